@@ -1,0 +1,102 @@
+"""Finds the verb, hands it its arguments, and turns every error into one line and an exit code."""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+from ctrain_runtime.errors import CANCELLED, CtrainError, SpaceError, UsageError
+
+
+@dataclass(frozen=True)
+class Verb:
+    """A word after `ctrain`. Its module has add_arguments(parser) and execute(args) -> exit code."""
+
+    name: str
+    help: str
+    module: str  # imported only when the verb is used: start-up is measured
+
+
+RUNTIME_VERBS = (
+    Verb("run", "run a job on the nodes of a cluster, or on this machine", "ctrain_runtime.cli.run"),
+    Verb("images", "list the published images", "ctrain_runtime.cli.images"),
+    Verb("help", "explain a topic: exit-codes", "ctrain_runtime.cli.help"),
+)
+
+
+class Parser(argparse.ArgumentParser):
+    """An ArgumentParser whose complaints are ctrain's: one line, exit code 64."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message, f"See: {self.prog} --help")
+
+
+def main(verbs: Sequence[Verb], argv: Sequence[str]) -> int:
+    """Run `ctrain ARGV...` and return the exit code."""
+    try:
+        return _dispatch(verbs, argv)
+    except CtrainError as error:
+        return _fail(error)
+    except BrokenPipeError:
+        # The reader (head, less) has seen enough. Point stdout elsewhere so that the exit flush can't fail again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + 13
+    except KeyboardInterrupt:
+        return CANCELLED
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return _fail(SpaceError(f"no space left for {error.filename or 'a file'}", "Free some and try again"))
+        return _fail(CtrainError(f"{error.filename or 'system'}: {error.strerror or error}"))
+
+
+def _dispatch(verbs: Sequence[Verb], argv: Sequence[str]) -> int:
+    known = {verb.name: verb for verb in verbs}
+    if not argv or argv[0] in ("-h", "--help"):
+        print(_overview(verbs))
+        return 0
+    if argv[0] == "--version":
+        from importlib.metadata import version
+
+        print(f"ctrain {version('ctrain')}")
+        return 0
+    if argv[0] not in known:
+        raise UsageError(f"unknown command {argv[0]!r}", f"Known: {', '.join(known)}")
+    verb = known[argv[0]]
+    own, rest = _split(argv[1:])
+    if rest and verb.name != "run":
+        raise UsageError(f"ctrain {verb.name} takes no arguments after --", f"See: ctrain {verb.name} --help")
+    module = importlib.import_module(verb.module)
+    parser = Parser(
+        prog=f"ctrain {verb.name}",
+        description=module.__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    module.add_arguments(parser)
+    return int(module.execute(parser.parse_args(own, argparse.Namespace(rest=rest))))
+
+
+def _split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The arguments before and after the first `--`: what follows it is the program's, whatever it looks like."""
+    at = list(argv).index("--") if "--" in argv else len(argv)
+    return list(argv[:at]), list(argv[at + 1 :])
+
+
+def _overview(verbs: Sequence[Verb]) -> str:
+    rows = "\n".join(f"  {verb.name:<9}{verb.help}" for verb in verbs)
+    return (
+        "usage: ctrain COMMAND [OPTIONS]\n\n"
+        "Distributed deep learning in Apptainer containers on supercomputers.\n\n"
+        f"commands:\n{rows}\n\n"
+        "ctrain COMMAND --help explains a command; ctrain help exit-codes lists the exit codes."
+    )
+
+
+def _fail(error: CtrainError) -> int:
+    print(f"ctrain: {error}", file=sys.stderr)
+    return error.exit_code

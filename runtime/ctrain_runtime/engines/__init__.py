@@ -1,0 +1,1 @@
+"""Container engines: how a command is run inside an image."""

@@ -1,0 +1,86 @@
+"""What is true here and now: the machine, the engine, the cluster. Found once, then handed to the plan as data."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Optional
+
+from ctrain_runtime import command
+from ctrain_runtime.errors import EngineError
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A container engine: its name (apptainer or singularity), absolute path and version."""
+
+    name: str
+    path: str
+    version: str
+
+
+@dataclass(frozen=True)
+class Partition:
+    """A Slurm partition. CPUs and GPUs are those of its smallest node; `time_limit` is in minutes (None: no limit)."""
+
+    name: str
+    default: bool
+    nodes: int
+    idle: int
+    cpus: int
+    gpus: int
+    gpu_type: str = ""
+    time_limit: Optional[int] = None
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """The allocation (salloc, sbatch) inside which ctrain was called."""
+
+    job_id: str
+    nodes: int
+    partition: str
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """What the scheduler says of itself. `mpi` holds the names that `srun --mpi=list` offers."""
+
+    version: str = ""
+    partitions: tuple[Partition, ...] = ()
+    mpi: tuple[str, ...] = ()
+    allocation: Optional[Allocation] = None
+
+
+@dataclass(frozen=True)
+class Facts:
+    root: bool
+    machine: str
+    gpus: int
+    engine: Engine
+    cluster: Cluster = field(default_factory=Cluster)
+
+
+def this_machine(cluster: Cluster) -> Facts:
+    """The facts of the machine that ctrain runs on. Raises EngineError when there is no engine."""
+    gpus = len(list(Path("/proc/driver/nvidia/gpus").glob("*")))
+    return Facts(os.geteuid() == 0, platform.machine(), gpus, find_engine(), cluster)
+
+
+def find_engine() -> Engine:
+    """The engine on PATH: Apptainer first, as sites that have both mean it. Raises EngineError."""
+    for name in ("apptainer", "singularity"):
+        path = command.find(name)
+        if path:
+            said = command.run([path, "--version"]).stdout
+            number = re.search(r"\d+(?:\.\d+)+", said)
+            # A site's `singularity` may be a link to Apptainer: its variables are then called APPTAINERENV_.
+            kind = "apptainer" if "apptainer" in said else "singularity"
+            return Engine(kind, path, number.group() if number else said.strip())
+    raise EngineError(
+        "neither apptainer nor singularity is on PATH",
+        "Install Apptainer, or load its module (module load singularity)",
+    )

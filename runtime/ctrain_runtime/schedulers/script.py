@@ -1,0 +1,90 @@
+"""Pieces of the bash scripts that run on the nodes. Every value is quoted here, in one place."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable
+
+from ctrain_runtime.engines import apptainer
+from ctrain_runtime.plan.model import LaunchPlan
+
+# Where a run's files are, relative to its run directory.
+RANKS = "ranks"  # one small file a rank: when and where it started, when and how it ended
+LOGS = "logs"
+EXIT_CODE = "exit_code"
+
+
+def words(argv: Iterable[str]) -> str:
+    """An argv as bash words."""
+    return " ".join(map(shlex.quote, argv))
+
+
+def array(name: str, argv: Iterable[str]) -> str:
+    """A bash array, one readable line a word."""
+    return f"{name}=(\n" + "".join(f"  {shlex.quote(word)}\n" for word in argv) + ")"
+
+
+def exports(variables: dict[str, str]) -> str:
+    return "\n".join(f"export {name}={shlex.quote(value)}" for name, value in sorted(variables.items()))
+
+
+def into_container(plan: LaunchPlan) -> str:
+    """Bash that hands the plan's environment and the listed variables of the node to the engine."""
+    fixed = exports({apptainer.variable(plan, name): value for name, value in plan.environment.items()})
+    prefixes = " ".join(f'"${{!{prefix}@}}"' for prefix in apptainer.PASSED_PREFIXES)
+    target = apptainer.variable(plan, "$name")
+    return f"""\
+{fixed}
+for name in {prefixes} {words(apptainer.PASSED)}; do
+  [ -z "${{!name+set}}" ] || export "{target}=${{!name}}"
+done"""
+
+
+def layers_check(plan: LaunchPlan) -> list[str]:
+    """A command prefix that runs in the container: stops if the engine left out the image's upper layers.
+
+    Engines whose overlay is switched off ignore a SIF's overlay partitions without a word.
+    """
+    if not plan.image.marker:
+        return []
+    check = (
+        'if [ "$(cat /.singularity.d/ctrain-layer 2>/dev/null)" != "$0" ]; then'
+        " echo 'ctrain: this engine ignores the layers of the image (is overlay off in its configuration?)' >&2; exit 73;"
+        ' fi; exec "$@"'
+    )
+    return ["/bin/sh", "-c", check, plan.image.marker]
+
+
+def rank(plan: LaunchPlan, *, by: str, identity: str, launch: str) -> str:
+    """The script of one rank.
+
+    `identity` sets RANK, WORLD_SIZE, LOCAL_RANK and NODE_RANK; `launch` sets the array `launch` to what the rank runs.
+    """
+    return f"""\
+#!/bin/bash
+# One rank of {plan.run}, started by {by}: finds out who it is, runs the program, and records how it ended.
+run={shlex.quote(plan.run_directory)}
+
+{identity}
+export LOCAL_WORLD_SIZE={plan.ranks_per_node}
+record="$run/{RANKS}/$RANK"
+exec >"$run/{LOGS}/rank$RANK.log" 2>&1
+echo "start $(date +%s.%N) ${{HOSTNAME%%.*}}" >"$record"
+end() {{
+  echo "end $(date +%s.%N) $1" >>"$record"
+  exit "$1"
+}}
+fail() {{
+  echo "ctrain: $1" >&2
+  end 72
+}}
+
+# Ranks that each believe to be alone train N wrong models without an error: stop instead.
+[ "$WORLD_SIZE" = {plan.world_size} ] || fail "{by} started $WORLD_SIZE ranks, the plan has {plan.world_size}"
+
+{launch}
+
+trap : TERM # the program gets the signal too; wait for it, so that its exit code is still recorded
+"${{launch[@]}}"
+end $?
+"""

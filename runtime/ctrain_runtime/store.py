@@ -1,0 +1,185 @@
+"""The read side of a store: a plain directory of published images. Format: docs/store.md.
+
+    STORE/ctrain-store.json                         marker with the layout's version
+    STORE/pytorch-cpu_2.13.0-hd-py3-r1.sif          an image, immutable
+    STORE/pytorch-cpu_2.13.0-hd-py3-r1.json         its manifest
+    STORE/channels/pytorch-cpu_prod.sif             a channel: a relative link to an image
+
+Readers take no lock: an image counts only when its manifest is there, and the manifest is renamed into place last.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Optional
+
+from ctrain_runtime import config
+from ctrain_runtime.errors import ConfigError, ImageNotFound, StoreError
+
+MARKER = "ctrain-store.json"
+LAYOUT = 1
+CHANNELS = "channels"
+DEFAULT_CHANNEL = "prod"
+NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
+WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*")  # tags, stacks and channels: never a path
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One definition's part of an image. `key` names all that made it; `size` is in bytes."""
+
+    definition: str
+    key: str
+    size: int
+
+
+@dataclass(frozen=True)
+class TestResult:
+    """One test inside the image; `seconds` is its wall time."""
+
+    name: str
+    passed: bool
+    seconds: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What is known of an image. `release` is 0 until it is published; `size` is in bytes."""
+
+    name: str
+    tag: str
+    stack: str
+    digest: str
+    size: int
+    arch: str
+    built: str
+    layers: tuple[Layer, ...]
+    software: dict[str, str]
+    tests: tuple[TestResult, ...]
+    tools: dict[str, str]
+    revision: Optional[str] = None
+    release: int = 0
+    published: Optional[str] = None
+    schema: int = 1
+    labels: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def version(self) -> str:
+        """As in 24.12-hd-r3."""
+        return f"{self.tag}-{self.stack}-r{self.release}"
+
+    @property
+    def file_name(self) -> str:
+        """As in pytorch_24.12-hd-py3-r3.sif, beside the habit of the sites."""
+        return f"{self.name}_{self.tag}-{self.stack}-py3-r{self.release}.sif"
+
+    @property
+    def tested(self) -> bool:
+        return bool(self.tests) and all(test.passed for test in self.tests)
+
+
+def read_manifest(path: Path) -> Manifest:
+    """The manifest in a .json file. Raises ConfigError when it isn't one."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path} can't be read: {error.strerror}") from error
+    except ValueError as error:
+        raise ConfigError(f"{path} is not a manifest: {error}") from error
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path} is not a manifest")
+    manifest = config.load(Manifest, data, str(path))
+    if manifest.schema != Manifest.schema:
+        raise ConfigError(f"{path} has manifest schema {manifest.schema}", "Use a newer ctrain")
+    return manifest
+
+
+@dataclass(frozen=True)
+class Published:
+    """An image in a store: its manifest, its file, and the channels that point to it."""
+
+    manifest: Manifest
+    path: Path
+    channels: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Store:
+    root: Path
+
+    def images(self) -> list[Published]:
+        """Every published image, by name, then oldest first."""
+        channels = self._channels()
+        found = [
+            Published(manifest, path.with_suffix(".sif"), channels.get(path.with_suffix(".sif").name, ()))
+            for path in sorted(self.root.glob("*_*.json"))
+            for manifest in (read_manifest(path),)
+        ]
+        return sorted(found, key=lambda image: (image.manifest.name, image.manifest.published or "", image.path.name))
+
+    def _channels(self) -> dict[str, tuple[str, ...]]:
+        """File name of an image -> names of the channels that point to it."""
+        targets: dict[str, tuple[str, ...]] = {}
+        for link in sorted((self.root / CHANNELS).glob("*_*.sif")):
+            if link.is_symlink():
+                channel = link.stem.split("_", 1)[1]
+                target = link.readlink().name
+                targets[target] = (*targets.get(target, ()), channel)
+        return targets
+
+
+def open_store(root: Path) -> Store:
+    """The store at `root`. Raises StoreError when the folder is not a store that this ctrain knows."""
+    marker = root / MARKER
+    try:
+        layout: Any = json.loads(marker.read_text(encoding="utf-8"))["layout"]
+    except FileNotFoundError as error:
+        what = "is not a ctrain store: it has no " + MARKER if root.is_dir() else "does not exist"
+        raise StoreError(f"{root} {what}", "Make one with: ctrain publish IMAGE --store DIR") from error
+    except OSError as error:
+        raise StoreError(f"{marker} can't be read: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise StoreError(f"{marker} is damaged: it should hold a layout number") from error
+    if layout != LAYOUT:
+        raise StoreError(f"{root} has store layout {layout}; this ctrain knows layout {LAYOUT}", "Use a newer ctrain")
+    return Store(root)
+
+
+def pick(images: list[Published], name: str, wanted: str = "") -> Optional[Published]:
+    """The image `name` that `wanted` (channel, version or digest) means; with none, channel prod, else the newest."""
+    named = [image for image in images if image.manifest.name == name]
+    if not wanted:
+        prod = [image for image in named if DEFAULT_CHANNEL in image.channels]
+        return (prod or named or [None])[-1]  # type: ignore[list-item]  # None only when there is none at all
+    for image in named:
+        if wanted in (*image.channels, image.manifest.version, image.manifest.digest):
+            return image
+    return None
+
+
+def resolve(stores: list[Store], reference: str) -> Published:
+    """The published image for NAME, NAME:CHANNEL, NAME:VERSION or NAME@DIGEST; the first store that has it wins.
+
+    Raises ImageNotFound naming what there is.
+    """
+    name, wanted = reference.split("@", 1) if "@" in reference else (reference.partition(":")[::2])
+    everything = [(store, store.images()) for store in stores]
+    for _, images in everything:
+        found = pick(images, name, wanted)
+        if found:
+            return found
+    known = sorted(
+        {
+            i.manifest.name if not wanted else f"{i.manifest.name}:{i.manifest.version}"
+            for _, im in everything
+            for i in im
+        }
+    )
+    where = ", ".join(str(store.root) for store in stores) or "any store (none is set)"
+    hint = (
+        f"There are: {', '.join(known)}" if known else "Publish one with: ctrain publish, or name a store with --store"
+    )
+    raise ImageNotFound(f"image {reference!r} is not in {where}", hint)
