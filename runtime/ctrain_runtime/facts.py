@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -58,7 +57,6 @@ class Cluster:
 @dataclass(frozen=True)
 class Facts:
     root: bool
-    machine: str
     gpus: int
     engine: Engine
     cluster: Cluster = field(default_factory=Cluster)
@@ -67,7 +65,7 @@ class Facts:
 def this_machine(cluster: Cluster) -> Facts:
     """The facts of the machine that ctrain runs on. Raises EngineError when there is no engine."""
     gpus = len(list(Path("/proc/driver/nvidia/gpus").glob("*")))
-    return Facts(os.geteuid() == 0, platform.machine(), gpus, find_engine(), cluster)
+    return Facts(os.geteuid() == 0, gpus, find_engine(), cluster)
 
 
 def find_engine() -> Engine:

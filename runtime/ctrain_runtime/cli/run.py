@@ -13,6 +13,7 @@ import argparse
 import dataclasses
 import json
 import os
+import platform
 import signal
 import sys
 from collections.abc import Iterator
@@ -75,8 +76,8 @@ def execute(args: argparse.Namespace) -> int:
 
 def _plan(args: argparse.Namespace, where: site.Site) -> LaunchPlan:
     what = _job(args)
+    found = image.find(_references(args, what), _stores(args, where), platform.machine())
     known = facts.this_machine(start.cluster(where))
-    found = image.find(_references(args, what), _stores(args, where), known.machine)
     parent = Path(site.expand(args.runs or os.environ.get("CTRAIN_RUNS") or where.runs, f"site {where.name}: runs"))
     options = Options(
         nodes=args.nodes,

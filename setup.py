@@ -1,0 +1,23 @@
+"""Puts definitions/ and examples/ into the wheel: outside a checkout ctrain still finds its images and jobs.
+
+They are data at the top of the repository, not packages; pyproject.toml says everything else.
+"""
+
+from pathlib import Path
+from shutil import copytree, ignore_patterns
+
+from setuptools import setup
+from setuptools.command.build_py import build_py
+
+
+class BuildWithShare(build_py):
+    def run(self) -> None:
+        super().run()
+        if self.editable_mode:  # a checkout finds them at its top
+            return
+        for name in ("definitions", "examples"):
+            target = Path(self.build_lib, "ctrain_runtime", "share", name)
+            copytree(name, target, dirs_exist_ok=True, ignore=ignore_patterns("__pycache__"))
+
+
+setup(cmdclass={"build_py": BuildWithShare})
