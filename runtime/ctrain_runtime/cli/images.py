@@ -1,7 +1,9 @@
-"""List the published images of a store.
+"""List the published images of a store, oldest first, with the channels that point to them.
 
-ctrain images                      of the store $CTRAIN_STORE
-ctrain images --store /apps/ctrain
+  ctrain images                        of the store $CTRAIN_STORE
+  ctrain images --store /apps/ctrain   of this one
+
+The last column counts the tests that an image passed before it was published.
 """
 
 from __future__ import annotations

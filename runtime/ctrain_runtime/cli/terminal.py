@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any, Optional, TextIO
 
+from ctrain_runtime.cli.text import duration
 from ctrain_runtime.schedulers.handle import Status
 
 WIDTH = 20
@@ -37,7 +38,8 @@ class Terminal:
     def status(self, status: Status) -> None:
         if status.phase == "ended":
             return
-        word = "started" if status.phase == "running" else f"waits in the queue ({status.detail})"
+        why = f" ({status.detail})" if status.detail not in ("", "None") else ""  # Slurm has no reason at first
+        word = "started" if status.phase == "running" else f"waits in the queue{why}"
         text = status.detail if status.phase == "running" and status.detail else f"{self._name} {word}"
         if text != self._said:
             self._said = text
@@ -106,11 +108,3 @@ def progress(record: dict[str, Any], left: Optional[float]) -> str:
     if left is not None:
         parts.append(f"ETA {duration(left)}")
     return "  ".join(parts)
-
-
-def duration(seconds: float) -> str:
-    """As in 2 h 31 min, 4 min 5 s, 12 s."""
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes >= 60:
-        return f"{minutes // 60} h {minutes % 60} min"
-    return f"{minutes} min {rest} s" if minutes else f"{rest} s"

@@ -18,6 +18,7 @@ from ctrain_runtime.schedulers.handle import Handle, Status
 
 LOOK = 0.2  # seconds between two looks at the run's files
 ASK = 2.0  # seconds between two questions to the scheduler
+PATIENCE = 30.0  # seconds that a cancelled run gets to end; a dead node can keep a job "completing" for ever
 SETTLE = 5.0  # seconds that a shared file system gets to show the last files of an ended job
 
 REASONS = {
@@ -107,27 +108,30 @@ def _watch(handle: Handle, plan: LaunchPlan, view: View) -> tuple[Status, bool]:
     """Show the run until it has ended; (its last status, whether it was cancelled)."""
     path = Path(plan.run_directory)
     log, metrics = Tail(directory.rank_log(plan, 0)), Metrics(path / directory.METRICS)
-    status, asked, cancelled = Status("waiting"), 0.0, False
+    status, asked, cancelled = Status("waiting"), -ASK, 0.0  # cancelled: when, 0 for not
     while True:
         try:
-            if time.monotonic() - asked >= ASK or (path / script.EXIT_CODE).exists():
+            if (path / script.EXIT_CODE).exists():  # the last act of job.sh: no need to wait for the scheduler's epilog
+                status = Status("ended")
+            elif time.monotonic() - asked >= ASK:
                 status, asked = handle.status(), time.monotonic()
                 view.status(status)
             view.metrics(metrics.read())
             view.output(log.read())
-            if status.phase == "ended":
-                return status, cancelled
+            if status.phase == "ended" or (cancelled and time.monotonic() - cancelled > PATIENCE):
+                return status, bool(cancelled)
             time.sleep(LOOK)
         except KeyboardInterrupt:
-            if not cancelled:
-                view.cancelling(handle.name)
-                handle.cancel()
-            cancelled, asked = True, 0.0
+            if cancelled:
+                return status, True
+            view.cancelling(handle.name)
+            handle.cancel()
+            cancelled, asked = time.monotonic(), -ASK
 
 
 def _conclude(record: Record, plan: LaunchPlan, status: Status, cancelled: bool) -> Outcome:
     path = Path(plan.run_directory)
-    code = _exit_code(path, wait=status.detail in ("", "COMPLETED", "FAILED"))
+    code = _exit_code(path, wait=status.detail in ("", "COMPLETED", "FAILED") and not cancelled)
     started = ranks.read(path)
     failed = ranks.first_failure(started) if code != 0 else None
     record = dataclasses.replace(

@@ -41,7 +41,7 @@ done"""
 
 
 def layers_check(plan: LaunchPlan) -> list[str]:
-    """A command prefix that runs in the container: stops if the engine left out the image's upper layers.
+    """A command prefix that runs in the container: stops if the engine left out the upper layers.
 
     Engines whose overlay is switched off ignore a SIF's overlay partitions without a word.
     """

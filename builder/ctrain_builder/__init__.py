@@ -1,0 +1,1 @@
+"""The builder: makes images from definitions and publishes them to a store."""

@@ -1,0 +1,17 @@
+"""The command `ctrain`: the verbs of the run-time and of the builder."""
+
+from __future__ import annotations
+
+import sys
+
+from ctrain_runtime.cli.main import RUNTIME_VERBS, Verb
+from ctrain_runtime.cli.main import main as run_cli
+
+BUILD_VERBS = (
+    Verb("build", "build images from definitions", "ctrain_builder.cli.build"),
+    Verb("publish", "publish a built image to a store", "ctrain_builder.cli.publish"),
+)
+
+
+def main() -> int:
+    return run_cli([*RUNTIME_VERBS, *BUILD_VERBS], sys.argv[1:])

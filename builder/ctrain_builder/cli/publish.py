@@ -1,0 +1,64 @@
+"""Publish an image that was built and tested to a store, as its next version.
+
+A store is a folder that all nodes see. An absent or empty folder becomes one.
+
+  ctrain publish pytorch-cpu --store /apps/ctrain --channel dev
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
+
+from ctrain_builder import build, catalog
+from ctrain_builder import cache as caches
+from ctrain_builder.cli.build import add_image_arguments
+from ctrain_builder.store.publish import Outcome, publish
+from ctrain_runtime.cli.text import size
+from ctrain_runtime.errors import ImageTestError, UsageError
+from ctrain_runtime.share import folder
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_image_arguments(parser)
+    parser.add_argument("--store", metavar="DIR", help="the store's folder (default: $CTRAIN_STORE)")
+    parser.add_argument(
+        "--channel", default="", metavar="NAME", help="also make this channel (prod, dev, ...) point to it"
+    )
+
+
+def execute(args: argparse.Namespace) -> int:
+    root = args.store or os.environ.get("CTRAIN_STORE")
+    if not root:
+        raise UsageError("no store is named", "Give one with --store DIR or CTRAIN_STORE")
+    cache = caches.open_cache(args.cache or caches.default_root())
+    spec = catalog.find(args.definitions or folder("definitions"), args.image, args.tag)
+    manifest = build.finished(cache, spec)
+    if manifest is None:
+        raise ImageTestError(
+            f"image {args.image} {spec.tag} is not built and tested", f"Run: ctrain build {args.image}"
+        )
+    outcome = publish(cache.image(spec), manifest, Path(root), args.channel)
+    print(json.dumps(_as_data(outcome), indent=2) if args.json else _as_text(outcome, args.channel))
+    return 0
+
+
+def _as_data(outcome: Outcome) -> dict[str, object]:
+    image = outcome.image
+    facts = {"path": str(image.path), "new_version": outcome.new_version, "new_store": outcome.new_store}
+    return {**facts, "channels": image.channels, "manifest": asdict(image.manifest)}
+
+
+def _as_text(outcome: Outcome, channel: str) -> str:
+    manifest, path = outcome.image.manifest, outcome.image.path
+    lines = [f"made a new store in {path.parent}"] if outcome.new_store else []
+    if outcome.new_version:
+        lines.append(f"published {manifest.name} {manifest.version} ({size(manifest.size)}): {path}")
+    else:
+        lines.append(f"{manifest.name} {manifest.version} is the same image; no new version: {path}")
+    if channel:
+        lines.append(f"channel {channel} of {manifest.name} is now {manifest.version}")
+    return "\n".join(lines)

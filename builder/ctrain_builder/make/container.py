@@ -1,0 +1,132 @@
+"""How the builder runs the container engine: one argv for all that runs inside an image, one way to run it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ctrain_runtime import command
+from ctrain_runtime.errors import BuildError, EngineError, SpaceError
+from ctrain_runtime.facts import Engine
+
+# Variables of the engine's own that may say where things come from; all others would change what a build sees.
+_KEPT = ("CACHEDIR", "CONFIGDIR", "DOCKER_USERNAME", "DOCKER_PASSWORD", "DOCKER_HOST")
+_NO_SPACE = re.compile(r"No space left on device|Disk quota exceeded")
+_NO_SUBORDINATE_IDS = re.compile(r"no mapping entry found in /etc/sub[ug]id for (\S+)")
+
+
+class Failed(Exception):
+    """A command ended with `code`, which is not 0; its output is in `log`."""
+
+    def __init__(self, code: int, log: Path) -> None:
+        super().__init__(f"exit code {code}")
+        self.code = code
+        self.log = log
+
+
+class SectionFailed(Failed):
+    """A section of a definition failed; `section` is "" when it can't be told."""
+
+    def __init__(self, section: str, code: int, log: Path) -> None:
+        super().__init__(code, log)
+        self.section = section
+
+
+@dataclass(frozen=True)
+class Below:
+    """What a layer is made on: the base image, and the layer files on it, lowest first."""
+
+    base: Path
+    layers: tuple[Path, ...] = ()
+
+    @property
+    def overlays(self) -> list[str]:
+        return [f"{layer}:ro" for layer in self.layers]
+
+
+@dataclass(frozen=True)
+class Container:
+    """The engine, and the work folder that its temporary files go to."""
+
+    engine: Engine
+    work: Path
+    tick: Callable[[], None]
+    root: bool = field(default_factory=lambda: os.geteuid() == 0)
+
+    def argv(
+        self,
+        action: str,
+        image: Path,
+        *,
+        overlays: Sequence[str] = (),
+        binds: Sequence[str] = (),
+        as_root: bool = False,
+    ) -> list[str]:
+        """`apptainer ACTION OPTIONS IMAGE`; a command may follow. `as_root`: as the root user of a user namespace.
+
+        --pid: when the container ends, so does everything that was started in it.
+        """
+        argv = [self.engine.path, "--quiet", action, "--pid", "--cleanenv", "--pwd", "/"]
+        argv += ["--no-mount", "home,cwd,tmp,/etc/localtime"]
+        if as_root:
+            argv.append("--fakeroot")
+        elif self.root:
+            argv.append("--userns")  # root of a restricted machine may lack capabilities that a plain exec asks for
+        for bind in binds:
+            argv += ["--bind", bind]
+        for overlay in overlays:
+            argv += ["--overlay", overlay]
+        return [*argv, str(image)]
+
+    def run(self, argv: Sequence[str], log: Path, cwd: Path = Path("/")) -> None:
+        """Run to the end, output to `log`. Raises Failed, or the cause that the log gives: SpaceError, EngineError."""
+        code = command.run_logged(argv, log, env=self.environment(), cwd=cwd, tick=self.tick)
+        if code == 0:
+            return
+        said = "\n".join(last_lines(log, 50))
+        unmapped = _NO_SUBORDINATE_IDS.search(said)
+        if unmapped:
+            hint = f"Add some: usermod --add-subuids 100000-165535 --add-subgids 100000-165535 {unmapped[1]}"
+            raise EngineError(f"user {unmapped[1]} has no subordinate user IDs, which {self.engine.name} needs", hint)
+        if _NO_SPACE.search(said):
+            free = shutil.disk_usage(self.work).free
+            what = f"a disk became full ({free / 1e9:.1f} GB are free in {self.work}); the log is {log}"
+            raise SpaceError(what, "Free some, or choose another place with --cache DIR")
+        raise Failed(code, log)
+
+    def output(self, argv: Sequence[str]) -> str:
+        """What a short command prints."""
+        return command.run(argv, env=self.environment(), cwd=Path("/"), timeout=120).stdout
+
+    def environment(self) -> dict[str, str]:
+        """The caller's environment, with the engine's own variables under control."""
+        own = {name: value for name, value in os.environ.items() if not name.startswith(("APPTAINER", "SINGULARITY"))}
+        for prefix in ("APPTAINER_", "SINGULARITY_"):
+            own.update({prefix + name: os.environ[prefix + name] for name in _KEPT if prefix + name in os.environ})
+            own[prefix + "TMPDIR"] = str(self.work)
+        return own
+
+    def take_ownership(self, image: Path, folder: Path, log: Path) -> None:
+        """Make this user the owner of all that a build left in `folder`: an ordinary user's %post makes files that
+        belong to subordinate user IDs, which he can neither read nor remove from outside."""
+        if self.root:
+            return
+        argv = self.argv("exec", image, binds=[f"{folder}:/mnt"], as_root=True)
+        try:
+            self.run([*argv, "chown", "-h", "-R", "0:0", "/mnt"], log)
+        except Failed as error:
+            raise BuildError(
+                f"the files that a build left in {folder} can't be taken over; the log is {log}"
+            ) from error
+
+
+def last_lines(log: Path, count: int) -> list[str]:
+    """The last lines of a log that say something."""
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - 20_000))
+        text = file.read().decode("utf-8", "replace").replace("\r", "\n")
+    return [line for line in text.split("\n") if line.strip()][-count:]

@@ -1,0 +1,111 @@
+"""Upper layers: a definition run in an overlay on the layers below it, packed and then tested."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from ctrain_builder import files
+from ctrain_builder.definition import Definition, Section, render
+from ctrain_builder.make import metadata
+from ctrain_builder.make.container import Below, Container, Failed, SectionFailed
+from ctrain_builder.make.pack import pack
+from ctrain_builder.make.workspace import Workspace
+from ctrain_builder.plan import PlannedLayer
+
+# Runs in the container, as root; its arguments are the command of %post. %files are copied here and not from outside,
+# so that links and folders of the layers below mean what they mean in the image.
+_INSIDE = """\
+set -eu
+umask 022
+echo files > /mnt/section
+export APPTAINER_LABELS=/mnt/build-labels SINGULARITY_LABELS=/mnt/build-labels
+while IFS= read -r source && IFS= read -r target; do
+    case $target in
+        */) mkdir -p "$target" ;;
+        *) mkdir -p "$(dirname "$target")" ;;
+    esac
+    cp -fLr "/mnt/files/$source" "$target"
+done < /mnt/files.list
+echo post > /mnt/section
+"$@"
+: > /mnt/section
+cp -r /.singularity.d/. /mnt/metadata/
+"""
+
+
+def make(container: Container, layer: PlannedLayer, below: Below, workspace: Workspace, log: Path) -> Path:
+    """Make one layer and test it. Returns the squashfs file, in the work folder. Raises SectionFailed, BuildError."""
+    definition = render(layer.definition, layer.arguments)
+    upper = container.work / "overlay" / "upper"
+    upper.mkdir(parents=True)
+    _lend(definition, layer, workspace.lent)
+    try:
+        _run_post(container, definition, below, workspace, log)
+    finally:
+        container.take_ownership(below.base, container.work, log)
+    _write_metadata(upper / metadata.FOLDER, workspace.lent, definition, layer.key)
+    packed = pack(container, upper, below, log.with_suffix(".mksquashfs.log"))
+    if definition.body("test").strip():
+        _run_test(container, packed, below, workspace, log)
+    return packed
+
+
+def _lend(definition: Definition, layer: PlannedLayer, lent: Path) -> None:
+    """Put what the script above reads where it will be /mnt."""
+    files.stage(layer.files, lent / "files")
+    (lent / "files.list").write_text("".join(f"{copy.source}\n{copy.target}\n" for copy in definition.files))
+    (lent / "post").write_text(definition.body("post"), encoding="utf-8")
+    (lent / "inside.sh").write_text(_INSIDE)
+    (lent / "section").touch()
+    (lent / "metadata").mkdir()
+
+
+def _run_post(container: Container, definition: Definition, below: Below, workspace: Workspace, log: Path) -> None:
+    overlays = [*below.overlays, str(container.work / "overlay")]
+    argv = container.argv("exec", below.base, overlays=overlays, binds=workspace.binds, as_root=True)
+    post = script_argv(definition.sections.get("post", Section("", "")), "/mnt/post")
+    try:
+        container.run([*argv, "/bin/sh", "/mnt/inside.sh", *post], log)
+    except Failed as error:
+        raise SectionFailed((workspace.lent / "section").read_text().strip(), error.code, log) from error
+
+
+def script_argv(section: Section, script: str) -> list[str]:
+    """The command for a section's script, as the engine makes it: `%post ARGS` gives ARGS to the shell, and after
+    -c they are the interpreter."""
+    words = section.args.split()
+    if "-c" in words:
+        place = words.index("-c") + 1
+        return ["/bin/sh", "-ex", *words[:place], " ".join([*words[place:], script])]
+    return ["/bin/sh", "-ex", *words, script]
+
+
+def _write_metadata(folder: Path, lent: Path, definition: Definition, key: str) -> None:
+    before = read_metadata(lent / "metadata")
+    labels = lent / "build-labels"
+    if labels.exists():
+        before[metadata.BUILD_LABELS] = labels.read_text(encoding="utf-8")
+    for name, text in metadata.for_layer(before, definition, key, time.gmtime()).items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        path.chmod(metadata.mode(name))
+
+
+def read_metadata(folder: Path) -> dict[str, str]:
+    """The text files of a copy of /.singularity.d: relative name -> content."""
+    paths = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    return {str(path.relative_to(folder)): path.read_text(encoding="utf-8", errors="replace") for path in paths}
+
+
+def _run_test(container: Container, packed: Path, below: Below, workspace: Workspace, log: Path) -> None:
+    """Run %test on the layer as it will be mounted, read-only, so that it is what is tested."""
+    overlays = [*below.overlays, f"{packed}:ro"]
+    argv = container.argv("test", below.base, overlays=overlays, binds=workspace.scratch_binds, as_root=True)
+    try:
+        container.run(argv, log)
+    except Failed as error:
+        raise SectionFailed("test", error.code, log) from error
+    finally:
+        container.take_ownership(below.base, workspace.scratch, log)

@@ -1,0 +1,82 @@
+"""What an image says of itself: /.singularity.d as `apptainer build` from a local image would leave it.
+
+Pure functions over file contents, so that a layer carries the same metadata as a plainly built image.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from ctrain_builder.definition import Definition, Section
+
+FOLDER = ".singularity.d"
+MARKER = "ctrain-layer"  # holds the key of the topmost layer: a run sees whether the engine mounted the layers
+BUILD_LABELS = "build-labels"  # what %post wrote to $APPTAINER_LABELS
+_ENVIRONMENT = "env/90-environment.sh"
+_HELP = "runscript.help"
+_EXECUTABLE = (_ENVIRONMENT, "runscript", "startscript", "test")
+_SCHEMA = "org.label-schema."
+
+
+def for_layer(parent: Mapping[str, str], definition: Definition, key: str, built: time.struct_time) -> dict[str, str]:
+    """The files of /.singularity.d, name -> content, that a layer adds or replaces.
+
+    `parent` holds those that the layer was made on, `definition` is rendered.
+    """
+    files = {MARKER: f"{key}\n", "Singularity": definition.text}
+    if "Singularity" in parent:
+        number = sum(name.startswith("bootstrap_history/") for name in parent)
+        files[f"bootstrap_history/Apptainer{number}"] = parent["Singularity"]
+    if definition.body("environment").strip():
+        before = parent.get(_ENVIRONMENT, "#!/bin/sh\n")
+        files[_ENVIRONMENT] = f"{before}\n{definition.body('environment')}\n"
+    for name in ("runscript", "startscript", "test"):
+        if definition.body(name).strip():
+            files[name] = _script(definition.sections[name])
+    if definition.body("help").strip() and _HELP not in parent:
+        files[_HELP] = f"{definition.body('help')}\n"
+    files["labels.json"] = json.dumps(_labels(parent, definition, built), indent="\t", sort_keys=True)
+    return files
+
+
+def mode(name: str) -> int:
+    return 0o755 if name in _EXECUTABLE else 0o644
+
+
+def _script(section: Section) -> str:
+    """A script with its first line: the body's own, else sh; the section's arguments go to the interpreter."""
+    shebang, body = "#!/bin/sh", section.body
+    if body.lstrip().startswith("#!"):
+        shebang, _, body = body.lstrip().partition("\n")
+    return f"{' '.join([shebang.strip(), section.args]).strip()}\n\n{body}\n"
+
+
+def _labels(parent: Mapping[str, str], definition: Definition, built: time.struct_time) -> dict[str, str]:
+    """As in Apptainer without --force: what the build knows replaces the parent's labels, %labels only adds to them."""
+    labels: dict[str, str] = json.loads(parent.get("labels.json", "{}"))
+    written = (line.split(None, 1) for line in parent.get(BUILD_LABELS, "").splitlines() if line.strip())
+    labels.update({name: "".join(value) for name, *value in written})
+    labels[f"{_SCHEMA}schema-version"] = "1.0"
+    labels[f"{_SCHEMA}build-date"] = time.strftime("%A_%-d_%B_%Y_%-H:%-M:%-S_UTC", built)
+    if definition.body("help").strip():
+        labels[f"{_SCHEMA}usage"] = labels[f"{_SCHEMA}usage.apptainer.{_HELP}"] = f"/{FOLDER}/{_HELP}"
+    for name, value in definition.header.items():
+        labels[f"{_SCHEMA}usage.singularity.deffile.{name}"] = value
+    return {**definition.labels, **labels}
+
+
+def inspection(files: Mapping[str, str]) -> dict[str, Any]:
+    """The metadata of an image in the form that the engine keeps in a SIF for `inspect`."""
+    attributes: dict[str, Any] = {
+        "environment": {
+            f"/{FOLDER}/{name}": files[name] for name in (_ENVIRONMENT, "env/91-environment.sh") if name in files
+        },
+        "labels": json.loads(files.get("labels.json", "{}")),
+    }
+    named = {"deffile": "Singularity", "runscript": "runscript", "startscript": "startscript"}
+    named |= {"test": "test", "helpfile": _HELP}
+    attributes |= {key: files[name] for key, name in named.items() if name in files}
+    return {"type": "container", "data": {"attributes": attributes}}

@@ -1,0 +1,1 @@
+"""The write side of a store. Its read side is ctrain_runtime.store."""

@@ -1,0 +1,67 @@
+"""Laws of layers: what rendering keeps, what a key depends on, and that portable deletions hide what opaque ones do."""
+
+from __future__ import annotations
+
+from pathlib import Path, PurePosixPath
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ctrain_builder.definition import parse, render
+from ctrain_builder.keys import layer_key, significant
+from ctrain_builder.make.overlay import Upper, whiteouts
+
+HEADER = "Bootstrap: docker\n%post\n"
+plain = st.text(st.characters(exclude_characters="{}%#\n\r", exclude_categories=("C", "Z")), min_size=1, max_size=20)
+lines = st.lists(plain.map(lambda text: f"    echo {text}"), max_size=8)
+
+
+@given(lines, plain)
+def test_rendering_replaces_placeholders_and_nothing_else(body: list[str], value: str) -> None:
+    text = HEADER + "".join(f"{line} {{{{ X }}}}\n" for line in body)
+    assert render(parse("x", Path("x"), text), {"X": value}).text == text.replace("{{ X }}", value)
+
+
+@given(lines, st.data())
+def test_comments_and_blank_lines_never_change_a_key(body: list[str], data: st.DataObject) -> None:
+    noise = st.lists(st.sampled_from(["", "   ", "#", "    # remark", "#\tx"]), max_size=2)
+    loud = [more for line in body if "<<" not in line for more in (*data.draw(noise), line)]
+    quiet = [line for line in body if "<<" not in line]
+    keys = {layer_key("", parse("x", Path("x"), HEADER + "\n".join(text)), (), "amd64") for text in (loud, quiet)}
+    assert len(keys) == 1
+
+
+@given(lines, lines)
+def test_different_commands_have_different_keys(one: list[str], other: list[str]) -> None:
+    keys = {layer_key("", parse("x", Path("x"), HEADER + "\n".join(text)), (), "amd64") for text in (one, other)}
+    assert (len(keys) == 1) == (significant("\n".join(one)) == significant("\n".join(other)))
+
+
+names = st.sampled_from("abc")
+trees = st.sets(st.lists(names, min_size=1, max_size=3).map(lambda parts: PurePosixPath("d", *parts)), max_size=12)
+
+
+def _closed(leaves: set[PurePosixPath]) -> tuple[set[PurePosixPath], set[PurePosixPath]]:
+    """Folders and files of a tree with these paths: what has something below it is a folder."""
+    everything = leaves | {parent for leaf in leaves for parent in leaf.parents if parent != PurePosixPath(".")}
+    folders = {path for path in everything if any(path in other.parents for other in everything)} | {PurePosixPath("d")}
+    return folders, everything - folders
+
+
+def _merged(
+    lower: set[PurePosixPath], folders: set[PurePosixPath], files: set[PurePosixPath], gone: set[PurePosixPath]
+) -> set[PurePosixPath]:
+    """What a plain overlay without opaque folders shows."""
+    hidden = {path for path in lower if gone & {path, *path.parents} or files & {path, *path.parents}}
+    return (lower - hidden) | folders | files
+
+
+@given(trees, trees)
+def test_portable_deletions_show_what_an_opaque_folder_shows(
+    below: set[PurePosixPath], above: set[PurePosixPath]
+) -> None:
+    lower = set().union(*_closed(below))
+    folders, files = _closed(above)
+    opaque = Upper(frozenset(folders), frozenset(files), frozenset({PurePosixPath("d")}), frozenset())
+    gone = whiteouts(opaque, lower - {PurePosixPath("d")})
+    assert _merged(lower, folders, files, set(gone)) == folders | files

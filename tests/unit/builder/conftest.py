@@ -1,0 +1,90 @@
+"""A small project with two images' worth of definitions, and manifests, for the builder's tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from ctrain_runtime.store import Layer, Manifest, TestResult
+
+BASE = """\
+Bootstrap: debootstrap
+OSVersion: bookworm
+MirrorURL: {{ MIRROR }}
+
+%arguments
+    VERSION=1.0
+
+%post
+    echo {{ VERSION }}
+"""
+UPPER = """\
+Bootstrap: localimage
+From: {{ PARENT }}
+
+%arguments
+    COLOUR=red
+
+%files
+    examples/x /opt/x
+
+%post
+    echo {{ COLOUR }}
+
+%test
+    true
+"""
+IMAGES = """\
+images:
+  small:
+    chain: [base, upper]
+    stack: s
+    tag: "1.0"
+    tag_argument: VERSION
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A project folder: definitions/ and examples/ side by side."""
+    root = tmp_path / "project"
+    for path, text in {
+        "definitions/images.yaml": IMAGES,
+        "definitions/base/base.def": BASE,
+        "definitions/upper/upper.def": UPPER,
+        "examples/x/train.py": "print(1)\n",
+        "examples/x/sub/data.txt": "data\n",
+    }.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(text)
+    return root
+
+
+@pytest.fixture
+def make_manifest() -> Callable[..., Manifest]:
+    """make_manifest(digest): the manifest of an image that passed its tests."""
+
+    def make(
+        digest: str = "sha256:0",
+        *,
+        passed: bool = True,
+        tag: str = "1.0",
+        layers: Sequence[tuple[str, str]] = (("base", "k0"), ("upper", "k1")),
+    ) -> Manifest:
+        return Manifest(
+            name="small",
+            tag=tag,
+            stack="s",
+            digest=digest,
+            size=5,
+            arch="amd64",
+            built="2026-11-21T04:12:13Z",
+            layers=tuple(Layer(definition, key, 1) for definition, key in layers),
+            software={"torch": "2.13.0", "python": "3.11.2"},
+            tests=(TestResult("imports", passed, "1.2"),),
+            tools={"apptainer": "1.4.5"},
+        )
+
+    return make

@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ctrain_builder import atomic, record
+from ctrain_builder.store import publish as module
+from ctrain_builder.store.publish import Outcome
+from ctrain_runtime.errors import ImageDamaged, ImageTestError, StoreError, UsageError
+from ctrain_runtime.store import Manifest, open_store
+
+Publish = Callable[..., Outcome]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def publish(tmp_path: Path, root: Path, make_manifest: Callable[..., Manifest]) -> Publish:
+    """publish(content, channel): publishes a tested image with that content."""
+
+    def call(content: str = "image", channel: str = "", **facts: object) -> Outcome:
+        image = tmp_path / "small.sif"
+        image.write_text(content)
+        digest = f"sha256:{hashlib.sha256(content.encode()).hexdigest()}"
+        return module.publish(image, make_manifest(digest, **facts), root, channel)
+
+    return call
+
+
+def test_the_first_image_makes_the_store(publish: Publish, root: Path) -> None:
+    outcome = publish(channel="dev")
+    assert (outcome.new_store, outcome.new_version) == (True, True)
+    assert outcome.image.path == root / "small_1.0-s-py3-r1.sif"
+    assert outcome.image.path.read_text() == "image"
+    (found,) = open_store(root).images()
+    assert found == outcome.image
+    assert (root / "channels/small_dev.sif").readlink() == Path("../small_1.0-s-py3-r1.sif")
+
+
+def test_numbers_count_up_within_tag_and_stack(publish: Publish) -> None:
+    versions = [publish(content).image.manifest.version for content in "abc"]
+    assert versions == ["1.0-s-r1", "1.0-s-r2", "1.0-s-r3"]
+    assert publish("d", tag="2.0").image.manifest.version == "2.0-s-r1"
+
+
+def test_the_same_image_is_no_new_version_but_may_get_a_channel(publish: Publish, root: Path) -> None:
+    publish("a", "dev")
+    again = publish("a", "prod")
+    assert not again.new_version
+    assert again.image.manifest.release == 1
+    assert again.image.channels == ("dev", "prod")
+    assert len(list(root.glob("*.sif"))) == 1
+
+
+def test_a_channel_moves(publish: Publish, root: Path) -> None:
+    publish("a", "prod")
+    publish("b", "prod")
+    assert {image.manifest.release: image.channels for image in open_store(root).images()} == {1: (), 2: ("prod",)}
+
+
+def test_a_file_left_by_a_crash_keeps_its_number(publish: Publish, root: Path) -> None:
+    publish("a")
+    (root / "small_1.0-s-py3-r2.sif").write_text("no manifest beside it")
+    assert publish("b").image.manifest.release == 3
+    assert (root / "small_1.0-s-py3-r2.sif").read_text() == "no manifest beside it"
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o077])
+@pytest.mark.parametrize(("mode", "file", "folder"), [(0o755, 0o444, 0o755), (0o2770, 0o440, 0o2770)])
+def test_modes_are_those_of_the_root(
+    publish: Publish, root: Path, umask: int, mode: int, file: int, folder: int
+) -> None:
+    root.mkdir()
+    root.chmod(mode)
+    before = os.umask(umask)
+    try:
+        path = publish(channel="dev").image.path
+    finally:
+        os.umask(before)
+    modes = [entry.stat().st_mode & 0o7777 for entry in (path, path.with_suffix(".json"), root / "ctrain-store.json")]
+    assert modes == [file] * 3
+    assert (root / "channels").stat().st_mode & 0o7777 == folder
+
+
+def test_an_untested_image_is_refused(publish: Publish, root: Path) -> None:
+    with pytest.raises(ImageTestError, match="has not passed its tests"):
+        publish(passed=False)
+    assert not root.exists()
+
+
+def test_an_image_that_changed_after_its_tests_is_refused(
+    tmp_path: Path, root: Path, make_manifest: Callable[..., Manifest]
+) -> None:
+    (tmp_path / "small.sif").write_text("tampered")
+    with pytest.raises(ImageDamaged, match="has changed since"):
+        module.publish(tmp_path / "small.sif", make_manifest("sha256:other"), root)
+    assert open_store(root).images() == []
+    assert not list(root.glob(".*.part"))
+
+
+def test_a_folder_with_other_things_is_no_store(publish: Publish, root: Path) -> None:
+    root.mkdir()
+    (root / "thesis.tex").touch()
+    with pytest.raises(StoreError, match=r"is not empty and not a store \(it has thesis.tex\)"):
+        publish()
+    assert [path.name for path in root.iterdir()] == ["thesis.tex"]
+
+
+@pytest.mark.parametrize("channel", ["../prod", "a_b", "a b"])
+def test_a_channel_is_a_plain_word(publish: Publish, channel: str) -> None:
+    with pytest.raises(UsageError, match="is not a channel name"):
+        publish(channel=channel)
+
+
+class Crash(BaseException):
+    """The machine stops here."""
+
+
+# What changes the disk, as far as a crash before it could matter.
+STEPS = (
+    *((os, "link"), (os, "fsync"), (os, "fchmod"), (record, "write"), (atomic, "sync_folder")),
+    *((Path, "replace"), (Path, "symlink_to"), (Path, "unlink")),
+)
+
+
+def test_a_crash_at_any_step_leaves_the_old_state_or_the_new(
+    publish: Publish, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stop before the n-th change of the disk, for every n, and look at what readers see."""
+    publish("old", "prod")
+    shutil.copytree(root, root.with_name("before"), symlinks=True)
+    seen: list[list[str]] = []
+    for number in itertools.count():
+        shutil.rmtree(root)
+        shutil.copytree(root.with_name("before"), root, symlinks=True)
+        finished = _publish_until(number, publish, monkeypatch)
+        images = open_store(root).images()
+        seen.append([f"{image.path.read_text()} {''.join(image.channels)}" for image in images])
+        assert (root / "channels/small_prod.sif").readlink().name in [image.path.name for image in images]
+        if finished:
+            break
+    states = [state for state, _ in itertools.groupby(seen)]
+    assert states == [["old prod"], ["old prod", "new "], ["old ", "new prod"]]
+
+
+def _publish_until(number: int, publish: Publish, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Publish, but crash before change `number`; True if it came to its end."""
+    left = itertools.count(number, -1)
+
+    def counted(function: Callable[..., object]) -> Callable[..., object]:
+        def call(*args: object, **options: object) -> object:
+            if next(left) <= 0:
+                raise Crash
+            return function(*args, **options)
+
+        return call
+
+    with monkeypatch.context() as patched, contextlib.suppress(Crash):
+        for owner, name in STEPS:
+            patched.setattr(owner, name, counted(getattr(owner, name)))
+        publish("new", "prod")
+        return True
+    return False
