@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Optional
 
 from ctrain_runtime import command
 from ctrain_runtime.errors import BuildError, EngineError, SpaceError
@@ -82,9 +83,15 @@ class Container:
             argv += ["--overlay", overlay]
         return [*argv, str(image)]
 
-    def run(self, argv: Sequence[str], log: Path, cwd: Path = Path("/")) -> None:
-        """Run to the end, output to `log`. Raises Failed, or the cause that the log gives: SpaceError, EngineError."""
-        code = command.run_logged(argv, log, env=self.environment(), cwd=cwd, tick=self.tick)
+    def run(self, argv: Sequence[str], log: Path, cwd: Path = Path("/"), tools: Optional[Path] = None) -> None:
+        """Run to the end, output to `log`; programs in the folder `tools` come before those on PATH.
+
+        Raises Failed, or the cause that the log gives: SpaceError, EngineError.
+        """
+        env = self.environment()
+        if tools:
+            env["PATH"] = f"{tools}:{env.get('PATH', os.defpath)}"
+        code = command.run_logged(argv, log, env=env, cwd=cwd, tick=self.tick)
         if code == 0:
             return
         said = "\n".join(last_lines(log, 50))
