@@ -47,10 +47,10 @@ def layers_check(plan: LaunchPlan) -> list[str]:
     """
     if not plan.image.marker:
         return []
+    complaint = "ctrain: this engine ignores the layers of the image (is overlay off in its configuration?)"
     check = (
         'if [ "$(cat /.singularity.d/ctrain-layer 2>/dev/null)" != "$0" ]; then'
-        " echo 'ctrain: this engine ignores the layers of the image (is overlay off in its configuration?)' >&2; exit 73;"
-        ' fi; exec "$@"'
+        f" echo '{complaint}' >&2; exit 73; fi; exec \"$@\""
     )
     return ["/bin/sh", "-c", check, plan.image.marker]
 

@@ -1,0 +1,39 @@
+# make demo   the whole path on this machine: cluster, image, a network trained on two nodes
+# make test   all tests, with the real cluster and image
+# Both set up what they need on a fresh Debian 12, as root.
+
+SHELL := /bin/bash
+.DELETE_ON_ERROR:
+.PHONY: demo test check unit down clean machine
+
+demo: machine .venv
+	tests/cluster/demo
+
+test: machine .venv check
+	.venv/bin/python tests/python39/run
+	.venv/bin/pytest
+
+# Formatting, types and scripts: seconds, no cluster.
+check: .venv
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy
+	shellcheck --external-sources --source-path=SCRIPTDIR $$(git ls-files | xargs awk 'FNR == 1 && /^#!.*bash/ {print FILENAME}')
+
+# What runs on any machine, without root.
+unit: .venv
+	.venv/bin/pytest tests/unit tests/property tests/golden
+
+machine:
+	tests/cluster/install
+
+.venv: pyproject.toml
+	python3 -m venv .venv
+	.venv/bin/pip install --quiet --editable '.[build,dev]'
+	touch .venv
+
+down:
+	tests/cluster/cluster down
+
+clean:
+	rm -rf .venv build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,50 @@
+"""The real parts: the one-machine cluster of tests/cluster with the image of definitions/ and an ordinary user."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from samples.cluster import ENTRY, Cluster
+
+PROVISION = str(Path(ENTRY).with_name("provision"))
+DOWN = 3  # the exit code of `cluster status` when there is no cluster
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """All tests below this folder need the cluster; they come last, because they take minutes."""
+    here = Path(__file__).parent
+    ours = [item for item in items if here in item.path.parents]
+    for item in ours:
+        item.add_marker(pytest.mark.integration)
+    items[:] = [item for item in items if item not in ours] + ours
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    """Up for the whole session; taken down at its end unless it was up before."""
+    if os.geteuid() != 0:
+        if os.environ.get("CI"):
+            pytest.fail("CI must run as root: the integration tests bring up a cluster")
+        pytest.skip("not root: the one-machine cluster can't be made here; unit tests still say something")
+    was_down = (
+        subprocess.run([ENTRY, "status"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == DOWN
+    )
+    subprocess.run([ENTRY, "up"], check=True)
+    subprocess.run([PROVISION], check=True)
+    state = Path(os.environ.get("CTRAIN_CLUSTER_DIR", "/var/lib/ctrain-cluster"))
+    yield Cluster(state, state / "home" / "researcher")
+    if was_down:
+        subprocess.run([ENTRY, "down"], check=True)
+
+
+@pytest.fixture(autouse=True)
+def clean_runs(request: pytest.FixtureRequest) -> None:
+    """Runs are named by their tests; those of an earlier session would be in the way."""
+    if "cluster" in request.fixturenames:
+        home = request.getfixturevalue("cluster").home
+        subprocess.run(["rm", "-rf", str(home / "ctrain-runs")], check=True)

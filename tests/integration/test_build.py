@@ -1,0 +1,125 @@
+"""`ctrain build`, `publish` and `images` on the real definitions, with the layers that the cluster's image has."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from ctrain_builder import cache as caches
+from ctrain_builder.make import site as sites
+from samples.cluster import Cluster, Done
+
+CHECKOUT = Path(__file__).parents[2]
+pytestmark = pytest.mark.usefixtures("cluster")
+CTRAIN = str(CHECKOUT / ".venv" / "bin" / "ctrain")
+
+
+def ctrain(*argv: str) -> Done:
+    return subprocess.run([CTRAIN, *argv], capture_output=True, text=True, timeout=900)
+
+
+def plan(*argv: str) -> dict[str, bool]:
+    """Definition -> whether its layer exists."""
+    done = ctrain("build", "pytorch-cpu", "--plan", "--json", *argv)
+    assert done.returncode == 0, done.stderr
+    return {layer["definition"]: layer["exists"] for layer in json.loads(done.stdout)["layers"]}
+
+
+@pytest.fixture
+def changed(tmp_path: Path) -> Path:
+    """A copy of the definitions and examples with one line of training code changed; returns its definitions."""
+    for name in ("definitions", "examples"):
+        shutil.copytree(CHECKOUT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    with (tmp_path / "examples" / "resnet50" / "train.py").open("a") as program:
+        program.write("# changed by tests/integration/test_build.py\n")
+    return tmp_path / "definitions"
+
+
+def test_what_exists_is_not_built_again() -> None:
+    assert plan() == {"pytorch-cpu": True, "horovod": True, "deepspeed": True, "train": True}
+    done = ctrain("build", "pytorch-cpu")
+    assert done.returncode == 0
+    assert "is up to date, nothing to do" in done.stdout
+
+
+def test_the_image_is_tested_and_described(cluster: Cluster) -> None:
+    done = cluster.run("ctrain", "images", "--json")
+    [image] = [entry for entry in json.loads(done.stdout)["images"] if "prod" in entry["channels"]]
+    names = [test["name"] for test in image["tests"]]
+    assert all(test["passed"] for test in image["tests"])
+    assert {"imports", "torch unchanged", "horovodrun -cb"} <= set(names), names
+    assert [name for name in names if "all-reduce" in name and "MPI" in name], names
+    assert [name for name in names if "all-reduce" in name and "Gloo" in name], names
+    assert image["software"]["torch"].startswith("2.13.0") and image["software"]["horovod"] == "0.28.1"
+    table = cluster.run("ctrain", "images").stdout
+    assert "pytorch-cpu" in table and "2.13.0-hd-r" in table and "prod" in table
+
+
+def test_nothing_of_the_building_machine_is_in_the_image(cluster: Cluster) -> None:
+    """Neither its Debian mirror nor its package folders: not in what the builds wrote down, nor in what they left."""
+    site = sites.detect(os.environ)
+    traces = [site.mirror, *map(str, site.folders)]
+    words = [word for trace in traces for word in ("-e", trace)]
+    places = ["/etc", "/mnt", "/root", "/.singularity.d", "/usr/local/etc", "/var/lib/apt", "/var/log"]
+    image = str(cluster.store / "channels" / "pytorch-cpu_prod.sif")
+    engine = ["apptainer", "--quiet", "exec", "--userns", "--no-mount", "home,cwd,tmp", image]
+    assert site.mirror, "this Debian has a mirror, so there is something to look for"
+    found = subprocess.run([*engine, "grep", "-rlFs", *words, *places], capture_output=True, text=True)
+    assert found.stdout == "", found.stderr
+
+
+def test_an_ordinary_user_builds_only_the_changed_layer(cluster: Cluster, changed: Path) -> None:
+    cache = cluster.home / "cache"
+    (cache / "layers").mkdir(parents=True, exist_ok=True)
+    for layer in (caches.default_root() / "layers").iterdir():
+        if layer.is_file() and not (cache / "layers" / layer.name).exists():
+            os.link(layer, cache / "layers" / layer.name)
+    copy = cluster.home / "changed"
+    shutil.copytree(changed.parent, copy, dirs_exist_ok=True)
+    subprocess.run(["chown", "researcher:", cluster.home, cache, cache / "layers"], check=True)
+    cache.chmod(0o700)
+    argv = ["build", "pytorch-cpu", "--definitions", f"{copy}/definitions", "--cache", str(cache)]
+    done = cluster.run("ctrain", *argv, timeout=600)
+    try:
+        assert done.returncode == 0, done.stdout + done.stderr
+        lines = [line.split() for line in done.stdout.splitlines()]
+        assert [line[1] for line in lines if line[0] == "layer" and "built" in line] == ["train"]
+        [sif] = (cache / "images").glob("*.sif")
+        code = cluster.run("apptainer", "exec", str(sif), "tail", "-n1", "/opt/ctrain/examples/resnet50/train.py")
+        assert code.stdout == "# changed by tests/integration/test_build.py\n", code.stderr
+    finally:
+        subprocess.run(["rm", "-rf", cache, copy], check=True)
+
+
+def test_a_failed_post_shows_its_last_lines_and_the_log(changed: Path) -> None:
+    with (changed / "train" / "train.def").open("a") as definition:
+        definition.write("\n%post\n    echo this is the reason\n    exit 3\n")
+    done = ctrain("build", "pytorch-cpu", "--definitions", str(changed))
+    assert done.returncode == 77
+    *shown, last = done.stderr.splitlines()
+    assert any("this is the reason" in line for line in shown)
+    assert last.startswith("ctrain: definition train of image pytorch-cpu failed in %post (exit code 3)")
+    assert Path(last.rsplit(" ", 1)[-1]).is_file()
+
+
+def test_publishing_again_changes_nothing_and_a_full_disk_loses_nothing(cluster: Cluster) -> None:
+    before = sorted(cluster.store.iterdir())
+    done = ctrain("publish", "pytorch-cpu", "--store", str(cluster.store), "--channel", "prod")
+    assert done.returncode == 0, done.stderr
+    assert sorted(cluster.store.iterdir()) == before
+    small = cluster.state / "small-store"
+    small.mkdir(exist_ok=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=20m", "tmpfs", str(small)], check=True)
+    try:
+        full = ctrain("publish", "pytorch-cpu", "--store", str(small))
+        left = list(small.rglob("*.sif"))
+    finally:
+        subprocess.run(["umount", str(small)], check=True)
+        small.rmdir()
+    assert (full.returncode, left) == (75, []), full.stderr
+    assert len(full.stderr.splitlines()) == 1

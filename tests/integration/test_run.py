@@ -1,0 +1,245 @@
+"""`ctrain run` on two real Slurm nodes, in the real image, with real MPI and Horovod."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from samples.cluster import Cluster
+
+WORLD = """\
+    import os, socket, sys
+    import horovod.torch as hvd, torch
+
+    hvd.init()
+    ranks = hvd.allgather(torch.tensor([hvd.rank()])).tolist()
+    total = hvd.allreduce(torch.tensor(float(hvd.rank())), op=hvd.Sum).item()
+    print("WORLD", hvd.rank(), hvd.size(), ranks, total, socket.gethostname(), os.environ["RANK"], flush=True)
+    if os.environ.get("KILL") == str(hvd.rank()):
+        os.kill(os.getpid(), 9)
+    hvd.allreduce(torch.ones(1), name="end")
+"""
+
+
+def until(condition: Callable[[], bool], what: str, seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} did not happen in {seconds} s"
+        time.sleep(0.2)
+
+
+@pytest.fixture
+def world(cluster: Cluster) -> Cluster:
+    cluster.write("world.py", WORLD)
+    return cluster
+
+
+def logs(run: Path) -> list[str]:
+    return [(run / "logs" / f"rank{rank}.log").read_text() for rank in range(4)]
+
+
+def test_a_world_of_four_is_one_world(world: Cluster) -> None:
+    done = world.run(
+        "ctrain", "run", "--nodes", "2", "--image", "pytorch-cpu", "--name", "one", "--", "python", "world.py"
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    run = world.home / "ctrain-runs" / "one"
+    for rank, log in enumerate(logs(run)):
+        node = f"node0{rank // 2 + 1}"
+        assert log == f"WORLD {rank} 4 [0, 1, 2, 3] 6.0 {node} {rank}\n"
+    record = world.record("one")
+    assert record["nodes"] == ["node01", "node02"]
+    assert (record["world_size"], record["exit"]) == (4, {"code": 0, "reason": "completed"})
+    assert done.stdout.splitlines()[-1] == f"run directory: {run}"
+    assert done.stdout.count("WORLD") == 1, "only rank 0 is shown"
+
+
+def test_a_killed_rank_ends_the_job_and_is_named(world: Cluster) -> None:
+    argv = ["--nodes", "2", "--image", "pytorch-cpu", "--name", "killed", "--env", "KILL=3", "--", "python", "world.py"]
+    done = world.run("ctrain", "run", *argv)
+    assert done.returncode == 128 + signal.SIGKILL
+    assert "rank 3 on node02 ended first: signal 9 (killed)" in done.stdout
+    assert world.record("killed")["exit"] == {
+        "code": 137,
+        "reason": "rank 3 on node02 ended first: signal 9 (killed)",
+    }
+
+
+def test_the_plan_of_a_dry_run_is_what_runs(world: Cluster) -> None:
+    argv = [
+        "--nodes",
+        "2",
+        "--image",
+        "pytorch-cpu",
+        "--name",
+        "planned",
+        "--env",
+        "A=1 '$HOME",
+        "--",
+        "python",
+        "world.py",
+    ]
+    dry = world.run("ctrain", "run", "--dry-run", "--json", *argv)
+    run = world.home / "ctrain-runs" / "planned"
+    assert dry.returncode == 0 and not run.exists(), dry.stderr
+    done = world.run("ctrain", "run", "--json", *argv)
+    assert done.returncode == 0, done.stderr
+    plan = json.loads(dry.stdout)
+    assert plan == json.loads((run / "plan.json").read_text())
+    for name, text in plan["scripts"].items():
+        assert (run / name).read_text() == text
+    # Slurm's own memory of the job is the last word on what ran.
+    number = json.loads(done.stdout)["scheduled_as"].split()[1]
+    assert (
+        world.run("scontrol", "write", "batch_script", number, "-").stdout.strip() == plan["scripts"]["job.sh"].strip()
+    )
+    job = world.run("scontrol", "show", "job", number).stdout
+    assert "NumNodes=2 " in job and "NumTasks=4 " in job and "TimeLimit=01:00:00" in job and "gpu:2" in job
+
+
+def test_ctrl_c_cancels_the_job(cluster: Cluster) -> None:
+    argv = ["ctrain", "run", "--nodes", "2", "--image", "pytorch-cpu", "--name", "cancelled", "--", "sleep", "600"]
+    process = subprocess.Popen(cluster.command(*argv), stdout=subprocess.PIPE, text=True, start_new_session=True)
+    ranks = cluster.home / "ctrain-runs" / "cancelled" / "ranks"
+    until(lambda: ranks.is_dir() and len(list(ranks.iterdir())) == 4, "the start of four ranks")
+    os.killpg(process.pid, signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, output
+    assert "cancelled job" in output
+    assert cluster.record("cancelled")["exit"] == {"code": 130, "reason": "cancelled"}
+    until(lambda: not cluster.run("squeue", "--noheader").stdout.strip(), "the end of the job")
+
+
+def test_inside_an_allocation_it_uses_that_one(world: Cluster) -> None:
+    argv = ["ctrain", "run", "--image", "pytorch-cpu", "--name", "inside", "--", "python", "world.py"]
+    salloc = ["salloc", "--nodes=2", "--ntasks-per-node=2", "--gres=gpu:2", "--time=10"]
+    done = world.run(*salloc, *argv)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "in allocation" in done.stdout
+    assert all("[0, 1, 2, 3] 6.0" in log for log in logs(world.home / "ctrain-runs" / "inside"))
+    assert world.record("inside")["nodes"] == ["node01", "node02"]
+
+
+def test_a_folder_with_a_job_file_and_launcher_env(cluster: Cluster) -> None:
+    cluster.write(
+        "my job/job.yaml",
+        """\
+        image: pytorch-cpu
+        launcher: env
+        command: [python, ddp.py, "two words"]
+        resources: {nodes: 2, time: "5:00"}
+        env: {GREETING: "it's $HOME"}
+        """,
+    )
+    cluster.write(
+        "my job/ddp.py",
+        """\
+        import os, sys
+        import torch, torch.distributed as dist
+
+        dist.init_process_group("gloo")
+        total = torch.tensor([float(dist.get_rank())])
+        dist.all_reduce(total)
+        dist.barrier()
+        print(dist.get_world_size(), total.item(), sys.argv[1:], os.environ["GREETING"], os.environ["LOCAL_RANK"])
+        sys.stdout.flush()
+        os._exit(0)
+        """,
+    )
+    done = cluster.run("ctrain", "run", "./my job", "--name", "folder", "--", "--more")
+    assert done.returncode == 0, done.stdout + done.stderr
+    for rank, log in enumerate(logs(cluster.home / "ctrain-runs" / "folder")):
+        assert log.splitlines()[-1] == f"4 6.0 ['two words', '--more'] it's $HOME {rank % 2}"
+
+
+def test_site_local_runs_two_groups_of_ranks(world: Cluster) -> None:
+    argv = ["--site", "local", "--nodes", "2", "--ranks-per-node", "2", "--image", "pytorch-cpu", "--name", "local"]
+    done = world.run("ctrain", "run", *argv, "--", "python", "world.py")
+    assert done.returncode == 0, done.stdout + done.stderr
+    for rank, log in enumerate(logs(world.home / "ctrain-runs" / "local")):
+        assert log.startswith(f"WORLD {rank} 4 [0, 1, 2, 3] 6.0 ")
+
+
+def test_the_boundary_is_clean(cluster: Cluster) -> None:
+    cluster.write(
+        ".local/lib/python3.11/site-packages/torch.py", "raise SystemExit('the torch of ~/.local was imported')"
+    )
+    cluster.write("secret.py", "value = 1")
+    program = "import os, torch; print(sorted(os.environ), os.listdir(os.environ['HOME']))"
+    run = ["ctrain", "run", "--image", "pytorch-cpu", "--ranks-per-node", "1", "--name", "clean", "--", "python", "-c"]
+    try:
+        done = cluster.run(*run, program, PYTHONPATH="/nonexistent", LD_PRELOAD="/none.so", CONDA_PREFIX="/opt/conda")
+    finally:
+        subprocess.run(["rm", "-rf", str(cluster.home / ".local")], check=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    seen = (cluster.home / "ctrain-runs" / "clean" / "logs" / "rank0.log").read_text()
+    assert not any(name in seen for name in ("PYTHONPATH", "LD_PRELOAD", "CONDA_PREFIX", "CTRAIN_STORE"))
+    assert "'RANK'" in seen and "'SLURM_JOB_ID'" in seen and seen.rstrip().endswith("[]")
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "message"),
+    [
+        (["resnet50", "--nodes", "0"], 64, "--nodes 0"),
+        (["resnet50", "--nodes", "99"], 74, "has 2 nodes, 99 were asked for. Largest that fits: --nodes 2"),
+        (
+            ["resnet50", "--partition", "nope"],
+            74,
+            "there is no partition 'nope' that is up. Partitions: cas_v100_2, skl",
+        ),
+        (["resnet50", "--gpus-per-node", "3"], 74, "Largest that fits: --gpus-per-node 2"),
+        (["resnet50", "--time", "9-00:00:00"], 74, "Longest that fits: --time 2-00:00:00"),
+        (["resnet50"], 71, "needs data set 'imagenet'"),
+        (["resnet50", "--data", "/no/such"], 71, "/no/such does not exist"),
+        (["resnet5"], 65, "unknown job 'resnet5'. Jobs: resnet50"),
+        (["--image", "pytorch-gpu", "--", "true"], 68, "There are: pytorch-cpu"),
+        (["--image", "/etc/passwd", "--", "true"], 69, "/etc/passwd is not a SIF image"),
+        (["--site", "nope", "resnet50"], 67, "unknown site 'nope'"),
+    ],
+)
+def test_what_can_not_run_is_refused_in_one_line(cluster: Cluster, argv: list[str], code: int, message: str) -> None:
+    data = [] if "--data" in argv or code == 71 or argv[0].startswith("--") else ["--data", str(cluster.digits)]
+    options = [*argv[:1], *data, *argv[1:]]
+    done = cluster.run("ctrain", "run", *options)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert message in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
+    assert not (cluster.home / "ctrain-runs").exists()
+
+
+def test_a_full_disk_leaves_one_line(cluster: Cluster) -> None:
+    small = cluster.home / "small"
+    small.mkdir(exist_ok=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k,mode=777", "tmpfs", str(small)], check=True)
+    try:
+        (small / "filler").write_bytes(b"x" * 60_000)
+        done = cluster.run("ctrain", "run", "--image", "pytorch-cpu", "--runs", str(small), "--", "true")
+    finally:
+        subprocess.run(["umount", str(small)], check=True)
+    assert done.returncode == 75
+    assert "no space left" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_an_engine_that_ignores_layers_is_noticed(cluster: Cluster) -> None:
+    """Stands in for `enable overlay = no`: the manifest names a topmost layer that the container does not show."""
+    store = cluster.home / "other-store"
+    store.mkdir(exist_ok=True)
+    for path in cluster.store.iterdir():
+        if path.suffix == ".json":
+            text = path.read_text()
+            if path.name != "ctrain-store.json":
+                manifest = json.loads(text)
+                manifest["layers"][-1]["key"] = "f" * 64
+                text = json.dumps(manifest)
+            (store / path.name).write_text(text)
+        elif path.suffix == ".sif" and not (store / path.name).exists():
+            os.link(path, store / path.name)
+    done = cluster.run("ctrain", "run", "--store", str(store), "--image", "pytorch-cpu", "--", "true")
+    assert done.returncode == 73
+    assert "this engine ignores the layers of the image" in done.stdout

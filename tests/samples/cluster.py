@@ -1,0 +1,54 @@
+"""The one-machine cluster of tests/cluster, seen by the researcher on its login node."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Optional
+
+ENTRY = str(Path(__file__).parents[1] / "cluster" / "cluster")
+Done = subprocess.CompletedProcess[str]
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """`state` is the cluster's folder, `home` the researcher's."""
+
+    state: Path
+    home: Path
+
+    @property
+    def store(self) -> Path:
+        return self.state / "apps" / "ctrain"
+
+    @property
+    def digits(self) -> Path:
+        return self.state / "data" / "digits"
+
+    def command(self, *argv: str, cwd: Optional[Path] = None, **variables: str) -> list[str]:
+        """The argv that runs `argv` as the researcher."""
+        path = f"{self.state}/apps/venv/bin:{os.environ['PATH']}"
+        settings = {"CTRAIN_STORE": str(self.store), "PATH": path, **variables}
+        options = [word for name, value in settings.items() for word in ("--setenv", f"{name}={value}")]
+        return [ENTRY, "run", "--cwd", str(cwd or self.home), *options, "--", *argv]
+
+    def run(self, *argv: str, cwd: Optional[Path] = None, timeout: float = 300, **variables: str) -> Done:
+        command = self.command(*argv, cwd=cwd, **variables)
+        return subprocess.run(command, capture_output=True, text=True, timeout=timeout)
+
+    def record(self, name: str) -> dict[str, Any]:
+        data = json.loads((self.home / "ctrain-runs" / name / "record.json").read_text())
+        assert isinstance(data, dict)
+        return data
+
+    def write(self, path: str, text: str) -> Path:
+        """A file of the researcher's, below his home."""
+        target = self.home / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(textwrap.dedent(text))
+        subprocess.run(["chown", "-R", "researcher:", str(target.parent)], check=True)
+        return target
