@@ -67,9 +67,10 @@ run={shlex.quote(plan.run_directory)}
 
 {identity}
 export LOCAL_WORLD_SIZE={plan.ranks_per_node}
+host=$(uname -n) # not HOSTNAME: srun hands down that of the first node
 record="$run/{RANKS}/$RANK"
 exec >"$run/{LOGS}/rank$RANK.log" 2>&1
-echo "start $(date +%s.%N) ${{HOSTNAME%%.*}}" >"$record"
+echo "start $(date +%s.%N) ${{host%%.*}}" >"$record"
 end() {{
   echo "end $(date +%s.%N) $1" >>"$record"
   exit "$1"

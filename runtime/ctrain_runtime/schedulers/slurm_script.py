@@ -86,7 +86,7 @@ def _rank(plan: LaunchPlan) -> str:
             script.array("launch", apptainer.exec_argv(plan)),
             *([PMIX_CHECK.strip()] if plan.mpi.startswith("pmix") else []),
             "# An empty home of its own on the node's disk: caches land there, and nothing of ~ comes in.",
-            'home=$(mktemp -d "${TMPDIR:-/tmp}/ctrain-home.XXXXXX") || fail "no temporary folder on $HOSTNAME"',
+            'home=$(mktemp -d "${TMPDIR:-/tmp}/ctrain-home.XXXXXX") || fail "no temporary folder on $host"',
             "trap 'rm -rf \"$home\"' EXIT",
             f'launch+=(--home "$home:{apptainer.HOME}" {script.words(inside)})',
         ]
