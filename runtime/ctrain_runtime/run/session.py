@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Optional, Protocol
 
-from ctrain_runtime.errors import CANCELLED
+from ctrain_runtime.errors import CANCELLED, CtrainError
 from ctrain_runtime.plan.model import Launch, LaunchPlan
 from ctrain_runtime.run import directory, ranks
 from ctrain_runtime.run.follow import Metrics, Tail
@@ -78,14 +78,22 @@ def run(launch: Launch, view: View) -> Outcome:
     """Run `launch` to its end. KeyboardInterrupt cancels the run; the record is written in every case."""
     path = directory.create(launch)
     record = _begin(launch.plan)
-    handle = start.start(launch)
+    try:
+        handle = start.start(launch)
+    except CtrainError as error:
+        _save(path, dataclasses.replace(record, end=_iso(time.time()), exit=Exit(error.exit_code, error.message)))
+        raise
     record = dataclasses.replace(record, scheduled_as=handle.name)
-    directory.write_json(path / directory.RECORD, dataclasses.asdict(record))
+    _save(path, record)
     view.started(handle.name)
     status, cancelled = _watch(handle, launch.plan, view)
     outcome = _conclude(record, launch.plan, status, cancelled)
-    directory.write_json(path / directory.RECORD, dataclasses.asdict(outcome.record))
+    _save(path, outcome.record)
     return outcome
+
+
+def _save(path: Path, record: Record) -> None:
+    directory.write_json(path / directory.RECORD, dataclasses.asdict(record))
 
 
 def _begin(plan: LaunchPlan) -> Record:
