@@ -29,6 +29,7 @@ sid_apt() {
         -o Dir::Etc::sourcelist="$SID_DIR/sources.list" -o Dir::Etc::sourceparts=/dev/null \
         -o Dir::Etc::preferences=/dev/null -o Dir::Etc::preferencesparts=/dev/null \
         -o Dir::State::lists="$SID_DIR/lists" -o Dir::Cache="$SID_DIR/cache" \
+        -o Dir::Cache::pkgcache= -o Dir::Cache::srcpkgcache= -o Acquire::GzipIndexes=true \
         -o APT::Sandbox::User=root -o APT::Update::Post-Invoke-Success= "$@"
 }
 

@@ -1,0 +1,50 @@
+"""What a run leaves behind: metrics.jsonl and checkpoints. Only rank 0 writes."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any, Optional
+
+import torch
+
+KEPT_CHECKPOINTS = 2
+
+
+class Metrics:
+    """One JSON object a line, on disk as soon as it is known."""
+
+    def __init__(self, run_dir: Path) -> None:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        self.file = (run_dir / "metrics.jsonl").open("a", buffering=1)
+
+    def write(self, **values: float) -> None:
+        self.file.write(json.dumps({key: round(value, 6) for key, value in values.items()}) + "\n")
+
+
+def save_checkpoint(run_dir: Path, state: dict[str, Any]) -> Path:
+    """Writes checkpoint/step-N.pt whole or not at all, and keeps the newest few."""
+    folder = run_dir / "checkpoint"
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"step-{state['step']:08d}.pt"
+    temporary = path.with_suffix(".tmp")
+    with temporary.open("wb") as file:
+        torch.save(state, file)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    for old in _checkpoints(folder)[:-KEPT_CHECKPOINTS]:
+        old.unlink()
+    return path
+
+
+def find_checkpoint(path: Path) -> Optional[Path]:
+    """The checkpoint that path is, or the newest one of the run directory that it is."""
+    if path.is_file():
+        return path
+    return next(iter(_checkpoints(path / "checkpoint")[-1:]), None)
+
+
+def _checkpoints(folder: Path) -> list[Path]:
+    return sorted(folder.glob("step-*.pt"))
