@@ -21,13 +21,15 @@ class _StrictLoader(yaml.SafeLoader):
 
 
 def _mapping(loader: yaml.SafeLoader, node: yaml.MappingNode) -> dict[Any, Any]:
+    written = list(node.value)
+    made = loader.construct_mapping(node, deep=True)  # first: it refuses keys that are lists or mappings
     seen: set[Any] = set()
-    for key_node, _ in node.value:
+    for key_node, _ in written:
         key = loader.construct_object(key_node, deep=True)
         if key in seen:
             raise yaml.constructor.ConstructorError(None, None, f"key {key!r} stands here twice", key_node.start_mark)
         seen.add(key)
-    return loader.construct_mapping(node, deep=True)
+    return made
 
 
 _StrictLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)

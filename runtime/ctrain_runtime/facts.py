@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Optional
 
 from ctrain_runtime import command
-from ctrain_runtime.errors import EngineError
+from ctrain_runtime.errors import CtrainError, EngineError
 
 
 @dataclass(frozen=True)
@@ -37,11 +37,13 @@ class Partition:
 
 @dataclass(frozen=True)
 class Allocation:
-    """The allocation (salloc, sbatch) inside which ctrain was called."""
+    """The allocation (salloc, sbatch) inside which ctrain was called; CPUs and GPUs are those of a node in it."""
 
     job_id: str
     nodes: int
     partition: str
+    cpus: int
+    gpus: int
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,7 @@ def find_engine() -> Engine:
     for name in ("apptainer", "singularity"):
         path = command.find(name)
         if path:
-            said = command.run([path, "--version"]).stdout
+            said = _version(path)
             number = re.search(r"\d+(?:\.\d+)+", said)
             # A site's `singularity` may be a link to Apptainer: its variables are then called APPTAINERENV_.
             kind = "apptainer" if "apptainer" in said else "singularity"
@@ -82,3 +84,10 @@ def find_engine() -> Engine:
         "neither apptainer nor singularity is on PATH",
         "Install Apptainer, or load its module (module load singularity)",
     )
+
+
+def _version(path: str) -> str:
+    try:
+        return command.run([path, "--version"]).stdout
+    except CtrainError as error:
+        raise EngineError(f"{path} does not work here: {error.message}") from error

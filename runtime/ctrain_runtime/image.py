@@ -34,7 +34,7 @@ def find(references: tuple[str, ...], stores: list[store.Store], machine: str) -
 
     `machine` is what `uname -m` says. Raises ImageNotFound or ImageDamaged.
     """
-    image = _at_path(Path(references[0])) if _is_path(references[0]) else _in_stores(references, stores)
+    image = _at_path(Path(references[0])) if is_path(references[0]) else _in_stores(references, stores)
     architecture = check_sif(image.path)
     if architecture != MACHINES.get(machine, machine):
         raise ImageDamaged(f"{image.path} is for {architecture}, this machine is {machine}", "Choose another image")
@@ -46,7 +46,7 @@ def find(references: tuple[str, ...], stores: list[store.Store], machine: str) -
     return image
 
 
-def _is_path(reference: str) -> bool:
+def is_path(reference: str) -> bool:
     return "/" in reference or reference.endswith(".sif")
 
 

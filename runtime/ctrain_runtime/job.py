@@ -84,7 +84,7 @@ def from_command(command: tuple[str, ...], folder: Path) -> Job:
     """The job for `ctrain run -- COMMAND`, run in `folder`."""
     if not command:
         raise UsageError("there is nothing to run", "Give a job (ctrain run resnet50) or a command after --")
-    program = next((word for word in command[1:] if not word.startswith("-")), command[0])
+    program = next((word for word in command[1:] if (folder / word).is_file()), command[0])
     return Job(_name(Path(program).stem), command, (), "mpi", Resources(), None, {}, str(folder), folder)
 
 

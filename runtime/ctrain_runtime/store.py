@@ -91,10 +91,10 @@ def read_manifest(path: Path) -> Manifest:
         raise ConfigError(f"{path} is not a manifest: {error}") from error
     if not isinstance(data, dict):
         raise ConfigError(f"{path} is not a manifest")
-    manifest = config.load(Manifest, data, str(path))
-    if manifest.schema != Manifest.schema:
-        raise ConfigError(f"{path} has manifest schema {manifest.schema}", "Use a newer ctrain")
-    return manifest
+    schema = data.get("schema", Manifest.schema)
+    if schema != Manifest.schema:  # before its keys are read: a newer schema may well have others
+        raise ConfigError(f"{path} has manifest schema {schema}", "Use a newer ctrain")
+    return config.load(Manifest, data, str(path))
 
 
 @dataclass(frozen=True)

@@ -188,7 +188,11 @@ def test_the_boundary_is_clean(cluster: Cluster) -> None:
     ("argv", "code", "message"),
     [
         (["resnet50", "--nodes", "0"], 64, "--nodes 0"),
-        (["resnet50", "--nodes", "99"], 74, "has 2 nodes, 99 were asked for. Largest that fits: --nodes 2"),
+        (
+            ["resnet50", "--nodes", "99"],
+            74,
+            "partition cas_v100_2 has 2 nodes, 99 were asked for. Largest that fits: --nodes 2",
+        ),
         (
             ["resnet50", "--partition", "nope"],
             74,
@@ -223,7 +227,7 @@ def test_a_full_disk_leaves_one_line(cluster: Cluster) -> None:
     finally:
         subprocess.run(["umount", str(small)], check=True)
     assert done.returncode == 75
-    assert "no space left" in done.stderr and "Traceback" not in done.stderr
+    assert "No space left" in done.stderr and "Traceback" not in done.stderr
 
 
 def test_an_engine_that_ignores_layers_is_noticed(cluster: Cluster) -> None:

@@ -24,6 +24,7 @@ from typing import Optional
 
 from ctrain_runtime import facts, image, job, site, store
 from ctrain_runtime.cli.terminal import Terminal
+from ctrain_runtime.cli.text import count
 from ctrain_runtime.errors import UsageError
 from ctrain_runtime.plan.make import make
 from ctrain_runtime.plan.model import Launch, LaunchPlan, Options
@@ -59,6 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     chosen = site.choose(args.site or os.environ.get("CTRAIN_SITE", ""))
     launch = start.prepare(_plan(args, chosen.site))
+    directory.check(launch.plan)
     if args.dry_run:
         print(json.dumps(directory.as_data(launch), indent=2) if args.json else _describe(launch))
         return 0
@@ -76,7 +78,9 @@ def execute(args: argparse.Namespace) -> int:
 
 def _plan(args: argparse.Namespace, where: site.Site) -> LaunchPlan:
     what = _job(args)
-    found = image.find(_references(args, what), _stores(args, where), platform.machine())
+    references = _references(args, what)
+    stores = [] if image.is_path(references[0]) else _stores(args, where)
+    found = image.find(references, stores, platform.machine())
     known = facts.this_machine(start.cluster(where))
     parent = Path(site.expand(args.runs or os.environ.get("CTRAIN_RUNS") or where.runs, f"site {where.name}: runs"))
     options = Options(
@@ -133,24 +137,24 @@ def _signals_cancel() -> Iterator[None]:
 
 def _summary(plan: LaunchPlan, why: str) -> str:
     channel = f" ({plan.image.channel})" if plan.image.channel else ""
-    data = next((mount for mount in plan.mounts if mount.read_only), None)
+    data = [mount for mount in plan.mounts if mount.read_only]
     rows = [
         ("site", f"{plan.site} ({why})"),
         ("image", f"{plan.image.name} {plan.image.version}{channel}  {plan.image.digest[:19]}"),
         ("where", _where(plan)),
-        *([("data", f"{data.source} -> {data.target} (read-only)")] if data else []),
+        *(("data", f"{mount.source} -> {mount.target} (read-only)") for mount in data),
         ("run", f"{plan.run}  ->  {plan.run_directory}"),
     ]
     return "\n".join(f"{key:<10}{value}" for key, value in rows)
 
 
 def _where(plan: LaunchPlan) -> str:
-    ranks = f"{plan.world_size} ranks, launcher {plan.launcher}" + (f" ({plan.mpi})" if plan.mpi else "")
+    ranks = f"{count(plan.world_size, 'rank')}, launcher {plan.launcher}" + (f" ({plan.mpi})" if plan.mpi else "")
     if plan.scheduler == "local":
-        return f"this machine: {plan.nodes} groups of {plan.ranks_per_node}; {ranks}"
-    gpus = f"{plan.gpus_per_node} GPUs a node, " if plan.gpus_per_node else ""
+        return f"this machine: {count(plan.nodes, 'group')} of {plan.ranks_per_node}; {ranks}"
+    gpus = f"{count(plan.gpus_per_node, 'GPU')} a node, " if plan.gpus_per_node else ""
     inside = f" in allocation {plan.allocation}" if plan.allocation else ""
-    return f"{plan.nodes} x {plan.partition}{inside}: {gpus}{plan.cpus_per_rank} cores a rank; {ranks}"
+    return f"{plan.nodes} x {plan.partition}{inside}: {gpus}{count(plan.cpus_per_rank, 'core')} a rank; {ranks}"
 
 
 def _describe(launch: Launch) -> str:
@@ -172,13 +176,14 @@ def _ending(plan: LaunchPlan, outcome: session.Outcome, step: Optional[int]) -> 
     if ended and ended.reason == "cancelled":
         lines.append(f"cancelled {outcome.record.scheduled_as}" + (f" at step {step}" if step else ""))
         if any((Path(plan.run_directory) / directory.CHECKPOINT).iterdir()):
-            lines.append(f"its checkpoint is kept. Go on with: ctrain run {plan.job} --resume {plan.run_directory}")
+            lines.append(f"its checkpoint is kept; go on from it with: --resume {plan.run_directory}")
     elif ended and ended.code != 0:
         lines.append(ended.reason)
         if outcome.failed:
             log = directory.rank_log(plan, outcome.failed.number)
             lines += [f"  | {line}" for line in _last_lines(log)]
-            lines.append(f"the {plan.world_size - 1} other ranks were stopped; its log: {log}")
+            others = plan.world_size - 1
+            lines.append(f"its log: {log}" + (f"; {count(others, 'other rank')} stopped" if others else ""))
         lines.append(f"exit code {ended.code}")
     lines.append(f"run directory: {plan.run_directory}")
     return "\n".join(lines)

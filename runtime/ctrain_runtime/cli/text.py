@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 
-def size(count: int) -> str:
+def count(number: int, what: str) -> str:
+    """As in 1 rank, 4 ranks."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def size(total: int) -> str:
     """Bytes as in 9.6 GB (powers of 1000, as disks are sold and `ls --si` counts)."""
-    amount = float(count)
+    amount = float(total)
     for unit in ("B", "kB", "MB", "GB"):
         if amount < 1000:
             return f"{amount:.0f} {unit}" if amount >= 100 or unit == "B" else f"{amount:.1f} {unit}"

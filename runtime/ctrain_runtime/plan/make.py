@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Optional
 
@@ -91,41 +91,27 @@ def _planned(image: Image) -> PlannedImage:
 
 def _size_on_cluster(job: Job, site: Site, options: Options, cluster: Cluster) -> _Size:
     allocation = cluster.allocation
-    partition = _partition(options.partition or (allocation.partition if allocation else site.partition), cluster)
-    nodes = _at_least_one("--nodes", _said(options.nodes, allocation.nodes if allocation else job.resources.nodes))
-    most = allocation.nodes if allocation else partition.nodes
-    if nodes > most:
-        whose = f"allocation {allocation.job_id}" if allocation else f"partition {partition.name}"
-        raise ResourceError(
-            f"{whose} has {_count(most, 'node')}, {nodes} were asked for", f"Largest that fits: --nodes {most}"
-        )
-    gpus = _said(options.gpus_per_node, job.resources.gpus_per_node, partition.gpus)
-    if gpus < 0:
-        raise UsageError(f"--gpus-per-node {gpus}: can't be negative")
-    if gpus > partition.gpus:
-        raise ResourceError(
-            f"nodes of partition {partition.name} have {_count(partition.gpus, 'GPU')}, {gpus} a node were asked for",
-            f"Largest that fits: --gpus-per-node {partition.gpus}",
-        )
-    ranks = _at_least_one("--ranks-per-node", _said(options.ranks_per_node, job.resources.ranks_per_node, gpus or 1))
-    if ranks > partition.cpus:
-        raise ResourceError(
-            f"{partition.name} has nodes of {_count(partition.cpus, 'CPU core')}, {ranks} ranks a node were asked for",
-            f"Largest that fits: --ranks-per-node {partition.cpus}",
-        )
-    return _Size(nodes, ranks, gpus, partition.cpus // ranks, partition.name, _limit(job, options, partition))
+    room = _partition(options.partition or (allocation.partition if allocation else site.partition), cluster)
+    place = f"partition {room.name}"
+    if allocation:
+        place = f"allocation {allocation.job_id}"
+        room = replace(room, nodes=allocation.nodes, cpus=allocation.cpus, gpus=allocation.gpus)
+    nodes = _said("--nodes", options.nodes, allocation.nodes if allocation else job.resources.nodes)
+    _fits(place, "node", room.nodes, "--nodes", nodes)
+    gpus = _said("--gpus-per-node", options.gpus_per_node, job.resources.gpus_per_node, room.gpus, least=0)
+    _fits(f"a node of {place}", "GPU", room.gpus, "--gpus-per-node", gpus)
+    ranks = _said("--ranks-per-node", options.ranks_per_node, job.resources.ranks_per_node, gpus or 1)
+    _fits(f"a node of {place}", "CPU core", room.cpus, "--ranks-per-node", ranks)
+    return _Size(nodes, ranks, gpus, room.cpus // ranks, room.name, _limit(job, options, room))
 
 
 def _size_here(job: Job, options: Options, facts: Facts) -> _Size:
     if options.partition:
         raise UsageError("site local has no partitions", "Leave out --partition, or choose a cluster with --site")
-    nodes = _at_least_one("--nodes", _said(options.nodes, job.resources.nodes))
-    gpus = _said(options.gpus_per_node, job.resources.gpus_per_node, facts.gpus)
-    if gpus > facts.gpus:
-        raise ResourceError(
-            f"this machine has {_count(facts.gpus, 'GPU')}, {gpus} a node were asked for", "Use a cluster"
-        )
-    ranks = _at_least_one("--ranks-per-node", _said(options.ranks_per_node, job.resources.ranks_per_node, gpus or 1))
+    nodes = _said("--nodes", options.nodes, job.resources.nodes)
+    gpus = _said("--gpus-per-node", options.gpus_per_node, job.resources.gpus_per_node, facts.gpus, least=0)
+    _fits("this machine", "GPU", facts.gpus, "--gpus-per-node", gpus)
+    ranks = _said("--ranks-per-node", options.ranks_per_node, job.resources.ranks_per_node, gpus or 1)
     return _Size(nodes, ranks, gpus, 1, "", "")
 
 
@@ -141,21 +127,20 @@ def _partition(name: str, cluster: Cluster) -> Partition:
     raise ResourceError(f"there is no partition {name!r} that is up", f"Partitions: {known}")
 
 
-def _said(option: Optional[int], wanted: Count, auto: int = 1) -> int:
+def _said(flag: str, option: Optional[int], wanted: Count, auto: int = 1, least: int = 1) -> int:
     """The option if it was given, else what the job wants, where "auto" means `auto`."""
-    if option is not None:
-        return option
-    return wanted if isinstance(wanted, int) else auto
-
-
-def _at_least_one(flag: str, value: int) -> int:
-    if value < 1:
-        raise UsageError(f"{flag} {value}: at least 1 is needed")
+    value = option if option is not None else wanted if isinstance(wanted, int) else auto
+    if value < least:
+        raise UsageError(f"{flag} {value}: at least {least} is needed")
     return value
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number or 'no'} {what}{'' if number == 1 else 's'}"
+def _fits(place: str, what: str, there: int, flag: str, asked: int) -> None:
+    if asked > there:
+        plural = "" if there == 1 else "s"
+        raise ResourceError(
+            f"{place} has {there or 'no'} {what}{plural}, {asked} were asked for", f"Largest that fits: {flag} {there}"
+        )
 
 
 def _limit(job: Job, options: Options, partition: Partition) -> str:

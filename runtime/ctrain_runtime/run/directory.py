@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import os
+import shutil
 import time
 from pathlib import Path
 from typing import Any
 
-from ctrain_runtime.errors import CtrainError, DataError, UsageError
+from ctrain_runtime.errors import CtrainError, DataError, SpaceError, UsageError
 from ctrain_runtime.job import NAME
 from ctrain_runtime.plan.model import Launch, LaunchPlan
 from ctrain_runtime.schedulers import script
@@ -31,26 +33,41 @@ def choose(parent: Path, job: str, name: str = "") -> Path:
     return path
 
 
-def create(launch: Launch) -> Path:
-    """Make the directory of `launch` and write its plan and scripts into it."""
-    path = Path(launch.plan.run_directory)
-    for mount in launch.plan.mounts:
-        if not Path(mount.source).exists() and Path(mount.source) != path:
+def check(plan: LaunchPlan) -> None:
+    """Check that all that is to be mounted exists, but the run directory itself. Raises DataError."""
+    for mount in plan.mounts:
+        if not Path(mount.source).exists() and mount.source != plan.run_directory:
             raise DataError(
                 f"{mount.source} does not exist, so it can't be mounted at {mount.target}", "Check the path"
             )
+
+
+def create(launch: Launch) -> Path:
+    """Make the directory of `launch` and write its plan and scripts into it. Raises SpaceError, leaving nothing."""
+    path = Path(launch.plan.run_directory)
     try:
         path.mkdir(parents=True)
     except OSError as error:
-        raise CtrainError(
-            f"can't make the run directory {path}: {error.strerror}", "Choose its place with --runs DIR"
-        ) from error
+        raise _not_made(path, error) from error
+    try:
+        _fill(path, launch)
+    except OSError as error:
+        shutil.rmtree(path, ignore_errors=True)
+        raise _not_made(path, error) from error
+    return path
+
+
+def _fill(path: Path, launch: Launch) -> None:
     for folder in (script.LOGS, script.RANKS, CHECKPOINT):
         (path / folder).mkdir()
     write_json(path / PLAN, as_data(launch))
     for name, text in launch.scripts.items():
         (path / name).write_text(text, encoding="utf-8")
-    return path
+
+
+def _not_made(path: Path, error: OSError) -> CtrainError:
+    kind = SpaceError if error.errno in (errno.ENOSPC, errno.EDQUOT) else CtrainError
+    return kind(f"can't make the run directory {path}: {error.strerror}", "Choose another place with --runs DIR")
 
 
 def as_data(launch: Launch) -> dict[str, Any]:

@@ -34,10 +34,10 @@ def into_container(plan: LaunchPlan) -> str:
     prefixes = " ".join(f'"${{!{prefix}@}}"' for prefix in apptainer.PASSED_PREFIXES)
     target = apptainer.variable(plan, "$name")
     return f"""\
-{fixed}
 for name in {prefixes} {words(apptainer.PASSED)}; do
   [ -z "${{!name+set}}" ] || export "{target}=${{!name}}"
-done"""
+done
+{fixed}"""
 
 
 def layers_check(plan: LaunchPlan) -> list[str]:

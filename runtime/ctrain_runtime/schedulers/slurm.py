@@ -50,11 +50,27 @@ def cluster() -> Cluster:
 
 
 def _allocation() -> Optional[Allocation]:
-    job = os.environ.get("SLURM_JOB_ID")
-    if not job:
+    number = os.environ.get("SLURM_JOB_ID")
+    if not number:
         return None
-    nodes = os.environ.get("SLURM_JOB_NUM_NODES", "1")
-    return Allocation(job, int(nodes), os.environ.get("SLURM_JOB_PARTITION", ""))
+    answer = command.run(["scontrol", "--oneliner", "show", "job", number], check=False)
+    if answer.code != 0:
+        raise SchedulerError(
+            f"SLURM_JOB_ID is {number}: {answer.complaint()}", "Leave this shell, or unset SLURM_JOB_ID"
+        )
+    return parse_allocation(number, answer.stdout)
+
+
+def parse_allocation(number: str, text: str) -> Allocation:
+    """The allocation in one line of `scontrol --oneliner show job`.
+
+    The forms of TresPerNode are gres:gpu:2 (22.05) and gres/gpu:2, with a type before the number where it was named.
+    """
+    fields = dict(re.findall(r"(?:^|\s)(NumNodes|NumCPUs|Partition|TresPerNode)=(\S+)", text))
+    nodes = int(fields.get("NumNodes", "1").split("-")[0])
+    gpus = re.search(r"gpu[:\w]*?[:=](\d+)", fields.get("TresPerNode", ""))
+    cpus = max(1, int(fields.get("NumCPUs", "1")) // nodes)
+    return Allocation(number, nodes, fields.get("Partition", ""), cpus, int(gpus[1]) if gpus else 0)
 
 
 def parse_sinfo(text: str) -> tuple[Partition, ...]:

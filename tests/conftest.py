@@ -1,0 +1,26 @@
+"""Fixtures of all tests."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path, PurePosixPath
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# A machine that is busy building images is slow; that is no bug of what is tested.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
+
+
+@pytest.fixture(scope="session")
+def checkout() -> Path:
+    return Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="session")
+def project_files(checkout: Path) -> list[PurePosixPath]:
+    """Every file that is in the repository or about to be, relative to its top."""
+    ask = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    names = subprocess.run(ask, cwd=checkout, capture_output=True, text=True, check=True).stdout.split("\0")
+    return [PurePosixPath(name) for name in names if name and (checkout / name).is_file()]

@@ -1,0 +1,16 @@
+"""Every unit test runs in a folder of its own, as if nothing of ctrain or Slurm were set on this machine."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def _clean_surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in os.environ:
+        if name.startswith(("CTRAIN_", "SLURM_", "SBATCH_", "PMIX_", "PMI_", "OMPI_", "APPTAINERENV_")):
+            monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)

@@ -1,0 +1,88 @@
+"""The shape of the project: who imports whom, what is a package, where links lead, which hosts are named."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+SOURCE_ROOTS = (CHECKOUT / "builder", CHECKOUT / "runtime")
+ALLOWED_HOSTS = {"nvcr.io"}  # a registry of images: definitions/pytorch-ngc starts from it
+URL_HOST = re.compile(r"https?://(?:[^/@\s]*@)?([a-z][a-z0-9-]*(?:\.[a-z0-9-]+)+)")
+LINK = re.compile(r"\]\(([^)\s#]*)(?:#([^)\s]*))?\)")
+
+
+def test_import_contracts_hold() -> None:
+    lint = [str(Path(sys.executable).with_name("lint-imports")), "--no-cache", "--no-logo"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, SOURCE_ROOTS))}
+    done = subprocess.run(lint, cwd=CHECKOUT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("root", SOURCE_ROOTS, ids=lambda root: root.name)
+def test_a_source_root_is_no_package(root: Path) -> None:
+    # `python -m pytest` puts the checkout on the path, and this fails: use bare `pytest`.
+    assert find_spec(root.name) is None
+
+
+@pytest.mark.parametrize("root", SOURCE_ROOTS, ids=lambda root: root.name)
+def test_every_folder_with_modules_is_a_package(root: Path) -> None:
+    folders = {path.parent for path in root.rglob("*.py")}
+    assert folders
+    assert [str(folder) for folder in sorted(folders) if not (folder / "__init__.py").is_file()] == []
+
+
+def test_links_of_the_documentation_resolve(project_files: list[PurePosixPath]) -> None:
+    pages = [path for path in project_files if path.suffix == ".md"]
+    assert pages
+    broken = [f"{page}: {link}" for page in pages for link in broken_links(CHECKOUT / page)]
+    assert broken == []
+
+
+def test_no_file_names_a_package_registry(project_files: list[PurePosixPath]) -> None:
+    """Mirrors are the building machine's own; a host that is written down works on one machine only."""
+    hosts = sorted(registry_hosts() - ALLOWED_HOSTS)
+    assert hosts
+    named = re.compile("|".join(rf"(?<![\w.-]){re.escape(host)}(?![\w-])" for host in hosts))
+    found = [
+        f"{path}: {match[0]}"
+        for path in project_files
+        for match in named.finditer((CHECKOUT / path).read_text(encoding="utf-8", errors="replace"))
+    ]
+    assert found == []
+
+
+def broken_links(page: Path) -> Iterator[str]:
+    for match in LINK.finditer(page.read_text(encoding="utf-8")):
+        path, anchor = match.groups()
+        if ":" in path:
+            continue  # another site's
+        target = page.parent / path if path else page
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            yield match[0]
+
+
+def anchors(page: Path) -> set[str]:
+    """The names of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"(?m)^#+ (.*)$", page.read_text(encoding="utf-8"))
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+def registry_hosts() -> set[str]:
+    """The hosts that apt and pip of this machine fetch from, and pip's built-in default, which its help names."""
+    apt = Path("/etc/apt")
+    sources = [apt / "sources.list", *(apt / "sources.list.d").glob("*")]
+    texts = [path.read_text(encoding="utf-8") for path in sources if path.is_file()]
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+    for arguments in (["install", "--help"], ["config", "list"]):
+        wide = {**os.environ, "COLUMNS": "1000"}  # a wrapped line would cut an address in two
+        said = subprocess.run([*pip, *arguments], env=wide, capture_output=True, text=True, check=True)
+        texts.append(said.stdout)
+    return {host for text in texts for host in URL_HOST.findall(text)}

@@ -1,0 +1,97 @@
+"""The wheel holds exactly what the tree holds, and works where there is no checkout."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import venv
+import zipfile
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+
+import pytest
+import yaml
+
+Ctrain = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture(scope="module")
+def wheel(checkout: Path, project_files: list[PurePosixPath], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built from a copy: setuptools leaves a build folder in its source, which the next wheel would take along."""
+    source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
+    for name in project_files:
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(checkout / name, source / name)
+    run([sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", out, source])
+    (built,) = out.iterdir()
+    return built
+
+
+@pytest.fixture(scope="module")
+def ctrain(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Ctrain:
+    """Runs `ctrain` from a fresh environment, outside the checkout."""
+    place = tmp_path_factory.mktemp("installed")
+    venv.create(place / "venv")
+    install = ["install", "--no-index", "--no-deps", wheel]
+    run([sys.executable, "-m", "pip", "--python", place / "venv", *install])
+    # The one dependency is borrowed from this Python, so that no network is needed.
+    shutil.copytree(Path(yaml.__file__).parent, place / "borrowed" / "yaml")
+    environment = {"PATH": os.defpath, "HOME": str(place), "PYTHONPATH": str(place / "borrowed")}
+
+    def call(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [place / "venv" / "bin" / "ctrain", *arguments]
+        return subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True)
+
+    return call
+
+
+def test_it_holds_the_packages_and_the_data_of_the_tree(wheel: Path, project_files: list[PurePosixPath]) -> None:
+    wanted = {place for name in project_files if (place := place_in_wheel(name))}
+    with zipfile.ZipFile(wheel) as archive:
+        held = {name for name in archive.namelist() if ".dist-info/" not in name}
+    assert held == wanted
+
+
+def test_it_carries_the_licence(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        assert any(name.endswith(".dist-info/licenses/LICENSE") for name in archive.namelist())
+
+
+def test_installed_it_knows_its_version(ctrain: Ctrain, wheel: Path) -> None:
+    done = ctrain("--version")
+    assert (done.returncode, done.stdout) == (0, f"ctrain {wheel.name.split('-')[1]}\n")
+
+
+def test_installed_it_explains_the_exit_codes(ctrain: Ctrain) -> None:
+    done = ctrain("help", "exit-codes")
+    assert done.returncode == 0
+    assert "  64  an option or argument is wrong\n" in done.stdout
+
+
+def test_installed_it_finds_the_packaged_jobs(ctrain: Ctrain, checkout: Path) -> None:
+    jobs = sorted(path.parent.name for path in checkout.glob("examples/*/job.yaml"))
+    done = ctrain("run", "nosuch")
+    assert done.returncode == 65
+    assert f"Jobs: {', '.join(jobs)}; or" in done.stderr
+
+
+def test_installed_it_finds_the_packaged_images(ctrain: Ctrain, tmp_path: Path) -> None:
+    done = ctrain("build", "nosuch", "--cache", str(tmp_path / "cache"))
+    assert done.returncode == 64
+    assert "share/definitions/images.yaml has no image 'nosuch'" in done.stderr
+
+
+def place_in_wheel(name: PurePosixPath) -> str:
+    """Where the wheel has a file of the tree; "" when it is none of its files."""
+    if name.parts[0] in ("builder", "runtime"):
+        return str(PurePosixPath(*name.parts[1:]))
+    if name.parts[0] in ("definitions", "examples"):
+        return f"ctrain_runtime/share/{name}"
+    return ""
+
+
+def run(command: list[str | os.PathLike[str]]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
