@@ -105,6 +105,6 @@ def progress(record: dict[str, Any], left: Optional[float]) -> str:
         parts.append(f"loss {record['loss']:.2f}")
     if isinstance(record.get("images_per_second"), (int, float)):
         parts.append(f"{record['images_per_second']:,.0f} images/s")
-    if left is not None:
+    if left:
         parts.append(f"ETA {duration(left)}")
     return "  ".join(parts)

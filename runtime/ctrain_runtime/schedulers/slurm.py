@@ -68,9 +68,9 @@ def parse_allocation(number: str, text: str) -> Allocation:
     """
     fields = dict(re.findall(r"(?:^|\s)(NumNodes|NumCPUs|Partition|TresPerNode)=(\S+)", text))
     nodes = int(fields.get("NumNodes", "1").split("-")[0])
-    gpus = re.search(r"gpu[:\w]*?[:=](\d+)", fields.get("TresPerNode", ""))
+    gpus, _ = parse_gres(re.sub(r"gres[:/]", "", fields.get("TresPerNode", "")))
     cpus = max(1, int(fields.get("NumCPUs", "1")) // nodes)
-    return Allocation(number, nodes, fields.get("Partition", ""), cpus, int(gpus[1]) if gpus else 0)
+    return Allocation(number, nodes, fields.get("Partition", ""), cpus, gpus)
 
 
 def parse_sinfo(text: str) -> tuple[Partition, ...]:
