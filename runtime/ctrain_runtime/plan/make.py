@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Optional
 
-from ctrain_runtime.errors import DataError, ResourceError, SchedulerError, UsageError
+from ctrain_runtime.errors import (
+    ConfigError,
+    CtrainError,
+    DataError,
+    JobError,
+    ResourceError,
+    SchedulerError,
+    UsageError,
+)
 from ctrain_runtime.facts import Cluster, Facts, Partition
 from ctrain_runtime.image import Image
 from ctrain_runtime.job import Count, Job
@@ -16,6 +25,7 @@ from ctrain_runtime.plan.model import LaunchPlan, Mount, Options, PlannedImage
 from ctrain_runtime.site import Site
 
 RESUME = "/resume"
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 # Ranks of a node sit in different user namespaces, where Open MPI's vader can't copy between processes directly.
 MPI_ENVIRONMENT = {"OMPI_MCA_btl_vader_single_copy_mechanism": "none"}
@@ -40,7 +50,8 @@ class _Size:
 def make(job: Job, site: Site, image: Image, options: Options, facts: Facts, run_directory: Path) -> LaunchPlan:
     """The launch plan. Paths in `site` and `options` are absolute already; the run's name is the directory's.
 
-    Raises UsageError, ResourceError, SchedulerError or DataError when the plan would not hold.
+    Raises UsageError, ResourceError, SchedulerError or DataError when the plan would not hold, JobError or ConfigError
+    for variables of the job or the site that have no proper name.
     """
     size = (
         _size_on_cluster(job, site, options, facts.cluster)
@@ -180,6 +191,8 @@ def _submit(site: Site, options: Options) -> tuple[str, ...]:
 
 def _environment(job: Job, site: Site, options: Options, run_directory: Path) -> dict[str, str]:
     """What the program sees besides the image's own variables and its rank; later lines win."""
+    _check_names(site.env, ConfigError, f"site {site.name}")
+    _check_names(job.env, JobError, f"job {job.name}")
     return {
         "PYTHONNOUSERSITE": "1",  # ~/.local would shadow the image's packages
         "PYTHONUNBUFFERED": "1",  # rank 0 is shown live
@@ -193,11 +206,18 @@ def _environment(job: Job, site: Site, options: Options, run_directory: Path) ->
     }
 
 
+def _check_names(variables: Mapping[str, str], kind: type[CtrainError], whose: str) -> None:
+    """A name is written into scripts as it is: anything but a name would be shell code there."""
+    for name in variables:
+        if not VARIABLE.fullmatch(name):
+            raise kind(f"{whose}: env: {name!r} is not the name of a variable", "Use letters, digits and '_'")
+
+
 def _pairs(texts: tuple[str, ...]) -> Mapping[str, str]:
     pairs = {}
     for text in texts:
         key, equals, value = text.partition("=")
-        if not equals or not key.replace("_", "a").isalnum() or key[0].isdigit() or not key.isascii():
+        if not equals or not VARIABLE.fullmatch(key):
             raise UsageError(f"--env {text!r} is not NAME=VALUE", "As in: --env NCCL_DEBUG=INFO")
         pairs[key] = value
     return pairs

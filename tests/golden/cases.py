@@ -1,0 +1,43 @@
+"""What the golden files hold: for each case the scripts and the plan of one launch."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+from ctrain_runtime.facts import Allocation, Cluster
+from ctrain_runtime.job import Data
+from ctrain_runtime.plan.model import LaunchPlan
+from ctrain_runtime.run.directory import as_data
+from ctrain_runtime.schedulers import start
+from samples.plans import CLUSTER, LOCAL, a_job, a_plan, a_site, an_image, some_facts
+
+FOLDER = Path(__file__).parent
+SITE = a_site(submit=("--account=ai lab",), comment="pytorch", datasets={"imagenet": "/apps/imagenet"})
+INSIDE = some_facts(cluster=dataclasses.replace(CLUSTER, allocation=Allocation("41873", 2, "amd_a100nv_8", 64, 8)))
+CPU_IMAGE = an_image(name="pytorch-cpu", software={"torch": "2.13.0"})
+
+PLANS: dict[str, LaunchPlan] = {
+    "slurm-mpi": a_plan(
+        job=a_job(data=Data("imagenet"), env={"NCCL_DEBUG": "WARN"}),
+        site=SITE,
+        nodes=2,
+        arguments=("--name", "it's $HOME"),
+        env=("MESSAGE=two words",),
+        resume="/scratch/kim/ctrain/digits-0/checkpoint",
+    ),
+    "slurm-env": a_plan(job=a_job(launcher="env", folder=Path("/home/kim/my job"), workdir="/home/kim/my job")),
+    "allocation": a_plan(facts=INSIDE, gpus_per_node=4),
+    "local": a_plan(**{**LOCAL, "facts": some_facts(root=True, cluster=Cluster())}, image=CPU_IMAGE, ranks_per_node=2),
+}
+
+
+def files() -> dict[str, str]:
+    """Name of each golden file -> what it should hold."""
+    found = {}
+    for case, plan in PLANS.items():
+        launch = start.prepare(plan)
+        parts = {**launch.scripts, "plan.json": json.dumps(as_data(launch), indent=2) + "\n"}
+        found.update({f"{case}/{name}": text for name, text in parts.items()})
+    return found

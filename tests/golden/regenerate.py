@@ -1,0 +1,22 @@
+"""Writes the golden files anew; look at the difference before committing it: python tests/golden/regenerate.py"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+TOP = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(TOP / "runtime"), str(TOP / "tests")]  # runs without an installation, as pytest does
+
+from golden import cases  # noqa: E402  # found through the path above
+
+
+def main() -> None:
+    for name, text in cases.files().items():
+        path = cases.FOLDER / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

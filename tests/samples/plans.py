@@ -1,0 +1,84 @@
+"""A job, a site, an image and facts that make a valid plan; a test says only what matters to it."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from ctrain_runtime.facts import Cluster, Engine, Facts, Partition
+from ctrain_runtime.image import Image
+from ctrain_runtime.job import Job, Resources
+from ctrain_runtime.plan.make import make
+from ctrain_runtime.plan.model import LaunchPlan, Options
+from ctrain_runtime.site import Site
+from ctrain_runtime.store import Layer, Manifest, TestResult
+
+RUN = Path("/scratch/kim/ctrain/digits-1")
+ENGINE = Engine("apptainer", "/usr/bin/apptainer", "1.4.5")
+GPU_PARTITION = Partition("amd_a100nv_8", True, nodes=8, idle=3, cpus=64, gpus=8, gpu_type="a100", time_limit=2880)
+CPU_PARTITION = Partition("skl", False, nodes=2, idle=2, cpus=40, gpus=0, time_limit=60)
+CLUSTER = Cluster("24.11.5", (GPU_PARTITION, CPU_PARTITION), ("pmix", "pmix_v4", "pmi2", "none"))
+
+
+def a_job(**changes: Any) -> Job:
+    plain = Job(
+        name="digits",
+        command=("python", "train.py"),
+        images=("pytorch",),
+        launcher="mpi",
+        resources=Resources(),
+        data=None,
+        env={},
+        workdir="/opt/ctrain/examples/digits",
+    )
+    return dataclasses.replace(plain, **changes)
+
+
+def a_site(**changes: Any) -> Site:
+    return dataclasses.replace(Site(name="neuron", scheduler="slurm"), **changes)
+
+
+def a_manifest(**changes: Any) -> Manifest:
+    plain = Manifest(
+        name="pytorch",
+        tag="24.12",
+        stack="hd",
+        digest="sha256:9f2c41d0a7e3",
+        size=5,
+        arch="amd64",
+        built="2026-11-18T01:02:03Z",
+        layers=(Layer("pytorch-ngc", "k0", 3), Layer("horovod", "k1", 2)),
+        software={"torch": "2.6.0", "cuda": "12.6"},
+        tests=(TestResult("imports", True, "1.2"),),
+        tools={"apptainer": "1.4.5"},
+        release=3,
+        published="2026-11-19T01:02:03Z",
+    )
+    return dataclasses.replace(plain, **changes)
+
+
+def an_image(**changes: Any) -> Image:
+    manifest = a_manifest(**changes)
+    return Image(Path("/apps/ctrain") / manifest.file_name, manifest, "prod")
+
+
+def some_facts(**changes: Any) -> Facts:
+    return dataclasses.replace(Facts(root=False, gpus=0, engine=ENGINE, cluster=CLUSTER), **changes)
+
+
+def a_plan(**parts: Any) -> LaunchPlan:
+    """make() with these parts; `options` and the fields of Options may be given too."""
+    options = {field.name: parts.pop(field.name) for field in dataclasses.fields(Options) if field.name in parts}
+    return make(
+        parts.pop("job", a_job()),
+        parts.pop("site", a_site()),
+        parts.pop("image", an_image()),
+        Options(**options),
+        parts.pop("facts", some_facts()),
+        parts.pop("run_directory", RUN),
+        **parts,
+    )
+
+
+LOCAL: dict[str, Any] = {"site": Site(name="local", scheduler="local"), "facts": some_facts(cluster=Cluster())}

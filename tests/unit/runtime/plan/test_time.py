@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+from typing import Optional
+
+import pytest
+
+from ctrain_runtime.errors import UsageError
+from ctrain_runtime.plan import time
+
+
+@pytest.mark.parametrize(
+    ("text", "minutes"),
+    [
+        ("30", 30),
+        ("30:00", 30),
+        ("30:01", 31),
+        ("0:00:30", 1),
+        ("1:00:00", 60),
+        ("48:00:00", 2880),
+        ("2-0", 2880),
+        ("2-00:30", 2910),
+        ("2-00:00:00", 2880),
+        ("2-01:02:03", 2943),
+        ("0", 0),
+        (" 30 ", 30),
+        ("infinite", None),
+        ("UNLIMITED", None),
+    ],
+)
+def test_every_form_of_slurm(text: str, minutes: Optional[int]) -> None:
+    assert time.minutes(text) == minutes
+
+
+@pytest.mark.parametrize("text", ["", "1h", "1:2:3:4", "-1", "1-", "1.5", "tomorrow", "1:00:00\n2", "n/a"])
+def test_anything_else_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match=r"is not a time limit. Write it as HH:MM:SS, D-HH:MM:SS or minutes$"):
+        time.minutes(text)
+
+
+@pytest.mark.parametrize(("minutes", "text"), [(1, "00:01:00"), (60, "01:00:00"), (2880, "2-00:00:00")])
+def test_as_slurm_writes_it(minutes: int, text: str) -> None:
+    assert time.text(minutes) == text

@@ -1,0 +1,20 @@
+from __future__ import annotations
+
+from ctrain_runtime.errors import CANCELLED, CtrainError, UsageError, exit_codes
+
+
+def test_an_error_is_one_line_with_its_next_step() -> None:
+    assert str(UsageError("no image is named", "Give one with --image")) == "no image is named. Give one with --image"
+    assert str(UsageError("no image is named")) == "no image is named"
+
+
+def test_every_kind_of_error_has_a_code_of_its_own() -> None:
+    codes = [code for code, _ in exit_codes()]
+    assert len(codes) == len(set(codes)) == len(CtrainError.__subclasses__()) + 2
+    assert codes == sorted(codes)
+
+
+def test_codes_look_neither_like_a_programs_nor_like_a_signals() -> None:
+    codes = {code for code, _ in exit_codes()} - {CANCELLED}
+    assert codes <= set(range(64, 80))
+    assert CANCELLED == 128 + 2

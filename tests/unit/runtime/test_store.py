@@ -1,0 +1,175 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ctrain_runtime.errors import ConfigError, CtrainError, ImageNotFound, StoreError
+from ctrain_runtime.store import Store, open_store, read_manifest, resolve
+from samples.images import write_manifest, write_store
+from samples.plans import a_manifest
+
+OLD: dict[str, Any] = {"release": 1, "digest": "sha256:01", "published": "2026-01-01T00:00:00Z"}
+NEW: dict[str, Any] = {"release": 2, "digest": "sha256:02", "published": "2026-02-01T00:00:00Z"}
+CPU: dict[str, Any] = {"name": "pytorch-cpu", "release": 1, "digest": "sha256:03"}
+CHANNELS = {
+    "pytorch_prod": "pytorch_24.12-hd-py3-r1.sif",
+    "pytorch_dev": "pytorch_24.12-hd-py3-r2.sif",
+    "pytorch_24.12": "pytorch_24.12-hd-py3-r2.sif",
+}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return open_store(write_store(tmp_path / "store", NEW, OLD, CPU, channels=CHANNELS))
+
+
+def test_names_of_a_version() -> None:
+    manifest = a_manifest()
+    assert (manifest.version, manifest.file_name) == ("24.12-hd-r3", "pytorch_24.12-hd-py3-r3.sif")
+
+
+def test_images_by_name_then_oldest_first(store: Store) -> None:
+    assert [(image.path.name, image.channels) for image in store.images()] == [
+        ("pytorch_24.12-hd-py3-r1.sif", ("prod",)),
+        ("pytorch_24.12-hd-py3-r2.sif", ("24.12", "dev")),
+        ("pytorch-cpu_24.12-hd-py3-r1.sif", ()),
+    ]
+
+
+def test_an_image_without_its_manifest_does_not_count(store: Store) -> None:
+    (store.root / "pytorch_24.12-hd-py3-r2.json").unlink()
+    assert [image.manifest.release for image in store.images() if image.manifest.name == "pytorch"] == [1]
+
+
+@pytest.mark.parametrize(
+    ("reference", "digest"),
+    [
+        ("pytorch", "sha256:01"),  # channel prod
+        ("pytorch:prod", "sha256:01"),
+        ("pytorch:dev", "sha256:02"),
+        ("pytorch:24.12", "sha256:02"),
+        ("pytorch:24.12-hd-r2", "sha256:02"),
+        ("pytorch@sha256:01", "sha256:01"),
+        ("pytorch-cpu", "sha256:03"),  # no prod: the newest
+    ],
+)
+def test_references(store: Store, reference: str, digest: str) -> None:
+    assert resolve([store], reference).manifest.digest == digest
+
+
+def test_without_a_channel_prod_the_newest(store: Store) -> None:
+    (store.root / "channels/pytorch_prod.sif").unlink()
+    assert resolve([store], "pytorch").manifest.release == 2
+
+
+def test_the_first_store_that_has_it_wins(store: Store, tmp_path: Path) -> None:
+    mine = open_store(write_store(tmp_path / "mine", {"digest": "sha256:mine"}))
+    assert resolve([mine, store], "pytorch").manifest.digest == "sha256:mine"
+    assert resolve([mine, store], "pytorch-cpu").manifest.digest == "sha256:03"
+
+
+@pytest.mark.parametrize(
+    ("reference", "complaint"),
+    [
+        ("pytroch", r"image 'pytroch' is not in .*/store. There are: pytorch, pytorch-cpu$"),
+        ("pytorch:beta", "There are: pytorch-cpu:24.12-hd-r1, pytorch:24.12-hd-r1, pytorch:24.12-hd-r2$"),
+        ("pytorch@sha256:99", "image 'pytorch@sha256:99' is not in"),
+        ("pytorch-cpu:prod", "image 'pytorch-cpu:prod' is not in"),
+        ("..:..", r"image '..:..' is not in"),
+        ("", "image '' is not in"),
+        ("pytorch:../pytorch-cpu_24.12-hd-py3-r1", "is not in"),
+        ("*", "is not in"),
+    ],
+)
+def test_what_is_not_there(store: Store, reference: str, complaint: str) -> None:
+    with pytest.raises(ImageNotFound, match=complaint):
+        resolve([store], reference)
+
+
+def test_nowhere_to_look(tmp_path: Path) -> None:
+    with pytest.raises(ImageNotFound, match=r"not in any store \(none is set\). Publish one with"):
+        resolve([], "pytorch")
+    empty = open_store(write_store(tmp_path / "empty"))
+    assert empty.images() == []
+    with pytest.raises(ImageNotFound, match="name a store with --store"):
+        resolve([empty], "pytorch")
+
+
+def test_a_channel_reaches_only_images_of_its_store(store: Store) -> None:
+    for name, target in {"pytorch_abs": "/etc/passwd", "pytorch_up": "../../secret.sif", "pytorch_gone": "x.sif"}.items():
+        (store.root / "channels" / f"{name}.sif").symlink_to(target)
+    for image in store.images():
+        assert image.path.parent == store.root
+        assert not {"abs", "up", "gone"} & set(image.channels)
+
+
+def test_a_file_in_place_of_a_channel_is_none(store: Store) -> None:
+    (store.root / "channels/pytorch_beta.sif").write_text("a copy, not a link")
+    assert all("beta" not in image.channels for image in store.images())
+
+
+@pytest.mark.parametrize(
+    ("marker", "complaint"),
+    [
+        (None, r"store is not a ctrain store: it has no ctrain-store.json. Make one with"),
+        ('{"layout": 2}', r"has store layout 2; this ctrain knows layout 1. Use a newer ctrain$"),
+        ("{", r"ctrain-store.json is damaged: it should hold a layout number$"),
+        ("[]", "is damaged"),
+        ("{}", "is damaged"),
+        ("\ud800", "is damaged"),
+    ],
+)
+def test_a_folder_that_is_no_store_of_ours(tmp_path: Path, marker: str, complaint: str) -> None:
+    (tmp_path / "store").mkdir()
+    if marker is not None:
+        (tmp_path / "store/ctrain-store.json").write_bytes(marker.encode(errors="surrogatepass"))
+    with pytest.raises(StoreError, match=complaint):
+        open_store(tmp_path / "store")
+
+
+def test_a_store_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="nowhere does not exist"):
+        open_store(tmp_path / "nowhere")
+
+
+def test_a_marker_that_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "ctrain-store.json").mkdir()
+    with pytest.raises(StoreError, match="can't be read: Is a directory"):
+        open_store(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ('{"name": "x"', "x.json is not a manifest: Expecting ',' delimiter"),
+        ("[]", r"x.json is not a manifest$"),
+        ("{}", "x.json: key 'name' is missing"),
+        ("\udcff", "x.json is not a manifest"),
+    ],
+)
+def test_a_damaged_manifest(tmp_path: Path, text: str, complaint: str) -> None:
+    (tmp_path / "x.json").write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(ConfigError, match=complaint):
+        read_manifest(tmp_path / "x.json")
+
+
+def test_a_manifest_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="x.json can't be read: No such file"):
+        read_manifest(tmp_path / "x.json")
+
+
+def test_a_manifest_of_a_newer_ctrain(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    write_manifest(path, a_manifest(schema=2))
+    path.write_text(json.dumps({**json.loads(path.read_text()), "a_new_key": 1}))
+    with pytest.raises(ConfigError, match=r"has manifest schema 2. Use a newer ctrain$"):
+        read_manifest(path)
+
+
+def test_one_damaged_manifest_is_named(store: Store) -> None:
+    (store.root / "pytorch_24.12-hd-py3-r2.json").write_text("{")
+    with pytest.raises(CtrainError, match="pytorch_24.12-hd-py3-r2.json is not a manifest"):
+        store.images()
