@@ -45,6 +45,8 @@ def read(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} is not a text file") from error
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}{_place(error)}: {_problem(error)}") from error
+    except ValueError as error:  # as for 2026-13-45, which YAML takes for a date
+        raise ConfigError(f"{path}: {error}") from error
     if not isinstance(data, dict):
         raise ConfigError(f"{path}: expected keys and values, found {_kind(data)}")
     return data

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import textwrap
 from dataclasses import dataclass
@@ -31,7 +30,7 @@ class Cluster:
 
     def command(self, *argv: str, cwd: Optional[Path] = None, **variables: str) -> list[str]:
         """The argv that runs `argv` as the researcher."""
-        path = f"{self.state}/apps/venv/bin:{os.environ['PATH']}"
+        path = f"{self.state}/apps/venv/bin:/usr/local/bin:/usr/bin:/bin"
         settings = {"CTRAIN_STORE": str(self.store), "PATH": path, **variables}
         options = [word for name, value in settings.items() for word in ("--setenv", f"{name}={value}")]
         return [ENTRY, "run", "--cwd", str(cwd or self.home), *options, "--", *argv]

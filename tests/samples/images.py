@@ -40,7 +40,7 @@ def write_manifest(path: Path, manifest: Manifest) -> None:
     path.write_text(json.dumps(dataclasses.asdict(manifest)), encoding="utf-8")
 
 
-def write_store(root: Path, *images: Mapping[str, Any], channels: Mapping[str, str] = {}) -> Path:  # noqa: B006  # read
+def write_store(root: Path, *images: Mapping[str, Any], channels: Mapping[str, str] = {}) -> Path:  # read
     """A store with an image for each of `images` (changes of a_manifest) and the channels {link name: image file}."""
     (root / "channels").mkdir(parents=True)
     (root / "ctrain-store.json").write_text('{"layout": 1}\n')

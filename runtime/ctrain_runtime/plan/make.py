@@ -29,6 +29,8 @@ VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 # Ranks of a node sit in different user namespaces, where Open MPI's vader can't copy between processes directly.
 MPI_ENVIRONMENT = {"OMPI_MCA_btl_vader_single_copy_mechanism": "none"}
+# On CPUs the cores that compute are those on which a waiting MPI would spin: 84 images/s instead of 26 were seen.
+CPU_MPI_ENVIRONMENT = {"OMPI_MCA_mpi_yield_when_idle": "1"}
 # Open MPI's mpirun refuses root and more ranks than cores unless told; site `local` starts ranks with it.
 LOCAL_ENVIRONMENT = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
@@ -58,13 +60,14 @@ def make(job: Job, site: Site, image: Image, options: Options, facts: Facts, run
         if site.scheduler == "slurm"
         else _size_here(job, options, facts)
     )
+    planned = _planned(image)
     return LaunchPlan(
         run=run_directory.name,
         run_directory=str(run_directory),
         job=job.name,
         site=site.name,
         scheduler=site.scheduler,
-        image=_planned(image),
+        image=planned,
         engine=facts.engine,
         launcher=job.launcher,
         mpi=_mpi(job, site, facts.cluster),
@@ -79,7 +82,7 @@ def make(job: Job, site: Site, image: Image, options: Options, facts: Facts, run
         allocation=facts.cluster.allocation.job_id if facts.cluster.allocation else None,
         command=(*job.command, *options.arguments),
         workdir=job.workdir,
-        environment=_environment(job, site, options, run_directory),
+        environment=_environment(job, site, options, run_directory, planned.cuda),
         mounts=_mounts(job, site, options, run_directory),
         root=facts.root,
     )
@@ -189,7 +192,7 @@ def _submit(site: Site, options: Options) -> tuple[str, ...]:
     return (*site.submit, *([f"--comment={comment}"] if comment else []))
 
 
-def _environment(job: Job, site: Site, options: Options, run_directory: Path) -> dict[str, str]:
+def _environment(job: Job, site: Site, options: Options, run_directory: Path, cuda: bool) -> dict[str, str]:
     """What the program sees besides the image's own variables and its rank; later lines win."""
     _check_names(site.env, ConfigError, f"site {site.name}")
     _check_names(job.env, JobError, f"job {job.name}")
@@ -199,6 +202,7 @@ def _environment(job: Job, site: Site, options: Options, run_directory: Path) ->
         "CTRAIN_RUN_DIR": str(run_directory),
         **({"CTRAIN_RESUME": RESUME} if options.resume else {}),
         **(MPI_ENVIRONMENT if job.launcher == "mpi" else {}),
+        **(CPU_MPI_ENVIRONMENT if job.launcher == "mpi" and not cuda else {}),
         **(LOCAL_ENVIRONMENT if site.scheduler == "local" else {}),
         **site.env,
         **job.env,

@@ -24,9 +24,8 @@ class Rank:
         """How it ended, in words."""
         if self.code is None:
             return "vanished (its node failed, or everything there was killed)"
-        if self.code > 128:
-            return f"signal {self.code - 128} ({_signal_name(self.code - 128)})"
-        return f"exit code {self.code}"
+        name = _signal_name(self.code - 128)
+        return f"signal {self.code - 128} ({name})" if name else f"exit code {self.code}"
 
 
 def _signal_name(number: int) -> str:
@@ -38,24 +37,26 @@ def _signal_name(number: int) -> str:
     }
     try:
         return words.get(signal.Signals(number), signal.Signals(number).name)
-    except ValueError:
-        return "unknown"
+    except ValueError:  # no signal: 3, or the 255 of sys.exit(-1)
+        return ""
 
 
 def read(run: Path) -> list[Rank]:
     """Every rank that has started, by number."""
-    return sorted(
-        (_parse(int(path.name), path.read_text(encoding="utf-8")) for path in (run / script.RANKS).iterdir()),
-        key=lambda rank: rank.number,
-    )
+    found = (_parse(int(path.name), path.read_text(encoding="utf-8")) for path in (run / script.RANKS).iterdir())
+    return sorted((rank for rank in found if rank), key=lambda rank: rank.number)
 
 
-def _parse(number: int, text: str) -> Rank:
-    lines = [line.split() for line in text.splitlines()]
+def _parse(number: int, text: str) -> Optional[Rank]:
+    """The rank of a record. Only whole lines count: a full disk or a killed node cuts a record off anywhere."""
+    lines = [line.split() for line in text.split("\n")[:-1]]
+    if not lines:
+        return None
     _, start, host = lines[0]
-    if len(lines) < 2 or len(lines[1]) < 3:  # still running, or cut off while writing
+    if len(lines) < 2:
         return Rank(number, host, float(start))
-    return Rank(number, host, float(start), float(lines[1][1]), int(lines[1][2]))
+    _, end, code = lines[1]
+    return Rank(number, host, float(start), float(end), int(code))
 
 
 def first_failure(ranks: list[Rank]) -> Optional[Rank]:

@@ -23,7 +23,7 @@ def _job(plan: LaunchPlan) -> str:
     inside = [plan.image.path, *script.layers_check(plan), *mpirun]
     return f"""\
 #!/bin/bash
-# Run {plan.run} on this machine: {plan.nodes} groups of {plan.ranks_per_node} ranks in one container.
+# Run {plan.run} on this machine: {plan.nodes} x {plan.ranks_per_node} ranks in one container.
 run={script.words([plan.run_directory])}
 exec >"$run/{script.LOGS}/job.log" 2>&1
 export MASTER_ADDR=127.0.0.1 MASTER_PORT=$((61000 + $$ % 4536)) OMP_NUM_THREADS={plan.cpus_per_rank}

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Run digits-1 on this machine: 1 groups of 2 ranks in one container.
+# Run digits-1 on this machine: 1 x 2 ranks in one container.
 run=/scratch/kim/ctrain/digits-1
 exec >"$run/logs/job.log" 2>&1
 export MASTER_ADDR=127.0.0.1 MASTER_PORT=$((61000 + $$ % 4536)) OMP_NUM_THREADS=1
@@ -10,6 +10,7 @@ export APPTAINERENV_CTRAIN_RUN_DIR=/scratch/kim/ctrain/digits-1
 export APPTAINERENV_OMPI_ALLOW_RUN_AS_ROOT=1
 export APPTAINERENV_OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export APPTAINERENV_OMPI_MCA_btl_vader_single_copy_mechanism=none
+export APPTAINERENV_OMPI_MCA_mpi_yield_when_idle=1
 export APPTAINERENV_OMPI_MCA_rmaps_base_oversubscribe=1
 export APPTAINERENV_PYTHONNOUSERSITE=1
 export APPTAINERENV_PYTHONUNBUFFERED=1

@@ -97,6 +97,7 @@ def test_a_missing_key() -> None:
         (b"a: \377\n", " is not a text file"),
         (b"a: \x00\n", ": unacceptable character"),
         (b"? [a]\n: 1\n", ", line 1: found unhashable key"),
+        (b"a: 2026-13-45\n", ": month must be in 1..12"),
     ],
 )
 def test_a_file_that_is_wrong_is_named_with_its_line(tmp_path: Path, text: bytes, complaint: str) -> None:

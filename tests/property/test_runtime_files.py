@@ -1,0 +1,96 @@
+"""Laws of files that ctrain reads: what it wrote reads back, and anything else is an error with a name."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from ctrain_runtime import config
+from ctrain_runtime.errors import ConfigError, ImageDamaged
+from ctrain_runtime.image import DESCRIPTOR, HEADER, check_sif
+from ctrain_runtime.job import JobFile
+from ctrain_runtime.run.follow import Metrics
+from ctrain_runtime.store import Manifest, read_manifest
+from samples.images import sif
+
+words = st.text(st.characters(exclude_categories=("Cs",)), max_size=10)
+plain = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | words,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(words, inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("files") / "file"
+
+
+@given(st.builds(Manifest, schema=st.just(1)))
+def test_a_manifest_reads_back(file: Path, manifest: Manifest) -> None:
+    file.write_text(json.dumps(dataclasses.asdict(manifest)), encoding="utf-8")
+    assert read_manifest(file) == manifest
+
+
+@given(st.dictionaries(st.sampled_from([field.name for field in dataclasses.fields(JobFile)]) | words, plain))
+def test_any_other_data_loads_or_is_named(data: dict[str, Any]) -> None:
+    try:
+        config.load(JobFile, data, "job.yaml")
+    except ConfigError as error:
+        assert error.message.startswith("job.yaml: ")  # noqa: PT017  # most data is wrong, but not all
+
+
+@given(st.binary(max_size=60) | words.map(str.encode))
+@example(b"a: &x [*x]")
+@example(b"? {a: b}\n: c")
+@example(b"a: 2026-13-45")
+def test_any_bytes_are_a_mapping_or_an_error_of_one_line(file: Path, content: bytes) -> None:
+    file.write_bytes(content)
+    try:
+        assert isinstance(config.read(file), dict)
+    except ConfigError as error:
+        assert "\n" not in str(error).replace(str(file), "")  # noqa: PT017  # see above
+
+
+WHOLE = sif()
+
+
+@given(st.integers(0, len(WHOLE) - 1))
+def test_a_cut_image_is_damaged(file: Path, length: int) -> None:
+    file.write_bytes(WHOLE[:length])
+    with pytest.raises(ImageDamaged):
+        check_sif(file)
+
+
+@given(st.binary(max_size=2 * HEADER.size))
+def test_random_bytes_are_no_image(file: Path, content: bytes) -> None:
+    file.write_bytes(content)
+    with pytest.raises(ImageDamaged):
+        check_sif(file)
+
+
+@given(st.integers(0, HEADER.size + 2 * DESCRIPTOR.size - 1), st.binary(min_size=1, max_size=8))
+def test_a_garbled_image_is_checked_without_a_crash(file: Path, offset: int, noise: bytes) -> None:
+    file.write_bytes(WHOLE[:offset] + noise + WHOLE[offset + len(noise) :])
+    try:
+        assert isinstance(check_sif(file), str)
+    except ImageDamaged as error:
+        assert str(file) in str(error)  # noqa: PT017  # noise in an unused field does no harm
+
+
+@given(st.lists(st.dictionaries(words, plain, max_size=3), max_size=4), st.data())
+def test_metrics_are_the_same_however_they_grow(file: Path, records: list[dict[str, Any]], data: st.DataObject) -> None:
+    content = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records).encode()
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(content)), max_size=4)))
+    file.unlink(missing_ok=True)
+    metrics, found = Metrics(file), []
+    for cut in [*cuts, len(content)]:
+        file.write_bytes(content[:cut])
+        found += metrics.read()
+    assert found == records

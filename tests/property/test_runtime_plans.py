@@ -1,0 +1,83 @@
+"""Laws of a plan: it never asks for more than there is, and its world is nodes x ranks."""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ctrain_runtime.errors import ResourceError, UsageError
+from ctrain_runtime.facts import Allocation, Cluster, Partition
+from ctrain_runtime.job import Resources
+from ctrain_runtime.plan import time
+from samples.plans import a_job, a_plan, some_facts
+
+few = st.integers(-2, 12)
+maybe = st.none() | few
+counts = few | st.just("auto")
+limits = st.none() | st.integers(1, 10000)
+partitions = st.builds(
+    Partition,
+    name=st.just("p"),
+    default=st.booleans(),
+    nodes=st.integers(0, 10),
+    idle=st.just(0),
+    cpus=st.integers(1, 10),
+    gpus=st.integers(0, 9),
+    gpu_type=st.just(""),
+    time_limit=limits,
+)
+allocations = st.none() | st.builds(
+    Allocation,
+    job_id=st.just("1"),
+    nodes=st.integers(1, 9),
+    partition=st.just("p"),
+    cpus=st.integers(1, 9),
+    gpus=st.integers(0, 9),
+)
+resources = st.builds(
+    Resources,
+    nodes=few,
+    gpus_per_node=counts,
+    ranks_per_node=counts,
+    time=st.sampled_from(["1", "1:00:00", "7-0", "infinite"]),
+)
+
+
+@given(partitions, allocations, resources, maybe, maybe, maybe, st.sampled_from(["", "1", "7-0", "infinite"]))
+def test_a_plan_holds_or_is_refused(
+    partition: Partition,
+    allocation: Optional[Allocation],
+    wanted: Resources,
+    nodes: Optional[int],
+    gpus: Optional[int],
+    ranks: Optional[int],
+    limit: str,
+) -> None:
+    facts = some_facts(cluster=Cluster("", (partition,), ("pmix",), allocation))
+    options: dict[str, Any] = {"nodes": nodes, "gpus_per_node": gpus, "ranks_per_node": ranks, "time": limit}
+    try:
+        plan = a_plan(job=a_job(resources=wanted), facts=facts, **options)
+    except (ResourceError, UsageError):
+        return
+    room = allocation or partition
+    assert plan.world_size == plan.nodes * plan.ranks_per_node
+    assert 1 <= plan.nodes <= room.nodes
+    assert 0 <= plan.gpus_per_node <= room.gpus
+    assert 1 <= plan.ranks_per_node
+    assert 1 <= plan.cpus_per_rank
+    assert plan.ranks_per_node * plan.cpus_per_rank <= room.cpus
+    for option, planned in ((nodes, plan.nodes), (gpus, plan.gpus_per_node), (ranks, plan.ranks_per_node)):
+        assert option in (None, planned)
+    planned_time = time.minutes(plan.time)
+    if partition.time_limit is not None:
+        assert planned_time is not None
+        assert planned_time <= partition.time_limit
+    if limit:
+        assert planned_time == time.minutes(limit)
+
+
+@given(st.integers(1, 100000))
+def test_a_time_limit_reads_back(minutes: int) -> None:
+    assert time.minutes(time.text(minutes)) == minutes
