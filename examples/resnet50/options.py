@@ -15,10 +15,13 @@ def parse_options() -> argparse.Namespace:
     data.add_argument("--data", default="/data", metavar="DIR", help="folder that holds train/ and val/")
     data.add_argument("--synthetic", action="store_true", help="random images, to measure speed")
     data.add_argument("--image-size", type=int, metavar="N", help="default: 224, less for small images")
-    data.add_argument("--augment", choices=["auto", "none", "full"], default="auto",
-                      help="full: random crops and flips; auto: full for photos of 224 pixels and more")
-    data.add_argument("--workers", type=int, metavar="N",
-                      help="loader processes a rank; by default as the CPUs allow")
+    data.add_argument(
+        "--augment",
+        choices=["auto", "none", "full"],
+        default="auto",
+        help="full: random crops and flips; auto: full for photos of 224 pixels and more",
+    )
+    data.add_argument("--workers", type=int, metavar="N", help="loader processes a rank; by default as the CPUs allow")
 
     training = parser.add_argument_group("training")
     training.add_argument("--epochs", type=int, default=90)
@@ -32,9 +35,17 @@ def parse_options() -> argparse.Namespace:
     training.add_argument("--fp16-allreduce", action="store_true", help="send gradients as 16-bit numbers")
 
     record = parser.add_argument_group("record")
-    record.add_argument("--run-dir", default=os.environ.get("CTRAIN_RUN_DIR", "."), metavar="DIR",
-                        help="takes metrics.jsonl and checkpoint/")
+    record.add_argument(
+        "--run-dir",
+        default=os.environ.get("CTRAIN_RUN_DIR", "."),
+        metavar="DIR",
+        help="takes metrics.jsonl and checkpoint/",
+    )
     record.add_argument("--checkpoint-every", type=int, default=0, metavar="STEPS", help="0: every epoch")
-    record.add_argument("--resume", default=os.environ.get("CTRAIN_RESUME") or None, metavar="PATH",
-                        help="a checkpoint, or a run directory: its newest one")
+    record.add_argument(
+        "--resume",
+        default=os.environ.get("CTRAIN_RESUME") or None,
+        metavar="PATH",
+        help="a checkpoint, or a run directory: its newest one",
+    )
     return parser.parse_args()

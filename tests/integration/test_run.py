@@ -175,7 +175,7 @@ def test_the_boundary_is_clean(cluster: Cluster) -> None:
     program = "import os, torch; print(sorted(os.environ), os.listdir(os.environ['HOME']))"
     run = ["ctrain", "run", "--image", "pytorch-cpu", "--ranks-per-node", "1", "--name", "clean", "--", "python", "-c"]
     try:
-        done = cluster.run(*run, program, PYTHONPATH="/nonexistent", LD_PRELOAD="/none.so", CONDA_PREFIX="/opt/conda")
+        done = cluster.run(*run, program, PYTHONPATH="/nonexistent", LD_PRELOAD="libm.so.6", CONDA_PREFIX="/opt/conda")
     finally:
         subprocess.run(["rm", "-rf", str(cluster.home / ".local")], check=True)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -22,8 +22,30 @@ from ctrain_runtime.schedulers import local_script, script, slurm_script
 from samples.plans import LOCAL, a_job, a_plan, a_site, some_facts
 from samples.programs import SYSTEM, write_program
 
-TRICKY = ["", " ", "a b", "'", '"', "$HOME", "`id`", "$(id)", "\\", "a\nb", "\n", "!", "*", "~", "#x", "-n", "é 대전", "\r", "\x01\x7f"]
-text = st.one_of(st.sampled_from(TRICKY), st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)), max_size=20))
+TRICKY = [
+    "",
+    " ",
+    "a b",
+    "'",
+    '"',
+    "$HOME",
+    "`id`",
+    "$(id)",
+    "\\",
+    "a\nb",
+    "\n",
+    "!",
+    "*",
+    "~",
+    "#x",
+    "-n",
+    "é 대전",
+    "\r",
+    "\x01\x7f",
+]
+text = st.one_of(
+    st.sampled_from(TRICKY), st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)), max_size=20)
+)
 in_path = st.text(st.characters(exclude_characters="\0/:,\n", exclude_categories=("Cs",)), min_size=1, max_size=20)
 path = in_path.filter(lambda name: name not in (".", "..")).map("/{}".format)
 name = st.from_regex(r"[A-Z_][A-Z0-9_]{0,8}", fullmatch=True).map("X{}".format)

@@ -15,7 +15,9 @@ from samples.plans import a_manifest
 HEADER_OF = {"x86_64": b"02", "aarch64": b"04", "ppc64le": b"06"}
 
 
-def sif(arch: bytes = b"02", *, magic: bytes = b"SIF_MAGIC\0", kind: int = PARTITION, data: bytes = b"squashfs") -> bytes:
+def sif(
+    arch: bytes = b"02", *, magic: bytes = b"SIF_MAGIC\0", kind: int = PARTITION, data: bytes = b"squashfs"
+) -> bytes:
     """A SIF with one used descriptor of `kind`, one unused one, and `data`."""
     end = HEADER.size + 2 * DESCRIPTOR.size
     header = HEADER.pack(

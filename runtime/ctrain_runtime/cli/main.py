@@ -40,7 +40,9 @@ class Parser(argparse.ArgumentParser):
 def main(verbs: Sequence[Verb], argv: Sequence[str]) -> int:
     """Run `ctrain ARGV...` and return the exit code."""
     try:
-        return _dispatch(verbs, argv)
+        code = _dispatch(verbs, argv)
+        sys.stdout.flush()  # here a reader that has gone is still handled
+        return code
     except CtrainError as error:
         return _fail(error)
     except BrokenPipeError:

@@ -18,6 +18,7 @@ class Terminal:
         self._out = out
         self._live = out.isatty()
         self._bar = ""
+        self._drawn = False
         self._at_line_start = True
         self._said = ""
         self._begin: Optional[tuple[float, int]] = None  # (time, step) of the first record, for the ETA
@@ -83,12 +84,14 @@ class Terminal:
         return float(pace * (record["steps"] - record["step"]))
 
     def _erase(self) -> None:
-        if self._live and self._bar:
+        if self._drawn:  # without a bar the line is the program's own
             self._out.write("\r\033[K")
+            self._drawn = False
 
     def _draw(self) -> None:
         if self._live and self._bar and self._at_line_start:
             self._out.write(self._bar)
+            self._drawn = True
         self._out.flush()
 
 

@@ -14,7 +14,7 @@ def size(total: int) -> str:
     """Bytes as in 9.6 GB (powers of 1000, as disks are sold and `ls --si` counts)."""
     amount = float(total)
     for unit in ("B", "kB", "MB", "GB"):
-        if amount < 1000:
+        if round(amount) < 1000:
             return f"{amount:.0f} {unit}" if amount >= 100 or unit == "B" else f"{amount:.1f} {unit}"
         amount /= 1000
     return f"{amount:.1f} TB"
@@ -22,13 +22,16 @@ def size(total: int) -> str:
 
 def duration(seconds: float) -> str:
     """As in 4.2 s, 2 min 13 s, 3 h 4 min, 2 d."""
-    if seconds < 60:
-        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
-    if seconds < 3600:
-        return f"{seconds // 60:.0f} min {seconds % 60:.0f} s"
-    if seconds < 86400:
-        return f"{seconds // 3600:.0f} h {seconds % 3600 // 60:.0f} min"
-    return f"{seconds // 86400:.0f} d"
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    total = round(seconds)  # before it is divided: there is no "1 min 60 s"
+    if total < 60:
+        return f"{total} s"
+    if total < 3600:
+        return f"{total // 60} min {total % 60} s"
+    if total < 86400:
+        return f"{total // 3600} h {total % 3600 // 60} min"
+    return f"{total // 86400} d"
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+
+from ctrain_runtime.facts import Engine
 from ctrain_runtime.plan.model import LaunchPlan
 
 HOME = "/home/ctrain"  # inside; a private, empty folder of the node
@@ -14,10 +17,14 @@ PASSED = (
     *("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "TERM"),
 )
 
+NO_EVAL_SINCE = {"apptainer": (1, 1), "singularity": (3, 10)}
+
 
 def exec_argv(plan: LaunchPlan) -> list[str]:
     """`apptainer exec OPTIONS`, without the image and the command: the caller may add binds in between."""
     argv = [plan.engine.path, "--quiet", "exec", "--cleanenv", "--no-mount", "cwd", "--pwd", plan.workdir]
+    if _numbers(plan.engine) >= NO_EVAL_SINCE[plan.engine.name]:
+        argv.append("--no-eval")  # else a $ in the value of a variable would be expanded, or run, by a shell inside
     if plan.root:
         argv.append("--userns")  # root in a restricted machine may lack capabilities that a plain exec asks for
     if plan.image.cuda:
@@ -25,6 +32,10 @@ def exec_argv(plan: LaunchPlan) -> list[str]:
     for mount in plan.mounts:
         argv += ["--bind", str(mount)]
     return argv
+
+
+def _numbers(engine: Engine) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", engine.version)[:2])
 
 
 def variable(plan: LaunchPlan, name: str) -> str:

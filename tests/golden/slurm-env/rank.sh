@@ -36,6 +36,7 @@ launch=(
   cwd
   --pwd
   '/home/kim/my job'
+  --no-eval
   --nv
   --bind
   '/home/kim/my job:/home/kim/my job:rw'

@@ -40,6 +40,7 @@ launch=(
   cwd
   --pwd
   /opt/ctrain/examples/digits
+  --no-eval
   --nv
   --bind
   /scratch/kim/ctrain/digits-1:/scratch/kim/ctrain/digits-1:rw

@@ -31,7 +31,9 @@ def test_a_failure_is_the_programs_name_and_its_last_line(programs: Path) -> Non
         command.run([f"{programs}/sinfo"])
 
 
-@pytest.mark.parametrize(("out", "error", "complaint"), [("a\nb\n", "", "b"), ("a", "c\n", "c"), ("", "", "exit code 4")])
+@pytest.mark.parametrize(
+    ("out", "error", "complaint"), [("a\nb\n", "", "b"), ("a", "c\n", "c"), ("", "", "exit code 4")]
+)
 def test_complaint(out: str, error: str, complaint: str) -> None:
     assert command.Result(("x",), 4, out, error).complaint() == complaint
 

@@ -99,7 +99,11 @@ def test_nowhere_to_look(tmp_path: Path) -> None:
 
 
 def test_a_channel_reaches_only_images_of_its_store(store: Store) -> None:
-    for name, target in {"pytorch_abs": "/etc/passwd", "pytorch_up": "../../secret.sif", "pytorch_gone": "x.sif"}.items():
+    for name, target in {
+        "pytorch_abs": "/etc/passwd",
+        "pytorch_up": "../../secret.sif",
+        "pytorch_gone": "x.sif",
+    }.items():
         (store.root / "channels" / f"{name}.sif").symlink_to(target)
     for image in store.images():
         assert image.path.parent == store.root

@@ -10,8 +10,20 @@ from samples.plans import RUN, a_plan, an_image, some_facts
 def test_the_argv_of_exec() -> None:
     assert apptainer.exec_argv(a_plan()) == [
         *("/usr/bin/apptainer", "--quiet", "exec", "--cleanenv", "--no-mount", "cwd"),
-        *("--pwd", "/opt/ctrain/examples/digits", "--nv", "--bind", f"{RUN}:{RUN}:rw"),
+        *("--pwd", "/opt/ctrain/examples/digits", "--no-eval", "--nv", "--bind", f"{RUN}:{RUN}:rw"),
     ]
+
+
+def test_engines_older_than_no_eval_are_not_given_it() -> None:
+    for name, version, known in [
+        ("apptainer", "1.0.3", False),
+        ("apptainer", "1.1.0", True),
+        ("singularity", "3.9.7", False),
+        ("singularity", "3.11.0", True),
+        ("singularity", "4.3.4", True),
+    ]:
+        plan = dataclasses.replace(a_plan(), engine=Engine(name, "/usr/bin/engine", version))
+        assert ("--no-eval" in apptainer.exec_argv(plan)) is known
 
 
 def test_nv_only_with_a_cuda_image_and_userns_only_as_root() -> None:

@@ -6,7 +6,15 @@ from typing import Any
 
 import pytest
 
-from ctrain_runtime.errors import ConfigError, CtrainError, DataError, JobError, ResourceError, SchedulerError, UsageError
+from ctrain_runtime.errors import (
+    ConfigError,
+    CtrainError,
+    DataError,
+    JobError,
+    ResourceError,
+    SchedulerError,
+    UsageError,
+)
 from ctrain_runtime.facts import Allocation, Cluster
 from ctrain_runtime.job import Data, Resources
 from ctrain_runtime.plan.model import Mount
@@ -54,7 +62,11 @@ def test_sizes(parts: dict[str, Any], nodes: int, ranks: int, gpus: int, cores: 
     [
         ({"nodes": 0}, UsageError, "--nodes 0: at least 1 is needed"),
         ({"nodes": -1}, UsageError, "--nodes -1: at least 1 is needed"),
-        ({"nodes": 99}, ResourceError, "partition amd_a100nv_8 has 8 nodes, 99 were asked for. Largest that fits: --nodes 8"),
+        (
+            {"nodes": 99},
+            ResourceError,
+            "partition amd_a100nv_8 has 8 nodes, 99 were asked for. Largest that fits: --nodes 8",
+        ),
         ({"job": sized(nodes=9)}, ResourceError, "partition amd_a100nv_8 has 8 nodes, 9 were asked for"),
         ({"facts": INSIDE, "nodes": 5}, ResourceError, "allocation 41 has 4 nodes, 5 were asked for"),
         ({"gpus_per_node": -1}, UsageError, "--gpus-per-node -1: at least 0 is needed"),

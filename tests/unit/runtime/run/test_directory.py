@@ -69,7 +69,9 @@ def test_create_on_a_full_disk_leaves_nothing(launch: Launch, monkeypatch: pytes
 def test_check_names_a_mount_that_is_not_there(tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     directory.check(a_plan(run_directory=tmp_path / "run", mounts=(f"{tmp_path}/there",)))
-    with pytest.raises(DataError, match=r"^/not/there does not exist, so it can't be mounted at /data. Check the path$"):
+    with pytest.raises(
+        DataError, match=r"^/not/there does not exist, so it can't be mounted at /data. Check the path$"
+    ):
         directory.check(a_plan(run_directory=tmp_path / "run", mounts=("/not/there:/data",)))
 
 
@@ -83,7 +85,9 @@ def test_write_json_replaces_whole_files(tmp_path: Path) -> None:
 
 def test_the_checkpoint_of_an_earlier_run(tmp_path: Path) -> None:
     (tmp_path / "old/checkpoint").mkdir(parents=True)
-    with pytest.raises(DataError, match=rf"^run old has no checkpoint to go on from. It would be in {tmp_path}/old/che"):
+    with pytest.raises(
+        DataError, match=rf"^run old has no checkpoint to go on from. It would be in {tmp_path}/old/che"
+    ):
         directory.checkpoint_of(Path("old"))
     (tmp_path / "old/checkpoint/step-100").touch()
     assert directory.checkpoint_of(Path("old")) == tmp_path / "old/checkpoint"

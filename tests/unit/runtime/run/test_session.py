@@ -236,7 +236,7 @@ def test_a_real_run(fakes_on_path: Path) -> None:
 
 
 def test_a_real_run_whose_first_failing_rank_is_named(fakes_on_path: Path) -> None:
-    command = 'ready=$CTRAIN_RUN_DIR/ready; [ $RANK = 0 ] && { touch $ready; exec sleep 60; }; until [ -e $ready ]; do :; done; exit 3'
+    command = "ready=$CTRAIN_RUN_DIR/ready; [ $RANK = 0 ] && { touch $ready; exec sleep 60; }; until [ -e $ready ]; do :; done; exit 3"
     outcome = session.run(local(fakes_on_path, command), Seen())
     assert outcome.record.exit is not None
     assert outcome.record.exit.code == 3

@@ -229,7 +229,10 @@ def test_a_refusal_is_slurms_own_words(programs: Path, launch: Launch, version: 
     with pytest.raises(SchedulerError) as caught:
         slurm.submit(launch)
     script = f"{launch.plan.run_directory}/job.sh"
-    assert str(caught.value) == f"Slurm refused the job: Batch job submission failed: {REFUSALS[name]}. Its script is {script}"
+    assert (
+        str(caught.value)
+        == f"Slurm refused the job: Batch job submission failed: {REFUSALS[name]}. Its script is {script}"
+    )
     assert caught.value.exit_code == 72
 
 

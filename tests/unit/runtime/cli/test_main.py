@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import argparse
+import errno
+import subprocess
+import sys
+from pathlib import Path
+from typing import Callable
+
+import pytest
+
+from ctrain_runtime.cli import main as module
+from ctrain_runtime.cli.main import RUNTIME_VERBS, Verb, main
+from ctrain_runtime.errors import StoreError
+from samples.runs import Bench
+
+Does = Callable[[Callable[[argparse.Namespace], int]], list[Verb]]
+
+
+@pytest.fixture
+def verb(monkeypatch: pytest.MonkeyPatch) -> Does:
+    """verb(function): the verb `do`, which calls it with its arguments (--flag, and what follows --)."""
+
+    def make(function: Callable[[argparse.Namespace], int]) -> list[Verb]:
+        does = argparse.Namespace(
+            __doc__="Does it.",
+            add_arguments=lambda parser: parser.add_argument("--flag", type=int),
+            execute=function,
+        )
+        monkeypatch.setattr(module.importlib, "import_module", lambda _: does)
+        return [Verb("do", "does it", "nowhere"), Verb("run", "runs", "nowhere")]
+
+    return make
+
+
+@pytest.mark.parametrize("argv", [[], ["-h"], ["--help"]])
+def test_the_overview_names_every_verb(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(RUNTIME_VERBS, argv) == 0
+    said = capsys.readouterr().out
+    assert all(f"  {verb.name} " in said and verb.help in said for verb in RUNTIME_VERBS)
+
+
+@pytest.mark.parametrize("verb", [verb.name for verb in RUNTIME_VERBS])
+def test_every_verb_has_help_with_a_description(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(RUNTIME_VERBS, [verb, "--help"])
+    assert ended.value.code == 0
+    usage, description = capsys.readouterr().out.split("\n\n", 2)[:2]
+    assert usage.startswith(f"usage: ctrain {verb} [-h]")
+    assert description
+
+
+def test_the_version(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.metadata.version", lambda _: "1.2.3")
+    assert main(RUNTIME_VERBS, ["--version"]) == 0
+    assert capsys.readouterr().out == "ctrain 1.2.3\n"
+
+
+@pytest.mark.parametrize(
+    ("argv", "complaint"),
+    [
+        (["rnu"], "ctrain: unknown command 'rnu'. Known: do, run"),
+        (["--flag"], "ctrain: unknown command '--flag'. Known: do, run"),
+        (["do", "--flag"], "ctrain: argument --flag: expected one argument. See: ctrain do --help"),
+        (["do", "--flag", "x"], "ctrain: argument --flag: invalid int value: 'x'. See: ctrain do --help"),
+        (["do", "--flat", "1"], "ctrain: unrecognized arguments: --flat 1. See: ctrain do --help"),
+        (["do", "--", "x"], "ctrain: ctrain do takes no arguments after --. See: ctrain do --help"),
+    ],
+)
+def test_a_wrong_command_line_is_one_line(
+    verb: Does, argv: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(verb(lambda _: 0), argv) == 64
+    assert capsys.readouterr() == ("", complaint + "\n")
+
+
+def test_what_follows_the_first_dashes_is_the_programs(verb: Does) -> None:
+    seen: list[argparse.Namespace] = []
+    main(verb(lambda args: len(seen.append(args) or [])), ["run", "--flag", "1", "--", "a", "--flag", "--", "-h"])
+    assert (seen[0].flag, seen[0].rest) == (1, ["a", "--flag", "--", "-h"])
+
+
+def raising(error: BaseException) -> Callable[[argparse.Namespace], int]:
+    def fail(_: argparse.Namespace) -> int:
+        raise error
+
+    return fail
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (StoreError("x is no store", "Make one"), 76, "ctrain: x is no store. Make one\n"),
+        (KeyboardInterrupt(), 130, ""),
+        (OSError(errno.ENOSPC, "full", "/a"), 75, "ctrain: no space left for /a. Free some and try again\n"),
+        (OSError(errno.EDQUOT, "quota"), 75, "ctrain: no space left for a file. Free some and try again\n"),
+        (PermissionError(errno.EACCES, "Permission denied", "/a"), 70, "ctrain: /a: Permission denied\n"),
+        (OSError("odd"), 70, "ctrain: system: odd\n"),
+    ],
+)
+def test_every_error_is_one_line_and_a_code(
+    verb: Does, error: BaseException, code: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(verb(raising(error)), ["do"]) == code
+    assert capsys.readouterr() == ("", said)
+
+
+def test_a_defect_of_ctrain_is_not_hidden(verb: Does) -> None:
+    with pytest.raises(ZeroDivisionError):
+        main(verb(lambda _: 1 // 0), ["do"])
+
+
+def test_a_reader_that_has_seen_enough(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    with bench.ctrain("help", "exit-codes") as ctrain:
+        assert ctrain.stdout
+        ctrain.stdout.close()
+        assert ctrain.stderr
+        assert ctrain.stderr.read() == ""
+    assert ctrain.returncode in (0, 141)
+
+
+def test_a_verb_loads_only_its_own_module() -> None:
+    """Start-up is what users feel: `ctrain --help` needs neither YAML nor argparse's subcommands."""
+    show = "import sys; from ctrain_runtime.cli.main import main, RUNTIME_VERBS; main(RUNTIME_VERBS, []); print(*sys.modules)"
+    environment = {"PYTHONPATH": str(Path(module.__file__).parents[2])}
+    done = subprocess.run([sys.executable, "-c", show], env=environment, capture_output=True, text=True, check=True)
+    assert not {"yaml", "ctrain_runtime.cli.run"} & set(done.stdout.split())

@@ -1,0 +1,285 @@
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ctrain_runtime.cli.main import RUNTIME_VERBS, main
+from samples import programs as fakes
+from samples.images import sif, write_image, write_store
+from samples.runs import Bench
+
+SINFO = "gpu*|up|1-00:00:00|4|idle|16|gpu:a100:2\ncpu|up|infinite|2|idle|8|(null)\n"
+JOB = "command: [python, train.py]\nimage: pytorch\n"
+
+
+@pytest.fixture
+def machine(programs: Path, tmp_path: Path) -> Path:
+    """A machine with an engine, Slurm, a store with one image (prod), a job folder and some broken things."""
+    fakes.answer(programs, "apptainer", "apptainer version 1.4.5\n")
+    fakes.slurm(programs, sinfo=SINFO)
+    write_store(tmp_path / "store", {}, channels={"pytorch_prod": "pytorch_24.12-hd-py3-r3.sif"})
+    for name, extra in {"job": "", "data-job": "data: {dataset: imagenet}\n", "bad-job": "nodse: 2\n"}.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "job.yaml").write_text(JOB + extra)
+    (tmp_path / "bad.yaml").write_text("name: bad\nscheduler: lsf\n")
+    (tmp_path / "no.sif").write_text("not an image")
+    (tmp_path / "other").mkdir()
+    write_image(tmp_path / "other", content=sif(b"99"))
+    (tmp_path / "runs/taken").mkdir(parents=True)
+    return tmp_path
+
+
+def ctrain(*arguments: str) -> int:
+    return main(RUNTIME_VERBS, ["run", *arguments])
+
+
+LOCAL = ("--site", "local", "--store", "store")
+SLURM = ("--site", "slurm", "--store", "store")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "complaint"),
+    [
+        ((), 64, "there is nothing to run. Give a job (ctrain run resnet50) or a command after --"),
+        (("--",), 64, "there is nothing to run"),
+        (("--nodes", "two"), 64, "argument --nodes: invalid int value: 'two'"),
+        (("--nodse", "2"), 64, "unrecognized arguments: --nodse 2"),
+        (("one", "two"), 64, "unrecognized arguments: two"),
+        ((*LOCAL, "--", "hostname"), 64, "a command needs an image. Give one with --image; ctrain images lists them"),
+        ((*LOCAL, "./job", "--nodes", "0"), 64, "--nodes 0: at least 1 is needed"),
+        ((*LOCAL, "./job", "--gpus-per-node", "-1"), 64, "--gpus-per-node -1: at least 0 is needed"),
+        ((*LOCAL, "./job", "--partition", "gpu"), 64, "site local has no partitions"),
+        ((*LOCAL, "./job", "--env", "A"), 64, "--env 'A' is not NAME=VALUE. As in: --env NCCL_DEBUG=INFO"),
+        ((*LOCAL, "./job", "--mount", "/a:/b:x"), 64, "--mount '/a:/b:x' is not SRC[:DST[:ro]]"),
+        ((*LOCAL, "./job", "--mount", "/a:b"), 64, "can't mount 'b': it is not an absolute path"),
+        ((*LOCAL, "./job", "--name", "../x"), 64, "--name '../x' is not a name"),
+        ((*LOCAL, "./job", "--runs", "runs", "--name", "taken"), 64, "there is a run"),
+        ((*SLURM, "./job", "--time", "soon"), 64, "time 'soon' is not a time limit"),
+        ((*SLURM, "./job", "--comment", "a\nb"), 64, "sbatch option '--comment=a\\nb' holds a line break"),
+        ((*LOCAL, "resnet5"), 65, "unknown job 'resnet5'. Jobs: "),
+        ((*LOCAL, "./nowhere"), 65, "there is no "),
+        ((*LOCAL, "./bad-job"), 65, "bad-job/job.yaml: unknown key 'nodse'"),
+        (("--site", "./bad.yaml", "./job"), 66, "bad.yaml: scheduler is 'lsf'. It can be slurm, local"),
+        ((*LOCAL, "./job", "--runs", "$NOT_SET_ANYWHERE"), 66, "'$NOT_SET_ANYWHERE' names a variable that is not set"),
+        (("--site", "titan", "./job"), 67, "unknown site 'titan'. Sites: local, neuron, slurm"),
+        ((*LOCAL, "./job", "--image", "pytroch"), 68, "image 'pytroch' is not in store. There are: pytorch"),
+        ((*LOCAL, "./job", "--image", "pytorch:dev"), 68, "image 'pytorch:dev' is not in store"),
+        ((*LOCAL, "./job", "--image", "./x.sif"), 68, "there is no image file x.sif"),
+        (("--site", "local", "./job"), 68, "image 'pytorch' is not in any store (none is set)"),
+        ((*LOCAL, "./job", "--image", "no.sif"), 69, "no.sif is not a SIF image. Build one with: ctrain build"),
+        (
+            (*LOCAL, "./job", "--image", "other/pytorch_24.12-hd-py3-r3.sif"),
+            69,
+            "is for an unknown architecture, this machine is",
+        ),
+        ((*LOCAL, "./data-job"), 71, "job data-job needs data set 'imagenet', which site local does not have"),
+        ((*LOCAL, "./data-job", "--data", "nowhere"), 71, "nowhere does not exist, so it can't be mounted at /data"),
+        ((*LOCAL, "./job", "--mount", "/not/there"), 71, "/not/there does not exist, so it can't be mounted"),
+        ((*LOCAL, "./job", "--resume", "runs/taken"), 71, "run runs/taken has no checkpoint to go on from"),
+        ((*SLURM, "./job", "--nodes", "99"), 74, "partition gpu has 4 nodes, 99 were asked for. Largest that fits"),
+        ((*SLURM, "./job", "--gpus-per-node", "3"), 74, "a node of partition gpu has 2 GPUs, 3 were asked for"),
+        ((*SLURM, "./job", "--partition", "x"), 74, "there is no partition 'x' that is up. Partitions: gpu, cpu"),
+        ((*SLURM, "./job", "--time", "2-0"), 74, "partition gpu allows 1-00:00:00, 2-0 was asked for"),
+        (("--site", "local", "--store", "job", "./job"), 76, "job is not a ctrain store"),
+        (("--site", "local", "--store", "nowhere", "./job"), 76, "nowhere does not exist"),
+    ],
+)
+@pytest.mark.usefixtures("machine")
+def test_what_can_not_run_is_one_line_and_leaves_nothing(
+    arguments: tuple[str, ...], code: int, complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ctrain(*arguments) == code
+    out, error = capsys.readouterr()
+    assert out == ""
+    assert error.startswith("ctrain: ")
+    assert complaint in error
+    assert error.count("\n") == 1
+    assert [path.name for path in Path("runs").iterdir()] == ["taken"]
+    assert not Path("ctrain-runs").exists()
+
+
+def test_a_machine_without_an_engine_or_without_slurm(
+    machine: Path, programs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (programs / "apptainer").unlink()
+    assert ctrain(*LOCAL, "./job") == 73
+    assert "neither apptainer nor singularity is on PATH" in capsys.readouterr().err
+    (programs / "sinfo").unlink()
+    assert ctrain(*SLURM, "./job") == 72
+    assert "no scheduler here: sinfo is not on PATH. Run it on this machine" in capsys.readouterr().err
+
+
+def test_a_job_that_sbatch_refuses(machine: Path, programs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fakes.answer(programs, "sbatch", error="sbatch: error: Batch job submission failed: No\n", code=1)
+    assert ctrain(*SLURM, "./job", "--runs", "runs", "--name", "one") == 72
+    assert capsys.readouterr().err.startswith("ctrain: Slurm refused the job: Batch job submission failed: No. Its scr")
+    assert json.loads((machine / "runs/one/record.json").read_text())["exit"]["code"] == 72
+
+
+def plan_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    assert ctrain("--dry-run", "--json", *arguments) == 0  # before a -- among the arguments
+    out, error = capsys.readouterr()
+    assert error == ""
+    data = json.loads(out)["plan"]
+    assert isinstance(data, dict)
+    return data
+
+
+def test_a_dry_run_shows_everything_and_makes_nothing(machine: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert ctrain(*SLURM, "./job", "--nodes", "2", "--name", "one", "--env", "A=b c", "--dry-run") == 0
+    said = capsys.readouterr().out
+    run = machine / "ctrain-runs/one"
+    assert said.splitlines()[:4] == [
+        "site      slurm (dry run: nothing is started)",
+        "image     pytorch 24.12-hd-r3 (prod)  sha256:9f2c41d0a7e3",
+        "where     2 x gpu: 2 GPUs a node, 8 cores a rank; 4 ranks, launcher mpi (pmix)",
+        f"run       one  ->  {run}",
+    ]
+    for part in (f"command   sbatch --parsable {run}/job.sh", "env       A=b c", "--- job.sh", "--- rank.sh"):
+        assert part in said
+    assert not run.parent.exists()
+
+
+def test_options_and_variables_of_the_user(
+    machine: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CTRAIN_SITE", "local")
+    monkeypatch.setenv("CTRAIN_STORE", str(machine / "store"))
+    monkeypatch.setenv("CTRAIN_RUNS", "here")
+    (machine / "data").mkdir()
+    plan = plan_of(capsys, "./job", "--data", "data", "--mount", "data:/d:ro", "--", "--lr", "0.1", "--", "x")
+    assert (plan["site"], plan["command"]) == ("local", ["python", "train.py", "--lr", "0.1", "--", "x"])
+    assert Path(plan["run_directory"]).parent == machine / "here"
+    assert [(mount["source"], mount["target"]) for mount in plan["mounts"]] == [
+        (f"{machine}/data", "/d"),
+        (f"{machine}/job", f"{machine}/job"),
+        (plan["run_directory"], plan["run_directory"]),
+        (f"{machine}/data", "/data"),
+    ]
+    assert plan_of(capsys, "./job", "--runs", "there")["run_directory"].startswith(f"{machine}/there/job-")
+    assert plan_of(capsys, "./job", "--site", "slurm")["scheduler"] == "slurm"
+
+
+def test_a_command_of_ones_own(machine: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (machine / "train.py").touch()
+    plan = plan_of(capsys, *LOCAL, "--image", "pytorch", "--", "python", "train.py", "--nodes", "3")
+    assert (plan["job"], plan["nodes"], plan["workdir"]) == ("train", 1, str(machine))
+    assert plan["command"] == ["python", "train.py", "--nodes", "3"]
+
+
+def test_an_image_by_path_needs_no_store(machine: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    image = machine / "store/pytorch_24.12-hd-py3-r3.sif"
+    plan = plan_of(capsys, "--site", "neuron", "--image", str(image), "--runs", "runs", "--", "hostname")
+    assert (plan["image"]["path"], plan["submit"]) == (str(image), ["--comment=pytorch"])
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def ended(ctrain: subprocess.Popen[str]) -> tuple[int, str, str]:
+    out, error = ctrain.communicate(timeout=30)
+    return ctrain.returncode, out, error
+
+
+def record(bench: Bench) -> dict[str, Any]:
+    data = json.loads((bench.runs / "one/record.json").read_text(encoding="utf-8"))
+    assert isinstance(data, dict)
+    return data
+
+
+def test_a_run_on_this_machine(bench: Bench) -> None:
+    options = ("--nodes", "2", "--ranks-per-node", "2", "--env", "COLOUR=deep red")
+    say = 'echo "rank $RANK of $WORLD_SIZE, local $LOCAL_RANK of $LOCAL_WORLD_SIZE, node $NODE_RANK, $COLOUR"'
+    code, out, error = ended(bench.run(*options, "--", "bash", "-c", say))
+    assert (code, error) == (0, "")
+    assert out.splitlines()[0] == "site      local (asked for)"
+    assert out.splitlines()[2] == "where     this machine: 2 groups of 2; 4 ranks, launcher mpi"
+    assert out.splitlines()[-2:] == [
+        "rank 0 of 4, local 0 of 2, node 0, deep red",
+        f"run directory: {bench.runs}/one",
+    ]
+    last = (bench.runs / "one/logs/rank3.log").read_text()
+    assert last == "rank 3 of 4, local 1 of 2, node 1, deep red\n"
+    assert record(bench)["exit"] == {"code": 0, "reason": "completed"}
+
+
+def test_the_plan_of_a_dry_run_is_the_plan_of_the_run(bench: Bench) -> None:
+    program = ("--ranks-per-node", "2", "--", "bash", "-c", "true")
+    code, out, _ = ended(bench.run("--dry-run", "--json", *program))
+    assert code == 0
+    assert not bench.runs.exists()
+    assert ended(bench.run(*program))[0] == 0
+    assert json.loads(out) == json.loads((bench.runs / "one/plan.json").read_text(encoding="utf-8"))
+    for name, text in json.loads(out)["scripts"].items():
+        assert (bench.runs / "one" / name).read_text(encoding="utf-8") == text
+
+
+def test_a_failing_program_is_named_with_its_last_words(bench: Bench) -> None:
+    code, out, error = ended(bench.run("--", "bash", "-c", "echo a; echo out of memory >&2; exit 12"))
+    run = bench.runs / "one"
+    assert (code, error) == (12, "")
+    (first,) = record(bench)["nodes"]
+    assert out.splitlines()[-6:] == [
+        f"rank 0 on {first} ended first: exit code 12",
+        "  | a",
+        "  | out of memory",
+        f"its log: {run}/logs/rank0.log",
+        "exit code 12",
+        f"run directory: {run}",
+    ]
+
+
+def test_json_is_the_record_and_nothing_else(bench: Bench) -> None:
+    code, out, error = ended(bench.run("--json", "--", "bash", "-c", "echo from the program; exit 3"))
+    assert code == 3
+    assert json.loads(out) == record(bench)
+    assert "from the program" in error
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_cancels_the_run(bench: Bench, number: signal.Signals) -> None:
+    program = 'touch "$CTRAIN_RUN_DIR/checkpoint/step-1" "$CTRAIN_RUN_DIR/ready-$RANK"; exec sleep 60'
+    run = bench.run("--ranks-per-node", "2", "--", "bash", "-c", program)
+    while len(list(bench.runs.glob("one/ready-*"))) < 2:
+        assert run.poll() is None
+        time.sleep(0.02)
+    run.send_signal(number)
+    code, out, error = ended(run)
+    assert (code, error) == (130, "")
+    name = record(bench)["scheduled_as"]
+    assert out.splitlines()[-4:] == [
+        f"cancelling {name} ...",
+        f"cancelled {name}",
+        f"its checkpoint is kept; go on from it with: --resume {bench.runs}/one",
+        f"run directory: {bench.runs}/one",
+    ]
+    assert record(bench)["exit"] == {"code": 130, "reason": "cancelled"}
+
+
+def test_a_program_that_saves_when_it_is_told_to_end(bench: Bench) -> None:
+    program = "trap 'echo saved; exit 0' TERM; touch \"$CTRAIN_RUN_DIR/ready\"; while :; do sleep 0.05; done"
+    run = bench.run("--", "bash", "-c", program)
+    while not (bench.runs / "one/ready").exists():
+        assert run.poll() is None
+        time.sleep(0.02)
+    run.send_signal(signal.SIGINT)
+    assert ended(run)[0] in (0, 130)
+    assert (bench.runs / "one/logs/rank0.log").read_text().endswith("saved\n")
+
+
+def test_resume_shows_the_checkpoint_of_the_earlier_run(bench: Bench) -> None:
+    old = bench.folder / "old/checkpoint"
+    old.mkdir(parents=True)
+    (old / "step-1").touch()
+    code, out, _ = ended(bench.run("--resume", "old", "--", "bash", "-c", 'echo "resume $CTRAIN_RESUME"'))
+    assert code == 0
+    assert f"data      {old} -> /resume (read-only)" in out.splitlines()
+    assert "resume /resume" in out.splitlines()

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import pytest
+
+from ctrain_runtime.cli import text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [
+        (0, "0.0 s"),
+        (4.24, "4.2 s"),
+        (9.96, "10 s"),
+        (59.4, "59 s"),
+        (59.7, "1 min 0 s"),
+        (119.6, "2 min 0 s"),
+        (133, "2 min 13 s"),
+        (3599.9, "1 h 0 min"),
+        (11040, "3 h 4 min"),
+        (200000, "2 d"),
+    ],
+)
+def test_durations(seconds: float, expected: str) -> None:
+    assert text.duration(seconds) == expected
+
+
+@pytest.mark.parametrize(
+    ("total", "expected"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1000, "1.0 kB"),
+        (99_940, "99.9 kB"),
+        (999_600, "1.0 MB"),
+        (621_879_296, "622 MB"),
+        (9_600_000_000, "9.6 GB"),
+        (12_345_678_901_234, "12.3 TB"),
+    ],
+)
+def test_sizes(total: int, expected: str) -> None:
+    assert text.size(total) == expected
+
+
+def test_counts() -> None:
+    assert [text.count(number, "rank") for number in (0, 1, 2)] == ["0 ranks", "1 rank", "2 ranks"]
+
+
+def test_a_table_is_aligned_and_has_no_trailing_blanks() -> None:
+    assert text.table(("a", "long", "c"), [("xyz", "1", ""), ("", "22", "333")]) == (
+        "a    long  c\nxyz  1\n     22    333"
+    )
+    assert text.table(("a", "b"), []) == "a  b"
