@@ -43,7 +43,7 @@ def test_any_other_data_loads_or_is_named(data: dict[str, Any]) -> None:
     try:
         config.load(JobFile, data, "job.yaml")
     except ConfigError as error:
-        assert error.message.startswith("job.yaml: ")  # noqa: PT017  # most data is wrong, but not all
+        assert error.message.startswith("job.yaml: ")  # most data is wrong, but not all
 
 
 @given(st.binary(max_size=60) | words.map(str.encode))
@@ -55,7 +55,7 @@ def test_any_bytes_are_a_mapping_or_an_error_of_one_line(file: Path, content: by
     try:
         assert isinstance(config.read(file), dict)
     except ConfigError as error:
-        assert "\n" not in str(error).replace(str(file), "")  # noqa: PT017  # see above
+        assert "\n" not in str(error).replace(str(file), "")  # see above
 
 
 WHOLE = sif()
@@ -81,7 +81,7 @@ def test_a_garbled_image_is_checked_without_a_crash(file: Path, offset: int, noi
     try:
         assert isinstance(check_sif(file), str)
     except ImageDamaged as error:
-        assert str(file) in str(error)  # noqa: PT017  # noise in an unused field does no harm
+        assert str(file) in str(error)  # noise in an unused field does no harm
 
 
 @given(st.lists(st.dictionaries(words, plain, max_size=3), max_size=4), st.data())

@@ -65,8 +65,8 @@ def test_a_plan_holds_or_is_refused(
     assert plan.world_size == plan.nodes * plan.ranks_per_node
     assert 1 <= plan.nodes <= room.nodes
     assert 0 <= plan.gpus_per_node <= room.gpus
-    assert 1 <= plan.ranks_per_node
-    assert 1 <= plan.cpus_per_rank
+    assert plan.ranks_per_node >= 1
+    assert plan.cpus_per_rank >= 1
     assert plan.ranks_per_node * plan.cpus_per_rank <= room.cpus
     for option, planned in ((nodes, plan.nodes), (gpus, plan.gpus_per_node), (ranks, plan.ranks_per_node)):
         assert option in (None, planned)

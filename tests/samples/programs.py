@@ -43,11 +43,11 @@ def write_program(path: Path, script: str) -> Path:
 
 
 def slurm(folder: Path, *, sinfo: str, mpi: str = "MPI plugin types are...\n\tpmix\n\tnone\n") -> Mapping[str, Path]:
-    """sinfo, srun, sbatch and scontrol of a cluster that answers questions and takes every job as number 7."""
+    """The programs of a cluster that answers questions; it takes every job as number 7, and that fails at once."""
     return {
         "sinfo": answer(folder, "sinfo", sinfo, version="slurm 24.11.5\n"),
         "srun": answer(folder, "srun", mpi),
         "sbatch": answer(folder, "sbatch", "7\n"),
-        "scontrol": answer(folder, "scontrol"),
+        "scontrol": answer(folder, "scontrol", "JobId=7 JobState=FAILED Reason=None\n"),
         "scancel": answer(folder, "scancel"),
     }

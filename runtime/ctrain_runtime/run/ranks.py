@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ from ctrain_runtime.schedulers import script
 
 @dataclass(frozen=True)
 class Rank:
-    """One rank. Times are in seconds since the epoch; `code` and `end` are None while it runs, or when it vanished."""
+    """One rank. Times are in seconds since the epoch; `code` is None while it runs, or when it vanished."""
 
     number: int
     host: str
@@ -55,15 +56,15 @@ def _parse(number: int, text: str) -> Optional[Rank]:
     _, start, host = lines[0]
     if len(lines) < 2:
         return Rank(number, host, float(start))
-    _, end, code = lines[1]
-    return Rank(number, host, float(start), float(end), int(code))
+    _, *end, code = lines[1]  # a signal that ends the run may also end the `date` that says when
+    return Rank(number, host, float(start), float(end[0]) if end else None, int(code))
 
 
 def first_failure(ranks: list[Rank]) -> Optional[Rank]:
     """The rank that failed first, because of which the others were stopped; else the first one that vanished."""
     failed = [rank for rank in ranks if rank.code]
     if failed:
-        return min(failed, key=lambda rank: rank.end or 0.0)
+        return min(failed, key=lambda rank: math.inf if rank.end is None else rank.end)
     return next((rank for rank in ranks if rank.code is None), None)
 
 

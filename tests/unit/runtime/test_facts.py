@@ -35,7 +35,7 @@ def test_apptainer_comes_before_singularity(programs: Path) -> None:
 
 @pytest.mark.usefixtures("programs")
 def test_no_engine() -> None:
-    with pytest.raises(EngineError, match="neither apptainer nor singularity is on PATH. Install Apptainer"):
+    with pytest.raises(EngineError, match=r"neither apptainer nor singularity is on PATH. Install Apptainer"):
         facts.find_engine()
 
 

@@ -54,7 +54,7 @@ def test_a_damaged_image_is_named(tmp_path: Path, content: bytes, complaint: str
 
 
 def test_an_image_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(ImageDamaged, match="x.sif can't be read: No such file or directory"):
+    with pytest.raises(ImageDamaged, match=r"x.sif can't be read: No such file or directory"):
         image.check_sif(tmp_path / "x.sif")
     with pytest.raises(ImageDamaged, match="can't be read: Is a directory"):
         image.check_sif(tmp_path)
@@ -71,7 +71,7 @@ def test_an_image_by_path(tmp_path: Path) -> None:
 
 def test_an_image_that_ctrain_did_not_make(tmp_path: Path) -> None:
     (tmp_path / "x.sif").write_bytes(sif())
-    with pytest.raises(ImageDamaged, match="was not made by ctrain: no manifest x.json lies beside it"):
+    with pytest.raises(ImageDamaged, match=r"was not made by ctrain: no manifest x.json lies beside it"):
         image.find(("x.sif",), [], "x86_64")
     (tmp_path / "x.json").write_text("{}")
     with pytest.raises(ImageDamaged, match=r"x.json: key 'name' is missing$"):

@@ -123,5 +123,5 @@ def test_a_plain_command_is_named_after_its_file(tmp_path: Path, command: tuple[
 
 
 def test_nothing_to_run(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="there is nothing to run. Give a job"):
+    with pytest.raises(UsageError, match=r"there is nothing to run. Give a job"):
         job.from_command((), tmp_path)

@@ -161,7 +161,7 @@ def test_a_damaged_manifest(tmp_path: Path, text: str, complaint: str) -> None:
 
 
 def test_a_manifest_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="x.json can't be read: No such file"):
+    with pytest.raises(ConfigError, match=r"x.json can't be read: No such file"):
         read_manifest(tmp_path / "x.json")
 
 
@@ -175,5 +175,5 @@ def test_a_manifest_of_a_newer_ctrain(tmp_path: Path) -> None:
 
 def test_one_damaged_manifest_is_named(store: Store) -> None:
     (store.root / "pytorch_24.12-hd-py3-r2.json").write_text("{")
-    with pytest.raises(CtrainError, match="pytorch_24.12-hd-py3-r2.json is not a manifest"):
+    with pytest.raises(CtrainError, match=r"pytorch_24.12-hd-py3-r2.json is not a manifest"):
         store.images()

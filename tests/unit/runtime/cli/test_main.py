@@ -122,7 +122,7 @@ def test_a_reader_that_has_seen_enough(tmp_path: Path) -> None:
 
 def test_a_verb_loads_only_its_own_module() -> None:
     """Start-up is what users feel: `ctrain --help` needs neither YAML nor argparse's subcommands."""
-    show = "import sys; from ctrain_runtime.cli.main import main, RUNTIME_VERBS; main(RUNTIME_VERBS, []); print(*sys.modules)"
+    show = "import sys; from ctrain_runtime.cli import main; main.main(main.RUNTIME_VERBS, []); print(*sys.modules)"
     environment = {"PYTHONPATH": str(Path(module.__file__).parents[2])}
     done = subprocess.run([sys.executable, "-c", show], env=environment, capture_output=True, text=True, check=True)
     assert not {"yaml", "ctrain_runtime.cli.run"} & set(done.stdout.split())

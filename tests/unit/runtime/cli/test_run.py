@@ -49,7 +49,7 @@ SLURM = ("--site", "slurm", "--store", "store")
         ((), 64, "there is nothing to run. Give a job (ctrain run resnet50) or a command after --"),
         (("--",), 64, "there is nothing to run"),
         (("--nodes", "two"), 64, "argument --nodes: invalid int value: 'two'"),
-        (("--nodse", "2"), 64, "unrecognized arguments: --nodse 2"),
+        (("--nodse", "2"), 64, "unrecognized arguments: --nodse"),
         (("one", "two"), 64, "unrecognized arguments: two"),
         ((*LOCAL, "--", "hostname"), 64, "a command needs an image. Give one with --image; ctrain images lists them"),
         ((*LOCAL, "./job", "--nodes", "0"), 64, "--nodes 0: at least 1 is needed"),
@@ -104,9 +104,8 @@ def test_what_can_not_run_is_one_line_and_leaves_nothing(
     assert not Path("ctrain-runs").exists()
 
 
-def test_a_machine_without_an_engine_or_without_slurm(
-    machine: Path, programs: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.usefixtures("machine")
+def test_a_machine_without_an_engine_or_without_slurm(programs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (programs / "apptainer").unlink()
     assert ctrain(*LOCAL, "./job") == 73
     assert "neither apptainer nor singularity is on PATH" in capsys.readouterr().err
@@ -255,8 +254,8 @@ def test_a_signal_cancels_the_run(bench: Bench, number: signal.Signals) -> None:
     code, out, error = ended(run)
     assert (code, error) == (130, "")
     name = record(bench)["scheduled_as"]
-    assert out.splitlines()[-4:] == [
-        f"cancelling {name} ...",
+    assert f"cancelling {name} ..." in out.splitlines()
+    assert out.splitlines()[-3:] == [
         f"cancelled {name}",
         f"its checkpoint is kept; go on from it with: --resume {bench.runs}/one",
         f"run directory: {bench.runs}/one",

@@ -53,7 +53,8 @@ def test_a_file_gets_plain_lines_and_no_bar() -> None:
     terminal.cancelling("job 7")
     terminal.close()
     assert out.getvalue() == (
-        "site      local\njob 7 waits in the queue (Priority)\njob 7 started\nepoch 1\nhalf a line\ncancelling job 7 ...\n"
+        "site      local\njob 7 waits in the queue (Priority)\njob 7 started\n"
+        "epoch 1\nhalf a line\ncancelling job 7 ...\n"
     )
     assert terminal.step == 412
 

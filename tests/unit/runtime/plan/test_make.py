@@ -162,7 +162,7 @@ def test_a_slurm_without_a_way_to_start_mpi() -> None:
     there = facts(cluster=Cluster("", (GPU_PARTITION,), ("none", "cray_shasta")))
     with pytest.raises(SchedulerError, match=r"by pmix or pmi2 \(it has: none, cray_shasta\). Set launcher: env"):
         a_plan(facts=there)
-    assert a_plan(facts=there, **{"site": LOCAL["site"]}).mpi == ""
+    assert a_plan(facts=there, site=LOCAL["site"]).mpi == ""
 
 
 def test_options_of_sbatch() -> None:
@@ -180,7 +180,10 @@ def test_the_environment_and_who_wins() -> None:
         "PYTHONUNBUFFERED": "1",
         "CTRAIN_RUN_DIR": str(RUN),
         "OMPI_MCA_btl_vader_single_copy_mechanism": "none",
-        **{"A": "site", "B": "job", "C": "said=x", "D": ""},
+        "A": "site",
+        "B": "job",
+        "C": "said=x",
+        "D": "",
     }
 
 

@@ -236,8 +236,13 @@ def test_a_real_run(fakes_on_path: Path) -> None:
 
 
 def test_a_real_run_whose_first_failing_rank_is_named(fakes_on_path: Path) -> None:
-    command = "ready=$CTRAIN_RUN_DIR/ready; [ $RANK = 0 ] && { touch $ready; exec sleep 60; }; until [ -e $ready ]; do :; done; exit 3"
-    outcome = session.run(local(fakes_on_path, command), Seen())
+    script = """\
+ready=$CTRAIN_RUN_DIR/ready
+if [ "$RANK" = 0 ]; then touch "$ready"; exec sleep 60; fi
+until [ -e "$ready" ]; do :; done
+exit 3
+"""
+    outcome = session.run(local(fakes_on_path, script), Seen())
     assert outcome.record.exit is not None
     assert outcome.record.exit.code == 3
     assert outcome.record.exit.reason.endswith("ended first: exit code 3")

@@ -79,7 +79,7 @@ def test_a_rank_without_a_number_stops(two_ranks: LaunchPlan, tmp_path: Path) ->
     assert not list((tmp_path / "run/ranks").iterdir())
 
 
-def test_a_rank_without_the_upper_layers_of_its_image_stops(two_ranks: LaunchPlan, bin_folder: Path) -> None:
+def test_a_rank_without_the_upper_layers_of_its_image_stops(two_ranks: LaunchPlan) -> None:
     plan = a_plan(
         job=a_job(command=("true",), workdir="/"),
         facts=some_facts(engine=two_ranks.engine),
