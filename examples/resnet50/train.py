@@ -16,7 +16,6 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Optional
 
-import data
 import horovod.torch as hvd
 import torch
 from options import parse_options
@@ -24,6 +23,8 @@ from progress import Progress, Terminated
 from record import Metrics, find_checkpoint, save_checkpoint
 from torch.nn import functional
 from torchvision.models import resnet50
+
+import data
 
 EXIT_NO_INPUT = 2
 EXIT_WRONG_WORLD = 3
