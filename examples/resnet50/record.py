@@ -40,10 +40,11 @@ def save_checkpoint(run_dir: Path, state: dict[str, Any]) -> Path:
 
 
 def find_checkpoint(path: Path) -> Optional[Path]:
-    """The checkpoint that path is, or the newest one of the run directory that it is."""
+    """The checkpoint that path is, or the newest one of the checkpoint folder or run directory that it is."""
     if path.is_file():
         return path
-    return next(iter(_checkpoints(path / "checkpoint")[-1:]), None)
+    found = _checkpoints(path) or _checkpoints(path / "checkpoint")
+    return found[-1] if found else None
 
 
 def _checkpoints(folder: Path) -> list[Path]:

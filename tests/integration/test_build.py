@@ -81,6 +81,7 @@ def test_an_ordinary_user_builds_only_the_changed_layer(cluster: Cluster, change
             os.link(layer, cache / "layers" / layer.name)
     copy = cluster.home / "changed"
     shutil.copytree(changed.parent, copy, dirs_exist_ok=True)
+    copy.chmod(0o755)  # pytest's folders are root's alone
     subprocess.run(["chown", "researcher:", cluster.home, cache, cache / "layers"], check=True)
     cache.chmod(0o700)
     argv = ["build", "pytorch-cpu", "--definitions", f"{copy}/definitions", "--cache", str(cache)]
