@@ -78,6 +78,7 @@ def _dispatch(verbs: Sequence[Verb], argv: Sequence[str]) -> int:
         prog=f"ctrain {verb.name}",
         description=module.__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     module.add_arguments(parser)
     return int(module.execute(parser.parse_args(own, argparse.Namespace(rest=rest))))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from typing import Any, Optional, TextIO
 
@@ -90,7 +91,7 @@ class Terminal:
 
     def _draw(self) -> None:
         if self._live and self._bar and self._at_line_start:
-            self._out.write(self._bar)
+            self._out.write(self._bar[: shutil.get_terminal_size().columns - 1])  # a wrapped line can't be erased
             self._drawn = True
         self._out.flush()
 

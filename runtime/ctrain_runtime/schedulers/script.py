@@ -31,7 +31,9 @@ def exports(variables: dict[str, str]) -> str:
 def into_container(plan: LaunchPlan) -> str:
     """Bash that hands the plan's environment and the listed variables of the node to the engine."""
     fixed = exports({apptainer.variable(plan, name): value for name, value in plan.environment.items()})
-    prefixes = " ".join(f'"${{!{prefix}@}}"' for prefix in apptainer.PASSED_PREFIXES)
+    # Site local starts its ranks inside the container: Slurm's variables would make Open MPI look for srun there.
+    passed = apptainer.PASSED_PREFIXES if plan.scheduler == "slurm" else ("MASTER_",)
+    prefixes = " ".join(f'"${{!{prefix}@}}"' for prefix in passed)
     target = apptainer.variable(plan, "$name")
     return f"""\
 for name in {prefixes} {words(apptainer.PASSED)}; do

@@ -145,12 +145,16 @@ class SlurmJob:
         return Status("running", f"Slurm does not answer ({answer.complaint()}); still trying")
 
     def cancel(self) -> None:
-        command.run(["scancel", self.job_id], check=False)
+        try:
+            command.run(["scancel", self.job_id])
+        except CtrainError as error:
+            raise SchedulerError(f"{self.name} can't be cancelled and may run on: {error.message}") from error
 
 
 def parse_job(text: str) -> Status:
     """The status in one line of `scontrol --oneliner show job`. A state unknown here counts as running."""
-    fields = dict(re.findall(r"(?:^|\s)(JobState|Reason)=(\S+)", text))
+    # The first of each: what a user wrote in the job's comment comes later.
+    fields = dict(reversed(re.findall(r"(?:^|\s)(JobState|Reason)=(\S+)", text)))
     state, reason = fields.get("JobState", ""), fields.get("Reason", "None")
     if state in WAITING:
         return Status("waiting", reason)

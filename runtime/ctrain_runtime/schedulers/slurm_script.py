@@ -35,7 +35,7 @@ def _directives(plan: LaunchPlan) -> list[str]:
         *([f"--gres=gpu:{plan.gpus_per_node}"] if plan.gpus_per_node else []),
         f"--time={plan.time}",
         f"--chdir={plan.run_directory}",
-        f"--output={plan.run_directory}/{script.LOGS}/job.log",
+        f"--output={plan.run_directory.replace('%', '%%')}/{script.LOGS}/job.log",  # sbatch expands a lone %
         "--no-requeue",  # a second start would mix its records with those of the first
         *plan.submit,
     ]

@@ -3,7 +3,7 @@
 run=/scratch/kim/ctrain/digits-1
 exec >"$run/logs/job.log" 2>&1
 export MASTER_ADDR=127.0.0.1 MASTER_PORT=$((61000 + $$ % 4536)) OMP_NUM_THREADS=1
-for name in "${!SLURM_@}" "${!PMIX_@}" "${!PMI_@}" "${!MASTER_@}" RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE NODE_RANK OMP_NUM_THREADS CUDA_VISIBLE_DEVICES NVIDIA_VISIBLE_DEVICES TERM; do
+for name in "${!MASTER_@}" RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE NODE_RANK OMP_NUM_THREADS CUDA_VISIBLE_DEVICES NVIDIA_VISIBLE_DEVICES TERM; do
   [ -z "${!name+set}" ] || export "APPTAINERENV_$name=${!name}"
 done
 export APPTAINERENV_CTRAIN_RUN_DIR=/scratch/kim/ctrain/digits-1
