@@ -119,7 +119,8 @@ def _watch(handle: Handle, plan: LaunchPlan, view: View) -> tuple[Status, bool]:
     status, asked, cancelled = Status("waiting"), -ASK, 0.0  # cancelled: when, 0 for not
     while True:
         try:
-            if (path / script.EXIT_CODE).exists():  # the last act of job.sh: no need to wait for the scheduler's epilog
+            if (path / script.EXIT_CODE).exists():  # the last act of job.sh
+                handle.finish()
                 status = Status("ended")
             elif time.monotonic() - asked >= ASK:
                 status, asked = handle.status(), time.monotonic()

@@ -24,5 +24,8 @@ class Handle(Protocol):
     def status(self) -> Status:
         """Ask where it stands."""
 
+    def finish(self) -> None:
+        """Its last act is done: wait for what is left of it, if that is a matter of moments."""
+
     def cancel(self) -> None:
         """End it; returns before it has ended."""

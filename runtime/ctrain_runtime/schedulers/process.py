@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -25,6 +26,10 @@ class Process:
     def status(self) -> Status:
         code = self.popen.poll()
         return Status("running") if code is None else Status("ended", "" if code == 0 else f"exit code {code}")
+
+    def finish(self) -> None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.popen.wait(timeout=10)
 
     def cancel(self) -> None:
         if self.popen.poll() is None:

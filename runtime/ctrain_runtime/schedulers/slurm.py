@@ -144,6 +144,9 @@ class SlurmJob:
             return Status("ended", "no longer known to Slurm")
         return Status("running", f"Slurm does not answer ({answer.complaint()}); still trying")
 
+    def finish(self) -> None:
+        """Nothing: Slurm's epilog can take minutes, and nobody needs to wait for it."""
+
     def cancel(self) -> None:
         try:
             command.run(["scancel", self.job_id])
