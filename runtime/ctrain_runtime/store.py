@@ -153,7 +153,7 @@ def pick(images: list[Published], name: str, wanted: str = "") -> Optional[Publi
     named = [image for image in images if image.manifest.name == name]
     if not wanted:
         prod = [image for image in named if DEFAULT_CHANNEL in image.channels]
-        return (prod or named or [None])[-1]  # type: ignore[list-item]  # None only when there is none at all
+        return (prod or named)[-1] if named else None
     for image in named:
         if wanted in (*image.channels, image.manifest.version, image.manifest.digest):
             return image
