@@ -19,8 +19,9 @@ create_bridge() {
     ip link set "$BRIDGE" up
 }
 
+# The kernel may be removing the same link just then, with the namespace that held its other end.
 remove_link() {
-    [[ ! -e /sys/class/net/$1 ]] || ip link delete "$1"
+    [[ ! -e /sys/class/net/$1 ]] || ip link delete "$1" 2>/dev/null || [[ ! -e /sys/class/net/$1 ]]
 }
 
 # The node's PID namespace makes it one thing to kill: with its init, everything on it ends, mounts and links too.
