@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import horovod.torch as hvd  # type: ignore[import-not-found,unused-ignore]
-import torch  # type: ignore[import-not-found,unused-ignore]
+import horovod.torch as hvd  # type: ignore[import-not-found,unused-ignore]  # only in the image
+import torch  # type: ignore[import-not-found,unused-ignore]  # only in the image
 
 hvd.init()
 if hvd.size() != 2:

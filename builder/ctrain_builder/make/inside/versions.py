@@ -30,7 +30,7 @@ def main() -> None:
 
 
 def torch_facts() -> dict[str, str]:
-    import torch  # type: ignore[import-not-found,unused-ignore]
+    import torch  # type: ignore[import-not-found,unused-ignore]  # only in the image
 
     # torch's own version tells the build (2.13.0+cpu), which the package's need not.
     facts = {"torch": str(torch.__version__)}
