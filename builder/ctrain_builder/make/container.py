@@ -70,8 +70,11 @@ class Container:
         """`apptainer ACTION OPTIONS IMAGE`; a command may follow. `as_root`: as the root user of a user namespace.
 
         --pid: when the container ends, so does everything that was started in it.
+        --hostname: a result must not depend on the machine's name, and Horovod's Gloo dies of a segmentation fault
+        where that name can't be resolved (horovod issue 2852).
         """
         argv = [self.engine.path, "--quiet", action, "--pid", "--cleanenv", "--pwd", "/"]
+        argv += ["--hostname", "localhost"]
         argv += ["--no-mount", "home,cwd,tmp,/etc/localtime"]
         if as_root:
             argv.append("--fakeroot")
