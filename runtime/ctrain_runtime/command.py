@@ -43,16 +43,17 @@ def run(
     cwd: Optional[Path] = None,
     timeout: float = 60,
     check: bool = True,
+    stdin: str = "",
 ) -> Result:
     """Run a command to its end and return what it said.
 
-    `timeout` is in seconds. Raises CtrainError when the command can't be started, takes too long or
-    (with `check`) ends with a code other than 0.
+    `timeout` is in seconds; `stdin` is what the command reads. Raises CtrainError when the command can't be started,
+    takes too long or (with `check`) ends with a code other than 0.
     """
     try:
         done = subprocess.run(
             list(argv),
-            stdin=subprocess.DEVNULL,
+            input=stdin,
             capture_output=True,
             text=True,
             errors="replace",

@@ -97,6 +97,11 @@ class ImageTestError(CtrainError):
     meaning = "an image failed its tests, or was not tested"
 
 
+class RegistryError(CtrainError):
+    exit_code = 79
+    meaning = "a registry of images could not be asked, or its answer is wrong"
+
+
 CANCELLED = 130  # 128 + SIGINT, as shells report it
 
 

@@ -1,0 +1,163 @@
+"""List what is new upstream: newer tags of the images that bases start from, and tags that have moved.
+
+  ctrain upstream                 of every image in images.yaml that starts from a registry
+  ctrain upstream pytorch-ngc     of this one
+  ctrain upstream --offline       as definitions/ngc.yaml knows them, without asking
+  ctrain upstream --build-arg REGISTRY=mirror.example.org     of a copy of the registry
+
+A tag that has moved makes images stale: `ctrain build --plan` shows which. ~ stands before what nobody has verified,
+- for what is not known.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import sys
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Optional
+
+from ctrain_builder import cache as caches
+from ctrain_builder import catalog, ngc
+from ctrain_builder import plan as plans
+from ctrain_builder.catalog import ImageSpec
+from ctrain_builder.ngc import Table
+from ctrain_builder.registry import Registry
+from ctrain_builder.survey import GONE, MOVED, NEW, Survey, Tag, watched
+from ctrain_builder.upstream import Upstream
+from ctrain_builder.web import Unreachable
+from ctrain_runtime.cli.text import count, table
+from ctrain_runtime.errors import UsageError
+from ctrain_runtime.image import MACHINES
+from ctrain_runtime.share import folder
+
+HEAD = ("image", "tag", "state", "CUDA", "framework", "Python", "driver >=", "GPUs")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("images", nargs="*", metavar="IMAGE", help="images of images.yaml (default: all)")
+    parser.add_argument("--offline", action="store_true", help="ask no registry")
+    parser.add_argument(
+        "--build-arg",
+        action="append",
+        default=[],
+        metavar="K=V",
+        help="as for `ctrain build`: REGISTRY=HOST (repeatable)",
+    )
+    parser.add_argument("--definitions", type=Path, metavar="DIR", help="folder with images.yaml and ngc.yaml")
+    parser.add_argument(
+        "--cache", type=Path, metavar="DIR", help="where builders remember digests ($CTRAIN_CACHE, /var/tmp/ctrain-UID)"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+
+
+def execute(args: argparse.Namespace) -> int:
+    definitions = args.definitions or folder("definitions")
+    wanted = _wanted(args.images, catalog.every(definitions))
+    given = dict(text.partition("=")[::2] for text in args.build_arg)
+    plans.check_given((spec for specs in wanted.values() for spec in specs), given)
+    known = ngc.read(definitions)
+    registry = None if args.offline else Registry()
+    upstream = Upstream(caches.open_cache(args.cache or caches.default_root()).root, args.offline, registry)
+    survey = Survey(known, upstream, registry, MACHINES.get(platform.machine(), platform.machine()), given)
+    found = {name: survey.tags(specs) for name, specs in wanted.items()}
+    troubles = list(dict.fromkeys(str(trouble) for trouble in survey.troubles))
+    print(
+        json.dumps(_as_data(found, known, survey.blind, troubles), indent=2)
+        if args.json
+        else _as_text(found, known, survey.blind)
+    )
+    for trouble in troubles:
+        print(f"ctrain: {trouble}", file=sys.stderr)
+    if troubles or args.offline:
+        print(f"what no registry was asked about is from ngc.yaml, checked {known.checked}", file=sys.stderr)
+    # A registry that is away is no failure: there is an answer without it. One that lies or refuses us is.
+    wrong = [trouble for trouble in survey.troubles if not isinstance(trouble, Unreachable)]
+    return wrong[0].exit_code if wrong else 0
+
+
+def _wanted(names: Sequence[str], specs: Sequence[ImageSpec]) -> dict[str, list[ImageSpec]]:
+    """The images to look at, each at all tags of its matrix."""
+    every = {spec.name: [other for other in specs if other.name == spec.name] for spec in specs}
+    bases = {name: image for name, image in every.items() if watched(image[0])}
+    for name in names:
+        if name not in every:
+            raise UsageError(f"images.yaml has no image {name!r}", f"It has: {', '.join(every)}")
+        if name not in bases:
+            hint = f"Those that do: {', '.join(bases) or 'none'}"
+            raise UsageError(f"image {name} does not start from an image in a registry", hint)
+    return {name: bases[name] for name in names or bases}
+
+
+def _as_text(found: Mapping[str, Sequence[Tag]], known: Table, blind: Container[str]) -> str:
+    rows = [
+        (name if tag is tags[0] else "", *_row(tag, _newest(tags), known))
+        for name, tags in found.items()
+        for tag in tags
+    ]
+    lines = [table(HEAD, rows)] if rows else ["no image of images.yaml starts from one in a registry"]
+    for name, tags in found.items():
+        for tag in tags:
+            if tag.state == GONE:
+                lines.append(f"{name} {tag.tag} is gone: the registry has no {tag.reference} any more")
+            if tag.before and tag.state == MOVED:
+                was = f"{tag.before.digest[:19]} on {tag.before.seen[:10]}"
+                lines.append(
+                    f"{name} {tag.tag} has moved: {was}, now {tag.digest[:19]}. Run: ctrain build {name}:{tag.tag}"
+                )
+        lines.append(f"{name}: {_summary(name, tags, name in blind)}")
+    return "\n".join(lines)
+
+
+def _summary(name: str, tags: Sequence[Tag], blind: bool) -> str:
+    new = [tag.tag for tag in tags if tag.state == NEW]
+    if new:
+        return f"{count(len(new), 'new tag')}. Try: ctrain build {name}:{new[-1]}"
+    newest = _newest(tags).tag
+    return f"what is newer than {newest} is not known" if blind else f"nothing newer than {newest}"
+
+
+def _row(tag: Tag, newest: Tag, known: Table) -> tuple[str, ...]:
+    release = tag.release
+    framework = release.shown(tag.framework).split("+")[0]  # without the commit
+    gpus = ", ".join(known.gpus(release.arch)) or "-"
+    if change := _compare(newest, tag, known):
+        parts = [f"{word} {', '.join(names)}" for word, names in zip(("also", "no"), change) if names]
+        gpus = "; ".join(reversed(parts)) or f"as {newest.tag}"
+    facts = (release.shown("cuda"), f"{tag.framework} {framework}", release.shown("python"), release.needs_driver)
+    return (tag.tag, tag.state, *facts, f"{'~' if release.arch and 'arch' in release.unverified else ''}{gpus}")
+
+
+def _newest(tags: Sequence[Tag]) -> Tag:
+    """The newest tag that images.yaml has: what new ones are compared with."""
+    return [tag for tag in tags if tag.state != NEW][-1]
+
+
+def _compare(newest: Tag, tag: Tag, known: Table) -> Optional[tuple[list[str], list[str]]]:
+    """The GPUs that a new tag gains and loses against the newest one that images.yaml has; None when not known."""
+    if tag.state != NEW or not newest.release.arch or not tag.release.arch:
+        return None
+    before, after = known.gpus(newest.release.arch), known.gpus(tag.release.arch)
+    return [gpu for gpu in after if gpu not in before], [gpu for gpu in before if gpu not in after]
+
+
+def _as_data(
+    found: Mapping[str, Sequence[Tag]], known: Table, blind: Container[str], troubles: Sequence[str]
+) -> dict[str, Any]:
+    images = [
+        {
+            "image": name,
+            "new_tags_known": name not in blind,
+            "tags": [_tag_data(tag, _newest(tags), known) for tag in tags],
+        }
+        for name, tags in found.items()
+    ]
+    return {"images": images, "checked": known.checked, "troubles": troubles}
+
+
+def _tag_data(tag: Tag, newest: Tag, known: Table) -> dict[str, Any]:
+    gained, lost = _compare(newest, tag, known) or ([], [])
+    return {**asdict(tag), "gpus": known.gpus(tag.release.arch), "gained": gained, "lost": lost}
