@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
-from dataclasses import dataclass
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Optional, Protocol
 
-from ctrain_builder import atomic, record
-from ctrain_builder.cache import Cache
+from ctrain_builder import atomic
+from ctrain_builder.cache import Cache, Made, amount
 from ctrain_builder.catalog import ImageSpec
-from ctrain_builder.make import base, describe, image, layer, smoke, workspace
+from ctrain_builder.make import base, describe, flatten, image, layer, sbom, smoke, workspace
 from ctrain_builder.make.container import Below, Container, SectionFailed
+from ctrain_builder.make.describe import Content
+from ctrain_builder.make.image import Earlier
 from ctrain_builder.make.site import Site
 from ctrain_builder.plan import BuildPlan, PlannedLayer
-from ctrain_runtime.errors import BuildError, ConfigError, ImageTestError
-from ctrain_runtime.facts import Engine
-from ctrain_runtime.store import Manifest, TestResult, read_manifest
+from ctrain_runtime.errors import BuildError, ConfigError, ImageTestError, SpaceError
+from ctrain_runtime.facts import Engine, count_gpus
+from ctrain_runtime.store import Layer, Manifest, TestResult, read_manifest
 
-# Rough peaks of disk use: the unpacked base, its SIF and the image. An NGC image unpacks to about 25 GB.
-_SPACE_FOR_BASE = {"debootstrap": 4_000_000_000, "docker": 45_000_000_000}
-_SPACE_FOR_LAYERS = 1_500_000_000
+# Sizes in bytes of layers that were never made: an NGC base, a Debian base, an upper layer.
+_GUESSES = {"docker": 10_000_000_000, "debootstrap": 800_000_000, "localimage": 300_000_000}
+_UNPACKED = 3  # a layer's files take about three times the space of the compressed layer
 
 
 class StepFailed(BuildError):
@@ -40,13 +47,16 @@ class TestsFailed(ImageTestError):
 
 
 class Progress(Protocol):
-    """What is told while an image is built. `end` gives the outcome of the step that began last."""
+    """What is told while an image is built. `end` gives the outcome of the step that began last.
+
+    `tick` is called several times a second; what it raises ends the build.
+    """
 
     def begin(self, kind: str, name: str, log: Path) -> None: ...
     def tick(self) -> None: ...
     def end(self, outcome: str, size: Optional[int] = None) -> None: ...
     def cached(self, kind: str, name: str, size: int) -> None: ...
-    def waiting(self) -> None: ...
+    def note(self, text: str) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -60,95 +70,211 @@ class Built:
 
 @dataclass(frozen=True)
 class Builder:
+    """`flat`: make flat images. `cap`: the size in bytes that the cache is cut down to after a build."""
+
     cache: Cache
     engine: Engine
     site: Site
     progress: Progress
+    flat: bool = False
+    cap: Optional[int] = None
 
     def build(self, plan: BuildPlan) -> Built:
-        """Make what is missing of the planned image. Raises BuildError, SpaceError, ImageTestError."""
+        """Make what is missing of the planned image. Raises BuildError, SpaceError, ImageTestError, RegistryError."""
+        if plan.problem:
+            raise plan.problem
         os.umask(0o022)  # an image must not depend on the umask of who builds it
-        path = self.cache.image(plan.spec)
-        with self.cache.lock(plan.spec.file_stem, self.progress.waiting):
-            manifest = finished(self.cache, plan.spec)
-            if manifest and manifest.tested and tuple(part.key for part in manifest.layers) == plan.keys:
-                return Built(path, manifest, fresh=False)
+        try:
+            return self._build(plan)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            what = f"the disk became full: {amount(self.cache.free)} are free in {self.cache.root}"
+            raise SpaceError(what, "Free some, or choose another place with --cache DIR") from error
+
+    def _build(self, plan: BuildPlan) -> Built:
+        flat = is_flat(plan.spec, self.flat)
+        path = self.cache.image(plan.spec, flat)
+        with self._lock(path.stem, "image"), contextlib.ExitStack() as used:
+            manifest = self._kept(plan, path, flat, used)
+            fresh = manifest is None
+            if manifest is None:
+                manifest = self._make_image(plan, path, flat, used)
+            self._evict()
+        return Built(path, manifest, fresh)
+
+    def _kept(self, plan: BuildPlan, path: Path, flat: bool, used: contextlib.ExitStack) -> Optional[Manifest]:
+        """The manifest of the image if it is the planned one; it and its layers are in use until `used` is closed."""
+        with contextlib.ExitStack() as kept:
+            there = kept.enter_context(self.cache.use(path))  # first: from here on it can't be evicted
+            manifest = up_to_date(self.cache, plan, flat) if there else None
+            if manifest:
+                for part in plan.layers:
+                    kept.enter_context(self.cache.use(self.cache.layer(part.key, part.definition.is_base)))
+                used.push(kept.pop_all())
+        return manifest
+
+    def _make_image(self, plan: BuildPlan, path: Path, flat: bool, used: contextlib.ExitStack) -> Manifest:
+        sbom.require()
+        left = self.cache.sweep()
+        self.cache.require_space(sum(space(self.cache, plan, flat)), f"building {plan.spec.title}")
+        if flat and not self.flat:
+            self.progress.note(f"{plan.spec.title} has more than {flatten.MAX_LAYERS} layers: it is flattened")
+        files: list[Path] = []
+        for planned in plan.layers:
+            files.append(self._layer(plan.spec, planned, files, used))
+        before = finished(self.cache, plan.spec, flat)
+        self._sweep_as_root(left, files[0], plan.spec)
+        content = self._assemble(plan, files, path, flat, used)
+        log = self.cache.log(plan.spec, "tests-flat" if flat else "tests")
+        return self._test_and_describe(plan, files, path, content, before.layers if before else (), log)
+
+    def _sweep_as_root(self, folders: list[Path], base: Path, spec: ImageSpec) -> None:
+        """Remove the folders of killed builds, which hold files that no longer are this user's own."""
+        for folder in folders:
+            with contextlib.suppress(BuildError, FileNotFoundError):
+                self._container(folder).take_ownership(base, folder, self.cache.log(spec, "sweep"))
+        if folders:
             self.cache.sweep()
-            self._require_space(plan)
-            files: list[Path] = []
-            for planned in plan.layers:
-                files.append(self._layer(plan.spec, planned, files))
-            path.with_suffix(".json").unlink(missing_ok=True)  # from here on the image is not the one described there
-            self._image(plan, files, path)
-            manifest = self._test_and_describe(plan, files, path)
-        return Built(path, manifest, fresh=True)
 
-    def _require_space(self, plan: BuildPlan) -> None:
-        first = plan.layers[0]
-        needed = _SPACE_FOR_LAYERS
-        if not first.exists:
-            needed += _SPACE_FOR_BASE.get(first.definition.header["bootstrap"], _SPACE_FOR_BASE["docker"])
-        self.cache.require_space(needed, f"building {plan.spec.name}")
-
-    def _layer(self, spec: ImageSpec, planned: PlannedLayer, below: list[Path]) -> Path:
-        """The file of a layer, made unless it exists."""
+    def _layer(self, spec: ImageSpec, planned: PlannedLayer, below: list[Path], used: contextlib.ExitStack) -> Path:
+        """The file of a layer, made unless it exists; it is in use until `used` is closed."""
         target = self.cache.layer(planned.key, planned.definition.is_base)
-        with self.cache.lock(planned.key, self.progress.waiting):
-            if target.is_file():
+        seconds = 0
+        with self._lock(planned.key, "layer"):
+            if used.enter_context(self.cache.use(target)):
                 self.progress.cached("layer", planned.name, target.stat().st_size)
-                return target
-            log = self.cache.log(spec, planned.name)
-            self.progress.begin("layer", planned.name, log)
-            with self.cache.work_folder() as work:
-                try:
-                    made = self._make(planned, below, work, log)
-                except SectionFailed as error:
-                    where = f"in %{error.section} " if error.section else ""
-                    what = f"definition {planned.name} of image {spec.name} failed {where}(exit code {error.code})"
-                    raise StepFailed(what, log) from error
-                atomic.move(made, target)
-            self.progress.end("built", target.stat().st_size)
+            else:
+                started = time.monotonic()
+                self._make_layer(spec, planned, below, target, used)
+                seconds = max(1, round(time.monotonic() - started))
+        self.cache.remember(spec, planned.name, Made(planned.inputs, target.stat().st_size, seconds))
         return target
+
+    def _make_layer(
+        self, spec: ImageSpec, planned: PlannedLayer, below: list[Path], target: Path, used: contextlib.ExitStack
+    ) -> None:
+        log = self.cache.log(spec, planned.name)
+        self.progress.begin("layer", planned.name, log)
+        with self.cache.work_folder() as work:
+            try:
+                made = self._make(planned, below, work, log)
+            except SectionFailed as error:
+                where = f"in %{error.section} " if error.section else ""
+                what = f"definition {planned.name} of image {spec.title} failed {where}(exit code {error.code})"
+                raise StepFailed(what, log) from error
+            used.enter_context(self.cache.use(made))  # before others can see it, and evict it
+            atomic.move(made, target)
+        self.progress.end("built", target.stat().st_size)
 
     def _make(self, planned: PlannedLayer, below: list[Path], work: Path, log: Path) -> Path:
         container = self._container(work)
-        space = workspace.prepare(work, self.site)
+        room = workspace.prepare(work, self.site)
         if planned.definition.is_base:
-            return base.make(container, planned, space, log)
-        return layer.make(container, planned, Below(below[0], tuple(below[1:])), space, log)
+            return base.make(container, planned, room, log)
+        return layer.make(container, planned, Below(below[0], tuple(below[1:])), room, log)
 
-    def _image(self, plan: BuildPlan, files: list[Path], path: Path) -> None:
-        log = self.cache.log(plan.spec, "image")
+    def _assemble(
+        self, plan: BuildPlan, files: list[Path], path: Path, flat: bool, used: contextlib.ExitStack
+    ) -> Content:
+        log = self.cache.log(plan.spec, "image-flat" if flat else "image")
         self.progress.begin("image", plan.spec.name, log)
-        with self.cache.work_folder() as work:
-            atomic.move(image.assemble(self._container(work), files[0], files[1:], plan.arch, log), path)
-        self.progress.end("made", path.stat().st_size)
-
-    def _test_and_describe(self, plan: BuildPlan, files: list[Path], path: Path) -> Manifest:
-        log = self.cache.log(plan.spec, "tests")
-        results: list[TestResult] = []
+        parts = files[0], files[1:], plan.arch, describe.labels(plan, flat), log
+        earlier = earlier_image(self.cache, plan)
         with self.cache.work_folder() as work:
             container = self._container(work)
-            for check in smoke.checks(plan, describe.software(container, files[0])):
+            taken = self.cache.take(path, work / "earlier.sif")  # from here on there is no image
+            if flat:
+                made = flatten.flatten(container, *parts)
+            elif taken and earlier:
+                made = image.assemble(container, *parts, replace(earlier, path=taken))
+            else:
+                made = image.assemble(container, *parts)
+            content = describe.examine(container, made)
+            sbom.attach(container, plan, made, content.packages, log)
+            used.enter_context(self.cache.use(made))
+            atomic.move(made, path)
+        self.progress.end("made", path.stat().st_size)
+        return content
+
+    def _test_and_describe(
+        self, plan: BuildPlan, files: list[Path], path: Path, content: Content, known: Sequence[Layer], log: Path
+    ) -> Manifest:
+        results: list[TestResult] = []
+        with self.cache.work_folder() as work, ThreadPoolExecutor(1) as aside:
+            container = self._container(work)
+            digests = aside.submit(describe.digests, plan, path, files, known)  # reading 10 GB takes seconds
+            for check in smoke.checks(plan, smoke.base_facts(container, files[0]), count_gpus()):
                 self.progress.begin("test", check.name, log)
                 results.append(smoke.run(container, path, check, log))
-                self.progress.end("passed" if results[-1].passed else "FAILED")
-                if not results[-1].passed:
-                    raise TestsFailed(f"test {check.name!r} of image {plan.spec.name} failed", log)
-            manifest = describe.manifest(container, plan, path, files, results)
-        record.write(path.with_suffix(".json"), manifest)
+                self.progress.end(results[-1].outcome)
+                if results[-1].outcome == "failed":
+                    layer = smoke.blame(container, plan, files, check, log.with_suffix(".blame.log"))
+                    since = f"fails since layer {layer}" if layer else "passes where its layers are mounted by option"
+                    raise TestsFailed(f"test {check.name!r} of image {plan.spec.title} failed; it {since}", log)
+            manifest = describe.manifest(container, plan, path, digests.result(), content, results)
+        self.cache.write(path.with_suffix(".json"), asdict(manifest))
         return manifest
+
+    def _evict(self) -> None:
+        if self.cap is not None:
+            left = self.cache.evict(self.cap)
+            if left > self.cap:
+                self.progress.note(f"the cache has {amount(left)}, not {amount(self.cap)}: builds use all of it")
 
     def _container(self, work: Path) -> Container:
         return Container(self.engine, work, self.progress.tick)
 
+    def _lock(self, name: str, what: str) -> contextlib.AbstractContextManager[None]:
+        def say(owner: str) -> None:
+            self.progress.note(f"waiting for {owner}, which makes the same {what}")
 
-def finished(cache: Cache, spec: ImageSpec) -> Optional[Manifest]:
+        return self.cache.lock(name, say, self.progress.tick)
+
+
+def is_flat(spec: ImageSpec, wanted: bool) -> bool:
+    """Whether an image is flat: because that is wanted, or because it has more layers than engines mount quickly."""
+    return wanted or len(spec.chain) - 1 > flatten.MAX_LAYERS
+
+
+def finished(cache: Cache, spec: ImageSpec, flat: bool = False) -> Optional[Manifest]:
     """The manifest of the image in the cache; None when there is none, or when it is of an older format."""
-    path = cache.image(spec)
+    path = cache.image(spec, flat)
     if not path.is_file() or not path.with_suffix(".json").is_file():
         return None
     try:
         return read_manifest(path.with_suffix(".json"))
     except ConfigError:
         return None  # it can be made again, which is what the caller does then
+
+
+def earlier_image(cache: Cache, plan: BuildPlan) -> Optional[Earlier]:
+    """The image in the cache, if it can be made the planned one by replacing some of its layers."""
+    manifest, path = finished(cache, plan.spec), cache.image(plan.spec)
+    if manifest is None or manifest.flat or manifest.size != path.stat().st_size:
+        return None
+    same = [part.key == key for part, key in zip(manifest.layers, plan.keys)]
+    common = (*same, False).index(False)
+    return Earlier(path, common - 1) if common else None
+
+
+def up_to_date(cache: Cache, plan: BuildPlan, flat: bool) -> Optional[Manifest]:
+    """The manifest of the image in the cache if it is the planned one and has passed its tests."""
+    manifest = finished(cache, plan.spec, flat)
+    same = manifest is not None and tuple(part.key for part in manifest.layers) == plan.keys
+    return manifest if manifest and same and manifest.tested else None
+
+
+def space(cache: Cache, plan: BuildPlan, flat: bool) -> tuple[int, int]:
+    """Bytes that building the image needs at most: for what is kept, and for the largest of its steps besides."""
+    missing = there = largest = 0
+    for part in plan.layers:
+        try:
+            there += cache.layer(part.key, part.definition.is_base).stat().st_size
+        except FileNotFoundError:
+            made = cache.made(plan.spec, part.name)
+            size = made.size if made else _GUESSES.get(part.definition.header["bootstrap"], _GUESSES["docker"])
+            missing += size
+            largest = max(largest, size)
+    whole = missing + there
+    return missing + whole, _UNPACKED * (whole if flat else largest)

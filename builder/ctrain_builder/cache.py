@@ -1,25 +1,47 @@
 """The builder's cache: $CTRAIN_CACHE or /var/tmp/ctrain-UID, private to one user. Everything in it can be made again.
 
-layers/KEY.sif    a base layer          images/NAME_TAG-STACK.{sif,json}   finished images with their manifests
-layers/KEY.sqsh   an upper layer        logs/IMAGE-STEP.log    locks/    tmp/   work folders of running builds
+layers/KEY.sif    a base layer        images/NAME_TAG-STACK[-flat].{sif,json}   finished images with their manifests
+layers/KEY.sqsh   an upper layer      inputs/NAME_TAG-STACK.DEFINITION.json     what a layer was made of last
+logs/NAME_TAG-STEP.log    locks/ of running builds    tmp/ their work folders
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
+import pwd
+import re
 import shutil
+import socket
 import stat
 import tempfile
+import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import IO, Any, Optional
 
+from ctrain_builder import atomic
 from ctrain_builder.catalog import ImageSpec
-from ctrain_runtime.errors import BuildError, SpaceError
+from ctrain_builder.keys import Inputs
+from ctrain_runtime import config
+from ctrain_runtime.errors import BuildError, ConfigError, SpaceError, UsageError
 
 _LIVE = ".live"  # a work folder's lock file: locked for as long as its build lives
+_POLL = 0.1  # seconds between two tries to get a lock
+_PATIENCE = 1.0  # seconds of waiting that nobody needs to be told of
+_UNITS = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
+
+
+@dataclass(frozen=True)
+class Made:
+    """How a layer of an image was made last. `size` is in bytes; `seconds` is 0 when it was taken from the cache."""
+
+    inputs: Inputs
+    size: int
+    seconds: int = 0
 
 
 @dataclass(frozen=True)
@@ -32,34 +54,116 @@ class Cache:
     def has_layer(self, key: str, is_base: bool) -> bool:
         return self.layer(key, is_base).is_file()
 
-    def image(self, spec: ImageSpec) -> Path:
-        return self.root / "images" / f"{spec.file_stem}.sif"
+    def image(self, spec: ImageSpec, flat: bool = False) -> Path:
+        return self.root / "images" / f"{spec.file_stem}{'-flat' if flat else ''}.sif"
 
     def log(self, spec: ImageSpec, step: str) -> Path:
         """The log of one step of an image's build, emptied."""
-        path = self.root / "logs" / f"{spec.name}-{step}.log"
+        path = self.root / "logs" / f"{spec.name}_{spec.tag}-{step}.log"
         path.write_bytes(b"")
         return path
 
+    def inputs(self, spec: ImageSpec, definition: str) -> Path:
+        return self.root / "inputs" / f"{spec.file_stem}.{definition}.json"
+
+    def made(self, spec: ImageSpec, definition: str) -> Optional[Made]:
+        """What the layer of a definition was made of last for this image; None when that is not known."""
+        path = self.inputs(spec, definition)
+        try:
+            return config.load(Made, json.loads(path.read_text(encoding="utf-8")), str(path))
+        except (OSError, ValueError, AttributeError, ConfigError):
+            return None  # it serves explanations only
+
+    def remember(self, spec: ImageSpec, definition: str, made: Made) -> None:
+        before = self.made(spec, definition)
+        if before is None or before.inputs != made.inputs or made.seconds:
+            self.write(self.inputs(spec, definition), asdict(made))
+
+    def write(self, path: Path, data: Any) -> None:
+        """Write a JSON file of the cache, whole or not at all."""
+        with self.work_folder() as work:
+            new = work / path.name
+            new.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+            atomic.move(new, path)
+
+    @property
+    def free(self) -> int:
+        """Bytes."""
+        return shutil.disk_usage(self.root).free
+
     def require_space(self, needed: int, what: str) -> None:
         """Raise SpaceError unless `needed` bytes are free."""
-        free = shutil.disk_usage(self.root).free
-        if free < needed:
+        if self.free < needed:
             raise SpaceError(
-                f"{what} needs about {needed / 1e9:.1f} GB in {self.root}, {free / 1e9:.1f} GB are free",
+                f"{what} needs about {amount(needed)} in {self.root}, {amount(self.free)} are free",
                 "Free some, or choose another place with --cache DIR",
             )
 
     @contextlib.contextmanager
-    def lock(self, name: str, waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
-        """Hold the lock `name`, so that two builders don't make the same thing; `waiting` is called if one has it."""
-        with (self.root / "locks" / name).open("w") as file:
+    def lock(
+        self, name: str, waiting: Callable[[str], None] = lambda _: None, tick: Callable[[], None] = lambda: None
+    ) -> Iterator[None]:
+        """Hold the lock `name`, so that two builders don't make the same thing.
+
+        `waiting` is told once who has it; `tick` is called several times a second while he does, and may raise.
+        """
+        path = self.root / "locks" / name
+        patience = time.monotonic() + _PATIENCE
+        told = False
+        while (file := _locked(path, "a+", fcntl.LOCK_EX)) is None:
+            tick()
+            if not told and time.monotonic() > patience:
+                told = True
+                with contextlib.suppress(FileNotFoundError):
+                    waiting(path.read_text(encoding="utf-8"))
+            time.sleep(_POLL)
+        with file:
+            file.truncate(0)
+            file.write(_me())
+            file.flush()
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                waiting()
-                fcntl.flock(file, fcntl.LOCK_EX)
-            yield
+                yield
+            finally:
+                path.unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def use(self, path: Path) -> Iterator[bool]:
+        """Keep a layer or image from being evicted, and note that it is in use now. False: it is not there."""
+        while path.exists():
+            file = _locked(path, "rb", fcntl.LOCK_SH)
+            if file is not None:
+                with file:
+                    os.utime(path)
+                    yield True
+                return
+            time.sleep(_POLL)  # it is being evicted
+        yield False
+
+    def take(self, path: Path, target: Path) -> Optional[Path]:
+        """Move an image out of the cache, and forget its manifest. None: it is not there, or in use (then it stays)."""
+        path.with_suffix(".json").unlink(missing_ok=True)  # first: an image without its manifest is none
+        file = _locked(path, "r+b", fcntl.LOCK_EX)
+        if file is None:
+            return None
+        with file:
+            if _is_open_elsewhere(file):
+                return None
+            path.replace(target)
+        return target
+
+    def evict(self, cap: int) -> int:
+        """Remove layers and images, the least recently used first, until the rest has at most `cap` bytes.
+
+        What any build uses stays. Returns the bytes that are left.
+        """
+        with self.lock("evict"):
+            kept = [path for folder in ("layers", "images") for path in (self.root / folder).glob("*.s*")]
+            sizes = {path: path.stat().st_size for path in kept}
+            total = sum(sizes.values())
+            for path in sorted(kept, key=lambda path: path.stat().st_mtime_ns):
+                if total > cap and _remove_unused(path):
+                    total -= sizes[path]
+        return total
 
     @contextlib.contextmanager
     def work_folder(self) -> Iterator[Path]:
@@ -74,23 +178,81 @@ class Cache:
             finally:
                 _remove(folder)
 
-    def sweep(self) -> None:
-        """Remove the work folders of builds that were killed: those whose lock nobody holds any more."""
+    def sweep(self) -> list[Path]:
+        """Remove the work folders and locks of builds that were killed: those that nobody holds any more.
+
+        Returns the folders that are still there: they hold files of subordinate user IDs, or what a build started still
+        writes there for a moment.
+        """
+        left = []
+        for path in (self.root / "locks").iterdir():
+            file = _locked(path, "r", fcntl.LOCK_EX)
+            if file is not None:
+                with file:
+                    path.unlink()
         with self.lock("tmp"):
             for folder in (self.root / "tmp").iterdir():
-                with contextlib.suppress(BlockingIOError), (folder / _LIVE).open("w") as live:
-                    fcntl.flock(live, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    _remove(folder)
+                file = _locked(folder / _LIVE, "a+", fcntl.LOCK_EX)
+                if file is not None:
+                    with file:
+                        _remove(folder)
+                    left += [folder] if folder.exists() else []
+        return left
+
+
+def _locked(path: Path, mode: str, kind: int) -> Optional[IO[Any]]:
+    """The file, opened and locked; None when another has the lock, or has just replaced or removed the file."""
+    try:
+        file = path.open(mode)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+            return file
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    file.close()
+    return None
+
+
+def _is_open_elsewhere(file: IO[Any]) -> bool:
+    """Whether another program, as a container that runs from it, has the file open; True where that can't be told."""
+    try:  # a lease is given only when nobody else has it open
+        fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+    except OSError:
+        return True
+    return False
+
+
+def _remove_unused(path: Path) -> bool:
+    file = _locked(path, "r+b", fcntl.LOCK_EX)
+    if file is None:
+        return False
+    with file:
+        path.with_suffix(".json").unlink(missing_ok=True)  # first: an image without its manifest is none
+        path.unlink()
+    return True
 
 
 def _remove(folder: Path) -> None:
-    # A build that was killed may leave files of subordinate user IDs, which only root can remove: no reason to fail.
-    with contextlib.suppress(PermissionError):
+    with contextlib.suppress(OSError):  # no reason for a build to fail; sweep() has another try
         shutil.rmtree(folder)
+
+
+def _me() -> str:
+    """As in: pid 812 (kim on login01, since 04:12 UTC)."""
+    try:
+        user = pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        user = f"user {os.geteuid()}"
+    return f"pid {os.getpid()} ({user} on {socket.gethostname()}, since {time.strftime('%H:%M', time.gmtime())} UTC)"
 
 
 def open_cache(root: Path) -> Cache:
     """The cache at `root`, made if it isn't there. Raises BuildError when it is not this user's own."""
+    root = root.absolute()  # the engine runs in other folders
     try:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
         # /var/tmp belongs to everybody: somebody else may have put a folder or a link of that name there.
@@ -98,7 +260,7 @@ def open_cache(root: Path) -> Cache:
         if stat.S_ISLNK(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
             hint = "Choose another place with --cache DIR or CTRAIN_CACHE"
             raise BuildError(f"cache {root} is a link, another user's, or writable by others", hint)
-        for name in ("layers", "images", "logs", "locks", "tmp"):
+        for name in ("layers", "images", "inputs", "logs", "locks", "tmp"):
             (root / name).mkdir(exist_ok=True)
     except OSError as error:
         hint = "Choose another place with --cache DIR or CTRAIN_CACHE"
@@ -108,3 +270,16 @@ def open_cache(root: Path) -> Cache:
 
 def default_root() -> Path:
     return Path(os.environ.get("CTRAIN_CACHE") or f"/var/tmp/ctrain-{os.geteuid()}")  # noqa: S108  # checked to be ours
+
+
+def amount(count: int) -> str:
+    """Bytes as in 9.6 GB, or 31.6 MB when there are few."""
+    return f"{count / 1e9:.1f} GB" if count >= 10**9 else f"{count / 1e6:.1f} MB"
+
+
+def parse_size(text: str) -> int:
+    """Bytes of a size as in 200GB, 1.5 TB or 5000000 (powers of 1000). Raises UsageError."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.strip().lower())
+    if not found or found[2] not in _UNITS:
+        raise UsageError(f"{text!r} is no size", "Write it as in 200GB (kB, MB, GB, TB; powers of 1000)")
+    return round(float(found[1]) * _UNITS[found[2]])

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Optional
+from typing import Any, Optional
 
 from ctrain_builder import definition
 from ctrain_builder.definition import Definition
@@ -17,14 +17,30 @@ FILE = "images.yaml"
 
 
 @dataclass(frozen=True)
+class Variant:
+    """One tag of an image. `arguments` go to its definitions; the rest is what its tests expect to find in it."""
+
+    arguments: dict[str, str] = field(default_factory=dict)
+    python: str = ""  # as in 3.12
+    mpi: str = ""  # the folder of its MPI, as in /opt/hpcx/ompi
+    constraints: str = ""  # pip's constraint file in the image
+    sm: str = ""  # the GPUs that it is compiled for, as in "7.0 8.0"
+
+
+@dataclass(frozen=True)
 class Entry:
-    """An image as images.yaml describes it. `tag` is the value of the base's argument `tag_argument`."""
+    """An image as images.yaml describes it. `tag` is the value of the base's argument `tag_argument`.
+
+    `tags` is its matrix. `horovod` lists what its Horovod can do, in the words of `horovodrun --check-build`.
+    """
 
     chain: tuple[str, ...]
     stack: str
     tag: str
     tag_argument: str
     store_name: Optional[str] = None
+    horovod: tuple[str, ...] = ()
+    tags: dict[str, Variant] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -34,7 +50,10 @@ class _File:
 
 @dataclass(frozen=True)
 class ImageSpec:
-    """An image: its definitions from the base upwards, and how it is called. %files are relative to `source_root`."""
+    """An image at one tag: its definitions from the base upwards, and how it is called.
+
+    %files are relative to `source_root`. `is_default`: the tag is the one that the catalog gives the image.
+    """
 
     name: str
     store_name: str
@@ -43,6 +62,18 @@ class ImageSpec:
     tag_argument: str
     chain: tuple[Definition, ...]
     source_root: Path
+    variant: Variant = field(default_factory=Variant)
+    horovod: tuple[str, ...] = ()
+    is_default: bool = True
+
+    @property
+    def arguments(self) -> Mapping[str, str]:
+        return self.variant.arguments
+
+    @property
+    def title(self) -> str:
+        """As in pytorch-ngc 24.12."""
+        return f"{self.name} {self.tag}"
 
     @property
     def file_stem(self) -> str:
@@ -50,21 +81,59 @@ class ImageSpec:
 
 
 def find(folder: Path, name: str, tag: str = "") -> ImageSpec:
-    """The image `name` of the catalog in `folder`, at `tag` or else at its own. Raises ConfigError, UsageError."""
-    entries = config.load(_File, config.read(folder / FILE), str(folder / FILE)).images
+    """The image `name` of the catalog in `folder`, at `tag` or else at its own. Raises ConfigError, UsageError.
+
+    A tag that is not in the image's matrix is as good as any other; nothing is declared of it.
+    """
+    entries = _entries(folder)
     if name not in entries:
         raise UsageError(f"{folder / FILE} has no image {name!r}", f"It has: {', '.join(sorted(entries))}")
     if tag and not WORD.fullmatch(tag):
         raise UsageError(f"{tag!r} is not a tag", "Use letters, digits, '.' and '-'")
-    entry = entries[name]
-    where = f"{folder / FILE}: images.{name}"
-    _check_names(
-        where, {"image": name, "store_name": entry.store_name or name}, {"stack": entry.stack, "tag": entry.tag}
+    return _spec(folder, name, entries[name], tag)
+
+
+def every(folder: Path) -> tuple[ImageSpec, ...]:
+    """All images of the catalog at all tags of their matrices, in the file's order. Raises ConfigError."""
+    return tuple(
+        _spec(folder, name, entry, tag)
+        for name, entry in _entries(folder).items()
+        for tag in entry.tags or (entry.tag,)
     )
+
+
+def _entries(folder: Path) -> dict[str, Entry]:
+    path = folder / FILE
+    data = config.read(path)
+    _check_tags_are_text(data, path)
+    return config.load(_File, data, str(path)).images
+
+
+def _check_tags_are_text(data: Mapping[str, Any], path: Path) -> None:
+    """Refuse `22.10:` as a key, which YAML takes for the number 22.1."""
+    images = data.get("images")
+    for name, image in images.items() if isinstance(images, dict) else ():
+        tags = image.get("tags") if isinstance(image, dict) else None
+        for tag in tags if isinstance(tags, dict) else ():
+            if not isinstance(tag, str):
+                raise ConfigError(f"{path}: images.{name}: tags: {tag} is a number", f'Write it in quotes: "{tag}"')
+
+
+def _spec(folder: Path, name: str, entry: Entry, tag: str) -> ImageSpec:
+    where = f"{folder / FILE}: images.{name}"
+    stem = entry.store_name or name
+    _check_names(where, {"image": name, "store_name": stem}, {"stack": entry.stack})
+    for word in (entry.tag, *entry.tags):
+        _check_names(where, {}, {"tag": word})
+    if entry.tags and entry.tag not in entry.tags:
+        raise ConfigError(f"{where}: tag {entry.tag!r} is not one of its tags", f"They are {', '.join(entry.tags)}")
     chain = tuple(definition.read(part, folder / part / f"{part}.def") for part in entry.chain)
     _check_chain(where, chain, entry.tag_argument)
-    stem = entry.store_name or name
-    return ImageSpec(name, stem, entry.stack, tag or entry.tag, entry.tag_argument, chain, folder.resolve().parent)
+    _check_arguments(where, chain, entry)
+    tag = tag or entry.tag
+    root, variant = folder.resolve().parent, entry.tags.get(tag, Variant())
+    default = tag == entry.tag
+    return ImageSpec(name, stem, entry.stack, tag, entry.tag_argument, chain, root, variant, entry.horovod, default)
 
 
 def _check_names(where: str, names: Mapping[str, str], words: Mapping[str, str]) -> None:
@@ -88,3 +157,12 @@ def _check_chain(where: str, chain: tuple[Definition, ...], tag_argument: str) -
                 )
     if tag_argument not in chain[0].placeholders:
         raise ConfigError(f"{where}: tag_argument {tag_argument!r} is not used by {chain[0].path}")
+
+
+def _check_arguments(where: str, chain: tuple[Definition, ...], entry: Entry) -> None:
+    known = frozenset().union(*(part.placeholders for part in chain)) - {definition.PARENT, entry.tag_argument}
+    for tag, variant in entry.tags.items():
+        for name in variant.arguments:
+            if name not in known:
+                hint = f"Known: {', '.join(sorted(known))}"
+                raise ConfigError(f"{where}: tags.{tag}: no definition of the chain uses argument {name}", hint)

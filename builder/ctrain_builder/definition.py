@@ -124,22 +124,29 @@ def _header(lines: list[str], path: Path) -> dict[str, str]:
     return header
 
 
-def render(definition: Definition, values: Mapping[str, str]) -> Definition:
-    """`definition` with every placeholder replaced, by `values` or else by its defaults.
+def values(definition: Definition, given: Mapping[str, str]) -> dict[str, str]:
+    """The value of every argument that the text uses: the one in `given`, or else its default.
 
-    As in Apptainer, a placeholder behind a comment sign stays, and a value may hold placeholders, one level deep.
-    Raises ConfigError for an argument that has no value.
+    As in Apptainer, a value may hold placeholders, one level deep. Raises ConfigError for an argument without a value.
     """
-    known = {**definition.defaults, **values}
+    known = {**definition.defaults, **given}
+    for name in sorted(definition.placeholders - known.keys()):
+        hint = f"Give it with --build-arg {name}=VALUE"
+        raise ConfigError(f"{definition.path}: argument {name} has no value", hint)
+    return {
+        name: _PLACEHOLDER.sub(lambda inner: known.get(inner[1], inner[0]), known[name])
+        for name in definition.placeholders
+    }
+
+
+def render(definition: Definition, given: Mapping[str, str]) -> Definition:
+    """`definition` with every placeholder replaced; as in Apptainer, one behind a comment sign stays."""
+    found = values(definition, given)
     parts: list[str] = []
     for line in definition.text.splitlines(keepends=True):
         position = 0
         for match in _active(line):
-            if match[1] not in known:
-                hint = f"Give it with --build-arg {match[1]}=VALUE"
-                raise ConfigError(f"{definition.path}: argument {match[1]} has no value", hint)
-            value = _PLACEHOLDER.sub(lambda inner: known.get(inner[1], inner[0]), known[match[1]])
-            parts += [line[position : match.start()], value]
+            parts += [line[position : match.start()], found[match[1]]]
             position = match.end()
         parts.append(line[position:])
     return parse(definition.name, definition.path, "".join(parts))

@@ -5,38 +5,42 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 
-from ctrain_builder.definition import Definition
-from ctrain_builder.files import SourceFile
-
-LAYER_FORMAT = 1  # part of every key: raise it when the builder makes layers differently
+LAYER_FORMAT = 2  # part of every key: raise it when the builder makes layers differently
 _HEREDOC = re.compile(r"""(?<!<)<<-?\s*["']?(\w+)""")
 
 
-def layer_key(parent: str, definition: Definition, files: Iterable[SourceFile], arch: str) -> str:
-    """The key of the layer that `definition` (rendered) makes on the layer `parent` ("" for a base)."""
-    parts = {
-        "format": LAYER_FORMAT,
-        "parent": parent,
-        "arch": arch,
-        "definition": significant(definition.text),
-        "files": [[str(file.relative), file.executable, _digest(file)] for file in files],
-    }
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+@dataclass(frozen=True)
+class Inputs:
+    """All that makes a layer what it is."""
+
+    parent: str  # the key of the layer below; "" for a base
+    base: str  # the digest of what a base starts from; "" if it has none
+    arch: str
+    arguments: dict[str, str]
+    definition: tuple[str, ...]  # its significant lines
+    files: dict[str, str]  # path -> as in "755 SHA-256"
+    format: int = LAYER_FORMAT
 
 
-def significant(text: str) -> list[str]:
-    """The lines of a definition that can have an effect: all but blank ones and comments (`# ...`).
+def key(inputs: Inputs) -> str:
+    return hashlib.sha256(json.dumps(asdict(inputs), sort_keys=True).encode()).hexdigest()
+
+
+def significant(text: str) -> tuple[str, ...]:
+    """The lines of a definition that can have an effect: all but blank ones, comments (`# ...`) and %arguments.
 
     Inside a here-document every line counts: it may be text, or a language where # means something else.
     """
     lines: list[str] = []
-    end = ""
+    end = section = ""
     for line in text.split("\n"):
         if line.lstrip().startswith("%"):
+            section = _section(line)
             end = ""  # sections end here-documents, as they do for Apptainer
-        if not end and re.fullmatch(r"\s*(#(\s.*)?)?", line):
+        if section == "%arguments" or (not end and re.fullmatch(r"\s*(#(\s.*)?)?", line)):
             continue
         lines.append(line)
         if end:
@@ -44,8 +48,63 @@ def significant(text: str) -> list[str]:
         else:
             opened = _HEREDOC.search(line)
             end = opened[1] if opened else ""
-    return lines
+    return tuple(lines)
 
 
-def _digest(file: SourceFile) -> str:
-    return hashlib.sha256(file.path.read_bytes()).hexdigest()
+def differences(old: Inputs, new: Inputs) -> tuple[str, ...]:
+    """What makes `new` another layer than `old`, in words."""
+    return tuple(_differences(old, new))
+
+
+def _differences(old: Inputs, new: Inputs) -> Iterator[str]:
+    if old.parent != new.parent:
+        yield "parent"
+    if old.format != new.format:
+        yield "ctrain makes layers differently"
+    if old.base != new.base:
+        yield f"base {short(old.base)} -> {short(new.base)}"
+    if old.arch != new.arch:
+        yield f"architecture {old.arch} -> {new.arch}"
+    for name, before, after in _changed(old.arguments, new.arguments):
+        yield f"argument {name} {_shown(before)} -> {_shown(after)}"
+    if old.definition != new.definition:
+        sections = sorted({name for name, *_ in _changed(_sections(old.definition), _sections(new.definition))})
+        yield f"definition changed ({', '.join(sections) or 'order'})"
+    for name, before, after in _changed(old.files, new.files):
+        yield f"{name} {_file_change(before, after)}"
+
+
+def short(digest: str) -> str:
+    """As in sha256:71ab02f4."""
+    return digest[: len("sha256:") + 8] or "none"
+
+
+def _changed(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+    """(name, old value, new value) of all that is not the same in both; "" for one that is missing."""
+    return (
+        (name, old.get(name, ""), new.get(name, "")) for name in sorted({*old, *new}) if old.get(name) != new.get(name)
+    )
+
+
+def _shown(value: str) -> str:
+    return value or "(none)"
+
+
+def _file_change(old: str, new: str) -> str:
+    if not old or not new:
+        return "is gone" if old else "is new"
+    return "changed" if old.split()[1] != new.split()[1] else f"has mode {old.split()[0]} -> {new.split()[0]}"
+
+
+def _sections(lines: Sequence[str]) -> dict[str, str]:
+    """Section -> its lines; the header's is called "header"."""
+    found: dict[str, str] = {}
+    section = "header"
+    for line in lines:
+        section = _section(line) if line.lstrip().startswith("%") else section
+        found[section] = f"{found.get(section, '')}{line}\n"
+    return found
+
+
+def _section(line: str) -> str:
+    return line.split()[0].lower()

@@ -1,32 +1,48 @@
-"""The build plan: which layers an image needs and which of them exist. Starts nothing, writes nothing."""
+"""The build plan: which layers an image needs, which of them exist, and why the others don't.
+
+Starts nothing, writes nothing: what it must know of the world is asked through functions that it is given.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Optional
 
 from ctrain_builder import definition as definitions
-from ctrain_builder import files
+from ctrain_builder import files, keys
 from ctrain_builder.catalog import ImageSpec
 from ctrain_builder.definition import PARENT, Definition
 from ctrain_builder.files import SourceFile
-from ctrain_builder.keys import layer_key
-from ctrain_runtime.errors import UsageError
+from ctrain_builder.keys import Inputs
+from ctrain_runtime.errors import ConfigError, RegistryError, UsageError
 
 MIRROR = "MIRROR"
 # Arguments that say where the building machine gets things, not what the image is: no part of a layer's key.
 SITE_ARGUMENTS = (MIRROR,)
+_NEUTRAL = {name: f"{{{{ {name} }}}}" for name in (PARENT, *SITE_ARGUMENTS)}
+NO_EPOCH = 315619200  # 1980-01-02: the time of what has none, within the range of every archive format
+
+OK, STALE, NEW, UNKNOWN = "ok", "stale", "new", "unknown"
 
 
 @dataclass(frozen=True)
 class PlannedLayer:
-    """One definition's layer. `definition` is not rendered yet: `arguments` hold its values."""
+    """One definition's layer. `definition` is not rendered yet: `arguments` hold its values.
+
+    `base` is what a docker base starts from, by its digest: "host/name@sha256:...". `epoch` is the time that the
+    layer's files get (SOURCE_DATE_EPOCH), in seconds since 1970; it is no part of the key.
+    """
 
     definition: Definition
     arguments: Mapping[str, str]
     files: tuple[SourceFile, ...]
+    inputs: Inputs
     key: str
     exists: bool
+    base: str = ""
+    epoch: int = NO_EPOCH
 
     @property
     def name(self) -> str:
@@ -35,45 +51,129 @@ class PlannedLayer:
 
 @dataclass(frozen=True)
 class BuildPlan:
-    """The layers of an image from the base upwards."""
+    """The layers of an image from the base upwards.
+
+    `problem` tells why the base's digest can't be known; the keys are then "", and nothing can be built.
+    """
 
     spec: ImageSpec
     arch: str
     layers: tuple[PlannedLayer, ...]
+    problem: Optional[RegistryError] = None
 
     @property
     def keys(self) -> tuple[str, ...]:
         return tuple(layer.key for layer in self.layers)
 
+    @property
+    def inputs(self) -> dict[str, Inputs]:
+        """By definition."""
+        return {layer.name: layer.inputs for layer in self.layers}
+
+
+@dataclass(frozen=True)
+class Status:
+    """How it stands with a layer: ok (it exists), stale, new or unknown; and what has changed since the last one."""
+
+    state: str
+    why: tuple[str, ...] = ()
+
 
 def make(
-    spec: ImageSpec, given: Mapping[str, str], site: Mapping[str, str], arch: str, exists: Callable[[str, bool], bool]
+    spec: ImageSpec,
+    given: Mapping[str, str],
+    site: Mapping[str, str],
+    arch: str,
+    exists: Callable[[str, bool], bool],
+    resolve: Callable[[str], str],
+    epoch: Callable[[Sequence[Path]], int] = lambda _: NO_EPOCH,
 ) -> BuildPlan:
     """Plan `spec` with the --build-arg values `given` and the machine's own values `site`.
 
-    `exists` tells whether the layer with a key (of a base: True) is in the cache. Raises ConfigError, UsageError.
+    `exists` tells whether the layer with a key (of a base: True) is in the cache; `resolve` gives the digest of an
+    upstream image, or raises RegistryError; `epoch` the time of the last change of some files. Raises ConfigError.
     """
-    _check_given(spec, given)
     layers: list[PlannedLayer] = []
     parent, parent_name = "", ""
+    problem: Optional[RegistryError] = None
     for part in spec.chain:
-        values = {**site, **given, spec.tag_argument: spec.tag, PARENT: parent_name}
+        values = {**site, **_arguments(spec, given), PARENT: parent_name}
         wanted = {name: value for name, value in values.items() if name in part.placeholders}
-        neutral = {name: f"{{{{ {name} }}}}" for name in (PARENT, *SITE_ARGUMENTS)}
-        rendered = definitions.render(part, {**wanted, **neutral})
+        used = definitions.values(part, {**wanted, **_NEUTRAL})
+        rendered = definitions.render(part, {**wanted, **_NEUTRAL})
+        base, digest = "", ""
+        if part.is_base:
+            try:
+                base, digest = _upstream(rendered, resolve)
+            except RegistryError as error:
+                problem = error
         listing = files.listing(rendered, spec.source_root)
-        parent = layer_key(parent, rendered, listing, arch)
-        layers.append(PlannedLayer(part, wanted, listing, parent, exists(parent, part.is_base)))
+        inputs = Inputs(
+            parent=parent,
+            base=digest,
+            arch=arch,
+            arguments={name: used[name] for name in sorted(used.keys() - _NEUTRAL.keys())},
+            definition=keys.significant(part.text),
+            files={str(file.relative): f"{file.mode:o} {file.digest}" for file in listing},
+        )
+        parent = "" if problem else keys.key(inputs)
+        there = not problem and exists(parent, part.is_base)
+        time = epoch([part.path, *(spec.source_root / copy.source for copy in rendered.files)])
+        layers.append(PlannedLayer(part, wanted, listing, inputs, parent, there, base, time))
         parent_name = part.name
-    return BuildPlan(spec, arch, tuple(layers))
+    return BuildPlan(spec, arch, tuple(layers), problem)
 
 
-def _check_given(spec: ImageSpec, given: Mapping[str, str]) -> None:
-    known = frozenset().union(*(part.placeholders for part in spec.chain)) - {PARENT, spec.tag_argument}
+def sources(spec: ImageSpec, given: Mapping[str, str]) -> set[PurePosixPath]:
+    """What the definitions of `spec` copy: files and folders below its source_root."""
+    values = {**_arguments(spec, given), **_NEUTRAL}
+    return {copy.source for part in spec.chain for copy in definitions.render(part, values).files}
+
+
+def _arguments(spec: ImageSpec, given: Mapping[str, str]) -> dict[str, str]:
+    return {**spec.arguments, **given, spec.tag_argument: spec.tag}
+
+
+def _upstream(base: Definition, resolve: Callable[[str], str]) -> tuple[str, str]:
+    """What a (rendered) base starts from: the reference by digest of a docker image, and the digest; "" without one."""
+    bootstrap, source = base.header["bootstrap"].lower(), base.header.get("from", "")
+    if bootstrap == "localimage" and Path(source).is_file():
+        return "", f"sha256:{files.digest(Path(source))}"
+    if bootstrap != "docker":
+        return "", ""
+    if "registry" in base.header or "namespace" in base.header:
+        raise ConfigError(f"{base.path}: Registry and Namespace are not supported", "Write all of it in `From:`")
+    name, _, digest = source.partition("@")
+    digest = digest or resolve(source)
+    folder, slash, last = name.rpartition("/")
+    return f"{folder}{slash}{last.partition(':')[0]}@{digest}", digest
+
+
+def status(plan: BuildPlan, before: Callable[[str], Optional[Inputs]]) -> tuple[Status, ...]:
+    """How it stands with each layer; `before` gives the inputs that a definition's layer had last."""
+    return tuple(_status(plan, layer, before(layer.name)) for layer in plan.layers)
+
+
+def _status(plan: BuildPlan, layer: PlannedLayer, before: Optional[Inputs]) -> Status:
+    if plan.problem:
+        return Status(UNKNOWN, (str(plan.problem),) if layer.definition.is_base else ("parent",))
+    why = keys.differences(before, layer.inputs) if before else ()
+    if layer.exists:
+        return Status(OK, why)
+    if before is None:
+        return Status(NEW)
+    return Status(STALE, why or ("not in the cache",))
+
+
+def check_given(specs: Iterable[ImageSpec], given: Iterable[str]) -> None:
+    """Raise UsageError for a --build-arg that no image uses, or that is the tag of one."""
+    specs = tuple(specs)
+    known = {name for spec in specs for part in spec.chain for name in part.placeholders} - {PARENT}
+    tags = {spec.tag_argument: spec for spec in specs}
     for name in given:
-        if name == spec.tag_argument:
-            raise UsageError(f"{name} is the tag of image {spec.name}", f"Use --tag {given[name]}")
+        if name in tags:
+            raise UsageError(f"{name} is the tag of image {tags[name].name}", "Use --tag, or IMAGE:TAG")
         if name not in known:
-            raise UsageError(
-                f"no definition of image {spec.name} uses argument {name}", f"Known: {', '.join(sorted(known))}"
-            )
+            names = ", ".join(sorted({spec.name for spec in specs}))
+            hint = f"Known: {', '.join(sorted(known - tags.keys()))}"
+            raise UsageError(f"no definition of {names} uses argument {name}", hint)

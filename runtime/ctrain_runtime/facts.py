@@ -10,6 +10,7 @@ from typing import Optional
 
 from ctrain_runtime import command
 from ctrain_runtime.errors import CtrainError, EngineError
+from ctrain_runtime.image import MARKER, Image
 
 
 @dataclass(frozen=True)
@@ -58,16 +59,37 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Facts:
+    """`ignores_layers`: the engine leaves out the overlay partitions of the image that is to run."""
+
     root: bool
     gpus: int
     engine: Engine
     cluster: Cluster = field(default_factory=Cluster)
+    ignores_layers: bool = False
 
 
-def this_machine(cluster: Cluster) -> Facts:
-    """The facts of the machine that ctrain runs on. Raises EngineError when there is no engine."""
-    gpus = len(list(Path("/proc/driver/nvidia/gpus").glob("*")))
-    return Facts(os.geteuid() == 0, gpus, find_engine(), cluster)
+def this_machine(cluster: Cluster, image: Image) -> Facts:
+    """The facts of the machine that ctrain runs on, and that `image` is to run on. Raises EngineError without one."""
+    root, engine = os.geteuid() == 0, find_engine()
+    return Facts(root, count_gpus(), engine, cluster, _ignores_layers(engine, image, root))
+
+
+def count_gpus() -> int:
+    """The NVIDIA GPUs of this machine."""
+    return len(list(Path("/proc/driver/nvidia/gpus").glob("*")))
+
+
+def _ignores_layers(engine: Engine, image: Image, root: bool) -> bool:
+    """Whether a container of `image` starts and lacks its layers. One that does not start says nothing of that here."""
+    if not image.marker or image.manifest.flat:
+        return False
+    as_root = ["--userns"] if root else []  # as the run will
+    argv = [engine.path, "--quiet", "exec", "--cleanenv", "--no-mount", "home,cwd,tmp", *as_root, str(image.path)]
+    try:
+        said = command.run([*argv, "/bin/sh", "-c", f"echo started; cat /{MARKER}"], check=False).stdout.split()
+    except CtrainError:
+        return False
+    return said[:1] == ["started"] and said[1:] != [image.marker]
 
 
 def find_engine() -> Engine:

@@ -45,6 +45,7 @@ class JobFile:
     resources: Resources = field(default_factory=Resources)
     data: Optional[Data] = None
     env: dict[str, Union[str, int]] = field(default_factory=dict)
+    layers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,7 @@ class Job:
     env: dict[str, str]
     workdir: str
     folder: Optional[Path] = None
+    layers: tuple[Path, ...] = ()
 
 
 def find(reference: str) -> Job:
@@ -102,7 +104,9 @@ def _load(folder: Path, workdir: str, bound: Optional[Path]) -> Job:
             raise JobError(f"{path}: resources: {key} is {value!r}", "It can be a number or auto")
     images = (keys.image,) if isinstance(keys.image, str) else keys.image
     env = {key: str(value) for key, value in keys.env.items()}
-    return Job(_name(folder.name), keys.command, images, keys.launcher, keys.resources, keys.data, env, workdir, bound)
+    layers = tuple(folder / Path(layer).expanduser() for layer in keys.layers)
+    rest = (keys.launcher, keys.resources, keys.data, env, workdir, bound, layers)
+    return Job(_name(folder.name), keys.command, images, *rest)
 
 
 def _name(text: str) -> str:

@@ -21,28 +21,55 @@ from ctrain_runtime.errors import ConfigError, ImageNotFound, StoreError
 
 MARKER = "ctrain-store.json"
 LAYOUT = 1
+SCHEMA = 2  # of manifests; 1 lacked what has a default below
 CHANNELS = "channels"
 DEFAULT_CHANNEL = "prod"
 NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
+FLAT = "-flat"  # ends the names of images whose layers are merged into one file system
 WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*")  # tags, stacks and channels: never a path
 
 
 @dataclass(frozen=True)
 class Layer:
-    """One definition's part of an image. `key` names all that made it; `size` is in bytes."""
+    """One definition's part of an image. `key` names all that made it; size and digest are those of its partition."""
 
     definition: str
     key: str
     size: int
+    digest: str = ""
 
 
 @dataclass(frozen=True)
 class TestResult:
-    """One test inside the image; `seconds` is its wall time."""
+    """One test inside the image; `seconds` is its wall time, `skipped` why it could not be run."""
 
     name: str
     passed: bool
     seconds: str
+    skipped: str = ""
+
+    @property
+    def outcome(self) -> str:
+        return "skipped" if self.skipped else "passed" if self.passed else "failed"
+
+
+@dataclass(frozen=True)
+class Base:
+    """What the lowest layer starts from. `digest` is the registry's; "" for what comes from no registry."""
+
+    reference: str = ""
+    digest: str = ""
+
+
+@dataclass(frozen=True)
+class Requires:
+    """What an image with CUDA needs of a node: at least this NVIDIA driver (on data-centre GPUs, an older one of these
+    branches will do), and GPUs of these kinds (V100 ...), whose compute capabilities `arch` holds (7.0 ...)."""
+
+    driver: str = ""
+    older_drivers: tuple[str, ...] = ()
+    gpus: tuple[str, ...] = ()
+    arch: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -63,22 +90,27 @@ class Manifest:
     revision: Optional[str] = None
     release: int = 0
     published: Optional[str] = None
-    schema: int = 1
+    schema: int = SCHEMA
     labels: dict[str, str] = field(default_factory=dict)
+    base: Base = field(default_factory=Base)
+    flat: bool = False
+    requires: Requires = field(default_factory=Requires)
 
     @property
     def version(self) -> str:
-        """As in 24.12-hd-r3."""
-        return f"{self.tag}-{self.stack}-r{self.release}"
+        """As in 24.12-hd-r3, or 24.12-hd-r3-flat."""
+        return f"{self.tag}-{self.stack}-r{self.release}{FLAT if self.flat else ''}"
 
     @property
     def file_name(self) -> str:
         """As in pytorch_24.12-hd-py3-r3.sif, beside the habit of the sites."""
-        return f"{self.name}_{self.tag}-{self.stack}-py3-r{self.release}.sif"
+        return f"{self.name}_{self.tag}-{self.stack}-py3-r{self.release}{FLAT if self.flat else ''}.sif"
 
     @property
     def tested(self) -> bool:
-        return bool(self.tests) and all(test.passed for test in self.tests)
+        """Whether no test failed, and at least one was run."""
+        outcomes = {test.outcome for test in self.tests}
+        return "passed" in outcomes and "failed" not in outcomes
 
 
 def read_manifest(path: Path) -> Manifest:
@@ -91,10 +123,10 @@ def read_manifest(path: Path) -> Manifest:
         raise ConfigError(f"{path} is not a manifest: {error}") from error
     if not isinstance(data, dict):
         raise ConfigError(f"{path} is not a manifest")
-    schema = data.get("schema", Manifest.schema)
-    if schema != Manifest.schema:  # before its keys are read: a newer schema may well have others
+    schema = data.get("schema", 1)
+    if schema not in (1, SCHEMA):  # before its keys are read: a newer schema may well have others
         raise ConfigError(f"{path} has manifest schema {schema}", "Use a newer ctrain")
-    return config.load(Manifest, data, str(path))
+    return config.load(Manifest, {**data, "schema": SCHEMA}, str(path))
 
 
 @dataclass(frozen=True)
@@ -149,11 +181,15 @@ def open_store(root: Path) -> Store:
 
 
 def pick(images: list[Published], name: str, wanted: str = "") -> Optional[Published]:
-    """The image `name` that `wanted` (channel, version or digest) means; with none, channel prod, else the newest."""
+    """The image `name` that `wanted` (channel, version or digest) means; with none, channel prod, else the newest.
+
+    A flat image is the substitute of its layered one, and not what a name alone means if there are others.
+    """
     named = [image for image in images if image.manifest.name == name]
     if not wanted:
         prod = [image for image in named if DEFAULT_CHANNEL in image.channels]
-        return (prod or named)[-1] if named else None
+        layered = [image for image in named if not image.manifest.flat]
+        return (prod or layered or named)[-1] if named else None
     for image in named:
         if wanted in (*image.channels, image.manifest.version, image.manifest.digest):
             return image

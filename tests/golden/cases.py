@@ -11,6 +11,7 @@ from ctrain_runtime.job import Data
 from ctrain_runtime.plan.model import LaunchPlan
 from ctrain_runtime.run.directory import as_data
 from ctrain_runtime.schedulers import start
+from samples.layers import a_layer
 from samples.plans import CLUSTER, LOCAL, a_job, a_plan, a_site, an_image, some_facts
 
 FOLDER = Path(__file__).parent
@@ -27,7 +28,10 @@ PLANS: dict[str, LaunchPlan] = {
         env=("MESSAGE=two words",),
         resume="/scratch/kim/ctrain/digits-0/checkpoint",
     ),
-    "slurm-env": a_plan(job=a_job(launcher="env", folder=Path("/home/kim/my job"), workdir="/home/kim/my job")),
+    "slurm-env": a_plan(
+        job=a_job(launcher="env", folder=Path("/home/kim/my job"), workdir="/home/kim/my job"),
+        layers=(a_layer("/home/kim/my layer.sqsh", einops="0.8.2"),),
+    ),
     "allocation": a_plan(facts=INSIDE, gpus_per_node=4),
     "local": a_plan(**{**LOCAL, "facts": some_facts(root=True, cluster=Cluster())}, image=CPU_IMAGE, ranks_per_node=2),
 }

@@ -6,15 +6,19 @@ import sys
 from pathlib import Path
 
 TOP = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(TOP / "runtime"), str(TOP / "tests")]  # runs without an installation, as pytest does
+sys.path[:0] = [
+    str(TOP / "builder"),
+    str(TOP / "runtime"),
+    str(TOP / "tests"),
+]  # runs without an installation, as pytest does
 
-from golden import cases  # noqa: E402  # found through the path above
+from golden import cases, definitions  # noqa: E402  # found through the path above
 
 
 def main() -> None:
-    for name, text in cases.files().items():
+    for name, text in {**cases.files(), **definitions.files()}.items():
         path = cases.FOLDER / name
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
 
 

@@ -1,4 +1,7 @@
-"""The scripts and plans of four launches, byte for byte: a change of what runs on a cluster is seen in review."""
+"""What runs on a cluster and what is built, byte for byte: a change of either is seen in review.
+
+The scripts and plans of some launches, and the definitions of every image at every tag.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,9 @@ import difflib
 
 import pytest
 
-from golden import cases
+from golden import cases, definitions
 
-FILES = cases.files()
+FILES = {**cases.files(), **definitions.files()}
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -23,5 +26,6 @@ def test_golden(name: str) -> None:
 
 
 def test_no_golden_file_is_left_over() -> None:
-    there = {f"{path.parent.name}/{path.name}" for path in cases.FOLDER.glob("*/*") if path.suffix in (".sh", ".json")}
+    kinds = (".sh", ".json", ".def")
+    there = {str(path.relative_to(cases.FOLDER)) for path in cases.FOLDER.rglob("*") if path.suffix in kinds}
     assert there == set(FILES)

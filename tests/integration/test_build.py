@@ -27,7 +27,8 @@ def plan(*argv: str) -> dict[str, bool]:
     """Definition -> whether its layer exists."""
     done = ctrain("build", "pytorch-cpu", "--plan", "--json", *argv)
     assert done.returncode == 0, done.stderr
-    return {layer["definition"]: layer["exists"] for layer in json.loads(done.stdout)["layers"]}
+    [image] = json.loads(done.stdout)["images"]
+    return {layer["definition"]: layer["exists"] for layer in image["layers"]}
 
 
 @pytest.fixture
@@ -52,7 +53,7 @@ def test_the_image_is_tested_and_described(cluster: Cluster) -> None:
     [image] = [entry for entry in json.loads(done.stdout)["images"] if "prod" in entry["channels"]]
     names = [test["name"] for test in image["tests"]]
     assert all(test["passed"] for test in image["tests"])
-    assert {"imports", "torch unchanged", "horovodrun -cb"} <= set(names), names
+    assert {"imports", "torch unchanged", "horovodrun -cb", "DeepSpeed step"} <= set(names), names
     assert [name for name in names if "all-reduce" in name and "MPI" in name], names
     assert [name for name in names if "all-reduce" in name and "Gloo" in name], names
     assert image["software"]["torch"].startswith("2.13.0") and image["software"]["horovod"] == "0.28.1"
@@ -104,7 +105,7 @@ def test_a_failed_post_shows_its_last_lines_and_the_log(changed: Path) -> None:
     assert done.returncode == 77
     *shown, last = done.stderr.splitlines()
     assert any("this is the reason" in line for line in shown)
-    assert last.startswith("ctrain: definition train of image pytorch-cpu failed in %post (exit code 3)")
+    assert last.startswith("ctrain: definition train of image pytorch-cpu 2.13.0 failed in %post (exit code 3)")
     assert Path(last.rsplit(" ", 1)[-1]).is_file()
 
 

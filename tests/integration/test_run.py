@@ -228,22 +228,3 @@ def test_a_full_disk_leaves_one_line(cluster: Cluster) -> None:
         subprocess.run(["umount", str(small)], check=True)
     assert done.returncode == 75
     assert "No space left" in done.stderr and "Traceback" not in done.stderr
-
-
-def test_an_engine_that_ignores_layers_is_noticed(cluster: Cluster) -> None:
-    """Stands in for `enable overlay = no`: the manifest names a topmost layer that the container does not show."""
-    store = cluster.home / "other-store"
-    store.mkdir(exist_ok=True)
-    for path in cluster.store.iterdir():
-        if path.suffix == ".json":
-            text = path.read_text()
-            if path.name != "ctrain-store.json":
-                manifest = json.loads(text)
-                manifest["layers"][-1]["key"] = "f" * 64
-                text = json.dumps(manifest)
-            (store / path.name).write_text(text)
-        elif path.suffix == ".sif" and not (store / path.name).exists():
-            os.link(path, store / path.name)
-    done = cluster.run("ctrain", "run", "--store", str(store), "--image", "pytorch-cpu", "--", "true")
-    assert done.returncode == 73
-    assert "this engine ignores the layers of the image" in done.stdout

@@ -8,16 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from ctrain_runtime import config
 from ctrain_runtime.errors import ConfigError, ImageDamaged
-from ctrain_runtime.image import DESCRIPTOR, HEADER, check_sif
 from ctrain_runtime.job import JobFile
 from ctrain_runtime.run.follow import Metrics
-from ctrain_runtime.store import Manifest, read_manifest
+from ctrain_runtime.sif import DESCRIPTOR, HEADER, PARTITION, SBOM, check, object_bytes
+from ctrain_runtime.store import SCHEMA, Manifest, read_manifest
+from ctrain_runtime.user_layer import read as read_layer
 from samples.images import sif
+from samples.layers import write_layer
+from samples.plans import a_manifest
 
 words = st.text(st.characters(exclude_categories=("Cs",)), max_size=10)
 plain = st.recursive(
@@ -32,7 +35,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("files") / "file"
 
 
-@given(st.builds(Manifest, schema=st.just(1)))
+@given(st.builds(Manifest, schema=st.just(SCHEMA)))
 def test_a_manifest_reads_back(file: Path, manifest: Manifest) -> None:
     file.write_text(json.dumps(dataclasses.asdict(manifest)), encoding="utf-8")
     assert read_manifest(file) == manifest
@@ -65,23 +68,44 @@ WHOLE = sif()
 def test_a_cut_image_is_damaged(file: Path, length: int) -> None:
     file.write_bytes(WHOLE[:length])
     with pytest.raises(ImageDamaged):
-        check_sif(file)
+        check(file)
 
 
 @given(st.binary(max_size=2 * HEADER.size))
 def test_random_bytes_are_no_image(file: Path, content: bytes) -> None:
     file.write_bytes(content)
     with pytest.raises(ImageDamaged):
-        check_sif(file)
+        check(file)
 
 
 @given(st.integers(0, HEADER.size + 2 * DESCRIPTOR.size - 1), st.binary(min_size=1, max_size=8))
 def test_a_garbled_image_is_checked_without_a_crash(file: Path, offset: int, noise: bytes) -> None:
     file.write_bytes(WHOLE[:offset] + noise + WHOLE[offset + len(noise) :])
     try:
-        assert isinstance(check_sif(file), str)
+        assert isinstance(check(file), str)
     except ImageDamaged as error:
         assert str(file) in str(error)  # noise in an unused field does no harm
+
+
+@given(st.data())
+def test_a_layer_with_any_other_byte_is_refused(file: Path, data: st.DataObject) -> None:
+    whole = write_layer(file, a_manifest(), einops="0.8.2").read_bytes()
+    start = data.draw(st.integers(0, len(whole)))
+    changed = whole[:start] + data.draw(st.binary(max_size=8)) + whole[data.draw(st.integers(start, len(whole))) :]
+    assume(changed != whole)
+    file.write_bytes(changed)
+    with pytest.raises(ImageDamaged):
+        read_layer(file)
+
+
+@given(st.integers(0, HEADER.size + 3 * DESCRIPTOR.size - 1), st.binary(min_size=1, max_size=8))
+def test_a_garbled_image_yields_its_objects_or_an_error(file: Path, offset: int, noise: bytes) -> None:
+    whole = sif(more=[(SBOM, b"{}"), (PARTITION, b"layer")])
+    file.write_bytes(whole[:offset] + noise + whole[offset + len(noise) :])
+    try:
+        assert object_bytes(file, SBOM) in (None, *(whole[at : at + n] for at in range(len(whole)) for n in range(9)))
+    except ImageDamaged as error:
+        assert str(file) in str(error)
 
 
 @given(st.lists(st.dictionaries(words, plain, max_size=3), max_size=4), st.data())

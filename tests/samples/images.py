@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ctrain_runtime.image import DESCRIPTOR, HEADER, PARTITION
+from ctrain_runtime.sif import DESCRIPTOR, HEADER, PARTITION
 from ctrain_runtime.store import Manifest
 from samples.plans import a_manifest
 
@@ -16,16 +16,33 @@ HEADER_OF = {"x86_64": b"02", "aarch64": b"04", "ppc64le": b"06"}
 
 
 def sif(
-    arch: bytes = b"02", *, magic: bytes = b"SIF_MAGIC\0", kind: int = PARTITION, data: bytes = b"squashfs"
+    arch: bytes = b"02",
+    *,
+    magic: bytes = b"SIF_MAGIC\0",
+    kind: int = PARTITION,
+    data: bytes = b"squashfs",
+    more: Sequence[tuple[int, bytes]] = (),
 ) -> bytes:
-    """A SIF with one used descriptor of `kind`, one unused one, and `data`."""
-    end = HEADER.size + 2 * DESCRIPTOR.size
+    """A SIF with an object of `kind` that holds `data`, those of `more` as (kind, data), and an unused descriptor."""
+    objects = [(kind, data), *more]
+    end = HEADER.size + (len(objects) + 1) * DESCRIPTOR.size
+    content = b"".join(data for _, data in objects)
     header = HEADER.pack(
         *(b"#!/usr/bin/env run-singularity\n", magic, b"01\0", arch, bytes(16), 0, 0, 1),
-        *(2, HEADER.size, 2 * DESCRIPTOR.size, end, len(data)),
+        *(len(objects) + 1, HEADER.size, end - HEADER.size, end, len(content)),
     )
-    used = DESCRIPTOR.pack(kind, True, 1, 1, 0, end, len(data), len(data), 0, 0, 0, 0, b"rootfs", b"")
-    return header + used + bytes(DESCRIPTOR.size) + data
+    used = b""
+    for number, (what, held) in enumerate(objects, 1):
+        used += DESCRIPTOR.pack(what, True, number, 1, 0, end, len(held), len(held), 0, 0, 0, 0, b"", b"")
+        end += len(held)
+    return header + used + bytes(DESCRIPTOR.size) + content
+
+
+def sbom(**packages: str) -> bytes:
+    """A package list as in an image: of Python packages, name=version."""
+    purls = {name: f"pkg:pypi/{name}@{version}" for name, version in packages.items()}
+    parts = [{"name": name, "version": packages[name], "purl": purl, "type": "library"} for name, purl in purls.items()]
+    return json.dumps({"bomFormat": "CycloneDX", "specVersion": "1.6", "components": parts}).encode()
 
 
 def write_image(folder: Path, *, content: bytes = b"", **changes: Any) -> Path:

@@ -1,10 +1,11 @@
-"""Build an image of definitions/images.yaml: its layers, the image, its tests and its manifest.
+"""Build images of definitions/images.yaml: their layers, the images, their tests and their manifests.
 
 Layers that exist are not made again; an image that is up to date is left alone.
 
+  ctrain build --plan                             what is there, what is stale and why: every image at every tag
   ctrain build pytorch-cpu                        build it
-  ctrain build pytorch-cpu --plan                 show what would be built
-  ctrain build pytorch-ngc --tag 25.01            another upstream version
+  ctrain build pytorch-ngc:22.03 pytorch-cpu      two images, one of them at another upstream version
+  ctrain build --changed-since origin/main        what differs from that commit, and nothing else
 """
 
 from __future__ import annotations
@@ -15,31 +16,38 @@ import os
 import platform
 import signal
 import sys
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn, Optional
 
 from ctrain_builder import cache as caches
-from ctrain_builder import catalog
+from ctrain_builder import catalog, history
 from ctrain_builder import plan as plans
-from ctrain_builder.build import Builder, StepFailed, TestsFailed
+from ctrain_builder.build import Builder, earlier_image, is_flat, up_to_date
+from ctrain_builder.cache import Cache
+from ctrain_builder.catalog import ImageSpec
+from ctrain_builder.cli import batch
+from ctrain_builder.cli import plan as views
 from ctrain_builder.cli.progress import Lines
+from ctrain_builder.keys import Inputs
+from ctrain_builder.make import explain
 from ctrain_builder.make import site as sites
-from ctrain_builder.make.container import last_lines
+from ctrain_builder.make.container import Container
+from ctrain_builder.make.site import Site
 from ctrain_builder.plan import BuildPlan
-from ctrain_runtime.cli.text import size, table
-from ctrain_runtime.errors import UsageError
+from ctrain_runtime.errors import RegistryError, UsageError
 from ctrain_runtime.facts import find_engine
 from ctrain_runtime.image import MACHINES
 from ctrain_runtime.share import folder
 
-_SHOWN_OF_LOG = 15
+if TYPE_CHECKING:
+    from ctrain_builder.upstream import Upstream
+
+_INSTALL = "pip install 'ctrain[build]'"
 
 
-def add_image_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments that name an image in a cache, shared with `ctrain publish`."""
-    parser.add_argument("image", metavar="IMAGE", help="name of the image in images.yaml")
-    parser.add_argument("--tag", default="", help="upstream version (default: the one in images.yaml)")
+def add_cache_arguments(parser: argparse.ArgumentParser) -> None:
+    """Where images are described and kept; shared with `ctrain publish`."""
     parser.add_argument("--definitions", type=Path, metavar="DIR", help="folder with images.yaml and the definitions")
     parser.add_argument(
         "--cache",
@@ -47,11 +55,20 @@ def add_image_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="where layers, images and logs are kept ($CTRAIN_CACHE, /var/tmp/ctrain-UID)",
     )
+    parser.add_argument("--tag", default="", help="upstream version of the image (default: the one in images.yaml)")
+    parser.add_argument("--flatten", action="store_true", help="one file system instead of a base and layers")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_image_arguments(parser)
+    parser.add_argument("images", nargs="*", metavar="IMAGE[:TAG]", help="images of images.yaml")
+    parser.add_argument("--all", action="store_true", help="every image at every tag")
+    parser.add_argument("--changed-since", metavar="REV", help="only images that differ from those of a git commit")
+    parser.add_argument("--plan", action="store_true", help="only show what is there, what is stale and why")
+    parser.add_argument("--explain", action="store_true", help="only print the commands that would run")
+    parser.add_argument("--keep-going", action="store_true", help="go on with the other images after a failure")
+    parser.add_argument("--jobs", type=_positive, default=1, metavar="N", help="images built at once (default: 1)")
+    parser.add_argument("--offline", action="store_true", help="ask no registry: upstream images are as remembered")
     parser.add_argument(
         "--build-arg",
         action="append",
@@ -59,36 +76,147 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="K=V",
         help="value for an argument of a definition (repeatable)",
     )
-    parser.add_argument("--plan", action="store_true", help="only show which layers exist and which would be built")
+    parser.add_argument(
+        "--cache-size",
+        type=caches.parse_size,
+        metavar="SIZE",
+        help="after a build, remove what was not used for longest until the cache has this size, "
+        "as in 200GB ($CTRAIN_CACHE_SIZE; default: no limit)",
+    )
+    add_cache_arguments(parser)
 
 
 def execute(args: argparse.Namespace) -> int:
     signal.signal(signal.SIGTERM, _terminated)
+    definitions = args.definitions or folder("definitions")
+    specs = _wanted(args, definitions)
+    given = _pairs(args.build_arg)
+    plans.check_given(specs, given)
     cache = caches.open_cache(args.cache or caches.default_root())
     site = sites.detect(os.environ)
-    spec = catalog.find(args.definitions or folder("definitions"), args.image, args.tag)
+    registries = _Registries(cache, args.offline)
+    make = _planner(cache, site, given, registries)
+    planned = [make(spec) for spec in specs]
+    registries.warn(planned)
+    before: Optional[dict[str, dict[str, Inputs]]] = None
+    if args.changed_since:
+        with cache.work_folder() as work:
+            stems = {spec.file_stem for spec in specs}
+            old = history.plans_at(args.changed_since, definitions, stems, given, make, work)
+        before = {stem: plan.inputs for stem, plan in old.items()}
+        planned = [plan for plan in planned if before.get(plan.spec.file_stem) != plan.inputs]
+    if args.plan:
+        return _show(args, cache, planned, before)
+    if args.explain:
+        return _explain(args, cache, site, planned)
+    return _build(args, cache, site, planned)
+
+
+def _show(
+    args: argparse.Namespace,
+    cache: Cache,
+    planned: Sequence[BuildPlan],
+    before: Optional[Mapping[str, Mapping[str, Inputs]]],
+) -> int:
+    outlooks = []
+    for plan in planned:
+        inputs = None if before is None else before.get(plan.spec.file_stem, {})
+        outlooks.append(views.look(cache, plan, is_flat(plan.spec, args.flatten), inputs))
+    if args.json:
+        print(json.dumps(views.as_data(cache, outlooks), indent=2))
+    else:
+        print(views.as_text(cache, outlooks))
+    return 0
+
+
+def _explain(args: argparse.Namespace, cache: Cache, site: Site, planned: Sequence[BuildPlan]) -> int:
+    container = Container(find_engine(), explain.WORK, lambda: None)
+    told = []
+    for plan in planned:
+        flat = is_flat(plan.spec, args.flatten)
+        files = [cache.layer(part.key, part.definition.is_base) for part in plan.layers]
+        idle = plan.problem or up_to_date(cache, plan, flat)
+        told.append(
+            (plan, [] if idle else explain.steps(container, plan, files, site, flat, earlier_image(cache, plan)))
+        )
+    print(json.dumps(views.steps_as_data(told), indent=2) if args.json else views.steps_as_text(told))
+    return 0
+
+
+def _build(args: argparse.Namespace, cache: Cache, site: Site, planned: Sequence[BuildPlan]) -> int:
+    cap = args.cache_size
+    if cap is None and os.environ.get("CTRAIN_CACHE_SIZE"):
+        cap = caches.parse_size(os.environ["CTRAIN_CACHE_SIZE"])
+    # With --json the only thing on stdout is the object; the lines for people go elsewhere.
+    out = sys.stderr if args.json else sys.stdout
+    engine = find_engine()
+
+    def builder(lines: Lines) -> Builder:
+        return Builder(cache, engine, site, lines, args.flatten, cap)
+
+    outcomes = batch.build(planned, builder, out, args.jobs, args.keep_going)
+    if args.json:
+        print(json.dumps(batch.as_data(outcomes), indent=2))
+    elif not outcomes:
+        print("no image has changed, nothing to do")
+    return batch.exit_code(outcomes)
+
+
+def _wanted(args: argparse.Namespace, definitions: Path) -> Sequence[ImageSpec]:
+    """The images that the command line names; all of them where that is safe or asked for."""
+    if args.images and args.all:
+        raise UsageError("--all takes no image names", "Leave out one of the two")
+    if args.tag and len(args.images) != 1:
+        raise UsageError("--tag is for one image", "Write IMAGE:TAG for each")
+    if args.images:
+        specs = [find_image(definitions, text, args.tag) for text in args.images]
+        return list({spec.file_stem: spec for spec in specs}.values())
+    specs = list(catalog.every(definitions))
+    if args.all or args.plan or args.explain or args.changed_since:
+        return specs
+    names = ", ".join(sorted({spec.name for spec in specs}))
+    raise UsageError("no image is named", f"Name some of {names}; or give --all")
+
+
+def find_image(definitions: Path, text: str, tag: str) -> ImageSpec:
+    """The image of the argument IMAGE[:TAG] and the option --tag."""
+    name, colon, own = text.partition(":")
+    if colon and (tag or not own):
+        raise UsageError(f"{text!r} names no tag, or a second one", "Write IMAGE:TAG, or use --tag")
+    return catalog.find(definitions, name, own or tag)
+
+
+class _Registries:
+    """Resolves references of upstream images; imports what that needs only when a definition starts from one."""
+
+    def __init__(self, cache: Cache, offline: bool) -> None:
+        self._cache, self._offline = cache, offline
+        self._upstream: Optional[Upstream] = None
+
+    def resolve(self, reference: str) -> str:
+        if self._upstream is None:
+            try:
+                from ctrain_builder.upstream import Upstream
+            except ModuleNotFoundError as error:
+                raise RegistryError(f"{error.name}, which asks registries, is missing", _INSTALL) from error
+            self._upstream = Upstream(self._cache.root, self._offline)
+        return self._upstream.resolve(reference)
+
+    def warn(self, planned: Sequence[BuildPlan]) -> None:
+        """Say which registries did not answer, so that their images are taken as they were last time."""
+        said = {plan.problem.message for plan in planned if plan.problem}
+        for trouble in self._upstream.troubles.values() if self._upstream else ():
+            if trouble.message not in said:
+                print(f"{trouble.message}; its images are planned as they were last time", file=sys.stderr)
+
+
+def _planner(
+    cache: Cache, site: Site, given: Mapping[str, str], registries: _Registries
+) -> Callable[[ImageSpec], BuildPlan]:
     arch = MACHINES.get(platform.machine(), platform.machine())
     own = {plans.MIRROR: site.mirror} if site.mirror else {}
-    plan = plans.make(spec, _pairs(args.build_arg), own, arch, cache.has_layer)
-    if args.plan:
-        print(json.dumps(_as_data(plan), indent=2) if args.json else _as_table(plan))
-        return 0
-    # With --json the only thing on stdout is the object; the lines for people go elsewhere.
-    progress = Lines(sys.stderr if args.json else sys.stdout)
-    try:
-        built = Builder(cache, find_engine(), site, progress).build(plan)
-    except (StepFailed, TestsFailed) as error:
-        progress.clear()
-        print("".join(f"  | {line}\n" for line in last_lines(error.log, _SHOWN_OF_LOG)), end="", file=sys.stderr)
-        raise
-    finally:
-        progress.clear()
-    if args.json:
-        print(json.dumps({"path": str(built.path), "fresh": built.fresh, "manifest": asdict(built.manifest)}, indent=2))
-    else:
-        state = "is built and tested" if built.fresh else "is up to date, nothing to do"
-        print(f"{args.image} {spec.tag}-{spec.stack} {state}: {built.path} ({size(built.manifest.size)})")
-    return 0
+    epoch = history.epochs(os.environ)
+    return lambda spec: plans.make(spec, given, own, arch, cache.has_layer, registries.resolve, epoch)
 
 
 def _terminated(*_: object) -> NoReturn:
@@ -96,26 +224,14 @@ def _terminated(*_: object) -> NoReturn:
     raise SystemExit(128 + signal.SIGTERM)
 
 
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 on")
+    return int(text)
+
+
 def _pairs(texts: list[str]) -> dict[str, str]:
     for text in texts:
         if "=" not in text:
             raise UsageError(f"--build-arg {text!r} has no value", "Write it as NAME=VALUE")
     return dict(text.split("=", 1) for text in texts)
-
-
-def _as_data(plan: BuildPlan) -> dict[str, Any]:
-    layers = [{"definition": part.name, "key": part.key, "exists": part.exists} for part in plan.layers]
-    return {
-        "image": plan.spec.name,
-        "tag": plan.spec.tag,
-        "stack": plan.spec.stack,
-        "arch": plan.arch,
-        "layers": layers,
-    }
-
-
-def _as_table(plan: BuildPlan) -> str:
-    rows = [(part.name, "exists" if part.exists else "to build", part.key[:12]) for part in plan.layers]
-    missing = sum(not part.exists for part in plan.layers)
-    head = f"{plan.spec.name} {plan.spec.tag}-{plan.spec.stack} ({plan.arch})"
-    return f"{head}\n{table(('layer', 'state', 'key'), rows)}\n{missing} of {len(rows)} layers to build"

@@ -13,9 +13,9 @@ import os
 from dataclasses import asdict
 from pathlib import Path
 
-from ctrain_builder import build, catalog
+from ctrain_builder import build
 from ctrain_builder import cache as caches
-from ctrain_builder.cli.build import add_image_arguments
+from ctrain_builder.cli.build import add_cache_arguments, find_image
 from ctrain_builder.store.publish import Outcome, publish
 from ctrain_runtime.cli.text import size
 from ctrain_runtime.errors import ImageTestError, UsageError
@@ -23,11 +23,13 @@ from ctrain_runtime.share import folder
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_image_arguments(parser)
+    parser.add_argument("image", metavar="IMAGE[:TAG]", help="an image of images.yaml")
+    add_cache_arguments(parser)
     parser.add_argument("--store", metavar="DIR", help="the store's folder (default: $CTRAIN_STORE)")
     parser.add_argument(
         "--channel", default="", metavar="NAME", help="also make this channel (prod, dev, ...) point to it"
     )
+    parser.add_argument("--digest", metavar="sha256:...", help="refuse any other image than the one with this digest")
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -35,13 +37,19 @@ def execute(args: argparse.Namespace) -> int:
     if not root:
         raise UsageError("no store is named", "Give one with --store DIR or CTRAIN_STORE")
     cache = caches.open_cache(args.cache or caches.default_root())
-    spec = catalog.find(args.definitions or folder("definitions"), args.image, args.tag)
-    manifest = build.finished(cache, spec)
-    if manifest is None:
-        raise ImageTestError(
-            f"image {args.image} {spec.tag} is not built and tested", f"Run: ctrain build {args.image}"
-        )
-    outcome = publish(cache.image(spec), manifest, Path(root), args.channel)
+    spec = find_image(args.definitions or folder("definitions"), args.image, args.tag)
+    flat = build.is_flat(spec, args.flatten)
+    path = cache.image(spec, flat)
+    with cache.use(path) as there:  # it stays while it is copied
+        manifest = build.finished(cache, spec, flat) if there else None
+        if manifest is None:
+            option = " --flatten" if args.flatten else ""
+            what = f"image {spec.title} is not built and tested"
+            raise ImageTestError(what, f"Run: ctrain build {spec.name}:{spec.tag}{option}")
+        if args.digest not in (None, manifest.digest):
+            what = f"image {spec.title} in the cache has the digest {manifest.digest}, not {args.digest}"
+            raise UsageError(what, "It was built again since; look at the new one, and publish that")
+        outcome = publish(path, manifest, Path(root), args.channel)
     print(json.dumps(_as_data(outcome), indent=2) if args.json else _as_text(outcome, args.channel))
     return 0
 

@@ -1,63 +1,96 @@
-"""Base layers: the first definition of a chain, by plain `apptainer build`."""
+"""Base layers: the first definition of a chain, unpacked by plain `apptainer build` and packed as layers are."""
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Optional
 
 from ctrain_builder import files
 from ctrain_builder.definition import render
+from ctrain_builder.make import image, metadata, pack
 from ctrain_builder.make.container import Container, Failed, SectionFailed, last_lines
+from ctrain_builder.make.layer import read_metadata
 from ctrain_builder.make.workspace import Workspace
 from ctrain_builder.plan import MIRROR, PlannedLayer
 from ctrain_runtime import command
 
 PLACEHOLDER = "http://mirror.of.the.building.machine"
+_FROM = re.compile(r"(?mi)^(\s*from\s*:).*$")
 
 
 def make(container: Container, layer: PlannedLayer, workspace: Workspace, log: Path) -> Path:
     """Build the base of a chain. Returns the new SIF, in the work folder. Raises SectionFailed, ConfigError."""
-    render(layer.definition, layer.arguments)  # for its error: the engine's does not name file and option
+    _written(container, layer).write_text(text(layer), encoding="utf-8")
+    workspace.set_time(layer.epoch)
     sources = container.work / "sources"  # %files are relative to the folder that the engine runs in
     sources.mkdir()
     files.stage(layer.files, sources)
-    made = container.work / "base.sif"
-    argv = [container.engine.path, "build"]
+    variables = {**pack.times(layer.epoch), **mirror_variables(layer.arguments, container.work)}
+    root = _root(container)
+    try:
+        container.run(build_argv(container, layer, workspace), log, sources, variables)
+    except Failed as error:
+        raise _in_section(error) from error
+    container.take_ownership(root, root, log)
+    container.take_ownership(root, workspace.scratch, log)
+    told = root / metadata.FOLDER
+    labels = told / "labels.json"
+    labels.write_text(metadata.dated(labels.read_text(encoding="utf-8"), layer.epoch), encoding="utf-8")
+    packed = pack.pack_base(container, root, log, layer.epoch)
+    return image.new(container, packed, layer.inputs.arch, read_metadata(told), {}, log)
+
+
+def build_argv(container: Container, layer: PlannedLayer, workspace: Workspace) -> list[str]:
+    argv = [container.engine.path, "build", "--sandbox"]
     if container.root:
         argv.append("--fakeroot")  # root of a restricted machine lacks capabilities that %post would be given
     for bind in workspace.binds:
         argv += ["--bind", bind]
-    arguments = dict(layer.arguments)
-    tools = _hide_mirror(arguments, container.work)
-    for name, value in arguments.items():
-        argv += ["--build-arg", f"{name}={value}"]
-    try:
-        container.run([*argv, str(made), str(layer.definition.path.resolve())], log, cwd=sources, tools=tools)
-    except Failed as error:
-        raise _in_section(error) from error
-    container.take_ownership(made, workspace.scratch, log)
-    return made
+    return [*argv, str(_root(container)), str(_written(container, layer))]
 
 
-def _hide_mirror(arguments: dict[str, str], work: Path) -> Optional[Path]:
-    """Put a placeholder for the mirror's URL; return the folder of a debootstrap that puts the URL back, if needed.
+def argvs(container: Container, layer: PlannedLayer, workspace: Workspace) -> list[list[str]]:
+    """All commands that make a base."""
+    root = _root(container)
+    taken = [] if container.root else [container.ownership_argv(root, folder) for folder in (root, workspace.scratch)]
+    new = image.new_argvs(container, pack.packed(container), layer.inputs.arch)
+    return [build_argv(container, layer, workspace), *taken, pack.base_argv(container, root), *new]
 
-    The engine writes the URL that it is given into the image (its definition and labels), where it is of no use to
-    anybody and shows how the building site works.
+
+def text(layer: PlannedLayer) -> str:
+    """The definition as the engine gets it, and writes it into the image.
+
+    In it the mirror is a placeholder: its URL is of no use to anybody and shows how the building site works. A docker
+    base is named by its digest.
     """
+    hidden = {MIRROR: PLACEHOLDER} if layer.arguments.get(MIRROR) else {}
+    text = render(layer.definition, {**layer.arguments, **hidden}).text
+    return _FROM.sub(rf"\1 {layer.base}", text, count=1) if layer.base else text
+
+
+def mirror_variables(arguments: Mapping[str, str], work: Path) -> dict[str, str]:
+    """A PATH with a debootstrap that puts the mirror's URL in the placeholder's place."""
     mirror, real = arguments.get(MIRROR), command.find("debootstrap")
     if not mirror or not real:
-        return None
-    arguments[MIRROR] = PLACEHOLDER
+        return {}
     tools = work / "tools"
     tools.mkdir()
     shim = tools / "debootstrap"  # the engine gives the mirror as the last argument
     call = f'exec {shlex.quote(real)} "${{@:1:$#-1}}" {shlex.quote(mirror)}'
     shim.write_text(f"#!/bin/bash\n{call}\n", encoding="utf-8")
     shim.chmod(0o755)
-    return tools
+    return {"PATH": f"{tools}:{os.environ.get('PATH', os.defpath)}"}
+
+
+def _root(container: Container) -> Path:
+    return container.work / "root"
+
+
+def _written(container: Container, layer: PlannedLayer) -> Path:
+    return container.work / f"{layer.name}.def"
 
 
 def _in_section(error: Failed) -> SectionFailed:

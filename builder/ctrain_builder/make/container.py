@@ -4,20 +4,30 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Optional
 
 from ctrain_runtime import command
 from ctrain_runtime.errors import BuildError, EngineError, SpaceError
 from ctrain_runtime.facts import Engine
 
 # Variables of the engine's own that may say where things come from; all others would change what a build sees.
-_KEPT = ("CACHEDIR", "CONFIGDIR", "DOCKER_USERNAME", "DOCKER_PASSWORD", "DOCKER_HOST")
+_KEPT = (
+    *("CACHEDIR", "CONFIGDIR", "DISABLE_CACHE"),
+    *("DOCKER_USERNAME", "DOCKER_PASSWORD", "DOCKER_HOST", "AUTH_FILE", "NOHTTPS", "NO_HTTPS"),
+)
+_PREFIXES = ("APPTAINER_", "SINGULARITY_")
 _NO_SPACE = re.compile(r"No space left on device|Disk quota exceeded")
 _NO_SUBORDINATE_IDS = re.compile(r"no mapping entry found in /etc/sub[ug]id for (\S+)")
+# Only what isn't root's yet: chown takes set-id bits (put back here) and file capabilities from all that it touches.
+_TAKE = """\
+find /mnt \\( ! -user 0 -o ! -group 0 \\) -type f -perm /6000 -exec sh -c '
+    for file; do mode=$(stat -c %a "$file"); chown 0:0 "$file"; chmod "$mode" "$file"; done' sh {} +
+find /mnt \\( ! -user 0 -o ! -group 0 \\) -exec chown -h 0:0 {} +
+"""
 
 
 class Failed(Exception):
@@ -66,6 +76,7 @@ class Container:
         overlays: Sequence[str] = (),
         binds: Sequence[str] = (),
         as_root: bool = False,
+        gpu: bool = False,
     ) -> list[str]:
         """`apptainer ACTION OPTIONS IMAGE`; a command may follow. `as_root`: as the root user of a user namespace.
 
@@ -80,21 +91,28 @@ class Container:
             argv.append("--fakeroot")
         elif self.root:
             argv.append("--userns")  # root of a restricted machine may lack capabilities that a plain exec asks for
+        if gpu:
+            argv.append("--nv")
         for bind in binds:
             argv += ["--bind", bind]
         for overlay in overlays:
             argv += ["--overlay", overlay]
         return [*argv, str(image)]
 
-    def run(self, argv: Sequence[str], log: Path, cwd: Path = Path("/"), tools: Optional[Path] = None) -> None:
-        """Run to the end, output to `log`; programs in the folder `tools` come before those on PATH.
+    def run(
+        self,
+        argv: Sequence[str],
+        log: Path,
+        cwd: Path = Path("/"),
+        variables: Mapping[str, str] = {},
+    ) -> None:
+        """Run to the end with `variables` besides the environment; the command and its output go to `log`.
 
         Raises Failed, or the cause that the log gives: SpaceError, EngineError.
         """
-        env = self.environment()
-        if tools:
-            env["PATH"] = f"{tools}:{env.get('PATH', os.defpath)}"
-        code = command.run_logged(argv, log, env=env, cwd=cwd, tick=self.tick)
+        with log.open("a", encoding="utf-8") as file:
+            file.write(f"$ {shlex.join(argv)}\n")
+        code = command.run_logged(argv, log, env={**self.environment(), **variables}, cwd=cwd, tick=self.tick)
         if code == 0:
             return
         said = "\n".join(last_lines(log, 50))
@@ -108,26 +126,31 @@ class Container:
             raise SpaceError(what, "Free some, or choose another place with --cache DIR")
         raise Failed(code, log)
 
-    def output(self, argv: Sequence[str]) -> str:
-        """What a short command prints."""
-        return command.run(argv, env=self.environment(), cwd=Path("/"), timeout=120).stdout
+    def output(self, argv: Sequence[str], timeout: float = 120) -> str:
+        """What a command prints that takes less than `timeout` seconds."""
+        return command.run(argv, env=self.environment(), cwd=Path("/"), timeout=timeout).stdout
 
     def environment(self) -> dict[str, str]:
         """The caller's environment, with the engine's own variables under control."""
         own = {name: value for name, value in os.environ.items() if not name.startswith(("APPTAINER", "SINGULARITY"))}
-        for prefix in ("APPTAINER_", "SINGULARITY_"):
+        for prefix in _PREFIXES:
             own.update({prefix + name: os.environ[prefix + name] for name in _KEPT if prefix + name in os.environ})
             own[prefix + "TMPDIR"] = str(self.work)
+        if not any(f"{prefix}CACHEDIR" in own for prefix in _PREFIXES):  # else it would be in the home directory
+            own.update({f"{prefix}CACHEDIR": str(self.work / "downloads") for prefix in _PREFIXES})
         return own
+
+    def ownership_argv(self, image: Path, folder: Path) -> list[str]:
+        argv = self.argv("exec", image, binds=[f"{folder}:/mnt"], as_root=True)
+        return [*argv, "/bin/sh", "-ec", _TAKE]
 
     def take_ownership(self, image: Path, folder: Path, log: Path) -> None:
         """Make this user the owner of all that a build left in `folder`: an ordinary user's %post makes files that
         belong to subordinate user IDs, which he can neither read nor remove from outside."""
         if self.root:
             return
-        argv = self.argv("exec", image, binds=[f"{folder}:/mnt"], as_root=True)
         try:
-            self.run([*argv, "chown", "-h", "-R", "0:0", "/mnt"], log)
+            self.run(self.ownership_argv(image, folder), log)
         except Failed as error:
             raise BuildError(
                 f"the files that a build left in {folder} can't be taken over; the log is {log}"

@@ -1,4 +1,4 @@
-"""Describes a finished image: its manifest."""
+"""Describes a finished image: its labels and its manifest."""
 
 from __future__ import annotations
 
@@ -6,61 +6,136 @@ import contextlib
 import hashlib
 import json
 import re
+import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Optional
 
+from ctrain_builder import ngc
 from ctrain_builder.make.container import Container
-from ctrain_builder.plan import BuildPlan
+from ctrain_builder.make.smoke import ask, rendered
+from ctrain_builder.plan import BuildPlan, PlannedLayer
 from ctrain_builder.record import utc_now
-from ctrain_runtime import command
-from ctrain_runtime.errors import BuildError, CtrainError
-from ctrain_runtime.store import Layer, Manifest, TestResult
+from ctrain_runtime import command, sif
+from ctrain_runtime.store import Base, Layer, Manifest, Requires, TestResult
 
-_VERSIONS = Path(__file__).parent / "inside" / "versions.py"
 _CHUNK = 1 << 20
+_OCI = "org.opencontainers.image."
 
 
-def software(container: Container, image: Path) -> dict[str, str]:
-    """The versions of the software in an image, asked in the image itself."""
-    argv = container.argv("exec", image, binds=[f"{_VERSIONS.parent}:/mnt:ro"])
-    try:
-        text = container.output([*argv, "python3", f"/mnt/{_VERSIONS.name}"])
-    except CtrainError as error:
-        raise BuildError(f"image {image} can't be examined: {error}", "It needs python3") from error
-    found: dict[str, str] = json.loads(text.strip().splitlines()[-1])
-    return found
+@dataclass(frozen=True)
+class Content:
+    """What is in an image, as it tells itself: versions of its software, and its packages (inside/packages.py)."""
+
+    software: dict[str, str] = field(default_factory=dict)
+    packages: dict[str, Any] = field(default_factory=dict)
+
+
+def examine(container: Container, image: Path) -> Content:
+    return Content(**ask(container, image, "examine.py"))
+
+
+def labels(plan: BuildPlan, flat: bool) -> dict[str, str]:
+    """The labels of an image as a whole; those of its layers lie below them. The same plan gives the same labels."""
+    spec, base = plan.spec, _base(plan.layers[0])
+    told = {
+        f"{_OCI}title": spec.store_name,
+        f"{_OCI}version": f"{spec.tag}-{spec.stack}",
+        f"{_OCI}description": "; ".join(_of_layers(plan, f"{_OCI}description")),
+        f"{_OCI}licenses": " AND ".join(_of_layers(plan, f"{_OCI}licenses")),
+        f"{_OCI}created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(max(part.epoch for part in plan.layers))),
+        f"{_OCI}revision": _revision(spec.source_root) or "",
+        f"{_OCI}base.name": base.reference if base.digest else "",
+        f"{_OCI}base.digest": base.digest,
+        "org.ctrain.layers": " ".join(part.name for part in plan.layers),
+        "org.ctrain.key": plan.keys[-1],
+        "org.ctrain.flat": "yes" if flat else "no",
+    }
+    return {name: value for name, value in told.items() if value}
+
+
+def _of_layers(plan: BuildPlan, label: str) -> list[str]:
+    """What the definitions say by a label, from the base upwards; what two of them say counts once."""
+    told = (rendered(part).labels.get(label, "") for part in plan.layers)
+    return [value for value in dict.fromkeys(told) if value]
+
+
+def _base(layer: PlannedLayer) -> Base:
+    header = rendered(layer).header
+    reference = header.get("from") or f"{header['bootstrap']} {header.get('osversion', '')}".strip()
+    return Base(reference, layer.base.partition("@")[2])
 
 
 def manifest(
-    container: Container, plan: BuildPlan, image: Path, files: Sequence[Path], tests: Sequence[TestResult]
+    container: Container, plan: BuildPlan, image: Path, digests: Digests, content: Content, tests: Sequence[TestResult]
 ) -> Manifest:
-    """The manifest of `image`, which the layer files `files` make up."""
-    layers = (Layer(layer.name, layer.key, file.stat().st_size) for layer, file in zip(plan.layers, files))
+    """The manifest of a finished image."""
+    software = dict(content.software)
+    arch = software.pop("arch", "")
     return Manifest(
         name=plan.spec.store_name,
         tag=plan.spec.tag,
         stack=plan.spec.stack,
-        digest=digest(image),
+        digest=digests.image,
         size=image.stat().st_size,
         arch=plan.arch,
         built=utc_now(),
-        layers=tuple(layers),
-        software=software(container, image),
+        layers=digests.layers,
+        software=software,
         tests=tuple(tests),
         tools=_tools(container),
         revision=_revision(plan.spec.source_root),
         labels=_labels(container, image),
+        base=_base(plan.layers[0]),
+        flat=len(sif.partitions(image)) == 1 < len(plan.layers),
+        requires=_requires(plan, arch) if "cuda" in software else Requires(),
     )
 
 
-def digest(path: Path) -> str:
-    """As in sha256:9f2c..."""
+def _requires(plan: BuildPlan, arch: str) -> Requires:
+    """What an image with CUDA, compiled for the GPUs `arch`, needs of a node: known of the tags in ngc.yaml."""
+    folder = plan.layers[0].definition.path.parents[1]
+    if not (folder / ngc.FILE).is_file():  # somebody else's definitions
+        return Requires(arch=tuple(arch.split()))
+    table = ngc.read(folder)
+    release = table.releases.get(plan.spec.tag, ngc.Release())
+    return Requires(release.needs_driver.strip("-~"), release.older_drivers, table.gpus(arch), tuple(arch.split()))
+
+
+@dataclass(frozen=True)
+class Digests:
+    """The digest of an image's file, and its layers with theirs."""
+
+    image: str
+    layers: tuple[Layer, ...]
+
+
+def digests(plan: BuildPlan, image: Path, files: Sequence[Path], known: Sequence[Layer] = ()) -> Digests:
+    """Read `image`, and the layer files `files` that it is made of but for `known` ones: a second for each 1.5 GB."""
+    before = {layer.key: layer for layer in known if layer.digest}
+    layers = (before.get(layer.key) or _layer(layer, file) for layer, file in zip(plan.layers, files))
+    return Digests(digest(image), tuple(layers))
+
+
+def _layer(layer: PlannedLayer, file: Path) -> Layer:
+    """A layer, by the file that it came from; the partition of a base is only a part of its file."""
+    if not layer.definition.is_base:
+        return Layer(layer.name, layer.key, file.stat().st_size, digest(file))
+    [system] = sif.partitions(file)
+    return Layer(layer.name, layer.key, system.size, digest(file, system.offset, system.size))
+
+
+def digest(path: Path, offset: int = 0, size: Optional[int] = None) -> str:
+    """Of a file or a part of it, as in sha256:9f2c..."""
     sha = hashlib.sha256()
+    left = path.stat().st_size - offset if size is None else size
     with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
+        file.seek(offset)
+        while chunk := file.read(min(_CHUNK, left)):
             sha.update(chunk)
+            left -= len(chunk)
     return f"sha256:{sha.hexdigest()}"
 
 

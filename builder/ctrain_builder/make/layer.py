@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from ctrain_builder import files
 from ctrain_builder.definition import Definition, Section, render
-from ctrain_builder.make import metadata
+from ctrain_builder.make import links, look, metadata, pack
 from ctrain_builder.make.container import Below, Container, Failed, SectionFailed
-from ctrain_builder.make.pack import pack
 from ctrain_builder.make.workspace import Workspace
 from ctrain_builder.plan import PlannedLayer
 
@@ -17,7 +16,7 @@ from ctrain_builder.plan import PlannedLayer
 # so that links and folders of the layers below mean what they mean in the image.
 _INSIDE = """\
 set -eu
-umask 022
+umask 002 # as in `apptainer build`
 echo files > /mnt/section
 export APPTAINER_LABELS=/mnt/build-labels SINGULARITY_LABELS=/mnt/build-labels
 while IFS= read -r source && IFS= read -r target; do
@@ -37,18 +36,38 @@ cp -r /.singularity.d/. /mnt/metadata/
 def make(container: Container, layer: PlannedLayer, below: Below, workspace: Workspace, log: Path) -> Path:
     """Make one layer and test it. Returns the squashfs file, in the work folder. Raises SectionFailed, BuildError."""
     definition = render(layer.definition, layer.arguments)
-    upper = container.work / "overlay" / "upper"
+    workspace.set_time(layer.epoch)
+    upper = _upper(container)
     upper.mkdir(parents=True)
     _lend(definition, layer, workspace.lent)
     try:
         _run_post(container, definition, below, workspace, log)
     finally:
         container.take_ownership(below.base, container.work, log)
-    _write_metadata(upper / metadata.FOLDER, workspace.lent, definition, layer.key)
-    packed = pack(container, upper, below, log.with_suffix(".mksquashfs.log"))
+    links.join(container, upper, below, log)
+    _write_metadata(upper / metadata.FOLDER, workspace.lent, definition, layer)
+    packed = pack.pack(container, upper, below, log, layer.epoch)
     if definition.body("test").strip():
         _run_test(container, packed, below, workspace, log)
     return packed
+
+
+def argvs(
+    container: Container, layer: PlannedLayer, below: Below, workspace: Workspace
+) -> Iterator[tuple[list[str], str]]:
+    """All commands that make a layer; each with what it depends on whether it runs, if anything."""
+    definition = render(layer.definition, layer.arguments)
+    yield _post_argv(container, definition, below, workspace), ""
+    if not container.root:
+        yield container.ownership_argv(below.base, container.work), ""
+    yield look.names_argv(container, below), "if %post changes files that the layers below hold"
+    yield links.argv(container, below), "if one of these has several names"
+    yield look.content_argv(container, below), "if %post puts a folder in the place of another"
+    yield pack.layer_argv(container, _upper(container), below), ""
+    if definition.body("test").strip():
+        yield _test_argv(container, pack.packed(container), below, workspace), ""
+        if not container.root:
+            yield container.ownership_argv(below.base, workspace.scratch), ""
 
 
 def _lend(definition: Definition, layer: PlannedLayer, lent: Path) -> None:
@@ -62,13 +81,17 @@ def _lend(definition: Definition, layer: PlannedLayer, lent: Path) -> None:
 
 
 def _run_post(container: Container, definition: Definition, below: Below, workspace: Workspace, log: Path) -> None:
-    overlays = [*below.overlays, str(container.work / "overlay")]
-    argv = container.argv("exec", below.base, overlays=overlays, binds=workspace.binds, as_root=True)
-    post = script_argv(definition.sections.get("post", Section("", "")), "/mnt/post")
     try:
-        container.run([*argv, "/bin/sh", "/mnt/inside.sh", *post], log)
+        container.run(_post_argv(container, definition, below, workspace), log)
     except Failed as error:
         raise SectionFailed((workspace.lent / "section").read_text().strip(), error.code, log) from error
+
+
+def _post_argv(container: Container, definition: Definition, below: Below, workspace: Workspace) -> list[str]:
+    overlays = [*below.overlays, str(_upper(container).parent)]
+    argv = container.argv("exec", below.base, overlays=overlays, binds=workspace.binds, as_root=True)
+    post = script_argv(definition.sections.get("post", Section("", "")), "/mnt/post")
+    return [*argv, "/bin/sh", "/mnt/inside.sh", *post]
 
 
 def script_argv(section: Section, script: str) -> list[str]:
@@ -81,12 +104,12 @@ def script_argv(section: Section, script: str) -> list[str]:
     return ["/bin/sh", "-ex", *words, script]
 
 
-def _write_metadata(folder: Path, lent: Path, definition: Definition, key: str) -> None:
+def _write_metadata(folder: Path, lent: Path, definition: Definition, layer: PlannedLayer) -> None:
     before = read_metadata(lent / "metadata")
     labels = lent / "build-labels"
     if labels.exists():
         before[metadata.BUILD_LABELS] = labels.read_text(encoding="utf-8")
-    for name, text in metadata.for_layer(before, definition, key, time.gmtime()).items():
+    for name, text in metadata.for_layer(before, definition, layer.key, layer.epoch).items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
@@ -100,12 +123,19 @@ def read_metadata(folder: Path) -> dict[str, str]:
 
 
 def _run_test(container: Container, packed: Path, below: Below, workspace: Workspace, log: Path) -> None:
-    """Run %test on the layer as it will be mounted, read-only, so that it is what is tested."""
-    overlays = [*below.overlays, f"{packed}:ro"]
-    argv = container.argv("test", below.base, overlays=overlays, binds=workspace.scratch_binds, as_root=True)
     try:
-        container.run(argv, log)
+        container.run(_test_argv(container, packed, below, workspace), log)
     except Failed as error:
         raise SectionFailed("test", error.code, log) from error
     finally:
         container.take_ownership(below.base, workspace.scratch, log)
+
+
+def _test_argv(container: Container, packed: Path, below: Below, workspace: Workspace) -> list[str]:
+    """%test sees the layer as it will be mounted, read-only, so that it is what is tested."""
+    overlays = [*below.overlays, f"{packed}:ro"]
+    return container.argv("test", below.base, overlays=overlays, binds=workspace.scratch_binds, as_root=True)
+
+
+def _upper(container: Container) -> Path:
+    return container.work / "overlay" / "upper"

@@ -6,8 +6,8 @@ Pure functions over file contents, so that a layer carries the same metadata as 
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Mapping
+from datetime import datetime, timezone
 from typing import Any
 
 from ctrain_builder.definition import Definition, Section
@@ -19,12 +19,14 @@ _ENVIRONMENT = "env/90-environment.sh"
 _HELP = "runscript.help"
 _EXECUTABLE = (_ENVIRONMENT, "runscript", "startscript", "test")
 _SCHEMA = "org.label-schema."
+_CREATED = "org.opencontainers.image.created"
 
 
-def for_layer(parent: Mapping[str, str], definition: Definition, key: str, built: time.struct_time) -> dict[str, str]:
+def for_layer(parent: Mapping[str, str], definition: Definition, key: str, epoch: int) -> dict[str, str]:
     """The files of /.singularity.d, name -> content, that a layer adds or replaces.
 
-    `parent` holds those that the layer was made on, `definition` is rendered.
+    `parent` holds those that the layer was made on, `definition` is rendered; `epoch`, in seconds since 1970, is what
+    the labels tell as the time of the build.
     """
     files = {MARKER: f"{key}\n", "Singularity": definition.text}
     if "Singularity" in parent:
@@ -35,10 +37,10 @@ def for_layer(parent: Mapping[str, str], definition: Definition, key: str, built
         files[_ENVIRONMENT] = f"{before}\n{definition.body('environment')}\n"
     for name in ("runscript", "startscript", "test"):
         if definition.body(name).strip():
-            files[name] = _script(definition.sections[name])
+            files[name] = script(definition.sections[name])
     if definition.body("help").strip() and _HELP not in parent:
         files[_HELP] = f"{definition.body('help')}\n"
-    files["labels.json"] = json.dumps(_labels(parent, definition, built), indent="\t", sort_keys=True)
+    files["labels.json"] = _json(_labels(parent, definition, epoch))
     return files
 
 
@@ -46,7 +48,7 @@ def mode(name: str) -> int:
     return 0o755 if name in _EXECUTABLE else 0o644
 
 
-def _script(section: Section) -> str:
+def script(section: Section) -> str:
     """A script with its first line: the body's own, else sh; the section's arguments go to the interpreter."""
     shebang, body = "#!/bin/sh", section.body
     if body.lstrip().startswith("#!"):
@@ -54,13 +56,13 @@ def _script(section: Section) -> str:
     return f"{' '.join([shebang.strip(), section.args]).strip()}\n\n{body}\n"
 
 
-def _labels(parent: Mapping[str, str], definition: Definition, built: time.struct_time) -> dict[str, str]:
+def _labels(parent: Mapping[str, str], definition: Definition, epoch: int) -> dict[str, str]:
     """As in Apptainer without --force: what the build knows replaces the parent's labels, %labels only adds to them."""
     labels: dict[str, str] = json.loads(parent.get("labels.json", "{}"))
     written = (line.split(None, 1) for line in parent.get(BUILD_LABELS, "").splitlines() if line.strip())
     labels.update({name: "".join(value) for name, *value in written})
     labels[f"{_SCHEMA}schema-version"] = "1.0"
-    labels[f"{_SCHEMA}build-date"] = time.strftime("%A_%-d_%B_%Y_%-H:%-M:%-S_UTC", built)
+    labels.update(_dates(labels, epoch))
     if definition.body("help").strip():
         labels[f"{_SCHEMA}usage"] = labels[f"{_SCHEMA}usage.apptainer.{_HELP}"] = f"/{FOLDER}/{_HELP}"
     for name, value in definition.header.items():
@@ -68,15 +70,35 @@ def _labels(parent: Mapping[str, str], definition: Definition, built: time.struc
     return {**definition.labels, **labels}
 
 
-def inspection(files: Mapping[str, str]) -> dict[str, Any]:
-    """The metadata of an image in the form that the engine keeps in a SIF for `inspect`."""
+def dated(labels: str, epoch: int) -> str:
+    """The content of labels.json with `epoch` as the time of the build."""
+    told = json.loads(labels)
+    return _json({**told, **_dates(told, epoch)})
+
+
+def _dates(labels: Mapping[str, str], epoch: int) -> dict[str, str]:
+    """The labels that tell the time of a build. Engines before Apptainer 1.5 write only the first."""
+    time = datetime.fromtimestamp(epoch, timezone.utc)
+    dates = {f"{_SCHEMA}build-date": f"{time:%A_%-d_%B_%Y_%-H:%-M:%-S_UTC}", _CREATED: f"{time:%Y-%m-%dT%H:%M:%SZ}"}
+    return {name: date for name, date in dates.items() if name != _CREATED or name in labels}
+
+
+def _json(labels: Mapping[str, str]) -> str:
+    return json.dumps(labels, indent="\t", sort_keys=True)
+
+
+def inspection(files: Mapping[str, str], labels: Mapping[str, str]) -> dict[str, Any]:
+    """The metadata of an image in the form that the engine keeps in a SIF for `inspect`.
+
+    `labels` are the image's own, over those in its `files`.
+    """
+    texts = {name: text.rstrip() for name, text in files.items()}
+    scripts = (name for name in (_ENVIRONMENT, "env/91-environment.sh") if name in texts)
     attributes: dict[str, Any] = {
-        "environment": {
-            f"/{FOLDER}/{name}": files[name] for name in (_ENVIRONMENT, "env/91-environment.sh") if name in files
-        },
-        "labels": json.loads(files.get("labels.json", "{}")),
+        "environment": {f"/{FOLDER}/{name}": texts[name] for name in scripts},
+        "labels": {**json.loads(files.get("labels.json", "{}")), **labels},
     }
     named = {"deffile": "Singularity", "runscript": "runscript", "startscript": "startscript"}
     named |= {"test": "test", "helpfile": _HELP}
-    attributes |= {key: files[name] for key, name in named.items() if name in files}
+    attributes |= {key: texts[name] for key, name in named.items() if name in texts}
     return {"type": "container", "data": {"attributes": attributes}}

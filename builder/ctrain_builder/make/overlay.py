@@ -1,4 +1,4 @@
-"""Reads the upper folder of an overlay, and says what mksquashfs must change to make a portable layer of it.
+"""Reads a folder that is to be packed, and says what mksquashfs must change to make a portable layer of it.
 
 Deleted names are marked by character devices 0:0, which every engine's overlay understands. "Opaque" folders, which
 hide all that the layers below hold in them, are marked in ways that one kind of overlay alone understands: their marks
@@ -7,43 +7,63 @@ are dropped, and each hidden name gets a mark of its own.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import stat
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path, PurePosixPath
+
+from ctrain_runtime.errors import BuildError
 
 _MARK = ".wh."
 _OPAQUE_MARKS = (".wh..opq", ".wh..wh..opq")
-_OPAQUE_ATTRIBUTES = ("user.overlay.opaque", "trusted.overlay.opaque", "user.fuseoverlayfs.opaque")
+# What overlays (and tools that unpack images as an ordinary user) note in extended attributes for their own use.
+_MARKS = ("user.overlay.", "trusted.overlay.", "user.fuseoverlayfs.", "user.containers.", "user.rootlesscontainers")
+_OPAQUE, _ORIGIN = "opaque", "origin"
 
 
 @dataclass(frozen=True)
 class Upper:
-    """Paths relative to the root of the image. `deleted` are those marked by a `.wh.NAME` file."""
+    """Paths relative to the root of the image.
+
+    `deleted` are those marked by a `.wh.NAME` file, `copied` the files that have come from below and were changed
+    then, `marked` all that have an overlay's attributes.
+    """
 
     folders: frozenset[PurePosixPath]
     others: frozenset[PurePosixPath]
-    opaque: frozenset[PurePosixPath]
-    deleted: frozenset[PurePosixPath]
+    opaque: frozenset[PurePosixPath] = frozenset()
+    deleted: frozenset[PurePosixPath] = frozenset()
+    copied: frozenset[PurePosixPath] = frozenset()
+    marked: frozenset[PurePosixPath] = frozenset()
+
+    @property
+    def names(self) -> frozenset[PurePosixPath]:
+        return self.folders | self.others
 
 
 def scan(root: Path) -> Upper:
-    """What the upper folder `root` holds."""
-    folders, others, opaque, deleted = set(), set(), set(), set()
+    """What the folder `root` holds. Raises BuildError for one that can't be looked into."""
+    found: dict[str, set[PurePosixPath]] = {field.name: set() for field in fields(Upper)}
     for path in _walk(root):
         relative = PurePosixPath(path.relative_to(root))
         if path.name in _OPAQUE_MARKS:
-            opaque.add(relative.parent)
-        elif path.name.startswith(_MARK):
-            deleted.add(relative.with_name(path.name[len(_MARK) :]))
-        elif path.is_dir() and not path.is_symlink():
-            folders.add(relative)
-            if _has_opaque_attribute(path):
-                opaque.add(relative)
-        else:
-            others.add(relative)
-    return Upper(frozenset(folders), frozenset(others), frozenset(opaque), frozenset(deleted))
+            found["opaque"].add(relative.parent)
+            continue
+        if path.name.startswith(_MARK):
+            found["deleted"].add(relative.with_name(path.name[len(_MARK) :]))
+            continue
+        mode = path.lstat().st_mode
+        found["folders" if stat.S_ISDIR(mode) else "others"].add(relative)
+        marks = _marks(path)
+        if marks:
+            found["marked"].add(relative)
+        if stat.S_ISREG(mode) and any(mark.endswith(_ORIGIN) for mark in marks):
+            found["copied"].add(relative)
+        if any(mark.endswith(_OPAQUE) and os.getxattr(path, mark) == b"y" for mark in marks):
+            found["opaque"].add(relative)
+    return Upper(**{name: frozenset(paths) for name, paths in found.items()})
 
 
 def whiteouts(upper: Upper, below: Iterable[PurePosixPath]) -> list[PurePosixPath]:
@@ -51,22 +71,44 @@ def whiteouts(upper: Upper, below: Iterable[PurePosixPath]) -> list[PurePosixPat
 
     A name needs a mark when it isn't in the upper folder but the folder that it is in, is.
     """
-    hidden = {path for path in below if path.parent in upper.folders} - upper.folders - upper.others
-    return sorted(hidden | (upper.deleted - upper.folders - upper.others))
+    hidden = {path for path in below if path.parent in upper.folders} | upper.deleted
+    return sorted(hidden - upper.names)
+
+
+def remove_marks(root: Path, upper: Upper) -> None:
+    """Remove the overlay's attributes, so that no other overlay takes them for its own."""
+    for path in (root / name for name in upper.marked):
+        with writable(path):
+            for mark in _marks(path):
+                os.removexattr(path, mark, follow_symlinks=False)
+
+
+@contextlib.contextmanager
+def writable(path: Path) -> Iterator[None]:
+    """Let a file or folder be writable for its owner for a while."""
+    mode = path.lstat().st_mode
+    if stat.S_ISLNK(mode) or mode & stat.S_IWUSR:
+        yield
+        return
+    path.chmod(mode | stat.S_IWUSR)
+    try:
+        yield
+    finally:
+        path.chmod(mode)
+
+
+def _marks(path: Path) -> list[str]:
+    try:
+        return [name for name in os.listxattr(path, follow_symlinks=False) if name.startswith(_MARKS)]
+    except OSError:  # a file system without attributes
+        return []
 
 
 def _walk(root: Path) -> Iterator[Path]:
-    for folder, folders, names in os.walk(root, onerror=_raise):
+    for folder, folders, names in os.walk(root, onerror=_refuse):
         yield from (Path(folder) / name for name in (*folders, *names))
 
 
-def _raise(error: OSError) -> None:
-    raise error
-
-
-def _has_opaque_attribute(path: Path) -> bool:
-    for name in _OPAQUE_ATTRIBUTES:
-        with suppress(OSError):  # no such attribute, or a file system without any
-            if os.getxattr(path, name, follow_symlinks=False) == b"y":
-                return True
-    return False
+def _refuse(error: OSError) -> None:
+    what = f"folder {error.filename} of a layer can't be read by its own user"
+    raise BuildError(what, "Build as root, or give it a mode in %post") from error

@@ -1,64 +1,114 @@
-"""Packs the upper folder of an overlay as a squashfs file that every engine can mount over the layers below."""
+"""Packs folders as squashfs files. The same content gives the same bytes: whoever packs it, where and when."""
 
 from __future__ import annotations
 
 import os
 import re
-import stat
-from collections.abc import Iterable
+from collections.abc import Collection, Sequence
 from pathlib import Path, PurePosixPath
 
+from ctrain_builder.make import bytecode, lend, look, workspace
 from ctrain_builder.make.container import Below, Container, Failed
-from ctrain_builder.make.overlay import Upper, scan, whiteouts
-from ctrain_runtime import command
+from ctrain_builder.make.overlay import Upper, remove_marks, scan, whiteouts
+from ctrain_builder.plan import NO_EPOCH
 from ctrain_runtime.errors import BuildError
 
-# gzip: every engine and kernel reads it. Owners are root's, whoever builds: an ordinary user can't keep others.
-_OPTIONS = ("-noappend", "-no-progress", "-comp", "gzip", "-all-root", "-no-xattrs")
-# Mounts of the host while the layer is made, and marks of deleted names that only one kind of overlay understands.
-_NOT_PACKED = ("tmp/*", "var/tmp/*", "mnt/*", "dev/*", "proc/*", "sys/*", "etc/resolv.conf", "etc/hosts", "... .wh.*")
+# Owners are root's, whoever builds: an ordinary user can't keep others. gzip: every engine and kernel reads it.
+# mksquashfs sorts names and cuts off times at SOURCE_DATE_EPOCH; so it does since version 4.4.
+OPTIONS = ("-noappend", "-no-progress", "-comp", "gzip", "-all-root")
+# Mounts of the host while a layer is made, and marks of deleted names that only one kind of overlay understands.
+_NOT_PACKED = (
+    "tmp/*",
+    "var/tmp/*",
+    "mnt/*",
+    "dev/*",
+    "proc/*",
+    "sys/*",
+    "etc/resolv.conf",
+    "etc/hosts",
+    "etc/hostname",
+    "... .wh.*",
+)
 
 
-def pack(container: Container, upper: Path, below: Below, log: Path) -> Path:
-    """Pack an upper folder. Returns the squashfs file, in the work folder. Raises BuildError."""
+def pack(container: Container, upper: Path, below: Below, log: Path, epoch: int = NO_EPOCH) -> Path:
+    """Pack an upper folder as a layer. Returns the squashfs file, in the work folder. Raises BuildError."""
     found = scan(upper)
-    _check_readable(upper, found)
-    pseudo = container.work / "whiteouts"
-    hidden = whiteouts(found, _listing(container, below, found.opaque))
-    pseudo.write_text("".join(f"{_quoted(path)} c 0 0 0 0 0\n" for path in hidden), encoding="utf-8")
-    packed = container.work / "layer.sqsh"
-    argv = [_mksquashfs(), str(upper), str(packed), *_OPTIONS, "-pf", str(pseudo), "-wildcards", "-e", *_NOT_PACKED]
+    hidden = whiteouts(found, look.content(container, below, found.opaque, log))
+    names = [_quoted(path) for path in hidden]
+    # A line end can't be told in a file of such names, but in an argument.
+    apart = [word for name in names if "\n" in name for word in ("-p", _deleted(name))]
+    lines = "".join(f"{_deleted(name)}\n" for name in names if "\n" not in name)
+    (container.work / "deleted").write_bytes(os.fsencode(lines))
+    return _run(container, layer_argv(container, upper, below, apart), upper, found, log, epoch)
+
+
+def pack_base(container: Container, root: Path, log: Path, epoch: int) -> Path:
+    """Pack the root folder of a base. Returns the squashfs file, in the work folder. Raises BuildError."""
+    return _run(container, base_argv(container, root), root, scan(root), log, epoch)
+
+
+def packed(container: Container) -> Path:
+    return container.work / "packed.sqsh"
+
+
+def layer_argv(container: Container, upper: Path, below: Below, apart: Sequence[str] = ()) -> list[str]:
+    """The command that packs a layer; the names that it hides are in a file of the work folder, or `apart`."""
+    deleted = _seen(container, container.work / "deleted")
+    return [*_argv(container, upper, below.base), *apart, "-pf", deleted, "-wildcards", "-e", *_NOT_PACKED]
+
+
+def base_argv(container: Container, root: Path) -> list[str]:
+    """The command that packs a base, all of it."""
+    return _argv(container, root, root)
+
+
+def times(time: int) -> dict[str, str]:
+    """The variables by which programs, in containers too, take `time` (seconds since 1970) for the present."""
+    return {f"{prefix}SOURCE_DATE_EPOCH": str(time) for prefix in ("", "APPTAINERENV_", "SINGULARITYENV_")}
+
+
+def mksquashfs() -> str:
+    return lend.find("mksquashfs", "squashfs-tools")
+
+
+def _argv(container: Container, folder: Path, image: Path) -> list[str]:
+    """Root packs from outside; an ordinary user as root of a container of `image`."""
+    start = [mksquashfs()] if container.root else [*lend.exec_argv(container, image), *lend.argv(mksquashfs())]
+    return [*start, _seen(container, folder), _seen(container, packed(container)), *OPTIONS]
+
+
+def _seen(container: Container, path: Path) -> str:
+    return str(path) if container.root else lend.seen(container, path)
+
+
+def _run(container: Container, argv: Sequence[str], folder: Path, found: Upper, log: Path, epoch: int) -> Path:
+    time = _settle_times(folder, found.names, epoch, workspace.started(container.work))
+    remove_marks(folder, found)
+    if not container.root:
+        lend.lend(container, mksquashfs())
     try:
-        container.run(argv, log)
+        container.run(argv, log, variables=times(time))
     except Failed as error:
         raise BuildError(f"mksquashfs failed with exit code {error.code}", f"The log is {log}") from error
-    return packed
+    return packed(container)
 
 
-def _check_readable(upper: Path, found: Upper) -> None:
-    """mksquashfs would put an empty file in place of one that it can't read."""
-    for path in (upper / name for name in found.others):
-        if stat.S_ISREG(path.lstat().st_mode) and not os.access(path, os.R_OK):
-            what = f"/{path.relative_to(upper)} of a layer is unreadable for its own user"
-            raise BuildError(what, "Build as root, or give it a mode in %post")
+def _settle_times(folder: Path, names: Collection[PurePosixPath], epoch: int, started: float) -> int:
+    """The time at which those of the files are cut off: `epoch`, or a later one that a file has brought along.
+
+    What the build itself has written is newer than `started`. The rest has come with its time from an archive or an
+    image below, where for example compiled Python files tell the times of their sources.
+    """
+    brought = (int(time) for name in names if (time := (folder / name).lstat().st_mtime) < started)
+    time = max(brought, default=epoch)
+    bytecode.settle((folder / name for name in names), max(time, epoch))
+    return max(time, epoch)
 
 
-def _listing(container: Container, below: Below, folders: Iterable[PurePosixPath]) -> list[PurePosixPath]:
-    """Everything that the layers below hold in the folders."""
-    if not folders:
-        return []
-    argv = container.argv("exec", below.base, overlays=below.overlays, as_root=True)
-    script = 'for folder; do if [ -d "$folder" ]; then find "$folder" -mindepth 1 -print0; fi; done'
-    text = container.output([*argv, "/bin/sh", "-c", script, "sh", *(f"/{folder}" for folder in sorted(folders))])
-    return [PurePosixPath(path[1:]) for path in text.split("\0") if path]
+def _deleted(name: str) -> str:
+    return f"{name} c 0 0 0 0 0"
 
 
 def _quoted(path: PurePosixPath) -> str:
     return re.sub(r'([\s"\\])', r"\\\1", str(path))
-
-
-def _mksquashfs() -> str:
-    path = command.find("mksquashfs")
-    if not path:
-        raise BuildError("mksquashfs is not on PATH", "Install squashfs-tools")
-    return path

@@ -19,6 +19,7 @@ from urllib.parse import unquote, urlsplit
 from ctrain_runtime.errors import ConfigError
 
 INSIDE = "/mnt"
+ENVIRONMENT = "build-env.sh"
 _SYSTEM_BUNDLES = ("ssl/certs/ca-certificates.crt", "pki/tls/certs/ca-bundle.crt", "ssl/ca-bundle.pem")
 _BUNDLE_VARIABLES = ("SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 _PROXY_VARIABLES = ("http_proxy", "https_proxy", "ftp_proxy", "no_proxy")
@@ -64,6 +65,7 @@ def write(site: Site, folder: Path) -> None:
     """Fill the folder that is bound at /mnt."""
     environment = {**site.proxies, **{name.upper(): value for name, value in site.proxies.items()}}
     environment["PIP_CONFIG_FILE"] = f"{INSIDE}/pip.conf"
+    environment["PYTHONHASHSEED"] = "0"  # sets that get into files have the same order each time
     if site.bundle:
         shutil.copyfile(site.bundle, folder / "ca-bundle.crt")
         environment.update(dict.fromkeys(_BUNDLE_VARIABLES, f"{INSIDE}/ca-bundle.crt"))
@@ -72,7 +74,7 @@ def write(site: Site, folder: Path) -> None:
     settings = "".join(f"{key} = {value}\n" for key, value in site.pip.items())
     (folder / "pip.conf").write_text(f"[global]\n{settings}", encoding="utf-8")
     exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in environment.items())
-    (folder / "build-env.sh").write_text(exports, encoding="utf-8")
+    (folder / ENVIRONMENT).write_text(exports, encoding="utf-8")
 
 
 def _pip_settings(environ: Mapping[str, str], etc: Path) -> dict[str, str]:

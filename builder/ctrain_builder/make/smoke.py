@@ -1,56 +1,142 @@
-"""Tests inside a finished image, before anybody may publish it."""
+"""Tests inside a finished image, before anybody may publish it. When one fails, it tells which layer is to blame."""
 
 from __future__ import annotations
 
+import json
+import shutil
+import tempfile
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
+from ctrain_builder.definition import Definition, render
 from ctrain_builder.make import metadata
-from ctrain_builder.make.container import Container, Failed
-from ctrain_builder.plan import BuildPlan
+from ctrain_builder.make.container import Below, Container, Failed
+from ctrain_builder.plan import MIRROR, BuildPlan, PlannedLayer
+from ctrain_runtime.errors import BuildError, CtrainError
 from ctrain_runtime.store import TestResult
 
-_INSIDE = Path(__file__).parent / "inside"
-# As root, with more processes than cores, without a home: no reason for a test of two processes to fail.
-_TWO = (
+INSIDE = Path(__file__).parent / "inside"  # mounted at /mnt
+# As root, with more processes than cores, without a home or a GPU: no reason for a test to fail.
+_ENV = (
     *("env", "HOME=/tmp", "OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"),
     *("OMPI_MCA_rmaps_base_oversubscribe=1", "OMP_NUM_THREADS=1"),
 )
-_MODULES = {"torch": "torch", "torchvision": "torchvision", "horovod": "horovod.torch", "deepspeed": "deepspeed"}
+_PYTHON = (*_ENV, "python3")
+_FRAMEWORKS = {"PyTorch": "torch", "TensorFlow": "tensorflow"}  # Horovod's names for them
 
 
 @dataclass(frozen=True)
 class Check:
-    """A command inside the image that ends with 0 if all is well."""
+    """A command inside the image that ends with 0 if all is well.
+
+    `since`: the number of the first layer with which it can pass. `script`: a file for it, at /mnt/script. `skip`: why
+    it can't be run here.
+    """
 
     name: str
     argv: tuple[str, ...]
+    since: int = 0
+    script: str = ""
+    gpu: bool = False
+    skip: str = ""
 
 
-def checks(plan: BuildPlan, base: Mapping[str, str]) -> Iterator[Check]:
-    """The tests for an image, given the versions of the software in its base."""
-    if len(plan.layers) > 1:
+def base_facts(container: Container, base: Path) -> dict[str, str]:
+    """What the upper layers of an image must leave as it is in the base: versions, and digests of files."""
+    return ask(container, base, "unchanged.py")
+
+
+def ask(container: Container, image: Path, program: str) -> dict[str, Any]:
+    """The JSON object that a program of inside/ prints in an image; {} if it has no Python. Raises BuildError."""
+    argv = container.argv("exec", image, binds=[f"{INSIDE}:/mnt:ro"])
+    script = 'if command -v python3 > /dev/null; then exec python3 "$0"; else echo {}; fi'
+    try:
+        text = container.output([*argv, "/bin/sh", "-c", script, f"/mnt/{program}"], timeout=1800)  # it may read much
+        found: dict[str, Any] = json.loads(text.strip().splitlines()[-1])
+    except (CtrainError, ValueError, IndexError) as error:
+        raise BuildError(f"image {image} can't be examined: {error}", "Does its python3 work?") from error
+    return found
+
+
+def checks(plan: BuildPlan, base: Mapping[str, str], gpus: int) -> Iterator[Check]:
+    """The tests for an image, given the facts of its base and the number of GPUs of this machine."""
+    place = {layer.name: number for number, layer in enumerate(plan.layers)}
+    top = len(plan.layers) - 1
+    if top:
         marker = f'test "$(cat /{metadata.FOLDER}/{metadata.MARKER})" = "$0"'
-        yield Check("layers mounted", ("/bin/sh", "-c", marker, plan.layers[-1].key))
-    names = {"torch", "torchvision"} & base.keys() | {"horovod", "deepspeed"} & {layer.name for layer in plan.layers}
-    if names:
-        yield Check("imports", ("python3", "-c", f"import {', '.join(_MODULES[name] for name in sorted(names))}"))
+        yield Check("layers mounted", ("/bin/sh", "-c", marker, plan.layers[top].key), top)
+    declared = {name: value for name, value in asdict(plan.spec.variant).items() if name != "arguments"}
+    if any(declared.values()):
+        yield Check("as declared", (*_PYTHON, "/mnt/declared.py", json.dumps(declared)))
+    own = [name for name in ("tensorflow", "torch", "torchvision") if name in base]
+    if own:
+        yield Check("imports", (*_PYTHON, "-c", f"import {', '.join(own)}"))
+    if top and own:
+        yield Check(f"{own[0]} unchanged", (*_PYTHON, "/mnt/unchanged.py", json.dumps(base)), 1)
+    if plan.spec.horovod:
+        yield from _horovod(plan.spec.horovod, place.get("horovod", 0))
+    if "deepspeed" in place:
+        yield _import("deepspeed", place["deepspeed"])
+        step = ("DS_ACCELERATOR=cpu", "python3", "/mnt/zero_step.py")
+        yield Check("DeepSpeed step", (*_ENV, *step), place["deepspeed"])
+    for number, layer in enumerate(plan.layers):
+        if layer.definition.body("test").strip():
+            script = metadata.script(rendered(layer).sections["test"])
+            yield Check(f"%test of {layer.name}", (*_ENV, "/mnt/script"), number, script)
+    if "cuda" in base:
+        yield from _on_gpus(plan, base, gpus, place)
+
+
+def _import(module: str, since: int) -> Check:
+    return Check(f"import {module}", (*_PYTHON, "-c", f"import {module}"), since)
+
+
+def _horovod(features: Sequence[str], since: int) -> Iterator[Check]:
+    for module in _modules(features):
+        yield _import(f"horovod.{module}", since)
+    yield Check("horovodrun -cb", (*_PYTHON, "/mnt/horovod_build.py", *features), since)
+    for module in _modules(features)[:1]:
+        program = ("python3", "/mnt/all_reduce.py", module, "2")
+        if "MPI" in features:
+            yield Check("all-reduce by MPI", (*_ENV, "mpirun", "-np", "2", *program), since)
+        if "Gloo" in features:
+            yield Check("all-reduce by Gloo", (*_ENV, "horovodrun", "-np", "2", "--gloo", *program), since)
+
+
+def _modules(features: Sequence[str]) -> list[str]:
+    return [_FRAMEWORKS[name] for name in features if name in _FRAMEWORKS]
+
+
+def rendered(layer: PlannedLayer) -> Definition:
+    """The definition of a layer with its arguments. The mirror is of no use any more, and need not be known."""
+    return render(layer.definition, {MIRROR: "", **layer.arguments})
+
+
+def _on_gpus(plan: BuildPlan, base: Mapping[str, str], gpus: int, place: Mapping[str, int]) -> Iterator[Check]:
+    skip = "" if gpus else "the building machine has no GPU"
+    size = str(min(2, gpus))
     if "torch" in base:
-        same = f"import torch; assert torch.__version__ == {base['torch']!r}, torch.__version__"
-        yield Check("torch unchanged", ("python3", "-c", same))
-    if "horovod" in names:
-        yield Check("horovodrun -cb", ("python3", "/mnt/horovod_build.py"))
-        yield Check("all-reduce by MPI", (*_TWO, "mpirun", "-np", "2", "python3", "/mnt/all_reduce.py"))
-        yield Check("all-reduce by Gloo", (*_TWO, "horovodrun", "-np", "2", "--gloo", "python3", "/mnt/all_reduce.py"))
+        yield Check("GPU", (*_PYTHON, "/mnt/gpu.py", size), gpu=True, skip=skip)
+    for module in _modules(plan.spec.horovod)[:1] if "NCCL" in plan.spec.horovod else ():
+        argv = (*_ENV, "mpirun", "-np", size, "python3", "/mnt/all_reduce.py", module, size, "gpu")
+        yield Check("all-reduce by NCCL", argv, place.get("horovod", 0), gpu=True, skip=skip)
 
 
-def run(container: Container, image: Path, check: Check, log: Path) -> TestResult:
-    """Run one test the way a job runs: not as the root of a build."""
-    scratch = container.work / "test-tmp"
-    scratch.mkdir(exist_ok=True)
-    argv = container.argv("exec", image, binds=[f"{_INSIDE}:/mnt:ro", f"{scratch}:/tmp"])
+def run(container: Container, image: Path, check: Check, log: Path, overlays: Sequence[str] = ()) -> TestResult:
+    """Run one test the way a job runs: not as the root of a build. Its /tmp is new and empty."""
+    if check.skip:
+        return TestResult(check.name, False, "0.0", check.skip)
+    folder = Path(tempfile.mkdtemp(prefix="test-", dir=container.work))
+    lent, scratch = folder / "lent", folder / "tmp"
+    shutil.copytree(INSIDE, lent, ignore=shutil.ignore_patterns("__pycache__"))
+    scratch.mkdir()
+    (lent / "script").write_text(check.script, encoding="utf-8")
+    (lent / "script").chmod(0o755)
+    binds = [f"{lent}:/mnt:ro", f"{scratch}:/tmp", f"{scratch}:/var/tmp"]
+    argv = container.argv("exec", image, overlays=overlays, binds=binds, gpu=check.gpu)
     started = time.monotonic()
     try:
         container.run([*argv, *check.argv], log)
@@ -58,3 +144,17 @@ def run(container: Container, image: Path, check: Check, log: Path) -> TestResul
     except Failed:
         passed = False
     return TestResult(check.name, passed, f"{time.monotonic() - started:.1f}")
+
+
+def blame(container: Container, plan: BuildPlan, files: Sequence[Path], check: Check, log: Path) -> str:
+    """The layer since which a failed test fails, found by running it on ever fewer of the layers `files`.
+
+    "" when it passes on all of them: then it is not a layer that is to blame.
+    """
+    culprit = ""
+    for count in range(len(files), check.since, -1):
+        below = Below(files[0], tuple(files[1:count]))
+        if run(container, below.base, check, log, below.overlays).passed:
+            break
+        culprit = plan.layers[count - 1].name
+    return culprit

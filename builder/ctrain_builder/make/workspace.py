@@ -8,6 +8,8 @@ from pathlib import Path
 from ctrain_builder.make import site as sites
 from ctrain_builder.make.site import Site
 
+_LENT = "lent"
+
 
 @dataclass(frozen=True)
 class Workspace:
@@ -25,10 +27,25 @@ class Workspace:
     def binds(self) -> list[str]:
         return [f"{self.lent}:{sites.INSIDE}", *self.site.binds, *self.scratch_binds]
 
+    def set_time(self, epoch: int) -> None:
+        """Let the programs of %post take `epoch`, in seconds since 1970, for the present."""
+        with (self.lent / sites.ENVIRONMENT).open("a", encoding="utf-8") as file:
+            file.write(f"export SOURCE_DATE_EPOCH={epoch}\n")
+
+
+def inside(folder: Path, site: Site) -> Workspace:
+    """The workspace in the work folder of a build, whether it is made already or not."""
+    return Workspace(folder / _LENT, folder / "scratch", site)
+
+
+def started(folder: Path) -> float:
+    """The time by the file system's clock, in seconds since 1970, before which nothing of the build was written."""
+    return (folder / _LENT / sites.ENVIRONMENT).stat().st_mtime
+
 
 def prepare(folder: Path, site: Site) -> Workspace:
     """Make the workspace in the (empty) work folder of a build."""
-    workspace = Workspace(folder / "lent", folder / "scratch", site)
+    workspace = inside(folder, site)
     workspace.lent.mkdir()
     workspace.scratch.mkdir()
     workspace.scratch.chmod(0o1777)

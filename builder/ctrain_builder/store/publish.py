@@ -85,7 +85,11 @@ def publish(image: Path, manifest: Manifest, root: Path, channel: str = "") -> O
 
 
 def _is_same(one: Manifest, other: Manifest) -> bool:
-    return (one.name, one.digest) == (other.name, other.digest)
+    """Whether two images are the same: the same file, or put together once more from the same layers."""
+    if one.name != other.name or one.flat != other.flat:
+        return False
+    layers = [[(layer.definition, layer.digest) for layer in manifest.layers] for manifest in (one, other)]
+    return one.digest == other.digest or (layers[0] == layers[1] and all(digest for _, digest in layers[0]))
 
 
 def _prepare(root: Path) -> bool:

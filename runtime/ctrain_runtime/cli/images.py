@@ -1,9 +1,11 @@
-"""List the published images of a store, oldest first, with the channels that point to them.
+"""List the published images of a store, oldest first, or look closer at one or two images.
 
-  ctrain images                        of the store $CTRAIN_STORE
-  ctrain images --store /apps/ctrain   of this one
+  ctrain images --store /apps/ctrain              list this store (default: $CTRAIN_STORE)
+  ctrain images show pytorch:prod                 layers, origin, tests, and the nodes that it fits
+  ctrain images diff pytorch:prod pytorch:dev     packages that differ, and the size of each layer
 
-The last column counts the tests that an image passed before it was published.
+An image is NAME[:CHANNEL|:VERSION], NAME@DIGEST or the path of a .sif. The last column of the list counts the tests
+that an image passed before it was published.
 """
 
 from __future__ import annotations
@@ -17,30 +19,86 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from ctrain_runtime import image, sbom
+from ctrain_runtime.cli import image_text
 from ctrain_runtime.cli.text import size, table
-from ctrain_runtime.errors import UsageError
-from ctrain_runtime.store import Published, open_store
+from ctrain_runtime.errors import ImageDamaged, UsageError
+from ctrain_runtime.image import Image
+from ctrain_runtime.store import Published, Store, open_store
 
 HEAD = ("image", "version", "channel", "age", "size", "torch", "CUDA", "tests")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--store", metavar="DIR", help="the store's folder (default: $CTRAIN_STORE)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    _common(parser, None, False)
+    actions = parser.add_subparsers(dest="action", metavar="show|diff")
+    show = actions.add_parser("show", help="one image", allow_abbrev=False)
+    show.add_argument("image", metavar="IMAGE")
+    diff = actions.add_parser("diff", help="what changed between two images", allow_abbrev=False)
+    diff.add_argument("old", metavar="OLD")
+    diff.add_argument("new", metavar="NEW")
+    for action in (show, diff):  # SUPPRESS: what was said before the action stays said
+        _common(action, argparse.SUPPRESS, argparse.SUPPRESS)
+
+
+def _common(parser: argparse.ArgumentParser, store: Any, as_json: Any) -> None:
+    parser.add_argument("--store", metavar="DIR", default=store, help="the store's folder (default: $CTRAIN_STORE)")
+    parser.add_argument("--json", action="store_true", default=as_json, help="print one JSON object instead of text")
 
 
 def execute(args: argparse.Namespace) -> int:
+    if args.action == "show":
+        print(_show(args))
+    elif args.action == "diff":
+        print(_diff(args))
+    else:
+        print(_list(args))
+    return 0
+
+
+def _show(args: argparse.Namespace) -> str:
+    found = _find(args.image, args)
+    try:
+        packages, why = sbom.packages(found.path), ""
+    except ImageDamaged as error:
+        packages, why = {}, error.message
+    if args.json:
+        version, listed = found.manifest.version, image_text.as_list(packages)
+        facts = {"version": version, "path": str(found.path), "channel": found.channel, **asdict(found.manifest)}
+        return json.dumps({**facts, "packages": listed}, indent=2)
+    return image_text.describe(found, packages, why)
+
+
+def _diff(args: argparse.Namespace) -> str:
+    old, new = _find(args.old, args), _find(args.new, args)
+    packages = image_text.changes(sbom.packages(old.path), sbom.packages(new.path))
+    layers = image_text.layer_sizes(old.manifest, new.manifest)
+    if args.json:
+        sides = [{"version": side.manifest.version, "path": str(side.path)} for side in (old, new)]
+        facts = {"old": sides[0], "new": sides[1], "layers": list(map(asdict, layers))}
+        return json.dumps({**facts, "packages": list(map(asdict, packages))}, indent=2)
+    return image_text.compare(old.manifest, new.manifest, layers, packages)
+
+
+def _find(reference: str, args: argparse.Namespace) -> Image:
+    return image.locate((reference,), [] if image.is_path(reference) else [_store(args)])
+
+
+def _store(args: argparse.Namespace) -> Store:
     root = args.store or os.environ.get("CTRAIN_STORE")
     if not root:
         raise UsageError("no store is named", "Give one with --store DIR or CTRAIN_STORE")
-    images = open_store(Path(root)).images()
+    return open_store(Path(root))
+
+
+def _list(args: argparse.Namespace) -> str:
+    store = _store(args)
+    images = store.images()
     if args.json:
-        print(json.dumps({"store": root, "images": [_as_data(image) for image in images]}, indent=2))
-    elif images:
-        print(table(HEAD, [_row(image, time.time()) for image in images]))
-    else:
-        print(f"store {root} has no images yet; publish one with: ctrain publish IMAGE --store {root}")
-    return 0
+        return json.dumps({"store": str(store.root), "images": [_as_data(image) for image in images]}, indent=2)
+    if images:
+        return table(HEAD, [_row(image, time.time()) for image in images])
+    return f"store {store.root} has no images yet; publish one with: ctrain publish IMAGE --store {store.root}"
 
 
 def _as_data(image: Published) -> dict[str, Any]:
@@ -50,7 +108,7 @@ def _as_data(image: Published) -> dict[str, Any]:
 
 def _row(image: Published, now: float) -> tuple[str, ...]:
     manifest = image.manifest
-    passed = sum(test.passed for test in manifest.tests)
+    run = [test for test in manifest.tests if not test.skipped]
     return (
         manifest.name,
         manifest.version,
@@ -59,7 +117,7 @@ def _row(image: Published, now: float) -> tuple[str, ...]:
         size(manifest.size),
         manifest.software.get("torch", "-"),
         manifest.software.get("cuda", "-"),
-        f"{passed}/{len(manifest.tests)}",
+        f"{sum(test.passed for test in run)}/{len(run)}",
     )
 
 

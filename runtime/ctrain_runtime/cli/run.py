@@ -22,7 +22,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Optional
 
-from ctrain_runtime import facts, image, job, site, store
+from ctrain_runtime import facts, image, job, site, user_layer
+from ctrain_runtime.cli.stores import open_stores
 from ctrain_runtime.cli.terminal import Terminal
 from ctrain_runtime.cli.text import count
 from ctrain_runtime.errors import UsageError
@@ -40,6 +41,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gpus-per-node", type=int, metavar="N", help="GPUs of each node (default: all)")
     parser.add_argument("--ranks-per-node", type=int, metavar="N", help="ranks on each node (default: one a GPU)")
     parser.add_argument("--image", metavar="IMAGE", help="NAME[:CHANNEL|:VERSION], NAME@DIGEST or the path of a .sif")
+    parser.add_argument(
+        "--layer", action="append", default=[], type=Path, metavar="FILE", help="user layer over the image (repeatable)"
+    )
     parser.add_argument("--store", metavar="DIR", help="store to look in (default: CTRAIN_STORE, then the site's)")
     parser.add_argument("--site", metavar="SITE", help="name or file of a site (default: CTRAIN_SITE, then detected)")
     parser.add_argument("--partition", default="", metavar="NAME", help="partition of the cluster")
@@ -79,9 +83,12 @@ def execute(args: argparse.Namespace) -> int:
 def _plan(args: argparse.Namespace, where: site.Site) -> LaunchPlan:
     what = _job(args)
     references = _references(args, what)
-    stores = [] if image.is_path(references[0]) else _stores(args, where)
+    stores = [] if image.is_path(references[0]) else open_stores(args.store, where)
     found = image.find(references, stores, platform.machine())
-    known = facts.this_machine(start.cluster(where))
+    known = facts.this_machine(start.cluster(where), found)
+    flat = image.flattened(found) if known.ignores_layers else None
+    if flat:
+        image.check(flat, platform.machine())
     parent = Path(site.expand(args.runs or os.environ.get("CTRAIN_RUNS") or where.runs, f"site {where.name}: runs"))
     options = Options(
         nodes=args.nodes,
@@ -95,8 +102,9 @@ def _plan(args: argparse.Namespace, where: site.Site) -> LaunchPlan:
         mounts=tuple(map(_absolute, args.mount)),
         arguments=tuple(args.rest) if args.job else (),
         resume=str(directory.checkpoint_of(Path(args.resume))) if args.resume else "",
+        layers=tuple(map(user_layer.read, (*what.layers, *args.layer))),
     )
-    return make(what, where, found, options, known, directory.choose(parent.resolve(), what.name, args.name))
+    return make(what, where, found, options, known, directory.choose(parent.resolve(), what.name, args.name), flat)
 
 
 def _job(args: argparse.Namespace) -> job.Job:
@@ -108,12 +116,6 @@ def _references(args: argparse.Namespace, what: job.Job) -> tuple[str, ...]:
     if not references:
         raise UsageError("a command needs an image", "Give one with --image; ctrain images lists them")
     return references
-
-
-def _stores(args: argparse.Namespace, where: site.Site) -> list[store.Store]:
-    named = args.store or os.environ.get("CTRAIN_STORE")
-    paths = [named] if named else [site.expand(path, f"site {where.name}: stores") for path in where.stores]
-    return [store.open_store(Path(path)) for path in paths]
 
 
 def _absolute(mount: str) -> str:
@@ -137,10 +139,14 @@ def _signals_cancel() -> Iterator[None]:
 
 def _summary(plan: LaunchPlan, why: str) -> str:
     channel = f" ({plan.image.channel})" if plan.image.channel else ""
+    stands_in = ""
+    if plan.image.instead_of:
+        stands_in = f", flattened, in place of {plan.image.instead_of}: this engine ignores overlay partitions"
     data = [mount for mount in plan.mounts if mount.read_only]
     rows = [
         ("site", f"{plan.site} ({why})"),
-        ("image", f"{plan.image.name} {plan.image.version}{channel}  {plan.image.digest[:19]}"),
+        ("image", f"{plan.image.name} {plan.image.version}{channel}  {plan.image.digest[:19]}{stands_in}"),
+        *(("layer", f"{layer.path}  {layer.digest[:19]}") for layer in plan.layers),
         ("where", _where(plan)),
         *(("data", f"{mount.source} -> {mount.target} (read-only)") for mount in data),
         ("run", f"{plan.run}  ->  {plan.run_directory}"),

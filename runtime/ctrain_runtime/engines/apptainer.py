@@ -31,6 +31,8 @@ def exec_argv(plan: LaunchPlan) -> list[str]:
         argv.append("--nv")
     for mount in plan.mounts:
         argv += ["--bind", str(mount)]
+    for layer in plan.layers:
+        argv += ["--overlay", f"{layer.path}:ro"]  # a later one lies above
     return argv
 
 

@@ -20,8 +20,8 @@ from ctrain_runtime.errors import (
 from ctrain_runtime.facts import Cluster, Facts, Partition
 from ctrain_runtime.image import Image
 from ctrain_runtime.job import Count, Job
-from ctrain_runtime.plan import time
-from ctrain_runtime.plan.model import LaunchPlan, Mount, Options, PlannedImage
+from ctrain_runtime.plan import images, time
+from ctrain_runtime.plan.model import LaunchPlan, Mount, Options
 from ctrain_runtime.site import Site
 
 RESUME = "/resume"
@@ -49,18 +49,27 @@ class _Size:
     time: str
 
 
-def make(job: Job, site: Site, image: Image, options: Options, facts: Facts, run_directory: Path) -> LaunchPlan:
+def make(
+    job: Job,
+    site: Site,
+    image: Image,
+    options: Options,
+    facts: Facts,
+    run_directory: Path,
+    flat: Optional[Image] = None,
+) -> LaunchPlan:
     """The launch plan. Paths in `site` and `options` are absolute already; the run's name is the directory's.
 
-    Raises UsageError, ResourceError, SchedulerError or DataError when the plan would not hold, JobError or ConfigError
-    for variables of the job or the site that have no proper name.
+    `flat` is the flattened image that can stand in for `image`, if there is one. Raises UsageError, ResourceError,
+    SchedulerError, EngineError or DataError when the plan would not hold, JobError or ConfigError for variables of the
+    job or the site that have no proper name.
     """
     size = (
         _size_on_cluster(job, site, options, facts.cluster)
         if site.scheduler == "slurm"
         else _size_here(job, options, facts)
     )
-    planned = _planned(image)
+    planned = images.choose(image, flat, options, facts)
     return LaunchPlan(
         run=run_directory.name,
         run_directory=str(run_directory),
@@ -68,6 +77,7 @@ def make(job: Job, site: Site, image: Image, options: Options, facts: Facts, run
         site=site.name,
         scheduler=site.scheduler,
         image=planned,
+        layers=images.layers(image, options.layers),
         engine=facts.engine,
         launcher=job.launcher,
         mpi=_mpi(job, site, facts.cluster),
@@ -85,21 +95,6 @@ def make(job: Job, site: Site, image: Image, options: Options, facts: Facts, run
         environment=_environment(job, site, options, run_directory, planned.cuda),
         mounts=_mounts(job, site, options, run_directory),
         root=facts.root,
-    )
-
-
-def _planned(image: Image) -> PlannedImage:
-    layers = image.manifest.layers
-    marker = layers[-1].key if len(layers) > 1 else ""  # a lone base has no overlay partition that could be ignored
-    cuda = image.manifest.software.get("cuda", "")
-    return PlannedImage(
-        image.manifest.name,
-        image.manifest.version,
-        image.channel,
-        image.manifest.digest,
-        str(image.path),
-        marker,
-        bool(cuda),
     )
 
 

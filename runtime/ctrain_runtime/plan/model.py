@@ -7,6 +7,7 @@ from typing import Optional
 
 from ctrain_runtime.errors import UsageError
 from ctrain_runtime.facts import Engine
+from ctrain_runtime.user_layer import UserLayer
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,7 @@ class Options:
     mounts: tuple[str, ...] = ()
     arguments: tuple[str, ...] = ()
     resume: str = ""  # folder of an earlier run's checkpoint
+    layers: tuple[UserLayer, ...] = ()  # the job's, then those of the command line
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,10 @@ class Mount:
 
 @dataclass(frozen=True)
 class PlannedImage:
-    """The image of a run. `marker` is the key of its topmost layer, asserted by every rank at its start."""
+    """The image of a run. `marker` is the key of its topmost layer, asserted by every rank at its start.
+
+    `instead_of` is the version of the image that was asked for, if this is the flattened one in its place.
+    """
 
     name: str
     version: str
@@ -56,6 +61,21 @@ class PlannedImage:
     path: str
     marker: str
     cuda: bool
+    instead_of: str
+
+
+@dataclass(frozen=True)
+class PlannedLayer:
+    """A user layer of a run. `key` marks it inside, which every rank asserts; `digest` is the file's."""
+
+    path: str
+    digest: str
+    key: str
+    packages: dict[str, str]
+
+    def __post_init__(self) -> None:
+        if any(character in self.path for character in ":,\n"):
+            raise UsageError(f"can't mount layer {self.path!r}: engines read ':' and ',' as separators", "Rename it")
 
 
 @dataclass(frozen=True)
@@ -68,6 +88,7 @@ class LaunchPlan:
     site: str
     scheduler: str
     image: PlannedImage
+    layers: tuple[PlannedLayer, ...]
     engine: Engine
     launcher: str
     mpi: str

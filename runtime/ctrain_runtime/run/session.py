@@ -55,6 +55,7 @@ class Record:
     job: str
     site: str
     image: dict[str, str]
+    layers: tuple[dict[str, str], ...]
     command: tuple[str, ...]
     nodes: list[str]
     world_size: int
@@ -103,6 +104,7 @@ def _begin(plan: LaunchPlan) -> Record:
         plan.job,
         plan.site,
         image,
+        tuple({"path": layer.path, "digest": layer.digest} for layer in plan.layers),
         plan.command,
         [],
         plan.world_size,

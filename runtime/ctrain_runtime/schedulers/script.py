@@ -5,7 +5,9 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable
 
+from ctrain_runtime import user_layer
 from ctrain_runtime.engines import apptainer
+from ctrain_runtime.image import MARKER
 from ctrain_runtime.plan.model import LaunchPlan
 
 # Where a run's files are, relative to its run directory.
@@ -43,18 +45,22 @@ done
 
 
 def layers_check(plan: LaunchPlan) -> list[str]:
-    """A command prefix that runs in the container: stops if the engine left out the upper layers.
+    """A command prefix that runs in the container: stops if layers are missing, of the image or of the user.
 
-    Engines whose overlay is switched off ignore a SIF's overlay partitions without a word.
+    Engines whose overlay is switched off ignore a SIF's overlay partitions without a word; and a user may replace the
+    file of a layer while his job waits.
     """
-    if not plan.image.marker:
+    checks = []
+    if plan.image.marker:
+        complaint = "ctrain: this engine ignores the layers of the image (is overlay off in its configuration?)"
+        checks.append((f'[ "$(cat /{MARKER} 2>/dev/null)" = "$0" ]', complaint))
+    for layer in plan.layers:
+        complaint = f"ctrain: layer {layer.path} is not the one of the plan: was it built again since?"
+        checks.append((f"[ -e /{user_layer.FOLDER}/{layer.key}.json ]", complaint))
+    if not checks:
         return []
-    complaint = "ctrain: this engine ignores the layers of the image (is overlay off in its configuration?)"
-    check = (
-        'if [ "$(cat /.singularity.d/ctrain-layer 2>/dev/null)" != "$0" ]; then'
-        f" echo '{complaint}' >&2; exit 73; fi; exec \"$@\""
-    )
-    return ["/bin/sh", "-c", check, plan.image.marker]
+    stops = [f"{test} || {{ echo {shlex.quote(complaint)} >&2; exit 73; }}" for test, complaint in checks]
+    return ["/bin/sh", "-c", "; ".join([*stops, 'exec "$@"']), plan.image.marker]
 
 
 def rank(plan: LaunchPlan, *, by: str, identity: str, launch: str) -> str:

@@ -18,7 +18,7 @@ home=$(mktemp -d "${TMPDIR:-/tmp}/ctrain-home.XXXXXX") || exit 75
 trap 'rm -rf "$home"' EXIT
 trap : TERM INT # mpirun gets the signal too and ends its ranks; wait for it
 
-/usr/bin/apptainer --quiet exec --cleanenv --no-mount cwd --pwd /opt/ctrain/examples/digits --no-eval --userns --bind /scratch/kim/ctrain/digits-1:/scratch/kim/ctrain/digits-1:rw --home "$home:/home/ctrain" /apps/ctrain/pytorch-cpu_24.12-hd-py3-r3.sif /bin/sh -c 'if [ "$(cat /.singularity.d/ctrain-layer 2>/dev/null)" != "$0" ]; then echo '"'"'ctrain: this engine ignores the layers of the image (is overlay off in its configuration?)'"'"' >&2; exit 73; fi; exec "$@"' k1 mpirun -np 2 --bind-to none /bin/bash /scratch/kim/ctrain/digits-1/rank.sh
+/usr/bin/apptainer --quiet exec --cleanenv --no-mount cwd --pwd /opt/ctrain/examples/digits --no-eval --userns --bind /scratch/kim/ctrain/digits-1:/scratch/kim/ctrain/digits-1:rw --home "$home:/home/ctrain" /apps/ctrain/pytorch-cpu_24.12-hd-py3-r3.sif /bin/sh -c '[ "$(cat /.singularity.d/ctrain-layer 2>/dev/null)" = "$0" ] || { echo '"'"'ctrain: this engine ignores the layers of the image (is overlay off in its configuration?)'"'"' >&2; exit 73; }; exec "$@"' k1 mpirun -np 2 --bind-to none /bin/bash /scratch/kim/ctrain/digits-1/rank.sh
 code=$?
 echo "$code" >"$run/exit_code"
 exit "$code"

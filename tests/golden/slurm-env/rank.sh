@@ -42,11 +42,13 @@ launch=(
   '/home/kim/my job:/home/kim/my job:rw'
   --bind
   /scratch/kim/ctrain/digits-1:/scratch/kim/ctrain/digits-1:rw
+  --overlay
+  '/home/kim/my layer.sqsh:ro'
 )
 # An empty home of its own on the node's disk: caches land there, and nothing of ~ comes in.
 home=$(mktemp -d "${TMPDIR:-/tmp}/ctrain-home.XXXXXX") || fail "no temporary folder on $host"
 trap 'rm -rf "$home"' EXIT
-launch+=(--home "$home:/home/ctrain" /apps/ctrain/pytorch_24.12-hd-py3-r3.sif /bin/sh -c 'if [ "$(cat /.singularity.d/ctrain-layer 2>/dev/null)" != "$0" ]; then echo '"'"'ctrain: this engine ignores the layers of the image (is overlay off in its configuration?)'"'"' >&2; exit 73; fi; exec "$@"' k1 python train.py)
+launch+=(--home "$home:/home/ctrain" /apps/ctrain/pytorch_24.12-hd-py3-r3.sif /bin/sh -c '[ "$(cat /.singularity.d/ctrain-layer 2>/dev/null)" = "$0" ] || { echo '"'"'ctrain: this engine ignores the layers of the image (is overlay off in its configuration?)'"'"' >&2; exit 73; }; [ -e /.singularity.d/ctrain-user-layers/aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa.json ] || { echo '"'"'ctrain: layer /home/kim/my layer.sqsh is not the one of the plan: was it built again since?'"'"' >&2; exit 73; }; exec "$@"' k1 python train.py)
 
 trap : TERM # the program gets the signal too; wait for it, so that its exit code is still recorded
 "${launch[@]}"

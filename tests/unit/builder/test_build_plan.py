@@ -1,19 +1,39 @@
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 from ctrain_builder import catalog, plan
-from ctrain_builder.plan import BuildPlan
-from ctrain_runtime.errors import ConfigError, UsageError
+from ctrain_builder.plan import NO_EPOCH, BuildPlan
+from ctrain_runtime.errors import ConfigError, RegistryError, UsageError
+
+A, B = f"sha256:{'a1' * 32}", f"sha256:{'b2' * 32}"
 
 
 def _plan(
-    project: Path, given: dict[str, str] | None = None, site: dict[str, str] | None = None, have: tuple[str, ...] = ()
+    project: Path,
+    given: Mapping[str, str] = {},  # read
+    site: Mapping[str, str] = {},  # read
+    have: Sequence[str] = (),
+    digest: str = A,
+    tag: str = "",
 ) -> BuildPlan:
-    spec = catalog.find(project / "definitions", "small")
-    return plan.make(spec, given or {}, site or {}, "amd64", lambda key, _is_base: key in have)
+    spec = catalog.find(project / "definitions", "small", tag)
+    return plan.make(spec, given, site, "amd64", lambda key, _is_base: key in have, lambda _reference: digest)
+
+
+def _unreachable(reference: str) -> str:
+    raise RegistryError(f"the digest of {reference} is not known")
+
+
+@pytest.fixture
+def ngc(project: Path) -> Path:
+    """The project, with a base from a registry."""
+    path = project / "definitions/base/base.def"
+    path.write_text("Bootstrap: docker\nFrom: nvcr.io:443/nvidia/small:{{ VERSION }}-py3\n")
+    return project
 
 
 def test_what_is_in_the_cache_exists(project: Path) -> None:
@@ -35,6 +55,16 @@ def test_an_argument_of_one_layer_changes_it_and_those_above(project: Path) -> N
     assert plain.keys[1] != blue.keys[1]
 
 
+def test_arguments_come_from_the_command_line_then_the_tag_then_the_definition(project: Path) -> None:
+    images = project / "definitions/images.yaml"
+    images.write_text(images.read_text() + "    tags: {'1.0': {arguments: {COLOUR: green}}, '2.0': {}}\n")
+    colours = [
+        _plan(project, given, tag=tag).layers[1].inputs.arguments["COLOUR"]
+        for given, tag in (({}, "1.0"), ({}, "2.0"), ({"COLOUR": "blue"}, "1.0"))
+    ]
+    assert colours == ["green", "red", "blue"]
+
+
 def test_a_change_of_the_base_changes_all(project: Path) -> None:
     before = _plan(project).keys
     path = project / "definitions/base/base.def"
@@ -42,17 +72,98 @@ def test_a_change_of_the_base_changes_all(project: Path) -> None:
     assert not set(before) & set(_plan(project).keys)
 
 
+def test_a_base_from_a_registry_is_taken_by_its_digest(ngc: Path) -> None:
+    one, other = _plan(ngc, digest=A), _plan(ngc, digest=B)
+    assert one.layers[0].base == f"nvcr.io:443/nvidia/small@{A}"
+    assert not set(one.keys) & set(other.keys)
+    before = {layer.name: layer.inputs for layer in one.layers}
+    assert [status.why for status in plan.status(other, before.get)] == [
+        ("base sha256:a1a1a1a1 -> sha256:b2b2b2b2",),
+        ("parent",),
+    ]
+
+
+def test_a_definition_that_names_a_digest_asks_no_registry(ngc: Path) -> None:
+    path = ngc / "definitions/base/base.def"
+    path.write_text(path.read_text().replace("-py3", f"-py3@{B}"))
+    spec = catalog.find(ngc / "definitions", "small")
+    made = plan.make(spec, {}, {}, "amd64", lambda _key, _is_base: False, _unreachable)
+    assert (made.problem, made.layers[0].base) == (None, f"nvcr.io:443/nvidia/small@{B}")
+
+
+def test_without_a_digest_nothing_is_known(ngc: Path) -> None:
+    spec = catalog.find(ngc / "definitions", "small")
+    made = plan.make(spec, {}, {}, "amd64", lambda _key, _is_base: True, _unreachable)
+    assert made.keys == ("", "")
+    assert not any(layer.exists for layer in made.layers)
+    why = "the digest of nvcr.io:443/nvidia/small:1.0-py3 is not known"
+    assert plan.status(made, {}.get) == (plan.Status("unknown", (why,)), plan.Status("unknown", ("parent",)))
+
+
+def test_a_local_base_counts_by_its_content(project: Path, tmp_path: Path) -> None:
+    path, local = project / "definitions/base/base.def", tmp_path / "local.sif"
+    path.write_text(f"Bootstrap: localimage\nFrom: {local}\n%labels\n    version {{{{ VERSION }}}}\n")
+    local.write_text("one")
+    before = _plan(project)
+    local.write_text("two")
+    assert not set(before.keys) & set(_plan(project).keys)
+    assert before.layers[0].base == ""
+
+
+def test_a_registry_in_the_header_is_refused(ngc: Path) -> None:
+    path = ngc / "definitions/base/base.def"
+    path.write_text("Registry: nvcr.io\n" + path.read_text())
+    with pytest.raises(ConfigError, match="Registry and Namespace are not supported"):
+        _plan(ngc)
+
+
+def test_the_state_of_layers(project: Path) -> None:
+    old, new = _plan(project), _plan(project, {"COLOUR": "blue"})
+    before = {layer.name: layer.inputs for layer in old.layers}
+    assert [status.state for status in plan.status(new, {}.get)] == ["new", "new"]
+    gone, changed = plan.status(new, before.get)
+    assert (gone.state, gone.why) == ("stale", ("not in the cache",))
+    assert (changed.state, changed.why) == ("stale", ("argument COLOUR red -> blue",))
+    have = _plan(project, have=old.keys)
+    assert plan.status(have, before.get) == (plan.Status("ok"), plan.Status("ok"))
+
+
+def test_the_epoch_is_that_of_the_definition_and_its_files_and_no_part_of_the_key(project: Path) -> None:
+    spec = catalog.find(project / "definitions", "small")
+    asked: list[Sequence[Path]] = []
+
+    def epoch(paths: Sequence[Path]) -> int:
+        asked.append(paths)
+        return len(asked)
+
+    made = plan.make(spec, {}, {}, "amd64", lambda _key, _is_base: False, str, epoch)
+    assert [layer.epoch for layer in made.layers] == [1, 2]
+    assert asked[1] == [project / "definitions/upper/upper.def", project / "examples/x"]
+    assert made.keys == _plan(project).keys
+    assert {layer.epoch for layer in _plan(project).layers} == {NO_EPOCH}
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
-    [({"SIZE": "1"}, "uses argument SIZE. Known: COLOUR, MIRROR"), ({"VERSION": "2"}, "Use --tag 2")],
+    [
+        ("SIZE", "uses argument SIZE. Known: COLOUR, MIRROR"),
+        ("VERSION", "VERSION is the tag of image small. Use --tag"),
+        ("PARENT", "uses argument PARENT"),
+    ],
 )
-def test_unknown_arguments_are_refused(project: Path, given: dict[str, str], message: str) -> None:
+def test_unknown_arguments_are_refused(project: Path, given: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        _plan(project, given)
+        plan.check_given([catalog.find(project / "definitions", "small")], [given])
 
 
 def test_a_missing_source_of_files_is_named(project: Path) -> None:
     path = project / "definitions/upper/upper.def"
     path.write_text(path.read_text().replace("examples/x", "examples/y"))
     with pytest.raises(ConfigError, match="%files names examples/y"):
+        _plan(project)
+
+
+def test_a_broken_link_among_the_files_is_named(project: Path) -> None:
+    (project / "examples/x/latest").symlink_to("nowhere")
+    with pytest.raises(ConfigError, match=r"examples/x/latest is no regular file"):
         _plan(project)

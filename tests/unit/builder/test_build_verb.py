@@ -2,45 +2,236 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from ctrain_builder import cache as caches
-from ctrain_builder import catalog, plan, record
+from ctrain_builder import record
+from ctrain_builder.build import Built, Progress
+from ctrain_builder.cli import build as verb
 from ctrain_builder.cli.main import BUILD_VERBS
-from ctrain_builder.make import smoke
+from ctrain_builder.cli.progress import Stopped
+from ctrain_builder.plan import BuildPlan
 from ctrain_runtime.cli.main import main
+from ctrain_runtime.errors import BuildError, SpaceError
 from ctrain_runtime.store import Manifest
 
 Ctrain = Callable[..., int]
+MORE = """
+    tags: {"1.0": {}, "0.9": {arguments: {COLOUR: blue}}}
+  other:
+    chain: [far, upper]
+    stack: s
+    tag: "7"
+    tag_argument: TAG
+"""
 
 
 @pytest.fixture
-def ctrain(project: Path, tmp_path: Path) -> Ctrain:
+def ctrain(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ctrain:
+    """ctrain(verb, ...) in the project, with an engine that does nothing."""
+    engine = tmp_path / "bin/apptainer"
+    engine.parent.mkdir()
+    engine.write_text('#!/bin/sh\n[ "$1" = --version ] && echo apptainer version 1.4.5\n')
+    engine.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{engine.parent}:{os.environ['PATH']}")
     places = ["--definitions", str(project / "definitions"), "--cache", str(tmp_path / "cache")]
-    return lambda verb, *args: main(BUILD_VERBS, [verb, "small", *places, *args])
+    return lambda verb, *args: main(BUILD_VERBS, [verb, *places, *args])
 
 
-def test_plan_as_text_and_json(ctrain: Ctrain, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.fixture
+def matrix(project: Path) -> Path:
+    """Three images: small at two tags, and one whose base comes from a registry."""
+    images = project / "definitions/images.yaml"
+    images.write_text(images.read_text().rstrip() + MORE)
+    (project / "definitions/far").mkdir()
+    (project / "definitions/far/far.def").write_text("Bootstrap: docker\nFrom: nvcr.io/far/away:{{ TAG }}\n")
+    return project
+
+
+def _told(capsys: pytest.CaptureFixture[str]) -> Any:
+    return json.loads(capsys.readouterr().out)
+
+
+def _finish(plan: dict[str, Any], cache: Path, make_manifest: Callable[..., Manifest], **facts: Any) -> None:
+    """Put an image that was built as planned, and its layers, into the cache."""
+    layers = [(layer["definition"], layer["key"]) for layer in plan["layers"]]
+    stem = f"{plan['name']}_{plan['tag']}-{plan['stack']}"
+    (cache / f"images/{stem}.sif").touch()
+    record.write(cache / f"images/{stem}.json", make_manifest(layers=layers, **facts))
+    for number, (_, key) in enumerate(layers):
+        (cache / "layers" / f"{key}.{'sqsh' if number else 'sif'}").touch()
+
+
+def test_the_plan_of_one_image(ctrain: Ctrain, capsys: pytest.CaptureFixture[str]) -> None:
+    assert ctrain("build", "small", "--plan") == 0
+    head, base, upper, summary = capsys.readouterr().out.splitlines()
+    assert head.split() == ["image", "layer", "state", "why"]
+    assert base.split() == ["small", "1.0", "base", "new"]
+    assert upper.split() == ["upper", "new"]
+    assert summary.startswith("1 image to build; needs at most ")
+    assert "are free in" in summary
+    assert ctrain("build", "small", "--plan", "--json") == 0
+    told = _told(capsys)
+    (image,) = told["images"]
+    assert (image["name"], image["tag"], image["bootstrap"], image["needs_build"]) == (
+        "small",
+        "1.0",
+        "debootstrap",
+        True,
+    )
+    assert [(layer["definition"], layer["state"]) for layer in image["layers"]] == [("base", "new"), ("upper", "new")]
+    assert told["needed"] > 0
+    assert told["free"] > 0
+
+
+@pytest.mark.usefixtures("matrix")
+def test_the_plan_of_the_whole_matrix(ctrain: Ctrain, capsys: pytest.CaptureFixture[str]) -> None:
+    assert ctrain("build", "--plan", "--offline") == 0
+    said = capsys.readouterr().out
+    rows = [line.split() for line in said.splitlines()]
+    assert [row[:4] for row in rows if row[0] in ("small", "other")] == [
+        ["small", "1.0", "base", "new"],
+        ["small", "0.9", "base", "new"],
+        ["other", "7", "far", "unknown"],
+    ]
+    assert "the digest of nvcr.io/far/away:7 is not known" in said
+    assert rows[-1][:8] == ["2", "images", "to", "build;", "1", "image", "can't", "be"]
+
+
+def test_what_changed_since_the_last_build_is_named(
+    ctrain: Ctrain,
+    project: Path,
+    tmp_path: Path,
+    make_manifest: Callable[..., Manifest],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    ctrain("build", "small", "--plan", "--json")
+    (image,) = _told(capsys)["images"]
+    _finish(image, tmp_path / "cache", make_manifest)
     assert ctrain("build", "--plan") == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("small 1.0-s (")
-    assert [line.split()[:3] for line in lines[2:4]] == [["base", "to", "build"], ["upper", "to", "build"]]
-    assert lines[-1] == "2 of 2 layers to build"
+    assert capsys.readouterr().out.splitlines()[-1] == "1 image up to date, nothing to build"
+    monkey = project / "definitions/upper/upper.def"
+    monkey.write_text(monkey.read_text().replace("COLOUR=red", "COLOUR=blue"))
     assert ctrain("build", "--plan", "--json") == 0
-    told = json.loads(capsys.readouterr().out)
-    assert [(layer["definition"], layer["exists"]) for layer in told["layers"]] == [("base", False), ("upper", False)]
+    (image,) = _told(capsys)["images"]
+    assert (image["state"], image["needs_build"]) == ("stale", True)
+    assert [layer["state"] for layer in image["layers"]] == ["ok", "new"]
 
 
+def test_an_image_whose_tests_failed_is_planned_again(
+    ctrain: Ctrain, tmp_path: Path, make_manifest: Callable[..., Manifest], capsys: pytest.CaptureFixture[str]
+) -> None:
+    ctrain("build", "small", "--plan", "--json")
+    (image,) = _told(capsys)["images"]
+    _finish(image, tmp_path / "cache", make_manifest, passed=False)
+    assert ctrain("build", "--plan") == 0
+    *_, row, summary = capsys.readouterr().out.splitlines()
+    assert row.split(maxsplit=2) == ["(image)", "stale", "its tests failed or were interrupted"]
+    assert summary.startswith("1 image to build")
+
+
+def test_images_that_are_up_to_date_are_left_alone(
+    ctrain: Ctrain, tmp_path: Path, make_manifest: Callable[..., Manifest], capsys: pytest.CaptureFixture[str]
+) -> None:
+    ctrain("build", "small", "--plan", "--json")
+    _finish(_told(capsys)["images"][0], tmp_path / "cache", make_manifest)
+    assert ctrain("build", "small") == 0
+    assert "small 1.0-s is up to date, nothing to do" in capsys.readouterr().out
+    assert ctrain("build", "--all", "--json") == 0
+    (image,) = _told(capsys)["images"]
+    assert (image["name"], image["fresh"], image["manifest"]["tag"]) == ("small", False, "1.0")
+
+
+@pytest.mark.usefixtures("matrix")
+def test_explain_prints_the_commands_and_runs_none(
+    ctrain: Ctrain, tmp_path: Path, make_manifest: Callable[..., Manifest], capsys: pytest.CaptureFixture[str]
+) -> None:
+    ctrain("build", "small:0.9", "--plan", "--json")
+    _finish(_told(capsys)["images"][0], tmp_path / "cache", make_manifest)
+    assert ctrain("build", "--explain", "--offline", "--build-arg", "MIRROR=http://mirror") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line.startswith(("# small", "# other"))] == [
+        "# small 1.0: layer base",
+        "# small 1.0: layer upper",
+        "# small 1.0: image small",
+        "# small 0.9: up to date",
+        "# other 7: the digest of nvcr.io/far/away:7 is not known here yet. Ask once without --offline",
+    ]
+    assert lines[1].startswith(f"{tmp_path}/bin/apptainer build")
+    assert ctrain("build", "--explain", "--offline", "--build-arg", "MIRROR=http://mirror", "--json") == 0
+    small, same, other = _told(capsys)["images"]
+    assert [step["name"] for step in small["steps"]] == ["base", "upper", "small"]
+    assert small["steps"][0]["commands"][0]["argv"][0] == f"{tmp_path}/bin/apptainer"
+    assert (same["steps"], other["steps"]) == ([], [])
+
+
+def test_a_cache_above_its_cap_is_cut(
+    ctrain: Ctrain,
+    tmp_path: Path,
+    make_manifest: Callable[..., Manifest],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ctrain("build", "small", "--plan", "--json")
+    _finish(_told(capsys)["images"][0], tmp_path / "cache", make_manifest)
+    old = tmp_path / "cache/layers/old.sqsh"
+    old.write_bytes(bytes(1000))
+    monkeypatch.setenv("CTRAIN_CACHE_SIZE", "2kB")
+    assert ctrain("build", "small") == 0
+    assert old.exists()
+    assert ctrain("build", "small", "--cache-size", "999") == 0
+    assert not old.exists()
+    assert len(list((tmp_path / "cache/layers").iterdir())) == 2
+
+
+def test_only_what_differs_from_a_commit_is_planned(
+    ctrain: Ctrain, matrix: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"NAME": "kim", "EMAIL": "kim@site"}.items():
+        monkeypatch.setenv(f"GIT_AUTHOR_{name}", value)
+        monkeypatch.setenv(f"GIT_COMMITTER_{name}", value)
+    for argv in (["init", "--quiet"], ["add", "."], ["commit", "--quiet", "-m", "one"]):
+        subprocess.run(["git", *argv], cwd=matrix, check=True)
+    assert ctrain("build", "--changed-since", "HEAD", "--plan", "--offline") == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "no image has changed"
+    assert ctrain("build", "--changed-since", "HEAD", "--offline") == 0
+    assert "no image has changed, nothing to do" in capsys.readouterr().out
+    images = matrix / "definitions/images.yaml"
+    images.write_text(images.read_text().replace("blue", "green").replace('"0.9"', '"0.8": {}, "0.9"'))
+    assert ctrain("build", "--changed-since", "HEAD", "--plan", "--json", "--offline") == 0
+    found = {image["tag"]: [layer["why"] for layer in image["layers"]] for image in _told(capsys)["images"]}
+    assert found == {"0.8": [[], []], "0.9": [["not in the cache"], ["argument COLOUR blue -> green"]]}
+    assert ctrain("build", "small:1.0", "--changed-since", "HEAD", "--plan", "--json") == 0
+    assert _told(capsys)["images"] == []
+
+
+@pytest.mark.usefixtures("matrix")
 @pytest.mark.parametrize(
     ("args", "code", "message"),
     [
-        (("build", "--build-arg", "COLOUR"), 64, "--build-arg 'COLOUR' has no value"),
-        (("build", "--plan", "--build-arg", "X=1"), 64, "uses argument X"),
-        (("publish", "--store", "s"), 78, "image small 1.0 is not built and tested. Run: ctrain build small"),
-        (("publish",), 64, "no store is named"),
+        (("build",), 64, "no image is named. Name some of other, small; or give --all"),
+        (("build", "small", "--all"), 64, "--all takes no image names"),
+        (("build", "small:1.0", "--tag", "2.0"), 64, "'small:1.0' names no tag, or a second one"),
+        (("build", "small:"), 64, "'small:' names no tag"),
+        (("build", "small", "other", "--tag", "2.0"), 64, "--tag is for one image. Write IMAGE:TAG"),
+        (("build", "smal"), 64, "has no image 'smal'. It has: other, small"),
+        (("build", "small", "--build-arg", "COLOUR"), 64, "--build-arg 'COLOUR' has no value"),
+        (("build", "small", "--plan", "--build-arg", "X=1"), 64, "uses argument X"),
+        (("build", "--all", "--build-arg", "VERSION=2"), 64, "VERSION is the tag of image small"),
+        (("build", "--plan", "--changed-since", "HEAD"), 64, "is not in a git repository"),
+        (("build", "--all", "--jobs", "0"), 64, "'0' is no number from 1 on"),
+        (("build", "--all", "--jobs", "x"), 64, "'x' is no number from 1 on"),
+        (("build", "small", "--cache-size", "huge"), 64, "'huge' is no size"),
+        (("build", "other", "--offline"), 79, "the digest of nvcr.io/far/away:7 is not known"),
+        (("publish", "small", "--store", "s"), 78, "small 1.0 is not built and tested. Run: ctrain build small:1.0"),
+        (("publish", "small:2.0", "--flatten", "--store", "s"), 78, "Run: ctrain build small:2.0 --flatten"),
+        (("publish", "small"), 64, "no store is named"),
     ],
 )
 def test_mistakes_are_one_line(
@@ -58,33 +249,97 @@ def test_mistakes_are_one_line(
     assert message in line
 
 
-def test_an_image_that_is_up_to_date_is_left_alone(
-    ctrain: Ctrain,
-    tmp_path: Path,
-    make_manifest: Callable[..., Manifest],
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.usefixtures("matrix")
+def test_without_the_registry_library_only_images_from_registries_are_unknown(
+    ctrain: Ctrain, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = tmp_path / "bin/apptainer"
-    engine.parent.mkdir()
-    engine.write_text('#!/bin/sh\n[ "$1" = --version ] && echo apptainer version 1.4.5\n')
-    engine.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{engine.parent}:{os.environ['PATH']}")
+    monkeypatch.setitem(sys.modules, "requests", None)
+    for name in ("upstream", "registry", "web"):
+        monkeypatch.delitem(sys.modules, f"ctrain_builder.{name}", raising=False)
     assert ctrain("build", "--plan", "--json") == 0
-    layers = json.loads(capsys.readouterr().out)["layers"]
-    manifest = make_manifest(layers=[(layer["definition"], layer["key"]) for layer in layers])
-    (tmp_path / "cache/images/small_1.0-s.sif").touch()
-    record.write(tmp_path / "cache/images/small_1.0-s.json", manifest)
-    assert ctrain("build") == 0
-    assert "is up to date, nothing to do" in capsys.readouterr().out
+    assert [image["state"] for image in _told(capsys)["images"]] == ["new", "new", "unknown"]
+    assert ctrain("build", "other") == 79
+    assert "requests, which asks registries, is missing. pip install 'ctrain[build]'" in capsys.readouterr().err
 
 
-def test_the_tests_are_those_of_what_the_image_holds(project: Path, tmp_path: Path) -> None:
-    spec = catalog.find(project / "definitions", "small")
-    cache = caches.open_cache(tmp_path / "cache")
-    planned = plan.make(spec, {}, {}, "amd64", cache.has_layer)
-    assert [check.name for check in smoke.checks(planned, {"python": "3.11"})] == ["layers mounted"]
-    checks = {check.name: check for check in smoke.checks(planned, {"torch": "2.13.0+cpu", "torchvision": "0.28.0"})}
-    assert list(checks) == ["layers mounted", "imports", "torch unchanged"]
-    assert checks["imports"].argv[-1] == "import torch, torchvision"
-    assert checks["layers mounted"].argv[-1] == planned.keys[-1]
+class FakeBuilder:
+    """Builds nothing: fails for the tags in `failing`, and counts how many builds run at once."""
+
+    failing: tuple[str, ...] = ()
+    begun: list[str] = []  # noqa: RUF012  # reset by the fixture
+    meet: Callable[[], object] = staticmethod(lambda: None)
+    manifest: Manifest
+
+    def __init__(self, _cache: object, _engine: object, _site: object, progress: Progress, *_: object) -> None:
+        self.progress = progress
+
+    def build(self, plan: BuildPlan) -> Built:
+        self.begun.append(plan.spec.title)
+        self.progress.begin("layer", "base", Path("a.log"))
+        type(self).meet()
+        if plan.spec.tag in self.failing:
+            raise (BuildError if plan.spec.tag == "1.0" else SpaceError)(f"{plan.spec.title} is broken")
+        self.progress.end("built", 7)
+        return Built(Path("x.sif"), self.manifest, fresh=True)
+
+
+@pytest.fixture
+def builder(monkeypatch: pytest.MonkeyPatch, make_manifest: Callable[..., Manifest]) -> type[FakeBuilder]:
+    fake = type("Fake", (FakeBuilder,), {"begun": [], "manifest": make_manifest()})
+    monkeypatch.setattr(verb, "Builder", fake)
+    return fake
+
+
+@pytest.mark.usefixtures("matrix")
+def test_a_failure_ends_the_rest_unless_told_to_keep_going(
+    ctrain: Ctrain, builder: type[FakeBuilder], capsys: pytest.CaptureFixture[str]
+) -> None:
+    builder.failing = ("1.0", "7")
+    assert ctrain("build", "--all", "--offline") == BuildError.exit_code
+    assert builder.begun == ["small 1.0"]
+    *_, line, summary = capsys.readouterr().err.splitlines()
+    assert line == "ctrain: small 1.0 is broken"
+    assert summary == "1 of 3 images failed: small 1.0; 2 images not begun (--keep-going would)"
+    builder.begun.clear()
+    assert ctrain("build", "--all", "--offline", "--keep-going", "--json") == BuildError.exit_code
+    assert builder.begun == ["small 1.0", "small 0.9", "other 7"]
+    out, err = capsys.readouterr()
+    assert err.splitlines()[-1] == "2 of 3 images failed: small 1.0, other 7"
+    assert [(image["tag"], image.get("fresh"), image.get("exit_code")) for image in json.loads(out)["images"]] == [
+        ("1.0", None, 77),
+        ("0.9", True, None),
+        ("7", None, 75),
+    ]
+
+
+@pytest.mark.usefixtures("matrix")
+def test_jobs_build_at_once_and_name_the_image_in_each_line(
+    ctrain: Ctrain, builder: type[FakeBuilder], capsys: pytest.CaptureFixture[str]
+) -> None:
+    builder.meet = threading.Barrier(3, timeout=10).wait  # passes only if three builds run at the same time
+    assert ctrain("build", "--all", "--offline", "--jobs", "3") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 9
+    assert {line[:11] for line in lines} == {"small 1.0  ", "small 0.9  ", "other 7    "}
+
+
+@pytest.mark.usefixtures("matrix")
+def test_an_interrupt_ends_all_builds(ctrain: Ctrain, builder: type[FakeBuilder]) -> None:
+    """Both builds wait for ever; one of them is told to stop as by Ctrl-C, the other must be ended by it."""
+    ended: list[str] = []
+    both = threading.Barrier(2, timeout=10)
+
+    def wait_for_ever(self: FakeBuilder, plan: BuildPlan) -> Built:
+        both.wait()
+        if plan.spec.tag == "1.0":
+            raise KeyboardInterrupt
+        try:
+            while True:
+                self.progress.tick()
+        except Stopped:
+            ended.append(plan.spec.tag)
+            raise
+
+    builder.build = wait_for_ever  # type: ignore[method-assign]
+    assert ctrain("build", "small:1.0", "small:0.9", "--jobs", "2") == 130
+    assert ended == ["0.9"]

@@ -1,11 +1,20 @@
 from __future__ import annotations
 
+import os
+import re
+import shutil
+import threading
 from pathlib import Path
 
 import pytest
 
-from ctrain_builder.cache import Cache, open_cache
-from ctrain_runtime.errors import BuildError, SpaceError
+from ctrain_builder import cache as caches
+from ctrain_builder import catalog
+from ctrain_builder.cache import Cache, Made, open_cache, parse_size
+from ctrain_builder.keys import Inputs
+from ctrain_runtime.errors import BuildError, SpaceError, UsageError
+
+INPUTS = Inputs("parent", "", "amd64", {"A": "1"}, ("%post", "  x"), {"a/b": "644 0f"})
 
 
 @pytest.fixture
@@ -38,12 +47,119 @@ def test_a_work_folder_goes_with_its_build(cache: Cache) -> None:
 def test_sweep_removes_only_what_nobody_uses(cache: Cache) -> None:
     left = cache.root / "tmp/killed"
     left.mkdir()
-    with cache.work_folder() as alive:
-        cache.sweep()
+    (cache.root / "locks/killed").touch()
+    with cache.work_folder() as alive, cache.lock("alive"):
+        assert cache.sweep() == []
         assert alive.exists()
+        assert [path.name for path in (cache.root / "locks").iterdir()] == ["alive"]
     assert not left.exists()
+
+
+def test_sweep_tells_what_it_could_not_remove(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(folder: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(folder))
+
+    monkeypatch.setattr(shutil, "rmtree", fail)
+    (cache.root / "tmp/killed").mkdir()
+    assert cache.sweep() == [cache.root / "tmp/killed"]
 
 
 def test_too_little_space_is_said_before_anything_starts(cache: Cache) -> None:
     with pytest.raises(SpaceError, match=r"building x needs about 1000000.0 GB"):
         cache.require_space(10**15, "building x")
+
+
+def test_a_lock_names_its_owner_and_goes_with_it(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(caches, "_PATIENCE", 0.0)
+    told: list[str] = []
+    done = threading.Event()
+
+    def second() -> None:
+        with cache.lock("key", told.append, tick=lambda: done.set() if told else None):
+            pass
+
+    with cache.lock("key"):
+        waiting = threading.Thread(target=second)
+        waiting.start()
+        assert done.wait(10), "the second was not told"
+        assert [path.name for path in (cache.root / "locks").iterdir()] == ["key"]
+    waiting.join(10)
+    assert not waiting.is_alive()
+    (owner,) = told
+    assert re.fullmatch(rf"pid {os.getpid()} \(\S+ on \S+, since \d\d:\d\d UTC\)", owner)
+    assert list((cache.root / "locks").iterdir()) == []
+
+
+def test_the_lock_of_a_killed_build_is_free(cache: Cache) -> None:
+    (cache.root / "locks/key").write_text("pid 1 (kim on login01, since 04:12 UTC)")
+    with cache.lock("key", lambda owner: pytest.fail(f"waits for {owner}")):
+        assert str(os.getpid()) in (cache.root / "locks/key").read_text()
+
+
+def test_who_waits_can_be_stopped(cache: Cache) -> None:
+    def stop() -> None:
+        raise RuntimeError
+
+    with cache.lock("key"), pytest.raises(RuntimeError), cache.lock("key", tick=stop):
+        pass
+
+
+@pytest.fixture
+def layers(cache: Cache) -> list[Path]:
+    """Three layers of 10 bytes, the one used longest ago first."""
+    paths = [cache.layer(name, is_base=False) for name in "abc"]
+    for number, path in enumerate(paths):
+        path.write_bytes(bytes(10))
+        os.utime(path, (number, number))
+    return paths
+
+
+@pytest.mark.parametrize(("cap", "left"), [(30, "abc"), (29, "bc"), (15, "c"), (0, "")])
+def test_what_was_used_longest_ago_is_evicted(cache: Cache, layers: list[Path], cap: int, left: str) -> None:
+    assert cache.evict(cap) == 10 * len(left)
+    assert "".join(path.stem for path in layers if path.exists()) == left
+
+
+def test_use_keeps_and_renews(cache: Cache, layers: list[Path]) -> None:
+    with cache.use(layers[0]) as there:
+        assert there
+        assert cache.evict(0) == 10
+    assert [path.exists() for path in layers] == [True, False, False]
+    assert layers[0].stat().st_mtime > 1000
+    assert cache.evict(0) == 0
+    with cache.use(layers[0]) as there:
+        assert not there
+
+
+def test_an_evicted_image_takes_its_manifest_along(cache: Cache) -> None:
+    image = cache.root / "images/x.sif"
+    image.touch()
+    image.with_suffix(".json").touch()
+    image.write_bytes(b"x")
+    cache.evict(0)
+    assert list(image.parent.iterdir()) == []
+
+
+def test_what_a_layer_was_made_of_is_remembered(cache: Cache, project: Path) -> None:
+    spec = catalog.find(project / "definitions", "small")
+    assert cache.made(spec, "upper") is None
+    cache.remember(spec, "upper", Made(INPUTS, 7, 12))
+    assert cache.made(spec, "upper") == Made(INPUTS, 7, 12)
+    cache.remember(spec, "upper", Made(INPUTS, 7))  # it was only taken from the cache
+    assert cache.made(spec, "upper") == Made(INPUTS, 7, 12)
+    cache.inputs(spec, "upper").write_text("[1")
+    assert cache.made(spec, "upper") is None
+    assert list((cache.root / "tmp").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "count"), [("200GB", 200 * 10**9), ("1.5 tb", 15 * 10**11), ("7", 7), ("3kB", 3000), ("0", 0)]
+)
+def test_sizes_are_read(text: str, count: int) -> None:
+    assert parse_size(text) == count
+
+
+@pytest.mark.parametrize("text", ["", "GB", "-1GB", "1 PB", "1,5GB"])
+def test_what_is_no_size_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="is no size"):
+        parse_size(text)

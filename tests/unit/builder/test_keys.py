@@ -1,18 +1,22 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from ctrain_builder import definition, files
-from ctrain_builder.keys import layer_key, significant
+from ctrain_builder import catalog, plan
+from ctrain_builder.keys import Inputs, differences, key, significant
 
 
-def _key(project: Path, *, parent: str = "p", arch: str = "amd64", **values: str) -> str:
-    read = definition.read("upper", project / "definitions/upper/upper.def")
-    rendered = definition.render(read, {"PARENT": "base", **values})
-    return layer_key(parent, rendered, files.listing(rendered, project), arch)
+def _inputs(project: Path, **given: str) -> Inputs:
+    spec = catalog.find(project / "definitions", "small")
+    return plan.make(spec, given, {}, "amd64", lambda _key, _is_base: False, str).layers[1].inputs
+
+
+def _key(project: Path) -> str:
+    return key(_inputs(project))
 
 
 def _edit(path: Path, old: str, new: str) -> None:
@@ -24,6 +28,7 @@ def _edit(path: Path, old: str, new: str) -> None:
 def test_comments_blank_lines_times_and_byte_code_do_not_change_the_key(project: Path) -> None:
     before = _key(project)
     _edit(project / "definitions/upper/upper.def", "%post\n", "%post\n\n    # a remark\n\n")
+    _edit(project / "definitions/images.yaml", "images:", "# a remark\nimages:")
     (project / "examples/x/__pycache__").mkdir()
     (project / "examples/x/__pycache__/train.pyc").write_bytes(b"x")
     os.utime(project / "examples/x/train.py", (1, 1))
@@ -31,35 +36,58 @@ def test_comments_blank_lines_times_and_byte_code_do_not_change_the_key(project:
     assert _key(project) == before
 
 
+def test_an_argument_that_nothing_uses_does_not_change_the_key(project: Path) -> None:
+    before = _key(project)
+    _edit(project / "definitions/upper/upper.def", "    COLOUR=red\n", "    COLOUR=red\n    SIZE=1\n")
+    assert _key(project) == before
+
+
 @pytest.mark.parametrize(
-    ("path", "old", "new"),
+    ("path", "old", "new", "why"),
     [
-        ("definitions/upper/upper.def", "    echo", "    echo  more"),
-        ("definitions/upper/upper.def", "/opt/x", "/opt/y"),
-        ("examples/x/train.py", "print(1)", "print(2)"),
-        ("examples/x/sub/data.txt", "data", "date"),
+        ("definitions/upper/upper.def", "    echo", "    echo  more", "definition changed (%post)"),
+        ("definitions/upper/upper.def", "/opt/x", "/opt/y", "definition changed (%files)"),
+        ("definitions/upper/upper.def", "=red", "=blue", "argument COLOUR red -> blue"),
+        ("definitions/base/base.def", "    echo", "    echo  more", "parent"),
+        ("examples/x/train.py", "print(1)", "print(2)", "examples/x/train.py changed"),
+        ("examples/x/sub/data.txt", "data", "date", "examples/x/sub/data.txt changed"),
     ],
 )
-def test_whatever_can_change_the_layer_changes_the_key(project: Path, path: str, old: str, new: str) -> None:
-    before = _key(project)
+def test_whatever_can_change_the_layer_changes_the_key_and_is_named(
+    project: Path, path: str, old: str, new: str, why: str
+) -> None:
+    before = _inputs(project)
     _edit(project / path, old, new)
-    assert _key(project) != before
+    after = _inputs(project)
+    assert key(after) != key(before)
+    assert differences(before, after) == (why,)
 
 
-def test_parent_architecture_arguments_names_and_executable_bits_count(project: Path) -> None:
-    keys = {_key(project), _key(project, parent="q"), _key(project, arch="arm64"), _key(project, COLOUR="blue")}
+def test_parent_architecture_base_arguments_names_and_executable_bits_count(project: Path) -> None:
+    plain = _inputs(project)
+    others = [replace(plain, parent="q"), replace(plain, arch="arm64"), replace(plain, base=f"sha256:{'9c' * 32}")]
+    others += [replace(plain, format=0), _inputs(project, COLOUR="blue")]
     (project / "examples/x/train.py").chmod(0o755)
-    keys.add(_key(project))
+    others.append(_inputs(project))
     (project / "examples/x/train.py").rename(project / "examples/x/trainer.py")
-    keys.add(_key(project))
-    assert len(keys) == 6
+    others.append(_inputs(project))
+    assert len({key(inputs) for inputs in (plain, *others)}) == 8
+    assert [differences(plain, other) for other in others] == [
+        ("parent",),
+        ("architecture amd64 -> arm64",),
+        ("base none -> sha256:9c9c9c9c",),
+        ("ctrain makes layers differently",),
+        ("argument COLOUR red -> blue",),
+        ("examples/x/train.py has mode 644 -> 755",),
+        ("examples/x/train.py is gone", "examples/x/trainer.py is new"),
+    ]
 
 
 def test_every_line_of_a_here_document_counts() -> None:
     text = (
         "%post\n    # out\n    cat > x <<-'END'\n    # in\n\n    #include <a.h>\n    END\n    # out\n    wc <<< '# x'\n"
     )
-    assert significant(text) == [
+    assert significant(text) == (
         "%post",
         "    cat > x <<-'END'",
         "    # in",
@@ -67,13 +95,21 @@ def test_every_line_of_a_here_document_counts() -> None:
         "    #include <a.h>",
         "    END",
         "    wc <<< '# x'",
-    ]
+    )
 
 
 def test_a_shift_taken_for_a_here_document_ends_with_its_section() -> None:
-    assert significant("%post\n  echo $((1 << N))\n# counts\n%test\n# does not\n") == [
+    assert significant("%post\n  echo $((1 << N))\n# counts\n%test\n# does not\n") == (
         "%post",
         "  echo $((1 << N))",
         "# counts",
         "%test",
-    ]
+    )
+
+
+def test_arguments_count_by_their_values_only() -> None:
+    assert significant("Bootstrap: docker\n%arguments\n  A=1\n%post\n  echo {{ A }}\n") == (
+        "Bootstrap: docker",
+        "%post",
+        "  echo {{ A }}",
+    )

@@ -1,13 +1,12 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 
 from ctrain_builder.definition import Definition, parse
 from ctrain_builder.make import metadata
 
-BUILT = time.strptime("2026-11-21 4:52:05", "%Y-%m-%d %H:%M:%S")
+BUILT = 1795236725  # 2026-11-21 04:52:05 UTC
 PARENT = {
     "Singularity": "old definition",
     "bootstrap_history/Apptainer0": "older",
@@ -50,6 +49,17 @@ def test_labels_add_but_do_not_replace_and_the_build_knows_better() -> None:
     assert labels["org.label-schema.build-date"] == "Saturday_21_November_2026_4:52:5_UTC"
 
 
+def test_dates_are_those_of_the_build_and_none_is_added() -> None:
+    created = "org.opencontainers.image.created"
+    told = json.loads(metadata.dated(json.dumps({"a": "b", created: "now"}), BUILT))
+    assert told == {
+        "a": "b",
+        created: "2026-11-21T04:52:05Z",
+        "org.label-schema.build-date": "Saturday_21_November_2026_4:52:5_UTC",
+    }
+    assert created not in metadata.dated("{}", BUILT)
+
+
 def test_the_first_help_of_a_chain_stays() -> None:
     help_text = _definition("%help\n    Help.\n")
     assert metadata.for_layer(PARENT, help_text, "k", BUILT)["runscript.help"] == "    Help.\n\n"
@@ -57,9 +67,9 @@ def test_the_first_help_of_a_chain_stays() -> None:
 
 
 def test_inspection_has_what_the_engine_looks_for() -> None:
-    told = metadata.inspection({**PARENT, "test": "t", "runscript.help": "h"})
+    told = metadata.inspection({**PARENT, "test": "t", "runscript.help": "h"}, {"org.y": "image"})
     attributes = told["data"]["attributes"]
     assert told["type"] == "container"
-    assert attributes["labels"]["org.x"] == "parent"
-    assert attributes["environment"] == {"/.singularity.d/env/90-environment.sh": "#!/bin/sh\nexport A=1\n"}
+    assert (attributes["labels"]["org.x"], attributes["labels"]["org.y"]) == ("parent", "image")
+    assert attributes["environment"] == {"/.singularity.d/env/90-environment.sh": "#!/bin/sh\nexport A=1"}
     assert (attributes["deffile"], attributes["test"], attributes["helpfile"]) == ("old definition", "t", "h")

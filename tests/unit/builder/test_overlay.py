@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -7,6 +9,7 @@ import pytest
 from ctrain_builder.definition import Section
 from ctrain_builder.make import overlay
 from ctrain_builder.make.layer import script_argv
+from ctrain_runtime.errors import BuildError
 
 
 def _paths(*names: str) -> frozenset[PurePosixPath]:
@@ -24,6 +27,46 @@ def test_scan_sorts_marks_from_content(tmp_path: Path) -> None:
         opaque=_paths("a", "b/c"),
         deleted=_paths("b/gone"),
     )
+
+
+def _attribute(path: Path, name: str, value: bytes) -> None:
+    try:
+        os.setxattr(path, name, value)
+    except OSError:
+        pytest.skip("this file system has no user attributes")
+
+
+def test_an_overlays_own_attributes_are_read_and_then_removed(tmp_path: Path) -> None:
+    for name in ("opaque", "merged"):
+        (tmp_path / name).mkdir()
+    for name in ("copied", "mine"):
+        (tmp_path / name).write_text("")
+    _attribute(tmp_path / "opaque", "user.fuseoverlayfs.opaque", b"y")
+    _attribute(tmp_path / "merged", "user.overlay.impure", b"y")
+    _attribute(tmp_path / "copied", "user.overlay.origin", b"")
+    _attribute(tmp_path / "copied", "user.mine", b"kept")
+    _attribute(tmp_path / "mine", "user.origin", b"kept")
+    (tmp_path / "copied").chmod(0o444)
+    found = overlay.scan(tmp_path)
+    assert (found.opaque, found.copied) == (_paths("opaque"), _paths("copied"))
+    assert found.marked == _paths("opaque", "merged", "copied")
+    overlay.remove_marks(tmp_path, found)
+    assert {path.name: os.listxattr(path) for path in tmp_path.iterdir()} == {
+        "opaque": [],
+        "merged": [],
+        "copied": ["user.mine"],
+        "mine": ["user.origin"],
+    }
+    assert (tmp_path / "copied").stat().st_mode & 0o777 == 0o444
+
+
+def test_a_folder_that_cant_be_read_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: object) -> Iterator[None]:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(BuildError, match=f"folder {tmp_path} of a layer can't be read"):
+        overlay.scan(tmp_path)
 
 
 def test_an_opaque_folder_becomes_one_mark_for_each_hidden_name() -> None:

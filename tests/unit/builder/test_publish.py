@@ -6,6 +6,7 @@ import itertools
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from ctrain_builder import atomic, record
 from ctrain_builder.store import publish as module
 from ctrain_builder.store.publish import Outcome
 from ctrain_runtime.errors import ImageDamaged, ImageTestError, StoreError, UsageError
-from ctrain_runtime.store import Manifest, open_store
+from ctrain_runtime.store import Layer, Manifest, open_store
 
 Publish = Callable[..., Outcome]
 
@@ -28,11 +29,13 @@ def root(tmp_path: Path) -> Path:
 def publish(tmp_path: Path, root: Path, make_manifest: Callable[..., Manifest]) -> Publish:
     """publish(content, channel): publishes a tested image with that content."""
 
-    def call(content: str = "image", channel: str = "", **facts: object) -> Outcome:
+    def call(content: str = "image", channel: str = "", all_layers: tuple[Layer, ...] = (), **facts: object) -> Outcome:
         image = tmp_path / "small.sif"
         image.write_text(content)
         digest = f"sha256:{hashlib.sha256(content.encode()).hexdigest()}"
-        return module.publish(image, make_manifest(digest, **facts), root, channel)
+        manifest = make_manifest(digest, **facts)
+        manifest = replace(manifest, layers=all_layers or manifest.layers)
+        return module.publish(image, manifest, root, channel)
 
     return call
 
@@ -60,6 +63,18 @@ def test_the_same_image_is_no_new_version_but_may_get_a_channel(publish: Publish
     assert again.image.manifest.release == 1
     assert again.image.channels == ("dev", "prod")
     assert len(list(root.glob("*.sif"))) == 1
+
+
+def test_put_together_again_from_the_same_layers_it_is_no_new_version(publish: Publish) -> None:
+    """As on a machine that has lost its cache: a SIF holds random numbers and times."""
+    layers = (Layer("base", "k0", 1, "sha256:1"), Layer("upper", "k1", 1, "sha256:2"))
+    publish("a", all_layers=layers)
+    assert not publish("b", all_layers=layers).new_version
+    changed = (layers[0], replace(layers[1], digest="sha256:3"))
+    assert publish("c", all_layers=changed).new_version
+    unknown = tuple(replace(layer, digest="") for layer in layers)
+    assert publish("d", all_layers=unknown).new_version
+    assert publish("e", all_layers=unknown).new_version
 
 
 def test_a_channel_moves(publish: Publish, root: Path) -> None:

@@ -21,6 +21,10 @@ def test_a_command_gets_no_shell_no_input_and_the_given_surroundings(tmp_path: P
     assert result.stdout == f"['$HOME; *'] {tmp_path} ('A', 'b c') True\n"
 
 
+def test_input_that_is_given() -> None:
+    assert command.run(["/bin/cat"], stdin="nvcr.io\n").stdout == "nvcr.io\n"
+
+
 def test_output_that_is_no_text_is_read_all_the_same() -> None:
     assert command.run(["/bin/sh", "-c", r"printf 'a\377b'"]).stdout == "a\ufffdb"
 

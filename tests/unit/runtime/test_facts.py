@@ -8,6 +8,8 @@ import pytest
 from ctrain_runtime import facts
 from ctrain_runtime.errors import EngineError
 from ctrain_runtime.facts import Cluster, Engine
+from ctrain_runtime.image import Image
+from samples.plans import a_manifest, an_image
 from samples.programs import answer
 
 
@@ -48,5 +50,27 @@ def test_an_engine_that_does_not_start(programs: Path) -> None:
 def test_this_machine(programs: Path) -> None:
     answer(programs, "apptainer", "apptainer version 1.4.5\n")
     cluster = Cluster("24.11.5")
-    here = facts.this_machine(cluster)
+    here = facts.this_machine(cluster, an_image())
     assert (here.root, here.engine.version, here.cluster) == (os.geteuid() == 0, "1.4.5", cluster)
+
+
+@pytest.mark.parametrize(
+    ("said", "ignores"),
+    [
+        ("started\nk1\n", False),
+        ("started\n", True),
+        ("started\nk0\n", True),  # of two layers, the lower one alone is no image either
+        ("", False),  # no container starts: that is for the run to tell
+    ],
+)
+def test_an_engine_that_ignores_layers(programs: Path, said: str, ignores: bool) -> None:
+    calls = answer(programs, "apptainer", said, version="apptainer version 1.4.5\n")
+    assert facts.this_machine(Cluster(), an_image()).ignores_layers is ignores
+    assert str(an_image().path) in calls.read_text()
+
+
+@pytest.mark.parametrize("image", [an_image(flat=True), an_image(layers=a_manifest().layers[:1])])
+def test_an_image_without_upper_layers_is_not_started_for_it(programs: Path, image: Image) -> None:
+    calls = answer(programs, "apptainer", "started\n", version="apptainer version 1.4.5\n")
+    assert not facts.this_machine(Cluster(), image).ignores_layers
+    assert calls.read_text() == "--version\n"

@@ -17,6 +17,7 @@ launcher: env
 resources: {nodes: 2, gpus_per_node: 4, ranks_per_node: auto, time: "2:00:00"}
 data: {dataset: imagenet, mount: /images}
 env: {A: b, N: 3}
+layers: [mine.sqsh, ~/other.sqsh]
 """
 
 
@@ -57,6 +58,7 @@ def test_a_folder_with_every_key(tmp_path: Path) -> None:
         env={"A": "b", "N": "3"},
         workdir=str(folder),
         folder=folder,
+        layers=(folder / "mine.sqsh", Path("~/other.sqsh").expanduser()),
     )
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import pytest
 
 from ctrain_runtime.errors import ConfigError, CtrainError, ImageNotFound, StoreError
 from ctrain_runtime.store import Store, open_store, read_manifest, resolve
+from ctrain_runtime.store import TestResult as Result
 from samples.images import write_manifest, write_store
 from samples.plans import a_manifest
 
@@ -167,9 +169,9 @@ def test_a_manifest_that_is_not_there(tmp_path: Path) -> None:
 
 def test_a_manifest_of_a_newer_ctrain(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
-    write_manifest(path, a_manifest(schema=2))
+    write_manifest(path, a_manifest(schema=3))
     path.write_text(json.dumps({**json.loads(path.read_text()), "a_new_key": 1}))
-    with pytest.raises(ConfigError, match=r"has manifest schema 2. Use a newer ctrain$"):
+    with pytest.raises(ConfigError, match=r"has manifest schema 3. Use a newer ctrain$"):
         read_manifest(path)
 
 
@@ -177,3 +179,42 @@ def test_one_damaged_manifest_is_named(store: Store) -> None:
     (store.root / "pytorch_24.12-hd-py3-r2.json").write_text("{")
     with pytest.raises(CtrainError, match=r"pytorch_24.12-hd-py3-r2.json is not a manifest"):
         store.images()
+
+
+def test_a_manifest_of_an_older_ctrain(tmp_path: Path) -> None:
+    """Schema 1: images in stores keep their manifests for ever."""
+    data = dataclasses.asdict(a_manifest())
+    for key in ("base", "flat", "requires"):
+        del data[key]
+    data["schema"] = 1
+    data["layers"] = [{"definition": "pytorch-ngc", "key": "k0", "size": 3}]
+    data["tests"] = [{"name": "imports", "passed": True, "seconds": "1.2"}]
+    (tmp_path / "x.json").write_text(json.dumps(data))
+    manifest = read_manifest(tmp_path / "x.json")
+    assert (manifest.schema, manifest.flat, manifest.layers[0].digest, manifest.tested) == (2, False, "", True)
+
+
+@pytest.mark.parametrize(
+    ("tests", "tested"),
+    [
+        ((), False),
+        ((Result("a", True, "1"), Result("b", True, "1")), True),
+        ((Result("a", True, "1"), Result("b", False, "1")), False),
+        ((Result("a", True, "1"), Result("b", False, "0", "no GPU")), True),
+        ((Result("b", False, "0", "no GPU"),), False),
+    ],
+)
+def test_an_image_is_tested_if_tests_were_run_and_none_failed(tests: tuple[Result, ...], tested: bool) -> None:
+    assert a_manifest(tests=tests).tested is tested
+
+
+def test_a_flat_image_is_only_what_is_asked_for(tmp_path: Path) -> None:
+    flat = {**NEW, "flat": True, "digest": "sha256:flat", "published": "2026-03-01T00:00:00Z"}
+    store = open_store(write_store(tmp_path / "store", NEW, flat))
+    assert resolve([store], "pytorch").manifest.digest == "sha256:02"
+    assert resolve([store], "pytorch:24.12-hd-r2-flat").path.name == "pytorch_24.12-hd-py3-r2-flat.sif"
+
+
+def test_a_flat_image_that_is_the_only_one(tmp_path: Path) -> None:
+    store = open_store(write_store(tmp_path / "store", {**NEW, "flat": True}))
+    assert resolve([store], "pytorch").manifest.flat

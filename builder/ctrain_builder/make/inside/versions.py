@@ -1,32 +1,36 @@
-"""Prints the versions of an image's software as one JSON object. What the image lacks is left out."""
+"""The versions of an image's software. What the image lacks, or what does not start, is left out.
+
+`arch` lists the compute capabilities of GPUs for which the framework has machine code, as in "7.0 8.0".
+"""
 
 from __future__ import annotations
 
-import json
 import platform
 import re
 import shutil
 import subprocess
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 
 PACKAGES = ("torch", "torchvision", "horovod", "deepspeed", "mpi4py", "numpy")
 
 
-def main() -> None:
+def collect() -> dict[str, str]:
     found = {"python": platform.python_version()}
     for package in PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    if "torch" in found:
-        found.update(torch_facts())
+        with suppress(PackageNotFoundError):
+            found[package] = version(package) or "unknown"  # what is left of a removed package tells none
+    for framework, facts in (("torch", torch_facts), ("tensorflow", tensorflow_facts)):
+        if find_spec(framework):
+            with suppress(Exception):  # whatever a broken one raises: the tests of the image will tell
+                found.update(facts())
     mpirun = shutil.which("mpirun")
     if mpirun:
-        said = subprocess.run([mpirun, "--version"], capture_output=True, text=True, check=True).stdout
+        said = subprocess.run([mpirun, "--version"], capture_output=True, text=True).stdout
         named = re.search(r"\(([^)]+)\) (\S+)", said)  # mpirun (Open MPI) 4.1.4
         found["mpi"] = " ".join(named.groups()) if named else said.partition("\n")[0]
-    print(json.dumps(found))
+    return found
 
 
 def torch_facts() -> dict[str, str]:
@@ -37,8 +41,22 @@ def torch_facts() -> dict[str, str]:
     if torch.version.cuda:
         facts["cuda"] = torch.version.cuda
         facts["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+        # What torch.cuda.get_arch_list() asks where there is a GPU
+        facts["arch"] = capabilities(getattr(torch._C, "_cuda_getArchFlags", str)() or "")
     return facts
 
 
-if __name__ == "__main__":
-    main()
+def tensorflow_facts() -> dict[str, str]:
+    import tensorflow  # type: ignore[import-untyped,import-not-found,unused-ignore]  # only in the image
+
+    build = tensorflow.sysconfig.get_build_info()
+    facts = {"tensorflow": str(tensorflow.__version__)}
+    if build.get("cuda_version"):
+        facts["cuda"] = str(build["cuda_version"])
+        facts["arch"] = capabilities(" ".join(build.get("cuda_compute_capabilities", ())))
+    return facts
+
+
+def capabilities(compiled: str) -> str:
+    """As in "7.0 12.0" for "sm_70 sm_120 compute_120"."""
+    return " ".join(".".join(parts) for parts in re.findall(r"sm_(\d+)(\d)", compiled))

@@ -9,9 +9,13 @@ from typing import Any
 
 import pytest
 
+from ctrain_runtime import user_layer
 from ctrain_runtime.cli.main import RUNTIME_VERBS, main
+from ctrain_runtime.store import read_manifest
 from samples import programs as fakes
 from samples.images import sif, write_image, write_store
+from samples.layers import write_layer
+from samples.plans import a_manifest
 from samples.runs import Bench
 
 SINFO = "gpu*|up|1-00:00:00|4|idle|16|gpu:a100:2\ncpu|up|infinite|2|idle|8|(null)\n"
@@ -32,6 +36,8 @@ def machine(programs: Path, tmp_path: Path) -> Path:
     (tmp_path / "other").mkdir()
     write_image(tmp_path / "other", content=sif(b"99"))
     (tmp_path / "runs/taken").mkdir(parents=True)
+    write_layer(tmp_path / "my.sqsh", a_manifest(), einops="0.8.2")
+    write_layer(tmp_path / "old.sqsh", a_manifest(digest="sha256:01d", release=2))
     return tmp_path
 
 
@@ -62,6 +68,7 @@ SLURM = ("--site", "slurm", "--store", "store")
         ((*LOCAL, "./job", "--runs", "runs", "--name", "taken"), 64, "there is a run"),
         ((*SLURM, "./job", "--time", "soon"), 64, "time 'soon' is not a time limit"),
         ((*SLURM, "./job", "--comment", "a\nb"), 64, "sbatch option '--comment=a\\nb' holds a line break"),
+        ((*LOCAL, "./job", "--layer", "old.sqsh"), 64, "was built on pytorch 24.12-hd-r2 (sha256:01d), the image is"),
         ((*LOCAL, "resnet5"), 65, "unknown job 'resnet5'. Jobs: "),
         ((*LOCAL, "./nowhere"), 65, "there is no "),
         ((*LOCAL, "./bad-job"), 65, "bad-job/job.yaml: unknown key 'nodse'"),
@@ -78,6 +85,8 @@ SLURM = ("--site", "slurm", "--store", "store")
             69,
             "is for an unknown architecture, this machine is",
         ),
+        ((*LOCAL, "./job", "--layer", "x.sqsh"), 69, "layer x.sqsh can't be read: No such file or directory"),
+        ((*LOCAL, "./job", "--layer", "no.sif"), 69, "no.sif is not a layer: it is no squashfs"),
         ((*LOCAL, "./data-job"), 71, "job data-job needs data set 'imagenet', which site local does not have"),
         ((*LOCAL, "./data-job", "--data", "nowhere"), 71, "nowhere does not exist, so it can't be mounted at /data"),
         ((*LOCAL, "./job", "--mount", "/not/there"), 71, "/not/there does not exist, so it can't be mounted"),
@@ -178,6 +187,29 @@ def test_an_image_by_path_needs_no_store(machine: Path, capsys: pytest.CaptureFi
     assert (plan["image"]["path"], plan["submit"]) == (str(image), ["--comment=pytorch"])
 
 
+def test_user_layers_of_the_job_and_of_the_command_line(machine: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (machine / "layered").mkdir()
+    (machine / "layered/job.yaml").write_text(JOB + "layers: [own.sqsh]\n")
+    write_layer(machine / "layered/own.sqsh", a_manifest(), timm="1.0.31")
+    plan = plan_of(capsys, *LOCAL, "./layered", "--layer", "my.sqsh")
+    assert [layer["path"] for layer in plan["layers"]] == [f"{machine}/layered/own.sqsh", f"{machine}/my.sqsh"]
+    assert ctrain("--dry-run", *LOCAL, "./job", "--layer", "my.sqsh") == 0
+    said = capsys.readouterr().out
+    assert f"\nlayer     {machine}/my.sqsh  {plan['layers'][1]['digest'][:19]}\n" in said
+
+
+def test_an_engine_that_ignores_layers(machine: Path, programs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fakes.answer(programs, "apptainer", "started\n", version="apptainer version 1.4.5\n")
+    assert ctrain("--dry-run", *LOCAL, "./job") == 73
+    assert "there is no flattened one in its place" in capsys.readouterr().err
+    write_image(machine / "store", flat=True, digest="sha256:f1a7")
+    assert ctrain("--dry-run", *LOCAL, "./job") == 0
+    assert capsys.readouterr().out.splitlines()[1] == (
+        "image     pytorch 24.12-hd-r3-flat (prod)  sha256:f1a7,"
+        " flattened, in place of 24.12-hd-r3: this engine ignores overlay partitions"
+    )
+
+
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
     return Bench(tmp_path)
@@ -208,6 +240,15 @@ def test_a_run_on_this_machine(bench: Bench) -> None:
     last = (bench.runs / "one/logs/rank3.log").read_text()
     assert last == "rank 3 of 4, local 1 of 2, node 1, deep red\n"
     assert record(bench)["exit"] == {"code": 0, "reason": "completed"}
+
+
+def test_a_run_with_a_layer_says_so_in_its_record_and_checks_that_it_is_there(bench: Bench) -> None:
+    """The fake engine mounts nothing."""
+    path = write_layer(bench.folder / "my.sqsh", read_manifest(bench.image.with_suffix(".json")))
+    code, out, _ = ended(bench.run("--layer", "my.sqsh", "--", "bash", "-c", "echo started"))
+    assert code == 73
+    assert f"ctrain: layer {path} is not the one of the plan: was it built again since?" in out
+    assert record(bench)["layers"] == [{"path": str(path), "digest": user_layer.read(path).digest}]
 
 
 def test_the_plan_of_a_dry_run_is_the_plan_of_the_run(bench: Bench) -> None:

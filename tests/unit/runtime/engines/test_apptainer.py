@@ -4,6 +4,7 @@ import dataclasses
 
 from ctrain_runtime.engines import apptainer
 from ctrain_runtime.facts import Engine
+from samples.layers import a_layer
 from samples.plans import RUN, a_plan, an_image, some_facts
 
 
@@ -30,6 +31,11 @@ def test_nv_only_with_a_cuda_image_and_userns_only_as_root() -> None:
     argv = apptainer.exec_argv(a_plan(image=an_image(software={}), facts=some_facts(root=True)))
     assert "--nv" not in argv
     assert "--userns" in argv
+
+
+def test_user_layers_lie_over_the_image_in_their_order_and_read_only() -> None:
+    argv = apptainer.exec_argv(a_plan(layers=(a_layer("/a.sqsh"), a_layer("/b.sqsh"))))
+    assert argv[-4:] == ["--overlay", "/a.sqsh:ro", "--overlay", "/b.sqsh:ro"]
 
 
 def test_the_engines_name_decides_how_variables_pass() -> None:

@@ -148,6 +148,7 @@ def test_the_record(launch: Launch, play: Callable[..., tuple[Outcome, Script, S
         "job": "digits",
         "site": "neuron",
         "image": {"name": "pytorch", "version": "24.12-hd-r3", "digest": "sha256:9f2c41d0a7e3"},
+        "layers": [],
         "command": ["python", "train.py"],
         "nodes": ["gpu01", "gpu02"],
         "world_size": 2,

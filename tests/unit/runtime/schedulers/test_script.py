@@ -13,6 +13,7 @@ from ctrain_runtime.plan.model import Launch, LaunchPlan
 from ctrain_runtime.run import directory
 from ctrain_runtime.schedulers import local_script, script, slurm_script, start
 from samples import programs as fakes
+from samples.layers import a_layer
 from samples.plans import LOCAL, a_job, a_manifest, a_plan, an_image, some_facts
 
 SLURM = {"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_LOCALID": "1", "SLURM_NODEID": "0", "PMIX_RANK": "1"}
@@ -91,6 +92,19 @@ def test_a_rank_without_the_upper_layers_of_its_image_stops(two_ranks: LaunchPla
     assert log(plan).startswith("ctrain: this engine ignores the layers of the image")
 
 
+def test_a_rank_without_the_user_layer_of_its_plan_stops(two_ranks: LaunchPlan) -> None:
+    plan = a_plan(
+        job=a_job(command=("true",), workdir="/"),
+        image=NO_LAYERS,
+        facts=some_facts(engine=two_ranks.engine),
+        ranks_per_node=2,
+        run_directory=Path(two_ranks.run_directory),
+        layers=(a_layer("/home/kim/it's.sqsh"),),
+    )
+    assert run_rank(slurm_script.launch(plan), **SLURM) == 73
+    assert log(plan) == "ctrain: layer /home/kim/it's.sqsh is not the one of the plan: was it built again since?\n"
+
+
 def test_what_passes_from_the_node_into_the_container(two_ranks: LaunchPlan, bin_folder: Path) -> None:
     (bin_folder / "program").write_text("#!/bin/bash\nexec env\n")
     (bin_folder / "program").chmod(0o755)
@@ -113,7 +127,7 @@ def test_what_passes_from_the_node_into_the_container(two_ranks: LaunchPlan, bin
 
 PLANS = {
     "slurm-mpi": a_plan(),
-    "slurm-env": a_plan(job=a_job(launcher="env"), image=NO_LAYERS),
+    "slurm-env": a_plan(job=a_job(launcher="env"), image=NO_LAYERS, layers=(a_layer(),)),
     "local": a_plan(**LOCAL),
 }
 

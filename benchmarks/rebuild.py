@@ -1,0 +1,273 @@
+"""What a small change of a large image costs: `ctrain build` beside plain `apptainer build` of the same definition.
+
+    python benchmarks/rebuild.py [--size GB] [--rounds N] [--work DIR] [--json]
+
+Makes the image of benchmarks/large_image once. Then a code file changes, and pip gets one package more, and both tools
+build what changed. Run it with the Python that ctrain is installed for. How to read the result: benchmarks/README.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+IMAGE = "large"
+GB = 1_000_000_000
+# Plain builds may take this many times as long, at least. The second is for file systems that copy by reference.
+CODE_LIMIT, CODE_LIMIT_REFLINK, PACKAGE_LIMIT = 50, 100, 10
+SPACE = 10  # disk space, in sizes of the base: it and its parent, an unpacked tree, a SIF in two stages, the results
+MODULES = 20
+ENGINE_VARIABLES = ("APPTAINER", "SINGULARITY")
+
+
+class Failed(Exception):
+    """A command failed; its output was shown."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a command took: wall time, and the bytes that it and all its children wrote into files."""
+
+    seconds: float
+    written: int
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Medians of both tools for one change."""
+
+    change: str
+    file_system: str
+    limit: int
+    ctrain: Cost
+    plain: Cost
+
+    @property
+    def ratio(self) -> float:
+        return self.plain.seconds / self.ctrain.seconds
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Both tools, working in `folder`: sources/ is what they build from, cache/ is ctrain's."""
+
+    folder: Path
+    engine: str
+    options: tuple[str, ...]  # of `ctrain build`
+
+    @property
+    def base(self) -> Path:
+        [base] = (self.folder / "cache" / "layers").glob("*.sif")
+        return base
+
+    def change_code(self) -> None:
+        with (self.folder / "sources" / "code" / "module0.py").open("a") as file:
+            file.write("# changed\n")
+
+    def add_package(self) -> None:
+        wheels = self.folder / "sources" / "wheels"
+        write_wheel(wheels, f"package{len(list(wheels.iterdir()))}")
+
+    def build(self) -> Cost:
+        """The whole image by ctrain: layers, image, tests, manifest."""
+        ctrain = Path(sys.executable).with_name("ctrain")
+        argv = [str(ctrain), "build", IMAGE, "--definitions", "definitions", "--cache", str(self.folder / "cache")]
+        return self._run([*argv, *self.options])
+
+    def build_plainly(self, name: str, parent: Path) -> Cost:
+        """One definition by the engine alone, on `parent`; makes FOLDER/NAME.sif."""
+        image = self.folder / f"{name}.sif"
+        image.unlink(missing_ok=True)
+        argv = [self.engine, "build", *(["--fakeroot"] if os.geteuid() == 0 else [])]
+        return self._run([*argv, "--build-arg", f"PARENT={parent}", str(image), f"definitions/{name}/{name}.def"])
+
+    def _run(self, argv: Sequence[str]) -> Cost:
+        env = {name: value for name, value in os.environ.items() if not name.startswith(ENGINE_VARIABLES)}
+        temporary = self.folder / "tmp"
+        temporary.mkdir()
+        env.update({f"{name}_{use}": str(temporary) for name in ENGINE_VARIABLES for use in ("TMPDIR", "CACHEDIR")})
+        log = self.folder / "last.log"
+        os.sync()  # what is still to be written of earlier commands
+        with log.open("wb") as out:
+            started = time.perf_counter()
+            process = subprocess.Popen(argv, cwd=self.folder / "sources", env=env, stdout=out, stderr=subprocess.STDOUT)
+            _, status, usage = os.wait4(process.pid, 0)
+            seconds = time.perf_counter() - started
+        process.returncode = os.waitstatus_to_exitcode(status)
+        shutil.rmtree(temporary)
+        if process.returncode:
+            print(log.read_text(errors="replace")[-3000:], file=sys.stderr)
+            raise Failed(f"{Path(argv[0]).name} {argv[1]} ended with exit code {process.returncode}")
+        return Cost(seconds, usage.ru_oublock * 512)  # blocks of 512 bytes, of all children that were waited for
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Measures what a small change of a large image costs.")
+    parser.add_argument("--size", type=float, default=3.2, metavar="GB", help="size of the base's SIF (default: 3.2)")
+    parser.add_argument("--rounds", type=int, default=1, metavar="N", help="plain builds for each change (default: 1)")
+    parser.add_argument("--work", default="/var/tmp", metavar="DIR", help="where to work (default: /var/tmp)")  # noqa: S108
+    parser.add_argument("--mirror", metavar="URL", help="Debian mirror (default: the one of this machine's apt)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
+    args = parser.parse_args()
+    engine = shutil.which("apptainer") or shutil.which("singularity")
+    if not engine or not Path(sys.executable).with_name("ctrain").is_file():
+        parser.error("this needs apptainer or singularity, and the Python that ctrain is installed for")
+    if args.size <= 0 or args.rounds < 1:
+        parser.error("--size must be above 0, and --rounds at least 1")
+    needed, free = SPACE * args.size, shutil.disk_usage(args.work).free / GB
+    if free < needed:
+        parser.error(f"about {needed:.0f} GB are needed in {args.work}, {free:.0f} GB are free; see --work and --size")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # clean up
+    folder = Path(tempfile.mkdtemp(prefix="ctrain-rebuild-", dir=args.work))
+    options = [
+        "--tag",
+        str(round(args.size * 1000)),
+        *(["--build-arg", f"MIRROR={args.mirror}"] if args.mirror else []),
+    ]
+    try:
+        size, comparisons = measure(Bench(folder, engine, tuple(options)), args.rounds)
+    except Failed as error:
+        print(f"rebuild.py: {error}", file=sys.stderr)
+        return 1
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    print(table(size, comparisons))
+    if args.json:
+        rows = [{**asdict(found), "ratio": round(found.ratio, 1)} for found in comparisons]
+        print(json.dumps({"base_bytes": size, "rounds": args.rounds, "comparisons": rows}))
+    return 0 if all(found.ratio >= found.limit for found in comparisons) else 1
+
+
+def measure(bench: Bench, rounds: int) -> tuple[int, list[Comparison]]:
+    """The base's size, and one comparison for each change and file system."""
+    write_sources(bench.folder / "sources")
+    say("making the base")
+    bench.build()
+    size = bench.base.stat().st_size
+    packages = bench.folder / "packages.sif"
+    reflink = has_reflinks(bench.folder)
+    found = [
+        compare(bench, "a package added", bench.add_package, ("packages", bench.base), PACKAGE_LIMIT, rounds),
+        compare(bench, "a file changed", bench.change_code, ("code", packages), CODE_LIMIT, rounds),
+    ]
+    if reflink:
+        return size, [found[0], replace(found[1], limit=CODE_LIMIT_REFLINK)]
+    with reflink_disk(bench.folder, SPACE * size) as disk:
+        if disk:
+            for name in ("cache", "sources", "packages.sif"):
+                shutil.move(bench.folder / name, disk / name)
+            bench = replace(bench, folder=disk)
+            plain = ("code", disk / "packages.sif")
+            found.append(compare(bench, "a file changed", bench.change_code, plain, CODE_LIMIT_REFLINK, rounds))
+    return size, found
+
+
+def compare(
+    bench: Bench, change: str, apply: Callable[[], None], plain: tuple[str, Path], limit: int, rounds: int
+) -> Comparison:
+    """Change and build `rounds` times by the engine, and before and after each of them by ctrain."""
+    file_system = "reflinks" if has_reflinks(bench.folder) else "no reflinks"
+    own: list[Cost] = []
+    other: list[Cost] = []
+    for _ in range(rounds):
+        for turn in ("ctrain", "plain", "ctrain"):
+            say(f"{change}, {file_system}: {turn}")
+            apply()
+            if turn == "plain":
+                other.append(bench.build_plainly(*plain))
+            else:
+                own.append(bench.build())
+    return Comparison(change, file_system, limit, median(own), median(other))
+
+
+def median(costs: Sequence[Cost]) -> Cost:
+    seconds = statistics.median(cost.seconds for cost in costs)
+    return Cost(round(seconds, 2), round(statistics.median(cost.written for cost in costs)))
+
+
+def write_sources(folder: Path) -> None:
+    """The definitions, and what they copy: some modules, and a wheel to begin with."""
+    shutil.copytree(Path(__file__).parent / "large_image", folder)
+    (folder / "code").mkdir()
+    for number in range(MODULES):
+        lines = (f"def step{line}(value):\n    return value * {line} + {number}\n\n\n" for line in range(200))
+        (folder / "code" / f"module{number}.py").write_text("".join(lines))
+    (folder / "wheels").mkdir()
+    write_wheel(folder / "wheels", "package0")
+
+
+def write_wheel(folder: Path, name: str) -> None:
+    """A package of pure Python, about as large as those that people add."""
+    about = f"{name}-1.0.dist-info"
+    files = {f"{name}/{part}.py": f"value = {part}\n" * 500 for part in range(200)}
+    files[f"{name}/__init__.py"] = ""
+    files[f"{about}/METADATA"] = f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n"
+    files[f"{about}/WHEEL"] = "Wheel-Version: 1.0\nGenerator: benchmark\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    files[f"{about}/RECORD"] = "".join(f"{path},,\n" for path in (*files, f"{about}/RECORD"))
+    with zipfile.ZipFile(folder / f"{name}-1.0-py3-none-any.whl", "w", zipfile.ZIP_DEFLATED) as wheel:
+        for path, text in files.items():
+            wheel.writestr(path, text)
+
+
+def has_reflinks(folder: Path) -> bool:
+    """Whether the file system copies by reference."""
+    source, copy = folder / "reflink", folder / "reflink.copy"
+    source.write_bytes(bytes(8192))
+    try:
+        argv = ["cp", "--reflink=always", str(source), str(copy)]
+        return subprocess.run(argv, stderr=subprocess.DEVNULL).returncode == 0
+    finally:
+        source.unlink()
+        copy.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def reflink_disk(folder: Path, size: int) -> Iterator[Path | None]:
+    """An XFS with reflinks in a sparse file of `folder`; None, with a word on it, where one can't be mounted."""
+    if os.geteuid() != 0 or not shutil.which("mkfs.xfs"):
+        say("no figures with reflinks: that takes root and mkfs.xfs (xfsprogs), or a --work on XFS or Btrfs")
+        yield None
+        return
+    file, place = folder / "disk", folder / "mounted"
+    place.mkdir()
+    with file.open("wb") as disk:
+        disk.truncate(max(size, 5 * GB))
+    for argv in (["mkfs.xfs", "-q", "-m", "reflink=1", str(file)], ["mount", "-o", "loop", str(file), str(place)]):
+        if subprocess.run(argv).returncode:
+            raise Failed(f"{argv[0]} failed")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+
+def say(what: str) -> None:
+    print(f"# {what}", file=sys.stderr, flush=True)
+
+
+def table(size: int, comparisons: Sequence[Comparison]) -> str:
+    lines = [f"base: {size / GB:.2f} GB", f"{'change':<18}{'file system':<14}{'tool':<18}{'wall':>10}{'written':>12}"]
+    for found in comparisons:
+        for tool, cost in (("ctrain build", found.ctrain), ("apptainer build", found.plain)):
+            figures = f"{cost.seconds:>8.1f} s{cost.written / 1e6:>9.0f} MB"
+            lines.append(f"{found.change:<18}{found.file_system:<14}{tool:<18}{figures}")
+        times = found.plain.written / max(1, found.ctrain.written)
+        lines.append(f"{'':<32}ratio {found.ratio:.0f} (at least {found.limit}), of bytes written {times:.0f}")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

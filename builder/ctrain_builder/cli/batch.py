@@ -1,0 +1,100 @@
+"""Builds several images, one after the other or at once, and tells how each of them ended."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from typing import Any, Optional, TextIO
+
+from ctrain_builder.build import Builder, Built, StepFailed, TestsFailed
+from ctrain_builder.cli.progress import Lines
+from ctrain_builder.make.container import last_lines
+from ctrain_builder.plan import BuildPlan
+from ctrain_runtime.cli.text import count, size
+from ctrain_runtime.errors import CtrainError
+
+_SHOWN_OF_LOG = 15
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of an image. With neither of the two it was not begun, because another one had failed."""
+
+    plan: BuildPlan
+    built: Optional[Built] = None
+    error: Optional[CtrainError] = None
+
+
+def build(
+    planned: Sequence[BuildPlan], builder: Callable[[Lines], Builder], out: TextIO, jobs: int, keep_going: bool
+) -> list[Outcome]:
+    """Build the images, `jobs` at once. What goes well is told to `out`, what does not to stderr."""
+    jobs = min(jobs, len(planned))
+    width = max((len(plan.spec.title) for plan in planned), default=0)
+    failed, stop = threading.Event(), threading.Event()
+
+    def one(plan: BuildPlan) -> Outcome:
+        if failed.is_set() and not keep_going:
+            return Outcome(plan)
+        prefix = f"{plan.spec.title:<{width}}  " if len(planned) > 1 else ""
+        lines = Lines(out, prefix, live=jobs == 1, stop=stop)
+        try:
+            built = builder(lines).build(plan)
+        except CtrainError as error:
+            failed.set()
+            lines.clear()
+            sys.stderr.write(_complaint(error))
+            return Outcome(plan, error=error)
+        finally:
+            lines.clear()
+        state = "is built and tested" if built.fresh else "is up to date, nothing to do"
+        lines.note(f"{plan.spec.title}-{plan.spec.stack} {state}: {built.path} ({size(built.manifest.size)})")
+        return Outcome(plan, built)
+
+    if jobs <= 1:
+        return _told([one(plan) for plan in planned])
+    with ThreadPoolExecutor(jobs) as pool:
+        try:
+            return _told(list(pool.map(one, planned)))
+        except BaseException:  # as Ctrl-C: the builds that run are to end, before the pool waits for them
+            stop.set()
+            failed.set()
+            raise
+
+
+def _complaint(error: CtrainError) -> str:
+    """The error in one line; before it what the failed step said last."""
+    said = last_lines(error.log, _SHOWN_OF_LOG) if isinstance(error, (StepFailed, TestsFailed)) else []
+    return "".join(f"  | {line}\n" for line in said) + f"ctrain: {error}\n"
+
+
+def _told(outcomes: list[Outcome]) -> list[Outcome]:
+    """Of several images, say which have failed."""
+    failed = [outcome.plan.spec.title for outcome in outcomes if outcome.error]
+    if failed and len(outcomes) > 1:
+        skipped = sum(not (outcome.built or outcome.error) for outcome in outcomes)
+        rest = f"; {count(skipped, 'image')} not begun (--keep-going would)" if skipped else ""
+        print(f"{len(failed)} of {count(len(outcomes), 'image')} failed: {', '.join(failed)}{rest}", file=sys.stderr)
+    return outcomes
+
+
+def exit_code(outcomes: Sequence[Outcome]) -> int:
+    """That of the first failure."""
+    return next((outcome.error.exit_code for outcome in outcomes if outcome.error), 0)
+
+
+def as_data(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    return {"images": [_image(outcome) for outcome in outcomes]}
+
+
+def _image(outcome: Outcome) -> dict[str, Any]:
+    spec, built, error = outcome.plan.spec, outcome.built, outcome.error
+    data: dict[str, Any] = {"name": spec.name, "tag": spec.tag, "stack": spec.stack}
+    if built:
+        data |= {"path": str(built.path), "fresh": built.fresh, "manifest": asdict(built.manifest)}
+    if error:
+        data |= {"error": str(error), "exit_code": error.exit_code}
+    return data

@@ -1,0 +1,118 @@
+"""Make a layer of your own over a published image, or look at one. See docs/user-layers.md.
+
+  ctrain layer build requirements.txt --on pytorch:prod -o my.sqsh     packages for pip, beside those of the image
+  ctrain layer build script.sh --on pytorch:prod -o my.sqsh            whatever a script does, as the container's root
+  ctrain layer show my.sqsh                                            what it is on, and what it adds
+  ctrain run --layer my.sqsh ...                                       run with it
+
+What the image has stays as it is: a layer that needs another torch, NCCL, MPI or CUDA is refused.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import platform
+import signal
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+from ctrain_builder import cache as caches
+from ctrain_builder.cli.progress import Lines
+from ctrain_builder.make import lend, workspace
+from ctrain_builder.make import site as sites
+from ctrain_builder.make import user_layer as maker
+from ctrain_builder.make.container import Container
+from ctrain_runtime import image, site, user_layer
+from ctrain_runtime.cli.stores import open_stores
+from ctrain_runtime.cli.text import size, table
+from ctrain_runtime.errors import UsageError
+from ctrain_runtime.facts import find_engine
+from ctrain_runtime.user_layer import UserLayer
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", required=True, metavar="build|show")
+    build = actions.add_parser("build", help="make a layer", allow_abbrev=False)
+    build.add_argument("source", type=Path, metavar="FILE", help="a requirements file for pip, or a script (NAME.sh)")
+    build.add_argument("--on", required=True, metavar="IMAGE", help="NAME[:CHANNEL|:VERSION], NAME@DIGEST or a .sif")
+    build.add_argument("-o", "--output", type=Path, required=True, metavar="OUT", help="the file to make, as my.sqsh")
+    build.add_argument("--store", metavar="DIR", help="store to look in (default: CTRAIN_STORE, then the site's)")
+    build.add_argument(
+        "--cache", type=Path, metavar="DIR", help="for the log and temporary files ($CTRAIN_CACHE, /var/tmp/ctrain-UID)"
+    )
+    show = actions.add_parser("show", help="what a layer is on, and what it adds", allow_abbrev=False)
+    show.add_argument("layer", type=Path, metavar="LAYER")
+    for action in (build, show):
+        action.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+
+
+def execute(args: argparse.Namespace) -> int:
+    if args.action == "show":
+        layer = user_layer.read(args.layer)
+        print(_as_json(layer) if args.json else _describe(layer))
+        return 0
+    signal.signal(signal.SIGTERM, _terminated)
+    layer = _build(args)
+    print(_as_json(layer) if args.json else f"run with it: ctrain run --image {args.on} --layer {args.output} ...")
+    return 0
+
+
+def _build(args: argparse.Namespace) -> UserLayer:
+    source, output = args.source.resolve(), args.output.absolute()
+    _check(source, output)
+    where = site.choose(os.environ.get("CTRAIN_SITE", "")).site
+    stores = [] if image.is_path(args.on) else open_stores(args.store, where)
+    on = image.find((args.on,), stores, platform.machine())
+    cache = caches.open_cache(args.cache or caches.default_root())
+    cache.sweep()
+    log = cache.root / "logs" / f"layer-{output.stem}.log"
+    log.write_bytes(b"")
+    progress = Lines(sys.stderr if args.json else sys.stdout)
+    progress.begin("layer", output.name, log)
+    try:
+        with cache.work_folder() as work:
+            container = Container(find_engine(), work, progress.tick)
+            space = workspace.prepare(work, sites.detect(os.environ))
+            layer = maker.make(container, on, source, space, log, output)
+        progress.end("built", output.stat().st_size)
+    finally:
+        progress.clear()
+    return layer
+
+
+def _check(source: Path, output: Path) -> None:
+    """What would otherwise fail after the work."""
+    if not source.is_file():
+        raise UsageError(f"there is no file {source}", "Name a requirements file or a script")
+    if set(str(source.parent)) & set(":,"):
+        raise UsageError(f"can't mount {source.parent}: engines read ':' and ',' as separators", "Move the file")
+    if not output.parent.is_dir() or output.is_dir():
+        raise UsageError(f"-o {output} is not the path of a file in a folder that exists", "As in: -o my.sqsh")
+    for tool in ("mksquashfs", "unsquashfs"):
+        lend.find(tool, "squashfs-tools")
+
+
+def _terminated(*_: object) -> NoReturn:
+    # As an exception, so that children are ended and temporary files removed on the way out.
+    raise SystemExit(128 + signal.SIGTERM)
+
+
+def _as_json(layer: UserLayer) -> str:
+    facts = {"path": str(layer.path), "digest": layer.digest, "size": layer.path.stat().st_size}
+    return json.dumps({**facts, **dataclasses.asdict(layer.description)}, indent=2)
+
+
+def _describe(layer: UserLayer) -> str:
+    about = layer.description
+    rows = [
+        ("layer", f"{layer.path} ({size(layer.path.stat().st_size)})  {layer.digest[:19]}"),
+        ("on", f"{about.parent.name} {about.parent.version}  {about.parent.digest[:19]}"),
+        ("from", f"{about.source}, {about.built}"),
+    ]
+    lines = [f"{key:<8}{value}" for key, value in rows]
+    packages = sorted(about.packages.items())
+    return "\n".join([*lines, table(("package", "version"), packages) if packages else "no Python packages"])

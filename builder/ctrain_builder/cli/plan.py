@@ -1,0 +1,149 @@
+"""How build plans are shown: text for people, plain data for machines."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Optional
+
+from ctrain_builder import build, keys
+from ctrain_builder import plan as plans
+from ctrain_builder.cache import Cache
+from ctrain_builder.keys import Inputs
+from ctrain_builder.make.explain import Step
+from ctrain_builder.plan import NEW, OK, STALE, UNKNOWN, BuildPlan, Status
+from ctrain_runtime.cli.text import count, duration, size, table
+
+_SHOWN = 4  # reasons in the table; machines get all
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """How it stands with an image as a whole and with each of its layers.
+
+    `space` is what building it needs at most, in bytes: for what is kept, and in the meantime. `seconds` is what its
+    layers took last; None when that is not known.
+    """
+
+    plan: BuildPlan
+    image: Status
+    layers: tuple[Status, ...]
+    space: tuple[int, int] = (0, 0)
+    seconds: Optional[int] = 0
+
+    @property
+    def needs_build(self) -> bool:
+        return self.image.state != OK
+
+
+def look(cache: Cache, plan: BuildPlan, flat: bool, before: Optional[Mapping[str, Inputs]] = None) -> Outlook:
+    """`before` are the inputs by definition to compare with; None: those that the cache remembers."""
+    spec = plan.spec
+    made = {layer.name: cache.made(spec, layer.name) for layer in plan.layers}
+    recorded = {name: last.inputs for name, last in made.items() if last} if before is None else before
+    layers = plans.status(plan, recorded.get)
+    if plan.problem:
+        return Outlook(plan, Status(UNKNOWN), layers)
+    if build.up_to_date(cache, plan, flat):
+        return Outlook(plan, Status(OK), tuple(Status(OK, layer.why) for layer in layers))
+    image = Status(NEW)
+    if cache.image(spec, flat).exists():
+        whole = build.finished(cache, spec, flat)
+        why = "made of other layers" if whole and whole.tested else "its tests failed or were interrupted"
+        image = Status(STALE, (why,))
+    times = [last.seconds if last else 0 for layer in plan.layers if not layer.exists for last in (made[layer.name],)]
+    return Outlook(plan, image, layers, build.space(cache, plan, flat), sum(times) if all(times) else None)
+
+
+def as_data(cache: Cache, outlooks: Sequence[Outlook]) -> dict[str, Any]:
+    return {"images": [_image(outlook) for outlook in outlooks], "needed": _needed(outlooks), "free": cache.free}
+
+
+def _image(outlook: Outlook) -> dict[str, Any]:
+    plan, spec = outlook.plan, outlook.plan.spec
+    layers = [
+        {"definition": part.name, "key": part.key, "exists": part.exists, "epoch": part.epoch, **asdict(status)}
+        for part, status in zip(plan.layers, outlook.layers)
+    ]
+    return {
+        "name": spec.name,
+        "tag": spec.tag,
+        "default": spec.is_default,
+        "stack": spec.stack,
+        "store_name": spec.store_name,
+        "arch": plan.arch,
+        "bootstrap": spec.chain[0].header["bootstrap"],
+        "base": plan.layers[0].base,
+        "key": plan.keys[-1],
+        "epoch": max(part.epoch for part in plan.layers),
+        "needs_build": outlook.needs_build,
+        **asdict(outlook.image),
+        "layers": layers,
+    }
+
+
+def as_text(cache: Cache, outlooks: Sequence[Outlook]) -> str:
+    rows = [row for outlook in outlooks for row in _rows(outlook)]
+    return f"{table(('image', 'layer', 'state', 'why'), rows)}\n{_summary(cache, outlooks)}"
+
+
+def _rows(outlook: Outlook) -> list[tuple[str, str, str, str]]:
+    found = [(part.name, status.state, _why(status)) for part, status in zip(outlook.plan.layers, outlook.layers)]
+    base = outlook.plan.layers[0].inputs.base
+    if base and not outlook.layers[0].why:
+        found[0] = (*found[0][:2], keys.short(base))
+    if outlook.needs_build and all(status.state == OK for status in outlook.layers):
+        found.append(("(image)", outlook.image.state, _why(outlook.image)))
+    return [(outlook.plan.spec.title if number == 0 else "", *row) for number, row in enumerate(found)]
+
+
+def _why(status: Status) -> str:
+    more = f"; and {len(status.why) - _SHOWN} more" if len(status.why) > _SHOWN else ""
+    return "; ".join(status.why[:_SHOWN]) + more
+
+
+def _summary(cache: Cache, outlooks: Sequence[Outlook]) -> str:
+    unknown = sum(outlook.image.state == UNKNOWN for outlook in outlooks)
+    stale = [outlook for outlook in outlooks if outlook.image.state in (STALE, NEW)]
+    if not outlooks:
+        return "no image has changed"
+    parts = [f"{count(len(stale), 'image')} to build"] if stale else []
+    if unknown:
+        parts.append(f"{count(unknown, 'image')} can't be planned")
+    if not parts:
+        return f"{count(len(outlooks), 'image')} up to date, nothing to build"
+    known = [outlook.seconds for outlook in stale if outlook.seconds]
+    if stale and len(known) == len(stale):
+        parts.append(f"about {duration(sum(known))}")
+    if stale:
+        parts.append(f"needs at most {size(_needed(outlooks))}, {size(cache.free)} are free in {cache.root}")
+    return "; ".join(parts)
+
+
+def _needed(outlooks: Sequence[Outlook]) -> int:
+    """Bytes for all that is kept, and for the largest single step."""
+    kept = sum(outlook.space[0] for outlook in outlooks)
+    return kept + max((outlook.space[1] for outlook in outlooks), default=0)
+
+
+def steps_as_data(told: Sequence[tuple[BuildPlan, Sequence[Step]]]) -> dict[str, Any]:
+    images = []
+    for plan, steps in told:
+        problem = {"problem": str(plan.problem)} if plan.problem else {}
+        images.append({"name": plan.spec.name, "tag": plan.spec.tag, **problem, "steps": [asdict(s) for s in steps]})
+    return {"images": images}
+
+
+def steps_as_text(told: Sequence[tuple[BuildPlan, Sequence[Step]]]) -> str:
+    """The commands of each image as a shell would take them, with comments."""
+    lines: list[str] = []
+    for plan, steps in told:
+        if not steps:
+            lines.append(f"# {plan.spec.title}: {plan.problem or 'up to date'}")
+        for step in steps:
+            lines.append(f"# {plan.spec.title}: {step.kind} {step.name}")
+            for command in step.commands:
+                lines += [f"# {command.when}:"] if command.when else []
+                lines.append(shlex.join(command.argv))
+    return "\n".join(lines)

@@ -1,0 +1,73 @@
+"""Flattens an image: one file system in place of a base and its layers, for engines that mount no overlay partitions.
+
+The whole of it is packed as a container shows it, without a copy in between.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ctrain_builder.make import image, lend, pack
+from ctrain_builder.make.container import Below, Container, Failed
+from ctrain_builder.make.layer import read_metadata
+from ctrain_runtime import sif
+from ctrain_runtime.errors import BuildError
+
+MAX_LAYERS = 8  # an image with more upper layers is flattened: see docs/layers.md
+
+# Mounts hide what is below them: a folder's content stays out, and so does a file, for which an empty one is put in.
+_INSIDE = f"""\
+while read -r _ _ _ _ point _; do
+    if [ -d "$point" ]; then echo "${{point#/}}/*"; else echo "${{point#/}}"; fi
+done </proc/self/mountinfo | grep -v '^/' >{lend.INSIDE}/mounts
+echo {lend.INSIDE[1:]} >>{lend.INSIDE}/mounts
+cp -r /.singularity.d/. {lend.INSIDE}/metadata/
+exec "$@"
+"""
+_EMPTY = [word for path in ("etc/hosts", "etc/resolv.conf") for word in ("-p", f"{path} f 644 0 0 true")]
+_TIME = struct.Struct("<8xI")  # in the head of a squashfs file: no file in it is newer
+
+
+def flatten(
+    container: Container, base: Path, layers: Sequence[Path], arch: str, labels: Mapping[str, str], log: Path
+) -> Path:
+    """Make the image of a base and its layers as one partition. Returns the new SIF, in the work folder."""
+    (container.work / "metadata").mkdir()
+    (container.work / "overlay" / "upper").mkdir(parents=True)
+    lend.lend(container, pack.mksquashfs())
+    try:
+        container.run(pack_argv(container, base, layers), log, variables=pack.times(_newest(base, layers)))
+    except Failed as error:
+        raise BuildError(f"flattening failed (exit code {error.code})", f"The log is {log}") from error
+    container.take_ownership(base, container.work, log)
+    return image.new(container, pack.packed(container), arch, read_metadata(container.work / "metadata"), labels, log)
+
+
+def pack_argv(container: Container, base: Path, layers: Sequence[Path]) -> list[str]:
+    # With a writable overlay: over a read-only image the engine mounts its own /etc/passwd and /etc/group.
+    overlays = [*Below(base, tuple(layers)).overlays, str(container.work / "overlay")]
+    argv = [*lend.exec_argv(container, base, overlays), "/bin/sh", "-ec", _INSIDE, "sh", *lend.argv(pack.mksquashfs())]
+    packed = lend.seen(container, pack.packed(container))
+    return [*argv, "/", packed, *pack.OPTIONS, *_EMPTY, "-wildcards", "-ef", f"{lend.INSIDE}/mounts"]
+
+
+def argvs(container: Container, base: Path, layers: Sequence[Path], arch: str) -> list[list[str]]:
+    """All commands that flatten an image."""
+    taken = [] if container.root else [container.ownership_argv(base, container.work)]
+    new = image.new_argvs(container, pack.packed(container), arch)
+    return [pack_argv(container, base, layers), *taken, *new]
+
+
+def _newest(base: Path, layers: Sequence[Path]) -> int:
+    """The latest of the times at which the layers' files are cut off."""
+    places = [(base, sif.partitions(base)[0].offset), *((layer, 0) for layer in layers)]
+    return max(_time(path, offset) for path, offset in places)
+
+
+def _time(path: Path, offset: int) -> int:
+    with path.open("rb") as file:
+        file.seek(offset)
+        time: int = _TIME.unpack(file.read(_TIME.size))[0]
+    return time

@@ -1,0 +1,11 @@
+"""Prints what is in an image as one JSON object: versions of its software, and its packages."""
+
+from __future__ import annotations
+
+import json
+
+import packages  # type: ignore[import-not-found,unused-ignore]  # beside this file
+import versions  # type: ignore[import-not-found,unused-ignore]  # beside this file
+
+listed = {"system": packages.system(), "deb": packages.dpkg(), "pypi": packages.python()}
+print(json.dumps({"software": versions.collect(), "packages": listed}))

@@ -1,0 +1,28 @@
+"""Starts the processes of a torch.distributed program; they meet in a file, so no port is taken."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+
+import torch  # type: ignore[import-not-found,unused-ignore]  # only in the image
+import torch.distributed as dist  # type: ignore[import-not-found,unused-ignore]  # only in the image
+import torch.multiprocessing as mp  # type: ignore[import-not-found,unused-ignore]  # only in the image
+
+
+def run(step: Callable[[int], None], size: int, backend: str) -> None:
+    """Run step(rank) in `size` processes. Raises if one of them fails."""
+    with tempfile.TemporaryDirectory() as folder:
+        mp.spawn(_worker, (step, size, backend, f"file://{folder}/meet"), size)
+
+
+def _worker(rank: int, step: Callable[[int], None], size: int, backend: str, meeting: str) -> None:
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size), LOCAL_SIZE=str(size))
+    torch.set_num_threads(1)
+    dist.init_process_group(backend, init_method=meeting, rank=rank, world_size=size)
+    step(rank)
+    dist.barrier()
+    sys.stdout.flush()
+    os._exit(0)  # a gloo thread may abort an interpreter that ends

@@ -1,0 +1,62 @@
+"""Asks what the layers below a new one hold. Asked seldom: it takes a container, and may take a walk over all files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Sequence
+from pathlib import Path, PurePosixPath
+
+from ctrain_builder.make.container import Below, Container, Failed
+from ctrain_runtime.errors import BuildError
+
+# Not through links: what is behind one isn't in the folder of that name.
+_CONTENT = """\
+if [ -d "$name" ] && [ "$(readlink -f "$name"; echo .)" = "$name
+." ]; then
+    find "$name" -mindepth 1 -print0
+fi"""
+_NAMES = """\
+if [ -n "$(find "$name" -maxdepth 0 -type f -links +1 2>/dev/null)" ]; then
+    find / -xdev -samefile "$name" -print0
+    printf "\\0"
+fi"""
+_Paths = list[PurePosixPath]
+
+
+def content(container: Container, below: Below, folders: Collection[PurePosixPath], log: Path) -> _Paths:
+    """Everything in those of `folders` that are folders there, too."""
+    groups = _ask(container, content_argv(container, below), folders, log)
+    return [path for group in groups for path in group]
+
+
+def names(container: Container, below: Below, files: Collection[PurePosixPath], log: Path) -> list[_Paths]:
+    """All names (hard links) of those of `files` that have more than one."""
+    return _ask(container, names_argv(container, below), files, log)
+
+
+def content_argv(container: Container, below: Below) -> list[str]:
+    return _argv(container, below, _CONTENT)
+
+
+def names_argv(container: Container, below: Below) -> list[str]:
+    return _argv(container, below, _NAMES)
+
+
+def _argv(container: Container, below: Below, script: str) -> list[str]:
+    binds = [f"{container.work / 'look'}:/mnt"]
+    argv = container.argv("exec", below.base, overlays=below.overlays, binds=binds, as_root=True)
+    return [*argv, "/bin/sh", "-ec", f"xargs -0 sh -ec 'for name; do {script}\ndone' sh </mnt/asked >/mnt/found"]
+
+
+def _ask(container: Container, argv: Sequence[str], paths: Collection[PurePosixPath], log: Path) -> list[_Paths]:
+    if not paths:
+        return []
+    look = container.work / "look"
+    look.mkdir(exist_ok=True)
+    (look / "asked").write_bytes(b"".join(b"/" + os.fsencode(path) + b"\0" for path in sorted(paths)))
+    try:
+        container.run(argv, log)
+    except Failed as error:
+        raise BuildError(f"the layers below can't be listed (exit code {error.code})", f"The log is {log}") from error
+    groups = os.fsdecode((look / "found").read_bytes()).split("\0\0")
+    return [[PurePosixPath(path[1:]) for path in group.split("\0") if path] for group in groups if group]

@@ -1,0 +1,200 @@
+"""User layers over the real image, made and run by the researcher; and an engine whose overlay is switched off."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ctrain_runtime.image import MARKER
+from ctrain_runtime.store import Layer, read_manifest
+from samples.cluster import Cluster, Done
+from samples.images import write_image, write_store
+from samples.layers import write_layer
+from samples.wheels import write_wheel
+
+TORCH = "/usr/local/lib/python3.11/dist-packages/torch"
+SHOW = "import os, greeting, torch; print(greeting.WORD, torch.__version__, os.environ['RANK'])"
+
+
+@pytest.fixture
+def mine(cluster: Cluster) -> Path:
+    """A folder of the researcher's, with wheels that the machine's pip configuration names."""
+    folder = cluster.home / "mine"
+    subprocess.run(["rm", "-rf", str(folder)], check=True)
+    write_wheel(folder / "wheels", "greeting", "1.0", "WORD = 'hello'\n")
+    write_wheel(folder / "wheels", "outdated", "2.5", "", requires="torch==2.9")
+    cluster.write("mine/requirements.txt", "greeting\nnumpy # the image has it\n")
+    return folder
+
+
+def build(cluster: Cluster, mine: Path, name: str, text: str = "", *options: str, umask: str = "022") -> Done:
+    """`ctrain layer build NAME --on pytorch-cpu -o my.sqsh`, NAME holding `text`."""
+    if text:
+        cluster.write(f"mine/{name}", text)
+    variables = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(mine / "wheels"), "CTRAIN_CACHE": str(mine / "cache")}
+    argv = ["ctrain", "layer", "build", name, "--on", "pytorch-cpu", "-o", "my.sqsh", *options]
+    return cluster.run("sh", "-c", f'umask {umask}; exec "$@"', "sh", *argv, cwd=mine, **variables)
+
+
+def refused(done: Done, code: int, *parts: str) -> None:
+    assert (done.returncode, len(done.stderr.splitlines())) == (code, 1), done.stdout + done.stderr
+    for part in parts:
+        assert part in done.stderr
+
+
+def test_a_layer_of_ones_own_runs_on_two_nodes(cluster: Cluster, mine: Path) -> None:
+    made = build(cluster, mine, "requirements.txt", "", "--json", umask="077")
+    assert made.returncode == 0, made.stderr
+    layer = json.loads(made.stdout)
+    assert layer["packages"] == {"greeting": "1.0"}
+    assert layer["size"] < 100_000, "the image is not copied"
+    assert not list((mine / "cache" / "tmp").iterdir())
+    argv = ["--nodes", "2", "--image", "pytorch-cpu", "--layer", "my.sqsh", "--name", "layered"]
+    done = cluster.run("ctrain", "run", *argv, "--runs", "../ctrain-runs", "--", "python", "-c", SHOW, cwd=mine)
+    assert done.returncode == 0, done.stdout + done.stderr
+    logs = cluster.home / "ctrain-runs" / "layered" / "logs"
+    for rank in range(4):
+        assert re.fullmatch(rf"hello 2\.13\.0\S* {rank}\n", (logs / f"rank{rank}.log").read_text())
+    digest = f"sha256:{hashlib.sha256((mine / 'my.sqsh').read_bytes()).hexdigest()}"
+    assert cluster.record("layered")["layers"] == [{"path": str(mine / "my.sqsh"), "digest": digest}]
+    shown = cluster.run("ctrain", "layer", "show", "my.sqsh", cwd=mine).stdout
+    assert "on      pytorch-cpu 2.13.0-hd-r" in shown and "greeting  1.0" in shown
+
+    other = str(other_store(cluster, mine / "store"))
+    changed = cluster.run("ctrain", "run", "--store", other, *argv, "--", "true", cwd=mine)
+    image = r"pytorch-cpu 2\S+ \(sha256:"
+    assert re.search(rf"my.sqsh was built on {image}\w{{12}}\), the image is {image}0000", changed.stderr)
+    refused(changed, 64, "Build it again: ctrain layer build requirements.txt --on pytorch-cpu:2.13.0-hd-r")
+
+
+def other_store(cluster: Cluster, folder: Path) -> Path:
+    """A store with the same files, whose manifests give another digest."""
+    folder.mkdir()
+    for path in cluster.store.glob("*.*"):
+        if path.suffix == ".json":
+            text = re.sub(r'^(  "digest": "sha256:)....', r"\g<1>0000", path.read_text(), flags=re.M)
+            (folder / path.name).write_text(text)
+        else:
+            (folder / path.name).symlink_to(path)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "complaint"),
+    [
+        ("r.txt", "outdated\n", "outdated 2.5, for r.txt, wants torch==2.9, the image has torch 2.13.0"),
+        ("r.txt", "numpy\n", "r.txt adds nothing: the image has all of it"),
+        ("s.sh", "python -m pip install outdated\n", "outdated 2.5, for s.sh, wants torch==2.9"),
+        (
+            "s.sh",
+            f"touch /usr/local/bin/mpirun; echo >> {TORCH}/version.py\n",
+            f"s.sh replaces or hides what is the image's: /usr/local/bin/mpirun, {TORCH}/version.py. Leave torch",
+        ),
+        ("s.sh", "exit 3\n", "s.sh failed with exit code 3"),
+    ],
+)
+def test_what_is_the_images_stays(cluster: Cluster, mine: Path, name: str, text: str, complaint: str) -> None:
+    refused(build(cluster, mine, name, text), 77, complaint)
+    assert not (mine / "my.sqsh").exists()
+
+
+def test_a_script_as_a_user_without_subordinate_ids(cluster: Cluster, mine: Path) -> None:
+    """As on sites that give none: the container's root is then the user alone."""
+    lines = {path: Path(path).read_text() for path in ("/etc/subuid", "/etc/subgid")}
+    try:
+        for path, text in lines.items():
+            Path(path).write_text("".join(line for line in text.splitlines(True) if not line.startswith("researcher:")))
+        done = build(cluster, mine, "s.sh", "echo hi > /opt/tool; rm /etc/debian_version; pip install greeting\n")
+    finally:
+        for path, text in lines.items():
+            Path(path).write_text(text)
+    assert done.returncode == 0, done.stdout + done.stderr
+    see = "import os, greeting; print(open('/opt/tool').read(), os.path.exists('/etc/debian_version'))"
+    argv = ["--site", "local", "--image", "pytorch-cpu", "--layer", "my.sqsh", "--", "python", "-c", see]
+    ran = cluster.run("ctrain", "run", *argv, cwd=mine)
+    assert "hi\n False" in ran.stdout, ran.stdout + ran.stderr
+
+
+class Tiny:
+    """A store with an image of busybox, and the configuration of an engine whose overlay is switched off."""
+
+    def __init__(self, cluster: Cluster, work: Path) -> None:
+        self.cluster, self.work = cluster, work
+        self.store = write_store(work / "store")
+        self.layers = (Layer("base", "k0", 1), Layer("upper", "k1", 1))
+        self.base, self.upper = work / "base", work / "upper"
+        for folder in ("bin", "dev", "proc", "sys", "tmp", "var/tmp", "etc", "home", "usr"):
+            (self.base / folder).mkdir(parents=True)
+        shutil.copy("/bin/busybox", self.base / "bin")
+        for name in ("sh", "cat", "echo"):
+            (self.base / "bin" / name).symlink_to("busybox")
+        (self.upper / MARKER).parent.mkdir(parents=True)
+        (self.upper / MARKER).write_text("k1\n")
+        off = Path("/etc/apptainer/apptainer.conf").read_text().replace("enable overlay = yes", "enable overlay = no")
+        cluster.write("tiny/off.conf", off)
+        cluster.write("tiny/job.yaml", f"image: tiny\nlauncher: env\ncommand: [cat, /{MARKER}]\n")
+
+    def publish(self, *partitions: Path, flat: bool) -> None:
+        sif = self.work / "image.sif"
+        commands = [["sif", "new", str(sif)]]
+        for folder, kind in zip(partitions, ("2", "4")):  # the system, an overlay
+            subprocess.run(["mksquashfs", str(folder), f"{folder}.sqsh", "-quiet", "-no-progress"], check=True)
+            add = ["sif", "add", "--datatype", "4", "--partfs", "1", "--parttype", kind, "--partarch", "2"]
+            commands.append([*add, "--groupid", "1", str(sif), f"{folder}.sqsh"])
+        for command in commands:
+            subprocess.run(["apptainer", *command], check=True, capture_output=True)
+        write_image(self.store, content=sif.read_bytes(), name="tiny", software={}, layers=self.layers, flat=flat)
+
+    def run(self, *options: str, overlay: bool) -> Done:
+        variables = {} if overlay else {"APPTAINER_CONFIG_FILE": f"{self.cluster.home}/tiny/off.conf"}
+        argv = ["ctrain", "run", "./tiny", "--store", str(self.store), "--nodes", "2", *options]
+        return self.cluster.run(*argv, **variables)
+
+
+@pytest.fixture
+def tiny(cluster: Cluster) -> Iterator[Tiny]:
+    work = Path(tempfile.mkdtemp(dir=cluster.state))  # pytest's folders are root's alone
+    work.chmod(0o755)
+    yield Tiny(cluster, work)
+    shutil.rmtree(work)
+
+
+def test_an_engine_without_overlay_gets_the_flattened_image(tiny: Tiny) -> None:
+    """The real engine, `enable overlay = no`: it runs the image with exit code 0 and without its layers."""
+    tiny.publish(tiny.base, tiny.upper, flat=False)
+    assert tiny.run(overlay=True).returncode == 0
+    refused(tiny.run(overlay=False), 73, "ignores the layers of image tiny 24.12-hd-r3", "ctrain build IMAGE --flatten")
+    shutil.copytree(tiny.upper, tiny.base, dirs_exist_ok=True)
+    (tiny.work / "image.sif").unlink()
+    Path(f"{tiny.base}.sqsh").unlink()
+    tiny.publish(tiny.base, flat=True)
+    done = tiny.run("--name", "flat", overlay=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "tiny 24.12-hd-r3-flat" in done.stdout
+    assert "flattened, in place of 24.12-hd-r3: this engine ignores overlay partitions" in done.stdout
+    assert tiny.cluster.record("flat")["image"]["version"] == "24.12-hd-r3-flat"
+    assert "24.12-hd-r3 " in tiny.run(overlay=True).stdout
+
+
+def test_every_rank_stops_where_only_the_nodes_ignore_layers(tiny: Tiny) -> None:
+    tiny.publish(tiny.base, tiny.upper, flat=False)
+    export = f"--export=ALL,APPTAINER_CONFIG_FILE={tiny.cluster.home}/tiny/off.conf"
+    tiny.cluster.write("tiny/site.yaml", f"name: other\nscheduler: slurm\nsubmit: ['{export}']\n")
+    done = tiny.run("--site", "./tiny/site.yaml", overlay=True)
+    assert done.returncode == 73, done.stdout + done.stderr
+    assert "ctrain: this engine ignores the layers of the image" in done.stdout
+
+
+def test_an_engine_without_overlay_mounts_no_user_layer(tiny: Tiny) -> None:
+    tiny.publish(tiny.base, tiny.upper, flat=False)
+    manifest = read_manifest(next(tiny.store.glob("tiny_*.json")))
+    layer = write_layer(tiny.work / "my.sqsh", manifest)
+    refused(tiny.run("--layer", str(layer), overlay=False), 73, "apptainer here mounts no layers")

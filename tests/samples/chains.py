@@ -1,0 +1,73 @@
+"""Builds chains of definitions twice: with ctrain's layers, and with plain `apptainer build`."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ctrain_builder import definition as definitions
+from ctrain_builder import files, keys
+from ctrain_builder.make import layer, workspace
+from ctrain_builder.make.container import Below, Container
+from ctrain_builder.make.site import Site
+from ctrain_builder.plan import NO_EPOCH, PlannedLayer
+from ctrain_runtime import facts
+
+NOTHING = Site({}, (), None, {})
+
+
+@dataclass(frozen=True)
+class Chain:
+    """`root` is what %files are relative to."""
+
+    root: Path
+    base: Path
+    site: Site = NOTHING
+
+    def planned(self, path: Path) -> PlannedLayer:
+        part = definitions.read(path.stem, path)
+        values = {"PARENT": "the-parent"}
+        listing = files.listing(definitions.render(part, values), self.root)
+        inputs = keys.Inputs("", "", "amd64", {}, keys.significant(part.text), {})
+        return PlannedLayer(part, values, listing, inputs, keys.key(inputs), False)
+
+    def layers(self, work: Path, paths: Sequence[Path]) -> list[Path]:
+        """ctrain's layers of the definitions, lowest first."""
+        made: list[Path] = []
+        for number, path in enumerate(paths):
+            made.append(self.layer(work / str(number), self.planned(path), made))
+        return made
+
+    def layer(self, work: Path, planned: PlannedLayer, below: Sequence[Path] = ()) -> Path:
+        work.mkdir(parents=True)
+        room = workspace.prepare(work, self.site)
+        return layer.make(container(work), planned, Below(self.base, tuple(below)), room, work / "log")
+
+    def plain(self, work: Path, paths: Sequence[Path], *, sandbox: bool = False) -> Path:
+        """The image that `apptainer build` makes of the definitions, one after the other; %test is left out."""
+        room = self._lent(work)
+        options = ["--notest", *(["--fakeroot"] if os.geteuid() == 0 else []), *(["--sandbox"] if sandbox else [])]
+        options += [word for bind in room.binds for word in ("--bind", bind)]
+        parent = self.base
+        for number, path in enumerate(paths):
+            image = work / f"{number}.sif"
+            named = ["--build-arg", f"PARENT={parent}"] if "{{ PARENT }}" in path.read_text() else []
+            argv = ["apptainer", "build", *options, *named, str(image), str(path)]
+            env = {**os.environ, "APPTAINER_TMPDIR": str(work)}
+            done = subprocess.run(argv, cwd=self.root, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            assert done.returncode == 0, done.stdout.decode()
+            parent = image
+        return parent
+
+    def _lent(self, work: Path) -> workspace.Workspace:
+        work.mkdir(parents=True)
+        room = workspace.prepare(work, self.site)
+        room.set_time(NO_EPOCH)
+        return room
+
+
+def container(work: Path) -> Container:
+    return Container(facts.find_engine(), work, lambda: None)

@@ -1,0 +1,67 @@
+"""A tiny real image, made of programs of this (Debian) machine in a second: a base for builds that run for real."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+PROGRAMS = (
+    *("sh", "bash", "env", "cat", "cp", "mv", "ln", "rm", "rmdir", "mkdir", "chmod", "chown", "touch", "ls", "stat"),
+    *("dirname", "basename", "readlink", "find", "grep", "sed", "sort", "head", "tail", "wc", "sleep", "date"),
+    *("test", "true", "false", "id", "uname", "mktemp", "sha256sum", "setfattr", "getfattr", "tar"),
+    *("xargs", "tr", "cut", "python3"),
+)
+_UNUSED = ("test", "idlelib", "lib2to3", "ensurepip", "config-*", "__pycache__", "tkinter", "pydoc_data")
+
+
+def rootfs(folder: Path) -> Path:
+    """A root file system in a new folder: a shell, its usual programs, and a bare Python 3."""
+    for name in ("usr/bin", "etc", "tmp", "var/tmp", "mnt", "dev", "proc", "sys", "root", "home", "opt"):
+        (folder / name).mkdir(parents=True)
+    for name in ("bin", "lib", "lib64", "sbin"):
+        (folder / "usr" / name).mkdir(exist_ok=True)
+        (folder / name).symlink_to(f"usr/{name}")
+    (folder / "etc/passwd").write_text("root:x:0:0:root:/root:/bin/sh\n")
+    (folder / "etc/group").write_text("root:x:0:\n")
+    found = (shutil.which(name, path="/usr/bin:/bin") for name in PROGRAMS)
+    libraries = {library for program in found if program for library in _install(Path(program), folder)}
+    python = Path("/usr/bin/python3").resolve()
+    modules = Path("/usr/lib") / python.name
+    shutil.copytree(modules, folder / modules.relative_to("/"), ignore=shutil.ignore_patterns(*_UNUSED), symlinks=True)
+    for module in (modules / "lib-dynload").iterdir():
+        libraries |= _needed(module)
+    for library in libraries:
+        _copy(library, folder)
+    return folder
+
+
+def sif(path: Path) -> Path:
+    """The image file `path`, made."""
+    scratch = path.with_suffix(".rootfs")
+    options = ["--fakeroot"] if os.geteuid() == 0 else []
+    subprocess.run(
+        ["apptainer", "--quiet", "build", *options, str(path), str(rootfs(scratch))], check=True, capture_output=True
+    )
+    shutil.rmtree(scratch)
+    return path
+
+
+def _install(program: Path, folder: Path) -> set[Path]:
+    """Put a program into usr/bin; returns the libraries that it needs."""
+    shutil.copy(program, folder / "usr/bin" / program.name)
+    return _needed(program)
+
+
+def _needed(program: Path) -> set[Path]:
+    said = subprocess.run(["ldd", str(program)], capture_output=True, text=True).stdout
+    return {Path(name) for name in re.findall(r"(/\S+) \(0x", said)}
+
+
+def _copy(library: Path, folder: Path) -> None:
+    place = folder / library.relative_to("/")
+    if not place.exists():
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(library, place)

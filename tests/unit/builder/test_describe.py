@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from ctrain_builder import catalog, plan
+from ctrain_builder.make import describe
+from ctrain_builder.make.container import Container
+from ctrain_builder.make.describe import Content, Digests
+from ctrain_builder.plan import BuildPlan
+from ctrain_runtime.facts import Engine
+from ctrain_runtime.sif import PARTITION
+from ctrain_runtime.store import Base, Layer, Manifest, Requires
+from ctrain_runtime.store import TestResult as Result
+from samples.images import sif
+
+DIGEST = f"sha256:{'a1' * 32}"
+TABLE = """\
+checked: 2026-11-21
+generations:
+  "7.0": {name: Volta, gpus: [V100]}
+  "8.0": {name: Ampere, gpus: [A100, A30]}
+  "9.0": {name: Hopper, gpus: [H100]}
+releases:
+  "24.12": {driver: 560.35.05, older_drivers: ["470.57", "535"]}
+"""
+
+
+def planned(project: Path, tag: str = "") -> BuildPlan:
+    spec = catalog.find(project / "definitions", "small", tag)
+    return plan.make(spec, {}, {}, "amd64", lambda _key, _is_base: True, lambda _: DIGEST, lambda _: 1_700_000_000)
+
+
+@pytest.fixture
+def ngc(project: Path) -> Path:
+    """The project, with a base from a registry."""
+    text = "Bootstrap: docker\nFrom: nvcr.io/nvidia/small:{{ VERSION }}-py3\n%labels\n"
+    labels = {"description": "Release {{ VERSION }}", "licenses": "LicenseRef-NVIDIA"}
+    text += "".join(f"    org.opencontainers.image.{name} {value}\n" for name, value in labels.items())
+    (project / "definitions/base/base.def").write_text(text)
+    with (project / "definitions/upper/upper.def").open("a") as file:
+        file.write(
+            "\n%labels\n    org.opencontainers.image.description Tools\n    org.opencontainers.image.licenses MIT\n"
+        )
+    return project
+
+
+def test_labels_of_an_image_from_a_registry(ngc: Path) -> None:
+    image = planned(ngc, "24.12")
+    assert describe.labels(image, flat=False) == {
+        "org.opencontainers.image.title": "small",
+        "org.opencontainers.image.version": "24.12-s",
+        "org.opencontainers.image.description": "Release 24.12; Tools",
+        "org.opencontainers.image.licenses": "LicenseRef-NVIDIA AND MIT",
+        "org.opencontainers.image.created": "2023-11-14T22:13:20Z",
+        "org.opencontainers.image.base.name": "nvcr.io/nvidia/small:24.12-py3",
+        "org.opencontainers.image.base.digest": DIGEST,
+        "org.ctrain.layers": "base upper",
+        "org.ctrain.key": image.keys[-1],
+        "org.ctrain.flat": "no",
+    }
+
+
+def test_labels_say_only_what_is_known(project: Path) -> None:
+    labels = describe.labels(planned(project), flat=True)
+    assert labels["org.ctrain.flat"] == "yes"
+    assert not [name for name in labels if name.endswith(("licenses", "description", "base.name", "base.digest"))]
+
+
+@pytest.fixture
+def image(tmp_path: Path) -> Path:
+    path = tmp_path / "image.sif"
+    path.write_bytes(sif(data=b"base", more=[(PARTITION, b"layer")]))
+    return path
+
+
+def sha(content: bytes) -> str:
+    return f"sha256:{hashlib.sha256(content).hexdigest()}"
+
+
+def test_digests_are_those_of_file_and_partitions(project: Path, tmp_path: Path, image: Path) -> None:
+    base, upper = tmp_path / "base.sif", tmp_path / "upper.sqsh"
+    base.write_bytes(sif(data=b"base"))
+    upper.write_bytes(b"layer")
+    build = planned(project)
+    found = describe.digests(build, image, [base, upper])
+    assert found.image == sha(image.read_bytes())
+    assert found.layers == (
+        Layer("base", build.keys[0], 4, sha(b"base")),
+        Layer("upper", build.keys[1], 5, sha(b"layer")),
+    )
+
+
+def make(build: BuildPlan, image: Path, software: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Manifest:
+    container = Container(Engine("apptainer", "/usr/bin/apptainer", "1.4.5"), image.parent, lambda: None)
+    inspected = '{"data": {"attributes": {"labels": {"a": "b"}}}, "type": "container"}'
+    monkeypatch.setattr(Container, "output", lambda _self, _argv: inspected)
+    packer = image.parent / "mksquashfs"
+    packer.write_text("#!/bin/sh\necho 'mksquashfs version 4.5.1 (2022/03/17)'\n")
+    packer.chmod(0o755)
+    monkeypatch.setenv("PATH", str(image.parent), prepend=":")
+    digests = Digests("sha256:01", (Layer("base", "k0", 4, "sha256:02"), Layer("upper", "k1", 5, "sha256:03")))
+    return describe.manifest(container, build, image, digests, Content(software), [Result("imports", True, "1.0")])
+
+
+def test_the_manifest_of_an_image_for_gpus(ngc: Path, image: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (ngc / "definitions/ngc.yaml").write_text(TABLE)
+    software = {"torch": "2.6.0", "cuda": "12.6", "arch": "7.0 8.0"}
+    manifest = make(planned(ngc, "24.12"), image, software, monkeypatch)
+    assert manifest.base == Base("nvcr.io/nvidia/small:24.12-py3", DIGEST)
+    assert manifest.requires == Requires("560", ("470.57", "535"), ("V100", "A100"), ("7.0", "8.0"))
+    assert manifest.software == {"torch": "2.6.0", "cuda": "12.6"}
+    assert (manifest.digest, manifest.size, manifest.flat) == ("sha256:01", image.stat().st_size, False)
+    assert (manifest.labels, manifest.tested) == ({"a": "b"}, True)
+    assert (manifest.tools["apptainer"], manifest.tools["mksquashfs"]) == ("1.4.5", "4.5.1")
+
+
+def test_a_tag_or_a_table_that_is_not_known(ngc: Path, image: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    software = {"cuda": "13.4", "arch": "9.0"}
+    assert make(planned(ngc, "26.08"), image, software, monkeypatch).requires == Requires(arch=("9.0",))
+    (ngc / "definitions/ngc.yaml").write_text(TABLE)
+    found = make(planned(ngc, "26.08"), image, software, monkeypatch).requires
+    assert found == Requires(gpus=("H100",), arch=("9.0",))
+
+
+def test_the_manifest_of_a_flat_image_for_cpus(project: Path, image: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    image.write_bytes(sif())
+    manifest = make(planned(project), image, {"torch": "2.13.0+cpu"}, monkeypatch)
+    assert (manifest.base, manifest.requires) == (Base("debootstrap bookworm"), Requires())
+    assert manifest.flat
+    assert [layer.digest for layer in manifest.layers] == ["sha256:02", "sha256:03"]
+
+
+def test_an_image_of_one_layer_is_not_called_flat(project: Path, image: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    image.write_bytes(sif())
+    whole = planned(project)
+    alone = dataclasses.replace(whole, layers=whole.layers[:1])
+    assert not make(alone, image, {}, monkeypatch).flat

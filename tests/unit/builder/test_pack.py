@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from ctrain_builder.make import lend, pack
+from ctrain_builder.make.container import Below, Container
+from ctrain_runtime.errors import BuildError
+from ctrain_runtime.facts import Engine
+from samples.programs import write_program
+
+EPOCH = 1_600_000_000
+STARTED = 1_700_000_000
+
+
+@pytest.fixture
+def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder on PATH with a mksquashfs that writes its time and its arguments into the file."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    write_program(folder / "mksquashfs", '#!/bin/sh\necho $SOURCE_DATE_EPOCH "$@" >"$2"\n')
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    return folder
+
+
+def _container(work: Path, root: bool = True) -> Container:
+    (work / "lent").mkdir(parents=True)
+    (work / "lent" / "build-env.sh").touch()
+    os.utime(work / "lent" / "build-env.sh", (STARTED, STARTED))
+    return Container(Engine("apptainer", "/usr/bin/apptainer", "1.4.5"), work, lambda: None, root=root)
+
+
+def _tree(folder: Path, *times: int) -> Path:
+    folder.mkdir()
+    for number, time in enumerate(times):
+        (folder / str(number)).touch()
+        os.utime(folder / str(number), (time, time))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("times", "cut"),
+    [
+        ((STARTED + 10, STARTED), EPOCH),  # written by the build
+        ((EPOCH - 10, STARTED + 10), EPOCH),
+        ((EPOCH + 10, STARTED + 10), EPOCH + 10),  # brought along: some .pyc may tell that time
+    ],
+)
+@pytest.mark.usefixtures("tools")
+def test_times_are_cut_off_at_the_epoch_but_not_those_that_were_brought_along(
+    tmp_path: Path, times: tuple[int, ...], cut: int
+) -> None:
+    container = _container(tmp_path / "work")
+    packed = pack.pack_base(container, _tree(tmp_path / "root", *times), tmp_path / "log", EPOCH)
+    assert packed.read_text().split()[0] == str(cut)
+
+
+@pytest.mark.usefixtures("tools")
+def test_the_command_of_a_layer_does_not_depend_on_its_content(tmp_path: Path) -> None:
+    container, below = _container(tmp_path / "work"), Below(tmp_path / "base.sif")
+    upper = _tree(tmp_path / "upper", EPOCH)
+    (upper / ".wh.gone").touch()
+    packed = pack.pack(container, upper, below, tmp_path / "log", EPOCH)
+    assert packed.read_text().split()[1:] == " ".join(pack.layer_argv(container, upper, below)[1:]).split()
+    assert (tmp_path / "work" / "deleted").read_text() == "gone c 0 0 0 0 0\n"
+
+
+@pytest.mark.usefixtures("tools")
+def test_odd_names_of_deleted_files(tmp_path: Path) -> None:
+    container, below = _container(tmp_path / "work"), Below(tmp_path / "base.sif")
+    upper = _tree(tmp_path / "upper")
+    for name in ('.wh.two words"', ".wh.line\nend", os.fsdecode(b".wh.\xff")):
+        (upper / name).touch()
+    packed = pack.pack(container, upper, below, tmp_path / "log", EPOCH)
+    assert (tmp_path / "work" / "deleted").read_bytes() == b'two\\ words\\" c 0 0 0 0 0\n\xff c 0 0 0 0 0\n'
+    assert "-p line\\\nend c 0 0 0 0 0 -pf" in packed.read_text()
+
+
+@pytest.mark.usefixtures("tools")
+def test_an_ordinary_user_packs_as_root_of_a_container(tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    argv = pack.layer_argv(_container(work, root=False), work / "overlay/upper", Below(tmp_path / "base.sif"))
+    assert argv[0] == "/usr/bin/apptainer"
+    place = argv.index(str(tmp_path / "base.sif"))
+    assert {"--fakeroot", f"{work}:/.ctrain"} < set(argv[:place])
+    assert argv[place + 1 : place + 4] == [
+        *("/.ctrain/tools/mksquashfs", "/.ctrain/overlay/upper", "/.ctrain/packed.sqsh")
+    ]
+
+
+def test_without_mksquashfs_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(BuildError, match="mksquashfs is not on PATH") as caught:
+        pack.base_argv(_container(tmp_path / "work"), tmp_path)
+    assert caught.value.hint == "Install squashfs-tools"
+
+
+def test_a_lent_program_runs_with_its_own_libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From any place: nothing of the machine's own is found by its usual name."""
+    program = lend.find("ls", "coreutils")
+    lend.lend(_container(tmp_path / "work"), program)
+    monkeypatch.setattr(lend, "INSIDE", str(tmp_path / "work"))
+    argv = lend.argv(program)
+    said = subprocess.run([*argv, str(tmp_path / "work" / "tools")], capture_output=True, text=True, check=True).stdout
+    assert {"ls", *(PurePosixPath(word).name for word in argv if "/ld" in word)} <= set(said.split())
+    assert any(name.startswith("libc.so") for name in said.split())

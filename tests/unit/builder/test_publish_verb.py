@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ctrain_builder import cache as caches
+from ctrain_builder import record
+from ctrain_builder.cli.main import BUILD_VERBS
+from ctrain_runtime.cli.main import main
+from ctrain_runtime.store import Manifest, open_store
+
+
+@pytest.fixture
+def publish(project: Path, tmp_path: Path, make_manifest: Callable[..., Manifest]) -> Callable[..., int]:
+    """publish(OPTIONS) of an image that is in the cache, to the store `store`."""
+    cache = caches.open_cache(tmp_path / "cache")
+    image = cache.root / "images" / "small_1.0-s.sif"
+    image.write_bytes(b"image")
+    manifest = make_manifest(f"sha256:{hashlib.sha256(b'image').hexdigest()}")
+    record.write(image.with_suffix(".json"), replace(manifest, size=5))
+    places = ["--definitions", str(project / "definitions"), "--cache", str(cache.root), "--store", "store"]
+    return lambda *options: main(BUILD_VERBS, ["publish", "small", *places, *options])
+
+
+def test_an_image_is_published_under_a_channel(publish: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
+    assert publish("--channel", "dev") == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "channel dev of small is now 1.0-s-r1"
+
+
+def test_only_the_image_that_was_approved(publish: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
+    assert publish("--digest", "sha256:0") == 64
+    assert "small 1.0 in the cache has the digest sha256:6105d6cc" in capsys.readouterr().err
+    assert not Path("store").exists()
+    assert publish("--digest", f"sha256:{hashlib.sha256(b'image').hexdigest()}") == 0
+    assert [image.manifest.release for image in open_store(Path("store")).images()] == [1]

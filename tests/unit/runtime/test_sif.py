@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import pytest
+
+from ctrain_runtime.errors import ImageDamaged
+from ctrain_runtime.sif import HEADER, PARTITION, SBOM, check, object_bytes, partitions
+from samples.images import sif
+
+
+def damage(content: bytes, offset: int, *numbers: int) -> bytes:
+    raw = struct.pack(f"<{len(numbers)}q", *numbers)
+    return content[:offset] + raw + content[offset + len(raw) :]
+
+
+@pytest.mark.parametrize(
+    ("arch", "name"), [(b"02", "amd64"), (b"04", "arm64"), (b"06", "ppc64le"), (b"99", "an unknown architecture")]
+)
+def test_a_whole_image_and_its_architecture(tmp_path: Path, arch: bytes, name: str) -> None:
+    path = tmp_path / "x.sif"
+    path.write_bytes(sif(arch))
+    assert check(path) == name
+
+
+DESCRIPTORS = 32 + 10 + 3 + 3 + 16 + 4 * 8  # where the header says at which offset they lie
+FIRST = HEADER.size + 4 + 1 + 3 * 4  # and where the first descriptor says at which offset its object lies
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (b"", "is not a SIF image. Build one with"),
+        (b"#!/bin/sh\n" * 100, "is not a SIF image. Build one with"),
+        (sif(magic=b"SIF_TRAGIC"), "is not a SIF image. Build one with"),
+        (sif()[:127], "is not a SIF image. Build one with"),
+        (sif()[:128], r"is truncated: 128 bytes of 1306. Publish or copy it again"),
+        (sif()[:-1], r"is truncated: 1305 bytes of 1306. Publish or copy it again"),
+        (sif(kind=0x4003), "is a SIF without a file system in it"),
+        (damage(sif(), DESCRIPTORS, -1), "can't be read: Invalid argument"),
+        (damage(sif(), DESCRIPTORS, 1 << 62), "is truncated: 1306 bytes of"),
+        (damage(sif(), DESCRIPTORS - 8, 1 << 62), "has a damaged SIF header"),
+        (damage(sif(), DESCRIPTORS - 8, -1), "is a SIF without a file system in it"),
+        (damage(sif(), FIRST, -1), "has a damaged SIF header"),
+    ],
+)
+def test_a_damaged_image_is_named(tmp_path: Path, content: bytes, complaint: str) -> None:
+    path = tmp_path / "x.sif"
+    path.write_bytes(content)
+    with pytest.raises(ImageDamaged, match=complaint):
+        check(path)
+
+
+def test_an_image_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(ImageDamaged, match=r"x.sif can't be read: No such file or directory"):
+        check(tmp_path / "x.sif")
+    with pytest.raises(ImageDamaged, match="can't be read: Is a directory"):
+        check(tmp_path)
+
+
+def test_objects_and_partitions_in_the_order_of_mounting(tmp_path: Path) -> None:
+    path = tmp_path / "x.sif"
+    path.write_bytes(sif(data=b"base", more=[(SBOM, b"{}"), (PARTITION, b"layer")]))
+    lowest, highest = partitions(path)
+    assert (lowest.number, lowest.size, highest.number, highest.size) == (1, 4, 3, 5)
+    assert path.read_bytes()[highest.offset :] == b"layer"
+    assert object_bytes(path, SBOM) == b"{}"
+    assert object_bytes(path, 0x4006) is None
+
+
+def test_a_number_counts_and_not_the_place_in_the_file(tmp_path: Path) -> None:
+    path, number = tmp_path / "x.sif", HEADER.size + 5
+    content = sif(data=b"base", more=[(PARTITION, b"layer")])
+    path.write_bytes(content[:number] + struct.pack("<I", 7) + content[number + 4 :])
+    assert [entry.number for entry in partitions(path)] == [2, 7]
