@@ -78,7 +78,7 @@ def some_step(chance: random.Random, tree: int) -> list[object]:
     if kind in ("link", "move"):
         return [kind, some_path(), some_path()]
     if kind == "symlink":
-        return [kind, some_path(), chance.choice(("a", "../sub", "/trees/0/deep", "nowhere"))]
+        return [kind, some_path(), chance.choice(("../sub", "/trees/0/deep", "nowhere"))]
     if kind == "mode":
         return [kind, some_path(), chance.choice(MODES)]
     if kind == "set_id":

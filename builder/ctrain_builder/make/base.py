@@ -67,8 +67,8 @@ def text(layer: PlannedLayer) -> str:
     base is named by its digest.
     """
     hidden = {MIRROR: PLACEHOLDER} if layer.arguments.get(MIRROR) else {}
-    text = render(layer.definition, {**layer.arguments, **hidden}).text
-    return _FROM.sub(rf"\1 {layer.base}", text, count=1) if layer.base else text
+    rendered = render(layer.definition, {**layer.arguments, **hidden}).text
+    return _FROM.sub(rf"\1 {layer.base}", rendered, count=1) if layer.base else rendered
 
 
 def mirror_variables(arguments: Mapping[str, str], work: Path) -> dict[str, str]:

@@ -39,6 +39,9 @@ def ctrain(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ct
     engine.parent.mkdir()
     engine.write_text('#!/bin/sh\n[ "$1" = --version ] && echo apptainer version 1.4.5\n')
     engine.chmod(0o755)
+    packer = engine.with_name("mksquashfs")
+    packer.write_text("#!/bin/sh\n")
+    packer.chmod(0o755)
     monkeypatch.setenv("PATH", f"{engine.parent}:{os.environ['PATH']}")
     places = ["--definitions", str(project / "definitions"), "--cache", str(tmp_path / "cache")]
     return lambda verb, *args: main(BUILD_VERBS, [verb, *places, *args])
