@@ -17,16 +17,16 @@ from ctrain_runtime.errors import BuildError
 
 MAX_LAYERS = 8  # an image with more upper layers is flattened: see docs/layers.md
 
-# Mounts hide what is below them: a folder's content stays out, and so does a file, for which an empty one is put in.
+# Mounts hide what is below them and have times of this machine: they stay out, and what an image needs is put in.
 _INSIDE = f"""\
-while read -r _ _ _ _ point _; do
-    if [ -d "$point" ]; then echo "${{point#/}}/*"; else echo "${{point#/}}"; fi
-done </proc/self/mountinfo | grep -v '^/' >{lend.INSIDE}/mounts
-echo {lend.INSIDE[1:]} >>{lend.INSIDE}/mounts
+while read -r _ _ _ _ point _; do echo "${{point#/}}"; done </proc/self/mountinfo | grep . >{lend.INSIDE}/mounts
 cp -r /.singularity.d/. {lend.INSIDE}/metadata/
 exec "$@"
 """
-_EMPTY = [word for path in ("etc/hosts", "etc/resolv.conf") for word in ("-p", f"{path} f 644 0 0 true")]
+_NEEDED = (
+    *(f"{name} d 755 0 0" for name in ("dev", "proc", "sys")),
+    *(f"{name} f 644 0 0 true" for name in ("etc/hosts", "etc/resolv.conf")),
+)
 _TIME = struct.Struct("<8xI")  # in the head of a squashfs file: no file in it is newer
 
 
@@ -50,7 +50,8 @@ def pack_argv(container: Container, base: Path, layers: Sequence[Path]) -> list[
     overlays = [*Below(base, tuple(layers)).overlays, str(container.work / "overlay")]
     argv = [*lend.exec_argv(container, base, overlays), "/bin/sh", "-ec", _INSIDE, "sh", *lend.argv(pack.mksquashfs())]
     packed = lend.seen(container, pack.packed(container))
-    return [*argv, "/", packed, *pack.OPTIONS, *_EMPTY, "-wildcards", "-ef", f"{lend.INSIDE}/mounts"]
+    needed = [word for entry in _NEEDED for word in ("-p", entry)]
+    return [*argv, "/", packed, *pack.OPTIONS, *needed, "-ef", f"{lend.INSIDE}/mounts"]
 
 
 def argvs(container: Container, base: Path, layers: Sequence[Path], arch: str) -> list[list[str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 from ctrain_builder.make import bytecode, lend, look, workspace
@@ -83,7 +83,7 @@ def _seen(container: Container, path: Path) -> str:
 
 
 def _run(container: Container, argv: Sequence[str], folder: Path, found: Upper, log: Path, epoch: int) -> Path:
-    time = _settle_times(folder, found.names, epoch, workspace.started(container.work))
+    time = _settle_times(folder, found, epoch, workspace.started(container.work))  # before: it looks at ctimes
     remove_marks(folder, found)
     if not container.root:
         lend.lend(container, mksquashfs())
@@ -94,16 +94,19 @@ def _run(container: Container, argv: Sequence[str], folder: Path, found: Upper, 
     return packed(container)
 
 
-def _settle_times(folder: Path, names: Collection[PurePosixPath], epoch: int, started: float) -> int:
+def _settle_times(folder: Path, found: Upper, epoch: int, started: float) -> int:
     """The time at which those of the files are cut off: `epoch`, or a later one that a file has brought along.
 
     What the build itself has written is newer than `started`. The rest has come with its time from an archive or an
-    image below, where for example compiled Python files tell the times of their sources.
+    image below, where for example compiled Python files tell the times of their sources. Folders get that time, too:
+    theirs tell when the engine last made a mount point in them.
     """
-    brought = (int(time) for name in names if (time := (folder / name).lstat().st_mtime) < started)
-    time = max(brought, default=epoch)
-    bytecode.settle((folder / name for name in names), max(time, epoch))
-    return max(time, epoch)
+    brought = (int(time) for name in found.others if (time := (folder / name).lstat().st_mtime) < started)
+    cut = max(epoch, max(brought, default=epoch))
+    bytecode.settle((folder / name for name in found.others), cut)
+    for path in (folder, *(folder / name for name in found.folders)):
+        os.utime(path, (cut, cut))
+    return cut
 
 
 def _deleted(name: str) -> str:
