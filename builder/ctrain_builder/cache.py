@@ -238,6 +238,10 @@ def _remove_unused(path: Path) -> bool:
 
 def _remove(folder: Path) -> None:
     with contextlib.suppress(OSError):  # no reason for a build to fail; sweep() has another try
+        for path, names, _ in os.walk(folder):
+            for below in (Path(path, name) for name in names):
+                if not below.is_symlink():
+                    below.chmod(0o700)  # %post may have made folders that not even their owner may write
         shutil.rmtree(folder)
 
 

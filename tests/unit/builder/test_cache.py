@@ -44,6 +44,15 @@ def test_a_work_folder_goes_with_its_build(cache: Cache) -> None:
     assert not folder.exists()
 
 
+def test_a_work_folder_goes_even_if_its_folders_are_read_only(cache: Cache) -> None:
+    with cache.work_folder() as folder:
+        (folder / "root" / "sealed").mkdir(parents=True)
+        (folder / "root" / "sealed" / "file").touch()
+        (folder / "root" / "link").symlink_to("/")
+        (folder / "root" / "sealed").chmod(0o555)
+    assert not folder.exists()
+
+
 def test_sweep_removes_only_what_nobody_uses(cache: Cache) -> None:
     left = cache.root / "tmp/killed"
     left.mkdir()
