@@ -106,7 +106,9 @@ def test_the_plan_of_a_dry_run_is_what_runs(world: Cluster) -> None:
 
 def test_ctrl_c_cancels_the_job(cluster: Cluster) -> None:
     argv = ["ctrain", "run", "--nodes", "2", "--image", "pytorch-cpu", "--name", "cancelled", "--", "sleep", "600"]
-    process = subprocess.Popen(cluster.command(*argv), stdout=subprocess.PIPE, text=True, start_new_session=True)
+    # A test run in the background of a script has SIGINT switched off, and so would what it starts.
+    command = ["env", "--default-signal=INT", *cluster.command(*argv)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
     ranks = cluster.home / "ctrain-runs" / "cancelled" / "ranks"
     until(lambda: ranks.is_dir() and len(list(ranks.iterdir())) == 4, "the start of four ranks")
     os.killpg(process.pid, signal.SIGINT)
