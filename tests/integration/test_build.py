@@ -79,11 +79,12 @@ def test_an_ordinary_user_builds_only_the_changed_layer(cluster: Cluster, change
     (cache / "layers").mkdir(parents=True, exist_ok=True)
     for layer in (caches.default_root() / "layers").iterdir():
         if layer.is_file() and not (cache / "layers" / layer.name).exists():
-            os.link(layer, cache / "layers" / layer.name)
+            shutil.copyfile(layer, cache / "layers" / layer.name)
     copy = cluster.home / "changed"
     shutil.copytree(changed.parent, copy, dirs_exist_ok=True)
     copy.chmod(0o755)  # pytest's folders are root's alone
-    subprocess.run(["chown", "researcher:", cluster.home, cache, cache / "layers"], check=True)
+    subprocess.run(["chown", "researcher:", cluster.home], check=True)
+    subprocess.run(["chown", "-R", "researcher:", cache], check=True)
     cache.chmod(0o700)
     argv = ["build", "pytorch-cpu", "--definitions", f"{copy}/definitions", "--cache", str(cache)]
     done = cluster.run("ctrain", *argv, timeout=600)
