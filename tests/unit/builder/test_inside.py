@@ -246,6 +246,13 @@ def test_horovod_has_exactly_what_is_declared(image: Path, features: str, code: 
     assert not code or "Horovod was built with Gloo MPI PyTorch, not with " in done.stderr
 
 
+def test_horovod_for_tensorflow_names_pytorch_too(image: Path) -> None:
+    said = CHECK_BUILD.replace("[ ] TensorFlow", "[X] TensorFlow")
+    assert "[X] PyTorch" in said
+    write(image, "horovodrun", f"#!/bin/sh\ncat <<'END'\n{said}END\n").chmod(0o755)
+    assert run(image, "horovod_build.py", "TensorFlow", "MPI", "Gloo").returncode == 0
+
+
 @pytest.mark.parametrize("program", sorted(INSIDE.glob("*.py")), ids=lambda path: path.name)
 def test_the_python_of_old_images_reads_it(program: Path) -> None:
     """NGC's 22.03 has Python 3.8."""
