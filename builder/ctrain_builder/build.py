@@ -21,7 +21,7 @@ from ctrain_builder.make.describe import Content
 from ctrain_builder.make.image import Earlier
 from ctrain_builder.make.site import Site
 from ctrain_builder.plan import BuildPlan, PlannedLayer
-from ctrain_runtime.errors import BuildError, ConfigError, ImageTestError, SpaceError
+from ctrain_runtime.errors import BuildError, ConfigError, ImageTestError, RegistryError, SpaceError
 from ctrain_runtime.facts import Engine, count_gpus
 from ctrain_runtime.store import Layer, Manifest, TestResult, read_manifest
 
@@ -117,7 +117,8 @@ class Builder:
     def _make_image(self, plan: BuildPlan, path: Path, flat: bool, used: contextlib.ExitStack) -> Manifest:
         sbom.require()
         left = self.cache.sweep()
-        self.cache.require_space(sum(space(self.cache, plan, flat)), f"building {plan.spec.title}")
+        needed = space(self.cache, plan, flat, _download(plan))
+        self.cache.require_space(sum(needed), f"building {plan.spec.title}")
         if flat and not self.flat:
             self.progress.note(f"{plan.spec.title} has more than {flatten.MAX_LAYERS} layers: it is flattened")
         files: list[Path] = []
@@ -265,16 +266,32 @@ def up_to_date(cache: Cache, plan: BuildPlan, flat: bool) -> Optional[Manifest]:
     return manifest if manifest and same and manifest.tested else None
 
 
-def space(cache: Cache, plan: BuildPlan, flat: bool) -> tuple[int, int]:
-    """Bytes that building the image needs at most: for what is kept, and for the largest of its steps besides."""
+def space(cache: Cache, plan: BuildPlan, flat: bool, download: Optional[int] = None) -> tuple[int, int]:
+    """Bytes that building the image needs at most: for what is kept, and for the largest of its steps besides.
+
+    `download` is the size of what the base starts from, where it is known.
+    """
     missing = there = largest = 0
     for part in plan.layers:
         try:
             there += cache.layer(part.key, part.definition.is_base).stat().st_size
         except FileNotFoundError:
             made = cache.made(plan.spec, part.name)
-            size = made.size if made else _GUESSES.get(part.definition.header["bootstrap"], _GUESSES["docker"])
+            known = made.size if made else download if part.base else None
+            size = known or _GUESSES.get(part.definition.header["bootstrap"], _GUESSES["docker"])
             missing += size
             largest = max(largest, size)
     whole = missing + there
     return missing + whole, _UNPACKED * (whole if flat else largest)
+
+
+def _download(plan: BuildPlan) -> Optional[int]:
+    """The compressed size in bytes of the upstream image that is to be downloaded; None where that is not known."""
+    base = plan.layers[0]
+    if not base.base or base.exists:
+        return None
+    from ctrain_builder.registry import Registry  # which loads much that other builds don't need
+
+    with contextlib.suppress(RegistryError):  # the download itself says what is wrong
+        return Registry().size(base.base, plan.arch)
+    return None

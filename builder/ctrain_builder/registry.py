@@ -112,18 +112,31 @@ class Registry:
 
     def config(self, reference: str, arch: str = "amd64") -> dict[str, Any]:
         """What an image for Linux on `arch` is configured with: `Env`, `Labels` and so on."""
+        ref, manifest = self._image(reference, arch)
+        digest = str(manifest["config"].get("digest"))
+        answer = self._get(f"{ref.api}/blobs/{digest}", ref)
+        _check_digest(answer, digest, ref)
+        config = answer.data().get("config")
+        return config if isinstance(config, dict) else {}
+
+    def size(self, reference: str, arch: str = "amd64") -> int:
+        """Bytes of the layers of an image for Linux on `arch`, as they are stored: compressed."""
+        ref, manifest = self._image(reference, arch)
+        try:
+            return sum(int(layer["size"]) for layer in manifest["layers"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise _damaged(ref) from error
+
+    def _image(self, reference: str, arch: str) -> tuple[Reference, dict[str, Any]]:
+        """The manifest of one image, and what names it: of an index the part for `arch`."""
         ref = parse(reference)
         manifest = self._manifest(ref)[1]
         if "manifests" in manifest:
             ref = replace(ref, digest=_choose(manifest, arch, ref))
             manifest = self._manifest(ref)[1]
         if not isinstance(manifest.get("config"), dict):
-            raise RegistryError(f"{ref} is a damaged index of images", f"Tell the keepers of {ref.host}")
-        digest = str(manifest["config"].get("digest"))
-        answer = self._get(f"{ref.api}/blobs/{digest}", ref)
-        _check_digest(answer, digest, ref)
-        config = answer.data().get("config")
-        return config if isinstance(config, dict) else {}
+            raise _damaged(ref)
+        return ref, manifest
 
     def _manifest(self, ref: Reference) -> tuple[str, dict[str, Any]]:
         """(digest, content). The digest is computed from the content."""
@@ -201,6 +214,10 @@ def _check_digest(answer: Answer, claimed: Optional[str], ref: Reference) -> Non
     if claimed and claimed != _digest(answer):
         hint = "What it sends is damaged or forged: don't use it, and tell its keepers"
         raise RegistryError(f"{ref.host} lies about {ref}: {claimed} is in truth {_digest(answer)}", hint)
+
+
+def _damaged(ref: Reference) -> RegistryError:
+    return RegistryError(f"{ref} is a damaged index of images", f"Tell the keepers of {ref.host}")
 
 
 def _choose(index: Mapping[str, Any], arch: str, ref: Reference) -> str:

@@ -74,9 +74,6 @@ def test_nothing_of_the_building_machine_is_in_the_image(cluster: Cluster) -> No
     assert found.stdout == "", found.stderr
 
 
-@pytest.mark.xfail(
-    strict=False, reason="known fault: since the new builder, an ordinary user's image build ends with an error"
-)
 def test_an_ordinary_user_builds_only_the_changed_layer(cluster: Cluster, changed: Path) -> None:
     cache = cluster.home / "cache"
     (cache / "layers").mkdir(parents=True, exist_ok=True)

@@ -7,7 +7,7 @@ import json
 import re
 import shlex
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import pytest
 
 from ctrain_builder import catalog
 from ctrain_builder import plan as plans
-from ctrain_builder.make import base, explain, flatten, image, layer, workspace
+from ctrain_builder.make import base, explain, flatten, image, layer, sbom, workspace
 from ctrain_builder.make.container import Below
 from ctrain_builder.plan import BuildPlan
 from ctrain_runtime import sif
@@ -112,11 +112,14 @@ class Built:
             else:
                 below = Below(self.files[0], tuple(self.files[1:]))
                 self.files.append(layer.make(container(step), part, below, room, self.log(part.name)))
-        first, *rest = self.files
-        self.image, self.flat = (
-            make(container(self.room(name)), first, rest, plan.arch, LABELS, self.log(name))
-            for name, make in (("image", image.assemble), ("flat", flatten.flatten))
-        )
+        self.image = self.put_together("image", image.assemble)
+        self.flat = self.put_together("flat", flatten.flatten)
+
+    def put_together(self, name: str, make: Callable[..., Path]) -> Path:
+        step, (first, *rest) = self.room(name), self.files
+        made = make(container(step), first, rest, self.plan.arch, LABELS, self.log(name))
+        sbom.attach(container(step), self.plan, made, {}, self.log(name))
+        return made
 
     def room(self, name: str) -> Path:
         (self.work / name).mkdir()

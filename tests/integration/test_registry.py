@@ -115,6 +115,15 @@ def test_a_tag_for_several_architectures_has_the_digest_of_its_index(
         client.config(f"{real.host}/multi:1", "ppc64le")
 
 
+def test_what_an_image_takes_to_download(real: samples.Registry, client: Registry, layouts: Path) -> None:
+    blobs = layouts / "index" / "blobs" / "sha256"
+    index = json.loads((blobs / digest_of(layouts / "index").partition(":")[2]).read_text())
+    for part in index["manifests"]:
+        manifest = json.loads((blobs / part["digest"].partition(":")[2]).read_text())
+        stored = sum((blobs / layer["digest"].partition(":")[2]).stat().st_size for layer in manifest["layers"])
+        assert client.size(f"{real.host}/multi:1", part["platform"]["architecture"]) == stored > 0
+
+
 def test_what_an_image_says_of_itself(real: samples.Registry, client: Registry) -> None:
     config = client.config(f"{real.host}/{NAME}:24.12-py3")
     assert "CUDA_VERSION=12.6.3.004" in config["Env"]

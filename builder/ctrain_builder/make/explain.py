@@ -9,7 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Optional
 
-from ctrain_builder.make import base, flatten, image, layer, workspace
+from ctrain_builder.make import base, flatten, image, layer, sbom, workspace
 from ctrain_builder.make.container import Below, Container
 from ctrain_builder.make.image import Earlier
 from ctrain_builder.make.site import Site
@@ -58,6 +58,7 @@ def steps(
         argvs = flatten.argvs(there, files[0], files[1:], plan.arch)
     else:
         argvs = list(chain.from_iterable(image.assemble_argvs(there, files[0], files[1:], plan.arch, earlier)))
+    argvs.append(sbom.argv(there, image.made(there)))
     return [*told, Step("image", plan.spec.name, tuple(Command(tuple(argv)) for argv in argvs))]
 
 

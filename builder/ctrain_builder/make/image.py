@@ -40,9 +40,9 @@ def new(
     (container.work / "definition").write_text(files["Singularity"], encoding="utf-8")
     _write_inspection(container, files, labels)
     _run(container, new_argvs(container, system, arch), log)
-    with _path(container).open("r+b") as file:
+    with made(container).open("r+b") as file:
         file.write(_LAUNCH)
-    return _path(container)
+    return made(container)
 
 
 @dataclass(frozen=True)
@@ -72,12 +72,12 @@ def assemble(
     # What `apptainer inspect` reads was written for the base alone.
     _write_inspection(container, read_metadata(container.work / "metadata"), labels)
     if earlier:
-        earlier.path.replace(_path(container))
+        earlier.path.replace(made(container))
     _run(container, start, log)
     if earlier:
-        _cut(_path(container))
+        _cut(made(container))
     _run(container, add, log)
-    return _path(container)
+    return made(container)
 
 
 def new_argvs(container: Container, system: Path, arch: str) -> list[list[str]]:
@@ -131,10 +131,11 @@ def _cut(path: Path) -> None:
 
 
 def _add(container: Container) -> tuple[str, list[str]]:
-    return str(_path(container)), [container.engine.path, "sif", "add"]
+    return str(made(container)), [container.engine.path, "sif", "add"]
 
 
-def _path(container: Container) -> Path:
+def made(container: Container) -> Path:
+    """Where an image is put together."""
     return container.work / "image.sif"
 
 

@@ -22,7 +22,8 @@ INSIDE = Path(__file__).parent / "inside"  # mounted at /mnt
 # As root, with more processes than cores, without a home or a GPU: no reason for a test to fail.
 _ENV = (
     *("env", "HOME=/tmp", "OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"),
-    *("OMPI_MCA_rmaps_base_oversubscribe=1", "OMP_NUM_THREADS=1"),
+    *("OMPI_MCA_rmaps_base_oversubscribe=1", "PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe"),
+    "OMP_NUM_THREADS=1",
 )
 _PYTHON = (*_ENV, "python3")
 _FRAMEWORKS = {"PyTorch": "torch", "TensorFlow": "tensorflow"}  # Horovod's names for them

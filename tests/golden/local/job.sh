@@ -12,6 +12,7 @@ export APPTAINERENV_OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export APPTAINERENV_OMPI_MCA_btl_vader_single_copy_mechanism=none
 export APPTAINERENV_OMPI_MCA_mpi_yield_when_idle=1
 export APPTAINERENV_OMPI_MCA_rmaps_base_oversubscribe=1
+export APPTAINERENV_PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe
 export APPTAINERENV_PYTHONNOUSERSITE=1
 export APPTAINERENV_PYTHONUNBUFFERED=1
 home=$(mktemp -d "${TMPDIR:-/tmp}/ctrain-home.XXXXXX") || exit 75

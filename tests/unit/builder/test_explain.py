@@ -47,8 +47,9 @@ def test_the_commands_of_each_step(project: Path) -> None:
     base, upper, image = _steps(project, have_base=False)
     assert _words(base) == ["apptainer build", "mksquashfs", *["apptainer sif"] * 4]
     assert _words(upper) == ["apptainer", "mksquashfs", "apptainer"]
-    assert _words(image) == ["apptainer", "cp", *["apptainer sif"] * 3]
-    assert _words(_steps(project, flat=True)[-1]) == ["apptainer", *["apptainer sif"] * 4]
+    assert _words(image) == ["apptainer", "cp", *["apptainer sif"] * 4]
+    assert "sbom.cdx.json" in image.commands[-1].argv
+    assert _words(_steps(project, flat=True)[-1]) == ["apptainer", *["apptainer sif"] * 5]
 
 
 def test_an_ordinary_user_packs_inside_and_takes_over_what_is_left(project: Path) -> None:

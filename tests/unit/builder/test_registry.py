@@ -146,6 +146,14 @@ def test_manifests_that_are_of_no_use(index: object, complaint: str) -> None:
             Registry({}).config(f"{made.host}/x:1")
 
 
+@pytest.mark.parametrize("layers", [{}, {"layers": 1}, {"layers": [1]}, {"layers": [{"size": "x"}]}])
+def test_an_image_that_does_not_say_how_large_it_is(layers: dict[str, object]) -> None:
+    with front() as made:
+        made.stand = lambda _: Answer(200, {}, json.dumps({"config": {}, **layers}).encode())
+        with pytest.raises(RegistryError, match="is a damaged index"):
+            Registry({}).size(f"{made.host}/x:1")
+
+
 @pytest.mark.parametrize("config", [{"config": "x"}, {"config": None}, {}])
 def test_an_image_that_says_nothing_of_itself(config: object) -> None:
     with front() as made:
