@@ -1,4 +1,7 @@
-"""Layers against plain `apptainer build`: the same files, one by one, as seen inside the container."""
+"""Layers against plain `apptainer build`: the same files, one by one, as seen inside the container.
+
+With CTRAIN_TREES=whole all definitions of a real image are built plainly, too, which takes a quarter of an hour.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ from ctrain_builder import cache as caches
 from ctrain_builder import catalog
 from ctrain_builder import plan as plans
 from ctrain_builder.make import site as sites
+from ctrain_builder.plan import BuildPlan
 from samples import tiny
 from samples.chains import Chain
 from samples.trees import differences, seen
@@ -41,6 +45,7 @@ KINDS = (
 )
 MODES = (0o644, 0o755, 0o1777, 0o600, 0o555, 0o711)
 TREES, LAYERS, STEPS = 25, 3, 30
+WHOLE = os.environ.get("CTRAIN_TREES") == "whole"
 
 
 @pytest.fixture(scope="module")
@@ -102,12 +107,27 @@ def test_generated_trees_are_those_of_plain_builds(chain: Chain, tmp_path: Path,
     assert differences(seen(chain.base, [f"{layer}:ro" for layer in layers]), plain) == []
 
 
+def real_plan() -> BuildPlan:
+    spec = catalog.find(CHECKOUT / "definitions", "pytorch-cpu")
+    mirror = {"MIRROR": sites.detect(os.environ).mirror}
+    return plans.make(spec, {}, mirror, "amd64", lambda _key, _is_base: False, lambda _reference: "")
+
+
+@pytest.mark.usefixtures("cluster")
+@pytest.mark.skipif(not WHOLE, reason="compiles all of an image for a quarter of an hour: CTRAIN_TREES=whole")
+def test_all_real_definitions_make_the_files_of_plain_builds(tmp_path: Path) -> None:
+    plan, cache = real_plan(), caches.open_cache(caches.default_root())
+    base, *layers = (cache.layer(part.key, part.definition.is_base) for part in plan.layers)
+    chain = Chain(CHECKOUT, base, sites.detect(os.environ))
+    plain = chain.plain(tmp_path / "plain", [part.definition.path for part in plan.layers], sandbox=True)
+    assert differences(seen(plain.with_name("0.sif")), seen(base)) == []
+    assert differences(seen(plain), seen(base, [f"{layer}:ro" for layer in layers])) == []
+
+
 @pytest.mark.usefixtures("cluster")
 def test_real_definitions_make_the_files_of_plain_builds(tmp_path: Path) -> None:
     """One that removes and installs packages, and `train`, on the real base."""
-    site = sites.detect(os.environ)
-    spec = catalog.find(CHECKOUT / "definitions", "pytorch-cpu")
-    plan = plans.make(spec, {}, {"MIRROR": site.mirror}, "amd64", lambda _key, _is_base: False, lambda _reference: "")
+    site, plan = sites.detect(os.environ), real_plan()
     base = caches.open_cache(caches.default_root()).layer(plan.keys[0], True)
     texts = {"packages": PACKAGES, "train": (CHECKOUT / "definitions" / "train" / "train.def").read_text()}
     definitions = []

@@ -54,7 +54,9 @@ class Chain:
         parent = self.base
         for number, path in enumerate(paths):
             image = work / f"{number}.sif"
-            named = ["--build-arg", f"PARENT={parent}"] if "{{ PARENT }}" in path.read_text() else []
+            values = {"PARENT": parent, "MIRROR": self.site.mirror}
+            used = [(name, value) for name, value in values.items() if f"{{{{ {name} }}}}" in path.read_text()]
+            named = [word for name, value in used for word in ("--build-arg", f"{name}={value}")]
             argv = ["apptainer", "build", *options, *named, str(image), str(path)]
             env = {**os.environ, "APPTAINER_TMPDIR": str(work)}
             done = subprocess.run(argv, cwd=self.root, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)

@@ -35,6 +35,13 @@ def test_cancel_ends_all_that_was_started(tmp_path: Path) -> None:
     started.cancel()
     assert started.popen.wait() == -15
     assert started.status() == Status("ended", "exit code -15")
-    child = Path(f"/proc/{log.read_text().strip()}/stat")
-    while child.exists() and child.read_text().rsplit(")", 1)[1].split()[0] != "Z":  # init reaps it in its own time
+    while runs(log.read_text().strip()):
         time.sleep(0.01)
+
+
+def runs(pid: str) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):  # before it is opened, or between that and the reading
+        return False
+    return stat.rsplit(")", 1)[1].split()[0] != "Z"  # init reaps it in its own time
