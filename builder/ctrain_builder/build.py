@@ -8,11 +8,11 @@ import os
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Optional, Protocol
 
-from ctrain_builder import atomic
+from ctrain_builder import atomic, record
 from ctrain_builder.cache import Cache, Made, amount
 from ctrain_builder.catalog import ImageSpec
 from ctrain_builder.make import base, describe, flatten, image, layer, sbom, smoke, workspace
@@ -23,7 +23,7 @@ from ctrain_builder.make.site import Site
 from ctrain_builder.plan import BuildPlan, PlannedLayer
 from ctrain_runtime.errors import BuildError, ConfigError, ImageTestError, RegistryError, SpaceError
 from ctrain_runtime.facts import Engine, count_gpus
-from ctrain_runtime.store import Layer, Manifest, TestResult, read_manifest
+from ctrain_runtime.manifest import Layer, Manifest, TestResult, read_manifest
 
 # Sizes in bytes of layers that were never made: an NGC base, a Debian base, an upper layer.
 _GUESSES = {"docker": 10_000_000_000, "debootstrap": 800_000_000, "localimage": 300_000_000}
@@ -214,7 +214,7 @@ class Builder:
                     since = f"fails since layer {layer}" if layer else "passes where its layers are mounted by option"
                     raise TestsFailed(f"test {check.name!r} of image {plan.spec.title} failed; it {since}", log)
             manifest = describe.manifest(container, plan, path, digests.result(), content, results)
-        self.cache.write(path.with_suffix(".json"), asdict(manifest))
+        self.cache.write(path.with_suffix(".json"), record.as_data(manifest))
         return manifest
 
     def _evict(self) -> None:

@@ -11,10 +11,8 @@ import contextlib
 import fcntl
 import json
 import os
-import pwd
 import re
 import shutil
-import socket
 import stat
 import tempfile
 import time
@@ -23,15 +21,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any, Optional
 
-from ctrain_builder import atomic
+from ctrain_builder import atomic, locks
 from ctrain_builder.catalog import ImageSpec
 from ctrain_builder.keys import Inputs
 from ctrain_runtime import config
 from ctrain_runtime.errors import BuildError, ConfigError, SpaceError, UsageError
 
 _LIVE = ".live"  # a work folder's lock file: locked for as long as its build lives
-_POLL = 0.1  # seconds between two tries to get a lock
-_PATIENCE = 1.0  # seconds of waiting that nobody needs to be told of
 _UNITS = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 
 
@@ -99,50 +95,29 @@ class Cache:
                 "Free some, or choose another place with --cache DIR",
             )
 
-    @contextlib.contextmanager
     def lock(
         self, name: str, waiting: Callable[[str], None] = lambda _: None, tick: Callable[[], None] = lambda: None
-    ) -> Iterator[None]:
-        """Hold the lock `name`, so that two builders don't make the same thing.
-
-        `waiting` is told once who has it; `tick` is called several times a second while he does, and may raise.
-        """
-        path = self.root / "locks" / name
-        patience = time.monotonic() + _PATIENCE
-        told = False
-        while (file := _locked(path, "a+", fcntl.LOCK_EX)) is None:
-            tick()
-            if not told and time.monotonic() > patience:
-                told = True
-                with contextlib.suppress(FileNotFoundError):
-                    waiting(path.read_text(encoding="utf-8"))
-            time.sleep(_POLL)
-        with file:
-            file.truncate(0)
-            file.write(_me())
-            file.flush()
-            try:
-                yield
-            finally:
-                path.unlink(missing_ok=True)
+    ) -> contextlib.AbstractContextManager[None]:
+        """Hold the lock `name`, so that two builders don't make the same thing: see locks.hold."""
+        return locks.hold(self.root / "locks" / name, waiting, tick)
 
     @contextlib.contextmanager
     def use(self, path: Path) -> Iterator[bool]:
         """Keep a layer or image from being evicted, and note that it is in use now. False: it is not there."""
         while path.exists():
-            file = _locked(path, "rb", fcntl.LOCK_SH)
+            file = locks.locked(path, "rb", fcntl.LOCK_SH)
             if file is not None:
                 with file:
                     os.utime(path)
                     yield True
                 return
-            time.sleep(_POLL)  # it is being evicted
+            time.sleep(locks.POLL)  # it is being evicted
         yield False
 
     def take(self, path: Path, target: Path) -> Optional[Path]:
         """Move an image out of the cache, and forget its manifest. None: it is not there, or in use (then it stays)."""
         path.with_suffix(".json").unlink(missing_ok=True)  # first: an image without its manifest is none
-        file = _locked(path, "r+b", fcntl.LOCK_EX)
+        file = locks.locked(path, "r+b", fcntl.LOCK_EX)
         if file is None:
             return None
         with file:
@@ -186,34 +161,18 @@ class Cache:
         """
         left = []
         for path in (self.root / "locks").iterdir():
-            file = _locked(path, "r", fcntl.LOCK_EX)
+            file = locks.locked(path, "r", fcntl.LOCK_EX)
             if file is not None:
                 with file:
                     path.unlink()
         with self.lock("tmp"):
             for folder in (self.root / "tmp").iterdir():
-                file = _locked(folder / _LIVE, "a+", fcntl.LOCK_EX)
+                file = locks.locked(folder / _LIVE, "a+", fcntl.LOCK_EX)
                 if file is not None:
                     with file:
                         _remove(folder)
                     left += [folder] if folder.exists() else []
         return left
-
-
-def _locked(path: Path, mode: str, kind: int) -> Optional[IO[Any]]:
-    """The file, opened and locked; None when another has the lock, or has just replaced or removed the file."""
-    try:
-        file = path.open(mode)
-    except FileNotFoundError:
-        return None
-    try:
-        fcntl.flock(file, kind | fcntl.LOCK_NB)
-        if os.path.samestat(os.fstat(file.fileno()), path.stat()):
-            return file
-    except (BlockingIOError, FileNotFoundError):
-        pass
-    file.close()
-    return None
 
 
 def _is_open_elsewhere(file: IO[Any]) -> bool:
@@ -227,7 +186,7 @@ def _is_open_elsewhere(file: IO[Any]) -> bool:
 
 
 def _remove_unused(path: Path) -> bool:
-    file = _locked(path, "r+b", fcntl.LOCK_EX)
+    file = locks.locked(path, "r+b", fcntl.LOCK_EX)
     if file is None:
         return False
     with file:
@@ -243,15 +202,6 @@ def _remove(folder: Path) -> None:
                 if not below.is_symlink():
                     below.chmod(0o700)  # %post may have made folders that not even their owner may write
         shutil.rmtree(folder)
-
-
-def _me() -> str:
-    """As in: pid 812 (kim on login01, since 04:12 UTC)."""
-    try:
-        user = pwd.getpwuid(os.geteuid()).pw_name
-    except KeyError:
-        user = f"user {os.geteuid()}"
-    return f"pid {os.getpid()} ({user} on {socket.gethostname()}, since {time.strftime('%H:%M', time.gmtime())} UTC)"
 
 
 def open_cache(root: Path) -> Cache:

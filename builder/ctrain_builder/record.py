@@ -1,4 +1,4 @@
-"""Writes manifests. They are read by ctrain_runtime.store."""
+"""Writes manifests. They are read by ctrain_runtime.manifest."""
 
 from __future__ import annotations
 
@@ -6,14 +6,25 @@ import json
 import time
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from ctrain_builder import atomic
-from ctrain_runtime.store import Manifest
+from ctrain_runtime.manifest import CHECKSUM, Manifest, checksum
 
 
 def write(path: Path, manifest: Manifest, mode: int = 0o644, group: int = -1) -> None:
     """Write the manifest file, whole or not at all."""
-    atomic.write_text(path, json.dumps(asdict(manifest), indent=2) + "\n", mode, group)
+    atomic.write_text(path, as_text(manifest), mode, group)
+
+
+def as_text(manifest: Manifest) -> str:
+    return json.dumps(as_data(manifest), indent=2) + "\n"
+
+
+def as_data(manifest: Manifest) -> dict[str, Any]:
+    """The JSON object in the file."""
+    data = asdict(manifest)
+    return {**data, CHECKSUM: checksum(data)}
 
 
 def utc_now() -> str:

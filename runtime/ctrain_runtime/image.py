@@ -8,6 +8,7 @@ from typing import Optional
 
 from ctrain_runtime import sif, store
 from ctrain_runtime.errors import ConfigError, ImageDamaged, ImageNotFound
+from ctrain_runtime.manifest import FLAT, Manifest, read_manifest
 
 MARKER = ".singularity.d/ctrain-layer"  # inside; holds the key of the topmost layer that is mounted
 MACHINES = {"x86_64": "amd64", "aarch64": "arm64", "ppc64le": "ppc64le"}  # as `uname -m` says it
@@ -18,7 +19,7 @@ class Image:
     """An image file with its manifest. `channel` is the name by which it was found, if any."""
 
     path: Path
-    manifest: store.Manifest
+    manifest: Manifest
     channel: str = ""
 
     @property
@@ -69,7 +70,7 @@ def _at_path(path: Path) -> Image:
             "Copy the .json together with the .sif, or build the image with ctrain build",
         )
     try:
-        return Image(path.resolve(), store.read_manifest(beside))
+        return Image(path.resolve(), read_manifest(beside))
     except ConfigError as error:
         raise ImageDamaged(error.message, error.hint) from error
 
@@ -90,8 +91,8 @@ def _in_stores(references: tuple[str, ...], stores: list[store.Store]) -> Image:
 def flattened(image: Image) -> Optional[Image]:
     """The flat image with the same layers as `image`, from the same folder; for engines that mount no layers."""
     keys = [layer.key for layer in image.manifest.layers]
-    for path in sorted(image.path.parent.glob(f"*{store.FLAT}.json")):
-        manifest = store.read_manifest(path)
+    for path in sorted(image.path.parent.glob(f"*{FLAT}.json")):
+        manifest = read_manifest(path)
         if manifest.flat and manifest.name == image.manifest.name and [layer.key for layer in manifest.layers] == keys:
             return Image(path.with_suffix(".sif"), manifest, image.channel)
     return None

@@ -16,7 +16,7 @@ import pytest
 
 from ctrain_runtime import sif
 from ctrain_runtime.errors import CtrainError
-from ctrain_runtime.store import read_manifest
+from ctrain_runtime.manifest import read_manifest
 from samples import tiny
 
 CHECKOUT = Path(__file__).parents[2]

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from ctrain_runtime.image import MARKER
-from ctrain_runtime.store import Layer, read_manifest
+from ctrain_runtime.manifest import Layer, read_manifest
 from samples.cluster import Cluster, Done
 from samples.images import write_image, write_store
 from samples.layers import write_layer

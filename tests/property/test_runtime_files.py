@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from ctrain_runtime import config
 from ctrain_runtime.errors import ConfigError, ImageDamaged
 from ctrain_runtime.job import JobFile
+from ctrain_runtime.manifest import SCHEMA, Manifest, read_manifest
 from ctrain_runtime.run.follow import Metrics
 from ctrain_runtime.sif import DESCRIPTOR, HEADER, PARTITION, SBOM, check, object_bytes
-from ctrain_runtime.store import SCHEMA, Manifest, read_manifest
 from ctrain_runtime.user_layer import read as read_layer
-from samples.images import sif
+from samples.images import sif, write_manifest
 from samples.layers import write_layer
 from samples.plans import a_manifest
 
@@ -37,7 +37,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @given(st.builds(Manifest, schema=st.just(SCHEMA)))
 def test_a_manifest_reads_back(file: Path, manifest: Manifest) -> None:
-    file.write_text(json.dumps(dataclasses.asdict(manifest)), encoding="utf-8")
+    write_manifest(file, manifest)
     assert read_manifest(file) == manifest
 
 

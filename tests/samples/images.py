@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ctrain_runtime.manifest import Manifest, checksum
 from ctrain_runtime.sif import DESCRIPTOR, HEADER, PARTITION
-from ctrain_runtime.store import Manifest
 from samples.plans import a_manifest
 
 HEADER_OF = {"x86_64": b"02", "aarch64": b"04", "ppc64le": b"06"}
@@ -56,7 +56,8 @@ def write_image(folder: Path, *, content: bytes = b"", **changes: Any) -> Path:
 
 
 def write_manifest(path: Path, manifest: Manifest) -> None:
-    path.write_text(json.dumps(dataclasses.asdict(manifest)), encoding="utf-8")
+    data = dataclasses.asdict(manifest)
+    path.write_text(json.dumps({**data, "checksum": checksum(data)}), encoding="utf-8")
 
 
 def write_store(root: Path, *images: Mapping[str, Any], channels: Mapping[str, str] = {}) -> Path:  # read

@@ -9,10 +9,10 @@ from typing import Any
 from ctrain_runtime.facts import Cluster, Engine, Facts, Partition
 from ctrain_runtime.image import Image
 from ctrain_runtime.job import Job, Resources
+from ctrain_runtime.manifest import Layer, Manifest, TestResult
 from ctrain_runtime.plan.make import make
 from ctrain_runtime.plan.model import LaunchPlan, Options
 from ctrain_runtime.site import Site
-from ctrain_runtime.store import Layer, Manifest, TestResult
 
 RUN = Path("/scratch/kim/ctrain/digits-1")
 ENGINE = Engine("apptainer", "/usr/bin/apptainer", "1.4.5")

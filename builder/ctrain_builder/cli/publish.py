@@ -15,6 +15,7 @@ from pathlib import Path
 
 from ctrain_builder import build
 from ctrain_builder import cache as caches
+from ctrain_builder.cli.bar import Bar, say
 from ctrain_builder.cli.build import add_cache_arguments, find_image
 from ctrain_builder.store.publish import Outcome, publish
 from ctrain_runtime.cli.text import size
@@ -49,7 +50,8 @@ def execute(args: argparse.Namespace) -> int:
         if args.digest not in (None, manifest.digest):
             what = f"image {spec.title} in the cache has the digest {manifest.digest}, not {args.digest}"
             raise UsageError(what, "It was built again since; look at the new one, and publish that")
-        outcome = publish(path, manifest, Path(root), args.channel)
+        with Bar(f"copying {spec.title}", manifest.size) as bar:
+            outcome = publish(path, manifest, Path(root), args.channel, say, bar.at)
     print(json.dumps(_as_data(outcome), indent=2) if args.json else _as_text(outcome, args.channel))
     return 0
 

@@ -19,7 +19,7 @@ from ctrain_builder.make.smoke import ask, rendered
 from ctrain_builder.plan import BuildPlan, PlannedLayer
 from ctrain_builder.record import utc_now
 from ctrain_runtime import command, sif
-from ctrain_runtime.store import Base, Layer, Manifest, Requires, TestResult
+from ctrain_runtime.manifest import Base, Layer, Manifest, Requires, TestResult
 
 _CHUNK = 1 << 20
 _OCI = "org.opencontainers.image."

@@ -16,7 +16,7 @@ from ctrain_builder.make import metadata
 from ctrain_builder.make.container import Below, Container, Failed
 from ctrain_builder.plan import MIRROR, BuildPlan, PlannedLayer
 from ctrain_runtime.errors import BuildError, CtrainError
-from ctrain_runtime.store import TestResult
+from ctrain_runtime.manifest import TestResult
 
 INSIDE = Path(__file__).parent / "inside"  # mounted at /mnt
 # As root, with more processes than cores, without a home or a GPU: no reason for a test to fail.

@@ -8,24 +8,21 @@ a dot, or a .sif without a .json.
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import hashlib
 import itertools
 import json
 import os
-import shutil
-import stat
-import tempfile
-from collections.abc import Iterator
+import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ctrain_builder import atomic, record
-from ctrain_runtime.errors import ImageDamaged, ImageTestError, SpaceError, StoreError, UsageError
-from ctrain_runtime.store import CHANNELS, LAYOUT, MARKER, WORD, Manifest, Published, Store, open_store
-
-_LOCK = ".ctrain-store.lock"
-_CHUNK = 1 << 20
+from ctrain_builder.store import channels, log
+from ctrain_builder.store.copy import copy, shared, temporary
+from ctrain_builder.store.writer import LOCK, Access, Writer, change, explained
+from ctrain_runtime.errors import ImageDamaged, ImageTestError, StoreError
+from ctrain_runtime.manifest import Manifest
+from ctrain_runtime.store import LAYOUT, MARKER, QUARANTINE, RETIRED, Published
 
 
 @dataclass(frozen=True)
@@ -37,51 +34,32 @@ class Outcome:
     new_version: bool
 
 
-@dataclass(frozen=True)
-class Access:
-    """Modes and group for what is written: those of the store's root, whatever the umask. Never world-writable."""
-
-    root: os.stat_result
-
-    @property
-    def folder(self) -> int:
-        return stat.S_IMODE(self.root.st_mode) & ~stat.S_IWOTH
-
-    @property
-    def file(self) -> int:
-        return stat.S_IMODE(self.root.st_mode) & 0o444
-
-    @property
-    def shared_file(self) -> int:
-        return self.folder & 0o666
-
-    @property
-    def group(self) -> int:
-        return self.root.st_gid
-
-
-def publish(image: Path, manifest: Manifest, root: Path, channel: str = "") -> Outcome:
+def publish(
+    image: Path,
+    manifest: Manifest,
+    root: Path,
+    channel: str = "",
+    say: Callable[[str], None] = lambda _: None,
+    done: Callable[[int], None] = lambda _: None,
+) -> Outcome:
     """Copy a tested image into the store at `root` under its next release number; move `channel` to it if given.
 
-    Raises ImageTestError, ImageDamaged, StoreError, SpaceError, UsageError.
+    `say` is told what a person should know meanwhile, `done` how many bytes are copied. Raises ImageTestError,
+    ImageDamaged, StoreError, SpaceError, UsageError.
     """
-    if channel and not WORD.fullmatch(channel):
-        raise UsageError(f"{channel!r} is not a channel name", "Use letters, digits, '.' and '-'")
+    if channel:
+        channels.check(channel)
     if not manifest.tested:
         raise ImageTestError(f"image {image} has not passed its tests", "Build it again with: ctrain build")
-    try:
+    with explained(root):
         new_store = _prepare(root)
-        access = Access(root.stat())
-        store = open_store(root)
-        with _lock(root, access):
-            known = [found for found in store.images() if _is_same(found.manifest, manifest)]
-            published = known[-1] if known else _add(image, manifest, store, access)
-            if channel:
-                _point(root / CHANNELS, channel, published, access)
-    except PermissionError as error:
-        raise StoreError(f"store {root} can't be written: {error.filename or error}", "Ask its owner") from error
-    channels = tuple(sorted({*published.channels, channel} - {""}))
-    return Outcome(replace(published, channels=channels), new_store, not known)
+    with change(root, say) as writer:
+        known = [found for found in writer.store.images() if _is_same(found.manifest, manifest)]
+        published = known[-1] if known else _add(image, manifest, writer, say, done)
+        if channel:
+            channels.point(writer, channel, published, log.PROMOTE)
+    names = tuple(sorted({*published.channels, channel} - {""}))
+    return Outcome(replace(published, channels=names), new_store, not known)
 
 
 def _is_same(one: Manifest, other: Manifest) -> bool:
@@ -99,7 +77,7 @@ def _prepare(root: Path) -> bool:
         root.chmod(0o755)
     if (root / MARKER).exists():
         return False
-    others = [path.name for path in root.iterdir() if not path.name.startswith(f".{MARKER}")]
+    others = [path.name for path in root.iterdir() if not path.name.startswith((f".{MARKER}", LOCK))]
     if others:
         raise StoreError(
             f"{root} is not empty and not a store (it has {others[0]})", "Choose an empty or absent folder"
@@ -109,79 +87,34 @@ def _prepare(root: Path) -> bool:
     return True
 
 
-@contextlib.contextmanager
-def _lock(root: Path, access: Access) -> Iterator[None]:
-    """Hold the store's lock, so that two publishers don't take the same number."""
-    descriptor = os.open(root / _LOCK, os.O_RDWR | os.O_CREAT)
-    try:
-        if os.fstat(descriptor).st_uid == os.geteuid():
-            os.fchmod(descriptor, access.shared_file)
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _add(image: Path, manifest: Manifest, store: Store, access: Access) -> Published:
+def _add(
+    image: Path, manifest: Manifest, writer: Writer, say: Callable[[str], None], done: Callable[[int], None]
+) -> Published:
     """Copy the image in and give it the next number."""
-    root = store.root
-    free = shutil.disk_usage(root).free
-    if free < manifest.size:
-        raise SpaceError(
-            f"store {root} has {free / 1e9:.1f} GB free, the image has {manifest.size / 1e9:.1f} GB",
-            "Free some space there",
-        )
-    last = max(
-        (found.manifest.release for found in store.images() if _series(found.manifest) == _series(manifest)), default=0
-    )
-    descriptor, name = tempfile.mkstemp(prefix=f".{image.name}.", suffix=".part", dir=root)
-    temporary = Path(name)
-    try:
-        if _copy(image, descriptor, access) != manifest.digest:
+    root = writer.root
+    parts = shared(image, manifest, writer.store.images())
+    with temporary(root, image.name, say) as file:
+        digest = copy(image, file, writer.access, parts, done)
+        if digest != manifest.digest:
             raise ImageDamaged(
                 f"{image} has changed since it was built and tested", "Build it again with: ctrain build"
             )
-        for release in itertools.count(last + 1):
+        for release in itertools.count(_last_release(root, manifest) + 1):
             numbered = replace(manifest, release=release, published=record.utc_now())
             path = root / numbered.file_name
-            # link, unlike rename, never replaces: a file of that name, published or left by a crash, keeps it
-            with contextlib.suppress(FileExistsError):
-                os.link(temporary, path)
+            with contextlib.suppress(FileExistsError):  # a file of that name, left by a crash, keeps it
+                os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
                 break
-    finally:
-        temporary.unlink(missing_ok=True)
+        file.replace(path)
     atomic.sync_folder(root)
-    record.write(path.with_suffix(".json"), numbered, access.file, access.group)
+    writer.log(log.PUBLISH, numbered.name, numbered.version, digest=digest)
+    writer.write(path.with_suffix(".json"), numbered)
     return Published(numbered, path, ())
 
 
-def _series(manifest: Manifest) -> tuple[str, str, str]:
-    """What all releases of an image have in common."""
-    return manifest.name, manifest.tag, manifest.stack
-
-
-def _copy(source: Path, target: int, access: Access) -> str:
-    """Copy durably, with the store's mode and group; the digest of what was copied."""
-    sha = hashlib.sha256()
-    with open(target, "wb") as writer, source.open("rb") as reader:  # a descriptor, no path
-        while chunk := reader.read(_CHUNK):
-            sha.update(chunk)
-            writer.write(chunk)
-        writer.flush()
-        os.fchown(writer.fileno(), -1, access.group)
-        os.fchmod(writer.fileno(), access.file)
-        os.fsync(writer.fileno())
-    return f"sha256:{sha.hexdigest()}"
-
-
-def _point(channels: Path, channel: str, published: Published, access: Access) -> None:
-    """Make the channel's link point to the image, replacing it in one step."""
-    if not channels.exists():
-        channels.mkdir()
-        channels.chmod(access.folder)
-    link = channels / f"{published.manifest.name}_{channel}.sif"
-    temporary = channels / f".{link.name}.{os.getpid()}"
-    temporary.unlink(missing_ok=True)
-    temporary.symlink_to(Path("..") / published.path.name)
-    temporary.replace(link)
-    atomic.sync_folder(channels)
+def _last_release(root: Path, manifest: Manifest) -> int:
+    """The highest number that a version of this name, tag and stack has, or once had; 0 if there is none."""
+    stem = re.escape(f"{manifest.name}_{manifest.tag}-{manifest.stack}-py3-r")
+    name = re.compile(rf"{stem}(\d+)(-\w+)?\.(sif|json)")
+    names = (path.name for folder in (".", RETIRED, QUARANTINE) for path in (root / folder).glob("*_*.*"))
+    return max((int(found[1]) for found in map(name.fullmatch, names) if found), default=0)

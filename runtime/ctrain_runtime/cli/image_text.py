@@ -8,7 +8,7 @@ from typing import Optional
 
 from ctrain_runtime.cli.text import duration, size, table
 from ctrain_runtime.image import Image
-from ctrain_runtime.store import Layer, Manifest, Requires, TestResult
+from ctrain_runtime.manifest import Layer, Manifest, Requires, TestResult
 
 Packages = Mapping[tuple[str, str], str]  # (kind, name) -> version
 

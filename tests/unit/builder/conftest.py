@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_runtime.store import Layer, Manifest, TestResult
+from ctrain_runtime.manifest import Layer, Manifest, TestResult
 
 BASE = """\
 Bootstrap: debootstrap

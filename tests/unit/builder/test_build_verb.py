@@ -19,7 +19,7 @@ from ctrain_builder.cli.progress import Stopped
 from ctrain_builder.plan import BuildPlan
 from ctrain_runtime.cli.main import main
 from ctrain_runtime.errors import BuildError, SpaceError
-from ctrain_runtime.store import Manifest
+from ctrain_runtime.manifest import Manifest
 
 Ctrain = Callable[..., int]
 MORE = """

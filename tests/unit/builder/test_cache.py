@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_builder import cache as caches
-from ctrain_builder import catalog
+from ctrain_builder import catalog, locks
 from ctrain_builder.cache import Cache, Made, open_cache, parse_size
 from ctrain_builder.keys import Inputs
 from ctrain_runtime.errors import BuildError, SpaceError, UsageError
@@ -79,7 +78,7 @@ def test_too_little_space_is_said_before_anything_starts(cache: Cache) -> None:
 
 
 def test_a_lock_names_its_owner_and_goes_with_it(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(caches, "_PATIENCE", 0.0)
+    monkeypatch.setattr(locks, "_PATIENCE", 0.0)
     told: list[str] = []
     done = threading.Event()
 

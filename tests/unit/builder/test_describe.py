@@ -12,9 +12,9 @@ from ctrain_builder.make.container import Container
 from ctrain_builder.make.describe import Content, Digests
 from ctrain_builder.plan import BuildPlan
 from ctrain_runtime.facts import Engine
+from ctrain_runtime.manifest import Base, Layer, Manifest, Requires
+from ctrain_runtime.manifest import TestResult as Result
 from ctrain_runtime.sif import PARTITION
-from ctrain_runtime.store import Base, Layer, Manifest, Requires
-from ctrain_runtime.store import TestResult as Result
 from samples.images import sif
 
 DIGEST = f"sha256:{'a1' * 32}"

@@ -10,7 +10,7 @@ import pytest
 from ctrain_builder.store.publish import publish
 from ctrain_runtime.cli import images, text
 from ctrain_runtime.cli.main import RUNTIME_VERBS, main
-from ctrain_runtime.store import Manifest
+from ctrain_runtime.manifest import Manifest
 
 
 @pytest.fixture

@@ -15,7 +15,8 @@ from ctrain_builder import atomic, record
 from ctrain_builder.store import publish as module
 from ctrain_builder.store.publish import Outcome
 from ctrain_runtime.errors import ImageDamaged, ImageTestError, StoreError, UsageError
-from ctrain_runtime.store import Layer, Manifest, open_store
+from ctrain_runtime.manifest import Layer, Manifest
+from ctrain_runtime.store import open_store
 
 Publish = Callable[..., Outcome]
 
@@ -119,7 +120,7 @@ def test_an_image_that_changed_after_its_tests_is_refused(
     (tmp_path / "small.sif").write_text("tampered")
     with pytest.raises(ImageDamaged, match="has changed since"):
         module.publish(tmp_path / "small.sif", make_manifest("sha256:other"), root)
-    assert open_store(root).images() == []
+    assert open_store(root).images() == ()
     assert not list(root.glob(".*.part"))
 
 
@@ -143,7 +144,7 @@ class Crash(BaseException):
 
 # What changes the disk, as far as a crash before it could matter.
 STEPS = (
-    *((os, "link"), (os, "fsync"), (os, "fchmod"), (record, "write"), (atomic, "sync_folder")),
+    *((os, "open"), (os, "fsync"), (os, "fchmod"), (record, "write"), (atomic, "sync_folder")),
     *((Path, "replace"), (Path, "symlink_to"), (Path, "unlink")),
 )
 

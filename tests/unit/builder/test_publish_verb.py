@@ -11,7 +11,8 @@ from ctrain_builder import cache as caches
 from ctrain_builder import record
 from ctrain_builder.cli.main import BUILD_VERBS
 from ctrain_runtime.cli.main import main
-from ctrain_runtime.store import Manifest, open_store
+from ctrain_runtime.manifest import Manifest
+from ctrain_runtime.store import open_store
 
 
 @pytest.fixture

@@ -6,7 +6,8 @@ import pytest
 
 from ctrain_runtime import image
 from ctrain_runtime.errors import ImageDamaged, ImageNotFound
-from ctrain_runtime.store import Layer, open_store
+from ctrain_runtime.manifest import Layer
+from ctrain_runtime.store import open_store
 from samples.images import sif, write_image, write_store
 
 FIRST = "pytorch_24.12-hd-py3-r3.sif"

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from ctrain_runtime.errors import ConfigError, CtrainError, ImageNotFound, StoreError
-from ctrain_runtime.store import Store, open_store, read_manifest, resolve
-from ctrain_runtime.store import TestResult as Result
-from samples.images import write_manifest, write_store
+from ctrain_runtime.errors import ConfigError, ImageNotFound, StoreError
+from ctrain_runtime.manifest import TestResult as Result
+from ctrain_runtime.manifest import read_manifest
+from ctrain_runtime.store import Store, open_store, resolve
+from samples.images import write_image, write_manifest, write_store
 from samples.plans import a_manifest
 
 OLD: dict[str, Any] = {"release": 1, "digest": "sha256:01", "published": "2026-01-01T00:00:00Z"}
@@ -95,7 +96,7 @@ def test_nowhere_to_look(tmp_path: Path) -> None:
     with pytest.raises(ImageNotFound, match=r"not in any store \(none is set\). Publish one with"):
         resolve([], "pytorch")
     empty = open_store(write_store(tmp_path / "empty"))
-    assert empty.images() == []
+    assert empty.images() == ()
     with pytest.raises(ImageNotFound, match="name a store with --store"):
         resolve([empty], "pytorch")
 
@@ -169,16 +170,49 @@ def test_a_manifest_that_is_not_there(tmp_path: Path) -> None:
 
 def test_a_manifest_of_a_newer_ctrain(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
-    write_manifest(path, a_manifest(schema=3))
+    write_manifest(path, a_manifest(schema=4))
     path.write_text(json.dumps({**json.loads(path.read_text()), "a_new_key": 1}))
-    with pytest.raises(ConfigError, match=r"has manifest schema 3. Use a newer ctrain$"):
+    with pytest.raises(ConfigError, match=r"has manifest schema 4. Use a newer ctrain$"):
         read_manifest(path)
 
 
-def test_one_damaged_manifest_is_named(store: Store) -> None:
-    (store.root / "pytorch_24.12-hd-py3-r2.json").write_text("{")
-    with pytest.raises(CtrainError, match=r"pytorch_24.12-hd-py3-r2.json is not a manifest"):
-        store.images()
+def test_a_damaged_entry_hides_no_other(store: Store) -> None:
+    damaged = store.root / "pytorch_24.12-hd-py3-r2.json"
+    damaged.write_text("{")
+    scan = store.scan()
+    assert [image.manifest.digest for image in scan.images] == ["sha256:01", "sha256:03"]
+    assert [error.message.partition(":")[0] for error in scan.damaged] == [f"{damaged} is not a manifest"]
+    assert resolve([store], "pytorch").manifest.digest == "sha256:01"
+    with pytest.raises(ImageNotFound, match=r"There are: .*; .*r2.json is not a manifest"):
+        resolve([store], "pytorch:24.12-hd-r2")
+
+
+def test_a_changed_byte_of_a_manifest_is_found(tmp_path: Path) -> None:
+    path = write_image(tmp_path).with_suffix(".json")
+    good = path.read_bytes()
+    for place, byte in enumerate(good):
+        if chr(byte).isspace():  # outside of strings it means nothing
+            continue
+        path.write_bytes(good[:place] + bytes([byte ^ 1]) + good[place + 1 :])
+        with pytest.raises(ConfigError, match=r"x\.json|py3-r3\.json"):
+            read_manifest(path)
+
+
+def test_an_image_that_is_not_beside_its_manifest_does_not_count(store: Store, tmp_path: Path) -> None:
+    (tmp_path / "secret.sif").write_bytes(b"")
+    image = store.root / "pytorch_24.12-hd-py3-r2.sif"
+    image.unlink()
+    assert [str(error) for error in store.scan().damaged] == [f"{image} is missing, or no plain file"]
+    image.symlink_to(tmp_path / "secret.sif")
+    assert [str(error) for error in store.scan().damaged] == [f"{image} is missing, or no plain file"]
+
+
+def test_a_manifest_under_another_name_is_damaged(store: Store) -> None:
+    path = store.root / "pytorch_24.12-hd-py3-r2.json"
+    path.rename(path.with_name("pytorch_24.12-hd-py3-r9.json"))
+    assert [error.message for error in store.scan().damaged] == [
+        f"{store.root}/pytorch_24.12-hd-py3-r9.json is the manifest of pytorch_24.12-hd-py3-r2.sif"
+    ]
 
 
 def test_a_manifest_of_an_older_ctrain(tmp_path: Path) -> None:
@@ -191,7 +225,7 @@ def test_a_manifest_of_an_older_ctrain(tmp_path: Path) -> None:
     data["tests"] = [{"name": "imports", "passed": True, "seconds": "1.2"}]
     (tmp_path / "x.json").write_text(json.dumps(data))
     manifest = read_manifest(tmp_path / "x.json")
-    assert (manifest.schema, manifest.flat, manifest.layers[0].digest, manifest.tested) == (2, False, "", True)
+    assert (manifest.schema, manifest.flat, manifest.layers[0].digest, manifest.tested) == (3, False, "", True)
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from ctrain_runtime.cli.main import RUNTIME_VERBS, main
+from ctrain_runtime.manifest import Base, Layer, Requires
+from ctrain_runtime.manifest import TestResult as Result
 from ctrain_runtime.sif import SBOM
-from ctrain_runtime.store import Base, Layer, Requires
-from ctrain_runtime.store import TestResult as Result
 from samples.images import sbom, sif, write_image, write_store
 
 Out = pytest.CaptureFixture[str]

@@ -11,7 +11,7 @@ import pytest
 
 from ctrain_runtime import user_layer
 from ctrain_runtime.cli.main import RUNTIME_VERBS, main
-from ctrain_runtime.store import read_manifest
+from ctrain_runtime.manifest import read_manifest
 from samples import programs as fakes
 from samples.images import sif, write_image, write_store
 from samples.layers import write_layer

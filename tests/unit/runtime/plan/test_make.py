@@ -19,8 +19,8 @@ from ctrain_runtime.errors import (
 )
 from ctrain_runtime.facts import Allocation, Cluster
 from ctrain_runtime.job import Data, Resources
+from ctrain_runtime.manifest import Layer
 from ctrain_runtime.plan.model import Mount
-from ctrain_runtime.store import Layer
 from samples.layers import a_layer
 from samples.plans import CLUSTER, CPU_PARTITION, ENGINE, GPU_PARTITION, LOCAL, RUN, a_job, a_plan, a_site, an_image
 from samples.plans import some_facts as facts

@@ -1,0 +1,208 @@
+"""Look after a store: which version a channel means, what is offered, what may go, and whether all of it is whole.
+
+  ctrain store promote pytorch 24.12-hd-r4 prod    channel prod of pytorch is this version now
+  ctrain store rollback pytorch prod               what it was before
+  ctrain store retire pytorch:24.12-hd-r3          no longer offered; its file stays for a while
+  ctrain store restore pytorch:24.12-hd-r3         offered again
+  ctrain store gc                                  what can be removed; --yes removes it
+  ctrain store verify                              read everything again, and put aside what is damaged
+  ctrain store du                                  sizes, and what is shared
+  ctrain store log                                 who changed what, and when
+
+The store is --store DIR or $CTRAIN_STORE. The versions in it: ctrain images. docs/store.md tells all of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+from ctrain_builder import cache as caches
+from ctrain_builder.cli.bar import Bar, say
+from ctrain_builder.store import channels, lifecycle, log
+from ctrain_builder.store import usage as usages
+from ctrain_builder.store import verify as checks
+from ctrain_builder.store.writer import change
+from ctrain_runtime.cli.text import count, duration, size, table
+from ctrain_runtime.errors import ImageDamaged, UsageError
+from ctrain_runtime.store import Store, open_store
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+
+    def action(name: str, text: str) -> argparse.ArgumentParser:
+        made = actions.add_parser(name, help=text, allow_abbrev=False)
+        made.add_argument("--store", metavar="DIR", help="the store's folder (default: $CTRAIN_STORE)")
+        made.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+        return made
+
+    promote = action("promote", "make a channel point to a version")
+    promote.add_argument("name", metavar="NAME")
+    promote.add_argument("version", metavar="VERSION", help="a version, a digest, or the channel that means it now")
+    promote.add_argument("channel", metavar="CHANNEL")
+    rollback = action("rollback", "make a channel point to what it pointed to before")
+    rollback.add_argument("name", metavar="NAME")
+    rollback.add_argument("channel", metavar="CHANNEL")
+    retire = action("retire", "no longer offer versions")
+    retire.add_argument("versions", nargs="+", metavar="NAME:VERSION")
+    retire.add_argument("--why", default="", metavar="TEXT", help="for the log")
+    restore = action("restore", "offer a retired version again")
+    restore.add_argument("version", metavar="NAME:VERSION")
+    gc = action("gc", "remove retired versions, and what interrupted commands have left")
+    gc.add_argument(
+        "--grace",
+        type=_days,
+        default=lifecycle.GRACE,
+        metavar="DAYS",
+        help=f"how long retired versions are kept (default: {lifecycle.GRACE:.0f})",
+    )
+    for one in (retire, gc):
+        one.add_argument("--yes", action="store_true", help="do it; without this only the plan is shown")
+    verify = action("verify", "read all images again and compare their digests")
+    verify.add_argument("names", nargs="*", metavar="NAME", help="images to look at (default: all)")
+    verify.add_argument("--jobs", type=int, default=2, metavar="N", help="images read at once (default: 2)")
+    verify.add_argument("--report-only", action="store_true", help="leave what is damaged where it is")
+    verify.add_argument("--cache", type=Path, metavar="DIR", help="where an interrupted pass is noted ($CTRAIN_CACHE)")
+    action("du", "sizes of versions, and what they share")
+    action("log", "all changes, oldest first").add_argument("name", nargs="?", metavar="NAME", help="of this image")
+
+
+def execute(args: argparse.Namespace) -> int:
+    root = args.store or os.environ.get("CTRAIN_STORE")
+    if not root:
+        raise UsageError("no store is named", "Give one with --store DIR or CTRAIN_STORE")
+    return int(_ACTIONS[args.action](args, open_store(Path(root))))
+
+
+def _promote(args: argparse.Namespace, store: Store) -> int:
+    with change(store.root, say) as writer:
+        before, image = channels.promote(writer, args.name, args.version, args.channel)
+    return _moved(args, before, image.manifest.version)
+
+
+def _rollback(args: argparse.Namespace, store: Store) -> int:
+    with change(store.root, say) as writer:
+        before, image = channels.rollback(writer, args.name, args.channel)
+    return _moved(args, before, image.manifest.version)
+
+
+def _moved(args: argparse.Namespace, before: str, now: str) -> int:
+    was = "it was that already" if before == now else f"it was {before}" if before else "it is new"
+    data = {"name": args.name, "channel": args.channel, "before": before, "version": now}
+    return _say(args, data, f"channel {args.channel} of {args.name} is {now} ({was})")
+
+
+def _retire(args: argparse.Namespace, store: Store) -> int:
+    found = lifecycle.retirable(store, args.versions)
+    if args.yes:
+        with change(store.root, say) as writer:
+            found = lifecycle.retire(writer, args.versions, args.why)
+    names = [f"{image.manifest.name}:{image.manifest.version}" for image in found]
+    did = "retired" if args.yes else "would retire"
+    then = f"its file goes {lifecycle.GRACE:.0f} days after, with ctrain store gc" if args.yes else "--yes does it"
+    lines = [f"{did} {name} ({size(image.manifest.size)})" for name, image in zip(names, found)]
+    return _say(args, {"retired": names, "done": args.yes}, "\n".join([*lines, then]))
+
+
+def _restore(args: argparse.Namespace, store: Store) -> int:
+    with change(store.root, say) as writer:
+        lifecycle.restore(writer, args.version)
+    return _say(args, {"restored": args.version}, f"{args.version} is offered again")
+
+
+def _gc(args: argparse.Namespace, store: Store) -> int:
+    found = list(lifecycle.removals(store, args.grace, time.time()))
+    if args.yes:
+        with change(store.root, say) as writer:
+            found = lifecycle.collect(writer, args.grace)
+    total = sum(one.size for one in found)
+    rows = [(one.path.name, size(one.size), one.why) for one in found]
+    did = f"removed {count(len(found), 'file')}" if args.yes else f"would remove {count(len(found), 'file')}"
+    then = "" if args.yes else "; --yes does it"
+    text = f"{table(('file', 'size', 'why'), rows)}\n{did}, {size(total)}{then}" if found else "nothing to remove"
+    files = [{"path": str(one.path), "size": one.size, "why": one.why} for one in found]
+    return _say(args, {"files": files, "size": total, "done": args.yes}, text)
+
+
+def _verify(args: argparse.Namespace, store: Store) -> int:
+    every = checks.subjects(store)
+    names = {one.image.name.partition("_")[0] for one in every}
+    unknown = sorted(set(args.names) - names)
+    if unknown:
+        raise UsageError(f"store {store.root} has no image {unknown[0]!r}", f"It has: {', '.join(sorted(names))}")
+    wanted = [one for one in every if not args.names or one.image.name.partition("_")[0] in args.names]
+    cache = caches.open_cache(args.cache or caches.default_root())
+    place = hashlib.sha256(str(store.root.resolve()).encode()).hexdigest()[:12]
+    notes = checks.Notes(cache.root / f"verified-{place}.json")
+    total = sum(one.image.stat().st_size for one in wanted if one.image.is_file())
+    started = time.monotonic()
+    with Bar(f"verifying {count(len(wanted), 'version')}", total) as bar:
+        damaged = [one for one in checks.verify(wanted, notes, max(1, args.jobs), bar.add) if one.problem]
+    if damaged and not args.report_only:
+        with change(store.root, say) as writer:
+            for finding in damaged:
+                folder = checks.quarantine(writer, finding)
+                print(f"{finding.subject.image.stem} is in {folder} now", file=sys.stderr)
+    taken = duration(time.monotonic() - started)
+    whole = f"{count(len(wanted) - len(damaged), 'version')} whole, {len(damaged)} damaged ({size(total)}, {taken})"
+    data = [{"image": str(one.subject.image), "problem": one.problem} for one in damaged]
+    _say(args, {"versions": len(wanted), "damaged": data}, "\n".join([*(one.problem for one in damaged), whole]))
+    return ImageDamaged.exit_code if damaged else 0
+
+
+def _du(args: argparse.Namespace, store: Store) -> int:
+    images = store.images()
+    found, together = usages.usage([image.path for image in images])
+    rows = [
+        (image.manifest.name, image.manifest.version, size(one.size), "-" if one.shared is None else size(one.shared))
+        for image, one in zip(images, found)
+    ]
+    total = f"{size(sum(one.size for one in found))} in {count(len(found), 'version')}, {size(together)} on the disk"
+    text = f"{table(('image', 'version', 'size', 'shared'), rows)}\n{total}" if found else "no versions"
+    data = [{"path": str(one.path), "size": one.size, "shared": one.shared} for one in found]
+    return _say(args, {"versions": data, "on_disk": together}, text)
+
+
+def _log(args: argparse.Namespace, store: Store) -> int:
+    entries = [entry for entry in log.read(store.root) if args.name in (None, entry.name)]
+    rows = [
+        (entry.when, f"{entry.who}@{entry.host}", entry.action, entry.name, entry.channel, entry.before, entry.version)
+        for entry in entries
+    ]
+    head = ("when", "who", "what", "image", "channel", "from", "to")
+    text = table(head, rows) if rows else "no changes yet"
+    return _say(args, {"entries": [asdict(entry) for entry in entries]}, text)
+
+
+def _say(args: argparse.Namespace, data: object, text: str) -> int:
+    print(json.dumps(data, indent=2) if args.json else text)
+    return 0
+
+
+def _days(text: str) -> float:
+    try:
+        days = float(text)
+    except ValueError:
+        days = -1.0
+    if not 0 <= days < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of days")
+    return days
+
+
+_ACTIONS = {
+    "promote": _promote,
+    "rollback": _rollback,
+    "retire": _retire,
+    "restore": _restore,
+    "gc": _gc,
+    "verify": _verify,
+    "du": _du,
+    "log": _log,
+}

@@ -1,0 +1,128 @@
+"""What becomes of published versions: retired, restored, removed; and of what crashes have left.
+
+A retired version is no longer offered, but its file stays where it is for a grace period: jobs that run or wait may
+use it by its path. `collect` then removes the file. The manifest is kept in STORE/retired for ever: it tells what an
+old run had, and its number is not given again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ctrain_builder import atomic
+from ctrain_builder.store import log
+from ctrain_builder.store.writer import Writer
+from ctrain_runtime.errors import ConfigError, ImageNotFound, StoreError
+from ctrain_runtime.manifest import Manifest, read_manifest
+from ctrain_runtime.store import CHANNELS, RETIRED, Published, Store, channel_target, resolve
+
+GRACE = 30.0  # days
+_DAY = 86400
+
+
+@dataclass(frozen=True)
+class Retired:
+    """`since` is when it was retired (seconds since 1970). `path` is its file, which may be gone."""
+
+    manifest: Manifest
+    path: Path
+    since: float
+
+
+@dataclass(frozen=True)
+class Removal:
+    """A file that may go. `size` is in bytes; `retired` is the version that it is, if any."""
+
+    path: Path
+    size: int
+    why: str
+    retired: tuple[Retired, ...] = ()
+
+
+def retirable(store: Store, references: Sequence[str]) -> list[Published]:
+    """The versions (NAME:VERSION) that are to be retired. Raises ImageNotFound, and StoreError for one in a channel."""
+    found = [resolve([store], reference) for reference in references]
+    for reference, image in zip(references, found):
+        if image.manifest.version not in reference and image.manifest.digest not in reference:
+            hint = f"It means {image.manifest.name}:{image.manifest.version} now"
+            raise StoreError(f"{reference!r} names no version", hint)
+        if image.channels:
+            hint = f"First: ctrain store promote {image.manifest.name} VERSION {image.channels[0]}"
+            what = f"{image.manifest.name} {image.manifest.version} is channel {', '.join(image.channels)}"
+            raise StoreError(what, hint)
+    return found
+
+
+def retire(writer: Writer, references: Sequence[str], why: str = "") -> list[Published]:
+    """Take versions out of the store's list."""
+    found = retirable(writer.store, references)
+    for image in found:
+        manifest, path = image.manifest, image.path.with_suffix(".json")
+        writer.log(log.RETIRE, manifest.name, manifest.version, digest=manifest.digest, why=why)
+        writer.write(writer.folder(RETIRED) / path.name, manifest)  # new: its time is that of the retirement
+        path.unlink()
+        atomic.sync_folder(writer.root)
+    return found
+
+
+def restore(writer: Writer, reference: str) -> Retired:
+    """Offer a retired version (NAME:VERSION) again. Raises ImageNotFound; StoreError when its file is gone."""
+    every = list(retired(writer.store))
+    found = next((one for one in every if reference == f"{one.manifest.name}:{one.manifest.version}"), None)
+    if found is None:
+        known = ", ".join(f"{one.manifest.name}:{one.manifest.version}" for one in every) or "none"
+        raise ImageNotFound(f"no retired version is called {reference!r}", f"There are: {known}")
+    if not found.path.is_file():
+        raise StoreError(f"{reference} was removed", "Build and publish it again; it gets another number")
+    manifest, path = found.manifest, found.path.with_suffix(".json")
+    writer.log(log.RESTORE, manifest.name, manifest.version, digest=manifest.digest)
+    writer.write(path, manifest)
+    (writer.root / RETIRED / path.name).unlink()
+    return found
+
+
+def retired(store: Store) -> Iterator[Retired]:
+    """Every retired version, the removed ones too. What a crash has left of a retirement or a return does not count."""
+    for path in sorted((store.root / RETIRED).glob("*_*.json")):
+        try:
+            manifest, since = read_manifest(path), path.stat().st_mtime
+        except (ConfigError, FileNotFoundError):
+            continue  # `verify` tells
+        image = store.root / manifest.file_name
+        if path.stem == image.stem and not image.with_suffix(".json").exists():
+            yield Retired(manifest, image, since)
+
+
+def removals(store: Store, grace: float, now: float) -> Iterator[Removal]:
+    """What can be removed: versions that were retired `grace` days ago, and what crashes have left.
+
+    Only what this module knows for its own is named; files of other people stay.
+    """
+    targets = {channel_target(link) for link in (store.root / CHANNELS).glob("*.sif")}
+    keeping: set[str] = set()
+    for one in retired(store):
+        keeping.add(one.path.name)
+        days = (now - one.since) / _DAY
+        if one.path.is_file() and one.path.name not in targets and days >= grace:
+            why = f"retired {days:.0f} days ago"
+            yield Removal(one.path, one.path.stat().st_size, why, (one,))
+    for path in sorted(store.root.glob("*_*-py3-r*.sif")):
+        if path.name not in keeping | targets and not path.with_suffix(".json").exists():
+            yield Removal(path, path.lstat().st_size, "left by an interrupted publish")
+    for path in sorted((*store.root.glob(".*.part"), *(store.root / CHANNELS).glob(".*"))):
+        yield Removal(path, path.lstat().st_size, "left by an interrupted command")
+
+
+def collect(writer: Writer, grace: float) -> list[Removal]:
+    """Remove what `removals` finds. Nobody writes meanwhile, so that nothing of a command that runs is there."""
+    found = list(removals(writer.store, grace, time.time()))
+    for one in found:
+        for version in one.retired:
+            manifest = version.manifest
+            writer.log(log.REMOVE, manifest.name, manifest.version, digest=manifest.digest, why=one.why)
+        one.path.unlink(missing_ok=True)
+    atomic.sync_folder(writer.root)
+    return found

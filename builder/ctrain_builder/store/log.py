@@ -1,0 +1,79 @@
+"""The audit log of a store: STORE/ctrain-store.log, one JSON object a line, appended before each change is made."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import socket
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from ctrain_builder.record import utc_now
+from ctrain_runtime import config
+from ctrain_runtime.errors import ConfigError
+
+FILE = "ctrain-store.log"
+PUBLISH, PROMOTE, ROLLBACK = "publish", "promote", "rollback"
+RETIRE, RESTORE, REMOVE, QUARANTINE = "retire", "restore", "remove", "quarantine"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One change, or the attempt at one. Of a channel, `before` is the version that it pointed to until then."""
+
+    when: str
+    who: str
+    host: str
+    action: str
+    name: str
+    version: str
+    channel: str = ""
+    before: str = ""
+    digest: str = ""
+    why: str = ""
+
+
+def entry(action: str, name: str, version: str, **more: str) -> Entry:
+    """A change that is made now, by this user."""
+    return Entry(utc_now(), _user(), socket.gethostname(), action, name, version, **more)
+
+
+def append(root: Path, new: Entry, mode: int) -> None:
+    """Add a line, durably. A line that a crash has cut off is ended first."""
+    path = root / FILE
+    before = os.umask(0)
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, mode)
+    finally:
+        os.umask(before)
+    line = json.dumps({key: value for key, value in asdict(new).items() if value}) + "\n"
+    try:
+        size = os.fstat(descriptor).st_size
+        if size and os.pread(descriptor, 1, size - 1) != b"\n":
+            line = f"\n{line}"
+        os.write(descriptor, line.encode())
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read(root: Path) -> Iterator[Entry]:
+    """The entries, oldest first; lines that crashes have cut off are left out."""
+    try:
+        text = (root / FILE).read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return
+    for line in text.splitlines():
+        try:
+            yield config.load(Entry, json.loads(line), FILE)
+        except (ValueError, AttributeError, ConfigError):
+            continue
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"user {os.geteuid()}"

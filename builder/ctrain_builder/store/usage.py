@@ -1,0 +1,91 @@
+"""What the images of a store take on its disk, and what they share there."""
+
+from __future__ import annotations
+
+import array
+import fcntl
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Optional
+
+_FIEMAP = 0xC020660B  # ioctl; linux/fiemap.h, filesystems/fiemap.rst
+_HEAD = struct.Struct("=QQLLLL")
+_EXTENT = struct.Struct("=QQQ2QL3L")
+_SYNC, _LAST = 0x1, 0x1  # a request's flag, an extent's flag
+_AT_ONCE = 500
+Extent = tuple[int, int]  # where it begins and ends on the disk, in bytes
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Bytes of a file: its `size`, and how many of those other files have, too; None where that can't be told."""
+
+    path: Path
+    size: int
+    shared: Optional[int]
+
+
+def usage(paths: Sequence[Path]) -> tuple[list[Usage], int]:
+    """What each of some files takes and shares with the others; and what they take together, where that is known."""
+    found = {path: extents(path) for path in paths}
+    everything = [extent for own in found.values() for extent in own or ()]
+    twice = _places(everything, 2)
+    told = [
+        Usage(path, path.stat().st_size, None if own is None else _common(_places(own, 1), twice))
+        for path, own in found.items()
+    ]
+    untold = sum(one.size for one in told if one.shared is None)
+    return told, untold + sum(end - start for start, end in _places(everything, 1))
+
+
+def extents(path: Path) -> Optional[list[Extent]]:
+    """Where a file is on its disk, by the ioctl FIEMAP; None when its file system doesn't tell."""
+    found: list[Extent] = []
+    start = 0
+    with path.open("rb") as file:
+        while True:
+            buffer = array.array("B", bytes(_HEAD.size + _AT_ONCE * _EXTENT.size))
+            _HEAD.pack_into(buffer, 0, start, (1 << 64) - 1 - start, _SYNC, 0, _AT_ONCE, 0)
+            try:
+                fcntl.ioctl(file, _FIEMAP, buffer, True)
+            except OSError:
+                return None
+            count = _HEAD.unpack_from(buffer)[3]
+            for number in range(count):
+                logical, physical, length, _, _, flags, *_ = _EXTENT.unpack_from(
+                    buffer, _HEAD.size + number * _EXTENT.size
+                )
+                found.append((physical, physical + length))
+                start = logical + length
+                if flags & _LAST:
+                    return found
+            if not count:
+                return found
+
+
+def _places(extents: Iterable[Extent], times: int) -> list[Extent]:
+    """What is in at least so many of the extents: in order, and apart from each other."""
+    steps = sorted(step for start, end in extents for step in ((start, 1), (end, -1)))
+    found: list[Extent] = []
+    depth = begun = 0
+    for place, step in steps:
+        before, depth = depth, depth + step
+        if before < times <= depth:
+            begun = place
+        elif depth < times <= before and place > begun:
+            found.append((begun, place))
+    return found
+
+
+def _common(one: Sequence[Extent], other: Sequence[Extent]) -> int:
+    """Bytes that are in both."""
+    total = here = there = 0
+    while here < len(one) and there < len(other):
+        total += max(0, min(one[here][1], other[there][1]) - max(one[here][0], other[there][0]))
+        if one[here][1] < other[there][1]:
+            here += 1
+        else:
+            there += 1
+    return total

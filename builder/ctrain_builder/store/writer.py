@@ -1,0 +1,100 @@
+"""A store that is being changed: one writer at a time, with the modes and the group of the store's root."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ctrain_builder import atomic, locks, record
+from ctrain_builder.store import log
+from ctrain_runtime.errors import SpaceError, StoreError
+from ctrain_runtime.manifest import Manifest
+from ctrain_runtime.store import Store, open_store
+
+LOCK = ".ctrain-store.lock"
+
+
+@dataclass(frozen=True)
+class Access:
+    """Modes and group for what is written: those of the store's root, whatever the umask. Never world-writable."""
+
+    root: os.stat_result
+
+    @property
+    def folder(self) -> int:
+        return stat.S_IMODE(self.root.st_mode) & ~stat.S_IWOTH
+
+    @property
+    def file(self) -> int:
+        return stat.S_IMODE(self.root.st_mode) & 0o444
+
+    @property
+    def shared_file(self) -> int:
+        return self.folder & 0o666
+
+    @property
+    def group(self) -> int:
+        return self.root.st_gid
+
+
+@dataclass(frozen=True)
+class Writer:
+    """Changes `store`, whose lock is held. Every change is in the log before it is made."""
+
+    store: Store
+    access: Access
+
+    @property
+    def root(self) -> Path:
+        return self.store.root
+
+    def log(self, action: str, name: str, version: str, **more: str) -> None:
+        log.append(self.root, log.entry(action, name, version, **more), self.access.shared_file)
+
+    def write(self, path: Path, manifest: Manifest) -> None:
+        record.write(path, manifest, self.access.file, self.access.group)
+
+    def folder(self, name: str) -> Path:
+        """A folder of the store, made if it isn't there."""
+        path = self.root / name
+        if not path.exists():
+            path.mkdir()
+            path.chmod(self.access.folder)
+            atomic.sync_folder(self.root)
+        return path
+
+
+@contextlib.contextmanager
+def change(root: Path, say: Callable[[str], None] = lambda _: None) -> Iterator[Writer]:
+    """Hold the lock of the store at `root`. `say` is told what a person should know meanwhile. Raises StoreError."""
+    store = open_store(root)
+    access = Access(root.stat())
+
+    def waiting(owner: str) -> None:
+        say(f"waiting for {owner}, who writes to the store")
+
+    with explained(root), locks.hold(root / LOCK, waiting, mode=access.shared_file):
+        yield Writer(store, access)
+
+
+@contextlib.contextmanager
+def explained(root: Path) -> Iterator[None]:
+    """What the system says when a store can't be written, as StoreError."""
+    try:
+        yield
+    except PermissionError as error:
+        raise StoreError(f"store {root} can't be written: {error.filename or error}", "Ask its owner") from error
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise SpaceError(f"the disk of store {root} became full", "Free some: ctrain store gc") from error
+        if error.errno == errno.EROFS:
+            raise StoreError(f"store {root} is mounted read-only here", "Write to it where it is not") from error
+        if error.errno in (errno.ESTALE, errno.EIO, errno.ENOTCONN, errno.EHOSTDOWN, errno.ETIMEDOUT):
+            what = f"the file system of store {root} fails: {error.strerror}"
+            raise StoreError(what, "Nothing counts that was not finished; try again when it is back") from error
+        raise

@@ -1,0 +1,126 @@
+"""The manifest of an image: all that is known of it, in a .json file beside the .sif. Format: docs/store.md."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Optional
+
+from ctrain_runtime import config
+from ctrain_runtime.errors import ConfigError
+
+SCHEMA = 3  # 1 lacked what has a default below; 2, as 1, the checksum
+CHECKSUM = "checksum"  # of the file's other keys
+FLAT = "-flat"  # ends the names of images whose layers are merged into one file system
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One definition's part of an image. `key` names all that made it; size and digest are those of its partition."""
+
+    definition: str
+    key: str
+    size: int
+    digest: str = ""
+
+
+@dataclass(frozen=True)
+class TestResult:
+    """One test inside the image; `seconds` is its wall time, `skipped` why it could not be run."""
+
+    name: str
+    passed: bool
+    seconds: str
+    skipped: str = ""
+
+    @property
+    def outcome(self) -> str:
+        return "skipped" if self.skipped else "passed" if self.passed else "failed"
+
+
+@dataclass(frozen=True)
+class Base:
+    """What the lowest layer starts from. `digest` is the registry's; "" for what comes from no registry."""
+
+    reference: str = ""
+    digest: str = ""
+
+
+@dataclass(frozen=True)
+class Requires:
+    """What an image with CUDA needs of a node: at least this NVIDIA driver (on data-centre GPUs, an older one of these
+    branches will do), and GPUs of these kinds (V100 ...), whose compute capabilities `arch` holds (7.0 ...)."""
+
+    driver: str = ""
+    older_drivers: tuple[str, ...] = ()
+    gpus: tuple[str, ...] = ()
+    arch: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What is known of an image. `release` is 0 until it is published; `size` is in bytes."""
+
+    name: str
+    tag: str
+    stack: str
+    digest: str
+    size: int
+    arch: str
+    built: str
+    layers: tuple[Layer, ...]
+    software: dict[str, str]
+    tests: tuple[TestResult, ...]
+    tools: dict[str, str]
+    revision: Optional[str] = None
+    release: int = 0
+    published: Optional[str] = None
+    schema: int = SCHEMA
+    labels: dict[str, str] = field(default_factory=dict)
+    base: Base = field(default_factory=Base)
+    flat: bool = False
+    requires: Requires = field(default_factory=Requires)
+
+    @property
+    def version(self) -> str:
+        """As in 24.12-hd-r3, or 24.12-hd-r3-flat."""
+        return f"{self.tag}-{self.stack}-r{self.release}{FLAT if self.flat else ''}"
+
+    @property
+    def file_name(self) -> str:
+        """As in pytorch_24.12-hd-py3-r3.sif, beside the habit of the sites."""
+        return f"{self.name}_{self.tag}-{self.stack}-py3-r{self.release}{FLAT if self.flat else ''}.sif"
+
+    @property
+    def tested(self) -> bool:
+        """Whether no test failed, and at least one was run."""
+        outcomes = {test.outcome for test in self.tests}
+        return "passed" in outcomes and "failed" not in outcomes
+
+
+def read_manifest(path: Path) -> Manifest:
+    """The manifest in a .json file. Raises ConfigError when it isn't one."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path} can't be read: {error.strerror}") from error
+    except ValueError as error:
+        raise ConfigError(f"{path} is not a manifest: {error}") from error
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path} is not a manifest")
+    schema = data.get("schema", 1)
+    if schema not in (1, 2, SCHEMA):  # before its keys are read: a newer schema may well have others
+        raise ConfigError(f"{path} has manifest schema {schema}", "Use a newer ctrain")
+    told = data.pop(CHECKSUM, "")
+    if (told or schema == SCHEMA) and told != checksum(data):
+        raise ConfigError(f"{path} was changed since it was written: its checksum is wrong")
+    return config.load(Manifest, {**data, "schema": SCHEMA}, str(path))
+
+
+def checksum(data: Mapping[str, Any]) -> str:
+    """The value of the key CHECKSUM beside all others: SHA-256 of them as JSON, sorted and without spaces."""
+    text = json.dumps(data, sort_keys=True, separators=(",", ":"))
+    return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"

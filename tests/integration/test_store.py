@@ -1,0 +1,348 @@
+"""Stores on real file systems: killed, full, read-only, lost, shared by users, and written to and read by many at once.
+
+Writers are forked and not started: so a kill hits the publishing, and not Python's start. The images are SIFs of the
+real engine with partitions of random bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import random
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from ctrain_builder.make.describe import digest as digest_of
+from ctrain_builder.store import lifecycle, usage
+from ctrain_builder.store import verify as checks
+from ctrain_builder.store.publish import publish
+from ctrain_builder.store.writer import change
+from ctrain_runtime import sif
+from ctrain_runtime.errors import SpaceError, StoreError
+from ctrain_runtime.manifest import Layer, Manifest
+from ctrain_runtime.manifest import TestResult as Result
+from ctrain_runtime.store import CHANNELS, Store, channel_target, open_store
+
+KILLS = 200
+SECONDS = float(os.environ.get("CTRAIN_STORE_SECONDS", "10"))  # of many at once
+GROUP, ADMINS = 12000, (12001, 12002)
+BASE, LAYER = 3_000_000, 100_000
+
+
+@dataclass(frozen=True)
+class Image:
+    """A base that all have, and a layer of its own."""
+
+    path: Path
+    manifest: Manifest
+
+
+class Images:
+    """Makes images in a folder, as many as are wanted."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._numbers = folder, itertools.count()
+        (folder / "base").write_bytes(os.urandom(BASE))
+
+    def new(self) -> Image:
+        number = next(self._numbers)
+        part, path = self._folder / "part", self._folder / f"{number}.sif"
+        part.write_bytes(os.urandom(LAYER))
+        subprocess.run(["apptainer", "sif", "new", str(path)], check=True)
+        add = ["apptainer", "sif", "add", "--datatype", "4", "--partfs", "1", "--partarch", "2", "--groupid", "1"]
+        for kind, source in (("2", self._folder / "base"), ("4", part)):
+            subprocess.run([*add, "--parttype", kind, str(path), str(source)], check=True)
+        layers = tuple(
+            Layer(name, name, entry.size, digest_of(path, entry.offset, entry.size))
+            for name, entry in zip(("base", "layer"), sif.partitions(path))
+        )
+        return Image(path, _manifest(digest_of(path), path.stat().st_size, layers))
+
+
+def _manifest(digest: str, size: int, layers: tuple[Layer, ...]) -> Manifest:
+    tests = (Result("imports", True, "1.0"),)
+    facts = {"name": "small", "tag": "1.0", "stack": "s", "arch": "amd64", "built": "2026-11-21T00:00:00Z"}
+    return Manifest(**facts, digest=digest, size=size, layers=layers, software={}, tests=tests, tools={})
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Images:
+    return Images(tmp_path_factory.mktemp("images"))
+
+
+@contextlib.contextmanager
+def disk(folder: Path, kind: str, megabytes: int) -> Iterator[Path]:
+    """A file system of its own."""
+    file, place = folder / "disk", folder / "mounted"
+    place.mkdir()
+    with file.open("wb") as new:
+        new.truncate(megabytes << 20)
+    subprocess.run([f"mkfs.{kind}", "-q", *(["-F"] if kind == "ext4" else []), str(file)], check=True)
+    subprocess.run(["mount", "-o", "loop", str(file), str(place)], check=True)
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", str(place)], check=True)
+
+
+@pytest.fixture(params=["ext4", "xfs"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    with disk(tmp_path, request.param, 1500) as mounted:
+        yield mounted
+
+
+def forked(work: Callable[[], object], user: int = 0) -> int:
+    """Start `work` in a process of its own: its number. It ends with 0, or with 1 when `work` raises."""
+    process = os.fork()
+    if process:
+        return process
+    code = 1
+    try:
+        if user:
+            os.setgroups([])
+            os.setgid(GROUP)
+            os.setuid(user)
+        work()
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def ended(process: int) -> int:
+    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+
+
+def damage(store: Store, folder: Path) -> list[str]:
+    """What `verify` says is wrong, and channels that lead nowhere."""
+    names = {image.path.name for image in store.images()}
+    links = [str(link) for link in (store.root / CHANNELS).glob("*.sif") if channel_target(link) not in names]
+    notes = checks.Notes(folder / "notes")
+    return [*links, *(one.problem for one in checks.verify(checks.subjects(store), notes, 2) if one.problem)]
+
+
+def room(store: Store, kept: set[str]) -> None:
+    """Remove all images but some."""
+    others = [one.manifest for one in store.images() if one.manifest.name not in kept]
+    for other in others:
+        (store.root / CHANNELS / f"{other.name}_prod.sif").unlink(missing_ok=True)
+    with change(store.root) as writer:
+        lifecycle.retire(writer, [f"{other.name}:{other.version}" for other in others])
+        lifecycle.collect(writer, 0)
+
+
+def test_a_kill_at_any_moment_leaves_the_old_state_or_the_new(place: Path, images: Images, tmp_path: Path) -> None:
+    """The state: which images there are, and what prod is."""
+    root = place / "store"
+    first = images.new()
+    publish(first.path, first.manifest, root, "prod")
+    store, chance = open_store(root), random.Random(20261121)  # noqa: S311  # nothing secret
+    candidates = [images.new() for _ in range(10)]
+    started = time.monotonic()
+    assert ended(forked(lambda: publish(candidates[0].path, candidates[0].manifest, root))) == 0
+    longest = 1.2 * (time.monotonic() - started)
+    killed = finished = 0
+    while killed < KILLS:
+        image = candidates[killed % len(candidates)]
+        # As another image each time, so that it is copied again: a digest is only compared
+        manifest = replace(image.manifest, name=f"image{killed + finished}")
+        before = {one.manifest.name for one in store.images()}
+        process = forked(lambda: publish(image.path, manifest, root, "prod"))  # noqa: B023  # runs before the next
+        time.sleep(chance.uniform(0, longest))
+        os.kill(process, signal.SIGKILL)
+        code = ended(process)
+        killed, finished = killed + (code != 0), finished + (code == 0)
+        scan = store.scan()
+        assert scan.damaged == ()
+        after = {one.manifest.name: one.channels for one in scan.images}
+        assert before <= after.keys() <= before | {manifest.name}
+        assert after.get(manifest.name) in (None, (), ("prod",))
+        if killed % 20 == 0:
+            assert damage(store, tmp_path) == []
+            with change(root) as writer:
+                lifecycle.collect(writer, 0)
+            publish(image.path, manifest, root, "prod")
+            assert ("prod",) in [one.channels for one in store.images() if one.manifest.name == manifest.name]
+            assert list(lifecycle.removals(store, 0, time.time())) == []
+            room(store, {"small", manifest.name})
+    print(f"killed {killed}, finished before {finished}")
+
+
+@pytest.mark.parametrize(("kind", "shared"), [("xfs", BASE), ("ext4", 0)])
+def test_what_images_share_is_on_the_disk_once(tmp_path: Path, images: Images, kind: str, shared: int) -> None:
+    with disk(tmp_path, kind, 500) as place:
+        for _ in range(3):
+            image = images.new()
+            outcome = publish(image.path, image.manifest, place / "store")
+            assert digest_of(outcome.image.path) == image.manifest.digest
+        told, together = usage.usage([one.path for one in open_store(place / "store").images()])
+        assert [one.shared for one in told] == [pytest.approx(shared, rel=0.01)] * 3
+        assert together == pytest.approx(3 * (BASE + LAYER) - 2 * shared, rel=0.1)
+
+
+def test_a_full_disk_loses_nothing(tmp_path: Path, images: Images, monkeypatch: pytest.MonkeyPatch) -> None:
+    with disk(tmp_path, "ext4", 8) as place:
+        one, other = images.new(), images.new()
+        root = place / "store"
+        publish(one.path, one.manifest, root, "prod")
+        subprocess.run(["fallocate", "-l", "2M", str(place / "filler")], check=True)
+        with pytest.raises(SpaceError, match=r"store .* has .* free, the image needs 3.1 MB. Free some"):
+            publish(other.path, other.manifest, root, "prod")
+        much = shutil.disk_usage("/")
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: much)  # it becomes full in the middle
+        with pytest.raises(SpaceError, match=r"the disk of store .* became full"):
+            publish(other.path, other.manifest, root, "prod")
+        (found,) = open_store(root).images()
+        assert (found.manifest.digest, found.channels) == (one.manifest.digest, ("prod",))
+        assert [path.name for path in root.glob(".*")] == []
+        (place / "filler").unlink()
+        publish(other.path, other.manifest, root, "prod")
+        assert damage(open_store(root), tmp_path) == []
+
+
+def test_a_store_that_is_mounted_read_only_can_be_read(tmp_path: Path, images: Images) -> None:
+    with disk(tmp_path, "ext4", 100) as place:
+        one, other = images.new(), images.new()
+        publish(one.path, one.manifest, place / "store", "prod")
+        subprocess.run(["mount", "-o", "remount,ro", str(place)], check=True)
+        with pytest.raises(StoreError, match=r"is mounted read-only here\. Write to it where it is not$"):
+            publish(other.path, other.manifest, place / "store", "prod")
+        assert damage(open_store(place / "store"), tmp_path) == []
+
+
+def test_a_file_system_that_goes_away_loses_nothing(tmp_path: Path, images: Images) -> None:
+    """A stand-in for a network mount: one by FUSE, whose process is killed while an image is copied."""
+    folders = [tmp_path / name for name in ("lower", "upper", "work", "mounted")]
+    for folder in folders:
+        folder.mkdir()
+    lower, upper, work, place = folders
+    options = f"lowerdir={lower},upperdir={upper},workdir={work}"
+
+    def mount() -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(["fuse-overlayfs", "-f", "-o", options, str(place)])
+        while not place.is_mount():
+            time.sleep(0.01)
+        return process
+
+    server = mount()
+    one, other = images.new(), images.new()
+    publish(one.path, one.manifest, place / "store", "prod")
+
+    def cut(_: int) -> None:
+        server.kill()
+        server.wait()
+
+    with pytest.raises(StoreError, match=r"the file system of store .* fails: .* not connected"):
+        publish(other.path, other.manifest, place / "store", "prod", done=cut)
+    subprocess.run(["umount", "--lazy", str(place)], check=True)
+    server = mount()
+    try:
+        store = open_store(place / "store")
+        assert [found.manifest.digest for found in store.images()] == [one.manifest.digest]
+        publish(other.path, other.manifest, place / "store", "prod")
+        assert damage(store, tmp_path) == []
+    finally:
+        subprocess.run(["umount", str(place)], check=True)
+        server.wait()
+
+
+@pytest.mark.parametrize("umask", [0o002, 0o007, 0o022, 0o027, 0o077])
+def test_two_admins_of_one_group(tmp_path: Path, images: Images, umask: int) -> None:
+    """In a folder with the set-group-ID bit: both write, and what they write does not depend on their umasks."""
+    for folder in (tmp_path, *tmp_path.parents[:2]):  # pytest's folders are root's alone
+        folder.chmod(0o755)
+    root = tmp_path / "store"
+    root.mkdir()
+    os.chown(root, ADMINS[0], GROUP)
+    root.chmod(0o2775)
+    one, other = images.new(), images.new()
+    readable = [shutil.copy(image.path, tmp_path) for image in (one, other)]
+    os.umask(umask)
+    try:
+        first = forked(lambda: publish(Path(readable[0]), one.manifest, root, "prod"), ADMINS[0])
+        second = forked(lambda: publish(Path(readable[1]), other.manifest, root, "prod"), ADMINS[1])
+        assert [ended(first), ended(second)] == [0, 0]
+
+        def retire() -> None:
+            (old,) = (found for found in open_store(root).images() if not found.channels)
+            with change(root) as writer:
+                lifecycle.retire(writer, [f"small:{old.manifest.version}"])
+                lifecycle.collect(writer, 0)
+
+        assert ended(forked(retire, ADMINS[1])) == 0
+        assert ended(forked(retire, 12003)) == 1  # neither root nor in the group
+    finally:
+        os.umask(0o022)
+    modes = {path.relative_to(root): path.lstat() for path in root.rglob("*") if not path.is_symlink()}
+    assert {found.st_gid for found in modes.values()} == {GROUP}
+    wanted = {".sif": 0o444, ".json": 0o444, ".log": 0o664, "": 0o2775}
+    assert {str(path): oct(found.st_mode & 0o7777) for path, found in modes.items()} == {
+        str(path): oct(wanted[path.suffix]) for path in modes
+    }
+
+
+def test_many_at_once(tmp_path: Path, images: Images) -> None:
+    """Eight publish, eight read, and one removes what it can: no reader ever fails or sees half a version."""
+    root, until = tmp_path / "store", time.monotonic() + SECONDS
+    pool = [images.new() for _ in range(9)]
+    publish(pool[0].path, pool[0].manifest, root, "prod")
+    store = open_store(root)
+
+    def write(number: int) -> None:
+        mine = [(one.path, replace(one.manifest, name=f"image{number}")) for one in pool[number : number + 2]]
+        for turn in itertools.count():
+            if time.monotonic() > until:
+                return
+            publish(*mine[turn % 2], root, "prod")
+            with change(root) as writer:
+                named = [one.manifest for one in store.images() if one.manifest.name == mine[0][1].name]
+                old = [f"{one.name}:{one.version}" for one in named if one.version != named[-1].version]
+                lifecycle.retire(writer, old)
+
+    def read() -> None:
+        while time.monotonic() < until:
+            scan = store.scan()
+            assert scan.damaged == (), scan.damaged
+            for image in scan.images:
+                assert image.manifest.name == "small" or image.path.name.startswith(image.manifest.name)
+            assert any(image.manifest.name == "small" and image.channels == ("prod",) for image in scan.images)
+
+    def remove() -> None:
+        while time.monotonic() < until:
+            with contextlib.suppress(FileNotFoundError), change(root) as writer:
+                lifecycle.collect(writer, 0.5 / 86400)
+
+    work: list[Callable[[], object]] = [lambda number=number: write(number) for number in range(8)]
+    work += [read] * 8 + [remove]
+    codes = [ended(process) for process in [forked(one) for one in work]]
+    assert codes == [0] * 17
+    assert damage(store, tmp_path) == []
+
+
+def test_one_waits_for_the_other_and_is_told_for_whom(tmp_path: Path, images: Images) -> None:
+    image = images.new()
+    publish(image.path, image.manifest, tmp_path / "store")
+    told: list[str] = []
+    with change(tmp_path / "store"):
+        process = forked(lambda: publish(image.path, image.manifest, tmp_path / "store", "prod", told_to(tmp_path)))
+        while not (tmp_path / "told").exists():
+            time.sleep(0.05)
+        told.append((tmp_path / "told").read_text())
+    assert ended(process) == 0
+    assert told[0].startswith(f"waiting for pid {os.getpid()} (root on ")
+    assert open_store(tmp_path / "store").images()[0].channels == ("prod",)
+
+
+def told_to(folder: Path) -> Callable[[str], None]:
+    def say(text: str) -> None:
+        (folder / "said").write_text(text)
+        (folder / "said").rename(folder / "told")
+
+    return say

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+import pytest
+
+from ctrain_builder.store import copy as module
+from ctrain_builder.store.copy import Source, copy, is_lustre, shared, temporary
+from ctrain_builder.store.writer import Access
+from ctrain_runtime import sif
+from ctrain_runtime.manifest import Layer
+from ctrain_runtime.sif import PARTITION
+from ctrain_runtime.store import Published
+from samples.images import sif as a_sif
+from samples.plans import a_manifest
+
+
+@pytest.mark.parametrize("size", [0, 1, 4096, 10_000_001])
+def test_a_copy_and_its_digest(tmp_path: Path, size: int) -> None:
+    content = os.urandom(size)
+    (tmp_path / "source").write_bytes(content)
+    told: list[int] = []
+    with temporary(tmp_path, "x.sif") as target:
+        assert target.name.startswith(".x.sif.")
+        digest = copy(tmp_path / "source", target, Access(tmp_path.stat()), (), told.append)
+        assert target.read_bytes() == content
+    assert digest == f"sha256:{hashlib.sha256(content).hexdigest()}"
+    assert told[-1:] == ([size] if size else [])
+    assert told == sorted(told)
+    assert not target.exists()
+
+
+def test_the_digest_is_of_what_is_in_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of parts that are taken by reference too: here "by reference" writes something else."""
+    (tmp_path / "source").write_bytes(b"a" * 20000)
+
+    def clone(part: Source, writer: object) -> tuple[int, int]:
+        os.pwrite(writer.fileno(), b"b" * part.size, part.offset)  # type: ignore[attr-defined]
+        return part.offset, part.offset + part.size
+
+    monkeypatch.setattr(module, "_clone", clone)
+    part = Source(4096, 8192, tmp_path / "source", 0)
+    with temporary(tmp_path, "x.sif") as target:
+        digest = copy(tmp_path / "source", target, Access(tmp_path.stat()), [part])
+        wanted = b"a" * 4096 + b"b" * 8192 + b"a" * (20000 - 4096 - 8192)
+        assert target.read_bytes() == wanted
+    assert digest == f"sha256:{hashlib.sha256(wanted).hexdigest()}"
+
+
+def test_where_a_disk_copies_nothing_by_reference_all_is_copied(tmp_path: Path) -> None:
+    (tmp_path / "source").write_bytes(b"a" * 20000)
+    parts = [Source(4096, 8192, Path("/proc/version"), 0), Source(1, 8192, tmp_path / "source", 0)]
+    with temporary(tmp_path, "x.sif") as target:
+        copy(tmp_path / "source", target, Access(tmp_path.stat()), parts)
+        assert target.read_bytes() == b"a" * 20000
+
+
+def test_layers_that_are_published_already_are_found(tmp_path: Path) -> None:
+    old, new = tmp_path / "old.sif", tmp_path / "new.sif"
+    old.write_bytes(a_sif(data=b"base", more=[(PARTITION, b"one")]))
+    new.write_bytes(a_sif(data=b"base", more=[(PARTITION, b"two"), (PARTITION, b"one")]))
+    base, one, two = (Layer(name, name, 0, f"sha256:{name}") for name in ("base", "one", "two"))
+    published = Published(a_manifest(layers=(base, one)), old, ())
+    manifest = a_manifest(layers=(base, two, one))
+    there, here = sif.partitions(old), sif.partitions(new)
+    assert shared(new, manifest, [published]) == [
+        Source(here[0].offset, 4, old, there[0].offset),
+        Source(here[2].offset, 3, old, there[1].offset),
+    ]
+    assert shared(new, a_manifest(layers=(base, two, one), flat=True), [published]) == []
+    assert shared(new, manifest, [Published(a_manifest(layers=(base, one), flat=True), old, ())]) == []
+    old.write_bytes(b"damaged")
+    assert shared(new, manifest, [published]) == []
+
+
+def test_on_lustre_a_file_is_striped_before_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in for `lfs` and for what `stat` says there: Lustre can't exist here."""
+    tools, told = tmp_path / "tools", tmp_path / "told"
+    tools.mkdir()
+    for name, script in {
+        "stat": "echo lustre",
+        "lfs": f'echo "$@" > {told}\nfor last; do :; done\n: > "$last"',
+    }.items():
+        (tools / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tools / name).chmod(0o755)
+    assert not is_lustre(tmp_path)
+    monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
+    assert is_lustre(tmp_path)
+    said: list[str] = []
+    with temporary(tmp_path, "x.sif", said.append) as path:
+        assert path.exists()
+    assert said == ["Lustre: one stripe up to 4 MB, four up to 64 MB, then one on each of its targets"]
+    assert told.read_text() == f"setstripe -E 4M -c 1 -E 64M -c 4 -E -1 -c -1 -S 4M {path}\n"

@@ -1,0 +1,271 @@
+"""`ctrain store`: what becomes of published versions. The images are a few bytes long."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ctrain_builder.cli.main import BUILD_VERBS
+from ctrain_builder.store.publish import publish
+from ctrain_runtime.cli.main import main
+from ctrain_runtime.manifest import Manifest
+from ctrain_runtime.store import open_store
+
+
+class Shop:
+    """A store, and what the verbs say about it."""
+
+    def __init__(
+        self, folder: Path, make_manifest: Callable[..., Manifest], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        self.root, self._folder, self._make, self._capsys = folder / "store", folder, make_manifest, capsys
+
+    def publish(self, content: str, channel: str = "", **facts: Any) -> None:
+        image = self._folder / "small.sif"
+        image.write_text(content)
+        digest = f"sha256:{hashlib.sha256(content.encode()).hexdigest()}"
+        manifest = self._make(digest, **facts)
+        publish(image, Manifest(**{**vars(manifest), "size": len(content)}), self.root, channel)
+
+    def __call__(self, *argv: str, code: int = 0) -> str:
+        """What `ctrain store ARGV` prints; in case of an error, that."""
+        assert main(BUILD_VERBS, ["store", *argv, "--store", str(self.root)]) == code
+        said = self._capsys.readouterr()
+        return said.err if code else said.out
+
+    def data(self, *argv: str) -> Any:
+        return json.loads(self(*argv, "--json"))
+
+    @property
+    def versions(self) -> dict[int, tuple[str, ...]]:
+        """Number -> channels."""
+        return {image.manifest.release: image.channels for image in open_store(self.root).images()}
+
+    def file(self, number: int, suffix: str = "sif", folder: str = "") -> Path:
+        return self.root / folder / f"small_1.0-s-py3-r{number}.{suffix}"
+
+
+@pytest.fixture
+def shop(tmp_path: Path, make_manifest: Callable[..., Manifest], capsys: pytest.CaptureFixture[str]) -> Shop:
+    """Three versions; prod was the first and is the second, dev is the third."""
+    shop = Shop(tmp_path, make_manifest, capsys)
+    shop.publish("one", "prod")
+    shop.publish("two", "prod")
+    shop.publish("three", "dev")
+    return shop
+
+
+def test_promote(shop: Shop) -> None:
+    assert shop("promote", "small", "1.0-s-r3", "prod") == "channel prod of small is 1.0-s-r3 (it was 1.0-s-r2)\n"
+    assert shop("promote", "small", "dev", "prod") == "channel prod of small is 1.0-s-r3 (it was that already)\n"
+    assert shop("promote", "small", "1.0-s-r1", "old") == "channel old of small is 1.0-s-r1 (it is new)\n"
+    assert shop.versions == {1: ("old",), 2: (), 3: ("dev", "prod")}
+    assert "is not in" in shop("promote", "small", "1.0-s-r9", "prod", code=68)
+    assert "is not a channel name" in shop("promote", "small", "1.0-s-r1", "../x", code=64)
+
+
+def test_rollback_goes_one_further_back_each_time(shop: Shop) -> None:
+    shop("promote", "small", "1.0-s-r3", "prod")
+    assert shop.data("rollback", "small", "prod") == {
+        "name": "small",
+        "channel": "prod",
+        "before": "1.0-s-r3",
+        "version": "1.0-s-r2",
+    }
+    assert shop.data("rollback", "small", "prod")["version"] == "1.0-s-r1"
+    complaint = shop("rollback", "small", "prod", code=76)
+    assert "can't go back to an earlier version: the log knows of none. Choose a version" in complaint
+    assert shop.versions == {1: ("prod",), 2: (), 3: ("dev",)}
+
+
+def test_what_was_only_begun_is_no_place_to_go_back_to(shop: Shop) -> None:
+    """The log is written first: here the third promotion died after that, in the middle of a line."""
+    log = shop.root / "ctrain-store.log"
+    last = log.read_text().splitlines()[-1]
+    more = json.dumps({**json.loads(last), "channel": "prod", "version": "1.0-s-r3", "before": "1.0-s-r2"})
+    log.write_text(f'{log.read_text()}{more}\n{{"when": "2026')
+    assert shop.data("rollback", "small", "prod")["version"] == "1.0-s-r1"
+    assert shop.data("log", "small")["entries"][-1]["action"] == "rollback"
+
+
+def test_a_version_that_is_gone_is_no_place_to_go_back_to(shop: Shop) -> None:
+    shop("retire", "small:1.0-s-r1", "--yes")
+    assert "its last one, 1.0-s-r1, is not published any more" in shop("rollback", "small", "prod", code=76)
+
+
+def test_retire_shows_first_what_it_would_do(shop: Shop) -> None:
+    assert shop("retire", "small:1.0-s-r1") == "would retire small:1.0-s-r1 (3 B)\n--yes does it\n"
+    assert set(shop.versions) == {1, 2, 3}
+    assert shop("retire", "small:1.0-s-r1", "--why", "too old", "--yes").startswith("retired small:1.0-s-r1")
+    assert set(shop.versions) == {2, 3}
+    assert shop.file(1).read_text() == "one"  # for jobs that use it
+    assert shop.data("log")["entries"][-1]["why"] == "too old"
+
+
+@pytest.mark.parametrize(
+    ("reference", "code", "complaint"),
+    [
+        ("small:1.0-s-r2", 76, "small 1.0-s-r2 is channel prod. First: ctrain store promote small VERSION prod"),
+        ("small:dev", 76, "'small:dev' names no version. It means small:1.0-s-r3 now"),
+        ("small", 76, "'small' names no version"),
+        ("small:1.0-s-r7", 68, "is not in"),
+    ],
+)
+def test_what_is_not_retired(shop: Shop, reference: str, code: int, complaint: str) -> None:
+    assert complaint in shop("retire", reference, "--yes", code=code)
+    assert complaint in shop("retire", reference, code=code)
+    assert set(shop.versions) == {1, 2, 3}
+
+
+def test_restore(shop: Shop) -> None:
+    before = shop.file(1, "json").read_text()
+    shop("retire", "small:1.0-s-r1", "--yes")
+    assert "There are: small:1.0-s-r1" in shop("restore", "small:1.0-s-r2", code=68)
+    assert shop("restore", "small:1.0-s-r1") == "small:1.0-s-r1 is offered again\n"
+    assert set(shop.versions) == {1, 2, 3}
+    assert shop.file(1, "json").read_text() == before
+    assert list((shop.root / "retired").iterdir()) == []
+
+
+def test_gc_keeps_what_was_retired_lately(shop: Shop) -> None:
+    shop("retire", "small:1.0-s-r1", "--yes")
+    assert shop("gc", "--yes") == "nothing to remove\n"
+    retired = shop.file(1, "json", "retired")
+    os.utime(retired, (0, retired.stat().st_mtime - 31 * 86400))
+    said = shop("gc")
+    assert "small_1.0-s-py3-r1.sif  3 B   retired 31 days ago" in said
+    assert said.endswith("would remove 1 file, 3 B; --yes does it\n")
+    assert shop.file(1).exists()
+    assert shop("gc", "--yes").endswith("removed 1 file, 3 B\n")
+    assert not shop.file(1).exists()
+    assert shop.data("log")["entries"][-1]["action"] == "remove"
+    assert "small:1.0-s-r1 was removed" in shop("restore", "small:1.0-s-r1", code=76)
+
+
+def test_a_number_is_never_given_again(shop: Shop) -> None:
+    shop("promote", "small", "1.0-s-r2", "dev")
+    shop("retire", "small:1.0-s-r3", "--yes")
+    shop("gc", "--grace", "0", "--yes")
+    shop.publish("four")
+    assert set(shop.versions) == {1, 2, 4}
+
+
+def test_gc_removes_what_crashes_have_left_and_nothing_else(shop: Shop) -> None:
+    left = [shop.file(4), shop.root / ".small.sif.x1.part", shop.root / "channels/.small_prod.sif.77"]
+    others = [shop.root / "README", shop.root / ".nfs0001", shop.root / "notes_of.txt"]
+    for path in (*left, *others):
+        path.write_text("left")
+    assert [one["path"] for one in shop.data("gc")["files"]] == [str(path) for path in left]
+    shop("gc", "--yes")
+    assert not any(path.exists() for path in left)
+    assert all(path.exists() for path in others)
+    assert shop.versions == {1: (), 2: ("prod",), 3: ("dev",)}
+
+
+def test_gc_never_removes_what_a_channel_means(shop: Shop) -> None:
+    """Not even if somebody else has made it retired, by hand."""
+    shop.file(2, "json").rename((shop.root / "channels").parent / "small_1.0-s-py3-r2.json.away")
+    (shop.root / "retired").mkdir()
+    shop.file(2, "json.away").rename(shop.file(2, "json", "retired"))
+    assert shop("gc", "--grace", "0", "--yes") == "nothing to remove\n"
+    assert shop.file(2).exists()
+
+
+@pytest.mark.parametrize("days", ["-1", "soon", "nan", "inf"])
+def test_a_grace_period_is_days(shop: Shop, days: str) -> None:
+    assert "is no number of days" in shop("gc", f"--grace={days}", code=64)
+
+
+def test_verify_finds_nothing_wrong(shop: Shop, tmp_path: Path) -> None:
+    shop("retire", "small:1.0-s-r1", "--yes")
+    assert shop("verify", "--cache", str(tmp_path / "cache")).startswith("3 versions whole, 0 damaged (11 B, ")
+    assert not list((tmp_path / "cache").glob("verified-*"))
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_flipped_byte_of_an_image_is_found_and_the_image_put_aside(shop: Shop, tmp_path: Path, place: int) -> None:
+    path = shop.file(2)
+    content = bytearray(path.read_bytes())
+    content[place] ^= 1
+    path.chmod(0o644)
+    path.write_bytes(content)
+    argv = ("verify", "--cache", str(tmp_path / "cache"))
+    assert main(BUILD_VERBS, ["store", *argv, "--store", str(shop.root), "--report-only"]) == 69
+    assert 2 in shop.versions
+    assert "small_1.0-s-py3-r2 is in" in shop(*argv, code=69)
+    assert set(shop.versions) == {1, 3}
+    assert shop.file(2, "json", "quarantine").exists()
+    assert shop.file(2, "sif", "quarantine").read_bytes() == bytes(content)
+    assert shop.data("log")["entries"][-1]["action"] == "quarantine"
+    shop.publish("four")
+    assert set(shop.versions) == {1, 3, 4}
+
+
+def test_every_flipped_byte_of_a_manifest_is_found(shop: Shop, tmp_path: Path) -> None:
+    path = shop.file(2, "json")
+    good = path.read_bytes()
+    path.chmod(0o644)
+    for place, byte in enumerate(good):
+        path.write_bytes(good[:place] + bytes([byte ^ 1]) + good[place + 1 :])
+        argv = ["verify", "--report-only", "--cache", str(tmp_path / "cache"), "--store", str(shop.root)]
+        assert main(BUILD_VERBS, ["store", *argv]) == 69, f"byte {place}"
+
+
+def test_a_pass_goes_on_where_it_was(shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from ctrain_builder.store import verify as module
+
+    read: list[str] = []
+    digest = module._digest
+
+    def interrupted(path: Path, done: Callable[[int], None]) -> str:
+        if len(read) == 1:
+            raise KeyboardInterrupt
+        read.append(path.name)
+        return digest(path, done)
+
+    argv = ("verify", "--jobs", "1", "--cache", str(tmp_path / "cache"))
+    monkeypatch.setattr(module, "_digest", interrupted)
+    shop(*argv, code=130)
+    monkeypatch.setattr(module, "_digest", lambda path, done: read.append(path.name) or digest(path, done))
+    shop(*argv)
+    assert read == ["small_1.0-s-py3-r1.sif", "small_1.0-s-py3-r2.sif", "small_1.0-s-py3-r3.sif"]
+    shop(*argv)
+    assert len(read) == 6  # a new pass reads all
+
+
+def test_verify_of_one_image(shop: Shop, tmp_path: Path) -> None:
+    assert "has no image 'large'" in shop("verify", "large", "--cache", str(tmp_path / "cache"), code=64)
+    assert shop("verify", "small", "--cache", str(tmp_path / "cache")).startswith("3 versions whole")
+
+
+def test_the_log_tells_who_changed_what(shop: Shop) -> None:
+    entries = shop.data("log")["entries"]
+    assert [(entry["action"], entry["version"]) for entry in entries] == [
+        *(("publish", "1.0-s-r1"), ("promote", "1.0-s-r1"), ("publish", "1.0-s-r2"), ("promote", "1.0-s-r2")),
+        *(("publish", "1.0-s-r3"), ("promote", "1.0-s-r3")),
+    ]
+    assert all(entry["who"] and entry["host"] for entry in entries)
+    head, *lines = shop("log", "small").splitlines()
+    assert head.split() == ["when", "who", "what", "image", "channel", "from", "to"]
+    assert lines[3].split()[2:] == ["promote", "small", "prod", "1.0-s-r1", "1.0-s-r2"]
+    assert shop("log", "large") == "no changes yet\n"
+
+
+def test_sizes(shop: Shop) -> None:
+    data = shop.data("du")
+    assert [one["size"] for one in data["versions"]] == [3, 3, 5]
+    assert shop("du").splitlines()[-1].startswith("11 B in 3 versions")
+
+
+def test_without_a_store(shop: Shop, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CTRAIN_STORE", raising=False)
+    assert main(BUILD_VERBS, ["store", "log"]) == 64
+    assert "no store is named" in capsys.readouterr().err
+    assert not shop.root.with_name("x").exists()
+    assert main(BUILD_VERBS, ["store", "log", "--store", str(shop.root.with_name("x"))]) == 76
