@@ -9,7 +9,6 @@ build what changed. Run it with the Python that ctrain is installed for. How to 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import shutil
@@ -20,9 +19,11 @@ import sys
 import tempfile
 import time
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+
+from disks import reflink_disk
 
 IMAGE = "large"
 GB = 1_000_000_000
@@ -165,7 +166,7 @@ def measure(bench: Bench, rounds: int) -> tuple[int, list[Comparison]]:
     ]
     if reflink:
         return size, [found[0], replace(found[1], limit=CODE_LIMIT_REFLINK)]
-    with reflink_disk(bench.folder, SPACE * size) as disk:
+    with reflink_disk(bench.folder, max(SPACE * size, 5 * GB)) as disk:
         if disk:
             for name in ("cache", "sources", "packages.sif"):
                 shutil.move(bench.folder / name, disk / name)
@@ -232,26 +233,6 @@ def has_reflinks(folder: Path) -> bool:
     finally:
         source.unlink()
         copy.unlink(missing_ok=True)
-
-
-@contextlib.contextmanager
-def reflink_disk(folder: Path, size: int) -> Iterator[Path | None]:
-    """An XFS with reflinks in a sparse file of `folder`; None, with a word on it, where one can't be mounted."""
-    if os.geteuid() != 0 or not shutil.which("mkfs.xfs"):
-        say("no figures with reflinks: that takes root and mkfs.xfs (xfsprogs), or a --work on XFS or Btrfs")
-        yield None
-        return
-    file, place = folder / "disk", folder / "mounted"
-    place.mkdir()
-    with file.open("wb") as disk:
-        disk.truncate(max(size, 5 * GB))
-    for argv in (["mkfs.xfs", "-q", "-m", "reflink=1", str(file)], ["mount", "-o", "loop", str(file), str(place)]):
-        if subprocess.run(argv).returncode:
-            raise Failed(f"{argv[0]} failed")
-    try:
-        yield place
-    finally:
-        subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
 def say(what: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import typing
 from collections.abc import Mapping
 from pathlib import Path
@@ -54,8 +55,7 @@ def read(path: Path) -> dict[str, Any]:
 
 def load(kind: type[T], data: Mapping[str, Any], where: str) -> T:
     """Make the dataclass `kind` from plain data; `where` is the file (and key) named in errors."""
-    fields = {f.name: f for f in dataclasses.fields(kind)}  # type: ignore[arg-type]  # T is a dataclass
-    hints = typing.get_type_hints(kind)
+    fields, hints = _members(kind)  # type: ignore[arg-type]  # classes are hashable
     for key in data:
         if key not in fields:
             raise ConfigError(f"{where}: unknown key {key!r}", _suggestion(str(key), fields))
@@ -65,8 +65,16 @@ def load(kind: type[T], data: Mapping[str, Any], where: str) -> T:
     return kind(**{key: _convert(hints[key], value, f"{where}: {key}") for key, value in data.items()})
 
 
+@functools.cache
+def _members(kind: type) -> tuple[dict[str, dataclasses.Field[Any]], dict[str, Any]]:
+    """The fields of a dataclass, and their types: to find these takes longer than all else."""
+    return {field.name: field for field in dataclasses.fields(kind)}, typing.get_type_hints(kind)
+
+
 def _convert(hint: Any, value: Any, where: str) -> Any:
     """`value` as the annotated type `hint`; lists become tuples so that the result is frozen."""
+    if type(value) is hint:
+        return value
     origin, parts = typing.get_origin(hint), typing.get_args(hint)
     if dataclasses.is_dataclass(hint) and isinstance(value, dict):
         return load(hint, value, where)  # type: ignore[arg-type]  # a class, not an instance
@@ -82,8 +90,6 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
         if value in parts:
             return value
         raise ConfigError(f"{where} is {value!r}", f"It can be {', '.join(map(str, parts))}")
-    elif _fits(hint, value):
-        return value
     raise ConfigError(f"{where} should be {_name(hint)}, not {_kind(value)} ({value!r})")
 
 

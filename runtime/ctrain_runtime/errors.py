@@ -54,7 +54,7 @@ class ImageNotFound(CtrainError):
 
 class ImageDamaged(CtrainError):
     exit_code = 69
-    meaning = "the image file is unreadable, truncated or not one that ctrain made"
+    meaning = "the image file is unreadable, damaged, not one that ctrain made, or not trusted here"
 
 
 class DataError(CtrainError):

@@ -83,6 +83,7 @@ class Manifest:
     base: Base = field(default_factory=Base)
     flat: bool = False
     requires: Requires = field(default_factory=Requires)
+    signed: bool = False
 
     @property
     def version(self) -> str:

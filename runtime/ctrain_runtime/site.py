@@ -32,6 +32,8 @@ class Site:
     description: str = ""
     detect: Detect = field(default_factory=Detect)
     stores: tuple[str, ...] = ()
+    require_signature: bool = False
+    trusted_keys: tuple[str, ...] = ()
     runs: str = "ctrain-runs"  # folder of run directories; on a cluster, one that all nodes share
     partition: str = ""
     comment: str = ""

@@ -23,7 +23,7 @@ import pytest
 from ctrain_builder.make.describe import digest as digest_of
 from ctrain_builder.store import lifecycle, usage
 from ctrain_builder.store import verify as checks
-from ctrain_builder.store.publish import publish
+from ctrain_builder.store.publish import Watch, publish
 from ctrain_builder.store.writer import change
 from ctrain_runtime import sif
 from ctrain_runtime.errors import SpaceError, StoreError
@@ -240,7 +240,7 @@ def test_a_file_system_that_goes_away_loses_nothing(tmp_path: Path, images: Imag
         server.wait()
 
     with pytest.raises(StoreError, match=r"the file system of store .* fails: .* not connected"):
-        publish(other.path, other.manifest, place / "store", "prod", done=cut)
+        publish(other.path, other.manifest, place / "store", "prod", Watch(print, cut))
     subprocess.run(["umount", "--lazy", str(place)], check=True)
     server = mount()
     try:
@@ -340,9 +340,9 @@ def test_one_waits_for_the_other_and_is_told_for_whom(tmp_path: Path, images: Im
     assert open_store(tmp_path / "store").images()[0].channels == ("prod",)
 
 
-def told_to(folder: Path) -> Callable[[str], None]:
+def told_to(folder: Path) -> Watch:
     def say(text: str) -> None:
         (folder / "said").write_text(text)
         (folder / "said").rename(folder / "told")
 
-    return say
+    return Watch(say, lambda _: None)

@@ -17,9 +17,11 @@ from ctrain_builder import build
 from ctrain_builder import cache as caches
 from ctrain_builder.cli.bar import Bar, say
 from ctrain_builder.cli.build import add_cache_arguments, find_image
-from ctrain_builder.store.publish import Outcome, publish
+from ctrain_builder.store.publish import Outcome, Watch, publish
+from ctrain_builder.store.sign import Signer
 from ctrain_runtime.cli.text import size
 from ctrain_runtime.errors import ImageTestError, UsageError
+from ctrain_runtime.facts import find_engine
 from ctrain_runtime.share import folder
 
 
@@ -29,6 +31,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--store", metavar="DIR", help="the store's folder (default: $CTRAIN_STORE)")
     parser.add_argument(
         "--channel", default="", metavar="NAME", help="also make this channel (prod, dev, ...) point to it"
+    )
+    parser.add_argument(
+        "--sign", metavar="KEY", help="sign it: a private key in PEM, or pgp:N of the engine's key ring"
     )
     parser.add_argument("--digest", metavar="sha256:...", help="refuse any other image than the one with this digest")
 
@@ -51,7 +56,8 @@ def execute(args: argparse.Namespace) -> int:
             what = f"image {spec.title} in the cache has the digest {manifest.digest}, not {args.digest}"
             raise UsageError(what, "It was built again since; look at the new one, and publish that")
         with Bar(f"copying {spec.title}", manifest.size) as bar:
-            outcome = publish(path, manifest, Path(root), args.channel, say, bar.at)
+            signer = Signer(find_engine(), args.sign) if args.sign else None
+            outcome = publish(path, manifest, Path(root), args.channel, Watch(say, bar.at), signer)
     print(json.dumps(_as_data(outcome), indent=2) if args.json else _as_text(outcome, args.channel))
     return 0
 

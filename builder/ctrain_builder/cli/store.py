@@ -1,5 +1,6 @@
 """Look after a store: which version a channel means, what is offered, what may go, and whether all of it is whole.
 
+  ctrain store list                                its versions; show IMAGE and diff OLD NEW tell more
   ctrain store promote pytorch 24.12-hd-r4 prod    channel prod of pytorch is this version now
   ctrain store rollback pytorch prod               what it was before
   ctrain store retire pytorch:24.12-hd-r3          no longer offered; its file stays for a while
@@ -9,7 +10,7 @@
   ctrain store du                                  sizes, and what is shared
   ctrain store log                                 who changed what, and when
 
-The store is --store DIR or $CTRAIN_STORE. The versions in it: ctrain images. docs/store.md tells all of it.
+The store is --store DIR or $CTRAIN_STORE. docs/store.md tells all of it.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from ctrain_builder.store import channels, lifecycle, log
 from ctrain_builder.store import usage as usages
 from ctrain_builder.store import verify as checks
 from ctrain_builder.store.writer import change
+from ctrain_runtime.cli import images
 from ctrain_runtime.cli.text import count, duration, size, table
 from ctrain_runtime.errors import ImageDamaged, UsageError
 from ctrain_runtime.store import Store, open_store
@@ -43,6 +45,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         made.add_argument("--json", action="store_true", help="print one JSON object instead of text")
         return made
 
+    action("list", "the versions: as `ctrain images`")
+    action("show", "one version: as `ctrain images show`").add_argument("image", metavar="IMAGE")
+    diff = action("diff", "what changed between two versions: as `ctrain images diff`")
+    diff.add_argument("old", metavar="OLD")
+    diff.add_argument("new", metavar="NEW")
     promote = action("promote", "make a channel point to a version")
     promote.add_argument("name", metavar="NAME")
     promote.add_argument("version", metavar="VERSION", help="a version, a digest, or the channel that means it now")
@@ -158,11 +165,11 @@ def _verify(args: argparse.Namespace, store: Store) -> int:
 
 
 def _du(args: argparse.Namespace, store: Store) -> int:
-    images = store.images()
-    found, together = usages.usage([image.path for image in images])
+    published = store.images()
+    found, together = usages.usage([image.path for image in published])
     rows = [
         (image.manifest.name, image.manifest.version, size(one.size), "-" if one.shared is None else size(one.shared))
-        for image, one in zip(images, found)
+        for image, one in zip(published, found)
     ]
     total = f"{size(sum(one.size for one in found))} in {count(len(found), 'version')}, {size(together)} on the disk"
     text = f"{table(('image', 'version', 'size', 'shared'), rows)}\n{total}" if found else "no versions"
@@ -196,7 +203,14 @@ def _days(text: str) -> float:
     return days
 
 
+def _look(args: argparse.Namespace, _: Store) -> int:
+    return images.execute(args)
+
+
 _ACTIONS = {
+    "list": _look,
+    "show": _look,
+    "diff": _look,
     "promote": _promote,
     "rollback": _rollback,
     "retire": _retire,

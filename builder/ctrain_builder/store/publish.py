@@ -15,10 +15,12 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Optional
 
 from ctrain_builder import atomic, record
 from ctrain_builder.store import channels, log
 from ctrain_builder.store.copy import copy, shared, temporary
+from ctrain_builder.store.sign import Signer
 from ctrain_builder.store.writer import LOCK, Access, Writer, change, explained
 from ctrain_runtime.errors import ImageDamaged, ImageTestError, StoreError
 from ctrain_runtime.manifest import Manifest
@@ -34,28 +36,38 @@ class Outcome:
     new_version: bool
 
 
+@dataclass(frozen=True)
+class Watch:
+    """Whom to tell of a copy: what a person should know, and how many bytes are done."""
+
+    say: Callable[[str], None]
+    done: Callable[[int], None]
+
+
 def publish(
     image: Path,
     manifest: Manifest,
     root: Path,
     channel: str = "",
-    say: Callable[[str], None] = lambda _: None,
-    done: Callable[[int], None] = lambda _: None,
+    watch: Watch = Watch(lambda _: None, lambda _: None),
+    signer: Optional[Signer] = None,
 ) -> Outcome:
     """Copy a tested image into the store at `root` under its next release number; move `channel` to it if given.
 
-    `say` is told what a person should know meanwhile, `done` how many bytes are copied. Raises ImageTestError,
-    ImageDamaged, StoreError, SpaceError, UsageError.
+    Raises ImageTestError, ImageDamaged, StoreError, SpaceError, UsageError.
     """
     if channel:
         channels.check(channel)
+    if signer:
+        signer.check()
     if not manifest.tested:
         raise ImageTestError(f"image {image} has not passed its tests", "Build it again with: ctrain build")
     with explained(root):
         new_store = _prepare(root)
-    with change(root, say) as writer:
-        known = [found for found in writer.store.images() if _is_same(found.manifest, manifest)]
-        published = known[-1] if known else _add(image, manifest, writer, say, done)
+    with change(root, watch.say) as writer:
+        wanted = replace(manifest, signed=signer is not None)
+        known = [found for found in writer.store.images() if _is_same(found.manifest, wanted)]
+        published = known[-1] if known else _add(image, wanted, writer, watch, signer)
         if channel:
             channels.point(writer, channel, published, log.PROMOTE)
     names = tuple(sorted({*published.channels, channel} - {""}))
@@ -63,8 +75,9 @@ def publish(
 
 
 def _is_same(one: Manifest, other: Manifest) -> bool:
-    """Whether two images are the same: the same file, or put together once more from the same layers."""
-    if one.name != other.name or one.flat != other.flat:
+    """Whether two images are the same: the same file, or put together once more from the same layers; and signed, if
+    the `other` is to be."""
+    if one.name != other.name or one.flat != other.flat or one.signed < other.signed:
         return False
     layers = [[(layer.definition, layer.digest) for layer in manifest.layers] for manifest in (one, other)]
     return one.digest == other.digest or (layers[0] == layers[1] and all(digest for _, digest in layers[0]))
@@ -87,18 +100,20 @@ def _prepare(root: Path) -> bool:
     return True
 
 
-def _add(
-    image: Path, manifest: Manifest, writer: Writer, say: Callable[[str], None], done: Callable[[int], None]
-) -> Published:
+def _add(image: Path, manifest: Manifest, writer: Writer, watch: Watch, signer: Optional[Signer]) -> Published:
     """Copy the image in and give it the next number."""
     root = writer.root
     parts = shared(image, manifest, writer.store.images())
-    with temporary(root, image.name, say) as file:
-        digest = copy(image, file, writer.access, parts, done)
+    with temporary(root, image.name, watch.say) as file:
+        digest = copy(image, file, writer.access, parts, watch.done)
         if digest != manifest.digest:
             raise ImageDamaged(
                 f"{image} has changed since it was built and tested", "Build it again with: ctrain build"
             )
+        if signer:
+            watch.say(f"signing with {signer.key}")
+            digest = signer.sign(file)
+            manifest = replace(manifest, digest=digest, size=file.stat().st_size)
         for release in itertools.count(_last_release(root, manifest) + 1):
             numbered = replace(manifest, release=release, published=record.utc_now())
             path = root / numbered.file_name

@@ -66,6 +66,7 @@ def describe(image: Image, packages: Packages, why_none: str) -> str:
         ("built", f"{_time(manifest.built)}, definitions at {manifest.revision or 'an unknown revision'}"),
         ("with", ", ".join(f"{name} {number}" for name, number in manifest.tools.items())),
         ("published", _time(manifest.published) if manifest.published else "no"),
+        ("signed", "yes" if manifest.signed else "no"),
         ("fits", _fits(manifest)),
         ("driver", _driver(manifest.requires)),
         ("software", ", ".join(f"{name} {number}" for name, number in manifest.software.items())),

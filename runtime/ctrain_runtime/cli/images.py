@@ -4,8 +4,8 @@
   ctrain images show pytorch:prod                 layers, origin, tests, and the nodes that it fits
   ctrain images diff pytorch:prod pytorch:dev     packages that differ, and the size of each layer
 
-An image is NAME[:CHANNEL|:VERSION], NAME@DIGEST or the path of a .sif. The last column of the list counts the tests
-that an image passed before it was published.
+An image is NAME[:CHANNEL|:VERSION], NAME@DIGEST or the path of a .sif. `tests` counts those that an image passed
+before it was published.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import argparse
 import calendar
 import json
 import os
+import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -26,7 +27,7 @@ from ctrain_runtime.errors import ImageDamaged, UsageError
 from ctrain_runtime.image import Image
 from ctrain_runtime.store import Published, Store, open_store
 
-HEAD = ("image", "version", "channel", "age", "size", "torch", "CUDA", "tests")
+HEAD = ("image", "version", "channel", "age", "size", "torch", "CUDA", "tests", "signed")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -93,7 +94,10 @@ def _store(args: argparse.Namespace) -> Store:
 
 def _list(args: argparse.Namespace) -> str:
     store = _store(args)
-    images = store.images()
+    scan = store.scan()
+    images = scan.images
+    for error in scan.damaged:
+        print(f"ctrain: {error}", file=sys.stderr)
     if args.json:
         return json.dumps({"store": str(store.root), "images": [_as_data(image) for image in images]}, indent=2)
     if images:
@@ -118,6 +122,7 @@ def _row(image: Published, now: float) -> tuple[str, ...]:
         manifest.software.get("torch", "-"),
         manifest.software.get("cuda", "-"),
         f"{sum(test.passed for test in run)}/{len(run)}",
+        "yes" if manifest.signed else "",
     )
 
 

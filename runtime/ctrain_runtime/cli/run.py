@@ -22,7 +22,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Optional
 
-from ctrain_runtime import facts, image, job, site, user_layer
+from ctrain_runtime import facts, image, job, site, trust, user_layer
 from ctrain_runtime.cli.stores import open_stores
 from ctrain_runtime.cli.terminal import Terminal
 from ctrain_runtime.cli.text import count
@@ -85,10 +85,12 @@ def _plan(args: argparse.Namespace, where: site.Site) -> LaunchPlan:
     references = _references(args, what)
     stores = [] if image.is_path(references[0]) else open_stores(args.store, where)
     found = image.find(references, stores, platform.machine())
+    trust.require(found, where)  # first: to find out about the engine starts a container of it
     known = facts.this_machine(start.cluster(where), found)
     flat = image.flattened(found) if known.ignores_layers else None
     if flat:
         image.check(flat, platform.machine())
+        trust.require(flat, where)
     parent = Path(site.expand(args.runs or os.environ.get("CTRAIN_RUNS") or where.runs, f"site {where.name}: runs"))
     options = Options(
         nodes=args.nodes,

@@ -61,6 +61,16 @@ def shop(tmp_path: Path, make_manifest: Callable[..., Manifest], capsys: pytest.
     return shop
 
 
+def test_looking(shop: Shop) -> None:
+    assert [image["channels"] for image in shop.data("list")["images"]] == [[], ["prod"], ["dev"]]
+    assert shop("list").splitlines()[2].split()[:3] == ["small", "1.0-s-r2", "prod"]
+    assert shop.data("show", "small:dev")["version"] == "1.0-s-r3"
+    assert "r3.sif is not a SIF image" in shop("diff", "small:dev", "small:prod", code=69)
+    shop.file(3, "json").chmod(0o644)
+    shop.file(3, "json").write_text("{")
+    assert [image["channels"] for image in shop.data("list")["images"]] == [[], ["prod"]]
+
+
 def test_promote(shop: Shop) -> None:
     assert shop("promote", "small", "1.0-s-r3", "prod") == "channel prod of small is 1.0-s-r3 (it was 1.0-s-r2)\n"
     assert shop("promote", "small", "dev", "prod") == "channel prod of small is 1.0-s-r3 (it was that already)\n"

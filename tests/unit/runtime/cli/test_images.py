@@ -55,6 +55,7 @@ base       nvcr.io/nvidia/pytorch:24.12-py3  sha256:71ab00000000
 built      2026-11-18 01:02 UTC, definitions at 0123abc
 with       apptainer 1.4.5
 published  2026-11-19 01:02 UTC
+signed     no
 fits       amd64, CUDA 12.6, GPUs V100 A100 (compiled for 7.0 8.0)
 driver     560 or newer; on data-centre GPUs also 470.57, 535
 software   torch 2.6.0, cuda 12.6
@@ -75,7 +76,7 @@ GPU      skipped: the building machine has no GPU
 @pytest.mark.usefixtures("store")
 def test_the_list_counts_the_tests_that_were_run(capsys: Out) -> None:
     assert images() == 0
-    assert [line.split()[-1] for line in capsys.readouterr().out.splitlines()] == ["tests", "1/1", "1/1"]
+    assert [line.split()[-1] for line in capsys.readouterr().out.splitlines()] == ["signed", "1/1", "1/1"]
 
 
 def test_show_of_what_an_older_ctrain_made(tmp_path: Path, capsys: Out) -> None:

@@ -32,6 +32,9 @@ def machine(programs: Path, tmp_path: Path) -> Path:
         (tmp_path / name).mkdir()
         (tmp_path / name / "job.yaml").write_text(JOB + extra)
     (tmp_path / "bad.yaml").write_text("name: bad\nscheduler: lsf\n")
+    strict = "name: strict\nscheduler: local\nrequire_signature: true\ntrusted_keys: [{}]\n"
+    (tmp_path / "strict.yaml").write_text(strict.format(tmp_path / "no.sif"))
+    (tmp_path / "keyless.yaml").write_text(strict.format("/nowhere.pub"))
     (tmp_path / "no.sif").write_text("not an image")
     (tmp_path / "other").mkdir()
     write_image(tmp_path / "other", content=sif(b"99"))
@@ -75,6 +78,11 @@ SLURM = ("--site", "slurm", "--store", "store")
         (("--site", "./bad.yaml", "./job"), 66, "bad.yaml: scheduler is 'lsf'. It can be slurm, local"),
         ((*LOCAL, "./job", "--runs", "$NOT_SET_ANYWHERE"), 66, "'$NOT_SET_ANYWHERE' names a variable that is not set"),
         (("--site", "titan", "./job"), 67, "unknown site 'titan'. Sites: local, neuron, slurm"),
+        (
+            ("--site", "./keyless.yaml", "--store", "store", "./job"),
+            67,
+            "there is no file /nowhere.pub. Ask the admins",
+        ),
         ((*LOCAL, "./job", "--image", "pytroch"), 68, "image 'pytroch' is not in store. There are: pytorch"),
         ((*LOCAL, "./job", "--image", "pytorch:dev"), 68, "image 'pytorch:dev' is not in store"),
         ((*LOCAL, "./job", "--image", "./x.sif"), 68, "there is no image file x.sif"),
@@ -85,6 +93,7 @@ SLURM = ("--site", "slurm", "--store", "store")
             69,
             "is for an unknown architecture, this machine is",
         ),
+        (("--site", "./strict.yaml", "--store", "store", "./job"), 69, "has the digest sha256:"),
         ((*LOCAL, "./job", "--layer", "x.sqsh"), 69, "layer x.sqsh can't be read: No such file or directory"),
         ((*LOCAL, "./job", "--layer", "no.sif"), 69, "no.sif is not a layer: it is no squashfs"),
         ((*LOCAL, "./data-job"), 71, "job data-job needs data set 'imagenet', which site local does not have"),

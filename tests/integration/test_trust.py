@@ -1,0 +1,173 @@
+"""Signatures by the real engine: made when an image is published, asked for before it runs."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ctrain_builder.store.publish import Watch, publish
+from ctrain_builder.store.sign import Signer
+from ctrain_runtime import sif, trust
+from ctrain_runtime.errors import ImageDamaged, SiteError, StoreError, UsageError
+from ctrain_runtime.facts import find_engine
+from ctrain_runtime.image import Image, locate
+from ctrain_runtime.manifest import read_manifest
+from ctrain_runtime.site import Site
+from ctrain_runtime.store import open_store
+from samples.images import write_image
+
+SILENT = Watch(lambda _: None, lambda _: None)
+
+
+def engine(*argv: str) -> str:
+    return subprocess.run(["apptainer", *argv], check=True, capture_output=True, text=True).stdout
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """admin.pem, admin.pub, admin.crt, and stranger.pem, stranger.pub"""
+    folder = tmp_path_factory.mktemp("keys")
+    for name in ("admin", "stranger"):
+        private = str(folder / f"{name}.pem")
+        openssl("genpkey", "-algorithm", "ed25519", "-out", private)
+        Path(private).chmod(0o600)
+        openssl("pkey", "-in", private, "-pubout", "-out", str(folder / f"{name}.pub"))
+    request = ["req", "-x509", "-key", str(folder / "admin.pem"), "-subj", "/CN=admin", "-days", "30"]
+    openssl(*request, "-addext", "extendedKeyUsage=codeSigning", "-out", str(folder / "admin.crt"))
+    return folder
+
+
+def openssl(*argv: str) -> None:
+    subprocess.run(["openssl", *argv], check=True, capture_output=True)
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For what was verified, and for PGP keys."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("APPTAINER_KEYSDIR", str(tmp_path / "keyring"))
+
+
+def published(folder: Path, key: str = "", content: bytes = b"") -> Image:
+    """A small image in a store, signed with `key`."""
+    source = folder / "source.sif"
+    source.unlink(missing_ok=True)
+    part = folder / "part"
+    part.write_bytes(content or os.urandom(20_000))
+    engine("sif", "new", str(source))
+    options = ("--datatype", "4", "--partfs", "1", "--partarch", "2", "--groupid", "1", "--parttype", "2")
+    engine("sif", "add", *options, str(source), str(part))
+    beside = write_image(folder, content=source.read_bytes(), digest=trust._digest(source), release=0, layers=())
+    signer = Signer(find_engine(), key) if key else None
+    outcome = publish(source, read_manifest(beside.with_suffix(".json")), folder / "store", "prod", SILENT, signer)
+    return locate(("pytorch:prod",), [open_store(outcome.image.path.parent)])
+
+
+def strict(*keys: object) -> Site:
+    return Site("strict", "local", require_signature=True, trusted_keys=tuple(map(str, keys)))
+
+
+@pytest.mark.parametrize("public", ["admin.pub", "admin.crt"])
+def test_what_a_trusted_key_has_signed_may_run(tmp_path: Path, keys: Path, public: str) -> None:
+    image = published(tmp_path, str(keys / "admin.pem"))
+    assert image.manifest.signed
+    assert image.manifest.digest == trust._digest(image.path)
+    assert image.path.stat().st_mode & 0o777 == 0o444
+    assert [entry.kind for entry in sif.read(image.path).entries] == [sif.PARTITION, 0x4005]
+    trust.require(image, strict(keys / "stranger.pub", keys / public))
+
+
+def test_what_no_trusted_key_has_signed_may_not(tmp_path: Path, keys: Path) -> None:
+    unsigned, signed = published(tmp_path), published(tmp_path, str(keys / "admin.pem"))
+    assert (unsigned.manifest.signed, unsigned.manifest.release, signed.manifest.release) == (False, 1, 2)
+    for image, key in ((unsigned, keys / "admin.pub"), (signed, keys / "stranger.pub"), (signed, "0" * 40)):
+        with pytest.raises(ImageDamaged, match=r"has no valid signature of a key that site strict trusts\. Ask who"):
+            trust.require(image, strict(key))
+        trust.require(image, replace(strict(key), require_signature=False))
+
+
+def test_pgp(tmp_path: Path) -> None:
+    options = ("--name", "Admin", "--email", "admin@example.org", "--password", "", "--push=false")
+    engine("key", "newpair", *options)
+    fingerprint = re.search(r"[0-9A-F]{40}", engine("key", "list", "--secret"))
+    assert fingerprint
+    image = published(tmp_path, "pgp:0")
+    trust.require(image, strict(fingerprint[0].lower()))
+    with pytest.raises(ImageDamaged, match="no valid signature"):
+        trust.require(image, strict("A" * 40))
+
+
+def test_any_flipped_byte_is_found_before_a_run(tmp_path: Path, keys: Path) -> None:
+    """Also one between the objects, which no signature covers."""
+    image, site = published(tmp_path, str(keys / "admin.pem")), strict(keys / "admin.pub")
+    good = image.path.read_bytes()
+    chance = random.Random(20261121)  # noqa: S311  # nothing secret
+    image.path.chmod(0o644)
+    for place in (*range(0, 128, 9), *chance.sample(range(len(good)), 40)):
+        image.path.write_bytes(good[:place] + bytes([good[place] ^ 1]) + good[place + 1 :])
+        with pytest.raises(ImageDamaged):
+            trust.require(image, site)
+    image.path.write_bytes(good)
+    trust.require(image, site)
+
+
+def test_an_object_that_was_added_later_is_found(tmp_path: Path, keys: Path) -> None:
+    image = published(tmp_path, str(keys / "admin.pem"))
+    image.path.chmod(0o644)
+    (tmp_path / "evil").write_bytes(os.urandom(5000))
+    options = ("--datatype", "4", "--partfs", "1", "--partarch", "2", "--parttype", "4", "--groupid", "1")
+    engine("sif", "add", *options, str(image.path), str(tmp_path / "evil"))
+    forged = replace(image, manifest=replace(image.manifest, digest=trust._digest(image.path)))
+    with pytest.raises(ImageDamaged, match="no valid signature"):
+        trust.require(forged, strict(keys / "admin.pub"))
+
+
+def test_what_was_verified_is_not_read_again_until_it_changes(
+    tmp_path: Path, keys: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image, site = published(tmp_path, str(keys / "admin.pem")), strict(keys / "admin.pub")
+    trust.require(image, site)
+    monkeypatch.setattr(trust, "_verifies", lambda *_: False)
+    trust.require(image, site)
+    with pytest.raises(ImageDamaged):
+        trust.require(image, strict(keys / "stranger.pub"))
+    shutil.copy(image.path, tmp_path / "copy")
+    (tmp_path / "copy").replace(image.path)
+    with pytest.raises(ImageDamaged):
+        trust.require(image, site)
+
+
+@pytest.mark.parametrize(
+    ("key", "kind", "complaint"),
+    [
+        ("nowhere.pem", UsageError, "there is no key nowhere.pem"),
+        ("pgp:first", UsageError, "'pgp:first' names no key"),
+        ("admin.pub", StoreError, "the image can't be signed: .* Is .*admin.pub a private key?"),
+        ("open.pem", UsageError, "can be read by others. chmod 600"),
+    ],
+)
+def test_keys_that_can_not_sign(tmp_path: Path, keys: Path, key: str, kind: type[Exception], complaint: str) -> None:
+    shutil.copy(keys / "admin.pem", tmp_path / "open.pem")
+    (tmp_path / "open.pem").chmod(0o644)
+    shutil.copy(keys / "admin.pub", tmp_path)
+    (tmp_path / "admin.pub").chmod(0o600)
+    with pytest.raises(kind, match=complaint):
+        published(tmp_path, str(tmp_path / key) if (tmp_path / key).exists() else key)
+    if (tmp_path / "store").exists():
+        assert open_store(tmp_path / "store").images() == ()
+        assert not list((tmp_path / "store").glob(".*.part"))
+
+
+def test_a_site_without_its_keys(tmp_path: Path) -> None:
+    image = published(tmp_path)
+    with pytest.raises(SiteError, match="requires signatures and trusts no key"):
+        trust.require(image, strict())
+    with pytest.raises(SiteError, match=r"trusted_keys: there is no file /etc/nowhere\.pub"):
+        trust.require(image, strict("/etc/nowhere.pub"))
