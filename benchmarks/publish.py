@@ -23,7 +23,7 @@ from pathlib import Path
 
 from disks import reflink_disk
 
-from ctrain_builder.make.describe import digest as digest_of
+from ctrain_builder.digests import of_file as digest_of
 from ctrain_builder.store.publish import publish
 from ctrain_runtime.manifest import CHECKSUM, Layer, Manifest, TestResult, checksum
 from ctrain_runtime.store import LAYOUT, MARKER

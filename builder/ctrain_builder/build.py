@@ -205,7 +205,9 @@ class Builder:
         with self.cache.work_folder() as work, ThreadPoolExecutor(1) as aside:
             container = self._container(work)
             digests = aside.submit(describe.digests, plan, path, files, known)  # reading 10 GB takes seconds
-            for check in smoke.checks(plan, smoke.base_facts(container, files[0]), count_gpus()):
+            name = smoke.facts_name(plan.keys[0])
+            facts = self.cache.facts(name, lambda: smoke.base_facts(container, files[0]))
+            for check in smoke.checks(plan, facts, count_gpus()):
                 self.progress.begin("test", check.name, log)
                 results.append(smoke.run(container, path, check, log))
                 self.progress.end(results[-1].outcome)

@@ -2,6 +2,7 @@
 
 layers/KEY.sif    a base layer        images/NAME_TAG-STACK[-flat].{sif,json}   finished images with their manifests
 layers/KEY.sqsh   an upper layer      inputs/NAME_TAG-STACK.DEFINITION.json     what a layer was made of last
+facts/KEY-PROGRAM.json    what tests have asked a base once
 logs/NAME_TAG-STEP.log    locks/ of running builds    tmp/ their work folders
 """
 
@@ -74,6 +75,16 @@ class Cache:
         before = self.made(spec, definition)
         if before is None or before.inputs != made.inputs or made.seconds:
             self.write(self.inputs(spec, definition), asdict(made))
+
+    def facts(self, name: str, ask: Callable[[], dict[str, str]]) -> dict[str, str]:
+        """What `ask` tells; as it was when it was first asked under this name, which says on what it depends."""
+        path = self.root / "facts" / f"{name}.json"
+        try:
+            found: dict[str, str] = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            found = ask()
+            self.write(path, found)
+        return found
 
     def write(self, path: Path, data: Any) -> None:
         """Write a JSON file of the cache, whole or not at all."""
@@ -214,7 +225,7 @@ def open_cache(root: Path) -> Cache:
         if stat.S_ISLNK(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
             hint = "Choose another place with --cache DIR or CTRAIN_CACHE"
             raise BuildError(f"cache {root} is a link, another user's, or writable by others", hint)
-        for name in ("layers", "images", "inputs", "logs", "locks", "tmp"):
+        for name in ("layers", "images", "inputs", "facts", "logs", "locks", "tmp"):
             (root / name).mkdir(exist_ok=True)
     except OSError as error:
         hint = "Choose another place with --cache DIR or CTRAIN_CACHE"

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_builder.make.describe import digest as digest_of
+from ctrain_builder.digests import of_file as digest_of
 from ctrain_builder.store import lifecycle, usage
 from ctrain_builder.store import verify as checks
 from ctrain_builder.store.publish import Watch, publish

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import re
 import time
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from ctrain_builder import ngc
+from ctrain_builder.digests import of_file, of_regions
 from ctrain_builder.make.container import Container
 from ctrain_builder.make.smoke import ask, rendered
 from ctrain_builder.plan import BuildPlan, PlannedLayer
@@ -21,7 +21,6 @@ from ctrain_builder.record import utc_now
 from ctrain_runtime import command, sif
 from ctrain_runtime.manifest import Base, Layer, Manifest, Requires, TestResult
 
-_CHUNK = 1 << 20
 _OCI = "org.opencontainers.image."
 
 
@@ -106,37 +105,25 @@ def _requires(plan: BuildPlan, arch: str) -> Requires:
 
 @dataclass(frozen=True)
 class Digests:
-    """The digest of an image's file, and its layers with theirs."""
+    """The digest of an image, and its layers with theirs."""
 
     image: str
     layers: tuple[Layer, ...]
 
 
 def digests(plan: BuildPlan, image: Path, files: Sequence[Path], known: Sequence[Layer] = ()) -> Digests:
-    """Read `image`, and the layer files `files` that it is made of but for `known` ones: a second for each 1.5 GB."""
+    """Read the layer files `files` that `image` is made of, but for `known` ones: a second for each 1.5 GB."""
     before = {layer.key: layer for layer in known if layer.digest}
-    layers = (before.get(layer.key) or _layer(layer, file) for layer, file in zip(plan.layers, files))
-    return Digests(digest(image), tuple(layers))
+    layers = tuple(before.get(layer.key) or _layer(layer, file) for layer, file in zip(plan.layers, files))
+    return Digests(of_regions(image, layers), layers)
 
 
 def _layer(layer: PlannedLayer, file: Path) -> Layer:
     """A layer, by the file that it came from; the partition of a base is only a part of its file."""
     if not layer.definition.is_base:
-        return Layer(layer.name, layer.key, file.stat().st_size, digest(file))
+        return Layer(layer.name, layer.key, file.stat().st_size, of_file(file))
     [system] = sif.partitions(file)
-    return Layer(layer.name, layer.key, system.size, digest(file, system.offset, system.size))
-
-
-def digest(path: Path, offset: int = 0, size: Optional[int] = None) -> str:
-    """Of a file or a part of it, as in sha256:9f2c..."""
-    sha = hashlib.sha256()
-    left = path.stat().st_size - offset if size is None else size
-    with path.open("rb") as file:
-        file.seek(offset)
-        while chunk := file.read(min(_CHUNK, left)):
-            sha.update(chunk)
-            left -= len(chunk)
-    return f"sha256:{sha.hexdigest()}"
+    return Layer(layer.name, layer.key, system.size, of_file(file, system.offset, system.size))
 
 
 def _labels(container: Container, image: Path) -> dict[str, str]:

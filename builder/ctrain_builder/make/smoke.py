@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ctrain_builder import files
 from ctrain_builder.definition import Definition, render
 from ctrain_builder.make import metadata
 from ctrain_builder.make.container import Below, Container, Failed
@@ -19,6 +20,7 @@ from ctrain_runtime.errors import BuildError, CtrainError
 from ctrain_runtime.manifest import TestResult
 
 INSIDE = Path(__file__).parent / "inside"  # mounted at /mnt
+_UNCHANGED = "unchanged.py"
 # As root, with more processes than cores, without a home or a GPU: no reason for a test to fail.
 _ENV = (
     *("env", "HOME=/tmp", "OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"),
@@ -47,7 +49,12 @@ class Check:
 
 def base_facts(container: Container, base: Path) -> dict[str, str]:
     """What the upper layers of an image must leave as it is in the base: versions, and digests of files."""
-    return ask(container, base, "unchanged.py")
+    return ask(container, base, _UNCHANGED)
+
+
+def facts_name(key: str) -> str:
+    """What the facts of a base depend on: its key, and the program that asks."""
+    return f"{key}-{files.digest(INSIDE / _UNCHANGED)[:12]}"
 
 
 def ask(container: Container, image: Path, program: str) -> dict[str, Any]:

@@ -12,16 +12,17 @@ import shutil
 import struct
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Optional
 
 from ctrain_builder.cache import amount
+from ctrain_builder.digests import Reading, regions
 from ctrain_builder.store.writer import Access
 from ctrain_runtime import command, sif
 from ctrain_runtime.errors import ImageDamaged, SpaceError
-from ctrain_runtime.manifest import Manifest
+from ctrain_runtime.manifest import Layer, Manifest
 from ctrain_runtime.store import Published
 
 _CHUNK = 4 << 20
@@ -41,6 +42,14 @@ class Source:
     size: int
     path: Path
     start: int
+
+
+@dataclass(frozen=True)
+class Copied:
+    """The digests of what was copied: of the file, and of its regions (see ctrain_builder.digests)."""
+
+    digest: str
+    regions: str
 
 
 @contextlib.contextmanager
@@ -89,13 +98,14 @@ def copy(
     source: Path,
     target: Path,
     access: Access,
+    layers: Sequence[Layer] = (),
     parts: Iterable[Source] = (),
     done: Callable[[int], None] = lambda _: None,
-) -> str:
-    """Make `target` the same as `source`, durably, with the store's mode and group; the digest of what is there then.
+) -> Copied:
+    """Make `target` the same as `source`, durably, with the store's mode and group; the digests of what is there then.
 
-    `parts` are taken by reference where the file system can do that. `done` is told how many bytes are copied.
-    Raises SpaceError.
+    `layers` are those of its partitions. `parts` are taken by reference where the file system can do that. `done` is
+    told how many bytes are copied. Raises SpaceError, ImageDamaged.
     """
     with source.open("rb") as reader, target.open("r+b") as writer:
         size = os.fstat(reader.fileno()).st_size
@@ -104,32 +114,40 @@ def copy(
         if free < needed:
             what = f"store {target.parent} has {amount(free)} free, the image needs {amount(needed)}"
             raise SpaceError(what, "Free some: ctrain store gc")
-        digest = _Digest()
+        whole, reading = hashlib.sha256(), Reading(regions(source, layers) if layers else ())
+        both = [_Aside(whole.update), *([_Aside(reading.update)] if layers else [])]
         try:
             at = 0
             for start, end in (*cloned, (size, size)):
-                _pass(reader, writer, at, start, digest, done)
-                _pass(writer, None, start, end, digest, done)  # what counts is what is in the store
+                _pass(reader, writer, at, start, both, done)
+                _pass(writer, None, start, end, both, done)  # what counts is what is in the store
                 at = end
         finally:
-            told = digest.close()
+            for aside in both:
+                aside.close()
         writer.truncate(size)
         writer.flush()
         os.fchown(writer.fileno(), -1, access.group)
         os.fchmod(writer.fileno(), access.file)
         os.fsync(writer.fileno())
-    return told
+    return Copied(f"sha256:{whole.hexdigest()}", reading.digest())
 
 
 def _pass(
-    reader: BinaryIO, writer: Optional[BinaryIO], start: int, end: int, digest: _Digest, done: Callable[[int], None]
+    reader: BinaryIO,
+    writer: Optional[BinaryIO],
+    start: int,
+    end: int,
+    both: Sequence[_Aside],
+    done: Callable[[int], None],
 ) -> None:
     """Hash the bytes from `start` to `end`, and write them to the same place."""
     while start < end:
         chunk = os.pread(reader.fileno(), min(_CHUNK, end - start), start)
         if not chunk:
             return  # it became shorter: its digest will be another
-        digest.add(chunk)
+        for aside in both:
+            aside.add(chunk)
         written = 0
         while writer and written < len(chunk):
             written += os.pwrite(writer.fileno(), chunk[written:], start + written)
@@ -152,11 +170,11 @@ def _clone(part: Source, writer: BinaryIO) -> Optional[tuple[int, int]]:
     return part.offset, part.offset + size
 
 
-class _Digest:
-    """SHA-256 in a thread of its own: a disk is written meanwhile."""
+class _Aside:
+    """Gives chunks to a function in a thread of its own: a digest is computed while a disk is written."""
 
-    def __init__(self) -> None:
-        self._sha = hashlib.sha256()
+    def __init__(self, function: Callable[[bytes], None]) -> None:
+        self._function = function
         self._chunks: queue.Queue[Optional[bytes]] = queue.Queue(_AHEAD)
         self._thread = threading.Thread(target=self._work)
         self._thread.start()
@@ -164,12 +182,11 @@ class _Digest:
     def add(self, chunk: bytes) -> None:
         self._chunks.put(chunk)
 
-    def close(self) -> str:
-        """Wait for it: the digest, as in sha256:9f2c..."""
+    def close(self) -> None:
+        """Wait until it has had all."""
         self._chunks.put(None)
         self._thread.join()
-        return f"sha256:{self._sha.hexdigest()}"
 
     def _work(self) -> None:
         while (chunk := self._chunks.get()) is not None:
-            self._sha.update(chunk)
+            self._function(chunk)

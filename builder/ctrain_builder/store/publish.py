@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Optional
 
 from ctrain_builder import atomic, record
+from ctrain_builder.digests import REGIONS
 from ctrain_builder.store import channels, log
 from ctrain_builder.store.copy import copy, shared, temporary
 from ctrain_builder.store.sign import Signer
@@ -105,15 +106,16 @@ def _add(image: Path, manifest: Manifest, writer: Writer, watch: Watch, signer: 
     root = writer.root
     parts = shared(image, manifest, writer.store.images())
     with temporary(root, image.name, watch.say) as file:
-        digest = copy(image, file, writer.access, parts, watch.done)
-        if digest != manifest.digest:
+        by_regions = manifest.digest.startswith(REGIONS)
+        copied = copy(image, file, writer.access, manifest.layers if by_regions else (), parts, watch.done)
+        if manifest.digest != (copied.regions if by_regions else copied.digest):
             raise ImageDamaged(
                 f"{image} has changed since it was built and tested", "Build it again with: ctrain build"
             )
+        manifest = replace(manifest, digest=copied.digest)
         if signer:
             watch.say(f"signing with {signer.key}")
-            digest = signer.sign(file)
-            manifest = replace(manifest, digest=digest, size=file.stat().st_size)
+            manifest = replace(manifest, digest=signer.sign(file), size=file.stat().st_size)
         for release in itertools.count(_last_release(root, manifest) + 1):
             numbered = replace(manifest, release=release, published=record.utc_now())
             path = root / numbered.file_name
@@ -122,7 +124,7 @@ def _add(image: Path, manifest: Manifest, writer: Writer, watch: Watch, signer: 
                 break
         file.replace(path)
     atomic.sync_folder(root)
-    writer.log(log.PUBLISH, numbered.name, numbered.version, digest=digest)
+    writer.log(log.PUBLISH, numbered.name, numbered.version, digest=numbered.digest)
     writer.write(path.with_suffix(".json"), numbered)
     return Published(numbered, path, ())
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ctrain_builder import catalog, plan
+from ctrain_builder.digests import of_regions
 from ctrain_builder.make import describe
 from ctrain_builder.make.container import Container
 from ctrain_builder.make.describe import Content, Digests
@@ -81,13 +82,13 @@ def sha(content: bytes) -> str:
     return f"sha256:{hashlib.sha256(content).hexdigest()}"
 
 
-def test_digests_are_those_of_file_and_partitions(project: Path, tmp_path: Path, image: Path) -> None:
+def test_digests_are_those_of_regions_and_partitions(project: Path, tmp_path: Path, image: Path) -> None:
     base, upper = tmp_path / "base.sif", tmp_path / "upper.sqsh"
     base.write_bytes(sif(data=b"base"))
     upper.write_bytes(b"layer")
     build = planned(project)
     found = describe.digests(build, image, [base, upper])
-    assert found.image == sha(image.read_bytes())
+    assert found.image == of_regions(image, found.layers)
     assert found.layers == (
         Layer("base", build.keys[0], 4, sha(b"base")),
         Layer("upper", build.keys[1], 5, sha(b"layer")),

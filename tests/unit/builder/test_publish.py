@@ -12,11 +12,14 @@ from pathlib import Path
 import pytest
 
 from ctrain_builder import atomic, record
+from ctrain_builder.digests import of_regions
 from ctrain_builder.store import publish as module
 from ctrain_builder.store.publish import Outcome
 from ctrain_runtime.errors import ImageDamaged, ImageTestError, StoreError, UsageError
 from ctrain_runtime.manifest import Layer, Manifest
+from ctrain_runtime.sif import PARTITION
 from ctrain_runtime.store import open_store
+from samples.images import sif
 
 Publish = Callable[..., Outcome]
 
@@ -122,6 +125,30 @@ def test_an_image_that_changed_after_its_tests_is_refused(
         module.publish(tmp_path / "small.sif", make_manifest("sha256:other"), root)
     assert open_store(root).images() == ()
     assert not list(root.glob(".*.part"))
+
+
+def test_an_image_of_the_builders_is_known_by_its_regions(
+    tmp_path: Path, root: Path, make_manifest: Callable[..., Manifest]
+) -> None:
+    """Whose digests it knew already. In the store it has that of its file."""
+    image = tmp_path / "small.sif"
+    image.write_bytes(sif(data=b"base", more=[(PARTITION, b"upper")]))
+    layers = tuple(
+        Layer(name, name, len(name), f"sha256:{hashlib.sha256(name.encode()).hexdigest()}")
+        for name in ("base", "upper")
+    )
+    manifest = replace(make_manifest(of_regions(image, layers)), layers=layers)
+    good = image.read_bytes()
+    for place in (0, len(good) // 2, -1):
+        image.write_bytes(good)
+        with image.open("r+b") as file:
+            file.seek(place % len(good))
+            file.write(bytes([good[place] ^ 1]))
+        with pytest.raises(ImageDamaged):
+            module.publish(image, manifest, root)
+    image.write_bytes(good)
+    assert module.publish(image, manifest, root).image.manifest.digest == f"sha256:{hashlib.sha256(good).hexdigest()}"
+    assert not module.publish(image, manifest, root).new_version
 
 
 def test_a_folder_with_other_things_is_no_store(publish: Publish, root: Path) -> None:

@@ -24,7 +24,7 @@ def test_a_copy_and_its_digest(tmp_path: Path, size: int) -> None:
     told: list[int] = []
     with temporary(tmp_path, "x.sif") as target:
         assert target.name.startswith(".x.sif.")
-        digest = copy(tmp_path / "source", target, Access(tmp_path.stat()), (), told.append)
+        digest = copy(tmp_path / "source", target, Access(tmp_path.stat()), done=told.append).digest
         assert target.read_bytes() == content
     assert digest == f"sha256:{hashlib.sha256(content).hexdigest()}"
     assert told[-1:] == ([size] if size else [])
@@ -43,7 +43,7 @@ def test_the_digest_is_of_what_is_in_the_store(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(module, "_clone", clone)
     part = Source(4096, 8192, tmp_path / "source", 0)
     with temporary(tmp_path, "x.sif") as target:
-        digest = copy(tmp_path / "source", target, Access(tmp_path.stat()), [part])
+        digest = copy(tmp_path / "source", target, Access(tmp_path.stat()), parts=[part]).digest
         wanted = b"a" * 4096 + b"b" * 8192 + b"a" * (20000 - 4096 - 8192)
         assert target.read_bytes() == wanted
     assert digest == f"sha256:{hashlib.sha256(wanted).hexdigest()}"
@@ -53,7 +53,7 @@ def test_where_a_disk_copies_nothing_by_reference_all_is_copied(tmp_path: Path) 
     (tmp_path / "source").write_bytes(b"a" * 20000)
     parts = [Source(4096, 8192, Path("/proc/version"), 0), Source(1, 8192, tmp_path / "source", 0)]
     with temporary(tmp_path, "x.sif") as target:
-        copy(tmp_path / "source", target, Access(tmp_path.stat()), parts)
+        copy(tmp_path / "source", target, Access(tmp_path.stat()), parts=parts)
         assert target.read_bytes() == b"a" * 20000
 
 

@@ -1,0 +1,96 @@
+"""Digests of images: of a whole file; and of its regions, which for partitions that are known takes no reading.
+
+The second is for the image in a builder's cache, most of which was there before the build: a published one has the
+first. It is SHA-256 over a line `OFFSET SIZE DIGEST` for each partition, and for each region between two of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Optional
+
+from ctrain_runtime import sif
+from ctrain_runtime.errors import ImageDamaged
+from ctrain_runtime.manifest import Layer
+
+REGIONS = "sha256-regions:"
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True)
+class Region:
+    """A part of a file, in bytes; `digest` is "" where it is not known."""
+
+    offset: int
+    size: int
+    digest: str = ""
+
+
+def of_file(path: Path, offset: int = 0, size: Optional[int] = None) -> str:
+    """Of a file or a part of it, as in sha256:9f2c..."""
+    sha = hashlib.sha256()
+    left = path.stat().st_size - offset if size is None else size
+    with path.open("rb") as file:
+        file.seek(offset)
+        while chunk := file.read(min(_CHUNK, left)):
+            sha.update(chunk)
+            left -= len(chunk)
+    return f"sha256:{sha.hexdigest()}"
+
+
+def regions(image: Path, layers: Sequence[Layer]) -> list[Region]:
+    """All of an image's file; `layers` tell the digests of its partitions, unless it is flat. Raises ImageDamaged."""
+    found: list[Region] = []
+    at, size = 0, image.stat().st_size
+    partitions = sorted(zip(sif.partitions(image), layers), key=lambda pair: pair[0].offset)
+    if len(partitions) != len(layers) or len(sif.partitions(image)) != len(layers):
+        return [Region(0, size)]  # a flat one
+    for entry, layer in partitions:
+        if entry.size != layer.size or entry.offset < at:
+            raise ImageDamaged(f"{image} is not made of the layers that its manifest names", "Build it again")
+        found += [Region(at, entry.offset - at), Region(entry.offset, entry.size, layer.digest)]
+        at = entry.offset + entry.size
+    return [*found, Region(at, size - at)]
+
+
+def of_regions(image: Path, layers: Sequence[Layer]) -> str:
+    """As in sha256-regions:9f2c... Raises ImageDamaged."""
+    told = (region.digest or of_file(image, region.offset, region.size) for region in regions(image, layers))
+    return _joined(regions(image, layers), told)
+
+
+class Reading:
+    """Computes the same from the bytes of a file, which are given to it from the first to the last."""
+
+    def __init__(self, found: Sequence[Region]) -> None:
+        self._regions = found
+        self._digests: list[str] = []
+        self._sha, self._left = hashlib.sha256(), 0
+        self._begin()
+
+    def update(self, chunk: bytes) -> None:
+        rest = memoryview(chunk)
+        while rest and len(self._digests) < len(self._regions):
+            taken = rest[: self._left]
+            self._sha.update(taken)
+            self._left -= len(taken)
+            rest = rest[len(taken) :]
+            while len(self._digests) < len(self._regions) and not self._left:
+                self._digests.append(f"sha256:{self._sha.hexdigest()}")
+                self._begin()
+
+    def digest(self) -> str:
+        return _joined(self._regions, iter(self._digests))
+
+    def _begin(self) -> None:
+        self._sha = hashlib.sha256()
+        if len(self._digests) < len(self._regions):
+            self._left = self._regions[len(self._digests)].size
+
+
+def _joined(found: Sequence[Region], digests: Iterator[str]) -> str:
+    lines = "".join(f"{region.offset} {region.size} {digest}\n" for region, digest in zip(found, digests))
+    return f"{REGIONS}{hashlib.sha256(lines.encode()).hexdigest()}"
