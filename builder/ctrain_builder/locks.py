@@ -36,7 +36,7 @@ def hold(
     """
     patience = time.monotonic() + _PATIENCE
     told = False
-    while (file := _take(path, mode)) is None:
+    while (file := _take(path, mode, patience)) is None:
         tick()
         if not told and time.monotonic() > patience:
             told = True
@@ -79,10 +79,14 @@ def locked(path: Path, mode: str, kind: int) -> Optional[IO[Any]]:
     return None
 
 
-def _take(path: Path, mode: int) -> Optional[IO[Any]]:
+def _take(path: Path, mode: int, patience: float) -> Optional[IO[Any]]:
     created = _create(path, mode)
     try:
-        file = locked(path, "r+", fcntl.LOCK_EX)
+        return locked(path, "r+", fcntl.LOCK_EX)
+    except PermissionError:
+        if time.monotonic() > patience:
+            raise
+        return None  # it has just been made, and does not have its mode yet
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise
@@ -91,18 +95,18 @@ def _take(path: Path, mode: int) -> Optional[IO[Any]]:
             return path.open("r+")
         _require_owner(path)
         return None
-    return file
 
 
 def _create(path: Path, mode: int) -> bool:
-    """Make the file if it isn't there; True if it was made. With its mode from the start: others open it at once."""
-    before = os.umask(0)
+    """Make the file if it isn't there; True if it was made. Leaves the umask alone, which all threads share."""
     try:
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode))
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     except FileExistsError:
         return False
+    try:
+        os.fchmod(descriptor, mode)
     finally:
-        os.umask(before)
+        os.close(descriptor)
     return True
 
 

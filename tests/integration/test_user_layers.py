@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -15,8 +17,9 @@ import pytest
 
 from ctrain_runtime.image import MARKER
 from ctrain_runtime.manifest import Layer, read_manifest
+from ctrain_runtime.store import MARKER as MARKER_OF_STORE
 from samples.cluster import Cluster, Done
-from samples.images import write_image, write_store
+from samples.images import write_image, write_manifest, write_store
 from samples.layers import write_layer
 from samples.wheels import write_wheel
 
@@ -78,12 +81,12 @@ def test_a_layer_of_ones_own_runs_on_two_nodes(cluster: Cluster, mine: Path) -> 
 def other_store(cluster: Cluster, folder: Path) -> Path:
     """A store with the same files, whose manifests give another digest."""
     folder.mkdir()
-    for path in cluster.store.glob("*.*"):
-        if path.suffix == ".json":
-            text = re.sub(r'^(  "digest": "sha256:)....', r"\g<1>0000", path.read_text(), flags=re.M)
-            (folder / path.name).write_text(text)
-        else:
-            (folder / path.name).symlink_to(path)
+    shutil.copy(cluster.store / MARKER_OF_STORE, folder)
+    for path in cluster.store.glob("*_*.json"):
+        manifest = read_manifest(path)
+        digest = f"sha256:0000{manifest.digest[len('sha256:0000') :]}"
+        write_manifest(folder / path.name, dataclasses.replace(manifest, digest=digest))
+        os.link(path.with_suffix(".sif"), (folder / path.name).with_suffix(".sif"))
     return folder
 
 

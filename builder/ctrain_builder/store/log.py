@@ -43,14 +43,13 @@ def entry(action: str, name: str, version: str, **more: str) -> Entry:
 def append(root: Path, new: Entry, mode: int) -> None:
     """Add a line, durably. A line that a crash has cut off is ended first."""
     path = root / FILE
-    before = os.umask(0)
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, mode)
-    finally:
-        os.umask(before)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, mode)
     line = json.dumps({key: value for key, value in asdict(new).items() if value}) + "\n"
     try:
-        size = os.fstat(descriptor).st_size
+        found = os.fstat(descriptor)
+        if found.st_uid == os.geteuid():
+            os.fchmod(descriptor, mode)  # whatever the umask
+        size = found.st_size
         if size and os.pread(descriptor, 1, size - 1) != b"\n":
             line = f"\n{line}"
         os.write(descriptor, line.encode())

@@ -48,7 +48,9 @@ def one_at_a_time(path: Path) -> bool:
 
 def test_one_at_a_time(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(locks, "POLL", 0.001)
+    umask = os.umask(0o022)
     assert one_at_a_time(path)
+    assert os.umask(umask) == 0o022  # all threads share it
 
 
 @pytest.mark.usefixtures("no_flock")
