@@ -39,7 +39,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Measures what publishing costs.")
     parser.add_argument("--size", type=float, default=2.0, metavar="GB", help="size of the image (default: 2)")
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="of each (default: 3)")
-    parser.add_argument("--work", default="/var/tmp", metavar="DIR", help="where to work (default: /var/tmp)")  # noqa: S108
+    parser.add_argument("--work", default="/var/tmp", metavar="DIR", help="where to work (default: /var/tmp)")  # noqa: S108  # mkdtemp works in it
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     args = parser.parse_args()
     ctrain = Path(sys.executable).with_name("ctrain")

@@ -119,7 +119,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Measures what a small change of a large image costs.")
     parser.add_argument("--size", type=float, default=3.2, metavar="GB", help="size of the base's SIF (default: 3.2)")
     parser.add_argument("--rounds", type=int, default=1, metavar="N", help="plain builds for each change (default: 1)")
-    parser.add_argument("--work", default="/var/tmp", metavar="DIR", help="where to work (default: /var/tmp)")  # noqa: S108
+    parser.add_argument("--work", default="/var/tmp", metavar="DIR", help="where to work (default: /var/tmp)")  # noqa: S108  # mkdtemp works in it
     parser.add_argument("--mirror", metavar="URL", help="Debian mirror (default: the one of this machine's apt)")
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     args = parser.parse_args()

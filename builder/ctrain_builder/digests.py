@@ -58,8 +58,8 @@ def regions(image: Path, layers: Sequence[Layer]) -> list[Region]:
 
 def of_regions(image: Path, layers: Sequence[Layer]) -> str:
     """As in sha256-regions:9f2c... Raises ImageDamaged."""
-    told = (region.digest or of_file(image, region.offset, region.size) for region in regions(image, layers))
-    return _joined(regions(image, layers), told)
+    found = regions(image, layers)
+    return _joined(found, (region.digest or of_file(image, region.offset, region.size) for region in found))
 
 
 class Reading:

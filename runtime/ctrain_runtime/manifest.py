@@ -117,7 +117,9 @@ def read_manifest(path: Path) -> Manifest:
         raise ConfigError(f"{path} has manifest schema {schema}", "Use a newer ctrain")
     told = data.pop(CHECKSUM, "")
     if (told or schema == SCHEMA) and told != checksum(data):
-        raise ConfigError(f"{path} was changed since it was written: its checksum is wrong")
+        raise ConfigError(
+            f"{path} was changed since it was written: its checksum is wrong", "Look further with: ctrain store verify"
+        )
     return config.load(Manifest, {**data, "schema": SCHEMA}, str(path))
 
 

@@ -226,7 +226,7 @@ def front(registry: Optional[Registry] = None) -> Iterator[Front]:
                 made.fault(request, answer)
             _send(self, answer)
 
-        do_HEAD = do_POST = do_CONNECT = do_GET  # noqa: N815
+        do_HEAD = do_POST = do_CONNECT = do_GET  # noqa: N815  # the names that http.server calls
 
         def log_message(self, *_: object) -> None: ...
 

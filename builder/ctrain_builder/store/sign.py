@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from ctrain_builder import atomic
+from ctrain_builder.digests import of_file
 from ctrain_runtime import command
 from ctrain_runtime.errors import CtrainError, StoreError, UsageError
 from ctrain_runtime.facts import Engine
@@ -43,9 +43,5 @@ class Signer:
         except CtrainError as error:
             raise StoreError(f"the image can't be signed: {error.message}", f"Is {self.key} a private key?") from error
         image.chmod(before)
-        with image.open("rb") as file:
-            sha = hashlib.sha256()
-            while chunk := file.read(1 << 22):
-                sha.update(chunk)
-            os.fsync(file.fileno())
-        return f"sha256:{sha.hexdigest()}"
+        atomic.sync_file(image)
+        return of_file(image)

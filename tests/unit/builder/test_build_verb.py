@@ -343,6 +343,6 @@ def test_an_interrupt_ends_all_builds(ctrain: Ctrain, builder: type[FakeBuilder]
             ended.append(plan.spec.tag)
             raise
 
-    builder.build = wait_for_ever  # type: ignore[method-assign]
+    builder.build = wait_for_ever  # type: ignore[method-assign]  # of a stand-in
     assert ctrain("build", "small:1.0", "small:0.9", "--jobs", "2") == 130
     assert ended == ["0.9"]

@@ -37,7 +37,7 @@ def test_the_digest_is_of_what_is_in_the_store(tmp_path: Path, monkeypatch: pyte
     (tmp_path / "source").write_bytes(b"a" * 20000)
 
     def clone(part: Source, writer: object) -> tuple[int, int]:
-        os.pwrite(writer.fileno(), b"b" * part.size, part.offset)  # type: ignore[attr-defined]
+        os.pwrite(writer.fileno(), b"b" * part.size, part.offset)  # type: ignore[attr-defined]  # a file
         return part.offset, part.offset + part.size
 
     monkeypatch.setattr(module, "_clone", clone)

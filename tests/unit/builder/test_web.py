@@ -74,7 +74,7 @@ def test_wishes_that_are_no_sensible_number() -> None:
     waits: list[float] = []
     with front() as made:
         for wish in ("9" * 5000, "soon", "-1"):
-            made.stand = lambda _, wish=wish: Answer(429, {"Retry-After": wish}, b"")  # type: ignore[misc]
+            made.stand = lambda _, wish=wish: Answer(429, {"Retry-After": wish}, b"")  # type: ignore[misc]  # called with one argument
             with pytest.raises(Unreachable, match=r"answers 429 Too Many Requests\."):
                 Web(5, waits.append).fetch(f"http://{made.host}/", {})
     assert max(waits) < 10
