@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Optional
 
-from ctrain_runtime import command
+from ctrain_runtime import command, lease
 from ctrain_runtime.errors import CtrainError, EngineError
 from ctrain_runtime.image import MARKER, Image
 
@@ -59,19 +59,22 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Facts:
-    """`ignores_layers`: the engine leaves out the overlay partitions of the image that is to run."""
+    """`ignores_layers`: the engine leaves out the overlay partitions of the image that is to run. `leases`: the folder
+    where it can be told that the image is needed; "" if nowhere."""
 
     root: bool
     gpus: int
     engine: Engine
     cluster: Cluster = field(default_factory=Cluster)
     ignores_layers: bool = False
+    leases: str = ""
 
 
 def this_machine(cluster: Cluster, image: Image) -> Facts:
     """The facts of the machine that ctrain runs on, and that `image` is to run on. Raises EngineError without one."""
     root, engine = os.geteuid() == 0, find_engine()
-    return Facts(root, count_gpus(), engine, cluster, _ignores_layers(engine, image, root))
+    ignores = _ignores_layers(engine, image, root)
+    return Facts(root, count_gpus(), engine, cluster, ignores, lease.folder(image.path))
 
 
 def count_gpus() -> int:

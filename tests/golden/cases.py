@@ -21,6 +21,7 @@ CPU_IMAGE = an_image(name="pytorch-cpu", software={"torch": "2.13.0"})
 
 PLANS: dict[str, LaunchPlan] = {
     "slurm-mpi": a_plan(
+        facts=some_facts(leases="/apps/ctrain/in-use"),
         job=a_job(data=Data("imagenet"), env={"NCCL_DEBUG": "WARN"}),
         site=SITE,
         nodes=2,

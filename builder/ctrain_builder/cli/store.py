@@ -33,6 +33,7 @@ from ctrain_builder.store.writer import change
 from ctrain_runtime.cli import images
 from ctrain_runtime.cli.text import count, duration, size, table
 from ctrain_runtime.errors import ImageDamaged, UsageError
+from ctrain_runtime.lease import Lease
 from ctrain_runtime.store import Store, open_store
 
 
@@ -134,8 +135,15 @@ def _gc(args: argparse.Namespace, store: Store) -> int:
     did = f"removed {count(len(found), 'file')}" if args.yes else f"would remove {count(len(found), 'file')}"
     then = "" if args.yes else "; --yes does it"
     text = f"{table(('file', 'size', 'why'), rows)}\n{did}, {size(total)}{then}" if found else "nothing to remove"
+    kept = lifecycle.needed(store, time.time())
     files = [{"path": str(one.path), "size": one.size, "why": one.why} for one in found]
-    return _say(args, {"files": files, "size": total, "done": args.yes}, text)
+    data = {"files": files, "size": total, "done": args.yes, "needed": [asdict(one) for one in kept]}
+    return _say(args, data, "\n".join([text, *map(_needed, kept)]))
+
+
+def _needed(lease: Lease) -> str:
+    until = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(lease.until))
+    return f"{lease.image} stays: a job of {lease.owner} needs it, until {until} at the latest"
 
 
 def _verify(args: argparse.Namespace, store: Store) -> int:

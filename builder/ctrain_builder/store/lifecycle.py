@@ -15,7 +15,9 @@ from pathlib import Path
 from ctrain_builder import atomic
 from ctrain_builder.store import log
 from ctrain_builder.store.writer import Writer
+from ctrain_runtime import lease
 from ctrain_runtime.errors import ConfigError, ImageNotFound, StoreError
+from ctrain_runtime.lease import Lease
 from ctrain_runtime.manifest import Manifest, read_manifest
 from ctrain_runtime.store import CHANNELS, RETIRED, Published, Store, channel_target, resolve
 
@@ -96,21 +98,28 @@ def retired(store: Store) -> Iterator[Retired]:
             yield Retired(manifest, image, since)
 
 
+def needed(store: Store, now: float) -> list[Lease]:
+    """By whom retired versions are still needed."""
+    leases = lease.current(store.root, now)
+    return [leases[one.path.name] for one in retired(store) if one.path.name in leases]
+
+
 def removals(store: Store, grace: float, now: float) -> Iterator[Removal]:
-    """What can be removed: versions that were retired `grace` days ago, and what crashes have left.
+    """What can be removed: versions that were retired `grace` days ago and no job needs, and what crashes have left.
 
     Only what this module knows for its own is named; files of other people stay.
     """
-    targets = {channel_target(link) for link in (store.root / CHANNELS).glob("*.sif")}
-    keeping: set[str] = set()
+    links = (store.root / CHANNELS).glob("*.sif")
+    keeping = {*map(channel_target, links), *lease.current(store.root, now)}
+    files: set[str] = set()
     for one in retired(store):
-        keeping.add(one.path.name)
+        files.add(one.path.name)
         days = (now - one.since) / _DAY
-        if one.path.is_file() and one.path.name not in targets and days >= grace:
+        if one.path.is_file() and one.path.name not in keeping and days >= grace:
             why = f"retired {days:.0f} days ago"
             yield Removal(one.path, one.path.stat().st_size, why, (one,))
     for path in sorted(store.root.glob("*_*-py3-r*.sif")):
-        if path.name not in keeping | targets and not path.with_suffix(".json").exists():
+        if path.name not in files | keeping and not path.with_suffix(".json").exists():
             yield Removal(path, path.lstat().st_size, "left by an interrupted publish")
     for path in sorted((*store.root.glob(".*.part"), *(store.root / CHANNELS).glob(".*"))):
         yield Removal(path, path.lstat().st_size, "left by an interrupted command")
@@ -118,7 +127,9 @@ def removals(store: Store, grace: float, now: float) -> Iterator[Removal]:
 
 def collect(writer: Writer, grace: float) -> list[Removal]:
     """Remove what `removals` finds. Nobody writes meanwhile, so that nothing of a command that runs is there."""
-    found = list(removals(writer.store, grace, time.time()))
+    now = time.time()
+    lease.sweep(writer.root, now)
+    found = list(removals(writer.store, grace, now))
     for one in found:
         for version in one.retired:
             manifest = version.manifest

@@ -30,6 +30,12 @@ class Access:
         return stat.S_IMODE(self.root.st_mode) & ~stat.S_IWOTH
 
     @property
+    def open_folder(self) -> int:
+        """Of a folder where all who can read the store may leave something, and remove but their own."""
+        readers = sum(write for write in (stat.S_IWUSR, stat.S_IWGRP, stat.S_IWOTH) if self.root.st_mode & write << 1)
+        return self.folder | readers | stat.S_ISVTX
+
+    @property
     def file(self) -> int:
         return stat.S_IMODE(self.root.st_mode) & 0o444
 

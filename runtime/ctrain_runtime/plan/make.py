@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Optional
 
+from ctrain_runtime import lease
 from ctrain_runtime.errors import (
     ConfigError,
     CtrainError,
@@ -95,6 +96,7 @@ def make(
         workdir=job.workdir,
         environment=_environment(job, site, options, run_directory, planned.cuda),
         mounts=_mounts(job, site, options, run_directory),
+        lease=lease.place(facts.leases, planned.path, run_directory),
         root=facts.root,
     )
 

@@ -80,7 +80,8 @@ class PlannedLayer:
 
 @dataclass(frozen=True)
 class LaunchPlan:
-    """Everything that decides a run. Sizes: cpus_per_rank in cores, time as Slurm writes it (D-HH:MM:SS)."""
+    """Everything that decides a run. Sizes: cpus_per_rank in cores, time as Slurm writes it (D-HH:MM:SS). `lease` is
+    the file that tells the store that the image is needed; "" without one."""
 
     run: str
     run_directory: str
@@ -105,6 +106,7 @@ class LaunchPlan:
     workdir: str
     environment: dict[str, str]
     mounts: tuple[Mount, ...]
+    lease: str
     root: bool
 
 

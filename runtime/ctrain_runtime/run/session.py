@@ -9,6 +9,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Optional, Protocol
 
+from ctrain_runtime import lease
 from ctrain_runtime.errors import CANCELLED, CtrainError
 from ctrain_runtime.plan.model import Launch, LaunchPlan
 from ctrain_runtime.run import directory, ranks
@@ -79,15 +80,18 @@ def run(launch: Launch, view: View) -> Outcome:
     """Run `launch` to its end. KeyboardInterrupt cancels the run; the record is written in every case."""
     path = directory.create(launch)
     record = _begin(launch.plan)
+    lease.take(launch.plan.lease)
     try:
         handle = start.start(launch)
     except CtrainError as error:
+        lease.release(launch.plan.lease)
         _save(path, dataclasses.replace(record, end=_iso(time.time()), exit=Exit(error.exit_code, error.message)))
         raise
     record = dataclasses.replace(record, scheduled_as=handle.name)
     _save(path, record)
     view.started(handle.name)
     status, cancelled = _watch(handle, launch.plan, view)
+    lease.release(launch.plan.lease)  # only now: when ctrain itself is killed, the job goes on
     outcome = _conclude(record, launch.plan, status, cancelled)
     _save(path, outcome.record)
     return outcome

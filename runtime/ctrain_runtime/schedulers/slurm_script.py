@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from ctrain_runtime import lease
 from ctrain_runtime.engines import apptainer
 from ctrain_runtime.errors import UsageError
+from ctrain_runtime.plan import time
 from ctrain_runtime.plan.model import Launch, LaunchPlan
 from ctrain_runtime.schedulers import script
 
@@ -70,12 +72,22 @@ MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 MASTER_PORT=$((61000 + SLURM_JOB_ID % 4536)) # above the ephemeral ports; differs between jobs that share a node
 export MASTER_ADDR MASTER_PORT
 unset SLURM_CPU_BIND # an allocation's binding of its shell must not hold for the ranks
-
+{_lease(plan)}
 {script.words(srun)}
 code=$?
 echo "$code" >"$run/{script.EXIT_CODE}"
 exit "$code"
 """
+
+
+def _lease(plan: LaunchPlan) -> str:
+    """From its start on, a job needs its image for as long as its time limit; before, it may wait for longer."""
+    if not plan.lease:
+        return ""
+    minutes = time.minutes(plan.time) or lease.LONGEST // 60
+    touch = script.words(["touch", "--no-create", f"--date=+{minutes} minutes", plan.lease])
+    why = "# Tells the store. Where a node can't write to it, what was told at the submission holds."
+    return f"{why}\n{touch} 2>/dev/null\n"
 
 
 def _rank(plan: LaunchPlan) -> str:

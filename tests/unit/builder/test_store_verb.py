@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -107,6 +108,21 @@ def test_what_was_only_begun_is_no_place_to_go_back_to(shop: Shop) -> None:
 def test_a_version_that_is_gone_is_no_place_to_go_back_to(shop: Shop) -> None:
     shop("retire", "small:1.0-s-r1", "--yes")
     assert "its last one, 1.0-s-r1, is not published any more" in shop("rollback", "small", "prod", code=76)
+
+
+def test_gc_leaves_what_a_job_needs(shop: Shop) -> None:
+    shop("retire", "small:1.0-s-r1", "--yes")
+    ended, running = (shop.root / "in-use" / f"{shop.file(1).name}@{run}" for run in ("1", "2"))
+    for path, until in ((ended, time.time() - 1), (running, time.time() + 3600)):
+        path.touch()
+        os.utime(path, (until, until))
+    said = shop("gc", "--grace", "0", "--yes")
+    assert said.startswith("nothing to remove\nsmall_1.0-s-py3-r1.sif stays: a job of ")
+    assert shop.file(1).exists() and running.exists() and not ended.exists()
+    assert shop.data("gc")["needed"][0]["image"] == shop.file(1).name
+    running.unlink()
+    assert "retired 0 days ago" in shop("gc", "--grace", "0", "--yes")
+    assert not shop.file(1).exists()
 
 
 def test_retire_shows_first_what_it_would_do(shop: Shop) -> None:
