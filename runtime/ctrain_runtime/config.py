@@ -6,7 +6,7 @@ import dataclasses
 import difflib
 import functools
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, Union
 
@@ -45,7 +45,7 @@ def read(path: Path) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} is not a text file") from error
     except yaml.YAMLError as error:
-        raise ConfigError(f"{path}{_place(error)}: {_problem(error)}") from error
+        raise ConfigError(f"{path}{_line(error)}: {_problem(error)}") from error
     except ValueError as error:  # as for 2026-13-45, which YAML takes for a date
         raise ConfigError(f"{path}: {error}") from error
     if not isinstance(data, dict):
@@ -62,7 +62,7 @@ def load(kind: type[T], data: Mapping[str, Any], where: str) -> T:
     for name, field in fields.items():
         if name not in data and field.default is field.default_factory is dataclasses.MISSING:
             raise ConfigError(f"{where}: key {name!r} is missing")
-    return kind(**{key: _convert(hints[key], value, f"{where}: {key}") for key, value in data.items()})
+    return kind(**{key: _convert(hints[key], value, where, key) for key, value in data.items()})
 
 
 @functools.cache
@@ -71,26 +71,35 @@ def _members(kind: type) -> tuple[dict[str, dataclasses.Field[Any]], dict[str, A
     return {field.name: field for field in dataclasses.fields(kind)}, typing.get_type_hints(kind)
 
 
-def _convert(hint: Any, value: Any, where: str) -> Any:
-    """`value` as the annotated type `hint`; lists become tuples so that the result is frozen."""
+def _convert(hint: Any, value: Any, *where: str) -> Any:
+    """`value` as the annotated type `hint`; lists become tuples so that the result is frozen.
+
+    `where` is the file, then the keys: put together only when there is something to complain of.
+    """
     if type(value) is hint:
         return value
     origin, parts = typing.get_origin(hint), typing.get_args(hint)
     if dataclasses.is_dataclass(hint) and isinstance(value, dict):
-        return load(hint, value, where)  # type: ignore[arg-type]  # a class, not an instance
+        return load(hint, value, _place(where))  # type: ignore[arg-type]  # a class, not an instance
     if origin is Union:
         for part in parts:
             if _fits(part, value):
-                return _convert(part, value, where)
+                return _convert(part, value, *where)
     elif origin is tuple and isinstance(value, list):
-        return tuple(_convert(parts[0], item, where) for item in value)
+        return tuple(_convert(parts[0], item, *where) for item in value)
     elif origin is dict and isinstance(value, dict):
-        return {str(key): _convert(parts[1], item, f"{where}.{key}") for key, item in value.items()}
+        return {str(key): _convert(parts[1], item, *where, key) for key, item in value.items()}
     elif origin is typing.Literal:
         if value in parts:
             return value
-        raise ConfigError(f"{where} is {value!r}", f"It can be {', '.join(map(str, parts))}")
-    raise ConfigError(f"{where} should be {_name(hint)}, not {_kind(value)} ({value!r})")
+        raise ConfigError(f"{_place(where)} is {value!r}", f"It can be {', '.join(map(str, parts))}")
+    raise ConfigError(f"{_place(where)} should be {_name(hint)}, not {_kind(value)} ({value!r})")
+
+
+def _place(where: Sequence[str]) -> str:
+    """As in FILE: key.key."""
+    file, *keys = where
+    return f"{file}: {'.'.join(map(str, keys))}"
 
 
 def _fits(hint: Any, value: Any) -> bool:
@@ -128,7 +137,7 @@ def _suggestion(key: str, known: Mapping[str, Any]) -> str:
     return f"Did you mean {close[0]!r}?" if close else f"Known keys: {', '.join(sorted(known))}"
 
 
-def _place(error: yaml.YAMLError) -> str:
+def _line(error: yaml.YAMLError) -> str:
     mark = getattr(error, "problem_mark", None)
     return f", line {mark.line + 1}" if mark else ""
 

@@ -41,12 +41,17 @@ def cluster() -> Cluster:
                 f"no scheduler here: {program} is not on PATH", "Run it on this machine with --site local"
             )
     try:
-        partitions = parse_sinfo(command.run(SINFO).stdout)
+        partitions = partitions_now()
         version = command.run(["sinfo", "--version"]).stdout.split()[-1]
         offered = command.run(["srun", "--mpi=list"])
     except CtrainError as error:
         raise SchedulerError(f"Slurm does not answer: {error.message}", "Try again later, or ask the admins") from error
     return Cluster(version, partitions, parse_mpi_list(offered.stdout + offered.stderr), _allocation())
+
+
+def partitions_now() -> tuple[Partition, ...]:
+    """The partitions that are up. Raises CtrainError when Slurm doesn't answer."""
+    return parse_sinfo(command.run(SINFO).stdout)
 
 
 def _allocation() -> Optional[Allocation]:
