@@ -6,7 +6,6 @@ import contextlib
 import errno
 import fcntl
 import os
-import pwd
 import re
 import socket
 import time
@@ -14,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any, Optional
 
+from ctrain_runtime import users
 from ctrain_runtime.errors import StoreError
 
 POLL = 0.1  # seconds between two tries to get a lock
@@ -118,8 +118,5 @@ def _require_owner(path: Path) -> None:
 
 
 def _me() -> str:
-    try:
-        user = pwd.getpwuid(os.geteuid()).pw_name
-    except KeyError:
-        user = f"user {os.geteuid()}"
+    user = users.user(os.geteuid())
     return f"pid {os.getpid()} ({user} on {socket.gethostname()}, since {time.strftime('%H:%M', time.gmtime())} UTC)"

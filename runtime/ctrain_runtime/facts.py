@@ -12,6 +12,8 @@ from ctrain_runtime import command, lease
 from ctrain_runtime.errors import CtrainError, EngineError
 from ctrain_runtime.image import MARKER, Image
 
+_GPUS = Path("/proc/driver/nvidia/gpus")
+
 
 @dataclass(frozen=True)
 class Engine:
@@ -79,7 +81,13 @@ def this_machine(cluster: Cluster, image: Image) -> Facts:
 
 def count_gpus() -> int:
     """The NVIDIA GPUs of this machine."""
-    return len(list(Path("/proc/driver/nvidia/gpus").glob("*")))
+    return len(list(_GPUS.glob("*")))
+
+
+def gpu_models() -> tuple[str, ...]:
+    """What the driver calls the NVIDIA GPUs of this machine, as in NVIDIA A100-SXM4-80GB; each model once."""
+    texts = (path.read_text(encoding="utf-8", errors="replace") for path in sorted(_GPUS.glob("*/information")))
+    return tuple(dict.fromkeys(model for text in texts for model in re.findall(r"^Model:\s*(.+)$", text, re.MULTILINE)))
 
 
 def _ignores_layers(engine: Engine, image: Image, root: bool) -> bool:

@@ -12,10 +12,11 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import pwd
 import time
 from dataclasses import dataclass
 from pathlib import Path
+
+from ctrain_runtime import users
 
 FOLDER = "in-use"
 LONGEST = 30 * 86400  # seconds: for a job that waits, or has no time limit
@@ -79,8 +80,4 @@ def _read(path: Path) -> Lease:
         found = path.lstat()
     except OSError:  # it was released since the folder was read
         return Lease(image, 0, "")
-    try:
-        owner = pwd.getpwuid(found.st_uid).pw_name
-    except KeyError:
-        owner = f"user {found.st_uid}"
-    return Lease(image, found.st_mtime, owner)
+    return Lease(image, found.st_mtime, users.user(found.st_uid))

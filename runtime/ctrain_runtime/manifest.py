@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Optional
@@ -58,6 +59,16 @@ class Requires:
     older_drivers: tuple[str, ...] = ()
     gpus: tuple[str, ...] = ()
     arch: tuple[str, ...] = ()
+
+    def among(self, names: Sequence[str]) -> tuple[str, ...]:
+        """Those of `gpus` that some of `names` mean, as schedulers and drivers write them: a100, cas_v100nv_8,
+        NVIDIA H100 80GB HBM3."""
+
+        def named(gpu: str) -> bool:
+            word = rf"(?<![a-z0-9]){re.escape(gpu.lower())}(?![0-9])"
+            return any(re.search(word, re.sub(r"[-_]", " ", name.lower())) for name in names)
+
+        return tuple(filter(named, self.gpus))
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 import os
 import socket
@@ -11,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ctrain_builder.record import utc_now
-from ctrain_runtime import config
+from ctrain_runtime import config, users
 from ctrain_runtime.errors import ConfigError
 
 FILE = "ctrain-store.log"
@@ -36,8 +35,8 @@ class Entry:
 
 
 def entry(action: str, name: str, version: str, **more: str) -> Entry:
-    """A change that is made now, by this user."""
-    return Entry(utc_now(), _user(), socket.gethostname(), action, name, version, **more)
+    """A change that is made now, by this user: not by whom the environment names."""
+    return Entry(utc_now(), users.user(os.geteuid()), socket.gethostname(), action, name, version, **more)
 
 
 def append(root: Path, new: Entry, mode: int) -> None:
@@ -69,10 +68,3 @@ def read(root: Path) -> Iterator[Entry]:
             yield config.load(Entry, json.loads(line), FILE)
         except (ValueError, AttributeError, ConfigError):
             continue
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return f"user {os.geteuid()}"

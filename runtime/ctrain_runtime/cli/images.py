@@ -1,11 +1,13 @@
 """List the published images of a store, oldest first, or look closer at one or two images.
 
-  ctrain images --store /apps/ctrain              list this store (default: $CTRAIN_STORE)
+  ctrain images                                   list the stores of this site
+  ctrain images --store /apps/ctrain              list this store (or set $CTRAIN_STORE)
   ctrain images show pytorch:prod                 layers, origin, tests, and the nodes that it fits
   ctrain images diff pytorch:prod pytorch:dev     packages that differ, and the size of each layer
 
 An image is NAME[:CHANNEL|:VERSION], NAME@DIGEST or the path of a .sif. `tests` counts those that an image passed
-before it was published.
+before it was published; `fits here` names the GPUs of this cluster or machine that it was compiled for (`fits`, where
+no GPUs are known here: all GPUs).
 """
 
 from __future__ import annotations
@@ -16,18 +18,21 @@ import json
 import os
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ctrain_runtime import image, sbom
+from ctrain_runtime import image, sbom, site
 from ctrain_runtime.cli import image_text
+from ctrain_runtime.cli.stores import open_stores
 from ctrain_runtime.cli.text import size, table
-from ctrain_runtime.errors import ImageDamaged, UsageError
+from ctrain_runtime.errors import CtrainError, ImageDamaged, UsageError
 from ctrain_runtime.image import Image
+from ctrain_runtime.schedulers import start
 from ctrain_runtime.store import Published, Store, open_store
 
-HEAD = ("image", "version", "channel", "age", "size", "torch", "CUDA", "tests", "signed")
+HEAD = ("image", "version", "channel", "age", "size", "torch", "CUDA", "fits here", "tests", "signed")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,7 +48,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _common(parser: argparse.ArgumentParser, store: Any, as_json: Any) -> None:
-    parser.add_argument("--store", metavar="DIR", default=store, help="the store's folder (default: $CTRAIN_STORE)")
+    parser.add_argument(
+        "--store", metavar="DIR", default=store, help="a store's folder (default: $CTRAIN_STORE, the site's)"
+    )
     parser.add_argument("--json", action="store_true", default=as_json, help="print one JSON object instead of text")
 
 
@@ -82,37 +89,63 @@ def _diff(args: argparse.Namespace) -> str:
 
 
 def _find(reference: str, args: argparse.Namespace) -> Image:
-    return image.locate((reference,), [] if image.is_path(reference) else [_store(args)])
+    return image.locate((reference,), [] if image.is_path(reference) else _stores(args))
 
 
-def _store(args: argparse.Namespace) -> Store:
-    root = args.store or os.environ.get("CTRAIN_STORE")
-    if not root:
+def _stores(args: argparse.Namespace) -> list[Store]:
+    if args.store or os.environ.get("CTRAIN_STORE"):
+        return [open_store(Path(args.store or os.environ["CTRAIN_STORE"]))]
+    found = open_stores(None, _site())
+    if not found:
         raise UsageError("no store is named", "Give one with --store DIR or CTRAIN_STORE")
-    return open_store(Path(root))
+    return found
+
+
+def _site() -> site.Site:
+    return site.choose(os.environ.get("CTRAIN_SITE", "")).site
 
 
 def _list(args: argparse.Namespace) -> str:
-    store = _store(args)
-    scan = store.scan()
-    images = scan.images
-    for error in scan.damaged:
+    stores = _stores(args)
+    scans = [store.scan() for store in stores]
+    for error in (error for scan in scans for error in scan.damaged):
         print(f"ctrain: {error}", file=sys.stderr)
+    every = [one for scan in scans for one in scan.images]
+    gpus = _gpus_here() if any(one.manifest.requires.gpus for one in every) else ()
     if args.json:
-        return json.dumps({"store": str(store.root), "images": [_as_data(image) for image in images]}, indent=2)
-    if images:
-        return table(HEAD, [_row(image, time.time()) for image in images])
-    return f"store {store.root} has no images yet; publish one with: ctrain publish IMAGE --store {store.root}"
+        roots = [str(store.root) for store in stores]
+        return json.dumps({"stores": roots, "images": [_as_data(one, gpus) for one in every]}, indent=2)
+    texts = (_table(store, scan.images, gpus) for store, scan in zip(stores, scans))
+    if len(stores) == 1:
+        return next(texts)
+    return "\n\n".join(f"store {store.root}\n{text}" for store, text in zip(stores, texts))
 
 
-def _as_data(image: Published) -> dict[str, Any]:
-    version = image.manifest.version
-    return {"version": version, "path": str(image.path), "channels": image.channels, **asdict(image.manifest)}
+def _gpus_here() -> tuple[str, ...]:
+    """What the GPUs of this cluster or machine are called; nothing where that can't be told."""
+    try:
+        return start.gpus(_site())
+    except CtrainError:
+        return ()
 
 
-def _row(image: Published, now: float) -> tuple[str, ...]:
+def _table(store: Store, images: Sequence[Published], gpus: tuple[str, ...]) -> str:
+    if not images:
+        return f"store {store.root} has no images yet; publish one with: ctrain publish IMAGE --store {store.root}"
+    head = HEAD if gpus else tuple(name.replace("fits here", "fits") for name in HEAD)
+    return table(head, [_row(image, time.time(), gpus) for image in images])
+
+
+def _as_data(image: Published, gpus: tuple[str, ...]) -> dict[str, Any]:
+    version, fits = image.manifest.version, image.manifest.requires.among(gpus) if gpus else None
+    facts = {"version": version, "path": str(image.path), "channels": image.channels, "fits_here": fits}
+    return {**facts, **asdict(image.manifest)}
+
+
+def _row(image: Published, now: float, gpus: tuple[str, ...]) -> tuple[str, ...]:
     manifest = image.manifest
     run = [test for test in manifest.tests if not test.skipped]
+    needs = manifest.requires
     return (
         manifest.name,
         manifest.version,
@@ -121,6 +154,7 @@ def _row(image: Published, now: float) -> tuple[str, ...]:
         size(manifest.size),
         manifest.software.get("torch", "-"),
         manifest.software.get("cuda", "-"),
+        " ".join(needs.among(gpus) if gpus else needs.gpus) or ("no GPU here" if needs.gpus else "-"),
         f"{sum(test.passed for test in run)}/{len(run)}",
         "yes" if manifest.signed else "",
     )

@@ -26,6 +26,7 @@ class Verb:
 RUNTIME_VERBS = (
     Verb("run", "run a job on the nodes of a cluster, or on this machine", "ctrain_runtime.cli.run"),
     Verb("images", "list the published images", "ctrain_runtime.cli.images"),
+    Verb("doctor", "look for what is wrong here: so far, with stores", "ctrain_runtime.cli.doctor"),
     Verb("help", "explain a topic: exit-codes", "ctrain_runtime.cli.help"),
 )
 

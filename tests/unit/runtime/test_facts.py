@@ -74,3 +74,14 @@ def test_an_image_without_upper_layers_is_not_started_for_it(programs: Path, ima
     calls = answer(programs, "apptainer", "started\n", version="apptainer version 1.4.5\n")
     assert not facts.this_machine(Cluster(), image).ignores_layers
     assert calls.read_text() == "--version\n"
+
+
+def test_the_models_of_gpus_are_those_that_the_driver_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The form of /proc/driver/nvidia/gpus/ID/information, of drivers 470 to 570."""
+    for number, model in enumerate(("NVIDIA A100-SXM4-80GB", "NVIDIA A100-SXM4-80GB", "Tesla V100-PCIE-32GB")):
+        (tmp_path / str(number)).mkdir()
+        text = f"Model: \t\t {model}\nIRQ:   \t\t 135\nGPU UUID: \t GPU-0\n"
+        (tmp_path / str(number) / "information").write_text(text)
+    monkeypatch.setattr(facts, "_GPUS", tmp_path)
+    assert facts.count_gpus() == 3
+    assert facts.gpu_models() == ("NVIDIA A100-SXM4-80GB", "Tesla V100-PCIE-32GB")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import getpass
 import os
+import pwd
 import time
 from pathlib import Path
 
@@ -31,7 +31,7 @@ def test_a_run_leaves_a_lease_and_takes_it_back(tmp_path: Path, leases: Path) ->
     assert Path(path).parent == leases
     lease.take(path)
     (found,) = lease.current(tmp_path, time.time()).values()
-    assert (found.image, found.owner) == (image.name, getpass.getuser())
+    assert (found.image, found.owner) == (image.name, pwd.getpwuid(os.geteuid()).pw_name)
     assert 0 <= time.time() + lease.LONGEST - found.until < 60
     assert lease.current(tmp_path, found.until) == {}
     lease.release(path)

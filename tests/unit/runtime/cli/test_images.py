@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 
 from ctrain_runtime.cli.main import RUNTIME_VERBS, main
+from ctrain_runtime.errors import SchedulerError
 from ctrain_runtime.manifest import Base, Layer, Requires
 from ctrain_runtime.manifest import TestResult as Result
+from ctrain_runtime.schedulers import start
 from ctrain_runtime.sif import SBOM
 from samples.images import sbom, sif, write_image, write_store
 
@@ -77,6 +79,51 @@ GPU      skipped: the building machine has no GPU
 def test_the_list_counts_the_tests_that_were_run(capsys: Out) -> None:
     assert images() == 0
     assert [line.split()[-1] for line in capsys.readouterr().out.splitlines()] == ["signed", "1/1", "1/1"]
+
+
+@pytest.mark.usefixtures("store")
+@pytest.mark.parametrize(
+    ("here", "head", "cell"),
+    [(("a100", "p40"), "fits here", " A100 "), (("h200",), "fits here", "no GPU here"), ((), "fits  ", "V100 A100")],
+)
+def test_the_list_tells_on_which_gpus_of_this_cluster_an_image_runs(
+    here: tuple[str, ...], head: str, cell: str, capsys: Out, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(start, "gpus", lambda _: here)
+    assert images() == 0
+    first, _, last = capsys.readouterr().out.splitlines()
+    assert head in first
+    assert cell in last
+    assert images("--json") == 0
+    told = [one["fits_here"] for one in json.loads(capsys.readouterr().out)["images"]]
+    assert told == ([[], [gpu for gpu in ("V100", "A100") if gpu.lower() in here]] if here else [None, None])
+
+
+@pytest.mark.usefixtures("store")
+def test_a_scheduler_that_does_not_answer_hides_no_image(capsys: Out, monkeypatch: pytest.MonkeyPatch) -> None:
+    def silent(_: object) -> tuple[str, ...]:
+        raise SchedulerError("Slurm does not answer")
+
+    monkeypatch.setattr(start, "gpus", silent)
+    assert images() == 0
+    assert "V100 A100" in capsys.readouterr().out
+
+
+def test_without_a_name_the_stores_of_the_site_are_listed(
+    store: Path, tmp_path: Path, capsys: Out, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = write_store(tmp_path / "other")
+    site = tmp_path / "here.yaml"
+    site.write_text(f"name: here\nscheduler: local\nstores: [{store}, {other}]\n")
+    monkeypatch.delenv("CTRAIN_STORE")
+    monkeypatch.setenv("CTRAIN_SITE", str(site))
+    assert images() == 0
+    said = capsys.readouterr().out
+    assert said.startswith(f"store {store}\nimage ")
+    assert said.endswith(
+        f"\n\nstore {other}\nstore {other} has no images yet; publish one with: ctrain publish IMAGE --store {other}\n"
+    )
+    assert images("show", "pytorch:dev", "--json") == 0
 
 
 def test_show_of_what_an_older_ctrain_made(tmp_path: Path, capsys: Out) -> None:

@@ -1,0 +1,1 @@
+"""What is wrong here: looks that need nothing but a reader's rights, and change nothing."""

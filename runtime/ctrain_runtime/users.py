@@ -1,0 +1,20 @@
+"""Names of users and groups; of one that this machine does not know, its number."""
+
+from __future__ import annotations
+
+import grp
+import pwd
+
+
+def user(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"user {uid}"
+
+
+def group(gid: int) -> str:
+    try:
+        return grp.getgrgid(gid).gr_name
+    except KeyError:
+        return str(gid)
