@@ -23,6 +23,24 @@ class Image:
     channel: str = ""
 
     @property
+    def parts(self) -> tuple[tuple[Path, int, str], ...]:
+        """The files that it is made of, lowest first, with their sizes in bytes and digests: for most images, one."""
+        manifest = self.manifest
+        below = manifest.below
+        lowest = [(self.path.parent / store.BASES / below.file, below.size, below.digest)] if below else []
+        return (*lowest, (self.path, manifest.size, manifest.digest))
+
+    @property
+    def root(self) -> Path:
+        """The file that an engine runs."""
+        return self.parts[0][0]
+
+    @property
+    def overlays(self) -> tuple[Path, ...]:
+        """The files that an engine mounts over `root`, lowest first."""
+        return tuple(path for path, *_ in self.parts[1:])
+
+    @property
     def marker(self) -> str:
         """What the marker inside says when all layers are mounted; "" for a lone base, which has none to be ignored."""
         layers = self.manifest.layers
@@ -38,15 +56,14 @@ def find(references: tuple[str, ...], stores: list[store.Store], machine: str) -
 
 
 def check(image: Image, machine: str) -> Image:
-    """`image`, if its file is whole and for this machine. Raises ImageDamaged."""
-    architecture = sif.check(image.path)
-    if architecture != MACHINES.get(machine, machine):
-        raise ImageDamaged(f"{image.path} is for {architecture}, this machine is {machine}", "Choose another image")
-    if image.path.stat().st_size != image.manifest.size:
-        raise ImageDamaged(
-            f"{image.path} has {image.path.stat().st_size} bytes, its manifest says {image.manifest.size}",
-            "Publish or copy it again",
-        )
+    """`image`, if its files are whole and for this machine. Raises ImageDamaged."""
+    for path, size, _ in image.parts:
+        architecture = sif.check(path)
+        if architecture != MACHINES.get(machine, machine):
+            raise ImageDamaged(f"{path} is for {architecture}, this machine is {machine}", "Choose another image")
+        if path.stat().st_size != size:
+            what = f"{path} has {path.stat().st_size} bytes, its manifest says {size}"
+            raise ImageDamaged(what, "Publish or copy it again")
     return image
 
 

@@ -13,8 +13,10 @@ from typing import Any, Optional
 from ctrain_runtime import config
 from ctrain_runtime.errors import ConfigError
 
-SCHEMA = 3  # 1 lacked what has a default below; 2, as 1, the checksum
+SCHEMA = 4  # 1 lacked what has a default below; 2 and 1 the checksum; 3 and older `below`
+_CHECKED = 3  # the first schema with a checksum
 CHECKSUM = "checksum"  # of the file's other keys
+_FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\.sif")
 FLAT = "-flat"  # ends the names of images whose layers are merged into one file system
 
 
@@ -48,6 +50,19 @@ class Base:
 
     reference: str = ""
     digest: str = ""
+
+
+@dataclass(frozen=True)
+class Below:
+    """The file that holds the base of a thin image, in a folder of the store for all that have it; `size` in bytes."""
+
+    file: str
+    digest: str
+    size: int
+
+    def __post_init__(self) -> None:
+        if not _FILE.fullmatch(self.file):
+            raise ConfigError(f"{self.file!r} is not the name of an image's file")
 
 
 @dataclass(frozen=True)
@@ -95,6 +110,7 @@ class Manifest:
     flat: bool = False
     requires: Requires = field(default_factory=Requires)
     signed: bool = False
+    below: Optional[Below] = None
 
     @property
     def version(self) -> str:
@@ -124,10 +140,10 @@ def read_manifest(path: Path) -> Manifest:
     if not isinstance(data, dict):
         raise ConfigError(f"{path} is not a manifest")
     schema = data.get("schema", 1)
-    if schema not in (1, 2, SCHEMA):  # before its keys are read: a newer schema may well have others
+    if schema not in range(1, SCHEMA + 1):  # before its keys are read: a newer schema may well have others
         raise ConfigError(f"{path} has manifest schema {schema}", "Use a newer ctrain")
     told = data.pop(CHECKSUM, "")
-    if (told or schema == SCHEMA) and told != checksum(data):
+    if (told or schema >= _CHECKED) and told != checksum(data):
         raise ConfigError(
             f"{path} was changed since it was written: its checksum is wrong", "Look further with: ctrain store verify"
         )

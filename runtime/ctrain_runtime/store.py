@@ -4,6 +4,7 @@
     STORE/pytorch-cpu_2.13.0-hd-py3-r1.sif          an image, immutable
     STORE/pytorch-cpu_2.13.0-hd-py3-r1.json         its manifest
     STORE/channels/pytorch-cpu_prod.sif             a channel: a relative link to an image
+    STORE/bases/pytorch-cpu_9f2c41d0a7e3.sif        the base of thin images: what lies below the .sif of a version
     STORE/retired/pytorch-cpu_2.13.0-hd-py3-r0.json the manifest of an image that is no longer offered
     STORE/quarantine/                               what was found damaged
 
@@ -25,7 +26,7 @@ from ctrain_runtime.manifest import Manifest, read_manifest
 
 MARKER = "ctrain-store.json"
 LAYOUT = 1
-CHANNELS, RETIRED, QUARANTINE = "channels", "retired", "quarantine"
+CHANNELS, BASES, RETIRED, QUARANTINE = "channels", "bases", "retired", "quarantine"
 DEFAULT_CHANNEL = "prod"
 NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
 WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*")  # tags, stacks and channels: never a path
@@ -73,12 +74,13 @@ class Store:
         return Scan(tuple(found), tuple(damaged))
 
     def _manifest(self, path: Path) -> Manifest:
-        """A manifest that has its image beside it. Neither is a link: those could lead out of the store."""
+        """A manifest that has its image beside it. No file is a link: those could lead out of the store."""
         manifest = read_manifest(path)
         image = path.with_suffix(".sif")
         if manifest.file_name != image.name:
             raise ConfigError(f"{path} is the manifest of {manifest.file_name}")
-        for file in (path, image):
+        below = [self.root / BASES / manifest.below.file] if manifest.below else []
+        for file in (path, image, *below):
             if not stat.S_ISREG(_mode(file)):
                 raise ConfigError(f"{file} is missing, or no plain file")
         return manifest

@@ -37,18 +37,23 @@ def require(image: Image, site: Site) -> None:
     if not site.trusted_keys:
         raise SiteError(f"site {site.name} requires signatures and trusts no key", "Set trusted_keys in its file")
     keys = [_key(key, site) for key in site.trusted_keys]
-    known, about = _Known(), _about(image.path, keys)
-    if known.has(image.path, about):
+    for path, _, digest in image.parts:
+        _require(path, digest, keys, site)
+
+
+def _require(path: Path, published: str, keys: Sequence[str], site: Site) -> None:
+    known, about = _Known(), _about(path, keys)
+    if known.has(path, about):
         return
     engine = find_engine()
-    if not any(_verifies(engine, image.path, key) for key in keys):
+    if not any(_verifies(engine, path, key) for key in keys):
         hint = "Ask who published it to sign it: ctrain publish --sign KEY"
-        raise ImageDamaged(f"image {image.path} has no valid signature of a key that site {site.name} trusts", hint)
-    digest = _digest(image.path)
-    if digest != image.manifest.digest:
-        what = f"image {image.path} has the digest {digest[:19]}, its manifest says {image.manifest.digest[:19]}"
+        raise ImageDamaged(f"image {path} has no valid signature of a key that site {site.name} trusts", hint)
+    digest = _digest(path)
+    if digest != published:
+        what = f"image {path} has the digest {digest[:19]}, its manifest says {published[:19]}"
         raise ImageDamaged(what, "It was changed since it was published: tell the keepers of the store")
-    known.add(image.path, about)
+    known.add(path, about)
 
 
 def _key(key: str, site: Site) -> str:

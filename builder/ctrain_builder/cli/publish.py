@@ -35,6 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--sign", metavar="KEY", help="sign it: a private key in PEM, or pgp:N of the engine's key ring"
     )
+    parser.add_argument(
+        "--thin", action="store_true", help="keep its base apart, once for all versions (needs `ctrain run` to run it)"
+    )
     parser.add_argument("--digest", metavar="sha256:...", help="refuse any other image than the one with this digest")
 
 
@@ -57,7 +60,7 @@ def execute(args: argparse.Namespace) -> int:
             raise UsageError(what, "It was built again since; look at the new one, and publish that")
         with Bar(f"copying {spec.title}", manifest.size) as bar:
             signer = Signer(find_engine(), args.sign) if args.sign else None
-            outcome = publish(path, manifest, Path(root), args.channel, Watch(say, bar.at), signer)
+            outcome = publish(path, manifest, Path(root), args.channel, Watch(say, bar.at), signer, args.thin)
     print(json.dumps(_as_data(outcome), indent=2) if args.json else _as_text(outcome, args.channel))
     return 0
 

@@ -34,7 +34,7 @@ from ctrain_runtime.cli import images
 from ctrain_runtime.cli.text import count, duration, size, table
 from ctrain_runtime.errors import ImageDamaged, UsageError
 from ctrain_runtime.lease import Lease
-from ctrain_runtime.store import Store, open_store
+from ctrain_runtime.store import BASES, Store, open_store
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -148,17 +148,17 @@ def _needed(lease: Lease) -> str:
 
 def _verify(args: argparse.Namespace, store: Store) -> int:
     every = checks.subjects(store)
-    names = {one.image.name.partition("_")[0] for one in every}
+    names = {_name(one) for one in every}
     unknown = sorted(set(args.names) - names)
     if unknown:
         raise UsageError(f"store {store.root} has no image {unknown[0]!r}", f"It has: {', '.join(sorted(names))}")
-    wanted = [one for one in every if not args.names or one.image.name.partition("_")[0] in args.names]
+    wanted = [one for one in every if not args.names or _name(one) in args.names]
     cache = caches.open_cache(args.cache or caches.default_root())
     place = hashlib.sha256(str(store.root.resolve()).encode()).hexdigest()[:12]
     notes = checks.Notes(cache.root / f"verified-{place}.json")
     total = sum(one.image.stat().st_size for one in wanted if one.image.is_file())
     started = time.monotonic()
-    with Bar(f"verifying {count(len(wanted), 'version')}", total) as bar:
+    with Bar(f"verifying {count(len(wanted), 'file')}", total) as bar:
         damaged = [one for one in checks.verify(wanted, notes, max(1, args.jobs), bar.add) if one.problem]
     if damaged and not args.report_only:
         with change(store.root, say) as writer:
@@ -166,20 +166,23 @@ def _verify(args: argparse.Namespace, store: Store) -> int:
                 folder = checks.quarantine(writer, finding)
                 print(f"{finding.subject.image.stem} is in {folder} now", file=sys.stderr)
     taken = duration(time.monotonic() - started)
-    whole = f"{count(len(wanted) - len(damaged), 'version')} whole, {len(damaged)} damaged ({size(total)}, {taken})"
+    whole = f"{count(len(wanted) - len(damaged), 'file')} whole, {len(damaged)} damaged ({size(total)}, {taken})"
     data = [{"image": str(one.subject.image), "problem": one.problem} for one in damaged]
-    _say(args, {"versions": len(wanted), "damaged": data}, "\n".join([*(one.problem for one in damaged), whole]))
+    _say(args, {"files": len(wanted), "damaged": data}, "\n".join([*(one.problem for one in damaged), whole]))
     return ImageDamaged.exit_code if damaged else 0
+
+
+def _name(subject: checks.Subject) -> str:
+    return subject.manifest.name.partition("_")[0]
 
 
 def _du(args: argparse.Namespace, store: Store) -> int:
     published = store.images()
-    found, together = usages.usage([image.path for image in published])
-    rows = [
-        (image.manifest.name, image.manifest.version, size(one.size), "-" if one.shared is None else size(one.shared))
-        for image, one in zip(published, found)
-    ]
-    total = f"{size(sum(one.size for one in found))} in {count(len(found), 'version')}, {size(together)} on the disk"
+    names = {image.path: (image.manifest.name, image.manifest.version) for image in published}
+    names |= {path: ("base", path.stem) for path in sorted((store.root / BASES).glob("[!.]*.sif"))}
+    found, together = usages.usage([*names])
+    rows = [(*names[one.path], size(one.size), "-" if one.shared is None else size(one.shared)) for one in found]
+    total = f"{size(sum(one.size for one in found))} in {count(len(found), 'file')}, {size(together)} on the disk"
     text = f"{table(('image', 'version', 'size', 'shared'), rows)}\n{total}" if found else "no versions"
     data = [{"path": str(one.path), "size": one.size, "shared": one.shared} for one in found]
     return _say(args, {"versions": data, "on_disk": together}, text)

@@ -54,14 +54,14 @@ _SHOWN = 3
 def make(container: Container, image: Image, source: Path, workspace: Workspace, log: Path, target: Path) -> UserLayer:
     """Make the layer that `source` describes on `image`, as `target`. Raises BuildError, EngineError, SpaceError."""
     os.umask(0o022)  # a layer must not depend on the umask of who builds it
-    below = Below(image.path)
+    below = Below(image.root, image.overlays)
     upper = container.work / "overlay" / "upper"
     upper.mkdir(parents=True)
     try:
         _run(container, below, source, workspace, log)
     finally:
         if _started(workspace):
-            container.take_ownership(image.path, container.work, log)
+            container.take_ownership(image.root, container.work, log)
     before, after = (_packages((workspace.lent / name).read_text()) for name in ("before", "after"))
     added = {name: version for name, version in after.items() if before.get(name) != version}
     description = _description(image, source, added)
@@ -90,7 +90,7 @@ def _run(container: Container, below: Below, source: Path, workspace: Workspace,
     (workspace.lent / "source").mkdir()
     (workspace.lent / "inside.sh").write_text(_INSIDE)
     binds = [*workspace.binds, f"{source.parent}:/mnt/source:ro"]
-    overlays = [str(container.work / "overlay")]
+    overlays = [*below.overlays, str(container.work / "overlay")]
     argv = container.argv("exec", below.base, overlays=overlays, binds=binds, as_root=True)
     try:
         container.run([*argv, "/bin/sh", "/mnt/inside.sh", *command_for(source, source.read_text())], log)

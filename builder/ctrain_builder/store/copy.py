@@ -126,11 +126,16 @@ def copy(
             for aside in both:
                 aside.close()
         writer.truncate(size)
-        writer.flush()
-        os.fchown(writer.fileno(), -1, access.group)
-        os.fchmod(writer.fileno(), access.file)
-        os.fsync(writer.fileno())
+    settle(target, access)
     return Copied(f"sha256:{whole.hexdigest()}", reading.digest())
+
+
+def settle(file: Path, access: Access) -> None:
+    """Give a file that is written the store's mode and group, and make it durable."""
+    with file.open("rb") as opened:
+        os.fchown(opened.fileno(), -1, access.group)
+        os.fchmod(opened.fileno(), access.file)
+        os.fsync(opened.fileno())
 
 
 def _pass(

@@ -22,6 +22,7 @@ from ctrain_builder.digests import REGIONS
 from ctrain_builder.store import channels, log
 from ctrain_builder.store.copy import copy, shared, temporary
 from ctrain_builder.store.sign import Signer
+from ctrain_builder.store.thin import split
 from ctrain_builder.store.writer import LOCK, Access, Writer, change, explained
 from ctrain_runtime import lease
 from ctrain_runtime.errors import ImageDamaged, ImageTestError, StoreError
@@ -53,8 +54,11 @@ def publish(
     channel: str = "",
     watch: Watch = Watch(lambda _: None, lambda _: None),
     signer: Optional[Signer] = None,
+    thin: bool = False,
 ) -> Outcome:
     """Copy a tested image into the store at `root` under its next release number; move `channel` to it if given.
+
+    `thin`: its base becomes a file of its own, unless it is there already (see ctrain_builder.store.thin).
 
     Raises ImageTestError, ImageDamaged, StoreError, SpaceError, UsageError.
     """
@@ -69,7 +73,7 @@ def publish(
     with change(root, watch.say) as writer:
         wanted = replace(manifest, signed=signer is not None)
         known = [found for found in writer.store.images() if _is_same(found.manifest, wanted)]
-        published = known[-1] if known else _add(image, wanted, writer, watch, signer)
+        published = known[-1] if known else _add(image, wanted, writer, watch, signer, thin)
         if channel:
             channels.point(writer, channel, published, log.PROMOTE)
     names = tuple(sorted({*published.channels, channel} - {""}))
@@ -105,18 +109,16 @@ def _prepare(root: Path) -> bool:
     return True
 
 
-def _add(image: Path, manifest: Manifest, writer: Writer, watch: Watch, signer: Optional[Signer]) -> Published:
+def _add(
+    image: Path, manifest: Manifest, writer: Writer, watch: Watch, signer: Optional[Signer], thin: bool
+) -> Published:
     """Copy the image in and give it the next number."""
     root = writer.root
-    parts = shared(image, manifest, writer.store.images())
     with temporary(root, image.name, watch.say) as file:
-        by_regions = manifest.digest.startswith(REGIONS)
-        copied = copy(image, file, writer.access, manifest.layers if by_regions else (), parts, watch.done)
-        if manifest.digest != (copied.regions if by_regions else copied.digest):
-            raise ImageDamaged(
-                f"{image} has changed since it was built and tested", "Build it again with: ctrain build"
-            )
-        manifest = replace(manifest, digest=copied.digest)
+        if thin:
+            manifest = split(image, manifest, file, writer, watch.done, signer)
+        else:
+            manifest = _whole(image, manifest, file, writer, watch)
         if signer:
             watch.say(f"signing with {signer.key}")
             manifest = replace(manifest, digest=signer.sign(file), size=file.stat().st_size)
@@ -131,6 +133,16 @@ def _add(image: Path, manifest: Manifest, writer: Writer, watch: Watch, signer: 
     writer.log(log.PUBLISH, numbered.name, numbered.version, digest=numbered.digest)
     writer.write(path.with_suffix(".json"), numbered)
     return Published(numbered, path, ())
+
+
+def _whole(image: Path, manifest: Manifest, file: Path, writer: Writer, watch: Watch) -> Manifest:
+    """Copy an image as it is. Its manifest in the store. Raises ImageDamaged."""
+    parts = shared(image, manifest, writer.store.images())
+    by_regions = manifest.digest.startswith(REGIONS)
+    copied = copy(image, file, writer.access, manifest.layers if by_regions else (), parts, watch.done)
+    if manifest.digest != (copied.regions if by_regions else copied.digest):
+        raise ImageDamaged(f"{image} has changed since it was built and tested", "Build it again with: ctrain build")
+    return replace(manifest, digest=copied.digest)
 
 
 def _last_release(root: Path, manifest: Manifest) -> int:

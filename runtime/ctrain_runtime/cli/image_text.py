@@ -61,7 +61,7 @@ def describe(image: Image, packages: Packages, why_none: str) -> str:
     channel = f" ({image.channel})" if image.channel else ""
     rows = [
         ("image", f"{manifest.name} {manifest.version}{channel}  {manifest.digest[:19]}"),
-        ("file", f"{image.path} ({size(manifest.size)})"),
+        *zip(("file", "over"), (f"{path} ({size(total)})" for path, total, _ in reversed(image.parts))),
         ("base", f"{manifest.base.reference}  {manifest.base.digest[:19]}".rstrip()),
         ("built", f"{_time(manifest.built)}, definitions at {manifest.revision or 'an unknown revision'}"),
         ("with", ", ".join(f"{name} {number}" for name, number in manifest.tools.items())),

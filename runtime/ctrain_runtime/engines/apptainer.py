@@ -31,8 +31,9 @@ def exec_argv(plan: LaunchPlan) -> list[str]:
         argv.append("--nv")
     for mount in plan.mounts:
         argv += ["--bind", str(mount)]
-    for layer in plan.layers:
-        argv += ["--overlay", f"{layer.path}:ro"]  # a later one lies above
+    over = [plan.image.path] if plan.image.base else []
+    for layer in (*over, *(layer.path for layer in plan.layers)):
+        argv += ["--overlay", f"{layer}:ro"]  # a later one lies above
     return argv
 
 

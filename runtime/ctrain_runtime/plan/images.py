@@ -25,6 +25,7 @@ def choose(image: Image, flat: Optional[Image], options: Options, facts: Facts) 
         image.marker,
         bool(used.manifest.software.get("cuda", "")),
         "" if used is image else image.manifest.version,
+        str(used.root) if used.overlays else "",
     )
 
 

@@ -51,7 +51,8 @@ class Mount:
 class PlannedImage:
     """The image of a run. `marker` is the key of its topmost layer, asserted by every rank at its start.
 
-    `instead_of` is the version of the image that was asked for, if this is the flattened one in its place.
+    `instead_of` is the version of the image that was asked for, if this is the flattened one in its place. `base` is
+    the file below that of a thin image; "" for others.
     """
 
     name: str
@@ -62,6 +63,12 @@ class PlannedImage:
     marker: str
     cuda: bool
     instead_of: str
+    base: str
+
+    @property
+    def root(self) -> str:
+        """The file that an engine runs."""
+        return self.base or self.path
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ def _job(plan: LaunchPlan) -> str:
         *("mpirun", "-np", str(plan.world_size), "--bind-to", "none"),
         *("/bin/bash", f"{plan.run_directory}/rank.sh"),
     ]
-    inside = [plan.image.path, *script.layers_check(plan), *mpirun]
+    inside = [plan.image.root, *script.layers_check(plan), *mpirun]
     return f"""\
 #!/bin/bash
 # Run {plan.run} on this machine: {plan.nodes} x {plan.ranks_per_node} ranks in one container.

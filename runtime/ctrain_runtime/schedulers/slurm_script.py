@@ -91,7 +91,7 @@ def _lease(plan: LaunchPlan) -> str:
 
 
 def _rank(plan: LaunchPlan) -> str:
-    inside = [plan.image.path, *script.layers_check(plan), *plan.command]
+    inside = [plan.image.root, *script.layers_check(plan), *plan.command]
     launch = "\n".join(
         [
             script.into_container(plan),

@@ -210,7 +210,7 @@ def test_a_grace_period_is_days(shop: Shop, days: str) -> None:
 
 def test_verify_finds_nothing_wrong(shop: Shop, tmp_path: Path) -> None:
     shop("retire", "small:1.0-s-r1", "--yes")
-    assert shop("verify", "--cache", str(tmp_path / "cache")).startswith("3 versions whole, 0 damaged (11 B, ")
+    assert shop("verify", "--cache", str(tmp_path / "cache")).startswith("3 files whole, 0 damaged (11 B, ")
     assert not list((tmp_path / "cache").glob("verified-*"))
 
 
@@ -267,7 +267,7 @@ def test_a_pass_goes_on_where_it_was(shop: Shop, tmp_path: Path, monkeypatch: py
 
 def test_verify_of_one_image(shop: Shop, tmp_path: Path) -> None:
     assert "has no image 'large'" in shop("verify", "large", "--cache", str(tmp_path / "cache"), code=64)
-    assert shop("verify", "small", "--cache", str(tmp_path / "cache")).startswith("3 versions whole")
+    assert shop("verify", "small", "--cache", str(tmp_path / "cache")).startswith("3 files whole")
 
 
 def test_the_log_tells_who_changed_what(shop: Shop) -> None:
@@ -286,7 +286,7 @@ def test_the_log_tells_who_changed_what(shop: Shop) -> None:
 def test_sizes(shop: Shop) -> None:
     data = shop.data("du")
     assert [one["size"] for one in data["versions"]] == [3, 3, 5]
-    assert shop("du").splitlines()[-1].startswith("11 B in 3 versions")
+    assert shop("du").splitlines()[-1].startswith("11 B in 3 files")
 
 
 def test_without_a_store(shop: Shop, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

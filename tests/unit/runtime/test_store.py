@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from ctrain_runtime.errors import ConfigError, ImageNotFound, StoreError
+from ctrain_runtime.manifest import SCHEMA, Below, read_manifest
 from ctrain_runtime.manifest import TestResult as Result
-from ctrain_runtime.manifest import read_manifest
 from ctrain_runtime.store import Store, open_store, resolve
 from samples.images import write_image, write_manifest, write_store
 from samples.plans import a_manifest
@@ -170,9 +170,9 @@ def test_a_manifest_that_is_not_there(tmp_path: Path) -> None:
 
 def test_a_manifest_of_a_newer_ctrain(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
-    write_manifest(path, a_manifest(schema=4))
+    write_manifest(path, a_manifest(schema=SCHEMA + 1))
     path.write_text(json.dumps({**json.loads(path.read_text()), "a_new_key": 1}))
-    with pytest.raises(ConfigError, match=r"has manifest schema 4. Use a newer ctrain$"):
+    with pytest.raises(ConfigError, match=rf"has manifest schema {SCHEMA + 1}. Use a newer ctrain$"):
         read_manifest(path)
 
 
@@ -225,7 +225,23 @@ def test_a_manifest_of_an_older_ctrain(tmp_path: Path) -> None:
     data["tests"] = [{"name": "imports", "passed": True, "seconds": "1.2"}]
     (tmp_path / "x.json").write_text(json.dumps(data))
     manifest = read_manifest(tmp_path / "x.json")
-    assert (manifest.schema, manifest.flat, manifest.layers[0].digest, manifest.tested) == (3, False, "", True)
+    assert (manifest.schema, manifest.flat, manifest.layers[0].digest, manifest.tested) == (SCHEMA, False, "", True)
+
+
+def test_the_base_of_a_thin_image_never_lies_outside_the_store(tmp_path: Path) -> None:
+    root = write_store(tmp_path / "store", {"below": Below("base_1.sif", "sha256:0b", 4)})
+    base = root / "bases" / "base_1.sif"
+    assert [str(error) for error in Store(root).scan().damaged] == [f"{base} is missing, or no plain file"]
+    base.parent.mkdir()
+    (tmp_path / "secret.sif").touch()
+    base.symlink_to(tmp_path / "secret.sif")
+    assert [str(error) for error in Store(root).scan().damaged] == [f"{base} is missing, or no plain file"]
+    base.unlink()
+    base.touch()
+    assert len(Store(root).images()) == 1
+    for name in ("../secret.sif", "/secret.sif", ".hidden.sif", "base", ""):
+        with pytest.raises(ConfigError, match="is not the name of an image's file"):
+            Below(name, "sha256:0b", 4)
 
 
 @pytest.mark.parametrize(
