@@ -11,7 +11,7 @@ demo: machine .venv
 
 test: machine .venv check
 	.venv/bin/python tests/python39/run
-	.venv/bin/pytest
+	.venv/bin/pytest --numprocesses 2 --dist loadgroup
 
 # Formatting, types and scripts: seconds, no cluster.
 check: .venv

@@ -256,8 +256,8 @@ def test_a_file_system_that_goes_away_loses_nothing(tmp_path: Path, images: Imag
 @pytest.mark.parametrize("umask", [0o002, 0o007, 0o022, 0o027, 0o077])
 def test_two_admins_of_one_group(tmp_path: Path, images: Images, umask: int) -> None:
     """In a folder with the set-group-ID bit: both write, and what they write does not depend on their umasks."""
-    for folder in (tmp_path, *tmp_path.parents[:2]):  # pytest's folders are root's alone
-        folder.chmod(0o755)
+    for folder in (tmp_path, *tmp_path.parents):  # pytest's folders are root's alone
+        folder.chmod(folder.stat().st_mode | 0o055)
     root = tmp_path / "store"
     root.mkdir()
     os.chown(root, ADMINS[0], GROUP)
