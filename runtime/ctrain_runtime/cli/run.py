@@ -26,13 +26,14 @@ from ctrain_runtime import facts, image, job, site, trust, user_layer
 from ctrain_runtime.cli.stores import open_stores
 from ctrain_runtime.cli.terminal import Terminal
 from ctrain_runtime.cli.text import count
-from ctrain_runtime.errors import UsageError
+from ctrain_runtime.errors import ImageNotFound, UsageError
 from ctrain_runtime.plan.make import make
 from ctrain_runtime.plan.model import Launch, LaunchPlan, Options
 from ctrain_runtime.run import directory, session
 from ctrain_runtime.schedulers import start
 
 LAST_LINES = 8
+IMAGE = "CTRAIN_IMAGE"  # set by module files
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,13 +41,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--nodes", type=int, metavar="N", help="number of nodes")
     parser.add_argument("--gpus-per-node", type=int, metavar="N", help="GPUs of each node (default: all)")
     parser.add_argument("--ranks-per-node", type=int, metavar="N", help="ranks on each node (default: one a GPU)")
-    parser.add_argument("--image", metavar="IMAGE", help="NAME[:CHANNEL|:VERSION], NAME@DIGEST or the path of a .sif")
+    parser.add_argument(
+        "--image",
+        metavar="IMAGE",
+        help="NAME[:CHANNEL|:VERSION], NAME@DIGEST or the path of a .sif (default: CTRAIN_IMAGE, then the job's)",
+    )
     parser.add_argument(
         "--layer", action="append", default=[], type=Path, metavar="FILE", help="user layer over the image (repeatable)"
     )
     parser.add_argument("--store", metavar="DIR", help="store to look in (default: CTRAIN_STORE, then the site's)")
     parser.add_argument("--site", metavar="SITE", help="name or file of a site (default: CTRAIN_SITE, then detected)")
-    parser.add_argument("--partition", default="", metavar="NAME", help="partition of the cluster")
+    parser.add_argument("--partition", default="", metavar="PARTITION", help="partition of the cluster")
     parser.add_argument("--time", default="", metavar="LIMIT", help="time limit, as in 2:00:00")
     parser.add_argument("--comment", default="", metavar="TEXT", help="comment for sbatch, mandatory on some sites")
     parser.add_argument("--data", default="", metavar="DIR", help="folder with the data set, mounted read-only")
@@ -66,10 +71,10 @@ def execute(args: argparse.Namespace) -> int:
     launch = start.prepare(_plan(args, chosen.site))
     directory.check(launch.plan)
     if args.dry_run:
-        print(json.dumps(directory.as_data(launch), indent=2) if args.json else _describe(launch))
+        print(json.dumps(directory.as_data(launch), indent=2) if args.json else _describe(launch, args))
         return 0
     terminal = Terminal(sys.stderr if args.json else sys.stdout)
-    terminal.say(_summary(launch.plan, chosen.why))
+    terminal.say(_summary(launch.plan, chosen.why, args))
     with _signals_cancel():
         outcome = session.run(launch, terminal)
     terminal.close()
@@ -84,7 +89,10 @@ def _plan(args: argparse.Namespace, where: site.Site) -> LaunchPlan:
     what = _job(args)
     references = _references(args, what)
     stores = [] if image.is_path(references[0]) else open_stores(args.store, where)
-    found = image.find(references, stores, platform.machine())
+    try:
+        found = image.find(references, stores, platform.machine())
+    except ImageNotFound as error:
+        raise ImageNotFound(f"{error.message}{_source(args)}", error.hint) from error
     trust.require(found, where)  # first: to find out about the engine starts a container of it
     known = facts.this_machine(start.cluster(where), found)
     flat = image.flattened(found) if known.ignores_layers else None
@@ -114,10 +122,16 @@ def _job(args: argparse.Namespace) -> job.Job:
 
 
 def _references(args: argparse.Namespace, what: job.Job) -> tuple[str, ...]:
-    references = (args.image,) if args.image else what.images
+    named = args.image or os.environ.get(IMAGE)
+    references = (named,) if named else what.images
     if not references:
         raise UsageError("a command needs an image", "Give one with --image; ctrain images lists them")
     return references
+
+
+def _source(args: argparse.Namespace) -> str:
+    """What to say of an image that the command line does not name: a module that is loaded may be long forgotten."""
+    return f" (from {IMAGE})" if os.environ.get(IMAGE) and not args.image else ""
 
 
 def _absolute(mount: str) -> str:
@@ -139,15 +153,16 @@ def _signals_cancel() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _summary(plan: LaunchPlan, why: str) -> str:
+def _summary(plan: LaunchPlan, why: str, args: argparse.Namespace) -> str:
     channel = f" ({plan.image.channel})" if plan.image.channel else ""
     stands_in = ""
     if plan.image.instead_of:
         stands_in = f", flattened, in place of {plan.image.instead_of}: this engine ignores overlay partitions"
+    name = f"{plan.image.name} {plan.image.version}{channel}"
     data = [mount for mount in plan.mounts if mount.read_only]
     rows = [
         ("site", f"{plan.site} ({why})"),
-        ("image", f"{plan.image.name} {plan.image.version}{channel}  {plan.image.digest[:19]}{stands_in}"),
+        ("image", f"{name}  {plan.image.digest[:19]}{_source(args)}{stands_in}"),
         *(("layer", f"{layer.path}  {layer.digest[:19]}") for layer in plan.layers),
         ("where", _where(plan)),
         *(("data", f"{mount.source} -> {mount.target} (read-only)") for mount in data),
@@ -165,10 +180,10 @@ def _where(plan: LaunchPlan) -> str:
     return f"{plan.nodes} x {plan.partition}{inside}: {gpus}{count(plan.cpus_per_rank, 'core')} a rank; {ranks}"
 
 
-def _describe(launch: Launch) -> str:
+def _describe(launch: Launch, args: argparse.Namespace) -> str:
     plan = launch.plan
     parts = [
-        _summary(plan, "dry run: nothing is started"),
+        _summary(plan, "dry run: nothing is started", args),
         "command   " + " ".join(launch.argv),
         *(f"mount     {mount}" for mount in plan.mounts),
         *(f"env       {name}={value}" for name, value in plan.environment.items()),

@@ -190,6 +190,26 @@ def test_a_command_of_ones_own(machine: Path, capsys: pytest.CaptureFixture[str]
     assert plan["command"] == ["python", "train.py", "--nodes", "3"]
 
 
+def test_the_image_of_a_loaded_module(
+    machine: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CTRAIN_IMAGE comes before the job's images, after --image; the first lines and errors say where it is from."""
+    write_image(machine / "store", name="other")
+    monkeypatch.setenv("CTRAIN_IMAGE", "other:24.12-hd-r3")
+    assert plan_of(capsys, *LOCAL, "./job")["image"]["name"] == "other"
+    assert plan_of(capsys, *LOCAL, "--", "hostname")["image"]["name"] == "other"
+    assert plan_of(capsys, *LOCAL, "./job", "--image", "pytorch")["image"]["name"] == "pytorch"
+    assert ctrain(*LOCAL, "./job", "--dry-run") == 0
+    assert "\nimage     other 24.12-hd-r3  sha256:9f2c41d0a7e3 (from CTRAIN_IMAGE)\n" in capsys.readouterr().out
+    monkeypatch.setenv("CTRAIN_IMAGE", "gone:1")
+    assert ctrain(*LOCAL, "./job") == 68
+    assert "image 'gone:1' is not in store (from CTRAIN_IMAGE). There are: " in capsys.readouterr().err
+    assert ctrain(*LOCAL, "./job", "--image", "pytorch", "--dry-run") == 0
+    assert "CTRAIN_IMAGE" not in capsys.readouterr().out
+    monkeypatch.setenv("CTRAIN_IMAGE", "")
+    assert plan_of(capsys, *LOCAL, "./job")["image"]["name"] == "pytorch"
+
+
 def test_an_image_by_path_needs_no_store(machine: Path, capsys: pytest.CaptureFixture[str]) -> None:
     image = machine / "store/pytorch_24.12-hd-py3-r3.sif"
     plan = plan_of(capsys, "--site", "neuron", "--image", str(image), "--runs", "runs", "--", "hostname")
