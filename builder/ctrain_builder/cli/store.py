@@ -9,6 +9,7 @@
   ctrain store verify                              read everything again, and put aside what is damaged
   ctrain store du                                  sizes, and what is shared
   ctrain store log                                 who changed what, and when
+  ctrain store modules --output /apps/modules      module files: module load ctrain-pytorch/24.12-hd-r3
 
 The store is --store DIR or $CTRAIN_STORE. docs/store.md tells all of it.
 """
@@ -26,7 +27,7 @@ from pathlib import Path
 
 from ctrain_builder import cache as caches
 from ctrain_builder.cli.bar import Bar, say
-from ctrain_builder.store import channels, lifecycle, log
+from ctrain_builder.store import channels, lifecycle, log, modules
 from ctrain_builder.store import usage as usages
 from ctrain_builder.store import verify as checks
 from ctrain_builder.store.writer import change
@@ -80,6 +81,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     verify.add_argument("--cache", type=Path, metavar="DIR", help="where an interrupted pass is noted ($CTRAIN_CACHE)")
     action("du", "sizes of versions, and what they share")
     action("log", "all changes, oldest first").add_argument("name", nargs="?", metavar="NAME", help="of this image")
+    module_files = action("modules", "write module files for environment-modules and Lmod")
+    module_files.add_argument("--output", type=Path, required=True, metavar="DIR", help="folder for `module use`")
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -199,6 +202,27 @@ def _log(args: argparse.Namespace, store: Store) -> int:
     return _say(args, {"entries": [asdict(entry) for entry in entries]}, text)
 
 
+def _modules(args: argparse.Namespace, store: Store) -> int:
+    root, output = store.root.absolute(), args.output.absolute()
+    with change(root, say) as writer:  # what channels mean stays so until it is written
+        scan = writer.store.scan()
+        offered = modules.modules(scan.images)
+        done = modules.write(output, root, modules.files(root, offered))
+    for error in scan.damaged:
+        say(str(error))
+    for image in scan.images:
+        if not modules.nameable(image):
+            say(f"{image.path} gets no module: its name is none that ctrain gives")
+    rows = [(module.name, ", ".join(module.symbols)) for module in offered]
+    did = f"{count(len(done.written), 'file')} written, {len(done.removed)} removed; for users: module use {output}"
+    data = {
+        "modules": {module.name: module.symbols for module in offered},
+        "written": list(map(str, done.written)),
+        "removed": list(map(str, done.removed)),
+    }
+    return _say(args, data, "\n".join([*([table(("module", "also called"), rows)] if rows else []), did]))
+
+
 def _say(args: argparse.Namespace, data: object, text: str) -> int:
     print(json.dumps(data, indent=2) if args.json else text)
     return 0
@@ -230,4 +254,5 @@ _ACTIONS = {
     "verify": _verify,
     "du": _du,
     "log": _log,
+    "modules": _modules,
 }

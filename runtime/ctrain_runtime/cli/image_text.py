@@ -67,11 +67,7 @@ def describe(image: Image, packages: Packages, why_none: str) -> str:
         ("with", ", ".join(f"{name} {number}" for name, number in manifest.tools.items())),
         ("published", _time(manifest.published) if manifest.published else "no"),
         ("signed", "yes" if manifest.signed else "no"),
-        ("fits", _fits(manifest)),
-        ("driver", _driver(manifest.requires)),
-        ("software", ", ".join(f"{name} {number}" for name, number in manifest.software.items())),
-        ("packages", held or why_none),
-        ("tests", _summary(manifest.tests)),
+        *facts(manifest, held or why_none),
     ]
     layers = [(part.definition, size(part.size), part.key[:12], part.digest[:19]) for part in manifest.layers]
     tests = [(test.name, _outcome(test)) for test in manifest.tests]
@@ -83,6 +79,18 @@ def describe(image: Image, packages: Packages, why_none: str) -> str:
             f"\n{table(('test', 'result'), tests)}",
         )
     )
+
+
+def facts(manifest: Manifest, packages: str = "") -> list[tuple[str, str]]:
+    """What an image needs of a machine, and what is in it; `packages` says how many packages."""
+    rows = [
+        ("fits", _fits(manifest)),
+        ("driver", _driver(manifest.requires)),
+        ("software", ", ".join(f"{name} {number}" for name, number in manifest.software.items())),
+        ("packages", packages),
+        ("tests", _summary(manifest.tests)),
+    ]
+    return [(key, value) for key, value in rows if value]
 
 
 def _fits(manifest: Manifest) -> str:

@@ -1,0 +1,198 @@
+"""Module files of a store's versions, for environment-modules and for Lmod.
+
+    OUTPUT/ctrain-pytorch/24.12-hd-r3        Tcl: for environment-modules
+    OUTPUT/ctrain-pytorch/24.12-hd-r3.lua    Lua: of two files of one name, Lmod takes this one
+    OUTPUT/ctrain-pytorch/.modulerc(.lua)    which version is the default, and what the channels mean
+
+Both lie in one folder: environment-modules sees no file that does not begin with `#%Module`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ctrain_builder import atomic
+from ctrain_builder.store.writer import Access
+from ctrain_runtime.cli import image_text
+from ctrain_runtime.cli.text import size
+from ctrain_runtime.errors import StoreError
+from ctrain_runtime.store import NAME, WORD, Published, pick
+
+DEFAULT = "default"  # what both tools call the version that a name alone means
+_TCL, _LUA = "#%Module1.0 ", "-- "  # how the first line begins
+
+
+@dataclass(frozen=True)
+class Module:
+    """A version as a module. `symbols` are its other names: `default`, and its channels."""
+
+    image: Published
+    symbols: tuple[str, ...]
+
+    @property
+    def family(self) -> str:
+        return f"ctrain-{self.image.manifest.name}"
+
+    @property
+    def name(self) -> str:
+        return f"{self.family}/{self.image.manifest.version}"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Files that were new or other than before, and those of versions that are no longer offered."""
+
+    written: tuple[Path, ...]
+    removed: tuple[Path, ...]
+
+
+def nameable(image: Published) -> bool:
+    """Whether its name can be a module's. ctrain gives no others, but manifests are only files."""
+    return bool(NAME.fullmatch(image.manifest.name) and WORD.fullmatch(image.manifest.version))
+
+
+def modules(images: Sequence[Published]) -> list[Module]:
+    """A module for each image that is `nameable`. The default is what `ctrain run --image NAME` takes."""
+    images = list(filter(nameable, images))
+    taken = {(image.manifest.name, name) for image in images for name in (image.manifest.version, DEFAULT)}
+    made = []
+    for image in images:
+        name = image.manifest.name
+        default = [DEFAULT] if pick(images, name) is image else []
+        channels = [one for one in image.channels if WORD.fullmatch(one) and (name, one) not in taken]
+        made.append(Module(image, (*default, *channels)))
+    return made
+
+
+def files(root: Path, offered: Sequence[Module]) -> dict[str, str]:
+    """Path below the output -> text, of all module files for the store at `root`. Raises StoreError."""
+    if not str(root).isprintable():
+        raise StoreError(f"store {str(root)!r} has control characters in its path", "Shells would not get it whole")
+    families = sorted({module.family for module in offered})  # all set the same variables: one at a time
+    texts = {}
+    for module in offered:
+        texts[module.name] = _head(_TCL, root) + _in_tcl(module, root, families)
+        texts[f"{module.name}.lua"] = _head(_LUA, root) + _in_lua(module, root, families)
+    for family in families:
+        named = [(module.name, symbol) for module in offered if module.family == family for symbol in module.symbols]
+        tcl = [f"module-version {tcl_text(name)} {tcl_text(symbol)}\n" for name, symbol in named]
+        lua = [f"module_version({lua_text(name)}, {lua_text(symbol)})\n" for name, symbol in named]
+        texts[f"{family}/.modulerc"] = _head(_TCL, root) + "".join(tcl)
+        texts[f"{family}/.modulerc.lua"] = _head(_LUA, root) + "".join(lua)
+    return texts
+
+
+def write(output: Path, root: Path, texts: Mapping[str, str]) -> Outcome:
+    """Make `output` hold these files and no others for the store at `root`. What this did not make stays.
+
+    Raises StoreError, before anything is written, when something else is in the place of one of these.
+    """
+    wanted = {output / name: text for name, text in texts.items()}
+    try:
+        for path in wanted:
+            if (path.exists() or path.is_symlink()) and not _is_own(path, root):
+                what = f"{path} was not made by `ctrain store modules` for store {root}"
+                raise StoreError(what, "Choose another folder, or remove it")
+        written = [path for path, text in wanted.items() if not path.exists() or path.read_bytes() != text.encode()]
+        for path in written:
+            atomic.write_text(path, wanted[path], *_access(output, path.parent))
+        removed = [path for path in sorted({*output.glob("ctrain-*/*")} - {*wanted}) if _is_own(path, root)]
+        for path in removed:
+            path.unlink()
+        for folder in {path.parent for path in removed}:
+            if not any(folder.iterdir()):
+                folder.rmdir()
+    except OSError as error:
+        raise StoreError(f"{error.filename or output} can't be read or written: {error.strerror}") from error
+    return Outcome(tuple(written), tuple(removed))
+
+
+def _access(output: Path, folder: Path) -> tuple[int, int]:
+    """Mode and group for files in `folder`, which is made if it isn't there: all follows `output`, as in a store."""
+    if not output.exists():
+        output.mkdir(parents=True)
+        output.chmod(0o755)
+    access = Access(output.stat())
+    if not folder.exists():
+        folder.mkdir()
+        folder.chmod(access.folder)
+    return access.file, access.group
+
+
+def _head(kind: str, root: Path) -> str:
+    """The first line, by which a file is known again."""
+    return f"{kind}made by `ctrain store modules` for store {json.dumps(str(root))}, and replaced by it\n"
+
+
+def _is_own(path: Path, root: Path) -> bool:
+    if path.is_symlink() or not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.readline().decode(errors="replace") in (_head(_TCL, root), _head(_LUA, root))
+
+
+def _in_tcl(module: Module, root: Path, families: Sequence[str]) -> str:
+    settings = [f"setenv {name} {tcl_text(value)}" for name, value in _settings(module, root).items()]
+    lines = [
+        f"proc ModulesHelp {{ }} {{\n    puts stderr {tcl_text(_help(module))}\n}}",
+        f"module-whatis {tcl_text(_whatis(module))}",
+        f"conflict {' '.join(map(tcl_text, families))}",
+        *settings,
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _in_lua(module: Module, root: Path, families: Sequence[str]) -> str:
+    settings = [f"setenv({lua_text(name)}, {lua_text(value)})" for name, value in _settings(module, root).items()]
+    lines = [
+        f"help({lua_text(_help(module))})",
+        f"whatis({lua_text(_whatis(module))})",
+        f"conflict({', '.join(map(lua_text, families))})",
+        *settings,
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _settings(module: Module, root: Path) -> dict[str, str]:
+    manifest = module.image.manifest
+    image = f"{manifest.name}:{manifest.version}"
+    return {"SIF": str(root / manifest.file_name), "CTRAIN_IMAGE": image, "CTRAIN_STORE": str(root)}
+
+
+def _whatis(module: Module) -> str:
+    manifest = module.image.manifest
+    facts = dict(image_text.facts(manifest))
+    return _plain(f"Description: {manifest.name} {manifest.version} for ctrain: {facts.get('software', facts['fits'])}")
+
+
+def _help(module: Module) -> str:
+    manifest = module.image.manifest
+    rows = [*image_text.facts(manifest), ("size", size(manifest.size))]
+    return "\n".join(
+        (
+            f"{manifest.name} {manifest.version}, a container image for distributed deep learning\n",
+            *(_plain(f"  {key:<11}{value}") for key, value in rows),
+            "\nSIF is its path. `ctrain run` takes it by CTRAIN_IMAGE and CTRAIN_STORE:",
+            "  ctrain run resnet50 --nodes 2",
+            '  srun apptainer exec --nv "$SIF" python train.py',
+        )
+    )
+
+
+def _plain(text: str) -> str:
+    """`text` on one line."""
+    return "".join(letter if letter.isprintable() else " " for letter in text)
+
+
+def tcl_text(text: str) -> str:
+    """`text` as a word of Tcl, in which nothing is replaced; braces are escaped for the procedures around it."""
+    return '"' + re.sub(r'[\\"$\[\]{}]', r"\\\g<0>", text).replace("\n", "\\n") + '"'
+
+
+def lua_text(text: str) -> str:
+    """`text` as a string of Lua."""
+    return '"' + re.sub(r'[\\"]', r"\\\g<0>", text).replace("\n", "\\n") + '"'

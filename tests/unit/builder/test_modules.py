@@ -1,0 +1,187 @@
+"""`ctrain store modules`: which files there are, and whose. What they do is in tests/integration/test_modules.py."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ctrain_builder.cli.main import BUILD_VERBS
+from ctrain_runtime.cli.main import main
+from samples.images import write_image, write_store
+
+IMAGES = ({"release": 1}, {"release": 2}, {"release": 3, "flat": True}, {"name": "cpu", "release": 1})
+PROD = {"pytorch_prod": "pytorch_24.12-hd-py3-r1.sif"}
+
+
+class Shelf:
+    """A store, a folder for its module files, and what the verb says."""
+
+    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.root, self.output, self._capsys = folder / "store", folder / "modules", capsys
+
+    def __call__(self, *argv: str, code: int = 0) -> str:
+        """What `ctrain store ARGV` prints; in case of an error, that."""
+        assert main(BUILD_VERBS, ["store", *argv, "--store", str(self.root)]) == code
+        said = self._capsys.readouterr()
+        return said.err if code else said.out
+
+    def modules(self, code: int = 0) -> str:
+        return self("modules", "--output", str(self.output), code=code)
+
+    def data(self) -> Any:
+        return json.loads(self("modules", "--output", str(self.output), "--json"))
+
+    @property
+    def files(self) -> dict[str, str]:
+        every = (path for path in self.output.rglob("*") if path.is_file())
+        return {str(path.relative_to(self.output)): path.read_text() for path in every}
+
+
+@pytest.fixture
+def shelf(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Shelf:
+    write_store(tmp_path / "store", *IMAGES, channels=PROD)
+    return Shelf(tmp_path, capsys)
+
+
+@pytest.fixture
+def strict_umask() -> Iterator[None]:
+    before = os.umask(0o077)
+    yield
+    os.umask(before)
+
+
+def test_two_files_for_each_version_and_two_that_name_the_default(shelf: Shelf) -> None:
+    assert shelf.modules().splitlines() == [
+        "module                           also called",
+        "ctrain-cpu/24.12-hd-r1           default",
+        "ctrain-pytorch/24.12-hd-r1       default, prod",
+        "ctrain-pytorch/24.12-hd-r2",
+        "ctrain-pytorch/24.12-hd-r3-flat",
+        f"12 files written, 0 removed; for users: module use {shelf.output}",
+    ]
+    assert len(shelf.files) == 12
+    tcl, lua = (shelf.files[f"ctrain-pytorch/24.12-hd-r2{suffix}"] for suffix in ("", ".lua"))
+    assert tcl.startswith("#%Module1.0 made by `ctrain store modules`")
+    assert (
+        f'\nsetenv SIF "{shelf.root}/pytorch_24.12-hd-py3-r2.sif"\nsetenv CTRAIN_IMAGE "pytorch:24.12-hd-r2"\n' in tcl
+    )
+    assert f'\nsetenv("CTRAIN_STORE", "{shelf.root}")\n' in lua
+    assert shelf.files["ctrain-pytorch/.modulerc"].splitlines()[1:] == [
+        'module-version "ctrain-pytorch/24.12-hd-r1" "default"',
+        'module-version "ctrain-pytorch/24.12-hd-r1" "prod"',
+    ]
+
+
+def test_without_prod_the_default_is_the_newest_that_is_not_flat(shelf: Shelf) -> None:
+    (shelf.root / "channels/pytorch_prod.sif").unlink()
+    modules = shelf.data()["modules"]
+    assert [name for name, symbols in modules.items() if symbols] == [
+        "ctrain-cpu/24.12-hd-r1",
+        "ctrain-pytorch/24.12-hd-r2",
+    ]
+
+
+@pytest.mark.parametrize("channel", ["default", "24.12-hd-r2", "a b", "$(x)"])
+def test_a_channel_that_can_not_be_a_symbol_is_none(shelf: Shelf, channel: str) -> None:
+    (shelf.root / f"channels/pytorch_{channel}.sif").symlink_to("../pytorch_24.12-hd-py3-r1.sif")
+    assert shelf.data()["modules"]["ctrain-pytorch/24.12-hd-r1"] == ["default", "prod"]
+
+
+def test_again(shelf: Shelf) -> None:
+    """Only what has changed is written; what is no longer offered is removed, with its folder."""
+    shelf.modules()
+    before = shelf.files
+    assert (shelf.data()["written"], shelf.files) == ([], before)
+    shelf("promote", "pytorch", "24.12-hd-r2", "prod")
+    shelf("retire", "pytorch:24.12-hd-r1", "cpu:24.12-hd-r1", "--yes")
+    done = shelf.data()
+    assert {Path(path).name for path in done["removed"]} == {
+        *("24.12-hd-r1", "24.12-hd-r1.lua", ".modulerc", ".modulerc.lua")
+    }
+    assert len(done["removed"]) == 6
+    assert {f"{shelf.output}/{name}" for name in before} - {*done["removed"]} == {
+        f"{shelf.output}/{name}" for name in shelf.files
+    }
+    assert not (shelf.output / "ctrain-cpu").exists()
+    assert {Path(path).name for path in done["written"]} > {".modulerc", ".modulerc.lua"}
+
+
+def test_files_of_others_stay(shelf: Shelf) -> None:
+    shelf.modules()
+    other = shelf.output / "ctrain-cpu/24.12-hd-r9"
+    other.write_text("#%Module1.0\n")
+    theirs = shelf.output / "ctrain-cpu/24.12-hd-r8"
+    theirs.write_text(shelf.files["ctrain-cpu/24.12-hd-r1"].replace(str(shelf.root), "/other/store"))
+    link = shelf.output / "ctrain-cpu/link"
+    link.symlink_to("24.12-hd-r1")
+    (shelf.output / "README").write_text("ours\n")
+    shelf("retire", "cpu:24.12-hd-r1", "--yes")
+    shelf.modules()
+    assert sorted((shelf.output / "ctrain-cpu").iterdir()) == sorted([other, theirs, link])
+    assert (shelf.output / "README").exists()
+
+
+@pytest.mark.parametrize("kind", ["file", "binary", "folder", "link", "dangling link"])
+def test_nothing_is_written_over_what_others_made(shelf: Shelf, kind: str) -> None:
+    place = shelf.output / "ctrain-pytorch/24.12-hd-r2.lua"
+    place.parent.mkdir(parents=True)
+    (shelf.output / "else").write_text("#%Module1.0\n")
+    {
+        "file": lambda: place.write_text('-- mine\nhelp("x")\n'),
+        "binary": lambda: place.write_bytes(b"\xff\xfe\n"),
+        "folder": place.mkdir,
+        "link": lambda: place.symlink_to("../else"),
+        "dangling link": lambda: place.symlink_to("nowhere"),
+    }[kind]()
+    before = sorted(shelf.output.rglob("*"))
+    said = shelf.modules(code=76)
+    assert said == (
+        f"ctrain: {place} was not made by `ctrain store modules` for store {shelf.root}."
+        " Choose another folder, or remove it\n"
+    )
+    assert sorted(shelf.output.rglob("*")) == before
+
+
+@pytest.mark.usefixtures("strict_umask")
+@pytest.mark.parametrize(("mode", "folder", "file"), [(None, 0o755, 0o444), (0o2775, 0o2775, 0o444)])
+def test_modes_are_those_of_the_output(shelf: Shelf, mode: int, folder: int, file: int) -> None:
+    if mode:
+        shelf.output.mkdir()
+        shelf.output.chmod(mode)
+    shelf.modules()
+    modes = {path.stat().st_mode & 0o7777 for path in shelf.output.rglob("*") if path.is_dir()}
+    assert modes == {folder}
+    assert {path.stat().st_mode & 0o7777 for path in shelf.output.rglob("*") if path.is_file()} == {file}
+
+
+def test_damaged_and_strange_versions_are_left_out_and_named(shelf: Shelf, capsys: pytest.CaptureFixture[str]) -> None:
+    (shelf.root / "pytorch_24.12-hd-py3-r2.json").write_text("{")
+    write_image(shelf.root, name="$(x)")
+    assert main(BUILD_VERBS, ["store", "modules", "--store", str(shelf.root), "--output", str(shelf.output)]) == 0
+    said = capsys.readouterr()
+    assert "pytorch_24.12-hd-py3-r2.json is not a manifest" in said.err
+    assert "/$(x)_24.12-hd-py3-r3.sif gets no module: its name is none that ctrain gives" in said.err
+    assert len(said.out.splitlines()) == 5
+
+
+def test_a_store_whose_path_no_shell_would_keep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = write_store(tmp_path / "a\nb", *IMAGES)
+    assert main(BUILD_VERBS, ["store", "modules", "--store", str(root), "--output", str(tmp_path / "out")]) == 76
+    assert "has control characters in its path" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_that_can_not_be_written(shelf: Shelf) -> None:
+    shelf.output.write_text("a file\n")
+    assert f"{shelf.output}" in shelf.modules(code=76)
+
+
+def test_a_store_without_versions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shelf = Shelf(tmp_path, capsys)
+    write_store(shelf.root)
+    assert shelf.modules() == f"0 files written, 0 removed; for users: module use {shelf.output}\n"
