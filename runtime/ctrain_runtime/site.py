@@ -80,6 +80,11 @@ def _named(name: str) -> Site:
     return sites[name]
 
 
+def names() -> list[str]:
+    """The sites that can be named."""
+    return sorted(_all())
+
+
 def _all() -> dict[str, Site]:
     """Every site by name; a later folder (the admin's, the user's) replaces a site of the same name."""
     return {site.name: site for site in map(_load, _files())}

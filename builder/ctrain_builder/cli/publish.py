@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_cache_arguments(parser)
     parser.add_argument("--store", metavar="DIR", help="the store's folder (default: $CTRAIN_STORE)")
     parser.add_argument(
-        "--channel", default="", metavar="NAME", help="also make this channel (prod, dev, ...) point to it"
+        "--channel", default="", metavar="CHANNEL", help="also make this channel (prod, dev, ...) point to it"
     )
     parser.add_argument(
         "--sign", metavar="KEY", help="sign it: a private key in PEM, or pgp:N of the engine's key ring"

@@ -27,8 +27,10 @@ RUNTIME_VERBS = (
     Verb("run", "run a job on the nodes of a cluster, or on this machine", "ctrain_runtime.cli.run"),
     Verb("images", "list the published images", "ctrain_runtime.cli.images"),
     Verb("doctor", "look for what is wrong here: so far, with stores", "ctrain_runtime.cli.doctor"),
+    Verb("completion", "print the script that completes words in bash or zsh", "ctrain_runtime.cli.completion"),
     Verb("help", "explain a topic: exit-codes", "ctrain_runtime.cli.help"),
 )
+COMPLETE = "__complete"  # not for people: the script of `ctrain completion` asks by it
 
 
 class Parser(argparse.ArgumentParser):
@@ -68,12 +70,23 @@ def _dispatch(verbs: Sequence[Verb], argv: Sequence[str]) -> int:
 
         print(f"ctrain {version('ctrain')}")
         return 0
+    if argv[0] == COMPLETE and len(argv) == 3:
+        from ctrain_runtime.cli import complete
+
+        sys.stdout.writelines(f"{word}\n" for word in complete.words(verbs, *argv[1:]))
+        return 0
     if argv[0] not in known:
         raise UsageError(f"unknown command {argv[0]!r}", f"Known: {', '.join(known)}")
     verb = known[argv[0]]
     own, rest = _split(argv[1:])
     if rest and verb.name != "run":
         raise UsageError(f"ctrain {verb.name} takes no arguments after --", f"See: ctrain {verb.name} --help")
+    module = importlib.import_module(verb.module)
+    return int(module.execute(parser_of(verb).parse_args(own, argparse.Namespace(rest=rest))))
+
+
+def parser_of(verb: Verb) -> Parser:
+    """The parser of the verb's options and arguments."""
     module = importlib.import_module(verb.module)
     parser = Parser(
         prog=f"ctrain {verb.name}",
@@ -82,7 +95,7 @@ def _dispatch(verbs: Sequence[Verb], argv: Sequence[str]) -> int:
         allow_abbrev=False,
     )
     module.add_arguments(parser)
-    return int(module.execute(parser.parse_args(own, argparse.Namespace(rest=rest))))
+    return parser
 
 
 def _split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -92,7 +105,7 @@ def _split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _overview(verbs: Sequence[Verb]) -> str:
-    rows = "\n".join(f"  {verb.name:<9}{verb.help}" for verb in verbs)
+    rows = "\n".join(f"  {verb.name:<11}{verb.help}" for verb in verbs)
     return (
         "usage: ctrain COMMAND [OPTIONS]\n\n"
         "Distributed deep learning in Apptainer containers on supercomputers.\n\n"

@@ -1,0 +1,39 @@
+"""Print the script with which a shell completes commands, options, jobs, sites and names of images.
+
+  source <(ctrain completion bash)      in ~/.bashrc
+  source <(ctrain completion zsh)       in ~/.zshrc, after compinit
+
+Where ctrain knows no word, the shell completes names of files.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from ctrain_runtime.cli.main import COMPLETE
+
+# $2: bash takes `:` and `=` for ends of words (COMP_WORDBREAKS), and replaces only what follows them.
+_BASH = f"""\
+_ctrain() {{
+    mapfile -t COMPREPLY < <(ctrain {COMPLETE} "${{COMP_LINE:0:COMP_POINT}}" "$2" 2>/dev/null)
+}}
+complete -o default -F _ctrain ctrain
+"""
+_ZSH = f"""\
+_ctrain() {{
+    local -a found
+    found=("${{(@f)$(ctrain {COMPLETE} "${{(j: :)words[1,CURRENT-1]}} $PREFIX" "$PREFIX" 2>/dev/null)}}")
+    if [[ -n $found ]]; then compadd -- $found; else _files; fi
+}}
+compdef _ctrain ctrain
+"""
+_SCRIPTS = {"bash": _BASH, "zsh": _ZSH}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("shell", choices=list(_SCRIPTS))
+
+
+def execute(args: argparse.Namespace) -> int:
+    print(_SCRIPTS[args.shell], end="")
+    return 0
