@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ctrain_builder.store.publish import Watch, publish
-from ctrain_builder.store.sign import Signer
+from ctrain_builder.store.sign import Signer, may_need_passphrase
 from ctrain_runtime import sif, trust
 from ctrain_runtime.errors import ImageDamaged, SiteError, StoreError, UsageError
 from ctrain_runtime.facts import find_engine
@@ -23,6 +23,7 @@ from ctrain_runtime.site import Site
 from ctrain_runtime.store import open_store
 from samples.images import write_image
 
+PASSPHRASE = "correct horse"  # noqa: S105  # of keys that are made here
 SILENT = Watch(lambda _: None, lambda _: None)
 
 
@@ -55,7 +56,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("APPTAINER_KEYSDIR", str(tmp_path / "keyring"))
 
 
-def published(folder: Path, key: str = "", content: bytes = b"") -> Image:
+def published(folder: Path, key: str = "", content: bytes = b"", passphrase: str = "") -> Image:
     """A small image in a store, signed with `key`."""
     source = folder / "source.sif"
     source.unlink(missing_ok=True)
@@ -65,7 +66,7 @@ def published(folder: Path, key: str = "", content: bytes = b"") -> Image:
     options = ("--datatype", "4", "--partfs", "1", "--partarch", "2", "--groupid", "1", "--parttype", "2")
     engine("sif", "add", *options, str(source), str(part))
     beside = write_image(folder, content=source.read_bytes(), digest=trust._digest(source), release=0, layers=())
-    signer = Signer(find_engine(), key) if key else None
+    signer = Signer(find_engine(), key, passphrase) if key else None
     outcome = publish(source, read_manifest(beside.with_suffix(".json")), folder / "store", "prod", SILENT, signer)
     return locate(("pytorch:prod",), [open_store(outcome.image.path.parent)])
 
@@ -93,12 +94,13 @@ def test_what_no_trusted_key_has_signed_may_not(tmp_path: Path, keys: Path) -> N
         trust.require(image, replace(strict(key), require_signature=False))
 
 
-def test_pgp(tmp_path: Path) -> None:
-    options = ("--name", "Admin", "--email", "admin@example.org", "--password", "", "--push=false")
+@pytest.mark.parametrize("passphrase", ["", PASSPHRASE])
+def test_pgp(tmp_path: Path, passphrase: str) -> None:
+    options = ("--name", "Admin", "--email", "admin@example.org", "--password", passphrase, "--push=false")
     engine("key", "newpair", *options)
     fingerprint = re.search(r"[0-9A-F]{40}", engine("key", "list", "--secret"))
     assert fingerprint
-    image = published(tmp_path, "pgp:0")
+    image = published(tmp_path, "pgp:0", passphrase=passphrase)
     trust.require(image, strict(fingerprint[0].lower()))
     with pytest.raises(ImageDamaged, match="no valid signature"):
         trust.require(image, strict("A" * 40))
@@ -142,6 +144,16 @@ def test_what_was_verified_is_not_read_again_until_it_changes(
     (tmp_path / "copy").replace(image.path)
     with pytest.raises(ImageDamaged):
         trust.require(image, site)
+
+
+def test_a_pem_key_with_a_passphrase(tmp_path: Path, keys: Path) -> None:
+    locked = str(tmp_path / "locked.pem")
+    openssl("pkey", "-in", str(keys / "admin.pem"), "-aes256", "-passout", f"pass:{PASSPHRASE}", "-out", locked)
+    Path(locked).chmod(0o600)
+    assert may_need_passphrase(locked) and not may_need_passphrase(str(keys / "admin.pem"))
+    with pytest.raises(StoreError, match=r"can't be signed: .* the passphrase right\?"):
+        published(tmp_path, locked, passphrase=PASSPHRASE.upper())
+    trust.require(published(tmp_path, locked, passphrase=PASSPHRASE), strict(keys / "admin.pub"))
 
 
 @pytest.mark.parametrize(

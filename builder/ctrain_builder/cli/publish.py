@@ -8,8 +8,10 @@ A store is a folder that all nodes see. An absent or empty folder becomes one.
 from __future__ import annotations
 
 import argparse
+import getpass
 import json
 import os
+import sys
 from dataclasses import asdict
 from pathlib import Path
 
@@ -18,11 +20,13 @@ from ctrain_builder import cache as caches
 from ctrain_builder.cli.bar import Bar, say
 from ctrain_builder.cli.build import add_cache_arguments, find_image
 from ctrain_builder.store.publish import Outcome, Watch, publish
-from ctrain_builder.store.sign import Signer
+from ctrain_builder.store.sign import Signer, may_need_passphrase
 from ctrain_runtime.cli.text import size
 from ctrain_runtime.errors import ImageTestError, UsageError
 from ctrain_runtime.facts import find_engine
 from ctrain_runtime.share import folder
+
+PASSPHRASE = "CTRAIN_PASSPHRASE"  # noqa: S105  # the variable's name
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,11 +62,18 @@ def execute(args: argparse.Namespace) -> int:
         if args.digest not in (None, manifest.digest):
             what = f"image {spec.title} in the cache has the digest {manifest.digest}, not {args.digest}"
             raise UsageError(what, "It was built again since; look at the new one, and publish that")
+        signer = Signer(find_engine(), args.sign, _passphrase(args.sign)) if args.sign else None
         with Bar(f"copying {spec.title}", manifest.size) as bar:
-            signer = Signer(find_engine(), args.sign) if args.sign else None
             outcome = publish(path, manifest, Path(root), args.channel, Watch(say, bar.at), signer, args.thin)
     print(json.dumps(_as_data(outcome), indent=2) if args.json else _as_text(outcome, args.channel))
     return 0
+
+
+def _passphrase(key: str) -> str:
+    """The passphrase of a key that may need one: from the environment, as CI has it, else asked."""
+    if PASSPHRASE in os.environ or not may_need_passphrase(key) or not sys.stdin.isatty():
+        return os.environ.get(PASSPHRASE, "")
+    return getpass.getpass(f"passphrase of {key} (empty for none): ")
 
 
 def _as_data(outcome: Outcome) -> dict[str, object]:

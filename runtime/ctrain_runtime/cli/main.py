@@ -105,7 +105,7 @@ def _split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _overview(verbs: Sequence[Verb]) -> str:
-    rows = "\n".join(f"  {verb.name:<11}{verb.help}" for verb in verbs)
+    rows = "\n".join(f"  {verb.name:<12}{verb.help}" for verb in verbs)
     return (
         "usage: ctrain COMMAND [OPTIONS]\n\n"
         "Distributed deep learning in Apptainer containers on supercomputers.\n\n"
