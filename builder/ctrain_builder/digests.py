@@ -7,7 +7,7 @@ first. It is SHA-256 over a line `OFFSET SIZE DIGEST` for each partition, and fo
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
@@ -18,6 +18,7 @@ from ctrain_runtime.manifest import Layer
 
 REGIONS = "sha256-regions:"
 _CHUNK = 1 << 20
+Read = Callable[[int, int], bytes]  # gives so many bytes of an image, or fewer, from an offset on; b"" at the end
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The registry API of OCI, read only: what a tag points to, which tags there are, what an image says about itself.
+"""The registry API of OCI: what a tag points to, which tags there are, what an image says about itself.
 
 Manifests and configurations are checked against their digests, whatever the registry claims.
 """
@@ -18,7 +18,7 @@ from urllib.parse import urlencode, urlsplit
 import requests
 
 from ctrain_builder import credentials
-from ctrain_builder.web import Answer, Web, follow, host, is_this_machine, origin
+from ctrain_builder.web import GET, Answer, Call, Web, follow, host, is_this_machine, origin
 from ctrain_runtime.errors import ConfigError, RegistryError
 
 _MANIFESTS = (
@@ -35,6 +35,8 @@ _REFERENCE = re.compile(
     re.ASCII,
 )
 _CHALLENGE = re.compile(r'(bearer|basic)((?:[\s,]+\w+\s*=\s*(?:"[^"]*"|[^\s,"]+))*)', re.IGNORECASE)
+PULL, PUSH = "pull", "pull,push"  # what a token is for
+_FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 _FIELD = re.compile(r'(\w+)\s*=\s*"?((?<=")[^"]*|[^\s,"]+)')
 
 
@@ -85,23 +87,31 @@ class Registry:
         page: int = 1000,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._environ, self._page = environ, page
+        self._environ, self._page, self.pause = environ, page, pause
         self._web = Web(timeout, pause)
-        self._authorization: dict[str, str] = {}  # of each repository: the header that it was satisfied with
+        self._authorization: dict[tuple[str, str], str] = {}  # what a repository was satisfied with, for which actions
 
     def digest(self, reference: str) -> str:
         """The digest ("sha256:...") of what a reference points to: an image, or an index of images for several CPUs."""
-        return self._manifest(parse(reference))[0]
+        return self.manifest(parse(reference))[0]
 
     def tags(self, repository: str) -> tuple[str, ...]:
         """All tags of a repository (HOST/NAME), in the registry's order."""
         ref = parse(repository)
+        return self._pages(f"{ref.api}/tags/list", ref, "tags")
+
+    def repositories(self, where: str) -> tuple[str, ...]:
+        """All repositories of a host. Not every registry tells them."""
+        ref = Reference(where, "", "", "")
+        return self._pages(f"{ref.api}_catalog", ref, "repositories")
+
+    def _pages(self, url: str, ref: Reference, key: str) -> tuple[str, ...]:
         found: dict[str, None] = {}  # a set with an order
-        url = f"{ref.api}/tags/list?n={self._page}"
+        url = f"{url}?n={self._page}"
         while True:
             answer = self._get(url, ref)
-            tags = answer.data().get("tags")
-            page = dict.fromkeys(map(str, tags)) if isinstance(tags, list) else {}
+            names = answer.data().get(key)
+            page = dict.fromkeys(map(str, names)) if isinstance(names, list) else {}
             links = requests.utils.parse_header_links(answer.headers.get("Link", ""))
             following = [link["url"] for link in links if link.get("rel") == "next"]
             if not following or page.keys() <= found.keys():  # or it would lead us in circles
@@ -113,11 +123,15 @@ class Registry:
     def config(self, reference: str, arch: str = "amd64") -> dict[str, Any]:
         """What an image for Linux on `arch` is configured with: `Env`, `Labels` and so on."""
         ref, manifest = self._image(reference, arch)
+        config = self.config_of(manifest, ref).data().get("config")
+        return config if isinstance(config, dict) else {}
+
+    def config_of(self, manifest: Mapping[str, Any], ref: Reference) -> Answer:
+        """The configuration that a manifest names."""
         digest = str(manifest["config"].get("digest"))
         answer = self._get(f"{ref.api}/blobs/{digest}", ref)
-        _check_digest(answer, digest, ref)
-        config = answer.data().get("config")
-        return config if isinstance(config, dict) else {}
+        check_digest(answer, digest, ref)
+        return answer
 
     def size(self, reference: str, arch: str = "amd64") -> int:
         """Bytes of the layers of an image for Linux on `arch`, as they are stored: compressed."""
@@ -130,68 +144,89 @@ class Registry:
     def _image(self, reference: str, arch: str) -> tuple[Reference, dict[str, Any]]:
         """The manifest of one image, and what names it: of an index the part for `arch`."""
         ref = parse(reference)
-        manifest = self._manifest(ref)[1]
+        manifest = self.manifest(ref)[1]
         if "manifests" in manifest:
             ref = replace(ref, digest=_choose(manifest, arch, ref))
-            manifest = self._manifest(ref)[1]
+            manifest = self.manifest(ref)[1]
         if not isinstance(manifest.get("config"), dict):
             raise _damaged(ref)
         return ref, manifest
 
-    def _manifest(self, ref: Reference) -> tuple[str, dict[str, Any]]:
+    def has(self, ref: Reference) -> bool:
+        """Whether a repository that we may write to has such a tag."""
+        url = f"{ref.api}/manifests/{ref.tag}"
+        answer = self.ask(url, ref, {"Accept": ", ".join(_MANIFESTS)}, Call("HEAD"), PUSH)
+        if answer.status not in (200, 404):
+            raise self.refusal(answer, ref, PUSH)
+        return answer.status == 200
+
+    def manifest(self, ref: Reference) -> tuple[str, dict[str, Any]]:
         """(digest, content). The digest is computed from the content."""
         answer = self._get(f"{ref.api}/manifests/{ref.digest or ref.tag}", ref, ", ".join(_MANIFESTS))
         for claimed in (ref.digest, answer.headers.get("Docker-Content-Digest")):
-            _check_digest(answer, claimed, ref)
+            check_digest(answer, claimed, ref)
         data = answer.data()
         if not isinstance(data.get("manifests"), list) and not isinstance(data.get("config"), dict):
             raise RegistryError(
                 f"{ref} is no image in the format of OCI or Docker 2", f"{ref.host} sends something else"
             )
-        return _digest(answer), data
+        return digest_of(answer.body), data
 
     def _get(self, url: str, ref: Reference, accept: str = "*/*") -> Answer:
-        """GET from a repository; when it asks for a login, once more with one. Raises RegistryError."""
-        answer = self._web.fetch(url, {"Accept": accept, "Authorization": self._authorization.get(ref.name, "")})
-        # If we were sent to another host, that is who asks, and our login is not for it.
-        if answer.status == 401 and origin(answer.url) == origin(url):
-            self._authorization[ref.name] = self._log_in(answer, ref)
-            answer = self._web.fetch(url, {"Accept": accept, "Authorization": self._authorization[ref.name]})
+        """GET from a repository: what it has. Raises RegistryError."""
+        answer = self.ask(url, ref, {"Accept": accept})
         if answer.status != 200:
-            raise self._refusal(answer, ref)
+            raise self.refusal(answer, ref)
         return answer
 
-    def _log_in(self, answer: Answer, ref: Reference) -> str:
+    def ask(
+        self, url: str, ref: Reference, headers: Mapping[str, str], call: Call = GET, actions: str = PULL
+    ) -> Answer:
+        """Ask for something of a repository; when it asks for a login, once more with one. Raises RegistryError."""
+        own = origin(url) == origin(ref.api)  # an upload may be sent elsewhere, and our login is not for there
+        sent = {**headers, "Authorization": self._authorization.get((ref.name, actions), "") if own else ""}
+        answer = self._web.fetch(url, sent, call)
+        # If we were sent to another host, that is who asks, and our login is not for it.
+        if own and answer.status == 401 and origin(answer.url) == origin(url):
+            self._authorization[ref.name, actions] = self._log_in(answer, ref, actions)
+            answer = self._web.fetch(url, {**headers, "Authorization": self._authorization[ref.name, actions]}, call)
+        return answer
+
+    def _log_in(self, answer: Answer, ref: Reference, actions: str) -> str:
         """The header Authorization that a 401 asks for: a login, or a token for it (or for nobody in particular)."""
         asked = answer.headers.get("WWW-Authenticate", "")
         challenges = {match[1].lower(): match[2] for match in _CHALLENGE.finditer(asked)}
         login = credentials.find(ref.host, self._environ)
         if "bearer" in challenges:
-            return "Bearer " + self._token(dict(_FIELD.findall(challenges["bearer"])), login, ref)
+            return "Bearer " + self._token(dict(_FIELD.findall(challenges["bearer"])), login, ref, actions)
         if "basic" in challenges and login:
             return login.basic
-        raise self._refusal(answer, ref)
+        raise self.refusal(answer, ref, actions)
 
-    def _token(self, asked: Mapping[str, str], login: Optional[credentials.Login], ref: Reference) -> str:
-        """A token to pull from the repository, and for no more, from the service that the registry names."""
+    def _token(self, asked: Mapping[str, str], login: Optional[credentials.Login], ref: Reference, actions: str) -> str:
+        """A token for these actions in the repository, and for no more, from the service that the registry names."""
         realm = asked.get("realm", "")
-        query = {"service": asked.get("service", ""), "scope": f"repository:{ref.repository}:pull"}
+        scope = f"repository:{ref.repository}:{actions}" if ref.repository else "registry:catalog:*"
+        query = {"service": asked.get("service", ""), "scope": scope}
         if login and login.name == credentials.TOKEN:
             form = {"grant_type": "refresh_token", "refresh_token": login.secret, "client_id": "ctrain", **query}
-            answer = self._web.fetch(realm, {}, form)
+            answer = self._web.fetch(realm, _FORM, Call("POST", urlencode(form).encode()))
         else:
             url = f"{realm}{'&' if '?' in realm else '?'}{urlencode(query)}"
             answer = self._web.fetch(url, {"Authorization": login.basic if login else ""})
         if answer.status != 200:
-            raise self._refusal(answer, ref)
+            raise self.refusal(answer, ref, actions)
         data = answer.data()
         return str(data.get("token") or data.get("access_token"))
 
-    def _refusal(self, answer: Answer, ref: Reference) -> RegistryError:
+    def refusal(self, answer: Answer, ref: Reference, actions: str = PULL) -> RegistryError:
         """Why there is no answer, and what to do."""
         if answer.status in (401, 403):
             hint = f"Log in with: apptainer registry login --username NAME docker://{ref.host}"
-            return RegistryError(f"{ref.host} does not let us read {ref.repository} without the right login", hint)
+            what = f"{'write' if actions == PUSH else 'read'} {ref.repository or 'its list of repositories'}"
+            return RegistryError(f"{ref.host} does not let us {what} without the right login", hint)
+        if not ref.repository:
+            return RegistryError(f"{ref.host} does not tell which repositories it has", "Name the images")
         if answer.status != 404 or not answer.url.startswith(ref.api):
             return RegistryError(f"{host(answer.url)} answers {answer.status} {answer.reason} when asked for {ref}")
         if "/manifests/" not in answer.url:
@@ -206,14 +241,15 @@ class Registry:
         return RegistryError(f"{ref.name} has no tag {ref.tag}", f"It has {', '.join(near)}" if near else "It has none")
 
 
-def _digest(answer: Answer) -> str:
-    return f"sha256:{hashlib.sha256(answer.body).hexdigest()}"
+def digest_of(content: bytes) -> str:
+    """As in sha256:9f2c..."""
+    return f"sha256:{hashlib.sha256(content).hexdigest()}"
 
 
-def _check_digest(answer: Answer, claimed: Optional[str], ref: Reference) -> None:
-    if claimed and claimed != _digest(answer):
+def check_digest(answer: Answer, claimed: Optional[str], ref: Reference) -> None:
+    if claimed and claimed != digest_of(answer.body):
         hint = "What it sends is damaged or forged: don't use it, and tell its keepers"
-        raise RegistryError(f"{ref.host} lies about {ref}: {claimed} is in truth {_digest(answer)}", hint)
+        raise RegistryError(f"{ref.host} lies about {ref}: {claimed} is in truth {digest_of(answer.body)}", hint)
 
 
 def _damaged(ref: Reference) -> RegistryError:

@@ -6,6 +6,7 @@ Speaks https, and http with this machine only.
 from __future__ import annotations
 
 import contextlib
+import io
 import ipaddress
 import json
 import random
@@ -13,9 +14,9 @@ import re
 import socket
 import ssl
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Optional
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import urljoin, urlsplit
 
 import requests
@@ -26,6 +27,7 @@ _WAITS = (0.5, 1.0, 2.0, 0.0)  # seconds after each try; varied, so that many cl
 _LONGEST_WAIT = 30  # seconds; who asks for more is not waited for
 _REDIRECTS = 5
 _LARGEST = 16_000_000  # bytes; registries limit manifests to 4 MB
+_PART = 1 << 20  # bytes of a stream at a time
 _LATER = "Try again later, or go on with --offline"
 _TOO_LATE = (TimeoutError, socket.timeout)  # two kinds before Python 3.10
 _HOPELESS = (*_TOO_LATE, socket.gaierror, ssl.SSLError, ValueError)  # another try would end like the first
@@ -36,14 +38,30 @@ class Unreachable(RegistryError):
 
 
 @dataclass(frozen=True)
+class Call:
+    """How an address is asked. `patience` is how many seconds longer than others the answer may take. With `stream`,
+    what is found is not read at once."""
+
+    method: str = "GET"
+    body: bytes = b""
+    patience: float = 0
+    stream: bool = False
+
+
+GET = Call()
+
+
+@dataclass(frozen=True)
 class Answer:
-    """`url` is where it came from in the end."""
+    """`url` is where it came from in the end. `parts` are the bytes of a stream, which has no `body`; while they come,
+    each read may take as long as a whole answer. They raise Unreachable."""
 
     url: str
     status: int
     reason: str
     headers: Mapping[str, str]
     body: bytes
+    parts: Iterator[bytes] = field(default_factory=lambda: iter(()))
 
     def data(self) -> dict[str, Any]:
         """The JSON object that it is. Raises RegistryError."""
@@ -64,12 +82,13 @@ class Web:
         paths = ssl.get_default_verify_paths()
         self._session.verify = paths.cafile or paths.capath or True
 
-    def fetch(self, url: str, headers: Mapping[str, str], form: Optional[Mapping[str, str]] = None) -> Answer:
-        """GET, or POST of a form: an answer below 500, after as many tries as it takes. Raises Unreachable."""
+    def fetch(self, url: str, headers: Mapping[str, str], call: Call = GET) -> Answer:
+        """An answer below 500, after as many tries as it takes: of a PATCH after one. Raises Unreachable."""
         for wait in _WAITS:
-            last, wait = not wait, wait * random.uniform(0.5, 1.5)  # noqa: S311  # nothing secret
+            last = not wait or call.method == "PATCH"  # what was sent may have been added already
+            wait *= random.uniform(0.5, 1.5)  # noqa: S311  # nothing secret
             try:
-                answer = self._once(url, headers, form)
+                answer = self._once(url, headers, call)
             except (requests.RequestException, TimeoutError, ValueError) as error:
                 root = _root(error)
                 if last or isinstance(root, _HOPELESS):
@@ -84,29 +103,41 @@ class Web:
             self._pause(wait)
         raise AssertionError("the last wait is 0")
 
-    def _once(self, url: str, headers: Mapping[str, str], form: Optional[Mapping[str, str]]) -> Answer:
-        start, deadline = origin(url), time.monotonic() + self._timeout
+    def _once(self, url: str, headers: Mapping[str, str], call: Call) -> Answer:
+        start, timeout = origin(url), self._timeout + call.patience
+        deadline = time.monotonic() + timeout
         for _ in range(_REDIRECTS + 1):
             _require_privacy(url)
             sent = {name: value for name, value in headers.items() if value}
             if origin(url) != start:
                 sent.pop("Authorization", None)
-            with self._session.request(
-                "POST" if form else "GET",
+            response = self._session.request(
+                call.method,
                 url,
-                data=form,
+                data=io.BytesIO(call.body) if call.body else None,  # a file: its time-out is for a piece, not for all
                 headers={**sent, "Accept-Encoding": "identity", "User-Agent": "ctrain"},
                 auth=_as_it_is,
-                timeout=(min(10, self._timeout), self._timeout),
+                timeout=(min(10, self._timeout), timeout),
                 allow_redirects=False,
                 stream=True,
                 proxies={"http": ""},  # plain http is for this machine, which no proxy stands before
-            ) as response:
-                if form or not response.is_redirect:
-                    body = _read(response, deadline)
-                    return Answer(url, response.status_code, response.reason, response.headers, body)
+            )
+            found = url, response.status_code, response.reason, response.headers
+            if call.stream and response.status_code in (200, 206):
+                return Answer(*found, b"", self._parts(url, response))
+            with response:
+                if call.method not in ("GET", "HEAD") or not response.is_redirect:
+                    return Answer(*found, b"" if call.method == "HEAD" else _read(response, deadline))
                 url = follow(url, response.headers["Location"])
         raise Unreachable(f"{host(url)} sends us from address to address without end", _LATER)
+
+    def _parts(self, url: str, response: requests.Response) -> Iterator[bytes]:
+        try:
+            with response:
+                yield from response.iter_content(_PART)
+        except (requests.RequestException, TimeoutError) as error:
+            root = _root(error)
+            raise Unreachable(f"{host(url)} can't be reached: {self._why(root)}", _hint(root)) from error
 
     def _why(self, root: BaseException) -> str:
         if isinstance(root, _TOO_LATE):

@@ -132,22 +132,28 @@ class Manifest:
 def read_manifest(path: Path) -> Manifest:
     """The manifest in a .json file. Raises ConfigError when it isn't one."""
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        return parse_manifest(path.read_bytes(), str(path))
     except OSError as error:
         raise ConfigError(f"{path} can't be read: {error.strerror}") from error
-    except ValueError as error:
-        raise ConfigError(f"{path} is not a manifest: {error}") from error
+
+
+def parse_manifest(text: bytes, where: str) -> Manifest:
+    """The manifest that `text` holds; `where` is what errors name. Raises ConfigError."""
+    try:
+        data = json.loads(text.decode())
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{where} is not a manifest: {error}") from error
     if not isinstance(data, dict):
-        raise ConfigError(f"{path} is not a manifest")
+        raise ConfigError(f"{where} is not a manifest")
     schema = data.get("schema", 1)
     if schema not in range(1, SCHEMA + 1):  # before its keys are read: a newer schema may well have others
-        raise ConfigError(f"{path} has manifest schema {schema}", "Use a newer ctrain")
+        raise ConfigError(f"{where} has manifest schema {schema}", "Use a newer ctrain")
     told = data.pop(CHECKSUM, "")
     if (told or schema >= _CHECKED) and told != checksum(data):
         raise ConfigError(
-            f"{path} was changed since it was written: its checksum is wrong", "Look further with: ctrain store verify"
+            f"{where} was changed since it was written: its checksum is wrong", "Look further with: ctrain store verify"
         )
-    return config.load(Manifest, {**data, "schema": SCHEMA}, str(path))
+    return config.load(Manifest, {**data, "schema": SCHEMA}, where)
 
 
 def checksum(data: Mapping[str, Any]) -> str:

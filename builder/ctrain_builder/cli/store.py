@@ -10,6 +10,7 @@
   ctrain store du                                  sizes, and what is shared
   ctrain store log                                 who changed what, and when
   ctrain store modules --output /apps/modules      module files: module load ctrain-pytorch/24.12-hd-r3
+  ctrain store sync SRC DST                        versions of one store to another, also by a registry
 
 The store is --store DIR or $CTRAIN_STORE. docs/store.md tells all of it.
 """
@@ -36,6 +37,18 @@ from ctrain_runtime.cli.text import count, duration, size, table
 from ctrain_runtime.errors import ImageDamaged, UsageError
 from ctrain_runtime.lease import Lease
 from ctrain_runtime.store import BASES, Store, open_store
+
+_SYNC = """\
+Bring versions from one store to another, under the names and numbers that they have.
+
+  ctrain store sync ./store oras://registry.example.com/images        all versions to a registry
+  ctrain store sync oras://registry.example.com/images /apps/ctrain   and from there to another store
+  ctrain store sync /apps/ctrain /mnt/disk pytorch:prod --channels    what prod is, and the channel with it
+
+SRC and DST are folders, or places in a registry, where each image is a repository with versions and channels as tags:
+`apptainer pull oras://registry.example.com/images/pytorch:prod` works too. What DST has already is not copied again,
+and what was interrupted goes on where it was. A registry asks for the login that `apptainer registry login` has left.
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -83,9 +96,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     action("log", "all changes, oldest first").add_argument("name", nargs="?", metavar="NAME", help="of this image")
     module_files = action("modules", "write module files for environment-modules and Lmod")
     module_files.add_argument("--output", type=Path, required=True, metavar="DIR", help="folder for `module use`")
+    shown = argparse.RawDescriptionHelpFormatter
+    text = "bring versions to another store, or to and from a registry"
+    sync = actions.add_parser("sync", help=text, description=_SYNC, formatter_class=shown, allow_abbrev=False)
+    sync.add_argument("source", metavar="SRC", help="a store's folder, or oras://HOST[:PORT]/PATH")
+    sync.add_argument("target", metavar="DST", help="the same; an absent or empty folder becomes a store")
+    sync.add_argument("images", nargs="*", metavar="NAME[:VERSION|:CHANNEL]", help="default: all versions")
+    sync.add_argument("--channels", action="store_true", help="also make DST's channels point to what SRC's do")
+    sync.add_argument("--dry-run", action="store_true", help="only show what would be done")
+    sync.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+    sync.add_argument("--cache", type=Path, metavar="DIR", help="where uploads are noted ($CTRAIN_CACHE)")
 
 
 def execute(args: argparse.Namespace) -> int:
+    if args.action == "sync":
+        from ctrain_builder.cli import sync  # only now: all other actions do without a client of registries
+
+        return sync.execute(args)
     root = args.store or os.environ.get("CTRAIN_STORE")
     if not root:
         raise UsageError("no store is named", "Give one with --store DIR or CTRAIN_STORE")

@@ -61,7 +61,7 @@ def _history(root: Path, name: str, channel: str) -> list[str]:
     return versions
 
 
-def point(writer: Writer, channel: str, image: Published, action: str) -> str:
+def point(writer: Writer, channel: str, image: Published, action: str, why: str = "") -> str:
     """Make the channel's link point to the image; the version that it pointed to before ("" for none)."""
     folder = writer.folder(CHANNELS)
     link = folder / f"{image.manifest.name}_{channel}.sif"
@@ -69,7 +69,7 @@ def point(writer: Writer, channel: str, image: Published, action: str) -> str:
     before = next((one.manifest.version for one in writer.store.images() if one.path.name == target), "")
     if target == image.path.name:
         return before
-    writer.log(action, image.manifest.name, image.manifest.version, channel=channel, before=before)
+    writer.log(action, image.manifest.name, image.manifest.version, channel=channel, before=before, why=why)
     temporary = folder / f".{link.name}.{os.getpid()}"
     temporary.unlink(missing_ok=True)
     temporary.symlink_to(Path("..") / image.path.name)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import functools
 import hashlib
 import os
 import queue
 import shutil
+import stat
 import struct
 import tempfile
 import threading
@@ -18,7 +20,7 @@ from pathlib import Path
 from typing import BinaryIO, Optional
 
 from ctrain_builder.cache import amount
-from ctrain_builder.digests import Reading, regions
+from ctrain_builder.digests import Read, Reading, Region, regions
 from ctrain_builder.store.writer import Access
 from ctrain_runtime import command, sif
 from ctrain_runtime.errors import ImageDamaged, SpaceError
@@ -59,13 +61,39 @@ def temporary(folder: Path, name: str, say: Callable[[str], None] = lambda _: No
     os.close(descriptor)
     path = Path(given)
     try:
-        if is_lustre(folder):
-            path.unlink()  # stripes are given to a file when it is made
-            command.run(["lfs", "setstripe", *_STRIPES, given])
-            say("Lustre: one stripe up to 4 MB, four up to 64 MB, then one on each of its targets")
+        _stripe(path, say)
         yield path
     finally:
         path.unlink(missing_ok=True)
+
+
+def lasting(folder: Path, name: str, say: Callable[[str], None] = lambda _: None) -> Path:
+    """As `temporary`, but always the same file for one name: it has what an interrupted copy has left, and stays."""
+    path = folder / f".{name}.part"
+    with contextlib.suppress(FileNotFoundError):
+        found = path.lstat()
+        if stat.S_ISREG(found.st_mode) and (found.st_uid, found.st_nlink) == (os.geteuid(), 1):
+            path.chmod(0o600)
+            return path
+        path.unlink()  # others may write to the folder, too: what we write goes to a file of ours
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    _stripe(path, say)
+    return path
+
+
+def begun(path: Path) -> int:
+    """How many bytes an interrupted copy has certainly written: up to the first hole, in whole blocks."""
+    with path.open("rb") as file:
+        if not os.fstat(file.fileno()).st_size:
+            return 0
+        return max(0, os.lseek(file.fileno(), 0, os.SEEK_HOLE) - 1) // _BLOCK * _BLOCK
+
+
+def _stripe(path: Path, say: Callable[[str], None]) -> None:
+    if is_lustre(path.parent):
+        path.unlink()  # stripes are given to a file when it is made
+        command.run(["lfs", "setstripe", *_STRIPES, str(path)])
+        say("Lustre: one stripe up to 4 MB, four up to 64 MB, then one on each of its targets")
 
 
 def is_lustre(folder: Path) -> bool:
@@ -104,24 +132,43 @@ def copy(
 ) -> Copied:
     """Make `target` the same as `source`, durably, with the store's mode and group; the digests of what is there then.
 
-    `layers` are those of its partitions. `parts` are taken by reference where the file system can do that. `done` is
-    told how many bytes are copied. Raises SpaceError, ImageDamaged.
+    `layers` are those of its partitions. The rest is as in `fill`. Raises SpaceError, ImageDamaged.
     """
-    with source.open("rb") as reader, target.open("r+b") as writer:
+    with source.open("rb") as reader:
+        found = regions(source, layers) if layers else ()
         size = os.fstat(reader.fileno()).st_size
-        cloned = sorted(filter(None, (_clone(part, writer) for part in parts)))
-        free, needed = shutil.disk_usage(target.parent).free, size - sum(end - start for start, end in cloned)
+        return fill(target, size, functools.partial(os.pread, reader.fileno()), access, found, parts, done)
+
+
+def fill(
+    target: Path,
+    size: int,
+    read: Read,
+    access: Access,
+    layout: Sequence[Region] = (),
+    parts: Iterable[Source] = (),
+    done: Callable[[int], None] = lambda _: None,
+    there: int = 0,
+) -> Copied:
+    """Give `target` the `size` bytes that `read` brings. The first `there` bytes of it are only read: it has them.
+
+    `parts` are taken by reference where the file system can do that. `done` is told how many bytes are copied. The
+    digests are those of what is there then, that of the regions only with a `layout`. Raises SpaceError.
+    """
+    with target.open("r+b") as writer:
+        own = functools.partial(os.pread, writer.fileno())
+        kept = [(0, there), *sorted(filter(None, (_clone(part, writer) for part in parts)))]
+        pieces = list(_pieces(kept, size))
+        free = shutil.disk_usage(target.parent).free
+        needed = sum(end - start for start, end, has in pieces if not has)
         if free < needed:
             what = f"store {target.parent} has {amount(free)} free, the image needs {amount(needed)}"
             raise SpaceError(what, "Free some: ctrain store gc")
-        whole, reading = hashlib.sha256(), Reading(regions(source, layers) if layers else ())
-        both = [_Aside(whole.update), *([_Aside(reading.update)] if layers else [])]
+        whole, reading = hashlib.sha256(), Reading(layout)
+        both = [_Aside(whole.update), *([_Aside(reading.update)] if layout else [])]
         try:
-            at = 0
-            for start, end in (*cloned, (size, size)):
-                _pass(reader, writer, at, start, both, done)
-                _pass(writer, None, start, end, both, done)  # what counts is what is in the store
-                at = end
+            for start, end, has in pieces:  # what counts is what is in the store
+                _pass(own if has else read, None if has else writer, start, end, both, done)
         finally:
             for aside in both:
                 aside.close()
@@ -138,8 +185,19 @@ def settle(file: Path, access: Access) -> None:
         os.fsync(opened.fileno())
 
 
+def _pieces(kept: Iterable[tuple[int, int]], size: int) -> Iterator[tuple[int, int, bool]]:
+    """All of a file, from the first byte to the last: where each piece begins and ends, and whether it is kept."""
+    at = 0
+    for start, end in (*kept, (size, size)):
+        if at < start:
+            yield at, start, False
+        if max(at, start) < end:
+            yield max(at, start), end, True
+        at = max(at, end)
+
+
 def _pass(
-    reader: BinaryIO,
+    read: Read,
     writer: Optional[BinaryIO],
     start: int,
     end: int,
@@ -148,7 +206,7 @@ def _pass(
 ) -> None:
     """Hash the bytes from `start` to `end`, and write them to the same place."""
     while start < end:
-        chunk = os.pread(reader.fileno(), min(_CHUNK, end - start), start)
+        chunk = read(min(_CHUNK, end - start), start)
         if not chunk:
             return  # it became shorter: its digest will be another
         for aside in both:

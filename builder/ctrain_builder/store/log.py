@@ -14,7 +14,7 @@ from ctrain_runtime import config, users
 from ctrain_runtime.errors import ConfigError
 
 FILE = "ctrain-store.log"
-PUBLISH, PROMOTE, ROLLBACK = "publish", "promote", "rollback"
+PUBLISH, SYNC, PROMOTE, ROLLBACK = "publish", "sync", "promote", "rollback"
 RETIRE, RESTORE, REMOVE, QUARANTINE = "retire", "restore", "remove", "quarantine"
 
 

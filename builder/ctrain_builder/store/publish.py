@@ -69,7 +69,7 @@ def publish(
     if not manifest.tested:
         raise ImageTestError(f"image {image} has not passed its tests", "Build it again with: ctrain build")
     with explained(root):
-        new_store = _prepare(root)
+        new_store = prepare(root)
     with change(root, watch.say) as writer:
         wanted = replace(manifest, signed=signer is not None)
         known = [found for found in writer.store.images() if _is_same(found.manifest, wanted)]
@@ -89,18 +89,26 @@ def _is_same(one: Manifest, other: Manifest) -> bool:
     return one.digest == other.digest or (layers[0] == layers[1] and all(digest for _, digest in layers[0]))
 
 
-def _prepare(root: Path) -> bool:
-    """Make an absent or empty folder a store; True if it was made one. A folder with other things in it is refused."""
-    if not root.exists():
-        root.mkdir(parents=True)
-        root.chmod(0o755)
+def is_new(root: Path) -> bool:
+    """Whether a folder is absent or empty, so that it can become a store. One with other things in it is refused."""
     if (root / MARKER).exists():
         return False
-    others = [path.name for path in root.iterdir() if not path.name.startswith((f".{MARKER}", LOCK))]
+    names = [path.name for path in root.iterdir()] if root.exists() else []
+    others = [name for name in names if not name.startswith((f".{MARKER}", LOCK))]
     if others:
         raise StoreError(
             f"{root} is not empty and not a store (it has {others[0]})", "Choose an empty or absent folder"
         )
+    return True
+
+
+def prepare(root: Path) -> bool:
+    """Make an absent or empty folder a store; True if it was made one."""
+    if not is_new(root):
+        return False
+    if not root.exists():
+        root.mkdir(parents=True)
+        root.chmod(0o755)
     access = Access(root.stat())
     atomic.write_text(root / MARKER, json.dumps({"layout": LAYOUT}) + "\n", access.file, access.group)
     leases = root / lease.FOLDER
@@ -128,11 +136,17 @@ def _add(
             with contextlib.suppress(FileExistsError):  # a file of that name, left by a crash, keeps it
                 os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
                 break
-        file.replace(path)
-    atomic.sync_folder(root)
-    writer.log(log.PUBLISH, numbered.name, numbered.version, digest=numbered.digest)
-    writer.write(path.with_suffix(".json"), numbered)
-    return Published(numbered, path, ())
+        return place(writer, file, numbered, log.PUBLISH)
+
+
+def place(writer: Writer, file: Path, manifest: Manifest, action: str, why: str = "") -> Published:
+    """Give a finished copy its name, then write its manifest: from here on it counts."""
+    path = writer.root / manifest.file_name
+    file.replace(path)
+    atomic.sync_folder(writer.root)
+    writer.log(action, manifest.name, manifest.version, digest=manifest.digest, why=why)
+    writer.write(path.with_suffix(".json"), manifest)
+    return Published(manifest, path, ())
 
 
 def _whole(image: Path, manifest: Manifest, file: Path, writer: Writer, watch: Watch) -> Manifest:

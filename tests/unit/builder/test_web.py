@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_builder.web import Unreachable, Web, host, is_this_machine, origin
+from ctrain_builder.web import Call, Unreachable, Web, host, is_this_machine, origin
 from ctrain_runtime.errors import RegistryError
 from samples.registry import Answer, front
 
@@ -53,7 +53,7 @@ def test_an_unknown_host_is_not_asked_again() -> None:
 def test_a_form_is_not_sent_on() -> None:
     with front() as made, front() as other:
         made.stand = lambda _: Answer(307, {"Location": f"http://{other.host}/"}, b"")
-        assert Web(5, lambda _: None).fetch(f"http://{made.host}/", {}, {"secret": "x"}).status == 307
+        assert Web(5, lambda _: None).fetch(f"http://{made.host}/", {}, Call("POST", b"secret=x")).status == 307
         assert other.requests == []
 
 

@@ -1,0 +1,76 @@
+"""The action `ctrain store sync`, apart from the others because it needs a client of registries."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from ctrain_builder import cache as caches
+from ctrain_builder.cli.bar import Bar, say
+from ctrain_builder.registry import Registry
+from ctrain_builder.store import sync
+from ctrain_builder.store.places import SCHEME, Folder, Place, Repositories
+from ctrain_builder.store.publish import Watch
+from ctrain_builder.web import Unreachable
+from ctrain_runtime.cli.text import count, size
+from ctrain_runtime.errors import ConfigError, ImageDamaged
+from ctrain_runtime.manifest import Manifest
+
+
+def execute(args: argparse.Namespace) -> int:
+    client = Registry(os.environ)
+    source, target = (_place(text, client, args.cache) for text in (args.source, args.target))
+    try:
+        plan = sync.plan(source, target, args.images, args.channels)
+        for error in plan.left_out:
+            say(f"ctrain: left out: {error}")
+        if not args.dry_run:
+            _do(plan, source, target)
+    except Unreachable as error:
+        raise Unreachable(error.message, "Try again later: it goes on where it was") from error
+    print(json.dumps(_as_data(plan, args.dry_run), indent=2) if args.json else _as_text(plan, target, args.dry_run))
+    return ImageDamaged.exit_code if any(isinstance(error, ConfigError) for error in plan.left_out) else 0
+
+
+def _place(text: str, client: Registry, cache: Any) -> Place:
+    if text.startswith(SCHEME):
+        return Repositories(text[len(SCHEME) :], client, caches.open_cache(cache or caches.default_root()).root)
+    return Folder(Path(text))
+
+
+def _do(plan: sync.Plan, source: Place, target: Place) -> None:
+    for manifest in plan.copies:
+        with Bar(f"copying {_title(manifest)}", manifest.size) as bar:
+            target.put(manifest, source, Watch(say, bar.at))
+    for move in plan.moves:
+        target.point(move.manifest, move.channel, source)
+
+
+def _as_data(plan: sync.Plan, dry_run: bool) -> dict[str, Any]:
+    groups = {"copied": plan.copies, "present": plan.present, "retired": plan.retired}
+    listed = {key: [f"{one.name}:{one.version}" for one in found] for key, found in groups.items()}
+    moves = [
+        {"name": one.manifest.name, "channel": one.channel, "before": one.before, "version": one.manifest.version}
+        for one in plan.moves
+    ]
+    return {**listed, "channels": moves, "left_out": [str(one) for one in plan.left_out], "done": not dry_run}
+
+
+def _as_text(plan: sync.Plan, target: Place, dry_run: bool) -> str:
+    would = "would have " if dry_run else ""
+    lines = [f"{would}copied {_title(one)} ({size(one.size)})" for one in plan.copies]
+    lines += [f"{_title(one)} was retired in {target}: it stays so" for one in plan.retired]
+    for move in plan.moves:
+        was = f"it was {move.before}" if move.before else "it is new"
+        is_now = "would be" if dry_run else "is"
+        lines.append(f"channel {move.channel} of {move.manifest.name} {is_now} {move.manifest.version} ({was})")
+    total = sum(one.size for one in plan.copies)
+    number, did = count(len(plan.copies), "version"), "to copy" if dry_run else "copied"
+    return "\n".join([*lines, f"{number} {did} ({size(total)}), {len(plan.present)} there already"])
+
+
+def _title(manifest: Manifest) -> str:
+    return f"{manifest.name} {manifest.version}"

@@ -1,0 +1,220 @@
+"""Where published versions are: in a store's folder, or in a registry, where an image is a repository and its versions
+and channels are tags. Both can be read from, and written to, in the same way."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import re
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Optional, Union
+
+from ctrain_builder import oras
+from ctrain_builder.digests import Read
+from ctrain_builder.registry import Reference, Registry, parse
+from ctrain_builder.store import channels, lifecycle, log
+from ctrain_builder.store.copy import Source, begun, fill, lasting, shared
+from ctrain_builder.store.publish import Watch, is_new, place, prepare
+from ctrain_builder.store.writer import Writer, change, explained
+from ctrain_runtime.errors import ConfigError, CtrainError, ImageDamaged, RegistryError, StoreError, UsageError
+from ctrain_runtime.manifest import Manifest, read_manifest
+from ctrain_runtime.store import NAME, QUARANTINE, WORD, Published, open_store
+
+SCHEME = "oras://"
+_LIKE_A_VERSION = re.compile(r".*-r\d+(-flat)?")
+
+
+@dataclass(frozen=True)
+class Version:
+    """A version that is offered, and the channels that point to it."""
+
+    manifest: Manifest
+    channels: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a place has under the name of a version. `offered`: it was not retired."""
+
+    digest: str
+    offered: bool = True
+
+
+class Folder:
+    """A store in a folder, which may not be there yet."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def __str__(self) -> str:
+        return str(self._root)
+
+    def versions(self, names: Collection[str]) -> tuple[list[Version], list[CtrainError]]:
+        """All versions of images with these names, or of all images; and what is damaged."""
+        scan = open_store(self._root).scan()
+        found = [Version(one.manifest, one.channels) for one in scan.images]
+        return [one for one in found if not names or one.manifest.name in names], list(scan.damaged)
+
+    @contextlib.contextmanager
+    def reader(self, manifest: Manifest) -> Iterator[tuple[Read, Optional[Path]]]:
+        """What gives the bytes of a version, and the file that has them, if there is one."""
+        path = self._root / manifest.file_name
+        with path.open("rb") as file:
+            yield functools.partial(os.pread, file.fileno()), path
+
+    def held(self, wanted: Sequence[Manifest]) -> list[Optional[Held]]:
+        """What there is of each version. Raises StoreError for what is damaged."""
+        if is_new(self._root):
+            return [None] * len(wanted)
+        store = open_store(self._root)
+        found = {name: Held(digest, False) for name, digest in self._put_aside(wanted).items()}
+        found.update({one.manifest.file_name: Held(one.manifest.digest, False) for one in lifecycle.retired(store)})
+        found.update({one.path.name: Held(one.manifest.digest) for one in store.images()})
+        for one in wanted:
+            path = (self._root / one.file_name).with_suffix(".json")
+            if one.file_name not in found and path.exists():
+                raise StoreError(f"{path} is damaged", "Put it aside with: ctrain store verify; then it can come again")
+        return [found.get(one.file_name) for one in wanted]
+
+    def _put_aside(self, wanted: Sequence[Manifest]) -> dict[str, str]:
+        """File name -> digest of versions that are in quarantine. What is wanted of them, whole, may come again."""
+        found: dict[str, str] = {}
+        for path in (self._root / QUARANTINE).glob("*_*.json"):
+            with contextlib.suppress(ConfigError):
+                found[path.with_suffix(".sif").name] = read_manifest(path).digest
+        return {name: digest for name, digest in found.items() if digest not in [one.digest for one in wanted]}
+
+    def pointed(self, name: str, channel: str) -> str:
+        """The version that a channel points to; "" where there is no such channel."""
+        images = () if is_new(self._root) else open_store(self._root).images()
+        found = (one.manifest for one in images if one.manifest.name == name and channel in one.channels)
+        return next((manifest.version for manifest in found), "")
+
+    def put(self, manifest: Manifest, source: Place, watch: Watch) -> None:
+        """Bring a version here. Raises ImageDamaged, SpaceError, StoreError, RegistryError."""
+        with explained(self._root):
+            prepare(self._root)
+        with change(self._root, watch.say) as writer:
+            if require_free(self.held([manifest])[0], manifest, self):
+                with source.reader(manifest) as (read, path):
+                    parts = shared(path, manifest, writer.store.images()) if path else []
+                    file = _receive(writer, manifest, read, parts, watch)
+                place(writer, file, manifest, log.SYNC, f"from {source}")
+
+    def point(self, manifest: Manifest, channel: str, source: Place) -> None:
+        """Make a channel point to a version that is here."""
+        with change(self._root) as writer:
+            image = Published(manifest, self._root / manifest.file_name, ())
+            channels.point(writer, channel, image, log.SYNC, f"from {source}")
+
+
+def _receive(writer: Writer, manifest: Manifest, read: Read, parts: Sequence[Source], watch: Watch) -> Path:
+    """The file of a version under a temporary name. It goes on with what an earlier try has left."""
+    name = f"{manifest.file_name}.{manifest.digest[-12:]}"
+    while True:
+        file = lasting(writer.root, name, watch.say)
+        there = begun(file)
+        copied = fill(file, manifest.size, read, writer.access, (), parts, watch.done, there)
+        if copied.digest == manifest.digest:
+            return file
+        file.unlink()
+        if not there:
+            what = f"what came of {manifest.name} {manifest.version} is damaged: it has the digest {copied.digest}"
+            raise ImageDamaged(what, f"It should be {manifest.digest}; nothing of it was kept")
+
+
+class Repositories:
+    """A place in a registry: HOST[:PORT]/PATH. In the folder `notes` is kept how far uploads have come."""
+
+    def __init__(self, where: str, client: Registry, notes: Path) -> None:
+        self._where, self._client, self._notes = where.rstrip("/"), client, notes
+        with contextlib.suppress(ConfigError):
+            if parse(f"{self._where}/x").name == f"{self._where}/x":
+                return
+        raise UsageError(f"{SCHEME}{where} is no place in a registry", f"Write it as {SCHEME}HOST[:PORT]/PATH")
+
+    def __str__(self) -> str:
+        return f"{SCHEME}{self._where}"
+
+    def versions(self, names: Collection[str]) -> tuple[list[Version], list[CtrainError]]:
+        """All versions of images with these names, or of all images; and which tags are not ours."""
+        found: dict[str, Manifest] = {}
+        tags: dict[str, list[str]] = {}
+        foreign: list[CtrainError] = []
+        for ref in self._tags(names):
+            try:
+                manifest = self._read(ref)
+            except oras.Foreign as error:
+                foreign.append(error)
+                continue
+            if found.setdefault(manifest.file_name, manifest).digest != manifest.digest:
+                raise RegistryError(f"{ref.name} has two images called {manifest.version}", "Remove one of them there")
+            tags.setdefault(manifest.file_name, []).append(ref.tag)
+        others = {file: tuple(tag for tag in tags[file] if tag != found[file].version) for file in found}
+        return [Version(manifest, others[file]) for file, manifest in found.items()], foreign
+
+    def _tags(self, names: Collection[str]) -> Iterator[Reference]:
+        if not names:
+            host = self._where.partition("/")[0]
+            below = (f"{host}/{one}".partition(f"{self._where}/") for one in self._client.repositories(host))
+            names = [name for before, _, name in below if not before and NAME.fullmatch(name)]
+        for name in names:
+            for tag in sorted(self._client.tags(f"{self._where}/{name}")):
+                yield self._ref(name, tag)
+
+    def _ref(self, name: str, tag: str) -> Reference:
+        return parse(f"{self._where}/{name}:{tag}")
+
+    def _read(self, ref: Reference) -> Manifest:
+        """What a tag points to. Nothing that the registry says may lead out of a store."""
+        manifest = oras.read(self._client, ref)
+        name, words = ref.repository.rpartition("/")[2], (manifest.tag, manifest.stack)
+        if manifest.name != name or not NAME.fullmatch(name) or not all(map(WORD.fullmatch, words)):
+            raise oras.Foreign(f"{ref} says it is {manifest.name!r} {manifest.version!r}", "It was put there by hand")
+        if ref.tag != manifest.version and _LIKE_A_VERSION.fullmatch(ref.tag):
+            raise RegistryError(f"{ref} is {name} {manifest.version} in truth", f"Tell the keepers of {ref.host}")
+        if ref.tag != manifest.version and not WORD.fullmatch(ref.tag):
+            raise oras.Foreign(f"{ref} is no channel of a store", "Their names are letters, digits, '.' and '-'")
+        return manifest
+
+    @contextlib.contextmanager
+    def reader(self, manifest: Manifest) -> Iterator[tuple[Read, Optional[Path]]]:
+        yield oras.Download(self._client, self._ref(manifest.name, manifest.version), manifest.digest).read, None
+
+    def held(self, wanted: Sequence[Manifest]) -> list[Optional[Held]]:
+        """What there is of each version. Raises RegistryError for what is not ours."""
+        refs = [self._ref(one.name, one.version) for one in wanted]
+        return [Held(self._read(ref).digest) if self._client.has(ref) else None for ref in refs]
+
+    def pointed(self, name: str, channel: str) -> str:
+        """The version that a channel points to; "" where there is no such channel. Raises StoreError, RegistryError."""
+        if _LIKE_A_VERSION.fullmatch(channel):
+            raise StoreError(f"channel {channel} of {name} is called like a version", "Registries have tags for both")
+        ref = self._ref(name, channel)
+        return self._read(ref).version if self._client.has(ref) else ""
+
+    def put(self, manifest: Manifest, source: Place, watch: Watch) -> None:
+        """Bring a version here. Raises ImageDamaged, RegistryError."""
+        ref = self._ref(manifest.name, manifest.version)
+        with source.reader(manifest) as (read, _):
+            oras.push(self._client, ref, manifest, read, self._notes, watch.done)
+        if require_free(self.held([manifest])[0], manifest, self):
+            oras.tag(self._client, ref, manifest)
+
+    def point(self, manifest: Manifest, channel: str, _: Place) -> None:
+        """Make a channel point to a version that is here."""
+        oras.tag(self._client, self._ref(manifest.name, channel), manifest)
+
+
+Place = Union[Folder, Repositories]
+
+
+def require_free(held: Optional[Held], manifest: Manifest, where: Place) -> bool:
+    """Whether a place has nothing of a version yet. Raises StoreError where it has something else under its name."""
+    if held and held.digest != manifest.digest:
+        what = f"{where} has another {manifest.name} {manifest.version}: {held.digest[:19]}, not {manifest.digest[:19]}"
+        raise StoreError(what, "A version never changes: publish yours with another number, or to another store")
+    return held is None

@@ -1,0 +1,72 @@
+"""What is to be done so that one place has the versions of another. They keep their names, numbers and bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ctrain_builder.store.places import Place, Version, require_free
+from ctrain_runtime.errors import CtrainError, ImageNotFound
+from ctrain_runtime.manifest import Manifest
+
+
+@dataclass(frozen=True)
+class Move:
+    """A channel that will point to a version. `before` is the one that it points to; "" where it is new."""
+
+    manifest: Manifest
+    channel: str
+    before: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """`retired` were retired where they should go; `left_out` tells what can't be read, or is not ours."""
+
+    copies: tuple[Manifest, ...]
+    present: tuple[Manifest, ...]
+    retired: tuple[Manifest, ...]
+    moves: tuple[Move, ...]
+    left_out: tuple[CtrainError, ...]
+
+
+def plan(source: Place, target: Place, wanted: Sequence[str], with_channels: bool) -> Plan:
+    """For all versions, or those that are `wanted`: NAME, NAME:VERSION or NAME:CHANNEL.
+
+    Raises ImageNotFound; StoreError when a version is there with another digest.
+    """
+    versions, left_out = source.versions({reference.partition(":")[0] for reference in wanted})
+    chosen = _choose(versions, wanted, source, left_out)
+    manifests = [one.manifest for one in chosen]
+    held = target.held(manifests)
+    for manifest, has in zip(manifests, held):
+        require_free(has, manifest, target)
+    moves: list[Move] = []
+    for one, has in zip(chosen, held):
+        for channel in one.channels if with_channels and (has is None or has.offered) else ():
+            before = target.pointed(one.manifest.name, channel)
+            if before != one.manifest.version:
+                moves.append(Move(one.manifest, channel, before))
+    return Plan(
+        tuple(manifest for manifest, has in zip(manifests, held) if has is None),
+        tuple(manifest for manifest, has in zip(manifests, held) if has and has.offered),
+        tuple(manifest for manifest, has in zip(manifests, held) if has and not has.offered),
+        tuple(moves),
+        tuple(left_out),
+    )
+
+
+def _choose(
+    versions: Sequence[Version], wanted: Sequence[str], source: Place, left_out: Sequence[CtrainError]
+) -> list[Version]:
+    found: dict[str, Version] = {}
+    for reference in wanted:
+        name, _, word = reference.partition(":")
+        named = [one for one in versions if one.manifest.name == name]
+        meant = [one for one in named if word in ("", one.manifest.version, *one.channels)]
+        if not meant:
+            known = ", ".join(f"{name}:{one.manifest.version}" for one in named) or "none of that name"
+            hint = "; ".join([f"There are: {known}", *map(str, left_out)])
+            raise ImageNotFound(f"image {reference!r} is not in {source}", hint)
+        found.update({one.manifest.file_name: one for one in meant})
+    return list(found.values()) if wanted else list(versions)
