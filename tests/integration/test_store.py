@@ -15,7 +15,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,72 +25,18 @@ from ctrain_builder.store import lifecycle, usage
 from ctrain_builder.store import verify as checks
 from ctrain_builder.store.publish import Watch, publish
 from ctrain_builder.store.writer import change
-from ctrain_runtime import sif
 from ctrain_runtime.errors import SpaceError, StoreError
-from ctrain_runtime.manifest import Layer, Manifest
-from ctrain_runtime.manifest import TestResult as Result
 from ctrain_runtime.store import CHANNELS, Store, channel_target, open_store
+from samples.stores import BASE, LAYER, Images, disk
 
 KILLS = 200
 SECONDS = float(os.environ.get("CTRAIN_STORE_SECONDS", "10"))  # of many at once
 GROUP, ADMINS = 12000, (12001, 12002)
-BASE, LAYER = 3_000_000, 100_000
-
-
-@dataclass(frozen=True)
-class Image:
-    """A base that all have, and a layer of its own."""
-
-    path: Path
-    manifest: Manifest
-
-
-class Images:
-    """Makes images in a folder, as many as are wanted."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder, self._numbers = folder, itertools.count()
-        (folder / "base").write_bytes(os.urandom(BASE))
-
-    def new(self) -> Image:
-        number = next(self._numbers)
-        part, path = self._folder / "part", self._folder / f"{number}.sif"
-        part.write_bytes(os.urandom(LAYER))
-        subprocess.run(["apptainer", "sif", "new", str(path)], check=True)
-        add = ["apptainer", "sif", "add", "--datatype", "4", "--partfs", "1", "--partarch", "2", "--groupid", "1"]
-        for kind, source in (("2", self._folder / "base"), ("4", part)):
-            subprocess.run([*add, "--parttype", kind, str(path), str(source)], check=True)
-        layers = tuple(
-            Layer(name, name, entry.size, digest_of(path, entry.offset, entry.size))
-            for name, entry in zip(("base", "layer"), sif.partitions(path))
-        )
-        return Image(path, _manifest(digest_of(path), path.stat().st_size, layers))
-
-
-def _manifest(digest: str, size: int, layers: tuple[Layer, ...]) -> Manifest:
-    tests = (Result("imports", True, "1.0"),)
-    facts = {"name": "small", "tag": "1.0", "stack": "s", "arch": "amd64", "built": "2026-11-21T00:00:00Z"}
-    return Manifest(**facts, digest=digest, size=size, layers=layers, software={}, tests=tests, tools={})
 
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Images:
     return Images(tmp_path_factory.mktemp("images"))
-
-
-@contextlib.contextmanager
-def disk(folder: Path, kind: str, megabytes: int) -> Iterator[Path]:
-    """A file system of its own."""
-    file, place = folder / "disk", folder / "mounted"
-    place.mkdir()
-    with file.open("wb") as new:
-        new.truncate(megabytes << 20)
-    subprocess.run([f"mkfs.{kind}", "-q", *(["-F"] if kind == "ext4" else []), str(file)], check=True)
-    subprocess.run(["mount", "-o", "loop", str(file), str(place)], check=True)
-    try:
-        yield place
-    finally:
-        subprocess.run(["umount", str(place)], check=True)
 
 
 @pytest.fixture(params=["ext4", "xfs"])

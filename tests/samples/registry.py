@@ -167,7 +167,11 @@ class Request:
     method: str
     path: str
     headers: Mapping[str, str]
-    body: str = ""
+    content: bytes = b""
+
+    @property
+    def body(self) -> str:
+        return self.content.decode()
 
 
 @dataclass
@@ -217,16 +221,16 @@ def front(registry: Optional[Registry] = None) -> Iterator[Front]:
 
         def do_GET(self) -> None:  # http.server's name
             headers = {name.lower(): value for name, value in self.headers.items()}
-            body = self.rfile.read(int(headers.get("content-length", 0))).decode()
-            request = Request(self.command, self.path, headers, body)
+            content = self.rfile.read(int(headers.get("content-length", 0)))
+            request = Request(self.command, self.path, headers, content)
             made.requests.append(request)
             answer = made.stand(request)
             if answer is None:
-                answer = _forward(registry, self) if registry else Answer(404, {}, b"{}")
+                answer = _forward(registry, request) if registry else Answer(404, {}, b"{}")
                 made.fault(request, answer)
             _send(self, answer)
 
-        do_HEAD = do_POST = do_CONNECT = do_GET  # noqa: N815  # the names that http.server calls
+        do_HEAD = do_POST = do_PATCH = do_PUT = do_CONNECT = do_GET  # noqa: N815  # the names that http.server calls
 
         def log_message(self, *_: object) -> None: ...
 
@@ -240,20 +244,24 @@ def front(registry: Optional[Registry] = None) -> Iterator[Front]:
         server.server_close()
 
 
-def _forward(registry: Registry, handler: BaseHTTPRequestHandler) -> Answer:
+_PASSED_ON = ("accept", "authorization", "content-type", "content-range", "range", "host")  # host: for its links
+
+
+def _forward(registry: Registry, request: Request) -> Answer:
     connection = http.client.HTTPConnection(registry.host, timeout=30)
-    headers = {name: value for name, value in handler.headers.items() if name.lower() in ("accept", "authorization")}
-    connection.request(handler.command, handler.path, headers=headers)
+    headers = {name: value for name, value in request.headers.items() if name in _PASSED_ON}
+    connection.request(request.method, request.path, request.content, headers)
     answer = connection.getresponse()
     body = answer.read()
     connection.close()
-    kept = {name: value for name, value in answer.getheaders() if name.lower() not in ("date", "content-length")}
+    left_out = ("date", *(["content-length"] if request.method != "HEAD" else []))
+    kept = {name: value for name, value in answer.getheaders() if name.lower() not in left_out}
     return Answer(answer.status, kept, body)
 
 
 def _send(handler: BaseHTTPRequestHandler, answer: Answer) -> None:
     handler.send_response(answer.status)
-    for name, value in {**answer.headers, "Content-Length": str(len(answer.body))}.items():
+    for name, value in {"Content-Length": str(len(answer.body)), **answer.headers}.items():
         handler.send_header(name, value)
     handler.end_headers()
     if answer.cut:
@@ -279,8 +287,10 @@ def demand_token(front: Front, *, password: bool = True, realm: str = "") -> Non
             scope = parse_qs(url.query).get("scope", [""])[0]
             good = not password or request.headers.get("authorization") == BASIC
             return Answer(200, {}, json.dumps({"token": f"{'good' if good else 'useless'} {scope}"}).encode())
-        scope = ":".join(["repository", url.path[len("/v2/") :].rsplit("/", 2)[0], "pull"])
-        if request.headers.get("authorization") == f"Bearer good {scope}":
+        repository = re.split("/(?:manifests|blobs|tags)/", url.path[len("/v2/") :])[0]
+        scope = f"repository:{repository}:pull" if repository != "_catalog" else "registry:catalog:*"
+        enough = (f"Bearer good {scope},push", *([f"Bearer good {scope}"] if request.method in ("GET", "HEAD") else []))
+        if request.headers.get("authorization") in enough:
             return None
         where = realm or f"http://{front.host}/token"
         challenge = f'Bearer realm="{where}",service="test, really",scope="{scope}"'

@@ -150,8 +150,8 @@ class Repositories:
             except oras.Foreign as error:
                 foreign.append(error)
                 continue
-            if found.setdefault(manifest.file_name, manifest).digest != manifest.digest:
-                raise RegistryError(f"{ref.name} has two images called {manifest.version}", "Remove one of them there")
+            if found.setdefault(manifest.file_name, manifest) != manifest:
+                raise RegistryError(f"{ref} is another {manifest.version} than that of other tags", "Remove one there")
             tags.setdefault(manifest.file_name, []).append(ref.tag)
         others = {file: tuple(tag for tag in tags[file] if tag != found[file].version) for file in found}
         return [Version(manifest, others[file]) for file, manifest in found.items()], foreign
