@@ -21,7 +21,7 @@ import pytest
 from ctrain_builder import oras
 from ctrain_builder.cli.main import BUILD_VERBS
 from ctrain_builder.registry import Reference, Registry
-from ctrain_builder.store import lifecycle
+from ctrain_builder.store import lifecycle, usage
 from ctrain_builder.store import verify as checks
 from ctrain_builder.store.publish import publish
 from ctrain_builder.store.sign import Signer
@@ -311,6 +311,22 @@ def test_killed_between_folders(store: Store, tmp_path: Path, sync: Sync, monkey
     sync(store.root, other, "small:prod")
     assert 0 < sum(taken) <= size - has + 4096
     same(store, other, R1)
+
+
+def test_killed_where_layers_are_shared(pair: list[Image], tmp_path: Path, sync: Sync) -> None:
+    """What is taken by reference is there first, so the copy has a hole before it."""
+    publish(pair[0].path, pair[0].manifest, tmp_path / "store")
+    with disk(tmp_path, "xfs", 400) as mounted:
+        other = mounted / "other"
+        sync(tmp_path / "store", other)
+        publish(pair[1].path, pair[1].manifest, tmp_path / "store")
+        with started(tmp_path / "store", other, pause=0.5) as process:
+            wait_for(lambda: part(other) >= MIB)
+            process.send_signal(signal.SIGKILL)
+        sync(tmp_path / "store", other)
+        same(open_store(tmp_path / "store"), other, R1, R2)
+        told, together = usage.usage([image.path for image in open_store(other).images()])
+        assert together < sum(one.size for one in told) - 7_000_000
 
 
 def test_killed_on_the_way_from_a_registry(store: Store, before: Front, tmp_path: Path, sync: Sync) -> None:

@@ -10,7 +10,7 @@ from ctrain_runtime.cli.main import main as run_cli
 BUILD_VERBS = (
     Verb("build", "build images from definitions", "ctrain_builder.cli.build"),
     Verb("publish", "publish a built image to a store", "ctrain_builder.cli.publish"),
-    Verb("store", "promote, roll back, retire and verify what a store has", "ctrain_builder.cli.store"),
+    Verb("store", "promote, roll back, retire, verify and sync what a store has", "ctrain_builder.cli.store"),
     Verb("upstream", "list new and moved tags of the images that bases start from", "ctrain_builder.cli.upstream"),
     Verb("layer", "make a layer of your own over a published image", "ctrain_builder.cli.layer"),
 )

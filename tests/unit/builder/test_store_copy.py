@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ctrain_builder.store import copy as module
-from ctrain_builder.store.copy import Source, copy, is_lustre, shared, temporary
+from ctrain_builder.store.copy import Source, begun, copy, fill, is_lustre, lasting, shared, temporary
 from ctrain_builder.store.writer import Access
 from ctrain_runtime import sif
 from ctrain_runtime.manifest import Layer
@@ -93,3 +93,45 @@ def test_on_lustre_a_file_is_striped_before_it_is_written(tmp_path: Path, monkey
         assert path.exists()
     assert said == ["Lustre: one stripe up to 4 MB, four up to 64 MB, then one on each of its targets"]
     assert told.read_text() == f"setstripe -E 4M -c 1 -E 64M -c 4 -E -1 -c -1 -S 4M {path}\n"
+
+
+def test_a_file_goes_on_where_its_copy_was(tmp_path: Path) -> None:
+    content = os.urandom(20000)
+    file = lasting(tmp_path, "x.sif")
+    file.write_bytes(content[:9000])
+    assert lasting(tmp_path, "x.sif") == file
+    assert begun(file) == 8192
+    asked: list[int] = []
+
+    def read(size: int, at: int) -> bytes:
+        asked.append(at)
+        return content[at : at + min(size, 5000)]
+
+    assert fill(file, len(content), read, Access(tmp_path.stat()), there=8192).digest == digest(content)
+    assert asked == [8192, 13192, 18192]
+    assert file.read_bytes() == content
+    assert lasting(tmp_path, "x.sif").stat().st_mode & 0o777 == 0o600  # what was finished can be written to again
+
+
+def test_a_hole_is_where_a_copy_was_interrupted(tmp_path: Path) -> None:
+    """What was taken by reference may lie behind it."""
+    with (tmp_path / "x").open("wb") as file:
+        assert begun(tmp_path / "x") == 0
+        os.pwrite(file.fileno(), b"a" * 10000, 0)
+        os.pwrite(file.fileno(), b"b" * 10000, 1 << 20)
+    assert begun(tmp_path / "x") == 8192
+
+
+def test_a_file_of_others_is_not_written_to(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("keep")
+    path = tmp_path / ".x.sif.part"
+    for make in (path.symlink_to, path.hardlink_to):
+        make(tmp_path / "precious")
+        assert lasting(tmp_path, "x.sif") == path
+        assert (path.stat().st_nlink, path.is_symlink(), path.stat().st_size) == (1, False, 0)
+        path.unlink()
+    assert (tmp_path / "precious").read_text() == "keep"
+
+
+def digest(content: bytes) -> str:
+    return f"sha256:{hashlib.sha256(content).hexdigest()}"

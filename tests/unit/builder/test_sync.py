@@ -1,0 +1,176 @@
+"""`ctrain store sync` between folders. The images are a few bytes long; registries are in tests/integration."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ctrain_builder.cli.main import BUILD_VERBS
+from ctrain_builder.registry import Registry
+from ctrain_builder.store import channels, lifecycle, log
+from ctrain_builder.store.places import Repositories
+from ctrain_builder.store.publish import publish
+from ctrain_builder.store.writer import change
+from ctrain_runtime.cli.main import main
+from ctrain_runtime.errors import UsageError
+from ctrain_runtime.manifest import Manifest
+from ctrain_runtime.store import open_store
+
+Sync = Callable[..., str]
+
+
+@pytest.fixture
+def fill(tmp_path: Path, make_manifest: Callable[..., Manifest]) -> Callable[..., Path]:
+    def make(name: str, **contents: str) -> Path:
+        """The store `name` with a version for each of channel=content."""
+        for channel, content in contents.items():
+            (tmp_path / "image").write_text(content)
+            digest = f"sha256:{hashlib.sha256(content.encode()).hexdigest()}"
+            manifest = Manifest(**{**vars(make_manifest(digest)), "size": len(content)})
+            publish(tmp_path / "image", manifest, tmp_path / name, channel)
+        return tmp_path / name
+
+    return make
+
+
+@pytest.fixture
+def sync(capsys: pytest.CaptureFixture[str]) -> Sync:
+    def run(*argv: object, code: int = 0) -> str:
+        """What it prints; in case of an error, that."""
+        assert main(BUILD_VERBS, ["store", "sync", *map(str, argv)]) == code
+        said = capsys.readouterr()
+        return said.err if code else said.out
+
+    return run
+
+
+def state(root: Path) -> dict[str, tuple[str, ...]]:
+    return {image.manifest.version: image.channels for image in open_store(root).images()}
+
+
+def test_all_versions_and_their_channels(fill: Callable[..., Path], sync: Sync, tmp_path: Path) -> None:
+    source, target = fill("source", prod="one", dev="two"), tmp_path / "target"
+    assert sync(source, target, "--dry-run", "--channels") == (
+        "would have copied small 1.0-s-r1 (3 B)\nwould have copied small 1.0-s-r2 (3 B)\n"
+        "channel prod of small would be 1.0-s-r1 (it is new)\nchannel dev of small would be 1.0-s-r2 (it is new)\n"
+        "2 versions to copy (6 B), 0 there already\n"
+    )
+    assert not target.exists()
+    assert sync(source, target).endswith("2 versions copied (6 B), 0 there already\n")
+    assert state(target) == {"1.0-s-r1": (), "1.0-s-r2": ()}
+    sync(source, target, "--channels")
+    assert state(target) == {"1.0-s-r1": ("prod",), "1.0-s-r2": ("dev",)}
+    for file in source.glob("small*"):
+        assert (target / file.name).read_bytes() == file.read_bytes()
+    entries = list(log.read(target))
+    assert {(entry.action, entry.why) for entry in entries} == {(log.SYNC, f"from {source}")}
+    assert [entry.channel for entry in entries] == ["", "", "prod", "dev"]
+
+
+def test_a_channel_that_came_can_be_rolled_back(fill: Callable[..., Path], sync: Sync, tmp_path: Path) -> None:
+    source, target = fill("source", prod="one"), tmp_path / "target"
+    sync(source, target, "--channels")
+    fill("source", prod="two")
+    said = sync(source, target, "--channels")
+    assert "channel prod of small is 1.0-s-r2 (it was 1.0-s-r1)" in said
+    with change(target) as writer:
+        channels.rollback(writer, "small", "prod")
+    assert state(target) == {"1.0-s-r1": ("prod",), "1.0-s-r2": ()}
+
+
+def test_another_image_under_the_same_version(fill: Callable[..., Path], sync: Sync) -> None:
+    source, target = fill("source", prod="one", dev="two"), fill("target", prod="other")
+    before = sorted(target.iterdir())
+    said = sync(source, target, code=76)
+    digests = [hashlib.sha256(text).hexdigest()[:12] for text in (b"other", b"one")]
+    assert said.startswith(
+        f"ctrain: {target} has another small 1.0-s-r1: sha256:{digests[0]}, not sha256:{digests[1]}. A version never"
+    )
+    assert sorted(target.iterdir()) == before  # small 1.0-s-r2 has not come either
+    assert sync(source, target, "small:dev").startswith("copied small 1.0-s-r2")
+
+
+def test_a_retired_version_is_told_and_its_channel_left_alone(
+    fill: Callable[..., Path], sync: Sync, tmp_path: Path
+) -> None:
+    source, target = fill("source", prod="one", dev="two"), tmp_path / "target"
+    sync(source, target)
+    with change(target) as writer:
+        lifecycle.retire(writer, ["small:1.0-s-r1"])
+    said = json.loads(sync(source, target, "--channels", "--json"))
+    assert said["retired"] == ["small:1.0-s-r1"]
+    assert said["present"] == ["small:1.0-s-r2"]
+    assert state(target) == {"1.0-s-r2": ("dev",)}
+
+
+def test_what_is_damaged_is_told_and_left_out(
+    fill: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, target = fill("source", prod="one", dev="two"), tmp_path / "target"
+    manifest = source / "small_1.0-s-py3-r1.json"
+    manifest.chmod(0o644)
+    manifest.write_text(manifest.read_text().replace("amd64", "arm64"))
+    assert main(BUILD_VERBS, ["store", "sync", str(source), str(target)]) == 69
+    said = capsys.readouterr()
+    assert said.err.startswith(f"ctrain: left out: {manifest} was changed since it was written")
+    assert said.out.endswith("1 version copied (3 B), 0 there already\n")
+    assert state(target) == {"1.0-s-r2": ()}
+
+
+def test_what_is_damaged_there_is_not_replaced(fill: Callable[..., Path], sync: Sync, tmp_path: Path) -> None:
+    source, target = fill("source", prod="one"), tmp_path / "target"
+    sync(source, target)
+    manifest = target / "small_1.0-s-py3-r1.json"
+    manifest.chmod(0o644)
+    manifest.write_text("{}")
+    assert f"{manifest} is damaged. Put it aside with: ctrain store verify" in sync(source, target, code=76)
+    assert manifest.read_text() == "{}"
+
+
+def test_a_version_in_quarantine_comes_again_as_it_was(fill: Callable[..., Path], sync: Sync, tmp_path: Path) -> None:
+    source, target = fill("source", prod="one"), tmp_path / "target"
+    sync(source, target)
+    (target / "quarantine").mkdir()
+    for file in target.glob("small*"):
+        file.rename(target / "quarantine" / file.name)
+    assert "has another small 1.0-s-r1" in sync(fill("other", prod="other"), target, code=76)
+    assert sync(source, target).startswith("copied small 1.0-s-r1")
+
+
+def test_what_is_not_there(fill: Callable[..., Path], sync: Sync, tmp_path: Path) -> None:
+    source = fill("source", prod="one")
+    said = sync(source, tmp_path / "target", "small:dev", code=68)
+    assert said == f"ctrain: image 'small:dev' is not in {source}. There are: small:1.0-s-r1\n"
+    assert "There are: none of that name" in sync(source, tmp_path / "target", "smal", code=68)
+    assert "does not exist" in sync(tmp_path / "nothing", tmp_path / "target", code=76)
+    assert not (tmp_path / "target").exists()
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/thesis.txt").write_text("x")
+    assert "is not empty and not a store" in sync(source, tmp_path / "full", code=76)
+
+
+def test_a_published_file_that_is_damaged_stays_behind(fill: Callable[..., Path], sync: Sync, tmp_path: Path) -> None:
+    source, target = fill("source", prod="one"), tmp_path / "target"
+    image = source / "small_1.0-s-py3-r1.sif"
+    image.chmod(0o644)
+    image.write_text("eno")
+    assert "what came of small 1.0-s-r1 is damaged" in sync(source, target, code=69)
+    assert [path.name for path in target.iterdir()] == ["ctrain-store.json"]
+
+
+@pytest.mark.parametrize(
+    "where",
+    ["", "x", "lab/images", "h.example/Lab", "h.example/a:tag", "h.example/../x", "h.example//x", "a b.example/x"],
+)
+def test_no_place_in_a_registry(where: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"is no place in a registry\. Write it as oras://HOST\[:PORT\]/PATH$"):
+        Repositories(where, Registry({}), tmp_path)
+
+
+@pytest.mark.parametrize("where", ["h.example", "h.example/a/b", "h.example:5000/a/", "localhost/x", "docker.io/lab"])
+def test_a_place_in_a_registry(where: str, tmp_path: Path) -> None:
+    assert str(Repositories(where, Registry({}), tmp_path)) == f"oras://{where.rstrip('/')}"
