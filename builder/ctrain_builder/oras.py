@@ -20,7 +20,7 @@ from ctrain_builder import atomic, locks, record
 from ctrain_builder.digests import Read
 from ctrain_builder.registry import PUSH, Reference, Registry, digest_of
 from ctrain_builder.web import GET, Answer, Call, Unreachable, follow
-from ctrain_runtime.errors import ConfigError, ImageDamaged, RegistryError
+from ctrain_runtime.errors import ImageDamaged, RegistryError
 from ctrain_runtime.manifest import Manifest, parse_manifest
 
 # Apptainer: internal/pkg/client/oras/config.go and layer.go; SingularityCE has the same
@@ -40,17 +40,17 @@ class Foreign(RegistryError):
 
 
 def read(client: Registry, ref: Reference) -> Manifest:
-    """The manifest of the image that a tag points to. Raises Foreign, RegistryError."""
+    """The manifest of the image that a tag points to. Raises Foreign, RegistryError; ConfigError for a damaged one."""
     _, oci = client.manifest(ref)
     config, layers = oci.get("config"), oci.get("layers")
     layer = layers[0] if isinstance(layers, list) and len(layers) == 1 and isinstance(layers[0], dict) else {}
-    try:
-        if not config or config.get("mediaType") != _CONFIG or layer.get("mediaType") != _LAYER:
-            raise ConfigError("it is no SIF image")
-        manifest = parse_manifest(client.config_of(oci, ref).body, "its configuration")
-    except ConfigError as error:
-        hint = "There is only what `ctrain store sync` has put there"
-        raise Foreign(f"{ref} is not from a ctrain store: {error.message}", hint) from error
+    kind = config.get("mediaType") if isinstance(config, dict) else None  # None: an index
+    is_sif = (kind, layer.get("mediaType")) == (_CONFIG, _LAYER)
+    text = client.config_of(oci, ref).body if is_sif else b""
+    if b'"schema"' not in text:
+        what = "it has no manifest of ctrain" if is_sif else "it is no SIF image"
+        raise Foreign(f"{ref} is not from a ctrain store: {what}", "Put images there with: ctrain store sync")
+    manifest = parse_manifest(text, str(ref))
     right = _DIGEST.fullmatch(manifest.digest) and manifest.size > 0 and manifest.release > 0
     if not right or (layer.get("digest"), layer.get("size")) != (manifest.digest, manifest.size):
         raise RegistryError(f"{ref} has another image than its manifest tells", f"Tell the keepers of {ref.host}")
@@ -191,7 +191,8 @@ class _Upload:
             if answer.status in (401, 403):
                 raise self._client.refusal(answer, self._ref, PUSH)
             if answer.status != 202:
-                raise Unreachable(f"{self._ref.host} answers {answer.status} {answer.reason} to a part of an upload")
+                what = f"{self._ref.host} answers {answer.status} {answer.reason} to a part of an upload"
+                raise Unreachable(what, "It must take uploads in parts; if it does, try again later")
             self._goes_on(answer, end)
 
     def finish(self, digest: str, size: int, body: bytes = b"") -> None:

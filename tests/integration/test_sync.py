@@ -154,13 +154,14 @@ def test_what_the_engine_pushed_is_not_from_a_store(
     image = str(store.root / f"{R1}.sif")
     argv = ["apptainer", "--quiet", "push", "--allow-unsigned", "--no-https", image, f"{place(real)}/small:latest"]
     subprocess.run(argv, check=True)
-    why = r"small:latest is not from a ctrain store: its configuration: key 'name' is missing"
-    assert "There are: none of that name; " in sync(place(real), tmp_path / "other", "small:latest", code=68)
+    said = sync(place(real), tmp_path / "other", "small:latest", code=68)
+    assert "There are: none of that name; " in said
+    assert "small:latest is not from a ctrain store: it has no manifest of ctrain" in said
     sync(store.root, place(real))
     sync(place(real), tmp_path / "other")  # leaves it out, and says so
     same(store, tmp_path / "other", R1, R2)
     subprocess.run([*argv[:-1], f"{place(real)}/small:prod"], check=True)
-    assert "small:prod is not from a ctrain store" in sync(store.root, place(real), "--channels", code=79), why
+    assert "small:prod is not from a ctrain store" in sync(store.root, place(real), "--channels", code=79)
 
 
 def test_one_version_one_channel_and_a_look_before(
@@ -523,7 +524,8 @@ def test_a_registry_that_lies(before: Front, tmp_path: Path, sync: Sync) -> None
 
 
 @pytest.mark.parametrize(
-    "facts", [{"name": "../../etc"}, {"tag": "../x"}, {"stack": "s/../../x"}, {"size": 3}, {"release": -1}]
+    "facts",
+    [{"name": "../../etc"}, {"tag": "../x"}, {"stack": "s/../../x"}, {"size": 3}, {"release": -1}],
 )
 def test_a_manifest_that_leads_out_of_the_store(
     facts: dict[str, Any], store: Store, before: Front, tmp_path: Path, sync: Sync
@@ -537,6 +539,16 @@ def test_a_manifest_that_leads_out_of_the_store(
     said = sync(place(before), tmp_path / "other", "small:prod", code=68 if foreign else 79)
     assert "small:prod" in said
     assert not (tmp_path / "other").exists()
+
+
+def test_a_manifest_that_is_damaged_or_newer(store: Store, before: Front, tmp_path: Path, sync: Sync) -> None:
+    """It is left out, and the exit code says that something was."""
+    sync(store.root, place(before))
+    newer = replace(store.images()[0].manifest, schema=99)
+    oras.tag(Registry(), Reference(before.host, "lab/images/small", "prod", ""), newer)
+    said = sync(place(before), tmp_path / "other", code=69)
+    assert said.startswith(f"ctrain: left out: {before.host}/lab/images/small:prod has manifest schema 99. Use a newer")
+    same(store, tmp_path / "other", R1, R2)
 
 
 def dropped(before: Front, times: int) -> Callable[[Request], Optional[Answer]]:
@@ -594,12 +606,22 @@ def test_a_blob_that_is_there_is_not_sent_again(store: Store, before: Front, syn
     assert moved(before) == 0
 
 
-def test_a_registry_that_says_it_has_something_else(store: Store, before: Front, sync: Sync) -> None:
+@pytest.mark.parametrize("path", ["/uploads/", "/manifests/"])
+def test_a_registry_that_says_it_has_something_else(path: str, store: Store, before: Front, sync: Sync) -> None:
     lie = {"Docker-Content-Digest": "sha256:0"}
-    before.fault = spoil("PUT", "/uploads/", lambda answer: answer.headers.update(lie))
+    before.fault = spoil("PUT", path, lambda answer: answer.headers.update(lie))
     assert "says it has sha256:0 now" in sync(store.root, place(before), code=79)
-    before.fault = lambda _, __: None
-    assert "has no repository" in sync(place(before), store.root, "small", code=79)
+
+
+def test_another_who_was_quicker(store: Store, before: Front, images: Images, tmp_path: Path, sync: Sync) -> None:
+    """He gave the same version to another image while ours was sent."""
+    other = images.new()
+    publish(other.path, other.manifest, tmp_path / "other")
+    sync(tmp_path / "other", place(before))
+    before.fault = spoil("HEAD", "/manifests/", lambda answer: setattr(answer, "status", 404))
+    assert "has another small 1.0-s-r1" in sync(store.root, place(before), "small:prod", code=76)
+    sync(place(before), tmp_path / "again")
+    same(open_store(tmp_path / "other"), tmp_path / "again", R1)
 
 
 def test_a_registry_that_does_not_list_its_repositories(

@@ -34,7 +34,7 @@ from ctrain_builder.store import verify as checks
 from ctrain_builder.store.writer import change
 from ctrain_runtime.cli import images
 from ctrain_runtime.cli.text import count, duration, size, table
-from ctrain_runtime.errors import ImageDamaged, UsageError
+from ctrain_runtime.errors import ImageDamaged, RegistryError, UsageError
 from ctrain_runtime.lease import Lease
 from ctrain_runtime.store import BASES, Store, open_store
 
@@ -101,7 +101,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     sync = actions.add_parser("sync", help=text, description=_SYNC, formatter_class=shown, allow_abbrev=False)
     sync.add_argument("source", metavar="SRC", help="a store's folder, or oras://HOST[:PORT]/PATH")
     sync.add_argument("target", metavar="DST", help="the same; an absent or empty folder becomes a store")
-    sync.add_argument("images", nargs="*", metavar="NAME[:VERSION|:CHANNEL]", help="default: all versions")
+    sync.add_argument("images", nargs="*", default=[], metavar="NAME[:VERSION|:CHANNEL]", help="default: all")
     sync.add_argument("--channels", action="store_true", help="also make DST's channels point to what SRC's do")
     sync.add_argument("--dry-run", action="store_true", help="only show what would be done")
     sync.add_argument("--json", action="store_true", help="print one JSON object instead of text")
@@ -110,8 +110,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     if args.action == "sync":
-        from ctrain_builder.cli import sync  # only now: all other actions do without a client of registries
-
+        try:
+            from ctrain_builder.cli import sync  # only now: all other actions do without a client of registries
+        except ModuleNotFoundError as error:
+            what = f"{error.name}, which asks registries, is missing"
+            raise RegistryError(what, "Install it: pip install 'ctrain[build]'") from error
         return sync.execute(args)
     root = args.store or os.environ.get("CTRAIN_STORE")
     if not root:

@@ -140,21 +140,21 @@ class Repositories:
         return f"{SCHEME}{self._where}"
 
     def versions(self, names: Collection[str]) -> tuple[list[Version], list[CtrainError]]:
-        """All versions of images with these names, or of all images; and which tags are not ours."""
+        """All versions of images with these names, or of all images; and what is damaged or not ours."""
         found: dict[str, Manifest] = {}
         tags: dict[str, list[str]] = {}
-        foreign: list[CtrainError] = []
+        left_out: list[CtrainError] = []
         for ref in self._tags(names):
             try:
                 manifest = self._read(ref)
-            except oras.Foreign as error:
-                foreign.append(error)
+            except (oras.Foreign, ConfigError) as error:
+                left_out.append(error)
                 continue
             if found.setdefault(manifest.file_name, manifest) != manifest:
                 raise RegistryError(f"{ref} is another {manifest.version} than that of other tags", "Remove one there")
             tags.setdefault(manifest.file_name, []).append(ref.tag)
         others = {file: tuple(tag for tag in tags[file] if tag != found[file].version) for file in found}
-        return [Version(manifest, others[file]) for file, manifest in found.items()], foreign
+        return [Version(manifest, others[file]) for file, manifest in found.items()], left_out
 
     def _tags(self, names: Collection[str]) -> Iterator[Reference]:
         if not names:

@@ -125,8 +125,8 @@ def test_a_hole_is_where_a_copy_was_interrupted(tmp_path: Path) -> None:
 def test_a_file_of_others_is_not_written_to(tmp_path: Path) -> None:
     (tmp_path / "precious").write_text("keep")
     path = tmp_path / ".x.sif.part"
-    for make in (path.symlink_to, path.hardlink_to):
-        make(tmp_path / "precious")
+    for make in (os.symlink, os.link):
+        make(tmp_path / "precious", path)
         assert lasting(tmp_path, "x.sif") == path
         assert (path.stat().st_nlink, path.is_symlink(), path.stat().st_size) == (1, False, 0)
         path.unlink()
