@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Optional
 from urllib.parse import quote
@@ -27,7 +27,6 @@ from ctrain_runtime.manifest import Manifest, parse_manifest
 _CONFIG = "application/vnd.sylabs.sif.config.v1+json"
 _LAYER = "application/vnd.sylabs.sif.layer.v1.sif"
 _OCI = "application/vnd.oci.image.manifest.v1+json"
-_BYTES = {"Content-Type": "application/octet-stream"}
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _CHUNK = 16 << 20  # bytes of an upload at a time: some storage services want at least 5 MB
 _SLOWEST = 100_000  # bytes a second that can be sent
@@ -187,7 +186,7 @@ class _Upload:
         end = self.at + len(chunk)
         call = Call("PATCH", chunk, len(chunk) / _SLOWEST)
         with _undisturbed():
-            answer = self._ask(self._url, call, {"Content-Range": f"{self.at}-{end - 1}"})
+            answer = self._ask(self._url, call, **{"Content-Range": f"{self.at}-{end - 1}"})
             if answer.status in (401, 403):
                 raise self._client.refusal(answer, self._ref, PUSH)
             if answer.status != 202:
@@ -210,8 +209,9 @@ class _Upload:
         if self._note:
             atomic.write_text(self._note, self._url, 0o600)
 
-    def _ask(self, url: str, call: Call, headers: Mapping[str, str] = _BYTES) -> Answer:
-        return self._client.ask(url, self._ref, {**_BYTES, **headers}, call, PUSH)
+    def _ask(self, url: str, call: Call, **headers: str) -> Answer:
+        kind = {"Content-Type": "application/octet-stream"} if call.body else {}
+        return self._client.ask(url, self._ref, {**kind, **headers}, call, PUSH)
 
 
 @contextlib.contextmanager

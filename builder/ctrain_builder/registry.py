@@ -21,6 +21,8 @@ from ctrain_builder import credentials
 from ctrain_builder.web import GET, Answer, Call, Web, follow, host, is_this_machine, origin
 from ctrain_runtime.errors import ConfigError, RegistryError
 
+PULL, PUSH = "pull", "pull,push"  # what a token is for
+_FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 _MANIFESTS = (
     "application/vnd.oci.image.index.v1+json",
     "application/vnd.oci.image.manifest.v1+json",
@@ -35,8 +37,6 @@ _REFERENCE = re.compile(
     re.ASCII,
 )
 _CHALLENGE = re.compile(r'(bearer|basic)((?:[\s,]+\w+\s*=\s*(?:"[^"]*"|[^\s,"]+))*)', re.IGNORECASE)
-PULL, PUSH = "pull", "pull,push"  # what a token is for
-_FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 _FIELD = re.compile(r'(\w+)\s*=\s*"?((?<=")[^"]*|[^\s,"]+)')
 
 
@@ -130,7 +130,7 @@ class Registry:
         """The configuration that a manifest names."""
         digest = str(manifest["config"].get("digest"))
         answer = self._get(f"{ref.api}/blobs/{digest}", ref)
-        check_digest(answer, digest, ref)
+        _check_digest(answer, digest, ref)
         return answer
 
     def size(self, reference: str, arch: str = "amd64") -> int:
@@ -164,7 +164,7 @@ class Registry:
         """(digest, content). The digest is computed from the content."""
         answer = self._get(f"{ref.api}/manifests/{ref.digest or ref.tag}", ref, ", ".join(_MANIFESTS))
         for claimed in (ref.digest, answer.headers.get("Docker-Content-Digest")):
-            check_digest(answer, claimed, ref)
+            _check_digest(answer, claimed, ref)
         data = answer.data()
         if not isinstance(data.get("manifests"), list) and not isinstance(data.get("config"), dict):
             raise RegistryError(
@@ -246,7 +246,7 @@ def digest_of(content: bytes) -> str:
     return f"sha256:{hashlib.sha256(content).hexdigest()}"
 
 
-def check_digest(answer: Answer, claimed: Optional[str], ref: Reference) -> None:
+def _check_digest(answer: Answer, claimed: Optional[str], ref: Reference) -> None:
     if claimed and claimed != digest_of(answer.body):
         hint = "What it sends is damaged or forged: don't use it, and tell its keepers"
         raise RegistryError(f"{ref.host} lies about {ref}: {claimed} is in truth {digest_of(answer.body)}", hint)

@@ -91,9 +91,9 @@ def _is_same(one: Manifest, other: Manifest) -> bool:
 
 def is_new(root: Path) -> bool:
     """Whether a folder is absent or empty, so that it can become a store. One with other things in it is refused."""
-    if (root / MARKER).exists():
-        return False
     names = [path.name for path in root.iterdir()] if root.exists() else []
+    if (root / MARKER).exists():  # asked after: another may be making it a store just now, and begins with this
+        return False
     others = [name for name in names if not name.startswith((f".{MARKER}", LOCK))]
     if others:
         raise StoreError(

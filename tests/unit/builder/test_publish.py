@@ -159,6 +159,22 @@ def test_a_folder_with_other_things_is_no_store(publish: Publish, root: Path) ->
     assert [path.name for path in root.iterdir()] == ["thesis.tex"]
 
 
+def test_a_folder_that_another_makes_a_store_in_the_same_moment(
+    publish: Publish, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root.mkdir()
+    listed = Path.iterdir
+
+    def listing(folder: Path) -> object:
+        if folder == root and not list(listed(root)):
+            monkeypatch.undo()
+            module.prepare(root)
+        return listed(folder)
+
+    monkeypatch.setattr(Path, "iterdir", listing)
+    assert not publish().new_store
+
+
 @pytest.mark.parametrize("channel", ["../prod", "a_b", "a b"])
 def test_a_channel_is_a_plain_word(publish: Publish, channel: str) -> None:
     with pytest.raises(UsageError, match="is not a channel name"):
