@@ -27,7 +27,7 @@ class Image:
         """The files that it is made of, lowest first, with their sizes in bytes and digests: for most images, one."""
         manifest = self.manifest
         below = manifest.below
-        lowest = [(self.path.parent / store.BASES / below.file, below.size, below.digest)] if below else []
+        lowest = [(self.path.parent / store.BASES / below.name, below.size, below.digest)] if below else []
         return (*lowest, (self.path, manifest.size, manifest.digest))
 
     @property

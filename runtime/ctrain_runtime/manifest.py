@@ -53,16 +53,16 @@ class Base:
 
 
 @dataclass(frozen=True)
-class Below:
-    """The file that holds the base of a thin image, in a folder of the store for all that have it; `size` in bytes."""
+class File:
+    """A file of an image; `size` in bytes."""
 
-    file: str
+    name: str
     digest: str
     size: int
 
     def __post_init__(self) -> None:
-        if not _FILE.fullmatch(self.file):
-            raise ConfigError(f"{self.file!r} is not the name of an image's file")
+        if not _FILE.fullmatch(self.name):
+            raise ConfigError(f"{self.name!r} is not the name of an image's file")
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class Manifest:
     flat: bool = False
     requires: Requires = field(default_factory=Requires)
     signed: bool = False
-    below: Optional[Below] = None
+    below: Optional[File] = None  # of a thin image: its base, in a folder of the store for all that have it
 
     @property
     def version(self) -> str:

@@ -79,7 +79,7 @@ class Store:
         image = path.with_suffix(".sif")
         if manifest.file_name != image.name:
             raise ConfigError(f"{path} is the manifest of {manifest.file_name}")
-        below = [self.root / BASES / manifest.below.file] if manifest.below else []
+        below = [self.root / BASES / manifest.below.name] if manifest.below else []
         for file in (path, image, *below):
             if not stat.S_ISREG(_mode(file)):
                 raise ConfigError(f"{file} is missing, or no plain file")

@@ -184,3 +184,18 @@ def test_a_run_on_two_nodes(cluster: Cluster, thin: Path) -> None:
     done = cluster.run(*argv, "--", "python", "-c", program)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "WORLD 4" in (cluster.home / "ctrain-runs/thin/logs/rank3.log").read_text()
+
+
+def test_sync_brings_the_base_along_once(tmp_path: Path, base: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for key in ("one", "two"):
+        put(tmp_path, base, key)
+    there = tmp_path / "other" / "store"
+    argv = ["store", "sync", str(tmp_path / "store"), str(there), "--channels"]
+    assert main(BUILD_VERBS, argv) == 0
+    assert "2 versions copied" in capsys.readouterr().out
+    assert main(BUILD_VERBS, argv) == 0
+    assert "0 versions copied" in capsys.readouterr().out
+    assert [path.read_bytes() for path in bases(tmp_path / "other")] == [path.read_bytes() for path in bases(tmp_path)]
+    assert image.check(image.locate(("small:two",), [open_store(there)]), "x86_64")
+    assert main(BUILD_VERBS, [*argv[:3], "oras://127.0.0.1:1/images"]) == 76
+    assert "small 1.0-s-r1 is thin. An image in a registry is one file" in capsys.readouterr().err

@@ -107,7 +107,7 @@ def shared(image: Path, manifest: Manifest, others: Iterable[Published]) -> list
         return []
     known: dict[str, tuple[Path, sif.Entry]] = {}
     for other in others:
-        if other.manifest.flat:
+        if other.manifest.flat or other.manifest.below:
             continue
         with contextlib.suppress(ImageDamaged):
             for layer, entry in zip(other.manifest.layers, sif.partitions(other.path)):

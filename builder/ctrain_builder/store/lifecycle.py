@@ -134,7 +134,7 @@ def _bases(store: Store) -> Iterator[Removal]:
     if scan.damaged:
         return  # they may need some
     here = [one.manifest for one in scan.images] + [one.manifest for one in retired(store) if one.path.is_file()]
-    used = {manifest.below.file for manifest in here if manifest.below}
+    used = {manifest.below.name for manifest in here if manifest.below}
     for path in sorted((store.root / BASES).glob("[!.]*.sif")):
         if path.name not in used:
             yield Removal(path, path.lstat().st_size, "no version needs it")

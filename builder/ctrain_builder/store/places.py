@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional, Union
 
-from ctrain_builder import oras
+from ctrain_builder import atomic, oras
 from ctrain_builder.digests import Read
 from ctrain_builder.registry import Reference, Registry, parse
 from ctrain_builder.store import channels, lifecycle, log
@@ -20,8 +20,8 @@ from ctrain_builder.store.copy import Source, begun, fill, lasting, shared
 from ctrain_builder.store.publish import Watch, is_new, place, prepare
 from ctrain_builder.store.writer import Writer, change, explained
 from ctrain_runtime.errors import ConfigError, CtrainError, ImageDamaged, RegistryError, StoreError, UsageError
-from ctrain_runtime.manifest import Manifest, read_manifest
-from ctrain_runtime.store import NAME, QUARANTINE, WORD, Published, open_store
+from ctrain_runtime.manifest import File, Manifest, read_manifest
+from ctrain_runtime.store import BASES, NAME, QUARANTINE, WORD, Published, open_store
 
 SCHEME = "oras://"
 _LIKE_A_VERSION = re.compile(r".*-r\d+(-flat)?")
@@ -100,8 +100,11 @@ class Folder:
         with change(self._root, watch.say) as writer:
             if require_free(self.held([manifest])[0], manifest, self):
                 with source.reader(manifest) as (read, path):
-                    parts = shared(path, manifest, writer.store.images()) if path else []
-                    file = _receive(writer, manifest, read, parts, watch)
+                    if manifest.below and path:
+                        _bring_base(writer, path.parent / BASES / manifest.below.name, manifest.below, watch)
+                    parts = shared(path, manifest, writer.store.images()) if path and not manifest.below else []
+                    wanted = File(manifest.file_name, manifest.digest, manifest.size)
+                    file = _receive(writer, writer.root, wanted, read, parts, watch)
                 place(writer, file, manifest, log.SYNC, f"from {source}")
 
     def point(self, manifest: Manifest, channel: str, source: Place) -> None:
@@ -111,19 +114,31 @@ class Folder:
             channels.point(writer, channel, image, log.SYNC, f"from {source}")
 
 
-def _receive(writer: Writer, manifest: Manifest, read: Read, parts: Sequence[Source], watch: Watch) -> Path:
-    """The file of a version under a temporary name. It goes on with what an earlier try has left."""
-    name = f"{manifest.file_name}.{manifest.digest[-12:]}"
+def _bring_base(writer: Writer, source: Path, wanted: File, watch: Watch) -> None:
+    """Bring the base of a thin image, unless it is here."""
+    folder = writer.folder(BASES)
+    target = folder / wanted.name
+    if target.exists():
+        return  # its name tells its digest
+    with source.open("rb") as file:
+        read = functools.partial(os.pread, file.fileno())
+        _receive(writer, folder, wanted, read, [], watch).replace(target)
+    atomic.sync_folder(folder)
+
+
+def _receive(writer: Writer, folder: Path, wanted: File, read: Read, parts: Sequence[Source], watch: Watch) -> Path:
+    """A file of a version under a temporary name. It goes on with what an earlier try has left."""
+    name = f"{wanted.name}.{wanted.digest[-12:]}"
     while True:
-        file = lasting(writer.root, name, watch.say)
+        file = lasting(folder, name, watch.say)
         there = begun(file)
-        copied = fill(file, manifest.size, read, writer.access, (), parts, watch.done, there)
-        if copied.digest == manifest.digest:
+        copied = fill(file, wanted.size, read, writer.access, (), parts, watch.done, there)
+        if copied.digest == wanted.digest:
             return file
         file.unlink()
         if not there:
-            what = f"what came of {manifest.name} {manifest.version} is damaged: it has the digest {copied.digest}"
-            raise ImageDamaged(what, f"It should be {manifest.digest}; nothing of it was kept")
+            what = f"what came of {wanted.name} is damaged: it has the digest {copied.digest}"
+            raise ImageDamaged(what, f"It should be {wanted.digest}; nothing of it was kept")
 
 
 class Repositories:
@@ -185,7 +200,11 @@ class Repositories:
         yield oras.Download(self._client, self._ref(manifest.name, manifest.version), manifest.digest).read, None
 
     def held(self, wanted: Sequence[Manifest]) -> list[Optional[Held]]:
-        """What there is of each version. Raises RegistryError for what is not ours."""
+        """What there is of each version. Raises RegistryError for what is not ours; StoreError for thin images."""
+        for one in wanted:
+            if one.below:
+                hint = "An image in a registry is one file: publish it without --thin, to a store of its own"
+                raise StoreError(f"{one.name} {one.version} is thin", hint)
         refs = [self._ref(one.name, one.version) for one in wanted]
         return [Held(self._read(ref).digest) if self._client.has(ref) else None for ref in refs]
 

@@ -21,7 +21,7 @@ from ctrain_builder.store.sign import Signer
 from ctrain_builder.store.writer import Writer
 from ctrain_runtime import sif
 from ctrain_runtime.errors import ImageDamaged, UsageError
-from ctrain_runtime.manifest import Below, Manifest
+from ctrain_runtime.manifest import File, Manifest
 from ctrain_runtime.store import BASES
 
 _ALIGNED = 4096  # as engines write partitions, so that a kernel can mount them
@@ -58,7 +58,7 @@ def split(
     return replace(manifest, below=below, digest=of_file(file), size=file.stat().st_size)
 
 
-def _known(manifest: Manifest, writer: Writer) -> Optional[Below]:
+def _known(manifest: Manifest, writer: Writer) -> Optional[File]:
     """The base in the store, if a published version has it, and signed if this one is to be."""
     for other in writer.store.images():
         same = other.manifest.layers[0].digest == manifest.layers[0].digest
@@ -74,7 +74,7 @@ def _add_base(
     writer: Writer,
     done: Callable[[int], None],
     signer: Optional[Signer],
-) -> Below:
+) -> File:
     folder = writer.folder(BASES)
     with temporary(folder, image.name) as file:
         cut(image, file, system, done)
@@ -83,8 +83,8 @@ def _add_base(
             raise _changed(image)
         settle(file, writer.access)
         digest = signer.sign(file) if signer else of_file(file)
-        below = Below(f"{manifest.layers[0].definition}_{digest[7:19]}.sif", digest, file.stat().st_size)
-        file.replace(folder / below.file)
+        below = File(f"{manifest.layers[0].definition}_{digest[7:19]}.sif", digest, file.stat().st_size)
+        file.replace(folder / below.name)
     atomic.sync_folder(folder)
     return below
 

@@ -80,7 +80,7 @@ def _bases(store: Store, every: Sequence[Subject]) -> list[Subject]:
         with contextlib.suppress(ConfigError):  # which is found for the version itself
             below = None if one.gone else read_manifest(one.manifest).below
             if below:
-                path = store.root / BASES / below.file
+                path = store.root / BASES / below.name
                 found.setdefault(path, Subject(one.manifest, path, is_base=True))
     return list(found.values())
 

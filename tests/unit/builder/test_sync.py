@@ -158,8 +158,8 @@ def test_a_published_file_that_is_damaged_stays_behind(fill: Callable[..., Path]
     image = source / "small_1.0-s-py3-r1.sif"
     image.chmod(0o644)
     image.write_text("eno")
-    assert "what came of small 1.0-s-r1 is damaged" in sync(source, target, code=69)
-    assert [path.name for path in target.iterdir()] == ["ctrain-store.json"]
+    assert "what came of small_1.0-s-py3-r1.sif is damaged" in sync(source, target, code=69)
+    assert sorted(path.name for path in target.iterdir()) == ["ctrain-store.json", "in-use"]
 
 
 @pytest.mark.parametrize(
