@@ -11,6 +11,7 @@
   ctrain store log                                 who changed what, and when
   ctrain store modules --output /apps/modules      module files: module load ctrain-pytorch/24.12-hd-r3
   ctrain store sync SRC DST                        versions of one store to another, also by a registry
+  ctrain store catalogue                           a web page of it, in the store: search, compare, command lines
 
 The store is --store DIR or $CTRAIN_STORE. docs/store.md tells all of it.
 """
@@ -28,7 +29,7 @@ from pathlib import Path
 
 from ctrain_builder import cache as caches
 from ctrain_builder.cli.bar import Bar, say
-from ctrain_builder.store import channels, lifecycle, log, modules
+from ctrain_builder.store import catalogue, channels, lifecycle, log, modules
 from ctrain_builder.store import usage as usages
 from ctrain_builder.store import verify as checks
 from ctrain_builder.store.writer import change
@@ -106,6 +107,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     sync.add_argument("--dry-run", action="store_true", help="only show what would be done")
     sync.add_argument("--json", action="store_true", help="print one JSON object instead of text")
     sync.add_argument("--cache", type=Path, metavar="DIR", help="where uploads are noted ($CTRAIN_CACHE)")
+    page = action("catalogue", "write a web page of the store: one file, which needs no network")
+    page.add_argument("--output", type=Path, metavar="FILE", help=f"where (default: {catalogue.FILE} in the store)")
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -253,6 +256,16 @@ def _modules(args: argparse.Namespace, store: Store) -> int:
     return _say(args, data, "\n".join([*([table(("module", "also called"), rows)] if rows else []), did]))
 
 
+def _catalogue(args: argparse.Namespace, store: Store) -> int:
+    found = catalogue.gather(store)
+    for problem in (*found.damaged, *(one.problem for one in found.versions if one.problem)):
+        say(f"ctrain: {problem}")
+    path = catalogue.write(catalogue.render(found), store, args.output, say)
+    versions, total = len(found.versions), path.stat().st_size
+    data = {"file": str(path), "versions": versions, "size": total}
+    return _say(args, data, f"{path} has {count(versions, 'version')} ({size(total)})")
+
+
 def _say(args: argparse.Namespace, data: object, text: str) -> int:
     print(json.dumps(data, indent=2) if args.json else text)
     return 0
@@ -285,4 +298,5 @@ _ACTIONS = {
     "du": _du,
     "log": _log,
     "modules": _modules,
+    "catalogue": _catalogue,
 }
