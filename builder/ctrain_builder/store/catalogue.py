@@ -1,7 +1,7 @@
 """A static web page of a store: which versions there are, what is in them, what differs, and how to run them.
 
-It is one file and needs no network. Its parts lie in page/: the frame, the style, and the programs for searching and
-for details. The table of versions is written here, so that it is there without JavaScript; all else is in the page as
+It is one file and needs no network. Its parts lie in page/: the frame, the style, and the programs for searching, for
+details and for comparing. The table of versions is written here, so that it is there without JavaScript; all else is in the page as
 JSON. Values get into HTML, JSON and command lines in `_html`, `_json` and by shlex.join, nowhere else.
 """
 
@@ -29,6 +29,7 @@ from ctrain_runtime.store import Published, Store
 
 FILE = "catalogue.html"
 _PAGE = Path(__file__).parent / "page"
+_SCRIPTS = ("search.js", "details.js", "compare.js")
 _FRAMEWORKS = ("torch", "tensorflow")
 _OCI = "org.opencontainers.image."
 _TOLD_ELSEWHERE = (_OCI, "org.ctrain.", "org.label-schema.")  # labels that repeat the manifest, or name the builder
@@ -98,7 +99,7 @@ def write(page: str, store: Store, output: Optional[Path], say: Callable[[str], 
 
 def render(catalogue: Catalogue) -> str:
     """The page. What a browser may load or run is said by digest, so nothing that the data could bring in."""
-    style, script = _part("page.css"), _part("search.js") + _part("details.js")
+    style, script = _part("page.css"), "".join(map(_part, _SCRIPTS))
     names = {one.image.manifest.name for one in catalogue.versions}
     parts = {
         "policy": f"default-src 'none'; img-src data:; style-src {_sha256(style)}; script-src {_sha256(script)}; "
