@@ -23,6 +23,8 @@ def packages(path: Path) -> dict[tuple[str, str], str]:
     try:
         parts = json.loads(content).get("components", ())  # left out where there are none
         found = ((_KIND.match(part["purl"]), part["name"], part["version"]) for part in parts)
-        return {(kind[1], name): version for kind, name, version in found if kind}
+        return {
+            (kind[1], f"{name:s}"): f"{version:s}" for kind, name, version in found if kind
+        }  # ":s": a string, or else
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ImageDamaged(f"{path} has a damaged package list", "Build and publish it again") from error

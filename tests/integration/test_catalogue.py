@@ -269,7 +269,7 @@ def test_details_where_packages_are_not_known(page: Page) -> None:
 
 
 @pytest.mark.parametrize("clipboard", [True, False], ids=["https", "http"])
-def test_command_lines_are_copied(browser: Browser, visit: Open, catalogue: Path, store: Path, clipboard: bool) -> None:
+def test_command_lines_are_copied(visit: Open, catalogue: Path, store: Path, clipboard: bool) -> None:
     """Where a page comes by plain http, browsers have no clipboard for it."""
     page = visit(catalogue, permissions=["clipboard-read", "clipboard-write"] if clipboard else [])
     if not clipboard:
@@ -382,7 +382,9 @@ def test_a_thousand_versions(visit: Open, tmp_path: Path) -> None:
     many = {f"package-{number}": "1.0" for number in range(400)}
     versions = [
         {
-            **{"tag": str(number % 50), "release": number + 1, "software": {"torch": f"2.{number % 9}.0"}},
+            "tag": str(number % 50),
+            "release": number + 1,
+            "software": {"torch": f"2.{number % 9}.0"},
             "content": sif(more=[(SBOM, sbom(**many, deepspeed=f"0.{number}"))]),
         }
         for number in range(1000)

@@ -1,8 +1,8 @@
 """A static web page of a store: which versions there are, what is in them, what differs, and how to run them.
 
 It is one file and needs no network. Its parts lie in page/: the frame, the style, and the programs for searching, for
-details and for comparing. The table of versions is written here, so that it is there without JavaScript; all else is in the page as
-JSON. Values get into HTML, JSON and command lines in `_html`, `_json` and by shlex.join, nowhere else.
+details and for comparing. The table of versions is written here, so that it is there without JavaScript; all else is
+in the page as JSON. Values get into HTML, JSON and command lines by `_html`, `_json` and shlex.join, nowhere else.
 """
 
 from __future__ import annotations

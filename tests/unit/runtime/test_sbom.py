@@ -38,6 +38,8 @@ def test_an_image_of_an_older_ctrain(tmp_path: Path) -> None:
         b'{"components": [1]}',
         b'{"components": [{"purl": 1}]}',
         b'{"components": null}',
+        b'{"components": [{"purl": "pkg:pypi/x@1", "name": 1, "version": "1"}]}',
+        b'{"components": [{"purl": "pkg:pypi/x@1", "name": "x", "version": null}]}',
         b"\xff",
     ],
 )

@@ -1,0 +1,59 @@
+"""The web page of a store: whatever its texts are, a browser reads the same page with these texts in it."""
+
+from __future__ import annotations
+
+import json
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Optional
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from ctrain_builder.store.catalogue import Catalogue, Version, render
+from ctrain_runtime.store import Published
+from samples.plans import a_manifest
+
+
+class Reader(HTMLParser):
+    """What a browser makes of a page: its elements, the values of their attributes, and the data for its programs."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.values: list[str] = []
+        self.data = ""
+        self.feed(page)
+        self.close()
+
+    def handle_endtag(self, tag: str) -> None:
+        self.tags.append(f"/{tag}")
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, Optional[str]]]) -> None:
+        self.tags.append(" ".join([tag, *(name for name, _ in attributes)]))
+        self.values += [value or "" for _, value in attributes]
+
+    def handle_data(self, data: str) -> None:
+        if self.tags[-1:] == ["script id type"]:
+            self.data += data
+
+
+def page(text: str) -> str:
+    manifest = a_manifest(name=text, software={"cuda": text, text: text}, labels={text: text})
+    version = Version(Published(manifest, Path("/apps") / "x.sif", (text,)), (0,), text)
+    return render(Catalogue(Path("/apps"), "2026-11-21T00:00:00Z", (version,), (("pypi", text, text),), (text,)))
+
+
+PLAIN = Reader(page("plain"))
+
+
+@given(st.text(st.characters(exclude_characters="\r\0")))  # which HTML itself reads as others
+@example("</script><script>")
+@example("<!--<script>")
+@example('" onclick="x')
+@example("{{ data }}")
+def test_any_text_stays_a_text(text: str) -> None:
+    read = Reader(page(text))
+    assert read.tags == PLAIN.tags
+    assert text in read.values  # the channel of a badge
+    assert json.loads(read.data)["packages"] == [["pypi", text, text]]
