@@ -26,5 +26,5 @@ def packages(path: Path) -> dict[tuple[str, str], str]:
         return {
             (kind[1], f"{name:s}"): f"{version:s}" for kind, name, version in found if kind
         }  # ":s": a string, or else
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ImageDamaged(f"{path} has a damaged package list", "Build and publish it again") from error

@@ -54,7 +54,7 @@ def read(path: Path) -> Sif:
     except struct.error as error:
         raise ImageDamaged(f"{path} has a damaged SIF header", "Publish or copy it again") from error
     except OSError as error:
-        raise ImageDamaged(f"{path} can't be read: {error.strerror}", "Check its permissions") from error
+        raise _unreadable(path, error) from error
     entries = tuple(Entry(kind, number, at, long) for kind, used, number, _, _, at, long, *_ in descriptors if used)
     if any(min(entry.offset, entry.size) < 0 for entry in entries):
         raise ImageDamaged(f"{path} has a damaged SIF header", "Publish or copy it again")
@@ -83,9 +83,16 @@ def object_bytes(path: Path, kind: int) -> Optional[bytes]:
     entry = next((entry for entry in read(path).entries if entry.kind == kind), None)
     if entry is None:
         return None
-    with path.open("rb") as file:
-        file.seek(entry.offset)
-        return file.read(entry.size)
+    try:
+        with path.open("rb") as file:
+            file.seek(entry.offset)
+            return file.read(entry.size)
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: OSError) -> ImageDamaged:
+    return ImageDamaged(f"{path} can't be read: {error.strerror}", "Check its permissions")
 
 
 def _truncated(path: Path, size: int, needed: int) -> ImageDamaged:

@@ -41,6 +41,7 @@ def test_an_image_of_an_older_ctrain(tmp_path: Path) -> None:
         b'{"components": [{"purl": "pkg:pypi/x@1", "name": 1, "version": "1"}]}',
         b'{"components": [{"purl": "pkg:pypi/x@1", "name": "x", "version": null}]}',
         b"\xff",
+        b"[" * 100_000,
     ],
 )
 def test_a_damaged_package_list(tmp_path: Path, content: bytes) -> None:

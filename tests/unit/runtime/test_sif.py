@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ctrain_runtime.errors import ImageDamaged
-from ctrain_runtime.sif import HEADER, PARTITION, SBOM, check, object_bytes, partitions
+from ctrain_runtime.sif import HEADER, PARTITION, SBOM, check, object_bytes, partitions, read
 from samples.images import sif
 
 
@@ -74,3 +74,13 @@ def test_a_number_counts_and_not_the_place_in_the_file(tmp_path: Path) -> None:
     content = sif(data=b"base", more=[(PARTITION, b"layer")])
     path.write_bytes(content[:number] + struct.pack("<I", 7) + content[number + 4 :])
     assert [entry.number for entry in partitions(path)] == [2, 7]
+
+
+def test_an_image_that_is_removed_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "x.sif"
+    path.write_bytes(sif(more=[(SBOM, b"{}")]))
+    before = read(path)
+    path.unlink()
+    monkeypatch.setattr("ctrain_runtime.sif.read", lambda _: before)
+    with pytest.raises(ImageDamaged, match=r"x\.sif can't be read: No such file or directory"):
+        object_bytes(path, SBOM)

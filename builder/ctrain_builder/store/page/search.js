@@ -109,7 +109,7 @@ function start() {
     every.sort((one, other) => (one === NONE) - (other === NONE) || other.localeCompare(one, "en", { numeric: true }));
     form.elements[key].append(...every.map((value) => new Option(value)));
   }
-  form.addEventListener("input", (event) => go({ [event.target.name]: event.target.value }, true));
+  form.addEventListener("input", (event) => go({ [event.target.id]: event.target.value }, true));
   form.addEventListener("submit", (event) => event.preventDefault());
   form.addEventListener("reset", () => go(Object.fromEntries(CONTROLS.map((key) => [key, ""]))));
   addEventListener("hashchange", show);
