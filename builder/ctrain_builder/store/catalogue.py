@@ -81,19 +81,20 @@ def gather(store: Store) -> Catalogue:
 
 
 def write(page: str, store: Store, output: Optional[Path], say: Callable[[str], None]) -> Path:
-    """Write the page into the store, or to `output`: its path. It is as readable as the store. Raises StoreError.
+    """Write the page into the store, or to `output`; its path. It is as readable as the store is.
 
     The lock is for `gc`, which removes temporary files that nobody can be writing. The log is for what changes the
-    store; this doesn't.
+    store; this does not. Raises StoreError, UsageError.
     """
     if output is None:
         path = store.root / FILE
         with change(store.root, say) as writer:
             atomic.write_text(path, page, writer.access.file, writer.access.group)
         return path
-    if output.is_dir() or not output.parent.is_dir():
-        raise UsageError(f"{output} can't be written: it is a folder, or in none", "Name a file with --output")
-    atomic.write_text(output, page, Access(store.root.stat()).file | stat.S_IWUSR)
+    try:
+        atomic.write_text(output, page, Access(store.root.stat()).file | stat.S_IWUSR)
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError) as error:
+        raise UsageError(f"{output} can't be written: {error.strerror}", "Name another file with --output") from error
     return output
 
 

@@ -148,9 +148,16 @@ def test_it_can_be_written_elsewhere(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert not (root / "catalogue.html").exists()
 
 
-@pytest.mark.parametrize("output", ["nowhere/page.html", "s"])
-def test_where_it_can_not_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str], output: str) -> None:
+@pytest.mark.parametrize(
+    ("output", "why"),
+    [
+        ("nowhere/page.html", "No such file or directory"),
+        ("s", "Is a directory"),
+        ("s/ctrain-store.json/x", "Not a directory"),
+    ],
+)
+def test_where_it_can_not_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str], output: str, why: str) -> None:
     root = a_store(tmp_path / "s", {})
     assert ctrain("--store", str(root), "--output", output) == 64
-    complaint = f"ctrain: {output} can't be written: it is a folder, or in none. Name a file with --output\n"
-    assert capsys.readouterr().err == complaint
+    assert capsys.readouterr().err == f"ctrain: {output} can't be written: {why}. Name another file with --output\n"
+    assert list(tmp_path.glob(".*")) == []
