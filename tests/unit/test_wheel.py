@@ -83,6 +83,13 @@ def test_installed_it_finds_the_packaged_images(ctrain: Ctrain, tmp_path: Path) 
     assert "share/definitions/images.yaml has no image 'nosuch'" in done.stderr
 
 
+def test_installed_it_finds_the_parts_of_the_catalogue(ctrain: Ctrain, tmp_path: Path) -> None:
+    (tmp_path / "ctrain-store.json").write_text('{"layout": 1}')
+    done = ctrain("store", "catalogue", "--store", str(tmp_path))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "catalogue.html").stat().st_size > 20_000
+
+
 def place_in_wheel(name: PurePosixPath) -> str:
     """Where the wheel has a file of the tree; "" when it is none of its files."""
     if name.parts[0] in ("builder", "runtime"):
