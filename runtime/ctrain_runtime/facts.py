@@ -96,7 +96,7 @@ def _ignores_layers(engine: Engine, image: Image, root: bool) -> bool:
         return False
     as_root = ["--userns"] if root else []  # as the run will
     argv = [engine.path, "--quiet", "exec", "--cleanenv", "--no-mount", "home,cwd,tmp", *as_root]
-    argv += [*(word for layer in image.overlays for word in ("--overlay", f"{layer}:ro")), str(image.root)]
+    argv += [*image.overlays, str(image.root)]
     try:
         said = command.run([*argv, "/bin/sh", "-c", f"echo started; cat /{MARKER}"], check=False).stdout.split()
     except CtrainError:

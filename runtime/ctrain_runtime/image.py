@@ -36,9 +36,15 @@ class Image:
         return self.parts[0][0]
 
     @property
-    def overlays(self) -> tuple[Path, ...]:
-        """The files that an engine mounts over `root`, lowest first."""
-        return tuple(path for path, *_ in self.parts[1:])
+    def overlays(self) -> tuple[str, ...]:
+        """The words by which an engine mounts over `root` what lies above it, lowest first."""
+        return tuple(word for path, *_ in self.parts[1:] for word in ("--overlay", f"{path}:ro"))
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """How an engine runs it without ctrain; the program follows."""
+        gpus = ["--nv"] if "cuda" in self.manifest.software else []
+        return ("apptainer", "exec", *gpus, *self.overlays, str(self.root))
 
     @property
     def marker(self) -> str:

@@ -54,7 +54,7 @@ _SHOWN = 3
 def make(container: Container, image: Image, source: Path, workspace: Workspace, log: Path, target: Path) -> UserLayer:
     """Make the layer that `source` describes on `image`, as `target`. Raises BuildError, EngineError, SpaceError."""
     os.umask(0o022)  # a layer must not depend on the umask of who builds it
-    below = Below(image.root, image.overlays)
+    below = Below(image.root, tuple(path for path, *_ in image.parts[1:]))
     upper = container.work / "overlay" / "upper"
     upper.mkdir(parents=True)
     try:

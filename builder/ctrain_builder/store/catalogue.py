@@ -25,7 +25,8 @@ from ctrain_builder.store.writer import Access, change
 from ctrain_runtime import sbom
 from ctrain_runtime.cli.text import count, size
 from ctrain_runtime.errors import ImageDamaged, UsageError
-from ctrain_runtime.store import BASES, Published, Store
+from ctrain_runtime.image import Image
+from ctrain_runtime.store import Published, Store
 
 FILE = "catalogue.html"
 _PAGE = Path(__file__).parent / "page"
@@ -149,11 +150,8 @@ def _facts(version: Version) -> dict[str, Any]:
     """A version as the page's programs know it."""
     image, manifest = version.image, version.image.manifest
     told, labels, root = asdict(manifest), manifest.labels, image.path.parent
-    files = [str(image.path)]
-    if manifest.below:  # a thin image, whose file holds what lies above its base
-        files = ["--overlay", f"{image.path}:ro", str(root / BASES / manifest.below.file)]
     run = ("ctrain", "run", "--nodes", "2", "--store", str(root), "--image", version.reference, "--")
-    engine = ("apptainer", "exec", *(["--nv"] if "cuda" in manifest.software else []), *files)
+    engine = Image(image.path, manifest).command
     return {
         **{fact: told[fact] for fact in _FACTS},
         "version": manifest.version,

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from ctrain_builder.store.writer import Access
 from ctrain_runtime.cli import image_text
 from ctrain_runtime.cli.text import size
 from ctrain_runtime.errors import StoreError
+from ctrain_runtime.image import Image
 from ctrain_runtime.store import NAME, WORD, Published, pick
 
 DEFAULT = "default"  # what both tools call the version that a name alone means
@@ -178,7 +180,7 @@ def _help(module: Module) -> str:
             *(_plain(f"  {key:<11}{value}") for key, value in rows),
             "\nSIF is its path. `ctrain run` takes it by CTRAIN_IMAGE and CTRAIN_STORE:",
             "  ctrain run resnet50 --nodes 2",
-            '  srun apptainer exec --nv "$SIF" python train.py',
+            f"  srun {shlex.join(Image(module.image.path, manifest).command)} python train.py",
         )
     )
 

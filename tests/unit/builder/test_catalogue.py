@@ -15,7 +15,7 @@ import pytest
 from ctrain_builder.cli.main import BUILD_VERBS
 from ctrain_builder.store import catalogue, lifecycle
 from ctrain_runtime.cli.main import main
-from ctrain_runtime.manifest import Below
+from ctrain_runtime.manifest import File
 from ctrain_runtime.sif import SBOM
 from ctrain_runtime.store import open_store
 from samples.images import sbom, sif, write_store
@@ -53,7 +53,7 @@ def test_what_the_page_knows(tmp_path: Path) -> None:
 
 
 def test_a_thin_image_is_laid_over_its_base(tmp_path: Path) -> None:
-    root = a_store(tmp_path / "s", {"below": Below("pytorch-ngc_1.sif", "sha256:0", 9)})
+    root = a_store(tmp_path / "s", {"below": File("pytorch-ngc_1.sif", "sha256:0", 9)})
     (root / "bases").mkdir()
     (root / "bases" / "pytorch-ngc_1.sif").write_bytes(sif())
     (version,) = data_of(page_of(root))["versions"]
