@@ -21,6 +21,7 @@ from ctrain_builder import catalog
 from ctrain_builder import plan as plans
 from ctrain_builder.make import site as sites
 from ctrain_builder.plan import BuildPlan
+from ctrain_runtime import sif
 from samples import tiny
 from samples.chains import Chain
 from samples.trees import differences, seen
@@ -114,13 +115,20 @@ def real_plan() -> BuildPlan:
     return plans.make(spec, {}, mirror, "amd64", lambda _key, _is_base: False, lambda _reference: "")
 
 
+def packed_at(path: Path) -> int:
+    """The time, in seconds since 1970, that the squashfs of a layer or of a base tells: that of its build."""
+    at = sif.partitions(path)[0].offset if path.suffix == ".sif" else 0
+    return int.from_bytes(path.read_bytes()[at + 8 : at + 12], "little")
+
+
 @pytest.mark.usefixtures("cluster")
 @pytest.mark.skipif(not WHOLE, reason="compiles all of an image for a quarter of an hour: CTRAIN_TREES=whole")
 def test_all_real_definitions_make_the_files_of_plain_builds(tmp_path: Path) -> None:
     plan, cache = real_plan(), caches.open_cache(caches.default_root())
     base, *layers = (cache.layer(part.key, part.definition.is_base) for part in plan.layers)
     chain = Chain(CHECKOUT, base, sites.detect(os.environ))
-    plain = chain.plain(tmp_path / "plain", [part.definition.path for part in plan.layers], sandbox=True)
+    paths = [part.definition.path for part in plan.layers]
+    plain = chain.plain(tmp_path / "plain", paths, sandbox=True, epochs=list(map(packed_at, (base, *layers))))
     for root in (plain.with_name("0.sif"), plain):  # apt's folders are another user's, whom containers here don't know
         foreign = ["find", str(root), "-type", "d", "!", "-user", "root", "-exec", "chown", "root:", "{}", "+"]
         subprocess.run(foreign, check=True)

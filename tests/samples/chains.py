@@ -46,13 +46,18 @@ class Chain:
         room = workspace.prepare(work, self.site)
         return layer.make(container(work), planned, Below(self.base, tuple(below)), room, work / "log")
 
-    def plain(self, work: Path, paths: Sequence[Path], *, sandbox: bool = False) -> Path:
-        """The image that `apptainer build` makes of the definitions, one after the other; %test is left out."""
-        room = self._lent(work)
+    def plain(self, work: Path, paths: Sequence[Path], *, sandbox: bool = False, epochs: Sequence[int] = ()) -> Path:
+        """The image that `apptainer build` makes of the definitions, one after the other; %test is left out.
+
+        Programs of %post take the time in `epochs` for the present; without it, that of the layers made here.
+        """
+        work.mkdir(parents=True)
+        room = workspace.prepare(work, self.site)
         options = ["--notest", *(["--fakeroot"] if os.geteuid() == 0 else []), *(["--sandbox"] if sandbox else [])]
         options += [word for bind in room.binds for word in ("--bind", bind)]
         parent = self.base
         for number, path in enumerate(paths):
+            room.set_time(epochs[number] if epochs else NO_EPOCH)
             image = work / f"{number}.sif"
             values = {"PARENT": parent, "MIRROR": self.site.mirror}
             used = [(name, value) for name, value in values.items() if f"{{{{ {name} }}}}" in path.read_text()]
@@ -63,12 +68,6 @@ class Chain:
             assert done.returncode == 0, done.stdout.decode()
             parent = image
         return parent
-
-    def _lent(self, work: Path) -> workspace.Workspace:
-        work.mkdir(parents=True)
-        room = workspace.prepare(work, self.site)
-        room.set_time(NO_EPOCH)
-        return room
 
 
 def container(work: Path) -> Container:

@@ -59,10 +59,11 @@ def facts_name(key: str) -> str:
 
 def ask(container: Container, image: Path, program: str) -> dict[str, Any]:
     """The JSON object that a program of inside/ prints in an image; {} if it has no Python. Raises BuildError."""
-    argv = container.argv("exec", image, binds=[f"{INSIDE}:/mnt:ro"])
     script = 'if command -v python3 > /dev/null; then exec python3 "$0"; else echo {}; fi'
     try:
-        text = container.output([*argv, "/bin/sh", "-c", script, f"/mnt/{program}"], timeout=1800)  # it may read much
+        with tempfile.TemporaryDirectory(dir=container.work) as scratch:  # TensorFlow can't be imported without one
+            argv = container.argv("exec", image, binds=[f"{INSIDE}:/mnt:ro", f"{scratch}:/tmp"])
+            text = container.output([*argv, "/bin/sh", "-c", script, f"/mnt/{program}"], timeout=1800)  # reads much
         found: dict[str, Any] = json.loads(text.strip().splitlines()[-1])
     except (CtrainError, ValueError, IndexError) as error:
         raise BuildError(f"image {image} can't be examined: {error}", "Does its python3 work?") from error

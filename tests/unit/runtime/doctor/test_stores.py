@@ -1,4 +1,4 @@
-"""Who can change a store. As root, files can be given to others; without root these tests have nothing to look at."""
+"""Who can change a store, and who says so."""
 
 from __future__ import annotations
 
@@ -58,10 +58,12 @@ def test_leases_are_for_everybody_but_nobody_takes_anothers(root: Path) -> None:
     assert told(root) == [("fail", f"everybody can write to {leases}")]
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 def test_what_belongs_to_a_stranger_is_named(root: Path) -> None:
     path = root / "pytorch_24.12-hd-py3-r1.sif"
-    os.chown(path, STRANGER, -1)
+    try:
+        os.chown(path, STRANGER, -1)
+    except OSError:
+        pytest.skip("only root can give files away, and not in every container")
     assert told(root) == [("fail", f"others than its keepers own {path}")]
 
 
