@@ -15,6 +15,7 @@ PROVISION = str(Path(ENTRY).with_name("provision"))
 DOWN = 3  # the exit code of `cluster status` when there is no cluster
 
 
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in its own
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """All tests below this folder take minutes and come last. Among several workers (pytest-xdist) they come first, so
     that none has to wait for another at the end; those with the cluster are one worker's, for there can be one only.
