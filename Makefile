@@ -4,14 +4,23 @@
 
 SHELL := /bin/bash
 .DELETE_ON_ERROR:
-.PHONY: demo test check unit down clean machine
+.PHONY: demo test test-cluster test-others test-python39 check unit down clean machine
 
 demo: machine .venv
 	tests/cluster/demo
 
+# Two at once: there is one cluster, and a core beside it. What each says comes when it has ended.
 test: machine .venv check
+	$(MAKE) --no-print-directory --jobs 2 --output-sync=target test-cluster test-others test-python39
+
+test-cluster:
+	.venv/bin/pytest -m cluster
+
+test-others:
+	.venv/bin/pytest -m 'not cluster'
+
+test-python39:
 	.venv/bin/python tests/python39/run
-	.venv/bin/pytest --numprocesses 2 --dist loadgroup
 
 # Formatting, types and scripts: seconds, no cluster.
 check: .venv

@@ -15,21 +15,17 @@ PROVISION = str(Path(ENTRY).with_name("provision"))
 DOWN = 3  # the exit code of `cluster status` when there is no cluster
 
 
-@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in its own
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """All tests below this folder take minutes and come last. Among several workers (pytest-xdist) they come first, so
-    that none has to wait for another at the end; those with the cluster are one worker's, for there can be one only.
-    """
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """All tests below this folder take minutes and come last. Files with a test that needs the cluster are marked:
+    there is one cluster only, but `make test` runs the others beside it."""
     here = Path(__file__).parent
     ours = [item for item in items if here in item.path.parents]
     with_cluster = {item.path for item in ours if "cluster" in getattr(item, "fixturenames", ())}
     for item in ours:
         item.add_marker(pytest.mark.integration)
-        group = "cluster" if item.path in with_cluster else item.path.stem
-        item.add_marker(pytest.mark.xdist_group(group))
-    ours.sort(key=lambda item: item.path not in with_cluster)
-    others = [item for item in items if item not in ours]
-    items[:] = [*ours, *others] if hasattr(config, "workerinput") else [*others, *ours]
+        if item.path in with_cluster:
+            item.add_marker(pytest.mark.cluster)
+    items[:] = [item for item in items if item not in ours] + ours
 
 
 @pytest.fixture(scope="session")
