@@ -15,7 +15,7 @@ from ctrain_runtime.errors import ImageDamaged
 
 HEADER = struct.Struct("<32s10s3s3s16s8q")
 DESCRIPTOR = struct.Struct("<i?IIIqqqqqqq128s384s")
-DEFINITION, PARTITION, SBOM = 0x4001, 0x4004, 0x4009  # kinds of objects
+DEFINITION, PARTITION, SIGNATURE, SBOM = 0x4001, 0x4004, 0x4005, 0x4009  # kinds of objects
 ARCHITECTURES = {"02": "amd64", "04": "arm64", "06": "ppc64le"}
 
 

@@ -13,7 +13,10 @@ import random
 import shutil
 import signal
 import subprocess
+import sys
+import tempfile
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -58,6 +61,9 @@ def forked(work: Callable[[], object], user: int = 0) -> int:
             os.setuid(user)
         work()
         code = 0
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
     finally:
         os._exit(code)
 
@@ -200,16 +206,21 @@ def test_a_file_system_that_goes_away_loses_nothing(tmp_path: Path, images: Imag
 
 
 @pytest.mark.parametrize("umask", [0o002, 0o007, 0o022, 0o027, 0o077])
-def test_two_admins_of_one_group(tmp_path: Path, images: Images, umask: int) -> None:
+def test_two_admins_of_one_group(images: Images, umask: int) -> None:
     """In a folder with the set-group-ID bit: both write, and what they write does not depend on their umasks."""
-    for folder in (tmp_path, *tmp_path.parents):  # pytest's folders are root's alone
-        folder.chmod(folder.stat().st_mode | 0o055)
-    root = tmp_path / "store"
+    with tempfile.TemporaryDirectory() as name:  # pytest's folders are root's alone, and stay so
+        place = Path(name)
+        place.chmod(0o755)
+        two_admins(place, images, umask)
+
+
+def two_admins(place: Path, images: Images, umask: int) -> None:
+    root = place / "store"
     root.mkdir()
     os.chown(root, ADMINS[0], GROUP)
     root.chmod(0o2775)
     one, other = images.new(), images.new()
-    readable = [shutil.copy(image.path, tmp_path) for image in (one, other)]
+    readable = [shutil.copy(image.path, place) for image in (one, other)]
     os.umask(umask)
     try:
         first = forked(lambda: publish(Path(readable[0]), one.manifest, root, "prod"), ADMINS[0])

@@ -7,6 +7,7 @@ import random
 import re
 import shutil
 import subprocess
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -81,7 +82,7 @@ def test_what_a_trusted_key_has_signed_may_run(tmp_path: Path, keys: Path, publi
     assert image.manifest.signed
     assert image.manifest.digest == trust._digest(image.path)
     assert image.path.stat().st_mode & 0o777 == 0o444
-    assert [entry.kind for entry in sif.read(image.path).entries] == [sif.PARTITION, 0x4005]
+    assert [entry.kind for entry in sif.read(image.path).entries] == [sif.PARTITION, sif.SIGNATURE]
     trust.require(image, strict(keys / "stranger.pub", keys / public))
 
 
@@ -104,6 +105,32 @@ def test_pgp(tmp_path: Path, passphrase: str) -> None:
     trust.require(image, strict(fingerprint[0].lower()))
     with pytest.raises(ImageDamaged, match="no valid signature"):
         trust.require(image, strict("A" * 40))
+
+
+def test_a_key_of_gpgs_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with tempfile.TemporaryDirectory() as home:  # a short path: the agent's socket is in it
+        monkeypatch.setenv("GNUPGHOME", home)
+        gpg = ["gpg", "--batch", "--quiet"]
+        kind = ("--passphrase", "", "--quick-generate-key", "Admin <admin@example.org>", "ed25519", "sign")
+        subprocess.run([*gpg, *kind], check=True, capture_output=True)
+        (tmp_path / "admin.asc").write_bytes(subprocess.run([*gpg, "--export"], check=True, capture_output=True).stdout)
+        image = published(tmp_path, "gpg:admin@example.org")
+        for key in ("gpg:nobody@example.org", "gpg:"):
+            with pytest.raises(UsageError, match="see: gpg"):
+                published(tmp_path, key)
+        subprocess.run(["gpgconf", "--kill", "gpg-agent"], check=True)
+    engine("key", "import", str(tmp_path / "admin.asc"))
+    fingerprint = re.search(r"[0-9A-F]{40}", engine("key", "list"))
+    assert fingerprint
+    trust.require(image, strict(fingerprint[0]))
+    assert [entry.kind for entry in sif.read(image.path).entries] == [sif.PARTITION, sif.SIGNATURE]
+    with pytest.raises(ImageDamaged, match="no valid signature"):
+        trust.require(image, strict("A" * 40))
+    spoilt = image.path.read_bytes()
+    image.path.chmod(0o644)
+    image.path.write_bytes(spoilt[:40000] + bytes([spoilt[40000] ^ 1]) + spoilt[40001:])
+    with pytest.raises(ImageDamaged, match="no valid signature"):
+        trust.require(image, strict(fingerprint[0]))
 
 
 def test_any_flipped_byte_is_found_before_a_run(tmp_path: Path, keys: Path) -> None:

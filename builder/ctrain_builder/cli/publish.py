@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--channel", default="", metavar="CHANNEL", help="also make this channel (prod, dev, ...) point to it"
     )
     parser.add_argument(
-        "--sign", metavar="KEY", help="sign it: a private key in PEM, or pgp:N of the engine's key ring"
+        "--sign", metavar="KEY", help="sign it: a PEM file, pgp:N of the engine's key ring, or gpg:KEY of gpg's agent"
     )
     parser.add_argument(
         "--thin", action="store_true", help="keep its base apart, once for all versions (needs `ctrain run` to run it)"

@@ -24,7 +24,6 @@ from ctrain_builder.store.copy import copy, shared, temporary
 from ctrain_builder.store.sign import Signer
 from ctrain_builder.store.thin import split
 from ctrain_builder.store.writer import LOCK, Access, Writer, change, explained
-from ctrain_runtime import lease
 from ctrain_runtime.errors import ImageDamaged, ImageTestError, StoreError
 from ctrain_runtime.manifest import Manifest
 from ctrain_runtime.store import LAYOUT, MARKER, QUARANTINE, RETIRED, Published
@@ -111,9 +110,6 @@ def prepare(root: Path) -> bool:
         root.chmod(0o755)
     access = Access(root.stat())
     atomic.write_text(root / MARKER, json.dumps({"layout": LAYOUT}) + "\n", access.file, access.group)
-    leases = root / lease.FOLDER
-    leases.mkdir(exist_ok=True)  # two may begin at once
-    leases.chmod(access.open_folder)
     return True
 
 

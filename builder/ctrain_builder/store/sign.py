@@ -2,31 +2,39 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import json
 import os
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from ctrain_builder import atomic
 from ctrain_builder.digests import of_file
-from ctrain_runtime import command
+from ctrain_runtime import command, sif
 from ctrain_runtime.errors import CtrainError, StoreError, UsageError
 from ctrain_runtime.facts import Engine
 
 _ENCRYPTED = b"ENCRYPTED"  # BEGIN ENCRYPTED PRIVATE KEY (PKCS 8), or Proc-Type: 4,ENCRYPTED
 PGP = "pgp:"  # before the index of a key in the engine's key ring
+AGENT = "gpg:"  # before the name of a key that gpg knows
 _LONGEST = 3600  # seconds for reading an image
+_GROUP = 1  # of all objects of an image, as engines and ctrain make them
+_LINKED = str(0xF0000000 | _GROUP)  # what a signature of them is linked to, in a SIF
+_SIGNATURE = ("--datatype", "5", "--signhash", "1", "--groupid", "0", "--link", _LINKED)
 
 
 def may_need_passphrase(key: str) -> bool:
-    """Whether a key is encrypted; of those in the engine's key ring that is not known."""
+    """Whether a key is encrypted; of those in the engine's key ring that is not known. (For gpg's its agent asks.)"""
     return key.startswith(PGP) or (Path(key).is_file() and _ENCRYPTED in Path(key).read_bytes())
 
 
 @dataclass(frozen=True)
 class Signer:
-    """`key` is the path of a PEM file with a private key, or pgp:N for number N of `apptainer key list --secret`."""
+    """`key` is the path of a PEM file with a private key; pgp:N for number N of `apptainer key list --secret`;
+    or gpg:KEY for a key that gpg and its agent know, on a smart card maybe."""
 
     engine: Engine
     key: str
@@ -34,11 +42,13 @@ class Signer:
 
     def check(self) -> None:
         """Raise UsageError for a key that isn't there: before gigabytes are copied."""
-        if self.key.startswith(PGP):
+        if self.key.startswith(AGENT):
+            self._fingerprint()
+        elif self.key.startswith(PGP):
             if not self.key[len(PGP) :].isdecimal():
                 raise UsageError(f"{self.key!r} names no key", "As in pgp:0; see: apptainer key list --secret")
         elif not Path(self.key).is_file():
-            raise UsageError(f"there is no key {self.key}", "Name a PEM file, or pgp:N")
+            raise UsageError(f"there is no key {self.key}", "Name a PEM file, pgp:N or gpg:KEY")
         elif Path(self.key).stat().st_mode & 0o077:
             raise UsageError(f"key {self.key} can be read by others", f"chmod 600 {self.key}")
 
@@ -47,21 +57,22 @@ class Signer:
         before = image.stat().st_mode
         image.chmod(0o600)
         try:
-            if self.key.startswith(PGP):
-                self._run(image, "--keyidx", self.key[len(PGP) :], stdin=f"{self.passphrase}\n")
+            if self.key.startswith(AGENT):
+                self._by_agent(image)
+            elif self.key.startswith(PGP):
+                self._run("sign", "--keyidx", self.key[len(PGP) :], str(image), stdin=f"{self.passphrase}\n")
             else:
                 with self._in_clear() as path:
-                    self._run(image, "--key", path)
+                    self._run("sign", "--key", path, str(image))
         except CtrainError as error:
-            raise StoreError(
-                f"the image can't be signed: {error.message}", f"Is {self.key} a private key, and the passphrase right?"
-            ) from error
+            hint = f"Is {self.key} a private key, and the passphrase right?"
+            raise StoreError(f"the image can't be signed: {error.message}", hint) from error
         image.chmod(before)
         atomic.sync_file(image)
         return of_file(image)
 
-    def _run(self, image: Path, *options: str, stdin: str = "") -> None:
-        command.run([self.engine.path, "--quiet", "sign", *options, str(image)], timeout=_LONGEST, stdin=stdin)
+    def _run(self, *argv: str, stdin: str = "") -> None:
+        command.run([self.engine.path, "--quiet", *argv], timeout=_LONGEST, stdin=stdin)
 
     @contextlib.contextmanager
     def _in_clear(self) -> Iterator[str]:
@@ -70,10 +81,46 @@ class Signer:
             yield str(Path(self.key).resolve())
             return
         openssl = ["openssl", "pkey", "-in", self.key, "-passin", "stdin"]
-        clear = command.run(openssl, stdin=f"{self.passphrase}\n").stdout
-        descriptor = os.memfd_create("key")
+        with _in_memory(command.run(openssl, stdin=f"{self.passphrase}\n").stdout) as path:
+            yield path
+
+    def _by_agent(self, image: Path) -> None:
+        """No engine asks gpg's agent. So it signs with a key made for that, and its statement, now signed by gpg,
+        takes the place of that signature. (Signatures in SIFs: github.com/sylabs/sif, pkg/integrity.)"""
+        with _in_memory(command.run(["openssl", "genpkey", "-algorithm", "ed25519"]).stdout) as path:
+            self._run("sign", "--key", path, str(image))
+        made = [entry.number for entry in sif.read(image).entries if entry.kind == sif.SIGNATURE]
+        if len(made) != 1:
+            raise StoreError(f"{image} has {len(made)} groups of objects, where one is signed")
+        statement = base64.b64decode(json.loads(sif.object_bytes(image, sif.SIGNATURE) or b"")["payload"]).decode()
+        fingerprint = self._fingerprint()
+        clearsign = ["gpg", "--batch", "--local-user", fingerprint, "--digest-algo", "SHA256", "--clearsign"]
+        signed = command.run(clearsign, timeout=_LONGEST, stdin=statement).stdout
+        with tempfile.NamedTemporaryFile("w", encoding="utf-8") as file:
+            file.write(signed)
+            file.flush()
+            self._run("sif", "del", str(made[0]), str(image))
+            self._run("sif", "add", *_SIGNATURE, "--signentity", fingerprint, str(image), file.name)
+
+    def _fingerprint(self) -> str:
+        """Of the key that gpg knows by this name. Raises UsageError."""
+        name = self.key[len(AGENT) :]
+        hint = "As in gpg:admin@example.org; see: gpg --list-secret-keys"
+        if not name:
+            raise UsageError(f"{self.key!r} names no key", hint)
         try:
-            os.write(descriptor, clear.encode())
-            yield f"/proc/{os.getpid()}/fd/{descriptor}"
-        finally:
-            os.close(descriptor)
+            said = command.run(["gpg", "--batch", "--with-colons", "--list-secret-keys", "--", name]).stdout
+        except CtrainError as error:
+            raise UsageError(f"gpg has no secret key {name!r}: {error.message}", hint) from error
+        return next(line.split(":")[9] for line in said.splitlines() if line.startswith("fpr:"))
+
+
+@contextlib.contextmanager
+def _in_memory(text: str) -> Iterator[str]:
+    """The path of a file with this text that is on no disk."""
+    descriptor = os.memfd_create("key")
+    try:
+        os.write(descriptor, text.encode())
+        yield f"/proc/{os.getpid()}/fd/{descriptor}"
+    finally:
+        os.close(descriptor)

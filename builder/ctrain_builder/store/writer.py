@@ -9,9 +9,11 @@ import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Optional
 
 from ctrain_builder import atomic, locks, record
 from ctrain_builder.store import log
+from ctrain_runtime import lease
 from ctrain_runtime.errors import SpaceError, StoreError
 from ctrain_runtime.manifest import Manifest
 from ctrain_runtime.store import Store, open_store
@@ -65,12 +67,12 @@ class Writer:
     def write(self, path: Path, manifest: Manifest) -> None:
         record.write(path, manifest, self.access.file, self.access.group)
 
-    def folder(self, name: str) -> Path:
-        """A folder of the store, made if it isn't there."""
+    def folder(self, name: str, mode: Optional[int] = None) -> Path:
+        """A folder of the store, made if it isn't there; with the mode of its other folders unless told."""
         path = self.root / name
         if not path.exists():
             path.mkdir()
-            path.chmod(self.access.folder)
+            path.chmod(self.access.folder if mode is None else mode)
             atomic.sync_folder(self.root)
         return path
 
@@ -85,7 +87,9 @@ def change(root: Path, say: Callable[[str], None] = lambda _: None) -> Iterator[
         say(f"waiting for {owner}, who writes to the store")
 
     with explained(root), locks.hold(root / LOCK, waiting, mode=access.shared_file):
-        yield Writer(store, access)
+        writer = Writer(store, access)
+        writer.folder(lease.FOLDER, access.open_folder)
+        yield writer
 
 
 @contextlib.contextmanager
