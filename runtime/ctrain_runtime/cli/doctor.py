@@ -38,5 +38,6 @@ def execute(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps({"findings": [asdict(finding) for finding in findings]}, indent=2))
     else:
-        print(table(("what", "", "", ""), [(one.subject, one.level, one.text, one.hint) for one in findings]))
+        first, *others = [(one.subject, one.level, one.text, one.hint) for one in findings]
+        print(table(first, others))
     return StoreError.exit_code if any(finding.level == "fail" for finding in findings) else 0
