@@ -25,7 +25,7 @@ from ctrain_runtime.manifest import Layer, Manifest
 from ctrain_runtime.manifest import TestResult as Result
 from ctrain_runtime.site import Site
 from ctrain_runtime.store import open_store
-from samples import tiny
+from samples import gpg, tiny
 from samples.cluster import Cluster
 from samples.images import sbom
 
@@ -133,13 +133,25 @@ def test_a_damaged_base_is_found_and_hides_what_needs_it(tmp_path: Path, base: P
         image.locate(("small",), [open_store(tmp_path / "store")])
 
 
-def test_both_parts_are_signed_and_verified(tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(params=["PEM", "gpg"])
+def key(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, str]]:
+    """A key that signs, and the name of its public part."""
+    if request.param == "gpg":
+        with gpg.admin(monkeypatch, tmp_path) as fingerprint:
+            yield f"gpg:{fingerprint}", fingerprint
+    else:
+        run("openssl", "genpkey", "-algorithm", "ed25519", "-out", tmp_path / "key.pem")
+        run("openssl", "pkey", "-in", tmp_path / "key.pem", "-pubout", "-out", tmp_path / "key.pub")
+        (tmp_path / "key.pem").chmod(0o600)
+        yield str(tmp_path / "key.pem"), str(tmp_path / "key.pub")
+
+
+def test_both_parts_are_signed_and_verified(
+    tmp_path: Path, base: Path, key: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
-    run("openssl", "genpkey", "-algorithm", "ed25519", "-out", tmp_path / "key.pem")
-    run("openssl", "pkey", "-in", tmp_path / "key.pem", "-pubout", "-out", tmp_path / "key.pub")
-    (tmp_path / "key.pem").chmod(0o600)
-    site = Site("strict", "local", require_signature=True, trusted_keys=(str(tmp_path / "key.pub"),))
-    signer = Signer(find_engine(), str(tmp_path / "key.pem"))
+    site = Site("strict", "local", require_signature=True, trusted_keys=(key[1],))
+    signer = Signer(find_engine(), key[0])
     unsigned = put(tmp_path, base, "one")
     signed = put(tmp_path, base, "two", signer)
     trust.require(signed, site)
@@ -147,6 +159,8 @@ def test_both_parts_are_signed_and_verified(tmp_path: Path, base: Path, monkeypa
     with pytest.raises(ImageDamaged, match="no valid signature"):
         trust.require(unsigned, site)
     for part, *_ in signed.parts:
+        numbers = [entry.number for entry in sif.read(part).entries]
+        assert len(set(numbers)) == len(numbers) == 3, "two objects and a signature"
         good = part.read_bytes()
         part.chmod(0o644)
         part.write_bytes(good[:-5000] + bytes([good[-5000] ^ 1]) + good[-4999:])

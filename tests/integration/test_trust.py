@@ -7,7 +7,6 @@ import random
 import re
 import shutil
 import subprocess
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from ctrain_runtime.image import Image, locate
 from ctrain_runtime.manifest import read_manifest
 from ctrain_runtime.site import Site
 from ctrain_runtime.store import open_store
+from samples import gpg
 from samples.images import write_image
 
 PASSPHRASE = "correct horse"  # noqa: S105  # of keys that are made here
@@ -108,21 +108,12 @@ def test_pgp(tmp_path: Path, passphrase: str) -> None:
 
 
 def test_a_key_of_gpgs_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with tempfile.TemporaryDirectory() as home:  # a short path: the agent's socket is in it
-        monkeypatch.setenv("GNUPGHOME", home)
-        gpg = ["gpg", "--batch", "--quiet"]
-        kind = ("--passphrase", "", "--quick-generate-key", "Admin <admin@example.org>", "ed25519", "sign")
-        subprocess.run([*gpg, *kind], check=True, capture_output=True)
-        (tmp_path / "admin.asc").write_bytes(subprocess.run([*gpg, "--export"], check=True, capture_output=True).stdout)
+    with gpg.admin(monkeypatch, tmp_path) as fingerprint:
         image = published(tmp_path, "gpg:admin@example.org")
         for key in ("gpg:nobody@example.org", "gpg:"):
             with pytest.raises(UsageError, match="see: gpg"):
                 published(tmp_path, key)
-        subprocess.run(["gpgconf", "--kill", "gpg-agent"], check=True)
-    engine("key", "import", str(tmp_path / "admin.asc"))
-    fingerprint = re.search(r"[0-9A-F]{40}", engine("key", "list"))
-    assert fingerprint
-    trust.require(image, strict(fingerprint[0]))
+    trust.require(image, strict(fingerprint))
     assert [entry.kind for entry in sif.read(image.path).entries] == [sif.PARTITION, sif.SIGNATURE]
     with pytest.raises(ImageDamaged, match="no valid signature"):
         trust.require(image, strict("A" * 40))
@@ -130,7 +121,7 @@ def test_a_key_of_gpgs_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     image.path.chmod(0o644)
     image.path.write_bytes(spoilt[:40000] + bytes([spoilt[40000] ^ 1]) + spoilt[40001:])
     with pytest.raises(ImageDamaged, match="no valid signature"):
-        trust.require(image, strict(fingerprint[0]))
+        trust.require(image, strict(fingerprint))
 
 
 def test_any_flipped_byte_is_found_before_a_run(tmp_path: Path, keys: Path) -> None:

@@ -90,7 +90,10 @@ def _add_base(
 
 
 def cut(image: Path, target: Path, entries: Sequence[sif.Entry], done: Callable[[int], None] = lambda _: None) -> None:
-    """Make `target`, an existing file, a SIF with only these objects of `image`. Raises ImageDamaged."""
+    """Make `target`, an existing file, a SIF with only these objects of `image`. Raises ImageDamaged.
+
+    The others leave their places in the table free: engines give a new object, as a signature, the number of its place.
+    """
     numbers = {entry.number for entry in entries}
     with image.open("rb") as source, target.open("r+b") as writer:
         *head, _, total, offset, length, start, _ = sif.HEADER.unpack(source.read(sif.HEADER.size))
@@ -99,6 +102,7 @@ def cut(image: Path, target: Path, entries: Sequence[sif.Entry], done: Callable[
         for fields in sif.DESCRIPTOR.iter_unpack(source.read(total * sif.DESCRIPTOR.size)):
             kind, used, number, group, link, where, size, _, *rest = fields
             if not used or number not in numbers:
+                table += bytes(sif.DESCRIPTOR.size)
                 continue
             begin = -(-at // _ALIGNED) * _ALIGNED
             _copy(source, where, writer, begin, size, done)
@@ -106,7 +110,7 @@ def cut(image: Path, target: Path, entries: Sequence[sif.Entry], done: Callable[
             at = begin + size
         header = sif.HEADER.pack(*head, total - len(numbers), total, offset, length, start, at - start)
         writer.seek(0)
-        writer.write(header.ljust(offset, b"\0") + table.ljust(total * sif.DESCRIPTOR.size, b"\0"))
+        writer.write(header.ljust(offset, b"\0") + table)
         writer.truncate(at)
 
 
