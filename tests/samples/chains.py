@@ -49,7 +49,9 @@ class Chain:
     def plain(self, work: Path, paths: Sequence[Path], *, sandbox: bool = False, epochs: Sequence[int] = ()) -> Path:
         """The image that `apptainer build` makes of the definitions, one after the other; %test is left out.
 
-        Programs of %post take the time in `epochs` for the present; without it, that of the layers made here.
+        Programs of %post take the time in `epochs` for the present; without it, that of the layers made here. Headers
+        get it, too, as in a layer: GCC takes two with `#pragma once` for one if their bytes and times are equal. torch
+        has such, and reading them once or twice gives other debugging symbols, and so another Build ID.
         """
         work.mkdir(parents=True)
         room = workspace.prepare(work, self.site)
@@ -66,6 +68,10 @@ class Chain:
             env = {**os.environ, "APPTAINER_TMPDIR": str(work)}
             done = subprocess.run(argv, cwd=self.root, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
             assert done.returncode == 0, done.stdout.decode()
+            if epochs:
+                time = f"@{epochs[number]}"
+                headers = ["find", str(image), "-path", "*/include/*", "-type", "f", "-newermt", time]
+                subprocess.run([*headers, "-exec", "touch", f"--date={time}", "{}", "+"], check=True)
             parent = image
         return parent
 
