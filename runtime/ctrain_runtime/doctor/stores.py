@@ -15,7 +15,7 @@ from pathlib import Path
 from ctrain_runtime import lease, users
 from ctrain_runtime.doctor.finding import Finding
 from ctrain_runtime.errors import StoreError
-from ctrain_runtime.store import CHANNELS, QUARANTINE, RETIRED, open_store
+from ctrain_runtime.store import BASES, CHANNELS, QUARANTINE, RETIRED, open_store
 
 _NAMED = 5  # paths at most that one finding names
 
@@ -64,7 +64,7 @@ def _foreign(root: Path, found: os.stat_result) -> list[Path]:
 
 def _parts(root: Path) -> list[Path]:
     """The folders of a store, and all that lies in them; not what is in the folder of leases."""
-    folders = [root, *(root / name for name in (CHANNELS, RETIRED, QUARANTINE))]
+    folders = [root, *(root / name for name in (CHANNELS, BASES, RETIRED, QUARANTINE))]
     return [root, *(path for folder in folders if folder.is_dir() for path in sorted(folder.iterdir()))]
 
 

@@ -19,6 +19,8 @@ STRANGER = 12099
 def root(tmp_path: Path) -> Path:
     root = write_store(tmp_path / "store")
     write_image(root, release=1)
+    (root / "bases").mkdir()
+    (root / "bases" / "pytorch-ngc_9f2c41d0a7e3.sif").touch()
     for path in (root, *root.rglob("*")):
         path.chmod(0o755 if path.is_dir() else 0o444)
     return root
@@ -34,7 +36,13 @@ def test_a_store_that_only_its_keepers_can_change(root: Path) -> None:
     assert text.startswith("1 image; only ")
 
 
-@pytest.mark.parametrize("name", [".", "channels", "pytorch_24.12-hd-py3-r1.sif", "pytorch_24.12-hd-py3-r1.json"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(".", "channels", "bases", "bases/pytorch-ngc_9f2c41d0a7e3.sif"),
+        *("pytorch_24.12-hd-py3-r1.sif", "pytorch_24.12-hd-py3-r1.json"),
+    ],
+)
 def test_what_everybody_can_write_is_named(root: Path, name: str) -> None:
     path = root / name
     path.chmod(path.stat().st_mode | 0o002)
