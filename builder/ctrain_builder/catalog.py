@@ -9,7 +9,7 @@ from typing import Any, Optional
 
 from ctrain_builder import definition
 from ctrain_builder.definition import Definition
-from ctrain_runtime import config
+from ctrain_runtime import config, strict_yaml
 from ctrain_runtime.errors import ConfigError, UsageError
 from ctrain_runtime.store import NAME, WORD
 
@@ -104,7 +104,7 @@ def every(folder: Path) -> tuple[ImageSpec, ...]:
 
 def _entries(folder: Path) -> dict[str, Entry]:
     path = folder / FILE
-    data = config.read(path)
+    data = strict_yaml.read(path)
     _check_tags_are_text(data, path)
     return config.load(_File, data, str(path)).images
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
-from ctrain_runtime import config
+from ctrain_runtime import config, strict_yaml
 from ctrain_runtime.errors import ConfigError
 
 FILE = "ngc.yaml"
@@ -88,7 +88,7 @@ class Table:
 def read(folder: Path) -> Table:
     """The table in the folder of the definitions. Raises ConfigError."""
     path = folder / FILE
-    data = config.read(path)
+    data = strict_yaml.read(path)
     data["checked"] = str(data.get("checked", ""))  # YAML makes a date of it
     table = config.load(Table, data, str(path))
     known = {field.name for field in fields(Release)}

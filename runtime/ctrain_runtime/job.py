@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Optional, Union
 
-from ctrain_runtime import config, share
+from ctrain_runtime import config, share, strict_yaml
 from ctrain_runtime.errors import ConfigError, JobError, UsageError
 
 BAKED = "/opt/ctrain/examples"  # where definitions/train puts the examples inside an image
@@ -93,7 +93,7 @@ def from_command(command: tuple[str, ...], folder: Path) -> Job:
 def _load(folder: Path, workdir: str, bound: Optional[Path]) -> Job:
     path = folder / "job.yaml"
     try:
-        keys = config.load(JobFile, config.read(path), str(path))
+        keys = config.load(JobFile, strict_yaml.read(path), str(path))
     except ConfigError as error:
         raise JobError(error.message, error.hint) from error
     if not keys.command:

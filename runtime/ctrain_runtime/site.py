@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from ctrain_runtime import command, config
+from ctrain_runtime import command, config, strict_yaml
 from ctrain_runtime.errors import ConfigError, SiteError
 
 FOLDERS = (Path(__file__).parent / "sites", Path("/etc/ctrain/sites"), Path("~/.config/ctrain/sites"))
@@ -98,7 +98,7 @@ def _files() -> Iterable[Path]:
 def _load(path: Path) -> Site:
     if not path.is_file():
         raise SiteError(f"there is no site file {path}")
-    return config.load(Site, config.read(path), str(path))
+    return config.load(Site, strict_yaml.read(path), str(path))
 
 
 def _fits(detect: Detect) -> bool:

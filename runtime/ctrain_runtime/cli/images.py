@@ -21,16 +21,17 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ctrain_runtime import image, sbom, site
+from ctrain_runtime import image, sbom
 from ctrain_runtime.cli import image_text
-from ctrain_runtime.cli.stores import open_stores
 from ctrain_runtime.cli.text import size, table
 from ctrain_runtime.errors import CtrainError, ImageDamaged, UsageError
 from ctrain_runtime.image import Image
-from ctrain_runtime.schedulers import start
 from ctrain_runtime.store import Published, Store, open_store
+
+if TYPE_CHECKING:
+    from ctrain_runtime.site import Site
 
 HEAD = ("image", "version", "channel", "age", "size", "torch", "CUDA", "fits here", "tests", "signed")
 
@@ -95,13 +96,17 @@ def _find(reference: str, args: argparse.Namespace) -> Image:
 def _stores(args: argparse.Namespace) -> list[Store]:
     if args.store or os.environ.get("CTRAIN_STORE"):
         return [open_store(Path(args.store or os.environ["CTRAIN_STORE"]))]
+    from ctrain_runtime.cli.stores import open_stores  # only here: sites and schedulers take a while to load
+
     found = open_stores(None, _site())
     if not found:
         raise UsageError("no store is named", "Give one with --store DIR or CTRAIN_STORE")
     return found
 
 
-def _site() -> site.Site:
+def _site() -> Site:
+    from ctrain_runtime import site
+
     return site.choose(os.environ.get("CTRAIN_SITE", "")).site
 
 
@@ -123,6 +128,8 @@ def _list(args: argparse.Namespace) -> str:
 
 def _gpus_here() -> tuple[str, ...]:
     """What the GPUs of this cluster or machine are called; nothing where that can't be told."""
+    from ctrain_runtime.schedulers import start
+
     try:
         return start.gpus(_site())
     except CtrainError:

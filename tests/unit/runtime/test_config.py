@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal, Optional, Union
 
 import pytest
@@ -80,40 +79,3 @@ def test_what_does_not_fit_is_named_with_its_place(data: dict[Any, Any], complai
 def test_a_missing_key() -> None:
     with pytest.raises(ConfigError, match=r"^job.yaml: key 'name' is missing$"):
         config.load(Outer, {}, "job.yaml")
-
-
-@pytest.mark.parametrize(
-    ("text", "complaint"),
-    [
-        (b"a: 1\nb: 2\na: 3\n", ", line 3: key 'a' stands here twice"),
-        (b"a:\n  b: 1\n  b: 2\n", ", line 3: key 'b' stands here twice"),
-        (b"a: 1\nb: [1, 2\nc: 3\n", ", line 3: expected ',' or ']', but got ':'"),
-        (b"a: 1\n\tb: 2\n", ", line 2: found character '\\t' that cannot start any token"),
-        (b"a: !!python/object:os.system 1\n", ", line 1: could not determine a constructor for the tag"),
-        (b"", ": expected keys and values, found nothing"),
-        (b"# only a comment\n", ": expected keys and values, found nothing"),
-        (b"- a\n- b\n", ": expected keys and values, found a list"),
-        (b"text\n", ": expected keys and values, found text"),
-        (b"a: \377\n", " is not a text file"),
-        (b"a: \x00\n", ": unacceptable character"),
-        (b"? [a]\n: 1\n", ", line 1: found unhashable key"),
-        (b"a: 2026-13-45\n", ": month must be in 1..12"),
-    ],
-)
-def test_a_file_that_is_wrong_is_named_with_its_line(tmp_path: Path, text: bytes, complaint: str) -> None:
-    path = tmp_path / "job.yaml"
-    path.write_bytes(text)
-    with pytest.raises(ConfigError) as caught:
-        config.read(path)
-    assert str(caught.value).startswith(f"{path}{complaint}")
-    assert "\n" not in str(caught.value)
-
-
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"x.yaml can't be read: No such file or directory$"):
-        config.read(tmp_path / "x.yaml")
-
-
-def test_a_file_is_read_as_utf_8_whatever_the_locale(tmp_path: Path) -> None:
-    (tmp_path / "job.yaml").write_bytes("description: 대전\n".encode())
-    assert config.read(tmp_path / "job.yaml") == {"description": "대전"}
