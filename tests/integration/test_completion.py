@@ -33,7 +33,7 @@ class Terminal:
         argv, setup = SHELLS[shell]
         self._process, self._screen = pty.fork()
         if not self._process:
-            os.execvpe(argv[0], argv, {**environment, "TERM": "dumb"})  # noqa: S606  # a terminal has a shell
+            os.execvpe(argv[0], argv, {**environment, "TERM": "dumb"})  # noqa: S606  # argv is from SHELLS
         # In two parts: the prompt is not to be seen while it is typed.
         self._send(f"cd; {setup}; PS1='{PROMPT[:2]}''{PROMPT[2:]}'\n")
         self._until(PROMPT)

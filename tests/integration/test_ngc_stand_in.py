@@ -77,7 +77,7 @@ def project(folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def image(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:  # noqa: ARG001  # its base
+def image(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:  # noqa: ARG001  # brings the base
     plan = json.loads(ctrain("build", "pytorch-cpu", "--plan", "--json").stdout)
     base = caches.Cache(caches.default_root()).layer(plan["images"][0]["layers"][0]["key"], True)
     work = tmp_path_factory.mktemp("ngc")

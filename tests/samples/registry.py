@@ -166,7 +166,7 @@ class Request:
 
     method: str
     path: str
-    headers: Mapping[str, str]
+    headers: dict[str, str]
     content: bytes = b""
 
     @property

@@ -269,7 +269,7 @@ class FakeBuilder:
     """Builds nothing: fails for the tags in `failing`, and counts how many builds run at once."""
 
     failing: tuple[str, ...] = ()
-    begun: list[str] = []  # noqa: RUF012  # reset by the fixture
+    begun: list[str]
     meet: Callable[[], object] = staticmethod(lambda: None)
     manifest: Manifest
 

@@ -5,6 +5,7 @@ import json
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ TORCH = {"python": "3.11.2", "torch": "2.13.0+cpu", "torchvision": "0.28.0", "fi
 CHAIN = ("base", "horovod", "deepspeed", "upper")
 
 
-def planned(project: Path, chain: Sequence[str] = ("base", "upper"), **facts: object) -> BuildPlan:
+def planned(project: Path, chain: Sequence[str] = ("base", "upper"), **facts: Any) -> BuildPlan:
     """The plan of an image with this chain; `facts` are fields of its ImageSpec."""
     upper = (project / "definitions/upper/upper.def").read_text()
     for name in {*chain} - {"base", "upper"}:
@@ -28,7 +29,7 @@ def planned(project: Path, chain: Sequence[str] = ("base", "upper"), **facts: ob
         (project / f"definitions/{name}/{name}.def").write_text(upper.replace("    true", f"    exit {len(name)}"))
     images = project / "definitions/images.yaml"
     images.write_text(images.read_text().replace("[base, upper]", f"[{', '.join(chain)}]"))
-    spec = dataclasses.replace(catalog.find(project / "definitions", "small"), **facts)  # type: ignore[arg-type]  # as said
+    spec = dataclasses.replace(catalog.find(project / "definitions", "small"), **facts)
     return plan.make(spec, {}, {}, "amd64", lambda _key, _is_base: True, lambda _: "")
 
 

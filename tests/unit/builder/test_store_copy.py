@@ -3,6 +3,7 @@ from __future__ import annotations
 import hashlib
 import os
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
@@ -36,8 +37,8 @@ def test_the_digest_is_of_what_is_in_the_store(tmp_path: Path, monkeypatch: pyte
     """Of parts that are taken by reference too: here "by reference" writes something else."""
     (tmp_path / "source").write_bytes(b"a" * 20000)
 
-    def clone(part: Source, writer: object) -> tuple[int, int]:
-        os.pwrite(writer.fileno(), b"b" * part.size, part.offset)  # type: ignore[attr-defined]  # a file
+    def clone(part: Source, writer: BinaryIO) -> tuple[int, int]:
+        os.pwrite(writer.fileno(), b"b" * part.size, part.offset)
         return part.offset, part.offset + part.size
 
     monkeypatch.setattr(module, "_clone", clone)

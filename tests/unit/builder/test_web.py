@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import pytest
@@ -74,7 +75,8 @@ def test_wishes_that_are_no_sensible_number() -> None:
     waits: list[float] = []
     with front() as made:
         for wish in ("9" * 5000, "soon", "-1"):
-            made.stand = lambda _, wish=wish: Answer(429, {"Retry-After": wish}, b"")  # type: ignore[misc]  # called with one argument
+            answer = Answer(429, {"Retry-After": wish}, b"")
+            made.stand = functools.partial(lambda told, _: told, answer)
             with pytest.raises(Unreachable, match=r"answers 429 Too Many Requests\."):
                 Web(5, waits.append).fetch(f"http://{made.host}/", {})
     assert max(waits) < 10
