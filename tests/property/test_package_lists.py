@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ctrain_builder.catalog import ImageSpec, Variant
+from ctrain_builder.catalog import ImageSpec
 from ctrain_builder.definition import parse
 from ctrain_builder.keys import Inputs
 from ctrain_builder.make.sbom import document
@@ -43,7 +43,7 @@ def found(content: dict[tuple[str, str], str]) -> dict[str, Any]:
 
 @given(listed)
 def test_packages_read_back(file: Path, content: dict[tuple[str, str], str]) -> None:
-    spec = ImageSpec("x", "x", "s", "1", "TAG", (BASE,), Path(), {}, Variant(), ())
+    spec = ImageSpec("x", "x", "s", "1", "TAG", (BASE,), Path())
     plan = BuildPlan(spec, "amd64", (PlannedLayer(BASE, {}, (), INPUTS, "key", exists=True),))
     file.write_bytes(sif(more=[(SBOM, document(plan, found(content)).encode())]))
     assert packages(file) == content
