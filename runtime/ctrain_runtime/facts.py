@@ -26,7 +26,12 @@ class Engine:
 
 @dataclass(frozen=True)
 class Partition:
-    """A Slurm partition. CPUs and GPUs are those of its smallest node; `time_limit` is in minutes (None: no limit)."""
+    """A partition or queue. `nodes` are those that can be used; CPUs, GPUs and memory those of its smallest node.
+
+    `cpus` are schedulable ones (hardware threads where the scheduler counts them, without cores reserved for the
+    system); `memory` is in MB (0: unknown); `time_limit` in minutes (None: no limit); `arch` is what `uname -m` says
+    on its nodes ("": unknown).
+    """
 
     name: str
     default: bool
@@ -36,27 +41,39 @@ class Partition:
     gpus: int
     gpu_type: str = ""
     time_limit: Optional[int] = None
+    threads_per_core: int = 1
+    memory: int = 0
+    arch: str = ""
 
 
 @dataclass(frozen=True)
 class Allocation:
-    """The allocation (salloc, sbatch) inside which ctrain was called; CPUs and GPUs are those of a node in it."""
+    """The allocation (salloc, sbatch) inside which ctrain was called; CPUs, GPUs and memory (MB) are those of a node in
+    it. `in_step`: ctrain itself runs in a job step (an interactive srun), whose resources a second step must share.
+    `minutes_left` is what remains of its time limit (None: no limit)."""
 
     job_id: str
     nodes: int
     partition: str
     cpus: int
     gpus: int
+    memory: int = 0
+    in_step: bool = False
+    minutes_left: Optional[int] = None
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """What the scheduler says of itself. `mpi` holds the names that `srun --mpi=list` offers."""
+    """What the scheduler says of itself. `mpi`: the ways in which it can start MPI ranks (none: it can't).
+
+    `memory_is_consumable`: memory is allocated like cores, so a job must ask for its share.
+    """
 
     version: str = ""
     partitions: tuple[Partition, ...] = ()
     mpi: tuple[str, ...] = ()
     allocation: Optional[Allocation] = None
+    memory_is_consumable: bool = False
 
 
 @dataclass(frozen=True)

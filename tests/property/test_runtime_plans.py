@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ctrain_runtime.errors import ResourceError, UsageError
 from ctrain_runtime.facts import Allocation, Cluster, Partition
 from ctrain_runtime.job import Resources
-from ctrain_runtime.plan import time
+from ctrain_runtime.plan import time_limit
 from samples.plans import a_job, a_plan, some_facts
 
 few = st.integers(-2, 12)
@@ -70,14 +70,14 @@ def test_a_plan_holds_or_is_refused(
     assert plan.ranks_per_node * plan.cpus_per_rank <= room.cpus
     for option, planned in ((nodes, plan.nodes), (gpus, plan.gpus_per_node), (ranks, plan.ranks_per_node)):
         assert option in (None, planned)
-    planned_time = time.minutes(plan.time)
+    planned_time = time_limit.parse_limit(plan.time)
     if partition.time_limit is not None:
         assert planned_time is not None
         assert planned_time <= partition.time_limit
     if limit:
-        assert planned_time == time.minutes(limit)
+        assert planned_time == time_limit.parse_limit(limit)
 
 
 @given(st.integers(1, 100000))
 def test_a_time_limit_reads_back(minutes: int) -> None:
-    assert time.minutes(time.text(minutes)) == minutes
+    assert time_limit.parse_limit(time_limit.format_limit(minutes)) == minutes

@@ -21,7 +21,7 @@ from ctrain_runtime.errors import (
 from ctrain_runtime.facts import Cluster, Facts, Partition
 from ctrain_runtime.image import Image
 from ctrain_runtime.job import Count, Job
-from ctrain_runtime.plan import images, time
+from ctrain_runtime.plan import images, time_limit
 from ctrain_runtime.plan.model import LaunchPlan, Mount, Options
 from ctrain_runtime.site import Site
 
@@ -157,17 +157,17 @@ def _fits(place: str, what: str, there: int, flag: str, asked: int) -> None:
 
 def _limit(job: Job, options: Options, partition: Partition) -> str:
     """The time limit. A job's own default gives way to a shorter partition; an explicit --time does not."""
-    asked = time.minutes(options.time or job.resources.time)
+    asked = time_limit.parse_limit(options.time or job.resources.time)
     if asked == 0:
         raise UsageError(f"--time {options.time or job.resources.time}: at least one minute is needed")
     if partition.time_limit is not None and (asked is None or asked > partition.time_limit):
         if options.time:
             raise ResourceError(
-                f"partition {partition.name} allows {time.text(partition.time_limit)}, {options.time} was asked for",
-                f"Longest that fits: --time {time.text(partition.time_limit)}",
+                f"partition {partition.name} allows {time_limit.format_limit(partition.time_limit)}, {options.time} was asked for",
+                f"Longest that fits: --time {time_limit.format_limit(partition.time_limit)}",
             )
         asked = partition.time_limit
-    return "UNLIMITED" if asked is None else time.text(asked)
+    return "UNLIMITED" if asked is None else time_limit.format_limit(asked)
 
 
 def _mpi(job: Job, site: Site, cluster: Cluster) -> str:

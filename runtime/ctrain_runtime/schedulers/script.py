@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from ctrain_runtime import user_layer
 from ctrain_runtime.engines import apptainer
@@ -14,6 +15,15 @@ from ctrain_runtime.plan.model import LaunchPlan
 RANKS = "ranks"  # one small file a rank: when and where it started, when and how it ended
 LOGS = "logs"
 EXIT_CODE = "exit_code"
+
+
+@dataclass(frozen=True)
+class Task:
+    """What the scheduler starts `plan.tasks` times: the name of a script in the run directory. `scripts` maps the names
+    of all files that it needs to their texts."""
+
+    script: str
+    scripts: dict[str, str]
 
 
 def words(argv: Iterable[str]) -> str:

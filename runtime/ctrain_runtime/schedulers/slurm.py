@@ -12,7 +12,7 @@ from typing import Optional
 from ctrain_runtime import command
 from ctrain_runtime.errors import CtrainError, SchedulerError
 from ctrain_runtime.facts import Allocation, Cluster, Partition
-from ctrain_runtime.plan import time
+from ctrain_runtime.plan import time_limit
 from ctrain_runtime.plan.model import Launch
 from ctrain_runtime.schedulers.handle import Status
 
@@ -95,7 +95,7 @@ def parse_sinfo(text: str) -> tuple[Partition, ...]:
             int(cpus.rstrip("+")),
             gpus,
             kind,
-            time.minutes(limit),
+            time_limit.parse_limit(limit),
         )
         found[part.name] = _joined(found[part.name], part) if part.name in found else part
     return tuple(found.values())

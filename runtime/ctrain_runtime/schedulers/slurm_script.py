@@ -5,7 +5,7 @@ from __future__ import annotations
 from ctrain_runtime import lease
 from ctrain_runtime.engines import apptainer
 from ctrain_runtime.errors import UsageError
-from ctrain_runtime.plan import time
+from ctrain_runtime.plan import time_limit
 from ctrain_runtime.plan.model import Launch, LaunchPlan
 from ctrain_runtime.schedulers import script
 
@@ -84,7 +84,7 @@ def _lease(plan: LaunchPlan) -> str:
     """From its start on, a job needs its image for as long as its time limit; before, it may wait for longer."""
     if not plan.lease:
         return ""
-    minutes = time.minutes(plan.time) or lease.LONGEST // 60
+    minutes = time_limit.parse_limit(plan.time) or lease.LONGEST // 60
     touch = script.words(["touch", "--no-create", f"--date=+{minutes} minutes", plan.lease])
     why = "# Tells the store. Where a node can't write to it, what was told at the submission holds."
     return f"{why}\n{touch} 2>/dev/null\n"

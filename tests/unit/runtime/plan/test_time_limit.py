@@ -5,7 +5,7 @@ from typing import Optional
 import pytest
 
 from ctrain_runtime.errors import UsageError
-from ctrain_runtime.plan import time
+from ctrain_runtime.plan import time_limit
 
 
 @pytest.mark.parametrize(
@@ -28,15 +28,15 @@ from ctrain_runtime.plan import time
     ],
 )
 def test_every_form_of_slurm(text: str, minutes: Optional[int]) -> None:
-    assert time.minutes(text) == minutes
+    assert time_limit.parse_limit(text) == minutes
 
 
 @pytest.mark.parametrize("text", ["", "1h", "1:2:3:4", "-1", "1-", "1.5", "tomorrow", "1:00:00\n2", "n/a"])
 def test_anything_else_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match=r"is not a time limit. Write it as HH:MM:SS, D-HH:MM:SS or minutes$"):
-        time.minutes(text)
+        time_limit.parse_limit(text)
 
 
 @pytest.mark.parametrize(("minutes", "text"), [(1, "00:01:00"), (60, "01:00:00"), (2880, "2-00:00:00")])
 def test_as_slurm_writes_it(minutes: int, text: str) -> None:
-    assert time.text(minutes) == text
+    assert time_limit.format_limit(minutes) == text

@@ -10,7 +10,7 @@ from ctrain_runtime.errors import UsageError
 _FORMS = re.compile(r"(?:(?P<days>\d+)-)?(?P<first>\d+)(?::(?P<second>\d+))?(?::(?P<third>\d+))?")
 
 
-def minutes(text: str) -> Optional[int]:
+def parse_limit(text: str) -> Optional[int]:
     """The limit in whole minutes, rounded up; None for Slurm's "infinite" and "UNLIMITED". Raises UsageError."""
     if text.lower() in ("infinite", "unlimited"):
         return None
@@ -27,7 +27,7 @@ def minutes(text: str) -> Optional[int]:
     return hours * 60 + mins + -(-seconds // 60)
 
 
-def text(total: int) -> str:
+def format_limit(total: int) -> str:
     """Minutes as Slurm writes a limit: D-HH:MM:SS, without the days when there are none."""
     days, rest = divmod(total, 24 * 60)
     clock = f"{rest // 60:02d}:{rest % 60:02d}:00"
