@@ -22,7 +22,8 @@ from ctrain_builder.make.image import Earlier
 from ctrain_builder.make.site import Site
 from ctrain_builder.plan import BuildPlan, PlannedLayer
 from ctrain_runtime.errors import BuildError, ConfigError, ImageTestError, RegistryError, SpaceError
-from ctrain_runtime.facts import Engine, count_gpus
+from ctrain_runtime.engines.apptainer import Engine
+from ctrain_runtime.facts import count_gpus
 from ctrain_runtime.manifest import Layer, Manifest, TestResult, read_manifest
 
 # Sizes in bytes of layers that were never made: an NGC base, a Debian base, an upper layer.

@@ -12,7 +12,7 @@ from ctrain_runtime.errors import ConfigError, JobError, UsageError
 
 BAKED = "/opt/ctrain/examples"  # where definitions/train puts the examples inside an image
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
-Launcher = Literal["mpi", "env"]
+Launcher = Literal["mpi", "env", "torchrun"]
 Count = Union[int, str]  # a number, or "auto"
 
 
@@ -55,7 +55,7 @@ class Job:
     name: str
     command: tuple[str, ...]
     images: tuple[str, ...]
-    launcher: Launcher
+    launcher: str
     resources: Resources
     data: Optional[Data]
     env: dict[str, str]

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from ctrain_runtime import command
 from ctrain_runtime.errors import CtrainError, ImageDamaged, SiteError
-from ctrain_runtime.facts import Engine, find_engine
+from ctrain_runtime.engines.apptainer import Engine, find_engine
 from ctrain_runtime.image import Image
 from ctrain_runtime.site import Site
 

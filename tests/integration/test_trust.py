@@ -16,7 +16,7 @@ from ctrain_builder.store.publish import Watch, publish
 from ctrain_builder.store.sign import Signer, may_need_passphrase
 from ctrain_runtime import sif, trust
 from ctrain_runtime.errors import ImageDamaged, SiteError, StoreError, UsageError
-from ctrain_runtime.facts import find_engine
+from ctrain_runtime.engines.apptainer import find_engine
 from ctrain_runtime.image import Image, locate
 from ctrain_runtime.manifest import read_manifest
 from ctrain_runtime.site import Site

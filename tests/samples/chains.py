@@ -77,4 +77,4 @@ class Chain:
 
 
 def container(work: Path) -> Container:
-    return Container(facts.find_engine(), work, lambda: None)
+    return Container(find_engine(), work, lambda: None)

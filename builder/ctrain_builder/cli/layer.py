@@ -30,7 +30,7 @@ from ctrain_runtime import image, site, user_layer
 from ctrain_runtime.cli.stores import open_stores
 from ctrain_runtime.cli.text import size, table
 from ctrain_runtime.errors import UsageError
-from ctrain_runtime.facts import find_engine
+from ctrain_runtime.engines.apptainer import find_engine
 from ctrain_runtime.user_layer import UserLayer
 
 

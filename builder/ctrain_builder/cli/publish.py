@@ -23,7 +23,7 @@ from ctrain_builder.store.publish import Outcome, Watch, publish
 from ctrain_builder.store.sign import Signer, may_need_passphrase
 from ctrain_runtime.cli.text import size
 from ctrain_runtime.errors import ImageTestError, UsageError
-from ctrain_runtime.facts import find_engine
+from ctrain_runtime.engines.apptainer import find_engine
 from ctrain_runtime.share import folder
 
 PASSPHRASE = "CTRAIN_PASSPHRASE"  # noqa: S105  # the variable's name

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ctrain_runtime import command
 from ctrain_runtime.errors import BuildError, EngineError, SpaceError
-from ctrain_runtime.facts import Engine
+from ctrain_runtime.engines.apptainer import Engine
 
 # Variables of the engine's own that may say where things come from; all others would change what a build sees.
 _KEPT = (

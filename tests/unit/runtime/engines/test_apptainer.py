@@ -3,7 +3,7 @@ from __future__ import annotations
 import dataclasses
 
 from ctrain_runtime.engines import apptainer
-from ctrain_runtime.facts import Engine
+from ctrain_runtime.engines.apptainer import Engine
 from samples.layers import a_layer
 from samples.plans import RUN, a_plan, an_image, some_facts
 
