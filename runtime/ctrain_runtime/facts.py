@@ -10,7 +10,7 @@ from typing import Optional
 
 from ctrain_runtime import command, lease
 from ctrain_runtime.errors import CtrainError, EngineError
-from ctrain_runtime.image import MARKER, Image
+from ctrain_runtime.image import LAYER_MARKER, Image
 
 _GPUS = Path("/proc/driver/nvidia/gpus")
 
@@ -81,19 +81,19 @@ class Facts:
     """`ignores_layers`: the engine leaves out the overlay partitions of the image that is to run. `leases`: the folder
     where it can be told that the image is needed; "" if nowhere."""
 
-    root: bool
+    is_root: bool
     gpus: int
     engine: Engine
     cluster: Cluster = field(default_factory=Cluster)
     ignores_layers: bool = False
-    leases: str = ""
+    lease_dir: str = ""
 
 
-def this_machine(cluster: Cluster, image: Image) -> Facts:
+def detect_facts(cluster: Cluster, image: Image) -> Facts:
     """The facts of the machine that ctrain runs on, and that `image` is to run on. Raises EngineError without one."""
     root, engine = os.geteuid() == 0, find_engine()
     ignores = _ignores_layers(engine, image, root)
-    return Facts(root, count_gpus(), engine, cluster, ignores, lease.folder(image.path))
+    return Facts(root, count_gpus(), engine, cluster, ignores, lease.writable_lease_dir(image.path))
 
 
 def count_gpus() -> int:
@@ -113,9 +113,9 @@ def _ignores_layers(engine: Engine, image: Image, root: bool) -> bool:
         return False
     as_root = ["--userns"] if root else []  # as the run will
     argv = [engine.path, "--quiet", "exec", "--cleanenv", "--no-mount", "home,cwd,tmp", *as_root]
-    argv += [*image.overlays, str(image.root)]
+    argv += [*image.overlay_args, str(image.exec_path)]
     try:
-        said = command.run([*argv, "/bin/sh", "-c", f"echo started; cat /{MARKER}"], check=False).stdout.split()
+        said = command.run([*argv, "/bin/sh", "-c", f"echo started; cat /{LAYER_MARKER}"], check=False).stdout.split()
     except CtrainError:
         return False
     return said[:1] == ["started"] and said[1:] != [image.marker]
@@ -124,7 +124,7 @@ def _ignores_layers(engine: Engine, image: Image, root: bool) -> bool:
 def find_engine() -> Engine:
     """The engine on PATH: Apptainer first, as sites that have both mean it. Raises EngineError."""
     for name in ("apptainer", "singularity"):
-        path = command.find(name)
+        path = command.which(name)
         if path:
             said = _version(path)
             number = re.search(r"\d+(?:\.\d+)+", said)

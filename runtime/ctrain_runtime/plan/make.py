@@ -71,7 +71,7 @@ def make(
         if site.scheduler == "slurm"
         else _size_here(job, options, facts)
     )
-    planned = images.choose(image, flat, options, facts)
+    planned = images.choose_image(image, flat, options, facts)
     return LaunchPlan(
         run=run_directory.name,
         run_directory=str(run_directory),
@@ -79,7 +79,7 @@ def make(
         site=site.name,
         scheduler=site.scheduler,
         image=planned,
-        layers=images.layers(image, options.layers),
+        layers=images.plan_user_layers(image, options.layers),
         engine=facts.engine,
         launcher=job.launcher,
         mpi=_mpi(job, site, facts.cluster),
@@ -96,8 +96,8 @@ def make(
         workdir=job.workdir,
         environment=_environment(job, site, options, run_directory, planned.cuda),
         mounts=_mounts(job, site, options, run_directory),
-        lease=lease.place(facts.leases, planned.path, run_directory),
-        root=facts.root,
+        lease=lease.lease_path(facts.lease_dir, planned.path, run_directory),
+        root=facts.is_root,
     )
 
 

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ctrain_runtime.errors import CtrainError, DataError, SpaceError, UsageError
+from ctrain_runtime.errors import CtrainError, DataError, DiskFullError, UsageError
 from ctrain_runtime.job import NAME
 from ctrain_runtime.plan.model import Launch, LaunchPlan
 from ctrain_runtime.schedulers import script
@@ -43,7 +43,7 @@ def check(plan: LaunchPlan) -> None:
 
 
 def create(launch: Launch) -> Path:
-    """Make the directory of `launch` and write its plan and scripts into it. Raises SpaceError, leaving nothing."""
+    """Make the directory of `launch` and write its plan and scripts into it. Raises DiskFullError, leaving nothing."""
     path = Path(launch.plan.run_directory)
     try:
         path.mkdir(parents=True)
@@ -66,7 +66,7 @@ def _fill(path: Path, launch: Launch) -> None:
 
 
 def _not_made(path: Path, error: OSError) -> CtrainError:
-    kind = SpaceError if error.errno in (errno.ENOSPC, errno.EDQUOT) else CtrainError
+    kind = DiskFullError if error.errno in (errno.ENOSPC, errno.EDQUOT) else CtrainError
     return kind(f"can't make the run directory {path}: {error.strerror}", "Choose another place with --runs DIR")
 
 

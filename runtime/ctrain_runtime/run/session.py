@@ -80,7 +80,7 @@ def run(launch: Launch, view: View) -> Outcome:
     """Run `launch` to its end. KeyboardInterrupt cancels the run; the record is written in every case."""
     path = directory.create(launch)
     record = _begin(launch.plan)
-    lease.take(launch.plan.lease)
+    lease.acquire(launch.plan.lease)
     try:
         handle = start.start(launch)
     except CtrainError as error:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ctrain_runtime import user_layer
 from ctrain_runtime.engines import apptainer
-from ctrain_runtime.image import MARKER
+from ctrain_runtime.image import LAYER_MARKER
 from ctrain_runtime.plan.model import LaunchPlan
 
 # Where a run's files are, relative to its run directory.
@@ -63,10 +63,10 @@ def layers_check(plan: LaunchPlan) -> list[str]:
     checks = []
     if plan.image.marker:
         complaint = "ctrain: this engine ignores the layers of the image (is overlay off in its configuration?)"
-        checks.append((f'[ "$(cat /{MARKER} 2>/dev/null)" = "$0" ]', complaint))
+        checks.append((f'[ "$(cat /{LAYER_MARKER} 2>/dev/null)" = "$0" ]', complaint))
     for layer in plan.layers:
         complaint = f"ctrain: layer {layer.path} is not the one of the plan: was it built again since?"
-        checks.append((f"[ -e /{user_layer.FOLDER}/{layer.key}.json ]", complaint))
+        checks.append((f"[ -e /{user_layer.USER_LAYERS}/{layer.key}.json ]", complaint))
     if not checks:
         return []
     stops = [f"{test} || {{ echo {shlex.quote(complaint)} >&2; exit 73; }}" for test, complaint in checks]

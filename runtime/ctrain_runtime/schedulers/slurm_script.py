@@ -84,7 +84,7 @@ def _lease(plan: LaunchPlan) -> str:
     """From its start on, a job needs its image for as long as its time limit; before, it may wait for longer."""
     if not plan.lease:
         return ""
-    minutes = time_limit.parse_limit(plan.time) or lease.LONGEST // 60
+    minutes = time_limit.parse_limit(plan.time) or lease.MAX_LEASE_SECONDS // 60
     touch = script.words(["touch", "--no-create", f"--date=+{minutes} minutes", plan.lease])
     why = "# Tells the store. Where a node can't write to it, what was told at the submission holds."
     return f"{why}\n{touch} 2>/dev/null\n"
