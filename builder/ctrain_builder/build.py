@@ -80,7 +80,7 @@ class Builder:
     cap: Optional[int] = None
 
     def build(self, plan: BuildPlan) -> Built:
-        """Make what is missing of the planned image. Raises BuildError, DiskFullError, ImageTestError, RegistryError."""
+        """Build what the planned image lacks. Raises BuildError, DiskFullError, ImageTestError, RegistryError."""
         if plan.problem:
             raise plan.problem
         os.umask(0o022)  # an image must not depend on the umask of who builds it

@@ -27,7 +27,7 @@ from ctrain_runtime.site import Site
 from ctrain_runtime.store import open_store
 from samples import gpg, tiny
 from samples.cluster import Cluster
-from samples.images import sbom
+from samples.sample_images import sbom
 
 ADD = ("sif", "add", "--groupid", "1", "--datatype")
 SYSTEM = ("4", "--partfs", "1", "--partarch", "2", "--parttype")

@@ -22,7 +22,7 @@ from ctrain_runtime.manifest import read_manifest
 from ctrain_runtime.site import Site
 from ctrain_runtime.store import open_store
 from samples import gpg
-from samples.images import write_image
+from samples.sample_images import write_image
 
 PASSPHRASE = "correct horse"  # noqa: S105  # of keys that are made here
 SILENT = Watch(lambda _: None, lambda _: None)

@@ -19,8 +19,8 @@ from ctrain_runtime.image import LAYER_MARKER
 from ctrain_runtime.manifest import Layer, read_manifest
 from ctrain_runtime.store import STORE_MARKER as MARKER_OF_STORE
 from samples.cluster import Cluster, Done
-from samples.images import write_image, write_manifest, write_store
 from samples.layers import write_layer
+from samples.sample_images import write_image, write_manifest, write_store
 from samples.wheels import write_wheel
 
 TORCH = "/usr/local/lib/python3.11/dist-packages/torch"

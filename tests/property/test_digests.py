@@ -13,7 +13,7 @@ from ctrain_builder.digests import Reading, of_file, of_regions, regions
 from ctrain_runtime.errors import ImageUnusable
 from ctrain_runtime.manifest import Layer
 from ctrain_runtime.sif import PARTITION
-from samples.images import sif
+from samples.sample_images import sif
 
 contents = st.lists(st.binary(min_size=1, max_size=50), min_size=1, max_size=4)
 

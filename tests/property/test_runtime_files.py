@@ -18,9 +18,9 @@ from ctrain_runtime.manifest import SCHEMA, Manifest, read_manifest
 from ctrain_runtime.run.follow import Metrics
 from ctrain_runtime.sif import DESCRIPTOR, HEADER, PARTITION, SBOM, check, object_bytes
 from ctrain_runtime.user_layer import read as read_layer
-from samples.images import sif, write_manifest
 from samples.layers import write_layer
 from samples.plans import a_manifest
+from samples.sample_images import sif, write_manifest
 
 words = st.text(st.characters(exclude_categories=("Cs",)), max_size=10)
 plain = st.recursive(

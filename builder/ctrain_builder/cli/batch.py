@@ -13,8 +13,8 @@ from ctrain_builder.build import Builder, Built, StepFailed, TestsFailed
 from ctrain_builder.cli.progress import Lines
 from ctrain_builder.make.container import last_lines
 from ctrain_builder.plan import BuildPlan
-from ctrain_runtime.cli.text import format_size, pluralize
 from ctrain_runtime.errors import CtrainError
+from ctrain_runtime.text import format_size, pluralize
 
 _SHOWN_OF_LOG = 15
 

@@ -13,7 +13,7 @@ from ctrain_builder.cache import Cache
 from ctrain_builder.keys import Inputs
 from ctrain_builder.make.explain import Step
 from ctrain_builder.plan import NEW, OK, STALE, UNKNOWN, BuildPlan, Status
-from ctrain_runtime.cli.text import format_duration, format_size, pluralize, table
+from ctrain_runtime.text import format_duration, format_size, pluralize, table
 
 _SHOWN = 4  # reasons in the table; machines get all
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Optional, TextIO
 
 from ctrain_builder.make.container import last_lines
-from ctrain_runtime.cli.text import format_duration, format_size
+from ctrain_runtime.text import format_duration, format_size
 
 _NAME_WIDTH = 20
 

@@ -34,10 +34,10 @@ from ctrain_builder.store import usage as usages
 from ctrain_builder.store import verify as checks
 from ctrain_builder.store.writer import change
 from ctrain_runtime.cli import images
-from ctrain_runtime.cli.text import format_duration, format_size, pluralize, table
 from ctrain_runtime.errors import ImageUnusable, RegistryError, UsageError
 from ctrain_runtime.lease import Lease
 from ctrain_runtime.store import BASES, Store, open_store
+from ctrain_runtime.text import format_duration, format_size, pluralize, table
 
 _SYNC = """\
 Bring versions from one store to another, under the names and numbers that they have.
@@ -225,7 +225,8 @@ def _du(args: argparse.Namespace, store: Store) -> int:
         (*names[one.path], format_size(one.size), "-" if one.shared is None else format_size(one.shared))
         for one in found
     ]
-    total = f"{format_size(sum(one.size for one in found))} in {pluralize(len(found), 'file')}, {format_size(together)} on the disk"
+    total = format_size(sum(one.size for one in found))
+    total = f"{total} in {pluralize(len(found), 'file')}, {format_size(together)} on the disk"
     text = f"{table(('image', 'version', 'size', 'shared'), rows)}\n{total}" if found else "no versions"
     data = [{"path": str(one.path), "size": one.size, "shared": one.shared} for one in found]
     return _say(args, {"versions": data, "on_disk": together}, text)

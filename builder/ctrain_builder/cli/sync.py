@@ -15,9 +15,9 @@ from ctrain_builder.store import sync
 from ctrain_builder.store.places import SCHEME, Folder, Place, Repositories
 from ctrain_builder.store.publish import Watch
 from ctrain_builder.web import Unreachable
-from ctrain_runtime.cli.text import format_size, pluralize
 from ctrain_runtime.errors import ConfigError, ImageUnusable
 from ctrain_runtime.manifest import Manifest
+from ctrain_runtime.text import format_size, pluralize
 
 
 def execute(args: argparse.Namespace) -> int:

@@ -29,10 +29,10 @@ from ctrain_builder.registry import Registry
 from ctrain_builder.survey import GONE, MOVED, NEW, Survey, Tag, watched
 from ctrain_builder.upstream import Upstream
 from ctrain_builder.web import Unreachable
-from ctrain_runtime.cli.text import pluralize, table
 from ctrain_runtime.errors import UsageError
 from ctrain_runtime.image import OCI_ARCH
 from ctrain_runtime.share import data_dir
+from ctrain_runtime.text import pluralize, table
 
 HEAD = ("image", "tag", "state", "CUDA", "framework", "Python", "driver >=", "GPUs")
 

@@ -23,10 +23,10 @@ from urllib.parse import urlencode
 from ctrain_builder import atomic, record
 from ctrain_builder.store.writer import Access, change
 from ctrain_runtime import sbom
-from ctrain_runtime.cli.text import format_size, pluralize
 from ctrain_runtime.errors import ImageUnusable, UsageError
 from ctrain_runtime.image import Image
 from ctrain_runtime.store import PublishedImage, Store
+from ctrain_runtime.text import format_size, pluralize
 
 FILE = "catalogue.html"
 _PAGE = Path(__file__).parent / "page"

@@ -18,11 +18,11 @@ from pathlib import Path
 
 from ctrain_builder import atomic
 from ctrain_builder.store.writer import Access
-from ctrain_runtime.cli import image_text
-from ctrain_runtime.cli.text import format_size
+from ctrain_runtime import image_report
 from ctrain_runtime.errors import StoreError
 from ctrain_runtime.image import Image
 from ctrain_runtime.store import NAME_RE, TAG_RE, PublishedImage, select
+from ctrain_runtime.text import format_size
 
 DEFAULT = "default"  # what both tools call the version that a name alone means
 _TCL, _LUA = "#%Module1.0 ", "-- "  # how the first line begins
@@ -167,13 +167,13 @@ def _settings(module: Module, root: Path) -> dict[str, str]:
 
 def _whatis(module: Module) -> str:
     manifest = module.image.manifest
-    facts = dict(image_text.facts(manifest))
+    facts = dict(image_report.facts(manifest))
     return _plain(f"Description: {manifest.name} {manifest.version} for ctrain: {facts.get('software', facts['fits'])}")
 
 
 def _help(module: Module) -> str:
     manifest = module.image.manifest
-    rows = [*image_text.facts(manifest), ("size", format_size(manifest.size))]
+    rows = [*image_report.facts(manifest), ("size", format_size(manifest.size))]
     return "\n".join(
         (
             f"{manifest.name} {manifest.version}, a container image for distributed deep learning\n",

@@ -38,8 +38,8 @@ def split(
 ) -> Manifest:
     """Write what lies above the base of `image` to `file`, and the base to the store unless it is there.
 
-    `done` is told how many bytes are copied. Returns the manifest of both. Raises ImageUnusable; UsageError for an image
-    without layers.
+    `done` is told how many bytes are copied. Returns the manifest of both. Raises ImageUnusable; UsageError for an
+    image without layers.
     """
     if manifest.flat or len(manifest.layers) < 2:
         raise UsageError(f"image {manifest.name} has no layers above its base", "Publish it without --thin")

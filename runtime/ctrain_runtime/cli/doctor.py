@@ -16,10 +16,10 @@ from pathlib import Path
 
 from ctrain_runtime import site
 from ctrain_runtime.cli.stores import places
-from ctrain_runtime.cli.text import table
 from ctrain_runtime.doctor import stores
 from ctrain_runtime.doctor.finding import Finding
 from ctrain_runtime.errors import StoreError
+from ctrain_runtime.text import table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -23,12 +23,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ctrain_runtime import image, sbom
-from ctrain_runtime.cli import image_text
-from ctrain_runtime.cli.text import format_size, table
+from ctrain_runtime import image, image_report, sbom
 from ctrain_runtime.errors import CtrainError, ImageUnusable, UsageError
 from ctrain_runtime.image import Image
 from ctrain_runtime.store import PublishedImage, Store, open_store
+from ctrain_runtime.text import format_size, table
 
 if TYPE_CHECKING:
     from ctrain_runtime.site import Site
@@ -72,21 +71,21 @@ def _show(args: argparse.Namespace) -> str:
     except ImageUnusable as error:
         packages, why = {}, error.message
     if args.json:
-        version, listed = found.manifest.version, image_text.as_list(packages)
+        version, listed = found.manifest.version, image_report.as_list(packages)
         facts = {"version": version, "path": str(found.path), "channel": found.channel, **asdict(found.manifest)}
         return json.dumps({**facts, "packages": listed}, indent=2)
-    return image_text.describe(found, packages, why)
+    return image_report.describe(found, packages, why)
 
 
 def _diff(args: argparse.Namespace) -> str:
     old, new = _find(args.old, args), _find(args.new, args)
-    packages = image_text.changes(sbom.packages(old.path), sbom.packages(new.path))
-    layers = image_text.layer_sizes(old.manifest, new.manifest)
+    packages = image_report.changes(sbom.packages(old.path), sbom.packages(new.path))
+    layers = image_report.layer_sizes(old.manifest, new.manifest)
     if args.json:
         sides = [{"version": side.manifest.version, "path": str(side.path)} for side in (old, new)]
         facts = {"old": sides[0], "new": sides[1], "layers": list(map(asdict, layers))}
         return json.dumps({**facts, "packages": list(map(asdict, packages))}, indent=2)
-    return image_text.compare(old.manifest, new.manifest, layers, packages)
+    return image_report.compare(old.manifest, new.manifest, layers, packages)
 
 
 def _find(reference: str, args: argparse.Namespace) -> Image:

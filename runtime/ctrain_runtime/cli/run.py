@@ -25,12 +25,12 @@ from typing import Optional
 from ctrain_runtime import facts, image, job, site, trust, user_layer
 from ctrain_runtime.cli.stores import open_stores
 from ctrain_runtime.cli.terminal import Terminal
-from ctrain_runtime.cli.text import pluralize
 from ctrain_runtime.errors import ImageNotFound, UsageError
 from ctrain_runtime.plan.make import make
 from ctrain_runtime.plan.model import Launch, LaunchPlan, Options
 from ctrain_runtime.run import directory, session
 from ctrain_runtime.schedulers import start
+from ctrain_runtime.text import pluralize
 
 LAST_LINES = 8
 IMAGE = "CTRAIN_IMAGE"  # set by module files

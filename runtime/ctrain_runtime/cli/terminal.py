@@ -6,8 +6,8 @@ import shutil
 import time
 from typing import Any, Optional, TextIO
 
-from ctrain_runtime.cli.text import format_duration
 from ctrain_runtime.schedulers.handle import Status
+from ctrain_runtime.text import format_duration
 
 WIDTH = 20
 

@@ -21,7 +21,8 @@ from ctrain_runtime.errors import (
 from ctrain_runtime.facts import Cluster, Facts, Partition
 from ctrain_runtime.image import Image
 from ctrain_runtime.job import Count, Job
-from ctrain_runtime.plan import images, time_limit
+from ctrain_runtime.plan import time_limit
+from ctrain_runtime.plan.image_choice import choose_image, plan_user_layers
 from ctrain_runtime.plan.model import LaunchPlan, Mount, Options
 from ctrain_runtime.site import Site
 
@@ -71,7 +72,7 @@ def make(
         if site.scheduler == "slurm"
         else _size_here(job, options, facts)
     )
-    planned = images.choose_image(image, flat, options, facts)
+    planned = choose_image(image, flat, options, facts)
     return LaunchPlan(
         run=run_directory.name,
         run_directory=str(run_directory),
@@ -79,7 +80,7 @@ def make(
         site=site.name,
         scheduler=site.scheduler,
         image=planned,
-        layers=images.plan_user_layers(image, options.layers),
+        layers=plan_user_layers(image, options.layers),
         engine=facts.engine,
         launcher=job.launcher,
         mpi=_mpi(job, site, facts.cluster),

@@ -19,7 +19,7 @@ from ctrain_runtime.cli.main import main
 from ctrain_runtime.manifest import StoredFile
 from ctrain_runtime.sif import SBOM
 from ctrain_runtime.store import open_store
-from samples.images import sbom, sif, write_store
+from samples.sample_images import sbom, sif, write_store
 
 
 def a_store(root: Path, *versions: dict[str, Any]) -> Path:

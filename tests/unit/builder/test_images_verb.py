@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from ctrain_builder.store.publish import publish
-from ctrain_runtime.cli import images, text
+from ctrain_runtime import text
+from ctrain_runtime.cli import images
 from ctrain_runtime.cli.main import RUNTIME_VERBS, main
 from ctrain_runtime.manifest import Manifest
 

@@ -19,7 +19,7 @@ from ctrain_runtime.errors import ImageTestError, ImageUnusable, StoreError, Usa
 from ctrain_runtime.manifest import Layer, Manifest
 from ctrain_runtime.sif import PARTITION
 from ctrain_runtime.store import open_store
-from samples.images import sif
+from samples.sample_images import sif
 
 Publish = Callable[..., Outcome]
 

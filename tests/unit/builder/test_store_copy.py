@@ -14,8 +14,8 @@ from ctrain_runtime import sif
 from ctrain_runtime.manifest import Layer
 from ctrain_runtime.sif import PARTITION
 from ctrain_runtime.store import PublishedImage
-from samples.images import sif as a_sif
 from samples.plans import a_manifest
+from samples.sample_images import sif as a_sif
 
 
 @pytest.mark.parametrize("size", [0, 1, 4096, 10_000_001])

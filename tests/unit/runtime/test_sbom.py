@@ -7,7 +7,7 @@ import pytest
 from ctrain_runtime.errors import ImageUnusable
 from ctrain_runtime.sbom import packages
 from ctrain_runtime.sif import SBOM
-from samples.images import sbom, sif
+from samples.sample_images import sbom, sif
 
 
 def image(folder: Path, content: bytes) -> Path:

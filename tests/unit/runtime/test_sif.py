@@ -7,7 +7,7 @@ import pytest
 
 from ctrain_runtime.errors import ImageUnusable
 from ctrain_runtime.sif import HEADER, PARTITION, SBOM, check, object_bytes, partitions, read
-from samples.images import sif
+from samples.sample_images import sif
 
 
 def damage(content: bytes, offset: int, *numbers: int) -> bytes:

@@ -11,8 +11,8 @@ from ctrain_runtime.errors import ConfigError, ImageNotFound, StoreError
 from ctrain_runtime.manifest import SCHEMA, StoredFile, read_manifest
 from ctrain_runtime.manifest import TestResult as Result
 from ctrain_runtime.store import Store, open_store, resolve
-from samples.images import write_image, write_manifest, write_store
 from samples.plans import a_manifest
+from samples.sample_images import write_image, write_manifest, write_store
 
 OLD: dict[str, Any] = {"release": 1, "digest": "sha256:01", "published": "2026-01-01T00:00:00Z"}
 NEW: dict[str, Any] = {"release": 2, "digest": "sha256:02", "published": "2026-02-01T00:00:00Z"}

@@ -10,7 +10,7 @@ import pytest
 
 from ctrain_runtime.cli.main import RUNTIME_VERBS, main
 from ctrain_runtime.doctor import stores
-from samples.images import write_image, write_store
+from samples.sample_images import write_image, write_store
 
 STRANGER = 12099
 

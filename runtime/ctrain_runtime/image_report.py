@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Optional
 
-from ctrain_runtime.cli.text import format_duration, format_size, table
 from ctrain_runtime.image import Image
 from ctrain_runtime.manifest import Layer, Manifest, Requires, TestResult
+from ctrain_runtime.text import format_duration, format_size, table
 
 Packages = Mapping[tuple[str, str], str]  # (kind, name) -> version
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from ctrain_runtime.cli import text
+from ctrain_runtime import text
 
 
 @pytest.mark.parametrize(
