@@ -17,7 +17,7 @@ from ctrain_runtime.errors import CtrainError
 
 
 @dataclass(frozen=True)
-class Result:
+class CommandResult:
     """How a command ended. `code` is negative for a signal, as in subprocess."""
 
     argv: tuple[str, ...]
@@ -25,13 +25,13 @@ class Result:
     stdout: str
     stderr: str
 
-    def complaint(self) -> str:
+    def last_error_line(self) -> str:
         """The last line that the command said, for a one-line error."""
         lines = (self.stderr.strip() or self.stdout.strip()).splitlines()
         return lines[-1].strip() if lines else f"exit code {self.code}"
 
 
-def find(name: str) -> Optional[str]:
+def which(name: str) -> Optional[str]:
     """Absolute path of a program on PATH, or None."""
     return shutil.which(name)
 
@@ -44,7 +44,7 @@ def run(
     timeout: float = 60,
     check: bool = True,
     stdin: str = "",
-) -> Result:
+) -> CommandResult:
     """Run a command to its end and return what it said.
 
     `timeout` is in seconds; `stdin` is what the command reads. Raises CtrainError when the command can't be started,
@@ -65,9 +65,9 @@ def run(
         raise CtrainError(f"{argv[0]} can't be started: {error.strerror or error}") from error
     except subprocess.TimeoutExpired as error:
         raise CtrainError(f"{argv[0]} did not answer within {timeout:g} s") from error
-    result = Result(tuple(argv), done.returncode, done.stdout, done.stderr)
+    result = CommandResult(tuple(argv), done.returncode, done.stdout, done.stderr)
     if check and result.code != 0:
-        raise CtrainError(f"{Path(argv[0]).name} failed: {result.complaint()}")
+        raise CtrainError(f"{Path(argv[0]).name} failed: {result.last_error_line()}")
     return result
 
 

@@ -52,7 +52,7 @@ class ImageNotFound(CtrainError):
     meaning = "the image is not in any store"
 
 
-class ImageDamaged(CtrainError):
+class ImageUnusable(CtrainError):
     exit_code = 69
     meaning = "the image file is unreadable, damaged, not one that ctrain made, or not trusted here"
 
@@ -77,7 +77,7 @@ class ResourceError(CtrainError):
     meaning = "the cluster does not have the resources that were asked for"
 
 
-class SpaceError(CtrainError):
+class DiskFullError(CtrainError):
     exit_code = 75
     meaning = "a disk is full"
 

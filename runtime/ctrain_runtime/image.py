@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Optional
 
 from ctrain_runtime import sif, store
-from ctrain_runtime.errors import ConfigError, ImageDamaged, ImageNotFound
-from ctrain_runtime.manifest import FLAT, Manifest, read_manifest
+from ctrain_runtime.errors import ConfigError, ImageNotFound, ImageUnusable
+from ctrain_runtime.manifest import FLAT_SUFFIX, Manifest, read_manifest
 
-MARKER = ".singularity.d/ctrain-layer"  # inside; holds the key of the topmost layer that is mounted
-MACHINES = {"x86_64": "amd64", "aarch64": "arm64", "ppc64le": "ppc64le"}  # as `uname -m` says it
+LAYER_MARKER = ".singularity.d/ctrain-layer"  # inside; holds the key of the topmost layer that is mounted
+OCI_ARCH = {"x86_64": "amd64", "aarch64": "arm64", "ppc64le": "ppc64le"}  # as `uname -m` says it
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Image:
     channel: str = ""
 
     @property
-    def parts(self) -> tuple[tuple[Path, int, str], ...]:
+    def sif_files(self) -> tuple[tuple[Path, int, str], ...]:
         """The files that it is made of, lowest first, with their sizes in bytes and digests: for most images, one."""
         manifest = self.manifest
         below = manifest.below
@@ -31,20 +31,20 @@ class Image:
         return (*lowest, (self.path, manifest.size, manifest.digest))
 
     @property
-    def root(self) -> Path:
+    def exec_path(self) -> Path:
         """The file that an engine runs."""
-        return self.parts[0][0]
+        return self.sif_files[0][0]
 
     @property
-    def overlays(self) -> tuple[str, ...]:
+    def overlay_args(self) -> tuple[str, ...]:
         """The words by which an engine mounts over `root` what lies above it, lowest first."""
-        return tuple(word for path, *_ in self.parts[1:] for word in ("--overlay", f"{path}:ro"))
+        return tuple(word for path, *_ in self.sif_files[1:] for word in ("--overlay", f"{path}:ro"))
 
     @property
-    def command(self) -> tuple[str, ...]:
+    def plain_argv(self) -> tuple[str, ...]:
         """How an engine runs it without ctrain; the program follows."""
         gpus = ["--nv"] if "cuda" in self.manifest.software else []
-        return ("apptainer", "exec", *gpus, *self.overlays, str(self.root))
+        return ("apptainer", "exec", *gpus, *self.overlay_args, str(self.exec_path))
 
     @property
     def marker(self) -> str:
@@ -56,24 +56,24 @@ class Image:
 def find(references: tuple[str, ...], stores: list[store.Store], machine: str) -> Image:
     """The image for the first of `references` (NAME[:CHANNEL|:VERSION], NAME@DIGEST or a path) that exists.
 
-    `machine` is what `uname -m` says. Raises ImageNotFound or ImageDamaged.
+    `machine` is what `uname -m` says. Raises ImageNotFound or ImageUnusable.
     """
-    return check(locate(references, stores), machine)
+    return check(find_any_arch(references, stores), machine)
 
 
 def check(image: Image, machine: str) -> Image:
-    """`image`, if its files are whole and for this machine. Raises ImageDamaged."""
-    for path, size, _ in image.parts:
+    """`image`, if its files are whole and for this machine. Raises ImageUnusable."""
+    for path, size, _ in image.sif_files:
         architecture = sif.check(path)
-        if architecture != MACHINES.get(machine, machine):
-            raise ImageDamaged(f"{path} is for {architecture}, this machine is {machine}", "Choose another image")
+        if architecture != OCI_ARCH.get(machine, machine):
+            raise ImageUnusable(f"{path} is for {architecture}, this machine is {machine}", "Choose another image")
         if path.stat().st_size != size:
             what = f"{path} has {path.stat().st_size} bytes, its manifest says {size}"
-            raise ImageDamaged(what, "Publish or copy it again")
+            raise ImageUnusable(what, "Publish or copy it again")
     return image
 
 
-def locate(references: tuple[str, ...], stores: list[store.Store]) -> Image:
+def find_any_arch(references: tuple[str, ...], stores: list[store.Store]) -> Image:
     """As `find`, for any machine. Of an image in a store only the manifest is read."""
     return _at_path(Path(references[0])) if is_path(references[0]) else _in_stores(references, stores)
 
@@ -88,14 +88,14 @@ def _at_path(path: Path) -> Image:
     sif.check(path)
     beside = path.resolve().with_suffix(".json")
     if not beside.is_file():
-        raise ImageDamaged(
+        raise ImageUnusable(
             f"{path} was not made by ctrain: no manifest {beside.name} lies beside it",
             "Copy the .json together with the .sif, or build the image with ctrain build",
         )
     try:
         return Image(path.resolve(), read_manifest(beside))
     except ConfigError as error:
-        raise ImageDamaged(error.message, error.hint) from error
+        raise ImageUnusable(error.message, error.hint) from error
 
 
 def _in_stores(references: tuple[str, ...], stores: list[store.Store]) -> Image:
@@ -111,10 +111,10 @@ def _in_stores(references: tuple[str, ...], stores: list[store.Store]) -> Image:
     raise missing or ImageNotFound("the job names no image", "Give one with --image")
 
 
-def flattened(image: Image) -> Optional[Image]:
+def find_flat_variant(image: Image) -> Optional[Image]:
     """The flat image with the same layers as `image`, from the same folder; for engines that mount no layers."""
     keys = [layer.key for layer in image.manifest.layers]
-    for path in sorted(image.path.parent.glob(f"*{FLAT}.json")):
+    for path in sorted(image.path.parent.glob(f"*{FLAT_SUFFIX}.json")):
         manifest = read_manifest(path)
         if manifest.flat and manifest.name == image.manifest.name and [layer.key for layer in manifest.layers] == keys:
             return Image(path.with_suffix(".sif"), manifest, image.channel)

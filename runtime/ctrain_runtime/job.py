@@ -10,7 +10,7 @@ from typing import Literal, Optional, Union
 from ctrain_runtime import config, share, strict_yaml
 from ctrain_runtime.errors import ConfigError, JobError, UsageError
 
-BAKED = "/opt/ctrain/examples"  # where definitions/train puts the examples inside an image
+EXAMPLES_DIR_IN_IMAGE = "/opt/ctrain/examples"  # where definitions/train puts the examples inside an image
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 Launcher = Literal["mpi", "env", "torchrun"]
 Count = Union[int, str]  # a number, or "auto"
@@ -27,7 +27,7 @@ class Resources:
 
 
 @dataclass(frozen=True)
-class Data:
+class Dataset:
     """A data set: the site's name for it, and where the program finds it."""
 
     dataset: str
@@ -43,7 +43,7 @@ class JobFile:
     description: str = ""
     launcher: Launcher = "mpi"
     resources: Resources = field(default_factory=Resources)
-    data: Optional[Data] = None
+    data: Optional[Dataset] = None
     env: dict[str, Union[str, int]] = field(default_factory=dict)
     layers: tuple[str, ...] = ()
 
@@ -57,7 +57,7 @@ class Job:
     images: tuple[str, ...]
     launcher: str
     resources: Resources
-    data: Optional[Data]
+    data: Optional[Dataset]
     env: dict[str, str]
     workdir: str
     folder: Optional[Path] = None
@@ -71,15 +71,15 @@ def find(reference: str) -> Job:
         if not (folder / "job.yaml").is_file():
             raise JobError(f"there is no {folder / 'job.yaml'}", "A job is a folder with a job.yaml: see docs/jobs.md")
         return _load(folder, str(folder), folder)
-    examples = share.folder("examples")
+    examples = share.data_dir("examples")
     if reference not in names():
         raise JobError(f"unknown job {reference!r}", f"Jobs: {', '.join(names())}; or ./FOLDER with a job.yaml")
-    return _load(examples / reference, f"{BAKED}/{reference}", None)
+    return _load(examples / reference, f"{EXAMPLES_DIR_IN_IMAGE}/{reference}", None)
 
 
 def names() -> list[str]:
     """The packaged jobs."""
-    return sorted(path.parent.name for path in share.folder("examples").glob("*/job.yaml"))
+    return sorted(path.parent.name for path in share.data_dir("examples").glob("*/job.yaml"))
 
 
 def from_command(command: tuple[str, ...], folder: Path) -> Job:

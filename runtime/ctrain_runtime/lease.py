@@ -18,8 +18,8 @@ from pathlib import Path
 
 from ctrain_runtime import users
 
-FOLDER = "in-use"
-LONGEST = 30 * 86400  # seconds: for a job that waits, or has no time limit
+LEASES = "in-use"
+MAX_LEASE_SECONDS = 30 * 86400  # seconds: for a job that waits, or has no time limit
 
 
 @dataclass(frozen=True)
@@ -31,24 +31,24 @@ class Lease:
     owner: str
 
 
-def folder(image: Path) -> str:
+def writable_lease_dir(image: Path) -> str:
     """Where a lease of an image can be left; "" if nowhere."""
-    path = image.parent / FOLDER
+    path = image.parent / LEASES
     return str(path) if path.is_dir() and os.access(path, os.W_OK | os.X_OK) else ""
 
 
-def place(leases: str, image: str, run_directory: Path) -> str:
+def lease_path(leases: str, image: str, run_directory: Path) -> str:
     """The path of a run's lease in the folder `leases`; "" if there is none."""
     run = hashlib.sha256(str(run_directory).encode(errors="surrogateescape")).hexdigest()[:12]
     return f"{leases}/{Path(image).name}@{run}" if leases else ""
 
 
-def take(path: str) -> None:
+def acquire(path: str) -> None:
     """Leave a lease for a job that is about to be submitted; its script gives it the job's own time limit."""
     if path:
         with contextlib.suppress(OSError):  # a full disk of the store is no reason not to run
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o644))
-            until = time.time() + LONGEST
+            until = time.time() + MAX_LEASE_SECONDS
             os.utime(path, (until, until), follow_symlinks=False)
 
 
@@ -59,16 +59,16 @@ def release(path: str) -> None:
             Path(path).unlink(missing_ok=True)
 
 
-def current(root: Path, now: float) -> dict[str, Lease]:
+def active(root: Path, now: float) -> dict[str, Lease]:
     """The images of a store that are needed at the time `now`, by file name; of several leases the last to end."""
-    found = (_read(path) for path in (root / FOLDER).glob("*@*"))
+    found = (_read(path) for path in (root / LEASES).glob("*@*"))
     lasting = sorted((lease for lease in found if lease.until > now), key=lambda lease: lease.until)
     return {lease.image: lease for lease in lasting}
 
 
 def sweep(root: Path, now: float) -> None:
     """Remove the leases that have ended."""
-    for path in (root / FOLDER).glob("*@*"):
+    for path in (root / LEASES).glob("*@*"):
         if _read(path).until <= now:
             with contextlib.suppress(OSError):  # only root, the folder's owner and the lease's may do that
                 path.unlink()
@@ -80,4 +80,4 @@ def _read(path: Path) -> Lease:
         found = path.lstat()
     except OSError:  # it was released since the folder was read
         return Lease(image, 0, "")
-    return Lease(image, found.st_mtime, users.user(found.st_uid))
+    return Lease(image, found.st_mtime, users.user_name(found.st_uid))

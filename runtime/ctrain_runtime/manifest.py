@@ -17,7 +17,7 @@ SCHEMA = 4  # 1 lacked what has a default below; 2 and 1 the checksum; 3 and old
 _CHECKED = 3  # the first schema with a checksum
 CHECKSUM = "checksum"  # of the file's other keys
 _FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\.sif")
-FLAT = "-flat"  # ends the names of images whose layers are merged into one file system
+FLAT_SUFFIX = "-flat"  # ends the names of images whose layers are merged into one file system
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Base:
 
 
 @dataclass(frozen=True)
-class File:
+class StoredFile:
     """A file of an image; `size` in bytes."""
 
     name: str
@@ -75,7 +75,7 @@ class Requires:
     gpus: tuple[str, ...] = ()
     arch: tuple[str, ...] = ()
 
-    def among(self, names: Sequence[str]) -> tuple[str, ...]:
+    def matching_gpus(self, names: Sequence[str]) -> tuple[str, ...]:
         """Those of `gpus` that some of `names` mean, as schedulers and drivers write them: a100, cas_v100nv_8,
         NVIDIA H100 80GB HBM3."""
 
@@ -110,17 +110,17 @@ class Manifest:
     flat: bool = False
     requires: Requires = field(default_factory=Requires)
     signed: bool = False
-    below: Optional[File] = None  # of a thin image: its base, in a folder of the store for all that have it
+    below: Optional[StoredFile] = None  # of a thin image: its base, in a folder of the store for all that have it
 
     @property
     def version(self) -> str:
         """As in 24.12-hd-r3, or 24.12-hd-r3-flat."""
-        return f"{self.tag}-{self.stack}-r{self.release}{FLAT if self.flat else ''}"
+        return f"{self.tag}-{self.stack}-r{self.release}{FLAT_SUFFIX if self.flat else ''}"
 
     @property
     def file_name(self) -> str:
         """As in pytorch_24.12-hd-py3-r3.sif, beside the habit of the sites."""
-        return f"{self.name}_{self.tag}-{self.stack}-py3-r{self.release}{FLAT if self.flat else ''}.sif"
+        return f"{self.name}_{self.tag}-{self.stack}-py3-r{self.release}{FLAT_SUFFIX if self.flat else ''}.sif"
 
     @property
     def tested(self) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 from ctrain_runtime.errors import CtrainError
 
 
-def folder(name: str) -> Path:
+def data_dir(name: str) -> Path:
     """Path of the shared folder `name`. The wheel carries a copy (setup.py); a checkout has it at its top."""
     package = Path(__file__).resolve().parent
     for root in (package / "share", package.parents[1]):

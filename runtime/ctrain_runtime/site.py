@@ -102,4 +102,4 @@ def _load(path: Path) -> Site:
 
 
 def _fits(detect: Detect) -> bool:
-    return all(map(command.find, detect.commands)) and all(Path(path).exists() for path in detect.paths)
+    return all(map(command.which, detect.commands)) and all(Path(path).exists() for path in detect.paths)

@@ -24,16 +24,16 @@ from typing import Any, Optional
 from ctrain_runtime.errors import ConfigError, ImageNotFound, StoreError
 from ctrain_runtime.manifest import Manifest, read_manifest
 
-MARKER = "ctrain-store.json"
+STORE_MARKER = "ctrain-store.json"
 LAYOUT = 1
 CHANNELS, BASES, RETIRED, QUARANTINE = "channels", "bases", "retired", "quarantine"
 DEFAULT_CHANNEL = "prod"
-NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
-WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*")  # tags, stacks and channels: never a path
+NAME_RE = re.compile(r"[a-z0-9][a-z0-9-]*")
+TAG_RE = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*")  # tags, stacks and channels: never a path
 
 
 @dataclass(frozen=True)
-class Published:
+class PublishedImage:
     """An image in a store: its manifest, its file, and the channels that point to it."""
 
     manifest: Manifest
@@ -42,10 +42,10 @@ class Published:
 
 
 @dataclass(frozen=True)
-class Scan:
+class StoreContents:
     """What was found in a store; `damaged` says what is wrong with the rest."""
 
-    images: tuple[Published, ...]
+    images: tuple[PublishedImage, ...]
     damaged: tuple[ConfigError, ...]
 
 
@@ -53,11 +53,11 @@ class Scan:
 class Store:
     root: Path
 
-    def images(self) -> tuple[Published, ...]:
+    def images(self) -> tuple[PublishedImage, ...]:
         """Every published image, by name, then oldest first."""
         return self.scan().images
 
-    def scan(self) -> Scan:
+    def scan(self) -> StoreContents:
         """What is in the store now. One damaged entry hides no other."""
         channels = self._channels()
         found, damaged = [], []
@@ -69,9 +69,9 @@ class Store:
                     damaged.append(error)
                 continue
             image = path.with_suffix(".sif")
-            found.append(Published(manifest, image, channels.get(image.name, ())))
+            found.append(PublishedImage(manifest, image, channels.get(image.name, ())))
         found.sort(key=lambda one: (one.manifest.name, one.manifest.published or "", one.manifest.release))
-        return Scan(tuple(found), tuple(damaged))
+        return StoreContents(tuple(found), tuple(damaged))
 
     def _manifest(self, path: Path) -> Manifest:
         """A manifest that has its image beside it. No file is a link: those could lead out of the store."""
@@ -113,11 +113,11 @@ def _mode(path: Path) -> int:
 
 def open_store(root: Path) -> Store:
     """The store at `root`. Raises StoreError when the folder is not a store that this ctrain knows."""
-    marker = root / MARKER
+    marker = root / STORE_MARKER
     try:
         layout: Any = json.loads(marker.read_text(encoding="utf-8"))["layout"]
     except FileNotFoundError as error:
-        what = "is not a ctrain store: it has no " + MARKER if root.is_dir() else "does not exist"
+        what = "is not a ctrain store: it has no " + STORE_MARKER if root.is_dir() else "does not exist"
         raise StoreError(f"{root} {what}", "Make one with: ctrain publish IMAGE --store DIR") from error
     except OSError as error:
         raise StoreError(f"{marker} can't be read: {error.strerror}") from error
@@ -128,7 +128,7 @@ def open_store(root: Path) -> Store:
     return Store(root)
 
 
-def pick(images: Sequence[Published], name: str, wanted: str = "") -> Optional[Published]:
+def select(images: Sequence[PublishedImage], name: str, wanted: str = "") -> Optional[PublishedImage]:
     """The image `name` that `wanted` (channel, version or digest) means; with none, channel prod, else the newest.
 
     A flat image is the substitute of its layered one, and not what a name alone means if there are others.
@@ -144,7 +144,7 @@ def pick(images: Sequence[Published], name: str, wanted: str = "") -> Optional[P
     return None
 
 
-def resolve(stores: list[Store], reference: str) -> Published:
+def resolve(stores: list[Store], reference: str) -> PublishedImage:
     """The published image for NAME, NAME:CHANNEL, NAME:VERSION or NAME@DIGEST; the first store that has it wins.
 
     Raises ImageNotFound naming what there is.
@@ -152,7 +152,7 @@ def resolve(stores: list[Store], reference: str) -> Published:
     name, wanted = reference.split("@", 1) if "@" in reference else (reference.partition(":")[::2])
     scans = [store.scan() for store in stores]
     for scan in scans:
-        found = pick(scan.images, name, wanted)
+        found = select(scan.images, name, wanted)
         if found:
             return found
     manifests = [image.manifest for scan in scans for image in scan.images]

@@ -16,18 +16,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ctrain_runtime import command
-from ctrain_runtime.errors import CtrainError, ImageDamaged, SiteError
+from ctrain_runtime.errors import CtrainError, ImageUnusable, SiteError
 from ctrain_runtime.engines.apptainer import Engine, find_engine
 from ctrain_runtime.image import Image
 from ctrain_runtime.site import Site
 
 _FINGERPRINT = re.compile(r"[0-9A-F]{40}", re.IGNORECASE)  # of a PGP key
-_LONGEST = 3600  # seconds for reading an image
-_CHUNK = 1 << 22
+_READ_TIMEOUT_SECONDS = 3600  # seconds for reading an image
+_CHUNK_BYTES = 1 << 22
 
 
-def require(image: Image, site: Site) -> None:
-    """Raise ImageDamaged unless a key that the site trusts has signed `image`, and its bytes are those published.
+def require_trusted(image: Image, site: Site) -> None:
+    """Raise ImageUnusable unless a key that the site trusts has signed `image`, and its bytes are those published.
 
     Does nothing for a site that requires no signatures. Raises SiteError when the site's keys can't be read, and
     EngineError without the engine, which verifies.
@@ -37,22 +37,22 @@ def require(image: Image, site: Site) -> None:
     if not site.trusted_keys:
         raise SiteError(f"site {site.name} requires signatures and trusts no key", "Set trusted_keys in its file")
     keys = [_key(key, site) for key in site.trusted_keys]
-    for path, _, digest in image.parts:
-        _require(path, digest, keys, site)
+    for path, _, digest in image.sif_files:
+        _require_file(path, digest, keys, site)
 
 
-def _require(path: Path, published: str, keys: Sequence[str], site: Site) -> None:
-    known, about = _Known(), _about(path, keys)
+def _require_file(path: Path, published: str, keys: Sequence[str], site: Site) -> None:
+    known, about = _VerificationCache(), _cache_key(path, keys)
     if known.has(path, about):
         return
     engine = find_engine()
     if not any(_verifies(engine, path, key) for key in keys):
         hint = "Ask who published it to sign it: ctrain publish --sign KEY"
-        raise ImageDamaged(f"image {path} has no valid signature of a key that site {site.name} trusts", hint)
+        raise ImageUnusable(f"image {path} has no valid signature of a key that site {site.name} trusts", hint)
     digest = _digest(path)
     if digest != published:
         what = f"image {path} has the digest {digest[:19]}, its manifest says {published[:19]}"
-        raise ImageDamaged(what, "It was changed since it was published: tell the keepers of the store")
+        raise ImageUnusable(what, "It was changed since it was published: tell the keepers of the store")
     known.add(path, about)
 
 
@@ -67,11 +67,11 @@ def _verifies(engine: Engine, image: Path, key: str) -> bool:
     """Whether all objects of an image bear a valid signature by a key."""
     verify = [engine.path, "--quiet", "verify", "--all"]
     if _FINGERPRINT.fullmatch(key):
-        said = command.run([*verify, "--local", "--json", str(image)], timeout=_LONGEST, check=False)
+        said = command.run([*verify, "--local", "--json", str(image)], timeout=_READ_TIMEOUT_SECONDS, check=False)
         return said.code == 0 and key.upper() in _signers(said.stdout)
     kind = "certificate" if "BEGIN CERTIFICATE" in Path(key).read_text(errors="replace") else "key"
     options = [f"--{kind}", key, *(["--certificate-roots", key] if kind == "certificate" else [])]
-    return command.run([*verify, *options, str(image)], timeout=_LONGEST, check=False).code == 0
+    return command.run([*verify, *options, str(image)], timeout=_READ_TIMEOUT_SECONDS, check=False).code == 0
 
 
 def _signers(said: str) -> set[str]:
@@ -87,14 +87,14 @@ def _digest(path: Path) -> str:
     sha = hashlib.sha256()
     try:
         with path.open("rb") as file:
-            while chunk := file.read(_CHUNK):
+            while chunk := file.read(_CHUNK_BYTES):
                 sha.update(chunk)
     except OSError as error:
         raise CtrainError(f"{path} can't be read: {error.strerror}") from error
     return f"sha256:{sha.hexdigest()}"
 
 
-def _about(path: Path, keys: Sequence[str]) -> list[object]:
+def _cache_key(path: Path, keys: Sequence[str]) -> list[object]:
     """What must be the same for a file to be what was verified: itself, the machine, and the keys."""
     found = path.stat()
     contents = [key if _FINGERPRINT.fullmatch(key) else Path(key).read_text(errors="replace") for key in keys]
@@ -103,7 +103,7 @@ def _about(path: Path, keys: Sequence[str]) -> list[object]:
     return [socket.gethostname(), found.st_dev, found.st_ino, found.st_size, *times, trusted]
 
 
-class _Known:
+class _VerificationCache:
     """$XDG_CACHE_HOME/ctrain/verified.json: path of an image -> what it was when it was verified."""
 
     def __init__(self) -> None:

@@ -16,15 +16,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ctrain_runtime import config
-from ctrain_runtime.errors import ConfigError, ImageDamaged
+from ctrain_runtime.errors import ConfigError, ImageUnusable
 
-FOLDER = ".singularity.d/ctrain-user-layers"  # inside; holds KEY.json of each layer that is mounted
+USER_LAYERS = ".singularity.d/ctrain-user-layers"  # inside; holds KEY.json of each layer that is mounted
 MAGIC = b"ctrain layer v1\n"
 _LENGTH = struct.Struct("<Q")
 _SEAL = struct.Struct("<32s16s")
 _SQUASHFS = b"hsqs"
 _KEY = re.compile(r"[0-9a-f]{64}")
-_CHUNK = 1 << 20
+_CHUNK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def seal(path: Path, description: Description) -> None:
     text = description.as_json().encode()
     with path.open("r+b") as file:
         sha = hashlib.sha256()
-        while chunk := file.read(_CHUNK):
+        while chunk := file.read(_CHUNK_BYTES):
             sha.update(chunk)
         end = text + _LENGTH.pack(len(text))
         sha.update(end)
@@ -73,30 +73,30 @@ def seal(path: Path, description: Description) -> None:
 
 
 def read(path: Path) -> UserLayer:
-    """The user layer at `path`, whole as it was made. Raises ImageDamaged."""
+    """The user layer at `path`, whole as it was made. Raises ImageUnusable."""
     try:
         return _read(path)
     except OSError as error:
-        raise ImageDamaged(f"layer {path} can't be read: {error.strerror}", "Check its path") from error
+        raise ImageUnusable(f"layer {path} can't be read: {error.strerror}", "Check its path") from error
     except (ConfigError, ValueError) as error:
-        raise ImageDamaged(f"layer {path} is not one of this ctrain: {error}", "Build it again, or update") from error
+        raise ImageUnusable(f"layer {path} is not one of this ctrain: {error}", "Build it again, or update") from error
 
 
 def _read(path: Path) -> UserLayer:
     with path.open("rb") as file:
         if file.read(len(_SQUASHFS)) != _SQUASHFS:
-            raise ImageDamaged(f"{path} is not a layer: it is no squashfs", "Build one with: ctrain layer build")
+            raise ImageUnusable(f"{path} is not a layer: it is no squashfs", "Build one with: ctrain layer build")
         sealed = path.stat().st_size - _SEAL.size
         file.seek(max(0, sealed))
         seal = file.read()
         if len(seal) != _SEAL.size or not seal.endswith(MAGIC):
-            raise ImageDamaged(f"layer {path} is cut off, or was not made by ctrain", "Copy or build it again")
+            raise ImageUnusable(f"layer {path} is cut off, or was not made by ctrain", "Copy or build it again")
         sha = hashlib.sha256()
         file.seek(0)
-        for start in range(0, sealed, _CHUNK):
-            sha.update(file.read(min(_CHUNK, sealed - start)))
+        for start in range(0, sealed, _CHUNK_BYTES):
+            sha.update(file.read(min(_CHUNK_BYTES, sealed - start)))
         if sha.digest() != _SEAL.unpack(seal)[0]:
-            raise ImageDamaged(
+            raise ImageUnusable(
                 f"layer {path} was changed since it was built: its checksum is wrong", "Copy or build it again"
             )
         sha.update(seal)

@@ -24,8 +24,8 @@ from ctrain_runtime.cli.main import main
 from ctrain_runtime.manifest import Base, Layer, Manifest, Requires
 from ctrain_runtime.manifest import TestResult as Result
 from ctrain_runtime.sif import SBOM
-from samples.images import sbom, sif, write_store
 from samples.plans import a_manifest
+from samples.sample_images import sbom, sif, write_store
 
 HOSTILE = (
     """</script><script>hacked=1</script><img src="x" onerror="hacked=1"> '"--> <!-- ${hacked=1} &amp; {{ script }}"""

@@ -112,14 +112,14 @@ def test_ctrl_c_cancels_the_job(cluster: Cluster) -> None:
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
     ranks = cluster.home / "ctrain-runs" / "cancelled" / "ranks"
     until(lambda: ranks.is_dir() and len(list(ranks.iterdir())) == 4, "the start of four ranks")
-    needed = lease.current(cluster.store, time.time())
+    needed = lease.active(cluster.store, time.time())
     os.killpg(process.pid, signal.SIGINT)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 130, output
     assert "cancelled job" in output
     (taken,) = needed.values()
     assert taken.owner == "researcher" and 3000 < taken.until - time.time() < 3600  # the job's time limit: an hour
-    assert lease.current(cluster.store, time.time()) == {}
+    assert lease.active(cluster.store, time.time()) == {}
     assert cluster.record("cancelled")["exit"] == {"code": 130, "reason": "cancelled"}
     until(lambda: not cluster.run("squeue", "--noheader").stdout.strip(), "the end of the job")
 

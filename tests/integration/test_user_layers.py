@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_runtime.image import MARKER
+from ctrain_runtime.image import LAYER_MARKER
 from ctrain_runtime.manifest import Layer, read_manifest
-from ctrain_runtime.store import MARKER as MARKER_OF_STORE
+from ctrain_runtime.store import STORE_MARKER as MARKER_OF_STORE
 from samples.cluster import Cluster, Done
-from samples.images import write_image, write_manifest, write_store
 from samples.layers import write_layer
+from samples.sample_images import write_image, write_manifest, write_store
 from samples.wheels import write_wheel
 
 TORCH = "/usr/local/lib/python3.11/dist-packages/torch"
@@ -139,11 +139,11 @@ class Tiny:
         shutil.copy("/bin/busybox", self.base / "bin")
         for name in ("sh", "cat", "echo"):
             (self.base / "bin" / name).symlink_to("busybox")
-        (self.upper / MARKER).parent.mkdir(parents=True)
-        (self.upper / MARKER).write_text("k1\n")
+        (self.upper / LAYER_MARKER).parent.mkdir(parents=True)
+        (self.upper / LAYER_MARKER).write_text("k1\n")
         off = Path("/etc/apptainer/apptainer.conf").read_text().replace("enable overlay = yes", "enable overlay = no")
         cluster.write("tiny/off.conf", off)
-        cluster.write("tiny/job.yaml", f"image: tiny\nlauncher: env\ncommand: [cat, /{MARKER}]\n")
+        cluster.write("tiny/job.yaml", f"image: tiny\nlauncher: env\ncommand: [cat, /{LAYER_MARKER}]\n")
 
     def publish(self, *partitions: Path, flat: bool) -> None:
         sif = self.work / "image.sif"

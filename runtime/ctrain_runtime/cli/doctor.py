@@ -16,10 +16,10 @@ from pathlib import Path
 
 from ctrain_runtime import site
 from ctrain_runtime.cli.stores import places
-from ctrain_runtime.cli.text import table
 from ctrain_runtime.doctor import stores
 from ctrain_runtime.doctor.finding import Finding
 from ctrain_runtime.errors import StoreError
+from ctrain_runtime.text import table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     chosen = site.choose(args.site or os.environ.get("CTRAIN_SITE", "")).site
     roots = places(args.store, chosen)
-    findings = [finding for root in roots for finding in stores.look(Path(root))]
+    findings = [finding for root in roots for finding in stores.check_store(Path(root))]
     if not roots:
         text = f"site {chosen.name} names none"
         findings = [Finding("stores", "warn", text, "Name one with --store DIR, CTRAIN_STORE or in the site's file")]

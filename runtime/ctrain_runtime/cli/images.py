@@ -23,12 +23,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ctrain_runtime import image, sbom
-from ctrain_runtime.cli import image_text
-from ctrain_runtime.cli.text import size, table
-from ctrain_runtime.errors import CtrainError, ImageDamaged, UsageError
+from ctrain_runtime import image, image_report, sbom
+from ctrain_runtime.errors import CtrainError, ImageUnusable, UsageError
 from ctrain_runtime.image import Image
-from ctrain_runtime.store import Published, Store, open_store
+from ctrain_runtime.store import PublishedImage, Store, open_store
+from ctrain_runtime.text import format_size, table
 
 if TYPE_CHECKING:
     from ctrain_runtime.site import Site
@@ -69,28 +68,28 @@ def _show(args: argparse.Namespace) -> str:
     found = _find(args.image, args)
     try:
         packages, why = sbom.packages(found.path), ""
-    except ImageDamaged as error:
+    except ImageUnusable as error:
         packages, why = {}, error.message
     if args.json:
-        version, listed = found.manifest.version, image_text.as_list(packages)
+        version, listed = found.manifest.version, image_report.as_list(packages)
         facts = {"version": version, "path": str(found.path), "channel": found.channel, **asdict(found.manifest)}
         return json.dumps({**facts, "packages": listed}, indent=2)
-    return image_text.describe(found, packages, why)
+    return image_report.describe(found, packages, why)
 
 
 def _diff(args: argparse.Namespace) -> str:
     old, new = _find(args.old, args), _find(args.new, args)
-    packages = image_text.changes(sbom.packages(old.path), sbom.packages(new.path))
-    layers = image_text.layer_sizes(old.manifest, new.manifest)
+    packages = image_report.changes(sbom.packages(old.path), sbom.packages(new.path))
+    layers = image_report.layer_sizes(old.manifest, new.manifest)
     if args.json:
         sides = [{"version": side.manifest.version, "path": str(side.path)} for side in (old, new)]
         facts = {"old": sides[0], "new": sides[1], "layers": list(map(asdict, layers))}
         return json.dumps({**facts, "packages": list(map(asdict, packages))}, indent=2)
-    return image_text.compare(old.manifest, new.manifest, layers, packages)
+    return image_report.compare(old.manifest, new.manifest, layers, packages)
 
 
 def _find(reference: str, args: argparse.Namespace) -> Image:
-    return image.locate((reference,), [] if image.is_path(reference) else _stores(args))
+    return image.find_any_arch((reference,), [] if image.is_path(reference) else _stores(args))
 
 
 def _stores(args: argparse.Namespace) -> list[Store]:
@@ -136,20 +135,20 @@ def _gpus_here() -> tuple[str, ...]:
         return ()
 
 
-def _table(store: Store, images: Sequence[Published], gpus: tuple[str, ...]) -> str:
+def _table(store: Store, images: Sequence[PublishedImage], gpus: tuple[str, ...]) -> str:
     if not images:
         return f"store {store.root} has no images yet; publish one with: ctrain publish IMAGE --store {store.root}"
     head = HEAD if gpus else tuple(name.replace("fits here", "fits") for name in HEAD)
     return table(head, [_row(image, time.time(), gpus) for image in images])
 
 
-def _as_data(image: Published, gpus: tuple[str, ...]) -> dict[str, Any]:
-    version, fits = image.manifest.version, image.manifest.requires.among(gpus) if gpus else None
+def _as_data(image: PublishedImage, gpus: tuple[str, ...]) -> dict[str, Any]:
+    version, fits = image.manifest.version, image.manifest.requires.matching_gpus(gpus) if gpus else None
     facts = {"version": version, "path": str(image.path), "channels": image.channels, "fits_here": fits}
     return {**facts, **asdict(image.manifest)}
 
 
-def _row(image: Published, now: float, gpus: tuple[str, ...]) -> tuple[str, ...]:
+def _row(image: PublishedImage, now: float, gpus: tuple[str, ...]) -> tuple[str, ...]:
     manifest = image.manifest
     run = [test for test in manifest.tests if not test.skipped]
     needs = manifest.requires
@@ -157,17 +156,17 @@ def _row(image: Published, now: float, gpus: tuple[str, ...]) -> tuple[str, ...]
         manifest.name,
         manifest.version,
         ",".join(image.channels),
-        age(manifest.published or manifest.built, now),
-        size(manifest.size),
+        format_age(manifest.published or manifest.built, now),
+        format_size(manifest.size),
         manifest.software.get("torch", "-"),
         manifest.software.get("cuda", "-"),
-        " ".join(needs.among(gpus) if gpus else needs.gpus) or ("no GPU here" if needs.gpus else "-"),
+        " ".join(needs.matching_gpus(gpus) if gpus else needs.gpus) or ("no GPU here" if needs.gpus else "-"),
         f"{sum(test.passed for test in run)}/{len(run)}",
         "yes" if manifest.signed else "",
     )
 
 
-def age(stamp: str, now: float) -> str:
+def format_age(stamp: str, now: float) -> str:
     """Time since an ISO 8601 UTC stamp, in whole units: 40 s, 12 min, 3 h, 210 d."""
     seconds = max(0, int(now - calendar.timegm(time.strptime(stamp, "%Y-%m-%dT%H:%M:%SZ"))))
     for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
-from ctrain_runtime.errors import CANCELLED, CtrainError, SpaceError, UsageError
+from ctrain_runtime.errors import CANCELLED, CtrainError, DiskFullError, UsageError
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def main(verbs: Sequence[Verb], argv: Sequence[str]) -> int:
         return CANCELLED
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return _fail(SpaceError(f"no space left for {error.filename or 'a file'}", "Free some and try again"))
+            return _fail(DiskFullError(f"no space left for {error.filename or 'a file'}", "Free some and try again"))
         return _fail(CtrainError(f"{error.filename or 'system'}: {error.strerror or error}"))
 
 

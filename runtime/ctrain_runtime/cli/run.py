@@ -25,12 +25,12 @@ from typing import Optional
 from ctrain_runtime import facts, image, job, site, trust, user_layer
 from ctrain_runtime.cli.stores import open_stores
 from ctrain_runtime.cli.terminal import Terminal
-from ctrain_runtime.cli.text import count
 from ctrain_runtime.errors import ImageNotFound, UsageError
 from ctrain_runtime.plan.make import make
 from ctrain_runtime.plan.model import Launch, LaunchPlan, Options
 from ctrain_runtime.run import directory, session
 from ctrain_runtime.schedulers import start
+from ctrain_runtime.text import pluralize
 
 LAST_LINES = 8
 IMAGE = "CTRAIN_IMAGE"  # set by module files
@@ -93,12 +93,12 @@ def _plan(args: argparse.Namespace, where: site.Site) -> LaunchPlan:
         found = image.find(references, stores, platform.machine())
     except ImageNotFound as error:
         raise ImageNotFound(f"{error.message}{_source(args)}", error.hint) from error
-    trust.require(found, where)  # first: to find out about the engine starts a container of it
-    known = facts.this_machine(start.cluster(where), found)
-    flat = image.flattened(found) if known.ignores_layers else None
+    trust.require_trusted(found, where)  # first: to find out about the engine starts a container of it
+    known = facts.detect_facts(start.cluster(where), found)
+    flat = image.find_flat_variant(found) if known.ignores_layers else None
     if flat:
         image.check(flat, platform.machine())
-        trust.require(flat, where)
+        trust.require_trusted(flat, where)
     parent = Path(site.expand(args.runs or os.environ.get("CTRAIN_RUNS") or where.runs, f"site {where.name}: runs"))
     options = Options(
         nodes=args.nodes,
@@ -172,12 +172,12 @@ def _summary(plan: LaunchPlan, why: str, args: argparse.Namespace) -> str:
 
 
 def _where(plan: LaunchPlan) -> str:
-    ranks = f"{count(plan.world_size, 'rank')}, launcher {plan.launcher}" + (f" ({plan.mpi})" if plan.mpi else "")
+    ranks = f"{pluralize(plan.world_size, 'rank')}, launcher {plan.launcher}" + (f" ({plan.mpi})" if plan.mpi else "")
     if plan.scheduler == "local":
-        return f"this machine: {count(plan.nodes, 'group')} of {plan.ranks_per_node}; {ranks}"
-    gpus = f"{count(plan.gpus_per_node, 'GPU')} a node, " if plan.gpus_per_node else ""
+        return f"this machine: {pluralize(plan.nodes, 'group')} of {plan.ranks_per_node}; {ranks}"
+    gpus = f"{pluralize(plan.gpus_per_node, 'GPU')} a node, " if plan.gpus_per_node else ""
     inside = f" in allocation {plan.allocation}" if plan.allocation else ""
-    return f"{plan.nodes} x {plan.partition}{inside}: {gpus}{count(plan.cpus_per_rank, 'core')} a rank; {ranks}"
+    return f"{plan.nodes} x {plan.partition}{inside}: {gpus}{pluralize(plan.cpus_per_rank, 'core')} a rank; {ranks}"
 
 
 def _describe(launch: Launch, args: argparse.Namespace) -> str:
@@ -206,7 +206,7 @@ def _ending(plan: LaunchPlan, outcome: session.Outcome, step: Optional[int]) -> 
             log = directory.rank_log(plan, outcome.failed.number)
             lines += [f"  | {line}" for line in _last_lines(log)]
             others = plan.world_size - 1
-            lines.append(f"its log: {log}" + (f"; {count(others, 'other rank')} stopped" if others else ""))
+            lines.append(f"its log: {log}" + (f"; {pluralize(others, 'other rank')} stopped" if others else ""))
         lines.append(f"exit code {ended.code}")
     lines.append(f"run directory: {plan.run_directory}")
     return "\n".join(lines)

@@ -6,8 +6,8 @@ import shutil
 import time
 from typing import Any, Optional, TextIO
 
-from ctrain_runtime.cli.text import duration
 from ctrain_runtime.schedulers.handle import Status
+from ctrain_runtime.text import format_duration
 
 WIDTH = 20
 
@@ -110,5 +110,5 @@ def progress(record: dict[str, Any], left: Optional[float]) -> str:
     if isinstance(record.get("images_per_second"), (int, float)):
         parts.append(f"{record['images_per_second']:,.0f} images/s")
     if left:
-        parts.append(f"ETA {duration(left)}")
+        parts.append(f"ETA {format_duration(left)}")
     return "  ".join(parts)

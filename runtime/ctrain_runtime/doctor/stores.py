@@ -20,7 +20,7 @@ from ctrain_runtime.store import BASES, CHANNELS, QUARANTINE, RETIRED, open_stor
 _NAMED = 5  # paths at most that one finding names
 
 
-def look(root: Path) -> Iterator[Finding]:
+def check_store(root: Path) -> Iterator[Finding]:
     """What can be said of the store at `root`."""
     subject = f"store {root}"
     try:
@@ -31,28 +31,28 @@ def look(root: Path) -> Iterator[Finding]:
         return
     for damaged in scan.damaged:
         yield Finding(subject, "fail", damaged.message, damaged.hint)
-    loose, foreign = _loose(root), _foreign(root, found)
-    owner = users.user(found.st_uid)
+    loose, foreign = _world_writable(root), _unexpected_owner(root, found)
+    owner = users.user_name(found.st_uid)
     if loose:
         yield Finding(subject, "fail", f"everybody can write to {_some(loose)}", "Its keepers should chmod o-w these")
     if foreign:
         text = f"others than its keepers own {_some(foreign)}"
         yield Finding(subject, "fail", text, f"Its keepers should look at these, and chown them to {owner}")
     if not (scan.damaged or loose or foreign):
-        group = f" and group {users.group(found.st_gid)}" if found.st_mode & stat.S_IWGRP else ""
+        group = f" and group {users.group_name(found.st_gid)}" if found.st_mode & stat.S_IWGRP else ""
         images = f"{len(scan.images)} images" if len(scan.images) != 1 else "1 image"
         yield Finding(subject, "ok", f"{images}; only {owner}{group} can change it")
 
 
-def _loose(root: Path) -> list[Path]:
+def _world_writable(root: Path) -> list[Path]:
     """What everybody can write: of the store, or of the folders that lead to it (where the sticky bit is enough)."""
     above = [path for path in root.resolve().parents if _open(path) and not path.stat().st_mode & stat.S_ISVTX]
-    leases = root / lease.FOLDER
+    leases = root / lease.LEASES
     own = [path for path in _parts(root) if _open(path) and path != leases]
     return [*above, *own, *([leases] if _open(leases) and not leases.stat().st_mode & stat.S_ISVTX else [])]
 
 
-def _foreign(root: Path, found: os.stat_result) -> list[Path]:
+def _unexpected_owner(root: Path, found: os.stat_result) -> list[Path]:
     """What belongs to somebody who is no keeper: an owner can always write."""
 
     @functools.cache

@@ -32,7 +32,7 @@ class Engine:
 def find_engine() -> Engine:
     """The engine on PATH: Apptainer first, as sites that have both mean it. Raises EngineError."""
     for name in ("apptainer", "singularity"):
-        path = command.find(name)
+        path = command.which(name)
         if path:
             banner = _version(path)
             number = re.search(r"\d+(?:\.\d+)+", banner)

@@ -12,7 +12,7 @@ from ctrain_runtime import layout, user_layer
 from ctrain_runtime.bash import array
 from ctrain_runtime.engines import apptainer
 from ctrain_runtime.errors import EngineError, SchedulerError
-from ctrain_runtime.image import MARKER
+from ctrain_runtime.image import LAYER_MARKER
 from ctrain_runtime.plan.model import LaunchPlan
 from ctrain_runtime.schedulers.script import TaskIdentity
 
@@ -100,7 +100,7 @@ export LOCAL_WORLD_SIZE={plan.ranks_per_node} OMP_NUM_THREADS={plan.cores_per_ra
 {apptainer.container_environment(plan.engine, plan.environment, passed, identity.passed_prefixes)}
 {array("launch", argv)}
 for bind in "${{binds[@]}}"; do launch+=(--bind "$bind"); done
-launch+=(--home "$home:{apptainer.HOME}" {shlex.quote(plan.image.root)})"""
+launch+=(--home "$home:{apptainer.HOME}" {shlex.quote(plan.image.exec_path)})"""
 
 
 def home(plan: LaunchPlan) -> str:
@@ -139,7 +139,7 @@ def checked_command(plan: LaunchPlan, argv: list[str]) -> list[str]:
     """
     checks = []
     if plan.image.marker:
-        test = f'{{ read -r key </{MARKER}; }} 2>/dev/null; [ "$key" = {shlex.quote(plan.image.marker)} ]'
+        test = f'{{ read -r key </{LAYER_MARKER}; }} 2>/dev/null; [ "$key" = {shlex.quote(plan.image.marker)} ]'
         complaint = "this engine ignores the layers of the image (is overlay off in its configuration?)"
         checks.append((test, EngineError.exit_code, complaint))
     for layer in plan.layers:

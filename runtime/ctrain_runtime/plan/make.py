@@ -10,7 +10,8 @@ from ctrain_runtime.errors import SchedulerError
 from ctrain_runtime.facts import Cluster, Facts
 from ctrain_runtime.image import Image
 from ctrain_runtime.job import Job
-from ctrain_runtime.plan import images, mpi
+from ctrain_runtime.plan import mpi
+from ctrain_runtime.plan.image_choice import choose_image, plan_user_layers
 from ctrain_runtime.plan.environment import make_environment, passed_names, secret_names
 from ctrain_runtime.plan.model import LaunchPlan, Options
 from ctrain_runtime.plan.mounts import data_directory, make_mounts
@@ -34,7 +35,7 @@ def make_plan(
     EngineError or DataError when the plan would not hold, JobError or ConfigError for variables of the job or the site
     that have no proper name.
     """
-    planned = images.choose(image, flat, options, facts)
+    planned = choose_image(image, flat, options, facts)
     launcher = choose_launcher(job, facts.cluster, size.nodes)
     flavour = _flavour(launcher, site, facts.cluster)
     tasks = {"torchrun": size.nodes, "mpirun": 1}.get(launcher, size.nodes * size.ranks_per_node)
@@ -47,7 +48,7 @@ def make_plan(
         site=site.name,
         scheduler=site.scheduler,
         image=planned,
-        layers=images.layers(image, options.layers),
+        layers=plan_user_layers(image, options.layers),
         engine=facts.engine,
         launcher=launcher,
         mpi=flavour,
@@ -73,8 +74,8 @@ def make_plan(
         mounts=make_mounts(job, site, options, run_directory),
         data=data_directory(job, site, options),
         resume=options.resume,
-        lease=lease.place(facts.leases, planned.path, run_directory),
-        as_root=facts.root,
+        lease=lease.lease_path(facts.lease_dir, planned.path, run_directory),
+        as_root=facts.is_root,
         private=bool(secret_names(environment)),
     )
 

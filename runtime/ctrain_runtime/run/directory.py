@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ctrain_runtime import config, layout
-from ctrain_runtime.errors import ConfigError, CtrainError, DataError, SpaceError, UsageError
+from ctrain_runtime.errors import ConfigError, CtrainError, DataError, DiskFullError, UsageError
 from ctrain_runtime.job import NAME
 from ctrain_runtime.plan.environment import MASK, secret_names
 from ctrain_runtime.plan.model import Launch, LaunchPlan
@@ -43,7 +43,7 @@ def check_mount_sources(plan: LaunchPlan) -> None:
 
 
 def create(launch: Launch) -> Path:
-    """Make the directory of `launch` with its plan and scripts. Raises SpaceError or CtrainError, leaving nothing."""
+    """Make the directory of `launch` with its plan and scripts. Raises DiskFullError or CtrainError, leaving nothing."""
     path = Path(launch.plan.run_directory)
     try:
         path.mkdir(parents=True)
@@ -73,7 +73,7 @@ def _fill(path: Path, launch: Launch) -> None:
 
 
 def _not_created(path: Path, error: OSError) -> CtrainError:
-    kind = SpaceError if error.errno in (errno.ENOSPC, errno.EDQUOT) else CtrainError
+    kind = DiskFullError if error.errno in (errno.ENOSPC, errno.EDQUOT) else CtrainError
     return kind(f"cannot create the run directory {path}: {error.strerror}", "Choose another parent with --runs DIR")
 
 

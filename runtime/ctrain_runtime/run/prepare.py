@@ -58,12 +58,12 @@ def prepare(request: Request) -> Prepared:
     refuse_spawner(what.command, size.nodes * size.ranks_per_node)
     architecture = _architecture(cluster, size.partition)
     found = _image(request, what, architecture)
-    trust.require(found, site)  # first: to find out about the engine starts a container of it
-    known = facts.this_machine(cluster, found)
-    flat = image.flattened(found) if known.ignores_layers else None
+    trust.require_trusted(found, site)  # first: to find out about the engine starts a container of it
+    known = facts.detect_facts(cluster, found)
+    flat = image.find_flat_variant(found) if known.ignores_layers else None
     if flat:
         image.check(flat, architecture)
-        trust.require(flat, site)
+        trust.require_trusted(flat, site)
     parent = runs_directory(request.runs, site)
     options = replace(
         request.options,

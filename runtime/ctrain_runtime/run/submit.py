@@ -51,7 +51,7 @@ def submit(launch: Launch) -> Run:
         record.save(begun)
     except OSError as error:
         raise directory.discard(path, error) from error
-    lease.take(plan.lease)
+    lease.acquire(plan.lease)
     try:
         with submission_lock(path) as descriptor:
             job_id = scheduler.submit(launch, (descriptor,))

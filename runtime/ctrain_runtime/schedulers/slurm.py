@@ -36,7 +36,7 @@ ENDED = {
 def cluster() -> Cluster:
     """What this Slurm is and has. Raises SchedulerError when it doesn't answer."""
     for program in ("sinfo", "sbatch", "srun", "scontrol"):
-        if not command.find(program):
+        if not command.which(program):
             raise SchedulerError(
                 f"no scheduler here: {program} is not on PATH", "Run it on this machine with --site local"
             )
@@ -61,7 +61,7 @@ def _allocation() -> Optional[Allocation]:
     answer = command.run(["scontrol", "--oneliner", "show", "job", number], check=False)
     if answer.code != 0:
         raise SchedulerError(
-            f"SLURM_JOB_ID is {number}: {answer.complaint()}", "Leave this shell, or unset SLURM_JOB_ID"
+            f"SLURM_JOB_ID is {number}: {answer.last_error_line()}", "Leave this shell, or unset SLURM_JOB_ID"
         )
     return parse_allocation(number, answer.stdout)
 
@@ -147,7 +147,7 @@ class SlurmJob:
             return parse_job(answer.stdout)
         if "Invalid job id" in answer.stderr:  # Slurm forgets ended jobs after MinJobAge
             return Status("ended", "no longer known to Slurm")
-        return Status("running", f"Slurm does not answer ({answer.complaint()}); still trying")
+        return Status("running", f"Slurm does not answer ({answer.last_error_line()}); still trying")
 
     def finish(self) -> None:
         """Nothing: Slurm's epilog can take minutes, and nobody needs to wait for it."""
@@ -177,7 +177,7 @@ def submit(launch: Launch) -> SlurmJob:
         launch.argv, cwd=Path(launch.plan.run_directory), env=dict(_clean(os.environ.items())), check=False
     )
     if answer.code != 0:
-        said = re.sub(r"^sbatch: error: ", "", answer.complaint())
+        said = re.sub(r"^sbatch: error: ", "", answer.last_error_line())
         raise SchedulerError(f"Slurm refused the job: {said}", f"Its script is {launch.argv[-1]}")
     return SlurmJob(answer.stdout.strip().split(";")[0])  # JOBID, or JOBID;CLUSTER on a federation
 

@@ -16,7 +16,7 @@ from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.manifest import Base, Layer, Manifest, Requires
 from ctrain_runtime.manifest import TestResult as Result
 from ctrain_runtime.sif import PARTITION
-from samples.images import sif
+from samples.sample_images import sif
 
 DIGEST = f"sha256:{'a1' * 32}"
 TABLE = """\

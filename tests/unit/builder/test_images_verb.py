@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from ctrain_builder.store.publish import publish
-from ctrain_runtime.cli import images, text
+from ctrain_runtime import text
+from ctrain_runtime.cli import images
 from ctrain_runtime.cli.main import RUNTIME_VERBS, main
 from ctrain_runtime.manifest import Manifest
 
@@ -54,7 +55,7 @@ def test_no_store_is_a_usage_error(monkeypatch: pytest.MonkeyPatch, capsys: pyte
 @pytest.mark.parametrize(("seconds", "expected"), [(40, "40 s"), (725, "12 min"), (7300, "2 h"), (18_150_000, "210 d")])
 def test_ages(seconds: int, expected: str) -> None:
     now = calendar.timegm((2026, 11, 21, 0, 0, 0)) + seconds
-    assert images.age("2026-11-21T00:00:00Z", now) == expected
+    assert images.format_age("2026-11-21T00:00:00Z", now) == expected
 
 
 @pytest.mark.parametrize(
@@ -69,4 +70,4 @@ def test_ages(seconds: int, expected: str) -> None:
     ],
 )
 def test_sizes(count: int, expected: str) -> None:
-    assert text.size(count) == expected
+    assert text.format_size(count) == expected

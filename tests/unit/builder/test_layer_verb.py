@@ -9,10 +9,10 @@ import pytest
 
 from ctrain_builder.cli.main import BUILD_VERBS
 from ctrain_runtime.cli.main import main
-from samples.images import write_store
 from samples.layers import write_layer
 from samples.plans import a_manifest
 from samples.programs import answer, write_program
+from samples.sample_images import write_store
 
 
 def ctrain(*arguments: str) -> int:

@@ -39,12 +39,12 @@ def test_a_failure_is_the_programs_name_and_its_last_line(programs: Path) -> Non
     ("out", "error", "complaint"), [("a\nb\n", "", "b"), ("a", "c\n", "c"), ("", "", "exit code 4")]
 )
 def test_complaint(out: str, error: str, complaint: str) -> None:
-    assert command.Result(("x",), 4, out, error).complaint() == complaint
+    assert command.CommandResult(("x",), 4, out, error).last_error_line() == complaint
 
 
 @pytest.mark.usefixtures("programs")
 def test_a_missing_program() -> None:
-    assert command.find("sinfo") is None
+    assert command.which("sinfo") is None
     with pytest.raises(CtrainError, match=r"^sinfo can't be started: No such file or directory$"):
         command.run(["sinfo"])
 
@@ -62,4 +62,4 @@ def test_a_program_that_hangs() -> None:
 
 def test_find_gives_the_absolute_path(programs: Path) -> None:
     answer(programs, "sinfo")
-    assert command.find("sinfo") == str(programs / "sinfo")
+    assert command.which("sinfo") == str(programs / "sinfo")

@@ -6,7 +6,7 @@ import pytest
 
 from ctrain_runtime import job, share
 from ctrain_runtime.errors import JobError, UsageError
-from ctrain_runtime.job import Data, Job, Resources
+from ctrain_runtime.job import Dataset, Job, Resources
 
 MINIMAL = "command: [python, train.py]\nimage: pytorch\n"
 FULL = """\
@@ -29,7 +29,7 @@ def examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (folder / name).mkdir(parents=True)
         if name != "_lib":
             (folder / name / "job.yaml").write_text(MINIMAL)
-    monkeypatch.setattr(share, "folder", lambda name: tmp_path / name)
+    monkeypatch.setattr(share, "data_dir", lambda name: tmp_path / name)
     return folder
 
 
@@ -54,7 +54,7 @@ def test_a_folder_with_every_key(tmp_path: Path) -> None:
         images=("pytorch", "pytorch-cpu"),
         launcher="env",
         resources=Resources(2, 4, "auto", "2:00:00"),
-        data=Data("imagenet", "/images"),
+        data=Dataset("imagenet", "/images"),
         env={"A": "b", "N": "3"},
         workdir=str(folder),
         folder=folder,

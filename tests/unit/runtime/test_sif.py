@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_runtime.errors import ImageDamaged
+from ctrain_runtime.errors import ImageUnusable
 from ctrain_runtime.sif import HEADER, PARTITION, SBOM, check, object_bytes, partitions, read
-from samples.images import sif
+from samples.sample_images import sif
 
 
 def damage(content: bytes, offset: int, *numbers: int) -> bytes:
@@ -48,14 +48,14 @@ FIRST = HEADER.size + 4 + 1 + 3 * 4  # and where the first descriptor says at wh
 def test_a_damaged_image_is_named(tmp_path: Path, content: bytes, complaint: str) -> None:
     path = tmp_path / "x.sif"
     path.write_bytes(content)
-    with pytest.raises(ImageDamaged, match=complaint):
+    with pytest.raises(ImageUnusable, match=complaint):
         check(path)
 
 
 def test_an_image_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(ImageDamaged, match=r"x.sif can't be read: No such file or directory"):
+    with pytest.raises(ImageUnusable, match=r"x.sif can't be read: No such file or directory"):
         check(tmp_path / "x.sif")
-    with pytest.raises(ImageDamaged, match="can't be read: Is a directory"):
+    with pytest.raises(ImageUnusable, match="can't be read: Is a directory"):
         check(tmp_path)
 
 
@@ -82,5 +82,5 @@ def test_an_image_that_is_removed_while_it_is_read(tmp_path: Path, monkeypatch: 
     before = read(path)
     path.unlink()
     monkeypatch.setattr("ctrain_runtime.sif.read", lambda _: before)
-    with pytest.raises(ImageDamaged, match=r"x\.sif can't be read: No such file or directory"):
+    with pytest.raises(ImageUnusable, match=r"x\.sif can't be read: No such file or directory"):
         object_bytes(path, SBOM)

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from ctrain_runtime.errors import ConfigError, ImageNotFound, StoreError
-from ctrain_runtime.manifest import SCHEMA, File, read_manifest
+from ctrain_runtime.manifest import SCHEMA, StoredFile, read_manifest
 from ctrain_runtime.manifest import TestResult as Result
 from ctrain_runtime.store import Store, open_store, resolve
-from samples.images import write_image, write_manifest, write_store
 from samples.plans import a_manifest
+from samples.sample_images import write_image, write_manifest, write_store
 
 OLD: dict[str, Any] = {"release": 1, "digest": "sha256:01", "published": "2026-01-01T00:00:00Z"}
 NEW: dict[str, Any] = {"release": 2, "digest": "sha256:02", "published": "2026-02-01T00:00:00Z"}
@@ -229,7 +229,7 @@ def test_a_manifest_of_an_older_ctrain(tmp_path: Path) -> None:
 
 
 def test_the_base_of_a_thin_image_never_lies_outside_the_store(tmp_path: Path) -> None:
-    root = write_store(tmp_path / "store", {"below": File("base_1.sif", "sha256:0b", 4)})
+    root = write_store(tmp_path / "store", {"below": StoredFile("base_1.sif", "sha256:0b", 4)})
     base = root / "bases" / "base_1.sif"
     assert [str(error) for error in Store(root).scan().damaged] == [f"{base} is missing, or no plain file"]
     base.parent.mkdir()
@@ -241,7 +241,7 @@ def test_the_base_of_a_thin_image_never_lies_outside_the_store(tmp_path: Path) -
     assert len(Store(root).images()) == 1
     for name in ("../secret.sif", "/secret.sif", ".hidden.sif", "base", ""):
         with pytest.raises(ConfigError, match="is not the name of an image's file"):
-            File(name, "sha256:0b", 4)
+            StoredFile(name, "sha256:0b", 4)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ctrain_runtime import layout
 from ctrain_runtime.bash import quote_argv
 from ctrain_runtime.errors import UsageError
-from ctrain_runtime.lease import LONGEST
+from ctrain_runtime.lease import MAX_LEASE_SECONDS
 from ctrain_runtime.plan import time_limit
 from ctrain_runtime.plan.model import Launch, LaunchPlan
 from ctrain_runtime.schedulers import process
@@ -95,7 +95,7 @@ def _before(plan: LaunchPlan) -> str:
     """What holds for an allocation's shell must not hold for the ranks; and the image is needed for the job's time."""
     lines = ["unset SLURM_CPU_BIND SLURM_MEM_PER_CPU SLURM_MEM_PER_GPU"] if plan.allocation else []
     if plan.lease:
-        minutes = plan.time_limit or LONGEST // 60
+        minutes = plan.time_limit or MAX_LEASE_SECONDS // 60
         touch = quote_argv(["touch", "--no-create", f"--date=+{minutes} minutes", plan.lease])
         lines += [
             "# Tells the store. Where a node cannot write to it, what was recorded at the submission holds.",

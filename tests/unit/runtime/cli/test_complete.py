@@ -9,7 +9,7 @@ import pytest
 from ctrain_builder.cli.main import BUILD_VERBS
 from ctrain_runtime.cli import complete
 from ctrain_runtime.cli.main import COMPLETE, RUNTIME_VERBS, Verb, main
-from samples.images import write_image, write_store
+from samples.sample_images import write_image, write_store
 
 VERBS = (*RUNTIME_VERBS, *BUILD_VERBS)
 

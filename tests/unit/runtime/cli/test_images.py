@@ -11,7 +11,7 @@ from ctrain_runtime.manifest import Base, Layer, Requires
 from ctrain_runtime.manifest import TestResult as Result
 from ctrain_runtime.schedulers import start
 from ctrain_runtime.sif import SBOM
-from samples.images import sbom, sif, write_image, write_store
+from samples.sample_images import sbom, sif, write_image, write_store
 
 Out = pytest.CaptureFixture[str]
 NEW_LAYERS = (Layer("pytorch-ngc", "k0", 9_400_000_000, "sha256:d0"), Layer("train", "k3", 2_000, "sha256:d3"))

@@ -13,10 +13,10 @@ from ctrain_runtime import user_layer
 from ctrain_runtime.cli.main import RUNTIME_VERBS, main
 from ctrain_runtime.manifest import read_manifest
 from samples import programs as fakes
-from samples.images import sif, write_image, write_store
 from samples.layers import write_layer
 from samples.plans import a_manifest
 from samples.runs import Bench
+from samples.sample_images import sif, write_image, write_store
 
 SINFO = "gpu*|up|1-00:00:00|4|idle|16|gpu:a100:2\ncpu|up|infinite|2|idle|8|(null)\n"
 JOB = "command: [python, train.py]\nimage: pytorch\n"

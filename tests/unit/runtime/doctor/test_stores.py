@@ -10,7 +10,7 @@ import pytest
 
 from ctrain_runtime.cli.main import RUNTIME_VERBS, main
 from ctrain_runtime.doctor import stores
-from samples.images import write_image, write_store
+from samples.sample_images import write_image, write_store
 
 STRANGER = 12099
 
@@ -27,7 +27,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def told(root: Path) -> list[tuple[str, str]]:
-    return [(finding.level, finding.text) for finding in stores.look(root)]
+    return [(finding.level, finding.text) for finding in stores.check_store(root)]
 
 
 def test_a_store_that_only_its_keepers_can_change(root: Path) -> None:

@@ -18,7 +18,7 @@ from ctrain_runtime.errors import (
     UsageError,
 )
 from ctrain_runtime.facts import Allocation, Cluster
-from ctrain_runtime.job import Data, Resources
+from ctrain_runtime.job import Dataset, Resources
 from ctrain_runtime.manifest import Layer
 from ctrain_runtime.plan.model import Mount
 from samples.layers import a_layer
@@ -218,7 +218,7 @@ def test_names_from_files_never_become_shell_code(
 
 def test_mounts() -> None:
     plan = a_plan(
-        job=a_job(folder=Path("/home/kim/job"), data=Data("imagenet", "/images")),
+        job=a_job(folder=Path("/home/kim/job"), data=Dataset("imagenet", "/images")),
         site=a_site(mounts=("/opt/site",), datasets={"imagenet": "/apps/imagenet"}),
         mounts=("/a", "/b:/c", "/d:/e:ro", "/f:/g:rw"),
         resume="/scratch/kim/old/checkpoint",
@@ -238,7 +238,7 @@ def test_mounts() -> None:
 
 
 def test_data() -> None:
-    wants = a_job(data=Data("imagenet"))
+    wants = a_job(data=Dataset("imagenet"))
     has = a_site(datasets={"imagenet": "/apps/imagenet"})
     assert a_plan(job=wants, site=has, data="/mine").mounts[-1] == Mount("/mine", "/data", read_only=True)
     assert a_plan(data="/mine").mounts[-1] == Mount("/mine", "/data", read_only=True)

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Optional
 
-from ctrain_runtime.cli.text import duration, size, table
 from ctrain_runtime.image import Image
 from ctrain_runtime.manifest import Layer, Manifest, Requires, TestResult
+from ctrain_runtime.text import format_duration, format_size, table
 
 Packages = Mapping[tuple[str, str], str]  # (kind, name) -> version
 
@@ -61,7 +61,7 @@ def describe(image: Image, packages: Packages, why_none: str) -> str:
     channel = f" ({image.channel})" if image.channel else ""
     rows = [
         ("image", f"{manifest.name} {manifest.version}{channel}  {manifest.digest[:19]}"),
-        *zip(("file", "over"), (f"{path} ({size(total)})" for path, total, _ in reversed(image.parts))),
+        *zip(("file", "over"), (f"{path} ({format_size(total)})" for path, total, _ in reversed(image.sif_files))),
         ("base", f"{manifest.base.reference}  {manifest.base.digest[:19]}".rstrip()),
         ("built", f"{_time(manifest.built)}, definitions at {manifest.revision or 'an unknown revision'}"),
         ("with", ", ".join(f"{name} {number}" for name, number in manifest.tools.items())),
@@ -69,7 +69,7 @@ def describe(image: Image, packages: Packages, why_none: str) -> str:
         ("signed", "yes" if manifest.signed else "no"),
         *facts(manifest, held or why_none),
     ]
-    layers = [(part.definition, size(part.size), part.key[:12], part.digest[:19]) for part in manifest.layers]
+    layers = [(part.definition, format_size(part.size), part.key[:12], part.digest[:19]) for part in manifest.layers]
     tests = [(test.name, _outcome(test)) for test in manifest.tests]
     merged = "\nIts layers are merged into one file system." if manifest.flat else ""
     return "\n".join(
@@ -114,7 +114,11 @@ def _summary(tests: Sequence[TestResult]) -> str:
 
 
 def _outcome(test: TestResult) -> str:
-    return f"{test.outcome}: {test.skipped}" if test.skipped else f"{test.outcome} in {duration(float(test.seconds))}"
+    return (
+        f"{test.outcome}: {test.skipped}"
+        if test.skipped
+        else f"{test.outcome} in {format_duration(float(test.seconds))}"
+    )
 
 
 def _time(stamp: str) -> str:
@@ -131,7 +135,7 @@ def compare(old: Manifest, new: Manifest, layers: Sequence[LayerSize], packages:
     )
     return "\n".join(
         (
-            f"{old.name} {old.version} -> {new.name} {new.version}: {size(old.size)} -> {size(new.size)}",
+            f"{old.name} {old.version} -> {new.name} {new.version}: {format_size(old.size)} -> {format_size(new.size)}",
             f"\n{table(('layer', 'old', 'new', ''), sizes)}",
             f"\npackages: {told}",
             *([table(("", "kind", "package", "old", "new"), lines)] if lines else []),
@@ -140,7 +144,7 @@ def compare(old: Manifest, new: Manifest, layers: Sequence[LayerSize], packages:
 
 
 def _size(total: Optional[int]) -> str:
-    return "-" if total is None else size(total)
+    return "-" if total is None else format_size(total)
 
 
 def _sign(change: Change) -> str:

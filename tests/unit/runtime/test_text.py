@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from ctrain_runtime.cli import text
+from ctrain_runtime import text
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ from ctrain_runtime.cli import text
     ],
 )
 def test_durations(seconds: float, expected: str) -> None:
-    assert text.duration(seconds) == expected
+    assert text.format_duration(seconds) == expected
 
 
 @pytest.mark.parametrize(
@@ -38,11 +38,11 @@ def test_durations(seconds: float, expected: str) -> None:
     ],
 )
 def test_sizes(total: int, expected: str) -> None:
-    assert text.size(total) == expected
+    assert text.format_size(total) == expected
 
 
 def test_counts() -> None:
-    assert [text.count(number, "rank") for number in (0, 1, 2)] == ["0 ranks", "1 rank", "2 ranks"]
+    assert [text.pluralize(number, "rank") for number in (0, 1, 2)] == ["0 ranks", "1 rank", "2 ranks"]
 
 
 def test_a_table_is_aligned_and_has_no_trailing_blanks() -> None:

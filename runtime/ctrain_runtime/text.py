@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 
-def count(number: int, what: str) -> str:
+def pluralize(number: int, what: str) -> str:
     """As in 1 rank, 4 ranks."""
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
-def size(total: int) -> str:
+def format_size(total: int) -> str:
     """Bytes as in 9.6 GB (powers of 1000, as disks are sold and `ls --si` counts)."""
     amount = float(total)
     for unit in ("B", "kB", "MB", "GB"):
@@ -20,7 +20,7 @@ def size(total: int) -> str:
     return f"{amount:.1f} TB"
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """As in 4.2 s, 2 min 13 s, 3 h 4 min, 2 d."""
     if seconds < 9.95:
         return f"{seconds:.1f} s"

@@ -13,7 +13,7 @@ from ctrain_runtime.plan.model import Options, PlannedImage, PlannedLayer
 from ctrain_runtime.user_layer import UserLayer
 
 
-def choose(image: Image, flat: Optional[Image], options: Options, facts: Facts) -> PlannedImage:
+def choose_image(image: Image, flat: Optional[Image], options: Options, facts: Facts) -> PlannedImage:
     """The image that was asked for, or `flat` in its place. Raises EngineError when neither would show its layers."""
     used = _mountable(image, flat, options, facts) if facts.ignores_layers else image
     return PlannedImage(
@@ -25,7 +25,7 @@ def choose(image: Image, flat: Optional[Image], options: Options, facts: Facts) 
         image.marker,
         bool(used.manifest.software.get("cuda", "")),
         "" if used is image else image.manifest.version,
-        str(used.root) if used.overlays else "",
+        str(used.exec_path) if used.overlay_args else "",
     )
 
 
@@ -45,7 +45,7 @@ def _mountable(image: Image, flat: Optional[Image], options: Options, facts: Fac
     return flat
 
 
-def layers(image: Image, found: tuple[UserLayer, ...]) -> tuple[PlannedLayer, ...]:
+def plan_user_layers(image: Image, found: tuple[UserLayer, ...]) -> tuple[PlannedLayer, ...]:
     """The user layers, each of which fits this one image. Raises UsageError."""
     manifest = image.manifest
     seen: dict[str, tuple[str, Path]] = {}
