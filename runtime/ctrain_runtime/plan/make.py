@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Optional
 
-from ctrain_runtime import lease
+from ctrain_runtime import lease, time_limit
 from ctrain_runtime.errors import (
     ConfigError,
     CtrainError,
@@ -21,7 +21,7 @@ from ctrain_runtime.errors import (
 from ctrain_runtime.facts import Cluster, Facts, Partition
 from ctrain_runtime.image import Image
 from ctrain_runtime.job import Count, Job
-from ctrain_runtime.plan import images, time_limit
+from ctrain_runtime.plan import images
 from ctrain_runtime.plan.model import LaunchPlan, Mount, Options
 from ctrain_runtime.site import Site
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from ctrain_runtime import lease
+from ctrain_runtime import lease, time_limit
 from ctrain_runtime.engines import apptainer
 from ctrain_runtime.errors import UsageError
-from ctrain_runtime.plan import time_limit
 from ctrain_runtime.plan.model import Launch, LaunchPlan
 from ctrain_runtime.schedulers import script
 
