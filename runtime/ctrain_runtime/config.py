@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
 import typing
 from collections.abc import Mapping
 from typing import Any, TypeVar, Union
 
 from ctrain_runtime.errors import ConfigError
+from ctrain_runtime.suggest import suggest
 
 T = TypeVar("T")
 Where = Union[str, tuple[Any, ...]]  # a file; or the place of what a value is in, and its keys there
@@ -72,7 +72,10 @@ def _convert(hint: Any, value: Any, where: tuple[Where, ...]) -> Any:
         if value in parts:
             return value
         raise ConfigError(f"{_place(where)} is {value!r}", f"It can be {', '.join(map(str, parts))}")
-    raise ConfigError(f"{_place(where)} should be {_name(hint)}, not {kind_of(value)} ({value!r})")
+    raise ConfigError(
+        f"{_place(where)} should be {_name(hint)}, not {kind_of(value)} ({value!r})",
+        "If it is text, put it in quotes" if str in (hint, *parts) and isinstance(value, (bool, int, float)) else "",
+    )
 
 
 def _place(where: Where) -> str:
@@ -93,9 +96,9 @@ def _fits(hint: Any, value: Any) -> bool:
 
 
 def _name(hint: Any) -> str:
-    words = {str: "text", int: "a number", bool: "true or false", type(None): "nothing"}
+    words = {str: "text", int: "a number", float: "a number", bool: "true or false", type(None): "nothing"}
     if typing.get_origin(hint) is Union:
-        return " or ".join(_name(part) for part in typing.get_args(hint))
+        return " or ".join(dict.fromkeys(_name(part) for part in typing.get_args(hint)))
     if hint in words:
         return words[hint]
     return "a list" if typing.get_origin(hint) is tuple else "keys and values"
@@ -115,5 +118,4 @@ def kind_of(value: Any) -> str:
 
 
 def _suggestion(key: str, known: Mapping[str, Any]) -> str:
-    close = difflib.get_close_matches(key, known, n=1)
-    return f"Did you mean {close[0]!r}?" if close else f"Known keys: {', '.join(sorted(known))}"
+    return suggest(key, known) or f"Known keys: {', '.join(sorted(known))}"

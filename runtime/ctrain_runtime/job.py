@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,11 +10,18 @@ from typing import Literal, Optional, Union
 
 from ctrain_runtime import config, share, strict_yaml
 from ctrain_runtime.errors import ConfigError, JobError, UsageError
+from ctrain_runtime.suggest import closest, suggest
+from ctrain_runtime.time_limit import parse_limit
 
 EXAMPLES_DIR_IN_IMAGE = "/opt/ctrain/examples"  # where definitions/train puts the examples inside an image
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+JOB_FILE = "job.yaml"
+_INTERPRETERS = re.compile(r"python[0-9.]*|bash|sh")
+_NO_SCRIPT = re.compile(r"-|-[A-Za-z]*[cm]")  # the program is standard input, a text or a module
+_OPTIONS_WITH_VALUE = ("-W", "-X", "-o", "-O")  # of these interpreters, before the script
 Launcher = Literal["mpi", "env", "torchrun"]
 Count = Union[int, str]  # a number, or "auto"
+Written = Union[str, int, float]  # a text, or a number that becomes the text it is written as
 
 
 @dataclass(frozen=True)
@@ -38,13 +46,13 @@ class Dataset:
 class JobFile:
     """The keys of job.yaml."""
 
-    command: tuple[str, ...]
+    command: tuple[Written, ...]
     image: Union[str, tuple[str, ...]]
     description: str = ""
     launcher: Launcher = "mpi"
     resources: Resources = field(default_factory=Resources)
     data: Optional[Dataset] = None
-    env: dict[str, Union[str, int]] = field(default_factory=dict)
+    env: dict[str, Written] = field(default_factory=dict)
     layers: tuple[str, ...] = ()
 
 
@@ -68,13 +76,32 @@ def find(reference: str) -> Job:
     """The job for NAME (a packaged example) or ./FOLDER (a folder with a job.yaml). Raises JobError."""
     if "/" in reference or reference in (".", ".."):
         folder = Path(reference).resolve()
-        if not (folder / "job.yaml").is_file():
-            raise JobError(f"there is no {folder / 'job.yaml'}", "A job is a folder with a job.yaml: see docs/jobs.md")
+        if not (folder / JOB_FILE).is_file():
+            known = "A job is a folder with a job.yaml; see: ctrain help jobs"
+            raise JobError(f"{folder / JOB_FILE} not found", f"{_nearby_folder(reference)} {known}".strip())
         return _load(folder, str(folder), folder)
     examples = share.data_dir("examples")
     if reference not in names():
-        raise JobError(f"unknown job {reference!r}", f"Jobs: {', '.join(names())}; or ./FOLDER with a job.yaml")
+        near = f"Did you mean ./{reference}?" if is_folder(f"./{reference}") else suggest(reference, names())
+        known = f"Jobs: {', '.join(names())}; or ./FOLDER with a job.yaml"
+        raise JobError(f"unknown job {reference!r}", f"{near} {known}".strip())
     return _load(examples / reference, f"{EXAMPLES_DIR_IN_IMAGE}/{reference}", None)
+
+
+def is_folder(reference: str) -> bool:
+    """Whether `reference` is the path of a folder with a job.yaml."""
+    return (Path(reference) / JOB_FILE).is_file()
+
+
+def _nearby_folder(reference: str) -> str:
+    """The question whether a packaged job, the folder of a job.yaml, or a folder beside the missing one was meant."""
+    folder, name = os.path.split(reference.rstrip("/"))
+    if name == JOB_FILE and is_folder(folder):
+        return f"Did you mean {folder}?"
+    if name in names():
+        return f"Did you mean {name}?"
+    near = closest(name, [file.parent.name for file in Path(folder).glob(f"*/{JOB_FILE}")])
+    return f"Did you mean {os.path.join(folder, near)}?" if near else ""  # noqa: PTH118  # Path would drop the ./
 
 
 def names() -> list[str]:
@@ -87,26 +114,84 @@ def from_command(command: tuple[str, ...], folder: Path) -> Job:
     if not command:
         raise UsageError("there is nothing to run", "Give a job (ctrain run resnet50) or a command after --")
     program = next((word for word in command[1:] if (folder / word).is_file()), command[0])
-    return Job(_name(Path(program).stem), command, (), "mpi", Resources(), None, {}, str(folder), folder)
+    job = Job(_name(Path(program).stem), command, (), "mpi", Resources(), None, {}, str(folder), folder)
+    script = missing_script(job)
+    if script:
+        raise UsageError(f"{script} not found in {folder}", _script_hint(script, folder))
+    return job
+
+
+def missing_script(job: Job) -> Optional[str]:
+    """The script that the job's command names, as in `python train.py`, and that its host folder lacks.
+
+    None when there is no host folder, or when the script may be elsewhere: an absolute path can be one of the image.
+    """
+    script = _script(job.command)
+    if job.folder is None or not script or Path(script).is_absolute() or (job.folder / script).exists():
+        return None
+    return script
+
+
+def _script(command: tuple[str, ...]) -> str:
+    """The script that Python or a shell is to run; "" when it is to run something else (-m, -c), or another program."""
+    program, *words = command
+    if not _INTERPRETERS.fullmatch(Path(program).name):
+        return ""
+    while words and words[0].startswith("-"):
+        option = words.pop(0)
+        if _NO_SCRIPT.fullmatch(option):
+            return ""
+        if option in _OPTIONS_WITH_VALUE:
+            words = words[1:]
+    return words[0] if words and words[0].endswith((".py", ".sh")) else ""
+
+
+def _script_hint(script: str, folder: Path) -> str:
+    near = suggest(script, [file.name for file in folder.glob(f"*{Path(script).suffix}")])
+    return f"{near} A script of the image needs its absolute path".strip()
 
 
 def _load(folder: Path, workdir: str, bound: Optional[Path]) -> Job:
-    path = folder / "job.yaml"
+    path = folder / JOB_FILE
     try:
         keys = config.load(JobFile, strict_yaml.read(path), str(path))
+        written = strict_yaml.read(path, numbers_as_written=True)
     except ConfigError as error:
         raise JobError(error.message, error.hint) from error
+    _check(keys, path)
+    images = (keys.image,) if isinstance(keys.image, str) else keys.image
+    layers = tuple(folder / Path(layer).expanduser() for layer in keys.layers)
+    env = {str(name): value for name, value in written.get("env", {}).items()}
+    rest = (keys.launcher, keys.resources, keys.data, env, workdir, bound, layers)
+    job = Job(_name(folder.name), tuple(written["command"]), images, *rest)
+    script = missing_script(job)
+    if script:
+        raise JobError(f"{path}: command: {script} not found in {folder}", _script_hint(script, folder))
+    return job
+
+
+def _check(keys: JobFile, path: Path) -> None:
+    """Raise JobError, with file and key, for a value of the right type that no run could have."""
     if not keys.command:
         raise JobError(f"{path}: command is empty", "Name the program, as in: command: [python, train.py]")
-    for key in ("gpus_per_node", "ranks_per_node"):
-        value = getattr(keys.resources, key)
-        if isinstance(value, str) and value != "auto":
-            raise JobError(f"{path}: resources: {key} is {value!r}", "It can be a number or auto")
-    images = (keys.image,) if isinstance(keys.image, str) else keys.image
-    env = {key: str(value) for key, value in keys.env.items()}
-    layers = tuple(folder / Path(layer).expanduser() for layer in keys.layers)
-    rest = (keys.launcher, keys.resources, keys.data, env, workdir, bound, layers)
-    return Job(_name(folder.name), keys.command, images, *rest)
+    if not keys.image:
+        raise JobError(f"{path}: image is empty", "Name one, as in: image: pytorch; list them with: ctrain images")
+    _check_count(f"{path}: resources.nodes", keys.resources.nodes, 1)
+    _check_count(f"{path}: resources.gpus_per_node", keys.resources.gpus_per_node, 0, "auto")
+    _check_count(f"{path}: resources.ranks_per_node", keys.resources.ranks_per_node, 1, "auto")
+    try:
+        minutes = parse_limit(keys.resources.time)
+    except UsageError as error:
+        raise JobError(f"{path}: resources.time: {error.message}", error.hint) from error
+    if minutes == 0:
+        raise JobError(f"{path}: resources.time must be at least one minute, not {keys.resources.time!r}")
+    if keys.data and not keys.data.mount.startswith("/"):
+        raise JobError(f"{path}: data.mount must be an absolute path, not {keys.data.mount!r}")
+
+
+def _check_count(key: str, value: Count, least: int, *words: str) -> None:
+    if value not in words and (isinstance(value, str) or value < least):
+        raise JobError(f"{key} must be {' or '.join((f'a number from {least} on', *words))}, not {value!r}")
 
 
 def _name(text: str) -> str:

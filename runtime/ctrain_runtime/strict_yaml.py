@@ -30,10 +30,23 @@ def _mapping(loader: yaml.SafeLoader, node: yaml.MappingNode) -> dict[Any, Any]:
 _StrictLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
 
 
-def read(path: Path) -> dict[str, Any]:
-    """The mapping in a YAML file. Raises ConfigError naming file and line."""
+class _WrittenLoader(_StrictLoader):
+    """Leaves numbers as they are written: 0.10 is not 0.1, and 1:30 is not 90."""
+
+
+def _as_written(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> str:
+    return str(loader.construct_scalar(node))
+
+
+_WrittenLoader.add_constructor("tag:yaml.org,2002:int", _as_written)
+_WrittenLoader.add_constructor("tag:yaml.org,2002:float", _as_written)
+
+
+def read(path: Path, *, numbers_as_written: bool = False) -> dict[str, Any]:
+    """The mapping in a YAML file, its numbers as texts if asked for. Raises ConfigError naming file and line."""
+    loader = _WrittenLoader if numbers_as_written else _StrictLoader
     try:
-        data = yaml.load(path.read_text(encoding="utf-8"), _StrictLoader)  # noqa: S506  # a SafeLoader, only stricter
+        data = yaml.load(path.read_text(encoding="utf-8"), loader)  # noqa: S506  # a SafeLoader, only stricter
     except OSError as error:
         raise ConfigError(f"{path} can't be read: {error.strerror}") from error
     except UnicodeDecodeError as error:

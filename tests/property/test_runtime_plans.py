@@ -7,10 +7,10 @@ from typing import Any, Optional
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ctrain_runtime import time_limit
 from ctrain_runtime.errors import ResourceError, UsageError
 from ctrain_runtime.facts import Allocation, Cluster, Partition
 from ctrain_runtime.job import Resources
-from ctrain_runtime.plan import time_limit
 from samples.plans import a_job, a_plan, some_facts
 
 few = st.integers(-2, 12)

@@ -143,7 +143,7 @@ def checked_command(plan: LaunchPlan, argv: list[str]) -> list[str]:
         complaint = "this engine ignores the layers of the image (is overlay off in its configuration?)"
         checks.append((test, EngineError.exit_code, complaint))
     for layer in plan.layers:
-        test = f"[ -e /{user_layer.FOLDER}/{layer.key}.json ]"
+        test = f"[ -e /{user_layer.USER_LAYERS}/{layer.key}.json ]"
         complaint = f"layer {layer.path} differs from the plan; was it rebuilt after submission?"
         checks.append((test, EngineError.exit_code, complaint))
     program = shlex.quote(plan.command[0])

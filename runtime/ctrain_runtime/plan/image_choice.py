@@ -9,7 +9,7 @@ from typing import Optional
 from ctrain_runtime.errors import EngineError, UsageError
 from ctrain_runtime.facts import Facts
 from ctrain_runtime.image import Image
-from ctrain_runtime.plan.model import Options, PlannedImage, PlannedLayer
+from ctrain_runtime.plan.model import Options, PlannedImage, PlannedUserLayer
 from ctrain_runtime.user_layer import UserLayer
 
 
@@ -45,7 +45,7 @@ def _mountable(image: Image, flat: Optional[Image], options: Options, facts: Fac
     return flat
 
 
-def plan_user_layers(image: Image, found: tuple[UserLayer, ...]) -> tuple[PlannedLayer, ...]:
+def plan_user_layers(image: Image, found: tuple[UserLayer, ...]) -> tuple[PlannedUserLayer, ...]:
     """The user layers, each of which fits this one image. Raises UsageError."""
     manifest = image.manifest
     seen: dict[str, tuple[str, Path]] = {}
@@ -66,6 +66,6 @@ def plan_user_layers(image: Image, found: tuple[UserLayer, ...]) -> tuple[Planne
                     f"layer {path} has {name} {other}, layer {layer.path} has {version}", "Build one layer of both"
                 )
     return tuple(
-        PlannedLayer(str(layer.path), layer.digest, layer.description.key, layer.description.packages)
+        PlannedUserLayer(str(layer.path), layer.digest, layer.description.key, layer.description.packages)
         for layer in found
     )

@@ -70,13 +70,13 @@ class PlannedImage:
     base: str
 
     @property
-    def root(self) -> str:
+    def exec_path(self) -> str:
         """The file that an engine runs."""
         return self.base or self.path
 
 
 @dataclass(frozen=True)
-class PlannedLayer:
+class PlannedUserLayer:
     """A user layer of a run. `key` marks it inside, which every rank asserts; `digest` is the file's."""
 
     path: str
@@ -109,7 +109,7 @@ class LaunchPlan:
     site: str
     scheduler: str
     image: PlannedImage
-    layers: tuple[PlannedLayer, ...]
+    layers: tuple[PlannedUserLayer, ...]
     engine: Engine
     launcher: str
     mpi: str

@@ -13,7 +13,7 @@ from ctrain_runtime.job import Count
 class SizeRequest:
     """What the command line and the job ask for. "auto": as many as fit (nodes of an allocation, GPUs of a node).
 
-    `time` is as written, in Slurm's forms (plan/time_limit.py); `time_is_explicit`: it stands on the command line, so
+    `time` is as written, in Slurm's forms (time_limit.py); `time_is_explicit`: it stands on the command line, so
     it must not be shortened silently. `partition` is "" when none is named.
     """
 

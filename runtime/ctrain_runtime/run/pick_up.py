@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Optional
@@ -14,6 +13,7 @@ from ctrain_runtime.run import directory, events, record
 from ctrain_runtime.run.conclude import Conclusion, conclude
 from ctrain_runtime.run.submit import Run, submission_lock, with_job
 from ctrain_runtime.schedulers.protocol import Outcome, Status
+from ctrain_runtime.suggest import suggest
 
 LAST = "last"
 
@@ -68,8 +68,7 @@ def find_run(reference: str, parent: Path) -> Path:
         path = parent / reference
     if not _is_run(path):
         names = [run.name for run in list_runs(parent)]
-        close = difflib.get_close_matches(reference, names, n=1)
-        hint = f"Did you mean {close[0]}?" if close else "List runs with: ctrain runs"
+        hint = suggest(reference, names) or "List runs with: ctrain runs"
         raise DataError(f"run {reference!r} not found in {parent}", hint)
     return path.resolve()
 

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
 
-from ctrain_runtime import command
+from ctrain_runtime import command, time_limit
 from ctrain_runtime.errors import CtrainError, SchedulerError
 from ctrain_runtime.facts import Allocation, Cluster, Partition
-from ctrain_runtime.plan import time_limit
 from ctrain_runtime.plan.model import Launch
 from ctrain_runtime.schedulers.handle import Status
 

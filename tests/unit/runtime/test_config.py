@@ -23,7 +23,7 @@ class Outer:
     count: Union[int, str] = "auto"
     kind: Literal["mpi", "env"] = "mpi"
     words: tuple[str, ...] = ()
-    env: dict[str, Union[str, int]] = field(default_factory=dict)
+    env: dict[str, Union[str, int, float]] = field(default_factory=dict)
     inner: Optional[Inner] = None
     inners: tuple[Inner, ...] = ()
 
@@ -34,8 +34,8 @@ def load(**data: Any) -> Outer:
 
 def test_defaults_and_every_type() -> None:
     assert load() == Outer("x")
-    assert load(nodes=2, live=True, count=3, kind="env", words=["a"], env={"A": "b", "C": 1}) == Outer(
-        "x", 2, True, 3, "env", ("a",), {"A": "b", "C": 1}
+    assert load(nodes=2, live=True, count=3, kind="env", words=["a"], env={"A": "b", "C": 1, "D": 0.1}) == Outer(
+        "x", 2, True, 3, "env", ("a",), {"A": "b", "C": 1, "D": 0.1}
     )
     assert load(inner={"path": "/a"}, inners=[{"path": "/b", "mount": "/c"}]) == Outer(
         "x", inner=Inner("/a"), inners=(Inner("/b", "/c"),)
@@ -57,13 +57,16 @@ def test_defaults_and_every_type() -> None:
         ({"nodes": 2.5}, "job.yaml: nodes should be a number, not a number (2.5)"),
         ({"nodes": None}, "job.yaml: nodes should be a number, not nothing (None)"),
         ({"live": 1}, "job.yaml: live should be true or false, not a number (1)"),
-        ({"name": 24.12}, "job.yaml: name should be text, not a number (24.12)"),
+        ({"name": 24.12}, "job.yaml: name should be text, not a number (24.12). If it is text, put it in quotes"),
         ({"count": True}, "job.yaml: count should be a number or text, not true or false (True)"),
         ({"kind": "mpl"}, "job.yaml: kind is 'mpl'. It can be mpi, env"),
         ({"words": "a"}, "job.yaml: words should be a list, not text ('a')"),
         ({"words": ["a", 1]}, "job.yaml: words should be text, not a number (1)"),
         ({"env": ["A=b"]}, "job.yaml: env should be keys and values, not a list (['A=b'])"),
-        ({"env": {"A": True}}, "job.yaml: env.A should be text or a number, not true or false (True)"),
+        (
+            {"env": {"A": True}},
+            "job.yaml: env.A should be text or a number, not true or false (True). If it is text, put it in quotes",
+        ),
         ({"inner": "/a"}, "job.yaml: inner should be keys and values or nothing, not text ('/a')"),
         ({"inner": {}}, "job.yaml: inner: key 'path' is missing"),
         ({"inner": {"path": "/a", "mout": "/b"}}, "job.yaml: inner: unknown key 'mout'. Did you mean 'mount'?"),

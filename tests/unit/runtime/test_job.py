@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Optional
 
 import pytest
 
@@ -11,12 +13,12 @@ from ctrain_runtime.job import Dataset, Job, Resources
 MINIMAL = "command: [python, train.py]\nimage: pytorch\n"
 FULL = """\
 description: digits
-command: [python, train.py, --epochs, "3"]
+command: [python, train.py, --epochs, "3", --lr, 1.0e-4, --beta, 0.90, --at, 1:30]
 image: [pytorch, pytorch-cpu]
 launcher: env
 resources: {nodes: 2, gpus_per_node: 4, ranks_per_node: auto, time: "2:00:00"}
 data: {dataset: imagenet, mount: /images}
-env: {A: b, N: 3}
+env: {A: b, N: 3, LR: 0.1, MASK: 0x0F, "YES": "on"}
 layers: [mine.sqsh, ~/other.sqsh]
 """
 
@@ -33,9 +35,11 @@ def examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def write(folder: Path, text: str) -> str:
+def write(folder: Path, text: str, *scripts: str) -> str:
     folder.mkdir()
     (folder / "job.yaml").write_text(text)
+    for script in scripts or ("train.py",):
+        (folder / script).touch()
     return str(folder)
 
 
@@ -50,12 +54,12 @@ def test_a_folder_with_every_key(tmp_path: Path) -> None:
     folder = tmp_path / "mine"
     assert job.find(write(folder, FULL)) == Job(
         name="mine",
-        command=("python", "train.py", "--epochs", "3"),
+        command=("python", "train.py", "--epochs", "3", "--lr", "1.0e-4", "--beta", "0.90", "--at", "1:30"),
         images=("pytorch", "pytorch-cpu"),
         launcher="env",
         resources=Resources(2, 4, "auto", "2:00:00"),
         data=Dataset("imagenet", "/images"),
-        env={"A": "b", "N": "3"},
+        env={"A": "b", "N": "3", "LR": "0.1", "MASK": "0x0F", "YES": "on"},
         workdir=str(folder),
         folder=folder,
         layers=(folder / "mine.sqsh", Path("~/other.sqsh").expanduser()),
@@ -69,15 +73,43 @@ def test_the_folder_that_one_is_in(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.usefixtures("examples")
-@pytest.mark.parametrize("reference", ["digit", "_lib", "DIGITS", ""])
-def test_a_job_that_is_not_packaged(reference: str) -> None:
-    with pytest.raises(JobError, match=rf"^unknown job '{reference}'. Jobs: digits, gpt; or ./FOLDER with a job.yaml$"):
+@pytest.mark.parametrize(
+    ("reference", "question"),
+    [
+        ("_lib", ""),
+        ("", ""),
+        ("digit", " Did you mean 'digits'?"),
+        ("gtp", " Did you mean 'gpt'?"),
+        ("ddp", r" Did you mean ./ddp\?"),
+    ],
+)
+def test_a_job_that_is_not_packaged(reference: str, question: str, tmp_path: Path) -> None:
+    write(tmp_path / "ddp", MINIMAL)
+    complaint = rf"^unknown job '{reference}'.{question} Jobs: digits, gpt; or ./FOLDER with a job.yaml$"
+    with pytest.raises(JobError, match=complaint.replace("'?", r"'\?")):
         job.find(reference)
 
 
-def test_a_folder_without_a_job(tmp_path: Path) -> None:
-    with pytest.raises(JobError, match=rf"^there is no {tmp_path}/x/job.yaml. A job is a folder with a job.yaml"):
-        job.find("./x")
+@pytest.mark.usefixtures("examples")
+@pytest.mark.parametrize(
+    ("reference", "question"),
+    [
+        ("./x", ""),
+        ("./dpd", "Did you mean ./ddp? "),
+        ("./dpd/", "Did you mean ./ddp? "),
+        ("{}/dpd", "Did you mean {}/ddp? "),
+        ("./ddp/job.yaml", "Did you mean ./ddp? "),
+        ("./gpt", "Did you mean gpt? "),
+        ("./no/where", ""),
+    ],
+)
+def test_a_folder_without_a_job(reference: str, question: str, tmp_path: Path) -> None:
+    write(tmp_path / "ddp", MINIMAL)
+    with pytest.raises(JobError) as caught:
+        job.find(reference.format(tmp_path))
+    path = Path(reference.format(tmp_path)).resolve() / "job.yaml"
+    hint = f"{question.format(tmp_path)}A job is a folder with a job.yaml; see: ctrain help jobs"
+    assert str(caught.value) == f"{path} not found. {hint}"
 
 
 @pytest.mark.parametrize(
@@ -87,10 +119,26 @@ def test_a_folder_without_a_job(tmp_path: Path) -> None:
         ("command: python train.py\nimage: x\n", "command should be a list, not text"),
         ("image: x\n", "key 'command' is missing"),
         (MINIMAL + "launcher: mpirun\n", "launcher is 'mpirun'. It can be mpi, env"),
-        (MINIMAL + "resources: {gpus_per_node: all}\n", "gpus_per_node is 'all'. It can be a number or auto"),
-        (MINIMAL + "resources: {ranks_per_node: ''}\n", "ranks_per_node is ''. It can be a number or auto"),
+        (
+            "command: [python, yes]\nimage: x\n",
+            "command should be text or a number, not true or false (True). If it is",
+        ),
+        ("command: [python, null]\nimage: x\n", "command should be text or a number, not nothing (None)"),
+        ("command: [x]\nimage: []\n", "image is empty. Name one, as in: image: pytorch"),
+        (MINIMAL + "env: {A: no}\n", "env.A should be text or a number, not true or false (False). If it is"),
+        (MINIMAL + "resources: {nodes: 0}\n", "resources.nodes must be a number from 1 on, not 0"),
+        (MINIMAL + "resources: {gpus_per_node: -1}\n", "gpus_per_node must be a number from 0 on or auto, not -1"),
+        (MINIMAL + "resources: {gpus_per_node: all}\n", "gpus_per_node must be a number from 0 on or auto, not 'all'"),
+        (MINIMAL + "resources: {ranks_per_node: 0}\n", "ranks_per_node must be a number from 1 on or auto, not 0"),
+        (MINIMAL + "resources: {ranks_per_node: ''}\n", "ranks_per_node must be a number from 1 on or auto, not ''"),
+        (MINIMAL + "resources: {time: '1:99:00'}\n", "resources.time: time '1:99:00' is not a time limit. Write it as"),
+        (MINIMAL + "resources: {time: '0:00:00'}\n", "resources.time must be at least one minute, not '0:00:00'"),
+        (MINIMAL + "data: {dataset: x, mount: data}\n", "data.mount must be an absolute path, not 'data'"),
         (MINIMAL + "resources: {node: 2}\n", "unknown key 'node'. Did you mean 'nodes'?"),
-        (MINIMAL + "resources: {time: 2:00:00}\n", "resources: time should be text, not a number (7200)"),
+        (
+            MINIMAL + "resources: {time: 2:00:00}\n",
+            "resources: time should be text, not a number (7200). If it is text, put it in quotes",
+        ),
         (MINIMAL + "nodes: 2\n", "unknown key 'nodes'"),
         (MINIMAL + "command: [x]\n", "line 3: key 'command' stands here twice"),
     ],
@@ -107,7 +155,6 @@ def test_a_job_file_that_is_wrong(tmp_path: Path, text: str, complaint: str) -> 
     [
         (("python", "train.py"), "train"),
         (("python", "-u", "code/my train.py", "--lr", "0.1"), "my-train"),
-        (("python", "not_here.py"), "python"),
         (("hostname", "-s"), "hostname"),
         (("./a.out", "train.py"), "train"),
         (("python", "-m", "nanogpt.train", "x=1"), "python"),
@@ -122,6 +169,48 @@ def test_a_plain_command_is_named_after_its_file(tmp_path: Path, command: tuple[
     assert job.from_command(command, tmp_path) == Job(
         name, command, (), "mpi", Resources(), None, {}, str(tmp_path), tmp_path
     )
+
+
+@pytest.mark.parametrize(
+    ("command", "script"),
+    [
+        (("python", "not_here.py"), "not_here.py"),
+        (("/usr/bin/python3.12", "-u", "-W", "error", "code/gone.py", "--lr", "1"), "code/gone.py"),
+        (("bash", "-x", "gone.sh"), "gone.sh"),
+        (("python", "train.py", "gone.py"), None),
+        (("python", "-m", "gone"), None),
+        (("python", "-m", "gone", "gone.py"), None),
+        (("python", "-c", "print(1)", "gone.py"), None),
+        (("python", "/opt/image/gone.py"), None),
+        (("python", "-um", "gone", "gone.py"), None),
+        (("python", "-", "gone.py"), None),
+        (("python",), None),
+        (("python", "-W"), None),
+        (("bash", "-c", "./gone.sh"), None),
+        (("torchrun", "gone.py"), None),
+        (("./gone.py",), None),
+    ],
+)
+def test_a_script_that_is_missing(tmp_path: Path, command: tuple[str, ...], script: Optional[str]) -> None:
+    (tmp_path / "train.py").touch()
+    there = Job("x", command, (), "mpi", Resources(), None, {}, str(tmp_path), tmp_path)
+    assert job.missing_script(there) == script
+    assert job.missing_script(replace(there, folder=None)) is None
+
+
+def test_a_command_without_its_script(tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    complaint = (
+        rf"^trian.py not found in {tmp_path}. Did you mean 'train.py'\? A script of the image needs its absolute"
+    )
+    with pytest.raises(UsageError, match=complaint):
+        job.from_command(("python", "trian.py"), tmp_path)
+
+
+def test_a_job_without_its_script(tmp_path: Path) -> None:
+    folder = write(tmp_path / "x", MINIMAL, "main.sh")
+    with pytest.raises(JobError, match=rf"^{folder}/job.yaml: command: train.py not found in {folder}. A script"):
+        job.find(folder)
 
 
 def test_nothing_to_run(tmp_path: Path) -> None:

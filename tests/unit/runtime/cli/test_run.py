@@ -31,6 +31,7 @@ def machine(programs: Path, tmp_path: Path) -> Path:
     for name, extra in {"job": "", "data-job": "data: {dataset: imagenet}\n", "bad-job": "nodse: 2\n"}.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / "job.yaml").write_text(JOB + extra)
+        (tmp_path / name / "train.py").touch()
     (tmp_path / "bad.yaml").write_text("name: bad\nscheduler: lsf\n")
     strict = "name: strict\nscheduler: local\nrequire_signature: true\ntrusted_keys: [{}]\n"
     (tmp_path / "strict.yaml").write_text(strict.format(tmp_path / "no.sif"))
@@ -72,8 +73,8 @@ SLURM = ("--site", "slurm", "--store", "store")
         ((*SLURM, "./job", "--time", "soon"), 64, "time 'soon' is not a time limit"),
         ((*SLURM, "./job", "--comment", "a\nb"), 64, "sbatch option '--comment=a\\nb' holds a line break"),
         ((*LOCAL, "./job", "--layer", "old.sqsh"), 64, "was built on pytorch 24.12-hd-r2 (sha256:01d), the image is"),
-        ((*LOCAL, "resnet5"), 65, "unknown job 'resnet5'. Jobs: "),
-        ((*LOCAL, "./nowhere"), 65, "there is no "),
+        ((*LOCAL, "resnet5"), 65, "unknown job 'resnet5'. Did you mean 'resnet50'? Jobs: "),
+        ((*LOCAL, "./nowhere"), 65, "nowhere/job.yaml not found. A job is a folder"),
         ((*LOCAL, "./bad-job"), 65, "bad-job/job.yaml: unknown key 'nodse'"),
         (("--site", "./bad.yaml", "./job"), 66, "bad.yaml: scheduler is 'lsf'. It can be slurm, local"),
         ((*LOCAL, "./job", "--runs", "$NOT_SET_ANYWHERE"), 66, "'$NOT_SET_ANYWHERE' names a variable that is not set"),
@@ -219,6 +220,7 @@ def test_an_image_by_path_needs_no_store(machine: Path, capsys: pytest.CaptureFi
 def test_user_layers_of_the_job_and_of_the_command_line(machine: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (machine / "layered").mkdir()
     (machine / "layered/job.yaml").write_text(JOB + "layers: [own.sqsh]\n")
+    (machine / "layered/train.py").touch()
     write_layer(machine / "layered/own.sqsh", a_manifest(), timm="1.0.31")
     plan = plan_of(capsys, *LOCAL, "./layered", "--layer", "my.sqsh")
     assert [layer["path"] for layer in plan["layers"]] == [f"{machine}/layered/own.sqsh", f"{machine}/my.sqsh"]

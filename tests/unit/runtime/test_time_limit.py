@@ -4,8 +4,8 @@ from typing import Optional
 
 import pytest
 
+from ctrain_runtime import time_limit
 from ctrain_runtime.errors import UsageError
-from ctrain_runtime.plan import time_limit
 
 
 @pytest.mark.parametrize(
@@ -14,6 +14,9 @@ from ctrain_runtime.plan import time_limit
         ("30", 30),
         ("30:00", 30),
         ("30:01", 31),
+        ("90", 90),
+        ("90:00", 90),
+        ("1:59:59", 120),
         ("0:00:30", 1),
         ("1:00:00", 60),
         ("48:00:00", 2880),
@@ -31,7 +34,11 @@ def test_every_form_of_slurm(text: str, minutes: Optional[int]) -> None:
     assert time_limit.parse_limit(text) == minutes
 
 
-@pytest.mark.parametrize("text", ["", "1h", "1:2:3:4", "-1", "1-", "1.5", "tomorrow", "1:00:00\n2", "n/a"])
+NO_FORM = ("", "1h", "1:2:3:4", "-1", "1-", "1.5", "tomorrow", "1:00:00\n2", "n/a")
+TOO_LARGE = ("1:99:00", "1:00:60", "90:60", "1-00:60", "1-00:00:99")
+
+
+@pytest.mark.parametrize("text", [*NO_FORM, *TOO_LARGE])
 def test_anything_else_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match=r"is not a time limit. Write it as HH:MM:SS, D-HH:MM:SS or minutes$"):
         time_limit.parse_limit(text)

@@ -7,17 +7,21 @@ from typing import Optional
 
 from ctrain_runtime.errors import UsageError
 
+LARGEST_PART = 59  # of the minutes of an hour and the seconds of a minute
 _FORMS = re.compile(r"(?:(?P<days>\d+)-)?(?P<first>\d+)(?::(?P<second>\d+))?(?::(?P<third>\d+))?")
 
 
 def parse_limit(text: str) -> Optional[int]:
-    """The limit in whole minutes, rounded up; None for Slurm's "infinite" and "UNLIMITED". Raises UsageError."""
+    """The limit in whole minutes, rounded up; None for Slurm's "infinite" and "UNLIMITED". Raises UsageError.
+
+    Minutes and seconds that follow a larger unit end at 59: 90:00 is a limit, 1:99:00 is not.
+    """
     if text.lower() in ("infinite", "unlimited"):
         return None
     form = _FORMS.fullmatch(text.strip())
-    if not form:
+    first, second, third = (int(form[part] or 0) if form else 0 for part in ("first", "second", "third"))
+    if not form or max(second, third) > LARGEST_PART:
         raise UsageError(f"time {text!r} is not a time limit", "Write it as HH:MM:SS, D-HH:MM:SS or minutes")
-    first, second, third = (int(form[part]) if form[part] else 0 for part in ("first", "second", "third"))
     if form["days"]:
         hours, mins, seconds = int(form["days"]) * 24 + first, second, third
     elif form["third"]:
