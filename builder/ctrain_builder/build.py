@@ -21,8 +21,8 @@ from ctrain_builder.make.describe import Content
 from ctrain_builder.make.image import Earlier
 from ctrain_builder.make.site import Site
 from ctrain_builder.plan import BuildPlan, PlannedLayer
-from ctrain_runtime.errors import BuildError, ConfigError, DiskFullError, ImageTestError, RegistryError
 from ctrain_runtime.engines.apptainer import Engine
+from ctrain_runtime.errors import BuildError, ConfigError, DiskFullError, ImageTestError, RegistryError
 from ctrain_runtime.facts import count_gpus
 from ctrain_runtime.manifest import Layer, Manifest, TestResult, read_manifest
 

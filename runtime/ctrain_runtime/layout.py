@@ -1,4 +1,4 @@
-"""The names of all files of a run directory, in one place: scripts write them, run/ reads them. Format: docs/runs.md."""
+"""The names of all files of a run directory: scripts write them, run/ reads them. Format: docs/runs.md."""
 
 from __future__ import annotations
 

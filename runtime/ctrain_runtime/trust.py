@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ctrain_runtime import command
-from ctrain_runtime.errors import CtrainError, ImageUnusable, SiteError
 from ctrain_runtime.engines.apptainer import Engine, find_engine
+from ctrain_runtime.errors import CtrainError, ImageUnusable, SiteError
 from ctrain_runtime.image import Image
 from ctrain_runtime.site import Site
 

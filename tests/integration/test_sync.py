@@ -27,8 +27,8 @@ from ctrain_builder.store.publish import publish
 from ctrain_builder.store.sign import Signer
 from ctrain_builder.store.writer import change
 from ctrain_runtime.cli.main import main
-from ctrain_runtime.errors import CANCELLED
 from ctrain_runtime.engines.apptainer import find_engine
+from ctrain_runtime.errors import CANCELLED
 from ctrain_runtime.store import Store, open_store
 from samples import registry as samples
 from samples.registry import PASSWORD, USER, Answer, Front, Request, demand_token, front, serve

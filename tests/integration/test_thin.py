@@ -18,8 +18,8 @@ from ctrain_builder.store.publish import Watch, publish
 from ctrain_builder.store.sign import Signer
 from ctrain_runtime import image, sif, trust
 from ctrain_runtime.cli.main import main
-from ctrain_runtime.errors import ImageNotFound, ImageUnusable, UsageError
 from ctrain_runtime.engines.apptainer import find_engine
+from ctrain_runtime.errors import ImageNotFound, ImageUnusable, UsageError
 from ctrain_runtime.image import LAYER_MARKER, Image
 from ctrain_runtime.manifest import Layer, Manifest
 from ctrain_runtime.manifest import TestResult as Result

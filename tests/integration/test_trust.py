@@ -15,8 +15,8 @@ import pytest
 from ctrain_builder.store.publish import Watch, publish
 from ctrain_builder.store.sign import Signer, may_need_passphrase
 from ctrain_runtime import sif, trust
-from ctrain_runtime.errors import ImageUnusable, SiteError, StoreError, UsageError
 from ctrain_runtime.engines.apptainer import find_engine
+from ctrain_runtime.errors import ImageUnusable, SiteError, StoreError, UsageError
 from ctrain_runtime.image import Image, find_any_arch
 from ctrain_runtime.manifest import read_manifest
 from ctrain_runtime.site import Site

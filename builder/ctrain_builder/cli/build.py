@@ -35,8 +35,8 @@ from ctrain_builder.make import site as sites
 from ctrain_builder.make.container import Container
 from ctrain_builder.make.site import Site
 from ctrain_builder.plan import BuildPlan
-from ctrain_runtime.errors import RegistryError, UsageError
 from ctrain_runtime.engines.apptainer import find_engine
+from ctrain_runtime.errors import RegistryError, UsageError
 from ctrain_runtime.image import OCI_ARCH
 from ctrain_runtime.share import data_dir
 

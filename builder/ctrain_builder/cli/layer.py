@@ -28,8 +28,8 @@ from ctrain_builder.make import user_layer as maker
 from ctrain_builder.make.container import Container
 from ctrain_runtime import image, site, user_layer
 from ctrain_runtime.cli.stores import open_stores
-from ctrain_runtime.errors import UsageError
 from ctrain_runtime.engines.apptainer import find_engine
+from ctrain_runtime.errors import UsageError
 from ctrain_runtime.text import format_size, table
 from ctrain_runtime.user_layer import UserLayer
 

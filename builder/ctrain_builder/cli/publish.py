@@ -21,8 +21,8 @@ from ctrain_builder.cli.bar import Bar, say
 from ctrain_builder.cli.build import add_cache_arguments, find_image
 from ctrain_builder.store.publish import Outcome, Watch, publish
 from ctrain_builder.store.sign import Signer, may_need_passphrase
-from ctrain_runtime.errors import ImageTestError, UsageError
 from ctrain_runtime.engines.apptainer import find_engine
+from ctrain_runtime.errors import ImageTestError, UsageError
 from ctrain_runtime.share import data_dir
 from ctrain_runtime.text import format_size
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ctrain_runtime import command
-from ctrain_runtime.errors import BuildError, DiskFullError, EngineError
 from ctrain_runtime.engines.apptainer import Engine
+from ctrain_runtime.errors import BuildError, DiskFullError, EngineError
 
 # Variables of the engine's own that may say where things come from; all others would change what a build sees.
 _KEPT = (

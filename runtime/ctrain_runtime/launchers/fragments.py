@@ -35,8 +35,8 @@ node=$(uname -n) # not HOSTNAME: srun hands down that of the first node
 node=${{node%%.*}}
 note() {{ # WHAT [MORE]: an event of this node; appends of one host do not get lost, on NFS neither
   local now=${{EPOCHREALTIME:-$(date +%s.%N)}}
-  printf '{{"time": %s, "stage": "run", "node": "%s", "what": "%s"%s}}\\n' "${{now:-null}}" "$node" "$1" "${{2:+, $2}}" \\
-    >>"$run/{layout.NODES}/$NODE_RANK.jsonl"
+  printf '{{"time": %s, "stage": "run", "node": "%s", "what": "%s"%s}}\\n' \\
+    "${{now:-null}}" "$node" "$1" "${{2:+, $2}}" >>"$run/{layout.NODES}/$NODE_RANK.jsonl"
 }}
 refuse() {{ # CODE MESSAGE
   echo "ctrain: $2" >&2

@@ -14,6 +14,7 @@ from ctrain_runtime.job import Count
 SPAWNERS = ("mpirun", "mpiexec", "horovodrun", "deepspeed", "accelerate", "srun")
 # Options of torchrun that take no value (torchrun --help); all others take one.
 TORCHRUN_FLAGS = {"--standalone", "--no-python", "-m", "--module", "--run-path"}
+TORCHRUN_MODULES = ("torch.distributed.run", "torch.distributed.launch")
 PROGRAM = re.compile(r"python[0-9.]*|.*\.(py|sh)")
 
 
@@ -29,12 +30,11 @@ class Recognised:
 
 def recognise(command: tuple[str, ...]) -> Optional[Recognised]:
     """What a command means that begins with torchrun; None for all others."""
-    words = list(command)
-    if PurePath(words[0]).name == "torchrun":
-        return _torchrun(words[1:])
-    if PROGRAM.fullmatch(PurePath(words[0]).name) and words[1:2] == ["-m"]:
-        if words[2:3] and words[2] in ("torch.distributed.run", "torch.distributed.launch"):
-            return _torchrun(words[3:])
+    name, rest = PurePath(command[0]).name, list(command[1:])
+    if name == "torchrun":
+        return _torchrun(rest)
+    if PROGRAM.fullmatch(name) and rest[:1] == ["-m"] and rest[1:2] and rest[1] in TORCHRUN_MODULES:
+        return _torchrun(rest[2:])
     return None
 
 

@@ -11,8 +11,8 @@ from ctrain_runtime.facts import Cluster, Facts
 from ctrain_runtime.image import Image
 from ctrain_runtime.job import Job
 from ctrain_runtime.plan import mpi
-from ctrain_runtime.plan.image_choice import choose_image, plan_user_layers
 from ctrain_runtime.plan.environment import make_environment, passed_names, secret_names
+from ctrain_runtime.plan.image_choice import choose_image, plan_user_layers
 from ctrain_runtime.plan.model import LaunchPlan, Options
 from ctrain_runtime.plan.mounts import data_directory, make_mounts
 from ctrain_runtime.plan.size import JobSize

@@ -6,8 +6,8 @@ import hashlib
 from dataclasses import dataclass
 from typing import Optional
 
-from ctrain_runtime.errors import UsageError
 from ctrain_runtime.engines.apptainer import Engine
+from ctrain_runtime.errors import UsageError
 from ctrain_runtime.user_layer import UserLayer
 
 

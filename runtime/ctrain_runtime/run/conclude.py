@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Optional
 
 from ctrain_runtime import layout, lease
-from ctrain_runtime.errors import CANCELLED, CtrainError, DataError
+from ctrain_runtime.errors import CANCELLED, DataError
 from ctrain_runtime.run import events, ranks, record
 from ctrain_runtime.run.events import Event
 from ctrain_runtime.run.ranks import Rank

@@ -43,7 +43,7 @@ def check_mount_sources(plan: LaunchPlan) -> None:
 
 
 def create(launch: Launch) -> Path:
-    """Make the directory of `launch` with its plan and scripts. Raises DiskFullError or CtrainError, leaving nothing."""
+    """Make the directory of `launch` with its plan and scripts. Raises CtrainError, leaving nothing."""
     path = Path(launch.plan.run_directory)
     try:
         path.mkdir(parents=True)

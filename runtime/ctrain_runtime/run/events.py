@@ -62,13 +62,14 @@ def _parse(line: str) -> Optional[Event]:
     if not isinstance(data, dict) or not isinstance(data.get("what"), str):
         return None
     return Event(
-        data["what"],
-        *(_typed(data, key, str) or "" for key in ("stage", "node")),
-        _typed(data, "time", (int, float)),
-        _typed(data, "job", str) or "",
-        _typed(data, "rank", int),
-        _typed(data, "code", int),
-        _typed(data, "message", str) or "",
+        what=data["what"],
+        stage=_typed(data, "stage", str) or "",
+        node=_typed(data, "node", str) or "",
+        time=_typed(data, "time", (int, float)),
+        job=_typed(data, "job", str) or "",
+        rank=_typed(data, "rank", int),
+        code=_typed(data, "code", int),
+        message=_typed(data, "message", str) or "",
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ctrain_runtime import facts, image, job, launchers, schedulers, trust, user_layer
@@ -35,7 +35,7 @@ class Request:
     runs: str = ""
     name: str = ""
     resume: str = ""
-    options: Options = Options()
+    options: Options = field(default_factory=Options)
 
 
 @dataclass(frozen=True)
@@ -86,10 +86,8 @@ def runs_directory(option: str, site: Site) -> Path:
 
 def _job(request: Request) -> job.Job:
     """The job, with the launcher that the user or the command itself asks for."""
-    if request.reference:
-        what = job.find(request.reference)
-    else:
-        what = job.from_command(request.command, Path.cwd())
+    named = request.reference
+    what = job.find(named) if named else job.from_command(request.command, Path.cwd())
     recognised = recognise(what.command)
     if recognised:
         resources = what.resources

@@ -55,7 +55,7 @@ def start(launch: Launch, pass_fds: tuple[int, ...] = (), drop: tuple[str, ...] 
     return f"{socket.gethostname()}:{popen.pid}:{_start_time(popen.pid) or 0}"
 
 
-def status(job_id: str, run: Path) -> Status:
+def status(job_id: str) -> Status:
     """Whether job.sh still runs. How it ended stands in its events."""
     host, pid, begin = _parts(job_id)
     if host != socket.gethostname():
@@ -98,7 +98,7 @@ def _start_time(pid: int) -> Optional[int]:
 
 
 def _marked(run: Path) -> list[int]:
-    """The processes of this machine that job.sh of `run` started, however deep: all have its mark in their environment."""
+    """The processes here that job.sh of `run` started, however deep: all have its mark in their environment."""
     mark = f"CTRAIN_RUN_DIR={run}".encode(errors="surrogateescape")
     found = []
     for path in Path("/proc").glob("[0-9]*/environ"):

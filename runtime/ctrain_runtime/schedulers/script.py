@@ -50,7 +50,7 @@ def start_task(plan: LaunchPlan, task: Task) -> list[str]:
 
     A run directory that the node does not have would otherwise show as a missing file of bash's.
     """
-    complaint = "ctrain: the run directory is not visible on $(uname -n): $1. Choose one that all nodes share: --runs DIR"
+    complaint = "ctrain: run directory $1 is not visible on $(uname -n). Choose one that all nodes share: --runs DIR"
     check = f'[ -r "$0" ] || {{ echo "{complaint}" >&2; exit {DataError.exit_code}; }}; exec /bin/bash -p "$0"'
     return ["/bin/bash", "-p", "-c", check, f"{plan.run_directory}/{task.script}", plan.run_directory]
 

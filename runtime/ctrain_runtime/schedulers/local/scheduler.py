@@ -54,7 +54,7 @@ class Local:
         return None
 
     def status(self, job_id: str, plan: LaunchPlan) -> Status:
-        return process.status(job_id, Path(plan.run_directory))
+        return process.status(job_id)
 
     def cancel(self, job_id: str, plan: LaunchPlan) -> None:
         process.cancel(job_id, Path(plan.run_directory))

@@ -10,7 +10,9 @@ from ctrain_runtime.schedulers.script import Task, TaskIdentity, job_script
 # Of site local every rank is on this machine. The port is tried: another run may have taken it.
 RENDEZVOUS = """\
 MASTER_PORT=$((61000 + ($$ + {salt}) % 4536))
-while (exec 7<>"/dev/tcp/127.0.0.1/$MASTER_PORT") 2>/dev/null; do MASTER_PORT=$((61000 + (MASTER_PORT - 60999) % 4536)); done
+while (exec 7<>"/dev/tcp/127.0.0.1/$MASTER_PORT") 2>/dev/null; do
+  MASTER_PORT=$((61000 + (MASTER_PORT - 60999) % 4536))
+done
 export MASTER_ADDR=127.0.0.1 MASTER_PORT"""
 
 # Each task is a process group (set -m): so a signal reaches all that it started. What is left after the grace period,
@@ -72,8 +74,6 @@ local_task=$((task % {per_group})) NODE_RANK=$((task / {per_group}))"""
 def render(plan: LaunchPlan, task: Task) -> Launch:
     rendezvous = RENDEZVOUS.format(salt=int(plan.run_key, 16) % 4536)
     functions = START.format(grace=GRACE_SECONDS, tasks=plan.tasks, script=task.script)
-    text = job_script(
-        plan, header="", job_id=JOB_ID, before=f"{rendezvous}\n{functions}", start="start_tasks"
-    )
+    text = job_script(plan, header="", job_id=JOB_ID, before=f"{rendezvous}\n{functions}", start="start_tasks")
     argv = ("/bin/bash", "-p", f"{plan.run_directory}/{layout.JOB_SCRIPT}")
     return Launch(plan, argv, {layout.JOB_SCRIPT: text, **task.scripts})

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from ctrain_runtime import layout
+from ctrain_runtime import layout, time_limit
 from ctrain_runtime.bash import quote_argv
 from ctrain_runtime.errors import UsageError
 from ctrain_runtime.lease import MAX_LEASE_SECONDS
-from ctrain_runtime import time_limit
 from ctrain_runtime.plan.model import Launch, LaunchPlan
 from ctrain_runtime.schedulers import process
 from ctrain_runtime.schedulers.script import Task, TaskIdentity, directives, job_script, start_task

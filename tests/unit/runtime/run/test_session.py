@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any, Optional
 
 import pytest
+from ctrain_runtime.run.session import Exit, Outcome
+from ctrain_runtime.schedulers.handle import Status
 
 from ctrain_runtime.errors import SchedulerError
 from ctrain_runtime.facts import Cluster, Engine
 from ctrain_runtime.plan.model import Launch
 from ctrain_runtime.run import session
-from ctrain_runtime.run.session import Exit, Outcome
 from ctrain_runtime.schedulers import start
-from ctrain_runtime.schedulers.handle import Status
 from samples.plans import LOCAL, a_job, a_manifest, a_plan, an_image, some_facts
 from samples.programs import SYSTEM, install
 
