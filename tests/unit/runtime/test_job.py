@@ -84,15 +84,15 @@ def test_a_folder_without_a_job(tmp_path: Path) -> None:
     ("text", "complaint"),
     [
         ("command: []\nimage: x\n", "command is empty. Name the program, as in"),
-        ("command: python train.py\nimage: x\n", "command should be a list, not text"),
+        ("command: python train.py\nimage: x\n", "command must be a list, not a string"),
         ("image: x\n", "key 'command' is missing"),
-        (MINIMAL + "launcher: mpirun\n", "launcher is 'mpirun'. It can be mpi, env"),
+        (MINIMAL + "launcher: mpirun\n", "launcher must be mpi or env, not 'mpirun'"),
         (MINIMAL + "resources: {gpus_per_node: all}\n", "gpus_per_node is 'all'. It can be a number or auto"),
         (MINIMAL + "resources: {ranks_per_node: ''}\n", "ranks_per_node is ''. It can be a number or auto"),
         (MINIMAL + "resources: {node: 2}\n", "unknown key 'node'. Did you mean 'nodes'?"),
-        (MINIMAL + "resources: {time: 2:00:00}\n", "resources: time should be text, not a number (7200)"),
+        (MINIMAL + "resources: {time: 2:00:00}\n", "resources: time must be a string, not an integer (7200)"),
         (MINIMAL + "nodes: 2\n", "unknown key 'nodes'"),
-        (MINIMAL + "command: [x]\n", "line 3: key 'command' stands here twice"),
+        (MINIMAL + "command: [x]\n", "line 3: duplicate key 'command'"),
     ],
 )
 def test_a_job_file_that_is_wrong(tmp_path: Path, text: str, complaint: str) -> None:
