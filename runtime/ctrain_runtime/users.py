@@ -1,4 +1,4 @@
-"""Names of users and groups; of one that this machine does not know, its number."""
+"""Names of users and groups; an ID without a name is shown as a number."""
 
 from __future__ import annotations
 

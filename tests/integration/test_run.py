@@ -210,7 +210,7 @@ def test_the_boundary_is_clean(cluster: Cluster) -> None:
         (["resnet50"], 71, "needs data set 'imagenet'"),
         (["resnet50", "--data", "/no/such"], 71, "/no/such does not exist"),
         (["resnet5"], 65, "unknown job 'resnet5'. Jobs: resnet50"),
-        (["--image", "pytorch-gpu", "--", "true"], 68, "There are: pytorch-cpu"),
+        (["--image", "pytorch-gpu", "--", "true"], 68, "Available: pytorch-cpu"),
         (["--image", "/etc/passwd", "--", "true"], 69, "/etc/passwd is not a SIF image"),
         (["--site", "nope", "resnet50"], 67, "unknown site 'nope'"),
     ],

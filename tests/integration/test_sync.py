@@ -549,7 +549,7 @@ def test_a_manifest_that_is_damaged_or_newer(store: Store, before: Front, tmp_pa
     newer = replace(store.images()[0].manifest, schema=99)
     oras.tag(Registry(), Reference(before.host, "lab/images/small", "prod", ""), newer)
     said = sync(place(before), tmp_path / "other", code=69)
-    assert said.startswith(f"ctrain: left out: {before.host}/lab/images/small:prod has manifest schema 99. Use a newer")
+    assert said.startswith(f"ctrain: left out: unsupported manifest schema 99 in {before.host}/lab/images/small:prod")
     same(store, tmp_path / "other", R1, R2)
 
 

@@ -156,7 +156,7 @@ def test_both_parts_are_signed_and_verified(
     signed = put(tmp_path, base, "two", signer)
     trust.require_trusted(signed, site)
     assert signed.exec_path != unsigned.exec_path
-    with pytest.raises(ImageUnusable, match="no valid signature"):
+    with pytest.raises(ImageUnusable, match="is not signed by a key that site strict trusts"):
         trust.require_trusted(unsigned, site)
     for part, *_ in signed.sif_files:
         numbers = [entry.number for entry in sif.read(part).entries]

@@ -90,7 +90,7 @@ def test_what_no_trusted_key_has_signed_may_not(tmp_path: Path, keys: Path) -> N
     unsigned, signed = published(tmp_path), published(tmp_path, str(keys / "admin.pem"))
     assert (unsigned.manifest.signed, unsigned.manifest.release, signed.manifest.release) == (False, 1, 2)
     for image, key in ((unsigned, keys / "admin.pub"), (signed, keys / "stranger.pub"), (signed, "0" * 40)):
-        with pytest.raises(ImageUnusable, match=r"has no valid signature of a key that site strict trusts\. Ask who"):
+        with pytest.raises(ImageUnusable, match=r"is not signed by a key that site strict trusts\. Ask its"):
             trust.require_trusted(image, strict(key))
         trust.require_trusted(image, replace(strict(key), require_signature=False))
 
@@ -103,7 +103,7 @@ def test_pgp(tmp_path: Path, passphrase: str) -> None:
     assert fingerprint
     image = published(tmp_path, "pgp:0", passphrase=passphrase)
     trust.require_trusted(image, strict(fingerprint[0].lower()))
-    with pytest.raises(ImageUnusable, match="no valid signature"):
+    with pytest.raises(ImageUnusable, match="is not signed by a key that site"):
         trust.require_trusted(image, strict("A" * 40))
 
 
@@ -115,12 +115,12 @@ def test_a_key_of_gpgs_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
                 published(tmp_path, key)
     trust.require_trusted(image, strict(fingerprint))
     assert [entry.kind for entry in sif.read(image.path).entries] == [sif.PARTITION, sif.SIGNATURE]
-    with pytest.raises(ImageUnusable, match="no valid signature"):
+    with pytest.raises(ImageUnusable, match="is not signed by a key that site"):
         trust.require_trusted(image, strict("A" * 40))
     spoilt = image.path.read_bytes()
     image.path.chmod(0o644)
     image.path.write_bytes(spoilt[:40000] + bytes([spoilt[40000] ^ 1]) + spoilt[40001:])
-    with pytest.raises(ImageUnusable, match="no valid signature"):
+    with pytest.raises(ImageUnusable, match="is not signed by a key that site"):
         trust.require_trusted(image, strict(fingerprint))
 
 
@@ -145,7 +145,7 @@ def test_an_object_that_was_added_later_is_found(tmp_path: Path, keys: Path) -> 
     options = ("--datatype", "4", "--partfs", "1", "--partarch", "2", "--parttype", "4", "--groupid", "1")
     engine("sif", "add", *options, str(image.path), str(tmp_path / "evil"))
     forged = replace(image, manifest=replace(image.manifest, digest=trust._digest(image.path)))
-    with pytest.raises(ImageUnusable, match="no valid signature"):
+    with pytest.raises(ImageUnusable, match="is not signed by a key that site"):
         trust.require_trusted(forged, strict(keys / "admin.pub"))
 
 
@@ -197,7 +197,7 @@ def test_keys_that_can_not_sign(tmp_path: Path, keys: Path, key: str, kind: type
 
 def test_a_site_without_its_keys(tmp_path: Path) -> None:
     image = published(tmp_path)
-    with pytest.raises(SiteError, match="requires signatures and trusts no key"):
+    with pytest.raises(SiteError, match="requires signatures but has no trusted keys"):
         trust.require_trusted(image, strict())
-    with pytest.raises(SiteError, match=r"trusted_keys: there is no file /etc/nowhere\.pub"):
+    with pytest.raises(SiteError, match=r"trusted_keys: file /etc/nowhere\.pub not found"):
         trust.require_trusted(image, strict("/etc/nowhere.pub"))

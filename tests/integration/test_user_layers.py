@@ -75,7 +75,7 @@ def test_a_layer_of_ones_own_runs_on_two_nodes(cluster: Cluster, mine: Path) -> 
     changed = cluster.run("ctrain", "run", "--store", other, *argv, "--", "true", cwd=mine)
     image = r"pytorch-cpu 2\S+ \(sha256:"
     assert re.search(rf"my.sqsh was built on {image}\w{{12}}\), the image is {image}0000", changed.stderr)
-    refused(changed, 64, "Build it again: ctrain layer build requirements.txt --on pytorch-cpu:2.13.0-hd-r")
+    refused(changed, 64, "Rebuild it with: ctrain layer build requirements.txt --on pytorch-cpu:2.13.0-hd-r")
 
 
 def other_store(cluster: Cluster, folder: Path) -> Path:
@@ -174,7 +174,7 @@ def test_an_engine_without_overlay_gets_the_flattened_image(tiny: Tiny) -> None:
     """The real engine, `enable overlay = no`: it runs the image with exit code 0 and without its layers."""
     tiny.publish(tiny.base, tiny.upper, flat=False)
     assert tiny.run(overlay=True).returncode == 0
-    refused(tiny.run(overlay=False), 73, "ignores the layers of image tiny 24.12-hd-r3", "ctrain build IMAGE --flatten")
+    refused(tiny.run(overlay=False), 73, "no flat version of image tiny 24.12-hd-r3", "ctrain build IMAGE --flatten")
     shutil.copytree(tiny.upper, tiny.base, dirs_exist_ok=True)
     (tiny.work / "image.sif").unlink()
     Path(f"{tiny.base}.sqsh").unlink()
@@ -200,4 +200,4 @@ def test_an_engine_without_overlay_mounts_no_user_layer(tiny: Tiny) -> None:
     tiny.publish(tiny.base, tiny.upper, flat=False)
     manifest = read_manifest(next(tiny.store.glob("tiny_*.json")))
     layer = write_layer(tiny.work / "my.sqsh", manifest)
-    refused(tiny.run("--layer", str(layer), overlay=False), 73, "apptainer here mounts no layers")
+    refused(tiny.run("--layer", str(layer), overlay=False), 73, "apptainer does not mount user layers here")

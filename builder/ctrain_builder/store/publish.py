@@ -26,7 +26,7 @@ from ctrain_builder.store.thin import split
 from ctrain_builder.store.writer import LOCK, Access, Writer, change, explained
 from ctrain_runtime.errors import ImageTestError, ImageUnusable, StoreError
 from ctrain_runtime.manifest import Manifest
-from ctrain_runtime.store import LAYOUT, QUARANTINE, RETIRED, STORE_MARKER, PublishedImage
+from ctrain_runtime.store import LAYOUT_VERSION, QUARANTINE, RETIRED, STORE_MARKER, PublishedImage
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def prepare(root: Path) -> bool:
         root.mkdir(parents=True)
         root.chmod(0o755)
     access = Access(root.stat())
-    atomic.write_text(root / STORE_MARKER, json.dumps({"layout": LAYOUT}) + "\n", access.file, access.group)
+    atomic.write_text(root / STORE_MARKER, json.dumps({"layout": LAYOUT_VERSION}) + "\n", access.file, access.group)
     return True
 
 

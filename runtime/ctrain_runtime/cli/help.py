@@ -1,4 +1,4 @@
-"""Explains a topic: exit-codes."""
+"""Explain a topic: exit-codes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     if args.topic == "exit-codes":
-        print("A program's own exit code passes through. ctrain's are:")
+        print("The exit code is the program's own, or one of ctrain's:")
         for code, meaning in exit_codes():
             print(f"  {code:>3}  {meaning}")
     return 0

@@ -83,7 +83,7 @@ def test_damaged_images_are_there_with_the_reason_and_damaged_manifests_are_name
     (root / "pytorch_24.12-hd-py3-r3.json").write_text("{")
     page = page_of(root)
     assert [version["problem"].partition("sif ")[2] for version in data_of(page)["versions"]] == [
-        "has no package list: an older ctrain made it",
+        "has no package list (built by an older ctrain)",
         "is not a SIF image",
     ]
     assert "<small class=failed>is not a SIF image</small>" in page

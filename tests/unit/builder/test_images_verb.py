@@ -43,13 +43,13 @@ def test_an_empty_store_is_one_line(store: Path, capsys: pytest.CaptureFixture[s
     for path in store.glob("small*"):
         path.unlink()
     assert main(RUNTIME_VERBS, ["images", "--store", str(store)]) == 0
-    assert "has no images yet" in capsys.readouterr().out
+    assert "has no images;" in capsys.readouterr().out
 
 
 def test_no_store_is_a_usage_error(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.delenv("CTRAIN_STORE", raising=False)
     assert main(RUNTIME_VERBS, ["images"]) == 64
-    assert capsys.readouterr().err == "ctrain: no store is named. Give one with --store DIR or CTRAIN_STORE\n"
+    assert capsys.readouterr().err == "ctrain: no store configured. Pass --store DIR or set CTRAIN_STORE\n"
 
 
 @pytest.mark.parametrize(("seconds", "expected"), [(40, "40 s"), (725, "12 min"), (7300, "2 h"), (18_150_000, "210 d")])

@@ -45,18 +45,18 @@ def test_complaint(out: str, error: str, complaint: str) -> None:
 @pytest.mark.usefixtures("programs")
 def test_a_missing_program() -> None:
     assert command.which("sinfo") is None
-    with pytest.raises(CtrainError, match=r"^sinfo can't be started: No such file or directory$"):
+    with pytest.raises(CtrainError, match=r"^sinfo cannot be started: No such file or directory$"):
         command.run(["sinfo"])
 
 
 def test_a_program_that_is_no_program(programs: Path) -> None:
     write_program(programs / "sinfo", "no interpreter\n")
-    with pytest.raises(CtrainError, match=r"sinfo can't be started: Exec format error$"):
+    with pytest.raises(CtrainError, match=r"sinfo cannot be started: Exec format error$"):
         command.run([str(programs / "sinfo")])
 
 
 def test_a_program_that_hangs() -> None:
-    with pytest.raises(CtrainError, match=r"^/bin/sleep did not answer within 0.05 s$"):
+    with pytest.raises(CtrainError, match=r"^/bin/sleep timed out after 0.05 s$"):
         command.run(["/bin/sleep", "60"], timeout=0.05)
 
 

@@ -26,7 +26,7 @@ def test_the_packages_of_an_image(tmp_path: Path) -> None:
 def test_an_image_of_an_older_ctrain(tmp_path: Path) -> None:
     (tmp_path / "x.sif").write_bytes(sif())
     with pytest.raises(
-        ImageUnusable, match=r"x.sif has no package list: an older ctrain made it. Build and publish it"
+        ImageUnusable, match=r"x.sif has no package list \(built by an older ctrain\). Rebuild and publish it"
     ):
         packages(tmp_path / "x.sif")
 

@@ -30,5 +30,5 @@ def test_the_copy_of_a_wheel_comes_first(package: Path) -> None:
 
 @pytest.mark.usefixtures("package")
 def test_neither() -> None:
-    with pytest.raises(CtrainError, match=r"this installation of ctrain has no folder examples/. Install ctrain again"):
+    with pytest.raises(CtrainError, match=r"incomplete installation: directory examples/ not found. Reinstall ctrain"):
         share.data_dir("examples")

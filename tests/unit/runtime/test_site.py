@@ -62,9 +62,9 @@ def test_a_site_that_is_not_there() -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("name: x\nscheduler: lsf\n", "scheduler is 'lsf'. It can be slurm, local"),
+        ("name: x\nscheduler: lsf\n", "scheduler must be slurm or local, not 'lsf'"),
         ("name: x\n", "key 'scheduler' is missing"),
-        ("name: x\nscheduler: slurm\nmpi: pmix\n", "mpi should be a list, not text ('pmix')"),
+        ("name: x\nscheduler: slurm\nmpi: pmix\n", "mpi must be a list, not a string ('pmix')"),
         ("name: x\nscheduler: slurm\ndetect: {command: [sinfo]}\n", "unknown key 'command'. Did you mean 'commands'?"),
     ],
 )

@@ -11,15 +11,15 @@ from ctrain_runtime.errors import ConfigError
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        (b"a: 1\nb: 2\na: 3\n", ", line 3: key 'a' stands here twice"),
-        (b"a:\n  b: 1\n  b: 2\n", ", line 3: key 'b' stands here twice"),
+        (b"a: 1\nb: 2\na: 3\n", ", line 3: duplicate key 'a'"),
+        (b"a:\n  b: 1\n  b: 2\n", ", line 3: duplicate key 'b'"),
         (b"a: 1\nb: [1, 2\nc: 3\n", ", line 3: expected ',' or ']', but got ':'"),
         (b"a: 1\n\tb: 2\n", ", line 2: found character '\\t' that cannot start any token"),
         (b"a: !!python/object:os.system 1\n", ", line 1: could not determine a constructor for the tag"),
-        (b"", ": expected keys and values, found nothing"),
-        (b"# only a comment\n", ": expected keys and values, found nothing"),
-        (b"- a\n- b\n", ": expected keys and values, found a list"),
-        (b"text\n", ": expected keys and values, found text"),
+        (b"", " must be a mapping, not null"),
+        (b"# only a comment\n", " must be a mapping, not null"),
+        (b"- a\n- b\n", " must be a mapping, not a list"),
+        (b"text\n", " must be a mapping, not a string"),
         (b"a: \377\n", " is not a text file"),
         (b"a: \x00\n", ": unacceptable character"),
         (b"? [a]\n: 1\n", ", line 1: found unhashable key"),
@@ -36,7 +36,7 @@ def test_a_file_that_is_wrong_is_named_with_its_line(tmp_path: Path, text: bytes
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"x.yaml can't be read: No such file or directory$"):
+    with pytest.raises(ConfigError, match=r"^cannot read .*x.yaml: No such file or directory$"):
         strict_yaml.read(tmp_path / "x.yaml")
 
 
