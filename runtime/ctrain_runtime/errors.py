@@ -44,7 +44,7 @@ class ConfigError(CtrainError):
 
 class SiteError(CtrainError):
     exit_code = 67
-    meaning = "the site is unknown"
+    meaning = "the site is unknown or misconfigured"
 
 
 class ImageNotFound(CtrainError):

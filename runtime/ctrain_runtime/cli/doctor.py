@@ -10,16 +10,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 from dataclasses import asdict
 from pathlib import Path
 
-from ctrain_runtime import site
-from ctrain_runtime.cli.stores import places
+from ctrain_runtime.cli.stores import store_dirs
 from ctrain_runtime.cli.text import table
 from ctrain_runtime.doctor import stores
 from ctrain_runtime.doctor.finding import Finding
 from ctrain_runtime.errors import StoreError
+from ctrain_runtime.site import select_site
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,11 +28,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    chosen = site.choose(args.site or os.environ.get("CTRAIN_SITE", "")).site
-    roots = places(args.store, chosen)
+    selected = select_site(args.site or "", {"store": args.store})
+    roots = store_dirs(selected)
     findings = [finding for root in roots for finding in stores.look(Path(root))]
     if not roots:
-        text = f"site {chosen.name} names none"
+        text = f"site {selected.site.name} names none"
         findings = [Finding("stores", "warn", text, "Name one with --store DIR, CTRAIN_STORE or in the site's file")]
     if args.json:
         print(json.dumps({"findings": [asdict(finding) for finding in findings]}, indent=2))

@@ -31,7 +31,7 @@ from ctrain_runtime.image import Image
 from ctrain_runtime.store import Published, Store, open_store
 
 if TYPE_CHECKING:
-    from ctrain_runtime.site import Site
+    from ctrain_runtime.site import SelectedSite
 
 HEAD = ("image", "version", "channel", "age", "size", "torch", "CUDA", "fits here", "tests", "signed")
 
@@ -98,16 +98,16 @@ def _stores(args: argparse.Namespace) -> list[Store]:
         return [open_store(Path(args.store or os.environ["CTRAIN_STORE"]))]
     from ctrain_runtime.cli.stores import open_stores  # only here: sites and schedulers take a while to load
 
-    found = open_stores(None, _site())
+    found = open_stores(_select_site())
     if not found:
         raise UsageError("no store is named", "Give one with --store DIR or CTRAIN_STORE")
     return found
 
 
-def _site() -> Site:
-    from ctrain_runtime import site
+def _select_site() -> SelectedSite:
+    from ctrain_runtime.site import select_site
 
-    return site.choose(os.environ.get("CTRAIN_SITE", "")).site
+    return select_site()
 
 
 def _list(args: argparse.Namespace) -> str:
@@ -131,7 +131,7 @@ def _gpus_here() -> tuple[str, ...]:
     from ctrain_runtime.schedulers import start
 
     try:
-        return start.gpus(_site())
+        return start.gpus(_select_site().site)
     except CtrainError:
         return ()
 

@@ -67,14 +67,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    chosen = site.choose(args.site or os.environ.get("CTRAIN_SITE", ""))
-    launch = start.prepare(_plan(args, chosen.site))
+    selected = site.select_site(args.site or "", vars(args))
+    launch = start.prepare(_plan(args, selected))
     directory.check(launch.plan)
     if args.dry_run:
         print(json.dumps(directory.as_data(launch), indent=2) if args.json else _describe(launch, args))
         return 0
     terminal = Terminal(sys.stderr if args.json else sys.stdout)
-    terminal.say(_summary(launch.plan, chosen.why, args))
+    terminal.say(_summary(launch.plan, selected.reason, args))
     with _signals_cancel():
         outcome = session.run(launch, terminal)
     terminal.close()
@@ -85,10 +85,11 @@ def execute(args: argparse.Namespace) -> int:
     return outcome.record.exit.code if outcome.record.exit else 1
 
 
-def _plan(args: argparse.Namespace, where: site.Site) -> LaunchPlan:
+def _plan(args: argparse.Namespace, selected: site.SelectedSite) -> LaunchPlan:
+    where = selected.site
     what = _job(args)
     references = _references(args, what)
-    stores = [] if image.is_path(references[0]) else open_stores(args.store, where)
+    stores = [] if image.is_path(references[0]) else open_stores(selected)
     try:
         found = image.find(references, stores, platform.machine())
     except ImageNotFound as error:
@@ -99,7 +100,7 @@ def _plan(args: argparse.Namespace, where: site.Site) -> LaunchPlan:
     if flat:
         image.check(flat, platform.machine())
         trust.require(flat, where)
-    parent = Path(site.expand(args.runs or os.environ.get("CTRAIN_RUNS") or where.runs, f"site {where.name}: runs"))
+    parent = Path(site.expand(where.runs, f"{selected.sources['runs']}: runs"))
     options = Options(
         nodes=args.nodes,
         gpus_per_node=args.gpus_per_node,
