@@ -53,11 +53,19 @@ def read(path: Path, *, numbers_as_written: bool = False) -> dict[str, Any]:
         raise ConfigError(f"{path} is not a text file") from error
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}{_line(error)}: {_problem(error)}") from error
+    except RecursionError as error:
+        raise ConfigError(f"{path}: nested too deeply") from error
     except ValueError as error:  # as for 2026-13-45, which YAML parses as a date
         raise ConfigError(f"{path}: {error}") from error
     if not isinstance(data, dict):
         raise ConfigError(f"{path} must be a mapping, not {type_name(data)}")
     return data
+
+
+def key_lines(path: Path) -> dict[str, int]:
+    """The line of each key at the top of a YAML file that read() accepts."""
+    node = yaml.compose(path.read_text(encoding="utf-8"), yaml.SafeLoader)
+    return {key.value: key.start_mark.line + 1 for key, _ in node.value} if node else {}
 
 
 def _line(error: yaml.YAMLError) -> str:

@@ -10,16 +10,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 from dataclasses import asdict
 from pathlib import Path
 
-from ctrain_runtime import site
-from ctrain_runtime.cli.stores import places
+from ctrain_runtime.cli.stores import store_dirs
+from ctrain_runtime.text import table
 from ctrain_runtime.doctor import stores
 from ctrain_runtime.doctor.finding import Finding
 from ctrain_runtime.errors import StoreError
-from ctrain_runtime.text import table
+from ctrain_runtime.site import select_site
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,12 +28,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    chosen = site.choose(args.site or os.environ.get("CTRAIN_SITE", "")).site
-    roots = places(args.store, chosen)
+    selected = select_site(args.site or "", {"store": args.store})
+    roots = store_dirs(selected)
     findings = [finding for root in roots for finding in stores.check_store(Path(root))]
     if not roots:
         hint = "Pass --store DIR, set CTRAIN_STORE, or add `stores` to the site file"
-        findings = [Finding("stores", "warn", f"site {chosen.name} has no store configured", hint)]
+        findings = [Finding("stores", "warn", f"site {selected.site.name} has no store configured", hint)]
     if args.json:
         print(json.dumps({"findings": [asdict(finding) for finding in findings]}, indent=2))
     else:

@@ -29,7 +29,7 @@ from ctrain_runtime.store import PublishedImage, Store, open_store
 from ctrain_runtime.text import format_size, table
 
 if TYPE_CHECKING:
-    from ctrain_runtime.site import Site
+    from ctrain_runtime.site import SelectedSite
 
 HEAD = ("image", "version", "channel", "age", "size", "torch", "CUDA", "fits here", "tests", "signed")
 
@@ -96,16 +96,16 @@ def _stores(args: argparse.Namespace) -> list[Store]:
         return [open_store(Path(args.store or os.environ["CTRAIN_STORE"]))]
     from ctrain_runtime.cli.stores import open_stores  # only here: sites and schedulers are slow to import
 
-    stores = open_stores(None, _site())
+    stores = open_stores(None, _select_site())
     if not stores:
         raise UsageError("no store configured", "Pass --store DIR or set CTRAIN_STORE")
     return stores
 
 
-def _site() -> Site:
-    from ctrain_runtime import site
+def _select_site() -> SelectedSite:
+    from ctrain_runtime.site import select_site
 
-    return site.choose(os.environ.get("CTRAIN_SITE", "")).site
+    return select_site()
 
 
 def _list(args: argparse.Namespace) -> str:
@@ -129,7 +129,7 @@ def _site_gpus() -> tuple[str, ...]:
     from ctrain_runtime.schedulers import start
 
     try:
-        return start.gpus(_site())
+        return start.gpus(_select_site().site)
     except CtrainError:
         return ()
 

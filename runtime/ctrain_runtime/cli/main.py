@@ -26,6 +26,7 @@ class Verb:
 RUNTIME_VERBS = (
     Verb("run", "run a job on the nodes of a cluster, or on this machine", "ctrain_runtime.cli.run"),
     Verb("images", "list the published images", "ctrain_runtime.cli.images"),
+    Verb("site", "list, show and check sites: the profiles of clusters", "ctrain_runtime.cli.site"),
     Verb("doctor", "look for what is wrong here: so far, with stores", "ctrain_runtime.cli.doctor"),
     Verb("completion", "print the script that completes words in bash or zsh", "ctrain_runtime.cli.completion"),
     Verb("help", "explain a topic: exit-codes", "ctrain_runtime.cli.help"),

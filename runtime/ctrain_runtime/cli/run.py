@@ -44,7 +44,7 @@ def execute(args: argparse.Namespace) -> int:
         return 0
     terminal = Terminal(sys.stderr if args.json else sys.stdout)
     with Interrupts() as interrupts:
-        terminal.say(run_view.summary(prepared, request.site.why))
+        terminal.say(run_view.summary(prepared, request.site.reason))
         return follow(submit(prepared.launch), terminal, interrupts, as_json=args.json)
 
 

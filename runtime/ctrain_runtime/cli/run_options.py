@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import os
 from pathlib import Path
 
-from ctrain_runtime import site
 from ctrain_runtime.cli.stores import store_dirs
 from ctrain_runtime.errors import UsageError
 from ctrain_runtime.plan.model import Options
 from ctrain_runtime.run.prepare import Request
+from ctrain_runtime.site import select_site
 
 LAUNCHERS = ("mpi", "env", "torchrun")
 # What every scheduler has a word for.
@@ -83,16 +82,15 @@ def add_runs(parser: argparse.ArgumentParser) -> None:
 
 def make_request(args: argparse.Namespace) -> Request:
     """What the command line asks for, with its paths made absolute. Raises UsageError, SiteError, ConfigError."""
-    selected = site.choose(args.site or os.environ.get("CTRAIN_SITE", ""))
+    selected = select_site(args.site or "", vars(args))
     settings = {name: getattr(args, name) for name in SETTINGS}
     return Request(
         site=selected,
-        stores=tuple(store_dirs(args.store, selected.site)),
+        stores=tuple(store_dirs(selected)),
         reference=args.job or "",
         command=tuple(args.rest),
         image=args.image,
         layers=tuple(args.layer),
-        runs=args.runs,
         name=args.name,
         resume=args.resume,
         options=Options(

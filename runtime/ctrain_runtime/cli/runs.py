@@ -9,11 +9,9 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import os
 from itertools import islice
 from pathlib import Path
 
-from ctrain_runtime import site
 from ctrain_runtime.cli.output import print_line
 from ctrain_runtime.cli.run_options import add_runs
 from ctrain_runtime.errors import CtrainError
@@ -21,6 +19,7 @@ from ctrain_runtime.run.pick_up import find_run, list_runs, pick_up, refresh
 from ctrain_runtime.run.prepare import runs_directory
 from ctrain_runtime.run.record import Record
 from ctrain_runtime.schedulers.protocol import Status
+from ctrain_runtime.site import select_site
 from ctrain_runtime.text import pluralize, table
 
 SHOWN = 20
@@ -46,8 +45,7 @@ def add_run_argument(parser: argparse.ArgumentParser) -> None:
 
 def runs_parent(args: argparse.Namespace) -> Path:
     """The parent directory of runs that the command line means. Raises SiteError, ConfigError."""
-    selected = site.choose(args.site or os.environ.get("CTRAIN_SITE", ""))
-    return runs_directory(args.runs, selected.site)
+    return runs_directory(select_site(args.site or "", {"runs": args.runs}).site)
 
 
 def chosen_run(args: argparse.Namespace) -> Path:

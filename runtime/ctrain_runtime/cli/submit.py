@@ -29,6 +29,6 @@ def execute(args: argparse.Namespace) -> int:
     if args.json:
         print_line(json.dumps(dataclasses.asdict(run.record), indent=2))
         return 0
-    print_line(run_view.summary(prepared, request.site.why))
+    print_line(run_view.summary(prepared, request.site.reason))
     print_line(f"submitted as {run.job_name}; watch it with: ctrain attach {run.plan.run}")
     return 0

@@ -15,7 +15,7 @@ from ctrain_runtime.plan.make import make_plan
 from ctrain_runtime.plan.model import Launch, Options
 from ctrain_runtime.plan.size import SizeRequest
 from ctrain_runtime.run import directory
-from ctrain_runtime.site import Choice, Site, expand
+from ctrain_runtime.site import SelectedSite, Site, expand
 from ctrain_runtime.store import open_store
 
 IMAGE = "CTRAIN_IMAGE"  # set by module files
@@ -26,13 +26,12 @@ class Request:
     """What a verb that starts runs is given. `reference` names the job ("": `command` is it); the other words are
     those of the command line, None and "" where they are not given."""
 
-    site: Choice
+    site: SelectedSite
     stores: tuple[str, ...]
     reference: str = ""
     command: tuple[str, ...] = ()
     image: str = ""
     layers: tuple[Path, ...] = ()
-    runs: str = ""
     name: str = ""
     resume: str = ""
     options: Options = field(default_factory=Options)
@@ -64,7 +63,7 @@ def prepare(request: Request) -> Prepared:
     if flat:
         image.check(flat, architecture)
         trust.require_trusted(flat, site)
-    parent = runs_directory(request.runs, site)
+    parent = runs_directory(site)
     options = replace(
         request.options,
         arguments=request.command if request.reference else (),
@@ -78,10 +77,9 @@ def prepare(request: Request) -> Prepared:
     return Prepared(launch, size.notes, _image_source(request))
 
 
-def runs_directory(option: str, site: Site) -> Path:
-    """The parent of run directories: --runs, else CTRAIN_RUNS, else the site's. Raises ConfigError."""
-    text = option or os.environ.get("CTRAIN_RUNS") or site.runs
-    return Path(expand(text, f"site {site.name}: runs")).resolve()
+def runs_directory(site: Site) -> Path:
+    """The parent of run directories. Raises ConfigError."""
+    return Path(expand(site.runs, f"site {site.name}: runs")).resolve()
 
 
 def _job(request: Request) -> job.Job:

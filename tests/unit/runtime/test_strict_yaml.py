@@ -24,6 +24,7 @@ from ctrain_runtime.errors import ConfigError
         (b"a: \x00\n", ": unacceptable character"),
         (b"? [a]\n: 1\n", ", line 1: found unhashable key"),
         (b"a: 2026-13-45\n", ": month must be in 1..12"),
+        (b"a: " + b"[" * 2000, ": nested too deeply"),
     ],
 )
 def test_a_file_that_is_wrong_is_named_with_its_line(tmp_path: Path, text: bytes, complaint: str) -> None:
@@ -43,3 +44,11 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 def test_a_file_is_read_as_utf_8_whatever_the_locale(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_bytes("description: 대전\n".encode())
     assert strict_yaml.read(tmp_path / "job.yaml") == {"description": "대전"}
+
+
+def test_the_lines_of_keys(tmp_path: Path) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text("# comment\na: 1\n\n'b':\n  c: 2\nd: 3\n")
+    assert strict_yaml.key_lines(path) == {"a": 2, "b": 4, "d": 6}
+    path.write_text("")
+    assert strict_yaml.key_lines(path) == {}

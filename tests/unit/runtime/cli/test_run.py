@@ -32,7 +32,7 @@ def machine(programs: Path, tmp_path: Path) -> Path:
         (tmp_path / name).mkdir()
         (tmp_path / name / "job.yaml").write_text(JOB + extra)
         (tmp_path / name / "train.py").touch()
-    (tmp_path / "bad.yaml").write_text("name: bad\nscheduler: lsf\n")
+    (tmp_path / "bad.yaml").write_text("name: bad\nscheduler: slurm\nmpi: pmix\n")
     strict = "name: strict\nscheduler: local\nrequire_signature: true\ntrusted_keys: [{}]\n"
     (tmp_path / "strict.yaml").write_text(strict.format(tmp_path / "no.sif"))
     (tmp_path / "keyless.yaml").write_text(strict.format("/nowhere.pub"))
@@ -76,7 +76,7 @@ SLURM = ("--site", "slurm", "--store", "store")
         ((*LOCAL, "resnet5"), 65, "unknown job 'resnet5'. Did you mean 'resnet50'? Jobs: "),
         ((*LOCAL, "./nowhere"), 65, "nowhere/job.yaml not found. A job is a folder"),
         ((*LOCAL, "./bad-job"), 65, "bad-job/job.yaml: unknown key 'nodse'"),
-        (("--site", "./bad.yaml", "./job"), 66, "bad.yaml: scheduler must be slurm or local, not 'lsf'"),
+        (("--site", "./bad.yaml", "./job"), 66, "bad.yaml, line 3: mpi must be a list, not a string"),
         ((*LOCAL, "./job", "--runs", "$NOT_SET_ANYWHERE"), 66, "'$NOT_SET_ANYWHERE' names a variable that is not set"),
         (("--site", "titan", "./job"), 67, "unknown site 'titan'. Sites: local, neuron, slurm"),
         (
@@ -214,7 +214,7 @@ def test_the_image_of_a_loaded_module(
 def test_an_image_by_path_needs_no_store(machine: Path, capsys: pytest.CaptureFixture[str]) -> None:
     image = machine / "store/pytorch_24.12-hd-py3-r3.sif"
     plan = plan_of(capsys, "--site", "neuron", "--image", str(image), "--runs", "runs", "--", "hostname")
-    assert (plan["image"]["path"], plan["submit"]) == (str(image), ["--comment=pytorch"])
+    assert (plan["image"]["path"], plan["submit"]) == (str(image), ["--comment=field=efficientai;appl=pytorch"])
 
 
 def test_user_layers_of_the_job_and_of_the_command_line(machine: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -262,7 +262,7 @@ def test_a_run_on_this_machine(bench: Bench) -> None:
     say = 'echo "rank $RANK of $WORLD_SIZE, local $LOCAL_RANK of $LOCAL_WORLD_SIZE, node $NODE_RANK, $COLOUR"'
     code, out, error = ended(bench.run(*options, "--", "bash", "-c", say))
     assert (code, error) == (0, "")
-    assert out.splitlines()[0] == "site      local (asked for)"
+    assert out.splitlines()[0] == "site      local (requested)"
     assert out.splitlines()[2] == "where     this machine: 2 groups of 2; 4 ranks, launcher mpi"
     assert out.splitlines()[-2:] == [
         "rank 0 of 4, local 0 of 2, node 0, deep red",
