@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import errno
 import importlib
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
+from ctrain_runtime.cli import output
 from ctrain_runtime.errors import CANCELLED, CtrainError, SpaceError, UsageError
 
 
@@ -30,6 +30,7 @@ RUNTIME_VERBS = (
     Verb("completion", "print the script that completes words in bash or zsh", "ctrain_runtime.cli.completion"),
     Verb("help", "explain a topic: exit-codes", "ctrain_runtime.cli.help"),
 )
+BROKEN_PIPE = 128 + 13  # as shells report SIGPIPE
 COMPLETE = "__complete"  # not for people: the script of `ctrain completion` asks by it
 
 
@@ -42,6 +43,7 @@ class Parser(argparse.ArgumentParser):
 
 def main(verbs: Sequence[Verb], argv: Sequence[str]) -> int:
     """Run `ctrain ARGV...` and return the exit code."""
+    output.prepare()
     try:
         code = _dispatch(verbs, argv)
         sys.stdout.flush()  # here a reader that has gone is still handled
@@ -49,15 +51,15 @@ def main(verbs: Sequence[Verb], argv: Sequence[str]) -> int:
     except CtrainError as error:
         return _fail(error)
     except BrokenPipeError:
-        # The reader (head, less) has seen enough. Point stdout elsewhere so that the exit flush can't fail again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 128 + 13
+        return BROKEN_PIPE  # the reader (head, less) has seen enough
     except KeyboardInterrupt:
         return CANCELLED
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             return _fail(SpaceError(f"no space left for {error.filename or 'a file'}", "Free some and try again"))
         return _fail(CtrainError(f"{error.filename or 'system'}: {error.strerror or error}"))
+    finally:
+        output.flush_all()
 
 
 def _dispatch(verbs: Sequence[Verb], argv: Sequence[str]) -> int:
@@ -115,5 +117,5 @@ def _overview(verbs: Sequence[Verb]) -> str:
 
 
 def _fail(error: CtrainError) -> int:
-    print(f"ctrain: {error}", file=sys.stderr)
+    output.print_line(f"ctrain: {error}", sys.stderr)
     return error.exit_code
