@@ -23,6 +23,7 @@ from types import FrameType
 from typing import Optional
 
 from ctrain_runtime import facts, image, job, site, trust, user_layer
+from ctrain_runtime.cli.output import print_line
 from ctrain_runtime.cli.stores import open_stores
 from ctrain_runtime.cli.terminal import Terminal
 from ctrain_runtime.cli.text import count
@@ -74,14 +75,14 @@ def execute(args: argparse.Namespace) -> int:
         print(json.dumps(directory.as_data(launch), indent=2) if args.json else _describe(launch, args))
         return 0
     terminal = Terminal(sys.stderr if args.json else sys.stdout)
-    terminal.say(_summary(launch.plan, chosen.why, args))
+    terminal.show(_summary(launch.plan, chosen.why, args))
     with _signals_cancel():
         outcome = session.run(launch, terminal)
     terminal.close()
     if args.json:
-        print(json.dumps(dataclasses.asdict(outcome.record), indent=2))
+        print_line(json.dumps(dataclasses.asdict(outcome.record), indent=2))
     else:
-        print(_ending(launch.plan, outcome, terminal.step))
+        print_line(_ending(launch.plan, outcome, terminal.step))
     return outcome.record.exit.code if outcome.record.exit else 1
 
 

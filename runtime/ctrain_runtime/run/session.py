@@ -14,7 +14,7 @@ from ctrain_runtime.errors import CANCELLED, CtrainError
 from ctrain_runtime.plan.model import Launch, LaunchPlan
 from ctrain_runtime.run import directory, ranks
 from ctrain_runtime.run.follow import Metrics, Tail
-from ctrain_runtime.schedulers import script, start
+from ctrain_runtime.schedulers import protocol, script, start
 from ctrain_runtime.schedulers.handle import Handle, Status
 
 LOOK = 0.2  # seconds between two looks at the run's files
@@ -33,8 +33,8 @@ TERMINATED = 143  # 128 + SIGTERM: how a job ends that its scheduler stopped
 class View(Protocol):
     """Who is told what happens."""
 
-    def started(self, name: str) -> None: ...
-    def status(self, status: Status) -> None: ...
+    def submitted(self, name: str) -> None: ...
+    def status(self, status: protocol.Status) -> None: ...
     def output(self, text: str) -> None: ...
     def metrics(self, records: list[dict[str, Any]]) -> None: ...
     def cancelling(self, name: str) -> None: ...
@@ -89,7 +89,7 @@ def run(launch: Launch, view: View) -> Outcome:
         raise
     record = dataclasses.replace(record, scheduled_as=handle.name)
     _save(path, record)
-    view.started(handle.name)
+    view.submitted(handle.name)
     status, cancelled = _watch(handle, launch.plan, view)
     lease.release(launch.plan.lease)  # only now: when ctrain itself is killed, the job goes on
     outcome = _conclude(record, launch.plan, status, cancelled)
@@ -130,7 +130,11 @@ def _watch(handle: Handle, plan: LaunchPlan, view: View) -> tuple[Status, bool]:
                 status = Status("ended")
             elif time.monotonic() - asked >= ASK:
                 status, asked = handle.status(), time.monotonic()
-                view.status(status)
+                view.status(
+                    protocol.Status("waiting", status.detail)
+                    if status.phase == "waiting"
+                    else protocol.Status(status.phase, note=status.detail if status.phase == "running" else "")
+                )
             view.metrics(metrics.read())
             view.output(log.read())
             if status.phase == "ended" or (cancelled and time.monotonic() - cancelled > PATIENCE):

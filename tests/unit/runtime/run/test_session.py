@@ -13,7 +13,7 @@ from ctrain_runtime.facts import Cluster, Engine
 from ctrain_runtime.plan.model import Launch
 from ctrain_runtime.run import session
 from ctrain_runtime.run.session import Exit, Outcome
-from ctrain_runtime.schedulers import start
+from ctrain_runtime.schedulers import protocol, start
 from ctrain_runtime.schedulers.handle import Status
 from samples.plans import LOCAL, a_job, a_manifest, a_plan, an_image, some_facts
 from samples.programs import SYSTEM, install
@@ -29,10 +29,10 @@ class Seen:
         self.records: list[dict[str, Any]] = []
         self.said: list[Any] = []
 
-    def started(self, name: str) -> None:
+    def submitted(self, name: str) -> None:
         self.said.append(name)
 
-    def status(self, status: Status) -> None:
+    def status(self, status: protocol.Status) -> None:
         self.said.append(status)
 
     def output(self, text: str) -> None:
@@ -163,7 +163,10 @@ def test_what_a_view_is_told(play: Callable[..., tuple[Outcome, Script, Seen]]) 
     waiting, ended = Status("waiting", "Priority"), Status("ended", "COMPLETED")
     files = {"logs__rank0.log": "epoch 1\n", "metrics.jsonl": '{"step": 1}\n'}
     _, _, view = play(waiting, RUNNING, ended, **GOOD, **files, exit_code="0\n")
-    assert view.said == ["job 7", waiting, RUNNING, ended]
+    assert view.said == [
+        "job 7",
+        *(protocol.Status(*state) for state in (("waiting", "Priority"), ("running",), ("ended",))),
+    ]
     assert (view.text, view.records) == ("epoch 1\n", [{"step": 1}])
 
 
