@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 
 
 def pluralize(number: int, noun: str) -> str:
@@ -32,6 +33,22 @@ def format_duration(seconds: float) -> str:
     if total < 86400:
         return f"{total // 3600} h {total % 3600 // 60} min"
     return f"{total // 86400} d"
+
+
+def significant(number: float) -> str:
+    """About three significant digits, as in 5.91, 0.123, 0.0012, 1.2e-05; also nan and inf."""
+    if number == 0 or not 0.01 <= abs(number) < 1000:
+        return f"{number:.3g}"
+    return f"{number:.2f}" if abs(number) >= 1 else f"{number:.3f}"
+
+
+def clock_time(moment: str) -> str:
+    """An ISO 8601 time without its seconds, and without its date if that is today."""
+    try:
+        parsed = datetime.fromisoformat(moment)
+    except ValueError:
+        return moment
+    return parsed.strftime("%H:%M" if parsed.date() == datetime.now().date() else "%Y-%m-%d %H:%M")
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -14,6 +14,7 @@ from ctrain_builder.make import layer, workspace
 from ctrain_builder.make.container import Below, Container
 from ctrain_builder.make.site import Site
 from ctrain_builder.plan import NO_EPOCH, PlannedLayer
+from ctrain_runtime.engines.apptainer import find_engine
 
 NOTHING = Site({}, (), None, {})
 

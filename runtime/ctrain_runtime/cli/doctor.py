@@ -14,11 +14,11 @@ from dataclasses import asdict
 from pathlib import Path
 
 from ctrain_runtime.cli.stores import store_dirs
-from ctrain_runtime.text import table
 from ctrain_runtime.doctor import stores
 from ctrain_runtime.doctor.finding import Finding
 from ctrain_runtime.errors import StoreError
 from ctrain_runtime.site import select_site
+from ctrain_runtime.text import table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -96,7 +96,7 @@ def _stores(args: argparse.Namespace) -> list[Store]:
         return [open_store(Path(args.store or os.environ["CTRAIN_STORE"]))]
     from ctrain_runtime.cli.stores import open_stores  # only here: sites and schedulers are slow to import
 
-    stores = open_stores(None, _select_site())
+    stores = open_stores(_select_site())
     if not stores:
         raise UsageError("no store configured", "Pass --store DIR or set CTRAIN_STORE")
     return stores
@@ -126,10 +126,11 @@ def _list(args: argparse.Namespace) -> str:
 
 def _site_gpus() -> tuple[str, ...]:
     """GPU names of this cluster or machine; () if unknown."""
-    from ctrain_runtime.schedulers import start
+    from ctrain_runtime import schedulers
 
+    site = _select_site().site
     try:
-        return start.gpus(_select_site().site)
+        return schedulers.get(site.scheduler).gpus(site)
     except CtrainError:
         return ()
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import errno
 import importlib
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
+from ctrain_runtime.cli import output
 from ctrain_runtime.errors import CANCELLED, CtrainError, DiskFullError, UsageError
 
 
@@ -25,12 +25,17 @@ class Verb:
 
 RUNTIME_VERBS = (
     Verb("run", "run a job on the nodes of a cluster, or on this machine", "ctrain_runtime.cli.run"),
+    Verb("submit", "submit a job and return once it is queued", "ctrain_runtime.cli.submit"),
+    Verb("attach", "watch a run that was submitted earlier", "ctrain_runtime.cli.attach"),
+    Verb("runs", "list runs", "ctrain_runtime.cli.runs"),
+    Verb("cancel", "cancel a run", "ctrain_runtime.cli.cancel"),
     Verb("images", "list the published images", "ctrain_runtime.cli.images"),
     Verb("site", "list, show and check sites: the profiles of clusters", "ctrain_runtime.cli.site"),
     Verb("doctor", "look for what is wrong here: so far, with stores", "ctrain_runtime.cli.doctor"),
     Verb("completion", "print the script that completes words in bash or zsh", "ctrain_runtime.cli.completion"),
     Verb("help", "explain a topic: exit-codes", "ctrain_runtime.cli.help"),
 )
+BROKEN_PIPE = 128 + 13  # as shells report SIGPIPE
 COMPLETE = "__complete"  # not for people: the script of `ctrain completion` asks by it
 
 
@@ -43,6 +48,7 @@ class Parser(argparse.ArgumentParser):
 
 def main(verbs: Sequence[Verb], argv: Sequence[str]) -> int:
     """Run `ctrain ARGV...` and return the exit code."""
+    output.prepare()
     try:
         code = _dispatch(verbs, argv)
         sys.stdout.flush()  # here a reader that has gone is still handled
@@ -50,15 +56,15 @@ def main(verbs: Sequence[Verb], argv: Sequence[str]) -> int:
     except CtrainError as error:
         return _fail(error)
     except BrokenPipeError:
-        # The reader (head, less) has seen enough. Point stdout elsewhere so that the exit flush can't fail again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 128 + 13
+        return BROKEN_PIPE  # the reader (head, less) has seen enough
     except KeyboardInterrupt:
         return CANCELLED
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return _fail(DiskFullError(f"no space left for {error.filename or 'a file'}", "Free some and try again"))
+            return _fail(DiskFullError(f"no space left for {error.filename or 'a file'}", "Free disk space and retry"))
         return _fail(CtrainError(f"{error.filename or 'system'}: {error.strerror or error}"))
+    finally:
+        output.flush_all()
 
 
 def _dispatch(verbs: Sequence[Verb], argv: Sequence[str]) -> int:
@@ -116,5 +122,5 @@ def _overview(verbs: Sequence[Verb]) -> str:
 
 
 def _fail(error: CtrainError) -> int:
-    print(f"ctrain: {error}", file=sys.stderr)
+    output.print_line(f"ctrain: {error}", sys.stderr)
     return error.exit_code

@@ -44,7 +44,7 @@ def execute(args: argparse.Namespace) -> int:
         return 0
     terminal = Terminal(sys.stderr if args.json else sys.stdout)
     with Interrupts() as interrupts:
-        terminal.say(run_view.summary(prepared, request.site.reason))
+        terminal.show(run_view.summary(prepared, request.site.reason))
         return follow(submit(prepared.launch), terminal, interrupts, as_json=args.json)
 
 
@@ -57,7 +57,9 @@ def follow(run: Run, terminal: Terminal, interrupts: Interrupts, *, as_json: boo
         return DETACHED
     if not ending.gone and not interrupts.leave:
         terminal.close()
-        raise SchedulerError(f"cannot cancel {run.job_name}; it may still be running", f"Later: ctrain attach {run.path}")
+        raise SchedulerError(
+            f"cannot cancel {run.job_name}; it may still be running", f"Later: ctrain attach {run.path}"
+        )
     return finish(run, conclude(run, ending.status), terminal, as_json=as_json)
 
 

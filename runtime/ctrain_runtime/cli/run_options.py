@@ -38,7 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="IMAGE",
         help="NAME[:CHANNEL|:VERSION], NAME@DIGEST or the path of a .sif (default: CTRAIN_IMAGE, then the job's)",
     )
-    add("--layer", action="append", default=[], type=Path, metavar="FILE", help="user layer over the image (repeatable)")
+    add(
+        "--layer", action="append", default=[], type=Path, metavar="FILE", help="user layer over the image (repeatable)"
+    )
     add("--store", metavar="DIR", help="store to look in (default: CTRAIN_STORE, then the site's)")
     add("--site", metavar="SITE", help="name or file of a site (default: CTRAIN_SITE, then detected)")
     add("--partition", default="", metavar="PARTITION", help="partition of the cluster")

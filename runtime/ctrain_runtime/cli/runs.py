@@ -1,7 +1,7 @@
 """List runs, newest first. Runs whose job has ended since they were watched are concluded.
 
-  ctrain runs
-  ctrain runs --all --json
+ctrain runs
+ctrain runs --all --json
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import sys
 from itertools import islice
 from pathlib import Path
 
@@ -62,7 +63,7 @@ def execute(args: argparse.Namespace) -> int:
             run, status = refresh(pick_up(path))
             seen.append((run.record, status))
         except CtrainError as error:  # of an older ctrain, or damaged: it hides no other
-            print_line(f"{path.name}: {error}", error=True)
+            print_line(f"{path.name}: {error}", sys.stderr)
     if args.json:
         print_line(json.dumps({"runs": [dataclasses.asdict(record) for record, _ in seen]}, indent=2))
     elif seen:

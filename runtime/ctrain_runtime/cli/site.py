@@ -17,13 +17,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ctrain_runtime.cli.text import table
 from ctrain_runtime.doctor.finding import Finding
 from ctrain_runtime.doctor.sites import check_files, check_site
 from ctrain_runtime.errors import CtrainError, SiteError
 from ctrain_runtime.site import DEFAULT, SelectedSite, load_site, select_site
 from ctrain_runtime.site_files import LEVEL_NAMES, site_paths
 from ctrain_runtime.site_layers import Level
+from ctrain_runtime.text import table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,4 +1,4 @@
-"""What a person sees of a run: rank 0's own output, a progress bar below it on a terminal, and ctrain's few lines."""
+"""What a person sees of a run: rank 0's own output, on a terminal a moving line below it, and ctrain's few lines."""
 
 from __future__ import annotations
 
@@ -6,109 +6,142 @@ import shutil
 import time
 from typing import Any, Optional, TextIO
 
-from ctrain_runtime.schedulers.handle import Status
-from ctrain_runtime.text import format_duration
+from ctrain_runtime.cli.output import Writer
+from ctrain_runtime.cli.progress import ASCII_BLOCKS, BLOCKS, Pace, progress, whole
+from ctrain_runtime.schedulers.protocol import Status
+from ctrain_runtime.text import clock_time, pluralize
 
-WIDTH = 20
+SILENCE_SECONDS = 10.0  # how long ranks may be up without output before a log file says so
+ERASE_LINE = "\r\033[K"
 
 
 class Terminal:
-    """A View (run.session) that writes to `out`. The bar is drawn only on a terminal, and only from metrics.jsonl."""
+    """A RunObserver that writes to `out`, and never raises: printing decides nothing about a job.
+
+    The moving line, the progress of the start and later a bar from metrics.jsonl, is drawn only on a terminal.
+    """
 
     def __init__(self, out: TextIO) -> None:
-        self._out = out
-        self._live = out.isatty()
-        self._bar = ""
-        self._drawn = False
+        self._out = Writer(out)
+        self._live = self._out.is_terminal()
+        self._blocks = BLOCKS if self._out.can_show(BLOCKS) else ASCII_BLOCKS
+        self._name = "the job"
+        self._phase = ""
+        self._shown: set[str] = set()  # what was shown of this phase; a requeued job starts anew
+        self._notes: set[str] = set()
+        self._all_up: Optional[float] = None  # when all ranks were up
+        self._has_output = False
+        self._moving_line = ""
+        self._is_drawn = False
         self._at_line_start = True
-        self._said = ""
-        self._begin: Optional[tuple[float, int]] = None  # (time, step) of the first record, for the ETA
-        self.step: Optional[int] = None
+        self._pace = Pace()
 
-    def say(self, text: str) -> None:
-        """A line of ctrain's own."""
-        self._erase()
-        if not self._at_line_start:
-            self._out.write("\n")
-        self._out.write(text + "\n")
-        self._at_line_start = True
+    @property
+    def step(self) -> Optional[int]:
+        """The last step that metrics.jsonl reported."""
+        return self._pace.step
+
+    def show(self, text: str) -> None:
+        """A line of ctrain's own, or several."""
+        self._write_line(text)
         self._draw()
 
-    def started(self, name: str) -> None:
+    def warn(self, line: str) -> None:
+        self.show(f"warning: {line}")
+
+    def submitted(self, name: str) -> None:
         self._name = name
 
     def status(self, status: Status) -> None:
-        if status.phase == "ended":
+        if status.phase != self._phase:
+            self._phase = status.phase
+            self._shown.clear()
+        if status.phase == "waiting":
+            reason = "" if status.word in ("", "None") else f" ({status.word})"  # at first there is none
+            start = f", expected to start {clock_time(status.starts_at)}" if status.starts_at else ""
+            # An estimate that moves is no news: one line per reason, and one when the first estimate comes.
+            self._show_new(f"{self._name} is queued{reason}{start}", f"{reason}{bool(start)}")
+        elif status.phase == "running":
+            self._show_new(f"{self._name} started", "started")
+        if status.note and status.note not in self._notes:
+            self._notes.add(status.note)
+            self.show(status.note)
+
+    def ranks(self, started: int, total: int) -> None:
+        """How many ranks are up; to be called again and again, for the silence after it is noticed here."""
+        if self._has_output:
             return
-        why = f" ({status.detail})" if status.detail not in ("", "None") else ""  # Slurm has no reason at first
-        word = "started" if status.phase == "running" else f"waits in the queue{why}"
-        text = status.detail if status.phase == "running" and status.detail else f"{self._name} {word}"
-        if text != self._said:
-            self._said = text
-            self.say(text)
+        all_up = f"{pluralize(total, 'rank')} up, waiting for the first output"
+        if self._live:
+            self._move(f"starting: {started}/{total} ranks up" if started < total else all_up)
+        elif started >= total:
+            self._all_up = time.monotonic() if self._all_up is None else self._all_up
+            if time.monotonic() - self._all_up >= SILENCE_SECONDS:
+                self._show_new(all_up, "all up")
+
+    def job_log(self, line: str) -> None:
+        self.show(f"job.log: {line}")
 
     def output(self, text: str) -> None:
         if text:
+            self._end_start()
             self._erase()
             self._out.write(text)
             self._at_line_start = text.endswith("\n")
             self._draw()
 
     def metrics(self, records: list[dict[str, Any]]) -> None:
-        for record in records:
-            if isinstance(record.get("step"), int):
-                self.step = record["step"]
-                self._begin = self._begin or (time.monotonic(), record["step"])
-                if "loss" in record:
-                    self._bar = progress(record, self._left(record))
-        if records:
-            self._erase()
-            self._draw()
+        steps = [record for record in records if whole(record.get("step")) is not None]
+        if steps:
+            self._end_start()
+            left = self._pace.update(steps[-1], time.monotonic())
+            with_loss = [record for record in steps if "loss" in record]
+            if with_loss:
+                self._move(progress(with_loss[-1], left, self._blocks))
 
     def cancelling(self, name: str) -> None:
-        self.say(f"cancelling {name} ...")
+        self.show(f"cancelling {name} ...")
 
     def close(self) -> None:
-        """Take the bar away and end an unfinished line."""
+        """Take the moving line away and end an unfinished one."""
         self._erase()
-        self._bar = ""
+        self._moving_line = ""
         if not self._at_line_start:
             self._out.write("\n")
             self._at_line_start = True
         self._out.flush()
 
-    def _left(self, record: dict[str, Any]) -> Optional[float]:
-        """Seconds to go at the pace so far."""
-        if not self._begin or not isinstance(record.get("steps"), int) or record["step"] <= self._begin[1]:
-            return None
-        pace = (time.monotonic() - self._begin[0]) / (record["step"] - self._begin[1])
-        return float(pace * (record["steps"] - record["step"]))
+    def _show_new(self, text: str, key: str) -> None:
+        if key not in self._shown:
+            self._shown.add(key)
+            self.show(text)
+
+    def _write_line(self, text: str) -> None:
+        self._erase()
+        self._out.write(("" if self._at_line_start else "\n") + text + "\n")
+        self._at_line_start = True
+
+    def _end_start(self) -> None:
+        """The program is heard of: the start is over, and its line with it."""
+        if not self._has_output:
+            self._has_output = True
+            self._move("")
+
+    def _move(self, line: str) -> None:
+        """Make `line` the moving one."""
+        if line != self._moving_line:
+            self._erase()
+            self._moving_line = line
+            self._draw()
 
     def _erase(self) -> None:
-        if self._drawn:  # without a bar the line is the program's own
-            self._out.write("\r\033[K")
-            self._drawn = False
+        if self._is_drawn:  # without it the line is the program's own
+            self._out.write(ERASE_LINE)
+            self._is_drawn = False
 
     def _draw(self) -> None:
-        if self._live and self._bar and self._at_line_start:
-            self._out.write(self._bar[: shutil.get_terminal_size().columns - 1])  # a wrapped line can't be erased
-            self._drawn = True
+        if self._live and self._moving_line and self._at_line_start and not self._is_drawn:
+            columns = shutil.get_terminal_size().columns
+            self._out.write(self._moving_line[: columns - 1])  # a wrapped line can't be erased
+            self._is_drawn = True
         self._out.flush()
-
-
-def progress(record: dict[str, Any], left: Optional[float]) -> str:
-    """One line for a record of metrics.jsonl; what the record lacks is left out."""
-    parts = []
-    if "epoch" in record and "epochs" in record:
-        parts.append(f"epoch {record['epoch']}/{record['epochs']}")
-    if isinstance(record.get("steps"), int) and record["steps"] > 0:
-        full = min(WIDTH, WIDTH * record["step"] // record["steps"])
-        parts.append("█" * full + "░" * (WIDTH - full))
-        parts.append(f"{record['step']}/{record['steps']}")
-    if isinstance(record.get("loss"), (int, float)):
-        parts.append(f"loss {record['loss']:.2f}")
-    if isinstance(record.get("images_per_second"), (int, float)):
-        parts.append(f"{record['images_per_second']:,.0f} images/s")
-    if left:
-        parts.append(f"ETA {format_duration(left)}")
-    return "  ".join(parts)

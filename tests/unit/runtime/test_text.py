@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from datetime import datetime
+
 import pytest
 
 from ctrain_runtime import text
@@ -50,3 +52,30 @@ def test_a_table_is_aligned_and_has_no_trailing_blanks() -> None:
         "a    long  c\nxyz  1\n     22    333"
     )
     assert text.table(("a", "b"), []) == "a  b"
+
+
+@pytest.mark.parametrize(
+    ("number", "expected"),
+    [
+        (0, "0"),
+        (5.914, "5.91"),
+        (-1, "-1.00"),
+        (59.127, "59.13"),
+        (0.5, "0.500"),
+        (0.0012, "0.0012"),
+        (0.00123456, "0.00123"),
+        (1.2e-05, "1.2e-05"),
+        (123456, "1.23e+05"),
+        (float("nan"), "nan"),
+        (float("-inf"), "-inf"),
+    ],
+)
+def test_significant_digits(number: float, expected: str) -> None:
+    assert text.significant(number) == expected
+
+
+def test_clock_times() -> None:
+    today = datetime.now().date().isoformat()
+    assert text.clock_time(f"{today}T05:12:09") == "05:12"
+    assert text.clock_time("2031-01-02T05:12:09") == "2031-01-02 05:12"
+    assert text.clock_time("soon") == "soon"

@@ -72,7 +72,11 @@ SLURM = ("--site", "slurm", "--store", "store")
         ((*LOCAL, "./job", "--runs", "runs", "--name", "taken"), 64, "there is a run"),
         ((*SLURM, "./job", "--time", "soon"), 64, "time 'soon' is not a time limit"),
         ((*SLURM, "./job", "--comment", "a\nb"), 64, "sbatch option '--comment=a\\nb' holds a line break"),
-        ((*LOCAL, "./job", "--layer", "old.sqsh"), 64, "was built on pytorch 24.12-hd-r2 (sha256:01d), but the image is"),
+        (
+            (*LOCAL, "./job", "--layer", "old.sqsh"),
+            64,
+            "was built on pytorch 24.12-hd-r2 (sha256:01d), but the image is",
+        ),
         ((*LOCAL, "resnet5"), 65, "unknown job 'resnet5'. Did you mean 'resnet50'? Jobs: "),
         ((*LOCAL, "./nowhere"), 65, "nowhere/job.yaml not found. A job is a folder"),
         ((*LOCAL, "./bad-job"), 65, "bad-job/job.yaml: unknown key 'nodse'"),

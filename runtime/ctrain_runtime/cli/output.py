@@ -1,0 +1,90 @@
+"""The one place that writes where writing may fail: streams that are closed, full, broken or in another encoding.
+
+Verbs print() to streams that `prepare` has made safe for any text; what fails then ends in main(). What must not end
+because of its printing, above all the watching of a run, writes through a Writer or print_line.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from contextlib import suppress
+from typing import Optional, TextIO
+
+
+def prepare() -> None:
+    """Make the standard streams exist and take any text: what their encoding lacks is shown as `?` or escaped."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # closed by the caller (`>&-`): the next file opened would take its number
+            stream = open(os.devnull, mode, encoding="utf-8")  # noqa: PTH123, SIM115  # open for as long as ctrain runs
+            os.set_inheritable(stream.fileno(), True)  # programs started by ctrain need theirs, too
+            setattr(sys, name, stream)
+    for stream, errors in ((sys.stdout, "replace"), (sys.stderr, "backslashreplace")):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=errors)
+
+
+def flush_all() -> None:
+    """Write out what is buffered, so that nothing is left to fail when Python exits."""
+    for stream in (sys.stdout, sys.stderr):
+        Writer(stream).flush()
+
+
+def print_line(text: str = "", stream: Optional[TextIO] = None) -> None:
+    """Write a line to `stream` (default: stdout). Never raises."""
+    writer = Writer(sys.stdout if stream is None else stream)
+    writer.write(f"{text}\n")
+    writer.flush()
+
+
+def abandon(stream: TextIO) -> None:
+    """Point the stream's file at /dev/null, so that what it still buffers cannot fail again."""
+    with suppress(OSError, ValueError):  # ValueError: closed; some streams have no file
+        null = os.open(os.devnull, os.O_WRONLY)
+        try:
+            os.dup2(null, stream.fileno())
+        finally:
+            os.close(null)
+
+
+class Writer:
+    """Writes text to a stream until that fails, and is silent from then on. Never raises."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self.is_dead = False
+
+    def write(self, text: str) -> None:
+        if self.is_dead:
+            return
+        try:
+            self._stream.write(self._encodable(text))
+        except (OSError, ValueError):  # ValueError: it was closed
+            self._give_up()
+
+    def flush(self) -> None:
+        if self.is_dead:
+            return
+        try:
+            self._stream.flush()
+        except (OSError, ValueError):
+            self._give_up()
+
+    def is_terminal(self) -> bool:
+        try:
+            return self._stream.isatty()
+        except ValueError:
+            return False
+
+    def can_show(self, text: str) -> bool:
+        """Whether the stream's encoding has all of `text`."""
+        return self._encodable(text) == text
+
+    def _encodable(self, text: str) -> str:
+        encoding = getattr(self._stream, "encoding", None) or "utf-8"  # a StringIO has none
+        return text.encode(encoding, "replace").decode(encoding)
+
+    def _give_up(self) -> None:
+        self.is_dead = True
+        abandon(self._stream)
