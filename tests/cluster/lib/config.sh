@@ -8,14 +8,12 @@ readonly LOGIN
 readonly LOGIN_ADDRESS=$NETWORK.1
 # The fourth byte of nodeNN is FIRST_HOST + NN; the login node is .1.
 readonly FIRST_HOST=10
+# Nodes of other kinds than nodeNN, always there, and their fourth byte.
+readonly -A OTHER_NODES=([skl01]=2 [a100nv01]=3)
 
-node_name() {
-    printf 'node%02d' "$1"
-}
-
-# node_address nodeNN. 10# because "08" is no octal number.
+# 10# because "08" is no octal number.
 node_address() {
-    printf '%s.%d' "$NETWORK" $((FIRST_HOST + 10#${1#node}))
+    printf '%s.%d' "$NETWORK" "${OTHER_NODES[$1]:-$((FIRST_HOST + 10#${1#node}))}"
 }
 
 node_names() {
@@ -26,13 +24,24 @@ node_names() {
 }
 
 write_slurm_conf() {
-    local count=$1 text
+    local count=$1 text name proctrack=proctrack/linuxproc plugins=task/affinity
+    if cgroups_work; then
+        proctrack=proctrack/cgroup
+        plugins+=,task/cgroup
+    else
+        say "no cgroup v1 here: jobs can use more memory and GPUs than they asked for"
+    fi
     text=$(<"$HERE/conf/slurm.conf.in")
     text=${text//@STATE@/$STATE}
     text=${text//@LOGIN@/$LOGIN}
     text=${text//@LOGIN_ADDRESS@/$LOGIN_ADDRESS}
     text=${text//@NODES@/node[01-$(printf %02d "$count")]}
     text=${text//@NODE_ADDRESSES@/$NETWORK.[$((FIRST_HOST + 1))-$((FIRST_HOST + count))]}
+    text=${text//@PROCTRACK@/$proctrack}
+    text=${text//@TASK_PLUGINS@/$plugins}
+    for name in "${!OTHER_NODES[@]}"; do
+        text=${text//@ADDRESS:$name@/$(node_address "$name")}
+    done
     printf '%s\n' "$text" >"$SLURM_CONF"
     cp "$HERE"/conf/*.conf "$STATE/etc/"
 }
@@ -46,10 +55,10 @@ write_hosts() {
 }
 
 write_config() {
-    local count=$1 i name
+    local count=$1 name names=("${!OTHER_NODES[@]}")
+    mapfile -t -O "${#names[@]}" names < <(printf 'node%02d\n' $(seq "$count"))
     install -d -m 755 "$STATE/etc" "$STATE/log" "$STATE/run" "$STATE/spool/slurmctld" "$STATE/nodes"
-    for ((i = 1; i <= count; i++)); do
-        name=$(node_name "$i")
+    for name in "${names[@]}"; do
         install -d -m 755 "$STATE/spool/$name" "$STATE/nodes/$name"
         install -d -m 1777 "$STATE/nodes/$name/tmp"
     done
