@@ -23,27 +23,32 @@ node_names() {
     done
 }
 
-write_slurm_conf() {
-    local count=$1 text name proctrack=proctrack/linuxproc plugins=task/affinity
-    if cgroups_work; then
-        proctrack=proctrack/cgroup
-        plugins+=,task/cgroup
-    else
-        say "no cgroup v1 here: jobs can use more memory and GPUs than they asked for"
-    fi
-    text=$(<"$HERE/conf/slurm.conf.in")
-    text=${text//@STATE@/$STATE}
-    text=${text//@LOGIN@/$LOGIN}
-    text=${text//@LOGIN_ADDRESS@/$LOGIN_ADDRESS}
-    text=${text//@NODES@/node[01-$(printf %02d "$count")]}
-    text=${text//@NODE_ADDRESSES@/$NETWORK.[$((FIRST_HOST + 1))-$((FIRST_HOST + count))]}
-    text=${text//@PROCTRACK@/$proctrack}
-    text=${text//@TASK_PLUGINS@/$plugins}
+# write_daemon_config NODES: fills in the words between @ signs of conf/*.in.
+write_daemon_config() {
+    local count=$1 file text word name
+    local -A words=(
+        [STATE]=$STATE [LOGIN]=$LOGIN [LOGIN_ADDRESS]=$LOGIN_ADDRESS
+        [NODES]=node[01-$(printf %02d "$count")]
+        [NODE_ADDRESSES]=$NETWORK.[$((FIRST_HOST + 1))-$((FIRST_HOST + count))]
+        [PROCTRACK]=proctrack/cgroup [TASK_PLUGINS]=task/affinity,task/cgroup
+    )
     for name in "${!OTHER_NODES[@]}"; do
-        text=${text//@ADDRESS:$name@/$(node_address "$name")}
+        words[ADDRESS:$name]=$(node_address "$name")
     done
-    printf '%s\n' "$text" >"$SLURM_CONF"
+    if ! cgroups_work; then
+        say "no cgroup v1 here: nothing keeps jobs from memory and GPUs that they did not ask for"
+        words[PROCTRACK]=proctrack/linuxproc words[TASK_PLUGINS]=task/affinity
+    fi
     cp "$HERE"/conf/*.conf "$STATE/etc/"
+    for file in "$HERE"/conf/*.in; do
+        text=$(<"$file")
+        for word in "${!words[@]}"; do
+            text=${text//@$word@/${words[$word]}}
+        done
+        printf '%s\n' "$text" >"$STATE/etc/$(basename "$file" .in)"
+    done
+    # slurmdbd refuses a file that others can read.
+    chmod 600 "$STATE/etc/slurmdbd.conf"
 }
 
 write_hosts() {
@@ -62,6 +67,6 @@ write_config() {
         install -d -m 755 "$STATE/spool/$name" "$STATE/nodes/$name"
         install -d -m 1777 "$STATE/nodes/$name/tmp"
     done
-    write_slurm_conf "$count"
+    write_daemon_config "$count"
     write_hosts >"$STATE/hosts"
 }
