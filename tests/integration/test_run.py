@@ -203,7 +203,7 @@ def test_the_boundary_is_clean(cluster: Cluster) -> None:
         (
             ["resnet50", "--partition", "nope"],
             74,
-            "there is no partition 'nope' that is up. Partitions: cas_v100_2, skl",
+            "there is no partition 'nope' that is up. Partitions: cas_v100_2, skl, amd_a100nv_8, debug, spot",
         ),
         (["resnet50", "--gpus-per-node", "3"], 74, "Largest that fits: --gpus-per-node 2"),
         (["resnet50", "--time", "9-00:00:00"], 74, "Longest that fits: --time 2-00:00:00"),
