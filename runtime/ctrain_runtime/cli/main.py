@@ -86,7 +86,7 @@ def _dispatch(verbs: Sequence[Verb], argv: Sequence[str]) -> int:
         raise UsageError(f"unknown command {argv[0]!r}", f"Known: {', '.join(known)}")
     verb = known[argv[0]]
     own, rest = _split(argv[1:])
-    if rest and verb.name != "run":
+    if rest and verb.name not in ("run", "submit"):
         raise UsageError(f"ctrain {verb.name} takes no arguments after --", f"See: ctrain {verb.name} --help")
     module = importlib.import_module(verb.module)
     return int(module.execute(parser_of(verb).parse_args(own, argparse.Namespace(rest=rest))))

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ctrain_runtime import facts, image, job, launchers, schedulers, trust, user_layer
-from ctrain_runtime.errors import ImageNotFound, UsageError
+from ctrain_runtime.errors import ImageNotFound, SchedulerError, UsageError
 from ctrain_runtime.facts import Cluster
 from ctrain_runtime.launchers.recognise import recognise, refuse_spawner
 from ctrain_runtime.plan.make import make_plan
 from ctrain_runtime.plan.model import Launch, Options
 from ctrain_runtime.plan.size import SizeRequest
 from ctrain_runtime.run import directory
-from ctrain_runtime.site import SelectedSite, Site, expand
+from ctrain_runtime.site import FALLBACK, SelectedSite, Site, expand
 from ctrain_runtime.store import open_store
 
 IMAGE = "CTRAIN_IMAGE"  # set by module files
@@ -50,10 +50,11 @@ class Prepared:
 def prepare(request: Request) -> Prepared:
     """Plan a run. Starts nothing and leaves nothing. Raises CtrainError."""
     site = request.site.site
+    _check_detected(request)
     scheduler = schedulers.get(site.scheduler)
     what = _job(request)
     cluster = scheduler.facts(site)
-    size = scheduler.size(_size_request(request, what), cluster, site)
+    size = scheduler.size(make_size_request(request.options, what), cluster, site)
     refuse_spawner(what.command, size.nodes * size.ranks_per_node)
     architecture = _architecture(cluster, size.partition)
     found = _image(request, what, architecture)
@@ -98,8 +99,21 @@ def _job(request: Request) -> job.Job:
     return replace(what, launcher=request.options.launcher) if request.options.launcher else what
 
 
-def _size_request(request: Request, what: job.Job) -> SizeRequest:
-    options, resources = request.options, what.resources
+def _check_detected(request: Request) -> None:
+    """A cluster whose commands are not on PATH looks like a laptop: do not train on its login node by mistake."""
+    options = request.options
+    if request.site.explicit or request.site.site.name != FALLBACK:
+        return
+    if (options.nodes or 1) > 1 or options.time or options.partition:
+        raise SchedulerError(
+            "no scheduler found on this machine, but --nodes, --time or --partition ask for a cluster",
+            "Load the scheduler's module (module load slurm), or run on this machine with --site local",
+        )
+
+
+def make_size_request(options: Options, what: job.Job) -> SizeRequest:
+    """What the command line asks for, and for the rest what the job does."""
+    resources = what.resources
     return SizeRequest(
         nodes=resources.nodes if options.nodes is None else options.nodes,
         gpus_per_node=resources.gpus_per_node if options.gpus_per_node is None else options.gpus_per_node,
