@@ -19,11 +19,9 @@ class Slurm:
     """Jobs of sbatch; inside an allocation, steps that a process of this machine starts and srun spreads."""
 
     def facts(self, site: Site) -> Cluster:
-        del site  # Slurm describes itself
         return facts.read_cluster()
 
     def gpus(self, site: Site) -> tuple[str, ...]:
-        del site
         return facts.read_gpus()
 
     def size(self, request: SizeRequest, cluster: Cluster, site: Site) -> JobSize:
@@ -36,7 +34,6 @@ class Slurm:
         return script.render(plan, task)
 
     def check(self, launch: Launch, run: Path) -> None:
-        del run  # sbatch reads the script from its input
         if not launch.plan.allocation:
             submit.check(launch)
 
