@@ -26,8 +26,7 @@ class UserCache:
     def get(self, key: str, conditions: list[object]) -> object:
         """The answer that was put under `key`, or None."""
         entry = self._entries.get(key)
-        known = isinstance(entry, list) and len(entry) == 2 and entry[0] == conditions
-        return entry[1] if known else None
+        return entry[1] if isinstance(entry, list) and len(entry) == 2 and entry[0] == conditions else None
 
     def put(self, key: str, conditions: list[object], answer: object) -> None:
         """Remember `answer`, a plain JSON value other than None."""
