@@ -1,4 +1,4 @@
-"""Where the data folders `definitions/` and `examples/` are: in the wheel, or in a checkout."""
+"""Where the data folders `definitions/`, `examples/` and `docs/` are: in the wheel, or in a checkout."""
 
 from __future__ import annotations
 
