@@ -21,8 +21,9 @@ from ctrain_builder.make.describe import Content
 from ctrain_builder.make.image import Earlier
 from ctrain_builder.make.site import Site
 from ctrain_builder.plan import BuildPlan, PlannedLayer
-from ctrain_runtime.errors import BuildError, ConfigError, ImageTestError, RegistryError, SpaceError
-from ctrain_runtime.facts import Engine, count_gpus
+from ctrain_runtime.engines.apptainer import Engine
+from ctrain_runtime.errors import BuildError, ConfigError, DiskFullError, ImageTestError, RegistryError
+from ctrain_runtime.facts import count_gpus
 from ctrain_runtime.manifest import Layer, Manifest, TestResult, read_manifest
 
 # Sizes in bytes of layers that were never made: an NGC base, a Debian base, an upper layer.
@@ -80,7 +81,7 @@ class Builder:
     cap: Optional[int] = None
 
     def build(self, plan: BuildPlan) -> Built:
-        """Make what is missing of the planned image. Raises BuildError, SpaceError, ImageTestError, RegistryError."""
+        """Build what the planned image lacks. Raises BuildError, DiskFullError, ImageTestError, RegistryError."""
         if plan.problem:
             raise plan.problem
         os.umask(0o022)  # an image must not depend on the umask of who builds it
@@ -90,7 +91,7 @@ class Builder:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
             what = f"the disk became full: {amount(self.cache.free)} are free in {self.cache.root}"
-            raise SpaceError(what, "Free some, or choose another place with --cache DIR") from error
+            raise DiskFullError(what, "Free some, or choose another place with --cache DIR") from error
 
     def _build(self, plan: BuildPlan) -> Built:
         flat = is_flat(plan.spec, self.flat)

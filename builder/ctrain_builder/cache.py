@@ -26,7 +26,7 @@ from ctrain_builder import atomic, locks
 from ctrain_builder.catalog import ImageSpec
 from ctrain_builder.keys import Inputs
 from ctrain_runtime import config
-from ctrain_runtime.errors import BuildError, ConfigError, SpaceError, UsageError
+from ctrain_runtime.errors import BuildError, ConfigError, DiskFullError, UsageError
 
 _LIVE = ".live"  # a work folder's lock file: locked for as long as its build lives
 _UNITS = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
@@ -99,9 +99,9 @@ class Cache:
         return shutil.disk_usage(self.root).free
 
     def require_space(self, needed: int, what: str) -> None:
-        """Raise SpaceError unless `needed` bytes are free."""
+        """Raise DiskFullError unless `needed` bytes are free."""
         if self.free < needed:
-            raise SpaceError(
+            raise DiskFullError(
                 f"{what} needs about {amount(needed)} in {self.root}, {amount(self.free)} are free",
                 "Free some, or choose another place with --cache DIR",
             )

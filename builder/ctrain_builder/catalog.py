@@ -11,7 +11,7 @@ from ctrain_builder import definition
 from ctrain_builder.definition import Definition
 from ctrain_runtime import config, strict_yaml
 from ctrain_runtime.errors import ConfigError, UsageError
-from ctrain_runtime.store import NAME, WORD
+from ctrain_runtime.store import NAME_RE, TAG_RE
 
 FILE = "images.yaml"
 
@@ -88,7 +88,7 @@ def find(folder: Path, name: str, tag: str = "") -> ImageSpec:
     entries = _entries(folder)
     if name not in entries:
         raise UsageError(f"{folder / FILE} has no image {name!r}", f"It has: {', '.join(sorted(entries))}")
-    if tag and not WORD.fullmatch(tag):
+    if tag and not TAG_RE.fullmatch(tag):
         raise UsageError(f"{tag!r} is not a tag", "Use letters, digits, '.' and '-'")
     return _spec(folder, name, entries[name], tag)
 
@@ -137,8 +137,8 @@ def _spec(folder: Path, name: str, entry: Entry, tag: str) -> ImageSpec:
 
 
 def _check_names(where: str, names: Mapping[str, str], words: Mapping[str, str]) -> None:
-    wrong = {key: value for key, value in names.items() if not NAME.fullmatch(value)}
-    wrong.update({key: value for key, value in words.items() if not WORD.fullmatch(value)})
+    wrong = {key: value for key, value in names.items() if not NAME_RE.fullmatch(value)}
+    wrong.update({key: value for key, value in words.items() if not TAG_RE.fullmatch(value)})
     for key, value in wrong.items():
         raise ConfigError(f"{where}: {key} {value!r} can't be part of a file name", "Use letters, digits and '-'")
 

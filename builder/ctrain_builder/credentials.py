@@ -94,7 +94,7 @@ def _of_helper(name: str, server: str, path: Path) -> Optional[Login]:
         if said.code:
             if "not found" in said.stdout:
                 return None
-            raise CtrainError(f"{program} failed: {said.complaint()}")
+            raise CtrainError(f"{program} failed: {said.last_error_line()}")
         answer = json.loads(said.stdout)
         return Login(str(answer["Username"]), str(answer["Secret"]))
     except (ValueError, KeyError, TypeError):

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Optional
 
 from ctrain_runtime import sif
-from ctrain_runtime.errors import ImageDamaged
+from ctrain_runtime.errors import ImageUnusable
 from ctrain_runtime.manifest import Layer
 
 REGIONS = "sha256-regions:"
@@ -43,7 +43,7 @@ def of_file(path: Path, offset: int = 0, size: Optional[int] = None) -> str:
 
 
 def regions(image: Path, layers: Sequence[Layer]) -> list[Region]:
-    """All of an image's file; `layers` tell the digests of its partitions, unless it is flat. Raises ImageDamaged."""
+    """All of an image's file; `layers` tell the digests of its partitions, unless it is flat. Raises ImageUnusable."""
     found: list[Region] = []
     at, size = 0, image.stat().st_size
     partitions = sorted(zip(sif.partitions(image), layers), key=lambda pair: pair[0].offset)
@@ -51,14 +51,14 @@ def regions(image: Path, layers: Sequence[Layer]) -> list[Region]:
         return [Region(0, size)]  # a flat one
     for entry, layer in partitions:
         if entry.size != layer.size or entry.offset < at:
-            raise ImageDamaged(f"{image} is not made of the layers that its manifest names", "Build it again")
+            raise ImageUnusable(f"{image} is not made of the layers that its manifest names", "Build it again")
         found += [Region(at, entry.offset - at), Region(entry.offset, entry.size, layer.digest)]
         at = entry.offset + entry.size
     return [*found, Region(at, size - at)]
 
 
 def of_regions(image: Path, layers: Sequence[Layer]) -> str:
-    """As in sha256-regions:9f2c... Raises ImageDamaged."""
+    """As in sha256-regions:9f2c... Raises ImageUnusable."""
     found = regions(image, layers)
     return _joined(found, (region.digest or of_file(image, region.offset, region.size) for region in found))
 

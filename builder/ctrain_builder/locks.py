@@ -118,5 +118,5 @@ def _require_owner(path: Path) -> None:
 
 
 def _me() -> str:
-    user = users.user(os.geteuid())
+    user = users.user_name(os.geteuid())
     return f"pid {os.getpid()} ({user} on {socket.gethostname()}, since {time.strftime('%H:%M', time.gmtime())} UTC)"

@@ -20,7 +20,7 @@ from ctrain_builder import atomic, locks, record
 from ctrain_builder.digests import Read
 from ctrain_builder.registry import PUSH, Reference, Registry, digest_of
 from ctrain_builder.web import GET, Answer, Call, Unreachable, follow
-from ctrain_runtime.errors import ImageDamaged, RegistryError
+from ctrain_runtime.errors import ImageUnusable, RegistryError
 from ctrain_runtime.manifest import Manifest, parse_manifest
 
 # Apptainer: internal/pkg/client/oras/config.go and layer.go; SingularityCE has the same
@@ -98,7 +98,7 @@ def push(
 ) -> None:
     """Bring an image, whose bytes `read` gives, to a repository. It has no tag there yet.
 
-    In the folder `notes` is kept how far the upload has come. Raises ImageDamaged, RegistryError.
+    In the folder `notes` is kept how far the upload has come. Raises ImageUnusable, RegistryError.
     """
     note = notes / f"upload-{digest_of(f'{ref.name} {manifest.digest}'.encode())[-16:]}"
     with locks.hold(note.with_suffix(".lock")):
@@ -109,7 +109,7 @@ def push(
             if digest != manifest.digest:
                 note.unlink()
                 what = f"{manifest.name} {manifest.version} is damaged: it has the digest {digest}"
-                raise ImageDamaged(what, f"Its manifest says {manifest.digest}; see: ctrain store verify")
+                raise ImageUnusable(what, f"Its manifest says {manifest.digest}; see: ctrain store verify")
             upload.finish(digest, manifest.size)
     done(manifest.size)
 

@@ -1,4 +1,4 @@
-"""The one place that starts other programs. Commands are argv lists; there is never a shell in between."""
+"""Runs other programs: the only module that does. Commands are argv lists, never passed to a shell."""
 
 from __future__ import annotations
 
@@ -15,23 +15,26 @@ from typing import Optional
 
 from ctrain_runtime.errors import CtrainError
 
+POLL_SECONDS = 0.2
+GRACE_SECONDS = 10
+
 
 @dataclass(frozen=True)
-class Result:
-    """How a command ended. `code` is negative for a signal, as in subprocess."""
+class CommandResult:
+    """Output and exit code of a command. `code` is negative for a signal, as in subprocess."""
 
     argv: tuple[str, ...]
     code: int
     stdout: str
     stderr: str
 
-    def complaint(self) -> str:
-        """The last line that the command said, for a one-line error."""
+    def last_error_line(self) -> str:
+        """The last line of its stderr, else of its stdout, for use in an error message."""
         lines = (self.stderr.strip() or self.stdout.strip()).splitlines()
         return lines[-1].strip() if lines else f"exit code {self.code}"
 
 
-def find(name: str) -> Optional[str]:
+def which(name: str) -> Optional[str]:
     """Absolute path of a program on PATH, or None."""
     return shutil.which(name)
 
@@ -44,14 +47,14 @@ def run(
     timeout: float = 60,
     check: bool = True,
     stdin: str = "",
-) -> Result:
-    """Run a command to its end and return what it said.
+) -> CommandResult:
+    """Run a command and return its output.
 
-    `timeout` is in seconds; `stdin` is what the command reads. Raises CtrainError when the command can't be started,
-    takes too long or (with `check`) ends with a code other than 0.
+    `timeout` is in seconds. Raises CtrainError if the command cannot be started, times out or (with `check`) returns a
+    non-zero exit code.
     """
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             list(argv),
             input=stdin,
             capture_output=True,
@@ -62,12 +65,12 @@ def run(
             timeout=timeout,
         )
     except OSError as error:
-        raise CtrainError(f"{argv[0]} can't be started: {error.strerror or error}") from error
+        raise CtrainError(f"{argv[0]} cannot be started: {error.strerror or error}") from error
     except subprocess.TimeoutExpired as error:
-        raise CtrainError(f"{argv[0]} did not answer within {timeout:g} s") from error
-    result = Result(tuple(argv), done.returncode, done.stdout, done.stderr)
+        raise CtrainError(f"{argv[0]} timed out after {timeout:g} s") from error
+    result = CommandResult(tuple(argv), completed.returncode, completed.stdout, completed.stderr)
     if check and result.code != 0:
-        raise CtrainError(f"{Path(argv[0]).name} failed: {result.complaint()}")
+        raise CtrainError(f"{Path(argv[0]).name} failed: {result.last_error_line()}")
     return result
 
 
@@ -81,8 +84,8 @@ def run_logged(
 ) -> int:
     """Run a long command with its output appended to `log`; return its exit code.
 
-    `tick` is called several times a second. The command gets a process group of its own, and whatever interrupts
-    the wait (Ctrl-C, a signal turned into an exception, an error in `tick`) ends that whole group first.
+    `tick` is called every POLL_SECONDS. The command runs in its own process group; an exception during the wait
+    (KeyboardInterrupt, an error in `tick`) terminates that group before it propagates.
     """
     with log.open("ab") as out:
         try:
@@ -96,24 +99,24 @@ def run_logged(
                 start_new_session=True,
             )
         except OSError as error:
-            raise CtrainError(f"{argv[0]} can't be started: {error.strerror or error}") from error
+            raise CtrainError(f"{argv[0]} cannot be started: {error.strerror or error}") from error
         try:
             while True:
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    return process.wait(timeout=0.2)
+                    return process.wait(timeout=POLL_SECONDS)
                 tick()
         except BaseException:
-            _end_group(process)
+            _terminate_group(process)
             raise
 
 
-def _end_group(process: subprocess.Popen[bytes]) -> None:
-    """End a process and everything that it started: politely, then after 10 s by force."""
+def _terminate_group(process: subprocess.Popen[bytes]) -> None:
+    """Send SIGTERM to the process group, and SIGKILL after GRACE_SECONDS."""
     if process.poll() is not None:
         return
     os.killpg(process.pid, signal.SIGTERM)
-    deadline = time.monotonic() + 10
-    # WNOWAIT: the process stays a zombie until its whole group is gone, so that its number can't be another's.
+    deadline = time.monotonic() + GRACE_SECONDS
+    # WNOWAIT: the leader stays a zombie until the whole group has been killed, so the group ID cannot be reused.
     while time.monotonic() < deadline and not os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
         time.sleep(0.05)
     os.killpg(process.pid, signal.SIGKILL)

@@ -1,7 +1,7 @@
-"""Every error that a user can meet: one clear line and a distinct exit code.
+"""All errors that ctrain reports to users: one line each, with a distinct exit code.
 
-The codes lie between 64 and 79 so that they never look like a training program's own small codes, nor like
-128 + signal. A program's exit code passes through ctrain unchanged.
+The codes are 64 to 79: distinct from the small codes of training programs and from 128 + signal. A program's own exit
+code passes through ctrain unchanged.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from typing import ClassVar
 
 
 class CtrainError(Exception):
-    """Root of all errors that ctrain explains in one line instead of a traceback.
+    """Base of all errors that ctrain reports in one line instead of a traceback.
 
-    `message` says what is wrong and where; `hint` says what to do next.
+    `message` is what is wrong and where, `hint` the next step; neither ends with a full stop.
     """
 
     exit_code: ClassVar[int] = 70
-    meaning: ClassVar[str] = "ctrain could not do what was asked"
+    meaning: ClassVar[str] = "other ctrain error"
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -29,84 +29,84 @@ class CtrainError(Exception):
 
 class UsageError(CtrainError):
     exit_code = 64
-    meaning = "an option or argument is wrong"
+    meaning = "invalid option or argument"
 
 
 class JobError(CtrainError):
     exit_code = 65
-    meaning = "the job is unknown, or its job.yaml is wrong"
+    meaning = "unknown or invalid job"
 
 
 class ConfigError(CtrainError):
     exit_code = 66
-    meaning = "a configuration file (site, images.yaml, definition) is wrong"
+    meaning = "invalid configuration file"
 
 
 class SiteError(CtrainError):
     exit_code = 67
-    meaning = "the site is unknown"
+    meaning = "unknown or misconfigured site"
 
 
 class ImageNotFound(CtrainError):
     exit_code = 68
-    meaning = "the image is not in any store"
+    meaning = "image not found"
 
 
-class ImageDamaged(CtrainError):
+class ImageUnusable(CtrainError):
     exit_code = 69
-    meaning = "the image file is unreadable, damaged, not one that ctrain made, or not trusted here"
+    meaning = "image or layer unusable"
 
 
 class DataError(CtrainError):
     exit_code = 71
-    meaning = "the data or a folder to mount is missing"
+    meaning = "data set, mount source or checkpoint missing"
 
 
 class SchedulerError(CtrainError):
     exit_code = 72
-    meaning = "there is no scheduler, or it refused the job"
+    meaning = "no scheduler, or job rejected"
 
 
 class EngineError(CtrainError):
     exit_code = 73
-    meaning = "there is no Apptainer or Singularity that works here"
+    meaning = "no usable container engine"
 
 
 class ResourceError(CtrainError):
     exit_code = 74
-    meaning = "the cluster does not have the resources that were asked for"
+    meaning = "resources unavailable"
 
 
-class SpaceError(CtrainError):
+class DiskFullError(CtrainError):
     exit_code = 75
-    meaning = "a disk is full"
+    meaning = "disk full or over quota"
 
 
 class StoreError(CtrainError):
     exit_code = 76
-    meaning = "the store can't be read or written"
+    meaning = "store error"
 
 
 class BuildError(CtrainError):
     exit_code = 77
-    meaning = "an image could not be built"
+    meaning = "build failed"
 
 
 class ImageTestError(CtrainError):
     exit_code = 78
-    meaning = "an image failed its tests, or was not tested"
+    meaning = "image tests failed or not run"
 
 
 class RegistryError(CtrainError):
     exit_code = 79
-    meaning = "a registry of images could not be asked, or its answer is wrong"
+    meaning = "registry unreachable, access denied or bad response"
 
 
 CANCELLED = 130  # 128 + SIGINT, as shells report it
 
 
 def exit_codes() -> list[tuple[int, str]]:
-    """(code, meaning) of every error above, in order: the text of `ctrain help exit-codes`."""
-    kinds: list[type[CtrainError]] = [CtrainError, *CtrainError.__subclasses__()]
-    own = [(kind.exit_code, kind.meaning) for kind in kinds]
-    return sorted([*own, (CANCELLED, "the run was cancelled with Ctrl-C")])
+    """(code, meaning) of every error above, in ascending order, for `ctrain help exit-codes`."""
+    classes: list[type[CtrainError]] = [CtrainError, *CtrainError.__subclasses__()]
+    codes = [(error.exit_code, error.meaning) for error in classes]
+    return sorted([*codes, (CANCELLED, "cancelled (Ctrl-C or SIGTERM)")])

@@ -9,19 +9,12 @@ from pathlib import Path
 from typing import Optional
 
 from ctrain_runtime import command, lease
-from ctrain_runtime.errors import CtrainError, EngineError
-from ctrain_runtime.image import MARKER, Image
+from ctrain_runtime.engines import apptainer
+from ctrain_runtime.engines.apptainer import Engine, find_engine
+from ctrain_runtime.errors import CtrainError
+from ctrain_runtime.image import LAYER_MARKER, Image
 
 _GPUS = Path("/proc/driver/nvidia/gpus")
-
-
-@dataclass(frozen=True)
-class Engine:
-    """A container engine: its name (apptainer or singularity), absolute path and version."""
-
-    name: str
-    path: str
-    version: str
 
 
 @dataclass(frozen=True)
@@ -81,19 +74,19 @@ class Facts:
     """`ignores_layers`: the engine leaves out the overlay partitions of the image that is to run. `leases`: the folder
     where it can be told that the image is needed; "" if nowhere."""
 
-    root: bool
+    is_root: bool
     gpus: int
     engine: Engine
     cluster: Cluster = field(default_factory=Cluster)
     ignores_layers: bool = False
-    leases: str = ""
+    lease_dir: str = ""
 
 
-def this_machine(cluster: Cluster, image: Image) -> Facts:
+def detect_facts(cluster: Cluster, image: Image) -> Facts:
     """The facts of the machine that ctrain runs on, and that `image` is to run on. Raises EngineError without one."""
     root, engine = os.geteuid() == 0, find_engine()
     ignores = _ignores_layers(engine, image, root)
-    return Facts(root, count_gpus(), engine, cluster, ignores, lease.folder(image.path))
+    return Facts(root, count_gpus(), engine, cluster, ignores, lease.writable_lease_dir(image.path))
 
 
 def count_gpus() -> int:
@@ -111,34 +104,13 @@ def _ignores_layers(engine: Engine, image: Image, root: bool) -> bool:
     """Whether a container of `image` starts and lacks its layers. One that does not start says nothing of that here."""
     if not image.marker or image.manifest.flat:
         return False
-    as_root = ["--userns"] if root else []  # as the run will
-    argv = [engine.path, "--quiet", "exec", "--cleanenv", "--no-mount", "home,cwd,tmp", *as_root]
-    argv += [*image.overlays, str(image.root)]
+    argv = apptainer.exec_argv(engine, as_root=root, overlays=[str(path) for path, *_ in image.sif_files[1:]])
+    inside = ["/bin/sh", "-c", f"echo started; cat /{LAYER_MARKER}"]
+    environ = apptainer.clean_environ(os.environ)
     try:
-        said = command.run([*argv, "/bin/sh", "-c", f"echo started; cat /{MARKER}"], check=False).stdout.split()
+        said = command.run(
+            [*argv, "--no-mount", "home,tmp", str(image.exec_path), *inside], env=environ, check=False
+        ).stdout.split()
     except CtrainError:
         return False
     return said[:1] == ["started"] and said[1:] != [image.marker]
-
-
-def find_engine() -> Engine:
-    """The engine on PATH: Apptainer first, as sites that have both mean it. Raises EngineError."""
-    for name in ("apptainer", "singularity"):
-        path = command.find(name)
-        if path:
-            said = _version(path)
-            number = re.search(r"\d+(?:\.\d+)+", said)
-            # A site's `singularity` may be a link to Apptainer: its variables are then called APPTAINERENV_.
-            kind = "apptainer" if "apptainer" in said else "singularity"
-            return Engine(kind, path, number.group() if number else said.strip())
-    raise EngineError(
-        "neither apptainer nor singularity is on PATH",
-        "Install Apptainer, or load its module (module load singularity)",
-    )
-
-
-def _version(path: str) -> str:
-    try:
-        return command.run([path, "--version"]).stdout
-    except CtrainError as error:
-        raise EngineError(f"{path} does not work here: {error.message}") from error

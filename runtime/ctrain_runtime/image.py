@@ -1,4 +1,4 @@
-"""The image that a run uses: found by name in a store or by path, and checked to be a whole SIF for this machine."""
+"""Finds the image of a run, by name in a store or by path, and checks that it is complete and for this architecture."""
 
 from __future__ import annotations
 
@@ -7,48 +7,48 @@ from pathlib import Path
 from typing import Optional
 
 from ctrain_runtime import sif, store
-from ctrain_runtime.errors import ConfigError, ImageDamaged, ImageNotFound
-from ctrain_runtime.manifest import FLAT, Manifest, read_manifest
+from ctrain_runtime.errors import ConfigError, ImageNotFound, ImageUnusable
+from ctrain_runtime.manifest import FLAT_SUFFIX, Manifest, read_manifest
 
-MARKER = ".singularity.d/ctrain-layer"  # inside; holds the key of the topmost layer that is mounted
-MACHINES = {"x86_64": "amd64", "aarch64": "arm64", "ppc64le": "ppc64le"}  # as `uname -m` says it
+LAYER_MARKER = ".singularity.d/ctrain-layer"  # in the container; holds the key of the topmost mounted layer
+OCI_ARCH = {"x86_64": "amd64", "aarch64": "arm64", "ppc64le": "ppc64le"}  # by `uname -m`
 
 
 @dataclass(frozen=True)
 class Image:
-    """An image file with its manifest. `channel` is the name by which it was found, if any."""
+    """An image file with its manifest. `channel` is a channel that points to it, "" if none."""
 
     path: Path
     manifest: Manifest
     channel: str = ""
 
     @property
-    def parts(self) -> tuple[tuple[Path, int, str], ...]:
-        """The files that it is made of, lowest first, with their sizes in bytes and digests: for most images, one."""
+    def sif_files(self) -> tuple[tuple[Path, int, str], ...]:
+        """Path, size in bytes and digest of its files, lowest first. Only a thin image has more than one."""
         manifest = self.manifest
         below = manifest.below
         lowest = [(self.path.parent / store.BASES / below.name, below.size, below.digest)] if below else []
         return (*lowest, (self.path, manifest.size, manifest.digest))
 
     @property
-    def root(self) -> Path:
-        """The file that an engine runs."""
-        return self.parts[0][0]
+    def exec_path(self) -> Path:
+        """The file to pass to the engine."""
+        return self.sif_files[0][0]
 
     @property
-    def overlays(self) -> tuple[str, ...]:
-        """The words by which an engine mounts over `root` what lies above it, lowest first."""
-        return tuple(word for path, *_ in self.parts[1:] for word in ("--overlay", f"{path}:ro"))
+    def overlay_args(self) -> tuple[str, ...]:
+        """The engine's options that mount the other files over `exec_path`, lowest first."""
+        return tuple(text for path, *_ in self.sif_files[1:] for text in ("--overlay", f"{path}:ro"))
 
     @property
-    def command(self) -> tuple[str, ...]:
-        """How an engine runs it without ctrain; the program follows."""
+    def plain_argv(self) -> tuple[str, ...]:
+        """The command that runs it without ctrain; the program's argv follows."""
         gpus = ["--nv"] if "cuda" in self.manifest.software else []
-        return ("apptainer", "exec", *gpus, *self.overlays, str(self.root))
+        return ("apptainer", "exec", *gpus, *self.overlay_args, str(self.exec_path))
 
     @property
     def marker(self) -> str:
-        """What the marker inside says when all layers are mounted; "" for a lone base, which has none to be ignored."""
+        """The contents of LAYER_MARKER when all layers are mounted; "" for an image without layers above its base."""
         layers = self.manifest.layers
         return layers[-1].key if len(layers) > 1 else ""
 
@@ -56,25 +56,26 @@ class Image:
 def find(references: tuple[str, ...], stores: list[store.Store], machine: str) -> Image:
     """The image for the first of `references` (NAME[:CHANNEL|:VERSION], NAME@DIGEST or a path) that exists.
 
-    `machine` is what `uname -m` says. Raises ImageNotFound or ImageDamaged.
+    `machine` is the output of `uname -m`. Raises ImageNotFound or ImageUnusable.
     """
-    return check(locate(references, stores), machine)
+    return check(find_any_arch(references, stores), machine)
 
 
 def check(image: Image, machine: str) -> Image:
-    """`image`, if its files are whole and for this machine. Raises ImageDamaged."""
-    for path, size, _ in image.parts:
+    """`image`, if its files are complete and for this architecture. Raises ImageUnusable."""
+    for path, size, _ in image.sif_files:
         architecture = sif.check(path)
-        if architecture != MACHINES.get(machine, machine):
-            raise ImageDamaged(f"{path} is for {architecture}, this machine is {machine}", "Choose another image")
+        if architecture != OCI_ARCH.get(machine, machine):
+            problem = f"architecture mismatch: {path} is {architecture}, this machine is {machine}"
+            raise ImageUnusable(problem, "Select another image")
         if path.stat().st_size != size:
-            what = f"{path} has {path.stat().st_size} bytes, its manifest says {size}"
-            raise ImageDamaged(what, "Publish or copy it again")
+            problem = f"size mismatch: {path} has {path.stat().st_size} bytes, its manifest records {size}"
+            raise ImageUnusable(problem, "Copy or publish it again")
     return image
 
 
-def locate(references: tuple[str, ...], stores: list[store.Store]) -> Image:
-    """As `find`, for any machine. Of an image in a store only the manifest is read."""
+def find_any_arch(references: tuple[str, ...], stores: list[store.Store]) -> Image:
+    """As `find`, for any architecture. Of an image in a store, only the manifest is read."""
     return _at_path(Path(references[0])) if is_path(references[0]) else _in_stores(references, stores)
 
 
@@ -84,37 +85,37 @@ def is_path(reference: str) -> bool:
 
 def _at_path(path: Path) -> Image:
     if not path.is_file():
-        raise ImageNotFound(f"there is no image file {path}", "ctrain images lists the published ones")
+        raise ImageNotFound(f"image file {path} not found", "List published images with: ctrain images")
     sif.check(path)
-    beside = path.resolve().with_suffix(".json")
-    if not beside.is_file():
-        raise ImageDamaged(
-            f"{path} was not made by ctrain: no manifest {beside.name} lies beside it",
-            "Copy the .json together with the .sif, or build the image with ctrain build",
+    manifest = path.resolve().with_suffix(".json")
+    if not manifest.is_file():
+        raise ImageUnusable(
+            f"{path} has no manifest: {manifest.name} not found in its directory",
+            "Copy the .json file together with the .sif, or build the image with: ctrain build",
         )
     try:
-        return Image(path.resolve(), read_manifest(beside))
+        return Image(path.resolve(), read_manifest(manifest))
     except ConfigError as error:
-        raise ImageDamaged(error.message, error.hint) from error
+        raise ImageUnusable(error.message, error.hint) from error
 
 
 def _in_stores(references: tuple[str, ...], stores: list[store.Store]) -> Image:
     missing = None
     for reference in references:
         try:
-            found = store.resolve(stores, reference)
+            image = store.resolve(stores, reference)
         except ImageNotFound as error:
             missing = missing or error
             continue
-        channel = store.DEFAULT_CHANNEL if store.DEFAULT_CHANNEL in found.channels else "".join(found.channels[:1])
-        return Image(found.path, found.manifest, channel)
-    raise missing or ImageNotFound("the job names no image", "Give one with --image")
+        channel = store.DEFAULT_CHANNEL if store.DEFAULT_CHANNEL in image.channels else "".join(image.channels[:1])
+        return Image(image.path, image.manifest, channel)
+    raise missing or ImageNotFound("the job has no image", "Pass --image NAME; list images with: ctrain images")
 
 
-def flattened(image: Image) -> Optional[Image]:
-    """The flat image with the same layers as `image`, from the same folder; for engines that mount no layers."""
+def find_flat_variant(image: Image) -> Optional[Image]:
+    """The flat image with the same layers in the directory of `image`, for engines that do not mount layers."""
     keys = [layer.key for layer in image.manifest.layers]
-    for path in sorted(image.path.parent.glob(f"*{FLAT}.json")):
+    for path in sorted(image.path.parent.glob(f"*{FLAT_SUFFIX}.json")):
         manifest = read_manifest(path)
         if manifest.flat and manifest.name == image.manifest.name and [layer.key for layer in manifest.layers] == keys:
             return Image(path.with_suffix(".sif"), manifest, image.channel)

@@ -13,13 +13,13 @@ from ctrain_runtime.errors import ConfigError, JobError, UsageError
 from ctrain_runtime.suggest import closest, suggest
 from ctrain_runtime.time_limit import parse_limit
 
-BAKED = "/opt/ctrain/examples"  # where definitions/train puts the examples inside an image
+EXAMPLES_DIR_IN_IMAGE = "/opt/ctrain/examples"  # where definitions/train puts the examples inside an image
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 JOB_FILE = "job.yaml"
 _INTERPRETERS = re.compile(r"python[0-9.]*|bash|sh")
 _NO_SCRIPT = re.compile(r"-|-[A-Za-z]*[cm]")  # the program is standard input, a text or a module
 _OPTIONS_WITH_VALUE = ("-W", "-X", "-o", "-O")  # of these interpreters, before the script
-Launcher = Literal["mpi", "env"]
+Launcher = Literal["mpi", "env", "torchrun"]
 Count = Union[int, str]  # a number, or "auto"
 Written = Union[str, int, float]  # a text, or a number that becomes the text it is written as
 
@@ -35,7 +35,7 @@ class Resources:
 
 
 @dataclass(frozen=True)
-class Data:
+class Dataset:
     """A data set: the site's name for it, and where the program finds it."""
 
     dataset: str
@@ -51,7 +51,7 @@ class JobFile:
     description: str = ""
     launcher: Launcher = "mpi"
     resources: Resources = field(default_factory=Resources)
-    data: Optional[Data] = None
+    data: Optional[Dataset] = None
     env: dict[str, Written] = field(default_factory=dict)
     layers: tuple[str, ...] = ()
 
@@ -63,9 +63,9 @@ class Job:
     name: str
     command: tuple[str, ...]
     images: tuple[str, ...]
-    launcher: Launcher
+    launcher: str
     resources: Resources
-    data: Optional[Data]
+    data: Optional[Dataset]
     env: dict[str, str]
     workdir: str
     folder: Optional[Path] = None
@@ -80,12 +80,12 @@ def find(reference: str) -> Job:
             known = "A job is a folder with a job.yaml; see: ctrain help jobs"
             raise JobError(f"{folder / JOB_FILE} not found", f"{_nearby_folder(reference)} {known}".strip())
         return _load(folder, str(folder), folder)
-    examples = share.folder("examples")
+    examples = share.data_dir("examples")
     if reference not in names():
         near = f"Did you mean ./{reference}?" if is_folder(f"./{reference}") else suggest(reference, names())
         known = f"Jobs: {', '.join(names())}; or ./FOLDER with a job.yaml"
         raise JobError(f"unknown job {reference!r}", f"{near} {known}".strip())
-    return _load(examples / reference, f"{BAKED}/{reference}", None)
+    return _load(examples / reference, f"{EXAMPLES_DIR_IN_IMAGE}/{reference}", None)
 
 
 def is_folder(reference: str) -> bool:
@@ -106,7 +106,7 @@ def _nearby_folder(reference: str) -> str:
 
 def names() -> list[str]:
     """The packaged jobs."""
-    return sorted(path.parent.name for path in share.folder("examples").glob("*/job.yaml"))
+    return sorted(path.parent.name for path in share.data_dir("examples").glob("*/job.yaml"))
 
 
 def from_command(command: tuple[str, ...], folder: Path) -> Job:

@@ -1,10 +1,10 @@
-"""Leases: which images of a store jobs still need, whether they wait or run.
+"""Leases: images of a store that queued or running jobs need.
 
-    STORE/in-use/FILE@RUN    an empty file; the time of its change, in the future, is when the lease ends
+    STORE/in-use/FILE@RUN    an empty file; its modification time, in the future, is the expiry of the lease
 
-It is the one folder of a store that all its readers may write to (sticky: each removes but his own). All that is
-believed of it is that `ctrain store gc` leaves FILE where it is until then. It may be missing, and a store may be
-mounted read-only where jobs are started: then only the grace period of retired versions keeps a job's image.
+It is the only directory of a store that all readers may write to (sticky: they can remove only their own files). A
+lease has one effect: `ctrain store gc` keeps FILE until it expires. The directory may be missing, or the store mounted
+read-only on login nodes: then only the grace period of retired versions protects a job's image.
 """
 
 from __future__ import annotations
@@ -18,66 +18,66 @@ from pathlib import Path
 
 from ctrain_runtime import users
 
-FOLDER = "in-use"
-LONGEST = 30 * 86400  # seconds: for a job that waits, or has no time limit
+LEASES = "in-use"
+MAX_LEASE_SECONDS = 30 * 86400  # of a queued job, or one without a time limit
 
 
 @dataclass(frozen=True)
 class Lease:
-    """An image's file name, until when it is needed (seconds since 1970), and by whom."""
+    """A lease of an image's file until `until` (seconds since 1970) by the user `owner`."""
 
     image: str
     until: float
     owner: str
 
 
-def folder(image: Path) -> str:
-    """Where a lease of an image can be left; "" if nowhere."""
-    path = image.parent / FOLDER
+def writable_lease_dir(image: Path) -> str:
+    """The directory for leases of `image`; "" if there is none or it is not writable."""
+    path = image.parent / LEASES
     return str(path) if path.is_dir() and os.access(path, os.W_OK | os.X_OK) else ""
 
 
-def place(leases: str, image: str, run_directory: Path) -> str:
-    """The path of a run's lease in the folder `leases`; "" if there is none."""
+def lease_path(directory: str, image: str, run_directory: Path) -> str:
+    """The path of a run's lease in `directory`; an empty `directory` gives an empty path."""
     run = hashlib.sha256(str(run_directory).encode(errors="surrogateescape")).hexdigest()[:12]
-    return f"{leases}/{Path(image).name}@{run}" if leases else ""
+    return f"{directory}/{Path(image).name}@{run}" if directory else ""
 
 
-def take(path: str) -> None:
-    """Leave a lease for a job that is about to be submitted; its script gives it the job's own time limit."""
+def acquire(path: str) -> None:
+    """Create the lease of a job before its submission; its script then sets the job's time limit."""
     if path:
-        with contextlib.suppress(OSError):  # a full disk of the store is no reason not to run
+        with contextlib.suppress(OSError):  # a lease is best effort: a full disk must not prevent the run
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o644))
-            until = time.time() + LONGEST
+            until = time.time() + MAX_LEASE_SECONDS
             os.utime(path, (until, until), follow_symlinks=False)
 
 
 def release(path: str) -> None:
-    """The job has ended."""
+    """Remove the lease of a job that has ended."""
     if path:
-        with contextlib.suppress(OSError):  # then it ends by itself
+        with contextlib.suppress(OSError):  # then it expires
             Path(path).unlink(missing_ok=True)
 
 
-def current(root: Path, now: float) -> dict[str, Lease]:
-    """The images of a store that are needed at the time `now`, by file name; of several leases the last to end."""
-    found = (_read(path) for path in (root / FOLDER).glob("*@*"))
-    lasting = sorted((lease for lease in found if lease.until > now), key=lambda lease: lease.until)
-    return {lease.image: lease for lease in lasting}
+def active(root: Path, now: float) -> dict[str, Lease]:
+    """The unexpired leases at time `now` by image file name; of several, the one that expires last."""
+    leases = (_read(path) for path in (root / LEASES).glob("*@*"))
+    unexpired = sorted((lease for lease in leases if lease.until > now), key=lambda lease: lease.until)
+    return {lease.image: lease for lease in unexpired}
 
 
 def sweep(root: Path, now: float) -> None:
-    """Remove the leases that have ended."""
-    for path in (root / FOLDER).glob("*@*"):
+    """Remove expired leases."""
+    for path in (root / LEASES).glob("*@*"):
         if _read(path).until <= now:
-            with contextlib.suppress(OSError):  # only root, the folder's owner and the lease's may do that
+            with contextlib.suppress(OSError):  # only root and the owners of the directory and the lease may remove it
                 path.unlink()
 
 
 def _read(path: Path) -> Lease:
     image = path.name.rpartition("@")[0]
     try:
-        found = path.lstat()
-    except OSError:  # it was released since the folder was read
+        status = path.lstat()
+    except OSError:  # released while the directory was read
         return Lease(image, 0, "")
-    return Lease(image, found.st_mtime, users.user(found.st_uid))
+    return Lease(image, status.st_mtime, users.user_name(status.st_uid))

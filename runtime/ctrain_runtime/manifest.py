@@ -1,4 +1,4 @@
-"""The manifest of an image: all that is known of it, in a .json file beside the .sif. Format: docs/store.md."""
+"""The manifest of an image: its metadata, in a .json file next to the .sif. Format: docs/store.md."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from typing import Any, Optional
 from ctrain_runtime import config
 from ctrain_runtime.errors import ConfigError
 
-SCHEMA = 4  # 1 lacked what has a default below; 2 and 1 the checksum; 3 and older `below`
-_CHECKED = 3  # the first schema with a checksum
-CHECKSUM = "checksum"  # of the file's other keys
+SCHEMA = 4  # 1 lacks the fields with a default below, 1 and 2 the checksum, 1 to 3 `below`
+_FIRST_WITH_CHECKSUM = 3
+CHECKSUM = "checksum"  # key whose value covers all other keys
 _FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\.sif")
-FLAT = "-flat"  # ends the names of images whose layers are merged into one file system
+FLAT_SUFFIX = "-flat"  # of images whose layers are merged into one file system
 
 
 @dataclass(frozen=True)
 class Layer:
-    """One definition's part of an image. `key` names all that made it; size and digest are those of its partition."""
+    """The layer of one definition. `key` is the hash of its inputs; size (bytes) and digest are of its partition."""
 
     definition: str
     key: str
@@ -32,7 +32,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class TestResult:
-    """One test inside the image; `seconds` is its wall time, `skipped` why it could not be run."""
+    """One test in the image; `seconds` is its wall time, `skipped` the reason it was not run ("" if it was)."""
 
     name: str
     passed: bool
@@ -46,14 +46,14 @@ class TestResult:
 
 @dataclass(frozen=True)
 class Base:
-    """What the lowest layer starts from. `digest` is the registry's; "" for what comes from no registry."""
+    """The base of the lowest layer. `digest` is that of the registry; "" if it is not from a registry."""
 
     reference: str = ""
     digest: str = ""
 
 
 @dataclass(frozen=True)
-class File:
+class StoredFile:
     """A file of an image; `size` in bytes."""
 
     name: str
@@ -62,33 +62,33 @@ class File:
 
     def __post_init__(self) -> None:
         if not _FILE.fullmatch(self.name):
-            raise ConfigError(f"{self.name!r} is not the name of an image's file")
+            raise ConfigError(f"invalid image file name {self.name!r}")
 
 
 @dataclass(frozen=True)
 class Requires:
-    """What an image with CUDA needs of a node: at least this NVIDIA driver (on data-centre GPUs, an older one of these
-    branches will do), and GPUs of these kinds (V100 ...), whose compute capabilities `arch` holds (7.0 ...)."""
+    """What a CUDA image requires of a node: `driver` or newer (on data-centre GPUs, also the branches `older_drivers`),
+    and one of the GPU models `gpus` (V100 ...), with the compute capabilities `arch` (7.0 ...)."""
 
     driver: str = ""
     older_drivers: tuple[str, ...] = ()
     gpus: tuple[str, ...] = ()
     arch: tuple[str, ...] = ()
 
-    def among(self, names: Sequence[str]) -> tuple[str, ...]:
-        """Those of `gpus` that some of `names` mean, as schedulers and drivers write them: a100, cas_v100nv_8,
+    def matching_gpus(self, names: Sequence[str]) -> tuple[str, ...]:
+        """Those of `gpus` that `names` contain, in the spelling of schedulers and drivers: a100, cas_v100nv_8,
         NVIDIA H100 80GB HBM3."""
 
-        def named(gpu: str) -> bool:
+        def matches(gpu: str) -> bool:
             word = rf"(?<![a-z0-9]){re.escape(gpu.lower())}(?![0-9])"
             return any(re.search(word, re.sub(r"[-_]", " ", name.lower())) for name in names)
 
-        return tuple(filter(named, self.gpus))
+        return tuple(filter(matches, self.gpus))
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """What is known of an image. `release` is 0 until it is published; `size` is in bytes."""
+    """The metadata of an image. `release` is 0 until it is published; `size` is in bytes."""
 
     name: str
     tag: str
@@ -110,53 +110,52 @@ class Manifest:
     flat: bool = False
     requires: Requires = field(default_factory=Requires)
     signed: bool = False
-    below: Optional[File] = None  # of a thin image: its base, in a folder of the store for all that have it
+    below: Optional[StoredFile] = None  # of a thin image: its base, which the store shares among versions
 
     @property
     def version(self) -> str:
         """As in 24.12-hd-r3, or 24.12-hd-r3-flat."""
-        return f"{self.tag}-{self.stack}-r{self.release}{FLAT if self.flat else ''}"
+        return f"{self.tag}-{self.stack}-r{self.release}{FLAT_SUFFIX if self.flat else ''}"
 
     @property
     def file_name(self) -> str:
-        """As in pytorch_24.12-hd-py3-r3.sif, beside the habit of the sites."""
-        return f"{self.name}_{self.tag}-{self.stack}-py3-r{self.release}{FLAT if self.flat else ''}.sif"
+        """As in pytorch_24.12-hd-py3-r3.sif."""
+        return f"{self.name}_{self.tag}-{self.stack}-py3-r{self.release}{FLAT_SUFFIX if self.flat else ''}.sif"
 
     @property
     def tested(self) -> bool:
-        """Whether no test failed, and at least one was run."""
+        """Whether no test failed and at least one passed."""
         outcomes = {test.outcome for test in self.tests}
         return "passed" in outcomes and "failed" not in outcomes
 
 
 def read_manifest(path: Path) -> Manifest:
-    """The manifest in a .json file. Raises ConfigError when it isn't one."""
+    """The manifest in a .json file. Raises ConfigError if it is not one."""
     try:
         return parse_manifest(path.read_bytes(), str(path))
     except OSError as error:
-        raise ConfigError(f"{path} can't be read: {error.strerror}") from error
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
 
 
-def parse_manifest(text: bytes, where: str) -> Manifest:
-    """The manifest that `text` holds; `where` is what errors name. Raises ConfigError."""
+def parse_manifest(text: bytes, source: str) -> Manifest:
+    """The manifest in `text`; `source` is named in errors. Raises ConfigError."""
     try:
         data = json.loads(text.decode())
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{where} is not a manifest: {error}") from error
+        raise ConfigError(f"{source} is not a manifest: {error}") from error
     if not isinstance(data, dict):
-        raise ConfigError(f"{where} is not a manifest")
+        raise ConfigError(f"{source} is not a manifest: not a JSON object")
     schema = data.get("schema", 1)
-    if schema not in range(1, SCHEMA + 1):  # before its keys are read: a newer schema may well have others
-        raise ConfigError(f"{where} has manifest schema {schema}", "Use a newer ctrain")
-    told = data.pop(CHECKSUM, "")
-    if (told or schema >= _CHECKED) and told != checksum(data):
-        raise ConfigError(
-            f"{where} was changed since it was written: its checksum is wrong", "Look further with: ctrain store verify"
-        )
-    return config.load(Manifest, {**data, "schema": SCHEMA}, where)
+    if schema not in range(1, SCHEMA + 1):  # before its keys are read: a newer schema may have others
+        problem = f"unsupported manifest schema {schema} in {source} (supported: 1 to {SCHEMA})"
+        raise ConfigError(problem, "Upgrade ctrain")
+    recorded = data.pop(CHECKSUM, "")
+    if (recorded or schema >= _FIRST_WITH_CHECKSUM) and recorded != checksum(data):
+        raise ConfigError(f"checksum mismatch: {source} was modified", "Check with: ctrain store verify")
+    return config.load(Manifest, {**data, "schema": SCHEMA}, source)
 
 
 def checksum(data: Mapping[str, Any]) -> str:
-    """The value of the key CHECKSUM beside all others: SHA-256 of them as JSON, sorted and without spaces."""
+    """The value of key CHECKSUM: SHA-256 of all other keys as JSON, sorted and without spaces."""
     text = json.dumps(data, sort_keys=True, separators=(",", ":"))
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"

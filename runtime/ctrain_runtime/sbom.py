@@ -1,4 +1,4 @@
-"""Which packages an image holds: read from the package list (SBOM, CycloneDX JSON) in its SIF file."""
+"""Reads the package list (SBOM, CycloneDX JSON) in an image's SIF file."""
 
 from __future__ import annotations
 
@@ -7,24 +7,23 @@ import re
 from pathlib import Path
 
 from ctrain_runtime import sif
-from ctrain_runtime.errors import ImageDamaged
+from ctrain_runtime.errors import ImageUnusable
 
 _KIND = re.compile(r"pkg:([a-z]+)/")  # of a package URL, as in pkg:pypi/torch@2.13.0
 
 
 def packages(path: Path) -> dict[tuple[str, str], str]:
-    """(kind, name) -> version of every package; the kind is that of package URLs: pypi, deb.
+    """(type, name) -> version of every package; types are those of package URLs: pypi, deb.
 
-    Raises ImageDamaged when the image has no package list.
+    Raises ImageUnusable if the image has no package list.
     """
     content = sif.object_bytes(path, sif.SBOM)
     if content is None:
-        raise ImageDamaged(f"{path} has no package list: an older ctrain made it", "Build and publish it again")
+        raise ImageUnusable(f"{path} has no package list (built by an older ctrain)", "Rebuild and publish it")
     try:
-        parts = json.loads(content).get("components", ())  # left out where there are none
-        found = ((_KIND.match(part["purl"]), part["name"], part["version"]) for part in parts)
-        return {
-            (kind[1], f"{name:s}"): f"{version:s}" for kind, name, version in found if kind
-        }  # ":s": a string, or else
+        components = json.loads(content).get("components", ())  # omitted if there are none
+        rows = ((_KIND.match(item["purl"]), item["name"], item["version"]) for item in components)
+        # ":s" raises ValueError or TypeError for anything but a string
+        return {(kind[1], f"{name:s}"): f"{version:s}" for kind, name, version in rows if kind}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ImageDamaged(f"{path} has a damaged package list", "Build and publish it again") from error
+        raise ImageUnusable(f"{path} has a damaged package list", "Rebuild and publish it") from error

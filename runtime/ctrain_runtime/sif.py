@@ -1,4 +1,4 @@
-"""SIF image files, read without an engine: their header and the objects in them.
+"""Reads SIF image files without an engine: the header and the objects in them.
 
 The layout (128-byte header, 585-byte descriptors, little-endian) is that of the SIF specification, version 01, as
 written by Singularity 3.x and 4.x and every Apptainer.
@@ -11,17 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
 
-from ctrain_runtime.errors import ImageDamaged
+from ctrain_runtime.errors import ImageUnusable
 
 HEADER = struct.Struct("<32s10s3s3s16s8q")
 DESCRIPTOR = struct.Struct("<i?IIIqqqqqqq128s384s")
-DEFINITION, PARTITION, SIGNATURE, SBOM = 0x4001, 0x4004, 0x4005, 0x4009  # kinds of objects
+DEFINITION, PARTITION, SIGNATURE, SBOM = 0x4001, 0x4004, 0x4005, 0x4009  # object types
 ARCHITECTURES = {"02": "amd64", "04": "arm64", "06": "ppc64le"}
 
 
 @dataclass(frozen=True)
-class Entry:
-    """An object in a SIF. `offset` and `size` are in bytes; engines mount partitions in the order of `number`."""
+class SifObject:
+    """An object in a SIF file. `offset` and `size` are in bytes; engines mount partitions in the order of `number`."""
 
     kind: int
     number: int
@@ -32,32 +32,32 @@ class Entry:
 @dataclass(frozen=True)
 class Sif:
     arch: str
-    entries: tuple[Entry, ...]
+    entries: tuple[SifObject, ...]
 
 
 def read(path: Path) -> Sif:
-    """What is in the SIF file `path`.
+    """The header and objects of the SIF file `path`.
 
-    Raises ImageDamaged when the file can't be read, is no SIF or is cut off.
+    Raises ImageUnusable if the file cannot be read, is not a SIF or is truncated.
     """
     try:
         with path.open("rb") as file:
             size = path.stat().st_size
             raw = file.read(HEADER.size)
             if len(raw) < HEADER.size or HEADER.unpack(raw)[1] != b"SIF_MAGIC\0":
-                raise ImageDamaged(f"{path} is not a SIF image", "Build one with: ctrain build")
+                raise ImageUnusable(f"{path} is not a SIF image", "Build one with: ctrain build")
             _, _, _, arch, _, _, _, _, total, offset, length, data_offset, data_size = HEADER.unpack(raw)
             if max(offset + length, data_offset + data_size) > size:
                 raise _truncated(path, size, max(offset + length, data_offset + data_size))
             file.seek(offset)
             descriptors = [DESCRIPTOR.unpack(file.read(DESCRIPTOR.size)) for _ in range(total)]
     except struct.error as error:
-        raise ImageDamaged(f"{path} has a damaged SIF header", "Publish or copy it again") from error
+        raise ImageUnusable(f"{path} has a damaged SIF header", "Copy or publish it again") from error
     except OSError as error:
         raise _unreadable(path, error) from error
-    entries = tuple(Entry(kind, number, at, long) for kind, used, number, _, _, at, long, *_ in descriptors if used)
+    entries = tuple(SifObject(kind, number, at, long) for kind, used, number, _, _, at, long, *_ in descriptors if used)
     if any(min(entry.offset, entry.size) < 0 for entry in entries):
-        raise ImageDamaged(f"{path} has a damaged SIF header", "Publish or copy it again")
+        raise ImageUnusable(f"{path} has a damaged SIF header", "Copy or publish it again")
     end = max((entry.offset + entry.size for entry in entries), default=0)
     if end > size:
         raise _truncated(path, size, end)
@@ -66,20 +66,20 @@ def read(path: Path) -> Sif:
 
 
 def check(path: Path) -> str:
-    """Check that `path` is a whole image and return its architecture (amd64, arm64 ...). Raises ImageDamaged."""
-    found = read(path)
-    if not any(entry.kind == PARTITION for entry in found.entries):
-        raise ImageDamaged(f"{path} is a SIF without a file system in it", "Build one with: ctrain build")
-    return found.arch
+    """Check that `path` is a complete image and return its architecture (amd64, arm64 ...). Raises ImageUnusable."""
+    image = read(path)
+    if not any(entry.kind == PARTITION for entry in image.entries):
+        raise ImageUnusable(f"SIF image {path} has no file system", "Build one with: ctrain build")
+    return image.arch
 
 
-def partitions(path: Path) -> tuple[Entry, ...]:
-    """The file systems in an image, lowest first. Raises ImageDamaged."""
+def partitions(path: Path) -> tuple[SifObject, ...]:
+    """The file-system partitions of an image, lowest first. Raises ImageUnusable."""
     return tuple(entry for entry in read(path).entries if entry.kind == PARTITION)
 
 
 def object_bytes(path: Path, kind: int) -> Optional[bytes]:
-    """The content of the first object of a kind; None when there is none. Raises ImageDamaged."""
+    """The content of the first object of type `kind`; None if there is none. Raises ImageUnusable."""
     entry = next((entry for entry in read(path).entries if entry.kind == kind), None)
     if entry is None:
         return None
@@ -91,9 +91,9 @@ def object_bytes(path: Path, kind: int) -> Optional[bytes]:
         raise _unreadable(path, error) from error
 
 
-def _unreadable(path: Path, error: OSError) -> ImageDamaged:
-    return ImageDamaged(f"{path} can't be read: {error.strerror}", "Check its permissions")
+def _unreadable(path: Path, error: OSError) -> ImageUnusable:
+    return ImageUnusable(f"cannot read {path}: {error.strerror}", "Check its permissions")
 
 
-def _truncated(path: Path, size: int, needed: int) -> ImageDamaged:
-    return ImageDamaged(f"{path} is truncated: {size} bytes of {needed}", "Publish or copy it again")
+def _truncated(path: Path, size: int, needed: int) -> ImageUnusable:
+    return ImageUnusable(f"{path} is truncated: {size} bytes of {needed}", "Copy or publish it again")

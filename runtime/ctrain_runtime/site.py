@@ -1,23 +1,30 @@
-"""A cluster's profile. Everything about a site is data: sites/*.yaml here, in /etc/ctrain or in ~/.config/ctrain."""
+"""A cluster's profile, and which one applies here. Everything about a site is data, in layers: docs/sites.md."""
 
 from __future__ import annotations
 
+import difflib
 import os
 import string
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Optional
 
-from ctrain_runtime import command, config, strict_yaml
+from ctrain_runtime import command, config, site_files
 from ctrain_runtime.errors import ConfigError, SiteError
+from ctrain_runtime.site_files import ProjectFile
+from ctrain_runtime.site_layers import Layer, Level, check_signature_keys, merge
 
-FOLDERS = (Path(__file__).parent / "sites", Path("/etc/ctrain/sites"), Path("~/.config/ctrain/sites"))
+FALLBACK = "local"
+DEFAULT = "default"
+_NOT_INHERITED = ("name", "description", "extends")
+_VARIABLES = {"CTRAIN_STORE": "stores", "CTRAIN_RUNS": "runs"}
+_OPTIONS = {"store": "stores", "runs": "runs", "partition": "partition", "comment": "comment"}
 
 
 @dataclass(frozen=True)
 class Detect:
-    """What marks a machine as this site: all of these programs on PATH and all of these paths."""
+    """The criteria of a site: all of these programs on PATH and all of these paths."""
 
     commands: tuple[str, ...] = ()
     paths: tuple[str, ...] = ()
@@ -28,78 +35,194 @@ class Site:
     """The keys of a site file: docs/sites.md."""
 
     name: str
-    scheduler: Literal["slurm", "local"]
+    scheduler: str
     description: str = ""
+    extends: str = ""
     detect: Detect = field(default_factory=Detect)
     stores: tuple[str, ...] = ()
     require_signature: bool = False
     trusted_keys: tuple[str, ...] = ()
-    runs: str = "ctrain-runs"  # folder of run directories; on a cluster, one that all nodes share
+    runs: str = "ctrain-runs"  # directory of run directories; on a cluster, one that all nodes share
     partition: str = ""
     comment: str = ""
-    submit: tuple[str, ...] = ()  # further options of sbatch, one a list item
+    submit: tuple[str, ...] = ()  # further options of sbatch, one per list item
     mpi: tuple[str, ...] = ("pmix", "pmi2")  # in order of preference
+    cpus_per_gpu: Optional[int] = None
+    memory_per_gpu: Optional[int] = None  # MB
+    cpu_bind: str = ""
+    cache: str = ""  # a shared directory for downloaded models
     datasets: dict[str, str] = field(default_factory=dict)
     mounts: tuple[str, ...] = ()
     env: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Choice:
-    """A site and why it was chosen."""
+class SelectedSite:
+    """A site, and why it is the one. `explicit`: somebody named it; it was not detected.
+
+    `sources` says where each key comes from (a file and its layer, a variable, an option, "default"), and under
+    KEY.ENTRY where each entry of a mapping does.
+    """
 
     site: Site
-    why: str
+    reason: str
+    explicit: bool
+    sources: Mapping[str, str]
 
 
-def choose(wanted: str = "") -> Choice:
-    """The site that `wanted` names (or whose file it is), else the one that this machine shows.
+def select_site(name: str = "", options: Optional[Mapping[str, object]] = None) -> SelectedSite:
+    """The site that applies here, with the values of all layers.
 
-    Of the sites that fit, the one with the most marks wins. Raises SiteError.
+    `name` (of a site, or the path of a site file) wins over CTRAIN_SITE, that over the project's ctrain.yaml, and that
+    over detection. Of `options`, the values of the command line by name, those that override a site's key are used:
+    store, runs, partition, comment. Raises SiteError or ConfigError.
     """
-    if wanted:
-        return Choice(_load(Path(wanted)) if "/" in wanted else _named(wanted), "asked for")
-    fitting = [site for site in _all().values() if _fits(site.detect)]
-    best = max(fitting, key=lambda site: len(site.detect.commands) + len(site.detect.paths))
-    marks = ", ".join((*best.detect.commands, *best.detect.paths)) or "no scheduler here"
-    return Choice(best, f"detected: {marks}")
+    project = site_files.read_project_file(Site)
+    layers, reason = _choose(name, project)
+    explicit = bool(reason)
+    if not explicit:
+        layers, reason = _detect()
+    above = [project.layer] if project else []
+    site, sources = _build([*layers, *above, *_environment_layers(), *_option_layers(options or {})])
+    return SelectedSite(site, reason, explicit, sources)
+
+
+def site_names() -> list[str]:
+    """The sites that can be named."""
+    return sorted(site_files.site_paths())
 
 
 def expand(text: str, where: str) -> str:
-    """`text` with ~ and $VARIABLES replaced. Raises ConfigError for a variable that is not set."""
+    """`text` with ~ and $VARIABLES replaced. Raises ConfigError for a variable or a home that does not exist."""
     try:
         return str(Path(string.Template(text).substitute(os.environ)).expanduser())
     except (KeyError, ValueError) as error:
         raise ConfigError(f"{where}: {text!r} names a variable that is not set: {error}") from error
+    except RuntimeError as error:  # of expanduser
+        raise ConfigError(f"{where}: home directory not found: {text!r}") from error
 
 
-def _named(name: str) -> Site:
-    sites = _all()
-    if name not in sites:
-        raise SiteError(f"unknown site {name!r}", f"Sites: {', '.join(sorted(sites))}; or the path of a site file")
-    return sites[name]
+def load_site(name: str) -> tuple[Site, Mapping[str, str]]:
+    """A site as its own files and those that it extends make it, and the source of each key. Raises as select_site."""
+    return _build(_load_layers(name))
 
 
-def names() -> list[str]:
-    """The sites that can be named."""
-    return sorted(_all())
+def _choose(name: str, project: Optional[ProjectFile]) -> tuple[list[Layer], str]:
+    """The layers of the site that is named, and by what; nothing when none is."""
+    if name:
+        return _load_layers(name), "requested"
+    if variable := os.environ.get("CTRAIN_SITE", ""):
+        return _load_layers(variable, "CTRAIN_SITE: "), "requested by CTRAIN_SITE"
+    if project and project.site:
+        layers = _load_layers(project.site, f"{project.path}: site: ")
+        _check_not_weaker(project, layers)
+        return layers, f"requested by {project.path}"
+    return [], ""
 
 
-def _all() -> dict[str, Site]:
-    """Every site by name; a later folder (the admin's, the user's) replaces a site of the same name."""
-    return {site.name: site for site in map(_load, _files())}
+def _check_not_weaker(project: ProjectFile, layers: Sequence[Layer]) -> None:
+    """A repository must not lead its users past the signatures that this machine's own site requires."""
+    own, _ = _build(_detect()[0])
+    other, _ = _build(layers)
+    if own.require_signature and (True, own.trusted_keys) != (other.require_signature, other.trusted_keys):
+        raise SiteError(
+            f"{project.path}: site {other.name} does not require the signatures that site {own.name} requires",
+            f"Remove the key, or select it yourself: --site {other.name}",
+        )
 
 
-def _files() -> Iterable[Path]:
-    for folder in FOLDERS:
-        yield from sorted(folder.expanduser().glob("*.yaml"))
+def _detect() -> tuple[list[Layer], str]:
+    """The layers of the site whose criteria all match; of several, the one with the most criteria.
+
+    A site takes part by criteria of its own; where these do not match, what it extends is not even read.
+    """
+    best: list[Layer] = []
+    best_criteria: tuple[str, ...] = ()
+    for name, paths in site_files.site_paths().items():
+        own = _read_layers(paths)
+        if not _matching_criteria(own):
+            continue
+        layers = [*_inherit(own, (name,)), *own]
+        criteria = _matching_criteria(layers)
+        if len(criteria) > len(best_criteria):
+            best, best_criteria = layers, criteria
+    return best or _load_layers(FALLBACK), f"detected: {', '.join(best_criteria) or 'no scheduler here'}"
 
 
-def _load(path: Path) -> Site:
-    if not path.is_file():
-        raise SiteError(f"there is no site file {path}")
-    return config.load(Site, strict_yaml.read(path), str(path))
+def _matching_criteria(layers: Sequence[Layer]) -> tuple[str, ...]:
+    """The criteria of a site if all of them match, else none."""
+    detect = merge(layers).values.get("detect", {})
+    commands, paths = detect.get("commands", ()), detect.get("paths", ())
+    return (*commands, *paths) if all(map(command.which, commands)) and all(map(os.path.exists, paths)) else ()
 
 
-def _fits(detect: Detect) -> bool:
-    return all(map(command.find, detect.commands)) and all(Path(path).exists() for path in detect.paths)
+def _load_layers(name: str, origin: str = "", seen: tuple[str, ...] = ()) -> list[Layer]:
+    """The layers of a site, or of the site file at a path: what it extends, then its own.
+
+    Raises SiteError, which begins with `origin`: what names the site.
+    """
+    if "/" in name:
+        if not Path(name).exists():
+            raise SiteError(f"{origin}site file not found: {name}")
+        own = _read_layers({Level.FILE: Path(name)})
+    else:
+        own, seen = _read_layers(_find_paths(name, origin)), (*seen, name)
+    return [*_inherit(own, seen), *own]
+
+
+def _find_paths(name: str, origin: str) -> Mapping[Level, Path]:
+    paths = site_files.site_paths()
+    if name not in paths:
+        close = difflib.get_close_matches(name, paths, n=1)
+        known = f"Sites: {', '.join(sorted(paths))}; or the path of a site file"
+        raise SiteError(f"{origin}unknown site {name!r}", f"Did you mean {close[0]!r}?" if close else known)
+    return paths[name]
+
+
+def _read_layers(paths: Mapping[Level, Path]) -> list[Layer]:
+    return [site_files.read_site_file(path, level, Site) for level, path in paths.items()]
+
+
+def _inherit(own: Sequence[Layer], seen: tuple[str, ...]) -> list[Layer]:
+    """The layers of what a site extends, without what does not pass on to it.
+
+    Criteria pass on to a site that adds some: without, it would be as likely as its parent.
+    """
+    merged = merge(own)
+    parent = merged.values.get("extends", "")
+    if not parent:
+        return []
+    where = merged.sources["extends"]
+    if parent in seen:
+        raise SiteError(f"{where}: extends is a cycle: {' -> '.join((*seen, parent))}", "Remove one `extends`")
+    _find_paths(parent, f"{where}: extends: ")  # a name only, no path of a file
+    dropped = _NOT_INHERITED if "detect" in merged.values else (*_NOT_INHERITED, "detect")
+    return [
+        replace(layer, values={key: value for key, value in layer.values.items() if key not in dropped})
+        for layer in _load_layers(parent, seen=seen)
+    ]
+
+
+def _environment_layers() -> list[Layer]:
+    set_here = {variable: os.environ[variable] for variable in _VARIABLES if os.environ.get(variable)}
+    return [Layer(Level.ENVIRONMENT, name, _as_values(_VARIABLES[name], value)) for name, value in set_here.items()]
+
+
+def _option_layers(options: Mapping[str, object]) -> list[Layer]:
+    given = {option: options[option] for option in _OPTIONS if options.get(option)}
+    return [Layer(Level.OPTION, f"--{name}", _as_values(_OPTIONS[name], value)) for name, value in given.items()]
+
+
+def _as_values(key: str, value: object) -> Mapping[str, Any]:
+    return {key: [value] if key == "stores" else value}  # one store, instead of all that are configured
+
+
+def _build(layers: Sequence[Layer]) -> tuple[Site, Mapping[str, str]]:
+    """The site that layers (lowest first) make, and the source of each key."""
+    check_signature_keys(layers)
+    merged = merge(layers)
+    if "scheduler" not in merged.values:
+        hint = "Set `scheduler`, or `extends: SITE`"
+        raise SiteError(f"{merged.sources['name']}: site {merged.values['name']} has no scheduler", hint)
+    site = config.load(Site, merged.values, f"site {merged.values['name']}")
+    return site, {**{key.name: DEFAULT for key in fields(Site)}, **merged.sources}

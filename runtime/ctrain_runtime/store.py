@@ -1,14 +1,14 @@
 """The read side of a store: a plain directory of published images. Format: docs/store.md.
 
-    STORE/ctrain-store.json                         marker with the layout's version
+    STORE/ctrain-store.json                         marker file with the layout version
     STORE/pytorch-cpu_2.13.0-hd-py3-r1.sif          an image, immutable
     STORE/pytorch-cpu_2.13.0-hd-py3-r1.json         its manifest
-    STORE/channels/pytorch-cpu_prod.sif             a channel: a relative link to an image
-    STORE/bases/pytorch-cpu_9f2c41d0a7e3.sif        the base of thin images: what lies below the .sif of a version
-    STORE/retired/pytorch-cpu_2.13.0-hd-py3-r0.json the manifest of an image that is no longer offered
-    STORE/quarantine/                               what was found damaged
+    STORE/channels/pytorch-cpu_prod.sif             a channel: a relative symlink to an image
+    STORE/bases/pytorch-cpu_9f2c41d0a7e3.sif        a base shared by thin images, mounted below their .sif
+    STORE/retired/pytorch-cpu_2.13.0-hd-py3-r0.json the manifest of a retired image
+    STORE/quarantine/                               damaged files
 
-Readers take no lock: an image counts only when its manifest is there, and the manifest is renamed into place last.
+Readers take no lock: an image is published once its manifest exists, which is renamed into place last.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from typing import Any, Optional
 from ctrain_runtime.errors import ConfigError, ImageNotFound, StoreError
 from ctrain_runtime.manifest import Manifest, read_manifest
 
-MARKER = "ctrain-store.json"
-LAYOUT = 1
+STORE_MARKER = "ctrain-store.json"
+LAYOUT_VERSION = 1
 CHANNELS, BASES, RETIRED, QUARANTINE = "channels", "bases", "retired", "quarantine"
 DEFAULT_CHANNEL = "prod"
-NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
-WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*")  # tags, stacks and channels: never a path
+NAME_RE = re.compile(r"[a-z0-9][a-z0-9-]*")
+TAG_RE = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*")  # tags, stacks and channels; never a path
 
 
 @dataclass(frozen=True)
-class Published:
-    """An image in a store: its manifest, its file, and the channels that point to it."""
+class PublishedImage:
+    """A published image: its manifest, its file, and the channels that point to it."""
 
     manifest: Manifest
     path: Path
@@ -42,10 +42,10 @@ class Published:
 
 
 @dataclass(frozen=True)
-class Scan:
-    """What was found in a store; `damaged` says what is wrong with the rest."""
+class StoreContents:
+    """The images of a store; `damaged` has an error for each manifest or image that is unusable."""
 
-    images: tuple[Published, ...]
+    images: tuple[PublishedImage, ...]
     damaged: tuple[ConfigError, ...]
 
 
@@ -53,28 +53,28 @@ class Scan:
 class Store:
     root: Path
 
-    def images(self) -> tuple[Published, ...]:
+    def images(self) -> tuple[PublishedImage, ...]:
         """Every published image, by name, then oldest first."""
         return self.scan().images
 
-    def scan(self) -> Scan:
-        """What is in the store now. One damaged entry hides no other."""
+    def scan(self) -> StoreContents:
+        """The current contents of the store. A damaged entry does not hide the others."""
         channels = self._channels()
-        found, damaged = [], []
+        images, damaged = [], []
         for path in sorted(self.root.glob("*_*.json")):
             try:
                 manifest = self._manifest(path)
             except ConfigError as error:
-                if path.exists():  # else it was retired since the folder was read
+                if path.exists():  # else it was retired while the directory was read
                     damaged.append(error)
                 continue
             image = path.with_suffix(".sif")
-            found.append(Published(manifest, image, channels.get(image.name, ())))
-        found.sort(key=lambda one: (one.manifest.name, one.manifest.published or "", one.manifest.release))
-        return Scan(tuple(found), tuple(damaged))
+            images.append(PublishedImage(manifest, image, channels.get(image.name, ())))
+        images.sort(key=lambda image: (image.manifest.name, image.manifest.published or "", image.manifest.release))
+        return StoreContents(tuple(images), tuple(damaged))
 
     def _manifest(self, path: Path) -> Manifest:
-        """A manifest that has its image beside it. No file is a link: those could lead out of the store."""
+        """The manifest at `path`, if its image exists. Symlinks are rejected: they could lead out of the store."""
         manifest = read_manifest(path)
         image = path.with_suffix(".sif")
         if manifest.file_name != image.name:
@@ -82,11 +82,11 @@ class Store:
         below = [self.root / BASES / manifest.below.name] if manifest.below else []
         for file in (path, image, *below):
             if not stat.S_ISREG(_mode(file)):
-                raise ConfigError(f"{file} is missing, or no plain file")
+                raise ConfigError(f"{file} is missing or not a regular file")
         return manifest
 
     def _channels(self) -> dict[str, tuple[str, ...]]:
-        """File name of an image -> names of the channels that point to it."""
+        """File name of an image -> names of its channels."""
         targets: dict[str, tuple[str, ...]] = {}
         for link in sorted((self.root / CHANNELS).glob("*_*.sif")):
             target = channel_target(link)
@@ -96,10 +96,10 @@ class Store:
 
 
 def channel_target(link: Path) -> str:
-    """The file name of the image that a channel points to; "" for what is no channel."""
+    """The file name of the image that a channel points to; "" if `link` is not a channel."""
     try:
         up, _, name = str(link.readlink()).partition("/")
-    except OSError:  # no link, or none any more
+    except OSError:  # not a link, or removed meanwhile
         return ""
     return name if up == ".." and "/" not in name else ""
 
@@ -112,26 +112,26 @@ def _mode(path: Path) -> int:
 
 
 def open_store(root: Path) -> Store:
-    """The store at `root`. Raises StoreError when the folder is not a store that this ctrain knows."""
-    marker = root / MARKER
+    """The store at `root`. Raises StoreError for any other directory and for an unsupported layout."""
+    marker = root / STORE_MARKER
     try:
         layout: Any = json.loads(marker.read_text(encoding="utf-8"))["layout"]
     except FileNotFoundError as error:
-        what = "is not a ctrain store: it has no " + MARKER if root.is_dir() else "does not exist"
-        raise StoreError(f"{root} {what}", "Make one with: ctrain publish IMAGE --store DIR") from error
+        problem = f"is not a store: {STORE_MARKER} not found" if root.is_dir() else "does not exist"
+        raise StoreError(f"{root} {problem}", "Create a store with: ctrain publish IMAGE --store DIR") from error
     except OSError as error:
-        raise StoreError(f"{marker} can't be read: {error.strerror}") from error
+        raise StoreError(f"cannot read {marker}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError) as error:
-        raise StoreError(f"{marker} is damaged: it should hold a layout number") from error
-    if layout != LAYOUT:
-        raise StoreError(f"{root} has store layout {layout}; this ctrain knows layout {LAYOUT}", "Use a newer ctrain")
+        raise StoreError(f"{marker} is damaged: layout number not found") from error
+    if layout != LAYOUT_VERSION:
+        raise StoreError(f"unsupported store layout {layout} in {root} (supported: {LAYOUT_VERSION})", "Upgrade ctrain")
     return Store(root)
 
 
-def pick(images: Sequence[Published], name: str, wanted: str = "") -> Optional[Published]:
-    """The image `name` that `wanted` (channel, version or digest) means; with none, channel prod, else the newest.
+def select(images: Sequence[PublishedImage], name: str, wanted: str = "") -> Optional[PublishedImage]:
+    """The image `name` whose channel, version or digest is `wanted`; if "", that of channel prod, else the newest.
 
-    A flat image is the substitute of its layered one, and not what a name alone means if there are others.
+    Without `wanted`, a flat image is selected only if no layered one exists: it substitutes for the layered one.
     """
     named = [image for image in images if image.manifest.name == name]
     if not wanted:
@@ -144,22 +144,21 @@ def pick(images: Sequence[Published], name: str, wanted: str = "") -> Optional[P
     return None
 
 
-def resolve(stores: list[Store], reference: str) -> Published:
+def resolve(stores: list[Store], reference: str) -> PublishedImage:
     """The published image for NAME, NAME:CHANNEL, NAME:VERSION or NAME@DIGEST; the first store that has it wins.
 
-    Raises ImageNotFound naming what there is.
+    Raises ImageNotFound listing the available images.
     """
     name, wanted = reference.split("@", 1) if "@" in reference else (reference.partition(":")[::2])
     scans = [store.scan() for store in stores]
     for scan in scans:
-        found = pick(scan.images, name, wanted)
-        if found:
-            return found
+        image = select(scan.images, name, wanted)
+        if image:
+            return image
     manifests = [image.manifest for scan in scans for image in scan.images]
-    known = sorted({f"{one.name}:{one.version}" if wanted else one.name for one in manifests})
-    where = ", ".join(str(store.root) for store in stores) or "any store (none is set)"
-    hint = (
-        f"There are: {', '.join(known)}" if known else "Publish one with: ctrain publish, or name a store with --store"
-    )
+    available = sorted({f"{manifest.name}:{manifest.version}" if wanted else manifest.name for manifest in manifests})
+    roots = ", ".join(str(store.root) for store in stores) or "any store (none configured)"
+    publish = "Publish an image with: ctrain publish, or pass --store DIR"
+    hint = f"Available: {', '.join(available)}" if available else publish
     damaged = [str(error) for scan in scans for error in scan.damaged]
-    raise ImageNotFound(f"image {reference!r} is not in {where}", "; ".join([hint, *damaged]))
+    raise ImageNotFound(f"image {reference!r} not found in {roots}", "; ".join([hint, *damaged]))

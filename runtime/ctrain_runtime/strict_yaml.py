@@ -1,4 +1,4 @@
-"""YAML files, strictly: a key given twice is an error with its place. Apart from config, which JSON needs, too."""
+"""Reads YAML files, strictly: a duplicate key is an error with its line. Apart from config, which also serves JSON."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from typing import Any
 
 import yaml
 
-from ctrain_runtime.config import kind_of
+from ctrain_runtime.config import type_name
 from ctrain_runtime.errors import ConfigError
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """SafeLoader that refuses a key given twice; plain YAML silently drops the first."""
+    """SafeLoader that rejects duplicate keys; the plain one silently drops the first."""
 
 
 def _mapping(loader: yaml.SafeLoader, node: yaml.MappingNode) -> dict[Any, Any]:
-    written = list(node.value)
-    made = loader.construct_mapping(node, deep=True)  # first: it refuses keys that are lists or mappings
+    items = list(node.value)
+    mapping = loader.construct_mapping(node, deep=True)  # first: it rejects keys that are lists or mappings
     seen: set[Any] = set()
-    for key_node, _ in written:
+    for key_node, _ in items:
         key = loader.construct_object(key_node, deep=True)
         if key in seen:
-            raise yaml.constructor.ConstructorError(None, None, f"key {key!r} stands here twice", key_node.start_mark)
+            raise yaml.constructor.ConstructorError(None, None, f"duplicate key {key!r}", key_node.start_mark)
         seen.add(key)
-    return made
+    return mapping
 
 
 _StrictLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
@@ -46,18 +46,26 @@ def read(path: Path, *, numbers_as_written: bool = False) -> dict[str, Any]:
     """The mapping in a YAML file, its numbers as texts if asked for. Raises ConfigError naming file and line."""
     loader = _WrittenLoader if numbers_as_written else _StrictLoader
     try:
-        data = yaml.load(path.read_text(encoding="utf-8"), loader)  # noqa: S506  # a SafeLoader, only stricter
+        data = yaml.load(path.read_text(encoding="utf-8"), loader)  # noqa: S506  # a stricter SafeLoader
     except OSError as error:
-        raise ConfigError(f"{path} can't be read: {error.strerror}") from error
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} is not a text file") from error
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}{_line(error)}: {_problem(error)}") from error
-    except ValueError as error:  # as for 2026-13-45, which YAML takes for a date
+    except RecursionError as error:
+        raise ConfigError(f"{path}: nested too deeply") from error
+    except ValueError as error:  # as for 2026-13-45, which YAML parses as a date
         raise ConfigError(f"{path}: {error}") from error
     if not isinstance(data, dict):
-        raise ConfigError(f"{path}: expected keys and values, found {kind_of(data)}")
+        raise ConfigError(f"{path} must be a mapping, not {type_name(data)}")
     return data
+
+
+def key_lines(path: Path) -> dict[str, int]:
+    """The line of each key at the top of a YAML file that read() accepts."""
+    node = yaml.compose(path.read_text(encoding="utf-8"), yaml.SafeLoader)
+    return {key.value: key.start_mark.line + 1 for key, _ in node.value} if node else {}
 
 
 def _line(error: yaml.YAMLError) -> str:

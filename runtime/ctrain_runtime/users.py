@@ -1,4 +1,4 @@
-"""Names of users and groups; of one that this machine does not know, its number."""
+"""Names of users and groups; an ID without a name is shown as a number."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import grp
 import pwd
 
 
-def user(uid: int) -> str:
+def user_name(uid: int) -> str:
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
         return f"user {uid}"
 
 
-def group(gid: int) -> str:
+def group_name(gid: int) -> str:
     try:
         return grp.getgrgid(gid).gr_name
     except KeyError:

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from ctrain_runtime.facts import Allocation, Cluster
-from ctrain_runtime.job import Data
+from ctrain_runtime.job import Dataset
 from ctrain_runtime.plan.model import LaunchPlan
 from ctrain_runtime.run.directory import as_data
 from ctrain_runtime.schedulers import start
@@ -21,8 +21,8 @@ CPU_IMAGE = an_image(name="pytorch-cpu", software={"torch": "2.13.0"})
 
 PLANS: dict[str, LaunchPlan] = {
     "slurm-mpi": a_plan(
-        facts=some_facts(leases="/apps/ctrain/in-use"),
-        job=a_job(data=Data("imagenet"), env={"NCCL_DEBUG": "WARN"}),
+        facts=some_facts(lease_dir="/apps/ctrain/in-use"),
+        job=a_job(data=Dataset("imagenet"), env={"NCCL_DEBUG": "WARN"}),
         site=SITE,
         nodes=2,
         arguments=("--name", "it's $HOME"),
@@ -34,7 +34,9 @@ PLANS: dict[str, LaunchPlan] = {
         layers=(a_layer("/home/kim/my layer.sqsh", einops="0.8.2"),),
     ),
     "allocation": a_plan(facts=INSIDE, gpus_per_node=4),
-    "local": a_plan(**{**LOCAL, "facts": some_facts(root=True, cluster=Cluster())}, image=CPU_IMAGE, ranks_per_node=2),
+    "local": a_plan(
+        **{**LOCAL, "facts": some_facts(is_root=True, cluster=Cluster())}, image=CPU_IMAGE, ranks_per_node=2
+    ),
 }
 
 

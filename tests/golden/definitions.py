@@ -5,7 +5,7 @@ from __future__ import annotations
 from ctrain_builder import catalog, definition
 from ctrain_builder import plan as plans
 from ctrain_builder.plan import MIRROR
-from ctrain_runtime.share import folder
+from ctrain_runtime.share import data_dir
 
 FOLDER = "definitions"
 
@@ -13,7 +13,7 @@ FOLDER = "definitions"
 def files() -> dict[str, str]:
     """Name of each golden file -> what it should hold. The mirror is the building machine's: it stays a placeholder."""
     found = {}
-    for spec in catalog.every(folder("definitions")):
+    for spec in catalog.every(data_dir("definitions")):
         plan = plans.make(spec, {}, {}, "amd64", lambda *_: False, lambda _: "sha256:71ab")
         for number, layer in enumerate(plan.layers):
             rendered = definition.render(layer.definition, {**layer.arguments, MIRROR: f"{{{{ {MIRROR} }}}}"})

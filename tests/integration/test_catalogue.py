@@ -24,8 +24,8 @@ from ctrain_runtime.cli.main import main
 from ctrain_runtime.manifest import Base, Layer, Manifest, Requires
 from ctrain_runtime.manifest import TestResult as Result
 from ctrain_runtime.sif import SBOM
-from samples.images import sbom, sif, write_store
 from samples.plans import a_manifest
+from samples.sample_images import sbom, sif, write_store
 
 HOSTILE = (
     """</script><script>hacked=1</script><img src="x" onerror="hacked=1"> '"--> <!-- ${hacked=1} &amp; {{ script }}"""
@@ -170,7 +170,7 @@ def test_the_table(page: Page) -> None:
     row = page.get_by_role("row", name=SECOND)
     expect(row.get_by_role("rowheader")).to_have_text("pytorch 24.12-hd-r1 prod")
     assert row.get_by_role("cell").all_inner_texts()[1:4] == ["torch 2.6.0a0", "12.6", "A100 H100"]
-    expect(page.get_by_role("row", name=PLAIN)).to_contain_text("has no package list: an older ctrain made it")
+    expect(page.get_by_role("row", name=PLAIN)).to_contain_text("has no package list (built by an older ctrain)")
     expect(page.get_by_role("row", name="broken:1-hd-r1")).to_contain_text("is not a SIF image")
     expect(page.get_by_role("status")).to_have_text("7 versions of 5 images")
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from samples.images import write_store
+from samples.sample_images import write_store
 
 PROMPT = "ready> "
 SHELLS = {

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from ctrain_builder.cli.main import BUILD_VERBS
 from ctrain_builder.store.modules import lua_text, tcl_text
 from ctrain_runtime.cli.main import main
-from samples.images import write_store
+from samples.sample_images import write_store
 
 TOOLS = Path("/var/cache/ctrain-cluster/module-tools")
 COMMANDS = {

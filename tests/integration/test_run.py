@@ -112,14 +112,14 @@ def test_ctrl_c_cancels_the_job(cluster: Cluster) -> None:
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
     ranks = cluster.home / "ctrain-runs" / "cancelled" / "ranks"
     until(lambda: ranks.is_dir() and len(list(ranks.iterdir())) == 4, "the start of four ranks")
-    needed = lease.current(cluster.store, time.time())
+    needed = lease.active(cluster.store, time.time())
     os.killpg(process.pid, signal.SIGINT)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 130, output
     assert "cancelled job" in output
     (taken,) = needed.values()
     assert taken.owner == "researcher" and 3000 < taken.until - time.time() < 3600  # the job's time limit: an hour
-    assert lease.current(cluster.store, time.time()) == {}
+    assert lease.active(cluster.store, time.time()) == {}
     assert cluster.record("cancelled")["exit"] == {"code": 130, "reason": "cancelled"}
     until(lambda: not cluster.run("squeue", "--noheader").stdout.strip(), "the end of the job")
 
@@ -203,14 +203,14 @@ def test_the_boundary_is_clean(cluster: Cluster) -> None:
         (
             ["resnet50", "--partition", "nope"],
             74,
-            "there is no partition 'nope' that is up. Partitions: cas_v100_2, skl",
+            "there is no partition 'nope' that is up. Partitions: cas_v100_2, skl, amd_a100nv_8, debug, spot",
         ),
         (["resnet50", "--gpus-per-node", "3"], 74, "Largest that fits: --gpus-per-node 2"),
         (["resnet50", "--time", "9-00:00:00"], 74, "Longest that fits: --time 2-00:00:00"),
         (["resnet50"], 71, "needs data set 'imagenet'"),
         (["resnet50", "--data", "/no/such"], 71, "/no/such does not exist"),
         (["resnet5"], 65, "unknown job 'resnet5'. Jobs: resnet50"),
-        (["--image", "pytorch-gpu", "--", "true"], 68, "There are: pytorch-cpu"),
+        (["--image", "pytorch-gpu", "--", "true"], 68, "Available: pytorch-cpu"),
         (["--image", "/etc/passwd", "--", "true"], 69, "/etc/passwd is not a SIF image"),
         (["--site", "nope", "resnet50"], 67, "unknown site 'nope'"),
     ],

@@ -28,7 +28,7 @@ from ctrain_builder.store import lifecycle, usage
 from ctrain_builder.store import verify as checks
 from ctrain_builder.store.publish import Watch, publish
 from ctrain_builder.store.writer import change
-from ctrain_runtime.errors import SpaceError, StoreError
+from ctrain_runtime.errors import DiskFullError, StoreError
 from ctrain_runtime.store import CHANNELS, Store, channel_target, open_store
 from samples.stores import BASE, LAYER, Images, disk
 
@@ -145,11 +145,11 @@ def test_a_full_disk_loses_nothing(tmp_path: Path, images: Images, monkeypatch: 
         root = place / "store"
         publish(one.path, one.manifest, root, "prod")
         subprocess.run(["fallocate", "-l", "2M", str(place / "filler")], check=True)
-        with pytest.raises(SpaceError, match=r"store .* has .* free, the image needs 3.1 MB. Free some"):
+        with pytest.raises(DiskFullError, match=r"store .* has .* free, the image needs 3.1 MB. Free some"):
             publish(other.path, other.manifest, root, "prod")
         much = shutil.disk_usage("/")
         monkeypatch.setattr(shutil, "disk_usage", lambda _: much)  # it becomes full in the middle
-        with pytest.raises(SpaceError, match=r"the disk of store .* became full"):
+        with pytest.raises(DiskFullError, match=r"the disk of store .* became full"):
             publish(other.path, other.manifest, root, "prod")
         (found,) = open_store(root).images()
         assert (found.manifest.digest, found.channels) == (one.manifest.digest, ("prod",))

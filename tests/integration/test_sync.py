@@ -27,8 +27,8 @@ from ctrain_builder.store.publish import publish
 from ctrain_builder.store.sign import Signer
 from ctrain_builder.store.writer import change
 from ctrain_runtime.cli.main import main
+from ctrain_runtime.engines.apptainer import find_engine
 from ctrain_runtime.errors import CANCELLED
-from ctrain_runtime.facts import find_engine
 from ctrain_runtime.store import Store, open_store
 from samples import registry as samples
 from samples.registry import PASSWORD, USER, Answer, Front, Request, demand_token, front, serve
@@ -549,7 +549,7 @@ def test_a_manifest_that_is_damaged_or_newer(store: Store, before: Front, tmp_pa
     newer = replace(store.images()[0].manifest, schema=99)
     oras.tag(Registry(), Reference(before.host, "lab/images/small", "prod", ""), newer)
     said = sync(place(before), tmp_path / "other", code=69)
-    assert said.startswith(f"ctrain: left out: {before.host}/lab/images/small:prod has manifest schema 99. Use a newer")
+    assert said.startswith(f"ctrain: left out: unsupported manifest schema 99 in {before.host}/lab/images/small:prod")
     same(store, tmp_path / "other", R1, R2)
 
 

@@ -18,16 +18,16 @@ from ctrain_builder.store.publish import Watch, publish
 from ctrain_builder.store.sign import Signer
 from ctrain_runtime import image, sif, trust
 from ctrain_runtime.cli.main import main
-from ctrain_runtime.errors import ImageDamaged, ImageNotFound, UsageError
-from ctrain_runtime.facts import find_engine
-from ctrain_runtime.image import MARKER, Image
+from ctrain_runtime.engines.apptainer import find_engine
+from ctrain_runtime.errors import ImageNotFound, ImageUnusable, UsageError
+from ctrain_runtime.image import LAYER_MARKER, Image
 from ctrain_runtime.manifest import Layer, Manifest
 from ctrain_runtime.manifest import TestResult as Result
 from ctrain_runtime.site import Site
 from ctrain_runtime.store import open_store
 from samples import gpg, tiny
 from samples.cluster import Cluster
-from samples.images import sbom
+from samples.sample_images import sbom
 
 ADD = ("sif", "add", "--groupid", "1", "--datatype")
 SYSTEM = ("4", "--partfs", "1", "--partarch", "2", "--parttype")
@@ -48,7 +48,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def built(folder: Path, base: Path, key: str) -> tuple[Path, Manifest]:
     """An image as a builder's cache has it: a base and one layer with the marker, and its package list."""
     path, layer = folder / f"{key}.sif", folder / key
-    marker = layer / MARKER
+    marker = layer / LAYER_MARKER
     marker.parent.mkdir(parents=True)
     marker.write_text(key)
     (folder / "definition").write_text("Bootstrap: scratch\n")
@@ -68,7 +68,7 @@ def built(folder: Path, base: Path, key: str) -> tuple[Path, Manifest]:
 
 def put(folder: Path, base: Path, key: str, signer: Optional[Signer] = None) -> Image:
     outcome = publish(*built(folder, base, key), folder / "store", key, SILENT, signer, thin=True)
-    found = image.locate((f"small:{key}",), [open_store(folder / "store")])
+    found = image.find_any_arch((f"small:{key}",), [open_store(folder / "store")])
     assert found.path == outcome.image.path
     return found
 
@@ -84,12 +84,12 @@ def store(folder: Path, *argv: str) -> int:
 def test_the_base_is_there_once_and_the_engine_puts_both_together(tmp_path: Path, base: Path) -> None:
     one, two = put(tmp_path, base, "one"), put(tmp_path, base, "two")
     (below,) = bases(tmp_path)
-    assert one.root == two.root == below
+    assert one.exec_path == two.exec_path == below
     assert below.stat().st_size > base.stat().st_size > 50 * two.path.stat().st_size
     as_root = ["--userns"] if os.geteuid() == 0 else []
     for found, marker in ((one, "one"), (two, "two")):
         exec_ = ["apptainer", "--quiet", "exec", *as_root, "--overlay", f"{found.path}:ro", below]
-        assert run(*exec_, "cat", f"/{MARKER}") == marker
+        assert run(*exec_, "cat", f"/{LAYER_MARKER}") == marker
     kinds = ["Def.FILE", "FS (Squashfs/*System/amd64)"]
     listed = [run("apptainer", "sif", "list", path) for path in (below, two.path)]
     assert [kind in listed[0] for kind in kinds] == [True, True]
@@ -130,7 +130,7 @@ def test_a_damaged_base_is_found_and_hides_what_needs_it(tmp_path: Path, base: P
     scan = open_store(tmp_path / "store").scan()
     assert scan.images == () and "is missing" in str(scan.damaged[0])
     with pytest.raises(ImageNotFound):
-        image.locate(("small",), [open_store(tmp_path / "store")])
+        image.find_any_arch(("small",), [open_store(tmp_path / "store")])
 
 
 @pytest.fixture(params=["PEM", "gpg"])
@@ -154,18 +154,18 @@ def test_both_parts_are_signed_and_verified(
     signer = Signer(find_engine(), key[0])
     unsigned = put(tmp_path, base, "one")
     signed = put(tmp_path, base, "two", signer)
-    trust.require(signed, site)
-    assert signed.root != unsigned.root
-    with pytest.raises(ImageDamaged, match="no valid signature"):
-        trust.require(unsigned, site)
-    for part, *_ in signed.parts:
+    trust.require_trusted(signed, site)
+    assert signed.exec_path != unsigned.exec_path
+    with pytest.raises(ImageUnusable, match="is not signed by a key that site strict trusts"):
+        trust.require_trusted(unsigned, site)
+    for part, *_ in signed.sif_files:
         numbers = [entry.number for entry in sif.read(part).entries]
         assert len(set(numbers)) == len(numbers) == 3, "two objects and a signature"
         good = part.read_bytes()
         part.chmod(0o644)
         part.write_bytes(good[:-5000] + bytes([good[-5000] ^ 1]) + good[-4999:])
-        with pytest.raises(ImageDamaged):
-            trust.require(signed, site)
+        with pytest.raises(ImageUnusable):
+            trust.require_trusted(signed, site)
         part.write_bytes(good)
 
 
@@ -176,7 +176,7 @@ def test_what_can_not_be_split(tmp_path: Path, base: Path) -> None:
     with path.open("r+b") as file:
         file.seek(sif.partitions(path)[1].offset + 100)
         file.write(b"changed")
-    with pytest.raises(ImageDamaged, match="has changed since it was built"):
+    with pytest.raises(ImageUnusable, match="has changed since it was built"):
         publish(path, manifest, tmp_path / "store", thin=True)
     assert open_store(tmp_path / "store").images() == ()
     assert not list((tmp_path / "store").rglob("*.part"))
@@ -210,6 +210,6 @@ def test_sync_brings_the_base_along_once(tmp_path: Path, base: Path, capsys: pyt
     assert main(BUILD_VERBS, argv) == 0
     assert "0 versions copied" in capsys.readouterr().out
     assert [path.read_bytes() for path in bases(tmp_path / "other")] == [path.read_bytes() for path in bases(tmp_path)]
-    assert image.check(image.locate(("small:two",), [open_store(there)]), "x86_64")
+    assert image.check(image.find_any_arch(("small:two",), [open_store(there)]), "x86_64")
     assert main(BUILD_VERBS, [*argv[:3], "oras://127.0.0.1:1/images"]) == 76
     assert "small 1.0-s-r1 is thin. An image in a registry is one file" in capsys.readouterr().err

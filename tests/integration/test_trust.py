@@ -15,14 +15,14 @@ import pytest
 from ctrain_builder.store.publish import Watch, publish
 from ctrain_builder.store.sign import Signer, may_need_passphrase
 from ctrain_runtime import sif, trust
-from ctrain_runtime.errors import ImageDamaged, SiteError, StoreError, UsageError
-from ctrain_runtime.facts import find_engine
-from ctrain_runtime.image import Image, locate
+from ctrain_runtime.engines.apptainer import find_engine
+from ctrain_runtime.errors import ImageUnusable, SiteError, StoreError, UsageError
+from ctrain_runtime.image import Image, find_any_arch
 from ctrain_runtime.manifest import read_manifest
 from ctrain_runtime.site import Site
 from ctrain_runtime.store import open_store
 from samples import gpg
-from samples.images import write_image
+from samples.sample_images import write_image
 
 PASSPHRASE = "correct horse"  # noqa: S105  # of keys that are made here
 SILENT = Watch(lambda _: None, lambda _: None)
@@ -69,7 +69,7 @@ def published(folder: Path, key: str = "", content: bytes = b"", passphrase: str
     beside = write_image(folder, content=source.read_bytes(), digest=trust._digest(source), release=0, layers=())
     signer = Signer(find_engine(), key, passphrase) if key else None
     outcome = publish(source, read_manifest(beside.with_suffix(".json")), folder / "store", "prod", SILENT, signer)
-    return locate(("pytorch:prod",), [open_store(outcome.image.path.parent)])
+    return find_any_arch(("pytorch:prod",), [open_store(outcome.image.path.parent)])
 
 
 def strict(*keys: object) -> Site:
@@ -83,16 +83,16 @@ def test_what_a_trusted_key_has_signed_may_run(tmp_path: Path, keys: Path, publi
     assert image.manifest.digest == trust._digest(image.path)
     assert image.path.stat().st_mode & 0o777 == 0o444
     assert [entry.kind for entry in sif.read(image.path).entries] == [sif.PARTITION, sif.SIGNATURE]
-    trust.require(image, strict(keys / "stranger.pub", keys / public))
+    trust.require_trusted(image, strict(keys / "stranger.pub", keys / public))
 
 
 def test_what_no_trusted_key_has_signed_may_not(tmp_path: Path, keys: Path) -> None:
     unsigned, signed = published(tmp_path), published(tmp_path, str(keys / "admin.pem"))
     assert (unsigned.manifest.signed, unsigned.manifest.release, signed.manifest.release) == (False, 1, 2)
     for image, key in ((unsigned, keys / "admin.pub"), (signed, keys / "stranger.pub"), (signed, "0" * 40)):
-        with pytest.raises(ImageDamaged, match=r"has no valid signature of a key that site strict trusts\. Ask who"):
-            trust.require(image, strict(key))
-        trust.require(image, replace(strict(key), require_signature=False))
+        with pytest.raises(ImageUnusable, match=r"is not signed by a key that site strict trusts\. Ask its"):
+            trust.require_trusted(image, strict(key))
+        trust.require_trusted(image, replace(strict(key), require_signature=False))
 
 
 @pytest.mark.parametrize("passphrase", ["", PASSPHRASE])
@@ -102,9 +102,9 @@ def test_pgp(tmp_path: Path, passphrase: str) -> None:
     fingerprint = re.search(r"[0-9A-F]{40}", engine("key", "list", "--secret"))
     assert fingerprint
     image = published(tmp_path, "pgp:0", passphrase=passphrase)
-    trust.require(image, strict(fingerprint[0].lower()))
-    with pytest.raises(ImageDamaged, match="no valid signature"):
-        trust.require(image, strict("A" * 40))
+    trust.require_trusted(image, strict(fingerprint[0].lower()))
+    with pytest.raises(ImageUnusable, match="is not signed by a key that site"):
+        trust.require_trusted(image, strict("A" * 40))
 
 
 def test_a_key_of_gpgs_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,15 +113,15 @@ def test_a_key_of_gpgs_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         for key in ("gpg:nobody@example.org", "gpg:"):
             with pytest.raises(UsageError, match="see: gpg"):
                 published(tmp_path, key)
-    trust.require(image, strict(fingerprint))
+    trust.require_trusted(image, strict(fingerprint))
     assert [entry.kind for entry in sif.read(image.path).entries] == [sif.PARTITION, sif.SIGNATURE]
-    with pytest.raises(ImageDamaged, match="no valid signature"):
-        trust.require(image, strict("A" * 40))
+    with pytest.raises(ImageUnusable, match="is not signed by a key that site"):
+        trust.require_trusted(image, strict("A" * 40))
     spoilt = image.path.read_bytes()
     image.path.chmod(0o644)
     image.path.write_bytes(spoilt[:40000] + bytes([spoilt[40000] ^ 1]) + spoilt[40001:])
-    with pytest.raises(ImageDamaged, match="no valid signature"):
-        trust.require(image, strict(fingerprint))
+    with pytest.raises(ImageUnusable, match="is not signed by a key that site"):
+        trust.require_trusted(image, strict(fingerprint))
 
 
 def test_any_flipped_byte_is_found_before_a_run(tmp_path: Path, keys: Path) -> None:
@@ -132,10 +132,10 @@ def test_any_flipped_byte_is_found_before_a_run(tmp_path: Path, keys: Path) -> N
     image.path.chmod(0o644)
     for place in (*range(0, 128, 9), *chance.sample(range(len(good)), 40)):
         image.path.write_bytes(good[:place] + bytes([good[place] ^ 1]) + good[place + 1 :])
-        with pytest.raises(ImageDamaged):
-            trust.require(image, site)
+        with pytest.raises(ImageUnusable):
+            trust.require_trusted(image, site)
     image.path.write_bytes(good)
-    trust.require(image, site)
+    trust.require_trusted(image, site)
 
 
 def test_an_object_that_was_added_later_is_found(tmp_path: Path, keys: Path) -> None:
@@ -145,23 +145,23 @@ def test_an_object_that_was_added_later_is_found(tmp_path: Path, keys: Path) -> 
     options = ("--datatype", "4", "--partfs", "1", "--partarch", "2", "--parttype", "4", "--groupid", "1")
     engine("sif", "add", *options, str(image.path), str(tmp_path / "evil"))
     forged = replace(image, manifest=replace(image.manifest, digest=trust._digest(image.path)))
-    with pytest.raises(ImageDamaged, match="no valid signature"):
-        trust.require(forged, strict(keys / "admin.pub"))
+    with pytest.raises(ImageUnusable, match="is not signed by a key that site"):
+        trust.require_trusted(forged, strict(keys / "admin.pub"))
 
 
 def test_what_was_verified_is_not_read_again_until_it_changes(
     tmp_path: Path, keys: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     image, site = published(tmp_path, str(keys / "admin.pem")), strict(keys / "admin.pub")
-    trust.require(image, site)
+    trust.require_trusted(image, site)
     monkeypatch.setattr(trust, "_verifies", lambda *_: False)
-    trust.require(image, site)
-    with pytest.raises(ImageDamaged):
-        trust.require(image, strict(keys / "stranger.pub"))
+    trust.require_trusted(image, site)
+    with pytest.raises(ImageUnusable):
+        trust.require_trusted(image, strict(keys / "stranger.pub"))
     shutil.copy(image.path, tmp_path / "copy")
     (tmp_path / "copy").replace(image.path)
-    with pytest.raises(ImageDamaged):
-        trust.require(image, site)
+    with pytest.raises(ImageUnusable):
+        trust.require_trusted(image, site)
 
 
 def test_a_pem_key_with_a_passphrase(tmp_path: Path, keys: Path) -> None:
@@ -171,7 +171,7 @@ def test_a_pem_key_with_a_passphrase(tmp_path: Path, keys: Path) -> None:
     assert may_need_passphrase(locked) and not may_need_passphrase(str(keys / "admin.pem"))
     with pytest.raises(StoreError, match=r"can't be signed: .* the passphrase right\?"):
         published(tmp_path, locked, passphrase=PASSPHRASE.upper())
-    trust.require(published(tmp_path, locked, passphrase=PASSPHRASE), strict(keys / "admin.pub"))
+    trust.require_trusted(published(tmp_path, locked, passphrase=PASSPHRASE), strict(keys / "admin.pub"))
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_keys_that_can_not_sign(tmp_path: Path, keys: Path, key: str, kind: type
 
 def test_a_site_without_its_keys(tmp_path: Path) -> None:
     image = published(tmp_path)
-    with pytest.raises(SiteError, match="requires signatures and trusts no key"):
-        trust.require(image, strict())
-    with pytest.raises(SiteError, match=r"trusted_keys: there is no file /etc/nowhere\.pub"):
-        trust.require(image, strict("/etc/nowhere.pub"))
+    with pytest.raises(SiteError, match="requires signatures but has no trusted keys"):
+        trust.require_trusted(image, strict())
+    with pytest.raises(SiteError, match=r"trusted_keys: file /etc/nowhere\.pub not found"):
+        trust.require_trusted(image, strict("/etc/nowhere.pub"))

@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_runtime.image import MARKER
+from ctrain_runtime.image import LAYER_MARKER
 from ctrain_runtime.manifest import Layer, read_manifest
-from ctrain_runtime.store import MARKER as MARKER_OF_STORE
+from ctrain_runtime.store import STORE_MARKER as MARKER_OF_STORE
 from samples.cluster import Cluster, Done
-from samples.images import write_image, write_manifest, write_store
 from samples.layers import write_layer
+from samples.sample_images import write_image, write_manifest, write_store
 from samples.wheels import write_wheel
 
 TORCH = "/usr/local/lib/python3.11/dist-packages/torch"
@@ -75,7 +75,7 @@ def test_a_layer_of_ones_own_runs_on_two_nodes(cluster: Cluster, mine: Path) -> 
     changed = cluster.run("ctrain", "run", "--store", other, *argv, "--", "true", cwd=mine)
     image = r"pytorch-cpu 2\S+ \(sha256:"
     assert re.search(rf"my.sqsh was built on {image}\w{{12}}\), the image is {image}0000", changed.stderr)
-    refused(changed, 64, "Build it again: ctrain layer build requirements.txt --on pytorch-cpu:2.13.0-hd-r")
+    refused(changed, 64, "Rebuild it with: ctrain layer build requirements.txt --on pytorch-cpu:2.13.0-hd-r")
 
 
 def other_store(cluster: Cluster, folder: Path) -> Path:
@@ -139,11 +139,11 @@ class Tiny:
         shutil.copy("/bin/busybox", self.base / "bin")
         for name in ("sh", "cat", "echo"):
             (self.base / "bin" / name).symlink_to("busybox")
-        (self.upper / MARKER).parent.mkdir(parents=True)
-        (self.upper / MARKER).write_text("k1\n")
+        (self.upper / LAYER_MARKER).parent.mkdir(parents=True)
+        (self.upper / LAYER_MARKER).write_text("k1\n")
         off = Path("/etc/apptainer/apptainer.conf").read_text().replace("enable overlay = yes", "enable overlay = no")
         cluster.write("tiny/off.conf", off)
-        cluster.write("tiny/job.yaml", f"image: tiny\nlauncher: env\ncommand: [cat, /{MARKER}]\n")
+        cluster.write("tiny/job.yaml", f"image: tiny\nlauncher: env\ncommand: [cat, /{LAYER_MARKER}]\n")
 
     def publish(self, *partitions: Path, flat: bool) -> None:
         sif = self.work / "image.sif"
@@ -174,7 +174,7 @@ def test_an_engine_without_overlay_gets_the_flattened_image(tiny: Tiny) -> None:
     """The real engine, `enable overlay = no`: it runs the image with exit code 0 and without its layers."""
     tiny.publish(tiny.base, tiny.upper, flat=False)
     assert tiny.run(overlay=True).returncode == 0
-    refused(tiny.run(overlay=False), 73, "ignores the layers of image tiny 24.12-hd-r3", "ctrain build IMAGE --flatten")
+    refused(tiny.run(overlay=False), 73, "no flat version of image tiny 24.12-hd-r3", "ctrain build IMAGE --flatten")
     shutil.copytree(tiny.upper, tiny.base, dirs_exist_ok=True)
     (tiny.work / "image.sif").unlink()
     Path(f"{tiny.base}.sqsh").unlink()
@@ -200,4 +200,4 @@ def test_an_engine_without_overlay_mounts_no_user_layer(tiny: Tiny) -> None:
     tiny.publish(tiny.base, tiny.upper, flat=False)
     manifest = read_manifest(next(tiny.store.glob("tiny_*.json")))
     layer = write_layer(tiny.work / "my.sqsh", manifest)
-    refused(tiny.run("--layer", str(layer), overlay=False), 73, "apptainer here mounts no layers")
+    refused(tiny.run("--layer", str(layer), overlay=False), 73, "apptainer does not mount user layers here")

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ctrain_builder.digests import Reading, of_file, of_regions, regions
-from ctrain_runtime.errors import ImageDamaged
+from ctrain_runtime.errors import ImageUnusable
 from ctrain_runtime.manifest import Layer
 from ctrain_runtime.sif import PARTITION
-from samples.images import sif
+from samples.sample_images import sif
 
 contents = st.lists(st.binary(min_size=1, max_size=50), min_size=1, max_size=4)
 
@@ -65,5 +65,5 @@ def test_a_flat_image_is_one_region(file: Path, parts: list[bytes]) -> None:
 def test_layers_of_another_image(file: Path) -> None:
     layers = write(file, [b"one", b"two"])
     write(file, [b"one", b"three"])
-    with pytest.raises(ImageDamaged, match="is not made of the layers that its manifest names"):
+    with pytest.raises(ImageUnusable, match="is not made of the layers that its manifest names"):
         of_regions(file, layers)

@@ -14,10 +14,10 @@ from ctrain_builder.definition import parse
 from ctrain_builder.keys import Inputs
 from ctrain_builder.make.sbom import document
 from ctrain_builder.plan import BuildPlan, PlannedLayer
-from ctrain_runtime.cli.image_text import changes
+from ctrain_runtime.image_report import changes
 from ctrain_runtime.sbom import packages
 from ctrain_runtime.sif import SBOM
-from samples.images import sif
+from samples.sample_images import sif
 
 BASE = parse("base", Path("base.def"), "Bootstrap: docker\nFrom: example\n")
 INPUTS = Inputs(parent="", base="", arch="amd64", arguments={}, definition=(), files={})

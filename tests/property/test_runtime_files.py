@@ -12,15 +12,15 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from ctrain_runtime import config, strict_yaml
-from ctrain_runtime.errors import ConfigError, ImageDamaged
+from ctrain_runtime.errors import ConfigError, ImageUnusable
 from ctrain_runtime.job import JobFile
 from ctrain_runtime.manifest import SCHEMA, Manifest, read_manifest
 from ctrain_runtime.run.follow import Metrics
 from ctrain_runtime.sif import DESCRIPTOR, HEADER, PARTITION, SBOM, check, object_bytes
 from ctrain_runtime.user_layer import read as read_layer
-from samples.images import sif, write_manifest
 from samples.layers import write_layer
 from samples.plans import a_manifest
+from samples.sample_images import sif, write_manifest
 
 words = st.text(st.characters(exclude_categories=("Cs",)), max_size=10)
 plain = st.recursive(
@@ -67,14 +67,14 @@ WHOLE = sif()
 @given(st.integers(0, len(WHOLE) - 1))
 def test_a_cut_image_is_damaged(file: Path, length: int) -> None:
     file.write_bytes(WHOLE[:length])
-    with pytest.raises(ImageDamaged):
+    with pytest.raises(ImageUnusable):
         check(file)
 
 
 @given(st.binary(max_size=2 * HEADER.size))
 def test_random_bytes_are_no_image(file: Path, content: bytes) -> None:
     file.write_bytes(content)
-    with pytest.raises(ImageDamaged):
+    with pytest.raises(ImageUnusable):
         check(file)
 
 
@@ -83,7 +83,7 @@ def test_a_garbled_image_is_checked_without_a_crash(file: Path, offset: int, noi
     file.write_bytes(WHOLE[:offset] + noise + WHOLE[offset + len(noise) :])
     try:
         assert isinstance(check(file), str)
-    except ImageDamaged as error:
+    except ImageUnusable as error:
         assert str(file) in str(error)  # noise in an unused field does no harm
 
 
@@ -94,7 +94,7 @@ def test_a_layer_with_any_other_byte_is_refused(file: Path, data: st.DataObject)
     changed = whole[:start] + data.draw(st.binary(max_size=8)) + whole[data.draw(st.integers(start, len(whole))) :]
     assume(changed != whole)
     file.write_bytes(changed)
-    with pytest.raises(ImageDamaged):
+    with pytest.raises(ImageUnusable):
         read_layer(file)
 
 
@@ -104,7 +104,7 @@ def test_a_garbled_image_yields_its_objects_or_an_error(file: Path, offset: int,
     file.write_bytes(whole[:offset] + noise + whole[offset + len(noise) :])
     try:
         assert object_bytes(file, SBOM) in (None, *(whole[at : at + n] for at in range(len(whole)) for n in range(9)))
-    except ImageDamaged as error:
+    except ImageUnusable as error:
         assert str(file) in str(error)
 
 

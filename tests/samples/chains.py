@@ -14,7 +14,7 @@ from ctrain_builder.make import layer, workspace
 from ctrain_builder.make.container import Below, Container
 from ctrain_builder.make.site import Site
 from ctrain_builder.plan import NO_EPOCH, PlannedLayer
-from ctrain_runtime import facts
+from ctrain_runtime.engines.apptainer import find_engine
 
 NOTHING = Site({}, (), None, {})
 
@@ -77,4 +77,4 @@ class Chain:
 
 
 def container(work: Path) -> Container:
-    return Container(facts.find_engine(), work, lambda: None)
+    return Container(find_engine(), work, lambda: None)

@@ -28,6 +28,11 @@ class Cluster:
     def digits(self) -> Path:
         return self.state / "data" / "digits"
 
+    @property
+    def confines(self) -> bool:
+        """Whether jobs are held to the memory and GPUs that they asked for: the kernel has cgroup v1."""
+        return "task/cgroup" in (self.state / "etc" / "slurm.conf").read_text()
+
     def command(self, *argv: str, cwd: Optional[Path] = None, **variables: str) -> list[str]:
         """The argv that runs `argv` as the researcher."""
         path = f"{self.state}/apps/venv/bin:/usr/local/bin:/usr/bin:/bin"

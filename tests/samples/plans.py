@@ -6,12 +6,14 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+from ctrain_runtime import launchers, schedulers
 from ctrain_runtime.facts import Cluster, Engine, Facts, Partition
 from ctrain_runtime.image import Image
 from ctrain_runtime.job import Job, Resources
 from ctrain_runtime.manifest import Layer, Manifest, TestResult
-from ctrain_runtime.plan.make import make
-from ctrain_runtime.plan.model import LaunchPlan, Options
+from ctrain_runtime.plan.make import make_plan
+from ctrain_runtime.plan.model import Launch, LaunchPlan, Options
+from ctrain_runtime.run.prepare import make_size_request
 from ctrain_runtime.site import Site
 
 RUN = Path("/scratch/kim/ctrain/digits-1")
@@ -64,21 +66,24 @@ def an_image(**changes: Any) -> Image:
 
 
 def some_facts(**changes: Any) -> Facts:
-    return dataclasses.replace(Facts(root=False, gpus=0, engine=ENGINE, cluster=CLUSTER), **changes)
+    return dataclasses.replace(Facts(is_root=False, gpus=0, engine=ENGINE, cluster=CLUSTER), **changes)
 
 
 def a_plan(**parts: Any) -> LaunchPlan:
-    """make() with these parts; `options` and the fields of Options may be given too."""
-    options = {field.name: parts.pop(field.name) for field in dataclasses.fields(Options) if field.name in parts}
-    return make(
-        parts.pop("job", a_job()),
-        parts.pop("site", a_site()),
-        parts.pop("image", an_image()),
-        Options(**options),
-        parts.pop("facts", some_facts()),
-        parts.pop("run_directory", RUN),
-        **parts,
+    """A plan of these parts, as run/prepare.py makes it; the fields of Options may be given too."""
+    options = Options(
+        **{field.name: parts.pop(field.name) for field in dataclasses.fields(Options) if field.name in parts}
     )
+    job, site, facts = parts.pop("job", a_job()), parts.pop("site", a_site()), parts.pop("facts", some_facts())
+    size = schedulers.get(site.scheduler).size(make_size_request(options, job), facts.cluster, site)
+    image, run = parts.pop("image", an_image()), parts.pop("run_directory", RUN)
+    return make_plan(job, site, image, options, facts, size, run, **parts)
+
+
+def a_launch(plan: LaunchPlan) -> Launch:
+    """The scripts of a plan."""
+    scheduler = schedulers.get(plan.scheduler)
+    return scheduler.render(plan, launchers.make_task(plan, scheduler.identity(plan)))
 
 
 LOCAL: dict[str, Any] = {"site": Site(name="local", scheduler="local"), "facts": some_facts(cluster=Cluster())}

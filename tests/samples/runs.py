@@ -6,9 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from samples.images import write_image
 from samples.plans import a_manifest
 from samples.programs import SYSTEM, install
+from samples.sample_images import write_image
 
 # The handler is set because a process started in the background of a script has SIGINT switched off.
 CTRAIN = """\

@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 
 import pytest
+from importlinter.api import read_configuration
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 SOURCE_ROOTS = (CHECKOUT / "builder", CHECKOUT / "runtime")
@@ -24,6 +25,17 @@ def test_import_contracts_hold() -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, SOURCE_ROOTS))}
     done = subprocess.run(lint, cwd=CHECKOUT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("root", SOURCE_ROOTS, ids=lambda root: root.name)
+def test_the_layers_contract_names_every_module(root: Path) -> None:
+    (package,) = root.glob("ctrain_*/")
+    contracts = read_configuration(str(CHECKOUT / "pyproject.toml"))["contracts_options"]
+    (contract,) = [contract for contract in contracts if contract.get("containers") == [package.name]]
+    named = [module.strip() for layer in contract["layers"] for module in layer.split("|")]
+    modules = {path.stem for path in package.iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()}
+    assert sorted(named) == sorted(modules - {"__init__"})
+    assert contract["exhaustive"] == "True"  # so that lint-imports alone reports a module in no layer, too
 
 
 @pytest.mark.parametrize("root", SOURCE_ROOTS, ids=lambda root: root.name)

@@ -67,7 +67,7 @@ def test_installed_it_knows_its_version(ctrain: Ctrain, wheel: Path) -> None:
 def test_installed_it_explains_the_exit_codes(ctrain: Ctrain) -> None:
     done = ctrain("help", "exit-codes")
     assert done.returncode == 0
-    assert "  64  an option or argument is wrong\n" in done.stdout
+    assert "  64  invalid option or argument\n" in done.stdout
 
 
 def test_installed_it_has_the_pages_that_errors_point_to(ctrain: Ctrain, checkout: Path) -> None:

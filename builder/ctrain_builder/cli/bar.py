@@ -8,7 +8,7 @@ import time
 from types import TracebackType
 from typing import Optional
 
-from ctrain_runtime.cli.text import duration, size
+from ctrain_runtime.text import format_duration, format_size
 
 _WIDTH = 20
 _PAUSE = 0.2  # seconds
@@ -50,8 +50,8 @@ class Bar:
     def _line(self, taken: float) -> str:
         full = min(_WIDTH, _WIDTH * self._done // max(1, self._total))
         bar = "█" * full + "░" * (_WIDTH - full)
-        left = taken * (self._total - self._done) / max(1, self._done)
-        return f"{self._what}  {bar}  {size(self._done)} of {size(self._total)}  {duration(max(0.0, left))} left"
+        left = format_duration(max(0.0, taken * (self._total - self._done) / max(1, self._done)))
+        return f"{self._what}  {bar}  {format_size(self._done)} of {format_size(self._total)}  {left} left"
 
 
 def say(text: str) -> None:

@@ -13,8 +13,8 @@ from ctrain_builder.build import Builder, Built, StepFailed, TestsFailed
 from ctrain_builder.cli.progress import Lines
 from ctrain_builder.make.container import last_lines
 from ctrain_builder.plan import BuildPlan
-from ctrain_runtime.cli.text import count, size
 from ctrain_runtime.errors import CtrainError
+from ctrain_runtime.text import format_size, pluralize
 
 _SHOWN_OF_LOG = 15
 
@@ -51,7 +51,7 @@ def build(
         finally:
             lines.clear()
         state = "is built and tested" if built.fresh else "is up to date, nothing to do"
-        lines.note(f"{plan.spec.title}-{plan.spec.stack} {state}: {built.path} ({size(built.manifest.size)})")
+        lines.note(f"{plan.spec.title}-{plan.spec.stack} {state}: {built.path} ({format_size(built.manifest.size)})")
         return Outcome(plan, built)
 
     if jobs <= 1:
@@ -76,8 +76,10 @@ def _told(outcomes: list[Outcome]) -> list[Outcome]:
     failed = [outcome.plan.spec.title for outcome in outcomes if outcome.error]
     if failed and len(outcomes) > 1:
         skipped = sum(not (outcome.built or outcome.error) for outcome in outcomes)
-        rest = f"; {count(skipped, 'image')} not begun (--keep-going would)" if skipped else ""
-        print(f"{len(failed)} of {count(len(outcomes), 'image')} failed: {', '.join(failed)}{rest}", file=sys.stderr)
+        rest = f"; {pluralize(skipped, 'image')} not begun (--keep-going would)" if skipped else ""
+        print(
+            f"{len(failed)} of {pluralize(len(outcomes), 'image')} failed: {', '.join(failed)}{rest}", file=sys.stderr
+        )
     return outcomes
 
 

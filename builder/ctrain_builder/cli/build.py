@@ -35,10 +35,10 @@ from ctrain_builder.make import site as sites
 from ctrain_builder.make.container import Container
 from ctrain_builder.make.site import Site
 from ctrain_builder.plan import BuildPlan
+from ctrain_runtime.engines.apptainer import find_engine
 from ctrain_runtime.errors import RegistryError, UsageError
-from ctrain_runtime.facts import find_engine
-from ctrain_runtime.image import MACHINES
-from ctrain_runtime.share import folder
+from ctrain_runtime.image import OCI_ARCH
+from ctrain_runtime.share import data_dir
 
 if TYPE_CHECKING:
     from ctrain_builder.upstream import Upstream
@@ -88,7 +88,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     signal.signal(signal.SIGTERM, _terminated)
-    definitions = args.definitions or folder("definitions")
+    definitions = args.definitions or data_dir("definitions")
     specs = _wanted(args, definitions)
     given = _pairs(args.build_arg)
     plans.check_given(specs, given)
@@ -213,7 +213,7 @@ class _Registries:
 def _planner(
     cache: Cache, site: Site, given: Mapping[str, str], registries: _Registries
 ) -> Callable[[ImageSpec], BuildPlan]:
-    arch = MACHINES.get(platform.machine(), platform.machine())
+    arch = OCI_ARCH.get(platform.machine(), platform.machine())
     own = {plans.MIRROR: site.mirror} if site.mirror else {}
     epoch = history.epochs(os.environ)
     return lambda spec: plans.make(spec, given, own, arch, cache.has_layer, registries.resolve, epoch)

@@ -26,11 +26,12 @@ from ctrain_builder.make import lend, workspace
 from ctrain_builder.make import site as sites
 from ctrain_builder.make import user_layer as maker
 from ctrain_builder.make.container import Container
-from ctrain_runtime import image, site, user_layer
+from ctrain_runtime import image, user_layer
 from ctrain_runtime.cli.stores import open_stores
-from ctrain_runtime.cli.text import size, table
+from ctrain_runtime.engines.apptainer import find_engine
 from ctrain_runtime.errors import UsageError
-from ctrain_runtime.facts import find_engine
+from ctrain_runtime.site import select_site
+from ctrain_runtime.text import format_size, table
 from ctrain_runtime.user_layer import UserLayer
 
 
@@ -64,8 +65,7 @@ def execute(args: argparse.Namespace) -> int:
 def _build(args: argparse.Namespace) -> UserLayer:
     source, output = args.source.resolve(), args.output.absolute()
     _check(source, output)
-    where = site.choose(os.environ.get("CTRAIN_SITE", "")).site
-    stores = [] if image.is_path(args.on) else open_stores(args.store, where)
+    stores = [] if image.is_path(args.on) else open_stores(select_site("", {"store": args.store}))
     on = image.find((args.on,), stores, platform.machine())
     cache = caches.open_cache(args.cache or caches.default_root())
     cache.sweep()
@@ -109,7 +109,7 @@ def _as_json(layer: UserLayer) -> str:
 def _describe(layer: UserLayer) -> str:
     about = layer.description
     rows = [
-        ("layer", f"{layer.path} ({size(layer.path.stat().st_size)})  {layer.digest[:19]}"),
+        ("layer", f"{layer.path} ({format_size(layer.path.stat().st_size)})  {layer.digest[:19]}"),
         ("on", f"{about.parent.name} {about.parent.version}  {about.parent.digest[:19]}"),
         ("from", f"{about.source}, {about.built}"),
     ]

@@ -13,7 +13,7 @@ from ctrain_builder.cache import Cache
 from ctrain_builder.keys import Inputs
 from ctrain_builder.make.explain import Step
 from ctrain_builder.plan import NEW, OK, STALE, UNKNOWN, BuildPlan, Status
-from ctrain_runtime.cli.text import count, duration, size, table
+from ctrain_runtime.text import format_duration, format_size, pluralize, table
 
 _SHOWN = 4  # reasons in the table; machines get all
 
@@ -108,16 +108,18 @@ def _summary(cache: Cache, outlooks: Sequence[Outlook]) -> str:
     stale = [outlook for outlook in outlooks if outlook.image.state in (STALE, NEW)]
     if not outlooks:
         return "no image has changed"
-    parts = [f"{count(len(stale), 'image')} to build"] if stale else []
+    parts = [f"{pluralize(len(stale), 'image')} to build"] if stale else []
     if unknown:
-        parts.append(f"{count(unknown, 'image')} can't be planned")
+        parts.append(f"{pluralize(unknown, 'image')} can't be planned")
     if not parts:
-        return f"{count(len(outlooks), 'image')} up to date, nothing to build"
+        return f"{pluralize(len(outlooks), 'image')} up to date, nothing to build"
     known = [outlook.seconds for outlook in stale if outlook.seconds]
     if stale and len(known) == len(stale):
-        parts.append(f"about {duration(sum(known))}")
+        parts.append(f"about {format_duration(sum(known))}")
     if stale:
-        parts.append(f"needs at most {size(_needed(outlooks))}, {size(cache.free)} are free in {cache.root}")
+        parts.append(
+            f"needs at most {format_size(_needed(outlooks))}, {format_size(cache.free)} are free in {cache.root}"
+        )
     return "; ".join(parts)
 
 

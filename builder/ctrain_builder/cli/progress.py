@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Optional, TextIO
 
 from ctrain_builder.make.container import last_lines
-from ctrain_runtime.cli.text import duration, size
+from ctrain_runtime.text import format_duration, format_size
 
 _NAME_WIDTH = 20
 
@@ -47,14 +47,14 @@ class Lines:
             return
         self._shown = now
         said = "".join(last_lines(self._log, 1))
-        step = f"{self._kind:<8}{self._name:<{_NAME_WIDTH}}  {duration(now - self._started):<12}{said.strip()}"
+        step = f"{self._kind:<8}{self._name:<{_NAME_WIDTH}}  {format_duration(now - self._started):<12}{said.strip()}"
         width = shutil.get_terminal_size().columns - 1
         line = "".join(c for c in self._prefix + step if c.isprintable())[:width]
         self._out.write(f"\r\033[K{line}")
         self._out.flush()
 
     def end(self, outcome: str, size_in_bytes: Optional[int] = None) -> None:
-        self._line(self._kind, self._name, outcome, size_in_bytes, duration(time.monotonic() - self._started))
+        self._line(self._kind, self._name, outcome, size_in_bytes, format_duration(time.monotonic() - self._started))
         self._kind = ""
 
     def cached(self, kind: str, name: str, size_in_bytes: int) -> None:
@@ -70,7 +70,7 @@ class Lines:
             self._out.flush()
 
     def _line(self, kind: str, name: str, outcome: str, count: Optional[int], time_taken: str) -> None:
-        shown = "" if count is None else size(count)
+        shown = "" if count is None else format_size(count)
         self._print(f"{kind:<8}{name:<{_NAME_WIDTH}}  {outcome:<8}  {shown:>8}  {time_taken}")
 
     def _print(self, line: str) -> None:

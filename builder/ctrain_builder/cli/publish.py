@@ -21,10 +21,10 @@ from ctrain_builder.cli.bar import Bar, say
 from ctrain_builder.cli.build import add_cache_arguments, find_image
 from ctrain_builder.store.publish import Outcome, Watch, publish
 from ctrain_builder.store.sign import Signer, may_need_passphrase
-from ctrain_runtime.cli.text import size
+from ctrain_runtime.engines.apptainer import find_engine
 from ctrain_runtime.errors import ImageTestError, UsageError
-from ctrain_runtime.facts import find_engine
-from ctrain_runtime.share import folder
+from ctrain_runtime.share import data_dir
+from ctrain_runtime.text import format_size
 
 PASSPHRASE = "CTRAIN_PASSPHRASE"  # noqa: S105  # the variable's name
 
@@ -50,7 +50,7 @@ def execute(args: argparse.Namespace) -> int:
     if not root:
         raise UsageError("no store is named", "Give one with --store DIR or CTRAIN_STORE")
     cache = caches.open_cache(args.cache or caches.default_root())
-    spec = find_image(args.definitions or folder("definitions"), args.image, args.tag)
+    spec = find_image(args.definitions or data_dir("definitions"), args.image, args.tag)
     flat = build.is_flat(spec, args.flatten)
     path = cache.image(spec, flat)
     with cache.use(path) as there:  # it stays while it is copied
@@ -86,7 +86,7 @@ def _as_text(outcome: Outcome, channel: str) -> str:
     manifest, path = outcome.image.manifest, outcome.image.path
     lines = [f"made a new store in {path.parent}"] if outcome.new_store else []
     if outcome.new_version:
-        lines.append(f"published {manifest.name} {manifest.version} ({size(manifest.size)}): {path}")
+        lines.append(f"published {manifest.name} {manifest.version} ({format_size(manifest.size)}): {path}")
     else:
         lines.append(f"{manifest.name} {manifest.version} is the same image; no new version: {path}")
     if channel:

@@ -34,10 +34,10 @@ from ctrain_builder.store import usage as usages
 from ctrain_builder.store import verify as checks
 from ctrain_builder.store.writer import change
 from ctrain_runtime.cli import images
-from ctrain_runtime.cli.text import count, duration, size, table
-from ctrain_runtime.errors import ImageDamaged, RegistryError, UsageError
+from ctrain_runtime.errors import ImageUnusable, RegistryError, UsageError
 from ctrain_runtime.lease import Lease
 from ctrain_runtime.store import BASES, Store, open_store
+from ctrain_runtime.text import format_duration, format_size, pluralize, table
 
 _SYNC = """\
 Bring versions from one store to another, under the names and numbers that they have.
@@ -151,7 +151,7 @@ def _retire(args: argparse.Namespace, store: Store) -> int:
     names = [f"{image.manifest.name}:{image.manifest.version}" for image in found]
     did = "retired" if args.yes else "would retire"
     then = f"its file goes {lifecycle.GRACE:.0f} days after, with ctrain store gc" if args.yes else "--yes does it"
-    lines = [f"{did} {name} ({size(image.manifest.size)})" for name, image in zip(names, found)]
+    lines = [f"{did} {name} ({format_size(image.manifest.size)})" for name, image in zip(names, found)]
     return _say(args, {"retired": names, "done": args.yes}, "\n".join([*lines, then]))
 
 
@@ -167,10 +167,12 @@ def _gc(args: argparse.Namespace, store: Store) -> int:
         with change(store.root, say) as writer:
             found = lifecycle.collect(writer, args.grace)
     total = sum(one.size for one in found)
-    rows = [(one.path.name, size(one.size), one.why) for one in found]
-    did = f"removed {count(len(found), 'file')}" if args.yes else f"would remove {count(len(found), 'file')}"
+    rows = [(one.path.name, format_size(one.size), one.why) for one in found]
+    did = f"removed {pluralize(len(found), 'file')}" if args.yes else f"would remove {pluralize(len(found), 'file')}"
     then = "" if args.yes else "; --yes does it"
-    text = f"{table(('file', 'size', 'why'), rows)}\n{did}, {size(total)}{then}" if found else "nothing to remove"
+    text = (
+        f"{table(('file', 'size', 'why'), rows)}\n{did}, {format_size(total)}{then}" if found else "nothing to remove"
+    )
     kept = lifecycle.needed(store, time.time())
     files = [{"path": str(one.path), "size": one.size, "why": one.why} for one in found]
     data = {"files": files, "size": total, "done": args.yes, "needed": [asdict(one) for one in kept]}
@@ -194,18 +196,20 @@ def _verify(args: argparse.Namespace, store: Store) -> int:
     notes = checks.Notes(cache.root / f"verified-{place}.json")
     total = sum(one.image.stat().st_size for one in wanted if one.image.is_file())
     started = time.monotonic()
-    with Bar(f"verifying {count(len(wanted), 'file')}", total) as bar:
+    with Bar(f"verifying {pluralize(len(wanted), 'file')}", total) as bar:
         damaged = [one for one in checks.verify(wanted, notes, max(1, args.jobs), bar.add) if one.problem]
     if damaged and not args.report_only:
         with change(store.root, say) as writer:
             for finding in damaged:
                 folder = checks.quarantine(writer, finding)
                 print(f"{finding.subject.image.stem} is in {folder} now", file=sys.stderr)
-    taken = duration(time.monotonic() - started)
-    whole = f"{count(len(wanted) - len(damaged), 'file')} whole, {len(damaged)} damaged ({size(total)}, {taken})"
+    taken = format_duration(time.monotonic() - started)
+    whole = (
+        f"{pluralize(len(wanted) - len(damaged), 'file')} whole, {len(damaged)} damaged ({format_size(total)}, {taken})"
+    )
     data = [{"image": str(one.subject.image), "problem": one.problem} for one in damaged]
     _say(args, {"files": len(wanted), "damaged": data}, "\n".join([*(one.problem for one in damaged), whole]))
-    return ImageDamaged.exit_code if damaged else 0
+    return ImageUnusable.exit_code if damaged else 0
 
 
 def _name(subject: checks.Subject) -> str:
@@ -217,8 +221,12 @@ def _du(args: argparse.Namespace, store: Store) -> int:
     names = {image.path: (image.manifest.name, image.manifest.version) for image in published}
     names |= {path: ("base", path.stem) for path in sorted((store.root / BASES).glob("[!.]*.sif"))}
     found, together = usages.usage([*names])
-    rows = [(*names[one.path], size(one.size), "-" if one.shared is None else size(one.shared)) for one in found]
-    total = f"{size(sum(one.size for one in found))} in {count(len(found), 'file')}, {size(together)} on the disk"
+    rows = [
+        (*names[one.path], format_size(one.size), "-" if one.shared is None else format_size(one.shared))
+        for one in found
+    ]
+    total = format_size(sum(one.size for one in found))
+    total = f"{total} in {pluralize(len(found), 'file')}, {format_size(together)} on the disk"
     text = f"{table(('image', 'version', 'size', 'shared'), rows)}\n{total}" if found else "no versions"
     data = [{"path": str(one.path), "size": one.size, "shared": one.shared} for one in found]
     return _say(args, {"versions": data, "on_disk": together}, text)
@@ -247,7 +255,7 @@ def _modules(args: argparse.Namespace, store: Store) -> int:
         if not modules.nameable(image):
             say(f"{image.path} gets no module: its name is none that ctrain gives")
     rows = [(module.name, ", ".join(module.symbols)) for module in offered]
-    did = f"{count(len(done.written), 'file')} written, {len(done.removed)} removed; for users: module use {output}"
+    did = f"{pluralize(len(done.written), 'file')} written, {len(done.removed)} removed; for users: module use {output}"
     data = {
         "modules": {module.name: module.symbols for module in offered},
         "written": list(map(str, done.written)),
@@ -263,7 +271,7 @@ def _catalogue(args: argparse.Namespace, store: Store) -> int:
     path = catalogue.write(catalogue.render(found), store, args.output, say)
     versions, total = len(found.versions), path.stat().st_size
     data = {"file": str(path), "versions": versions, "size": total}
-    return _say(args, data, f"{path} has {count(versions, 'version')} ({size(total)})")
+    return _say(args, data, f"{path} has {pluralize(versions, 'version')} ({format_size(total)})")
 
 
 def _say(args: argparse.Namespace, data: object, text: str) -> int:

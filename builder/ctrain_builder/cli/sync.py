@@ -15,9 +15,9 @@ from ctrain_builder.store import sync
 from ctrain_builder.store.places import SCHEME, Folder, Place, Repositories
 from ctrain_builder.store.publish import Watch
 from ctrain_builder.web import Unreachable
-from ctrain_runtime.cli.text import count, size
-from ctrain_runtime.errors import ConfigError, ImageDamaged
+from ctrain_runtime.errors import ConfigError, ImageUnusable
 from ctrain_runtime.manifest import Manifest
+from ctrain_runtime.text import format_size, pluralize
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -34,7 +34,7 @@ def execute(args: argparse.Namespace) -> int:
             raise Unreachable(error.message, "Try again later: it goes on where it was") from error
         raise
     print(json.dumps(_as_data(plan, args.dry_run), indent=2) if args.json else _as_text(plan, target, args.dry_run))
-    return ImageDamaged.exit_code if any(isinstance(error, ConfigError) for error in plan.left_out) else 0
+    return ImageUnusable.exit_code if any(isinstance(error, ConfigError) for error in plan.left_out) else 0
 
 
 def _place(text: str, client: Registry, cache: Any) -> Place:
@@ -63,15 +63,15 @@ def _as_data(plan: sync.Plan, dry_run: bool) -> dict[str, Any]:
 
 def _as_text(plan: sync.Plan, target: Place, dry_run: bool) -> str:
     would = "would have " if dry_run else ""
-    lines = [f"{would}copied {_title(one)} ({size(one.size)})" for one in plan.copies]
+    lines = [f"{would}copied {_title(one)} ({format_size(one.size)})" for one in plan.copies]
     lines += [f"{_title(one)} was retired in {target}: it stays so" for one in plan.retired]
     for move in plan.moves:
         was = f"it was {move.before}" if move.before else "it is new"
         is_now = "would be" if dry_run else "is"
         lines.append(f"channel {move.channel} of {move.manifest.name} {is_now} {move.manifest.version} ({was})")
     total = sum(one.size for one in plan.copies)
-    number, did = count(len(plan.copies), "version"), "to copy" if dry_run else "copied"
-    return "\n".join([*lines, f"{number} {did} ({size(total)}), {len(plan.present)} there already"])
+    number, did = pluralize(len(plan.copies), "version"), "to copy" if dry_run else "copied"
+    return "\n".join([*lines, f"{number} {did} ({format_size(total)}), {len(plan.present)} there already"])
 
 
 def _title(manifest: Manifest) -> str:

@@ -29,10 +29,10 @@ from ctrain_builder.registry import Registry
 from ctrain_builder.survey import GONE, MOVED, NEW, Survey, Tag, watched
 from ctrain_builder.upstream import Upstream
 from ctrain_builder.web import Unreachable
-from ctrain_runtime.cli.text import count, table
 from ctrain_runtime.errors import UsageError
-from ctrain_runtime.image import MACHINES
-from ctrain_runtime.share import folder
+from ctrain_runtime.image import OCI_ARCH
+from ctrain_runtime.share import data_dir
+from ctrain_runtime.text import pluralize, table
 
 HEAD = ("image", "tag", "state", "CUDA", "framework", "Python", "driver >=", "GPUs")
 
@@ -55,14 +55,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    definitions = args.definitions or folder("definitions")
+    definitions = args.definitions or data_dir("definitions")
     wanted = _wanted(args.images, catalog.every(definitions))
     given = dict(text.partition("=")[::2] for text in args.build_arg)
     plans.check_given((spec for specs in wanted.values() for spec in specs), given)
     known = ngc.read(definitions)
     registry = None if args.offline else Registry()
     upstream = Upstream(caches.open_cache(args.cache or caches.default_root()).root, args.offline, registry)
-    survey = Survey(known, upstream, registry, MACHINES.get(platform.machine(), platform.machine()), given)
+    survey = Survey(known, upstream, registry, OCI_ARCH.get(platform.machine(), platform.machine()), given)
     found = {name: survey.tags(specs) for name, specs in wanted.items()}
     troubles = list(dict.fromkeys(str(trouble) for trouble in survey.troubles))
     print(
@@ -115,7 +115,7 @@ def _as_text(found: Mapping[str, Sequence[Tag]], known: Table, blind: Container[
 def _summary(name: str, tags: Sequence[Tag], blind: bool) -> str:
     new = [tag.tag for tag in tags if tag.state == NEW]
     if new:
-        return f"{count(len(new), 'new tag')}. Try: ctrain build {name}:{new[-1]}"
+        return f"{pluralize(len(new), 'new tag')}. Try: ctrain build {name}:{new[-1]}"
     newest = _newest(tags).tag
     return f"what is newer than {newest} is not known" if blind else f"nothing newer than {newest}"
 

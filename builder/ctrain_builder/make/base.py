@@ -73,7 +73,7 @@ def text(layer: PlannedLayer) -> str:
 
 def mirror_variables(arguments: Mapping[str, str], work: Path) -> dict[str, str]:
     """A PATH with a debootstrap that puts the mirror's URL in the placeholder's place."""
-    mirror, real = arguments.get(MIRROR), command.find("debootstrap")
+    mirror, real = arguments.get(MIRROR), command.which("debootstrap")
     if not mirror or not real:
         return {}
     tools = work / "tools"

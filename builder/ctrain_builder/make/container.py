@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ctrain_runtime import command
-from ctrain_runtime.errors import BuildError, EngineError, SpaceError
-from ctrain_runtime.facts import Engine
+from ctrain_runtime.engines.apptainer import Engine
+from ctrain_runtime.errors import BuildError, DiskFullError, EngineError
 
 # Variables of the engine's own that may say where things come from; all others would change what a build sees.
 _KEPT = (
@@ -108,7 +108,7 @@ class Container:
     ) -> None:
         """Run to the end with `variables` besides the environment; the command and its output go to `log`.
 
-        Raises Failed, or the cause that the log gives: SpaceError, EngineError.
+        Raises Failed, or the cause that the log gives: DiskFullError, EngineError.
         """
         with log.open("a", encoding="utf-8") as file:
             file.write(f"$ {shlex.join(argv)}\n")
@@ -123,7 +123,7 @@ class Container:
         if _NO_SPACE.search(said):
             free = shutil.disk_usage(self.work).free
             what = f"a disk became full ({free / 1e9:.1f} GB are free in {self.work}); the log is {log}"
-            raise SpaceError(what, "Free some, or choose another place with --cache DIR")
+            raise DiskFullError(what, "Free some, or choose another place with --cache DIR")
         raise Failed(code, log)
 
     def output(self, argv: Sequence[str], timeout: float = 120) -> str:

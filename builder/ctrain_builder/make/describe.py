@@ -147,7 +147,7 @@ def _tools(container: Container) -> dict[str, str]:
 
 def _revision(folder: Path) -> Optional[str]:
     """The git commit of the definitions, with "-dirty" when they were changed since; None outside a repository."""
-    git = command.find("git")
+    git = command.which("git")
     if not git:
         return None
     asked = [git, "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]

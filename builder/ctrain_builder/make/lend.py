@@ -22,7 +22,7 @@ _THREADS = "libgcc_s.so.1"  # the C library loads it when a thread ends; ldd doe
 
 def find(name: str, package: str) -> str:
     """The path of a program, which `package` brings. Raises BuildError."""
-    path = command.find(name)
+    path = command.which(name)
     if not path:
         raise BuildError(f"{name} is not on PATH", f"Install {package}")
     return path

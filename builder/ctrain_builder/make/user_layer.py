@@ -52,20 +52,20 @@ _SHOWN = 3
 
 
 def make(container: Container, image: Image, source: Path, workspace: Workspace, log: Path, target: Path) -> UserLayer:
-    """Make the layer that `source` describes on `image`, as `target`. Raises BuildError, EngineError, SpaceError."""
+    """Make the layer that `source` describes on `image`, as `target`. Raises BuildError, EngineError, DiskFullError."""
     os.umask(0o022)  # a layer must not depend on the umask of who builds it
-    below = Below(image.root, tuple(path for path, *_ in image.parts[1:]))
+    below = Below(image.exec_path, tuple(path for path, *_ in image.sif_files[1:]))
     upper = container.work / "overlay" / "upper"
     upper.mkdir(parents=True)
     try:
         _run(container, below, source, workspace, log)
     finally:
         if _started(workspace):
-            container.take_ownership(image.root, container.work, log)
+            container.take_ownership(image.exec_path, container.work, log)
     before, after = (_packages((workspace.lent / name).read_text()) for name in ("before", "after"))
     added = {name: version for name, version in after.items() if before.get(name) != version}
     description = _description(image, source, added)
-    marker = upper / user_layer.FOLDER / f"{description.key}.json"
+    marker = upper / user_layer.USER_LAYERS / f"{description.key}.json"
     marker.parent.mkdir(parents=True, exist_ok=True)
     marker.write_text(description.as_json(), encoding="utf-8")
     packed = pack(container, upper, below, log)
@@ -173,7 +173,7 @@ def _check(
     source: Path,
 ) -> None:
     """Refuse a layer that adds nothing, and one that changes or hides what is the image's."""
-    if all(path.startswith(f"{user_layer.FOLDER}/") for path in listing):
+    if all(path.startswith(f"{user_layer.USER_LAYERS}/") for path in listing):
         raise BuildError(f"{source.name} adds nothing: the image has all of it", "Run the image without a layer")
     certain, doubtful = offences(listing, before)
     replaced = [f"/{path}" for path in (*certain, *_existing(container, below, doubtful))]

@@ -23,10 +23,10 @@ from urllib.parse import urlencode
 from ctrain_builder import atomic, record
 from ctrain_builder.store.writer import Access, change
 from ctrain_runtime import sbom
-from ctrain_runtime.cli.text import count, size
-from ctrain_runtime.errors import ImageDamaged, UsageError
+from ctrain_runtime.errors import ImageUnusable, UsageError
 from ctrain_runtime.image import Image
-from ctrain_runtime.store import Published, Store
+from ctrain_runtime.store import PublishedImage, Store
+from ctrain_runtime.text import format_size, pluralize
 
 FILE = "catalogue.html"
 _PAGE = Path(__file__).parent / "page"
@@ -44,7 +44,7 @@ _FACTS = (  # of the manifest, as they are
 class Version:
     """A published image. `packages` are places in the catalogue's table; `problem` says why there are none."""
 
-    image: Published
+    image: PublishedImage
     packages: tuple[int, ...] = ()
     problem: str = ""
 
@@ -76,7 +76,7 @@ def gather(store: Store) -> Catalogue:
         try:
             held = sorted((kind, name, number) for (kind, name), number in sbom.packages(image.path).items())
             versions.append(Version(image, tuple(places.setdefault(one, len(places)) for one in held)))
-        except ImageDamaged as error:
+        except ImageUnusable as error:
             versions.append(Version(image, problem=error.message))
     return Catalogue(root, record.utc_now(), tuple(versions), tuple(places), tuple(map(str, scan.damaged)))
 
@@ -111,7 +111,7 @@ def render(catalogue: Catalogue) -> str:
         "data": _json({"packages": catalogue.packages, "versions": list(map(_facts, catalogue.versions))}),
         "store": _html(catalogue.root),
         "made": _html(f"{catalogue.made[:16].replace('T', ' ')} UTC"),
-        "count": _html(f"{count(len(catalogue.versions), 'version')} of {count(len(names), 'image')}"),
+        "count": _html(f"{pluralize(len(catalogue.versions), 'version')} of {pluralize(len(names), 'image')}"),
         "damaged": "".join(f"<p class=problem>Left out: {_html(problem)}</p>" for problem in catalogue.damaged),
         "rows": "\n".join(map(_row, catalogue.versions)),
     }
@@ -129,7 +129,7 @@ def _row(version: Version) -> str:
         ("framework", " ".join(f"{one} {software[one].partition('+')[0]}" for one in _FRAMEWORKS if one in software)),
         ("cuda", software.get("cuda", "")),
         ("minor", " ".join(manifest.requires.gpus)),
-        ("number", size(manifest.size)),
+        ("number", format_size(manifest.size)),
         ("minor", (manifest.published or manifest.built)[:10]),
         ("minor", f"{sum(test.passed for test in run)}/{len(run)}"),
         ("minor", "yes" if manifest.signed else ""),
@@ -151,16 +151,16 @@ def _facts(version: Version) -> dict[str, Any]:
     image, manifest = version.image, version.image.manifest
     told, labels, root = asdict(manifest), manifest.labels, image.path.parent
     run = ("ctrain", "run", "--nodes", "2", "--store", str(root), "--image", version.reference, "--")
-    engine = Image(image.path, manifest).command
+    engine = Image(image.path, manifest).plain_argv
     return {
         **{fact: told[fact] for fact in _FACTS},
         "version": manifest.version,
         "channels": image.channels,
-        "size": size(manifest.size),
+        "size": format_size(manifest.size),
         "description": labels.get(f"{_OCI}description", ""),
         "licenses": labels.get(f"{_OCI}licenses", ""),
         "labels": {name: value for name, value in labels.items() if not name.startswith(_TOLD_ELSEWHERE)},
-        "layers": [(one.definition, one.size, size(one.size), one.digest or one.key) for one in manifest.layers],
+        "layers": [(one.definition, one.size, format_size(one.size), one.digest or one.key) for one in manifest.layers],
         "tests": [(one.name, one.outcome, one.skipped or f"{one.seconds} s") for one in manifest.tests],
         "packages": version.packages,
         "problem": version.problem,

@@ -9,16 +9,16 @@ from ctrain_builder import atomic
 from ctrain_builder.store import log
 from ctrain_builder.store.writer import Writer
 from ctrain_runtime.errors import StoreError, UsageError
-from ctrain_runtime.store import CHANNELS, WORD, Published, channel_target, pick, resolve
+from ctrain_runtime.store import CHANNELS, TAG_RE, PublishedImage, channel_target, resolve, select
 
 
 def check(channel: str) -> None:
     """Raise UsageError for what can't be a channel's name."""
-    if not WORD.fullmatch(channel):
+    if not TAG_RE.fullmatch(channel):
         raise UsageError(f"{channel!r} is not a channel name", "Use letters, digits, '.' and '-'")
 
 
-def promote(writer: Writer, name: str, wanted: str, channel: str) -> tuple[str, Published]:
+def promote(writer: Writer, name: str, wanted: str, channel: str) -> tuple[str, PublishedImage]:
     """Make a channel point to the version, channel or digest `wanted`: (version before, image).
 
     Raises ImageNotFound, UsageError.
@@ -28,7 +28,7 @@ def promote(writer: Writer, name: str, wanted: str, channel: str) -> tuple[str, 
     return point(writer, channel, image, log.PROMOTE), image
 
 
-def rollback(writer: Writer, name: str, channel: str) -> tuple[str, Published]:
+def rollback(writer: Writer, name: str, channel: str) -> tuple[str, PublishedImage]:
     """Take the last move of a channel back: (version before, image). Done again, it goes one further back.
 
     Raises StoreError when the log knows no earlier version that is still published.
@@ -39,7 +39,7 @@ def rollback(writer: Writer, name: str, channel: str) -> tuple[str, Published]:
     now = next((one for one in images if one.manifest.name == name and channel in one.channels), None)
     if now and now.manifest.version in earlier:  # what is behind it in the log was begun and not done
         earlier = earlier[: len(earlier) - 1 - earlier[::-1].index(now.manifest.version)]
-    found = pick(images, name, earlier[-1]) if earlier else None
+    found = select(images, name, earlier[-1]) if earlier else None
     if found is None:
         what = f"its last one, {earlier[-1]}, is not published any more" if earlier else "the log knows of none"
         hint = f"Choose a version: ctrain store promote {name} VERSION {channel}"
@@ -61,7 +61,7 @@ def _history(root: Path, name: str, channel: str) -> list[str]:
     return versions
 
 
-def point(writer: Writer, channel: str, image: Published, action: str, why: str = "") -> str:
+def point(writer: Writer, channel: str, image: PublishedImage, action: str, why: str = "") -> str:
     """Make the channel's link point to the image; the version that it pointed to before ("" for none)."""
     folder = writer.folder(CHANNELS)
     link = folder / f"{image.manifest.name}_{channel}.sif"

@@ -23,9 +23,9 @@ from ctrain_builder.cache import amount
 from ctrain_builder.digests import Read, Reading, Region, regions
 from ctrain_builder.store.writer import Access
 from ctrain_runtime import command, sif
-from ctrain_runtime.errors import ImageDamaged, SpaceError
+from ctrain_runtime.errors import DiskFullError, ImageUnusable
 from ctrain_runtime.manifest import Layer, Manifest
-from ctrain_runtime.store import Published
+from ctrain_runtime.store import PublishedImage
 
 _CHUNK = 4 << 20
 _AHEAD = 4  # chunks that are read and not yet hashed
@@ -98,18 +98,18 @@ def _stripe(path: Path, say: Callable[[str], None]) -> None:
 
 def is_lustre(folder: Path) -> bool:
     said = command.run(["stat", "--file-system", "--format=%T", str(folder)], check=False).stdout
-    return said.strip() == "lustre" and command.find("lfs") is not None
+    return said.strip() == "lustre" and command.which("lfs") is not None
 
 
-def shared(image: Path, manifest: Manifest, others: Iterable[Published]) -> list[Source]:
+def shared(image: Path, manifest: Manifest, others: Iterable[PublishedImage]) -> list[Source]:
     """Where the layers of an image are in images that are published already."""
     if manifest.flat:
         return []
-    known: dict[str, tuple[Path, sif.Entry]] = {}
+    known: dict[str, tuple[Path, sif.SifObject]] = {}
     for other in others:
         if other.manifest.flat or other.manifest.below:
             continue
-        with contextlib.suppress(ImageDamaged):
+        with contextlib.suppress(ImageUnusable):
             for layer, entry in zip(other.manifest.layers, sif.partitions(other.path)):
                 known[layer.digest] = other.path, entry
     found: list[Source] = []
@@ -132,7 +132,7 @@ def copy(
 ) -> Copied:
     """Make `target` the same as `source`, durably, with the store's mode and group; the digests of what is there then.
 
-    `layers` are those of its partitions. The rest is as in `fill`. Raises SpaceError, ImageDamaged.
+    `layers` are those of its partitions. The rest is as in `fill`. Raises DiskFullError, ImageUnusable.
     """
     with source.open("rb") as reader:
         found = regions(source, layers) if layers else ()
@@ -153,7 +153,7 @@ def fill(
     """Give `target` the `size` bytes that `read` brings. The first `there` bytes of it are only read: it has them.
 
     `parts` are taken by reference where the file system can do that. `done` is told how many bytes are copied. The
-    digests are those of what is there then, that of the regions only with a `layout`. Raises SpaceError.
+    digests are those of what is there then, that of the regions only with a `layout`. Raises DiskFullError.
     """
     with target.open("r+b") as writer:
         own = functools.partial(os.pread, writer.fileno())
@@ -163,7 +163,7 @@ def fill(
         needed = sum(end - start for start, end, has in pieces if not has)
         if free < needed:
             what = f"store {target.parent} has {amount(free)} free, the image needs {amount(needed)}"
-            raise SpaceError(what, "Free some: ctrain store gc")
+            raise DiskFullError(what, "Free some: ctrain store gc")
         whole, reading = hashlib.sha256(), Reading(layout)
         both = [_Aside(whole.update), *([_Aside(reading.update)] if layout else [])]
         try:

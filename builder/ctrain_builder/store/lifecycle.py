@@ -20,7 +20,7 @@ from ctrain_runtime import lease
 from ctrain_runtime.errors import ConfigError, ImageNotFound, StoreError
 from ctrain_runtime.lease import Lease
 from ctrain_runtime.manifest import Manifest, read_manifest
-from ctrain_runtime.store import BASES, CHANNELS, RETIRED, Published, Store, channel_target, resolve
+from ctrain_runtime.store import BASES, CHANNELS, RETIRED, PublishedImage, Store, channel_target, resolve
 
 GRACE = 30.0  # days
 _DAY = 86400
@@ -45,7 +45,7 @@ class Removal:
     retired: tuple[Retired, ...] = ()
 
 
-def retirable(store: Store, references: Sequence[str]) -> list[Published]:
+def retirable(store: Store, references: Sequence[str]) -> list[PublishedImage]:
     """The versions (NAME:VERSION) that are to be retired. Raises ImageNotFound, and StoreError for one in a channel."""
     found = [resolve([store], reference) for reference in references]
     for reference, image in zip(references, found):
@@ -59,7 +59,7 @@ def retirable(store: Store, references: Sequence[str]) -> list[Published]:
     return found
 
 
-def retire(writer: Writer, references: Sequence[str], why: str = "") -> list[Published]:
+def retire(writer: Writer, references: Sequence[str], why: str = "") -> list[PublishedImage]:
     """Take versions out of the store's list."""
     found = retirable(writer.store, references)
     for image in found:
@@ -101,7 +101,7 @@ def retired(store: Store) -> Iterator[Retired]:
 
 def needed(store: Store, now: float) -> list[Lease]:
     """By whom retired versions are still needed."""
-    leases = lease.current(store.root, now)
+    leases = lease.active(store.root, now)
     return [leases[one.path.name] for one in retired(store) if one.path.name in leases]
 
 
@@ -111,7 +111,7 @@ def removals(store: Store, grace: float, now: float) -> Iterator[Removal]:
     Only what this module knows for its own is named; files of other people stay.
     """
     links = (store.root / CHANNELS).glob("*.sif")
-    keeping = {*map(channel_target, links), *lease.current(store.root, now)}
+    keeping = {*map(channel_target, links), *lease.active(store.root, now)}
     files: set[str] = set()
     for one in retired(store):
         files.add(one.path.name)

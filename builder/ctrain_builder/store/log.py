@@ -36,7 +36,7 @@ class Entry:
 
 def entry(action: str, name: str, version: str, **more: str) -> Entry:
     """A change that is made now, by this user: not by whom the environment names."""
-    return Entry(utc_now(), users.user(os.geteuid()), socket.gethostname(), action, name, version, **more)
+    return Entry(utc_now(), users.user_name(os.geteuid()), socket.gethostname(), action, name, version, **more)
 
 
 def append(root: Path, new: Entry, mode: int) -> None:

@@ -18,11 +18,11 @@ from pathlib import Path
 
 from ctrain_builder import atomic
 from ctrain_builder.store.writer import Access
-from ctrain_runtime.cli import image_text
-from ctrain_runtime.cli.text import size
+from ctrain_runtime import image_report
 from ctrain_runtime.errors import StoreError
 from ctrain_runtime.image import Image
-from ctrain_runtime.store import NAME, WORD, Published, pick
+from ctrain_runtime.store import NAME_RE, TAG_RE, PublishedImage, select
+from ctrain_runtime.text import format_size
 
 DEFAULT = "default"  # what both tools call the version that a name alone means
 _TCL, _LUA = "#%Module1.0 ", "-- "  # how the first line begins
@@ -32,7 +32,7 @@ _TCL, _LUA = "#%Module1.0 ", "-- "  # how the first line begins
 class Module:
     """A version as a module. `symbols` are its other names: `default`, and its channels."""
 
-    image: Published
+    image: PublishedImage
     symbols: tuple[str, ...]
 
     @property
@@ -52,20 +52,20 @@ class Outcome:
     removed: tuple[Path, ...]
 
 
-def nameable(image: Published) -> bool:
+def nameable(image: PublishedImage) -> bool:
     """Whether its name can be a module's. ctrain gives no others, but manifests are only files."""
-    return bool(NAME.fullmatch(image.manifest.name) and WORD.fullmatch(image.manifest.version))
+    return bool(NAME_RE.fullmatch(image.manifest.name) and TAG_RE.fullmatch(image.manifest.version))
 
 
-def modules(images: Sequence[Published]) -> list[Module]:
+def modules(images: Sequence[PublishedImage]) -> list[Module]:
     """A module for each image that is `nameable`. The default is what `ctrain run --image NAME` takes."""
     images = list(filter(nameable, images))
     taken = {(image.manifest.name, name) for image in images for name in (image.manifest.version, DEFAULT)}
     made = []
     for image in images:
         name = image.manifest.name
-        default = [DEFAULT] if pick(images, name) is image else []
-        channels = [one for one in image.channels if WORD.fullmatch(one) and (name, one) not in taken]
+        default = [DEFAULT] if select(images, name) is image else []
+        channels = [one for one in image.channels if TAG_RE.fullmatch(one) and (name, one) not in taken]
         made.append(Module(image, (*default, *channels)))
     return made
 
@@ -167,20 +167,20 @@ def _settings(module: Module, root: Path) -> dict[str, str]:
 
 def _whatis(module: Module) -> str:
     manifest = module.image.manifest
-    facts = dict(image_text.facts(manifest))
+    facts = dict(image_report.facts(manifest))
     return _plain(f"Description: {manifest.name} {manifest.version} for ctrain: {facts.get('software', facts['fits'])}")
 
 
 def _help(module: Module) -> str:
     manifest = module.image.manifest
-    rows = [*image_text.facts(manifest), ("size", size(manifest.size))]
+    rows = [*image_report.facts(manifest), ("size", format_size(manifest.size))]
     return "\n".join(
         (
             f"{manifest.name} {manifest.version}, a container image for distributed deep learning\n",
             *(_plain(f"  {key:<11}{value}") for key, value in rows),
             "\nSIF is its path. `ctrain run` takes it by CTRAIN_IMAGE and CTRAIN_STORE:",
             "  ctrain run resnet50 --nodes 2",
-            f"  srun {shlex.join(Image(module.image.path, manifest).command)} python train.py",
+            f"  srun {shlex.join(Image(module.image.path, manifest).plain_argv)} python train.py",
         )
     )
 

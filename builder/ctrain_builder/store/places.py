@@ -19,9 +19,9 @@ from ctrain_builder.store import channels, lifecycle, log
 from ctrain_builder.store.copy import Source, begun, fill, lasting, shared
 from ctrain_builder.store.publish import Watch, is_new, place, prepare
 from ctrain_builder.store.writer import Writer, change, explained
-from ctrain_runtime.errors import ConfigError, CtrainError, ImageDamaged, RegistryError, StoreError, UsageError
-from ctrain_runtime.manifest import File, Manifest, read_manifest
-from ctrain_runtime.store import BASES, NAME, QUARANTINE, WORD, Published, open_store
+from ctrain_runtime.errors import ConfigError, CtrainError, ImageUnusable, RegistryError, StoreError, UsageError
+from ctrain_runtime.manifest import Manifest, StoredFile, read_manifest
+from ctrain_runtime.store import BASES, NAME_RE, QUARANTINE, TAG_RE, PublishedImage, open_store
 
 SCHEME = "oras://"
 _LIKE_A_VERSION = re.compile(r".*-r\d+(-flat)?")
@@ -94,7 +94,7 @@ class Folder:
         return next((manifest.version for manifest in found), "")
 
     def put(self, manifest: Manifest, source: Place, watch: Watch) -> None:
-        """Bring a version here. Raises ImageDamaged, SpaceError, StoreError, RegistryError."""
+        """Bring a version here. Raises ImageUnusable, DiskFullError, StoreError, RegistryError."""
         with explained(self._root):
             prepare(self._root)
         with change(self._root, watch.say) as writer:
@@ -103,18 +103,18 @@ class Folder:
                     if manifest.below and path:
                         _bring_base(writer, path.parent / BASES / manifest.below.name, manifest.below, watch)
                     parts = shared(path, manifest, writer.store.images()) if path and not manifest.below else []
-                    wanted = File(manifest.file_name, manifest.digest, manifest.size)
+                    wanted = StoredFile(manifest.file_name, manifest.digest, manifest.size)
                     file = _receive(writer, writer.root, wanted, read, parts, watch)
                 place(writer, file, manifest, log.SYNC, f"from {source}")
 
     def point(self, manifest: Manifest, channel: str, source: Place) -> None:
         """Make a channel point to a version that is here."""
         with change(self._root) as writer:
-            image = Published(manifest, self._root / manifest.file_name, ())
+            image = PublishedImage(manifest, self._root / manifest.file_name, ())
             channels.point(writer, channel, image, log.SYNC, f"from {source}")
 
 
-def _bring_base(writer: Writer, source: Path, wanted: File, watch: Watch) -> None:
+def _bring_base(writer: Writer, source: Path, wanted: StoredFile, watch: Watch) -> None:
     """Bring the base of a thin image, unless it is here."""
     folder = writer.folder(BASES)
     target = folder / wanted.name
@@ -126,7 +126,9 @@ def _bring_base(writer: Writer, source: Path, wanted: File, watch: Watch) -> Non
     atomic.sync_folder(folder)
 
 
-def _receive(writer: Writer, folder: Path, wanted: File, read: Read, parts: Sequence[Source], watch: Watch) -> Path:
+def _receive(
+    writer: Writer, folder: Path, wanted: StoredFile, read: Read, parts: Sequence[Source], watch: Watch
+) -> Path:
     """A file of a version under a temporary name. It goes on with what an earlier try has left."""
     name = f"{wanted.name}.{wanted.digest[-12:]}"
     while True:
@@ -138,7 +140,7 @@ def _receive(writer: Writer, folder: Path, wanted: File, read: Read, parts: Sequ
         file.unlink()
         if not there:
             what = f"what came of {wanted.name} is damaged: it has the digest {copied.digest}"
-            raise ImageDamaged(what, f"It should be {wanted.digest}; nothing of it was kept")
+            raise ImageUnusable(what, f"It should be {wanted.digest}; nothing of it was kept")
 
 
 class Repositories:
@@ -175,7 +177,7 @@ class Repositories:
         if not names:
             host = self._where.partition("/")[0]
             below = (f"{host}/{one}".partition(f"{self._where}/") for one in self._client.repositories(host))
-            names = [name for before, _, name in below if not before and NAME.fullmatch(name)]
+            names = [name for before, _, name in below if not before and NAME_RE.fullmatch(name)]
         for name in names:
             for tag in sorted(self._client.tags(f"{self._where}/{name}")):
                 yield self._ref(name, tag)
@@ -187,11 +189,11 @@ class Repositories:
         """What a tag points to. Nothing that the registry says may lead out of a store."""
         manifest = oras.read(self._client, ref)
         name, words = ref.repository.rpartition("/")[2], (manifest.tag, manifest.stack)
-        if manifest.name != name or not NAME.fullmatch(name) or not all(map(WORD.fullmatch, words)):
+        if manifest.name != name or not NAME_RE.fullmatch(name) or not all(map(TAG_RE.fullmatch, words)):
             raise oras.Foreign(f"{ref} says it is {manifest.name!r} {manifest.version!r}", "It was put there by hand")
         if ref.tag != manifest.version and _LIKE_A_VERSION.fullmatch(ref.tag):
             raise RegistryError(f"{ref} is {name} {manifest.version} in truth", f"Tell the keepers of {ref.host}")
-        if ref.tag != manifest.version and not WORD.fullmatch(ref.tag):
+        if ref.tag != manifest.version and not TAG_RE.fullmatch(ref.tag):
             raise oras.Foreign(f"{ref} is no channel of a store", "Their names are letters, digits, '.' and '-'")
         return manifest
 
@@ -216,7 +218,7 @@ class Repositories:
         return self._read(ref).version if self._client.has(ref) else ""
 
     def put(self, manifest: Manifest, source: Place, watch: Watch) -> None:
-        """Bring a version here. Raises ImageDamaged, RegistryError."""
+        """Bring a version here. Raises ImageUnusable, RegistryError."""
         ref = self._ref(manifest.name, manifest.version)
         with source.reader(manifest) as (read, _):
             oras.push(self._client, ref, manifest, read, self._notes, watch.done)

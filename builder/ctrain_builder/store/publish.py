@@ -24,16 +24,16 @@ from ctrain_builder.store.copy import copy, shared, temporary
 from ctrain_builder.store.sign import Signer
 from ctrain_builder.store.thin import split
 from ctrain_builder.store.writer import LOCK, Access, Writer, change, explained
-from ctrain_runtime.errors import ImageDamaged, ImageTestError, StoreError
+from ctrain_runtime.errors import ImageTestError, ImageUnusable, StoreError
 from ctrain_runtime.manifest import Manifest
-from ctrain_runtime.store import LAYOUT, MARKER, QUARANTINE, RETIRED, Published
+from ctrain_runtime.store import LAYOUT_VERSION, QUARANTINE, RETIRED, STORE_MARKER, PublishedImage
 
 
 @dataclass(frozen=True)
 class Outcome:
     """`new_store`: it was made for this. `new_version`: False when the store had the same digest already."""
 
-    image: Published
+    image: PublishedImage
     new_store: bool
     new_version: bool
 
@@ -59,7 +59,7 @@ def publish(
 
     `thin`: its base becomes a file of its own, unless it is there already (see ctrain_builder.store.thin).
 
-    Raises ImageTestError, ImageDamaged, StoreError, SpaceError, UsageError.
+    Raises ImageTestError, ImageUnusable, StoreError, DiskFullError, UsageError.
     """
     if channel:
         channels.check(channel)
@@ -91,9 +91,9 @@ def _is_same(one: Manifest, other: Manifest) -> bool:
 def is_new(root: Path) -> bool:
     """Whether a folder is absent or empty, so that it can become a store. One with other things in it is refused."""
     names = [path.name for path in root.iterdir()] if root.exists() else []
-    if (root / MARKER).exists():  # asked after: another may be making it a store just now, and begins with this
+    if (root / STORE_MARKER).exists():  # asked after: another may be making it a store just now, and begins with this
         return False
-    others = [name for name in names if not name.startswith((f".{MARKER}", LOCK))]
+    others = [name for name in names if not name.startswith((f".{STORE_MARKER}", LOCK))]
     if others:
         raise StoreError(
             f"{root} is not empty and not a store (it has {others[0]})", "Choose an empty or absent folder"
@@ -109,13 +109,13 @@ def prepare(root: Path) -> bool:
         root.mkdir(parents=True)
         root.chmod(0o755)
     access = Access(root.stat())
-    atomic.write_text(root / MARKER, json.dumps({"layout": LAYOUT}) + "\n", access.file, access.group)
+    atomic.write_text(root / STORE_MARKER, json.dumps({"layout": LAYOUT_VERSION}) + "\n", access.file, access.group)
     return True
 
 
 def _add(
     image: Path, manifest: Manifest, writer: Writer, watch: Watch, signer: Optional[Signer], thin: bool
-) -> Published:
+) -> PublishedImage:
     """Copy the image in and give it the next number."""
     root = writer.root
     with temporary(root, image.name, watch.say) as file:
@@ -135,23 +135,23 @@ def _add(
         return place(writer, file, numbered, log.PUBLISH)
 
 
-def place(writer: Writer, file: Path, manifest: Manifest, action: str, why: str = "") -> Published:
+def place(writer: Writer, file: Path, manifest: Manifest, action: str, why: str = "") -> PublishedImage:
     """Give a finished copy its name, then write its manifest: from here on it counts."""
     path = writer.root / manifest.file_name
     file.replace(path)
     atomic.sync_folder(writer.root)
     writer.log(action, manifest.name, manifest.version, digest=manifest.digest, why=why)
     writer.write(path.with_suffix(".json"), manifest)
-    return Published(manifest, path, ())
+    return PublishedImage(manifest, path, ())
 
 
 def _whole(image: Path, manifest: Manifest, file: Path, writer: Writer, watch: Watch) -> Manifest:
-    """Copy an image as it is. Its manifest in the store. Raises ImageDamaged."""
+    """Copy an image as it is. Its manifest in the store. Raises ImageUnusable."""
     parts = shared(image, manifest, writer.store.images())
     by_regions = manifest.digest.startswith(REGIONS)
     copied = copy(image, file, writer.access, manifest.layers if by_regions else (), parts, watch.done)
     if manifest.digest != (copied.regions if by_regions else copied.digest):
-        raise ImageDamaged(f"{image} has changed since it was built and tested", "Build it again with: ctrain build")
+        raise ImageUnusable(f"{image} has changed since it was built and tested", "Build it again with: ctrain build")
     return replace(manifest, digest=copied.digest)
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from ctrain_builder import atomic
 from ctrain_builder.digests import of_file
 from ctrain_runtime import command, sif
+from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import CtrainError, StoreError, UsageError
-from ctrain_runtime.facts import Engine
 
 _ENCRYPTED = b"ENCRYPTED"  # BEGIN ENCRYPTED PRIVATE KEY (PKCS 8), or Proc-Type: 4,ENCRYPTED
 PGP = "pgp:"  # before the index of a key in the engine's key ring

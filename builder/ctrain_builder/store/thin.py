@@ -20,8 +20,8 @@ from ctrain_builder.store.copy import settle, temporary
 from ctrain_builder.store.sign import Signer
 from ctrain_builder.store.writer import Writer
 from ctrain_runtime import sif
-from ctrain_runtime.errors import ImageDamaged, UsageError
-from ctrain_runtime.manifest import File, Manifest
+from ctrain_runtime.errors import ImageUnusable, UsageError
+from ctrain_runtime.manifest import Manifest, StoredFile
 from ctrain_runtime.store import BASES
 
 _ALIGNED = 4096  # as engines write partitions, so that a kernel can mount them
@@ -38,8 +38,8 @@ def split(
 ) -> Manifest:
     """Write what lies above the base of `image` to `file`, and the base to the store unless it is there.
 
-    `done` is told how many bytes are copied. Returns the manifest of both. Raises ImageDamaged; UsageError for an image
-    without layers.
+    `done` is told how many bytes are copied. Returns the manifest of both. Raises ImageUnusable; UsageError for an
+    image without layers.
     """
     if manifest.flat or len(manifest.layers) < 2:
         raise UsageError(f"image {manifest.name} has no layers above its base", "Publish it without --thin")
@@ -58,7 +58,7 @@ def split(
     return replace(manifest, below=below, digest=of_file(file), size=file.stat().st_size)
 
 
-def _known(manifest: Manifest, writer: Writer) -> Optional[File]:
+def _known(manifest: Manifest, writer: Writer) -> Optional[StoredFile]:
     """The base in the store, if a published version has it, and signed if this one is to be."""
     for other in writer.store.images():
         same = other.manifest.layers[0].digest == manifest.layers[0].digest
@@ -70,11 +70,11 @@ def _known(manifest: Manifest, writer: Writer) -> Optional[File]:
 def _add_base(
     image: Path,
     manifest: Manifest,
-    system: Sequence[sif.Entry],
+    system: Sequence[sif.SifObject],
     writer: Writer,
     done: Callable[[int], None],
     signer: Optional[Signer],
-) -> File:
+) -> StoredFile:
     folder = writer.folder(BASES)
     with temporary(folder, image.name) as file:
         cut(image, file, system, done)
@@ -83,14 +83,16 @@ def _add_base(
             raise _changed(image)
         settle(file, writer.access)
         digest = signer.sign(file) if signer else of_file(file)
-        below = File(f"{manifest.layers[0].definition}_{digest[7:19]}.sif", digest, file.stat().st_size)
+        below = StoredFile(f"{manifest.layers[0].definition}_{digest[7:19]}.sif", digest, file.stat().st_size)
         file.replace(folder / below.name)
     atomic.sync_folder(folder)
     return below
 
 
-def cut(image: Path, target: Path, entries: Sequence[sif.Entry], done: Callable[[int], None] = lambda _: None) -> None:
-    """Make `target`, an existing file, a SIF with only these objects of `image`. Raises ImageDamaged.
+def cut(
+    image: Path, target: Path, entries: Sequence[sif.SifObject], done: Callable[[int], None] = lambda _: None
+) -> None:
+    """Make `target`, an existing file, a SIF with only these objects of `image`. Raises ImageUnusable.
 
     The others leave their places in the table free: engines give a new object, as a signature, the number of its place.
     """
@@ -120,11 +122,11 @@ def _copy(source: BinaryIO, where: int, writer: BinaryIO, begin: int, size: int,
     while size:
         chunk = source.read(min(_CHUNK, size))
         if not chunk:
-            raise ImageDamaged(f"{source.name} became shorter while it was copied", "Build it again")
+            raise ImageUnusable(f"{source.name} became shorter while it was copied", "Build it again")
         writer.write(chunk)
         size -= len(chunk)
         done(writer.tell())
 
 
-def _changed(image: Path) -> ImageDamaged:
-    return ImageDamaged(f"{image} has changed since it was built and tested", "Build it again with: ctrain build")
+def _changed(image: Path) -> ImageUnusable:
+    return ImageUnusable(f"{image} has changed since it was built and tested", "Build it again with: ctrain build")

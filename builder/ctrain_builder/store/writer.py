@@ -14,7 +14,7 @@ from typing import Optional
 from ctrain_builder import atomic, locks, record
 from ctrain_builder.store import log
 from ctrain_runtime import lease
-from ctrain_runtime.errors import SpaceError, StoreError
+from ctrain_runtime.errors import DiskFullError, StoreError
 from ctrain_runtime.manifest import Manifest
 from ctrain_runtime.store import Store, open_store
 
@@ -88,7 +88,7 @@ def change(root: Path, say: Callable[[str], None] = lambda _: None) -> Iterator[
 
     with explained(root), locks.hold(root / LOCK, waiting, mode=access.shared_file):
         writer = Writer(store, access)
-        writer.folder(lease.FOLDER, access.open_folder)
+        writer.folder(lease.LEASES, access.open_folder)
         yield writer
 
 
@@ -101,7 +101,7 @@ def explained(root: Path) -> Iterator[None]:
         raise StoreError(f"store {root} can't be written: {error.filename or error}", "Ask its owner") from error
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise SpaceError(f"the disk of store {root} became full", "Free some: ctrain store gc") from error
+            raise DiskFullError(f"the disk of store {root} became full", "Free some: ctrain store gc") from error
         if error.errno == errno.EROFS:
             raise StoreError(f"store {root} is mounted read-only here", "Write to it where it is not") from error
         if error.errno in (errno.ESTALE, errno.EIO, errno.ENOTCONN, errno.EHOSTDOWN, errno.ETIMEDOUT):

@@ -7,17 +7,17 @@ Verbs need nothing for it: options are those of the verb's parser, and what an a
 from __future__ import annotations
 
 import argparse
-import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import Optional
 
-from ctrain_runtime import job, site
+from ctrain_runtime import job
 from ctrain_runtime.cli.help import topics
 from ctrain_runtime.cli.main import Verb, parser_of
 from ctrain_runtime.cli.stores import open_stores
 from ctrain_runtime.manifest import read_manifest
+from ctrain_runtime.site import select_site, site_names
 from ctrain_runtime.store import DEFAULT_CHANNEL, RETIRED
 
 _PLAIN = re.compile(r"[A-Za-z0-9@:._=+-]+")  # words that no shell takes for anything else, whoever wrote the store
@@ -106,7 +106,7 @@ class _Place:
         if action.choices:
             return list(action.choices)
         if kind in ("JOB", "SITE"):
-            return job.names() if kind == "JOB" else site.names()
+            return job.names() if kind == "JOB" else site_names()
         return _published(kind, self.values, last) if "--store" in self.options else []
 
 
@@ -114,8 +114,7 @@ def _published(kind: str, said: Mapping[str, str], last: str) -> Sequence[str]:
     """What a verb that looks in stores can be told for an argument of a kind, after the values `said`."""
     if kind not in ("IMAGE", "OLD", "NEW", "NAME", "NAME:VERSION", "VERSION", "CHANNEL"):
         return []
-    named, where = said.get("store"), site.choose(said.get("site") or os.environ.get("CTRAIN_SITE", "")).site
-    stores = open_stores(named and site.expand(named, "--store"), where)
+    stores = open_stores(select_site(said.get("site", ""), said))
     if said.get("action") == "restore":
         retired = (read_manifest(path) for store in stores for path in (store.root / RETIRED).glob("*_*.json"))
         return [f"{manifest.name}:{manifest.version}" for manifest in retired]

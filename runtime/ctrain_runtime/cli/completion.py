@@ -1,9 +1,9 @@
-"""Print the script with which a shell completes commands, options, jobs, sites and names of images.
+"""Print the shell script that completes commands, options, jobs, sites and image names.
 
   source <(ctrain completion bash)      in ~/.bashrc
   source <(ctrain completion zsh)       in ~/.zshrc, after compinit
 
-Where ctrain knows no word, the shell completes names of files.
+If ctrain has no completion, the shell completes file names.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import argparse
 
 from ctrain_runtime.cli.main import COMPLETE
 
-# $2: bash takes `:` and `=` for ends of words (COMP_WORDBREAKS), and replaces only what follows them.
+# $2: bash breaks words at `:` and `=` (COMP_WORDBREAKS) and replaces only the part after them.
 _BASH = f"""\
 _ctrain() {{
     mapfile -t COMPREPLY < <(ctrain {COMPLETE} "${{COMP_LINE:0:COMP_POINT}}" "$2" 2>/dev/null)
@@ -21,9 +21,9 @@ complete -o default -F _ctrain ctrain
 """
 _ZSH = f"""\
 _ctrain() {{
-    local -a found
-    found=("${{(@f)$(ctrain {COMPLETE} "${{(j: :)words[1,CURRENT-1]}} $PREFIX" "$PREFIX" 2>/dev/null)}}")
-    if [[ -n $found ]]; then compadd -- $found; else _files; fi
+    local -a candidates
+    candidates=("${{(@f)$(ctrain {COMPLETE} "${{(j: :)words[1,CURRENT-1]}} $PREFIX" "$PREFIX" 2>/dev/null)}}")
+    if [[ -n $candidates ]]; then compadd -- $candidates; else _files; fi
 }}
 compdef _ctrain ctrain
 """

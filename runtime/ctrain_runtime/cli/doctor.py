@@ -1,43 +1,42 @@
-"""Looks for what is wrong here. So far: whether the stores are whole, and who can change them.
+"""Check this installation for problems. So far: whether stores are complete, and who can change them.
 
-  ctrain doctor                        the stores of this site
-  ctrain doctor --store /apps/ctrain   this one
+  ctrain doctor                        check the stores of this site
+  ctrain doctor --store /apps/ctrain   check this store
 
-The exit code is 0 when nothing has failed.
+Exits with 0 if no check fails.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 from dataclasses import asdict
 from pathlib import Path
 
-from ctrain_runtime import site
-from ctrain_runtime.cli.stores import places
-from ctrain_runtime.cli.text import table
+from ctrain_runtime.cli.stores import store_dirs
 from ctrain_runtime.doctor import stores
 from ctrain_runtime.doctor.finding import Finding
 from ctrain_runtime.errors import StoreError
+from ctrain_runtime.site import select_site
+from ctrain_runtime.text import table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--store", metavar="DIR", help="store to look at (default: $CTRAIN_STORE, then the site's)")
-    parser.add_argument("--site", metavar="SITE", help="name or file of a site (default: $CTRAIN_SITE, then detected)")
+    parser.add_argument("--store", metavar="DIR", help="store to check (default: $CTRAIN_STORE, then the site's)")
+    parser.add_argument("--site", metavar="SITE", help="site name or site file (default: $CTRAIN_SITE, then detected)")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
 
 
 def execute(args: argparse.Namespace) -> int:
-    chosen = site.choose(args.site or os.environ.get("CTRAIN_SITE", "")).site
-    roots = places(args.store, chosen)
-    findings = [finding for root in roots for finding in stores.look(Path(root))]
+    selected = select_site(args.site or "", {"store": args.store})
+    roots = store_dirs(selected)
+    findings = [finding for root in roots for finding in stores.check_store(Path(root))]
     if not roots:
-        text = f"site {chosen.name} names none"
-        findings = [Finding("stores", "warn", text, "Name one with --store DIR, CTRAIN_STORE or in the site's file")]
+        hint = "Pass --store DIR, set CTRAIN_STORE, or add `stores` to the site file"
+        findings = [Finding("stores", "warn", f"site {selected.site.name} has no store configured", hint)]
     if args.json:
         print(json.dumps({"findings": [asdict(finding) for finding in findings]}, indent=2))
     else:
-        first, *others = [(one.subject, one.level, one.text, one.hint) for one in findings]
+        first, *others = [(item.subject, item.level, item.text, item.hint) for item in findings]
         print(table(first, others))
     return StoreError.exit_code if any(finding.level == "fail" for finding in findings) else 0

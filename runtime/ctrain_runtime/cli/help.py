@@ -8,9 +8,9 @@ from pathlib import Path
 
 from ctrain_runtime import share
 from ctrain_runtime.cli.main import Verb, parser_of
-from ctrain_runtime.cli.text import table
 from ctrain_runtime.errors import UsageError, exit_codes
 from ctrain_runtime.suggest import suggest
+from ctrain_runtime.text import table
 
 EXIT_CODES = "exit-codes"
 
@@ -32,7 +32,7 @@ def topics(verbs: Sequence[Verb]) -> list[str]:
 def _pages(verbs: Sequence[Verb]) -> dict[str, Path]:
     """The documentation, by topic."""
     commands = {verb.name for verb in verbs}
-    paths = sorted(share.folder("docs").glob("*.md"))
+    paths = sorted(share.data_dir("docs").glob("*.md"))
     return {path.name if path.stem in commands else path.stem: path for path in paths}
 
 
@@ -54,7 +54,7 @@ def _explain(topic: str, verbs: Sequence[Verb]) -> str:
 
 def _exit_codes() -> str:
     rows = [f"  {code:>3}  {meaning}" for code, meaning in exit_codes()]
-    return "\n".join(["A program's own exit code passes through. ctrain's are:", *rows])
+    return "\n".join(["The exit code is the program's own, or one of ctrain's:", *rows])
 
 
 def _overview(verbs: Sequence[Verb]) -> str:

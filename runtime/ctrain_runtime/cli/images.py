@@ -1,13 +1,12 @@
-"""List the published images of a store, oldest first, or look closer at one or two images.
+"""List published images, oldest first; inspect one image or compare two.
 
   ctrain images                                   list the stores of this site
   ctrain images --store /apps/ctrain              list this store (or set $CTRAIN_STORE)
-  ctrain images show pytorch:prod                 layers, origin, tests, and the nodes that it fits
-  ctrain images diff pytorch:prod pytorch:dev     packages that differ, and the size of each layer
+  ctrain images show pytorch:prod                 show layers, origin, tests and supported nodes
+  ctrain images diff pytorch:prod pytorch:dev     list packages that differ, and the size of each layer
 
-An image is NAME[:CHANNEL|:VERSION], NAME@DIGEST or the path of a .sif. `tests` counts those that an image passed
-before it was published; `fits here` names the GPUs of this cluster or machine that it was compiled for (`fits`, where
-no GPUs are known here: all GPUs).
+An image is NAME[:CHANNEL|:VERSION], NAME@DIGEST or the path of a .sif. `tests`: passed/run before publishing.
+`fits here`: this site's GPUs the image was compiled for (`fits`, if no GPUs are known here: all its GPUs).
 """
 
 from __future__ import annotations
@@ -23,15 +22,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ctrain_runtime import image, sbom
-from ctrain_runtime.cli import image_text
-from ctrain_runtime.cli.text import size, table
-from ctrain_runtime.errors import CtrainError, ImageDamaged, UsageError
+from ctrain_runtime import image, image_report, sbom
+from ctrain_runtime.errors import CtrainError, ImageUnusable, UsageError
 from ctrain_runtime.image import Image
-from ctrain_runtime.store import Published, Store, open_store
+from ctrain_runtime.store import PublishedImage, Store, open_store
+from ctrain_runtime.text import format_size, table
 
 if TYPE_CHECKING:
-    from ctrain_runtime.site import Site
+    from ctrain_runtime.site import SelectedSite
 
 HEAD = ("image", "version", "channel", "age", "size", "torch", "CUDA", "fits here", "tests", "signed")
 
@@ -39,18 +37,18 @@ HEAD = ("image", "version", "channel", "age", "size", "torch", "CUDA", "fits her
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     _common(parser, None, False)
     actions = parser.add_subparsers(dest="action", metavar="show|diff")
-    show = actions.add_parser("show", help="one image", allow_abbrev=False)
+    show = actions.add_parser("show", help="show one image", allow_abbrev=False)
     show.add_argument("image", metavar="IMAGE")
-    diff = actions.add_parser("diff", help="what changed between two images", allow_abbrev=False)
+    diff = actions.add_parser("diff", help="compare two images", allow_abbrev=False)
     diff.add_argument("old", metavar="OLD")
     diff.add_argument("new", metavar="NEW")
-    for action in (show, diff):  # SUPPRESS: what was said before the action stays said
+    for action in (show, diff):  # SUPPRESS: keeps options given before the action
         _common(action, argparse.SUPPRESS, argparse.SUPPRESS)
 
 
 def _common(parser: argparse.ArgumentParser, store: Any, as_json: Any) -> None:
     parser.add_argument(
-        "--store", metavar="DIR", default=store, help="a store's folder (default: $CTRAIN_STORE, the site's)"
+        "--store", metavar="DIR", default=store, help="store directory (default: $CTRAIN_STORE, then the site's)"
     )
     parser.add_argument("--json", action="store_true", default=as_json, help="print one JSON object instead of text")
 
@@ -66,90 +64,91 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _show(args: argparse.Namespace) -> str:
-    found = _find(args.image, args)
+    shown = _find(args.image, args)
     try:
-        packages, why = sbom.packages(found.path), ""
-    except ImageDamaged as error:
-        packages, why = {}, error.message
+        packages, problem = sbom.packages(shown.path), ""
+    except ImageUnusable as error:
+        packages, problem = {}, error.message
     if args.json:
-        version, listed = found.manifest.version, image_text.as_list(packages)
-        facts = {"version": version, "path": str(found.path), "channel": found.channel, **asdict(found.manifest)}
+        version, listed = shown.manifest.version, image_report.as_list(packages)
+        facts = {"version": version, "path": str(shown.path), "channel": shown.channel, **asdict(shown.manifest)}
         return json.dumps({**facts, "packages": listed}, indent=2)
-    return image_text.describe(found, packages, why)
+    return image_report.describe(shown, packages, problem)
 
 
 def _diff(args: argparse.Namespace) -> str:
     old, new = _find(args.old, args), _find(args.new, args)
-    packages = image_text.changes(sbom.packages(old.path), sbom.packages(new.path))
-    layers = image_text.layer_sizes(old.manifest, new.manifest)
+    packages = image_report.changes(sbom.packages(old.path), sbom.packages(new.path))
+    layers = image_report.layer_sizes(old.manifest, new.manifest)
     if args.json:
         sides = [{"version": side.manifest.version, "path": str(side.path)} for side in (old, new)]
         facts = {"old": sides[0], "new": sides[1], "layers": list(map(asdict, layers))}
         return json.dumps({**facts, "packages": list(map(asdict, packages))}, indent=2)
-    return image_text.compare(old.manifest, new.manifest, layers, packages)
+    return image_report.compare(old.manifest, new.manifest, layers, packages)
 
 
 def _find(reference: str, args: argparse.Namespace) -> Image:
-    return image.locate((reference,), [] if image.is_path(reference) else _stores(args))
+    return image.find_any_arch((reference,), [] if image.is_path(reference) else _stores(args))
 
 
 def _stores(args: argparse.Namespace) -> list[Store]:
     if args.store or os.environ.get("CTRAIN_STORE"):
         return [open_store(Path(args.store or os.environ["CTRAIN_STORE"]))]
-    from ctrain_runtime.cli.stores import open_stores  # only here: sites and schedulers take a while to load
+    from ctrain_runtime.cli.stores import open_stores  # only here: sites and schedulers are slow to import
 
-    found = open_stores(None, _site())
-    if not found:
-        raise UsageError("no store is named", "Give one with --store DIR or CTRAIN_STORE")
-    return found
+    stores = open_stores(_select_site())
+    if not stores:
+        raise UsageError("no store configured", "Pass --store DIR or set CTRAIN_STORE")
+    return stores
 
 
-def _site() -> Site:
-    from ctrain_runtime import site
+def _select_site() -> SelectedSite:
+    from ctrain_runtime.site import select_site
 
-    return site.choose(os.environ.get("CTRAIN_SITE", "")).site
+    return select_site()
 
 
 def _list(args: argparse.Namespace) -> str:
     stores = _stores(args)
-    scans = [store.scan() for store in stores]
-    for error in (error for scan in scans for error in scan.damaged):
+    contents = [store.scan() for store in stores]
+    for error in (error for content in contents for error in content.damaged):
         print(f"ctrain: {error}", file=sys.stderr)
-    every = [one for scan in scans for one in scan.images]
-    gpus = _gpus_here() if any(one.manifest.requires.gpus for one in every) else ()
+    images = [image for content in contents for image in content.images]
+    gpus = _site_gpus() if any(image.manifest.requires.gpus for image in images) else ()
     if args.json:
         roots = [str(store.root) for store in stores]
-        return json.dumps({"stores": roots, "images": [_as_data(one, gpus) for one in every]}, indent=2)
-    texts = (_table(store, scan.images, gpus) for store, scan in zip(stores, scans))
+        return json.dumps({"stores": roots, "images": [_as_data(image, gpus) for image in images]}, indent=2)
+    tables = (_table(store, content.images, gpus) for store, content in zip(stores, contents))
     if len(stores) == 1:
-        return next(texts)
-    return "\n\n".join(f"store {store.root}\n{text}" for store, text in zip(stores, texts))
+        return next(tables)
+    return "\n\n".join(f"store {store.root}\n{text}" for store, text in zip(stores, tables))
 
 
-def _gpus_here() -> tuple[str, ...]:
-    """What the GPUs of this cluster or machine are called; nothing where that can't be told."""
-    from ctrain_runtime.schedulers import start
+def _site_gpus() -> tuple[str, ...]:
+    """GPU names of this cluster or machine; () if unknown."""
+    from ctrain_runtime import schedulers
 
+    site = _select_site().site
     try:
-        return start.gpus(_site())
+        return schedulers.get(site.scheduler).gpus(site)
     except CtrainError:
         return ()
 
 
-def _table(store: Store, images: Sequence[Published], gpus: tuple[str, ...]) -> str:
+def _table(store: Store, images: Sequence[PublishedImage], gpus: tuple[str, ...]) -> str:
     if not images:
-        return f"store {store.root} has no images yet; publish one with: ctrain publish IMAGE --store {store.root}"
+        return f"store {store.root} has no images; publish one with: ctrain publish IMAGE --store {store.root}"
     head = HEAD if gpus else tuple(name.replace("fits here", "fits") for name in HEAD)
     return table(head, [_row(image, time.time(), gpus) for image in images])
 
 
-def _as_data(image: Published, gpus: tuple[str, ...]) -> dict[str, Any]:
-    version, fits = image.manifest.version, image.manifest.requires.among(gpus) if gpus else None
+def _as_data(image: PublishedImage, gpus: tuple[str, ...]) -> dict[str, Any]:
+    version, fits = image.manifest.version, image.manifest.requires.matching_gpus(gpus) if gpus else None
     facts = {"version": version, "path": str(image.path), "channels": image.channels, "fits_here": fits}
     return {**facts, **asdict(image.manifest)}
 
 
-def _row(image: Published, now: float, gpus: tuple[str, ...]) -> tuple[str, ...]:
+def _row(image: PublishedImage, now: float, gpus: tuple[str, ...]) -> tuple[str, ...]:
     manifest = image.manifest
     run = [test for test in manifest.tests if not test.skipped]
     needs = manifest.requires
@@ -157,17 +156,17 @@ def _row(image: Published, now: float, gpus: tuple[str, ...]) -> tuple[str, ...]
         manifest.name,
         manifest.version,
         ",".join(image.channels),
-        age(manifest.published or manifest.built, now),
-        size(manifest.size),
+        format_age(manifest.published or manifest.built, now),
+        format_size(manifest.size),
         manifest.software.get("torch", "-"),
         manifest.software.get("cuda", "-"),
-        " ".join(needs.among(gpus) if gpus else needs.gpus) or ("no GPU here" if needs.gpus else "-"),
+        " ".join(needs.matching_gpus(gpus) if gpus else needs.gpus) or ("no GPU here" if needs.gpus else "-"),
         f"{sum(test.passed for test in run)}/{len(run)}",
         "yes" if manifest.signed else "",
     )
 
 
-def age(stamp: str, now: float) -> str:
+def format_age(stamp: str, now: float) -> str:
     """Time since an ISO 8601 UTC stamp, in whole units: 40 s, 12 min, 3 h, 210 d."""
     seconds = max(0, int(now - calendar.timegm(time.strptime(stamp, "%Y-%m-%dT%H:%M:%SZ"))))
     for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):

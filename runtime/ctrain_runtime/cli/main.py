@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from ctrain_runtime.cli import output
-from ctrain_runtime.errors import CANCELLED, CtrainError, SpaceError, UsageError
+from ctrain_runtime.errors import CANCELLED, CtrainError, DiskFullError, UsageError
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,12 @@ RUNTIME_VERBS = (
     Verb(
         "run", "run a job on the nodes of a cluster, or on this machine", "ctrain_runtime.cli.run", takes_command=True
     ),
+    Verb("submit", "submit a job and return once it is queued", "ctrain_runtime.cli.submit", takes_command=True),
+    Verb("attach", "watch a run that was submitted earlier", "ctrain_runtime.cli.attach"),
+    Verb("runs", "list runs", "ctrain_runtime.cli.runs"),
+    Verb("cancel", "cancel a run", "ctrain_runtime.cli.cancel"),
     Verb("images", "list the published images", "ctrain_runtime.cli.images"),
+    Verb("site", "list, show and check sites: the profiles of clusters", "ctrain_runtime.cli.site"),
     Verb("doctor", "look for what is wrong here: so far, with stores", "ctrain_runtime.cli.doctor"),
     Verb("completion", "print the script that completes words in bash or zsh", "ctrain_runtime.cli.completion"),
     Verb("help", "explain a command or a topic, such as exit-codes", "ctrain_runtime.cli.help"),
@@ -68,7 +73,7 @@ def main(verbs: Sequence[Verb], argv: Sequence[str]) -> int:
         return CANCELLED
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return _fail(SpaceError(f"no space left for {error.filename or 'a file'}", "Free some and try again"))
+            return _fail(DiskFullError(f"no space left for {error.filename or 'a file'}", "Free disk space and retry"))
         return _fail(CtrainError(f"{error.filename or 'system'}: {error.strerror or error}"))
     finally:
         output.flush_all()

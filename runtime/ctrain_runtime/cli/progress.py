@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, Optional
 
-from ctrain_runtime.cli.text import duration, significant
+from ctrain_runtime.text import format_duration, significant
 
 BAR_COLUMNS = 20
 BLOCKS, ASCII_BLOCKS = "█░", "#-"  # done and to do; the second for encodings that lack the first
@@ -22,7 +22,7 @@ def progress(record: Mapping[str, Any], left: Optional[float], blocks: str = BLO
     if rate is not None and math.isfinite(rate) and rate >= 0:
         parts.append(f"{rate:,.0f} images/s" if rate >= 10 else f"{significant(rate)} images/s")
     if left is not None and math.isfinite(left) and left > 0:
-        parts.append(f"ETA {duration(left)}")
+        parts.append(f"ETA {format_duration(left)}")
     return "  ".join(part for part in parts if part)
 
 

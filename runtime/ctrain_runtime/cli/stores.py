@@ -1,21 +1,18 @@
-"""Which stores a verb looks in."""
+"""The stores that a verb reads."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
-from typing import Optional
 
-from ctrain_runtime import site
+from ctrain_runtime.site import SelectedSite, expand
 from ctrain_runtime.store import Store, open_store
 
 
-def open_stores(named: Optional[str], where: site.Site) -> list[Store]:
-    """The store of --store or CTRAIN_STORE, else those of the site. Raises StoreError, ConfigError."""
-    return [open_store(Path(path)) for path in places(named, where)]
+def open_stores(selected: SelectedSite) -> list[Store]:
+    """The stores of a site; --store and CTRAIN_STORE are among its layers. Raises StoreError, ConfigError."""
+    return [open_store(Path(path)) for path in store_dirs(selected)]
 
 
-def places(named: Optional[str], where: site.Site) -> list[str]:
-    """The folders of these stores. Raises ConfigError."""
-    one = named or os.environ.get("CTRAIN_STORE")
-    return [one] if one else [site.expand(path, f"site {where.name}: stores") for path in where.stores]
+def store_dirs(selected: SelectedSite) -> list[str]:
+    """The directories of these stores. Raises ConfigError."""
+    return [expand(path, f"{selected.sources['stores']}: stores") for path in selected.site.stores]

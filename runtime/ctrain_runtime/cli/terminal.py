@@ -8,8 +8,8 @@ from typing import Any, Optional, TextIO
 
 from ctrain_runtime.cli.output import Writer
 from ctrain_runtime.cli.progress import ASCII_BLOCKS, BLOCKS, Pace, progress, whole
-from ctrain_runtime.cli.text import clock_time, count
 from ctrain_runtime.schedulers.protocol import Status
+from ctrain_runtime.text import clock_time, pluralize
 
 SILENCE_SECONDS = 10.0  # how long ranks may be up without output before a log file says so
 ERASE_LINE = "\r\033[K"
@@ -71,7 +71,7 @@ class Terminal:
         """How many ranks are up; to be called again and again, for the silence after it is noticed here."""
         if self._has_output:
             return
-        all_up = f"{count(total, 'rank')} up, waiting for the first output"
+        all_up = f"{pluralize(total, 'rank')} up, waiting for the first output"
         if self._live:
             self._move(f"starting: {started}/{total} ranks up" if started < total else all_up)
         elif started >= total:

@@ -1,4 +1,4 @@
-"""What a look has found."""
+"""The result of one check."""
 
 from __future__ import annotations
 
@@ -8,10 +8,7 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Finding:
-    """About `subject`: that it is as it should be (ok), that one should know something (warn), or what is wrong (fail).
-
-    `hint` says what to do.
-    """
+    """The state of `subject`: as it should be (ok), worth knowing (warn) or wrong (fail). `hint` is the next step."""
 
     subject: str
     level: Literal["ok", "warn", "fail"]

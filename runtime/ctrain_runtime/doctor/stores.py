@@ -1,6 +1,6 @@
-"""Stores: whether they can be read, and whether only their keepers can change what others run.
+"""Checks stores: whether they are readable, and whether only their maintainers can change what others run.
 
-Keepers are root, the owner of the store's folder, and its group where that may write.
+Maintainers are root, the owner of the store's directory, and its group if that has write permission.
 """
 
 from __future__ import annotations
@@ -16,62 +16,66 @@ from ctrain_runtime import lease, users
 from ctrain_runtime.doctor.finding import Finding
 from ctrain_runtime.errors import StoreError
 from ctrain_runtime.store import BASES, CHANNELS, QUARANTINE, RETIRED, open_store
+from ctrain_runtime.text import pluralize
 
-_NAMED = 5  # paths at most that one finding names
+_MAX_PATHS = 5  # named in one finding
 
 
-def look(root: Path) -> Iterator[Finding]:
-    """What can be said of the store at `root`."""
+def check_store(root: Path) -> Iterator[Finding]:
+    """Check the store at `root`: one finding per problem, or one that all is well."""
     subject = f"store {root}"
     try:
         store = open_store(root)
-        scan, found = store.scan(), root.stat()
+        contents, status = store.scan(), root.stat()
     except (StoreError, OSError) as error:
         yield Finding(subject, "fail", str(error))
         return
-    for damaged in scan.damaged:
+    for damaged in contents.damaged:
         yield Finding(subject, "fail", damaged.message, damaged.hint)
-    loose, foreign = _loose(root), _foreign(root, found)
-    owner = users.user(found.st_uid)
-    if loose:
-        yield Finding(subject, "fail", f"everybody can write to {_some(loose)}", "Its keepers should chmod o-w these")
-    if foreign:
-        text = f"others than its keepers own {_some(foreign)}"
-        yield Finding(subject, "fail", text, f"Its keepers should look at these, and chown them to {owner}")
-    if not (scan.damaged or loose or foreign):
-        group = f" and group {users.group(found.st_gid)}" if found.st_mode & stat.S_IWGRP else ""
-        images = f"{len(scan.images)} images" if len(scan.images) != 1 else "1 image"
-        yield Finding(subject, "ok", f"{images}; only {owner}{group} can change it")
+    writable, unexpected = _world_writable(root), _unexpected_owner(root, status)
+    owner = users.user_name(status.st_uid)
+    if writable:
+        yield Finding(subject, "fail", f"world-writable: {_list(writable)}", "Ask the store's owner to run chmod o-w")
+    if unexpected:
+        hint = f"Ask the store's owner to check these files and run chown {owner}"
+        yield Finding(subject, "fail", f"not owned by a maintainer: {_list(unexpected)}", hint)
+    if not (contents.damaged or writable or unexpected):
+        group = f" and group {users.group_name(status.st_gid)}" if status.st_mode & stat.S_IWGRP else ""
+        yield Finding(subject, "ok", f"{pluralize(len(contents.images), 'image')}; writable by {owner}{group} only")
 
 
-def _loose(root: Path) -> list[Path]:
-    """What everybody can write: of the store, or of the folders that lead to it (where the sticky bit is enough)."""
-    above = [path for path in root.resolve().parents if _open(path) and not path.stat().st_mode & stat.S_ISVTX]
-    leases = root / lease.FOLDER
-    own = [path for path in _parts(root) if _open(path) and path != leases]
-    return [*above, *own, *([leases] if _open(leases) and not leases.stat().st_mode & stat.S_ISVTX else [])]
+def _world_writable(root: Path) -> list[Path]:
+    """World-writable files and directories of the store, and parent directories (unless sticky)."""
+    parents = [path for path in root.resolve().parents if _others_write(path) and not _sticky(path)]
+    leases = root / lease.LEASES
+    files = [path for path in _files(root) if _others_write(path) and path != leases]
+    return [*parents, *files, *([leases] if _others_write(leases) and not _sticky(leases) else [])]
 
 
-def _foreign(root: Path, found: os.stat_result) -> list[Path]:
-    """What belongs to somebody who is no keeper: an owner can always write."""
+def _unexpected_owner(root: Path, status: os.stat_result) -> list[Path]:
+    """Files owned by somebody who is not a maintainer: an owner can always write."""
 
     @functools.cache
-    def keeps(uid: int) -> bool:
-        return uid in (0, found.st_uid) or bool(found.st_mode & stat.S_IWGRP and found.st_gid in _groups(uid))
+    def is_maintainer(uid: int) -> bool:
+        return uid in (0, status.st_uid) or bool(status.st_mode & stat.S_IWGRP and status.st_gid in _groups(uid))
 
-    return [path for path in _parts(root) if not keeps(path.lstat().st_uid)]
-
-
-def _parts(root: Path) -> list[Path]:
-    """The folders of a store, and all that lies in them; not what is in the folder of leases."""
-    folders = [root, *(root / name for name in (CHANNELS, BASES, RETIRED, QUARANTINE))]
-    return [root, *(path for folder in folders if folder.is_dir() for path in sorted(folder.iterdir()))]
+    return [path for path in _files(root) if not is_maintainer(path.lstat().st_uid)]
 
 
-def _open(path: Path) -> bool:
+def _files(root: Path) -> list[Path]:
+    """The directories of a store and their contents, except the individual leases."""
+    directories = [root, *(root / name for name in (CHANNELS, BASES, RETIRED, QUARANTINE))]
+    return [root, *(path for directory in directories if directory.is_dir() for path in sorted(directory.iterdir()))]
+
+
+def _sticky(path: Path) -> bool:
+    return bool(path.stat().st_mode & stat.S_ISVTX)
+
+
+def _others_write(path: Path) -> bool:
     try:
         mode = path.lstat().st_mode
-    except OSError:  # gone since the folder was read
+    except OSError:  # removed while the directory was read
         return False
     return bool(mode & stat.S_IWOTH) and not stat.S_ISLNK(mode)
 
@@ -84,6 +88,6 @@ def _groups(uid: int) -> set[int]:
     return {*os.getgrouplist(user.pw_name, user.pw_gid)}
 
 
-def _some(paths: list[Path]) -> str:
-    more = f" and {len(paths) - _NAMED} more" if len(paths) > _NAMED else ""
-    return ", ".join(map(str, paths[:_NAMED])) + more
+def _list(paths: list[Path]) -> str:
+    more = f" and {len(paths) - _MAX_PATHS} more" if len(paths) > _MAX_PATHS else ""
+    return ", ".join(map(str, paths[:_MAX_PATHS])) + more

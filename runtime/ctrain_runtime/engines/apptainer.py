@@ -1,46 +1,109 @@
-"""Apptainer and Singularity, 3.9 to 4.x: the argv of `exec` and how variables pass into the container."""
+"""Apptainer and Singularity, 3.9 to 4.x: the argv of `exec`, and what passes from the host into the container."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
-from ctrain_runtime.facts import Engine
-from ctrain_runtime.plan.model import LaunchPlan
+from ctrain_runtime import command
+from ctrain_runtime.bash import exports, quote_argv
+from ctrain_runtime.errors import CtrainError, EngineError
 
-HOME = "/home/ctrain"  # inside; a private, empty folder of the node
-
-# What passes from the node into the container, besides the plan's own environment: who the rank is, which GPUs it
-# has, and how MPI finds its server. Everything else stays out (--cleanenv): host PYTHONPATH, CONDA, LD_PRELOAD ...
-PASSED_PREFIXES = ("SLURM_", "PMIX_", "PMI_", "MASTER_")
-PASSED = (
-    *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "OMP_NUM_THREADS"),
-    *("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "TERM"),
-)
-
+HOME = "/home/ctrain"  # inside; a private directory of the node
 NO_EVAL_SINCE = {"apptainer": (1, 1), "singularity": (3, 10)}
 
+# Settings of the engine's own, by which a caller's shell would bind, set or switch what the plan does not say.
+# Apptainer reads both families of names (its documentation, "Environment and Metadata").
+CALLER_PREFIXES = ("APPTAINER", "SINGULARITY")
+# Read by every bash or loader that is started on the way into the container.
+CALLER_VARIABLES = ("BASH_ENV", "ENV", "LD_LIBRARY_PATH", "LD_PRELOAD")
 
-def exec_argv(plan: LaunchPlan) -> list[str]:
-    """`apptainer exec OPTIONS`, without the image and the command: the caller may add binds in between."""
-    argv = [plan.engine.path, "--quiet", "exec", "--cleanenv", "--no-mount", "cwd", "--pwd", plan.workdir]
-    if _numbers(plan.engine) >= NO_EVAL_SINCE[plan.engine.name]:
+
+@dataclass(frozen=True)
+class Engine:
+    """A container engine: its kind (apptainer or singularity), absolute path and version."""
+
+    name: str
+    path: str
+    version: str
+
+
+def find_engine() -> Engine:
+    """The engine on PATH: Apptainer first, as sites that have both mean it. Raises EngineError."""
+    for name in ("apptainer", "singularity"):
+        path = command.which(name)
+        if path:
+            banner = _version(path)
+            number = re.search(r"\d+(?:\.\d+)+", banner)
+            # A site's `singularity` may be a link to Apptainer: its variables are then called APPTAINERENV_.
+            kind = "apptainer" if "apptainer" in banner else "singularity"
+            return Engine(kind, path, number.group() if number else banner.strip())
+    raise EngineError(
+        "neither apptainer nor singularity is on PATH",
+        "Install Apptainer, or load its module (module load singularity)",
+    )
+
+
+def _version(path: str) -> str:
+    try:
+        return command.run([path, "--version"]).stdout
+    except CtrainError as error:
+        raise EngineError(f"{path} does not work here: {error.message}") from error
+
+
+def exec_argv(
+    engine: Engine,
+    *,
+    workdir: str = "",
+    as_root: bool = False,
+    gpus: bool = False,
+    binds: Iterable[str] = (),
+    overlays: Iterable[str] = (),
+) -> list[str]:
+    """`apptainer exec OPTIONS`, without the image and the command. A later overlay lies above an earlier one."""
+    argv = [engine.path, "--quiet", "exec", "--cleanenv", "--no-mount", "cwd"]
+    if workdir:
+        argv += ["--pwd", workdir]
+    if _numbers(engine) >= NO_EVAL_SINCE[engine.name]:
         argv.append("--no-eval")  # else a $ in the value of a variable would be expanded, or run, by a shell inside
-    if plan.root:
+    if as_root:
         argv.append("--userns")  # root in a restricted machine may lack capabilities that a plain exec asks for
-    if plan.image.cuda:
+    if gpus:
         argv.append("--nv")
-    for mount in plan.mounts:
-        argv += ["--bind", str(mount)]
-    over = [plan.image.path] if plan.image.base else []
-    for layer in (*over, *(layer.path for layer in plan.layers)):
-        argv += ["--overlay", f"{layer}:ro"]  # a later one lies above
+    for bind in binds:
+        argv += ["--bind", bind]
+    for overlay in overlays:
+        argv += ["--overlay", f"{overlay}:ro"]
     return argv
+
+
+def clean_environ(environ: Mapping[str, str]) -> dict[str, str]:
+    """`environ` without what a caller's shell would change the container by, for engines that ctrain itself starts."""
+    return {
+        name: value
+        for name, value in environ.items()
+        if not name.startswith(CALLER_PREFIXES) and name not in CALLER_VARIABLES
+    }
+
+
+def container_environment(
+    engine: Engine, fixed: Mapping[str, str], passed: Iterable[str], passed_prefixes: Iterable[str]
+) -> str:
+    """Bash that makes the environment of the container: `fixed`, and those of `passed` that are set on the node.
+
+    Everything else stays out: the caller's settings of the engine are unset first, --cleanenv does the rest.
+    """
+    family = f"{engine.name.upper()}ENV_"
+    own = " ".join(f'"${{!{prefix}@}}"' for prefix in CALLER_PREFIXES)
+    prefixes = " ".join(f'"${{!{prefix}@}}"' for prefix in passed_prefixes)
+    return f"""\
+unset {own} {quote_argv(CALLER_VARIABLES)}
+for name in {" ".join(filter(None, (prefixes, quote_argv(passed))))}; do
+  [ -z "${{!name+set}}" ] || export "{family}$name=${{!name}}"
+done
+{exports({f"{family}{name}": value for name, value in fixed.items()})}"""
 
 
 def _numbers(engine: Engine) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", engine.version)[:2])
-
-
-def variable(plan: LaunchPlan, name: str) -> str:
-    """The name under which the host exports `name` so that the container sees it, whatever the image sets."""
-    return f"{plan.engine.name.upper()}ENV_{name}"

@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from typing import Optional
 
+from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import UsageError
-from ctrain_runtime.facts import Engine
 from ctrain_runtime.user_layer import UserLayer
 
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line said. None and "" mean: not said."""
+    """What the command line asks for, with paths made absolute. None and "" mean: not given."""
 
     nodes: Optional[int] = None
     gpus_per_node: Optional[int] = None
     ranks_per_node: Optional[int] = None
+    launcher: str = ""
     partition: str = ""
     time: str = ""
-    comment: str = ""
+    cpu_bind: str = ""
+    settings: tuple[tuple[str, str], ...] = ()  # what every scheduler has a word for: ("account", "ai") ...
+    scheduler_options: tuple[str, ...] = ()  # passed on as they are
     data: str = ""
     env: tuple[str, ...] = ()
     mounts: tuple[str, ...] = ()
     arguments: tuple[str, ...] = ()
-    resume: str = ""  # folder of an earlier run's checkpoint
+    resume: str = ""  # directory of an earlier run's checkpoint
     layers: tuple[UserLayer, ...] = ()  # the job's, then those of the command line
 
 
@@ -66,13 +70,13 @@ class PlannedImage:
     base: str
 
     @property
-    def root(self) -> str:
+    def exec_path(self) -> str:
         """The file that an engine runs."""
         return self.base or self.path
 
 
 @dataclass(frozen=True)
-class PlannedLayer:
+class PlannedUserLayer:
     """A user layer of a run. `key` marks it inside, which every rank asserts; `digest` is the file's."""
 
     path: str
@@ -87,8 +91,17 @@ class PlannedLayer:
 
 @dataclass(frozen=True)
 class LaunchPlan:
-    """Everything that decides a run. Sizes: cpus_per_rank in cores, time as Slurm writes it (D-HH:MM:SS). `lease` is
-    the file that tells the store that the image is needed; "" without one."""
+    """Everything that decides a run.
+
+    A task is what the scheduler starts, `tasks` times on `nodes` nodes; a rank is one training process. The launcher
+    says how they relate: `mpi` and `env` have one rank per task, `torchrun` a node's ranks, `mpirun` all of them.
+
+    `cpus_per_rank` counts what the scheduler counts, `cores_per_rank` physical cores; `memory` is MB per node and
+    `time_limit` minutes (None: the scheduler's default, no limit). `mpi` is how the scheduler starts MPI ranks, ""
+    when it need not. `allocation` is the job inside which the run takes place, if any, and `in_step` whether it must
+    share the resources of a job step there. `lease` is the file that tells the store that the image is needed; ""
+    without one. `passed` are variables whose values come from the caller's environment and are written nowhere.
+    """
 
     run: str
     run_directory: str
@@ -96,25 +109,52 @@ class LaunchPlan:
     site: str
     scheduler: str
     image: PlannedImage
-    layers: tuple[PlannedLayer, ...]
+    layers: tuple[PlannedUserLayer, ...]
     engine: Engine
     launcher: str
     mpi: str
     nodes: int
     ranks_per_node: int
-    world_size: int
+    tasks: int
+    ranks_per_task: int
     gpus_per_node: int
     cpus_per_rank: int
+    cores_per_rank: int
+    memory: Optional[int]
     partition: str
-    time: str
-    submit: tuple[str, ...]
+    time_limit: Optional[int]
+    cpu_bind: str
+    settings: dict[str, str]  # what every scheduler has a word for: account, qos, comment ...
+    options: tuple[str, ...]  # further options of the scheduler's submission command, as they are
     allocation: Optional[str]
+    in_step: bool
     command: tuple[str, ...]
     workdir: str
     environment: dict[str, str]
+    passed: tuple[str, ...]
     mounts: tuple[Mount, ...]
+    data: str
+    resume: str
     lease: str
-    root: bool
+    as_root: bool
+    private: bool  # the run directory holds secrets: for its owner only
+
+    @property
+    def world_size(self) -> int:
+        return self.nodes * self.ranks_per_node
+
+    @property
+    def run_key(self) -> str:
+        """A short name for the run that is unique on a node."""
+        return hashlib.sha256(self.run_directory.encode(errors="surrogateescape")).hexdigest()[:12]
+
+    @property
+    def tasks_per_node(self) -> int:
+        return max(1, self.tasks // self.nodes)
+
+    @property
+    def cpus_per_task(self) -> int:
+        return self.cpus_per_rank * self.ranks_per_task
 
 
 @dataclass(frozen=True)

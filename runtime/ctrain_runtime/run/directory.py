@@ -1,4 +1,4 @@
-"""A run directory: plan.json, record.json, metrics.jsonl, logs/, checkpoint/ and the scripts. Format: docs/runs.md."""
+"""Makes run directories, and reads the plan back from one. Format: docs/runs.md."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ import dataclasses
 import errno
 import json
 import os
+import shlex
 import shutil
 import time
 from pathlib import Path
 from typing import Any
 
-from ctrain_runtime.errors import CtrainError, DataError, SpaceError, UsageError
+from ctrain_runtime import config, layout
+from ctrain_runtime.errors import ConfigError, CtrainError, DataError, DiskFullError, UsageError
 from ctrain_runtime.job import NAME
+from ctrain_runtime.plan.environment import MASK, secret_names
 from ctrain_runtime.plan.model import Launch, LaunchPlan
-from ctrain_runtime.schedulers import script
-
-PLAN, RECORD, METRICS, CHECKPOINT = "plan.json", "record.json", "metrics.jsonl", "checkpoint"
 
 
-def choose(parent: Path, job: str, name: str = "") -> Path:
+def new_run_path(parent: Path, job: str, name: str = "") -> Path:
     """The directory of a new run: `name` if given, else the job's name and the time; it does not exist yet."""
     if name and not NAME.fullmatch(name):
         raise UsageError(f"--name {name!r} is not a name", "Use letters, digits, '.', '_' and '-'")
     if name and (parent / name).exists():
-        raise UsageError(f"there is a run {parent / name} already", "Choose another --name")
+        raise UsageError(f"run {parent / name} already exists", "Choose another --name")
     base = name or f"{job}-{time.strftime('%m%d-%H%M%S')}"
     path, number = parent / base, 1
     while path.exists():
@@ -33,62 +33,89 @@ def choose(parent: Path, job: str, name: str = "") -> Path:
     return path
 
 
-def check(plan: LaunchPlan) -> None:
+def check_mount_sources(plan: LaunchPlan) -> None:
     """Check that all that is to be mounted exists, but the run directory itself. Raises DataError."""
     for mount in plan.mounts:
         if not Path(mount.source).exists() and mount.source != plan.run_directory:
             raise DataError(
-                f"{mount.source} does not exist, so it can't be mounted at {mount.target}", "Check the path"
+                f"{mount.source} does not exist, so it cannot be mounted at {mount.target}", "Check the path"
             )
 
 
 def create(launch: Launch) -> Path:
-    """Make the directory of `launch` and write its plan and scripts into it. Raises SpaceError, leaving nothing."""
+    """Make the directory of `launch` with its plan and scripts. Raises CtrainError, leaving nothing."""
     path = Path(launch.plan.run_directory)
     try:
         path.mkdir(parents=True)
+        if launch.plan.private:
+            path.chmod(0o700)
     except OSError as error:
-        raise _not_made(path, error) from error
+        raise _not_created(path, error) from error
     try:
         _fill(path, launch)
     except OSError as error:
-        shutil.rmtree(path, ignore_errors=True)
-        raise _not_made(path, error) from error
+        raise discard(path, error) from error
     return path
 
 
+def discard(path: Path, error: OSError) -> CtrainError:
+    """Remove a run directory that could not be filled; the error to raise."""
+    shutil.rmtree(path, ignore_errors=True)
+    return _not_created(path, error)
+
+
 def _fill(path: Path, launch: Launch) -> None:
-    for folder in (script.LOGS, script.RANKS, CHECKPOINT):
-        (path / folder).mkdir()
-    write_json(path / PLAN, as_data(launch))
+    for name in (layout.LOGS, layout.NODES, layout.CHECKPOINT):
+        (path / name).mkdir()
+    write_json(path / layout.PLAN, as_data(launch))
     for name, text in launch.scripts.items():
-        (path / name).write_text(text, encoding="utf-8")
+        (path / name).write_text(text, encoding="utf-8", errors="surrogateescape")
 
 
-def _not_made(path: Path, error: OSError) -> CtrainError:
-    kind = SpaceError if error.errno in (errno.ENOSPC, errno.EDQUOT) else CtrainError
-    return kind(f"can't make the run directory {path}: {error.strerror}", "Choose another place with --runs DIR")
+def _not_created(path: Path, error: OSError) -> CtrainError:
+    kind = DiskFullError if error.errno in (errno.ENOSPC, errno.EDQUOT) else CtrainError
+    return kind(f"cannot create the run directory {path}: {error.strerror}", "Choose another parent with --runs DIR")
 
 
 def as_data(launch: Launch) -> dict[str, Any]:
-    """The launch as plain data: what --dry-run --json prints and plan.json holds."""
-    return dataclasses.asdict(launch)
+    """The launch as plain data: what --dry-run --json prints and plan.json holds. Values of secrets are masked."""
+    data = dataclasses.asdict(launch)
+    environment = data["plan"]["environment"]
+    for name in secret_names(environment):
+        value, environment[name] = environment[name], MASK
+        if value:
+            quoted = shlex.quote(value)
+            data["scripts"] = {file: text.replace(quoted, MASK) for file, text in data["scripts"].items()}
+    return data
+
+
+def load_launch(run: Path) -> Launch:
+    """The launch that plan.json holds. Raises DataError or ConfigError."""
+    path = run / layout.PLAN
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DataError(f"{run} is not a run directory: cannot read {path.name}: {error.strerror}") from error
+    except ValueError as error:
+        raise ConfigError(f"{path} is damaged: {error}") from error
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path} is not a launch plan")
+    return config.load(Launch, data, str(path))
 
 
 def write_json(path: Path, data: Any) -> None:
-    """Write whole or not at all: readers never see half a file."""
+    """Write whole or not at all: readers never see half a file. Raises OSError, leaving nothing behind."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
-    temporary.replace(path)
-
-
-def rank_log(plan: LaunchPlan, rank: int) -> Path:
-    return Path(plan.run_directory) / script.LOGS / f"rank{rank}.log"
+    try:
+        temporary.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def checkpoint_of(run: Path) -> Path:
-    """The checkpoint folder of an earlier run, for --resume. Raises DataError when it holds none."""
-    folder = run.resolve() / CHECKPOINT
-    if not folder.is_dir() or not any(folder.iterdir()):
-        raise DataError(f"run {run} has no checkpoint to go on from", f"It would be in {folder}")
-    return folder
+    """The checkpoint directory of an earlier run, for --resume. Raises DataError when it holds none."""
+    checkpoint = run.resolve() / layout.CHECKPOINT
+    if not checkpoint.is_dir() or not any(checkpoint.iterdir()):
+        raise DataError(f"run {run} has no checkpoint to resume from", f"Expected in {checkpoint}")
+    return checkpoint

@@ -1,32 +1,39 @@
-"""What the ranks recorded of themselves: where each ran, and which one ended first and why."""
+"""What became of the ranks: where each ran, and which one failed first and why."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import signal
+from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Optional
 
-from ctrain_runtime.schedulers import script
+from ctrain_runtime.run.events import Event
 
 
 @dataclass(frozen=True)
 class Rank:
-    """One rank. Times are in seconds since the epoch; `code` is None while it runs, or when it vanished."""
+    """One rank. Times are in seconds since the epoch; `exit_code` is None while it runs, or when it vanished.
+
+    `refusal` is why ctrain's own checks did not let its program start; "" otherwise.
+    """
 
     number: int
     host: str
-    start: float
+    start: Optional[float]
     end: Optional[float] = None
-    code: Optional[int] = None
+    exit_code: Optional[int] = None
+    refusal: str = ""
 
-    def how(self) -> str:
+    def exit_description(self) -> str:
         """How it ended, in words."""
-        if self.code is None:
-            return "vanished (its node failed, or everything there was killed)"
-        name = _signal_name(self.code - 128)
-        return f"signal {self.code - 128} ({name})" if name else f"exit code {self.code}"
+        if self.refusal:
+            return self.refusal
+        if self.exit_code is None:
+            return "no exit status (node failed, or all its processes were killed)"
+        name = _signal_name(self.exit_code - 128)
+        return f"signal {self.exit_code - 128} ({name})" if name else f"exit code {self.exit_code}"
 
 
 def _signal_name(number: int) -> str:
@@ -42,32 +49,46 @@ def _signal_name(number: int) -> str:
         return ""
 
 
-def read(run: Path) -> list[Rank]:
-    """Every rank that has started, by number."""
-    found = (_parse(int(path.name), path.read_text(encoding="utf-8")) for path in (run / script.RANKS).iterdir())
-    return sorted((rank for rank in found if rank), key=lambda rank: rank.number)
+def from_events(events: Iterable[Event]) -> list[Rank]:
+    """Every rank that has started, or was refused, by number."""
+    ranks: dict[int, Rank] = {}
+    for event in events:
+        if event.rank is None:
+            continue
+        rank = ranks.get(event.rank, Rank(event.rank, event.node, event.time))
+        if event.what == "ended":
+            rank = dataclasses.replace(rank, end=event.time, exit_code=event.code)
+        elif event.what == "refused":
+            # The wrapper outside the container may write how it ended after the check inside has.
+            code = event.code if rank.exit_code is None else rank.exit_code
+            rank = dataclasses.replace(rank, end=rank.end or event.time, exit_code=code, refusal=event.message)
+        ranks[event.rank] = rank
+    return sorted(ranks.values(), key=lambda rank: rank.number)
 
 
-def _parse(number: int, text: str) -> Optional[Rank]:
-    """The rank of a record. Only whole lines count: a full disk or a killed node cuts a record off anywhere."""
-    lines = [line.split() for line in text.split("\n")[:-1]]
-    if not lines:
-        return None
-    _, start, host = lines[0]
-    if len(lines) < 2:
-        return Rank(number, host, float(start))
-    _, *end, code = lines[1]  # a signal that ends the run may also end the `date` that says when
-    return Rank(number, host, float(start), float(end[0]) if end else None, int(code))
+def started(ranks: list[Rank]) -> int:
+    """How many ranks have started their program."""
+    return sum(not rank.refusal for rank in ranks)
 
 
 def first_failure(ranks: list[Rank]) -> Optional[Rank]:
     """The rank that failed first, because of which the others were stopped; else the first one that vanished."""
-    failed = [rank for rank in ranks if rank.code]
+    failed = [rank for rank in ranks if rank.exit_code]
     if failed:
-        return min(failed, key=lambda rank: math.inf if rank.end is None else rank.end)
-    return next((rank for rank in ranks if rank.code is None), None)
+        return min(failed, key=_end)
+    return next((rank for rank in ranks if rank.exit_code is None), None)
 
 
-def nodes(ranks: list[Rank]) -> list[str]:
+def ended_before(ranks: list[Rank], failed: Rank) -> Optional[Rank]:
+    """The first rank that left with exit code 0 before `failed` did: the others may have waited for it in vain."""
+    early = [rank for rank in ranks if rank.exit_code == 0 and _end(rank) < _end(failed)]
+    return min(early, key=_end, default=None)
+
+
+def hosts(ranks: list[Rank]) -> list[str]:
     """Host names in the order of the ranks."""
     return list(dict.fromkeys(rank.host for rank in ranks))
+
+
+def _end(rank: Rank) -> float:
+    return math.inf if rank.end is None else rank.end

@@ -1,1 +1,22 @@
 """Schedulers: how a launch plan becomes scripts and commands, and how their answers are read. No policy here."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+from ctrain_runtime.errors import SiteError
+
+if TYPE_CHECKING:
+    from ctrain_runtime.schedulers.protocol import Scheduler
+
+# The package of each scheduler has SCHEDULER; it is imported when a site names it.
+MODULES = {"slurm": "ctrain_runtime.schedulers.slurm", "local": "ctrain_runtime.schedulers.local"}
+
+
+def get(name: str) -> Scheduler:
+    """The scheduler that a site names. Raises SiteError."""
+    if name not in MODULES:
+        raise SiteError(f"unknown scheduler {name!r}", f"Known schedulers: {', '.join(MODULES)}")
+    scheduler: Scheduler = importlib.import_module(MODULES[name]).SCHEDULER
+    return scheduler

@@ -1,50 +1,108 @@
-"""A run as a process of this machine: site `local`, or a job step inside the user's own allocation."""
+"""A run as a process of this machine: all of site local, and job.sh inside an allocation that the user already has.
+
+Its id is HOST:PID:START, where START is the process's start time in clock ticks since boot (proc(5), stat, field 22):
+a number that is used again for another process is not taken for it.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import signal
+import socket
 import subprocess
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Optional
 
+from ctrain_runtime import layout
+from ctrain_runtime.errors import SchedulerError
 from ctrain_runtime.plan.model import Launch
-from ctrain_runtime.schedulers.handle import Status
+from ctrain_runtime.schedulers.protocol import Outcome, Status
+
+# The id, in job.sh itself: the number of its own process does not change (man proc, /proc/PID/stat).
+JOB_ID = "$(uname -n):$$:$(cut -d ' ' -f 22 /proc/$$/stat)"
+GRACE_SECONDS = 10  # between SIGTERM and SIGKILL
+
+_started: list[subprocess.Popen[bytes]] = []  # kept, so that they are reaped and not warned of
 
 
-@dataclass(frozen=True)
-class Process:
-    """Implements Handle for a process group of its own, so that Ctrl-C reaches ctrain alone, which then cancels it."""
+def start(launch: Launch, pass_fds: tuple[int, ...] = (), drop: tuple[str, ...] = ()) -> str:
+    """Start job.sh in a session of its own, so that Ctrl-C reaches ctrain alone; its id. Raises SchedulerError.
 
-    popen: subprocess.Popen[bytes]
+    It inherits the locked descriptor `pass_fds`, and closes it once it has written its first event. `drop` names
+    variables that it must not inherit.
+    """
+    run = Path(launch.plan.run_directory)
+    environ = {name: value for name, value in os.environ.items() if name not in drop}
+    if pass_fds:
+        environ["CTRAIN_LOCK_FD"] = str(pass_fds[0])
+    try:
+        # The ranks write their own logs; whatever bash, srun or mpirun say goes to the job's log.
+        with (run / layout.JOB_LOG).open("ab") as log:
+            popen = subprocess.Popen(
+                launch.argv,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=run,
+                env=environ,
+                start_new_session=True,
+                pass_fds=pass_fds,
+            )
+    except OSError as error:
+        raise SchedulerError(f"cannot start {launch.argv[0]}: {error.strerror}") from error
+    _started.append(popen)
+    return f"{socket.gethostname()}:{popen.pid}:{_start_time(popen.pid) or 0}"
 
-    @property
-    def name(self) -> str:
-        return f"process {self.popen.pid}"
 
-    def status(self) -> Status:
-        code = self.popen.poll()
-        return Status("running") if code is None else Status("ended", "" if code == 0 else f"exit code {code}")
-
-    def finish(self) -> None:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.popen.wait(timeout=10)
-
-    def cancel(self) -> None:
-        if self.popen.poll() is None:
-            os.killpg(self.popen.pid, signal.SIGTERM)
+def status(job_id: str) -> Status:
+    """Whether job.sh still runs. How it ended stands in its events."""
+    host, pid, begin = _parts(job_id)
+    if host != socket.gethostname():
+        return Status("running", note=f"the run is on {host}; only there can it be watched or cancelled")
+    for popen in _started:
+        popen.poll()
+    return Status("running") if _start_time(pid) == begin else Status("ended", outcome=Outcome.UNKNOWN)
 
 
-def start(launch: Launch) -> Process:
-    # The scripts write their own logs; whatever bash or srun say goes to the job's log.
-    with (Path(launch.plan.run_directory) / "logs" / "job.log").open("ab") as log:
-        popen = subprocess.Popen(
-            launch.argv,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            cwd=launch.plan.run_directory,
-            start_new_session=True,
-        )
-    return Process(popen)
+def cancel(job_id: str, run: Path) -> None:
+    """End job.sh, which ends its tasks; without it, kill what is left of the run. Raises SchedulerError elsewhere."""
+    host, pid, begin = _parts(job_id)
+    if host != socket.gethostname():
+        raise SchedulerError(f"cannot cancel {name(job_id)}: it runs on {host}", f"Run ctrain cancel on {host}")
+    with contextlib.suppress(ProcessLookupError):
+        if _start_time(pid) == begin:
+            os.kill(pid, signal.SIGTERM)
+            return
+    for leftover in _marked(run):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(leftover, signal.SIGKILL)
+
+
+def name(job_id: str) -> str:
+    return f"process {_parts(job_id)[1]}"
+
+
+def _parts(job_id: str) -> tuple[str, int, int]:
+    host, pid, begin = job_id.rsplit(":", 2)
+    return host, int(pid), int(begin)
+
+
+def _start_time(pid: int) -> Optional[int]:
+    """When a process started; None when it has ended (a zombie has, too)."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in "ZX" else int(fields[19])
+
+
+def _marked(run: Path) -> list[int]:
+    """The processes here that job.sh of `run` started, however deep: all have its mark in their environment."""
+    mark = f"CTRAIN_RUN_DIR={run}".encode(errors="surrogateescape")
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):  # it ended, or is another user's
+            if mark in path.read_bytes().split(b"\0"):
+                found.append(int(path.parent.name))
+    return found

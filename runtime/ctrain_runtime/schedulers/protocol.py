@@ -10,7 +10,7 @@ from typing import Literal, Optional, Protocol
 from ctrain_runtime.facts import Cluster
 from ctrain_runtime.plan.model import Launch, LaunchPlan
 from ctrain_runtime.plan.size import JobSize, SizeRequest
-from ctrain_runtime.schedulers.script import Task
+from ctrain_runtime.schedulers.script import Task, TaskIdentity
 from ctrain_runtime.site import Site
 
 
@@ -45,6 +45,15 @@ class Status:
     starts_at: str = ""
 
 
+@dataclass(frozen=True)
+class FailedTask:
+    """A task that the scheduler's own log names: which one, on which host, and how it ended in the log's words."""
+
+    task: int
+    host: str
+    how: str
+
+
 class Scheduler(Protocol):
     """A back end. It builds commands and scripts and parses answers; it holds no policy and no state."""
 
@@ -57,14 +66,21 @@ class Scheduler(Protocol):
     def size(self, request: SizeRequest, cluster: Cluster, site: Site) -> JobSize:
         """The size of a job that fits. Pure. Raises UsageError, ResourceError or SchedulerError when none does."""
 
+    def identity(self, plan: LaunchPlan) -> TaskIdentity:
+        """How a task of the plan learns who it is. Pure."""
+
     def render(self, plan: LaunchPlan, task: Task) -> Launch:
         """The scripts of a job that runs `task`, and the command that submits it. Pure."""
 
     def check(self, launch: Launch, run: Path) -> None:
         """Raise SchedulerError if the scheduler would never start the job, without queueing it."""
 
-    def submit(self, launch: Launch) -> str:
-        """Start or queue the job; its id. Raises SchedulerError."""
+    def submit(self, launch: Launch, pass_fds: tuple[int, ...] = ()) -> str:
+        """Start or queue the job; its id. Raises SchedulerError.
+
+        `pass_fds` is a locked descriptor which what submits the job inherits: as long as it is locked, nobody may
+        conclude that the submission failed.
+        """
 
     def find(self, plan: LaunchPlan) -> Optional[str]:
         """The id of the job of a run whose submission was cut off, if it was accepted."""
@@ -77,3 +93,6 @@ class Scheduler(Protocol):
 
     def name(self, job_id: str) -> str:
         """What users call a job, as in "job 41873"."""
+
+    def failed_task(self, job_log: str) -> Optional[FailedTask]:
+        """The first task that job.log says was killed or failed, for a rank that could not record it itself."""

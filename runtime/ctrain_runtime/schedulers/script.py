@@ -1,20 +1,15 @@
-"""Pieces of the bash scripts that run on the nodes. Every value is quoted here, in one place."""
+"""job.sh, which every scheduler runs on one host: its stages, its events, and how it outlives signals."""
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
-from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ctrain_runtime import user_layer
-from ctrain_runtime.engines import apptainer
-from ctrain_runtime.image import MARKER
+from ctrain_runtime import layout
+from ctrain_runtime.bash import quote_argv
+from ctrain_runtime.errors import DataError
 from ctrain_runtime.plan.model import LaunchPlan
-
-# Where a run's files are, relative to its run directory.
-RANKS = "ranks"  # one small file a rank: when and where it started, when and how it ended
-LOGS = "logs"
-EXIT_CODE = "exit_code"
 
 
 @dataclass(frozen=True)
@@ -26,84 +21,86 @@ class Task:
     scripts: dict[str, str]
 
 
-def words(argv: Iterable[str]) -> str:
-    """An argv as bash words."""
-    return " ".join(map(shlex.quote, argv))
+@dataclass(frozen=True)
+class TaskIdentity:
+    """How a task learns who it is.
 
-
-def array(name: str, argv: Iterable[str]) -> str:
-    """A bash array, one readable line a word."""
-    return f"{name}=(\n" + "".join(f"  {shlex.quote(word)}\n" for word in argv) + ")"
-
-
-def exports(variables: dict[str, str]) -> str:
-    return "\n".join(f"export {name}={shlex.quote(value)}" for name, value in sorted(variables.items()))
-
-
-def into_container(plan: LaunchPlan) -> str:
-    """Bash that hands the plan's environment and the listed variables of the node to the engine."""
-    fixed = exports({apptainer.variable(plan, name): value for name, value in plan.environment.items()})
-    # Site local starts its ranks inside the container: Slurm's variables would make Open MPI look for srun there.
-    passed = apptainer.PASSED_PREFIXES if plan.scheduler == "slurm" else ("MASTER_",)
-    prefixes = " ".join(f'"${{!{prefix}@}}"' for prefix in passed)
-    target = apptainer.variable(plan, "$name")
-    return f"""\
-for name in {prefixes} {words(apptainer.PASSED)}; do
-  [ -z "${{!name+set}}" ] || export "{target}=${{!name}}"
-done
-{fixed}"""
-
-
-def layers_check(plan: LaunchPlan) -> list[str]:
-    """A command prefix that runs in the container: stops if layers are missing, of the image or of the user.
-
-    Engines whose overlay is switched off ignore a SIF's overlay partitions without a word; and a user may replace the
-    file of a layer while his job waits.
+    `bash` sets task, tasks, local_task, NODE_RANK, and exports MASTER_ADDR and MASTER_PORT: the rendezvous is the
+    first node of what was started, not of the allocation around it. `mpi_bash` refuses what MPI could not work with,
+    and adds to the array `binds`. `passed` and `passed_prefixes` name the variables that pass into the container.
     """
-    checks = []
-    if plan.image.marker:
-        complaint = "ctrain: this engine ignores the layers of the image (is overlay off in its configuration?)"
-        checks.append((f'[ "$(cat /{MARKER} 2>/dev/null)" = "$0" ]', complaint))
-    for layer in plan.layers:
-        complaint = f"ctrain: layer {layer.path} is not the one of the plan: was it built again since?"
-        checks.append((f"[ -e /{user_layer.FOLDER}/{layer.key}.json ]", complaint))
-    if not checks:
-        return []
-    stops = [f"{test} || {{ echo {shlex.quote(complaint)} >&2; exit 73; }}" for test, complaint in checks]
-    return ["/bin/sh", "-c", "; ".join([*stops, 'exec "$@"']), plan.image.marker]
+
+    started_by: str
+    bash: str
+    mpi_bash: str = ""
+    passed: tuple[str, ...] = ()
+    passed_prefixes: tuple[str, ...] = ()
+
+    def passing(self, *names: str) -> TaskIdentity:
+        """This one, with further variables that pass into the container."""
+        return dataclasses.replace(self, passed=(*self.passed, *names))
+
+    def passing_only(self) -> TaskIdentity:
+        """This one, with none of the scheduler's variables passing into the container."""
+        return dataclasses.replace(self, passed=(), passed_prefixes=())
 
 
-def rank(plan: LaunchPlan, *, by: str, identity: str, launch: str) -> str:
-    """The script of one rank.
+def start_task(plan: LaunchPlan, task: Task) -> list[str]:
+    """The argv of a task, for the scheduler's own launch command.
 
-    `identity` sets RANK, WORLD_SIZE, LOCAL_RANK and NODE_RANK; `launch` sets the array `launch` to what the rank runs.
+    A run directory that the node does not have would otherwise show as a missing file of bash's.
     """
+    complaint = "ctrain: run directory $1 is not visible on $(uname -n). Choose one that all nodes share: --runs DIR"
+    check = f'[ -r "$0" ] || {{ echo "{complaint}" >&2; exit {DataError.exit_code}; }}; exec /bin/bash -p "$0"'
+    return ["/bin/bash", "-p", "-c", check, f"{plan.run_directory}/{task.script}", plan.run_directory]
+
+
+def job_script(plan: LaunchPlan, *, header: str, job_id: str, before: str, start: str, after: str = "") -> str:
+    """The text of job.sh.
+
+    `header` holds the scheduler's directives; `job_id` is bash for the job's id; `start` is one command that runs all
+    tasks to their end; `before` and `after` are further bash for these stages.
+    """
+    release = f"rm -f {shlex.quote(plan.lease)} 2>/dev/null\n" if plan.lease else ""
     return f"""\
-#!/bin/bash
-# One rank of {plan.run}, started by {by}: finds out who it is, runs the program, and records how it ended.
+#!/bin/bash -p
+{header}# Run {plan.run}: prepares, starts the tasks, and writes how it ended, whoever watches.
+LC_ALL=C
 run={shlex.quote(plan.run_directory)}
-
-{identity}
-export LOCAL_WORLD_SIZE={plan.ranks_per_node}
-host=$(uname -n) # not HOSTNAME: srun hands down that of the first node
-record="$run/{RANKS}/$RANK"
-exec >"$run/{LOGS}/rank$RANK.log" 2>&1
-echo "start $(date +%s.%N) ${{host%%.*}}" >"$record"
-end() {{
-  echo "end $(date +%s.%N) $1" >>"$record"
-  exit "$1"
+export CTRAIN_RUN_DIR=$run # marks every process of the run
+node=$(uname -n)
+event() {{ # STAGE WHAT [MORE]
+  local now=${{EPOCHREALTIME:-$(date +%s.%N)}}
+  printf '{{"time": %s, "stage": "%s", "node": "%s", "what": "%s"%s}}\\n' \\
+    "${{now:-null}}" "$1" "${{node%%.*}}" "$2" "${{3:+, $3}}" >>"$run/{layout.EVENTS}"
 }}
-fail() {{
-  echo "ctrain: $1" >&2
-  end 72
+event before started "\\"job\\": \\"{job_id}\\""
+[ -z "${{CTRAIN_LOCK_FD:-}}" ] || exec {{CTRAIN_LOCK_FD}}>&- # the submission is over
+{before}
+# Signals go on to the tasks, and this script outlives them.
+pass_on() {{
+  signalled=yes
+  kill -s "$1" "$child" 2>/dev/null
 }}
+trap 'pass_on TERM' TERM INT
+trap 'pass_on USR1' USR1
+trap 'pass_on USR2' USR2
 
-# Ranks that each believe to be alone train N wrong models without an error: stop instead.
-[ "$WORLD_SIZE" = {plan.world_size} ] || fail "{by} started $WORLD_SIZE ranks, the plan has {plan.world_size}"
+event run started
+{start} &
+child=$!
+signalled=yes
+while [ "$signalled" ]; do # a signal ends `wait` early
+  signalled=
+  wait "$child"
+  code=$?
+done
 
-{launch}
-
-trap : TERM # the program gets the signal too; wait for it, so that its exit code is still recorded
-"${{launch[@]}}"
-end $?
+{after}{release}event after ended "\\"code\\": $code"
+exit "$code"
 """
+
+
+def directives(prefix: str, options: list[str]) -> str:
+    """Comment lines by which a scheduler reads its options, one per line, quoted."""
+    return "".join(f"{prefix} {quote_argv([option])}\n" for option in options)

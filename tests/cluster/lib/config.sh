@@ -8,14 +8,12 @@ readonly LOGIN
 readonly LOGIN_ADDRESS=$NETWORK.1
 # The fourth byte of nodeNN is FIRST_HOST + NN; the login node is .1.
 readonly FIRST_HOST=10
+# Nodes of other kinds than nodeNN, always there, and their fourth byte.
+readonly -A OTHER_NODES=([skl01]=2 [a100nv01]=3)
 
-node_name() {
-    printf 'node%02d' "$1"
-}
-
-# node_address nodeNN. 10# because "08" is no octal number.
+# 10# because "08" is no octal number.
 node_address() {
-    printf '%s.%d' "$NETWORK" $((FIRST_HOST + 10#${1#node}))
+    printf '%s.%d' "$NETWORK" "${OTHER_NODES[$1]:-$((FIRST_HOST + 10#${1#node}))}"
 }
 
 node_names() {
@@ -25,16 +23,32 @@ node_names() {
     done
 }
 
-write_slurm_conf() {
-    local count=$1 text
-    text=$(<"$HERE/conf/slurm.conf.in")
-    text=${text//@STATE@/$STATE}
-    text=${text//@LOGIN@/$LOGIN}
-    text=${text//@LOGIN_ADDRESS@/$LOGIN_ADDRESS}
-    text=${text//@NODES@/node[01-$(printf %02d "$count")]}
-    text=${text//@NODE_ADDRESSES@/$NETWORK.[$((FIRST_HOST + 1))-$((FIRST_HOST + count))]}
-    printf '%s\n' "$text" >"$SLURM_CONF"
+# write_daemon_config NODES: fills in the words between @ signs of conf/*.in.
+write_daemon_config() {
+    local count=$1 file text word name
+    local -A words=(
+        [STATE]=$STATE [LOGIN]=$LOGIN [LOGIN_ADDRESS]=$LOGIN_ADDRESS
+        [NODES]=node[01-$(printf %02d "$count")]
+        [NODE_ADDRESSES]=$NETWORK.[$((FIRST_HOST + 1))-$((FIRST_HOST + count))]
+        [PROCTRACK]=proctrack/cgroup [TASK_PLUGINS]=task/affinity,task/cgroup
+    )
+    for name in "${!OTHER_NODES[@]}"; do
+        words[ADDRESS:$name]=$(node_address "$name")
+    done
+    if ! cgroups_work; then
+        say "no cgroup v1 here: nothing keeps jobs from memory and GPUs that they did not ask for"
+        words[PROCTRACK]=proctrack/linuxproc words[TASK_PLUGINS]=task/affinity
+    fi
     cp "$HERE"/conf/*.conf "$STATE/etc/"
+    for file in "$HERE"/conf/*.in; do
+        text=$(<"$file")
+        for word in "${!words[@]}"; do
+            text=${text//@$word@/${words[$word]}}
+        done
+        printf '%s\n' "$text" >"$STATE/etc/$(basename "$file" .in)"
+    done
+    # slurmdbd refuses a file that others can read.
+    chmod 600 "$STATE/etc/slurmdbd.conf"
 }
 
 write_hosts() {
@@ -46,13 +60,13 @@ write_hosts() {
 }
 
 write_config() {
-    local count=$1 i name
+    local count=$1 name names=("${!OTHER_NODES[@]}")
+    mapfile -t -O "${#names[@]}" names < <(printf 'node%02d\n' $(seq "$count"))
     install -d -m 755 "$STATE/etc" "$STATE/log" "$STATE/run" "$STATE/spool/slurmctld" "$STATE/nodes"
-    for ((i = 1; i <= count; i++)); do
-        name=$(node_name "$i")
+    for name in "${names[@]}"; do
         install -d -m 755 "$STATE/spool/$name" "$STATE/nodes/$name"
         install -d -m 1777 "$STATE/nodes/$name/tmp"
     done
-    write_slurm_conf "$count"
+    write_daemon_config "$count"
     write_hosts >"$STATE/hosts"
 }

@@ -1,14 +1,14 @@
 # shellcheck shell=bash
 # Processes of this cluster: the daemons of the login node, and how to find what we started.
 
-# own_pids COMMAND ARGUMENT...: processes named COMMAND that were given each ARGUMENT.
-# No pid file: those lie after a crash, while every process of ours carries the state folder in its arguments.
+# own_pids COMMAND ARGUMENT...: processes named COMMAND that were given each ARGUMENT, or NAME=VALUE as a variable.
+# No pid file: those lie after a crash, while every process of ours carries the state folder in one of the two.
 own_pids() {
     local command=$1 pid argument arguments
     shift
     for pid in $(pgrep -x "$command"); do
         # A process may end while we look at it.
-        arguments=$(tr '\0' '\n' 2>/dev/null <"/proc/$pid/cmdline") || continue
+        arguments=$(cat "/proc/$pid/"{cmdline,environ} 2>/dev/null | tr '\0' '\n') || continue
         for argument in "$@"; do
             grep -qxF -- "$argument" <<<"$arguments" || continue 2
         done
@@ -41,6 +41,12 @@ start_munged() {
 start_slurmctld() {
     detached "$STATE/log/slurmctld.out" slurmctld -f "$SLURM_CONF" ||
         die "slurmctld does not start: $(tail -n 1 "$STATE/log/slurmctld.out")"
+    # A slurmd that finds nobody to register with tries again only after seconds.
+    wait_until 30 slurmctld_answers || die "slurmctld does not answer: $(tail -n 1 "$STATE/log/slurmctld.log")"
+}
+
+slurmctld_answers() {
+    scontrol ping >/dev/null 2>&1
 }
 
 # detached LOG COMMAND...: for commands that become daemons. They must hold neither the caller's pipe nor the lock.
@@ -56,5 +62,6 @@ slurmctld_runs() {
 
 stop_login_daemons() {
     kill_own slurmctld "$SLURM_CONF"
+    stop_accounting
     kill_own munged "--socket=$STATE/munge/munge.socket"
 }

@@ -26,14 +26,22 @@ remove_link() {
 
 # The node's PID namespace makes it one thing to kill: with its init, everything on it ends, mounts and links too.
 start_node() {
-    local name=$1
-    setsid --fork unshare --net --uts --ipc --mount --pid --fork --kill-child=KILL --mount-proc \
-        "$HERE/node-init" "$name" "$(node_address "$name")/24" "$BRIDGE" "$STATE" \
-        </dev/null >"$STATE/log/$name.out" 2>&1 3</proc/self/ns/net 9>&-
+    local name=$1 namespaces=(--net --uts --ipc --mount --pid) controllers=()
+    # In a subshell, which may move to other cgroups.
+    (
+        if cgroups_used; then
+            enter_node_cgroups "$name"
+            namespaces+=(--cgroup)
+            controllers=("${CGROUP_CONTROLLERS[@]}")
+        fi
+        exec setsid --fork unshare "${namespaces[@]}" --fork --kill-child=KILL --mount-proc \
+            "$HERE/node-init" "$name" "$(node_address "$name")/24" "$BRIDGE" "$STATE" "${controllers[@]}"
+    ) </dev/null >"$STATE/log/$name.out" 2>&1 3</proc/self/ns/net 9>&-
 }
 
 stop_node() {
     kill_own node-init "$1" "$STATE"
+    remove_cgroups "$1"
     # The kernel removes the link of a dead namespace in its own time; a restart must not meet it.
     remove_link "ct-$1"
 }
@@ -42,7 +50,8 @@ stop_node() {
 stop_all_nodes() {
     local link
     kill_own node-init "$STATE"
-    for link in /sys/class/net/ct-node*; do
+    remove_cgroups
+    for link in /sys/class/net/ct-*; do
         remove_link "$(basename "$link")"
     done
     remove_link "$BRIDGE"
@@ -57,7 +66,7 @@ every_node_runs() {
 
 # Prints "NAME STATE" a node, as Slurm sees them.
 node_states() {
-    sinfo --noheader --partition=cas_v100_2 --Node --format='%N %T'
+    sinfo --noheader --Node --format='%N %T' | sort -u
 }
 
 unhealthy() {

@@ -18,7 +18,7 @@ from ctrain_builder.cli.main import BUILD_VERBS
 from ctrain_builder.cli.progress import Stopped
 from ctrain_builder.plan import BuildPlan
 from ctrain_runtime.cli.main import main
-from ctrain_runtime.errors import BuildError, SpaceError
+from ctrain_runtime.errors import BuildError, DiskFullError
 from ctrain_runtime.manifest import Manifest
 
 Ctrain = Callable[..., int]
@@ -281,7 +281,7 @@ class FakeBuilder:
         self.progress.begin("layer", "base", Path("a.log"))
         type(self).meet()
         if plan.spec.tag in self.failing:
-            raise (BuildError if plan.spec.tag == "1.0" else SpaceError)(f"{plan.spec.title} is broken")
+            raise (BuildError if plan.spec.tag == "1.0" else DiskFullError)(f"{plan.spec.title} is broken")
         self.progress.end("built", 7)
         return Built(Path("x.sif"), self.manifest, fresh=True)
 

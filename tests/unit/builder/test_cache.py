@@ -11,7 +11,7 @@ import pytest
 from ctrain_builder import catalog, locks
 from ctrain_builder.cache import Cache, Made, open_cache, parse_size
 from ctrain_builder.keys import Inputs
-from ctrain_runtime.errors import BuildError, SpaceError, UsageError
+from ctrain_runtime.errors import BuildError, DiskFullError, UsageError
 
 INPUTS = Inputs("parent", "", "amd64", {"A": "1"}, ("%post", "  x"), {"a/b": "644 0f"})
 
@@ -73,7 +73,7 @@ def test_sweep_tells_what_it_could_not_remove(cache: Cache, monkeypatch: pytest.
 
 
 def test_too_little_space_is_said_before_anything_starts(cache: Cache) -> None:
-    with pytest.raises(SpaceError, match=r"building x needs about 1000000.0 GB"):
+    with pytest.raises(DiskFullError, match=r"building x needs about 1000000.0 GB"):
         cache.require_space(10**15, "building x")
 
 

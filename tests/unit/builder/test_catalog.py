@@ -39,8 +39,8 @@ def test_every_image_at_every_tag(project: Path) -> None:
         ("{'1.0': {}, '../x': {}}", "can't be part of a file name"),
         ("{'1.0': {phyton: '3.11'}}", "unknown key 'phyton'"),
         ("{'1.0': {arguments: {COLOR: blue}}}", "uses argument COLOR. Known: COLOUR, MIRROR"),
-        ("{'1.0': {arguments: {COLOUR: 1.0}}}", "should be text"),
-        ("['1.0']", "should be keys and values"),
+        ("{'1.0': {arguments: {COLOUR: 1.0}}}", "must be a string"),
+        ("['1.0']", "must be a mapping"),
     ],
 )
 def test_mistakes_in_a_matrix_are_named(project: Path, tags: str, message: str) -> None:

@@ -16,10 +16,10 @@ from ctrain_builder.cli.main import BUILD_VERBS
 from ctrain_builder.store import catalogue, lifecycle
 from ctrain_runtime import lease
 from ctrain_runtime.cli.main import main
-from ctrain_runtime.manifest import File
+from ctrain_runtime.manifest import StoredFile
 from ctrain_runtime.sif import SBOM
 from ctrain_runtime.store import open_store
-from samples.images import sbom, sif, write_store
+from samples.sample_images import sbom, sif, write_store
 
 
 def a_store(root: Path, *versions: dict[str, Any]) -> Path:
@@ -54,7 +54,7 @@ def test_what_the_page_knows(tmp_path: Path) -> None:
 
 
 def test_a_thin_image_is_laid_over_its_base(tmp_path: Path) -> None:
-    root = a_store(tmp_path / "s", {"below": File("pytorch-ngc_1.sif", "sha256:0", 9)})
+    root = a_store(tmp_path / "s", {"below": StoredFile("pytorch-ngc_1.sif", "sha256:0", 9)})
     (root / "bases").mkdir()
     (root / "bases" / "pytorch-ngc_1.sif").write_bytes(sif())
     (version,) = data_of(page_of(root))["versions"]
@@ -83,7 +83,7 @@ def test_damaged_images_are_there_with_the_reason_and_damaged_manifests_are_name
     (root / "pytorch_24.12-hd-py3-r3.json").write_text("{")
     page = page_of(root)
     assert [version["problem"].partition("sif ")[2] for version in data_of(page)["versions"]] == [
-        "has no package list: an older ctrain made it",
+        "has no package list (built by an older ctrain)",
         "is not a SIF image",
     ]
     assert "<small class=failed>is not a SIF image</small>" in page
@@ -136,7 +136,7 @@ def test_it_is_as_readable_as_the_store(tmp_path: Path, mode: int, wanted: int) 
     page = root / "catalogue.html"
     assert stat.S_IMODE(page.stat().st_mode) == wanted
     assert page.stat().st_gid == root.stat().st_gid
-    left = sorted([*before, page.name, lease.FOLDER])  # no log, no lock, no part
+    left = sorted([*before, page.name, lease.LEASES])  # no log, no lock, no part
     assert sorted(path.name for path in root.iterdir()) == left
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ctrain_builder.make.container import Container, Failed
-from ctrain_runtime.facts import Engine
+from ctrain_runtime.engines.apptainer import Engine
 
 
 @pytest.fixture

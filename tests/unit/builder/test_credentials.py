@@ -146,7 +146,7 @@ def test_a_key_ring_that_is_not_installed(tmp_path: Path, monkeypatch: pytest.Mo
     write(tmp_path, ".docker/config.json", {"credsStore": "desktop"})
     monkeypatch.setenv("PATH", SYSTEM)
     with pytest.raises(
-        ConfigError, match=r"^docker-credential-desktop can't be started: No such file or directory\. .* names it"
+        ConfigError, match=r"^docker-credential-desktop cannot be started: No such file or directory\. .* names it"
     ):
         credentials.find("nvcr.io", {"HOME": str(tmp_path)})
 

@@ -12,11 +12,11 @@ from ctrain_builder.make import describe
 from ctrain_builder.make.container import Container
 from ctrain_builder.make.describe import Content, Digests
 from ctrain_builder.plan import BuildPlan
-from ctrain_runtime.facts import Engine
+from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.manifest import Base, Layer, Manifest, Requires
 from ctrain_runtime.manifest import TestResult as Result
 from ctrain_runtime.sif import PARTITION
-from samples.images import sif
+from samples.sample_images import sif
 
 DIGEST = f"sha256:{'a1' * 32}"
 TABLE = """\

@@ -10,7 +10,7 @@ from ctrain_builder.make import explain
 from ctrain_builder.make.container import Container
 from ctrain_builder.make.explain import Step
 from ctrain_builder.make.site import Site
-from ctrain_runtime.facts import Engine
+from ctrain_runtime.engines.apptainer import Engine
 from samples.programs import write_program
 
 BASE, UPPER = Path("/cache/layers/base.sif"), Path("/cache/layers/upper.sqsh")

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from ctrain_builder.store.publish import publish
-from ctrain_runtime.cli import images, text
+from ctrain_runtime import text
+from ctrain_runtime.cli import images
 from ctrain_runtime.cli.main import RUNTIME_VERBS, main
 from ctrain_runtime.manifest import Manifest
 
@@ -42,19 +43,19 @@ def test_an_empty_store_is_one_line(store: Path, capsys: pytest.CaptureFixture[s
     for path in store.glob("small*"):
         path.unlink()
     assert main(RUNTIME_VERBS, ["images", "--store", str(store)]) == 0
-    assert "has no images yet" in capsys.readouterr().out
+    assert "has no images;" in capsys.readouterr().out
 
 
 def test_no_store_is_a_usage_error(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.delenv("CTRAIN_STORE", raising=False)
     assert main(RUNTIME_VERBS, ["images"]) == 64
-    assert capsys.readouterr().err == "ctrain: no store is named. Give one with --store DIR or CTRAIN_STORE\n"
+    assert capsys.readouterr().err == "ctrain: no store configured. Pass --store DIR or set CTRAIN_STORE\n"
 
 
 @pytest.mark.parametrize(("seconds", "expected"), [(40, "40 s"), (725, "12 min"), (7300, "2 h"), (18_150_000, "210 d")])
 def test_ages(seconds: int, expected: str) -> None:
     now = calendar.timegm((2026, 11, 21, 0, 0, 0)) + seconds
-    assert images.age("2026-11-21T00:00:00Z", now) == expected
+    assert images.format_age("2026-11-21T00:00:00Z", now) == expected
 
 
 @pytest.mark.parametrize(
@@ -69,4 +70,4 @@ def test_ages(seconds: int, expected: str) -> None:
     ],
 )
 def test_sizes(count: int, expected: str) -> None:
-    assert text.size(count) == expected
+    assert text.format_size(count) == expected

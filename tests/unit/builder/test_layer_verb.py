@@ -9,10 +9,10 @@ import pytest
 
 from ctrain_builder.cli.main import BUILD_VERBS
 from ctrain_runtime.cli.main import main
-from samples.images import write_store
 from samples.layers import write_layer
 from samples.plans import a_manifest
 from samples.programs import answer, write_program
+from samples.sample_images import write_store
 
 
 def ctrain(*arguments: str) -> int:
@@ -43,9 +43,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (("build", "a:b/r.txt", "--on", "pytorch", "-o", "x.sqsh"), 64, "a:b: engines read ':' and ','"),
         (("build", "r.txt", "--on", "pytorch", "-o", "."), 64, "is not the path of a file in a folder that exists"),
         (("build", "r.txt", "--on", "pytorch", "-o", "no/x.sqsh"), 64, "is not the path of a file in a folder"),
-        (("build", "r.txt", "--on", "pytorhc", "-o", "x.sqsh"), 68, "image 'pytorhc' is not in "),
+        (("build", "r.txt", "--on", "pytorhc", "-o", "x.sqsh"), 68, "image 'pytorhc' not found in "),
         (("build", "r.txt", "--on", "pytorch", "-o", "x.sqsh"), 73, "neither apptainer nor singularity is on PATH"),
-        (("show", "r.txt"), 69, "r.txt is not a layer: it is no squashfs"),
+        (("show", "r.txt"), 69, "r.txt is not a user layer: not a squashfs"),
     ],
 )
 def test_what_can_not_be_done_is_one_line_and_leaves_nothing(

@@ -6,9 +6,9 @@ import pytest
 
 from ctrain_builder import catalog, ngc
 from ctrain_builder.catalog import ImageSpec
-from ctrain_runtime.share import folder
+from ctrain_runtime.share import data_dir
 
-DEFINITIONS = folder("definitions")
+DEFINITIONS = data_dir("definitions")
 NGC = [spec for spec in catalog.every(DEFINITIONS) if spec.name.endswith("-ngc")]
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from ctrain_builder.cli.main import BUILD_VERBS
 from ctrain_runtime.cli.main import main
-from samples.images import write_image, write_store
+from samples.sample_images import write_image, write_store
 
 IMAGES = ({"release": 1}, {"release": 2}, {"release": 3, "flat": True}, {"name": "cpu", "release": 1})
 PROD = {"pytorch_prod": "pytorch_24.12-hd-py3-r1.sif"}

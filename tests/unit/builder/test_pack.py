@@ -8,8 +8,8 @@ import pytest
 
 from ctrain_builder.make import lend, pack
 from ctrain_builder.make.container import Below, Container
+from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import BuildError
-from ctrain_runtime.facts import Engine
 from samples.programs import write_program
 
 EPOCH = 1_600_000_000

@@ -15,11 +15,11 @@ from ctrain_builder import atomic, record
 from ctrain_builder.digests import of_regions
 from ctrain_builder.store import publish as module
 from ctrain_builder.store.publish import Outcome
-from ctrain_runtime.errors import ImageDamaged, ImageTestError, StoreError, UsageError
+from ctrain_runtime.errors import ImageTestError, ImageUnusable, StoreError, UsageError
 from ctrain_runtime.manifest import Layer, Manifest
 from ctrain_runtime.sif import PARTITION
 from ctrain_runtime.store import open_store
-from samples.images import sif
+from samples.sample_images import sif
 
 Publish = Callable[..., Outcome]
 
@@ -121,7 +121,7 @@ def test_an_image_that_changed_after_its_tests_is_refused(
     tmp_path: Path, root: Path, make_manifest: Callable[..., Manifest]
 ) -> None:
     (tmp_path / "small.sif").write_text("tampered")
-    with pytest.raises(ImageDamaged, match="has changed since"):
+    with pytest.raises(ImageUnusable, match="has changed since"):
         module.publish(tmp_path / "small.sif", make_manifest("sha256:other"), root)
     assert open_store(root).images() == ()
     assert not list(root.glob(".*.part"))
@@ -144,7 +144,7 @@ def test_an_image_of_the_builders_is_known_by_its_regions(
         with image.open("r+b") as file:
             file.seek(place % len(good))
             file.write(bytes([good[place] ^ 1]))
-        with pytest.raises(ImageDamaged):
+        with pytest.raises(ImageUnusable):
             module.publish(image, manifest, root)
     image.write_bytes(good)
     assert module.publish(image, manifest, root).image.manifest.digest == f"sha256:{hashlib.sha256(good).hexdigest()}"

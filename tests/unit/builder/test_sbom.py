@@ -12,7 +12,7 @@ from ctrain_builder.plan import BuildPlan
 from ctrain_runtime import sbom as reader
 from ctrain_runtime.errors import BuildError
 from ctrain_runtime.sif import SBOM
-from samples.images import sif
+from samples.sample_images import sif
 
 PACKAGES: dict[str, Any] = {
     "system": {"ID": "ubuntu", "VERSION_CODENAME": "jammy"},

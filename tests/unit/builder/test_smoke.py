@@ -15,7 +15,7 @@ from ctrain_builder.make import smoke
 from ctrain_builder.make.container import Container, Failed
 from ctrain_builder.make.smoke import Check
 from ctrain_builder.plan import BuildPlan
-from ctrain_runtime.facts import Engine
+from ctrain_runtime.engines.apptainer import Engine
 
 TORCH = {"python": "3.11.2", "torch": "2.13.0+cpu", "torchvision": "0.28.0", "files of torch": "12ab"}
 CHAIN = ("base", "horovod", "deepspeed", "upper")

@@ -13,9 +13,9 @@ from ctrain_builder.store.writer import Access
 from ctrain_runtime import sif
 from ctrain_runtime.manifest import Layer
 from ctrain_runtime.sif import PARTITION
-from ctrain_runtime.store import Published
-from samples.images import sif as a_sif
+from ctrain_runtime.store import PublishedImage
 from samples.plans import a_manifest
+from samples.sample_images import sif as a_sif
 
 
 @pytest.mark.parametrize("size", [0, 1, 4096, 10_000_001])
@@ -63,7 +63,7 @@ def test_layers_that_are_published_already_are_found(tmp_path: Path) -> None:
     old.write_bytes(a_sif(data=b"base", more=[(PARTITION, b"one")]))
     new.write_bytes(a_sif(data=b"base", more=[(PARTITION, b"two"), (PARTITION, b"one")]))
     base, one, two = (Layer(name, name, 0, f"sha256:{name}") for name in ("base", "one", "two"))
-    published = Published(a_manifest(layers=(base, one)), old, ())
+    published = PublishedImage(a_manifest(layers=(base, one)), old, ())
     manifest = a_manifest(layers=(base, two, one))
     there, here = sif.partitions(old), sif.partitions(new)
     assert shared(new, manifest, [published]) == [
@@ -71,7 +71,7 @@ def test_layers_that_are_published_already_are_found(tmp_path: Path) -> None:
         Source(here[2].offset, 3, old, there[1].offset),
     ]
     assert shared(new, a_manifest(layers=(base, two, one), flat=True), [published]) == []
-    assert shared(new, manifest, [Published(a_manifest(layers=(base, one), flat=True), old, ())]) == []
+    assert shared(new, manifest, [PublishedImage(a_manifest(layers=(base, one), flat=True), old, ())]) == []
     old.write_bytes(b"damaged")
     assert shared(new, manifest, [published]) == []
 

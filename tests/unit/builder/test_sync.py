@@ -116,7 +116,7 @@ def test_what_is_damaged_is_told_and_left_out(
     manifest.write_text(manifest.read_text().replace("amd64", "arm64"))
     assert main(BUILD_VERBS, ["store", "sync", str(source), str(target)]) == 69
     said = capsys.readouterr()
-    assert said.err.startswith(f"ctrain: left out: {manifest} was changed since it was written")
+    assert said.err.startswith(f"ctrain: left out: checksum mismatch: {manifest} was modified")
     assert said.out.endswith("1 version copied (3 B), 0 there already\n")
     assert state(target) == {"1.0-s-r2": ()}
 

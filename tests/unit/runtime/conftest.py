@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_runtime import site
+from ctrain_runtime import site_files
 
 
 @pytest.fixture
@@ -19,6 +19,7 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def _shipped_sites(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Site files of the machine and of its user must not change what the tests see."""
-    monkeypatch.setattr(site, "FOLDERS", site.FOLDERS[:1])
+def _shipped_sites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Site files of the machine and of its user must not change what the tests see; theirs are in `etc`, `config`."""
+    monkeypatch.setattr(site_files, "SYSTEM_DIR", tmp_path / "etc" / "ctrain" / "sites")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))

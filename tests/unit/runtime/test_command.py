@@ -39,27 +39,27 @@ def test_a_failure_is_the_programs_name_and_its_last_line(programs: Path) -> Non
     ("out", "error", "complaint"), [("a\nb\n", "", "b"), ("a", "c\n", "c"), ("", "", "exit code 4")]
 )
 def test_complaint(out: str, error: str, complaint: str) -> None:
-    assert command.Result(("x",), 4, out, error).complaint() == complaint
+    assert command.CommandResult(("x",), 4, out, error).last_error_line() == complaint
 
 
 @pytest.mark.usefixtures("programs")
 def test_a_missing_program() -> None:
-    assert command.find("sinfo") is None
-    with pytest.raises(CtrainError, match=r"^sinfo can't be started: No such file or directory$"):
+    assert command.which("sinfo") is None
+    with pytest.raises(CtrainError, match=r"^sinfo cannot be started: No such file or directory$"):
         command.run(["sinfo"])
 
 
 def test_a_program_that_is_no_program(programs: Path) -> None:
     write_program(programs / "sinfo", "no interpreter\n")
-    with pytest.raises(CtrainError, match=r"sinfo can't be started: Exec format error$"):
+    with pytest.raises(CtrainError, match=r"sinfo cannot be started: Exec format error$"):
         command.run([str(programs / "sinfo")])
 
 
 def test_a_program_that_hangs() -> None:
-    with pytest.raises(CtrainError, match=r"^/bin/sleep did not answer within 0.05 s$"):
+    with pytest.raises(CtrainError, match=r"^/bin/sleep timed out after 0.05 s$"):
         command.run(["/bin/sleep", "60"], timeout=0.05)
 
 
 def test_find_gives_the_absolute_path(programs: Path) -> None:
     answer(programs, "sinfo")
-    assert command.find("sinfo") == str(programs / "sinfo")
+    assert command.which("sinfo") == str(programs / "sinfo")

@@ -47,11 +47,11 @@ def test_an_engine_that_does_not_start(programs: Path) -> None:
         facts.find_engine()
 
 
-def test_this_machine(programs: Path) -> None:
+def test_detect_facts(programs: Path) -> None:
     answer(programs, "apptainer", "apptainer version 1.4.5\n")
     cluster = Cluster("24.11.5")
-    here = facts.this_machine(cluster, an_image())
-    assert (here.root, here.engine.version, here.cluster) == (os.geteuid() == 0, "1.4.5", cluster)
+    here = facts.detect_facts(cluster, an_image())
+    assert (here.is_root, here.engine.version, here.cluster) == (os.geteuid() == 0, "1.4.5", cluster)
 
 
 @pytest.mark.parametrize(
@@ -65,14 +65,14 @@ def test_this_machine(programs: Path) -> None:
 )
 def test_an_engine_that_ignores_layers(programs: Path, said: str, ignores: bool) -> None:
     calls = answer(programs, "apptainer", said, version="apptainer version 1.4.5\n")
-    assert facts.this_machine(Cluster(), an_image()).ignores_layers is ignores
+    assert facts.detect_facts(Cluster(), an_image()).ignores_layers is ignores
     assert str(an_image().path) in calls.read_text()
 
 
 @pytest.mark.parametrize("image", [an_image(flat=True), an_image(layers=a_manifest().layers[:1])])
 def test_an_image_without_upper_layers_is_not_started_for_it(programs: Path, image: Image) -> None:
     calls = answer(programs, "apptainer", "started\n", version="apptainer version 1.4.5\n")
-    assert not facts.this_machine(Cluster(), image).ignores_layers
+    assert not facts.detect_facts(Cluster(), image).ignores_layers
     assert calls.read_text() == "--version\n"
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from ctrain_runtime import job, share
 from ctrain_runtime.errors import JobError, UsageError
-from ctrain_runtime.job import Data, Job, Resources
+from ctrain_runtime.job import Dataset, Job, Resources
 
 MINIMAL = "command: [python, train.py]\nimage: pytorch\n"
 FULL = """\
@@ -31,7 +31,7 @@ def examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (folder / name).mkdir(parents=True)
         if name != "_lib":
             (folder / name / "job.yaml").write_text(MINIMAL)
-    monkeypatch.setattr(share, "folder", lambda name: tmp_path / name)
+    monkeypatch.setattr(share, "data_dir", lambda name: tmp_path / name)
     return folder
 
 
@@ -58,7 +58,7 @@ def test_a_folder_with_every_key(tmp_path: Path) -> None:
         images=("pytorch", "pytorch-cpu"),
         launcher="env",
         resources=Resources(2, 4, "auto", "2:00:00"),
-        data=Data("imagenet", "/images"),
+        data=Dataset("imagenet", "/images"),
         env={"A": "b", "N": "3", "LR": "0.1", "MASK": "0x0F", "YES": "on"},
         workdir=str(folder),
         folder=folder,
@@ -116,16 +116,16 @@ def test_a_folder_without_a_job(reference: str, question: str, tmp_path: Path) -
     ("text", "complaint"),
     [
         ("command: []\nimage: x\n", "command is empty. Name the program, as in"),
-        ("command: python train.py\nimage: x\n", "command should be a list, not text"),
+        ("command: python train.py\nimage: x\n", "command must be a list, not a string"),
         ("image: x\n", "key 'command' is missing"),
-        (MINIMAL + "launcher: mpirun\n", "launcher is 'mpirun'. It can be mpi, env"),
+        (MINIMAL + "launcher: mpirun\n", "launcher must be mpi or env or torchrun, not 'mpirun'"),
         (
             "command: [python, yes]\nimage: x\n",
-            "command should be text or a number, not true or false (True). If it is",
+            "command must be a string or a number, not a boolean (True). If it is",
         ),
-        ("command: [python, null]\nimage: x\n", "command should be text or a number, not nothing (None)"),
+        ("command: [python, null]\nimage: x\n", "command must be a string or a number, not null (None)"),
         ("command: [x]\nimage: []\n", "image is empty. Name one, as in: image: pytorch"),
-        (MINIMAL + "env: {A: no}\n", "env.A should be text or a number, not true or false (False). If it is"),
+        (MINIMAL + "env: {A: no}\n", "env.A must be a string or a number, not a boolean (False). If it is"),
         (MINIMAL + "resources: {nodes: 0}\n", "resources.nodes must be a number from 1 on, not 0"),
         (MINIMAL + "resources: {gpus_per_node: -1}\n", "gpus_per_node must be a number from 0 on or auto, not -1"),
         (MINIMAL + "resources: {gpus_per_node: all}\n", "gpus_per_node must be a number from 0 on or auto, not 'all'"),
@@ -137,10 +137,10 @@ def test_a_folder_without_a_job(reference: str, question: str, tmp_path: Path) -
         (MINIMAL + "resources: {node: 2}\n", "unknown key 'node'. Did you mean 'nodes'?"),
         (
             MINIMAL + "resources: {time: 2:00:00}\n",
-            "resources: time should be text, not a number (7200). If it is text, put it in quotes",
+            "resources: time must be a string, not an integer (7200). If it is text, put it in quotes",
         ),
         (MINIMAL + "nodes: 2\n", "unknown key 'nodes'"),
-        (MINIMAL + "command: [x]\n", "line 3: key 'command' stands here twice"),
+        (MINIMAL + "command: [x]\n", "line 3: duplicate key 'command'"),
     ],
 )
 def test_a_job_file_that_is_wrong(tmp_path: Path, text: str, complaint: str) -> None:

@@ -16,8 +16,8 @@ NOW = 1_000_000.0
 
 @pytest.fixture
 def leases(tmp_path: Path) -> Path:
-    (tmp_path / lease.FOLDER).mkdir()
-    return tmp_path / lease.FOLDER
+    (tmp_path / lease.LEASES).mkdir()
+    return tmp_path / lease.LEASES
 
 
 def put(path: Path, until: float) -> None:
@@ -27,40 +27,40 @@ def put(path: Path, until: float) -> None:
 
 def test_a_run_leaves_a_lease_and_takes_it_back(tmp_path: Path, leases: Path) -> None:
     image = tmp_path / "small_1.0-s-py3-r1.sif"
-    path = lease.place(lease.folder(image), str(image), Path("/runs/one"))
+    path = lease.lease_path(lease.writable_lease_dir(image), str(image), Path("/runs/one"))
     assert Path(path).parent == leases
-    lease.take(path)
-    (found,) = lease.current(tmp_path, time.time()).values()
+    lease.acquire(path)
+    (found,) = lease.active(tmp_path, time.time()).values()
     assert (found.image, found.owner) == (image.name, pwd.getpwuid(os.geteuid()).pw_name)
-    assert 0 <= time.time() + lease.LONGEST - found.until < 60
-    assert lease.current(tmp_path, found.until) == {}
+    assert 0 <= time.time() + lease.MAX_LEASE_SECONDS - found.until < 60
+    assert lease.active(tmp_path, found.until) == {}
     lease.release(path)
     assert list(leases.iterdir()) == []
 
 
 def test_each_run_has_its_own(leases: Path) -> None:
-    assert lease.place(str(leases), "/a.sif", Path("/runs/one")) != lease.place(
+    assert lease.lease_path(str(leases), "/a.sif", Path("/runs/one")) != lease.lease_path(
         str(leases), "/a.sif", Path("/runs/two")
     )
 
 
 def test_without_the_folder_there_is_none(tmp_path: Path) -> None:
-    assert lease.folder(tmp_path / "a.sif") == ""
-    assert lease.place("", "/a.sif", Path("/runs/one")) == ""
-    lease.take("")
+    assert lease.writable_lease_dir(tmp_path / "a.sif") == ""
+    assert lease.lease_path("", "/a.sif", Path("/runs/one")) == ""
+    lease.acquire("")
     lease.release("")
-    assert lease.current(tmp_path, NOW) == {}
+    assert lease.active(tmp_path, NOW) == {}
 
 
 def test_a_lease_that_can_not_be_made_stops_no_run(tmp_path: Path) -> None:
-    lease.take(str(tmp_path / "gone" / "a.sif@1"))
+    lease.acquire(str(tmp_path / "gone" / "a.sif@1"))
     lease.release(str(tmp_path / "gone" / "a.sif@1"))
 
 
 def test_of_several_leases_the_last_one_counts(tmp_path: Path, leases: Path) -> None:
     for number, until in enumerate((NOW + 50, NOW + 90, NOW + 10, NOW - 1)):
         put(leases / f"a.sif@{number}", until)
-    assert lease.current(tmp_path, NOW)["a.sif"].until == NOW + 90
+    assert lease.active(tmp_path, NOW)["a.sif"].until == NOW + 90
 
 
 def test_ended_leases_are_swept(tmp_path: Path, leases: Path) -> None:
@@ -76,5 +76,5 @@ def test_a_link_in_the_place_of_a_lease_leads_nowhere(tmp_path: Path, leases: Pa
     other.write_text("mine")
     os.utime(other, (NOW, NOW))
     (leases / "a.sif@1").symlink_to(other)
-    lease.take(str(leases / "a.sif@1"))
+    lease.acquire(str(leases / "a.sif@1"))
     assert other.stat().st_mtime == NOW

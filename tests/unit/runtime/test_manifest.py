@@ -23,8 +23,8 @@ GPUS = ("V100", "A100", "A10", "H100", "H200", "GH200", "L4", "RTX PRO 6000")
     ],
 )
 def test_a_gpu_is_known_by_the_names_that_schedulers_and_drivers_give_it(name: str, meant: str) -> None:
-    assert Requires(gpus=GPUS).among([name]) == ((meant,) if meant else ())
+    assert Requires(gpus=GPUS).matching_gpus([name]) == ((meant,) if meant else ())
 
 
 def test_of_several_names_all_count_in_the_order_of_the_image() -> None:
-    assert Requires(gpus=GPUS).among(["h200", "a100", "a100"]) == ("A100", "H200")
+    assert Requires(gpus=GPUS).matching_gpus(["h200", "a100", "a100"]) == ("A100", "H200")

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_runtime.errors import ImageDamaged
+from ctrain_runtime.errors import ImageUnusable
 from ctrain_runtime.sbom import packages
 from ctrain_runtime.sif import SBOM
-from samples.images import sbom, sif
+from samples.sample_images import sbom, sif
 
 
 def image(folder: Path, content: bytes) -> Path:
@@ -25,7 +25,9 @@ def test_the_packages_of_an_image(tmp_path: Path) -> None:
 
 def test_an_image_of_an_older_ctrain(tmp_path: Path) -> None:
     (tmp_path / "x.sif").write_bytes(sif())
-    with pytest.raises(ImageDamaged, match=r"x.sif has no package list: an older ctrain made it. Build and publish it"):
+    with pytest.raises(
+        ImageUnusable, match=r"x.sif has no package list \(built by an older ctrain\). Rebuild and publish it"
+    ):
         packages(tmp_path / "x.sif")
 
 
@@ -45,7 +47,7 @@ def test_an_image_of_an_older_ctrain(tmp_path: Path) -> None:
     ],
 )
 def test_a_damaged_package_list(tmp_path: Path, content: bytes) -> None:
-    with pytest.raises(ImageDamaged, match="has a damaged package list"):
+    with pytest.raises(ImageUnusable, match="has a damaged package list"):
         packages(image(tmp_path, content))
 
 

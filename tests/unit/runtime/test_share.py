@@ -19,16 +19,16 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_in_a_checkout(package: Path) -> None:
     (package.parents[1] / "examples").mkdir()
-    assert share.folder("examples") == package.parents[1] / "examples"
+    assert share.data_dir("examples") == package.parents[1] / "examples"
 
 
 def test_the_copy_of_a_wheel_comes_first(package: Path) -> None:
     (package.parents[1] / "examples").mkdir()
     (package / "share/examples").mkdir(parents=True)
-    assert share.folder("examples") == package / "share/examples"
+    assert share.data_dir("examples") == package / "share/examples"
 
 
 @pytest.mark.usefixtures("package")
 def test_neither() -> None:
-    with pytest.raises(CtrainError, match=r"this installation of ctrain has no folder examples/. Install ctrain again"):
-        share.folder("examples")
+    with pytest.raises(CtrainError, match=r"incomplete installation: directory examples/ not found. Reinstall ctrain"):
+        share.data_dir("examples")

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_runtime.errors import ImageDamaged
+from ctrain_runtime.errors import ImageUnusable
 from ctrain_runtime.sif import HEADER, PARTITION, SBOM, check, object_bytes, partitions, read
-from samples.images import sif
+from samples.sample_images import sif
 
 
 def damage(content: bytes, offset: int, *numbers: int) -> bytes:
@@ -35,27 +35,27 @@ FIRST = HEADER.size + 4 + 1 + 3 * 4  # and where the first descriptor says at wh
         (b"#!/bin/sh\n" * 100, "is not a SIF image. Build one with"),
         (sif(magic=b"SIF_TRAGIC"), "is not a SIF image. Build one with"),
         (sif()[:127], "is not a SIF image. Build one with"),
-        (sif()[:128], r"is truncated: 128 bytes of 1306. Publish or copy it again"),
-        (sif()[:-1], r"is truncated: 1305 bytes of 1306. Publish or copy it again"),
-        (sif(kind=0x4003), "is a SIF without a file system in it"),
-        (damage(sif(), DESCRIPTORS, -1), "can't be read: Invalid argument"),
+        (sif()[:128], r"is truncated: 128 bytes of 1306. Copy or publish it again"),
+        (sif()[:-1], r"is truncated: 1305 bytes of 1306. Copy or publish it again"),
+        (sif(kind=0x4003), "SIF image .* has no file system"),
+        (damage(sif(), DESCRIPTORS, -1), "cannot read .*: Invalid argument"),
         (damage(sif(), DESCRIPTORS, 1 << 62), "is truncated: 1306 bytes of"),
         (damage(sif(), DESCRIPTORS - 8, 1 << 62), "has a damaged SIF header"),
-        (damage(sif(), DESCRIPTORS - 8, -1), "is a SIF without a file system in it"),
+        (damage(sif(), DESCRIPTORS - 8, -1), "SIF image .* has no file system"),
         (damage(sif(), FIRST, -1), "has a damaged SIF header"),
     ],
 )
 def test_a_damaged_image_is_named(tmp_path: Path, content: bytes, complaint: str) -> None:
     path = tmp_path / "x.sif"
     path.write_bytes(content)
-    with pytest.raises(ImageDamaged, match=complaint):
+    with pytest.raises(ImageUnusable, match=complaint):
         check(path)
 
 
 def test_an_image_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(ImageDamaged, match=r"x.sif can't be read: No such file or directory"):
+    with pytest.raises(ImageUnusable, match=r"cannot read .*x.sif: No such file or directory"):
         check(tmp_path / "x.sif")
-    with pytest.raises(ImageDamaged, match="can't be read: Is a directory"):
+    with pytest.raises(ImageUnusable, match=r"cannot read .*: Is a directory"):
         check(tmp_path)
 
 
@@ -82,5 +82,5 @@ def test_an_image_that_is_removed_while_it_is_read(tmp_path: Path, monkeypatch: 
     before = read(path)
     path.unlink()
     monkeypatch.setattr("ctrain_runtime.sif.read", lambda _: before)
-    with pytest.raises(ImageDamaged, match=r"x\.sif can't be read: No such file or directory"):
+    with pytest.raises(ImageUnusable, match=r"cannot read .*x\.sif: No such file or directory"):
         object_bytes(path, SBOM)

@@ -6,74 +6,233 @@ import pytest
 
 from ctrain_runtime import site
 from ctrain_runtime.errors import ConfigError, SiteError
+from ctrain_runtime.site import load_site, select_site
 from samples.programs import answer
+
+SYSTEM = Path("etc/ctrain/sites")
+USER = Path("config/ctrain/sites")
+BUILT_IN = Path(site.__file__).parent / "sites"
+
+
+def write(path: Path, text: str) -> Path:
+    """A file below the current directory, which conftest makes the home of all layers but the built-in one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path.absolute()
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of the admin's or the user's site files, read after the shipped ones."""
-    folder = tmp_path / "sites"
-    folder.mkdir()
-    monkeypatch.setattr(site, "FOLDERS", (*site.FOLDERS, folder))
-    return folder
+def slurm(programs: Path) -> None:
+    for name in ("sinfo", "sbatch", "srun"):
+        answer(programs, name)
 
 
 @pytest.mark.usefixtures("programs")
 def test_a_machine_without_a_scheduler_is_local() -> None:
-    choice = site.choose()
-    assert (choice.site.name, choice.site.scheduler, choice.why) == ("local", "local", "detected: no scheduler here")
+    selected = select_site()
+    assert (selected.site.name, selected.site.scheduler) == ("local", "local")
+    assert (selected.reason, selected.explicit) == ("detected: no scheduler here", False)
 
 
-def test_a_machine_with_slurm(programs: Path) -> None:
-    for name in ("sinfo", "sbatch", "srun"):
-        answer(programs, name)
-    choice = site.choose()
-    assert (choice.site.name, choice.why) == ("slurm", "detected: sinfo, sbatch, srun")
+@pytest.mark.usefixtures("slurm")
+def test_a_machine_with_slurm() -> None:
+    selected = select_site()
+    assert (selected.site.name, selected.reason) == ("slurm", "detected: sinfo, sbatch, srun")
+    assert not selected.explicit
 
 
-def test_the_site_with_the_most_marks_wins(programs: Path, folder: Path) -> None:
-    for name in ("sinfo", "sbatch", "srun"):
-        answer(programs, name)
-    detect = f"{{commands: [sinfo, sbatch, srun], paths: [{folder}]}}"
-    (folder / "ours.yaml").write_text(f"name: ours\nscheduler: slurm\ndetect: {detect}\n")
-    choice = site.choose()
-    assert (choice.site.name, choice.why) == ("ours", f"detected: sinfo, sbatch, srun, {folder}")
+@pytest.mark.usefixtures("slurm")
+def test_the_site_with_the_most_criteria_wins(tmp_path: Path) -> None:
+    write(SYSTEM / "aaa.yaml", "scheduler: slurm\ndetect: {commands: [sinfo, sbatch, srun]}\n")
+    assert select_site().site.name == "slurm"  # on a tie, the lowest
+    detect = f"{{commands: [sinfo, sbatch, srun], paths: [{tmp_path}]}}"
+    write(SYSTEM / "ours.yaml", f"scheduler: slurm\ndetect: {detect}\n")
+    selected = select_site()
+    assert (selected.site.name, selected.reason) == ("ours", f"detected: sinfo, sbatch, srun, {tmp_path}")
 
 
-def test_a_later_folder_replaces_a_site(folder: Path) -> None:
-    (folder / "slurm.yaml").write_text("name: slurm\nscheduler: slurm\npartition: gpu\n")
-    assert site.choose("slurm").site.partition == "gpu"
+@pytest.mark.usefixtures("slurm")
+def test_a_site_inherits_criteria_only_if_it_adds_some(tmp_path: Path) -> None:
+    write(SYSTEM / "debug.yaml", "extends: slurm\npartition: debug\n")
+    assert select_site().site.name == "slurm"
+    write(SYSTEM / "ours.yaml", f"extends: slurm\ndetect: {{paths: [{tmp_path}]}}\n")
+    assert select_site().reason == f"detected: sinfo, sbatch, srun, {tmp_path}"
+    write(SYSTEM / "ours.yaml", "extends: slurm\ndetect: {paths: [/not/there]}\n")
+    assert select_site().site.name == "slurm"
 
 
-def test_a_site_by_name_or_by_file(tmp_path: Path) -> None:
-    (tmp_path / "mine.yaml").write_text("name: mine\nscheduler: local\n")
-    assert site.choose("neuron").site.comment == "pytorch"
-    assert site.choose("neuron").why == "asked for"
-    assert site.choose("./mine.yaml").site.name == "mine"
+@pytest.mark.usefixtures("programs")
+def test_a_site_whose_own_criteria_do_not_match_is_not_read_further() -> None:
+    """Configuration that is shared between clusters names sites that only some of them have."""
+    write(USER / "elsewhere.yaml", "extends: titan\ndetect: {paths: [/not/there]}\n")
+    write(USER / "titan.yaml", "partition: mine\n")
+    assert select_site().site.name == "local"
 
 
-def test_a_site_that_is_not_there() -> None:
-    with pytest.raises(SiteError, match=r"unknown site 'titan'. Sites: local, neuron, slurm; or the path of a site"):
-        site.choose("titan")
-    with pytest.raises(SiteError, match=r"there is no site file titan/x.yaml"):
-        site.choose("titan/x.yaml")
+def test_layers_from_the_lowest_to_the_highest(monkeypatch: pytest.MonkeyPatch) -> None:
+    system = write(SYSTEM / "slurm.yaml", "partition: etc\ncomment: etc\nruns: /etc\nstores: [/etc]\nmounts: [/etc]\n")
+    user = write(USER / "slurm.yaml", "partition: user\ncomment: user\nruns: /user\nstores: [/user]\n")
+    project = write(Path("ctrain.yaml"), "partition: project\ncomment: project\nruns: /project\n")
+    monkeypatch.setenv("CTRAIN_RUNS", "/variable")
+    selected = select_site("slurm", {"partition": "option", "comment": "", "store": None, "name": "x"})
+    found = selected.site
+    assert (found.partition, selected.sources["partition"]) == ("option", "--partition")
+    assert (found.runs, selected.sources["runs"]) == ("/variable", "CTRAIN_RUNS")
+    assert (found.comment, selected.sources["comment"]) == ("project", f"{project} (project)")
+    assert (found.stores, selected.sources["stores"]) == (("/user",), f"{user} (user)")
+    assert (found.mounts, selected.sources["mounts"]) == (("/etc",), f"{system} (system)")
+    assert (found.scheduler, selected.sources["scheduler"]) == ("slurm", f"{BUILT_IN / 'slurm.yaml'} (built-in)")
+    assert (found.mpi, selected.sources["mpi"]) == (("pmix", "pmi2"), "default")
+
+
+def test_one_store_stands_for_all_that_are_configured(monkeypatch: pytest.MonkeyPatch) -> None:
+    write(USER / "local.yaml", "stores: [/a, /b]\n")
+    assert select_site("local").site.stores == ("/a", "/b")
+    monkeypatch.setenv("CTRAIN_STORE", "/c")
+    assert select_site("local").site.stores == ("/c",)
+    selected = select_site("local", {"store": "/d", "runs": "/r"})
+    assert (selected.site.stores, selected.sources["stores"]) == (("/d",), "--store")
+    assert selected.site.runs == "/r"
+
+
+def test_mappings_merge_and_keep_their_sources() -> None:
+    write(SYSTEM / "slurm.yaml", "env: {A: '1', B: '1', C: '1'}\ndatasets: {imagenet: /data}\n")
+    user = write(USER / "slurm.yaml", "env: {B: '2', C: null}\n")
+    selected = select_site("slurm")
+    assert selected.site.env == {"A": "1", "B": "2"}
+    assert selected.site.datasets == {"imagenet": "/data"}
+    assert selected.sources["env.B"] == f"{user} (user)"
+    assert "env.C" not in selected.sources
+
+
+def test_null_gives_the_default_back() -> None:
+    write(SYSTEM / "slurm.yaml", "runs: /scratch\nmpi: [pmi2]\n")
+    write(USER / "slurm.yaml", "runs: null\nmpi: null\n")
+    assert (load_site("slurm")[0].runs, load_site("slurm")[0].mpi) == ("ctrain-runs", ("pmix", "pmi2"))
+
+
+def test_a_site_extends_another() -> None:
+    write(SYSTEM / "base.yaml", "extends: slurm\ndescription: base\npartition: a\nenv: {A: '1'}\n")
+    write(USER / "mine.yaml", "extends: base\nenv: {B: '2'}\n")
+    write(USER / "base.yaml", "partition: b\n")
+    mine, sources = load_site("mine")
+    assert (mine.name, mine.scheduler, mine.partition, mine.env) == ("mine", "slurm", "b", {"A": "1", "B": "2"})
+    assert (mine.extends, mine.description, mine.detect) == ("base", "", site.Detect())
+    assert sources["env.A"] == f"{(SYSTEM / 'base.yaml').absolute()} (system)"
 
 
 @pytest.mark.parametrize(
-    ("text", "complaint"),
+    ("files", "complaint"),
     [
-        ("name: x\nscheduler: lsf\n", "scheduler is 'lsf'. It can be slurm, local"),
-        ("name: x\n", "key 'scheduler' is missing"),
-        ("name: x\nscheduler: slurm\nmpi: pmix\n", "mpi should be a list, not text ('pmix')"),
-        ("name: x\nscheduler: slurm\ndetect: {command: [sinfo]}\n", "unknown key 'command'. Did you mean 'commands'?"),
+        ({"a": "extends: b\n", "b": "extends: a\n"}, r"b\.yaml \(user\): extends is a cycle: a -> b -> a"),
+        ({"a": "extends: a\n"}, r"a\.yaml \(user\): extends is a cycle: a -> a"),
+        ({"a": "extends: slrum\n"}, r"a\.yaml \(user\): extends: unknown site 'slrum'. Did you mean 'slurm'\?"),
+        ({"a": "extends: ./b.yaml\n"}, r"a\.yaml \(user\): extends: unknown site './b.yaml'"),
+        ({"a": "partition: x\n"}, r"a\.yaml \(user\): site a has no scheduler. Set `scheduler`, or `extends: SITE`"),
     ],
 )
-def test_a_site_file_that_is_wrong(tmp_path: Path, text: str, complaint: str) -> None:
-    (tmp_path / "x.yaml").write_text(text)
-    with pytest.raises(ConfigError) as caught:
-        site.choose(f"{tmp_path}/x.yaml")
-    assert str(tmp_path / "x.yaml") in str(caught.value)
-    assert complaint in str(caught.value)
+def test_sites_that_do_not_resolve(files: dict[str, str], complaint: str) -> None:
+    for name, text in files.items():
+        write(USER / f"{name}.yaml", text)
+    with pytest.raises(SiteError, match=complaint):
+        select_site("a")
+
+
+def test_a_site_by_name_or_by_file() -> None:
+    write(Path("mine.yaml"), "scheduler: local\npartition: x\n")
+    write(Path("other.yaml"), "name: slurm\nextends: slurm\n")
+    assert (select_site("neuron").reason, select_site("neuron").explicit) == ("requested", True)
+    mine = select_site("./mine.yaml")
+    assert (mine.site.name, mine.sources["partition"]) == ("mine", "mine.yaml")
+    assert select_site("./other.yaml").site.name == "slurm"
+
+
+def test_who_requested_a_site(monkeypatch: pytest.MonkeyPatch) -> None:
+    project = write(Path("ctrain.yaml"), "site: neuron\n")
+    selected = select_site()
+    assert (selected.site.name, selected.reason, selected.explicit) == ("neuron", f"requested by {project}", True)
+    monkeypatch.setenv("CTRAIN_SITE", "slurm")
+    selected = select_site()
+    assert (selected.site.name, selected.reason, selected.explicit) == ("slurm", "requested by CTRAIN_SITE", True)
+    assert select_site("local").site.name == "local"
+
+
+def test_an_unknown_site(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SiteError, match=r"^unknown site 'slrum'. Did you mean 'slurm'\?$"):
+        select_site("slrum")
+    with pytest.raises(SiteError, match=r"^unknown site 'titan'. Sites: local, neuron, slurm; or the path of a site"):
+        select_site("titan")
+    with pytest.raises(SiteError, match=r"^site file not found: titan/x.yaml$"):
+        select_site("titan/x.yaml")
+    write(Path("ctrain.yaml"), "site: slrum\n")
+    with pytest.raises(SiteError, match=r"^/.*/ctrain.yaml: site: unknown site 'slrum'. Did you mean 'slurm'"):
+        select_site()
+    monkeypatch.setenv("CTRAIN_SITE", "titan/x.yaml")
+    with pytest.raises(SiteError, match=r"^CTRAIN_SITE: site file not found: titan/x.yaml$"):
+        select_site()
+
+
+STRICT = "scheduler: slurm\nrequire_signature: true\ntrusted_keys: [/etc/k.pub]\n"
+
+
+@pytest.mark.usefixtures("programs")
+def test_a_project_cannot_lead_past_required_signatures(tmp_path: Path) -> None:
+    write(SYSTEM / "ours.yaml", f"{STRICT}detect: {{paths: [{tmp_path}]}}\n")
+    write(SYSTEM / "child.yaml", "extends: ours\n")
+    write(SYSTEM / "other-key.yaml", "extends: ours\ntrusted_keys: [/etc/other.pub]\n")
+    assert select_site().site.require_signature
+    for weaker in ("local", "other-key"):
+        write(Path("ctrain.yaml"), f"site: {weaker}\n")
+        with pytest.raises(SiteError, match=rf"site {weaker} does not require the signatures that site ours requires"):
+            select_site()
+        assert select_site(weaker).site.name == weaker  # who asks for it, gets it
+    write(Path("ctrain.yaml"), "site: child\npartition: x\n")
+    assert (select_site().site.name, select_site().site.require_signature) == ("child", True)
+
+
+def test_a_user_cannot_weaken_signatures_by_accident() -> None:
+    write(SYSTEM / "ours.yaml", STRICT)
+    write(USER / "ours.yaml", "require_signature: false\n")
+    write(USER / "mine.yaml", "extends: ours\ntrusted_keys: []\n")
+    write(Path("file.yaml"), "extends: ours\nrequire_signature: null\n")
+    for name in ("ours", "mine", "./file.yaml"):
+        with pytest.raises(SiteError, match=r"cannot be changed: .*ours.yaml \(system\) requires signatures"):
+            select_site(name)
+
+
+def test_nor_can_they_beneath_a_site_that_requires_them() -> None:
+    write(SYSTEM / "base.yaml", "scheduler: slurm\ntrusted_keys: [/etc/k.pub]\n")
+    write(SYSTEM / "ours.yaml", "extends: base\nrequire_signature: true\n")
+    write(USER / "base.yaml", "trusted_keys: [/home/mine.pub]\n")
+    assert load_site("base")[0].trusted_keys == ("/home/mine.pub",)
+    with pytest.raises(SiteError, match=r"base.yaml \(user\): trusted_keys cannot be changed: .*ours.yaml"):
+        load_site("ours")
+
+
+def test_a_user_can_require_signatures() -> None:
+    write(USER / "strict.yaml", f"extends: slurm\n{STRICT}")
+    assert select_site("strict").site.trusted_keys == ("/etc/k.pub",)
+
+
+def test_the_comment_of_neuron_has_the_form_that_it_demands() -> None:
+    """Since 2026-08-12: field=...;appl=..."""
+    assert load_site("neuron")[0].comment == "field=efficientai;appl=pytorch"
+
+
+@pytest.mark.parametrize("name", ["local", "neuron", "slurm"])
+def test_the_sites_that_ship(name: str) -> None:
+    shipped, sources = load_site(name)
+    assert shipped.name == name
+    assert shipped.description
+    assert set(sources) >= set(shipped.__dataclass_fields__)
+
+
+def test_a_named_site_reads_only_its_own_files() -> None:
+    write(USER / "broken.yaml", "{")
+    assert select_site("local").site.name == "local"
+    assert "broken" in site.site_names()
+    with pytest.raises(ConfigError, match=r"broken\.yaml, line 1"):
+        select_site()
 
 
 def test_expand(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,3 +247,8 @@ def test_expand(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_expand_never_leaves_a_hole(text: str) -> None:
     with pytest.raises(ConfigError, match=r"^site neuron: runs: '.*' names a variable that is not set"):
         site.expand(text, "site neuron: runs")
+
+
+def test_the_home_of_nobody() -> None:
+    with pytest.raises(ConfigError, match=r"^x: home directory not found: '~nobody-of-this-name/runs'$"):
+        site.expand("~nobody-of-this-name/runs", "x")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ctrain_runtime import user_layer
-from ctrain_runtime.errors import ImageDamaged
+from ctrain_runtime.errors import ImageUnusable
 from samples.layers import a_description, write_layer
 from samples.plans import a_manifest
 
@@ -29,27 +29,27 @@ def test_a_layer_is_found_through_a_link(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
-        (b"", "is not a layer: it is no squashfs. Build one with: ctrain layer build"),
-        (b"einops==0.8.2\n", "is not a layer: it is no squashfs"),
-        (b"hsqs", "is cut off, or was not made by ctrain. Copy or build it again"),
-        (b"hsqs" + bytes(4096), "is cut off, or was not made by ctrain"),
+        (b"", "is not a user layer: not a squashfs. Build one with: ctrain layer build"),
+        (b"einops==0.8.2\n", "is not a user layer: not a squashfs"),
+        (b"hsqs", "is truncated, or was not built by ctrain. Copy or build it again"),
+        (b"hsqs" + bytes(4096), "is truncated, or was not built by ctrain"),
     ],
 )
 def test_what_is_no_layer_is_named(tmp_path: Path, content: bytes, complaint: str) -> None:
     (tmp_path / "x.sqsh").write_bytes(content)
-    with pytest.raises(ImageDamaged, match=f"x.sqsh {complaint}"):
+    with pytest.raises(ImageUnusable, match=f"x.sqsh {complaint}"):
         user_layer.read(tmp_path / "x.sqsh")
 
 
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(ImageDamaged, match=r"layer .*x.sqsh can't be read: No such file or directory"):
+    with pytest.raises(ImageUnusable, match=r"cannot read layer .*x.sqsh: No such file or directory"):
         user_layer.read(tmp_path / "x.sqsh")
 
 
 def test_a_changed_layer_is_refused(tmp_path: Path) -> None:
     path = write_layer(tmp_path / "my.sqsh", a_manifest())
     path.write_bytes(path.read_bytes().replace(b"what it holds", b"what it hides"))
-    with pytest.raises(ImageDamaged, match=r"my.sqsh was changed since it was built"):
+    with pytest.raises(ImageUnusable, match=r"checksum mismatch: layer .*my.sqsh was modified"):
         user_layer.read(path)
 
 
@@ -58,5 +58,5 @@ def test_a_key_that_is_none(tmp_path: Path) -> None:
     path = tmp_path / "my.sqsh"
     path.write_bytes(b"hsqs")
     user_layer.seal(path, a_description(a_manifest(), {}, key="$(reboot)"))
-    with pytest.raises(ImageDamaged, match=r"is not one of this ctrain: its key is none"):
+    with pytest.raises(ImageUnusable, match=r"unsupported layer .*: invalid key"):
         user_layer.read(path)

@@ -9,7 +9,7 @@ import pytest
 from ctrain_builder.cli.main import BUILD_VERBS
 from ctrain_runtime.cli import complete
 from ctrain_runtime.cli.main import COMPLETE, RUNTIME_VERBS, Verb, main
-from samples.images import write_image, write_store
+from samples.sample_images import write_image, write_store
 
 VERBS = (*RUNTIME_VERBS, *BUILD_VERBS)
 
@@ -45,6 +45,9 @@ def words(line: str) -> str:
         ("run resnet50 res", ""),
         ("run --site n", "neuron"),
         ("run --site=n", "--site=neuron"),
+        ("site sh", "show"),
+        ("site show n", "neuron"),
+        ("site check --j", "--json"),
         ("run --image ", "pytorch pytorch-cpu pytorch:dev pytorch:prod"),
         ("run --image pytorch-", "pytorch-cpu"),
         ("run --image pytorch:", "pytorch:24.12-hd-r1 pytorch:24.12-hd-r2 pytorch:dev pytorch:prod"),
@@ -75,7 +78,7 @@ def words(line: str) -> str:
         ("upstream py", ""),  # its images are not those of a store
         ("completion b", "bash"),
         ("help ex", "exit-codes"),
-        ("help r", "run runs"),
+        ("help r", "run runs runs.md"),
         ("help images", "images images.md"),
         ("help runs ", ""),
     ],

@@ -11,7 +11,7 @@ from ctrain_runtime.manifest import Base, Layer, Requires
 from ctrain_runtime.manifest import TestResult as Result
 from ctrain_runtime.schedulers import start
 from ctrain_runtime.sif import SBOM
-from samples.images import sbom, sif, write_image, write_store
+from samples.sample_images import sbom, sif, write_image, write_store
 
 Out = pytest.CaptureFixture[str]
 NEW_LAYERS = (Layer("pytorch-ngc", "k0", 9_400_000_000, "sha256:d0"), Layer("train", "k3", 2_000, "sha256:d3"))
@@ -121,7 +121,7 @@ def test_without_a_name_the_stores_of_the_site_are_listed(
     said = capsys.readouterr().out
     assert said.startswith(f"store {store}\nimage ")
     assert said.endswith(
-        f"\n\nstore {other}\nstore {other} has no images yet; publish one with: ctrain publish IMAGE --store {other}\n"
+        f"\n\nstore {other}\nstore {other} has no images; publish one with: ctrain publish IMAGE --store {other}\n"
     )
     assert images("show", "pytorch:dev", "--json") == 0
 
@@ -130,7 +130,7 @@ def test_show_of_what_an_older_ctrain_made(tmp_path: Path, capsys: Out) -> None:
     path = write_image(tmp_path, software={"torch": "2.13.0"}, flat=True, published=None)
     assert images("show", str(path)) == 0
     said = capsys.readouterr().out
-    assert "packages   " + f"{path} has no package list: an older ctrain made it\n" in said
+    assert "packages   " + f"{path} has no package list (built by an older ctrain)\n" in said
     assert "fits       amd64, no GPU needed\n" in said
     assert "Its layers are merged into one file system." in said
     assert "built      2026-11-18 01:02 UTC, definitions at an unknown revision\npublished" not in said
@@ -206,9 +206,9 @@ def test_a_layer_is_the_same_by_its_content(tmp_path: Path, capsys: Out) -> None
         (("show",), 64, "the following arguments are required: IMAGE"),
         (("diff", "a"), 64, "the following arguments are required: NEW"),
         (("shwo",), 64, "invalid choice: 'shwo'"),
-        (("show", "pytroch"), 68, "image 'pytroch' is not in"),
-        (("show", "./x.sif"), 68, "there is no image file x.sif"),
-        (("diff", "pytorch", "pytorch:none"), 68, "image 'pytorch:none' is not in"),
+        (("show", "pytroch"), 68, "image 'pytroch' not found in"),
+        (("show", "./x.sif"), 68, "image file x.sif not found"),
+        (("diff", "pytorch", "pytorch:none"), 68, "image 'pytorch:none' not found in"),
     ],
 )
 @pytest.mark.usefixtures("store")

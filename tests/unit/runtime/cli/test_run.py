@@ -13,10 +13,10 @@ from ctrain_runtime import user_layer
 from ctrain_runtime.cli.main import RUNTIME_VERBS, main
 from ctrain_runtime.manifest import read_manifest
 from samples import programs as fakes
-from samples.images import sif, write_image, write_store
 from samples.layers import write_layer
 from samples.plans import a_manifest
 from samples.runs import Bench
+from samples.sample_images import sif, write_image, write_store
 
 SINFO = "gpu*|up|1-00:00:00|4|idle|16|gpu:a100:2\ncpu|up|infinite|2|idle|8|(null)\n"
 JOB = "command: [python, train.py]\nimage: pytorch\n"
@@ -32,7 +32,7 @@ def machine(programs: Path, tmp_path: Path) -> Path:
         (tmp_path / name).mkdir()
         (tmp_path / name / "job.yaml").write_text(JOB + extra)
         (tmp_path / name / "train.py").touch()
-    (tmp_path / "bad.yaml").write_text("name: bad\nscheduler: lsf\n")
+    (tmp_path / "bad.yaml").write_text("name: bad\nscheduler: slurm\nmpi: pmix\n")
     strict = "name: strict\nscheduler: local\nrequire_signature: true\ntrusted_keys: [{}]\n"
     (tmp_path / "strict.yaml").write_text(strict.format(tmp_path / "no.sif"))
     (tmp_path / "keyless.yaml").write_text(strict.format("/nowhere.pub"))
@@ -72,31 +72,35 @@ SLURM = ("--site", "slurm", "--store", "store")
         ((*LOCAL, "./job", "--runs", "runs", "--name", "taken"), 64, "there is a run"),
         ((*SLURM, "./job", "--time", "soon"), 64, "time 'soon' is not a time limit"),
         ((*SLURM, "./job", "--comment", "a\nb"), 64, "sbatch option '--comment=a\\nb' holds a line break"),
-        ((*LOCAL, "./job", "--layer", "old.sqsh"), 64, "was built on pytorch 24.12-hd-r2 (sha256:01d), the image is"),
+        (
+            (*LOCAL, "./job", "--layer", "old.sqsh"),
+            64,
+            "was built on pytorch 24.12-hd-r2 (sha256:01d), but the image is",
+        ),
         ((*LOCAL, "resnet5"), 65, "unknown job 'resnet5'. Did you mean 'resnet50'? Jobs: "),
         ((*LOCAL, "./nowhere"), 65, "nowhere/job.yaml not found. A job is a folder"),
         ((*LOCAL, "./bad-job"), 65, "bad-job/job.yaml: unknown key 'nodse'"),
-        (("--site", "./bad.yaml", "./job"), 66, "bad.yaml: scheduler is 'lsf'. It can be slurm, local"),
+        (("--site", "./bad.yaml", "./job"), 66, "bad.yaml, line 3: mpi must be a list, not a string"),
         ((*LOCAL, "./job", "--runs", "$NOT_SET_ANYWHERE"), 66, "'$NOT_SET_ANYWHERE' names a variable that is not set"),
         (("--site", "titan", "./job"), 67, "unknown site 'titan'. Sites: local, neuron, slurm"),
         (
             ("--site", "./keyless.yaml", "--store", "store", "./job"),
             67,
-            "there is no file /nowhere.pub. Ask the admins",
+            "file /nowhere.pub not found. Ask the administrators",
         ),
-        ((*LOCAL, "./job", "--image", "pytroch"), 68, "image 'pytroch' is not in store. There are: pytorch"),
-        ((*LOCAL, "./job", "--image", "pytorch:dev"), 68, "image 'pytorch:dev' is not in store"),
-        ((*LOCAL, "./job", "--image", "./x.sif"), 68, "there is no image file x.sif"),
-        (("--site", "local", "./job"), 68, "image 'pytorch' is not in any store (none is set)"),
+        ((*LOCAL, "./job", "--image", "pytroch"), 68, "image 'pytroch' not found in store. Available: pytorch"),
+        ((*LOCAL, "./job", "--image", "pytorch:dev"), 68, "image 'pytorch:dev' not found in store"),
+        ((*LOCAL, "./job", "--image", "./x.sif"), 68, "image file x.sif not found"),
+        (("--site", "local", "./job"), 68, "image 'pytorch' not found in any store (none configured)"),
         ((*LOCAL, "./job", "--image", "no.sif"), 69, "no.sif is not a SIF image. Build one with: ctrain build"),
         (
             (*LOCAL, "./job", "--image", "other/pytorch_24.12-hd-py3-r3.sif"),
             69,
-            "is for an unknown architecture, this machine is",
+            "is an unknown architecture, this machine is",
         ),
-        (("--site", "./strict.yaml", "--store", "store", "./job"), 69, "has the digest sha256:"),
-        ((*LOCAL, "./job", "--layer", "x.sqsh"), 69, "layer x.sqsh can't be read: No such file or directory"),
-        ((*LOCAL, "./job", "--layer", "no.sif"), 69, "no.sif is not a layer: it is no squashfs"),
+        (("--site", "./strict.yaml", "--store", "store", "./job"), 69, "digest mismatch: "),
+        ((*LOCAL, "./job", "--layer", "x.sqsh"), 69, "cannot read layer x.sqsh: No such file or directory"),
+        ((*LOCAL, "./job", "--layer", "no.sif"), 69, "no.sif is not a user layer: not a squashfs"),
         ((*LOCAL, "./data-job"), 71, "job data-job needs data set 'imagenet', which site local does not have"),
         ((*LOCAL, "./data-job", "--data", "nowhere"), 71, "nowhere does not exist, so it can't be mounted at /data"),
         ((*LOCAL, "./job", "--mount", "/not/there"), 71, "/not/there does not exist, so it can't be mounted"),
@@ -105,7 +109,7 @@ SLURM = ("--site", "slurm", "--store", "store")
         ((*SLURM, "./job", "--gpus-per-node", "3"), 74, "a node of partition gpu has 2 GPUs, 3 were asked for"),
         ((*SLURM, "./job", "--partition", "x"), 74, "there is no partition 'x' that is up. Partitions: gpu, cpu"),
         ((*SLURM, "./job", "--time", "2-0"), 74, "partition gpu allows 1-00:00:00, 2-0 was asked for"),
-        (("--site", "local", "--store", "job", "./job"), 76, "job is not a ctrain store"),
+        (("--site", "local", "--store", "job", "./job"), 76, "job is not a store: ctrain-store.json not found"),
         (("--site", "local", "--store", "nowhere", "./job"), 76, "nowhere does not exist"),
     ],
 )
@@ -204,7 +208,7 @@ def test_the_image_of_a_loaded_module(
     assert "\nimage     other 24.12-hd-r3  sha256:9f2c41d0a7e3 (from CTRAIN_IMAGE)\n" in capsys.readouterr().out
     monkeypatch.setenv("CTRAIN_IMAGE", "gone:1")
     assert ctrain(*LOCAL, "./job") == 68
-    assert "image 'gone:1' is not in store (from CTRAIN_IMAGE). There are: " in capsys.readouterr().err
+    assert "image 'gone:1' not found in store (from CTRAIN_IMAGE). Available: " in capsys.readouterr().err
     assert ctrain(*LOCAL, "./job", "--image", "pytorch", "--dry-run") == 0
     assert "CTRAIN_IMAGE" not in capsys.readouterr().out
     monkeypatch.setenv("CTRAIN_IMAGE", "")
@@ -214,7 +218,7 @@ def test_the_image_of_a_loaded_module(
 def test_an_image_by_path_needs_no_store(machine: Path, capsys: pytest.CaptureFixture[str]) -> None:
     image = machine / "store/pytorch_24.12-hd-py3-r3.sif"
     plan = plan_of(capsys, "--site", "neuron", "--image", str(image), "--runs", "runs", "--", "hostname")
-    assert (plan["image"]["path"], plan["submit"]) == (str(image), ["--comment=pytorch"])
+    assert (plan["image"]["path"], plan["submit"]) == (str(image), ["--comment=field=efficientai;appl=pytorch"])
 
 
 def test_user_layers_of_the_job_and_of_the_command_line(machine: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -232,7 +236,7 @@ def test_user_layers_of_the_job_and_of_the_command_line(machine: Path, capsys: p
 def test_an_engine_that_ignores_layers(machine: Path, programs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fakes.answer(programs, "apptainer", "started\n", version="apptainer version 1.4.5\n")
     assert ctrain("--dry-run", *LOCAL, "./job") == 73
-    assert "there is no flattened one in its place" in capsys.readouterr().err
+    assert "no flat version of image" in capsys.readouterr().err
     write_image(machine / "store", flat=True, digest="sha256:f1a7")
     assert ctrain("--dry-run", *LOCAL, "./job") == 0
     assert capsys.readouterr().out.splitlines()[1] == (
@@ -262,7 +266,7 @@ def test_a_run_on_this_machine(bench: Bench) -> None:
     say = 'echo "rank $RANK of $WORLD_SIZE, local $LOCAL_RANK of $LOCAL_WORLD_SIZE, node $NODE_RANK, $COLOUR"'
     code, out, error = ended(bench.run(*options, "--", "bash", "-c", say))
     assert (code, error) == (0, "")
-    assert out.splitlines()[0] == "site      local (asked for)"
+    assert out.splitlines()[0] == "site      local (requested)"
     assert out.splitlines()[2] == "where     this machine: 2 groups of 2; 4 ranks, launcher mpi"
     assert out.splitlines()[-2:] == [
         "rank 0 of 4, local 0 of 2, node 0, deep red",

@@ -10,7 +10,7 @@ import pytest
 
 from ctrain_runtime.cli.main import RUNTIME_VERBS, main
 from ctrain_runtime.doctor import stores
-from samples.images import write_image, write_store
+from samples.sample_images import write_image, write_store
 
 STRANGER = 12099
 
@@ -27,13 +27,13 @@ def root(tmp_path: Path) -> Path:
 
 
 def told(root: Path) -> list[tuple[str, str]]:
-    return [(finding.level, finding.text) for finding in stores.look(root)]
+    return [(finding.level, finding.text) for finding in stores.check_store(root)]
 
 
 def test_a_store_that_only_its_keepers_can_change(root: Path) -> None:
     ((level, text),) = told(root)
     assert level == "ok"
-    assert text.startswith("1 image; only ")
+    assert text.startswith("1 image; writable by ")
 
 
 @pytest.mark.parametrize(
@@ -46,12 +46,12 @@ def test_a_store_that_only_its_keepers_can_change(root: Path) -> None:
 def test_what_everybody_can_write_is_named(root: Path, name: str) -> None:
     path = root / name
     path.chmod(path.stat().st_mode | 0o002)
-    assert told(root) == [("fail", f"everybody can write to {path}")]
+    assert told(root) == [("fail", f"world-writable: {path}")]
 
 
 def test_a_folder_above_that_everybody_can_write_is_named(root: Path) -> None:
     root.parent.chmod(0o777)
-    assert told(root) == [("fail", f"everybody can write to {root.parent}")]
+    assert told(root) == [("fail", f"world-writable: {root.parent}")]
     root.parent.chmod(0o1777)  # there nobody can rename the store
     assert told(root)[0][0] == "ok"
 
@@ -63,7 +63,7 @@ def test_leases_are_for_everybody_but_nobody_takes_anothers(root: Path) -> None:
     (leases / "pytorch_24.12-hd-py3-r1.sif@1").touch(0o666)
     assert told(root)[0][0] == "ok"
     leases.chmod(0o777)
-    assert told(root) == [("fail", f"everybody can write to {leases}")]
+    assert told(root) == [("fail", f"world-writable: {leases}")]
 
 
 def test_what_belongs_to_a_stranger_is_named(root: Path) -> None:
@@ -72,7 +72,7 @@ def test_what_belongs_to_a_stranger_is_named(root: Path) -> None:
         os.chown(path, STRANGER, -1)
     except OSError:
         pytest.skip("only root can give files away, and not in every container")
-    assert told(root) == [("fail", f"others than its keepers own {path}")]
+    assert told(root) == [("fail", f"not owned by a maintainer: {path}")]
 
 
 def test_many_are_not_all_named(root: Path) -> None:
@@ -101,4 +101,4 @@ def test_a_site_without_stores(
     site = tmp_path / "bare.yaml"
     site.write_text("name: bare\nscheduler: local\n")
     assert main(RUNTIME_VERBS, ["doctor", "--site", str(site)]) == 0
-    assert "site bare names none" in capsys.readouterr().out
+    assert "site bare has no store configured" in capsys.readouterr().out

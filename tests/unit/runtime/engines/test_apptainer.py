@@ -3,7 +3,7 @@ from __future__ import annotations
 import dataclasses
 
 from ctrain_runtime.engines import apptainer
-from ctrain_runtime.facts import Engine
+from ctrain_runtime.engines.apptainer import Engine
 from samples.layers import a_layer
 from samples.plans import RUN, a_plan, an_image, some_facts
 
@@ -28,7 +28,7 @@ def test_engines_older_than_no_eval_are_not_given_it() -> None:
 
 
 def test_nv_only_with_a_cuda_image_and_userns_only_as_root() -> None:
-    argv = apptainer.exec_argv(a_plan(image=an_image(software={}), facts=some_facts(root=True)))
+    argv = apptainer.exec_argv(a_plan(image=an_image(software={}), facts=some_facts(is_root=True)))
     assert "--nv" not in argv
     assert "--userns" in argv
 

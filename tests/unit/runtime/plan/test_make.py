@@ -18,7 +18,7 @@ from ctrain_runtime.errors import (
     UsageError,
 )
 from ctrain_runtime.facts import Allocation, Cluster
-from ctrain_runtime.job import Data, Resources
+from ctrain_runtime.job import Dataset, Resources
 from ctrain_runtime.manifest import Layer
 from ctrain_runtime.plan.model import Mount
 from samples.layers import a_layer
@@ -218,7 +218,7 @@ def test_names_from_files_never_become_shell_code(
 
 def test_mounts() -> None:
     plan = a_plan(
-        job=a_job(folder=Path("/home/kim/job"), data=Data("imagenet", "/images")),
+        job=a_job(folder=Path("/home/kim/job"), data=Dataset("imagenet", "/images")),
         site=a_site(mounts=("/opt/site",), datasets={"imagenet": "/apps/imagenet"}),
         mounts=("/a", "/b:/c", "/d:/e:ro", "/f:/g:rw"),
         resume="/scratch/kim/old/checkpoint",
@@ -238,7 +238,7 @@ def test_mounts() -> None:
 
 
 def test_data() -> None:
-    wants = a_job(data=Data("imagenet"))
+    wants = a_job(data=Dataset("imagenet"))
     has = a_site(datasets={"imagenet": "/apps/imagenet"})
     assert a_plan(job=wants, site=has, data="/mine").mounts[-1] == Mount("/mine", "/data", read_only=True)
     assert a_plan(data="/mine").mounts[-1] == Mount("/mine", "/data", read_only=True)
@@ -283,15 +283,15 @@ def test_a_layer_of_another_image_is_refused(release: int, name: str) -> None:
         a_plan(layers=(a_layer(),), image=an_image(digest="sha256:beef", release=release))
     assert caught.value.message == (
         "layer /home/kim/my.sqsh was built on pytorch 24.12-hd-r3 (sha256:9f2c41d0a7e3),"
-        f" the image is pytorch 24.12-hd-r{release} (sha256:beef)"
+        f" but the image is pytorch 24.12-hd-r{release} (sha256:beef)"
     )
-    rebuild = f"Build it again: ctrain layer build requirements.txt --on {name} -o /home/kim/my.sqsh"
+    rebuild = f"Rebuild it with: ctrain layer build requirements.txt --on {name} -o /home/kim/my.sqsh"
     assert re.fullmatch(rebuild, caught.value.hint)
 
 
 def test_layers_that_disagree_are_refused() -> None:
     layers = a_layer("/a.sqsh", einops="0.8.2"), a_layer("/b.sqsh", einops="0.8.1")
-    complaint = r"layer /a.sqsh has einops 0.8.2, layer /b.sqsh has 0.8.1. Build one layer of both"
+    complaint = r"layer /a.sqsh has einops 0.8.2, layer /b.sqsh has 0.8.1. Build one layer with both"
     with pytest.raises(UsageError, match=complaint):
         a_plan(layers=layers)
 
@@ -318,11 +318,11 @@ def test_other_engines_get_the_image_itself() -> None:
 
 
 def test_no_flattened_image_for_an_engine_that_needs_one() -> None:
-    complaint = r"apptainer here ignores the layers of image pytorch 24.12-hd-r3, and there is no .* --flatten"
+    complaint = r"overlay partitions here, and no flat version of image pytorch 24.12-hd-r3 is published.* --flatten"
     with pytest.raises(EngineError, match=complaint):
         a_plan(facts=IGNORING)
 
 
 def test_an_engine_that_ignores_layers_mounts_none_of_the_users() -> None:
-    with pytest.raises(EngineError, match=r"apptainer here mounts no layers .* Ask the admins"):
+    with pytest.raises(EngineError, match=r"apptainer does not mount user layers here .* Ask the administrators"):
         a_plan(facts=IGNORING, flat=FLAT, layers=(a_layer(),))

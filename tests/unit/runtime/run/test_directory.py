@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ctrain_runtime.errors import CtrainError, DataError, SpaceError, UsageError
+from ctrain_runtime.errors import CtrainError, DataError, DiskFullError, UsageError
 from ctrain_runtime.plan.model import Launch
 from ctrain_runtime.run import directory
 from samples.plans import a_plan
@@ -61,7 +61,7 @@ def test_create_on_a_full_disk_leaves_nothing(launch: Launch, monkeypatch: pytes
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(directory, "write_json", full)
-    with pytest.raises(SpaceError, match="No space left on device"):
+    with pytest.raises(DiskFullError, match="No space left on device"):
         directory.create(launch)
     assert not Path(launch.plan.run_directory).exists()
 

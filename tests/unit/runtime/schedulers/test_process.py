@@ -4,10 +4,10 @@ import time
 from pathlib import Path
 
 import pytest
+from ctrain_runtime.schedulers.handle import Status
 
 from ctrain_runtime.plan.model import Launch
 from ctrain_runtime.schedulers import process
-from ctrain_runtime.schedulers.handle import Status
 from samples.plans import a_plan
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_runtime.facts import Engine
+from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.plan.model import Launch, LaunchPlan
 from ctrain_runtime.run import directory
 from ctrain_runtime.schedulers import local_script, script, slurm_script, start

@@ -3,12 +3,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from ctrain_runtime.schedulers.handle import Status
 
 from ctrain_runtime.errors import SchedulerError
 from ctrain_runtime.facts import Allocation, Partition
 from ctrain_runtime.plan.model import Launch
 from ctrain_runtime.schedulers import slurm
-from ctrain_runtime.schedulers.handle import Status
 from samples import programs as fakes
 from samples.plans import a_plan
 

@@ -4,7 +4,7 @@ from datetime import datetime
 
 import pytest
 
-from ctrain_runtime.cli import text
+from ctrain_runtime import text
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ from ctrain_runtime.cli import text
     ],
 )
 def test_durations(seconds: float, expected: str) -> None:
-    assert text.duration(seconds) == expected
+    assert text.format_duration(seconds) == expected
 
 
 @pytest.mark.parametrize(
@@ -40,11 +40,11 @@ def test_durations(seconds: float, expected: str) -> None:
     ],
 )
 def test_sizes(total: int, expected: str) -> None:
-    assert text.size(total) == expected
+    assert text.format_size(total) == expected
 
 
 def test_counts() -> None:
-    assert [text.count(number, "rank") for number in (0, 1, 2)] == ["0 ranks", "1 rank", "2 ranks"]
+    assert [text.pluralize(number, "rank") for number in (0, 1, 2)] == ["0 ranks", "1 rank", "2 ranks"]
 
 
 def test_a_table_is_aligned_and_has_no_trailing_blanks() -> None:

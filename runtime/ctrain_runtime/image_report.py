@@ -1,4 +1,4 @@
-"""What `ctrain images show` and `ctrain images diff` tell: facts about images, and how they are written."""
+"""Describes one image or compares two, for `ctrain images show|diff` and for module files."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Optional
 
-from ctrain_runtime.cli.text import duration, size, table
 from ctrain_runtime.image import Image
 from ctrain_runtime.manifest import Layer, Manifest, Requires, TestResult
+from ctrain_runtime.text import format_duration, format_size, table
 
 Packages = Mapping[tuple[str, str], str]  # (kind, name) -> version
 
 
 @dataclass(frozen=True)
 class Change:
-    """A package that differs between two images; None for the version where it is missing."""
+    """A package that differs between two images; a version is None if the image lacks the package."""
 
     kind: str
     name: str
@@ -25,7 +25,7 @@ class Change:
 
 @dataclass(frozen=True)
 class LayerSize:
-    """The size of a layer in two images, in bytes; None where it is missing. `same`: nothing in it differs."""
+    """The size of a layer in two images, in bytes; None if an image lacks it. `same`: its contents are equal."""
 
     definition: str
     old: Optional[int]
@@ -34,12 +34,13 @@ class LayerSize:
 
 
 def changes(old: Packages, new: Packages) -> list[Change]:
+    """The packages that differ, sorted."""
     differing = sorted(key for key in {*old, *new} if old.get(key) != new.get(key))
     return [Change(*key, old.get(key), new.get(key)) for key in differing]
 
 
 def layer_sizes(old: Manifest, new: Manifest) -> list[LayerSize]:
-    """The layers of both, in the order of the new image; those that only the old one has come last."""
+    """The layers of both images, in the order of the new one; those only in the old one come last."""
     before, after = ({layer.definition: layer for layer in manifest.layers} for manifest in (old, new))
     return [_layer_size(name, before.get(name), after.get(name)) for name in {**after, **before}]
 
@@ -53,23 +54,23 @@ def as_list(packages: Packages) -> list[dict[str, str]]:
     return [{"kind": kind, "name": name, "version": version} for (kind, name), version in sorted(packages.items())]
 
 
-def describe(image: Image, packages: Packages, why_none: str) -> str:
-    """All that is known of an image. `why_none` says why there are no `packages`."""
+def describe(image: Image, packages: Packages, problem: str) -> str:
+    """All metadata of an image as text. `problem` is the reason why `packages` is empty, if it is."""
     manifest = image.manifest
     kinds = [kind for kind, _ in packages]
-    held = ", ".join(f"{kinds.count(kind)} {kind}" for kind in sorted(set(kinds)))
+    package_counts = ", ".join(f"{kinds.count(kind)} {kind}" for kind in sorted(set(kinds)))
     channel = f" ({image.channel})" if image.channel else ""
     rows = [
         ("image", f"{manifest.name} {manifest.version}{channel}  {manifest.digest[:19]}"),
-        *zip(("file", "over"), (f"{path} ({size(total)})" for path, total, _ in reversed(image.parts))),
+        *zip(("file", "over"), (f"{path} ({format_size(total)})" for path, total, _ in reversed(image.sif_files))),
         ("base", f"{manifest.base.reference}  {manifest.base.digest[:19]}".rstrip()),
         ("built", f"{_time(manifest.built)}, definitions at {manifest.revision or 'an unknown revision'}"),
         ("with", ", ".join(f"{name} {number}" for name, number in manifest.tools.items())),
         ("published", _time(manifest.published) if manifest.published else "no"),
         ("signed", "yes" if manifest.signed else "no"),
-        *facts(manifest, held or why_none),
+        *facts(manifest, package_counts or problem),
     ]
-    layers = [(part.definition, size(part.size), part.key[:12], part.digest[:19]) for part in manifest.layers]
+    layers = [(part.definition, format_size(part.size), part.key[:12], part.digest[:19]) for part in manifest.layers]
     tests = [(test.name, _outcome(test)) for test in manifest.tests]
     merged = "\nIts layers are merged into one file system." if manifest.flat else ""
     return "\n".join(
@@ -82,7 +83,7 @@ def describe(image: Image, packages: Packages, why_none: str) -> str:
 
 
 def facts(manifest: Manifest, packages: str = "") -> list[tuple[str, str]]:
-    """What an image needs of a machine, and what is in it; `packages` says how many packages."""
+    """Requirements and contents of an image as rows; `packages` is the text of the row `packages`."""
     rows = [
         ("fits", _fits(manifest)),
         ("driver", _driver(manifest.requires)),
@@ -109,12 +110,17 @@ def _driver(needs: Requires) -> str:
 
 
 def _summary(tests: Sequence[TestResult]) -> str:
-    words = [test.outcome for test in tests]
-    return ", ".join(f"{words.count(word)} {word}" for word in ("passed", "failed", "skipped") if word in words)
+    outcomes = [test.outcome for test in tests]
+    kinds = ("passed", "failed", "skipped")
+    return ", ".join(f"{outcomes.count(kind)} {kind}" for kind in kinds if kind in outcomes)
 
 
 def _outcome(test: TestResult) -> str:
-    return f"{test.outcome}: {test.skipped}" if test.skipped else f"{test.outcome} in {duration(float(test.seconds))}"
+    return (
+        f"{test.outcome}: {test.skipped}"
+        if test.skipped
+        else f"{test.outcome} in {format_duration(float(test.seconds))}"
+    )
 
 
 def _time(stamp: str) -> str:
@@ -122,25 +128,25 @@ def _time(stamp: str) -> str:
 
 
 def compare(old: Manifest, new: Manifest, layers: Sequence[LayerSize], packages: Sequence[Change]) -> str:
-    """What changed from the old to the new image."""
+    """The changes from the old to the new image as text."""
     sizes = [(part.definition, _size(part.old), _size(part.new), "same" if part.same else "") for part in layers]
     lines = [(_sign(part), part.kind, part.name, part.old or "", part.new or "") for part in packages]
     signs = [sign for sign, *_ in lines]
-    told = ", ".join(
+    summary = ", ".join(
         f"{signs.count(sign)} {word}" for sign, word in (("+", "added"), ("-", "removed"), ("", "changed"))
     )
     return "\n".join(
         (
-            f"{old.name} {old.version} -> {new.name} {new.version}: {size(old.size)} -> {size(new.size)}",
+            f"{old.name} {old.version} -> {new.name} {new.version}: {format_size(old.size)} -> {format_size(new.size)}",
             f"\n{table(('layer', 'old', 'new', ''), sizes)}",
-            f"\npackages: {told}",
+            f"\npackages: {summary}",
             *([table(("", "kind", "package", "old", "new"), lines)] if lines else []),
         )
     )
 
 
 def _size(total: Optional[int]) -> str:
-    return "-" if total is None else size(total)
+    return "-" if total is None else format_size(total)
 
 
 def _sign(change: Change) -> str:

@@ -1,4 +1,4 @@
-"""How tables, sizes and times are written, the same in every verb."""
+"""Formats tables, sizes and durations, the same in every verb."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from datetime import datetime
 
 
-def count(number: int, what: str) -> str:
+def pluralize(number: int, noun: str) -> str:
     """As in 1 rank, 4 ranks."""
-    return f"{number} {what}{'' if number == 1 else 's'}"
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def size(total: int) -> str:
-    """Bytes as in 9.6 GB (powers of 1000, as disks are sold and `ls --si` counts)."""
+def format_size(total: int) -> str:
+    """Bytes as in 9.6 GB (powers of 1000, as in `ls --si`)."""
     amount = float(total)
     for unit in ("B", "kB", "MB", "GB"):
         if round(amount) < 1000:
@@ -21,11 +21,11 @@ def size(total: int) -> str:
     return f"{amount:.1f} TB"
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """As in 4.2 s, 2 min 13 s, 3 h 4 min, 2 d."""
     if seconds < 9.95:
         return f"{seconds:.1f} s"
-    total = round(seconds)  # before it is divided: there is no "1 min 60 s"
+    total = round(seconds)  # rounded before division: no "1 min 60 s"
     if total < 60:
         return f"{total} s"
     if total < 3600:
@@ -52,7 +52,7 @@ def clock_time(moment: str) -> str:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Aligned columns with two spaces between them."""
+    """Rows in aligned columns, separated by two spaces."""
     lines = [head, *rows]
     widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
     return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in lines)

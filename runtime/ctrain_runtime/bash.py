@@ -1,0 +1,21 @@
+"""Values as bash words. Every value that gets into a script is quoted here, in one place."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping
+
+
+def quote_argv(argv: Iterable[str]) -> str:
+    """An argv as bash words."""
+    return " ".join(map(shlex.quote, argv))
+
+
+def array(name: str, argv: Iterable[str]) -> str:
+    """A bash array, one readable line per word."""
+    return f"{name}=(\n" + "".join(f"  {shlex.quote(word)}\n" for word in argv) + ")"
+
+
+def exports(variables: Mapping[str, str]) -> str:
+    """Lines that export variables, by name. The names must be names of variables: they are not quoted."""
+    return "\n".join(f"export {name}={shlex.quote(value)}" for name, value in sorted(variables.items()))

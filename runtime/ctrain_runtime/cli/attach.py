@@ -1,0 +1,37 @@
+"""Watch a run that was submitted earlier, or whose terminal was closed, to its end.
+
+  ctrain attach last
+  ctrain attach resnet50-1121-0412
+
+RUN is a run's name or directory, or `last`. Ctrl-C cancels the run. Exits with the program's code; of a run that has
+ended, it says how.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from ctrain_runtime.cli.run import finish, follow
+from ctrain_runtime.cli.runs import add_run_argument, chosen_run
+from ctrain_runtime.cli.terminal import Terminal
+from ctrain_runtime.run.conclude import Conclusion, conclude
+from ctrain_runtime.run.interrupts import Interrupts
+from ctrain_runtime.run.pick_up import current_status, pick_up
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_run_argument(parser)
+    parser.add_argument("--json", action="store_true", help="print the record as JSON")
+
+
+def execute(args: argparse.Namespace) -> int:
+    terminal = Terminal(sys.stderr if args.json else sys.stdout)
+    with Interrupts() as interrupts:
+        run = pick_up(chosen_run(args))
+        if run.record.exit:
+            return finish(run, Conclusion(run.record), terminal, as_json=args.json)
+        status = current_status(run)
+        if status.phase == "ended":
+            return finish(run, conclude(run, status), terminal, as_json=args.json)
+        return follow(run, terminal, interrupts, as_json=args.json)

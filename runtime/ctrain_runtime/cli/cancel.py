@@ -1,0 +1,34 @@
+"""Cancel a run, whoever watches it.
+
+  ctrain cancel last
+
+RUN is a run's name or directory, or `last`. Returns when the job has ended, or after a minute.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from ctrain_runtime.cli.output import print_line
+from ctrain_runtime.cli.run import follow
+from ctrain_runtime.cli.runs import add_run_argument, chosen_run
+from ctrain_runtime.cli.terminal import Terminal
+from ctrain_runtime.run.interrupts import Interrupts
+from ctrain_runtime.run.pick_up import pick_up, refresh
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_run_argument(parser)
+
+
+def execute(args: argparse.Namespace) -> int:
+    run, status = refresh(pick_up(chosen_run(args)))
+    if status.phase == "ended":
+        reason = run.record.exit.reason if run.record.exit else "unknown"
+        print_line(f"{run.plan.run} has ended already: {reason}")
+        return 0
+    with Interrupts() as interrupts:
+        interrupts.cancel = True
+        follow(run, Terminal(sys.stdout), interrupts, as_json=False)
+    return 0

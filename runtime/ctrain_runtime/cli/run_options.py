@@ -1,0 +1,123 @@
+"""The options of the verbs that start runs, and what they ask for."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from ctrain_runtime.cli.stores import store_dirs
+from ctrain_runtime.errors import UsageError
+from ctrain_runtime.plan.model import Options
+from ctrain_runtime.run.prepare import Request
+from ctrain_runtime.site import select_site
+
+LAUNCHERS = ("mpi", "env", "torchrun")
+# What every scheduler has a word for.
+SETTINGS = {
+    "account": "account or project to charge",
+    "qos": "quality of service",
+    "constraint": "features that the nodes must have",
+    "mem": "memory per node (default: the share of the requested GPUs, where memory is allocated)",
+    "nodelist": "nodes to use",
+    "exclude": "nodes not to use",
+    "reservation": "reservation to use",
+    "comment": "comment on the job, mandatory on some sites",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("job", nargs="?", help="a packaged job, or ./DIRECTORY with a job.yaml")
+    add("--nodes", type=int, metavar="N", help="number of nodes")
+    add("--gpus-per-node", type=int, metavar="N", help="GPUs of each node (default: all)")
+    add("--ranks-per-node", type=int, metavar="N", help="ranks per node (default: one per GPU, or 1 without GPUs)")
+    add("--launcher", choices=LAUNCHERS, default="", help="how ranks start (default: the job's)")
+    add(
+        "--image",
+        default="",
+        metavar="IMAGE",
+        help="NAME[:CHANNEL|:VERSION], NAME@DIGEST or the path of a .sif (default: CTRAIN_IMAGE, then the job's)",
+    )
+    add(
+        "--layer", action="append", default=[], type=Path, metavar="FILE", help="user layer over the image (repeatable)"
+    )
+    add("--store", metavar="DIR", help="store to look in (default: CTRAIN_STORE, then the site's)")
+    add("--site", metavar="SITE", help="name or file of a site (default: CTRAIN_SITE, then detected)")
+    add("--partition", default="", metavar="PARTITION", help="partition of the cluster")
+    add("--time", default="", metavar="LIMIT", help="time limit, as in 2:00:00")
+    for name, text in SETTINGS.items():
+        add(f"--{name}", default="", metavar=name.upper(), help=text)
+    add("--cpu-bind", default="", metavar="BINDING", help="how ranks are bound to cores (default: cores)")
+    add(
+        "--scheduler-option",
+        action="append",
+        default=[],
+        metavar="OPTION",
+        help="any other option of the scheduler, as in --scheduler-option=--licenses=x (repeatable)",
+    )
+    add("--data", default="", metavar="DIR", help="directory of the data set, mounted read-only")
+    add(
+        "--env",
+        action="append",
+        default=[],
+        metavar="NAME[=VALUE]",
+        help="variable for the program; NAME alone passes this shell's value on and writes it nowhere (repeatable)",
+    )
+    add(
+        "--mount",
+        action="append",
+        default=[],
+        metavar="SRC[:DST[:ro]]",
+        help="bind-mount SRC at DST (default: same path; `:ro` read-only; repeatable)",
+    )
+    add("--resume", default="", metavar="RUN", help="run to resume; its checkpoint/ is mounted at /resume")
+    add_runs(parser)
+    add("--name", default="", help="name of the run (default: the job's and the time)")
+
+
+def add_runs(parser: argparse.ArgumentParser) -> None:
+    """The option that says where runs are, of all verbs that deal with runs."""
+    parser.add_argument(
+        "--runs", default="", metavar="DIR", help="parent directory of runs (default: CTRAIN_RUNS, then the site's)"
+    )
+
+
+def make_request(args: argparse.Namespace) -> Request:
+    """What the command line asks for, with its paths made absolute. Raises UsageError, SiteError, ConfigError."""
+    selected = select_site(args.site or "", vars(args))
+    settings = {name: getattr(args, name) for name in SETTINGS}
+    return Request(
+        site=selected,
+        stores=tuple(store_dirs(selected)),
+        reference=args.job or "",
+        command=tuple(args.rest),
+        image=args.image,
+        layers=tuple(args.layer),
+        name=args.name,
+        resume=args.resume,
+        options=Options(
+            nodes=args.nodes,
+            gpus_per_node=args.gpus_per_node,
+            ranks_per_node=args.ranks_per_node,
+            launcher=args.launcher,
+            partition=args.partition,
+            time=args.time,
+            cpu_bind=args.cpu_bind,
+            settings=tuple((name, value) for name, value in settings.items() if value),
+            scheduler_options=tuple(args.scheduler_option),
+            data=_data(args.data),
+            env=tuple(args.env),
+            mounts=tuple(map(_absolute, args.mount)),
+        ),
+    )
+
+
+def _data(path: str) -> str:
+    if path and Path(path).is_file():
+        raise UsageError(f"--data {path} is a file", "Pass the directory that holds it")
+    return str(Path(path).resolve()) if path else ""
+
+
+def _absolute(mount: str) -> str:
+    source, colon, rest = mount.partition(":")
+    return f"{Path(source).expanduser().resolve()}{colon}{rest}" if source else mount

@@ -1,0 +1,113 @@
+"""How a run is described: before it starts, and when it has ended."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ctrain_runtime import layout
+from ctrain_runtime.plan.model import Launch, LaunchPlan
+from ctrain_runtime.run.conclude import Conclusion
+from ctrain_runtime.run.prepare import Prepared
+from ctrain_runtime.text import pluralize
+from ctrain_runtime.time_limit import format_limit
+
+LAST_LINES = 8
+TAIL_BYTES = 1 << 16
+
+
+def summary(prepared: Prepared, reason: str) -> str:
+    """What is about to run, and where: a few aligned rows."""
+    plan = prepared.launch.plan
+    channel = f" ({plan.image.channel})" if plan.image.channel else ""
+    substitute = ""
+    if plan.image.instead_of:
+        substitute = f", flattened, in place of {plan.image.instead_of}: this engine ignores overlay partitions"
+    name = f"{plan.image.name} {plan.image.version}{channel}"
+    data = [mount for mount in plan.mounts if mount.read_only]
+    rows = [
+        ("site", f"{plan.site} ({reason})"),
+        ("image", f"{name}  {plan.image.digest[:19]}{prepared.image_source}{substitute}"),
+        *(("layer", f"{layer.path}  {layer.digest[:19]}") for layer in plan.layers),
+        ("where", _where(plan)),
+        *(("data", f"{mount.source} -> {mount.target} (read-only)") for mount in data),
+        ("run", f"{plan.run}  ->  {plan.run_directory}"),
+        *(("note", note) for note in prepared.notes),
+    ]
+    return "\n".join(f"{key:<10}{value}" for key, value in rows)
+
+
+def _where(plan: LaunchPlan) -> str:
+    ranks = f"{pluralize(plan.world_size, 'rank')}, launcher {plan.launcher}" + (f" ({plan.mpi})" if plan.mpi else "")
+    if not plan.partition:
+        return f"this machine: {pluralize(plan.nodes, 'group')} of {plan.ranks_per_node}; {ranks}"
+    gpus = f"{pluralize(plan.gpus_per_node, 'GPU')} per node, " if plan.gpus_per_node else ""
+    inside = f" in allocation {plan.allocation}" if plan.allocation else ""
+    limit = "no time limit" if plan.time_limit is None else f"limit {format_limit(plan.time_limit)}"
+    cores = f"{gpus}{pluralize(plan.cpus_per_rank, 'core')} per rank"
+    return f"{plan.nodes} x {plan.partition}{inside}: {cores}; {ranks}; {limit}"
+
+
+def describe(prepared: Prepared) -> str:
+    """All that a dry run shows. The values of secrets are masked."""
+    from ctrain_runtime.run.directory import as_data
+
+    launch: Launch = prepared.launch
+    shown = as_data(launch)
+    plan = launch.plan
+    parts = [
+        summary(prepared, "dry run: nothing is started"),
+        "command   " + " ".join(launch.argv),
+        *(f"mount     {mount}" for mount in plan.mounts),
+        *(f"env       {name}={value}" for name, value in shown["plan"]["environment"].items()),
+        *(f"env       {name} (this shell's value)" for name in plan.passed),
+        *(f"\n--- {name}\n{text.rstrip()}" for name, text in shown["scripts"].items()),
+    ]
+    return "\n".join(parts)
+
+
+def ending(plan: LaunchPlan, conclusion: Conclusion, step: int = 0) -> str:
+    """The last lines of a run; the very last one is always the run directory. `step` is the last one seen."""
+    ended, attempts = conclusion.record.exit, conclusion.record.attempts
+    lines = []
+    if ended and ended.by == "user":
+        name = attempts[-1].name if attempts else plan.run
+        lines.append(f"cancelled {name}" + (f" at step {step}" if step else ""))
+        if has_checkpoint(plan):
+            lines.append(f"checkpoint kept; resume with: --resume {plan.run_directory}")
+    elif ended and ended.code != 0:
+        lines.append(ended.reason)
+        if conclusion.failed:
+            lines += _failed_rank(plan, conclusion)
+        lines.append(f"exit code {ended.code}" + ("" if ended.by == "program" else f" ({ended.by}'s)"))
+    lines.append(f"run directory: {plan.run_directory}")
+    return "\n".join(lines)
+
+
+def has_checkpoint(plan: LaunchPlan) -> bool:
+    checkpoint = Path(plan.run_directory) / layout.CHECKPOINT
+    return checkpoint.is_dir() and any(checkpoint.iterdir())
+
+
+def _failed_rank(plan: LaunchPlan, conclusion: Conclusion) -> list[str]:
+    failed = conclusion.failed
+    if not failed:
+        return []
+    node = failed.number // plan.ranks_per_node
+    log = Path(plan.run_directory) / layout.rank_log(failed.number, node, plan.world_size)
+    others = plan.world_size - 1
+    stopped = f"; {pluralize(others, 'other rank')} stopped" if others else ""
+    return [*(f"  | {line}" for line in last_lines(log, failed.number)), f"its log: {log}{stopped}"]
+
+
+def last_lines(log: Path, rank: int) -> list[str]:
+    """The last lines of a rank in its log, which ranks of its node may share. Only the end of the file is read."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - TAIL_BYTES))
+            lines = file.read().decode("utf-8", "replace").splitlines()
+    except OSError:
+        return []
+    if log.name.startswith("node"):
+        prefix = f"[{rank}] "
+        lines = [line[len(prefix) :] for line in lines if line.startswith(prefix)]
+    return [line for line in lines if line.strip()][-LAST_LINES:]

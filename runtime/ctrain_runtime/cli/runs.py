@@ -1,0 +1,90 @@
+"""List runs, newest first. Runs whose job has ended since they were watched are concluded.
+
+ctrain runs
+ctrain runs --all --json
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+from itertools import islice
+from pathlib import Path
+
+from ctrain_runtime.cli.output import print_line
+from ctrain_runtime.cli.run_options import add_runs
+from ctrain_runtime.errors import CtrainError
+from ctrain_runtime.run.pick_up import find_run, list_runs, pick_up, refresh
+from ctrain_runtime.run.prepare import runs_directory
+from ctrain_runtime.run.record import Record
+from ctrain_runtime.schedulers.protocol import Status
+from ctrain_runtime.site import select_site
+from ctrain_runtime.text import pluralize, table
+
+SHOWN = 20
+HEAD = ("run", "state", "job", "image", "where", "ranks", "created")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    _add_where(parser)
+    parser.add_argument("--all", action="store_true", help=f"list all (default: the newest {SHOWN})")
+    parser.add_argument("--json", action="store_true", help="print the records as JSON")
+
+
+def _add_where(parser: argparse.ArgumentParser) -> None:
+    add_runs(parser)
+    parser.add_argument("--site", metavar="SITE", help="name or file of a site (default: CTRAIN_SITE, then detected)")
+
+
+def add_run_argument(parser: argparse.ArgumentParser) -> None:
+    """The argument RUN, of the verbs that act on one run."""
+    parser.add_argument("run", metavar="RUN", help="name or directory of a run, or `last`")
+    _add_where(parser)
+
+
+def runs_parent(args: argparse.Namespace) -> Path:
+    """The parent directory of runs that the command line means. Raises SiteError, ConfigError."""
+    return runs_directory(select_site(args.site or "", {"runs": args.runs}).site)
+
+
+def chosen_run(args: argparse.Namespace) -> Path:
+    """The directory of RUN. Raises DataError when there is none."""
+    return find_run(args.run, runs_parent(args))
+
+
+def execute(args: argparse.Namespace) -> int:
+    parent = runs_parent(args)
+    paths = list(islice(list_runs(parent), None if args.all else SHOWN))
+    seen = []
+    for path in paths:
+        try:
+            run, status = refresh(pick_up(path))
+            seen.append((run.record, status))
+        except CtrainError as error:  # of an older ctrain, or damaged: it hides no other
+            print_line(f"{path.name}: {error}", sys.stderr)
+    if args.json:
+        print_line(json.dumps({"runs": [dataclasses.asdict(record) for record, _ in seen]}, indent=2))
+    elif seen:
+        print_line(table(HEAD, [_row(record, status) for record, status in seen]))
+    elif not paths:
+        print_line(f"no runs in {parent}")
+    return 0
+
+
+def _row(record: Record, status: Status) -> tuple[str, ...]:
+    last = record.attempts[-1].name if record.attempts else "-"
+    hosts = record.nodes[0] if len(record.nodes) == 1 else pluralize(len(record.nodes), "node")
+    created = record.created.replace("T", " ").partition("+")[0]
+    where = hosts if record.nodes else "-"
+    return record.run, state(record, status), last, record.image["name"], where, str(record.world_size), created
+
+
+def state(record: Record, status: Status) -> str:
+    """As in waiting, running, completed, cancelled, failed (137)."""
+    if not record.exit:
+        return status.phase
+    if record.exit.by == "user":
+        return "cancelled"
+    return "completed" if record.exit.code == 0 else f"failed ({record.exit.code})"

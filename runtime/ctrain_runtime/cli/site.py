@@ -1,0 +1,112 @@
+"""Show and check sites: the profiles of clusters. See docs/sites.md.
+
+  ctrain site list                  all sites, and which one applies here
+  ctrain site show                  all keys of the site that applies here
+  ctrain site show neuron --why     ... of another site, and where each value comes from
+  ctrain site check                 are all files valid? does what the site needs exist?
+
+SITE is a name or the path of a site file. `check` exits with 67 if something failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ctrain_runtime.doctor.finding import Finding
+from ctrain_runtime.doctor.sites import check_files, check_site
+from ctrain_runtime.errors import CtrainError, SiteError
+from ctrain_runtime.site import DEFAULT, SelectedSite, load_site, select_site
+from ctrain_runtime.site_files import LEVEL_NAMES, site_paths
+from ctrain_runtime.site_layers import Level
+from ctrain_runtime.text import table
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", required=True, metavar="list|show|check")
+    listing = actions.add_parser("list", help="list all sites", allow_abbrev=False)
+    show = actions.add_parser("show", help="show the keys of a site", allow_abbrev=False)
+    check = actions.add_parser("check", help="check files, programs and directories", allow_abbrev=False)
+    for action in (show, check):
+        action.add_argument("site", nargs="?", default="", metavar="SITE", help="(default: the one that applies here)")
+    show.add_argument("--why", action="store_true", help="add where each value comes from")
+    for action in (listing, show, check):
+        action.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+
+
+def execute(args: argparse.Namespace) -> int:
+    if args.action == "check":
+        return _check(args)
+    print(_list(args) if args.action == "list" else _show(args))
+    return 0
+
+
+def _list(args: argparse.Namespace) -> str:
+    selected = select_site()
+    rows = [_describe(name, paths) for name, paths in sorted(site_paths().items())]
+    if args.json:
+        here = {"name": selected.site.name, "reason": selected.reason}
+        sites = [dict(zip(("name", "scheduler", "layers", "description"), row)) for row in rows]
+        return json.dumps({"selected": here, "sites": sites}, indent=2)
+    listing = table(("site", "scheduler", "layers", "description"), rows)
+    return f"{listing}\n\napplies here: {selected.site.name} ({selected.reason})"
+
+
+def _describe(name: str, paths: Mapping[Level, Path]) -> tuple[str, str, str, str]:
+    layers = ", ".join(LEVEL_NAMES[level] for level in paths)
+    try:
+        site, _ = load_site(name)
+    except CtrainError as error:
+        return name, "-", layers, f"invalid: {error.message}"
+    return name, site.scheduler, layers, site.description
+
+
+def _show(args: argparse.Namespace) -> str:
+    selected = select_site(args.site)
+    if args.json:
+        keys = {"reason": selected.reason, "explicit": selected.explicit, "sources": dict(selected.sources)}
+        return json.dumps({"site": asdict(selected.site), **keys}, indent=2)
+    rows = [(key, value, _source(key, selected)) for key, value in _flatten(asdict(selected.site))]
+    if not args.why:
+        rows = [(key, value, "") for key, value, _ in rows]
+    head, *others = rows
+    return table(head, others)
+
+
+def _flatten(keys: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Each key with its value as text; a mapping that has entries gets a line per entry."""
+    for key, value in keys.items():
+        if isinstance(value, dict) and value:
+            yield from ((f"{key}.{entry}", _as_text(item)) for entry, item in value.items())
+        else:
+            yield key, _as_text(value)
+
+
+def _as_text(value: Any) -> str:
+    if isinstance(value, str):
+        return value or "-"
+    return json.dumps(value) if value or isinstance(value, bool) else "-"
+
+
+def _source(key: str, selected: SelectedSite) -> str:
+    return selected.sources.get(key, DEFAULT)
+
+
+def _check(args: argparse.Namespace) -> int:
+    findings = [] if args.site else list(check_files())
+    try:
+        selected = select_site(args.site)
+        findings.append(Finding("site", "ok", f"{selected.site.name} ({selected.reason})"))
+        findings += check_site(selected)
+    except CtrainError as error:
+        findings.append(Finding("site", "fail", error.message, error.hint))
+    if args.json:
+        print(json.dumps({"findings": [asdict(finding) for finding in findings]}, indent=2))
+    else:
+        first, *others = [(one.subject, one.level, one.text, one.hint) for one in findings]
+        print(table(first, others))
+    return SiteError.exit_code if any(finding.level == "fail" for finding in findings) else 0

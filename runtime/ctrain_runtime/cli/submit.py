@@ -1,0 +1,34 @@
+"""Submit a job and return as soon as it is queued; ctrain attach watches it, ctrain cancel ends it.
+
+  ctrain submit resnet50 --nodes 2 -- --epochs 90
+
+Options and arguments are those of ctrain run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+
+from ctrain_runtime.cli import run_options, run_view
+from ctrain_runtime.cli.output import print_line
+from ctrain_runtime.run.prepare import prepare
+from ctrain_runtime.run.submit import submit
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    run_options.add_arguments(parser)
+    parser.add_argument("--json", action="store_true", help="print the record as JSON")
+
+
+def execute(args: argparse.Namespace) -> int:
+    request = run_options.make_request(args)
+    prepared = prepare(request)
+    run = submit(prepared.launch)
+    if args.json:
+        print_line(json.dumps(dataclasses.asdict(run.record), indent=2))
+        return 0
+    print_line(run_view.summary(prepared, request.site.reason))
+    print_line(f"submitted as {run.job_name}; watch it with: ctrain attach {run.plan.run}")
+    return 0

@@ -1,0 +1,103 @@
+"""Sites: whether their files are valid, and whether what the site that applies here names exists."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from ctrain_runtime import command
+from ctrain_runtime.doctor.finding import Finding
+from ctrain_runtime.errors import CtrainError
+from ctrain_runtime.site import DEFAULT, SelectedSite, expand, load_site
+from ctrain_runtime.site_files import is_world_writable, site_paths
+
+_PROGRAMS = {"slurm": ("sinfo", "sbatch", "srun", "scontrol", "scancel"), "local": ()}
+
+
+def check_files() -> Iterator[Finding]:
+    """One finding per site: whether all its files, and those of the sites that it extends, are valid."""
+    for name, paths in site_paths().items():
+        subject = f"site {name}"
+        writable = [path for path in paths.values() if is_world_writable(path)]
+        try:
+            load_site(name)
+        except CtrainError as error:
+            yield Finding(subject, "fail", error.message, error.hint)
+        else:
+            for path in writable:
+                yield Finding(subject, "fail", f"world-writable: {path}", f"Run: chmod o-w {path}")
+            if not writable:
+                yield Finding(subject, "ok", ", ".join(map(str, paths.values())))
+
+
+def check_site(selected: SelectedSite) -> Iterator[Finding]:
+    """Whether the programs and directories that a site needs are there, for this user and on this machine."""
+    site = selected.site
+    yield from _check_programs(selected)
+    if not site.stores:
+        yield Finding("stores", "warn", f"site {site.name} has no stores", "Set `stores`, CTRAIN_STORE or --store DIR")
+    for store in site.stores:
+        yield _check_directory("stores", store, selected, os.R_OK | os.X_OK)
+    yield _check_directory("runs", site.runs, selected, os.W_OK | os.X_OK, created=True)
+    if site.cache:
+        yield _check_directory("cache", site.cache, selected, os.W_OK | os.X_OK)
+    for name, path in site.datasets.items():
+        yield _check_directory(f"datasets.{name}", path, selected, os.R_OK | os.X_OK, expanded=True)
+    for mount in site.mounts:
+        yield _check_exists("mounts", mount.partition(":")[0], selected)
+    for key in site.trusted_keys:
+        if "/" in key:  # otherwise a fingerprint
+            yield _check_exists("trusted_keys", key, selected)
+
+
+def _check_programs(selected: SelectedSite) -> Iterator[Finding]:
+    site = selected.site
+    source = selected.sources["scheduler"]
+    if site.scheduler not in _PROGRAMS:
+        text = f"{source}: unknown scheduler {site.scheduler!r}"
+        yield Finding("scheduler", "fail", text, f"Schedulers: {', '.join(_PROGRAMS)}")
+        return
+    programs = _PROGRAMS[site.scheduler]
+    missing = [program for program in programs if not command.which(program)]
+    if missing:
+        hint = "Load the scheduler's module, or use --site local"
+        yield Finding("scheduler", "fail", f"{site.scheduler}: not found on PATH: {', '.join(missing)}", hint)
+    else:
+        yield Finding("scheduler", "ok", ": ".join(filter(None, (site.scheduler, ", ".join(programs)))))
+
+
+def _check_directory(
+    key: str, text: str, selected: SelectedSite, access: int, *, created: bool = False, expanded: bool = False
+) -> Finding:
+    """`created`: ctrain makes the directory, so that its nearest parent counts. `expanded`: variables do not apply."""
+    source = _source(key, selected)
+    try:
+        path = Path(text if expanded else expand(text, source))
+    except CtrainError as error:
+        return Finding(key, "fail", error.message, error.hint)
+    existing = next(filter(_exists, (path, *path.absolute().parents)), path) if created else path
+    if not _exists(existing):
+        problem = "directory not found"
+    elif not existing.is_dir():
+        problem = "not a directory"
+    elif not os.access(existing, access):
+        problem = "cannot be written to" if access & os.W_OK else "cannot be read"
+    else:
+        return Finding(key, "ok", str(path))
+    return Finding(key, "fail", f"{existing}: {problem}", f"Set by {source}")
+
+
+def _check_exists(key: str, path: str, selected: SelectedSite) -> Finding:
+    if _exists(Path(path)):
+        return Finding(key, "ok", path)
+    return Finding(key, "fail", f"{path}: not found", f"Set by {_source(key, selected)}")
+
+
+def _exists(path: Path) -> bool:
+    return os.access(path, os.F_OK)  # Path.exists() raises where a parent may not be entered
+
+
+def _source(key: str, selected: SelectedSite) -> str:
+    source = selected.sources[key]
+    return "the default" if source == DEFAULT else source

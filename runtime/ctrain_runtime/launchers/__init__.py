@@ -1,0 +1,18 @@
+"""Launchers: what one task runs, so that the ranks of a plan come up. One file per kind, behind one function."""
+
+from __future__ import annotations
+
+from ctrain_runtime.launchers import per_rank, spawners
+from ctrain_runtime.plan.model import LaunchPlan
+from ctrain_runtime.schedulers.script import Task, TaskIdentity
+
+
+def make_task(plan: LaunchPlan, identity: TaskIdentity) -> Task:
+    """The task of a plan, for a scheduler whose tasks learn who they are by `identity`. Pure."""
+    kinds = {
+        "mpi": per_rank.make_task,
+        "env": per_rank.make_task,
+        "torchrun": spawners.torchrun,
+        "mpirun": spawners.mpirun,
+    }
+    return kinds[plan.launcher](plan, identity)

@@ -1,0 +1,160 @@
+"""The pieces of bash that task.sh and rank.sh are made of, each rendered here and nowhere else.
+
+The scripts run under `bash -p`: else BASH_ENV and functions of the caller's shell would run first (man bash, -p).
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+
+from ctrain_runtime import layout, user_layer
+from ctrain_runtime.bash import array
+from ctrain_runtime.engines import apptainer
+from ctrain_runtime.errors import EngineError, SchedulerError
+from ctrain_runtime.image import LAYER_MARKER
+from ctrain_runtime.plan.model import LaunchPlan
+from ctrain_runtime.schedulers.script import TaskIdentity
+
+NOT_FOUND = 127  # as shells report a command that does not exist
+# Who a rank is, its GPUs and threads. Everything else of the node stays out of the container.
+PASSED = (
+    *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT"),
+    *("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "TERM"),
+)
+
+
+def head(plan: LaunchPlan, purpose: str) -> str:
+    """The start of a script: the run, the node, and how events of this node are written."""
+    return f"""\
+#!/bin/bash -p
+# {purpose}
+LC_ALL=C
+run={shlex.quote(plan.run_directory)}
+node=$(uname -n) # not HOSTNAME: srun hands down that of the first node
+node=${{node%%.*}}
+note() {{ # WHAT [MORE]: an event of this node; appends of one host do not get lost, on NFS neither
+  local now=${{EPOCHREALTIME:-$(date +%s.%N)}}
+  printf '{{"time": %s, "stage": "run", "node": "%s", "what": "%s"%s}}\\n' \\
+    "${{now:-null}}" "$node" "$1" "${{2:+, $2}}" >>"$run/{layout.NODES}/$NODE_RANK.jsonl"
+}}
+refuse() {{ # CODE MESSAGE
+  echo "ctrain: $2" >&2
+  note refused "\\"rank\\": ${{RANK:-null}}, \\"code\\": $1, \\"message\\": \\"$2\\""
+  exit "$1"
+}}"""
+
+
+def recorder(plan: LaunchPlan) -> str:
+    """Sends the output of a rank to its log. Needs RANK and NODE_RANK."""
+    log = f'"$run/{layout.LOGS}/rank$RANK.log"'
+    if plan.world_size <= layout.MAX_RANK_LOGS:
+        return f"exec >{log} 2>&1"
+    return f"""\
+# Ranks of a node share a log, line by line: files grow with nodes, not with ranks.
+if [ "$RANK" = 0 ]; then
+  exec >{log} 2>&1
+else
+  exec > >(trap '' INT TERM USR1 USR2 && exec sed -u "s/^/[$RANK] /" >>"$run/{layout.LOGS}/node$NODE_RANK.log") 2>&1
+fi"""
+
+
+def world_check(plan: LaunchPlan, started_by: str) -> str:
+    """Ranks that each believe to be alone train N wrong models without an error: stop instead."""
+    return f"""\
+[ "$WORLD_SIZE" = {plan.world_size} ] ||
+  refuse {SchedulerError.exit_code} "{started_by} started $WORLD_SIZE ranks, but the plan has {plan.world_size}\""""
+
+
+def run_recorded(before: str = "") -> str:
+    """Runs the array `launch` as a rank, and records when it started and how it ended."""
+    return f"""\
+trap : TERM # the program gets the signal too; wait for it, so that its exit code is still recorded
+# Warnings for programs that handle them, as Lightning does. Ignored by default: the engine's processes die of them.
+trap '' USR1 USR2
+note started "\\"rank\\": $RANK"
+"${{launch[@]}}"
+code=$?
+{before}note ended "\\"rank\\": $RANK, \\"code\\": $code"
+exit "$code"
+"""
+
+
+def container(plan: LaunchPlan, identity: TaskIdentity) -> str:
+    """Sets the array `launch` to the engine's argv up to the image, and exports the container's environment.
+
+    Binds that only the node knows come from the array `binds`, which the identity may have filled.
+    """
+    overlays = [*([plan.image.path] if plan.image.base else []), *(layer.path for layer in plan.layers)]
+    argv = apptainer.exec_argv(
+        plan.engine,
+        workdir=plan.workdir,
+        as_root=plan.as_root,
+        gpus=plan.image.cuda,
+        binds=map(str, plan.mounts),
+        overlays=overlays,
+    )
+    passed = (*PASSED, *identity.passed, *plan.passed)
+    return f"""\
+export LOCAL_WORLD_SIZE={plan.ranks_per_node} OMP_NUM_THREADS={plan.cores_per_rank}
+{apptainer.container_environment(plan.engine, plan.environment, passed, identity.passed_prefixes)}
+{array("launch", argv)}
+for bind in "${{binds[@]}}"; do launch+=(--bind "$bind"); done
+launch+=(--home "$home:{apptainer.HOME}" {shlex.quote(plan.image.exec_path)})"""
+
+
+def home(plan: LaunchPlan) -> str:
+    """One empty home per node and run on the node's disk: caches land there once for all ranks, and nothing of ~
+    comes in.
+
+    Whoever uses it holds a shared lock on it, so that the last to leave removes it, and so that what killed runs left
+    behind can be told from what is in use.
+    """
+    return f"""\
+base=${{TMPDIR:-/tmp}}
+home=$base/ctrain-$UID-{plan.run_key}
+remove_unused() {{ # DIRECTORY: unless another process holds it
+  (exec 7<"$1" && flock -n -x 7 && rm -rf "$1") 2>/dev/null
+}}
+for old in "$base/ctrain-$UID-"*; do # what runs left behind that were killed
+  [ "$old" = "$home" ] || [ -L "$old" ] || [ ! -O "$old" ] || remove_unused "$old"
+done
+until [ "$home" -ef /dev/fd/8 ]; do # again if the last user of it removes it right now
+  mkdir -m 700 "$home" 2>/dev/null || {{ [ -O "$home" ] && [ ! -L "$home" ]; }} ||
+    refuse {EngineError.exit_code} "cannot create a home in $base on $node"
+  {{ exec 8<"$home"; }} 2>/dev/null && flock -s 8
+done
+leave() {{
+  exec 8<&-
+  remove_unused "$home"
+}}"""
+
+
+def checked_command(plan: LaunchPlan, argv: list[str]) -> list[str]:
+    """`argv` behind a check that runs in the container: are all layers there, of the image and of the user, and the
+    program?
+
+    Engines whose overlay is switched off ignore a SIF's overlay partitions silently; and a user may replace the file
+    of a layer while the job waits. Only builtins of sh are used: PATH may be anything.
+    """
+    checks = []
+    if plan.image.marker:
+        test = f'{{ read -r key </{LAYER_MARKER}; }} 2>/dev/null; [ "$key" = {shlex.quote(plan.image.marker)} ]'
+        complaint = "this engine ignores the layers of the image (is overlay off in its configuration?)"
+        checks.append((test, EngineError.exit_code, complaint))
+    for layer in plan.layers:
+        test = f"[ -e /{user_layer.USER_LAYERS}/{layer.key}.json ]"
+        complaint = f"layer {layer.path} differs from the plan; was it rebuilt after submission?"
+        checks.append((test, EngineError.exit_code, complaint))
+    program = shlex.quote(plan.command[0])
+    checks.append((f"command -v {program} >/dev/null", NOT_FOUND, f"command not found in the image: {plan.command[0]}"))
+    text = "; ".join(f"{test} || {_refusal(code, complaint)}" for test, code, complaint in checks)
+    return ["/bin/sh", "-c", f'{text}; exec "$@"', "ctrain", *argv]
+
+
+def _refusal(code: int, complaint: str) -> str:
+    """As refuse(), for the sh of the image. The message is made JSON here: it may hold what users typed."""
+    fields = json.dumps({"what": "refused", "stage": "run", "code": code, "message": complaint})[1:]
+    event = f'"{{\\"rank\\": ${{RANK:-null}}, "{shlex.quote(fields)}'
+    file = f'"$CTRAIN_RUN_DIR/{layout.NODES}/$NODE_RANK.jsonl"'
+    return f"{{ echo {shlex.quote('ctrain: ' + complaint)} >&2; echo {event} >>{file}; exit {code}; }}"

@@ -1,0 +1,36 @@
+"""Launchers mpi and env: the scheduler starts one task per rank, and each runs the program in a container."""
+
+from __future__ import annotations
+
+from ctrain_runtime import layout
+from ctrain_runtime.bash import quote_argv
+from ctrain_runtime.launchers import fragments
+from ctrain_runtime.plan.model import LaunchPlan
+from ctrain_runtime.schedulers.script import Task, TaskIdentity
+
+# Many programs ask these for their rank: mpirun of Open MPI sets them (man mpirun), srun does not.
+OPEN_MPI = """\
+export OMPI_COMM_WORLD_RANK=$RANK OMPI_COMM_WORLD_SIZE=$WORLD_SIZE
+export OMPI_COMM_WORLD_LOCAL_RANK=$LOCAL_RANK OMPI_COMM_WORLD_LOCAL_SIZE={local_size}"""
+OPEN_MPI_NAMES = tuple(f"OMPI_COMM_WORLD_{word}" for word in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"))
+
+
+def make_task(plan: LaunchPlan, identity: TaskIdentity) -> Task:
+    """One rank: finds out who it is, runs the program, and records how it ended."""
+    mpi = plan.launcher == "mpi"
+    identity = identity.passing(*OPEN_MPI_NAMES) if mpi else identity
+    text = [
+        fragments.head(plan, f"One rank of {plan.run}, started by {identity.started_by}."),
+        "binds=()",
+        identity.bash,
+        "export RANK=$task WORLD_SIZE=$tasks LOCAL_RANK=$local_task NODE_RANK",
+        *([OPEN_MPI.format(local_size=plan.ranks_per_node)] if mpi else []),
+        fragments.recorder(plan),
+        fragments.world_check(plan, identity.started_by),
+        *([identity.mpi_bash] if mpi else []),
+        fragments.home(plan),
+        fragments.container(plan, identity),
+        f"launch+=({quote_argv(fragments.checked_command(plan, list(plan.command)))})",
+        fragments.run_recorded(before="leave\n"),
+    ]
+    return Task(layout.TASK_SCRIPT, {layout.TASK_SCRIPT: "\n".join(text)})

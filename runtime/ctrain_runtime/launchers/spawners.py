@@ -1,0 +1,61 @@
+"""Launchers whose tasks start several ranks from inside one container: torchrun on each node, mpirun on one host.
+
+What they start is rank.sh, which finds out who it is, runs the program, and records how it ended.
+"""
+
+from __future__ import annotations
+
+from ctrain_runtime import layout
+from ctrain_runtime.bash import array, quote_argv
+from ctrain_runtime.launchers import fragments
+from ctrain_runtime.plan.model import LaunchPlan
+from ctrain_runtime.schedulers.script import Task, TaskIdentity
+
+
+def torchrun(plan: LaunchPlan, identity: TaskIdentity) -> Task:
+    """One task per node. The rendezvous is static: ranks are numbered by node, as under every other launcher."""
+    agent = [
+        *("python", "-m", "torch.distributed.run"),
+        *(f"--nnodes={plan.nodes}", f"--nproc_per_node={plan.ranks_per_node}"),
+    ]
+    known = '"--node_rank=$NODE_RANK" "--master_addr=$MASTER_ADDR" "--master_port=$MASTER_PORT" --no_python'
+    who = "# RANK, LOCAL_RANK and WORLD_SIZE are torchrun's."
+    return _task(plan, identity, "torchrun", f"{quote_argv(agent)} {known}", who)
+
+
+def mpirun(plan: LaunchPlan, identity: TaskIdentity) -> Task:
+    """One task in all, on one host: the image's own mpirun, which is there wherever MPI programs are."""
+    agent = quote_argv(["mpirun", "-np", str(plan.world_size), "--bind-to", "none"])
+    who = f"""\
+export RANK=${{OMPI_COMM_WORLD_RANK:?}} WORLD_SIZE=${{OMPI_COMM_WORLD_SIZE:?}}
+export LOCAL_RANK=$((RANK % {plan.ranks_per_node})) NODE_RANK=$((RANK / {plan.ranks_per_node}))"""
+    # The scheduler's variables would make Open MPI start its daemons by the scheduler, which is not in the image.
+    return _task(plan, identity.passing_only(), "mpirun", agent, who)
+
+
+def _task(plan: LaunchPlan, identity: TaskIdentity, name: str, agent: str, who: str) -> Task:
+    task = [
+        fragments.head(plan, f"One task of {plan.run}, started by {identity.started_by}: {name} starts its ranks."),
+        "binds=()",
+        identity.bash,
+        "export NODE_RANK",
+        fragments.home(plan),
+        fragments.container(plan, identity),
+        f'launch+=({agent} /bin/bash -p "$run/{layout.RANK_SCRIPT}")',
+        "trap : TERM # the ranks get the signal too; wait for them",
+        "trap '' USR1 USR2",
+        '"${launch[@]}"',
+        "code=$?",
+        "leave",
+        'exit "$code"\n',
+    ]
+    rank = [
+        fragments.head(plan, f"One rank of {plan.run}, started by {name} in the container."),
+        who,
+        fragments.recorder(plan),
+        fragments.world_check(plan, name),
+        array("launch", fragments.checked_command(plan, list(plan.command))),
+        fragments.run_recorded(),
+    ]
+    scripts = {layout.TASK_SCRIPT: "\n".join(task), layout.RANK_SCRIPT: "\n".join(rank)}
+    return Task(layout.TASK_SCRIPT, scripts)

@@ -1,0 +1,24 @@
+"""The names of all files of a run directory: scripts write them, run/ reads them. Format: docs/runs.md."""
+
+from __future__ import annotations
+
+PLAN = "plan.json"
+RECORD = "record.json"
+JOB_SCRIPT, TASK_SCRIPT, RANK_SCRIPT = "job.sh", "task.sh", "rank.sh"
+
+EVENTS = "events.jsonl"  # of the job, written on one host only: appends from several hosts get lost on NFS
+NODES = "nodes"  # a file of events per node, written by its tasks and ranks
+LOGS = "logs"
+JOB_LOG = f"{LOGS}/job.log"
+METRICS = "metrics.jsonl"
+CHECKPOINT = "checkpoint"
+CANCELLED = "cancelled"  # exists once ctrain was asked to cancel the run
+SUBMIT_LOCK = ".submit"  # locked while the submission is under way, by ctrain and by what it starts
+
+MAX_RANK_LOGS = 256  # above this many ranks, those of a node share a log: files grow with nodes, not with ranks
+
+
+def rank_log(rank: int, node_rank: int, world_size: int) -> str:
+    """The log of a rank. Rank 0 always has its own: it is what users watch."""
+    own = rank == 0 or world_size <= MAX_RANK_LOGS
+    return f"{LOGS}/rank{rank}.log" if own else f"{LOGS}/node{node_rank}.log"

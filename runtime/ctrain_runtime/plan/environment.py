@@ -1,0 +1,78 @@
+"""What the program sees in its environment besides the image's own variables and who its rank is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from ctrain_runtime.errors import ConfigError, CtrainError, JobError, UsageError
+from ctrain_runtime.job import Job
+from ctrain_runtime.plan.model import Options
+from ctrain_runtime.site import Site
+
+RESUME = "/resume"
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+SECRET = re.compile(r"(_KEY|_TOKEN|_SECRET|_PASSWORD|_PASSWD)$", re.IGNORECASE)
+MASK = "***"
+# Who a rank is: the launcher says so, rank by rank.
+IDENTITY = (
+    *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT"),
+    *("CTRAIN_RUN_DIR", "CTRAIN_RESUME"),
+)
+
+
+def make_environment(
+    job: Job, site: Site, options: Options, run_directory: Path, mpi: Mapping[str, str]
+) -> dict[str, str]:
+    """The variables of the program; later ones win. Raises UsageError, JobError or ConfigError for bad names."""
+    _check_names(site.env, ConfigError, f"site {site.name}: env")
+    _check_names(job.env, JobError, f"job {job.name}: env")
+    return {
+        "PYTHONNOUSERSITE": "1",  # ~/.local would shadow the image's packages
+        "PYTHONUNBUFFERED": "1",  # rank 0 is shown live
+        "CTRAIN_RUN_DIR": str(run_directory),
+        **({"CTRAIN_RESUME": RESUME} if options.resume else {}),
+        **mpi,
+        **_caches(site),
+        **site.env,
+        **job.env,
+        **_assigned(options.env),
+    }
+
+
+def passed_names(env: Iterable[str]) -> tuple[str, ...]:
+    """Of the values of --env those that only name a variable: its value passes through, and is written nowhere."""
+    names = tuple(text for text in env if "=" not in text)
+    _check_names(names, UsageError, "--env")
+    return names
+
+
+def secret_names(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """The variables whose values are secrets, by their names: *_KEY, *_TOKEN, *_SECRET, *_PASSWORD."""
+    return tuple(name for name in environment if SECRET.search(name))
+
+
+def _caches(site: Site) -> dict[str, str]:
+    """Where libraries keep downloaded models, if the site has a directory for all jobs; else it is the job's own."""
+    if not site.cache:
+        return {}
+    return {"HF_HOME": f"{site.cache}/huggingface", "TORCH_HOME": f"{site.cache}/torch"}
+
+
+def _check_names(names: Iterable[str], error: type[CtrainError], source: str) -> None:
+    """A name is written into scripts as it is: anything but a name would be shell code there."""
+    for name in names:
+        if not VARIABLE.fullmatch(name):
+            raise error(f"{source}: {name!r} is not the name of a variable", "Use letters, digits and '_'")
+        if name in IDENTITY:
+            raise error(f"{source}: {name} is set by ctrain, rank by rank", "Leave it out")
+
+
+def _assigned(texts: tuple[str, ...]) -> dict[str, str]:
+    pairs = dict(text.split("=", 1) for text in texts if "=" in text)
+    for text in texts:
+        if not VARIABLE.fullmatch(text.split("=", 1)[0]):
+            raise UsageError(f"--env {text!r} is not NAME=VALUE or NAME", "As in: --env NCCL_DEBUG=INFO")
+    _check_names(pairs, UsageError, "--env")
+    return pairs

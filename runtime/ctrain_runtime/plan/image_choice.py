@@ -1,0 +1,71 @@
+"""Chooses the image of a run, and checks the user layers on top of it. Pure, like all of the plan."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Optional
+
+from ctrain_runtime.errors import EngineError, UsageError
+from ctrain_runtime.facts import Facts
+from ctrain_runtime.image import Image
+from ctrain_runtime.plan.model import Options, PlannedImage, PlannedUserLayer
+from ctrain_runtime.user_layer import UserLayer
+
+
+def choose_image(image: Image, flat: Optional[Image], options: Options, facts: Facts) -> PlannedImage:
+    """The plan's image: `image`, or `flat` if the engine does not mount layers. Raises EngineError if neither works."""
+    chosen = _mountable(image, flat, options, facts) if facts.ignores_layers else image
+    return PlannedImage(
+        name=chosen.manifest.name,
+        version=chosen.manifest.version,
+        channel=image.channel,
+        digest=chosen.manifest.digest,
+        path=str(chosen.path),
+        marker=image.marker,
+        cuda=bool(chosen.manifest.software.get("cuda", "")),
+        instead_of="" if chosen is image else image.manifest.version,
+        base=str(chosen.exec_path) if chosen.overlay_args else "",
+    )
+
+
+def _mountable(image: Image, flat: Optional[Image], options: Options, facts: Facts) -> Image:
+    """The image for an engine that silently ignores layers. Raises EngineError if there is none."""
+    name = f"image {image.manifest.name} {image.manifest.version}"
+    if options.layers:
+        raise EngineError(
+            f"{facts.engine.name} does not mount user layers here (`enable overlay` may be off in its configuration)",
+            "Ask the administrators to set `enable overlay`, or run without user layers",
+        )
+    if flat is None:
+        raise EngineError(
+            f"{facts.engine.name} does not mount overlay partitions here, and no flat version of {name} is published",
+            "Ask the administrators to run: ctrain build IMAGE --flatten, then ctrain publish IMAGE --flatten",
+        )
+    return flat
+
+
+def plan_user_layers(image: Image, layers: tuple[UserLayer, ...]) -> tuple[PlannedUserLayer, ...]:
+    """The plan's user layers. Raises UsageError if one was built on another image, or two have different versions."""
+    manifest = image.manifest
+    seen: dict[str, tuple[str, Path]] = {}
+    for layer in layers:
+        parent = layer.description.parent
+        if parent.digest != manifest.digest:
+            reference = f"{manifest.name}:{manifest.version}" if manifest.release else str(image.path)
+            rebuild = ("ctrain", "layer", "build", layer.description.source, "--on", reference, "-o", str(layer.path))
+            raise UsageError(
+                f"layer {layer.path} was built on {parent.name} {parent.version} ({parent.digest[:19]}),"
+                f" but the image is {manifest.name} {manifest.version} ({manifest.digest[:19]})",
+                f"Rebuild it with: {shlex.join(rebuild)}",
+            )
+        for name, version in layer.description.packages.items():
+            other, path = seen.setdefault(name, (version, layer.path))
+            if other != version:
+                raise UsageError(
+                    f"layer {path} has {name} {other}, layer {layer.path} has {version}", "Build one layer with both"
+                )
+    return tuple(
+        PlannedUserLayer(str(layer.path), layer.digest, layer.description.key, layer.description.packages)
+        for layer in layers
+    )

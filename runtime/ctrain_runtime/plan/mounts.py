@@ -1,0 +1,50 @@
+"""Which host paths a run sees, and where."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ctrain_runtime.errors import DataError, UsageError
+from ctrain_runtime.job import Job
+from ctrain_runtime.plan.environment import RESUME
+from ctrain_runtime.plan.model import Mount, Options
+from ctrain_runtime.site import Site
+
+
+def make_mounts(job: Job, site: Site, options: Options, run_directory: Path) -> tuple[Mount, ...]:
+    """The mounts of a run, in order. Raises UsageError, or DataError when the site lacks the job's data set.
+
+    The run directory and the user's directory keep their paths inside, so that paths in arguments hold.
+    """
+    mounts = [parse_mount(text) for text in (*site.mounts, *options.mounts)]
+    if site.cache:
+        mounts.append(Mount(site.cache, site.cache, read_only=False))
+    if job.folder:
+        mounts.append(Mount(str(job.folder), str(job.folder), read_only=False))
+    mounts.append(Mount(str(run_directory), str(run_directory), read_only=False))
+    data = data_directory(job, site, options)
+    if data:
+        mounts.append(Mount(data, job.data.mount if job.data else "/data", read_only=True))
+    if options.resume:
+        mounts.append(Mount(options.resume, RESUME, read_only=True))
+    return tuple(mounts)
+
+
+def data_directory(job: Job, site: Site, options: Options) -> str:
+    """The host's directory of the data set; "" for a job without one."""
+    data = options.data or (site.datasets.get(job.data.dataset, "") if job.data else "")
+    if job.data and not data:
+        raise DataError(
+            f"site {site.name} has no data set {job.data.dataset!r}, required by job {job.name}",
+            "Pass --data DIR, or add it to `datasets` in the site file",
+        )
+    return data
+
+
+def parse_mount(text: str) -> Mount:
+    """SRC, SRC:DST or SRC:DST:ro|rw, as engines take it. A lone SRC keeps its path inside."""
+    source, *rest = text.split(":")
+    mode = rest.pop() if len(rest) == 2 else "rw"
+    if not source or len(rest) > 1 or mode not in ("ro", "rw"):
+        raise UsageError(f"--mount {text!r} is not SRC[:DST[:ro]]", "As in: --mount /scratch/me:/scratch:ro")
+    return Mount(source, rest[0] if rest else source, mode == "ro")

@@ -1,0 +1,179 @@
+"""How a run ended: from its events, its ranks and the scheduler's word, whoever asks and whenever."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import shutil
+import time
+from dataclasses import dataclass
+from typing import Optional
+
+from ctrain_runtime import layout, lease
+from ctrain_runtime.errors import CANCELLED, DataError
+from ctrain_runtime.run import events, ranks, record
+from ctrain_runtime.run.events import Event
+from ctrain_runtime.run.ranks import Rank
+from ctrain_runtime.run.record import Exit, Record
+from ctrain_runtime.run.submit import Run
+from ctrain_runtime.schedulers.protocol import Outcome, Status
+
+FS_SYNC_SECONDS = 5.0  # that a shared file system gets to show the last files of an ended job
+FS_POLL_SECONDS = 0.2
+TERMINATED = 143  # 128 + SIGTERM: how a job ends that its scheduler stopped
+FULL_BYTES = 1 << 16  # less free space than this: the disk is full
+# What ended the job from outside, whatever its ranks then did: none of them is to blame.
+FROM_OUTSIDE = {
+    Outcome.CANCELLED,
+    Outcome.CANCELLED_BY_USER,
+    Outcome.CANCELLED_BY_ADMIN,
+    Outcome.PREEMPTED,
+    Outcome.TIMEOUT,
+    Outcome.NODE_FAILURE,
+    Outcome.OUT_OF_MEMORY,
+}
+
+
+@dataclass(frozen=True)
+class Conclusion:
+    """The record of an ended run, and the rank that failed first, if one did."""
+
+    record: Record
+    failed: Optional[Rank] = None
+
+
+@dataclass(frozen=True)
+class _Evidence:
+    code: Optional[int]  # what job.sh wrote as its last act
+    started: float
+    ended: float
+    ranks: list[Rank]
+    status: Status
+    cancelled: bool
+
+
+def conclude(run: Run, status: Status) -> Conclusion:
+    """Find out how a run ended whose job is gone; record it, and release its image."""
+    status = _final_status(run, status)
+    evidence = _evidence(run, status)
+    failed = ranks.first_failure(evidence.ranks) if evidence.code != 0 else None
+    ended = _exit(run, evidence, failed)
+    changed = _record(run.record, evidence, ended)
+    lease.release(run.plan.lease)
+    with contextlib.suppress(OSError):  # on a full disk the record stays as it was; the next to pick it up tries again
+        record.save(changed)
+    blamed = failed if ended.by in ("program", "ctrain") and ended.code != 0 else None
+    return Conclusion(changed, blamed)
+
+
+def _final_status(run: Run, status: Status) -> Status:
+    """The scheduler's word for the end. A job whose last act is done need not wait for it."""
+    if status.outcome or not run.job_id or events.end_code(events.read_job_events(run.path)) == 0:
+        return status
+    last = run.scheduler.status(run.job_id, run.plan)
+    if last.phase != "ended":
+        return dataclasses.replace(status, word=last.word)
+    return last
+
+
+def _evidence(run: Run, status: Status) -> _Evidence:
+    cancelled = (run.path / layout.CANCELLED).exists()
+    waits = status.outcome in (Outcome.COMPLETED, Outcome.FAILED, Outcome.UNKNOWN, None) and not cancelled
+    job = _settled_events(run, FS_SYNC_SECONDS if waits and run.job_id else 0)
+    found = ranks.from_events(events.read_node_events(run.path))
+    times = [event.time for event in job if event.time]
+    starts = [rank.start for rank in found if rank.start]
+    return _Evidence(
+        events.end_code(job),
+        min((*starts, *times), default=0.0),
+        max(times) if events.end_code(job) is not None and times else time.time(),
+        found,
+        status,
+        cancelled,
+    )
+
+
+def _settled_events(run: Run, seconds: float) -> list[Event]:
+    """The job's events, once its last one is visible, or when it does not become so."""
+    deadline = time.monotonic() + seconds
+    while True:
+        found = events.read_job_events(run.path)
+        if events.end_code(found) is not None or time.monotonic() >= deadline:
+            return found
+        time.sleep(FS_POLL_SECONDS)
+
+
+def _exit(run: Run, seen: _Evidence, failed: Optional[Rank]) -> Exit:
+    """Whose end it was. What comes first here is what others follow from."""
+    outcome, up = seen.status.outcome, ranks.started(seen.ranks)
+    if seen.code == 0 or (seen.code is None and outcome is Outcome.COMPLETED):
+        if up == run.plan.world_size or seen.code is None:  # attribute caches of NFS may hide files for long
+            return Exit(0, "completed", "program")
+        return Exit(1, f"only {up} of {run.plan.world_size} ranks ever started", "ctrain")
+    if seen.cancelled:
+        return Exit(CANCELLED, "cancelled", "user")
+    if outcome in FROM_OUTSIDE:
+        beside = f" ({seen.status.word})" if seen.status.word else ""
+        return Exit(seen.code or TERMINATED, f"{outcome.value}{beside}", "scheduler")
+    if failed:
+        return _failure(run, seen, failed)
+    return _silent_end(run, seen)
+
+
+def _failure(run: Run, seen: _Evidence, failed: Rank) -> Exit:
+    who = f"rank {failed.number} on {failed.host}"
+    if failed.refusal:
+        return Exit(failed.exit_code or 1, f"{who}: {failed.refusal}", "ctrain")
+    how, code = failed.exit_description(), failed.exit_code
+    if code is None:
+        named = run.scheduler.failed_task(_job_log(run))
+        if named and run.plan.ranks_per_task == 1 and named.task < run.plan.world_size:
+            who, how = f"rank {named.task} on {named.host or failed.host}", f"{named.how}, says the job's log"
+    early = ranks.ended_before(seen.ranks, failed)
+    after = f"; rank {early.number} on {early.host} had ended before it with exit code 0" if early else ""
+    return Exit(code or seen.code or 1, f"{who} failed first: {how}{after}", "program")
+
+
+def _silent_end(run: Run, seen: _Evidence) -> Exit:
+    """No rank started, or none could record its end."""
+    code = seen.code or 1
+    with contextlib.suppress(OSError):
+        if shutil.disk_usage(run.path).free < FULL_BYTES:
+            return Exit(code, f"the disk of {run.path} is full", "ctrain")
+    if seen.status.outcome is Outcome.NEVER_STARTED or not run.job_id:
+        return Exit(code, "the job was never submitted" if not run.job_id else "the job never started", "scheduler")
+    if not seen.ranks and seen.code is None and not _job_log(run):
+        # sbatch's script writes an event before anything else, if it can.
+        complaint = f"the job wrote nothing into {run.path}: its nodes may not see that directory"
+        return Exit(code, f"{complaint}. Choose one that all nodes share: --runs DIR", "scheduler")
+    word = seen.status.word or (seen.status.outcome.value if seen.status.outcome else "unknown")
+    by = "ctrain" if code == DataError.exit_code else "scheduler"
+    return Exit(code, _last_line(_job_log(run)) or f"the job ended as {word}", by)
+
+
+def _job_log(run: Run) -> str:
+    try:
+        return (run.path / layout.JOB_LOG).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _last_line(log: str) -> str:
+    """The last line of the job's own log: why no rank could start."""
+    ours = [line for line in log.splitlines() if line.startswith("ctrain: ")]
+    lines = ours or [line for line in log.splitlines() if line.strip()]
+    return lines[-1].strip().removeprefix("ctrain: ") if lines else ""
+
+
+def _record(begun: Record, seen: _Evidence, ended: Exit) -> Record:
+    start = record.iso(seen.started) if seen.started else None
+    end = record.iso(seen.ended)
+    attempts = begun.attempts
+    if attempts:
+        outcome = seen.status.outcome.value if seen.status.outcome else ""
+        if not outcome or seen.status.outcome is Outcome.UNKNOWN:
+            outcome = Outcome.COMPLETED.value if ended.code == 0 else Outcome.FAILED.value
+        last = dataclasses.replace(attempts[-1], start=start, end=end, outcome=outcome, word=seen.status.word)
+        attempts = (*attempts[:-1], last)
+    hosts = tuple(ranks.hosts(seen.ranks))
+    return dataclasses.replace(begun, nodes=hosts, attempts=attempts, start=start, end=end, exit=ended)

@@ -1,0 +1,78 @@
+"""What a run's scripts write of themselves: events of the job, and of the ranks on each node. Format: docs/runs.md."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Optional
+
+from ctrain_runtime import layout
+
+
+@dataclass(frozen=True)
+class Event:
+    """One line. `time` is in seconds since the epoch, None where even that could not be found out any more."""
+
+    what: str
+    stage: str = ""
+    node: str = ""
+    time: Optional[float] = None
+    job: str = ""
+    rank: Optional[int] = None
+    code: Optional[int] = None
+    message: str = ""
+
+
+def read_job_events(run: Path) -> list[Event]:
+    """The events of job.sh, in order."""
+    return _read(run / layout.EVENTS)
+
+
+def read_node_events(run: Path) -> list[Event]:
+    """The events of all tasks and ranks, node by node."""
+    return [event for path in sorted((run / layout.NODES).glob("*.jsonl")) for event in _read(path)]
+
+
+def end_code(events: Iterable[Event]) -> Optional[int]:
+    """The exit code that job.sh wrote as its last act; None before, or when it could not."""
+    return next((event.code for event in events if event.stage == "after" and event.what == "ended"), None)
+
+
+def job_id(events: Iterable[Event]) -> str:
+    """The id of the job that wrote `events`; "" before it has started."""
+    return next((event.job for event in events if event.job), "")
+
+
+def _read(path: Path) -> list[Event]:
+    """Only whole lines count: a full disk or a killed node cuts one off anywhere."""
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError:  # not there yet, or its file system has gone
+        return []
+    return [event for event in map(_parse, text.split("\n")[:-1]) if event]
+
+
+def _parse(line: str) -> Optional[Event]:
+    try:
+        data = json.loads(line)
+    except ValueError:
+        return None
+    if not isinstance(data, dict) or not isinstance(data.get("what"), str):
+        return None
+    return Event(
+        what=data["what"],
+        stage=_typed(data, "stage", str) or "",
+        node=_typed(data, "node", str) or "",
+        time=_typed(data, "time", (int, float)),
+        job=_typed(data, "job", str) or "",
+        rank=_typed(data, "rank", int),
+        code=_typed(data, "code", int),
+        message=_typed(data, "message", str) or "",
+    )
+
+
+def _typed(data: dict[str, Any], key: str, kind: Any) -> Any:
+    value = data.get(key)
+    return value if isinstance(value, kind) and not isinstance(value, bool) else None

@@ -1,0 +1,57 @@
+"""Signals as requests that a loop asks for: nothing is interrupted half way, whenever they come and however often."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+from types import FrameType, TracebackType
+from typing import Any, Optional
+
+DEBOUNCE_SECONDS = 1.0  # a terminal, a shell and a wrapper may each send the same Ctrl-C
+
+
+class Interrupts:
+    """While entered: SIGINT and SIGTERM ask to cancel, another one to stop waiting for that, SIGHUP to leave.
+
+    A terminal that is closed (SIGHUP) does not end a run: it goes on, and `ctrain attach` picks it up.
+    """
+
+    def __init__(self) -> None:
+        self.cancel = False
+        self.leave = False
+        self.detach = False
+        self._first = 0.0
+
+    def __enter__(self) -> Interrupts:
+        self._read, self._write = os.pipe()
+        os.set_blocking(self._write, False)
+        os.set_blocking(self._read, False)
+        self._wakeup = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        self._before: dict[signal.Signals, Any] = {number: signal.signal(number, self._take) for number in numbers}
+        return self
+
+    def __exit__(
+        self, kind: Optional[type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(self._wakeup)
+        os.close(self._read)
+        os.close(self._write)
+
+    def wait(self, seconds: float) -> None:
+        """Sleep; a signal ends it early."""
+        if select.select([self._read], [], [], seconds)[0]:
+            os.read(self._read, 4096)
+
+    def _take(self, number: int, _frame: Optional[FrameType]) -> None:
+        now = time.monotonic()
+        if number == signal.SIGHUP:
+            self.detach = True
+        elif not self.cancel:
+            self.cancel, self._first = True, now
+        elif now - self._first > DEBOUNCE_SECONDS:
+            self.leave = True

@@ -1,0 +1,98 @@
+"""Runs that somebody else started, or this ctrain before it was killed: all is in the run directory."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Optional
+
+from ctrain_runtime import layout, schedulers
+from ctrain_runtime.errors import CtrainError, DataError
+from ctrain_runtime.run import directory, events, record
+from ctrain_runtime.run.conclude import Conclusion, conclude
+from ctrain_runtime.run.submit import Run, submission_lock, with_job
+from ctrain_runtime.schedulers.protocol import Outcome, Status
+from ctrain_runtime.suggest import suggest
+
+LAST = "last"
+
+
+def pick_up(path: Path) -> Run:
+    """The run in a directory. If its record lacks the job, its events or the scheduler name it. Raises CtrainError."""
+    plan, found = directory.load_launch(path).plan, record.load(path)
+    run = Run(plan, found, schedulers.get(plan.scheduler))
+    if found.attempts or found.exit:
+        return run
+    job_id = _lost_job(run)
+    return with_job(run, job_id) if job_id else run
+
+
+def refresh(run: Run) -> tuple[Run, Status]:
+    """The run as it is now, concluded if its job is gone, and where it stands."""
+    if run.record.exit:
+        return run, Status("ended")
+    status = current_status(run)
+    if status.phase != "ended":
+        return run, status
+    return dataclasses.replace(run, record=conclude(run, status).record), status
+
+
+def current_status(run: Run) -> Status:
+    """Where an unconcluded run stands."""
+    if not run.job_id:
+        return Status("ended", outcome=Outcome.NEVER_STARTED)
+    if events.end_code(events.read_job_events(run.path)) is not None:
+        return Status("ended")
+    return run.scheduler.status(run.job_id, run.plan)
+
+
+def cancel(run: Run) -> Optional[Conclusion]:
+    """Ask the scheduler to end a run; its conclusion if it never had a job. Raises SchedulerError."""
+    (run.path / layout.CANCELLED).touch()
+    if not run.job_id:
+        return conclude(run, Status("ended", outcome=Outcome.NEVER_STARTED))
+    run.scheduler.cancel(run.job_id, run.plan)
+    return None
+
+
+def find_run(reference: str, parent: Path) -> Path:
+    """The directory of the run that RUN means: a name below `parent`, a path, or `last`. Raises DataError."""
+    if reference == LAST:
+        newest = next(list_runs(parent), None)
+        if newest is None:
+            raise DataError(f"no runs in {parent}", "Name the parent directory of runs with --runs DIR")
+        return newest
+    path = Path(reference)
+    if "/" not in reference and not _is_run(path):
+        path = parent / reference
+    if not _is_run(path):
+        names = [run.name for run in list_runs(parent)]
+        hint = suggest(reference, names) or "List runs with: ctrain runs"
+        raise DataError(f"run {reference!r} not found in {parent}", hint)
+    return path.resolve()
+
+
+def list_runs(parent: Path) -> Iterator[Path]:
+    """The run directories in `parent`, newest first. Raises DataError when it cannot be read."""
+    try:
+        candidates = [path for path in parent.iterdir() if _is_run(path)]
+    except FileNotFoundError:
+        candidates = []
+    except OSError as error:
+        raise DataError(f"cannot read {parent}: {error.strerror}") from error
+    yield from sorted(candidates, key=lambda path: (path / layout.PLAN).stat().st_mtime, reverse=True)
+
+
+def _is_run(path: Path) -> bool:
+    return (path / layout.PLAN).is_file()
+
+
+def _lost_job(run: Run) -> str:
+    """The id of a job whose submitter was killed before it wrote it down; "" if none was submitted."""
+    try:
+        with submission_lock(run.path):  # sbatch may still be at work
+            written = events.job_id(events.read_job_events(run.path))
+            return written or run.scheduler.find(run.plan) or ""
+    except OSError as error:
+        raise CtrainError(f"cannot read {run.path}: {error.strerror}") from error

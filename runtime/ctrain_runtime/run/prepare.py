@@ -1,0 +1,153 @@
+"""From what a user asks for to a launch: whatever verb it is for. Reads everything that a plan is made from."""
+
+from __future__ import annotations
+
+import os
+import platform
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from ctrain_runtime import facts, image, job, launchers, schedulers, trust, user_layer
+from ctrain_runtime.errors import ImageNotFound, SchedulerError, UsageError
+from ctrain_runtime.facts import Cluster
+from ctrain_runtime.launchers.recognise import recognise, refuse_spawner
+from ctrain_runtime.plan.make import make_plan
+from ctrain_runtime.plan.model import Launch, Options
+from ctrain_runtime.plan.size import SizeRequest
+from ctrain_runtime.run import directory
+from ctrain_runtime.site import FALLBACK, SelectedSite, Site, expand
+from ctrain_runtime.store import open_store
+
+IMAGE = "CTRAIN_IMAGE"  # set by module files
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a verb that starts runs is given. `reference` names the job ("": `command` is it); the other words are
+    those of the command line, None and "" where they are not given."""
+
+    site: SelectedSite
+    stores: tuple[str, ...]
+    reference: str = ""
+    command: tuple[str, ...] = ()
+    image: str = ""
+    layers: tuple[Path, ...] = ()
+    name: str = ""
+    resume: str = ""
+    options: Options = field(default_factory=Options)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A launch that nothing has been done for yet. `notes` are lines for the user; `image_source` says where the image
+    was named, if not on the command line."""
+
+    launch: Launch
+    notes: tuple[str, ...]
+    image_source: str = ""
+
+
+def prepare(request: Request) -> Prepared:
+    """Plan a run. Starts nothing and leaves nothing. Raises CtrainError."""
+    site = request.site.site
+    _check_detected(request)
+    scheduler = schedulers.get(site.scheduler)
+    what = _job(request)
+    cluster = scheduler.facts(site)
+    size = scheduler.size(make_size_request(request.options, what), cluster, site)
+    refuse_spawner(what.command, size.nodes * size.ranks_per_node)
+    architecture = _architecture(cluster, size.partition)
+    found = _image(request, what, architecture)
+    trust.require_trusted(found, site)  # first: to find out about the engine starts a container of it
+    known = facts.detect_facts(cluster, found)
+    flat = image.find_flat_variant(found) if known.ignores_layers else None
+    if flat:
+        image.check(flat, architecture)
+        trust.require_trusted(flat, site)
+    parent = runs_directory(site)
+    options = replace(
+        request.options,
+        arguments=request.command if request.reference else (),
+        resume=str(directory.checkpoint_of(_resumed(request.resume, parent))) if request.resume else "",
+        layers=tuple(map(user_layer.read, (*what.layers, *request.layers))),
+    )
+    run = directory.new_run_path(parent, what.name, request.name)
+    plan = make_plan(what, site, found, options, known, size, run, flat)
+    directory.check_mount_sources(plan)
+    launch = scheduler.render(plan, launchers.make_task(plan, scheduler.identity(plan)))
+    return Prepared(launch, size.notes, _image_source(request))
+
+
+def runs_directory(site: Site) -> Path:
+    """The parent of run directories. Raises ConfigError."""
+    return Path(expand(site.runs, f"site {site.name}: runs")).resolve()
+
+
+def _job(request: Request) -> job.Job:
+    """The job, with the launcher that the user or the command itself asks for."""
+    named = request.reference
+    what = job.find(named) if named else job.from_command(request.command, Path.cwd())
+    recognised = recognise(what.command)
+    if recognised:
+        resources = what.resources
+        changed = replace(
+            resources,
+            nodes=recognised.nodes or resources.nodes,
+            ranks_per_node=recognised.ranks_per_node or resources.ranks_per_node,
+        )
+        what = replace(what, launcher=recognised.launcher, command=recognised.command, resources=changed)
+    return replace(what, launcher=request.options.launcher) if request.options.launcher else what
+
+
+def _check_detected(request: Request) -> None:
+    """A cluster whose commands are not on PATH looks like a laptop: do not train on its login node by mistake."""
+    options = request.options
+    if request.site.explicit or request.site.site.name != FALLBACK:
+        return
+    if (options.nodes or 1) > 1 or options.time or options.partition:
+        raise SchedulerError(
+            "no scheduler found on this machine, but --nodes, --time or --partition ask for a cluster",
+            "Load the scheduler's module (module load slurm), or run on this machine with --site local",
+        )
+
+
+def make_size_request(options: Options, what: job.Job) -> SizeRequest:
+    """What the command line asks for, and for the rest what the job does."""
+    resources = what.resources
+    return SizeRequest(
+        nodes=resources.nodes if options.nodes is None else options.nodes,
+        gpus_per_node=resources.gpus_per_node if options.gpus_per_node is None else options.gpus_per_node,
+        ranks_per_node=resources.ranks_per_node if options.ranks_per_node is None else options.ranks_per_node,
+        partition=options.partition,
+        time=options.time or resources.time,
+        time_is_explicit=bool(options.time),
+    )
+
+
+def _architecture(cluster: Cluster, partition: str) -> str:
+    """What `uname -m` says where the ranks will run: a login node may be of another kind."""
+    known = {part.name: part.arch for part in cluster.partitions}
+    return known.get(partition) or platform.machine()
+
+
+def _image(request: Request, what: job.Job, architecture: str) -> image.Image:
+    named = request.image or os.environ.get(IMAGE)
+    references = (named,) if named else what.images
+    if not references:
+        raise UsageError("no image given", "Pass --image NAME; list images with: ctrain images")
+    stores = [] if image.is_path(references[0]) else [open_store(Path(store)) for store in request.stores]
+    try:
+        return image.find(references, stores, architecture)
+    except ImageNotFound as error:
+        raise ImageNotFound(f"{error.message}{_image_source(request)}", error.hint) from error
+
+
+def _image_source(request: Request) -> str:
+    """Where an image is named that the command line does not name: a module that is loaded may be long forgotten."""
+    return f" (from {IMAGE})" if os.environ.get(IMAGE) and not request.image else ""
+
+
+def _resumed(reference: str, parent: Path) -> Path:
+    """The run directory that --resume names: a path, or the name of a run."""
+    path = Path(reference)
+    return path if "/" in reference or path.is_dir() else parent / reference

@@ -1,0 +1,127 @@
+"""record.json: what a run was, and how it ended. Written by whoever watches it, read by whoever picks it up later."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Optional
+
+from ctrain_runtime import command, config, layout
+from ctrain_runtime.errors import ConfigError, CtrainError, DataError
+from ctrain_runtime.plan.model import LaunchPlan
+from ctrain_runtime.run import directory
+
+SCHEMA = 2
+GIT_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Exit:
+    """How a run ended. `by`: whose exit code it is, the program's or that of what ended it."""
+
+    code: int
+    reason: str
+    by: str  # program, ctrain, scheduler or user
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One job of a run. `name` is what users call it; `outcome` is that of schedulers.protocol, `word` the scheduler's
+    own beside it. Times are ISO 8601 in UTC."""
+
+    job_id: str
+    name: str
+    submitted: str
+    start: Optional[str] = None
+    end: Optional[str] = None
+    outcome: str = ""
+    word: str = ""
+
+
+@dataclass(frozen=True)
+class Record:
+    """`nodes` are the hosts in the order of the ranks; `environment` holds names only; `revision` is the git commit of
+    the job's directory. `exit` and `end` are null until the run is known to have ended."""
+
+    run: str
+    run_directory: str
+    job: str
+    site: str
+    scheduler: str
+    image: dict[str, str]
+    layers: tuple[dict[str, str], ...]
+    command: tuple[str, ...]
+    data: str
+    environment: tuple[str, ...]
+    resume: str
+    revision: str
+    launcher: str
+    world_size: int
+    created: str
+    nodes: tuple[str, ...] = ()
+    attempts: tuple[Attempt, ...] = ()
+    start: Optional[str] = None
+    end: Optional[str] = None
+    exit: Optional[Exit] = None
+    schema: int = SCHEMA
+
+
+def begin(plan: LaunchPlan) -> Record:
+    """The record of a run that is about to be submitted."""
+    image = plan.image
+    return Record(
+        run=plan.run,
+        run_directory=plan.run_directory,
+        job=plan.job,
+        site=plan.site,
+        scheduler=plan.scheduler,
+        image={"name": image.name, "version": image.version, "digest": image.digest, "path": image.path},
+        layers=tuple({"path": layer.path, "digest": layer.digest} for layer in plan.layers),
+        command=plan.command,
+        data=plan.data,
+        environment=tuple(sorted((*plan.environment, *plan.passed))),
+        resume=plan.resume,
+        revision=_revision(plan.workdir),
+        launcher=plan.launcher,
+        world_size=plan.world_size,
+        created=iso(time.time()),
+    )
+
+
+def save(record: Record) -> None:
+    """Write record.json whole or not at all. Raises OSError."""
+    directory.write_json(Path(record.run_directory) / layout.RECORD, dataclasses.asdict(record))
+
+
+def load(run: Path) -> Record:
+    """The record in a run directory. Raises DataError when there is none, ConfigError for one of a newer ctrain."""
+    path = run / layout.RECORD
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DataError(f"{run} is not a run directory: cannot read {path.name}: {error.strerror}") from error
+    except ValueError as error:
+        raise ConfigError(f"{path} is damaged: {error}") from error
+    if not isinstance(data, dict) or data.get("schema") != SCHEMA:
+        raise ConfigError(f"unsupported record schema in {path} (supported: {SCHEMA})", "Use the ctrain that made it")
+    return config.load(Record, data, str(path))
+
+
+def iso(seconds: float) -> str:
+    """Seconds since the epoch as ISO 8601 in UTC."""
+    return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="seconds")
+
+
+def _revision(folder: str) -> str:
+    """The commit that is checked out in a directory; "" outside of repositories, and for examples in the image."""
+    if not Path(folder).is_dir():
+        return ""
+    try:
+        found = command.run(["git", "-C", folder, "rev-parse", "HEAD"], check=False, timeout=GIT_SECONDS)
+    except CtrainError:
+        return ""
+    return found.stdout.strip() if found.code == 0 else ""

@@ -1,0 +1,88 @@
+"""Starts a run: makes its directory, and hands its job to the scheduler. From then on it has a life of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ctrain_runtime import layout, lease, schedulers
+from ctrain_runtime.errors import CtrainError
+from ctrain_runtime.plan.model import Launch, LaunchPlan
+from ctrain_runtime.run import directory, record
+from ctrain_runtime.run.record import Attempt, Exit, Record
+from ctrain_runtime.schedulers.protocol import Scheduler
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run that was submitted: its plan, its record so far, and the scheduler that has its job."""
+
+    plan: LaunchPlan
+    record: Record
+    scheduler: Scheduler
+
+    @property
+    def path(self) -> Path:
+        return Path(self.plan.run_directory)
+
+    @property
+    def job_id(self) -> str:
+        """The id of its last job; "" when none was ever submitted."""
+        return self.record.attempts[-1].job_id if self.record.attempts else ""
+
+    @property
+    def job_name(self) -> str:
+        return self.record.attempts[-1].name if self.record.attempts else "the job"
+
+
+def submit(launch: Launch) -> Run:
+    """Submit `launch`. Raises CtrainError; the record then says why it never ran."""
+    plan = launch.plan
+    scheduler = schedulers.get(plan.scheduler)
+    path = directory.create(launch)
+    begun = record.begin(plan)
+    try:
+        record.save(begun)
+    except OSError as error:
+        raise directory.discard(path, error) from error
+    lease.acquire(plan.lease)
+    try:
+        with submission_lock(path) as descriptor:
+            job_id = scheduler.submit(launch, (descriptor,))
+            run = with_job(Run(plan, begun, scheduler), job_id)
+    except CtrainError as error:
+        lease.release(plan.lease)
+        ended = Exit(error.exit_code, error.message, "ctrain")
+        record.save(dataclasses.replace(begun, end=record.iso(time.time()), exit=ended))
+        raise
+    return run
+
+
+def with_job(run: Run, job_id: str) -> Run:
+    """The run with its job, which its record now names, if the disk lets it: the job's events name it, too."""
+    attempt = Attempt(job_id, run.scheduler.name(job_id), record.iso(time.time()))
+    changed = dataclasses.replace(run.record, attempts=(*run.record.attempts, attempt))
+    with contextlib.suppress(OSError):
+        record.save(changed)
+    return dataclasses.replace(run, record=changed)
+
+
+@contextlib.contextmanager
+def submission_lock(run: Path) -> Iterator[int]:
+    """Hold the lock of a run's submission; its descriptor, for what submits the job to inherit.
+
+    Who picks up a run without a job id waits for it first: whatever kills ctrain, sbatch may still be at work.
+    """
+    descriptor = os.open(run / layout.SUBMIT_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        with contextlib.suppress(OSError):  # a file system without locks: then only the events tell
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield descriptor
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,172 @@
+"""Watches a run to its end: its files and, ever less often, its scheduler. Prints nothing: an observer is called."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from ctrain_runtime import layout
+from ctrain_runtime.errors import CtrainError
+from ctrain_runtime.run import events, ranks
+from ctrain_runtime.run.follow import Metrics, Tail
+from ctrain_runtime.run.interrupts import Interrupts
+from ctrain_runtime.run.submit import Run
+from ctrain_runtime.schedulers.protocol import Status
+
+FILE_POLL_SECONDS = (0.1, 1.0)  # the shortest and the longest pause: short runs end promptly, long ones cost little
+SCHEDULER_POLL_SECONDS = (0.5, 30.0)
+BACKOFF = 1.5
+SILENCE_SECONDS = 10.0  # without any rank or output: then the job's own log may say why
+CANCEL_RETRY_SECONDS = 5.0
+CANCEL_TIMEOUT_SECONDS = 60.0  # a dead node can keep a job "completing" indefinitely
+
+
+class RunObserver(Protocol):
+    """Who is shown what happens. It must not raise: printing never decides over a job."""
+
+    def submitted(self, name: str) -> None: ...
+    def status(self, status: Status) -> None: ...
+    def ranks(self, started: int, total: int) -> None: ...
+    def job_log(self, line: str) -> None: ...
+    def output(self, text: str) -> None: ...
+    def metrics(self, records: list[dict[str, Any]]) -> None: ...
+    def cancelling(self, name: str) -> None: ...
+    def warn(self, line: str) -> None: ...
+
+
+@dataclass(frozen=True)
+class Ending:
+    """Why the watch is over. `status` is the last one known; `gone`: the job was ended or has ended."""
+
+    status: Status
+    gone: bool
+
+
+class Pause:
+    """A pause that grows while nothing happens."""
+
+    def __init__(self, bounds: tuple[float, float]) -> None:
+        self._shortest, self._longest = bounds
+        self.reset()
+
+    def reset(self) -> None:
+        self.seconds = self._shortest
+        self._since = -self._longest
+
+    def due(self, now: float) -> bool:
+        """Whether the pause is over; if so, the next one begins, and is longer."""
+        if now - self._since < self.seconds:
+            return False
+        self._since = now
+        self.seconds = min(self.seconds * BACKOFF, self._longest)
+        return True
+
+
+def watch(run: Run, observer: RunObserver, interrupts: Interrupts) -> Ending:
+    """Show the run until it has ended, or until a signal asks to leave it."""
+    watcher = _Watcher(run, observer)
+    while True:
+        if interrupts.detach:
+            return Ending(watcher.status, gone=False)
+        if interrupts.cancel:
+            watcher.cancel()
+        if watcher.step() or watcher.given_up() or interrupts.leave:
+            return Ending(watcher.status, watcher.gone)
+        interrupts.wait(watcher.pause.seconds)
+
+
+class _Watcher:
+    """One pass after the other over what a run shows of itself."""
+
+    def __init__(self, run: Run, observer: RunObserver) -> None:
+        self._run, self._observer = run, observer
+        self._log = Tail(run.path / layout.rank_log(0, 0, run.plan.world_size))
+        self._metrics = Metrics(run.path / layout.METRICS)
+        self._job_log = Tail(run.path / layout.JOB_LOG)
+        self.pause, self._ask = Pause(FILE_POLL_SECONDS), Pause(SCHEDULER_POLL_SECONDS)
+        self.status = Status("waiting")
+        self.gone = False
+        self._started = 0.0  # when the job was first seen to run
+        self._ranks_up = 0
+        self._output_seen = False
+        self._cancel_asked = 0.0  # when the user first asked
+        self._cancel_tried = 0.0
+        self._cancelled = False  # the scheduler took it
+
+    def step(self) -> bool:
+        """Look once at everything that is due; whether the run has ended."""
+        now = time.monotonic()
+        job = events.read_job_events(self._run.path)
+        ended = events.end_code(job) is not None
+        if ended:
+            self._see(Status("ended"))
+        elif job and self.status.phase == "waiting":
+            self._see(Status("running"))
+        elif self._ask.due(now):
+            self._see(self._run.scheduler.status(self._run.job_id, self._run.plan))
+        if self.status.phase != "waiting":
+            self._show(now)
+        self.pause.due(now)
+        self.gone = self.status.phase == "ended"
+        return self.gone
+
+    def cancel(self) -> None:
+        """Have the scheduler end the job, and only then speak of it; again from time to time while it refuses."""
+        now = time.monotonic()
+        if self._cancelled or (self._cancel_tried and now - self._cancel_tried < CANCEL_RETRY_SECONDS):
+            return
+        first, self._cancel_tried = not self._cancel_asked, now
+        self._cancel_asked = self._cancel_asked or now
+        with contextlib.suppress(OSError):  # a full disk does not keep a job alive
+            (self._run.path / layout.CANCELLED).touch()
+        try:
+            self._run.scheduler.cancel(self._run.job_id, self._run.plan)
+            self._cancelled = True
+        except CtrainError as error:
+            self._observer.warn(f"{error.message}; trying again")
+        if first:
+            self._observer.cancelling(self._run.job_name)
+        self._ask.reset()
+        self.pause.reset()
+
+    def given_up(self) -> bool:
+        """Whether a cancelled job takes too long to end, or cannot be cancelled."""
+        if not self._cancel_asked or time.monotonic() - self._cancel_asked < CANCEL_TIMEOUT_SECONDS:
+            return False
+        self.gone = self._cancelled
+        return True
+
+    def _see(self, status: Status) -> None:
+        if status.phase != self.status.phase:
+            self._ask.reset()
+            self.pause.reset()
+        if status.phase == "running":
+            self._started = self._started or time.monotonic()
+        self.status = status
+        self._observer.status(status)
+
+    def _show(self, now: float) -> None:
+        records, text = self._metrics.read(), self._log.read()
+        self._observer.metrics(records)
+        self._observer.output(text)
+        if records or text:
+            self._output_seen = True
+            self.pause.reset()
+        if not self._output_seen:
+            self._show_start(now)
+
+    def _show_start(self, now: float) -> None:
+        """Until the first output: how many ranks are up; and when even these are silent, what the job's log says."""
+        total = self._run.plan.world_size
+        if self._ranks_up < total:
+            up = ranks.started(ranks.from_events(events.read_node_events(self._run.path)))
+            if up != self._ranks_up:
+                self.pause.reset()
+            self._ranks_up = up
+        self._observer.ranks(self._ranks_up, total)
+        if not self._ranks_up and self._started and now - self._started > SILENCE_SECONDS:
+            for line in self._job_log.read().splitlines():
+                if line.strip():
+                    self._observer.job_log(line)

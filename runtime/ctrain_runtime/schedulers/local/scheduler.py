@@ -1,0 +1,66 @@
+"""Site local: no queue, no other machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Optional
+
+from ctrain_runtime import facts
+from ctrain_runtime.errors import UsageError
+from ctrain_runtime.facts import Cluster
+from ctrain_runtime.plan.model import Launch, LaunchPlan
+from ctrain_runtime.plan.size import JobSize, SizeRequest, check_capacity, resolve_count
+from ctrain_runtime.schedulers import process
+from ctrain_runtime.schedulers.local import script
+from ctrain_runtime.schedulers.protocol import FailedTask, Status
+from ctrain_runtime.schedulers.script import Task, TaskIdentity
+from ctrain_runtime.site import Site
+
+
+class Local:
+    """Implements Scheduler for this machine. "Nodes" are groups of ranks on it."""
+
+    def facts(self, site: Site) -> Cluster:
+        return Cluster()
+
+    def gpus(self, site: Site) -> tuple[str, ...]:
+        return facts.gpu_models()
+
+    def size(self, request: SizeRequest, cluster: Cluster, site: Site) -> JobSize:
+        if request.partition:
+            raise UsageError("site local has no partitions", "Leave out --partition, or choose a cluster with --site")
+        available = facts.count_gpus()
+        nodes = resolve_count("--nodes", request.nodes, 1)
+        gpus = resolve_count("--gpus-per-node", request.gpus_per_node, available, least=0)
+        check_capacity("this machine", "GPU", available, "--gpus-per-node", gpus)
+        ranks = resolve_count("--ranks-per-node", request.ranks_per_node, gpus or 1)
+        notes = ("--time does not apply to site local: nothing ends the run",) if request.time_is_explicit else ()
+        return JobSize(nodes, ranks, gpus, notes=notes)
+
+    def identity(self, plan: LaunchPlan) -> TaskIdentity:
+        return script.identity(plan)
+
+    def render(self, plan: LaunchPlan, task: Task) -> Launch:
+        return script.render(plan, task)
+
+    def check(self, launch: Launch, run: Path) -> None:
+        """Nothing: there is no queue to refuse it."""
+
+    def submit(self, launch: Launch, pass_fds: tuple[int, ...] = ()) -> str:
+        return process.start(launch, pass_fds)
+
+    def find(self, plan: LaunchPlan) -> Optional[str]:
+        """None: a process that has started writes an event before its submission's lock is free."""
+        return None
+
+    def status(self, job_id: str, plan: LaunchPlan) -> Status:
+        return process.status(job_id)
+
+    def cancel(self, job_id: str, plan: LaunchPlan) -> None:
+        process.cancel(job_id, Path(plan.run_directory))
+
+    def name(self, job_id: str) -> str:
+        return process.name(job_id)
+
+    def failed_task(self, job_log: str) -> Optional[FailedTask]:
+        return None

@@ -1,0 +1,79 @@
+"""A launch plan as bash runs it on this machine: all tasks as process groups below job.sh."""
+
+from __future__ import annotations
+
+from ctrain_runtime import layout
+from ctrain_runtime.plan.model import Launch, LaunchPlan
+from ctrain_runtime.schedulers.process import GRACE_SECONDS, JOB_ID
+from ctrain_runtime.schedulers.script import Task, TaskIdentity, job_script
+
+# Of site local every rank is on this machine. The port is tried: another run may have taken it.
+RENDEZVOUS = """\
+MASTER_PORT=$((61000 + ($$ + {salt}) % 4536))
+while (exec 7<>"/dev/tcp/127.0.0.1/$MASTER_PORT") 2>/dev/null; do
+  MASTER_PORT=$((61000 + (MASTER_PORT - 60999) % 4536))
+done
+export MASTER_ADDR=127.0.0.1 MASTER_PORT"""
+
+# Each task is a process group (set -m): so a signal reaches all that it started. What is left after the grace period,
+# or at the end, is known by the environment that every process of the run has.
+START = """\
+kill_leftovers() {{
+  local pid
+  for pid in $(grep -slzxF "CTRAIN_RUN_DIR=$run" /proc/[0-9]*/environ); do
+    pid=${{pid%/environ}} pid=${{pid#/proc/}}
+    case $pid in $$ | "$starter" | "$BASHPID") ;; *) kill -KILL "$pid" 2>/dev/null ;; esac
+  done
+}}
+signal_tasks() {{
+  signalled=yes
+  local group
+  for group in "${{groups[@]}}"; do kill -s "$1" -- "-$group" 2>/dev/null; done
+}}
+stop() {{
+  [ -z "$killer" ] || return
+  signal_tasks TERM
+  (sleep {grace} && kill_leftovers) &
+  killer=$!
+}}
+start_tasks() {{ # returns the exit code of the task that failed first, which ends the others
+  local task ended code=0 groups=() killer='' signalled='' starter=$BASHPID
+  trap stop TERM
+  trap 'signal_tasks USR1' USR1
+  trap 'signal_tasks USR2' USR2
+  set -m
+  for ((task = 0; task < {tasks}; task++)); do
+    CTRAIN_TASK=$task /bin/bash -p "$run/{script}" &
+    groups+=($!)
+  done
+  set +m
+  while jobs -pr | grep -qxFf <(printf '%s\\n' "${{groups[@]}}"); do
+    signalled=
+    wait -n
+    ended=$?
+    [ "$signalled" ] || [ "$ended" = 0 ] || {{ [ "$code" != 0 ] || code=$ended; stop; }}
+  done
+  for task in "${{groups[@]}}"; do # of a task that ended just when a signal came
+    wait "$task" || [ "$code" != 0 ] || code=$?
+  done
+  [ -z "$killer" ] || kill "$killer" 2>/dev/null
+  kill_leftovers
+  return "$code"
+}}"""
+
+
+def identity(plan: LaunchPlan) -> TaskIdentity:
+    """The tasks of a group, which stands for a node, have the same NODE_RANK."""
+    per_group = max(1, plan.ranks_per_node // plan.ranks_per_task)
+    bash = f"""\
+task=${{CTRAIN_TASK:?}} tasks={plan.tasks}
+local_task=$((task % {per_group})) NODE_RANK=$((task / {per_group}))"""
+    return TaskIdentity(started_by="ctrain", bash=bash)
+
+
+def render(plan: LaunchPlan, task: Task) -> Launch:
+    rendezvous = RENDEZVOUS.format(salt=int(plan.run_key, 16) % 4536)
+    functions = START.format(grace=GRACE_SECONDS, tasks=plan.tasks, script=task.script)
+    text = job_script(plan, header="", job_id=JOB_ID, before=f"{rendezvous}\n{functions}", start="start_tasks")
+    argv = ("/bin/bash", "-p", f"{plan.run_directory}/{layout.JOB_SCRIPT}")
+    return Launch(plan, argv, {layout.JOB_SCRIPT: text, **task.scripts})

@@ -1,0 +1,103 @@
+"""A launch plan as Slurm runs it: job.sh by sbatch, or by bash inside an allocation; the tasks by srun."""
+
+from __future__ import annotations
+
+from ctrain_runtime import layout, time_limit
+from ctrain_runtime.bash import quote_argv
+from ctrain_runtime.errors import UsageError
+from ctrain_runtime.lease import MAX_LEASE_SECONDS
+from ctrain_runtime.plan.model import Launch, LaunchPlan
+from ctrain_runtime.schedulers import process
+from ctrain_runtime.schedulers.script import Task, TaskIdentity, directives, job_script, start_task
+
+# The first name of a list like gpu[03-05,09],cpu1 without a call of scontrol: MASTER_ADDR is the first node of this
+# step, since two runs may share an allocation. The ports lie above the ephemeral ones.
+RENDEZVOUS = """\
+hosts=${{SLURM_STEP_NODELIST:?}}
+while [[ ${{hosts%%,*}} == *\\[* ]]; do
+  rest=${{hosts#*\\[}}
+  hosts=${{hosts%%\\[*}}${{rest%%[],-]*}}${{rest#*\\]}}
+done
+export MASTER_ADDR=${{hosts%%,*}}
+export MASTER_PORT=$((61000 + (SLURM_JOB_ID + SLURM_STEP_ID + {salt}) % 4536))"""
+
+IDENTITY = """\
+task=${SLURM_PROCID:?} tasks=${SLURM_NTASKS:?} local_task=${SLURM_LOCALID:?} NODE_RANK=${SLURM_NODEID:?}"""
+
+PMIX_CHECK = """\
+[ -n "${PMIX_RANK:-}" ] || refuse 72 "srun started this rank without PMIx: MPI would run with world size 1"
+# PMIx keeps its sockets in a directory of this step, known only here.
+[ -z "${PMIX_SERVER_TMPDIR:-}" ] || binds+=("$PMIX_SERVER_TMPDIR")"""
+
+
+def identity(plan: LaunchPlan) -> TaskIdentity:
+    return TaskIdentity(
+        started_by="srun",
+        bash=f"{IDENTITY}\n{RENDEZVOUS.format(salt=int(plan.run_key, 16) % 4536)}",
+        mpi_bash=PMIX_CHECK if plan.mpi.startswith("pmix") else "",
+        passed_prefixes=("SLURM_", "PMIX_", "PMI_"),
+    )
+
+
+def render(plan: LaunchPlan, task: Task) -> Launch:
+    """The scripts and the command that starts them: sbatch, or bash in the allocation that the user already has."""
+    job = f"{plan.run_directory}/{layout.JOB_SCRIPT}"
+    argv = ("/bin/bash", "-p", job) if plan.allocation else ("sbatch", "--parsable", job)
+    text = job_script(
+        plan,
+        header=directives("#SBATCH", [_single_line(option) for option in _options(plan)]),
+        job_id=process.JOB_ID if plan.allocation else "$SLURM_JOB_ID",
+        before=_before(plan),
+        start=quote_argv([*_srun(plan), *start_task(plan, task)]),
+    )
+    return Launch(plan, argv, {layout.JOB_SCRIPT: text, **task.scripts})
+
+
+def _options(plan: LaunchPlan) -> list[str]:
+    return [
+        f"--job-name={plan.run}",
+        f"--partition={plan.partition}",
+        f"--nodes={plan.nodes}",
+        f"--ntasks={plan.tasks}",
+        f"--ntasks-per-node={plan.tasks_per_node}",
+        f"--cpus-per-task={plan.cpus_per_task}",
+        *([f"--gres=gpu:{plan.gpus_per_node}"] if plan.gpus_per_node else []),
+        *([f"--mem={plan.memory}M"] if plan.memory is not None and "mem" not in plan.settings else []),
+        f"--time={'UNLIMITED' if plan.time_limit is None else time_limit.format_limit(plan.time_limit)}",
+        f"--chdir={plan.run_directory}",
+        f"--output={plan.run_directory.replace('%', '%%')}/{layout.JOB_LOG}",  # sbatch expands a lone %
+        "--no-requeue",  # a second start would mix its records with those of the first
+        *(f"--{name}={value}" for name, value in plan.settings.items()),
+        *plan.options,
+    ]
+
+
+def _single_line(option: str) -> str:
+    if "\n" in option:  # it would end the comment and become a command
+        raise UsageError(f"sbatch option {option!r} holds a line break", "Write it in one line")
+    return option
+
+
+def _srun(plan: LaunchPlan) -> list[str]:
+    """The step of all tasks. Ranks take the node's cores in order, which is how GPUs are numbered over sockets."""
+    return [
+        *("srun", f"--job-name={plan.run}", f"--nodes={plan.nodes}", f"--ntasks={plan.tasks}"),
+        *(f"--ntasks-per-node={plan.tasks_per_node}", f"--cpus-per-task={plan.cpus_per_task}"),
+        *([f"--gres=gpu:{plan.gpus_per_node}"] if plan.allocation and plan.gpus_per_node else []),
+        *(["--overlap"] if plan.in_step else []),
+        *("--distribution=block:block", f"--cpu-bind={plan.cpu_bind or 'cores'}"),
+        *(f"--mpi={plan.mpi or 'none'}", "--kill-on-bad-exit=1", "--quit-on-interrupt"),
+    ]
+
+
+def _before(plan: LaunchPlan) -> str:
+    """What holds for an allocation's shell must not hold for the ranks; and the image is needed for the job's time."""
+    lines = ["unset SLURM_CPU_BIND SLURM_MEM_PER_CPU SLURM_MEM_PER_GPU"] if plan.allocation else []
+    if plan.lease:
+        minutes = plan.time_limit or MAX_LEASE_SECONDS // 60
+        touch = quote_argv(["touch", "--no-create", f"--date=+{minutes} minutes", plan.lease])
+        lines += [
+            "# Tells the store. Where a node cannot write to it, what was recorded at the submission holds.",
+            f"{touch} 2>/dev/null",
+        ]
+    return "\n".join(lines)

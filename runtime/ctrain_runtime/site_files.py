@@ -1,0 +1,162 @@
+"""The files that settings of sites come from: where they are, and their contents as layers, checked.
+
+/etc/ctrain and $XDG_CONFIG_HOME/ctrain (XDG Base Directory Specification; ~/.config) have a file sites/NAME.yaml for
+each site that they define or change. A project has one file, ctrain.yaml, for whichever site its runs use.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Optional
+
+from ctrain_runtime import config, strict_yaml
+from ctrain_runtime.errors import ConfigError, SiteError
+from ctrain_runtime.site_layers import SIGNATURE_KEYS, Layer, Level
+
+BUILT_IN_DIR = Path(__file__).parent / "sites"
+SYSTEM_DIR = Path("/etc/ctrain/sites")
+PROJECT_FILE = "ctrain.yaml"
+
+LEVEL_NAMES = {Level.BUILT_IN: "built-in", Level.SYSTEM: "system", Level.USER: "user", Level.PROJECT: "project"}
+# What a site is belongs into its own file. What it trusts must not depend on the repository that was just cloned.
+_NOT_IN_PROJECTS = ("name", "description", "extends", "detect", "scheduler", *SIGNATURE_KEYS)
+_REQUIRED = {"name": "-", "scheduler": "-"}  # stand-ins, so that a file with some keys only can be checked
+
+
+@dataclass(frozen=True)
+class ProjectFile:
+    """A project's ctrain.yaml. `site` is the site that it selects, "" if it leaves that to detection."""
+
+    path: Path
+    site: str
+    layer: Layer
+
+
+def site_dirs() -> Mapping[Level, Path]:
+    """The directories of site files, lowest first; not all of them need to exist."""
+    config_home = os.environ.get("XDG_CONFIG_HOME", "")
+    if not Path(config_home).is_absolute():  # as the specification demands
+        config_home = str(Path(os.path.expanduser("~"), ".config"))  # noqa: PTH111  # Path.home() may raise
+    return {Level.BUILT_IN: BUILT_IN_DIR, Level.SYSTEM: SYSTEM_DIR, Level.USER: Path(config_home, "ctrain", "sites")}
+
+
+def site_paths() -> Mapping[str, Mapping[Level, Path]]:
+    """The files of each site, lowest first. Raises ConfigError if a directory cannot be read."""
+    paths: dict[str, dict[Level, Path]] = {}
+    for level, directory in site_dirs().items():
+        for name in _list_names(directory):
+            paths.setdefault(name, {})[level] = directory / f"{name}.yaml"
+    return paths
+
+
+def _list_names(directory: Path) -> list[str]:
+    try:
+        files = [path.name for path in directory.iterdir()]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:  # not skipped: what it requires would be lost unseen
+        raise ConfigError(f"cannot read {directory}: {error.strerror}") from error
+    return sorted(file[: -len(".yaml")] for file in files if file.endswith(".yaml") and not file.startswith("."))
+
+
+def read_site_file(path: Path, level: Level, kind: type) -> Layer:
+    """The layer in a site file. `kind` is the dataclass whose fields are the known keys. Raises ConfigError."""
+    data = _read_checked(path, kind)
+    if level != Level.FILE and data.get("name", path.stem) != path.stem:
+        raise ConfigError(f"{path}: name must be {path.stem!r}, the file's name, not {data['name']!r}")
+    return Layer(level, _source(path, level), {"name": path.stem, **data})
+
+
+def read_project_file(kind: type) -> Optional[ProjectFile]:
+    """The file ctrain.yaml that applies in the current directory. Raises ConfigError, or SiteError: find_project_file.
+
+    It cannot say what a site is nor what it trusts.
+    """
+    path = find_project_file()
+    if path is None:
+        return None
+    data = _read_checked(path, kind, more=("site",))
+    name = data.pop("site", None) or ""
+    if not isinstance(name, str) or "/" in name:
+        raise ConfigError(f"{_locate(path, 'site')}: site must be the name of a site, not {name!r}")
+    for key in _NOT_IN_PROJECTS:
+        if key in data:
+            hint = "Remove the key, or set it in the site's own file: docs/sites.md"
+            raise ConfigError(f"{_locate(path, key)}: {key} cannot be set by a project", hint)
+    return ProjectFile(path, name, Layer(Level.PROJECT, _source(path, Level.PROJECT), data))
+
+
+def find_project_file() -> Optional[Path]:
+    """The ctrain.yaml of the current directory, or of its nearest parent up to the repository's root or the home.
+
+    Parents that everyone can write to (/tmp, many a /scratch) are not searched. Raises SiteError if the current
+    directory is such a directory and its ctrain.yaml belongs to somebody else.
+    """
+    try:
+        start = Path.cwd()
+    except FileNotFoundError:  # it was deleted
+        return None
+    path = next((path for path in _project_candidates(start) if os.path.isfile(path)), None)  # noqa: PTH113  # no raise
+    if path and is_world_writable(path.parent) and path.stat().st_uid not in (0, os.getuid()):
+        raise SiteError(
+            f"{path} belongs to another user, in a directory that everyone can write to",
+            "Run ctrain in another directory",
+        )
+    return path
+
+
+def _project_candidates(start: Path) -> Iterator[Path]:
+    home = Path(os.path.expanduser("~"))  # noqa: PTH111  # Path.home() may raise
+    directories = [start, *start.parents]
+    last = next((one for one in directories if one == home or os.access(one / ".git", os.F_OK)), start)
+    for directory in directories[: directories.index(last) + 1]:
+        if directory == start or not is_world_writable(directory):
+            yield directory / PROJECT_FILE
+
+
+def is_world_writable(path: Path) -> bool:
+    """Whether everyone can write to a file or directory."""
+    with contextlib.suppress(OSError):  # what cannot be looked at cannot be read either
+        return bool(path.stat().st_mode & stat.S_IWOTH)
+    return False
+
+
+def _read_checked(path: Path, kind: type, more: Collection[str] = ()) -> dict[str, Any]:
+    """The keys of a file, all of them known (fields of `kind`, or in `more`) and of the right type."""
+    if not path.is_file():
+        raise ConfigError(f"{path} is not a regular file")
+    data = strict_yaml.read(path)
+    try:
+        _check(data, kind, more, str(path))
+    except ConfigError:
+        for key, value in data.items():  # once more key by key, to name the line
+            _check({key: value}, kind, more, _locate(path, key))
+        raise
+    return data
+
+
+def _check(data: Mapping[str, Any], kind: type, more: Collection[str], where: str) -> None:
+    known = {field.name for field in fields(kind)} | set(more)
+    given = {key: _drop_nulls(value) for key, value in data.items() if value is not None or key not in known}
+    config.load(kind, {**_REQUIRED, **{key: value for key, value in given.items() if key not in more}}, where)
+    for key, value in given.items():
+        if type(value) is int and value < 1:
+            raise ConfigError(f"{where}: {key} must be a positive integer, not {value}")
+
+
+def _drop_nulls(value: Any) -> Any:
+    return {key: item for key, item in value.items() if item is not None} if isinstance(value, dict) else value
+
+
+def _locate(path: Path, key: Any) -> str:
+    line = strict_yaml.key_lines(path).get(key)
+    return f"{path}, line {line}" if line else str(path)
+
+
+def _source(path: Path, level: Level) -> str:
+    return f"{path} ({LEVEL_NAMES[level]})" if level in LEVEL_NAMES else str(path)

@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ctrain_runtime.doctor.sites import check_files, check_site
+from ctrain_runtime.site import SelectedSite, Site, select_site
+from samples.programs import answer
+
+
+def some_site(**keys: Any) -> SelectedSite:
+    selected = select_site("local")
+    changes = {"stores": (".",), "runs": ".", **keys}
+    sources = {**selected.sources, **dict.fromkeys((*keys, "datasets.x"), "mine.yaml (user)")}
+    return replace(selected, site=replace(selected.site, **changes), sources=sources)
+
+
+def troubles(selected: SelectedSite) -> list[tuple[str, str]]:
+    return [(one.subject, one.text) for one in check_site(selected) if one.level != "ok"]
+
+
+def test_a_site_whose_needs_are_all_met(tmp_path: Path) -> None:
+    (tmp_path / "key.pub").touch()
+    here = str(tmp_path)
+    keys = {"datasets": {"x": here}, "mounts": (f"{here}:/scratch:ro",), "trusted_keys": (f"{here}/key.pub", "AB" * 20)}
+    findings = list(check_site(some_site(cache=here, **keys)))
+    assert {one.level for one in findings} == {"ok"}
+    subjects = ["scheduler", "stores", "runs", "cache", "datasets.x", "mounts", "trusted_keys"]
+    assert [one.subject for one in findings] == subjects
+
+
+@pytest.mark.parametrize(
+    ("keys", "subject", "text"),
+    [
+        ({"stores": ("/not/there",)}, "stores", "/not/there: directory not found"),
+        (
+            {"stores": ("$NOT_SET",)},
+            "stores",
+            "mine.yaml (user): '$NOT_SET' names a variable that is not set: 'NOT_SET'",
+        ),
+        ({"runs": "/dev/null/runs"}, "runs", "/dev/null: not a directory"),
+        ({"cache": "/not/there"}, "cache", "/not/there: directory not found"),
+        ({"datasets": {"x": "/not/there"}}, "datasets.x", "/not/there: directory not found"),
+        ({"mounts": ("/not/there:/x:ro",)}, "mounts", "/not/there: not found"),
+        ({"trusted_keys": ("/not/there.pub",)}, "trusted_keys", "/not/there.pub: not found"),
+        ({"scheduler": "lsf"}, "scheduler", "mine.yaml (user): unknown scheduler 'lsf'"),
+    ],
+)
+def test_what_a_site_lacks(keys: dict[str, Any], subject: str, text: str) -> None:
+    assert troubles(some_site(**keys)) == [(subject, text)]
+
+
+def test_directories_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.access", lambda _path, mode: mode == 0)
+    assert troubles(some_site(cache=".")) == [
+        ("stores", ".: cannot be read"),
+        ("runs", ".: cannot be written to"),
+        ("cache", ".: cannot be written to"),
+    ]
+
+
+def test_the_programs_of_the_scheduler(programs: Path) -> None:
+    slurm = some_site(scheduler="slurm")
+    for name in ("sinfo", "sbatch", "srun", "scancel"):
+        answer(programs, name)
+    assert troubles(slurm) == [("scheduler", "slurm: not found on PATH: scontrol")]
+    answer(programs, "scontrol")
+    assert troubles(slurm) == []
+
+
+def test_the_run_directory_need_not_exist(tmp_path: Path) -> None:
+    assert troubles(some_site(runs="new/runs")) == []
+    assert troubles(some_site(runs=f"{tmp_path}/new/runs")) == []
+
+
+def test_a_site_without_stores() -> None:
+    assert troubles(some_site(stores=())) == [("stores", "site local has no stores")]
+
+
+def test_the_files_of_all_sites(tmp_path: Path) -> None:
+    directory = tmp_path / "etc/ctrain/sites"
+    directory.mkdir(parents=True)
+    for name, text in {"bad": "mpi: x\n", "lost": "extends: titan\n", "open": "scheduler: slurm\n"}.items():
+        (directory / f"{name}.yaml").write_text(text)
+    (directory / "open.yaml").chmod(0o666)
+    (directory / "slurm.yaml").write_text("partition: gpu\n")
+    findings = {one.subject: one for one in check_files()}
+    assert [one.level for one in findings.values()] == ["ok", "ok", "ok", "fail", "fail", "fail"]
+    assert findings["site slurm"].text.endswith(f"/slurm.yaml, {directory}/slurm.yaml")
+    assert findings["site bad"].text == f"{directory}/bad.yaml, line 1: mpi should be a list, not text ('x')"
+    assert findings["site lost"].text == f"{directory}/lost.yaml (system): extends: unknown site 'titan'"
+    assert findings["site open"].hint == f"Run: chmod o-w {directory}/open.yaml"
+
+
+def test_every_key_that_names_a_directory_is_checked() -> None:
+    """A new key of a site has to be considered here."""
+    unchecked = {"name", "description", "extends", "detect", "require_signature", "partition", "comment", "submit"}
+    unchecked |= {"mpi", "cpus_per_gpu", "memory_per_gpu", "cpu_bind", "env"}
+    checked = {"scheduler", "stores", "runs", "cache", "datasets", "mounts", "trusted_keys"}
+    assert unchecked | checked == set(Site.__dataclass_fields__)

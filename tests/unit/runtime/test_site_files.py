@@ -1,0 +1,179 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from ctrain_runtime import site_files
+from ctrain_runtime.errors import ConfigError, SiteError
+from ctrain_runtime.site import Site
+from ctrain_runtime.site_layers import Level
+
+
+def write(path: Path, text: str = "partition: x\n") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def test_the_users_directory_follows_the_xdg_specification(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/kim")
+    monkeypatch.setenv("XDG_CONFIG_HOME", "/conf")
+    assert site_files.site_dirs()[Level.USER] == Path("/conf/ctrain/sites")
+    for ignored in ("", "relative/conf"):
+        monkeypatch.setenv("XDG_CONFIG_HOME", ignored)
+        assert site_files.site_dirs()[Level.USER] == Path("/home/kim/.config/ctrain/sites")
+
+
+def test_the_files_of_a_site_lowest_first(tmp_path: Path) -> None:
+    system, user = write(tmp_path / "etc/ctrain/sites/slurm.yaml"), write(tmp_path / "config/ctrain/sites/slurm.yaml")
+    write(tmp_path / "config/ctrain/sites/.slurm.yaml")
+    write(tmp_path / "config/ctrain/sites/slurm.yaml~")
+    paths = site_files.site_paths()
+    assert sorted(paths) == ["local", "neuron", "slurm"]
+    assert list(paths["slurm"].values())[1:] == [system, user]
+
+
+def test_a_directory_that_cannot_be_read_is_not_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: Path) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    with pytest.raises(ConfigError, match=r"^cannot read .*sites: Permission denied"):
+        site_files.site_paths()
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("partition: x\nmpi: pmix\n", "s.yaml, line 2: mpi should be a list, not text ('pmix')"),
+        ("# a site\n\npartitoin: x\n", "s.yaml, line 3: unknown key 'partitoin'. Did you mean 'partition'?"),
+        ("partitoin: null\n", "s.yaml, line 1: unknown key 'partitoin'. Did you mean 'partition'?"),
+        ("detect: {command: [sinfo]}\n", "line 1: detect: unknown key 'command'. Did you mean 'commands'?"),
+        ("env:\n  A: 1\n", "s.yaml, line 1: env.A should be text, not a number (1)"),
+        ("site: slurm\n", "s.yaml, line 1: unknown key 'site'"),
+        ("1: x\n", "s.yaml: unknown key 1"),
+        ("cpus_per_gpu: 0\n", "line 1: cpus_per_gpu must be a positive integer, not 0"),
+        ("memory_per_gpu: true\n", "line 1: memory_per_gpu should be a number or nothing, not true or false (True)"),
+        ("a: 1\na: 2\n", "s.yaml, line 2: key 'a' stands here twice"),
+        ("a: [\n", "s.yaml, line 2: "),
+        ("- a\n", "s.yaml: expected keys and values, found a list"),
+        ("", "s.yaml: expected keys and values, found nothing"),
+        ("name: t\n", "s.yaml: name must be 's', the file's name, not 't'"),
+    ],
+)
+def test_a_file_that_is_wrong_names_file_line_and_key(tmp_path: Path, text: str, complaint: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        site_files.read_site_file(write(tmp_path / "s.yaml", text), Level.USER, Site)
+    assert complaint in str(caught.value)
+
+
+def test_a_file_with_some_keys(tmp_path: Path) -> None:
+    path = write(tmp_path / "s.yaml", "partition: null\nenv: {A: null, B: '1'}\ncpus_per_gpu: 8\n")
+    layer = site_files.read_site_file(path, Level.USER, Site)
+    assert (layer.level, layer.source) == (Level.USER, f"{path} (user)")
+    assert layer.values == {"name": "s", "partition": None, "env": {"A": None, "B": "1"}, "cpus_per_gpu": 8}
+
+
+def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "s.yaml")
+    with pytest.raises(ConfigError, match=r"s\.yaml is not a regular file$"):
+        site_files.read_site_file(tmp_path / "s.yaml", Level.USER, Site)
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The deepest directory of a repository in a home; it is the current one."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "home/repo/.git").mkdir(parents=True)
+    directory = tmp_path / "home/repo/a/b"
+    directory.mkdir(parents=True)
+    monkeypatch.chdir(directory)
+    return directory
+
+
+def test_the_project_file_is_the_nearest_up_to_the_root_of_the_repository(project: Path) -> None:
+    repository = project.parents[1]
+    write(repository.parent / "ctrain.yaml")
+    assert site_files.find_project_file() is None
+    for directory in (repository, project.parent, project):
+        write(directory / "ctrain.yaml")
+        assert site_files.find_project_file() == directory / "ctrain.yaml"
+
+
+def test_without_a_repository_the_search_ends_at_home(project: Path) -> None:
+    (project.parents[1] / ".git").rmdir()
+    home = project.parents[2]
+    write(home.parent / "ctrain.yaml")
+    assert site_files.find_project_file() is None
+    assert write(home / "ctrain.yaml") == site_files.find_project_file()
+
+
+def test_elsewhere_only_the_current_directory_counts(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (project.parents[1] / ".git").rmdir()
+    monkeypatch.setenv("HOME", "/nowhere")
+    write(project.parent / "ctrain.yaml")
+    assert site_files.find_project_file() is None
+    assert write(project / "ctrain.yaml") == site_files.find_project_file()
+
+
+def test_parents_that_everyone_can_write_to_are_not_searched(project: Path) -> None:
+    file = write(project.parents[1] / "ctrain.yaml")
+    file.parent.chmod(0o1777)
+    assert site_files.find_project_file() is None
+
+
+def test_a_file_that_another_user_left_where_everyone_can_write(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = write(project / "ctrain.yaml")
+    project.chmod(0o1777)
+    assert site_files.find_project_file() == file
+    if os.getuid() == 0:
+        os.chown(file, 12345, -1)
+    monkeypatch.setattr(os, "getuid", lambda: 54321)
+    with pytest.raises(SiteError, match=r"ctrain\.yaml belongs to another user, in a directory that everyone can"):
+        site_files.find_project_file()
+
+
+def test_a_current_directory_that_was_deleted(project: Path) -> None:
+    project.rmdir()
+    assert site_files.find_project_file() is None
+
+
+@pytest.mark.usefixtures("project")
+def test_a_project_file() -> None:
+    assert site_files.read_project_file(Site) is None
+    path = write(Path("ctrain.yaml").absolute(), "site: neuron\npartition: x\nenv: {A: '1'}\n")
+    file = site_files.read_project_file(Site)
+    assert file
+    assert (file.path, file.site) == (path, "neuron")
+    assert (file.layer.level, file.layer.source) == (Level.PROJECT, f"{path} (project)")
+    assert file.layer.values == {"partition": "x", "env": {"A": "1"}}
+
+
+@pytest.mark.usefixtures("project")
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("partition: x\nrequire_signature: false\n", "line 2: require_signature cannot be set by a project. Remove"),
+        ("require_signature: null\n", "line 1: require_signature cannot be set by a project"),
+        ("trusted_keys: [/tmp/mine.pub]\n", "line 1: trusted_keys cannot be set by a project"),
+        ("scheduler: local\n", "line 1: scheduler cannot be set by a project"),
+        ("extends: local\n", "line 1: extends cannot be set by a project"),
+        ("detect: {}\n", "line 1: detect cannot be set by a project"),
+        ("name: x\n", "line 1: name cannot be set by a project"),
+        ("site: ./evil.yaml\n", "line 1: site must be the name of a site, not './evil.yaml'"),
+        ("site: [a]\n", "line 1: site must be the name of a site, not ['a']"),
+        ("sites: a\n", "line 1: unknown key 'sites'"),
+        ("env: " + "[" * 2000, "nested too deeply"),
+        ("env: &a {A: *a}\n", "line 1: found unconstructable recursive node"),
+        ("runs: !!python/object/apply:os.getcwd []\n", "line 1: could not determine a constructor for the tag"),
+        ("partition: 1\n", "line 1: partition should be text"),
+    ],
+)
+def test_a_project_file_that_is_wrong_or_hostile(text: str, complaint: str) -> None:
+    path = write(Path("ctrain.yaml").absolute(), text)
+    with pytest.raises(ConfigError) as caught:
+        site_files.read_project_file(Site)
+    assert str(caught.value).startswith(str(path))
+    assert complaint in str(caught.value)
