@@ -47,31 +47,48 @@ def run(
     timeout: float = 60,
     check: bool = True,
     stdin: str = "",
+    new_session: bool = False,
+    pass_fds: Sequence[int] = (),
 ) -> CommandResult:
     """Run a command and return its output.
 
-    `timeout` is in seconds. Raises CtrainError if the command cannot be started, times out or (with `check`) returns a
-    non-zero exit code.
+    `timeout` is in seconds; `pass_fds` are file descriptors that the command inherits. With `new_session` Ctrl-C does
+    not reach the command, and an exception that interrupts the wait for it leaves it running. Raises CtrainError if the
+    command cannot be started, times out or (with `check`) returns a non-zero exit code.
     """
     try:
-        completed = subprocess.run(
+        process = subprocess.Popen(
             list(argv),
-            input=stdin,
-            capture_output=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
             errors="replace",
             env=None if env is None else dict(env),
             cwd=cwd,
-            timeout=timeout,
+            start_new_session=new_session,
+            pass_fds=tuple(pass_fds),
         )
     except OSError as error:
         raise CtrainError(f"{argv[0]} cannot be started: {error.strerror or error}") from error
+    try:
+        stdout, stderr = process.communicate(stdin, timeout=timeout)
     except subprocess.TimeoutExpired as error:
+        _kill(process)
         raise CtrainError(f"{argv[0]} timed out after {timeout:g} s") from error
-    result = CommandResult(tuple(argv), completed.returncode, completed.stdout, completed.stderr)
+    except BaseException:
+        if not new_session:
+            _kill(process)
+        raise
+    result = CommandResult(tuple(argv), process.returncode, stdout, stderr)
     if check and result.code != 0:
         raise CtrainError(f"{Path(argv[0]).name} failed: {result.last_error_line()}")
     return result
+
+
+def _kill(process: subprocess.Popen[str]) -> None:
+    with process:  # closes its pipes and waits for it
+        process.kill()
 
 
 def run_logged(

@@ -23,7 +23,8 @@ class Partition:
 
     `cpus` are schedulable ones (hardware threads where the scheduler counts them, without cores reserved for the
     system); `memory` is in MB (0: unknown); `time_limit` in minutes (None: no limit); `arch` is what `uname -m` says
-    on its nodes ("": unknown).
+    on its nodes ("": unknown, or several). `max_nodes` is the most that one job may use (None: no limit).
+    `has_memory_default`: a job that requests no memory gets a share that the administrators chose.
     """
 
     name: str
@@ -37,19 +38,22 @@ class Partition:
     threads_per_core: int = 1
     memory: int = 0
     arch: str = ""
+    max_nodes: Optional[int] = None
+    has_memory_default: bool = False
 
 
 @dataclass(frozen=True)
 class Allocation:
     """The allocation (salloc, sbatch) inside which ctrain was called; CPUs, GPUs and memory (MB) are those of a node in
-    it. `in_step`: ctrain itself runs in a job step (an interactive srun), whose resources a second step must share.
-    `minutes_left` is what remains of its time limit (None: no limit)."""
+    it (`gpus` None: the scheduler does not show how many). `in_step`: ctrain itself runs in a job step (an interactive
+    srun), whose resources a second step must share. `minutes_left` is what remains of its time limit (None: no limit).
+    """
 
     job_id: str
     nodes: int
     partition: str
     cpus: int
-    gpus: int
+    gpus: Optional[int]
     memory: int = 0
     in_step: bool = False
     minutes_left: Optional[int] = None

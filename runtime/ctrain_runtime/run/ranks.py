@@ -11,6 +11,8 @@ from typing import Optional
 
 from ctrain_runtime.run.events import Event
 
+EARLY_SECONDS = 1.0  # between the ends of two ranks: less is how programs end that all do the same
+
 
 @dataclass(frozen=True)
 class Rank:
@@ -80,8 +82,8 @@ def first_failure(ranks: list[Rank]) -> Optional[Rank]:
 
 
 def ended_before(ranks: list[Rank], failed: Rank) -> Optional[Rank]:
-    """The first rank that left with exit code 0 before `failed` did: the others may have waited for it in vain."""
-    early = [rank for rank in ranks if rank.exit_code == 0 and _end(rank) < _end(failed)]
+    """The first rank that left with exit code 0 well before `failed` did: others may have waited for it in vain."""
+    early = [rank for rank in ranks if rank.exit_code == 0 and _end(rank) < _end(failed) - EARLY_SECONDS]
     return min(early, key=_end, default=None)
 
 

@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -58,6 +62,40 @@ def test_a_program_that_is_no_program(programs: Path) -> None:
 def test_a_program_that_hangs() -> None:
     with pytest.raises(CtrainError, match=r"^/bin/sleep timed out after 0.05 s$"):
         command.run(["/bin/sleep", "60"], timeout=0.05)
+
+
+def test_a_command_inherits_the_given_file_descriptors(tmp_path: Path) -> None:
+    with (tmp_path / "held").open("w") as held:
+        command.run(["/bin/sh", "-c", f"echo x >/dev/fd/{held.fileno()}"], pass_fds=[held.fileno()])
+    assert (tmp_path / "held").read_text() == "x\n"
+
+
+def test_a_session_of_its_own() -> None:
+    show = "import os; print(os.getsid(0) == os.getpid())"
+    assert command.run([sys.executable, "-c", show]).stdout == "False\n"
+    assert command.run([sys.executable, "-c", show], new_session=True).stdout == "True\n"
+
+
+@pytest.mark.parametrize(("new_session", "survives"), [(True, True), (False, False)])
+def test_an_interrupt_ends_only_a_command_of_the_same_session(
+    tmp_path: Path, new_session: bool, survives: bool
+) -> None:
+    pid, done = tmp_path / "pid", tmp_path / "done"
+    # Interrupts its caller, waits until that is gone, and then does its work.
+    work = f"echo $$ >{pid}; kill -INT $PPID; while kill -0 $PPID 2>&-; do sleep 0.01; done; echo x >{done}"
+    call = f"from ctrain_runtime import command; command.run(['/bin/sh', '-c', {work!r}], new_session={new_session})"
+    env = {**os.environ, "PYTHONPATH": str(Path(command.__file__).parents[1])}
+    caller = subprocess.run([sys.executable, "-c", call], env=env, capture_output=True, text=True, check=False)
+    assert "KeyboardInterrupt" in caller.stderr
+    wait_for(lambda: not Path(f"/proc/{pid.read_text().strip()}").exists())
+    assert done.exists() is survives
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_find_gives_the_absolute_path(programs: Path) -> None:

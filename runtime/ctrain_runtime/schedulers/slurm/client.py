@@ -1,0 +1,114 @@
+"""Slurm's commands: how they are run, and the form of what they print."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Optional
+
+from ctrain_runtime import command
+from ctrain_runtime.command import CommandResult
+from ctrain_runtime.errors import SchedulerError
+
+# Variables are options for Slurm's commands (man sbatch, squeue, scancel: ENVIRONMENT VARIABLES): SBATCH_PARTITION
+# overrides a script, SQUEUE_FORMAT changes answers, SCANCEL_INTERACTIVE asks questions, and those of an outer job
+# (SLURM_CPUS_PER_TASK, SLURM_UMASK ...) would leak into a new one. The commands get only what makes them reach Slurm.
+OPTION_PREFIXES = ("SLURM_", "SBATCH_", "SALLOC_", "SRUN_", "SQUEUE_", "SCANCEL_", "SCONTROL_", "SACCT_", "SINFO_")
+KEPT = frozenset(
+    {
+        "SLURM_CONF",  # where the configuration file is
+        "SLURM_CLUSTERS",  # which cluster of a federation all commands talk to
+        "SLURM_JWT",  # the token that identifies the user, on sites without munge
+    }
+)
+
+_PREFIXES = re.compile(
+    r"^(?:s(?:batch|cancel|control|queue|run): )?(?:error: |fatal: )?"
+    r"(?:Batch job submission failed: |allocation failure: )?"
+)
+_FREE_TEXT = re.compile(r"\s(?:Reason|Comment|Extra)=")
+_DIGITS = re.compile(r"[0-9]{1,18}")
+
+
+def run(
+    argv: Sequence[str],
+    *,
+    timeout: float,
+    cwd: Optional[Path] = None,
+    stdin: str = "",
+    new_session: bool = False,
+    pass_fds: tuple[int, ...] = (),
+) -> CommandResult:
+    """Run a command of Slurm, whatever its exit code. Raises CtrainError when it cannot start or takes too long."""
+    return command.run(
+        argv,
+        env=client_environment(),
+        cwd=cwd,
+        timeout=timeout,
+        check=False,
+        stdin=stdin,
+        new_session=new_session,
+        pass_fds=pass_fds,
+    )
+
+
+def client_environment() -> dict[str, str]:
+    """The caller's environment without the variables that are options of Slurm's commands."""
+    return {name: value for name, value in os.environ.items() if name in KEPT or not name.startswith(OPTION_PREFIXES)}
+
+
+def require_commands(*programs: str) -> None:
+    """Raise SchedulerError when one of `programs` is not on PATH."""
+    for program in programs:
+        if not command.which(program):
+            raise SchedulerError(
+                f"Slurm command {program} not found on PATH",
+                "Load Slurm's module, or run here with --site local",
+            )
+
+
+def error_text(result: CommandResult) -> str:
+    """The errors that a command of Slurm printed, in one line and without its prefixes.
+
+    Site policies (job_submit, cli_filter) explain a refusal in a line before the last.
+    """
+    lines = [
+        _PREFIXES.sub("", line) for line in result.stderr.splitlines() if line.strip() and not line.startswith("Try ")
+    ]
+    return "; ".join(dict.fromkeys(map(str.strip, lines))) or result.last_error_line()
+
+
+def records(text: str, key: str) -> Iterator[str]:
+    """The records of `scontrol show`, each of which begins with `key`=; with --oneliner or without."""
+    return (part for part in re.split(rf"(?m)^(?={key}=)", text) if part.startswith(f"{key}="))
+
+
+def read_fields(text: str, pattern: re.Pattern[str]) -> dict[str, str]:
+    """The NAME=VALUE pairs of a record whose two groups `pattern` matches.
+
+    The first of each name counts, and none after the beginning of free text: that may contain anything.
+    """
+    free = _FREE_TEXT.search(text)
+    return dict(reversed(pattern.findall(text, 0, free.start() if free else len(text))))
+
+
+def fields_pattern(*names: str) -> re.Pattern[str]:
+    """A pattern for read_fields that matches the fields `names`."""
+    return re.compile(rf"(?:^|\s)({'|'.join(names)})=(\S*)")
+
+
+def read_count(text: str) -> Optional[int]:
+    """The number that `text` begins with; None for UNLIMITED, N/A and whatever else is none."""
+    digits = _DIGITS.match(text)
+    return int(digits.group()) if digits else None
+
+
+def read_megabytes(text: str) -> int:
+    """Memory as Slurm writes it in TRES, in MB: 8000M, 1.50G, 2T; 0 when it is none."""
+    amount = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,9})?)([KMGTP]?)", text)
+    if not amount:
+        return 0
+    units = {"K": 1 / 1024, "": 1.0, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "P": 1024.0**3}
+    return int(float(amount[1]) * units[amount[2]])

@@ -1,0 +1,204 @@
+"""What a Slurm cluster is: its partitions, its ways to start MPI ranks, and the caller's allocation."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Optional
+
+from ctrain_runtime import time_limit
+from ctrain_runtime.errors import CtrainError, SchedulerError
+from ctrain_runtime.facts import Cluster, Partition
+from ctrain_runtime.schedulers.slurm import allocation, client
+from ctrain_runtime.schedulers.slurm.gres import parse_gres
+
+SHOW_NODES = ("scontrol", "--oneliner", "show", "node")
+SHOW_PARTITIONS = ("scontrol", "--oneliner", "show", "partition")
+SHOW_CONFIG = ("scontrol", "show", "config")
+LIST_MPI = ("srun", "--mpi=list")
+COMMANDS = ("sbatch", "scancel", "scontrol", "squeue", "srun")
+TIMEOUT_SECONDS = 30
+
+# Node states that run no job before an administrator or a reservation's end changes them (man sinfo, NODE STATE CODES).
+UNUSABLE = frozenset(
+    {
+        *("DOWN", "UNKNOWN", "FUTURE", "ERROR", "INVAL", "INVALID", "INVALID_REG", "NOT_RESPONDING", "BLOCKED"),
+        *("DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING", "MAINT", "PERFCTRS"),
+    }
+)
+# Flags of a node that can start a job at once, or once it has powered up.
+IDLE_FLAGS = frozenset({"CLOUD", "DYNAMIC_NORM", "DYNAMIC_FUTURE", "POWERED_DOWN", "POWERING_UP"})
+MARKS = {"*": "NOT_RESPONDING", "$": "MAINT", "-": "PLANNED", "~": "POWERED_DOWN", "#": "POWERING_UP"}
+
+_NODE_FIELDS = client.fields_pattern(
+    *("Arch", "CPUEfctv", "CPUTot", "CoreSpecCount", "CoresPerSocket", "Gres", "MemSpecLimit", "Partitions"),
+    *("RealMemory", "Sockets", "State", "ThreadsPerCore"),
+)
+_PARTITION_FIELDS = client.fields_pattern(
+    *("PartitionName", "Default", "DefMemPerCPU", "DefMemPerNode", "JobDefaults", "MaxCPUsPerNode", "MaxMemPerNode"),
+    *("MaxNodes", "MaxTime", "State"),
+)
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node: its schedulable CPUs, GPUs and memory (MB), as in Partition. `partitions` are the names of its own."""
+
+    partitions: tuple[str, ...]
+    usable: bool
+    idle: bool
+    cpus: int
+    threads_per_core: int
+    memory: int
+    gpus: int
+    gpu_type: str
+    arch: str
+
+
+def read_cluster() -> Cluster:
+    """What this Slurm is and has now. Raises SchedulerError when it does not answer."""
+    client.require_commands(*COMMANDS)
+    # The commands wait for the controller, not for this machine: together they take as long as the slowest.
+    questions = (SHOW_NODES, SHOW_PARTITIONS, SHOW_CONFIG, LIST_MPI)
+    with ThreadPoolExecutor(len(questions) + 1) as pool:
+        current = pool.submit(allocation.read_allocation)
+        nodes, partitions, config, mpi = pool.map(_ask, questions)
+        settings = parse_config(config)
+        return Cluster(
+            version=settings.get("SLURM_VERSION", ""),
+            partitions=parse_partitions(partitions, parse_nodes(nodes), _has_memory_default(settings)),
+            mpi=parse_mpi_list(mpi),
+            allocation=current.result(),
+            memory_is_consumable="MEMORY" in settings.get("SelectTypeParameters", "").upper(),
+        )
+
+
+def read_gpus() -> tuple[str, ...]:
+    """The types of the GPUs in partitions that are up; a partition's name where its GPUs have none.
+
+    Raises SchedulerError when Slurm does not answer.
+    """
+    client.require_commands("scontrol")
+    partitions = parse_partitions(_ask(SHOW_PARTITIONS), parse_nodes(_ask(SHOW_NODES)))
+    return tuple(dict.fromkeys(part.gpu_type or part.name for part in partitions if part.gpus))
+
+
+def _ask(argv: Sequence[str]) -> str:
+    hint = "Retry later, or ask the administrators"
+    try:
+        result = client.run(argv, timeout=TIMEOUT_SECONDS)
+    except CtrainError as error:
+        raise SchedulerError(f"Slurm does not answer: {error.message}", hint) from error
+    if result.code != 0:
+        raise SchedulerError(f"Slurm does not answer: {argv[0]} failed: {client.error_text(result)}", hint)
+    return result.stdout
+
+
+def parse_config(text: str) -> dict[str, str]:
+    """The settings in the output of `scontrol show config`."""
+    return dict(re.findall(r"(?m)^(\w+)[ \t]*= (.*?)[ \t]*$", text))
+
+
+def parse_mpi_list(text: str) -> tuple[str, ...]:
+    """The plugins that `srun --mpi=list` names, in whatever sentences."""
+    return tuple(dict.fromkeys(re.findall(r"\b(?:pmix(?:_v\d+)?|pmi2|none|cray_shasta|openmpi)\b", text)))
+
+
+def parse_nodes(text: str) -> tuple[Node, ...]:
+    """The nodes in the output of `scontrol show node`."""
+    return tuple(_parse_node(record) for record in client.records(text, "NodeName"))
+
+
+def _parse_node(record: str) -> Node:
+    fields = client.read_fields(record, _NODE_FIELDS)
+
+    def count(name: str) -> int:
+        return client.read_count(fields.get(name, "")) or 0
+
+    cores = count("Sockets") * count("CoresPerSocket")
+    # Where slurm.conf sets CPUs= to the number of cores, Slurm does not schedule hardware threads.
+    threads = max(1, count("CPUTot") // cores) if cores else max(1, count("ThreadsPerCore"))
+    cpus = count("CPUEfctv") or count("CPUTot") - count("CoreSpecCount") * threads
+    gpus, gpu_type = parse_gres(fields.get("Gres", ""))
+    states = parse_node_state(fields.get("State", "UNKNOWN"))
+    usable = not states & UNUSABLE
+    return Node(
+        partitions=tuple(filter(None, fields.get("Partitions", "").split(","))),
+        usable=usable,
+        idle=usable and "IDLE" in states and states <= IDLE_FLAGS | {"IDLE"},
+        cpus=max(0, cpus),
+        threads_per_core=threads,
+        memory=max(0, count("RealMemory") - count("MemSpecLimit")),
+        gpus=gpus,
+        gpu_type=gpu_type,
+        arch=fields.get("Arch", ""),
+    )
+
+
+def parse_node_state(text: str) -> frozenset[str]:
+    """The base state and the flags of a node, from IDLE+DRAIN, DOWN*, MIXED+PLANNED, idle~ ..."""
+    states = set()
+    for word in text.upper().split("+"):
+        name = word.rstrip("*~#!%$@^-")
+        states.add(name)
+        states.update(MARKS[mark] for mark in word[len(name) :] if mark in MARKS)
+    return frozenset(states)
+
+
+def parse_partitions(text: str, nodes: Iterable[Node], has_memory_default: bool = False) -> tuple[Partition, ...]:
+    """The partitions that are up, in the output of `scontrol show partition`.
+
+    `has_memory_default`: the cluster has a default for the memory of jobs, whatever the partition says.
+    """
+    members: dict[str, list[Node]] = {}
+    for node in nodes:
+        for name in node.partitions:
+            members.setdefault(name, []).append(node)
+    partitions = []
+    for record in client.records(text, "PartitionName"):
+        fields = client.read_fields(record, _PARTITION_FIELDS)
+        if fields.get("State") == "UP":
+            partitions.append(_make_partition(fields, members.get(fields["PartitionName"], []), has_memory_default))
+    return tuple(partitions)
+
+
+def _make_partition(fields: dict[str, str], nodes: Sequence[Node], has_memory_default: bool) -> Partition:
+    usable = [node for node in nodes if node.usable]
+    sized = usable or nodes  # a partition whose nodes are all down still shows what they are
+    smallest = min(sized, key=lambda node: node.gpus, default=None)
+    archs = {node.arch for node in sized}
+    return Partition(
+        name=fields["PartitionName"],
+        default=fields.get("Default") == "YES",
+        nodes=len(usable),
+        idle=sum(node.idle for node in usable),
+        cpus=_at_most(fields.get("MaxCPUsPerNode", ""), min((node.cpus for node in sized), default=0)),
+        gpus=smallest.gpus if smallest else 0,
+        gpu_type=smallest.gpu_type if smallest else "",
+        time_limit=_time_limit(fields.get("MaxTime", "")),
+        threads_per_core=max((node.threads_per_core for node in sized), default=1),
+        memory=_at_most(fields.get("MaxMemPerNode", ""), min((node.memory for node in sized), default=0)),
+        arch=archs.pop() if len(archs) == 1 else "",
+        max_nodes=client.read_count(fields.get("MaxNodes", "")),
+        has_memory_default=has_memory_default or _has_memory_default(fields),
+    )
+
+
+def _at_most(limit: str, value: int) -> int:
+    number = client.read_count(limit)
+    return value if number is None else min(value, number)
+
+
+def _time_limit(text: str) -> Optional[int]:
+    try:
+        return time_limit.parse_limit(text)
+    except CtrainError:
+        return None  # a form that no version is known to print: the controller still checks the limit
+
+
+def _has_memory_default(fields: dict[str, str]) -> bool:
+    """Whether slurm.conf or a partition has DefMemPerCPU, DefMemPerNode or, in JobDefaults, DefMemPerGPU."""
+    sizes = (client.read_count(fields.get(name, "")) for name in ("DefMemPerCPU", "DefMemPerNode"))
+    return any(sizes) or "DefMemPerGPU=" in fields.get("JobDefaults", "")

@@ -1,0 +1,153 @@
+"""Where a job of Slurm stands, in the words of schedulers/protocol.py."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from typing import Optional
+
+from ctrain_runtime.errors import CtrainError
+from ctrain_runtime.schedulers.protocol import Outcome, Status
+from ctrain_runtime.schedulers.slurm import client
+
+TIMEOUT_SECONDS = 10
+
+# man squeue, JOB STATE CODES. All other states (COMPLETING, STAGE_OUT, SUSPENDED ...) count as running.
+WAITING = frozenset(
+    {
+        *("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"),
+        "POWER_UP_NODE",
+    }
+)
+OUTCOMES = {
+    "COMPLETED": Outcome.COMPLETED,
+    "FAILED": Outcome.FAILED,
+    "CANCELLED": Outcome.CANCELLED,
+    "REVOKED": Outcome.CANCELLED,  # another cluster of the federation started the job
+    "TIMEOUT": Outcome.TIMEOUT,
+    "DEADLINE": Outcome.TIMEOUT,
+    "PREEMPTED": Outcome.PREEMPTED,
+    "NODE_FAIL": Outcome.NODE_FAILURE,
+    "OUT_OF_MEMORY": Outcome.OUT_OF_MEMORY,
+    "BOOT_FAIL": Outcome.NEVER_STARTED,
+    "LAUNCH_FAILED": Outcome.NEVER_STARTED,
+    "RECONFIG_FAIL": Outcome.NEVER_STARTED,
+    "EXPIRED": Outcome.NEVER_STARTED,
+}
+# Reasons after which a job waits until somebody changes, releases or cancels it.
+STUCK = frozenset(
+    {
+        *("BadConstraints", "DependencyNeverSatisfied", "InvalidAccount", "InvalidQOS", "JobHeldAdmin", "JobHeldUser"),
+        *("PartitionNodeLimit", "PartitionTimeLimit", "job_requeued_in_held_state", "launch_failed_requeued_held"),
+    }
+)
+NO_TIME = frozenset({"", "Unknown", "N/A", "None", "(null)"})
+
+# What scontrol prints between the job's name and its dependencies. Of these only the name can be made up by a user, and
+# it comes first: a name that contained all this would be needed to mislead the pattern.
+_HEAD = re.compile(
+    r"\sUserId=\S*\((?P<uid>[0-9]{1,10})\)\s+GroupId=\S*\s+MCS_label=\S*"
+    r"\s+Priority=\S*\s+Nice=\S*\s+Account=\S*\s+QOS=\S*(?:\s+WCKey=\S*)?"
+    r"\s+JobState=(?P<state>\w+)\s+Reason=(?P<reason>.*?)\s+Dependency=",
+    re.DOTALL,
+)
+_STATE_AND_REASON = client.fields_pattern("JobState", "Reason")
+_START_TIME = re.compile(r"\sStartTime=(\S*)")
+_CANNOT_OPEN_LOG = re.compile(r"\sExitCode=0:53\s")  # the same in 22.05, 24.11 and 26.05
+
+
+@dataclass(frozen=True)
+class Head:
+    """The owner and the state of a job; `uid` is None when the record is not as expected."""
+
+    uid: Optional[int]
+    state: str
+    reason: str
+
+
+def read_status(job_id: str) -> Status:
+    """Ask where a job stands. Never raises: without an answer it counts as running."""
+    try:
+        result = client.run(["scontrol", "--oneliner", "show", "job", job_id], timeout=TIMEOUT_SECONDS)
+    except CtrainError as error:
+        return _no_answer(error.message)
+    if result.code == 0:
+        status = parse_status(result.stdout)
+        return _name_canceller(job_id, status) if status.outcome is Outcome.CANCELLED else status
+    if "Invalid job id" in result.stderr:
+        return _recall(job_id)  # Slurm forgets jobs MinJobAge after their end
+    return _no_answer(client.error_text(result))
+
+
+def _no_answer(why: str) -> Status:
+    return Status("running", note=f"Slurm does not answer ({why}); retrying")
+
+
+def parse_status(text: str) -> Status:
+    """The status in a record of `scontrol show job`. A state unknown here counts as running."""
+    head = parse_head(text)
+    rest = strip_free_text(text)
+    if head.state in WAITING:
+        times = _START_TIME.search(rest)
+        note = "it does not start until it is changed or released" if head.reason in STUCK else ""
+        return Status("waiting", head.reason, None, note, times[1] if times and times[1] not in NO_TIME else "")
+    if head.state == "FAILED" and _CANNOT_OPEN_LOG.search(rest):
+        note = "its first node cannot open the job's log: is the run directory shared with the nodes?"
+        return Status("ended", head.state, Outcome.NEVER_STARTED, note)
+    if head.state in OUTCOMES:
+        return Status("ended", head.state, OUTCOMES[head.state])
+    return Status("running", "" if head.state in ("RUNNING", "COMPLETING") else head.state)
+
+
+def parse_head(text: str) -> Head:
+    """The owner, state and reason in a record of `scontrol show job`."""
+    head = _HEAD.search(text)
+    if head:
+        return Head(int(head["uid"]), head["state"], head["reason"])
+    state = re.search(r"(?:^|\s)JobState=(\S*)", text)
+    reason = re.search(r"(?:^|\s)Reason=(\S*)", text)
+    return Head(None, state[1] if state else "", reason[1] if reason else "")
+
+
+def strip_free_text(text: str) -> str:
+    """A record of `scontrol show job` without the texts that users choose: name, command, directory, comment."""
+    head, tail = _HEAD.search(text), text.rfind(" StdOut=")
+    middle = text[head.end() if head else 0 :]
+    end = re.search(r"\sCommand=", middle)
+    return middle[: end.start()] + text[tail:] if end and tail >= 0 else middle
+
+
+def _name_canceller(job_id: str, status: Status) -> Status:
+    """`status` with who cancelled the job, which only the accounting records."""
+    recorded = _read_accounting(job_id)
+    return recorded if recorded and recorded.word == status.word else status
+
+
+def _recall(job_id: str) -> Status:
+    return _read_accounting(job_id) or Status("ended", outcome=Outcome.UNKNOWN)
+
+
+def _read_accounting(job_id: str) -> Optional[Status]:
+    """How a job ended by the accounting; None where there is none, or where it does not have the end yet."""
+    argv = ["sacct", "--jobs", job_id, "--allocations", "--noheader", "--parsable2", "--format=JobID,State,ExitCode"]
+    try:
+        result = client.run(argv, timeout=TIMEOUT_SECONDS)
+    except CtrainError:
+        return None
+    return parse_accounting(result.stdout, os.getuid()) if result.code == 0 else None
+
+
+def parse_accounting(text: str, uid: int) -> Optional[Status]:
+    """The end of a job in lines of sacct, JOBID|STATE|EXITCODE, the last of which counts; `uid` is the user's own.
+
+    States are as in FAILED or CANCELLED by 1001. None for a job that is unknown or has not ended.
+    """
+    states = re.findall(r"(?m)^[^|\n]*\|([A-Z_]+)(?: by ([0-9]{1,10}))?\|", text)
+    if not states or states[-1][0] not in OUTCOMES:
+        return None
+    state, canceller = states[-1]
+    outcome = OUTCOMES[state]
+    if state == "CANCELLED" and canceller:
+        outcome = Outcome.CANCELLED_BY_USER if int(canceller) == uid else Outcome.CANCELLED_BY_ADMIN
+    return Status("ended", state, outcome)

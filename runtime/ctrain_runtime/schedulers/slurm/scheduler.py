@@ -1,0 +1,63 @@
+"""The Slurm back end: implements schedulers.protocol.Scheduler."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Optional
+
+from ctrain_runtime.facts import Cluster
+from ctrain_runtime.plan.model import Launch, LaunchPlan
+from ctrain_runtime.plan.size import JobSize, SizeRequest
+from ctrain_runtime.schedulers import process
+from ctrain_runtime.schedulers.protocol import FailedTask, Status
+from ctrain_runtime.schedulers.script import Task, TaskIdentity
+from ctrain_runtime.schedulers.slurm import facts, job, log, script, size, submit
+from ctrain_runtime.site import Site
+
+
+class Slurm:
+    """Jobs of sbatch; inside an allocation, steps that a process of this machine starts and srun spreads."""
+
+    def facts(self, site: Site) -> Cluster:
+        return facts.read_cluster()
+
+    def gpus(self, site: Site) -> tuple[str, ...]:
+        return facts.read_gpus()
+
+    def size(self, request: SizeRequest, cluster: Cluster, site: Site) -> JobSize:
+        return size.fit(request, cluster, site)
+
+    def identity(self, plan: LaunchPlan) -> TaskIdentity:
+        return script.identity(plan)
+
+    def render(self, plan: LaunchPlan, task: Task) -> Launch:
+        return script.render(plan, task)
+
+    def check(self, launch: Launch, run: Path) -> None:
+        if not launch.plan.allocation:
+            submit.check(launch)
+
+    def submit(self, launch: Launch, pass_fds: tuple[int, ...] = ()) -> str:
+        if launch.plan.allocation:
+            return process.start(launch, pass_fds)
+        return submit.submit(launch, pass_fds)
+
+    def find(self, plan: LaunchPlan) -> Optional[str]:
+        return None if plan.allocation else submit.find(plan)
+
+    def status(self, job_id: str, plan: LaunchPlan) -> Status:
+        if plan.allocation:
+            return process.status(job_id)
+        return job.read_status(job_id)
+
+    def cancel(self, job_id: str, plan: LaunchPlan) -> None:
+        if plan.allocation:
+            process.cancel(job_id, Path(plan.run_directory))
+        else:
+            submit.cancel(job_id)
+
+    def name(self, job_id: str) -> str:
+        return f"job {job_id}" if job_id.isdigit() else process.name(job_id)
+
+    def failed_task(self, job_log: str) -> Optional[FailedTask]:
+        return log.first_failed_task(job_log)

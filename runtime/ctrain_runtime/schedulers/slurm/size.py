@@ -1,0 +1,151 @@
+"""The size of a job of Slurm: which partition, and the nodes, GPUs, CPUs, memory and time that fit there. Pure."""
+
+from __future__ import annotations
+
+from typing import Optional
+
+from ctrain_runtime import time_limit
+from ctrain_runtime.errors import ResourceError, SchedulerError, UsageError
+from ctrain_runtime.facts import Allocation, Cluster, Partition
+from ctrain_runtime.plan.size import JobSize, SizeRequest, check_capacity, resolve_count
+from ctrain_runtime.site import Site
+from ctrain_runtime.suggest import suggest
+
+
+def fit(request: SizeRequest, cluster: Cluster, site: Site) -> JobSize:
+    """The size of a job of its own, or of a step where ctrain was called inside an allocation.
+
+    Raises UsageError, ResourceError or SchedulerError when nothing fits.
+    """
+    if cluster.allocation:
+        return _fit_allocation(request, cluster, site, cluster.allocation)
+    partition = _choose_partition(request.partition or site.partition, cluster)
+    scope = f"partition {partition.name}"
+    nodes = resolve_count("--nodes", request.nodes, 1)
+    check_capacity(scope, "usable node", partition.nodes, "--nodes", nodes)
+    if partition.max_nodes is not None and nodes > partition.max_nodes:
+        raise ResourceError(
+            f"{scope} allows {partition.max_nodes} nodes per job, {nodes} requested",
+            f"Largest that fits: --nodes {partition.max_nodes}",
+        )
+    gpus, ranks = _gpus_and_ranks(request, f"a node of {scope}", partition.cpus, partition.gpus)
+    limit, notes = _time_limit(request, partition)
+    cpus = _cpus_per_rank(partition, gpus, ranks, site.cpus_per_gpu)
+    ask_memory = cluster.memory_is_consumable and not partition.has_memory_default
+    return JobSize(
+        nodes=nodes,
+        ranks_per_node=ranks,
+        gpus_per_node=gpus,
+        cpus_per_rank=cpus,
+        cores_per_rank=max(1, cpus // partition.threads_per_core),
+        memory=_memory(partition, gpus, ask_memory, site.memory_per_gpu),
+        partition=partition.name,
+        time_limit=limit,
+        notes=notes,
+    )
+
+
+def _fit_allocation(request: SizeRequest, cluster: Cluster, site: Site, allocation: Allocation) -> JobSize:
+    scope = f"allocation {allocation.job_id}"
+    nodes = resolve_count("--nodes", request.nodes, allocation.nodes)
+    check_capacity(scope, "node", allocation.nodes, "--nodes", nodes)
+    known = next((part for part in cluster.partitions if part.name == allocation.partition), None)
+    gpus, ranks = _gpus_and_ranks(request, f"a node of {scope}", allocation.cpus, allocation.gpus)
+    limits = Partition(
+        name=allocation.partition,
+        default=False,
+        nodes=allocation.nodes,
+        idle=0,
+        cpus=allocation.cpus,
+        gpus=gpus if allocation.gpus is None else allocation.gpus,
+        threads_per_core=known.threads_per_core if known else 1,
+        memory=allocation.memory,
+    )
+    cpus = _cpus_per_rank(limits, gpus, ranks, site.cpus_per_gpu)
+    # A step without a share of its own takes all memory of the allocation, and a second one waits for it.
+    shares = cluster.memory_is_consumable and gpus < limits.gpus
+    return JobSize(
+        nodes=nodes,
+        ranks_per_node=ranks,
+        gpus_per_node=gpus,
+        cpus_per_rank=cpus,
+        cores_per_rank=max(1, cpus // limits.threads_per_core),
+        memory=_memory(limits, gpus, shares, None),
+        partition=allocation.partition,
+        time_limit=allocation.minutes_left,
+        notes=_ignored_in_allocation(request, allocation),
+    )
+
+
+def _choose_partition(name: str, cluster: Cluster) -> Partition:
+    if not cluster.partitions:
+        raise SchedulerError("no partition of Slurm is up", "Ask the administrators, or check with: sinfo")
+    if not name:
+        return next((part for part in cluster.partitions if part.default), cluster.partitions[0])
+    names = [part.name for part in cluster.partitions]
+    if name in names:
+        return cluster.partitions[names.index(name)]
+    hint = suggest(name, names) or f"Available: {', '.join(names)}"
+    raise ResourceError(f"partition {name!r} not found among those that are up", hint)
+
+
+def _gpus_and_ranks(request: SizeRequest, scope: str, cpus: int, gpus: Optional[int]) -> tuple[int, int]:
+    """GPUs and ranks per node; `gpus` is what a node has, None if that is not known."""
+    if gpus is None and isinstance(request.gpus_per_node, str):
+        raise SchedulerError(f"Slurm does not show how many GPUs {scope} has", "Pass the number: --gpus-per-node N")
+    requested = resolve_count("--gpus-per-node", request.gpus_per_node, gpus or 0, least=0)
+    if gpus is not None:
+        check_capacity(scope, "GPU", gpus, "--gpus-per-node", requested)
+    ranks = resolve_count("--ranks-per-node", request.ranks_per_node, requested or 1)
+    check_capacity(scope, "CPU", cpus, "--ranks-per-node", ranks)
+    return requested, ranks
+
+
+def _cpus_per_rank(limits: Partition, gpus: int, ranks: int, cpus_per_gpu: Optional[int]) -> int:
+    """The CPUs that go with the GPUs, shared by the ranks: in whole cores, as Slurm allocates them."""
+    share = limits.cpus
+    if gpus and cpus_per_gpu is not None:
+        share = min(share, gpus * cpus_per_gpu)
+    elif limits.gpus:
+        share = share * max(1, gpus) // limits.gpus  # a job without GPUs leaves the other GPUs their CPUs, too
+    cpus = share // ranks
+    return max(1, cpus - cpus % limits.threads_per_core if cpus > limits.threads_per_core else cpus)
+
+
+def _memory(limits: Partition, gpus: int, ask: bool, memory_per_gpu: Optional[int]) -> Optional[int]:
+    """MB per node; None leaves it to Slurm."""
+    if gpus and memory_per_gpu is not None:
+        return min(gpus * memory_per_gpu, limits.memory or gpus * memory_per_gpu)
+    if not ask or not limits.memory:
+        return None
+    return limits.memory * max(1, gpus) // limits.gpus if limits.gpus else limits.memory
+
+
+def _time_limit(request: SizeRequest, partition: Partition) -> tuple[Optional[int], tuple[str, ...]]:
+    """The limit in minutes, and a note if it was shortened: a job's own default is, an explicit --time is not."""
+    requested = time_limit.parse_limit(request.time)
+    if requested == 0:
+        raise UsageError(f"--time must be at least one minute, not {request.time!r}")
+    longest = partition.time_limit
+    if longest is None or (requested is not None and requested <= longest):
+        return requested, ()
+    text = time_limit.format_limit(longest)
+    if request.time_is_explicit:
+        raise ResourceError(
+            f"partition {partition.name} allows {text}, {request.time} requested", f"Longest that fits: --time {text}"
+        )
+    return longest, (f"time limit shortened from {request.time} to {text}, the maximum of partition {partition.name}",)
+
+
+def _ignored_in_allocation(request: SizeRequest, allocation: Allocation) -> tuple[str, ...]:
+    notes = []
+    if request.time_is_explicit:
+        left = allocation.minutes_left
+        limit = "it has no time limit" if left is None else f"{time_limit.format_limit(left)} of its time is left"
+        notes.append(f"--time {request.time} does not apply inside allocation {allocation.job_id}; {limit}")
+    if request.partition and request.partition != allocation.partition:
+        notes.append(
+            f"--partition {request.partition} does not apply inside allocation {allocation.job_id} "
+            f"(partition {allocation.partition})"
+        )
+    return tuple(notes)

@@ -1,0 +1,98 @@
+"""Handing jobs to Slurm, finding them again and ending them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Optional
+
+from ctrain_runtime.errors import CtrainError, SchedulerError
+from ctrain_runtime.plan.model import Launch, LaunchPlan
+from ctrain_runtime.schedulers.slurm import client
+
+SUBMIT_TIMEOUT_SECONDS = 120
+CHECK_TIMEOUT_SECONDS = 30
+FIND_TIMEOUT_SECONDS = 30
+CANCEL_TIMEOUT_SECONDS = 10
+
+_JOB_ID = re.compile(r"(?m)^([0-9]{1,18})(?:;\S+)?[ \t\r]*$")  # man sbatch, --parsable: JOBID or JOBID;CLUSTER
+
+
+def submit(launch: Launch, pass_fds: tuple[int, ...] = ()) -> str:
+    """Queue the job; its id. sbatch inherits `pass_fds`. Raises SchedulerError with Slurm's explanation.
+
+    sbatch has a session of its own: killed half way, it would leave a job that nobody knows the id of.
+    """
+    directory = Path(launch.plan.run_directory)
+    try:
+        result = client.run(
+            launch.argv, cwd=directory, timeout=SUBMIT_TIMEOUT_SECONDS, new_session=True, pass_fds=pass_fds
+        )
+    except CtrainError as error:
+        raise SchedulerError(
+            f"cannot submit the job: {error.message}; it may have been queued",
+            f"Check with: squeue --me --name={launch.plan.run}",
+        ) from error
+    if result.code != 0:
+        raise SchedulerError(f"sbatch rejected the job: {client.error_text(result)}", f"Script: {launch.argv[-1]}")
+    return parse_job_id(result.stdout)
+
+
+def parse_job_id(text: str) -> str:
+    """The id in the output of `sbatch --parsable`, which a site may surround with banners. Raises SchedulerError."""
+    ids = _JOB_ID.findall(text)
+    if not ids:
+        last_line = (text.strip().splitlines() or ["nothing"])[-1]
+        raise SchedulerError(f"sbatch printed no job id, but {last_line!r}", "Find the job with: squeue --me")
+    return str(ids[-1])
+
+
+def check(launch: Launch) -> None:
+    """Raise SchedulerError if Slurm would reject the job; nothing is queued (man sbatch, --test-only)."""
+    *argv, script = launch.argv
+    try:
+        result = client.run(
+            [*argv, "--test-only"], stdin=launch.scripts[Path(script).name], timeout=CHECK_TIMEOUT_SECONDS
+        )
+    except CtrainError:
+        return  # a busy controller is no refusal: the submission shows what it is
+    if result.code != 0:
+        raise SchedulerError(
+            f"sbatch rejected the job: {client.error_text(result)}", "Change the request, or check with: sinfo"
+        )
+
+
+def find(plan: LaunchPlan) -> Optional[str]:
+    """The id of the newest job that was submitted for the run. Raises SchedulerError when Slurm does not answer."""
+    argv = ["squeue", "--me", "--noheader", "--states=all", f"--name={plan.run}", "--format=%A|%Z"]
+    hint = f"Check with: squeue --me --name={plan.run}"
+    try:
+        result = client.run(argv, timeout=FIND_TIMEOUT_SECONDS)
+    except CtrainError as error:
+        raise SchedulerError(f"cannot look up the job of run {plan.run}: {error.message}", hint) from error
+    if result.code != 0:
+        raise SchedulerError(f"cannot look up the job of run {plan.run}: {client.error_text(result)}", hint)
+    return parse_queue(result.stdout, plan.run_directory)
+
+
+def parse_queue(text: str, directory: str) -> Optional[str]:
+    """The highest id in lines of JOBID|DIRECTORY whose directory is `directory`, by whatever path."""
+    wanted = Path(directory).resolve()
+    ids = []
+    for job_id, workdir in re.findall(r"(?m)^\s*([0-9]{1,18})\|([^\0\n]+?)\s*$", text):
+        if workdir == directory or Path(workdir).resolve() == wanted:
+            ids.append(int(job_id))
+    return str(max(ids)) if ids else None
+
+
+def cancel(job_id: str) -> None:
+    """Ask Slurm to end a job. scancel accepts one that has ended. Raises SchedulerError when the job may still run."""
+    try:
+        result = client.run(["scancel", job_id], timeout=CANCEL_TIMEOUT_SECONDS, new_session=True)
+        problem = client.error_text(result) if result.code != 0 else ""
+    except CtrainError as error:
+        problem = error.message
+    if problem:
+        raise SchedulerError(
+            f"cannot cancel job {job_id}; it may still be running: {problem}", f"Run: scancel {job_id}"
+        )

@@ -1,0 +1,55 @@
+"""Output of real Slurm clusters (tests/samples/slurm), and programs that repeat it."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+from samples.programs import answer, write_program
+
+FOLDER = Path(__file__).parent / "slurm"
+VERSIONS = ("22.05.8", "24.11.5", "26.05.5")
+
+
+def record(version: str, name: str) -> str:
+    return (FOLDER / version / name).read_text(encoding="utf-8")
+
+
+def recorded(name: str) -> list[str]:
+    """The versions that have the record."""
+    return [version for version in VERSIONS if (FOLDER / version / name).exists()]
+
+
+def collection(version: str, name: str) -> dict[str, str]:
+    """The records in a file of several (jobs.txt, srun.txt) by name: each follows a line `# NAME`."""
+    parts = record(version, name).removeprefix("# ").split("\n# ")
+    return {title: body for title, _, body in (part.partition("\n") for part in parts)}
+
+
+def jobs(version: str) -> dict[str, str]:
+    """What had happened to a job -> what `scontrol --oneliner show job` printed."""
+    return collection(version, "jobs.txt")
+
+
+def install_cluster(folder: Path, version: str, *, job: str = "", config: str = "") -> dict[str, Path]:
+    """Slurm's programs, which answer as the recorded cluster did; the files that log their calls.
+
+    `scontrol show job` prints `job`; `config` replaces what `scontrol show config` prints.
+    """
+    answers = {
+        "node": record(version, "show-node-oneline.out"),
+        "partition": record(version, "show-partition.out"),
+        "config": config or record(version, "config-lines.out"),
+        "job": job,
+    }
+    cases = "".join(f"  *' {word}'*) printf %s {shlex.quote(text)} ;;\n" for word, text in answers.items())
+    calls = folder / "scontrol.calls"
+    log = f"printf '%s\\n' \"$*\" >>{shlex.quote(str(calls))}"
+    write_program(folder / "scontrol", f'#!/bin/bash\n{log}\ncase " $*" in\n{cases}esac\n')
+    return {
+        "scontrol": calls,
+        "srun": answer(folder, "srun", record(version, "mpi-list.out")),
+        "sbatch": answer(folder, "sbatch", record(version, "sbatch-parsable.out")),
+        "scancel": answer(folder, "scancel"),
+        "squeue": answer(folder, "squeue"),
+    }

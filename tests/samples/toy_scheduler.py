@@ -1,0 +1,123 @@
+"""A scheduler that exists only here: a folder of jobs, two nodes of two slots, words of its own (Q, R, X).
+
+It is the proof that a back end is one file: nothing else in ctrain knows of it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Optional
+
+from ctrain_runtime.bash import quote_argv
+from ctrain_runtime.errors import SchedulerError
+from ctrain_runtime.facts import Cluster, Partition
+from ctrain_runtime.plan.model import Launch, LaunchPlan
+from ctrain_runtime.plan.size import JobSize, SizeRequest, check_capacity, resolve_count
+from ctrain_runtime.schedulers.protocol import FailedTask, Outcome, Status
+from ctrain_runtime.schedulers.script import Task, TaskIdentity, directives, job_script, start_task
+from ctrain_runtime.site import Site
+
+NODES, SLOTS = 2, 2
+OUTCOMES = {"0": Outcome.COMPLETED, "killed": Outcome.CANCELLED_BY_USER}
+
+# What the toy's own launch command would be: starts each task with its number, and fails with the first that fails.
+TOYRUN = """\
+toyrun() {
+  local task pids=() code=0
+  for ((task = 0; task < TOY_TASKS; task++)); do
+    TOY_TASK=$task "$@" &
+    pids+=($!)
+  done
+  trap 'kill -TERM "${pids[@]}" 2>/dev/null' TERM
+  for task in "${pids[@]}"; do wait "$task" || code=$?; done
+  return "$code"
+}
+"""
+
+
+class Toy:
+    """Implements Scheduler. `root` is the folder of its jobs: ID.pid, and ID.end with the exit code or `killed`."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._popen: list[subprocess.Popen[bytes]] = []
+
+    def facts(self, site: Site) -> Cluster:
+        return Cluster("toy 1", (Partition("toys", True, NODES, NODES, cpus=SLOTS, gpus=0),))
+
+    def gpus(self, site: Site) -> tuple[str, ...]:
+        return ()
+
+    def size(self, request: SizeRequest, cluster: Cluster, site: Site) -> JobSize:
+        nodes = resolve_count("--nodes", request.nodes, 1)
+        check_capacity("the toy", "node", NODES, "--nodes", nodes)
+        ranks = resolve_count("--ranks-per-node", request.ranks_per_node, SLOTS)
+        return JobSize(nodes, ranks, partition="toys", time_limit=10)
+
+    def identity(self, plan: LaunchPlan) -> TaskIdentity:
+        per_node = plan.tasks_per_node
+        return TaskIdentity(
+            "toyrun",
+            f"""\
+task=${{TOY_TASK:?}} tasks=$TOY_TASKS local_task=$((TOY_TASK % {per_node})) NODE_RANK=$((TOY_TASK / {per_node}))
+export MASTER_ADDR=127.0.0.1 MASTER_PORT=61234""",
+            passed_prefixes=("TOY_",),
+        )
+
+    def render(self, plan: LaunchPlan, task: Task) -> Launch:
+        text = job_script(
+            plan,
+            header=directives("#TOY", [f"-n {plan.tasks}", *plan.options]),
+            job_id="$TOY_JOB",
+            before=f"export TOY_TASKS={plan.tasks}\n{TOYRUN}",
+            start=quote_argv(["toyrun", *start_task(plan, task)]),
+        )
+        return Launch(plan, ("toysub", "job.sh"), {"job.sh": text, **task.scripts})
+
+    def check(self, launch: Launch, run: Path) -> None:
+        """Nothing: the toy takes all jobs."""
+
+    def submit(self, launch: Launch, pass_fds: tuple[int, ...] = ()) -> str:
+        if "--refuse" in launch.plan.options:
+            raise SchedulerError("the toy rejected the job", "Leave out --refuse")
+        job_id = str(len(list(self.root.glob("*.pid"))) + 1)
+        wrapper = 'bash -p job.sh >logs/job.log 2>&1; code=$?; [ -e "$0.end" ] || echo "$code" >"$0.end"'
+        argv = ["bash", "-c", wrapper, str(self.root / job_id)]
+        environ = {**os.environ, "TOY_JOB": job_id, "TOY_NAME": launch.plan.run_directory}
+        popen = subprocess.Popen(argv, cwd=launch.plan.run_directory, env=environ, start_new_session=True)
+        self._popen.append(popen)
+        (self.root / f"{job_id}.pid").write_text(f"{popen.pid} {launch.plan.run_directory}")
+        return job_id
+
+    def find(self, plan: LaunchPlan) -> Optional[str]:
+        texts = {path.stem: path.read_text() for path in self.root.glob("*.pid")}
+        return next((job for job, text in texts.items() if text.endswith(f" {plan.run_directory}")), None)
+
+    def status(self, job_id: str, plan: LaunchPlan) -> Status:
+        for popen in self._popen:
+            popen.poll()
+        try:
+            end = (self.root / f"{job_id}.end").read_text().strip()
+        except FileNotFoundError:
+            return Status("running", "R")
+        return Status("ended", "X", OUTCOMES.get(end, Outcome.FAILED))
+
+    def cancel(self, job_id: str, plan: LaunchPlan) -> None:
+        (self.root / f"{job_id}.end").write_text("killed")
+        pid = int((self.root / f"{job_id}.pid").read_text().split()[0])
+        try:
+            os.killpg(pid, signal.SIGTERM)
+            time.sleep(0.2)
+            os.killpg(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return
+
+    def name(self, job_id: str) -> str:
+        return f"toy {job_id}"
+
+    def failed_task(self, job_log: str) -> Optional[FailedTask]:
+        return None

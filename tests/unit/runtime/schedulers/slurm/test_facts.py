@@ -1,0 +1,279 @@
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ctrain_runtime.errors import CtrainError, SchedulerError
+from ctrain_runtime.facts import Partition
+from ctrain_runtime.schedulers.slurm import facts
+from ctrain_runtime.schedulers.slurm.facts import Node, parse_node_state, parse_nodes, parse_partitions
+from samples.programs import answer, write_program
+from samples.recordings import VERSIONS, install_cluster, record, recorded
+
+GPU_NODE = Node(
+    partitions=("gpu",),
+    usable=True,
+    idle=True,
+    cpus=64,
+    threads_per_core=2,
+    memory=500_000,
+    gpus=8,
+    gpu_type="a100",
+    arch="x86_64",
+)
+RECORDED_PARTITION = Partition(
+    name="amd_a100nv_8",
+    default=True,
+    nodes=2,
+    idle=2,
+    cpus=8,
+    gpus=8,
+    gpu_type="a100",
+    time_limit=2880,
+    threads_per_core=1,
+    memory=8000,
+    arch="x86_64",
+)
+
+
+def node_line(**changes: str) -> str:
+    fields = {
+        "NodeName": "n1",
+        "Arch": "x86_64",
+        "CoresPerSocket": "32 ",
+        "CPUAlloc": "0",
+        "CPUTot": "128",
+        "Gres": "gpu:a100:8(S:0-1)",
+        "OS": "Linux 6.1 #1 SMP @0 ",
+        "RealMemory": "512000",
+        "Sockets": "2",
+        "State": "IDLE",
+        "ThreadsPerCore": "2",
+        "Partitions": "gpu ",
+    }
+    return " ".join(f"{name}={value}" for name, value in {**fields, **changes}.items())
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_recorded_cluster(programs: Path, version: str) -> None:
+    install_cluster(programs, version)
+    cluster = facts.read_cluster()
+    assert (cluster.version, cluster.partitions) == (version, (RECORDED_PARTITION,))
+    assert (cluster.allocation, cluster.memory_is_consumable) == (None, False)
+    assert facts.read_gpus() == ("a100",)
+
+
+def test_few_requests_reach_the_controller(programs: Path) -> None:
+    calls = install_cluster(programs, "24.11.5")
+    facts.read_cluster()
+    lines = sorted(calls["scontrol"].read_text().splitlines())
+    assert lines == ["--oneliner show node", "--oneliner show partition", "show config"]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_mpi_plugins(version: str) -> None:
+    expected = {
+        "22.05.8": {"pmix", "none", "cray_shasta", "pmi2", "pmix_v4"},
+        "24.11.5": {"pmix", "none", "cray_shasta", "pmi2", "pmix_v5"},
+        "26.05.5": {"none", "cray_shasta", "pmi2"},
+    }
+    plugins = facts.parse_mpi_list(record(version, "mpi-list.out"))
+    assert set(plugins) == expected[version]
+    assert len(plugins) == len(set(plugins))
+
+
+@pytest.mark.parametrize("program", facts.COMMANDS)
+def test_a_command_that_is_not_on_path(programs: Path, program: str) -> None:
+    install_cluster(programs, "24.11.5")
+    (programs / program).unlink()
+    expected = rf"^Slurm command {program} not found on PATH. Load Slurm's module, or run here with --site local$"
+    with pytest.raises(SchedulerError, match=expected):
+        facts.read_cluster()
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_controller_that_is_dead(programs: Path, version: str) -> None:
+    install_cluster(programs, version)
+    answer(programs, "scontrol", error=record(version, "dead-scontrol-show-job-1.err"), code=1)
+    expected = (
+        "Slurm does not answer: scontrol failed: slurm_load_jobs error: Unable to contact slurm controller "
+        "(connect failure). Retry later, or ask the administrators"
+    )
+    with pytest.raises(SchedulerError, match=f"^{re.escape(expected)}$"):
+        facts.read_cluster()
+
+
+def test_a_command_that_cannot_start(programs: Path) -> None:
+    install_cluster(programs, "24.11.5")
+    write_program(programs / "srun", "no interpreter\n")
+    with pytest.raises(SchedulerError, match=r"^Slurm does not answer: srun cannot be started: Exec format error"):
+        facts.read_cluster()
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_node_in_many_lines(version: str) -> None:
+    (node,) = parse_nodes(record(version, "show-node-busy.out"))
+    assert (node.usable, node.idle, node.cpus, node.gpus, node.memory) == (True, False, 8, 8, 8000)
+    assert node.partitions == ("amd_a100nv_8",)
+
+
+@pytest.mark.parametrize("version", recorded("drain.show-node.out"))
+@pytest.mark.parametrize("name", ["drain.show-node.out", "down.show-node.out"])
+def test_nodes_that_cannot_be_used(version: str, name: str) -> None:
+    (node,) = parse_nodes(record(version, name))
+    assert (node.usable, node.idle) == (False, False)
+    (partition,) = parse_partitions(
+        record(version, "show-partition.out"), [node, dataclasses.replace(node, usable=True)]
+    )
+    assert (partition.nodes, partition.idle, partition.cpus) == (1, 0, 8)
+
+
+@pytest.mark.parametrize(
+    ("state", "usable", "idle"),
+    [
+        ("IDLE", True, True),
+        ("IDLE+CLOUD+POWERED_DOWN", True, True),
+        ("IDLE~", True, True),
+        ("MIXED", True, False),
+        ("mix-", True, False),
+        ("ALLOCATED+COMPLETING", True, False),
+        ("IDLE+PLANNED", True, False),
+        ("IDLE+RESERVED", True, False),
+        ("IDLE+REBOOT_REQUESTED", True, False),
+        ("IDLE+DRAIN", False, False),
+        ("MIXED+DRAIN", False, False),
+        ("IDLE*", False, False),
+        ("DOWN*+DRAIN", False, False),
+        ("DOWN+NOT_RESPONDING", False, False),
+        ("IDLE+PLANNED+MAINT", False, False),
+        ("idle$", False, False),
+        ("ALLOCATED+FAIL", False, False),
+        ("UNKNOWN", False, False),
+        ("FUTURE", False, False),
+        ("IDLE+INVALID_REG", False, False),
+    ],
+)
+def test_states_of_nodes(state: str, usable: bool, idle: bool) -> None:
+    (node,) = parse_nodes(node_line(State=state))
+    assert (node.usable, node.idle) == (usable, idle)
+
+
+def test_marks_of_states() -> None:
+    assert parse_node_state("DOWN*+DRAIN") == {"DOWN", "NOT_RESPONDING", "DRAIN"}
+    assert parse_node_state("mix-") == {"MIX", "PLANNED"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "cpus", "threads"),
+    [
+        ({}, 128, 2),
+        ({"CPUEfctv": "124", "CoreSpecCount": "2"}, 124, 2),
+        ({"CoreSpecCount": "2", "CPUSpecList": "62-63"}, 124, 2),
+        ({"CPUTot": "64"}, 64, 1),  # CPUs= of slurm.conf counts cores
+        ({"CPUTot": "8", "Sockets": "", "CoresPerSocket": "", "ThreadsPerCore": "1"}, 8, 1),
+    ],
+)
+def test_cpus_that_jobs_can_have(changes: dict[str, str], cpus: int, threads: int) -> None:
+    (node,) = parse_nodes(node_line(**changes))
+    assert (node.cpus, node.threads_per_core) == (cpus, threads)
+
+
+def test_memory_that_is_reserved_for_the_system() -> None:
+    (node,) = parse_nodes(node_line(MemSpecLimit="12000"))
+    assert node.memory == 500_000
+
+
+def test_what_an_administrator_wrote_is_no_field() -> None:
+    (node,) = parse_nodes(node_line(Reason="bad board MemSpecLimit=511999 State=DOWN", Comment="CoreSpecCount=60"))
+    assert (node.memory, node.usable, node.cpus) == (512_000, True, 128)
+
+
+def partition_line(**changes: str) -> str:
+    fields = {"PartitionName": "gpu", "Default": "NO", "MaxNodes": "UNLIMITED", "MaxTime": "UNLIMITED", "State": "UP"}
+    return " ".join(f"{name}={value}" for name, value in {**fields, **changes}.items())
+
+
+def test_a_partition_is_as_small_as_its_smallest_usable_node() -> None:
+    small = dataclasses.replace(GPU_NODE, gpus=4, gpu_type="v100", cpus=32, memory=200_000, arch="aarch64", idle=False)
+    down = dataclasses.replace(GPU_NODE, usable=False, idle=False, gpus=1, cpus=4)
+    foreign = dataclasses.replace(GPU_NODE, partitions=("cpu",), gpus=0)
+    shared = dataclasses.replace(GPU_NODE, partitions=("cpu", "gpu"))
+    (partition,) = parse_partitions(partition_line(MaxTime="1-00:00:00"), [GPU_NODE, small, down, foreign, shared])
+    assert partition == Partition(
+        name="gpu",
+        default=False,
+        nodes=3,
+        idle=2,
+        cpus=32,
+        gpus=4,
+        gpu_type="v100",
+        time_limit=1440,
+        threads_per_core=2,
+        memory=200_000,
+        arch="",
+    )
+
+
+def test_a_partition_whose_nodes_are_all_down_shows_what_they_are() -> None:
+    down = dataclasses.replace(GPU_NODE, usable=False, idle=False)
+    (partition,) = parse_partitions(partition_line(), [down])
+    assert (partition.nodes, partition.idle, partition.gpus, partition.cpus) == (0, 0, 8, 64)
+    (empty,) = parse_partitions(partition_line(), [])
+    assert (empty.nodes, empty.cpus, empty.gpus, empty.arch) == (0, 0, 0, "")
+
+
+@pytest.mark.parametrize("state", ["DOWN", "DRAIN", "INACTIVE"])
+def test_partitions_that_take_no_jobs(state: str) -> None:
+    assert parse_partitions(partition_line(State=state), [GPU_NODE]) == ()
+
+
+def test_limits_of_a_partition() -> None:
+    limits = {"MaxNodes": "4", "MaxCPUsPerNode": "16", "MaxMemPerNode": "1000", "MaxTime": "30:00"}
+    (partition,) = parse_partitions(partition_line(**limits), [GPU_NODE])
+    assert (partition.max_nodes, partition.cpus, partition.memory, partition.time_limit) == (4, 16, 1000, 30)
+
+
+@pytest.mark.parametrize(
+    ("changes", "has_default"),
+    [
+        ({"DefMemPerNode": "UNLIMITED"}, False),
+        ({"DefMemPerNode": "64000"}, True),
+        ({"DefMemPerCPU": "2000"}, True),
+        ({"JobDefaults": "DefCpuPerGPU=8,DefMemPerGPU=60000"}, True),
+        ({"JobDefaults": "(null)"}, False),
+    ],
+)
+def test_defaults_for_memory(changes: dict[str, str], has_default: bool) -> None:
+    (partition,) = parse_partitions(partition_line(**changes), [GPU_NODE])
+    assert partition.has_memory_default is has_default
+
+
+def test_memory_as_a_consumable(programs: Path) -> None:
+    config = "SLURM_VERSION           = 24.11.5\nSelectTypeParameters    = CR_CORE_MEMORY\n"
+    install_cluster(programs, "24.11.5", config=config + "DefMemPerNode = UNLIMITED\n")
+    cluster = facts.read_cluster()
+    assert (cluster.memory_is_consumable, cluster.partitions[0].has_memory_default) == (True, False)
+    install_cluster(programs, "24.11.5", config=config + "DefMemPerCPU = 2000\n")
+    cluster = facts.read_cluster()
+    assert (cluster.memory_is_consumable, cluster.partitions[0].has_memory_default) == (True, True)
+
+
+WORDS = st.sampled_from(
+    ["NodeName=", "PartitionName=", "State=", "UP", "IDLE", "CPUTot=", "Gres=", "gpu:", "MaxTime=", "9", " ", "\n", "="]
+)
+
+
+@given(st.text() | st.lists(WORDS | st.text(max_size=3)).map("".join))
+def test_any_text_is_survived(text: str) -> None:
+    try:
+        nodes = parse_nodes(text)
+        parse_partitions(text, nodes)
+        facts.parse_config(text)
+        facts.parse_mpi_list(text)
+    except CtrainError:
+        pass

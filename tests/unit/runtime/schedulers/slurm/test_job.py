@@ -1,0 +1,197 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ctrain_runtime.schedulers.protocol import Outcome, Status
+from ctrain_runtime.schedulers.slurm import job
+from samples.programs import answer, write_program
+from samples.recordings import VERSIONS, jobs, record, recorded
+
+# The state of a job when it was recorded, where the record's name does not begin with it.
+RECORDED_AS = {
+    "REQUEUED": "PENDING",
+    "REQUEUE_HOLD": "PENDING",
+    "NODE_FAIL-requeue": "PENDING",
+    "PENDING-nodes-down": "COMPLETED",  # the nodes had come back at once
+    "oom-sampler": "COMPLETED",
+    "oom-sampler-batch": "FAILED",
+    "scancel-b-KILL": "FAILED",
+}
+ENDED = {
+    "CANCELLED": Outcome.CANCELLED,
+    "COMPLETED": Outcome.COMPLETED,
+    "FAILED": Outcome.FAILED,
+    "NODE_FAIL": Outcome.NODE_FAILURE,
+    "TIMEOUT": Outcome.TIMEOUT,
+}
+JOBS = [pytest.param(name, line, id=f"{v}-{name}") for v in VERSIONS for name, line in jobs(v).items()]
+
+
+@pytest.mark.parametrize(("name", "line"), JOBS)
+def test_every_recorded_state_of_a_job(name: str, line: str) -> None:
+    state = RECORDED_AS.get(name, name.split("-")[0])
+    status = job.parse_status(line)
+    if state in ENDED:
+        assert status == Status("ended", state, ENDED[state])
+    elif state in ("PENDING", "SPECIAL_EXIT"):
+        assert status.phase == "waiting"
+        assert f"Reason={status.word} " in line
+        assert f"StartTime={status.starts_at or 'Unknown'} " in line
+    else:
+        assert status == Status("running", "" if state in ("RUNNING", "COMPLETING") else state)
+
+
+def test_every_state_was_recorded_in_every_version() -> None:
+    for version in VERSIONS:
+        assert {name.split("-")[0] for name in jobs(version)} >= {*ENDED, "PENDING", "RUNNING", "COMPLETING"} - (
+            {"NODE_FAIL"} if version == "22.05.8" else set()
+        )
+
+
+@pytest.mark.parametrize(
+    ("state", "outcome"),
+    [
+        ("DEADLINE", Outcome.TIMEOUT),
+        ("PREEMPTED", Outcome.PREEMPTED),
+        ("OUT_OF_MEMORY", Outcome.OUT_OF_MEMORY),
+        ("BOOT_FAIL", Outcome.NEVER_STARTED),
+        ("LAUNCH_FAILED", Outcome.NEVER_STARTED),
+        ("REVOKED", Outcome.CANCELLED),
+    ],
+)
+def test_ends_that_could_not_be_recorded(state: str, outcome: Outcome) -> None:
+    line = jobs("24.11.5")["FAILED-3"].replace("JobState=FAILED", f"JobState={state}")
+    assert job.parse_status(line) == Status("ended", state, outcome)
+
+
+def test_what_scontrol_never_printed_counts_as_running() -> None:
+    assert job.parse_status("JobId=1 JobState=STAGE_OUT Reason=None") == Status("running", "STAGE_OUT")
+    assert job.parse_status("") == Status("running", "")
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_job_whose_log_cannot_be_opened(version: str) -> None:
+    status = job.parse_status(record(version, "bad-output.show-job.out"))
+    assert (status.outcome, status.word) == (Outcome.NEVER_STARTED, "FAILED")
+    assert "is the run directory shared with the nodes?" in status.note
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_job_that_waits_for_somebody(version: str) -> None:
+    assert job.parse_status(jobs(version)["PENDING-Held"]).note == "it does not start until it is changed or released"
+    assert job.parse_status(jobs(version)["PENDING-Resources"]).note == ""
+
+
+TEXTS = st.lists(
+    st.sampled_from(["JobState=COMPLETED", "Reason=None", "StartTime=N/A", "ExitCode=0:53", "UserId=x(0)", " ", "a"])
+    | st.text(
+        st.characters(exclude_characters="\n\r\x1c\x1d\x1e\x85\u2028\u2029", exclude_categories=["Cs"]), max_size=8
+    )
+).map(" ".join)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("name", ["RUNNING", "PENDING-Priority", "FAILED-3", "CANCELLED"])
+@given(title=TEXTS, comment=TEXTS)
+def test_what_users_write_is_no_state(version: str, name: str, title: str, comment: str) -> None:
+    line = jobs(version)[name]
+    before, _, rest = line.partition(" JobName=")
+    _, marker, rest = rest.partition(" UserId=")
+    named = f"{before} JobName={title}{marker}{rest}"
+    changed = named.replace(" StdErr=", f" Comment={comment} StdErr=", 1) if " StdErr=" not in title else named
+    assert job.parse_status(changed) == job.parse_status(line)
+    assert job.parse_head(changed).uid == 1001
+
+
+@given(st.text() | st.tuples(TEXTS, TEXTS).map("Dependency= Command= StdOut=".join))
+def test_any_text_is_survived(text: str) -> None:
+    assert job.parse_status(text).phase in ("waiting", "running", "ended")
+    job.parse_accounting(text, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("40|CANCELLED by 1001|0:0\n", Outcome.CANCELLED_BY_USER),
+        ("40|CANCELLED by 0|0:0\n", Outcome.CANCELLED_BY_ADMIN),
+        ("40|CANCELLED|0:0\n", Outcome.CANCELLED),
+        ("40|NODE_FAIL|1:0\n40|COMPLETED|0:0\n", Outcome.COMPLETED),  # requeued: the last attempt counts
+        ("40|RUNNING|0:0\n", None),
+        ("40|PENDING|0:0\n", None),
+        ("", None),
+    ],
+)
+def test_accounting(text: str, expected: Outcome | None) -> None:
+    status = job.parse_accounting(text, 1001)
+    assert (status.outcome if status else None) == expected
+
+
+@pytest.mark.parametrize("version", recorded("state.CANCELLED.sacct-Pn.out"))
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("CANCELLED", Status("ended", "CANCELLED", Outcome.CANCELLED_BY_USER)),
+        ("CANCELLED-by-root", Status("ended", "CANCELLED", Outcome.CANCELLED_BY_ADMIN)),
+        ("NODE_FAIL", Status("ended", "NODE_FAIL", Outcome.NODE_FAILURE)),
+        ("TIMEOUT", Status("ended", "TIMEOUT", Outcome.TIMEOUT)),
+        ("RUNNING", None),
+    ],
+)
+def test_recorded_accounting(version: str, name: str, expected: Status | None) -> None:
+    assert job.parse_accounting(record(version, f"state.{name}.sacct-Pn.out"), 1001) == expected
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_status_asks_for_the_job_only(programs: Path, version: str) -> None:
+    calls = answer(programs, "scontrol", jobs(version)["TIMEOUT"])
+    assert job.read_status("37") == Status("ended", "TIMEOUT", Outcome.TIMEOUT)
+    assert calls.read_text() == "--oneliner show job 37\n"
+    assert not list(programs.glob("sacct*"))
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_who_cancelled_a_job(programs: Path, version: str) -> None:
+    answer(programs, "scontrol", jobs(version)["CANCELLED"])
+    assert job.read_status("37").outcome is Outcome.CANCELLED  # no sacct
+    calls = answer(programs, "sacct", f"37|CANCELLED by {os.getuid()}|0:0\n")
+    assert job.read_status("37").outcome is Outcome.CANCELLED_BY_USER
+    assert calls.read_text() == "--jobs 37 --allocations --noheader --parsable2 --format=JobID,State,ExitCode\n"
+    answer(programs, "sacct", f"37|CANCELLED by {os.getuid() + 1}|0:0\n")
+    assert job.read_status("37").outcome is Outcome.CANCELLED_BY_ADMIN
+    answer(programs, "sacct", "37|RUNNING|0:0\n")  # the accounting is late
+    assert job.read_status("37").outcome is Outcome.CANCELLED
+    answer(programs, "sacct", error="Slurm accounting storage is disabled\n", code=1)
+    assert job.read_status("37").outcome is Outcome.CANCELLED
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_job_that_slurm_has_forgotten(programs: Path, version: str) -> None:
+    answer(programs, "scontrol", error=record(version, "show-job-unknown.err"), code=1)
+    assert job.read_status("37") == Status("ended", "", Outcome.UNKNOWN)
+    answer(programs, "sacct", "37|FAILED|3:0\n")
+    assert job.read_status("37") == Status("ended", "FAILED", Outcome.FAILED)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_controller_that_is_away_ends_no_job(programs: Path, version: str) -> None:
+    answer(programs, "scontrol", error=record(version, "dead-scontrol-show-job-1.err"), code=1)
+    status = job.read_status("37")
+    assert (status.phase, status.outcome) == ("running", None)
+    assert status.note.startswith("Slurm does not answer (slurm_load_jobs error: Unable to contact slurm controller")
+
+
+def test_a_controller_that_hangs_ends_no_job(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job, "TIMEOUT_SECONDS", 0.05)
+    write_program(programs / "scontrol", "#!/bin/bash\nexec /bin/sleep 60\n")
+    status = job.read_status("37")
+    assert status == Status("running", note="Slurm does not answer (scontrol timed out after 0.05 s); retrying")
+
+
+@pytest.mark.usefixtures("programs")
+def test_a_missing_scontrol_ends_no_job() -> None:
+    assert job.read_status("37").phase == "running"

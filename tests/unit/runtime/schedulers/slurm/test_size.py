@@ -1,0 +1,248 @@
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ctrain_runtime.errors import CtrainError, ResourceError, SchedulerError, UsageError
+from ctrain_runtime.facts import Allocation, Cluster, Partition
+from ctrain_runtime.plan.size import JobSize, SizeRequest
+from ctrain_runtime.schedulers.slurm import size
+from ctrain_runtime.site import Site
+
+SITE = Site(name="neuron", scheduler="slurm")
+GPU = Partition(
+    name="amd_a100nv_8",
+    default=True,
+    nodes=8,
+    idle=3,
+    cpus=128,
+    gpus=8,
+    gpu_type="a100",
+    time_limit=2880,
+    threads_per_core=2,
+    memory=1_000_000,
+)
+CPU = Partition(name="skl", default=False, nodes=2, idle=2, cpus=40, gpus=0, time_limit=60, memory=190_000)
+CLUSTER = Cluster("24.11.5", (GPU, CPU), ("pmix", "none"))
+ALLOCATION = Allocation("41", nodes=2, partition="skl", cpus=16, gpus=4, memory=64_000, minutes_left=35)
+
+
+def fit(cluster: Cluster = CLUSTER, site: Site = SITE, **request: Any) -> JobSize:
+    return size.fit(SizeRequest(**request), cluster, site)
+
+
+def inside(cluster: Cluster = CLUSTER, **allocation: Any) -> Cluster:
+    return dataclasses.replace(cluster, allocation=dataclasses.replace(ALLOCATION, **allocation))
+
+
+def test_a_whole_node() -> None:
+    assert fit() == JobSize(
+        nodes=1,
+        ranks_per_node=8,
+        gpus_per_node=8,
+        cpus_per_rank=16,
+        cores_per_rank=8,
+        partition="amd_a100nv_8",
+        time_limit=60,
+    )
+
+
+@pytest.mark.parametrize(
+    ("request_", "gpus", "ranks", "cpus", "cores"),
+    [
+        ({"gpus_per_node": 1}, 1, 1, 16, 8),
+        ({"gpus_per_node": 3}, 3, 3, 16, 8),
+        ({"gpus_per_node": 2, "ranks_per_node": 1}, 2, 1, 32, 16),
+        ({"gpus_per_node": 8, "ranks_per_node": 1}, 8, 1, 128, 64),
+        ({"gpus_per_node": 1, "ranks_per_node": 3}, 1, 3, 4, 2),  # whole cores: 5 CPUs would be 2.5
+        ({"gpus_per_node": 1, "ranks_per_node": 16}, 1, 16, 1, 1),
+        ({"gpus_per_node": 1, "ranks_per_node": 20}, 1, 20, 1, 1),
+        ({"gpus_per_node": 0}, 0, 1, 16, 8),  # seven GPUs keep their CPUs
+        ({"partition": "skl"}, 0, 1, 40, 40),
+        ({"partition": "skl", "ranks_per_node": 3}, 0, 3, 13, 13),
+    ],
+)
+def test_cpus_go_with_the_gpus(request_: dict[str, Any], gpus: int, ranks: int, cpus: int, cores: int) -> None:
+    fitted = fit(**request_)
+    assert (fitted.gpus_per_node, fitted.ranks_per_node) == (gpus, ranks)
+    assert (fitted.cpus_per_rank, fitted.cores_per_rank) == (cpus, cores)
+
+
+def test_a_site_can_give_a_gpu_fewer_cpus() -> None:
+    site = dataclasses.replace(SITE, cpus_per_gpu=8, memory_per_gpu=50_000)
+    fitted = fit(site=site, gpus_per_node=2)
+    assert (fitted.cpus_per_rank, fitted.memory) == (8, 100_000)
+    assert fit(site=dataclasses.replace(SITE, cpus_per_gpu=100)).cpus_per_rank == 16  # no more than there are
+    assert fit(site=site, partition="skl").cpus_per_rank == 40
+    assert fit(site=site, partition="skl").memory is None
+
+
+@pytest.mark.parametrize(
+    ("request_", "memory"),
+    [
+        ({}, 1_000_000),
+        ({"gpus_per_node": 2}, 250_000),
+        ({"gpus_per_node": 0}, 125_000),
+        ({"partition": "skl"}, 190_000),
+    ],
+)
+def test_memory_goes_with_the_gpus_where_it_is_allocated(request_: dict[str, Any], memory: int) -> None:
+    assert fit(dataclasses.replace(CLUSTER, memory_is_consumable=True), **request_).memory == memory
+    assert fit(**request_).memory is None
+
+
+def test_administrators_defaults_for_memory_stand() -> None:
+    partitions = (dataclasses.replace(GPU, has_memory_default=True),)
+    assert fit(Cluster(partitions=partitions, memory_is_consumable=True)).memory is None
+
+
+def test_the_choice_of_a_partition() -> None:
+    assert fit().partition == "amd_a100nv_8"
+    assert fit(site=dataclasses.replace(SITE, partition="skl")).partition == "skl"
+    assert fit(site=dataclasses.replace(SITE, partition="skl"), partition="amd_a100nv_8").gpus_per_node == 8
+    no_default = Cluster(partitions=(CPU, dataclasses.replace(GPU, default=False)))
+    assert fit(no_default).partition == "skl"
+
+
+def refusal(kind: type[CtrainError], cluster: Cluster = CLUSTER, **request: Any) -> str:
+    with pytest.raises(kind) as caught:
+        fit(cluster, **request)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "request_", "message"),
+    [
+        (
+            ResourceError,
+            {"nodes": 9},
+            "partition amd_a100nv_8 has 8 usable nodes, 9 requested. Largest that fits: --nodes 8",
+        ),
+        (
+            ResourceError,
+            {"gpus_per_node": 9},
+            "a node of partition amd_a100nv_8 has 8 GPUs, 9 requested. Largest that fits: --gpus-per-node 8",
+        ),
+        (
+            ResourceError,
+            {"gpus_per_node": 1, "partition": "skl"},
+            "a node of partition skl has no GPUs, 1 requested. Largest that fits: --gpus-per-node 0",
+        ),
+        (
+            ResourceError,
+            {"ranks_per_node": 41, "partition": "skl"},
+            "a node of partition skl has 40 CPUs, 41 requested. Largest that fits: --ranks-per-node 40",
+        ),
+        (ResourceError, {"partition": "sk"}, "partition 'sk' not found among those that are up. Did you mean 'skl'?"),
+        (
+            ResourceError,
+            {"partition": "zzz"},
+            "partition 'zzz' not found among those that are up. Available: amd_a100nv_8, skl",
+        ),
+        (
+            ResourceError,
+            {"partition": "skl", "time": "2:00:00", "time_is_explicit": True},
+            "partition skl allows 01:00:00, 2:00:00 requested. Longest that fits: --time 01:00:00",
+        ),
+        (UsageError, {"time": "0"}, "--time must be at least one minute, not '0'"),
+        (UsageError, {"nodes": 0}, "--nodes must be at least 1, not 0"),
+        (UsageError, {"gpus_per_node": -1}, "--gpus-per-node must be at least 0, not -1"),
+    ],
+)
+def test_what_does_not_fit_is_refused(kind: type[CtrainError], request_: dict[str, Any], message: str) -> None:
+    assert refusal(kind, **request_) == message
+
+
+def test_no_partition_is_up() -> None:
+    assert refusal(SchedulerError, Cluster()).startswith("no partition of Slurm is up. Ask the administrators")
+
+
+def test_a_partition_that_limits_the_nodes_of_a_job() -> None:
+    cluster = Cluster(partitions=(dataclasses.replace(GPU, max_nodes=4),))
+    assert fit(cluster, nodes=4).nodes == 4
+    expected = "partition amd_a100nv_8 allows 4 nodes per job, 5 requested. Largest that fits: --nodes 4"
+    assert refusal(ResourceError, cluster, nodes=5) == expected
+
+
+def test_the_default_time_of_a_job_is_shortened_and_that_is_noted() -> None:
+    fitted = fit(partition="skl", time="UNLIMITED")
+    assert fitted.time_limit == 60
+    assert fitted.notes == ("time limit shortened from UNLIMITED to 01:00:00, the maximum of partition skl",)
+    assert fit(partition="skl", time="45:00", time_is_explicit=True).notes == ()
+    endless = Cluster(partitions=(dataclasses.replace(GPU, time_limit=None),))
+    assert fit(endless, time="UNLIMITED").time_limit is None
+
+
+def test_a_step_in_an_allocation() -> None:
+    assert fit(inside(), nodes="auto") == JobSize(
+        nodes=2,
+        ranks_per_node=4,
+        gpus_per_node=4,
+        cpus_per_rank=4,
+        cores_per_rank=4,
+        partition="skl",
+        time_limit=35,
+    )
+
+
+def test_an_allocation_shares_its_memory_among_steps() -> None:
+    consumable = inside(dataclasses.replace(CLUSTER, memory_is_consumable=True))
+    assert fit(consumable, gpus_per_node=1).memory == 16_000
+    assert fit(consumable).memory is None
+
+
+def test_options_that_do_not_apply_in_an_allocation_are_noted() -> None:
+    fitted = fit(inside(), time="2:00:00", time_is_explicit=True, partition="amd_a100nv_8")
+    assert fitted.partition == "skl"
+    assert fitted.notes == (
+        "--time 2:00:00 does not apply inside allocation 41; 00:35:00 of its time is left",
+        "--partition amd_a100nv_8 does not apply inside allocation 41 (partition skl)",
+    )
+    assert fit(inside(), time="2:00:00", partition="skl").notes == ()
+    (note,) = fit(inside(minutes_left=None), time="2:00:00", time_is_explicit=True).notes
+    assert note.endswith("it has no time limit")
+
+
+def test_an_allocation_is_the_limit() -> None:
+    expected = "allocation 41 has 2 nodes, 3 requested. Largest that fits: --nodes 2"
+    assert refusal(ResourceError, inside(), nodes=3) == expected
+    expected = "a node of allocation 41 has 4 GPUs, 5 requested. Largest that fits: --gpus-per-node 4"
+    assert refusal(ResourceError, inside(), gpus_per_node=5) == expected
+
+
+def test_gpus_of_an_allocation_that_cannot_be_counted_are_asked_for() -> None:
+    unknown = inside(gpus=None)
+    expected = "Slurm does not show how many GPUs a node of allocation 41 has. Pass the number: --gpus-per-node N"
+    assert refusal(SchedulerError, unknown) == expected
+    fitted = fit(unknown, gpus_per_node=2)
+    assert (fitted.gpus_per_node, fitted.ranks_per_node, fitted.cpus_per_rank) == (2, 2, 8)
+
+
+def test_an_allocation_whose_partition_is_no_longer_up() -> None:
+    assert fit(Cluster(allocation=ALLOCATION)).nodes == 1
+
+
+@given(
+    gpus=st.one_of(st.just("auto"), st.integers(0, 8)),
+    ranks=st.one_of(st.just("auto"), st.integers(1, 128)),
+    node_gpus=st.integers(0, 8),
+    cpus=st.integers(1, 256),
+    threads=st.sampled_from([1, 2, 4]),
+    consumable=st.booleans(),
+)
+def test_no_job_asks_for_more_than_a_node_has(
+    gpus: int | str, ranks: int | str, node_gpus: int, cpus: int, threads: int, consumable: bool
+) -> None:
+    partition = dataclasses.replace(GPU, cpus=cpus, gpus=node_gpus, threads_per_core=threads)
+    cluster = Cluster(partitions=(partition,), memory_is_consumable=consumable)
+    try:
+        fitted = fit(cluster, gpus_per_node=gpus, ranks_per_node=ranks)
+    except ResourceError:
+        return
+    assert 1 <= fitted.ranks_per_node * fitted.cpus_per_rank <= cpus
+    assert 1 <= fitted.cores_per_rank <= fitted.cpus_per_rank
+    assert fitted.memory is None or 0 < fitted.memory <= partition.memory

@@ -1,0 +1,189 @@
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ctrain_runtime.errors import SchedulerError
+from ctrain_runtime.plan.model import Launch
+from ctrain_runtime.schedulers.slurm import submit
+from samples.plans import a_plan
+from samples.programs import answer, write_program
+from samples.recordings import VERSIONS, record, recorded
+
+
+@pytest.fixture
+def launch(tmp_path: Path) -> Launch:
+    run = tmp_path / "run"
+    run.mkdir()
+    return Launch(a_plan(run_directory=run), ("sbatch", "--parsable", f"{run}/job.sh"), {"job.sh": "#!/bin/bash\n"})
+
+
+def test_submit(programs: Path, launch: Launch, monkeypatch: pytest.MonkeyPatch) -> None:
+    show = "${SBATCH_PARTITION-unset} ${SLURM_CPUS_PER_TASK-unset} ${SLURM_CONF-unset}"
+    write_program(programs / "sbatch", f'#!/bin/bash\necho "$PWD $* {show}" >called\necho 41873\n')
+    monkeypatch.setenv("SBATCH_PARTITION", "other")
+    monkeypatch.setenv("SLURM_CPUS_PER_TASK", "3")
+    monkeypatch.setenv("SLURM_CONF", "/etc/slurm.conf")
+    run = launch.plan.run_directory
+    assert submit.submit(launch) == "41873"
+    assert Path(run, "called").read_text() == f"{run} --parsable {run}/job.sh unset unset /etc/slurm.conf\n"
+
+
+def test_sbatch_inherits_file_descriptors(programs: Path, launch: Launch, tmp_path: Path) -> None:
+    with (tmp_path / "lock").open("w") as lock:
+        number = lock.fileno()
+        write_program(programs / "sbatch", f"#!/bin/bash\necho held >&{number}\necho 5\n")
+        assert submit.submit(launch, pass_fds=(number,)) == "5"
+    assert (tmp_path / "lock").read_text() == "held\n"
+
+
+def test_sbatch_is_not_in_the_session_of_the_terminal(programs: Path, launch: Launch) -> None:
+    write_program(programs / "sbatch", "#!/bin/bash\nread -r _ _ _ _ _ session _ </proc/$$/stat\necho $session\n")
+    assert int(submit.submit(launch)) != os.getsid(0)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_recorded_job_ids(version: str) -> None:
+    text = record(version, "sbatch-parsable.out")
+    assert submit.parse_job_id(text) == text.strip()
+
+
+@pytest.mark.parametrize(
+    ("text", "job_id"),
+    [
+        ("41873;neuron\n", "41873"),
+        ("Welcome to 2026!\n2026\n 12 nodes are down\n41873\n", "41873"),
+        ("41873\r\nYour project has 12 hours left\n", "41873"),
+    ],
+)
+def test_job_ids_between_banners(text: str, job_id: str) -> None:
+    assert submit.parse_job_id(text) == job_id
+
+
+@pytest.mark.parametrize(("text", "shown"), [("", "'nothing'"), ("Welcome\nto 2026\n", "'to 2026'")])
+def test_a_banner_is_no_job_id(text: str, shown: str) -> None:
+    expected = f"sbatch printed no job id, but {shown}. Find the job with: squeue --me"
+    with pytest.raises(SchedulerError, match=f"^{re.escape(expected)}$"):
+        submit.parse_job_id(text)
+
+
+REFUSALS = {
+    "sbatch-bad-partition.err": "invalid partition specified: nosuch; Invalid partition name specified",
+    "sbatch-bad-gres-type.err": "Requested node configuration is not available",
+    "dead-sbatch-wrap-hostname.err": "Unable to contact slurm controller (connect failure)",
+    "enforce.sbatch-parsable-time-over.err": "Requested time limit is invalid (missing or exceeds some limit)",
+}
+RECORDED_REFUSALS = [(version, name) for name in REFUSALS for version in recorded(name)]
+
+
+@pytest.mark.parametrize(("version", "name"), RECORDED_REFUSALS)
+def test_a_rejection_has_slurms_words(programs: Path, launch: Launch, version: str, name: str) -> None:
+    answer(programs, "sbatch", error=record(version, name), code=1)
+    with pytest.raises(SchedulerError) as caught:
+        submit.submit(launch)
+    script = f"{launch.plan.run_directory}/job.sh"
+    assert str(caught.value) == f"sbatch rejected the job: {REFUSALS[name]}. Script: {script}"
+    assert caught.value.exit_code == 72
+
+
+def test_a_submission_without_an_answer_may_have_worked(
+    programs: Path, launch: Launch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(submit, "SUBMIT_TIMEOUT_SECONDS", 0.05)
+    write_program(programs / "sbatch", "#!/bin/bash\nexec /bin/sleep 60\n")
+    expected = r"^cannot submit the job: sbatch timed out after 0.05 s; it may have been queued. Check with: squeue"
+    with pytest.raises(SchedulerError, match=expected):
+        submit.submit(launch)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_check_queues_nothing(programs: Path, launch: Launch, tmp_path: Path, version: str) -> None:
+    error = record(version, "sbatch-test-only.err")
+    write_program(programs / "sbatch", f'#!/bin/bash\necho "$*" >called\n/bin/cat >script\necho "{error}" >&2\n')
+    submit.check(launch)
+    assert (tmp_path / "called").read_text() == "--parsable --test-only\n"
+    assert (tmp_path / "script").read_text() == "#!/bin/bash\n"
+
+
+CHECKED = [*RECORDED_REFUSALS, *((version, "down.sbatch-test-only.err") for version in VERSIONS[1:])]
+
+
+@pytest.mark.parametrize(("version", "name"), CHECKED)
+def test_check_tells_what_slurm_would_refuse(programs: Path, launch: Launch, version: str, name: str) -> None:
+    answer(programs, "sbatch", error=record(version, name), code=1)
+    reason = REFUSALS.get(name, "Requested node configuration is not available")
+    with pytest.raises(SchedulerError, match=rf"^sbatch rejected the job: {re.escape(reason)}\. Change the request"):
+        submit.check(launch)
+
+
+def test_a_check_without_an_answer_is_no_refusal(
+    programs: Path, launch: Launch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(submit, "CHECK_TIMEOUT_SECONDS", 0.05)
+    write_program(programs / "sbatch", "#!/bin/bash\nexec /bin/sleep 60\n")
+    submit.check(launch)
+
+
+def test_find_the_job_of_a_run(programs: Path, launch: Launch, tmp_path: Path) -> None:
+    run = Path(launch.plan.run_directory)
+    (tmp_path / "link").symlink_to(tmp_path)
+    calls = answer(programs, "squeue", f"38|{run}\n41|/elsewhere/run\n40|{tmp_path}/link/run\n9|{run}\n")
+    assert submit.find(launch.plan) == "40"
+    assert calls.read_text() == "--me --noheader --states=all --name=run --format=%A|%Z\n"
+
+
+def test_a_run_without_a_job(programs: Path, launch: Launch) -> None:
+    answer(programs, "squeue", "41|/elsewhere/run\n")
+    assert submit.find(launch.plan) is None
+
+
+def test_a_queue_that_cannot_be_read(programs: Path, launch: Launch) -> None:
+    answer(programs, "squeue", error="slurm_load_jobs error: Unable to contact slurm controller\n", code=1)
+    with pytest.raises(SchedulerError, match=r"^cannot look up the job of run run: slurm_load_jobs error: Unable to"):
+        submit.find(launch.plan)
+    (programs / "squeue").unlink()
+    with pytest.raises(SchedulerError, match=r"^cannot look up the job of run run: squeue cannot be started"):
+        submit.find(launch.plan)
+
+
+def test_cancel(programs: Path) -> None:
+    calls = answer(programs, "scancel")
+    submit.cancel("37")
+    assert calls.read_text() == "37\n"
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(
+    ("name", "code", "why"),
+    [
+        ("scancel-not-mine.err", 210, r"Kill job error on job id \d+: Access/permission denied"),
+        ("dead-scancel-1.err", 8, r"Kill job error on job id 1: Unable to contact slurm controller"),
+    ],
+)
+def test_a_job_that_cannot_be_cancelled(programs: Path, version: str, name: str, code: int, why: str) -> None:
+    answer(programs, "scancel", error=record(version, name), code=code)
+    with pytest.raises(
+        SchedulerError, match=rf"^cannot cancel job 37; it may still be running: {why}.*Run: scancel 37$"
+    ):
+        submit.cancel("37")
+
+
+def test_a_scancel_that_hangs(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(submit, "CANCEL_TIMEOUT_SECONDS", 0.05)
+    write_program(programs / "scancel", "#!/bin/bash\nexec /bin/sleep 60\n")
+    with pytest.raises(SchedulerError, match=r"it may still be running: scancel timed out after 0.05 s"):
+        submit.cancel("37")
+
+
+@given(st.text())
+def test_any_text_is_survived(text: str) -> None:
+    submit.parse_queue(text, "/x")
+    submit.parse_queue(f"1|{text}", "/x")
+    with contextlib.suppress(SchedulerError):
+        assert submit.parse_job_id(text).isdigit()
