@@ -11,7 +11,7 @@ from typing import Optional
 
 from ctrain_runtime import layout, lease
 from ctrain_runtime.errors import CANCELLED, DataError
-from ctrain_runtime.run import events, ranks, record
+from ctrain_runtime.run import events, ranks, record, worlds
 from ctrain_runtime.run.events import Event
 from ctrain_runtime.run.ranks import Rank
 from ctrain_runtime.run.record import Exit, Record
@@ -60,6 +60,7 @@ def conclude(run: Run, status: Status) -> Conclusion:
     ended = _exit(run, evidence, failed)
     changed = _record(run.record, evidence, ended)
     lease.release(run.plan.lease)
+    worlds.remember(run.plan, events.read_job_events(run.path))
     with contextlib.suppress(OSError):  # on a full disk the record stays as it was; the next to pick it up tries again
         record.save(changed)
     blamed = failed if ended.by in ("program", "ctrain") and ended.code != 0 else None

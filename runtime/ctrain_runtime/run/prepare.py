@@ -14,7 +14,7 @@ from ctrain_runtime.launchers.recognise import recognise, refuse_spawner
 from ctrain_runtime.plan.make import make_plan
 from ctrain_runtime.plan.model import Launch, Options
 from ctrain_runtime.plan.size import SizeRequest
-from ctrain_runtime.run import directory
+from ctrain_runtime.run import directory, worlds
 from ctrain_runtime.site import FALLBACK, SelectedSite, Site, expand
 from ctrain_runtime.store import open_store
 
@@ -73,6 +73,7 @@ def prepare(request: Request) -> Prepared:
     )
     run = directory.new_run_path(parent, what.name, request.name)
     plan = make_plan(what, site, found, options, known, size, run, flat)
+    plan = replace(plan, preflight=worlds.must_prove(plan))
     directory.check_mount_sources(plan)
     launch = scheduler.render(plan, launchers.make_task(plan, scheduler.identity(plan)))
     return Prepared(launch, size.notes, _image_source(request))

@@ -21,6 +21,8 @@ from ctrain_runtime.site import Site
 class Local:
     """Implements Scheduler for this machine. "Nodes" are groups of ranks on it."""
 
+    programs: tuple[str, ...] = ()
+
     def facts(self, site: Site) -> Cluster:
         return Cluster()
 
@@ -45,7 +47,7 @@ class Local:
     def render(self, plan: LaunchPlan, task: Task) -> Launch:
         return script.render(plan, task)
 
-    def check(self, launch: Launch, run: Path) -> None:
+    def check(self, launch: Launch) -> None:
         """Nothing: there is no queue to refuse it."""
 
     def submit(self, launch: Launch, pass_fds: tuple[int, ...] = ()) -> str:
