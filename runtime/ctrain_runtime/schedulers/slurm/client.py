@@ -19,6 +19,7 @@ OPTION_PREFIXES = ("SLURM_", "SBATCH_", "SALLOC_", "SRUN_", "SQUEUE_", "SCANCEL_
 KEPT = frozenset(
     {
         "SLURM_CONF",  # where the configuration file is
+        "SLURM_CONF_SERVER",  # who has it, on sites that keep it on no node
         "SLURM_CLUSTERS",  # which cluster of a federation all commands talk to
         "SLURM_JWT",  # the token that identifies the user, on sites without munge
     }
