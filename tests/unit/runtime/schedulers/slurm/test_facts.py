@@ -147,6 +147,7 @@ def test_nodes_that_cannot_be_used(version: str, name: str) -> None:
         ("IDLE", True, True),
         ("IDLE+CLOUD+POWERED_DOWN", True, True),
         ("IDLE~", True, True),
+        ("IDLE+CLOUD+NOT_RESPONDING+POWERING_UP", True, True),
         ("MIXED", True, False),
         ("mix-", True, False),
         ("ALLOCATED+COMPLETING", True, False),
