@@ -93,16 +93,16 @@ def test_a_rejection_has_slurms_words(programs: Path, launch: Launch, version: s
 
 
 @pytest.mark.parametrize(
-    ("sbatch", "problem"),
+    ("sbatch", "timeout", "problem"),
     [
-        ("exec /bin/sleep 60", "sbatch timed out after 0.2 s"),
-        ("echo Welcome", "sbatch printed no job id, but 'Welcome'"),
+        ("exec /bin/sleep 60", 0.1, "sbatch timed out after 0.1 s"),
+        ("echo Welcome", 60, "sbatch printed no job id, but 'Welcome'"),
     ],
 )
 def test_a_submission_without_an_answer_may_have_worked(
-    programs: Path, launch: Launch, monkeypatch: pytest.MonkeyPatch, sbatch: str, problem: str
+    programs: Path, launch: Launch, monkeypatch: pytest.MonkeyPatch, sbatch: str, timeout: float, problem: str
 ) -> None:
-    monkeypatch.setattr(submit, "SUBMIT_TIMEOUT_SECONDS", 0.2)
+    monkeypatch.setattr(submit, "SUBMIT_TIMEOUT_SECONDS", timeout)
     write_program(programs / "sbatch", f"#!/bin/bash\n{sbatch}\n")
     expected = f"cannot submit the job: {problem}; it may have been queued. Check with: squeue --me --name=run"
     with pytest.raises(SchedulerError, match=f"^{re.escape(expected)}$"):
