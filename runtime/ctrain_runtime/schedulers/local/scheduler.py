@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Optional
 
@@ -35,7 +36,8 @@ class Local:
         check_capacity("this machine", "GPU", available, "--gpus-per-node", gpus)
         ranks = resolve_count("--ranks-per-node", request.ranks_per_node, gpus or 1)
         notes = ("--time does not apply to site local: nothing ends the run",) if request.time_is_explicit else ()
-        return JobSize(nodes, ranks, gpus, notes=notes)
+        cores = max(1, len(os.sched_getaffinity(0)) // (nodes * ranks))
+        return JobSize(nodes, ranks, gpus, cores, cores, notes=notes)
 
     def identity(self, plan: LaunchPlan) -> TaskIdentity:
         return script.identity(plan)
