@@ -33,10 +33,10 @@ def words(line: str) -> str:
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("ru", "run"),
+        ("run", "run runs"),
         ("--v", "--version"),
         ("no", ""),
-        ("run --no", "--nodes"),
+        ("run --nodes", "--nodes"),
         ("run --nodes 2 --im", "--image"),
         ("run --nodes ", ""),
         ("run res", "resnet50"),
