@@ -85,6 +85,7 @@ def _srun(plan: LaunchPlan) -> list[str]:
         *("srun", f"--job-name={plan.run}", f"--nodes={plan.nodes}", f"--ntasks={plan.tasks}"),
         *(f"--ntasks-per-node={plan.tasks_per_node}", f"--cpus-per-task={plan.cpus_per_task}"),
         *([f"--gres=gpu:{plan.gpus_per_node}"] if plan.allocation and plan.gpus_per_node else []),
+        *([f"--mem={plan.memory}M"] if plan.allocation and plan.memory is not None else []),
         *(["--overlap"] if plan.in_step else []),
         *("--distribution=block:block", f"--cpu-bind={plan.cpu_bind or 'cores'}"),
         *(f"--mpi={plan.mpi or 'none'}", "--kill-on-bad-exit=1", "--quit-on-interrupt"),
