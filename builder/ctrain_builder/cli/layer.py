@@ -1,4 +1,4 @@
-"""Build or show a user layer on top of a published image. See docs/user-layers.md.
+"""Build or show a user layer on top of a published image. See: ctrain help user-layers
 
   ctrain layer build requirements.txt --on pytorch:prod -o my.sqsh     add packages with pip
   ctrain layer build script.sh --on pytorch:prod -o my.sqsh            run a script as the container's root

@@ -13,7 +13,7 @@
   ctrain store sync SRC DST                        copy versions to another store, also through a registry
   ctrain store catalogue                           write a web page into the store: search, compare, copy commands
 
-The store is --store DIR or $CTRAIN_STORE. See docs/store.md.
+The store is --store DIR or $CTRAIN_STORE. See: ctrain help store.md
 """
 
 from __future__ import annotations
