@@ -65,12 +65,12 @@ def job_script(plan: LaunchPlan, *, header: str, job_id: str, before: str, start
     return f"""\
 #!/bin/bash -p
 {header}# Run {plan.run}: prepares, starts the tasks, and writes how it ended, whoever watches.
-LC_ALL=C
 run={shlex.quote(plan.run_directory)}
 export CTRAIN_RUN_DIR=$run # marks every process of the run
 node=$(uname -n)
 event() {{ # STAGE WHAT [MORE]
-  local now=${{EPOCHREALTIME:-$(date +%s.%N)}}
+  local now=${{EPOCHREALTIME/[^0-9]/.}} # some locales write a comma
+  now=${{now:-$(date +%s.%N)}}
   printf '{{"time": %s, "stage": "%s", "node": "%s", "what": "%s"%s}}\\n' \\
     "${{now:-null}}" "$1" "${{node%%.*}}" "$2" "${{3:+, $3}}" >>"$run/{layout.EVENTS}"
 }}
@@ -78,9 +78,11 @@ event before started "\\"job\\": \\"{job_id}\\""
 [ -z "${{CTRAIN_LOCK_FD:-}}" ] || exec {{CTRAIN_LOCK_FD}}>&- # the submission is over
 {before}
 # Signals go on to the tasks, and this script outlives them.
+child='' ending=''
 pass_on() {{
   signalled=yes
-  kill -s "$1" "$child" 2>/dev/null
+  [ "$1" != TERM ] || ending=yes
+  [ -z "$child" ] || kill -s "$1" "$child" 2>/dev/null
 }}
 trap 'pass_on TERM' TERM INT
 trap 'pass_on USR1' USR1
@@ -89,6 +91,7 @@ trap 'pass_on USR2' USR2
 event run started
 {start} &
 child=$!
+[ -z "$ending" ] || kill "$child" 2>/dev/null # a signal that came before
 signalled=yes
 while [ "$signalled" ]; do # a signal ends `wait` early
   signalled=
