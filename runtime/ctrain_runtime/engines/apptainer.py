@@ -92,16 +92,17 @@ def container_environment(
 ) -> str:
     """Bash that makes the environment of the container: `fixed`, and those of `passed` that are set on the node.
 
-    Everything else stays out: the caller's settings of the engine are unset first, --cleanenv does the rest.
+    Everything else stays out: the caller's settings of the engine are unset, --cleanenv does the rest.
     """
     family = f"{engine.name.upper()}ENV_"
     own = " ".join(f'"${{!{prefix}@}}"' for prefix in CALLER_PREFIXES)
     prefixes = " ".join(f'"${{!{prefix}@}}"' for prefix in passed_prefixes)
     return f"""\
-unset {own} {quote_argv(CALLER_VARIABLES)}
+unset {own}
 for name in {" ".join(filter(None, (prefixes, quote_argv(passed))))}; do
   [ -z "${{!name+set}}" ] || export "{family}$name=${{!name}}"
 done
+unset {quote_argv(CALLER_VARIABLES)}
 {exports({f"{family}{name}": value for name, value in fixed.items()})}"""
 
 
