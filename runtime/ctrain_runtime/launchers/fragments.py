@@ -112,7 +112,7 @@ def home(plan: LaunchPlan) -> str:
     """
     return f"""\
 base=${{TMPDIR:-/tmp}} # the submitting host's may be missing here; and engines read ':' and ',' as separators
-[[ $base == /* && -d $base && -w $base && $base != *[:,\\\\\"[:cntrl:]]* ]] || base=/tmp
+[[ $base == /* && -d $base && -w $base && $base != *[:,\\\\\\"[:cntrl:]]* ]] || base=/tmp
 home=$base/ctrain-$UID-{plan.run_key}
 remove_unused() {{ # DIRECTORY: unless another process holds it
   (exec 7<"$1" && flock -n -x 7 && rm -rf "$1") 2>/dev/null

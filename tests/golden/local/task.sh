@@ -19,7 +19,7 @@ task=${CTRAIN_TASK:?} tasks=1
 local_task=$((task % 1)) NODE_RANK=$((task / 1))
 export NODE_RANK
 base=${TMPDIR:-/tmp} # the submitting host's may be missing here; and engines read ':' and ',' as separators
-[[ $base == /* && -d $base && -w $base && $base != *[:,\\"[:cntrl:]]* ]] || base=/tmp
+[[ $base == /* && -d $base && -w $base && $base != *[:,\\\"[:cntrl:]]* ]] || base=/tmp
 home=$base/ctrain-$UID-887be2b4ed78
 remove_unused() { # DIRECTORY: unless another process holds it
   (exec 7<"$1" && flock -n -x 7 && rm -rf "$1") 2>/dev/null

@@ -33,7 +33,7 @@ exec >"$run/logs/rank$RANK.log" 2>&1
 # PMIx keeps its sockets in a directory of this step, known only here.
 [ -z "${PMIX_SERVER_TMPDIR:-}" ] || binds+=("$PMIX_SERVER_TMPDIR")
 base=${TMPDIR:-/tmp} # the submitting host's may be missing here; and engines read ':' and ',' as separators
-[[ $base == /* && -d $base && -w $base && $base != *[:,\\"[:cntrl:]]* ]] || base=/tmp
+[[ $base == /* && -d $base && -w $base && $base != *[:,\\\"[:cntrl:]]* ]] || base=/tmp
 home=$base/ctrain-$UID-887be2b4ed78
 remove_unused() { # DIRECTORY: unless another process holds it
   (exec 7<"$1" && flock -n -x 7 && rm -rf "$1") 2>/dev/null

@@ -25,7 +25,7 @@ export MASTER_ADDR=${hosts%%,*}
 export MASTER_PORT=$((61000 + (SLURM_JOB_ID + SLURM_STEP_ID + 4448) % 4536))
 export NODE_RANK
 base=${TMPDIR:-/tmp} # the submitting host's may be missing here; and engines read ':' and ',' as separators
-[[ $base == /* && -d $base && -w $base && $base != *[:,\\"[:cntrl:]]* ]] || base=/tmp
+[[ $base == /* && -d $base && -w $base && $base != *[:,\\\"[:cntrl:]]* ]] || base=/tmp
 home=$base/ctrain-$UID-887be2b4ed78
 remove_unused() { # DIRECTORY: unless another process holds it
   (exec 7<"$1" && flock -n -x 7 && rm -rf "$1") 2>/dev/null
