@@ -59,7 +59,7 @@ def test_other_commands(line: str) -> None:
 
 @pytest.mark.parametrize("line", ["torchrun", "torchrun --standalone", "torchrun --nproc-per-node 4"])
 def test_torchrun_without_a_program(line: str) -> None:
-    with pytest.raises(UsageError, match="torchrun is given no program. As in: torchrun --nproc-per-node 4 train.py"):
+    with pytest.raises(UsageError, match=r"torchrun is given no program. As in: torchrun --nproc-per-node 4 train.py"):
         recognise(tuple(line.split()))
 
 
