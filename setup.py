@@ -1,4 +1,4 @@
-"""Puts definitions/ and examples/ into the wheel: outside a checkout ctrain still finds its images and jobs.
+"""Puts definitions/, examples/ and docs/ into the wheel: outside a checkout ctrain finds its images, jobs and pages.
 
 They are data at the top of the repository, not packages; pyproject.toml says everything else.
 """
@@ -15,9 +15,9 @@ class BuildWithShare(build_py):
         super().run()
         if self.editable_mode:  # a checkout finds them at its top
             return
-        for name in ("definitions", "examples"):
+        for name in ("definitions", "examples", "docs"):
             target = Path(self.build_lib, "ctrain_runtime", "share", name)
-            copytree(name, target, dirs_exist_ok=True, ignore=ignore_patterns("__pycache__"))
+            copytree(name, target, dirs_exist_ok=True, ignore=ignore_patterns("__pycache__", "*.png"))
 
 
 setup(cmdclass={"build_py": BuildWithShare})

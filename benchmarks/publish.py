@@ -26,7 +26,7 @@ from disks import reflink_disk
 from ctrain_builder.digests import of_file as digest_of
 from ctrain_builder.store.publish import publish
 from ctrain_runtime.manifest import CHECKSUM, Layer, Manifest, TestResult, checksum
-from ctrain_runtime.store import LAYOUT, STORE_MARKER
+from ctrain_runtime.store import LAYOUT_VERSION, STORE_MARKER
 
 GB = 1_000_000_000
 LAYER = 20_000_000  # bytes of the layer that changes
@@ -138,7 +138,7 @@ def listing(folder: Path, ctrain: Path) -> float:
     """Seconds that `ctrain images` takes for a store of many versions."""
     root = folder / "many"
     root.mkdir()
-    (root / STORE_MARKER).write_text(json.dumps({"layout": LAYOUT}))
+    (root / STORE_MARKER).write_text(json.dumps({"layout": LAYOUT_VERSION}))
     layers = tuple(Layer(name, "0" * 64, 1, f"sha256:{'0' * 64}") for name in ("base", "horovod", "deepspeed", "train"))
     tests = tuple(TestResult(f"test {number}", True, "1.0") for number in range(14))
     for number in range(VERSIONS):

@@ -16,6 +16,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Optional
 
+import data
 import horovod.torch as hvd
 import torch
 from options import parse_options
@@ -23,8 +24,6 @@ from progress import Progress, Terminated
 from record import Metrics, find_checkpoint, save_checkpoint
 from torch.nn import functional
 from torchvision.models import resnet50
-
-import data
 
 EXIT_NO_INPUT = 2
 EXIT_WRONG_WORLD = 3
@@ -58,7 +57,9 @@ def input_problem(options: Namespace) -> Optional[str]:
 
 
 def cpus_per_rank() -> int:
-    return max(1, len(os.sched_getaffinity(0)) // hvd.local_size())
+    """ctrain sets OMP_NUM_THREADS to the cores of a rank; without it, the ranks of a node share its cores."""
+    threads = os.environ.get("OMP_NUM_THREADS", "")
+    return int(threads) if threads.isdigit() else max(1, len(os.sched_getaffinity(0)) // hvd.local_size())
 
 
 class Trainer:

@@ -107,7 +107,8 @@ def _fits(hint: Any, value: Any) -> bool:
 
 def _name(hint: Any) -> str:
     if typing.get_origin(hint) is Union:
-        return " or ".join(dict.fromkeys(_name(part) for part in typing.get_args(hint)))
+        parts = typing.get_args(hint)
+        return " or ".join(_name(part) for part in parts if not (part is int and float in parts))
     if hint in _TYPE_NAMES:
         return _TYPE_NAMES[hint]
     return "a list" if typing.get_origin(hint) is tuple else "a mapping"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Optional
@@ -13,6 +14,7 @@ from ctrain_runtime.engines import apptainer
 from ctrain_runtime.engines.apptainer import Engine, find_engine
 from ctrain_runtime.errors import CtrainError
 from ctrain_runtime.image import LAYER_MARKER, Image
+from ctrain_runtime.user_cache import UserCache
 
 _GPUS = Path("/proc/driver/nvidia/gpus")
 
@@ -105,16 +107,37 @@ def gpu_models() -> tuple[str, ...]:
 
 
 def _ignores_layers(engine: Engine, image: Image, root: bool) -> bool:
-    """Whether a container of `image` starts and lacks its layers. One that does not start says nothing of that here."""
+    """Whether the engine leaves out the layers of `image`. It is asked once: a container takes a while to start, and
+    each rank asserts its layers anyway."""
     if not image.marker or image.manifest.flat:
         return False
+    # The same engine mounts all layers or none, for thin images and others, as long as its configuration stands.
+    cache, conditions = UserCache("engines"), [socket.gethostname(), engine.version, root, bool(image.overlay_args)]
+    conditions += [_changed(Path(f"/etc/{engine.name}/{engine.name}.conf")), _changed(Path(engine.path))]
+    known = cache.get(engine.path, conditions)
+    if known is None:
+        known = _probe_layers(engine, image, root)
+        if known is not None:
+            cache.put(engine.path, conditions, known)
+    return bool(known)
+
+
+def _changed(path: Path) -> int:
+    """When a file changed last, in ns; 0 for one that does not exist."""
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
+def _probe_layers(engine: Engine, image: Image, root: bool) -> Optional[bool]:
+    """Whether a container of `image` starts and lacks its layers; None if it does not start."""
     argv = apptainer.exec_argv(engine, as_root=root, overlays=[str(path) for path, *_ in image.sif_files[1:]])
     inside = ["/bin/sh", "-c", f"echo started; cat /{LAYER_MARKER}"]
     environ = apptainer.clean_environ(os.environ)
+    command_line = [*argv, "--no-mount", "home,tmp", str(image.exec_path), *inside]
     try:
-        said = command.run(
-            [*argv, "--no-mount", "home,tmp", str(image.exec_path), *inside], env=environ, check=False
-        ).stdout.split()
+        words = command.run(command_line, env=environ, check=False).stdout.split()
     except CtrainError:
-        return False
-    return said[:1] == ["started"] and said[1:] != [image.marker]
+        return None
+    return words[1:] != [image.marker] if words[:1] == ["started"] else None

@@ -6,6 +6,8 @@ PLAN = "plan.json"
 RECORD = "record.json"
 JOB_SCRIPT, TASK_SCRIPT, RANK_SCRIPT = "job.sh", "task.sh", "rank.sh"
 
+WORLD_CHECK = "world.py"
+
 EVENTS = "events.jsonl"  # of the job, written on one host only: appends from several hosts get lost on NFS
 NODES = "nodes"  # a file of events per node, written by its tasks and ranks
 LOGS = "logs"

@@ -1,4 +1,4 @@
-"""Locates the data directories `definitions/` and `examples/`: in the wheel, or in a checkout."""
+"""Locates the data directories `definitions/`, `examples/` and `docs/`: in the wheel, or in a checkout."""
 
 from __future__ import annotations
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import string
 from collections.abc import Mapping, Sequence
@@ -14,6 +13,7 @@ from ctrain_runtime import command, config, site_files
 from ctrain_runtime.errors import ConfigError, SiteError
 from ctrain_runtime.site_files import ProjectFile
 from ctrain_runtime.site_layers import Layer, Level, check_signature_keys, merge
+from ctrain_runtime.suggest import suggest
 
 FALLBACK = "local"
 DEFAULT = "default"
@@ -173,9 +173,8 @@ def _load_layers(name: str, origin: str = "", seen: tuple[str, ...] = ()) -> lis
 def _find_paths(name: str, origin: str) -> Mapping[Level, Path]:
     paths = site_files.site_paths()
     if name not in paths:
-        close = difflib.get_close_matches(name, paths, n=1)
         known = f"Sites: {', '.join(sorted(paths))}; or the path of a site file"
-        raise SiteError(f"{origin}unknown site {name!r}", f"Did you mean {close[0]!r}?" if close else known)
+        raise SiteError(f"{origin}unknown site {name!r}", suggest(name, paths) or known)
     return paths[name]
 
 

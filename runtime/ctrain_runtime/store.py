@@ -23,6 +23,7 @@ from typing import Any, Optional
 
 from ctrain_runtime.errors import ConfigError, ImageNotFound, StoreError
 from ctrain_runtime.manifest import Manifest, read_manifest
+from ctrain_runtime.suggest import closest, suggest
 
 STORE_MARKER = "ctrain-store.json"
 LAYOUT_VERSION = 1
@@ -155,10 +156,21 @@ def resolve(stores: list[Store], reference: str) -> PublishedImage:
         image = select(scan.images, name, wanted)
         if image:
             return image
-    manifests = [image.manifest for scan in scans for image in scan.images]
+    images = [image for scan in scans for image in scan.images]
+    manifests = [image.manifest for image in images]
     available = sorted({f"{manifest.name}:{manifest.version}" if wanted else manifest.name for manifest in manifests})
     roots = ", ".join(str(store.root) for store in stores) or "any store (none configured)"
     publish = "Publish an image with: ctrain publish, or pass --store DIR"
-    hint = f"Available: {', '.join(available)}" if available else publish
+    hint = f"{_suggestion(images, name, wanted)} Available: {', '.join(available)}".strip() if available else publish
     damaged = [str(error) for scan in scans for error in scan.damaged]
     raise ImageNotFound(f"image {reference!r} not found in {roots}", "; ".join([hint, *damaged]))
+
+
+def _suggestion(images: list[PublishedImage], name: str, wanted: str) -> str:
+    """Which image was probably meant; of a name that exists, which version or channel. "" when none is similar."""
+    names = {image.manifest.name for image in images}
+    if name not in names:
+        return suggest(name, names)
+    versions = [(image.manifest.version, *image.channels) for image in images if image.manifest.name == name]
+    near = closest(wanted, (word for words in versions for word in words))
+    return f"Did you mean '{name}:{near}'?" if near else ""

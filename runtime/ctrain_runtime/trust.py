@@ -6,10 +6,8 @@ file's inode, size and timestamps.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-import os
 import re
 import socket
 from collections.abc import Sequence
@@ -20,7 +18,9 @@ from ctrain_runtime.engines.apptainer import Engine, find_engine
 from ctrain_runtime.errors import CtrainError, ImageUnusable, SiteError
 from ctrain_runtime.image import Image
 from ctrain_runtime.site import Site
+from ctrain_runtime.user_cache import UserCache
 
+CACHE = "verified"
 _FINGERPRINT = re.compile(r"[0-9A-F]{40}", re.IGNORECASE)  # of a PGP key
 _READ_TIMEOUT_SECONDS = 3600  # for verifying one image
 _CHUNK_BYTES = 1 << 22
@@ -43,8 +43,8 @@ def require_trusted(image: Image, site: Site) -> None:
 
 
 def _require_file(path: Path, published: str, keys: Sequence[str], site: Site) -> None:
-    cache, cache_key = _VerificationCache(), _cache_key(path, keys)
-    if cache.has(path, cache_key):
+    cache, conditions = UserCache(CACHE), _conditions(path, keys)
+    if cache.get(str(path), conditions):
         return
     engine = find_engine()
     if not any(_verifies(engine, path, key) for key in keys):
@@ -54,7 +54,7 @@ def _require_file(path: Path, published: str, keys: Sequence[str], site: Site) -
     if digest != published:
         problem = f"digest mismatch: {path} is {digest[:19]}, its manifest records {published[:19]}"
         raise ImageUnusable(problem, "It was modified after publishing; report it to the store's owner")
-    cache.add(path, cache_key)
+    cache.put(str(path), conditions, True)
 
 
 def _key(key: str, site: Site) -> str:
@@ -95,32 +95,10 @@ def _digest(path: Path) -> str:
     return f"sha256:{sha.hexdigest()}"
 
 
-def _cache_key(path: Path, keys: Sequence[str]) -> list[object]:
+def _conditions(path: Path, keys: Sequence[str]) -> list[object]:
     """Identifies the file, the machine and the keys: a verification is valid as long as this is unchanged."""
     status = path.stat()
     contents = [key if _FINGERPRINT.fullmatch(key) else Path(key).read_text(errors="replace") for key in keys]
     trusted = hashlib.sha256("\0".join(contents).encode(errors="replace")).hexdigest()
     times = [status.st_mtime_ns, status.st_ctime_ns]
     return [socket.gethostname(), status.st_dev, status.st_ino, status.st_size, *times, trusted]
-
-
-class _VerificationCache:
-    """$XDG_CACHE_HOME/ctrain/verified.json: path of a verified image -> its cache key at that time."""
-
-    def __init__(self) -> None:
-        home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        self._path = home / "ctrain" / "verified.json"
-        self._images: dict[str, list[object]] = {}
-        with contextlib.suppress(OSError, ValueError, TypeError):
-            self._images = dict(json.loads(self._path.read_text(encoding="utf-8")))
-
-    def has(self, image: Path, cache_key: list[object]) -> bool:
-        return self._images.get(str(image)) == cache_key
-
-    def add(self, image: Path, cache_key: list[object]) -> None:
-        self._images[str(image)] = cache_key
-        new = self._path.with_name(f".{self._path.name}.{os.getpid()}")
-        with contextlib.suppress(OSError):  # without a writable cache the next run verifies again
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            new.write_text(json.dumps(self._images), encoding="utf-8")
-            new.replace(self._path)

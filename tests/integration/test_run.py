@@ -7,13 +7,12 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from ctrain_runtime import lease
-from samples.cluster import Cluster
+from samples.cluster import Cluster, started, until
 
 WORLD = """\
     import os, socket, sys
@@ -27,13 +26,6 @@ WORLD = """\
         os.kill(os.getpid(), 9)
     hvd.allreduce(torch.ones(1), name="end")
 """
-
-
-def until(condition: Callable[[], bool], what: str, seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"{what} did not happen in {seconds} s"
-        time.sleep(0.2)
 
 
 @pytest.fixture
@@ -57,7 +49,9 @@ def test_a_world_of_four_is_one_world(world: Cluster) -> None:
         assert log == f"WORLD {rank} 4 [0, 1, 2, 3] 6.0 {node} {rank}\n"
     record = world.record("one")
     assert record["nodes"] == ["node01", "node02"]
-    assert (record["world_size"], record["exit"]) == (4, {"code": 0, "reason": "completed"})
+    assert (record["world_size"], record["exit"]) == (4, {"code": 0, "reason": "completed", "by": "program"})
+    (attempt,) = record["attempts"]
+    assert (attempt["outcome"], f"job {attempt['job_id']}") == ("completed", attempt["name"])
     assert done.stdout.splitlines()[-1] == f"run directory: {run}"
     assert done.stdout.count("WORLD") == 1, "only rank 0 is shown"
 
@@ -66,10 +60,11 @@ def test_a_killed_rank_ends_the_job_and_is_named(world: Cluster) -> None:
     argv = ["--nodes", "2", "--image", "pytorch-cpu", "--name", "killed", "--env", "KILL=3", "--", "python", "world.py"]
     done = world.run("ctrain", "run", *argv)
     assert done.returncode == 128 + signal.SIGKILL
-    assert "rank 3 on node02 ended first: signal 9 (killed)" in done.stdout
+    assert "rank 3 on node02 failed first: signal 9 (killed)" in done.stdout
     assert world.record("killed")["exit"] == {
         "code": 137,
-        "reason": "rank 3 on node02 ended first: signal 9 (killed)",
+        "reason": "rank 3 on node02 failed first: signal 9 (killed)",
+        "by": "program",
     }
 
 
@@ -97,7 +92,7 @@ def test_the_plan_of_a_dry_run_is_what_runs(world: Cluster) -> None:
     for name, text in plan["scripts"].items():
         assert (run / name).read_text() == text
     # Slurm's own memory of the job is the last word on what ran.
-    number = json.loads(done.stdout)["scheduled_as"].split()[1]
+    number = json.loads(done.stdout)["attempts"][0]["job_id"]
     assert (
         world.run("scontrol", "write", "batch_script", number, "-").stdout.strip() == plan["scripts"]["job.sh"].strip()
     )
@@ -110,17 +105,18 @@ def test_ctrl_c_cancels_the_job(cluster: Cluster) -> None:
     # A test run in the background of a script has SIGINT switched off, and so would what it starts.
     command = ["env", "--default-signal=INT", *cluster.command(*argv)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
-    ranks = cluster.home / "ctrain-runs" / "cancelled" / "ranks"
-    until(lambda: ranks.is_dir() and len(list(ranks.iterdir())) == 4, "the start of four ranks")
+    run = cluster.home / "ctrain-runs" / "cancelled"
+    before = set(lease.active(cluster.store, time.time()))
+    until(lambda: started(run) == 4, "the start of four ranks")
     needed = lease.active(cluster.store, time.time())
     os.killpg(process.pid, signal.SIGINT)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 130, output
     assert "cancelled job" in output
-    (taken,) = needed.values()
+    (taken,) = (needed[image] for image in set(needed) - before)
     assert taken.owner == "researcher" and 3000 < taken.until - time.time() < 3600  # the job's time limit: an hour
-    assert lease.active(cluster.store, time.time()) == {}
-    assert cluster.record("cancelled")["exit"] == {"code": 130, "reason": "cancelled"}
+    assert set(lease.active(cluster.store, time.time())) == before
+    assert cluster.record("cancelled")["exit"] == {"code": 130, "reason": "cancelled", "by": "user"}
     until(lambda: not cluster.run("squeue", "--noheader").stdout.strip(), "the end of the job")
 
 
@@ -194,22 +190,22 @@ def test_the_boundary_is_clean(cluster: Cluster) -> None:
 @pytest.mark.parametrize(
     ("argv", "code", "message"),
     [
-        (["resnet50", "--nodes", "0"], 64, "--nodes 0"),
+        (["resnet50", "--nodes", "0"], 64, "--nodes must be at least 1, not 0"),
         (
             ["resnet50", "--nodes", "99"],
             74,
-            "partition cas_v100_2 has 2 nodes, 99 were asked for. Largest that fits: --nodes 2",
+            "partition cas_v100_2 has 2 usable nodes, 99 requested. Largest that fits: --nodes 2",
         ),
         (
             ["resnet50", "--partition", "nope"],
             74,
-            "there is no partition 'nope' that is up. Partitions: cas_v100_2, skl, amd_a100nv_8, debug, spot",
+            "partition 'nope' not found among those that are up. Available: cas_v100_2, skl, amd_a100nv_8, debug, spot",
         ),
         (["resnet50", "--gpus-per-node", "3"], 74, "Largest that fits: --gpus-per-node 2"),
         (["resnet50", "--time", "9-00:00:00"], 74, "Longest that fits: --time 2-00:00:00"),
-        (["resnet50"], 71, "needs data set 'imagenet'"),
+        (["resnet50"], 71, "site slurm has no data set 'imagenet', required by job resnet50"),
         (["resnet50", "--data", "/no/such"], 71, "/no/such does not exist"),
-        (["resnet5"], 65, "unknown job 'resnet5'. Jobs: resnet50"),
+        (["resnet5"], 65, "unknown job 'resnet5'. Did you mean 'resnet50'?"),
         (["--image", "pytorch-gpu", "--", "true"], 68, "Available: pytorch-cpu"),
         (["--image", "/etc/passwd", "--", "true"], 69, "/etc/passwd is not a SIF image"),
         (["--site", "nope", "resnet50"], 67, "unknown site 'nope'"),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import textwrap
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
@@ -44,6 +46,16 @@ class Cluster:
         command = self.command(*argv, cwd=cwd, **variables)
         return subprocess.run(command, capture_output=True, text=True, timeout=timeout)
 
+    def start(self, *argv: str, cwd: Optional[Path] = None, **variables: str) -> subprocess.Popen[str]:
+        """The same in the background, in a session of its own; SIGINT is not switched off, as it may be for tests."""
+        command = ["env", "--default-signal=INT", *self.command(*argv, cwd=cwd, **variables)]
+        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        return subprocess.Popen(command, text=True, start_new_session=True, **streams)
+
+    def runs(self, name: str) -> Path:
+        """The directory of a run."""
+        return self.home / "ctrain-runs" / name
+
     def record(self, name: str) -> dict[str, Any]:
         data = json.loads((self.home / "ctrain-runs" / name / "record.json").read_text())
         assert isinstance(data, dict)
@@ -56,3 +68,16 @@ class Cluster:
         target.write_text(textwrap.dedent(text))
         subprocess.run(["chown", "-R", "researcher:", str(target.parent)], check=True)
         return target
+
+
+def until(condition: Callable[[], bool], event: str, seconds: float = 60) -> None:
+    """Wait until `condition` holds; fails when it does not in time."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"{event} did not happen in {seconds} s"
+        time.sleep(0.2)
+
+
+def started(run: Path) -> int:
+    """How many ranks of a run have started."""
+    return sum(path.read_text().count('"started"') for path in (run / "nodes").glob("*.jsonl"))

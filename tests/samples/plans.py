@@ -75,7 +75,7 @@ def a_plan(**parts: Any) -> LaunchPlan:
         **{field.name: parts.pop(field.name) for field in dataclasses.fields(Options) if field.name in parts}
     )
     job, site, facts = parts.pop("job", a_job()), parts.pop("site", a_site()), parts.pop("facts", some_facts())
-    size = schedulers.get(site.scheduler).size(make_size_request(options, job), facts.cluster, site)
+    size = schedulers.get(site.scheduler).size(make_size_request(options, job, facts.cluster), facts.cluster, site)
     image, run = parts.pop("image", an_image()), parts.pop("run_directory", RUN)
     return make_plan(job, site, image, options, facts, size, run, **parts)
 

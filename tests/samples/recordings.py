@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 
-from samples.programs import answer, write_program
+from samples.programs import answer, scontrol
 
 FOLDER = Path(__file__).parent / "slurm"
 VERSIONS = ("22.05.8", "24.11.5", "26.05.5")
@@ -36,18 +35,14 @@ def install_cluster(folder: Path, version: str, *, job: str = "", config: str = 
 
     `scontrol show job` prints `job`; `config` replaces what `scontrol show config` prints.
     """
-    answers = {
-        "node": record(version, "show-node-oneline.out"),
-        "partition": record(version, "show-partition.out"),
-        "config": config or record(version, "config-lines.out"),
-        "job": job,
-    }
-    cases = "".join(f"  *' {word}'*) printf %s {shlex.quote(text)} ;;\n" for word, text in answers.items())
-    calls = folder / "scontrol.calls"
-    log = f"printf '%s\\n' \"$*\" >>{shlex.quote(str(calls))}"
-    write_program(folder / "scontrol", f'#!/bin/bash\n{log}\ncase " $*" in\n{cases}esac\n')
     return {
-        "scontrol": calls,
+        "scontrol": scontrol(
+            folder,
+            node=record(version, "show-node-oneline.out"),
+            partition=record(version, "show-partition.out"),
+            config=config or record(version, "config-lines.out"),
+            job=job,
+        ),
         "srun": answer(folder, "srun", record(version, "mpi-list.out")),
         "sbatch": answer(folder, "sbatch", record(version, "sbatch-parsable.out")),
         "scancel": answer(folder, "scancel"),

@@ -42,6 +42,8 @@ toyrun() {
 class Toy:
     """Implements Scheduler. `root` is the folder of its jobs: ID.pid, and ID.end with the exit code or `killed`."""
 
+    programs: tuple[str, ...] = ()
+
     def __init__(self, root: Path) -> None:
         self.root = root
         self._popen: list[subprocess.Popen[bytes]] = []
@@ -78,7 +80,7 @@ export MASTER_ADDR=127.0.0.1 MASTER_PORT=61234""",
         )
         return Launch(plan, ("toysub", "job.sh"), {"job.sh": text, **task.scripts})
 
-    def check(self, launch: Launch, run: Path) -> None:
+    def check(self, launch: Launch) -> None:
         """Nothing: the toy takes all jobs."""
 
     def submit(self, launch: Launch, pass_fds: tuple[int, ...] = ()) -> str:

@@ -70,6 +70,11 @@ def test_installed_it_explains_the_exit_codes(ctrain: Ctrain) -> None:
     assert "  64  invalid option or argument\n" in done.stdout
 
 
+def test_installed_it_has_the_pages_that_errors_point_to(ctrain: Ctrain, checkout: Path) -> None:
+    assert "ctrain help jobs" in ctrain("run", "./nowhere").stderr
+    assert ctrain("help", "jobs").stdout == (checkout / "docs/jobs.md").read_text(encoding="utf-8")
+
+
 def test_installed_it_finds_the_packaged_jobs(ctrain: Ctrain, checkout: Path) -> None:
     jobs = sorted(path.parent.name for path in checkout.glob("examples/*/job.yaml"))
     done = ctrain("run", "nosuch")
@@ -94,7 +99,7 @@ def place_in_wheel(name: PurePosixPath) -> str:
     """Where the wheel has a file of the tree; "" when it is none of its files."""
     if name.parts[0] in ("builder", "runtime"):
         return str(PurePosixPath(*name.parts[1:]))
-    if name.parts[0] in ("definitions", "examples"):
+    if name.parts[0] in ("definitions", "examples") or (name.parts[0] == "docs" and name.suffix == ".md"):
         return f"ctrain_runtime/share/{name}"
     return ""
 

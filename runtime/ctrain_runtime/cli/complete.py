@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Optional
 
 from ctrain_runtime import job
+from ctrain_runtime.cli.help import topics
 from ctrain_runtime.cli.main import Verb, parser_of
 from ctrain_runtime.cli.stores import open_stores
 from ctrain_runtime.manifest import read_manifest
@@ -53,6 +54,8 @@ def _candidates(verbs: Sequence[Verb], before: Sequence[str], last: str) -> Sequ
         return [*(verb.name for verb in verbs), "--help", "--version"]
     if "--" in before:
         return []
+    if before[1:] == ["help"] and not last.startswith("-"):
+        return topics(verbs)
     place = _Place(next(parser_of(verb) for verb in verbs if verb.name == before[1]))
     for word in before[2:]:
         place.take(word)

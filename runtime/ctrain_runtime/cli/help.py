@@ -1,19 +1,64 @@
-"""Explain a topic: exit-codes."""
+"""Explain a command or a topic; without one, list the topics."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
+from pathlib import Path
 
-from ctrain_runtime.errors import exit_codes
+from ctrain_runtime import share
+from ctrain_runtime.cli.main import Verb, parser_of
+from ctrain_runtime.errors import UsageError, exit_codes
+from ctrain_runtime.suggest import suggest
+from ctrain_runtime.text import table
+
+EXIT_CODES = "exit-codes"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("topic", choices=["exit-codes"])
+    parser.add_argument("topic", nargs="?", metavar="TOPIC", help="a command, or one of the topics")
 
 
 def execute(args: argparse.Namespace) -> int:
-    if args.topic == "exit-codes":
-        print("The exit code is the program's own, or one of ctrain's:")
-        for code, meaning in exit_codes():
-            print(f"  {code:>3}  {meaning}")
+    print(_explain(args.topic, args.verbs) if args.topic else _overview(args.verbs))
     return 0
+
+
+def topics(verbs: Sequence[Verb]) -> list[str]:
+    """What can be explained. A page that is called as a command is keeps its .md: `images`, `images.md`."""
+    return [EXIT_CODES, *_pages(verbs), *(verb.name for verb in verbs)]
+
+
+def _pages(verbs: Sequence[Verb]) -> dict[str, Path]:
+    """The documentation, by topic."""
+    commands = {verb.name for verb in verbs}
+    paths = sorted(share.data_dir("docs").glob("*.md"))
+    return {path.name if path.stem in commands else path.stem: path for path in paths}
+
+
+def _explain(topic: str, verbs: Sequence[Verb]) -> str:
+    pages = _pages(verbs)
+    if topic == EXIT_CODES:
+        return _exit_codes()
+    for verb in verbs:
+        if verb.name == topic:
+            more = f"\nMore: ctrain help {topic}.md" if f"{topic}.md" in pages else ""
+            return parser_of(verb).format_help() + more
+    page = pages.get(topic) or pages.get(topic[:-3] if topic.endswith(".md") else f"{topic}.md")
+    if page is None:
+        raise UsageError(
+            f"no help on {topic!r}", f"{suggest(topic, topics(verbs))} List the topics with: ctrain help".strip()
+        )
+    return page.read_text(encoding="utf-8").rstrip("\n")
+
+
+def _exit_codes() -> str:
+    rows = [f"  {code:>3}  {meaning}" for code, meaning in exit_codes()]
+    return "\n".join(["The exit code is the program's own, or one of ctrain's:", *rows])
+
+
+def _overview(verbs: Sequence[Verb]) -> str:
+    titles = {name: path.read_text(encoding="utf-8").partition("\n")[0] for name, path in _pages(verbs).items()}
+    rows = [(EXIT_CODES, "Exit codes"), *((name, title.lstrip("# ")) for name, title in titles.items())]
+    commands = ", ".join(verb.name for verb in verbs)
+    return f"{table(('TOPIC', 'ABOUT'), rows)}\n\nctrain help TOPIC shows one. Commands, too: {commands}."

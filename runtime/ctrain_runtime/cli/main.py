@@ -8,7 +8,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from ctrain_runtime.cli import output
 from ctrain_runtime.errors import CANCELLED, CtrainError, DiskFullError, UsageError
@@ -21,11 +21,14 @@ class Verb:
     name: str
     help: str
     module: str  # imported only when the verb is used: start-up is measured
+    takes_command: bool = False  # arguments after `--` go to the program that it starts
 
 
 RUNTIME_VERBS = (
-    Verb("run", "run a job on the nodes of a cluster, or on this machine", "ctrain_runtime.cli.run"),
-    Verb("submit", "submit a job and return once it is queued", "ctrain_runtime.cli.submit"),
+    Verb(
+        "run", "run a job on the nodes of a cluster, or on this machine", "ctrain_runtime.cli.run", takes_command=True
+    ),
+    Verb("submit", "submit a job and return once it is queued", "ctrain_runtime.cli.submit", takes_command=True),
     Verb("attach", "watch a run that was submitted earlier", "ctrain_runtime.cli.attach"),
     Verb("runs", "list runs", "ctrain_runtime.cli.runs"),
     Verb("cancel", "cancel a run", "ctrain_runtime.cli.cancel"),
@@ -33,7 +36,7 @@ RUNTIME_VERBS = (
     Verb("site", "list, show and check sites: the profiles of clusters", "ctrain_runtime.cli.site"),
     Verb("doctor", "look for what is wrong here: so far, with stores", "ctrain_runtime.cli.doctor"),
     Verb("completion", "print the script that completes words in bash or zsh", "ctrain_runtime.cli.completion"),
-    Verb("help", "explain a topic: exit-codes", "ctrain_runtime.cli.help"),
+    Verb("help", "explain a command or a topic, such as exit-codes", "ctrain_runtime.cli.help"),
 )
 BROKEN_PIPE = 128 + 13  # as shells report SIGPIPE
 COMPLETE = "__complete"  # not for people: the script of `ctrain completion` asks by it
@@ -44,6 +47,15 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(message, f"See: {self.prog} --help")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        try:
+            super()._check_value(action, value)
+        except argparse.ArgumentError as error:
+            from ctrain_runtime.suggest import suggest
+
+            near = suggest(str(value), map(str, action.choices or ()))
+            raise UsageError(str(error), f"{near} See: {self.prog} --help".strip()) from error
 
 
 def main(verbs: Sequence[Verb], argv: Sequence[str]) -> int:
@@ -83,13 +95,21 @@ def _dispatch(verbs: Sequence[Verb], argv: Sequence[str]) -> int:
         sys.stdout.writelines(f"{word}\n" for word in complete.words(verbs, *argv[1:]))
         return 0
     if argv[0] not in known:
-        raise UsageError(f"unknown command {argv[0]!r}", f"Known: {', '.join(known)}")
+        from ctrain_runtime.suggest import suggest
+
+        known_verbs = f"Known: {', '.join(known)}"
+        raise UsageError(f"unknown command {argv[0]!r}", f"{suggest(argv[0], known)} {known_verbs}".strip())
     verb = known[argv[0]]
     own, rest = _split(argv[1:])
-    if rest and verb.name not in ("run", "submit"):
+    if rest and not verb.takes_command:
         raise UsageError(f"ctrain {verb.name} takes no arguments after --", f"See: ctrain {verb.name} --help")
-    module = importlib.import_module(verb.module)
-    return int(module.execute(parser_of(verb).parse_args(own, argparse.Namespace(rest=rest))))
+    parser = parser_of(verb)
+    args, unknown = parser.parse_known_args(own, argparse.Namespace(rest=rest, verbs=verbs))
+    if unknown or verb.takes_command:
+        from ctrain_runtime.cli import mistakes
+
+        mistakes.check(parser, own, args, unknown)
+    return int(importlib.import_module(verb.module).execute(args))
 
 
 def parser_of(verb: Verb) -> Parser:
@@ -117,7 +137,7 @@ def _overview(verbs: Sequence[Verb]) -> str:
         "usage: ctrain COMMAND [OPTIONS]\n\n"
         "Distributed deep learning in Apptainer containers on supercomputers.\n\n"
         f"commands:\n{rows}\n\n"
-        "ctrain COMMAND --help explains a command; ctrain help exit-codes lists the exit codes."
+        "ctrain COMMAND --help explains a command; ctrain help lists further topics."
     )
 
 

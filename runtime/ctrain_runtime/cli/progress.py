@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any, Optional
 
@@ -10,7 +9,8 @@ from ctrain_runtime.text import format_duration, significant
 
 BAR_COLUMNS = 20
 BLOCKS, ASCII_BLOCKS = "█░", "#-"  # done and to do; the second for encodings that lack the first
-LARGEST = 10**15  # a number of steps or epochs beyond it is nonsense, and Python refuses to print the largest
+LARGEST = 10**15  # steps, epochs or images beyond it are nonsense, and Python refuses to print the largest
+LONGEST_SECONDS = 10 * 365 * 86400.0  # nobody waits for an ETA beyond it
 
 
 def progress(record: Mapping[str, Any], left: Optional[float], blocks: str = BLOCKS) -> str:
@@ -19,9 +19,9 @@ def progress(record: Mapping[str, Any], left: Optional[float], blocks: str = BLO
     parts = [_epoch(record), *_steps(record, blocks)]
     if loss is not None:
         parts.append(f"loss {significant(loss)}")
-    if rate is not None and math.isfinite(rate) and rate >= 0:
+    if rate is not None and 0 <= rate <= LARGEST:
         parts.append(f"{rate:,.0f} images/s" if rate >= 10 else f"{significant(rate)} images/s")
-    if left is not None and math.isfinite(left) and left > 0:
+    if left is not None and 0 < left <= LONGEST_SECONDS:
         parts.append(f"ETA {format_duration(left)}")
     return "  ".join(part for part in parts if part)
 

@@ -40,7 +40,7 @@ def execute(args: argparse.Namespace) -> int:
     prepared = prepare(request)
     if args.dry_run:
         as_json = json.dumps(directory.as_data(prepared.launch), indent=2)
-        print_line(as_json if args.json else run_view.describe(prepared))
+        print(as_json if args.json else run_view.describe(prepared))
         return 0
     terminal = Terminal(sys.stderr if args.json else sys.stdout)
     with Interrupts() as interrupts:

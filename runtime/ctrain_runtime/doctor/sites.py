@@ -6,13 +6,11 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from ctrain_runtime import command
+from ctrain_runtime import command, schedulers
 from ctrain_runtime.doctor.finding import Finding
 from ctrain_runtime.errors import CtrainError
 from ctrain_runtime.site import DEFAULT, SelectedSite, expand, load_site
 from ctrain_runtime.site_files import is_world_writable, site_paths
-
-_PROGRAMS = {"slurm": ("sinfo", "sbatch", "srun", "scontrol", "scancel"), "local": ()}
 
 
 def check_files() -> Iterator[Finding]:
@@ -54,11 +52,11 @@ def check_site(selected: SelectedSite) -> Iterator[Finding]:
 def _check_programs(selected: SelectedSite) -> Iterator[Finding]:
     site = selected.site
     source = selected.sources["scheduler"]
-    if site.scheduler not in _PROGRAMS:
+    if site.scheduler not in schedulers.MODULES:
         text = f"{source}: unknown scheduler {site.scheduler!r}"
-        yield Finding("scheduler", "fail", text, f"Schedulers: {', '.join(_PROGRAMS)}")
+        yield Finding("scheduler", "fail", text, f"Schedulers: {', '.join(schedulers.MODULES)}")
         return
-    programs = _PROGRAMS[site.scheduler]
+    programs = schedulers.get(site.scheduler).programs
     missing = [program for program in programs if not command.which(program)]
     if missing:
         hint = "Load the scheduler's module, or use --site local"

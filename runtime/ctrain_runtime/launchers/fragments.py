@@ -9,12 +9,12 @@ import json
 import shlex
 
 from ctrain_runtime import layout, user_layer
-from ctrain_runtime.bash import array
+from ctrain_runtime.bash import array, quote_argv
 from ctrain_runtime.engines import apptainer
 from ctrain_runtime.errors import EngineError, SchedulerError
 from ctrain_runtime.image import LAYER_MARKER
 from ctrain_runtime.plan.model import LaunchPlan
-from ctrain_runtime.schedulers.script import TaskIdentity
+from ctrain_runtime.schedulers.script import PREFLIGHT, TaskIdentity
 
 NOT_FOUND = 127  # as shells report a command that does not exist
 # Who a rank is, its GPUs and threads. Everything else of the node stays out of the container.
@@ -56,6 +56,23 @@ if [ "$RANK" = 0 ]; then
   exec >{log} 2>&1
 else
   exec > >(trap '' INT TERM USR1 USR2 && exec sed -u "s/^/[$RANK] /" >>"$run/{layout.LOGS}/node$NODE_RANK.log") 2>&1
+fi"""
+
+
+def unless_preflight(text: str) -> str:
+    """Bash that is left out where a task proves its world: what that says goes to the job's log."""
+    return f'if [ "${{1-}}" != {PREFLIGHT} ]; then\n{text}\nfi'
+
+
+def prove_world(plan: LaunchPlan) -> str:
+    """Asks the image's MPI for the size of its world, and ends the task."""
+    check = quote_argv(["python3", f"{plan.run_directory}/{layout.WORLD_CHECK}", str(plan.world_size)])
+    return f"""\
+if [ "${{1-}}" = {PREFLIGHT} ]; then
+  "${{launch[@]}}" {check}
+  code=$?
+  leave
+  exit "$code"
 fi"""
 
 

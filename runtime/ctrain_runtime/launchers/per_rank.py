@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
+
 from ctrain_runtime import layout
 from ctrain_runtime.bash import quote_argv
 from ctrain_runtime.launchers import fragments
+from ctrain_runtime.launchers.inside import world
 from ctrain_runtime.plan.model import LaunchPlan
 from ctrain_runtime.schedulers.script import Task, TaskIdentity
 
@@ -25,12 +28,14 @@ def make_task(plan: LaunchPlan, identity: TaskIdentity) -> Task:
         identity.bash,
         "export RANK=$task WORLD_SIZE=$tasks LOCAL_RANK=$local_task NODE_RANK",
         *([OPEN_MPI.format(local_size=plan.ranks_per_node)] if mpi else []),
-        fragments.recorder(plan),
+        fragments.unless_preflight(fragments.recorder(plan)) if plan.preflight else fragments.recorder(plan),
         fragments.world_check(plan, identity.started_by),
         *([identity.mpi_bash] if mpi else []),
         fragments.home(plan),
         fragments.container(plan, identity),
+        *([fragments.prove_world(plan)] if plan.preflight else []),
         f"launch+=({quote_argv(fragments.checked_command(plan, list(plan.command)))})",
         fragments.run_recorded(before="leave\n"),
     ]
-    return Task(layout.TASK_SCRIPT, {layout.TASK_SCRIPT: "\n".join(text)})
+    checks = {layout.WORLD_CHECK: inspect.getsource(world)} if plan.preflight else {}
+    return Task(layout.TASK_SCRIPT, {layout.TASK_SCRIPT: "\n".join(text), **checks})

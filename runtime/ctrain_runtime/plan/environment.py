@@ -9,7 +9,7 @@ from pathlib import Path
 from ctrain_runtime.errors import ConfigError, CtrainError, JobError, UsageError
 from ctrain_runtime.job import Job
 from ctrain_runtime.plan.model import Options
-from ctrain_runtime.site import Site
+from ctrain_runtime.site import Site, expand
 
 RESUME = "/resume"
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -57,7 +57,8 @@ def _caches(site: Site) -> dict[str, str]:
     """Where libraries keep downloaded models, if the site has a directory for all jobs; else it is the job's own."""
     if not site.cache:
         return {}
-    return {"HF_HOME": f"{site.cache}/huggingface", "TORCH_HOME": f"{site.cache}/torch"}
+    cache = expand(site.cache, f"site {site.name}: cache")
+    return {"HF_HOME": f"{cache}/huggingface", "TORCH_HOME": f"{cache}/torch"}
 
 
 def _check_names(names: Iterable[str], error: type[CtrainError], source: str) -> None:

@@ -138,6 +138,7 @@ class LaunchPlan:
     lease: str
     as_root: bool
     private: bool  # the run directory holds secrets: for its owner only
+    preflight: bool = False  # a step before the ranks proves that the image's MPI forms one world
 
     @property
     def world_size(self) -> int:

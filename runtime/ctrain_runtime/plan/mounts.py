@@ -8,7 +8,7 @@ from ctrain_runtime.errors import DataError, UsageError
 from ctrain_runtime.job import Job
 from ctrain_runtime.plan.environment import RESUME
 from ctrain_runtime.plan.model import Mount, Options
-from ctrain_runtime.site import Site
+from ctrain_runtime.site import Site, expand
 
 
 def make_mounts(job: Job, site: Site, options: Options, run_directory: Path) -> tuple[Mount, ...]:
@@ -18,7 +18,8 @@ def make_mounts(job: Job, site: Site, options: Options, run_directory: Path) -> 
     """
     mounts = [parse_mount(text) for text in (*site.mounts, *options.mounts)]
     if site.cache:
-        mounts.append(Mount(site.cache, site.cache, read_only=False))
+        cache = expand(site.cache, f"site {site.name}: cache")
+        mounts.append(Mount(cache, cache, read_only=False))
     if job.folder:
         mounts.append(Mount(str(job.folder), str(job.folder), read_only=False))
     mounts.append(Mount(str(run_directory), str(run_directory), read_only=False))

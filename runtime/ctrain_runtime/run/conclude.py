@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Optional
 
 from ctrain_runtime import layout, lease
-from ctrain_runtime.errors import CANCELLED, DataError
-from ctrain_runtime.run import events, ranks, record
+from ctrain_runtime.errors import CANCELLED
+from ctrain_runtime.run import events, ranks, record, worlds
 from ctrain_runtime.run.events import Event
 from ctrain_runtime.run.ranks import Rank
 from ctrain_runtime.run.record import Exit, Record
@@ -21,6 +21,7 @@ from ctrain_runtime.schedulers.protocol import Outcome, Status
 FS_SYNC_SECONDS = 5.0  # that a shared file system gets to show the last files of an ended job
 FS_POLL_SECONDS = 0.2
 TERMINATED = 143  # 128 + SIGTERM: how a job ends that its scheduler stopped
+COMPLAINT = "ctrain: "  # begins the lines of ctrain's own scripts
 FULL_BYTES = 1 << 16  # less free space than this: the disk is full
 # What ended the job from outside, whatever its ranks then did: none of them is to blame.
 FROM_OUTSIDE = {
@@ -60,6 +61,7 @@ def conclude(run: Run, status: Status) -> Conclusion:
     ended = _exit(run, evidence, failed)
     changed = _record(run.record, evidence, ended)
     lease.release(run.plan.lease)
+    worlds.remember(run.plan, events.read_job_events(run.path))
     with contextlib.suppress(OSError):  # on a full disk the record stays as it was; the next to pick it up tries again
         record.save(changed)
     blamed = failed if ended.by in ("program", "ctrain") and ended.code != 0 else None
@@ -147,8 +149,8 @@ def _silent_end(run: Run, seen: _Evidence) -> Exit:
         complaint = f"the job wrote nothing into {run.path}: its nodes may not see that directory"
         return Exit(code, f"{complaint}. Choose one that all nodes share: --runs DIR", "scheduler")
     word = seen.status.word or (seen.status.outcome.value if seen.status.outcome else "unknown")
-    by = "ctrain" if code == DataError.exit_code else "scheduler"
-    return Exit(code, _last_line(_job_log(run)) or f"the job ended as {word}", by)
+    own, last = _own_line(_job_log(run)), _last_line(_job_log(run))
+    return Exit(code, own or last or f"the job ended as {word}", "ctrain" if own else "scheduler")
 
 
 def _job_log(run: Run) -> str:
@@ -158,11 +160,15 @@ def _job_log(run: Run) -> str:
         return ""
 
 
+def _own_line(log: str) -> str:
+    """The last complaint of ctrain's own scripts in the job's log."""
+    lines = [line for line in log.splitlines() if line.startswith(COMPLAINT)]
+    return lines[-1][len(COMPLAINT) :].strip() if lines else ""
+
+
 def _last_line(log: str) -> str:
     """The last line of the job's own log: why no rank could start."""
-    ours = [line for line in log.splitlines() if line.startswith("ctrain: ")]
-    lines = ours or [line for line in log.splitlines() if line.strip()]
-    return lines[-1].strip().removeprefix("ctrain: ") if lines else ""
+    return next((line.strip() for line in reversed(log.splitlines()) if line.strip()), "")
 
 
 def _record(begun: Record, seen: _Evidence, ended: Exit) -> Record:

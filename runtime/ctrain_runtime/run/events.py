@@ -57,7 +57,7 @@ def _read(path: Path) -> list[Event]:
 def _parse(line: str) -> Optional[Event]:
     try:
         data = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if not isinstance(data, dict) or not isinstance(data.get("what"), str):
         return None

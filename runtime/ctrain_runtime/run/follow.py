@@ -21,7 +21,7 @@ class Tail:
             with self._path.open("rb") as file:
                 file.seek(self._position)
                 added = file.read()
-        except FileNotFoundError:
+        except OSError:  # not there yet, or its file system is away for a moment
             return ""
         self._position += len(added)
         return self._decoder.decode(added)
@@ -42,6 +42,6 @@ class Metrics:
 def _record(line: str) -> Optional[dict[str, Any]]:
     try:
         data = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return data if isinstance(data, dict) else None

@@ -14,7 +14,7 @@ from ctrain_runtime.launchers.recognise import recognise, refuse_spawner
 from ctrain_runtime.plan.make import make_plan
 from ctrain_runtime.plan.model import Launch, Options
 from ctrain_runtime.plan.size import SizeRequest
-from ctrain_runtime.run import directory
+from ctrain_runtime.run import directory, worlds
 from ctrain_runtime.site import FALLBACK, SelectedSite, Site, expand
 from ctrain_runtime.store import open_store
 
@@ -54,7 +54,7 @@ def prepare(request: Request) -> Prepared:
     scheduler = schedulers.get(site.scheduler)
     what = _job(request)
     cluster = scheduler.facts(site)
-    size = scheduler.size(make_size_request(request.options, what), cluster, site)
+    size = scheduler.size(make_size_request(request.options, what, cluster), cluster, site)
     refuse_spawner(what.command, size.nodes * size.ranks_per_node)
     architecture = _architecture(cluster, size.partition)
     found = _image(request, what, architecture)
@@ -73,6 +73,7 @@ def prepare(request: Request) -> Prepared:
     )
     run = directory.new_run_path(parent, what.name, request.name)
     plan = make_plan(what, site, found, options, known, size, run, flat)
+    plan = replace(plan, preflight=worlds.must_prove(plan))
     directory.check_mount_sources(plan)
     launch = scheduler.render(plan, launchers.make_task(plan, scheduler.identity(plan)))
     return Prepared(launch, size.notes, _image_source(request))
@@ -111,11 +112,12 @@ def _check_detected(request: Request) -> None:
         )
 
 
-def make_size_request(options: Options, what: job.Job) -> SizeRequest:
-    """What the command line asks for, and for the rest what the job does."""
+def make_size_request(options: Options, what: job.Job, cluster: Cluster) -> SizeRequest:
+    """What the command line asks for, and for the rest what the job does; in an allocation, all of its nodes."""
     resources = what.resources
+    nodes: job.Count = "auto" if cluster.allocation else resources.nodes
     return SizeRequest(
-        nodes=resources.nodes if options.nodes is None else options.nodes,
+        nodes=nodes if options.nodes is None else options.nodes,
         gpus_per_node=resources.gpus_per_node if options.gpus_per_node is None else options.gpus_per_node,
         ranks_per_node=resources.ranks_per_node if options.ranks_per_node is None else options.ranks_per_node,
         partition=options.partition,

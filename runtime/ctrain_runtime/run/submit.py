@@ -45,6 +45,7 @@ def submit(launch: Launch) -> Run:
     """Submit `launch`. Raises CtrainError; the record then says why it never ran."""
     plan = launch.plan
     scheduler = schedulers.get(plan.scheduler)
+    scheduler.check(launch)
     path = directory.create(launch)
     begun = record.begin(plan)
     try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from pathlib import Path
 from typing import Literal, Optional, Protocol
 
 from ctrain_runtime.facts import Cluster
@@ -57,6 +56,8 @@ class FailedTask:
 class Scheduler(Protocol):
     """A back end. It builds commands and scripts and parses answers; it holds no policy and no state."""
 
+    programs: tuple[str, ...]  # what must be on PATH where runs are submitted
+
     def facts(self, site: Site) -> Cluster:
         """What the cluster is and has now. Raises SchedulerError when the scheduler does not answer."""
 
@@ -72,7 +73,7 @@ class Scheduler(Protocol):
     def render(self, plan: LaunchPlan, task: Task) -> Launch:
         """The scripts of a job that runs `task`, and the command that submits it. Pure."""
 
-    def check(self, launch: Launch, run: Path) -> None:
+    def check(self, launch: Launch) -> None:
         """Raise SchedulerError if the scheduler would never start the job, without queueing it."""
 
     def submit(self, launch: Launch, pass_fds: tuple[int, ...] = ()) -> str:

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 
 from ctrain_runtime import layout
 from ctrain_runtime.bash import quote_argv
-from ctrain_runtime.errors import DataError
+from ctrain_runtime.errors import DataError, SchedulerError
 from ctrain_runtime.plan.model import LaunchPlan
+
+PREFLIGHT = "preflight"  # the argument by which a task proves its world instead of running the program
 
 
 @dataclass(frozen=True)
@@ -45,23 +47,24 @@ class TaskIdentity:
         return dataclasses.replace(self, passed=(), passed_prefixes=())
 
 
-def start_task(plan: LaunchPlan, task: Task) -> list[str]:
-    """The argv of a task, for the scheduler's own launch command.
+def start_task(plan: LaunchPlan, task: Task, *arguments: str) -> list[str]:
+    """The argv of a task, for the scheduler's own launch command; `arguments` are those of its script.
 
     A run directory that the node does not have would otherwise show as a missing file of bash's.
     """
     complaint = "ctrain: run directory $1 is not visible on $(uname -n). Choose one that all nodes share: --runs DIR"
-    check = f'[ -r "$0" ] || {{ echo "{complaint}" >&2; exit {DataError.exit_code}; }}; exec /bin/bash -p "$0"'
-    return ["/bin/bash", "-p", "-c", check, f"{plan.run_directory}/{task.script}", plan.run_directory]
+    refusal = f'{{ echo "{complaint}" >&2; exit {DataError.exit_code}; }}'
+    check = f'[ -r "$0" ] || {refusal}; shift; exec /bin/bash -p "$0" "$@"'
+    return ["/bin/bash", "-p", "-c", check, f"{plan.run_directory}/{task.script}", plan.run_directory, *arguments]
 
 
-def job_script(plan: LaunchPlan, *, header: str, job_id: str, before: str, start: str, after: str = "") -> str:
+def job_script(plan: LaunchPlan, *, header: str, job_id: str, before: str, start: str, preflight: str = "") -> str:
     """The text of job.sh.
 
     `header` holds the scheduler's directives; `job_id` is bash for the job's id; `start` is one command that runs all
-    tasks to their end; `before` and `after` are further bash for these stages.
+    tasks to their end; `before` is further bash for that stage, and `preflight` one command that must succeed first.
     """
-    release = f"rm -f {shlex.quote(plan.lease)} 2>/dev/null\n" if plan.lease else ""
+    release = f"rm -f {shlex.quote(plan.lease)} 2>/dev/null\n  " if plan.lease else ""
     return f"""\
 #!/bin/bash -p
 {header}# Run {plan.run}: prepares, starts the tasks, and writes how it ended, whoever watches.
@@ -88,19 +91,43 @@ trap 'pass_on TERM' TERM INT
 trap 'pass_on USR1' USR1
 trap 'pass_on USR2' USR2
 
-event run started
-{start} &
-child=$!
-[ -z "$ending" ] || kill "$child" 2>/dev/null # a signal that came before
-signalled=yes
-while [ "$signalled" ]; do # a signal ends `wait` early
-  signalled=
-  wait "$child"
-  code=$?
-done
+wait_for() {{ # PROCESS: sets code; a signal ends `wait` early
+  child=$1 signalled=yes
+  [ -z "$ending" ] || kill "$child" 2>/dev/null # by a signal that came before
+  while [ "$signalled" ]; do
+    signalled=
+    wait "$child"
+    code=$?
+  done
+}}
+finish() {{
+  {release}event after ended "\\"code\\": $code"
+  exit "$code"
+}}
 
-{after}{release}event after ended "\\"code\\": $code"
-exit "$code"
+{_stage(preflight)}event run started
+{start} &
+wait_for $!
+finish
+"""
+
+
+def _stage(preflight: str) -> str:
+    if not preflight:
+        return ""
+    return f"""\
+event preflight started
+{preflight} &
+wait_for $!
+if [ "$code" != 0 ]; then
+  [ -z "$ending" ] || finish # it was ended, and says nothing of MPI
+  echo "ctrain: the image's MPI does not form one world here (above)" >&2
+  event preflight failed
+  code={SchedulerError.exit_code}
+  finish
+fi
+event preflight passed
+
 """
 
 

@@ -33,16 +33,21 @@ trap 'pass_on TERM' TERM INT
 trap 'pass_on USR1' USR1
 trap 'pass_on USR2' USR2
 
-event run started
-srun --job-name=digits-1 --nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task=8 --overlap --distribution=block:block --cpu-bind=none --mpi=none --kill-on-bad-exit=1 --quit-on-interrupt /bin/bash -p -c '[ -r "$0" ] || { echo "ctrain: run directory $1 is not visible on $(uname -n). Choose one that all nodes share: --runs DIR" >&2; exit 71; }; exec /bin/bash -p "$0"' /scratch/kim/ctrain/digits-1/task.sh /scratch/kim/ctrain/digits-1 &
-child=$!
-[ -z "$ending" ] || kill "$child" 2>/dev/null # a signal that came before
-signalled=yes
-while [ "$signalled" ]; do # a signal ends `wait` early
-  signalled=
-  wait "$child"
-  code=$?
-done
+wait_for() { # PROCESS: sets code; a signal ends `wait` early
+  child=$1 signalled=yes
+  [ -z "$ending" ] || kill "$child" 2>/dev/null # by a signal that came before
+  while [ "$signalled" ]; do
+    signalled=
+    wait "$child"
+    code=$?
+  done
+}
+finish() {
+  event after ended "\"code\": $code"
+  exit "$code"
+}
 
-event after ended "\"code\": $code"
-exit "$code"
+event run started
+srun --job-name=digits-1 --nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task=8 --overlap --distribution=block:block --cpu-bind=none --mpi=none --kill-on-bad-exit=1 --quit-on-interrupt /bin/bash -p -c '[ -r "$0" ] || { echo "ctrain: run directory $1 is not visible on $(uname -n). Choose one that all nodes share: --runs DIR" >&2; exit 71; }; shift; exec /bin/bash -p "$0" "$@"' /scratch/kim/ctrain/digits-1/task.sh /scratch/kim/ctrain/digits-1 &
+wait_for $!
+finish

@@ -27,8 +27,8 @@ export RANK=$task WORLD_SIZE=$tasks LOCAL_RANK=$local_task NODE_RANK
 export OMPI_COMM_WORLD_RANK=$RANK OMPI_COMM_WORLD_SIZE=$WORLD_SIZE
 export OMPI_COMM_WORLD_LOCAL_RANK=$LOCAL_RANK OMPI_COMM_WORLD_LOCAL_SIZE=4
 exec >"$run/logs/rank$RANK.log" 2>&1
-[ "$WORLD_SIZE" = 4 ] ||
-  refuse 72 "srun started $WORLD_SIZE ranks, but the plan has 4"
+[ "$WORLD_SIZE" = 8 ] ||
+  refuse 72 "srun started $WORLD_SIZE ranks, but the plan has 8"
 [ -n "${PMIX_RANK:-}" ] || refuse 72 "srun started this rank without PMIx: MPI would run with world size 1"
 # PMIx keeps its sockets in a directory of this step, known only here.
 [ -z "${PMIX_SERVER_TMPDIR:-}" ] || binds+=("$PMIX_SERVER_TMPDIR")

@@ -80,16 +80,21 @@ trap 'pass_on TERM' TERM INT
 trap 'pass_on USR1' USR1
 trap 'pass_on USR2' USR2
 
+wait_for() { # PROCESS: sets code; a signal ends `wait` early
+  child=$1 signalled=yes
+  [ -z "$ending" ] || kill "$child" 2>/dev/null # by a signal that came before
+  while [ "$signalled" ]; do
+    signalled=
+    wait "$child"
+    code=$?
+  done
+}
+finish() {
+  event after ended "\"code\": $code"
+  exit "$code"
+}
+
 event run started
 start_tasks &
-child=$!
-[ -z "$ending" ] || kill "$child" 2>/dev/null # a signal that came before
-signalled=yes
-while [ "$signalled" ]; do # a signal ends `wait` early
-  signalled=
-  wait "$child"
-  code=$?
-done
-
-event after ended "\"code\": $code"
-exit "$code"
+wait_for $!
+finish

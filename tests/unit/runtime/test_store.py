@@ -77,8 +77,15 @@ def test_the_first_store_that_has_it_wins(store: Store, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("reference", "complaint"),
     [
-        ("pytroch", r"image 'pytroch' not found in .*/store. Available: pytorch, pytorch-cpu$"),
-        ("pytorch:beta", "Available: pytorch-cpu:24.12-hd-r1, pytorch:24.12-hd-r1, pytorch:24.12-hd-r2$"),
+        (
+            "pytroch",
+            r"image 'pytroch' not found in .*/store. Did you mean 'pytorch'\? Available: pytorch, pytorch-cpu$",
+        ),
+        ("tensorflow", r"/store. Available: pytorch, pytorch-cpu$"),
+        ("pytroch:dev", r"Did you mean 'pytorch'\? Available: "),
+        ("pytorch:prd", r"Did you mean 'pytorch:prod'\? Available: "),
+        ("pytorch:24.12-hd-r7", r"Did you mean 'pytorch:24.12-hd-r2'\? Available: "),
+        ("pytorch:beta", "/store. Available: pytorch-cpu:24.12-hd-r1, pytorch:24.12-hd-r1, pytorch:24.12-hd-r2$"),
         ("pytorch@sha256:99", "image 'pytorch@sha256:99' not found in"),
         ("pytorch-cpu:prod", "image 'pytorch-cpu:prod' not found in"),
         ("..:..", r"image '..:..' not found in"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Optional
 
@@ -20,6 +21,8 @@ from ctrain_runtime.site import Site
 class Local:
     """Implements Scheduler for this machine. "Nodes" are groups of ranks on it."""
 
+    programs: tuple[str, ...] = ()
+
     def facts(self, site: Site) -> Cluster:
         return Cluster()
 
@@ -35,7 +38,8 @@ class Local:
         check_capacity("this machine", "GPU", available, "--gpus-per-node", gpus)
         ranks = resolve_count("--ranks-per-node", request.ranks_per_node, gpus or 1)
         notes = ("--time does not apply to site local: nothing ends the run",) if request.time_is_explicit else ()
-        return JobSize(nodes, ranks, gpus, notes=notes)
+        cores = max(1, len(os.sched_getaffinity(0)) // (nodes * ranks))
+        return JobSize(nodes, ranks, gpus, cores, cores, notes=notes)
 
     def identity(self, plan: LaunchPlan) -> TaskIdentity:
         return script.identity(plan)
@@ -43,7 +47,7 @@ class Local:
     def render(self, plan: LaunchPlan, task: Task) -> Launch:
         return script.render(plan, task)
 
-    def check(self, launch: Launch, run: Path) -> None:
+    def check(self, launch: Launch) -> None:
         """Nothing: there is no queue to refuse it."""
 
     def submit(self, launch: Launch, pass_fds: tuple[int, ...] = ()) -> str:

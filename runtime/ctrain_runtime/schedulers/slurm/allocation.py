@@ -30,14 +30,15 @@ def read_allocation() -> Optional[Allocation]:
     argv = ["scontrol", "--oneliner", "--details", "show", "job", job_id]
     hint = "Leave this shell, or run: unset SLURM_JOB_ID"
     result = client.run(argv, timeout=TIMEOUT_SECONDS)
+    if "Invalid job id" in result.stderr:
+        raise SchedulerError(f"SLURM_JOB_ID is {job_id}, a job that Slurm no longer has", hint)
     if result.code != 0:
-        raise SchedulerError(f"SLURM_JOB_ID is {job_id}: {client.error_text(result)}", hint)
+        raise SchedulerError(f"cannot look up job {job_id} (SLURM_JOB_ID): {client.error_text(result)}", hint)
     head = job.parse_head(result.stdout)
     if head.uid is not None and head.uid != os.getuid():
         raise SchedulerError(f"SLURM_JOB_ID is {job_id}, which is another user's job", hint)
-    status = job.parse_status(result.stdout)
-    if status.phase != "running":
-        raise SchedulerError(f"SLURM_JOB_ID is {job_id}, a job that is not running: {status.word}", hint)
+    if job.parse_status(result.stdout).phase != "running" or head.state == "COMPLETING":
+        raise SchedulerError(f"SLURM_JOB_ID is {job_id}, a job that is not running: {head.state}", hint)
     return parse_allocation(job_id, result.stdout, in_step=is_in_step(os.environ.get("SLURM_STEP_ID", "")))
 
 

@@ -19,6 +19,7 @@ OPTION_PREFIXES = ("SLURM_", "SBATCH_", "SALLOC_", "SRUN_", "SQUEUE_", "SCANCEL_
 KEPT = frozenset(
     {
         "SLURM_CONF",  # where the configuration file is
+        "SLURM_CONF_SERVER",  # who has it, on sites that keep it on no node
         "SLURM_CLUSTERS",  # which cluster of a federation all commands talk to
         "SLURM_JWT",  # the token that identifies the user, on sites without munge
     }
@@ -88,7 +89,7 @@ def records(text: str, key: str) -> Iterator[str]:
 def read_fields(text: str, pattern: re.Pattern[str]) -> dict[str, str]:
     """The NAME=VALUE pairs of a record whose two groups `pattern` matches.
 
-    The first of each name counts, and none after the beginning of free text: that may contain anything.
+    The first of each name counts. Free text (reasons, comments) and all that follows it is ignored.
     """
     free = _FREE_TEXT.search(text)
     return dict(reversed(pattern.findall(text, 0, free.start() if free else len(text))))
@@ -100,13 +101,13 @@ def fields_pattern(*names: str) -> re.Pattern[str]:
 
 
 def read_count(text: str) -> Optional[int]:
-    """The number that `text` begins with; None for UNLIMITED, N/A and whatever else is none."""
+    """The number that `text` begins with; None if it begins with none: UNLIMITED, N/A, (null)."""
     digits = _DIGITS.match(text)
     return int(digits.group()) if digits else None
 
 
 def read_megabytes(text: str) -> int:
-    """Memory as Slurm writes it in TRES, in MB: 8000M, 1.50G, 2T; 0 when it is none."""
+    """Memory as Slurm writes it in TRES, in MB: 8000M, 1.50G, 2T; 0 for any other text."""
     amount = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,9})?)([KMGTP]?)", text)
     if not amount:
         return 0

@@ -1,4 +1,4 @@
-"""What a Slurm cluster is: its partitions, its ways to start MPI ranks, and the caller's allocation."""
+"""Facts of a Slurm cluster: its partitions, its ways to start MPI ranks, and the caller's allocation."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ TIMEOUT_SECONDS = 30
 # Node states that run no job before an administrator or a reservation's end changes them (man sinfo, NODE STATE CODES).
 UNUSABLE = frozenset(
     {
-        *("DOWN", "UNKNOWN", "FUTURE", "ERROR", "INVAL", "INVALID", "INVALID_REG", "NOT_RESPONDING", "BLOCKED"),
-        *("DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING", "MAINT", "PERFCTRS"),
+        *("DOWN", "UNKNOWN", "FUTURE", "ERROR", "INVAL", "INVALID", "INVALID_REG", "NOT_RESPONDING"),
+        *("DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING", "MAINT"),
     }
 )
 # Flags of a node that can start a job at once, or once it has powered up.
@@ -58,7 +58,7 @@ class Node:
 
 
 def read_cluster() -> Cluster:
-    """What this Slurm is and has now. Raises SchedulerError when it does not answer."""
+    """The cluster as it is now. Raises SchedulerError when it does not answer."""
     client.require_commands(*COMMANDS)
     # The commands wait for the controller, not for this machine: together they take as long as the slowest.
     questions = (SHOW_NODES, SHOW_PARTITIONS, SHOW_CONFIG, LIST_MPI)
@@ -144,7 +144,8 @@ def parse_node_state(text: str) -> frozenset[str]:
         name = word.rstrip("*~#!%$@^-")
         states.add(name)
         states.update(MARKS[mark] for mark in word[len(name) :] if mark in MARKS)
-    return frozenset(states)
+    # A node of a cloud that is switched off does not respond, and starts for the job.
+    return frozenset(states - {"NOT_RESPONDING"} if states & {"POWERED_DOWN", "POWERING_UP"} else states)
 
 
 def parse_partitions(text: str, nodes: Iterable[Node], has_memory_default: bool = False) -> tuple[Partition, ...]:
@@ -195,7 +196,7 @@ def _time_limit(text: str) -> Optional[int]:
     try:
         return time_limit.parse_limit(text)
     except CtrainError:
-        return None  # a form that no version is known to print: the controller still checks the limit
+        return None  # no version is known to print another form; the controller still checks the limit
 
 
 def _has_memory_default(fields: dict[str, str]) -> bool:

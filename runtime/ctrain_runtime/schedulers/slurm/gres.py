@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 _PARENTHESES = re.compile(r"\([^)]*\)")
-_TRES_GPUS = re.compile(r"(?:^|,)gres/gpu=([0-9]{1,9})")
+_TRES_GPUS = re.compile(r"(?:^|,)gres/gpu(:[^=,]*)?=([0-9]{1,9})")
 
 
 def parse_gres(text: str) -> tuple[int, str]:
@@ -23,6 +23,10 @@ def parse_gres(text: str) -> tuple[int, str]:
 
 
 def parse_tres(text: str) -> int:
-    """GPUs in a list of TRES, as in cpu=2,mem=16000M,node=2,billing=2,gres/gpu=16."""
-    gpus = _TRES_GPUS.search(text)
-    return int(gpus[1]) if gpus else 0
+    """GPUs in a list of TRES, as in cpu=2,mem=16000M,node=2,billing=2,gres/gpu=16,gres/gpu:a100=16.
+
+    Which of the last two are shown, is the site's choice (AccountingStorageTRES in man slurm.conf).
+    """
+    counts = [(gpu_type, int(number)) for gpu_type, number in _TRES_GPUS.findall(text)]
+    totals = [number for gpu_type, number in counts if not gpu_type]
+    return totals[0] if totals else sum(number for _, number in counts)

@@ -18,6 +18,8 @@ from ctrain_runtime.site import Site
 class Slurm:
     """Jobs of sbatch; inside an allocation, steps that a process of this machine starts and srun spreads."""
 
+    programs: tuple[str, ...] = ("sinfo", "sbatch", "srun", "scontrol", "scancel", "squeue")
+
     def facts(self, site: Site) -> Cluster:
         return facts.read_cluster()
 
@@ -33,7 +35,7 @@ class Slurm:
     def render(self, plan: LaunchPlan, task: Task) -> Launch:
         return script.render(plan, task)
 
-    def check(self, launch: Launch, run: Path) -> None:
+    def check(self, launch: Launch) -> None:
         if not launch.plan.allocation:
             submit.check(launch)
 

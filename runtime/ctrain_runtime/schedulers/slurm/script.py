@@ -8,7 +8,7 @@ from ctrain_runtime.errors import UsageError
 from ctrain_runtime.lease import MAX_LEASE_SECONDS
 from ctrain_runtime.plan.model import Launch, LaunchPlan
 from ctrain_runtime.schedulers import process
-from ctrain_runtime.schedulers.script import Task, TaskIdentity, directives, job_script, start_task
+from ctrain_runtime.schedulers.script import PREFLIGHT, Task, TaskIdentity, directives, job_script, start_task
 
 # The first name of a list like gpu[03-05,09],cpu1 without a call of scontrol: MASTER_ADDR is the first node of this
 # step, since two runs may share an allocation. The ports lie above the ephemeral ones.
@@ -49,6 +49,7 @@ def render(plan: LaunchPlan, task: Task) -> Launch:
         job_id=process.JOB_ID if plan.allocation else "$SLURM_JOB_ID",
         before=_before(plan),
         start=quote_argv([*_srun(plan), *start_task(plan, task)]),
+        preflight=quote_argv([*_srun(plan), *start_task(plan, task, PREFLIGHT)]) if plan.preflight else "",
     )
     return Launch(plan, argv, {layout.JOB_SCRIPT: text, **task.scripts})
 
@@ -84,6 +85,7 @@ def _srun(plan: LaunchPlan) -> list[str]:
         *("srun", f"--job-name={plan.run}", f"--nodes={plan.nodes}", f"--ntasks={plan.tasks}"),
         *(f"--ntasks-per-node={plan.tasks_per_node}", f"--cpus-per-task={plan.cpus_per_task}"),
         *([f"--gres=gpu:{plan.gpus_per_node}"] if plan.allocation and plan.gpus_per_node else []),
+        *([f"--mem={plan.memory}M"] if plan.allocation and plan.memory is not None else []),
         *(["--overlap"] if plan.in_step else []),
         *("--distribution=block:block", f"--cpu-bind={plan.cpu_bind or 'cores'}"),
         *(f"--mpi={plan.mpi or 'none'}", "--kill-on-bad-exit=1", "--quit-on-interrupt"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from pathlib import Path
 from typing import Optional
@@ -23,19 +24,28 @@ def submit(launch: Launch, pass_fds: tuple[int, ...] = ()) -> str:
 
     sbatch has a session of its own: killed half way, it would leave a job that nobody knows the id of.
     """
-    directory = Path(launch.plan.run_directory)
+    plan = launch.plan
     try:
         result = client.run(
-            launch.argv, cwd=directory, timeout=SUBMIT_TIMEOUT_SECONDS, new_session=True, pass_fds=pass_fds
+            launch.argv,
+            cwd=Path(plan.run_directory),
+            timeout=SUBMIT_TIMEOUT_SECONDS,
+            new_session=True,
+            pass_fds=pass_fds,
         )
+        if result.code == 0:
+            return parse_job_id(result.stdout)
     except CtrainError as error:
+        queued = ""
+        with contextlib.suppress(SchedulerError):  # the first problem is the one to report
+            queued = find(plan) or ""
+        if queued:
+            return queued
         raise SchedulerError(
             f"cannot submit the job: {error.message}; it may have been queued",
-            f"Check with: squeue --me --name={launch.plan.run}",
+            f"Check with: squeue --me --name={plan.run}",
         ) from error
-    if result.code != 0:
-        raise SchedulerError(f"sbatch rejected the job: {client.error_text(result)}", f"Script: {launch.argv[-1]}")
-    return parse_job_id(result.stdout)
+    raise SchedulerError(f"sbatch rejected the job: {client.error_text(result)}", f"Script: {launch.argv[-1]}")
 
 
 def parse_job_id(text: str) -> str:
@@ -43,7 +53,7 @@ def parse_job_id(text: str) -> str:
     ids = _JOB_ID.findall(text)
     if not ids:
         last_line = (text.strip().splitlines() or ["nothing"])[-1]
-        raise SchedulerError(f"sbatch printed no job id, but {last_line!r}", "Find the job with: squeue --me")
+        raise SchedulerError(f"sbatch printed no job id, but {last_line!r}")
     return str(ids[-1])
 
 

@@ -1,21 +1,59 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from ctrain_runtime.cli.help import topics
 from ctrain_runtime.cli.main import RUNTIME_VERBS, main
 
 
+def explain(capsys: pytest.CaptureFixture[str], *topic: str) -> str:
+    assert main(RUNTIME_VERBS, ["help", *topic]) == 0
+    return capsys.readouterr().out
+
+
 def test_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(RUNTIME_VERBS, ["help", "exit-codes"]) == 0
-    lines = [line.split(None, 1) for line in capsys.readouterr().out.splitlines()[1:]]
+    lines = [line.split(None, 1) for line in explain(capsys, "exit-codes").splitlines()[1:]]
     codes = [int(code) for code, _ in lines]
     assert codes == sorted(set(codes))
     assert {64, 68, 72, 130} <= set(codes)
     assert all(meaning for _, meaning in lines)
 
 
-def test_an_unknown_topic(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(RUNTIME_VERBS, ["help", "me"]) == 64
-    said = capsys.readouterr().err
-    assert said.startswith("ctrain: argument topic: invalid choice: 'me'")
-    assert said.count("\n") == 1
+def test_without_a_topic_all_are_listed(capsys: pytest.CaptureFixture[str], checkout: Path) -> None:
+    listed = explain(capsys)
+    rows = dict(line.split(None, 1) for line in listed.partition("\n\n")[0].splitlines())
+    assert rows["exit-codes"] == "Exit codes"
+    assert rows["jobs"] == "Jobs"
+    assert {name.replace(".md", "") for name in rows} >= {page.stem for page in checkout.glob("docs/*.md")}
+    assert listed.endswith(f"Commands, too: {', '.join(verb.name for verb in RUNTIME_VERBS)}.\n")
+
+
+@pytest.mark.parametrize("topic", ["jobs", "jobs.md", "images.md"])
+def test_a_page_of_the_documentation(topic: str, capsys: pytest.CaptureFixture[str], checkout: Path) -> None:
+    page = checkout / "docs" / f"{topic.replace('.md', '')}.md"
+    assert explain(capsys, topic) == page.read_text(encoding="utf-8")
+
+
+def test_a_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert explain(capsys, "run").startswith("usage: ctrain run [-h]")
+
+
+def test_a_command_that_has_a_page_of_its_name(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = explain(capsys, "images")
+    assert shown.startswith("usage: ctrain images [-h]")
+    assert shown.endswith("\nMore: ctrain help images.md\n")
+
+
+@pytest.mark.parametrize("topic", topics(RUNTIME_VERBS))
+def test_every_topic_is_explained(topic: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert len(explain(capsys, topic)) > 100
+
+
+@pytest.mark.parametrize(
+    ("topic", "question"), [("jbos", "Did you mean 'jobs'? "), ("rnu", "Did you mean 'run'? "), ("/etc/passwd", "")]
+)
+def test_an_unknown_topic(topic: str, question: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(RUNTIME_VERBS, ["help", topic]) == 64
+    assert capsys.readouterr().err == f"ctrain: no help on {topic!r}. {question}List the topics with: ctrain help\n"

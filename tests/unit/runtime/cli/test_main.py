@@ -17,6 +17,11 @@ from samples.runs import Bench
 Does = Callable[[Callable[[argparse.Namespace], int]], list[Verb]]
 
 
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--flag", type=int)
+    parser.add_argument("--kind", choices=["small", "large"])
+
+
 @pytest.fixture
 def verb(monkeypatch: pytest.MonkeyPatch) -> Does:
     """verb(function): the verb `do`, which calls it with its arguments (--flag, and what follows --)."""
@@ -24,11 +29,11 @@ def verb(monkeypatch: pytest.MonkeyPatch) -> Does:
     def make(function: Callable[[argparse.Namespace], int]) -> list[Verb]:
         does = argparse.Namespace(
             __doc__="Does it.",
-            add_arguments=lambda parser: parser.add_argument("--flag", type=int),
+            add_arguments=add_arguments,
             execute=function,
         )
         monkeypatch.setattr(module.importlib, "import_module", lambda _: does)
-        return [Verb("do", "does it", "nowhere"), Verb("run", "runs", "nowhere")]
+        return [Verb("do", "does it", "nowhere"), Verb("run", "runs", "nowhere", takes_command=True)]
 
     return make
 
@@ -59,11 +64,15 @@ def test_the_version(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("argv", "complaint"),
     [
-        (["rnu"], "ctrain: unknown command 'rnu'. Known: do, run"),
+        (["rnu"], "ctrain: unknown command 'rnu'. Did you mean 'run'? Known: do, run"),
         (["--flag"], "ctrain: unknown command '--flag'. Known: do, run"),
         (["do", "--flag"], "ctrain: argument --flag: expected one argument. See: ctrain do --help"),
         (["do", "--flag", "x"], "ctrain: argument --flag: invalid int value: 'x'. See: ctrain do --help"),
-        (["do", "--flat", "1"], "ctrain: unrecognized arguments: --flat 1. See: ctrain do --help"),
+        (
+            ["do", "--flat", "1"],
+            "ctrain: unrecognized arguments: --flat 1. Did you mean '--flag'? See: ctrain do --help",
+        ),
+        (["do", "x"], "ctrain: unrecognized arguments: x. See: ctrain do --help"),
         (["do", "--", "x"], "ctrain: ctrain do takes no arguments after --. See: ctrain do --help"),
     ],
 )
@@ -80,6 +89,13 @@ def test_what_follows_the_first_dashes_is_the_programs(verb: Does) -> None:
     assert (seen[0].flag, seen[0].rest) == (1, ["a", "--flag", "--", "-h"])
 
 
+def test_a_choice_that_is_none(verb: Does, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(verb(lambda _: 0), ["do", "--kind", "smal"]) == 64
+    complaint = capsys.readouterr().err
+    assert complaint.startswith("ctrain: argument --kind: invalid choice: 'smal' (choose from")
+    assert complaint.endswith("). Did you mean 'small'? See: ctrain do --help\n")
+
+
 def raising(error: BaseException) -> Callable[[argparse.Namespace], int]:
     def fail(_: argparse.Namespace) -> int:
         raise error
@@ -92,8 +108,8 @@ def raising(error: BaseException) -> Callable[[argparse.Namespace], int]:
     [
         (StoreError("x is no store", "Make one"), 76, "ctrain: x is no store. Make one\n"),
         (KeyboardInterrupt(), 130, ""),
-        (OSError(errno.ENOSPC, "full", "/a"), 75, "ctrain: no space left for /a. Free some and try again\n"),
-        (OSError(errno.EDQUOT, "quota"), 75, "ctrain: no space left for a file. Free some and try again\n"),
+        (OSError(errno.ENOSPC, "full", "/a"), 75, "ctrain: no space left for /a. Free disk space and retry\n"),
+        (OSError(errno.EDQUOT, "quota"), 75, "ctrain: no space left for a file. Free disk space and retry\n"),
         (PermissionError(errno.EACCES, "Permission denied", "/a"), 70, "ctrain: /a: Permission denied\n"),
         (OSError("odd"), 70, "ctrain: system: odd\n"),
     ],
@@ -125,4 +141,4 @@ def test_a_verb_loads_only_its_own_module() -> None:
     show = "import sys; from ctrain_runtime.cli import main; main.main(main.RUNTIME_VERBS, []); print(*sys.modules)"
     environment = {"PYTHONPATH": str(Path(module.__file__).parents[2])}
     done = subprocess.run([sys.executable, "-c", show], env=environment, capture_output=True, text=True, check=True)
-    assert not {"yaml", "ctrain_runtime.cli.run"} & set(done.stdout.split())
+    assert not {"yaml", "difflib", "ctrain_runtime.cli.run"} & set(done.stdout.split())

@@ -11,6 +11,7 @@ import pytest
 
 from ctrain_runtime import user_layer
 from ctrain_runtime.cli.main import RUNTIME_VERBS, main
+from ctrain_runtime.facts import Partition
 from ctrain_runtime.manifest import read_manifest
 from samples import programs as fakes
 from samples.layers import write_layer
@@ -18,7 +19,8 @@ from samples.plans import a_manifest
 from samples.runs import Bench
 from samples.sample_images import sif, write_image, write_store
 
-SINFO = "gpu*|up|1-00:00:00|4|idle|16|gpu:a100:2\ncpu|up|infinite|2|idle|8|(null)\n"
+GPU = Partition("gpu", default=True, nodes=4, idle=4, cpus=16, gpus=2, gpu_type="a100", time_limit=1440)
+CPU = Partition("cpu", default=False, nodes=2, idle=2, cpus=8, gpus=0)
 JOB = "command: [python, train.py]\nimage: pytorch\n"
 
 
@@ -26,7 +28,7 @@ JOB = "command: [python, train.py]\nimage: pytorch\n"
 def machine(programs: Path, tmp_path: Path) -> Path:
     """A machine with an engine, Slurm, a store with one image (prod), a job folder and some broken things."""
     fakes.answer(programs, "apptainer", "apptainer version 1.4.5\n")
-    fakes.slurm(programs, sinfo=SINFO)
+    fakes.slurm(programs, GPU, CPU)
     write_store(tmp_path / "store", {}, channels={"pytorch_prod": "pytorch_24.12-hd-py3-r3.sif"})
     for name, extra in {"job": "", "data-job": "data: {dataset: imagenet}\n", "bad-job": "nodse: 2\n"}.items():
         (tmp_path / name).mkdir()
@@ -88,7 +90,11 @@ SLURM = ("--site", "slurm", "--store", "store")
             67,
             "file /nowhere.pub not found. Ask the administrators",
         ),
-        ((*LOCAL, "./job", "--image", "pytroch"), 68, "image 'pytroch' not found in store. Available: pytorch"),
+        (
+            (*LOCAL, "./job", "--image", "pytroch"),
+            68,
+            "image 'pytroch' not found in store. Did you mean 'pytorch'? Available: pytorch",
+        ),
         ((*LOCAL, "./job", "--image", "pytorch:dev"), 68, "image 'pytorch:dev' not found in store"),
         ((*LOCAL, "./job", "--image", "./x.sif"), 68, "image file x.sif not found"),
         (("--site", "local", "./job"), 68, "image 'pytorch' not found in any store (none configured)"),

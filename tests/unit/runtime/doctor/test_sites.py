@@ -64,7 +64,7 @@ def test_directories_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_programs_of_the_scheduler(programs: Path) -> None:
     slurm = some_site(scheduler="slurm")
-    for name in ("sinfo", "sbatch", "srun", "scancel"):
+    for name in ("sinfo", "sbatch", "srun", "scancel", "squeue"):
         answer(programs, name)
     assert troubles(slurm) == [("scheduler", "slurm: not found on PATH: scontrol")]
     answer(programs, "scontrol")
@@ -90,7 +90,7 @@ def test_the_files_of_all_sites(tmp_path: Path) -> None:
     findings = {one.subject: one for one in check_files()}
     assert [one.level for one in findings.values()] == ["ok", "ok", "ok", "fail", "fail", "fail"]
     assert findings["site slurm"].text.endswith(f"/slurm.yaml, {directory}/slurm.yaml")
-    assert findings["site bad"].text == f"{directory}/bad.yaml, line 1: mpi should be a list, not text ('x')"
+    assert findings["site bad"].text == f"{directory}/bad.yaml, line 1: mpi must be a list, not a string ('x')"
     assert findings["site lost"].text == f"{directory}/lost.yaml (system): extends: unknown site 'titan'"
     assert findings["site open"].hint == f"Run: chmod o-w {directory}/open.yaml"
 

@@ -20,7 +20,7 @@ def test_variables_that_are_options_do_not_reach_slurm(monkeypatch: pytest.Monke
         "SCANCEL_STATE",
         "SACCT_FORMAT",
     )
-    kept = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT", "WANDB_MODE")
+    kept = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT", "WANDB_MODE")
     for name in (*dropped, *kept):
         monkeypatch.setenv(name, "x")
     environment = client.client_environment()

@@ -12,6 +12,7 @@ from ctrain_runtime.errors import CtrainError, SchedulerError
 from ctrain_runtime.facts import Partition
 from ctrain_runtime.schedulers.slurm import facts
 from ctrain_runtime.schedulers.slurm.facts import Node, parse_node_state, parse_nodes, parse_partitions
+from samples import programs as fakes
 from samples.programs import answer, write_program
 from samples.recordings import VERSIONS, install_cluster, record, recorded
 
@@ -73,6 +74,13 @@ def test_few_requests_reach_the_controller(programs: Path) -> None:
     facts.read_cluster()
     lines = sorted(calls["scontrol"].read_text().splitlines())
     assert lines == ["--oneliner show node", "--oneliner show partition", "show config"]
+
+
+def test_the_invented_cluster_of_other_tests(programs: Path) -> None:
+    gpu = dataclasses.replace(RECORDED_PARTITION, name="gpu")
+    cpu = Partition("cpu", default=False, nodes=1, idle=1, cpus=4, gpus=0)
+    fakes.slurm(programs, gpu, cpu)
+    assert facts.read_cluster().partitions == (gpu, cpu)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -139,6 +147,7 @@ def test_nodes_that_cannot_be_used(version: str, name: str) -> None:
         ("IDLE", True, True),
         ("IDLE+CLOUD+POWERED_DOWN", True, True),
         ("IDLE~", True, True),
+        ("IDLE+CLOUD+NOT_RESPONDING+POWERING_UP", True, True),
         ("MIXED", True, False),
         ("mix-", True, False),
         ("ALLOCATED+COMPLETING", True, False),

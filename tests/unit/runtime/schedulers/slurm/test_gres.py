@@ -38,6 +38,8 @@ def test_gpus_of_gres(text: str, gpus: tuple[int, str]) -> None:
     [
         ("cpu=2,mem=16000M,node=2,billing=2,gres/gpu=16", 16),
         ("cpu=2,gres/gpu=4,gres/gpu:a100=4", 4),
+        ("gres/gpu:a100=4,cpu=2,gres/gpu=4", 4),
+        ("cpu=2,gres/gpu:a100=4,gres/gpu:v100=2", 6),
         ("cpu=2,node=2", 0),
         ("(null)", 0),
     ],

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -39,10 +38,18 @@ def test_a_job_from_its_facts_to_its_end(programs: Path, launch: Launch) -> None
 
 def test_in_an_allocation_a_run_is_a_process(programs: Path, launch: Launch, monkeypatch: pytest.MonkeyPatch) -> None:
     inside = dataclasses.replace(launch, plan=dataclasses.replace(launch.plan, allocation="41"))
-    calls: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(process, "start", lambda *given: calls.append(given) or "login01:7:9")
-    monkeypatch.setattr(process, "status", lambda *given: calls.append(given) or Status("running"))
-    monkeypatch.setattr(process, "cancel", lambda *given: calls.append(given))
+    calls: list[tuple[object, ...]] = []
+
+    def note(name: str, result: object) -> None:
+        def record_call(*arguments: object) -> object:
+            calls.append((name, *arguments))
+            return result
+
+        monkeypatch.setattr(process, name, record_call)
+
+    note("start", "login01:7:9")
+    note("status", Status("running"))
+    note("cancel", None)
     unused = answer(programs, "sbatch")
     SCHEDULER.check(inside, Path(inside.plan.run_directory))
     job_id = SCHEDULER.submit(inside, pass_fds=(3,))
@@ -50,7 +57,8 @@ def test_in_an_allocation_a_run_is_a_process(programs: Path, launch: Launch, mon
     SCHEDULER.cancel(job_id, inside.plan)
     assert SCHEDULER.find(inside.plan) is None
     assert SCHEDULER.name(job_id) == "process 7"
-    assert [call[0] for call in calls] == [inside, job_id, job_id]
+    run = Path(inside.plan.run_directory)
+    assert calls == [("start", inside, (3,)), ("status", job_id), ("cancel", job_id, run)]
     assert not unused.exists()
 
 

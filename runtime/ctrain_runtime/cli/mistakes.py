@@ -1,0 +1,90 @@
+"""The first mistakes people make on a command line, answered with the line to type."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from ctrain_runtime import job
+from ctrain_runtime.errors import UsageError
+from ctrain_runtime.suggest import suggest
+
+INTERPRETERS = {".py": "python", ".sh": "bash"}
+
+
+def check(parser: argparse.ArgumentParser, own: Sequence[str], args: argparse.Namespace, unknown: list[str]) -> None:
+    """Raise UsageError for a command in place of the job, and for arguments that the verb does not have.
+
+    `own` are the arguments before `--`, `args` what the parser made of them, `unknown` what it left.
+    """
+    reference = getattr(args, "job", None)
+    if reference and _is_command(reference):
+        start = _position(parser, own, reference)
+        interpreter = INTERPRETERS.get(Path(reference).suffix)
+        command = [*([interpreter] if interpreter else []), *own[start:], *args.rest]
+        line = _line(parser, own[:start], command)
+        raise UsageError(f"{reference!r} is a program, not a job", f"Put the command after --: {line}")
+    if unknown:
+        raise UsageError(f"unrecognized arguments: {' '.join(unknown)}", _hint(parser, own, args, unknown))
+
+
+def _hint(parser: argparse.ArgumentParser, own: Sequence[str], args: argparse.Namespace, unknown: list[str]) -> str:
+    options = [word.partition("=")[0] for word in unknown if word.startswith("-")]
+    meant = next(filter(None, (suggest(option, _options(parser, own)) for option in options)), "")
+    reference = getattr(args, "job", None)
+    if reference and _is_job(reference):
+        line = _line(parser, _without(own, unknown), [*unknown, *args.rest])
+    elif reference and not meant:  # as in --epochs 4 resnet50, where 4 is taken for the job
+        line = f"{parser.prog} JOB -- ARGUMENTS"
+    else:
+        return f"{meant} See: {parser.prog} --help".strip()
+    return f"{meant} Put the program's own arguments after --: {line}".strip()
+
+
+def _line(parser: argparse.ArgumentParser, own: Sequence[str], program: Sequence[str]) -> str:
+    return " ".join([parser.prog, *map(shlex.quote, own), "--", *map(shlex.quote, program)])
+
+
+def _is_job(reference: str) -> bool:
+    return reference in job.names() or ("/" in reference and job.is_folder(reference))
+
+
+def _is_command(reference: str) -> bool:
+    """Whether it can be run, and is no job: nor a folder with one, whose ./ was forgotten."""
+    if reference in job.names() or job.is_folder(reference):
+        return False
+    path = Path(reference)
+    return path.suffix in INTERPRETERS or path.is_file() or shutil.which(reference) is not None
+
+
+def _position(parser: argparse.ArgumentParser, own: Sequence[str], reference: str) -> int:
+    """Where in `own` the job stands; the same word can be the value of an option before it."""
+    for index, word in enumerate(own):
+        with suppress(UsageError):  # what is before it ends with an option that lacks its value
+            if word == reference and parser.parse_known_args(own[:index])[0].job is None:
+                return index
+    return len(own)
+
+
+def _without(own: Sequence[str], unknown: Sequence[str]) -> list[str]:
+    """`own` less the unknown words, which are in the same order."""
+    left, kept = list(unknown), []
+    for word in own:
+        if left and word == left[0]:
+            left.pop(0)
+        else:
+            kept.append(word)
+    return kept
+
+
+def _options(parser: argparse.ArgumentParser, own: Sequence[str]) -> Iterator[str]:
+    """The options of the verb, and of its action if it has actions."""
+    for action in parser._actions:
+        yield from action.option_strings
+        if isinstance(action, argparse._SubParsersAction):
+            for name in action.choices.keys() & set(own):
+                yield from _options(action.choices[name], own)

@@ -1,0 +1,27 @@
+"""Which images' MPI is known to form one world here: proven by a short step before the first run, then remembered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ctrain_runtime.plan.model import LaunchPlan
+from ctrain_runtime.run.events import Event
+from ctrain_runtime.user_cache import UserCache
+
+CACHE = "worlds"
+
+
+def must_prove(plan: LaunchPlan) -> bool:
+    """Whether the ranks of a plan rely on an MPI that has not been seen to work on this cluster."""
+    return plan.launcher == "mpi" and plan.world_size > 1 and UserCache(CACHE).get(*_entry(plan)) is None
+
+
+def remember(plan: LaunchPlan, job: Iterable[Event]) -> None:
+    """Keep in mind that the step before a run found one world."""
+    if plan.preflight and any(event.stage == "preflight" and event.what == "passed" for event in job):
+        UserCache(CACHE).put(*_entry(plan), True)
+
+
+def _entry(plan: LaunchPlan) -> tuple[str, list[object]]:
+    settings = {name: value for name, value in plan.environment.items() if name.startswith(("OMPI_", "PMIX_", "UCX_"))}
+    return f"{plan.site} {plan.partition} {plan.image.digest}", [plan.mpi, plan.engine.version, settings]

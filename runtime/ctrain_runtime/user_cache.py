@@ -1,0 +1,41 @@
+"""What one user learned on this machine and need not find out again: $XDG_CACHE_HOME/ctrain/NAME.json.
+
+It holds for each key what it was and under which conditions; conditions that have changed make it unknown again. A
+cache that cannot be read or written only means finding out again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+
+class UserCache:
+    """Answers by key; `conditions` are plain JSON values that must be the same for an answer to hold."""
+
+    def __init__(self, name: str) -> None:
+        home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        self._path = home / "ctrain" / f"{name}.json"
+        self._entries: dict[str, Any] = {}
+        with contextlib.suppress(OSError, ValueError, TypeError):
+            self._entries = dict(json.loads(self._path.read_text(encoding="utf-8")))
+
+    def get(self, key: str, conditions: list[object]) -> object:
+        """The answer that was put under `key`, or None."""
+        entry = self._entries.get(key)
+        return entry[1] if isinstance(entry, list) and len(entry) == 2 and entry[0] == conditions else None
+
+    def put(self, key: str, conditions: list[object], answer: object) -> None:
+        """Remember `answer`, a plain JSON value other than None."""
+        self._entries[key] = [conditions, answer]
+        new = self._path.with_name(f".{self._path.name}.{os.getpid()}")
+        with contextlib.suppress(OSError):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                new.write_text(json.dumps(self._entries), encoding="utf-8")
+                new.replace(self._path)
+            finally:
+                new.unlink(missing_ok=True)

@@ -1,0 +1,182 @@
+"""How ranks come up on two real nodes: counted, bound, checked and recorded as ranks, whatever starts them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from samples.cluster import Cluster
+
+DDP = """\
+    import os, sys
+    import torch, torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    total = torch.tensor([float(dist.get_rank())])
+    dist.all_reduce(total)
+    dist.barrier()
+    cores = sorted(os.sched_getaffinity(0))
+    print("DDP", dist.get_rank(), dist.get_world_size(), total.item(), os.environ["LOCAL_RANK"], cores, sys.argv[1:])
+    sys.stdout.flush()
+    os._exit(int(os.environ.get("CODE", "0")) if dist.get_rank() == 3 else 0)
+"""
+SUM = """\
+    import horovod.torch as hvd, os, torch
+    hvd.init()
+    total = hvd.allreduce(torch.tensor(float(os.environ["VALUE"])), op=hvd.Sum).item()
+    print("SUM", hvd.size(), total, os.environ["MASTER_ADDR"], os.environ["OMPI_COMM_WORLD_SIZE"], flush=True)
+    import time; time.sleep(float(os.environ.get("STAY", "0")))
+"""
+IMAGE = ("--image", "pytorch-cpu")
+
+
+@pytest.fixture
+def programs(cluster: Cluster) -> Cluster:
+    cluster.write("ddp.py", DDP)
+    cluster.write("sum.py", SUM)
+    return cluster
+
+
+def logs(run: Path, first_word: str) -> list[list[str]]:
+    """The words of the line that each rank printed, by rank."""
+    texts = [(run / "logs" / f"rank{rank}.log").read_text() for rank in range(len(list(run.glob("logs/rank*.log"))))]
+    return [line.split() for text in texts for line in text.splitlines() if line.startswith(first_word)]
+
+
+def test_torchrun_is_started_once_per_node(programs: Cluster) -> None:
+    argv = ["--nodes", "2", *IMAGE, "--name", "torchrun", "--", "torchrun", "--nproc_per_node", "2", "ddp.py", "--x"]
+    done = programs.run("ctrain", "run", *argv)
+    assert done.returncode == 0, done.stdout + done.stderr
+    ranks = logs(programs.runs("torchrun"), "DDP")
+    assert [words[1:5] for words in ranks] == [[str(rank), "4", "6.0", str(rank % 2)] for rank in range(4)]
+    record = programs.record("torchrun")
+    assert (record["launcher"], record["world_size"], record["nodes"]) == ("torchrun", 4, ["node01", "node02"])
+
+
+def test_a_failed_rank_of_torchrun_is_named_not_its_task(programs: Cluster) -> None:
+    argv = ["--nodes", "2", *IMAGE, "--name", "failed", "--env", "CODE=9", "--", "torchrun", "--nproc_per_node", "2"]
+    done = programs.run("ctrain", "run", *argv, "ddp.py")
+    assert done.returncode == 9, done.stdout
+    assert "rank 3 on node02 failed first: exit code 9" in done.stdout
+    assert "logs/rank3.log; 3 other ranks stopped" in done.stdout
+
+
+@pytest.mark.parametrize("launcher", ["mpirun", "horovodrun", "deepspeed", "accelerate"])
+def test_what_starts_ranks_itself_is_refused_with_the_line_to_type(programs: Cluster, launcher: str) -> None:
+    done = programs.run("ctrain", "run", "--nodes", "2", *IMAGE, "--", launcher, "-np", "4", "python", "ddp.py")
+    assert done.returncode == 64
+    assert done.stderr.endswith(f"Leave {launcher} out: ctrain run ... -- python ddp.py\n")
+
+
+def test_ranks_are_bound_to_cores_of_their_own(programs: Cluster) -> None:
+    argv = ["--nodes", "2", *IMAGE, "--launcher", "env", "--name", "bound", "--", "python", "ddp.py"]
+    done = programs.run("ctrain", "run", *argv)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [words[5] for words in logs(programs.runs("bound"), "DDP")] == ["[0]", "[1]", "[0]", "[1]"]
+
+
+def test_half_the_gpus_ask_for_half_the_node(programs: Cluster) -> None:
+    """So two such runs share a node: neither asks for all cores, nor for all memory."""
+    one = [
+        "ctrain",
+        "run",
+        *IMAGE,
+        "--gpus-per-node",
+        "1",
+        "--nodelist",
+        "node01",
+        "--env",
+        "VALUE=1",
+        "--env",
+        "STAY=8",
+    ]
+    runs = [programs.start(*one, "--name", name, "--", "python", "sum.py") for name in ("half-1", "half-2")]
+    outputs = [run.communicate(timeout=120)[0] for run in runs]
+    assert [run.returncode for run in runs] == [0, 0], outputs
+    times = [programs.record(name) for name in ("half-1", "half-2")]
+    assert max(time["start"] for time in times) < min(time["end"] for time in times), "one waited for the other"
+
+
+def test_an_mpi_without_pmi_is_refused_before_it_trains(programs: Cluster) -> None:
+    """Debian's Open MPI has no PMI2: four worlds of one, or an abort, but never a run that looks well."""
+    programs.write("ctrain/pmi2.yaml", "name: pmi2\nextends: slurm\nmpi: [pmi2]\n")
+    site = str(programs.home / "ctrain/pmi2.yaml")
+    argv = ["--site", site, "--nodes", "2", *IMAGE, "--name", "pmi2", "--env", "VALUE=1", "--", "python", "sum.py"]
+    done = programs.run("ctrain", "run", *argv)
+    assert done.returncode == 72, done.stdout + done.stderr
+    assert "the image's MPI does not form one world here" in done.stdout
+    assert logs(programs.runs("pmi2"), "SUM") == [], "the program must not have run"
+    assert programs.record("pmi2")["exit"]["by"] == "ctrain"
+
+
+def test_two_runs_in_one_allocation_are_two_worlds(programs: Cluster) -> None:
+    programs.write(
+        "both.sh",
+        """\
+        for value in 1 100; do
+          ctrain run --nodes 1 --ranks-per-node 2 --image pytorch-cpu --launcher $1 --name $1-$value \\
+            --env VALUE=$value --env STAY=3 -- python $2 &
+        done
+        wait
+        """,
+    )
+    salloc = ["salloc", "--nodes=2", "--ntasks-per-node=2", "--gres=gpu:2", "--time=10"]
+    done = programs.run(*salloc, "bash", "both.sh", "mpi", "sum.py")
+    found = [logs(programs.runs(f"mpi-{value}"), "SUM") for value in (1, 100)]
+    assert [[words[1:3] for words in ranks] for ranks in found] == [[["2", "2.0"]] * 2, [["2", "200.0"]] * 2], (
+        done.stdout
+    )
+    assert {ranks[0][3] for ranks in found} == {"node01", "node02"}, "the rendezvous is the step's own first node"
+    assert found[0][0][4] == "2", "programs that ask Open MPI's variables find them"
+    done = programs.run(*salloc, "bash", "both.sh", "env", "ddp.py")
+    found = [logs(programs.runs(f"env-{value}"), "DDP") for value in (1, 100)]
+    assert [[words[2:4] for words in ranks] for ranks in found] == [[["2", "1.0"]] * 2] * 2, done.stdout
+
+
+def test_inside_an_interactive_step_it_shares_the_step(programs: Cluster) -> None:
+    salloc = ["salloc", "--nodes=1", "--ntasks=2", "--gres=gpu:2", "--time=10"]
+    step = ["srun", "--nodes=1", "--ntasks=1", "--gres=gpu:2", "--cpus-per-task=2"]
+    argv = ["ctrain", "run", *IMAGE, "--name", "in-step", "--env", "VALUE=1", "--", "python", "sum.py"]
+    done = programs.run(*salloc, *step, *argv, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [words[1:3] for words in logs(programs.runs("in-step"), "SUM")] == [["2", "2.0"]] * 2
+
+
+@pytest.mark.parametrize("gpus", ["--gpus=4", "--gpus-per-task=1", "--gpus-per-node=2", "--gres=gpu:2"])
+def test_gpus_of_an_allocation_are_counted_however_they_were_requested(programs: Cluster, gpus: str) -> None:
+    salloc = ["salloc", "--nodes=2", "--ntasks=4", "--ntasks-per-node=2", gpus, "--time=10"]
+    done = programs.run(*salloc, "ctrain", "run", *IMAGE, "--dry-run", "--json", "--", "true")
+    assert done.returncode == 0, done.stderr
+    plan = json.loads(done.stdout[done.stdout.index("{") :])["plan"]
+    assert (plan["nodes"], plan["gpus_per_node"], plan["ranks_per_node"]) == (2, 2, 2)
+
+
+def test_ranks_of_a_node_share_a_home_that_is_gone_afterwards(programs: Cluster) -> None:
+    argv = ["--nodes", "2", *IMAGE, "--launcher", "env", "--name", "homes", "--", "/bin/sh", "-c"]
+    program = 'touch "$HOME/$RANK"; sleep 2; ls -x "$HOME"'
+    done = programs.run("ctrain", "run", *argv, program)
+    assert done.returncode == 0, done.stdout + done.stderr
+    texts = [(programs.runs("homes") / "logs" / f"rank{rank}.log").read_text().split() for rank in range(4)]
+    assert texts == [["0", "1"], ["0", "1"], ["2", "3"], ["2", "3"]]
+    nodes = [programs.state / "nodes" / node / "tmp" for node in ("node01", "node02")]
+    left = [path for node in nodes for path in node.glob("ctrain-[0-9]*")]
+    assert left == []
+
+
+def test_a_secret_passes_through_and_is_written_nowhere(programs: Cluster) -> None:
+    argv = ["ctrain", "run", *IMAGE, "--launcher", "env", "--ranks-per-node", "1", "--name", "secret"]
+    argv += ["--env", "MY_TOKEN", "--env", "OTHER_KEY=hunter2", "--"]
+    value = "correct horse battery"  # its digest is compared, so that the check itself does not name it
+    check = 'printf %s "$MY_TOKEN$OTHER_KEY" | md5sum'
+    done = programs.run(*argv, "/bin/sh", "-c", check, MY_TOKEN=value)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert hashlib.md5(f"{value}hunter2".encode()).hexdigest() in done.stdout  # noqa: S324  # as md5sum prints it
+    run = programs.runs("secret")
+    assert subprocess.run(["grep", "-rl", value, str(run)], stdout=subprocess.DEVNULL).returncode == 1
+    assert "hunter2" not in (run / "record.json").read_text()
+    assert json.loads((run / "plan.json").read_text())["plan"]["environment"]["OTHER_KEY"] == "***"
+    assert run.stat().st_mode & 0o077 == 0
