@@ -1,13 +1,11 @@
 from __future__ import annotations
 
-import dataclasses
 import re
-from pathlib import Path
 
 import pytest
 
 from ctrain_runtime.errors import EngineError, UsageError
-from ctrain_runtime.manifest import Layer
+from ctrain_runtime.manifest import Layer, StoredFile
 from samples.layers import a_layer
 from samples.plans import a_plan, an_image
 from samples.plans import some_facts as facts
@@ -79,8 +77,10 @@ def test_an_engine_that_ignores_layers_mounts_none_of_the_users() -> None:
         a_plan(facts=IGNORING, flat=FLAT, layers=(a_layer(),))
 
 
-def test_a_thin_image_runs_its_base_below_itself(tmp_path: Path) -> None:
-    thin = dataclasses.replace(an_image(), base=tmp_path / "base.sif")
+def test_a_thin_image_runs_its_base_below_itself() -> None:
+    thin = an_image(below=StoredFile("base.sif", 7, "sha256:ba5e"))
     image = a_plan(image=thin).image
-    assert (image.exec_path, image.path) == (str(tmp_path / "base.sif"), str(an_image().path))
-    assert an_image().exec_path == an_image().path
+    assert (image.base, image.path) == (str(thin.exec_path), str(thin.path))
+    assert image.exec_path.endswith("/base.sif")
+    whole = a_plan().image
+    assert (whole.base, whole.exec_path) == ("", whole.path)

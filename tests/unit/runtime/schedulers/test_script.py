@@ -37,10 +37,10 @@ BEGIN = [{"stage": "before", "what": "started", "job": "7"}, {"stage": "run", "w
 
 
 def test_a_job_writes_how_it_ended_and_ends_like_its_tasks(scripts: Scripts) -> None:
-    write_job(scripts, "bash -c 'exit 3'", before="echo first", after="echo last\n")
+    write_job(scripts, "bash -c 'exit 3'", before="echo first")
     assert scripts.start("job.sh").wait() == 3
     assert scripts.job_events() == [*BEGIN, {"stage": "after", "what": "ended", "code": 3}]
-    assert scripts.job_log() == "first\nlast\n"
+    assert scripts.job_log() == "first\n"
 
 
 HANDLER = """\
@@ -97,6 +97,35 @@ def test_a_signal_before_the_tasks_start_ends_the_job(scripts: Scripts) -> None:
     (scripts.run / "job.sh").write_text(text.replace("event run started\n", "event run started\nkill -TERM $$\n"))
     assert made.tasks == 1
     assert scripts.start("job.sh").wait() == 143
+    assert scripts.job_events()[-1] == {"stage": "after", "what": "ended", "code": 143}
+
+
+def test_the_step_before_the_ranks_must_succeed(scripts: Scripts) -> None:
+    write_job(scripts, "echo ranks", preflight="bash -c 'echo two worlds; exit 1'")
+    assert scripts.start("job.sh").wait() == 72
+    assert scripts.job_log() == "two worlds\nctrain: the image's MPI does not form one world here (above)\n"
+    assert [(event["stage"], event["what"]) for event in scripts.job_events()[1:]] == [
+        ("preflight", "started"),
+        ("preflight", "failed"),
+        ("after", "ended"),
+    ]
+
+
+def test_after_the_step_before_the_ranks_they_start(scripts: Scripts) -> None:
+    write_job(scripts, "bash -c 'echo ranks; exit 3'", preflight="echo one world")
+    assert scripts.start("job.sh").wait() == 3
+    assert scripts.job_log() == "one world\nranks\n"
+    assert [event["what"] for event in scripts.job_events()[1:]] == ["started", "passed", "started", "ended"]
+
+
+@pytest.mark.parametrize("preflight", ["sleep 60", "bash -c 'sleep 0.5'"])
+def test_a_signal_during_that_step_ends_the_job_and_does_not_blame_mpi(scripts: Scripts, preflight: str) -> None:
+    write_job(scripts, "sleep 60", preflight=preflight)
+    job = scripts.start("job.sh")
+    wait_until(lambda: len(scripts.job_events()) == 2)
+    job.terminate()
+    assert job.wait() == 143
+    assert scripts.job_log() == ""
     assert scripts.job_events()[-1] == {"stage": "after", "what": "ended", "code": 143}
 
 
@@ -178,9 +207,13 @@ def test_an_identity_with_more_or_less_to_pass() -> None:
     assert (identity.passing_only().passed, identity.passing_only().passed_prefixes) == ((), ())
 
 
+def bash_scripts(case: str) -> dict[str, str]:
+    return {name: text for name, text in a_launch(cases.PLANS[case]).scripts.items() if name.endswith(".sh")}
+
+
 @pytest.mark.parametrize("case", cases.PLANS)
 def test_every_script_is_bash(case: str) -> None:
-    for text in a_launch(cases.PLANS[case]).scripts.values():
+    for text in bash_scripts(case).values():
         done = subprocess.run(["/bin/bash", "-n"], input=text, text=True, capture_output=True, check=True)
         assert done.stderr == ""
 
@@ -188,7 +221,7 @@ def test_every_script_is_bash(case: str) -> None:
 @pytest.mark.skipif(not shutil.which("shellcheck"), reason="shellcheck is not on PATH")
 @pytest.mark.parametrize("case", cases.PLANS)
 def test_shellcheck_has_nothing_to_say(case: str, tmp_path: Path) -> None:
-    for name, text in a_launch(cases.PLANS[case]).scripts.items():
+    for name, text in bash_scripts(case).items():
         (tmp_path / name).write_text(text, encoding="utf-8")
         # SC2016: text in single quotes is meant for the shell in the container. SC2034: who a task is has four parts,
         # not all of which every launcher uses. SC2317: functions that traps call. SC2013: paths in /proc are one word.
@@ -200,5 +233,5 @@ def test_shellcheck_has_nothing_to_say(case: str, tmp_path: Path) -> None:
 def test_a_plan_of_slurm_and_a_local_one_share_their_job_script() -> None:
     """The stages, the events and the traps are rendered in one place."""
     texts = [a_launch(plan).scripts["job.sh"] for plan in (a_plan(), cases.PLANS["local"])]
-    ends = {text[text.index("child=$!") :] for text in texts}
+    ends = {text[text.index("# Signals go on") : text.index("event run started")] for text in texts}
     assert len(ends) == 1

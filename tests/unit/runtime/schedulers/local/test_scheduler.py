@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
@@ -17,18 +18,26 @@ SITE = LOCAL["site"]
 @pytest.mark.parametrize(
     ("request_", "gpus", "size"),
     [
-        ({}, 0, JobSize(1, 1)),
-        ({}, 2, JobSize(1, 2, 2)),
-        ({"gpus_per_node": 1}, 2, JobSize(1, 1, 1)),
-        ({"gpus_per_node": 0}, 2, JobSize(1, 1, 0)),
-        ({"nodes": 2, "ranks_per_node": 2}, 0, JobSize(2, 2)),
-        ({"nodes": "auto", "ranks_per_node": 3}, 2, JobSize(1, 3, 2)),
-        ({"time": "10"}, 0, JobSize(1, 1)),
+        ({}, 0, (1, 1, 0, 8)),
+        ({}, 2, (1, 2, 2, 4)),
+        ({"gpus_per_node": 1}, 2, (1, 1, 1, 8)),
+        ({"gpus_per_node": 0}, 2, (1, 1, 0, 8)),
+        ({"nodes": 2, "ranks_per_node": 2}, 0, (2, 2, 0, 2)),
+        ({"nodes": "auto", "ranks_per_node": 3}, 2, (1, 3, 2, 2)),
+        ({"ranks_per_node": 9}, 0, (1, 9, 0, 1)),
+        ({"time": "10"}, 0, (1, 1, 0, 8)),
     ],
 )
-def test_sizes(request_: dict[str, Any], gpus: int, size: JobSize, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sizes(
+    request_: dict[str, Any], gpus: int, size: tuple[int, int, int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ranks share the cores that ctrain itself may use, here eight."""
     monkeypatch.setattr(facts, "count_gpus", lambda: gpus)
-    assert SCHEDULER.size(SizeRequest(**request_), Cluster(), SITE) == size
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    nodes, ranks, gpus_per_node, cores = size
+    assert SCHEDULER.size(SizeRequest(**request_), Cluster(), SITE) == JobSize(
+        nodes=nodes, ranks_per_node=ranks, gpus_per_node=gpus_per_node, cpus_per_rank=cores, cores_per_rank=cores
+    )
 
 
 def test_a_time_limit_that_nothing_enforces_is_named() -> None:
