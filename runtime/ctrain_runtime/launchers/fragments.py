@@ -116,6 +116,7 @@ def container(plan: LaunchPlan, identity: TaskIdentity) -> str:
 export LOCAL_WORLD_SIZE={plan.ranks_per_node} OMP_NUM_THREADS={plan.cores_per_rank}
 {apptainer.container_environment(plan.engine, plan.environment, passed, identity.passed_prefixes)}
 {array("launch", argv)}
+[ "${{#without[@]}}" = 0 ] || launch=(env "${{without[@]}}" "${{launch[@]}}")
 for bind in "${{binds[@]}}"; do launch+=(--bind "$bind"); done
 launch+=(--home "$home:{apptainer.HOME}" {shlex.quote(plan.image.exec_path)})"""
 
@@ -178,4 +179,5 @@ def _refusal(code: int, complaint: str) -> str:
     fields = json.dumps({"what": "refused", "stage": "run", "code": code, "message": complaint})[1:]
     event = f'"{{\\"rank\\": ${{RANK:-null}}, "{shlex.quote(fields)}'
     file = f'"$CTRAIN_RUN_DIR/{layout.NODES}/$NODE_RANK.jsonl"'
-    return f"{{ printf '%s\\n' {shlex.quote('ctrain: ' + complaint)} >&2; printf '%s\\n' {event} >>{file}; exit {code}; }}"
+    show = f"printf '%s\\n' {shlex.quote('ctrain: ' + complaint)} >&2"
+    return f"{{ {show}; printf '%s\\n' {event} >>{file}; exit {code}; }}"

@@ -51,6 +51,10 @@ for name in "${!SLURM_@}" "${!PMIX_@}" "${!PMI_@}" RANK WORLD_SIZE LOCAL_RANK LO
   [ -z "${!name+set}" ] || export "APPTAINERENV_$name=${!name}"
 done
 unset BASH_ENV ENV LD_LIBRARY_PATH LD_PRELOAD
+without=() # exported functions, and names like APPTAINERENV_A.B, which bash hands on but cannot unset
+while IFS='=' read -r -d '' name _; do
+  [[ $name =~ ^[A-Za-z_][A-Za-z0-9_]*$ ]] || without+=(-u "$name")
+done < <(env -0)
 export APPTAINERENV_CTRAIN_RUN_DIR=/scratch/kim/ctrain/digits-1
 export APPTAINERENV_PYTHONNOUSERSITE=1
 export APPTAINERENV_PYTHONUNBUFFERED=1
@@ -68,6 +72,7 @@ launch=(
   --bind
   /scratch/kim/ctrain/digits-1:/scratch/kim/ctrain/digits-1:rw
 )
+[ "${#without[@]}" = 0 ] || launch=(env "${without[@]}" "${launch[@]}")
 for bind in "${binds[@]}"; do launch+=(--bind "$bind"); done
 launch+=(--home "$home:/home/ctrain" /apps/ctrain/pytorch_24.12-hd-py3-r3.sif)
 launch+=(/bin/sh -c '{ read -r key </.singularity.d/ctrain-layer; } 2>/dev/null; [ "$key" = k1 ] || { printf '"'"'%s\n'"'"' '"'"'ctrain: this engine ignores the layers of the image (is overlay off in its configuration?)'"'"' >&2; printf '"'"'%s\n'"'"' "{\"rank\": ${RANK:-null}, "'"'"'"what": "refused", "stage": "run", "code": 73, "message": "this engine ignores the layers of the image (is overlay off in its configuration?)"}'"'"' >>"$CTRAIN_RUN_DIR/nodes/$NODE_RANK.jsonl"; exit 73; }; command -v python >/dev/null || { printf '"'"'%s\n'"'"' '"'"'ctrain: command not found in the image: python'"'"' >&2; printf '"'"'%s\n'"'"' "{\"rank\": ${RANK:-null}, "'"'"'"what": "refused", "stage": "run", "code": 127, "message": "command not found in the image: python"}'"'"' >>"$CTRAIN_RUN_DIR/nodes/$NODE_RANK.jsonl"; exit 127; }; exec "$@"' ctrain python train.py)

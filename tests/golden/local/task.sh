@@ -42,6 +42,10 @@ for name in RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE NODE_RANK MASTER_ADDR MA
   [ -z "${!name+set}" ] || export "APPTAINERENV_$name=${!name}"
 done
 unset BASH_ENV ENV LD_LIBRARY_PATH LD_PRELOAD
+without=() # exported functions, and names like APPTAINERENV_A.B, which bash hands on but cannot unset
+while IFS='=' read -r -d '' name _; do
+  [[ $name =~ ^[A-Za-z_][A-Za-z0-9_]*$ ]] || without+=(-u "$name")
+done < <(env -0)
 export APPTAINERENV_CTRAIN_RUN_DIR=/scratch/kim/ctrain/digits-1
 export APPTAINERENV_OMPI_ALLOW_RUN_AS_ROOT=1
 export APPTAINERENV_OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
@@ -67,6 +71,7 @@ launch=(
   --bind
   /scratch/kim/ctrain/digits-1:/scratch/kim/ctrain/digits-1:rw
 )
+[ "${#without[@]}" = 0 ] || launch=(env "${without[@]}" "${launch[@]}")
 for bind in "${binds[@]}"; do launch+=(--bind "$bind"); done
 launch+=(--home "$home:/home/ctrain" /apps/ctrain/pytorch-cpu_24.12-hd-py3-r3.sif)
 launch+=(mpirun -np 2 --bind-to none /bin/bash -p "$run/rank.sh")

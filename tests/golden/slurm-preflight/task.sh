@@ -58,6 +58,10 @@ for name in "${!SLURM_@}" "${!PMIX_@}" "${!PMI_@}" RANK WORLD_SIZE LOCAL_RANK LO
   [ -z "${!name+set}" ] || export "APPTAINERENV_$name=${!name}"
 done
 unset BASH_ENV ENV LD_LIBRARY_PATH LD_PRELOAD
+without=() # exported functions, and names like APPTAINERENV_A.B, which bash hands on but cannot unset
+while IFS='=' read -r -d '' name _; do
+  [[ $name =~ ^[A-Za-z_][A-Za-z0-9_]*$ ]] || without+=(-u "$name")
+done < <(env -0)
 export APPTAINERENV_CTRAIN_RUN_DIR=/scratch/kim/ctrain/digits-1
 export APPTAINERENV_OMPI_MCA_btl_vader_single_copy_mechanism=none
 export APPTAINERENV_OMPI_MCA_smsc='^cma'
@@ -80,6 +84,7 @@ launch=(
   --bind
   /scratch/kim/ctrain/digits-1:/scratch/kim/ctrain/digits-1:rw
 )
+[ "${#without[@]}" = 0 ] || launch=(env "${without[@]}" "${launch[@]}")
 for bind in "${binds[@]}"; do launch+=(--bind "$bind"); done
 launch+=(--home "$home:/home/ctrain" /apps/ctrain/pytorch_24.12-hd-py3-r3.sif)
 if [ "${1-}" = preflight ]; then

@@ -48,6 +48,10 @@ for name in "${!SLURM_@}" "${!PMIX_@}" "${!PMI_@}" RANK WORLD_SIZE LOCAL_RANK LO
   [ -z "${!name+set}" ] || export "APPTAINERENV_$name=${!name}"
 done
 unset BASH_ENV ENV LD_LIBRARY_PATH LD_PRELOAD
+without=() # exported functions, and names like APPTAINERENV_A.B, which bash hands on but cannot unset
+while IFS='=' read -r -d '' name _; do
+  [[ $name =~ ^[A-Za-z_][A-Za-z0-9_]*$ ]] || without+=(-u "$name")
+done < <(env -0)
 export APPTAINERENV_CTRAIN_RUN_DIR=/scratch/kim/ctrain/digits-1
 export APPTAINERENV_PYTHONNOUSERSITE=1
 export APPTAINERENV_PYTHONUNBUFFERED=1
@@ -65,6 +69,7 @@ launch=(
   --bind
   /scratch/kim/ctrain/digits-1:/scratch/kim/ctrain/digits-1:rw
 )
+[ "${#without[@]}" = 0 ] || launch=(env "${without[@]}" "${launch[@]}")
 for bind in "${binds[@]}"; do launch+=(--bind "$bind"); done
 launch+=(--home "$home:/home/ctrain" /apps/ctrain/pytorch_24.12-hd-py3-r3.sif)
 launch+=(python -m torch.distributed.run --nnodes=2 --nproc_per_node=8 "--node_rank=$NODE_RANK" "--master_addr=$MASTER_ADDR" "--master_port=$MASTER_PORT" --no_python /bin/bash -p "$run/rank.sh")

@@ -148,6 +148,25 @@ def test_a_hostile_callers_environment_changes_nothing(scripts: Scripts) -> None
     assert scripts.job_log() == ""
 
 
+def test_nothing_of_a_hostile_callers_environment_reaches_the_engine(scripts: Scripts) -> None:
+    """It may be a script of the site's, and it has settings of its own."""
+    show = "import json, os, sys; print(json.dumps([sys.argv[1:], dict(os.environ)]))"
+    write_program(scripts.bin / "apptainer", f"#!/usr/bin/env python3\n{show}\n")
+    plan = scripts.plan("true")
+    assert scripts.execute(plan, **slurm_task()) == 0
+    plain_argv, plain = json.loads(scripts.log())
+    shutil.rmtree(scripts.run)
+    strange = {"APPTAINERENV_A.B": "leak", "BASH_FUNC_env%%": "() { echo hijacked; }"}
+    hostile = {**HOSTILE, **strange, "TMPDIR": str(scripts.homes), "BASH_ENV": "/nowhere", "ENV": "/nowhere"}
+    assert scripts.execute(plan, **hostile, **slurm_task()) == 0
+    argv, environment = json.loads(scripts.log())
+    assert argv == plain_argv
+    caught = ("APPTAINER", "SINGULARITY", "BASH_FUNC", "BASH_ENV", "ENV", "LD_")
+    assert {name: value for name, value in environment.items() if name.startswith(caught)} == {
+        name: value for name, value in plain.items() if name.startswith(caught)
+    }
+
+
 def test_posix_mode_of_the_callers_shell_changes_nothing(scripts: Scripts) -> None:
     plan = scripts.plan("echo", "here")
     assert scripts.execute(plan, POSIXLY_CORRECT="1", **slurm_task()) == 0
