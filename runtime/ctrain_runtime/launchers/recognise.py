@@ -68,6 +68,8 @@ def _torchrun(words: list[str]) -> Recognised:
     elif "--no-python" not in options:
         rest = ["python", *rest]
     nodes = options.get("--nnodes", "")
+    if ":" in nodes:
+        raise UsageError(f"torchrun --nnodes {nodes}: ctrain starts a fixed number of nodes", "As in: --nnodes 2")
     ranks = options.get("--nproc-per-node", "")
     return Recognised(
         "torchrun",

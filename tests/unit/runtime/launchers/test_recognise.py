@@ -63,6 +63,12 @@ def test_torchrun_without_a_program(line: str) -> None:
         recognise(tuple(line.split()))
 
 
+def test_a_changing_number_of_nodes_is_refused() -> None:
+    with pytest.raises(UsageError) as caught:
+        recognise(("torchrun", "--nnodes=1:4", "train.py"))
+    assert str(caught.value) == "torchrun --nnodes 1:4: ctrain starts a fixed number of nodes. As in: --nnodes 2"
+
+
 words = st.text(max_size=12)
 options = st.lists(
     st.sampled_from(
