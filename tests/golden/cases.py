@@ -10,13 +10,24 @@ from ctrain_runtime.facts import Allocation, Cluster
 from ctrain_runtime.job import Dataset
 from ctrain_runtime.plan.model import LaunchPlan
 from ctrain_runtime.run.directory import as_data
-from ctrain_runtime.schedulers import start
 from samples.layers import a_layer
-from samples.plans import CLUSTER, LOCAL, a_job, a_plan, a_site, an_image, some_facts
+from samples.plans import CLUSTER, GPU_PARTITION, LOCAL, a_job, a_launch, a_plan, a_site, an_image, some_facts
 
 FOLDER = Path(__file__).parent
 SITE = a_site(submit=("--account=ai lab",), comment="pytorch", datasets={"imagenet": "/apps/imagenet"})
-INSIDE = some_facts(cluster=dataclasses.replace(CLUSTER, allocation=Allocation("41873", 2, "amd_a100nv_8", 64, 8)))
+ALLOCATION = Allocation("41873", 2, "amd_a100nv_8", cpus=64, gpus=8)
+INSIDE = some_facts(cluster=dataclasses.replace(CLUSTER, allocation=ALLOCATION))
+IN_STEP = some_facts(
+    cluster=dataclasses.replace(CLUSTER, allocation=dataclasses.replace(ALLOCATION, in_step=True, minutes_left=30))
+)
+# Memory is allocated like cores, and each core counts as two CPUs.
+SHARED = some_facts(
+    cluster=dataclasses.replace(
+        CLUSTER,
+        partitions=(dataclasses.replace(GPU_PARTITION, cpus=128, threads_per_core=2, memory=1_000_000),),
+        memory_is_consumable=True,
+    )
+)
 CPU_IMAGE = an_image(name="pytorch-cpu", software={"torch": "2.13.0"})
 
 PLANS: dict[str, LaunchPlan] = {
@@ -34,6 +45,18 @@ PLANS: dict[str, LaunchPlan] = {
         layers=(a_layer("/home/kim/my layer.sqsh", einops="0.8.2"),),
     ),
     "allocation": a_plan(facts=INSIDE, gpus_per_node=4),
+    "allocation-step": a_plan(facts=IN_STEP, job=a_job(launcher="env"), nodes=1, gpus_per_node=0, cpu_bind="none"),
+    "slurm-preflight": dataclasses.replace(a_plan(nodes=2), preflight=True),
+    "slurm-torchrun": a_plan(job=a_job(launcher="torchrun"), nodes=2),
+    "slurm-many-ranks": a_plan(job=a_job(launcher="env"), nodes=8, ranks_per_node=40),
+    "slurm-share": a_plan(
+        facts=SHARED,
+        job=a_job(env={"HF_TOKEN": "hf_it's secret"}),
+        gpus_per_node=2,
+        settings=(("account", "ai"), ("comment", "pytorch")),
+        scheduler_options=("--switches=1",),
+        env=("WANDB_API_KEY", "EMPTY_PASSWORD="),
+    ),
     "local": a_plan(
         **{**LOCAL, "facts": some_facts(is_root=True, cluster=Cluster())}, image=CPU_IMAGE, ranks_per_node=2
     ),
@@ -44,7 +67,7 @@ def files() -> dict[str, str]:
     """Name of each golden file -> what it should hold."""
     found = {}
     for case, plan in PLANS.items():
-        launch = start.prepare(plan)
+        launch = a_launch(plan)
         parts = {**launch.scripts, "plan.json": json.dumps(as_data(launch), indent=2) + "\n"}
         found.update({f"{case}/{name}": text for name, text in parts.items()})
     return found

@@ -11,6 +11,7 @@ from ctrain_runtime import time_limit
 from ctrain_runtime.errors import ResourceError, UsageError
 from ctrain_runtime.facts import Allocation, Cluster, Partition
 from ctrain_runtime.job import Resources
+from ctrain_runtime.plan.model import LaunchPlan
 from samples.plans import a_job, a_plan, some_facts
 
 few = st.integers(-2, 12)
@@ -27,6 +28,8 @@ partitions = st.builds(
     gpus=st.integers(0, 9),
     gpu_type=st.just(""),
     time_limit=limits,
+    threads_per_core=st.sampled_from([1, 2]),
+    max_nodes=st.none() | st.integers(1, 10),
 )
 allocations = st.none() | st.builds(
     Allocation,
@@ -35,6 +38,7 @@ allocations = st.none() | st.builds(
     partition=st.just("p"),
     cpus=st.integers(1, 9),
     gpus=st.integers(0, 9),
+    minutes_left=limits,
 )
 resources = st.builds(
     Resources,
@@ -45,37 +49,56 @@ resources = st.builds(
 )
 
 
-@given(partitions, allocations, resources, maybe, maybe, maybe, st.sampled_from(["", "1", "7-0", "infinite"]))
+launchers = st.sampled_from(["mpi", "env", "torchrun"])
+
+
+@given(
+    partitions, allocations, resources, maybe, maybe, maybe, st.sampled_from(["", "1", "7-0", "infinite"]), launchers
+)
 def test_a_plan_holds_or_is_refused(
     partition: Partition,
     allocation: Optional[Allocation],
-    wanted: Resources,
+    requested: Resources,
     nodes: Optional[int],
     gpus: Optional[int],
     ranks: Optional[int],
     limit: str,
+    launcher: str,
 ) -> None:
     facts = some_facts(cluster=Cluster("", (partition,), ("pmix",), allocation))
     options: dict[str, Any] = {"nodes": nodes, "gpus_per_node": gpus, "ranks_per_node": ranks, "time": limit}
     try:
-        plan = a_plan(job=a_job(resources=wanted), facts=facts, **options)
+        plan = a_plan(job=a_job(resources=requested, launcher=launcher), facts=facts, **options)
     except (ResourceError, UsageError):
         return
-    room = allocation or partition
-    assert plan.world_size == plan.nodes * plan.ranks_per_node
-    assert 1 <= plan.nodes <= room.nodes
-    assert 0 <= plan.gpus_per_node <= room.gpus
+    available = allocation or partition
+    assert 1 <= plan.nodes <= available.nodes
+    assert 0 <= plan.gpus_per_node <= (available.gpus or 0)
     assert plan.ranks_per_node >= 1
-    assert plan.cpus_per_rank >= 1
-    assert plan.ranks_per_node * plan.cpus_per_rank <= room.cpus
+    assert plan.cpus_per_rank >= plan.cores_per_rank >= 1
+    assert plan.ranks_per_node * plan.cpus_per_rank <= available.cpus
     for option, planned in ((nodes, plan.nodes), (gpus, plan.gpus_per_node), (ranks, plan.ranks_per_node)):
         assert option in (None, planned)
-    planned_time = time_limit.parse_limit(plan.time)
+    _check_time(plan, partition, allocation, limit)
+    _check_tasks(plan)
+
+
+def _check_time(plan: LaunchPlan, partition: Partition, allocation: Optional[Allocation], limit: str) -> None:
+    if allocation:
+        assert plan.time_limit == allocation.minutes_left
+        return
     if partition.time_limit is not None:
-        assert planned_time is not None
-        assert planned_time <= partition.time_limit
+        assert plan.time_limit is not None
+        assert plan.time_limit <= partition.time_limit
     if limit:
-        assert planned_time == time_limit.parse_limit(limit)
+        assert plan.time_limit == time_limit.parse_limit(limit)
+
+
+def _check_tasks(plan: LaunchPlan) -> None:
+    """Whatever starts them, the ranks of all tasks are the world."""
+    assert plan.world_size == plan.nodes * plan.ranks_per_node == plan.tasks * plan.ranks_per_task
+    assert plan.cpus_per_task * plan.tasks == plan.cpus_per_rank * plan.world_size
+    assert plan.launcher == "mpirun" or plan.tasks == plan.nodes * plan.tasks_per_node
 
 
 @given(st.integers(1, 100000))

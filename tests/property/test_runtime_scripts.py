@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
+import os
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,13 +15,15 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ctrain_runtime.engines import apptainer
+from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import UsageError
-from ctrain_runtime.facts import Cluster, Engine
+from ctrain_runtime.facts import Cluster
+from ctrain_runtime.launchers import fragments
 from ctrain_runtime.plan.model import LaunchPlan
-from ctrain_runtime.schedulers import local_script, script, slurm_script
-from samples.plans import LOCAL, a_job, a_plan, a_site, some_facts
+from ctrain_runtime.run import directory
+from samples.plans import LOCAL, a_job, a_launch, a_plan, a_site, some_facts
 from samples.programs import SYSTEM, write_program
+from samples.scripts import NO_LAYERS
 
 TRICKY = [
     "",
@@ -42,6 +45,8 @@ TRICKY = [
     "é 대전",
     "\r",
     "\x01\x7f",
+    "%s%n%%",
+    "\udcff\udc80",
 ]
 text = st.one_of(
     st.sampled_from(TRICKY), st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)), max_size=20)
@@ -54,9 +59,9 @@ variables = st.dictionaries(name, text, max_size=3)
 DUMP = f"""\
 #!{sys.executable} -IS
 import json, os, sys
-show = lambda text: os.fsencode(text).decode()
-said = [list(map(show, sys.argv)), {{show(name): show(value) for name, value in os.environ.items()}}]
-open(os.path.dirname(sys.argv[0]) + "/said", "w").write(json.dumps(said))
+show = lambda text: os.fsencode(text).decode("utf-8", "surrogateescape")
+call = [list(map(show, sys.argv)), {{show(name): show(value) for name, value in os.environ.items()}}]
+open(os.path.dirname(sys.argv[0]) + "/call", "w").write(json.dumps(call))
 """
 
 
@@ -67,19 +72,20 @@ class Bench:
         self.folder = folder
         self.dump = str(write_program(folder / "dump", DUMP))
 
-    def run(self, plan: LaunchPlan, scripts: dict[str, str], **environment: str) -> tuple[list[str], dict[str, str]]:
-        """Run the plan's rank.sh; the argv and the environment of the program that it started."""
+    def run(self, plan: LaunchPlan, script: str, **environment: str) -> tuple[list[str], dict[str, str]]:
+        """Run a script of the plan; the argv and the environment of the program that it started."""
+        (self.folder / "call").unlink(missing_ok=True)
         run = Path(plan.run_directory)
-        for place in (script.RANKS, script.LOGS):
-            (run / place).mkdir(parents=True, exist_ok=True)
-        (run / "rank.sh").write_text(scripts["rank.sh"], encoding="utf-8")
-        (self.folder / "said").unlink(missing_ok=True)
+        shutil.rmtree(run, ignore_errors=True)
+        directory.create(a_launch(plan))
         subprocess.run(
-            ["/bin/bash", str(run / "rank.sh")],
+            ["/bin/bash", "-p", str(run / script)],
             env={"PATH": SYSTEM, "TMPDIR": str(self.folder), **environment},
             check=True,
         )
-        argv, seen = json.loads((self.folder / "said").read_text(encoding="utf-8"))
+        argv, seen = json.loads((self.folder / "call").read_text(encoding="utf-8"))
+        events = (run / "nodes/0.jsonl").read_text(encoding="utf-8").splitlines()
+        assert [json.loads(event)["what"] for event in events] == ["started", "ended"]
         return argv, seen
 
 
@@ -88,9 +94,19 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
     return Bench(tmp_path_factory.mktemp("bench"))
 
 
+def run_path(bench: Bench, name: str) -> Path:
+    return bench.folder / "runs" / name.replace(".", "x")
+
+
+SLURM = {
+    "SLURM_PROCID": "0", "SLURM_NTASKS": "1", "SLURM_LOCALID": "0", "SLURM_NODEID": "0",
+    "SLURM_STEP_NODELIST": "gpu[01-02]", "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0",
+}
+
+
 @settings(deadline=None, max_examples=60)
 @given(st.lists(text, max_size=3), variables, variables, path, path, st.lists(path, max_size=2), in_path)
-@example(TRICKY, {f"X{number}": value for number, value in enumerate(TRICKY)}, {}, "/a b", "/it's $HOME", [], "`id` 'x")
+@example(TRICKY, {f"X{number}": value for number, value in enumerate(TRICKY)}, {}, "/a b", "/it's $HOME", [], "`id` %j")
 def test_all_text_survives_srun_and_the_engine(
     bench: Bench,
     arguments: list[str],
@@ -107,17 +123,20 @@ def test_all_text_survives_srun_and_the_engine(
         env=tuple(f"{key}={value}" for key, value in of_user.items()),
         mounts=tuple(mounts),
         ranks_per_node=1,
-        run_directory=bench.folder / "runs" / run.replace(".", "x"),
+        run_directory=run_path(bench, run),
     )
-    slurm = {"SLURM_PROCID": "0", "SLURM_NTASKS": "1", "SLURM_LOCALID": "0", "SLURM_NODEID": "0"}
-    argv, seen = bench.run(plan, slurm_script.launch(plan).scripts, **slurm)
-    options = apptainer.exec_argv(plan)
-    assert argv[: len(options)] == options
-    home, *inside = argv[len(options) + 1 :]
-    assert home.endswith(":/home/ctrain")
-    assert inside == [plan.image.path, *script.layers_check(plan), "python", *arguments]
+    argv, seen = bench.run(plan, "task.sh", **SLURM)
+    assert argv[:7] == [bench.dump, "--quiet", "exec", "--cleanenv", "--no-mount", "cwd", "--pwd"]
+    assert argv[7] == workdir
+    binds = [argv[at + 1] for at, word in enumerate(argv) if word == "--bind"]
+    assert binds[: len(plan.mounts)] == list(map(str, plan.mounts))
+    home = argv.index("--home", argv.index("--pwd") + 2)
+    assert argv[home + 1].endswith(f"{plan.run_key}:/home/ctrain")
+    checked = fragments.checked_command(plan, ["python", *arguments])
+    assert argv[home + 2 :] == [plan.image.path, *checked]
     passed = {key[len("APPTAINERENV_") :]: value for key, value in seen.items() if key.startswith("APPTAINERENV_")}
-    assert passed.items() >= {**plan.environment, **of_job, **of_user, **slurm, "RANK": "0"}.items()
+    expected = {**plan.environment, **of_job, **of_user, **SLURM, "RANK": "0", "MASTER_ADDR": "gpu01"}
+    assert passed.items() >= expected.items()
 
 
 @settings(deadline=None, max_examples=30)
@@ -127,20 +146,38 @@ def test_all_text_survives_mpirun(bench: Bench, arguments: list[str], run: str) 
     plan = a_plan(
         **{**LOCAL, "facts": some_facts(cluster=Cluster())},
         job=a_job(command=(bench.dump, *arguments)),
-        run_directory=bench.folder / "runs" / run.replace(".", "x"),
+        image=NO_LAYERS,
+        run_directory=run_path(bench, run),
     )
-    mpirun = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1"}
-    argv, seen = bench.run(plan, local_script.launch(plan).scripts, **mpirun)
+    mpirun = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1", "CTRAIN_RUN_DIR": plan.run_directory}
+    argv, seen = bench.run(plan, "rank.sh", **mpirun)
     assert argv == [bench.dump, *arguments]
     assert (seen["RANK"], seen["WORLD_SIZE"], seen["LOCAL_RANK"]) == ("0", "1", "0")
 
 
-@given(st.lists(text.filter(lambda said: "\n" not in said), min_size=1, max_size=3))
+@settings(deadline=None, max_examples=40)
+@given(text)
+def test_every_refusal_is_an_event(bench: Bench, program: str) -> None:
+    """Whatever the command that is not found is called."""
+    program = f"no-such-{program}"
+    plan = a_plan(job=a_job(command=(program,)), image=NO_LAYERS)
+    (bench.folder / "nodes").mkdir(exist_ok=True)
+    events = bench.folder / "nodes/0.jsonl"
+    events.unlink(missing_ok=True)
+    environment = {"CTRAIN_RUN_DIR": str(bench.folder), "NODE_RANK": "0", "RANK": "5", "PATH": SYSTEM}
+    done = subprocess.run(fragments.checked_command(plan, [program]), env=environment, capture_output=True)
+    assert done.returncode == 127
+    (event,) = events.read_text(encoding="utf-8").splitlines()
+    message = f"command not found in the image: {program}"
+    assert json.loads(event) == {"what": "refused", "stage": "run", "rank": 5, "code": 127, "message": message}
+    assert done.stderr == os.fsencode(f"ctrain: {message}\n")
+
+
+@given(st.lists(text.filter(lambda option: "\n" not in option), min_size=1, max_size=3))
 def test_options_of_sbatch_stay_one_line_each(options: list[str]) -> None:
     """What sbatch reads ends at the end of the line; its quotes are the shell's."""
     plan = a_plan(site=a_site(submit=tuple(options)))
-    job = slurm_script.launch(plan).scripts["job.sh"]
-    lines = job.split("\n")
+    lines = a_launch(plan).scripts["job.sh"].split("\n")
     last = lines.index("#SBATCH --no-requeue") + len(options)
     assert lines[last + 1].startswith("# Run digits-1")
     assert all(line.startswith("#SBATCH ") for line in lines[1 : last + 1])
@@ -153,15 +190,16 @@ def test_options_of_sbatch_stay_one_line_each(options: list[str]) -> None:
 def test_a_line_break_in_an_option_of_sbatch_is_refused(before: str, after: str) -> None:
     plan = a_plan(site=a_site(submit=(f"{before}\n{after}",)))
     with pytest.raises(UsageError, match="holds a line break"):
-        slurm_script.launch(plan)
+        a_launch(plan)
 
 
 @settings(deadline=None, max_examples=25)
-@given(st.lists(text, max_size=2), variables, st.booleans())
-@example(TRICKY, {f"X{number}": value for number, value in enumerate(TRICKY)}, True)
-def test_every_script_is_bash(arguments: list[str], environment: dict[str, str], local: bool) -> None:
+@given(st.lists(text, max_size=2), variables, st.booleans(), st.sampled_from(["mpi", "env", "torchrun"]))
+@example(TRICKY, {f"X{number}": value for number, value in enumerate(TRICKY)}, True, "mpi")
+@example(TRICKY, {f"X{number}": value for number, value in enumerate(TRICKY)}, False, "torchrun")
+def test_every_script_is_bash(arguments: list[str], environment: dict[str, str], local: bool, launcher: str) -> None:
     parts: dict[str, Any] = LOCAL if local else {}
-    plan = a_plan(**parts, job=a_job(command=("x", *arguments), env=environment))
-    launch = (local_script if local else slurm_script).launch(dataclasses.replace(plan, run="digits-1"))
-    for text_of_script in launch.scripts.values():
-        subprocess.run(["/bin/bash", "-n"], input=text_of_script.encode(), check=True)
+    plan = a_plan(**parts, job=a_job(command=("x", *arguments), env=environment, launcher=launcher))
+    for script in a_launch(plan).scripts.values():
+        done = subprocess.run(["/bin/bash", "-n"], input=os.fsencode(script), check=True, capture_output=True)
+        assert done.stderr == b""

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from ctrain_runtime import launchers, schedulers
-from ctrain_runtime.facts import Cluster, Engine, Facts, Partition
+from ctrain_runtime.engines.apptainer import Engine
+from ctrain_runtime.facts import Cluster, Facts, Partition
 from ctrain_runtime.image import Image
 from ctrain_runtime.job import Job, Resources
 from ctrain_runtime.manifest import Layer, Manifest, TestResult

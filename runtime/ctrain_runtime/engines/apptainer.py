@@ -92,16 +92,22 @@ def container_environment(
 ) -> str:
     """Bash that makes the environment of the container: `fixed`, and those of `passed` that are set on the node.
 
-    Everything else stays out: the caller's settings of the engine are unset first, --cleanenv does the rest.
+    Everything else stays out: the caller's settings of the engine are unset, --cleanenv does the rest. The array
+    `without` holds options of env(1), for what only that can leave out.
     """
     family = f"{engine.name.upper()}ENV_"
     own = " ".join(f'"${{!{prefix}@}}"' for prefix in CALLER_PREFIXES)
     prefixes = " ".join(f'"${{!{prefix}@}}"' for prefix in passed_prefixes)
     return f"""\
-unset {own} {quote_argv(CALLER_VARIABLES)}
+unset {own}
 for name in {" ".join(filter(None, (prefixes, quote_argv(passed))))}; do
   [ -z "${{!name+set}}" ] || export "{family}$name=${{!name}}"
 done
+unset {quote_argv(CALLER_VARIABLES)}
+without=() # exported functions, and names like APPTAINERENV_A.B, which bash hands on but cannot unset
+while IFS='=' read -r -d '' name _; do
+  [[ $name =~ ^[A-Za-z_][A-Za-z0-9_]*$ ]] || without+=(-u "$name")
+done < <(env -0)
 {exports({f"{family}{name}": value for name, value in fixed.items()})}"""
 
 

@@ -29,12 +29,12 @@ def head(plan: LaunchPlan, purpose: str) -> str:
     return f"""\
 #!/bin/bash -p
 # {purpose}
-LC_ALL=C
 run={shlex.quote(plan.run_directory)}
 node=$(uname -n) # not HOSTNAME: srun hands down that of the first node
 node=${{node%%.*}}
 note() {{ # WHAT [MORE]: an event of this node; appends of one host do not get lost, on NFS neither
-  local now=${{EPOCHREALTIME:-$(date +%s.%N)}}
+  local now=${{EPOCHREALTIME/[^0-9]/.}} # some locales write a comma
+  now=${{now:-$(date +%s.%N)}}
   printf '{{"time": %s, "stage": "run", "node": "%s", "what": "%s"%s}}\\n' \\
     "${{now:-null}}" "$node" "$1" "${{2:+, $2}}" >>"$run/{layout.NODES}/$NODE_RANK.jsonl"
 }}
@@ -116,6 +116,7 @@ def container(plan: LaunchPlan, identity: TaskIdentity) -> str:
 export LOCAL_WORLD_SIZE={plan.ranks_per_node} OMP_NUM_THREADS={plan.cores_per_rank}
 {apptainer.container_environment(plan.engine, plan.environment, passed, identity.passed_prefixes)}
 {array("launch", argv)}
+[ "${{#without[@]}}" = 0 ] || launch=(env "${{without[@]}}" "${{launch[@]}}")
 for bind in "${{binds[@]}}"; do launch+=(--bind "$bind"); done
 launch+=(--home "$home:{apptainer.HOME}" {shlex.quote(plan.image.exec_path)})"""
 
@@ -128,7 +129,8 @@ def home(plan: LaunchPlan) -> str:
     behind can be told from what is in use.
     """
     return f"""\
-base=${{TMPDIR:-/tmp}}
+base=${{TMPDIR:-/tmp}} # the submitting host's may be missing here; and engines read ':' and ',' as separators
+[[ $base == /* && -d $base && -w $base && $base != *[:,\\\\\\"[:cntrl:]]* ]] || base=/tmp
 home=$base/ctrain-$UID-{plan.run_key}
 remove_unused() {{ # DIRECTORY: unless another process holds it
   (exec 7<"$1" && flock -n -x 7 && rm -rf "$1") 2>/dev/null
@@ -137,7 +139,7 @@ for old in "$base/ctrain-$UID-"*; do # what runs left behind that were killed
   [ "$old" = "$home" ] || [ -L "$old" ] || [ ! -O "$old" ] || remove_unused "$old"
 done
 until [ "$home" -ef /dev/fd/8 ]; do # again if the last user of it removes it right now
-  mkdir -m 700 "$home" 2>/dev/null || {{ [ -O "$home" ] && [ ! -L "$home" ]; }} ||
+  mkdir -m 700 "$home" 2>/dev/null || {{ [ -d "$home" ] && [ -O "$home" ] && [ ! -L "$home" ]; }} ||
     refuse {EngineError.exit_code} "cannot create a home in $base on $node"
   {{ exec 8<"$home"; }} 2>/dev/null && flock -s 8
 done
@@ -170,8 +172,12 @@ def checked_command(plan: LaunchPlan, argv: list[str]) -> list[str]:
 
 
 def _refusal(code: int, complaint: str) -> str:
-    """As refuse(), for the sh of the image. The message is made JSON here: it may hold what users typed."""
+    """As refuse(), for the sh of the image. The message is made JSON here: it may hold what users typed.
+
+    printf, because the echo of some shells reads backslashes.
+    """
     fields = json.dumps({"what": "refused", "stage": "run", "code": code, "message": complaint})[1:]
     event = f'"{{\\"rank\\": ${{RANK:-null}}, "{shlex.quote(fields)}'
     file = f'"$CTRAIN_RUN_DIR/{layout.NODES}/$NODE_RANK.jsonl"'
-    return f"{{ echo {shlex.quote('ctrain: ' + complaint)} >&2; echo {event} >>{file}; exit {code}; }}"
+    show = f"printf '%s\\n' {shlex.quote('ctrain: ' + complaint)} >&2"
+    return f"{{ {show}; printf '%s\\n' {event} >>{file}; exit {code}; }}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from dataclasses import dataclass
+from itertools import dropwhile
 from pathlib import PurePath
 from typing import Optional
 
@@ -13,8 +14,10 @@ from ctrain_runtime.job import Count
 
 SPAWNERS = ("mpirun", "mpiexec", "horovodrun", "deepspeed", "accelerate", "srun")
 # Options of torchrun that take no value (torchrun --help); all others take one.
-TORCHRUN_FLAGS = {"--standalone", "--no-python", "-m", "--module", "--run-path"}
+TORCHRUN_FLAGS = {"--standalone", "--no-python", "-m", "--module", "--run-path", "--use-env"}
 TORCHRUN_MODULES = ("torch.distributed.run", "torch.distributed.launch")
+PYTHON = re.compile(r"python[0-9.]*")
+PYTHON_FLAGS = re.compile(r"-[bBdEiIOPqsSuvx]+")  # without values (man python)
 PROGRAM = re.compile(r"python[0-9.]*|.*\.(py|sh)")
 
 
@@ -33,8 +36,10 @@ def recognise(command: tuple[str, ...]) -> Optional[Recognised]:
     name, rest = PurePath(command[0]).name, list(command[1:])
     if name == "torchrun":
         return _torchrun(rest)
-    if PROGRAM.fullmatch(name) and rest[:1] == ["-m"] and rest[1:2] and rest[1] in TORCHRUN_MODULES:
-        return _torchrun(rest[2:])
+    if PYTHON.fullmatch(name):
+        module = list(dropwhile(PYTHON_FLAGS.fullmatch, rest))
+        if module[:1] == ["-m"] and module[1:2] and module[1] in TORCHRUN_MODULES:
+            return _torchrun(module[2:])
     return None
 
 
@@ -63,12 +68,14 @@ def _torchrun(words: list[str]) -> Recognised:
     elif "--no-python" not in options:
         rest = ["python", *rest]
     nodes = options.get("--nnodes", "")
+    if ":" in nodes:
+        raise UsageError(f"torchrun --nnodes {nodes}: ctrain starts a fixed number of nodes", "As in: --nnodes 2")
     ranks = options.get("--nproc-per-node", "")
     return Recognised(
         "torchrun",
         tuple(rest),
-        int(nodes) if nodes.isdigit() else None,
-        int(ranks) if ranks.isdigit() else "auto" if ranks else None,
+        int(nodes) if nodes.isdecimal() else None,
+        int(ranks) if ranks.isdecimal() else "auto" if ranks else None,
     )
 
 

@@ -68,12 +68,12 @@ def job_script(plan: LaunchPlan, *, header: str, job_id: str, before: str, start
     return f"""\
 #!/bin/bash -p
 {header}# Run {plan.run}: prepares, starts the tasks, and writes how it ended, whoever watches.
-LC_ALL=C
 run={shlex.quote(plan.run_directory)}
 export CTRAIN_RUN_DIR=$run # marks every process of the run
 node=$(uname -n)
 event() {{ # STAGE WHAT [MORE]
-  local now=${{EPOCHREALTIME:-$(date +%s.%N)}}
+  local now=${{EPOCHREALTIME/[^0-9]/.}} # some locales write a comma
+  now=${{now:-$(date +%s.%N)}}
   printf '{{"time": %s, "stage": "%s", "node": "%s", "what": "%s"%s}}\\n' \\
     "${{now:-null}}" "$1" "${{node%%.*}}" "$2" "${{3:+, $3}}" >>"$run/{layout.EVENTS}"
 }}
@@ -81,9 +81,11 @@ event before started "\\"job\\": \\"{job_id}\\""
 [ -z "${{CTRAIN_LOCK_FD:-}}" ] || exec {{CTRAIN_LOCK_FD}}>&- # the submission is over
 {before}
 # Signals go on to the tasks, and this script outlives them.
+child='' ending=''
 pass_on() {{
   signalled=yes
-  kill -s "$1" "$child" 2>/dev/null
+  [ "$1" != TERM ] || ending=yes
+  [ -z "$child" ] || kill -s "$1" "$child" 2>/dev/null
 }}
 trap 'pass_on TERM' TERM INT
 trap 'pass_on USR1' USR1
@@ -91,6 +93,7 @@ trap 'pass_on USR2' USR2
 
 wait_for() {{ # PROCESS: sets code; a signal ends `wait` early
   child=$1 signalled=yes
+  [ -z "$ending" ] || kill "$child" 2>/dev/null # by a signal that came before
   while [ "$signalled" ]; do
     signalled=
     wait "$child"
@@ -117,6 +120,7 @@ event preflight started
 {preflight} &
 wait_for $!
 if [ "$code" != 0 ]; then
+  [ -z "$ending" ] || finish # it was ended, and says nothing of MPI
   echo "ctrain: the image's MPI does not form one world here (above)" >&2
   event preflight failed
   code={SchedulerError.exit_code}

@@ -1,25 +1,100 @@
-#!/bin/bash
-# Run digits-1 on this machine: 1 x 2 ranks in one container.
+#!/bin/bash -p
+# Run digits-1: prepares, starts the tasks, and writes how it ended, whoever watches.
 run=/scratch/kim/ctrain/digits-1
-exec >"$run/logs/job.log" 2>&1
-export MASTER_ADDR=127.0.0.1 MASTER_PORT=$((61000 + $$ % 4536)) OMP_NUM_THREADS=1
-for name in "${!MASTER_@}" RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE NODE_RANK OMP_NUM_THREADS CUDA_VISIBLE_DEVICES NVIDIA_VISIBLE_DEVICES TERM; do
-  [ -z "${!name+set}" ] || export "APPTAINERENV_$name=${!name}"
+export CTRAIN_RUN_DIR=$run # marks every process of the run
+node=$(uname -n)
+event() { # STAGE WHAT [MORE]
+  local now=${EPOCHREALTIME/[^0-9]/.} # some locales write a comma
+  now=${now:-$(date +%s.%N)}
+  printf '{"time": %s, "stage": "%s", "node": "%s", "what": "%s"%s}\n' \
+    "${now:-null}" "$1" "${node%%.*}" "$2" "${3:+, $3}" >>"$run/events.jsonl"
+}
+event before started "\"job\": \"$(uname -n):$$:$(cut -d ' ' -f 22 /proc/$$/stat)\""
+[ -z "${CTRAIN_LOCK_FD:-}" ] || exec {CTRAIN_LOCK_FD}>&- # the submission is over
+MASTER_PORT=$((61000 + ($$ + 4448) % 4536))
+while (exec 7<>"/dev/tcp/127.0.0.1/$MASTER_PORT") 2>/dev/null; do
+  MASTER_PORT=$((61000 + (MASTER_PORT - 60999) % 4536))
 done
-export APPTAINERENV_CTRAIN_RUN_DIR=/scratch/kim/ctrain/digits-1
-export APPTAINERENV_OMPI_ALLOW_RUN_AS_ROOT=1
-export APPTAINERENV_OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-export APPTAINERENV_OMPI_MCA_btl_vader_single_copy_mechanism=none
-export APPTAINERENV_OMPI_MCA_mpi_yield_when_idle=1
-export APPTAINERENV_OMPI_MCA_rmaps_base_oversubscribe=1
-export APPTAINERENV_PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe
-export APPTAINERENV_PYTHONNOUSERSITE=1
-export APPTAINERENV_PYTHONUNBUFFERED=1
-home=$(mktemp -d "${TMPDIR:-/tmp}/ctrain-home.XXXXXX") || exit 75
-trap 'rm -rf "$home"' EXIT
-trap : TERM INT # mpirun gets the signal too and ends its ranks; wait for it
+export MASTER_ADDR=127.0.0.1 MASTER_PORT
+kill_leftovers() {
+  local pid
+  for pid in $(LC_ALL=C grep -slzxF "CTRAIN_RUN_DIR=$run" /proc/[0-9]*/environ); do
+    pid=${pid%/environ} pid=${pid#/proc/}
+    case $pid in "$$" | "$starter" | "$BASHPID") ;; *) kill -KILL "$pid" 2>/dev/null ;; esac
+  done
+}
+signal_tasks() {
+  local group
+  for group in "${groups[@]}"; do kill -s "$1" -- "-$group" 2>/dev/null; done
+}
+any_task() {
+  local group
+  for group in "${groups[@]}"; do ! kill -0 -- "-$group" 2>/dev/null || return 0; done
+  return 1
+}
+stop() {
+  [ -z "$killer" ] || return
+  signal_tasks TERM
+  (sleep 10 && kill_leftovers) &
+  killer=$!
+}
+run_task() { # the signal is for the task; wait for it, to report how it ended
+  trap : TERM USR1 USR2
+  CTRAIN_TASK=$1 /bin/bash -p "$run/task.sh" 9>&-
+  echo "$?" >&9
+}
+start_tasks() { # returns the exit code of the task that failed first, which ends the others
+  local task ended left=1 code=0 groups=() killer='' starter=$BASHPID
+  trap stop TERM
+  trap 'signal_tasks USR1' USR1
+  trap 'signal_tasks USR2' USR2
+  exec 9<> <(:)
+  set -m
+  for ((task = 0; task < 1; task++)); do
+    run_task "$task" &
+    groups+=($!)
+  done
+  set +m
+  while ((left)); do
+    if read -r -t 1 -u 9 ended; then
+      ((left--))
+    elif any_task; then
+      continue
+    else
+      left=0 ended=137 # what would report was killed itself
+    fi
+    [ "$ended" = 0 ] || { [ "$code" != 0 ] || code=$ended; stop; }
+  done
+  [ -z "$killer" ] || kill "$killer" 2>/dev/null
+  kill_leftovers
+  return "$code"
+}
+# Signals go on to the tasks, and this script outlives them.
+child='' ending=''
+pass_on() {
+  signalled=yes
+  [ "$1" != TERM ] || ending=yes
+  [ -z "$child" ] || kill -s "$1" "$child" 2>/dev/null
+}
+trap 'pass_on TERM' TERM INT
+trap 'pass_on USR1' USR1
+trap 'pass_on USR2' USR2
 
-/usr/bin/apptainer --quiet exec --cleanenv --no-mount cwd --pwd /opt/ctrain/examples/digits --no-eval --userns --bind /scratch/kim/ctrain/digits-1:/scratch/kim/ctrain/digits-1:rw --home "$home:/home/ctrain" /apps/ctrain/pytorch-cpu_24.12-hd-py3-r3.sif /bin/sh -c '[ "$(cat /.singularity.d/ctrain-layer 2>/dev/null)" = "$0" ] || { echo '"'"'ctrain: this engine ignores the layers of the image (is overlay off in its configuration?)'"'"' >&2; exit 73; }; exec "$@"' k1 mpirun -np 2 --bind-to none /bin/bash /scratch/kim/ctrain/digits-1/rank.sh
-code=$?
-echo "$code" >"$run/exit_code"
-exit "$code"
+wait_for() { # PROCESS: sets code; a signal ends `wait` early
+  child=$1 signalled=yes
+  [ -z "$ending" ] || kill "$child" 2>/dev/null # by a signal that came before
+  while [ "$signalled" ]; do
+    signalled=
+    wait "$child"
+    code=$?
+  done
+}
+finish() {
+  event after ended "\"code\": $code"
+  exit "$code"
+}
+
+event run started
+start_tasks &
+wait_for $!
+finish

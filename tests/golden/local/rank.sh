@@ -1,31 +1,37 @@
-#!/bin/bash
-# One rank of digits-1, started by mpirun: finds out who it is, runs the program, and records how it ended.
+#!/bin/bash -p
+# One rank of digits-1, started by mpirun in the container.
 run=/scratch/kim/ctrain/digits-1
-
-export RANK=${OMPI_COMM_WORLD_RANK:?} WORLD_SIZE=${OMPI_COMM_WORLD_SIZE:?}
-export LOCAL_RANK=$((RANK % 2)) NODE_RANK=$((RANK / 2))
-export LOCAL_WORLD_SIZE=2
-host=$(uname -n) # not HOSTNAME: srun hands down that of the first node
-record="$run/ranks/$RANK"
-exec >"$run/logs/rank$RANK.log" 2>&1
-echo "start $(date +%s.%N) ${host%%.*}" >"$record"
-end() {
-  echo "end $(date +%s.%N) $1" >>"$record"
+node=$(uname -n) # not HOSTNAME: srun hands down that of the first node
+node=${node%%.*}
+note() { # WHAT [MORE]: an event of this node; appends of one host do not get lost, on NFS neither
+  local now=${EPOCHREALTIME/[^0-9]/.} # some locales write a comma
+  now=${now:-$(date +%s.%N)}
+  printf '{"time": %s, "stage": "run", "node": "%s", "what": "%s"%s}\n' \
+    "${now:-null}" "$node" "$1" "${2:+, $2}" >>"$run/nodes/$NODE_RANK.jsonl"
+}
+refuse() { # CODE MESSAGE
+  echo "ctrain: $2" >&2
+  note refused "\"rank\": ${RANK:-null}, \"code\": $1, \"message\": \"$2\""
   exit "$1"
 }
-fail() {
-  echo "ctrain: $1" >&2
-  end 72
-}
-
-# Ranks that each believe to be alone train N wrong models without an error: stop instead.
-[ "$WORLD_SIZE" = 2 ] || fail "mpirun started $WORLD_SIZE ranks, the plan has 2"
-
+export RANK=${OMPI_COMM_WORLD_RANK:?} WORLD_SIZE=${OMPI_COMM_WORLD_SIZE:?}
+export LOCAL_RANK=$((RANK % 2)) NODE_RANK=$((RANK / 2))
+exec >"$run/logs/rank$RANK.log" 2>&1
+[ "$WORLD_SIZE" = 2 ] ||
+  refuse 72 "mpirun started $WORLD_SIZE ranks, but the plan has 2"
 launch=(
+  /bin/sh
+  -c
+  '{ read -r key </.singularity.d/ctrain-layer; } 2>/dev/null; [ "$key" = k1 ] || { printf '"'"'%s\n'"'"' '"'"'ctrain: this engine ignores the layers of the image (is overlay off in its configuration?)'"'"' >&2; printf '"'"'%s\n'"'"' "{\"rank\": ${RANK:-null}, "'"'"'"what": "refused", "stage": "run", "code": 73, "message": "this engine ignores the layers of the image (is overlay off in its configuration?)"}'"'"' >>"$CTRAIN_RUN_DIR/nodes/$NODE_RANK.jsonl"; exit 73; }; command -v python >/dev/null || { printf '"'"'%s\n'"'"' '"'"'ctrain: command not found in the image: python'"'"' >&2; printf '"'"'%s\n'"'"' "{\"rank\": ${RANK:-null}, "'"'"'"what": "refused", "stage": "run", "code": 127, "message": "command not found in the image: python"}'"'"' >>"$CTRAIN_RUN_DIR/nodes/$NODE_RANK.jsonl"; exit 127; }; exec "$@"'
+  ctrain
   python
   train.py
 )
-
 trap : TERM # the program gets the signal too; wait for it, so that its exit code is still recorded
+# Warnings for programs that handle them, as Lightning does. Ignored by default: the engine's processes die of them.
+trap '' USR1 USR2
+note started "\"rank\": $RANK"
 "${launch[@]}"
-end $?
+code=$?
+note ended "\"rank\": $RANK, \"code\": $code"
+exit "$code"

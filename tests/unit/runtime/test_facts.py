@@ -6,45 +6,10 @@ from pathlib import Path
 import pytest
 
 from ctrain_runtime import facts
-from ctrain_runtime.errors import EngineError
-from ctrain_runtime.facts import Cluster, Engine
+from ctrain_runtime.facts import Cluster
 from ctrain_runtime.image import Image
 from samples.plans import a_manifest, an_image
-from samples.programs import answer
-
-
-@pytest.mark.parametrize(
-    ("program", "said", "name", "version"),
-    [
-        ("apptainer", "apptainer version 1.4.5\n", "apptainer", "1.4.5"),
-        ("apptainer", "apptainer version 1.3.6-1.el9\n", "apptainer", "1.3.6"),
-        ("singularity", "singularity version 3.8.7-1.el8\n", "singularity", "3.8.7"),
-        ("singularity", "singularity-ce version 4.1.5-jammy\n", "singularity", "4.1.5"),
-        ("singularity", "apptainer version 1.4.5\n", "apptainer", "1.4.5"),  # a link, as upstream packages make it
-        ("apptainer", "apptainer version unknown\n", "apptainer", "apptainer version unknown"),
-    ],
-)
-def test_the_engine_on_path(programs: Path, program: str, said: str, name: str, version: str) -> None:
-    answer(programs, program, said)
-    assert facts.find_engine() == Engine(name, str(programs / program), version)
-
-
-def test_apptainer_comes_before_singularity(programs: Path) -> None:
-    answer(programs, "singularity", "singularity version 3.8.7\n")
-    answer(programs, "apptainer", "apptainer version 1.4.5\n")
-    assert facts.find_engine().name == "apptainer"
-
-
-@pytest.mark.usefixtures("programs")
-def test_no_engine() -> None:
-    with pytest.raises(EngineError, match=r"neither apptainer nor singularity is on PATH. Install Apptainer"):
-        facts.find_engine()
-
-
-def test_an_engine_that_does_not_start(programs: Path) -> None:
-    answer(programs, "apptainer", error="libseccomp.so.2: cannot open shared object file\n", code=127)
-    with pytest.raises(EngineError, match=r"apptainer failed: libseccomp.so.2: cannot open shared object file"):
-        facts.find_engine()
+from samples.programs import answer, write_program
 
 
 def test_detect_facts(programs: Path) -> None:
@@ -67,6 +32,16 @@ def test_an_engine_that_ignores_layers(programs: Path, said: str, ignores: bool)
     calls = answer(programs, "apptainer", said, version="apptainer version 1.4.5\n")
     assert facts.detect_facts(Cluster(), an_image()).ignores_layers is ignores
     assert str(an_image().path) in calls.read_text()
+
+
+def test_the_callers_settings_do_not_decide_it(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The container is started without them in the run, so it is here."""
+    script = (
+        '#!/bin/bash\n[ "$1" != --version ] || { echo apptainer version 1.4.5; exit; }\necho started $APPTAINER_BIND'
+    )
+    write_program(programs / "apptainer", script)
+    monkeypatch.setenv("APPTAINER_BIND", "k1")
+    assert facts.detect_facts(Cluster(), an_image()).ignores_layers
 
 
 @pytest.mark.parametrize("image", [an_image(flat=True), an_image(layers=a_manifest().layers[:1])])

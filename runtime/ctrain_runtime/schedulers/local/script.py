@@ -16,19 +16,24 @@ done
 export MASTER_ADDR=127.0.0.1 MASTER_PORT"""
 
 # Each task is a process group (set -m): so a signal reaches all that it started. What is left after the grace period,
-# or at the end, is known by the environment that every process of the run has.
+# or at the end, is known by the environment that every process of the run has. How tasks end comes through a pipe:
+# `wait -n` misses those that end while the shell does something else.
 START = """\
 kill_leftovers() {{
   local pid
-  for pid in $(grep -slzxF "CTRAIN_RUN_DIR=$run" /proc/[0-9]*/environ); do
+  for pid in $(LC_ALL=C grep -slzxF "CTRAIN_RUN_DIR=$run" /proc/[0-9]*/environ); do
     pid=${{pid%/environ}} pid=${{pid#/proc/}}
-    case $pid in $$ | "$starter" | "$BASHPID") ;; *) kill -KILL "$pid" 2>/dev/null ;; esac
+    case $pid in "$$" | "$starter" | "$BASHPID") ;; *) kill -KILL "$pid" 2>/dev/null ;; esac
   done
 }}
 signal_tasks() {{
-  signalled=yes
   local group
   for group in "${{groups[@]}}"; do kill -s "$1" -- "-$group" 2>/dev/null; done
+}}
+any_task() {{
+  local group
+  for group in "${{groups[@]}}"; do ! kill -0 -- "-$group" 2>/dev/null || return 0; done
+  return 1
 }}
 stop() {{
   [ -z "$killer" ] || return
@@ -36,25 +41,32 @@ stop() {{
   (sleep {grace} && kill_leftovers) &
   killer=$!
 }}
+run_task() {{ # the signal is for the task; wait for it, to report how it ended
+  trap : TERM USR1 USR2
+  CTRAIN_TASK=$1 /bin/bash -p "$run/{script}" 9>&-
+  echo "$?" >&9
+}}
 start_tasks() {{ # returns the exit code of the task that failed first, which ends the others
-  local task ended code=0 groups=() killer='' signalled='' starter=$BASHPID
+  local task ended left={tasks} code=0 groups=() killer='' starter=$BASHPID
   trap stop TERM
   trap 'signal_tasks USR1' USR1
   trap 'signal_tasks USR2' USR2
+  exec 9<> <(:)
   set -m
   for ((task = 0; task < {tasks}; task++)); do
-    CTRAIN_TASK=$task /bin/bash -p "$run/{script}" &
+    run_task "$task" &
     groups+=($!)
   done
   set +m
-  while jobs -pr | grep -qxFf <(printf '%s\\n' "${{groups[@]}}"); do
-    signalled=
-    wait -n
-    ended=$?
-    [ "$signalled" ] || [ "$ended" = 0 ] || {{ [ "$code" != 0 ] || code=$ended; stop; }}
-  done
-  for task in "${{groups[@]}}"; do # of a task that ended just when a signal came
-    wait "$task" || [ "$code" != 0 ] || code=$?
+  while ((left)); do
+    if read -r -t 1 -u 9 ended; then
+      ((left--))
+    elif any_task; then
+      continue
+    else
+      left=0 ended=137 # what would report was killed itself
+    fi
+    [ "$ended" = 0 ] || {{ [ "$code" != 0 ] || code=$ended; stop; }}
   done
   [ -z "$killer" ] || kill "$killer" 2>/dev/null
   kill_leftovers

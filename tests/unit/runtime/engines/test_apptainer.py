@@ -1,45 +1,137 @@
 from __future__ import annotations
 
-import dataclasses
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
 
 from ctrain_runtime.engines import apptainer
-from ctrain_runtime.engines.apptainer import Engine
-from samples.layers import a_layer
-from samples.plans import RUN, a_plan, an_image, some_facts
+from ctrain_runtime.engines.apptainer import Engine, find_engine
+from ctrain_runtime.errors import EngineError
+from samples.plans import ENGINE
+from samples.programs import SYSTEM, answer, write_program
 
 
 def test_the_argv_of_exec() -> None:
-    assert apptainer.exec_argv(a_plan()) == [
+    assert apptainer.exec_argv(ENGINE, workdir="/work dir", gpus=True, binds=["/a:/b:ro", "/c"]) == [
         *("/usr/bin/apptainer", "--quiet", "exec", "--cleanenv", "--no-mount", "cwd"),
-        *("--pwd", "/opt/ctrain/examples/digits", "--no-eval", "--nv", "--bind", f"{RUN}:{RUN}:rw"),
+        *("--pwd", "/work dir", "--no-eval", "--nv", "--bind", "/a:/b:ro", "--bind", "/c"),
     ]
 
 
-def test_engines_older_than_no_eval_are_not_given_it() -> None:
-    for name, version, known in [
+@pytest.mark.parametrize(
+    ("name", "version", "has_it"),
+    [
         ("apptainer", "1.0.3", False),
         ("apptainer", "1.1.0", True),
+        ("apptainer", "1.10.0", True),
         ("singularity", "3.9.7", False),
         ("singularity", "3.11.0", True),
         ("singularity", "4.3.4", True),
-    ]:
-        plan = dataclasses.replace(a_plan(), engine=Engine(name, "/usr/bin/engine", version))
-        assert ("--no-eval" in apptainer.exec_argv(plan)) is known
+        ("apptainer", "apptainer version unknown", False),
+    ],
+)
+def test_engines_older_than_no_eval_are_not_given_it(name: str, version: str, has_it: bool) -> None:
+    assert ("--no-eval" in apptainer.exec_argv(Engine(name, "/usr/bin/engine", version))) is has_it
 
 
-def test_nv_only_with_a_cuda_image_and_userns_only_as_root() -> None:
-    argv = apptainer.exec_argv(a_plan(image=an_image(software={}), facts=some_facts(is_root=True)))
-    assert "--nv" not in argv
-    assert "--userns" in argv
+def test_nv_and_userns_only_when_asked_for() -> None:
+    assert not {"--nv", "--userns", "--pwd"} & set(apptainer.exec_argv(ENGINE))
+    assert "--userns" in apptainer.exec_argv(ENGINE, as_root=True)
 
 
-def test_user_layers_lie_over_the_image_in_their_order_and_read_only() -> None:
-    argv = apptainer.exec_argv(a_plan(layers=(a_layer("/a.sqsh"), a_layer("/b.sqsh"))))
-    assert argv[-4:] == ["--overlay", "/a.sqsh:ro", "--overlay", "/b.sqsh:ro"]
+def test_overlays_keep_their_order_and_are_read_only() -> None:
+    argv = apptainer.exec_argv(ENGINE, overlays=["/a.sif", "/b.sqsh"])
+    assert argv[-4:] == ["--overlay", "/a.sif:ro", "--overlay", "/b.sqsh:ro"]
 
 
-def test_the_engines_name_decides_how_variables_pass() -> None:
-    plan = a_plan()
-    assert apptainer.variable(plan, "RANK") == "APPTAINERENV_RANK"
-    old = dataclasses.replace(plan, engine=Engine("singularity", "/usr/bin/singularity", "3.8.7"))
-    assert apptainer.variable(old, "RANK") == "SINGULARITYENV_RANK"
+@pytest.mark.parametrize(
+    ("program", "banner", "name", "version"),
+    [
+        ("apptainer", "apptainer version 1.4.5\n", "apptainer", "1.4.5"),
+        ("apptainer", "apptainer version 1.3.6-1.el9\n", "apptainer", "1.3.6"),
+        ("singularity", "singularity version 3.8.7-1.el8\n", "singularity", "3.8.7"),
+        ("singularity", "singularity-ce version 4.1.5-jammy\n", "singularity", "4.1.5"),
+        ("singularity", "apptainer version 1.4.5\n", "apptainer", "1.4.5"),  # a link, as upstream packages make it
+        ("apptainer", "apptainer version unknown\n", "apptainer", "apptainer version unknown"),
+    ],
+)
+def test_the_engine_on_path(programs: Path, program: str, banner: str, name: str, version: str) -> None:
+    answer(programs, program, banner)
+    assert find_engine() == Engine(name, str(programs / program), version)
+
+
+def test_apptainer_comes_before_singularity(programs: Path) -> None:
+    answer(programs, "singularity", "singularity version 3.8.7\n")
+    answer(programs, "apptainer", "apptainer version 1.4.5\n")
+    assert find_engine().name == "apptainer"
+
+
+@pytest.mark.usefixtures("programs")
+def test_no_engine() -> None:
+    with pytest.raises(EngineError, match=r"neither apptainer nor singularity is on PATH. Install Apptainer"):
+        find_engine()
+
+
+def test_an_engine_that_does_not_start(programs: Path) -> None:
+    answer(programs, "apptainer", error="libseccomp.so.2: cannot open shared object file\n", code=127)
+    with pytest.raises(
+        EngineError, match=r"apptainer does not work here: .*libseccomp.so.2: cannot open shared object"
+    ):
+        find_engine()
+
+
+HOSTILE = {
+    "APPTAINER_BIND": "/etc:/data",
+    "APPTAINER_NV": "1",
+    "APPTAINERENV_LEAK": "x",
+    "SINGULARITY_BINDPATH": "/etc:/data",
+    "SINGULARITYENV_LEAK": "x",
+    "LD_LIBRARY_PATH": "/host/lib",
+    "LD_PRELOAD": "",
+    "BASH_ENV": "/dev/null",
+    "ENV": "/dev/null",
+}
+
+
+def test_a_clean_environment_keeps_only_what_does_not_change_containers() -> None:
+    assert apptainer.clean_environ({**HOSTILE, "PATH": "/bin", "HOME": "/root"}) == {"PATH": "/bin", "HOME": "/root"}
+
+
+def environment_of_engine(folder: Path, bash: str, **environment: str) -> dict[str, str]:
+    """What an engine gets that is started after `bash`."""
+    dump = write_program(
+        folder / "dump", "#!/usr/bin/env python3\nimport json, os; print(json.dumps(dict(os.environ)))"
+    )
+    argv = ["/bin/bash", "-p", "-c", f"{bash}\nexec {dump}"]
+    done = subprocess.run(argv, env={"PATH": SYSTEM, **environment}, capture_output=True, text=True, check=True)
+    seen: dict[str, str] = json.loads(done.stdout)
+    return {name: value for name, value in seen.items() if name not in ("PATH", "PWD", "SHLVL", "_", "LC_CTYPE")}
+
+
+def test_the_engines_name_decides_how_variables_pass(tmp_path: Path) -> None:
+    old = Engine("singularity", "/usr/bin/singularity", "3.8.7")
+    bash = apptainer.container_environment(old, {"A": "it's $HOME"}, ["RANK", "UNSET"], ["SLURM_"])
+    seen = environment_of_engine(tmp_path, bash, RANK="3", SLURM_PROCID="4", SLURMD="5")
+    assert seen == {
+        "RANK": "3", "SLURM_PROCID": "4", "SLURMD": "5",
+        "SINGULARITYENV_A": "it's $HOME", "SINGULARITYENV_RANK": "3", "SINGULARITYENV_SLURM_PROCID": "4",
+    }
+
+
+def test_nothing_of_a_hostile_shell_reaches_the_engine(tmp_path: Path) -> None:
+    bash = apptainer.container_environment(ENGINE, {"A": "1"}, ["RANK"], [])
+    assert environment_of_engine(tmp_path, bash, **HOSTILE) == {"APPTAINERENV_A": "1"}
+
+
+def test_what_the_user_passes_by_name_is_the_callers_value(tmp_path: Path) -> None:
+    bash = apptainer.container_environment(ENGINE, {}, ["LD_LIBRARY_PATH", "LC_ALL"], [])
+    seen = environment_of_engine(tmp_path, bash, LD_LIBRARY_PATH="/mine", LC_ALL="C.UTF-8")
+    assert seen.items() >= {"APPTAINERENV_LD_LIBRARY_PATH": "/mine", "APPTAINERENV_LC_ALL": "C.UTF-8"}.items()
+    assert "LD_LIBRARY_PATH" not in seen
+
+
+def test_a_fixed_value_wins_over_a_passed_one(tmp_path: Path) -> None:
+    bash = apptainer.container_environment(ENGINE, {"OMP_NUM_THREADS": "7"}, ["OMP_NUM_THREADS"], [])
+    assert environment_of_engine(tmp_path, bash, OMP_NUM_THREADS="1")["APPTAINERENV_OMP_NUM_THREADS"] == "7"

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from ctrain_runtime.errors import UsageError
 from ctrain_runtime.plan.model import Mount
+from samples.plans import a_plan
 
 
 def test_a_mount_as_engines_take_it() -> None:
@@ -25,3 +28,10 @@ def test_paths_that_engines_would_misread(source: str, target: str, complaint: s
     with pytest.raises(UsageError) as caught:
         Mount(source, target, read_only=False)
     assert str(caught.value).startswith(complaint.replace(r"\\", "\\"))
+
+
+def test_the_key_of_a_run_is_that_of_its_directory() -> None:
+    keys = {a_plan(run_directory=Path(path)).run_key for path in ("/a/run", "/b/run", "/b/\udcff")}
+    assert len(keys) == 3
+    assert all(len(key) == 12 and int(key, 16) >= 0 for key in keys)
+    assert a_plan().run_key == a_plan(nodes=2).run_key

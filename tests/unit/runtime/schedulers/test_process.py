@@ -1,47 +1,105 @@
 from __future__ import annotations
 
-import time
+import os
+import signal
+import socket
+import subprocess
 from pathlib import Path
 
 import pytest
-from ctrain_runtime.schedulers.handle import Status
 
+from ctrain_runtime.errors import SchedulerError
 from ctrain_runtime.plan.model import Launch
 from ctrain_runtime.schedulers import process
+from ctrain_runtime.schedulers.protocol import Outcome, Status
 from samples.plans import a_plan
+from samples.scripts import is_running, wait_until
+
+ENDED = Status("ended", outcome=Outcome.UNKNOWN)
 
 
-def start(run: Path, script: str) -> process.Process:
+def start(run: Path, script: str, *argv: str, **options: tuple[str, ...]) -> str:
     (run / "logs").mkdir(parents=True)
-    return process.start(Launch(a_plan(run_directory=run), ("/bin/bash", "-c", script), {}))
+    launch = Launch(a_plan(run_directory=run), argv or ("/bin/bash", "-c", script), {})
+    return process.start(launch, drop=options.get("drop", ()))
 
 
-@pytest.mark.parametrize(("code", "status"), [(0, Status("ended")), (3, Status("ended", "exit code 3"))])
-def test_a_process_and_how_it_ends(tmp_path: Path, code: int, status: Status) -> None:
-    started = start(tmp_path / "run", f"pwd; echo problem >&2; cat; exit {code}")
-    assert started.popen.wait() == code
-    assert started.status() == status
+def pid_of(job_id: str) -> int:
+    return int(job_id.split(":")[-2])
+
+
+def test_a_process_and_its_log(tmp_path: Path) -> None:
+    job_id = start(tmp_path / "run", "pwd; echo problem >&2; cat")
+    wait_until(lambda: process.status(job_id) == ENDED)
     assert (tmp_path / "run/logs/job.log").read_text() == f"{tmp_path / 'run'}\nproblem\n"
-    assert started.name == f"process {started.popen.pid}"
-    started.cancel()  # of what has ended does nothing
+    assert process.name(job_id) == f"process {pid_of(job_id)}"
+    process.cancel(job_id, tmp_path / "run")  # of what has ended does nothing
 
 
-def test_cancel_ends_all_that_was_started(tmp_path: Path) -> None:
-    started = start(tmp_path / "run", "sleep 60 & echo $!; wait")
-    log = tmp_path / "run/logs/job.log"
-    while not log.read_text():
-        time.sleep(0.01)
-    assert started.status() == Status("running")
-    started.cancel()
-    assert started.popen.wait() == -15
-    assert started.status() == Status("ended", "exit code -15")
-    while runs(log.read_text().strip()):
-        time.sleep(0.01)
+def test_a_process_has_a_session_of_its_own(tmp_path: Path) -> None:
+    """Ctrl-C on the terminal reaches ctrain alone."""
+    job_id = start(tmp_path / "run", "sleep 60")
+    assert process.status(job_id) == Status("running")
+    assert os.getsid(pid_of(job_id)) == pid_of(job_id)
+    process.cancel(job_id, tmp_path / "run")
+    wait_until(lambda: process.status(job_id) == ENDED)
 
 
-def runs(pid: str) -> bool:
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):  # before it is opened, or between that and the reading
-        return False
-    return stat.rsplit(")", 1)[1].split()[0] != "Z"  # init reaps it in its own time
+def test_the_id_is_what_the_script_itself_says(tmp_path: Path) -> None:
+    """So that another process that reads its events finds the same."""
+    job_id = start(tmp_path / "run", f'echo "{process.JOB_ID}"')
+    wait_until(lambda: process.status(job_id) == ENDED)
+    assert (tmp_path / "run/logs/job.log").read_text() == f"{job_id}\n"
+
+
+def test_a_process_number_that_is_used_again_is_another_process(tmp_path: Path) -> None:
+    with subprocess.Popen(["sleep", "60"]) as other:
+        try:
+            taken = f"{socket.gethostname()}:{other.pid}:1"
+            assert process.status(taken) == ENDED
+            process.cancel(taken, tmp_path)
+            assert other.poll() is None
+        finally:
+            other.kill()
+
+
+def test_a_process_of_another_host(tmp_path: Path) -> None:
+    assert process.status("gpu01:1:2") == Status(
+        "running", note="the run is on gpu01; only there can it be watched or cancelled"
+    )
+    with pytest.raises(SchedulerError, match=r"cannot cancel process 1: it runs on gpu01. Run ctrain cancel on gpu01"):
+        process.cancel("gpu01:1:2", tmp_path)
+
+
+def test_cancel_kills_what_a_killed_job_script_left_and_nothing_else(tmp_path: Path) -> None:
+    run, pids = tmp_path / "run", tmp_path / "pids"
+    script = f"""\
+CTRAIN_RUN_DIR={run} setsid sleep 60 & echo $! >>{pids}
+CTRAIN_RUN_DIR={run}2 setsid sleep 60 & echo $! >>{pids}
+CTRAIN_RUN_DIR=/x X=CTRAIN_RUN_DIR={run} setsid sleep 60 & echo $! >>{pids}
+wait"""
+    job_id = start(run, script)
+    wait_until(lambda: pids.exists() and len(pids.read_text().split()) == 3)
+    left, other, third = map(int, pids.read_text().split())
+    wait_until(lambda: "sleep" in Path(f"/proc/{left}/cmdline").read_text())
+    os.kill(pid_of(job_id), signal.SIGKILL)
+    wait_until(lambda: process.status(job_id) == ENDED)
+    process.cancel(job_id, run)
+    wait_until(lambda: not is_running(left))
+    assert is_running(other)
+    assert is_running(third)
+    for pid in (other, third):
+        os.kill(pid, signal.SIGKILL)
+
+
+def test_variables_that_the_job_must_not_inherit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET_A", "1")
+    monkeypatch.setenv("KEPT_B", "2")
+    job_id = start(tmp_path / "run", "echo ${SECRET_A-unset} $KEPT_B", drop=("SECRET_A",))
+    wait_until(lambda: process.status(job_id) == ENDED)
+    assert (tmp_path / "run/logs/job.log").read_text() == "unset 2\n"
+
+
+def test_a_program_that_does_not_start(tmp_path: Path) -> None:
+    with pytest.raises(SchedulerError, match=r"cannot start /no/such: No such file or directory"):
+        start(tmp_path / "run", "", "/no/such")

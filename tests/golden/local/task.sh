@@ -1,0 +1,83 @@
+#!/bin/bash -p
+# One task of digits-1, started by ctrain: mpirun starts its ranks.
+run=/scratch/kim/ctrain/digits-1
+node=$(uname -n) # not HOSTNAME: srun hands down that of the first node
+node=${node%%.*}
+note() { # WHAT [MORE]: an event of this node; appends of one host do not get lost, on NFS neither
+  local now=${EPOCHREALTIME/[^0-9]/.} # some locales write a comma
+  now=${now:-$(date +%s.%N)}
+  printf '{"time": %s, "stage": "run", "node": "%s", "what": "%s"%s}\n' \
+    "${now:-null}" "$node" "$1" "${2:+, $2}" >>"$run/nodes/$NODE_RANK.jsonl"
+}
+refuse() { # CODE MESSAGE
+  echo "ctrain: $2" >&2
+  note refused "\"rank\": ${RANK:-null}, \"code\": $1, \"message\": \"$2\""
+  exit "$1"
+}
+binds=()
+task=${CTRAIN_TASK:?} tasks=1
+local_task=$((task % 1)) NODE_RANK=$((task / 1))
+export NODE_RANK
+base=${TMPDIR:-/tmp} # the submitting host's may be missing here; and engines read ':' and ',' as separators
+[[ $base == /* && -d $base && -w $base && $base != *[:,\\\"[:cntrl:]]* ]] || base=/tmp
+home=$base/ctrain-$UID-887be2b4ed78
+remove_unused() { # DIRECTORY: unless another process holds it
+  (exec 7<"$1" && flock -n -x 7 && rm -rf "$1") 2>/dev/null
+}
+for old in "$base/ctrain-$UID-"*; do # what runs left behind that were killed
+  [ "$old" = "$home" ] || [ -L "$old" ] || [ ! -O "$old" ] || remove_unused "$old"
+done
+until [ "$home" -ef /dev/fd/8 ]; do # again if the last user of it removes it right now
+  mkdir -m 700 "$home" 2>/dev/null || { [ -d "$home" ] && [ -O "$home" ] && [ ! -L "$home" ]; } ||
+    refuse 73 "cannot create a home in $base on $node"
+  { exec 8<"$home"; } 2>/dev/null && flock -s 8
+done
+leave() {
+  exec 8<&-
+  remove_unused "$home"
+}
+export LOCAL_WORLD_SIZE=2 OMP_NUM_THREADS=1
+unset "${!APPTAINER@}" "${!SINGULARITY@}"
+for name in RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE NODE_RANK MASTER_ADDR MASTER_PORT OMP_NUM_THREADS CUDA_VISIBLE_DEVICES NVIDIA_VISIBLE_DEVICES TERM; do
+  [ -z "${!name+set}" ] || export "APPTAINERENV_$name=${!name}"
+done
+unset BASH_ENV ENV LD_LIBRARY_PATH LD_PRELOAD
+without=() # exported functions, and names like APPTAINERENV_A.B, which bash hands on but cannot unset
+while IFS='=' read -r -d '' name _; do
+  [[ $name =~ ^[A-Za-z_][A-Za-z0-9_]*$ ]] || without+=(-u "$name")
+done < <(env -0)
+export APPTAINERENV_CTRAIN_RUN_DIR=/scratch/kim/ctrain/digits-1
+export APPTAINERENV_OMPI_ALLOW_RUN_AS_ROOT=1
+export APPTAINERENV_OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+export APPTAINERENV_OMPI_MCA_btl_vader_single_copy_mechanism=none
+export APPTAINERENV_OMPI_MCA_mpi_yield_when_idle=1
+export APPTAINERENV_OMPI_MCA_rmaps_base_oversubscribe=1
+export APPTAINERENV_OMPI_MCA_smsc='^cma'
+export APPTAINERENV_PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe
+export APPTAINERENV_PYTHONNOUSERSITE=1
+export APPTAINERENV_PYTHONUNBUFFERED=1
+export APPTAINERENV_UCX_TLS='^cma'
+launch=(
+  /usr/bin/apptainer
+  --quiet
+  exec
+  --cleanenv
+  --no-mount
+  cwd
+  --pwd
+  /opt/ctrain/examples/digits
+  --no-eval
+  --userns
+  --bind
+  /scratch/kim/ctrain/digits-1:/scratch/kim/ctrain/digits-1:rw
+)
+[ "${#without[@]}" = 0 ] || launch=(env "${without[@]}" "${launch[@]}")
+for bind in "${binds[@]}"; do launch+=(--bind "$bind"); done
+launch+=(--home "$home:/home/ctrain" /apps/ctrain/pytorch-cpu_24.12-hd-py3-r3.sif)
+launch+=(mpirun -np 2 --bind-to none /bin/bash -p "$run/rank.sh")
+trap : TERM # the ranks get the signal too; wait for them
+trap '' USR1 USR2
+"${launch[@]}"
+code=$?
+leave
+exit "$code"

@@ -1,0 +1,453 @@
+"""What task.sh and rank.sh do, seen by running them with a fake engine; their text is in tests/golden."""
+
+from __future__ import annotations
+
+import dataclasses
+import fcntl
+import json
+import os
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from ctrain_runtime import layout
+from ctrain_runtime.launchers import fragments
+from ctrain_runtime.schedulers.script import TaskIdentity
+from samples.layers import a_layer
+from samples.plans import a_job, a_plan, an_image, some_facts
+from samples.programs import SYSTEM, write_program
+from samples.scripts import NO_LAYERS, Scripts, slurm_task, wait_until
+
+
+@pytest.fixture
+def scripts(tmp_path: Path) -> Scripts:
+    return Scripts(tmp_path)
+
+
+# --- who a rank is, and how it ends
+
+
+def test_a_rank_runs_the_program_and_records_how_it_ended(scripts: Scripts) -> None:
+    say = "echo $RANK/$WORLD_SIZE local $LOCAL_RANK/$LOCAL_WORLD_SIZE node $NODE_RANK in $PWD; exit 3"
+    plan = scripts.plan("bash", "-c", say, nodes=2, ranks_per_node=2)
+    assert scripts.execute(plan, **slurm_task(rank=3, size=4, per_node=2)) == 3
+    assert scripts.log(3) == f"3/4 local 1/2 node 1 in {scripts.folder}\n"
+    assert scripts.node_events(1) == [
+        {"stage": "run", "what": "started", "rank": 3},
+        {"stage": "run", "what": "ended", "rank": 3, "code": 3},
+    ]
+
+
+def test_events_say_when_and_where_in_every_locale(scripts: Scripts) -> None:
+    """Some locales write the comma of EPOCHREALTIME as a comma; a test machine may lack them, so it is set here."""
+    scripts.create(scripts.plan("true"))
+    head = fragments.head(scripts.plan("true"), "")
+    code = f"{head}\nunset EPOCHREALTIME; EPOCHREALTIME=1700000000,123456\nNODE_RANK=0\nnote started"
+    subprocess.run(["/bin/bash", "-p", "-c", code], check=True)
+    event = json.loads((scripts.run / "nodes/0.jsonl").read_text())
+    host = subprocess.run(["uname", "-n"], capture_output=True, text=True, check=True).stdout.split(".")[0].strip()
+    assert event == {"time": 1700000000.123456, "stage": "run", "node": host, "what": "started"}
+
+
+def test_a_rank_in_a_world_of_another_size_stops(scripts: Scripts) -> None:
+    assert scripts.execute(scripts.plan("true", ranks_per_node=2), **slurm_task(size=1)) == 72
+    message = "srun started 1 ranks, but the plan has 2"
+    assert scripts.log() == f"ctrain: {message}\n"
+    assert scripts.node_events() == [{"stage": "run", "what": "refused", "rank": 0, "code": 72, "message": message}]
+
+
+def test_ranks_of_a_large_run_share_the_log_of_their_node(scripts: Scripts) -> None:
+    plan = scripts.plan("bash", "-c", "echo one; echo two >&2", nodes=8, ranks_per_node=40)
+    scripts.create(plan)
+    for rank in (0, 41, 42):
+        assert scripts.start("task.sh", **slurm_task(rank, size=320, per_node=40)).wait() == 0
+    assert scripts.log() == "one\ntwo\n"
+    shared = scripts.run / layout.rank_log(41, 1, plan.world_size)
+    lines = [f"[{rank}] {word}" for rank in (41, 42) for word in ("one", "two")]
+    wait_until(lambda: sorted(shared.read_text().splitlines()) == lines)
+    assert [path.name for path in sorted((scripts.run / "logs").iterdir())] == ["job.log", "node1.log", "rank0.log"]
+
+
+# --- what reaches the program
+
+
+def environment_of_program(scripts: Scripts, **environment: str) -> dict[str, str]:
+    dump = write_program(
+        scripts.bin / "dump", "#!/usr/bin/env python3\nimport json, os; print(json.dumps(dict(os.environ)))"
+    )
+    code = scripts.execute(scripts.plan(str(dump), env=("OMP_NUM_THREADS=7", "WANDB_API_KEY")), **environment)
+    assert code == 0, scripts.log()
+    seen: dict[str, str] = json.loads(scripts.log())
+    return {name: value for name, value in seen.items() if name not in ("PWD", "SHLVL", "_", "LC_CTYPE")}
+
+
+def test_what_passes_from_the_node_into_the_container(scripts: Scripts) -> None:
+    passed = {"CUDA_VISIBLE_DEVICES": "0,1", "TERM": "", "SLURM_CPUS_PER_TASK": "4", "WANDB_API_KEY": "k'1"}
+    leaks = {"PYTHONPATH": "/host", "CONDA_PREFIX": "/host", "USER": "kim", "MPI_HOME": "/host"}
+    task = slurm_task()
+    assert environment_of_program(scripts, **passed, **leaks, **task) == {
+        **passed,
+        **task,
+        "PATH": f"{scripts.bin}:{SYSTEM}",
+        "RANK": "0",
+        "WORLD_SIZE": "1",
+        "LOCAL_RANK": "0",
+        "NODE_RANK": "0",
+        "LOCAL_WORLD_SIZE": "1",
+        "MASTER_ADDR": "gpu01",
+        "MASTER_PORT": seen_port(scripts),
+        "OMP_NUM_THREADS": "7",
+        "CTRAIN_RUN_DIR": str(scripts.run),  # what the user sets wins
+        "PYTHONNOUSERSITE": "1",
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+def seen_port(scripts: Scripts) -> str:
+    return str(json.loads(scripts.log())["MASTER_PORT"])
+
+
+HOSTILE = {
+    "APPTAINER_BIND": "/etc:/data",
+    "APPTAINER_NV": "1",
+    "APPTAINERENV_LEAK": "x",
+    "SINGULARITY_BINDPATH": "/etc:/data",
+    "SINGULARITYENV_LEAK": "x",
+    "LD_LIBRARY_PATH": "/nowhere",
+    "LD_PRELOAD": "libc.so.6",
+    "BASH_FUNC_date%%": "() { echo hijacked; exit 1; }",
+    "BASH_FUNC_uname%%": "() { echo hijacked; exit 1; }",
+    "BASH_FUNC_flock%%": "() { echo hijacked; exit 1; }",
+    "CDPATH": "/etc",
+    "IFS": "aeiou/",
+    "GLOBIGNORE": "*",
+    "SHELLOPTS": "errexit:noexec:nounset:xtrace",
+    "BASHOPTS": "nullglob:failglob",
+    "PS4": "hijacked",
+    "TMPDIR": "/nowhere/at/all",
+    "LC_ALL": "POSIX",
+    "RANK": "9",
+    "WORLD_SIZE": "9",
+    "CTRAIN_RUN_DIR": "/nowhere",
+}
+
+
+def test_a_hostile_callers_environment_changes_nothing(scripts: Scripts) -> None:
+    """Neither what the program sees nor what the scripts do."""
+    trap = scripts.folder / "trap"
+    trap.write_text("echo hijacked; exit 1\n")
+    plain = environment_of_program(scripts, **slurm_task())
+    events = scripts.node_events()
+    shutil.rmtree(scripts.run)
+    hostile = environment_of_program(scripts, **{**HOSTILE, "BASH_ENV": str(trap), "ENV": str(trap)}, **slurm_task())
+    assert hostile == plain
+    assert scripts.node_events() == events
+    assert scripts.job_log() == ""
+
+
+def test_nothing_of_a_hostile_callers_environment_reaches_the_engine(scripts: Scripts) -> None:
+    """It may be a script of the site's, and it has settings of its own."""
+    show = "import json, os, sys; print(json.dumps([sys.argv[1:], dict(os.environ)]))"
+    write_program(scripts.bin / "apptainer", f"#!/usr/bin/env python3\n{show}\n")
+    plan = scripts.plan("true")
+    assert scripts.execute(plan, **slurm_task()) == 0
+    plain_argv, plain = json.loads(scripts.log())
+    shutil.rmtree(scripts.run)
+    strange = {"APPTAINERENV_A.B": "leak", "BASH_FUNC_env%%": "() { echo hijacked; }"}
+    hostile = {**HOSTILE, **strange, "TMPDIR": str(scripts.homes), "BASH_ENV": "/nowhere", "ENV": "/nowhere"}
+    assert scripts.execute(plan, **hostile, **slurm_task()) == 0
+    argv, environment = json.loads(scripts.log())
+    assert argv == plain_argv
+    caught = ("APPTAINER", "SINGULARITY", "BASH_FUNC", "BASH_ENV", "ENV", "LD_")
+    assert {name: value for name, value in environment.items() if name.startswith(caught)} == {
+        name: value for name, value in plain.items() if name.startswith(caught)
+    }
+
+
+def test_posix_mode_of_the_callers_shell_changes_nothing(scripts: Scripts) -> None:
+    plan = scripts.plan("echo", "here")
+    assert scripts.execute(plan, POSIXLY_CORRECT="1", **slurm_task()) == 0
+    assert (scripts.log(), scripts.job_log()) == ("here\n", "")
+
+
+# --- what is checked inside
+
+
+def test_a_rank_without_the_upper_layers_of_its_image_stops(scripts: Scripts) -> None:
+    plan = scripts.plan("true", image=an_image())
+    assert plan.image.marker == "k1"
+    assert scripts.execute(plan, **slurm_task()) == 73
+    assert scripts.log().startswith("ctrain: this engine ignores the layers of the image")
+    started, refused, ended = scripts.node_events()
+    assert (started["what"], ended["what"], ended["code"]) == ("started", "ended", 73)
+    assert (refused["what"], refused["rank"], refused["code"]) == ("refused", 0, 73)
+
+
+def test_a_rank_without_the_user_layer_of_its_plan_stops(scripts: Scripts) -> None:
+    plan = scripts.plan("true", layers=(a_layer("/home/kim/it's \\n $HOME.sqsh"),))
+    assert scripts.execute(plan, **slurm_task()) == 73
+    message = "layer /home/kim/it's \\n $HOME.sqsh differs from the plan; was it rebuilt after submission?"
+    assert scripts.log() == f"ctrain: {message}\n"
+    assert scripts.node_events()[1]["message"] == message
+
+
+HOSTILE_NAMES = [
+    "no-such",
+    "it's",
+    'a "b"',
+    "$HOME",
+    "`id`",
+    "a\\nb",
+    "a\nb",
+    "\\c",
+    "%s%d",
+    "*",
+    "é 대전",
+    "\udcff",
+    "a;b",
+]
+
+
+@pytest.mark.parametrize("name", [*HOSTILE_NAMES, "./train", "/no/such", ""])
+def test_a_command_that_the_image_lacks_is_named(scripts: Scripts, name: str) -> None:
+    assert scripts.execute(scripts.plan(name), **slurm_task()) == 127
+    assert scripts.log() == f"ctrain: command not found in the image: {name}\n"
+    refused = scripts.node_events()[1]
+    message = f"command not found in the image: {name}"
+    assert refused == {"what": "refused", "stage": "run", "rank": 0, "code": 127, "message": message}
+
+
+@pytest.mark.parametrize("shell", [["bash"], ["bash", "--posix"], ["dash"], ["busybox", "sh"]])
+@pytest.mark.parametrize("name", HOSTILE_NAMES)
+def test_refusals_are_json_under_every_sh(tmp_path: Path, shell: list[str], name: str) -> None:
+    if not shutil.which(shell[0]):
+        pytest.skip(f"{shell[0]} is not on PATH")
+    (tmp_path / "nodes").mkdir()
+    plan = a_plan(job=a_job(command=(name,)), image=NO_LAYERS)
+    _, *argv = fragments.checked_command(plan, [name])
+    environment = {"CTRAIN_RUN_DIR": str(tmp_path), "NODE_RANK": "0", "PATH": "/nonexistent"}
+    program = str(shutil.which(shell[0]))
+    done = subprocess.run([program, *shell[1:], *argv], env=environment, capture_output=True)
+    assert (done.returncode, os.fsdecode(done.stderr)) == (127, f"ctrain: command not found in the image: {name}\n")
+    event = json.loads((tmp_path / "nodes/0.jsonl").read_text())
+    assert (event["message"], event["rank"]) == (f"command not found in the image: {name}", None)
+
+
+def test_a_path_without_programs_is_no_missing_layer(scripts: Scripts) -> None:
+    """Only builtins check the layers. The marker is where the fake engine's root has it, so PATH is what is missing."""
+    write_program(scripts.bin / "program", "#!/bin/sh\n")
+    plan = scripts.plan("program", env=("PATH=/nonexistent",))
+    assert scripts.execute(plan, **slurm_task()) == 127
+    assert scripts.log() == "ctrain: command not found in the image: program\n"
+    shutil.rmtree(scripts.run)
+    plan = scripts.plan("/bin/echo", "runs", env=("PATH=/nonexistent",))
+    assert scripts.execute(plan, **slurm_task()) == 0
+    assert scripts.log() == "runs\n"
+
+
+AN_IDENTITY = TaskIdentity("srun", "")
+
+
+def test_overlays_lie_over_the_base_of_a_thin_image() -> None:
+    plan = a_plan(layers=(a_layer("/my layer.sqsh"),))
+    thin = dataclasses.replace(plan, image=dataclasses.replace(plan.image, base="/apps/base.sif"))
+    bash = fragments.container(thin, AN_IDENTITY)
+    assert bash.endswith('/home/ctrain" /apps/base.sif)')
+    assert f"  {plan.image.path}:ro\n  --overlay\n  '/my layer.sqsh:ro'\n" in bash
+
+
+def test_userns_only_for_root_and_nv_only_for_cuda_images() -> None:
+    assert "--userns" in fragments.container(a_plan(facts=some_facts(is_root=True)), AN_IDENTITY)
+    assert "--nv" not in fragments.container(a_plan(image=an_image(software={})), AN_IDENTITY)
+
+
+# --- one home per node and run
+
+
+def home_of(scripts: Scripts) -> Path:
+    return scripts.homes / f"ctrain-{os.getuid()}-{scripts.plan('x').run_key}"
+
+
+def test_two_ranks_share_a_home_and_the_last_one_removes_it(scripts: Scripts) -> None:
+    wait = "until [ -e done$RANK ]; do sleep 0.02; done"
+    plan = scripts.plan("bash", "-c", wait, ranks_per_node=2)
+    scripts.create(plan)
+    ranks = [scripts.start("task.sh", **slurm_task(rank, size=2)) for rank in (0, 1)]
+    wait_until(lambda: len(scripts.node_events()) == 2)
+    assert list(scripts.homes.iterdir()) == [home_of(scripts)]
+    assert home_of(scripts).stat().st_mode & 0o777 == 0o700
+    (scripts.folder / "done0").touch()
+    assert ranks[0].wait() == 0
+    assert home_of(scripts).is_dir()
+    (scripts.folder / "done1").touch()
+    assert ranks[1].wait() == 0
+    assert not list(scripts.homes.iterdir())
+
+
+def test_ranks_that_come_and_go_together_never_lack_a_home(scripts: Scripts) -> None:
+    """One may remove the home while the next one takes it."""
+    scripts.create(scripts.plan("true", ranks_per_node=8))
+    for _ in range(4):
+        ranks = [scripts.start("task.sh", **slurm_task(rank, size=8)) for rank in range(8)]
+        assert [rank.wait() for rank in ranks] == [0] * 8
+    assert not list(scripts.homes.iterdir())
+
+
+def test_what_killed_runs_left_is_removed_by_the_next_run(scripts: Scripts) -> None:
+    plan = scripts.plan("sleep", "60")
+    scripts.create(plan)
+    killed = scripts.start("task.sh", **slurm_task())
+    wait_until(lambda: len(scripts.node_events()) == 1)
+    os.killpg(killed.pid, signal.SIGKILL)
+    killed.wait()
+    left = home_of(scripts)
+    (left / ".cache").mkdir()
+    (left / ".cache/model").write_text("large")
+    shutil.rmtree(scripts.run)
+    scripts.run = scripts.folder / "next"
+    assert scripts.execute(scripts.plan("true"), **slurm_task()) == 0
+    assert not list(scripts.homes.iterdir())
+
+
+def give_away(path: Path) -> None:
+    """Make another user the owner."""
+    try:
+        os.chown(path, 12345, 12345)
+    except OSError:
+        pytest.skip("only root can give a directory away")
+
+
+def test_homes_in_use_and_links_are_left_alone(scripts: Scripts) -> None:
+    prefix = f"ctrain-{os.getuid()}-"
+    in_use, target, link = (scripts.homes / name for name in (f"{prefix}used", "target", f"{prefix}link"))
+    for folder in (in_use, target):
+        folder.mkdir()
+        (folder / "file").write_text("kept")
+    link.symlink_to(target)
+    holder = os.open(in_use, os.O_RDONLY)
+    fcntl.flock(holder, fcntl.LOCK_SH)
+    try:
+        assert scripts.execute(scripts.plan("true"), **slurm_task()) == 0
+    finally:
+        os.close(holder)
+    assert (in_use / "file").read_text() == (target / "file").read_text() == "kept"
+    assert link.is_symlink()
+
+
+def test_homes_of_others_are_left_alone(scripts: Scripts) -> None:
+    foreign = scripts.homes / f"ctrain-{os.getuid()}-foreign"
+    foreign.mkdir()
+    give_away(foreign)
+    assert scripts.execute(scripts.plan("true"), **slurm_task()) == 0
+    assert foreign.is_dir()
+
+
+@pytest.mark.parametrize("kind", ["symlink", "dangling", "file", "foreign"])
+def test_a_home_that_is_not_ours_is_refused_and_never_deleted(scripts: Scripts, kind: str) -> None:
+    home, target = home_of(scripts), scripts.folder / "target"
+    if kind == "foreign":
+        home.mkdir()
+        give_away(home)
+    elif kind == "file":
+        home.write_text("kept")
+    else:
+        home.symlink_to(target)
+    if kind == "symlink":
+        target.mkdir()
+        (target / "file").write_text("kept")
+    assert scripts.execute(scripts.plan("true"), **slurm_task()) == 73
+    assert scripts.log().startswith(f"ctrain: cannot create a home in {scripts.homes} on ")
+    assert scripts.node_events()[0]["what"] == "refused"
+    assert os.path.lexists(home)
+    assert kind != "symlink" or (target / "file").read_text() == "kept"
+
+
+@pytest.mark.parametrize("name", ["missing", "a:b", "a,b", 'a"b', "a\\b", "a\nb", "file"])
+def test_a_tmpdir_that_engines_or_the_node_cannot_use_is_not_used(scripts: Scripts, name: str) -> None:
+    folder = scripts.folder / name
+    if name == "file":
+        folder.touch()
+    elif name != "missing":
+        folder.mkdir()
+    write_program(scripts.bin / "apptainer", "#!/bin/bash\nprintf '%s\\n' \"$@\"\n")
+    assert scripts.execute(scripts.plan("true"), **{"TMPDIR": str(folder), **slurm_task()}) == 0
+    assert f"{os.sep}tmp/{home_of(scripts).name}:/home/ctrain" in scripts.log().splitlines()
+
+
+@pytest.mark.parametrize("name", ["a b", "it's", "é 대전", "$HOME", "*"])
+def test_a_tmpdir_with_a_strange_name_is_used(scripts: Scripts, name: str) -> None:
+    folder = scripts.folder / name
+    folder.mkdir()
+    write_program(scripts.bin / "apptainer", "#!/bin/bash\nprintf '%s\\n' \"$@\"\n")
+    assert scripts.execute(scripts.plan("true"), **{"TMPDIR": str(folder), **slurm_task()}) == 0
+    assert f"{folder}/{home_of(scripts).name}:/home/ctrain" in scripts.log().splitlines()
+    assert not list(folder.iterdir())
+
+
+# --- signals
+
+HANDLER = """\
+import signal, sys, time
+def handle(number, frame):
+    print(signal.Signals(number).name, flush=True)
+    if number == signal.SIGTERM:
+        time.sleep(0.2)
+        sys.exit(5)
+for name in sys.argv[1:]:
+    signal.signal(getattr(signal, name), handle)
+print("ready", flush=True)
+while True:
+    time.sleep(0.05)
+"""
+
+
+def start_program(scripts: Scripts, *handled: str) -> subprocess.Popen[bytes]:
+    program = scripts.folder / "handler.py"
+    program.write_text(HANDLER)
+    scripts.create(scripts.plan("python3", str(program), *handled))
+    task = scripts.start("task.sh", **slurm_task())
+    wait_until(lambda: (scripts.run / "logs/rank0.log").exists() and scripts.log() == "ready\n")
+    return task
+
+
+def test_the_wrapper_waits_for_a_program_that_handles_term(scripts: Scripts) -> None:
+    task = start_program(scripts, "SIGTERM")
+    os.killpg(task.pid, signal.SIGTERM)
+    assert task.wait() == 5
+    assert scripts.log() == "ready\nSIGTERM\n"
+    assert scripts.node_events()[-1]["code"] == 5
+    assert not list(scripts.homes.iterdir())
+
+
+def test_term_ends_a_program_that_does_not_handle_it(scripts: Scripts) -> None:
+    task = start_program(scripts)
+    os.killpg(task.pid, signal.SIGTERM)
+    assert task.wait() == 128 + signal.SIGTERM
+    assert scripts.node_events()[-1] == {"stage": "run", "what": "ended", "rank": 0, "code": 143}
+
+
+def test_warning_signals_reach_a_program_that_handles_them(scripts: Scripts) -> None:
+    task = start_program(scripts, "SIGUSR1", "SIGUSR2")
+    os.killpg(task.pid, signal.SIGUSR1)
+    wait_until(lambda: "SIGUSR1" in scripts.log())
+    os.killpg(task.pid, signal.SIGUSR2)
+    wait_until(lambda: scripts.log() == "ready\nSIGUSR1\nSIGUSR2\n")
+    os.killpg(task.pid, signal.SIGTERM)
+    assert task.wait() == 143
+
+
+def test_warning_signals_do_not_kill_a_program_without_a_handler(scripts: Scripts) -> None:
+    task = start_program(scripts, "SIGTERM")
+    for number in [signal.SIGUSR1, signal.SIGUSR2] * 20:
+        os.killpg(task.pid, number)
+    os.killpg(task.pid, signal.SIGTERM)
+    assert task.wait() == 5
+    assert scripts.log() == "ready\nSIGTERM\n"
+
+
+def test_a_program_killed_by_a_signal(scripts: Scripts) -> None:
+    assert scripts.execute(scripts.plan("bash", "-c", "kill -KILL $$"), **slurm_task()) == 137
+    assert scripts.node_events()[-1]["code"] == 137

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ctrain_runtime.launchers import make_task
+from ctrain_runtime.schedulers.script import TaskIdentity
+from samples.plans import a_job, a_plan
+from samples.scripts import Scripts, slurm_task
+
+OPEN_MPI = "echo ${OMPI_COMM_WORLD_RANK-none}/${OMPI_COMM_WORLD_SIZE-none}"
+LOCAL_OPEN_MPI = "echo ${OMPI_COMM_WORLD_LOCAL_RANK-none}/${OMPI_COMM_WORLD_LOCAL_SIZE-none}"
+
+
+@pytest.fixture
+def scripts(tmp_path: Path) -> Scripts:
+    return Scripts(tmp_path)
+
+
+def test_mpi_programs_find_the_variables_of_mpirun(scripts: Scripts) -> None:
+    plan = scripts.plan("sh", "-c", f"{OPEN_MPI}; {LOCAL_OPEN_MPI}", launcher="mpi", nodes=2, ranks_per_node=2)
+    assert scripts.execute(plan, PMIX_RANK="3", **slurm_task(rank=3, size=4, per_node=2)) == 0
+    assert scripts.log(3) == "3/4\n1/2\n"
+
+
+def test_other_programs_do_not(scripts: Scripts) -> None:
+    """Not even when ctrain itself was started by an mpirun."""
+    plan = scripts.plan("sh", "-c", f"{OPEN_MPI}; {LOCAL_OPEN_MPI}")
+    assert scripts.execute(plan, OMPI_COMM_WORLD_RANK="5", OMPI_COMM_WORLD_SIZE="6", **slurm_task()) == 0
+    assert scripts.log() == "none/none\nnone/none\n"
+
+
+def test_a_rank_without_pmix_stops(scripts: Scripts) -> None:
+    assert scripts.execute(scripts.plan("true", launcher="mpi"), **slurm_task()) == 72
+    assert scripts.log() == "ctrain: srun started this rank without PMIx: MPI would run with world size 1\n"
+    assert scripts.node_events()[0]["what"] == "refused"
+
+
+def test_the_sockets_of_pmix_are_mounted(scripts: Scripts) -> None:
+    engine = scripts.bin / "apptainer"
+    engine.write_text("#!/bin/bash\nprintf '%s\\n' \"$@\"\n")
+    plan = scripts.plan("true", launcher="mpi")
+    assert scripts.execute(plan, PMIX_RANK="0", PMIX_SERVER_TMPDIR="/run/pmix 7", **slurm_task()) == 0
+    assert "--bind\n/run/pmix 7\n" in scripts.log()
+
+
+def test_a_task_that_srun_did_not_number_stops(scripts: Scripts) -> None:
+    assert scripts.execute(scripts.plan("true")) != 0
+    assert "SLURM_PROCID" in scripts.job_log()
+    assert not list((scripts.run / "nodes").iterdir())
+
+
+def test_launchers_are_chosen_by_the_plan() -> None:
+    names = {
+        launcher: set(make_task(a_plan(job=a_job(launcher=launcher)), TaskIdentity("srun", "")).scripts)
+        for launcher in ("mpi", "env", "torchrun")
+    }
+    assert names == {"mpi": {"task.sh"}, "env": {"task.sh"}, "torchrun": {"task.sh", "rank.sh"}}

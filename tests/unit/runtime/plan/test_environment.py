@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ctrain_runtime.errors import ConfigError, CtrainError, JobError, UsageError
+from ctrain_runtime.plan.environment import IDENTITY, passed_names, secret_names
+from samples.plans import LOCAL, RUN, a_job, a_plan, a_site
+
+
+def test_the_environment_and_who_wins() -> None:
+    site = a_site(env={"A": "site", "B": "site", "C": "site"})
+    job = a_job(launcher="env", env={"B": "job", "C": "job"})
+    assert a_plan(site=site, job=job, env=("C=option=x", "D=")).environment == {
+        "PYTHONNOUSERSITE": "1",
+        "PYTHONUNBUFFERED": "1",
+        "CTRAIN_RUN_DIR": str(RUN),
+        "A": "site",
+        "B": "job",
+        "C": "option=x",
+        "D": "",
+    }
+
+
+def test_settings_of_mpi_can_be_overridden() -> None:
+    assert a_plan().environment["UCX_TLS"] == "^cma"
+    assert a_plan(site=a_site(env={"UCX_TLS": "tcp"})).environment["UCX_TLS"] == "tcp"
+
+
+def test_the_checkpoint_to_resume_from() -> None:
+    assert a_plan(resume="/old/checkpoint").environment["CTRAIN_RESUME"] == "/resume"
+    assert "CTRAIN_RESUME" not in a_plan().environment
+
+
+@pytest.mark.parametrize("text", ["=b", "1A=b", "A-B=c", "A B=c", "É=c", "", "A;B=c", "A B", "1", "$(x)", "A\n=b"])
+def test_texts_that_are_no_variables(text: str) -> None:
+    with pytest.raises(UsageError, match=r"--env"):
+        a_plan(env=(text,))
+
+
+def test_the_form_of_a_variable_is_named() -> None:
+    with pytest.raises(UsageError) as caught:
+        a_plan(env=("A-B=c",))
+    assert str(caught.value) == "--env 'A-B=c' is not NAME=VALUE or NAME. As in: --env NCCL_DEBUG=INFO"
+
+
+@pytest.mark.parametrize(
+    ("parts", "kind", "complaint"),
+    [
+        ({"job": a_job(env={"A;B": "c"})}, JobError, "job digits: env: 'A;B' is not the name of a variable"),
+        ({"site": a_site(env={"A B": "c"})}, ConfigError, "site neuron: env: 'A B' is not the name of a variable"),
+    ],
+)
+def test_names_from_files_never_become_shell_code(
+    parts: dict[str, Any], kind: type[CtrainError], complaint: str
+) -> None:
+    with pytest.raises(kind) as caught:
+        a_plan(**parts)
+    assert caught.value.message == complaint
+
+
+@pytest.mark.parametrize("name", IDENTITY)
+def test_who_a_rank_is_cannot_be_set(name: str) -> None:
+    for parts in ({"env": (f"{name}=1",)}, {"env": (name,)}, {"job": a_job(env={name: "1"})}):
+        with pytest.raises(CtrainError) as caught:
+            a_plan(**parts)
+        assert caught.value.message.endswith(f": {name} is set by ctrain, rank by rank")
+    with pytest.raises(ConfigError):
+        a_plan(site=a_site(env={name: "1"}))
+
+
+def test_a_name_alone_passes_the_callers_value_and_leaves_no_trace_in_the_plan() -> None:
+    plan = a_plan(env=("WANDB_API_KEY", "A=b"))
+    assert (plan.passed, plan.private) == (("WANDB_API_KEY",), False)
+    assert "WANDB_API_KEY" not in plan.environment
+    assert passed_names(("A=b", "C")) == ("C",)
+
+
+def test_secrets_are_known_by_their_names() -> None:
+    names = ("HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "my_password", "DB_PASSWD", "CLIENT_SECRET")
+    others = ("KEY", "TOKENS", "KEYBOARD", "NCCL_DEBUG", "TOKEN_PATH")
+    assert secret_names(dict.fromkeys((*names, *others), "")) == names
+
+
+@pytest.mark.parametrize(
+    "parts", [{"env": ("HF_TOKEN=x",)}, {"job": a_job(env={"A_KEY": "x"})}, {"site": a_site(env={"B_PASSWORD": "x"})}]
+)
+def test_a_run_with_secrets_is_private(parts: dict[str, Any]) -> None:
+    assert a_plan(**parts).private
+
+
+def test_a_local_run_and_one_without_mpi() -> None:
+    assert a_plan(**LOCAL).environment["OMPI_ALLOW_RUN_AS_ROOT"] == "1"
+    assert not any(name.startswith(("OMPI", "PMIX", "UCX")) for name in a_plan(job=a_job(launcher="env")).environment)

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from ctrain_runtime.errors import EngineError, UsageError
+from ctrain_runtime.manifest import Layer, StoredFile
+from samples.layers import a_layer
+from samples.plans import a_plan, an_image
+from samples.plans import some_facts as facts
+
+
+def test_the_image_of_a_plan() -> None:
+    image = a_plan().image
+    assert (image.version, image.channel, image.marker, image.cuda) == ("24.12-hd-r3", "prod", "k1", True)
+    base = a_plan(image=an_image(layers=(Layer("pytorch-cpu", "k0", 3),), software={"torch": "2.6.0"})).image
+    assert (base.marker, base.cuda) == ("", False)
+
+
+def test_user_layers_are_planned_in_their_order() -> None:
+    first, second = a_layer("/a.sqsh", "a" * 64, einops="0.8.2"), a_layer("/b.sqsh", "b" * 64, einops="0.8.2")
+    planned = a_plan(layers=(first, second)).layers
+    assert [(layer.path, layer.key) for layer in planned] == [("/a.sqsh", "a" * 64), ("/b.sqsh", "b" * 64)]
+    assert (planned[0].digest, planned[0].packages) == ("sha256:1a7e", {"einops": "0.8.2"})
+
+
+@pytest.mark.parametrize(("release", "name"), [(4, "pytorch:24.12-hd-r4"), (0, "/apps/ctrain/.*-r0.sif")])
+def test_a_layer_of_another_image_is_refused(release: int, name: str) -> None:
+    """Both are named, and the command that builds it anew; an image that is not published goes by its path."""
+    with pytest.raises(UsageError) as caught:
+        a_plan(layers=(a_layer(),), image=an_image(digest="sha256:beef", release=release))
+    assert caught.value.message == (
+        "layer /home/kim/my.sqsh was built on pytorch 24.12-hd-r3 (sha256:9f2c41d0a7e3),"
+        f" but the image is pytorch 24.12-hd-r{release} (sha256:beef)"
+    )
+    rebuild = f"Rebuild it with: ctrain layer build requirements.txt --on {name} -o /home/kim/my.sqsh"
+    assert re.fullmatch(rebuild, caught.value.hint)
+
+
+def test_layers_that_disagree_are_refused() -> None:
+    layers = a_layer("/a.sqsh", einops="0.8.2"), a_layer("/b.sqsh", einops="0.8.1")
+    complaint = r"layer /a.sqsh has einops 0.8.2, layer /b.sqsh has 0.8.1. Build one layer with both"
+    with pytest.raises(UsageError, match=complaint):
+        a_plan(layers=layers)
+
+
+def test_a_layer_whose_path_engines_would_split() -> None:
+    with pytest.raises(UsageError, match=r"can't mount layer '/a,b.sqsh': engines read"):
+        a_plan(layers=(a_layer("/a,b.sqsh"),))
+
+
+IGNORING = facts(ignores_layers=True)
+FLAT = an_image(flat=True, digest="sha256:f1a7")
+
+
+def test_an_engine_that_ignores_layers_gets_the_flattened_image() -> None:
+    image = a_plan(facts=IGNORING, flat=FLAT).image
+    assert (image.version, image.instead_of) == ("24.12-hd-r3-flat", "24.12-hd-r3")
+    assert (image.digest, image.path) == ("sha256:f1a7", str(FLAT.path))
+    assert image.marker == "k1"  # still asserted by every rank
+
+
+def test_other_engines_get_the_image_itself() -> None:
+    image = a_plan(flat=FLAT).image
+    assert (image.version, image.instead_of) == ("24.12-hd-r3", "")
+
+
+def test_no_flattened_image_for_an_engine_that_needs_one() -> None:
+    complaint = r"overlay partitions here, and no flat version of image pytorch 24.12-hd-r3 is published.* --flatten"
+    with pytest.raises(EngineError, match=complaint):
+        a_plan(facts=IGNORING)
+
+
+def test_an_engine_that_ignores_layers_mounts_none_of_the_users() -> None:
+    with pytest.raises(EngineError, match=r"apptainer does not mount user layers here .* Ask the administrators"):
+        a_plan(facts=IGNORING, flat=FLAT, layers=(a_layer(),))
+
+
+def test_a_thin_image_runs_its_base_below_itself() -> None:
+    thin = an_image(below=StoredFile("base.sif", 7, "sha256:ba5e"))
+    image = a_plan(image=thin).image
+    assert (image.base, image.path) == (str(thin.exec_path), str(thin.path))
+    assert image.exec_path.endswith("/base.sif")
+    whole = a_plan().image
+    assert (whole.base, whole.exec_path) == ("", whole.path)

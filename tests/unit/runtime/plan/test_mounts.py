@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ctrain_runtime.errors import DataError, UsageError
+from ctrain_runtime.job import Dataset
+from ctrain_runtime.plan.model import Mount
+from ctrain_runtime.plan.mounts import parse_mount
+from samples.plans import RUN, a_job, a_plan, a_site
+
+
+def test_mounts() -> None:
+    plan = a_plan(
+        job=a_job(folder=Path("/home/kim/job"), data=Dataset("imagenet", "/images")),
+        site=a_site(mounts=("/opt/site",), datasets={"imagenet": "/apps/imagenet"}),
+        mounts=("/a", "/b:/c", "/d:/e:ro", "/f:/g:rw"),
+        resume="/scratch/kim/old/checkpoint",
+    )
+    assert list(map(str, plan.mounts)) == [
+        "/opt/site:/opt/site:rw",
+        "/a:/a:rw",
+        "/b:/c:rw",
+        "/d:/e:ro",
+        "/f:/g:rw",
+        "/home/kim/job:/home/kim/job:rw",
+        f"{RUN}:{RUN}:rw",
+        "/apps/imagenet:/images:ro",
+        "/scratch/kim/old/checkpoint:/resume:ro",
+    ]
+    assert plan.environment["CTRAIN_RESUME"] == "/resume"
+
+
+def test_data() -> None:
+    wants = a_job(data=Dataset("imagenet"))
+    has = a_site(datasets={"imagenet": "/apps/imagenet"})
+    assert a_plan(job=wants, site=has, data="/mine").mounts[-1] == Mount("/mine", "/data", read_only=True)
+    assert a_plan(data="/mine").mounts[-1] == Mount("/mine", "/data", read_only=True)
+    assert a_plan(job=wants, site=has).mounts[-1] == Mount("/apps/imagenet", "/data", read_only=True)
+    assert (a_plan(job=wants, site=has).data, a_plan().data) == ("/apps/imagenet", "")
+    with pytest.raises(DataError) as caught:
+        a_plan(job=wants)
+    assert str(caught.value) == (
+        "site neuron has no data set 'imagenet', required by job digits."
+        " Pass --data DIR, or add it to `datasets` in the site file"
+    )
+
+
+def test_a_cache_for_all_jobs_is_mounted_and_named() -> None:
+    plan = a_plan(site=a_site(cache="/scratch/models"))
+    assert Mount("/scratch/models", "/scratch/models", read_only=False) in plan.mounts
+    assert plan.environment["HF_HOME"] == "/scratch/models/huggingface"
+    assert plan.environment["TORCH_HOME"] == "/scratch/models/torch"
+    mine = a_plan(site=a_site(cache="/scratch/models"), env=("HF_HOME=/mine",))
+    assert mine.environment["HF_HOME"] == "/mine"
+
+
+@pytest.mark.parametrize("text", ["/a:/b:x", "/a:/b:ro:rw", "", ":/b", ":"])
+def test_texts_that_are_no_mounts(text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_mount(text)
+    assert str(caught.value) == f"--mount {text!r} is not SRC[:DST[:ro]]. As in: --mount /scratch/me:/scratch:ro"
+
+
+@pytest.mark.parametrize("text", ["/a:ro", "a", "/a,b", "a:/b", "/a:", "/a\nb"])
+def test_paths_that_cannot_be_mounted(text: str) -> None:
+    with pytest.raises(UsageError, match=r"mount"):
+        parse_mount(text)
+
+
+def test_a_run_directory_that_engines_would_misread_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"can't mount '/a:b': engines read"):
+        a_plan(run_directory=Path("/a:b"))

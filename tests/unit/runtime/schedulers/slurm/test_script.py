@@ -1,0 +1,200 @@
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from ctrain_runtime.errors import UsageError
+from ctrain_runtime.facts import Allocation, Cluster
+from ctrain_runtime.plan.model import LaunchPlan
+from ctrain_runtime.schedulers.slurm import script
+from samples.plans import CLUSTER, GPU_PARTITION, a_job, a_launch, a_plan, a_site, some_facts
+
+
+def job(plan: LaunchPlan) -> str:
+    return a_launch(plan).scripts["job.sh"]
+
+
+def options(plan: LaunchPlan) -> list[str]:
+    """What sbatch reads."""
+    return [line[len("#SBATCH ") :] for line in job(plan).splitlines() if line.startswith("#SBATCH ")]
+
+
+def step(plan: LaunchPlan) -> list[str]:
+    """The options of srun."""
+    line = next(line for line in job(plan).splitlines() if line.startswith("srun "))
+    return line[: line.index(" /bin/bash")].split()[1:]
+
+
+def inside(**allocation: Any) -> Any:
+    plain = Allocation("41873", 2, "amd_a100nv_8", cpus=64, gpus=8)
+    return some_facts(cluster=dataclasses.replace(CLUSTER, allocation=dataclasses.replace(plain, **allocation)))
+
+
+# --- what is submitted
+
+
+def test_a_job_is_submitted_or_runs_in_the_allocation() -> None:
+    assert a_launch(a_plan()).argv[:2] == ("sbatch", "--parsable")
+    assert a_launch(a_plan(facts=inside())).argv[:2] == ("/bin/bash", "-p")
+
+
+def test_sites_and_users_may_say_more() -> None:
+    plan = a_plan(
+        site=a_site(submit=("--account=ai lab",), comment="pytorch"),
+        settings=(("qos", "long"),),
+        scheduler_options=("--switches=1",),
+    )
+    assert options(plan)[-4:] == ["--comment=pytorch", "--qos=long", "'--account=ai lab'", "--switches=1"]
+    assert "--comment=mine" in options(a_plan(site=a_site(comment="pytorch"), settings=(("comment", "mine"),)))
+    assert "--comment=pytorch" not in options(a_plan(site=a_site(comment="pytorch"), settings=(("comment", "mine"),)))
+
+
+def test_memory_is_asked_for_only_where_it_is_shared_out() -> None:
+    shared = dataclasses.replace(GPU_PARTITION, memory=1_000_000)
+    facts = some_facts(cluster=Cluster("", (shared,), ("pmix",), memory_is_consumable=True))
+    assert "--mem=125000M" in options(a_plan(facts=facts, gpus_per_node=1))
+    assert not [option for option in options(a_plan()) if option.startswith("--mem")]
+    explicit = options(a_plan(facts=facts, gpus_per_node=1, settings=(("mem", "9G"),)))
+    assert [option for option in explicit if option.startswith("--mem")] == ["--mem=9G"]
+
+
+def test_a_partition_without_a_limit() -> None:
+    endless = some_facts(cluster=Cluster("", (dataclasses.replace(GPU_PARTITION, time_limit=None),), ("pmix",)))
+    assert "--time=UNLIMITED" in options(a_plan(facts=endless, time="infinite"))
+    assert "--time=9-00:00:00" in options(a_plan(facts=endless, time="9-0"))
+
+
+def test_sbatch_does_not_expand_a_percent_sign_in_the_run_directory() -> None:
+    plan = a_plan(run_directory=Path("/scratch/100%j/x"))
+    assert "--output=/scratch/100%%j/x/logs/job.log" in options(plan)
+    assert "--chdir=/scratch/100%j/x" in options(plan)
+
+
+@pytest.mark.parametrize("parts", [{"site": a_site(submit=("--a\n--b",))}, {"scheduler_options": ("--a\nrm -rf x",)}])
+def test_a_line_break_in_an_option_of_sbatch_is_refused(parts: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=r"holds a line break. Write it in one line"):
+        a_launch(a_plan(**parts))
+
+
+# --- the step
+
+
+def test_the_step_of_a_job() -> None:
+    assert step(a_plan(nodes=2)) == [
+        *("--job-name=digits-1", "--nodes=2", "--ntasks=16", "--ntasks-per-node=8", "--cpus-per-task=8"),
+        *("--distribution=block:block", "--cpu-bind=cores", "--mpi=pmix", "--kill-on-bad-exit=1"),
+        "--quit-on-interrupt",
+    ]
+
+
+def test_the_step_in_an_allocation_asks_for_its_gpus_and_shares_with_a_step_around_it() -> None:
+    assert "--gres=gpu:4" in step(a_plan(facts=inside(), gpus_per_node=4))
+    assert "--overlap" not in step(a_plan(facts=inside()))
+    assert "--overlap" in step(a_plan(facts=inside(in_step=True)))
+
+
+def test_torchrun_is_one_task_per_node_with_all_its_cores() -> None:
+    taken = step(a_plan(job=a_job(launcher="torchrun"), nodes=2))
+    assert {"--ntasks=2", "--ntasks-per-node=1", "--cpus-per-task=64", "--mpi=none"} <= set(taken)
+
+
+def test_how_ranks_are_bound_can_be_chosen() -> None:
+    assert "--cpu-bind=none" in step(a_plan(cpu_bind="none"))
+    assert "--cpu-bind=sockets" in step(a_plan(site=a_site(cpu_bind="sockets")))
+    assert "--cpu-bind=none" in step(a_plan(site=a_site(cpu_bind="sockets"), cpu_bind="none"))
+
+
+def test_what_holds_for_the_shell_of_an_allocation_does_not_hold_for_ranks() -> None:
+    line = "unset SLURM_CPU_BIND SLURM_MEM_PER_CPU SLURM_MEM_PER_GPU"
+    assert line in job(a_plan(facts=inside())).splitlines()
+    assert line not in job(a_plan()).splitlines()
+
+
+def test_the_store_learns_how_long_the_image_is_needed() -> None:
+    text = job(a_plan(facts=some_facts(lease_dir="/apps/in use"), time="90"))
+    assert "touch --no-create '--date=+90 minutes' '/apps/in use/" in text
+    assert "rm -f '/apps/in use/" in text
+    assert "touch" not in job(a_plan())
+
+
+# --- the rendezvous
+
+
+def rendezvous(hosts: str, job_id: str = "7", step_id: str = "0", run: str = "/a") -> tuple[str, int]:
+    plan = a_plan(run_directory=Path(run))
+    bash = script.identity(plan).bash + '\nprintf "%s\\0%s" "$MASTER_ADDR" "$MASTER_PORT"'
+    task = {"SLURM_PROCID": "0", "SLURM_NTASKS": "1", "SLURM_LOCALID": "0", "SLURM_NODEID": "0"}
+    where = {"SLURM_STEP_NODELIST": hosts, "SLURM_JOB_ID": job_id, "SLURM_STEP_ID": step_id}
+    done = subprocess.run(
+        ["/bin/bash", "-p", "-c", bash], env={**task, **where}, capture_output=True, text=True, check=True
+    )
+    address, port = done.stdout.split("\0")
+    return address, int(port)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "first"),
+    [
+        ("a", "a"),
+        ("a,b", "a"),
+        ("gpu[03-05,09],cpu1", "gpu03"),
+        ("gpu[09,03-05]", "gpu09"),
+        ("r[1-2]n[3-4]", "r1n3"),
+        ("rack[1-2]n[01-02]", "rack1n01"),  # as Slurm 22.05 to 26.05 expand it: rack1n01, rack1n02, rack2n01, rack2n02
+        ("gpu[01-02],nd[001-003,7],login1", "gpu01"),
+        ("x1y[1-2]z", "x1y1z"),
+        ("a1,b[2]-ib", "a1"),
+        ("b[2]-ib,a1", "b2-ib"),
+        ("node-[0-1]-[10,20]-x,z", "node-0-10-x"),
+        ("n[1]", "n1"),
+        ("gpu01.cluster.example,gpu02", "gpu01.cluster.example"),
+    ],
+)
+def test_the_first_node_of_a_step(hosts: str, first: str) -> None:
+    assert rendezvous(hosts)[0] == first
+
+
+number = st.integers(0, 99).map("{:02}".format)
+ranges = st.lists(st.one_of(number, st.tuples(number, number).map("-".join)), min_size=1, max_size=3)
+plain = st.from_regex(r"[a-z][a-z0-9-]{0,4}", fullmatch=True)
+name = st.lists(st.one_of(plain, ranges), min_size=1, max_size=4).filter(lambda parts: isinstance(parts[0], str))
+
+
+def written(parts: list[Any]) -> str:
+    return "".join(part if isinstance(part, str) else f"[{','.join(part)}]" for part in parts)
+
+
+def first_of(parts: list[Any]) -> str:
+    return "".join(part if isinstance(part, str) else part[0].split("-")[0] for part in parts)
+
+
+@given(st.lists(name, min_size=1, max_size=3))
+@example([["gpu", ["03-05", "09"]], ["cpu1"]])
+def test_the_first_node_of_any_list(names: list[list[Any]]) -> None:
+    assert rendezvous(",".join(map(written, names)))[0] == first_of(names[0])
+
+
+def test_steps_of_one_allocation_and_runs_of_one_step_meet_at_different_ports() -> None:
+    """Else two runs that share an allocation would join each other's process group."""
+    ports = [rendezvous("a", job_id, step_id)[1] for job_id, step_id in (("7", "0"), ("7", "1"), ("9", "0"))]
+    assert len(set(ports)) == 3
+    assert rendezvous("a", run="/a")[1] != rendezvous("a", run="/b")[1]
+
+
+@pytest.mark.parametrize(("job_id", "step_id"), [("1", "0"), ("67108863", "4294967290"), ("9999999", "0")])
+def test_ports_lie_above_the_ephemeral_ones(job_id: str, step_id: str) -> None:
+    assert 61000 <= rendezvous("a", job_id, step_id)[1] <= 65535
+
+
+def test_a_task_outside_of_a_step_stops() -> None:
+    bash = script.identity(a_plan()).bash
+    done = subprocess.run(["/bin/bash", "-p", "-c", bash], env={"PATH": os.defpath}, capture_output=True, text=True)
+    assert done.returncode != 0
+    assert "SLURM_PROCID" in done.stderr
