@@ -88,7 +88,8 @@ export MASTER_ADDR=127.0.0.1 MASTER_PORT=61234""",
         if "--refuse" in launch.plan.options:
             raise SchedulerError("the toy rejected the job", "Leave out --refuse")
         job_id = str(len(list(self.root.glob("*.pid"))) + 1)
-        slow, held = ("sleep 1;" if "--slow" in launch.plan.options else ""), "".join(f" {fd}>&-" for fd in pass_fds)
+        slow = ': >"$0.slow"; sleep 1;' if "--slow" in launch.plan.options else ""
+        held = "".join(f" {descriptor}>&-" for descriptor in pass_fds)
         toysub = f'{slow} setsid bash -c "$1" "$0" >logs/job.log 2>&1{held} & echo "$! $PWD" >"$0.pid"'
         job = 'bash -p job.sh; code=$?; [ -e "$0.end" ] || echo "$code" >"$0.end"'
         subprocess.run(
