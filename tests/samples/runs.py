@@ -10,9 +10,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, Callable, Union
+from typing import Any, Callable, Optional, Union
 
-from samples.plans import a_manifest
+from ctrain_runtime.errors import CtrainError
+from ctrain_runtime.run import directory, record
+from ctrain_runtime.run.submit import Run, with_job
+from ctrain_runtime.schedulers.protocol import FailedTask, Outcome, Status
+from samples.plans import a_launch, a_manifest, a_plan
 from samples.programs import SYSTEM, install
 from samples.sample_images import write_image
 
@@ -26,6 +30,72 @@ from ctrain_runtime.cli.main import RUNTIME_VERBS, main
 schedulers.MODULES["toy"] = "samples.toy_scheduler"
 sys.exit(main(RUNTIME_VERBS, sys.argv[1:]))
 """
+
+
+class StandIn:
+    """A scheduler that answers what a test says: with the statuses in their order, the last one again and again."""
+
+    def __init__(self, *statuses: Status, failed: Optional[FailedTask] = None, job: str = "") -> None:
+        self.statuses, self.failed, self.job = list(statuses) or [Status("running", "R")], failed, job
+        self.refusals: list[CtrainError] = []  # of the next cancellations, or of the submission
+        self.calls: list[str] = []
+
+    def submit(self, *_: object) -> str:
+        self.calls.append("submit")
+        if self.refusals:
+            raise self.refusals.pop(0)
+        return "7"
+
+    def find(self, *_: object) -> Optional[str]:
+        return self.job or None
+
+    def status(self, *_: object) -> Status:
+        self.calls.append("status")
+        return self.statuses.pop(0) if len(self.statuses) > 1 else self.statuses[0]
+
+    def cancel(self, *_: object) -> None:
+        self.calls.append("cancel")
+        if self.refusals:
+            raise self.refusals.pop(0)
+        self.statuses = [Status("ended", "X", Outcome.CANCELLED_BY_USER)]
+
+    def name(self, job_id: str) -> str:
+        return f"job {job_id}"
+
+    def failed_task(self, *_: object) -> Optional[FailedTask]:
+        return self.failed
+
+
+def submitted(path: Path, scheduler: Any, **parts: Any) -> Run:
+    """A run in `path` whose job is number 7, of a plan of these parts."""
+    launch = a_launch(a_plan(run_directory=path, **parts))
+    directory.create(launch)
+    run = Run(launch.plan, record.begin(launch.plan), scheduler)
+    record.save(run.record)
+    return with_job(run, "7")
+
+
+def write_events(run: Path, *events: dict[str, Any], node: Optional[int] = None) -> None:
+    """Append events of the job, or of a node."""
+    file = run / ("events.jsonl" if node is None else f"nodes/{node}.jsonl")
+    with file.open("a") as lines:
+        lines.writelines(json.dumps({"stage": "run", **event}) + "\n" for event in events)
+
+
+def write_ranks(run: Path, *codes: Optional[int], per_node: int = 2, ends: float = 110.0) -> None:
+    """What ranks write that started at 100 s and ended one second after the other; None: it vanished."""
+    for rank, code in enumerate(codes):
+        node = rank // per_node
+        who = {"node": f"gpu{node:02d}", "rank": rank}
+        write_events(run, {"what": "started", "time": 100.0, **who}, node=node)
+        if code is not None:
+            write_events(run, {"what": "ended", "time": ends + rank, "code": code, **who}, node=node)
+
+
+def write_end(run: Path, code: int) -> None:
+    """The first and the last event of a job."""
+    write_events(run, {"what": "started", "stage": "before", "time": 99.0, "node": "gpu00", "job": "7"})
+    write_events(run, {"what": "ended", "stage": "after", "time": 120.0, "node": "gpu00", "code": code})
 
 
 class Bench:

@@ -90,7 +90,8 @@ export MASTER_ADDR=127.0.0.1 MASTER_PORT=61234""",
         job_id = str(len(list(self.root.glob("*.pid"))) + 1)
         slow = ': >"$0.slow"; sleep 1;' if "--slow" in launch.plan.options else ""
         held = "".join(f" {descriptor}>&-" for descriptor in pass_fds)
-        toysub = f'{slow} setsid bash -c "$1" "$0" >logs/job.log 2>&1{held} & until [ -s "$0.pid" ]; do sleep 0.02; done'
+        start = f'setsid bash -c "$1" "$0" >logs/job.log 2>&1{held} &'
+        toysub = f'{slow} {start} until [ -s "$0.pid" ]; do sleep 0.02; done'
         job = 'echo "$$ $PWD" >"$0.pid"; bash -p job.sh; code=$?; [ -e "$0.end" ] || echo "$code" >"$0.end"'
         subprocess.run(
             ["bash", "-c", toysub, str(self.root / job_id), job],
