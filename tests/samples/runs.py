@@ -27,7 +27,9 @@ import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from ctrain_runtime import schedulers
 from ctrain_runtime.cli.main import RUNTIME_VERBS, main
+from ctrain_runtime.schedulers.local import script
 schedulers.MODULES["toy"] = "samples.toy_scheduler"
+script.GRACE_SECONDS = 1
 sys.exit(main(RUNTIME_VERBS, sys.argv[1:]))
 """
 
@@ -124,7 +126,7 @@ class Bench:
     def ctrain(self, *arguments: str, streams: Any = None, **variables: str) -> subprocess.Popen[str]:
         """Start `ctrain ARGUMENTS`. `streams` are other values for stdout, stderr ... than pipes."""
         return subprocess.Popen(
-            [sys.executable, "-c", CTRAIN, *arguments],
+            self.argv(*arguments),
             cwd=self.folder,
             env={**self.environment, **variables},
             **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **(streams or {})},
@@ -135,8 +137,13 @@ class Bench:
 
     def run(self, *arguments: str, verb: str = "run", streams: Any = None, **variables: str) -> subprocess.Popen[str]:
         """Start `ctrain run` on the site with the image; the run directory is runs/one."""
-        common = (verb, "--site", self.site, "--image", str(self.image), "--runs", str(self.runs), "--name", "one")
-        return self.ctrain(*common, *arguments, streams=streams, **variables)
+        return self.ctrain(*self.run_words(verb), *arguments, streams=streams, **variables)
+
+    def argv(self, *arguments: str) -> list[str]:
+        return [sys.executable, "-c", CTRAIN, *arguments]
+
+    def run_words(self, verb: str = "run") -> tuple[str, ...]:
+        return verb, "--site", self.site, "--image", str(self.image), "--runs", str(self.runs), "--name", "one"
 
     def attach(self, *arguments: str, run: str = "one", verb: str = "attach") -> subprocess.Popen[str]:
         """Start a verb that acts on a run."""
