@@ -151,7 +151,7 @@ signal.signal(signal.SIGUSR1, lambda *_: sys.exit(print("saved")))
 pathlib.Path(os.environ["CTRAIN_RUN_DIR"], "ready-0").touch()
 time.sleep(600)
 """
-    run = bench.run("--", "python3", "-c", program)
+    run = bench.run("--launcher", "env", "--", "python3", "-c", program)
     wait_for(lambda: all_ready(bench, 1))
     pid = int(json.loads((bench.one / "record.json").read_text())["attempts"][0]["job_id"].split(":")[1])
     os.kill(pid, signal.SIGUSR1)
