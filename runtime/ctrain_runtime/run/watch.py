@@ -94,6 +94,7 @@ class _Watcher:
         self._cancel_asked = 0.0  # when the user first asked
         self._cancel_tried = 0.0
         self._cancelled = False  # the scheduler took it
+        self._refusal = ""  # why it did not
 
     def step(self) -> bool:
         """Look once at everything that is due; whether the run has ended."""
@@ -125,7 +126,9 @@ class _Watcher:
             self._run.scheduler.cancel(self._run.job_id, self._run.plan)
             self._cancelled = True
         except CtrainError as error:
-            self._observer.warn(f"{error.message}; trying again")
+            if error.message != self._refusal:
+                self._observer.warn(f"{error.message}; trying again")
+            self._refusal = error.message
         if first:
             self._observer.cancelling(self._run.job_name)
         self._ask.reset()
