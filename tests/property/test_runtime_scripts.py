@@ -99,8 +99,13 @@ def run_path(bench: Bench, name: str) -> Path:
 
 
 SLURM = {
-    "SLURM_PROCID": "0", "SLURM_NTASKS": "1", "SLURM_LOCALID": "0", "SLURM_NODEID": "0",
-    "SLURM_STEP_NODELIST": "gpu[01-02]", "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0",
+    "SLURM_PROCID": "0",
+    "SLURM_NTASKS": "1",
+    "SLURM_LOCALID": "0",
+    "SLURM_NODEID": "0",
+    "SLURM_STEP_NODELIST": "gpu[01-02]",
+    "SLURM_JOB_ID": "7",
+    "SLURM_STEP_ID": "0",
 }
 
 

@@ -9,7 +9,7 @@ from ctrain_runtime.cli.main import RUNTIME_VERBS, main
 from ctrain_runtime.errors import SchedulerError
 from ctrain_runtime.manifest import Base, Layer, Requires
 from ctrain_runtime.manifest import TestResult as Result
-from ctrain_runtime.schedulers import start
+from ctrain_runtime.schedulers.slurm.scheduler import Slurm
 from ctrain_runtime.sif import SBOM
 from samples.sample_images import sbom, sif, write_image, write_store
 
@@ -89,7 +89,7 @@ def test_the_list_counts_the_tests_that_were_run(capsys: Out) -> None:
 def test_the_list_tells_on_which_gpus_of_this_cluster_an_image_runs(
     here: tuple[str, ...], head: str, cell: str, capsys: Out, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(start, "gpus", lambda _: here)
+    monkeypatch.setattr(Slurm, "gpus", lambda *_: here)
     assert images() == 0
     first, _, last = capsys.readouterr().out.splitlines()
     assert head in first

@@ -115,8 +115,12 @@ def test_the_engines_name_decides_how_variables_pass(tmp_path: Path) -> None:
     bash = apptainer.container_environment(old, {"A": "it's $HOME"}, ["RANK", "UNSET"], ["SLURM_"])
     seen = environment_of_engine(tmp_path, bash, RANK="3", SLURM_PROCID="4", SLURMD="5")
     assert seen == {
-        "RANK": "3", "SLURM_PROCID": "4", "SLURMD": "5",
-        "SINGULARITYENV_A": "it's $HOME", "SINGULARITYENV_RANK": "3", "SINGULARITYENV_SLURM_PROCID": "4",
+        "RANK": "3",
+        "SLURM_PROCID": "4",
+        "SLURMD": "5",
+        "SINGULARITYENV_A": "it's $HOME",
+        "SINGULARITYENV_RANK": "3",
+        "SINGULARITYENV_SLURM_PROCID": "4",
     }
 
 
