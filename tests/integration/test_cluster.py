@@ -48,10 +48,13 @@ def test_partitions_differ_in_gpus_time_limit_and_cpus(cluster: Cluster) -> None
     ]
 
 
-def test_a_task_sees_the_cpus_of_its_share(cluster: Cluster) -> None:
-    one_each = srun(cluster, "--ntasks=2", "--nodes=1", "--cpus-per-task=1", "python3", "-c", AFFINITY)
-    assert sorted(one_each.splitlines()) == ["0 [0]", "1 [1]"]
-    assert srun(cluster, "--ntasks=1", "--cpus-per-task=2", "python3", "-c", AFFINITY) == "0 [0, 1]\n"
+def test_a_task_sees_the_cpus_of_its_share_where_tasks_are_bound(cluster: Cluster) -> None:
+    for options in (["--partition=debug"], ["--partition=skl"], ["--cpu-bind=cores"]):
+        one_each = srun(cluster, *options, "--ntasks=2", "--nodes=1", "--cpus-per-task=1", "python3", "-c", AFFINITY)
+        assert sorted(one_each.splitlines()) == ["0 [0]", "1 [1]"]
+        assert srun(cluster, *options, "--ntasks=1", "--cpus-per-task=2", "python3", "-c", AFFINITY) == "0 [0, 1]\n"
+    not_bound = srun(cluster, "--ntasks=2", "--nodes=1", "--cpus-per-task=1", "python3", "-c", AFFINITY)
+    assert sorted(not_bound.splitlines()) == ["0 [0, 1]", "1 [0, 1]"]
 
 
 def test_a_node_with_more_cpus_than_the_machine_runs_a_rank_per_gpu(cluster: Cluster) -> None:

@@ -40,13 +40,16 @@ toyrun() {
 
 
 class Toy:
-    """Implements Scheduler. `root` is the folder of its jobs: ID.pid, and ID.end with the exit code or `killed`."""
+    """Implements Scheduler. TOY_ROOT is the folder of its jobs: ID.pid, and ID.end with the exit code or `killed`.
+
+    Options of its own: --refuse the job, --slow to take it, --mute when asked, --clumsy in cancelling the first time.
+    """
 
     programs: tuple[str, ...] = ()
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self._popen: list[subprocess.Popen[bytes]] = []
+    @property
+    def root(self) -> Path:
+        return Path(os.environ["TOY_ROOT"])
 
     def facts(self, site: Site) -> Cluster:
         return Cluster("toy 1", (Partition("toys", True, NODES, NODES, cpus=SLOTS, gpus=0),))
@@ -87,21 +90,28 @@ export MASTER_ADDR=127.0.0.1 MASTER_PORT=61234""",
         if "--refuse" in launch.plan.options:
             raise SchedulerError("the toy rejected the job", "Leave out --refuse")
         job_id = str(len(list(self.root.glob("*.pid"))) + 1)
-        wrapper = 'bash -p job.sh >logs/job.log 2>&1; code=$?; [ -e "$0.end" ] || echo "$code" >"$0.end"'
-        argv = ["bash", "-c", wrapper, str(self.root / job_id)]
-        environ = {**os.environ, "TOY_JOB": job_id, "TOY_NAME": launch.plan.run_directory}
-        popen = subprocess.Popen(argv, cwd=launch.plan.run_directory, env=environ, start_new_session=True)
-        self._popen.append(popen)
-        (self.root / f"{job_id}.pid").write_text(f"{popen.pid} {launch.plan.run_directory}")
+        slow = ': >"$0.slow"; sleep 1;' if "--slow" in launch.plan.options else ""
+        held = "".join(f" {descriptor}>&-" for descriptor in pass_fds)
+        start = f'setsid bash -c "$1" "$0" >logs/job.log 2>&1{held} &'
+        toysub = f'{slow} {start} until [ -s "$0.pid" ]; do sleep 0.02; done'
+        job = 'echo "$$ $PWD" >"$0.pid"; bash -p job.sh; code=$?; [ -e "$0.end" ] || echo "$code" >"$0.end"'
+        subprocess.run(
+            ["bash", "-c", toysub, str(self.root / job_id), job],
+            cwd=launch.plan.run_directory,
+            env={**os.environ, "TOY_JOB": job_id},
+            pass_fds=pass_fds,
+            start_new_session=True,
+            check=True,
+        )
         return job_id
 
     def find(self, plan: LaunchPlan) -> Optional[str]:
         texts = {path.stem: path.read_text() for path in self.root.glob("*.pid")}
-        return next((job for job, text in texts.items() if text.endswith(f" {plan.run_directory}")), None)
+        return next((job for job, text in texts.items() if text.rstrip().endswith(f" {plan.run_directory}")), None)
 
     def status(self, job_id: str, plan: LaunchPlan) -> Status:
-        for popen in self._popen:
-            popen.poll()
+        if "--mute" in plan.options:
+            return Status("running", note="the toy does not answer")
         try:
             end = (self.root / f"{job_id}.end").read_text().strip()
         except FileNotFoundError:
@@ -109,7 +119,12 @@ export MASTER_ADDR=127.0.0.1 MASTER_PORT=61234""",
         return Status("ended", "X", OUTCOMES.get(end, Outcome.FAILED))
 
     def cancel(self, job_id: str, plan: LaunchPlan) -> None:
-        (self.root / f"{job_id}.end").write_text("killed")
+        if "--clumsy" in plan.options and not (self.root / "asked").exists():
+            (self.root / "asked").touch()
+            raise SchedulerError("the toy dropped the request")
+        end = self.root / f"{job_id}.end"
+        if not end.exists():
+            end.write_text("killed")
         pid = int((self.root / f"{job_id}.pid").read_text().split()[0])
         try:
             os.killpg(pid, signal.SIGTERM)
@@ -123,3 +138,6 @@ export MASTER_ADDR=127.0.0.1 MASTER_PORT=61234""",
 
     def failed_task(self, job_log: str) -> Optional[FailedTask]:
         return None
+
+
+SCHEDULER = Toy()

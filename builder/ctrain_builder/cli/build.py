@@ -1,11 +1,11 @@
 """Build images of definitions/images.yaml: their layers, the images, their tests and their manifests.
 
-Layers that exist are not made again; an image that is up to date is left alone.
+Cached layers are reused; up-to-date images are not rebuilt.
 
-  ctrain build --plan                             what is there, what is stale and why: every image at every tag
-  ctrain build pytorch-cpu                        build it
-  ctrain build pytorch-ngc:22.03 pytorch-cpu      two images, one of them at another upstream version
-  ctrain build --changed-since origin/main        what differs from that commit, and nothing else
+  ctrain build --plan                             show stale layers and why: every image at every tag
+  ctrain build pytorch-cpu                        build one image
+  ctrain build pytorch-ngc:22.03 pytorch-cpu      two images, the first at another upstream version
+  ctrain build --changed-since origin/main        only images that differ from that commit
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _INSTALL = "pip install 'ctrain[build]'"
 
 def add_cache_arguments(parser: argparse.ArgumentParser) -> None:
     """Where images are described and kept; shared with `ctrain publish`."""
-    parser.add_argument("--definitions", type=Path, metavar="DIR", help="folder with images.yaml and the definitions")
+    parser.add_argument("--definitions", type=Path, metavar="DIR", help="directory of images.yaml and definitions")
     parser.add_argument(
         "--cache",
         type=Path,
@@ -64,11 +64,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("images", nargs="*", metavar="IMAGE[:TAG]", help="images of images.yaml")
     parser.add_argument("--all", action="store_true", help="every image at every tag")
     parser.add_argument("--changed-since", metavar="REV", help="only images that differ from those of a git commit")
-    parser.add_argument("--plan", action="store_true", help="only show what is there, what is stale and why")
+    parser.add_argument("--plan", action="store_true", help="only show which layers are stale and why")
     parser.add_argument("--explain", action="store_true", help="only print the commands that would run")
-    parser.add_argument("--keep-going", action="store_true", help="go on with the other images after a failure")
+    parser.add_argument("--keep-going", action="store_true", help="continue with the other images after a failure")
     parser.add_argument("--jobs", type=_positive, default=1, metavar="N", help="images built at once (default: 1)")
-    parser.add_argument("--offline", action="store_true", help="ask no registry: upstream images are as remembered")
+    parser.add_argument("--offline", action="store_true", help="contact no registry; use cached digests")
     parser.add_argument(
         "--build-arg",
         action="append",
@@ -80,8 +80,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--cache-size",
         type=caches.parse_size,
         metavar="SIZE",
-        help="after a build, remove what was not used for longest until the cache has this size, "
-        "as in 200GB ($CTRAIN_CACHE_SIZE; default: no limit)",
+        help="after a build, evict least recently used entries until the cache fits SIZE, e.g. 200GB "
+        "($CTRAIN_CACHE_SIZE; default: no limit)",
     )
     add_cache_arguments(parser)
 

@@ -1,11 +1,11 @@
-"""Make a layer of your own over a published image, or look at one. See docs/user-layers.md.
+"""Build or show a user layer on top of a published image. See: ctrain help user-layers
 
-  ctrain layer build requirements.txt --on pytorch:prod -o my.sqsh     packages for pip, beside those of the image
-  ctrain layer build script.sh --on pytorch:prod -o my.sqsh            whatever a script does, as the container's root
-  ctrain layer show my.sqsh                                            what it is on, and what it adds
-  ctrain run --layer my.sqsh ...                                       run with it
+  ctrain layer build requirements.txt --on pytorch:prod -o my.sqsh     add packages with pip
+  ctrain layer build script.sh --on pytorch:prod -o my.sqsh            run a script as the container's root
+  ctrain layer show my.sqsh                                            show its image and its packages
+  ctrain run --layer my.sqsh ...                                       use it in a run
 
-What the image has stays as it is: a layer that needs another torch, NCCL, MPI or CUDA is refused.
+Packages of the image are not changed: a layer that needs another torch, NCCL, MPI or CUDA is refused.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The command `ctrain`: the verbs of the run-time and of the builder."""
+"""The command `ctrain`: the verbs of the runtime and of the builder."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from ctrain_runtime.cli.main import main as run_cli
 BUILD_VERBS = (
     Verb("build", "build images from definitions", "ctrain_builder.cli.build"),
     Verb("publish", "publish a built image to a store", "ctrain_builder.cli.publish"),
-    Verb("store", "promote, roll back, retire, verify and sync what a store has", "ctrain_builder.cli.store"),
-    Verb("upstream", "list new and moved tags of the images that bases start from", "ctrain_builder.cli.upstream"),
-    Verb("layer", "make a layer of your own over a published image", "ctrain_builder.cli.layer"),
+    Verb("store", "manage a store: promote, roll back, retire, verify, sync", "ctrain_builder.cli.store"),
+    Verb("upstream", "list new and moved tags of upstream base images", "ctrain_builder.cli.upstream"),
+    Verb("layer", "build or show a user layer on top of a published image", "ctrain_builder.cli.layer"),
 )
 
 

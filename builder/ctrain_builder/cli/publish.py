@@ -1,6 +1,6 @@
 """Publish an image that was built and tested to a store, as its next version.
 
-A store is a folder that all nodes see. An absent or empty folder becomes one.
+A store is a directory that all nodes see. A missing or empty directory is initialised as a store.
 
   ctrain publish pytorch-cpu --store /apps/ctrain --channel dev
 """
@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--sign", metavar="KEY", help="sign it: a PEM file, pgp:N of the engine's key ring, or gpg:KEY of gpg's agent"
     )
     parser.add_argument(
-        "--thin", action="store_true", help="keep its base apart, once for all versions (needs `ctrain run` to run it)"
+        "--thin", action="store_true", help="store the base once for all versions (the .sif alone does not run)"
     )
     parser.add_argument("--digest", metavar="sha256:...", help="refuse any other image than the one with this digest")
 

@@ -1,19 +1,19 @@
-"""Look after a store: which version a channel means, what is offered, what may go, and whether all of it is whole.
+"""Manage a store: channels, retirement, garbage collection, integrity.
 
-  ctrain store list                                its versions; show IMAGE and diff OLD NEW tell more
-  ctrain store promote pytorch 24.12-hd-r4 prod    channel prod of pytorch is this version now
-  ctrain store rollback pytorch prod               what it was before
-  ctrain store retire pytorch:24.12-hd-r3          no longer offered; its file stays for a while
-  ctrain store restore pytorch:24.12-hd-r3         offered again
-  ctrain store gc                                  what can be removed; --yes removes it
-  ctrain store verify                              read everything again, and put aside what is damaged
-  ctrain store du                                  sizes, and what is shared
-  ctrain store log                                 who changed what, and when
-  ctrain store modules --output /apps/modules      module files: module load ctrain-pytorch/24.12-hd-r3
-  ctrain store sync SRC DST                        versions of one store to another, also by a registry
-  ctrain store catalogue                           a web page of it, in the store: search, compare, command lines
+  ctrain store list                                list versions; see also: show IMAGE, diff OLD NEW
+  ctrain store promote pytorch 24.12-hd-r4 prod    point channel prod of pytorch to this version
+  ctrain store rollback pytorch prod               point it to the previous version
+  ctrain store retire pytorch:24.12-hd-r3          offer a version no longer; its file is kept for a while
+  ctrain store restore pytorch:24.12-hd-r3         offer it again
+  ctrain store gc                                  list removable files; --yes removes them
+  ctrain store verify                              re-read all files and quarantine damaged ones
+  ctrain store du                                  show sizes and shared data
+  ctrain store log                                 list all changes
+  ctrain store modules --output /apps/modules      write module files: module load ctrain-pytorch/24.12-hd-r3
+  ctrain store sync SRC DST                        copy versions to another store, also through a registry
+  ctrain store catalogue                           write a web page into the store: search, compare, copy commands
 
-The store is --store DIR or $CTRAIN_STORE. docs/store.md tells all of it.
+The store is --store DIR or $CTRAIN_STORE. See: ctrain help store.md
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
-"""List what is new upstream: newer tags of the images that bases start from, and tags that have moved.
+"""List new and moved tags of upstream base images.
 
-  ctrain upstream                 of every image in images.yaml that starts from a registry
-  ctrain upstream pytorch-ngc     of this one
-  ctrain upstream --offline       as definitions/ngc.yaml knows them, without asking
-  ctrain upstream --build-arg REGISTRY=mirror.example.org     of a copy of the registry
+  ctrain upstream                 all images in images.yaml that start from a registry
+  ctrain upstream pytorch-ngc     this image
+  ctrain upstream --offline       contact no registry; show definitions/ngc.yaml
+  ctrain upstream --build-arg REGISTRY=mirror.example.org     use a mirror of the registry
 
-A tag that has moved makes images stale: `ctrain build --plan` shows which. ~ stands before what nobody has verified,
-- for what is not known.
+A moved tag makes images stale: `ctrain build --plan` shows which. `~` marks unverified values, `-` unknown ones.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ HEAD = ("image", "tag", "state", "CUDA", "framework", "Python", "driver >=", "GP
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("images", nargs="*", metavar="IMAGE", help="images of images.yaml (default: all)")
-    parser.add_argument("--offline", action="store_true", help="ask no registry")
+    parser.add_argument("--offline", action="store_true", help="contact no registry")
     parser.add_argument(
         "--build-arg",
         action="append",

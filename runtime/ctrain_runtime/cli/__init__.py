@@ -1,1 +1,1 @@
-"""The command line of the run-time: one small file a verb. The only place that prints and exits."""
+"""The command line of the runtime: one small file per verb. The only place that prints and exits."""

@@ -1,4 +1,4 @@
-"""Show and check sites: the profiles of clusters. See docs/sites.md.
+"""Show and check sites: the profiles of clusters. See: ctrain help sites
 
   ctrain site list                  all sites, and which one applies here
   ctrain site show                  all keys of the site that applies here

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
+from pathlib import Path
 
 from ctrain_runtime import layout
 from ctrain_runtime.bash import quote_argv
 from ctrain_runtime.launchers import fragments
-from ctrain_runtime.launchers.inside import world
 from ctrain_runtime.plan.model import LaunchPlan
 from ctrain_runtime.schedulers.script import Task, TaskIdentity
 
@@ -15,6 +14,7 @@ from ctrain_runtime.schedulers.script import Task, TaskIdentity
 OPEN_MPI = """\
 export OMPI_COMM_WORLD_RANK=$RANK OMPI_COMM_WORLD_SIZE=$WORLD_SIZE
 export OMPI_COMM_WORLD_LOCAL_RANK=$LOCAL_RANK OMPI_COMM_WORLD_LOCAL_SIZE={local_size}"""
+WORLD_CHECK = Path(__file__).with_name("inside") / "world.py"  # read, not imported: the host has no MPI
 OPEN_MPI_NAMES = tuple(f"OMPI_COMM_WORLD_{word}" for word in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"))
 
 
@@ -37,5 +37,5 @@ def make_task(plan: LaunchPlan, identity: TaskIdentity) -> Task:
         f"launch+=({quote_argv(fragments.checked_command(plan, list(plan.command)))})",
         fragments.run_recorded(before="leave\n"),
     ]
-    checks = {layout.WORLD_CHECK: inspect.getsource(world)} if plan.preflight else {}
+    checks = {layout.WORLD_CHECK: WORLD_CHECK.read_text(encoding="utf-8")} if plan.preflight else {}
     return Task(layout.TASK_SCRIPT, {layout.TASK_SCRIPT: "\n".join(text), **checks})

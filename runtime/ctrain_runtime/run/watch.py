@@ -18,6 +18,7 @@ from ctrain_runtime.schedulers.protocol import Status
 FILE_POLL_SECONDS = (0.1, 1.0)  # the shortest and the longest pause: short runs end promptly, long ones cost little
 SCHEDULER_POLL_SECONDS = (0.5, 30.0)
 BACKOFF = 1.5
+FILE_BACKOFF = 1.05  # the end of T seconds of silence, as of an import, is seen after T/20 more
 SILENCE_SECONDS = 10.0  # without any rank or output: then the job's own log may say why
 CANCEL_RETRY_SECONDS = 5.0
 CANCEL_TIMEOUT_SECONDS = 60.0  # a dead node can keep a job "completing" indefinitely
@@ -47,8 +48,9 @@ class Ending:
 class Pause:
     """A pause that grows while nothing happens."""
 
-    def __init__(self, bounds: tuple[float, float]) -> None:
+    def __init__(self, bounds: tuple[float, float], backoff: float = BACKOFF) -> None:
         self._shortest, self._longest = bounds
+        self._backoff = backoff
         self.reset()
 
     def reset(self) -> None:
@@ -60,7 +62,7 @@ class Pause:
         if now - self._since < self.seconds:
             return False
         self._since = now
-        self.seconds = min(self.seconds * BACKOFF, self._longest)
+        self.seconds = min(self.seconds * self._backoff, self._longest)
         return True
 
 
@@ -85,7 +87,8 @@ class _Watcher:
         self._log = Tail(run.path / layout.rank_log(0, 0, run.plan.world_size))
         self._metrics = Metrics(run.path / layout.METRICS)
         self._job_log = Tail(run.path / layout.JOB_LOG)
-        self.pause, self._ask = Pause(FILE_POLL_SECONDS), Pause(SCHEDULER_POLL_SECONDS)
+        self.pause = Pause(FILE_POLL_SECONDS, FILE_BACKOFF)
+        self._ask = Pause(SCHEDULER_POLL_SECONDS)
         self.status = Status("waiting")
         self.gone = False
         self._started = 0.0  # when the job was first seen to run
@@ -94,6 +97,7 @@ class _Watcher:
         self._cancel_asked = 0.0  # when the user first asked
         self._cancel_tried = 0.0
         self._cancelled = False  # the scheduler took it
+        self._refusal = ""  # why it did not
 
     def step(self) -> bool:
         """Look once at everything that is due; whether the run has ended."""
@@ -125,7 +129,9 @@ class _Watcher:
             self._run.scheduler.cancel(self._run.job_id, self._run.plan)
             self._cancelled = True
         except CtrainError as error:
-            self._observer.warn(f"{error.message}; trying again")
+            if error.message != self._refusal:
+                self._observer.warn(f"{error.message}; trying again")
+            self._refusal = error.message
         if first:
             self._observer.cancelling(self._run.job_name)
         self._ask.reset()

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from ctrain_runtime.errors import CtrainError, DataError, DiskFullError, UsageError
+from ctrain_runtime.errors import ConfigError, CtrainError, DataError, DiskFullError, UsageError
 from ctrain_runtime.plan.model import Launch
 from ctrain_runtime.run import directory
-from samples.plans import a_plan
+from samples.plans import a_launch, a_plan
 
 
 @pytest.fixture
@@ -19,39 +19,40 @@ def launch(tmp_path: Path) -> Launch:
     return Launch(a_plan(run_directory=tmp_path / "runs/digits-1"), ("sbatch", "job.sh"), {"job.sh": "echo 대전\n"})
 
 
-def test_choose_by_the_jobs_name_and_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_is_named_after_its_job_and_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(directory.time, "strftime", lambda _: "1121-041213")
-    assert directory.choose(tmp_path, "digits") == tmp_path / "digits-1121-041213"
+    assert directory.new_run_path(tmp_path, "digits") == tmp_path / "digits-1121-041213"
     (tmp_path / "digits-1121-041213").mkdir()
     (tmp_path / "digits-1121-041213-2").mkdir()
-    assert directory.choose(tmp_path, "digits") == tmp_path / "digits-1121-041213-3"
+    assert directory.new_run_path(tmp_path, "digits") == tmp_path / "digits-1121-041213-3"
 
 
-def test_choose_a_given_name(tmp_path: Path) -> None:
-    assert directory.choose(tmp_path, "digits", "my_run-1.2") == tmp_path / "my_run-1.2"
+def test_a_run_of_a_given_name(tmp_path: Path) -> None:
+    assert directory.new_run_path(tmp_path, "digits", "my_run-1.2") == tmp_path / "my_run-1.2"
     (tmp_path / "taken").mkdir()
-    with pytest.raises(UsageError, match=rf"^there is a run {tmp_path}/taken already. Choose another --name$"):
-        directory.choose(tmp_path, "digits", "taken")
+    with pytest.raises(UsageError, match=rf"^run {tmp_path}/taken already exists. Choose another --name$"):
+        directory.new_run_path(tmp_path, "digits", "taken")
 
 
 @pytest.mark.parametrize("name", ["../up", "/abs", "a/b", ".hidden", "-n", "a b", "a\n", "é"])
-def test_names_that_are_no_names(tmp_path: Path, name: str) -> None:
+def test_names_that_cannot_be_names(tmp_path: Path, name: str) -> None:
     with pytest.raises(UsageError, match=re.escape(f"--name {name!r} is not a name")):
-        directory.choose(tmp_path, "digits", name)
+        directory.new_run_path(tmp_path, "digits", name)
 
 
 def test_create(launch: Launch) -> None:
     path = directory.create(launch)
     names = {entry.name for entry in path.iterdir()}
-    assert names == {"plan.json", "job.sh", "logs", "ranks", "checkpoint"}
+    assert names == {"plan.json", "job.sh", "logs", "nodes", "checkpoint"}
     assert (path / "job.sh").read_text(encoding="utf-8") == "echo 대전\n"
     assert json.loads((path / "plan.json").read_text()) == json.loads(json.dumps(directory.as_data(launch)))
 
 
-def test_create_never_touches_a_run_that_is_there(launch: Launch) -> None:
+def test_create_never_touches_an_existing_run(launch: Launch) -> None:
     path = directory.create(launch)
     (path / "checkpoint/step-100").touch()
-    with pytest.raises(CtrainError, match=r"can't make the run directory .*: File exists. Choose another place"):
+    complaint = r"cannot create the run directory .*: File exists. Choose another parent with --runs DIR"
+    with pytest.raises(CtrainError, match=complaint):
         directory.create(launch)
     assert (path / "checkpoint/step-100").exists()
 
@@ -66,13 +67,42 @@ def test_create_on_a_full_disk_leaves_nothing(launch: Launch, monkeypatch: pytes
     assert not Path(launch.plan.run_directory).exists()
 
 
-def test_check_names_a_mount_that_is_not_there(tmp_path: Path) -> None:
+def test_a_run_with_secrets_is_its_owners_alone_and_shows_none(tmp_path: Path) -> None:
+    plan = a_plan(run_directory=tmp_path / "one", env=("WANDB_API_KEY=it's s3cret", "COLOUR=red"))
+    launch = a_launch(plan)
+    path = directory.create(launch)
+    assert path.stat().st_mode & 0o777 == 0o700
+    assert "s3cret" in "".join(launch.scripts.values())  # what runs has the value
+    shown = json.dumps(directory.as_data(launch))
+    assert "s3cret" not in shown + (path / "plan.json").read_text()
+    assert directory.as_data(launch)["plan"]["environment"]["COLOUR"] == "red"
+    other = directory.create(a_launch(a_plan(run_directory=tmp_path / "two")))
+    assert other.stat().st_mode & 0o077
+
+
+def test_a_plan_reads_back(tmp_path: Path) -> None:
+    launch = a_launch(a_plan(run_directory=tmp_path / "one"))
+    assert directory.load_launch(directory.create(launch)) == launch
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"), [("{", "is damaged"), ("[]", "is not a launch plan"), ("{}", "missing"), ('"', "is damaged")]
+)
+def test_a_damaged_plan_is_named(tmp_path: Path, text: str, complaint: str) -> None:
+    (tmp_path / "plan.json").write_text(text)
+    with pytest.raises(ConfigError, match=rf"plan.json.*{complaint}|{complaint}"):
+        directory.load_launch(tmp_path)
+    with pytest.raises(DataError, match=r"nowhere is not a run directory: cannot read plan\.json: No such file"):
+        directory.load_launch(Path("nowhere"))
+
+
+def test_a_missing_mount_source_is_named(tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
-    directory.check(a_plan(run_directory=tmp_path / "run", mounts=(f"{tmp_path}/there",)))
+    directory.check_mount_sources(a_plan(run_directory=tmp_path / "run", mounts=(f"{tmp_path}/there",)))
     with pytest.raises(
-        DataError, match=r"^/not/there does not exist, so it can't be mounted at /data. Check the path$"
+        DataError, match=r"^/not/there does not exist, so it cannot be mounted at /data. Check the path$"
     ):
-        directory.check(a_plan(run_directory=tmp_path / "run", mounts=("/not/there:/data",)))
+        directory.check_mount_sources(a_plan(run_directory=tmp_path / "run", mounts=("/not/there:/data",)))
 
 
 def test_write_json_replaces_whole_files(tmp_path: Path) -> None:
@@ -83,11 +113,27 @@ def test_write_json_replaces_whole_files(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_write_json_that_fails_leaves_the_old_file_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "record.json"
+    directory.write_json(path, {"a": 1})
+
+    def full(self: Path, *_: Any, **__: Any) -> None:
+        self.touch()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(OSError, match="No space left"):
+        directory.write_json(path, {"a": 2})
+    assert json.loads(path.read_text(encoding="utf-8")) == {"a": 1}
+    assert list(tmp_path.iterdir()) == [path]
+
+
 def test_the_checkpoint_of_an_earlier_run(tmp_path: Path) -> None:
     (tmp_path / "old/checkpoint").mkdir(parents=True)
-    with pytest.raises(
-        DataError, match=rf"^run old has no checkpoint to go on from. It would be in {tmp_path}/old/che"
-    ):
+    complaint = rf"^run old has no checkpoint to resume from. Expected in {tmp_path}/old/checkpoint$"
+    with pytest.raises(DataError, match=complaint):
         directory.checkpoint_of(Path("old"))
     (tmp_path / "old/checkpoint/step-100").touch()
     assert directory.checkpoint_of(Path("old")) == tmp_path / "old/checkpoint"

@@ -1,58 +1,53 @@
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Optional
 
 import pytest
 
 from ctrain_runtime.run import ranks
+from ctrain_runtime.run.events import Event
 from ctrain_runtime.run.ranks import Rank
 
 
-@pytest.fixture
-def run(tmp_path: Path) -> Path:
-    (tmp_path / "ranks").mkdir()
-    return tmp_path
+def started(rank: int, time: float, node: str = "gpu01") -> Event:
+    return Event("started", "run", node, time, rank=rank)
 
 
-def write(run: Path, **texts: str) -> None:
-    for number, text in texts.items():
-        (run / "ranks" / number[1:]).write_text(text)
+def ended(rank: int, time: float, code: int, node: str = "gpu01") -> Event:
+    return Event("ended", "run", node, time, rank=rank, code=code)
 
 
-def test_ranks_by_number_and_where_they_ran(run: Path) -> None:
-    write(
-        run,
-        _10="start 110.5 gpu02\nend 120.25 0\n",
-        _2="start 101.0 gpu01\n",
-        _0="start 100.0 gpu01\nend 119.0 137\n",
+def refused(rank: int, time: float, code: int, message: str) -> Event:
+    return Event("refused", "run", "gpu01", time, rank=rank, code=code, message=message)
+
+
+def test_ranks_by_number_and_where_they_ran() -> None:
+    found = ranks.from_events(
+        [started(10, 110.5, "gpu02"), started(2, 101.0), started(0, 100.0), ended(0, 119.0, 137), ended(10, 120.25, 0)]
     )
-    found = ranks.read(run)
-    assert found == [
-        Rank(0, "gpu01", 100.0, 119.0, 137),
-        Rank(2, "gpu01", 101.0),
-        Rank(10, "gpu02", 110.5, 120.25, 0),
-    ]
-    assert ranks.nodes(found) == ["gpu01", "gpu02"]
+    assert found == [Rank(0, "gpu01", 100.0, 119.0, 137), Rank(2, "gpu01", 101.0), Rank(10, "gpu02", 110.5, 120.25, 0)]
+    assert ranks.hosts(found) == ["gpu01", "gpu02"]
+    assert ranks.started(found) == 3
 
 
-def test_no_rank_has_started(run: Path) -> None:
-    assert ranks.read(run) == []
+def test_no_rank_has_started() -> None:
+    assert ranks.from_events([Event("started", "before", "gpu01", 1.0)]) == []
     assert ranks.first_failure([]) is None
-    assert ranks.nodes([]) == []
+    assert ranks.hosts([]) == []
 
 
-@pytest.mark.parametrize("cut", ["\nend 119.0 13", "\nend 119.0", "\nen", "\n"])
-def test_a_record_that_was_cut_off_is_of_a_rank_that_vanished(run: Path, cut: str) -> None:
-    write(run, _0="start 100.0 gpu01" + cut)
-    assert ranks.read(run) == [Rank(0, "gpu01", 100.0)]
+def test_a_rank_that_is_refused_never_started_its_program() -> None:
+    (rank,) = ranks.from_events([refused(0, 5.0, 72, "srun started 1 ranks, but the plan has 4")])
+    assert (rank.exit_code, rank.end, ranks.started([rank])) == (72, 5.0, 0)
+    assert rank.exit_description() == "srun started 1 ranks, but the plan has 4"
 
 
-@pytest.mark.parametrize("cut", ["", "start", "start 100.0", "start 100.0 gpu"])
-def test_a_record_without_its_first_line_is_of_no_rank(run: Path, cut: str) -> None:
-    """A full disk leaves such files: the rank could not even say where it was."""
-    write(run, _0=cut, _1="start 100.0 gpu01\n")
-    assert ranks.read(run) == [Rank(1, "gpu01", 100.0)]
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_check_inside_the_container_refuses_after_the_start(reverse: bool) -> None:
+    """The end that the wrapper writes may be seen before the refusal, or after it."""
+    last = [refused(0, 5.0, 73, "layers missing"), ended(0, 6.0, 73)]
+    (rank,) = ranks.from_events([started(0, 4.0), *(last[::-1] if reverse else last)])
+    assert rank == Rank(0, "gpu01", 4.0, 6.0, 73, "layers missing")
 
 
 def test_the_first_failure_is_the_earliest_not_the_lowest() -> None:
@@ -67,11 +62,30 @@ def test_a_failure_comes_before_a_rank_that_vanished() -> None:
     assert ranks.first_failure([Rank(1, "b", 1.0, 5.0, 0)]) is None
 
 
+def test_a_failure_without_a_time_comes_last() -> None:
+    """Of a full disk's last line even the time may be missing."""
+    unknown, failed = Rank(0, "a", 1.0, None, 1), Rank(1, "b", 1.0, 5.0, 2)
+    assert ranks.first_failure([unknown, failed]) is failed
+
+
+def test_a_rank_that_left_early_with_success() -> None:
+    """The others then wait for it in vain, and one of them is the first to fail."""
+    failed = Rank(1, "b", 1.0, 60.0, 1)
+    assert ranks.ended_before([Rank(0, "a", 1.0, 30.0, 0), Rank(2, "b", 1.0, 20.0, 0), failed], failed) == Rank(
+        2, "b", 1.0, 20.0, 0
+    )
+    assert ranks.ended_before([Rank(0, "a", 1.0, 59.5, 0), failed], failed) is None  # they end together
+    assert ranks.ended_before([Rank(0, "a", 1.0, 30.0, 2), failed], failed) is None
+    vanished = Rank(1, "b", 1.0)
+    assert ranks.ended_before([Rank(0, "a", 1.0, 30.0, 0), vanished], vanished) is not None
+
+
 @pytest.mark.parametrize(
     ("code", "words"),
     [
-        (None, "vanished (its node failed, or everything there was killed)"),
+        (None, "no exit status (node failed, or all its processes were killed)"),
         (1, "exit code 1"),
+        (72, "exit code 72"),
         (128, "exit code 128"),
         (255, "exit code 255"),  # sys.exit(-1), not a signal 127
         (137, "signal 9 (killed)"),
@@ -82,4 +96,4 @@ def test_a_failure_comes_before_a_rank_that_vanished() -> None:
     ],
 )
 def test_how_a_rank_ended(code: Optional[int], words: str) -> None:
-    assert Rank(0, "gpu01", 1.0, 2.0, code).how() == words
+    assert Rank(0, "gpu01", 1.0, 2.0, code).exit_description() == words

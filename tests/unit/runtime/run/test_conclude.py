@@ -1,0 +1,244 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Optional
+
+import pytest
+
+from ctrain_runtime.errors import exit_codes
+from ctrain_runtime.run import conclude as module
+from ctrain_runtime.run import record
+from ctrain_runtime.run.conclude import FROM_OUTSIDE, conclude
+from ctrain_runtime.run.record import Exit
+from ctrain_runtime.run.submit import Run
+from ctrain_runtime.schedulers.protocol import FailedTask, Outcome, Status
+from samples.plans import a_job, some_facts
+from samples.runs import StandIn, submitted, write_end, write_events, write_ranks
+
+BLAMING = [outcome for outcome in Outcome if outcome not in FROM_OUTSIDE]
+FAILING = [outcome for outcome in Outcome if outcome is not Outcome.COMPLETED]
+SIZE = {"nodes": 2, "ranks_per_node": 2}
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "FS_SYNC_SECONDS", 0.01)
+    monkeypatch.setattr(module, "FS_POLL_SECONDS", 0.001)
+
+
+@pytest.fixture
+def scheduler() -> StandIn:
+    return StandIn(Status("ended", "X", Outcome.UNKNOWN))
+
+
+@pytest.fixture
+def run(tmp_path: Path, scheduler: StandIn) -> Run:
+    return submitted(tmp_path / "one", scheduler, **SIZE)
+
+
+def end(run: Run, outcome: Optional[Outcome] = None, word: str = "X") -> Exit:
+    ended = conclude(run, Status("ended", word, outcome)).record.exit
+    assert ended
+    return ended
+
+
+# What the ranks show -> how it is named, for every outcome that blames nobody from outside.
+@pytest.mark.parametrize(
+    ("outcome", "has_end"),
+    [*((outcome, True) for outcome in BLAMING), (Outcome.FAILED, False), (Outcome.UNKNOWN, False)],
+)
+def test_a_failure_is_the_first_ranks(run: Run, outcome: Outcome, has_end: bool) -> None:
+    write_ranks(run.path, 143, 9, 143, 143, ends=110.0)
+    write_events(run.path, {"what": "ended", "rank": 1, "time": 105.0, "code": 9, "node": "gpu00"}, node=0)
+    if has_end:
+        write_end(run.path, 143)
+    concluded = conclude(run, Status("ended", "X", outcome))
+    assert concluded.record.exit == Exit(9, "rank 1 on gpu00 failed first: exit code 9", "program")
+    assert concluded.failed
+    assert concluded.failed.number == 1
+
+
+@pytest.mark.parametrize("outcome", sorted(FROM_OUTSIDE))
+@pytest.mark.parametrize("code", [None, 143])
+@pytest.mark.parametrize("codes", [(), (None, None, None, None), (143, 137, 143, 1)])
+def test_what_ended_the_job_from_outside_is_named_and_no_rank_is_blamed(
+    run: Run, outcome: Outcome, code: Optional[int], codes: tuple[Optional[int], ...]
+) -> None:
+    write_ranks(run.path, *codes)
+    if code is not None:
+        write_end(run.path, code)
+    concluded = conclude(run, Status("ended", "WORD", outcome))
+    assert concluded.record.exit == Exit(143, f"{outcome.value} (WORD)", "scheduler")
+    assert concluded.failed is None
+    assert concluded.record.attempts[-1].outcome == outcome.value
+    assert concluded.record.attempts[-1].word == "WORD"
+
+
+@pytest.mark.parametrize("codes", [(), (0, 0), (0, 0, 0, 0), (None, 0, 0, 0)])
+def test_completed_without_visible_events_is_success(run: Run, codes: tuple[Optional[int], ...]) -> None:
+    """Attribute caches of NFS hide the last files of an ended job for 30 s and longer."""
+    write_ranks(run.path, *codes)
+    concluded = conclude(run, Status("ended", "COMPLETED", Outcome.COMPLETED))
+    assert concluded.record.exit == Exit(0, "completed", "program")
+    assert concluded.failed is None
+
+
+def test_success_by_the_jobs_own_word_asks_no_scheduler(run: Run, scheduler: StandIn) -> None:
+    write_ranks(run.path, 0, 0, 0, 0)
+    write_end(run.path, 0)
+    assert end(run) == Exit(0, "completed", "program")
+    assert scheduler.calls == []
+    assert record.load(run.path).attempts[-1].outcome == "completed"
+
+
+def test_the_end_of_the_job_outweighs_a_cancellation_that_came_too_late(run: Run) -> None:
+    write_ranks(run.path, 0, 0, 0, 0)
+    write_end(run.path, 0)
+    (run.path / "cancelled").touch()
+    assert end(run, Outcome.COMPLETED) == Exit(0, "completed", "program")
+
+
+def test_success_of_too_few_ranks_is_none(run: Run) -> None:
+    write_ranks(run.path, 0, 0, 0)
+    write_end(run.path, 0)
+    assert end(run, Outcome.COMPLETED) == Exit(1, "only 3 of 4 ranks ever started", "ctrain")
+
+
+@pytest.mark.parametrize("outcome", FAILING)
+@pytest.mark.parametrize("codes", [(), (143, 9), (None, None)])
+def test_who_asks_ctrain_to_cancel_reads_so(run: Run, outcome: Outcome, codes: tuple[Optional[int], ...]) -> None:
+    write_ranks(run.path, *codes)
+    (run.path / "cancelled").touch()
+    assert end(run, outcome) == Exit(130, "cancelled", "user")
+
+
+def test_a_rank_that_left_before_is_named_beside_the_failure(run: Run) -> None:
+    write_ranks(run.path, 0, 0, 0, 1)
+    write_end(run.path, 1)
+    assert end(run, Outcome.FAILED).reason == (
+        "rank 3 on gpu01 failed first: exit code 1; rank 0 on gpu00 had ended before it with exit code 0"
+    )
+
+
+def test_the_job_log_names_a_rank_whose_wrapper_was_killed(tmp_path: Path) -> None:
+    """It could write nothing itself; every other rank looks just the same."""
+    scheduler = StandIn(failed=FailedTask(2, "gpu01", "Killed"))
+    run = submitted(tmp_path / "one", scheduler, **SIZE)
+    write_ranks(run.path, None, None, None, None)
+    write_end(run.path, 137)
+    assert end(run, Outcome.FAILED) == Exit(137, "rank 2 on gpu01 failed first: Killed, says the job's log", "program")
+
+
+def test_a_failed_task_is_no_rank_where_a_task_has_several(tmp_path: Path) -> None:
+    scheduler = StandIn(failed=FailedTask(1, "gpu01", "Killed"))
+    run = submitted(tmp_path / "one", scheduler, job=a_job(launcher="torchrun"), **SIZE)
+    assert (run.plan.tasks, run.plan.ranks_per_task) == (2, 2)
+    write_ranks(run.path, None, None, None, None)
+    write_end(run.path, 137)
+    assert end(run, Outcome.FAILED).reason.startswith("rank 0 on gpu00 failed first: no exit status")
+
+
+@pytest.mark.parametrize("code", [code for code, _ in exit_codes() if code < 80])
+def test_a_programs_code_that_is_also_ctrains_is_the_programs(run: Run, code: int) -> None:
+    write_ranks(run.path, code, 143, 143, 143)
+    write_end(run.path, code)
+    assert end(run, Outcome.FAILED) == Exit(code, f"rank 0 on gpu00 failed first: exit code {code}", "program")
+
+
+@pytest.mark.parametrize("code", [72, 73, 127])
+def test_ctrains_refusals_are_ctrains(run: Run, code: int) -> None:
+    write_events(
+        run.path, {"what": "refused", "rank": 0, "code": code, "message": "why", "time": 1.0, "node": "n"}, node=0
+    )
+    write_end(run.path, code)
+    assert end(run, Outcome.FAILED) == Exit(code, "rank 0 on n: why", "ctrain")
+
+
+def test_no_rank_ever_started_and_the_job_log_says_why(run: Run) -> None:
+    (run.path / "logs/job.log").write_text("banner\nctrain: cannot create a home in /tmp on gpu01\nsrun: error: 1\n\n")
+    write_end(run.path, 73)
+    assert end(run, Outcome.FAILED) == Exit(73, "cannot create a home in /tmp on gpu01", "scheduler")
+
+
+def test_a_job_that_never_started(run: Run) -> None:
+    assert end(run, Outcome.NEVER_STARTED) == Exit(1, "the job never started", "scheduler")
+
+
+def test_a_run_that_was_never_submitted(tmp_path: Path) -> None:
+    begun = submitted(tmp_path / "one", StandIn(), **SIZE)
+    run = dataclasses.replace(begun, record=dataclasses.replace(begun.record, attempts=()))
+    assert end(run, Outcome.NEVER_STARTED) == Exit(1, "the job was never submitted", "scheduler")
+
+
+def test_a_directory_that_the_nodes_do_not_see(run: Run) -> None:
+    ended = end(run, Outcome.FAILED)
+    assert ended.reason == (
+        f"the job wrote nothing into {run.path}: its nodes may not see that directory."
+        " Choose one that all nodes share: --runs DIR"
+    )
+
+
+def test_a_full_disk_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = type("Usage", (), {"free": 0})
+    monkeypatch.setattr(module.shutil, "disk_usage", lambda _: usage)
+    assert end(run, Outcome.FAILED) == Exit(1, f"the disk of {run.path} is full", "ctrain")
+
+
+def test_a_full_disk_when_the_end_is_written_keeps_the_old_record(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    write_end(run.path, 3)
+    monkeypatch.setattr(record, "save", full)
+    assert conclude(run, Status("ended")).record.exit
+    assert record.load(run.path).exit is None  # the next to pick it up tries again
+
+
+def test_times_are_those_of_the_job(run: Run) -> None:
+    write_ranks(run.path, 0, 0, 0, 0)
+    write_end(run.path, 0)
+    written = conclude(run, Status("ended")).record
+    assert (written.start, written.end) == ("1970-01-01T00:01:39+00:00", "1970-01-01T00:02:00+00:00")
+    assert written.nodes == ("gpu00", "gpu01")
+    assert record.load(run.path) == written
+
+
+def test_the_end_of_a_run_ends_its_lease(tmp_path: Path) -> None:
+    (tmp_path / "in-use").mkdir()
+    run = submitted(tmp_path / "one", StandIn(), facts=some_facts(lease_dir=str(tmp_path / "in-use")), **SIZE)
+    Path(run.plan.lease).touch()
+    write_end(run.path, 3)
+    end(run, Outcome.FAILED)
+    assert list((tmp_path / "in-use").iterdir()) == []
+
+
+def test_a_run_of_a_thousand_nodes(tmp_path: Path, scheduler: StandIn) -> None:
+    """Files grow with nodes, not with ranks."""
+    run = submitted(tmp_path / "one", scheduler, **SIZE)
+    run = dataclasses.replace(run, plan=dataclasses.replace(run.plan, nodes=1000, ranks_per_node=8, tasks=8000))
+    for node in range(1000):
+        lines = []
+        for rank in range(8 * node, 8 * node + 8):
+            code = 9 if rank == 4321 else 143
+            who: dict[str, Any] = {"stage": "run", "node": f"n{node}", "rank": rank}
+            lines.append(json.dumps({"time": 100.0, "what": "started", **who}))
+            lines.append(json.dumps({"time": 200.0 - (code == 9), "what": "ended", "code": code, **who}))
+            with (run.path / module.layout.rank_log(rank, node, run.plan.world_size)).open("a") as log:
+                log.write(f"[{rank}] hello\n")
+        (run.path / f"nodes/{node}.jsonl").write_text("\n".join(lines) + "\n")
+    write_end(run.path, 9)
+    assert sum(len(files) for _, _, files in os.walk(run.path)) < 2100
+    concluded = conclude(run, Status("ended", "X", Outcome.FAILED))
+    assert concluded.record.exit == Exit(9, "rank 4321 on n540 failed first: exit code 9", "program")
+    assert len(concluded.record.nodes) == 1000
+    assert (run.path / "record.json").stat().st_size < 50_000
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left(tmp_path: Path) -> Iterator[None]:
+    yield
+    assert not [path for path in tmp_path.rglob(".*") if path.name not in (".submit",)]  # no temporary file

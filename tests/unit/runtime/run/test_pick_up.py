@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from ctrain_runtime import schedulers
+from ctrain_runtime.errors import CtrainError, DataError
+from ctrain_runtime.run import pick_up as module
+from ctrain_runtime.run import record
+from ctrain_runtime.run.pick_up import cancel, current_status, find_run, list_runs, pick_up, refresh
+from ctrain_runtime.run.submit import Run, submission_lock
+from ctrain_runtime.schedulers.protocol import Outcome, Status
+from samples.plans import some_facts
+from samples.runs import StandIn, submitted, write_end, write_events, write_ranks
+
+SIZE = {"nodes": 2, "ranks_per_node": 2}
+
+
+@pytest.fixture
+def scheduler() -> StandIn:
+    return StandIn()
+
+
+@pytest.fixture
+def run(tmp_path: Path, scheduler: StandIn, monkeypatch: pytest.MonkeyPatch) -> Run:
+    (tmp_path / "in-use").mkdir()
+    run = submitted(tmp_path / "one", scheduler, facts=some_facts(lease_dir=str(tmp_path / "in-use")), **SIZE)
+    Path(run.plan.lease).touch()
+    monkeypatch.setattr(schedulers, "get", lambda _: scheduler)
+    return run
+
+
+@pytest.fixture
+def lost(run: Run) -> Run:
+    """A run whose ctrain was killed before it wrote the job's id down."""
+    record.save(dataclasses.replace(run.record, attempts=()))
+    return run
+
+
+def test_the_directory_holds_all_of_a_run(run: Run) -> None:
+    assert pick_up(run.path) == run
+    moved = str(run.path.parent / "other")
+    with pytest.raises(DataError, match="other is not a run directory"):
+        pick_up(Path(moved))
+
+
+def test_the_jobs_events_name_it_when_the_record_does_not(lost: Run, scheduler: StandIn) -> None:
+    write_events(lost.path, {"what": "started", "stage": "before", "job": "41"})
+    scheduler.job = "not asked"
+    assert pick_up(lost.path).job_id == "41"
+    assert record.load(lost.path).attempts[-1].job_id == "41"
+
+
+def test_the_scheduler_finds_a_job_that_waits(lost: Run, scheduler: StandIn) -> None:
+    scheduler.job = "42"
+    assert pick_up(lost.path).job_name == "job 42"
+    assert pick_up(lost.path).job_id == "42"
+
+
+def test_a_run_without_a_job_was_never_submitted(lost: Run) -> None:
+    run, status = refresh(pick_up(lost.path))
+    assert status == Status("ended", outcome=Outcome.NEVER_STARTED)
+    assert run.record.exit
+    assert run.record.exit.reason == "the job was never submitted"
+    assert not Path(run.plan.lease).exists()
+
+
+def test_a_submission_that_is_under_way_is_waited_for(lost: Run, scheduler: StandIn) -> None:
+    done = []
+    with submission_lock(lost.path):
+        thread = threading.Thread(target=lambda: done.append(pick_up(lost.path)))
+        thread.start()
+        thread.join(0.2)
+        assert not done
+        scheduler.job = "43"
+    thread.join(60)
+    assert done[0].job_id == "43"
+
+
+def test_a_run_that_is_over_is_not_asked_about(run: Run, scheduler: StandIn) -> None:
+    over = dataclasses.replace(run, record=dataclasses.replace(run.record, exit=record.Exit(0, "completed", "program")))
+    assert refresh(over) == (over, Status("ended"))
+    assert scheduler.calls == []
+
+
+def test_a_run_that_goes_on_is_left_alone(run: Run) -> None:
+    assert refresh(run) == (run, Status("running", "R"))
+    assert record.load(run.path).exit is None
+    assert Path(run.plan.lease).exists()
+
+
+def test_a_run_whose_job_has_ended_is_concluded(run: Run, scheduler: StandIn) -> None:
+    write_ranks(run.path, 0, 0, 0, 0)
+    write_end(run.path, 0)
+    assert current_status(run) == Status("ended")
+    concluded, status = refresh(run)
+    assert status.phase == "ended"
+    assert concluded.record == record.load(run.path)
+    assert concluded.record.exit == record.Exit(0, "completed", "program")
+    assert scheduler.calls == []
+    assert not Path(run.plan.lease).exists()
+
+
+def test_cancel_marks_the_run_and_then_asks_the_scheduler(run: Run, scheduler: StandIn) -> None:
+    assert cancel(run) is None
+    assert (run.path / "cancelled").exists()
+    assert scheduler.calls == ["cancel"]
+
+
+def test_cancel_of_a_run_that_never_had_a_job(lost: Run, scheduler: StandIn) -> None:
+    concluded = cancel(pick_up(lost.path))
+    assert concluded
+    assert concluded.record.exit == record.Exit(130, "cancelled", "user")
+    assert scheduler.calls == []
+
+
+def test_a_directory_that_cannot_be_locked(lost: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> object:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(module, "submission_lock", refuse)
+    with pytest.raises(CtrainError, match=f"cannot read {lost.path}: Permission denied"):
+        pick_up(lost.path)
+
+
+def make_run(path: Path, age: float = 0) -> Path:
+    path.mkdir(parents=True)
+    (path / "plan.json").write_text("{}")
+    time = 1_700_000_000 - age
+    os.utime(path / "plan.json", (time, time))
+    return path
+
+
+def test_runs_newest_first(tmp_path: Path) -> None:
+    assert list(list_runs(tmp_path / "nowhere")) == []
+    old, new = make_run(tmp_path / "runs/a", 100), make_run(tmp_path / "runs/b")
+    (tmp_path / "runs/no-run").mkdir()
+    (tmp_path / "runs/file").touch()
+    assert list(list_runs(tmp_path / "runs")) == [new, old]
+    assert find_run("last", tmp_path / "runs") == new
+    with pytest.raises(DataError, match=r"cannot read .*file: Not a directory"):
+        list(list_runs(tmp_path / "runs/file"))
+
+
+def test_a_run_by_name_or_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = make_run(tmp_path / "runs/resnet50-1121")
+    monkeypatch.chdir(tmp_path)
+    assert find_run("resnet50-1121", Path("runs")) == run
+    for reference in ("runs/resnet50-1121", str(run), "./runs/resnet50-1121/"):
+        assert find_run(reference, tmp_path / "elsewhere") == run
+    monkeypatch.chdir(tmp_path / "runs")
+    assert find_run("resnet50-1121", tmp_path / "elsewhere") == run
+    monkeypatch.chdir(run)
+    assert find_run(".", tmp_path / "elsewhere") == run
+
+
+def test_runs_that_are_not_there_are_named(tmp_path: Path) -> None:
+    make_run(tmp_path / "resnet50-1121")
+    with pytest.raises(DataError, match=r"^run 'resnet50-1122' not found in .*\. Did you mean 'resnet50-1121'\?$"):
+        find_run("resnet50-1122", tmp_path)
+    with pytest.raises(DataError, match=r"^run 'x' not found in .*\. List runs with: ctrain runs$"):
+        find_run("x", tmp_path)
+    with pytest.raises(DataError, match=r"^no runs in .*/nowhere\. Name the parent directory of runs with --runs DIR$"):
+        find_run("last", tmp_path / "nowhere")
+
+
+def test_plan_and_record_are_plain_json(run: Run) -> None:
+    for name in ("plan.json", "record.json"):
+        assert isinstance(json.loads((run.path / name).read_text()), dict)

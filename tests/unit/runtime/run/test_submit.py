@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ctrain_runtime import schedulers
+from ctrain_runtime.errors import CtrainError, DiskFullError, SchedulerError
+from ctrain_runtime.plan.model import Launch
+from ctrain_runtime.run import directory, record
+from ctrain_runtime.run.submit import submission_lock, submit
+from samples.plans import a_launch, a_plan, some_facts
+from samples.runs import StandIn
+
+
+@pytest.fixture
+def launch(tmp_path: Path) -> Launch:
+    (tmp_path / "in-use").mkdir()
+    return a_launch(a_plan(run_directory=tmp_path / "one", facts=some_facts(lease_dir=str(tmp_path / "in-use"))))
+
+
+@pytest.fixture
+def scheduler(launch: Launch, monkeypatch: pytest.MonkeyPatch) -> StandIn:
+    assert launch  # whose plan the true scheduler makes
+    scheduler = StandIn()
+    monkeypatch.setattr(schedulers, "get", lambda _: scheduler)
+    return scheduler
+
+
+@pytest.mark.usefixtures("scheduler")
+def test_a_run_that_is_submitted_is_recorded(launch: Launch, tmp_path: Path) -> None:
+    run = submit(launch)
+    assert (run.path, run.job_id, run.job_name) == (tmp_path / "one", "7", "job 7")
+    assert record.load(run.path) == run.record
+    assert run.record.attempts[0].job_id == "7"
+    assert Path(launch.plan.lease).exists()
+
+
+def test_the_record_exists_before_the_job_does(
+    launch: Launch, scheduler: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def check(*_: Any) -> str:
+        assert record.load(Path(launch.plan.run_directory)).attempts == ()
+        assert Path(launch.plan.lease).exists()
+        return "8"
+
+    monkeypatch.setattr(scheduler, "submit", check)
+    assert submit(launch).job_id == "8"
+
+
+def test_the_lock_is_held_by_what_submits(launch: Launch, scheduler: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    def check(_: Launch, descriptors: tuple[int, ...]) -> str:
+        other = os.open(Path(launch.plan.run_directory) / ".submit", os.O_RDWR)
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.close(other)
+        assert len(descriptors) == 1
+        return "7"
+
+    monkeypatch.setattr(scheduler, "submit", check)
+    path = submit(launch).path
+    with submission_lock(path) as descriptor:  # free again
+        assert not os.get_inheritable(descriptor)
+
+
+def test_a_job_that_is_rejected_is_recorded_and_frees_its_image(launch: Launch, scheduler: StandIn) -> None:
+    scheduler.refusals = [SchedulerError("rejected", "Ask for less")]
+    with pytest.raises(SchedulerError, match="rejected"):
+        submit(launch)
+    written = record.load(Path(launch.plan.run_directory))
+    assert written.exit == record.Exit(72, "rejected", "ctrain")
+    assert written.end
+    assert written.attempts == ()
+    assert not Path(launch.plan.lease).exists()
+
+
+def test_a_parent_that_is_not_writable(launch: Launch, scheduler: StandIn, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    launch = replace(launch, plan=replace(launch.plan, run_directory=f"{tmp_path}/file/one"))
+    with pytest.raises(CtrainError, match=rf"cannot create the run directory {tmp_path}/file/one: Not a directory"):
+        submit(launch)
+    assert scheduler.calls == []
+
+
+def test_a_disk_that_has_no_room_for_the_record_leaves_nothing(
+    launch: Launch, scheduler: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: object) -> None:
+        raise OSError(errno.EDQUOT, "Disk quota exceeded")
+
+    monkeypatch.setattr(record, "save", full)
+    with pytest.raises(DiskFullError, match=r"Disk quota exceeded\. Choose another parent with --runs DIR"):
+        submit(launch)
+    assert scheduler.calls == []
+    assert not Path(launch.plan.run_directory).exists()
+    assert not Path(launch.plan.lease).exists()
+
+
+def test_a_disk_that_becomes_full_then_does_not_lose_the_job(
+    launch: Launch, scheduler: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writes = []
+
+    def second_is_full(path: Path, data: Any) -> None:
+        writes.append(data)
+        if path.name == "record.json" and len(writes) > 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        path.touch()
+
+    monkeypatch.setattr(directory, "write_json", second_is_full)
+    assert submit(launch).job_id == "7"
+    assert scheduler.calls == ["submit"]

@@ -1,0 +1,218 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ctrain_runtime.errors import SchedulerError
+from ctrain_runtime.run import watch as module
+from ctrain_runtime.run.interrupts import Interrupts
+from ctrain_runtime.run.submit import Run
+from ctrain_runtime.run.watch import BACKOFF, Ending, Pause, watch
+from ctrain_runtime.schedulers.protocol import Outcome, Status
+from samples.runs import StandIn, submitted, write_end, write_events, write_ranks
+
+
+class Clock:
+    """Time that passes only while something waits."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.at: list[tuple[float, Any]] = []  # what happens when
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        due = [happen for time, happen in self.at if time <= self.now]
+        self.at = [(time, happen) for time, happen in self.at if time > self.now]
+        for happen in due:
+            happen()
+
+    def later(self, seconds: float, happen: Any) -> None:
+        self.at.append((self.now + seconds, happen))
+
+
+class Observer:
+    """Keeps what it is shown, in order."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[Any, ...]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *values: self.seen.append((name, *values))
+
+    def of(self, name: str) -> list[Any]:
+        return [value for kind, *values in self.seen if kind == name for value in values]
+
+
+class NoSignals(Interrupts):
+    """Interrupts that a test sets itself; waiting moves the clock."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self._clock = clock
+
+    def wait(self, seconds: float) -> None:
+        self._clock.sleep(seconds)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(module, "time", clock)
+    return clock
+
+
+@pytest.fixture
+def interrupts(clock: Clock) -> NoSignals:
+    return NoSignals(clock)
+
+
+@pytest.fixture
+def scheduler() -> StandIn:
+    return StandIn(Status("waiting", "Priority"), Status("running", "R"))
+
+
+@pytest.fixture
+def run(tmp_path: Path, scheduler: StandIn) -> Run:
+    return submitted(tmp_path / "one", scheduler, nodes=2, ranks_per_node=2)
+
+
+def test_a_run_to_its_end(run: Run, clock: Clock, interrupts: NoSignals) -> None:
+    observer = Observer()
+
+    def appear() -> None:
+        write_events(run.path, {"what": "started", "stage": "before", "job": "7", "time": 1.0})
+        write_ranks(run.path, None, None, None, None)
+
+    def speak() -> None:
+        (run.path / "logs/rank0.log").write_text("hello\n")
+        (run.path / "metrics.jsonl").write_text('{"step": 1}\n')
+
+    clock.later(5, appear)
+    clock.later(8, speak)
+    clock.later(20, lambda: write_end(run.path, 0))
+    assert watch(run, observer, interrupts) == Ending(Status("ended"), gone=True)
+    assert [status.phase for status in dict.fromkeys(observer.of("status"))] == ["waiting", "running", "ended"]
+    assert "".join(observer.of("output")) == "hello\n"
+    assert [records for records in observer.of("metrics") if records] == [[{"step": 1}]]
+    assert ("ranks", 4, 4) in observer.seen
+
+
+def test_the_last_output_is_shown_when_the_end_comes_with_it(run: Run, interrupts: NoSignals) -> None:
+    (run.path / "logs/rank0.log").write_text("all at once\n")
+    write_end(run.path, 0)
+    observer = Observer()
+    watch(run, observer, interrupts)
+    assert observer.of("output") == ["all at once\n"]
+
+
+def test_a_long_run_asks_its_scheduler_ever_less_often(
+    run: Run, scheduler: StandIn, clock: Clock, interrupts: NoSignals
+) -> None:
+    clock.later(3600, lambda: write_end(run.path, 0))
+    watch(run, Observer(), interrupts)
+    assert scheduler.calls.count("status") < 150  # one every 30 s
+
+
+def test_silence_shows_what_the_jobs_log_says(run: Run, clock: Clock, interrupts: NoSignals) -> None:
+    (run.path / "logs/job.log").write_text("srun: Job step creation temporarily disabled, retrying\n\n")
+    clock.later(60, lambda: write_end(run.path, 1))
+    observer = Observer()
+    watch(run, observer, interrupts)
+    assert observer.of("job_log") == ["srun: Job step creation temporarily disabled, retrying"]
+
+
+def test_cancel_comes_before_any_word_of_it(run: Run, scheduler: StandIn, clock: Clock, interrupts: NoSignals) -> None:
+    observer = Observer()
+
+    def check() -> None:
+        assert "cancel" in scheduler.calls
+        assert (run.path / "cancelled").exists()
+
+    observer.cancelling = lambda name: (check(), observer.seen.append(("cancelling", name)))  # type: ignore[attr-defined]
+    clock.later(3, lambda: setattr(interrupts, "cancel", True))
+    assert watch(run, observer, interrupts) == Ending(Status("ended", "X", Outcome.CANCELLED_BY_USER), gone=True)
+    assert scheduler.calls.count("cancel") == 1
+    assert observer.of("cancelling") == ["job 7"]
+
+
+def test_a_cancel_that_fails_is_shown_and_tried_again(
+    run: Run, scheduler: StandIn, clock: Clock, interrupts: NoSignals
+) -> None:
+    scheduler.refusals = [SchedulerError("scancel: timed out"), SchedulerError("scancel: timed out")]
+    observer = Observer()
+    clock.later(3, lambda: setattr(interrupts, "cancel", True))
+    assert watch(run, observer, interrupts).gone
+    assert scheduler.calls.count("cancel") == 3
+    assert observer.of("cancelling") == ["job 7"]
+    assert observer.of("warn") == ["scancel: timed out; trying again"]  # once
+
+
+def test_a_job_that_cannot_be_cancelled_is_not_called_gone(run: Run, scheduler: StandIn, interrupts: NoSignals) -> None:
+    scheduler.refusals = [SchedulerError("no")] * 100
+    interrupts.cancel = True
+    assert not watch(run, Observer(), interrupts).gone
+    assert scheduler.calls.count("cancel") > 5
+
+
+def test_a_cancelled_job_that_takes_for_ever_to_end_is_left(run: Run, interrupts: NoSignals) -> None:
+    """A dead node keeps a job "completing" indefinitely."""
+
+    class Completing(StandIn):
+        def cancel(self, *_: object) -> None:
+            self.calls.append("cancel")
+
+    scheduler = Completing()
+    interrupts.cancel = True
+    stuck = Run(run.plan, run.record, scheduler)  # type: ignore[arg-type]
+    assert watch(stuck, Observer(), interrupts) == Ending(Status("running", "R"), gone=True)
+    assert scheduler.calls.count("cancel") == 1
+
+
+def test_a_second_interrupt_leaves_at_once(run: Run, scheduler: StandIn, interrupts: NoSignals) -> None:
+    scheduler.refusals = [SchedulerError("no")] * 100
+    interrupts.cancel = interrupts.leave = True
+    assert not watch(run, Observer(), interrupts).gone
+    assert scheduler.calls.count("cancel") == 1
+
+
+def test_a_closed_terminal_leaves_the_run_alone(run: Run, scheduler: StandIn, interrupts: NoSignals) -> None:
+    interrupts.detach = True
+    assert watch(run, Observer(), interrupts) == Ending(Status("waiting"), gone=False)
+    assert "cancel" not in scheduler.calls
+
+
+def test_a_full_disk_does_not_keep_a_job_alive(
+    run: Run, scheduler: StandIn, interrupts: NoSignals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "touch", full)
+    interrupts.cancel = True
+    assert watch(run, Observer(), interrupts).gone
+    assert "cancel" in scheduler.calls
+
+
+@given(st.floats(0.01, 5), st.floats(5, 100), st.lists(st.floats(0, 50), max_size=40))
+def test_a_pause_grows_from_the_shortest_to_the_longest(shortest: float, longest: float, steps: list[float]) -> None:
+    pause, now, last = Pause((shortest, longest)), 1000.0, None
+    for step in steps:
+        before = pause.seconds
+        assert shortest <= before <= longest
+        if pause.due(now):
+            assert last is None or now - last >= before
+            assert pause.seconds == min(before * BACKOFF, longest)
+            last = now
+        else:
+            assert pause.seconds == before
+        now += step
+    pause.reset()
+    assert pause.seconds == shortest
+    assert pause.due(now)

@@ -1,0 +1,84 @@
+"""benchmarks/launch.py without its cluster: how it computes, and what it says where it cannot run."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+FILE = Path(__file__).parents[2] / "benchmarks" / "launch.py"
+
+
+@pytest.fixture(scope="module")
+def launch() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("launch_benchmark", FILE)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+def figures(launch: ModuleType, queued: float = 0.5) -> dict[str, float]:
+    bare = [launch.Times(10, 10.5, 10.7), launch.Times(20, 20.4, 20.6), launch.Times(30, 39, 40)]
+    own = [launch.Times(10, 11.3, 11.7), launch.Times(20, 21.2, 21.6), launch.Times(30, 31.4, 31.9)]
+    return dict(launch.compare(bare, own, [launch.Phases(0.3, queued, 0.6, 0.1)] * 3))
+
+
+def test_medians_are_compared_and_the_wait_of_slurm_is_taken_off(launch: ModuleType) -> None:
+    result = figures(launch)
+    assert (result["bare_s"], result["ctrain_s"], result["extra_s"]) == (0.7, 1.7, 1.0)
+    assert (result["bare_first_output_s"], result["ctrain_first_output_s"]) == (0.5, 1.3)
+    assert (result["own_extra_s"], result["own_first_output_extra_s"]) == (0.5, 0.3)
+    assert result["ratio"] == 2.43
+
+
+def test_the_summary_is_the_worst_program(launch: ModuleType) -> None:
+    slow = {**figures(launch), "extra_s": 9.0}
+    result = launch.summary({"trivial": figures(launch), "torch": slow}, 7)
+    assert (result["extra_s"], result["ratio"], result["repetitions"]) == (9.0, 2.43, 7)
+    assert result["programs"]["torch"] == slow
+
+
+def test_the_table_marks_what_is_above_the_limit(launch: ModuleType) -> None:
+    marked = [
+        line.split()[1] for line in launch.table({"trivial": figures(launch, 0.4)}).splitlines() if "above" in line
+    ]
+    assert marked == ["end"]
+
+
+def test_phases_come_from_what_the_run_left(launch: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text("{}")
+    os.utime(tmp_path / "plan.json", (100.5, 100.5))
+    lines = [
+        '{"time": 101.0, "what": "started"}',
+        '{"time": 101.5, "what": "started"}',
+        '{"time": 103.0, "what": "ended"}',
+    ]
+    (tmp_path / "events.jsonl").write_text("\n".join(lines) + "\n")
+    phases = launch.phases_of(launch.Times(100, 102, 103.25), tmp_path)
+    assert phases == launch.Phases(before_s=0.5, queued_s=0.5, job_s=2.0, after_s=0.25)
+
+
+def test_without_root_one_line_says_so(
+    launch: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(sys, "argv", ["launch.py"])
+    assert launch.main() == 77
+    assert capsys.readouterr().err == "launch.py: it must run as root, for the test cluster\n"
+
+
+def test_without_the_cluster_one_line_names_the_command(
+    launch: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    cluster = tmp_path / "cluster"
+    cluster.write_text("#!/bin/sh\nexit 3\n")
+    cluster.chmod(0o755)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(launch, "CLUSTER", cluster)
+    assert launch.missing().endswith("Start it with: tests/cluster/cluster up")
