@@ -82,7 +82,7 @@ trap 'pass_on USR2' USR2
 
 wait_for() { # PROCESS: sets code; a signal ends `wait` early
   child=$1 signalled=yes
-  [ -z "$ending" ] || kill "$child" 2>/dev/null # by a signal that came before
+  [ -z "$ending" ] || kill "$child" 2>/dev/null # a signal that came meanwhile
   while [ "$signalled" ]; do
     signalled=
     wait "$child"
@@ -95,6 +95,7 @@ finish() {
 }
 
 event run started
+[ -z "$ending" ] || { code=143 && finish; } # a signal that came before: no task needs to start
 start_tasks &
 wait_for $!
 finish

@@ -40,7 +40,7 @@ trap 'pass_on USR2' USR2
 
 wait_for() { # PROCESS: sets code; a signal ends `wait` early
   child=$1 signalled=yes
-  [ -z "$ending" ] || kill "$child" 2>/dev/null # by a signal that came before
+  [ -z "$ending" ] || kill "$child" 2>/dev/null # a signal that came meanwhile
   while [ "$signalled" ]; do
     signalled=
     wait "$child"
@@ -53,6 +53,7 @@ finish() {
 }
 
 event run started
+[ -z "$ending" ] || { code=143 && finish; } # a signal that came before: no task needs to start
 srun --job-name=digits-1 --nodes=1 --ntasks=2 --ntasks-per-node=2 --cpus-per-task=16 --distribution=block:block --cpu-bind=cores --mpi=pmix --kill-on-bad-exit=1 --quit-on-interrupt /bin/bash -p -c '[ -r "$0" ] || { echo "ctrain: run directory $1 is not visible on $(uname -n). Choose one that all nodes share: --runs DIR" >&2; exit 71; }; shift; exec /bin/bash -p "$0" "$@"' /scratch/kim/ctrain/digits-1/task.sh /scratch/kim/ctrain/digits-1 &
 wait_for $!
 finish

@@ -38,13 +38,13 @@ def scripts(tmp_path: Path) -> Scripts:
 
 def test_torchrun_is_started_once_per_node_and_its_ranks_are_recorded(scripts: Scripts) -> None:
     plan = scripts.plan(
-        "bash", "-c", f"{SAY}; exit $RANK", launcher="torchrun", nodes=2, ranks_per_node=2, env=("LC_ALL=C.utf8",)
+        "bash", "-c", f"{SAY}; exit $RANK", launcher="torchrun", nodes=2, ranks_per_node=2, env=("LC_ALL=POSIX",)
     )
     assert (plan.tasks, plan.tasks_per_node, plan.ranks_per_task, plan.cpus_per_task) == (2, 1, 2, 64)
     task = slurm_task(rank=1, size=2, per_node=1, hosts="gpu[03-04]")
     assert scripts.execute(plan, **task) == 1
-    assert scripts.log(2) == "2/4 local 0/2 node 1 locale C.utf8\n"
-    assert scripts.log(3) == "3/4 local 1/2 node 1 locale C.utf8\n"
+    assert scripts.log(2) == "2/4 local 0/2 node 1 locale POSIX\n"
+    assert scripts.log(3) == "3/4 local 1/2 node 1 locale POSIX\n"
     ended = {event["rank"]: event["code"] for event in scripts.node_events(1) if event["what"] == "ended"}
     assert ended == {2: 2, 3: 3}
     argv, environment = json.loads((scripts.run / "agent").read_text())
@@ -63,13 +63,11 @@ def test_torchrun_that_starts_another_number_of_ranks_is_refused(scripts: Script
 
 
 def test_mpirun_starts_all_ranks_from_one_task(scripts: Scripts) -> None:
-    plan = scripts.plan(
-        "bash", "-c", SAY, launcher="mpi", local=True, nodes=2, ranks_per_node=2, env=("LC_ALL=C.utf8",)
-    )
+    plan = scripts.plan("bash", "-c", SAY, launcher="mpi", local=True, nodes=2, ranks_per_node=2, env=("LC_ALL=POSIX",))
     assert (plan.launcher, plan.tasks, plan.ranks_per_task) == ("mpirun", 1, 4)
     assert scripts.execute(plan, CTRAIN_TASK="0", SLURM_PROCID="5", PMIX_RANK="6") == 0
-    assert scripts.log(0) == "0/4 local 0/2 node 0 locale C.utf8\n"
-    assert scripts.log(3) == "3/4 local 1/2 node 1 locale C.utf8\n"
+    assert scripts.log(0) == "0/4 local 0/2 node 0 locale POSIX\n"
+    assert scripts.log(3) == "3/4 local 1/2 node 1 locale POSIX\n"
     assert [event["rank"] for event in scripts.node_events(1) if event["what"] == "started"] in ([2, 3], [3, 2])
 
 

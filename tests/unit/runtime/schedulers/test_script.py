@@ -92,11 +92,12 @@ def test_a_burst_of_signals(scripts: Scripts) -> None:
 
 def test_a_signal_before_the_tasks_start_ends_the_job(scripts: Scripts) -> None:
     """It comes while `run started` is written: no task is there yet to pass it on to."""
-    made = write_job(scripts, "sleep 60")
+    made = write_job(scripts, "echo started")
     text = (scripts.run / "job.sh").read_text()
     (scripts.run / "job.sh").write_text(text.replace("event run started\n", "event run started\nkill -TERM $$\n"))
     assert made.tasks == 1
     assert scripts.start("job.sh").wait() == 143
+    assert scripts.job_log() == ""
     assert scripts.job_events()[-1] == {"stage": "after", "what": "ended", "code": 143}
 
 

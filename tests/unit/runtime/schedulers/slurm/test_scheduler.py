@@ -27,7 +27,7 @@ def test_a_job_from_its_facts_to_its_end(programs: Path, launch: Launch) -> None
     cluster = SCHEDULER.facts(site)
     assert SCHEDULER.gpus(site) == ("a100",)
     assert SCHEDULER.size(SizeRequest(gpus_per_node=2), cluster, site).cpus_per_rank == 1
-    SCHEDULER.check(launch, Path(launch.plan.run_directory))
+    SCHEDULER.check(launch)
     job_id = SCHEDULER.submit(launch)
     assert SCHEDULER.name(job_id) == "job 9"
     assert SCHEDULER.find(launch.plan) is None
@@ -51,7 +51,7 @@ def test_in_an_allocation_a_run_is_a_process(programs: Path, launch: Launch, mon
     note("status", Status("running"))
     note("cancel", None)
     unused = answer(programs, "sbatch")
-    SCHEDULER.check(inside, Path(inside.plan.run_directory))
+    SCHEDULER.check(inside)
     job_id = SCHEDULER.submit(inside, pass_fds=(3,))
     assert SCHEDULER.status(job_id, inside.plan) == Status("running")
     SCHEDULER.cancel(job_id, inside.plan)
