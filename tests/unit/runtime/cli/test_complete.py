@@ -33,10 +33,10 @@ def words(line: str) -> str:
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("ru", "run"),
+        ("ru", "run runs"),
         ("--v", "--version"),
         ("no", ""),
-        ("run --no", "--nodes"),
+        ("run --no", "--nodelist --nodes"),
         ("run --nodes 2 --im", "--image"),
         ("run --nodes ", ""),
         ("run res", "resnet50"),

@@ -92,8 +92,8 @@ def raising(error: BaseException) -> Callable[[argparse.Namespace], int]:
     [
         (StoreError("x is no store", "Make one"), 76, "ctrain: x is no store. Make one\n"),
         (KeyboardInterrupt(), 130, ""),
-        (OSError(errno.ENOSPC, "full", "/a"), 75, "ctrain: no space left for /a. Free some and try again\n"),
-        (OSError(errno.EDQUOT, "quota"), 75, "ctrain: no space left for a file. Free some and try again\n"),
+        (OSError(errno.ENOSPC, "full", "/a"), 75, "ctrain: no space left for /a. Free disk space and retry\n"),
+        (OSError(errno.EDQUOT, "quota"), 75, "ctrain: no space left for a file. Free disk space and retry\n"),
         (PermissionError(errno.EACCES, "Permission denied", "/a"), 70, "ctrain: /a: Permission denied\n"),
         (OSError("odd"), 70, "ctrain: system: odd\n"),
     ],
