@@ -13,7 +13,7 @@ from samples import programs as fakes
 from samples.layers import write_layer
 from samples.plans import a_manifest
 from samples.recordings import install_cluster
-from samples.runs import Bench, ended
+from samples.runs import Bench, ended, wait_for
 from samples.sample_images import sif, write_image, write_store
 
 JOB = "command: [python, train.py]\nimage: pytorch\n"
@@ -317,3 +317,15 @@ def test_resume_shows_the_checkpoint_of_the_earlier_run(bench: Bench) -> None:
     assert code == 0
     assert f"data      {old} -> /resume (read-only)" in out.splitlines()
     assert "resume /resume" in out.splitlines()
+
+
+def test_a_job_ends_its_lease_whoever_is_gone(bench: Bench) -> None:
+    leases = bench.image.parent / "in-use"
+    leases.mkdir()
+    run = bench.run("--", "bash", "-c", 'touch "$CTRAIN_RUN_DIR/up"; sleep 1')
+    wait_for(bench.one / "up")
+    assert len(list(leases.iterdir())) == 1
+    run.kill()
+    ended(run)
+    wait_for(lambda: not list(leases.iterdir()))
+    assert bench.record()["exit"] is None  # nobody has looked yet
