@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 
 BIN = Path(__file__).parent / "bin"
@@ -40,14 +39,3 @@ def write_program(path: Path, script: str) -> Path:
     path.write_text(script, encoding="utf-8")
     path.chmod(0o755)
     return path
-
-
-def slurm(folder: Path, *, sinfo: str, mpi: str = "MPI plugin types are...\n\tpmix\n\tnone\n") -> Mapping[str, Path]:
-    """The programs of a cluster that answers questions; it takes every job as number 7, and that fails at once."""
-    return {
-        "sinfo": answer(folder, "sinfo", sinfo, version="slurm 24.11.5\n"),
-        "srun": answer(folder, "srun", mpi),
-        "sbatch": answer(folder, "sbatch", "7\n"),
-        "scontrol": answer(folder, "scontrol", "JobId=7 JobState=FAILED Reason=None\n"),
-        "scancel": answer(folder, "scancel"),
-    }
