@@ -15,6 +15,7 @@ from ctrain_runtime import config, strict_yaml
 from ctrain_runtime.errors import ConfigError, ImageUnusable
 from ctrain_runtime.job import JobFile
 from ctrain_runtime.manifest import SCHEMA, Manifest, read_manifest
+from ctrain_runtime.run import events, ranks
 from ctrain_runtime.run.follow import Metrics
 from ctrain_runtime.sif import DESCRIPTOR, HEADER, PARTITION, SBOM, check, object_bytes
 from ctrain_runtime.user_layer import read as read_layer
@@ -33,6 +34,11 @@ plain = st.recursive(
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("files") / "file"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("folder")
 
 
 @given(st.builds(Manifest, schema=st.just(SCHEMA)))
@@ -118,3 +124,22 @@ def test_metrics_are_the_same_however_they_grow(file: Path, records: list[dict[s
         file.write_bytes(content[:cut])
         found += metrics.read()
     assert found == records
+
+
+@given(st.lists(st.binary(max_size=40) | plain.map(lambda data: json.dumps(data).encode()), max_size=6))
+def test_any_events_are_read_without_an_error(folder: Path, lines: list[bytes]) -> None:
+    (folder / "events.jsonl").write_bytes(b"\n".join(lines))
+    found = events.read_job_events(folder)
+    assert ranks.started(ranks.from_events(found)) <= len(found)
+
+
+@given(st.data())
+def test_events_that_are_cut_off_anywhere_are_those_of_the_whole_lines(folder: Path, data: st.DataObject) -> None:
+    whole = "".join(
+        json.dumps({"what": "ended", "rank": rank, "code": 130 + rank, "time": 1.5, "node": "n"}) + "\n"
+        for rank in range(4)
+    )
+    cut = whole[: data.draw(st.integers(0, len(whole)))]
+    (folder / "events.jsonl").write_text(cut)
+    found = ranks.from_events(events.read_job_events(folder))
+    assert [(rank.number, rank.exit_code) for rank in found] == [(n, 130 + n) for n in range(cut.count("\n"))]

@@ -33,10 +33,10 @@ def words(line: str) -> str:
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("run", "run runs"),
+        ("ru", "run runs"),
         ("--v", "--version"),
         ("no", ""),
-        ("run --nodes", "--nodes"),
+        ("run --no", "--nodelist --nodes"),
         ("run --nodes 2 --im", "--image"),
         ("run --nodes ", ""),
         ("run res", "resnet50"),
@@ -77,10 +77,7 @@ def words(line: str) -> str:
         ("publish pytorch-cpu --channel d", "dev"),
         ("upstream py", ""),  # its images are not those of a store
         ("completion b", "bash"),
-        ("help ex", "exit-codes"),
-        ("help r", "run runs runs.md"),
-        ("help images", "images images.md"),
-        ("help runs ", ""),
+        ("help ", "exit-codes"),
     ],
 )
 def test_words(line: str, expected: str) -> None:

@@ -9,7 +9,7 @@ from ctrain_runtime.cli.main import RUNTIME_VERBS, main
 from ctrain_runtime.errors import SchedulerError
 from ctrain_runtime.manifest import Base, Layer, Requires
 from ctrain_runtime.manifest import TestResult as Result
-from ctrain_runtime.schedulers.slurm.scheduler import Slurm
+from ctrain_runtime.schedulers.local.scheduler import Local
 from ctrain_runtime.sif import SBOM
 from samples.sample_images import sbom, sif, write_image, write_store
 
@@ -39,6 +39,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for number, channel in enumerate(("prod", "dev"), 1):
         (root / f"channels/pytorch_{channel}.sif").symlink_to(f"../pytorch_24.12-hd-py3-r{number}.sif")
     monkeypatch.setenv("CTRAIN_STORE", str(root))
+    monkeypatch.setenv("CTRAIN_SITE", "local")
     return root
 
 
@@ -89,7 +90,7 @@ def test_the_list_counts_the_tests_that_were_run(capsys: Out) -> None:
 def test_the_list_tells_on_which_gpus_of_this_cluster_an_image_runs(
     here: tuple[str, ...], head: str, cell: str, capsys: Out, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Slurm, "gpus", lambda *_: here)
+    monkeypatch.setattr(Local, "gpus", lambda *_: here)
     assert images() == 0
     first, _, last = capsys.readouterr().out.splitlines()
     assert head in first
@@ -101,10 +102,10 @@ def test_the_list_tells_on_which_gpus_of_this_cluster_an_image_runs(
 
 @pytest.mark.usefixtures("store")
 def test_a_scheduler_that_does_not_answer_hides_no_image(capsys: Out, monkeypatch: pytest.MonkeyPatch) -> None:
-    def silent(_: object) -> tuple[str, ...]:
+    def silent(*_: object) -> tuple[str, ...]:
         raise SchedulerError("Slurm does not answer")
 
-    monkeypatch.setattr(start, "gpus", silent)
+    monkeypatch.setattr(Local, "gpus", silent)
     assert images() == 0
     assert "V100 A100" in capsys.readouterr().out
 

@@ -1,9 +1,6 @@
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +8,14 @@ import pytest
 
 from ctrain_runtime import user_layer
 from ctrain_runtime.cli.main import RUNTIME_VERBS, main
-from ctrain_runtime.facts import Partition
 from ctrain_runtime.manifest import read_manifest
 from samples import programs as fakes
 from samples.layers import write_layer
 from samples.plans import a_manifest
-from samples.runs import Bench
+from samples.recordings import install_cluster
+from samples.runs import Bench, ended, wait_for
 from samples.sample_images import sif, write_image, write_store
 
-GPU = Partition("gpu", default=True, nodes=4, idle=4, cpus=16, gpus=2, gpu_type="a100", time_limit=1440)
-CPU = Partition("cpu", default=False, nodes=2, idle=2, cpus=8, gpus=0)
 JOB = "command: [python, train.py]\nimage: pytorch\n"
 
 
@@ -28,7 +23,8 @@ JOB = "command: [python, train.py]\nimage: pytorch\n"
 def machine(programs: Path, tmp_path: Path) -> Path:
     """A machine with an engine, Slurm, a store with one image (prod), a job folder and some broken things."""
     fakes.answer(programs, "apptainer", "apptainer version 1.4.5\n")
-    fakes.slurm(programs, GPU, CPU)
+    install_cluster(programs, "24.11.5")
+    fakes.answer(programs, "sinfo")
     write_store(tmp_path / "store", {}, channels={"pytorch_prod": "pytorch_24.12-hd-py3-r3.sif"})
     for name, extra in {"job": "", "data-job": "data: {dataset: imagenet}\n", "bad-job": "nodse: 2\n"}.items():
         (tmp_path / name).mkdir()
@@ -52,7 +48,7 @@ def ctrain(*arguments: str) -> int:
 
 
 LOCAL = ("--site", "local", "--store", "store")
-SLURM = ("--site", "slurm", "--store", "store")
+SLURM = ("--dry-run", "--site", "slurm", "--store", "store")
 
 
 @pytest.mark.parametrize(
@@ -63,17 +59,31 @@ SLURM = ("--site", "slurm", "--store", "store")
         (("--nodes", "two"), 64, "argument --nodes: invalid int value: 'two'"),
         (("--nodse", "2"), 64, "unrecognized arguments: --nodse"),
         (("one", "two"), 64, "unrecognized arguments: two"),
-        ((*LOCAL, "--", "hostname"), 64, "a command needs an image. Give one with --image; ctrain images lists them"),
-        ((*LOCAL, "./job", "--nodes", "0"), 64, "--nodes 0: at least 1 is needed"),
-        ((*LOCAL, "./job", "--gpus-per-node", "-1"), 64, "--gpus-per-node -1: at least 0 is needed"),
+        ((*LOCAL, "--", "hostname"), 64, "no image given. Pass --image NAME; list images with: ctrain images"),
+        ((*LOCAL, "./job", "--nodes", "0"), 64, "--nodes must be at least 1, not 0"),
+        ((*LOCAL, "./job", "--gpus-per-node", "-1"), 64, "--gpus-per-node must be at least 0, not -1"),
         ((*LOCAL, "./job", "--partition", "gpu"), 64, "site local has no partitions"),
-        ((*LOCAL, "./job", "--env", "A"), 64, "--env 'A' is not NAME=VALUE. As in: --env NCCL_DEBUG=INFO"),
+        ((*LOCAL, "./job", "--env", "A-B"), 64, "--env 'A-B' is not NAME=VALUE or NAME. As in: --env NCCL_DEBUG=INFO"),
+        ((*LOCAL, "./job", "--env", ""), 64, "--env '' is not NAME=VALUE or NAME"),
+        ((*LOCAL, "./job", "--env", "RANK=3"), 64, "--env: RANK is set by ctrain, rank by rank. Leave it out"),
+        (
+            (*LOCAL, "./job", "--env", "WORLD_SIZE"),
+            64,
+            "--env: WORLD_SIZE is set by ctrain, rank by rank. Leave it out",
+        ),
+        ((*LOCAL, "./job", "--mount", ""), 64, "--mount '' is not SRC[:DST[:ro]]"),
+        ((*LOCAL, "./job", "--data", "my.sqsh"), 64, "--data my.sqsh is a file. Pass the directory that holds it"),
+        ((*LOCAL, "--", "mpirun", "-np", "2", "train.py"), 64, "no image given"),
+        ((*LOCAL, "--image", "pytorch", "--", "python", "trian.py"), 64, "trian.py not found in "),
         ((*LOCAL, "./job", "--mount", "/a:/b:x"), 64, "--mount '/a:/b:x' is not SRC[:DST[:ro]]"),
         ((*LOCAL, "./job", "--mount", "/a:b"), 64, "can't mount 'b': it is not an absolute path"),
         ((*LOCAL, "./job", "--name", "../x"), 64, "--name '../x' is not a name"),
-        ((*LOCAL, "./job", "--runs", "runs", "--name", "taken"), 64, "there is a run"),
+        (
+            (*LOCAL, "./job", "--runs", "runs", "--name", "taken"),
+            64,
+            "runs/taken already exists. Choose another --name",
+        ),
         ((*SLURM, "./job", "--time", "soon"), 64, "time 'soon' is not a time limit"),
-        ((*SLURM, "./job", "--comment", "a\nb"), 64, "sbatch option '--comment=a\\nb' holds a line break"),
         (
             (*LOCAL, "./job", "--layer", "old.sqsh"),
             64,
@@ -90,11 +100,7 @@ SLURM = ("--site", "slurm", "--store", "store")
             67,
             "file /nowhere.pub not found. Ask the administrators",
         ),
-        (
-            (*LOCAL, "./job", "--image", "pytroch"),
-            68,
-            "image 'pytroch' not found in store. Did you mean 'pytorch'? Available: pytorch",
-        ),
+        ((*LOCAL, "./job", "--image", "pytroch"), 68, "image 'pytroch' not found in store. Available: pytorch"),
         ((*LOCAL, "./job", "--image", "pytorch:dev"), 68, "image 'pytorch:dev' not found in store"),
         ((*LOCAL, "./job", "--image", "./x.sif"), 68, "image file x.sif not found"),
         (("--site", "local", "./job"), 68, "image 'pytorch' not found in any store (none configured)"),
@@ -107,14 +113,15 @@ SLURM = ("--site", "slurm", "--store", "store")
         (("--site", "./strict.yaml", "--store", "store", "./job"), 69, "digest mismatch: "),
         ((*LOCAL, "./job", "--layer", "x.sqsh"), 69, "cannot read layer x.sqsh: No such file or directory"),
         ((*LOCAL, "./job", "--layer", "no.sif"), 69, "no.sif is not a user layer: not a squashfs"),
-        ((*LOCAL, "./data-job"), 71, "job data-job needs data set 'imagenet', which site local does not have"),
-        ((*LOCAL, "./data-job", "--data", "nowhere"), 71, "nowhere does not exist, so it can't be mounted at /data"),
-        ((*LOCAL, "./job", "--mount", "/not/there"), 71, "/not/there does not exist, so it can't be mounted"),
-        ((*LOCAL, "./job", "--resume", "runs/taken"), 71, "run runs/taken has no checkpoint to go on from"),
-        ((*SLURM, "./job", "--nodes", "99"), 74, "partition gpu has 4 nodes, 99 were asked for. Largest that fits"),
-        ((*SLURM, "./job", "--gpus-per-node", "3"), 74, "a node of partition gpu has 2 GPUs, 3 were asked for"),
-        ((*SLURM, "./job", "--partition", "x"), 74, "there is no partition 'x' that is up. Partitions: gpu, cpu"),
-        ((*SLURM, "./job", "--time", "2-0"), 74, "partition gpu allows 1-00:00:00, 2-0 was asked for"),
+        (
+            (*LOCAL, "./data-job"),
+            71,
+            "site local has no data set 'imagenet', required by job data-job. Pass --data DIR",
+        ),
+        ((*LOCAL, "./data-job", "--data", "nowhere"), 71, "nowhere does not exist, so it cannot be mounted at /data"),
+        ((*LOCAL, "./job", "--mount", "/not/there"), 71, "/not/there does not exist, so it cannot be mounted"),
+        ((*LOCAL, "./job", "--resume", "runs/taken"), 71, "run runs/taken has no checkpoint to resume from"),
+        ((*LOCAL, "./job", "--runs", "runs", "--resume", "taken"), 71, "runs/taken has no checkpoint to resume from"),
         (("--site", "local", "--store", "job", "./job"), 76, "job is not a store: ctrain-store.json not found"),
         (("--site", "local", "--store", "nowhere", "./job"), 76, "nowhere does not exist"),
     ],
@@ -138,16 +145,19 @@ def test_a_machine_without_an_engine_or_without_slurm(programs: Path, capsys: py
     (programs / "apptainer").unlink()
     assert ctrain(*LOCAL, "./job") == 73
     assert "neither apptainer nor singularity is on PATH" in capsys.readouterr().err
-    (programs / "sinfo").unlink()
+    (programs / "scontrol").unlink()
     assert ctrain(*SLURM, "./job") == 72
-    assert "no scheduler here: sinfo is not on PATH. Run it on this machine" in capsys.readouterr().err
+    assert "not found on PATH. Load Slurm's module, or run here with --site local" in capsys.readouterr().err
 
 
-def test_a_job_that_sbatch_refuses(machine: Path, programs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    fakes.answer(programs, "sbatch", error="sbatch: error: Batch job submission failed: No\n", code=1)
-    assert ctrain(*SLURM, "./job", "--runs", "runs", "--name", "one") == 72
-    assert capsys.readouterr().err.startswith("ctrain: Slurm refused the job: Batch job submission failed: No. Its scr")
-    assert json.loads((machine / "runs/one/record.json").read_text())["exit"]["code"] == 72
+@pytest.mark.parametrize("option", [("--nodes", "2"), ("--time", "1:00:00"), ("--partition", "gpu")])
+def test_a_cluster_whose_commands_are_missing_is_no_laptop(
+    machine: Path, programs: Path, option: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (programs / "sinfo").unlink()
+    assert ctrain("--store", "store", "./job", *option) == 72
+    assert "no scheduler found on this machine, but --nodes, --time or --partition" in capsys.readouterr().err
+    assert not (machine / "ctrain-runs").exists()
 
 
 def plan_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
@@ -157,21 +167,6 @@ def plan_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, An
     data = json.loads(out)["plan"]
     assert isinstance(data, dict)
     return data
-
-
-def test_a_dry_run_shows_everything_and_makes_nothing(machine: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert ctrain(*SLURM, "./job", "--nodes", "2", "--name", "one", "--env", "A=b c", "--dry-run") == 0
-    said = capsys.readouterr().out
-    run = machine / "ctrain-runs/one"
-    assert said.splitlines()[:4] == [
-        "site      slurm (dry run: nothing is started)",
-        "image     pytorch 24.12-hd-r3 (prod)  sha256:9f2c41d0a7e3",
-        "where     2 x gpu: 2 GPUs a node, 8 cores a rank; 4 ranks, launcher mpi (pmix)",
-        f"run       one  ->  {run}",
-    ]
-    for part in (f"command   sbatch --parsable {run}/job.sh", "env       A=b c", "--- job.sh", "--- rank.sh"):
-        assert part in said
-    assert not run.parent.exists()
 
 
 def test_options_and_variables_of_the_user(
@@ -224,7 +219,7 @@ def test_the_image_of_a_loaded_module(
 def test_an_image_by_path_needs_no_store(machine: Path, capsys: pytest.CaptureFixture[str]) -> None:
     image = machine / "store/pytorch_24.12-hd-py3-r3.sif"
     plan = plan_of(capsys, "--site", "neuron", "--image", str(image), "--runs", "runs", "--", "hostname")
-    assert (plan["image"]["path"], plan["submit"]) == (str(image), ["--comment=field=efficientai;appl=pytorch"])
+    assert (plan["image"]["path"], plan["settings"]) == (str(image), {"comment": "field=efficientai;appl=pytorch"})
 
 
 def test_user_layers_of_the_job_and_of_the_command_line(machine: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -256,31 +251,20 @@ def bench(tmp_path: Path) -> Bench:
     return Bench(tmp_path)
 
 
-def ended(ctrain: subprocess.Popen[str]) -> tuple[int, str, str]:
-    out, error = ctrain.communicate(timeout=30)
-    return ctrain.returncode, out, error
-
-
-def record(bench: Bench) -> dict[str, Any]:
-    data = json.loads((bench.runs / "one/record.json").read_text(encoding="utf-8"))
-    assert isinstance(data, dict)
-    return data
-
-
 def test_a_run_on_this_machine(bench: Bench) -> None:
     options = ("--nodes", "2", "--ranks-per-node", "2", "--env", "COLOUR=deep red")
     say = 'echo "rank $RANK of $WORLD_SIZE, local $LOCAL_RANK of $LOCAL_WORLD_SIZE, node $NODE_RANK, $COLOUR"'
     code, out, error = ended(bench.run(*options, "--", "bash", "-c", say))
     assert (code, error) == (0, "")
     assert out.splitlines()[0] == "site      local (requested)"
-    assert out.splitlines()[2] == "where     this machine: 2 groups of 2; 4 ranks, launcher mpi"
+    assert out.splitlines()[2] == "where     this machine: 2 groups of 2; 4 ranks, launcher mpirun"
     assert out.splitlines()[-2:] == [
         "rank 0 of 4, local 0 of 2, node 0, deep red",
         f"run directory: {bench.runs}/one",
     ]
     last = (bench.runs / "one/logs/rank3.log").read_text()
     assert last == "rank 3 of 4, local 1 of 2, node 1, deep red\n"
-    assert record(bench)["exit"] == {"code": 0, "reason": "completed"}
+    assert bench.record()["exit"] == {"code": 0, "reason": "completed", "by": "program"}
 
 
 def test_a_run_with_a_layer_says_so_in_its_record_and_checks_that_it_is_there(bench: Bench) -> None:
@@ -288,8 +272,8 @@ def test_a_run_with_a_layer_says_so_in_its_record_and_checks_that_it_is_there(be
     path = write_layer(bench.folder / "my.sqsh", read_manifest(bench.image.with_suffix(".json")))
     code, out, _ = ended(bench.run("--layer", "my.sqsh", "--", "bash", "-c", "echo started"))
     assert code == 73
-    assert f"ctrain: layer {path} is not the one of the plan: was it built again since?" in out
-    assert record(bench)["layers"] == [{"path": str(path), "digest": user_layer.read(path).digest}]
+    assert f"layer {path} differs from the plan; was it rebuilt after submission?" in out
+    assert bench.record()["layers"] == [{"path": str(path), "digest": user_layer.read(path).digest}]
 
 
 def test_the_plan_of_a_dry_run_is_the_plan_of_the_run(bench: Bench) -> None:
@@ -307,9 +291,9 @@ def test_a_failing_program_is_named_with_its_last_words(bench: Bench) -> None:
     code, out, error = ended(bench.run("--", "bash", "-c", "echo a; echo out of memory >&2; exit 12"))
     run = bench.runs / "one"
     assert (code, error) == (12, "")
-    (first,) = record(bench)["nodes"]
+    (first,) = bench.record()["nodes"]
     assert out.splitlines()[-6:] == [
-        f"rank 0 on {first} ended first: exit code 12",
+        f"rank 0 on {first} failed first: exit code 12",
         "  | a",
         "  | out of memory",
         f"its log: {run}/logs/rank0.log",
@@ -321,39 +305,8 @@ def test_a_failing_program_is_named_with_its_last_words(bench: Bench) -> None:
 def test_json_is_the_record_and_nothing_else(bench: Bench) -> None:
     code, out, error = ended(bench.run("--json", "--", "bash", "-c", "echo from the program; exit 3"))
     assert code == 3
-    assert json.loads(out) == record(bench)
+    assert json.loads(out) == bench.record()
     assert "from the program" in error
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_cancels_the_run(bench: Bench, number: signal.Signals) -> None:
-    program = 'touch "$CTRAIN_RUN_DIR/checkpoint/step-1" "$CTRAIN_RUN_DIR/ready-$RANK"; exec sleep 60'
-    run = bench.run("--ranks-per-node", "2", "--", "bash", "-c", program)
-    while len(list(bench.runs.glob("one/ready-*"))) < 2:
-        assert run.poll() is None
-        time.sleep(0.02)
-    run.send_signal(number)
-    code, out, error = ended(run)
-    assert (code, error) == (130, "")
-    name = record(bench)["scheduled_as"]
-    assert f"cancelling {name} ..." in out.splitlines()
-    assert out.splitlines()[-3:] == [
-        f"cancelled {name}",
-        f"its checkpoint is kept; go on from it with: --resume {bench.runs}/one",
-        f"run directory: {bench.runs}/one",
-    ]
-    assert record(bench)["exit"] == {"code": 130, "reason": "cancelled"}
-
-
-def test_a_program_that_saves_when_it_is_told_to_end(bench: Bench) -> None:
-    program = "trap 'echo saved; exit 0' TERM; touch \"$CTRAIN_RUN_DIR/ready\"; while :; do sleep 0.05; done"
-    run = bench.run("--", "bash", "-c", program)
-    while not (bench.runs / "one/ready").exists():
-        assert run.poll() is None
-        time.sleep(0.02)
-    run.send_signal(signal.SIGINT)
-    assert ended(run)[0] in (0, 130)
-    assert (bench.runs / "one/logs/rank0.log").read_text().endswith("saved\n")
 
 
 def test_resume_shows_the_checkpoint_of_the_earlier_run(bench: Bench) -> None:
@@ -364,3 +317,15 @@ def test_resume_shows_the_checkpoint_of_the_earlier_run(bench: Bench) -> None:
     assert code == 0
     assert f"data      {old} -> /resume (read-only)" in out.splitlines()
     assert "resume /resume" in out.splitlines()
+
+
+def test_a_job_ends_its_lease_whoever_is_gone(bench: Bench) -> None:
+    leases = bench.image.parent / "in-use"
+    leases.mkdir()
+    run = bench.run("--", "bash", "-c", 'touch "$CTRAIN_RUN_DIR/up"; sleep 1')
+    wait_for(bench.one / "up")
+    assert len(list(leases.iterdir())) == 1
+    run.kill()
+    ended(run)
+    wait_for(lambda: not list(leases.iterdir()))
+    assert bench.record()["exit"] is None  # nobody has looked yet

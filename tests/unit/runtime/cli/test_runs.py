@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ctrain_runtime.cli.main import RUNTIME_VERBS, main
+from ctrain_runtime.run import record
+from ctrain_runtime.schedulers.protocol import Outcome, Status
+from samples.plans import LOCAL, some_facts
+from samples.runs import StandIn, submitted, write_end, write_ranks
+
+GONE = Status("ended", outcome=Outcome.UNKNOWN)
+Out = pytest.CaptureFixture[str]
+
+
+def runs(*arguments: str) -> int:
+    return main(RUNTIME_VERBS, ["runs", "--site", "local", "--runs", "runs", *arguments])
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Path:
+    """One run that has ended unseen, with a lease, and one of an older ctrain."""
+    (tmp_path / "in-use").mkdir()
+    local = {**LOCAL, "facts": some_facts(lease_dir=str(tmp_path / "in-use"), cluster=LOCAL["facts"].cluster)}
+    run = submitted(tmp_path / "runs/one", StandIn(), **local)
+    Path(run.plan.lease).touch()
+    write_ranks(run.path, 3)
+    write_end(run.path, 3)
+    record.save(run.record)
+    old = submitted(tmp_path / "runs/old", StandIn(), **LOCAL)
+    (old.path / "record.json").write_text(json.dumps({"schema": 1, "run": "old"}))
+    return tmp_path
+
+
+def test_no_runs(capsys: Out, tmp_path: Path) -> None:
+    assert runs() == 0
+    assert capsys.readouterr().out == f"no runs in {tmp_path}/runs\n"
+
+
+def test_runs_of_an_older_ctrain_hide_no_others(capsys: Out, monkeypatch: pytest.MonkeyPatch, two: Path) -> None:
+    monkeypatch.setattr("ctrain_runtime.schedulers.process.name", lambda _: "process 7")
+    monkeypatch.setattr("ctrain_runtime.schedulers.process.status", lambda _: GONE)
+    assert runs("--json") == 0
+    out, error = capsys.readouterr()
+    assert [each["run"] for each in json.loads(out)["runs"]] == ["one"]
+    assert error.startswith("old: unsupported record schema in ")
+    assert list((two / "in-use").iterdir()) == []  # its lease has ended with it
+
+
+@pytest.mark.parametrize("verb", ["attach", "cancel"])
+def test_a_run_that_is_not_there(verb: str, two: Path, capsys: Out) -> None:
+    where = ("--site", "local", "--runs", "runs")
+    assert main(RUNTIME_VERBS, [verb, "onee", *where]) == 71
+    assert capsys.readouterr().err == f"ctrain: run 'onee' not found in {two}/runs. Did you mean 'one'?\n"
+    assert main(RUNTIME_VERBS, [verb, "last", "--site", "local", "--runs", "nowhere"]) == 71
+    assert "no runs in " in capsys.readouterr().err
