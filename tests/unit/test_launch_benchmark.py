@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import sys
 from pathlib import Path
@@ -10,6 +11,20 @@ from types import ModuleType
 
 import pytest
 
+# As of tests/cluster, but everything runs right here: srun starts its command, ctrain leaves what a run leaves.
+PROGRAMS = {
+    "cluster": 'while [ "$1" != -- ]; do shift; done; shift; HOME=$(dirname "$0") PATH=$HOME:$PATH exec "$@"',
+    "squeue": "",
+    "srun": 'echo "output of the program"',
+    "ctrain": """
+for word; do case $word in --runs=*) run=${word#*=}/one ;; esac; done
+mkdir -p "$run" && : >"$run/plan.json"
+event() { printf '{"time": %s, "what": "%s"}\\n' "$(date +%s.%N)" "$1"; }
+event started >"$run/events.jsonl"
+echo "site      slurm"; echo "output of the program"
+event ended >>"$run/events.jsonl"
+""",
+}
 FILE = Path(__file__).parents[2] / "benchmarks" / "launch.py"
 
 
@@ -82,3 +97,31 @@ def test_without_the_cluster_one_line_names_the_command(
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(launch, "CLUSTER", cluster)
     assert launch.missing().endswith("Start it with: tests/cluster/cluster up")
+
+
+def test_both_commands_take_turns_and_the_last_line_is_json(
+    launch: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, script in PROGRAMS.items():
+        (tmp_path / name).write_text(f"#!/bin/bash\n{script}")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setattr(launch, "CLUSTER", tmp_path / "cluster")
+    monkeypatch.setattr(launch, "session", lambda *argv: [str(tmp_path / "cluster"), "run", "--", *argv])
+    monkeypatch.setattr(launch, "missing", lambda: "")
+    monkeypatch.setattr(launch, "plain_argv", lambda: ("apptainer", "exec", "image.sif"))
+    monkeypatch.setattr(launch, "REST_SECONDS", 0)
+    monkeypatch.setattr(sys, "argv", ["launch.py", "--repetitions", "1", "--json"])
+    launch.main()
+    *_, limit, last = capsys.readouterr().out.splitlines()
+    result = json.loads(last)
+    assert limit.endswith("0.5 s")
+    assert {"ratio", "extra_s", "first_output_extra_s"} <= result.keys()
+    assert result["programs"].keys() == {"trivial", "torch"}
+    assert not list(tmp_path.glob("launch-*"))  # the runs are removed
+
+
+def test_a_program_that_fails_ends_it_with_its_output(launch: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "wait_until_idle", lambda: None)
+    monkeypatch.setattr(launch, "session", lambda *argv: list(argv))
+    with pytest.raises(SystemExit, match=r"(?s)failed with exit code 3:.*no such node"):
+        launch.run_timed(("sh", "-c", "echo no such node; exit 3"))
