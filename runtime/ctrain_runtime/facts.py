@@ -27,6 +27,7 @@ class Partition:
     system); `memory` is in MB (0: unknown); `time_limit` in minutes (None: no limit); `arch` is what `uname -m` says
     on its nodes ("": unknown, or several). `max_nodes` is the most that one job may use (None: no limit).
     `has_memory_default`: a job that requests no memory gets a share that the administrators chose.
+    `cpu_bind` is how ranks are to be bound to cores ("": the cluster has its own policy, or cannot).
     """
 
     name: str
@@ -42,6 +43,7 @@ class Partition:
     arch: str = ""
     max_nodes: Optional[int] = None
     has_memory_default: bool = False
+    cpu_bind: str = ""
 
 
 @dataclass(frozen=True)

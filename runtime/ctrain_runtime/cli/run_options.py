@@ -47,7 +47,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--time", default="", metavar="LIMIT", help="time limit, as in 2:00:00")
     for name, text in SETTINGS.items():
         add(f"--{name}", default="", metavar=name.upper(), help=text)
-    add("--cpu-bind", default="", metavar="BINDING", help="how ranks are bound to cores (default: cores)")
+    add(
+        "--cpu-bind",
+        default="",
+        metavar="BINDING",
+        help="binding of ranks, for srun (default: cores, if the site allows)",
+    )
     add(
         "--scheduler-option",
         action="append",

@@ -28,7 +28,7 @@ def make_environment(
     """The variables of the program; later ones win. Raises UsageError, JobError or ConfigError for bad names."""
     _check_names(site.env, ConfigError, f"site {site.name}: env")
     _check_names(job.env, JobError, f"job {job.name}: env")
-    return {
+    variables = {
         "PYTHONNOUSERSITE": "1",  # ~/.local would shadow the image's packages
         "PYTHONUNBUFFERED": "1",  # rank 0 is shown live
         "CTRAIN_RUN_DIR": str(run_directory),
@@ -39,6 +39,8 @@ def make_environment(
         **job.env,
         **_assigned(options.env),
     }
+    passed = passed_names(options.env)  # the command line wins over the job
+    return {name: value for name, value in variables.items() if name not in passed}
 
 
 def passed_names(env: Iterable[str]) -> tuple[str, ...]:

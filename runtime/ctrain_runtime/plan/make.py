@@ -62,7 +62,7 @@ def make_plan(
         memory=size.memory,
         partition=size.partition,
         time_limit=size.time_limit,
-        cpu_bind=options.cpu_bind or site.cpu_bind,
+        cpu_bind=options.cpu_bind or site.cpu_bind or size.cpu_bind,
         settings={**({"comment": site.comment} if site.comment else {}), **dict(options.settings)},
         options=(*site.submit, *options.scheduler_options),
         allocation=facts.cluster.allocation.job_id if facts.cluster.allocation else None,

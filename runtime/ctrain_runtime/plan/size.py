@@ -29,7 +29,8 @@ class SizeRequest:
 class JobSize:
     """What a job gets. `cpus_per_rank` counts what the scheduler counts (hardware threads where it does), and
     `cores_per_rank` physical cores; `memory` is MB per node (None: the scheduler's default); `time_limit` is in
-    minutes (None: no limit). `notes` are lines for the user: limits that were shortened or that do not apply.
+    minutes (None: no limit); `cpu_bind` is how ranks are bound to cores ("": as the cluster does by itself). `notes`
+    are lines for the user: limits that were shortened or that do not apply.
     """
 
     nodes: int
@@ -40,6 +41,7 @@ class JobSize:
     memory: Optional[int] = None
     partition: str = ""
     time_limit: Optional[int] = None
+    cpu_bind: str = ""
     notes: tuple[str, ...] = ()
 
 

@@ -47,19 +47,19 @@ def test_a_directory_that_cannot_be_read_is_not_skipped(monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("partition: x\nmpi: pmix\n", "s.yaml, line 2: mpi should be a list, not text ('pmix')"),
+        ("partition: x\nmpi: pmix\n", "s.yaml, line 2: mpi must be a list, not a string ('pmix')"),
         ("# a site\n\npartitoin: x\n", "s.yaml, line 3: unknown key 'partitoin'. Did you mean 'partition'?"),
         ("partitoin: null\n", "s.yaml, line 1: unknown key 'partitoin'. Did you mean 'partition'?"),
         ("detect: {command: [sinfo]}\n", "line 1: detect: unknown key 'command'. Did you mean 'commands'?"),
-        ("env:\n  A: 1\n", "s.yaml, line 1: env.A should be text, not a number (1)"),
+        ("env:\n  A: 1\n", "s.yaml, line 1: env.A must be a string, not an integer (1)"),
         ("site: slurm\n", "s.yaml, line 1: unknown key 'site'"),
         ("1: x\n", "s.yaml: unknown key 1"),
         ("cpus_per_gpu: 0\n", "line 1: cpus_per_gpu must be a positive integer, not 0"),
-        ("memory_per_gpu: true\n", "line 1: memory_per_gpu should be a number or nothing, not true or false (True)"),
-        ("a: 1\na: 2\n", "s.yaml, line 2: key 'a' stands here twice"),
+        ("memory_per_gpu: true\n", "line 1: memory_per_gpu must be an integer or null, not a boolean (True)"),
+        ("a: 1\na: 2\n", "s.yaml, line 2: duplicate key 'a'"),
         ("a: [\n", "s.yaml, line 2: "),
-        ("- a\n", "s.yaml: expected keys and values, found a list"),
-        ("", "s.yaml: expected keys and values, found nothing"),
+        ("- a\n", "s.yaml must be a mapping, not a list"),
+        ("", "s.yaml must be a mapping, not null"),
         ("name: t\n", "s.yaml: name must be 's', the file's name, not 't'"),
     ],
 )
@@ -168,7 +168,7 @@ def test_a_project_file() -> None:
         ("env: " + "[" * 2000, "nested too deeply"),
         ("env: &a {A: *a}\n", "line 1: found unconstructable recursive node"),
         ("runs: !!python/object/apply:os.getcwd []\n", "line 1: could not determine a constructor for the tag"),
-        ("partition: 1\n", "line 1: partition should be text"),
+        ("partition: 1\n", "line 1: partition must be a string"),
     ],
 )
 def test_a_project_file_that_is_wrong_or_hostile(text: str, complaint: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Optional
@@ -33,11 +33,20 @@ IDLE_FLAGS = frozenset({"CLOUD", "DYNAMIC_NORM", "DYNAMIC_FUTURE", "POWERED_DOWN
 MARKS = {"*": "NOT_RESPONDING", "$": "MAINT", "-": "PLANNED", "~": "POWERED_DOWN", "#": "POWERING_UP"}
 
 _NODE_FIELDS = client.fields_pattern(
-    *("Arch", "CPUEfctv", "CPUTot", "CoreSpecCount", "CoresPerSocket", "Gres", "MemSpecLimit", "Partitions"),
+    *("Arch", "CpuBind", "CPUEfctv", "CPUTot", "CoreSpecCount", "CoresPerSocket", "Gres", "MemSpecLimit", "Partitions"),
     *("RealMemory", "Sockets", "State", "ThreadsPerCore"),
 )
 _PARTITION_FIELDS = client.fields_pattern(
-    *("PartitionName", "Default", "DefMemPerCPU", "DefMemPerNode", "JobDefaults", "MaxCPUsPerNode", "MaxMemPerNode"),
+    *(
+        "PartitionName",
+        "CpuBind",
+        "Default",
+        "DefMemPerCPU",
+        "DefMemPerNode",
+        "JobDefaults",
+        "MaxCPUsPerNode",
+        "MaxMemPerNode",
+    ),
     *("MaxNodes", "MaxTime", "State"),
 )
 
@@ -55,6 +64,7 @@ class Node:
     gpus: int
     gpu_type: str
     arch: str
+    has_binding_policy: bool = False
 
 
 def read_cluster() -> Cluster:
@@ -68,7 +78,7 @@ def read_cluster() -> Cluster:
         settings = parse_config(config)
         return Cluster(
             version=settings.get("SLURM_VERSION", ""),
-            partitions=parse_partitions(partitions, parse_nodes(nodes), _has_memory_default(settings)),
+            partitions=parse_partitions(partitions, parse_nodes(nodes), settings),
             mpi=parse_mpi_list(mpi),
             allocation=current.result(),
             memory_is_consumable="MEMORY" in settings.get("SelectTypeParameters", "").upper(),
@@ -134,6 +144,7 @@ def _parse_node(record: str) -> Node:
         gpus=gpus,
         gpu_type=gpu_type,
         arch=fields.get("Arch", ""),
+        has_binding_policy="CpuBind" in fields,
     )
 
 
@@ -148,11 +159,10 @@ def parse_node_state(text: str) -> frozenset[str]:
     return frozenset(states - {"NOT_RESPONDING"} if states & {"POWERED_DOWN", "POWERING_UP"} else states)
 
 
-def parse_partitions(text: str, nodes: Iterable[Node], has_memory_default: bool = False) -> tuple[Partition, ...]:
-    """The partitions that are up, in the output of `scontrol show partition`.
-
-    `has_memory_default`: the cluster has a default for the memory of jobs, whatever the partition says.
-    """
+def parse_partitions(
+    text: str, nodes: Iterable[Node], settings: Optional[Mapping[str, str]] = None
+) -> tuple[Partition, ...]:
+    """The partitions that are up, in the output of `scontrol show partition`; `settings` are the cluster's."""
     members: dict[str, list[Node]] = {}
     for node in nodes:
         for name in node.partitions:
@@ -161,11 +171,11 @@ def parse_partitions(text: str, nodes: Iterable[Node], has_memory_default: bool 
     for record in client.records(text, "PartitionName"):
         fields = client.read_fields(record, _PARTITION_FIELDS)
         if fields.get("State") == "UP":
-            partitions.append(_make_partition(fields, members.get(fields["PartitionName"], []), has_memory_default))
+            partitions.append(_make_partition(fields, members.get(fields["PartitionName"], []), settings or {}))
     return tuple(partitions)
 
 
-def _make_partition(fields: dict[str, str], nodes: Sequence[Node], has_memory_default: bool) -> Partition:
+def _make_partition(fields: dict[str, str], nodes: Sequence[Node], settings: Mapping[str, str]) -> Partition:
     usable = [node for node in nodes if node.usable]
     sized = usable or nodes  # a partition whose nodes are all down still shows what they are
     smallest = min(sized, key=lambda node: node.gpus, default=None)
@@ -183,8 +193,19 @@ def _make_partition(fields: dict[str, str], nodes: Sequence[Node], has_memory_de
         memory=_at_most(fields.get("MaxMemPerNode", ""), min((node.memory for node in sized), default=0)),
         arch=archs.pop() if len(archs) == 1 else "",
         max_nodes=client.read_count(fields.get("MaxNodes", "")),
-        has_memory_default=has_memory_default or _has_memory_default(fields),
+        has_memory_default=_has_memory_default(settings) or _has_memory_default(fields),
+        cpu_bind=_cpu_bind(fields, sized, settings),
     )
+
+
+def _cpu_bind(fields: Mapping[str, str], nodes: Sequence[Node], settings: Mapping[str, str]) -> str:
+    """Ranks are bound to cores where Slurm can do that and its administrators have no other policy.
+
+    Without the plugin srun may refuse the option; CpuBind of nodes and partitions is a default of the site's (man
+    slurm.conf, TaskPlugin and CpuBind).
+    """
+    has_policy = "CpuBind" in fields or any(node.has_binding_policy for node in nodes)
+    return "cores" if "affinity" in settings.get("TaskPlugin", "") and not has_policy else ""
 
 
 def _at_most(limit: str, value: int) -> int:
@@ -199,7 +220,7 @@ def _time_limit(text: str) -> Optional[int]:
         return None  # no version is known to print another form; the controller still checks the limit
 
 
-def _has_memory_default(fields: dict[str, str]) -> bool:
+def _has_memory_default(fields: Mapping[str, str]) -> bool:
     """Whether slurm.conf or a partition has DefMemPerCPU, DefMemPerNode or, in JobDefaults, DefMemPerGPU."""
     sizes = (client.read_count(fields.get(name, "")) for name in ("DefMemPerCPU", "DefMemPerNode"))
     return any(sizes) or "DefMemPerGPU=" in fields.get("JobDefaults", "")

@@ -18,7 +18,7 @@ from ctrain_runtime.site import Site
 class Slurm:
     """Jobs of sbatch; inside an allocation, steps that a process of this machine starts and srun spreads."""
 
-    programs: tuple[str, ...] = ("sinfo", "sbatch", "srun", "scontrol", "scancel", "squeue")
+    programs: tuple[str, ...] = facts.COMMANDS
 
     def facts(self, site: Site) -> Cluster:
         return facts.read_cluster()

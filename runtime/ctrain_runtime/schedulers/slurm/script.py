@@ -87,7 +87,8 @@ def _srun(plan: LaunchPlan) -> list[str]:
         *([f"--gres=gpu:{plan.gpus_per_node}"] if plan.allocation and plan.gpus_per_node else []),
         *([f"--mem={plan.memory}M"] if plan.allocation and plan.memory is not None else []),
         *(["--overlap"] if plan.in_step else []),
-        *("--distribution=block:block", f"--cpu-bind={plan.cpu_bind or 'cores'}"),
+        "--distribution=block:block",
+        *([f"--cpu-bind={plan.cpu_bind}"] if plan.cpu_bind else []),
         *(f"--mpi={plan.mpi or 'none'}", "--kill-on-bad-exit=1", "--quit-on-interrupt"),
     ]
 

@@ -41,6 +41,7 @@ def fit(request: SizeRequest, cluster: Cluster, site: Site) -> JobSize:
         memory=_memory(partition, gpus, ask_memory, site.memory_per_gpu),
         partition=partition.name,
         time_limit=limit,
+        cpu_bind=partition.cpu_bind,
         notes=notes,
     )
 
@@ -73,6 +74,7 @@ def _fit_allocation(request: SizeRequest, cluster: Cluster, site: Site, allocati
         memory=_memory(limits, gpus, shares, None),
         partition=allocation.partition,
         time_limit=allocation.minutes_left,
+        cpu_bind=known.cpu_bind if known else "",
         notes=_ignored_in_allocation(request, allocation),
     )
 

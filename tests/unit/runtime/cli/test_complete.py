@@ -77,7 +77,7 @@ def words(line: str) -> str:
         ("publish pytorch-cpu --channel d", "dev"),
         ("upstream py", ""),  # its images are not those of a store
         ("completion b", "bash"),
-        ("help ", "exit-codes"),
+        ("help exit", "exit-codes"),
     ],
 )
 def test_words(line: str, expected: str) -> None:

@@ -100,7 +100,11 @@ SLURM = ("--dry-run", "--site", "slurm", "--store", "store")
             67,
             "file /nowhere.pub not found. Ask the administrators",
         ),
-        ((*LOCAL, "./job", "--image", "pytroch"), 68, "image 'pytroch' not found in store. Available: pytorch"),
+        (
+            (*LOCAL, "./job", "--image", "pytroch"),
+            68,
+            "image 'pytroch' not found in store. Did you mean 'pytorch'? Available: pytorch",
+        ),
         ((*LOCAL, "./job", "--image", "pytorch:dev"), 68, "image 'pytorch:dev' not found in store"),
         ((*LOCAL, "./job", "--image", "./x.sif"), 68, "image file x.sif not found"),
         (("--site", "local", "./job"), 68, "image 'pytorch' not found in any store (none configured)"),

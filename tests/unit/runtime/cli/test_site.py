@@ -16,7 +16,7 @@ SLURM_YAML = f"{site_files.BUILT_IN_DIR}/slurm.yaml (built-in)"
 @pytest.fixture(autouse=True)
 def user_file(tmp_path: Path, programs: Path) -> Path:
     """A user's overlay of the site slurm, on a cluster with Slurm."""
-    for name in ("sinfo", "sbatch", "srun", "scontrol", "scancel"):
+    for name in ("sinfo", "sbatch", "srun", "scontrol", "scancel", "squeue"):
         answer(programs, name)
     path = tmp_path / "config/ctrain/sites/slurm.yaml"
     path.parent.mkdir(parents=True)
@@ -96,7 +96,7 @@ def test_check_of_a_site_without_trouble(user_file: Path, tmp_path: Path, capsys
         f"site neuron ok {built_in}/neuron.yaml",
         f"site slurm ok {built_in}/slurm.yaml, {user_file}",
         "site ok slurm (detected: sinfo, sbatch, srun)",
-        "scheduler ok slurm: sinfo, sbatch, srun, scontrol, scancel",
+        "scheduler ok slurm: sbatch, scancel, scontrol, squeue, srun",
         f"stores ok {tmp_path}",
         "runs ok ctrain-runs",
     ]

@@ -98,7 +98,7 @@ def test_settings_and_further_options_of_the_scheduler() -> None:
     assert plan.options == ("--constraint=ib", "--switches=1")
     assert plan.cpu_bind == "sockets"
     assert a_plan(site=site, settings=(("comment", "mine"),), cpu_bind="none").settings == {"comment": "mine"}
-    assert (a_plan().settings, a_plan().options, a_plan().cpu_bind) == ({}, (), "")
+    assert (a_plan().settings, a_plan().options, a_plan().cpu_bind) == ({}, (), "cores")  # as the partition allows
 
 
 def test_the_rest_of_a_plan() -> None:

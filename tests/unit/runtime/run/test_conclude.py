@@ -161,7 +161,7 @@ def test_ctrains_refusals_are_ctrains(run: Run, code: int) -> None:
 def test_no_rank_ever_started_and_the_job_log_says_why(run: Run) -> None:
     (run.path / "logs/job.log").write_text("banner\nctrain: cannot create a home in /tmp on gpu01\nsrun: error: 1\n\n")
     write_end(run.path, 73)
-    assert end(run, Outcome.FAILED) == Exit(73, "cannot create a home in /tmp on gpu01", "scheduler")
+    assert end(run, Outcome.FAILED) == Exit(73, "cannot create a home in /tmp on gpu01", "ctrain")
 
 
 def test_a_job_that_never_started(run: Run) -> None:

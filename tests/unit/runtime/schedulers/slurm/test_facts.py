@@ -286,3 +286,21 @@ def test_any_text_is_survived(text: str) -> None:
         facts.parse_mpi_list(text)
     except CtrainError:
         pass
+
+
+@pytest.mark.parametrize(
+    ("plugins", "partition", "node", "expected"),
+    [
+        ("task/affinity,task/cgroup", "", "", "cores"),
+        ("task/cgroup", "", "", ""),
+        ("", "", "", ""),
+        ("task/affinity", " CpuBind=none", "", ""),
+        ("task/affinity", "", " CpuBind=sockets", ""),
+    ],
+)
+def test_ranks_are_bound_where_slurm_can_and_nobody_has_another_policy(
+    plugins: str, partition: str, node: str, expected: str
+) -> None:
+    nodes = parse_nodes(f"NodeName=a Arch=x86_64 CPUTot=8 State=IDLE Partitions=p{node}\n")
+    (found,) = parse_partitions(f"PartitionName=p{partition} Default=YES State=UP\n", nodes, {"TaskPlugin": plugins})
+    assert found.cpu_bind == expected
