@@ -73,7 +73,22 @@ def test_what_starts_ranks_itself_is_refused_with_the_line_to_type(programs: Clu
 
 
 def test_ranks_are_bound_to_cores_of_their_own(programs: Cluster) -> None:
-    argv = ["--nodes", "2", *IMAGE, "--launcher", "env", "--name", "bound", "--", "python", "ddp.py"]
+    argv = [
+        "--nodes",
+        "2",
+        *IMAGE,
+        "--launcher",
+        "env",
+        "--partition",
+        "debug",
+        "--time",
+        "5",
+        "--name",
+        "bound",
+        "--",
+        "python",
+        "ddp.py",
+    ]
     done = programs.run("ctrain", "run", *argv)
     assert done.returncode == 0, done.stdout + done.stderr
     assert [words[5] for words in logs(programs.runs("bound"), "DDP")] == ["[0]", "[1]", "[0]", "[1]"]

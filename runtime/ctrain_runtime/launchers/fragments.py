@@ -83,15 +83,44 @@ def world_check(plan: LaunchPlan, started_by: str) -> str:
   refuse {SchedulerError.exit_code} "{started_by} started $WORLD_SIZE ranks, but the plan has {plan.world_size}\""""
 
 
+def run_launch(warn: str = 'kill -s "$1" "$child" 2>/dev/null') -> str:
+    """Defines the function run_launch: it runs the array `launch` to its end, passes signals on, and sets `code`.
+
+    Many schedulers signal nothing but this script: Slurm with proctrack/cgroup sends only SIGKILL to all that a task
+    has started (its source, proctrack_cgroup.c). `warn` is bash that passes on SIGUSR1 and SIGUSR2, which some programs
+    expect before their time is over; they are ignored by default, because the engine's own processes would die of them.
+    """
+    return f"""\
+child='' ending=''
+pass_on() {{ # SIGNAL
+  signalled=yes ending=yes
+  [ -z "$child" ] || kill -s "$1" "$child" 2>/dev/null
+}}
+warn() {{ # SIGNAL
+  signalled=yes
+  [ -z "$child" ] || {warn}
+}}
+trap 'pass_on TERM' TERM
+trap 'warn USR1' USR1
+trap 'warn USR2' USR2
+run_launch() {{
+  (trap - INT; trap '' USR1 USR2; exec "${{launch[@]}}") &
+  child=$! signalled=yes
+  [ -z "$ending" ] || kill "$child" 2>/dev/null # a signal that came before
+  while [ "$signalled" ]; do # a signal ends `wait` early
+    signalled=
+    wait "$child" 2>/dev/null
+    code=$?
+  done
+}}"""
+
+
 def run_recorded(before: str = "") -> str:
     """Runs the array `launch` as a rank, and records when it started and how it ended."""
     return f"""\
-trap : TERM # the program gets the signal too; wait for it, so that its exit code is still recorded
-# Warnings for programs that handle them, as Lightning does. Ignored by default: the engine's processes die of them.
-trap '' USR1 USR2
+{run_launch()}
 note started "\\"rank\\": $RANK"
-"${{launch[@]}}"
-code=$?
+run_launch
 {before}note ended "\\"rank\\": $RANK, \\"code\\": $code"
 exit "$code"
 """

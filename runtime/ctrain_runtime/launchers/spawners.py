@@ -11,6 +11,16 @@ from ctrain_runtime.launchers import fragments
 from ctrain_runtime.plan.model import LaunchPlan
 from ctrain_runtime.schedulers.script import Task, TaskIdentity
 
+# What starts the ranks passes SIGTERM on to them, but not the signals that warn.
+WARN_RANKS = f"""\
+warn_ranks() {{ # SIGNAL: to what each {layout.RANK_SCRIPT} of this run on this node has started
+  local pid
+  for pid in $(LC_ALL=C grep -slzxF "$run/{layout.RANK_SCRIPT}" /proc/[0-9]*/cmdline); do
+    pid=${{pid%/cmdline}} pid=${{pid#/proc/}}
+    [ "$(cat "/proc/$pid/comm" 2>/dev/null)" != bash ] || pkill -"$1" -P "$pid"
+  done
+}}"""
+
 
 def torchrun(plan: LaunchPlan, identity: TaskIdentity) -> Task:
     """One task per node. The rendezvous is static: ranks are numbered by node, as under every other launcher."""
@@ -42,10 +52,9 @@ def _task(plan: LaunchPlan, identity: TaskIdentity, name: str, agent: str, who: 
         fragments.home(plan),
         fragments.container(plan, identity),
         f'launch+=({agent} /bin/bash -p "$run/{layout.RANK_SCRIPT}")',
-        "trap : TERM # the ranks get the signal too; wait for them",
-        "trap '' USR1 USR2",
-        '"${launch[@]}"',
-        "code=$?",
+        WARN_RANKS,
+        fragments.run_launch('warn_ranks "$1"'),
+        "run_launch",
         "leave",
         'exit "$code"\n',
     ]

@@ -23,9 +23,9 @@ kill_leftovers() {
     case $pid in "$$" | "$starter" | "$BASHPID") ;; *) kill -KILL "$pid" 2>/dev/null ;; esac
   done
 }
-signal_tasks() {
+signal_tasks() { # task.sh alone: it passes the signal on to the program, past the engine's own processes
   local group
-  for group in "${groups[@]}"; do kill -s "$1" -- "-$group" 2>/dev/null; done
+  for group in "${groups[@]}"; do pkill -"$1" -P "$group"; done
 }
 any_task() {
   local group
@@ -44,10 +44,10 @@ run_task() { # the signal is for the task; wait for it, to report how it ended
   echo "$?" >&9
 }
 start_tasks() { # returns the exit code of the task that failed first, which ends the others
-  local task ended left=1 code=0 groups=() killer='' starter=$BASHPID
-  trap stop TERM
-  trap 'signal_tasks USR1' USR1
-  trap 'signal_tasks USR2' USR2
+  local task ended left=1 code=0 groups=() killer='' signals=() starter=$BASHPID
+  trap 'signals+=(TERM)' TERM # a trap that runs while `read` waits must not start processes: they would go on reading
+  trap 'signals+=(USR1)' USR1
+  trap 'signals+=(USR2)' USR2
   exec 9<> <(:)
   set -m
   for ((task = 0; task < 1; task++)); do
@@ -56,18 +56,25 @@ start_tasks() { # returns the exit code of the task that failed first, which end
   done
   set +m
   while ((left)); do
+    ended=0
     if read -r -t 1 -u 9 ended; then
       ((left--))
-    elif any_task; then
-      continue
-    else
+    elif ! any_task; then
       left=0 ended=137 # what would report was killed itself
     fi
-    [ "$ended" = 0 ] || { [ "$code" != 0 ] || code=$ended; stop; }
+    [ "${ended:-0}" = 0 ] || { [ "$code" != 0 ] || code=$ended; stop; }
+    pass_signals
   done
   [ -z "$killer" ] || kill "$killer" 2>/dev/null
   kill_leftovers
   return "$code"
+}
+pass_signals() {
+  local name taken=("${signals[@]}")
+  signals=()
+  for name in "${taken[@]}"; do
+    if [ "$name" = TERM ]; then stop; else signal_tasks "$name"; fi
+  done
 }
 # Signals go on to the tasks, and this script outlives them.
 child='' ending=''

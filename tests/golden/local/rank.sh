@@ -27,11 +27,29 @@ launch=(
   python
   train.py
 )
-trap : TERM # the program gets the signal too; wait for it, so that its exit code is still recorded
-# Warnings for programs that handle them, as Lightning does. Ignored by default: the engine's processes die of them.
-trap '' USR1 USR2
+child='' ending=''
+pass_on() { # SIGNAL
+  signalled=yes ending=yes
+  [ -z "$child" ] || kill -s "$1" "$child" 2>/dev/null
+}
+warn() { # SIGNAL
+  signalled=yes
+  [ -z "$child" ] || kill -s "$1" "$child" 2>/dev/null
+}
+trap 'pass_on TERM' TERM
+trap 'warn USR1' USR1
+trap 'warn USR2' USR2
+run_launch() {
+  (trap - INT; trap '' USR1 USR2; exec "${launch[@]}") &
+  child=$! signalled=yes
+  [ -z "$ending" ] || kill "$child" 2>/dev/null # a signal that came before
+  while [ "$signalled" ]; do # a signal ends `wait` early
+    signalled=
+    wait "$child" 2>/dev/null
+    code=$?
+  done
+}
 note started "\"rank\": $RANK"
-"${launch[@]}"
-code=$?
+run_launch
 note ended "\"rank\": $RANK, \"code\": $code"
 exit "$code"

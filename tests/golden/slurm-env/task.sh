@@ -80,12 +80,30 @@ launch=(
 for bind in "${binds[@]}"; do launch+=(--bind "$bind"); done
 launch+=(--home "$home:/home/ctrain" /apps/ctrain/pytorch_24.12-hd-py3-r3.sif)
 launch+=(/bin/sh -c '{ read -r key </.singularity.d/ctrain-layer; } 2>/dev/null; [ "$key" = k1 ] || { printf '"'"'%s\n'"'"' '"'"'ctrain: this engine ignores the layers of the image (is overlay off in its configuration?)'"'"' >&2; printf '"'"'%s\n'"'"' "{\"rank\": ${RANK:-null}, "'"'"'"what": "refused", "stage": "run", "code": 73, "message": "this engine ignores the layers of the image (is overlay off in its configuration?)"}'"'"' >>"$CTRAIN_RUN_DIR/nodes/$NODE_RANK.jsonl"; exit 73; }; [ -e /.singularity.d/ctrain-user-layers/aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa.json ] || { printf '"'"'%s\n'"'"' '"'"'ctrain: layer /home/kim/my layer.sqsh differs from the plan; was it rebuilt after submission?'"'"' >&2; printf '"'"'%s\n'"'"' "{\"rank\": ${RANK:-null}, "'"'"'"what": "refused", "stage": "run", "code": 73, "message": "layer /home/kim/my layer.sqsh differs from the plan; was it rebuilt after submission?"}'"'"' >>"$CTRAIN_RUN_DIR/nodes/$NODE_RANK.jsonl"; exit 73; }; command -v python >/dev/null || { printf '"'"'%s\n'"'"' '"'"'ctrain: command not found in the image: python'"'"' >&2; printf '"'"'%s\n'"'"' "{\"rank\": ${RANK:-null}, "'"'"'"what": "refused", "stage": "run", "code": 127, "message": "command not found in the image: python"}'"'"' >>"$CTRAIN_RUN_DIR/nodes/$NODE_RANK.jsonl"; exit 127; }; exec "$@"' ctrain python train.py)
-trap : TERM # the program gets the signal too; wait for it, so that its exit code is still recorded
-# Warnings for programs that handle them, as Lightning does. Ignored by default: the engine's processes die of them.
-trap '' USR1 USR2
+child='' ending=''
+pass_on() { # SIGNAL
+  signalled=yes ending=yes
+  [ -z "$child" ] || kill -s "$1" "$child" 2>/dev/null
+}
+warn() { # SIGNAL
+  signalled=yes
+  [ -z "$child" ] || kill -s "$1" "$child" 2>/dev/null
+}
+trap 'pass_on TERM' TERM
+trap 'warn USR1' USR1
+trap 'warn USR2' USR2
+run_launch() {
+  (trap - INT; trap '' USR1 USR2; exec "${launch[@]}") &
+  child=$! signalled=yes
+  [ -z "$ending" ] || kill "$child" 2>/dev/null # a signal that came before
+  while [ "$signalled" ]; do # a signal ends `wait` early
+    signalled=
+    wait "$child" 2>/dev/null
+    code=$?
+  done
+}
 note started "\"rank\": $RANK"
-"${launch[@]}"
-code=$?
+run_launch
 leave
 note ended "\"rank\": $RANK, \"code\": $code"
 exit "$code"

@@ -73,9 +73,35 @@ launch=(
 for bind in "${binds[@]}"; do launch+=(--bind "$bind"); done
 launch+=(--home "$home:/home/ctrain" /apps/ctrain/pytorch_24.12-hd-py3-r3.sif)
 launch+=(python -m torch.distributed.run --nnodes=2 --nproc_per_node=8 "--node_rank=$NODE_RANK" "--master_addr=$MASTER_ADDR" "--master_port=$MASTER_PORT" --no_python /bin/bash -p "$run/rank.sh")
-trap : TERM # the ranks get the signal too; wait for them
-trap '' USR1 USR2
-"${launch[@]}"
-code=$?
+warn_ranks() { # SIGNAL: to what each rank.sh of this run on this node has started
+  local pid
+  for pid in $(LC_ALL=C grep -slzxF "$run/rank.sh" /proc/[0-9]*/cmdline); do
+    pid=${pid%/cmdline} pid=${pid#/proc/}
+    [ "$(cat "/proc/$pid/comm" 2>/dev/null)" != bash ] || pkill -"$1" -P "$pid"
+  done
+}
+child='' ending=''
+pass_on() { # SIGNAL
+  signalled=yes ending=yes
+  [ -z "$child" ] || kill -s "$1" "$child" 2>/dev/null
+}
+warn() { # SIGNAL
+  signalled=yes
+  [ -z "$child" ] || warn_ranks "$1"
+}
+trap 'pass_on TERM' TERM
+trap 'warn USR1' USR1
+trap 'warn USR2' USR2
+run_launch() {
+  (trap - INT; trap '' USR1 USR2; exec "${launch[@]}") &
+  child=$! signalled=yes
+  [ -z "$ending" ] || kill "$child" 2>/dev/null # a signal that came before
+  while [ "$signalled" ]; do # a signal ends `wait` early
+    signalled=
+    wait "$child" 2>/dev/null
+    code=$?
+  done
+}
+run_launch
 leave
 exit "$code"

@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -413,29 +414,39 @@ def start_program(scripts: Scripts, *handled: str) -> subprocess.Popen[bytes]:
     return task
 
 
-def test_the_wrapper_waits_for_a_program_that_handles_term(scripts: Scripts) -> None:
+def test_the_wrapper_passes_term_on_and_waits_for_the_program(scripts: Scripts) -> None:
+    """Slurm's proctrack/cgroup signals the wrapper alone."""
     task = start_program(scripts, "SIGTERM")
-    os.killpg(task.pid, signal.SIGTERM)
+    task.terminate()
     assert task.wait() == 5
     assert scripts.log() == "ready\nSIGTERM\n"
     assert scripts.node_events()[-1]["code"] == 5
     assert not list(scripts.homes.iterdir())
 
 
-def test_term_ends_a_program_that_does_not_handle_it(scripts: Scripts) -> None:
-    task = start_program(scripts)
+def test_the_wrapper_outlives_a_signal_to_all(scripts: Scripts) -> None:
+    """Slurm's proctrack/linuxproc signals every process of a task: the program may get it twice."""
+    task = start_program(scripts, "SIGTERM")
     os.killpg(task.pid, signal.SIGTERM)
+    assert task.wait() == 5
+    assert set(scripts.log().split()) == {"ready", "SIGTERM"}
+
+
+@pytest.mark.parametrize("send", [os.kill, os.killpg])
+def test_term_ends_a_program_that_does_not_handle_it(scripts: Scripts, send: Callable[[int, int], None]) -> None:
+    task = start_program(scripts)
+    send(task.pid, signal.SIGTERM)
     assert task.wait() == 128 + signal.SIGTERM
     assert scripts.node_events()[-1] == {"stage": "run", "what": "ended", "rank": 0, "code": 143}
 
 
 def test_warning_signals_reach_a_program_that_handles_them(scripts: Scripts) -> None:
     task = start_program(scripts, "SIGUSR1", "SIGUSR2")
-    os.killpg(task.pid, signal.SIGUSR1)
+    task.send_signal(signal.SIGUSR1)
     wait_until(lambda: "SIGUSR1" in scripts.log())
-    os.killpg(task.pid, signal.SIGUSR2)
+    task.send_signal(signal.SIGUSR2)
     wait_until(lambda: scripts.log() == "ready\nSIGUSR1\nSIGUSR2\n")
-    os.killpg(task.pid, signal.SIGTERM)
+    task.terminate()
     assert task.wait() == 143
 
 
@@ -443,7 +454,7 @@ def test_warning_signals_do_not_kill_a_program_without_a_handler(scripts: Script
     task = start_program(scripts, "SIGTERM")
     for number in [signal.SIGUSR1, signal.SIGUSR2] * 20:
         os.killpg(task.pid, number)
-    os.killpg(task.pid, signal.SIGTERM)
+    task.terminate()
     assert task.wait() == 5
     assert scripts.log() == "ready\nSIGTERM\n"
 
