@@ -142,8 +142,11 @@ def _silent_end(run: Run, seen: _Evidence) -> Exit:
     with contextlib.suppress(OSError):
         if shutil.disk_usage(run.path).free < FULL_BYTES:
             return Exit(code, f"the disk of {run.path} is full", "ctrain")
-    if seen.status.outcome is Outcome.NEVER_STARTED or not run.job_id:
-        return Exit(code, "the job was never submitted" if not run.job_id else "the job never started", "scheduler")
+    if not run.job_id:
+        return Exit(code, "the job was never submitted", "scheduler")
+    if seen.status.outcome is Outcome.NEVER_STARTED:
+        reason = f": {seen.status.note}" if seen.status.note else ""
+        return Exit(code, f"the job never started{reason}", "scheduler")
     if not seen.ranks and seen.code is None and not _job_log(run):
         # sbatch's script writes an event before anything else, if it can.
         complaint = f"the job wrote nothing into {run.path}: its nodes may not see that directory"

@@ -11,6 +11,7 @@ from typing import Optional
 
 from ctrain_runtime.run.events import Event
 
+TERMINATED = 128 + signal.SIGTERM
 EARLY_SECONDS = 1.0  # between the ends of two ranks: less is how programs end that all do the same
 
 
@@ -74,11 +75,13 @@ def started(ranks: list[Rank]) -> int:
 
 
 def first_failure(ranks: list[Rank]) -> Optional[Rank]:
-    """The rank that failed first, because of which the others were stopped; else the first one that vanished."""
-    failed = [rank for rank in ranks if rank.exit_code]
-    if failed:
-        return min(failed, key=_end)
-    return next((rank for rank in ranks if rank.exit_code is None), None)
+    """The rank that failed first, because of which the others were stopped; else the first one that vanished.
+
+    One that was terminated was stopped because of another: of one that vanished, if there is one.
+    """
+    failed = min((rank for rank in ranks if rank.exit_code), key=_end, default=None)
+    vanished = next((rank for rank in ranks if rank.exit_code is None), None)
+    return vanished if vanished and (failed is None or failed.exit_code == TERMINATED) else failed
 
 
 def ended_before(ranks: list[Rank], failed: Rank) -> Optional[Rank]:

@@ -93,7 +93,7 @@ def parse_status(text: str) -> Status:
         note = "it does not start until it is changed or released" if head.reason in STUCK else ""
         return Status("waiting", head.reason, None, note, times[1] if times and times[1] not in NO_TIME else "")
     if head.state == "FAILED" and _CANNOT_OPEN_LOG.search(rest):
-        note = "its first node cannot open the job's log: is the run directory shared with the nodes?"
+        note = "its first node cannot open the job's log. Choose a run directory that all nodes share: --runs DIR"
         return Status("ended", head.state, Outcome.NEVER_STARTED, note)
     if head.state in OUTCOMES:
         return Status("ended", head.state, OUTCOMES[head.state])
