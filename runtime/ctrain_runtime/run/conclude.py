@@ -20,6 +20,7 @@ from ctrain_runtime.schedulers.protocol import Outcome, Status
 
 FS_SYNC_SECONDS = 5.0  # that a shared file system gets to show the last files of an ended job
 FS_POLL_SECONDS = 0.2
+OUTCOME_TIMEOUT_SECONDS = 15.0
 TERMINATED = 143  # 128 + SIGTERM: how a job ends that its scheduler stopped
 COMPLAINT = "ctrain: "  # begins the lines of ctrain's own scripts
 FULL_BYTES = 1 << 16  # less free space than this: the disk is full
@@ -69,13 +70,18 @@ def conclude(run: Run, status: Status) -> Conclusion:
 
 
 def _final_status(run: Run, status: Status) -> Status:
-    """The scheduler's word for the end. A job whose last act is done need not wait for it."""
+    """The scheduler's word for the end, which may come a moment after the job's last act: what ended it from outside
+    shows nowhere else. A job that has succeeded need not wait for it."""
     if status.outcome or not run.job_id or events.end_code(events.read_job_events(run.path)) == 0:
         return status
-    last = run.scheduler.status(run.job_id, run.plan)
-    if last.phase != "ended":
-        return dataclasses.replace(status, word=last.word)
-    return last
+    deadline = time.monotonic() + OUTCOME_TIMEOUT_SECONDS
+    while True:
+        last = run.scheduler.status(run.job_id, run.plan)
+        if last.phase == "ended":
+            return last
+        if time.monotonic() >= deadline:  # an epilog can take minutes
+            return dataclasses.replace(status, word=last.word)
+        time.sleep(FS_POLL_SECONDS)
 
 
 def _evidence(run: Run, status: Status) -> _Evidence:

@@ -78,7 +78,7 @@ def test_what_scontrol_never_printed_counts_as_running() -> None:
 def test_a_job_whose_log_cannot_be_opened(version: str) -> None:
     status = job.parse_status(record(version, "bad-output.show-job.out"))
     assert (status.outcome, status.word) == (Outcome.NEVER_STARTED, "FAILED")
-    assert "is the run directory shared with the nodes?" in status.note
+    assert "Choose a run directory that all nodes share: --runs DIR" in status.note
 
 
 @pytest.mark.parametrize("version", VERSIONS)
