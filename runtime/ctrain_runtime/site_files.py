@@ -86,7 +86,7 @@ def read_project_file(kind: type) -> Optional[ProjectFile]:
         raise ConfigError(f"{_locate(path, 'site')}: site must be the name of a site, not {name!r}")
     for key in _NOT_IN_PROJECTS:
         if key in data:
-            hint = "Remove the key, or set it in the site's own file: docs/sites.md"
+            hint = "Remove the key, or set it in the site's own file; see: ctrain help sites"
             raise ConfigError(f"{_locate(path, key)}: {key} cannot be set by a project", hint)
     return ProjectFile(path, name, Layer(Level.PROJECT, _source(path, Level.PROJECT), data))
 

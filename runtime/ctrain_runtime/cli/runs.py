@@ -1,7 +1,9 @@
 """List runs, newest first. Runs whose job has ended since they were watched are concluded.
 
-ctrain runs
-ctrain runs --all --json
+  ctrain runs
+  ctrain runs --all --json
+
+See: ctrain help runs.md
 """
 
 from __future__ import annotations

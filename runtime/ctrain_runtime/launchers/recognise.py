@@ -16,6 +16,8 @@ SPAWNERS = ("mpirun", "mpiexec", "horovodrun", "deepspeed", "accelerate", "srun"
 # Options of torchrun that take no value (torchrun --help); all others take one.
 TORCHRUN_FLAGS = {"--standalone", "--no-python", "-m", "--module", "--run-path", "--use-env"}
 TORCHRUN_MODULES = ("torch.distributed.run", "torch.distributed.launch")
+# What ctrain does itself in another way; --rdzv-* besides.
+REPLACED = TORCHRUN_FLAGS | {"--nnodes", "--nproc-per-node", "--node-rank", "--master-addr", "--master-port"}
 PYTHON = re.compile(r"python[0-9.]*")
 PYTHON_FLAGS = re.compile(r"-[bBdEiIOPqsSuvx]+")  # without values (man python)
 PROGRAM = re.compile(r"python[0-9.]*|.*\.(py|sh)")
@@ -23,12 +25,14 @@ PROGRAM = re.compile(r"python[0-9.]*|.*\.(py|sh)")
 
 @dataclass(frozen=True)
 class Recognised:
-    """A command without its launcher. `nodes` and `ranks_per_node` are what the launcher was told, None if nothing."""
+    """A command without its launcher. `nodes` and `ranks_per_node` are what the launcher was given, None if nothing;
+    `ignored` names its options that have no effect here."""
 
     launcher: str
     command: tuple[str, ...]
     nodes: Optional[int] = None
     ranks_per_node: Optional[Count] = None
+    ignored: tuple[str, ...] = ()
 
 
 def recognise(command: tuple[str, ...]) -> Optional[Recognised]:
@@ -76,6 +80,7 @@ def _torchrun(words: list[str]) -> Recognised:
         tuple(rest),
         int(nodes) if nodes.isdecimal() else None,
         int(ranks) if ranks.isdecimal() else "auto" if ranks else None,
+        tuple(name for name in options if name not in REPLACED and not name.startswith("--rdzv-")),
     )
 
 

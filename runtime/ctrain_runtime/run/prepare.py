@@ -52,7 +52,7 @@ def prepare(request: Request) -> Prepared:
     site = request.site.site
     _check_detected(request)
     scheduler = schedulers.get(site.scheduler)
-    what = _job(request)
+    what, notes = _job(request)
     cluster = scheduler.facts(site)
     size = scheduler.size(make_size_request(request.options, what, cluster), cluster, site)
     refuse_spawner(what.command, size.nodes * size.ranks_per_node)
@@ -76,7 +76,7 @@ def prepare(request: Request) -> Prepared:
     plan = replace(plan, preflight=worlds.must_prove(plan))
     directory.check_mount_sources(plan)
     launch = scheduler.render(plan, launchers.make_task(plan, scheduler.identity(plan)))
-    return Prepared(launch, size.notes, _image_source(request))
+    return Prepared(launch, (*notes, *size.notes), _image_source(request))
 
 
 def runs_directory(site: Site) -> Path:
@@ -84,11 +84,12 @@ def runs_directory(site: Site) -> Path:
     return Path(expand(site.runs, f"site {site.name}: runs")).resolve()
 
 
-def _job(request: Request) -> job.Job:
-    """The job, with the launcher that the user or the command itself asks for."""
+def _job(request: Request) -> tuple[job.Job, tuple[str, ...]]:
+    """The job, with the launcher that the user or the command itself asks for; and notes on what has no effect."""
     named = request.reference
     what = job.find(named) if named else job.from_command(request.command, Path.cwd())
     recognised = recognise(what.command)
+    notes: tuple[str, ...] = ()
     if recognised:
         resources = what.resources
         changed = replace(
@@ -97,7 +98,8 @@ def _job(request: Request) -> job.Job:
             ranks_per_node=recognised.ranks_per_node or resources.ranks_per_node,
         )
         what = replace(what, launcher=recognised.launcher, command=recognised.command, resources=changed)
-    return replace(what, launcher=request.options.launcher) if request.options.launcher else what
+        notes = tuple(f"{option} of {recognised.launcher} has no effect here" for option in recognised.ignored)
+    return replace(what, launcher=request.options.launcher or what.launcher), notes
 
 
 def _check_detected(request: Request) -> None:

@@ -124,3 +124,11 @@ def test_a_command_that_starts_ranks_itself_is_refused_with_the_line_to_type(lin
 def test_one_rank_may_start_its_own() -> None:
     refuse_spawner(("mpirun", "-np", "4", "./app"), 1)
     refuse_spawner(("python", "train.py"), 8)
+
+
+def test_options_without_effect_are_named() -> None:
+    words = ("torchrun", "--standalone", "--max-restarts", "3", "--rdzv-id=1", "--tee=3", "--nproc_per_node=2", "x.py")
+    recognised = recognise(words)
+    assert recognised is not None
+    assert recognised.ignored == ("--max-restarts", "--tee")
+    assert recognised.command == ("python", "x.py")
