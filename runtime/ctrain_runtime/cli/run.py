@@ -18,7 +18,7 @@ import sys
 from ctrain_runtime.cli import run_options, run_view
 from ctrain_runtime.cli.output import print_line
 from ctrain_runtime.cli.terminal import Terminal
-from ctrain_runtime.errors import SchedulerError
+from ctrain_runtime.errors import CANCELLED, SchedulerError
 from ctrain_runtime.run import directory
 from ctrain_runtime.run.conclude import Conclusion, conclude
 from ctrain_runtime.run.interrupts import Interrupts
@@ -55,11 +55,13 @@ def follow(run: Run, terminal: Terminal, interrupts: Interrupts, *, as_json: boo
     ending = watch(run, terminal, interrupts)
     if interrupts.detach:
         return DETACHED
-    if not ending.gone and not interrupts.leave:
+    if not ending.gone:
         terminal.close()
-        raise SchedulerError(
-            f"cannot cancel {run.job_name}; it may still be running", f"Later: ctrain attach {run.path}"
-        )
+        if not interrupts.leave:
+            hint = f"Retry with: ctrain cancel {run.path}"
+            raise SchedulerError(f"cannot cancel {run.job_name}; it may still be running", hint)
+        print_line(f"{run.job_name} is being cancelled; see its end with: ctrain attach {run.path}", sys.stderr)
+        return CANCELLED
     return finish(run, conclude(run, ending.status), terminal, as_json=as_json)
 
 

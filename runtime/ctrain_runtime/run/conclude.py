@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Optional
 
 from ctrain_runtime import layout, lease
-from ctrain_runtime.errors import CANCELLED
+from ctrain_runtime.errors import CANCELLED, CtrainError
 from ctrain_runtime.run import events, ranks, record, worlds
 from ctrain_runtime.run.events import Event
 from ctrain_runtime.run.ranks import Rank
@@ -58,6 +58,9 @@ def conclude(run: Run, status: Status) -> Conclusion:
     """Find out how a run ended whose job is gone; record it, and release its image."""
     status = _final_status(run, status)
     evidence = _evidence(run, status)
+    if evidence.code is None and run.job_id:
+        with contextlib.suppress(CtrainError):  # job.sh was killed: what it started may go on without it
+            run.scheduler.cancel(run.job_id, run.plan)
     failed = ranks.first_failure(evidence.ranks) if evidence.code != 0 else None
     ended = _exit(run, evidence, failed)
     changed = _record(run.record, evidence, ended)

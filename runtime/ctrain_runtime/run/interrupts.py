@@ -30,7 +30,9 @@ class Interrupts:
         os.set_blocking(self._read, False)
         self._wakeup = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
         numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        self._before: dict[signal.Signals, Any] = {number: signal.signal(number, self._take) for number in numbers}
+        # What the caller has switched off stays off: nohup means to be left alone by SIGHUP.
+        taken = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+        self._before: dict[signal.Signals, Any] = {number: signal.signal(number, self._take) for number in taken}
         return self
 
     def __exit__(

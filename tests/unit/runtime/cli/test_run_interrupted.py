@@ -126,6 +126,19 @@ def test_a_closed_terminal_leaves_the_run_to_attach(bench: Bench) -> None:
     assert bench.orphans() == []
 
 
+def test_a_job_script_that_is_killed_leaves_nothing_behind(bench: Bench) -> None:
+    run = bench.run(*FOUR, "--launcher", "env", "--", "bash", "-c", READY + "exec sleep 600")
+    wait_for(lambda: all_ready(bench, 4))
+    words = {pid: Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0") for pid in bench.orphans()}
+    parents = {Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1] for pid in words}
+    scripts = [int(pid) for pid in parents if b"job.sh" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    for pid in scripts:  # job.sh's own subshells; above them job.sh itself
+        os.killpg(os.getsid(pid), signal.SIGKILL)
+    code, out, _ = ended(run)
+    assert code != 0 and "failed first: no exit status" in out
+    assert bench.orphans() == []
+
+
 @pytest.mark.parametrize("encoding", ["latin-1", "ascii", "utf-8"])
 def test_output_that_the_terminal_cannot_show(bench: Bench, encoding: str) -> None:
     """A tqdm bar, and bytes that are no text."""

@@ -70,3 +70,16 @@ def test_the_handlers_of_before_come_back() -> None:
         assert signal.getsignal(signal.SIGINT) is not before[0]
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == before
     assert signal.set_wakeup_fd(-1) == -1
+
+
+def test_what_the_caller_has_switched_off_stays_off() -> None:
+    """As nohup does."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Interrupts() as interrupts:
+            send(signal.SIGHUP)
+            interrupts.wait(0)
+            assert not interrupts.detach
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
