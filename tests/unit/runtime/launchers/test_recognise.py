@@ -27,7 +27,7 @@ from ctrain_runtime.launchers.recognise import Recognised, recognise, refuse_spa
         ("torchrun --module package.train -m x", "python -m package.train -m x", None, None),
         ("torchrun --no-python ./train --lr 1", "./train --lr 1", None, None),
         ("torchrun --no_python ./train", "./train", None, None),
-        ("torchrun --rdzv_backend c10d --rdzv-endpoint=h:1 --max-restarts 0 t.py", "python t.py", None, None),
+        ("torchrun --rdzv_backend c10d --rdzv-endpoint=h:1 --master-port 1 t.py", "python t.py", None, None),
         ("torchrun train.py --nproc_per_node 9 -m", "python train.py --nproc_per_node 9 -m", None, None),
         ("/opt/conda/bin/torchrun --nproc_per_node=2 train.py", "python train.py", None, 2),
         ("python -m torch.distributed.run --nproc_per_node=2 train.py", "python train.py", None, 2),
