@@ -94,7 +94,7 @@ def terminal(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 @pytest.mark.parametrize(
     ("typed", "line"),
     [
-        ("ctrain ru", "ctrain run "),
+        ("ctrain ima", "ctrain images "),
         ("ctrain run --im", "ctrain run --image "),
         ("ctrain run --image c", "ctrain run --image cpu "),
         ("ctrain run --image pyt", "ctrain run --image pytorch"),  # or one of its channels

@@ -74,7 +74,7 @@ def test_a_layer_of_ones_own_runs_on_two_nodes(cluster: Cluster, mine: Path) -> 
     other = str(other_store(cluster, mine / "store"))
     changed = cluster.run("ctrain", "run", "--store", other, *argv, "--", "true", cwd=mine)
     image = r"pytorch-cpu 2\S+ \(sha256:"
-    assert re.search(rf"my.sqsh was built on {image}\w{{12}}\), the image is {image}0000", changed.stderr)
+    assert re.search(rf"my.sqsh was built on {image}\w{{12}}\), but the image is {image}0000", changed.stderr)
     refused(changed, 64, "Rebuild it with: ctrain layer build requirements.txt --on pytorch-cpu:2.13.0-hd-r")
 
 
@@ -143,7 +143,18 @@ class Tiny:
         (self.upper / LAYER_MARKER).write_text("k1\n")
         off = Path("/etc/apptainer/apptainer.conf").read_text().replace("enable overlay = yes", "enable overlay = no")
         cluster.write("tiny/off.conf", off)
+        self._engine("off", "export")
+        self._engine("off-on-nodes", '[ -z "${SLURM_JOB_ID:-}" ] || export')
         cluster.write("tiny/job.yaml", f"image: tiny\nlauncher: env\ncommand: [cat, /{LAYER_MARKER}]\n")
+
+    def _engine(self, name: str, export: str) -> None:
+        """An engine with that configuration: a setting in the caller's environment would not reach the run."""
+        script = (
+            f'#!/bin/bash\n{export} APPTAINER_CONFIG_FILE={self.cluster.home}/tiny/off.conf\nexec apptainer-here "$@"\n'
+        )
+        real = shutil.which("apptainer")
+        program = self.cluster.write(f"tiny/{name}/apptainer", script.replace("apptainer-here", str(real)))
+        program.chmod(0o755)
 
     def publish(self, *partitions: Path, flat: bool) -> None:
         sif = self.work / "image.sif"
@@ -156,8 +167,10 @@ class Tiny:
             subprocess.run(["apptainer", *command], check=True, capture_output=True)
         write_image(self.store, content=sif.read_bytes(), name="tiny", software={}, layers=self.layers, flat=flat)
 
-    def run(self, *options: str, overlay: bool) -> Done:
-        variables = {} if overlay else {"APPTAINER_CONFIG_FILE": f"{self.cluster.home}/tiny/off.conf"}
+    def run(self, *options: str, engine: str = "") -> Done:
+        """Run the job; `engine` names the one whose overlay is switched off, if any."""
+        path = f"{self.cluster.state}/apps/venv/bin:/usr/local/bin:/usr/bin:/bin"
+        variables = {"PATH": f"{self.cluster.home}/tiny/{engine}:{path}"} if engine else {}
         argv = ["ctrain", "run", "./tiny", "--store", str(self.store), "--nodes", "2", *options]
         return self.cluster.run(*argv, **variables)
 
@@ -173,31 +186,29 @@ def tiny(cluster: Cluster) -> Iterator[Tiny]:
 def test_an_engine_without_overlay_gets_the_flattened_image(tiny: Tiny) -> None:
     """The real engine, `enable overlay = no`: it runs the image with exit code 0 and without its layers."""
     tiny.publish(tiny.base, tiny.upper, flat=False)
-    assert tiny.run(overlay=True).returncode == 0
-    refused(tiny.run(overlay=False), 73, "no flat version of image tiny 24.12-hd-r3", "ctrain build IMAGE --flatten")
+    assert tiny.run().returncode == 0
+    refused(tiny.run(engine="off"), 73, "no flat version of image tiny 24.12-hd-r3", "ctrain build IMAGE --flatten")
     shutil.copytree(tiny.upper, tiny.base, dirs_exist_ok=True)
     (tiny.work / "image.sif").unlink()
     Path(f"{tiny.base}.sqsh").unlink()
     tiny.publish(tiny.base, flat=True)
-    done = tiny.run("--name", "flat", overlay=False)
+    done = tiny.run("--name", "flat", engine="off")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "tiny 24.12-hd-r3-flat" in done.stdout
     assert "flattened, in place of 24.12-hd-r3: this engine ignores overlay partitions" in done.stdout
     assert tiny.cluster.record("flat")["image"]["version"] == "24.12-hd-r3-flat"
-    assert "24.12-hd-r3 " in tiny.run(overlay=True).stdout
+    assert "24.12-hd-r3 " in tiny.run().stdout
 
 
 def test_every_rank_stops_where_only_the_nodes_ignore_layers(tiny: Tiny) -> None:
     tiny.publish(tiny.base, tiny.upper, flat=False)
-    export = f"--export=ALL,APPTAINER_CONFIG_FILE={tiny.cluster.home}/tiny/off.conf"
-    tiny.cluster.write("tiny/site.yaml", f"name: other\nscheduler: slurm\nsubmit: ['{export}']\n")
-    done = tiny.run("--site", "./tiny/site.yaml", overlay=True)
+    done = tiny.run(engine="off-on-nodes")
     assert done.returncode == 73, done.stdout + done.stderr
-    assert "ctrain: this engine ignores the layers of the image" in done.stdout
+    assert "this engine ignores the layers of the image" in done.stdout
 
 
 def test_an_engine_without_overlay_mounts_no_user_layer(tiny: Tiny) -> None:
     tiny.publish(tiny.base, tiny.upper, flat=False)
     manifest = read_manifest(next(tiny.store.glob("tiny_*.json")))
     layer = write_layer(tiny.work / "my.sqsh", manifest)
-    refused(tiny.run("--layer", str(layer), overlay=False), 73, "apptainer does not mount user layers here")
+    refused(tiny.run("--layer", str(layer), engine="off"), 73, "apptainer does not mount user layers here")

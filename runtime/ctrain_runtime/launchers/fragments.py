@@ -14,8 +14,9 @@ from ctrain_runtime.engines import apptainer
 from ctrain_runtime.errors import EngineError, SchedulerError
 from ctrain_runtime.image import LAYER_MARKER
 from ctrain_runtime.plan.model import LaunchPlan
-from ctrain_runtime.schedulers.script import PREFLIGHT, TaskIdentity
+from ctrain_runtime.schedulers.script import PREFLIGHT, TaskIdentity, run_step
 
+HOME_TRIES = 50  # to create a home; each loses against one that removes it
 NOT_FOUND = 127  # as shells report a command that does not exist
 # Who a rank is, its GPUs and threads. Everything else of the node stays out of the container.
 PASSED = (
@@ -85,44 +86,26 @@ def world_check(plan: LaunchPlan, started_by: str) -> str:
   refuse {SchedulerError.exit_code} "{started_by} started $WORLD_SIZE ranks, but the plan has {plan.world_size}\""""
 
 
-def run_launch(warn: str = 'kill -s "$1" "$child" 2>/dev/null') -> str:
-    """Defines the function run_launch: it runs the array `launch` to its end, passes signals on, and sets `code`.
+def pass_signals(warn: str = "signal_step") -> str:
+    """Bash that passes signals on to the step of this script (run_step); `warn` is the command for SIGUSR1 and SIGUSR2.
 
     Many schedulers signal nothing but this script: Slurm with proctrack/cgroup sends only SIGKILL to all that a task
-    has started (its source, proctrack_cgroup.c). `warn` is bash that passes on SIGUSR1 and SIGUSR2, which some programs
-    expect before their time is over; they are ignored by default, because the engine's own processes would die of them.
+    has started (its source, proctrack_cgroup.c). Some programs expect SIGUSR1 or SIGUSR2 before their time is over;
+    they are ignored by default, because the engine's own processes would die of them.
     """
     return f"""\
-child='' ending=''
-pass_on() {{ # SIGNAL
-  signalled=yes ending=yes
-  [ -z "$child" ] || kill -s "$1" "$child" 2>/dev/null
-}}
-warn() {{ # SIGNAL
-  signalled=yes
-  [ -z "$child" ] || {warn}
-}}
-trap 'pass_on TERM' TERM
-trap 'warn USR1' USR1
-trap 'warn USR2' USR2
-run_launch() {{
-  (trap - INT; trap '' USR1 USR2; exec "${{launch[@]}}") &
-  child=$! signalled=yes
-  [ -z "$ending" ] || kill "$child" 2>/dev/null # a signal that came before
-  while [ "$signalled" ]; do # a signal ends `wait` early
-    signalled=
-    wait "$child" 2>/dev/null
-    code=$?
-  done
-}}"""
+{run_step("USR1 USR2")}
+trap 'ending=yes; signal_step TERM' TERM
+trap '{warn} USR1' USR1
+trap '{warn} USR2' USR2"""
 
 
 def run_recorded(before: str = "") -> str:
     """Runs the array `launch` as a rank, and records when it started and how it ended."""
     return f"""\
-{run_launch()}
+{pass_signals()}
 note started "\\"rank\\": $RANK"
-run_launch
+run_step "${{launch[@]}}"
 {before}note ended "\\"rank\\": $RANK, \\"code\\": $code"
 exit "$code"
 """
@@ -169,10 +152,13 @@ remove_unused() {{ # DIRECTORY: unless another process holds it
 for old in "$base/ctrain-$UID-"*; do # what runs left behind that were killed
   [ "$old" = "$home" ] || [ -L "$old" ] || [ ! -O "$old" ] || remove_unused "$old"
 done
-until [ "$home" -ef /dev/fd/8 ]; do # again if the last user of it removes it right now
-  mkdir -m 700 "$home" 2>/dev/null || {{ [ -d "$home" ] && [ -O "$home" ] && [ ! -L "$home" ]; }} ||
+tries=0
+until [ "$home" -ef /dev/fd/8 ]; do # again while the last user of it removes it
+  if mkdir -m 700 "$home" 2>/dev/null || {{ [ -d "$home" ] && [ -O "$home" ] && [ ! -L "$home" ]; }}; then
+    {{ exec 8<"$home"; }} 2>/dev/null && flock -s 8
+  elif ((++tries > {HOME_TRIES})); then
     refuse {EngineError.exit_code} "cannot create a home in $base on $node"
-  {{ exec 8<"$home"; }} 2>/dev/null && flock -s 8
+  fi
 done
 leave() {{
   exec 8<&-

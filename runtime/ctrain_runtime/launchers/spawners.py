@@ -53,8 +53,8 @@ def _task(plan: LaunchPlan, identity: TaskIdentity, name: str, agent: str, who: 
         fragments.container(plan, identity),
         f'launch+=({agent} /bin/bash -p "$run/{layout.RANK_SCRIPT}")',
         WARN_RANKS,
-        fragments.run_launch('warn_ranks "$1"'),
-        "run_launch",
+        fragments.pass_signals("warn_ranks"),
+        'run_step "${launch[@]}"',
         "leave",
         'exit "$code"\n',
     ]

@@ -81,36 +81,52 @@ event before started "\\"job\\": \\"{job_id}\\""
 [ -z "${{CTRAIN_LOCK_FD:-}}" ] || exec {{CTRAIN_LOCK_FD}}>&- # the submission is over
 {before}
 # Signals go on to the tasks, and this script outlives them.
-child='' ending=''
-pass_on() {{
-  signalled=yes
-  [ "$1" != TERM ] || ending=yes
-  [ -z "$child" ] || kill -s "$1" "$child" 2>/dev/null
-}}
-trap 'pass_on TERM' TERM INT
-trap 'pass_on USR1' USR1
-trap 'pass_on USR2' USR2
-
-wait_for() {{ # PROCESS: sets code; a signal ends `wait` early
-  child=$1 signalled=yes
-  [ -z "$ending" ] || kill "$child" 2>/dev/null # a signal that came meanwhile
-  while [ "$signalled" ]; do
-    signalled=
-    wait "$child"
-    code=$?
-  done
-}}
+{run_step()}
+trap 'ending=yes; signal_step TERM' TERM INT
+trap 'signal_step USR1' USR1
+trap 'signal_step USR2' USR2
 finish() {{
   {release}event after ended "\\"code\\": $code"
   exit "$code"
 }}
 
 {_stage(preflight)}event run started
-[ -z "$ending" ] || {{ code=143 && finish; }} # a signal that came before: no task needs to start
-{start} &
-wait_for $!
+run_step {start}
 finish
 """
+
+
+def run_step(ignored: str = "") -> str:
+    """Bash functions of scripts that outlive signals: run_step COMMAND... sets `code`, signal_step SIGNAL passes a
+    signal on to what the step has started, or is about to start; after `ending` is set, no step starts.
+
+    The exit code comes through a pipe from a subshell that waits in the foreground: `wait`, once a signal has ended it
+    early, loses the status of a child that ends in that moment (seen with bash 5.2). `ignored` names signals that the
+    command ignores until it handles them.
+    """
+    ignore = f"trap '' {ignored}; " if ignored else "trap : USR1 USR2; "
+    return f"""\
+child='' ending=''
+signal_step() {{ # SIGNAL
+  local tries=0
+  [ -n "$child" ] || return
+  until pkill -"$1" -P "$child" || ((++tries > 50)); do sleep 0.02; done
+}}
+run_step() {{ # COMMAND...
+  code=143
+  [ -z "$ending" ] || return # a signal that came before
+  exec 6<> <(:)
+  ( # bash's own words about a killed command are nobody's: 2>/dev/null
+    trap - INT; trap : TERM; {ignore}exec 5>&2 2>/dev/null
+    "$@" 2>&5 5>&- 6>&-
+    echo "$?" >&6
+  ) &
+  child=$!
+  [ -z "$ending" ] || signal_step TERM
+  while kill -0 "$child" 2>/dev/null; do wait "$child"; done 2>/dev/null # a signal ends `wait` early
+  read -r -t 1 -u 6 code || code=137 # what would report was killed itself
+  child=''
+}}"""
 
 
 def _stage(preflight: str) -> str:
@@ -118,8 +134,7 @@ def _stage(preflight: str) -> str:
         return ""
     return f"""\
 event preflight started
-{preflight} &
-wait_for $!
+run_step {preflight}
 if [ "$code" != 0 ]; then
   [ -z "$ending" ] || finish # it was ended, and says nothing of MPI
   echo "ctrain: the image's MPI does not form one world here (above)" >&2

@@ -16,11 +16,15 @@ while (exec 7<>"/dev/tcp/127.0.0.1/$MASTER_PORT") 2>/dev/null; do
   MASTER_PORT=$((61000 + (MASTER_PORT - 60999) % 4536))
 done
 export MASTER_ADDR=127.0.0.1 MASTER_PORT
-kill_leftovers() {
-  local pid
-  for pid in $(LC_ALL=C grep -slzxF "CTRAIN_RUN_DIR=$run" /proc/[0-9]*/environ); do
-    pid=${pid%/environ} pid=${pid#/proc/}
-    case $pid in "$$" | "$starter" | "$BASHPID") ;; *) kill -KILL "$pid" 2>/dev/null ;; esac
+kill_leftovers() { # until none is left: some start others meanwhile
+  local pid left=yes tries=0
+  while [ "$left" ] && ((++tries <= 50)); do
+    left=
+    for pid in $(LC_ALL=C grep -slzxF "CTRAIN_RUN_DIR=$run" /proc/[0-9]*/environ); do
+      pid=${pid%/environ} pid=${pid#/proc/}
+      case $pid in "$$" | "$starter" | "$BASHPID") ;; *) kill -KILL "$pid" 2>/dev/null && left=yes ;; esac
+    done
+    [ -z "$left" ] || sleep 0.1
   done
 }
 signal_tasks() { # task.sh alone: it passes the signal on to the program, past the engine's own processes
@@ -69,6 +73,9 @@ start_tasks() { # returns the exit code of the task that failed first, which end
   kill_leftovers
   return "$code"
 }
+tasks() { # apart, so that signals reach it and not the tasks
+  (start_tasks)
+}
 pass_signals() {
   local name taken=("${signals[@]}")
   signals=()
@@ -78,31 +85,34 @@ pass_signals() {
 }
 # Signals go on to the tasks, and this script outlives them.
 child='' ending=''
-pass_on() {
-  signalled=yes
-  [ "$1" != TERM ] || ending=yes
-  [ -z "$child" ] || kill -s "$1" "$child" 2>/dev/null
+signal_step() { # SIGNAL
+  local tries=0
+  [ -n "$child" ] || return
+  until pkill -"$1" -P "$child" || ((++tries > 50)); do sleep 0.02; done
 }
-trap 'pass_on TERM' TERM INT
-trap 'pass_on USR1' USR1
-trap 'pass_on USR2' USR2
-
-wait_for() { # PROCESS: sets code; a signal ends `wait` early
-  child=$1 signalled=yes
-  [ -z "$ending" ] || kill "$child" 2>/dev/null # a signal that came meanwhile
-  while [ "$signalled" ]; do
-    signalled=
-    wait "$child"
-    code=$?
-  done
+run_step() { # COMMAND...
+  code=143
+  [ -z "$ending" ] || return # a signal that came before
+  exec 6<> <(:)
+  ( # bash's own words about a killed command are nobody's: 2>/dev/null
+    trap - INT; trap : TERM; trap : USR1 USR2; exec 5>&2 2>/dev/null
+    "$@" 2>&5 5>&- 6>&-
+    echo "$?" >&6
+  ) &
+  child=$!
+  [ -z "$ending" ] || signal_step TERM
+  while kill -0 "$child" 2>/dev/null; do wait "$child"; done 2>/dev/null # a signal ends `wait` early
+  read -r -t 1 -u 6 code || code=137 # what would report was killed itself
+  child=''
 }
+trap 'ending=yes; signal_step TERM' TERM INT
+trap 'signal_step USR1' USR1
+trap 'signal_step USR2' USR2
 finish() {
   event after ended "\"code\": $code"
   exit "$code"
 }
 
 event run started
-[ -z "$ending" ] || { code=143 && finish; } # a signal that came before: no task needs to start
-start_tasks &
-wait_for $!
+run_step tasks
 finish

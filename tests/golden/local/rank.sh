@@ -28,28 +28,30 @@ launch=(
   train.py
 )
 child='' ending=''
-pass_on() { # SIGNAL
-  signalled=yes ending=yes
-  [ -z "$child" ] || kill -s "$1" "$child" 2>/dev/null
+signal_step() { # SIGNAL
+  local tries=0
+  [ -n "$child" ] || return
+  until pkill -"$1" -P "$child" || ((++tries > 50)); do sleep 0.02; done
 }
-warn() { # SIGNAL
-  signalled=yes
-  [ -z "$child" ] || kill -s "$1" "$child" 2>/dev/null
+run_step() { # COMMAND...
+  code=143
+  [ -z "$ending" ] || return # a signal that came before
+  exec 6<> <(:)
+  ( # bash's own words about a killed command are nobody's: 2>/dev/null
+    trap - INT; trap : TERM; trap '' USR1 USR2; exec 5>&2 2>/dev/null
+    "$@" 2>&5 5>&- 6>&-
+    echo "$?" >&6
+  ) &
+  child=$!
+  [ -z "$ending" ] || signal_step TERM
+  while kill -0 "$child" 2>/dev/null; do wait "$child"; done 2>/dev/null # a signal ends `wait` early
+  read -r -t 1 -u 6 code || code=137 # what would report was killed itself
+  child=''
 }
-trap 'pass_on TERM' TERM
-trap 'warn USR1' USR1
-trap 'warn USR2' USR2
-run_launch() {
-  (trap - INT; trap '' USR1 USR2; exec "${launch[@]}") &
-  child=$! signalled=yes
-  [ -z "$ending" ] || kill "$child" 2>/dev/null # a signal that came before
-  while [ "$signalled" ]; do # a signal ends `wait` early
-    signalled=
-    wait "$child" 2>/dev/null
-    code=$?
-  done
-}
+trap 'ending=yes; signal_step TERM' TERM
+trap 'signal_step USR1' USR1
+trap 'signal_step USR2' USR2
 note started "\"rank\": $RANK"
-run_launch
+run_step "${launch[@]}"
 note ended "\"rank\": $RANK, \"code\": $code"
 exit "$code"

@@ -27,10 +27,13 @@ remove_unused() { # DIRECTORY: unless another process holds it
 for old in "$base/ctrain-$UID-"*; do # what runs left behind that were killed
   [ "$old" = "$home" ] || [ -L "$old" ] || [ ! -O "$old" ] || remove_unused "$old"
 done
-until [ "$home" -ef /dev/fd/8 ]; do # again if the last user of it removes it right now
-  mkdir -m 700 "$home" 2>/dev/null || { [ -d "$home" ] && [ -O "$home" ] && [ ! -L "$home" ]; } ||
+tries=0
+until [ "$home" -ef /dev/fd/8 ]; do # again while the last user of it removes it
+  if mkdir -m 700 "$home" 2>/dev/null || { [ -d "$home" ] && [ -O "$home" ] && [ ! -L "$home" ]; }; then
+    { exec 8<"$home"; } 2>/dev/null && flock -s 8
+  elif ((++tries > 50)); then
     refuse 73 "cannot create a home in $base on $node"
-  { exec 8<"$home"; } 2>/dev/null && flock -s 8
+  fi
 done
 leave() {
   exec 8<&-
@@ -83,27 +86,29 @@ warn_ranks() { # SIGNAL: to what each rank.sh of this run on this node has start
   done
 }
 child='' ending=''
-pass_on() { # SIGNAL
-  signalled=yes ending=yes
-  [ -z "$child" ] || kill -s "$1" "$child" 2>/dev/null
+signal_step() { # SIGNAL
+  local tries=0
+  [ -n "$child" ] || return
+  until pkill -"$1" -P "$child" || ((++tries > 50)); do sleep 0.02; done
 }
-warn() { # SIGNAL
-  signalled=yes
-  [ -z "$child" ] || warn_ranks "$1"
+run_step() { # COMMAND...
+  code=143
+  [ -z "$ending" ] || return # a signal that came before
+  exec 6<> <(:)
+  ( # bash's own words about a killed command are nobody's: 2>/dev/null
+    trap - INT; trap : TERM; trap '' USR1 USR2; exec 5>&2 2>/dev/null
+    "$@" 2>&5 5>&- 6>&-
+    echo "$?" >&6
+  ) &
+  child=$!
+  [ -z "$ending" ] || signal_step TERM
+  while kill -0 "$child" 2>/dev/null; do wait "$child"; done 2>/dev/null # a signal ends `wait` early
+  read -r -t 1 -u 6 code || code=137 # what would report was killed itself
+  child=''
 }
-trap 'pass_on TERM' TERM
-trap 'warn USR1' USR1
-trap 'warn USR2' USR2
-run_launch() {
-  (trap - INT; trap '' USR1 USR2; exec "${launch[@]}") &
-  child=$! signalled=yes
-  [ -z "$ending" ] || kill "$child" 2>/dev/null # a signal that came before
-  while [ "$signalled" ]; do # a signal ends `wait` early
-    signalled=
-    wait "$child" 2>/dev/null
-    code=$?
-  done
-}
-run_launch
+trap 'ending=yes; signal_step TERM' TERM
+trap 'warn_ranks USR1' USR1
+trap 'warn_ranks USR2' USR2
+run_step "${launch[@]}"
 leave
 exit "$code"

@@ -25,31 +25,34 @@ event before started "\"job\": \"$SLURM_JOB_ID\""
 
 # Signals go on to the tasks, and this script outlives them.
 child='' ending=''
-pass_on() {
-  signalled=yes
-  [ "$1" != TERM ] || ending=yes
-  [ -z "$child" ] || kill -s "$1" "$child" 2>/dev/null
+signal_step() { # SIGNAL
+  local tries=0
+  [ -n "$child" ] || return
+  until pkill -"$1" -P "$child" || ((++tries > 50)); do sleep 0.02; done
 }
-trap 'pass_on TERM' TERM INT
-trap 'pass_on USR1' USR1
-trap 'pass_on USR2' USR2
-
-wait_for() { # PROCESS: sets code; a signal ends `wait` early
-  child=$1 signalled=yes
-  [ -z "$ending" ] || kill "$child" 2>/dev/null # a signal that came meanwhile
-  while [ "$signalled" ]; do
-    signalled=
-    wait "$child"
-    code=$?
-  done
+run_step() { # COMMAND...
+  code=143
+  [ -z "$ending" ] || return # a signal that came before
+  exec 6<> <(:)
+  ( # bash's own words about a killed command are nobody's: 2>/dev/null
+    trap - INT; trap : TERM; trap : USR1 USR2; exec 5>&2 2>/dev/null
+    "$@" 2>&5 5>&- 6>&-
+    echo "$?" >&6
+  ) &
+  child=$!
+  [ -z "$ending" ] || signal_step TERM
+  while kill -0 "$child" 2>/dev/null; do wait "$child"; done 2>/dev/null # a signal ends `wait` early
+  read -r -t 1 -u 6 code || code=137 # what would report was killed itself
+  child=''
 }
+trap 'ending=yes; signal_step TERM' TERM INT
+trap 'signal_step USR1' USR1
+trap 'signal_step USR2' USR2
 finish() {
   event after ended "\"code\": $code"
   exit "$code"
 }
 
 event run started
-[ -z "$ending" ] || { code=143 && finish; } # a signal that came before: no task needs to start
-srun --job-name=digits-1 --nodes=8 --ntasks=320 --ntasks-per-node=40 --cpus-per-task=1 --distribution=block:block --cpu-bind=cores --mpi=none --kill-on-bad-exit=1 --quit-on-interrupt /bin/bash -p -c '[ -r "$0" ] || { echo "ctrain: run directory $1 is not visible on $(uname -n). Choose one that all nodes share: --runs DIR" >&2; exit 71; }; shift; exec /bin/bash -p "$0" "$@"' /scratch/kim/ctrain/digits-1/task.sh /scratch/kim/ctrain/digits-1 &
-wait_for $!
+run_step srun --job-name=digits-1 --nodes=8 --ntasks=320 --ntasks-per-node=40 --cpus-per-task=1 --distribution=block:block --cpu-bind=cores --mpi=none --kill-on-bad-exit=1 --quit-on-interrupt /bin/bash -p -c '[ -r "$0" ] || { echo "ctrain: run directory $1 is not visible on $(uname -n). Choose one that all nodes share: --runs DIR" >&2; exit 71; }; shift; exec /bin/bash -p "$0" "$@"' /scratch/kim/ctrain/digits-1/task.sh /scratch/kim/ctrain/digits-1
 finish

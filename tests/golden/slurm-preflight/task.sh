@@ -43,10 +43,13 @@ remove_unused() { # DIRECTORY: unless another process holds it
 for old in "$base/ctrain-$UID-"*; do # what runs left behind that were killed
   [ "$old" = "$home" ] || [ -L "$old" ] || [ ! -O "$old" ] || remove_unused "$old"
 done
-until [ "$home" -ef /dev/fd/8 ]; do # again if the last user of it removes it right now
-  mkdir -m 700 "$home" 2>/dev/null || { [ -d "$home" ] && [ -O "$home" ] && [ ! -L "$home" ]; } ||
+tries=0
+until [ "$home" -ef /dev/fd/8 ]; do # again while the last user of it removes it
+  if mkdir -m 700 "$home" 2>/dev/null || { [ -d "$home" ] && [ -O "$home" ] && [ ! -L "$home" ]; }; then
+    { exec 8<"$home"; } 2>/dev/null && flock -s 8
+  elif ((++tries > 50)); then
     refuse 73 "cannot create a home in $base on $node"
-  { exec 8<"$home"; } 2>/dev/null && flock -s 8
+  fi
 done
 leave() {
   exec 8<&-
@@ -95,29 +98,31 @@ if [ "${1-}" = preflight ]; then
 fi
 launch+=(/bin/sh -c '{ read -r key </.singularity.d/ctrain-layer; } 2>/dev/null; [ "$key" = k1 ] || { printf '"'"'%s\n'"'"' '"'"'ctrain: this engine ignores the layers of the image (is overlay off in its configuration?)'"'"' >&2; printf '"'"'%s\n'"'"' "{\"rank\": ${RANK:-null}, "'"'"'"what": "refused", "stage": "run", "code": 73, "message": "this engine ignores the layers of the image (is overlay off in its configuration?)"}'"'"' >>"$CTRAIN_RUN_DIR/nodes/$NODE_RANK.jsonl"; exit 73; }; command -v python >/dev/null || { printf '"'"'%s\n'"'"' '"'"'ctrain: command not found in the image: python'"'"' >&2; printf '"'"'%s\n'"'"' "{\"rank\": ${RANK:-null}, "'"'"'"what": "refused", "stage": "run", "code": 127, "message": "command not found in the image: python"}'"'"' >>"$CTRAIN_RUN_DIR/nodes/$NODE_RANK.jsonl"; exit 127; }; exec "$@"' ctrain python train.py)
 child='' ending=''
-pass_on() { # SIGNAL
-  signalled=yes ending=yes
-  [ -z "$child" ] || kill -s "$1" "$child" 2>/dev/null
+signal_step() { # SIGNAL
+  local tries=0
+  [ -n "$child" ] || return
+  until pkill -"$1" -P "$child" || ((++tries > 50)); do sleep 0.02; done
 }
-warn() { # SIGNAL
-  signalled=yes
-  [ -z "$child" ] || kill -s "$1" "$child" 2>/dev/null
+run_step() { # COMMAND...
+  code=143
+  [ -z "$ending" ] || return # a signal that came before
+  exec 6<> <(:)
+  ( # bash's own words about a killed command are nobody's: 2>/dev/null
+    trap - INT; trap : TERM; trap '' USR1 USR2; exec 5>&2 2>/dev/null
+    "$@" 2>&5 5>&- 6>&-
+    echo "$?" >&6
+  ) &
+  child=$!
+  [ -z "$ending" ] || signal_step TERM
+  while kill -0 "$child" 2>/dev/null; do wait "$child"; done 2>/dev/null # a signal ends `wait` early
+  read -r -t 1 -u 6 code || code=137 # what would report was killed itself
+  child=''
 }
-trap 'pass_on TERM' TERM
-trap 'warn USR1' USR1
-trap 'warn USR2' USR2
-run_launch() {
-  (trap - INT; trap '' USR1 USR2; exec "${launch[@]}") &
-  child=$! signalled=yes
-  [ -z "$ending" ] || kill "$child" 2>/dev/null # a signal that came before
-  while [ "$signalled" ]; do # a signal ends `wait` early
-    signalled=
-    wait "$child" 2>/dev/null
-    code=$?
-  done
-}
+trap 'ending=yes; signal_step TERM' TERM
+trap 'signal_step USR1' USR1
+trap 'signal_step USR2' USR2
 note started "\"rank\": $RANK"
-run_launch
+run_step "${launch[@]}"
 leave
 note ended "\"rank\": $RANK, \"code\": $code"
 exit "$code"

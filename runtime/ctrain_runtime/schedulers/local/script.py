@@ -7,6 +7,8 @@ from ctrain_runtime.plan.model import Launch, LaunchPlan
 from ctrain_runtime.schedulers.process import GRACE_SECONDS, JOB_ID
 from ctrain_runtime.schedulers.script import Task, TaskIdentity, job_script
 
+KILL_TRIES = 50  # a tenth of a second each
+
 # Of site local every rank is on this machine. The port is tried: another run may have taken it.
 RENDEZVOUS = """\
 MASTER_PORT=$((61000 + ($$ + {salt}) % 4536))
@@ -19,11 +21,15 @@ export MASTER_ADDR=127.0.0.1 MASTER_PORT"""
 # are left after the grace period, or at the end, are known by the environment that all of the run have. How tasks end
 # comes through a pipe: `wait -n` misses those that end while the shell does something else.
 START = """\
-kill_leftovers() {{
-  local pid
-  for pid in $(LC_ALL=C grep -slzxF "CTRAIN_RUN_DIR=$run" /proc/[0-9]*/environ); do
-    pid=${{pid%/environ}} pid=${{pid#/proc/}}
-    case $pid in "$$" | "$starter" | "$BASHPID") ;; *) kill -KILL "$pid" 2>/dev/null ;; esac
+kill_leftovers() {{ # until none is left: some start others meanwhile
+  local pid left=yes tries=0
+  while [ "$left" ] && ((++tries <= {tries})); do
+    left=
+    for pid in $(LC_ALL=C grep -slzxF "CTRAIN_RUN_DIR=$run" /proc/[0-9]*/environ); do
+      pid=${{pid%/environ}} pid=${{pid#/proc/}}
+      case $pid in "$$" | "$starter" | "$BASHPID") ;; *) kill -KILL "$pid" 2>/dev/null && left=yes ;; esac
+    done
+    [ -z "$left" ] || sleep 0.1
   done
 }}
 signal_tasks() {{ # {script} alone: it passes the signal on to the program, past the engine's own processes
@@ -72,6 +78,9 @@ start_tasks() {{ # returns the exit code of the task that failed first, which en
   kill_leftovers
   return "$code"
 }}
+tasks() {{ # apart, so that signals reach it and not the tasks
+  (start_tasks)
+}}
 pass_signals() {{
   local name taken=("${{signals[@]}}")
   signals=()
@@ -92,7 +101,7 @@ local_task=$((task % {per_group})) NODE_RANK=$((task / {per_group}))"""
 
 def render(plan: LaunchPlan, task: Task) -> Launch:
     rendezvous = RENDEZVOUS.format(salt=int(plan.run_key, 16) % 4536)
-    functions = START.format(grace=GRACE_SECONDS, tasks=plan.tasks, script=task.script)
-    text = job_script(plan, header="", job_id=JOB_ID, before=f"{rendezvous}\n{functions}", start="start_tasks")
+    functions = START.format(grace=GRACE_SECONDS, tries=KILL_TRIES, tasks=plan.tasks, script=task.script)
+    text = job_script(plan, header="", job_id=JOB_ID, before=f"{rendezvous}\n{functions}", start="tasks")
     argv = ("/bin/bash", "-p", f"{plan.run_directory}/{layout.JOB_SCRIPT}")
     return Launch(plan, argv, {layout.JOB_SCRIPT: text, **task.scripts})

@@ -28,7 +28,7 @@ def options(plan: LaunchPlan) -> list[str]:
 
 def step(plan: LaunchPlan) -> list[str]:
     """The options of srun."""
-    line = next(line for line in job(plan).splitlines() if line.startswith("srun "))
+    line = next(line for line in job(plan).splitlines() if line.startswith("run_step srun "))
     return line[: line.index(" /bin/bash")].split()[1:]
 
 
