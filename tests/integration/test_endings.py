@@ -141,9 +141,9 @@ def test_a_rank_whose_wrapper_was_killed_is_named(cluster: Cluster) -> None:
     process = start_two_nodes(cluster, "wrapper")
     # task.sh of rank 3 and all below it: nobody is left to write how it ended.
     pids = subprocess.run(["pgrep", "-f", "wrapper/task.sh"], capture_output=True, text=True).stdout.split()
-    (victim,) = (pid for pid in pids if environment_of(pid).get("SLURM_PROCID") == "3")
-    children = subprocess.run(["pgrep", "--parent", victim], capture_output=True, text=True).stdout.split()
-    subprocess.run(["kill", "-KILL", victim, *children], check=True)
+    victims = [pid for pid in pids if environment_of(pid).get("SLURM_PROCID") == "3"]
+    children = subprocess.run(["pgrep", "--parent", ",".join(victims)], capture_output=True, text=True).stdout.split()
+    subprocess.run(["kill", "-KILL", *{*victims, *children}], check=True)
     output, _ = process.communicate(timeout=120)
     assert "rank 3 on node02 failed first" in output and "says the job's log" in output, output
     assert process.returncode != 0
