@@ -139,6 +139,7 @@ def test_warning_signals_reach_the_program_and_kill_nothing(cluster: Cluster) ->
 
 def test_a_rank_whose_wrapper_was_killed_is_named(cluster: Cluster) -> None:
     process = start_two_nodes(cluster, "wrapper")
+    time.sleep(2)  # all containers are up
     # task.sh of rank 3 and all below it: nobody is left to write how it ended.
     pids = subprocess.run(["pgrep", "-f", "wrapper/task.sh"], capture_output=True, text=True).stdout.split()
     victims = [pid for pid in pids if environment_of(pid).get("SLURM_PROCID") == "3"]

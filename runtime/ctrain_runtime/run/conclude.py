@@ -61,7 +61,7 @@ def conclude(run: Run, status: Status) -> Conclusion:
     if evidence.code is None and run.job_id:
         with contextlib.suppress(CtrainError):  # job.sh was killed: what it started may go on without it
             run.scheduler.cancel(run.job_id, run.plan)
-    failed = ranks.first_failure(evidence.ranks) if evidence.code != 0 else None
+    failed = _first_failure(run, evidence) if evidence.code != 0 else None
     ended = _exit(run, evidence, failed)
     changed = _record(run.record, evidence, ended)
     lease.release(run.plan.lease)
@@ -129,6 +129,13 @@ def _exit(run: Run, seen: _Evidence, failed: Optional[Rank]) -> Exit:
     if failed:
         return _failure(run, seen, failed)
     return _silent_end(run, seen)
+
+
+def _first_failure(run: Run, seen: _Evidence) -> Optional[Rank]:
+    """The rank that failed first; one that vanished is it if the job's log names its task first."""
+    vanished = {rank.number: rank for rank in seen.ranks if rank.exit_code is None}
+    named = run.scheduler.failed_task(_job_log(run)) if vanished and run.plan.ranks_per_task == 1 else None
+    return vanished.get(named.task) if named and named.task in vanished else ranks.first_failure(seen.ranks)
 
 
 def _failure(run: Run, seen: _Evidence, failed: Rank) -> Exit:
