@@ -103,7 +103,6 @@ trap '{warn} USR2' USR2"""
 def run_recorded(before: str = "") -> str:
     """Runs the array `launch` as a rank, and records when it started and how it ended."""
     return f"""\
-{pass_signals()}
 note started "\\"rank\\": $RANK"
 run_step "${{launch[@]}}"
 {before}note ended "\\"rank\\": $RANK, \\"code\\": $code"

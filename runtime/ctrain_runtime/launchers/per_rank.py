@@ -31,6 +31,7 @@ def make_task(plan: LaunchPlan, identity: TaskIdentity) -> Task:
         fragments.unless_preflight(fragments.recorder(plan)) if plan.preflight else fragments.recorder(plan),
         fragments.world_check(plan, identity.started_by),
         *([identity.mpi_bash] if mpi else []),
+        fragments.pass_signals(),
         fragments.home(plan),
         fragments.container(plan, identity),
         *([fragments.prove_world(plan)] if plan.preflight else []),

@@ -17,7 +17,7 @@ warn_ranks() {{ # SIGNAL: to what each {layout.RANK_SCRIPT} of this run on this 
   local pid
   for pid in $(LC_ALL=C grep -slzxF "$run/{layout.RANK_SCRIPT}" /proc/[0-9]*/cmdline); do
     pid=${{pid%/cmdline}} pid=${{pid#/proc/}}
-    [ "$(cat "/proc/$pid/comm" 2>/dev/null)" != bash ] || pkill -"$1" -P "$pid"
+    [ "$(cat "/proc/$pid/comm" 2>/dev/null)" != bash ] || signal_children "$1" "$pid"
   done
 }}"""
 
@@ -49,11 +49,11 @@ def _task(plan: LaunchPlan, identity: TaskIdentity, name: str, agent: str, who: 
         "binds=()",
         identity.bash,
         "export NODE_RANK",
+        WARN_RANKS,
+        fragments.pass_signals("warn_ranks"),
         fragments.home(plan),
         fragments.container(plan, identity),
         f'launch+=({agent} /bin/bash -p "$run/{layout.RANK_SCRIPT}")',
-        WARN_RANKS,
-        fragments.pass_signals("warn_ranks"),
         'run_step "${launch[@]}"',
         "leave",
         'exit "$code"\n',
@@ -64,6 +64,7 @@ def _task(plan: LaunchPlan, identity: TaskIdentity, name: str, agent: str, who: 
         fragments.recorder(plan),
         fragments.world_check(plan, name),
         array("launch", fragments.checked_command(plan, list(plan.command))),
+        fragments.pass_signals(),
         fragments.run_recorded(),
     ]
     scripts = {layout.TASK_SCRIPT: "\n".join(task), layout.RANK_SCRIPT: "\n".join(rank)}

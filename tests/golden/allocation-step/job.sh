@@ -23,16 +23,21 @@ event before started "\"job\": \"$(uname -n):$$:$(cut -d ' ' -f 22 /proc/$$/stat
 [ -z "${CTRAIN_LOCK_FD:-}" ] || exec {CTRAIN_LOCK_FD}>&- # the submission is over
 unset SLURM_CPU_BIND SLURM_MEM_PER_CPU SLURM_MEM_PER_GPU
 # Signals go on to the tasks, and this script outlives them.
+exec 6<> <(:) # carries exit codes
 child='' ending=''
+signal_children() { # SIGNAL PID; fails if it has none
+  local kids=()
+  read -r -a kids <"/proc/$2/task/$2/children"
+  ((${#kids[@]})) && kill -s "$1" "${kids[@]}"
+} 2>/dev/null
 signal_step() { # SIGNAL
   local tries=0
   [ -n "$child" ] || return
-  until pkill -"$1" -P "$child" || ((++tries > 50)); do sleep 0.02; done
+  until signal_children "$1" "$child" || ((++tries > 50)); do sleep 0.02; done
 }
 run_step() { # COMMAND...
   code=143
   [ -z "$ending" ] || return # a signal that came before
-  exec 6<> <(:)
   ( # bash's own words about a killed command are nobody's: 2>/dev/null
     trap - INT; trap : TERM; trap : USR1 USR2; exec 5>&2 2>/dev/null
     "$@" 2>&5 5>&- 6>&-

@@ -18,6 +18,42 @@ binds=()
 task=${CTRAIN_TASK:?} tasks=1
 local_task=$((task % 1)) NODE_RANK=$((task / 1))
 export NODE_RANK
+warn_ranks() { # SIGNAL: to what each rank.sh of this run on this node has started
+  local pid
+  for pid in $(LC_ALL=C grep -slzxF "$run/rank.sh" /proc/[0-9]*/cmdline); do
+    pid=${pid%/cmdline} pid=${pid#/proc/}
+    [ "$(cat "/proc/$pid/comm" 2>/dev/null)" != bash ] || signal_children "$1" "$pid"
+  done
+}
+exec 6<> <(:) # carries exit codes
+child='' ending=''
+signal_children() { # SIGNAL PID; fails if it has none
+  local kids=()
+  read -r -a kids <"/proc/$2/task/$2/children"
+  ((${#kids[@]})) && kill -s "$1" "${kids[@]}"
+} 2>/dev/null
+signal_step() { # SIGNAL
+  local tries=0
+  [ -n "$child" ] || return
+  until signal_children "$1" "$child" || ((++tries > 50)); do sleep 0.02; done
+}
+run_step() { # COMMAND...
+  code=143
+  [ -z "$ending" ] || return # a signal that came before
+  ( # bash's own words about a killed command are nobody's: 2>/dev/null
+    trap - INT; trap : TERM; trap '' USR1 USR2; exec 5>&2 2>/dev/null
+    "$@" 2>&5 5>&- 6>&-
+    echo "$?" >&6
+  ) &
+  child=$!
+  [ -z "$ending" ] || signal_step TERM
+  while kill -0 "$child" 2>/dev/null; do wait "$child"; done 2>/dev/null # a signal ends `wait` early
+  read -r -t 1 -u 6 code || code=137 # what would report was killed itself
+  child=''
+}
+trap 'ending=yes; signal_step TERM' TERM
+trap 'warn_ranks USR1' USR1
+trap 'warn_ranks USR2' USR2
 base=${TMPDIR:-/tmp} # the submitting host's may be missing here; and engines read ':' and ',' as separators
 [[ $base == /* && -d $base && -w $base && $base != *[:,\\\"[:cntrl:]]* ]] || base=/tmp
 home=$base/ctrain-$UID-887be2b4ed78
@@ -78,37 +114,6 @@ launch=(
 for bind in "${binds[@]}"; do launch+=(--bind "$bind"); done
 launch+=(--home "$home:/home/ctrain" /apps/ctrain/pytorch-cpu_24.12-hd-py3-r3.sif)
 launch+=(mpirun -np 2 --bind-to none /bin/bash -p "$run/rank.sh")
-warn_ranks() { # SIGNAL: to what each rank.sh of this run on this node has started
-  local pid
-  for pid in $(LC_ALL=C grep -slzxF "$run/rank.sh" /proc/[0-9]*/cmdline); do
-    pid=${pid%/cmdline} pid=${pid#/proc/}
-    [ "$(cat "/proc/$pid/comm" 2>/dev/null)" != bash ] || pkill -"$1" -P "$pid"
-  done
-}
-child='' ending=''
-signal_step() { # SIGNAL
-  local tries=0
-  [ -n "$child" ] || return
-  until pkill -"$1" -P "$child" || ((++tries > 50)); do sleep 0.02; done
-}
-run_step() { # COMMAND...
-  code=143
-  [ -z "$ending" ] || return # a signal that came before
-  exec 6<> <(:)
-  ( # bash's own words about a killed command are nobody's: 2>/dev/null
-    trap - INT; trap : TERM; trap '' USR1 USR2; exec 5>&2 2>/dev/null
-    "$@" 2>&5 5>&- 6>&-
-    echo "$?" >&6
-  ) &
-  child=$!
-  [ -z "$ending" ] || signal_step TERM
-  while kill -0 "$child" 2>/dev/null; do wait "$child"; done 2>/dev/null # a signal ends `wait` early
-  read -r -t 1 -u 6 code || code=137 # what would report was killed itself
-  child=''
-}
-trap 'ending=yes; signal_step TERM' TERM
-trap 'warn_ranks USR1' USR1
-trap 'warn_ranks USR2' USR2
 run_step "${launch[@]}"
 leave
 exit "$code"

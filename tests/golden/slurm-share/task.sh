@@ -32,6 +32,35 @@ exec >"$run/logs/rank$RANK.log" 2>&1
 [ -n "${PMIX_RANK:-}" ] || refuse 72 "srun started this rank without PMIx: MPI would run with world size 1"
 # PMIx keeps its sockets in a directory of this step, known only here.
 [ -z "${PMIX_SERVER_TMPDIR:-}" ] || binds+=("$PMIX_SERVER_TMPDIR")
+exec 6<> <(:) # carries exit codes
+child='' ending=''
+signal_children() { # SIGNAL PID; fails if it has none
+  local kids=()
+  read -r -a kids <"/proc/$2/task/$2/children"
+  ((${#kids[@]})) && kill -s "$1" "${kids[@]}"
+} 2>/dev/null
+signal_step() { # SIGNAL
+  local tries=0
+  [ -n "$child" ] || return
+  until signal_children "$1" "$child" || ((++tries > 50)); do sleep 0.02; done
+}
+run_step() { # COMMAND...
+  code=143
+  [ -z "$ending" ] || return # a signal that came before
+  ( # bash's own words about a killed command are nobody's: 2>/dev/null
+    trap - INT; trap : TERM; trap '' USR1 USR2; exec 5>&2 2>/dev/null
+    "$@" 2>&5 5>&- 6>&-
+    echo "$?" >&6
+  ) &
+  child=$!
+  [ -z "$ending" ] || signal_step TERM
+  while kill -0 "$child" 2>/dev/null; do wait "$child"; done 2>/dev/null # a signal ends `wait` early
+  read -r -t 1 -u 6 code || code=137 # what would report was killed itself
+  child=''
+}
+trap 'ending=yes; signal_step TERM' TERM
+trap 'signal_step USR1' USR1
+trap 'signal_step USR2' USR2
 base=${TMPDIR:-/tmp} # the submitting host's may be missing here; and engines read ':' and ',' as separators
 [[ $base == /* && -d $base && -w $base && $base != *[:,\\\"[:cntrl:]]* ]] || base=/tmp
 home=$base/ctrain-$UID-887be2b4ed78
@@ -91,30 +120,6 @@ launch=(
 for bind in "${binds[@]}"; do launch+=(--bind "$bind"); done
 launch+=(--home "$home:/home/ctrain" /apps/ctrain/pytorch_24.12-hd-py3-r3.sif)
 launch+=(/bin/sh -c '{ read -r key </.singularity.d/ctrain-layer; } 2>/dev/null; [ "$key" = k1 ] || { printf '"'"'%s\n'"'"' '"'"'ctrain: this engine ignores the layers of the image (is overlay off in its configuration?)'"'"' >&2; printf '"'"'%s\n'"'"' "{\"rank\": ${RANK:-null}, "'"'"'"what": "refused", "stage": "run", "code": 73, "message": "this engine ignores the layers of the image (is overlay off in its configuration?)"}'"'"' >>"$CTRAIN_RUN_DIR/nodes/$NODE_RANK.jsonl"; exit 73; }; command -v python >/dev/null || { printf '"'"'%s\n'"'"' '"'"'ctrain: command not found in the image: python'"'"' >&2; printf '"'"'%s\n'"'"' "{\"rank\": ${RANK:-null}, "'"'"'"what": "refused", "stage": "run", "code": 127, "message": "command not found in the image: python"}'"'"' >>"$CTRAIN_RUN_DIR/nodes/$NODE_RANK.jsonl"; exit 127; }; exec "$@"' ctrain python train.py)
-child='' ending=''
-signal_step() { # SIGNAL
-  local tries=0
-  [ -n "$child" ] || return
-  until pkill -"$1" -P "$child" || ((++tries > 50)); do sleep 0.02; done
-}
-run_step() { # COMMAND...
-  code=143
-  [ -z "$ending" ] || return # a signal that came before
-  exec 6<> <(:)
-  ( # bash's own words about a killed command are nobody's: 2>/dev/null
-    trap - INT; trap : TERM; trap '' USR1 USR2; exec 5>&2 2>/dev/null
-    "$@" 2>&5 5>&- 6>&-
-    echo "$?" >&6
-  ) &
-  child=$!
-  [ -z "$ending" ] || signal_step TERM
-  while kill -0 "$child" 2>/dev/null; do wait "$child"; done 2>/dev/null # a signal ends `wait` early
-  read -r -t 1 -u 6 code || code=137 # what would report was killed itself
-  child=''
-}
-trap 'ending=yes; signal_step TERM' TERM
-trap 'signal_step USR1' USR1
-trap 'signal_step USR2' USR2
 note started "\"rank\": $RANK"
 run_step "${launch[@]}"
 leave

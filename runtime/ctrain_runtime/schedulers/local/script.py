@@ -34,7 +34,7 @@ kill_leftovers() {{ # until none is left: some start others meanwhile
 }}
 signal_tasks() {{ # {script} alone: it passes the signal on to the program, past the engine's own processes
   local group
-  for group in "${{groups[@]}}"; do pkill -"$1" -P "$group"; done
+  for group in "${{groups[@]}}"; do signal_children "$1" "$group"; done
 }}
 any_task() {{
   local group

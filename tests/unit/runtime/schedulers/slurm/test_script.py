@@ -29,7 +29,7 @@ def options(plan: LaunchPlan) -> list[str]:
 def step(plan: LaunchPlan) -> list[str]:
     """The options of srun."""
     line = next(line for line in job(plan).splitlines() if line.startswith("run_step srun "))
-    return line[: line.index(" /bin/bash")].split()[1:]
+    return line[: line.index(" /bin/bash")].split()[2:]
 
 
 def inside(**allocation: Any) -> Any:
