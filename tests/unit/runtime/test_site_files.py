@@ -129,7 +129,10 @@ def test_a_file_that_another_user_left_where_everyone_can_write(project: Path, m
     project.chmod(0o1777)
     assert site_files.find_project_file() == file
     if os.getuid() == 0:
-        os.chown(file, 12345, -1)
+        try:
+            os.chown(file, 12345, -1)
+        except OSError as error:
+            pytest.skip(f"this user namespace has no other user: {error.strerror}")
     monkeypatch.setattr(os, "getuid", lambda: 54321)
     with pytest.raises(SiteError, match=r"ctrain\.yaml belongs to another user, in a directory that everyone can"):
         site_files.find_project_file()

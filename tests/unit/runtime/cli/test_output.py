@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Sequence
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,8 @@ def test_an_error_has_its_exit_code_whatever_happens_to_its_text(bench: Bench, r
 
 @pytest.mark.parametrize("arguments", [["help", "exit-codes"], ["--version"], ["images", "--help"], []])
 def test_a_verb_whose_output_goes_nowhere(bench: Bench, arguments: list[str]) -> None:
+    if arguments == ["--version"] and not list(metadata.distributions(name="ctrain")):
+        pytest.skip("ctrain is not installed here: it has no version")
     for redirection, codes in ((">&-", (0,)), ("| true", (0, 141)), (">/dev/full", (0, 75))):
         done = shell(bench, redirection, arguments)
         assert done.returncode in codes
