@@ -81,7 +81,7 @@ def main() -> int:
     if problem:
         print(f"launch.py: {problem}", file=sys.stderr)
         return CANNOT_RUN
-    runs = subprocess.check_output(session("sh", "-c", 'mktemp -d "$HOME/launch-XXXXXX"'), text=True).strip()
+    runs = subprocess.check_output(session("mktemp", "--directory", "launch-XXXXXX"), text=True).strip()
     try:
         programs = {name: measure(args.ctrain, Path(runs), argv, args.repetitions) for name, argv in PROGRAMS.items()}
     finally:

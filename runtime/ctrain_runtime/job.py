@@ -101,7 +101,7 @@ def _nearby_folder(reference: str) -> str:
     if name in names():
         return f"Did you mean {name}?"
     near = closest(name, [file.parent.name for file in Path(folder).glob(f"*/{JOB_FILE}")])
-    return f"Did you mean {os.path.join(folder, near)}?" if near else ""  # noqa: PTH118  # Path would drop the ./
+    return f"Did you mean {folder.rstrip('/')}/{near}?" if near else ""  # a Path would drop the ./
 
 
 def names() -> list[str]:

@@ -41,8 +41,12 @@ def site_dirs() -> Mapping[Level, Path]:
     """The directories of site files, lowest first; not all of them need to exist."""
     config_home = os.environ.get("XDG_CONFIG_HOME", "")
     if not Path(config_home).is_absolute():  # as the specification demands
-        config_home = str(Path(os.path.expanduser("~"), ".config"))  # noqa: PTH111  # Path.home() may raise
+        config_home = str(_home() / ".config")
     return {Level.BUILT_IN: BUILT_IN_DIR, Level.SYSTEM: SYSTEM_DIR, Level.USER: Path(config_home, "ctrain", "sites")}
+
+
+def _home() -> Path:
+    return Path(os.path.expanduser("~"))  # noqa: PTH111  # Path.home() raises for users that this machine does not know
 
 
 def site_paths() -> Mapping[str, Mapping[Level, Path]]:
@@ -101,7 +105,8 @@ def find_project_file() -> Optional[Path]:
         start = Path.cwd()
     except FileNotFoundError:  # it was deleted
         return None
-    path = next((path for path in _project_candidates(start) if os.path.isfile(path)), None)  # noqa: PTH113  # no raise
+    candidates = _project_candidates(start)
+    path = next(filter(os.path.isfile, candidates), None)  # Path.is_file raises where a directory cannot be searched
     if path and is_world_writable(path.parent) and path.stat().st_uid not in (0, os.getuid()):
         raise SiteError(
             f"{path} belongs to another user, in a directory that everyone can write to",
@@ -111,7 +116,7 @@ def find_project_file() -> Optional[Path]:
 
 
 def _project_candidates(start: Path) -> Iterator[Path]:
-    home = Path(os.path.expanduser("~"))  # noqa: PTH111  # Path.home() may raise
+    home = _home()
     directories = [start, *start.parents]
     last = next((one for one in directories if one == home or os.access(one / ".git", os.F_OK)), start)
     for directory in directories[: directories.index(last) + 1]:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -129,13 +130,13 @@ def test_silence_shows_what_the_jobs_log_says(run: Run, clock: Clock, interrupts
 
 
 def test_cancel_comes_before_any_word_of_it(run: Run, scheduler: StandIn, clock: Clock, interrupts: NoSignals) -> None:
-    observer = Observer()
+    class Strict(Observer):
+        def cancelling(self, name: str) -> None:
+            assert "cancel" in scheduler.calls
+            assert (run.path / "cancelled").exists()
+            self.seen.append(("cancelling", name))
 
-    def check() -> None:
-        assert "cancel" in scheduler.calls
-        assert (run.path / "cancelled").exists()
-
-    observer.cancelling = lambda name: (check(), observer.seen.append(("cancelling", name)))  # type: ignore[attr-defined]
+    observer = Strict()
     clock.later(3, lambda: setattr(interrupts, "cancel", True))
     assert watch(run, observer, interrupts) == Ending(Status("ended", "X", Outcome.CANCELLED_BY_USER), gone=True)
     assert scheduler.calls.count("cancel") == 1
@@ -170,7 +171,7 @@ def test_a_cancelled_job_that_takes_for_ever_to_end_is_left(run: Run, interrupts
 
     scheduler = Completing()
     interrupts.cancel = True
-    stuck = Run(run.plan, run.record, scheduler)  # type: ignore[arg-type]
+    stuck = dataclasses.replace(run, scheduler=scheduler)
     assert watch(stuck, Observer(), interrupts) == Ending(Status("running", "R"), gone=True)
     assert scheduler.calls.count("cancel") == 1
 

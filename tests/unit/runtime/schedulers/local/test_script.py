@@ -28,9 +28,12 @@ def start(scripts: Scripts, bash: str, ranks: int = 1, launcher: str = "env") ->
 
 def pids(scripts: Scripts, count: int) -> list[int]:
     """The numbers that programs wrote into files pid*."""
-    files = lambda: [path for path in scripts.folder.glob("pid*") if path.read_text().strip()]  # noqa: E731
-    wait_until(lambda: len(files()) == count)
-    return [int(path.read_text()) for path in files()]
+
+    def written() -> list[str]:
+        return [text for path in scripts.folder.glob("pid*") if (text := path.read_text().strip())]
+
+    wait_until(lambda: len(written()) == count)
+    return [int(text) for text in written()]
 
 
 def test_all_tasks_run_and_find_each_other(scripts: Scripts) -> None:
