@@ -34,7 +34,7 @@ STATE = Path(os.environ.get("CTRAIN_CLUSTER_DIR", "/var/lib/ctrain-cluster"))
 STORE = STATE / "apps" / "ctrain"
 IMAGE = "pytorch-cpu"
 NODES, RANKS_PER_NODE = 2, 2
-LIMIT_SECONDS = 0.5  # that ctrain may take longer than the bare command, but for the wait that Slurm has for sbatch
+LIMIT_SECONDS = 0.5  # that ctrain may take longer than the bare command
 WARM_UP_ROUNDS = 1  # not counted: page cache, and what ctrain finds out once per user
 IDLE_TIMEOUT_SECONDS = 60
 IDLE_POLL_SECONDS = 0.5
@@ -81,7 +81,8 @@ def main() -> int:
     if problem:
         print(f"launch.py: {problem}", file=sys.stderr)
         return CANNOT_RUN
-    runs = subprocess.check_output(session("mktemp", "--directory", "launch-XXXXXX"), text=True).strip()
+    # The researcher's own shell knows the home; the text is a constant.
+    runs = subprocess.check_output(session("sh", "-c", 'mktemp -d "$HOME/launch-XXXXXX"'), text=True).strip()
     try:
         programs = {name: measure(args.ctrain, Path(runs), argv, args.repetitions) for name, argv in PROGRAMS.items()}
     finally:
@@ -90,7 +91,7 @@ def main() -> int:
     print(table(programs))
     if args.json:
         print(json.dumps(result))
-    return 0 if max(result["own_extra_s"], result["own_first_output_extra_s"]) <= LIMIT_SECONDS else 1
+    return 0 if max(result["extra_s"], result["first_output_extra_s"]) <= LIMIT_SECONDS else 1
 
 
 def missing() -> str:
@@ -205,13 +206,13 @@ def table(programs: dict[str, Figures]) -> str:
     lines = [f"{'program':<9}{'until':<14}{'bare':>9}{'ctrain':>9}{'more':>9}{'its own':>9}"]
     for name, figures in programs.items():
         for until, prefix in (("first output", "first_output_"), ("end", "")):
-            own = figures[f"own_{prefix}extra_s"]
-            columns = (figures[f"bare_{prefix}s"], figures[f"ctrain_{prefix}s"], figures[f"{prefix}extra_s"], own)
+            extra, own = figures[f"{prefix}extra_s"], figures[f"own_{prefix}extra_s"]
+            columns = (figures[f"bare_{prefix}s"], figures[f"ctrain_{prefix}s"], extra, own)
             row = f"{name:<9}{until:<14}" + "".join(f"{seconds:>7.2f} s" for seconds in columns)
-            lines.append(row + (f"  above {LIMIT_SECONDS:g} s" if own > LIMIT_SECONDS else ""))
+            lines.append(row + (f"  above {LIMIT_SECONDS:g} s" if extra > LIMIT_SECONDS else ""))
         phases = ", ".join(f"{figures[f'{phase}_s']:.2f} s {phase}" for phase in ("before", "queued", "job", "after"))
         lines.append(f"{'':9}ctrain: {phases}")
-    return "\n".join([*lines, f"limit for what ctrain itself takes more: {LIMIT_SECONDS:g} s"])
+    return "\n".join([*lines, f"limit for what ctrain takes more: {LIMIT_SECONDS:g} s"])
 
 
 if __name__ == "__main__":

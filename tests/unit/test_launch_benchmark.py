@@ -60,9 +60,8 @@ def test_the_summary_is_the_worst_program(launch: ModuleType) -> None:
 
 
 def test_the_table_marks_what_is_above_the_limit(launch: ModuleType) -> None:
-    marked = [
-        line.split()[1] for line in launch.table({"trivial": figures(launch, 0.4)}).splitlines() if "above" in line
-    ]
+    within = {**figures(launch), "first_output_extra_s": 0.5}  # what is queued counts: the user waits for it, too
+    marked = [line.split()[1] for line in launch.table({"trivial": within}).splitlines() if "above" in line]
     assert marked == ["end"]
 
 
