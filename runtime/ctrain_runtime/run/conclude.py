@@ -20,6 +20,7 @@ from ctrain_runtime.schedulers.protocol import Outcome, Status
 
 FS_SYNC_SECONDS = 5.0  # that a shared file system gets to show the last files of an ended job
 FS_POLL_SECONDS = 0.2
+OUTCOME_POLL_SECONDS = 1.0
 OUTCOME_TIMEOUT_SECONDS = 15.0
 TERMINATED = 143  # 128 + SIGTERM: how a job ends that its scheduler stopped
 COMPLAINT = "ctrain: "  # begins the lines of ctrain's own scripts
@@ -84,7 +85,7 @@ def _final_status(run: Run, status: Status) -> Status:
             return last
         if time.monotonic() >= deadline:  # an epilog can take minutes
             return dataclasses.replace(status, word=last.word)
-        time.sleep(FS_POLL_SECONDS)
+        time.sleep(OUTCOME_POLL_SECONDS)
 
 
 def _evidence(run: Run, status: Status) -> _Evidence:

@@ -123,12 +123,15 @@ class _Watcher:
             return
         first, self._cancel_tried = not self._cancel_asked, now
         self._cancel_asked = self._cancel_asked or now
+        mark = self._run.path / layout.CANCELLED
         with contextlib.suppress(OSError):  # a full disk does not keep a job alive
-            (self._run.path / layout.CANCELLED).touch()
+            mark.touch()
         try:
             self._run.scheduler.cancel(self._run.job_id, self._run.plan)
             self._cancelled = True
         except CtrainError as error:
+            with contextlib.suppress(OSError):  # the job goes on: what ends it later was not the user
+                mark.unlink(missing_ok=True)
             if error.message != self._refusal:
                 self._observer.warn(f"{error.message}; trying again")
             self._refusal = error.message

@@ -28,6 +28,7 @@ SIZE = {"nodes": 2, "ranks_per_node": 2}
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "FS_SYNC_SECONDS", 0.01)
     monkeypatch.setattr(module, "FS_POLL_SECONDS", 0.001)
+    monkeypatch.setattr(module, "OUTCOME_POLL_SECONDS", 0.001)
 
 
 @pytest.fixture

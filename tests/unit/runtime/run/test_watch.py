@@ -160,6 +160,7 @@ def test_a_job_that_cannot_be_cancelled_is_not_called_gone(run: Run, scheduler: 
     interrupts.cancel = True
     assert not watch(run, Observer(), interrupts).gone
     assert scheduler.calls.count("cancel") > 5
+    assert not (run.path / "cancelled").exists(), "what ends it later was not the user"
 
 
 def test_a_cancelled_job_that_takes_for_ever_to_end_is_left(run: Run, interrupts: NoSignals) -> None:
