@@ -15,9 +15,8 @@ import sys
 from ctrain_runtime.cli.run import finish, follow
 from ctrain_runtime.cli.runs import add_run_argument, chosen_run
 from ctrain_runtime.cli.terminal import Terminal
-from ctrain_runtime.run.conclude import Conclusion, conclude
 from ctrain_runtime.run.interrupts import Interrupts
-from ctrain_runtime.run.pick_up import current_status, pick_up
+from ctrain_runtime.run.pick_up import pick_up, refresh
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,9 +28,7 @@ def execute(args: argparse.Namespace) -> int:
     terminal = Terminal(sys.stderr if args.json else sys.stdout)
     with Interrupts() as interrupts:
         run = pick_up(chosen_run(args))
-        if run.record.exit:
-            return finish(run, Conclusion(run.record), terminal, as_json=args.json)
-        status = current_status(run)
-        if status.phase == "ended":
-            return finish(run, conclude(run, status), terminal, as_json=args.json)
+        _, conclusion = refresh(run)
+        if conclusion:
+            return finish(run, conclusion, terminal, as_json=args.json)
         return follow(run, terminal, interrupts, as_json=args.json)

@@ -23,9 +23,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    run, status = refresh(pick_up(chosen_run(args)))
-    if status.phase == "ended":
-        reason = run.record.exit.reason if run.record.exit else "unknown"
+    run = pick_up(chosen_run(args))
+    _, conclusion = refresh(run)
+    if conclusion:
+        reason = conclusion.record.exit.reason if conclusion.record.exit else "unknown"
         print_line(f"{run.plan.run} has ended already: {reason}")
         return 0
     with Interrupts() as interrupts:

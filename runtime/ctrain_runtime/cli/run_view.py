@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from ctrain_runtime import layout
-from ctrain_runtime.plan.model import Launch, LaunchPlan
+from ctrain_runtime.plan.model import LaunchPlan
 from ctrain_runtime.run.conclude import Conclusion
+from ctrain_runtime.run.directory import as_data
 from ctrain_runtime.run.prepare import Prepared
 from ctrain_runtime.text import pluralize
 from ctrain_runtime.time_limit import format_limit
@@ -49,9 +50,7 @@ def _where(plan: LaunchPlan) -> str:
 
 def describe(prepared: Prepared) -> str:
     """All that a dry run shows. The values of secrets are masked."""
-    from ctrain_runtime.run.directory import as_data
-
-    launch: Launch = prepared.launch
+    launch = prepared.launch
     shown = as_data(launch)
     plan = launch.plan
     parts = [

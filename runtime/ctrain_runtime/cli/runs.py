@@ -62,8 +62,9 @@ def execute(args: argparse.Namespace) -> int:
     seen = []
     for path in paths:
         try:
-            run, status = refresh(pick_up(path))
-            seen.append((run.record, status))
+            run = pick_up(path)
+            status, conclusion = refresh(run)
+            seen.append((conclusion.record if conclusion else run.record, status))
         except CtrainError as error:  # of an older ctrain, or damaged: it hides no other
             print_line(f"{path.name}: {error}", sys.stderr)
     if args.json:

@@ -10,9 +10,13 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import sys
 
 from ctrain_runtime.cli import run_options, run_view
 from ctrain_runtime.cli.output import print_line
+from ctrain_runtime.cli.run import follow
+from ctrain_runtime.cli.terminal import Terminal
+from ctrain_runtime.run.interrupts import Interrupts
 from ctrain_runtime.run.prepare import prepare
 from ctrain_runtime.run.submit import submit
 
@@ -25,10 +29,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     request = run_options.make_request(args)
     prepared = prepare(request)
-    run = submit(prepared.launch)
+    with Interrupts() as interrupts:
+        run = submit(prepared.launch)
+        if interrupts.cancel:  # Ctrl-C came while sbatch was at work
+            return follow(run, Terminal(sys.stderr if args.json else sys.stdout), interrupts, as_json=args.json)
     if args.json:
         print_line(json.dumps(dataclasses.asdict(run.record), indent=2))
         return 0
     print_line(run_view.summary(prepared, request.site.reason))
-    print_line(f"submitted as {run.job_name}; watch it with: ctrain attach {run.plan.run}")
+    reference = run.path if args.runs else run.plan.run  # a name means a run in the site's own directory
+    print_line(f"submitted as {run.job_name}; watch it with: ctrain attach {reference}")
     return 0

@@ -83,24 +83,29 @@ def as_data(launch: Launch) -> dict[str, Any]:
     environment = data["plan"]["environment"]
     for name in secret_names(environment):
         value, environment[name] = environment[name], MASK
-        if value:
-            quoted = shlex.quote(value)
-            data["scripts"] = {file: text.replace(quoted, MASK) for file, text in data["scripts"].items()}
+        written = f"{name}={shlex.quote(value)}"  # as it is exported: a short value may stand elsewhere, too
+        data["scripts"] = {file: text.replace(written, f"{name}={MASK}") for file, text in data["scripts"].items()}
     return data
 
 
 def load_launch(run: Path) -> Launch:
     """The launch that plan.json holds. Raises DataError or ConfigError."""
     path = run / layout.PLAN
+    return config.load(Launch, read_json(path), str(path))
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a file of a run directory. Raises DataError without the file, ConfigError for another content."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise DataError(f"{run} is not a run directory: cannot read {path.name}: {error.strerror}") from error
+        problem = f"{path.parent} is not a run directory: cannot read {path.name}: {error.strerror}"
+        raise DataError(problem, "List runs with: ctrain runs") from error
     except ValueError as error:
         raise ConfigError(f"{path} is damaged: {error}") from error
     if not isinstance(data, dict):
-        raise ConfigError(f"{path} is not a launch plan")
-    return config.load(Launch, data, str(path))
+        raise ConfigError(f"{path} is damaged: it must hold an object")
+    return data
 
 
 def write_json(path: Path, data: Any) -> None:

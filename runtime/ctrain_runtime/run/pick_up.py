@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Optional
@@ -28,14 +27,12 @@ def pick_up(path: Path) -> Run:
     return with_job(run, job_id) if job_id else run
 
 
-def refresh(run: Run) -> tuple[Run, Status]:
-    """The run as it is now, concluded if its job is gone, and where it stands."""
+def refresh(run: Run) -> tuple[Status, Optional[Conclusion]]:
+    """Where a run stands now, and how it ended if its job is gone."""
     if run.record.exit:
-        return run, Status("ended")
+        return Status("ended"), Conclusion(run.record)
     status = current_status(run)
-    if status.phase != "ended":
-        return run, status
-    return dataclasses.replace(run, record=conclude(run, status).record), status
+    return status, conclude(run, status) if status.phase == "ended" else None
 
 
 def current_status(run: Run) -> Status:
@@ -45,15 +42,6 @@ def current_status(run: Run) -> Status:
     if events.end_code(events.read_job_events(run.path)) is not None:
         return Status("ended")
     return run.scheduler.status(run.job_id, run.plan)
-
-
-def cancel(run: Run) -> Optional[Conclusion]:
-    """Ask the scheduler to end a run; its conclusion if it never had a job. Raises SchedulerError."""
-    (run.path / layout.CANCELLED).touch()
-    if not run.job_id:
-        return conclude(run, Status("ended", outcome=Outcome.NEVER_STARTED))
-    run.scheduler.cancel(run.job_id, run.plan)
-    return None
 
 
 def find_run(reference: str, parent: Path) -> Path:

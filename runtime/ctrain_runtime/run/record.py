@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import time
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Optional
 
 from ctrain_runtime import command, config, layout
-from ctrain_runtime.errors import ConfigError, CtrainError, DataError
+from ctrain_runtime.errors import ConfigError, CtrainError
 from ctrain_runtime.plan.model import LaunchPlan
 from ctrain_runtime.run import directory
 
@@ -100,13 +99,8 @@ def save(record: Record) -> None:
 def load(run: Path) -> Record:
     """The record in a run directory. Raises DataError when there is none, ConfigError for one of a newer ctrain."""
     path = run / layout.RECORD
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise DataError(f"{run} is not a run directory: cannot read {path.name}: {error.strerror}") from error
-    except ValueError as error:
-        raise ConfigError(f"{path} is damaged: {error}") from error
-    if not isinstance(data, dict) or data.get("schema") != SCHEMA:
+    data = directory.read_json(path)
+    if data.get("schema") != SCHEMA:
         raise ConfigError(f"unsupported record schema in {path} (supported: {SCHEMA})", "Use the ctrain that made it")
     return config.load(Record, data, str(path))
 

@@ -84,7 +84,7 @@ def test_submit_attach_runs_and_cancel(bench: Bench) -> None:
     wait = f"while ! [ -e {go} ]; do sleep 0.05; done; echo went"
     code, out, _ = ended(bench.run(*FOUR, "--launcher", "env", "--", "bash", "-c", wait, verb="submit"))
     assert code == 0
-    assert out.splitlines()[-1] == "submitted as toy 1; watch it with: ctrain attach one"
+    assert out.splitlines()[-1] == f"submitted as toy 1; watch it with: ctrain attach {bench.one}"
     where = ("--site", bench.site, "--runs", str(bench.runs))
     out = ended(bench.ctrain("runs", *where))[1]
     assert out.splitlines()[1].split()[:4] == ["one", "running", "toy", "1"]

@@ -86,7 +86,7 @@ def test_a_plan_reads_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "complaint"), [("{", "is damaged"), ("[]", "is not a launch plan"), ("{}", "missing"), ('"', "is damaged")]
+    ("text", "complaint"), [("{", "is damaged"), ("[]", "must hold an object"), ("{}", "missing"), ('"', "is damaged")]
 )
 def test_a_damaged_plan_is_named(tmp_path: Path, text: str, complaint: str) -> None:
     (tmp_path / "plan.json").write_text(text)
@@ -139,3 +139,11 @@ def test_the_checkpoint_of_an_earlier_run(tmp_path: Path) -> None:
     assert directory.checkpoint_of(Path("old")) == tmp_path / "old/checkpoint"
     with pytest.raises(DataError, match="run nowhere has no checkpoint"):
         directory.checkpoint_of(Path("nowhere"))
+
+
+def test_a_short_secret_is_masked_where_it_is_set_and_nowhere_else() -> None:
+    launch = a_launch(a_plan(env=("MY_KEY=a", "OTHER=a")))
+    shown = directory.as_data(launch)
+    assert (shown["plan"]["environment"]["MY_KEY"], shown["plan"]["environment"]["OTHER"]) == ("***", "a")
+    hidden = {name: text.replace("_MY_KEY=a\n", "_MY_KEY=***\n") for name, text in launch.scripts.items()}
+    assert shown["scripts"] == hidden != launch.scripts

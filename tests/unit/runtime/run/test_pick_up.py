@@ -12,7 +12,8 @@ from ctrain_runtime import schedulers
 from ctrain_runtime.errors import CtrainError, DataError
 from ctrain_runtime.run import pick_up as module
 from ctrain_runtime.run import record
-from ctrain_runtime.run.pick_up import cancel, current_status, find_run, list_runs, pick_up, refresh
+from ctrain_runtime.run.conclude import Conclusion
+from ctrain_runtime.run.pick_up import current_status, find_run, list_runs, pick_up, refresh
 from ctrain_runtime.run.submit import Run, submission_lock
 from ctrain_runtime.schedulers.protocol import Outcome, Status
 from samples.plans import some_facts
@@ -63,11 +64,11 @@ def test_the_scheduler_finds_a_job_that_waits(lost: Run, scheduler: StandIn) -> 
 
 
 def test_a_run_without_a_job_was_never_submitted(lost: Run) -> None:
-    run, status = refresh(pick_up(lost.path))
+    status, conclusion = refresh(pick_up(lost.path))
     assert status == Status("ended", outcome=Outcome.NEVER_STARTED)
-    assert run.record.exit
-    assert run.record.exit.reason == "the job was never submitted"
-    assert not Path(run.plan.lease).exists()
+    assert conclusion and conclusion.record.exit
+    assert conclusion.record.exit.reason == "the job was never submitted"
+    assert not Path(lost.plan.lease).exists()
 
 
 def test_a_submission_that_is_under_way_is_waited_for(lost: Run, scheduler: StandIn) -> None:
@@ -84,12 +85,12 @@ def test_a_submission_that_is_under_way_is_waited_for(lost: Run, scheduler: Stan
 
 def test_a_run_that_is_over_is_not_asked_about(run: Run, scheduler: StandIn) -> None:
     over = dataclasses.replace(run, record=dataclasses.replace(run.record, exit=record.Exit(0, "completed", "program")))
-    assert refresh(over) == (over, Status("ended"))
+    assert refresh(over) == (Status("ended"), Conclusion(over.record))
     assert scheduler.calls == []
 
 
 def test_a_run_that_goes_on_is_left_alone(run: Run) -> None:
-    assert refresh(run) == (run, Status("running", "R"))
+    assert refresh(run) == (Status("running", "R"), None)
     assert record.load(run.path).exit is None
     assert Path(run.plan.lease).exists()
 
@@ -98,25 +99,12 @@ def test_a_run_whose_job_has_ended_is_concluded(run: Run, scheduler: StandIn) ->
     write_ranks(run.path, 0, 0, 0, 0)
     write_end(run.path, 0)
     assert current_status(run) == Status("ended")
-    concluded, status = refresh(run)
-    assert status.phase == "ended"
+    status, concluded = refresh(run)
+    assert status.phase == "ended" and concluded
     assert concluded.record == record.load(run.path)
     assert concluded.record.exit == record.Exit(0, "completed", "program")
     assert scheduler.calls == []
     assert not Path(run.plan.lease).exists()
-
-
-def test_cancel_marks_the_run_and_then_asks_the_scheduler(run: Run, scheduler: StandIn) -> None:
-    assert cancel(run) is None
-    assert (run.path / "cancelled").exists()
-    assert scheduler.calls == ["cancel"]
-
-
-def test_cancel_of_a_run_that_never_had_a_job(lost: Run, scheduler: StandIn) -> None:
-    concluded = cancel(pick_up(lost.path))
-    assert concluded
-    assert concluded.record.exit == record.Exit(130, "cancelled", "user")
-    assert scheduler.calls == []
 
 
 def test_a_directory_that_cannot_be_locked(lost: Run, monkeypatch: pytest.MonkeyPatch) -> None:
