@@ -26,14 +26,13 @@ GRACE_SECONDS = 10  # between SIGTERM and SIGKILL
 _started: list[subprocess.Popen[bytes]] = []  # kept, so that they are reaped and not warned of
 
 
-def start(launch: Launch, pass_fds: tuple[int, ...] = (), drop: tuple[str, ...] = ()) -> str:
+def start(launch: Launch, pass_fds: tuple[int, ...] = ()) -> str:
     """Start job.sh in a session of its own, so that Ctrl-C reaches ctrain alone; its id. Raises SchedulerError.
 
-    It inherits the locked descriptor `pass_fds`, and closes it once it has written its first event. `drop` names
-    variables that it must not inherit.
+    It inherits the locked descriptor `pass_fds`, and closes it once it has written its first event.
     """
     run = Path(launch.plan.run_directory)
-    environ = {name: value for name, value in os.environ.items() if name not in drop}
+    environ = dict(os.environ)
     if pass_fds:
         environ["CTRAIN_LOCK_FD"] = str(pass_fds[0])
     try:

@@ -18,10 +18,10 @@ from samples.scripts import is_running, wait_until
 ENDED = Status("ended", outcome=Outcome.UNKNOWN)
 
 
-def start(run: Path, script: str, *argv: str, **options: tuple[str, ...]) -> str:
+def start(run: Path, script: str, *argv: str) -> str:
     (run / "logs").mkdir(parents=True)
     launch = Launch(a_plan(run_directory=run), argv or ("/bin/bash", "-c", script), {})
-    return process.start(launch, drop=options.get("drop", ()))
+    return process.start(launch)
 
 
 def pid_of(job_id: str) -> int:
@@ -90,14 +90,6 @@ wait"""
     assert is_running(third)
     for pid in (other, third):
         os.kill(pid, signal.SIGKILL)
-
-
-def test_variables_that_the_job_must_not_inherit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SECRET_A", "1")
-    monkeypatch.setenv("KEPT_B", "2")
-    job_id = start(tmp_path / "run", "echo ${SECRET_A-unset} $KEPT_B", drop=("SECRET_A",))
-    wait_until(lambda: process.status(job_id) == ENDED)
-    assert (tmp_path / "run/logs/job.log").read_text() == "unset 2\n"
 
 
 def test_a_program_that_does_not_start(tmp_path: Path) -> None:
