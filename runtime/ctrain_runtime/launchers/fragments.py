@@ -72,8 +72,7 @@ def prove_world(plan: LaunchPlan) -> str:
     check = quote_argv(["/bin/sh", "-c", ask, "ctrain", script, str(plan.world_size)])
     return f"""\
 if [ "${{1-}}" = {PREFLIGHT} ]; then
-  "${{launch[@]}}" {check}
-  code=$?
+  run_step "${{launch[@]}}" {check}
   leave
   exit "$code"
 fi"""

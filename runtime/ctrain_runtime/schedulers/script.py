@@ -121,7 +121,7 @@ signal_step() {{ # SIGNAL
 run_step() {{ # COMMAND...
   code=143
   [ -z "$ending" ] || return # a signal that came before
-  ( # bash's own words about a killed command are nobody's: 2>/dev/null
+  ( # without bash's own message about a command that was killed
     trap - INT; trap : TERM; {ignore}exec 5>&2 2>/dev/null
     "$@" 2>&5 5>&- 6>&-
     echo "$?" >&6
@@ -137,12 +137,13 @@ run_step() {{ # COMMAND...
 def _stage(preflight: str) -> str:
     if not preflight:
         return ""
+    advice = f"its messages are in {layout.JOB_LOG}. If the program needs no MPI, pass --launcher env"
     return f"""\
 event preflight started
 run_step {preflight}
 if [ "$code" != 0 ]; then
   [ -z "$ending" ] || finish # it was ended, and says nothing of MPI
-  echo "ctrain: the image's MPI does not form one world here (above)" >&2
+  echo "ctrain: the image's MPI does not form one world here; {advice}" >&2
   event preflight failed
   code={SchedulerError.exit_code}
   finish

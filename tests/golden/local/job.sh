@@ -67,7 +67,7 @@ start_tasks() { # returns the exit code of the task that failed first, which end
       left=0 ended=137 # what would report was killed itself
     fi
     [ "${ended:-0}" = 0 ] || { [ "$code" != 0 ] || code=$ended; stop; }
-    pass_signals
+    handle_signals
   done
   [ -z "$killer" ] || kill "$killer" 2>/dev/null
   kill_leftovers
@@ -76,7 +76,7 @@ start_tasks() { # returns the exit code of the task that failed first, which end
 tasks() { # apart, so that signals reach it and not the tasks
   (start_tasks)
 }
-pass_signals() {
+handle_signals() {
   local name taken=("${signals[@]}")
   signals=()
   for name in "${taken[@]}"; do
@@ -99,7 +99,7 @@ signal_step() { # SIGNAL
 run_step() { # COMMAND...
   code=143
   [ -z "$ending" ] || return # a signal that came before
-  ( # bash's own words about a killed command are nobody's: 2>/dev/null
+  ( # without bash's own message about a command that was killed
     trap - INT; trap : TERM; trap : USR1 USR2; exec 5>&2 2>/dev/null
     "$@" 2>&5 5>&- 6>&-
     echo "$?" >&6

@@ -42,7 +42,7 @@ signal_step() { # SIGNAL
 run_step() { # COMMAND...
   code=143
   [ -z "$ending" ] || return # a signal that came before
-  ( # bash's own words about a killed command are nobody's: 2>/dev/null
+  ( # without bash's own message about a command that was killed
     trap - INT; trap : TERM; trap : USR1 USR2; exec 5>&2 2>/dev/null
     "$@" 2>&5 5>&- 6>&-
     echo "$?" >&6

@@ -39,7 +39,7 @@ signal_step() { # SIGNAL
 run_step() { # COMMAND...
   code=143
   [ -z "$ending" ] || return # a signal that came before
-  ( # bash's own words about a killed command are nobody's: 2>/dev/null
+  ( # without bash's own message about a command that was killed
     trap - INT; trap : TERM; trap : USR1 USR2; exec 5>&2 2>/dev/null
     "$@" 2>&5 5>&- 6>&-
     echo "$?" >&6
@@ -62,7 +62,7 @@ event preflight started
 run_step srun --job-name=digits-1 --nodes=2 --ntasks=16 --ntasks-per-node=8 --cpus-per-task=8 --distribution=block:block --cpu-bind=cores --mpi=pmix --kill-on-bad-exit=1 --quit-on-interrupt /bin/bash -p -c '[ -r "$0" ] || { echo "ctrain: run directory $1 is not visible on $(uname -n). Choose one that all nodes share: --runs DIR" >&2; exit 71; }; shift; exec /bin/bash -p "$0" "$@"' /scratch/kim/ctrain/digits-1/task.sh /scratch/kim/ctrain/digits-1 preflight
 if [ "$code" != 0 ]; then
   [ -z "$ending" ] || finish # it was ended, and says nothing of MPI
-  echo "ctrain: the image's MPI does not form one world here (above)" >&2
+  echo "ctrain: the image's MPI does not form one world here; its messages are in logs/job.log. If the program needs no MPI, pass --launcher env" >&2
   event preflight failed
   code=72
   finish

@@ -49,7 +49,7 @@ signal_step() { # SIGNAL
 run_step() { # COMMAND...
   code=143
   [ -z "$ending" ] || return # a signal that came before
-  ( # bash's own words about a killed command are nobody's: 2>/dev/null
+  ( # without bash's own message about a command that was killed
     trap - INT; trap : TERM; trap '' USR1 USR2; exec 5>&2 2>/dev/null
     "$@" 2>&5 5>&- 6>&-
     echo "$?" >&6
@@ -120,8 +120,7 @@ launch=(
 for bind in "${binds[@]}"; do launch+=(--bind "$bind"); done
 launch+=(--home "$home:/home/ctrain" /apps/ctrain/pytorch_24.12-hd-py3-r3.sif)
 if [ "${1-}" = preflight ]; then
-  "${launch[@]}" /bin/sh -c 'command -v python3 >/dev/null || exit 0; exec python3 "$@"' ctrain /scratch/kim/ctrain/digits-1/world.py 16
-  code=$?
+  run_step "${launch[@]}" /bin/sh -c 'command -v python3 >/dev/null || exit 0; exec python3 "$@"' ctrain /scratch/kim/ctrain/digits-1/world.py 16
   leave
   exit "$code"
 fi

@@ -72,7 +72,7 @@ start_tasks() {{ # returns the exit code of the task that failed first, which en
       left=0 ended=137 # what would report was killed itself
     fi
     [ "${{ended:-0}}" = 0 ] || {{ [ "$code" != 0 ] || code=$ended; stop; }}
-    pass_signals
+    handle_signals
   done
   [ -z "$killer" ] || kill "$killer" 2>/dev/null
   kill_leftovers
@@ -81,7 +81,7 @@ start_tasks() {{ # returns the exit code of the task that failed first, which en
 tasks() {{ # apart, so that signals reach it and not the tasks
   (start_tasks)
 }}
-pass_signals() {{
+handle_signals() {{
   local name taken=("${{signals[@]}}")
   signals=()
   for name in "${{taken[@]}}"; do
