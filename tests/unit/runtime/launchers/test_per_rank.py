@@ -1,9 +1,5 @@
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
-
 from ctrain_runtime.launchers import make_task
 from ctrain_runtime.schedulers.script import TaskIdentity
 from samples.plans import a_job, a_plan
@@ -11,11 +7,6 @@ from samples.scripts import Scripts, slurm_task
 
 OPEN_MPI = "echo ${OMPI_COMM_WORLD_RANK-none}/${OMPI_COMM_WORLD_SIZE-none}"
 LOCAL_OPEN_MPI = "echo ${OMPI_COMM_WORLD_LOCAL_RANK-none}/${OMPI_COMM_WORLD_LOCAL_SIZE-none}"
-
-
-@pytest.fixture
-def scripts(tmp_path: Path) -> Scripts:
-    return Scripts(tmp_path)
 
 
 def test_mpi_programs_find_the_variables_of_mpirun(scripts: Scripts) -> None:

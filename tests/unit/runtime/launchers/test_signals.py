@@ -1,0 +1,85 @@
+"""Signals that reach the wrapper of a rank (fragments.pass_signals), alone or with all below it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+
+import pytest
+
+from samples.scripts import Scripts, slurm_task, wait_until
+
+HANDLER = """\
+import signal, sys, time
+def handle(number, frame):
+    print(signal.Signals(number).name, flush=True)
+    if number == signal.SIGTERM:
+        time.sleep(0.2)
+        sys.exit(5)
+for name in sys.argv[1:]:
+    signal.signal(getattr(signal, name), handle)
+print("ready", flush=True)
+while True:
+    time.sleep(0.05)
+"""
+
+
+def start_program(scripts: Scripts, *handled: str) -> subprocess.Popen[bytes]:
+    program = scripts.folder / "handler.py"
+    program.write_text(HANDLER)
+    scripts.create(scripts.plan("python3", str(program), *handled))
+    task = scripts.start("task.sh", **slurm_task())
+    wait_until(lambda: (scripts.run / "logs/rank0.log").exists() and scripts.log() == "ready\n")
+    return task
+
+
+def test_the_wrapper_passes_term_on_and_waits_for_the_program(scripts: Scripts) -> None:
+    """Slurm's proctrack/cgroup signals the wrapper alone."""
+    task = start_program(scripts, "SIGTERM")
+    task.terminate()
+    assert task.wait() == 5
+    assert scripts.log() == "ready\nSIGTERM\n"
+    assert scripts.node_events()[-1]["code"] == 5
+    assert not list(scripts.homes.iterdir())
+
+
+def test_the_wrapper_outlives_a_signal_to_all(scripts: Scripts) -> None:
+    """Slurm's proctrack/linuxproc signals every process of a task: the program may get it twice."""
+    task = start_program(scripts, "SIGTERM")
+    os.killpg(task.pid, signal.SIGTERM)
+    assert task.wait() == 5
+    assert set(scripts.log().split()) == {"ready", "SIGTERM"}
+
+
+@pytest.mark.parametrize("send", [os.kill, os.killpg])
+def test_term_ends_a_program_that_does_not_handle_it(scripts: Scripts, send: Callable[[int, int], None]) -> None:
+    task = start_program(scripts)
+    send(task.pid, signal.SIGTERM)
+    assert task.wait() == 128 + signal.SIGTERM
+    assert scripts.node_events()[-1] == {"stage": "run", "what": "ended", "rank": 0, "code": 143}
+
+
+def test_warning_signals_reach_a_program_that_handles_them(scripts: Scripts) -> None:
+    task = start_program(scripts, "SIGUSR1", "SIGUSR2")
+    task.send_signal(signal.SIGUSR1)
+    wait_until(lambda: "SIGUSR1" in scripts.log())
+    task.send_signal(signal.SIGUSR2)
+    wait_until(lambda: scripts.log() == "ready\nSIGUSR1\nSIGUSR2\n")
+    task.terminate()
+    assert task.wait() == 143
+
+
+def test_warning_signals_do_not_kill_a_program_without_a_handler(scripts: Scripts) -> None:
+    task = start_program(scripts, "SIGTERM")
+    for number in [signal.SIGUSR1, signal.SIGUSR2] * 20:
+        os.killpg(task.pid, number)
+    task.terminate()
+    assert task.wait() == 5
+    assert scripts.log() == "ready\nSIGTERM\n"
+
+
+def test_a_program_killed_by_a_signal(scripts: Scripts) -> None:
+    assert scripts.execute(scripts.plan("bash", "-c", "kill -KILL $$"), **slurm_task()) == 137
+    assert scripts.node_events()[-1]["code"] == 137
