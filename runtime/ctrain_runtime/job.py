@@ -112,7 +112,7 @@ def names() -> list[str]:
 def from_command(command: tuple[str, ...], folder: Path) -> Job:
     """The job for `ctrain run -- COMMAND`, run in `folder`."""
     if not command:
-        raise UsageError("there is nothing to run", "Give a job (ctrain run resnet50) or a command after --")
+        raise UsageError("no job or command given", "Use: ctrain run JOB, or ctrain run -- COMMAND")
     program = next((word for word in command[1:] if (folder / word).is_file()), command[0])
     job = Job(_name(Path(program).stem), command, (), "mpi", Resources(), None, {}, str(folder), folder)
     script = missing_script(job)

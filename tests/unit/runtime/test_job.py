@@ -214,5 +214,5 @@ def test_a_job_without_its_script(tmp_path: Path) -> None:
 
 
 def test_nothing_to_run(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"there is nothing to run. Give a job"):
+    with pytest.raises(UsageError, match=r"no job or command given. Use: ctrain run JOB"):
         job.from_command((), tmp_path)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import platform
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 
 from ctrain_runtime import user_layer
 from ctrain_runtime.cli.main import RUNTIME_VERBS, main
+from ctrain_runtime.facts import Partition
 from ctrain_runtime.manifest import read_manifest
 from samples import programs as fakes
 from samples.layers import write_layer
@@ -16,6 +18,7 @@ from samples.recordings import install_cluster
 from samples.runs import Bench, ended, wait_for
 from samples.sample_images import sif, write_image, write_store
 
+ARCH = platform.machine()
 JOB = "command: [python, train.py]\nimage: pytorch\n"
 
 
@@ -54,8 +57,8 @@ SLURM = ("--dry-run", "--site", "slurm", "--store", "store")
 @pytest.mark.parametrize(
     ("arguments", "code", "complaint"),
     [
-        ((), 64, "there is nothing to run. Give a job (ctrain run resnet50) or a command after --"),
-        (("--",), 64, "there is nothing to run"),
+        ((), 64, "no job or command given. Use: ctrain run JOB, or ctrain run -- COMMAND"),
+        (("--",), 64, "no job or command given"),
         (("--nodes", "two"), 64, "argument --nodes: invalid int value: 'two'"),
         (("--nodse", "2"), 64, "unrecognized arguments: --nodse"),
         (("one", "two"), 64, "unrecognized arguments: two"),
@@ -162,6 +165,62 @@ def test_a_cluster_whose_commands_are_missing_is_no_laptop(
     assert ctrain("--store", "store", "./job", *option) == 72
     assert "no scheduler found on this machine, but --nodes, --time or --partition" in capsys.readouterr().err
     assert not (machine / "ctrain-runs").exists()
+
+
+@pytest.fixture
+def queue(machine: Path, programs: Path) -> Path:
+    """The same with a partition of GPU nodes and one without, which are idle."""
+    gpu = Partition("gpu", True, nodes=4, idle=4, cpus=16, gpus=2, gpu_type="a100", time_limit=1440, arch=ARCH)
+    cpu = Partition("cpu", False, nodes=2, idle=2, cpus=8, gpus=0, arch=ARCH)
+    fakes.slurm(programs, gpu, cpu)
+    return machine
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "complaint"),
+    [
+        (("--comment", "a\nb"), 64, "sbatch option '--comment=a\\nb' holds a line break. Write it in one line"),
+        (("--nodes", "99"), 74, "partition gpu has 4 usable nodes, 99 requested. Largest that fits: --nodes 4"),
+        (("--gpus-per-node", "3"), 74, "a node of partition gpu has 2 GPUs, 3 requested. Largest that fits"),
+        (("--partition", "x"), 74, "partition 'x' not found among those that are up. Available: gpu, cpu"),
+        (("--time", "2-0"), 74, "partition gpu allows 1-00:00:00, 2-0 requested. Longest that fits: --time 1-00:00:00"),
+    ],
+)
+def test_what_does_not_fit_the_cluster_is_refused(
+    queue: Path, arguments: tuple[str, ...], code: int, complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ctrain("--site", "slurm", "--store", "store", "./job", *arguments) == code
+    out, error = capsys.readouterr()
+    assert (out, error.count("\n")) == ("", 1)
+    assert complaint in error
+    assert not (queue / "ctrain-runs").exists()
+
+
+def test_a_dry_run_shows_everything_and_makes_nothing(queue: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    secret = ("--env", "A=b c", "--env", "MY_TOKEN=s3cret", "--env", "PASSED")
+    assert ctrain(*SLURM, "./job", "--nodes", "2", "--name", "one", *secret) == 0
+    shown = capsys.readouterr().out
+    run = queue / "ctrain-runs/one"
+    assert shown.splitlines()[:4] == [
+        "site      slurm (dry run: nothing is started)",
+        "image     pytorch 24.12-hd-r3 (prod)  sha256:9f2c41d0a7e3",
+        "where     2 x gpu: 2 GPUs per node, 8 cores per rank; 4 ranks, launcher mpi (pmix); limit 01:00:00",
+        f"run       one  ->  {run}",
+    ]
+    for part in (f"command   sbatch --parsable {run}/job.sh", "env       A=b c", "--- job.sh", "--- task.sh"):
+        assert part in shown
+    assert "env       MY_TOKEN=***" in shown and "env       PASSED (this shell's value)" in shown
+    assert "s3cret" not in shown
+    assert not run.parent.exists()
+
+
+def test_a_job_that_sbatch_rejects_leaves_nothing(
+    queue: Path, programs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fakes.answer(programs, "sbatch", error="sbatch: error: Batch job submission failed: No\n", code=1)
+    assert ctrain("--site", "slurm", "--store", "store", "./job", "--name", "one") == 72
+    assert "ctrain: sbatch rejected the job: No. Change the request, or check with: sinfo" in capsys.readouterr().err
+    assert not (queue / "ctrain-runs").exists()
 
 
 def plan_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
