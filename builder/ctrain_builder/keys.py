@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 LAYER_FORMAT = 3  # part of every key: raise it when the builder makes layers differently
-_HEREDOC = re.compile(r"""(?<!<)<<-?\s*["']?(\w+)""")
 
 
 @dataclass(frozen=True)
@@ -30,24 +29,18 @@ def key(inputs: Inputs) -> str:
 
 
 def significant(text: str) -> tuple[str, ...]:
-    """The lines of a definition that can have an effect: all but blank ones, comments (`# ...`) and %arguments.
+    """The lines of a definition that can have an effect: its sections, verbatim, and its header without comments.
 
-    Inside a here-document every line counts: it may be text, or a language where # means something else.
+    Only a shell can tell a comment from a text that looks like one. %arguments counts by the values that are used.
     """
     lines: list[str] = []
-    end = section = ""
-    for line in text.split("\n"):
+    section = ""
+    for line in text.rstrip("\n").split("\n"):
         if line.lstrip().startswith("%"):
             section = _section(line)
-            end = ""  # sections end here-documents, as they do for Apptainer
-        if section == "%arguments" or (not end and re.fullmatch(r"\s*(#(\s.*)?)?", line)):
+        if section == "%arguments" or (not section and re.fullmatch(r"\s*(#.*)?", line)):
             continue
         lines.append(line)
-        if end:
-            end = "" if line.strip() == end else end
-        else:
-            opened = _HEREDOC.search(line)
-            end = opened[1] if opened else ""
     return tuple(lines)
 
 

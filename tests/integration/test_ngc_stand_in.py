@@ -69,7 +69,7 @@ def project(folder: Path) -> Path:
         more, features = "", ""
         horovod = folder / "definitions/horovod/horovod.def"
         head, _, tail = horovod.read_text().partition("    # The last release asks for")
-        assert "chosen" in head and "%test" in tail
+        assert "install_missing" in head and "%test" in tail
         # A shell as a build may start one
         horovod.write_text(f"{head}    bash -c true\n\n%labels\n{without_test(tail).partition('%labels')[2]}")
     (folder / "definitions/images.yaml").write_text(CATALOG.format(more=more, features=features))

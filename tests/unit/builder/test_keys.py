@@ -25,9 +25,9 @@ def _edit(path: Path, old: str, new: str) -> None:
     path.write_text(text.replace(old, new))
 
 
-def test_comments_blank_lines_times_and_byte_code_do_not_change_the_key(project: Path) -> None:
+def test_comments_of_the_header_times_and_byte_code_do_not_change_the_key(project: Path) -> None:
     before = _key(project)
-    _edit(project / "definitions/upper/upper.def", "%post\n", "%post\n\n    # a remark\n\n")
+    _edit(project / "definitions/upper/upper.def", "Bootstrap:", "# a remark\n\nBootstrap:")
     _edit(project / "definitions/images.yaml", "images:", "# a remark\nimages:")
     (project / "examples/x/__pycache__").mkdir()
     (project / "examples/x/__pycache__/train.pyc").write_bytes(b"x")
@@ -46,6 +46,7 @@ def test_an_argument_that_nothing_uses_does_not_change_the_key(project: Path) ->
     ("path", "old", "new", "why"),
     [
         ("definitions/upper/upper.def", "    echo", "    echo  more", "definition changed (%post)"),
+        ("definitions/upper/upper.def", "%post\n", "%post\n    # a remark\n", "definition changed (%post)"),
         ("definitions/upper/upper.def", "/opt/x", "/opt/y", "definition changed (%files)"),
         ("definitions/upper/upper.def", "=red", "=blue", "argument COLOUR red -> blue"),
         ("definitions/base/base.def", "    echo", "    echo  more", "parent"),
@@ -83,28 +84,18 @@ def test_parent_architecture_base_arguments_names_and_executable_bits_count(proj
     ]
 
 
-def test_every_line_of_a_here_document_counts() -> None:
-    text = (
-        "%post\n    # out\n    cat > x <<-'END'\n    # in\n\n    #include <a.h>\n    END\n    # out\n    wc <<< '# x'\n"
-    )
-    assert significant(text) == (
-        "%post",
-        "    cat > x <<-'END'",
-        "    # in",
-        "",
-        "    #include <a.h>",
-        "    END",
-        "    wc <<< '# x'",
-    )
-
-
-def test_a_shift_taken_for_a_here_document_ends_with_its_section() -> None:
-    assert significant("%post\n  echo $((1 << N))\n# counts\n%test\n# does not\n") == (
-        "%post",
-        "  echo $((1 << N))",
-        "# counts",
-        "%test",
-    )
+@pytest.mark.parametrize(
+    "post",
+    [
+        "    cat > x <<'END'\n# remark\n\nEND\n",
+        "    echo '\n# remark\n\n' > x\n",
+        "    echo \\\n# remark\n",
+        "    a=$((1 << N))\n    # remark\n",
+    ],
+)
+def test_a_section_counts_verbatim_for_only_a_shell_knows_what_is_a_comment(post: str) -> None:
+    lines = tuple(f"%post\n{post}".rstrip("\n").split("\n"))
+    assert significant(f"# header\n\nBootstrap: docker\n%post\n{post}") == ("Bootstrap: docker", *lines)
 
 
 def test_arguments_count_by_their_values_only() -> None:
