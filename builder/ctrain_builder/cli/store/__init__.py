@@ -1,0 +1,88 @@
+"""Manage a store: channels, retirement, garbage collection, integrity.
+
+  ctrain store list                                list versions; see also: show IMAGE, diff OLD NEW
+  ctrain store promote pytorch 24.12-hd-r4 prod    point channel prod of pytorch to this version
+  ctrain store rollback pytorch prod               point it to the previous version
+  ctrain store retire pytorch:24.12-hd-r3          offer a version no longer; its file is kept for a while
+  ctrain store restore pytorch:24.12-hd-r3         offer it again
+  ctrain store gc                                  list removable files; --yes removes them
+  ctrain store verify                              re-read all files and quarantine damaged ones
+  ctrain store du                                  show sizes and shared data
+  ctrain store log                                 list all changes
+  ctrain store modules --output /apps/modules      write module files: module load ctrain-pytorch/24.12-hd-r3
+  ctrain store sync SRC DST                        copy versions to another store, also through a registry
+  ctrain store catalogue                           write a web page into the store: search, compare, copy commands
+
+The store is --store DIR or $CTRAIN_STORE. See: ctrain help store.md
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from ctrain_builder.cli.store import channels, checks, pages, versions
+from ctrain_builder.cli.store.common import Run
+from ctrain_runtime.cli import images
+from ctrain_runtime.errors import RegistryError, UsageError
+from ctrain_runtime.store import Store, open_store
+
+_SYNC = """\
+Bring versions from one store to another, under the names and numbers that they have.
+
+  ctrain store sync ./store oras://registry.example.com/images        all versions to a registry
+  ctrain store sync oras://registry.example.com/images /apps/ctrain   and from there to another store
+  ctrain store sync /apps/ctrain /mnt/disk pytorch:prod --channels    what prod is, and the channel with it
+
+SRC and DST are folders, or places in a registry, where each image is a repository with versions and channels as tags:
+`apptainer pull oras://registry.example.com/images/pytorch:prod` works too. What DST has already is not copied again,
+and what was interrupted goes on where it was. A registry asks for the login that `apptainer registry login` has left.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+
+    def add(name: str, text: str, run: Run) -> argparse.ArgumentParser:
+        action = actions.add_parser(name, help=text, allow_abbrev=False)
+        action.add_argument("--store", metavar="DIR", help="the store's folder (default: $CTRAIN_STORE)")
+        action.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+        action.set_defaults(run=run)
+        return action
+
+    add("list", "the versions: as `ctrain images`", _look)
+    add("show", "one version: as `ctrain images show`", _look).add_argument("image", metavar="IMAGE")
+    diff = add("diff", "what changed between two versions: as `ctrain images diff`", _look)
+    diff.add_argument("old", metavar="OLD")
+    diff.add_argument("new", metavar="NEW")
+    for family in (channels, versions, checks, pages):
+        family.add_actions(add)
+    shown = argparse.RawDescriptionHelpFormatter
+    text = "bring versions to another store, or to and from a registry"
+    sync = actions.add_parser("sync", help=text, description=_SYNC, formatter_class=shown, allow_abbrev=False)
+    sync.add_argument("source", metavar="SRC", help="a store's folder, or oras://HOST[:PORT]/PATH")
+    sync.add_argument("target", metavar="DST", help="the same; an absent or empty folder becomes a store")
+    sync.add_argument("images", nargs="*", default=[], metavar="NAME[:VERSION|:CHANNEL]", help="default: all")
+    sync.add_argument("--channels", action="store_true", help="also make DST's channels point to what SRC's do")
+    sync.add_argument("--dry-run", action="store_true", help="only show what would be done")
+    sync.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+    sync.add_argument("--cache", type=Path, metavar="DIR", help="where uploads are noted ($CTRAIN_CACHE)")
+
+
+def execute(args: argparse.Namespace) -> int:
+    if args.action == "sync":
+        try:
+            from ctrain_builder.cli import sync  # only now: all other actions do without a client of registries
+        except ModuleNotFoundError as error:
+            what = f"{error.name}, which asks registries, is missing"
+            raise RegistryError(what, "Install it: pip install 'ctrain[build]'") from error
+        return sync.execute(args)
+    root = args.store or os.environ.get("CTRAIN_STORE")
+    if not root:
+        raise UsageError("no store is named", "Give one with --store DIR or CTRAIN_STORE")
+    return int(args.run(args, open_store(Path(root))))
+
+
+def _look(args: argparse.Namespace, _: Store) -> int:
+    return images.execute(args)

@@ -1,0 +1,39 @@
+"""`ctrain store promote` and `rollback`: what channels point to."""
+
+from __future__ import annotations
+
+import argparse
+
+from ctrain_builder.cli.bar import say
+from ctrain_builder.cli.store.common import AddAction, show
+from ctrain_builder.store import channels
+from ctrain_builder.store.writer import change
+from ctrain_runtime.store import Store
+
+
+def add_actions(add: AddAction) -> None:
+    promote = add("promote", "make a channel point to a version", _promote)
+    promote.add_argument("name", metavar="NAME")
+    promote.add_argument("version", metavar="VERSION", help="a version, a digest, or the channel that means it now")
+    promote.add_argument("channel", metavar="CHANNEL")
+    rollback = add("rollback", "make a channel point to what it pointed to before", _rollback)
+    rollback.add_argument("name", metavar="NAME")
+    rollback.add_argument("channel", metavar="CHANNEL")
+
+
+def _promote(args: argparse.Namespace, store: Store) -> int:
+    with change(store.root, say) as writer:
+        before, image = channels.promote(writer, args.name, args.version, args.channel)
+    return _moved(args, before, image.manifest.version)
+
+
+def _rollback(args: argparse.Namespace, store: Store) -> int:
+    with change(store.root, say) as writer:
+        before, image = channels.rollback(writer, args.name, args.channel)
+    return _moved(args, before, image.manifest.version)
+
+
+def _moved(args: argparse.Namespace, before: str, now: str) -> int:
+    was = "it was that already" if before == now else f"it was {before}" if before else "it is new"
+    data = {"name": args.name, "channel": args.channel, "before": before, "version": now}
+    return show(args, data, f"channel {args.channel} of {args.name} is {now} ({was})")

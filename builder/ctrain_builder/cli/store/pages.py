@@ -1,0 +1,51 @@
+"""`ctrain store modules` and `catalogue`: files for users that are made from a store's contents."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from ctrain_builder.cli.bar import say
+from ctrain_builder.cli.store.common import AddAction, show
+from ctrain_builder.store import catalogue, modules
+from ctrain_builder.store.writer import change
+from ctrain_runtime.store import Store
+from ctrain_runtime.text import format_size, pluralize, table
+
+
+def add_actions(add: AddAction) -> None:
+    module_files = add("modules", "write module files for environment-modules and Lmod", _modules)
+    module_files.add_argument("--output", type=Path, required=True, metavar="DIR", help="folder for `module use`")
+    page = add("catalogue", "write a web page of the store: one file, which needs no network", _catalogue)
+    page.add_argument("--output", type=Path, metavar="FILE", help=f"where (default: {catalogue.FILE} in the store)")
+
+
+def _modules(args: argparse.Namespace, store: Store) -> int:
+    root, output = store.root.absolute(), args.output.absolute()
+    with change(root, say) as writer:  # what channels mean stays so until it is written
+        scan = writer.store.scan()
+        offered = modules.modules(scan.images)
+        done = modules.write(output, root, modules.files(root, offered))
+    for error in scan.damaged:
+        say(str(error))
+    for image in scan.images:
+        if not modules.nameable(image):
+            say(f"{image.path} gets no module: its name is none that ctrain gives")
+    rows = [(module.name, ", ".join(module.symbols)) for module in offered]
+    did = f"{pluralize(len(done.written), 'file')} written, {len(done.removed)} removed; for users: module use {output}"
+    data = {
+        "modules": {module.name: module.symbols for module in offered},
+        "written": list(map(str, done.written)),
+        "removed": list(map(str, done.removed)),
+    }
+    return show(args, data, "\n".join([*([table(("module", "also called"), rows)] if rows else []), did]))
+
+
+def _catalogue(args: argparse.Namespace, store: Store) -> int:
+    found = catalogue.gather(store)
+    for problem in (*found.damaged, *(one.problem for one in found.versions if one.problem)):
+        say(f"ctrain: {problem}")
+    path = catalogue.write(catalogue.render(found), store, args.output, say)
+    versions, total = len(found.versions), path.stat().st_size
+    data = {"file": str(path), "versions": versions, "size": total}
+    return show(args, data, f"{path} has {pluralize(versions, 'version')} ({format_size(total)})")

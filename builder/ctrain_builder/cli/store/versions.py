@@ -1,0 +1,84 @@
+"""`ctrain store retire`, `restore` and `gc`: what becomes of versions and their files."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from dataclasses import asdict
+
+from ctrain_builder.cli.bar import say
+from ctrain_builder.cli.store.common import AddAction, show
+from ctrain_builder.store import lifecycle
+from ctrain_builder.store.writer import change
+from ctrain_runtime.lease import Lease
+from ctrain_runtime.store import Store
+from ctrain_runtime.text import format_size, pluralize, table
+
+
+def add_actions(add: AddAction) -> None:
+    retire = add("retire", "no longer offer versions", _retire)
+    retire.add_argument("versions", nargs="+", metavar="NAME:VERSION")
+    retire.add_argument("--why", default="", metavar="TEXT", help="for the log")
+    restore = add("restore", "offer a retired version again", _restore)
+    restore.add_argument("version", metavar="NAME:VERSION")
+    gc = add("gc", "remove retired versions, and what interrupted commands have left", _gc)
+    gc.add_argument(
+        "--grace",
+        type=_days,
+        default=lifecycle.GRACE,
+        metavar="DAYS",
+        help=f"how long retired versions are kept (default: {lifecycle.GRACE:.0f})",
+    )
+    for one in (retire, gc):
+        one.add_argument("--yes", action="store_true", help="do it; without this only the plan is shown")
+
+
+def _retire(args: argparse.Namespace, store: Store) -> int:
+    found = lifecycle.retirable(store, args.versions)
+    if args.yes:
+        with change(store.root, say) as writer:
+            found = lifecycle.retire(writer, args.versions, args.why)
+    names = [f"{image.manifest.name}:{image.manifest.version}" for image in found]
+    did = "retired" if args.yes else "would retire"
+    then = f"its file goes {lifecycle.GRACE:.0f} days after, with ctrain store gc" if args.yes else "--yes does it"
+    lines = [f"{did} {name} ({format_size(image.manifest.size)})" for name, image in zip(names, found)]
+    return show(args, {"retired": names, "done": args.yes}, "\n".join([*lines, then]))
+
+
+def _restore(args: argparse.Namespace, store: Store) -> int:
+    with change(store.root, say) as writer:
+        lifecycle.restore(writer, args.version)
+    return show(args, {"restored": args.version}, f"{args.version} is offered again")
+
+
+def _gc(args: argparse.Namespace, store: Store) -> int:
+    found = list(lifecycle.removals(store, args.grace, time.time()))
+    if args.yes:
+        with change(store.root, say) as writer:
+            found = lifecycle.collect(writer, args.grace)
+    total = sum(one.size for one in found)
+    rows = [(one.path.name, format_size(one.size), one.why) for one in found]
+    did = f"removed {pluralize(len(found), 'file')}" if args.yes else f"would remove {pluralize(len(found), 'file')}"
+    then = "" if args.yes else "; --yes does it"
+    text = (
+        f"{table(('file', 'size', 'why'), rows)}\n{did}, {format_size(total)}{then}" if found else "nothing to remove"
+    )
+    kept = lifecycle.needed(store, time.time())
+    files = [{"path": str(one.path), "size": one.size, "why": one.why} for one in found]
+    data = {"files": files, "size": total, "done": args.yes, "needed": [asdict(one) for one in kept]}
+    return show(args, data, "\n".join([text, *map(_needed, kept)]))
+
+
+def _needed(lease: Lease) -> str:
+    until = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(lease.until))
+    return f"{lease.image} stays: a job of {lease.owner} needs it, until {until} at the latest"
+
+
+def _days(text: str) -> float:
+    try:
+        days = float(text)
+    except ValueError:
+        days = -1.0
+    if not 0 <= days < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of days")
+    return days
