@@ -1,7 +1,12 @@
-"""The catalog of images: definitions/images.yaml as frozen data."""
+"""The catalog of images: definitions/images.yaml as frozen data.
+
+A directory of one's own extends the packaged one: its chains may name packaged definitions, and packaged images can be
+asked for by name. What both have is taken from the own one.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +16,9 @@ from ctrain_builder import definition
 from ctrain_builder.definition import Definition
 from ctrain_runtime import config, strict_yaml
 from ctrain_runtime.errors import ConfigError, UsageError
+from ctrain_runtime.share import data_dir
 from ctrain_runtime.store import NAME_RE, TAG_RE
+from ctrain_runtime.suggest import suggest
 
 FILE = "images.yaml"
 
@@ -52,7 +59,7 @@ class _File:
 class ImageSpec:
     """An image at one tag: its definitions from the base upwards, and how it is called.
 
-    %files are relative to `source_root`. `is_default`: the tag is the one that the catalog gives the image.
+    `source_root` holds the definitions directory. `is_default`: the tag is the one that the catalog gives the image.
     """
 
     name: str
@@ -80,17 +87,36 @@ class ImageSpec:
         return f"{self.name}_{self.tag}-{self.stack}"
 
 
+def packaged() -> Path:
+    """The directory of the definitions that come with ctrain."""
+    return data_dir("definitions")
+
+
+def directory(named: Optional[Path]) -> Path:
+    """The definitions to use: `named`, else $CTRAIN_DEFINITIONS, else ./definitions, else the packaged ones."""
+    own = named or (Path(value) if (value := os.environ.get("CTRAIN_DEFINITIONS")) else None)
+    if own is None:
+        here = Path("definitions")
+        own = here if (here / FILE).is_file() else packaged()
+    return own.resolve()
+
+
 def find(folder: Path, name: str, tag: str = "") -> ImageSpec:
-    """The image `name` of the catalog in `folder`, at `tag` or else at its own. Raises ConfigError, UsageError.
+    """The image `name` of the catalog in `folder`, or else of the packaged one, at `tag` or else at its own.
 
     A tag that is not in the image's matrix is as good as any other; nothing is declared of it.
+    Raises ConfigError, UsageError.
     """
-    entries = _entries(folder)
-    if name not in entries:
-        raise UsageError(f"{folder / FILE} has no image {name!r}", f"It has: {', '.join(sorted(entries))}")
     if tag and not TAG_RE.fullmatch(tag):
         raise UsageError(f"{tag!r} is not a tag", "Use letters, digits, '.' and '-'")
-    return _spec(folder, name, entries[name], tag)
+    known: list[str] = []
+    for place in dict.fromkeys((folder, packaged())):
+        entries = _entries(place)
+        if name in entries:
+            return _spec(place, name, entries[name], tag)
+        known += entries
+    hint = f"{suggest(name, known)} It has: {', '.join(sorted(set(known)))}".strip()
+    raise UsageError(f"{folder / FILE} has no image {name!r}", hint)
 
 
 def every(folder: Path) -> tuple[ImageSpec, ...]:
@@ -127,13 +153,19 @@ def _spec(folder: Path, name: str, entry: Entry, tag: str) -> ImageSpec:
         _check_names(where, {}, {"tag": word})
     if entry.tags and entry.tag not in entry.tags:
         raise ConfigError(f"{where}: tag {entry.tag!r} is not one of its tags", f"They are {', '.join(entry.tags)}")
-    chain = tuple(definition.read(part, folder / part / f"{part}.def") for part in entry.chain)
+    chain = tuple(_definition(folder.resolve(), part) for part in entry.chain)
     _check_chain(where, chain, entry.tag_argument)
     _check_arguments(where, chain, entry)
     tag = tag or entry.tag
     root, variant = folder.resolve().parent, entry.tags.get(tag, Variant())
     default = tag == entry.tag
     return ImageSpec(name, stem, entry.stack, tag, entry.tag_argument, chain, root, variant, entry.horovod, default)
+
+
+def _definition(folder: Path, name: str) -> Definition:
+    """The definition `name` in `folder`, or else the packaged one."""
+    own, other = (place / name / f"{name}.def" for place in (folder, packaged()))
+    return definition.read(name, other if other.is_file() and not own.exists() else own)
 
 
 def _check_names(where: str, names: Mapping[str, str], words: Mapping[str, str]) -> None:

@@ -31,7 +31,7 @@ class Section:
 
 @dataclass(frozen=True)
 class FileCopy:
-    """A line of %files: a path below the folder that holds definitions/, and where it goes in the image."""
+    """A line of %files: a path below the definition's source root, and where it goes in the image."""
 
     source: PurePosixPath
     target: str
@@ -50,6 +50,11 @@ class Definition:
     def body(self, section: str) -> str:
         """The lines of a section; empty when the file has none."""
         return self.sections[section].body if section in self.sections else ""
+
+    @property
+    def source_root(self) -> Path:
+        """What %files are relative to: the directory that holds definitions/."""
+        return self.path.parents[2]
 
     @property
     def is_base(self) -> bool:

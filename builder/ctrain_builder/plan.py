@@ -107,7 +107,7 @@ def make(
                 base, digest = _upstream(rendered, resolve)
             except RegistryError as error:
                 problem = error
-        listing = files.listing(rendered, spec.source_root)
+        listing = files.listing(rendered, part.source_root)
         inputs = Inputs(
             parent=parent,
             base=digest,
@@ -118,16 +118,17 @@ def make(
         )
         parent = "" if problem else keys.key(inputs)
         there = not problem and exists(parent, part.is_base)
-        time = epoch([part.path, *(spec.source_root / copy.source for copy in rendered.files)])
+        time = epoch([part.path, *(part.source_root / copy.source for copy in rendered.files)])
         layers.append(PlannedLayer(part, wanted, listing, inputs, parent, there, base, time))
         parent_name = part.name
     return BuildPlan(spec, arch, tuple(layers), problem)
 
 
 def sources(spec: ImageSpec, given: Mapping[str, str]) -> set[PurePosixPath]:
-    """What the definitions of `spec` copy: files and folders below its source_root."""
+    """What the definitions of `spec` copy, but for packaged ones: files and directories below its source_root."""
     values = {**_arguments(spec, given), **_NEUTRAL}
-    return {copy.source for part in spec.chain for copy in definitions.render(part, values).files}
+    own = (part for part in spec.chain if part.source_root == spec.source_root)
+    return {copy.source for part in own for copy in definitions.render(part, values).files}
 
 
 def _arguments(spec: ImageSpec, given: Mapping[str, str]) -> dict[str, str]:

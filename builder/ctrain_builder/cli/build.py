@@ -38,7 +38,6 @@ from ctrain_builder.plan import BuildPlan
 from ctrain_runtime.engines.apptainer import find_engine
 from ctrain_runtime.errors import RegistryError, UsageError
 from ctrain_runtime.image import OCI_ARCH
-from ctrain_runtime.share import data_dir
 
 if TYPE_CHECKING:
     from ctrain_builder.upstream import Upstream
@@ -46,9 +45,19 @@ if TYPE_CHECKING:
 _INSTALL = "pip install 'ctrain[build]'"
 
 
+def add_definitions_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--definitions",
+        type=Path,
+        metavar="DIR",
+        help="directory of images.yaml and definitions; it extends the packaged ones "
+        "($CTRAIN_DEFINITIONS, ./definitions)",
+    )
+
+
 def add_cache_arguments(parser: argparse.ArgumentParser) -> None:
     """Where images are described and kept; shared with `ctrain publish`."""
-    parser.add_argument("--definitions", type=Path, metavar="DIR", help="directory of images.yaml and definitions")
+    add_definitions_argument(parser)
     parser.add_argument(
         "--cache",
         type=Path,
@@ -88,7 +97,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     signal.signal(signal.SIGTERM, _terminated)
-    definitions = args.definitions or data_dir("definitions")
+    definitions = catalog.directory(args.definitions)
     specs = _wanted(args, definitions)
     given = _pairs(args.build_arg)
     plans.check_given(specs, given)

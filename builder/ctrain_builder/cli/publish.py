@@ -15,7 +15,7 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from ctrain_builder import build
+from ctrain_builder import build, catalog
 from ctrain_builder import cache as caches
 from ctrain_builder.cli.bar import Bar, say
 from ctrain_builder.cli.build import add_cache_arguments, find_image
@@ -23,7 +23,6 @@ from ctrain_builder.store.publish import Outcome, Watch, publish
 from ctrain_builder.store.sign import Signer, may_need_passphrase
 from ctrain_runtime.engines.apptainer import find_engine
 from ctrain_runtime.errors import ImageTestError, UsageError
-from ctrain_runtime.share import data_dir
 from ctrain_runtime.text import format_size
 
 PASSPHRASE = "CTRAIN_PASSPHRASE"  # noqa: S105  # the variable's name
@@ -50,7 +49,7 @@ def execute(args: argparse.Namespace) -> int:
     if not root:
         raise UsageError("no store is named", "Give one with --store DIR or CTRAIN_STORE")
     cache = caches.open_cache(args.cache or caches.default_root())
-    spec = find_image(args.definitions or data_dir("definitions"), args.image, args.tag)
+    spec = find_image(catalog.directory(args.definitions), args.image, args.tag)
     flat = build.is_flat(spec, args.flatten)
     path = cache.image(spec, flat)
     with cache.use(path) as there:  # it stays while it is copied

@@ -23,6 +23,7 @@ from ctrain_builder import cache as caches
 from ctrain_builder import catalog, ngc
 from ctrain_builder import plan as plans
 from ctrain_builder.catalog import ImageSpec
+from ctrain_builder.cli.build import add_definitions_argument
 from ctrain_builder.ngc import Table
 from ctrain_builder.registry import Registry
 from ctrain_builder.survey import GONE, MOVED, NEW, Survey, Tag, watched
@@ -30,7 +31,6 @@ from ctrain_builder.upstream import Upstream
 from ctrain_builder.web import Unreachable
 from ctrain_runtime.errors import UsageError
 from ctrain_runtime.image import OCI_ARCH
-from ctrain_runtime.share import data_dir
 from ctrain_runtime.text import pluralize, table
 
 HEAD = ("image", "tag", "state", "CUDA", "framework", "Python", "driver >=", "GPUs")
@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="K=V",
         help="as for `ctrain build`: REGISTRY=HOST (repeatable)",
     )
-    parser.add_argument("--definitions", type=Path, metavar="DIR", help="folder with images.yaml and ngc.yaml")
+    add_definitions_argument(parser)
     parser.add_argument(
         "--cache", type=Path, metavar="DIR", help="where builders remember digests ($CTRAIN_CACHE, /var/tmp/ctrain-UID)"
     )
@@ -54,11 +54,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    definitions = args.definitions or data_dir("definitions")
-    wanted = _wanted(args.images, catalog.every(definitions))
+    definitions = catalog.directory(args.definitions)
+    wanted = _wanted(args.images, _specs(definitions, args.images))
     given = dict(text.partition("=")[::2] for text in args.build_arg)
     plans.check_given((spec for specs in wanted.values() for spec in specs), given)
-    known = ngc.read(definitions)
+    known = ngc.read(definitions if (definitions / ngc.FILE).is_file() else catalog.packaged())
     registry = None if args.offline else Registry()
     upstream = Upstream(caches.open_cache(args.cache or caches.default_root()).root, args.offline, registry)
     survey = Survey(known, upstream, registry, OCI_ARCH.get(platform.machine(), platform.machine()), given)
@@ -76,6 +76,13 @@ def execute(args: argparse.Namespace) -> int:
     # A registry that is away is no failure: there is an answer without it. One that lies or refuses us is.
     wrong = [trouble for trouble in survey.troubles if not isinstance(trouble, Unreachable)]
     return wrong[0].exit_code if wrong else 0
+
+
+def _specs(definitions: Path, names: Sequence[str]) -> list[ImageSpec]:
+    """The images of `definitions`, and the packaged ones among `names` that are not in it."""
+    own = catalog.every(definitions)
+    missing = set(names) - {spec.name for spec in own}
+    return [*own, *(spec for spec in catalog.every(catalog.packaged()) if spec.name in missing)]
 
 
 def _wanted(names: Sequence[str], specs: Sequence[ImageSpec]) -> dict[str, list[ImageSpec]]:

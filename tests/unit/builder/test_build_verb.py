@@ -223,7 +223,7 @@ def test_only_what_differs_from_a_commit_is_planned(
         (("build", "small:1.0", "--tag", "2.0"), 64, "'small:1.0' names no tag, or a second one"),
         (("build", "small:"), 64, "'small:' names no tag"),
         (("build", "small", "other", "--tag", "2.0"), 64, "--tag is for one image. Write IMAGE:TAG"),
-        (("build", "smal"), 64, "has no image 'smal'. It has: other, small"),
+        (("build", "smal"), 64, "has no image 'smal'. Did you mean 'small'? It has: other, pytorch-cpu,"),
         (("build", "small", "--build-arg", "COLOUR"), 64, "--build-arg 'COLOUR' has no value"),
         (("build", "small", "--plan", "--build-arg", "X=1"), 64, "uses argument X"),
         (("build", "--all", "--build-arg", "VERSION=2"), 64, "VERSION is the tag of image small"),

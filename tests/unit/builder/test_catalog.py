@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 
-from ctrain_builder import catalog
+from ctrain_builder import catalog, plan
 from ctrain_runtime.errors import ConfigError, UsageError
 
 
@@ -51,7 +51,7 @@ def test_mistakes_in_a_matrix_are_named(project: Path, tags: str, message: str) 
 
 
 def test_an_unknown_image_lists_those_that_exist(project: Path) -> None:
-    with pytest.raises(UsageError, match=r"no image 'smal'\. It has: small"):
+    with pytest.raises(UsageError, match=r"no image 'smal'\. Did you mean 'small'\? It has: pytorch-cpu, .*small"):
         catalog.find(project / "definitions", "smal")
 
 
@@ -81,6 +81,49 @@ def test_mistakes_in_the_catalog_are_named(project: Path, old: str, new: str, me
     images.write_text(images.read_text().replace(old, new))
     with pytest.raises(ConfigError, match=message):
         catalog.find(project / "definitions", "small")
+
+
+def test_own_definitions_extend_the_packaged_ones(project: Path) -> None:
+    """Packaged definitions bring their %files along; an own one of the same name comes first."""
+    images = project / "definitions/images.yaml"
+    images.write_text(images.read_text().replace("[base, upper]", "[base, horovod, train]"))
+    (project / "definitions/train").mkdir()
+    (project / "definitions/train/train.def").write_text((project / "definitions/upper/upper.def").read_text())
+    spec = catalog.find(project / "definitions", "small")
+    packaged = catalog.packaged()
+    assert [part.path.parents[1] for part in spec.chain] == [project / "definitions", packaged, project / "definitions"]
+    assert [part.source_root for part in spec.chain] == [project, packaged.parent, project]
+    assert plan.sources(spec, {}) == {PurePosixPath("examples/x")}, (
+        "those of packaged definitions are not the project's"
+    )
+    made = plan.make(spec, {}, {}, "amd64", lambda _key, _is_base: False, str)
+    roots = [{file.path.parents[len(file.relative.parents) - 1] for file in layer.files} for layer in made.layers]
+    assert roots == [set(), {packaged.parent}, {project}]
+
+
+def test_packaged_images_can_be_named_beside_own_ones(project: Path) -> None:
+    own = project / "definitions"
+    assert catalog.find(own, "pytorch-cpu") == catalog.find(catalog.packaged(), "pytorch-cpu")
+    assert [spec.name for spec in catalog.every(own)] == ["small"], "those that nobody named are left alone"
+    images = own / "images.yaml"
+    images.write_text(images.read_text().replace("small:", "pytorch-cpu:"))
+    assert [part.name for part in catalog.find(own, "pytorch-cpu").chain] == ["base", "upper"]
+
+
+def test_the_directory_is_the_named_one_the_variables_the_local_or_the_packaged_one(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CTRAIN_DEFINITIONS", raising=False)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "definitions").mkdir()
+    assert catalog.directory(None) == catalog.packaged(), "a directory without images.yaml is somebody else's"
+    monkeypatch.chdir(project)
+    assert catalog.directory(None) == project / "definitions"
+    monkeypatch.setenv("CTRAIN_DEFINITIONS", str(tmp_path / "lab"))
+    assert catalog.directory(None) == tmp_path / "lab"
+    assert catalog.directory(Path("mine")) == project / "mine"
+    with pytest.raises(ConfigError, match=f"{tmp_path}/lab/images.yaml"):
+        catalog.find(catalog.directory(None), "pytorch-cpu")
 
 
 def test_a_layer_can_not_run_scripts_on_the_host(project: Path) -> None:

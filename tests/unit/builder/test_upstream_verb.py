@@ -122,6 +122,19 @@ def ask(tmp_path: Path, capsys: pytest.CaptureFixture[str], world: World) -> Cal
 Ask = Callable[..., tuple[int, str, str]]
 
 
+def test_packaged_images_can_be_named_beside_own_ones(ask: Ask) -> None:
+    code, out, _ = ask("pytorch-ngc", "--offline")
+    assert code == 0
+    assert "pytorch-ngc  22.03" in out
+    assert "\ntorch" not in out
+
+
+def test_without_a_table_of_its_own_a_directory_has_the_packaged_one(ask: Ask, tmp_path: Path) -> None:
+    (tmp_path / "definitions/ngc.yaml").unlink()
+    code, out, _ = ask("torch")
+    assert (code, "12.6" in out) == (0, True), out
+
+
 def test_nothing_new(ask: Ask, world: World) -> None:
     assert ask() == (
         0,
