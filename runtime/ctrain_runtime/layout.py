@@ -5,6 +5,7 @@ from __future__ import annotations
 PLAN = "plan.json"
 RECORD = "record.json"
 JOB_SCRIPT, TASK_SCRIPT, RANK_SCRIPT = "job.sh", "task.sh", "rank.sh"
+STAGE_SCRIPT = "stage.sh"
 
 WORLD_CHECK = "world.py"
 

@@ -51,6 +51,7 @@ class Site:
     memory_per_gpu: Optional[int] = None  # MB
     cpu_bind: str = ""
     cache: str = ""  # a shared directory for downloaded models
+    staging: str = ""  # a directory on each node's own disk, to which images are copied
     datasets: dict[str, str] = field(default_factory=dict)
     mounts: tuple[str, ...] = ()
     env: dict[str, str] = field(default_factory=dict)

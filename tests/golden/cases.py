@@ -47,6 +47,7 @@ PLANS: dict[str, LaunchPlan] = {
     "allocation": a_plan(facts=INSIDE, gpus_per_node=4),
     "allocation-step": a_plan(facts=IN_STEP, job=a_job(launcher="env"), nodes=1, gpus_per_node=0, cpu_bind="none"),
     "slurm-preflight": dataclasses.replace(a_plan(nodes=2), preflight=True),
+    "slurm-staging": a_plan(site=a_site(staging="/local disk"), nodes=2),
     "slurm-torchrun": a_plan(job=a_job(launcher="torchrun"), nodes=2),
     "slurm-many-ranks": a_plan(job=a_job(launcher="env"), nodes=8, ranks_per_node=40),
     "slurm-share": a_plan(

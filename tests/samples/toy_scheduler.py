@@ -18,7 +18,7 @@ from ctrain_runtime.facts import Cluster, Partition
 from ctrain_runtime.plan.model import Launch, LaunchPlan
 from ctrain_runtime.plan.size import JobSize, SizeRequest, check_capacity, resolve_count
 from ctrain_runtime.schedulers.protocol import FailedTask, Outcome, Status
-from ctrain_runtime.schedulers.script import Task, TaskIdentity, directives, job_script, start_task
+from ctrain_runtime.schedulers.script import Task, TaskIdentity, directives, job_script, start_script
 from ctrain_runtime.site import Site
 
 NODES, SLOTS = 2, 2
@@ -79,7 +79,7 @@ export MASTER_ADDR=127.0.0.1 MASTER_PORT=61234""",
             header=directives("#TOY", [f"-n {plan.tasks}", *plan.options]),
             job_id="$TOY_JOB",
             before=f"export TOY_TASKS={plan.tasks}\n{TOYRUN}",
-            start=quote_argv(["toyrun", *start_task(plan, task)]),
+            start=quote_argv(["toyrun", *start_script(plan, task.script)]),
         )
         return Launch(plan, ("toysub", "job.sh"), {"job.sh": text, **task.scripts})
 

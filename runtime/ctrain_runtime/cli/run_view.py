@@ -23,11 +23,12 @@ def summary(prepared: Prepared, reason: str) -> str:
     substitute = ""
     if plan.image.instead_of:
         substitute = f", flattened, in place of {plan.image.instead_of}: this engine ignores overlay partitions"
+    staged = f", copied to {plan.staging} on each node" if plan.staging else ""
     name = f"{plan.image.name} {plan.image.version}{channel}"
     data = [mount for mount in plan.mounts if mount.read_only]
     rows = [
         ("site", f"{plan.site} ({reason})"),
-        ("image", f"{name}  {plan.image.digest[:19]}{prepared.image_source}{substitute}"),
+        ("image", f"{name}  {plan.image.digest[:19]}{prepared.image_source}{substitute}{staged}"),
         *(("layer", f"{layer.path}  {layer.digest[:19]}") for layer in plan.layers),
         ("where", _where(plan)),
         *(("data", f"{mount.source} -> {mount.target} (read-only)") for mount in data),

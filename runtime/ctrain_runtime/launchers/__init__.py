@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from ctrain_runtime.launchers import per_rank, spawners
+import dataclasses
+
+from ctrain_runtime import layout
+from ctrain_runtime.launchers import per_rank, spawners, staging
 from ctrain_runtime.plan.model import LaunchPlan
 from ctrain_runtime.schedulers.script import Task, TaskIdentity
 
@@ -15,4 +18,8 @@ def make_task(plan: LaunchPlan, identity: TaskIdentity) -> Task:
         "torchrun": spawners.torchrun,
         "mpirun": spawners.mpirun,
     }
-    return kinds[plan.launcher](plan, identity)
+    task = kinds[plan.launcher](plan, identity)
+    if not plan.staging:
+        return task
+    scripts = {**task.scripts, layout.STAGE_SCRIPT: staging.stage_script(plan)}
+    return dataclasses.replace(task, scripts=scripts, stage=layout.STAGE_SCRIPT)

@@ -13,6 +13,7 @@ from ctrain_runtime.bash import array, quote_argv
 from ctrain_runtime.engines import apptainer
 from ctrain_runtime.errors import EngineError, SchedulerError
 from ctrain_runtime.image import LAYER_MARKER
+from ctrain_runtime.launchers import staging
 from ctrain_runtime.plan.model import LaunchPlan
 from ctrain_runtime.schedulers.script import PREFLIGHT, TaskIdentity, run_step
 
@@ -130,7 +131,8 @@ export LOCAL_WORLD_SIZE={plan.ranks_per_node} OMP_NUM_THREADS={plan.cores_per_ra
 {array("launch", argv)}
 [ "${{#without[@]}}" = 0 ] || launch=(env "${{without[@]}}" "${{launch[@]}}")
 for bind in "${{binds[@]}}"; do launch+=(--bind "$bind"); done
-launch+=(--home "$home:{apptainer.HOME}" {shlex.quote(plan.image.exec_path)})"""
+{staging.image(plan)}
+launch+=(--home "$home:{apptainer.HOME}" "$image")"""
 
 
 def home(plan: LaunchPlan) -> str:

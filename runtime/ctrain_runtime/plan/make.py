@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Optional
 
 from ctrain_runtime import lease
-from ctrain_runtime.errors import SchedulerError
+from ctrain_runtime.errors import ConfigError, SchedulerError
 from ctrain_runtime.facts import Cluster, Facts
 from ctrain_runtime.image import Image
 from ctrain_runtime.job import Job
 from ctrain_runtime.plan import mpi
 from ctrain_runtime.plan.environment import make_environment, passed_names, secret_names
 from ctrain_runtime.plan.image_choice import choose_image, plan_user_layers
-from ctrain_runtime.plan.model import LaunchPlan, Options
+from ctrain_runtime.plan.model import LaunchPlan, Options, PlannedImage
 from ctrain_runtime.plan.mounts import data_directory, make_mounts
 from ctrain_runtime.plan.size import JobSize
 from ctrain_runtime.site import Site
@@ -33,7 +33,7 @@ def make_plan(
 
     `flat` is the flattened image that can stand in for `image`, if there is one. Raises UsageError, SchedulerError,
     EngineError or DataError when the plan would not hold, JobError or ConfigError for variables of the job or the site
-    that have no proper name.
+    that have no proper name, and for a staging directory that is not absolute.
     """
     planned = choose_image(image, flat, options, facts)
     launcher = choose_launcher(job, facts.cluster, size.nodes)
@@ -72,6 +72,7 @@ def make_plan(
         environment=environment,
         passed=passed_names(options.env),
         mounts=make_mounts(job, site, options, run_directory),
+        staging=_staging(site, planned),
         data=data_directory(job, site, options),
         resume=options.resume,
         lease=lease.lease_path(facts.lease_dir, planned.path, run_directory),
@@ -85,6 +86,13 @@ def choose_launcher(job: Job, cluster: Cluster, nodes: int) -> str:
     if job.launcher == "mpi" and not cluster.mpi and (nodes == 1 or not cluster.partitions):
         return "mpirun"
     return job.launcher
+
+
+def _staging(site: Site, image: PlannedImage) -> str:
+    """The nodes' directory for a copy of the image; "" without one, and for thin images, which are several files."""
+    if site.staging and not site.staging.startswith("/"):
+        raise ConfigError(f"site {site.name}: staging must be an absolute path, not {site.staging!r}")
+    return "" if image.base else site.staging
 
 
 def _flavour(launcher: str, site: Site, cluster: Cluster) -> str:

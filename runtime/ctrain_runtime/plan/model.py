@@ -98,7 +98,8 @@ class LaunchPlan:
 
     `cpus_per_rank` counts what the scheduler counts, `cores_per_rank` physical cores; `memory` is MB per node and
     `time_limit` minutes (None: the scheduler's default, no limit). `mpi` is how the scheduler starts MPI ranks, ""
-    when it need not. `allocation` is the job inside which the run takes place, if any, and `in_step` whether it must
+    when it need not. `staging` is a directory on each node's own disk to which the image is copied first; "" if it is
+    not. `allocation` is the job inside which the run takes place, if any, and `in_step` whether it must
     share the resources of a job step there. `lease` is the file that tells the store that the image is needed; ""
     without one. `passed` are variables whose values come from the caller's environment and are written nowhere.
     """
@@ -133,6 +134,7 @@ class LaunchPlan:
     environment: dict[str, str]
     passed: tuple[str, ...]
     mounts: tuple[Mount, ...]
+    staging: str
     data: str
     resume: str
     lease: str

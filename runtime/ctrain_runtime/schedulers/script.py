@@ -17,10 +17,11 @@ PREFLIGHT = "preflight"  # the argument by which a task proves its world instead
 @dataclass(frozen=True)
 class Task:
     """What the scheduler starts `plan.tasks` times: the name of a script in the run directory. `scripts` maps the names
-    of all files that it needs to their texts."""
+    of all files that it needs to their texts. `stage` is the script that each node runs once before; "" for none."""
 
     script: str
     scripts: dict[str, str]
+    stage: str = ""
 
 
 @dataclass(frozen=True)
@@ -47,22 +48,25 @@ class TaskIdentity:
         return dataclasses.replace(self, passed=(), passed_prefixes=())
 
 
-def start_task(plan: LaunchPlan, task: Task, *arguments: str) -> list[str]:
-    """The argv of a task, for the scheduler's own launch command; `arguments` are those of its script.
+def start_script(plan: LaunchPlan, script: str, *arguments: str) -> list[str]:
+    """The argv of a script of the run directory on a node, for the scheduler's own launch command.
 
     A run directory that the node does not have would otherwise show as a missing file of bash's.
     """
     complaint = "ctrain: run directory $1 is not visible on $(uname -n). Choose one that all nodes share: --runs DIR"
     refusal = f'{{ echo "{complaint}" >&2; exit {DataError.exit_code}; }}'
     check = f'[ -r "$0" ] || {refusal}; shift; exec /bin/bash -p "$0" "$@"'
-    return ["/bin/bash", "-p", "-c", check, f"{plan.run_directory}/{task.script}", plan.run_directory, *arguments]
+    return ["/bin/bash", "-p", "-c", check, f"{plan.run_directory}/{script}", plan.run_directory, *arguments]
 
 
-def job_script(plan: LaunchPlan, *, header: str, job_id: str, before: str, start: str, preflight: str = "") -> str:
+def job_script(
+    plan: LaunchPlan, *, header: str, job_id: str, before: str, start: str, stage_in: str = "", preflight: str = ""
+) -> str:
     """The text of job.sh.
 
     `header` holds the scheduler's directives; `job_id` is bash for the job's id; `start` is one command that runs all
-    tasks to their end; `before` is further bash for that stage, and `preflight` one command that must succeed first.
+    tasks to their end; `before` is further bash for that stage. `stage_in` is one command that copies the image to the
+    nodes, as far as it can, and `preflight` one that must succeed.
     """
     release = f"rm -f {shlex.quote(plan.lease)} 2>/dev/null\n  " if plan.lease else ""
     return f"""\
@@ -90,7 +94,7 @@ finish() {{
   exit "$code"
 }}
 
-{_stage(preflight)}event run started
+{_stage_in(plan, stage_in)}{_preflight(preflight)}event run started
 run_step {start}
 finish
 """
@@ -134,7 +138,19 @@ run_step() {{ # COMMAND...
 }}"""
 
 
-def _stage(preflight: str) -> str:
+def _stage_in(plan: LaunchPlan, stage_in: str) -> str:
+    if not stage_in:
+        return ""
+    return f"""\
+event stage-in started
+echo {shlex.quote(f"copying the image to {plan.staging} on each node")}
+run_step {stage_in}
+event stage-in ended "\\"code\\": $code" # a node without a copy reads the image where it is
+
+"""
+
+
+def _preflight(preflight: str) -> str:
     if not preflight:
         return ""
     advice = f"its messages are in {layout.JOB_LOG}. If the program needs no MPI, pass --launcher env"

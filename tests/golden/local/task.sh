@@ -112,7 +112,8 @@ launch=(
 )
 [ "${#without[@]}" = 0 ] || launch=(env "${without[@]}" "${launch[@]}")
 for bind in "${binds[@]}"; do launch+=(--bind "$bind"); done
-launch+=(--home "$home:/home/ctrain" /apps/ctrain/pytorch-cpu_24.12-hd-py3-r3.sif)
+image=/apps/ctrain/pytorch-cpu_24.12-hd-py3-r3.sif
+launch+=(--home "$home:/home/ctrain" "$image")
 launch+=(mpirun -np 2 --bind-to none /bin/bash -p "$run/rank.sh")
 run_step "${launch[@]}"
 leave

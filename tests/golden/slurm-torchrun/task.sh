@@ -110,7 +110,8 @@ launch=(
 )
 [ "${#without[@]}" = 0 ] || launch=(env "${without[@]}" "${launch[@]}")
 for bind in "${binds[@]}"; do launch+=(--bind "$bind"); done
-launch+=(--home "$home:/home/ctrain" /apps/ctrain/pytorch_24.12-hd-py3-r3.sif)
+image=/apps/ctrain/pytorch_24.12-hd-py3-r3.sif
+launch+=(--home "$home:/home/ctrain" "$image")
 launch+=(python -m torch.distributed.run --nnodes=2 --nproc_per_node=8 "--node_rank=$NODE_RANK" "--master_addr=$MASTER_ADDR" "--master_port=$MASTER_PORT" --no_python /bin/bash -p "$run/rank.sh")
 run_step "${launch[@]}"
 leave

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from ctrain_runtime import layout
+from ctrain_runtime.bash import quote_argv
 from ctrain_runtime.plan.model import Launch, LaunchPlan
 from ctrain_runtime.schedulers.process import GRACE_SECONDS, JOB_ID
-from ctrain_runtime.schedulers.script import Task, TaskIdentity, job_script
+from ctrain_runtime.schedulers.script import Task, TaskIdentity, job_script, start_script
 
 KILL_TRIES = 50  # a tenth of a second each
 
@@ -102,6 +103,8 @@ local_task=$((task % {per_group})) NODE_RANK=$((task / {per_group}))"""
 def render(plan: LaunchPlan, task: Task) -> Launch:
     rendezvous = RENDEZVOUS.format(salt=int(plan.run_key, 16) % 4536)
     functions = START.format(grace=GRACE_SECONDS, tries=KILL_TRIES, tasks=plan.tasks, script=task.script)
-    text = job_script(plan, header="", job_id=JOB_ID, before=f"{rendezvous}\n{functions}", start="tasks")
+    stage_in = quote_argv(start_script(plan, task.stage)) if task.stage else ""
+    before = f"{rendezvous}\n{functions}"
+    text = job_script(plan, header="", job_id=JOB_ID, before=before, start="tasks", stage_in=stage_in)
     argv = ("/bin/bash", "-p", f"{plan.run_directory}/{layout.JOB_SCRIPT}")
     return Launch(plan, argv, {layout.JOB_SCRIPT: text, **task.scripts})

@@ -8,7 +8,7 @@ from ctrain_runtime.errors import UsageError
 from ctrain_runtime.lease import MAX_LEASE_SECONDS
 from ctrain_runtime.plan.model import Launch, LaunchPlan
 from ctrain_runtime.schedulers import process
-from ctrain_runtime.schedulers.script import PREFLIGHT, Task, TaskIdentity, directives, job_script, start_task
+from ctrain_runtime.schedulers.script import PREFLIGHT, Task, TaskIdentity, directives, job_script, start_script
 
 # The first name of a list like gpu[03-05,09],cpu1 without a call of scontrol: MASTER_ADDR is the first node of this
 # step, since two runs may share an allocation. The ports lie above the ephemeral ones.
@@ -48,8 +48,9 @@ def render(plan: LaunchPlan, task: Task) -> Launch:
         header=directives("#SBATCH", [_single_line(option) for option in _options(plan)]),
         job_id=process.JOB_ID if plan.allocation else "$SLURM_JOB_ID",
         before=_before(plan),
-        start=quote_argv([*_srun(plan), *start_task(plan, task)]),
-        preflight=quote_argv([*_srun(plan), *start_task(plan, task, PREFLIGHT)]) if plan.preflight else "",
+        start=quote_argv([*_srun(plan), *start_script(plan, task.script)]),
+        stage_in=quote_argv([*_srun_per_node(plan), *start_script(plan, task.stage)]) if task.stage else "",
+        preflight=quote_argv([*_srun(plan), *start_script(plan, task.script, PREFLIGHT)]) if plan.preflight else "",
     )
     return Launch(plan, argv, {layout.JOB_SCRIPT: text, **task.scripts})
 
@@ -90,6 +91,14 @@ def _srun(plan: LaunchPlan) -> list[str]:
         "--distribution=block:block",
         *([f"--cpu-bind={plan.cpu_bind}"] if plan.cpu_bind else []),
         *(f"--mpi={plan.mpi or 'none'}", "--kill-on-bad-exit=1", "--quit-on-interrupt"),
+    ]
+
+
+def _srun_per_node(plan: LaunchPlan) -> list[str]:
+    """A step of one small task on each node, which all end in their own time."""
+    return [
+        *("srun", f"--job-name={plan.run}", f"--nodes={plan.nodes}", f"--ntasks={plan.nodes}"),
+        *("--ntasks-per-node=1", "--cpus-per-task=1", "--overlap", "--mpi=none", "--kill-on-bad-exit=0"),
     ]
 
 

@@ -247,7 +247,7 @@ def test_overlays_lie_over_the_base_of_a_thin_image() -> None:
     plan = a_plan(layers=(a_layer("/my layer.sqsh"),))
     thin = dataclasses.replace(plan, image=dataclasses.replace(plan.image, base="/apps/base.sif"))
     bash = fragments.container(thin, AN_IDENTITY)
-    assert bash.endswith('/home/ctrain" /apps/base.sif)')
+    assert bash.endswith('image=/apps/base.sif\nlaunch+=(--home "$home:/home/ctrain" "$image")')
     assert f"  {plan.image.path}:ro\n  --overlay\n  '/my layer.sqsh:ro'\n" in bash
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ctrain_runtime.plan.model import LaunchPlan
-from ctrain_runtime.schedulers.script import Task, TaskIdentity, directives, job_script, start_task
+from ctrain_runtime.schedulers.script import TaskIdentity, directives, job_script, start_script
 from golden import cases
 from samples.plans import a_launch, a_plan, some_facts
 from samples.scripts import Scripts, wait_until
@@ -184,7 +184,7 @@ def test_a_hostile_callers_shell_changes_nothing(scripts: Scripts) -> None:
 
 def test_a_run_directory_that_a_node_does_not_have_is_named(scripts: Scripts) -> None:
     plan = scripts.plan("true", run_directory=Path("/no/such $(x) 'run'"))
-    done = subprocess.run(start_task(plan, Task("task.sh", {})), capture_output=True, text=True)
+    done = subprocess.run(start_script(plan, "task.sh"), capture_output=True, text=True)
     assert done.returncode == 71
     assert done.stderr.startswith("ctrain: run directory /no/such $(x) 'run' is not visible on ")
     assert done.stderr.endswith(". Choose one that all nodes share: --runs DIR\n")
@@ -194,7 +194,7 @@ def test_a_task_starts_where_the_run_directory_is_visible(scripts: Scripts) -> N
     plan = scripts.plan("true")
     scripts.create(plan)
     (scripts.run / "task.sh").write_text("echo task $#; exit 6")
-    done = subprocess.run(start_task(plan, Task("task.sh", {})), capture_output=True, text=True)
+    done = subprocess.run(start_script(plan, "task.sh"), capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (6, "task 0\n")
 
 
