@@ -1,1 +1,1 @@
-"""The run-time: turns job + site + image + options into a launch plan, and runs it."""
+"""The runtime: turns job, site, image and options into a launch plan, and runs it."""

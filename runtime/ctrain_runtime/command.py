@@ -1,4 +1,4 @@
-"""Runs other programs: the only module that does. Commands are argv lists, never passed to a shell."""
+"""Runs other programs. Commands are argv lists, never passed to a shell."""
 
 from __future__ import annotations
 

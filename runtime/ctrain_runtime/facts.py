@@ -1,4 +1,4 @@
-"""What is true here and now: the machine, the engine, the cluster. Found once, then handed to the plan as data."""
+"""Facts about the machine, the engine and the cluster, detected once and then passed to the plan as data."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class Partition:
     """A partition or queue. `nodes` are those that can be used; CPUs, GPUs and memory those of its smallest node.
 
     `cpus` are schedulable ones (hardware threads where the scheduler counts them, without cores reserved for the
-    system); `memory` is in MB (0: unknown); `time_limit` in minutes (None: no limit); `arch` is what `uname -m` says
-    on its nodes ("": unknown, or several). `max_nodes` is the most that one job may use (None: no limit).
+    system); `memory` is in MB (0: unknown); `time_limit` in minutes (None: no limit); `arch` is the output of
+    `uname -m` on its nodes ("": unknown, or several). `max_nodes` is the most that one job may use (None: no limit).
     `has_memory_default`: a job that requests no memory gets a share that the administrators chose.
-    `cpu_bind` is how ranks are to be bound to cores ("": the cluster has its own policy, or cannot).
+    `cpu_bind` is the binding of ranks to cores ("": left to the cluster, or not supported).
     """
 
     name: str
@@ -65,7 +65,7 @@ class Allocation:
 
 @dataclass(frozen=True)
 class Cluster:
-    """What the scheduler says of itself. `mpi`: the ways in which it can start MPI ranks (none: it can't).
+    """A scheduler's cluster. `mpi`: its plugins that start MPI ranks.
 
     `memory_is_consumable`: memory is allocated like cores, so a job must ask for its share.
     """
@@ -79,8 +79,8 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Facts:
-    """`ignores_layers`: the engine leaves out the overlay partitions of the image that is to run. `leases`: the folder
-    where it can be told that the image is needed; "" if nowhere."""
+    """`ignores_layers`: the engine does not mount the overlay partitions of the selected image. `lease_dir`: the
+    writable directory for leases in its store; "" if there is none."""
 
     is_root: bool
     gpus: int
@@ -91,7 +91,7 @@ class Facts:
 
 
 def detect_facts(cluster: Cluster, image: Image) -> Facts:
-    """The facts of the machine that ctrain runs on, and that `image` is to run on. Raises EngineError without one."""
+    """The facts about this machine and about running `image` on it. Raises EngineError without an engine."""
     root, engine = os.geteuid() == 0, find_engine()
     ignores = _ignores_layers(engine, image, root)
     return Facts(root, count_gpus(), engine, cluster, ignores, lease.writable_lease_dir(image.path))
@@ -103,29 +103,29 @@ def count_gpus() -> int:
 
 
 def gpu_models() -> tuple[str, ...]:
-    """What the driver calls the NVIDIA GPUs of this machine, as in NVIDIA A100-SXM4-80GB; each model once."""
+    """The driver's names of this machine's NVIDIA GPUs, as in NVIDIA A100-SXM4-80GB; each model once."""
     texts = (path.read_text(encoding="utf-8", errors="replace") for path in sorted(_GPUS.glob("*/information")))
     return tuple(dict.fromkeys(model for text in texts for model in re.findall(r"^Model:\s*(.+)$", text, re.MULTILINE)))
 
 
 def _ignores_layers(engine: Engine, image: Image, root: bool) -> bool:
-    """Whether the engine leaves out the layers of `image`. It is asked once: a container takes a while to start, and
-    each rank asserts its layers anyway."""
+    """Whether the engine does not mount the layers of `image`. The answer is cached: a container takes a while to
+    start, and each rank checks its layers anyway."""
     if not image.marker or image.manifest.flat:
         return False
     # The same engine mounts all layers or none, for thin images and others, as long as its configuration stands.
     cache, conditions = UserCache("engines"), [socket.gethostname(), engine.version, root, bool(image.overlay_args)]
     conditions += [_changed(Path(f"/etc/{engine.name}/{engine.name}.conf")), _changed(Path(engine.path))]
-    known = cache.get(engine.path, conditions)
-    if known is None:
-        known = _probe_layers(engine, image, root)
-        if known is not None:
-            cache.put(engine.path, conditions, known)
-    return bool(known)
+    ignores = cache.get(engine.path, conditions)
+    if ignores is None:
+        ignores = _probe_layers(engine, image, root)
+        if ignores is not None:
+            cache.put(engine.path, conditions, ignores)
+    return bool(ignores)
 
 
 def _changed(path: Path) -> int:
-    """When a file changed last, in ns; 0 for one that does not exist."""
+    """The modification time of a file in ns; 0 if it does not exist."""
     try:
         return path.stat().st_mtime_ns
     except OSError:

@@ -1,4 +1,4 @@
-"""What is run: a packaged example, a user's folder with a job.yaml, or a plain command. Keys: docs/jobs.md."""
+"""Jobs: a packaged example, a directory with a job.yaml, or a plain command. Keys: docs/jobs.md."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _NO_SCRIPT = re.compile(r"-|-[A-Za-z]*[cm]")  # the program is standard input, a
 _OPTIONS_WITH_VALUE = ("-W", "-X", "-o", "-O")  # of these interpreters, before the script
 Launcher = Literal["mpi", "env", "torchrun"]
 Count = Union[int, str]  # a number, or "auto"
-Written = Union[str, int, float]  # a text, or a number that becomes the text it is written as
+Written = Union[str, int, float]  # a string, or a number that is kept as it is written
 
 
 @dataclass(frozen=True)
 class Resources:
-    """What a job asks for when the command line doesn't say. "auto" follows the nodes of the partition."""
+    """A job's defaults for the options of the command line. "auto": as many as a node of the partition has."""
 
     nodes: int = 1
     gpus_per_node: Count = "auto"
@@ -58,7 +58,7 @@ class JobFile:
 
 @dataclass(frozen=True)
 class Job:
-    """A job ready to be planned. `folder` is the host folder it runs in; None means that it is baked into the image."""
+    """A job ready to be planned. `directory` is the host directory it runs in, None if it is part of the image."""
 
     name: str
     command: tuple[str, ...]
@@ -68,40 +68,40 @@ class Job:
     data: Optional[Dataset]
     env: dict[str, str]
     workdir: str
-    folder: Optional[Path] = None
+    directory: Optional[Path] = None
     layers: tuple[Path, ...] = ()
 
 
 def find(reference: str) -> Job:
-    """The job for NAME (a packaged example) or ./FOLDER (a folder with a job.yaml). Raises JobError."""
+    """The job for NAME (a packaged example) or ./DIRECTORY (with a job.yaml). Raises JobError."""
     if "/" in reference or reference in (".", ".."):
-        folder = Path(reference).resolve()
-        if not (folder / JOB_FILE).is_file():
-            known = "A job is a folder with a job.yaml; see: ctrain help jobs"
-            raise JobError(f"{folder / JOB_FILE} not found", f"{_nearby_folder(reference)} {known}".strip())
-        return _load(folder, str(folder), folder)
+        directory = Path(reference).resolve()
+        if not (directory / JOB_FILE).is_file():
+            rule = "A job is a directory with a job.yaml; see: ctrain help jobs"
+            raise JobError(f"{directory / JOB_FILE} not found", f"{_suggest_job(reference)} {rule}".strip())
+        return _load(directory, str(directory), directory)
     examples = share.data_dir("examples")
     if reference not in names():
-        near = f"Did you mean ./{reference}?" if is_folder(f"./{reference}") else suggest(reference, names())
-        known = f"Jobs: {', '.join(names())}; or ./FOLDER with a job.yaml"
-        raise JobError(f"unknown job {reference!r}", f"{near} {known}".strip())
+        near = f"Did you mean ./{reference}?" if is_job_directory(f"./{reference}") else suggest(reference, names())
+        available = f"Jobs: {', '.join(names())}; or ./DIRECTORY with a job.yaml"
+        raise JobError(f"unknown job {reference!r}", f"{near} {available}".strip())
     return _load(examples / reference, f"{EXAMPLES_DIR_IN_IMAGE}/{reference}", None)
 
 
-def is_folder(reference: str) -> bool:
-    """Whether `reference` is the path of a folder with a job.yaml."""
+def is_job_directory(reference: str) -> bool:
+    """Whether `reference` is the path of a directory with a job.yaml."""
     return (Path(reference) / JOB_FILE).is_file()
 
 
-def _nearby_folder(reference: str) -> str:
-    """The question whether a packaged job, the folder of a job.yaml, or a folder beside the missing one was meant."""
-    folder, name = os.path.split(reference.rstrip("/"))
-    if name == JOB_FILE and is_folder(folder):
-        return f"Did you mean {folder}?"
+def _suggest_job(reference: str) -> str:
+    """ "Did you mean" the parent of this job.yaml, a packaged job, or a job beside the missing directory; else ""."""
+    parent, name = os.path.split(reference.rstrip("/"))
+    if name == JOB_FILE and is_job_directory(parent):
+        return f"Did you mean {parent}?"
     if name in names():
         return f"Did you mean {name}?"
-    near = closest(name, [file.parent.name for file in Path(folder).glob(f"*/{JOB_FILE}")])
-    return f"Did you mean {folder.rstrip('/')}/{near}?" if near else ""  # a Path would drop the ./
+    near = closest(name, [file.parent.name for file in Path(parent).glob(f"*/{JOB_FILE}")])
+    return f"Did you mean {parent.rstrip('/')}/{near}?" if near else ""  # a Path would drop the ./
 
 
 def names() -> list[str]:
@@ -109,31 +109,31 @@ def names() -> list[str]:
     return sorted(path.parent.name for path in share.data_dir("examples").glob("*/job.yaml"))
 
 
-def from_command(command: tuple[str, ...], folder: Path) -> Job:
-    """The job for `ctrain run -- COMMAND`, run in `folder`."""
+def from_command(command: tuple[str, ...], directory: Path) -> Job:
+    """The job for `ctrain run -- COMMAND`, run in `directory`."""
     if not command:
         raise UsageError("no job or command given", "Use: ctrain run JOB, or ctrain run -- COMMAND")
-    program = next((word for word in command[1:] if (folder / word).is_file()), command[0])
-    job = Job(_name(Path(program).stem), command, (), "mpi", Resources(), None, {}, str(folder), folder)
+    program = next((word for word in command[1:] if (directory / word).is_file()), command[0])
+    job = Job(_name(Path(program).stem), command, (), "mpi", Resources(), None, {}, str(directory), directory)
     script = missing_script(job)
     if script:
-        raise UsageError(f"{script} not found in {folder}", _script_hint(script, folder))
+        raise UsageError(f"{script} not found in {directory}", _script_hint(script, directory))
     return job
 
 
 def missing_script(job: Job) -> Optional[str]:
-    """The script that the job's command names, as in `python train.py`, and that its host folder lacks.
+    """The script that the job's command names, as in `python train.py`, if its host directory lacks it.
 
-    None when there is no host folder, or when the script may be elsewhere: an absolute path can be one of the image.
+    None without a host directory, and if the script may be elsewhere: an absolute path may be one of the image.
     """
     script = _script(job.command)
-    if job.folder is None or not script or Path(script).is_absolute() or (job.folder / script).exists():
+    if job.directory is None or not script or Path(script).is_absolute() or (job.directory / script).exists():
         return None
     return script
 
 
 def _script(command: tuple[str, ...]) -> str:
-    """The script that Python or a shell is to run; "" when it is to run something else (-m, -c), or another program."""
+    """The script that Python or a shell runs; "" for anything else (-m, -c), and for other programs."""
     program, *words = command
     if not _INTERPRETERS.fullmatch(Path(program).name):
         return ""
@@ -146,13 +146,13 @@ def _script(command: tuple[str, ...]) -> str:
     return words[0] if words and words[0].endswith((".py", ".sh")) else ""
 
 
-def _script_hint(script: str, folder: Path) -> str:
-    near = suggest(script, [file.name for file in folder.glob(f"*{Path(script).suffix}")])
+def _script_hint(script: str, directory: Path) -> str:
+    near = suggest(script, [file.name for file in directory.glob(f"*{Path(script).suffix}")])
     return f"{near} A script of the image needs its absolute path".strip()
 
 
-def _load(folder: Path, workdir: str, bound: Optional[Path]) -> Job:
-    path = folder / JOB_FILE
+def _load(directory: Path, workdir: str, mounted: Optional[Path]) -> Job:
+    path = directory / JOB_FILE
     try:
         keys = config.load(JobFile, strict_yaml.read(path), str(path))
         written = strict_yaml.read(path, numbers_as_written=True)
@@ -160,22 +160,22 @@ def _load(folder: Path, workdir: str, bound: Optional[Path]) -> Job:
         raise JobError(error.message, error.hint) from error
     _check(keys, path)
     images = (keys.image,) if isinstance(keys.image, str) else keys.image
-    layers = tuple(folder / Path(layer).expanduser() for layer in keys.layers)
+    layers = tuple(directory / Path(layer).expanduser() for layer in keys.layers)
     env = {str(name): value for name, value in written.get("env", {}).items()}
-    rest = (keys.launcher, keys.resources, keys.data, env, workdir, bound, layers)
-    job = Job(_name(folder.name), tuple(written["command"]), images, *rest)
+    rest = (keys.launcher, keys.resources, keys.data, env, workdir, mounted, layers)
+    job = Job(_name(directory.name), tuple(written["command"]), images, *rest)
     script = missing_script(job)
     if script:
-        raise JobError(f"{path}: command: {script} not found in {folder}", _script_hint(script, folder))
+        raise JobError(f"{path}: command: {script} not found in {directory}", _script_hint(script, directory))
     return job
 
 
 def _check(keys: JobFile, path: Path) -> None:
-    """Raise JobError, with file and key, for a value of the right type that no run could have."""
+    """Raise JobError, with file and key, for an invalid value of the right type."""
     if not keys.command:
         raise JobError(f"{path}: command is empty", "Name the program, as in: command: [python, train.py]")
     if not keys.image:
-        raise JobError(f"{path}: image is empty", "Name one, as in: image: pytorch; list them with: ctrain images")
+        raise JobError(f"{path}: image is empty", "Name one, as in: image: pytorch; list images with: ctrain images")
     _check_count(f"{path}: resources.nodes", keys.resources.nodes, 1)
     _check_count(f"{path}: resources.gpus_per_node", keys.resources.gpus_per_node, 0, "auto")
     _check_count(f"{path}: resources.ranks_per_node", keys.resources.ranks_per_node, 1, "auto")
@@ -191,7 +191,7 @@ def _check(keys: JobFile, path: Path) -> None:
 
 def _check_count(key: str, value: Count, least: int, *words: str) -> None:
     if value not in words and (isinstance(value, str) or value < least):
-        raise JobError(f"{key} must be {' or '.join((f'a number from {least} on', *words))}, not {value!r}")
+        raise JobError(f"{key} must be {' or '.join((f'an integer of at least {least}', *words))}, not {value!r}")
 
 
 def _name(text: str) -> str:

@@ -1,4 +1,4 @@
-"""A cluster's profile, and which one applies here. Everything about a site is data, in layers: docs/sites.md."""
+"""The profiles of clusters, and which one applies here. Everything about a site is data, in layers: docs/sites.md."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ class Site:
 
 @dataclass(frozen=True)
 class SelectedSite:
-    """A site, and why it is the one. `explicit`: somebody named it; it was not detected.
+    """The selected site and the `reason`. `explicit`: it was named, not detected.
 
-    `sources` says where each key comes from (a file and its layer, a variable, an option, "default"), and under
-    KEY.ENTRY where each entry of a mapping does.
+    `sources` has the source of each key (a file and its layer, a variable, an option, "default"), and as KEY.ENTRY
+    that of each entry of a mapping.
     """
 
     site: Site
@@ -94,22 +94,22 @@ def site_names() -> list[str]:
 
 
 def expand(text: str, where: str) -> str:
-    """`text` with ~ and $VARIABLES replaced. Raises ConfigError for a variable or a home that does not exist."""
+    """`text` with ~ and $VARIABLES replaced. Raises ConfigError if a variable or a home does not exist."""
     try:
         return str(Path(string.Template(text).substitute(os.environ)).expanduser())
     except (KeyError, ValueError) as error:
-        raise ConfigError(f"{where}: {text!r} names a variable that is not set: {error}") from error
+        raise ConfigError(f"{where}: variable not set in {text!r}: {error}") from error
     except RuntimeError as error:  # of expanduser
         raise ConfigError(f"{where}: home directory not found: {text!r}") from error
 
 
 def load_site(name: str) -> tuple[Site, Mapping[str, str]]:
-    """A site as its own files and those that it extends make it, and the source of each key. Raises as select_site."""
+    """A site by its own files and those that it extends, and the source of each key. Raises as select_site."""
     return _build(_load_layers(name))
 
 
 def _choose(name: str, project: Optional[ProjectFile]) -> tuple[list[Layer], str]:
-    """The layers of the site that is named, and by what; nothing when none is."""
+    """The layers of a site that is named, and the reason; both empty if none is."""
     if name:
         return _load_layers(name), "requested"
     if variable := os.environ.get("CTRAIN_SITE", ""):
@@ -122,20 +122,20 @@ def _choose(name: str, project: Optional[ProjectFile]) -> tuple[list[Layer], str
 
 
 def _check_not_weaker(project: ProjectFile, layers: Sequence[Layer]) -> None:
-    """A repository must not lead its users past the signatures that this machine's own site requires."""
+    """Raise SiteError if a repository selects a site without the signatures that this machine's own site requires."""
     own, _ = _build(_detect()[0])
     other, _ = _build(layers)
     if own.require_signature and (True, own.trusted_keys) != (other.require_signature, other.trusted_keys):
         raise SiteError(
             f"{project.path}: site {other.name} does not require the signatures that site {own.name} requires",
-            f"Remove the key, or select it yourself: --site {other.name}",
+            f"Remove the key, or select the site yourself: --site {other.name}",
         )
 
 
 def _detect() -> tuple[list[Layer], str]:
     """The layers of the site whose criteria all match; of several, the one with the most criteria.
 
-    A site takes part by criteria of its own; where these do not match, what it extends is not even read.
+    Only sites with criteria of their own can be detected; where these do not match, parents are not read.
     """
     best: list[Layer] = []
     best_criteria: tuple[str, ...] = ()
@@ -158,9 +158,9 @@ def _matching_criteria(layers: Sequence[Layer]) -> tuple[str, ...]:
 
 
 def _load_layers(name: str, origin: str = "", seen: tuple[str, ...] = ()) -> list[Layer]:
-    """The layers of a site, or of the site file at a path: what it extends, then its own.
+    """The layers of a site, or of the site file at a path: those that it extends, then its own.
 
-    Raises SiteError, which begins with `origin`: what names the site.
+    Raises SiteError, which begins with `origin`: the place that names the site.
     """
     if "/" in name:
         if not Path(name).exists():
@@ -184,9 +184,9 @@ def _read_layers(paths: Mapping[Level, Path]) -> list[Layer]:
 
 
 def _inherit(own: Sequence[Layer], seen: tuple[str, ...]) -> list[Layer]:
-    """The layers of what a site extends, without what does not pass on to it.
+    """The layers of a site's parent, without keys that are not inherited.
 
-    Criteria pass on to a site that adds some: without, it would be as likely as its parent.
+    Criteria are inherited only by a site that adds some: else it would match whenever its parent does.
     """
     merged = merge(own)
     parent = merged.values.get("extends", "")
@@ -195,7 +195,7 @@ def _inherit(own: Sequence[Layer], seen: tuple[str, ...]) -> list[Layer]:
     where = merged.sources["extends"]
     if parent in seen:
         raise SiteError(f"{where}: extends is a cycle: {' -> '.join((*seen, parent))}", "Remove one `extends`")
-    _find_paths(parent, f"{where}: extends: ")  # a name only, no path of a file
+    _find_paths(parent, f"{where}: extends: ")  # only a name, not a path
     dropped = _NOT_INHERITED if "detect" in merged.values else (*_NOT_INHERITED, "detect")
     return [
         replace(layer, values={key: value for key, value in layer.values.items() if key not in dropped})
@@ -218,7 +218,7 @@ def _as_values(key: str, value: object) -> Mapping[str, Any]:
 
 
 def _build(layers: Sequence[Layer]) -> tuple[Site, Mapping[str, str]]:
-    """The site that layers (lowest first) make, and the source of each key."""
+    """The site of `layers`, lowest first, and the source of each key."""
     check_signature_keys(layers)
     merged = merge(layers)
     if "scheduler" not in merged.values:

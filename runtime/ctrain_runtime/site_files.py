@@ -1,4 +1,4 @@
-"""The files that settings of sites come from: where they are, and their contents as layers, checked.
+"""The files of sites: finds them, and reads them as checked layers.
 
 /etc/ctrain and $XDG_CONFIG_HOME/ctrain (XDG Base Directory Specification; ~/.config) have a file sites/NAME.yaml for
 each site that they define or change. A project has one file, ctrain.yaml, for whichever site its runs use.
@@ -23,7 +23,7 @@ SYSTEM_DIR = Path("/etc/ctrain/sites")
 PROJECT_FILE = "ctrain.yaml"
 
 LEVEL_NAMES = {Level.BUILT_IN: "built-in", Level.SYSTEM: "system", Level.USER: "user", Level.PROJECT: "project"}
-# What a site is belongs into its own file. What it trusts must not depend on the repository that was just cloned.
+# A site is defined by its own file, and must not trust what a repository that was just cloned names.
 _NOT_IN_PROJECTS = ("name", "description", "extends", "detect", "scheduler", *SIGNATURE_KEYS)
 _REQUIRED = {"name": "-", "scheduler": "-"}  # stand-ins, so that a file with some keys only can be checked
 
@@ -46,7 +46,7 @@ def site_dirs() -> Mapping[Level, Path]:
 
 
 def _home() -> Path:
-    return Path(os.path.expanduser("~"))  # noqa: PTH111  # Path.home() raises for users that this machine does not know
+    return Path(os.path.expanduser("~"))  # noqa: PTH111  # Path.home() raises for a user without an account here
 
 
 def site_paths() -> Mapping[str, Mapping[Level, Path]]:
@@ -63,7 +63,7 @@ def _list_names(directory: Path) -> list[str]:
         files = [path.name for path in directory.iterdir()]
     except (FileNotFoundError, NotADirectoryError):
         return []
-    except OSError as error:  # not skipped: what it requires would be lost unseen
+    except OSError as error:  # not skipped: its requirements would be lost silently
         raise ConfigError(f"cannot read {directory}: {error.strerror}") from error
     return sorted(file[: -len(".yaml")] for file in files if file.endswith(".yaml") and not file.startswith("."))
 
@@ -79,7 +79,7 @@ def read_site_file(path: Path, level: Level, kind: type) -> Layer:
 def read_project_file(kind: type) -> Optional[ProjectFile]:
     """The file ctrain.yaml that applies in the current directory. Raises ConfigError, or SiteError: find_project_file.
 
-    It cannot say what a site is nor what it trusts.
+    It can neither define a site nor change which keys a site trusts.
     """
     path = find_project_file()
     if path is None:
@@ -98,8 +98,8 @@ def read_project_file(kind: type) -> Optional[ProjectFile]:
 def find_project_file() -> Optional[Path]:
     """The ctrain.yaml of the current directory, or of its nearest parent up to the repository's root or the home.
 
-    Parents that everyone can write to (/tmp, many a /scratch) are not searched. Raises SiteError if the current
-    directory is such a directory and its ctrain.yaml belongs to somebody else.
+    World-writable parents (/tmp, often /scratch) are not searched. Raises SiteError if the current directory is
+    world-writable and its ctrain.yaml belongs to another user.
     """
     try:
         start = Path.cwd()
@@ -109,7 +109,7 @@ def find_project_file() -> Optional[Path]:
     path = next(filter(os.path.isfile, candidates), None)  # Path.is_file raises where a directory cannot be searched
     if path and is_world_writable(path.parent) and path.stat().st_uid not in (0, os.getuid()):
         raise SiteError(
-            f"{path} belongs to another user, in a directory that everyone can write to",
+            f"{path} belongs to another user, in a world-writable directory",
             "Run ctrain in another directory",
         )
     return path
@@ -118,21 +118,21 @@ def find_project_file() -> Optional[Path]:
 def _project_candidates(start: Path) -> Iterator[Path]:
     home = _home()
     directories = [start, *start.parents]
-    last = next((one for one in directories if one == home or os.access(one / ".git", os.F_OK)), start)
+    last = next((path for path in directories if path == home or os.access(path / ".git", os.F_OK)), start)
     for directory in directories[: directories.index(last) + 1]:
         if directory == start or not is_world_writable(directory):
             yield directory / PROJECT_FILE
 
 
 def is_world_writable(path: Path) -> bool:
-    """Whether everyone can write to a file or directory."""
-    with contextlib.suppress(OSError):  # what cannot be looked at cannot be read either
+    """Whether a file or directory is world-writable."""
+    with contextlib.suppress(OSError):  # without access to its status, it cannot be read either
         return bool(path.stat().st_mode & stat.S_IWOTH)
     return False
 
 
 def _read_checked(path: Path, kind: type, more: Collection[str] = ()) -> dict[str, Any]:
-    """The keys of a file, all of them known (fields of `kind`, or in `more`) and of the right type."""
+    """The keys of a file, all of them valid (fields of `kind`, or in `more`) and of the right type."""
     if not path.is_file():
         raise ConfigError(f"{path} is not a regular file")
     data = strict_yaml.read(path)

@@ -28,7 +28,7 @@ class Level(IntEnum):
 class Layer:
     """Plain values by key. None resets a key, or an entry of a mapping, to its default.
 
-    `source` is what users are shown: a file, an environment variable or an option.
+    `source` is the name for users: a file, an environment variable or an option.
     """
 
     level: Level
@@ -74,7 +74,7 @@ def _merge_entries(
 
 
 def check_signature_keys(layers: Sequence[Layer]) -> None:
-    """Raise SiteError if others change the signatures that built-in and system files, by themselves, require.
+    """Raise SiteError if higher layers change the signatures that built-in and system files require by themselves.
 
     Not by order: a user's layer of a parent lies below the system's layer of the site that extends it.
     """

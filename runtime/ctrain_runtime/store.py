@@ -167,7 +167,7 @@ def resolve(stores: list[Store], reference: str) -> PublishedImage:
 
 
 def _suggestion(images: list[PublishedImage], name: str, wanted: str) -> str:
-    """Which image was probably meant; of a name that exists, which version or channel. "" when none is similar."""
+    """ "Did you mean" a similar name, or of an existing name a similar version or channel; "" without any."""
     names = {image.manifest.name for image in images}
     if name not in names:
         return suggest(name, names)

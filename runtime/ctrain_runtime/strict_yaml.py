@@ -12,7 +12,7 @@ from ctrain_runtime.errors import ConfigError
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """SafeLoader that rejects duplicate keys; the plain one silently drops the first."""
+    """SafeLoader that rejects duplicate keys; SafeLoader itself silently drops the first."""
 
 
 def _mapping(loader: yaml.SafeLoader, node: yaml.MappingNode) -> dict[Any, Any]:
@@ -31,7 +31,7 @@ _StrictLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _m
 
 
 class _WrittenLoader(_StrictLoader):
-    """Leaves numbers as they are written: 0.10 is not 0.1, and 1:30 is not 90."""
+    """Keeps numbers as they are written: 0.10 is not 0.1, and 1:30 is not 90."""
 
 
 def _as_written(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> str:
@@ -43,7 +43,7 @@ _WrittenLoader.add_constructor("tag:yaml.org,2002:float", _as_written)
 
 
 def read(path: Path, *, numbers_as_written: bool = False) -> dict[str, Any]:
-    """The mapping in a YAML file, its numbers as texts if asked for. Raises ConfigError naming file and line."""
+    """The mapping in a YAML file; `numbers_as_written`: numbers stay strings. Raises ConfigError with file and line."""
     loader = _WrittenLoader if numbers_as_written else _StrictLoader
     try:
         data = yaml.load(path.read_text(encoding="utf-8"), loader)  # noqa: S506  # a stricter SafeLoader

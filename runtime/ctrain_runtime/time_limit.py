@@ -1,4 +1,4 @@
-"""Slurm's way to write a time limit: minutes, MM:SS, HH:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS (man sbatch, --time)."""
+"""Slurm's format of time limits: minutes, MM:SS, HH:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS (man sbatch, --time)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def parse_limit(text: str) -> Optional[int]:
     form = _FORMS.fullmatch(text.strip())
     first, second, third = (int(form[part] or 0) if form else 0 for part in ("first", "second", "third"))
     if not form or max(second, third) > LARGEST_PART:
-        raise UsageError(f"time {text!r} is not a time limit", "Write it as HH:MM:SS, D-HH:MM:SS or minutes")
+        raise UsageError(f"invalid time limit {text!r}", "Write it as HH:MM:SS, D-HH:MM:SS or minutes")
     if form["days"]:
         hours, mins, seconds = int(form["days"]) * 24 + first, second, third
     elif form["third"]:

@@ -1,7 +1,7 @@
-"""What one user learned on this machine and need not find out again: $XDG_CACHE_HOME/ctrain/NAME.json.
+"""A user's cache of facts that are slow to determine: $XDG_CACHE_HOME/ctrain/NAME.json.
 
-It holds for each key what it was and under which conditions; conditions that have changed make it unknown again. A
-cache that cannot be read or written only means finding out again.
+For each key it has the fact and the conditions under which it holds; if they have changed, the entry is ignored. If
+the cache cannot be read or written, facts are determined again.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 
 class UserCache:
-    """Answers by key; `conditions` are plain JSON values that must be the same for an answer to hold."""
+    """Facts by key; `conditions` are plain JSON values, which must be equal for an entry to be valid."""
 
     def __init__(self, name: str) -> None:
         home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -24,13 +24,13 @@ class UserCache:
             self._entries = dict(json.loads(self._path.read_text(encoding="utf-8")))
 
     def get(self, key: str, conditions: list[object]) -> object:
-        """The answer that was put under `key`, or None."""
+        """The value that was put under `key`, or None."""
         entry = self._entries.get(key)
         return entry[1] if isinstance(entry, list) and len(entry) == 2 and entry[0] == conditions else None
 
-    def put(self, key: str, conditions: list[object], answer: object) -> None:
-        """Remember `answer`, a plain JSON value other than None."""
-        self._entries[key] = [conditions, answer]
+    def put(self, key: str, conditions: list[object], value: object) -> None:
+        """Store `value`, a plain JSON value other than None."""
+        self._entries[key] = [conditions, value]
         new = self._path.with_name(f".{self._path.name}.{os.getpid()}")
         with contextlib.suppress(OSError):
             self._path.parent.mkdir(parents=True, exist_ok=True)

@@ -41,7 +41,7 @@ PLANS: dict[str, LaunchPlan] = {
         resume="/scratch/kim/ctrain/digits-0/checkpoint",
     ),
     "slurm-env": a_plan(
-        job=a_job(launcher="env", folder=Path("/home/kim/my job"), workdir="/home/kim/my job"),
+        job=a_job(launcher="env", directory=Path("/home/kim/my job"), workdir="/home/kim/my job"),
         layers=(a_layer("/home/kim/my layer.sqsh", einops="0.8.2"),),
     ),
     "allocation": a_plan(facts=INSIDE, gpus_per_node=4),

@@ -69,7 +69,7 @@ def test_a_failed_rank_of_torchrun_is_named_not_its_task(programs: Cluster) -> N
 def test_what_starts_ranks_itself_is_refused_with_the_line_to_type(programs: Cluster, launcher: str) -> None:
     done = programs.run("ctrain", "run", "--nodes", "2", *IMAGE, "--", launcher, "-np", "4", "python", "ddp.py")
     assert done.returncode == 64
-    assert done.stderr.endswith(f"Leave {launcher} out: ctrain run ... -- python ddp.py\n")
+    assert done.stderr.endswith(f"Remove {launcher}: ctrain run ... -- python ddp.py\n")
 
 
 def test_ranks_are_bound_to_cores_of_their_own(programs: Cluster) -> None:

@@ -1,10 +1,10 @@
-"""Watch a run that was submitted earlier, or whose terminal was closed, to its end.
+"""Watch a run to its end that was submitted earlier, or whose terminal was closed.
 
   ctrain attach last
   ctrain attach resnet50-1121-0412
 
-RUN is a run's name or directory, or `last`. Ctrl-C cancels the run. Exits with the program's code; of a run that has
-ended, it says how.
+RUN is a run's name or directory, or `last`. Ctrl-C cancels the run. Exits with the program's code. If the run has
+ended, print how.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Cancel a run, whoever watches it.
+"""Cancel a run and wait for its end.
 
   ctrain cancel last
 
-RUN is a run's name or directory, or `last`. Returns when the job has ended, or after a minute.
+RUN is a run's name or directory, or `last`. Returns when the job has ended, after a minute at the latest.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def execute(args: argparse.Namespace) -> int:
     _, conclusion = refresh(run)
     if conclusion:
         reason = conclusion.record.exit.reason if conclusion.record.exit else "unknown"
-        print_line(f"{run.plan.run} has ended already: {reason}")
+        print_line(f"{run.plan.run} has already ended: {reason}")
         return 0
     with Interrupts() as interrupts:
         interrupts.cancel = True

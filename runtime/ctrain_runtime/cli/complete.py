@@ -1,7 +1,6 @@
-"""Which words can stand at the end of a command line, for the scripts of `ctrain completion`.
+"""Completes the last word of a command line, for the scripts of `ctrain completion`.
 
-Verbs need nothing for it: options are those of the verb's parser, and what an argument takes is what its metavar says
-(IMAGE, SITE ...).
+Verbs need no code for it: options come from the verb's parser, and values follow from metavars (IMAGE, SITE ...).
 """
 
 from __future__ import annotations
@@ -20,26 +19,26 @@ from ctrain_runtime.manifest import read_manifest
 from ctrain_runtime.site import select_site, site_names
 from ctrain_runtime.store import DEFAULT_CHANNEL, RETIRED
 
-_PLAIN = re.compile(r"[A-Za-z0-9@:._=+-]+")  # words that no shell takes for anything else, whoever wrote the store
+_PLAIN = re.compile(r"[A-Za-z0-9@:._=+-]+")  # safe in every shell: names may come from another user's store
 
 
 def words(verbs: Sequence[Verb], line: str, part: str) -> list[str]:
     """The words that can replace `part` at the end of `line`, which is a command line up to the cursor.
 
-    `part` is what the shell takes for the last word: of `pytorch:pr`, bash wants to have completed `pr`. Raises
-    nothing: what is wrong is told when the command runs, not while it is typed.
+    `part` is the last word by the shell's rules: of `pytorch:pr`, bash completes only `pr`. Never raises: errors are
+    reported when the command runs, not while it is typed.
     """
     try:
         before, last = _split(line)
-        found = [word for word in _candidates(verbs, before, last) if word.startswith(last) and _PLAIN.fullmatch(word)]
+        candidates = _candidates(verbs, before, last)
     except (Exception, SystemExit):
         return []
-    kept = len(last) - len(part) if last.endswith(part) else 0
-    return sorted({word[kept:] for word in found})
+    start = len(last) - len(part) if last.endswith(part) else 0
+    return sorted({word[start:] for word in candidates if word.startswith(last) and _PLAIN.fullmatch(word)})
 
 
 def _split(line: str) -> tuple[list[str], str]:
-    """The words of a line that are finished, and its last one, which may be empty or lack its closing quote."""
+    """The complete words of a line, and its last one, which may be empty or lack its closing quote."""
     for quote in ("", "'", '"'):
         try:
             *before, last = shlex.split(f"{line}\0{quote}")
@@ -56,39 +55,38 @@ def _candidates(verbs: Sequence[Verb], before: Sequence[str], last: str) -> Sequ
         return []
     if before[1:] == ["help"] and not last.startswith("-"):
         return topics(verbs)
-    place = _Place(next(parser_of(verb) for verb in verbs if verb.name == before[1]))
+    line = _CommandLine(next(parser_of(verb) for verb in verbs if verb.name == before[1]))
     for word in before[2:]:
-        place.take(word)
+        line.append(word)
     option, equals, value = last.partition("=")
-    if place.waiting or not last.startswith("-"):
-        return place.expected(last)
+    if line.incomplete or not last.startswith("-"):
+        return line.candidates(last)
     if not equals:
-        return list(place.options)
-    place.waiting = place.options[option]
-    return [f"{option}={one}" for one in place.expected(value)]
+        return list(line.options)
+    line.incomplete = line.options[option]
+    return [f"{option}={candidate}" for candidate in line.candidates(value)]
 
 
-class _Place:
-    """How far a command line has come: the values so far, and the option that waits for one."""
+class _CommandLine:
+    """A verb's arguments so far: their values, and the option that still lacks its value."""
 
     def __init__(self, parser: argparse.ArgumentParser) -> None:
         self.values: dict[str, str] = {}
-        self.waiting: Optional[argparse.Action] = None
+        self.incomplete: Optional[argparse.Action] = None
         self._enter(parser)
 
     def _enter(self, parser: argparse.ArgumentParser) -> None:
         self.options = {name: action for action in parser._actions for name in action.option_strings}
         self._arguments = [action for action in parser._actions if not action.option_strings]
 
-    def take(self, word: str) -> None:
-        """Go on by a word."""
+    def append(self, word: str) -> None:
         name, equals, value = word.partition("=")
-        if self.waiting:
-            self.values[self.waiting.dest], self.waiting = word, None
+        if self.incomplete:
+            self.values[self.incomplete.dest], self.incomplete = word, None
         elif name in self.options and equals:
             self.values[self.options[name].dest] = value
         elif name in self.options:
-            self.waiting = self.options[name] if self.options[name].nargs is None else None
+            self.incomplete = self.options[name] if self.options[name].nargs is None else None
         elif self._arguments and not word.startswith("-"):
             argument = self._arguments[0]
             self.values[argument.dest] = word
@@ -97,9 +95,9 @@ class _Place:
             elif argument.nargs not in ("*", "+"):
                 self._arguments.pop(0)
 
-    def expected(self, last: str) -> Sequence[str]:
-        """The values that the next word can be."""
-        action = self.waiting or next(iter(self._arguments), None)
+    def candidates(self, last: str) -> Sequence[str]:
+        """The possible values of the next word."""
+        action = self.incomplete or next(iter(self._arguments), None)
         if action is None:
             return []
         kind = str(action.metavar or action.dest).upper()
@@ -110,17 +108,17 @@ class _Place:
         return _published(kind, self.values, last) if "--store" in self.options else []
 
 
-def _published(kind: str, said: Mapping[str, str], last: str) -> Sequence[str]:
-    """What a verb that looks in stores can be told for an argument of a kind, after the values `said`."""
+def _published(kind: str, values: Mapping[str, str], last: str) -> Sequence[str]:
+    """Names, versions and channels in the stores, for an argument of a kind; `values` are the arguments before it."""
     if kind not in ("IMAGE", "OLD", "NEW", "NAME", "NAME:VERSION", "VERSION", "CHANNEL"):
         return []
-    stores = open_stores(select_site(said.get("site", ""), said))
-    if said.get("action") == "restore":
+    stores = open_stores(select_site(values.get("site", ""), values))
+    if values.get("action") == "restore":
         retired = (read_manifest(path) for store in stores for path in (store.root / RETIRED).glob("*_*.json"))
         return [f"{manifest.name}:{manifest.version}" for manifest in retired]
     images = [image for store in stores for image in store.images()]
     if kind in ("VERSION", "CHANNEL"):
-        images = [image for image in images if image.manifest.name == said.get("name", image.manifest.name)]
+        images = [image for image in images if image.manifest.name == values.get("name", image.manifest.name)]
         versions = [image.manifest.version for image in images] if kind == "VERSION" else []
         return [*versions, *(channel for image in images for channel in image.channels), DEFAULT_CHANNEL]
     names = [image.manifest.name for image in images]

@@ -1,4 +1,4 @@
-"""Check this installation for problems. So far: whether stores are complete, and who can change them.
+"""Check this installation for problems: so far, whether stores are complete, and who can change them.
 
   ctrain doctor                        check the stores of this site
   ctrain doctor --store /apps/ctrain   check this store

@@ -25,7 +25,7 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def topics(verbs: Sequence[Verb]) -> list[str]:
-    """What can be explained. A page that is called as a command is keeps its .md: `images`, `images.md`."""
+    """All topics. A page with the name of a command keeps its .md: `images`, `images.md`."""
     return [EXIT_CODES, *_pages(verbs), *(verb.name for verb in verbs)]
 
 
@@ -47,7 +47,7 @@ def _explain(topic: str, verbs: Sequence[Verb]) -> str:
     page = pages.get(topic) or pages.get(topic[:-3] if topic.endswith(".md") else f"{topic}.md")
     if page is None:
         raise UsageError(
-            f"no help on {topic!r}", f"{suggest(topic, topics(verbs))} List the topics with: ctrain help".strip()
+            f"unknown topic {topic!r}", f"{suggest(topic, topics(verbs))} List the topics with: ctrain help".strip()
         )
     return page.read_text(encoding="utf-8").rstrip("\n")
 
@@ -61,4 +61,5 @@ def _overview(verbs: Sequence[Verb]) -> str:
     titles = {name: path.read_text(encoding="utf-8").partition("\n")[0] for name, path in _pages(verbs).items()}
     rows = [(EXIT_CODES, "Exit codes"), *((name, title.lstrip("# ")) for name, title in titles.items())]
     commands = ", ".join(verb.name for verb in verbs)
-    return f"{table(('TOPIC', 'ABOUT'), rows)}\n\nctrain help TOPIC shows one. Commands, too: {commands}."
+    usage = f"Show a topic with: ctrain help TOPIC. Commands are topics, too: {commands}"
+    return f"{table(('TOPIC', 'ABOUT'), rows)}\n\n{usage}"

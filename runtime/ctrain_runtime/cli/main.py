@@ -1,4 +1,4 @@
-"""Finds the verb, hands it its arguments, and turns every error into one line and an exit code."""
+"""Finds the verb, passes it its arguments, and turns every error into one line and an exit code."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ RUNTIME_VERBS = (
     Verb("help", "explain a command or a topic, such as exit-codes", "ctrain_runtime.cli.help"),
 )
 BROKEN_PIPE = 128 + 13  # as shells report SIGPIPE
-COMPLETE = "__complete"  # not for people: the script of `ctrain completion` asks by it
+COMPLETE = "__complete"  # internal: called by the script of `ctrain completion`
 
 
 class Parser(argparse.ArgumentParser):
-    """An ArgumentParser whose complaints are ctrain's: one line, exit code 64."""
+    """An ArgumentParser that reports errors as ctrain does: one line, exit code 64."""
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(message, f"See: {self.prog} --help")
@@ -63,12 +63,12 @@ def main(verbs: Sequence[Verb], argv: Sequence[str]) -> int:
     output.prepare()
     try:
         code = _dispatch(verbs, argv)
-        sys.stdout.flush()  # here a reader that has gone is still handled
+        sys.stdout.flush()  # here, where a broken pipe is handled
         return code
     except CtrainError as error:
         return _fail(error)
     except BrokenPipeError:
-        return BROKEN_PIPE  # the reader (head, less) has seen enough
+        return BROKEN_PIPE  # the reader (head, less) has closed it
     except KeyboardInterrupt:
         return CANCELLED
     except OSError as error:
@@ -126,7 +126,7 @@ def parser_of(verb: Verb) -> Parser:
 
 
 def _split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The arguments before and after the first `--`: what follows it is the program's, whatever it looks like."""
+    """The arguments before and after the first `--`; those after it are the program's."""
     at = list(argv).index("--") if "--" in argv else len(argv)
     return list(argv[:at]), list(argv[at + 1 :])
 

@@ -1,4 +1,4 @@
-"""The first mistakes people make on a command line, answered with the line to type."""
+"""Common mistakes on a command line; the error shows the line to type."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ INTERPRETERS = {".py": "python", ".sh": "bash"}
 def check(parser: argparse.ArgumentParser, own: Sequence[str], args: argparse.Namespace, unknown: list[str]) -> None:
     """Raise UsageError for a command in place of the job, and for arguments that the verb does not have.
 
-    `own` are the arguments before `--`, `args` what the parser made of them, `unknown` what it left.
+    `own` are the arguments before `--`, `args` the parsed ones, `unknown` the rest.
     """
     reference = getattr(args, "job", None)
     if reference and _is_command(reference):
@@ -38,7 +38,7 @@ def _hint(parser: argparse.ArgumentParser, own: Sequence[str], args: argparse.Na
     reference = getattr(args, "job", None)
     if reference and _is_job(reference):
         line = _line(parser, _without(own, unknown), [*unknown, *args.rest])
-    elif reference and not meant:  # as in --epochs 4 resnet50, where 4 is taken for the job
+    elif reference and not meant:  # as in --epochs 4 resnet50, where 4 is parsed as the job
         line = f"{parser.prog} JOB -- ARGUMENTS"
     else:
         return f"{meant} See: {parser.prog} --help".strip()
@@ -50,35 +50,35 @@ def _line(parser: argparse.ArgumentParser, own: Sequence[str], program: Sequence
 
 
 def _is_job(reference: str) -> bool:
-    return reference in job.names() or ("/" in reference and job.is_folder(reference))
+    return reference in job.names() or ("/" in reference and job.is_job_directory(reference))
 
 
 def _is_command(reference: str) -> bool:
-    """Whether it can be run, and is no job: nor a folder with one, whose ./ was forgotten."""
-    if reference in job.names() or job.is_folder(reference):
+    """Whether it is a program or script, and neither a job nor a job's directory without its ./."""
+    if reference in job.names() or job.is_job_directory(reference):
         return False
     path = Path(reference)
     return path.suffix in INTERPRETERS or path.is_file() or shutil.which(reference) is not None
 
 
 def _position(parser: argparse.ArgumentParser, own: Sequence[str], reference: str) -> int:
-    """Where in `own` the job stands; the same word can be the value of an option before it."""
+    """The index of the job in `own`; the same word may be the value of an option before it."""
     for index, word in enumerate(own):
-        with suppress(UsageError):  # what is before it ends with an option that lacks its value
+        with suppress(UsageError):  # the words before it end with an option that lacks its value
             if word == reference and parser.parse_known_args(own[:index])[0].job is None:
                 return index
     return len(own)
 
 
 def _without(own: Sequence[str], unknown: Sequence[str]) -> list[str]:
-    """`own` less the unknown words, which are in the same order."""
-    left, kept = list(unknown), []
+    """`own` without the unknown words, which are in the same order."""
+    remaining, words = list(unknown), []
     for word in own:
-        if left and word == left[0]:
-            left.pop(0)
+        if remaining and word == remaining[0]:
+            remaining.pop(0)
         else:
-            kept.append(word)
-    return kept
+            words.append(word)
+    return words
 
 
 def _options(parser: argparse.ArgumentParser, own: Sequence[str]) -> Iterator[str]:

@@ -1,7 +1,7 @@
-"""The one place that writes where writing may fail: streams that are closed, full, broken or in another encoding.
+"""Output that cannot fail: to streams that are closed, full, broken or in another encoding.
 
-Verbs print() to streams that `prepare` has made safe for any text; what fails then ends in main(). What must not end
-because of its printing, above all the watching of a run, writes through a Writer or print_line.
+Verbs print() to streams that `prepare` has made safe for any text; an error of print() ends the verb, in main(). Code
+that must not end because of its output, above all the watch of a run, uses a Writer or print_line.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Optional, TextIO
 
 
 def prepare() -> None:
-    """Make the standard streams exist and take any text: what their encoding lacks is shown as `?` or escaped."""
+    """Make the standard streams exist and accept any text: what their encoding lacks becomes `?` or an escape."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:  # closed by the caller (`>&-`): the next file opened would take its number
             stream = open(os.devnull, mode, encoding="utf-8")  # noqa: PTH123, SIM115  # open for as long as ctrain runs
@@ -26,7 +26,7 @@ def prepare() -> None:
 
 
 def flush_all() -> None:
-    """Write out what is buffered, so that nothing is left to fail when Python exits."""
+    """Flush the standard streams, so that nothing can fail when Python exits."""
     for stream in (sys.stdout, sys.stderr):
         Writer(stream).flush()
 
@@ -39,7 +39,7 @@ def print_line(text: str = "", stream: Optional[TextIO] = None) -> None:
 
 
 def abandon(stream: TextIO) -> None:
-    """Point the stream's file at /dev/null, so that what it still buffers cannot fail again."""
+    """Point the stream's file at /dev/null, so that its buffer cannot fail again."""
     with suppress(OSError, ValueError):  # ValueError: closed; some streams have no file
         null = os.open(os.devnull, os.O_WRONLY)
         try:

@@ -1,4 +1,4 @@
-"""The bar of a run, from the records of metrics.jsonl. The program writes those: any value may be in them."""
+"""The progress bar of a run, from the records of metrics.jsonl, in which programs may write any value."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any, Optional
 from ctrain_runtime.text import format_duration, significant
 
 BAR_COLUMNS = 20
-BLOCKS, ASCII_BLOCKS = "█░", "#-"  # done and to do; the second for encodings that lack the first
-LARGEST = 10**15  # steps, epochs or images beyond it are nonsense, and Python refuses to print the largest
-LONGEST_SECONDS = 10 * 365 * 86400.0  # nobody waits for an ETA beyond it
+BLOCKS, ASCII_BLOCKS = "█░", "#-"  # done, remaining; ASCII for encodings that lack the others
+LARGEST = 10**15  # of steps, epochs and images; larger values are nonsense, and Python refuses to print some
+LONGEST_SECONDS = 10 * 365 * 86400.0  # of an ETA
 
 
 def progress(record: Mapping[str, Any], left: Optional[float], blocks: str = BLOCKS) -> str:
-    """One line for a record; what it lacks, or has of a wrong type, is left out. `left`: seconds to go, if known."""
+    """One line for a record; missing values, and those of a wrong type, are left out. `left`: remaining seconds."""
     loss, rate = _number(record.get("loss")), _number(record.get("images_per_second"))
     parts = [_epoch(record), *_steps(record, blocks)]
     if loss is not None:
@@ -27,16 +27,17 @@ def progress(record: Mapping[str, Any], left: Optional[float], blocks: str = BLO
 
 
 class Pace:
-    """How fast a run goes: what it needs to tell when it will be done."""
+    """The speed of a run, to estimate its remaining time."""
 
     def __init__(self) -> None:
         self.step: Optional[int] = None  # the last one
         self._begin = (0.0, 0)  # (seconds, step) from which the pace is measured
 
     def update(self, record: Mapping[str, Any], now: float) -> Optional[float]:
-        """Take the newest record that has a step; the seconds to go at the pace so far, None when unknown.
+        """Add the newest record that has a step; returns the remaining seconds at the pace so far, None if unknown.
 
-        The first step may be any: a resumed run begins where the earlier one was. A step that goes back begins anew.
+        The first step may be any number: a resumed run does not begin at 0. A lower step than the last restarts the
+        measurement.
         """
         step, steps = whole(record.get("step")), whole(record.get("steps"))
         if step is None:
@@ -51,14 +52,14 @@ class Pace:
 
 
 def whole(value: Any) -> Optional[int]:
-    """`value` if it can be a number of steps: True is none, nor is "3"."""
+    """`value` if it is a valid number of steps; None for True, "3" ..."""
     return value if type(value) is int and 0 <= value <= LARGEST else None
 
 
 def _number(value: Any) -> Optional[float]:
     try:
         return float(value) if type(value) in (int, float) else None
-    except OverflowError:  # an int that no float can be
+    except OverflowError:  # an int too large for a float
         return None
 
 

@@ -26,7 +26,7 @@ from ctrain_runtime.run.prepare import prepare
 from ctrain_runtime.run.submit import Run, submit
 from ctrain_runtime.run.watch import watch
 
-DETACHED = 129  # 128 + SIGHUP: the terminal went, the run goes on
+DETACHED = 129  # 128 + SIGHUP: the terminal was closed, the run continues
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,8 +49,8 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def follow(run: Run, terminal: Terminal, interrupts: Interrupts, *, as_json: bool) -> int:
-    """Show a run until it has ended or is left, and how it ended; its exit code. Raises SchedulerError for a job that
-    cannot be cancelled."""
+    """Show a run until it has ended or is left, and how it ended; returns its exit code. Raises SchedulerError for a
+    job that cannot be cancelled."""
     terminal.submitted(run.job_name)
     ending = watch(run, terminal, interrupts)
     if interrupts.detach:
@@ -66,7 +66,7 @@ def follow(run: Run, terminal: Terminal, interrupts: Interrupts, *, as_json: boo
 
 
 def finish(run: Run, conclusion: Conclusion, terminal: Terminal, *, as_json: bool) -> int:
-    """Say how a run ended; its exit code."""
+    """Print how a run ended; returns its exit code."""
     terminal.close()
     if as_json:
         print_line(json.dumps(dataclasses.asdict(conclusion.record), indent=2))

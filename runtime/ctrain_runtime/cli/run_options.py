@@ -1,4 +1,4 @@
-"""The options of the verbs that start runs, and what they ask for."""
+"""The options of the verbs that start runs, and the Request that they make."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from ctrain_runtime.run.prepare import Request
 from ctrain_runtime.site import select_site
 
 LAUNCHERS = ("mpi", "env", "torchrun")
-# What every scheduler has a word for.
-SETTINGS = {
+SETTINGS = {  # that every scheduler has
     "account": "account or project to charge",
     "qos": "quality of service",
     "constraint": "features that the nodes must have",
@@ -41,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--layer", action="append", default=[], type=Path, metavar="FILE", help="user layer over the image (repeatable)"
     )
-    add("--store", metavar="DIR", help="store to look in (default: CTRAIN_STORE, then the site's)")
+    add("--store", metavar="DIR", help="store of the image (default: CTRAIN_STORE, then the site's)")
     add("--site", metavar="SITE", help="name or file of a site (default: CTRAIN_SITE, then detected)")
     add("--partition", default="", metavar="PARTITION", help="partition of the cluster")
     add("--time", default="", metavar="LIMIT", help="time limit, as in 2:00:00")
@@ -81,14 +80,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_runs(parser: argparse.ArgumentParser) -> None:
-    """The option that says where runs are, of all verbs that deal with runs."""
+    """The option --runs, of all verbs on runs."""
     parser.add_argument(
         "--runs", default="", metavar="DIR", help="parent directory of runs (default: CTRAIN_RUNS, then the site's)"
     )
 
 
 def make_request(args: argparse.Namespace) -> Request:
-    """What the command line asks for, with its paths made absolute. Raises UsageError, SiteError, ConfigError."""
+    """The request of the command line, with absolute paths. Raises UsageError, SiteError, ConfigError."""
     selected = select_site(args.site or "", vars(args))
     settings = {name: getattr(args, name) for name in SETTINGS}
     return Request(

@@ -1,4 +1,4 @@
-"""How a run is described: before it starts, and when it has ended."""
+"""Descriptions of a run, before it starts and after it has ended."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TAIL_BYTES = 1 << 16
 
 
 def summary(prepared: Prepared, reason: str) -> str:
-    """What is about to run, and where: a few aligned rows."""
+    """What will run, and where, in a few aligned rows."""
     plan = prepared.launch.plan
     channel = f" ({plan.image.channel})" if plan.image.channel else ""
     substitute = ""
@@ -50,7 +50,7 @@ def _where(plan: LaunchPlan) -> str:
 
 
 def describe(prepared: Prepared) -> str:
-    """All that a dry run shows. The values of secrets are masked."""
+    """The output of a dry run. Values of secrets are masked."""
     launch = prepared.launch
     shown = as_data(launch)
     plan = launch.plan

@@ -47,30 +47,30 @@ def add_run_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def runs_parent(args: argparse.Namespace) -> Path:
-    """The parent directory of runs that the command line means. Raises SiteError, ConfigError."""
+    """The parent directory of runs that the command line selects. Raises SiteError, ConfigError."""
     return runs_directory(select_site(args.site or "", {"runs": args.runs}).site)
 
 
 def chosen_run(args: argparse.Namespace) -> Path:
-    """The directory of RUN. Raises DataError when there is none."""
+    """The directory of RUN. Raises DataError if it does not exist."""
     return find_run(args.run, runs_parent(args))
 
 
 def execute(args: argparse.Namespace) -> int:
     parent = runs_parent(args)
     paths = list(islice(list_runs(parent), None if args.all else SHOWN))
-    seen = []
+    rows = []
     for path in paths:
         try:
             run = pick_up(path)
             status, conclusion = refresh(run)
-            seen.append((conclusion.record if conclusion else run.record, status))
-        except CtrainError as error:  # of an older ctrain, or damaged: it hides no other
+            rows.append((conclusion.record if conclusion else run.record, status))
+        except CtrainError as error:  # of an older ctrain, or damaged: it does not hide the others
             print_line(f"{path.name}: {error}", sys.stderr)
     if args.json:
-        print_line(json.dumps({"runs": [dataclasses.asdict(record) for record, _ in seen]}, indent=2))
-    elif seen:
-        print_line(table(HEAD, [_row(record, status) for record, status in seen]))
+        print_line(json.dumps({"runs": [dataclasses.asdict(record) for record, _ in rows]}, indent=2))
+    elif rows:
+        print_line(table(HEAD, [_row(record, status) for record, status in rows]))
     elif not paths:
         print_line(f"no runs in {parent}")
     return 0

@@ -3,9 +3,9 @@
   ctrain site list                  all sites, and which one applies here
   ctrain site show                  all keys of the site that applies here
   ctrain site show neuron --why     ... of another site, and where each value comes from
-  ctrain site check                 are all files valid? does what the site needs exist?
+  ctrain site check                 check all files, and the programs and directories of this site
 
-SITE is a name or the path of a site file. `check` exits with 67 if something failed.
+SITE is a name or the path of a site file. `check` exits with 67 if a check fails.
 """
 
 from __future__ import annotations
@@ -107,6 +107,6 @@ def _check(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps({"findings": [asdict(finding) for finding in findings]}, indent=2))
     else:
-        first, *others = [(one.subject, one.level, one.text, one.hint) for one in findings]
+        first, *others = [(finding.subject, finding.level, finding.text, finding.hint) for finding in findings]
         print(table(first, others))
     return SiteError.exit_code if any(finding.level == "fail" for finding in findings) else 0

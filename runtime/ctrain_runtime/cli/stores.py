@@ -1,4 +1,4 @@
-"""The stores that a verb reads."""
+"""The stores of a site."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ def open_stores(selected: SelectedSite) -> list[Store]:
 
 
 def store_dirs(selected: SelectedSite) -> list[str]:
-    """The directories of these stores. Raises ConfigError."""
+    """The directories of a site's stores. Raises ConfigError."""
     return [expand(path, f"{selected.sources['stores']}: stores") for path in selected.site.stores]

@@ -1,4 +1,4 @@
-"""Submit a job and return as soon as it is queued; ctrain attach watches it, ctrain cancel ends it.
+"""Submit a job and return once it is queued. Watch it with ctrain attach, cancel it with ctrain cancel.
 
   ctrain submit resnet50 --nodes 2 -- --epochs 90
 
@@ -31,12 +31,12 @@ def execute(args: argparse.Namespace) -> int:
     prepared = prepare(request)
     with Interrupts() as interrupts:
         run = submit(prepared.launch)
-        if interrupts.cancel:  # Ctrl-C came while sbatch was at work
+        if interrupts.cancel:  # Ctrl-C during the submission
             return follow(run, Terminal(sys.stderr if args.json else sys.stdout), interrupts, as_json=args.json)
     if args.json:
         print_line(json.dumps(dataclasses.asdict(run.record), indent=2))
         return 0
     print_line(run_view.summary(prepared, request.site.reason))
-    reference = run.path if args.runs else run.plan.run  # a name means a run in the site's own directory
+    reference = run.path if args.runs else run.plan.run  # a name is looked up in the site's own directory
     print_line(f"submitted as {run.job_name}; watch it with: ctrain attach {reference}")
     return 0

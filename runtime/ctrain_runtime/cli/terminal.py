@@ -1,4 +1,4 @@
-"""What a person sees of a run: rank 0's own output, on a terminal a moving line below it, and ctrain's few lines."""
+"""The view of a run: the output of rank 0, on a terminal a moving line below it, and a few lines of ctrain's own."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from ctrain_runtime.cli.progress import ASCII_BLOCKS, BLOCKS, Pace, progress, wh
 from ctrain_runtime.schedulers.protocol import Status
 from ctrain_runtime.text import clock_time, pluralize
 
-SILENCE_SECONDS = 10.0  # how long ranks may be up without output before a log file says so
+SILENCE_SECONDS = 10.0  # without output after all ranks are up; then a line says so where no terminal shows it
 ERASE_LINE = "\r\033[K"
 
 
 class Terminal:
-    """A RunObserver that writes to `out`, and never raises: printing decides nothing about a job.
+    """A RunObserver that writes to `out` and never raises: output must not affect a job.
 
     The moving line, the progress of the start and later a bar from metrics.jsonl, is drawn only on a terminal.
     """
@@ -27,7 +27,7 @@ class Terminal:
         self._blocks = BLOCKS if self._out.can_show(BLOCKS) else ASCII_BLOCKS
         self._name = "the job"
         self._phase = ""
-        self._shown: set[str] = set()  # what was shown of this phase; a requeued job starts anew
+        self._shown: set[str] = set()  # keys of the lines shown in this phase; a requeued job shows them again
         self._notes: set[str] = set()
         self._all_up: Optional[float] = None  # when all ranks were up
         self._has_output = False
@@ -42,7 +42,7 @@ class Terminal:
         return self._pace.step
 
     def show(self, text: str) -> None:
-        """A line of ctrain's own, or several."""
+        """Show one or more lines of ctrain's own."""
         self._write_line(text)
         self._draw()
 
@@ -57,9 +57,9 @@ class Terminal:
             self._phase = status.phase
             self._shown.clear()
         if status.phase == "waiting":
-            reason = "" if status.word in ("", "None") else f" ({status.word})"  # at first there is none
+            reason = "" if status.word in ("", "None") else f" ({status.word})"
             start = f", expected to start {clock_time(status.starts_at)}" if status.starts_at else ""
-            # An estimate that moves is no news: one line per reason, and one when the first estimate comes.
+            # One line per reason, and one for the first estimate: later ones only shift it.
             self._show_new(f"{self._name} is queued{reason}{start}", f"{reason}{bool(start)}")
         elif status.phase == "running":
             self._show_new(f"{self._name} started", "started")
@@ -68,7 +68,7 @@ class Terminal:
             self.show(status.note)
 
     def ranks(self, started: int, total: int) -> None:
-        """How many ranks are up; to be called again and again, for the silence after it is noticed here."""
+        """Show how many ranks are up. Called repeatedly: silence after the start is noticed here."""
         if self._has_output:
             return
         all_up = f"{pluralize(total, 'rank')} up, waiting for the first output"
@@ -103,7 +103,7 @@ class Terminal:
         self.show(f"cancelling {name} ...")
 
     def close(self) -> None:
-        """Take the moving line away and end an unfinished one."""
+        """Erase the moving line, and end an unfinished line of the program."""
         self._erase()
         self._moving_line = ""
         if not self._at_line_start:
@@ -122,7 +122,7 @@ class Terminal:
         self._at_line_start = True
 
     def _end_start(self) -> None:
-        """The program is heard of: the start is over, and its line with it."""
+        """The program has written something: erase the line about the start."""
         if not self._has_output:
             self._has_output = True
             self._move("")
@@ -135,13 +135,13 @@ class Terminal:
             self._draw()
 
     def _erase(self) -> None:
-        if self._is_drawn:  # without it the line is the program's own
+        if self._is_drawn:  # else the line is the program's
             self._out.write(ERASE_LINE)
             self._is_drawn = False
 
     def _draw(self) -> None:
         if self._live and self._moving_line and self._at_line_start and not self._is_drawn:
             columns = shutil.get_terminal_size().columns
-            self._out.write(self._moving_line[: columns - 1])  # a wrapped line can't be erased
+            self._out.write(self._moving_line[: columns - 1])  # a wrapped line cannot be erased
             self._is_drawn = True
         self._out.flush()

@@ -1,1 +1,1 @@
-"""What is wrong here: looks that need nothing but a reader's rights, and change nothing."""
+"""Checks of this installation that need only a reader's permissions and change nothing."""

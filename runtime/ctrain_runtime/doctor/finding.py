@@ -8,7 +8,7 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Finding:
-    """The state of `subject`: as it should be (ok), worth knowing (warn) or wrong (fail). `hint` is the next step."""
+    """The state of `subject`: correct (ok), questionable (warn) or wrong (fail). `hint` is the next step."""
 
     subject: str
     level: Literal["ok", "warn", "fail"]

@@ -1,4 +1,4 @@
-"""Sites: whether their files are valid, and whether what the site that applies here names exists."""
+"""Checks sites: whether their files are valid, and whether the paths and programs of a site exist here."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def check_files() -> Iterator[Finding]:
 
 
 def check_site(selected: SelectedSite) -> Iterator[Finding]:
-    """Whether the programs and directories that a site needs are there, for this user and on this machine."""
+    """Whether this user has the programs and directories of a site on this machine."""
     site = selected.site
     yield from _check_programs(selected)
     if not site.stores:
@@ -68,7 +68,7 @@ def _check_programs(selected: SelectedSite) -> Iterator[Finding]:
 def _check_directory(
     key: str, text: str, selected: SelectedSite, access: int, *, created: bool = False, expanded: bool = False
 ) -> Finding:
-    """`created`: ctrain makes the directory, so that its nearest parent counts. `expanded`: variables do not apply."""
+    """`created`: ctrain creates the directory, so its nearest parent is checked. `expanded`: without variables."""
     source = _source(key, selected)
     try:
         path = Path(text if expanded else expand(text, source))

@@ -22,7 +22,7 @@ _MAX_PATHS = 5  # named in one finding
 
 
 def check_store(root: Path) -> Iterator[Finding]:
-    """Check the store at `root`: one finding per problem, or one that all is well."""
+    """Check the store at `root`: one finding per problem, or a single one without any."""
     subject = f"store {root}"
     try:
         store = open_store(root)
@@ -53,7 +53,7 @@ def _world_writable(root: Path) -> list[Path]:
 
 
 def _unexpected_owner(root: Path, status: os.stat_result) -> list[Path]:
-    """Files owned by somebody who is not a maintainer: an owner can always write."""
+    """Files of owners who are not maintainers: an owner can always write."""
 
     @functools.cache
     def is_maintainer(uid: int) -> bool:

@@ -1,1 +1,1 @@
-"""Container engines: how a command is run inside an image, and what of the host it sees."""
+"""Container engines: their command lines, and the environment of containers."""

@@ -1,4 +1,4 @@
-"""Apptainer and Singularity, 3.9 to 4.x: the argv of `exec`, and what passes from the host into the container."""
+"""Apptainer and Singularity, 3.9 to 4.x: the argv of `exec`, and the environment of the container."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from ctrain_runtime.errors import CtrainError, EngineError
 HOME = "/home/ctrain"  # inside; a private directory of the node
 NO_EVAL_SINCE = {"apptainer": (1, 1), "singularity": (3, 10)}
 
-# Settings of the engine's own, by which a caller's shell would bind, set or switch what the plan does not say.
+# Settings of the engine: in a caller's shell they would add binds, variables and options that the plan lacks.
 # Apptainer reads both families of names (its documentation, "Environment and Metadata").
 CALLER_PREFIXES = ("APPTAINER", "SINGULARITY")
-# Read by every bash or loader that is started on the way into the container.
+# Read by every bash and loader that starts on the way into the container.
 CALLER_VARIABLES = ("BASH_ENV", "ENV", "LD_LIBRARY_PATH", "LD_PRELOAD")
 
 
@@ -30,7 +30,7 @@ class Engine:
 
 
 def find_engine() -> Engine:
-    """The engine on PATH: Apptainer first, as sites that have both mean it. Raises EngineError."""
+    """The engine on PATH; Apptainer, if both are. Raises EngineError."""
     for name in ("apptainer", "singularity"):
         path = command.which(name)
         if path:
@@ -79,7 +79,7 @@ def exec_argv(
 
 
 def clean_environ(environ: Mapping[str, str]) -> dict[str, str]:
-    """`environ` without what a caller's shell would change the container by, for engines that ctrain itself starts."""
+    """`environ` without variables that would change the container, for engines that ctrain itself starts."""
     return {
         name: value
         for name, value in environ.items()
@@ -90,10 +90,10 @@ def clean_environ(environ: Mapping[str, str]) -> dict[str, str]:
 def container_environment(
     engine: Engine, fixed: Mapping[str, str], passed: Iterable[str], passed_prefixes: Iterable[str]
 ) -> str:
-    """Bash that makes the environment of the container: `fixed`, and those of `passed` that are set on the node.
+    """Bash that sets the environment of the container: `fixed`, and those of `passed` that are set on the node.
 
     Everything else stays out: the caller's settings of the engine are unset, --cleanenv does the rest. The array
-    `without` holds options of env(1), for what only that can leave out.
+    `without` holds options of env(1) for variables that bash cannot unset.
     """
     family = f"{engine.name.upper()}ENV_"
     own = " ".join(f'"${{!{prefix}@}}"' for prefix in CALLER_PREFIXES)

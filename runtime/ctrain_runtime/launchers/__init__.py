@@ -1,4 +1,4 @@
-"""Launchers: what one task runs, so that the ranks of a plan come up. One file per kind, behind one function."""
+"""Launchers: the scripts by which a task starts its ranks. One file per kind, behind one function."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ctrain_runtime.schedulers.script import Task, TaskIdentity
 
 
 def make_task(plan: LaunchPlan, identity: TaskIdentity) -> Task:
-    """The task of a plan, for a scheduler whose tasks learn who they are by `identity`. Pure."""
+    """The task of a plan, for a scheduler whose tasks get their number and node by `identity`. Pure."""
     kinds = {
         "mpi": per_rank.make_task,
         "env": per_rank.make_task,

@@ -1,4 +1,4 @@
-"""Commands that start ranks themselves: what ctrain does with them instead of running them once per rank."""
+"""Commands that start ranks themselves: they are translated to a launcher, or refused."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SPAWNERS = ("mpirun", "mpiexec", "horovodrun", "deepspeed", "accelerate", "srun"
 # Options of torchrun that take no value (torchrun --help); all others take one.
 TORCHRUN_FLAGS = {"--standalone", "--no-python", "-m", "--module", "--run-path", "--use-env"}
 TORCHRUN_MODULES = ("torch.distributed.run", "torch.distributed.launch")
-# What ctrain does itself in another way; --rdzv-* besides.
+# Options that ctrain replaces by its own; also --rdzv-*.
 REPLACED = TORCHRUN_FLAGS | {"--nnodes", "--nproc-per-node", "--node-rank", "--master-addr", "--master-port"}
 PYTHON = re.compile(r"python[0-9.]*")
 PYTHON_FLAGS = re.compile(r"-[bBdEiIOPqsSuvx]+")  # without values (man python)
@@ -25,7 +25,7 @@ PROGRAM = re.compile(r"python[0-9.]*|.*\.(py|sh)")
 
 @dataclass(frozen=True)
 class Recognised:
-    """A command without its launcher. `nodes` and `ranks_per_node` are what the launcher was given, None if nothing;
+    """A command without its launcher. `nodes` and `ranks_per_node` are from the launcher's options, None without;
     `ignored` names its options that have no effect here."""
 
     launcher: str
@@ -36,7 +36,7 @@ class Recognised:
 
 
 def recognise(command: tuple[str, ...]) -> Optional[Recognised]:
-    """What a command means that begins with torchrun; None for all others."""
+    """A command that begins with torchrun, translated; None for all others."""
     name, rest = PurePath(command[0]).name, list(command[1:])
     if name == "torchrun":
         return _torchrun(rest)
@@ -59,21 +59,21 @@ def refuse_spawner(command: tuple[str, ...], ranks: int) -> None:
         program = ["python", *program]
     raise UsageError(
         f"{name} would run in each of the {ranks} ranks, and start its own: ctrain starts the ranks itself",
-        f"Leave {name} out: ctrain run ... -- {shlex.join(program)}",
+        f"Remove {name}: ctrain run ... -- {shlex.join(program)}",
     )
 
 
 def _torchrun(words: list[str]) -> Recognised:
     options, rest = _split(words)
     if not rest:
-        raise UsageError("torchrun is given no program", "As in: torchrun --nproc-per-node 4 train.py")
+        raise UsageError("torchrun has no program", "As in: torchrun --nproc-per-node 4 train.py")
     if "-m" in options or "--module" in options:
         rest = ["python", "-m", *rest]
     elif "--no-python" not in options:
         rest = ["python", *rest]
     nodes = options.get("--nnodes", "")
     if ":" in nodes:
-        raise UsageError(f"torchrun --nnodes {nodes}: ctrain starts a fixed number of nodes", "As in: --nnodes 2")
+        raise UsageError(f"torchrun --nnodes {nodes}: the number of nodes must be fixed", "As in: --nnodes 2")
     ranks = options.get("--nproc-per-node", "")
     return Recognised(
         "torchrun",

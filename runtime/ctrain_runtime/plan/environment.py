@@ -1,4 +1,4 @@
-"""What the program sees in its environment besides the image's own variables and who its rank is."""
+"""The variables of the program, besides the image's own and those of its rank."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RESUME = "/resume"
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 SECRET = re.compile(r"(_KEY|_TOKEN|_SECRET|_PASSWORD|_PASSWD)$", re.IGNORECASE)
 MASK = "***"
-# Who a rank is: the launcher says so, rank by rank.
+# Set by the launcher, rank by rank.
 IDENTITY = (
     *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT"),
     *("CTRAIN_RUN_DIR", "CTRAIN_RESUME"),
@@ -44,7 +44,7 @@ def make_environment(
 
 
 def passed_names(env: Iterable[str]) -> tuple[str, ...]:
-    """Of the values of --env those that only name a variable: its value passes through, and is written nowhere."""
+    """The values of --env that are only a name: the caller's value is passed on, and is written nowhere."""
     names = tuple(text for text in env if "=" not in text)
     _check_names(names, UsageError, "--env")
     return names
@@ -56,7 +56,7 @@ def secret_names(environment: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _caches(site: Site) -> dict[str, str]:
-    """Where libraries keep downloaded models, if the site has a directory for all jobs; else it is the job's own."""
+    """The directories for downloaded models, if the site has one for all jobs."""
     if not site.cache:
         return {}
     cache = expand(site.cache, f"site {site.name}: cache")
@@ -64,12 +64,12 @@ def _caches(site: Site) -> dict[str, str]:
 
 
 def _check_names(names: Iterable[str], error: type[CtrainError], source: str) -> None:
-    """A name is written into scripts as it is: anything but a name would be shell code there."""
+    """Check names, which are written into scripts without quotes: anything else would be shell code there."""
     for name in names:
         if not VARIABLE.fullmatch(name):
-            raise error(f"{source}: {name!r} is not the name of a variable", "Use letters, digits and '_'")
+            raise error(f"{source}: invalid variable name {name!r}", "Use letters, digits and '_'")
         if name in IDENTITY:
-            raise error(f"{source}: {name} is set by ctrain, rank by rank", "Leave it out")
+            raise error(f"{source}: {name} is set by ctrain for each rank", "Remove it")
 
 
 def _assigned(texts: tuple[str, ...]) -> dict[str, str]:

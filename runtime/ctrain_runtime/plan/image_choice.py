@@ -30,7 +30,7 @@ def choose_image(image: Image, flat: Optional[Image], options: Options, facts: F
 
 
 def _mountable(image: Image, flat: Optional[Image], options: Options, facts: Facts) -> Image:
-    """The image for an engine that silently ignores layers. Raises EngineError if there is none."""
+    """The image for an engine that silently ignores layers. Raises EngineError without one."""
     name = f"image {image.manifest.name} {image.manifest.version}"
     if options.layers:
         raise EngineError(

@@ -1,4 +1,4 @@
-"""The one place where a run is decided: pure, from data to data. What it cannot fulfil it refuses in one line."""
+"""The one place where a run is decided: pure, from data to data. Refuses unsatisfiable requests in one line."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def make_plan(
 ) -> LaunchPlan:
     """The launch plan. Paths in `site` and `options` are absolute already; the run's name is the directory's.
 
-    `flat` is the flattened image that can stand in for `image`, if there is one. Raises UsageError, SchedulerError,
-    EngineError or DataError when the plan would not hold, JobError or ConfigError for variables of the job or the site
-    that have no proper name, and for a staging directory that is not absolute.
+    `flat` is the flattened image that can replace `image`, if there is one. Raises UsageError, SchedulerError,
+    EngineError or DataError if the plan would fail, JobError or ConfigError for invalid names of variables of the job
+    or the site, and for a staging directory that is not absolute.
     """
     planned = choose_image(image, flat, options, facts)
     launcher = choose_launcher(job, facts.cluster, size.nodes)
@@ -82,7 +82,7 @@ def make_plan(
 
 
 def choose_launcher(job: Job, cluster: Cluster, nodes: int) -> str:
-    """How the ranks are started. A scheduler that starts no MPI ranks leaves it to the image's mpirun, on one host."""
+    """How the ranks are started. Where the scheduler starts no MPI ranks, the image's mpirun does, on one host."""
     if job.launcher == "mpi" and not cluster.mpi and (nodes == 1 or not cluster.partitions):
         return "mpirun"
     return job.launcher
@@ -96,7 +96,7 @@ def _staging(site: Site, image: PlannedImage) -> str:
 
 
 def _flavour(launcher: str, site: Site, cluster: Cluster) -> str:
-    """How the scheduler starts MPI ranks: the first of the site's choices that it offers; "" where it need not."""
+    """The scheduler's MPI plugin: the first of the site's choices that it has; "" for other launchers."""
     if launcher != "mpi":
         return ""
     for flavour in site.mpi:

@@ -13,7 +13,7 @@ from ctrain_runtime.user_layer import UserLayer
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line asks for, with paths made absolute. None and "" mean: not given."""
+    """The requests of the command line, with absolute paths. None and "" mean: not given."""
 
     nodes: Optional[int] = None
     gpus_per_node: Optional[int] = None
@@ -22,7 +22,7 @@ class Options:
     partition: str = ""
     time: str = ""
     cpu_bind: str = ""
-    settings: tuple[tuple[str, str], ...] = ()  # what every scheduler has a word for: ("account", "ai") ...
+    settings: tuple[tuple[str, str], ...] = ()  # options that every scheduler has: ("account", "ai") ...
     scheduler_options: tuple[str, ...] = ()  # passed on as they are
     data: str = ""
     env: tuple[str, ...] = ()
@@ -43,9 +43,9 @@ class Mount:
     def __post_init__(self) -> None:
         for path in (self.source, self.target):
             if any(character in path for character in ":,\n"):
-                raise UsageError(f"can't mount {path!r}: engines read ':' and ',' as separators", "Use another path")
+                raise UsageError(f"cannot mount {path!r}: engines read ':' and ',' as separators", "Use another path")
             if not path.startswith("/"):
-                raise UsageError(f"can't mount {path!r}: it is not an absolute path")
+                raise UsageError(f"cannot mount {path!r}: not an absolute path", "Begin it with /")
 
     def __str__(self) -> str:
         return f"{self.source}:{self.target}:{'ro' if self.read_only else 'rw'}"
@@ -86,22 +86,22 @@ class PlannedUserLayer:
 
     def __post_init__(self) -> None:
         if any(character in self.path for character in ":,\n"):
-            raise UsageError(f"can't mount layer {self.path!r}: engines read ':' and ',' as separators", "Rename it")
+            raise UsageError(f"cannot mount layer {self.path!r}: engines read ':' and ',' as separators", "Rename it")
 
 
 @dataclass(frozen=True)
 class LaunchPlan:
     """Everything that decides a run.
 
-    A task is what the scheduler starts, `tasks` times on `nodes` nodes; a rank is one training process. The launcher
-    says how they relate: `mpi` and `env` have one rank per task, `torchrun` a node's ranks, `mpirun` all of them.
+    The scheduler starts `tasks` tasks on `nodes` nodes; a rank is one training process. The launcher relates them:
+    `mpi` and `env` have one rank per task, `torchrun` a node's ranks, `mpirun` all of them.
 
     `cpus_per_rank` counts what the scheduler counts, `cores_per_rank` physical cores; `memory` is MB per node and
     `time_limit` minutes (None: the scheduler's default, no limit). `mpi` is how the scheduler starts MPI ranks, ""
     when it need not. `staging` is a directory on each node's own disk to which the image is copied first; "" if it is
-    not. `allocation` is the job inside which the run takes place, if any, and `in_step` whether it must
-    share the resources of a job step there. `lease` is the file that tells the store that the image is needed; ""
-    without one. `passed` are variables whose values come from the caller's environment and are written nowhere.
+    not. `allocation` is the job inside which the run takes place, if any, and `in_step` whether it must share the
+    resources of a job step there. `lease` is the file of the lease on the image in the store; "" without one.
+    `passed` are variables whose values come from the caller's environment and are written nowhere.
     """
 
     run: str
@@ -125,7 +125,7 @@ class LaunchPlan:
     partition: str
     time_limit: Optional[int]
     cpu_bind: str
-    settings: dict[str, str]  # what every scheduler has a word for: account, qos, comment ...
+    settings: dict[str, str]  # options that every scheduler has: account, qos, comment ...
     options: tuple[str, ...]  # further options of the scheduler's submission command, as they are
     allocation: Optional[str]
     in_step: bool
@@ -162,9 +162,9 @@ class LaunchPlan:
 
 @dataclass(frozen=True)
 class Launch:
-    """A plan turned into what a scheduler runs: `argv` starts it, `scripts` are the files that it needs.
+    """A plan in the form that a scheduler runs.
 
-    `argv` is run in the run directory; `scripts` maps file names in it to their whole text.
+    `argv` is run in the run directory and starts it; `scripts` maps names of files there to their whole text.
     """
 
     plan: LaunchPlan

@@ -1,4 +1,4 @@
-"""Which host paths a run sees, and where."""
+"""The host paths that a run sees, and where it sees them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ctrain_runtime.site import Site, expand
 
 
 def make_mounts(job: Job, site: Site, options: Options, run_directory: Path) -> tuple[Mount, ...]:
-    """The mounts of a run, in order. Raises UsageError, or DataError when the site lacks the job's data set.
+    """The mounts of a run, in order. Raises UsageError, or DataError if the site lacks the job's data set.
 
     The run directory and the user's directory keep their paths inside, so that paths in arguments hold.
     """
@@ -20,8 +20,8 @@ def make_mounts(job: Job, site: Site, options: Options, run_directory: Path) -> 
     if site.cache:
         cache = expand(site.cache, f"site {site.name}: cache")
         mounts.append(Mount(cache, cache, read_only=False))
-    if job.folder:
-        mounts.append(Mount(str(job.folder), str(job.folder), read_only=False))
+    if job.directory:
+        mounts.append(Mount(str(job.directory), str(job.directory), read_only=False))
     mounts.append(Mount(str(run_directory), str(run_directory), read_only=False))
     data = data_directory(job, site, options)
     if data:
@@ -43,7 +43,7 @@ def data_directory(job: Job, site: Site, options: Options) -> str:
 
 
 def parse_mount(text: str) -> Mount:
-    """SRC, SRC:DST or SRC:DST:ro|rw, as engines take it. A lone SRC keeps its path inside."""
+    """The mount SRC, SRC:DST or SRC:DST:ro|rw, as for engines. SRC alone keeps its path inside."""
     source, *rest = text.split(":")
     mode = rest.pop() if len(rest) == 2 else "rw"
     if not source or len(rest) > 1 or mode not in ("ro", "rw"):

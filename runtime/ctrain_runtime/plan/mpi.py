@@ -1,4 +1,4 @@
-"""What MPI needs to work from inside containers, whose ranks sit in user namespaces of their own."""
+"""MPI settings for ranks in containers, each in a user namespace of its own."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MPIRUN = {
 
 
 def environment(launcher: str, flavour: str, cuda: bool) -> dict[str, str]:
-    """The variables for ranks of a launcher that MPI starts; `flavour` is how the scheduler does, "" for mpirun."""
+    """The variables for ranks that are started with MPI; `flavour` is the scheduler's plugin, "" for mpirun."""
     if launcher not in ("mpi", "mpirun"):
         return {}
     return {

@@ -1,4 +1,4 @@
-"""How large a job is: what is requested, and what the scheduler grants. The rules are each scheduler's own."""
+"""The size of a job, as requested and as granted. The rules are those of each scheduler."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from ctrain_runtime.job import Count
 
 @dataclass(frozen=True)
 class SizeRequest:
-    """What the command line and the job ask for. "auto": as many as fit (nodes of an allocation, GPUs of a node).
+    """The request of the command line and the job. "auto": as many as fit (nodes of an allocation, GPUs of a node).
 
-    `time` is as written, in Slurm's forms (time_limit.py); `time_is_explicit`: it stands on the command line, so
-    it must not be shortened silently. `partition` is "" when none is named.
+    `time` is as written, in Slurm's forms (time_limit.py); `time_is_explicit`: it is from the command line, so it must
+    not be shortened silently. `partition` is "" for the default.
     """
 
     nodes: Count = 1
@@ -27,10 +27,10 @@ class SizeRequest:
 
 @dataclass(frozen=True)
 class JobSize:
-    """What a job gets. `cpus_per_rank` counts what the scheduler counts (hardware threads where it does), and
+    """The resources of a job. `cpus_per_rank` counts the scheduler's CPUs (hardware threads on some clusters),
     `cores_per_rank` physical cores; `memory` is MB per node (None: the scheduler's default); `time_limit` is in
-    minutes (None: no limit); `cpu_bind` is how ranks are bound to cores ("": as the cluster does by itself). `notes`
-    are lines for the user: limits that were shortened or that do not apply.
+    minutes (None: no limit); `cpu_bind` is the binding of ranks to cores ("": left to the cluster). `notes` are lines
+    for the user: limits that were shortened or that do not apply.
     """
 
     nodes: int
@@ -46,7 +46,7 @@ class JobSize:
 
 
 def resolve_count(option: str, count: Count, auto: int, least: int = 1) -> int:
-    """The number that `count` means where "auto" is `auto`. Raises UsageError when it is below `least`."""
+    """`count` as a number; "auto" is `auto`. Raises UsageError if it is below `least`."""
     value = auto if isinstance(count, str) else count
     if value < least:
         raise UsageError(f"{option} must be at least {least}, not {value}")
@@ -54,7 +54,7 @@ def resolve_count(option: str, count: Count, auto: int, least: int = 1) -> int:
 
 
 def check_capacity(scope: str, unit: str, available: int, option: str, requested: int) -> None:
-    """Raise ResourceError when `scope` has fewer than `requested` units, naming the largest number that fits."""
+    """Raise ResourceError if `scope` has fewer than `requested` units, naming the largest number that fits."""
     if requested > available:
         plural = "" if available == 1 else "s"
         raise ResourceError(

@@ -1,4 +1,4 @@
-"""How a run ended: from its events, its ranks and the scheduler's word, whoever asks and whenever."""
+"""How a run ended, by its events, its ranks and the scheduler. The result does not depend on who asks, and when."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from ctrain_runtime.run.record import Exit, Record
 from ctrain_runtime.run.submit import Run
 from ctrain_runtime.schedulers.protocol import Outcome, Status
 
-FS_SYNC_SECONDS = 5.0  # that a shared file system gets to show the last files of an ended job
+FS_SYNC_SECONDS = 5.0  # for a shared file system to show the last files of an ended job
 FS_POLL_SECONDS = 0.2
 OUTCOME_POLL_SECONDS = 1.0
 OUTCOME_TIMEOUT_SECONDS = 15.0
 TERMINATED = 143  # 128 + SIGTERM: how a job ends that its scheduler stopped
-COMPLAINT = "ctrain: "  # begins the lines of ctrain's own scripts
+PREFIX = "ctrain: "  # of error lines of ctrain's own scripts
 FULL_BYTES = 1 << 16  # less free space than this: the disk is full
-# What ended the job from outside, whatever its ranks then did: none of them is to blame.
+# The job was ended from outside: no rank is to blame, however it ended.
 FROM_OUTSIDE = {
     Outcome.CANCELLED,
     Outcome.CANCELLED_BY_USER,
@@ -47,7 +47,7 @@ class Conclusion:
 
 @dataclass(frozen=True)
 class _Evidence:
-    code: Optional[int]  # what job.sh wrote as its last act
+    code: Optional[int]  # recorded by job.sh as its last act
     started: float
     ended: float
     ranks: list[Rank]
@@ -56,26 +56,26 @@ class _Evidence:
 
 
 def conclude(run: Run, status: Status) -> Conclusion:
-    """Find out how a run ended whose job is gone; record it, and release its image."""
+    """Determine how a run ended whose job is gone; record it, and release its image."""
     status = _final_status(run, status)
     evidence = _evidence(run, status)
     if evidence.code is None and run.job_id:
-        with contextlib.suppress(CtrainError):  # job.sh was killed: what it started may go on without it
+        with contextlib.suppress(CtrainError):  # job.sh was killed: its tasks may still be running
             run.scheduler.cancel(run.job_id, run.plan)
     failed = _first_failure(run, evidence) if evidence.code != 0 else None
     ended = _exit(run, evidence, failed)
     changed = _record(run.record, evidence, ended)
     lease.release(run.plan.lease)
     worlds.remember(run.plan, events.read_job_events(run.path))
-    with contextlib.suppress(OSError):  # on a full disk the record stays as it was; the next to pick it up tries again
+    with contextlib.suppress(OSError):  # on a full disk the record stays open; the next command on the run retries
         record.save(changed)
     blamed = failed if ended.by in ("program", "ctrain") and ended.code != 0 else None
     return Conclusion(changed, blamed)
 
 
 def _final_status(run: Run, status: Status) -> Status:
-    """The scheduler's word for the end, which may come a moment after the job's last act: what ended it from outside
-    shows nowhere else. A job that has succeeded need not wait for it."""
+    """The scheduler's final status, which may come a moment after the job's last act: only it shows what ended a job
+    from outside. A job that has succeeded need not wait for it."""
     if status.outcome or not run.job_id or events.end_code(events.read_job_events(run.path)) == 0:
         return status
     deadline = time.monotonic() + OUTCOME_TIMEOUT_SECONDS
@@ -92,48 +92,48 @@ def _evidence(run: Run, status: Status) -> _Evidence:
     cancelled = (run.path / layout.CANCELLED).exists()
     waits = status.outcome in (Outcome.COMPLETED, Outcome.FAILED, Outcome.UNKNOWN, None) and not cancelled
     job = _settled_events(run, FS_SYNC_SECONDS if waits and run.job_id else 0)
-    found = ranks.from_events(events.read_node_events(run.path))
+    all_ranks = ranks.from_events(events.read_node_events(run.path))
     times = [event.time for event in job if event.time]
-    starts = [rank.start for rank in found if rank.start]
+    starts = [rank.start for rank in all_ranks if rank.start]
     return _Evidence(
         events.end_code(job),
         min((*starts, *times), default=0.0),
         max(times) if events.end_code(job) is not None and times else time.time(),
-        found,
+        all_ranks,
         status,
         cancelled,
     )
 
 
 def _settled_events(run: Run, seconds: float) -> list[Event]:
-    """The job's events, once its last one is visible, or when it does not become so."""
+    """The job's events once the last one is visible, or after `seconds`."""
     deadline = time.monotonic() + seconds
     while True:
-        found = events.read_job_events(run.path)
-        if events.end_code(found) is not None or time.monotonic() >= deadline:
-            return found
+        job = events.read_job_events(run.path)
+        if events.end_code(job) is not None or time.monotonic() >= deadline:
+            return job
         time.sleep(FS_POLL_SECONDS)
 
 
 def _exit(run: Run, seen: _Evidence, failed: Optional[Rank]) -> Exit:
-    """Whose end it was. What comes first here is what others follow from."""
+    """The exit of a run: its cause. Causes come before their consequences."""
     outcome, up = seen.status.outcome, ranks.started(seen.ranks)
     if seen.code == 0 or (seen.code is None and outcome is Outcome.COMPLETED):
-        if up == run.plan.world_size or seen.code is None:  # attribute caches of NFS may hide files for long
+        if up == run.plan.world_size or seen.code is None:  # without a code, files may still be in caches of NFS
             return Exit(0, "completed", "program")
         return Exit(1, f"only {up} of {run.plan.world_size} ranks ever started", "ctrain")
     if seen.cancelled:
         return Exit(CANCELLED, "cancelled", "user")
     if outcome in FROM_OUTSIDE:
-        beside = f" ({seen.status.word})" if seen.status.word else ""
-        return Exit(seen.code or TERMINATED, f"{outcome.value}{beside}", "scheduler")
+        word = f" ({seen.status.word})" if seen.status.word else ""
+        return Exit(seen.code or TERMINATED, f"{outcome.value}{word}", "scheduler")
     if failed:
         return _failure(run, seen, failed)
     return _silent_end(run, seen)
 
 
 def _first_failure(run: Run, seen: _Evidence) -> Optional[Rank]:
-    """The rank that failed first; one that vanished is it if the job's log names its task first."""
+    """The rank that failed first: the one whose task the job's log names first, if that rank vanished."""
     vanished = {rank.number: rank for rank in seen.ranks if rank.exit_code is None}
     named = run.scheduler.failed_task(_job_log(run)) if vanished and run.plan.ranks_per_task == 1 else None
     return vanished.get(named.task) if named and named.task in vanished else ranks.first_failure(seen.ranks)
@@ -147,9 +147,9 @@ def _failure(run: Run, seen: _Evidence, failed: Rank) -> Exit:
     if code is None:
         named = run.scheduler.failed_task(_job_log(run))
         if named and run.plan.ranks_per_task == 1 and named.task < run.plan.world_size:
-            who, how = f"rank {named.task} on {named.host or failed.host}", f"{named.how}, says the job's log"
+            who, how = f"rank {named.task} on {named.host or failed.host}", f"{named.how} (from the job's log)"
     early = ranks.ended_before(seen.ranks, failed)
-    after = f"; rank {early.number} on {early.host} had ended before it with exit code 0" if early else ""
+    after = f"; rank {early.number} on {early.host} had ended before with exit code 0" if early else ""
     return Exit(code or seen.code or 1, f"{who} failed first: {how}{after}", "program")
 
 
@@ -158,19 +158,20 @@ def _silent_end(run: Run, seen: _Evidence) -> Exit:
     code = seen.code or 1
     with contextlib.suppress(OSError):
         if shutil.disk_usage(run.path).free < FULL_BYTES:
-            return Exit(code, f"the disk of {run.path} is full", "ctrain")
+            return Exit(code, f"disk full: {run.path}", "ctrain")
     if not run.job_id:
         return Exit(code, "the job was never submitted", "scheduler")
     if seen.status.outcome is Outcome.NEVER_STARTED:
         reason = f": {seen.status.note}" if seen.status.note else ""
         return Exit(code, f"the job never started{reason}", "scheduler")
     if not seen.ranks and seen.code is None and not _job_log(run):
-        # sbatch's script writes an event before anything else, if it can.
-        complaint = f"the job wrote nothing into {run.path}: its nodes may not see that directory"
-        return Exit(code, f"{complaint}. Choose one that all nodes share: --runs DIR", "scheduler")
+        # job.sh writes an event before anything else, if it can.
+        problem = f"the job wrote nothing to {run.path}: its nodes may not see that directory"
+        return Exit(code, f"{problem}. Choose one that all nodes share: --runs DIR", "scheduler")
     word = seen.status.word or (seen.status.outcome.value if seen.status.outcome else "unknown")
-    own, last = _own_line(_job_log(run)), _last_line(_job_log(run))
-    return Exit(code, own or last or f"the job ended as {word}", "ctrain" if own else "scheduler")
+    lines = [line.strip() for line in _job_log(run).splitlines() if line.strip()]
+    own = [line[len(PREFIX) :] for line in lines if line.startswith(PREFIX)]
+    return Exit(code, [f"job ended: {word}", *lines, *own][-1], "ctrain" if own else "scheduler")
 
 
 def _job_log(run: Run) -> str:
@@ -178,17 +179,6 @@ def _job_log(run: Run) -> str:
         return (run.path / layout.JOB_LOG).read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
-
-
-def _own_line(log: str) -> str:
-    """The last complaint of ctrain's own scripts in the job's log."""
-    lines = [line for line in log.splitlines() if line.startswith(COMPLAINT)]
-    return lines[-1][len(COMPLAINT) :].strip() if lines else ""
-
-
-def _last_line(log: str) -> str:
-    """The last line of the job's own log: why no rank could start."""
-    return next((line.strip() for line in reversed(log.splitlines()) if line.strip()), "")
 
 
 def _record(begun: Record, seen: _Evidence, ended: Exit) -> Record:

@@ -1,4 +1,4 @@
-"""Makes run directories, and reads the plan back from one. Format: docs/runs.md."""
+"""Creates run directories, and reads the launch back from one. Format: docs/runs.md."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ctrain_runtime.plan.model import Launch, LaunchPlan
 def new_run_path(parent: Path, job: str, name: str = "") -> Path:
     """The directory of a new run: `name` if given, else the job's name and the time; it does not exist yet."""
     if name and not NAME.fullmatch(name):
-        raise UsageError(f"--name {name!r} is not a name", "Use letters, digits, '.', '_' and '-'")
+        raise UsageError(f"invalid --name {name!r}", "Use letters, digits, '.', '_' and '-'")
     if name and (parent / name).exists():
         raise UsageError(f"run {parent / name} already exists", "Choose another --name")
     base = name or f"{job}-{time.strftime('%m%d-%H%M%S')}"
@@ -34,16 +34,14 @@ def new_run_path(parent: Path, job: str, name: str = "") -> Path:
 
 
 def check_mount_sources(plan: LaunchPlan) -> None:
-    """Check that all that is to be mounted exists, but the run directory itself. Raises DataError."""
+    """Check that the sources of all mounts exist, except the run directory itself. Raises DataError."""
     for mount in plan.mounts:
         if not Path(mount.source).exists() and mount.source != plan.run_directory:
-            raise DataError(
-                f"{mount.source} does not exist, so it cannot be mounted at {mount.target}", "Check the path"
-            )
+            raise DataError(f"cannot mount {mount.source} at {mount.target}: not found", "Check the path")
 
 
 def create(launch: Launch) -> Path:
-    """Make the directory of `launch` with its plan and scripts. Raises CtrainError, leaving nothing."""
+    """Create the directory of `launch` with its plan and scripts. Raises CtrainError, leaving nothing."""
     path = Path(launch.plan.run_directory)
     try:
         path.mkdir(parents=True)
@@ -78,24 +76,24 @@ def _not_created(path: Path, error: OSError) -> CtrainError:
 
 
 def as_data(launch: Launch) -> dict[str, Any]:
-    """The launch as plain data: what --dry-run --json prints and plan.json holds. Values of secrets are masked."""
+    """The launch as plain data, for --dry-run --json and plan.json. Values of secrets are masked."""
     data = dataclasses.asdict(launch)
     environment = data["plan"]["environment"]
     for name in secret_names(environment):
         value, environment[name] = environment[name], MASK
-        written = f"{name}={shlex.quote(value)}"  # as it is exported: a short value may stand elsewhere, too
+        written = f"{name}={shlex.quote(value)}"  # the whole assignment: a short value may occur elsewhere, too
         data["scripts"] = {file: text.replace(written, f"{name}={MASK}") for file, text in data["scripts"].items()}
     return data
 
 
 def load_launch(run: Path) -> Launch:
-    """The launch that plan.json holds. Raises DataError or ConfigError."""
+    """The launch in plan.json. Raises DataError or ConfigError."""
     path = run / layout.PLAN
     return config.load(Launch, read_json(path), str(path))
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a file of a run directory. Raises DataError without the file, ConfigError for another content."""
+    """The JSON object in a file of a run directory. Raises DataError without the file, ConfigError if it is damaged."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -104,12 +102,12 @@ def read_json(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise ConfigError(f"{path} is damaged: {error}") from error
     if not isinstance(data, dict):
-        raise ConfigError(f"{path} is damaged: it must hold an object")
+        raise ConfigError(f"{path} is damaged: not a JSON object")
     return data
 
 
 def write_json(path: Path, data: Any) -> None:
-    """Write whole or not at all: readers never see half a file. Raises OSError, leaving nothing behind."""
+    """Replace a file atomically: readers never see a partial one. Raises OSError, leaving nothing behind."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         temporary.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
@@ -119,7 +117,7 @@ def write_json(path: Path, data: Any) -> None:
 
 
 def checkpoint_of(run: Path) -> Path:
-    """The checkpoint directory of an earlier run, for --resume. Raises DataError when it holds none."""
+    """The checkpoint directory of an earlier run, for --resume. Raises DataError if it is empty."""
     checkpoint = run.resolve() / layout.CHECKPOINT
     if not checkpoint.is_dir() or not any(checkpoint.iterdir()):
         raise DataError(f"run {run} has no checkpoint to resume from", f"Expected in {checkpoint}")

@@ -1,4 +1,4 @@
-"""What a run's scripts write of themselves: events of the job, and of the ranks on each node. Format: docs/runs.md."""
+"""The events that a run's scripts write: those of the job, and of the ranks on each node. Format: docs/runs.md."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ctrain_runtime import layout
 
 @dataclass(frozen=True)
 class Event:
-    """One line. `time` is in seconds since the epoch, None where even that could not be found out any more."""
+    """One line. `time` is in seconds since the epoch, None if the script could not get it."""
 
     what: str
     stage: str = ""
@@ -36,7 +36,7 @@ def read_node_events(run: Path) -> list[Event]:
 
 
 def end_code(events: Iterable[Event]) -> Optional[int]:
-    """The exit code that job.sh wrote as its last act; None before, or when it could not."""
+    """The exit code that job.sh wrote as its last act; None before, and if it could not write."""
     return next((event.code for event in events if event.stage == "after" and event.what == "ended"), None)
 
 
@@ -46,10 +46,10 @@ def job_id(events: Iterable[Event]) -> str:
 
 
 def _read(path: Path) -> list[Event]:
-    """Only whole lines count: a full disk or a killed node cuts one off anywhere."""
+    """The events in a file. An incomplete last line is ignored: a full disk or a killed node truncates it anywhere."""
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
-    except OSError:  # not there yet, or its file system has gone
+    except OSError:  # it does not exist yet, or its file system is away
         return []
     return [event for event in map(_parse, text.split("\n")[:-1]) if event]
 

@@ -9,7 +9,7 @@ from typing import Any, Optional
 
 
 class Tail:
-    """What has been added to a file since the last look. The file may not exist yet."""
+    """Reads what has been appended to a file since the last read. The file need not exist yet."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -21,21 +21,21 @@ class Tail:
             with self._path.open("rb") as file:
                 file.seek(self._position)
                 added = file.read()
-        except OSError:  # not there yet, or its file system is away for a moment
+        except OSError:  # it does not exist yet, or its file system is away
             return ""
         self._position += len(added)
         return self._decoder.decode(added)
 
 
 class Metrics:
-    """The records of a growing metrics.jsonl; a line that is no JSON object is left out."""
+    """Reads the records of a growing metrics.jsonl; lines that are not JSON objects are skipped."""
 
     def __init__(self, path: Path) -> None:
         self._tail = Tail(path)
-        self._rest = ""
+        self._partial = ""
 
     def read(self) -> list[dict[str, Any]]:
-        *lines, self._rest = (self._rest + self._tail.read()).split("\n")
+        *lines, self._partial = (self._partial + self._tail.read()).split("\n")
         return [record for record in map(_record, lines) if record is not None]
 
 

@@ -1,4 +1,4 @@
-"""Signals as requests that a loop asks for: nothing is interrupted half way, whenever they come and however often."""
+"""Signals as flags that a loop reads: they interrupt nothing half way, whenever they come and however often."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ import time
 from types import FrameType, TracebackType
 from typing import Any, Optional
 
-DEBOUNCE_SECONDS = 1.0  # a terminal, a shell and a wrapper may each send the same Ctrl-C
+DEBOUNCE_SECONDS = 1.0  # a terminal, a shell and a wrapper may each send a signal for one Ctrl-C
 
 
 class Interrupts:
-    """While entered: SIGINT and SIGTERM ask to cancel, another one to stop waiting for that, SIGHUP to leave.
-
-    A terminal that is closed (SIGHUP) does not end a run: it goes on, and `ctrain attach` picks it up.
+    """While entered: SIGINT and SIGTERM set `cancel`, a second one sets `leave`: stop waiting for the end of the job.
+    SIGHUP sets `detach`: the terminal was closed, the run continues.
     """
 
     def __init__(self) -> None:
@@ -30,7 +29,7 @@ class Interrupts:
         os.set_blocking(self._read, False)
         self._wakeup = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
         numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        # What the caller has switched off stays off: nohup means to be left alone by SIGHUP.
+        # Signals that the caller ignores stay ignored, as SIGHUP under nohup.
         taken = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
         self._before: dict[signal.Signals, Any] = {number: signal.signal(number, self._take) for number in taken}
         return self

@@ -1,4 +1,4 @@
-"""Runs that somebody else started, or this ctrain before it was killed: all is in the run directory."""
+"""Picks up runs that another process started, from their directories."""
 
 from __future__ import annotations
 
@@ -18,17 +18,20 @@ LAST = "last"
 
 
 def pick_up(path: Path) -> Run:
-    """The run in a directory. If its record lacks the job, its events or the scheduler name it. Raises CtrainError."""
-    plan, found = directory.load_launch(path).plan, record.load(path)
-    run = Run(plan, found, schedulers.get(plan.scheduler))
-    if found.attempts or found.exit:
+    """The run in a directory. A job that its record lacks is looked up in its events, then in the scheduler's queue.
+
+    Raises CtrainError.
+    """
+    plan = directory.load_launch(path).plan
+    run = Run(plan, record.load(path), schedulers.get(plan.scheduler))
+    if run.record.attempts or run.record.exit:
         return run
     job_id = _lost_job(run)
     return with_job(run, job_id) if job_id else run
 
 
 def refresh(run: Run) -> tuple[Status, Optional[Conclusion]]:
-    """Where a run stands now, and how it ended if its job is gone."""
+    """The state of a run now, and its conclusion if its job has ended."""
     if run.record.exit:
         return Status("ended"), Conclusion(run.record)
     status = current_status(run)
@@ -36,7 +39,7 @@ def refresh(run: Run) -> tuple[Status, Optional[Conclusion]]:
 
 
 def current_status(run: Run) -> Status:
-    """Where an unconcluded run stands."""
+    """The state of a run that is not concluded."""
     if not run.job_id:
         return Status("ended", outcome=Outcome.NEVER_STARTED)
     if events.end_code(events.read_job_events(run.path)) is not None:
@@ -45,7 +48,7 @@ def current_status(run: Run) -> Status:
 
 
 def find_run(reference: str, parent: Path) -> Path:
-    """The directory of the run that RUN means: a name below `parent`, a path, or `last`. Raises DataError."""
+    """The directory of RUN: a name below `parent`, a path, or `last`. Raises DataError."""
     if reference == LAST:
         newest = next(list_runs(parent), None)
         if newest is None:
@@ -62,7 +65,7 @@ def find_run(reference: str, parent: Path) -> Path:
 
 
 def list_runs(parent: Path) -> Iterator[Path]:
-    """The run directories in `parent`, newest first. Raises DataError when it cannot be read."""
+    """The run directories in `parent`, newest first. Raises DataError if it cannot be read."""
     try:
         candidates = [path for path in parent.iterdir() if _is_run(path)]
     except FileNotFoundError:
@@ -77,10 +80,10 @@ def _is_run(path: Path) -> bool:
 
 
 def _lost_job(run: Run) -> str:
-    """The id of a job whose submitter was killed before it wrote it down; "" if none was submitted."""
+    """The id of a job whose submitter was killed before it recorded the id; "" if none was submitted."""
     try:
-        with submission_lock(run.path):  # sbatch may still be at work
-            written = events.job_id(events.read_job_events(run.path))
-            return written or run.scheduler.find(run.plan) or ""
+        with submission_lock(run.path):  # sbatch may still be running
+            recorded = events.job_id(events.read_job_events(run.path))
+            return recorded or run.scheduler.find(run.plan) or ""
     except OSError as error:
         raise CtrainError(f"cannot read {run.path}: {error.strerror}") from error

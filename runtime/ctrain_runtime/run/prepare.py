@@ -1,4 +1,4 @@
-"""From what a user asks for to a launch: whatever verb it is for. Reads everything that a plan is made from."""
+"""From a request to a launch, for every verb that starts runs. Reads everything that a plan is made from."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ IMAGE = "CTRAIN_IMAGE"  # set by module files
 
 @dataclass(frozen=True)
 class Request:
-    """What a verb that starts runs is given. `reference` names the job ("": `command` is it); the other words are
-    those of the command line, None and "" where they are not given."""
+    """The request of a verb that starts runs. `reference` names the job ("": the job is `command`); the other values
+    are those of the command line, None and "" if not given."""
 
     site: SelectedSite
     stores: tuple[str, ...]
@@ -39,8 +39,8 @@ class Request:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A launch that nothing has been done for yet. `notes` are lines for the user; `image_source` says where the image
-    was named, if not on the command line."""
+    """A launch that is not submitted. `notes` are lines for the user; `image_source` is the origin of the image's name
+    if that is not the command line."""
 
     launch: Launch
     notes: tuple[str, ...]
@@ -52,15 +52,15 @@ def prepare(request: Request) -> Prepared:
     site = request.site.site
     _check_detected(request)
     scheduler = schedulers.get(site.scheduler)
-    what, notes = _job(request)
+    planned, notes = _job(request)
     cluster = scheduler.facts(site)
-    size = scheduler.size(make_size_request(request.options, what, cluster), cluster, site)
-    refuse_spawner(what.command, size.nodes * size.ranks_per_node)
+    size = scheduler.size(make_size_request(request.options, planned, cluster), cluster, site)
+    refuse_spawner(planned.command, size.nodes * size.ranks_per_node)
     architecture = _architecture(cluster, size.partition)
-    found = _image(request, what, architecture)
-    trust.require_trusted(found, site)  # first: to find out about the engine starts a container of it
-    known = facts.detect_facts(cluster, found)
-    flat = image.find_flat_variant(found) if known.ignores_layers else None
+    selected = _image(request, planned, architecture)
+    trust.require_trusted(selected, site)  # first: probing the engine starts a container of it
+    detected = facts.detect_facts(cluster, selected)
+    flat = image.find_flat_variant(selected) if detected.ignores_layers else None
     if flat:
         image.check(flat, architecture)
         trust.require_trusted(flat, site)
@@ -69,10 +69,10 @@ def prepare(request: Request) -> Prepared:
         request.options,
         arguments=request.command if request.reference else (),
         resume=str(directory.checkpoint_of(_resumed(request.resume, parent))) if request.resume else "",
-        layers=tuple(map(user_layer.read, (*what.layers, *request.layers))),
+        layers=tuple(map(user_layer.read, (*planned.layers, *request.layers))),
     )
-    run = directory.new_run_path(parent, what.name, request.name)
-    plan = make_plan(what, site, found, options, known, size, run, flat)
+    run = directory.new_run_path(parent, planned.name, request.name)
+    plan = make_plan(planned, site, selected, options, detected, size, run, flat)
     plan = replace(plan, preflight=worlds.must_prove(plan))
     directory.check_mount_sources(plan)
     launch = scheduler.render(plan, launchers.make_task(plan, scheduler.identity(plan)))
@@ -85,38 +85,38 @@ def runs_directory(site: Site) -> Path:
 
 
 def _job(request: Request) -> tuple[job.Job, tuple[str, ...]]:
-    """The job, with the launcher that the user or the command itself asks for; and notes on what has no effect."""
-    named = request.reference
-    what = job.find(named) if named else job.from_command(request.command, Path.cwd())
-    recognised = recognise(what.command)
+    """The job, with the launcher of the command line or of the command itself; and notes on options without effect."""
+    reference = request.reference
+    planned = job.find(reference) if reference else job.from_command(request.command, Path.cwd())
+    recognised = recognise(planned.command)
     notes: tuple[str, ...] = ()
     if recognised:
-        resources = what.resources
+        resources = planned.resources
         changed = replace(
             resources,
             nodes=recognised.nodes or resources.nodes,
             ranks_per_node=recognised.ranks_per_node or resources.ranks_per_node,
         )
-        what = replace(what, launcher=recognised.launcher, command=recognised.command, resources=changed)
+        planned = replace(planned, launcher=recognised.launcher, command=recognised.command, resources=changed)
         notes = tuple(f"{option} of {recognised.launcher} has no effect here" for option in recognised.ignored)
-    return replace(what, launcher=request.options.launcher or what.launcher), notes
+    return replace(planned, launcher=request.options.launcher or planned.launcher), notes
 
 
 def _check_detected(request: Request) -> None:
-    """A cluster whose commands are not on PATH looks like a laptop: do not train on its login node by mistake."""
+    """Refuse to train on a login node by mistake: a cluster whose commands are not on PATH looks like a laptop."""
     options = request.options
     if request.site.explicit or request.site.site.name != FALLBACK:
         return
     if (options.nodes or 1) > 1 or options.time or options.partition:
         raise SchedulerError(
-            "no scheduler found on this machine, but --nodes, --time or --partition ask for a cluster",
+            "no scheduler found on this machine, but --nodes, --time or --partition need a cluster",
             "Load the scheduler's module (module load slurm), or run on this machine with --site local",
         )
 
 
-def make_size_request(options: Options, what: job.Job, cluster: Cluster) -> SizeRequest:
-    """What the command line asks for, and for the rest what the job does; in an allocation, all of its nodes."""
-    resources = what.resources
+def make_size_request(options: Options, planned: job.Job, cluster: Cluster) -> SizeRequest:
+    """The values of the command line, else the job's; in an allocation, all of its nodes."""
+    resources = planned.resources
     nodes: job.Count = "auto" if cluster.allocation else resources.nodes
     return SizeRequest(
         nodes=nodes if options.nodes is None else options.nodes,
@@ -129,14 +129,14 @@ def make_size_request(options: Options, what: job.Job, cluster: Cluster) -> Size
 
 
 def _architecture(cluster: Cluster, partition: str) -> str:
-    """What `uname -m` says where the ranks will run: a login node may be of another kind."""
-    known = {part.name: part.arch for part in cluster.partitions}
-    return known.get(partition) or platform.machine()
+    """The output of `uname -m` on the nodes of the ranks: a login node's may differ."""
+    architectures = {part.name: part.arch for part in cluster.partitions}
+    return architectures.get(partition) or platform.machine()
 
 
-def _image(request: Request, what: job.Job, architecture: str) -> image.Image:
-    named = request.image or os.environ.get(IMAGE)
-    references = (named,) if named else what.images
+def _image(request: Request, planned: job.Job, architecture: str) -> image.Image:
+    reference = request.image or os.environ.get(IMAGE)
+    references = (reference,) if reference else planned.images
     if not references:
         raise UsageError("no image given", "Pass --image NAME; list images with: ctrain images")
     stores = [] if image.is_path(references[0]) else [open_store(Path(store)) for store in request.stores]
@@ -147,11 +147,11 @@ def _image(request: Request, what: job.Job, architecture: str) -> image.Image:
 
 
 def _image_source(request: Request) -> str:
-    """Where an image is named that the command line does not name: a module that is loaded may be long forgotten."""
+    """The origin of an image's name that is not from the command line: users forget which modules they have loaded."""
     return f" (from {IMAGE})" if os.environ.get(IMAGE) and not request.image else ""
 
 
 def _resumed(reference: str, parent: Path) -> Path:
-    """The run directory that --resume names: a path, or the name of a run."""
+    """The run directory of --resume: a path, or the name of a run."""
     path = Path(reference)
     return path if "/" in reference or path.is_dir() else parent / reference

@@ -1,4 +1,4 @@
-"""What became of the ranks: where each ran, and which one failed first and why."""
+"""The ranks of a run: where each ran, how it ended, and which one failed first."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ EARLY_SECONDS = 1.0  # between the ends of two ranks: less is how programs end t
 
 @dataclass(frozen=True)
 class Rank:
-    """One rank. Times are in seconds since the epoch; `exit_code` is None while it runs, or when it vanished.
+    """One rank. Times are in seconds since the epoch; `exit_code` is None while it runs, and if it vanished.
 
-    `refusal` is why ctrain's own checks did not let its program start; "" otherwise.
+    `refusal` is the message of a check of ctrain's own that failed before its program started; "" otherwise.
     """
 
     number: int
@@ -30,7 +30,7 @@ class Rank:
     refusal: str = ""
 
     def exit_description(self) -> str:
-        """How it ended, in words."""
+        """How it ended, as text."""
         if self.refusal:
             return self.refusal
         if self.exit_code is None:
@@ -62,7 +62,7 @@ def from_events(events: Iterable[Event]) -> list[Rank]:
         if event.what == "ended":
             rank = dataclasses.replace(rank, end=event.time, exit_code=event.code)
         elif event.what == "refused":
-            # The wrapper outside the container may write how it ended after the check inside has.
+            # The wrapper outside the container writes its end after the check inside has written the refusal.
             code = event.code if rank.exit_code is None else rank.exit_code
             rank = dataclasses.replace(rank, end=rank.end or event.time, exit_code=code, refusal=event.message)
         ranks[event.rank] = rank
@@ -75,9 +75,9 @@ def started(ranks: list[Rank]) -> int:
 
 
 def first_failure(ranks: list[Rank]) -> Optional[Rank]:
-    """The rank that failed first, because of which the others were stopped; else the first one that vanished.
+    """The rank that failed first, after which the others were stopped; else the first one that vanished.
 
-    One that was terminated was stopped because of another: of one that vanished, if there is one.
+    A rank that was terminated is not the first: it was stopped because of another, perhaps one that vanished.
     """
     failed = min((rank for rank in ranks if rank.exit_code), key=_end, default=None)
     vanished = next((rank for rank in ranks if rank.exit_code is None), None)
@@ -85,7 +85,7 @@ def first_failure(ranks: list[Rank]) -> Optional[Rank]:
 
 
 def ended_before(ranks: list[Rank], failed: Rank) -> Optional[Rank]:
-    """The first rank that left with exit code 0 well before `failed` did: others may have waited for it in vain."""
+    """The first rank that ended with code 0 well before `failed`: others may have waited for it in vain."""
     early = [rank for rank in ranks if rank.exit_code == 0 and _end(rank) < _end(failed) - EARLY_SECONDS]
     return min(early, key=_end, default=None)
 

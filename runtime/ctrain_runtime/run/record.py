@@ -1,4 +1,4 @@
-"""record.json: what a run was, and how it ended. Written by whoever watches it, read by whoever picks it up later."""
+"""record.json: what was run, and how it ended. Written by the process that watches a run, read by later ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GIT_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Exit:
-    """How a run ended. `by`: whose exit code it is, the program's or that of what ended it."""
+    """How a run ended. `by`: the origin of the exit code, the program or whatever ended it."""
 
     code: int
     reason: str
@@ -29,8 +29,8 @@ class Exit:
 
 @dataclass(frozen=True)
 class Attempt:
-    """One job of a run. `name` is what users call it; `outcome` is that of schedulers.protocol, `word` the scheduler's
-    own beside it. Times are ISO 8601 in UTC."""
+    """One job of a run. `name` is for users; `outcome` is one of schedulers.protocol.Outcome, `word` the scheduler's
+    own state. Times are ISO 8601 in UTC."""
 
     job_id: str
     name: str
@@ -92,16 +92,16 @@ def begin(plan: LaunchPlan) -> Record:
 
 
 def save(record: Record) -> None:
-    """Write record.json whole or not at all. Raises OSError."""
+    """Replace record.json atomically. Raises OSError."""
     directory.write_json(Path(record.run_directory) / layout.RECORD, dataclasses.asdict(record))
 
 
 def load(run: Path) -> Record:
-    """The record in a run directory. Raises DataError when there is none, ConfigError for one of a newer ctrain."""
+    """The record in a run directory. Raises DataError without one, ConfigError for one of another ctrain."""
     path = run / layout.RECORD
     data = directory.read_json(path)
     if data.get("schema") != SCHEMA:
-        raise ConfigError(f"unsupported record schema in {path} (supported: {SCHEMA})", "Use the ctrain that made it")
+        raise ConfigError(f"unsupported record schema in {path} (supported: {SCHEMA})", "Use the ctrain that wrote it")
     return config.load(Record, data, str(path))
 
 
@@ -110,12 +110,12 @@ def iso(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="seconds")
 
 
-def _revision(folder: str) -> str:
+def _revision(workdir: str) -> str:
     """The commit that is checked out in a directory; "" outside of repositories, and for examples in the image."""
-    if not Path(folder).is_dir():
+    if not Path(workdir).is_dir():
         return ""
     try:
-        found = command.run(["git", "-C", folder, "rev-parse", "HEAD"], check=False, timeout=GIT_SECONDS)
+        result = command.run(["git", "-C", workdir, "rev-parse", "HEAD"], check=False, timeout=GIT_SECONDS)
     except CtrainError:
         return ""
-    return found.stdout.strip() if found.code == 0 else ""
+    return result.stdout.strip() if result.code == 0 else ""

@@ -1,4 +1,4 @@
-"""Starts a run: makes its directory, and hands its job to the scheduler. From then on it has a life of its own."""
+"""Submits a run: creates its directory and submits its job. From then on the run does not depend on this process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ctrain_runtime.schedulers.protocol import Scheduler
 
 @dataclass(frozen=True)
 class Run:
-    """A run that was submitted: its plan, its record so far, and the scheduler that has its job."""
+    """A submitted run: its plan, its record so far, and its scheduler."""
 
     plan: LaunchPlan
     record: Record
@@ -33,7 +33,7 @@ class Run:
 
     @property
     def job_id(self) -> str:
-        """The id of its last job; "" when none was ever submitted."""
+        """The id of its last job; "" if none was submitted."""
         return self.record.attempts[-1].job_id if self.record.attempts else ""
 
     @property
@@ -42,7 +42,7 @@ class Run:
 
 
 def submit(launch: Launch) -> Run:
-    """Submit `launch`. Raises CtrainError; the record then says why it never ran."""
+    """Submit `launch`. Raises CtrainError, after recording it as the reason why the run never started."""
     plan = launch.plan
     scheduler = schedulers.get(plan.scheduler)
     scheduler.check(launch)
@@ -66,7 +66,7 @@ def submit(launch: Launch) -> Run:
 
 
 def with_job(run: Run, job_id: str) -> Run:
-    """The run with its job, which its record now names, if the disk lets it: the job's events name it, too."""
+    """The run with its job, which is added to its record; on a full disk, only the job's events have it."""
     attempt = Attempt(job_id, run.scheduler.name(job_id), record.iso(time.time()))
     changed = dataclasses.replace(run.record, attempts=(*run.record.attempts, attempt))
     with contextlib.suppress(OSError):
@@ -76,13 +76,13 @@ def with_job(run: Run, job_id: str) -> Run:
 
 @contextlib.contextmanager
 def submission_lock(run: Path) -> Iterator[int]:
-    """Hold the lock of a run's submission; its descriptor, for what submits the job to inherit.
+    """Hold the lock of a run's submission; yields its descriptor, which the submitting process inherits.
 
-    Who picks up a run without a job id waits for it first: whatever kills ctrain, sbatch may still be at work.
+    A process that picks up a run without a job id waits for the lock: after ctrain is killed, sbatch may still run.
     """
     descriptor = os.open(run / layout.SUBMIT_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        with contextlib.suppress(OSError):  # a file system without locks: then only the events tell
+        with contextlib.suppress(OSError):  # a file system without locks: then only the events have the id
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield descriptor
     finally:

@@ -1,4 +1,4 @@
-"""Watches a run to its end: its files and, ever less often, its scheduler. Prints nothing: an observer is called."""
+"""Watches a run to its end: its files and, less and less often, its scheduler. Calls an observer; prints nothing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CANCEL_TIMEOUT_SECONDS = 60.0  # a dead node can keep a job "completing" indefin
 
 
 class RunObserver(Protocol):
-    """Who is shown what happens. It must not raise: printing never decides over a job."""
+    """Is called for everything that happens. It must not raise: output never affects a job."""
 
     def submitted(self, name: str) -> None: ...
     def status(self, status: Status) -> None: ...
@@ -117,7 +117,7 @@ class _Watcher:
         return self.gone
 
     def cancel(self) -> None:
-        """Have the scheduler end the job, and only then speak of it; again from time to time while it refuses."""
+        """Cancel the job, and only then report it; retry from time to time while the scheduler refuses."""
         now = time.monotonic()
         if self._cancelled or (self._cancel_tried and now - self._cancel_tried < CANCEL_RETRY_SECONDS):
             return
@@ -141,7 +141,7 @@ class _Watcher:
         self.pause.reset()
 
     def given_up(self) -> bool:
-        """Whether a cancelled job takes too long to end, or cannot be cancelled."""
+        """Whether a cancelled job takes too long to end, or could not be cancelled."""
         if not self._cancel_asked or time.monotonic() - self._cancel_asked < CANCEL_TIMEOUT_SECONDS:
             return False
         self.gone = self._cancelled

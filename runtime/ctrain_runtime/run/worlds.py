@@ -1,4 +1,4 @@
-"""Which images' MPI is known to form one world here: proven by a short step before the first run, then remembered."""
+"""Whether the MPI of an image forms one world here: checked by a short step before its first run, then cached."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ CACHE = "worlds"
 
 
 def must_prove(plan: LaunchPlan) -> bool:
-    """Whether the ranks of a plan rely on an MPI that has not been seen to work on this cluster."""
+    """Whether the ranks of a plan rely on an MPI that has not been checked on this cluster."""
     return plan.launcher == "mpi" and plan.world_size > 1 and UserCache(CACHE).get(*_entry(plan)) is None
 
 
 def remember(plan: LaunchPlan, job: Iterable[Event]) -> None:
-    """Keep in mind that the step before a run found one world."""
+    """Cache that the check before a run has passed."""
     if plan.preflight and any(event.stage == "preflight" and event.what == "passed" for event in job):
         UserCache(CACHE).put(*_entry(plan), True)
 

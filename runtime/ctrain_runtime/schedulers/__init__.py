@@ -1,4 +1,4 @@
-"""Schedulers: how a launch plan becomes scripts and commands, and how their answers are read. No policy here."""
+"""Schedulers: they turn a launch plan into scripts and commands, and parse the answers. No policy here."""
 
 from __future__ import annotations
 
@@ -17,6 +17,6 @@ MODULES = {"slurm": "ctrain_runtime.schedulers.slurm", "local": "ctrain_runtime.
 def get(name: str) -> Scheduler:
     """The scheduler that a site names. Raises SiteError."""
     if name not in MODULES:
-        raise SiteError(f"unknown scheduler {name!r}", f"Known schedulers: {', '.join(MODULES)}")
+        raise SiteError(f"unknown scheduler {name!r}", f"Available: {', '.join(MODULES)}")
     scheduler: Scheduler = importlib.import_module(MODULES[name]).SCHEDULER
     return scheduler

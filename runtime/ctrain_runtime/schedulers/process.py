@@ -1,7 +1,7 @@
-"""A run as a process of this machine: all of site local, and job.sh inside an allocation that the user already has.
+"""Runs as processes of this machine: all runs of site local, and those inside an allocation that the user has.
 
-Its id is HOST:PID:START, where START is the process's start time in clock ticks since boot (proc(5), stat, field 22):
-a number that is used again for another process is not taken for it.
+Their id is HOST:PID:START, where START is the process's start time in clock ticks since boot (proc(5), stat, field
+22): a PID that is reused by another process is not mistaken for it.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from ctrain_runtime.errors import SchedulerError
 from ctrain_runtime.plan.model import Launch
 from ctrain_runtime.schedulers.protocol import Outcome, Status
 
-# The id, in job.sh itself: the number of its own process does not change (man proc, /proc/PID/stat).
+# The id, as job.sh computes it of itself.
 JOB_ID = "$(uname -n):$$:$(cut -d ' ' -f 22 /proc/$$/stat)"
 GRACE_SECONDS = 10  # between SIGTERM and SIGKILL
 
-_started: list[subprocess.Popen[bytes]] = []  # kept, so that they are reaped and not warned of
+_started: list[subprocess.Popen[bytes]] = []  # kept, so that they are reaped without a warning
 
 
 def start(launch: Launch, pass_fds: tuple[int, ...] = ()) -> str:
-    """Start job.sh in a session of its own, so that Ctrl-C reaches ctrain alone; its id. Raises SchedulerError.
+    """Start job.sh in a session of its own, so that Ctrl-C reaches only ctrain; its id. Raises SchedulerError.
 
     It inherits the locked descriptor `pass_fds`, and closes it once it has written its first event.
     """
@@ -36,7 +36,7 @@ def start(launch: Launch, pass_fds: tuple[int, ...] = ()) -> str:
     if pass_fds:
         environ["CTRAIN_LOCK_FD"] = str(pass_fds[0])
     try:
-        # The ranks write their own logs; whatever bash, srun or mpirun say goes to the job's log.
+        # Ranks write their own logs; messages of bash, srun and mpirun go to the job's log.
         with (run / layout.JOB_LOG).open("ab") as log:
             popen = subprocess.Popen(
                 launch.argv,
@@ -55,17 +55,18 @@ def start(launch: Launch, pass_fds: tuple[int, ...] = ()) -> str:
 
 
 def status(job_id: str) -> Status:
-    """Whether job.sh still runs. How it ended stands in its events."""
+    """Whether job.sh is running. Its events record how it ended."""
     host, pid, begin = _parts(job_id)
     if host != socket.gethostname():
-        return Status("running", note=f"the run is on {host}; only there can it be watched or cancelled")
+        return Status("running", note=f"the run is on {host}; watch or cancel it there")
     for popen in _started:
         popen.poll()
     return Status("running") if _start_time(pid) == begin else Status("ended", outcome=Outcome.UNKNOWN)
 
 
 def cancel(job_id: str, run: Path) -> None:
-    """End job.sh, which ends its tasks; without it, kill what is left of the run. Raises SchedulerError elsewhere."""
+    """Terminate job.sh, which ends its tasks; if it is gone, kill the rest of the run. Raises SchedulerError on other
+    hosts."""
     host, pid, begin = _parts(job_id)
     if host != socket.gethostname():
         raise SchedulerError(f"cannot cancel {name(job_id)}: it runs on {host}", f"Run ctrain cancel on {host}")
@@ -88,7 +89,7 @@ def _parts(job_id: str) -> tuple[str, int, int]:
 
 
 def _start_time(pid: int) -> Optional[int]:
-    """When a process started; None when it has ended (a zombie has, too)."""
+    """When a process started; None if it has ended (or is a zombie)."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -97,11 +98,11 @@ def _start_time(pid: int) -> Optional[int]:
 
 
 def _marked(run: Path) -> list[int]:
-    """The processes here that job.sh of `run` started, however deep: all have its mark in their environment."""
+    """The processes of `run` on this machine, however deep below job.sh: all have its mark in their environment."""
     mark = f"CTRAIN_RUN_DIR={run}".encode(errors="surrogateescape")
-    found = []
+    pids = []
     for path in Path("/proc").glob("[0-9]*/environ"):
-        with contextlib.suppress(OSError):  # it ended, or is another user's
+        with contextlib.suppress(OSError):  # it has ended, or is another user's
             if mark in path.read_bytes().split(b"\0"):
-                found.append(int(path.parent.name))
-    return found
+                pids.append(int(path.parent.name))
+    return pids

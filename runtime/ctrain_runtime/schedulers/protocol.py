@@ -1,4 +1,4 @@
-"""What a scheduler is to the rest of ctrain. One folder per scheduler: slurm/, local/; no code above knows which."""
+"""The interface of schedulers. One directory per scheduler (slurm/, local/); no code above depends on which it is."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ctrain_runtime.site import Site
 
 
 class Outcome(str, Enum):
-    """How a job ended, in words that every scheduler's own are translated to."""
+    """How a job ended: each scheduler translates its own states to these."""
 
     COMPLETED = "completed"
     FAILED = "failed"
@@ -31,10 +31,10 @@ class Outcome(str, Enum):
 
 @dataclass(frozen=True)
 class Status:
-    """Where a job stands. `word` is the scheduler's own state or reason; `note` is one line about what is unusual.
+    """The state of a job. `word` is the scheduler's own state or reason; `note` is a line about anything unusual.
 
-    `outcome` is set when, and only when, the phase is "ended". `starts_at` is when a waiting job is expected to start
-    (ISO 8601, the cluster's local time), "" when the scheduler does not say.
+    `outcome` is set if and only if the phase is "ended". `starts_at` is the expected start of a waiting job (ISO 8601,
+    the cluster's local time), "" if unknown.
     """
 
     phase: Literal["waiting", "running", "ended"]
@@ -46,7 +46,7 @@ class Status:
 
 @dataclass(frozen=True)
 class FailedTask:
-    """A task that the scheduler's own log names: which one, on which host, and how it ended in the log's words."""
+    """A task that the scheduler's log reports as failed: its number, its host, and `how` it ended, as logged."""
 
     task: int
     host: str
@@ -56,19 +56,19 @@ class FailedTask:
 class Scheduler(Protocol):
     """A back end. It builds commands and scripts and parses answers; it holds no policy and no state."""
 
-    programs: tuple[str, ...]  # what must be on PATH where runs are submitted
+    programs: tuple[str, ...]  # must be on PATH where runs are submitted
 
     def facts(self, site: Site) -> Cluster:
-        """What the cluster is and has now. Raises SchedulerError when the scheduler does not answer."""
+        """The cluster as it is now. Raises SchedulerError if the scheduler does not answer."""
 
     def gpus(self, site: Site) -> tuple[str, ...]:
-        """What the site's GPUs are called: a100, NVIDIA A30 ... Raises CtrainError when the scheduler is silent."""
+        """Names of the site's GPUs: a100, NVIDIA A30 ... Raises CtrainError if the scheduler does not answer."""
 
     def size(self, request: SizeRequest, cluster: Cluster, site: Site) -> JobSize:
-        """The size of a job that fits. Pure. Raises UsageError, ResourceError or SchedulerError when none does."""
+        """The size of a job that fits. Pure. Raises UsageError, ResourceError or SchedulerError if none does."""
 
     def identity(self, plan: LaunchPlan) -> TaskIdentity:
-        """How a task of the plan learns who it is. Pure."""
+        """How a task of the plan gets its number, node and rendezvous. Pure."""
 
     def render(self, plan: LaunchPlan, task: Task) -> Launch:
         """The scripts of a job that runs `task`, and the command that submits it. Pure."""
@@ -79,21 +79,21 @@ class Scheduler(Protocol):
     def submit(self, launch: Launch, pass_fds: tuple[int, ...] = ()) -> str:
         """Start or queue the job; its id. Raises SchedulerError.
 
-        `pass_fds` is a locked descriptor which what submits the job inherits: as long as it is locked, nobody may
-        conclude that the submission failed.
+        The submitting process inherits the locked descriptor `pass_fds`: while it is locked, the submission must not
+        be taken for failed.
         """
 
     def find(self, plan: LaunchPlan) -> Optional[str]:
-        """The id of the job of a run whose submission was cut off, if it was accepted."""
+        """The id of the job of a run whose submission was interrupted, if it was accepted."""
 
     def status(self, job_id: str, plan: LaunchPlan) -> Status:
-        """Ask where a job stands. Never raises: a scheduler that does not answer leaves the phase as "running"."""
+        """The state of a job. Never raises: without an answer the phase is "running"."""
 
     def cancel(self, job_id: str, plan: LaunchPlan) -> None:
-        """End a job; returns before it has ended. Raises SchedulerError when the job may still run."""
+        """Cancel a job; returns before it has ended. Raises SchedulerError if it may still be running."""
 
     def name(self, job_id: str) -> str:
-        """What users call a job, as in "job 41873"."""
+        """The job's name for users, as in "job 41873"."""
 
     def failed_task(self, job_log: str) -> Optional[FailedTask]:
-        """The first task that job.log says was killed or failed, for a rank that could not record it itself."""
+        """The first task that job.log reports as killed or failed, for a rank that could not record its end."""

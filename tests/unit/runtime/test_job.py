@@ -46,7 +46,7 @@ def write(folder: Path, text: str, *scripts: str) -> str:
 @pytest.mark.usefixtures("examples")
 def test_a_packaged_job_runs_where_the_image_has_it() -> None:
     found = job.find("digits")
-    assert (found.name, found.workdir, found.folder) == ("digits", "/opt/ctrain/examples/digits", None)
+    assert (found.name, found.workdir, found.directory) == ("digits", "/opt/ctrain/examples/digits", None)
     assert job.names() == ["digits", "gpt"]
 
 
@@ -61,7 +61,7 @@ def test_a_folder_with_every_key(tmp_path: Path) -> None:
         data=Dataset("imagenet", "/images"),
         env={"A": "b", "N": "3", "LR": "0.1", "MASK": "0x0F", "YES": "on"},
         workdir=str(folder),
-        folder=folder,
+        directory=folder,
         layers=(folder / "mine.sqsh", Path("~/other.sqsh").expanduser()),
     )
 
@@ -69,7 +69,7 @@ def test_a_folder_with_every_key(tmp_path: Path) -> None:
 def test_the_folder_that_one_is_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(write(tmp_path / "my job", MINIMAL))
     for reference in (".", "./", "../my job"):
-        assert (job.find(reference).name, job.find(reference).folder) == ("my-job", tmp_path / "my job")
+        assert (job.find(reference).name, job.find(reference).directory) == ("my-job", tmp_path / "my job")
 
 
 @pytest.mark.usefixtures("examples")
@@ -85,7 +85,7 @@ def test_the_folder_that_one_is_in(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 )
 def test_a_job_that_is_not_packaged(reference: str, question: str, tmp_path: Path) -> None:
     write(tmp_path / "ddp", MINIMAL)
-    complaint = rf"^unknown job '{reference}'.{question} Jobs: digits, gpt; or ./FOLDER with a job.yaml$"
+    complaint = rf"^unknown job '{reference}'.{question} Jobs: digits, gpt; or ./DIRECTORY with a job.yaml$"
     with pytest.raises(JobError, match=complaint.replace("'?", r"'\?")):
         job.find(reference)
 
@@ -108,7 +108,7 @@ def test_a_folder_without_a_job(reference: str, question: str, tmp_path: Path) -
     with pytest.raises(JobError) as caught:
         job.find(reference.format(tmp_path))
     path = Path(reference.format(tmp_path)).resolve() / "job.yaml"
-    hint = f"{question.format(tmp_path)}A job is a folder with a job.yaml; see: ctrain help jobs"
+    hint = f"{question.format(tmp_path)}A job is a directory with a job.yaml; see: ctrain help jobs"
     assert str(caught.value) == f"{path} not found. {hint}"
 
 
@@ -126,12 +126,24 @@ def test_a_folder_without_a_job(reference: str, question: str, tmp_path: Path) -
         ("command: [python, null]\nimage: x\n", "command must be a string or a number, not null (None)"),
         ("command: [x]\nimage: []\n", "image is empty. Name one, as in: image: pytorch"),
         (MINIMAL + "env: {A: no}\n", "env.A must be a string or a number, not a boolean (False). If it is"),
-        (MINIMAL + "resources: {nodes: 0}\n", "resources.nodes must be a number from 1 on, not 0"),
-        (MINIMAL + "resources: {gpus_per_node: -1}\n", "gpus_per_node must be a number from 0 on or auto, not -1"),
-        (MINIMAL + "resources: {gpus_per_node: all}\n", "gpus_per_node must be a number from 0 on or auto, not 'all'"),
-        (MINIMAL + "resources: {ranks_per_node: 0}\n", "ranks_per_node must be a number from 1 on or auto, not 0"),
-        (MINIMAL + "resources: {ranks_per_node: ''}\n", "ranks_per_node must be a number from 1 on or auto, not ''"),
-        (MINIMAL + "resources: {time: '1:99:00'}\n", "resources.time: time '1:99:00' is not a time limit. Write it as"),
+        (MINIMAL + "resources: {nodes: 0}\n", "resources.nodes must be an integer of at least 1, not 0"),
+        (
+            MINIMAL + "resources: {gpus_per_node: -1}\n",
+            "gpus_per_node must be an integer of at least 0 or auto, not -1",
+        ),
+        (
+            MINIMAL + "resources: {gpus_per_node: all}\n",
+            "gpus_per_node must be an integer of at least 0 or auto, not 'all'",
+        ),
+        (
+            MINIMAL + "resources: {ranks_per_node: 0}\n",
+            "ranks_per_node must be an integer of at least 1 or auto, not 0",
+        ),
+        (
+            MINIMAL + "resources: {ranks_per_node: ''}\n",
+            "ranks_per_node must be an integer of at least 1 or auto, not ''",
+        ),
+        (MINIMAL + "resources: {time: '1:99:00'}\n", "resources.time: invalid time limit '1:99:00'. Write it as"),
         (MINIMAL + "resources: {time: '0:00:00'}\n", "resources.time must be at least one minute, not '0:00:00'"),
         (MINIMAL + "data: {dataset: x, mount: data}\n", "data.mount must be an absolute path, not 'data'"),
         (MINIMAL + "resources: {node: 2}\n", "unknown key 'node'. Did you mean 'nodes'?"),
@@ -195,7 +207,7 @@ def test_a_script_that_is_missing(tmp_path: Path, command: tuple[str, ...], scri
     (tmp_path / "train.py").touch()
     there = Job("x", command, (), "mpi", Resources(), None, {}, str(tmp_path), tmp_path)
     assert job.missing_script(there) == script
-    assert job.missing_script(replace(there, folder=None)) is None
+    assert job.missing_script(replace(there, directory=None)) is None
 
 
 def test_a_command_without_its_script(tmp_path: Path) -> None:

@@ -245,7 +245,7 @@ def test_expand(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("text", ["/scratch/$NOBODY_SET_THIS", "/cost/$5"])
 def test_expand_never_leaves_a_hole(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"^site neuron: runs: '.*' names a variable that is not set"):
+    with pytest.raises(ConfigError, match=r"^site neuron: runs: variable not set in '.*': "):
         site.expand(text, "site neuron: runs")
 
 

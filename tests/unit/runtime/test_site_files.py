@@ -134,7 +134,7 @@ def test_a_file_that_another_user_left_where_everyone_can_write(project: Path, m
         except OSError as error:
             pytest.skip(f"this user namespace has no other user: {error.strerror}")
     monkeypatch.setattr(os, "getuid", lambda: 54321)
-    with pytest.raises(SiteError, match=r"ctrain\.yaml belongs to another user, in a directory that everyone can"):
+    with pytest.raises(SiteError, match=r"ctrain\.yaml belongs to another user, in a world-writable"):
         site_files.find_project_file()
 
 

@@ -40,7 +40,7 @@ TOO_LARGE = ("1:99:00", "1:00:60", "90:60", "1-00:60", "1-00:00:99")
 
 @pytest.mark.parametrize("text", [*NO_FORM, *TOO_LARGE])
 def test_anything_else_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match=r"is not a time limit. Write it as HH:MM:SS, D-HH:MM:SS or minutes$"):
+    with pytest.raises(UsageError, match=r"^invalid time limit .*\. Write it as HH:MM:SS, D-HH:MM:SS or minutes$"):
         time_limit.parse_limit(text)
 
 

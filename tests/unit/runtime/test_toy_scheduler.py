@@ -105,7 +105,7 @@ def test_cancel(bench: Bench) -> None:
     assert bench.record()["attempts"][0]["outcome"] == "cancelled by its user"
     assert bench.orphans() == []
     code, out, _ = ended(bench.attach(verb="cancel"))
-    assert (code, out) == (0, "one has ended already: cancelled\n")
+    assert (code, out) == (0, "one has already ended: cancelled\n")
 
 
 def test_a_job_that_is_refused(bench: Bench) -> None:

@@ -1,4 +1,4 @@
-"""This machine alone: a run is a group of processes, which outlives the ctrain that started it."""
+"""This machine alone: a run is a group of processes that outlives the ctrain that started it."""
 
 from __future__ import annotations
 

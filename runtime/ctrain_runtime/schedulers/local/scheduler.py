@@ -1,4 +1,4 @@
-"""Site local: no queue, no other machine."""
+"""The back end of site local: no queue, no other machine."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Local:
 
     def size(self, request: SizeRequest, cluster: Cluster, site: Site) -> JobSize:
         if request.partition:
-            raise UsageError("site local has no partitions", "Leave out --partition, or choose a cluster with --site")
+            raise UsageError("site local has no partitions", "Remove --partition, or select a cluster with --site")
         available = facts.count_gpus()
         nodes = resolve_count("--nodes", request.nodes, 1)
         gpus = resolve_count("--gpus-per-node", request.gpus_per_node, available, least=0)
@@ -48,13 +48,13 @@ class Local:
         return script.render(plan, task)
 
     def check(self, launch: Launch) -> None:
-        """Nothing: there is no queue to refuse it."""
+        """Does nothing: there is no queue."""
 
     def submit(self, launch: Launch, pass_fds: tuple[int, ...] = ()) -> str:
         return process.start(launch, pass_fds)
 
     def find(self, plan: LaunchPlan) -> Optional[str]:
-        """None: a process that has started writes an event before its submission's lock is free."""
+        """None: a process that has started writes an event before it releases the lock of its submission."""
         return None
 
     def status(self, job_id: str, plan: LaunchPlan) -> Status:

@@ -1,4 +1,4 @@
-"""Slurm 22.05 and later, through its commands and their text output: their JSON differs from version to version."""
+"""Slurm 22.05 and later, through its commands and their text output: their JSON differs between versions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The allocation that ctrain was started in: salloc, or a batch job that calls ctrain."""
+"""The allocation around ctrain: salloc, or a batch job that calls ctrain."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NODE_GRES = re.compile(r"\sNodes=(\S+) CPU_IDs=\S* Mem=\S* GRES=(\S*)")
 
 
 def read_allocation() -> Optional[Allocation]:
-    """The allocation that SLURM_JOB_ID names. Raises SchedulerError when it has ended or is another user's."""
+    """The allocation that SLURM_JOB_ID names. Raises SchedulerError if it has ended or is another user's."""
     job_id = os.environ.get("SLURM_JOB_ID")
     if not job_id:
         return None
@@ -31,14 +31,14 @@ def read_allocation() -> Optional[Allocation]:
     hint = "Leave this shell, or run: unset SLURM_JOB_ID"
     result = client.run(argv, timeout=TIMEOUT_SECONDS)
     if "Invalid job id" in result.stderr:
-        raise SchedulerError(f"SLURM_JOB_ID is {job_id}, a job that Slurm no longer has", hint)
+        raise SchedulerError(f"SLURM_JOB_ID is {job_id}: job not found", hint)
     if result.code != 0:
         raise SchedulerError(f"cannot look up job {job_id} (SLURM_JOB_ID): {client.error_text(result)}", hint)
     head = job.parse_head(result.stdout)
     if head.uid is not None and head.uid != os.getuid():
-        raise SchedulerError(f"SLURM_JOB_ID is {job_id}, which is another user's job", hint)
+        raise SchedulerError(f"SLURM_JOB_ID is {job_id}: job of another user", hint)
     if job.parse_status(result.stdout).phase != "running" or head.state == "COMPLETING":
-        raise SchedulerError(f"SLURM_JOB_ID is {job_id}, a job that is not running: {head.state}", hint)
+        raise SchedulerError(f"SLURM_JOB_ID is {job_id}: job is not running ({head.state})", hint)
     return parse_allocation(job_id, result.stdout, in_step=is_in_step(os.environ.get("SLURM_STEP_ID", "")))
 
 
@@ -69,8 +69,8 @@ def _allocated(fields: dict[str, str]) -> str:
 
 
 def _count_gpus(text: str, fields: dict[str, str], nodes: int) -> Optional[int]:
-    """GPUs per node; None when Slurm shows that there are some, but not how many on each node."""
-    # What --details shows for every group of equal nodes. A step can use as many as the poorest of them has.
+    """GPUs per node; None if Slurm shows that there are some, but not how many on each node."""
+    # --details shows every group of equal nodes. A step can use as many GPUs as the node with the fewest has.
     details = [parse_gres(gres)[0] for _, gres in _NODE_GRES.findall(text)]
     if any(details):
         return min(details) or None
@@ -89,7 +89,7 @@ def _count_gpus(text: str, fields: dict[str, str], nodes: int) -> Optional[int]:
 
 
 def _minutes_left(fields: dict[str, str]) -> Optional[int]:
-    """None without a limit. Both times are the controller's, so that clocks that differ do no harm."""
+    """None without a limit. Both times are the controller's, so different clocks do no harm."""
     try:
         limit = time_limit.parse_limit(fields.get("TimeLimit", ""))
         used = time_limit.parse_limit(fields.get("RunTime", ""))

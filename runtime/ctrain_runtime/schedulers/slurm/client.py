@@ -1,4 +1,4 @@
-"""Slurm's commands: how they are run, and the form of what they print."""
+"""Runs Slurm's commands and parses the forms of their output."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from ctrain_runtime.errors import SchedulerError
 
 # Variables are options for Slurm's commands (man sbatch, squeue, scancel: ENVIRONMENT VARIABLES): SBATCH_PARTITION
 # overrides a script, SQUEUE_FORMAT changes answers, SCANCEL_INTERACTIVE asks questions, and those of an outer job
-# (SLURM_CPUS_PER_TASK, SLURM_UMASK ...) would leak into a new one. The commands get only what makes them reach Slurm.
+# (SLURM_CPUS_PER_TASK, SLURM_UMASK ...) would leak into a new one. The commands get only those needed to reach Slurm.
 OPTION_PREFIXES = ("SLURM_", "SBATCH_", "SALLOC_", "SRUN_", "SQUEUE_", "SCANCEL_", "SCONTROL_", "SACCT_", "SINFO_")
 KEPT = frozenset(
     {
-        "SLURM_CONF",  # where the configuration file is
-        "SLURM_CONF_SERVER",  # who has it, on sites that keep it on no node
-        "SLURM_CLUSTERS",  # which cluster of a federation all commands talk to
-        "SLURM_JWT",  # the token that identifies the user, on sites without munge
+        "SLURM_CONF",  # path of the configuration file
+        "SLURM_CONF_SERVER",  # host of the configuration, on sites without the file
+        "SLURM_CLUSTERS",  # cluster of a federation
+        "SLURM_JWT",  # token of the user, on sites without munge
     }
 )
 
@@ -42,7 +42,7 @@ def run(
     new_session: bool = False,
     pass_fds: tuple[int, ...] = (),
 ) -> CommandResult:
-    """Run a command of Slurm, whatever its exit code. Raises CtrainError when it cannot start or takes too long."""
+    """Run a command of Slurm, whatever its exit code. Raises CtrainError if it cannot start or times out."""
     return command.run(
         argv,
         env=client_environment(),
@@ -56,12 +56,12 @@ def run(
 
 
 def client_environment() -> dict[str, str]:
-    """The caller's environment without the variables that are options of Slurm's commands."""
+    """The caller's environment without variables that are options of Slurm's commands."""
     return {name: value for name, value in os.environ.items() if name in KEPT or not name.startswith(OPTION_PREFIXES)}
 
 
 def require_commands(*programs: str) -> None:
-    """Raise SchedulerError when one of `programs` is not on PATH."""
+    """Raise SchedulerError if one of `programs` is not on PATH."""
     for program in programs:
         if not command.which(program):
             raise SchedulerError(
@@ -73,7 +73,7 @@ def require_commands(*programs: str) -> None:
 def error_text(result: CommandResult) -> str:
     """The errors that a command of Slurm printed, in one line and without its prefixes.
 
-    Site policies (job_submit, cli_filter) explain a refusal in a line before the last.
+    All lines: site policies (job_submit, cli_filter) explain a refusal before the last one.
     """
     lines = [
         _PREFIXES.sub("", line) for line in result.stderr.splitlines() if line.strip() and not line.startswith("Try ")
@@ -101,7 +101,7 @@ def fields_pattern(*names: str) -> re.Pattern[str]:
 
 
 def read_count(text: str) -> Optional[int]:
-    """The number that `text` begins with; None if it begins with none: UNLIMITED, N/A, (null)."""
+    """The number at the start of `text`; None without one: UNLIMITED, N/A, (null)."""
     digits = _DIGITS.match(text)
     return int(digits.group()) if digits else None
 

@@ -1,4 +1,4 @@
-"""Facts of a Slurm cluster: its partitions, its ways to start MPI ranks, and the caller's allocation."""
+"""Facts of a Slurm cluster: its partitions, its MPI plugins, and the caller's allocation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LIST_MPI = ("srun", "--mpi=list")
 COMMANDS = ("sbatch", "scancel", "scontrol", "squeue", "srun")
 TIMEOUT_SECONDS = 30
 
-# Node states that run no job before an administrator or a reservation's end changes them (man sinfo, NODE STATE CODES).
+# States in which a node runs no job until an administrator acts or a reservation ends (man sinfo, NODE STATE CODES).
 UNUSABLE = frozenset(
     {
         *("DOWN", "UNKNOWN", "FUTURE", "ERROR", "INVAL", "INVALID", "INVALID_REG", "NOT_RESPONDING"),
@@ -68,9 +68,9 @@ class Node:
 
 
 def read_cluster() -> Cluster:
-    """The cluster as it is now. Raises SchedulerError when it does not answer."""
+    """The cluster as it is now. Raises SchedulerError if it does not answer."""
     client.require_commands(*COMMANDS)
-    # The commands wait for the controller, not for this machine: together they take as long as the slowest.
+    # In parallel: the commands wait for the controller.
     questions = (SHOW_NODES, SHOW_PARTITIONS, SHOW_CONFIG, LIST_MPI)
     with ThreadPoolExecutor(len(questions) + 1) as pool:
         current = pool.submit(allocation.read_allocation)
@@ -88,7 +88,7 @@ def read_cluster() -> Cluster:
 def read_gpus() -> tuple[str, ...]:
     """The types of the GPUs in partitions that are up; a partition's name where its GPUs have none.
 
-    Raises SchedulerError when Slurm does not answer.
+    Raises SchedulerError if Slurm does not answer.
     """
     client.require_commands("scontrol")
     partitions = parse_partitions(_ask(SHOW_PARTITIONS), parse_nodes(_ask(SHOW_NODES)))
@@ -112,7 +112,7 @@ def parse_config(text: str) -> dict[str, str]:
 
 
 def parse_mpi_list(text: str) -> tuple[str, ...]:
-    """The plugins that `srun --mpi=list` names, in whatever sentences."""
+    """The plugins in the output of `srun --mpi=list`, whose format differs between versions."""
     return tuple(dict.fromkeys(re.findall(r"\b(?:pmix(?:_v\d+)?|pmi2|none|cray_shasta|openmpi)\b", text)))
 
 
@@ -155,7 +155,7 @@ def parse_node_state(text: str) -> frozenset[str]:
         name = word.rstrip("*~#!%$@^-")
         states.add(name)
         states.update(MARKS[mark] for mark in word[len(name) :] if mark in MARKS)
-    # A node of a cloud that is switched off does not respond, and starts for the job.
+    # A node of a cloud that is powered off does not respond, and starts for the job.
     return frozenset(states - {"NOT_RESPONDING"} if states & {"POWERED_DOWN", "POWERING_UP"} else states)
 
 
@@ -177,7 +177,7 @@ def parse_partitions(
 
 def _make_partition(fields: dict[str, str], nodes: Sequence[Node], settings: Mapping[str, str]) -> Partition:
     usable = [node for node in nodes if node.usable]
-    sized = usable or nodes  # a partition whose nodes are all down still shows what they are
+    sized = usable or nodes  # a partition whose nodes are all down still shows their sizes
     smallest = min(sized, key=lambda node: node.gpus, default=None)
     archs = {node.arch for node in sized}
     return Partition(
@@ -199,9 +199,9 @@ def _make_partition(fields: dict[str, str], nodes: Sequence[Node], settings: Map
 
 
 def _cpu_bind(fields: Mapping[str, str], nodes: Sequence[Node], settings: Mapping[str, str]) -> str:
-    """Ranks are bound to cores where Slurm can do that and its administrators have no other policy.
+    """Ranks are bound to cores if Slurm can and its administrators have set no other policy.
 
-    Without the plugin srun may refuse the option; CpuBind of nodes and partitions is a default of the site's (man
+    Without the plugin srun may refuse the option; CpuBind of nodes and partitions is the site's default (man
     slurm.conf, TaskPlugin and CpuBind).
     """
     has_policy = "CpuBind" in fields or any(node.has_binding_policy for node in nodes)

@@ -1,4 +1,4 @@
-"""Where a job of Slurm stands, in the words of schedulers/protocol.py."""
+"""The state of a Slurm job, as a Status of schedulers/protocol.py."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ OUTCOMES = {
     "RECONFIG_FAIL": Outcome.NEVER_STARTED,
     "EXPIRED": Outcome.NEVER_STARTED,
 }
-# Reasons after which a job waits until somebody changes, releases or cancels it.
+# Reasons for which a job waits until it is changed, released or cancelled.
 STUCK = frozenset(
     {
         *("BadConstraints", "DependencyNeverSatisfied", "InvalidAccount", "InvalidQOS", "JobHeldAdmin", "JobHeldUser"),
@@ -44,8 +44,8 @@ STUCK = frozenset(
 )
 NO_TIME = frozenset({"", "Unknown", "N/A", "None", "(null)"})
 
-# What scontrol prints between the job's name and its dependencies. Of these only the name can be made up by a user, and
-# it comes first: a name that contained all this would be needed to mislead the pattern.
+# The output of scontrol between the job's name and its dependencies. Users choose only the name, which comes first: it
+# would have to contain all this to mislead the pattern.
 _HEAD = re.compile(
     r"\sUserId=\S*\((?P<uid>[0-9]{1,10})\)\s+GroupId=\S*\s+MCS_label=\S*"
     r"\s+Priority=\S*\s+Nice=\S*\s+Account=\S*\s+QOS=\S*(?:\s+WCKey=\S*)?"
@@ -59,7 +59,7 @@ _CANNOT_OPEN_LOG = re.compile(r"\sExitCode=0:53\s")  # the same in 22.05, 24.11 
 
 @dataclass(frozen=True)
 class Head:
-    """The owner and the state of a job; `uid` is None when the record is not as expected."""
+    """The owner and the state of a job; `uid` is None if the record is not as expected."""
 
     uid: Optional[int]
     state: str
@@ -67,7 +67,7 @@ class Head:
 
 
 def read_status(job_id: str) -> Status:
-    """Ask where a job stands. Never raises: without an answer it counts as running."""
+    """The state of a job. Never raises: without an answer it counts as running."""
     try:
         result = client.run(["scontrol", "--oneliner", "show", "job", job_id], timeout=TIMEOUT_SECONDS)
     except CtrainError as error:
@@ -76,7 +76,8 @@ def read_status(job_id: str) -> Status:
         status = parse_status(result.stdout)
         return _name_canceller(job_id, status) if status.outcome is Outcome.CANCELLED else status
     if "Invalid job id" in result.stderr:
-        return _recall(job_id)  # Slurm forgets jobs MinJobAge after their end
+        # Slurm forgets jobs MinJobAge after their end.
+        return _read_accounting(job_id) or Status("ended", outcome=Outcome.UNKNOWN)
     return _no_answer(client.error_text(result))
 
 
@@ -90,10 +91,10 @@ def parse_status(text: str) -> Status:
     rest = strip_free_text(text)
     if head.state in WAITING:
         times = _START_TIME.search(rest)
-        note = "it does not start until it is changed or released" if head.reason in STUCK else ""
+        note = "the job does not start until it is changed or released" if head.reason in STUCK else ""
         return Status("waiting", head.reason, None, note, times[1] if times and times[1] not in NO_TIME else "")
     if head.state == "FAILED" and _CANNOT_OPEN_LOG.search(rest):
-        note = "its first node cannot open the job's log. Choose a run directory that all nodes share: --runs DIR"
+        note = "its first node cannot open the job's log. Choose a directory that all nodes share: --runs DIR"
         return Status("ended", head.state, Outcome.NEVER_STARTED, note)
     if head.state in OUTCOMES:
         return Status("ended", head.state, OUTCOMES[head.state])
@@ -111,7 +112,7 @@ def parse_head(text: str) -> Head:
 
 
 def strip_free_text(text: str) -> str:
-    """A record of `scontrol show job` without the texts that users choose: name, command, directory, comment."""
+    """A record of `scontrol show job` without fields that users choose: name, command, directory, comment."""
     head, tail = _HEAD.search(text), text.rfind(" StdOut=")
     middle = text[head.end() if head else 0 :]
     end = re.search(r"\sCommand=", middle)
@@ -119,17 +120,13 @@ def strip_free_text(text: str) -> str:
 
 
 def _name_canceller(job_id: str, status: Status) -> Status:
-    """`status` with who cancelled the job, which only the accounting records."""
+    """`status` with the user who cancelled the job, which only the accounting has."""
     recorded = _read_accounting(job_id)
     return recorded if recorded and recorded.word == status.word else status
 
 
-def _recall(job_id: str) -> Status:
-    return _read_accounting(job_id) or Status("ended", outcome=Outcome.UNKNOWN)
-
-
 def _read_accounting(job_id: str) -> Optional[Status]:
-    """How a job ended by the accounting; None where there is none, or where it does not have the end yet."""
+    """How a job ended, by the accounting; None without accounting, and before it has recorded the end."""
     argv = ["sacct", "--jobs", job_id, "--allocations", "--noheader", "--parsable2", "--format=JobID,State,ExitCode"]
     try:
         result = client.run(argv, timeout=TIMEOUT_SECONDS)
@@ -139,7 +136,7 @@ def _read_accounting(job_id: str) -> Optional[Status]:
 
 
 def parse_accounting(text: str, uid: int) -> Optional[Status]:
-    """The end of a job in lines of sacct, JOBID|STATE|EXITCODE, the last of which counts; `uid` is the user's own.
+    """The end of a job in lines of sacct, JOBID|STATE|EXITCODE; the last line counts. `uid` is the user's own.
 
     States are as in FAILED or CANCELLED by 1001. None for a job that is unknown or has not ended.
     """

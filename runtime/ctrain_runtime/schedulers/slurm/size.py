@@ -1,4 +1,4 @@
-"""The size of a job of Slurm: which partition, and the nodes, GPUs, CPUs, memory and time that fit there. Pure."""
+"""The size of a Slurm job: its partition, and the nodes, GPUs, CPUs, memory and time that fit there. Pure."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from ctrain_runtime.suggest import suggest
 
 
 def fit(request: SizeRequest, cluster: Cluster, site: Site) -> JobSize:
-    """The size of a job of its own, or of a step where ctrain was called inside an allocation.
+    """The size of a job, or inside an allocation that of a step.
 
-    Raises UsageError, ResourceError or SchedulerError when nothing fits.
+    Raises UsageError, ResourceError or SchedulerError if nothing fits.
     """
     if cluster.allocation:
         return _fit_allocation(request, cluster, site, cluster.allocation)
@@ -81,7 +81,7 @@ def _fit_allocation(request: SizeRequest, cluster: Cluster, site: Site, allocati
 
 def _choose_partition(name: str, cluster: Cluster) -> Partition:
     if not cluster.partitions:
-        raise SchedulerError("no partition of Slurm is up", "Ask the administrators, or check with: sinfo")
+        raise SchedulerError("no Slurm partition is up", "Check with: sinfo, or ask the administrators")
     if not name:
         return next((part for part in cluster.partitions if part.default), cluster.partitions[0])
     names = [part.name for part in cluster.partitions]
@@ -92,7 +92,7 @@ def _choose_partition(name: str, cluster: Cluster) -> Partition:
 
 
 def _gpus_and_ranks(request: SizeRequest, scope: str, cpus: int, gpus: Optional[int]) -> tuple[int, int]:
-    """GPUs and ranks per node; `gpus` is what a node has, None if that is not known."""
+    """GPUs and ranks per node; `gpus` is the number that a node has, None if unknown."""
     if gpus is None and isinstance(request.gpus_per_node, str):
         raise SchedulerError(f"Slurm does not show how many GPUs {scope} has", "Pass the number: --gpus-per-node N")
     requested = resolve_count("--gpus-per-node", request.gpus_per_node, gpus or 0, least=0)
@@ -104,7 +104,7 @@ def _gpus_and_ranks(request: SizeRequest, scope: str, cpus: int, gpus: Optional[
 
 
 def _cpus_per_rank(limits: Partition, gpus: int, ranks: int, cpus_per_gpu: Optional[int]) -> int:
-    """The CPUs that go with the GPUs, shared by the ranks: in whole cores, as Slurm allocates them."""
+    """The GPUs' share of the CPUs, divided among the ranks, in whole cores, as Slurm allocates them."""
     share = limits.cpus
     if gpus and cpus_per_gpu is not None:
         share = min(share, gpus * cpus_per_gpu)
@@ -115,7 +115,7 @@ def _cpus_per_rank(limits: Partition, gpus: int, ranks: int, cpus_per_gpu: Optio
 
 
 def _memory(limits: Partition, gpus: int, ask: bool, memory_per_gpu: Optional[int]) -> Optional[int]:
-    """MB per node; None leaves it to Slurm."""
+    """MB per node; None: Slurm's default."""
     if gpus and memory_per_gpu is not None:
         return min(gpus * memory_per_gpu, limits.memory or gpus * memory_per_gpu)
     if not ask or not limits.memory:
@@ -124,7 +124,7 @@ def _memory(limits: Partition, gpus: int, ask: bool, memory_per_gpu: Optional[in
 
 
 def _time_limit(request: SizeRequest, partition: Partition) -> tuple[Optional[int], tuple[str, ...]]:
-    """The limit in minutes, and a note if it was shortened: a job's own default is, an explicit --time is not."""
+    """The limit in minutes, and a note if it was shortened, as a job's default is; an explicit --time is an error."""
     requested = time_limit.parse_limit(request.time)
     if requested == 0:
         raise UsageError(f"--time must be at least one minute, not {request.time!r}")

@@ -1,4 +1,4 @@
-"""Handing jobs to Slurm, finding them again and ending them."""
+"""Submits jobs to Slurm, looks them up and cancels them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _JOB_ID = re.compile(r"(?m)^([0-9]{1,18})(?:;\S+)?[ \t\r]*$")  # man sbatch, --p
 def submit(launch: Launch, pass_fds: tuple[int, ...] = ()) -> str:
     """Queue the job; its id. sbatch inherits `pass_fds`. Raises SchedulerError with Slurm's explanation.
 
-    sbatch has a session of its own: killed half way, it would leave a job that nobody knows the id of.
+    sbatch has a session of its own: if Ctrl-C killed it, it might leave a job whose id is lost.
     """
     plan = launch.plan
     try:
@@ -49,7 +49,7 @@ def submit(launch: Launch, pass_fds: tuple[int, ...] = ()) -> str:
 
 
 def parse_job_id(text: str) -> str:
-    """The id in the output of `sbatch --parsable`, which a site may surround with banners. Raises SchedulerError."""
+    """The id in the output of `sbatch --parsable`, to which sites may add banners. Raises SchedulerError."""
     ids = _JOB_ID.findall(text)
     if not ids:
         last_line = (text.strip().splitlines() or ["nothing"])[-1]
@@ -65,7 +65,7 @@ def check(launch: Launch) -> None:
             [*argv, "--test-only"], stdin=launch.scripts[Path(script).name], timeout=CHECK_TIMEOUT_SECONDS
         )
     except CtrainError:
-        return  # a busy controller is no refusal: the submission shows what it is
+        return  # a controller that does not answer has not refused the job
     if result.code != 0:
         raise SchedulerError(
             f"sbatch rejected the job: {client.error_text(result)}", "Change the request, or check with: sinfo"
@@ -73,7 +73,7 @@ def check(launch: Launch) -> None:
 
 
 def find(plan: LaunchPlan) -> Optional[str]:
-    """The id of the newest job that was submitted for the run. Raises SchedulerError when Slurm does not answer."""
+    """The id of the newest job of a run. Raises SchedulerError if Slurm does not answer."""
     argv = ["squeue", "--me", "--noheader", "--states=all", f"--name={plan.run}", "--format=%A|%Z"]
     hint = f"Check with: squeue --me --name={plan.run}"
     try:
@@ -86,7 +86,7 @@ def find(plan: LaunchPlan) -> Optional[str]:
 
 
 def parse_queue(text: str, directory: str) -> Optional[str]:
-    """The highest id in lines of JOBID|DIRECTORY whose directory is `directory`, by whatever path."""
+    """The highest id in lines of JOBID|DIRECTORY whose directory is `directory`, after resolving links."""
     wanted = Path(directory).resolve()
     ids = []
     for job_id, workdir in re.findall(r"(?m)^\s*([0-9]{1,18})\|([^\0\n]+?)\s*$", text):
@@ -96,7 +96,7 @@ def parse_queue(text: str, directory: str) -> Optional[str]:
 
 
 def cancel(job_id: str) -> None:
-    """Ask Slurm to end a job. scancel accepts one that has ended. Raises SchedulerError when the job may still run."""
+    """Cancel a job; one that has ended is no error. Raises SchedulerError if the job may still be running."""
     try:
         result = client.run(["scancel", job_id], timeout=CANCEL_TIMEOUT_SECONDS, new_session=True)
         problem = client.error_text(result) if result.code != 0 else ""

@@ -27,7 +27,7 @@ def test_without_a_topic_all_are_listed(capsys: pytest.CaptureFixture[str], chec
     assert rows["exit-codes"] == "Exit codes"
     assert rows["jobs"] == "Jobs"
     assert {name.replace(".md", "") for name in rows} >= {page.stem for page in checkout.glob("docs/*.md")}
-    assert listed.endswith(f"Commands, too: {', '.join(verb.name for verb in RUNTIME_VERBS)}.\n")
+    assert listed.endswith(f"Commands are topics, too: {', '.join(verb.name for verb in RUNTIME_VERBS)}\n")
 
 
 @pytest.mark.parametrize("topic", ["jobs", "jobs.md", "images.md"])
@@ -56,4 +56,4 @@ def test_every_topic_is_explained(topic: str, capsys: pytest.CaptureFixture[str]
 )
 def test_an_unknown_topic(topic: str, question: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(RUNTIME_VERBS, ["help", topic]) == 64
-    assert capsys.readouterr().err == f"ctrain: no help on {topic!r}. {question}List the topics with: ctrain help\n"
+    assert capsys.readouterr().err == f"ctrain: unknown topic {topic!r}. {question}List the topics with: ctrain help\n"

@@ -39,7 +39,7 @@ def test_a_site_whose_needs_are_all_met(tmp_path: Path) -> None:
         (
             {"stores": ("$NOT_SET",)},
             "stores",
-            "mine.yaml (user): '$NOT_SET' names a variable that is not set: 'NOT_SET'",
+            "mine.yaml (user): variable not set in '$NOT_SET': 'NOT_SET'",
         ),
         ({"runs": "/dev/null/runs"}, "runs", "/dev/null: not a directory"),
         ({"cache": "/not/there"}, "cache", "/not/there: directory not found"),

@@ -59,14 +59,14 @@ def test_other_commands(line: str) -> None:
 
 @pytest.mark.parametrize("line", ["torchrun", "torchrun --standalone", "torchrun --nproc-per-node 4"])
 def test_torchrun_without_a_program(line: str) -> None:
-    with pytest.raises(UsageError, match=r"torchrun is given no program. As in: torchrun --nproc-per-node 4 train.py"):
+    with pytest.raises(UsageError, match=r"torchrun has no program. As in: torchrun --nproc-per-node 4 train.py"):
         recognise(tuple(line.split()))
 
 
 def test_a_changing_number_of_nodes_is_refused() -> None:
     with pytest.raises(UsageError) as caught:
         recognise(("torchrun", "--nnodes=1:4", "train.py"))
-    assert str(caught.value) == "torchrun --nnodes 1:4: ctrain starts a fixed number of nodes. As in: --nnodes 2"
+    assert str(caught.value) == "torchrun --nnodes 1:4: the number of nodes must be fixed. As in: --nnodes 2"
 
 
 words = st.text(max_size=12)
@@ -118,7 +118,7 @@ def test_a_command_that_starts_ranks_itself_is_refused_with_the_line_to_type(lin
     assert caught.value.message == (
         f"{name} would run in each of the 8 ranks, and start its own: ctrain starts the ranks itself"
     )
-    assert caught.value.hint == f"Leave {name} out: ctrain run ... -- {suggestion}"
+    assert caught.value.hint == f"Remove {name}: ctrain run ... -- {suggestion}"
 
 
 def test_one_rank_may_start_its_own() -> None:

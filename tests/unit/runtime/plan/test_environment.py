@@ -48,8 +48,8 @@ def test_the_form_of_a_variable_is_named() -> None:
 @pytest.mark.parametrize(
     ("parts", "kind", "complaint"),
     [
-        ({"job": a_job(env={"A;B": "c"})}, JobError, "job digits: env: 'A;B' is not the name of a variable"),
-        ({"site": a_site(env={"A B": "c"})}, ConfigError, "site neuron: env: 'A B' is not the name of a variable"),
+        ({"job": a_job(env={"A;B": "c"})}, JobError, "job digits: env: invalid variable name 'A;B'"),
+        ({"site": a_site(env={"A B": "c"})}, ConfigError, "site neuron: env: invalid variable name 'A B'"),
     ],
 )
 def test_names_from_files_never_become_shell_code(
@@ -65,7 +65,7 @@ def test_who_a_rank_is_cannot_be_set(name: str) -> None:
     for parts in ({"env": (f"{name}=1",)}, {"env": (name,)}, {"job": a_job(env={name: "1"})}):
         with pytest.raises(CtrainError) as caught:
             a_plan(**parts)
-        assert caught.value.message.endswith(f": {name} is set by ctrain, rank by rank")
+        assert caught.value.message.endswith(f": {name} is set by ctrain for each rank")
     with pytest.raises(ConfigError):
         a_plan(site=a_site(env={name: "1"}))
 

@@ -46,7 +46,7 @@ def test_layers_that_disagree_are_refused() -> None:
 
 
 def test_a_layer_whose_path_engines_would_split() -> None:
-    with pytest.raises(UsageError, match=r"can't mount layer '/a,b.sqsh': engines read"):
+    with pytest.raises(UsageError, match=r"cannot mount layer '/a,b.sqsh': engines read"):
         a_plan(layers=(a_layer("/a,b.sqsh"),))
 
 

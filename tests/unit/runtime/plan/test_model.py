@@ -17,11 +17,11 @@ def test_a_mount_as_engines_take_it() -> None:
 @pytest.mark.parametrize(
     ("source", "target", "complaint"),
     [
-        ("/a:b", "/b", "can't mount '/a:b': engines read ':' and ',' as separators. Use another path"),
-        ("/a", "/b,c", "can't mount '/b,c': engines read"),
-        ("/a\nb", "/b", r"can't mount '/a\\nb': engines read"),
-        ("a", "/b", "can't mount 'a': it is not an absolute path"),
-        ("/a", "", "can't mount '': it is not an absolute path"),
+        ("/a:b", "/b", "cannot mount '/a:b': engines read ':' and ',' as separators. Use another path"),
+        ("/a", "/b,c", "cannot mount '/b,c': engines read"),
+        ("/a\nb", "/b", r"cannot mount '/a\\nb': engines read"),
+        ("a", "/b", "cannot mount 'a': not an absolute path"),
+        ("/a", "", "cannot mount '': not an absolute path"),
     ],
 )
 def test_paths_that_engines_would_misread(source: str, target: str, complaint: str) -> None:

@@ -13,7 +13,7 @@ from samples.plans import RUN, a_job, a_plan, a_site
 
 def test_mounts() -> None:
     plan = a_plan(
-        job=a_job(folder=Path("/home/kim/job"), data=Dataset("imagenet", "/images")),
+        job=a_job(directory=Path("/home/kim/job"), data=Dataset("imagenet", "/images")),
         site=a_site(mounts=("/opt/site",), datasets={"imagenet": "/apps/imagenet"}),
         mounts=("/a", "/b:/c", "/d:/e:ro", "/f:/g:rw"),
         resume="/scratch/kim/old/checkpoint",
@@ -70,5 +70,5 @@ def test_paths_that_cannot_be_mounted(text: str) -> None:
 
 
 def test_a_run_directory_that_engines_would_misread_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"can't mount '/a:b': engines read"):
+    with pytest.raises(UsageError, match=r"cannot mount '/a:b': engines read"):
         a_plan(run_directory=Path("/a:b"))

@@ -121,7 +121,7 @@ def test_a_rank_that_left_before_is_named_beside_the_failure(run: Run) -> None:
     write_ranks(run.path, 0, 0, 0, 1)
     write_end(run.path, 1)
     assert end(run, Outcome.FAILED).reason == (
-        "rank 3 on gpu01 failed first: exit code 1; rank 0 on gpu00 had ended before it with exit code 0"
+        "rank 3 on gpu01 failed first: exit code 1; rank 0 on gpu00 had ended before with exit code 0"
     )
 
 
@@ -131,7 +131,7 @@ def test_the_job_log_names_a_rank_whose_wrapper_was_killed(tmp_path: Path) -> No
     run = submitted(tmp_path / "one", scheduler, **SIZE)
     write_ranks(run.path, None, None, None, None)
     write_end(run.path, 137)
-    assert end(run, Outcome.FAILED) == Exit(137, "rank 2 on gpu01 failed first: Killed, says the job's log", "program")
+    assert end(run, Outcome.FAILED) == Exit(137, "rank 2 on gpu01 failed first: Killed (from the job's log)", "program")
 
 
 def test_a_failed_task_is_no_rank_where_a_task_has_several(tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ def test_a_run_that_was_never_submitted(tmp_path: Path) -> None:
 def test_a_directory_that_the_nodes_do_not_see(run: Run) -> None:
     ended = end(run, Outcome.FAILED)
     assert ended.reason == (
-        f"the job wrote nothing into {run.path}: its nodes may not see that directory."
+        f"the job wrote nothing to {run.path}: its nodes may not see that directory."
         " Choose one that all nodes share: --runs DIR"
     )
 
@@ -186,7 +186,7 @@ def test_a_directory_that_the_nodes_do_not_see(run: Run) -> None:
 def test_a_full_disk_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = type("Usage", (), {"free": 0})
     monkeypatch.setattr(module.shutil, "disk_usage", lambda _: usage)
-    assert end(run, Outcome.FAILED) == Exit(1, f"the disk of {run.path} is full", "ctrain")
+    assert end(run, Outcome.FAILED) == Exit(1, f"disk full: {run.path}", "ctrain")
 
 
 def test_a_full_disk_when_the_end_is_written_keeps_the_old_record(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

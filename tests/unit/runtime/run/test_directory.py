@@ -36,7 +36,7 @@ def test_a_run_of_a_given_name(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["../up", "/abs", "a/b", ".hidden", "-n", "a b", "a\n", "é"])
 def test_names_that_cannot_be_names(tmp_path: Path, name: str) -> None:
-    with pytest.raises(UsageError, match=re.escape(f"--name {name!r} is not a name")):
+    with pytest.raises(UsageError, match=re.escape(f"invalid --name {name!r}")):
         directory.new_run_path(tmp_path, "digits", name)
 
 
@@ -86,7 +86,7 @@ def test_a_plan_reads_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "complaint"), [("{", "is damaged"), ("[]", "must hold an object"), ("{}", "missing"), ('"', "is damaged")]
+    ("text", "complaint"), [("{", "is damaged"), ("[]", "not a JSON object"), ("{}", "missing"), ('"', "is damaged")]
 )
 def test_a_damaged_plan_is_named(tmp_path: Path, text: str, complaint: str) -> None:
     (tmp_path / "plan.json").write_text(text)
@@ -99,9 +99,7 @@ def test_a_damaged_plan_is_named(tmp_path: Path, text: str, complaint: str) -> N
 def test_a_missing_mount_source_is_named(tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     directory.check_mount_sources(a_plan(run_directory=tmp_path / "run", mounts=(f"{tmp_path}/there",)))
-    with pytest.raises(
-        DataError, match=r"^/not/there does not exist, so it cannot be mounted at /data. Check the path$"
-    ):
+    with pytest.raises(DataError, match=r"^cannot mount /not/there at /data: not found. Check the path$"):
         directory.check_mount_sources(a_plan(run_directory=tmp_path / "run", mounts=("/not/there:/data",)))
 
 

@@ -50,7 +50,7 @@ def test_a_time_limit_that_nothing_enforces_is_named() -> None:
     ("request_", "kind", "complaint"),
     [
         ({"nodes": 0}, UsageError, "--nodes must be at least 1, not 0"),
-        ({"partition": "skl"}, UsageError, "site local has no partitions. Leave out --partition, or choose a cluster"),
+        ({"partition": "skl"}, UsageError, "site local has no partitions. Remove --partition, or select a cluster"),
         (
             {"gpus_per_node": 2},
             ResourceError,

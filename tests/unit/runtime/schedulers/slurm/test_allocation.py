@@ -47,18 +47,18 @@ def test_no_allocation() -> None:
 def test_allocations_that_are_gone(programs: Path, version: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "37")
     answer(programs, "scontrol", error=record(version, "show-job-unknown.err"), code=1)
-    with pytest.raises(SchedulerError, match=r"^SLURM_JOB_ID is 37, a job that Slurm no longer has\. Leave this shell"):
+    with pytest.raises(SchedulerError, match=r"^SLURM_JOB_ID is 37: job not found\. Leave this shell"):
         read_allocation()
     answer(programs, "scontrol", error=record(version, "dead-scontrol-show-job-1.err"), code=1)
     with pytest.raises(SchedulerError, match=r"^cannot look up job 37 \(SLURM_JOB_ID\): .*Unable to contact"):
         read_allocation()
     for state in ("TIMEOUT", "COMPLETING", "PENDING-Held"):
         answer(programs, "scontrol", own(jobs(version)[state]))
-        expected = rf"^SLURM_JOB_ID is 37, a job that is not running: {state.split('-')[0]}\. Leave"
+        expected = rf"^SLURM_JOB_ID is 37: job is not running \({state.split('-')[0]}\)\. Leave"
         with pytest.raises(SchedulerError, match=expected):
             read_allocation()
     answer(programs, "scontrol", jobs(version)["RUNNING"].replace("(1001)", f"({os.getuid() + 1})"))
-    with pytest.raises(SchedulerError, match=r"^SLURM_JOB_ID is 37, which is another user's job\. Leave"):
+    with pytest.raises(SchedulerError, match=r"^SLURM_JOB_ID is 37: job of another user\. Leave"):
         read_allocation()
 
 

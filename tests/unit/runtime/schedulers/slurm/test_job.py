@@ -78,12 +78,14 @@ def test_what_scontrol_never_printed_counts_as_running() -> None:
 def test_a_job_whose_log_cannot_be_opened(version: str) -> None:
     status = job.parse_status(record(version, "bad-output.show-job.out"))
     assert (status.outcome, status.word) == (Outcome.NEVER_STARTED, "FAILED")
-    assert "Choose a run directory that all nodes share: --runs DIR" in status.note
+    assert "Choose a directory that all nodes share: --runs DIR" in status.note
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_job_that_waits_for_somebody(version: str) -> None:
-    assert job.parse_status(jobs(version)["PENDING-Held"]).note == "it does not start until it is changed or released"
+    assert (
+        job.parse_status(jobs(version)["PENDING-Held"]).note == "the job does not start until it is changed or released"
+    )
     assert job.parse_status(jobs(version)["PENDING-Resources"]).note == ""
 
 

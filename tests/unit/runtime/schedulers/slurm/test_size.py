@@ -158,7 +158,7 @@ def test_what_does_not_fit_is_refused(kind: type[CtrainError], request_: dict[st
 
 
 def test_no_partition_is_up() -> None:
-    assert refusal(SchedulerError, Cluster()).startswith("no partition of Slurm is up. Ask the administrators")
+    assert refusal(SchedulerError, Cluster()).startswith("no Slurm partition is up. Check with: sinfo")
 
 
 def test_a_partition_that_limits_the_nodes_of_a_job() -> None:
