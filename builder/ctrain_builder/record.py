@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,12 @@ def write(path: Path, manifest: Manifest, mode: int = 0o644, group: int = -1) ->
 
 
 def as_text(manifest: Manifest) -> str:
-    return json.dumps(as_data(manifest), indent=2) + "\n"
+    return as_json(as_data(manifest))
+
+
+def as_json(data: Mapping[str, Any]) -> str:
+    """The text of the file that holds this object."""
+    return json.dumps(data, indent=2) + "\n"
 
 
 def as_data(manifest: Manifest) -> dict[str, Any]:

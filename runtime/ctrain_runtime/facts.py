@@ -113,8 +113,8 @@ def _ignores_layers(engine: Engine, image: Image, root: bool) -> bool:
     start, and each rank checks its layers anyway."""
     if not image.marker or image.manifest.flat:
         return False
-    # The same engine mounts all layers or none, for thin images and others, as long as its configuration stands.
-    cache, conditions = UserCache("engines"), [socket.gethostname(), engine.version, root, bool(image.overlay_args)]
+    # The same engine mounts all layers or none, as long as its configuration stands.
+    cache, conditions = UserCache("engines"), [socket.gethostname(), engine.version, root]
     conditions += [_changed(Path(f"/etc/{engine.name}/{engine.name}.conf")), _changed(Path(engine.path))]
     ignores = cache.get(engine.path, conditions)
     if ignores is None:
@@ -134,10 +134,10 @@ def _changed(path: Path) -> int:
 
 def _probe_layers(engine: Engine, image: Image, root: bool) -> Optional[bool]:
     """Whether a container of `image` starts and lacks its layers; None if it does not start."""
-    argv = apptainer.exec_argv(engine, as_root=root, overlays=[str(path) for path, *_ in image.sif_files[1:]])
+    argv = apptainer.exec_argv(engine, as_root=root)
     inside = ["/bin/sh", "-c", f"echo started; cat /{LAYER_MARKER}"]
     environ = apptainer.clean_environ(os.environ)
-    command_line = [*argv, "--no-mount", "home,tmp", str(image.exec_path), *inside]
+    command_line = [*argv, "--no-mount", "home,tmp", str(image.path), *inside]
     try:
         words = command.run(command_line, env=environ, check=False).stdout.split()
     except CtrainError:

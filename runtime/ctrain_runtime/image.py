@@ -23,28 +23,10 @@ class Image:
     channel: str = ""
 
     @property
-    def sif_files(self) -> tuple[tuple[Path, int, str], ...]:
-        """Path, size in bytes and digest of its files, lowest first. Only a thin image has more than one."""
-        manifest = self.manifest
-        below = manifest.below
-        lowest = [(self.path.parent / store.BASES / below.name, below.size, below.digest)] if below else []
-        return (*lowest, (self.path, manifest.size, manifest.digest))
-
-    @property
-    def exec_path(self) -> Path:
-        """The file to pass to the engine."""
-        return self.sif_files[0][0]
-
-    @property
-    def overlay_args(self) -> tuple[str, ...]:
-        """The engine's options that mount the other files over `exec_path`, lowest first."""
-        return tuple(text for path, *_ in self.sif_files[1:] for text in ("--overlay", f"{path}:ro"))
-
-    @property
     def plain_argv(self) -> tuple[str, ...]:
         """The command that runs it without ctrain; the program's argv follows."""
         gpus = ["--nv"] if "cuda" in self.manifest.software else []
-        return ("apptainer", "exec", *gpus, *self.overlay_args, str(self.exec_path))
+        return ("apptainer", "exec", *gpus, str(self.path))
 
     @property
     def marker(self) -> str:
@@ -62,15 +44,15 @@ def find(references: tuple[str, ...], stores: list[store.Store], machine: str) -
 
 
 def check(image: Image, machine: str) -> Image:
-    """`image`, if its files are complete and for this architecture. Raises ImageUnusable."""
-    for path, size, _ in image.sif_files:
-        architecture = sif.check(path)
-        if architecture != OCI_ARCH.get(machine, machine):
-            problem = f"architecture mismatch: {path} is {architecture}, this machine is {machine}"
-            raise ImageUnusable(problem, "Select another image")
-        if path.stat().st_size != size:
-            problem = f"size mismatch: {path} has {path.stat().st_size} bytes, its manifest records {size}"
-            raise ImageUnusable(problem, "Copy or publish it again")
+    """`image`, if its file is complete and for this architecture. Raises ImageUnusable."""
+    architecture = sif.check(image.path)
+    if architecture != OCI_ARCH.get(machine, machine):
+        problem = f"architecture mismatch: {image.path} is {architecture}, this machine is {machine}"
+        raise ImageUnusable(problem, "Select another image")
+    size, recorded = image.path.stat().st_size, image.manifest.size
+    if size != recorded:
+        problem = f"size mismatch: {image.path} has {size} bytes, its manifest records {recorded}"
+        raise ImageUnusable(problem, "Copy or publish it again")
     return image
 
 

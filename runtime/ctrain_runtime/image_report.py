@@ -62,7 +62,7 @@ def describe(image: Image, packages: Packages, problem: str) -> str:
     channel = f" ({image.channel})" if image.channel else ""
     rows = [
         ("image", f"{manifest.name} {manifest.version}{channel}  {manifest.digest[:19]}"),
-        *zip(("file", "over"), (f"{path} ({format_size(total)})" for path, total, _ in reversed(image.sif_files))),
+        ("file", f"{image.path} ({format_size(manifest.size)})"),
         ("base", f"{manifest.base.reference}  {manifest.base.digest[:19]}".rstrip()),
         ("built", f"{_time(manifest.built)}, definitions at {manifest.revision or 'an unknown revision'}"),
         ("with", ", ".join(f"{name} {number}" for name, number in manifest.tools.items())),

@@ -13,10 +13,10 @@ from typing import Any, Optional
 from ctrain_runtime import config
 from ctrain_runtime.errors import ConfigError
 
-SCHEMA = 4  # 1 lacks the fields with a default below, 1 and 2 the checksum, 1 to 3 `below`
+SCHEMA = 4  # 1 lacks the fields with a default below, 1 and 2 the checksum; 4 may have `below`
 _FIRST_WITH_CHECKSUM = 3
 CHECKSUM = "checksum"  # key whose value covers all other keys
-_FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\.sif")
+_BELOW = "below"  # of schema 4: null; or, for a thin image, the file of its base, which versions shared
 FLAT_SUFFIX = "-flat"  # of images whose layers are merged into one file system
 
 
@@ -50,19 +50,6 @@ class Base:
 
     reference: str = ""
     digest: str = ""
-
-
-@dataclass(frozen=True)
-class StoredFile:
-    """A file of an image; `size` in bytes."""
-
-    name: str
-    digest: str
-    size: int
-
-    def __post_init__(self) -> None:
-        if not _FILE.fullmatch(self.name):
-            raise ConfigError(f"invalid image file name {self.name!r}")
 
 
 @dataclass(frozen=True)
@@ -110,7 +97,6 @@ class Manifest:
     flat: bool = False
     requires: Requires = field(default_factory=Requires)
     signed: bool = False
-    below: Optional[StoredFile] = None  # of a thin image: its base, which the store shares among versions
 
     @property
     def version(self) -> str:
@@ -152,6 +138,9 @@ def parse_manifest(text: bytes, source: str) -> Manifest:
     recorded = data.pop(CHECKSUM, "")
     if (recorded or schema >= _FIRST_WITH_CHECKSUM) and recorded != checksum(data):
         raise ConfigError(f"checksum mismatch: {source} was modified", "Check with: ctrain store verify")
+    if data.pop(_BELOW, None):
+        hint = "Publish the image again, then remove this version: see `ctrain help store.md`"
+        raise ConfigError(f"{source} is of a thin image, which lacks its base and is no longer supported", hint)
     return config.load(Manifest, {**data, "schema": SCHEMA}, source)
 
 

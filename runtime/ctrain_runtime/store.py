@@ -4,7 +4,6 @@
     STORE/pytorch-cpu_2.13.0-hd-py3-r1.sif          an image, immutable
     STORE/pytorch-cpu_2.13.0-hd-py3-r1.json         its manifest
     STORE/channels/pytorch-cpu_prod.sif             a channel: a relative symlink to an image
-    STORE/bases/pytorch-cpu_9f2c41d0a7e3.sif        a base shared by thin images, mounted below their .sif
     STORE/retired/pytorch-cpu_2.13.0-hd-py3-r0.json the manifest of a retired image
     STORE/quarantine/                               damaged files
 
@@ -27,7 +26,7 @@ from ctrain_runtime.suggest import closest, suggest
 
 STORE_MARKER = "ctrain-store.json"
 LAYOUT_VERSION = 1
-CHANNELS, BASES, RETIRED, QUARANTINE = "channels", "bases", "retired", "quarantine"
+CHANNELS, RETIRED, QUARANTINE = "channels", "retired", "quarantine"
 DEFAULT_CHANNEL = "prod"
 NAME_RE = re.compile(r"[a-z0-9][a-z0-9-]*")
 TAG_RE = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*")  # tags, stacks and channels; never a path
@@ -80,8 +79,7 @@ class Store:
         image = path.with_suffix(".sif")
         if manifest.file_name != image.name:
             raise ConfigError(f"{path} is the manifest of {manifest.file_name}")
-        below = [self.root / BASES / manifest.below.name] if manifest.below else []
-        for file in (path, image, *below):
+        for file in (path, image):
             if not stat.S_ISREG(_mode(file)):
                 raise ConfigError(f"{file} is missing or not a regular file")
         return manifest

@@ -38,8 +38,7 @@ def require_trusted(image: Image, site: Site) -> None:
         problem = f"site {site.name} requires signatures but has no trusted keys"
         raise SiteError(problem, "Set `trusted_keys` in the site file")
     keys = [_key(key, site) for key in site.trusted_keys]
-    for path, _, digest in image.sif_files:
-        _require_file(path, digest, keys, site)
+    _require_file(image.path, image.manifest.digest, keys, site)
 
 
 def _require_file(path: Path, published: str, keys: Sequence[str], site: Site) -> None:

@@ -38,9 +38,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--sign", metavar="KEY", help="sign it: a PEM file, pgp:N of the engine's key ring, or gpg:KEY of gpg's agent"
     )
-    parser.add_argument(
-        "--thin", action="store_true", help="store the base once for all versions (the .sif alone does not run)"
-    )
     parser.add_argument("--digest", metavar="sha256:...", help="refuse any other image than the one with this digest")
 
 
@@ -63,7 +60,7 @@ def execute(args: argparse.Namespace) -> int:
             raise UsageError(what, "It was built again since; look at the new one, and publish that")
         signer = Signer(find_engine(), args.sign, _passphrase(args.sign)) if args.sign else None
         with Bar(f"copying {spec.title}", manifest.size) as bar:
-            outcome = publish(path, manifest, Path(root), args.channel, Watch(say, bar.at), signer, args.thin)
+            outcome = publish(path, manifest, Path(root), args.channel, Watch(say, bar.at), signer)
     print(json.dumps(_as_data(outcome), indent=2) if args.json else _as_text(outcome, args.channel))
     return 0
 

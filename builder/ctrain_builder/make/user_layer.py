@@ -54,14 +54,14 @@ _SHOWN = 3
 def make(container: Container, image: Image, source: Path, workspace: Workspace, log: Path, target: Path) -> UserLayer:
     """Make the layer that `source` describes on `image`, as `target`. Raises BuildError, EngineError, DiskFullError."""
     os.umask(0o022)  # a layer must not depend on the umask of who builds it
-    below = Below(image.exec_path, tuple(path for path, *_ in image.sif_files[1:]))
+    below = Below(image.path)
     upper = container.work / "overlay" / "upper"
     upper.mkdir(parents=True)
     try:
         _run(container, below, source, workspace, log)
     finally:
         if _started(workspace):
-            container.take_ownership(image.exec_path, container.work, log)
+            container.take_ownership(image.path, container.work, log)
     before, after = (_packages((workspace.lent / name).read_text()) for name in ("before", "after"))
     added = {name: version for name, version in after.items() if before.get(name) != version}
     description = _description(image, source, added)

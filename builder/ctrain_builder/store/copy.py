@@ -107,7 +107,7 @@ def shared(image: Path, manifest: Manifest, others: Iterable[PublishedImage]) ->
         return []
     known: dict[str, tuple[Path, sif.SifObject]] = {}
     for other in others:
-        if other.manifest.flat or other.manifest.below:
+        if other.manifest.flat:
             continue
         with contextlib.suppress(ImageUnusable):
             for layer, entry in zip(other.manifest.layers, sif.partitions(other.path)):

@@ -7,7 +7,6 @@ old run had, and its number is not given again.
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from ctrain_runtime import lease
 from ctrain_runtime.errors import ConfigError, ImageNotFound, StoreError
 from ctrain_runtime.lease import Lease
 from ctrain_runtime.manifest import Manifest, read_manifest
-from ctrain_runtime.store import BASES, CHANNELS, RETIRED, PublishedImage, Store, channel_target, resolve
+from ctrain_runtime.store import CHANNELS, RETIRED, PublishedImage, Store, channel_target, resolve
 
 GRACE = 30.0  # days
 _DAY = 86400
@@ -122,22 +121,8 @@ def removals(store: Store, grace: float, now: float) -> Iterator[Removal]:
     for path in sorted(store.root.glob("*_*-py3-r*.sif")):
         if path.name not in files | keeping and not path.with_suffix(".json").exists():
             yield Removal(path, path.lstat().st_size, "left by an interrupted publish")
-    yield from _bases(store)
-    parts = (folder.glob(".*.part") for folder in (store.root, store.root / BASES))
-    for path in sorted((*itertools.chain(*parts), *(store.root / CHANNELS).glob(".*"))):
+    for path in sorted((*store.root.glob(".*.part"), *(store.root / CHANNELS).glob(".*"))):
         yield Removal(path, path.lstat().st_size, "left by an interrupted command")
-
-
-def _bases(store: Store) -> Iterator[Removal]:
-    """The bases of thin images that are all gone."""
-    scan = store.scan()
-    if scan.damaged:
-        return  # they may need some
-    here = [one.manifest for one in scan.images] + [one.manifest for one in retired(store) if one.path.is_file()]
-    used = {manifest.below.name for manifest in here if manifest.below}
-    for path in sorted((store.root / BASES).glob("[!.]*.sif")):
-        if path.name not in used:
-            yield Removal(path, path.lstat().st_size, "no version needs it")
 
 
 def collect(writer: Writer, grace: float) -> list[Removal]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional, Union
 
-from ctrain_builder import atomic, oras
+from ctrain_builder import oras
 from ctrain_builder.digests import Read
 from ctrain_builder.registry import Reference, Registry, parse
 from ctrain_builder.store import channels, lifecycle, log
@@ -20,8 +20,8 @@ from ctrain_builder.store.copy import Source, begun, fill, lasting, shared
 from ctrain_builder.store.publish import Watch, is_new, place, prepare
 from ctrain_builder.store.writer import Writer, change, explained
 from ctrain_runtime.errors import ConfigError, CtrainError, ImageUnusable, RegistryError, StoreError, UsageError
-from ctrain_runtime.manifest import Manifest, StoredFile, read_manifest
-from ctrain_runtime.store import BASES, NAME_RE, QUARANTINE, TAG_RE, PublishedImage, open_store
+from ctrain_runtime.manifest import Manifest, read_manifest
+from ctrain_runtime.store import NAME_RE, QUARANTINE, TAG_RE, PublishedImage, open_store
 
 SCHEME = "oras://"
 _LIKE_A_VERSION = re.compile(r".*-r\d+(-flat)?")
@@ -100,11 +100,8 @@ class Folder:
         with change(self._root, watch.say) as writer:
             if require_free(self.held([manifest])[0], manifest, self):
                 with source.reader(manifest) as (read, path):
-                    if manifest.below and path:
-                        _bring_base(writer, path.parent / BASES / manifest.below.name, manifest.below, watch)
-                    parts = shared(path, manifest, writer.store.images()) if path and not manifest.below else []
-                    wanted = StoredFile(manifest.file_name, manifest.digest, manifest.size)
-                    file = _receive(writer, writer.root, wanted, read, parts, watch)
+                    parts = shared(path, manifest, writer.store.images()) if path else []
+                    file = _receive(writer, manifest, read, parts, watch)
                 place(writer, file, manifest, log.SYNC, f"from {source}")
 
     def point(self, manifest: Manifest, channel: str, source: Place) -> None:
@@ -114,32 +111,18 @@ class Folder:
             channels.point(writer, channel, image, log.SYNC, f"from {source}")
 
 
-def _bring_base(writer: Writer, source: Path, wanted: StoredFile, watch: Watch) -> None:
-    """Bring the base of a thin image, unless it is here."""
-    folder = writer.folder(BASES)
-    target = folder / wanted.name
-    if target.exists():
-        return  # its name tells its digest
-    with source.open("rb") as file:
-        read = functools.partial(os.pread, file.fileno())
-        _receive(writer, folder, wanted, read, [], watch).replace(target)
-    atomic.sync_folder(folder)
-
-
-def _receive(
-    writer: Writer, folder: Path, wanted: StoredFile, read: Read, parts: Sequence[Source], watch: Watch
-) -> Path:
-    """A file of a version under a temporary name. It goes on with what an earlier try has left."""
-    name = f"{wanted.name}.{wanted.digest[-12:]}"
+def _receive(writer: Writer, wanted: Manifest, read: Read, parts: Sequence[Source], watch: Watch) -> Path:
+    """The file of a version under a temporary name. It goes on with what an earlier try has left."""
+    name = f"{wanted.file_name}.{wanted.digest[-12:]}"
     while True:
-        file = lasting(folder, name, watch.say)
+        file = lasting(writer.root, name, watch.say)
         there = begun(file)
         copied = fill(file, wanted.size, read, writer.access, (), parts, watch.done, there)
         if copied.digest == wanted.digest:
             return file
         file.unlink()
         if not there:
-            what = f"what came of {wanted.name} is damaged: it has the digest {copied.digest}"
+            what = f"what came of {wanted.file_name} is damaged: it has the digest {copied.digest}"
             raise ImageUnusable(what, f"It should be {wanted.digest}; nothing of it was kept")
 
 
@@ -202,11 +185,7 @@ class Repositories:
         yield oras.Download(self._client, self._ref(manifest.name, manifest.version), manifest.digest).read, None
 
     def held(self, wanted: Sequence[Manifest]) -> list[Optional[Held]]:
-        """What there is of each version. Raises RegistryError for what is not ours; StoreError for thin images."""
-        for one in wanted:
-            if one.below:
-                hint = "An image in a registry is one file: publish it without --thin, to a store of its own"
-                raise StoreError(f"{one.name} {one.version} is thin", hint)
+        """What there is of each version. Raises RegistryError for what is not ours."""
         refs = [self._ref(one.name, one.version) for one in wanted]
         return [Held(self._read(ref).digest) if self._client.has(ref) else None for ref in refs]
 

@@ -22,7 +22,6 @@ from ctrain_builder.digests import REGIONS
 from ctrain_builder.store import channels, log
 from ctrain_builder.store.copy import copy, shared, temporary
 from ctrain_builder.store.sign import Signer
-from ctrain_builder.store.thin import split
 from ctrain_builder.store.writer import LOCK, Access, Writer, change, explained
 from ctrain_runtime.errors import ImageTestError, ImageUnusable, StoreError
 from ctrain_runtime.manifest import Manifest
@@ -53,11 +52,8 @@ def publish(
     channel: str = "",
     watch: Watch = Watch(lambda _: None, lambda _: None),
     signer: Optional[Signer] = None,
-    thin: bool = False,
 ) -> Outcome:
     """Copy a tested image into the store at `root` under its next release number; move `channel` to it if given.
-
-    `thin`: its base becomes a file of its own, unless it is there already (see ctrain_builder.store.thin).
 
     Raises ImageTestError, ImageUnusable, StoreError, DiskFullError, UsageError.
     """
@@ -72,7 +68,7 @@ def publish(
     with change(root, watch.say) as writer:
         wanted = replace(manifest, signed=signer is not None)
         known = [found for found in writer.store.images() if _is_same(found.manifest, wanted)]
-        published = known[-1] if known else _add(image, wanted, writer, watch, signer, thin)
+        published = known[-1] if known else _add(image, wanted, writer, watch, signer)
         if channel:
             channels.point(writer, channel, published, log.PROMOTE)
     names = tuple(sorted({*published.channels, channel} - {""}))
@@ -113,16 +109,11 @@ def prepare(root: Path) -> bool:
     return True
 
 
-def _add(
-    image: Path, manifest: Manifest, writer: Writer, watch: Watch, signer: Optional[Signer], thin: bool
-) -> PublishedImage:
+def _add(image: Path, manifest: Manifest, writer: Writer, watch: Watch, signer: Optional[Signer]) -> PublishedImage:
     """Copy the image in and give it the next number."""
     root = writer.root
     with temporary(root, image.name, watch.say) as file:
-        if thin:
-            manifest = split(image, manifest, file, writer, watch.done, signer)
-        else:
-            manifest = _whole(image, manifest, file, writer, watch)
+        manifest = _whole(image, manifest, file, writer, watch)
         if signer:
             watch.say(f"signing with {signer.key}")
             manifest = replace(manifest, digest=signer.sign(file), size=file.stat().st_size)

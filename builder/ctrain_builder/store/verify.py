@@ -18,21 +18,19 @@ from ctrain_builder import atomic, record
 from ctrain_builder.store import log
 from ctrain_builder.store.writer import Writer
 from ctrain_runtime.errors import ConfigError
-from ctrain_runtime.manifest import SCHEMA, Manifest, read_manifest
-from ctrain_runtime.store import BASES, QUARANTINE, RETIRED, Store
+from ctrain_runtime.manifest import SCHEMA, read_manifest
+from ctrain_runtime.store import QUARANTINE, RETIRED, Store
 
 _CHUNK = 1 << 20
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A manifest, and a file that it tells of: its image, or the base below that (`is_base`). `gone`: the image was
-    removed, and only the manifest is left."""
+    """A manifest and its image. `gone`: the image was removed, and only the manifest is left."""
 
     manifest: Path
     image: Path
     gone: bool = False
-    is_base: bool = False
 
 
 @dataclass(frozen=True)
@@ -69,20 +67,7 @@ def subjects(store: Store) -> list[Subject]:
     names = {one.manifest.name for one in offered}  # a crash may have left a version in both places
     retired = [path for path in sorted((store.root / RETIRED).glob("*_*.json")) if path.name not in names]
     images = [store.root / f"{path.stem}.sif" for path in retired]
-    every = [*offered, *(Subject(path, image, not image.exists()) for path, image in zip(retired, images))]
-    return [*every, *_bases(store, every)]
-
-
-def _bases(store: Store, every: Sequence[Subject]) -> list[Subject]:
-    """The bases of thin images, each once; with a manifest that tells of it."""
-    found: dict[Path, Subject] = {}
-    for one in every:
-        with contextlib.suppress(ConfigError):  # which is found for the version itself
-            below = None if one.gone else read_manifest(one.manifest).below
-            if below:
-                path = store.root / BASES / below.name
-                found.setdefault(path, Subject(one.manifest, path, is_base=True))
-    return list(found.values())
+    return [*offered, *(Subject(path, image, not image.exists()) for path, image in zip(retired, images))]
 
 
 def verify(
@@ -102,29 +87,29 @@ def _problem(subject: Subject, notes: Notes, done: Callable[[int], None]) -> str
         manifest = read_manifest(subject.manifest)
     except ConfigError as error:
         return str(error)
-    if not _is_as_written(subject.manifest, manifest):
+    if not _is_as_written(subject.manifest):
         return f"{subject.manifest} was changed since it was written"
     if manifest.file_name != f"{subject.manifest.stem}.sif":
         return f"{subject.manifest} is the manifest of {manifest.file_name}"
     if subject.gone:
         return ""
-    told = manifest.below if subject.is_base and manifest.below else manifest
     if subject.image.is_symlink() or not subject.image.is_file():
         return f"{subject.image} is missing, or no plain file"
     size = subject.image.stat().st_size
-    if size != told.size:
-        return f"{subject.image} has {size} bytes, its manifest says {told.size}"
+    if size != manifest.size:
+        return f"{subject.image} has {size} bytes, its manifest says {manifest.size}"
     if notes.has(subject.image):
         done(size)
         return ""
     digest = _digest(subject.image, done)
-    return "" if digest == told.digest else f"{subject.image} is damaged: it has the digest {digest}"
+    return "" if digest == manifest.digest else f"{subject.image} is damaged: it has the digest {digest}"
 
 
-def _is_as_written(path: Path, manifest: Manifest) -> bool:
+def _is_as_written(path: Path) -> bool:
     """Whether a manifest's file is what ctrain writes, space by space. Of older schemas that is not known any more."""
     text = path.read_text(encoding="utf-8")
-    return json.loads(text).get("schema") != SCHEMA or text == record.as_text(manifest)
+    data = json.loads(text)
+    return data.get("schema") != SCHEMA or text == record.as_json(data)
 
 
 def _digest(path: Path, done: Callable[[int], None]) -> str:
@@ -147,8 +132,7 @@ def quarantine(writer: Writer, finding: Finding) -> Path:
     subject = finding.subject
     name, _, rest = subject.image.stem.partition("_")
     writer.log(log.QUARANTINE, name, rest, why=finding.problem)
-    manifest = () if subject.is_base else (subject.manifest,)  # without its base no version is offered
-    for path in (*manifest, subject.image):  # the manifest first: without it the image is none
+    for path in (subject.manifest, subject.image):  # the manifest first: without it the image is none
         with contextlib.suppress(FileNotFoundError):
             path.replace(folder / path.name)
     for changed in (writer.root, folder):

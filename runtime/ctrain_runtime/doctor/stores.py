@@ -15,7 +15,7 @@ from pathlib import Path
 from ctrain_runtime import lease, users
 from ctrain_runtime.doctor.finding import Finding
 from ctrain_runtime.errors import StoreError
-from ctrain_runtime.store import BASES, CHANNELS, QUARANTINE, RETIRED, open_store
+from ctrain_runtime.store import CHANNELS, QUARANTINE, RETIRED, open_store
 from ctrain_runtime.text import pluralize
 
 _MAX_PATHS = 5  # named in one finding
@@ -64,7 +64,7 @@ def _unexpected_owner(root: Path, status: os.stat_result) -> list[Path]:
 
 def _files(root: Path) -> list[Path]:
     """The directories of a store and their contents, except the individual leases."""
-    directories = [root, *(root / name for name in (CHANNELS, BASES, RETIRED, QUARANTINE))]
+    directories = [root, *(root / name for name in (CHANNELS, RETIRED, QUARANTINE))]
     return [root, *(path for directory in directories if directory.is_dir() for path in sorted(directory.iterdir()))]
 
 

@@ -115,14 +115,13 @@ def container(plan: LaunchPlan, identity: TaskIdentity) -> str:
 
     Binds that only the node knows come from the array `binds`, which the identity may have filled.
     """
-    overlays = [*([plan.image.path] if plan.image.base else []), *(layer.path for layer in plan.layers)]
     argv = apptainer.exec_argv(
         plan.engine,
         workdir=plan.workdir,
         as_root=plan.as_root,
         gpus=plan.image.cuda,
         binds=map(str, plan.mounts),
-        overlays=overlays,
+        overlays=[layer.path for layer in plan.layers],
     )
     passed = (*PASSED, *identity.passed, *plan.passed)
     return f"""\

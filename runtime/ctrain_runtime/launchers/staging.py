@@ -37,7 +37,7 @@ mv "$copy.part" "$copy" || fail "cannot write $copy"
 def image(plan: LaunchPlan) -> str:
     """Bash that sets `image`: to the copy on this node if there is one."""
     if not plan.staging:
-        return f"image={shlex.quote(plan.image.exec_path)}"
+        return f"image={shlex.quote(plan.image.path)}"
     return f"""\
 {_paths(plan)}
 [ ! -O "$directory" ] || [ -L "$directory" ] || [ ! -f "$copy" ] || image=$copy"""
@@ -45,7 +45,7 @@ def image(plan: LaunchPlan) -> str:
 
 def _paths(plan: LaunchPlan) -> str:
     return f"""\
-image={shlex.quote(plan.image.exec_path)}
+image={shlex.quote(plan.image.path)}
 directory={shlex.quote(plan.staging)}/ctrain-images-$UID
 copy=$directory/{_digest(plan)}.sif # complete: it got this name when its digest was checked"""
 

@@ -25,7 +25,6 @@ def choose_image(image: Image, flat: Optional[Image], options: Options, facts: F
         marker=image.marker,
         cuda=bool(chosen.manifest.software.get("cuda", "")),
         instead_of="" if chosen is image else image.manifest.version,
-        base=str(chosen.exec_path) if chosen.overlay_args else "",
     )
 
 

@@ -13,7 +13,7 @@ from ctrain_runtime.job import Job
 from ctrain_runtime.plan import mpi
 from ctrain_runtime.plan.environment import make_environment, passed_names, secret_names
 from ctrain_runtime.plan.image_choice import choose_image, plan_user_layers
-from ctrain_runtime.plan.model import LaunchPlan, Options, PlannedImage
+from ctrain_runtime.plan.model import LaunchPlan, Options
 from ctrain_runtime.plan.mounts import data_directory, make_mounts
 from ctrain_runtime.plan.size import JobSize
 from ctrain_runtime.site import Site
@@ -72,7 +72,7 @@ def make_plan(
         environment=environment,
         passed=passed_names(options.env),
         mounts=make_mounts(job, site, options, run_directory),
-        staging=_staging(site, planned),
+        staging=_staging(site),
         data=data_directory(job, site, options),
         resume=options.resume,
         lease=lease.lease_path(facts.lease_dir, planned.path, run_directory),
@@ -88,11 +88,11 @@ def choose_launcher(job: Job, cluster: Cluster, nodes: int) -> str:
     return job.launcher
 
 
-def _staging(site: Site, image: PlannedImage) -> str:
-    """The nodes' directory for a copy of the image; "" without one, and for thin images, which are several files."""
+def _staging(site: Site) -> str:
+    """The nodes' directory for a copy of the image; "" without one."""
     if site.staging and not site.staging.startswith("/"):
         raise ConfigError(f"site {site.name}: staging must be an absolute path, not {site.staging!r}")
-    return "" if image.base else site.staging
+    return site.staging
 
 
 def _flavour(launcher: str, site: Site, cluster: Cluster) -> str:

@@ -55,8 +55,7 @@ class Mount:
 class PlannedImage:
     """The image of a run. `marker` is the key of its topmost layer, asserted by every rank at its start.
 
-    `instead_of` is the version of the image that was asked for, if this is the flattened one in its place. `base` is
-    the file below that of a thin image; "" for others.
+    `instead_of` is the version of the image that was asked for, if this is the flattened one in its place.
     """
 
     name: str
@@ -67,12 +66,6 @@ class PlannedImage:
     marker: str
     cuda: bool
     instead_of: str
-    base: str
-
-    @property
-    def exec_path(self) -> str:
-        """The file that an engine runs."""
-        return self.base or self.path
 
 
 @dataclass(frozen=True)

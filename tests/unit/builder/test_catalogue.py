@@ -16,7 +16,6 @@ from ctrain_builder.cli.main import BUILD_VERBS
 from ctrain_builder.store import catalogue, lifecycle
 from ctrain_runtime import lease
 from ctrain_runtime.cli.main import main
-from ctrain_runtime.manifest import StoredFile
 from ctrain_runtime.sif import SBOM
 from ctrain_runtime.store import open_store
 from samples.sample_images import sbom, sif, write_store
@@ -51,15 +50,6 @@ def test_what_the_page_knows(tmp_path: Path) -> None:
         f"ctrain run --nodes 2 --store {tmp_path}/s --image pytorch:24.12-hd-r1 -- python train.py",
         f"apptainer exec --nv {tmp_path}/s/pytorch_24.12-hd-py3-r1.sif python train.py",
     ]
-
-
-def test_a_thin_image_is_laid_over_its_base(tmp_path: Path) -> None:
-    root = a_store(tmp_path / "s", {"below": StoredFile("pytorch-ngc_1.sif", "sha256:0", 9)})
-    (root / "bases").mkdir()
-    (root / "bases" / "pytorch-ngc_1.sif").write_bytes(sif())
-    (version,) = data_of(page_of(root))["versions"]
-    files = f"--overlay {root}/pytorch_24.12-hd-py3-r1.sif:ro {root}/bases/pytorch-ngc_1.sif"
-    assert version["commands"][1] == f"apptainer exec --nv {files} python train.py"
 
 
 def test_only_labels_that_say_something_new(tmp_path: Path) -> None:

@@ -2,13 +2,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ctrain_runtime.errors import ConfigError, ImageNotFound, StoreError
-from ctrain_runtime.manifest import SCHEMA, StoredFile, read_manifest
+from ctrain_runtime.manifest import CHECKSUM, SCHEMA, checksum, read_manifest
 from ctrain_runtime.manifest import TestResult as Result
 from ctrain_runtime.store import Store, open_store, resolve
 from samples.plans import a_manifest
@@ -238,20 +239,20 @@ def test_a_manifest_of_an_older_ctrain(tmp_path: Path) -> None:
     assert (manifest.schema, manifest.flat, manifest.layers[0].digest, manifest.tested) == (SCHEMA, False, "", True)
 
 
-def test_the_base_of_a_thin_image_never_lies_outside_the_store(tmp_path: Path) -> None:
-    root = write_store(tmp_path / "store", {"below": StoredFile("base_1.sif", "sha256:0b", 4)})
-    base = root / "bases" / "base_1.sif"
-    assert [str(error) for error in Store(root).scan().damaged] == [f"{base} is missing or not a regular file"]
-    base.parent.mkdir()
-    (tmp_path / "secret.sif").touch()
-    base.symlink_to(tmp_path / "secret.sif")
-    assert [str(error) for error in Store(root).scan().damaged] == [f"{base} is missing or not a regular file"]
-    base.unlink()
-    base.touch()
-    assert len(Store(root).images()) == 1
-    for name in ("../secret.sif", "/secret.sif", ".hidden.sif", "base", ""):
-        with pytest.raises(ConfigError, match="invalid image file name"):
-            StoredFile(name, "sha256:0b", 4)
+def test_a_thin_image_of_an_earlier_version_is_refused_in_one_line(tmp_path: Path) -> None:
+    """It would start without its base. Its neighbours are listed as ever, also those whose manifests have the key."""
+    root = write_store(tmp_path / "store", OLD, NEW)
+    for release, below in ((1, {"name": "base_1.sif", "digest": "sha256:0b", "size": 4}), (2, None)):
+        path = root / f"pytorch_24.12-hd-py3-r{release}.json"
+        data = {**json.loads(path.read_text()), "below": below}
+        del data[CHECKSUM]
+        path.write_text(json.dumps({**data, CHECKSUM: checksum(data)}))
+    scan = Store(root).scan()
+    assert [image.manifest.release for image in scan.images] == [2]
+    (refused,) = scan.damaged
+    assert re.match(r"\S+-r1.json is of a thin image, .* no longer supported. Publish the image again", str(refused))
+    with pytest.raises(ImageNotFound, match="is of a thin image"):
+        resolve([Store(root)], "pytorch:24.12-hd-r1")
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from ctrain_builder.store import usage as usages
 from ctrain_builder.store import verify as checks
 from ctrain_builder.store.writer import change
 from ctrain_runtime.errors import ImageUnusable, UsageError
-from ctrain_runtime.store import BASES, Store
+from ctrain_runtime.store import Store
 from ctrain_runtime.text import format_duration, format_size, pluralize, table
 
 
@@ -66,7 +66,6 @@ def _name(subject: checks.Subject) -> str:
 def _du(args: argparse.Namespace, store: Store) -> int:
     published = store.images()
     names = {image.path: (image.manifest.name, image.manifest.version) for image in published}
-    names |= {path: ("base", path.stem) for path in sorted((store.root / BASES).glob("[!.]*.sif"))}
     found, together = usages.usage([*names])
     rows = [
         (*names[one.path], format_size(one.size), "-" if one.shared is None else format_size(one.shared))

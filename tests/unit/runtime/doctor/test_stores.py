@@ -19,8 +19,6 @@ STRANGER = 12099
 def root(tmp_path: Path) -> Path:
     root = write_store(tmp_path / "store")
     write_image(root, release=1)
-    (root / "bases").mkdir()
-    (root / "bases" / "pytorch-ngc_9f2c41d0a7e3.sif").touch()
     for path in (root, *root.rglob("*")):
         path.chmod(0o755 if path.is_dir() else 0o444)
     return root
@@ -39,7 +37,7 @@ def test_a_store_that_only_its_keepers_can_change(root: Path) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        *(".", "channels", "bases", "bases/pytorch-ngc_9f2c41d0a7e3.sif"),
+        *(".", "channels"),
         *("pytorch_24.12-hd-py3-r1.sif", "pytorch_24.12-hd-py3-r1.json"),
     ],
 )

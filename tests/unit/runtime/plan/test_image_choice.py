@@ -5,7 +5,7 @@ import re
 import pytest
 
 from ctrain_runtime.errors import EngineError, UsageError
-from ctrain_runtime.manifest import Layer, StoredFile
+from ctrain_runtime.manifest import Layer
 from samples.layers import a_layer
 from samples.plans import a_plan, an_image
 from samples.plans import some_facts as facts
@@ -75,12 +75,3 @@ def test_no_flattened_image_for_an_engine_that_needs_one() -> None:
 def test_an_engine_that_ignores_layers_mounts_none_of_the_users() -> None:
     with pytest.raises(EngineError, match=r"apptainer does not mount user layers here .* Ask the administrators"):
         a_plan(facts=IGNORING, flat=FLAT, layers=(a_layer(),))
-
-
-def test_a_thin_image_runs_its_base_below_itself() -> None:
-    thin = an_image(below=StoredFile("base.sif", 7, "sha256:ba5e"))
-    image = a_plan(image=thin).image
-    assert (image.base, image.path) == (str(thin.exec_path), str(thin.path))
-    assert image.exec_path.endswith("/base.sif")
-    whole = a_plan().image
-    assert (whole.base, whole.exec_path) == ("", whole.path)

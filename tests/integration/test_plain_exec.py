@@ -1,0 +1,85 @@
+"""The files that ctrain names for an image run whole with plain `apptainer exec`, also after a move."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from ctrain_builder.cli.main import BUILD_VERBS
+from ctrain_builder.digests import of_file, of_regions
+from ctrain_builder.store import catalogue
+from ctrain_builder.store.publish import publish
+from ctrain_runtime import sif
+from ctrain_runtime.cli.main import main
+from ctrain_runtime.image import LAYER_MARKER, find_any_arch
+from ctrain_runtime.manifest import Layer, Manifest
+from ctrain_runtime.manifest import TestResult as Result
+from ctrain_runtime.store import open_store
+from samples import tiny
+
+ADD = ("apptainer", "sif", "add", "--groupid", "1", "--datatype", "4", "--partfs", "1", "--partarch", "2", "--parttype")
+
+
+def run(*argv: object) -> str:
+    return subprocess.run(list(map(str, argv)), check=True, capture_output=True, text=True).stdout
+
+
+def squashed(folder: Path) -> Path:
+    run("mksquashfs", folder, f"{folder}.sqsh", "-quiet", "-no-progress", "-all-root")
+    return Path(f"{folder}.sqsh")
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with an image of a base and one layer, published to prod, and its module files in `modules`."""
+    folder = tmp_path_factory.mktemp("plain")
+    marker = folder / "layer" / LAYER_MARKER
+    marker.parent.mkdir(parents=True)
+    marker.write_text("mounted")
+    path = folder / "image.sif"
+    run("apptainer", "sif", "new", path)
+    for kind, part in (("2", tiny.rootfs(folder / "base")), ("4", folder / "layer")):
+        run(*ADD, kind, path, squashed(part))
+    entries = zip(("base", "layer"), sif.partitions(path))
+    layers = tuple(Layer(name, name, part.size, of_file(path, part.offset, part.size)) for name, part in entries)
+    facts = {"name": "small", "tag": "1.0", "stack": "s", "arch": "amd64", "built": "2026-11-21T00:00:00Z"}
+    digests = {"digest": of_regions(path, layers), "size": path.stat().st_size, "layers": layers}
+    manifest = Manifest(**facts, **digests, software={}, tests=(Result("imports", True, "1.0"),), tools={})
+    publish(path, manifest, folder / "store", "prod")
+    assert main(BUILD_VERBS, ["store", "modules", "--store", f"{folder}/store", "--output", f"{folder}/modules"]) == 0
+    return folder / "store"
+
+
+def is_whole(argv: list[str]) -> bool:
+    """Whether a container has its layer."""
+    as_root = ["--userns"] if os.geteuid() == 0 else []
+    return run(argv[0], "--quiet", argv[1], *as_root, *argv[2:], "cat", f"/{LAYER_MARKER}") == "mounted"
+
+
+def test_the_channels_link_the_shown_file_and_the_modules_sif(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    assert main(BUILD_VERBS, ["store", "show", "small", "--store", str(store), "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)["path"]
+    (sif_of_module,) = re.findall(r'setenv SIF "(\S+)"', (store.parent / "modules/ctrain-small/1.0-s-r1").read_text())
+    for file in (store / "channels/small_prod.sif", shown, sif_of_module):
+        assert is_whole(["apptainer", "exec", str(file)])
+
+
+def test_the_command_lines_to_copy(store: Path) -> None:
+    help_text = (store.parent / "modules/ctrain-small/1.0-s-r1").read_text()
+    (line,) = re.findall(r"srun (apptainer exec .*?) python train\.py", help_text)
+    (found,) = re.findall(r"apptainer exec [^\"]*? python", catalogue.render(catalogue.gather(open_store(store))))
+    for argv in (shlex.split(line), shlex.split(found)[:-1]):
+        assert is_whole(argv)
+
+
+def test_a_copy_elsewhere(store: Path, tmp_path: Path) -> None:
+    image = find_any_arch(("small:prod",), [open_store(store)])
+    assert is_whole(["apptainer", "exec", shutil.copy(image.path, tmp_path / "mine.sif")])
