@@ -6,7 +6,7 @@ import contextlib
 import errno
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,11 +15,12 @@ from typing import Optional, Protocol
 from ctrain_builder import atomic, record
 from ctrain_builder.cache import Cache, Made, amount
 from ctrain_builder.catalog import ImageSpec
-from ctrain_builder.make import base, describe, flatten, image, layer, sbom, smoke, workspace
+from ctrain_builder.make import base, describe, flatten, image, inherit, layer, sbom, smoke, workspace
 from ctrain_builder.make.container import Below, Container, SectionFailed
 from ctrain_builder.make.describe import Content
 from ctrain_builder.make.image import Earlier
 from ctrain_builder.make.site import Site
+from ctrain_builder.parent import Parent
 from ctrain_builder.plan import BuildPlan, PlannedLayer
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import BuildError, ConfigError, DiskFullError, ImageTestError, RegistryError
@@ -71,7 +72,8 @@ class Built:
 
 @dataclass(frozen=True)
 class Builder:
-    """`flat`: make flat images. `cap`: the size in bytes that the cache is cut down to after a build."""
+    """`flat`: make flat images. `cap`: the size in bytes that the cache is cut down to after a build. `trust`: raises
+    CtrainError for a parent image that no image may be built on."""
 
     cache: Cache
     engine: Engine
@@ -79,11 +81,14 @@ class Builder:
     progress: Progress
     flat: bool = False
     cap: Optional[int] = None
+    trust: Callable[[Parent], None] = lambda _: None
 
     def build(self, plan: BuildPlan) -> Built:
         """Build what the planned image lacks. Raises BuildError, DiskFullError, ImageTestError, RegistryError."""
         if plan.problem:
             raise plan.problem
+        if plan.parent:
+            self.trust(plan.parent)
         os.umask(0o022)  # an image must not depend on the umask of who builds it
         try:
             return self._build(plan)
@@ -167,10 +172,13 @@ class Builder:
                 raise StepFailed(what, log) from error
             used.enter_context(self.cache.use(made))  # before others can see it, and evict it
             atomic.move(made, target)
-        self.progress.end("built", target.stat().st_size)
+        self.progress.end("copied" if planned.part else "built", target.stat().st_size)
 
     def _make(self, planned: PlannedLayer, below: list[Path], work: Path, log: Path) -> Path:
         container = self._container(work)
+        if planned.part:
+            arch, is_base = planned.inputs.arch, planned.definition.is_base
+            return inherit.copy(container, planned.part, log, arch=arch, is_base=is_base)
         room = workspace.prepare(work, self.site)
         if planned.definition.is_base:
             return base.make(container, planned, room, log)
@@ -237,8 +245,11 @@ class Builder:
 
 
 def is_flat(spec: ImageSpec, wanted: bool) -> bool:
-    """Whether an image is flat: because that is wanted, or because it has more layers than engines mount quickly."""
-    return wanted or len(spec.chain) - 1 > flatten.MAX_LAYERS
+    """Whether an image is flat: because that is wanted, or because it has more layers than engines mount quickly.
+
+    Those of a parent image don't count: `ctrain publish` could not tell from the definitions how many they are.
+    """
+    return wanted or len([part for part in spec.chain if not part.is_base]) > flatten.MAX_LAYERS
 
 
 def finished(cache: Cache, spec: ImageSpec, flat: bool = False) -> Optional[Manifest]:
@@ -280,7 +291,7 @@ def space(cache: Cache, plan: BuildPlan, flat: bool, download: Optional[int] = N
             there += cache.layer(part.key, part.definition.is_base).stat().st_size
         except FileNotFoundError:
             made = cache.made(plan.spec, part.name)
-            known = made.size if made else download if part.base else None
+            known = part.part.size if part.part else made.size if made else download if part.base else None
             size = known or _GUESSES.get(part.definition.header["bootstrap"], _GUESSES["docker"])
             missing += size
             largest = max(largest, size)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from ctrain_builder import definition
+from ctrain_builder import parent as parents
 from ctrain_builder.definition import Definition
 from ctrain_runtime import config, strict_yaml
 from ctrain_runtime.errors import ConfigError, UsageError
@@ -38,13 +39,16 @@ class Variant:
 class Entry:
     """An image as images.yaml describes it. `tag` is the value of the base's argument `tag_argument`.
 
-    `tags` is its matrix. `horovod` lists what its Horovod can do, in the words of `horovodrun --check-build`.
+    `parent` (`from` in the file) is the image that the chain is built on instead of a base; then `tag_argument` may be
+    one of any definition, or missing. `tags` is its matrix. `horovod` lists what its Horovod can do, in the words of
+    `horovodrun --check-build`.
     """
 
     chain: tuple[str, ...]
     stack: str
     tag: str
-    tag_argument: str
+    tag_argument: str = ""
+    parent: str = ""
     store_name: Optional[str] = None
     horovod: tuple[str, ...] = ()
     tags: dict[str, Variant] = field(default_factory=dict)
@@ -57,7 +61,7 @@ class _File:
 
 @dataclass(frozen=True)
 class ImageSpec:
-    """An image at one tag: its definitions from the base upwards, and how it is called.
+    """An image at one tag: its definitions from the base, or from what lies above `parent`, upwards; and its names.
 
     `source_root` holds the definitions directory. `is_default`: the tag is the one that the catalog gives the image.
     """
@@ -72,6 +76,7 @@ class ImageSpec:
     variant: Variant = field(default_factory=Variant)
     horovod: tuple[str, ...] = ()
     is_default: bool = True
+    parent: str = ""  # as parent.check wants it, a path absolute; "" for a chain with a base
 
     @property
     def arguments(self) -> Mapping[str, str]:
@@ -132,17 +137,31 @@ def _entries(folder: Path) -> dict[str, Entry]:
     path = folder / FILE
     data = strict_yaml.read(path)
     _check_tags_are_text(data, path)
+    _rename_from(data, path)
     return config.load(_File, data, str(path)).images
+
+
+def _rename_from(data: Mapping[str, Any], path: Path) -> None:
+    """Give the key `from`, which can't be the name of a field in Python, that of its field."""
+    for name, image in _mappings(data.get("images")):
+        if "parent" in image:
+            raise ConfigError(f"{path}: images.{name}: unknown key 'parent'", "Did you mean 'from'?")
+        if "from" in image:
+            image["parent"] = image.pop("from")
 
 
 def _check_tags_are_text(data: Mapping[str, Any], path: Path) -> None:
     """Refuse `22.10:` as a key, which YAML takes for the number 22.1."""
-    images = data.get("images")
-    for name, image in images.items() if isinstance(images, dict) else ():
-        tags = image.get("tags") if isinstance(image, dict) else None
+    for name, image in _mappings(data.get("images")):
+        tags = image.get("tags")
         for tag in tags if isinstance(tags, dict) else ():
             if not isinstance(tag, str):
                 raise ConfigError(f"{path}: images.{name}: tags: {tag} is a number", f'Write it in quotes: "{tag}"')
+
+
+def _mappings(images: Any) -> list[tuple[Any, dict[Any, Any]]]:
+    """Name and content of what is an image, by its type at least."""
+    return [pair for pair in images.items() if isinstance(pair[1], dict)] if isinstance(images, dict) else []
 
 
 def _spec(folder: Path, name: str, entry: Entry, tag: str) -> ImageSpec:
@@ -154,12 +173,34 @@ def _spec(folder: Path, name: str, entry: Entry, tag: str) -> ImageSpec:
     if entry.tags and entry.tag not in entry.tags:
         raise ConfigError(f"{where}: tag {entry.tag!r} is not one of its tags", f"They are {', '.join(entry.tags)}")
     chain = tuple(_definition(folder.resolve(), part) for part in entry.chain)
-    _check_chain(where, chain, entry.tag_argument)
+    _check_chain(where, chain, entry)
     _check_arguments(where, chain, entry)
     tag = tag or entry.tag
     root, variant = folder.resolve().parent, entry.tags.get(tag, Variant())
-    default = tag == entry.tag
-    return ImageSpec(name, stem, entry.stack, tag, entry.tag_argument, chain, root, variant, entry.horovod, default)
+    return ImageSpec(
+        name=name,
+        store_name=stem,
+        stack=entry.stack,
+        tag=tag,
+        tag_argument=entry.tag_argument,
+        chain=chain,
+        source_root=root,
+        variant=variant,
+        horovod=entry.horovod,
+        is_default=tag == entry.tag,
+        parent=_parent(where, entry.parent, root),
+    )
+
+
+def _parent(where: str, reference: str, root: Path) -> str:
+    """What `from` names; a path is relative to what %files are relative to."""
+    if not reference:
+        return ""
+    try:
+        parents.check(reference)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error.message}", error.hint) from error
+    return reference if reference.startswith(parents.STORE) else str(root / Path(reference).expanduser())
 
 
 def _definition(folder: Path, name: str) -> Definition:
@@ -175,20 +216,25 @@ def _check_names(where: str, names: Mapping[str, str], words: Mapping[str, str])
         raise ConfigError(f"{where}: {key} {value!r} can't be part of a file name", "Use letters, digits and '-'")
 
 
-def _check_chain(where: str, chain: tuple[Definition, ...], tag_argument: str) -> None:
+def _check_chain(where: str, chain: tuple[Definition, ...], entry: Entry) -> None:
     if not chain:
-        raise ConfigError(f"{where}: chain is empty", "It starts with a base definition")
+        raise ConfigError(f"{where}: chain is empty", "Name the definitions that make the image")
     for position, part in enumerate(chain):
-        if part.is_base != (position == 0):
+        if entry.parent and part.is_base:
+            rule = "the base of an image with `from` is its parent; definitions of its chain say `From: {{ PARENT }}`"
+            raise ConfigError(f"{where}: {part.name} is a base, but {rule}")
+        if part.is_base != (position == 0) and not entry.parent:
             rule = "only the first definition of a chain is a base; the others say `From: {{ PARENT }}`"
             raise ConfigError(f"{where}: {part.name} is at place {position + 1} of the chain, but {rule}")
         for section in ("pre", "setup"):
-            if position and section in part.sections:
+            if not part.is_base and section in part.sections:
                 raise ConfigError(
                     f"{part.path}: %{section} runs on the building machine, which a layer can't do", "Use %post"
                 )
-    if tag_argument not in chain[0].placeholders:
-        raise ConfigError(f"{where}: tag_argument {tag_argument!r} is not used by {chain[0].path}")
+    used = frozenset().union(*(part.placeholders for part in chain)) if entry.parent else chain[0].placeholders
+    if entry.tag_argument not in used and not (entry.parent and not entry.tag_argument):
+        users = "any definition of the chain" if entry.parent else str(chain[0].path)
+        raise ConfigError(f"{where}: tag_argument {entry.tag_argument!r} is not used by {users}")
 
 
 def _check_arguments(where: str, chain: tuple[Definition, ...], entry: Entry) -> None:

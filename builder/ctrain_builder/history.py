@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ctrain_builder import catalog, plan
@@ -63,12 +63,21 @@ def plans_at(
     tree.mkdir()
     try:
         commit.copy([folder.name], tree)
-        specs = [spec for spec in catalog.every(tree / commit.prefix / folder.name) if spec.file_stem in stems]
+        every = (_with_parent_in(folder.parent, spec) for spec in catalog.every(tree / commit.prefix / folder.name))
+        specs = [spec for spec in every if spec.file_stem in stems]
         commit.copy({str(source) for spec in specs for source in plan.sources(spec, given)}, tree)
         return {spec.file_stem: make(spec) for spec in specs}
     except CtrainError as error:
         hint = "Choose another commit, or name the images to build"
         raise UsageError(f"the definitions of {revision} can't be planned: {error.message}", hint) from error
+
+
+def _with_parent_in(root: Path, spec: ImageSpec) -> ImageSpec:
+    """`spec` with a parent that is a file of the project found below `root`: images are not in git."""
+    parent = Path(spec.parent)
+    if not parent.is_relative_to(spec.source_root):
+        return spec
+    return replace(spec, parent=str(root / parent.relative_to(spec.source_root)))
 
 
 @dataclass(frozen=True)

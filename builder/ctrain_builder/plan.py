@@ -16,7 +16,9 @@ from ctrain_builder.catalog import ImageSpec
 from ctrain_builder.definition import PARENT, Definition
 from ctrain_builder.files import SourceFile
 from ctrain_builder.keys import Inputs
-from ctrain_runtime.errors import ConfigError, RegistryError, UsageError
+from ctrain_builder.parent import Parent, Part
+from ctrain_runtime import sif
+from ctrain_runtime.errors import ConfigError, CtrainError, ImageUnusable, RegistryError, UsageError
 
 MIRROR = "MIRROR"
 # Arguments that say where the building machine gets things, not what the image is: no part of a layer's key.
@@ -32,7 +34,8 @@ class PlannedLayer:
     """One definition's layer. `definition` is not rendered yet: `arguments` hold its values.
 
     `base` is what a docker base starts from, by its digest: "host/name@sha256:...". `epoch` is the time that the
-    layer's files get (SOURCE_DATE_EPOCH), in seconds since 1970; it is no part of the key.
+    layer's files get (SOURCE_DATE_EPOCH), in seconds since 1970; it is no part of the key. `part` is the file system of
+    the parent image that the layer is a copy of; then there is nothing to build.
     """
 
     definition: Definition
@@ -43,6 +46,7 @@ class PlannedLayer:
     exists: bool
     base: str = ""
     epoch: int = NO_EPOCH
+    part: Optional[Part] = None
 
     @property
     def name(self) -> str:
@@ -51,15 +55,16 @@ class PlannedLayer:
 
 @dataclass(frozen=True)
 class BuildPlan:
-    """The layers of an image from the base upwards.
+    """The layers of an image from the base upwards; those of its parent image are the lowest.
 
-    `problem` tells why the base's digest can't be known; the keys are then "", and nothing can be built.
+    `problem` tells why the base or the parent can't be known; the keys are then "", and nothing can be built.
     """
 
     spec: ImageSpec
     arch: str
     layers: tuple[PlannedLayer, ...]
-    problem: Optional[RegistryError] = None
+    problem: Optional[CtrainError] = None
+    parent: Optional[Parent] = None
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -79,6 +84,10 @@ class Status:
     why: tuple[str, ...] = ()
 
 
+def _no_parent(reference: str) -> Parent:
+    raise ConfigError(f"parent image {reference} cannot be looked up here")
+
+
 def make(
     spec: ImageSpec,
     given: Mapping[str, str],
@@ -87,15 +96,23 @@ def make(
     exists: Callable[[str, bool], bool],
     resolve: Callable[[str], str],
     epoch: Callable[[Sequence[Path]], int] = lambda _: NO_EPOCH,
+    find_parent: Callable[[str], Parent] = _no_parent,
 ) -> BuildPlan:
     """Plan `spec` with the --build-arg values `given` and the machine's own values `site`.
 
     `exists` tells whether the layer with a key (of a base: True) is in the cache; `resolve` gives the digest of an
-    upstream image, or raises RegistryError; `epoch` the time of the last change of some files. Raises ConfigError.
+    upstream image, or raises RegistryError; `epoch` the time of the last change of some files; `find_parent` the parent
+    image for a reference, or raises CtrainError. Raises ConfigError.
     """
-    layers: list[PlannedLayer] = []
-    parent, parent_name = "", ""
-    problem: Optional[RegistryError] = None
+    problem: Optional[CtrainError] = None
+    below: Optional[Parent] = None
+    if spec.parent:
+        try:
+            below = find_parent(spec.parent)
+        except CtrainError as error:
+            problem = error
+    layers = _inherited(spec, below, arch, exists) if below else []
+    parent, parent_name = (layers[-1].key, layers[-1].name) if layers else ("", "")
     for part in spec.chain:
         values = {**site, **_arguments(spec, given), PARENT: parent_name}
         wanted = {name: value for name, value in values.items() if name in part.placeholders}
@@ -121,7 +138,23 @@ def make(
         time = epoch([part.path, *(part.source_root / copy.source for copy in rendered.files)])
         layers.append(PlannedLayer(part, wanted, listing, inputs, parent, there, base, time))
         parent_name = part.name
-    return BuildPlan(spec, arch, tuple(layers), problem)
+    return BuildPlan(spec, arch, tuple(layers), problem, below)
+
+
+def _inherited(spec: ImageSpec, parent: Parent, arch: str, exists: Callable[[str, bool], bool]) -> list[PlannedLayer]:
+    """The layers that an image takes over from its parent."""
+    layers: list[PlannedLayer] = []
+    names = {part.name for part in spec.chain}
+    for part in parent.parts:
+        if part.layer in names:
+            what = f"image {spec.name}: {parent.title} has a layer {part.layer}, as the chain has"
+            raise ConfigError(what, "Rename your definition")
+        source, below = (f"{{{{ {PARENT} }}}}", layers[-1]) if layers else (part.layer, None)
+        about = definitions.parse(part.layer, part.file, f"Bootstrap: localimage\nFrom: {source}\n")
+        inputs = Inputs(below.key if below else "", part.digest, arch, {}, (), {})
+        key, values = keys.key(inputs), {PARENT: below.name} if below else {}
+        layers.append(PlannedLayer(about, values, (), inputs, key, exists(key, not below), part=part))
+    return layers
 
 
 def sources(spec: ImageSpec, given: Mapping[str, str]) -> set[PurePosixPath]:
@@ -139,6 +172,9 @@ def _upstream(base: Definition, resolve: Callable[[str], str]) -> tuple[str, str
     """What a (rendered) base starts from: the reference by digest of a docker image, and the digest; "" without one."""
     bootstrap, source = base.header["bootstrap"].lower(), base.header.get("from", "")
     if bootstrap == "localimage" and Path(source).is_file():
+        if _has_layers(Path(source)):
+            what = f"{base.path}: {source} has layers, which engines leave out of `Bootstrap: localimage`"
+            raise ConfigError(what, f"Build on it in images.yaml: from: {source}")
         return "", f"sha256:{files.digest(Path(source))}"
     if bootstrap != "docker":
         return "", ""
@@ -150,6 +186,13 @@ def _upstream(base: Definition, resolve: Callable[[str], str]) -> tuple[str, str
     return f"{folder}{slash}{last.partition(':')[0]}@{digest}", digest
 
 
+def _has_layers(path: Path) -> bool:
+    try:
+        return len(sif.partitions(path)) > 1
+    except ImageUnusable:  # another format, which has none
+        return False
+
+
 def status(plan: BuildPlan, before: Callable[[str], Optional[Inputs]]) -> tuple[Status, ...]:
     """How it stands with each layer; `before` gives the inputs that a definition's layer had last."""
     return tuple(_status(plan, layer, before(layer.name)) for layer in plan.layers)
@@ -157,7 +200,7 @@ def status(plan: BuildPlan, before: Callable[[str], Optional[Inputs]]) -> tuple[
 
 def _status(plan: BuildPlan, layer: PlannedLayer, before: Optional[Inputs]) -> Status:
     if plan.problem:
-        return Status(UNKNOWN, (str(plan.problem),) if layer.definition.is_base else ("parent",))
+        return Status(UNKNOWN, (str(plan.problem),) if layer is plan.layers[0] else ("parent",))
     why = keys.differences(before, layer.inputs) if before else ()
     if layer.exists:
         return Status(OK, why)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Optional
 
 from ctrain_runtime.image import Image
-from ctrain_runtime.manifest import Layer, Manifest, Requires, TestResult
+from ctrain_runtime.manifest import PARENT_LABEL, Layer, Manifest, Requires, TestResult
 from ctrain_runtime.text import format_duration, format_size, table
 
 Packages = Mapping[tuple[str, str], str]  # (kind, name) -> version
@@ -64,6 +64,7 @@ def describe(image: Image, packages: Packages, problem: str) -> str:
         ("image", f"{manifest.name} {manifest.version}{channel}  {manifest.digest[:19]}"),
         ("file", f"{image.path} ({format_size(manifest.size)})"),
         ("base", f"{manifest.base.reference}  {manifest.base.digest[:19]}".rstrip()),
+        ("parent", manifest.labels.get(PARENT_LABEL, "")),
         ("built", f"{_time(manifest.built)}, definitions at {manifest.revision or 'an unknown revision'}"),
         ("with", ", ".join(f"{name} {number}" for name, number in manifest.tools.items())),
         ("published", _time(manifest.published) if manifest.published else "no"),

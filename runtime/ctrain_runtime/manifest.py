@@ -17,6 +17,7 @@ SCHEMA = 4  # 1 lacks the fields with a default below, 1 and 2 the checksum; 4 m
 _FIRST_WITH_CHECKSUM = 3
 CHECKSUM = "checksum"  # key whose value covers all other keys
 _BELOW = "below"  # of schema 4: null; or, for a thin image, the file of its base, which versions shared
+PARENT_LABEL = "org.ctrain.parent"  # the published image that this one was built on, with its digest
 FLAT_SUFFIX = "-flat"  # of images whose layers are merged into one file system
 
 

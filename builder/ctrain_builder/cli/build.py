@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, Optional
 
 from ctrain_builder import cache as caches
-from ctrain_builder import catalog, history
+from ctrain_builder import catalog, history, parent
 from ctrain_builder import plan as plans
 from ctrain_builder.build import Builder, earlier_image, is_flat, up_to_date
 from ctrain_builder.cache import Cache
@@ -34,10 +34,14 @@ from ctrain_builder.make import explain
 from ctrain_builder.make import site as sites
 from ctrain_builder.make.container import Container
 from ctrain_builder.make.site import Site
+from ctrain_builder.parent import Parent
 from ctrain_builder.plan import BuildPlan
+from ctrain_runtime.cli.stores import open_stores
 from ctrain_runtime.engines.apptainer import find_engine
 from ctrain_runtime.errors import RegistryError, UsageError
 from ctrain_runtime.image import OCI_ARCH
+from ctrain_runtime.site import SelectedSite, select_site
+from ctrain_runtime.store import Store
 
 if TYPE_CHECKING:
     from ctrain_builder.upstream import Upstream
@@ -104,7 +108,8 @@ def execute(args: argparse.Namespace) -> int:
     cache = caches.open_cache(args.cache or caches.default_root())
     site = sites.detect(os.environ)
     registries = _Registries(cache, args.offline)
-    make = _planner(cache, site, given, registries)
+    parents = _Parents(cache)
+    make = _planner(cache, site, given, registries, parents)
     planned = [make(spec) for spec in specs]
     registries.warn(planned)
     before: Optional[dict[str, dict[str, Inputs]]] = None
@@ -118,7 +123,7 @@ def execute(args: argparse.Namespace) -> int:
         return _show(args, cache, planned, before)
     if args.explain:
         return _explain(args, cache, site, planned)
-    return _build(args, cache, site, planned)
+    return _build(args, cache, site, planned, parents)
 
 
 def _show(
@@ -152,7 +157,7 @@ def _explain(args: argparse.Namespace, cache: Cache, site: Site, planned: Sequen
     return 0
 
 
-def _build(args: argparse.Namespace, cache: Cache, site: Site, planned: Sequence[BuildPlan]) -> int:
+def _build(args: argparse.Namespace, cache: Cache, site: Site, planned: Sequence[BuildPlan], parents: _Parents) -> int:
     cap = args.cache_size
     if cap is None and os.environ.get("CTRAIN_CACHE_SIZE"):
         cap = caches.parse_size(os.environ["CTRAIN_CACHE_SIZE"])
@@ -161,7 +166,7 @@ def _build(args: argparse.Namespace, cache: Cache, site: Site, planned: Sequence
     engine = find_engine()
 
     def builder(lines: Lines) -> Builder:
-        return Builder(cache, engine, site, lines, args.flatten, cap)
+        return Builder(cache, engine, site, lines, args.flatten, cap, parents.require_trust)
 
     outcomes = batch.build(planned, builder, out, args.jobs, args.keep_going)
     if args.json:
@@ -195,6 +200,31 @@ def find_image(definitions: Path, text: str, tag: str) -> ImageSpec:
     return catalog.find(definitions, name, own or tag)
 
 
+class _Parents:
+    """Finds the parent images of definitions, in the stores of the site that this machine belongs to."""
+
+    def __init__(self, cache: Cache) -> None:
+        self._cache = cache
+        self._known: dict[str, Parent] = {}
+        self._selected: Optional[SelectedSite] = None
+
+    def find(self, reference: str) -> Parent:
+        if reference not in self._known:
+            machine = platform.machine()
+            self._known[reference] = parent.find(reference, self._stores, machine, self._cache.facts)
+        return self._known[reference]
+
+    def require_trust(self, found: Parent) -> None:
+        parent.require_trust(found, self._site().site)
+
+    def _stores(self) -> list[Store]:
+        return open_stores(self._site())
+
+    def _site(self) -> SelectedSite:
+        self._selected = self._selected or select_site("", {})
+        return self._selected
+
+
 class _Registries:
     """Resolves references of upstream images; imports what that needs only when a definition starts from one."""
 
@@ -220,12 +250,12 @@ class _Registries:
 
 
 def _planner(
-    cache: Cache, site: Site, given: Mapping[str, str], registries: _Registries
+    cache: Cache, site: Site, given: Mapping[str, str], registries: _Registries, parents: _Parents
 ) -> Callable[[ImageSpec], BuildPlan]:
     arch = OCI_ARCH.get(platform.machine(), platform.machine())
     own = {plans.MIRROR: site.mirror} if site.mirror else {}
     epoch = history.epochs(os.environ)
-    return lambda spec: plans.make(spec, given, own, arch, cache.has_layer, registries.resolve, epoch)
+    return lambda spec: plans.make(spec, given, own, arch, cache.has_layer, registries.resolve, epoch, parents.find)
 
 
 def _terminated(*_: object) -> NoReturn:

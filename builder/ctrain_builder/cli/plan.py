@@ -73,8 +73,9 @@ def _image(outlook: Outlook) -> dict[str, Any]:
         "stack": spec.stack,
         "store_name": spec.store_name,
         "arch": plan.arch,
-        "bootstrap": spec.chain[0].header["bootstrap"],
+        "bootstrap": "parent" if spec.parent else spec.chain[0].header["bootstrap"],
         "base": plan.layers[0].base,
+        "parent": f"{plan.parent.title}@{plan.parent.digest}" if plan.parent else "",
         "key": plan.keys[-1],
         "epoch": max(part.epoch for part in plan.layers),
         "needs_build": outlook.needs_build,
@@ -91,8 +92,9 @@ def as_text(cache: Cache, outlooks: Sequence[Outlook]) -> str:
 def _rows(outlook: Outlook) -> list[tuple[str, str, str, str]]:
     found = [(part.name, status.state, _why(status)) for part, status in zip(outlook.plan.layers, outlook.layers)]
     base = outlook.plan.layers[0].inputs.base
+    parent = outlook.plan.parent
     if base and not outlook.layers[0].why:
-        found[0] = (*found[0][:2], keys.short(base))
+        found[0] = (*found[0][:2], f"from {parent.title}" if parent else keys.short(base))
     if outlook.needs_build and all(status.state == OK for status in outlook.layers):
         found.append(("(image)", outlook.image.state, _why(outlook.image)))
     return [(outlook.plan.spec.title if number == 0 else "", *row) for number, row in enumerate(found)]

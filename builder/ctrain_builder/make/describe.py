@@ -19,7 +19,7 @@ from ctrain_builder.make.smoke import ask, rendered
 from ctrain_builder.plan import BuildPlan, PlannedLayer
 from ctrain_builder.record import utc_now
 from ctrain_runtime import command, sif
-from ctrain_runtime.manifest import Base, Layer, Manifest, Requires, TestResult
+from ctrain_runtime.manifest import PARENT_LABEL, Base, Layer, Manifest, Requires, TestResult
 
 _OCI = "org.opencontainers.image."
 
@@ -38,7 +38,8 @@ def examine(container: Container, image: Path) -> Content:
 
 def labels(plan: BuildPlan, flat: bool) -> dict[str, str]:
     """The labels of an image as a whole; those of its layers lie below them. The same plan gives the same labels."""
-    spec, base = plan.spec, _base(plan.layers[0])
+    spec, base = plan.spec, _origin(plan)
+    parent = plan.parent
     told = {
         f"{_OCI}title": spec.store_name,
         f"{_OCI}version": f"{spec.tag}-{spec.stack}",
@@ -47,6 +48,7 @@ def labels(plan: BuildPlan, flat: bool) -> dict[str, str]:
         f"{_OCI}created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(max(part.epoch for part in plan.layers))),
         f"{_OCI}revision": _revision(spec.source_root) or "",
         f"{_OCI}base.name": base.reference if base.digest else "",
+        PARENT_LABEL: f"{parent.title}@{parent.digest}" if parent else "",
         f"{_OCI}base.digest": base.digest,
         "org.ctrain.layers": " ".join(part.name for part in plan.layers),
         "org.ctrain.key": plan.keys[-1],
@@ -56,15 +58,24 @@ def labels(plan: BuildPlan, flat: bool) -> dict[str, str]:
 
 
 def _of_layers(plan: BuildPlan, label: str) -> list[str]:
-    """What the definitions say by a label, from the base upwards; what two of them say counts once."""
-    told = (rendered(part).labels.get(label, "") for part in plan.layers)
+    """What the parent and the definitions say by a label, from the base upwards; what two of them say counts once."""
+    inherited = plan.parent.image.manifest.labels.get(label, "") if plan.parent and plan.parent.image else ""
+    told = (inherited, *(rendered(part).labels.get(label, "") for part in plan.layers))
     return [value for value in dict.fromkeys(told) if value]
 
 
-def _base(layer: PlannedLayer) -> Base:
-    header = rendered(layer).header
+def _origin(plan: BuildPlan) -> Base:
+    """What the image was made from: its parent, or what its base starts from."""
+    if plan.parent:
+        return Base(plan.parent.title, plan.parent.digest)
+    header = rendered(plan.layers[0]).header
     reference = header.get("from") or f"{header['bootstrap']} {header.get('osversion', '')}".strip()
-    return Base(reference, layer.base.partition("@")[2])
+    return Base(reference, plan.layers[0].base.partition("@")[2])
+
+
+def _base(plan: BuildPlan) -> Base:
+    """What the lowest layer was made from."""
+    return plan.parent.image.manifest.base if plan.parent and plan.parent.image else _origin(plan)
 
 
 def manifest(
@@ -87,14 +98,17 @@ def manifest(
         tools=_tools(container),
         revision=_revision(plan.spec.source_root),
         labels=_labels(container, image),
-        base=_base(plan.layers[0]),
+        base=_base(plan),
         flat=len(sif.partitions(image)) == 1 < len(plan.layers),
         requires=_requires(plan, arch) if "cuda" in software else Requires(),
     )
 
 
 def _requires(plan: BuildPlan, arch: str) -> Requires:
-    """What an image with CUDA, compiled for the GPUs `arch`, needs of a node: known of the tags in ngc.yaml."""
+    """What an image with CUDA, compiled for the GPUs `arch`, needs of a node: known of its parent, or of the tags in
+    ngc.yaml."""
+    if plan.parent:
+        return plan.parent.image.manifest.requires if plan.parent.image else Requires(arch=tuple(arch.split()))
     folder = plan.layers[0].definition.path.parents[1]
     if not (folder / ngc.FILE).is_file():  # somebody else's definitions
         return Requires(arch=tuple(arch.split()))
@@ -120,6 +134,8 @@ def digests(plan: BuildPlan, image: Path, files: Sequence[Path], known: Sequence
 
 def _layer(layer: PlannedLayer, file: Path) -> Layer:
     """A layer, by the file that it came from; the partition of a base is only a part of its file."""
+    if layer.part:
+        return Layer(layer.name, layer.key, layer.part.size, layer.part.digest)
     if not layer.definition.is_base:
         return Layer(layer.name, layer.key, file.stat().st_size, of_file(file))
     [system] = sif.partitions(file)

@@ -9,7 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Optional
 
-from ctrain_builder.make import base, flatten, image, layer, sbom, workspace
+from ctrain_builder.make import base, flatten, image, inherit, layer, sbom, workspace
 from ctrain_builder.make.container import Below, Container
 from ctrain_builder.make.image import Earlier
 from ctrain_builder.make.site import Site
@@ -65,7 +65,10 @@ def steps(
 def _layer(
     container: Container, part: PlannedLayer, below: Sequence[Path], room: workspace.Workspace
 ) -> Iterable[Command]:
+    if part.part:
+        argvs = inherit.argvs(container, arch=part.inputs.arch, is_base=part.definition.is_base)
+        return (Command(tuple(argv)) for argv in argvs)
     if part.definition.is_base:
         return (Command(tuple(argv)) for argv in base.argvs(container, part, room))
-    argvs = layer.argvs(container, part, Below(below[0], tuple(below[1:])), room)
-    return (Command(tuple(argv), when) for argv, when in argvs)
+    conditional = layer.argvs(container, part, Below(below[0], tuple(below[1:])), room)
+    return (Command(tuple(argv), when) for argv, when in conditional)

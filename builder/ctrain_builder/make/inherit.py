@@ -1,0 +1,56 @@
+"""Layers that come from a parent image: each of its file systems, copied as it is."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from ctrain_builder.make import image, metadata, pack
+from ctrain_builder.make.container import Container, Failed
+from ctrain_builder.make.layer import read_metadata
+from ctrain_builder.parent import Part
+from ctrain_runtime.errors import BuildError, ImageUnusable
+
+_CHUNK_BYTES = 4 << 20
+
+
+def copy(container: Container, part: Part, log: Path, *, arch: str, is_base: bool) -> Path:
+    """Copy a file system of a parent image. Returns a new SIF for the lowest, else the squashfs file, in the work
+    directory. Raises BuildError, ImageUnusable."""
+    packed = pack.packed(container)
+    _extract(part, packed)
+    if not is_base:
+        return packed
+    (container.work / "metadata").mkdir()
+    try:
+        container.run(_metadata_argv(container), log)
+    except Failed as error:
+        raise BuildError(f"{part.file} cannot be read as an image (exit code {error.code})", f"Log: {log}") from error
+    files = {"Singularity": "", **read_metadata(container.work / "metadata")}
+    return image.new(container, packed, arch, files, {}, log)
+
+
+def argvs(container: Container, *, arch: str, is_base: bool) -> list[list[str]]:
+    """The commands of that."""
+    if not is_base:
+        return []
+    return [_metadata_argv(container), *image.new_argvs(container, pack.packed(container), arch)]
+
+
+def _metadata_argv(container: Container) -> list[str]:
+    argv = container.argv("exec", pack.packed(container), binds=[f"{container.work / 'metadata'}:/mnt"])
+    return [*argv, "cp", "-r", f"/{metadata.FOLDER}/.", "/mnt/"]
+
+
+def _extract(part: Part, target: Path) -> None:
+    """Copy the region to a file. Raises ImageUnusable if it is not what it was when the build was planned."""
+    sha, left = hashlib.sha256(), part.size
+    with part.file.open("rb") as source, target.open("wb") as copied:
+        source.seek(part.offset)
+        while chunk := source.read(min(_CHUNK_BYTES, left)):
+            sha.update(chunk)
+            copied.write(chunk)
+            left -= len(chunk)
+    if f"sha256:{sha.hexdigest()}" != part.digest:
+        problem = f"digest mismatch: layer {part.layer} in {part.file} is not what its manifest records"
+        raise ImageUnusable(problem, "It was modified after publishing; report it to its publisher")
