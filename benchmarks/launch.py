@@ -44,9 +44,10 @@ REST_SECONDS = 3.5
 CANNOT_RUN = 77  # exit code, as of tests/cluster/cluster
 
 READY, OUTPUT = "login session is ready", "output of the program"
+# Rank 0 alone prints: ctrain shows its output, bare srun that of the rank which happens to be first.
 PROGRAMS = {
-    "trivial": ("echo", OUTPUT),
-    "torch": ("python3", "-c", f"import torch; print({OUTPUT!r}, flush=True)"),
+    "trivial": ("sh", "-c", f'[ "$SLURM_PROCID" != 0 ] || echo "{OUTPUT}"'),
+    "torch": ("python3", "-c", f"import os, torch; os.environ['SLURM_PROCID'] != '0' or print('{OUTPUT}', flush=True)"),
 }
 
 
