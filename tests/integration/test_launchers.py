@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -195,3 +196,31 @@ def test_a_secret_passes_through_and_is_written_nowhere(programs: Cluster) -> No
     assert "hunter2" not in (run / "record.json").read_text()
     assert json.loads((run / "plan.json").read_text())["plan"]["environment"]["OTHER_KEY"] == "***"
     assert run.stat().st_mode & 0o077 == 0
+
+
+# world.py as it is put into the run directory, with little patience.
+COUNT = """\
+    import os, pathlib, subprocess, sys
+    text = pathlib.Path(sys.argv[1]).read_text().replace("TIMEOUT_SECONDS = 60", "TIMEOUT_SECONDS = 5")
+    pathlib.Path("short.py").write_text(text)
+    ranks, expected = int(sys.argv[2]), sys.argv[3]
+    settings = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "61999", "WORLD_SIZE": expected}
+    argv = ["apptainer", "exec", sys.argv[4], "python3", "short.py", "env", expected]
+    started = [subprocess.Popen(argv, env={**os.environ, **settings, "RANK": str(n)}) for n in range(ranks)]
+    print([process.wait() for process in started], flush=True)
+"""
+
+
+def test_the_ranks_of_torch_are_counted_where_they_meet(programs: Cluster) -> None:
+    argv = ["--nodes", "2", *IMAGE, "--launcher", "env", "--name", "met", "--", "true"]
+    shutil.rmtree(programs.home / "fresh-cache", ignore_errors=True)
+    done = programs.run("ctrain", "run", *argv, XDG_CACHE_HOME=str(programs.home / "fresh-cache"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    events = [json.loads(line) for line in (programs.runs("met") / "events.jsonl").read_text().splitlines()]
+    assert [event["what"] for event in events if event["stage"] == "preflight"] == ["started", "passed"]
+    programs.write("count.py", COUNT)
+    image = programs.record("met")["image"]["path"]
+    for ranks, codes in ((2, "[0, 0]"), (1, "[1]")):
+        done = programs.run("python3", "count.py", str(programs.runs("met") / "world.py"), str(ranks), "2", image)
+        assert done.stdout.splitlines()[-1] == codes, done.stdout + done.stderr
+    assert "ctrain: torch at 127.0.0.1:61999" in done.stdout

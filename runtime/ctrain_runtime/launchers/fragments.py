@@ -67,10 +67,10 @@ def unless_preflight(text: str) -> str:
 
 
 def prove_world(plan: LaunchPlan) -> str:
-    """Asks the image's MPI for the size of its world, and ends the task. An image without Python cannot be asked."""
+    """Has the image's MPI or torch count the ranks, and ends the task. An image without Python cannot be asked."""
     ask = 'command -v python3 >/dev/null || exit 0; exec python3 "$@"'
     script = f"{plan.run_directory}/{layout.WORLD_CHECK}"
-    check = quote_argv(["/bin/sh", "-c", ask, "ctrain", script, str(plan.world_size)])
+    check = quote_argv(["/bin/sh", "-c", ask, "ctrain", script, plan.launcher, str(plan.world_size)])
     return f"""\
 if [ "${{1-}}" = {PREFLIGHT} ]; then
   run_step "${{launch[@]}}" {check}

@@ -133,7 +133,7 @@ class LaunchPlan:
     lease: str
     as_root: bool
     private: bool  # the run directory holds secrets: for its owner only
-    preflight: bool = False  # a step before the ranks proves that the image's MPI forms one world
+    preflight: bool = False  # a step before the ranks proves that they meet
 
     @property
     def world_size(self) -> int:

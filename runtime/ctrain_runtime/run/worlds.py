@@ -1,4 +1,4 @@
-"""Whether the MPI of an image forms one world here: checked by a short step before its first run, then cached."""
+"""Whether the ranks meet here in an image: checked by a short step before its first run, then cached."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ CACHE = "worlds"
 
 
 def must_prove(plan: LaunchPlan) -> bool:
-    """Whether the ranks of a plan rely on an MPI that has not been checked on this cluster."""
-    return plan.launcher == "mpi" and plan.world_size > 1 and UserCache(CACHE).get(*_entry(plan)) is None
+    """Whether the ranks of a plan have to meet in a way that has not been checked on this cluster."""
+    meet = plan.launcher == "mpi" or (plan.launcher == "env" and plan.partition)
+    return bool(meet) and plan.world_size > 1 and UserCache(CACHE).get(*_entry(plan)) is None
 
 
 def remember(plan: LaunchPlan, job: Iterable[Event]) -> None:
@@ -24,4 +25,8 @@ def remember(plan: LaunchPlan, job: Iterable[Event]) -> None:
 
 def _entry(plan: LaunchPlan) -> tuple[str, list[object]]:
     settings = {name: value for name, value in plan.environment.items() if name.startswith(("OMPI_", "PMIX_", "UCX_"))}
-    return f"{plan.site} {plan.partition} {plan.image.digest}", [plan.mpi, plan.engine.version, settings]
+    return f"{plan.site} {plan.partition} {plan.launcher} {plan.image.digest}", [
+        plan.mpi,
+        plan.engine.version,
+        settings,
+    ]

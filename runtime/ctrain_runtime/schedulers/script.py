@@ -94,7 +94,7 @@ finish() {{
   exit "$code"
 }}
 
-{_stage_in(plan, stage_in)}{_preflight(preflight)}event run started
+{_stage_in(plan, stage_in)}{_preflight(plan, preflight)}event run started
 run_step {start}
 finish
 """
@@ -150,16 +150,21 @@ event stage-in ended "\\"code\\": $code" # a node without a copy reads the image
 """
 
 
-def _preflight(preflight: str) -> str:
+def _preflight(plan: LaunchPlan, preflight: str) -> str:
     if not preflight:
         return ""
-    advice = f"its messages are in {layout.JOB_LOG}. If the program needs no MPI, pass --launcher env"
+    complaint = f"the ranks do not meet on the first node; their messages are in {layout.JOB_LOG}"
+    if plan.launcher == "mpi":
+        complaint = (
+            "the image's MPI does not form one world here; "
+            f"its messages are in {layout.JOB_LOG}. If the program needs no MPI, pass --launcher env"
+        )
     return f"""\
 event preflight started
 run_step {preflight}
 if [ "$code" != 0 ]; then
-  [ -z "$ending" ] || finish # it was ended, and says nothing of MPI
-  echo "ctrain: the image's MPI does not form one world here; {advice}" >&2
+  [ -z "$ending" ] || finish # it was ended, and proves nothing
+  echo "ctrain: {complaint}" >&2
   event preflight failed
   code={SchedulerError.exit_code}
   finish

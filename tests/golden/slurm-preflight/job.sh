@@ -61,7 +61,7 @@ finish() {
 event preflight started
 run_step srun --job-name=digits-1 --nodes=2 --ntasks=16 --ntasks-per-node=8 --cpus-per-task=8 --distribution=block:block --cpu-bind=cores --mpi=pmix --kill-on-bad-exit=1 --quit-on-interrupt /bin/bash -p -c '[ -r "$0" ] || { echo "ctrain: run directory $1 is not visible on $(uname -n). Choose one that all nodes share: --runs DIR" >&2; exit 71; }; shift; exec /bin/bash -p "$0" "$@"' /scratch/kim/ctrain/digits-1/task.sh /scratch/kim/ctrain/digits-1 preflight
 if [ "$code" != 0 ]; then
-  [ -z "$ending" ] || finish # it was ended, and says nothing of MPI
+  [ -z "$ending" ] || finish # it was ended, and proves nothing
   echo "ctrain: the image's MPI does not form one world here; its messages are in logs/job.log. If the program needs no MPI, pass --launcher env" >&2
   event preflight failed
   code=72

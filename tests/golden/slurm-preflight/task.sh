@@ -121,7 +121,7 @@ for bind in "${binds[@]}"; do launch+=(--bind "$bind"); done
 image=/apps/ctrain/pytorch_24.12-hd-py3-r3.sif
 launch+=(--home "$home:/home/ctrain" "$image")
 if [ "${1-}" = preflight ]; then
-  run_step "${launch[@]}" /bin/sh -c 'command -v python3 >/dev/null || exit 0; exec python3 "$@"' ctrain /scratch/kim/ctrain/digits-1/world.py 16
+  run_step "${launch[@]}" /bin/sh -c 'command -v python3 >/dev/null || exit 0; exec python3 "$@"' ctrain /scratch/kim/ctrain/digits-1/world.py mpi 16
   leave
   exit "$code"
 fi

@@ -102,7 +102,8 @@ def test_a_signal_before_the_tasks_start_ends_the_job(scripts: Scripts) -> None:
 
 
 def test_the_step_before_the_ranks_must_succeed(scripts: Scripts) -> None:
-    write_job(scripts, "echo ranks", preflight="bash -c 'echo two worlds; exit 1'")
+    mpi = scripts.plan("true", launcher="mpi")
+    write_job(scripts, "echo ranks", mpi, preflight="bash -c 'echo two worlds; exit 1'")
     assert scripts.start("job.sh").wait() == 72
     complaint = "the image's MPI does not form one world here; its messages are in logs/job.log"
     advice = "If the program needs no MPI, pass --launcher env"
@@ -112,6 +113,12 @@ def test_the_step_before_the_ranks_must_succeed(scripts: Scripts) -> None:
         ("preflight", "failed"),
         ("after", "ended"),
     ]
+
+
+def test_ranks_that_do_not_meet_without_mpi_are_not_told_to_do_without_it(scripts: Scripts) -> None:
+    write_job(scripts, "echo ranks", preflight="false")
+    assert scripts.start("job.sh").wait() == 72
+    assert scripts.job_log() == "ctrain: the ranks do not meet on the first node; their messages are in logs/job.log\n"
 
 
 def test_after_the_step_before_the_ranks_they_start(scripts: Scripts) -> None:
