@@ -24,6 +24,7 @@ from pathlib import Path
 from disks import reflink_disk
 
 from ctrain_builder.digests import of_file as digest_of
+from ctrain_builder.store.init import init_store
 from ctrain_builder.store.publish import publish
 from ctrain_runtime.manifest import CHECKSUM, Layer, Manifest, TestResult, checksum
 from ctrain_runtime.store import LAYOUT_VERSION, STORE_MARKER
@@ -67,6 +68,7 @@ def measure(folder: Path, size: int, rounds: int, ctrain: Path) -> dict[str, flo
         for turn in ("cp", "publish"):
             place = folder / "turn"
             place.mkdir()
+            init_store(place / "store")
             os.sync()
             started = time.perf_counter()
             if turn == "cp":
@@ -123,6 +125,7 @@ def changed_layer(folder: Path, size: int) -> float | None:
     with reflink_disk(folder, 2 * size + 2 * GB) as place:
         if not place:
             return None
+        init_store(place / "store")
         for number in (1, 2):
             image, manifest = make_image(folder, size, number)
             subprocess.run(["sync", "--file-system", str(place)], check=True)

@@ -4,23 +4,38 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Literal
 
 
 def write_text(path: Path, text: str, mode: int = 0o644, group: int = -1) -> None:
     """Replace `path` by a file with `text`, durably. `group` is a group ID; -1 leaves it to the system."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    _write(temporary, "w", text, mode, group)
     try:
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fchown(file.fileno(), -1, group)
-            os.fchmod(file.fileno(), mode)
-            os.fsync(file.fileno())
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
+
+
+def create_text(path: Path, text: str, mode: int = 0o644, group: int = -1) -> None:
+    """Create `path` with `text`, durably; only a crash leaves a part of it. Raises FileExistsError."""
+    _write(path, "x", text, mode, group)
+    sync_folder(path.parent)
+
+
+def _write(path: Path, how: Literal["w", "x"], text: str, mode: int, group: int) -> None:
+    with path.open(how, encoding="utf-8") as file:
+        try:
+            file.write(text)
+            file.flush()
+            os.fchown(file.fileno(), -1, group)
+            os.fchmod(file.fileno(), mode)
+            os.fsync(file.fileno())
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
 
 
 def move(source: Path, target: Path) -> None:

@@ -14,17 +14,18 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
-from ctrain_runtime.errors import ConfigError, ImageNotFound, StoreError
+from ctrain_runtime.errors import ConfigError, ImageNotFound, StoreError, UsageError
 from ctrain_runtime.manifest import Manifest, read_manifest
 from ctrain_runtime.suggest import closest, suggest
 
-STORE_MARKER = "ctrain-store.json"
+STORE_MARKER, STORE_LOG = "ctrain-store.json", "ctrain-store.log"
 LAYOUT_VERSION = 1
 CHANNELS, RETIRED, QUARANTINE = "channels", "retired", "quarantine"
 DEFAULT_CHANNEL = "prod"
@@ -94,6 +95,11 @@ class Store:
         return targets
 
 
+def pending_manifest(image: Path) -> Path:
+    """Where the manifest of an image that is being published lies until the image counts."""
+    return image.with_name(f".{image.stem}.json.part")
+
+
 def channel_target(link: Path) -> str:
     """The file name of the image that a channel points to; "" if `link` is not a channel."""
     try:
@@ -110,21 +116,45 @@ def _mode(path: Path) -> int:
         return 0
 
 
+def store_path(text: str) -> Path:
+    """The directory of a store, as users name it. Raises UsageError for a URL, which is not a path."""
+    if "://" in text:
+        hint = "Copy versions from a registry to a store with: ctrain store sync"
+        raise UsageError(f"a store must be a directory, not {text!r}", hint)
+    return Path(text)
+
+
+class MarkerNotFound(StoreError):
+    """A directory without a marker file, or with a damaged one."""
+
+
 def open_store(root: Path) -> Store:
-    """The store at `root`. Raises StoreError for any other directory and for an unsupported layout."""
+    """The store at `root`. Raises MarkerNotFound for any other directory; StoreError for an unsupported layout."""
     marker = root / STORE_MARKER
     try:
         layout: Any = json.loads(marker.read_text(encoding="utf-8"))["layout"]
     except FileNotFoundError as error:
         problem = f"is not a store: {STORE_MARKER} not found" if root.is_dir() else "does not exist"
-        raise StoreError(f"{root} {problem}", "Create a store with: ctrain publish IMAGE --store DIR") from error
+        raise MarkerNotFound(f"{root} {problem}", _init_hint(root)) from error
     except OSError as error:
         raise StoreError(f"cannot read {marker}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError) as error:
-        raise StoreError(f"{marker} is damaged: layout number not found") from error
+        raise MarkerNotFound(f"{marker} is damaged: layout number not found", _init_hint(root)) from error
     if layout != LAYOUT_VERSION:
         raise StoreError(f"unsupported store layout {layout} in {root} (supported: {LAYOUT_VERSION})", "Upgrade ctrain")
     return Store(root)
+
+
+def has_store_files(root: Path) -> bool:
+    """Whether a directory without a marker file was a store: it has a store's log, or an image with its manifest."""
+    manifests = root.glob("*_*-py3-r*.json")
+    return (root / STORE_LOG).exists() or any(path.with_suffix(".sif").exists() for path in manifests)
+
+
+def _init_hint(root: Path) -> str:
+    if has_store_files(root):
+        return f"If it is a store whose marker was lost: ctrain store init {shlex.quote(str(root))} --repair"
+    return f"Create a store with: ctrain store init {shlex.quote(str(root))}"
 
 
 def select(images: Sequence[PublishedImage], name: str, wanted: str = "") -> Optional[PublishedImage]:

@@ -19,6 +19,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from ctrain_builder.cli.main import BUILD_VERBS
 from ctrain_builder.digests import of_file as digest_of
+from ctrain_builder.store.init import init_store
 from ctrain_builder.store.publish import publish
 from ctrain_runtime.cli.main import main
 from ctrain_runtime.manifest import Base, Layer, Manifest, Requires
@@ -89,6 +90,7 @@ def manifest(path: Path, facts: dict[str, Any]) -> Manifest:
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """VERSIONS, one with hostile texts, and one whose image was overwritten."""
     work, root = tmp_path_factory.mktemp("images"), tmp_path_factory.mktemp("a store's") / "ctrain"
+    init_store(root)
     for facts, packages, channel in VERSIONS:
         path = image(work, packages)
         publish(path, manifest(path, facts), root, channel)

@@ -26,6 +26,7 @@ import pytest
 from ctrain_builder.digests import of_file as digest_of
 from ctrain_builder.store import lifecycle, usage
 from ctrain_builder.store import verify as checks
+from ctrain_builder.store.init import init_store
 from ctrain_builder.store.publish import Watch, publish
 from ctrain_builder.store.writer import change
 from ctrain_runtime.errors import DiskFullError, StoreError
@@ -93,6 +94,7 @@ def room(store: Store, kept: set[str]) -> None:
 def test_a_kill_at_any_moment_leaves_the_old_state_or_the_new(place: Path, images: Images, tmp_path: Path) -> None:
     """The state: which images there are, and what prod is."""
     root = place / "store"
+    init_store(root)
     first = images.new()
     publish(first.path, first.manifest, root, "prod")
     store, chance = open_store(root), random.Random(20261121)  # noqa: S311  # nothing secret
@@ -130,6 +132,7 @@ def test_a_kill_at_any_moment_leaves_the_old_state_or_the_new(place: Path, image
 @pytest.mark.parametrize(("kind", "shared"), [("xfs", BASE), ("ext4", 0)])
 def test_what_images_share_is_on_the_disk_once(tmp_path: Path, images: Images, kind: str, shared: int) -> None:
     with disk(tmp_path, kind, 500) as place:
+        init_store(place / "store")
         for _ in range(3):
             image = images.new()
             outcome = publish(image.path, image.manifest, place / "store")
@@ -143,6 +146,7 @@ def test_a_full_disk_loses_nothing(tmp_path: Path, images: Images, monkeypatch: 
     with disk(tmp_path, "ext4", 8) as place:
         one, other = images.new(), images.new()
         root = place / "store"
+        init_store(root)
         publish(one.path, one.manifest, root, "prod")
         subprocess.run(["fallocate", "-l", "2M", str(place / "filler")], check=True)
         with pytest.raises(DiskFullError, match=r"store .* has .* free, the image needs 3.1 MB. Free some"):
@@ -161,6 +165,7 @@ def test_a_full_disk_loses_nothing(tmp_path: Path, images: Images, monkeypatch: 
 
 def test_a_store_that_is_mounted_read_only_can_be_read(tmp_path: Path, images: Images) -> None:
     with disk(tmp_path, "ext4", 100) as place:
+        init_store(place / "store")
         one, other = images.new(), images.new()
         publish(one.path, one.manifest, place / "store", "prod")
         subprocess.run(["mount", "-o", "remount,ro", str(place)], check=True)
@@ -184,6 +189,7 @@ def test_a_file_system_that_goes_away_loses_nothing(tmp_path: Path, images: Imag
         return process
 
     server = mount()
+    init_store(place / "store")
     one, other = images.new(), images.new()
     publish(one.path, one.manifest, place / "store", "prod")
 
@@ -219,6 +225,7 @@ def two_admins(place: Path, images: Images, umask: int) -> None:
     root.mkdir()
     os.chown(root, ADMINS[0], GROUP)
     root.chmod(0o2775)
+    init_store(root)
     one, other = images.new(), images.new()
     readable = [shutil.copy(image.path, place) for image in (one, other)]
     os.umask(umask)
@@ -248,6 +255,7 @@ def two_admins(place: Path, images: Images, umask: int) -> None:
 def test_many_at_once(tmp_path: Path, images: Images) -> None:
     """Eight publish, eight read, and one removes what it can: no reader ever fails or sees half a version."""
     root, until = tmp_path / "store", time.monotonic() + SECONDS
+    init_store(root)
     pool = [images.new() for _ in range(9)]
     publish(pool[0].path, pool[0].manifest, root, "prod")
     store = open_store(root)
@@ -285,6 +293,7 @@ def test_many_at_once(tmp_path: Path, images: Images) -> None:
 
 def test_one_waits_for_the_other_and_is_told_for_whom(tmp_path: Path, images: Images) -> None:
     image = images.new()
+    init_store(tmp_path / "store")
     publish(image.path, image.manifest, tmp_path / "store")
     told: list[str] = []
     with change(tmp_path / "store"):

@@ -23,6 +23,7 @@ from ctrain_builder.cli.main import BUILD_VERBS
 from ctrain_builder.registry import Reference, Registry
 from ctrain_builder.store import lifecycle, usage
 from ctrain_builder.store import verify as checks
+from ctrain_builder.store.init import init_store
 from ctrain_builder.store.publish import publish
 from ctrain_builder.store.sign import Signer
 from ctrain_builder.store.writer import change
@@ -52,6 +53,7 @@ def pair(images: Images) -> list[Image]:
 @pytest.fixture
 def store(tmp_path: Path, pair: list[Image]) -> Store:
     """Two versions; prod is the first, dev the second."""
+    init_store(tmp_path / "store")
     for image, channel in zip(pair, ("prod", "dev")):
         publish(image.path, image.manifest, tmp_path / "store", channel)
     return open_store(tmp_path / "store")
@@ -80,6 +82,7 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(oras, "_WAITS", (0.01, 0.01))
     monkeypatch.setenv("CTRAIN_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("HOME", str(tmp_path))  # no logins but those of a test
+    init_store(tmp_path / "other")
 
 
 Sync = Callable[..., str]
@@ -192,6 +195,7 @@ def test_a_signed_image_stays_valid(pair: list[Image], real: samples.Registry, t
     subprocess.run(["openssl", "genpkey", "-algorithm", "ed25519", "-out", str(key)], check=True)
     subprocess.run(["openssl", "pkey", "-in", str(key), "-pubout", "-out", str(public)], check=True)
     key.chmod(0o600)
+    init_store(tmp_path / "store")
     publish(pair[0].path, pair[0].manifest, tmp_path / "store", "prod", signer=Signer(find_engine(), str(key)))
     sync(tmp_path / "store", place(real))
     sync(place(real), tmp_path / "other")
@@ -210,11 +214,13 @@ def test_a_version_never_changes(
     target = str(tmp_path / "other") if kind == "folder" else place(request.getfixturevalue("real"))
     sync(store.root, target, "small:1.0-s-r1")
     third = images.new()
+    init_store(tmp_path / "third")
     publish(third.path, third.manifest, tmp_path / "third")
     digest = open_store(tmp_path / "third").images()[0].manifest.digest
     said = sync(tmp_path / "third", target, code=76)
     assert f"{target} has another small 1.0-s-r1: sha256:" in said
     assert digest[:19] in said
+    init_store(tmp_path / "again")
     sync(target, tmp_path / "again")
     same(store, tmp_path / "again", R1)
 
@@ -318,9 +324,11 @@ def test_killed_between_folders(store: Store, tmp_path: Path, sync: Sync, monkey
 
 def test_killed_where_layers_are_shared(pair: list[Image], tmp_path: Path, sync: Sync) -> None:
     """What is taken by reference is there first, so the copy has a hole before it."""
+    init_store(tmp_path / "store")
     publish(pair[0].path, pair[0].manifest, tmp_path / "store")
     with disk(tmp_path, "xfs", 400) as mounted:
         other = mounted / "other"
+        init_store(other)
         sync(tmp_path / "store", other)
         publish(pair[1].path, pair[1].manifest, tmp_path / "store")
         with started(tmp_path / "store", other, pause=0.5) as process:
@@ -639,6 +647,7 @@ def test_a_registry_that_does_not_list_its_repositories(
 def test_a_full_disk(pushed: Store, before: Front, tmp_path: Path, sync: Sync, monkeypatch: pytest.MonkeyPatch) -> None:
     with disk(tmp_path, "ext4", 16) as mounted:
         other = mounted / "other"
+        init_store(other)
         subprocess.run(["fallocate", "-l", "6M", str(mounted / "filler")], check=True)
         assert "free, the image needs 8" in sync(place(before), other, "small:prod", code=75)
         much = shutil.disk_usage("/")

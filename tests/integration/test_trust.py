@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from ctrain_builder.store.init import init_store
 from ctrain_builder.store.publish import Watch, publish
 from ctrain_builder.store.sign import Signer, may_need_passphrase
 from ctrain_runtime import sif, trust
@@ -68,6 +69,7 @@ def published(folder: Path, key: str = "", content: bytes = b"", passphrase: str
     engine("sif", "add", *options, str(source), str(part))
     beside = write_image(folder, content=source.read_bytes(), digest=trust._digest(source), release=0, layers=())
     signer = Signer(find_engine(), key, passphrase) if key else None
+    init_store(folder / "store")
     outcome = publish(source, read_manifest(beside.with_suffix(".json")), folder / "store", "prod", SILENT, signer)
     return find_any_arch(("pytorch:prod",), [open_store(outcome.image.path.parent)])
 

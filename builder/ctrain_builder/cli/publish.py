@@ -1,6 +1,6 @@
 """Publish an image that was built and tested to a store, as its next version.
 
-A store is a directory that all nodes see. A missing or empty directory is initialised as a store.
+A store is a directory that all nodes see; `ctrain store init DIR` creates one.
 
   ctrain publish pytorch-cpu --store /apps/ctrain --channel dev
 """
@@ -13,12 +13,12 @@ import json
 import os
 import sys
 from dataclasses import asdict
-from pathlib import Path
 
 from ctrain_builder import build, catalog
 from ctrain_builder import cache as caches
 from ctrain_builder.cli.bar import Bar, say
 from ctrain_builder.cli.build import add_cache_arguments, find_image
+from ctrain_builder.cli.store.common import store_root
 from ctrain_builder.store.publish import Outcome, Watch, publish
 from ctrain_builder.store.sign import Signer, may_need_passphrase
 from ctrain_runtime.engines.apptainer import find_engine
@@ -42,9 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    root = args.store or os.environ.get("CTRAIN_STORE")
-    if not root:
-        raise UsageError("no store is named", "Give one with --store DIR or CTRAIN_STORE")
+    root = store_root(args.store)
     cache = caches.open_cache(args.cache or caches.default_root())
     spec = find_image(catalog.directory(args.definitions), args.image, args.tag)
     flat = build.is_flat(spec, args.flatten)
@@ -60,7 +58,7 @@ def execute(args: argparse.Namespace) -> int:
             raise UsageError(what, "It was built again since; look at the new one, and publish that")
         signer = Signer(find_engine(), args.sign, _passphrase(args.sign)) if args.sign else None
         with Bar(f"copying {spec.title}", manifest.size) as bar:
-            outcome = publish(path, manifest, Path(root), args.channel, Watch(say, bar.at), signer)
+            outcome = publish(path, manifest, root, args.channel, Watch(say, bar.at), signer)
     print(json.dumps(_as_data(outcome), indent=2) if args.json else _as_text(outcome, args.channel))
     return 0
 
@@ -74,17 +72,16 @@ def _passphrase(key: str) -> str:
 
 def _as_data(outcome: Outcome) -> dict[str, object]:
     image = outcome.image
-    facts = {"path": str(image.path), "new_version": outcome.new_version, "new_store": outcome.new_store}
+    facts = {"path": str(image.path), "new_version": outcome.new_version}
     return {**facts, "channels": image.channels, "manifest": asdict(image.manifest)}
 
 
 def _as_text(outcome: Outcome, channel: str) -> str:
     manifest, path = outcome.image.manifest, outcome.image.path
-    lines = [f"made a new store in {path.parent}"] if outcome.new_store else []
     if outcome.new_version:
-        lines.append(f"published {manifest.name} {manifest.version} ({format_size(manifest.size)}): {path}")
+        lines = [f"published {manifest.name} {manifest.version} ({format_size(manifest.size)}): {path}"]
     else:
-        lines.append(f"{manifest.name} {manifest.version} is the same image; no new version: {path}")
+        lines = [f"{manifest.name} {manifest.version} is the same image; no new version: {path}"]
     if channel:
         lines.append(f"channel {channel} of {manifest.name} is now {manifest.version}")
     return "\n".join(lines)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from pathlib import Path
 from typing import Any
 
 from ctrain_builder import cache as caches
@@ -17,6 +16,7 @@ from ctrain_builder.store.publish import Watch
 from ctrain_builder.web import Unreachable
 from ctrain_runtime.errors import ConfigError, ImageUnusable
 from ctrain_runtime.manifest import Manifest
+from ctrain_runtime.store import store_path
 from ctrain_runtime.text import format_size, pluralize
 
 
@@ -40,7 +40,7 @@ def execute(args: argparse.Namespace) -> int:
 def _place(text: str, client: Registry, cache: Any) -> Place:
     if text.startswith(SCHEME):
         return Repositories(text[len(SCHEME) :], client, caches.open_cache(cache or caches.default_root()).root)
-    return Folder(Path(text))
+    return Folder(store_path(text))
 
 
 def _do(plan: sync.Plan, source: Place, target: Place) -> None:

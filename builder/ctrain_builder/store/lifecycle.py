@@ -7,6 +7,7 @@ old run had, and its number is not given again.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,10 +20,20 @@ from ctrain_runtime import lease
 from ctrain_runtime.errors import ConfigError, ImageNotFound, StoreError
 from ctrain_runtime.lease import Lease
 from ctrain_runtime.manifest import Manifest, read_manifest
-from ctrain_runtime.store import CHANNELS, RETIRED, PublishedImage, Store, channel_target, resolve
+from ctrain_runtime.store import (
+    CHANNELS,
+    QUARANTINE,
+    RETIRED,
+    PublishedImage,
+    Store,
+    channel_target,
+    pending_manifest,
+    resolve,
+)
 
 GRACE = 30.0  # days
 _DAY = 86400
+_OWN_PART = re.compile(r"\..+\.(sif|json|html)(\.\w+)?\.part|\.[a-z0-9-]+_[^_]+\.sif\.\d+")  # the latter in channels/
 
 
 @dataclass(frozen=True)
@@ -107,22 +118,24 @@ def needed(store: Store, now: float) -> list[Lease]:
 def removals(store: Store, grace: float, now: float) -> Iterator[Removal]:
     """What can be removed: versions that were retired `grace` days ago and no job needs, and what crashes have left.
 
-    Only what this module knows for its own is named; files of other people stay.
+    Only what is certainly ctrain's own: an image whose manifest can be read in retired/ or still has its pending name,
+    and temporary files. An image with any other manifest, readable or not, or with none, stays.
     """
     links = (store.root / CHANNELS).glob("*.sif")
     keeping = {*map(channel_target, links), *lease.active(store.root, now)}
-    files: set[str] = set()
     for one in retired(store):
-        files.add(one.path.name)
         days = (now - one.since) / _DAY
         if one.path.is_file() and one.path.name not in keeping and days >= grace:
             why = f"retired {days:.0f} days ago"
             yield Removal(one.path, one.path.stat().st_size, why, (one,))
-    for path in sorted(store.root.glob("*_*-py3-r*.sif")):
-        if path.name not in files | keeping and not path.with_suffix(".json").exists():
-            yield Removal(path, path.lstat().st_size, "left by an interrupted publish")
+    manifests = {path.stem for folder in (".", RETIRED, QUARANTINE) for path in (store.root / folder).glob("*_*.json")}
+    for pending in sorted(store.root.glob(".*_*.json.part")):
+        path = store.root / f"{pending.name[1:].partition('.json')[0]}.sif"
+        if pending == pending_manifest(path) and path.is_file() and path.stem not in manifests:
+            yield Removal(path, path.stat().st_size, "left by an interrupted publish")
     for path in sorted((*store.root.glob(".*.part"), *(store.root / CHANNELS).glob(".*"))):
-        yield Removal(path, path.lstat().st_size, "left by an interrupted command")
+        if _OWN_PART.fullmatch(path.name) and not path.is_dir():
+            yield Removal(path, path.lstat().st_size, "left by an interrupted command")
 
 
 def collect(writer: Writer, grace: float) -> list[Removal]:

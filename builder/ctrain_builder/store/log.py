@@ -12,8 +12,8 @@ from pathlib import Path
 from ctrain_builder.record import utc_now
 from ctrain_runtime import config, users
 from ctrain_runtime.errors import ConfigError
+from ctrain_runtime.store import STORE_LOG
 
-FILE = "ctrain-store.log"
 PUBLISH, SYNC, PROMOTE, ROLLBACK = "publish", "sync", "promote", "rollback"
 RETIRE, RESTORE, REMOVE, QUARANTINE = "retire", "restore", "remove", "quarantine"
 
@@ -41,7 +41,7 @@ def entry(action: str, name: str, version: str, **more: str) -> Entry:
 
 def append(root: Path, new: Entry, mode: int) -> None:
     """Add a line, durably. A line that a crash has cut off is ended first."""
-    path = root / FILE
+    path = root / STORE_LOG
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, mode)
     line = json.dumps({key: value for key, value in asdict(new).items() if value}) + "\n"
     try:
@@ -60,11 +60,11 @@ def append(root: Path, new: Entry, mode: int) -> None:
 def read(root: Path) -> Iterator[Entry]:
     """The entries, oldest first; lines that crashes have cut off are left out."""
     try:
-        text = (root / FILE).read_text(encoding="utf-8", errors="replace")
+        text = (root / STORE_LOG).read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
         return
     for line in text.splitlines():
         try:
-            yield config.load(Entry, json.loads(line), FILE)
+            yield config.load(Entry, json.loads(line), STORE_LOG)
         except (ValueError, AttributeError, ConfigError):
             continue

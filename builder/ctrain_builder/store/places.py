@@ -17,11 +17,11 @@ from ctrain_builder.digests import Read
 from ctrain_builder.registry import Reference, Registry, parse
 from ctrain_builder.store import channels, lifecycle, log
 from ctrain_builder.store.copy import Source, begun, fill, lasting, shared
-from ctrain_builder.store.publish import Watch, is_new, place, prepare
-from ctrain_builder.store.writer import Writer, change, explained
+from ctrain_builder.store.publish import Watch, place, reserve
+from ctrain_builder.store.writer import Writer, change
 from ctrain_runtime.errors import ConfigError, CtrainError, ImageUnusable, RegistryError, StoreError, UsageError
 from ctrain_runtime.manifest import Manifest, read_manifest
-from ctrain_runtime.store import NAME_RE, QUARANTINE, TAG_RE, PublishedImage, open_store
+from ctrain_runtime.store import NAME_RE, QUARANTINE, TAG_RE, PublishedImage, open_store, pending_manifest
 
 SCHEME = "oras://"
 _LIKE_A_VERSION = re.compile(r".*-r\d+(-flat)?")
@@ -44,7 +44,7 @@ class Held:
 
 
 class Folder:
-    """A store in a folder, which may not be there yet."""
+    """A store in a directory."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -67,8 +67,6 @@ class Folder:
 
     def held(self, wanted: Sequence[Manifest]) -> list[Optional[Held]]:
         """What there is of each version. Raises StoreError for what is damaged."""
-        if is_new(self._root):
-            return [None] * len(wanted)
         store = open_store(self._root)
         found = {name: Held(digest, False) for name, digest in self._put_aside(wanted).items()}
         found.update({one.manifest.file_name: Held(one.manifest.digest, False) for one in lifecycle.retired(store)})
@@ -89,19 +87,18 @@ class Folder:
 
     def pointed(self, name: str, channel: str) -> str:
         """The version that a channel points to; "" where there is no such channel."""
-        images = () if is_new(self._root) else open_store(self._root).images()
+        images = open_store(self._root).images()
         found = (one.manifest for one in images if one.manifest.name == name and channel in one.channels)
         return next((manifest.version for manifest in found), "")
 
     def put(self, manifest: Manifest, source: Place, watch: Watch) -> None:
         """Bring a version here. Raises ImageUnusable, DiskFullError, StoreError, RegistryError."""
-        with explained(self._root):
-            prepare(self._root)
         with change(self._root, watch.say) as writer:
             if require_free(self.held([manifest])[0], manifest, self):
                 with source.reader(manifest) as (read, path):
                     parts = shared(path, manifest, writer.store.images()) if path else []
                     file = _receive(writer, manifest, read, parts, watch)
+                _reserve(writer, manifest)
                 place(writer, file, manifest, log.SYNC, f"from {source}")
 
     def point(self, manifest: Manifest, channel: str, source: Place) -> None:
@@ -109,6 +106,17 @@ class Folder:
         with change(self._root) as writer:
             image = PublishedImage(manifest, self._root / manifest.file_name, ())
             channels.point(writer, channel, image, log.SYNC, f"from {source}")
+
+
+def _reserve(writer: Writer, manifest: Manifest) -> None:
+    """Take the name of a version. Raises StoreError where something has it that this did not put there."""
+    path = writer.root / manifest.file_name
+    pending = pending_manifest(path)
+    if pending.exists():  # an interrupted sync's: the lock is held
+        path.unlink(missing_ok=True)
+        pending.unlink()
+    if not reserve(writer, manifest):
+        raise StoreError(f"{path} exists, but has no manifest", "Check what it is, and move it out of the store")
 
 
 def _receive(writer: Writer, wanted: Manifest, read: Read, parts: Sequence[Source], watch: Watch) -> Path:

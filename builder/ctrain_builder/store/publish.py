@@ -2,14 +2,12 @@
 
 The order makes every crash harmless: copy under a temporary name, compare the digest, make it durable, give it its
 name, then the manifest (from here on the image counts), then the channel. What a crash leaves are names that start with
-a dot, or a .sif without a .json.
+a dot, and a .sif whose manifest still has its pending name.
 """
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import json
 import os
 import re
 from collections.abc import Callable
@@ -22,18 +20,17 @@ from ctrain_builder.digests import REGIONS
 from ctrain_builder.store import channels, log
 from ctrain_builder.store.copy import copy, shared, temporary
 from ctrain_builder.store.sign import Signer
-from ctrain_builder.store.writer import LOCK, Access, Writer, change, explained
-from ctrain_runtime.errors import ImageTestError, ImageUnusable, StoreError
+from ctrain_builder.store.writer import Writer, change
+from ctrain_runtime.errors import ImageTestError, ImageUnusable
 from ctrain_runtime.manifest import Manifest
-from ctrain_runtime.store import LAYOUT_VERSION, QUARANTINE, RETIRED, STORE_MARKER, PublishedImage
+from ctrain_runtime.store import QUARANTINE, RETIRED, PublishedImage, pending_manifest
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """`new_store`: it was made for this. `new_version`: False when the store had the same digest already."""
+    """`new_version`: False when the store had the same digest already."""
 
     image: PublishedImage
-    new_store: bool
     new_version: bool
 
 
@@ -63,8 +60,6 @@ def publish(
         signer.check()
     if not manifest.tested:
         raise ImageTestError(f"image {image} has not passed its tests", "Build it again with: ctrain build")
-    with explained(root):
-        new_store = prepare(root)
     with change(root, watch.say) as writer:
         wanted = replace(manifest, signed=signer is not None)
         known = [found for found in writer.store.images() if _is_same(found.manifest, wanted)]
@@ -72,7 +67,7 @@ def publish(
         if channel:
             channels.point(writer, channel, published, log.PROMOTE)
     names = tuple(sorted({*published.channels, channel} - {""}))
-    return Outcome(replace(published, channels=names), new_store, not known)
+    return Outcome(replace(published, channels=names), not known)
 
 
 def _is_same(one: Manifest, other: Manifest) -> bool:
@@ -84,31 +79,6 @@ def _is_same(one: Manifest, other: Manifest) -> bool:
     return one.digest == other.digest or (layers[0] == layers[1] and all(digest for _, digest in layers[0]))
 
 
-def is_new(root: Path) -> bool:
-    """Whether a folder is absent or empty, so that it can become a store. One with other things in it is refused."""
-    names = [path.name for path in root.iterdir()] if root.exists() else []
-    if (root / STORE_MARKER).exists():  # asked after: another may be making it a store just now, and begins with this
-        return False
-    others = [name for name in names if not name.startswith((f".{STORE_MARKER}", LOCK))]
-    if others:
-        raise StoreError(
-            f"{root} is not empty and not a store (it has {others[0]})", "Choose an empty or absent folder"
-        )
-    return True
-
-
-def prepare(root: Path) -> bool:
-    """Make an absent or empty folder a store; True if it was made one."""
-    if not is_new(root):
-        return False
-    if not root.exists():
-        root.mkdir(parents=True)
-        root.chmod(0o755)
-    access = Access(root.stat())
-    atomic.write_text(root / STORE_MARKER, json.dumps({"layout": LAYOUT_VERSION}) + "\n", access.file, access.group)
-    return True
-
-
 def _add(image: Path, manifest: Manifest, writer: Writer, watch: Watch, signer: Optional[Signer]) -> PublishedImage:
     """Copy the image in and give it the next number."""
     root = writer.root
@@ -117,22 +87,40 @@ def _add(image: Path, manifest: Manifest, writer: Writer, watch: Watch, signer: 
         if signer:
             watch.say(f"signing with {signer.key}")
             manifest = replace(manifest, digest=signer.sign(file), size=file.stat().st_size)
-        for release in itertools.count(_last_release(root, manifest) + 1):
-            numbered = replace(manifest, release=release, published=record.utc_now())
-            path = root / numbered.file_name
-            with contextlib.suppress(FileExistsError):  # a file of that name, left by a crash, keeps it
-                os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
-                break
+        releases = itertools.count(_last_release(root, manifest) + 1)
+        candidates = (replace(manifest, release=release, published=record.utc_now()) for release in releases)
+        numbered = next(candidate for candidate in candidates if reserve(writer, candidate))
         return place(writer, file, numbered, log.PUBLISH)
 
 
+def reserve(writer: Writer, manifest: Manifest) -> bool:
+    """Take the name of a version: False if there is something of that name.
+
+    Its manifest is written under a pending name. By it `gc` tells what an interrupted publish has left from images
+    that somebody else has put into the store, or whose manifest was lost: those are never removed.
+    """
+    path = writer.root / manifest.file_name
+    pending = pending_manifest(path)
+    try:
+        writer.create(pending, record.as_text(manifest))
+    except FileExistsError:
+        return False
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        pending.unlink()
+        return False
+    return True
+
+
 def place(writer: Writer, file: Path, manifest: Manifest, action: str, why: str = "") -> PublishedImage:
-    """Give a finished copy its name, then write its manifest: from here on it counts."""
+    """Give a finished copy its reserved name, then its manifest: from here on it counts."""
     path = writer.root / manifest.file_name
     file.replace(path)
     atomic.sync_folder(writer.root)
     writer.log(action, manifest.name, manifest.version, digest=manifest.digest, why=why)
-    writer.write(path.with_suffix(".json"), manifest)
+    pending_manifest(path).replace(path.with_suffix(".json"))
+    atomic.sync_folder(writer.root)
     return PublishedImage(manifest, path, ())
 
 
@@ -149,6 +137,6 @@ def _whole(image: Path, manifest: Manifest, file: Path, writer: Writer, watch: W
 def _last_release(root: Path, manifest: Manifest) -> int:
     """The highest number that a version of this name, tag and stack has, or once had; 0 if there is none."""
     stem = re.escape(f"{manifest.name}_{manifest.tag}-{manifest.stack}-py3-r")
-    name = re.compile(rf"{stem}(\d+)(-\w+)?\.(sif|json)")
+    name = re.compile(rf"\.?{stem}(\d+)(-\w+)?\.(sif|json|json\.part)")
     names = (path.name for folder in (".", RETIRED, QUARANTINE) for path in (root / folder).glob("*_*.*"))
     return max((int(found[1]) for found in map(name.fullmatch, names) if found), default=0)

@@ -67,6 +67,10 @@ class Writer:
     def write(self, path: Path, manifest: Manifest) -> None:
         record.write(path, manifest, self.access.file, self.access.group)
 
+    def create(self, path: Path, text: str) -> None:
+        """Write a new file. Raises FileExistsError."""
+        atomic.create_text(path, text, self.access.file, self.access.group)
+
     def folder(self, name: str, mode: Optional[int] = None) -> Path:
         """A folder of the store, made if it isn't there; with the mode of its other folders unless told."""
         path = self.root / name

@@ -19,13 +19,12 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ctrain_runtime import image, image_report, sbom
 from ctrain_runtime.errors import CtrainError, ImageUnusable, UsageError
 from ctrain_runtime.image import Image
-from ctrain_runtime.store import PublishedImage, Store, open_store
+from ctrain_runtime.store import PublishedImage, Store, open_store, store_path
 from ctrain_runtime.text import format_size, table
 
 if TYPE_CHECKING:
@@ -93,7 +92,7 @@ def _find(reference: str, args: argparse.Namespace) -> Image:
 
 def _stores(args: argparse.Namespace) -> list[Store]:
     if args.store or os.environ.get("CTRAIN_STORE"):
-        return [open_store(Path(args.store or os.environ["CTRAIN_STORE"]))]
+        return [open_store(store_path(args.store or os.environ["CTRAIN_STORE"]))]
     from ctrain_runtime.cli.stores import open_stores  # only here: sites and schedulers are slow to import
 
     stores = open_stores(_select_site())

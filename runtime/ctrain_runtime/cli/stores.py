@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ctrain_runtime.site import SelectedSite, expand
-from ctrain_runtime.store import Store, open_store
+from ctrain_runtime.store import Store, open_store, store_path
 
 
 def open_stores(selected: SelectedSite) -> list[Store]:
@@ -14,5 +14,6 @@ def open_stores(selected: SelectedSite) -> list[Store]:
 
 
 def store_dirs(selected: SelectedSite) -> list[str]:
-    """The directories of a site's stores. Raises ConfigError."""
-    return [expand(path, f"{selected.sources['stores']}: stores") for path in selected.site.stores]
+    """The directories of a site's stores. Raises ConfigError, UsageError."""
+    where = f"{selected.sources['stores']}: stores"
+    return [expand(str(store_path(text)), where) for text in selected.site.stores]

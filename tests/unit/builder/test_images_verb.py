@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from ctrain_builder.store.init import init_store
 from ctrain_builder.store.publish import publish
 from ctrain_runtime import text
 from ctrain_runtime.cli import images
@@ -18,6 +19,7 @@ from ctrain_runtime.manifest import Manifest
 def store(tmp_path: Path, make_manifest: Callable[..., Manifest]) -> Path:
     image = tmp_path / "small.sif"
     image.write_text("image")
+    init_store(tmp_path / "store")
     digest = "sha256:6105d6cc76af400325e94d588ce511be5bfdbb73b437dc51eca43917d7a43e3d"
     publish(image, make_manifest(digest), tmp_path / "store", "dev")
     return tmp_path / "store"

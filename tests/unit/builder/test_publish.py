@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_builder import atomic, record
+from ctrain_builder import atomic
 from ctrain_builder.digests import of_regions
 from ctrain_builder.store import publish as module
+from ctrain_builder.store.init import init_store
 from ctrain_builder.store.publish import Outcome
 from ctrain_runtime.errors import ImageTestError, ImageUnusable, StoreError, UsageError
 from ctrain_runtime.manifest import Layer, Manifest
@@ -26,6 +27,7 @@ Publish = Callable[..., Outcome]
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
+    init_store(tmp_path / "store")
     return tmp_path / "store"
 
 
@@ -44,9 +46,9 @@ def publish(tmp_path: Path, root: Path, make_manifest: Callable[..., Manifest]) 
     return call
 
 
-def test_the_first_image_makes_the_store(publish: Publish, root: Path) -> None:
+def test_the_first_image(publish: Publish, root: Path) -> None:
     outcome = publish(channel="dev")
-    assert (outcome.new_store, outcome.new_version) == (True, True)
+    assert outcome.new_version
     assert outcome.image.path == root / "small_1.0-s-py3-r1.sif"
     assert outcome.image.path.read_text() == "image"
     (found,) = open_store(root).images()
@@ -87,11 +89,12 @@ def test_a_channel_moves(publish: Publish, root: Path) -> None:
     assert {image.manifest.release: image.channels for image in open_store(root).images()} == {1: (), 2: ("prod",)}
 
 
-def test_a_file_left_by_a_crash_keeps_its_number(publish: Publish, root: Path) -> None:
+@pytest.mark.parametrize("name", ["small_1.0-s-py3-r2.sif", ".small_1.0-s-py3-r2.json.part"])
+def test_a_file_left_by_a_crash_keeps_its_number(publish: Publish, root: Path, name: str) -> None:
     publish("a")
-    (root / "small_1.0-s-py3-r2.sif").write_text("no manifest beside it")
+    (root / name).write_text("left")
     assert publish("b").image.manifest.release == 3
-    assert (root / "small_1.0-s-py3-r2.sif").read_text() == "no manifest beside it"
+    assert (root / name).read_text() == "left"
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o077])
@@ -99,10 +102,12 @@ def test_a_file_left_by_a_crash_keeps_its_number(publish: Publish, root: Path) -
 def test_modes_are_those_of_the_root(
     publish: Publish, root: Path, umask: int, mode: int, file: int, folder: int
 ) -> None:
+    shutil.rmtree(root)
     root.mkdir()
     root.chmod(mode)
     before = os.umask(umask)
     try:
+        init_store(root)
         path = publish(channel="dev").image.path
     finally:
         os.umask(before)
@@ -114,7 +119,7 @@ def test_modes_are_those_of_the_root(
 def test_an_untested_image_is_refused(publish: Publish, root: Path) -> None:
     with pytest.raises(ImageTestError, match="has not passed its tests"):
         publish(passed=False)
-    assert not root.exists()
+    assert [path.name for path in root.iterdir()] == ["ctrain-store.json"]
 
 
 def test_an_image_that_changed_after_its_tests_is_refused(
@@ -151,28 +156,31 @@ def test_an_image_of_the_builders_is_known_by_its_regions(
     assert not module.publish(image, manifest, root).new_version
 
 
-def test_a_folder_with_other_things_is_no_store(publish: Publish, root: Path) -> None:
-    root.mkdir()
-    (root / "thesis.tex").touch()
-    with pytest.raises(StoreError, match=r"is not empty and not a store \(it has thesis.tex\)"):
+@pytest.mark.parametrize("kind", ["missing", "empty", "foreign"])
+def test_publish_makes_no_store(publish: Publish, root: Path, kind: str) -> None:
+    """A mistyped --store must not become one."""
+    shutil.rmtree(root)
+    if kind != "missing":
+        root.mkdir()
+    if kind == "foreign":
+        (root / "thesis.tex").touch()
+    before = sorted(root.parent.rglob("*"))
+    with pytest.raises(
+        StoreError, match=rf"(does not exist|is not a store).*Create a store with: ctrain store init {root}$"
+    ):
         publish()
-    assert [path.name for path in root.iterdir()] == ["thesis.tex"]
+    assert {*root.parent.rglob("*")} - {*before} <= {root.parent / "small.sif"}
 
 
-def test_a_folder_that_another_makes_a_store_in_the_same_moment(
+def test_a_foreign_image_keeps_its_name_whenever_it_comes(
     publish: Publish, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    root.mkdir()
-    listed = Path.iterdir
-
-    def listing(folder: Path) -> object:
-        if folder == root and not list(listed(root)):
-            monkeypatch.undo()
-            module.prepare(root)
-        return listed(folder)
-
-    monkeypatch.setattr(Path, "iterdir", listing)
-    assert not publish().new_store
+    """Also when it comes after the numbers were looked at."""
+    monkeypatch.setattr(module, "_last_release", lambda *_: 0)
+    (root / "small_1.0-s-py3-r1.sif").write_text("foreign")
+    assert publish("a").image.manifest.release == 2
+    assert (root / "small_1.0-s-py3-r1.sif").read_text() == "foreign"
+    assert not list(root.glob(".*.part"))
 
 
 @pytest.mark.parametrize("channel", ["../prod", "a_b", "a b"])
@@ -187,7 +195,7 @@ class Crash(BaseException):
 
 # What changes the disk, as far as a crash before it could matter.
 STEPS = (
-    *((os, "open"), (os, "fsync"), (os, "fchmod"), (record, "write"), (atomic, "sync_folder")),
+    *((os, "open"), (os, "fsync"), (os, "fchmod"), (atomic, "create_text"), (atomic, "sync_folder")),
     *((Path, "replace"), (Path, "symlink_to"), (Path, "unlink")),
 )
 

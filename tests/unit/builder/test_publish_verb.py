@@ -10,6 +10,7 @@ import pytest
 from ctrain_builder import cache as caches
 from ctrain_builder import record
 from ctrain_builder.cli.main import BUILD_VERBS
+from ctrain_builder.store.init import init_store
 from ctrain_runtime.cli.main import main
 from ctrain_runtime.manifest import Manifest
 from ctrain_runtime.store import open_store
@@ -23,6 +24,7 @@ def publish(project: Path, tmp_path: Path, make_manifest: Callable[..., Manifest
     image.write_bytes(b"image")
     manifest = make_manifest(f"sha256:{hashlib.sha256(b'image').hexdigest()}")
     record.write(image.with_suffix(".json"), replace(manifest, size=5))
+    init_store(tmp_path / "store")
     places = ["--definitions", str(project / "definitions"), "--cache", str(cache.root), "--store", "store"]
     return lambda *options: main(BUILD_VERBS, ["publish", "small", *places, *options])
 
@@ -35,6 +37,6 @@ def test_an_image_is_published_under_a_channel(publish: Callable[..., int], caps
 def test_only_the_image_that_was_approved(publish: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
     assert publish("--digest", "sha256:0") == 64
     assert "small 1.0 in the cache has the digest sha256:6105d6cc" in capsys.readouterr().err
-    assert not Path("store").exists()
+    assert open_store(Path("store")).images() == ()
     assert publish("--digest", f"sha256:{hashlib.sha256(b'image').hexdigest()}") == 0
     assert [image.manifest.release for image in open_store(Path("store")).images()] == [1]

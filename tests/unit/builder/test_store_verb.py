@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from ctrain_builder.cli.main import BUILD_VERBS
+from ctrain_builder.store.init import init_store
 from ctrain_builder.store.publish import publish
 from ctrain_runtime.cli.main import main
 from ctrain_runtime.manifest import Manifest
@@ -26,6 +27,7 @@ class Shop:
         self, folder: Path, make_manifest: Callable[..., Manifest], capsys: pytest.CaptureFixture[str]
     ) -> None:
         self.root, self._folder, self._make, self._capsys = folder / "store", folder, make_manifest, capsys
+        init_store(self.root)
 
     def publish(self, content: str, channel: str = "", **facts: Any) -> None:
         image = self._folder / "small.sif"
@@ -183,11 +185,14 @@ def test_a_number_is_never_given_again(shop: Shop) -> None:
 
 
 def test_gc_removes_what_crashes_have_left_and_nothing_else(shop: Shop) -> None:
-    left = [shop.file(4), shop.root / ".small.sif.x1.part", shop.root / "channels/.small_prod.sif.77"]
-    others = [shop.root / "README", shop.root / ".nfs0001", shop.root / "notes_of.txt"]
+    parts = [".small.sif.x1.part", ".small_1.0-s-py3-r4.json.part", ".small_1.0-s-py3-r2.json.77.part"]
+    left = [shop.file(4), *(shop.root / name for name in (*parts, "channels/.small_prod.sif.77"))]
+    foreign = ["README", ".nfs0001", "notes_of.txt", "channels/.nfs0001", ".download.part", "channels/.swp"]
+    foreign += ["other_1.0-x-py3-r1.sif", "small_1.0-s-py3-r9.sif", "my.sif"]
+    others = [shop.root / name for name in foreign]
     for path in (*left, *others):
         path.write_text("left")
-    assert [one["path"] for one in shop.data("gc")["files"]] == [str(path) for path in left]
+    assert {one["path"] for one in shop.data("gc")["files"]} == {str(path) for path in left}
     shop("gc", "--yes")
     assert not any(path.exists() for path in left)
     assert all(path.exists() for path in others)
@@ -292,6 +297,6 @@ def test_sizes(shop: Shop) -> None:
 def test_without_a_store(shop: Shop, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CTRAIN_STORE", raising=False)
     assert main(BUILD_VERBS, ["store", "log"]) == 64
-    assert "no store is named" in capsys.readouterr().err
+    assert "no store configured" in capsys.readouterr().err
     assert not shop.root.with_name("x").exists()
     assert main(BUILD_VERBS, ["store", "log", "--store", str(shop.root.with_name("x"))]) == 76

@@ -12,6 +12,7 @@ import pytest
 from ctrain_builder.cli.main import BUILD_VERBS
 from ctrain_builder.registry import Registry
 from ctrain_builder.store import channels, lifecycle, log
+from ctrain_builder.store.init import init_store
 from ctrain_builder.store.places import Repositories
 from ctrain_builder.store.publish import publish
 from ctrain_builder.store.writer import change
@@ -31,6 +32,7 @@ def fill(tmp_path: Path, make_manifest: Callable[..., Manifest]) -> Callable[...
             (tmp_path / "image").write_text(content)
             digest = f"sha256:{hashlib.sha256(content.encode()).hexdigest()}"
             manifest = Manifest(**{**vars(make_manifest(digest)), "size": len(content)})
+            new_store(tmp_path / name)
             publish(tmp_path / "image", manifest, tmp_path / name, channel)
         return tmp_path / name
 
@@ -48,18 +50,23 @@ def sync(capsys: pytest.CaptureFixture[str]) -> Sync:
     return run
 
 
+def new_store(root: Path) -> Path:
+    init_store(root)
+    return root
+
+
 def state(root: Path) -> dict[str, tuple[str, ...]]:
     return {image.manifest.version: image.channels for image in open_store(root).images()}
 
 
 def test_all_versions_and_their_channels(fill: Callable[..., Path], sync: Sync, tmp_path: Path) -> None:
-    source, target = fill("source", prod="one", dev="two"), tmp_path / "target"
+    source, target = fill("source", prod="one", dev="two"), new_store(tmp_path / "target")
     assert sync(source, target, "--dry-run", "--channels") == (
         "would have copied small 1.0-s-r1 (3 B)\nwould have copied small 1.0-s-r2 (3 B)\n"
         "channel prod of small would be 1.0-s-r1 (it is new)\nchannel dev of small would be 1.0-s-r2 (it is new)\n"
         "2 versions to copy (6 B), 0 there already\n"
     )
-    assert not target.exists()
+    assert [path.name for path in target.iterdir()] == ["ctrain-store.json"]
     assert sync(source, target).endswith("2 versions copied (6 B), 0 there already\n")
     assert state(target) == {"1.0-s-r1": (), "1.0-s-r2": ()}
     sync(source, target, "--channels")
@@ -72,7 +79,7 @@ def test_all_versions_and_their_channels(fill: Callable[..., Path], sync: Sync, 
 
 
 def test_a_channel_that_came_can_be_rolled_back(fill: Callable[..., Path], sync: Sync, tmp_path: Path) -> None:
-    source, target = fill("source", prod="one"), tmp_path / "target"
+    source, target = fill("source", prod="one"), new_store(tmp_path / "target")
     sync(source, target, "--channels")
     fill("source", prod="two")
     said = sync(source, target, "--channels")
@@ -97,7 +104,7 @@ def test_another_image_under_the_same_version(fill: Callable[..., Path], sync: S
 def test_a_retired_version_is_told_and_its_channel_left_alone(
     fill: Callable[..., Path], sync: Sync, tmp_path: Path
 ) -> None:
-    source, target = fill("source", prod="one", dev="two"), tmp_path / "target"
+    source, target = fill("source", prod="one", dev="two"), new_store(tmp_path / "target")
     sync(source, target)
     with change(target) as writer:
         lifecycle.retire(writer, ["small:1.0-s-r1"])
@@ -110,7 +117,7 @@ def test_a_retired_version_is_told_and_its_channel_left_alone(
 def test_what_is_damaged_is_told_and_left_out(
     fill: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    source, target = fill("source", prod="one", dev="two"), tmp_path / "target"
+    source, target = fill("source", prod="one", dev="two"), new_store(tmp_path / "target")
     manifest = source / "small_1.0-s-py3-r1.json"
     manifest.chmod(0o644)
     manifest.write_text(manifest.read_text().replace("amd64", "arm64"))
@@ -122,7 +129,7 @@ def test_what_is_damaged_is_told_and_left_out(
 
 
 def test_what_is_damaged_there_is_not_replaced(fill: Callable[..., Path], sync: Sync, tmp_path: Path) -> None:
-    source, target = fill("source", prod="one"), tmp_path / "target"
+    source, target = fill("source", prod="one"), new_store(tmp_path / "target")
     sync(source, target)
     manifest = target / "small_1.0-s-py3-r1.json"
     manifest.chmod(0o644)
@@ -132,7 +139,7 @@ def test_what_is_damaged_there_is_not_replaced(fill: Callable[..., Path], sync: 
 
 
 def test_a_version_in_quarantine_comes_again_as_it_was(fill: Callable[..., Path], sync: Sync, tmp_path: Path) -> None:
-    source, target = fill("source", prod="one"), tmp_path / "target"
+    source, target = fill("source", prod="one"), new_store(tmp_path / "target")
     sync(source, target)
     (target / "quarantine").mkdir()
     for file in target.glob("small*"):
@@ -142,19 +149,18 @@ def test_a_version_in_quarantine_comes_again_as_it_was(fill: Callable[..., Path]
 
 
 def test_what_is_not_there(fill: Callable[..., Path], sync: Sync, tmp_path: Path) -> None:
-    source = fill("source", prod="one")
-    said = sync(source, tmp_path / "target", "small:dev", code=68)
+    source, target = fill("source", prod="one"), new_store(tmp_path / "target")
+    said = sync(source, target, "small:dev", code=68)
     assert said == f"ctrain: image 'small:dev' is not in {source}. There are: small:1.0-s-r1\n"
-    assert "There are: none of that name" in sync(source, tmp_path / "target", "smal", code=68)
-    assert "does not exist" in sync(tmp_path / "nothing", tmp_path / "target", code=76)
-    assert not (tmp_path / "target").exists()
+    assert "There are: none of that name" in sync(source, target, "smal", code=68)
+    assert "does not exist" in sync(tmp_path / "nothing", target, code=76)
     (tmp_path / "full").mkdir()
     (tmp_path / "full/thesis.txt").write_text("x")
-    assert "is not empty and not a store" in sync(source, tmp_path / "full", code=76)
+    assert "is not a store" in sync(source, tmp_path / "full", code=76)
 
 
 def test_a_published_file_that_is_damaged_stays_behind(fill: Callable[..., Path], sync: Sync, tmp_path: Path) -> None:
-    source, target = fill("source", prod="one"), tmp_path / "target"
+    source, target = fill("source", prod="one"), new_store(tmp_path / "target")
     image = source / "small_1.0-s-py3-r1.sif"
     image.chmod(0o644)
     image.write_text("eno")
@@ -174,3 +180,20 @@ def test_no_place_in_a_registry(where: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("where", ["h.example", "h.example/a/b", "h.example:5000/a/", "localhost/x", "docker.io/lab"])
 def test_a_place_in_a_registry(where: str, tmp_path: Path) -> None:
     assert str(Repositories(where, Registry({}), tmp_path)) == f"oras://{where.rstrip('/')}"
+
+
+def test_a_foreign_image_is_not_replaced(fill: Callable[..., Path], sync: Sync, tmp_path: Path) -> None:
+    source, target = fill("source", prod="one"), new_store(tmp_path / "target")
+    image = target / "small_1.0-s-py3-r1.sif"
+    image.write_text("foreign")
+    assert f"{image} exists, but has no manifest. Check what it is" in sync(source, target, code=76)
+    assert image.read_text() == "foreign"
+
+
+def test_what_an_interrupted_sync_has_left_is_replaced(fill: Callable[..., Path], sync: Sync, tmp_path: Path) -> None:
+    source, target = fill("source", prod="one"), new_store(tmp_path / "target")
+    (target / "small_1.0-s-py3-r1.sif").write_text("on")
+    (target / ".small_1.0-s-py3-r1.json.part").write_text("{")
+    assert sync(source, target).startswith("copied small 1.0-s-r1")
+    assert (target / "small_1.0-s-py3-r1.sif").read_text() == "one"
+    assert not list(target.glob(".*.part"))

@@ -131,7 +131,7 @@ def test_a_file_in_place_of_a_channel_is_none(store: Store) -> None:
     [
         (None, r"store is not a store: ctrain-store.json not found. Create a store with"),
         ('{"layout": 2}', r"unsupported store layout 2 in .*/store \(supported: 1\). Upgrade ctrain$"),
-        ("{", r"ctrain-store.json is damaged: layout number not found$"),
+        ("{", r"ctrain-store.json is damaged: layout number not found. Create a store with"),
         ("[]", "is damaged"),
         ("{}", "is damaged"),
         ("\ud800", "is damaged"),

@@ -1,5 +1,6 @@
 """Manage a store: channels, retirement, garbage collection, integrity.
 
+  ctrain store init /apps/ctrain                   make a missing or empty directory a store
   ctrain store list                                list versions; see also: show IMAGE, diff OLD NEW
   ctrain store promote pytorch 24.12-hd-r4 prod    point channel prod of pytorch to this version
   ctrain store rollback pytorch prod               point it to the previous version
@@ -19,14 +20,14 @@ The store is --store DIR or $CTRAIN_STORE. See: ctrain help store.md
 from __future__ import annotations
 
 import argparse
-import os
 from pathlib import Path
 
 from ctrain_builder.cli.store import channels, checks, pages, versions
-from ctrain_builder.cli.store.common import Run
+from ctrain_builder.cli.store.common import Run, store_root
+from ctrain_builder.store.init import init_store
 from ctrain_runtime.cli import images
-from ctrain_runtime.errors import RegistryError, UsageError
-from ctrain_runtime.store import Store, open_store
+from ctrain_runtime.errors import RegistryError
+from ctrain_runtime.store import Store, open_store, store_path
 
 _SYNC = """\
 Bring versions from one store to another, under the names and numbers that they have.
@@ -48,8 +49,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action = actions.add_parser(name, help=text, allow_abbrev=False)
         action.add_argument("--store", metavar="DIR", help="the store's folder (default: $CTRAIN_STORE)")
         action.add_argument("--json", action="store_true", help="print one JSON object instead of text")
-        action.set_defaults(run=run)
+        action.set_defaults(execute=lambda args: run(args, open_store(store_root(args.store))))
         return action
+
+    init = actions.add_parser("init", help="make a missing or empty directory a store", allow_abbrev=False)
+    init.add_argument("root", metavar="DIR")
+    init.add_argument("--repair", action="store_true", help="write a lost or damaged marker file again")
+    init.set_defaults(execute=_init)
 
     add("list", "the versions: as `ctrain images`", _look)
     add("show", "one version: as `ctrain images show`", _look).add_argument("image", metavar="IMAGE")
@@ -62,26 +68,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "bring versions to another store, or to and from a registry"
     sync = actions.add_parser("sync", help=text, description=_SYNC, formatter_class=shown, allow_abbrev=False)
     sync.add_argument("source", metavar="SRC", help="a store's folder, or oras://HOST[:PORT]/PATH")
-    sync.add_argument("target", metavar="DST", help="the same; an absent or empty folder becomes a store")
+    sync.add_argument("target", metavar="DST", help="the same; `ctrain store init` creates a store")
     sync.add_argument("images", nargs="*", default=[], metavar="NAME[:VERSION|:CHANNEL]", help="default: all")
     sync.add_argument("--channels", action="store_true", help="also make DST's channels point to what SRC's do")
     sync.add_argument("--dry-run", action="store_true", help="only show what would be done")
     sync.add_argument("--json", action="store_true", help="print one JSON object instead of text")
     sync.add_argument("--cache", type=Path, metavar="DIR", help="where uploads are noted ($CTRAIN_CACHE)")
+    sync.set_defaults(execute=_sync)
 
 
 def execute(args: argparse.Namespace) -> int:
-    if args.action == "sync":
-        try:
-            from ctrain_builder.cli import sync  # only now: all other actions do without a client of registries
-        except ModuleNotFoundError as error:
-            what = f"{error.name}, which asks registries, is missing"
-            raise RegistryError(what, "Install it: pip install 'ctrain[build]'") from error
-        return sync.execute(args)
-    root = args.store or os.environ.get("CTRAIN_STORE")
-    if not root:
-        raise UsageError("no store is named", "Give one with --store DIR or CTRAIN_STORE")
-    return int(args.run(args, open_store(Path(root))))
+    return int(args.execute(args))
+
+
+def _init(args: argparse.Namespace) -> int:
+    created = init_store(store_path(args.root), args.repair)
+    print(f"{args.root} is a store now" if created else f"{args.root} is a store already")
+    return 0
+
+
+def _sync(args: argparse.Namespace) -> int:
+    try:
+        from ctrain_builder.cli import sync  # only now: all other actions do without a client of registries
+    except ModuleNotFoundError as error:
+        what = f"{error.name}, which asks registries, is missing"
+        raise RegistryError(what, "Install it: pip install 'ctrain[build]'") from error
+    return sync.execute(args)
 
 
 def _look(args: argparse.Namespace, _: Store) -> int:

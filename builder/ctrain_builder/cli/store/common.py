@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from collections.abc import Callable
-from typing import Protocol
+from pathlib import Path
+from typing import Optional, Protocol
 
-from ctrain_runtime.store import Store
+from ctrain_runtime.errors import UsageError
+from ctrain_runtime.store import Store, store_path
 
 Run = Callable[[argparse.Namespace, Store], int]
 
@@ -16,6 +19,14 @@ class AddAction(Protocol):
     """Declares an action that `run` carries out on the open store; returns its parser."""
 
     def __call__(self, name: str, text: str, run: Run) -> argparse.ArgumentParser: ...
+
+
+def store_root(option: Optional[str]) -> Path:
+    """The store of --store or CTRAIN_STORE. Raises UsageError."""
+    root = option or os.environ.get("CTRAIN_STORE")
+    if not root:
+        raise UsageError("no store configured", "Pass --store DIR or set CTRAIN_STORE")
+    return store_path(root)
 
 
 def show(args: argparse.Namespace, data: object, text: str) -> int:
