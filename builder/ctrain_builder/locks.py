@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any, Optional
 
-from ctrain_runtime import users
 from ctrain_runtime.errors import StoreError
+from ctrain_runtime.text import user_name
 
 POLL = 0.1  # seconds between two tries to get a lock
 _PATIENCE = 1.0  # seconds of waiting that nobody needs to be told of
@@ -118,5 +118,5 @@ def _require_owner(path: Path) -> None:
 
 
 def _me() -> str:
-    user = users.user_name(os.geteuid())
+    user = user_name(os.geteuid())
     return f"pid {os.getpid()} ({user} on {socket.gethostname()}, since {time.strftime('%H:%M', time.gmtime())} UTC)"

@@ -33,7 +33,6 @@ class Partition:
     name: str
     default: bool
     nodes: int
-    idle: int
     cpus: int
     gpus: int
     gpu_type: str = ""
@@ -70,7 +69,6 @@ class Cluster:
     `memory_is_consumable`: memory is allocated like cores, so a job must ask for its share.
     """
 
-    version: str = ""
     partitions: tuple[Partition, ...] = ()
     mpi: tuple[str, ...] = ()
     allocation: Optional[Allocation] = None

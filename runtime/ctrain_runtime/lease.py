@@ -16,7 +16,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from ctrain_runtime import users
+from ctrain_runtime.text import user_name
 
 LEASES = "in-use"
 MAX_LEASE_SECONDS = 30 * 86400  # of a queued job, or one without a time limit
@@ -80,4 +80,4 @@ def _read(path: Path) -> Lease:
         status = path.lstat()
     except OSError:  # released while the directory was read
         return Lease(image, 0, "")
-    return Lease(image, status.st_mtime, users.user_name(status.st_uid))
+    return Lease(image, status.st_mtime, user_name(status.st_uid))

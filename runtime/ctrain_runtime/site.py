@@ -13,6 +13,7 @@ from ctrain_runtime import command, config, site_files
 from ctrain_runtime.errors import ConfigError, SiteError
 from ctrain_runtime.site_files import ProjectFile
 from ctrain_runtime.site_layers import Layer, Level, check_signature_keys, merge
+from ctrain_runtime.store import store_path
 from ctrain_runtime.suggest import suggest
 
 FALLBACK = "local"
@@ -69,6 +70,11 @@ class SelectedSite:
     reason: str
     explicit: bool
     sources: Mapping[str, str]
+
+    def store_dirs(self) -> tuple[str, ...]:
+        """The directories of the site's stores. Raises ConfigError, UsageError."""
+        where = f"{self.sources['stores']}: stores"
+        return tuple(expand(str(store_path(text)), where) for text in self.site.stores)
 
 
 def select_site(name: str = "", options: Optional[Mapping[str, object]] = None) -> SelectedSite:

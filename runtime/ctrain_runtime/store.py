@@ -16,7 +16,7 @@ import json
 import re
 import shlex
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
@@ -155,6 +155,11 @@ def _init_hint(root: Path) -> str:
     if has_store_files(root):
         return f"If it is a store whose marker was lost: ctrain store init {shlex.quote(str(root))} --repair"
     return f"Create a store with: ctrain store init {shlex.quote(str(root))}"
+
+
+def open_stores(roots: Iterable[str]) -> list[Store]:
+    """The stores at `roots`. Raises as open_store."""
+    return [open_store(Path(root)) for root in roots]
 
 
 def select(images: Sequence[PublishedImage], name: str, wanted: str = "") -> Optional[PublishedImage]:

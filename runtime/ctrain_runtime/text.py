@@ -1,7 +1,9 @@
-"""Formats tables, sizes and durations, the same in every verb."""
+"""Formats tables, sizes, durations and names of users, the same in every verb."""
 
 from __future__ import annotations
 
+import grp
+import pwd
 from collections.abc import Sequence
 from datetime import datetime
 
@@ -49,6 +51,22 @@ def clock_time(moment: str) -> str:
     except ValueError:
         return moment
     return parsed.strftime("%H:%M" if parsed.date() == datetime.now().date() else "%Y-%m-%d %H:%M")
+
+
+def user_name(uid: int) -> str:
+    """The name of a user; "user 1001" without an account here."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"user {uid}"
+
+
+def group_name(gid: int) -> str:
+    """The name of a group; its number if it has none here."""
+    try:
+        return grp.getgrgid(gid).gr_name
+    except KeyError:
+        return str(gid)
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -23,7 +23,6 @@ partitions = st.builds(
     name=st.just("p"),
     default=st.booleans(),
     nodes=st.integers(0, 10),
-    idle=st.just(0),
     cpus=st.integers(1, 10),
     gpus=st.integers(0, 9),
     gpu_type=st.just(""),
@@ -65,7 +64,7 @@ def test_a_plan_holds_or_is_refused(
     limit: str,
     launcher: str,
 ) -> None:
-    facts = some_facts(cluster=Cluster("", (partition,), ("pmix",), allocation))
+    facts = some_facts(cluster=Cluster((partition,), ("pmix",), allocation))
     options: dict[str, Any] = {"nodes": nodes, "gpus_per_node": gpus, "ranks_per_node": ranks, "time": limit}
     try:
         plan = a_plan(job=a_job(resources=requested, launcher=launcher), facts=facts, **options)

@@ -20,10 +20,10 @@ from ctrain_runtime.site import Site
 RUN = Path("/scratch/kim/ctrain/digits-1")
 ENGINE = Engine("apptainer", "/usr/bin/apptainer", "1.4.5")
 GPU_PARTITION = Partition(
-    "amd_a100nv_8", True, nodes=8, idle=3, cpus=64, gpus=8, gpu_type="a100", time_limit=2880, cpu_bind="cores"
+    "amd_a100nv_8", True, nodes=8, cpus=64, gpus=8, gpu_type="a100", time_limit=2880, cpu_bind="cores"
 )
-CPU_PARTITION = Partition("skl", False, nodes=2, idle=2, cpus=40, gpus=0, time_limit=60, cpu_bind="cores")
-CLUSTER = Cluster("24.11.5", (GPU_PARTITION, CPU_PARTITION), ("pmix", "pmix_v4", "pmi2", "none"))
+CPU_PARTITION = Partition("skl", False, nodes=2, cpus=40, gpus=0, time_limit=60, cpu_bind="cores")
+CLUSTER = Cluster((GPU_PARTITION, CPU_PARTITION), ("pmix", "pmix_v4", "pmi2", "none"))
 
 
 def a_job(**changes: Any) -> Job:

@@ -52,7 +52,7 @@ class Toy:
         return Path(os.environ["TOY_ROOT"])
 
     def facts(self, site: Site) -> Cluster:
-        return Cluster("toy 1", (Partition("toys", True, NODES, NODES, cpus=SLOTS, gpus=0),))
+        return Cluster((Partition("toys", True, NODES, cpus=SLOTS, gpus=0),))
 
     def gpus(self, site: Site) -> tuple[str, ...]:
         return ()

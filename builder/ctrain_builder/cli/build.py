@@ -36,12 +36,11 @@ from ctrain_builder.make.container import Container
 from ctrain_builder.make.site import Site
 from ctrain_builder.parent import Parent
 from ctrain_builder.plan import BuildPlan
-from ctrain_runtime.cli.stores import open_stores
 from ctrain_runtime.engines.apptainer import find_engine
 from ctrain_runtime.errors import RegistryError, UsageError
 from ctrain_runtime.image import OCI_ARCH
 from ctrain_runtime.site import SelectedSite, select_site
-from ctrain_runtime.store import Store
+from ctrain_runtime.store import Store, open_stores
 
 if TYPE_CHECKING:
     from ctrain_builder.upstream import Upstream
@@ -218,7 +217,7 @@ class _Parents:
         parent.require_trust(found, self._site().site)
 
     def _stores(self) -> list[Store]:
-        return open_stores(self._site())
+        return open_stores(self._site().store_dirs())
 
     def _site(self) -> SelectedSite:
         self._selected = self._selected or select_site("", {})

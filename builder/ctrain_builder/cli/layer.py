@@ -27,10 +27,10 @@ from ctrain_builder.make import site as sites
 from ctrain_builder.make import user_layer as maker
 from ctrain_builder.make.container import Container
 from ctrain_runtime import image, user_layer
-from ctrain_runtime.cli.stores import open_stores
 from ctrain_runtime.engines.apptainer import find_engine
 from ctrain_runtime.errors import UsageError
 from ctrain_runtime.site import select_site
+from ctrain_runtime.store import open_stores
 from ctrain_runtime.text import format_size, table
 from ctrain_runtime.user_layer import UserLayer
 
@@ -65,7 +65,7 @@ def execute(args: argparse.Namespace) -> int:
 def _build(args: argparse.Namespace) -> UserLayer:
     source, output = args.source.resolve(), args.output.absolute()
     _check(source, output)
-    stores = [] if image.is_path(args.on) else open_stores(select_site("", {"store": args.store}))
+    stores = [] if image.is_path(args.on) else open_stores(select_site("", {"store": args.store}).store_dirs())
     on = image.find((args.on,), stores, platform.machine())
     cache = caches.open_cache(args.cache or caches.default_root())
     cache.sweep()

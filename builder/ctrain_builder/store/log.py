@@ -10,9 +10,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ctrain_builder.record import utc_now
-from ctrain_runtime import config, users
+from ctrain_runtime import config
 from ctrain_runtime.errors import ConfigError
 from ctrain_runtime.store import STORE_LOG
+from ctrain_runtime.text import user_name
 
 PUBLISH, SYNC, PROMOTE, ROLLBACK = "publish", "sync", "promote", "rollback"
 RETIRE, RESTORE, REMOVE, QUARANTINE = "retire", "restore", "remove", "quarantine"
@@ -36,7 +37,7 @@ class Entry:
 
 def entry(action: str, name: str, version: str, **more: str) -> Entry:
     """A change that is made now, by this user: not by whom the environment names."""
-    return Entry(utc_now(), users.user_name(os.geteuid()), socket.gethostname(), action, name, version, **more)
+    return Entry(utc_now(), user_name(os.geteuid()), socket.gethostname(), action, name, version, **more)
 
 
 def append(root: Path, new: Entry, mode: int) -> None:

@@ -14,10 +14,9 @@ from typing import Optional
 from ctrain_runtime import job
 from ctrain_runtime.cli.help import topics
 from ctrain_runtime.cli.main import Verb, parser_of
-from ctrain_runtime.cli.stores import open_stores
 from ctrain_runtime.manifest import read_manifest
 from ctrain_runtime.site import select_site, site_names
-from ctrain_runtime.store import DEFAULT_CHANNEL, RETIRED
+from ctrain_runtime.store import DEFAULT_CHANNEL, RETIRED, open_stores
 
 _PLAIN = re.compile(r"[A-Za-z0-9@:._=+-]+")  # safe in every shell: names may come from another user's store
 
@@ -112,7 +111,7 @@ def _published(kind: str, values: Mapping[str, str], last: str) -> Sequence[str]
     """Names, versions and channels in the stores, for an argument of a kind; `values` are the arguments before it."""
     if kind not in ("IMAGE", "OLD", "NEW", "NAME", "NAME:VERSION", "VERSION", "CHANNEL"):
         return []
-    stores = open_stores(select_site(values.get("site", ""), values))
+    stores = open_stores(select_site(values.get("site", ""), values).store_dirs())
     if values.get("action") == "restore":
         retired = (read_manifest(path) for store in stores for path in (store.root / RETIRED).glob("*_*.json"))
         return [f"{manifest.name}:{manifest.version}" for manifest in retired]

@@ -19,16 +19,13 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ctrain_runtime import image, image_report, sbom
 from ctrain_runtime.errors import CtrainError, ImageUnusable, UsageError
 from ctrain_runtime.image import Image
-from ctrain_runtime.store import PublishedImage, Store, open_store, store_path
+from ctrain_runtime.store import PublishedImage, Store, open_store, open_stores, store_path
 from ctrain_runtime.text import format_size, table
-
-if TYPE_CHECKING:
-    from ctrain_runtime.site import SelectedSite
 
 HEAD = ("image", "version", "channel", "age", "size", "torch", "CUDA", "fits here", "tests", "signed")
 
@@ -91,20 +88,15 @@ def _find(reference: str, args: argparse.Namespace) -> Image:
 
 
 def _stores(args: argparse.Namespace) -> list[Store]:
-    if args.store or os.environ.get("CTRAIN_STORE"):
-        return [open_store(store_path(args.store or os.environ["CTRAIN_STORE"]))]
-    from ctrain_runtime.cli.stores import open_stores  # only here: sites and schedulers are slow to import
+    named = args.store or os.environ.get("CTRAIN_STORE")
+    if named:
+        return [open_store(store_path(named))]
+    from ctrain_runtime.site import select_site  # only here: slow to import
 
-    stores = open_stores(_select_site())
+    stores = open_stores(select_site().store_dirs())
     if not stores:
         raise UsageError("no store configured", "Pass --store DIR or set CTRAIN_STORE")
     return stores
-
-
-def _select_site() -> SelectedSite:
-    from ctrain_runtime.site import select_site
-
-    return select_site()
 
 
 def _list(args: argparse.Namespace) -> str:
@@ -126,8 +118,9 @@ def _list(args: argparse.Namespace) -> str:
 def _site_gpus() -> tuple[str, ...]:
     """GPU names of this cluster or machine; () if unknown."""
     from ctrain_runtime import schedulers
+    from ctrain_runtime.site import select_site
 
-    site = _select_site().site
+    site = select_site().site
     try:
         return schedulers.get(site.scheduler).gpus(site)
     except CtrainError:

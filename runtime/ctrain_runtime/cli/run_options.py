@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ctrain_runtime.cli.stores import store_dirs
 from ctrain_runtime.errors import UsageError
 from ctrain_runtime.plan.model import Options
 from ctrain_runtime.run.prepare import Request
@@ -41,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--layer", action="append", default=[], type=Path, metavar="FILE", help="user layer over the image (repeatable)"
     )
     add("--store", metavar="DIR", help="store of the image (default: CTRAIN_STORE, then the site's)")
-    add("--site", metavar="SITE", help="name or file of a site (default: CTRAIN_SITE, then detected)")
+    add_site(parser)
     add("--partition", default="", metavar="PARTITION", help="partition of the cluster")
     add("--time", default="", metavar="LIMIT", help="time limit, as in 2:00:00")
     for name, text in SETTINGS.items():
@@ -79,6 +78,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--name", default="", help="name of the run (default: the job's and the time)")
 
 
+def add_site(parser: argparse.ArgumentParser) -> None:
+    """The option --site."""
+    parser.add_argument("--site", metavar="SITE", help="name or file of a site (default: CTRAIN_SITE, then detected)")
+
+
 def add_runs(parser: argparse.ArgumentParser) -> None:
     """The option --runs, of all verbs on runs."""
     parser.add_argument(
@@ -92,7 +96,6 @@ def make_request(args: argparse.Namespace) -> Request:
     settings = {name: getattr(args, name) for name in SETTINGS}
     return Request(
         site=selected,
-        stores=tuple(store_dirs(selected)),
         reference=args.job or "",
         command=tuple(args.rest),
         image=args.image,

@@ -9,6 +9,7 @@ from ctrain_runtime.plan.model import LaunchPlan
 from ctrain_runtime.run.conclude import Conclusion
 from ctrain_runtime.run.directory import as_data
 from ctrain_runtime.run.prepare import Prepared
+from ctrain_runtime.run.ranks import Rank
 from ctrain_runtime.text import pluralize
 from ctrain_runtime.time_limit import format_limit
 
@@ -77,7 +78,7 @@ def ending(plan: LaunchPlan, conclusion: Conclusion, step: int = 0) -> str:
     elif ended and ended.code != 0:
         lines.append(ended.reason)
         if conclusion.failed:
-            lines += _failed_rank(plan, conclusion)
+            lines += _describe_failed(plan, conclusion.failed)
         lines.append(f"exit code {ended.code}" + ("" if ended.by == "program" else f" ({ended.by}'s)"))
     lines.append(f"run directory: {plan.run_directory}")
     return "\n".join(lines)
@@ -88,10 +89,7 @@ def has_checkpoint(plan: LaunchPlan) -> bool:
     return checkpoint.is_dir() and any(checkpoint.iterdir())
 
 
-def _failed_rank(plan: LaunchPlan, conclusion: Conclusion) -> list[str]:
-    failed = conclusion.failed
-    if not failed:
-        return []
+def _describe_failed(plan: LaunchPlan, failed: Rank) -> list[str]:
     node = failed.number // plan.ranks_per_node
     log = Path(plan.run_directory) / layout.rank_log(failed.number, node, plan.world_size)
     others = plan.world_size - 1

@@ -16,7 +16,7 @@ from itertools import islice
 from pathlib import Path
 
 from ctrain_runtime.cli.output import print_line
-from ctrain_runtime.cli.run_options import add_runs
+from ctrain_runtime.cli.run_options import add_runs, add_site
 from ctrain_runtime.errors import CtrainError
 from ctrain_runtime.run.pick_up import find_run, list_runs, pick_up, refresh
 from ctrain_runtime.run.prepare import runs_directory
@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_where(parser: argparse.ArgumentParser) -> None:
     add_runs(parser)
-    parser.add_argument("--site", metavar="SITE", help="name or file of a site (default: CTRAIN_SITE, then detected)")
+    add_site(parser)
 
 
 def add_run_argument(parser: argparse.ArgumentParser) -> None:

@@ -17,7 +17,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ctrain_runtime.doctor.finding import Finding
+from ctrain_runtime.cli.doctor import report
+from ctrain_runtime.doctor import Finding
 from ctrain_runtime.doctor.sites import check_files, check_site
 from ctrain_runtime.errors import CtrainError, SiteError
 from ctrain_runtime.site import DEFAULT, SelectedSite, load_site, select_site
@@ -104,9 +105,4 @@ def _check(args: argparse.Namespace) -> int:
         findings += check_site(selected)
     except CtrainError as error:
         findings.append(Finding("site", "fail", error.message, error.hint))
-    if args.json:
-        print(json.dumps({"findings": [asdict(finding) for finding in findings]}, indent=2))
-    else:
-        first, *others = [(finding.subject, finding.level, finding.text, finding.hint) for finding in findings]
-        print(table(first, others))
-    return SiteError.exit_code if any(finding.level == "fail" for finding in findings) else 0
+    return SiteError.exit_code if report(findings, as_json=args.json) else 0

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ctrain_runtime import command, schedulers
-from ctrain_runtime.doctor.finding import Finding
+from ctrain_runtime.doctor import Finding
 from ctrain_runtime.errors import CtrainError
 from ctrain_runtime.site import DEFAULT, SelectedSite, expand, load_site
 from ctrain_runtime.site_files import is_world_writable, site_paths

@@ -12,11 +12,11 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from ctrain_runtime import lease, users
-from ctrain_runtime.doctor.finding import Finding
+from ctrain_runtime import lease
+from ctrain_runtime.doctor import Finding
 from ctrain_runtime.errors import StoreError
 from ctrain_runtime.store import CHANNELS, QUARANTINE, RETIRED, open_store
-from ctrain_runtime.text import pluralize
+from ctrain_runtime.text import group_name, pluralize, user_name
 
 _MAX_PATHS = 5  # named in one finding
 
@@ -33,14 +33,14 @@ def check_store(root: Path) -> Iterator[Finding]:
     for damaged in contents.damaged:
         yield Finding(subject, "fail", damaged.message, damaged.hint)
     writable, unexpected = _world_writable(root), _unexpected_owner(root, status)
-    owner = users.user_name(status.st_uid)
+    owner = user_name(status.st_uid)
     if writable:
         yield Finding(subject, "fail", f"world-writable: {_list(writable)}", "Ask the store's owner to run chmod o-w")
     if unexpected:
         hint = f"Ask the store's owner to check these files and run chown {owner}"
         yield Finding(subject, "fail", f"not owned by a maintainer: {_list(unexpected)}", hint)
     if not (contents.damaged or writable or unexpected):
-        group = f" and group {users.group_name(status.st_gid)}" if status.st_mode & stat.S_IWGRP else ""
+        group = f" and group {group_name(status.st_gid)}" if status.st_mode & stat.S_IWGRP else ""
         yield Finding(subject, "ok", f"{pluralize(len(contents.images), 'image')}; writable by {owner}{group} only")
 
 

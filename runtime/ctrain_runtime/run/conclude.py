@@ -11,7 +11,7 @@ from typing import Optional
 
 from ctrain_runtime import layout, lease
 from ctrain_runtime.errors import CANCELLED, CtrainError
-from ctrain_runtime.run import events, ranks, record, worlds
+from ctrain_runtime.run import events, ranks, record, world_check
 from ctrain_runtime.run.events import Event
 from ctrain_runtime.run.ranks import Rank
 from ctrain_runtime.run.record import Exit, Record
@@ -66,7 +66,7 @@ def conclude(run: Run, status: Status) -> Conclusion:
     ended = _exit(run, evidence, failed)
     changed = _record(run.record, evidence, ended)
     lease.release(run.plan.lease)
-    worlds.remember(run.plan, events.read_job_events(run.path))
+    world_check.remember(run.plan, events.read_job_events(run.path))
     with contextlib.suppress(OSError):  # on a full disk the record stays open; the next command on the run retries
         record.save(changed)
     blamed = failed if ended.by in ("program", "ctrain") and ended.code != 0 else None

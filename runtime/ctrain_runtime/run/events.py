@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
 from ctrain_runtime import layout
+from ctrain_runtime.run.follow import parse_object
 
 
 @dataclass(frozen=True)
@@ -55,11 +55,8 @@ def _read(path: Path) -> list[Event]:
 
 
 def _parse(line: str) -> Optional[Event]:
-    try:
-        data = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(data, dict) or not isinstance(data.get("what"), str):
+    data = parse_object(line) or {}
+    if not isinstance(data.get("what"), str):
         return None
     return Event(
         what=data["what"],

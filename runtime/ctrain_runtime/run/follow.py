@@ -1,4 +1,4 @@
-"""Reads files that grow: a rank's log as text, metrics.jsonl as records."""
+"""Reads files that grow: logs as text, JSON lines as objects."""
 
 from __future__ import annotations
 
@@ -36,10 +36,11 @@ class Metrics:
 
     def read(self) -> list[dict[str, Any]]:
         *lines, self._partial = (self._partial + self._tail.read()).split("\n")
-        return [record for record in map(_record, lines) if record is not None]
+        return [record for record in map(parse_object, lines) if record is not None]
 
 
-def _record(line: str) -> Optional[dict[str, Any]]:
+def parse_object(line: str) -> Optional[dict[str, Any]]:
+    """The JSON object in a line; None for anything else."""
     try:
         data = json.loads(line)
     except (ValueError, RecursionError):

@@ -14,9 +14,9 @@ from ctrain_runtime.launchers.recognise import recognise, refuse_spawner
 from ctrain_runtime.plan.make import make_plan
 from ctrain_runtime.plan.model import Launch, Options
 from ctrain_runtime.plan.size import SizeRequest
-from ctrain_runtime.run import directory, worlds
+from ctrain_runtime.run import directory, world_check
 from ctrain_runtime.site import FALLBACK, SelectedSite, Site, expand
-from ctrain_runtime.store import open_store
+from ctrain_runtime.store import open_stores
 
 IMAGE = "CTRAIN_IMAGE"  # set by module files
 
@@ -27,7 +27,6 @@ class Request:
     are those of the command line, None and "" if not given."""
 
     site: SelectedSite
-    stores: tuple[str, ...]
     reference: str = ""
     command: tuple[str, ...] = ()
     image: str = ""
@@ -73,7 +72,7 @@ def prepare(request: Request) -> Prepared:
     )
     run = directory.new_run_path(parent, planned.name, request.name)
     plan = make_plan(planned, site, selected, options, detected, size, run, flat)
-    plan = replace(plan, preflight=worlds.must_prove(plan))
+    plan = replace(plan, preflight=world_check.is_needed(plan))
     directory.check_mount_sources(plan)
     launch = scheduler.render(plan, launchers.make_task(plan, scheduler.identity(plan)))
     return Prepared(launch, (*notes, *size.notes), _image_source(request))
@@ -139,7 +138,7 @@ def _image(request: Request, planned: job.Job, architecture: str) -> image.Image
     references = (reference,) if reference else planned.images
     if not references:
         raise UsageError("no image given", "Pass --image NAME; list images with: ctrain images")
-    stores = [] if image.is_path(references[0]) else [open_store(Path(store)) for store in request.stores]
+    stores = [] if image.is_path(references[0]) else open_stores(request.site.store_dirs())
     try:
         return image.find(references, stores, architecture)
     except ImageNotFound as error:

@@ -10,7 +10,7 @@ from ctrain_runtime import time_limit
 from ctrain_runtime.errors import CtrainError, SchedulerError
 from ctrain_runtime.facts import Allocation
 from ctrain_runtime.schedulers.slurm import client, job
-from ctrain_runtime.schedulers.slurm.gres import parse_gres, parse_tres
+from ctrain_runtime.schedulers.slurm.client import parse_gres, parse_tres
 
 TIMEOUT_SECONDS = 30
 FIRST_SPECIAL_STEP = 0xFFFFFFF0  # the steps batch, extern and interactive have ids above; 26.05 prints them as -5 ...

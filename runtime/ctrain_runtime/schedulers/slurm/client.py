@@ -1,4 +1,4 @@
-"""Runs Slurm's commands and parses the forms of their output."""
+"""Runs Slurm's commands and parses the notations of their output."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Optional
 
 from ctrain_runtime import command
 from ctrain_runtime.command import CommandResult
-from ctrain_runtime.errors import SchedulerError
+from ctrain_runtime.errors import CtrainError, SchedulerError
 
 # Variables are options for Slurm's commands (man sbatch, squeue, scancel: ENVIRONMENT VARIABLES): SBATCH_PARTITION
 # overrides a script, SQUEUE_FORMAT changes answers, SCANCEL_INTERACTIVE asks questions, and those of an outer job
@@ -31,6 +31,8 @@ _PREFIXES = re.compile(
 )
 _FREE_TEXT = re.compile(r"\s(?:Reason|Comment|Extra)=")
 _DIGITS = re.compile(r"[0-9]{1,18}")
+_PARENTHESES = re.compile(r"\([^)]*\)")
+_TRES_GPUS = re.compile(r"(?:^|,)gres/gpu(:[^=,]*)?=([0-9]{1,9})")
 
 
 def run(
@@ -53,6 +55,17 @@ def run(
         new_session=new_session,
         pass_fds=pass_fds,
     )
+
+
+def query(argv: Sequence[str], *, timeout: float, problem: str, hint: str, new_session: bool = False) -> str:
+    """The output of a command of Slurm. Raises SchedulerError, "PROBLEM: CAUSE", if it fails or times out."""
+    try:
+        result = run(argv, timeout=timeout, new_session=new_session)
+    except CtrainError as error:
+        raise SchedulerError(f"{problem}: {error.message}", hint) from error
+    if result.code != 0:
+        raise SchedulerError(f"{problem}: {error_text(result)}", hint)
+    return result.stdout
 
 
 def client_environment() -> dict[str, str]:
@@ -113,3 +126,27 @@ def read_megabytes(text: str) -> int:
         return 0
     units = {"K": 1 / 1024, "": 1.0, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "P": 1024.0**3}
     return int(float(amount[1]) * units[amount[2]])
+
+
+def parse_gres(text: str) -> tuple[int, str]:
+    """(GPUs, their type), from gpu:a100:8(S:0-1), gpu:4, gpu:v100:2,nvme:1, gres/gpu:2, gres:gpu:a100:2 and (null)."""
+    total, gpu_type = 0, ""
+    for part in _PARENTHESES.sub("", text).split(","):
+        name, *rest = re.sub(r"^gres[:/]", "", part).split(":")
+        if name != "gpu":
+            continue
+        count = rest[-1] if rest else "1"  # --gres=gpu is one
+        if re.fullmatch(r"[0-9]{1,9}", count):
+            total += int(count)
+            gpu_type = rest[0] if len(rest) > 1 else gpu_type
+    return total, gpu_type
+
+
+def parse_tres(text: str) -> int:
+    """GPUs in a list of TRES, as in cpu=2,mem=16000M,node=2,billing=2,gres/gpu=16,gres/gpu:a100=16.
+
+    Which of the last two are shown, is the site's choice (AccountingStorageTRES in man slurm.conf).
+    """
+    counts = [(gpu_type, int(number)) for gpu_type, number in _TRES_GPUS.findall(text)]
+    totals = [number for gpu_type, number in counts if not gpu_type]
+    return totals[0] if totals else sum(number for _, number in counts)

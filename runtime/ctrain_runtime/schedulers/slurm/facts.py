@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Optional
 
 from ctrain_runtime import time_limit
-from ctrain_runtime.errors import CtrainError, SchedulerError
+from ctrain_runtime.errors import CtrainError
 from ctrain_runtime.facts import Cluster, Partition
 from ctrain_runtime.schedulers.slurm import allocation, client
-from ctrain_runtime.schedulers.slurm.gres import parse_gres
+from ctrain_runtime.schedulers.slurm.client import parse_gres
 
 SHOW_NODES = ("scontrol", "--oneliner", "show", "node")
 SHOW_PARTITIONS = ("scontrol", "--oneliner", "show", "partition")
@@ -28,9 +28,8 @@ UNUSABLE = frozenset(
         *("DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING", "MAINT"),
     }
 )
-# Flags of a node that can start a job at once, or once it has powered up.
-IDLE_FLAGS = frozenset({"CLOUD", "DYNAMIC_NORM", "DYNAMIC_FUTURE", "POWERED_DOWN", "POWERING_UP"})
-MARKS = {"*": "NOT_RESPONDING", "$": "MAINT", "-": "PLANNED", "~": "POWERED_DOWN", "#": "POWERING_UP"}
+
+MARKS = {"*": "NOT_RESPONDING", "$": "MAINT", "~": "POWERED_DOWN", "#": "POWERING_UP"}
 
 _NODE_FIELDS = client.fields_pattern(
     *("Arch", "CpuBind", "CPUEfctv", "CPUTot", "CoreSpecCount", "CoresPerSocket", "Gres", "MemSpecLimit", "Partitions"),
@@ -57,7 +56,6 @@ class Node:
 
     partitions: tuple[str, ...]
     usable: bool
-    idle: bool
     cpus: int
     threads_per_core: int
     memory: int
@@ -77,7 +75,6 @@ def read_cluster() -> Cluster:
         nodes, partitions, config, mpi = pool.map(_ask, questions)
         settings = parse_config(config)
         return Cluster(
-            version=settings.get("SLURM_VERSION", ""),
             partitions=parse_partitions(partitions, parse_nodes(nodes), settings),
             mpi=parse_mpi_list(mpi),
             allocation=current.result(),
@@ -97,13 +94,7 @@ def read_gpus() -> tuple[str, ...]:
 
 def _ask(argv: Sequence[str]) -> str:
     hint = "Retry later, or ask the administrators"
-    try:
-        result = client.run(argv, timeout=TIMEOUT_SECONDS)
-    except CtrainError as error:
-        raise SchedulerError(f"Slurm does not answer: {error.message}", hint) from error
-    if result.code != 0:
-        raise SchedulerError(f"Slurm does not answer: {argv[0]} failed: {client.error_text(result)}", hint)
-    return result.stdout
+    return client.query(argv, timeout=TIMEOUT_SECONDS, problem="Slurm does not answer", hint=hint)
 
 
 def parse_config(text: str) -> dict[str, str]:
@@ -132,12 +123,9 @@ def _parse_node(record: str) -> Node:
     threads = max(1, count("CPUTot") // cores) if cores else max(1, count("ThreadsPerCore"))
     cpus = count("CPUEfctv") or count("CPUTot") - count("CoreSpecCount") * threads
     gpus, gpu_type = parse_gres(fields.get("Gres", ""))
-    states = parse_node_state(fields.get("State", "UNKNOWN"))
-    usable = not states & UNUSABLE
     return Node(
         partitions=tuple(filter(None, fields.get("Partitions", "").split(","))),
-        usable=usable,
-        idle=usable and "IDLE" in states and states <= IDLE_FLAGS | {"IDLE"},
+        usable=not parse_node_state(fields.get("State", "UNKNOWN")) & UNUSABLE,
         cpus=max(0, cpus),
         threads_per_core=threads,
         memory=max(0, count("RealMemory") - count("MemSpecLimit")),
@@ -184,7 +172,6 @@ def _make_partition(fields: dict[str, str], nodes: Sequence[Node], settings: Map
         name=fields["PartitionName"],
         default=fields.get("Default") == "YES",
         nodes=len(usable),
-        idle=sum(node.idle for node in usable),
         cpus=_at_most(fields.get("MaxCPUsPerNode", ""), min((node.cpus for node in sized), default=0)),
         gpus=smallest.gpus if smallest else 0,
         gpu_type=smallest.gpu_type if smallest else "",

@@ -1,4 +1,4 @@
-"""The state of a Slurm job, as a Status of schedulers/protocol.py."""
+"""The state of a Slurm job and its failed task, in the terms of schedulers/protocol.py."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Optional
 
 from ctrain_runtime.errors import CtrainError
-from ctrain_runtime.schedulers.protocol import Outcome, Status
+from ctrain_runtime.schedulers.protocol import FailedTask, Outcome, Status
 from ctrain_runtime.schedulers.slurm import client
 
 TIMEOUT_SECONDS = 10
@@ -52,9 +52,19 @@ _HEAD = re.compile(
     r"\s+JobState=(?P<state>\w+)\s+Reason=(?P<reason>.*?)\s+Dependency=",
     re.DOTALL,
 )
-_STATE_AND_REASON = client.fields_pattern("JobState", "Reason")
+
 _START_TIME = re.compile(r"\sStartTime=(\S*)")
 _CANNOT_OPEN_LOG = re.compile(r"\sExitCode=0:53\s")  # the same in 22.05, 24.11 and 26.05
+# Of srun in job.log. With --label, a line begins with the number of the task.
+_TASK_FAILURE = re.compile(
+    r"^(?:[0-9]+: )?srun: error: (?P<host>[^\s:]+): tasks? \[?(?P<task>[0-9]{1,9})[-,0-9]*\]?: (?P<how>\S.*)$"
+)
+# From the first of these lines on, tasks end because the step is being ended: 22.05 writes "launch/slurm: _step_signal:
+# Terminating", 26.05 leaves out "slurmstepd".
+_STEP_ENDS = re.compile(
+    r"^(?:[0-9]+: )?(?:srun: (?:\S+ _step_signal: )?Terminating StepId=|srun: Job step aborted|srun: forcing job term"
+    r"|.*\berror: \*\*\* (?:JOB|STEP) \S+ ON \S+ CANCELLED)"
+)
 
 
 @dataclass(frozen=True)
@@ -148,3 +158,17 @@ def parse_accounting(text: str, uid: int) -> Optional[Status]:
     if state == "CANCELLED" and canceller:
         outcome = Outcome.CANCELLED_BY_USER if int(canceller) == uid else Outcome.CANCELLED_BY_ADMIN
     return Status("ended", state, outcome)
+
+
+def first_failed_task(job_log: str) -> Optional[FailedTask]:
+    """The first task that srun reports in job.log as failed or killed before the step was ended; None without one.
+
+    Of tasks that failed together ("tasks 0-1: ...") it is the one with the lowest number.
+    """
+    for line in job_log.splitlines():
+        failure = _TASK_FAILURE.match(line)
+        if failure:
+            return FailedTask(int(failure["task"]), failure["host"], failure["how"].strip())
+        if _STEP_ENDS.match(line):
+            return None
+    return None

@@ -11,7 +11,7 @@ from ctrain_runtime.plan.size import JobSize, SizeRequest
 from ctrain_runtime.schedulers import process
 from ctrain_runtime.schedulers.protocol import FailedTask, Status
 from ctrain_runtime.schedulers.script import Task, TaskIdentity
-from ctrain_runtime.schedulers.slurm import facts, job, log, script, size, submit
+from ctrain_runtime.schedulers.slurm import facts, job, script, size, submit
 from ctrain_runtime.site import Site
 
 
@@ -62,4 +62,4 @@ class Slurm:
         return f"job {job_id}" if job_id.isdigit() else process.name(job_id)
 
     def failed_task(self, job_log: str) -> Optional[FailedTask]:
-        return log.first_failed_task(job_log)
+        return job.first_failed_task(job_log)

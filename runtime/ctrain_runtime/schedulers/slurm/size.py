@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Optional
 
 from ctrain_runtime import time_limit
@@ -30,20 +31,10 @@ def fit(request: SizeRequest, cluster: Cluster, site: Site) -> JobSize:
         )
     gpus, ranks = _gpus_and_ranks(request, f"a node of {scope}", partition.cpus, partition.gpus)
     limit, notes = _time_limit(request, partition)
-    cpus = _cpus_per_rank(partition, gpus, ranks, site.cpus_per_gpu)
     ask_memory = cluster.memory_is_consumable and not partition.has_memory_default
-    return JobSize(
-        nodes=nodes,
-        ranks_per_node=ranks,
-        gpus_per_node=gpus,
-        cpus_per_rank=cpus,
-        cores_per_rank=max(1, cpus // partition.threads_per_core),
-        memory=_memory(partition, gpus, ask_memory, site.memory_per_gpu),
-        partition=partition.name,
-        time_limit=limit,
-        cpu_bind=partition.cpu_bind,
-        notes=notes,
-    )
+    memory = _memory(partition, gpus, ask_memory, site.memory_per_gpu)
+    size = _share(partition, nodes, gpus, ranks, site)
+    return replace(size, memory=memory, time_limit=limit, notes=notes)
 
 
 def _fit_allocation(request: SizeRequest, cluster: Cluster, site: Site, allocation: Allocation) -> JobSize:
@@ -56,27 +47,24 @@ def _fit_allocation(request: SizeRequest, cluster: Cluster, site: Site, allocati
         name=allocation.partition,
         default=False,
         nodes=allocation.nodes,
-        idle=0,
         cpus=allocation.cpus,
         gpus=gpus if allocation.gpus is None else allocation.gpus,
         threads_per_core=known.threads_per_core if known else 1,
         memory=allocation.memory,
-    )
-    cpus = _cpus_per_rank(limits, gpus, ranks, site.cpus_per_gpu)
-    # A step without a share of its own takes all memory of the allocation, and a second one waits for it.
-    shares = cluster.memory_is_consumable and gpus < limits.gpus
-    return JobSize(
-        nodes=nodes,
-        ranks_per_node=ranks,
-        gpus_per_node=gpus,
-        cpus_per_rank=cpus,
-        cores_per_rank=max(1, cpus // limits.threads_per_core),
-        memory=_memory(limits, gpus, shares, None),
-        partition=allocation.partition,
-        time_limit=allocation.minutes_left,
         cpu_bind=known.cpu_bind if known else "",
-        notes=_ignored_in_allocation(request, allocation),
     )
+    # A step without a share of its own takes all memory of the allocation, and a second one waits for it.
+    ask_memory = cluster.memory_is_consumable and gpus < limits.gpus
+    memory, notes = _memory(limits, gpus, ask_memory, None), _ignored_in_allocation(request, allocation)
+    size = _share(limits, nodes, gpus, ranks, site)
+    return replace(size, memory=memory, time_limit=allocation.minutes_left, notes=notes)
+
+
+def _share(limits: Partition, nodes: int, gpus: int, ranks: int, site: Site) -> JobSize:
+    """The size of a job with `gpus` and `ranks` per node, and the cores that go with them."""
+    cpus = _cpus_per_rank(limits, gpus, ranks, site.cpus_per_gpu)
+    cores = max(1, cpus // limits.threads_per_core)
+    return JobSize(nodes, ranks, gpus, cpus, cores, partition=limits.name, cpu_bind=limits.cpu_bind)
 
 
 def _choose_partition(name: str, cluster: Cluster) -> Partition:

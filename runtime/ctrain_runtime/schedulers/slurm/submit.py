@@ -74,15 +74,13 @@ def check(launch: Launch) -> None:
 
 def find(plan: LaunchPlan) -> Optional[str]:
     """The id of the newest job of a run. Raises SchedulerError if Slurm does not answer."""
-    argv = ["squeue", "--me", "--noheader", "--states=all", f"--name={plan.run}", "--format=%A|%Z"]
-    hint = f"Check with: squeue --me --name={plan.run}"
-    try:
-        result = client.run(argv, timeout=FIND_TIMEOUT_SECONDS)
-    except CtrainError as error:
-        raise SchedulerError(f"cannot look up the job of run {plan.run}: {error.message}", hint) from error
-    if result.code != 0:
-        raise SchedulerError(f"cannot look up the job of run {plan.run}: {client.error_text(result)}", hint)
-    return parse_queue(result.stdout, plan.run_directory)
+    output = client.query(
+        ["squeue", "--me", "--noheader", "--states=all", f"--name={plan.run}", "--format=%A|%Z"],
+        timeout=FIND_TIMEOUT_SECONDS,
+        problem=f"cannot look up the job of run {plan.run}",
+        hint=f"Check with: squeue --me --name={plan.run}",
+    )
+    return parse_queue(output, plan.run_directory)
 
 
 def parse_queue(text: str, directory: str) -> Optional[str]:
@@ -97,12 +95,10 @@ def parse_queue(text: str, directory: str) -> Optional[str]:
 
 def cancel(job_id: str) -> None:
     """Cancel a job; one that has ended is no error. Raises SchedulerError if the job may still be running."""
-    try:
-        result = client.run(["scancel", job_id], timeout=CANCEL_TIMEOUT_SECONDS, new_session=True)
-        problem = client.error_text(result) if result.code != 0 else ""
-    except CtrainError as error:
-        problem = error.message
-    if problem:
-        raise SchedulerError(
-            f"cannot cancel job {job_id}; it may still be running: {problem}", f"Run: scancel {job_id}"
-        )
+    client.query(
+        ["scancel", job_id],
+        timeout=CANCEL_TIMEOUT_SECONDS,
+        problem=f"cannot cancel job {job_id}; it may still be running",
+        hint=f"Run: scancel {job_id}",
+        new_session=True,
+    )

@@ -170,8 +170,8 @@ def test_a_cluster_whose_commands_are_missing_is_no_laptop(
 @pytest.fixture
 def queue(machine: Path, programs: Path) -> Path:
     """The same with a partition of GPU nodes and one without, which are idle."""
-    gpu = Partition("gpu", True, nodes=4, idle=4, cpus=16, gpus=2, gpu_type="a100", time_limit=1440, arch=ARCH)
-    cpu = Partition("cpu", False, nodes=2, idle=2, cpus=8, gpus=0, arch=ARCH)
+    gpu = Partition("gpu", True, nodes=4, cpus=16, gpus=2, gpu_type="a100", time_limit=1440, arch=ARCH)
+    cpu = Partition("cpu", False, nodes=2, cpus=8, gpus=0, arch=ARCH)
     fakes.slurm(programs, gpu, cpu)
     return machine
 

@@ -41,8 +41,8 @@ def test_mpirun_is_one_task_whatever_the_groups_of_ranks() -> None:
     [
         ("mpi", CLUSTER, 2, "mpi"),
         ("mpi", Cluster(), 2, "mpirun"),
-        ("mpi", Cluster("", (GPU_PARTITION,)), 1, "mpirun"),
-        ("mpi", Cluster("", (GPU_PARTITION,)), 2, "mpi"),  # which is then refused: no way to start it
+        ("mpi", Cluster((GPU_PARTITION,)), 1, "mpirun"),
+        ("mpi", Cluster((GPU_PARTITION,)), 2, "mpi"),  # which is then refused: no way to start it
         ("env", Cluster(), 2, "env"),
         ("torchrun", Cluster(), 1, "torchrun"),
     ],
@@ -64,12 +64,12 @@ def test_the_launcher(launcher: Any, cluster: Cluster, nodes: int, chosen: str) 
 def test_how_the_scheduler_starts_mpi(
     launcher: Any, preferred: tuple[str, ...], offered: tuple[str, ...], chosen: str
 ) -> None:
-    here = facts(cluster=Cluster("", (GPU_PARTITION,), offered))
+    here = facts(cluster=Cluster((GPU_PARTITION,), offered))
     assert a_plan(job=a_job(launcher=launcher), site=a_site(mpi=preferred), facts=here).mpi == chosen
 
 
 def test_a_scheduler_that_cannot_start_mpi() -> None:
-    here = facts(cluster=Cluster("", (GPU_PARTITION,), ("none", "cray_shasta")))
+    here = facts(cluster=Cluster((GPU_PARTITION,), ("none", "cray_shasta")))
     with pytest.raises(SchedulerError) as caught:
         a_plan(facts=here, nodes=2)
     assert str(caught.value) == (

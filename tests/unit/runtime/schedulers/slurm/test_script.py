@@ -58,7 +58,7 @@ def test_sites_and_users_may_say_more() -> None:
 
 def test_memory_is_asked_for_only_where_it_is_shared_out() -> None:
     shared = dataclasses.replace(GPU_PARTITION, memory=1_000_000)
-    facts = some_facts(cluster=Cluster("", (shared,), ("pmix",), memory_is_consumable=True))
+    facts = some_facts(cluster=Cluster((shared,), ("pmix",), memory_is_consumable=True))
     assert "--mem=125000M" in options(a_plan(facts=facts, gpus_per_node=1))
     assert not [option for option in options(a_plan()) if option.startswith("--mem")]
     explicit = options(a_plan(facts=facts, gpus_per_node=1, settings=(("mem", "9G"),)))
@@ -66,7 +66,7 @@ def test_memory_is_asked_for_only_where_it_is_shared_out() -> None:
 
 
 def test_a_partition_without_a_limit() -> None:
-    endless = some_facts(cluster=Cluster("", (dataclasses.replace(GPU_PARTITION, time_limit=None),), ("pmix",)))
+    endless = some_facts(cluster=Cluster((dataclasses.replace(GPU_PARTITION, time_limit=None),), ("pmix",)))
     assert "--time=UNLIMITED" in options(a_plan(facts=endless, time="infinite"))
     assert "--time=9-00:00:00" in options(a_plan(facts=endless, time="9-0"))
 

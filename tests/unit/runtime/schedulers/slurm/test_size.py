@@ -18,7 +18,6 @@ GPU = Partition(
     name="amd_a100nv_8",
     default=True,
     nodes=8,
-    idle=3,
     cpus=128,
     gpus=8,
     gpu_type="a100",
@@ -26,8 +25,8 @@ GPU = Partition(
     threads_per_core=2,
     memory=1_000_000,
 )
-CPU = Partition(name="skl", default=False, nodes=2, idle=2, cpus=40, gpus=0, time_limit=60, memory=190_000)
-CLUSTER = Cluster("24.11.5", (GPU, CPU), ("pmix", "none"))
+CPU = Partition(name="skl", default=False, nodes=2, cpus=40, gpus=0, time_limit=60, memory=190_000)
+CLUSTER = Cluster((GPU, CPU), ("pmix", "none"))
 ALLOCATION = Allocation("41", nodes=2, partition="skl", cpus=16, gpus=4, memory=64_000, minutes_left=35)
 
 

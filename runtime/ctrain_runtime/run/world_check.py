@@ -11,7 +11,7 @@ from ctrain_runtime.user_cache import UserCache
 CACHE = "worlds"
 
 
-def must_prove(plan: LaunchPlan) -> bool:
+def is_needed(plan: LaunchPlan) -> bool:
     """Whether the ranks of a plan have to meet in a way that has not been checked on this cluster."""
     meet = plan.launcher == "mpi" or (plan.launcher == "env" and plan.partition)
     return bool(meet) and plan.world_size > 1 and UserCache(CACHE).get(*_entry(plan)) is None
