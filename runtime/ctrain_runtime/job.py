@@ -111,7 +111,7 @@ def names() -> list[str]:
 
 def from_command(command: tuple[str, ...], directory: Path) -> Job:
     """The job for `ctrain run -- COMMAND`, run in `directory`."""
-    if not command:
+    if not command or not command[0]:
         raise UsageError("no job or command given", "Use: ctrain run JOB, or ctrain run -- COMMAND")
     program = next((word for word in command[1:] if (directory / word).is_file()), command[0])
     job = Job(_name(Path(program).stem), command, (), "mpi", Resources(), None, {}, str(directory), directory)
@@ -160,7 +160,8 @@ def _load(directory: Path, workdir: str, mounted: Optional[Path]) -> Job:
         raise JobError(error.message, error.hint) from error
     _check(keys, path)
     images = (keys.image,) if isinstance(keys.image, str) else keys.image
-    layers = tuple(directory / Path(layer).expanduser() for layer in keys.layers)
+    # os.path, because Path.expanduser raises for an unknown user.
+    layers = tuple(directory / os.path.expanduser(layer) for layer in keys.layers)  # noqa: PTH111
     env = {str(name): value for name, value in written.get("env", {}).items()}
     rest = (keys.launcher, keys.resources, keys.data, env, workdir, mounted, layers)
     job = Job(_name(directory.name), tuple(written["command"]), images, *rest)

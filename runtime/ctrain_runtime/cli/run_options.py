@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 
 from ctrain_runtime.errors import UsageError
@@ -127,4 +128,5 @@ def _data(path: str) -> str:
 
 def _absolute(mount: str) -> str:
     source, colon, rest = mount.partition(":")
-    return f"{Path(source).expanduser().resolve()}{colon}{rest}" if source else mount
+    # os.path, because Path.expanduser raises for an unknown user.
+    return f"{Path(os.path.expanduser(source)).resolve()}{colon}{rest}" if source else mount  # noqa: PTH111

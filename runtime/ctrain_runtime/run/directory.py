@@ -99,7 +99,7 @@ def read_json(path: Path) -> dict[str, Any]:
     except OSError as error:
         problem = f"{path.parent} is not a run directory: cannot read {path.name}: {error.strerror}"
         raise DataError(problem, "List runs with: ctrain runs") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is damaged: {error}") from error
     if not isinstance(data, dict):
         raise ConfigError(f"{path} is damaged: not a JSON object")

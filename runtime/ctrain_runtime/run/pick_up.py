@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Optional
@@ -22,9 +23,15 @@ def pick_up(path: Path) -> Run:
 
     Raises CtrainError.
     """
+    if _is_foreign(path):  # its plan names a file to remove and a job to cancel, with the caller's permissions
+        raise DataError(f"run {path} belongs to another user", "List your runs with: ctrain runs")
     plan = directory.load_launch(path).plan
     run = Run(plan, record.load(path), schedulers.get(plan.scheduler))
-    if run.record.attempts or run.record.exit:
+    if run.record.exit:
+        return run
+    if not _is_same(path, run.path):
+        raise DataError(f"run directory {path} was moved or copied from {run.path}", "Move it back until the run ends")
+    if run.record.attempts:
         return run
     job_id = _lost_job(run)
     return with_job(run, job_id) if job_id else run
@@ -65,18 +72,39 @@ def find_run(reference: str, parent: Path) -> Path:
 
 
 def list_runs(parent: Path) -> Iterator[Path]:
-    """The run directories in `parent`, newest first. Raises DataError if it cannot be read."""
+    """The caller's run directories in `parent`, newest first. Raises DataError if it cannot be read."""
     try:
-        candidates = [path for path in parent.iterdir() if _is_run(path)]
+        candidates = [path for path in parent.iterdir() if _is_run(path) and not _is_foreign(path)]
     except FileNotFoundError:
         candidates = []
     except OSError as error:
         raise DataError(f"cannot read {parent}: {error.strerror}") from error
-    yield from sorted(candidates, key=lambda path: (path / layout.PLAN).stat().st_mtime, reverse=True)
+    yield from sorted(candidates, key=_created, reverse=True)
+
+
+def _created(path: Path) -> float:
+    try:
+        return (path / layout.PLAN).stat().st_mtime
+    except OSError:  # removed meanwhile
+        return 0
 
 
 def _is_run(path: Path) -> bool:
-    return (path / layout.PLAN).is_file()
+    return os.path.isfile(path / layout.PLAN)  # noqa: PTH113  # Path.is_file raises for other users' directories
+
+
+def _is_foreign(path: Path) -> bool:
+    try:
+        return path.stat().st_uid != os.geteuid()
+    except OSError:
+        return False
+
+
+def _is_same(path: Path, other: Path) -> bool:
+    try:
+        return path.samefile(other)
+    except OSError:
+        return False
 
 
 def _lost_job(run: Run) -> str:

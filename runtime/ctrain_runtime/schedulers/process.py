@@ -84,8 +84,11 @@ def name(job_id: str) -> str:
 
 
 def _parts(job_id: str) -> tuple[str, int, int]:
-    host, pid, begin = job_id.rsplit(":", 2)
-    return host, int(pid), int(begin)
+    try:
+        host, pid, begin = job_id.rsplit(":", 2)
+        return host, int(pid), int(begin)
+    except ValueError as error:
+        raise SchedulerError(f"invalid id of a process: {job_id!r}") from error
 
 
 def _start_time(pid: int) -> Optional[int]:

@@ -3,6 +3,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shutil
+import tempfile
 import threading
 from pathlib import Path
 
@@ -15,10 +17,12 @@ from ctrain_runtime.run import record
 from ctrain_runtime.run.conclude import Conclusion
 from ctrain_runtime.run.pick_up import current_status, find_run, list_runs, pick_up, refresh
 from ctrain_runtime.run.submit import Run, submission_lock
+from ctrain_runtime.schedulers import process
 from ctrain_runtime.schedulers.protocol import Outcome, Status
 from samples.plans import some_facts
 from samples.runs import StandIn, submitted, write_end, write_events, write_ranks
 
+NOBODY = 65534
 SIZE = {"nodes": 2, "ranks_per_node": 2}
 
 
@@ -160,3 +164,72 @@ def test_runs_that_are_not_there_are_named(tmp_path: Path) -> None:
 def test_plan_and_record_are_plain_json(run: Run) -> None:
     for name in ("plan.json", "record.json"):
         assert isinstance(json.loads((run.path / name).read_text()), dict)
+
+
+def test_a_run_of_another_user_is_neither_listed_nor_touched(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its files name a lease to remove, a record to write and a job to cancel: anything could be in them."""
+    write_end(run.path, 0)
+    monkeypatch.setattr(os, "geteuid", lambda: run.path.stat().st_uid + 1)
+    assert list(list_runs(run.path.parent)) == []
+    with pytest.raises(DataError, match=rf"^run {run.path} belongs to another user\. List your runs with: ctrain runs"):
+        pick_up(run.path)
+    assert Path(run.plan.lease).exists()
+    assert record.load(run.path).exit is None
+
+
+def test_a_directory_that_may_not_be_entered_hides_no_others() -> None:
+    """In a parent that users share, the runs of others may be private."""
+    user = os.geteuid() or NOBODY  # root may enter everything
+    with tempfile.TemporaryDirectory() as name:
+        parent = Path(name)
+        mine = make_run(parent / "mine")
+        make_run(parent / "private").chmod(0)
+        for path in (parent, mine):
+            path.chmod(0o755)
+            os.chown(path, user, -1)
+        before = os.geteuid()
+        os.seteuid(user)
+        try:
+            assert list(list_runs(parent)) == [mine]
+        finally:
+            os.seteuid(before)
+
+
+def test_an_open_run_that_was_moved_or_copied_is_refused(run: Run) -> None:
+    """Its scripts still write to the old directory: there is nothing here to watch or to conclude."""
+    copy = run.path.with_name("copy")
+    shutil.copytree(run.path, copy)
+    with pytest.raises(DataError, match=rf"^run directory {copy} was moved or copied from {run.path}\. Move it back"):
+        pick_up(copy)
+    run.path.rename(run.path.with_name("moved"))
+    with pytest.raises(DataError, match="was moved or copied"):
+        pick_up(run.path.with_name("moved"))
+
+
+def test_a_run_that_has_ended_can_be_shown_wherever_it_is(run: Run) -> None:
+    over = dataclasses.replace(run.record, exit=record.Exit(3, "rank 0 failed", "program"))
+    record.save(over)
+    archived = run.path.rename(run.path.with_name("archived"))
+    assert refresh(pick_up(archived)) == (Status("ended"), Conclusion(over))
+
+
+def test_a_link_to_a_run_is_the_run(run: Run) -> None:
+    link = run.path.with_name("link")
+    link.symlink_to(run.path)
+    assert pick_up(link) == run
+
+
+@pytest.mark.parametrize("name", ["plan.json", "record.json"])
+@pytest.mark.parametrize("text", ["", "[" * 100_000, '{"plan": 1}', "\x00", '{"schema": 2, "attempts": [{}]}'])
+def test_a_damaged_file_is_an_error_that_names_it(run: Run, name: str, text: str) -> None:
+    (run.path / name).write_text(text)
+    with pytest.raises(CtrainError, match=name):
+        pick_up(run.path)
+
+
+def test_a_damaged_job_id_is_an_error(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()  # the real scheduler of the plan
+    attempt = dataclasses.replace(run.record.attempts[0], job_id="seven")
+    record.save(dataclasses.replace(run.record, attempts=(attempt,)))
+    with pytest.raises(CtrainError, match="invalid id of a process: 'seven'"):
+        process.status(pick_up(run.path).job_id)
