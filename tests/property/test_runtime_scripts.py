@@ -123,7 +123,7 @@ def test_all_text_survives_srun_and_the_engine(
     run: str,
 ) -> None:
     plan = a_plan(
-        job=a_job(command=("python", *arguments), env=of_job, workdir=workdir, folder=Path(folder), launcher="env"),
+        job=a_job(command=("python", *arguments), env=of_job, workdir=workdir, directory=Path(folder), launcher="env"),
         facts=some_facts(engine=Engine("apptainer", bench.dump, "1.4.5")),
         env=tuple(f"{key}={value}" for key, value in of_user.items()),
         mounts=tuple(mounts),
