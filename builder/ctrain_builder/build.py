@@ -140,7 +140,8 @@ class Builder:
         """Remove the folders of killed builds, which hold files that no longer are this user's own."""
         for folder in folders:
             with contextlib.suppress(BuildError, FileNotFoundError):
-                self._container(folder).take_ownership(base, folder, self.cache.log(spec, "sweep"))
+                left = [path for path in folder.iterdir() if path.is_dir() and not path.is_symlink()]
+                self._container(folder).take_ownership(base, left, self.cache.log(spec, "sweep"))
         if folders:
             self.cache.sweep()
 

@@ -25,6 +25,7 @@ from typing import IO, Any, Optional
 from ctrain_builder import atomic, locks
 from ctrain_builder.catalog import ImageSpec
 from ctrain_builder.keys import Inputs
+from ctrain_builder.tree import Tree
 from ctrain_runtime import config
 from ctrain_runtime.errors import BuildError, ConfigError, DiskFullError, UsageError
 
@@ -207,11 +208,10 @@ def _remove_unused(path: Path) -> bool:
 
 
 def _remove(folder: Path) -> None:
-    with contextlib.suppress(OSError):  # no reason for a build to fail; sweep() has another try
-        for path, names, _ in os.walk(folder):
-            for below in (Path(path, name) for name in names):
-                if not below.is_symlink():
-                    below.chmod(0o700)  # %post may have made folders that not even their owner may write
+    with contextlib.suppress(OSError, BuildError):  # no reason for a build to fail; sweep() has another try
+        for entry in Tree(folder).walk():
+            if entry.is_directory:
+                Path(entry.at).chmod(0o700)  # %post may have made folders that not even their owner may write
         shutil.rmtree(folder)
 
 

@@ -9,8 +9,10 @@ import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import IO, Any
 
 from ctrain_builder.definition import Definition
+from ctrain_builder.tree import Tree
 from ctrain_runtime.errors import BuildError, ConfigError
 
 _LITTER = "__pycache__"  # the building machine's byte code; running the tests must not make an image stale
@@ -19,7 +21,8 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True)
 class SourceFile:
-    """A regular file, links followed. Of its mode only the executable bit counts: the rest is the checkout's umask."""
+    """A regular file; `path` is without links, `relative` as the definition names it. Of its mode only the executable
+    bit counts: the rest is the checkout's umask."""
 
     path: Path
     relative: PurePosixPath
@@ -34,41 +37,50 @@ class SourceFile:
 def listing(definition: Definition, root: Path) -> tuple[SourceFile, ...]:
     """Every file that the (rendered) definition copies, sorted. Folders without files are left out, as in git.
 
-    Raises ConfigError.
+    Links are followed within the project `root`, and never out of it. Raises ConfigError.
     """
-    return tuple(sorted(_files(definition, root), key=lambda file: file.relative))
+    return tuple(sorted(_files(definition, _real(root)), key=lambda file: file.relative))
 
 
 def _files(definition: Definition, root: Path) -> Iterator[SourceFile]:
     for copy in definition.files:
-        source = root / copy.source
-        if not source.exists():
-            raise ConfigError(f"{definition.path}: %files names {copy.source}, which is not in {root}")
-        for path in _below(source):
-            if not path.is_file():
-                raise ConfigError(f"{definition.path}: %files names {copy.source}, but {path} is no regular file")
-            yield SourceFile(path, PurePosixPath(path.relative_to(root)), os.access(path, os.X_OK), digest(path))
+        try:
+            for path, relative in _below(root, copy.source, ()):
+                yield SourceFile(path, relative, os.access(path, os.X_OK), digest(path))
+        except ConfigError as error:
+            raise ConfigError(f"{definition.path}: %files names {copy.source}, {error.message}", error.hint) from error
 
 
-def _below(source: Path) -> Iterator[Path]:
-    if not source.is_dir():
-        yield source
-        return
-    for folder, folders, names in os.walk(source, followlinks=True):
-        folders[:] = [name for name in folders if name != _LITTER]
-        yield from (Path(folder) / name for name in names)
+def _below(root: Path, name: PurePosixPath, above: tuple[Path, ...]) -> Iterator[tuple[Path, PurePosixPath]]:
+    """(path without links, name) of the files at and below `name`; `above` are the folders on the way there."""
+    path = _real(root / name)
+    if not path.is_relative_to(root):
+        raise ConfigError(f"but {name} is a link out of the project", f"Copy its target into {root}")
+    if any(folder.is_relative_to(path) for folder in above):
+        raise ConfigError(f"but {name} is a link to a folder that holds it", "Remove the link")
+    if not above and not path.exists():
+        raise ConfigError(f"which is not in {root}")
+    if path.is_dir():
+        for found in sorted(path.iterdir()):
+            if found.name != _LITTER:
+                yield from _below(root, name / found.name, (*above, path))
+    elif path.is_file():
+        yield path, name
+    else:
+        raise ConfigError(f"but {root / name} is no regular file")
 
 
 def digest(path: Path) -> str:
     """The SHA-256 of a file, as hex. A file that did not change in the meantime is read only once."""
-    found = path.stat()
-    return _digest(path, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+    real = _real(path)
+    found = real.lstat()
+    return _digest(real, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
 
 @functools.cache
 def _digest(path: Path, *_stamp: int) -> str:
     sha = hashlib.sha256()
-    with path.open("rb") as file:
+    with _open(path) as file:
         while chunk := file.read(_CHUNK):
             sha.update(chunk)
     return sha.hexdigest()
@@ -82,7 +94,17 @@ def stage(files: Iterable[SourceFile], folder: Path) -> None:
     for file in files:
         target = folder / file.relative
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(file.path, target)
+        with _open(file.path) as source, target.open("wb") as copy:
+            shutil.copyfileobj(source, copy, _CHUNK)
         if digest(target) != file.digest:
             raise BuildError(f"{file.path} has changed since the build began", "Build again")
         target.chmod(file.mode)
+
+
+def _real(path: Path) -> Path:
+    return Path(os.path.realpath(path))
+
+
+def _open(path: Path) -> IO[Any]:
+    """A file at a path without links, even if somebody has just put one there."""
+    return Tree(Path("/")).open(PurePosixPath(path).relative_to("/"))

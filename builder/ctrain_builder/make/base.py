@@ -15,6 +15,7 @@ from ctrain_builder.make.container import Container, Failed, SectionFailed, last
 from ctrain_builder.make.layer import read_metadata
 from ctrain_builder.make.workspace import Workspace
 from ctrain_builder.plan import MIRROR, PlannedLayer
+from ctrain_builder.tree import Tree
 from ctrain_runtime import command
 
 PLACEHOLDER = "http://mirror.of.the.building.machine"
@@ -34,13 +35,11 @@ def make(container: Container, layer: PlannedLayer, workspace: Workspace, log: P
         container.run(build_argv(container, layer, workspace), log, sources, variables)
     except Failed as error:
         raise _in_section(error) from error
-    container.take_ownership(root, root, log)
-    container.take_ownership(root, workspace.scratch, log)
-    told = root / metadata.FOLDER
-    labels = told / "labels.json"
-    labels.write_text(metadata.dated(labels.read_text(encoding="utf-8"), layer.epoch), encoding="utf-8")
+    container.take_ownership(root, [root, workspace.scratch], log)
+    tree, labels = Tree(root), f"{metadata.FOLDER}/labels.json"
+    tree.write(labels, metadata.dated(tree.read(labels) or "{}", layer.epoch))
     packed = pack.pack_base(container, root, log, layer.epoch)
-    return image.new(container, packed, layer.inputs.arch, read_metadata(told), {}, log)
+    return image.new(container, packed, layer.inputs.arch, read_metadata(tree, metadata.FOLDER), {}, log)
 
 
 def build_argv(container: Container, layer: PlannedLayer, workspace: Workspace) -> list[str]:
@@ -55,7 +54,7 @@ def build_argv(container: Container, layer: PlannedLayer, workspace: Workspace) 
 def argvs(container: Container, layer: PlannedLayer, workspace: Workspace) -> list[list[str]]:
     """All commands that make a base."""
     root = _root(container)
-    taken = [] if container.root else [container.ownership_argv(root, folder) for folder in (root, workspace.scratch)]
+    taken = [] if container.root else [container.ownership_argv(root, [root, workspace.scratch])]
     new = image.new_argvs(container, pack.packed(container), layer.inputs.arch)
     return [build_argv(container, layer, workspace), *taken, pack.base_argv(container, root), *new]
 

@@ -24,9 +24,9 @@ _NO_SPACE = re.compile(r"No space left on device|Disk quota exceeded")
 _NO_SUBORDINATE_IDS = re.compile(r"no mapping entry found in /etc/sub[ug]id for (\S+)")
 # Only what isn't root's yet: chown takes set-id bits (put back here) and file capabilities from all that it touches.
 _TAKE = """\
-find /mnt \\( ! -user 0 -o ! -group 0 \\) -type f -perm /6000 -exec sh -c '
+find /mnt/* \\( ! -user 0 -o ! -group 0 \\) -type f -perm /6000 -exec sh -c '
     for file; do mode=$(stat -c %a "$file"); chown 0:0 "$file"; chmod "$mode" "$file"; done' sh {} +
-find /mnt \\( ! -user 0 -o ! -group 0 \\) -exec chown -h 0:0 {} +
+find /mnt/* \\( ! -user 0 -o ! -group 0 \\) -exec chown -h 0:0 {} +
 """
 
 
@@ -67,6 +67,22 @@ class Container:
     work: Path
     tick: Callable[[], None]
     root: bool = field(default_factory=lambda: os.geteuid() == 0)
+
+    @property
+    def overlay(self) -> Path:
+        """The folder of a writable overlay."""
+        return self.work / "overlay"
+
+    @property
+    def overlay_folders(self) -> list[Path]:
+        """What an engine writes to: the upper folder, and one for its own use."""
+        return [self.overlay / "upper", self.overlay / "work"]
+
+    def new_overlay(self) -> Path:
+        """Make them. The upper folder."""
+        for folder in self.overlay_folders:
+            folder.mkdir(parents=True)
+        return self.overlay / "upper"
 
     def argv(
         self,
@@ -140,20 +156,23 @@ class Container:
             own.update({f"{prefix}CACHEDIR": str(self.work / "downloads") for prefix in _PREFIXES})
         return own
 
-    def ownership_argv(self, image: Path, folder: Path) -> list[str]:
-        argv = self.argv("exec", image, binds=[f"{folder}:/mnt"], as_root=True)
-        return [*argv, "/bin/sh", "-ec", _TAKE]
+    def ownership_argv(self, image: Path, folders: Sequence[Path]) -> list[str]:
+        binds = [f"{folder}:/mnt/{number}" for number, folder in enumerate(folders)]
+        return [*self.argv("exec", image, binds=binds, as_root=True), "/bin/sh", "-ec", _TAKE]
 
-    def take_ownership(self, image: Path, folder: Path, log: Path) -> None:
-        """Make this user the owner of all that a build left in `folder`: an ordinary user's %post makes files that
-        belong to subordinate user IDs, which he can neither read nor remove from outside."""
+    def take_ownership(self, image: Path, folders: Sequence[Path], log: Path) -> None:
+        """Make this user the owner of all that a build left in `folders`: an ordinary user's %post makes files that
+        belong to subordinate user IDs, which he can neither read nor remove from outside.
+
+        The programs that do it are the image's. They see none of the folders around, so they can't put a link there.
+        """
         if self.root:
             return
         try:
-            self.run(self.ownership_argv(image, folder), log)
+            self.run(self.ownership_argv(image, folders), log)
         except Failed as error:
             raise BuildError(
-                f"the files that a build left in {folder} can't be taken over; the log is {log}"
+                f"the files that a build left in {self.work} can't be taken over; the log is {log}"
             ) from error
 
 

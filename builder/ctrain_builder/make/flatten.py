@@ -12,6 +12,7 @@ from pathlib import Path
 from ctrain_builder.make import image, lend, pack
 from ctrain_builder.make.container import Below, Container, Failed
 from ctrain_builder.make.layer import read_metadata
+from ctrain_builder.tree import Tree
 from ctrain_runtime import sif
 from ctrain_runtime.errors import BuildError
 
@@ -34,31 +35,37 @@ def flatten(
     container: Container, base: Path, layers: Sequence[Path], arch: str, labels: Mapping[str, str], log: Path
 ) -> Path:
     """Make the image of a base and its layers as one partition. Returns the new SIF, in the work folder."""
-    (container.work / "metadata").mkdir()
-    (container.work / "overlay" / "upper").mkdir(parents=True)
+    folder = lend.prepare(container)
+    (folder / "metadata").mkdir()
+    container.new_overlay()
     lend.lend(container, pack.mksquashfs())
     try:
         container.run(pack_argv(container, base, layers), log, variables=pack.times(_newest(base, layers)))
     except Failed as error:
         raise BuildError(f"flattening failed (exit code {error.code})", f"The log is {log}") from error
-    container.take_ownership(base, container.work, log)
-    return image.new(container, pack.packed(container), arch, read_metadata(container.work / "metadata"), labels, log)
+    container.take_ownership(base, _made(container), log)
+    metadata = read_metadata(Tree(folder), "metadata")
+    return image.new(container, pack.take(container), arch, metadata, labels, log)
 
 
 def pack_argv(container: Container, base: Path, layers: Sequence[Path]) -> list[str]:
     # With a writable overlay: over a read-only image the engine mounts its own /etc/passwd and /etc/group.
-    overlays = [*Below(base, tuple(layers)).overlays, str(container.work / "overlay")]
+    overlays = [*Below(base, tuple(layers)).overlays, str(container.overlay)]
     argv = [*lend.exec_argv(container, base, overlays), "/bin/sh", "-ec", _INSIDE, "sh", *lend.argv(pack.mksquashfs())]
-    packed = lend.seen(container, pack.packed(container))
+    packed = f"{lend.INSIDE}/{pack.PACKED}"
     needed = [word for entry in _NEEDED for word in ("-p", entry)]
     return [*argv, "/", packed, *pack.OPTIONS, *needed, "-ef", f"{lend.INSIDE}/mounts"]
 
 
 def argvs(container: Container, base: Path, layers: Sequence[Path], arch: str) -> list[list[str]]:
     """All commands that flatten an image."""
-    taken = [] if container.root else [container.ownership_argv(base, container.work)]
+    taken = [] if container.root else [container.ownership_argv(base, _made(container))]
     new = image.new_argvs(container, pack.packed(container), arch)
     return [pack_argv(container, base, layers), *taken, *new]
+
+
+def _made(container: Container) -> list[Path]:
+    return [lend.folder(container), *container.overlay_folders]
 
 
 def _newest(base: Path, layers: Sequence[Path]) -> int:

@@ -15,6 +15,7 @@ from typing import Optional
 from ctrain_builder.make import metadata
 from ctrain_builder.make.container import Below, Container, Failed
 from ctrain_builder.make.layer import read_metadata
+from ctrain_builder.tree import Tree
 from ctrain_runtime import sif
 from ctrain_runtime.errors import BuildError
 
@@ -37,7 +38,7 @@ def new(
 
     `files` are those of its /.singularity.d, name -> content; `labels` come over the labels in them.
     """
-    (container.work / "definition").write_text(files["Singularity"], encoding="utf-8")
+    (container.work / "definition").write_text(files.get("Singularity", ""), encoding="utf-8")
     _write_inspection(container, files, labels)
     _run(container, new_argvs(container, system, arch), log)
     with made(container).open("r+b") as file:
@@ -70,7 +71,7 @@ def assemble(
     (container.work / "metadata").mkdir()
     _run(container, look, log)
     # What `apptainer inspect` reads was written for the base alone.
-    _write_inspection(container, read_metadata(container.work / "metadata"), labels)
+    _write_inspection(container, read_metadata(Tree(container.work), "metadata"), labels)
     if earlier:
         earlier.path.replace(made(container))
     _run(container, start, log)

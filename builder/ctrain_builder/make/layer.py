@@ -11,6 +11,7 @@ from ctrain_builder.make import links, look, metadata, pack
 from ctrain_builder.make.container import Below, Container, Failed, SectionFailed
 from ctrain_builder.make.workspace import Workspace
 from ctrain_builder.plan import PlannedLayer
+from ctrain_builder.tree import Tree
 
 # Runs in the container, as root; its arguments are the command of %post. %files are copied here and not from outside,
 # so that links and folders of the layers below mean what they mean in the image.
@@ -31,21 +32,21 @@ echo post > /mnt/section
 : > /mnt/section
 cp -r /.singularity.d/. /mnt/metadata/
 """
+_SECTIONS = ("files", "post")
 
 
 def make(container: Container, layer: PlannedLayer, below: Below, workspace: Workspace, log: Path) -> Path:
     """Make one layer and test it. Returns the squashfs file, in the work folder. Raises SectionFailed, BuildError."""
     definition = render(layer.definition, layer.arguments)
     workspace.set_time(layer.epoch)
-    upper = _upper(container)
-    upper.mkdir(parents=True)
+    upper = container.new_overlay()
     _lend(definition, layer, workspace.lent)
     try:
         _run_post(container, definition, below, workspace, log)
     finally:
-        container.take_ownership(below.base, container.work, log)
+        container.take_ownership(below.base, _made(container, workspace), log)
     links.join(container, upper, below, log)
-    _write_metadata(upper / metadata.FOLDER, workspace.lent, definition, layer)
+    _write_metadata(Tree(upper), Tree(workspace.lent), definition, layer)
     packed = pack.pack(container, upper, below, log, layer.epoch)
     if definition.body("test").strip():
         _run_test(container, packed, below, workspace, log)
@@ -59,15 +60,15 @@ def argvs(
     definition = render(layer.definition, layer.arguments)
     yield _post_argv(container, definition, below, workspace), ""
     if not container.root:
-        yield container.ownership_argv(below.base, container.work), ""
+        yield container.ownership_argv(below.base, _made(container, workspace)), ""
     yield look.names_argv(container, below), "if %post changes files that the layers below hold"
     yield links.argv(container, below), "if one of these has several names"
     yield look.content_argv(container, below), "if %post puts a folder in the place of another"
-    yield pack.layer_argv(container, _upper(container), below), ""
+    yield pack.layer_argv(container, container.overlay / "upper", below), ""
     if definition.body("test").strip():
         yield _test_argv(container, pack.packed(container), below, workspace), ""
         if not container.root:
-            yield container.ownership_argv(below.base, workspace.scratch), ""
+            yield container.ownership_argv(below.base, [workspace.scratch]), ""
 
 
 def _lend(definition: Definition, layer: PlannedLayer, lent: Path) -> None:
@@ -84,11 +85,12 @@ def _run_post(container: Container, definition: Definition, below: Below, worksp
     try:
         container.run(_post_argv(container, definition, below, workspace), log)
     except Failed as error:
-        raise SectionFailed((workspace.lent / "section").read_text().strip(), error.code, log) from error
+        section = (Tree(workspace.lent).read("section") or "").strip()
+        raise SectionFailed(section if section in _SECTIONS else "", error.code, log) from error
 
 
 def _post_argv(container: Container, definition: Definition, below: Below, workspace: Workspace) -> list[str]:
-    overlays = [*below.overlays, str(_upper(container).parent)]
+    overlays = [*below.overlays, str(container.overlay)]
     argv = container.argv("exec", below.base, overlays=overlays, binds=workspace.binds, as_root=True)
     post = script_argv(definition.sections.get("post", Section("", "")), "/mnt/post")
     return [*argv, "/bin/sh", "/mnt/inside.sh", *post]
@@ -104,22 +106,18 @@ def script_argv(section: Section, script: str) -> list[str]:
     return ["/bin/sh", "-ex", *words, script]
 
 
-def _write_metadata(folder: Path, lent: Path, definition: Definition, layer: PlannedLayer) -> None:
-    before = read_metadata(lent / "metadata")
-    labels = lent / "build-labels"
-    if labels.exists():
-        before[metadata.BUILD_LABELS] = labels.read_text(encoding="utf-8")
+def _write_metadata(upper: Tree, lent: Tree, definition: Definition, layer: PlannedLayer) -> None:
+    before = read_metadata(lent, "metadata")
+    before[metadata.BUILD_LABELS] = lent.read(metadata.BUILD_LABELS) or ""
     for name, text in metadata.for_layer(before, definition, layer.key, layer.epoch).items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-        path.chmod(metadata.mode(name))
+        upper.write(f"{metadata.FOLDER}/{name}", text, metadata.mode(name))
 
 
-def read_metadata(folder: Path) -> dict[str, str]:
-    """The text files of a copy of /.singularity.d: relative name -> content."""
-    paths = (path for path in sorted(folder.rglob("*")) if path.is_file())
-    return {str(path.relative_to(folder)): path.read_text(encoding="utf-8", errors="replace") for path in paths}
+def read_metadata(tree: Tree, folder: str) -> dict[str, str]:
+    """The text files of /.singularity.d, or of a copy of it: name, relative to `folder` -> content."""
+    names = (entry.name for entry in tree.walk(folder))
+    texts = {str(name.relative_to(folder)): tree.read(name) for name in sorted(names)}
+    return {name: text for name, text in texts.items() if text is not None}
 
 
 def _run_test(container: Container, packed: Path, below: Below, workspace: Workspace, log: Path) -> None:
@@ -128,7 +126,7 @@ def _run_test(container: Container, packed: Path, below: Below, workspace: Works
     except Failed as error:
         raise SectionFailed("test", error.code, log) from error
     finally:
-        container.take_ownership(below.base, workspace.scratch, log)
+        container.take_ownership(below.base, [workspace.scratch], log)
 
 
 def _test_argv(container: Container, packed: Path, below: Below, workspace: Workspace) -> list[str]:
@@ -137,5 +135,6 @@ def _test_argv(container: Container, packed: Path, below: Below, workspace: Work
     return container.argv("test", below.base, overlays=overlays, binds=workspace.scratch_binds, as_root=True)
 
 
-def _upper(container: Container) -> Path:
-    return container.work / "overlay" / "upper"
+def _made(container: Container, workspace: Workspace) -> list[Path]:
+    """The folders that %post can write to."""
+    return [*container.overlay_folders, workspace.lent, workspace.scratch]

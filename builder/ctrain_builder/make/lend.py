@@ -15,7 +15,8 @@ from ctrain_builder.make.container import Container
 from ctrain_runtime import command
 from ctrain_runtime.errors import BuildError
 
-INSIDE = "/.ctrain"  # where the container sees the work folder
+INSIDE = "/.ctrain"  # where the container sees the folder of the programs and their files
+ROOT = "root"  # in it: a mount point for what they read
 _TOOLS = "tools"
 _THREADS = "libgcc_s.so.1"  # the C library loads it when a thread ends; ldd doesn't know
 
@@ -28,14 +29,21 @@ def find(name: str, package: str) -> str:
     return path
 
 
-def seen(container: Container, path: Path) -> str:
-    """The name of a file of the work folder, inside."""
-    return f"{INSIDE}/{path.relative_to(container.work)}"
+def folder(container: Container) -> Path:
+    """Where the programs and their files are. Not the work folder, so that an image can't write there."""
+    return container.work / "lend"
 
 
-def exec_argv(container: Container, image: Path, overlays: Sequence[str] = ()) -> list[str]:
-    """The command that runs another one as root of a container that sees the work folder."""
-    return container.argv("exec", image, overlays=overlays, binds=[f"{container.work}:{INSIDE}"], as_root=True)
+def prepare(container: Container) -> Path:
+    """Make that folder."""
+    (folder(container) / ROOT).mkdir(parents=True)
+    return folder(container)
+
+
+def exec_argv(container: Container, image: Path, overlays: Sequence[str] = (), binds: Sequence[str] = ()) -> list[str]:
+    """The command that runs another one as root of a container that sees that folder."""
+    own = f"{folder(container)}:{INSIDE}"
+    return container.argv("exec", image, overlays=overlays, binds=[own, *binds], as_root=True)
 
 
 def argv(program: str) -> list[str]:
@@ -47,10 +55,10 @@ def argv(program: str) -> list[str]:
 
 def lend(container: Container, program: str) -> None:
     """Put `program` and its libraries where the container sees them."""
-    folder = container.work / _TOOLS
-    folder.mkdir(exist_ok=True)
+    tools = folder(container) / _TOOLS
+    tools.mkdir()
     for path in (Path(program), *_libraries(program)):
-        shutil.copy(path, folder)
+        shutil.copy(path, tools)
 
 
 def _libraries(program: str) -> list[Path]:

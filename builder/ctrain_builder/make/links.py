@@ -13,6 +13,7 @@ from pathlib import Path, PurePosixPath
 from ctrain_builder.make import look
 from ctrain_builder.make.container import Below, Container, Failed
 from ctrain_builder.make.overlay import Upper, scan
+from ctrain_builder.tree import Tree
 from ctrain_runtime.errors import BuildError
 
 # Not `ln -f`: to fuse-overlayfs the two names still look like one file, and its rename then does nothing.
@@ -21,12 +22,12 @@ _LINK = """xargs -0 -n 2 sh -ec 'rm -f -- "$2"; ln -- "$1" "$2"' sh </mnt/links"
 
 def join(container: Container, upper: Path, below: Below, log: Path) -> None:
     """Give the files that were changed in an overlay the other names that they have below. Raises BuildError."""
-    found = scan(upper)
+    found = scan(Tree(upper))
     pairs = list(missing(found, look.names(container, below, found.copied, log)))
     if not pairs:
         return
     words = (b"/" + os.fsencode(path) + b"\0" for pair in pairs for path in pair)
-    (container.work / "look" / "links").write_bytes(b"".join(words))
+    look.answers(container).write("links", b"".join(words))
     try:
         container.run(argv(container, below), log)
     except Failed as error:
@@ -35,7 +36,7 @@ def join(container: Container, upper: Path, below: Below, log: Path) -> None:
 
 def argv(container: Container, below: Below) -> list[str]:
     """The command that makes the links, in the overlay: it copies the folders around them."""
-    overlays = [*below.overlays, str(container.work / "overlay")]
+    overlays = [*below.overlays, str(container.overlay)]
     binds = [f"{container.work / 'look'}:/mnt"]
     return [
         *container.argv("exec", below.base, overlays=overlays, binds=binds, as_root=True),

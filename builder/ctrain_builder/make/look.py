@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path, PurePosixPath
 
 from ctrain_builder.make.container import Below, Container, Failed
+from ctrain_builder.tree import Tree
 from ctrain_runtime.errors import BuildError
 
 # Not through links: what is behind one isn't in the folder of that name.
@@ -20,6 +21,8 @@ if [ -n "$(find "$name" -maxdepth 0 -type f -links +1 2>/dev/null)" ]; then
     find / -xdev -samefile "$name" -print0
     printf "\\0"
 fi"""
+_EXISTING = """\
+if [ -e "$name" ]; then printf "%s\\0" "$name"; fi"""
 _Paths = list[PurePosixPath]
 
 
@@ -34,12 +37,25 @@ def names(container: Container, below: Below, files: Collection[PurePosixPath], 
     return _ask(container, names_argv(container, below), files, log)
 
 
+def existing(container: Container, below: Below, paths: Collection[PurePosixPath], log: Path) -> _Paths:
+    """Those of `paths` that are there."""
+    groups = _ask(container, _argv(container, below, _EXISTING), paths, log)
+    return [path for group in groups for path in group]
+
+
 def content_argv(container: Container, below: Below) -> list[str]:
     return _argv(container, below, _CONTENT)
 
 
 def names_argv(container: Container, below: Below) -> list[str]:
     return _argv(container, below, _NAMES)
+
+
+def answers(container: Container) -> Tree:
+    """The folder in which a question and its answer lie. A program of the image writes there."""
+    look = container.work / "look"
+    look.mkdir(exist_ok=True)
+    return Tree(look)
 
 
 def _argv(container: Container, below: Below, script: str) -> list[str]:
@@ -51,12 +67,11 @@ def _argv(container: Container, below: Below, script: str) -> list[str]:
 def _ask(container: Container, argv: Sequence[str], paths: Collection[PurePosixPath], log: Path) -> list[_Paths]:
     if not paths:
         return []
-    look = container.work / "look"
-    look.mkdir(exist_ok=True)
-    (look / "asked").write_bytes(b"".join(b"/" + os.fsencode(path) + b"\0" for path in sorted(paths)))
+    answers(container).write("asked", b"".join(b"/" + os.fsencode(path) + b"\0" for path in sorted(paths)))
     try:
         container.run(argv, log)
     except Failed as error:
         raise BuildError(f"the layers below can't be listed (exit code {error.code})", f"The log is {log}") from error
-    groups = os.fsdecode((look / "found").read_bytes()).split("\0\0")
+    with answers(container).open("found") as file:
+        groups = os.fsdecode(file.read()).split("\0\0")
     return [[PurePosixPath(path[1:]) for path in group.split("\0") if path] for group in groups if group]

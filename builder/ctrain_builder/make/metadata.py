@@ -5,12 +5,14 @@ Pure functions over file contents, so that a layer carries the same metadata as 
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Any
 
 from ctrain_builder.definition import Definition, Section
+from ctrain_runtime.errors import BuildError
 
 FOLDER = ".singularity.d"
 MARKER = "ctrain-layer"  # holds the key of the topmost layer: a run sees whether the engine mounted the layers
@@ -58,7 +60,7 @@ def script(section: Section) -> str:
 
 def _labels(parent: Mapping[str, str], definition: Definition, epoch: int) -> dict[str, str]:
     """As in Apptainer without --force: what the build knows replaces the parent's labels, %labels only adds to them."""
-    labels: dict[str, str] = json.loads(parent.get("labels.json", "{}"))
+    labels = _read(parent.get("labels.json", "{}"))
     written = (line.split(None, 1) for line in parent.get(BUILD_LABELS, "").splitlines() if line.strip())
     labels.update({name: "".join(value) for name, *value in written})
     labels[f"{_SCHEMA}schema-version"] = "1.0"
@@ -72,8 +74,17 @@ def _labels(parent: Mapping[str, str], definition: Definition, epoch: int) -> di
 
 def dated(labels: str, epoch: int) -> str:
     """The content of labels.json with `epoch` as the time of the build."""
-    told = json.loads(labels)
+    told = _read(labels)
     return _json({**told, **_dates(told, epoch)})
+
+
+def _read(text: str) -> dict[str, str]:
+    """The labels in labels.json, which %post may have overwritten. Raises BuildError."""
+    with contextlib.suppress(ValueError, RecursionError):
+        labels = json.loads(text)
+        if isinstance(labels, dict) and all(isinstance(value, str) for value in labels.values()):
+            return labels
+    raise BuildError(f"/{FOLDER}/labels.json of the image is damaged", "Set labels by %labels or $APPTAINER_LABELS")
 
 
 def _dates(labels: Mapping[str, str], epoch: int) -> dict[str, str]:
@@ -96,7 +107,7 @@ def inspection(files: Mapping[str, str], labels: Mapping[str, str]) -> dict[str,
     scripts = (name for name in (_ENVIRONMENT, "env/91-environment.sh") if name in texts)
     attributes: dict[str, Any] = {
         "environment": {f"/{FOLDER}/{name}": texts[name] for name in scripts},
-        "labels": {**json.loads(files.get("labels.json", "{}")), **labels},
+        "labels": {**_read(files.get("labels.json", "{}")), **labels},
     }
     named = {"deffile": "Singularity", "runscript": "runscript", "startscript": "startscript"}
     named |= {"test": "test", "helpfile": _HELP}

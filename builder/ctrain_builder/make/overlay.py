@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path, PurePosixPath
 
-from ctrain_runtime.errors import BuildError
+from ctrain_builder.tree import Tree
 
 _MARK = ".wh."
 _OPAQUE_MARKS = (".wh..opq", ".wh..wh..opq")
@@ -43,26 +43,25 @@ class Upper:
         return self.folders | self.others
 
 
-def scan(root: Path) -> Upper:
-    """What the folder `root` holds. Raises BuildError for one that can't be looked into."""
+def scan(tree: Tree) -> Upper:
+    """What a folder holds. Raises BuildError for one that can't be looked into."""
     found: dict[str, set[PurePosixPath]] = {field.name: set() for field in fields(Upper)}
-    for path in _walk(root):
-        relative = PurePosixPath(path.relative_to(root))
+    for entry in tree.walk():
+        path = entry.name
         if path.name in _OPAQUE_MARKS:
-            found["opaque"].add(relative.parent)
+            found["opaque"].add(path.parent)
             continue
         if path.name.startswith(_MARK):
-            found["deleted"].add(relative.with_name(path.name[len(_MARK) :]))
+            found["deleted"].add(path.with_name(path.name[len(_MARK) :]))
             continue
-        mode = path.lstat().st_mode
-        found["folders" if stat.S_ISDIR(mode) else "others"].add(relative)
-        marks = _marks(path)
+        found["folders" if entry.is_directory else "others"].add(path)
+        marks = _marks(entry.at)
         if marks:
-            found["marked"].add(relative)
-        if stat.S_ISREG(mode) and any(mark.endswith(_ORIGIN) for mark in marks):
-            found["copied"].add(relative)
-        if any(mark.endswith(_OPAQUE) and os.getxattr(path, mark) == b"y" for mark in marks):
-            found["opaque"].add(relative)
+            found["marked"].add(path)
+        if stat.S_ISREG(entry.status.st_mode) and any(mark.endswith(_ORIGIN) for mark in marks):
+            found["copied"].add(path)
+        if any(mark.endswith(_OPAQUE) and _attribute(entry.at, mark) == b"y" for mark in marks):
+            found["opaque"].add(path)
     return Upper(**{name: frozenset(paths) for name, paths in found.items()})
 
 
@@ -75,40 +74,34 @@ def whiteouts(upper: Upper, below: Iterable[PurePosixPath]) -> list[PurePosixPat
     return sorted(hidden - upper.names)
 
 
-def remove_marks(root: Path, upper: Upper) -> None:
+def remove_marks(tree: Tree, upper: Upper) -> None:
     """Remove the overlay's attributes, so that no other overlay takes them for its own."""
-    for path in (root / name for name in upper.marked):
-        with writable(path):
+    for name in upper.marked:
+        with tree.at(name) as path, writable(path):
             for mark in _marks(path):
                 os.removexattr(path, mark, follow_symlinks=False)
 
 
 @contextlib.contextmanager
-def writable(path: Path) -> Iterator[None]:
+def writable(path: str) -> Iterator[None]:
     """Let a file or folder be writable for its owner for a while."""
-    mode = path.lstat().st_mode
+    mode = os.lstat(path).st_mode
     if stat.S_ISLNK(mode) or mode & stat.S_IWUSR:
         yield
         return
-    path.chmod(mode | stat.S_IWUSR)
+    Path(path).chmod(stat.S_IMODE(mode | stat.S_IWUSR))
     try:
         yield
     finally:
-        path.chmod(mode)
+        Path(path).chmod(stat.S_IMODE(mode))
 
 
-def _marks(path: Path) -> list[str]:
+def _marks(path: str) -> list[str]:
     try:
         return [name for name in os.listxattr(path, follow_symlinks=False) if name.startswith(_MARKS)]
     except OSError:  # a file system without attributes
         return []
 
 
-def _walk(root: Path) -> Iterator[Path]:
-    for folder, folders, names in os.walk(root, onerror=_refuse):
-        yield from (Path(folder) / name for name in (*folders, *names))
-
-
-def _refuse(error: OSError) -> None:
-    what = f"folder {error.filename} of a layer can't be read by its own user"
-    raise BuildError(what, "Build as root, or give it a mode in %post") from error
+def _attribute(path: str, name: str) -> bytes:
+    return os.getxattr(path, name, follow_symlinks=False)

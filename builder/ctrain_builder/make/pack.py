@@ -11,12 +11,14 @@ from ctrain_builder.make import bytecode, lend, look, workspace
 from ctrain_builder.make.container import Below, Container, Failed
 from ctrain_builder.make.overlay import Upper, remove_marks, scan, whiteouts
 from ctrain_builder.plan import NO_EPOCH
+from ctrain_builder.tree import Tree
 from ctrain_runtime.errors import BuildError
 
 # Owners are root's, whoever builds: an ordinary user can't keep others. gzip: every engine and kernel reads it; level 6
 # packs three times as fast as 9, mksquashfs's own choice, and takes 1 % more space (docs/layers.md).
 # mksquashfs sorts names and cuts off times at SOURCE_DATE_EPOCH; so it does since version 4.4.
 OPTIONS = ("-noappend", "-no-progress", "-comp", "gzip", "-Xcompression-level", "6", "-all-root")
+PACKED, _DELETED = "packed.sqsh", "deleted"
 # Mounts of the host while a layer is made, and marks of deleted names that only one kind of overlay understands.
 _NOT_PACKED = (
     "tmp/*",
@@ -34,28 +36,35 @@ _NOT_PACKED = (
 
 def pack(container: Container, upper: Path, below: Below, log: Path, epoch: int = NO_EPOCH) -> Path:
     """Pack an upper folder as a layer. Returns the squashfs file, in the work folder. Raises BuildError."""
-    found = scan(upper)
+    found = scan(Tree(upper))
     hidden = whiteouts(found, look.content(container, below, found.opaque, log))
     names = [_quoted(path) for path in hidden]
     # A line end can't be told in a file of such names, but in an argument.
     apart = [word for name in names if "\n" in name for word in ("-p", _deleted(name))]
     lines = "".join(f"{_deleted(name)}\n" for name in names if "\n" not in name)
-    (container.work / "deleted").write_bytes(os.fsencode(lines))
+    (lend.prepare(container) / _DELETED).write_bytes(os.fsencode(lines))
     return _run(container, layer_argv(container, upper, below, apart), upper, found, log, epoch)
 
 
 def pack_base(container: Container, root: Path, log: Path, epoch: int) -> Path:
     """Pack the root folder of a base. Returns the squashfs file, in the work folder. Raises BuildError."""
-    return _run(container, base_argv(container, root), root, scan(root), log, epoch)
+    lend.prepare(container)
+    return _run(container, base_argv(container, root), root, scan(Tree(root)), log, epoch)
 
 
 def packed(container: Container) -> Path:
-    return container.work / "packed.sqsh"
+    return container.work / PACKED
+
+
+def take(container: Container) -> Path:
+    """The squashfs file, out of the folder where mksquashfs has written it. Raises BuildError."""
+    Tree(lend.folder(container)).take(PACKED, packed(container))
+    return packed(container)
 
 
 def layer_argv(container: Container, upper: Path, below: Below, apart: Sequence[str] = ()) -> list[str]:
     """The command that packs a layer; the names that it hides are in a file of the work folder, or `apart`."""
-    deleted = _seen(container, container.work / "deleted")
+    deleted = f"{_folder(container)}/{_DELETED}"
     return [*_argv(container, upper, below.base), *apart, "-pf", deleted, "-wildcards", "-e", *_NOT_PACKED]
 
 
@@ -75,38 +84,50 @@ def mksquashfs() -> str:
 
 def _argv(container: Container, folder: Path, image: Path) -> list[str]:
     """Root packs from outside; an ordinary user as root of a container of `image`."""
-    start = [mksquashfs()] if container.root else [*lend.exec_argv(container, image), *lend.argv(mksquashfs())]
-    return [*start, _seen(container, folder), _seen(container, packed(container)), *OPTIONS]
+    if container.root:
+        start = [mksquashfs(), str(folder)]
+    else:
+        bind = f"{folder}:{lend.INSIDE}/{lend.ROOT}"
+        start = [
+            *lend.exec_argv(container, image, binds=[bind]),
+            *lend.argv(mksquashfs()),
+            f"{lend.INSIDE}/{lend.ROOT}",
+        ]
+    return [*start, f"{_folder(container)}/{PACKED}", *OPTIONS]
 
 
-def _seen(container: Container, path: Path) -> str:
-    return str(path) if container.root else lend.seen(container, path)
+def _folder(container: Container) -> str:
+    """The folder of mksquashfs's files, where it sees it."""
+    return str(lend.folder(container)) if container.root else lend.INSIDE
 
 
 def _run(container: Container, argv: Sequence[str], folder: Path, found: Upper, log: Path, epoch: int) -> Path:
-    time = _settle_times(folder, found, epoch, workspace.started(container.work))  # before: it looks at ctimes
-    remove_marks(folder, found)
+    tree = Tree(folder)
+    time = _settle_times(tree, found, epoch, workspace.started(container.work))  # before: it looks at ctimes
+    remove_marks(tree, found)
     if not container.root:
         lend.lend(container, mksquashfs())
     try:
         container.run(argv, log, variables=times(time))
     except Failed as error:
         raise BuildError(f"mksquashfs failed with exit code {error.code}", f"The log is {log}") from error
-    return packed(container)
+    return take(container)
 
 
-def _settle_times(folder: Path, found: Upper, epoch: int, started: float) -> int:
+def _settle_times(tree: Tree, found: Upper, epoch: int, started: float) -> int:
     """The time at which those of the files are cut off: `epoch`, or a later one that a file has brought along.
 
     What the build itself has written is newer than `started`. The rest has come with its time from an archive or an
     image below, where for example compiled Python files tell the times of their sources. Folders get that time, too:
     theirs tell when the engine last made a mount point in them.
     """
-    brought = (int(time) for name in found.others if (time := (folder / name).lstat().st_mtime) < started)
-    cut = max(epoch, max(brought, default=epoch))
-    bytecode.settle((folder / name for name in found.others), cut)
-    for path in (folder, *(folder / name for name in found.folders)):
-        os.utime(path, (cut, cut))
+    times = (entry.status.st_mtime for entry in tree.walk() if entry.name in found.others)
+    cut = max(epoch, max((int(time) for time in times if time < started), default=epoch))
+    bytecode.settle(tree, found.others, cut)
+    os.utime(tree.root, (cut, cut))
+    for entry in tree.walk():
+        if entry.is_directory:
+            os.utime(entry.at, (cut, cut), follow_symlinks=False)
     return cut
 
 
@@ -115,4 +136,4 @@ def _deleted(name: str) -> str:
 
 
 def _quoted(path: PurePosixPath) -> str:
-    return re.sub(r'([\s"\\])', r"\\\1", str(path))
+    return re.sub(r'([\s"\\#])', r"\\\1", str(path))  # a line that begins with # would be a comment

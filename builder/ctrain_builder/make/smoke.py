@@ -61,9 +61,9 @@ def ask(container: Container, image: Path, program: str) -> dict[str, Any]:
     """The JSON object that a program of inside/ prints in an image; {} if it has no Python. Raises BuildError."""
     script = 'if command -v python3 > /dev/null; then exec python3 "$0"; else echo {}; fi'
     try:
-        with tempfile.TemporaryDirectory(dir=container.work) as scratch:  # TensorFlow can't be imported without one
-            argv = container.argv("exec", image, binds=[f"{INSIDE}:/mnt:ro", f"{scratch}:/tmp"])
-            text = container.output([*argv, "/bin/sh", "-c", script, f"/mnt/{program}"], timeout=1800)  # reads much
+        scratch = tempfile.mkdtemp(dir=container.work)  # TensorFlow can't be imported without one
+        argv = container.argv("exec", image, binds=[f"{INSIDE}:/mnt:ro", f"{scratch}:/tmp"])
+        text = container.output([*argv, "/bin/sh", "-c", script, f"/mnt/{program}"], timeout=1800)  # reads much
         found: dict[str, Any] = json.loads(text.strip().splitlines()[-1])
     except (CtrainError, ValueError, IndexError) as error:
         raise BuildError(f"image {image} can't be examined: {error}", "Does its python3 work?") from error

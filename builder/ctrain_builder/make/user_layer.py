@@ -9,13 +9,15 @@ import re
 import shlex
 import shutil
 from collections.abc import Iterable, Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from ctrain_builder import atomic, files
+from ctrain_builder.make import look
 from ctrain_builder.make.container import Below, Container, Failed, last_lines
 from ctrain_builder.make.pack import pack
 from ctrain_builder.make.workspace import Workspace
 from ctrain_builder.record import utc_now
+from ctrain_builder.tree import Tree
 from ctrain_runtime import command, user_layer
 from ctrain_runtime.errors import BuildError, EngineError
 from ctrain_runtime.image import Image
@@ -55,21 +57,19 @@ def make(container: Container, image: Image, source: Path, workspace: Workspace,
     """Make the layer that `source` describes on `image`, as `target`. Raises BuildError, EngineError, DiskFullError."""
     os.umask(0o022)  # a layer must not depend on the umask of who builds it
     below = Below(image.path)
-    upper = container.work / "overlay" / "upper"
-    upper.mkdir(parents=True)
+    upper = container.new_overlay()
     try:
         _run(container, below, source, workspace, log)
     finally:
         if _started(workspace):
-            container.take_ownership(image.path, container.work, log)
-    before, after = (_packages((workspace.lent / name).read_text()) for name in ("before", "after"))
+            made = [*container.overlay_folders, workspace.lent, workspace.scratch]
+            container.take_ownership(image.path, made, log)
+    before, after = (_packages(Tree(workspace.lent).read(name) or "") for name in ("before", "after"))
     added = {name: version for name, version in after.items() if before.get(name) != version}
     description = _description(image, source, added)
-    marker = upper / user_layer.USER_LAYERS / f"{description.key}.json"
-    marker.parent.mkdir(parents=True, exist_ok=True)
-    marker.write_text(description.as_json(), encoding="utf-8")
+    Tree(upper).write(f"{user_layer.USER_LAYERS}/{description.key}.json", description.as_json())
     packed = pack(container, upper, below, log)
-    _check(container, below, _listing(packed), before, after, source)
+    _check(container, below, _listing(packed), before, after, source, log)
     user_layer.seal(packed, description)
     _put(packed, target)
     return user_layer.read(target)
@@ -90,7 +90,7 @@ def _run(container: Container, below: Below, source: Path, workspace: Workspace,
     (workspace.lent / "source").mkdir()
     (workspace.lent / "inside.sh").write_text(_INSIDE)
     binds = [*workspace.binds, f"{source.parent}:/mnt/source:ro"]
-    overlays = [*below.overlays, str(container.work / "overlay")]
+    overlays = [*below.overlays, str(container.overlay)]
     argv = container.argv("exec", below.base, overlays=overlays, binds=binds, as_root=True)
     try:
         container.run([*argv, "/bin/sh", "/mnt/inside.sh", *command_for(source, source.read_text())], log)
@@ -109,7 +109,7 @@ def _run(container: Container, below: Below, source: Path, workspace: Workspace,
 
 def _started(workspace: Workspace) -> bool:
     """Whether a container has run at all."""
-    return (workspace.lent / "before").exists()
+    return Tree(workspace.lent).status("before") is not None
 
 
 def conflict(source: str, log: str) -> str:
@@ -171,12 +171,14 @@ def _check(
     before: Mapping[str, str],
     after: Mapping[str, str],
     source: Path,
+    log: Path,
 ) -> None:
     """Refuse a layer that adds nothing, and one that changes or hides what is the image's."""
     if all(path.startswith(f"{user_layer.USER_LAYERS}/") for path in listing):
         raise BuildError(f"{source.name} adds nothing: the image has all of it", "Run the image without a layer")
     certain, doubtful = offences(listing, before)
-    replaced = [f"/{path}" for path in (*certain, *_existing(container, below, doubtful))]
+    existing = look.existing(container, below, [PurePosixPath(path) for path in doubtful], log)
+    replaced = [f"/{path}" for path in (*certain, *existing)]
     replaced = replaced or [name for name in _PACKAGES if name in before and before[name] != after.get(name)]
     if replaced:
         more = f" and {len(replaced) - _SHOWN} more" if len(replaced) > _SHOWN else ""
@@ -184,16 +186,6 @@ def _check(
             f"{source.name} replaces or hides what is the image's: {', '.join(replaced[:_SHOWN])}{more}",
             "Leave torch, NCCL, MPI and CUDA to the image, or build an image of your own; see: ctrain help images.md",
         )
-
-
-def _existing(container: Container, below: Below, paths: list[str]) -> list[str]:
-    """Those of the paths that the image has."""
-    if not paths:
-        return []
-    (container.work / "paths").write_text("".join(f"{path}\n" for path in paths), encoding="utf-8")
-    script = 'while IFS= read -r path; do if [ -e "/$path" ]; then echo "$path"; fi; done </mnt/paths'
-    argv = container.argv("exec", below.base, binds=[f"{container.work}:/mnt:ro"])
-    return container.output([*argv, "/bin/sh", "-c", script]).splitlines()
 
 
 def _put(packed: Path, target: Path) -> None:

@@ -9,6 +9,7 @@ from ctrain_builder.make import site as sites
 from ctrain_builder.make.site import Site
 
 _LENT = "lent"
+_STARTED = "started"  # an empty file
 
 
 @dataclass(frozen=True)
@@ -40,12 +41,13 @@ def inside(folder: Path, site: Site) -> Workspace:
 
 def started(folder: Path) -> float:
     """The time by the file system's clock, in seconds since 1970, before which nothing of the build was written."""
-    return (folder / _LENT / sites.ENVIRONMENT).stat().st_mtime
+    return (folder / _STARTED).stat().st_mtime
 
 
 def prepare(folder: Path, site: Site) -> Workspace:
     """Make the workspace in the (empty) work folder of a build."""
     workspace = inside(folder, site)
+    (folder / _STARTED).touch()
     workspace.lent.mkdir()
     workspace.scratch.mkdir()
     workspace.scratch.chmod(0o1777)

@@ -4,11 +4,12 @@ import importlib.util
 import os
 import py_compile
 import struct
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 
 from ctrain_builder.make import bytecode
+from ctrain_builder.tree import Tree
 
 CUT = 1_600_000_000  # the time at which the layer's times are cut off
 BY_TIME, BY_CHECKSUM = py_compile.PycInvalidationMode.TIMESTAMP, py_compile.PycInvalidationMode.CHECKED_HASH
@@ -25,6 +26,11 @@ def _compile(source: Path, mode: py_compile.PycInvalidationMode) -> Path:
     return Path(py_compile.compile(str(source), invalidation_mode=mode, doraise=True) or "")
 
 
+def _settle(*paths: Path) -> None:
+    root = paths[-1].parent.parent
+    bytecode.settle(Tree(root), [PurePosixPath(path.relative_to(root)) for path in paths], CUT)
+
+
 def _header(path: Path) -> tuple[int, ...]:
     """Flags, time, size."""
     return struct.unpack("<III", path.read_bytes()[4:16])
@@ -36,7 +42,7 @@ def test_it_is_valid_with_the_time_that_the_source_has_in_the_layer(
 ) -> None:
     compiled = _compile(source, mode)
     compiled.chmod(0o444)
-    bytecode.settle([source, compiled], CUT)
+    _settle(source, compiled)
     assert _header(compiled) == (0, CUT, 6)
     assert compiled.stat().st_mode & 0o777 == 0o444
     os.utime(source, (CUT, CUT))
@@ -50,7 +56,7 @@ def test_it_is_valid_with_the_time_that_the_source_has_in_the_layer(
 def test_a_source_that_is_older_keeps_its_time(source: Path) -> None:
     os.utime(source, (CUT - 5, CUT - 5))
     compiled = _compile(source, BY_TIME)
-    bytecode.settle([compiled], CUT)
+    _settle(compiled)
     assert _header(compiled) == (0, CUT - 5, 6)
 
 
@@ -58,7 +64,7 @@ def test_what_is_stale_already_stays_so(source: Path) -> None:
     by_time = _compile(source, BY_TIME)
     source.write_text("x = 12\n")
     before = by_time.read_bytes()
-    bytecode.settle([by_time], CUT)
+    _settle(by_time)
     assert by_time.read_bytes() == before
 
 
@@ -66,7 +72,7 @@ def test_a_checksum_stays_when_the_source_was_changed_later(source: Path) -> Non
     compiled = _compile(source, BY_CHECKSUM)
     os.utime(compiled, (CUT, CUT))  # older than the source
     before = compiled.read_bytes()
-    bytecode.settle([compiled], CUT)
+    _settle(compiled)
     assert compiled.read_bytes() == before
 
 
@@ -76,5 +82,5 @@ def test_other_files_are_left_alone(source: Path, content: bytes) -> None:
     cache.mkdir()
     for path in (cache / "module.cpython-311.pyc", cache / "nosource.cpython-311.pyc", source.with_suffix(".pyc")):
         path.write_bytes(content)
-        bytecode.settle([path], CUT)
+        _settle(path)
         assert path.read_bytes() == content

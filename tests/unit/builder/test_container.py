@@ -37,5 +37,5 @@ def test_of_the_engines_variables_only_those_that_say_where_things_come_from_pas
 
 def test_root_has_nothing_to_take_over(tmp_path: Path) -> None:
     root = Container(Engine("apptainer", "/nowhere", "1.4.5"), tmp_path, lambda: None, root=True)
-    root.take_ownership(tmp_path / "image", tmp_path, tmp_path / "log")
+    root.take_ownership(tmp_path / "image", [tmp_path], tmp_path / "log")
     assert not (tmp_path / "log").exists()

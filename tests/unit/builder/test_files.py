@@ -6,7 +6,7 @@ import pytest
 
 from ctrain_builder import definition, files
 from ctrain_builder.files import SourceFile
-from ctrain_runtime.errors import BuildError
+from ctrain_runtime.errors import BuildError, ConfigError
 
 
 @pytest.fixture
@@ -31,4 +31,56 @@ def test_a_file_that_changed_after_it_was_planned_is_refused(
 ) -> None:
     (project / "examples/x/train.py").write_text("print(2)\n")
     with pytest.raises(BuildError, match=r"train\.py has changed since the build began"):
+        files.stage(listing, tmp_path / "staged")
+
+
+def _listed(project: Path) -> list[str]:
+    read = definition.read("upper", project / "definitions/upper/upper.def")
+    return [str(file.relative) for file in files.listing(definition.render(read, {"PARENT": "base"}), project)]
+
+
+def test_links_within_the_project_are_followed(project: Path) -> None:
+    (project / "shared").mkdir()
+    (project / "shared/one.txt").write_text("1")
+    (project / "examples/x/link.txt").symlink_to("../../shared/one.txt")
+    (project / "examples/x/folder").symlink_to(project / "shared")
+    assert _listed(project) == [
+        *("examples/x/folder/one.txt", "examples/x/link.txt", "examples/x/sub/data.txt", "examples/x/train.py")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("target", "complaint"),
+    [
+        ("/etc/passwd", "%files names examples/x, but examples/x/link is a link out of the project"),
+        ("/etc", "but examples/x/link is a link out of the project"),
+        ("../../../outside", "but examples/x/link is a link out of the project"),
+        ("..", "but examples/x/link is a link to a folder that holds it"),
+        (".", "but examples/x/link is a link to a folder that holds it"),
+        ("link", "link is no regular file"),
+        ("nothing", "link is no regular file"),
+    ],
+)
+def test_links_that_lead_out_of_the_project_or_nowhere_are_refused(project: Path, target: str, complaint: str) -> None:
+    (project.parent / "outside").write_text("a secret")
+    (project / "examples/x/link").symlink_to(target)
+    with pytest.raises(ConfigError) as caught:
+        _listed(project)
+    assert complaint in caught.value.message
+
+
+def test_a_folder_of_the_project_that_is_a_link_itself(project: Path, tmp_path: Path) -> None:
+    (project / "examples").rename(tmp_path / "elsewhere")
+    (project / "examples").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ConfigError, match="examples/x is a link out of the project"):
+        _listed(project)
+
+
+def test_a_file_that_becomes_a_link_after_it_was_planned_is_not_read(
+    listing: tuple[SourceFile, ...], project: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "same").write_bytes((project / "examples/x/train.py").read_bytes())
+    (project / "examples/x/train.py").unlink()
+    (project / "examples/x/train.py").symlink_to(tmp_path / "same")
+    with pytest.raises(BuildError, match="must be a regular file"):
         files.stage(listing, tmp_path / "staged")

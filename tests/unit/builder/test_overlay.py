@@ -1,14 +1,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
+from typing import Optional
 
 import pytest
 
 from ctrain_builder.definition import Section
 from ctrain_builder.make import overlay
 from ctrain_builder.make.layer import script_argv
+from ctrain_builder.tree import Tree
 from ctrain_runtime.errors import BuildError
 
 
@@ -21,7 +22,7 @@ def test_scan_sorts_marks_from_content(tmp_path: Path) -> None:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     (tmp_path / "b/link").symlink_to("c")
-    assert overlay.scan(tmp_path) == overlay.Upper(
+    assert overlay.scan(Tree(tmp_path)) == overlay.Upper(
         folders=_paths("a", "b", "b/c"),
         others=_paths("a/new", "b/link"),
         opaque=_paths("a", "b/c"),
@@ -47,10 +48,10 @@ def test_an_overlays_own_attributes_are_read_and_then_removed(tmp_path: Path) ->
     _attribute(tmp_path / "copied", "user.mine", b"kept")
     _attribute(tmp_path / "mine", "user.origin", b"kept")
     (tmp_path / "copied").chmod(0o444)
-    found = overlay.scan(tmp_path)
+    found = overlay.scan(Tree(tmp_path))
     assert (found.opaque, found.copied) == (_paths("opaque"), _paths("copied"))
     assert found.marked == _paths("opaque", "merged", "copied")
-    overlay.remove_marks(tmp_path, found)
+    overlay.remove_marks(Tree(tmp_path), found)
     assert {path.name: os.listxattr(path) for path in tmp_path.iterdir()} == {
         "opaque": [],
         "merged": [],
@@ -61,12 +62,17 @@ def test_an_overlays_own_attributes_are_read_and_then_removed(tmp_path: Path) ->
 
 
 def test_a_folder_that_cant_be_read_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(path: object) -> Iterator[None]:
-        raise PermissionError(13, "Permission denied", str(path))
+    real = os.open
 
-    monkeypatch.setattr(os, "scandir", refuse)
-    with pytest.raises(BuildError, match=f"folder {tmp_path} of a layer can't be read"):
-        overlay.scan(tmp_path)
+    def refuse(path: str, flags: int, *, dir_fd: Optional[int] = None) -> int:
+        if path == "closed":
+            raise PermissionError(13, "Permission denied", path)
+        return real(path, flags, dir_fd=dir_fd)
+
+    (tmp_path / "closed").mkdir()
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(BuildError, match=f"directory {tmp_path}/closed of a layer can't be read"):
+        overlay.scan(Tree(tmp_path))
 
 
 def test_an_opaque_folder_becomes_one_mark_for_each_hidden_name() -> None:

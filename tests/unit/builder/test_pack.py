@@ -27,9 +27,9 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def _container(work: Path, root: bool = True) -> Container:
-    (work / "lent").mkdir(parents=True)
-    (work / "lent" / "build-env.sh").touch()
-    os.utime(work / "lent" / "build-env.sh", (STARTED, STARTED))
+    work.mkdir(parents=True)
+    (work / "started").touch()
+    os.utime(work / "started", (STARTED, STARTED))
     return Container(Engine("apptainer", "/usr/bin/apptainer", "1.4.5"), work, lambda: None, root=root)
 
 
@@ -65,17 +65,19 @@ def test_the_command_of_a_layer_does_not_depend_on_its_content(tmp_path: Path) -
     (upper / ".wh.gone").touch()
     packed = pack.pack(container, upper, below, tmp_path / "log", EPOCH)
     assert packed.read_text().split()[1:] == " ".join(pack.layer_argv(container, upper, below)[1:]).split()
-    assert (tmp_path / "work" / "deleted").read_text() == "gone c 0 0 0 0 0\n"
+    assert (tmp_path / "work" / "lend" / "deleted").read_text() == "gone c 0 0 0 0 0\n"
 
 
 @pytest.mark.usefixtures("tools")
 def test_odd_names_of_deleted_files(tmp_path: Path) -> None:
     container, below = _container(tmp_path / "work"), Below(tmp_path / "base.sif")
     upper = _tree(tmp_path / "upper")
-    for name in ('.wh.two words"', ".wh.line\nend", os.fsdecode(b".wh.\xff")):
+    for name in ('two words"', "line\nend", "#x", os.fsdecode(b"\xff")):
         (upper / name).touch()
     packed = pack.pack(container, upper, below, tmp_path / "log", EPOCH)
-    assert (tmp_path / "work" / "deleted").read_bytes() == b'two\\ words\\" c 0 0 0 0 0\n\xff c 0 0 0 0 0\n'
+    assert (
+        tmp_path / "work" / "lend" / "deleted"
+    ).read_bytes() == b'\\#x c 0 0 0 0 0\ntwo\\ words\\" c 0 0 0 0 0\n\xff c 0 0 0 0 0\n'
     assert "-p line\\\nend c 0 0 0 0 0 -pf" in packed.read_text()
 
 
@@ -85,10 +87,9 @@ def test_an_ordinary_user_packs_as_root_of_a_container(tmp_path: Path) -> None:
     argv = pack.layer_argv(_container(work, root=False), work / "overlay/upper", Below(tmp_path / "base.sif"))
     assert argv[0] == "/usr/bin/apptainer"
     place = argv.index(str(tmp_path / "base.sif"))
-    assert {"--fakeroot", f"{work}:/.ctrain"} < set(argv[:place])
-    assert argv[place + 1 : place + 4] == [
-        *("/.ctrain/tools/mksquashfs", "/.ctrain/overlay/upper", "/.ctrain/packed.sqsh")
-    ]
+    binds = {f"{work}/lend:/.ctrain", f"{work}/overlay/upper:/.ctrain/root"}
+    assert {"--fakeroot", *binds} < set(argv[:place])
+    assert argv[place + 1 : place + 4] == [*("/.ctrain/tools/mksquashfs", "/.ctrain/root", "/.ctrain/packed.sqsh")]
 
 
 def test_without_mksquashfs_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,9 +102,13 @@ def test_without_mksquashfs_the_error_says_what_to_install(tmp_path: Path, monke
 def test_a_lent_program_runs_with_its_own_libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From any place: nothing of the machine's own is found by its usual name."""
     program = lend.find("ls", "coreutils")
-    lend.lend(_container(tmp_path / "work"), program)
-    monkeypatch.setattr(lend, "INSIDE", str(tmp_path / "work"))
+    container = _container(tmp_path / "work")
+    lend.prepare(container)
+    lend.lend(container, program)
+    monkeypatch.setattr(lend, "INSIDE", str(tmp_path / "work" / "lend"))
     argv = lend.argv(program)
-    said = subprocess.run([*argv, str(tmp_path / "work" / "tools")], capture_output=True, text=True, check=True).stdout
+    said = subprocess.run(
+        [*argv, str(tmp_path / "work" / "lend" / "tools")], capture_output=True, text=True, check=True
+    ).stdout
     assert {"ls", *(PurePosixPath(word).name for word in argv if "/ld" in word)} <= set(said.split())
     assert any(name.startswith("libc.so") for name in said.split())
