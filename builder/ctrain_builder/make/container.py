@@ -20,7 +20,14 @@ _KEPT = (
     *("DOCKER_USERNAME", "DOCKER_PASSWORD", "DOCKER_HOST", "AUTH_FILE", "NOHTTPS", "NO_HTTPS"),
 )
 _PREFIXES = ("APPTAINER_", "SINGULARITY_")
+# Root's own user ID is root's in a container, too, and may write to these of the kernel's. /sys/fs stays out: cgroups.
+_SHOWN = (
+    *("/etc/hosts", "/sys/bus", "/sys/class", "/sys/devices"),
+    *("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"),
+)
+_NO_MOUNTS = Path(__file__).with_name("no-mounts.json")  # root of a container could mount again, writable
 _NO_SPACE = re.compile(r"No space left on device|Disk quota exceeded")
+_NO_SECCOMP = re.compile(r"seccomp.*not enabled")
 _NO_SUBORDINATE_IDS = re.compile(r"no mapping entry found in /etc/sub[ug]id for (\S+)")
 # Only what isn't root's yet: chown takes set-id bits (put back here) and file capabilities from all that it touches.
 _TAKE = """\
@@ -99,17 +106,18 @@ class Container:
         --pid: when the container ends, so does everything that was started in it.
         --hostname: a result must not depend on the machine's name, and Horovod's Gloo dies of a segmentation fault
         where that name can't be resolved (horovod issue 2852).
+        --contain, --no-mount: of the host's files it sees `binds` and _SHOWN, which it can't make writable again.
         """
         argv = [self.engine.path, "--quiet", action, "--pid", "--cleanenv", "--pwd", "/"]
-        argv += ["--hostname", "localhost"]
-        argv += ["--no-mount", "home,cwd,tmp,/etc/localtime"]
+        argv += ["--hostname", "localhost", "--contain", "--no-mount", "home,cwd,tmp,sys,bind-paths"]
+        argv += ["--security", f"seccomp:{_NO_MOUNTS}"]
         if as_root:
             argv.append("--fakeroot")
         elif self.root:
             argv.append("--userns")  # root of a restricted machine may lack capabilities that a plain exec asks for
         if gpu:
             argv.append("--nv")
-        for bind in binds:
+        for bind in (*(f"{path}:{path}:ro" for path in _SHOWN if Path(path).exists()), *binds):
             argv += ["--bind", bind]
         for overlay in overlays:
             argv += ["--overlay", overlay]
@@ -136,6 +144,9 @@ class Container:
         if unmapped:
             hint = f"Add some: usermod --add-subuids 100000-165535 --add-subgids 100000-165535 {unmapped[1]}"
             raise EngineError(f"user {unmapped[1]} has no subordinate user IDs, which {self.engine.name} needs", hint)
+        if _NO_SECCOMP.search(said):
+            hint = "Build with an engine that has it, as packages of distributions do"
+            raise EngineError(f"{self.engine.path} has no seccomp, which keeps definitions off the host's files", hint)
         if _NO_SPACE.search(said):
             free = shutil.disk_usage(self.work).free
             what = f"a disk became full ({free / 1e9:.1f} GB are free in {self.work}); the log is {log}"

@@ -73,11 +73,10 @@ def test_odd_names_of_deleted_files(tmp_path: Path) -> None:
     container, below = _container(tmp_path / "work"), Below(tmp_path / "base.sif")
     upper = _tree(tmp_path / "upper")
     for name in ('two words"', "line\nend", "#x", os.fsdecode(b"\xff")):
-        (upper / name).touch()
+        (upper / f".wh.{name}").touch()
     packed = pack.pack(container, upper, below, tmp_path / "log", EPOCH)
-    assert (
-        tmp_path / "work" / "lend" / "deleted"
-    ).read_bytes() == b'\\#x c 0 0 0 0 0\ntwo\\ words\\" c 0 0 0 0 0\n\xff c 0 0 0 0 0\n'
+    deleted = (tmp_path / "work" / "lend" / "deleted").read_bytes()
+    assert deleted == b'\\#x c 0 0 0 0 0\ntwo\\ words\\" c 0 0 0 0 0\n\xff c 0 0 0 0 0\n'
     assert "-p line\\\nend c 0 0 0 0 0 -pf" in packed.read_text()
 
 
