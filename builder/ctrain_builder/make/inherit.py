@@ -9,6 +9,7 @@ from ctrain_builder.make import image, metadata, pack
 from ctrain_builder.make.container import Container, Failed
 from ctrain_builder.make.layer import read_metadata
 from ctrain_builder.parent import Part
+from ctrain_builder.tree import Tree
 from ctrain_runtime.errors import BuildError, ImageUnusable
 
 _CHUNK_BYTES = 4 << 20
@@ -26,7 +27,7 @@ def copy(container: Container, part: Part, log: Path, *, arch: str, is_base: boo
         container.run(_metadata_argv(container), log)
     except Failed as error:
         raise BuildError(f"{part.file} cannot be read as an image (exit code {error.code})", f"Log: {log}") from error
-    files = {"Singularity": "", **read_metadata(container.work / "metadata")}
+    files = {"Singularity": "", **read_metadata(Tree(container.work), "metadata")}
     return image.new(container, packed, arch, files, {}, log)
 
 
