@@ -236,7 +236,7 @@ class Builder:
                 self.progress.note(f"the cache has {amount(left)}, not {amount(self.cap)}: builds use all of it")
 
     def _container(self, work: Path) -> Container:
-        return Container(self.engine, work, self.progress.tick)
+        return Container(self.engine, work, self.progress.tick, secrets=self.site.secrets)
 
     def _lock(self, name: str, what: str) -> contextlib.AbstractContextManager[None]:
         def say(owner: str) -> None:

@@ -57,8 +57,13 @@ class Cache:
 
     def log(self, spec: ImageSpec, step: str) -> Path:
         """The log of one step of an image's build, emptied."""
-        path = self.root / "logs" / f"{spec.name}_{spec.tag}-{step}.log"
-        path.write_bytes(b"")
+        return self.new_log(f"{spec.name}_{spec.tag}-{step}")
+
+    def new_log(self, name: str) -> Path:
+        """An empty log that only its owner reads."""
+        path = self.root / "logs" / f"{name}.log"
+        path.unlink(missing_ok=True)
+        path.touch(0o600)
         return path
 
     def inputs(self, spec: ImageSpec, definition: str) -> Path:

@@ -37,6 +37,10 @@ class Entry:
     def is_directory(self) -> bool:
         return stat.S_ISDIR(self.status.st_mode)
 
+    @property
+    def is_file(self) -> bool:
+        return stat.S_ISREG(self.status.st_mode)
+
 
 @dataclass(frozen=True)
 class Tree:

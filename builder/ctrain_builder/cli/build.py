@@ -17,6 +17,7 @@ import platform
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, Optional
 
@@ -106,6 +107,7 @@ def execute(args: argparse.Namespace) -> int:
     plans.check_given(specs, given)
     cache = caches.open_cache(args.cache or caches.default_root())
     site = sites.detect(os.environ)
+    site = replace(site, mirror=given.get(plans.MIRROR, site.mirror))
     registries = _Registries(cache, args.offline)
     parents = _Parents(cache)
     make = _planner(cache, site, given, registries, parents)

@@ -69,14 +69,14 @@ def _build(args: argparse.Namespace) -> UserLayer:
     on = image.find((args.on,), stores, platform.machine())
     cache = caches.open_cache(args.cache or caches.default_root())
     cache.sweep()
-    log = cache.root / "logs" / f"layer-{output.stem}.log"
-    log.write_bytes(b"")
+    log = cache.new_log(f"layer-{output.stem}")
     progress = Lines(sys.stderr if args.json else sys.stdout)
     progress.begin("layer", output.name, log)
     try:
         with cache.work_folder() as work:
-            container = Container(find_engine(), work, progress.tick)
-            space = workspace.prepare(work, sites.detect(os.environ))
+            site = sites.detect(os.environ)
+            container = Container(find_engine(), work, progress.tick, secrets=site.secrets)
+            space = workspace.prepare(work, site)
             layer = maker.make(container, on, source, space, log, output)
         progress.end("built", output.stat().st_size)
     finally:

@@ -67,7 +67,10 @@ def _passphrase(key: str) -> str:
     """The passphrase of a key that may need one: from the environment, as CI has it, else asked."""
     if PASSPHRASE in os.environ or not may_need_passphrase(key) or not sys.stdin.isatty():
         return os.environ.get(PASSPHRASE, "")
-    return getpass.getpass(f"passphrase of {key} (empty for none): ")
+    try:
+        return getpass.getpass(f"passphrase of {key} (empty for none): ")
+    except EOFError as error:
+        raise UsageError(f"no passphrase given for key {key}", f"Set {PASSPHRASE}") from error
 
 
 def _as_data(outcome: Outcome) -> dict[str, object]:

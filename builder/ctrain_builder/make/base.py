@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ctrain_builder import files
-from ctrain_builder.definition import render
 from ctrain_builder.make import image, metadata, pack
 from ctrain_builder.make.container import Container, Failed, SectionFailed, last_lines
 from ctrain_builder.make.layer import read_metadata
@@ -18,7 +17,6 @@ from ctrain_builder.plan import MIRROR, PlannedLayer
 from ctrain_builder.tree import Tree
 from ctrain_runtime import command
 
-PLACEHOLDER = "http://mirror.of.the.building.machine"
 _FROM = re.compile(r"(?mi)^(\s*from\s*:).*$")
 
 
@@ -60,13 +58,8 @@ def argvs(container: Container, layer: PlannedLayer, workspace: Workspace) -> li
 
 
 def text(layer: PlannedLayer) -> str:
-    """The definition as the engine gets it, and writes it into the image.
-
-    In it the mirror is a placeholder: its URL is of no use to anybody and shows how the building site works. A docker
-    base is named by its digest.
-    """
-    hidden = {MIRROR: PLACEHOLDER} if layer.arguments.get(MIRROR) else {}
-    rendered = render(layer.definition, {**layer.arguments, **hidden}).text
+    """The definition as the engine gets it, and writes it into the image. A docker base is named by its digest."""
+    rendered = metadata.shown(layer).text
     return _FROM.sub(rf"\1 {layer.base}", rendered, count=1) if layer.base else rendered
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ctrain_builder.make import secrets
 from ctrain_runtime import command
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import BuildError, DiskFullError, EngineError
@@ -68,12 +69,13 @@ class Below:
 
 @dataclass(frozen=True)
 class Container:
-    """The engine, and the work folder that its temporary files go to."""
+    """The engine, and the work folder that its temporary files go to. Its logs don't show `secrets`."""
 
     engine: Engine
     work: Path
     tick: Callable[[], None]
     root: bool = field(default_factory=lambda: os.geteuid() == 0)
+    secrets: tuple[str, ...] = ()
 
     @property
     def overlay(self) -> Path:
@@ -134,9 +136,14 @@ class Container:
 
         Raises Failed, or the cause that the log gives: DiskFullError, EngineError.
         """
-        with log.open("a", encoding="utf-8") as file:
+        with open(log, "a", encoding="utf-8", opener=_private) as file:
+            start = file.tell()
             file.write(f"$ {shlex.join(argv)}\n")
-        code = command.run_logged(argv, log, env={**self.environment(), **variables}, cwd=cwd, tick=self.tick)
+        try:
+            code = command.run_logged(argv, log, env={**self.environment(), **variables}, cwd=cwd, tick=self.tick)
+        finally:
+            if self.secrets:
+                secrets.mask_file(log, self.secrets, start)
         if code == 0:
             return
         said = "\n".join(last_lines(log, 50))
@@ -185,6 +192,10 @@ class Container:
             raise BuildError(
                 f"the files that a build left in {self.work} can't be taken over; the log is {log}"
             ) from error
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def last_lines(log: Path, count: int) -> list[str]:

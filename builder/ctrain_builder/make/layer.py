@@ -46,7 +46,7 @@ def make(container: Container, layer: PlannedLayer, below: Below, workspace: Wor
     finally:
         container.take_ownership(below.base, _made(container, workspace), log)
     links.join(container, upper, below, log)
-    _write_metadata(Tree(upper), Tree(workspace.lent), definition, layer)
+    _write_metadata(Tree(upper), Tree(workspace.lent), layer)
     packed = pack.pack(container, upper, below, log, layer.epoch)
     if definition.body("test").strip():
         _run_test(container, packed, below, workspace, log)
@@ -106,10 +106,10 @@ def script_argv(section: Section, script: str) -> list[str]:
     return ["/bin/sh", "-ex", *words, script]
 
 
-def _write_metadata(upper: Tree, lent: Tree, definition: Definition, layer: PlannedLayer) -> None:
+def _write_metadata(upper: Tree, lent: Tree, layer: PlannedLayer) -> None:
     before = read_metadata(lent, "metadata")
     before[metadata.BUILD_LABELS] = lent.read(metadata.BUILD_LABELS) or ""
-    for name, text in metadata.for_layer(before, definition, layer.key, layer.epoch).items():
+    for name, text in metadata.for_layer(before, metadata.shown(layer), layer.key, layer.epoch).items():
         upper.write(f"{metadata.FOLDER}/{name}", text, metadata.mode(name))
 
 

@@ -11,10 +11,12 @@ from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Any
 
-from ctrain_builder.definition import Definition, Section
+from ctrain_builder.definition import Definition, Section, render
+from ctrain_builder.plan import MIRROR, PlannedLayer
 from ctrain_runtime.errors import BuildError
 
 FOLDER = ".singularity.d"
+PLACEHOLDER = "http://mirror.of.the.building.machine"
 MARKER = "ctrain-layer"  # holds the key of the topmost layer: a run sees whether the engine mounted the layers
 BUILD_LABELS = "build-labels"  # what %post wrote to $APPTAINER_LABELS
 _ENVIRONMENT = "env/90-environment.sh"
@@ -22,6 +24,13 @@ _HELP = "runscript.help"
 _EXECUTABLE = (_ENVIRONMENT, "runscript", "startscript", "test")
 _SCHEMA = "org.label-schema."
 _CREATED = "org.opencontainers.image.created"
+
+
+def shown(layer: PlannedLayer) -> Definition:
+    """The definition of a layer as images show it. A placeholder stands for the URL of a mirror, which is of no use to
+    anybody, and may hold a password."""
+    hidden = {MIRROR: PLACEHOLDER} if layer.arguments.get(MIRROR) else {}
+    return render(layer.definition, {**layer.arguments, **hidden})
 
 
 def for_layer(parent: Mapping[str, str], definition: Definition, key: str, epoch: int) -> dict[str, str]:

@@ -58,7 +58,7 @@ def scan(tree: Tree) -> Upper:
         marks = _marks(entry.at)
         if marks:
             found["marked"].add(path)
-        if stat.S_ISREG(entry.status.st_mode) and any(mark.endswith(_ORIGIN) for mark in marks):
+        if entry.is_file and any(mark.endswith(_ORIGIN) for mark in marks):
             found["copied"].add(path)
         if any(mark.endswith(_OPAQUE) and _attribute(entry.at, mark) == b"y" for mark in marks):
             found["opaque"].add(path)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
-from ctrain_builder.make import bytecode, lend, look, workspace
+from ctrain_builder.make import bytecode, lend, look, secrets, workspace
 from ctrain_builder.make.container import Below, Container, Failed
 from ctrain_builder.make.overlay import Upper, remove_marks, scan, whiteouts
 from ctrain_builder.plan import NO_EPOCH
@@ -105,6 +105,7 @@ def _run(container: Container, argv: Sequence[str], folder: Path, found: Upper, 
     tree = Tree(folder)
     time = _settle_times(tree, found, epoch, workspace.started(container.work))  # before: it looks at ctimes
     remove_marks(tree, found)
+    _refuse_secrets(container, tree)
     if not container.root:
         lend.lend(container, mksquashfs())
     try:
@@ -112,6 +113,14 @@ def _run(container: Container, argv: Sequence[str], folder: Path, found: Upper, 
     except Failed as error:
         raise BuildError(f"mksquashfs failed with exit code {error.code}", f"The log is {log}") from error
     return take(container)
+
+
+def _refuse_secrets(container: Container, tree: Tree) -> None:
+    """Of what the build has written; the rest has come from archives and images, which don't know them."""
+    if container.secrets:
+        started = workspace.started(container.work)
+        new = [entry for entry in tree.walk() if entry.is_file and entry.status.st_mtime >= started]
+        secrets.refuse(tree, (entry.name for entry in new), container.secrets)
 
 
 def _settle_times(tree: Tree, found: Upper, epoch: int, started: float) -> int:

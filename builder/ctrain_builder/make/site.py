@@ -16,10 +16,16 @@ from pathlib import Path
 from typing import Optional
 from urllib.parse import unquote, urlsplit
 
+from ctrain_builder.make import secrets
 from ctrain_runtime.errors import ConfigError
 
 INSIDE = "/mnt"
 ENVIRONMENT = "build-env.sh"
+# A shell with -x, as that of %post, does not show what it sets here.
+_UNTRACED = """\
+{{ case $- in *x*) ctrain_trace=x ;; *) ctrain_trace= ;; esac; set +x; }} 2>/dev/null
+{exports}if [ "$ctrain_trace" ]; then unset ctrain_trace; set -x; else unset ctrain_trace; fi
+"""
 _SYSTEM_BUNDLES = ("ssl/certs/ca-certificates.crt", "pki/tls/certs/ca-bundle.crt", "ssl/ca-bundle.pem")
 _BUNDLE_VARIABLES = ("SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 _PROXY_VARIABLES = ("http_proxy", "https_proxy", "ftp_proxy", "no_proxy")
@@ -41,6 +47,10 @@ class Site:
     @property
     def binds(self) -> list[str]:
         return [f"{folder}:{INSIDE}/local/{number}:ro" for number, folder in enumerate(self.folders)]
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        return secrets.find([*self.proxies.values(), *self.pip.values(), self.mirror])
 
 
 def detect(environ: Mapping[str, str], etc: Path = Path("/etc")) -> Site:
@@ -74,7 +84,7 @@ def write(site: Site, folder: Path) -> None:
     settings = "".join(f"{key} = {value}\n" for key, value in site.pip.items())
     (folder / "pip.conf").write_text(f"[global]\n{settings}", encoding="utf-8")
     exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in environment.items())
-    (folder / ENVIRONMENT).write_text(exports, encoding="utf-8")
+    (folder / ENVIRONMENT).write_text(_UNTRACED.format(exports=exports), encoding="utf-8")
 
 
 def _pip_settings(environ: Mapping[str, str], etc: Path) -> dict[str, str]:

@@ -121,7 +121,7 @@ def _modules(features: Sequence[str]) -> list[str]:
 
 def rendered(layer: PlannedLayer) -> Definition:
     """The definition of a layer with its arguments. The mirror is of no use any more, and need not be known."""
-    return render(layer.definition, {MIRROR: "", **layer.arguments})
+    return render(layer.definition, {**layer.arguments, MIRROR: ""})
 
 
 def _on_gpus(plan: BuildPlan, base: Mapping[str, str], gpus: int, place: Mapping[str, int]) -> Iterator[Check]:

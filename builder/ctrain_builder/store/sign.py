@@ -18,6 +18,7 @@ from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import CtrainError, StoreError, UsageError
 
 _ENCRYPTED = b"ENCRYPTED"  # BEGIN ENCRYPTED PRIVATE KEY (PKCS 8), or Proc-Type: 4,ENCRYPTED
+_PUBLIC = (b"BEGIN PUBLIC KEY", b"BEGIN RSA PUBLIC KEY", b"BEGIN CERTIFICATE", b"BEGIN PGP PUBLIC KEY", b"ssh-")
 PGP = "pgp:"  # before the index of a key in the engine's key ring
 AGENT = "gpg:"  # before the name of a key that gpg knows
 _LONGEST = 3600  # seconds for reading an image
@@ -47,10 +48,26 @@ class Signer:
         elif self.key.startswith(PGP):
             if not self.key[len(PGP) :].isdecimal():
                 raise UsageError(f"{self.key!r} names no key", "As in pgp:0; see: apptainer key list --secret")
-        elif not Path(self.key).is_file():
-            raise UsageError(f"there is no key {self.key}", "Name a PEM file, pgp:N or gpg:KEY")
-        elif Path(self.key).stat().st_mode & 0o077:
-            raise UsageError(f"key {self.key} can be read by others", f"chmod 600 {self.key}")
+        else:
+            self._check_file(Path(self.key))
+
+    def _check_file(self, path: Path) -> None:
+        """Raise UsageError unless it is a private key in PEM, safe from others, and the passphrase is right."""
+        if not path.is_file():
+            raise UsageError(f"key {path} not found", "Name a PEM file, pgp:N or gpg:KEY")
+        text = path.read_bytes()
+        if b"OPENSSH PRIVATE KEY" in text:
+            raise UsageError(f"{path} is a key of OpenSSH", f"Convert it: ssh-keygen -p -m PKCS8 -f {path}")
+        if b"PRIVATE KEY-----" not in text:
+            if any(word in text for word in _PUBLIC):
+                raise UsageError(f"{path} is a public key or certificate", "Sign with its private key")
+            raise UsageError(f"{path} is not a private key in PEM format", "Name a PEM file, pgp:N or gpg:KEY")
+        if path.stat().st_mode & 0o077:
+            raise UsageError(f"key {path} can be read by others", f"chmod 600 {path}")
+        if may_need_passphrase(self.key):
+            if not self.passphrase:
+                raise UsageError(f"key {path} is encrypted and needs a passphrase", "Set CTRAIN_PASSPHRASE")
+            self._decrypted()
 
     def sign(self, image: Path) -> str:
         """Sign all objects of an image in its file. The file's digest then. Raises StoreError."""
@@ -80,9 +97,15 @@ class Signer:
         if not may_need_passphrase(self.key):
             yield str(Path(self.key).resolve())
             return
-        openssl = ["openssl", "pkey", "-in", self.key, "-passin", "stdin"]
-        with _in_memory(command.run(openssl, stdin=f"{self.passphrase}\n").stdout) as path:
+        with _in_memory(self._decrypted()) as path:
             yield path
+
+    def _decrypted(self) -> str:
+        openssl = ["openssl", "pkey", "-in", self.key, "-passin", "stdin"]
+        result = command.run(openssl, stdin=f"{self.passphrase}\n", check=False)
+        if result.code:  # openssl says it in several lines of its own language
+            raise UsageError(f"passphrase of key {self.key} is wrong, or the key is damaged", "Check CTRAIN_PASSPHRASE")
+        return result.stdout
 
     def _by_agent(self, image: Path) -> None:
         """No engine asks gpg's agent. So it signs with a key made for that, and its statement, now signed by gpg,

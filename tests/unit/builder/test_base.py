@@ -10,7 +10,7 @@ import pytest
 
 from ctrain_builder import catalog
 from ctrain_builder import plan as plans
-from ctrain_builder.make import base
+from ctrain_builder.make import base, metadata, smoke
 from ctrain_builder.plan import PlannedLayer
 from samples.programs import answer
 
@@ -42,7 +42,7 @@ def test_debootstrap_gets_the_mirror_after_all(tmp_path: Path, monkeypatch: pyte
     calls = answer(tmp_path / "bin", "debootstrap")
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     variables = base.mirror_variables({"MIRROR": MIRROR}, tmp_path)
-    argv = ["debootstrap", "--variant=minbase", "bookworm", "/root folder", base.PLACEHOLDER]
+    argv = ["debootstrap", "--variant=minbase", "bookworm", "/root folder", metadata.PLACEHOLDER]
     subprocess.run(argv, env=variables, check=True)
     assert calls.read_text() == f"--variant=minbase bookworm /root folder {MIRROR}\n"
 
@@ -51,3 +51,15 @@ def test_without_a_mirror_or_debootstrap_nothing_is_in_between(tmp_path: Path, m
     assert base.mirror_variables({"TAG": "24.12"}, tmp_path) == {}
     monkeypatch.setenv("PATH", str(tmp_path))
     assert base.mirror_variables({"MIRROR": MIRROR}, tmp_path) == {}
+
+
+def test_an_upper_definition_shows_no_mirror_either(project: Path) -> None:
+    path = project / "definitions/upper/upper.def"
+    path.write_text(path.read_text() + "\n%labels\n    org.mirror {{ MIRROR }}\n")
+    spec = catalog.find(project / "definitions", "small")
+    site = {"MIRROR": "http://kim:s3cret@mirror.example/debian"}
+    upper = plans.make(spec, {}, site, "amd64", lambda _key, _is_base: False, lambda _reference: "").layers[1]
+    shown = metadata.shown(upper)
+    assert shown.labels == {"org.mirror": metadata.PLACEHOLDER}
+    assert "s3cret" not in str(metadata.for_layer({}, shown, upper.key, upper.epoch))
+    assert "s3cret" not in str(smoke.rendered(upper).labels)

@@ -113,3 +113,32 @@ def test_the_lent_folder_can_be_sourced(etc: Path, tmp_path: Path) -> None:
     proxy = "http://p.example:1/?a=b c"
     assert said == f"{proxy}|{proxy}|/mnt/ca-bundle.crt|/mnt/pip.conf\n"
     assert (lent / "ca-bundle.crt").read_text() == "own"
+
+
+SECRET = site.Site(
+    {"index-url": "https://token:p%40ss@pypi.example/simple"},
+    (),
+    None,
+    {"https_proxy": "http://kim:it's s3cret@proxy.example:3128"},
+    "http://apt:aptpass@mirror.example/debian",
+)
+
+
+@pytest.mark.parametrize("shell", ["sh", "bash"])
+def test_settings_are_sourced_untraced(tmp_path: Path, shell: str) -> None:
+    site.write(SECRET, tmp_path)
+    script = f". {tmp_path}/build-env.sh\nprintenv HTTPS_PROXY > {tmp_path}/seen\nset > {tmp_path}/set\n"
+    (tmp_path / "post").write_text(script)
+    traced = subprocess.run([shell, "-eux", tmp_path / "post"], capture_output=True, text=True, check=True)
+    assert (tmp_path / "seen").read_text() == "http://kim:it's s3cret@proxy.example:3128\n"
+    assert "ctrain_trace" not in (tmp_path / "set").read_text()
+    assert traced.stderr.splitlines() == [f"+ . {tmp_path}/build-env.sh", "+ printenv HTTPS_PROXY", "+ set"]
+    silent = subprocess.run([shell, "-eu", tmp_path / "post"], capture_output=True, text=True, check=True)
+    assert silent.stderr == silent.stdout == ""
+
+
+def test_the_secrets_of_settings() -> None:
+    assert set(SECRET.secrets) == {
+        *("it's s3cret", "kim:it's s3cret@", "p%40ss", "p@ss", "token:p%40ss@", "token:p@ss@"),
+        *("aptpass", "apt:aptpass@"),
+    }

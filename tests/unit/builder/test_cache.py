@@ -171,3 +171,13 @@ def test_sizes_are_read(text: str, count: int) -> None:
 def test_what_is_no_size_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="is no size"):
         parse_size(text)
+
+
+def test_logs_are_for_their_owner(cache: Cache) -> None:
+    before = os.umask(0)
+    try:
+        assert cache.new_log("x").stat().st_mode & 0o777 == 0o600
+        cache.new_log("x").chmod(0o644)  # of an older version
+        assert cache.new_log("x").stat().st_mode & 0o777 == 0o600
+    finally:
+        os.umask(before)

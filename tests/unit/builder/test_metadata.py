@@ -3,8 +3,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from ctrain_builder.definition import Definition, parse
 from ctrain_builder.make import metadata
+from ctrain_runtime.errors import BuildError
 
 BUILT = 1795236725  # 2026-11-21 04:52:05 UTC
 PARENT = {
@@ -73,3 +76,9 @@ def test_inspection_has_what_the_engine_looks_for() -> None:
     assert (attributes["labels"]["org.x"], attributes["labels"]["org.y"]) == ("parent", "image")
     assert attributes["environment"] == {"/.singularity.d/env/90-environment.sh": "#!/bin/sh\nexport A=1"}
     assert (attributes["deffile"], attributes["test"], attributes["helpfile"]) == ("old definition", "t", "h")
+
+
+@pytest.mark.parametrize("damaged", ["", "text", "[]", '{"a": 1}', "[" * 100_000])
+def test_labels_that_post_has_damaged_are_an_error_in_one_line(damaged: str) -> None:
+    with pytest.raises(BuildError, match=r"/.singularity.d/labels.json of the image is damaged"):
+        metadata.for_layer({**PARENT, "labels.json": damaged}, _definition(""), "k", BUILT)

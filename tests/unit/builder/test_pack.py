@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import os
 import subprocess
 from pathlib import Path, PurePosixPath
@@ -66,6 +67,15 @@ def test_the_command_of_a_layer_does_not_depend_on_its_content(tmp_path: Path) -
     packed = pack.pack(container, upper, below, tmp_path / "log", EPOCH)
     assert packed.read_text().split()[1:] == " ".join(pack.layer_argv(container, upper, below)[1:]).split()
     assert (tmp_path / "work" / "lend" / "deleted").read_text() == "gone c 0 0 0 0 0\n"
+
+
+@pytest.mark.usefixtures("tools")
+def test_a_layer_with_a_password_of_the_build_host_is_refused(tmp_path: Path) -> None:
+    container = dataclasses.replace(_container(tmp_path / "work"), secrets=("s3cret",))
+    upper = _tree(tmp_path / "upper", STARTED)
+    (upper / "0").write_text("http://kim:s3cret@proxy")
+    with pytest.raises(BuildError, match="/0 of the layer holds a password"):
+        pack.pack(container, upper, Below(tmp_path / "base.sif"), tmp_path / "log", EPOCH)
 
 
 @pytest.mark.usefixtures("tools")
