@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from ctrain_builder.cli.main import BUILD_VERBS
 from ctrain_builder.store.modules import lua_text, tcl_text
 from ctrain_runtime.cli.main import main
+from samples.programs import write_program
 from samples.sample_images import write_store
 
 TOOLS = Path("/var/cache/ctrain-cluster/module-tools")
@@ -81,6 +82,17 @@ def loaded(root: Path, name: str, release: int) -> str:
 def test_a_module_is_loaded_and_unloaded(module: Module, root: Path, name: str, release: int) -> None:
     said = module(f"module load ctrain-pytorch{name}", SHOW, "module unload ctrain-pytorch", SHOW)
     assert said == loaded(root, "pytorch", release) + "||||\n"
+
+
+def test_the_programs_of_the_image_are_commands_while_it_is_loaded(module: Module, root: Path) -> None:
+    show = "command -v torchrun || echo none"
+    commands = root.parent / "modules/.commands/ctrain-pytorch/24.12-hd-r1/torchrun"
+    assert module("module load ctrain-pytorch", show, "module unload ctrain-pytorch", show) == f"{commands}\nnone\n"
+    engine = root.parent / "engine"
+    engine.mkdir()
+    write_program(engine / "apptainer", '#!/bin/sh\nprintf "%s|" "$@"\n')
+    said = module("module load ctrain-pytorch", f"PATH={engine}:$PATH", "torchrun 'a b'")
+    assert said == f"exec|--nv|{root}/pytorch_24.12-hd-py3-r1.sif|torchrun|a b|"
 
 
 def test_switching(module: Module, root: Path) -> None:

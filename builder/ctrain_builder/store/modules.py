@@ -3,8 +3,9 @@
     OUTPUT/ctrain-pytorch/24.12-hd-r3        Tcl: for environment-modules
     OUTPUT/ctrain-pytorch/24.12-hd-r3.lua    Lua: of two files of one name, Lmod takes this one
     OUTPUT/ctrain-pytorch/.modulerc(.lua)    which version is the default, and what the channels mean
+    OUTPUT/.commands/ctrain-pytorch/24.12-hd-r3/python    what its module puts on PATH: the image's programs
 
-Both lie in one folder: environment-modules sees no file that does not begin with `#%Module`.
+Tcl and Lua share a directory: environment-modules sees no file that does not begin with `#%Module`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ from ctrain_runtime.store import NAME_RE, TAG_RE, PublishedImage, select
 from ctrain_runtime.text import format_size
 
 DEFAULT = "default"  # what both tools call the version that a name alone means
-_TCL, _LUA = "#%Module1.0 ", "-- "  # how the first line begins
+_TCL, _LUA, _SHELL = "#%Module1.0 ", "-- ", "#!/bin/sh\n# "  # how the files begin
+_COMMANDS = ".commands"  # module tools skip names that begin with a dot
+_PROGRAMS = {"python": "python", "python3": "python", "torchrun": "torch", "mpirun": "mpi", "horovodrun": "horovod"}
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,11 @@ class Module:
     @property
     def name(self) -> str:
         return f"{self.family}/{self.image.manifest.version}"
+
+    @property
+    def programs(self) -> list[str]:
+        """Those of the image that are offered as commands, by what it says it has."""
+        return [program for program, software in _PROGRAMS.items() if software in self.image.manifest.software]
 
 
 @dataclass(frozen=True)
@@ -70,15 +78,21 @@ def modules(images: Sequence[PublishedImage]) -> list[Module]:
     return made
 
 
-def files(root: Path, offered: Sequence[Module]) -> dict[str, str]:
-    """Path below the output -> text, of all module files for the store at `root`. Raises StoreError."""
+def files(root: Path, output: Path, offered: Sequence[Module]) -> dict[str, str]:
+    """Path below `output` -> text, of all module files for the store at `root`. Raises StoreError."""
+    if ":" in str(output):
+        raise StoreError(f"{output} has a ':' in its path", "Choose another directory: PATH could not hold this one")
     if not str(root).isprintable():
         raise StoreError(f"store {str(root)!r} has control characters in its path", "Shells would not get it whole")
     families = sorted({module.family for module in offered})  # all set the same variables: one at a time
     texts = {}
     for module in offered:
-        texts[module.name] = _head(_TCL, root) + _in_tcl(module, root, families)
-        texts[f"{module.name}.lua"] = _head(_LUA, root) + _in_lua(module, root, families)
+        path = str(output / _COMMANDS / module.name)
+        texts[module.name] = _head(_TCL, root) + _in_tcl(module, root, families, path)
+        texts[f"{module.name}.lua"] = _head(_LUA, root) + _in_lua(module, root, families, path)
+        for program in module.programs:
+            argv = shlex.join((*_image(module, root).plain_argv, program))
+            texts[f"{_COMMANDS}/{module.name}/{program}"] = f'{_head(_SHELL, root)}exec {argv} "$@"\n'
     for family in families:
         named = [(module.name, symbol) for module in offered if module.family == family for symbol in module.symbols]
         tcl = [f"module-version {tcl_text(name)} {tcl_text(symbol)}\n" for name, symbol in named]
@@ -102,59 +116,71 @@ def write(output: Path, root: Path, texts: Mapping[str, str]) -> Outcome:
         written = [path for path, text in wanted.items() if not path.exists() or path.read_bytes() != text.encode()]
         for path in written:
             atomic.write_text(path, wanted[path], *_access(output, path.parent))
-        removed = [path for path in sorted({*output.glob("ctrain-*/*")} - {*wanted}) if _is_own(path, root)]
+        candidates = {*output.glob("ctrain-*/*"), *output.glob(f"{_COMMANDS}/ctrain-*/*/*")}
+        removed = [path for path in sorted(candidates - {*wanted}) if _is_own(path, root)]
         for path in removed:
             path.unlink()
-        for folder in {path.parent for path in removed}:
-            if not any(folder.iterdir()):
-                folder.rmdir()
+        for directory in {path.parent for path in removed}:
+            _remove_empty(directory, output)
     except OSError as error:
         raise StoreError(f"{error.filename or output} can't be read or written: {error.strerror}") from error
     return Outcome(tuple(written), tuple(removed))
 
 
-def _access(output: Path, folder: Path) -> tuple[int, int]:
-    """Mode and group for files in `folder`, which is made if it isn't there: all follows `output`, as in a store."""
+def _access(output: Path, directory: Path) -> tuple[int, int]:
+    """Mode and group for files in `directory`, which is made if it isn't there: all follows `output`, as in a store."""
     if not output.exists():
         output.mkdir(parents=True)
         output.chmod(0o755)
     access = Access(output.stat())
-    if not folder.exists():
-        folder.mkdir()
-        folder.chmod(access.folder)
-    return access.file, access.group
+    missing = [path for path in (directory, *directory.parents) if not path.exists()]
+    for path in reversed(missing):
+        path.mkdir()
+        path.chmod(access.folder)
+    is_command = _COMMANDS in directory.relative_to(output).parts
+    return access.file | (access.file & 0o444) >> 2 if is_command else access.file, access.group
+
+
+def _remove_empty(directory: Path, output: Path) -> None:
+    """Remove a directory and those above it, up to `output`, as far as they are empty."""
+    while directory != output and not any(directory.iterdir()):
+        directory.rmdir()
+        directory = directory.parent
 
 
 def _head(kind: str, root: Path) -> str:
-    """The first line, by which a file is known again."""
+    """The first line (of a script the second), by which a file is known again."""
     return f"{kind}made by `ctrain store modules` for store {json.dumps(str(root))}, and replaced by it\n"
 
 
 def _is_own(path: Path, root: Path) -> bool:
     if path.is_symlink() or not path.is_file():
         return False
+    heads = tuple(_head(kind, root).encode() for kind in (_TCL, _LUA, _SHELL))
     with path.open("rb") as file:
-        return file.readline().decode(errors="replace") in (_head(_TCL, root), _head(_LUA, root))
+        return file.read(max(map(len, heads))).startswith(heads)
 
 
-def _in_tcl(module: Module, root: Path, families: Sequence[str]) -> str:
+def _in_tcl(module: Module, root: Path, families: Sequence[str], path: str) -> str:
     settings = [f"setenv {name} {tcl_text(value)}" for name, value in _settings(module, root).items()]
     lines = [
         f"proc ModulesHelp {{ }} {{\n    puts stderr {tcl_text(_help(module))}\n}}",
         f"module-whatis {tcl_text(_whatis(module))}",
         f"conflict {' '.join(map(tcl_text, families))}",
         *settings,
+        *([f"prepend-path PATH {tcl_text(path)}"] if module.programs else []),
     ]
     return "\n".join(lines) + "\n"
 
 
-def _in_lua(module: Module, root: Path, families: Sequence[str]) -> str:
+def _in_lua(module: Module, root: Path, families: Sequence[str], path: str) -> str:
     settings = [f"setenv({lua_text(name)}, {lua_text(value)})" for name, value in _settings(module, root).items()]
     lines = [
         f"help({lua_text(_help(module))})",
         f"whatis({lua_text(_whatis(module))})",
         f"conflict({', '.join(map(lua_text, families))})",
         *settings,
+        *([f'prepend_path("PATH", {lua_text(path)})'] if module.programs else []),
     ]
     return "\n".join(lines) + "\n"
 
@@ -162,7 +188,11 @@ def _in_lua(module: Module, root: Path, families: Sequence[str]) -> str:
 def _settings(module: Module, root: Path) -> dict[str, str]:
     manifest = module.image.manifest
     image = f"{manifest.name}:{manifest.version}"
-    return {"SIF": str(root / manifest.file_name), "CTRAIN_IMAGE": image, "CTRAIN_STORE": str(root)}
+    return {"SIF": str(_image(module, root).path), "CTRAIN_IMAGE": image, "CTRAIN_STORE": str(root)}
+
+
+def _image(module: Module, root: Path) -> Image:
+    return Image(root / module.image.manifest.file_name, module.image.manifest)
 
 
 def _whatis(module: Module) -> str:
@@ -180,6 +210,7 @@ def _help(module: Module) -> str:
             *(_plain(f"  {key:<11}{value}") for key, value in rows),
             "\nSIF is its path. `ctrain run` takes it by CTRAIN_IMAGE and CTRAIN_STORE:",
             "  ctrain run resnet50 --nodes 2",
+            *([f"Its programs are commands: {', '.join(module.programs)}"] if module.programs else []),
             f"  srun {shlex.join(Image(module.image.path, manifest).plain_argv)} python train.py",
         )
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 from ctrain_builder.cli.main import BUILD_VERBS
 from ctrain_runtime.cli.main import main
+from samples.programs import SYSTEM, write_program
 from samples.sample_images import write_image, write_store
 
 IMAGES = ({"release": 1}, {"release": 2}, {"release": 3, "flat": True}, {"name": "cpu", "release": 1})
@@ -62,9 +64,9 @@ def test_two_files_for_each_version_and_two_that_name_the_default(shelf: Shelf) 
         "ctrain-pytorch/24.12-hd-r1       default, prod",
         "ctrain-pytorch/24.12-hd-r2",
         "ctrain-pytorch/24.12-hd-r3-flat",
-        f"12 files written, 0 removed; for users: module use {shelf.output}",
+        f"16 files written, 0 removed; for users: module use {shelf.output}",
     ]
-    assert len(shelf.files) == 12
+    assert len(shelf.files) == 16
     tcl, lua = (shelf.files[f"ctrain-pytorch/24.12-hd-r2{suffix}"] for suffix in ("", ".lua"))
     assert tcl.startswith("#%Module1.0 made by `ctrain store modules`")
     assert (
@@ -92,6 +94,30 @@ def test_a_channel_that_can_not_be_a_symbol_is_none(shelf: Shelf, channel: str) 
     assert shelf.data()["modules"]["ctrain-pytorch/24.12-hd-r1"] == ["default", "prod"]
 
 
+def test_the_programs_of_an_image_are_commands(shelf: Shelf, tmp_path: Path) -> None:
+    software = {"python": "3.12", "torch": "2.6.0", "cuda": "12.6", "horovod": "0.28", "mpi": "Open MPI 4.1.7"}
+    write_image(shelf.root, name="all", software=software)
+    write_image(shelf.root, name="none", software={})
+    shelf.modules()
+    made = shelf.output / ".commands/ctrain-all/24.12-hd-r3"
+    assert {path.name for path in made.iterdir()} == {"python", "python3", "torchrun", "mpirun", "horovodrun"}
+    assert f'\nprepend-path PATH "{made}"\n' in shelf.files["ctrain-all/24.12-hd-r3"]
+    assert not (shelf.output / ".commands/ctrain-none").exists()
+    assert "PATH" not in shelf.files["ctrain-none/24.12-hd-r3"]
+    (tmp_path / "bin").mkdir()
+    write_program(tmp_path / "bin/apptainer", '#!/bin/sh\nprintf "%s|" "$@"\n')
+    done = subprocess.run(
+        [made / "torchrun", "a b", "$HOME"], env={"PATH": f"{tmp_path}/bin:{SYSTEM}"}, capture_output=True, text=True
+    )
+    assert done.stdout == f"exec|--nv|{shelf.root}/all_24.12-hd-py3-r3.sif|torchrun|a b|$HOME|"
+
+
+def test_an_output_that_path_could_not_hold_is_refused(shelf: Shelf) -> None:
+    shelf.output = shelf.output.parent / "a:b"
+    assert "has a ':' in its path" in shelf.modules(code=76)
+    assert not shelf.output.exists()
+
+
 def test_again(shelf: Shelf) -> None:
     """Only what has changed is written; what is no longer offered is removed, with its folder."""
     shelf.modules()
@@ -101,13 +127,14 @@ def test_again(shelf: Shelf) -> None:
     shelf("retire", "pytorch:24.12-hd-r1", "cpu:24.12-hd-r1", "--yes")
     done = shelf.data()
     assert {Path(path).name for path in done["removed"]} == {
-        *("24.12-hd-r1", "24.12-hd-r1.lua", ".modulerc", ".modulerc.lua")
+        *("24.12-hd-r1", "24.12-hd-r1.lua", ".modulerc", ".modulerc.lua", "torchrun")
     }
-    assert len(done["removed"]) == 6
+    assert len(done["removed"]) == 8
     assert {f"{shelf.output}/{name}" for name in before} - {*done["removed"]} == {
         f"{shelf.output}/{name}" for name in shelf.files
     }
     assert not (shelf.output / "ctrain-cpu").exists()
+    assert not (shelf.output / ".commands/ctrain-cpu").exists()
     assert {Path(path).name for path in done["written"]} > {".modulerc", ".modulerc.lua"}
 
 
@@ -156,7 +183,9 @@ def test_modes_are_those_of_the_output(shelf: Shelf, mode: int, folder: int, fil
     shelf.modules()
     modes = {path.stat().st_mode & 0o7777 for path in shelf.output.rglob("*") if path.is_dir()}
     assert modes == {folder}
-    assert {path.stat().st_mode & 0o7777 for path in shelf.output.rglob("*") if path.is_file()} == {file}
+    modes = {path.name: path.stat().st_mode & 0o7777 for path in shelf.output.rglob("*") if path.is_file()}
+    assert modes.pop("torchrun") == file | 0o111
+    assert {*modes.values()} == {file}
 
 
 def test_damaged_and_strange_versions_are_left_out_and_named(shelf: Shelf, capsys: pytest.CaptureFixture[str]) -> None:

@@ -25,7 +25,7 @@ def _modules(args: argparse.Namespace, store: Store) -> int:
     with change(root, say) as writer:  # what channels mean stays so until it is written
         scan = writer.store.scan()
         offered = modules.modules(scan.images)
-        done = modules.write(output, root, modules.files(root, offered))
+        done = modules.write(output, root, modules.files(root, output, offered))
     for error in scan.damaged:
         say(str(error))
     for image in scan.images:
