@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ctrain_runtime.cli import run_options
+from ctrain_runtime.cli.main import Parser
+from ctrain_runtime.errors import ConfigError, SiteError, UsageError
+from ctrain_runtime.plan.model import Options
+from ctrain_runtime.run.prepare import Request
+
+
+def request(*arguments: str, rest: tuple[str, ...] = ()) -> Request:
+    """The request of a command line; `rest` are the arguments after --."""
+    parser = Parser(prog="ctrain run", allow_abbrev=False)
+    run_options.add_arguments(parser)
+    return run_options.make_request(parser.parse_args(arguments, argparse.Namespace(rest=list(rest))))
+
+
+@pytest.mark.usefixtures("programs")  # without Slurm
+def test_nothing_given_is_nothing_asked_for() -> None:
+    asked = request("resnet50")
+    assert (asked.reference, asked.command, asked.image, asked.layers, asked.name) == ("resnet50", (), "", (), "")
+    assert asked.options == Options()
+    assert (asked.site.site.name, asked.site.explicit) == ("local", False)
+
+
+def test_every_option_reaches_the_request(tmp_path: Path) -> None:
+    numbers = ("--nodes", "2", "--gpus-per-node", "0", "--ranks-per-node", "3")
+    words = ("--launcher", "env", "--partition", "gpu", "--time", "1:30", "--cpu-bind", "none", "--data", "d")
+    texts = ("--image", "pytorch:dev", "--name", "one", "--resume", "old", "--layer", "a.sqsh", "--layer", "/b.sqsh")
+    slurm = ("--account", "ai", "--qos", "high", "--mem", "4G", "--comment", "a b", "--scheduler-option=--licenses=x")
+    asked = request("job", *numbers, *words, *texts, *slurm, "--env", "A=b=c", "--env", "B", rest=("--lr", "0.1"))
+    assert (asked.image, asked.name, asked.resume) == ("pytorch:dev", "one", "old")
+    assert (asked.layers, asked.command) == ((Path("a.sqsh"), Path("/b.sqsh")), ("--lr", "0.1"))
+    assert asked.options == Options(
+        nodes=2,
+        gpus_per_node=0,
+        ranks_per_node=3,
+        launcher="env",
+        partition="gpu",
+        time="1:30",
+        cpu_bind="none",
+        settings=(("account", "ai"), ("qos", "high"), ("mem", "4G"), ("comment", "a b")),
+        scheduler_options=("--licenses=x",),
+        data=f"{tmp_path}/d",
+        env=("A=b=c", "B"),
+    )
+
+
+def test_of_an_option_that_is_given_twice_the_last_one_counts() -> None:
+    asked = request("job", "--nodes", "2", "--nodes", "3", "--site", "nowhere", "--site", "slurm")
+    assert (asked.options.nodes, asked.site.site.name) == (3, "slurm")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("--nodes", "1e3"), "argument --nodes: invalid int value: '1e3'"),
+        (("--nodes", ""), "argument --nodes: invalid int value: ''"),
+        (("--nodes", "9" * 5000), "argument --nodes: invalid int value: '9999"),  # more digits than Python converts
+        (("--nodes",), "argument --nodes: expected one argument"),
+        (("--launcher", "MPI"), "argument --launcher: invalid choice: 'MPI'"),
+        (("--scheduler-option", "--licenses=x"), "argument --scheduler-option: expected one argument"),
+    ],
+)
+def test_a_value_that_is_none(arguments: tuple[str, ...], complaint: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        request("job", *arguments)
+    assert caught.value.message.startswith(complaint)
+    assert caught.value.hint.endswith("See: ctrain run --help")
+
+
+@pytest.mark.parametrize(
+    ("mount", "made"),
+    [
+        ("data", "{here}/data"),
+        ("data:/d:ro", "{here}/data:/d:ro"),
+        ("./../data/", "{parent}/data"),
+        ("/a/../b", "/b"),
+        ("~/data:/d", "{here}/home/data:/d"),
+        ("~nobody-of-this-name/x", "{here}/~nobody-of-this-name/x"),  # the check of mount sources then names it
+        ("", ""),  # refused when the plan is made, as is ":"
+        (":", ":"),
+        ("a b\nc:/d", "{here}/a b\nc:/d"),
+        ("\udcff:/d", "{here}/\udcff:/d"),  # a file name that is no UTF-8
+    ],
+)
+def test_sources_of_mounts_are_absolute(mount: str, made: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert request("job", "--mount", mount).options.mounts == (made.format(here=tmp_path, parent=tmp_path.parent),)
+
+
+def test_data_is_a_directory(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to("directory")
+    assert request("job", "--data", "link").options.data == f"{tmp_path}/directory"
+    assert request("job", "--data", "").options.data == ""
+    with pytest.raises(UsageError, match=r"^--data file is a file\. Pass the directory that holds it$"):
+        request("job", "--data", "file")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "complaint"),
+    [
+        (("--site", "titan"), SiteError, "unknown site 'titan'"),
+        (("--site", "./no.yaml"), SiteError, "site file not found: ./no.yaml"),
+        (("--site", "bad.yaml/"), SiteError, "site file not found: bad.yaml/"),
+    ],
+)
+def test_a_site_that_is_none(arguments: tuple[str, ...], error: type[Exception], complaint: str) -> None:
+    with pytest.raises(error, match=f"^{complaint}"):
+        request("job", *arguments)
+
+
+def test_options_override_the_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CTRAIN_STORE", "/from/the/shell")
+    monkeypatch.setenv("CTRAIN_RUNS", "/runs/of/the/shell")
+    (tmp_path / "mine.yaml").write_text("name: mine\nscheduler: local\nstores: [/a, /b]\nruns: /c\ncomment: site\n")
+    site = request("job", "--site", "./mine.yaml", "--store", "/mine", "--comment", "mine").site
+    assert site.store_dirs() == ("/mine",)
+    assert (site.site.runs, site.site.comment) == ("/runs/of/the/shell", "mine")
+    assert site.sources["stores"] == "--store"
+    plain = request("job", "--site", "./mine.yaml").site
+    assert (plain.store_dirs(), plain.sources["stores"]) == (("/from/the/shell",), "CTRAIN_STORE")
+
+
+def test_a_store_whose_variable_is_not_set_is_named_with_its_origin() -> None:
+    site = request("job", "--store", "$NOT_SET/store").site
+    with pytest.raises(ConfigError, match=r"^--store: stores: variable not set in '\$NOT_SET/store': 'NOT_SET'$"):
+        site.store_dirs()
+
+
+@pytest.mark.parametrize("option", ["--account", "--qos", "--constraint", "--mem", "--nodelist", "--exclude"])
+def test_settings_pass_any_text(option: str) -> None:
+    """Whether the scheduler takes it, it says itself, before anything is queued."""
+    hostile: Any = 'a\'b "c" $(touch x) ; é'
+    assert request("job", option, hostile).options.settings == ((option[2:], hostile),)

@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ctrain_runtime.cli import run_view
+from ctrain_runtime.job import Dataset
+from ctrain_runtime.plan.model import LaunchPlan
+from ctrain_runtime.run import record
+from ctrain_runtime.run.conclude import Conclusion
+from ctrain_runtime.run.prepare import Prepared
+from ctrain_runtime.run.ranks import Rank
+from ctrain_runtime.run.record import Attempt, Exit
+from samples.plans import LOCAL, a_job, a_launch, a_plan, an_image, some_facts
+
+
+def summary(plan: LaunchPlan, **parts: Any) -> list[str]:
+    return run_view.summary(Prepared(a_launch(plan), **{"notes": (), **parts}), "requested").splitlines()
+
+
+def test_the_header_of_a_run_on_a_cluster() -> None:
+    plan = a_plan(job=a_job(data=Dataset("imagenet")), nodes=2, data="/data/imagenet")
+    assert summary(plan, notes=("time limit shortened",), image_source=" (from CTRAIN_IMAGE)") == [
+        "site      neuron (requested)",
+        "image     pytorch 24.12-hd-r3 (prod)  sha256:9f2c41d0a7e3 (from CTRAIN_IMAGE)",
+        "where     2 x amd_a100nv_8: 8 GPUs per node, 8 cores per rank; 16 ranks, launcher mpi (pmix); limit 01:00:00",
+        "data      /data/imagenet -> /data (read-only)",
+        "run       digits-1  ->  /scratch/kim/ctrain/digits-1",
+        "note      time limit shortened",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("parts", "where"),
+    [
+        ({**LOCAL}, "this machine: 1 group of 1; 1 rank, launcher mpirun"),
+        ({**LOCAL, "nodes": 2, "ranks_per_node": 3}, "this machine: 2 groups of 3; 6 ranks, launcher mpirun"),
+        (
+            {"partition": "skl", "launcher": "env", "job": a_job(launcher="env")},
+            "1 x skl: 40 cores per rank; 1 rank, launcher env; limit 01:00:00",
+        ),
+    ],
+)
+def test_where(parts: dict[str, Any], where: str) -> None:
+    assert f"where     {where}" in summary(a_plan(**parts))
+
+
+def test_a_run_without_a_time_limit_and_inside_an_allocation() -> None:
+    plan = dataclasses.replace(a_plan(), time_limit=None, allocation="37")
+    (where,) = [line for line in summary(plan) if line.startswith("where")]
+    assert where.startswith("where     1 x amd_a100nv_8 in allocation 37: ")
+    assert where.endswith("; no time limit")
+
+
+def test_a_flattened_image_is_named_as_a_substitute() -> None:
+    flat = an_image(flat=True, digest="sha256:f1a7")
+    image = summary(a_plan(facts=some_facts(ignores_layers=True), flat=flat))[1]
+    assert image.startswith(
+        "image     pytorch 24.12-hd-r3-flat (prod)  sha256:f1a7, flattened, in place of 24.12-hd-r3"
+    )
+
+
+def test_a_dry_run_shows_scripts_and_no_secret() -> None:
+    plan = a_plan(env=("A=two words", "HF_TOKEN=hunter2", "PASSED"))
+    shown = run_view.describe(Prepared(a_launch(plan), ()))
+    assert shown.startswith("site      neuron (dry run: nothing is started)\n")
+    assert "\ncommand   sbatch --parsable /scratch/kim/ctrain/digits-1/job.sh\n" in shown
+    assert "\nenv       A=two words\n" in shown
+    assert "\nenv       PASSED (this shell's value)\n" in shown
+    assert "\nenv       HF_TOKEN=***\n" in shown and "hunter2" not in shown
+    assert "\n\n--- job.sh\n#!/bin/bash -p\n" in shown
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> LaunchPlan:
+    plan = a_plan(nodes=2, ranks_per_node=2, run_directory=tmp_path / "one")
+    (tmp_path / "one/logs").mkdir(parents=True)
+    return plan
+
+
+def ending(plan: LaunchPlan, ended: Exit, failed: int = -1, step: int = 0) -> list[str]:
+    begun = record.begin(plan)
+    job = Attempt("7", "job 7", "2026-11-22T00:00:00+00:00")
+    done = dataclasses.replace(begun, exit=ended, attempts=(job,))
+    rank = Rank(failed, "gpu01", 1.0, 2.0, ended.code) if failed >= 0 else None
+    return run_view.ending(plan, Conclusion(done, rank), step).splitlines()
+
+
+def test_the_last_line_is_always_the_run_directory(plan: LaunchPlan) -> None:
+    assert ending(plan, Exit(0, "completed", "program")) == [f"run directory: {plan.run_directory}"]
+    for ended in (Exit(130, "cancelled", "user"), Exit(143, "time limit reached", "scheduler"), Exit(9, "x", "ctrain")):
+        assert ending(plan, ended)[-1] == f"run directory: {plan.run_directory}"
+
+
+def test_a_cancelled_run_names_its_job_its_step_and_its_checkpoint(plan: LaunchPlan) -> None:
+    cancelled = Exit(130, "cancelled", "user")
+    assert ending(plan, cancelled)[0] == "cancelled job 7"
+    (Path(plan.run_directory) / "checkpoint").mkdir()
+    assert ending(plan, cancelled, step=400)[:-1] == ["cancelled job 7 at step 400"]
+    (Path(plan.run_directory) / "checkpoint/step-400.pt").touch()
+    resume = f"checkpoint kept; resume with: --resume {plan.run_directory}"
+    assert ending(plan, cancelled, step=400)[:-1] == ["cancelled job 7 at step 400", resume]
+
+
+@pytest.mark.parametrize(("by", "code"), [("scheduler", "143 (scheduler's)"), ("program", "143")])
+def test_whose_exit_code_it_is(plan: LaunchPlan, by: str, code: str) -> None:
+    assert ending(plan, Exit(143, "why", by))[:-1] == ["why", f"exit code {code}"]
+
+
+def test_a_failed_rank_is_shown_with_its_last_lines(plan: LaunchPlan) -> None:
+    log = Path(plan.run_directory) / "logs/rank3.log"
+    log.write_bytes(b"".join(b"line %d\n\n" % number for number in range(20)) + b"no UTF-8: \xff\n  \n")
+    lines = ending(plan, Exit(9, "rank 3 failed first", "program"), failed=3)
+    assert lines[0] == "rank 3 failed first"
+    assert lines[1:9] == [
+        *(f"  | line {number}" for number in range(13, 20)),
+        "  | no UTF-8: \N{REPLACEMENT CHARACTER}",
+    ]
+    assert lines[9:11] == [f"its log: {log}; 3 other ranks stopped", "exit code 9"]
+
+
+def test_a_failed_rank_without_a_log(plan: LaunchPlan) -> None:
+    lines = ending(plan, Exit(9, "rank 1 failed first", "program"), failed=1)
+    assert lines[1] == f"its log: {plan.run_directory}/logs/rank1.log; 3 other ranks stopped"
+
+
+def test_the_last_lines_of_a_rank_in_a_log_that_ranks_share(tmp_path: Path) -> None:
+    log = tmp_path / "node1.log"
+    log.write_text("[17] mine\n[1] other\n[170] other\n[17] mine, too\n[17] \n")
+    assert run_view.last_lines(log, 17) == ["mine", "mine, too"]
+
+
+def test_of_a_huge_log_only_the_end_is_read(tmp_path: Path) -> None:
+    log = tmp_path / "rank0.log"
+    with log.open("wb") as file:
+        file.truncate(10**11)  # sparse: to read it would take minutes
+        file.seek(0, 2)
+        file.write(b"\nthe end\n")
+    assert run_view.last_lines(log, 0)[-1] == "the end"

@@ -1,0 +1,208 @@
+from __future__ import annotations
+
+import dataclasses
+import os
+import platform
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ctrain_runtime.errors import (
+    CtrainError,
+    DataError,
+    ImageNotFound,
+    ImageUnusable,
+    JobError,
+    ResourceError,
+    SchedulerError,
+    UsageError,
+)
+from ctrain_runtime.facts import Allocation, Cluster, Partition
+from ctrain_runtime.job import Resources
+from ctrain_runtime.plan.model import LaunchPlan, Options
+from ctrain_runtime.run.prepare import Prepared, Request, make_size_request, prepare
+from ctrain_runtime.site import select_site
+from samples import programs as fakes
+from samples.plans import a_job
+from samples.sample_images import sif, write_image, write_store
+
+HERE = platform.machine()
+GPU = Partition("gpu", True, nodes=4, cpus=16, gpus=2, gpu_type="a100", time_limit=1440, arch=HERE)
+
+
+@pytest.fixture(autouse=True)
+def machine(programs: Path, tmp_path: Path) -> Path:
+    """A machine with an engine, Slurm, a store with the image pytorch, and the job ./job."""
+    fakes.answer(programs, "apptainer", "apptainer version 1.4.5\n")
+    fakes.slurm(programs, GPU)
+    write_store(tmp_path / "store", {}, channels={"pytorch_prod": "pytorch_24.12-hd-py3-r3.sif"})
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job/job.yaml").write_text("command: [python, train.py]\nimage: pytorch\nlauncher: env\n")
+    (tmp_path / "job/train.py").touch()
+    return tmp_path
+
+
+def asked(site: str = "slurm", options: Any = None, **parts: Any) -> Request:
+    """A request for ./job on a site, with these options of a plan; or for a command, with an image."""
+    reference = "" if "image" in parts and "command" in parts else "./job"
+    selected = select_site(site, {"store": "store"})
+    return Request(selected, **{"reference": reference, "options": Options(**(options or {})), **parts})
+
+
+def plan_of(*arguments: Any, **parts: Any) -> LaunchPlan:
+    return prepare(asked(*arguments, **parts)).launch.plan
+
+
+def test_a_launch_is_complete_and_nothing_is_left(machine: Path) -> None:
+    before = sorted(machine.rglob("*"))
+    prepared = prepare(asked(name="one", options={"nodes": 2}))
+    assert isinstance(prepared, Prepared)
+    assert (prepared.notes, prepared.image_source) == ((), "")
+    assert prepared.launch.plan.run_directory == f"{machine}/ctrain-runs/one"
+    assert {"job.sh", "task.sh"} <= set(prepared.launch.scripts)
+    assert prepared.launch.argv[0] == "sbatch"
+    calls = {machine / "programs" / f"{name}.calls" for name in ("srun", "scontrol", "apptainer")}
+    assert set(machine.rglob("*")) - set(before) - calls == set()  # nothing was submitted, nothing written
+
+
+def test_the_command_line_comes_before_torchrun_and_that_before_the_job() -> None:
+    command = ("torchrun", "--nnodes", "3", "--nproc-per-node", "2", "--max-restarts", "5", "train.py", "--lr", "1")
+    request = asked(command=command, image="pytorch")
+    Path("train.py").touch()
+    prepared = prepare(request)
+    plan = prepared.launch.plan
+    assert (plan.launcher, plan.command) == ("torchrun", ("python", "train.py", "--lr", "1"))
+    assert (plan.nodes, plan.ranks_per_node) == (3, 2)
+    assert prepared.notes == ("--max-restarts of torchrun has no effect here",)
+    plan = plan_of(command=command, image="pytorch", options={"nodes": 1, "ranks_per_node": 1, "launcher": "env"})
+    assert (plan.launcher, plan.nodes, plan.ranks_per_node) == ("env", 1, 1)
+    assert plan.command == ("python", "train.py", "--lr", "1")
+
+
+@pytest.mark.parametrize("launcher", ["mpirun", "horovodrun", "accelerate"])
+def test_a_command_that_starts_ranks_is_refused_unless_there_is_one(launcher: str) -> None:
+    Path("train.py").touch()
+    command = (launcher, "-np", "4", "train.py")
+    with pytest.raises(UsageError, match=rf"^{launcher} would run in each of the 4 ranks"):
+        plan_of(command=command, image="pytorch", options={"nodes": 2, "launcher": "env"})
+    alone = {"ranks_per_node": 1, "launcher": "env"}
+    assert plan_of(command=command, image="pytorch", options=alone).command == command
+
+
+@pytest.mark.parametrize("command", [(), ("",), ("", "x")])
+def test_without_job_and_command_there_is_nothing_to_run(command: tuple[str, ...]) -> None:
+    with pytest.raises(UsageError, match=r"^no job or command given"):
+        plan_of(command=command, image="pytorch")
+
+
+def test_arguments_go_to_the_job_they_are_not_a_command() -> None:
+    plan = plan_of(command=("--lr", "0.1", ""))
+    assert plan.command == ("python", "train.py", "--lr", "0.1", "")
+
+
+def test_where_an_image_comes_from(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_image(machine / "store", name="other")
+    monkeypatch.setenv("CTRAIN_IMAGE", "other")
+    prepared = prepare(asked())
+    assert (prepared.launch.plan.image.name, prepared.image_source) == ("other", " (from CTRAIN_IMAGE)")
+    prepared = prepare(asked(image="pytorch"))
+    assert (prepared.launch.plan.image.name, prepared.image_source) == ("pytorch", "")
+    monkeypatch.setenv("CTRAIN_IMAGE", "gone")
+    with pytest.raises(ImageNotFound, match=r"^image 'gone' not found in .*store \(from CTRAIN_IMAGE\)\. Available: "):
+        prepare(asked())
+
+
+def test_an_empty_channel_is_none() -> None:
+    assert plan_of(image="pytorch:").image.channel == "prod"
+
+
+def test_an_image_by_path_needs_no_store(machine: Path) -> None:
+    shutil.move(machine / "store", machine / "moved")
+    path = machine / "moved/pytorch_24.12-hd-py3-r3.sif"
+    assert plan_of(image=str(path)).image.path == str(path)
+
+
+def test_the_image_is_for_the_nodes_not_for_the_login_node(machine: Path, programs: Path) -> None:
+    nodes = dataclasses.replace(GPU, arch="riscv64")
+    fakes.slurm(programs, nodes)
+    with pytest.raises(ImageUnusable, match=r"^architecture mismatch: .* this machine is riscv64"):
+        prepare(asked())
+    write_image(machine / "store", content=sif(b"04"), digest="sha256:a7")
+    fakes.slurm(programs, dataclasses.replace(GPU, arch="aarch64"))
+    assert plan_of().image.digest == "sha256:a7"
+    with pytest.raises(ImageUnusable, match=r"^architecture mismatch: .* is arm64, this machine is"):
+        prepare(asked("local"))
+
+
+@pytest.mark.parametrize("option", [{"nodes": 2}, {"time": "1:00"}, {"partition": "gpu"}])
+def test_a_cluster_without_its_commands_is_not_taken_for_a_laptop(option: dict[str, Any], programs: Path) -> None:
+    (programs / "sinfo").unlink()
+    with pytest.raises(SchedulerError, match=r"^no scheduler found on this machine, but "):
+        plan_of("", option)
+    assert plan_of("", {"nodes": 1}).scheduler == "local"
+    if "partition" not in option:
+        assert plan_of("local", option).scheduler == "local"  # asked for by name
+
+
+@pytest.mark.parametrize(
+    ("parts", "error", "complaint"),
+    [
+        ({"reference": "resnet5"}, JobError, "unknown job 'resnet5'"),
+        ({"reference": "./nowhere"}, JobError, "/.*/nowhere/job.yaml not found"),
+        ({"options": {"nodes": 5}}, ResourceError, "partition gpu has 4 usable nodes, 5 requested"),
+        ({"options": {"time": "2-0"}}, ResourceError, "partition gpu allows 1-00:00:00, 2-0 requested"),
+        ({"options": {"mounts": ("/not/there",)}}, DataError, "cannot mount /not/there at /not/there: not found"),
+        ({"options": {"data": "/not/there"}}, DataError, "cannot mount /not/there at /data: not found"),
+        ({"resume": "gone"}, DataError, "run /.*/ctrain-runs/gone has no checkpoint to resume from"),
+        ({"resume": "./gone"}, DataError, "run gone has no checkpoint to resume from"),
+        ({"layers": (Path("no.sqsh"),)}, ImageUnusable, "cannot read layer no.sqsh"),
+        ({"name": "a/b"}, UsageError, "invalid --name 'a/b'"),
+        ({"image": "@"}, ImageNotFound, "image '@' not found"),
+        ({"image": ":prod"}, ImageNotFound, "image ':prod' not found"),
+        ({"image": "../store/pytorch"}, ImageNotFound, "image file ../store/pytorch not found"),
+    ],
+)
+def test_what_is_refused(parts: dict[str, Any], error: type[CtrainError], complaint: str, machine: Path) -> None:
+    with pytest.raises(error, match=f"^{complaint}"):
+        prepare(asked(**parts))
+    assert not (machine / "ctrain-runs").exists()
+
+
+def test_resume_takes_a_run_by_name_or_path(machine: Path) -> None:
+    for parent in ("ctrain-runs", "elsewhere"):
+        (machine / parent / "old/checkpoint").mkdir(parents=True)
+        (machine / parent / "old/checkpoint/step-1.pt").touch()
+    assert plan_of(resume="old").resume == f"{machine}/ctrain-runs/old/checkpoint"
+    assert plan_of(resume="elsewhere/old").resume == f"{machine}/elsewhere/old/checkpoint"
+    assert "CTRAIN_RESUME" in plan_of(resume="old").environment
+
+
+def test_a_current_directory_that_was_deleted(machine: Path) -> None:
+    """The operating system's error; the command line turns it into one line."""
+    request = asked(command=("hostname",), image=str(machine / "store/pytorch_24.12-hd-py3-r3.sif"))
+    (machine / "gone").mkdir()
+    os.chdir(machine / "gone")
+    (machine / "gone").rmdir()
+    with pytest.raises(FileNotFoundError):
+        prepare(request)
+
+
+ALLOCATION = Allocation("37", nodes=3, partition="gpu", cpus=16, gpus=2)
+DEFAULTS = Resources(nodes=2, gpus_per_node=1, ranks_per_node=4, time="2:00:00")
+
+
+@pytest.mark.parametrize(
+    ("options", "cluster", "expected"),
+    [
+        ({}, Cluster(), (2, 1, 4, "2:00:00", False)),
+        ({"nodes": 1, "gpus_per_node": 0}, Cluster(), (1, 0, 4, "2:00:00", False)),
+        ({"time": "1:00"}, Cluster(), (2, 1, 4, "1:00", True)),
+        ({}, Cluster(allocation=ALLOCATION), ("auto", 1, 4, "2:00:00", False)),
+        ({"nodes": 2, "ranks_per_node": 1}, Cluster(allocation=ALLOCATION), (2, 1, 1, "2:00:00", False)),
+    ],
+)
+def test_the_size_that_is_asked_for(options: dict[str, Any], cluster: Cluster, expected: tuple[Any, ...]) -> None:
+    size = make_size_request(Options(**options), a_job(resources=DEFAULTS), cluster)
+    assert (size.nodes, size.gpus_per_node, size.ranks_per_node, size.time, size.time_is_explicit) == expected
