@@ -1,0 +1,80 @@
+"""docs/your-image.md, typed line by line on a machine that has only the wheel: real engine, real Debian, real stores."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+BLOCK = re.compile(r"(?ms)^```bash\n(.*?)^```$")
+TIMEOUT_SECONDS = 1200  # so that a hang ends; no bound on how fast it is
+USER_PIP_CONFIGS = (".config/pip/pip.conf", ".pip/pip.conf")
+
+
+@pytest.fixture
+def wheel(checkout: Path, project_files: list[PurePosixPath], tmp_path: Path) -> Path:
+    source, out = tmp_path / "source", tmp_path / "wheel"
+    for name in project_files:
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(checkout / name, source / name)
+    pip = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(out)]
+    subprocess.run([*pip, str(source)], check=True, capture_output=True)
+    shutil.rmtree(source)
+    [built] = out.iterdir()
+    return built
+
+
+@pytest.fixture
+def environment(wheel: Path, tmp_path: Path) -> dict[str, str]:
+    """That of a newcomer: an empty home, nothing of a checkout, this machine's package sources; `ctrain` is the wheel."""
+    home = tmp_path / "home"
+    for name in USER_PIP_CONFIGS:
+        if (Path.home() / name).is_file():
+            (home / name).parent.mkdir(parents=True)
+            shutil.copy(Path.home() / name, home / name)
+    home.mkdir(exist_ok=True)
+    constraint = tmp_path / "constraint.txt"
+    constraint.write_text(f"ctrain @ {wheel.as_uri()}\n")
+    own = {
+        name: value for name, value in os.environ.items() if not name.startswith(("CTRAIN", "PYTHON", "VIRTUAL_ENV"))
+    }
+    path = os.pathsep.join(("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"))
+    named = {"HOME": str(home), "PATH": path, "PIP_CONSTRAINT": str(constraint)}
+    return {**own, **named, "CTRAIN_CACHE": str(tmp_path / "cache")}
+
+
+def test_the_page_holds_word_for_word(checkout: Path, environment: dict[str, str], tmp_path: Path) -> None:
+    blocks = BLOCK.findall((checkout / "docs/your-image.md").read_text())
+    assert len(blocks) == 5
+    script = "".join(f"echo '=== {number}'\n{block}" for number, block in enumerate(blocks, 1))
+    bash = ["bash", "-eu", "-o", "pipefail", "-c", script]
+    done = subprocess.run(
+        bash,
+        cwd=environment["HOME"],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=TIMEOUT_SECONDS,
+    )
+    assert done.returncode == 0, done.stdout
+    _, _, described, built, stacked, changed = done.stdout.split("=== ")
+    assert "1 image to build" in described
+    assert "published lab 1.26.4-py-r1" in built
+    assert "numpy 1.26.4" in built
+    assert "published lab-train 1-code-r1" in stacked
+    assert "mean 3.0" in stacked
+    plan = [line.split() for line in changed.splitlines() if "lab-base" in line or "lab-code" in line]
+    assert plan[0][:5] == ["lab-train", "1", "lab-base", "ok", "from"]
+    assert plan[1][:4] == ["lab-code", "stale", "code/train.py", "changed"]
+    assert "published lab-train 1-code-r2" in changed
+    assert "median 2.0" in changed
+    sif = Path(environment["HOME"], "images/channels/lab_prod.sif")
+    plain = ["apptainer", "--quiet", "exec", *(["--userns"] if os.geteuid() == 0 else []), str(sif)]
+    left = subprocess.run([*plain, "find", "/root", "/var/lib/apt/lists", "-type", "f"], capture_output=True, text=True)
+    assert not [name for name in left.stdout.split() if "cache" in name or "apt" in name], "as the page promises"
