@@ -48,7 +48,8 @@ class Survey:
     """Looks at one image after the other. Without a `registry` (offline), it knows what `table` and `upstream` do.
 
     `given` are values of definitions' arguments, as for a build.
-    `troubles` tells what could not be asked, and why; `blind` names the images whose new tags nobody could tell.
+    `troubles` tells what could not be asked, and why; `blind` names the images whose registry did not list its tags:
+    others than those of the table may exist.
     """
 
     def __init__(
@@ -67,13 +68,11 @@ class Survey:
         there = self._ask(first, lambda registry: registry.tags(first.name))
         found = [self._listed(tag, ref, there) for tag, ref in listed.items()]
         newest = max(map(_version, listed))
-        if there is not None:
-            candidates = self._versions(specs[0], there)
-        elif _in_table(first):
-            candidates = list(self._table.releases)
-        else:
+        if there is None:
             self.blind.add(specs[0].name)
-            candidates = []
+            candidates = list(self._table.releases) if _in_table(first) else []
+        else:
+            candidates = self._versions(specs[0], there)
         for tag in candidates:
             if _version(tag) > newest:
                 ref = self._source(specs[0], tag)

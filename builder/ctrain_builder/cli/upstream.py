@@ -28,9 +28,9 @@ from ctrain_builder.ngc import Table
 from ctrain_builder.registry import Registry
 from ctrain_builder.survey import GONE, MOVED, NEW, Survey, Tag, watched
 from ctrain_builder.upstream import Upstream
-from ctrain_builder.web import Unreachable
 from ctrain_runtime.errors import UsageError
 from ctrain_runtime.image import OCI_ARCH
+from ctrain_runtime.suggest import suggest
 from ctrain_runtime.text import pluralize, table
 
 HEAD = ("image", "tag", "state", "CUDA", "framework", "Python", "driver >=", "GPUs")
@@ -73,9 +73,7 @@ def execute(args: argparse.Namespace) -> int:
         print(f"ctrain: {trouble}", file=sys.stderr)
     if troubles or args.offline:
         print(f"what no registry was asked about is from ngc.yaml, checked {known.checked}", file=sys.stderr)
-    # A registry that is away is no failure: there is an answer without it. One that lies or refuses us is.
-    wrong = [trouble for trouble in survey.troubles if not isinstance(trouble, Unreachable)]
-    return wrong[0].exit_code if wrong else 0
+    return survey.troubles[0].exit_code if survey.troubles else 0
 
 
 def _specs(definitions: Path, names: Sequence[str]) -> list[ImageSpec]:
@@ -91,7 +89,8 @@ def _wanted(names: Sequence[str], specs: Sequence[ImageSpec]) -> dict[str, list[
     bases = {name: image for name, image in every.items() if watched(image[0])}
     for name in names:
         if name not in every:
-            raise UsageError(f"images.yaml has no image {name!r}", f"It has: {', '.join(every)}")
+            hint = f"{suggest(name, every)} It has: {', '.join(every)}".strip()
+            raise UsageError(f"images.yaml has no image {name!r}", hint)
         if name not in bases:
             hint = f"Those that do: {', '.join(bases) or 'none'}"
             raise UsageError(f"image {name} does not start from an image in a registry", hint)

@@ -171,21 +171,33 @@ TABLE_ONLY = "what no registry was asked about is from ngc.yaml, checked 2026-11
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected", "said"),
     [
-        (["--offline"], TABLE_ONLY),
-        ([], f"ctrain: nvcr.io can't be reached. Look\n{TABLE_ONLY}"),
+        (["--offline"], 0, TABLE_ONLY),
+        ([], 79, f"ctrain: nvcr.io can't be reached. Look\n{TABLE_ONLY}"),
     ],
 )
-def test_without_a_registry_the_table_is_what_there_is(ask: Ask, world: World, arguments: list[str], said: str) -> None:
+def test_without_a_registry_the_table_is_what_there_is(
+    ask: Ask, world: World, arguments: list[str], expected: int, said: str
+) -> None:
     world.errors["tags"] = Unreachable("nvcr.io can't be reached", "Look")
     code, out, err = ask(*arguments)
-    assert (code, err) == (0, said)
+    assert (code, err) == (expected, said)
     assert out.splitlines()[-2:] == [
         "       25.04  new     12.9    torch 2.7.0a0    3.12    -          no V100; also H100",
         "torch: 1 new tag. Try: ctrain build torch:25.04",
     ]
     assert world.asked == ([] if arguments else ["tags"])
+
+
+def test_nothing_newer_is_what_only_a_registry_can_tell(ask: Ask, world: World, tmp_path: Path) -> None:
+    """The table ends with the day on which it was checked."""
+    table = tmp_path / "definitions/ngc.yaml"
+    table.write_text("".join(line for line in NGC.splitlines(keepends=True) if "25.04" not in line))
+    world.errors["tags"] = Unreachable("nvcr.io can't be reached", "Look")
+    for arguments, expected in ((["--offline"], 0), ([], 79)):
+        code, out, _ = ask(*arguments)
+        assert (code, out.splitlines()[-1]) == (expected, "torch: what is newer than 24.12 is not known")
 
 
 def test_a_registry_that_lists_no_tags_is_still_asked_for_digests(ask: Ask, world: World) -> None:
@@ -217,7 +229,7 @@ def test_json(ask: Ask, world: World) -> None:
     world.errors["digest"] = Unreachable("away")
     code, out, err = ask("--json")
     data = json.loads(out)
-    assert (code, err, data["checked"], data["troubles"]) == (0, f"ctrain: away\n{TABLE_ONLY}", "2026-11-21", ["away"])
+    assert (code, err, data["checked"], data["troubles"]) == (79, f"ctrain: away\n{TABLE_ONLY}", "2026-11-21", ["away"])
     (image,) = data["images"]
     assert (image["image"], [tag["state"] for tag in image["tags"]]) == ("torch", ["listed", "listed", "new"])
     new = image["tags"][2]
@@ -229,7 +241,7 @@ def test_json(ask: Ask, world: World) -> None:
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["torhc"], "ctrain: images.yaml has no image 'torhc'. It has: cpu, torch\n"),
+        (["torhc"], "ctrain: images.yaml has no image 'torhc'. Did you mean 'torch'? It has: cpu, torch\n"),
         (["cpu"], "ctrain: image cpu does not start from an image in a registry. Those that do: torch\n"),
         (["--build-arg", "REGISTRI=x"], "ctrain: no definition of torch uses argument REGISTRI. Known: \n"),
         (["--all"], "ctrain: unrecognized arguments: --all. See: ctrain upstream --help\n"),
@@ -257,7 +269,7 @@ def test_a_sites_copy_of_the_registry(ask: Ask, tmp_path: Path) -> None:
     (tmp_path / "definitions/torch/torch.def").write_text(text)
     code, out, _ = ask("--offline", "--json", "--build-arg", "REGISTRY=mirror.example.org/ngc")
     (image,) = json.loads(out)["images"]
-    assert (code, image["new_tags_known"]) == (0, True)  # the table is about it all the same
+    assert (code, image["new_tags_known"]) == (0, False)
     assert [tag["reference"] for tag in image["tags"]] == [
         f"mirror.example.org/ngc/nvidia/pytorch:{tag}-py3" for tag in ("22.03", "24.12", "25.04")
     ]
