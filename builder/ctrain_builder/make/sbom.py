@@ -24,7 +24,8 @@ _OBJECT = ("--datatype", "9", "--sbomformat", "cyclonedx-json", "--groupid", "1"
 def require() -> None:
     """Raise BuildError, before a long build, if the library that writes package lists is not there."""
     if not find_spec("cyclonedx"):
-        raise BuildError("cyclonedx-python-lib, which writes package lists, is missing", "pip install 'ctrain[build]'")
+        what = "Python package cyclonedx-python-lib, needed for package lists, is not installed"
+        raise BuildError(what, "Run: pip install cyclonedx-python-lib")
 
 
 def attach(container: Container, plan: BuildPlan, image: Path, packages: Mapping[str, Any], log: Path) -> None:

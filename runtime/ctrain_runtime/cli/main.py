@@ -61,22 +61,35 @@ class Parser(argparse.ArgumentParser):
 def main(verbs: Sequence[Verb], argv: Sequence[str]) -> int:
     """Run `ctrain ARGV...` and return the exit code."""
     output.prepare()
+    as_json = "--json" in _split(argv)[0]
     try:
         code = _dispatch(verbs, argv)
-        sys.stdout.flush()  # here, where a broken pipe is handled
+        sys.stdout.flush()  # here a reader that has gone is still handled
         return code
     except CtrainError as error:
-        return _fail(error)
+        return _fail(error, as_json)
+    except ModuleNotFoundError as error:
+        return _fail(_missing_package(error), as_json)
     except BrokenPipeError:
-        return BROKEN_PIPE  # the reader (head, less) has closed it
+        return BROKEN_PIPE  # the reader (head, less) has seen enough
     except KeyboardInterrupt:
         return CANCELLED
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return _fail(DiskFullError(f"no space left for {error.filename or 'a file'}", "Free disk space and retry"))
-        return _fail(CtrainError(f"{error.filename or 'system'}: {error.strerror or error}"))
+            full = DiskFullError(f"no space left for {error.filename or 'a file'}", "Free disk space and retry")
+            return _fail(full, as_json)
+        return _fail(CtrainError(f"{error.filename or 'system'}: {error.strerror or error}"), as_json)
     finally:
         output.flush_all()
+
+
+def _missing_package(error: ModuleNotFoundError) -> CtrainError:
+    """The error for a package that a command needs and `pip install` without extras does not bring."""
+    package = (error.name or "").partition(".")[0]
+    if package.startswith("ctrain"):
+        raise error
+    what = f"this command needs the Python package {package}, which is not installed"
+    return CtrainError(what, f"Run: {sys.executable} -m pip install {package}")
 
 
 def _dispatch(verbs: Sequence[Verb], argv: Sequence[str]) -> int:
@@ -141,6 +154,11 @@ def _overview(verbs: Sequence[Verb]) -> str:
     )
 
 
-def _fail(error: CtrainError) -> int:
+def _fail(error: CtrainError, as_json: bool) -> int:
+    """Print the error in one line; with --json, also the object that a reader of stdout expects."""
+    if as_json:
+        import json
+
+        output.print_line(json.dumps({"error": str(error), "exit_code": error.exit_code}), sys.stdout)
     output.print_line(f"ctrain: {error}", sys.stderr)
     return error.exit_code

@@ -26,7 +26,6 @@ from ctrain_builder.cli.store import channels, checks, pages, versions
 from ctrain_builder.cli.store.common import Run, store_root
 from ctrain_builder.store.init import init_store
 from ctrain_runtime.cli import images
-from ctrain_runtime.errors import RegistryError
 from ctrain_runtime.store import Store, open_store, store_path
 
 _SYNC = """\
@@ -88,11 +87,8 @@ def _init(args: argparse.Namespace) -> int:
 
 
 def _sync(args: argparse.Namespace) -> int:
-    try:
-        from ctrain_builder.cli import sync  # only now: all other actions do without a client of registries
-    except ModuleNotFoundError as error:
-        what = f"{error.name}, which asks registries, is missing"
-        raise RegistryError(what, "Install it: pip install 'ctrain[build]'") from error
+    from ctrain_builder.cli import sync  # only now: all other actions do without a client of registries
+
     return sync.execute(args)
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +21,7 @@ Does = Callable[[Callable[[argparse.Namespace], int]], list[Verb]]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--flag", type=int)
     parser.add_argument("--kind", choices=["small", "large"])
+    parser.add_argument("--json", action="store_true")
 
 
 @pytest.fixture
@@ -119,6 +121,31 @@ def test_every_error_is_one_line_and_a_code(
 ) -> None:
     assert main(verb(raising(error)), ["do"]) == code
     assert capsys.readouterr() == ("", said)
+
+
+def test_with_json_an_error_is_an_object_on_stdout_too(verb: Does, capsys: pytest.CaptureFixture[str]) -> None:
+    """A program that reads stdout gets one object, whatever happens; also for options that do not exist."""
+    error = StoreError("x is no store", "Make one")
+    assert main(verb(raising(error)), ["do", "--json"]) == 76
+    said = capsys.readouterr()
+    assert json.loads(said.out) == {"error": "x is no store. Make one", "exit_code": 76}
+    assert said.err == "ctrain: x is no store. Make one\n"
+    assert main(verb(raising(error)), ["do", "--json", "--no-such"]) == 64
+    assert json.loads(capsys.readouterr().out)["exit_code"] == 64
+
+
+def test_what_the_program_gets_is_not_ctrains_json(verb: Does, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(verb(raising(StoreError("x"))), ["run", "--", "--json"]) == 76
+    assert capsys.readouterr().out == ""
+
+
+def test_a_package_that_is_not_installed_is_named(verb: Does, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(verb(raising(ModuleNotFoundError(name="requests.adapters"))), ["do"]) == 70
+    said = capsys.readouterr().err
+    what = "this command needs the Python package requests, which is not installed"
+    assert said == f"ctrain: {what}. Run: {sys.executable} -m pip install requests\n"
+    with pytest.raises(ModuleNotFoundError):
+        main(verb(raising(ModuleNotFoundError(name="ctrain_builder.nowhere"))), ["do"])
 
 
 def test_a_defect_of_ctrain_is_not_hidden(verb: Does) -> None:
