@@ -277,8 +277,12 @@ def earlier_image(cache: Cache, plan: BuildPlan) -> Optional[Earlier]:
 def up_to_date(cache: Cache, plan: BuildPlan, flat: bool) -> Optional[Manifest]:
     """The manifest of the image in the cache if it is the planned one and has passed its tests."""
     manifest = finished(cache, plan.spec, flat)
-    same = manifest is not None and tuple(part.key for part in manifest.layers) == plan.keys
-    return manifest if manifest and same and manifest.tested else None
+    return manifest if manifest and is_of(manifest, plan) and manifest.tested else None
+
+
+def is_of(manifest: Manifest, plan: BuildPlan) -> bool:
+    """Whether an image is made of the planned layers."""
+    return not plan.problem and tuple(part.key for part in manifest.layers) == plan.keys
 
 
 def space(cache: Cache, plan: BuildPlan, flat: bool, download: Optional[int] = None) -> tuple[int, int]:

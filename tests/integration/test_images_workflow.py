@@ -1,4 +1,7 @@
-"""The way of an image through .github/workflows, on this machine: the same commands in the same order."""
+"""The way of an image through .github/workflows and .gitlab-ci.yml, by the same commands in the same order.
+
+The image is tiny and real, of definitions that CTRAIN_DEFINITIONS names.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,26 +18,120 @@ from typing import Any
 import pytest
 import yaml
 
-from ctrain_builder import cache as caches
 from ctrain_builder.digests import of_file
-from samples.cluster import Cluster
+from ctrain_builder.store.init import init_store
+from samples import tiny
 
 CHECKOUT = Path(__file__).parents[2]
 EXPRESSION = re.compile(r"\$\{\{\s*(.*?)\s*\}\}", re.DOTALL)
 OUTPUT = re.compile(r"(?ms)^([\w-]+)<<(\S+)\n(.*?)\n\2\n")
+IMAGES = """\
+images:
+  small:
+    store_name: tiny
+    chain: [base, upper]
+    stack: s
+    tag: "1.0"
+    tag_argument: VERSION
+    tags: {"1.0": {}, "0.9": {}}
+"""
+BASE = """\
+Bootstrap: localimage
+From: SIF
+
+%arguments
+    VERSION=1.0
+
+%labels
+    version {{ VERSION }}
+"""
+UPPER = """\
+Bootstrap: localimage
+From: {{ PARENT }}
+
+%post
+    echo 1 > /opt/round
+
+%test
+    cat /opt/round
+"""
 
 
 @dataclass
-class Runner:
-    """Runs the `run:` steps of a job. `values` gives what each expression of a workflow is; others are an error."""
+class Machine:
+    """What CI lends its jobs: a folder for what they leave, the site's store and cache."""
 
     folder: Path
-    values: dict[str, Any]
     outputs: dict[str, str] = field(default_factory=dict)
 
     @property
+    def store(self) -> Path:
+        return self.folder / "store"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        own = {"CTRAIN_STORE": str(self.store), "CTRAIN_CACHE": str(self.folder / "cache"), "CTRAIN_SITE": "local"}
+        return {**os.environ, **own, "CTRAIN_DEFINITIONS": str(self.folder / "definitions")}
+
+    def bash(self, script: str, cwd: Path, settings: Mapping[str, str]) -> str:
+        """Raises CalledProcessError where the job would fail."""
+        bash = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script]
+        env = {**self.environment, **settings}
+        return subprocess.run(bash, cwd=cwd, env=env, check=True, timeout=900, stdout=subprocess.PIPE, text=True).stdout
+
+    def change(self) -> None:
+        """Commit a change of the upper layer."""
+        definition = self.folder / "definitions/upper/upper.def"
+        definition.write_text(definition.read_text().replace("echo ", "echo 1"))
+
+    def images(self) -> list[dict[str, Any]]:
+        """The published images, the oldest first."""
+        argv = [str(Path(sys.executable).with_name("ctrain")), "images", "--json"]
+        done = subprocess.run(argv, env=self.environment, check=True, capture_output=True, text=True)
+        found = json.loads(done.stdout)["images"]
+        assert isinstance(found, list)
+        return found
+
+    def channels(self) -> dict[str, list[str]]:
+        return {f"{image['tag']}-r{image['release']}": image["channels"] for image in self.images()}
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    sif = tiny.sif(tmp_path / "tiny.sif")
+    for name, text in {
+        "images.yaml": IMAGES,
+        "base/base.def": BASE.replace("SIF", str(sif)),
+        "upper/upper.def": UPPER,
+    }.items():
+        (tmp_path / "definitions" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "definitions" / name).write_text(text)
+    init_store(tmp_path / "store")
+    return Machine(tmp_path)
+
+
+class GitHub:
+    """Runs the `run:` steps of a job. `values` gives what each expression of a workflow is; others are an error."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self.values: dict[str, Any] = {
+            "true": True,
+            "github.event_name != 'push'": False,
+            "github.token": "",
+            "vars.CTRAIN_STORE == ''": False,
+            "vars.CTRAIN_STORE": str(machine.store),
+            "vars.PIP_EXTRA_INDEX_URL": "",
+            "inputs.large && vars.CTRAIN_CACHE || '/var/tmp/ctrain-ci'": machine.environment["CTRAIN_CACHE"],
+            "inputs.large && vars.CTRAIN_CACHE_SIZE || !inputs.large && '4GB' || ''": "",
+            "inputs.large": False,
+            "!inputs.large": True,
+        }
+        self.outputs: dict[str, str] = {}
+
+    @property
     def summary(self) -> str:
-        return (self.folder / "summary").read_text()
+        return (self._machine.folder / "summary").read_text()
 
     def value(self, text: object) -> str:
         return EXPRESSION.sub(lambda found: str(self.values[" ".join(found[1].split())]), str(text))
@@ -46,103 +144,131 @@ class Runner:
     def job(self, workflow: str, name: str) -> None:
         """Run a job to its end. Raises CalledProcessError where the job would fail."""
         data = yaml.safe_load((CHECKOUT / ".github" / "workflows" / workflow).read_text())
-        job = data["jobs"][name]
+        job, folder = data["jobs"][name], self._machine.folder
         settings = {**data.get("env", {}), **job.get("env", {})}
         for step in filter(self.runs, job["steps"]):
-            output = self.folder / "output"
+            output = folder / "output"
             output.write_text("")
-            own = {**settings, **step.get("env", {})}
-            env = {**os.environ, **{key: self.value(text) for key, text in own.items()}}
-            env |= {"GITHUB_OUTPUT": str(output), "GITHUB_STEP_SUMMARY": str(self.folder / "summary")}
-            bash = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]]
-            check = not step.get("continue-on-error", False)
-            subprocess.run(bash, cwd=CHECKOUT, env=env, check=check, timeout=900)
+            env = {key: self.value(text) for key, text in {**settings, **step.get("env", {})}.items()}
+            env |= {"GITHUB_OUTPUT": str(output), "GITHUB_STEP_SUMMARY": str(folder / "summary")}
+            try:
+                self._machine.bash(step["run"], CHECKOUT, env)
+            except subprocess.CalledProcessError:
+                if not step.get("continue-on-error", False):
+                    raise
             found = {key: text for key, _, text in OUTPUT.findall(output.read_text())}
             self.outputs |= {f"steps.{step['id']}.outputs.{key}": text for key, text in found.items()}
 
+    def plan(self) -> list[dict[str, Any]]:
+        """Run the job `plan`. Returns the matrix."""
+        self.job("images.yml", "plan")
+        matrix = json.loads(self.outputs["steps.plan.outputs.plan"])["images"]
+        assert isinstance(matrix, list)
+        return matrix
 
-@pytest.fixture
-def runner(cluster: Cluster, tmp_path: Path) -> Runner:  # noqa: ARG001  # with the cluster comes the image
-    """A runner that has what GitHub would tell it before the first job, and the layers of this machine's cache."""
-    values = {
-        "true": True,
-        "github.event_name != 'push'": False,
-        "vars.PIP_EXTRA_INDEX_URL": "",
-        "vars.CTRAIN_STORE": str(tmp_path / "store"),
-        "inputs.large && vars.CTRAIN_CACHE || '/var/tmp/ctrain-ci'": caches.default_root(),
-        "inputs.large && vars.CTRAIN_CACHE_SIZE || !inputs.large && '4GB' || ''": "",
-    }
-    return Runner(tmp_path, values)
+    def choose(self, image: Mapping[str, Any]) -> None:
+        """Take an entry of the matrix, and evaluate what images.yml gives to image.yml."""
+        caller = GitHub(self._machine)
+        caller.values = {f"matrix.image.{key}": value for key, value in image.items()}
+        cached = (
+            "contains(fromJSON(needs.plan.outputs.cached), "
+            "format('ctrain-{0}-{1}-{2}', matrix.image.name, matrix.image.tag, matrix.image.key))"
+        )
+        caller.values |= {
+            cached: False,
+            "matrix.image.bootstrap != 'debootstrap'": False,
+            "matrix.image.default && 'dev' || format('{0}-dev', matrix.image.tag)": "dev"
+            if image["default"]
+            else "old",
+            "matrix.image.default && 'prod' || matrix.image.tag": "prod" if image["default"] else image["tag"],
+        }
+        given = yaml.safe_load((CHECKOUT / ".github" / "workflows" / "images.yml").read_text())["jobs"]["image"]["with"]
+        self.values |= {f"inputs.{key}": caller.value(text) for key, text in given.items()}
+        self.values |= {"inputs.large": False}
 
+    def build(self) -> dict[str, Any]:
+        self.job("image.yml", "build")
+        [image] = json.loads(self.outputs["steps.build.outputs.built"])["images"]
+        built = "fromJSON(needs.build.outputs.built).images[0]"
+        self.values |= {f"{built}.path": image["path"], f"{built}.manifest.digest": image["manifest"]["digest"]}
+        assert isinstance(image, dict)
+        return image
 
-def choose(runner: Runner, name: str) -> None:
-    """Take the matrix entry of an image from the plan, and evaluate what images.yml gives to image.yml."""
-    plan = json.loads(runner.outputs["steps.plan.outputs.plan"])
-    [image] = [image for image in plan["images"] if image["name"] == name]
-    entry = {f"matrix.image.{key}": value for key, value in image.items()}
-    chosen = {
-        **entry,
-        "matrix.image.bootstrap == 'docker'": image["bootstrap"] == "docker",
-        "matrix.image.default && 'dev' || format('{0}-dev', matrix.image.tag)": "dev" if image["default"] else "",
-        "matrix.image.default && 'prod' || matrix.image.tag": "prod" if image["default"] else "",
-    }
-    given = yaml.safe_load((CHECKOUT / ".github" / "workflows" / "images.yml").read_text())["jobs"]["image"]["with"]
-    caller = Runner(runner.folder, chosen)
-    runner.values |= {f"inputs.{key}": caller.value(text) for key, text in given.items()}
-    runner.values |= {"inputs.large": False, "!inputs.large": True}
+    def publish(self) -> str:
+        """Run the job `dev`. Returns the digest that an approval of it counts for."""
+        self.job("image.yml", "dev")
+        digest = json.loads(self.outputs["steps.publish.outputs.version"])["manifest"]["digest"]
+        assert isinstance(digest, str)
+        return digest
 
-
-def take_over(runner: Runner) -> dict[str, Any]:
-    """What the jobs after `build` get to know of it."""
-    [image] = json.loads(runner.outputs["steps.build.outputs.built"])["images"]
-    built = "fromJSON(needs.build.outputs.built).images[0]"
-    runner.values |= {f"{built}.path": image["path"], f"{built}.manifest.digest": image["manifest"]["digest"]}
-    assert isinstance(image, dict)
-    return image
-
-
-def published(store: Path) -> dict[str, Any]:
-    argv = [str(CHECKOUT / ".venv" / "bin" / "ctrain"), "images", "--store", str(store), "--json"]
-    [image] = json.loads(subprocess.run(argv, check=True, capture_output=True, text=True).stdout)["images"]
-    assert isinstance(image, dict)
-    return image
-
-
-def test_an_image_goes_from_the_plan_to_prod(runner: Runner) -> None:
-    store = runner.folder / "store"
-    runner.job("images.yml", "plan")
-    choose(runner, "pytorch-cpu")
-    assert "    pytorch-cpu 2.13.0" in runner.summary
-
-    runner.job("image.yml", "build")
-    image = take_over(runner)
-    assert not image["fresh"], "the cluster's image is that of this checkout"
-    assert "1 image up to date, nothing to build" in runner.summary
-
-    runner.job("image.yml", "dev")
-    first = published(store)
-    assert (first["release"], first["channels"]) == (1, ["dev"])
-    assert first["digest"] == of_file(Path(image["path"])), "what was built is what was published"
-    assert "store does not exist" in runner.summary, "there was nothing to compare with"
-    assert "channel dev of pytorch-cpu is now 2.13.0-hd-r1" in runner.summary
-
-    runner.job("image.yml", "prod")
-    assert published(store)["channels"] == ["dev", "prod"]
-    assert len(list(store.glob("*.sif"))) == 1
-    assert "channel prod of pytorch-cpu is now 2.13.0-hd-r1" in runner.summary
+    def approve(self, digest: str) -> None:
+        self.values["fromJSON(needs.dev.outputs.version).manifest.digest"] = digest
+        self.job("image.yml", "prod")
 
 
-def test_the_next_image_is_compared_and_an_old_approval_does_not_count(runner: Runner) -> None:
-    runner.job("images.yml", "plan")
-    choose(runner, "pytorch-cpu")
-    runner.job("image.yml", "build")
-    take_over(runner)
-    runner.job("image.yml", "dev")
-    (runner.folder / "summary").write_text("")
-    runner.job("image.yml", "dev")
-    assert "packages: 0 added, 0 removed, 0 changed" in runner.summary
-    assert "is the same image; no new version" in runner.summary
-    runner.values["fromJSON(needs.build.outputs.built).images[0].manifest.digest"] = "sha256:0123"
+def test_an_image_goes_from_the_plan_to_prod_and_is_not_built_again(machine: Machine) -> None:
+    github = GitHub(machine)
+    preferred, other = github.plan()
+    assert (preferred["tag"], other["tag"]) == ("1.0", "0.9")
+    github.choose(preferred)
+    image = github.build()
+    assert image["fresh"]
+    digest = github.publish()
+    assert machine.channels() == {"1.0-r1": ["dev"]}
+    assert digest == machine.images()[0]["digest"] == of_file(Path(image["path"])), (
+        "what was built is what was published"
+    )
+    assert "Available:" in github.summary or "not found" in github.summary, "there was nothing to compare with"
+    github.approve(digest)
+    assert machine.channels() == {"1.0-r1": ["dev", "prod"]}
+    assert "channel prod" in github.summary
+    assert [image["tag"] for image in github.plan()] == ["0.9"], "the next night does not look at it"
+
+
+def test_a_late_approval_promotes_what_was_tested_then(machine: Machine) -> None:
+    """Weeks later, with a newer version in dev, another image in the builder's cache, or none at all."""
+    github = GitHub(machine)
+    github.choose(github.plan()[0])
+    github.build()
+    first = github.publish()
+    machine.change()
+    github.choose(github.plan()[0])
+    github.build()
+    second = github.publish()
+    assert first != second
+    assert "packages: 0 added, 0 removed, 0 changed" in github.summary
+    subprocess.run(["rm", "-rf", machine.environment["CTRAIN_CACHE"]], check=True)
+    github.approve(first)
+    assert machine.channels() == {"1.0-r1": ["prod"], "1.0-r2": ["dev"]}
     with pytest.raises(subprocess.CalledProcessError):
-        runner.job("image.yml", "prod")
-    assert published(runner.folder / "store")["channels"] == ["dev"]
+        github.approve("sha256:0123")
+    assert machine.channels() == {"1.0-r1": ["prod"], "1.0-r2": ["dev"]}
+
+
+def test_gitlab_does_the_same(machine: Machine, tmp_path: Path) -> None:
+    """Each job runs in the checkout; artifacts go from one to the next."""
+    work = tmp_path / "work"
+    work.mkdir()
+    for name in (*CHECKOUT.iterdir(),):
+        (work / name.name).symlink_to(name)
+
+    def run(job: Mapping[str, Any]) -> str:
+        return machine.bash("\n".join(job["script"]), work, job.get("variables", {}))
+
+    def plan() -> dict[str, Any]:
+        run(yaml.safe_load((CHECKOUT / ".gitlab-ci.yml").read_text())["plan"])
+        child = yaml.safe_load((work / "pipeline.yml").read_text())
+        assert isinstance(child, dict)
+        return child
+
+    child = plan()
+    for tag in ("1.0", "0.9"):
+        run(child[f"build small:{tag}"])
+        (work / "published.json").rename(tmp_path / f"{tag}.json")
+    assert machine.channels() == {"1.0-r1": ["dev"], "0.9-r1": ["0.9-dev"]}
+    assert list(plan()) == ["stages", "variables", "nothing to build"]
+    machine.change()
+    run(plan()["build small:1.0"])
+    (tmp_path / "1.0.json").rename(work / "published.json")  # the artifact of the first pipeline
+    run(child["promote small:1.0"])
+    assert machine.channels() == {"1.0-r1": ["prod"], "0.9-r1": ["0.9-dev"], "1.0-r2": ["dev"]}

@@ -13,6 +13,7 @@ import pytest
 
 from ctrain_builder.cli.main import BUILD_VERBS
 from ctrain_builder.digests import of_file
+from ctrain_builder.store.init import init_store
 from ctrain_runtime import sif
 from ctrain_runtime.cli.main import main
 from ctrain_runtime.manifest import PARENT_LABEL, Manifest, read_manifest
@@ -158,6 +159,7 @@ def lab(tmp_path: Path, tiny_sif: Path, capsys: pytest.CaptureFixture[str], monk
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
+    init_store(tmp_path / "store")
     return Lab(tmp_path, capsys)
 
 

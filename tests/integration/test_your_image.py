@@ -1,4 +1,4 @@
-"""docs/your-image.md, typed line by line on a machine that has only the wheel: real engine, real Debian, real stores."""
+"""docs/your-image.md, typed word for word on a machine that has only the wheel: real engine, Debian and store."""
 
 from __future__ import annotations
 
@@ -31,24 +31,23 @@ def wheel(checkout: Path, project_files: list[PurePosixPath], tmp_path: Path) ->
 
 @pytest.fixture
 def environment(wheel: Path, tmp_path: Path) -> dict[str, str]:
-    """That of a newcomer: an empty home, nothing of a checkout, this machine's package sources; `ctrain` is the wheel."""
+    """A newcomer's: a home with only the wheel, nothing of a checkout, this machine's package sources."""
     home = tmp_path / "home"
     for name in USER_PIP_CONFIGS:
         if (Path.home() / name).is_file():
             (home / name).parent.mkdir(parents=True)
             shutil.copy(Path.home() / name, home / name)
     home.mkdir(exist_ok=True)
-    constraint = tmp_path / "constraint.txt"
-    constraint.write_text(f"ctrain @ {wheel.as_uri()}\n")
+    shutil.copy(wheel, home)
     own = {
         name: value for name, value in os.environ.items() if not name.startswith(("CTRAIN", "PYTHON", "VIRTUAL_ENV"))
     }
     path = os.pathsep.join(("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"))
-    named = {"HOME": str(home), "PATH": path, "PIP_CONSTRAINT": str(constraint)}
+    named = {"HOME": str(home), "PATH": path}
     return {**own, **named, "CTRAIN_CACHE": str(tmp_path / "cache")}
 
 
-def test_the_page_holds_word_for_word(checkout: Path, environment: dict[str, str], tmp_path: Path) -> None:
+def test_the_page_holds_word_for_word(checkout: Path, environment: dict[str, str]) -> None:
     blocks = BLOCK.findall((checkout / "docs/your-image.md").read_text())
     assert len(blocks) == 5
     script = "".join(f"echo '=== {number}'\n{block}" for number, block in enumerate(blocks, 1))

@@ -60,4 +60,4 @@ def test_every_step_is_a_command_that_people_run_too() -> None:
     assert len(scripts) > 5
     for script in scripts:
         commands = re.findall(r"(?m)^(?:\w+=\$\()?(\S+)", script)
-        assert set(commands) <= {"make", ".venv/bin/ctrain", "printf"}, script
+        assert set(commands) <= {"make", ".venv/bin/ctrain", "printf", "gh"}, script

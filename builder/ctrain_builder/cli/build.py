@@ -6,6 +6,7 @@ Cached layers are reused; up-to-date images are not rebuilt.
   ctrain build pytorch-cpu                        build one image
   ctrain build pytorch-ngc:22.03 pytorch-cpu      two images, the first at another upstream version
   ctrain build --changed-since origin/main        only images that differ from that commit
+  ctrain build --all --unpublished                only images that the store lacks
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from typing import TYPE_CHECKING, NoReturn, Optional
 from ctrain_builder import cache as caches
 from ctrain_builder import catalog, history, parent
 from ctrain_builder import plan as plans
-from ctrain_builder.build import Builder, earlier_image, is_flat, up_to_date
+from ctrain_builder.build import Builder, earlier_image, is_flat, is_of, up_to_date
 from ctrain_builder.cache import Cache
 from ctrain_builder.catalog import ImageSpec
 from ctrain_builder.cli import batch
@@ -40,13 +41,12 @@ from ctrain_builder.plan import BuildPlan
 from ctrain_runtime.engines.apptainer import find_engine
 from ctrain_runtime.errors import RegistryError, UsageError
 from ctrain_runtime.image import OCI_ARCH
+from ctrain_runtime.manifest import Manifest
 from ctrain_runtime.site import SelectedSite, select_site
 from ctrain_runtime.store import Store, open_stores
 
 if TYPE_CHECKING:
     from ctrain_builder.upstream import Upstream
-
-_INSTALL = "pip install 'ctrain[build]'"
 
 
 def add_definitions_argument(parser: argparse.ArgumentParser) -> None:
@@ -77,6 +77,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("images", nargs="*", metavar="IMAGE[:TAG]", help="images of images.yaml")
     parser.add_argument("--all", action="store_true", help="every image at every tag")
     parser.add_argument("--changed-since", metavar="REV", help="only images that differ from those of a git commit")
+    parser.add_argument(
+        "--unpublished", action="store_true", help="only images that no store has with the same layers ($CTRAIN_STORE)"
+    )
     parser.add_argument("--plan", action="store_true", help="only show which layers are stale and why")
     parser.add_argument("--explain", action="store_true", help="only print the commands that would run")
     parser.add_argument("--keep-going", action="store_true", help="continue with the other images after a failure")
@@ -120,6 +123,9 @@ def execute(args: argparse.Namespace) -> int:
             old = history.plans_at(args.changed_since, definitions, stems, given, make, work)
         before = {stem: plan.inputs for stem, plan in old.items()}
         planned = [plan for plan in planned if before.get(plan.spec.file_stem) != plan.inputs]
+    if args.unpublished:
+        published = [found.manifest for store in parents.stores() for found in store.images()]
+        planned = [plan for plan in planned if not _has(published, plan, is_flat(plan.spec, args.flatten))]
     if args.plan:
         return _show(args, cache, planned, before)
     if args.explain:
@@ -173,7 +179,7 @@ def _build(args: argparse.Namespace, cache: Cache, site: Site, planned: Sequence
     if args.json:
         print(json.dumps(batch.as_data(outcomes), indent=2))
     elif not outcomes:
-        print("no image has changed, nothing to do")
+        print("nothing to build")
     return batch.exit_code(outcomes)
 
 
@@ -187,7 +193,7 @@ def _wanted(args: argparse.Namespace, definitions: Path) -> Sequence[ImageSpec]:
         specs = [find_image(definitions, text, args.tag) for text in args.images]
         return list({spec.file_stem: spec for spec in specs}.values())
     specs = list(catalog.every(definitions))
-    if args.all or args.plan or args.explain or args.changed_since:
+    if args.all or args.plan or args.explain or args.changed_since or args.unpublished:
         return specs
     names = ", ".join(sorted({spec.name for spec in specs}))
     raise UsageError("no image is named", f"Name some of {names}; or give --all")
@@ -201,6 +207,12 @@ def find_image(definitions: Path, text: str, tag: str) -> ImageSpec:
     return catalog.find(definitions, name, own or tag)
 
 
+def _has(published: Sequence[Manifest], plan: BuildPlan, flat: bool) -> bool:
+    """Whether the planned image is among published ones."""
+    name = plan.spec.store_name
+    return any(found.name == name and found.flat == flat and is_of(found, plan) for found in published)
+
+
 class _Parents:
     """Finds the parent images of definitions, in the stores of the site that this machine belongs to."""
 
@@ -212,13 +224,13 @@ class _Parents:
     def find(self, reference: str) -> Parent:
         if reference not in self._known:
             machine = platform.machine()
-            self._known[reference] = parent.find(reference, self._stores, machine, self._cache.facts)
+            self._known[reference] = parent.find(reference, self.stores, machine, self._cache.facts)
         return self._known[reference]
 
     def require_trust(self, found: Parent) -> None:
         parent.require_trust(found, self._site().site)
 
-    def _stores(self) -> list[Store]:
+    def stores(self) -> list[Store]:
         return open_stores(self._site().store_dirs())
 
     def _site(self) -> SelectedSite:
@@ -238,7 +250,8 @@ class _Registries:
             try:
                 from ctrain_builder.upstream import Upstream
             except ModuleNotFoundError as error:
-                raise RegistryError(f"{error.name}, which asks registries, is missing", _INSTALL) from error
+                what = f"Python package {error.name}, needed for registry access, is not installed"
+                raise RegistryError(what, f"Run: pip install {error.name}") from error
             self._upstream = Upstream(self._cache.root, self._offline)
         return self._upstream.resolve(reference)
 

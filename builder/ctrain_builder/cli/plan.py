@@ -109,7 +109,7 @@ def _summary(cache: Cache, outlooks: Sequence[Outlook]) -> str:
     unknown = sum(outlook.image.state == UNKNOWN for outlook in outlooks)
     stale = [outlook for outlook in outlooks if outlook.image.state in (STALE, NEW)]
     if not outlooks:
-        return "no image has changed"
+        return "nothing to build"
     parts = [f"{pluralize(len(stale), 'image')} to build"] if stale else []
     if unknown:
         parts.append(f"{pluralize(unknown, 'image')} can't be planned")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -17,6 +18,7 @@ from ctrain_builder.cli import build as verb
 from ctrain_builder.cli.main import BUILD_VERBS
 from ctrain_builder.cli.progress import Stopped
 from ctrain_builder.plan import BuildPlan
+from ctrain_builder.store.init import init_store
 from ctrain_runtime.cli.main import main
 from ctrain_runtime.errors import BuildError, DiskFullError
 from ctrain_runtime.manifest import Manifest
@@ -193,6 +195,59 @@ def test_a_cache_above_its_cap_is_cut(
     assert len(list((tmp_path / "cache/layers").iterdir())) == 2
 
 
+@pytest.mark.usefixtures("matrix")
+def test_only_what_no_store_has_is_planned(
+    ctrain: Ctrain,
+    tmp_path: Path,
+    make_manifest: Callable[..., Manifest],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An unpublished plan can't be known to be published; another name, kind or layer is another image."""
+
+    def left() -> list[str]:
+        assert ctrain("build", "--unpublished", "--plan", "--json", "--offline") == 0
+        return [f"{image['name']}:{image['tag']}" for image in _told(capsys)["images"]]
+
+    monkeypatch.setenv("CTRAIN_SITE", "local")
+    store = tmp_path / "store"
+    init_store(store)
+    monkeypatch.setenv("CTRAIN_STORE", str(store))
+    assert left() == ["small:1.0", "small:0.9", "other:7"]
+    assert ctrain("build", "small", "--plan", "--json") == 0
+    (image,) = _told(capsys)["images"]
+    layers = tuple((layer["definition"], layer["key"]) for layer in image["layers"])
+    planned = dataclasses.replace(make_manifest(layers=layers), release=1)
+    for manifest in (
+        dataclasses.replace(planned, flat=True),
+        dataclasses.replace(planned, name="other"),
+        dataclasses.replace(make_manifest(layers=(*layers[:1], ("upper", "k"))), release=2),
+    ):
+        _publish(store, manifest)
+        assert left() == ["small:1.0", "small:0.9", "other:7"]
+    _publish(store, planned)
+    assert left() == ["small:0.9", "other:7"]
+    assert ctrain("build", "small", "--unpublished") == 0
+    assert capsys.readouterr().out == "nothing to build\n"
+
+
+def _publish(store: Path, manifest: Manifest) -> None:
+    (store / manifest.file_name).touch()
+    record.write(store / manifest.file_name.replace(".sif", ".json"), manifest)
+
+
+def test_without_a_store_all_is_unpublished_and_one_that_is_gone_is_an_error(
+    ctrain: Ctrain, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CTRAIN_SITE", "local")
+    monkeypatch.delenv("CTRAIN_STORE", raising=False)
+    assert ctrain("build", "--unpublished", "--plan") == 0
+    assert "1 image to build" in capsys.readouterr().out
+    monkeypatch.setenv("CTRAIN_STORE", str(tmp_path / "away"))
+    assert ctrain("build", "--unpublished", "--plan") == 76
+    assert "away does not exist" in capsys.readouterr().err
+
+
 def test_only_what_differs_from_a_commit_is_planned(
     ctrain: Ctrain, matrix: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -202,9 +257,9 @@ def test_only_what_differs_from_a_commit_is_planned(
     for argv in (["init", "--quiet"], ["add", "."], ["commit", "--quiet", "-m", "one"]):
         subprocess.run(["git", *argv], cwd=matrix, check=True)
     assert ctrain("build", "--changed-since", "HEAD", "--plan", "--offline") == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "no image has changed"
+    assert capsys.readouterr().out.splitlines()[-1] == "nothing to build"
     assert ctrain("build", "--changed-since", "HEAD", "--offline") == 0
-    assert "no image has changed, nothing to do" in capsys.readouterr().out
+    assert "nothing to build" in capsys.readouterr().out
     images = matrix / "definitions/images.yaml"
     images.write_text(images.read_text().replace("blue", "green").replace('"0.9"', '"0.8": {}, "0.9"'))
     assert ctrain("build", "--changed-since", "HEAD", "--plan", "--json", "--offline") == 0
@@ -262,7 +317,10 @@ def test_without_the_registry_library_only_images_from_registries_are_unknown(
     assert ctrain("build", "--plan", "--json") == 0
     assert [image["state"] for image in _told(capsys)["images"]] == ["new", "new", "unknown"]
     assert ctrain("build", "other") == 79
-    assert "requests, which asks registries, is missing. pip install 'ctrain[build]'" in capsys.readouterr().err
+    assert (
+        "Python package requests, needed for registry access, is not installed. Run: pip install requests"
+        in capsys.readouterr().err
+    )
 
 
 class FakeBuilder:
