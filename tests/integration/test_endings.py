@@ -146,7 +146,7 @@ def test_a_rank_whose_wrapper_was_killed_is_named(cluster: Cluster) -> None:
     children = subprocess.run(["pgrep", "--parent", ",".join(victims)], capture_output=True, text=True).stdout.split()
     subprocess.run(["kill", "-KILL", *{*victims, *children}], check=True)
     output, _ = process.communicate(timeout=120)
-    assert "rank 3 on node02 failed first" in output and "says the job's log" in output, output
+    assert "rank 3 on node02 failed first" in output and "(from the job's log)" in output, output
     assert process.returncode != 0
 
 

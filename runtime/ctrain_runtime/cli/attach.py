@@ -1,4 +1,4 @@
-"""Watch a run to its end that was submitted earlier, or whose terminal was closed.
+"""Watch a run that was submitted earlier, or whose terminal was closed, until it ends.
 
   ctrain attach last
   ctrain attach resnet50-1121-0412

@@ -26,9 +26,9 @@ SETTINGS = {  # that every scheduler has
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("job", nargs="?", help="a packaged job, or ./DIRECTORY with a job.yaml")
+    add("job", nargs="?", metavar="JOB", help="a packaged job, or ./DIRECTORY with a job.yaml")
     add("--nodes", type=int, metavar="N", help="number of nodes")
-    add("--gpus-per-node", type=int, metavar="N", help="GPUs of each node (default: all)")
+    add("--gpus-per-node", type=int, metavar="N", help="GPUs per node (default: all)")
     add("--ranks-per-node", type=int, metavar="N", help="ranks per node (default: one per GPU, or 1 without GPUs)")
     add("--launcher", choices=LAUNCHERS, default="", help="how ranks start (default: the job's)")
     add(

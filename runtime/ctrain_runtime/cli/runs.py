@@ -1,4 +1,4 @@
-"""List runs, newest first. Runs whose job has ended since they were watched are concluded.
+"""List your runs, newest first. Completes the records of runs that have ended unwatched.
 
   ctrain runs
   ctrain runs --all --json
