@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ class UserCache:
     def put(self, key: str, conditions: list[object], value: object) -> None:
         """Store `value`, a plain JSON value other than None."""
         self._entries[key] = [conditions, value]
-        new = self._path.with_name(f".{self._path.name}.{os.getpid()}")
+        new = self._path.with_name(f".{self._path.name}.{os.getpid()}.{threading.get_ident()}")
         with contextlib.suppress(OSError):
             self._path.parent.mkdir(parents=True, exist_ok=True)
             try:

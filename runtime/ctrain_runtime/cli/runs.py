@@ -12,8 +12,10 @@ import argparse
 import dataclasses
 import json
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
+from typing import Union
 
 from ctrain_runtime.cli.output import print_line
 from ctrain_runtime.cli.run_options import add_runs, add_site
@@ -26,6 +28,7 @@ from ctrain_runtime.site import select_site
 from ctrain_runtime.text import pluralize, table
 
 SHOWN = 20
+PARALLEL = 8  # runs that are refreshed at a time
 HEAD = ("run", "state", "job", "image", "where", "ranks", "created")
 
 
@@ -59,14 +62,13 @@ def chosen_run(args: argparse.Namespace) -> Path:
 def execute(args: argparse.Namespace) -> int:
     parent = runs_parent(args)
     paths = list(islice(list_runs(parent), None if args.all else SHOWN))
-    rows = []
-    for path in paths:
-        try:
-            run = pick_up(path)
-            status, conclusion = refresh(run)
-            rows.append((conclusion.record if conclusion else run.record, status))
-        except CtrainError as error:  # of an older ctrain, or damaged: it does not hide the others
-            print_line(f"{path.name}: {error}", sys.stderr)
+    rows: list[tuple[Record, Status]] = []
+    with ThreadPoolExecutor(PARALLEL) as pool:  # a scheduler that does not answer costs its time limit once
+        for path, result in zip(paths, pool.map(_refresh, paths)):
+            if isinstance(result, CtrainError):  # of an older ctrain, or damaged: it does not hide the others
+                print_line(f"{path.name}: {result}", sys.stderr)
+            else:
+                rows.append(result)
     if args.json:
         print_line(json.dumps({"runs": [dataclasses.asdict(record) for record, _ in rows]}, indent=2))
     elif rows:
@@ -74,6 +76,15 @@ def execute(args: argparse.Namespace) -> int:
     elif not paths:
         print_line(f"no runs in {parent}")
     return 0
+
+
+def _refresh(path: Path) -> Union[tuple[Record, Status], CtrainError]:
+    try:
+        run = pick_up(path)
+        status, conclusion = refresh(run)
+    except CtrainError as error:
+        return error
+    return conclusion.record if conclusion else run.record, status
 
 
 def _row(record: Record, status: Status) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from ctrain_runtime.cli.main import RUNTIME_VERBS, main
 from ctrain_runtime.run import record
 from ctrain_runtime.schedulers.protocol import Outcome, Status
 from samples.plans import LOCAL, some_facts
+from samples.programs import write_program
 from samples.runs import StandIn, submitted, write_end, write_ranks
 
 GONE = Status("ended", outcome=Outcome.UNKNOWN)
@@ -56,3 +57,23 @@ def test_a_run_that_is_not_there(verb: str, two: Path, capsys: Out) -> None:
     assert capsys.readouterr().err == f"ctrain: run 'onee' not found in {two}/runs. Did you mean 'one'?\n"
     assert main(RUNTIME_VERBS, [verb, "last", "--site", "local", "--runs", "nowhere"]) == 71
     assert "no runs in " in capsys.readouterr().err
+
+
+def test_runs_are_refreshed_together(programs: Path, tmp_path: Path, capsys: Out) -> None:
+    """Each question to the scheduler is answered only once three are asked: one by one, they would wait in vain."""
+    for name in ("a", "b", "c"):
+        submitted(tmp_path / "runs" / name, StandIn())
+    script = """\
+#!/bin/bash
+PATH=/usr/bin:/bin
+mkdir -p {0}/asked && touch {0}/asked/$$
+for ((i = 0; i < 150; i++)); do
+  [ "$(ls {0}/asked | wc -l)" -lt 3 ] || {{ echo "JobId=7 JobState=RUNNING Reason=None"; exit; }}
+  sleep 0.05
+done
+echo "JobId=7 JobState=PENDING Reason=Alone"
+"""
+    write_program(programs / "scontrol", script.format(tmp_path))
+    assert main(RUNTIME_VERBS, ["runs", "--site", "slurm", "--runs", "runs"]) == 0
+    states = [line.split()[1] for line in capsys.readouterr().out.splitlines()[1:]]
+    assert states == ["running"] * 3
