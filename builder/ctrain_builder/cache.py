@@ -122,7 +122,7 @@ class Cache:
     def use(self, path: Path) -> Iterator[bool]:
         """Keep a layer or image from being evicted, and note that it is in use now. False: it is not there."""
         while path.exists():
-            file = locks.locked(path, "rb", fcntl.LOCK_SH)
+            file = locks.locked(path, fcntl.LOCK_SH)
             if file is not None:
                 with file:
                     os.utime(path)
@@ -134,7 +134,7 @@ class Cache:
     def take(self, path: Path, target: Path) -> Optional[Path]:
         """Move an image out of the cache, and forget its manifest. None: it is not there, or in use (then it stays)."""
         path.with_suffix(".json").unlink(missing_ok=True)  # first: an image without its manifest is none
-        file = locks.locked(path, "r+b", fcntl.LOCK_EX)
+        file = locks.locked(path, fcntl.LOCK_EX)
         if file is None:
             return None
         with file:
@@ -178,13 +178,14 @@ class Cache:
         """
         left = []
         for path in (self.root / "locks").iterdir():
-            file = locks.locked(path, "r", fcntl.LOCK_EX)
+            file = locks.locked(path, fcntl.LOCK_EX)
             if file is not None:
                 with file:
                     path.unlink()
         with self.lock("tmp"):
             for folder in (self.root / "tmp").iterdir():
-                file = locks.locked(folder / _LIVE, "a+", fcntl.LOCK_EX)
+                (folder / _LIVE).touch()
+                file = locks.locked(folder / _LIVE, fcntl.LOCK_EX)
                 if file is not None:
                     with file:
                         _remove(folder)
@@ -203,7 +204,7 @@ def _is_open_elsewhere(file: IO[Any]) -> bool:
 
 
 def _remove_unused(path: Path) -> bool:
-    file = locks.locked(path, "r+b", fcntl.LOCK_EX)
+    file = locks.locked(path, fcntl.LOCK_EX)
     if file is None:
         return False
     with file:

@@ -1,4 +1,11 @@
-"""Locks in files that name their owner: for one builder's cache, and for a store that several admins write to."""
+"""Locks in files that name their holder: for one builder's cache, and for a store that several machines write to.
+
+Usually the kernel locks the file (`flock`), and frees it with its process. Where such locks do not reach every machine
+(Lustre without `flock` or with `localflock`, NFS with `local_lock`, file systems not known here), or do not exist, a
+store's lock is the file itself: a hard link creates it, whole and only once. It outlives a process that is killed; then
+the next one names it and says what to do. A file tells which kind it is, for machines that mount one file system in
+different ways.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +15,22 @@ import fcntl
 import os
 import re
 import socket
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any, Optional
+from typing import BinaryIO, Optional
 
+from ctrain_builder.mounts import mount_of
 from ctrain_runtime.errors import StoreError
 from ctrain_runtime.text import user_name
 
 POLL = 0.1  # seconds between two tries to get a lock
+NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)  # of flock: Lustre without it, NFS without lockd
 _PATIENCE = 1.0  # seconds of waiting that nobody needs to be told of
-_NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)  # as Lustre says when it is mounted without `flock`
-_OWNER = re.compile(r"pid (\d+) \(\S+ on (\S+),")
+_NO_LINKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM, errno.EMLINK)
+_BY_FILE = "\nwithout flock\n"  # ends the text of a lock that is its file
+_HOLDER = re.compile(r"pid (\d+) \(\S+ on (\S+),")
 
 
 @contextlib.contextmanager
@@ -28,48 +39,99 @@ def hold(
     waiting: Callable[[str], None] = lambda _: None,
     tick: Callable[[], None] = lambda: None,
     mode: int = 0o644,
+    machines: bool = False,
+    limit: float = float("inf"),
 ) -> Iterator[None]:
     """Hold the lock `path`, a file that exists as long. `mode` is what the file gets, whatever the umask.
 
-    `waiting` is told once who has it; `tick` is called several times a second while he does, and may raise.
-    Raises StoreError where a file system has no locks and a dead process has left its file.
+    `machines`: against processes of other machines, too. `waiting` is told once who has it; `tick` is called several
+    times a second meanwhile, and may raise. Raises StoreError after `limit` seconds, and where a dead process has left
+    a lock that is its file.
     """
-    patience = time.monotonic() + _PATIENCE
+    started = time.monotonic()
     told = False
-    while (file := _take(path, mode, patience)) is None:
-        tick()
-        if not told and time.monotonic() > patience:
-            told = True
-            waiting(owner(path))
-        time.sleep(POLL)
-    with file:
-        file.truncate(0)
-        file.write(_me())
-        file.flush()
+    while True:
+        waited = time.monotonic() - started
         try:
-            yield
-        finally:
-            path.unlink(missing_ok=True)
+            release = try_hold(path, mode, machines)
+        except PermissionError:
+            if waited > _PATIENCE:
+                raise
+            release = None  # the file has just been created, and does not have its mode yet
+        if release is not None:
+            break
+        tick()
+        if waited > limit:
+            what = f"{path} has been held for {waited / 60:.0f} minutes by {holder_named(path)}"
+            raise StoreError(what, "If that process is gone, remove the file; else try again later")
+        if not told and waited > _PATIENCE:
+            told = True
+            waiting(holder_named(path))
+        time.sleep(POLL)
+    with release:
+        yield
 
 
-def owner(path: Path) -> str:
+def try_hold(path: Path, mode: int = 0o644, machines: bool = False) -> Optional[contextlib.ExitStack]:
+    """Hold the lock until the stack is closed; None if another holds it now."""
+    if machines and not mount_of(path.parent).has_cluster_locks:
+        return _create_whole(path, mode)
+    try:
+        return _flock(path, mode, machines)
+    except OSError as error:
+        if error.errno not in NO_LOCKS or not machines:
+            raise
+        return _create_whole(path, mode)
+
+
+def holder_named(path: Path) -> str:
     """Who holds a lock, as in: pid 812 (kim on login01, since 04:12 UTC); "somebody" in the moment when it changes."""
+    return _text(path).partition("\n")[0] or "somebody"
+
+
+def holder(path: Path) -> str:
+    """Who holds a lock between machines; "" if certainly nobody does, because it is free or its holder is dead."""
+    text = _text(path)
+    if text.endswith(_BY_FILE) or not mount_of(path.parent).has_cluster_locks:
+        return "" if _is_dead(text) or not path.exists() else holder_named(path)
     try:
-        return path.read_text(encoding="utf-8", errors="replace") or "somebody"
-    except OSError:
-        return "somebody"
+        file = locked(path, fcntl.LOCK_EX)
+    except OSError:  # another user's, or without locks: nobody knows
+        return holder_named(path)
+    if file is None:
+        return holder_named(path) if path.exists() else ""
+    file.close()
+    return ""
 
 
-def locked(path: Path, mode: str, kind: int) -> Optional[IO[Any]]:
+def remove_unheld(path: Path, file: Path) -> bool:
+    """Remove `file` and its lock `path` between machines, unless somebody holds that; whether it was removed."""
+    if holder(path):
+        return False
+    try:
+        release = try_hold(path, machines=True)
+    except StoreError:  # a dead process's
+        path.unlink(missing_ok=True)
+        file.unlink(missing_ok=True)
+        return True
+    if release is None:
+        return False
+    with release:
+        file.unlink(missing_ok=True)
+    return True
+
+
+def locked(path: Path, kind: int) -> Optional[BinaryIO]:
     """The file, opened and locked; None when another has the lock, or has just replaced or removed the file."""
-    try:
-        file = path.open(mode)
+    try:  # of NFS, descriptors that cannot write get no LOCK_EX
+        file = path.open("r+b" if kind == fcntl.LOCK_EX else "rb")
     except FileNotFoundError:
         return None
     try:
         fcntl.flock(file, kind | fcntl.LOCK_NB)
-        if os.path.samestat(os.fstat(file.fileno()), path.stat()):
-            return file
+        with path.open("rb") as again:  # opened anew: only then do NFS clients ask the server what a name means
+            if os.path.samestat(os.fstat(file.fileno()), os.fstat(again.fileno())):
+                return file
     except (BlockingIOError, FileNotFoundError):
         pass
     except OSError:
@@ -79,26 +141,32 @@ def locked(path: Path, mode: str, kind: int) -> Optional[IO[Any]]:
     return None
 
 
-def _take(path: Path, mode: int, patience: float) -> Optional[IO[Any]]:
+def _flock(path: Path, mode: int, machines: bool) -> Optional[contextlib.ExitStack]:
     created = _create(path, mode)
     try:
-        return locked(path, "r+", fcntl.LOCK_EX)
-    except PermissionError:
-        if time.monotonic() > patience:
-            raise
-        return None  # it has just been made, and does not have its mode yet
+        file = locked(path, fcntl.LOCK_EX)
     except OSError as error:
-        if error.errno not in _NO_LOCKS:
-            raise
-        # Without locks, who creates the file has it. Whether its owner lives can be told on his machine only.
-        if created:
-            return path.open("r+")
-        _require_owner(path)
+        if created and error.errno in NO_LOCKS:
+            path.unlink(missing_ok=True)
+        raise
+    if file is None:
         return None
+    with contextlib.ExitStack() as release:
+        release.enter_context(file)
+        if file.read().decode(errors="replace").endswith(_BY_FILE):
+            return None  # a machine without such locks holds it
+        release.callback(path.unlink, missing_ok=True)
+        file.seek(0)
+        file.truncate()
+        file.write(_me().encode())
+        file.flush()
+        if machines:
+            os.fsync(file.fileno())  # so that others can read it
+        return release.pop_all()
 
 
 def _create(path: Path, mode: int) -> bool:
-    """Make the file if it isn't there; True if it was made. Leaves the umask alone, which all threads share."""
+    """Create the file unless it exists; whether it was created. Leaves the umask alone, which all threads share."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     except FileExistsError:
@@ -110,11 +178,58 @@ def _create(path: Path, mode: int) -> bool:
     return True
 
 
-def _require_owner(path: Path) -> None:
-    who = owner(path)
-    found = _OWNER.match(who)
-    if found and found[2] == socket.gethostname() and not Path(f"/proc/{found[1]}").exists():
-        raise StoreError(f"{path} was left by {who}, who is gone", "Look at what he did, then remove it")
+def _create_whole(path: Path, mode: int) -> Optional[contextlib.ExitStack]:
+    """A lock that is its file: a link to a file that was written before, so that it is never seen without its text."""
+    if path.exists():
+        if _is_dead(_text(path)):
+            what = f"{path} was left by {holder_named(path)}, which has ended"
+            raise StoreError(what, "Nothing is half done; remove the file")
+        return None
+    descriptor, own = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    with contextlib.ExitStack() as release:
+        release.callback(os.close, descriptor)  # last: as long as it is open, no other file gets its inode
+        with contextlib.ExitStack() as temporary:
+            temporary.callback(Path(own).unlink, missing_ok=True)
+            os.write(descriptor, (_me() + _BY_FILE).encode())
+            os.fchmod(descriptor, mode)
+            os.fsync(descriptor)
+            _link(own, path)
+            mine = os.fstat(descriptor)
+        if mine.st_nlink != 2:  # not the error, which NFS may have got from its own second try, tells that it was made
+            return None
+        release.callback(_unlink_own, path, mine)
+        return release.pop_all()
+
+
+def _link(own: str, path: Path) -> None:
+    try:
+        os.link(own, path)
+    except (FileExistsError, FileNotFoundError):
+        pass
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        what = f"{path.parent} is on a file system with neither cluster-wide locks nor hard links"
+        raise StoreError(what, "Choose a directory on another one") from error
+
+
+def _unlink_own(path: Path, mine: os.stat_result) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        if os.path.samestat(path.stat(), mine):  # else somebody has removed it, and another holds it now
+            path.unlink()
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _is_dead(text: str) -> bool:
+    """Whether the holder that a lock names ran on this machine and has ended."""
+    found = _HOLDER.match(text)
+    return bool(found and found[2] == socket.gethostname() and not Path(f"/proc/{found[1]}").exists())
 
 
 def _me() -> str:

@@ -106,7 +106,7 @@ def execute(args: argparse.Namespace) -> int:
     signal.signal(signal.SIGTERM, _terminated)
     definitions = catalog.directory(args.definitions)
     specs = _wanted(args, definitions)
-    given = _pairs(args.build_arg)
+    given = parse_build_args(args.build_arg)
     plans.check_given(specs, given)
     cache = caches.open_cache(args.cache or caches.default_root())
     site = sites.detect(os.environ)
@@ -186,9 +186,9 @@ def _build(args: argparse.Namespace, cache: Cache, site: Site, planned: Sequence
 def _wanted(args: argparse.Namespace, definitions: Path) -> Sequence[ImageSpec]:
     """The images that the command line names; all of them where that is safe or asked for."""
     if args.images and args.all:
-        raise UsageError("--all takes no image names", "Leave out one of the two")
+        raise UsageError("--all takes no image names", "Remove --all or the names")
     if args.tag and len(args.images) != 1:
-        raise UsageError("--tag is for one image", "Write IMAGE:TAG for each")
+        raise UsageError("--tag needs exactly one image", "Use IMAGE:TAG for each")
     if args.images:
         specs = [find_image(definitions, text, args.tag) for text in args.images]
         return list({spec.file_stem: spec for spec in specs}.values())
@@ -196,14 +196,14 @@ def _wanted(args: argparse.Namespace, definitions: Path) -> Sequence[ImageSpec]:
     if args.all or args.plan or args.explain or args.changed_since or args.unpublished:
         return specs
     names = ", ".join(sorted({spec.name for spec in specs}))
-    raise UsageError("no image is named", f"Name some of {names}; or give --all")
+    raise UsageError("no image given", f"Name one or more of: {names}; or use --all")
 
 
 def find_image(definitions: Path, text: str, tag: str) -> ImageSpec:
     """The image of the argument IMAGE[:TAG] and the option --tag."""
     name, colon, own = text.partition(":")
     if colon and (tag or not own):
-        raise UsageError(f"{text!r} names no tag, or a second one", "Write IMAGE:TAG, or use --tag")
+        raise UsageError(f"{text!r} has an empty tag, or --tag is also given", "Use IMAGE:TAG or --tag")
     return catalog.find(definitions, name, own or tag)
 
 
@@ -279,12 +279,13 @@ def _terminated(*_: object) -> NoReturn:
 
 def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 on")
+        raise argparse.ArgumentTypeError(f"must be a positive integer, not {text!r}")
     return int(text)
 
 
-def _pairs(texts: list[str]) -> dict[str, str]:
+def parse_build_args(texts: Sequence[str]) -> dict[str, str]:
+    """The values of --build-arg by name. Raises UsageError."""
     for text in texts:
-        if "=" not in text:
-            raise UsageError(f"--build-arg {text!r} has no value", "Write it as NAME=VALUE")
+        if text.find("=") < 1:
+            raise UsageError(f"--build-arg must be NAME=VALUE, not {text!r}")
     return dict(text.split("=", 1) for text in texts)

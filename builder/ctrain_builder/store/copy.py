@@ -9,24 +9,29 @@ import functools
 import hashlib
 import os
 import queue
+import secrets
 import shutil
 import stat
 import struct
-import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Optional
 
+from ctrain_builder import locks
 from ctrain_builder.cache import amount
 from ctrain_builder.digests import Read, Reading, Region, regions
+from ctrain_builder.mounts import mount_of
 from ctrain_builder.store.writer import Access
 from ctrain_runtime import command, sif
 from ctrain_runtime.errors import DiskFullError, ImageUnusable
 from ctrain_runtime.manifest import Layer, Manifest
 from ctrain_runtime.store import PublishedImage
 
+PART = ".part"  # ends the names of temporary files
+_LOCK = ".lock"
+_PART_LOCK = f"{PART}{_LOCK}"
 _CHUNK = 4 << 20
 _AHEAD = 4  # chunks that are read and not yet hashed
 _BLOCK = 4096  # of file systems that copy by reference; SIFs align partitions to it
@@ -55,30 +60,59 @@ class Copied:
 
 
 @contextlib.contextmanager
-def temporary(folder: Path, name: str, say: Callable[[str], None] = lambda _: None) -> Iterator[Path]:
-    """A new file in `folder` whose name begins with a dot, gone at the end. On Lustre, `say` tells of its stripes."""
-    descriptor, given = tempfile.mkstemp(prefix=f".{name}.", suffix=".part", dir=folder)
-    os.close(descriptor)
-    path = Path(given)
-    try:
-        _stripe(path, say)
+def temporary(root: Path, name: str, say: Callable[[str], None] = lambda _: None) -> Iterator[Path]:
+    """A new file in the store at `root` whose name starts with a dot, removed at the end. `say` is told of stripes.
+
+    Its lock keeps it from `gc` of all machines. The store's lock is not held meanwhile.
+    """
+    path = root / f".{name}.{secrets.token_hex(4)}{PART}"
+    with _locked(root, path):
+        try:
+            _create(path, say)
+            yield path
+        finally:
+            path.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def lasting(root: Path, name: str, say: Callable[[str], None] = lambda _: None) -> Iterator[Path]:
+    """As `temporary`, but the same file for each `name`: it may hold what an interrupted copy has left, and stays."""
+    path = root / f".{name}{PART}"
+    with _locked(root, path, lambda owner: say(f"waiting for {owner}, who copies the same version")):
+        with contextlib.suppress(FileNotFoundError):
+            found = path.lstat()
+            if stat.S_ISREG(found.st_mode) and (found.st_uid, found.st_nlink) == (os.geteuid(), 1):
+                path.chmod(0o600)
+            else:
+                path.unlink()  # others may write to the directory, too: what we write goes to a file of ours
+        if not path.exists():
+            _create(path, say)
         yield path
-    finally:
-        path.unlink(missing_ok=True)
 
 
-def lasting(folder: Path, name: str, say: Callable[[str], None] = lambda _: None) -> Path:
-    """As `temporary`, but always the same file for one name: it has what an interrupted copy has left, and stays."""
-    path = folder / f".{name}.part"
-    with contextlib.suppress(FileNotFoundError):
-        found = path.lstat()
-        if stat.S_ISREG(found.st_mode) and (found.st_uid, found.st_nlink) == (os.geteuid(), 1):
-            path.chmod(0o600)
-            return path
-        path.unlink()  # others may write to the folder, too: what we write goes to a file of ours
+def being_written(part: Path) -> bool:
+    """Whether somebody, on whatever machine, may still be writing a temporary file of a store."""
+    return bool(locks.holder(_lock_of(part)))
+
+
+def discard(part: Path) -> bool:
+    """Remove a temporary file of a store unless somebody is writing it. Whether it was removed."""
+    return locks.remove_unheld(_lock_of(part), part)
+
+
+def _lock_of(part: Path) -> Path:
+    return part if part.name.endswith(_PART_LOCK) else part.with_name(f"{part.name}{_LOCK}")
+
+
+def _locked(
+    root: Path, part: Path, waiting: Callable[[str], None] = lambda _: None
+) -> contextlib.AbstractContextManager[None]:
+    return locks.hold(_lock_of(part), waiting, mode=Access(root.stat()).shared_file, machines=True)
+
+
+def _create(path: Path, say: Callable[[str], None]) -> None:
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     _stripe(path, say)
-    return path
 
 
 def begun(path: Path) -> int:
@@ -97,8 +131,7 @@ def _stripe(path: Path, say: Callable[[str], None]) -> None:
 
 
 def is_lustre(folder: Path) -> bool:
-    said = command.run(["stat", "--file-system", "--format=%T", str(folder)], check=False).stdout
-    return said.strip() == "lustre" and command.which("lfs") is not None
+    return mount_of(folder).kind == "lustre" and command.which("lfs") is not None
 
 
 def shared(image: Path, manifest: Manifest, others: Iterable[PublishedImage]) -> list[Source]:
@@ -223,13 +256,13 @@ def _clone(part: Source, writer: BinaryIO) -> Optional[tuple[int, int]]:
     size = part.size // _BLOCK * _BLOCK
     if not size or part.offset % _BLOCK or part.start % _BLOCK:
         return None
-    with part.path.open("rb") as source:
-        try:
+    try:
+        with part.path.open("rb") as source:
             fcntl.ioctl(writer.fileno(), _FICLONERANGE, _RANGE.pack(source.fileno(), part.start, size, part.offset))
-        except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
-                raise
-            return None
+    except OSError as error:  # also of a version that `gc` has just removed
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+            raise
+        return None
     return part.offset, part.offset + size
 
 

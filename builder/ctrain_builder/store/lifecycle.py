@@ -15,6 +15,7 @@ from pathlib import Path
 
 from ctrain_builder import atomic
 from ctrain_builder.store import log
+from ctrain_builder.store.copy import being_written, discard
 from ctrain_builder.store.writer import Writer
 from ctrain_runtime import lease
 from ctrain_runtime.errors import ConfigError, ImageNotFound, StoreError
@@ -33,7 +34,8 @@ from ctrain_runtime.store import (
 
 GRACE = 30.0  # days
 _DAY = 86400
-_OWN_PART = re.compile(r"\..+\.(sif|json|html)(\.\w+)?\.part|\.[a-z0-9-]+_[^_]+\.sif\.\d+")  # the latter in channels/
+# Of copies, small files and locks; and links in channels/
+_OWN_PART = re.compile(r"\..+\.(sif|json|html|lock)(\.\w+)?\.part(\.lock)?|\.[a-z0-9-]+_[^_]+\.sif\.\d+")
 
 
 @dataclass(frozen=True)
@@ -133,13 +135,13 @@ def removals(store: Store, grace: float, now: float) -> Iterator[Removal]:
         path = store.root / f"{pending.name[1:].partition('.json')[0]}.sif"
         if pending == pending_manifest(path) and path.is_file() and path.stem not in manifests:
             yield Removal(path, path.stat().st_size, "left by an interrupted publish")
-    for path in sorted((*store.root.glob(".*.part"), *(store.root / CHANNELS).glob(".*"))):
-        if _OWN_PART.fullmatch(path.name) and not path.is_dir():
+    for path in sorted((*store.root.glob(".*.part*"), *(store.root / CHANNELS).glob(".*"))):
+        if _OWN_PART.fullmatch(path.name) and not path.is_dir() and not being_written(path):
             yield Removal(path, path.lstat().st_size, "left by an interrupted command")
 
 
 def collect(writer: Writer, grace: float) -> list[Removal]:
-    """Remove what `removals` finds. Nobody writes meanwhile, so that nothing of a command that runs is there."""
+    """Remove what `removals` finds. Of commands that run, only copies are there, which their locks keep."""
     now = time.time()
     lease.sweep(writer.root, now)
     found = list(removals(writer.store, grace, now))
@@ -147,6 +149,9 @@ def collect(writer: Writer, grace: float) -> list[Removal]:
         for version in one.retired:
             manifest = version.manifest
             writer.log(log.REMOVE, manifest.name, manifest.version, digest=manifest.digest, why=one.why)
-        one.path.unlink(missing_ok=True)
+        if one.path.name.startswith("."):
+            discard(one.path)
+        else:
+            one.path.unlink(missing_ok=True)
     atomic.sync_folder(writer.root)
     return found

@@ -18,7 +18,7 @@ from ctrain_builder.registry import Reference, Registry, parse
 from ctrain_builder.store import channels, lifecycle, log
 from ctrain_builder.store.copy import Source, begun, fill, lasting, shared
 from ctrain_builder.store.publish import Watch, place, reserve
-from ctrain_builder.store.writer import Writer, change
+from ctrain_builder.store.writer import Access, Writer, change, explained
 from ctrain_runtime.errors import ConfigError, CtrainError, ImageUnusable, RegistryError, StoreError, UsageError
 from ctrain_runtime.manifest import Manifest, read_manifest
 from ctrain_runtime.store import NAME_RE, QUARANTINE, TAG_RE, PublishedImage, open_store, pending_manifest
@@ -93,13 +93,17 @@ class Folder:
 
     def put(self, manifest: Manifest, source: Place, watch: Watch) -> None:
         """Bring a version here. Raises ImageUnusable, DiskFullError, StoreError, RegistryError."""
-        with change(self._root, watch.say) as writer:
+        part = f"{manifest.file_name}.{manifest.digest[-12:]}"
+        with explained(self._root), lasting(self._root, part, watch.say) as file:
             if require_free(self.held([manifest])[0], manifest, self):
                 with source.reader(manifest) as (read, path):
-                    parts = shared(path, manifest, writer.store.images()) if path else []
-                    file = _receive(writer, manifest, read, parts, watch)
-                _reserve(writer, manifest)
-                place(writer, file, manifest, log.SYNC, f"from {source}")
+                    parts = shared(path, manifest, open_store(self._root).images()) if path else []
+                    _receive(file, manifest, read, parts, watch)
+                with change(self._root, watch.say) as writer:
+                    if require_free(self.held([manifest])[0], manifest, self):  # again: others write meanwhile
+                        _reserve(writer, manifest)
+                        place(writer, file, manifest, log.SYNC, f"from {source}")
+            file.unlink(missing_ok=True)
 
     def point(self, manifest: Manifest, channel: str, source: Place) -> None:
         """Make a channel point to a version that is here."""
@@ -119,17 +123,18 @@ def _reserve(writer: Writer, manifest: Manifest) -> None:
         raise StoreError(f"{path} exists, but has no manifest", "Check what it is, and move it out of the store")
 
 
-def _receive(writer: Writer, wanted: Manifest, read: Read, parts: Sequence[Source], watch: Watch) -> Path:
-    """The file of a version under a temporary name. It goes on with what an earlier try has left."""
-    name = f"{wanted.file_name}.{wanted.digest[-12:]}"
+def _receive(file: Path, wanted: Manifest, read: Read, parts: Sequence[Source], watch: Watch) -> None:
+    """Bring the bytes of a version to `file`, resuming what an earlier try has left there. Raises ImageUnusable."""
+    access = Access(file.parent.stat())
     while True:
-        file = lasting(writer.root, name, watch.say)
         there = begun(file)
-        copied = fill(file, wanted.size, read, writer.access, (), parts, watch.done, there)
+        copied = fill(file, wanted.size, read, access, (), parts, watch.done, there)
         if copied.digest == wanted.digest:
-            return file
-        file.unlink()
+            return
+        file.chmod(0o600)
+        os.truncate(file, 0)
         if not there:
+            file.unlink()
             what = f"what came of {wanted.file_name} is damaged: it has the digest {copied.digest}"
             raise ImageUnusable(what, f"It should be {wanted.digest}; nothing of it was kept")
 

@@ -1,16 +1,17 @@
 """Puts an image into a store. The format and the read side are in ctrain_runtime.store.
 
-The order makes every crash harmless: copy under a temporary name, compare the digest, make it durable, give it its
-name, then the manifest (from here on the image counts), then the channel. What a crash leaves are names that start with
-a dot, and a .sif whose manifest still has its pending name.
+The order makes every crash harmless: copy under a temporary name, compare the digest, make it durable; then, under
+the store's lock, give it its name, then the manifest (from here on the image counts), then the channel. What a crash
+leaves are names that start with a dot, and a .sif whose manifest still has its pending name.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Optional
@@ -20,10 +21,10 @@ from ctrain_builder.digests import REGIONS
 from ctrain_builder.store import channels, log
 from ctrain_builder.store.copy import copy, shared, temporary
 from ctrain_builder.store.sign import Signer
-from ctrain_builder.store.writer import Writer, change
-from ctrain_runtime.errors import ImageTestError, ImageUnusable
+from ctrain_builder.store.writer import Access, Writer, change, explained
+from ctrain_runtime.errors import ImageTestError, ImageUnusable, StoreError
 from ctrain_runtime.manifest import Manifest
-from ctrain_runtime.store import QUARANTINE, RETIRED, PublishedImage, pending_manifest
+from ctrain_runtime.store import QUARANTINE, RETIRED, PublishedImage, Store, open_store, pending_manifest
 
 
 @dataclass(frozen=True)
@@ -60,14 +61,27 @@ def publish(
         signer.check()
     if not manifest.tested:
         raise ImageTestError(f"image {image} has not passed its tests", "Build it again with: ctrain build")
-    with change(root, watch.say) as writer:
-        wanted = replace(manifest, signed=signer is not None)
-        known = [found for found in writer.store.images() if _is_same(found.manifest, wanted)]
-        published = known[-1] if known else _add(image, wanted, writer, watch, signer)
-        if channel:
-            channels.point(writer, channel, published, log.PROMOTE)
+    wanted = replace(manifest, signed=signer is not None)
+    with explained(root), contextlib.ExitStack() as copies:
+        known = _find_same(open_store(root), wanted)
+        copied = None if known else copies.enter_context(_copy(image, wanted, root, watch, signer))
+        with change(root, watch.say) as writer:
+            known = _find_same(writer.store, wanted)  # again: others publish and retire meanwhile
+            if known:
+                published = known
+            elif copied:
+                published = _number(writer, *copied)
+            else:
+                raise StoreError(f"{wanted.name} was retired while it was published", "Run the command again")
+            if channel:
+                channels.point(writer, channel, published, log.PROMOTE)
     names = tuple(sorted({*published.channels, channel} - {""}))
-    return Outcome(replace(published, channels=names), not known)
+    return Outcome(replace(published, channels=names), known is None)
+
+
+def _find_same(store: Store, wanted: Manifest) -> Optional[PublishedImage]:
+    """The newest version that is this image."""
+    return next((found for found in reversed(store.images()) if _is_same(found.manifest, wanted)), None)
 
 
 def _is_same(one: Manifest, other: Manifest) -> bool:
@@ -79,18 +93,34 @@ def _is_same(one: Manifest, other: Manifest) -> bool:
     return one.digest == other.digest or (layers[0] == layers[1] and all(digest for _, digest in layers[0]))
 
 
-def _add(image: Path, manifest: Manifest, writer: Writer, watch: Watch, signer: Optional[Signer]) -> PublishedImage:
-    """Copy the image in and give it the next number."""
-    root = writer.root
+@contextlib.contextmanager
+def _copy(
+    image: Path, manifest: Manifest, root: Path, watch: Watch, signer: Optional[Signer]
+) -> Iterator[tuple[Path, Manifest]]:
+    """A copy of the image in the store, whole and signed but without a name, and its manifest. Raises ImageUnusable.
+
+    The store's lock is not held: this takes minutes for 10 GB, and nobody's rollback should wait for it.
+    """
     with temporary(root, image.name, watch.say) as file:
-        manifest = _whole(image, manifest, file, writer, watch)
+        parts = shared(image, manifest, open_store(root).images())
+        by_regions = manifest.digest.startswith(REGIONS)
+        copied = copy(image, file, Access(root.stat()), manifest.layers if by_regions else (), parts, watch.done)
+        if manifest.digest != (copied.regions if by_regions else copied.digest):
+            hint = "Build it again with: ctrain build"
+            raise ImageUnusable(f"{image} has changed since it was built and tested", hint)
+        digest = copied.digest
         if signer:
             watch.say(f"signing with {signer.key}")
-            manifest = replace(manifest, digest=signer.sign(file), size=file.stat().st_size)
-        releases = itertools.count(_last_release(root, manifest) + 1)
-        candidates = (replace(manifest, release=release, published=record.utc_now()) for release in releases)
-        numbered = next(candidate for candidate in candidates if reserve(writer, candidate))
-        return place(writer, file, numbered, log.PUBLISH)
+            digest = signer.sign(file)
+        yield file, replace(manifest, digest=digest, size=file.stat().st_size)
+
+
+def _number(writer: Writer, file: Path, manifest: Manifest) -> PublishedImage:
+    """Give a finished copy the next number."""
+    releases = itertools.count(_last_release(writer.root, manifest) + 1)
+    candidates = (replace(manifest, release=release, published=record.utc_now()) for release in releases)
+    numbered = next(candidate for candidate in candidates if reserve(writer, candidate))
+    return place(writer, file, numbered, log.PUBLISH)
 
 
 def reserve(writer: Writer, manifest: Manifest) -> bool:
@@ -116,22 +146,15 @@ def reserve(writer: Writer, manifest: Manifest) -> bool:
 def place(writer: Writer, file: Path, manifest: Manifest, action: str, why: str = "") -> PublishedImage:
     """Give a finished copy its reserved name, then its manifest: from here on it counts."""
     path = writer.root / manifest.file_name
-    file.replace(path)
+    try:
+        file.replace(path)
+    except FileNotFoundError as error:  # earlier development versions held the lock while copying: their gc removes it
+        raise StoreError(f"the copy {file} was removed before it was published", "Run the command again") from error
     atomic.sync_folder(writer.root)
     writer.log(action, manifest.name, manifest.version, digest=manifest.digest, why=why)
     pending_manifest(path).replace(path.with_suffix(".json"))
     atomic.sync_folder(writer.root)
     return PublishedImage(manifest, path, ())
-
-
-def _whole(image: Path, manifest: Manifest, file: Path, writer: Writer, watch: Watch) -> Manifest:
-    """Copy an image as it is. Its manifest in the store. Raises ImageUnusable."""
-    parts = shared(image, manifest, writer.store.images())
-    by_regions = manifest.digest.startswith(REGIONS)
-    copied = copy(image, file, writer.access, manifest.layers if by_regions else (), parts, watch.done)
-    if manifest.digest != (copied.regions if by_regions else copied.digest):
-        raise ImageUnusable(f"{image} has changed since it was built and tested", "Build it again with: ctrain build")
-    return replace(manifest, digest=copied.digest)
 
 
 def _last_release(root: Path, manifest: Manifest) -> int:

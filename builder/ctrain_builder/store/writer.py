@@ -19,6 +19,7 @@ from ctrain_runtime.manifest import Manifest
 from ctrain_runtime.store import Store, open_store
 
 LOCK = ".ctrain-store.lock"
+_LIMIT = 600  # seconds to wait for the lock, which is held for seconds: copies, downloads and signatures do without
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ def change(root: Path, say: Callable[[str], None] = lambda _: None) -> Iterator[
     def waiting(owner: str) -> None:
         say(f"waiting for {owner}, who writes to the store")
 
-    with explained(root), locks.hold(root / LOCK, waiting, mode=access.shared_file):
+    with explained(root), locks.hold(root / LOCK, waiting, mode=access.shared_file, machines=True, limit=_LIMIT):
         writer = Writer(store, access)
         writer.folder(lease.LEASES, access.open_folder)
         yield writer

@@ -7,6 +7,7 @@ from typing import BinaryIO
 
 import pytest
 
+from ctrain_builder import mounts
 from ctrain_builder.store import copy as module
 from ctrain_builder.store.copy import Source, begun, copy, fill, is_lustre, lasting, shared, temporary
 from ctrain_builder.store.writer import Access
@@ -77,17 +78,15 @@ def test_layers_that_are_published_already_are_found(tmp_path: Path) -> None:
 
 
 def test_on_lustre_a_file_is_striped_before_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stand-in for `lfs` and for what `stat` says there: Lustre can't exist here."""
+    """A stand-in for `lfs` and for the kernel's table of mounts: Lustre can't exist here."""
     tools, told = tmp_path / "tools", tmp_path / "told"
     tools.mkdir()
-    for name, script in {
-        "stat": "echo lustre",
-        "lfs": f'echo "$@" > {told}\nfor last; do :; done\n: > "$last"',
-    }.items():
-        (tools / name).write_text(f"#!/bin/sh\n{script}\n")
-        (tools / name).chmod(0o755)
-    assert not is_lustre(tmp_path)
+    (tools / "lfs").write_text(f'#!/bin/sh\necho "$@" > {told}\nfor last; do :; done\n: > "$last"\n')
+    (tools / "lfs").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
+    assert not is_lustre(tmp_path)
+    (tmp_path / "mounts").write_text(f"40 22 0:40 / {tmp_path} rw - lustre 10.0.0.1@tcp:/x rw,flock\n")
+    monkeypatch.setattr(mounts, "_TABLE", tmp_path / "mounts")
     assert is_lustre(tmp_path)
     said: list[str] = []
     with temporary(tmp_path, "x.sif", said.append) as path:
@@ -98,10 +97,10 @@ def test_on_lustre_a_file_is_striped_before_it_is_written(tmp_path: Path, monkey
 
 def test_a_file_goes_on_where_its_copy_was(tmp_path: Path) -> None:
     content = os.urandom(20000)
-    file = lasting(tmp_path, "x.sif")
-    file.write_bytes(content[:9000])
-    assert lasting(tmp_path, "x.sif") == file
-    assert begun(file) == 8192
+    with lasting(tmp_path, "x.sif") as file:
+        file.write_bytes(content[:9000])
+    with lasting(tmp_path, "x.sif") as again:
+        assert (again, begun(again)) == (file, 8192)
     asked: list[int] = []
 
     def read(size: int, at: int) -> bytes:
@@ -111,7 +110,8 @@ def test_a_file_goes_on_where_its_copy_was(tmp_path: Path) -> None:
     assert fill(file, len(content), read, Access(tmp_path.stat()), there=8192).digest == digest(content)
     assert asked == [8192, 13192, 18192]
     assert file.read_bytes() == content
-    assert lasting(tmp_path, "x.sif").stat().st_mode & 0o777 == 0o600  # what was finished can be written to again
+    with lasting(tmp_path, "x.sif"):
+        assert file.stat().st_mode & 0o777 == 0o600  # what was finished can be written to again
 
 
 def test_a_hole_is_where_a_copy_was_interrupted(tmp_path: Path) -> None:
@@ -128,7 +128,8 @@ def test_a_file_of_others_is_not_written_to(tmp_path: Path) -> None:
     path = tmp_path / ".x.sif.part"
     for make in (os.symlink, os.link):
         make(tmp_path / "precious", path)
-        assert lasting(tmp_path, "x.sif") == path
+        with lasting(tmp_path, "x.sif") as file:
+            assert file == path
         assert (path.stat().st_nlink, path.is_symlink(), path.stat().st_size) == (1, False, 0)
         path.unlink()
     assert (tmp_path / "precious").read_text() == "keep"

@@ -1,0 +1,43 @@
+"""Which file system a path is on, and whether `flock` there reaches every machine that mounts it."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+_TABLE = Path("/proc/self/mountinfo")
+_OF_ONE_MACHINE = frozenset(("bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "tmpfs", "xfs", "zfs"))
+_OF_CLUSTERS = frozenset(("ceph", "gfs2", "ocfs2"))
+_NODE_LOCAL_NFS = frozenset(("nolock", "local_lock=all", "local_lock=flock"))
+
+
+@dataclass(frozen=True)
+class Mount:
+    """A mounted file system: its type, as in ext4 or lustre, and its options."""
+
+    kind: str
+    options: frozenset[str]
+
+    @property
+    def has_cluster_locks(self) -> bool:
+        """Whether a lock by `flock` excludes processes of all machines. False where that is not known."""
+        if self.kind == "lustre":
+            return "flock" in self.options  # "localflock" is another option
+        if self.kind in ("nfs", "nfs4"):
+            return not self.options & _NODE_LOCAL_NFS
+        return self.kind in _OF_ONE_MACHINE | _OF_CLUSTERS
+
+
+def mount_of(path: Path) -> Mount:
+    """The mount that `path` is on."""
+    real = os.path.realpath(path)
+    best, found = "", Mount("unknown", frozenset())
+    for line in _TABLE.read_text(encoding="utf-8", errors="surrogateescape").splitlines():
+        before, _, after = line.partition(" - ")
+        point = re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), before.split(" ")[4]).rstrip("/")
+        if len(point) >= len(best) and f"{real}/".startswith(f"{point}/"):  # of several at one place, the last
+            kind, _, options = after.split(" ", 2)
+            best, found = point, Mount(kind, frozenset(options.split(",")))
+    return found

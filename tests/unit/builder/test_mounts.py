@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ctrain_builder import mounts
+from ctrain_builder.mounts import Mount, mount_of
+
+# As kernels write them: of Debian 12, of Lustre 2.15 and NFS clients.
+TABLE = r"""
+22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw,discard
+30 22 0:26 / /tmp rw,nosuid shared:2 - tmpfs tmpfs rw,size=4g
+40 22 0:40 / /scratch rw shared:9 - lustre 10.0.0.1@o2ib:/fs rw,checksum,flock,user_xattr,lruresize
+41 40 0:41 / /scratch/old rw - lustre 10.0.0.2@tcp:/old rw,localflock,lazystatfs
+42 22 0:42 / /lustre2 rw - lustre 10.0.0.3@tcp:/two rw,lazystatfs
+43 22 0:43 / /home rw - nfs4 server:/home rw,vers=4.2,local_lock=none,addr=10.0.0.4
+44 22 0:44 / /apps rw - nfs server:/apps rw,vers=3,nolock,local_lock=all,addr=10.0.0.4
+45 22 0:45 / /data/a\040b rw - gpfs gpfs0 rw,relatime
+46 22 0:46 / /over rw - ext4 /dev/sdb rw
+47 22 0:47 / /over rw - beegfs beegfs_nodev rw,cfgFile=/etc/beegfs/beegfs-client.conf
+"""
+
+
+@pytest.fixture(autouse=True)
+def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mountinfo").write_text(TABLE.lstrip())
+    monkeypatch.setattr(mounts, "_TABLE", tmp_path / "mountinfo")
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "everywhere"),
+    [
+        ("/nowhere/x", "ext4", True),
+        ("/scratchpad", "ext4", True),
+        ("/tmp/x", "tmpfs", True),  # noqa: S108  # a mount point
+        ("/scratch", "lustre", True),
+        ("/scratch/older", "lustre", True),
+        ("/scratch/old/x", "lustre", False),
+        ("/lustre2/x", "lustre", False),
+        ("/home/kim", "nfs4", True),
+        ("/apps/ctrain", "nfs", False),
+        ("/data/a b/store", "gpfs", False),
+        ("/over/x", "beegfs", False),
+    ],
+)
+def test_whether_locks_reach_every_machine(path: str, kind: str, everywhere: bool) -> None:
+    mount = mount_of(Path(path))
+    assert (mount.kind, mount.has_cluster_locks) == (kind, everywhere)
+
+
+def test_the_kernels_own_table_has_this_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    assert mount_of(tmp_path) != Mount("unknown", frozenset())
