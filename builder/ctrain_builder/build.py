@@ -36,7 +36,7 @@ class StepFailed(BuildError):
     """A definition failed; its last words are in `log`."""
 
     def __init__(self, message: str, log: Path) -> None:
-        super().__init__(message, f"The log is {log}")
+        super().__init__(message, f"Log: {log}")
         self.log = log
 
 
@@ -44,7 +44,7 @@ class TestsFailed(ImageTestError):
     """The image is there but must not be published; what its tests said is in `log`."""
 
     def __init__(self, message: str, log: Path) -> None:
-        super().__init__(message, f"The log is {log}")
+        super().__init__(message, f"Log: {log}")
         self.log = log
 
 
@@ -95,8 +95,8 @@ class Builder:
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
-            what = f"the disk became full: {amount(self.cache.free)} are free in {self.cache.root}"
-            raise DiskFullError(what, "Free some, or choose another place with --cache DIR") from error
+            what = f"disk full: {amount(self.cache.free)} left in {self.cache.root}"
+            raise DiskFullError(what, "Free disk space, or pass --cache DIR") from error
 
     def _build(self, plan: BuildPlan) -> Built:
         flat = is_flat(plan.spec, self.flat)

@@ -7,6 +7,7 @@ asked for by name. What both have is taken from the own one.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +23,7 @@ from ctrain_runtime.store import NAME_RE, TAG_RE
 from ctrain_runtime.suggest import suggest
 
 FILE = "images.yaml"
+_DEFINITION_RE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # part of file names, never a path
 
 
 @dataclass(frozen=True)
@@ -172,7 +174,7 @@ def _spec(folder: Path, name: str, entry: Entry, tag: str) -> ImageSpec:
         _check_names(where, {}, {"tag": word})
     if entry.tags and entry.tag not in entry.tags:
         raise ConfigError(f"{where}: tag {entry.tag!r} is not one of its tags", f"They are {', '.join(entry.tags)}")
-    chain = tuple(_definition(folder.resolve(), part) for part in entry.chain)
+    chain = tuple(_definition(where, folder.resolve(), part) for part in entry.chain)
     _check_chain(where, chain, entry)
     _check_arguments(where, chain, entry)
     tag = tag or entry.tag
@@ -203,17 +205,24 @@ def _parent(where: str, reference: str, root: Path) -> str:
     return reference if reference.startswith(parents.STORE) else str(root / Path(reference).expanduser())
 
 
-def _definition(folder: Path, name: str) -> Definition:
-    """The definition `name` in `folder`, or else the packaged one."""
-    own, other = (place / name / f"{name}.def" for place in (folder, packaged()))
-    return definition.read(name, other if other.is_file() and not own.exists() else own)
+def _definition(where: str, folder: Path, name: str) -> Definition:
+    """The definition `name` in `folder`, or else the packaged one. Raises ConfigError."""
+    if not _DEFINITION_RE.fullmatch(name):
+        raise ConfigError(f"{where}: chain: {name!r} is not the name of a definition", "Name its directory, not a path")
+    places = tuple(dict.fromkeys((folder, packaged())))
+    for path in (place / name / f"{name}.def" for place in places):
+        if path.exists():
+            return definition.read(name, path)
+    known = sorted({path.stem for place in places for path in place.glob("*/*.def") if path.stem == path.parent.name})
+    hint = suggest(name, known) or f"Known: {', '.join(known)}"
+    raise ConfigError(f"{where}: chain: definition {name} not found: no file {folder / name / name}.def", hint)
 
 
 def _check_names(where: str, names: Mapping[str, str], words: Mapping[str, str]) -> None:
     wrong = {key: value for key, value in names.items() if not NAME_RE.fullmatch(value)}
     wrong.update({key: value for key, value in words.items() if not TAG_RE.fullmatch(value)})
     for key, value in wrong.items():
-        raise ConfigError(f"{where}: {key} {value!r} can't be part of a file name", "Use letters, digits and '-'")
+        raise ConfigError(f"{where}: {key} {value!r} cannot be part of a file name", "Use letters, digits and '-'")
 
 
 def _check_chain(where: str, chain: tuple[Definition, ...], entry: Entry) -> None:
@@ -228,9 +237,7 @@ def _check_chain(where: str, chain: tuple[Definition, ...], entry: Entry) -> Non
             raise ConfigError(f"{where}: {part.name} is at place {position + 1} of the chain, but {rule}")
         for section in ("pre", "setup"):
             if not part.is_base and section in part.sections:
-                raise ConfigError(
-                    f"{part.path}: %{section} runs on the building machine, which a layer can't do", "Use %post"
-                )
+                raise ConfigError(f"{part.path}: %{section} runs on the build host, outside the layer", "Use %post")
     used = frozenset().union(*(part.placeholders for part in chain)) if entry.parent else chain[0].placeholders
     if entry.tag_argument not in used and not (entry.parent and not entry.tag_argument):
         users = "any definition of the chain" if entry.parent else str(chain[0].path)

@@ -87,7 +87,7 @@ def read(name: str, path: Path) -> Definition:
     try:
         return parse(name, path, path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ConfigError(f"definition {name}: {path} can't be read: {error.strerror}") from error
+        raise ConfigError(f"definition {name}: cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"definition {name}: {path} is not a text file") from error
 
@@ -125,7 +125,7 @@ def _header(lines: list[str], path: Path) -> dict[str, str]:
         elif key.strip():
             raise ConfigError(f"{path}, line {number}: expected `Key: value` in the header, found {line.strip()!r}")
     if "bootstrap" not in header:
-        raise ConfigError(f"{path} has no header line `Bootstrap:`", "It says what the image starts from")
+        raise ConfigError(f"{path} has no header line `Bootstrap:`", "Add what the image starts from")
     return header
 
 
@@ -173,6 +173,6 @@ def _file_copy(line: str, path: Path) -> FileCopy:
     if source.is_absolute() or ".." in source.parts:
         raise ConfigError(
             f"{path}: %files copies {words[0]}, which is outside the project",
-            "Name a path below the folder of definitions/",
+            "Name a path below the parent directory of definitions/",
         )
     return FileCopy(source, words[1] if len(words) > 1 else f"/{source}")

@@ -24,7 +24,7 @@ def epochs(environ: Mapping[str, str]) -> Callable[[Sequence[Path]], int]:
     """
     asked = environ.get("SOURCE_DATE_EPOCH", "")
     if asked and not asked.isdecimal():
-        raise UsageError(f"SOURCE_DATE_EPOCH is {asked!r}", "It is a number of seconds since 1970")
+        raise UsageError(f"SOURCE_DATE_EPOCH must be a number of seconds since 1970, not {asked!r}")
     known: dict[tuple[Path, ...], int] = {}
 
     def epoch(paths: Sequence[Path]) -> int:
@@ -69,7 +69,7 @@ def plans_at(
         return {spec.file_stem: make(spec) for spec in specs}
     except CtrainError as error:
         hint = "Choose another commit, or name the images to build"
-        raise UsageError(f"the definitions of {revision} can't be planned: {error.message}", hint) from error
+        raise UsageError(f"cannot plan the definitions of {revision}: {error.message}", hint) from error
 
 
 def _with_parent_in(root: Path, spec: ImageSpec) -> ImageSpec:
@@ -102,12 +102,12 @@ def _commit(root: Path, revision: str) -> _Commit:
     try:
         store, prefix = _git(["rev-parse", "--absolute-git-dir", "--show-prefix"], root).split("\n")[:2]
     except CtrainError as error:
-        raise UsageError(f"{root} is not in a git repository that can be read: {error.message}") from error
+        raise UsageError(f"{root} is not in a readable git repository: {error.message}") from error
     try:
         digest = _git(["rev-parse", "--quiet", "--verify", f"{revision}^{{commit}}"], root).strip()
     except CtrainError as error:
-        hint = "A shallow clone lacks older ones: git fetch --unshallow"
-        raise UsageError(f"{revision!r} is no commit of the repository in {store}", hint) from error
+        hint = "If it is a shallow clone, run: git fetch --unshallow"
+        raise UsageError(f"commit {revision!r} not found in the repository {store}", hint) from error
     return _Commit(store, prefix, digest)
 
 

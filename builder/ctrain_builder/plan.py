@@ -216,7 +216,7 @@ def check_given(specs: Iterable[ImageSpec], given: Iterable[str]) -> None:
     tags = {spec.tag_argument: spec for spec in specs}
     for name in given:
         if name in tags:
-            raise UsageError(f"{name} is the tag of image {tags[name].name}", "Use --tag, or IMAGE:TAG")
+            raise UsageError(f"{name} is the tag of image {tags[name].name}", "Use IMAGE:TAG or --tag")
         if name not in known:
             names = ", ".join(sorted({spec.name for spec in specs}))
             hint = f"Known: {', '.join(sorted(known - tags.keys()))}"

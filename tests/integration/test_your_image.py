@@ -74,6 +74,7 @@ def test_the_page_holds_word_for_word(checkout: Path, environment: dict[str, str
     assert "published lab-train 1-code-r2" in changed
     assert "median 2.0" in changed
     sif = Path(environment["HOME"], "images/channels/lab_prod.sif")
-    plain = ["apptainer", "--quiet", "exec", *(["--userns"] if os.geteuid() == 0 else []), str(sif)]
+    as_user = ["--userns"] if os.geteuid() == 0 else []
+    plain = ["apptainer", "--quiet", "exec", "--no-mount", "home,cwd,tmp", *as_user, str(sif)]
     left = subprocess.run([*plain, "find", "/root", "/var/lib/apt/lists", "-type", "f"], capture_output=True, text=True)
-    assert not [name for name in left.stdout.split() if "cache" in name or "apt" in name], "as the page promises"
+    assert not [name for name in left.stdout.split() if "cache" in name or "lists" in name], "as the page promises"

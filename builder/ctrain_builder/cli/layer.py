@@ -87,11 +87,11 @@ def _build(args: argparse.Namespace) -> UserLayer:
 def _check(source: Path, output: Path) -> None:
     """What would otherwise fail after the work."""
     if not source.is_file():
-        raise UsageError(f"there is no file {source}", "Name a requirements file or a script")
+        raise UsageError(f"file {source} not found", "Name a requirements file or a script")
     if set(str(source.parent)) & set(":,"):
-        raise UsageError(f"can't mount {source.parent}: engines read ':' and ',' as separators", "Move the file")
+        raise UsageError(f"cannot mount {source.parent}: engines read ':' and ',' as separators", "Move the file")
     if not output.parent.is_dir() or output.is_dir():
-        raise UsageError(f"-o {output} is not the path of a file in a folder that exists", "As in: -o my.sqsh")
+        raise UsageError(f"-o {output} must be a file in an existing directory", "For example: -o my.sqsh")
     for tool in ("mksquashfs", "unsquashfs"):
         lend.find(tool, "squashfs-tools")
 

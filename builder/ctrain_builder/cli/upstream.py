@@ -23,7 +23,7 @@ from ctrain_builder import cache as caches
 from ctrain_builder import catalog, ngc
 from ctrain_builder import plan as plans
 from ctrain_builder.catalog import ImageSpec
-from ctrain_builder.cli.build import add_definitions_argument
+from ctrain_builder.cli.build import add_definitions_argument, parse_build_args
 from ctrain_builder.ngc import Table
 from ctrain_builder.registry import Registry
 from ctrain_builder.survey import GONE, MOVED, NEW, Survey, Tag, watched
@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     definitions = catalog.directory(args.definitions)
     wanted = _wanted(args.images, _specs(definitions, args.images))
-    given = dict(text.partition("=")[::2] for text in args.build_arg)
+    given = parse_build_args(args.build_arg)
     plans.check_given((spec for specs in wanted.values() for spec in specs), given)
     known = ngc.read(definitions if (definitions / ngc.FILE).is_file() else catalog.packaged())
     registry = None if args.offline else Registry()

@@ -147,7 +147,7 @@ def test_the_epoch_is_that_of_the_definition_and_its_files_and_no_part_of_the_ke
     ("given", "message"),
     [
         ("SIZE", "uses argument SIZE. Known: COLOUR, MIRROR"),
-        ("VERSION", "VERSION is the tag of image small. Use --tag"),
+        ("VERSION", "VERSION is the tag of image small. Use IMAGE:TAG"),
         ("PARENT", "uses argument PARENT"),
     ],
 )

@@ -36,7 +36,7 @@ def test_every_image_at_every_tag(project: Path) -> None:
     [
         ("{22.10: {}}", "22.1 is a number. Write it in quotes"),
         ("{'2.0': {}}", "tag '1.0' is not one of its tags. They are 2.0"),
-        ("{'1.0': {}, '../x': {}}", "can't be part of a file name"),
+        ("{'1.0': {}, '../x': {}}", "cannot be part of a file name"),
         ("{'1.0': {phyton: '3.11'}}", "unknown key 'phyton'"),
         ("{'1.0': {arguments: {COLOR: blue}}}", "uses argument COLOR. Known: COLOUR, MIRROR"),
         ("{'1.0': {arguments: {COLOUR: 1.0}}}", "must be a string"),
@@ -59,7 +59,7 @@ def test_an_unknown_image_lists_those_that_exist(project: Path) -> None:
 def test_names_that_could_leave_the_folder_are_refused(project: Path, tag: str) -> None:
     images = project / "definitions/images.yaml"
     images.write_text(images.read_text().replace('"1.0"', f'"{tag}"'))
-    with pytest.raises(ConfigError, match="can't be part of a file name"):
+    with pytest.raises(ConfigError, match="cannot be part of a file name"):
         catalog.find(project / "definitions", "small")
     if tag:
         with pytest.raises(UsageError, match="is not a tag"):
@@ -72,7 +72,9 @@ def test_names_that_could_leave_the_folder_are_refused(project: Path, tag: str) 
         ("stack:", "stak:", "unknown key 'stak'"),
         ("[base, upper]", "[]", "chain is empty"),
         ("[base, upper]", "[upper, base]", "upper is at place 1"),
-        ("[base, upper]", "[base, nowhere]", "nowhere.def can't be read"),
+        ("[base, upper]", "[base, uper]", r"chain: definition uper not found: .*/uper.def\. Did you mean 'upper'"),
+        ("[base, upper]", "[base, ../upper]", "chain: '../upper' is not the name of a definition"),
+        ("[base, upper]", "[base, '']", "chain: '' is not the name of a definition"),
         ("VERSION", "VERSOIN", "'VERSOIN' is not used by"),
     ],
 )
@@ -129,5 +131,5 @@ def test_the_directory_is_the_named_one_the_variables_the_local_or_the_packaged_
 def test_a_layer_can_not_run_scripts_on_the_host(project: Path) -> None:
     path = project / "definitions/upper/upper.def"
     path.write_text(path.read_text() + "%setup\n    touch /tmp/x\n")
-    with pytest.raises(ConfigError, match="%setup runs on the building machine"):
+    with pytest.raises(ConfigError, match="%setup runs on the build host"):
         catalog.find(project / "definitions", "small")

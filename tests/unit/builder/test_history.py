@@ -67,7 +67,7 @@ def test_what_was_never_committed_has_the_constant(project: Path) -> None:
 @pytest.mark.usefixtures("git")
 def test_source_date_epoch_comes_first(project: Path) -> None:
     assert history.epochs({"SOURCE_DATE_EPOCH": "7"})([project / "definitions/images.yaml"]) == 7
-    with pytest.raises(UsageError, match="SOURCE_DATE_EPOCH is 'yesterday'"):
+    with pytest.raises(UsageError, match="SOURCE_DATE_EPOCH must be a number of seconds since 1970, not 'yesterday'"):
         history.epochs({"SOURCE_DATE_EPOCH": "yesterday"})
 
 
@@ -114,12 +114,12 @@ def test_files_that_archives_leave_out_are_there(git: Git, project: Path, tmp_pa
 @pytest.mark.usefixtures("git")
 @pytest.mark.parametrize("revision", ["nowhere", "-x", "HEAD:project", "", "0" * 40])
 def test_an_unknown_revision_is_one_line(project: Path, tmp_path: Path, revision: str) -> None:
-    with pytest.raises(UsageError, match=f"'{revision}' is no commit of the repository in {tmp_path}/.git"):
+    with pytest.raises(UsageError, match=f"commit '{revision}' not found in the repository {tmp_path}/.git"):
         _plans(project, revision, tmp_path / "work")
 
 
 def test_no_repository_is_one_line(project: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=f"{project} is not in a git repository that can be read"):
+    with pytest.raises(UsageError, match=f"{project} is not in a readable git repository"):
         _plans(project, "HEAD", tmp_path / "work")
 
 
@@ -127,5 +127,5 @@ def test_definitions_that_can_not_be_read_any_more_are_one_line(git: Git, projec
     images: Sequence[str] = (project / "definitions/images.yaml").read_text().splitlines()
     (project / "definitions/images.yaml").write_text("\n".join([*images, "    colour: blue", ""]))
     git("commit", "--quiet", "-am", "two")
-    with pytest.raises(UsageError, match=r"the definitions of HEAD can't be planned: .*unknown key 'colour'"):
+    with pytest.raises(UsageError, match=r"cannot plan the definitions of HEAD: .*unknown key 'colour'"):
         _plans(project, "HEAD", tmp_path / "work")

@@ -39,10 +39,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [
         ((), 64, "the following arguments are required: build|show"),
         (("build", "r.txt", "-o", "x.sqsh"), 64, "the following arguments are required: --on. See: ctrain layer build"),
-        (("build", "no.txt", "--on", "pytorch", "-o", "x.sqsh"), 64, "no.txt. Name a requirements file or a script"),
+        (
+            ("build", "no.txt", "--on", "pytorch", "-o", "x.sqsh"),
+            64,
+            "no.txt not found. Name a requirements file or a script",
+        ),
         (("build", "a:b/r.txt", "--on", "pytorch", "-o", "x.sqsh"), 64, "a:b: engines read ':' and ','"),
-        (("build", "r.txt", "--on", "pytorch", "-o", "."), 64, "is not the path of a file in a folder that exists"),
-        (("build", "r.txt", "--on", "pytorch", "-o", "no/x.sqsh"), 64, "is not the path of a file in a folder"),
+        (("build", "r.txt", "--on", "pytorch", "-o", "."), 64, "must be a file in an existing directory"),
+        (("build", "r.txt", "--on", "pytorch", "-o", "no/x.sqsh"), 64, "must be a file in an existing directory"),
         (("build", "r.txt", "--on", "pytorhc", "-o", "x.sqsh"), 68, "image 'pytorhc' not found in "),
         (("build", "r.txt", "--on", "pytorch", "-o", "x.sqsh"), 73, "neither apptainer nor singularity is on PATH"),
         (("show", "r.txt"), 69, "r.txt is not a user layer: not a squashfs"),
