@@ -8,6 +8,7 @@ import pytest
 from ctrain_runtime.cli.main import RUNTIME_VERBS, main
 from ctrain_runtime.run import record
 from ctrain_runtime.schedulers.protocol import Outcome, Status
+from ctrain_runtime.schedulers.slurm import job
 from samples.plans import LOCAL, some_facts
 from samples.programs import write_program
 from samples.runs import StandIn, submitted, write_end, write_ranks
@@ -59,8 +60,11 @@ def test_a_run_that_is_not_there(verb: str, two: Path, capsys: Out) -> None:
     assert "no runs in " in capsys.readouterr().err
 
 
-def test_runs_are_refreshed_together(programs: Path, tmp_path: Path, capsys: Out) -> None:
+def test_runs_are_refreshed_together(
+    programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Out
+) -> None:
     """Each question to the scheduler is answered only once three are asked: one by one, they would wait in vain."""
+    monkeypatch.setattr(job, "TIMEOUT_SECONDS", 60.0)  # longer than the answer takes in the worst case
     for name in ("a", "b", "c"):
         submitted(tmp_path / "runs" / name, StandIn())
     script = """\
