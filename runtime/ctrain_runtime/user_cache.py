@@ -18,10 +18,11 @@ class UserCache:
     """Facts by key; `conditions` are plain JSON values, which must be equal for an entry to be valid."""
 
     def __init__(self, name: str) -> None:
-        home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        self._path = home / "ctrain" / f"{name}.json"
+        # os.path, because Path.home raises for a user without an account.
+        home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111
+        self._path = Path(home, "ctrain", f"{name}.json")
         self._entries: dict[str, Any] = {}
-        with contextlib.suppress(OSError, ValueError, TypeError):
+        with contextlib.suppress(OSError, ValueError, TypeError, RecursionError):
             self._entries = dict(json.loads(self._path.read_text(encoding="utf-8")))
 
     def get(self, key: str, conditions: list[object]) -> object:
@@ -32,6 +33,8 @@ class UserCache:
     def put(self, key: str, conditions: list[object], value: object) -> None:
         """Store `value`, a plain JSON value other than None."""
         self._entries[key] = [conditions, value]
+        if not self._path.is_absolute():  # no home directory
+            return
         new = self._path.with_name(f".{self._path.name}.{os.getpid()}.{threading.get_ident()}")
         with contextlib.suppress(OSError):
             self._path.parent.mkdir(parents=True, exist_ok=True)

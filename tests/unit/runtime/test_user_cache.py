@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import pwd
 from pathlib import Path
 
 import pytest
@@ -39,3 +40,14 @@ def test_a_cache_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
     cache.put("key", [], True)
     assert cache.get("key", []) is True
     assert UserCache("x").get("key", []) is None
+
+
+def test_a_user_without_a_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a container or a directory service that fails: nothing is cached, and no directory is called ~."""
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(pwd, "getpwuid", lambda _: {}["nobody"])
+    cache = UserCache("x")
+    cache.put("key", [1], "value")
+    assert cache.get("key", [1]) == "value"
+    assert list(tmp_path.iterdir()) == []

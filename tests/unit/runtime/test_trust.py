@@ -1,0 +1,160 @@
+"""Whether an image may run, with a stand-in for `apptainer verify`; the real one: tests/integration/test_trust.py."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from ctrain_runtime import trust
+from ctrain_runtime.errors import CtrainError, EngineError, ImageUnusable, SiteError
+from ctrain_runtime.image import Image, find_any_arch
+from ctrain_runtime.site import Site
+from samples.programs import answer
+from samples.sample_images import sif, write_image
+
+ADMIN, STRANGER = "A" * 40, "B" * 40  # fingerprints
+VERSION = "apptainer version 1.4.5\n"
+
+
+def signed_by(*signers: str, intact: bool = True) -> str:
+    """The output of `verify --json`."""
+    entries = [{"Signer": {"Fingerprint": signer, "DataCheck": intact}} for signer in signers]
+    return json.dumps({"SignerKeys": entries})
+
+
+@pytest.fixture
+def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Image:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    content = sif()
+    path = write_image(tmp_path, content=content, digest=f"sha256:{hashlib.sha256(content).hexdigest()}")
+    return find_any_arch((str(path),), [])
+
+
+def strict(*keys: str) -> Site:
+    return Site(name="mine", scheduler="local", require_signature=True, trusted_keys=keys or (ADMIN,))
+
+
+def engine(programs: Path, said: str = "", code: int = 0) -> Path:
+    """An engine whose verification says this; the file of its calls."""
+    return answer(programs, "apptainer", said, code=code, version=VERSION)
+
+
+def verifications(calls: Path) -> list[str]:
+    return [line for line in calls.read_text().splitlines() if "verify" in line]
+
+
+def test_a_site_without_the_demand_asks_nobody(image: Image, programs: Path) -> None:
+    calls = engine(programs, code=1)
+    trust.require_trusted(image, Site(name="mine", scheduler="local", trusted_keys=(ADMIN,)))
+    assert not calls.exists()
+
+
+@pytest.mark.parametrize("signers", [(ADMIN,), (STRANGER, ADMIN), (ADMIN.lower(),)])
+def test_a_trusted_signature(image: Image, programs: Path, signers: tuple[str, ...]) -> None:
+    calls = engine(programs, signed_by(*signers))
+    trust.require_trusted(image, strict())
+    assert verifications(calls) == [f"--quiet verify --all --local --json {image.path}"]
+
+
+@pytest.mark.parametrize(
+    ("said", "code"),
+    [
+        (signed_by(STRANGER), 0),
+        (signed_by(ADMIN, intact=False), 0),
+        (signed_by(ADMIN), 1),  # the engine's exit code counts: another object is not signed
+        (signed_by(), 0),
+        ("", 0),
+        ("no JSON", 0),
+        ("null", 0),
+        ('{"SignerKeys": [{}]}', 0),
+        ('{"SignerKeys": [{"Signer": {"Fingerprint": 7}}]}', 0),
+        (ADMIN, 0),
+    ],
+)
+def test_no_trusted_signature(image: Image, programs: Path, said: str, code: int) -> None:
+    engine(programs, said, code)
+    complaint = rf"^image {image.path} is not signed by a key that site mine trusts\. Ask its publisher to run: ctrain"
+    with pytest.raises(ImageUnusable, match=complaint):
+        trust.require_trusted(image, strict())
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"), [("-----BEGIN PUBLIC KEY-----", "key"), ("BEGIN CERTIFICATE", "certificate")]
+)
+def test_keys_and_certificates_in_files(image: Image, programs: Path, tmp_path: Path, text: str, kind: str) -> None:
+    pem = tmp_path / "admin.pem"
+    pem.write_text(text)
+    calls = engine(programs)
+    trust.require_trusted(image, strict(str(pem)))
+    roots = f" --certificate-roots {pem}" if kind == "certificate" else ""
+    assert verifications(calls) == [f"--quiet verify --all --{kind} {pem}{roots} {image.path}"]
+    engine(programs, code=255)
+    pem.write_text(f"{text} of another")
+    with pytest.raises(ImageUnusable, match="is not signed by a key"):
+        trust.require_trusted(image, strict(str(pem)))
+
+
+def test_a_signed_image_that_is_not_the_published_one(image: Image, programs: Path) -> None:
+    """A signature covers the objects of a SIF, not the bytes between them."""
+    engine(programs, signed_by(ADMIN))
+    with image.path.open("ab") as file:
+        file.write(b"more")
+    with pytest.raises(ImageUnusable, match=r"^digest mismatch: .* It was modified after publishing; report it to"):
+        trust.require_trusted(image, strict())
+
+
+def test_a_verification_is_cached_until_the_file_or_the_keys_change(image: Image, programs: Path) -> None:
+    calls = engine(programs, signed_by(ADMIN, STRANGER))
+    for _ in range(3):
+        trust.require_trusted(image, strict())
+    assert len(verifications(calls)) == 1
+    trust.require_trusted(image, strict(STRANGER))
+    assert len(verifications(calls)) == 2
+    status = image.path.stat()
+    content = image.path.read_bytes()
+    image.path.write_bytes(content[:-1] + b"!")  # the same size, and as if at the same time
+    os.utime(image.path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    with pytest.raises(ImageUnusable, match=r"^digest mismatch"):
+        trust.require_trusted(image, strict())
+
+
+@pytest.mark.parametrize("cache", ["", "[]", '{"x": 1}', "\0", "[" * 100_000])
+def test_a_damaged_cache_proves_nothing(image: Image, programs: Path, tmp_path: Path, cache: str) -> None:
+    path = tmp_path / "cache/ctrain/verified.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(cache)
+    calls = engine(programs, signed_by(ADMIN))
+    trust.require_trusted(image, strict())
+    assert len(verifications(calls)) == 1
+
+
+def test_a_failure_is_not_cached(image: Image, programs: Path) -> None:
+    engine(programs, code=1)
+    with pytest.raises(ImageUnusable):
+        trust.require_trusted(image, strict())
+    engine(programs, signed_by(ADMIN))
+    trust.require_trusted(image, strict())
+
+
+@pytest.mark.parametrize(
+    ("site", "error", "complaint"),
+    [
+        (
+            Site(name="mine", scheduler="local", require_signature=True),
+            SiteError,
+            "site mine requires signatures but has no trusted keys",
+        ),
+        (strict("/nowhere.pem"), SiteError, "site mine: trusted_keys: file /nowhere.pem not found"),
+        (strict("A" * 39), SiteError, "site mine: trusted_keys: file A+ not found"),
+        (strict(ADMIN, ""), SiteError, "site mine: trusted_keys: file  not found"),
+        (strict(), EngineError, "neither apptainer nor singularity is on PATH"),
+    ],
+)
+@pytest.mark.usefixtures("programs")
+def test_what_cannot_be_verified_is_refused(image: Image, site: Site, error: type[CtrainError], complaint: str) -> None:
+    with pytest.raises(error, match=f"^{complaint}"):
+        trust.require_trusted(image, site)
