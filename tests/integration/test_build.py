@@ -119,6 +119,7 @@ def test_publishing_again_changes_nothing_and_a_full_disk_loses_nothing(cluster:
     small.mkdir(exist_ok=True)
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=20m", "tmpfs", str(small)], check=True)
     try:
+        assert ctrain("store", "init", str(small)).returncode == 0
         full = ctrain("publish", "pytorch-cpu", "--store", str(small))
         left = list(small.rglob("*.sif"))
     finally:

@@ -101,6 +101,7 @@ class Lab:
 
     def release(self, number: int, *publish: str, build: tuple[str, ...] = ()) -> Path:
         """Build the site's image anew, and publish it as prod. Returns the new file in the store."""
+        init_store(self.root / "store")
         before = set((self.root / "store").glob("*.sif"))
         self.site("build", "small", "--build-arg", f"ROUND={number}", *build)
         self.site("publish", "small", "--store", str(self.root / "store"), "--channel", "prod", *publish)

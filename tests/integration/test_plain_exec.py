@@ -15,6 +15,7 @@ import pytest
 from ctrain_builder.cli.main import BUILD_VERBS
 from ctrain_builder.digests import of_file, of_regions
 from ctrain_builder.store import catalogue
+from ctrain_builder.store.init import init_store
 from ctrain_builder.store.publish import publish
 from ctrain_runtime import sif
 from ctrain_runtime.cli.main import main
@@ -52,6 +53,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     facts = {"name": "small", "tag": "1.0", "stack": "s", "arch": "amd64", "built": "2026-11-21T00:00:00Z"}
     digests = {"digest": of_regions(path, layers), "size": path.stat().st_size, "layers": layers}
     manifest = Manifest(**facts, **digests, software={}, tests=(Result("imports", True, "1.0"),), tools={})
+    init_store(folder / "store")
     publish(path, manifest, folder / "store", "prod")
     assert main(BUILD_VERBS, ["store", "modules", "--store", f"{folder}/store", "--output", f"{folder}/modules"]) == 0
     return folder / "store"
