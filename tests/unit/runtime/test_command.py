@@ -81,8 +81,8 @@ def test_an_interrupt_ends_only_a_command_of_the_same_session(
     tmp_path: Path, new_session: bool, survives: bool
 ) -> None:
     pid, done = tmp_path / "pid", tmp_path / "done"
-    # Interrupts its caller, waits until that is gone, and then does its work.
-    work = f"echo $$ >{pid}; kill -INT $PPID; while kill -0 $PPID 2>&-; do sleep 0.01; done; echo x >{done}"
+    # Interrupts its caller once that waits (it closes stdin), waits until it is gone, and then does its work.
+    work = f"echo $$ >{pid}; cat; kill -INT $PPID; while kill -0 $PPID 2>&-; do sleep 0.01; done; echo x >{done}"
     call = f"from ctrain_runtime import command; command.run(['/bin/sh', '-c', {work!r}], new_session={new_session})"
     env = {**os.environ, "PYTHONPATH": str(Path(command.__file__).parents[1])}
     caller = subprocess.run([sys.executable, "-c", call], env=env, capture_output=True, text=True, check=False)

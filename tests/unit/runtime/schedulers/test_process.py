@@ -64,9 +64,7 @@ def test_a_process_number_that_is_used_again_is_another_process(tmp_path: Path) 
 
 
 def test_a_process_of_another_host(tmp_path: Path) -> None:
-    assert process.status("gpu01:1:2") == Status(
-        "running", note="the run is on gpu01; only there can it be watched or cancelled"
-    )
+    assert process.status("gpu01:1:2") == Status("running", note="the run is on gpu01; watch or cancel it there")
     with pytest.raises(SchedulerError, match=r"cannot cancel process 1: it runs on gpu01. Run ctrain cancel on gpu01"):
         process.cancel("gpu01:1:2", tmp_path)
 
