@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -13,6 +15,10 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 import yaml
+
+from ctrain_builder import catalog
+from ctrain_builder import plan as plans
+from ctrain_runtime.image import OCI_ARCH
 
 Ctrain = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -86,6 +92,30 @@ def test_installed_it_finds_the_packaged_images(ctrain: Ctrain, tmp_path: Path) 
     done = ctrain("build", "nosuch", "--cache", str(tmp_path / "cache"))
     assert done.returncode == 64
     assert "share/definitions/images.yaml has no image 'nosuch'" in done.stderr
+
+
+def test_installed_it_plans_the_layers_that_the_checkout_plans(ctrain: Ctrain, tmp_path: Path) -> None:
+    """The packaged definitions and all that their %files copy are in the wheel, with the modes that count."""
+
+    def keys(*argv: str) -> dict[str, str]:
+        done = ctrain("build", *argv, "--plan", "--json", "--cache", str(tmp_path / "cache"))
+        assert done.returncode == 0, done.stderr
+        [image] = json.loads(done.stdout)["images"]
+        return {layer["definition"]: layer["key"] for layer in image["layers"]}
+
+    packaged = keys("pytorch-cpu")
+    spec = catalog.find(catalog.packaged(), "pytorch-cpu")
+    here = {plans.MIRROR: "http://mirror"}
+    made = plans.make(spec, {}, here, OCI_ARCH[platform.machine()], lambda _key, _is_base: False, str)
+    assert packaged == dict(zip((layer.name for layer in made.layers), made.keys))
+    own = tmp_path / "lab/definitions"
+    (own / "mine").mkdir(parents=True)
+    (own / "mine/mine.def").write_text("Bootstrap: localimage\nFrom: {{ PARENT }}\n%post\n    true\n")
+    chain = "chain: [pytorch-cpu, horovod, mine], stack: lab, tag: 2.13.0, tag_argument: TORCH"
+    (own / "images.yaml").write_text(f"images:\n  lab: {{{chain}}}\n")
+    extended = keys("--definitions", str(own))
+    assert list(extended) == ["pytorch-cpu", "horovod", "mine"]
+    assert extended["horovod"] == packaged["horovod"], "nothing is copied, and nothing built twice"
 
 
 def test_installed_it_finds_the_parts_of_the_catalogue(ctrain: Ctrain, tmp_path: Path) -> None:
