@@ -1,35 +1,41 @@
-"""Builds an image: layers -> image -> tests -> manifest. Skips what exists, tells a Progress, prints nothing."""
+"""Builds an image: layers -> image -> manifest -> tests. Skips what exists, tells a Progress, prints nothing."""
 
 from __future__ import annotations
 
 import contextlib
+import enum
 import errno
 import os
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Optional, Protocol
+from typing import Optional
 
-from ctrain_builder import atomic, record
+from ctrain_builder import atomic, estimate, record
 from ctrain_builder.cache import Cache, Made, amount
 from ctrain_builder.catalog import ImageSpec
-from ctrain_builder.make import base, describe, flatten, image, inherit, layer, sbom, smoke, workspace
+from ctrain_builder.make import base, describe, flatten, image, inherit, layer, reuse, sbom, smoke, workspace
 from ctrain_builder.make.container import Below, Container, SectionFailed
 from ctrain_builder.make.describe import Content
 from ctrain_builder.make.image import Earlier
+from ctrain_builder.make.reuse import Stack
 from ctrain_builder.make.site import Site
+from ctrain_builder.make.testing import Tester
 from ctrain_builder.parent import Parent
 from ctrain_builder.plan import BuildPlan, PlannedLayer
+from ctrain_builder.progress import Progress
 from ctrain_runtime.engines.apptainer import Engine
-from ctrain_runtime.errors import BuildError, ConfigError, DiskFullError, ImageTestError, RegistryError
-from ctrain_runtime.facts import count_gpus
-from ctrain_runtime.manifest import Layer, Manifest, TestResult, read_manifest
+from ctrain_runtime.errors import BuildError, ConfigError, DiskFullError, ImageTestError
+from ctrain_runtime.manifest import Manifest, read_manifest
 
-# Sizes in bytes of layers that were never made: an NGC base, a Debian base, an upper layer.
-_GUESSES = {"docker": 10_000_000_000, "debootstrap": 800_000_000, "localimage": 300_000_000}
-_UNPACKED = 3  # a layer's files take about three times the space of the compressed layer
+
+class WhichTests(enum.Enum):
+    """Which tests a build runs: those whose result may have changed, none yet, or all."""
+
+    NEEDED = "needed"
+    LATER = "later"
+    ALL = "all"
 
 
 class StepFailed(BuildError):
@@ -40,40 +46,20 @@ class StepFailed(BuildError):
         self.log = log
 
 
-class TestsFailed(ImageTestError):
-    """The image is there but must not be published; what its tests said is in `log`."""
-
-    def __init__(self, message: str, log: Path) -> None:
-        super().__init__(message, f"Log: {log}")
-        self.log = log
-
-
-class Progress(Protocol):
-    """What is told while an image is built. `end` gives the outcome of the step that began last.
-
-    `tick` is called several times a second; what it raises ends the build.
-    """
-
-    def begin(self, kind: str, name: str, log: Path) -> None: ...
-    def tick(self) -> None: ...
-    def end(self, outcome: str, size: Optional[int] = None) -> None: ...
-    def cached(self, kind: str, name: str, size: int) -> None: ...
-    def note(self, text: str) -> None: ...
-
-
 @dataclass(frozen=True)
 class Built:
-    """A finished image; `fresh` if it was made just now."""
+    """A finished image; `fresh` if it was made or tested just now. `seconds` of what was done, by kind of step."""
 
     path: Path
     manifest: Manifest
     fresh: bool
+    seconds: dict[str, float]
 
 
 @dataclass(frozen=True)
 class Builder:
     """`flat`: make flat images. `cap`: the size in bytes that the cache is cut down to after a build. `trust`: raises
-    CtrainError for a parent image that no image may be built on."""
+    CtrainError for a parent image that no image may be built on. `tests_at_once`: how many run side by side."""
 
     cache: Cache
     engine: Engine
@@ -82,6 +68,8 @@ class Builder:
     flat: bool = False
     cap: Optional[int] = None
     trust: Callable[[Parent], None] = lambda _: None
+    tests: WhichTests = WhichTests.NEEDED
+    tests_at_once: int = 1
 
     def build(self, plan: BuildPlan) -> Built:
         """Build what the planned image lacks. Raises BuildError, DiskFullError, ImageTestError, RegistryError."""
@@ -98,43 +86,78 @@ class Builder:
             what = f"disk full: {amount(self.cache.free)} left in {self.cache.root}"
             raise DiskFullError(what, "Free disk space, or pass --cache DIR") from error
 
+    def test(self, plan: BuildPlan) -> Built:
+        """Test an image that was built as planned. Raises ImageTestError if it was not, and as `build` does."""
+        if not plan.problem and not assembled(self.cache, plan, is_flat(plan.spec, self.flat)):
+            what = f"image {plan.spec.title} in the cache is missing or was built from other definitions"
+            raise ImageTestError(what, f"Run: ctrain build {plan.spec.name}:{plan.spec.tag}")
+        return self.build(plan)
+
     def _build(self, plan: BuildPlan) -> Built:
         flat = is_flat(plan.spec, self.flat)
         path = self.cache.image(plan.spec, flat)
+        times: dict[str, float] = {}
         with self._lock(path.stem, "image"), contextlib.ExitStack() as used:
-            manifest = self._kept(plan, path, flat, used)
+            manifest = self._kept(plan, path, flat, used, self._is_finished)
             fresh = manifest is None
             if manifest is None:
-                manifest = self._make_image(plan, path, flat, used)
+                manifest = self._make(plan, path, flat, used, times)
             self._evict()
-        return Built(path, manifest, fresh)
+        return Built(path, manifest, fresh, times)
 
-    def _kept(self, plan: BuildPlan, path: Path, flat: bool, used: contextlib.ExitStack) -> Optional[Manifest]:
+    def _is_finished(self, manifest: Manifest) -> bool:
+        return self.tests is WhichTests.LATER or (manifest.tested and self.tests is WhichTests.NEEDED)
+
+    def _kept(
+        self,
+        plan: BuildPlan,
+        path: Path,
+        flat: bool,
+        used: contextlib.ExitStack,
+        is_wanted: Callable[[Manifest], bool] = lambda _: True,
+    ) -> Optional[Manifest]:
         """The manifest of the image if it is the planned one; it and its layers are in use until `used` is closed."""
         with contextlib.ExitStack() as kept:
             there = kept.enter_context(self.cache.use(path))  # first: from here on it can't be evicted
-            manifest = up_to_date(self.cache, plan, flat) if there else None
-            if manifest:
-                for part in plan.layers:
-                    kept.enter_context(self.cache.use(self.cache.layer(part.key, part.definition.is_base)))
-                used.push(kept.pop_all())
+            manifest = assembled(self.cache, plan, flat) if there else None
+            if manifest is None or not is_wanted(manifest):
+                return None
+            for part in plan.layers:
+                kept.enter_context(self.cache.use(self.cache.layer(part.key, part.definition.is_base)))
+            used.push(kept.pop_all())
         return manifest
 
-    def _make_image(self, plan: BuildPlan, path: Path, flat: bool, used: contextlib.ExitStack) -> Manifest:
+    def _make(
+        self, plan: BuildPlan, path: Path, flat: bool, used: contextlib.ExitStack, times: dict[str, float]
+    ) -> Manifest:
+        """Build the layers, the image and its manifest unless they exist, and test the image."""
+        kept = kept_layers(self.cache, plan, flat)
+        with _timed(times, "layers"):
+            stack = self._make_layers(plan, flat, used)
+        manifest = self._kept(plan, path, flat, used)
+        if manifest is None:
+            with _timed(times, estimate.IMAGE):
+                manifest = self._assemble(plan, stack, path, flat, used)
+        if self.tests is not WhichTests.LATER:
+            with _timed(times, estimate.TESTS):
+                manifest = self._test(plan, stack, path, manifest)
+        steps = {estimate.step(kind, plan, kept): seconds for kind, seconds in times.items() if kind != "layers"}
+        self.cache.remember_durations(plan.spec, steps)
+        return manifest
+
+    def _make_layers(self, plan: BuildPlan, flat: bool, used: contextlib.ExitStack) -> Stack:
         sbom.require()
         left = self.cache.sweep()
-        needed = space(self.cache, plan, flat, _download(plan))
+        needed = estimate.space(self.cache, plan, flat, estimate.download(plan))
         self.cache.require_space(sum(needed), f"building {plan.spec.title}")
         if flat and not self.flat:
             self.progress.note(f"{plan.spec.title} has more than {flatten.MAX_LAYERS} layers: it is flattened")
         files: list[Path] = []
         for planned in plan.layers:
-            files.append(self._layer(plan.spec, planned, files, used))
-        before = finished(self.cache, plan.spec, flat)
+            files.append(self._layer(plan, planned, files, used))
         self._sweep_as_root(left, files[0], plan.spec)
-        content = self._assemble(plan, files, path, flat, used)
-        log = self.cache.log(plan.spec, "tests-flat" if flat else "tests")
-        return self._test_and_describe(plan, files, path, content, before.layers if before else (), log)
+        contents = (self.cache.layer_content(part.key, part.definition.is_base) for part in plan.layers)
+        return Stack(tuple(files), tuple(contents))
 
     def _sweep_as_root(self, folders: list[Path], base: Path, spec: ImageSpec) -> None:
         """Remove the folders of killed builds, which hold files that no longer are this user's own."""
@@ -145,52 +168,66 @@ class Builder:
         if folders:
             self.cache.sweep()
 
-    def _layer(self, spec: ImageSpec, planned: PlannedLayer, below: list[Path], used: contextlib.ExitStack) -> Path:
+    def _layer(self, plan: BuildPlan, planned: PlannedLayer, below: list[Path], used: contextlib.ExitStack) -> Path:
         """The file of a layer, made unless it exists; it is in use until `used` is closed."""
         target = self.cache.layer(planned.key, planned.definition.is_base)
         seconds = 0
         with self._lock(planned.key, "layer"):
             if used.enter_context(self.cache.use(target)):
-                self.progress.cached("layer", planned.name, target.stat().st_size)
+                self.progress.done("layer", planned.name, "cached", target.stat().st_size)
             else:
                 started = time.monotonic()
-                self._make_layer(spec, planned, below, target, used)
+                self._make_layer(plan, planned, below, target, used)
                 seconds = max(1, round(time.monotonic() - started))
-        self.cache.remember(spec, planned.name, Made(planned.inputs, target.stat().st_size, seconds))
+        self.cache.remember(plan.spec, planned.name, Made(planned.inputs, target.stat().st_size, seconds))
         return target
 
     def _make_layer(
-        self, spec: ImageSpec, planned: PlannedLayer, below: list[Path], target: Path, used: contextlib.ExitStack
+        self, plan: BuildPlan, planned: PlannedLayer, below: list[Path], target: Path, used: contextlib.ExitStack
     ) -> None:
+        spec = plan.spec
         log = self.cache.log(spec, planned.name)
-        self.progress.begin("layer", planned.name, log)
+        last = self.cache.made(spec, planned.name)
+        step = self.progress.begin("layer", planned.name, log, last.seconds if last else None)
         with self.cache.work_folder() as work:
+            container = self._container(work)
             try:
-                made = self._make(planned, below, work, log)
+                made = self._make_content(container, planned, below, log)
             except SectionFailed as error:
                 where = f"in %{error.section} " if error.section else ""
                 what = f"definition {planned.name} of image {spec.title} failed {where}(exit code {error.code})"
                 raise StepFailed(what, log) from error
+            if planned is not plan.layers[-1]:  # before others are built on it; the topmost is tested in the image
+                self._test_layer(container, plan, [*below, made], log)
             used.enter_context(self.cache.use(made))  # before others can see it, and evict it
-            atomic.move(made, target)
-        self.progress.end("copied" if planned.part else "built", target.stat().st_size)
+            self.cache.add_layer(made, target, record.utc_now())
+        step.end("copied" if planned.part else "built", target.stat().st_size)
 
-    def _make(self, planned: PlannedLayer, below: list[Path], work: Path, log: Path) -> Path:
-        container = self._container(work)
+    def _make_content(self, container: Container, planned: PlannedLayer, below: list[Path], log: Path) -> Path:
         if planned.part:
             arch, is_base = planned.inputs.arch, planned.definition.is_base
             return inherit.copy(container, planned.part, log, arch=arch, is_base=is_base)
-        room = workspace.prepare(work, self.site)
+        room = workspace.prepare(container.work, self.site)
         if planned.definition.is_base:
             return base.make(container, planned, room, log)
         return layer.make(container, planned, Below(below[0], tuple(below[1:])), room, log)
 
-    def _assemble(
-        self, plan: BuildPlan, files: list[Path], path: Path, flat: bool, used: contextlib.ExitStack
-    ) -> Content:
-        log = self.cache.log(plan.spec, "image-flat" if flat else "image")
-        self.progress.begin("image", plan.spec.name, log)
-        parts = files[0], files[1:], plan.arch, describe.labels(plan, flat), log
+    def _test_layer(self, container: Container, plan: BuildPlan, files: list[Path], log: Path) -> None:
+        """Run the %test of the topmost of the layers `files`."""
+        number = len(files) - 1
+        below = Below(files[0], tuple(files[1:]))
+        for check in smoke.definition_checks(plan):
+            if check.since == number and not smoke.run(container, below.base, check, log, below.overlays).passed:
+                name = plan.layers[number].name
+                raise StepFailed(f"definition {name} of image {plan.spec.title} failed in %test", log)
+
+    def _assemble(self, plan: BuildPlan, stack: Stack, path: Path, flat: bool, used: contextlib.ExitStack) -> Manifest:
+        """Put the image together and describe it; from here on it exists, but has passed no test."""
+        spec = plan.spec
+        log = self.cache.log(spec, "image-flat" if flat else "image")
+        expected = estimate.step(estimate.IMAGE, plan, kept_layers(self.cache, plan, flat))
+        step = self.progress.begin("image", spec.name, log, self.cache.durations(spec).get(expected))
+        parts = stack.files[0], stack.files[1:], plan.arch, describe.labels(plan, flat), log
         earlier = earlier_image(self.cache, plan)
         with self.cache.work_folder() as work:
             container = self._container(work)
@@ -201,31 +238,27 @@ class Builder:
                 made = image.assemble(container, *parts, replace(earlier, path=taken))
             else:
                 made = image.assemble(container, *parts)
-            content = describe.examine(container, made)
+            content = self._examine(container, stack, made)
             sbom.attach(container, plan, made, content.packages, log)
+            manifest = describe.manifest(container, plan, made, stack.contents, content)
             used.enter_context(self.cache.use(made))
             atomic.move(made, path)
-        self.progress.end("made", path.stat().st_size)
-        return content
+        self.cache.write(path.with_suffix(".json"), record.as_data(manifest))
+        step.end("made", path.stat().st_size)
+        return manifest
 
-    def _test_and_describe(
-        self, plan: BuildPlan, files: list[Path], path: Path, content: Content, known: Sequence[Layer], log: Path
-    ) -> Manifest:
-        results: list[TestResult] = []
-        with self.cache.work_folder() as work, ThreadPoolExecutor(1) as aside:
-            container = self._container(work)
-            digests = aside.submit(describe.digests, plan, path, files, known)  # reading 10 GB takes seconds
-            name = smoke.facts_name(plan.keys[0])
-            facts = self.cache.facts(name, lambda: smoke.base_facts(container, files[0]))
-            for check in smoke.checks(plan, facts, count_gpus()):
-                self.progress.begin("test", check.name, log)
-                results.append(smoke.run(container, path, check, log))
-                self.progress.end(results[-1].outcome)
-                if results[-1].outcome == "failed":
-                    layer = smoke.blame(container, plan, files, check, log.with_suffix(".blame.log"))
-                    since = f"fails since layer {layer}" if layer else "passes where its layers are mounted by option"
-                    raise TestsFailed(f"test {check.name!r} of image {plan.spec.title} failed; it {since}", log)
-            manifest = describe.manifest(container, plan, path, digests.result(), content, results)
+    def _examine(self, container: Container, stack: Stack, made: Path) -> Content:
+        count = reuse.needed_layers(self.cache, container, stack, since=0)
+        known = reuse.fingerprint("examine", stack.digests(count), reuse.surroundings(container))
+        return Content(**self.cache.facts(known, lambda: asdict(describe.examine(container, made))))
+
+    def _test(self, plan: BuildPlan, stack: Stack, path: Path, manifest: Manifest) -> Manifest:
+        """Run the tests of the image whose results may have changed. Returns its manifest, with all results."""
+        rerun = self.tests is WhichTests.ALL
+        with self.cache.work_folder() as work:
+            tester = Tester(self.cache, self._container(work), self.progress, plan, stack, manifest.flat)
+            results = tester.run(path, rerun, self.tests_at_once)
+        manifest = replace(manifest, tests=tuple(results))
         self.cache.write(path.with_suffix(".json"), record.as_data(manifest))
         return manifest
 
@@ -243,6 +276,14 @@ class Builder:
             self.progress.note(f"waiting for {owner}, which makes the same {what}")
 
         return self.cache.lock(name, say, self.progress.tick)
+
+
+@contextlib.contextmanager
+def _timed(times: dict[str, float], kind: str) -> Iterator[None]:
+    """Put the time that this takes into `times`, unless it fails."""
+    started = time.monotonic()
+    yield
+    times[kind] = time.monotonic() - started
 
 
 def is_flat(spec: ImageSpec, wanted: bool) -> bool:
@@ -269,15 +310,27 @@ def earlier_image(cache: Cache, plan: BuildPlan) -> Optional[Earlier]:
     manifest, path = finished(cache, plan.spec), cache.image(plan.spec)
     if manifest is None or manifest.flat or manifest.size != path.stat().st_size:
         return None
-    same = [part.key == key for part, key in zip(manifest.layers, plan.keys)]
-    common = (*same, False).index(False)
-    return Earlier(path, common - 1) if common else None
+    kept = _equal_layers(cache, plan, manifest)
+    return Earlier(path, kept - 1) if kept else None
+
+
+def assembled(cache: Cache, plan: BuildPlan, flat: bool) -> Optional[Manifest]:
+    """The manifest of the image in the cache if it is the planned one, tested or not."""
+    manifest = finished(cache, plan.spec, flat)
+    same = manifest and len(manifest.layers) == len(plan.layers) == _equal_layers(cache, plan, manifest)
+    return manifest if same else None
 
 
 def up_to_date(cache: Cache, plan: BuildPlan, flat: bool) -> Optional[Manifest]:
     """The manifest of the image in the cache if it is the planned one and has passed its tests."""
+    manifest = assembled(cache, plan, flat)
+    return manifest if manifest and manifest.tested else None
+
+
+def kept_layers(cache: Cache, plan: BuildPlan, flat: bool) -> int:
+    """How many layers, from the base upwards, the image in the cache has in common with the planned one."""
     manifest = finished(cache, plan.spec, flat)
-    return manifest if manifest and is_of(manifest, plan) and manifest.tested else None
+    return _equal_layers(cache, plan, manifest) if manifest else 0
 
 
 def is_of(manifest: Manifest, plan: BuildPlan) -> bool:
@@ -285,32 +338,11 @@ def is_of(manifest: Manifest, plan: BuildPlan) -> bool:
     return not plan.problem and tuple(part.key for part in manifest.layers) == plan.keys
 
 
-def space(cache: Cache, plan: BuildPlan, flat: bool, download: Optional[int] = None) -> tuple[int, int]:
-    """Bytes that building the image needs at most: for what is kept, and for the largest of its steps besides.
-
-    `download` is the size of what the base starts from, where it is known.
-    """
-    missing = there = largest = 0
-    for part in plan.layers:
-        try:
-            there += cache.layer(part.key, part.definition.is_base).stat().st_size
-        except FileNotFoundError:
-            made = cache.made(plan.spec, part.name)
-            known = part.part.size if part.part else made.size if made else download if part.base else None
-            size = known or _GUESSES.get(part.definition.header["bootstrap"], _GUESSES["docker"])
-            missing += size
-            largest = max(largest, size)
-    whole = missing + there
-    return missing + whole, _UNPACKED * (whole if flat else largest)
-
-
-def _download(plan: BuildPlan) -> Optional[int]:
-    """The compressed size in bytes of the upstream image that is to be downloaded; None where that is not known."""
-    base = plan.layers[0]
-    if not base.base or base.exists:
-        return None
-    from ctrain_builder.registry import Registry  # which loads much that other builds don't need
-
-    with contextlib.suppress(RegistryError):  # the download itself says what is wrong
-        return Registry().size(base.base, plan.arch)
-    return None
+def _equal_layers(cache: Cache, plan: BuildPlan, manifest: Manifest) -> int:
+    """How many of the lowest layers of an image are the planned ones: not built again since with another content."""
+    contents = (cache.known_content(part.key, part.definition.is_base) for part in plan.layers)
+    equal = [
+        old.key == part.key and (content is None or old.digest == content.digest)
+        for old, part, content in zip(manifest.layers, plan.layers, contents)
+    ]
+    return [*equal, False].index(False)

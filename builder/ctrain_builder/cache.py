@@ -2,7 +2,8 @@
 
 layers/KEY.sif    a base layer        images/NAME_TAG-STACK[-flat].{sif,json}   finished images with their manifests
 layers/KEY.sqsh   an upper layer      inputs/NAME_TAG-STACK.DEFINITION.json     what a layer was made of last
-facts/KEY-PROGRAM.json    what tests have asked a base once
+layers/KEY.json   what is in it       facts/FINGERPRINT.json    answers of programs in images, and tests that passed
+durations/NAME_TAG-STACK.json   of an image's steps
 logs/NAME_TAG-STEP.log    locks/ of running builds    tmp/ their work folders
 """
 
@@ -17,25 +18,27 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, Any, Optional
 
 from ctrain_builder import atomic, locks
 from ctrain_builder.catalog import ImageSpec
+from ctrain_builder.digests import of_file
 from ctrain_builder.keys import Inputs
 from ctrain_builder.tree import Tree
-from ctrain_runtime import config
+from ctrain_runtime import config, sif
 from ctrain_runtime.errors import BuildError, ConfigError, DiskFullError, UsageError
 
 _LIVE = ".live"  # a work folder's lock file: locked for as long as its build lives
+BASE_SUFFIX = ".sif"
 _UNITS = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 
 
 @dataclass(frozen=True)
 class Made:
-    """How a layer of an image was made last. `size` is in bytes; `seconds` is 0 when it was taken from the cache."""
+    """How a layer of an image was made last. `size` is in bytes; `seconds` is 0 if this image never built it."""
 
     inputs: Inputs
     size: int
@@ -43,14 +46,54 @@ class Made:
 
 
 @dataclass(frozen=True)
+class LayerContent:
+    """What is in a layer: digest and size (bytes) of its partition, and when it was built (UTC; "" if unknown).
+
+    Two layers of one key can differ, if packages that a definition installs have changed in between.
+    """
+
+    digest: str
+    size: int
+    built: str = ""
+
+
+@dataclass(frozen=True)
 class Cache:
     root: Path
 
     def layer(self, key: str, is_base: bool) -> Path:
-        return self.root / "layers" / f"{key}.{'sif' if is_base else 'sqsh'}"
+        return self.root / "layers" / f"{key}{BASE_SUFFIX if is_base else '.sqsh'}"
 
     def has_layer(self, key: str, is_base: bool) -> bool:
         return self.layer(key, is_base).is_file()
+
+    def add_layer(self, made: Path, target: Path, built: str) -> None:
+        """Move a finished layer to its place in the cache, then describe it; `built` is the time, in UTC."""
+        target.with_suffix(".json").unlink(missing_ok=True)  # first: it describes the file that is replaced
+        atomic.move(made, target)
+        self._describe(target, built)
+
+    def layer_content(self, key: str, is_base: bool) -> LayerContent:
+        """What is in a layer of the cache. Reads all of it if that is not recorded."""
+        path = self.layer(key, is_base)
+        return self.known_content(key, is_base) or self._describe(path, "")
+
+    def known_content(self, key: str, is_base: bool) -> Optional[LayerContent]:
+        """What is in a layer of the cache; None if it is not in the cache, or not recorded."""
+        path = self.layer(key, is_base).with_suffix(".json")
+        try:
+            return config.load(LayerContent, json.loads(path.read_text(encoding="utf-8")), str(path))
+        except (OSError, ValueError, AttributeError, ConfigError):
+            return None  # the layer itself tells
+
+    def _describe(self, path: Path, built: str) -> LayerContent:
+        offset, size = 0, path.stat().st_size
+        if path.suffix == BASE_SUFFIX:  # the partition of a base is only a part of its file
+            [system] = sif.partitions(path)
+            offset, size = system.offset, system.size
+        content = LayerContent(of_file(path, offset, size), size, built)
+        self.write(path.with_suffix(".json"), asdict(content))
+        return content
 
     def image(self, spec: ImageSpec, flat: bool = False) -> Path:
         return self.root / "images" / f"{spec.file_stem}{'-flat' if flat else ''}.sif"
@@ -79,18 +122,47 @@ class Cache:
 
     def remember(self, spec: ImageSpec, definition: str, made: Made) -> None:
         before = self.made(spec, definition)
-        if before is None or before.inputs != made.inputs or made.seconds:
+        if before and not made.seconds:
+            made = replace(made, seconds=before.seconds)
+        if before != made:
             self.write(self.inputs(spec, definition), asdict(made))
 
-    def facts(self, name: str, ask: Callable[[], dict[str, str]]) -> dict[str, str]:
-        """What `ask` tells; as it was when it was first asked under this name, which says on what it depends."""
-        path = self.root / "facts" / f"{name}.json"
+    def durations(self, spec: ImageSpec) -> dict[str, float]:
+        """What the steps of an image's builds took last, in seconds; a layer's are in `made`."""
         try:
-            found: dict[str, str] = json.loads(path.read_text(encoding="utf-8"))
+            found: dict[str, float] = json.loads(self._durations(spec).read_text(encoding="utf-8"))
         except (OSError, ValueError):
-            found = ask()
-            self.write(path, found)
+            return {}  # they serve estimates only
         return found
+
+    def remember_durations(self, spec: ImageSpec, steps: Mapping[str, float]) -> None:
+        known = {**self.durations(spec), **{step: round(seconds, 1) for step, seconds in steps.items()}}
+        self.write(self._durations(spec), known)
+
+    def _durations(self, spec: ImageSpec) -> Path:
+        return self.root / "durations" / f"{spec.file_stem}.json"
+
+    def fact(self, fingerprint: str) -> Optional[dict[str, Any]]:
+        """What is remembered under a fingerprint of all that it depends on."""
+        try:
+            found: dict[str, Any] = json.loads(self._fact(fingerprint).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        return found
+
+    def remember_fact(self, fingerprint: str, fact: Mapping[str, Any]) -> None:
+        self.write(self._fact(fingerprint), fact)
+
+    def facts(self, fingerprint: str, ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """What `ask` tells, as it was when it was first asked under this fingerprint."""
+        found = self.fact(fingerprint)
+        if found is None:
+            found = ask()
+            self.remember_fact(fingerprint, found)
+        return found
+
+    def _fact(self, fingerprint: str) -> Path:
+        return self.root / "facts" / f"{fingerprint}.json"
 
     def write(self, path: Path, data: Any) -> None:
         """Write a JSON file of the cache, whole or not at all."""
@@ -231,7 +303,7 @@ def open_cache(root: Path) -> Cache:
         if stat.S_ISLNK(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
             hint = "Choose another place with --cache DIR or CTRAIN_CACHE"
             raise BuildError(f"cache {root} is a link, another user's, or writable by others", hint)
-        for name in ("layers", "images", "inputs", "facts", "logs", "locks", "tmp"):
+        for name in ("layers", "images", "inputs", "facts", "durations", "logs", "locks", "tmp"):
             (root / name).mkdir(exist_ok=True)
     except OSError as error:
         hint = "Choose another place with --cache DIR or CTRAIN_CACHE"

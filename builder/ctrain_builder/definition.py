@@ -19,6 +19,8 @@ SECTIONS = frozenset(
 _PLACEHOLDER = re.compile(r"\{\{\s*(\w+)\s*\}\}")
 _COMMENT = re.compile(r"#[^!]")
 _WORD = re.compile(r'"[^"]*"|\S+')
+_DIRECTIVE = re.compile(r"(?m)^\s*#\s*ctrain:\s*(.*?)\s*$")
+_INDEPENDENT = "independent of upper layers"  # a comment for ctrain in %test
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,11 @@ class Definition:
         return {name: "".join(value) for name, *value in pairs}
 
     @property
+    def has_independent_test(self) -> bool:
+        """Whether %test declares that it uses nothing of the layers above: its result outlives their changes."""
+        return _INDEPENDENT in _DIRECTIVE.findall(self.body("test"))
+
+    @property
     def files(self) -> tuple[FileCopy, ...]:
         return tuple(_file_copy(line, self.path) for line in _content(self.body("files")))
 
@@ -113,6 +120,9 @@ def parse(name: str, path: Path, text: str) -> Definition:
         raise ConfigError(f"{path} has several stages", "Make each stage a definition of its own")
     if args.get("files"):
         raise ConfigError(f"{path}: `%files {args['files']}` copies from another stage", "Copy from the host instead")
+    for directive in _DIRECTIVE.findall(sections["test"].body) if "test" in sections else ():
+        if directive != _INDEPENDENT:
+            raise ConfigError(f"{path}: %test has an unknown directive {directive!r}", f"Known: {_INDEPENDENT}")
     return Definition(name, path, text, _header(head, path), sections)
 
 

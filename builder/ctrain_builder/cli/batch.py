@@ -9,12 +9,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any, Optional, TextIO
 
-from ctrain_builder.build import Builder, Built, StepFailed, TestsFailed
+from ctrain_builder.build import Built, StepFailed
 from ctrain_builder.cli.progress import Lines
+from ctrain_builder.estimate import IMAGE
 from ctrain_builder.make.container import last_lines
+from ctrain_builder.make.testing import TestsFailed
 from ctrain_builder.plan import BuildPlan
 from ctrain_runtime.errors import CtrainError
-from ctrain_runtime.text import format_size, pluralize
+from ctrain_runtime.text import format_duration, format_size, pluralize
 
 _SHOWN_OF_LOG = 15
 
@@ -29,9 +31,13 @@ class Outcome:
 
 
 def build(
-    planned: Sequence[BuildPlan], builder: Callable[[Lines], Builder], out: TextIO, jobs: int, keep_going: bool
+    planned: Sequence[BuildPlan],
+    build_one: Callable[[Lines, BuildPlan], Built],
+    out: TextIO,
+    jobs: int,
+    keep_going: bool,
 ) -> list[Outcome]:
-    """Build the images, `jobs` at once. What goes well is told to `out`, what does not to stderr."""
+    """Build the images by `build_one`, `jobs` at once. Successes go to `out`, failures to stderr."""
     jobs = min(jobs, len(planned))
     width = max((len(plan.spec.title) for plan in planned), default=0)
     failed, stop = threading.Event(), threading.Event()
@@ -42,16 +48,16 @@ def build(
         prefix = f"{plan.spec.title:<{width}}  " if len(planned) > 1 else ""
         lines = Lines(out, prefix, live=jobs == 1, stop=stop)
         try:
-            built = builder(lines).build(plan)
+            built = build_one(lines, plan)
         except CtrainError as error:
             failed.set()
-            lines.clear()
+            lines.close()
             sys.stderr.write(_complaint(error))
             return Outcome(plan, error=error)
         finally:
-            lines.clear()
-        state = "is built and tested" if built.fresh else "is up to date, nothing to do"
-        lines.note(f"{plan.spec.title}-{plan.spec.stack} {state}: {built.path} ({format_size(built.manifest.size)})")
+            lines.close()
+        size = format_size(built.manifest.size)
+        lines.note(f"{plan.spec.title}-{plan.spec.stack} {_state(plan, built)}: {built.path} ({size})")
         return Outcome(plan, built)
 
     if jobs <= 1:
@@ -63,6 +69,17 @@ def build(
             stop.set()
             failed.set()
             raise
+
+
+def _state(plan: BuildPlan, built: Built) -> str:
+    """What became of an image, and what it took."""
+    hint = "" if built.manifest.tested else f", not tested (run: ctrain test {plan.spec.name}:{plan.spec.tag})"
+    if not built.fresh:
+        return f"is up to date, nothing to do{hint}"
+    parts = ", ".join(f"{kind} {format_duration(seconds)}" for kind, seconds in built.seconds.items())
+    total = format_duration(sum(built.seconds.values()))
+    what = "tested" if IMAGE not in built.seconds else "built and tested" if not hint else "built"
+    return f"is {what} in {total} ({parts}){hint}"
 
 
 def _complaint(error: CtrainError) -> str:

@@ -25,14 +25,14 @@ from typing import TYPE_CHECKING, NoReturn, Optional
 from ctrain_builder import cache as caches
 from ctrain_builder import catalog, history, parent
 from ctrain_builder import plan as plans
-from ctrain_builder.build import Builder, earlier_image, is_flat, is_of, up_to_date
+from ctrain_builder.build import Builder, Built, WhichTests, earlier_image, is_flat, is_of, up_to_date
 from ctrain_builder.cache import Cache
 from ctrain_builder.catalog import ImageSpec
 from ctrain_builder.cli import batch
 from ctrain_builder.cli import plan as views
 from ctrain_builder.cli.progress import Lines
 from ctrain_builder.keys import Inputs
-from ctrain_builder.make import explain
+from ctrain_builder.make import explain, side_by_side
 from ctrain_builder.make import site as sites
 from ctrain_builder.make.container import Container
 from ctrain_builder.make.site import Site
@@ -82,8 +82,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--plan", action="store_true", help="only show which layers are stale and why")
     parser.add_argument("--explain", action="store_true", help="only print the commands that would run")
+    parser.add_argument(
+        "--tests",
+        choices=[which.value for which in WhichTests],
+        default=WhichTests.NEEDED.value,
+        help="run tests whose results may have changed (default), none until `ctrain test`, or all",
+    )
     parser.add_argument("--keep-going", action="store_true", help="continue with the other images after a failure")
     parser.add_argument("--jobs", type=_positive, default=1, metavar="N", help="images built at once (default: 1)")
+    parser.add_argument(
+        "--cache-size",
+        type=caches.parse_size,
+        metavar="SIZE",
+        help="after a build, evict least recently used entries until the cache fits SIZE, e.g. 200GB "
+        "($CTRAIN_CACHE_SIZE; default: no limit)",
+    )
+    add_plan_arguments(parser)
+
+
+def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
+    """What an image's plan depends on; shared with `ctrain test`."""
     parser.add_argument("--offline", action="store_true", help="contact no registry; use cached digests")
     parser.add_argument(
         "--build-arg",
@@ -92,35 +110,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="K=V",
         help="value for an argument of a definition (repeatable)",
     )
-    parser.add_argument(
-        "--cache-size",
-        type=caches.parse_size,
-        metavar="SIZE",
-        help="after a build, evict least recently used entries until the cache fits SIZE, e.g. 200GB "
-        "($CTRAIN_CACHE_SIZE; default: no limit)",
-    )
     add_cache_arguments(parser)
 
 
 def execute(args: argparse.Namespace) -> int:
-    signal.signal(signal.SIGTERM, _terminated)
+    signal.signal(signal.SIGTERM, terminated)
     definitions = catalog.directory(args.definitions)
     specs = _wanted(args, definitions)
-    given = parse_build_args(args.build_arg)
-    plans.check_given(specs, given)
     cache = caches.open_cache(args.cache or caches.default_root())
-    site = sites.detect(os.environ)
-    site = replace(site, mirror=given.get(plans.MIRROR, site.mirror))
-    registries = _Registries(cache, args.offline)
-    parents = _Parents(cache)
-    make = _planner(cache, site, given, registries, parents)
-    planned = [make(spec) for spec in specs]
-    registries.warn(planned)
+    site = detect_site(args)
+    parents = Parents(cache)
+    planned, make = plan_images(args, specs, cache, site, parents)
     before: Optional[dict[str, dict[str, Inputs]]] = None
     if args.changed_since:
         with cache.work_folder() as work:
             stems = {spec.file_stem for spec in specs}
-            old = history.plans_at(args.changed_since, definitions, stems, given, make, work)
+            old = history.plans_at(args.changed_since, definitions, stems, parse_build_args(args.build_arg), make, work)
         before = {stem: plan.inputs for stem, plan in old.items()}
         planned = [plan for plan in planned if before.get(plan.spec.file_stem) != plan.inputs]
     if args.unpublished:
@@ -131,6 +136,25 @@ def execute(args: argparse.Namespace) -> int:
     if args.explain:
         return _explain(args, cache, site, planned)
     return _build(args, cache, site, planned, parents)
+
+
+def detect_site(args: argparse.Namespace) -> Site:
+    """The settings of this machine, with the mirror that the command line gives."""
+    site = sites.detect(os.environ)
+    return replace(site, mirror=parse_build_args(args.build_arg).get(plans.MIRROR, site.mirror))
+
+
+def plan_images(
+    args: argparse.Namespace, specs: Sequence[ImageSpec], cache: Cache, site: Site, parents: Parents
+) -> tuple[list[BuildPlan], Callable[[ImageSpec], BuildPlan]]:
+    """The plans of the images, and what makes such plans."""
+    given = parse_build_args(args.build_arg)
+    plans.check_given(specs, given)
+    registries = _Registries(cache, args.offline)
+    make = _planner(cache, site, given, registries, parents)
+    planned = [make(spec) for spec in specs]
+    registries.warn(planned)
+    return planned, make
 
 
 def _show(
@@ -164,7 +188,7 @@ def _explain(args: argparse.Namespace, cache: Cache, site: Site, planned: Sequen
     return 0
 
 
-def _build(args: argparse.Namespace, cache: Cache, site: Site, planned: Sequence[BuildPlan], parents: _Parents) -> int:
+def _build(args: argparse.Namespace, cache: Cache, site: Site, planned: Sequence[BuildPlan], parents: Parents) -> int:
     cap = args.cache_size
     if cap is None and os.environ.get("CTRAIN_CACHE_SIZE"):
         cap = caches.parse_size(os.environ["CTRAIN_CACHE_SIZE"])
@@ -172,10 +196,13 @@ def _build(args: argparse.Namespace, cache: Cache, site: Site, planned: Sequence
     out = sys.stderr if args.json else sys.stdout
     engine = find_engine()
 
-    def builder(lines: Lines) -> Builder:
-        return Builder(cache, engine, site, lines, args.flatten, cap, parents.require_trust)
+    at_once = side_by_side.at_once(args.jobs)
 
-    outcomes = batch.build(planned, builder, out, args.jobs, args.keep_going)
+    def build_one(lines: Lines, plan: BuildPlan) -> Built:
+        trust, tests = parents.require_trust, WhichTests(args.tests)
+        return Builder(cache, engine, site, lines, args.flatten, cap, trust, tests, at_once).build(plan)
+
+    outcomes = batch.build(planned, build_one, out, args.jobs, args.keep_going)
     if args.json:
         print(json.dumps(batch.as_data(outcomes), indent=2))
     elif not outcomes:
@@ -213,7 +240,7 @@ def _has(published: Sequence[Manifest], plan: BuildPlan, flat: bool) -> bool:
     return any(found.name == name and found.flat == flat and is_of(found, plan) for found in published)
 
 
-class _Parents:
+class Parents:
     """Finds the parent images of definitions, in the stores of the site that this machine belongs to."""
 
     def __init__(self, cache: Cache) -> None:
@@ -264,7 +291,7 @@ class _Registries:
 
 
 def _planner(
-    cache: Cache, site: Site, given: Mapping[str, str], registries: _Registries, parents: _Parents
+    cache: Cache, site: Site, given: Mapping[str, str], registries: _Registries, parents: Parents
 ) -> Callable[[ImageSpec], BuildPlan]:
     arch = OCI_ARCH.get(platform.machine(), platform.machine())
     own = {plans.MIRROR: site.mirror} if site.mirror else {}
@@ -272,7 +299,7 @@ def _planner(
     return lambda spec: plans.make(spec, given, own, arch, cache.has_layer, registries.resolve, epoch, parents.find)
 
 
-def _terminated(*_: object) -> NoReturn:
+def terminated(*_: object) -> NoReturn:
     # As an exception, so that children are ended and temporary files removed on the way out.
     raise SystemExit(128 + signal.SIGTERM)
 

@@ -71,16 +71,16 @@ def _build(args: argparse.Namespace) -> UserLayer:
     cache.sweep()
     log = cache.new_log(f"layer-{output.stem}")
     progress = Lines(sys.stderr if args.json else sys.stdout)
-    progress.begin("layer", output.name, log)
+    step = progress.begin("layer", output.name, log)
     try:
         with cache.work_folder() as work:
             site = sites.detect(os.environ)
             container = Container(find_engine(), work, progress.tick, secrets=site.secrets)
             space = workspace.prepare(work, site)
             layer = maker.make(container, on, source, space, log, output)
-        progress.end("built", output.stat().st_size)
+        step.end("built", output.stat().st_size)
     finally:
-        progress.clear()
+        progress.close()
     return layer
 
 

@@ -9,6 +9,7 @@ from ctrain_runtime.cli.main import main as run_cli
 
 BUILD_VERBS = (
     Verb("build", "build images from definitions", "ctrain_builder.cli.build"),
+    Verb("test", "test images built with --tests later", "ctrain_builder.cli.test"),
     Verb("publish", "publish a built image to a store", "ctrain_builder.cli.publish"),
     Verb("store", "manage a store: promote, roll back, retire, verify, sync", "ctrain_builder.cli.store"),
     Verb("upstream", "list new and moved tags of upstream base images", "ctrain_builder.cli.upstream"),

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Optional
 
-from ctrain_builder import build, keys
+from ctrain_builder import build, estimate, keys
 from ctrain_builder import plan as plans
 from ctrain_builder.cache import Cache
 from ctrain_builder.keys import Inputs
@@ -23,14 +23,14 @@ class Outlook:
     """How it stands with an image as a whole and with each of its layers.
 
     `space` is what building it needs at most, in bytes: for what is kept, and in the meantime. `seconds` is what its
-    layers took last; None when that is not known.
+    steps took last; None when that is not known.
     """
 
     plan: BuildPlan
     image: Status
     layers: tuple[Status, ...]
     space: tuple[int, int] = (0, 0)
-    seconds: Optional[int] = 0
+    seconds: Optional[float] = 0
 
     @property
     def needs_build(self) -> bool:
@@ -49,11 +49,10 @@ def look(cache: Cache, plan: BuildPlan, flat: bool, before: Optional[Mapping[str
         return Outlook(plan, Status(OK), tuple(Status(OK, layer.why) for layer in layers))
     image = Status(NEW)
     if cache.image(spec, flat).exists():
-        whole = build.finished(cache, spec, flat)
-        why = "made of other layers" if whole and whole.tested else "its tests failed or were interrupted"
-        image = Status(STALE, (why,))
-    times = [last.seconds if last else 0 for layer in plan.layers if not layer.exists for last in (made[layer.name],)]
-    return Outlook(plan, image, layers, build.space(cache, plan, flat), sum(times) if all(times) else None)
+        whole = build.assembled(cache, plan, flat)
+        image = Status(STALE, ("its tests failed or have not run" if whole else "made of other layers",))
+    kept = build.kept_layers(cache, plan, flat)
+    return Outlook(plan, image, layers, estimate.space(cache, plan, flat), estimate.seconds(cache, plan, kept))
 
 
 def as_data(cache: Cache, outlooks: Sequence[Outlook]) -> dict[str, Any]:

@@ -1,15 +1,19 @@
-"""Shows a build: a line when a step ends; on a terminal also a line that is kept up to date while it runs."""
+"""Shows a build: a line when a step ends; on a terminal also a live line for each step that runs."""
 
 from __future__ import annotations
 
-import shutil
 import threading
 import time
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Optional, TextIO
+from typing import TYPE_CHECKING, Optional, TextIO
 
 from ctrain_builder.make.container import last_lines
 from ctrain_runtime.text import format_duration, format_size
+
+if TYPE_CHECKING:  # an optional dependency, imported where there is a terminal
+    from rich.live import Live
+    from rich.text import Text
 
 _NAME_WIDTH = 20
 
@@ -19,7 +23,7 @@ class Stopped(Exception):
 
 
 class Lines:
-    """A ctrain_builder.build.Progress that prints.
+    """A ctrain_builder.progress.Progress that prints.
 
     `prefix` names the image in each line, when several are built. `live` is for one build at a time. Once `stop` is
     set, the build ends.
@@ -28,52 +32,84 @@ class Lines:
     def __init__(self, out: TextIO, prefix: str = "", *, live: bool = True, stop: Optional[threading.Event] = None):
         self._out = out
         self._prefix = prefix
-        self._live = live and out.isatty()
         self._stop = stop or threading.Event()
-        self._kind, self._name, self._log = "", "", Path()
-        self._started = self._shown = 0.0
+        self._running: list[_Step] = []
+        self._live = self._start_live() if live and out.isatty() and find_spec("rich") else None
 
-    def begin(self, kind: str, name: str, log: Path) -> None:
-        self._kind, self._name, self._log = kind, name, log
-        self._started = time.monotonic()
+    def begin(self, kind: str, name: str, log: Path, expected: Optional[float] = None) -> _Step:
+        step = _Step(self, kind, name, log, expected)
+        self._running.append(step)
         if not self._live and kind != "test":
-            self._print(f"{kind:<8}{name:<{_NAME_WIDTH}}  started   {log}")
+            usual = f"usually takes {format_duration(expected)}" if expected else ""
+            self._print(f"{kind:<8}{name:<{_NAME_WIDTH}}  started   {log}  {usual}")
+        return step
+
+    def done(self, kind: str, name: str, outcome: str, size: Optional[int] = None) -> None:
+        self._line(kind, name, outcome, size, "")
 
     def tick(self) -> None:
         if self._stop.is_set():
             raise Stopped
-        now = time.monotonic()
-        if not self._live or not self._kind or now - self._shown < 0.5:
-            return
-        self._shown = now
-        said = "".join(last_lines(self._log, 1))
-        step = f"{self._kind:<8}{self._name:<{_NAME_WIDTH}}  {format_duration(now - self._started):<12}{said.strip()}"
-        width = shutil.get_terminal_size().columns - 1
-        line = "".join(c for c in self._prefix + step if c.isprintable())[:width]
-        self._out.write(f"\r\033[K{line}")
-        self._out.flush()
-
-    def end(self, outcome: str, size_in_bytes: Optional[int] = None) -> None:
-        self._line(self._kind, self._name, outcome, size_in_bytes, format_duration(time.monotonic() - self._started))
-        self._kind = ""
-
-    def cached(self, kind: str, name: str, size_in_bytes: int) -> None:
-        self._line(kind, name, "cached", size_in_bytes, "")
 
     def note(self, text: str) -> None:
         self._print(text)
 
-    def clear(self) -> None:
-        """Take the live line away."""
+    def close(self) -> None:
+        """Remove the live lines: nothing runs any more."""
+        self._running.clear()
         if self._live:
-            self._out.write("\r\033[K")
-            self._out.flush()
+            self._live.stop()
 
-    def _line(self, kind: str, name: str, outcome: str, count: Optional[int], time_taken: str) -> None:
-        shown = "" if count is None else format_size(count)
+    def end(self, step: _Step, outcome: str, size: Optional[int]) -> None:
+        self._running.remove(step)
+        self._line(step.kind, step.name, outcome, size, format_duration(step.elapsed))
+
+    def _start_live(self) -> Live:
+        from rich.console import Console
+        from rich.live import Live
+
+        console = Console(file=self._out, highlight=False, markup=False, emoji=False)
+        live = Live(console=console, get_renderable=self._render, transient=True, redirect_stdout=False)
+        live.start()
+        return live
+
+    def _render(self) -> Text:
+        from rich.text import Text
+
+        lines = (f"{self._prefix}{step.describe()}" for step in list(self._running))
+        return Text("\n".join(lines), no_wrap=True, overflow="crop")
+
+    def _line(self, kind: str, name: str, outcome: str, size_in_bytes: Optional[int], time_taken: str) -> None:
+        shown = "" if size_in_bytes is None else format_size(size_in_bytes)
         self._print(f"{kind:<8}{name:<{_NAME_WIDTH}}  {outcome:<8}  {shown:>8}  {time_taken}")
 
     def _print(self, line: str) -> None:
-        self.clear()
-        self._out.write(f"{self._prefix}{line}".rstrip() + "\n")  # in one piece: other builds write too
-        self._out.flush()
+        text = f"{self._prefix}{line}".rstrip()
+        if self._live and self._live.is_started:
+            self._live.console.print(text, soft_wrap=True)
+        else:
+            self._out.write(f"{text}\n")  # in one piece: other builds write too
+            self._out.flush()
+
+
+class _Step:
+    """A step that runs, and how long it took before, in seconds."""
+
+    def __init__(self, lines: Lines, kind: str, name: str, log: Path, expected: Optional[float]) -> None:
+        self.kind, self.name = kind, name
+        self._lines, self._log, self._expected = lines, log, expected
+        self._started = time.monotonic()
+
+    @property
+    def elapsed(self) -> float:
+        return time.monotonic() - self._started
+
+    def end(self, outcome: str, size: Optional[int] = None) -> None:
+        self._lines.end(self, outcome, size)
+
+    def describe(self) -> str:
+        """Its name, the time elapsed and expected, and the last line of its log."""
+        usual = f" of about {format_duration(self._expected)}" if self._expected else ""
+        said = "".join(last_lines(self._log, 1)) if self._log.exists() else ""
+        line = f"{self.kind:<8}{self.name:<{_NAME_WIDTH}}  {format_duration(self.elapsed)}{usual:<16}  {said.strip()}"
+        return "".join(c for c in line if c.isprintable())

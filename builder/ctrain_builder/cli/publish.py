@@ -49,10 +49,10 @@ def execute(args: argparse.Namespace) -> int:
     path = cache.image(spec, flat)
     with cache.use(path) as there:  # it stays while it is copied
         manifest = build.finished(cache, spec, flat) if there else None
-        if manifest is None:
+        if manifest is None or not manifest.tested:
+            verb, state = ("test", "has not passed its tests") if manifest else ("build", "is not built and tested")
             option = " --flatten" if args.flatten else ""
-            what = f"image {spec.title} is not built and tested"
-            raise ImageTestError(what, f"Run: ctrain build {spec.name}:{spec.tag}{option}")
+            raise ImageTestError(f"image {spec.title} {state}", f"Run: ctrain {verb} {spec.name}:{spec.tag}{option}")
         if args.digest not in (None, manifest.digest):
             what = f"image {spec.title} in the cache has the digest {manifest.digest}, not {args.digest}"
             raise UsageError(what, "It was built again since; look at the new one, and publish that")

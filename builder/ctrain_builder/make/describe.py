@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any, Optional
 
 from ctrain_builder import ngc
-from ctrain_builder.digests import of_file, of_regions
+from ctrain_builder.cache import LayerContent
+from ctrain_builder.digests import of_regions
 from ctrain_builder.make.container import Container
 from ctrain_builder.make.smoke import ask, rendered
-from ctrain_builder.plan import BuildPlan, PlannedLayer
+from ctrain_builder.plan import BuildPlan
 from ctrain_builder.record import utc_now
 from ctrain_runtime import command, sif
-from ctrain_runtime.manifest import PARENT_LABEL, Base, Layer, Manifest, Requires, TestResult
+from ctrain_runtime.manifest import PARENT_LABEL, Base, Layer, Manifest, Requires
 
 _OCI = "org.opencontainers.image."
 
@@ -79,22 +80,23 @@ def _base(plan: BuildPlan) -> Base:
 
 
 def manifest(
-    container: Container, plan: BuildPlan, image: Path, digests: Digests, content: Content, tests: Sequence[TestResult]
+    container: Container, plan: BuildPlan, image: Path, contents: Sequence[LayerContent], content: Content
 ) -> Manifest:
-    """The manifest of a finished image."""
+    """The manifest of an image that was not tested so far; `contents` are those of its layers."""
+    layers = tuple(Layer(part.name, part.key, layer.size, layer.digest) for part, layer in zip(plan.layers, contents))
     software = dict(content.software)
     arch = software.pop("arch", "")
     return Manifest(
         name=plan.spec.store_name,
         tag=plan.spec.tag,
         stack=plan.spec.stack,
-        digest=digests.image,
+        digest=of_regions(image, layers),
         size=image.stat().st_size,
         arch=plan.arch,
         built=utc_now(),
-        layers=digests.layers,
+        layers=layers,
         software=software,
-        tests=tuple(tests),
+        tests=(),
         tools=_tools(container),
         revision=_revision(plan.spec.source_root),
         labels=_labels(container, image),
@@ -115,31 +117,6 @@ def _requires(plan: BuildPlan, arch: str) -> Requires:
     table = ngc.read(folder)
     release = table.releases.get(plan.spec.tag, ngc.Release())
     return Requires(release.needs_driver.strip("-~"), release.older_drivers, table.gpus(arch), tuple(arch.split()))
-
-
-@dataclass(frozen=True)
-class Digests:
-    """The digest of an image, and its layers with theirs."""
-
-    image: str
-    layers: tuple[Layer, ...]
-
-
-def digests(plan: BuildPlan, image: Path, files: Sequence[Path], known: Sequence[Layer] = ()) -> Digests:
-    """Read the layer files `files` that `image` is made of, but for `known` ones: a second for each 1.5 GB."""
-    before = {layer.key: layer for layer in known if layer.digest}
-    layers = tuple(before.get(layer.key) or _layer(layer, file) for layer, file in zip(plan.layers, files))
-    return Digests(of_regions(image, layers), layers)
-
-
-def _layer(layer: PlannedLayer, file: Path) -> Layer:
-    """A layer, by the file that it came from; the partition of a base is only a part of its file."""
-    if layer.part:
-        return Layer(layer.name, layer.key, layer.part.size, layer.part.digest)
-    if not layer.definition.is_base:
-        return Layer(layer.name, layer.key, file.stat().st_size, of_file(file))
-    [system] = sif.partitions(file)
-    return Layer(layer.name, layer.key, system.size, of_file(file, system.offset, system.size))
 
 
 def _labels(container: Container, image: Path) -> dict[str, str]:

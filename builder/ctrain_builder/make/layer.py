@@ -1,4 +1,4 @@
-"""Upper layers: a definition run in an overlay on the layers below it, packed and then tested."""
+"""Upper layers: a definition run in an overlay on the layers below it, and packed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _SECTIONS = ("files", "post")
 
 
 def make(container: Container, layer: PlannedLayer, below: Below, workspace: Workspace, log: Path) -> Path:
-    """Make one layer and test it. Returns the squashfs file, in the work folder. Raises SectionFailed, BuildError."""
+    """Make one layer. Returns the squashfs file, in the work folder. Raises SectionFailed, BuildError."""
     definition = render(layer.definition, layer.arguments)
     workspace.set_time(layer.epoch)
     upper = container.new_overlay()
@@ -47,10 +47,7 @@ def make(container: Container, layer: PlannedLayer, below: Below, workspace: Wor
         container.take_ownership(below.base, _made(container, workspace), log)
     links.join(container, upper, below, log)
     _write_metadata(Tree(upper), Tree(workspace.lent), layer)
-    packed = pack.pack(container, upper, below, log, layer.epoch)
-    if definition.body("test").strip():
-        _run_test(container, packed, below, workspace, log)
-    return packed
+    return pack.pack(container, upper, below, log, layer.epoch)
 
 
 def argvs(
@@ -65,10 +62,6 @@ def argvs(
     yield links.argv(container, below), "if one of these has several names"
     yield look.content_argv(container, below), "if %post puts a folder in the place of another"
     yield pack.layer_argv(container, container.overlay / "upper", below), ""
-    if definition.body("test").strip():
-        yield _test_argv(container, pack.packed(container), below, workspace), ""
-        if not container.root:
-            yield container.ownership_argv(below.base, [workspace.scratch]), ""
 
 
 def _lend(definition: Definition, layer: PlannedLayer, lent: Path) -> None:
@@ -118,21 +111,6 @@ def read_metadata(tree: Tree, folder: str) -> dict[str, str]:
     names = (entry.name for entry in tree.walk(folder))
     texts = {str(name.relative_to(folder)): tree.read(name) for name in sorted(names)}
     return {name: text for name, text in texts.items() if text is not None}
-
-
-def _run_test(container: Container, packed: Path, below: Below, workspace: Workspace, log: Path) -> None:
-    try:
-        container.run(_test_argv(container, packed, below, workspace), log)
-    except Failed as error:
-        raise SectionFailed("test", error.code, log) from error
-    finally:
-        container.take_ownership(below.base, [workspace.scratch], log)
-
-
-def _test_argv(container: Container, packed: Path, below: Below, workspace: Workspace) -> list[str]:
-    """%test sees the layer as it will be mounted, read-only, so that it is what is tested."""
-    overlays = [*below.overlays, f"{packed}:ro"]
-    return container.argv("test", below.base, overlays=overlays, binds=workspace.scratch_binds, as_root=True)
 
 
 def _made(container: Container, workspace: Workspace) -> list[Path]:

@@ -11,15 +11,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ctrain_builder import files
 from ctrain_builder.definition import Definition, render
 from ctrain_builder.make import metadata
 from ctrain_builder.make.container import Below, Container, Failed
+from ctrain_builder.make.reuse import INSIDE
 from ctrain_builder.plan import MIRROR, BuildPlan, PlannedLayer
 from ctrain_runtime.errors import BuildError, CtrainError
 from ctrain_runtime.manifest import TestResult
 
-INSIDE = Path(__file__).parent / "inside"  # mounted at /mnt
 _UNCHANGED = "unchanged.py"
 # As root, with more processes than cores, without a home or a GPU: no reason for a test to fail.
 _ENV = (
@@ -35,8 +34,9 @@ _FRAMEWORKS = {"PyTorch": "torch", "TensorFlow": "tensorflow"}  # Horovod's name
 class Check:
     """A command inside the image that ends with 0 if all is well.
 
-    `since`: the number of the first layer with which it can pass. `script`: a file for it, at /mnt/script. `skip`: why
-    it can't be run here.
+    `since`: the number of the first layer with which it can pass. `all_layers`: whether it may depend on the layers
+    above that one as well. `script`: a file for it, at /mnt/script. `skip`: why it can't be run here.
+    `reusable`: whether its result holds for another image that has the same layers.
     """
 
     name: str
@@ -45,16 +45,13 @@ class Check:
     script: str = ""
     gpu: bool = False
     skip: str = ""
+    all_layers: bool = False
+    reusable: bool = True
 
 
 def base_facts(container: Container, base: Path) -> dict[str, str]:
     """What the upper layers of an image must leave as it is in the base: versions, and digests of files."""
     return ask(container, base, _UNCHANGED)
-
-
-def facts_name(key: str) -> str:
-    """What the facts of a base depend on: its key, and the program that asks."""
-    return f"{key}-{files.digest(INSIDE / _UNCHANGED)[:12]}"
 
 
 def ask(container: Container, image: Path, program: str) -> dict[str, Any]:
@@ -76,7 +73,7 @@ def checks(plan: BuildPlan, base: Mapping[str, str], gpus: int) -> Iterator[Chec
     top = len(plan.layers) - 1
     if top:
         marker = f'test "$(cat /{metadata.FOLDER}/{metadata.MARKER})" = "$0"'
-        yield Check("layers mounted", ("/bin/sh", "-c", marker, plan.layers[top].key), top)
+        yield Check("layers mounted", ("/bin/sh", "-c", marker, plan.layers[top].key), top, reusable=False)
     declared = {name: value for name, value in asdict(plan.spec.variant).items() if name != "arguments"}
     if any(declared.values()):
         yield Check("as declared", (*_PYTHON, "/mnt/declared.py", json.dumps(declared)))
@@ -91,12 +88,18 @@ def checks(plan: BuildPlan, base: Mapping[str, str], gpus: int) -> Iterator[Chec
         yield _import("deepspeed", place["deepspeed"])
         step = ("DS_ACCELERATOR=cpu", "python3", "/mnt/zero_step.py")
         yield Check("DeepSpeed step", (*_ENV, *step), place["deepspeed"])
+    yield from definition_checks(plan)
+    if "cuda" in base:
+        yield from _on_gpus(plan, base, gpus, place)
+
+
+def definition_checks(plan: BuildPlan) -> Iterator[Check]:
+    """The %test of each definition; `since` is the number of its layer."""
     for number, layer in enumerate(plan.layers):
         if layer.definition.body("test").strip():
             script = metadata.script(rendered(layer).sections["test"])
-            yield Check(f"%test of {layer.name}", (*_ENV, "/mnt/script"), number, script)
-    if "cuda" in base:
-        yield from _on_gpus(plan, base, gpus, place)
+            everything = not layer.definition.has_independent_test
+            yield Check(f"%test of {layer.name}", (*_ENV, "/mnt/script"), number, script, all_layers=everything)
 
 
 def _import(module: str, since: int) -> Check:
@@ -128,10 +131,11 @@ def _on_gpus(plan: BuildPlan, base: Mapping[str, str], gpus: int, place: Mapping
     skip = "" if gpus else "the building machine has no GPU"
     size = str(min(2, gpus))
     if "torch" in base:
-        yield Check("GPU", (*_PYTHON, "/mnt/gpu.py", size), gpu=True, skip=skip)
+        yield Check("GPU", (*_PYTHON, "/mnt/gpu.py", size), gpu=True, skip=skip, reusable=False)
     for module in _modules(plan.spec.horovod)[:1] if "NCCL" in plan.spec.horovod else ():
         argv = (*_ENV, "mpirun", "-np", size, "python3", "/mnt/all_reduce.py", module, size, "gpu")
-        yield Check("all-reduce by NCCL", argv, place.get("horovod", 0), gpu=True, skip=skip)
+        since = place.get("horovod", 0)
+        yield Check("all-reduce by NCCL", argv, since, gpu=True, skip=skip, reusable=False)
 
 
 def run(container: Container, image: Path, check: Check, log: Path, overlays: Sequence[str] = ()) -> TestResult:

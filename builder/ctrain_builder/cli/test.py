@@ -1,0 +1,51 @@
+"""Test images in the cache: those built with `ctrain build --tests later`, or again.
+
+A test whose result cannot have changed is not run again, unless --rerun is given.
+
+  ctrain build pytorch-cpu --tests later     build it now
+  ctrain test pytorch-cpu                    test it later; `ctrain publish` refuses it until then
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+
+from ctrain_builder import cache as caches
+from ctrain_builder import catalog
+from ctrain_builder.build import Builder, Built, WhichTests
+from ctrain_builder.cli import batch
+from ctrain_builder.cli.build import Parents, add_plan_arguments, detect_site, find_image, plan_images, terminated
+from ctrain_builder.cli.progress import Lines
+from ctrain_builder.make import side_by_side
+from ctrain_builder.plan import BuildPlan
+from ctrain_runtime.engines.apptainer import find_engine
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("image", metavar="IMAGE[:TAG]", help="image of images.yaml")
+    parser.add_argument("--rerun", action="store_true", help="run all tests, even if nothing has changed")
+    add_plan_arguments(parser)
+
+
+def execute(args: argparse.Namespace) -> int:
+    signal.signal(signal.SIGTERM, terminated)
+    cache = caches.open_cache(args.cache or caches.default_root())
+    site = detect_site(args)
+    spec = find_image(catalog.directory(args.definitions), args.image, args.tag)
+    parents = Parents(cache)
+    planned, _ = plan_images(args, [spec], cache, site, parents)
+    engine = find_engine()
+    tests = WhichTests.ALL if args.rerun else WhichTests.NEEDED
+
+    def test_one(lines: Lines, plan: BuildPlan) -> Built:
+        at_once = side_by_side.at_once()
+        trust = parents.require_trust
+        return Builder(cache, engine, site, lines, args.flatten, None, trust, tests, at_once).test(plan)
+
+    outcomes = batch.build(planned, test_one, sys.stderr if args.json else sys.stdout, 1, False)
+    if args.json:
+        print(json.dumps(batch.as_data(outcomes), indent=2))
+    return batch.exit_code(outcomes)

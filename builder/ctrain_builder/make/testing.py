@@ -1,0 +1,97 @@
+"""Tests an image: those tests whose result still holds are not run again, the others run side by side."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from ctrain_builder.cache import Cache
+from ctrain_builder.make import reuse, side_by_side, smoke
+from ctrain_builder.make.container import Container
+from ctrain_builder.make.reuse import Stack
+from ctrain_builder.make.smoke import Check
+from ctrain_builder.plan import BuildPlan
+from ctrain_builder.progress import Progress
+from ctrain_runtime.errors import ImageTestError
+from ctrain_runtime.facts import count_gpus
+from ctrain_runtime.manifest import TestResult
+
+UNCHANGED = "passed (unchanged)"
+
+
+class TestsFailed(ImageTestError):
+    """The image is there but must not be published; what its tests said is in `log`."""
+
+    def __init__(self, message: str, log: Path) -> None:
+        super().__init__(message, f"Log: {log}")
+        self.log = log
+
+
+@dataclass(frozen=True)
+class Tester:
+    """The tests of the planned image, whose layers are those of `stack`."""
+
+    cache: Cache
+    container: Container
+    progress: Progress
+    plan: BuildPlan
+    stack: Stack
+    flat: bool
+
+    def run(self, image: Path, rerun: bool, at_once: int) -> list[TestResult]:
+        """Run the tests whose results may differ from earlier ones, or all. Raises TestsFailed."""
+        checks = list(smoke.checks(self.plan, self._facts_of_base(), count_gpus()))
+        marks = {check.name: self._mark(check) for check in checks if check.reusable}
+        results = {} if rerun else self._known(marks)
+        for name in results:
+            self.progress.done("test", name, UNCHANGED)
+        due = [check for check in checks if check.name not in results]
+        logs = {check.name: self._log(check) for check in due}
+        durations = self.cache.durations(self.plan.spec)
+
+        def test(check: Check, tick: side_by_side.Tick) -> TestResult:
+            log = logs[check.name]
+            step = self.progress.begin("test", check.name, log, durations.get(f"test {check.name}"))
+            result = smoke.run(replace(self.container, tick=tick), image, check, log)
+            if result.passed and check.reusable:
+                self.cache.remember_fact(marks[check.name], asdict(result))
+            step.end(result.outcome)
+            return result
+
+        done = side_by_side.run(due, at_once, test, self.progress.tick)
+        self.cache.remember_durations(
+            self.plan.spec, {f"test {name}": float(result.seconds) for name, result in done.items() if result.passed}
+        )
+        for check in due:
+            if check.name in done and done[check.name].outcome == "failed":
+                raise self._failed(check, logs[check.name])
+        results.update(done)
+        return [results[check.name] for check in checks]
+
+    def _facts_of_base(self) -> dict[str, str]:
+        known = reuse.fingerprint("base", self.stack.digests(1), reuse.surroundings(self.container))
+        return self.cache.facts(known, lambda: smoke.base_facts(self.container, self.stack.files[0]))
+
+    def _mark(self, check: Check) -> str:
+        """The fingerprint of all that the result of a test depends on."""
+        count = len(self.stack.files)
+        if not check.all_layers:
+            count = reuse.needed_layers(self.cache, self.container, self.stack, check.since)
+        contents, surroundings = self.stack.digests(count), reuse.surroundings(self.container)
+        return reuse.fingerprint("test", check.argv, check.script, contents, self.flat, surroundings)
+
+    def _known(self, marks: dict[str, str]) -> dict[str, TestResult]:
+        """The results that are remembered; only those of tests that passed are."""
+        facts = {name: self.cache.fact(mark) for name, mark in marks.items()}
+        return {name: TestResult(**{**fact, "name": name}) for name, fact in facts.items() if fact}
+
+    def _failed(self, check: Check, log: Path) -> TestsFailed:
+        """The error for a test that failed, with the layer since which it fails."""
+        layer = smoke.blame(self.container, self.plan, self.stack.files, check, log.with_suffix(".blame.log"))
+        since = f"fails since layer {layer}" if layer else "passes where its layers are mounted by option"
+        return TestsFailed(f"test {check.name!r} of image {self.plan.spec.title} failed; it {since}", log)
+
+    def _log(self, check: Check) -> Path:
+        name = re.sub(r"\W+", "-", check.name).strip("-")
+        return self.cache.log(self.plan.spec, f"test-{name}{'-flat' if self.flat else ''}")
