@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 
 from ctrain_builder import record
-from ctrain_builder.build import Built, Progress
+from ctrain_builder.build import Built
 from ctrain_builder.cli import build as verb
 from ctrain_builder.cli.main import BUILD_VERBS
 from ctrain_builder.cli.progress import Stopped
 from ctrain_builder.plan import BuildPlan
 from ctrain_builder.store.init import init_store
+from ctrain_builder.progress import Progress
 from ctrain_runtime.cli.main import main
 from ctrain_runtime.errors import BuildError, DiskFullError
 from ctrain_runtime.manifest import Manifest
@@ -137,7 +138,7 @@ def test_an_image_whose_tests_failed_is_planned_again(
     _finish(image, tmp_path / "cache", make_manifest, passed=False)
     assert ctrain("build", "--plan") == 0
     *_, row, summary = capsys.readouterr().out.splitlines()
-    assert row.split(maxsplit=2) == ["(image)", "stale", "its tests failed or were interrupted"]
+    assert row.split(maxsplit=2) == ["(image)", "stale", "its tests failed or have not run"]
     assert summary.startswith("1 image to build")
 
 
@@ -337,12 +338,12 @@ class FakeBuilder:
 
     def build(self, plan: BuildPlan) -> Built:
         self.begun.append(plan.spec.title)
-        self.progress.begin("layer", "base", Path("a.log"))
+        step = self.progress.begin("layer", "base", Path("a.log"))
         type(self).meet()
         if plan.spec.tag in self.failing:
             raise (BuildError if plan.spec.tag == "1.0" else DiskFullError)(f"{plan.spec.title} is broken")
-        self.progress.end("built", 7)
-        return Built(Path("x.sif"), self.manifest, fresh=True)
+        step.end("built", 7)
+        return Built(Path("x.sif"), self.manifest, True, {"layers": 61.0, "image": 2.04, "tests": 3.0})
 
 
 @pytest.fixture

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import os
 import re
 import shutil
@@ -9,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from ctrain_builder import catalog, locks
-from ctrain_builder.cache import Cache, Made, open_cache, parse_size
+from ctrain_builder.cache import Cache, LayerContent, Made, open_cache, parse_size
 from ctrain_builder.keys import Inputs
 from ctrain_runtime.errors import BuildError, DiskFullError, UsageError
+from samples.sample_images import sif
 
 INPUTS = Inputs("parent", "", "amd64", {"A": "1"}, ("%post", "  x"), {"a/b": "644 0f"})
 
@@ -181,3 +184,47 @@ def test_logs_are_for_their_owner(cache: Cache) -> None:
         assert cache.new_log("x").stat().st_mode & 0o777 == 0o600
     finally:
         os.umask(before)
+
+
+def test_the_content_of_a_layer_is_recorded_when_it_is_added(cache: Cache) -> None:
+    made = cache.root / "tmp/made"
+    made.write_bytes(b"layer")
+    cache.add_layer(made, cache.layer("key", False), "2026-11-22T08:00:00Z")
+    digest = f"sha256:{hashlib.sha256(b'layer').hexdigest()}"
+    assert cache.known_content("key", False) == LayerContent(digest, 5, "2026-11-22T08:00:00Z")
+    base = cache.layer("base", True)
+    base.write_bytes(sif(data=b"system"))
+    assert cache.known_content("base", True) is None
+    assert cache.layer_content("base", True).size == len(b"system")  # of its partition
+    assert cache.known_content("base", True) == cache.layer_content("base", True)
+
+
+def test_a_layer_of_the_same_key_with_other_content_is_described_again(cache: Cache) -> None:
+    for content in (b"one", b"another"):
+        made = cache.root / "tmp/made"
+        made.write_bytes(content)
+        cache.add_layer(made, cache.layer("key", False), "")
+        assert cache.layer_content("key", False).digest == f"sha256:{hashlib.sha256(content).hexdigest()}"
+
+
+def test_a_layer_is_evicted_with_its_description(cache: Cache) -> None:
+    (cache.root / "tmp/made").write_bytes(b"layer")
+    cache.add_layer(cache.root / "tmp/made", cache.layer("key", False), "")
+    cache.evict(0)
+    assert list((cache.root / "layers").iterdir()) == []
+
+
+def test_durations_are_kept_by_step(cache: Cache, project: Path) -> None:
+    spec = catalog.find(project / "definitions", "small")
+    assert cache.durations(spec) == {}
+    cache.remember_durations(spec, {"image above upper": 2.04, "test imports": 1})
+    cache.remember_durations(spec, {"image above upper": 3})
+    assert cache.durations(spec) == {"image above upper": 3, "test imports": 1}
+
+
+def test_a_layer_from_the_cache_keeps_the_time_that_it_once_took(cache: Cache, project: Path) -> None:
+    spec = catalog.find(project / "definitions", "small")
+    cache.remember(spec, "upper", Made(INPUTS, 5, 61))
+    other = dataclasses.replace(INPUTS, parent="other")
+    cache.remember(spec, "upper", Made(other, 6))
+    assert cache.made(spec, "upper") == Made(other, 6, 61)

@@ -86,3 +86,13 @@ def test_what_a_layer_cannot_honour_is_refused(text: str, message: str) -> None:
 
 def test_a_definition_on_a_parent_is_no_base() -> None:
     assert not parse("x", PATH, "Bootstrap: localimage\nFrom: {{ PARENT }}\n").is_base
+
+
+def test_a_test_can_declare_that_it_is_independent_of_upper_layers() -> None:
+    head = "Bootstrap: docker\nFrom: debian\n%test\n    true\n"
+    assert not parse("x", Path("x.def"), head).has_independent_test
+    assert parse("x", Path("x.def"), f"{head}    # ctrain: independent of upper layers\n").has_independent_test
+    with pytest.raises(
+        ConfigError, match=r"x\.def: %test has an unknown directive 'independant'\. Known: independent of"
+    ):
+        parse("x", Path("x.def"), f"{head}    # ctrain: independant\n")

@@ -1,20 +1,19 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 from pathlib import Path
 
 import pytest
 
 from ctrain_builder import catalog, plan
+from ctrain_builder.cache import LayerContent
 from ctrain_builder.digests import of_regions
 from ctrain_builder.make import describe
 from ctrain_builder.make.container import Container
-from ctrain_builder.make.describe import Content, Digests
+from ctrain_builder.make.describe import Content
 from ctrain_builder.plan import BuildPlan
 from ctrain_runtime.engines.apptainer import Engine
-from ctrain_runtime.manifest import Base, Layer, Manifest, Requires
-from ctrain_runtime.manifest import TestResult as Result
+from ctrain_runtime.manifest import Base, Manifest, Requires
 from ctrain_runtime.sif import PARTITION
 from samples.sample_images import sif
 
@@ -78,23 +77,6 @@ def image(tmp_path: Path) -> Path:
     return path
 
 
-def sha(content: bytes) -> str:
-    return f"sha256:{hashlib.sha256(content).hexdigest()}"
-
-
-def test_digests_are_those_of_regions_and_partitions(project: Path, tmp_path: Path, image: Path) -> None:
-    base, upper = tmp_path / "base.sif", tmp_path / "upper.sqsh"
-    base.write_bytes(sif(data=b"base"))
-    upper.write_bytes(b"layer")
-    build = planned(project)
-    found = describe.digests(build, image, [base, upper])
-    assert found.image == of_regions(image, found.layers)
-    assert found.layers == (
-        Layer("base", build.keys[0], 4, sha(b"base")),
-        Layer("upper", build.keys[1], 5, sha(b"layer")),
-    )
-
-
 def make(build: BuildPlan, image: Path, software: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Manifest:
     container = Container(Engine("apptainer", "/usr/bin/apptainer", "1.4.5"), image.parent, lambda: None)
     inspected = '{"data": {"attributes": {"labels": {"a": "b"}}}, "type": "container"}'
@@ -103,8 +85,8 @@ def make(build: BuildPlan, image: Path, software: dict[str, str], monkeypatch: p
     packer.write_text("#!/bin/sh\necho 'mksquashfs version 4.5.1 (2022/03/17)'\n")
     packer.chmod(0o755)
     monkeypatch.setenv("PATH", str(image.parent), prepend=":")
-    digests = Digests("sha256:01", (Layer("base", "k0", 4, "sha256:02"), Layer("upper", "k1", 5, "sha256:03")))
-    return describe.manifest(container, build, image, digests, Content(software), [Result("imports", True, "1.0")])
+    contents = [LayerContent("sha256:02", 4), LayerContent("sha256:03", 5)]
+    return describe.manifest(container, build, image, contents, Content(software))
 
 
 def test_the_manifest_of_an_image_for_gpus(ngc: Path, image: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,8 +96,9 @@ def test_the_manifest_of_an_image_for_gpus(ngc: Path, image: Path, monkeypatch: 
     assert manifest.base == Base("nvcr.io/nvidia/small:24.12-py3", DIGEST)
     assert manifest.requires == Requires("560", ("470.57", "535"), ("V100", "A100"), ("7.0", "8.0"))
     assert manifest.software == {"torch": "2.6.0", "cuda": "12.6"}
-    assert (manifest.digest, manifest.size, manifest.flat) == ("sha256:01", image.stat().st_size, False)
-    assert (manifest.labels, manifest.tested) == ({"a": "b"}, True)
+    assert manifest.digest == of_regions(image, manifest.layers)
+    assert (manifest.size, manifest.flat) == (image.stat().st_size, False)
+    assert (manifest.labels, manifest.tested) == ({"a": "b"}, False)
     assert (manifest.tools["apptainer"], manifest.tools["mksquashfs"]) == ("1.4.5", "4.5.1")
 
 
@@ -136,7 +119,7 @@ def test_the_manifest_of_a_flat_image_for_cpus(project: Path, image: Path, monke
 
 
 def test_an_image_of_one_layer_is_not_called_flat(project: Path, image: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    image.write_bytes(sif())
+    image.write_bytes(sif(data=b"base"))
     whole = planned(project)
     alone = dataclasses.replace(whole, layers=whole.layers[:1])
     assert not make(alone, image, {}, monkeypatch).flat

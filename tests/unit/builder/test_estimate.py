@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from ctrain_builder import catalog, estimate, plan
+from ctrain_builder.cache import Cache, Made, open_cache
+from ctrain_builder.plan import BuildPlan
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Cache:
+    return open_cache(tmp_path / "cache")
+
+
+@pytest.fixture
+def planned(project: Path) -> BuildPlan:
+    """Of its two layers the base exists."""
+    spec = catalog.find(project / "definitions", "small")
+    return plan.make(spec, {}, {}, "amd64", lambda _key, is_base: is_base, lambda _: "")
+
+
+def test_the_time_is_that_of_the_last_build_with_the_same_lowest_change(cache: Cache, planned: BuildPlan) -> None:
+    assert estimate.seconds(cache, planned, 1) is None
+    cache.remember(planned.spec, "upper", Made(planned.layers[1].inputs, 5, 8))
+    cache.remember_durations(planned.spec, {"image above base": 30, "tests above base": 120})
+    assert estimate.seconds(cache, planned, 1) is None, "a change of the base says nothing of one above it"
+    cache.remember_durations(planned.spec, {"image above upper": 2, "tests above upper": 4, "test imports": 9})
+    assert estimate.seconds(cache, planned, 1) == 14
+    assert estimate.seconds(cache, planned, 0) == 158
+
+
+def test_where_only_tests_are_missing(cache: Cache, planned: BuildPlan) -> None:
+    whole = dataclasses.replace(
+        planned, layers=tuple(dataclasses.replace(part, exists=True) for part in planned.layers)
+    )
+    cache.remember_durations(planned.spec, {"tests": 3})
+    assert estimate.seconds(cache, whole, 2) == 3

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+
+import pytest
+
+from ctrain_builder.cli.progress import Lines
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    path = tmp_path / "a.log"
+    path.write_text("first\nsecond \x1b[1mbold\n")
+    return path
+
+
+def test_a_line_when_a_step_begins_and_ends(log: Path) -> None:
+    out = io.StringIO()
+    lines = Lines(out, "small 1.0  ")
+    step = lines.begin("layer", "base", log, 61)
+    lines.done("layer", "upper", "cached", 5_000_000)
+    lines.begin("test", "imports", log).end("passed")
+    lines.tick()
+    step.end("built", 7)
+    lines.close()
+    assert [line.split()[2:6] for line in out.getvalue().splitlines()] == [
+        ["layer", "base", "started", str(log)],
+        ["layer", "upper", "cached", "5.0"],
+        ["test", "imports", "passed", "0.0"],
+        ["layer", "base", "built", "7"],
+    ]
+    assert out.getvalue().splitlines()[0].endswith("usually takes 1 min 1 s")
+
+
+def test_on_a_terminal_all_steps_that_run_are_shown(log: Path) -> None:
+    pytest.importorskip("rich")
+    out = Terminal()
+    lines = Lines(out)
+    lines.begin("test", "imports", log, 90)
+    lines.begin("test", "all-reduce [by MPI]", log)  # no markup
+    text = lines._render().plain
+    lines.note("waiting")
+    lines.close()
+    assert [line.split()[:2] for line in text.splitlines()] == [["test", "imports"], ["test", "all-reduce"]]
+    assert "0.0 s of about 1 min 30 s" in text
+    assert "[by MPI]" in text
+    assert text.splitlines()[0].endswith("second [1mbold"), "control characters are left out"
+    assert "waiting" in out.getvalue()
+    lines.note("after the end")
+    assert out.getvalue().endswith("after the end\n")
+
+
+def test_without_the_library_a_terminal_gets_the_plain_lines(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "rich", None)
+    out = Terminal()
+    lines = Lines(out)
+    lines.begin("layer", "base", log).end("built", 7)
+    lines.close()
+    assert "\x1b" not in out.getvalue()
+    assert len(out.getvalue().splitlines()) == 2

@@ -1,0 +1,154 @@
+"""Which layers matter to a program in an image; the same with a real engine: tests/integration/test_unchanged_tests."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ctrain_builder.cache import Cache, LayerContent, open_cache
+from ctrain_builder.make import reuse
+from ctrain_builder.make.container import Container
+from ctrain_builder.make.reuse import Stack
+from ctrain_runtime.engines.apptainer import Engine
+
+pytestmark = pytest.mark.skipif(not shutil.which("unsquashfs"), reason="squashfs-tools are not installed")
+Files = dict[str, str]
+METADATA = {".singularity.d/ctrain-layer": "key", ".singularity.d/labels.json": "{}"}
+CODE = {**METADATA, "opt/code/a b/module.py": "x = 1"}
+
+
+class Fake(Container):
+    """Runs the script on the directory `below`, in the place of a container's /."""
+
+    below = Path()
+    asked = 0
+
+    def output(self, argv: object, timeout: float = 120) -> str:
+        type(self).asked += 1
+        assert timeout
+        assert isinstance(argv, list)
+        script = argv[argv.index("-c") + 1].replace('"$name"', f'"{self.below}$name"')
+        script = script.replace(f'echo "{self.below}$name"', 'echo "$name"')
+        return subprocess.run(
+            ["sh", "-c", script, *argv[argv.index("-c") + 2 :]], capture_output=True, text=True
+        ).stdout
+
+
+@pytest.fixture
+def container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
+    below = tmp_path / "below"
+    for name in (".singularity.d", "opt/base", "usr/bin", "tmp/private"):
+        (below / name).mkdir(parents=True, mode=0o755)
+    (below / "tmp/private").chmod(0o700)
+    monkeypatch.setattr(Fake, "below", below)
+    monkeypatch.setattr(Fake, "asked", 0)
+    return Fake(Engine("apptainer", "/usr/bin/apptainer", "1.4.5"), tmp_path, lambda: None)
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Cache:
+    return open_cache(tmp_path / "cache")
+
+
+@pytest.fixture
+def stack(tmp_path: Path) -> Callable[..., Stack]:
+    """stack(layer, ...): a base, and a layer with each of these files; None stands for a directory."""
+
+    def make(*layers: dict[str, object]) -> Stack:
+        files = [Path("base.sif")]
+        for number, content in enumerate(layers):
+            folder = tmp_path / f"layer{number}"
+            for name, text in content.items():
+                path = folder / name
+                (path if text is None else path.parent).mkdir(parents=True, exist_ok=True)
+                if text is not None:
+                    path.write_text(str(text))
+            files.append(folder.with_suffix(".sqsh"))
+            argv = ["mksquashfs", str(folder), str(files[-1]), "-all-root", "-quiet", "-no-progress"]
+            subprocess.run(argv, check=True, capture_output=True)
+        return Stack(tuple(files), tuple(LayerContent(f"sha256:{file.stem}", 1) for file in files))
+
+    return make
+
+
+def test_new_directories_of_opt_are_private(cache: Cache, container: Fake, stack: Callable[..., Stack]) -> None:
+    found = stack({**METADATA, "usr/lib/x": "x"}, CODE, {**METADATA, "opt/more/y": "y", "usr/bin": None})
+    assert reuse.needed_layers(cache, container, found, 0) == 2
+    assert reuse.needed_layers(cache, container, found, 2) == 3  # its own layer matters to a test in any case
+    asked = container.asked
+    reuse.needed_layers(cache, container, found, 0)
+    assert container.asked == asked, "the answer is remembered"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"etc/profile": "x"},
+        {"opt/base/x": "x"},  # exists below
+        {"usr/local": None},  # a directory that is new
+        {"tmp/private": None},  # another mode than below
+        {".singularity.d/env/90-environment.sh": "export X=1"},
+        {"opt-not": "x"},
+        {"opt/code/a\nb": "x"},  # a name that the listing cannot show in one line
+    ],
+)
+def test_everything_else_matters_to_all(
+    content: Files, cache: Cache, container: Fake, stack: Callable[..., Stack]
+) -> None:
+    assert reuse.needed_layers(cache, container, stack({**CODE, **content}), 0) == 2
+
+
+def test_a_link_in_the_place_of_metadata_or_opt_matters(cache: Cache, container: Fake, tmp_path: Path) -> None:
+    for name in (".singularity.d/env", "opt"):
+        folder = tmp_path / name.replace("/", "-")
+        (folder / name).parent.mkdir(parents=True)
+        (folder / name).symlink_to("/usr/lib")
+        layer = folder.with_suffix(".sqsh")
+        subprocess.run(["mksquashfs", str(folder), str(layer), "-all-root", "-quiet"], check=True, capture_output=True)
+        found = Stack((Path("base.sif"), layer), (LayerContent("sha256:a", 1), LayerContent("sha256:b", 1)))
+        assert reuse.needed_layers(cache, container, found, 0) == 2
+
+
+def test_what_cannot_be_listed_matters(cache: Cache, container: Fake, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.sqsh"
+    broken.write_bytes(b"no squashfs")
+    found = Stack((Path("base.sif"), broken), (LayerContent("sha256:a", 1), LayerContent("sha256:b", 1)))
+    assert reuse.needed_layers(cache, container, found, 0) == 2
+
+
+def test_a_fingerprint_depends_on_each_part() -> None:
+    whole = reuse.fingerprint("test", ("true",), "", ["sha256:a"], False, ("apptainer", "1.4.5"))
+    for parts in (
+        ("test", ("false",), "", ["sha256:a"], False, ("apptainer", "1.4.5")),
+        ("test", ("true",), "x", ["sha256:a"], False, ("apptainer", "1.4.5")),
+        ("test", ("true",), "", ["sha256:b"], False, ("apptainer", "1.4.5")),
+        ("test", ("true",), "", ["sha256:a"], True, ("apptainer", "1.4.5")),
+        ("test", ("true",), "", ["sha256:a"], False, ("apptainer", "1.5.0")),
+    ):
+        assert reuse.fingerprint(*parts) != whole
+
+
+def test_surroundings_are_engine_with_configuration_machine_programs_and_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, config = tmp_path / "apptainer", tmp_path / "apptainer.conf"
+    engine.write_text(f"#!/bin/sh\necho APPTAINER_CONF_FILE={config}\n")
+    engine.chmod(0o755)
+
+    def seen(text: str, version: str = "1.4.5", root: bool = True) -> tuple[str, ...]:
+        config.write_text(text)
+        reuse._engine.cache_clear()
+        return reuse.surroundings(Container(Engine("apptainer", str(engine), version), tmp_path, lambda: None, root))
+
+    whole = seen("bind path = /etc/localtime")
+    assert whole == seen("bind path = /etc/localtime")
+    assert len({whole, seen("mount home = no"), seen("bind path = /etc/localtime", "1.5"), seen("", root=False)}) == 4
+    assert any(part.startswith("all_reduce.py ") for part in whole)
+    monkeypatch.setattr(reuse.platform, "release", lambda: "9.9")
+    reuse._machine.cache_clear()
+    assert seen("bind path = /etc/localtime") != whole
+    reuse._machine.cache_clear()
