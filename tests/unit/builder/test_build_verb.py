@@ -18,8 +18,8 @@ from ctrain_builder.cli import build as verb
 from ctrain_builder.cli.main import BUILD_VERBS
 from ctrain_builder.cli.progress import Stopped
 from ctrain_builder.plan import BuildPlan
-from ctrain_builder.store.init import init_store
 from ctrain_builder.progress import Progress
+from ctrain_builder.store.init import init_store
 from ctrain_runtime.cli.main import main
 from ctrain_runtime.errors import BuildError, DiskFullError
 from ctrain_runtime.manifest import Manifest
