@@ -32,6 +32,7 @@ from ctrain_runtime.errors import UsageError
 from ctrain_runtime.site import select_site
 from ctrain_runtime.store import open_stores
 from ctrain_runtime.text import format_size, table
+from ctrain_runtime.trust import require_trusted
 from ctrain_runtime.user_layer import UserLayer
 
 
@@ -65,8 +66,10 @@ def execute(args: argparse.Namespace) -> int:
 def _build(args: argparse.Namespace) -> UserLayer:
     source, output = args.source.resolve(), args.output.absolute()
     _check(source, output)
-    stores = [] if image.is_path(args.on) else open_stores(select_site("", {"store": args.store}).store_dirs())
+    selected = select_site("", {"store": args.store})
+    stores = [] if image.is_path(args.on) else open_stores(selected.store_dirs())
     on = image.find((args.on,), stores, platform.machine())
+    require_trusted(on, selected.site)  # its programs run here
     cache = caches.open_cache(args.cache or caches.default_root())
     cache.sweep()
     log = cache.new_log(f"layer-{output.stem}")

@@ -62,6 +62,20 @@ def test_what_can_not_be_done_is_one_line_and_leaves_nothing(
     assert not list(folder.glob("cache/tmp/*"))
 
 
+def test_an_image_that_the_site_would_not_run_is_refused(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = folder / "config/ctrain/sites/local.yaml"
+    site.parent.mkdir(parents=True)
+    site.write_text(f"require_signature: true\ntrusted_keys: [{'AB' * 20}]\n")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(folder / "config"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "user-cache"))
+    monkeypatch.setenv("CTRAIN_SITE", "local")
+    answer(folder / "bin", "apptainer", error="no signature\n", code=255, version="apptainer version 1.4.5\n")
+    assert ctrain("build", "r.txt", "--on", "pytorch", "-o", "x.sqsh") == 69
+    assert "is not signed by a key that site local trusts" in capsys.readouterr().err
+
+
 def test_an_engine_that_can_not_start_the_container(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fatal = "FATAL:   overlay images requires 'enable overlay', but set to 'no' by administrator\n"
     answer(folder / "bin", "apptainer", error=fatal, code=255, version="apptainer version 1.4.5\n")
