@@ -23,9 +23,9 @@ from pathlib import Path
 
 from disks import reflink_disk
 
-from ctrain_builder.digests import of_file as digest_of
 from ctrain_builder.store.init import init_store
 from ctrain_builder.store.publish import publish
+from ctrain_runtime.digest import file_digest
 from ctrain_runtime.manifest import CHECKSUM, Layer, Manifest, TestResult, checksum
 from ctrain_runtime.store import LAYOUT_VERSION, STORE_MARKER
 
@@ -109,13 +109,13 @@ def make_image(folder: Path, size: int, number: int) -> tuple[Path, Manifest]:
     layers = []
     for kind, part in zip(("2", "4"), parts):
         subprocess.run([*add, "--parttype", kind, str(path), str(part)], check=True)
-        layers.append(Layer(part.stem, part.stem, part.stat().st_size, digest_of(part)))
+        layers.append(Layer(part.stem, part.stem, part.stat().st_size, file_digest(part)))
         part.unlink()
     facts = {"name": "image", "tag": "1.0", "stack": "s", "arch": "amd64", "built": "2026-11-21T00:00:00Z"}
     tests = (TestResult("imports", True, "1.0"),)
     size = path.stat().st_size
     manifest = Manifest(
-        **facts, digest=digest_of(path), size=size, layers=tuple(layers), software={}, tests=tests, tools={}
+        **facts, digest=file_digest(path), size=size, layers=tuple(layers), software={}, tests=tests, tools={}
     )
     return path, manifest
 

@@ -25,10 +25,10 @@ from typing import IO, Any, Optional
 
 from ctrain_builder import atomic, locks
 from ctrain_builder.catalog import ImageSpec
-from ctrain_builder.digests import of_file
 from ctrain_builder.keys import Inputs
 from ctrain_builder.tree import Tree
 from ctrain_runtime import config, sif
+from ctrain_runtime.digest import file_digest
 from ctrain_runtime.errors import BuildError, ConfigError, DiskFullError, UsageError
 
 _LIVE = ".live"  # a work folder's lock file: locked for as long as its build lives
@@ -91,7 +91,7 @@ class Cache:
         if path.suffix == BASE_SUFFIX:  # the partition of a base is only a part of its file
             [system] = sif.partitions(path)
             offset, size = system.offset, system.size
-        content = LayerContent(of_file(path, offset, size), size, built)
+        content = LayerContent(file_digest(path, offset, size), size, built)
         self.write(path.with_suffix(".json"), asdict(content))
         return content
 

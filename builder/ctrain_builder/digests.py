@@ -1,7 +1,7 @@
-"""Digests of images: of a whole file; and of its regions, which for partitions that are known takes no reading.
+"""Digests of an image's regions, which take no reading of partitions whose digests are known.
 
-The second is for the image in a builder's cache, most of which was there before the build: a published one has the
-first. It is SHA-256 over a line `OFFSET SIZE DIGEST` for each partition, and for each region between two of them.
+They are for images in a builder's cache, most of which was there before the build; a published one has its file's.
+SHA-256 over a line `OFFSET SIZE DIGEST` for each partition, and for each region between two of them.
 """
 
 from __future__ import annotations
@@ -10,14 +10,13 @@ import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Optional
 
 from ctrain_runtime import sif
+from ctrain_runtime.digest import file_digest
 from ctrain_runtime.errors import ImageUnusable
 from ctrain_runtime.manifest import Layer
 
 REGIONS = "sha256-regions:"
-_CHUNK = 1 << 20
 Read = Callable[[int, int], bytes]  # gives so many bytes of an image, or fewer, from an offset on; b"" at the end
 
 
@@ -28,18 +27,6 @@ class Region:
     offset: int
     size: int
     digest: str = ""
-
-
-def of_file(path: Path, offset: int = 0, size: Optional[int] = None) -> str:
-    """Of a file or a part of it, as in sha256:9f2c..."""
-    sha = hashlib.sha256()
-    left = path.stat().st_size - offset if size is None else size
-    with path.open("rb") as file:
-        file.seek(offset)
-        while chunk := file.read(min(_CHUNK, left)):
-            sha.update(chunk)
-            left -= len(chunk)
-    return f"sha256:{sha.hexdigest()}"
 
 
 def regions(image: Path, layers: Sequence[Layer]) -> list[Region]:
@@ -60,7 +47,7 @@ def regions(image: Path, layers: Sequence[Layer]) -> list[Region]:
 def of_regions(image: Path, layers: Sequence[Layer]) -> str:
     """As in sha256-regions:9f2c... Raises ImageUnusable."""
     found = regions(image, layers)
-    return _joined(found, (region.digest or of_file(image, region.offset, region.size) for region in found))
+    return _joined(found, (region.digest or file_digest(image, region.offset, region.size) for region in found))
 
 
 class Reading:

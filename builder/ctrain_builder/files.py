@@ -13,10 +13,10 @@ from typing import IO, Any
 
 from ctrain_builder.definition import Definition
 from ctrain_builder.tree import Tree
+from ctrain_runtime.digest import CHUNK_BYTES, read_chunks
 from ctrain_runtime.errors import BuildError, ConfigError
 
 _LITTER = "__pycache__"  # the building machine's byte code; running the tests must not make an image stale
-_CHUNK = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def digest(path: Path) -> str:
 def _digest(path: Path, *_stamp: int) -> str:
     sha = hashlib.sha256()
     with _open(path) as file:
-        while chunk := file.read(_CHUNK):
+        for chunk in read_chunks(file):
             sha.update(chunk)
     return sha.hexdigest()
 
@@ -95,7 +95,7 @@ def stage(files: Iterable[SourceFile], folder: Path) -> None:
         target = folder / file.relative
         target.parent.mkdir(parents=True, exist_ok=True)
         with _open(file.path) as source, target.open("wb") as copy:
-            shutil.copyfileobj(source, copy, _CHUNK)
+            shutil.copyfileobj(source, copy, CHUNK_BYTES)
         if digest(target) != file.digest:
             raise BuildError(f"{file.path} has changed since the build began", "Build again")
         target.chmod(file.mode)

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
 
-from ctrain_builder.digests import of_file
 from ctrain_runtime import image as images
 from ctrain_runtime import sif
+from ctrain_runtime.digest import file_digest
 from ctrain_runtime.errors import ConfigError, ImageUnusable
 from ctrain_runtime.image import Image
 from ctrain_runtime.manifest import Layer
@@ -97,7 +97,7 @@ def _plain(path: Path, machine: str, facts: Facts) -> Parent:
         problem = f"architecture mismatch: {path} is {architecture}, this machine is {machine}"
         raise ImageUnusable(problem, "Select another image")
     count = len(sif.partitions(path))
-    digest = facts(_stamp(path, "file"), lambda: {"digest": of_file(path)})["digest"]
+    digest = facts(_stamp(path, "file"), lambda: {"digest": file_digest(path)})["digest"]
     return Parent(path.name, digest, _parts(path, [path.stem] * count, [""] * count, facts))
 
 
@@ -123,7 +123,7 @@ def _require_squashfs(path: Path, entry: sif.SifObject) -> None:
 
 def _read_digest(path: Path, entry: sif.SifObject, facts: Facts) -> str:
     name = _stamp(path, str(entry.number))
-    return facts(name, lambda: {"digest": of_file(path, entry.offset, entry.size)})["digest"]
+    return facts(name, lambda: {"digest": file_digest(path, entry.offset, entry.size)})["digest"]
 
 
 def _stamp(path: Path, part: str) -> str:

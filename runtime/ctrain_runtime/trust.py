@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ctrain_runtime import command
+from ctrain_runtime.digest import file_digest
 from ctrain_runtime.engines.apptainer import Engine, find_engine
 from ctrain_runtime.errors import CtrainError, ImageUnusable, SiteError
 from ctrain_runtime.image import Image
@@ -23,7 +24,6 @@ from ctrain_runtime.user_cache import UserCache
 CACHE = "verified"
 _FINGERPRINT = re.compile(r"[0-9A-F]{40}", re.IGNORECASE)  # of a PGP key
 _READ_TIMEOUT_SECONDS = 3600  # for verifying one image
-_CHUNK_BYTES = 1 << 22
 
 
 def require_trusted(image: Image, site: Site) -> None:
@@ -84,14 +84,10 @@ def _signers(output: str) -> set[str]:
 
 
 def _digest(path: Path) -> str:
-    sha = hashlib.sha256()
     try:
-        with path.open("rb") as file:
-            while chunk := file.read(_CHUNK_BYTES):
-                sha.update(chunk)
+        return file_digest(path)
     except OSError as error:
         raise CtrainError(f"cannot read {path}: {error.strerror}") from error
-    return f"sha256:{sha.hexdigest()}"
 
 
 def _conditions(path: Path, keys: Sequence[str]) -> list[object]:

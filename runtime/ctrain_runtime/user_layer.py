@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ctrain_runtime import config
+from ctrain_runtime.digest import read_chunks
 from ctrain_runtime.errors import ConfigError, ImageUnusable
 
 USER_LAYERS = ".singularity.d/ctrain-user-layers"  # in the container; holds KEY.json of each mounted layer
@@ -24,7 +25,6 @@ _LENGTH = struct.Struct("<Q")
 _SEAL = struct.Struct("<32s16s")
 _SQUASHFS = b"hsqs"
 _KEY = re.compile(r"[0-9a-f]{64}")
-_CHUNK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def seal(path: Path, description: Description) -> None:
     text = description.as_json().encode()
     with path.open("r+b") as file:
         sha = hashlib.sha256()
-        while chunk := file.read(_CHUNK_BYTES):
+        for chunk in read_chunks(file):
             sha.update(chunk)
         end = text + _LENGTH.pack(len(text))
         sha.update(end)
@@ -93,8 +93,8 @@ def _read(path: Path) -> UserLayer:
             raise ImageUnusable(f"layer {path} is truncated, or was not built by ctrain", "Copy or build it again")
         sha = hashlib.sha256()
         file.seek(0)
-        for start in range(0, sealed, _CHUNK_BYTES):
-            sha.update(file.read(min(_CHUNK_BYTES, sealed - start)))
+        for chunk in read_chunks(file, sealed):
+            sha.update(chunk)
         if sha.digest() != _SEAL.unpack(seal)[0]:
             raise ImageUnusable(f"checksum mismatch: layer {path} was modified", "Copy or build it again")
         sha.update(seal)

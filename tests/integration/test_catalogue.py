@@ -18,10 +18,10 @@ import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from ctrain_builder.cli.main import BUILD_VERBS
-from ctrain_builder.digests import of_file as digest_of
 from ctrain_builder.store.init import init_store
 from ctrain_builder.store.publish import publish
 from ctrain_runtime.cli.main import main
+from ctrain_runtime.digest import file_digest
 from ctrain_runtime.manifest import Base, Layer, Manifest, Requires
 from ctrain_runtime.manifest import TestResult as Result
 from ctrain_runtime.sif import SBOM
@@ -80,7 +80,7 @@ def image(folder: Path, packages: Optional[dict[str, str]]) -> Path:
 
 def manifest(path: Path, facts: dict[str, Any]) -> Manifest:
     tests = (Result("imports", True, "1.2"), Result("GPU", False, "0.0", "no GPU here"))
-    digest = digest_of(path)
+    digest = file_digest(path)
     layers = (NGC, Layer("deepspeed", digest, 1_000_000_000, digest))
     made = a_manifest(**{"layers": layers, "tests": tests, "base": Base("base:1", "sha256:0"), **facts})
     return replace(made, digest=digest, size=path.stat().st_size)
@@ -202,7 +202,7 @@ def test_search(page: Page, words: str, wanted: list[str]) -> None:
 
 
 def test_search_by_digest_and_what_it_shows(page: Page, store: Path) -> None:
-    digest = digest_of(store / "pytorch_24.12-hd-py3-r1.sif")
+    digest = file_digest(store / "pytorch_24.12-hd-py3-r1.sif")
     page.get_by_label("Search").fill(digest[:20])
     assert shown(page) == [SECOND]
     page.get_by_label("Search").fill("deepspeed 0.16 torch")
@@ -255,7 +255,7 @@ def test_details(page: Page, store: Path) -> None:
     for told in (
         *("amd64, GPUs A100 H100", "560.35 or newer; on data-centre GPUs also 535", "8.0 9.0", "2.6.0a0+df5bbc0"),
         *("imports passed 1.2 s", "GPU skipped no GPU here", "pytorch-ngc 9.0 GB 90.0 %", "deepspeed 1.0 GB 10.0 %"),
-        *(digest_of(store / "pytorch_24.12-hd-py3-r2.sif"), "base:1", "Packages: 4 pypi", "my_tool 2.13.0 pypi"),
+        *(file_digest(store / "pytorch_24.12-hd-py3-r2.sif"), "base:1", "Packages: 4 pypi", "my_tool 2.13.0 pypi"),
     ):
         assert told in text.replace("\t", " ")
     widths = [part.bounding_box()["width"] for part in sheet(page).locator(".bar span").all()]

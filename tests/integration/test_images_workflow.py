@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 import yaml
 
-from ctrain_builder.digests import of_file
 from ctrain_builder.store.init import init_store
+from ctrain_runtime.digest import file_digest
 from samples import tiny
 
 CHECKOUT = Path(__file__).parents[2]
@@ -215,7 +215,7 @@ def test_an_image_goes_from_the_plan_to_prod_and_is_not_built_again(machine: Mac
     assert image["fresh"]
     digest = github.publish()
     assert machine.channels() == {"1.0-r1": ["dev"]}
-    assert digest == machine.images()[0]["digest"] == of_file(Path(image["path"])), (
+    assert digest == machine.images()[0]["digest"] == file_digest(Path(image["path"])), (
         "what was built is what was published"
     )
     assert "Available:" in github.summary or "not found" in github.summary, "there was nothing to compare with"

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from ctrain_builder.cli.main import BUILD_VERBS
-from ctrain_builder.digests import of_file
 from ctrain_builder.store.init import init_store
 from ctrain_runtime import sif
 from ctrain_runtime.cli.main import main
+from ctrain_runtime.digest import file_digest
 from ctrain_runtime.manifest import PARENT_LABEL, Manifest, read_manifest
 from samples import tiny
 
@@ -181,7 +181,7 @@ def test_a_group_stacks_on_what_the_site_published(lab: Lab) -> None:
     assert [layer.definition for layer in child.layers] == ["base", "tools", "mine"]
     assert [layer.digest for layer in child.layers[:2]] == [layer.digest for layer in parent.layers], "byte for byte"
     for layer, entry in zip(child.layers, sif.partitions(lab.image)):
-        assert layer.digest == of_file(lab.image, entry.offset, entry.size)
+        assert layer.digest == file_digest(lab.image, entry.offset, entry.size)
     assert child.labels[PARENT_LABEL] == f"small:1.0-s-r1@{parent.digest}"
     assert child.labels["org.opencontainers.image.base.digest"] == parent.digest
     assert child.labels["org.opencontainers.image.description"] == "the site's base; the lab's layer"
@@ -253,7 +253,7 @@ def test_a_file_that_ctrain_did_not_make_is_a_parent_relative_to_the_project(lab
     code, _, err = lab.build(f"'./{plain.name}'")
     assert code == 0, err
     assert [layer.definition for layer in lab.manifest.layers] == ["Debian-12-x", "mine"]
-    assert lab.manifest.labels[PARENT_LABEL] == f"{plain.name}@{of_file(plain)}"
+    assert lab.manifest.labels[PARENT_LABEL] == f"{plain.name}@{file_digest(plain)}"
     assert lab.run("cat", "/opt/mine/round") == "3\n"
 
 

@@ -13,12 +13,13 @@ from pathlib import Path
 import pytest
 
 from ctrain_builder.cli.main import BUILD_VERBS
-from ctrain_builder.digests import of_file, of_regions
+from ctrain_builder.digests import of_regions
 from ctrain_builder.store import catalogue
 from ctrain_builder.store.init import init_store
 from ctrain_builder.store.publish import publish
 from ctrain_runtime import sif
 from ctrain_runtime.cli.main import main
+from ctrain_runtime.digest import file_digest
 from ctrain_runtime.image import LAYER_MARKER, find_any_arch
 from ctrain_runtime.manifest import Layer, Manifest
 from ctrain_runtime.manifest import TestResult as Result
@@ -49,7 +50,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for kind, part in (("2", tiny.rootfs(folder / "base")), ("4", folder / "layer")):
         run(*ADD, kind, path, squashed(part))
     entries = zip(("base", "layer"), sif.partitions(path))
-    layers = tuple(Layer(name, name, part.size, of_file(path, part.offset, part.size)) for name, part in entries)
+    layers = tuple(Layer(name, name, part.size, file_digest(path, part.offset, part.size)) for name, part in entries)
     facts = {"name": "small", "tag": "1.0", "stack": "s", "arch": "amd64", "built": "2026-11-21T00:00:00Z"}
     digests = {"digest": of_regions(path, layers), "size": path.stat().st_size, "layers": layers}
     manifest = Manifest(**facts, **digests, software={}, tests=(Result("imports", True, "1.0"),), tools={})

@@ -23,12 +23,12 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_builder.digests import of_file as digest_of
 from ctrain_builder.store import lifecycle, usage
 from ctrain_builder.store import verify as checks
 from ctrain_builder.store.init import init_store
 from ctrain_builder.store.publish import Watch, publish
 from ctrain_builder.store.writer import change
+from ctrain_runtime.digest import file_digest
 from ctrain_runtime.errors import DiskFullError, StoreError
 from ctrain_runtime.store import CHANNELS, Store, channel_target, open_store
 from samples.stores import BASE, LAYER, Images, disk
@@ -136,7 +136,7 @@ def test_what_images_share_is_on_the_disk_once(tmp_path: Path, images: Images, k
         for _ in range(3):
             image = images.new()
             outcome = publish(image.path, image.manifest, place / "store")
-            assert digest_of(outcome.image.path) == image.manifest.digest
+            assert file_digest(outcome.image.path) == image.manifest.digest
         told, together = usage.usage([one.path for one in open_store(place / "store").images()])
         assert [one.shared for one in told] == [pytest.approx(shared, rel=0.01)] * 3
         assert together == pytest.approx(3 * (BASE + LAYER) - 2 * shared, rel=0.1)

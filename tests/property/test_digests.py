@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ctrain_builder.digests import Reading, of_file, of_regions, regions
+from ctrain_builder.digests import Reading, of_regions, regions
+from ctrain_runtime.digest import file_digest
 from ctrain_runtime.errors import ImageUnusable
 from ctrain_runtime.manifest import Layer
 from ctrain_runtime.sif import PARTITION
@@ -59,7 +60,7 @@ def test_a_flat_image_is_one_region(file: Path, parts: list[bytes]) -> None:
         reading = Reading([region])
         reading.update(file.read_bytes())
         assert reading.digest() == of_regions(file, layers)
-        assert of_file(file) == f"sha256:{hashlib.sha256(file.read_bytes()).hexdigest()}"
+        assert file_digest(file) == f"sha256:{hashlib.sha256(file.read_bytes()).hexdigest()}"
 
 
 def test_layers_of_another_image(file: Path) -> None:

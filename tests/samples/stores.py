@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ctrain_builder.digests import of_file as digest_of
 from ctrain_runtime import sif
+from ctrain_runtime.digest import file_digest
 from ctrain_runtime.manifest import Layer, Manifest
 from ctrain_runtime.manifest import TestResult as Result
 
@@ -44,10 +44,10 @@ class Images:
         for kind, source in (("2", self._folder / "base"), ("4", part)):
             subprocess.run([*add, "--parttype", kind, str(path), str(source)], check=True)
         layers = tuple(
-            Layer(name, name, entry.size, digest_of(path, entry.offset, entry.size))
+            Layer(name, name, entry.size, file_digest(path, entry.offset, entry.size))
             for name, entry in zip(("base", "layer"), sif.partitions(path))
         )
-        return Image(path, _manifest(digest_of(path), path.stat().st_size, layers))
+        return Image(path, _manifest(file_digest(path), path.stat().st_size, layers))
 
 
 def _manifest(digest: str, size: int, layers: tuple[Layer, ...]) -> Manifest:

@@ -10,9 +10,8 @@ from ctrain_builder.make.container import Container, Failed
 from ctrain_builder.make.layer import read_metadata
 from ctrain_builder.parent import Part
 from ctrain_builder.tree import Tree
+from ctrain_runtime.digest import read_chunks
 from ctrain_runtime.errors import BuildError, ImageUnusable
-
-_CHUNK_BYTES = 4 << 20
 
 
 def copy(container: Container, part: Part, log: Path, *, arch: str, is_base: bool) -> Path:
@@ -45,13 +44,12 @@ def _metadata_argv(container: Container) -> list[str]:
 
 def _extract(part: Part, target: Path) -> None:
     """Copy the region to a file. Raises ImageUnusable if it is not what it was when the build was planned."""
-    sha, left = hashlib.sha256(), part.size
+    sha = hashlib.sha256()
     with part.file.open("rb") as source, target.open("wb") as copied:
         source.seek(part.offset)
-        while chunk := source.read(min(_CHUNK_BYTES, left)):
+        for chunk in read_chunks(source, part.size):
             sha.update(chunk)
             copied.write(chunk)
-            left -= len(chunk)
     if f"sha256:{sha.hexdigest()}" != part.digest:
         problem = f"digest mismatch: layer {part.layer} in {part.file} is not what its manifest records"
         raise ImageUnusable(problem, "It was modified after publishing; report it to its publisher")

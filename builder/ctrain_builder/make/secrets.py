@@ -8,11 +8,11 @@ from pathlib import Path, PurePosixPath
 from urllib.parse import unquote
 
 from ctrain_builder.tree import Tree
+from ctrain_runtime.digest import read_chunks
 from ctrain_runtime.errors import BuildError
 
 _USER = re.compile(r"://([^/\n]+)@")
 _SHORTEST = 4  # characters; a shorter one is part of too much else, and is looked for with its user only
-_CHUNK = 1 << 20
 _MASK = b"****"
 
 
@@ -52,7 +52,7 @@ def refuse(tree: Tree, names: Iterable[PurePosixPath], secrets: Iterable[str]) -
     for name in names if wanted else ():
         with tree.open(name) as file:
             end = b""
-            while chunk := file.read(_CHUNK):
+            for chunk in read_chunks(file):
                 end = end[-longest:] + chunk
                 if any(secret in end for secret in wanted):
                     what = f"/{name} of the layer holds a password of the build host's proxy, mirror or package index"

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ctrain_builder import atomic
-from ctrain_builder.digests import of_file
 from ctrain_runtime import command, sif
+from ctrain_runtime.digest import file_digest
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import CtrainError, StoreError, UsageError
 
@@ -86,7 +86,7 @@ class Signer:
             raise StoreError(f"the image can't be signed: {error.message}", hint) from error
         image.chmod(before)
         atomic.sync_file(image)
-        return of_file(image)
+        return file_digest(image)
 
     def _run(self, *argv: str, stdin: str = "") -> None:
         command.run([self.engine.path, "--quiet", *argv], timeout=_LONGEST, stdin=stdin)

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from ctrain_builder import catalog, parent, plan
-from ctrain_builder.digests import of_file
 from ctrain_builder.make import describe, inherit
 from ctrain_builder.make.container import Container
 from ctrain_builder.parent import Parent, Part
 from ctrain_runtime import sif
+from ctrain_runtime.digest import file_digest
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import ConfigError, ImageNotFound, ImageUnusable
 from ctrain_runtime.manifest import Base, Layer, Requires
@@ -49,10 +49,10 @@ def described(path: Path, *names: str, **changes: Any) -> Path:
     written(path, SYSTEM, UPPER)
     found = sif.partitions(path)
     layers = tuple(
-        Layer(name, f"claimed-{name}", entry.size, of_file(path, entry.offset, entry.size))
+        Layer(name, f"claimed-{name}", entry.size, file_digest(path, entry.offset, entry.size))
         for name, entry in zip(names, found)
     )
-    values = {"size": path.stat().st_size, "digest": of_file(path), "layers": layers, **changes}
+    values = {"size": path.stat().st_size, "digest": file_digest(path), "layers": layers, **changes}
     sample_images.write_manifest(path.with_suffix(".json"), a_manifest(**values))
     return path
 
@@ -78,11 +78,11 @@ def test_other_references_are_refused_with_the_way_to_write_them(reference: str)
 def test_layers_of_a_manifest_are_taken_over_without_reading(tmp_path: Path) -> None:
     path = described(tmp_path / "x.sif", "pytorch-ngc", "horovod")
     found = find(str(path), never)
-    assert (found.title, found.digest) == ("pytorch:24.12-hd-r3", of_file(path))
+    assert (found.title, found.digest) == ("pytorch:24.12-hd-r3", file_digest(path))
     for part, name, content in zip(found.parts, ("pytorch-ngc", "horovod"), (SYSTEM, UPPER)):
         assert part.layer == name
         assert path.read_bytes()[part.offset :][: part.size] == content
-        assert part.digest == of_file(path, part.offset, part.size)
+        assert part.digest == file_digest(path, part.offset, part.size)
 
 
 def test_a_file_without_a_manifest_is_read_once(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_a_file_without_a_manifest_is_read_once(tmp_path: Path) -> None:
 
     first = find(str(path), facts)
     assert [part.layer for part in first.parts] == ["Debian-12", "Debian-12-2"]
-    assert first.digest == of_file(path)
+    assert first.digest == file_digest(path)
     names = set(kept)
     assert find(str(path), facts) == first
     assert set(kept) == names, "nothing new was read"
@@ -118,7 +118,7 @@ def test_a_flat_image_is_one_layer(tmp_path: Path) -> None:
     manifest = a_manifest(size=path.stat().st_size, flat=True, layers=layers)
     sample_images.write_manifest(path.with_suffix(".json"), manifest)
     [part] = find(str(path)).parts
-    assert (part.layer, part.digest) == ("pytorch", of_file(path, part.offset, part.size))
+    assert (part.layer, part.digest) == ("pytorch", file_digest(path, part.offset, part.size))
 
 
 @pytest.mark.parametrize("content", [b"hsqX", b"\x53\xef ext3", b""])
@@ -186,7 +186,7 @@ def keys_of_claims(project: Path, key: str = "k") -> tuple[str, ...]:
     folder.mkdir()
     path = written(folder / "x.sif", SYSTEM, UPPER)
     layers = tuple(
-        Layer(name, key, entry.size, of_file(path, entry.offset, entry.size))
+        Layer(name, key, entry.size, file_digest(path, entry.offset, entry.size))
         for name, entry in zip(("a", "b"), sif.partitions(path))
     )
     return planned(project, find(str(described(path, layers=layers)))).keys
@@ -228,7 +228,7 @@ def test_a_base_does_not_lose_the_layers_of_a_local_image(project: Path, tmp_pat
     with pytest.raises(ConfigError, match=f"x.sif has layers, .* Build on it in images.yaml: from: {path}"):
         plan.make(spec, {}, {}, "amd64", lambda *_: False, str)
     written(path, SYSTEM)
-    assert plan.make(spec, {}, {}, "amd64", lambda *_: False, str).layers[0].inputs.base == of_file(path)
+    assert plan.make(spec, {}, {}, "amd64", lambda *_: False, str).layers[0].inputs.base == file_digest(path)
 
 
 def test_a_path_is_relative_to_the_directory_that_holds_the_definitions(project: Path) -> None:

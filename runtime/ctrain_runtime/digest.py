@@ -1,0 +1,28 @@
+"""SHA-256 digests of files, read in chunks: images have many gigabytes."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Optional
+
+CHUNK_BYTES = 1 << 20
+
+
+def read_chunks(file: IO[bytes], size: Optional[int] = None) -> Iterator[bytes]:
+    """The next `size` bytes of a file, or all that are left, in chunks; fewer if it ends before."""
+    left = size
+    while chunk := file.read(CHUNK_BYTES if left is None else min(CHUNK_BYTES, left)):
+        yield chunk
+        left = None if left is None else left - len(chunk)
+
+
+def file_digest(path: Path, offset: int = 0, size: Optional[int] = None) -> str:
+    """The digest of a file, or of `size` bytes of it, as in sha256:9f2c... Raises OSError."""
+    sha = hashlib.sha256()
+    with path.open("rb") as file:
+        file.seek(offset)
+        for chunk in read_chunks(file, size):
+            sha.update(chunk)
+    return f"sha256:{sha.hexdigest()}"
