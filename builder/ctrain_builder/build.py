@@ -149,7 +149,9 @@ class Builder:
         sbom.require()
         left = self.cache.sweep()
         needed = estimate.space(self.cache, plan, flat, estimate.download(plan))
-        self.cache.require_space(sum(needed), f"building {plan.spec.title}")
+        what = f"building {plan.spec.title}"
+        note = f"{what} waits for others, which have reserved the free space of {self.cache.root}"
+        used.enter_context(self.cache.reserve(sum(needed), what, lambda: self.progress.note(note), self.progress.tick))
         if flat and not self.flat:
             self.progress.note(f"{plan.spec.title} has more than {flatten.MAX_LAYERS} layers: it is flattened")
         files: list[Path] = []

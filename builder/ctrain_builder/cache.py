@@ -4,7 +4,8 @@ layers/KEY.sif    a base layer        images/NAME_TAG-STACK[-flat].{sif,json}   
 layers/KEY.sqsh   an upper layer      inputs/NAME_TAG-STACK.DEFINITION.json     what a layer was made of last
 layers/KEY.json   what is in it       facts/FINGERPRINT.json    answers of programs in images, and tests that passed
 durations/NAME_TAG-STACK.json   of an image's steps
-logs/NAME_TAG-STEP.log    locks/ of running builds    tmp/ their work folders
+logs/NAME_TAG-STEP.log    locks/ of running builds    tmp/ their work folders    space/ what they may still write
+host    the machine that uses it, where locks do not reach others
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ import fcntl
 import json
 import os
 import re
+import secrets
 import shutil
+import socket
 import stat
 import tempfile
 import time
@@ -26,6 +29,7 @@ from typing import IO, Any, Optional
 from ctrain_builder import atomic, locks
 from ctrain_builder.catalog import ImageSpec
 from ctrain_builder.keys import Inputs
+from ctrain_builder.mounts import mount_of
 from ctrain_builder.tree import Tree
 from ctrain_runtime import config, sif
 from ctrain_runtime.digest import file_digest
@@ -176,6 +180,54 @@ class Cache:
         """Bytes."""
         return shutil.disk_usage(self.root).free
 
+    @contextlib.contextmanager
+    def reserve(
+        self,
+        needed: int,
+        what: str,
+        waiting: Callable[[], None] = lambda: None,
+        tick: Callable[[], None] = lambda: None,
+    ) -> Iterator[None]:
+        """Keep `needed` bytes for a build, so that builds side by side do not count on the same space.
+
+        As long as others have reserved too much, it waits, tells `waiting` once and calls `tick`. Raises DiskFullError
+        if the space is not free although no other build runs.
+        """
+        told = False
+        while True:
+            with self.lock("space"):
+                others = self._reserved()
+                if not others:
+                    self.require_space(needed, what)
+                if self.free - others >= needed:
+                    mine = self.root / "space" / secrets.token_hex(8)
+                    mine.write_text(str(needed), encoding="utf-8")
+                    file = locks.locked(mine, fcntl.LOCK_EX)
+                    break
+            if not told:
+                told = True
+                waiting()
+            tick()
+            time.sleep(locks.POLL)
+        with file or contextlib.nullcontext():
+            try:
+                yield
+            finally:
+                mine.unlink(missing_ok=True)
+
+    def _reserved(self) -> int:
+        """Bytes that running builds have reserved. What killed ones have left is removed."""
+        total = 0
+        for path in (self.root / "space").iterdir():
+            file = locks.locked(path, fcntl.LOCK_EX)
+            if file is not None:
+                with file:
+                    path.unlink()
+                continue
+            with contextlib.suppress(FileNotFoundError):  # it has just ended
+                total += int(path.read_text(encoding="utf-8"))
+        return total
+
     def require_space(self, needed: int, what: str) -> None:
         """Raise DiskFullError unless `needed` bytes are free."""
         if self.free < needed:
@@ -221,13 +273,29 @@ class Cache:
         What any build uses stays. Returns the bytes that are left.
         """
         with self.lock("evict"):
-            kept = [path for folder in ("layers", "images") for path in (self.root / folder).glob("*.s*")]
-            sizes = {path: path.stat().st_size for path in kept}
-            total = sum(sizes.values())
-            for path in sorted(kept, key=lambda path: path.stat().st_mtime_ns):
-                if total > cap and _remove_unused(path):
-                    total -= sizes[path]
+            kept: list[tuple[int, int, Path]] = []
+            for path in (path for folder in ("layers", "images") for path in (self.root / folder).glob("*.s*")):
+                with contextlib.suppress(FileNotFoundError):  # another build has just taken it
+                    found = path.stat()
+                    kept.append((found.st_mtime_ns, found.st_size, path))
+            total = sum(size for _, size, _ in kept)
+            for _, size, path in sorted(kept):
+                if total > cap and self._remove_unused(path):
+                    total -= size
         return total
+
+    def _remove_unused(self, path: Path) -> bool:
+        maker = locks.try_hold(self.root / "locks" / path.stem)
+        if maker is None:
+            return False  # a build replaces it: what is there in a moment is not what was there
+        with maker:
+            file = locks.locked(path, fcntl.LOCK_EX)
+            if file is None:
+                return False
+            with file:
+                path.with_suffix(".json").unlink(missing_ok=True)  # first: an image without its manifest is none
+                path.unlink()
+        return True
 
     @contextlib.contextmanager
     def work_folder(self) -> Iterator[Path]:
@@ -275,16 +343,6 @@ def _is_open_elsewhere(file: IO[Any]) -> bool:
     return False
 
 
-def _remove_unused(path: Path) -> bool:
-    file = locks.locked(path, fcntl.LOCK_EX)
-    if file is None:
-        return False
-    with file:
-        path.with_suffix(".json").unlink(missing_ok=True)  # first: an image without its manifest is none
-        path.unlink()
-    return True
-
-
 def _remove(folder: Path) -> None:
     with contextlib.suppress(OSError, BuildError):  # no reason for a build to fail; sweep() has another try
         for entry in Tree(folder).walk():
@@ -303,12 +361,31 @@ def open_cache(root: Path) -> Cache:
         if stat.S_ISLNK(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
             hint = "Choose another place with --cache DIR or CTRAIN_CACHE"
             raise BuildError(f"cache {root} is a link, another user's, or writable by others", hint)
-        for name in ("layers", "images", "inputs", "facts", "durations", "logs", "locks", "tmp"):
+        for name in ("layers", "images", "inputs", "facts", "durations", "logs", "locks", "tmp", "space"):
             (root / name).mkdir(exist_ok=True)
+        _require_locks(root)
     except OSError as error:
         hint = "Choose another place with --cache DIR or CTRAIN_CACHE"
         raise BuildError(f"cache {root} can't be used: {error.strerror}", hint) from error
     return Cache(root)
+
+
+def _require_locks(root: Path) -> None:
+    """Raise BuildError where builds can't exclude each other: no locks, or locks of one machine and another's cache."""
+    hint = "Choose another place with --cache DIR or CTRAIN_CACHE"
+    owner, host = root / "host", socket.gethostname()
+    if not owner.exists():
+        atomic.write_text(owner, host)
+    try:
+        with locks.locked(owner, fcntl.LOCK_SH) or contextlib.nullcontext():
+            pass
+    except OSError as error:
+        if error.errno not in locks.NO_LOCKS:
+            raise
+        raise BuildError(f"cache {root} is on a file system without locks", hint) from error
+    user = owner.read_text(encoding="utf-8")
+    if user != host and not mount_of(root).has_cluster_locks:
+        raise BuildError(f"cache {root} is that of {user}, and locks of its file system do not reach {host}", hint)
 
 
 def default_root() -> Path:

@@ -1,16 +1,19 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
+import fcntl
 import hashlib
 import os
 import re
 import shutil
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from ctrain_builder import catalog, locks
+from ctrain_builder import catalog, locks, mounts
 from ctrain_builder.cache import Cache, LayerContent, Made, open_cache, parse_size
 from ctrain_builder.keys import Inputs
 from ctrain_runtime.errors import BuildError, DiskFullError, UsageError
@@ -149,6 +152,86 @@ def test_an_evicted_image_takes_its_manifest_along(cache: Cache) -> None:
     image.write_bytes(b"x")
     cache.evict(0)
     assert list(image.parent.iterdir()) == []
+
+
+def test_eviction_while_builds_take_images(cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files vanish while they are listed."""
+    monkeypatch.setattr(locks, "POLL", 0.0001)
+    image = cache.root / "images/x.sif"
+
+    def build() -> None:
+        for number in range(300):
+            with cache.lock("x"):  # as every build of this image
+                (tmp_path / "new").write_bytes(bytes(10))
+                (tmp_path / "new").rename(image)
+                cache.take(image, tmp_path / f"taken{number}")
+
+    with ThreadPoolExecutor(1) as pool:
+        builds = pool.submit(build)
+        while not builds.done():
+            cache.evict(0)
+        builds.result()
+
+
+def test_what_a_build_replaces_is_not_evicted(cache: Cache) -> None:
+    """The name may stand for another file, which is in use, when the one that was looked at is removed."""
+    image = cache.root / "images/x.sif"
+    image.write_bytes(bytes(10))
+    with cache.lock("x"):
+        assert cache.evict(0) == 10
+    assert cache.evict(0) == 0
+
+
+def test_builds_side_by_side_do_not_count_on_the_same_space(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locks, "POLL", 0.001)
+    free = 100
+    monkeypatch.setattr(Cache, "free", property(lambda _: free))
+    told: list[str] = []
+    ticks: list[None] = []
+    with cache.reserve(70, "one"), cache.reserve(30, "two"):
+        assert cache._reserved() == 100
+
+        def tick() -> None:
+            ticks.append(None)
+            if len(ticks) == 3:
+                raise InterruptedError
+
+        with pytest.raises(InterruptedError), cache.reserve(1, "three", lambda: told.append("waits"), tick):
+            pass
+    assert told == ["waits"]
+    assert cache._reserved() == 0
+    (cache.root / "space/killed").write_text("1000")
+    with cache.reserve(100, "alone"):
+        pass
+    with pytest.raises(DiskFullError, match=r"alone needs about 0\.0 MB"), cache.reserve(101, "alone"):
+        pass
+    assert list((cache.root / "space").iterdir()) == []
+
+
+def test_a_cache_where_nothing_can_be_locked_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", no)
+    with pytest.raises(BuildError, match=r"is on a file system without locks\. Choose another place"):
+        open_cache(tmp_path / "cache")
+
+
+@pytest.mark.parametrize(("option", "refused"), [("flock", False), ("localflock", True)])
+def test_a_cache_of_another_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str, refused: bool
+) -> None:
+    (tmp_path / "mounts").write_text(f"40 22 0:40 / {tmp_path} rw - lustre 10.0.0.1@tcp:/x rw,{option}\n")
+    monkeypatch.setattr(mounts, "_TABLE", tmp_path / "mounts")
+    monkeypatch.setattr("socket.gethostname", lambda: "login01")
+    for _ in range(2):
+        open_cache(tmp_path / "cache")
+    monkeypatch.setattr("socket.gethostname", lambda: "login02")
+    if refused:
+        with pytest.raises(BuildError, match=r"is that of login01, and locks .* do not reach login02\. Choose another"):
+            open_cache(tmp_path / "cache")
+    else:
+        open_cache(tmp_path / "cache")
 
 
 def test_what_a_layer_was_made_of_is_remembered(cache: Cache, project: Path) -> None:
