@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ctrain_builder import atomic
@@ -33,6 +33,7 @@ from ctrain_runtime.store import (
 )
 
 GRACE = 30.0  # days
+LONGEST_LEASE = 90.0  # days that jobs can keep a version after its retirement, whatever their leases say
 _DAY = 86400
 # Of copies, small files and locks; and links in channels/
 _OWN_PART = re.compile(r"\..+\.(sif|json|html|lock)(\.\w+)?\.part(\.lock)?|\.[a-z0-9-]+_[^_]+\.sif\.\d+")
@@ -111,20 +112,25 @@ def retired(store: Store) -> Iterator[Retired]:
             yield Retired(manifest, image, since)
 
 
-def needed(store: Store, now: float) -> list[Lease]:
-    """By whom retired versions are still needed."""
+def needed(store: Store, now: float, longest: float = LONGEST_LEASE) -> list[Lease]:
+    """By whom retired versions are still needed: at most `longest` days, because anybody can make a lease that lasts
+    for ever."""
     leases = lease.active(store.root, now)
-    return [leases[one.path.name] for one in retired(store) if one.path.name in leases]
+    ends = {one.path.name: one.since + longest * _DAY for one in retired(store)}
+    bounded = (
+        replace(leases[name], until=min(leases[name].until, end)) for name, end in ends.items() if name in leases
+    )
+    return [one for one in bounded if one.until > now]
 
 
-def removals(store: Store, grace: float, now: float) -> Iterator[Removal]:
+def removals(store: Store, grace: float, now: float, longest: float = LONGEST_LEASE) -> Iterator[Removal]:
     """What can be removed: versions that were retired `grace` days ago and no job needs, and what crashes have left.
 
     Only what is certainly ctrain's own: an image whose manifest can be read in retired/ or still has its pending name,
     and temporary files. An image with any other manifest, readable or not, or with none, stays.
     """
     links = (store.root / CHANNELS).glob("*.sif")
-    keeping = {*map(channel_target, links), *lease.active(store.root, now)}
+    keeping = {*map(channel_target, links), *(one.image for one in needed(store, now, longest))}
     for one in retired(store):
         days = (now - one.since) / _DAY
         if one.path.is_file() and one.path.name not in keeping and days >= grace:
@@ -140,11 +146,11 @@ def removals(store: Store, grace: float, now: float) -> Iterator[Removal]:
             yield Removal(path, path.lstat().st_size, "left by an interrupted command")
 
 
-def collect(writer: Writer, grace: float) -> list[Removal]:
+def collect(writer: Writer, grace: float, longest: float = LONGEST_LEASE) -> list[Removal]:
     """Remove what `removals` finds. Of commands that run, only copies are there, which their locks keep."""
     now = time.time()
     lease.sweep(writer.root, now)
-    found = list(removals(writer.store, grace, now))
+    found = list(removals(writer.store, grace, now, longest))
     for one in found:
         for version in one.retired:
             manifest = version.manifest

@@ -29,6 +29,13 @@ def add_actions(add: AddAction) -> None:
         metavar="DAYS",
         help=f"how long retired versions are kept (default: {lifecycle.GRACE:.0f})",
     )
+    gc.add_argument(
+        "--longest-lease",
+        type=_days,
+        default=lifecycle.LONGEST_LEASE,
+        metavar="DAYS",
+        help=f"how long jobs can keep a version after its retirement (default: {lifecycle.LONGEST_LEASE:.0f})",
+    )
     for one in (retire, gc):
         one.add_argument("--yes", action="store_true", help="do it; without this only the plan is shown")
 
@@ -52,10 +59,10 @@ def _restore(args: argparse.Namespace, store: Store) -> int:
 
 
 def _gc(args: argparse.Namespace, store: Store) -> int:
-    found = list(lifecycle.removals(store, args.grace, time.time()))
+    found = list(lifecycle.removals(store, args.grace, time.time(), args.longest_lease))
     if args.yes:
         with change(store.root, say) as writer:
-            found = lifecycle.collect(writer, args.grace)
+            found = lifecycle.collect(writer, args.grace, args.longest_lease)
     total = sum(one.size for one in found)
     rows = [(one.path.name, format_size(one.size), one.why) for one in found]
     did = f"removed {pluralize(len(found), 'file')}" if args.yes else f"would remove {pluralize(len(found), 'file')}"
@@ -63,7 +70,7 @@ def _gc(args: argparse.Namespace, store: Store) -> int:
     text = (
         f"{table(('file', 'size', 'why'), rows)}\n{did}, {format_size(total)}{then}" if found else "nothing to remove"
     )
-    kept = lifecycle.needed(store, time.time())
+    kept = lifecycle.needed(store, time.time(), args.longest_lease)
     files = [{"path": str(one.path), "size": one.size, "why": one.why} for one in found]
     data = {"files": files, "size": total, "done": args.yes, "needed": [asdict(one) for one in kept]}
     return show(args, data, "\n".join([text, *map(_needed, kept)]))
