@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from pathlib import Path
 
 from ctrain_builder.make import image, metadata, pack
@@ -45,11 +46,20 @@ def _metadata_argv(container: Container) -> list[str]:
 def _extract(part: Part, target: Path) -> None:
     """Copy the region to a file. Raises ImageUnusable if it is not what it was when the build was planned."""
     sha = hashlib.sha256()
-    with part.file.open("rb") as source, target.open("wb") as copied:
-        source.seek(part.offset)
-        for chunk in read_chunks(source, part.size):
+    with target.open("wb") as copied:
+        for chunk in _chunks(part):
             sha.update(chunk)
             copied.write(chunk)
     if f"sha256:{sha.hexdigest()}" != part.digest:
         problem = f"digest mismatch: layer {part.layer} in {part.file} is not what its manifest records"
         raise ImageUnusable(problem, "It was modified after publishing; report it to its publisher")
+
+
+def _chunks(part: Part) -> Iterator[bytes]:
+    try:
+        with part.file.open("rb") as source:
+            source.seek(part.offset)
+            yield from read_chunks(source, part.size)
+    except OSError as error:
+        what = f"cannot read {part.file}: {error.strerror}"
+        raise ImageUnusable(what, "If the version was removed, choose another one") from error

@@ -291,6 +291,9 @@ def test_a_layer_that_is_not_what_was_planned_is_not_copied(tmp_path: Path) -> N
     container = Container(Engine("apptainer", "/usr/bin/apptainer", "1.4.5"), work, lambda: None)
     made = inherit.copy(container, part, tmp_path / "log", arch="amd64", is_base=False)
     assert made.read_bytes() == UPPER
+    with pytest.raises(ImageUnusable, match=r"cannot read .*gone\.sif: No such file"):
+        gone = dataclasses.replace(part, file=tmp_path / "gone.sif")
+        inherit.copy(container, gone, tmp_path / "log", arch="amd64", is_base=False)
     wrong = dataclasses.replace(part, digest="sha256:0")
     with pytest.raises(ImageUnusable, match="digest mismatch: layer b in"):
         inherit.copy(container, wrong, tmp_path / "log", arch="amd64", is_base=False)
