@@ -49,9 +49,9 @@ def space(cache: Cache, plan: BuildPlan, flat: bool, download: Optional[int] = N
             known = part.part.size if part.part else made.size if made else download if part.base else None
             size = known or _GUESSES.get(part.definition.header["bootstrap"], _GUESSES["docker"])
             missing += size
-            largest = max(largest, size)
+            largest = max(largest, size if part.part else _UNPACKED * size)  # a parent's layers are not unpacked
     whole = missing + there
-    return missing + whole, _UNPACKED * (whole if flat else largest)
+    return missing + whole, _UNPACKED * whole if flat else largest
 
 
 def download(plan: BuildPlan) -> Optional[int]:

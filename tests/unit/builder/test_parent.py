@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from ctrain_builder import catalog, parent, plan
+from ctrain_builder import catalog, estimate, parent, plan
+from ctrain_builder.cache import open_cache
 from ctrain_builder.make import describe, inherit
 from ctrain_builder.make.container import Container
 from ctrain_builder.parent import Parent, Part
@@ -178,6 +179,17 @@ def test_what_the_parent_contains_is_part_of_the_keys(project: Path) -> None:
     other = planned(project, a_parent(base="sha256:1", horovod="sha256:3"))
     assert [one == two for one, two in zip(first.keys, other.keys)] == [True, False, False]
     assert keys_of_claims(project) == keys_of_claims(project, key="another key that it claims")
+
+
+def test_copying_a_parent_takes_its_size_not_that_of_its_files(project: Path, tmp_path: Path) -> None:
+    gigabyte = 10**9
+    parts = (Part("base", Path("/x.sif"), 0, 10 * gigabyte, "sha256:1"),)
+    made = planned(project, Parent("pytorch:24.12-hd-r3", "sha256:abc", parts))
+    cache = open_cache(tmp_path / "cache")
+    above = 300_000_000  # the guess for an upper layer
+    assert estimate.space(cache, made, flat=False) == (2 * (10 * gigabyte + above), 10 * gigabyte)
+    cache.layer(made.keys[0], True).touch()
+    assert estimate.space(cache, made, flat=False) == (2 * above, 3 * above), "then the own layer is the largest step"
 
 
 def keys_of_claims(project: Path, key: str = "k") -> tuple[str, ...]:
