@@ -49,11 +49,19 @@ def check(image: Image, machine: str) -> Image:
     if architecture != OCI_ARCH.get(machine, machine):
         problem = f"architecture mismatch: {image.path} is {architecture}, this machine is {machine}"
         raise ImageUnusable(problem, "Select another image")
-    size, recorded = image.path.stat().st_size, image.manifest.size
-    if size != recorded:
-        problem = f"size mismatch: {image.path} has {size} bytes, its manifest records {recorded}"
-        raise ImageUnusable(problem, "Copy or publish it again")
+    check_size(image.path, image.manifest)
     return image
+
+
+def check_size(path: Path, manifest: Manifest) -> None:
+    """Raises ImageUnusable for an image that is truncated, or of another size for another reason."""
+    try:
+        size = path.stat().st_size
+    except OSError as error:
+        raise ImageUnusable(f"cannot read {path}: {error.strerror}", "Retry, or publish it again") from error
+    if size != manifest.size:
+        problem = f"size mismatch: {path} has {size} bytes, its manifest records {manifest.size}"
+        raise ImageUnusable(problem, "Copy or publish it again")
 
 
 def find_any_arch(references: tuple[str, ...], stores: list[store.Store]) -> Image:

@@ -19,6 +19,11 @@ CHECKSUM = "checksum"  # key whose value covers all other keys
 _BELOW = "below"  # of schema 4: null; or, for a thin image, the file of its base, which versions shared
 PARENT_LABEL = "org.ctrain.parent"  # the published image that this one was built on, with its digest
 FLAT_SUFFIX = "-flat"  # of images whose layers are merged into one file system
+_RELEASE = rf"r\d+(?:{FLAT_SUFFIX})?"
+
+
+class Unchecked(ConfigError):
+    """A manifest or an image that may well be in order: it cannot be read now, or only by another version of ctrain."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +112,7 @@ class Manifest:
     @property
     def file_name(self) -> str:
         """As in pytorch_24.12-hd-py3-r3.sif."""
-        return f"{self.name}_{self.tag}-{self.stack}-py3-r{self.release}{FLAT_SUFFIX if self.flat else ''}.sif"
+        return f"{file_stem(self.name, self.version)}.sif"
 
     @property
     def tested(self) -> bool:
@@ -116,16 +121,32 @@ class Manifest:
         return "passed" in outcomes and "failed" not in outcomes
 
 
+def file_stem(name: str, version: str) -> str:
+    """The file name of a version, without .sif: of pytorch 24.12-hd-r3, pytorch_24.12-hd-py3-r3."""
+    with_python = re.sub(rf"-({_RELEASE})\Z", r"-py3-\1", version)
+    return f"{name}_{with_python}"
+
+
+def version_of(stem: str) -> str:
+    """The version in a file name: of pytorch_24.12-hd-py3-r3, 24.12-hd-r3."""
+    return re.sub(rf"-py3-({_RELEASE})\Z", r"-\1", stem.partition("_")[2])
+
+
+def is_version(text: str) -> bool:
+    """Whether a word looks like a version, so that nothing else may be called so."""
+    return re.fullmatch(rf".*-{_RELEASE}", text) is not None
+
+
 def read_manifest(path: Path) -> Manifest:
-    """The manifest in a .json file. Raises ConfigError if it is not one."""
+    """The manifest in a .json file. Raises ConfigError if it is not one; Unchecked if it cannot be read."""
     try:
         return parse_manifest(path.read_bytes(), str(path))
     except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+        raise Unchecked(f"cannot read {path}: {error.strerror}") from error
 
 
 def parse_manifest(text: bytes, source: str) -> Manifest:
-    """The manifest in `text`; `source` is named in errors. Raises ConfigError."""
+    """The manifest in `text`; `source` is named in errors. Raises ConfigError; Unchecked for one of a newer schema."""
     try:
         data = json.loads(text.decode())
     except (ValueError, RecursionError) as error:
@@ -133,15 +154,17 @@ def parse_manifest(text: bytes, source: str) -> Manifest:
     if not isinstance(data, dict):
         raise ConfigError(f"{source} is not a manifest: not a JSON object")
     schema = data.get("schema", 1)
-    if schema not in range(1, SCHEMA + 1):  # before its keys are read: a newer schema may have others
+    if type(schema) is not int or schema < 1:
+        raise ConfigError(f"{source} is not a manifest: invalid schema {schema!r}")
+    if schema > SCHEMA:  # before its keys are read: a newer schema may have others
         problem = f"unsupported manifest schema {schema} in {source} (supported: 1 to {SCHEMA})"
-        raise ConfigError(problem, "Upgrade ctrain")
+        raise Unchecked(problem, "Upgrade ctrain")
     recorded = data.pop(CHECKSUM, "")
     if (recorded or schema >= _FIRST_WITH_CHECKSUM) and recorded != checksum(data):
         raise ConfigError(f"checksum mismatch: {source} was modified", "Check with: ctrain store verify")
     if data.pop(_BELOW, None):
         hint = "Publish the image again, then remove this version: see `ctrain help store.md`"
-        raise ConfigError(f"{source} is of a thin image, which lacks its base and is no longer supported", hint)
+        raise Unchecked(f"{source} is of a thin image, which lacks its base and is no longer supported", hint)
     return config.load(Manifest, {**data, "schema": SCHEMA}, source)
 
 

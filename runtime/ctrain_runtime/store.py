@@ -6,6 +6,7 @@
     STORE/channels/pytorch-cpu_prod.sif             a channel: a relative symlink to an image
     STORE/retired/pytorch-cpu_2.13.0-hd-py3-r0.json the manifest of a retired image
     STORE/quarantine/                               damaged files
+    STORE/pytorch-cpu_2.13.0-hd-py3-r2.withdrawn    why a version was withdrawn
 
 Readers take no lock: an image is published once its manifest exists, which is renamed into place last.
 """
@@ -16,18 +17,19 @@ import json
 import re
 import shlex
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
 from ctrain_runtime.errors import ConfigError, ImageNotFound, StoreError, UsageError
-from ctrain_runtime.manifest import Manifest, read_manifest
+from ctrain_runtime.manifest import Manifest, Unchecked, file_stem, is_version, read_manifest, version_of
 from ctrain_runtime.suggest import closest, suggest
 
 STORE_MARKER, STORE_LOG = "ctrain-store.json", "ctrain-store.log"
 LAYOUT_VERSION = 1
 CHANNELS, RETIRED, QUARANTINE = "channels", "retired", "quarantine"
+WITHDRAWN = ".withdrawn"  # suffix of a file with the reason; channels of the version point to it
 DEFAULT_CHANNEL = "prod"
 NAME_RE = re.compile(r"[a-z0-9][a-z0-9-]*")
 TAG_RE = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*")  # tags, stacks and channels; never a path
@@ -43,11 +45,28 @@ class PublishedImage:
 
 
 @dataclass(frozen=True)
+class DanglingChannel:
+    """A channel of the image `name` that points to no published version, and the reason."""
+
+    name: str
+    channel: str
+    problem: str
+
+    def error(self) -> StoreError:
+        hint = f"Ask the store's owner to run: ctrain store promote {self.name} VERSION {self.channel}"
+        return StoreError(str(self), f"{hint}; list versions with: ctrain images")
+
+    def __str__(self) -> str:
+        return f"channel {self.channel} of {self.name} {self.problem}"
+
+
+@dataclass(frozen=True)
 class StoreContents:
     """The images of a store; `damaged` has an error for each manifest or image that is unusable."""
 
     images: tuple[PublishedImage, ...]
     damaged: tuple[ConfigError, ...]
+    dangling: tuple[DanglingChannel, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -59,20 +78,55 @@ class Store:
         return self.scan().images
 
     def scan(self) -> StoreContents:
-        """The current contents of the store. A damaged entry does not hide the others."""
-        channels = self._channels()
-        images, damaged = [], []
-        for path in sorted(self.root.glob("*_*.json")):
-            try:
-                manifest = self._manifest(path)
-            except ConfigError as error:
-                if path.exists():  # else it was retired while the directory was read
-                    damaged.append(error)
-                continue
+        """The current contents of the store. A damaged entry does not hide the others. Raises StoreError."""
+        contents = self._read()
+        while contents.dangling:  # or the channel was moved, and the old version retired, while this was read
+            again = self._read()
+            if again.dangling == contents.dangling:
+                break
+            contents = again
+        return contents
+
+    def _read(self) -> StoreContents:
+        targets = {link: channel_target(link) for link in list_directory(self.root / CHANNELS, "*_*.sif")}
+        channels: dict[str, tuple[str, ...]] = {}
+        for link, target in targets.items():
+            channels[target] = (*channels.get(target, ()), _channel(link)[1])
+        images, damaged = [], {}
+        for path in list_directory(self.root, "*_*.json"):
             image = path.with_suffix(".sif")
-            images.append(PublishedImage(manifest, image, channels.get(image.name, ())))
+            try:
+                images.append(PublishedImage(self._manifest(path), image, channels.get(image.name, ())))
+            except ConfigError as error:
+                if not is_gone(path):  # else it was retired while the directory was read
+                    damaged[path.stem] = error
         images.sort(key=lambda image: (image.manifest.name, image.manifest.published or "", image.manifest.release))
-        return StoreContents(tuple(images), tuple(damaged))
+        published = {image.path.name for image in images}
+        dangling = [
+            DanglingChannel(*_channel(link), self._why_dangling(target, damaged))
+            for link, target in targets.items()
+            if target not in published
+        ]
+        return StoreContents(tuple(images), tuple(damaged.values()), tuple(dangling))
+
+    def _why_dangling(self, target: str, damaged: Mapping[str, ConfigError]) -> str:
+        if not target:
+            return "is not a symlink to an image in the store"
+        stem = Path(target).stem
+        problem = damaged[stem].message if stem in damaged else f"it {self.absence(stem) or 'does not exist'}"
+        return f"points to {version_of(stem) or target}: {problem}"
+
+    def absence(self, stem: str) -> str:
+        """Why the version with this file name (without suffix) is not published, as in "was retired"; "" if unknown."""
+        try:
+            reason = " ".join((self.root / f"{stem}{WITHDRAWN}").read_text("utf-8", "replace").split())
+            return f"was withdrawn: {''.join(filter(str.isprintable, reason))}"
+        except FileNotFoundError:
+            if not is_gone(self.root / RETIRED / f"{stem}.json"):
+                return "was retired"
+            return "" if is_gone(self.root / QUARANTINE / f"{stem}.json") else "is damaged and in quarantine"
+        except OSError as error:
+            return f"cannot be checked: {error.strerror}"
 
     def _manifest(self, path: Path) -> Manifest:
         """The manifest at `path`, if its image exists. Symlinks are rejected: they could lead out of the store."""
@@ -85,14 +139,26 @@ class Store:
                 raise ConfigError(f"{file} is missing or not a regular file")
         return manifest
 
-    def _channels(self) -> dict[str, tuple[str, ...]]:
-        """File name of an image -> names of its channels."""
-        targets: dict[str, tuple[str, ...]] = {}
-        for link in sorted((self.root / CHANNELS).glob("*_*.sif")):
-            target = channel_target(link)
-            if target:
-                targets[target] = (*targets.get(target, ()), link.stem.split("_", 1)[1])
-        return targets
+
+def list_directory(directory: Path, pattern: str) -> list[Path]:
+    """The sorted paths in a directory of a store that match; none if it does not exist.
+
+    Raises StoreError: what cannot be listed must not look empty.
+    """
+    try:
+        paths = list(directory.iterdir())
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise StoreError(f"cannot list {directory}: {error.strerror}", "Retry, or ask the store's owner") from error
+    hidden = pattern.startswith(".")
+    return sorted(path for path in paths if path.match(pattern) and path.name.startswith(".") == hidden)
+
+
+def _channel(link: Path) -> tuple[str, str]:
+    """The image and the channel that a link is named after."""
+    name, _, channel = link.stem.partition("_")
+    return name, channel
 
 
 def pending_manifest(image: Path) -> Path:
@@ -109,11 +175,24 @@ def channel_target(link: Path) -> str:
     return name if up == ".." and "/" not in name else ""
 
 
+def is_gone(path: Path) -> bool:
+    """Whether a file is certainly not there: False also if that cannot be found out."""
+    try:
+        path.lstat()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
 def _mode(path: Path) -> int:
     try:
         return path.lstat().st_mode
-    except OSError:
+    except FileNotFoundError:
         return 0
+    except OSError as error:
+        raise Unchecked(f"cannot read {path}: {error.strerror}") from error
 
 
 def store_path(text: str) -> Path:
@@ -162,33 +241,39 @@ def open_stores(roots: Iterable[str]) -> list[Store]:
     return [open_store(Path(root)) for root in roots]
 
 
-def select(images: Sequence[PublishedImage], name: str, wanted: str = "") -> Optional[PublishedImage]:
-    """The image `name` whose channel, version or digest is `wanted`; if "", that of channel prod, else the newest.
+def select(contents: StoreContents, name: str, wanted: str = "") -> Optional[PublishedImage]:
+    """The image `name` whose version, digest or channel is `wanted`; if "", that of channel prod, else the newest.
 
     Without `wanted`, a flat image is selected only if no layered one exists: it substitutes for the layered one.
+    Raises StoreError if that channel exists and points to no published image: it never falls back to another.
     """
-    named = [image for image in images if image.manifest.name == name]
-    if not wanted:
-        prod = [image for image in named if DEFAULT_CHANNEL in image.channels]
-        layered = [image for image in named if not image.manifest.flat]
-        return (prod or layered or named)[-1] if named else None
-    for image in named:
-        if wanted in (*image.channels, image.manifest.version, image.manifest.digest):
-            return image
-    return None
+    named = [image for image in contents.images if image.manifest.name == name]
+    channel = wanted or DEFAULT_CHANNEL
+    exact = [image for image in named if wanted in (image.manifest.version, image.manifest.digest)]
+    pointed = [image for image in named if channel in image.channels]
+    if exact or pointed:
+        return (exact or pointed)[0]
+    for dangling in contents.dangling:
+        if (dangling.name, dangling.channel) == (name, channel):
+            raise dangling.error()
+    layered = [image for image in named if not image.manifest.flat]
+    return (layered or named)[-1] if named and not wanted else None
 
 
 def resolve(stores: list[Store], reference: str) -> PublishedImage:
     """The published image for NAME, NAME:CHANNEL, NAME:VERSION or NAME@DIGEST; the first store that has it wins.
 
-    Raises ImageNotFound listing the available images.
+    Raises ImageNotFound listing the available images; StoreError for a channel that points to no published image.
     """
     name, wanted = reference.split("@", 1) if "@" in reference else (reference.partition(":")[::2])
     scans = [store.scan() for store in stores]
     for scan in scans:
-        image = select(scan.images, name, wanted)
+        image = select(scan, name, wanted)
         if image:
             return image
+    for store in stores if is_version(wanted) and NAME_RE.fullmatch(name) and TAG_RE.fullmatch(wanted) else ():
+        if absence := store.absence(file_stem(name, wanted)):
+            raise ImageNotFound(f"image {reference!r} {absence}", "List published images with: ctrain images")
     images = [image for scan in scans for image in scan.images]
     manifests = [image.manifest for image in images]
     available = sorted({f"{manifest.name}:{manifest.version}" if wanted else manifest.name for manifest in manifests})

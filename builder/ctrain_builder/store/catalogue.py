@@ -25,7 +25,7 @@ from ctrain_builder.store.writer import Access, change
 from ctrain_runtime import sbom
 from ctrain_runtime.errors import ImageUnusable, UsageError
 from ctrain_runtime.image import Image
-from ctrain_runtime.store import PublishedImage, Store
+from ctrain_runtime.store import PublishedImage, Store, StoreContents
 from ctrain_runtime.text import format_size, pluralize
 
 FILE = "catalogue.html"
@@ -57,11 +57,15 @@ class Version:
 class Catalogue:
     """What the page tells. `packages` holds each (kind, name, version) once, however many images have it."""
 
+    contents: StoreContents
     root: Path
     made: str
     versions: tuple[Version, ...]
     packages: tuple[tuple[str, str, str], ...]
-    damaged: tuple[str, ...]
+
+    @property
+    def damaged(self) -> tuple[str, ...]:
+        return tuple(map(str, (*self.contents.damaged, *self.contents.dangling)))
 
 
 def gather(store: Store) -> Catalogue:
@@ -78,22 +82,24 @@ def gather(store: Store) -> Catalogue:
             versions.append(Version(image, tuple(places.setdefault(one, len(places)) for one in held)))
         except ImageUnusable as error:
             versions.append(Version(image, problem=error.message))
-    return Catalogue(root, record.utc_now(), tuple(versions), tuple(places), tuple(map(str, scan.damaged)))
+    return Catalogue(scan, root, record.utc_now(), tuple(versions), tuple(places))
 
 
-def write(page: str, store: Store, output: Optional[Path], say: Callable[[str], None]) -> Path:
+def write(catalogue: Catalogue, output: Optional[Path], say: Callable[[str], None]) -> Path:
     """Write the page into the store, or to `output`; its path. It is as readable as the store is.
 
     The lock is for `gc`, which removes temporary files that nobody can be writing. The log is for what changes the
     store; this does not. Raises StoreError, UsageError.
     """
+    page, root = render(catalogue), catalogue.root
     if output is None:
-        path = store.root / FILE
-        with change(store.root, say) as writer:
-            atomic.write_text(path, page, writer.access.file, writer.access.group)
+        path = root / FILE
+        with change(root, say) as writer:
+            writer.write(path, page)
+            writer.record_output(path, ("ctrain", "store", "catalogue", "--store", str(root)), catalogue.contents)
         return path
     try:
-        atomic.write_text(output, page, Access(store.root.stat()).file | stat.S_IWUSR)
+        atomic.write_text(output, page, Access(root.stat()).file | stat.S_IWUSR)
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError) as error:
         raise UsageError(f"{output} can't be written: {error.strerror}", "Name another file with --output") from error
     return output

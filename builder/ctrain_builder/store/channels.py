@@ -8,12 +8,23 @@ from pathlib import Path
 from ctrain_builder import atomic
 from ctrain_builder.store import log
 from ctrain_builder.store.writer import Writer
-from ctrain_runtime.errors import StoreError, UsageError
-from ctrain_runtime.store import CHANNELS, TAG_RE, PublishedImage, channel_target, resolve, select
+from ctrain_runtime.errors import ImageNotFound, StoreError, UsageError
+from ctrain_runtime.manifest import is_version, version_of
+from ctrain_runtime.store import (
+    CHANNELS,
+    NAME_RE,
+    TAG_RE,
+    PublishedImage,
+    channel_target,
+    list_directory,
+    resolve,
+)
 
 
 def check(channel: str) -> None:
     """Raise UsageError for what can't be a channel's name."""
+    if is_version(channel):
+        raise UsageError(f"channel name {channel!r} looks like a version", "Use a word such as prod or dev")
     if not TAG_RE.fullmatch(channel):
         raise UsageError(f"{channel!r} is not a channel name", "Use letters, digits, '.' and '-'")
 
@@ -34,12 +45,12 @@ def rollback(writer: Writer, name: str, channel: str) -> tuple[str, PublishedIma
     Raises StoreError when the log knows no earlier version that is still published.
     """
     check(channel)
-    images = writer.store.images()
     earlier = _history(writer.root, name, channel)
-    now = next((one for one in images if one.manifest.name == name and channel in one.channels), None)
-    if now and now.manifest.version in earlier:  # what is behind it in the log was begun and not done
-        earlier = earlier[: len(earlier) - 1 - earlier[::-1].index(now.manifest.version)]
-    found = select(images, name, earlier[-1]) if earlier else None
+    now = _pointed(_link(writer.root, name, channel))  # published or not
+    if now in earlier:  # what is behind it in the log was begun and not done
+        earlier = earlier[: len(earlier) - 1 - earlier[::-1].index(now)]
+    versions = {one.manifest.version: one for one in writer.store.images() if one.manifest.name == name}
+    found = versions.get(earlier[-1]) if earlier else None
     if found is None:
         what = f"its last one, {earlier[-1]}, is not published any more" if earlier else "the log knows of none"
         hint = f"Choose a version: ctrain store promote {name} VERSION {channel}"
@@ -51,7 +62,7 @@ def _history(root: Path, name: str, channel: str) -> list[str]:
     """The versions that a channel has pointed to and not been taken back from, oldest first."""
     versions: list[str] = []
     for entry in log.read(root):
-        if (entry.name, entry.channel) != (name, channel):
+        if (entry.name, entry.channel) != (name, channel) or entry.action not in log.MOVES:
             continue
         if entry.action == log.ROLLBACK:
             while versions and versions[-1] != entry.version:
@@ -63,16 +74,44 @@ def _history(root: Path, name: str, channel: str) -> list[str]:
 
 def point(writer: Writer, channel: str, image: PublishedImage, action: str, why: str = "") -> str:
     """Make the channel's link point to the image; the version that it pointed to before ("" for none)."""
-    folder = writer.folder(CHANNELS)
-    link = folder / f"{image.manifest.name}_{channel}.sif"
-    target = channel_target(link)
-    before = next((one.manifest.version for one in writer.store.images() if one.path.name == target), "")
-    if target == image.path.name:
-        return before
-    writer.log(action, image.manifest.name, image.manifest.version, channel=channel, before=before, why=why)
+    link = _link(writer.root, image.manifest.name, channel)
+    before = _pointed(link)
+    if channel_target(link) != image.path.name:
+        writer.log(action, image.manifest.name, image.manifest.version, channel=channel, before=before, why=why)
+        relink(writer, image.manifest.name, channel, image.path.name)
+    return before
+
+
+def relink(writer: Writer, name: str, channel: str, target: str) -> None:
+    """Replace a channel's link by one to a file of the store's root."""
+    folder, link = writer.folder(CHANNELS), _link(writer.root, name, channel)
     temporary = folder / f".{link.name}.{os.getpid()}"
     temporary.unlink(missing_ok=True)
-    temporary.symlink_to(Path("..") / image.path.name)
+    temporary.symlink_to(Path("..") / target)
     temporary.replace(link)
     atomic.sync_folder(folder)
+
+
+def remove(writer: Writer, name: str, channel: str, why: str = "") -> str:
+    """Remove a channel; the version that it pointed to ("" for none). Raises ImageNotFound; StoreError for a file."""
+    links = list_directory(writer.root / CHANNELS, f"{name}_*.sif") if NAME_RE.fullmatch(name) else []
+    link = _link(writer.root, name, channel)
+    if link not in links:
+        known = ", ".join(one.stem.partition("_")[2] for one in links) or "none"
+        raise ImageNotFound(f"{name} has no channel {channel!r} in {writer.root}", f"Channels of {name}: {known}")
+    if not link.is_symlink():
+        raise StoreError(f"{link} is not a symlink, so it may be somebody's file", "Move it out of the store")
+    before = _pointed(link)
+    writer.log(log.CHANNEL_RM, name, "", channel=channel, before=before, why=why)
+    link.unlink()
+    atomic.sync_folder(link.parent)
     return before
+
+
+def _link(root: Path, name: str, channel: str) -> Path:
+    return root / CHANNELS / f"{name}_{channel}.sif"
+
+
+def _pointed(link: Path) -> str:
+    """The version that a link points to, published or not; "" for none."""
+    return version_of(Path(channel_target(link)).stem)

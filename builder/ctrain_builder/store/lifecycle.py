@@ -1,8 +1,9 @@
-"""What becomes of published versions: retired, restored, removed; and of what crashes have left.
+"""What becomes of published versions: retired, withdrawn, removed; and of what crashes have left.
 
 A retired version is no longer offered, but its file stays where it is for a grace period: jobs that run or wait may
 use it by its path. `collect` then removes the file. The manifest is kept in STORE/retired for ever: it tells what an
-old run had, and its number is not given again.
+old run had, and its number is not given again. A withdrawn version is a retired one that may have been in channels:
+these now point to the file that tells users why.
 """
 
 from __future__ import annotations
@@ -14,20 +15,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ctrain_builder import atomic
-from ctrain_builder.store import log
+from ctrain_builder.store import channels, log
 from ctrain_builder.store.copy import being_written, discard
 from ctrain_builder.store.writer import Writer
 from ctrain_runtime import lease
-from ctrain_runtime.errors import ConfigError, ImageNotFound, StoreError
+from ctrain_runtime.errors import ConfigError, StoreError
 from ctrain_runtime.lease import Lease
 from ctrain_runtime.manifest import Manifest, read_manifest
 from ctrain_runtime.store import (
     CHANNELS,
     QUARANTINE,
     RETIRED,
+    WITHDRAWN,
     PublishedImage,
     Store,
     channel_target,
+    list_directory,
     pending_manifest,
     resolve,
 )
@@ -58,13 +61,20 @@ class Removal:
     retired: tuple[Retired, ...] = ()
 
 
-def retirable(store: Store, references: Sequence[str]) -> list[PublishedImage]:
-    """The versions (NAME:VERSION) that are to be retired. Raises ImageNotFound, and StoreError for one in a channel."""
+def named_versions(store: Store, references: Sequence[str]) -> list[PublishedImage]:
+    """The versions NAME:VERSION. Raises ImageNotFound; StoreError for the name of a channel, which may move."""
     found = [resolve([store], reference) for reference in references]
     for reference, image in zip(references, found):
         if image.manifest.version not in reference and image.manifest.digest not in reference:
             hint = f"It means {image.manifest.name}:{image.manifest.version} now"
             raise StoreError(f"{reference!r} names no version", hint)
+    return found
+
+
+def retirable(store: Store, references: Sequence[str]) -> list[PublishedImage]:
+    """The versions (NAME:VERSION) that are to be retired. Raises ImageNotFound, and StoreError for one in a channel."""
+    found = named_versions(store, references)
+    for image in found:
         if image.channels:
             hint = f"First: ctrain store promote {image.manifest.name} VERSION {image.channels[0]}"
             what = f"{image.manifest.name} {image.manifest.version} is channel {', '.join(image.channels)}"
@@ -76,37 +86,39 @@ def retire(writer: Writer, references: Sequence[str], why: str = "") -> list[Pub
     """Take versions out of the store's list."""
     found = retirable(writer.store, references)
     for image in found:
-        manifest, path = image.manifest, image.path.with_suffix(".json")
-        writer.log(log.RETIRE, manifest.name, manifest.version, digest=manifest.digest, why=why)
-        writer.write(writer.folder(RETIRED) / path.name, manifest)  # new: its time is that of the retirement
-        path.unlink()
-        atomic.sync_folder(writer.root)
+        writer.log(log.RETIRE, image.manifest.name, image.manifest.version, digest=image.manifest.digest, why=why)
+        _retire(writer, image)
     return found
 
 
-def restore(writer: Writer, reference: str) -> Retired:
-    """Offer a retired version (NAME:VERSION) again. Raises ImageNotFound; StoreError when its file is gone."""
-    every = list(retired(writer.store))
-    found = next((one for one in every if reference == f"{one.manifest.name}:{one.manifest.version}"), None)
-    if found is None:
-        known = ", ".join(f"{one.manifest.name}:{one.manifest.version}" for one in every) or "none"
-        raise ImageNotFound(f"no retired version is called {reference!r}", f"There are: {known}")
-    if not found.path.is_file():
-        raise StoreError(f"{reference} was removed", "Build and publish it again; it gets another number")
-    manifest, path = found.manifest, found.path.with_suffix(".json")
-    writer.log(log.RESTORE, manifest.name, manifest.version, digest=manifest.digest)
-    writer.write(path, manifest)
-    (writer.root / RETIRED / path.name).unlink()
+def withdraw(writer: Writer, references: Sequence[str], why: str) -> list[PublishedImage]:
+    """Take versions out of the store's list and out of their channels, which then tell `why`."""
+    found = named_versions(writer.store, references)
+    for image in found:
+        manifest, note = image.manifest, image.path.with_suffix(WITHDRAWN)
+        writer.log(log.WITHDRAW, manifest.name, manifest.version, digest=manifest.digest, why=why)
+        writer.write(note, f"{why}\n")
+        for channel in image.channels:
+            channels.relink(writer, manifest.name, channel, note.name)
+        _retire(writer, image)
     return found
+
+
+def _retire(writer: Writer, image: PublishedImage) -> None:
+    path = image.path.with_suffix(".json")
+    retired_path = writer.folder(RETIRED) / path.name
+    writer.write(retired_path, path.read_text(encoding="utf-8"))  # a new file: its time is that of the retirement
+    path.unlink()
+    atomic.sync_folder(writer.root)
 
 
 def retired(store: Store) -> Iterator[Retired]:
     """Every retired version, the removed ones too. What a crash has left of a retirement or a return does not count."""
-    for path in sorted((store.root / RETIRED).glob("*_*.json")):
+    for path in list_directory(store.root / RETIRED, "*_*.json"):
         try:
             manifest, since = read_manifest(path), path.stat().st_mtime
         except (ConfigError, FileNotFoundError):
-            continue  # `verify` tells
+            continue  # `verify` and `doctor` tell
         image = store.root / manifest.file_name
         if path.stem == image.stem and not image.with_suffix(".json").exists():
             yield Retired(manifest, image, since)
@@ -129,15 +141,16 @@ def removals(store: Store, grace: float, now: float, longest: float = LONGEST_LE
     Only what is certainly ctrain's own: an image whose manifest can be read in retired/ or still has its pending name,
     and temporary files. An image with any other manifest, readable or not, or with none, stays.
     """
-    links = (store.root / CHANNELS).glob("*.sif")
+    links = list_directory(store.root / CHANNELS, "*.sif")
     keeping = {*map(channel_target, links), *(one.image for one in needed(store, now, longest))}
     for one in retired(store):
         days = (now - one.since) / _DAY
         if one.path.is_file() and one.path.name not in keeping and days >= grace:
             why = f"retired {days:.0f} days ago"
             yield Removal(one.path, one.path.stat().st_size, why, (one,))
-    manifests = {path.stem for folder in (".", RETIRED, QUARANTINE) for path in (store.root / folder).glob("*_*.json")}
-    for pending in sorted(store.root.glob(".*_*.json.part")):
+    places = (store.root / name for name in (".", RETIRED, QUARANTINE))
+    manifests = {path.stem for place in places for path in list_directory(place, "*_*.json")}
+    for pending in list_directory(store.root, ".*_*.json.part"):
         path = store.root / f"{pending.name[1:].partition('.json')[0]}.sif"
         if pending == pending_manifest(path) and path.is_file() and path.stem not in manifests:
             yield Removal(path, path.stat().st_size, "left by an interrupted publish")

@@ -16,7 +16,8 @@ from ctrain_runtime.store import STORE_LOG
 from ctrain_runtime.text import user_name
 
 PUBLISH, SYNC, PROMOTE, ROLLBACK = "publish", "sync", "promote", "rollback"
-RETIRE, RESTORE, REMOVE, QUARANTINE = "retire", "restore", "remove", "quarantine"
+CHANNEL_RM, MOVES = "channel rm", (SYNC, PROMOTE, ROLLBACK)
+RETIRE, WITHDRAW, RESTORE, REMOVE, QUARANTINE = "retire", "withdraw", "restore", "remove", "quarantine"
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class Entry:
     host: str
     action: str
     name: str
-    version: str
+    version: str = ""
     channel: str = ""
     before: str = ""
     digest: str = ""

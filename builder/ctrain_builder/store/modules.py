@@ -22,7 +22,7 @@ from ctrain_builder.store.writer import Access
 from ctrain_runtime import image_report
 from ctrain_runtime.errors import StoreError
 from ctrain_runtime.image import Image
-from ctrain_runtime.store import NAME_RE, TAG_RE, PublishedImage, select
+from ctrain_runtime.store import NAME_RE, TAG_RE, PublishedImage, StoreContents, select
 from ctrain_runtime.text import format_size
 
 DEFAULT = "default"  # what both tools call the version that a name alone means
@@ -65,14 +65,18 @@ def nameable(image: PublishedImage) -> bool:
     return bool(NAME_RE.fullmatch(image.manifest.name) and TAG_RE.fullmatch(image.manifest.version))
 
 
-def modules(images: Sequence[PublishedImage]) -> list[Module]:
-    """A module for each image that is `nameable`. The default is what `ctrain run --image NAME` takes."""
-    images = list(filter(nameable, images))
+def modules(contents: StoreContents) -> list[Module]:
+    """A module for each image that is `nameable`. The default is what `ctrain run --image NAME` takes.
+
+    Raises StoreError where that is a channel which points to no published image: without a default, the tools would
+    take the last version.
+    """
+    images = list(filter(nameable, contents.images))
     taken = {(image.manifest.name, name) for image in images for name in (image.manifest.version, DEFAULT)}
     made = []
     for image in images:
         name = image.manifest.name
-        default = [DEFAULT] if select(images, name) is image else []
+        default = [DEFAULT] if select(contents, name) is image else []
         channels = [one for one in image.channels if TAG_RE.fullmatch(one) and (name, one) not in taken]
         made.append(Module(image, (*default, *channels)))
     return made

@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,11 +19,10 @@ from ctrain_builder.store.copy import Source, begun, fill, lasting, shared
 from ctrain_builder.store.publish import Watch, place, reserve
 from ctrain_builder.store.writer import Access, Writer, change, explained
 from ctrain_runtime.errors import ConfigError, CtrainError, ImageUnusable, RegistryError, StoreError, UsageError
-from ctrain_runtime.manifest import Manifest, read_manifest
+from ctrain_runtime.manifest import Manifest, is_version, read_manifest
 from ctrain_runtime.store import NAME_RE, QUARANTINE, TAG_RE, PublishedImage, open_store, pending_manifest
 
 SCHEME = "oras://"
-_LIKE_A_VERSION = re.compile(r".*-r\d+(-flat)?")
 
 
 @dataclass(frozen=True)
@@ -187,7 +185,7 @@ class Repositories:
         name, words = ref.repository.rpartition("/")[2], (manifest.tag, manifest.stack)
         if manifest.name != name or not NAME_RE.fullmatch(name) or not all(map(TAG_RE.fullmatch, words)):
             raise oras.Foreign(f"{ref} says it is {manifest.name!r} {manifest.version!r}", "It was put there by hand")
-        if ref.tag != manifest.version and _LIKE_A_VERSION.fullmatch(ref.tag):
+        if ref.tag != manifest.version and is_version(ref.tag):
             raise RegistryError(f"{ref} is {name} {manifest.version} in truth", f"Tell the keepers of {ref.host}")
         if ref.tag != manifest.version and not TAG_RE.fullmatch(ref.tag):
             raise oras.Foreign(f"{ref} is no channel of a store", "Their names are letters, digits, '.' and '-'")
@@ -204,7 +202,7 @@ class Repositories:
 
     def pointed(self, name: str, channel: str) -> str:
         """The version that a channel points to; "" where there is no such channel. Raises StoreError, RegistryError."""
-        if _LIKE_A_VERSION.fullmatch(channel):
+        if is_version(channel):
             raise StoreError(f"channel {channel} of {name} is called like a version", "Registries have tags for both")
         ref = self._ref(name, channel)
         return self._read(ref).version if self._client.has(ref) else ""

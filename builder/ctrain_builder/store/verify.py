@@ -1,7 +1,8 @@
-"""Reads everything in a store again, compares it with what it should be, and puts aside what is damaged.
+"""Reads everything in a store again and compares it with what it should be.
 
 A pass over terabytes takes hours and may be interrupted: what was found whole is noted in a file of the caller's, by
-name, size and time, and not read again until a pass has come to its end.
+name, size and time, and not read again until a pass has come to its end. Only what was read whole and is wrong is
+damaged. What cannot be read now, or only by a newer ctrain, could not be checked: that does not end the pass.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -17,28 +19,40 @@ from pathlib import Path
 from ctrain_builder import atomic, record
 from ctrain_builder.store import log
 from ctrain_builder.store.writer import Writer
-from ctrain_runtime.errors import ConfigError
-from ctrain_runtime.manifest import SCHEMA, read_manifest
-from ctrain_runtime.store import QUARANTINE, RETIRED, Store
-
-_CHUNK = 1 << 20
+from ctrain_runtime import lease
+from ctrain_runtime.digest import read_chunks
+from ctrain_runtime.errors import ConfigError, StoreError
+from ctrain_runtime.manifest import SCHEMA, Unchecked, read_manifest, version_of
+from ctrain_runtime.store import CHANNELS, QUARANTINE, RETIRED, Store, channel_target, is_gone, list_directory
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A manifest and its image. `gone`: the image was removed, and only the manifest is left."""
+    """A manifest and its image. The image of a retired version may have been removed."""
 
     manifest: Path
     image: Path
-    gone: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.image.stem.partition("_")[0]
+
+    @property
+    def version(self) -> str:
+        return version_of(self.image.stem)
+
+    @property
+    def is_retired(self) -> bool:
+        return self.manifest.parent.name == RETIRED
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What is wrong with a version; "" for nothing."""
+    """What is wrong with a version ("" for nothing). `is_damaged`: it was read whole, so that it is certainly wrong."""
 
     subject: Subject
-    problem: str
+    problem: str = ""
+    is_damaged: bool = False
 
 
 class Notes:
@@ -47,7 +61,7 @@ class Notes:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._whole: dict[str, list[int]] = {}
-        with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError, TypeError):
             self._whole = dict(json.loads(path.read_text(encoding="utf-8")))
 
     def has(self, image: Path) -> bool:
@@ -62,12 +76,11 @@ class Notes:
 
 
 def subjects(store: Store) -> list[Subject]:
-    """What a store has: all versions, the retired ones too."""
-    offered = [Subject(path, path.with_suffix(".sif")) for path in sorted(store.root.glob("*_*.json"))]
-    names = {one.manifest.name for one in offered}  # a crash may have left a version in both places
-    retired = [path for path in sorted((store.root / RETIRED).glob("*_*.json")) if path.name not in names]
-    images = [store.root / f"{path.stem}.sif" for path in retired]
-    return [*offered, *(Subject(path, image, not image.exists()) for path, image in zip(retired, images))]
+    """All versions of a store, the retired ones too."""
+    offered = list_directory(store.root, "*_*.json")
+    names = {path.name for path in offered}  # a crash may have left a version in both places
+    retired = [path for path in list_directory(store.root / RETIRED, "*_*.json") if path.name not in names]
+    return [Subject(path, store.root / f"{path.stem}.sif") for path in (*offered, *retired)]
 
 
 def verify(
@@ -75,34 +88,45 @@ def verify(
 ) -> Iterator[Finding]:
     """Check versions, `jobs` at once. `done` is told of the bytes that were read, from several threads."""
     with ThreadPoolExecutor(jobs) as pool:
-        for subject, problem in zip(wanted, pool.map(lambda one: _problem(one, notes, done), wanted)):
-            if not problem and not subject.gone:
-                notes.add(subject.image)
-            yield Finding(subject, problem)
+        for finding in pool.map(lambda subject: _finding(subject, notes, done), wanted):
+            if not finding.problem:
+                with contextlib.suppress(FileNotFoundError):  # of a retired version
+                    notes.add(finding.subject.image)
+            yield finding
     notes.clear()
 
 
-def _problem(subject: Subject, notes: Notes, done: Callable[[int], None]) -> str:
+def _finding(subject: Subject, notes: Notes, done: Callable[[int], None]) -> Finding:
     try:
-        manifest = read_manifest(subject.manifest)
+        _check(subject, notes, done)
     except ConfigError as error:
-        return str(error)
-    if not _is_as_written(subject.manifest):
-        return f"{subject.manifest} was changed since it was written"
-    if manifest.file_name != f"{subject.manifest.stem}.sif":
-        return f"{subject.manifest} is the manifest of {manifest.file_name}"
-    if subject.gone:
-        return ""
-    if subject.image.is_symlink() or not subject.image.is_file():
-        return f"{subject.image} is missing, or no plain file"
-    size = subject.image.stat().st_size
-    if size != manifest.size:
-        return f"{subject.image} has {size} bytes, its manifest says {manifest.size}"
-    if notes.has(subject.image):
-        done(size)
-        return ""
-    digest = _digest(subject.image, done)
-    return "" if digest == manifest.digest else f"{subject.image} is damaged: it has the digest {digest}"
+        if is_gone(subject.manifest):
+            return Finding(subject)  # it was retired or removed meanwhile
+        return Finding(subject, error.message, not isinstance(error, Unchecked))
+    return Finding(subject)
+
+
+def _check(subject: Subject, notes: Notes, done: Callable[[int], None]) -> None:
+    """Raises ConfigError for a damaged version; Unchecked for one that cannot be read."""
+    manifest, image = read_manifest(subject.manifest), subject.image
+    try:
+        if not _is_as_written(subject.manifest):
+            raise ConfigError(f"{subject.manifest} was changed since it was written")
+        if manifest.file_name != image.name:
+            raise ConfigError(f"{subject.manifest} is the manifest of {manifest.file_name}")
+        if is_gone(image) and subject.is_retired:
+            return
+        if image.is_symlink() or not image.is_file():
+            raise ConfigError(f"{image} is missing or not a regular file")
+        if notes.has(image):
+            done(manifest.size)
+            return
+        digest = _digest(image, done)
+        if digest != manifest.digest:
+            problem = f"digest mismatch: {image} is {digest} ({image.stat().st_size} bytes)"
+            raise ConfigError(f"{problem}, its manifest records {manifest.digest} ({manifest.size} bytes)")
+    except OSError as error:
+        raise Unchecked(f"cannot read {error.filename or image}: {error.strerror}") from error
 
 
 def _is_as_written(path: Path) -> bool:
@@ -115,7 +139,7 @@ def _is_as_written(path: Path) -> bool:
 def _digest(path: Path, done: Callable[[int], None]) -> str:
     sha = hashlib.sha256()
     with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
+        for chunk in read_chunks(file):
             sha.update(chunk)
             done(len(chunk))
     return f"sha256:{sha.hexdigest()}"
@@ -126,15 +150,33 @@ def _facts(path: Path) -> list[int]:
     return [found.st_size, found.st_mtime_ns]
 
 
+def needed_by(store: Store, subject: Subject) -> str:
+    """Who needs an image, as in "channel prod"; "" for nobody."""
+    leases = lease.active(store.root, time.time())
+    jobs = [f"a job of {leases[subject.image.name].owner}"] if subject.image.name in leases else []
+    return ", ".join([*(f"channel {channel}" for channel in channels_of(store, subject)), *jobs])
+
+
+def channels_of(store: Store, subject: Subject) -> list[str]:
+    links = list_directory(store.root / CHANNELS, f"{subject.name}_*.sif")
+    return [link.stem.partition("_")[2] for link in links if channel_target(link) == subject.image.name]
+
+
 def quarantine(writer: Writer, finding: Finding) -> Path:
-    """Put a damaged version aside; nobody finds it by name any more. Returns the folder it is in."""
-    folder = writer.folder(QUARANTINE)
-    subject = finding.subject
-    name, _, rest = subject.image.stem.partition("_")
-    writer.log(log.QUARANTINE, name, rest, why=finding.problem)
-    for path in (subject.manifest, subject.image):  # the manifest first: without it the image is none
+    """Move a damaged version to quarantine/, from where `restore` publishes it again. Its channels lead nowhere then.
+
+    Of a retired version only the image is moved. Returns the directory. Raises StoreError.
+    """
+    directory, subject = writer.folder(QUARANTINE), finding.subject
+    files = [subject.image] if subject.is_retired else [subject.manifest, subject.image]  # without the first: no image
+    for path in files:
+        if not is_gone(directory / path.name):
+            raise StoreError(f"{directory / path.name} exists already", "Move it away, then verify again")
+    for channel in ("", *channels_of(writer.store, subject)):
+        writer.log(log.QUARANTINE, subject.name, subject.version, channel=channel, why=finding.problem)
+    for path in files:
         with contextlib.suppress(FileNotFoundError):
-            path.replace(folder / path.name)
-    for changed in (writer.root, folder):
+            path.replace(directory / path.name)
+    for changed in (writer.root, directory):
         atomic.sync_folder(changed)
-    return folder
+    return directory

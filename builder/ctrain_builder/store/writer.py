@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
+import shlex
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
 
-from ctrain_builder import atomic, locks, record
+from ctrain_builder import atomic, locks
 from ctrain_builder.store import log
-from ctrain_runtime import lease
+from ctrain_runtime import lease, outputs
 from ctrain_runtime.errors import DiskFullError, StoreError
-from ctrain_runtime.manifest import Manifest
-from ctrain_runtime.store import Store, open_store
+from ctrain_runtime.store import Store, StoreContents, open_store
 
 LOCK = ".ctrain-store.lock"
 _LIMIT = 600  # seconds to wait for the lock, which is held for seconds: copies, downloads and signatures do without
@@ -65,12 +66,19 @@ class Writer:
     def log(self, action: str, name: str, version: str, **more: str) -> None:
         log.append(self.root, log.entry(action, name, version, **more), self.access.shared_file)
 
-    def write(self, path: Path, manifest: Manifest) -> None:
-        record.write(path, manifest, self.access.file, self.access.group)
+    def write(self, path: Path, text: str) -> None:
+        """Replace a file, whole or not at all."""
+        atomic.write_text(path, text, self.access.file, self.access.group)
 
     def create(self, path: Path, text: str) -> None:
         """Write a new file. Raises FileExistsError."""
         atomic.create_text(path, text, self.access.file, self.access.group)
+
+    def record_output(self, output: Path, command: Sequence[str], contents: StoreContents) -> None:
+        """Note what was made from these contents, so that `ctrain doctor` can tell when it is out of date."""
+        made = {"command": shlex.join(command), "fingerprint": outputs.fingerprint(contents)}
+        known = {**outputs.read_outputs(self.root), str(output): made}
+        self.write(self.root / outputs.FILE, json.dumps(known, indent=2) + "\n")
 
     def folder(self, name: str, mode: Optional[int] = None) -> Path:
         """A folder of the store, made if it isn't there; with the mode of its other folders unless told."""

@@ -22,6 +22,7 @@ from dataclasses import asdict
 from typing import Any
 
 from ctrain_runtime import image, image_report, sbom
+from ctrain_runtime.doctor.contents import check_contents
 from ctrain_runtime.errors import CtrainError, ImageUnusable, UsageError
 from ctrain_runtime.image import Image
 from ctrain_runtime.store import PublishedImage, Store, open_store, open_stores, store_path
@@ -102,8 +103,10 @@ def _stores(args: argparse.Namespace) -> list[Store]:
 def _list(args: argparse.Namespace) -> str:
     stores = _stores(args)
     contents = [store.scan() for store in stores]
-    for error in (error for content in contents for error in content.damaged):
-        print(f"ctrain: {error}", file=sys.stderr)
+    for store, content in zip(stores, contents):
+        for finding in check_contents(store, content):
+            if finding.level == "fail" or os.access(store.root, os.W_OK):  # users can do nothing about the others
+                print(f"ctrain: {finding.text}. {finding.hint}".rstrip(". "), file=sys.stderr)
     images = [image for content in contents for image in content.images]
     gpus = _site_gpus() if any(image.manifest.requires.gpus for image in images) else ()
     if args.json:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ctrain_runtime import lease
 from ctrain_runtime.doctor import Finding
+from ctrain_runtime.doctor.contents import check_contents
 from ctrain_runtime.errors import StoreError
 from ctrain_runtime.store import CHANNELS, QUARANTINE, RETIRED, open_store
 from ctrain_runtime.text import group_name, pluralize, user_name
@@ -27,11 +28,11 @@ def check_store(root: Path) -> Iterator[Finding]:
     try:
         store = open_store(root)
         contents, status = store.scan(), root.stat()
+        problems = list(check_contents(store, contents))
     except (StoreError, OSError) as error:
         yield Finding(subject, "fail", str(error))
         return
-    for damaged in contents.damaged:
-        yield Finding(subject, "fail", damaged.message, damaged.hint)
+    yield from problems
     writable, unexpected = _world_writable(root), _unexpected_owner(root, status)
     owner = user_name(status.st_uid)
     if writable:
@@ -39,7 +40,7 @@ def check_store(root: Path) -> Iterator[Finding]:
     if unexpected:
         hint = f"Ask the store's owner to check these files and run chown {owner}"
         yield Finding(subject, "fail", f"not owned by a maintainer: {_list(unexpected)}", hint)
-    if not (contents.damaged or writable or unexpected):
+    if not (problems or writable or unexpected):
         group = f" and group {group_name(status.st_gid)}" if status.st_mode & stat.S_IWGRP else ""
         yield Finding(subject, "ok", f"{pluralize(len(contents.images), 'image')}; writable by {owner}{group} only")
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ctrain_runtime.manifest import Layer, Manifest, TestResult
+from samples.shop import Shop
 
 BASE = """\
 Bootstrap: debootstrap
@@ -88,3 +89,13 @@ def make_manifest() -> Callable[..., Manifest]:
         )
 
     return make
+
+
+@pytest.fixture
+def shop(tmp_path: Path, make_manifest: Callable[..., Manifest], capsys: pytest.CaptureFixture[str]) -> Shop:
+    """Three versions; prod was the first and is the second, dev is the third."""
+    shop = Shop(tmp_path, make_manifest, capsys)
+    shop.publish("one", "prod")
+    shop.publish("two", "prod")
+    shop.publish("three", "dev")
+    return shop

@@ -14,7 +14,7 @@ import pytest
 
 from ctrain_builder.cli.main import BUILD_VERBS
 from ctrain_builder.store import catalogue, lifecycle
-from ctrain_runtime import lease
+from ctrain_runtime import lease, outputs
 from ctrain_runtime.cli.main import main
 from ctrain_runtime.sif import SBOM
 from ctrain_runtime.store import open_store
@@ -126,7 +126,7 @@ def test_it_is_as_readable_as_the_store(tmp_path: Path, mode: int, wanted: int) 
     page = root / "catalogue.html"
     assert stat.S_IMODE(page.stat().st_mode) == wanted
     assert page.stat().st_gid == root.stat().st_gid
-    left = sorted([*before, page.name, lease.LEASES])  # no log, no lock, no part
+    left = sorted([*before, page.name, outputs.FILE, lease.LEASES])  # no log, no lock, no part
     assert sorted(path.name for path in root.iterdir()) == left
 
 

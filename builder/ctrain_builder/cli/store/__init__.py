@@ -4,10 +4,12 @@
   ctrain store list                                list versions; see also: show IMAGE, diff OLD NEW
   ctrain store promote pytorch 24.12-hd-r4 prod    point channel prod of pytorch to this version
   ctrain store rollback pytorch prod               point it to the previous version
+  ctrain store channel rm pytorch beta             remove a channel
   ctrain store retire pytorch:24.12-hd-r3          offer a version no longer; its file is kept for a while
-  ctrain store restore pytorch:24.12-hd-r3         offer it again
+  ctrain store withdraw pytorch:24.12-hd-r3 --why 'has a token'   take it out of use and channels; users see why
+  ctrain store restore pytorch:24.12-hd-r3         offer a retired, withdrawn or quarantined version again
   ctrain store gc                                  list removable files; --yes removes them
-  ctrain store verify                              re-read all files and quarantine damaged ones
+  ctrain store verify                              re-read all files; --quarantine moves damaged ones aside
   ctrain store du                                  show sizes and shared data
   ctrain store log                                 list all changes
   ctrain store modules --output /apps/modules      write module files: module load ctrain-pytorch/24.12-hd-r3

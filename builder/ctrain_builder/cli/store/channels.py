@@ -1,4 +1,4 @@
-"""`ctrain store promote` and `rollback`: what channels point to."""
+"""`ctrain store promote`, `rollback` and `channel rm`: what channels point to."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ctrain_builder.cli.bar import say
 from ctrain_builder.cli.store.common import AddAction, show
 from ctrain_builder.store import channels
 from ctrain_builder.store.writer import change
-from ctrain_runtime.store import Store
+from ctrain_runtime.store import DEFAULT_CHANNEL, Store, select
 
 
 def add_actions(add: AddAction) -> None:
@@ -19,6 +19,11 @@ def add_actions(add: AddAction) -> None:
     rollback = add("rollback", "make a channel point to what it pointed to before", _rollback)
     rollback.add_argument("name", metavar="NAME")
     rollback.add_argument("channel", metavar="CHANNEL")
+    channel = add("channel", "remove a channel: channel rm NAME CHANNEL", _remove)
+    channel.add_argument("verb", choices=["rm"], metavar="rm")
+    channel.add_argument("name", metavar="NAME")
+    channel.add_argument("channel", metavar="CHANNEL")
+    channel.add_argument("--why", default="", metavar="TEXT", help="for the log")
 
 
 def _promote(args: argparse.Namespace, store: Store) -> int:
@@ -31,6 +36,16 @@ def _rollback(args: argparse.Namespace, store: Store) -> int:
     with change(store.root, say) as writer:
         before, image = channels.rollback(writer, args.name, args.channel)
     return _moved(args, before, image.manifest.version)
+
+
+def _remove(args: argparse.Namespace, store: Store) -> int:
+    with change(store.root, say) as writer:
+        before = channels.remove(writer, args.name, args.channel, args.why)
+        now = select(writer.store.scan(), args.name) if args.channel == DEFAULT_CHANNEL else None
+    text = f"channel {args.channel} of {args.name} is removed (it was {before or 'nothing'})"
+    if now:
+        text += f"; {args.name} alone now means {now.manifest.version}"
+    return show(args, {"name": args.name, "channel": args.channel, "before": before}, text)
 
 
 def _moved(args: argparse.Namespace, before: str, now: str) -> int:

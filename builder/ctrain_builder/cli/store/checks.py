@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import sys
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from ctrain_builder import cache as caches
 from ctrain_builder.cli.bar import Bar, say
-from ctrain_builder.cli.store.common import AddAction, show
+from ctrain_builder.cli.store.common import AddAction, broken_channel, show
 from ctrain_builder.store import log
 from ctrain_builder.store import usage as usages
 from ctrain_builder.store import verify as checks
 from ctrain_builder.store.writer import change
-from ctrain_runtime.errors import ImageUnusable, UsageError
+from ctrain_runtime.errors import ImageUnusable, StoreError, UsageError
 from ctrain_runtime.store import Store
 from ctrain_runtime.text import format_duration, format_size, pluralize, table
 
@@ -25,42 +25,76 @@ def add_actions(add: AddAction) -> None:
     verify = add("verify", "read all images again and compare their digests", _verify)
     verify.add_argument("names", nargs="*", metavar="NAME", help="images to look at (default: all)")
     verify.add_argument("--jobs", type=int, default=2, metavar="N", help="images read at once (default: 2)")
-    verify.add_argument("--report-only", action="store_true", help="leave what is damaged where it is")
+    verify.add_argument("--quarantine", action="store_true", help="move damaged versions to quarantine/")
+    verify.add_argument("--force", action="store_true", help="with --quarantine: also what a channel or a job needs")
     verify.add_argument("--cache", type=Path, metavar="DIR", help="where an interrupted pass is noted ($CTRAIN_CACHE)")
     add("du", "sizes of versions, and what they share", _du)
     add("log", "all changes, oldest first", _log).add_argument("name", nargs="?", metavar="NAME", help="of this image")
 
 
 def _verify(args: argparse.Namespace, store: Store) -> int:
+    if args.force and not args.quarantine:
+        raise UsageError("--force is for --quarantine", "Pass both, or neither")
     every = checks.subjects(store)
-    names = {_name(one) for one in every}
+    names = {subject.name for subject in every}
     unknown = sorted(set(args.names) - names)
     if unknown:
         raise UsageError(f"store {store.root} has no image {unknown[0]!r}", f"It has: {', '.join(sorted(names))}")
-    wanted = [one for one in every if not args.names or _name(one) in args.names]
+    wanted = [subject for subject in every if not args.names or subject.name in args.names]
     cache = caches.open_cache(args.cache or caches.default_root())
     place = hashlib.sha256(str(store.root.resolve()).encode()).hexdigest()[:12]
     notes = checks.Notes(cache.root / f"verified-{place}.json")
-    total = sum(one.image.stat().st_size for one in wanted if one.image.is_file())
+    total = sum(_size(subject.image) for subject in wanted)
     started = time.monotonic()
-    with Bar(f"verifying {pluralize(len(wanted), 'file')}", total) as bar:
-        damaged = [one for one in checks.verify(wanted, notes, max(1, args.jobs), bar.add) if one.problem]
-    if damaged and not args.report_only:
-        with change(store.root, say) as writer:
-            for finding in damaged:
-                folder = checks.quarantine(writer, finding)
-                print(f"{finding.subject.image.stem} is in {folder} now", file=sys.stderr)
+    with Bar(f"verifying {pluralize(len(wanted), 'version')}", total) as bar:
+        found = [finding for finding in checks.verify(wanted, notes, max(1, args.jobs), bar.add) if finding.problem]
+    damaged = [finding for finding in found if finding.is_damaged]
+    unchecked = [finding for finding in found if not finding.is_damaged]
+    dangling = [one for one in store.scan().dangling if not args.names or one.name in args.names]
+    moved = _quarantine(store, damaged, args.force) if damaged and args.quarantine else []
     taken = format_duration(time.monotonic() - started)
-    whole = (
-        f"{pluralize(len(wanted) - len(damaged), 'file')} whole, {len(damaged)} damaged ({format_size(total)}, {taken})"
-    )
-    data = [{"image": str(one.subject.image), "problem": one.problem} for one in damaged]
-    show(args, {"files": len(wanted), "damaged": data}, "\n".join([*(one.problem for one in damaged), whole]))
-    return ImageUnusable.exit_code if damaged else 0
+    lines = [
+        *(finding.problem for finding in damaged),
+        *(f"could not be checked: {finding.problem}" for finding in unchecked),
+        *map(str, dangling),
+        f"{pluralize(len(wanted) - len(found), 'version')} whole, {len(damaged)} damaged, {len(unchecked)} not checked "
+        f"({format_size(total)}, {taken})",
+    ]
+    if damaged and not args.quarantine:
+        lines.append("move damaged versions to quarantine with: ctrain store verify --quarantine")
+    listed = {
+        key: [{"image": str(one.subject.image), "problem": one.problem} for one in findings]
+        for key, findings in (("damaged", damaged), ("unchecked", unchecked))
+    }
+    data = {"versions": len(wanted), **listed, "dangling": list(map(str, dangling)), "quarantined": moved}
+    show(args, data, "\n".join(lines))
+    return ImageUnusable.exit_code if damaged else StoreError.exit_code if unchecked or dangling else 0
 
 
-def _name(subject: checks.Subject) -> str:
-    return subject.manifest.name.partition("_")[0]
+def _quarantine(store: Store, damaged: Sequence[checks.Finding], force: bool) -> list[str]:
+    """Move versions to quarantine, unless somebody needs them; the names of those that were moved."""
+    moved = []
+    with change(store.root, say) as writer:
+        for finding in damaged:
+            subject = finding.subject
+            name = f"{subject.name}:{subject.version}"
+            needed = checks.needed_by(store, subject)
+            if needed and not force:
+                say(f"{name} stays: needed by {needed}; --force moves it all the same")
+                continue
+            channels = checks.channels_of(store, subject)
+            say(f"{name} is in {checks.quarantine(writer, finding)} now")
+            for channel in channels:
+                say(broken_channel(subject.name, channel))
+            moved.append(name)
+    return moved
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:  # which its check will tell
+        return 0
 
 
 def _du(args: argparse.Namespace, store: Store) -> int:

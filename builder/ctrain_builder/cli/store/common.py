@@ -33,3 +33,9 @@ def show(args: argparse.Namespace, data: object, text: str) -> int:
     """Print the result of an action as JSON or as text; the exit code of success."""
     print(json.dumps(data, indent=2) if args.json else text)
     return 0
+
+
+def broken_channel(name: str, channel: str) -> str:
+    """What follows for a channel whose version is not published any more."""
+    repair = f"ctrain store rollback {name} {channel}, or ctrain store promote {name} VERSION {channel}"
+    return f"{name}:{channel} is an error for users until it points to another version: {repair}"

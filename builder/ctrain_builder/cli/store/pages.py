@@ -24,8 +24,10 @@ def _modules(args: argparse.Namespace, store: Store) -> int:
     root, output = store.root.absolute(), args.output.absolute()
     with change(root, say) as writer:  # what channels mean stays so until it is written
         scan = writer.store.scan()
-        offered = modules.modules(scan.images)
+        offered = modules.modules(scan)
         done = modules.write(output, root, modules.files(root, output, offered))
+        command = ("ctrain", "store", "modules", "--store", str(root), "--output", str(output))
+        writer.record_output(output, command, scan)
     for error in scan.damaged:
         say(str(error))
     for image in scan.images:
@@ -45,7 +47,7 @@ def _catalogue(args: argparse.Namespace, store: Store) -> int:
     found = catalogue.gather(store)
     for problem in (*found.damaged, *(one.problem for one in found.versions if one.problem)):
         say(f"ctrain: {problem}")
-    path = catalogue.write(catalogue.render(found), store, args.output, say)
+    path = catalogue.write(found, args.output, say)
     versions, total = len(found.versions), path.stat().st_size
     data = {"file": str(path), "versions": versions, "size": total}
     return show(args, data, f"{path} has {pluralize(versions, 'version')} ({format_size(total)})")

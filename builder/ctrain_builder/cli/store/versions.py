@@ -1,4 +1,4 @@
-"""`ctrain store retire`, `restore` and `gc`: what becomes of versions and their files."""
+"""`ctrain store retire`, `withdraw`, `restore` and `gc`: what becomes of versions and their files."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import time
 from dataclasses import asdict
 
 from ctrain_builder.cli.bar import say
-from ctrain_builder.cli.store.common import AddAction, show
+from ctrain_builder.cli.store.common import AddAction, broken_channel, show
 from ctrain_builder.store import lifecycle
+from ctrain_builder.store.restore import find_restorable, restore
 from ctrain_builder.store.writer import change
+from ctrain_runtime.errors import UsageError
 from ctrain_runtime.lease import Lease
 from ctrain_runtime.store import Store
 from ctrain_runtime.text import format_size, pluralize, table
@@ -19,7 +21,10 @@ def add_actions(add: AddAction) -> None:
     retire = add("retire", "no longer offer versions", _retire)
     retire.add_argument("versions", nargs="+", metavar="NAME:VERSION")
     retire.add_argument("--why", default="", metavar="TEXT", help="for the log")
-    restore = add("restore", "offer a retired version again", _restore)
+    withdraw = add("withdraw", "take versions out of use at once, also out of channels", _withdraw)
+    withdraw.add_argument("versions", nargs="+", metavar="NAME:VERSION")
+    withdraw.add_argument("--why", required=True, metavar="TEXT", help="the reason: for users and the log")
+    restore = add("restore", "offer a retired, withdrawn or quarantined version again", _restore)
     restore.add_argument("version", metavar="NAME:VERSION")
     gc = add("gc", "remove retired versions, and what interrupted commands have left", _gc)
     gc.add_argument(
@@ -36,7 +41,7 @@ def add_actions(add: AddAction) -> None:
         metavar="DAYS",
         help=f"how long jobs can keep a version after its retirement (default: {lifecycle.LONGEST_LEASE:.0f})",
     )
-    for one in (retire, gc):
+    for one in (retire, withdraw, gc):
         one.add_argument("--yes", action="store_true", help="do it; without this only the plan is shown")
 
 
@@ -52,9 +57,27 @@ def _retire(args: argparse.Namespace, store: Store) -> int:
     return show(args, {"retired": names, "done": args.yes}, "\n".join([*lines, then]))
 
 
+def _withdraw(args: argparse.Namespace, store: Store) -> int:
+    if not args.why.strip():
+        raise UsageError("--why must not be empty", "Users are shown this reason")
+    found = lifecycle.named_versions(store, args.versions)
+    if args.yes:
+        with change(store.root, say) as writer:
+            found = lifecycle.withdraw(writer, args.versions, args.why)
+    names = [f"{image.manifest.name}:{image.manifest.version}" for image in found]
+    lines = [f"{'withdrew' if args.yes else 'would withdraw'} {name}" for name in names]
+    for image in found:
+        lines += [broken_channel(image.manifest.name, channel) for channel in image.channels]
+    then = f"its file goes {lifecycle.GRACE:.0f} days after, with ctrain store gc" if args.yes else "--yes does it"
+    emptied = [f"{image.manifest.name}:{channel}" for image in found for channel in image.channels]
+    data = {"withdrawn": names, "channels": emptied, "done": args.yes}
+    return show(args, data, "\n".join([*lines, then]))
+
+
 def _restore(args: argparse.Namespace, store: Store) -> int:
+    found = find_restorable(store, args.version)
     with change(store.root, say) as writer:
-        lifecycle.restore(writer, args.version)
+        restore(writer, found)
     return show(args, {"restored": args.version}, f"{args.version} is offered again")
 
 

@@ -1,0 +1,62 @@
+"""Checks what is in a store by file sizes and manifests alone, without reading an image."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from ctrain_runtime import outputs
+from ctrain_runtime.doctor import Finding
+from ctrain_runtime.errors import ConfigError, CtrainError, ImageUnusable
+from ctrain_runtime.image import check_size
+from ctrain_runtime.manifest import Unchecked, is_version, read_manifest
+from ctrain_runtime.store import (
+    QUARANTINE,
+    RETIRED,
+    Store,
+    StoreContents,
+    is_gone,
+    list_directory,
+    pending_manifest,
+)
+
+
+def check_contents(store: Store, contents: StoreContents) -> Iterator[Finding]:
+    """One finding per problem. Raises StoreError for a directory that cannot be listed."""
+    subject = f"store {store.root}"
+    errors: list[CtrainError] = [*contents.damaged, *(channel.error() for channel in contents.dangling)]
+    for image in contents.images:
+        try:
+            check_size(image.path, image.manifest)
+        except ImageUnusable as unusable:
+            errors.append(unusable)
+    for error in errors:
+        yield Finding(subject, "fail", error.message, error.hint)
+    for image in contents.images:
+        for channel in filter(is_version, image.channels):
+            hint = f"Run: ctrain store channel rm {image.manifest.name} {channel}"
+            yield Finding(subject, "warn", f"channel {channel} of {image.manifest.name} looks like a version", hint)
+    for path in list_directory(store.root, "*_*-py3-r*.sif"):
+        if _has_no_manifest(path) and _has_no_manifest(path) and not is_gone(path):  # twice: one may just be moved
+            hint = "Restore its .json from a backup, or move the file away; ctrain store gc never removes it"
+            yield Finding(subject, "fail", f"{path} has no manifest", hint)
+    yield from _check_retired(store, subject)
+    for output, command in outputs.find_stale(store.root, contents):
+        yield Finding(subject, "warn", f"{output} is out of date: the store has changed since", f"Run: {command}")
+
+
+def _has_no_manifest(image: Path) -> bool:
+    others = (image.parent / directory / f"{image.stem}.json" for directory in (RETIRED, QUARANTINE))
+    return all(map(is_gone, (image.with_suffix(".json"), pending_manifest(image), *others)))
+
+
+def _check_retired(store: Store, subject: str) -> Iterator[Finding]:
+    for path in list_directory(store.root / RETIRED, "*_*.json"):
+        try:
+            read_manifest(path)
+        except Unchecked as unchecked:
+            if not is_gone(path):  # else it was restored meanwhile
+                yield Finding(subject, "warn", unchecked.message, unchecked.hint)
+        except ConfigError as error:
+            hint = "Restore it from a backup; ctrain store gc keeps its image until then"
+            yield Finding(subject, "fail", error.message, hint)
