@@ -139,6 +139,12 @@ def test_show_of_what_an_older_ctrain_made(tmp_path: Path, capsys: Out) -> None:
     assert "base " not in said
 
 
+def test_show_names_the_image_that_this_one_was_built_on(tmp_path: Path, capsys: Out) -> None:
+    path = write_image(tmp_path, labels={"org.ctrain.parent": "pytorch:24.12-hd-r3@sha256:9f2c41"})
+    assert images("show", str(path)) == 0
+    assert "\nparent     pytorch:24.12-hd-r3@sha256:9f2c41\n" in capsys.readouterr().out
+
+
 def test_show_as_json(store: Path, capsys: Out) -> None:
     assert images("--json", "show", "pytorch") == 0
     told = json.loads(capsys.readouterr().out)
