@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
@@ -103,10 +104,15 @@ def _in_stores(references: tuple[str, ...], stores: list[store.Store]) -> Image:
 
 
 def find_flat_variant(image: Image) -> Optional[Image]:
-    """The flat image with the same layers in the directory of `image`, for engines that do not mount layers."""
+    """The flat image with the same layers in the directory of `image`, for engines that do not mount layers.
+
+    Manifests that cannot be read are skipped: of others, they are no reason against this run.
+    """
     keys = [layer.key for layer in image.manifest.layers]
-    for path in sorted(image.path.parent.glob(f"*{FLAT_SUFFIX}.json")):
-        manifest = read_manifest(path)
-        if manifest.flat and manifest.name == image.manifest.name and [layer.key for layer in manifest.layers] == keys:
-            return Image(path.with_suffix(".sif"), manifest, image.channel)
+    for path in store.list_directory(image.path.parent, f"*{FLAT_SUFFIX}.json"):
+        with contextlib.suppress(ConfigError):
+            manifest = read_manifest(path)
+            same = manifest.name == image.manifest.name and [layer.key for layer in manifest.layers] == keys
+            if manifest.flat and same:
+                return Image(path.with_suffix(".sif"), manifest, image.channel)
     return None

@@ -61,17 +61,25 @@ def release(path: str) -> None:
 
 def active(root: Path, now: float) -> dict[str, Lease]:
     """The unexpired leases at time `now` by image file name; of several, the one that expires last."""
-    leases = (_read(path) for path in (root / LEASES).glob("*@*"))
+    leases = map(_read, _paths(root))
     unexpired = sorted((lease for lease in leases if lease.until > now), key=lambda lease: lease.until)
     return {lease.image: lease for lease in unexpired}
 
 
 def sweep(root: Path, now: float) -> None:
     """Remove expired leases."""
-    for path in (root / LEASES).glob("*@*"):
+    for path in _paths(root):
         if _read(path).until <= now:
             with contextlib.suppress(OSError):  # only root and the owners of the directory and the lease may remove it
                 path.unlink()
+
+
+def _paths(root: Path) -> list[Path]:
+    """The leases of a store. Raises OSError: a directory that cannot be listed must not look empty."""
+    try:
+        return [path for path in (root / LEASES).iterdir() if path.match("*@*")]
+    except FileNotFoundError:
+        return []
 
 
 def _read(path: Path) -> Lease:

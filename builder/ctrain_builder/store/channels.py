@@ -73,7 +73,10 @@ def _history(root: Path, name: str, channel: str) -> list[str]:
 
 
 def point(writer: Writer, channel: str, image: PublishedImage, action: str, why: str = "") -> str:
-    """Make the channel's link point to the image; the version that it pointed to before ("" for none)."""
+    """Make the channel's link point to the image; the version that it pointed to before ("" for none).
+
+    Raises UsageError for what cannot be a channel's name."""
+    check(channel)
     link = _link(writer.root, image.manifest.name, channel)
     before = _pointed(link)
     if channel_target(link) != image.path.name:

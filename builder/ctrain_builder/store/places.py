@@ -20,7 +20,17 @@ from ctrain_builder.store.publish import Watch, place, reserve
 from ctrain_builder.store.writer import Access, Writer, change, explained
 from ctrain_runtime.errors import ConfigError, CtrainError, ImageUnusable, RegistryError, StoreError, UsageError
 from ctrain_runtime.manifest import Manifest, is_version, read_manifest
-from ctrain_runtime.store import NAME_RE, QUARANTINE, TAG_RE, PublishedImage, open_store, pending_manifest
+from ctrain_runtime.store import (
+    NAME_RE,
+    QUARANTINE,
+    RETIRED,
+    TAG_RE,
+    PublishedImage,
+    is_gone,
+    list_directory,
+    open_store,
+    pending_manifest,
+)
 
 SCHEME = "oras://"
 
@@ -70,15 +80,17 @@ class Folder:
         found.update({one.manifest.file_name: Held(one.manifest.digest, False) for one in lifecycle.retired(store)})
         found.update({one.path.name: Held(one.manifest.digest) for one in store.images()})
         for one in wanted:
-            path = (self._root / one.file_name).with_suffix(".json")
-            if one.file_name not in found and path.exists():
-                raise StoreError(f"{path} is damaged", "Put it aside with: ctrain store verify; then it can come again")
+            name = Path(one.file_name).with_suffix(".json")
+            for path in (self._root / name, self._root / RETIRED / name):
+                if one.file_name not in found and not is_gone(path):
+                    hint = "See: ctrain doctor. If damaged, it can come again after: ctrain store verify --quarantine"
+                    raise StoreError(f"{path} is damaged, or of a newer ctrain", hint)
         return [found.get(one.file_name) for one in wanted]
 
     def _put_aside(self, wanted: Sequence[Manifest]) -> dict[str, str]:
         """File name -> digest of versions that are in quarantine. What is wanted of them, whole, may come again."""
         found: dict[str, str] = {}
-        for path in (self._root / QUARANTINE).glob("*_*.json"):
+        for path in list_directory(self._root / QUARANTINE, "*_*.json"):
             with contextlib.suppress(ConfigError):
                 found[path.with_suffix(".sif").name] = read_manifest(path).digest
         return {name: digest for name, digest in found.items() if digest not in [one.digest for one in wanted]}

@@ -23,8 +23,17 @@ from ctrain_builder.store.copy import copy, shared, temporary
 from ctrain_builder.store.sign import Signer
 from ctrain_builder.store.writer import Access, Writer, change, explained
 from ctrain_runtime.errors import ImageTestError, ImageUnusable, StoreError
-from ctrain_runtime.manifest import Manifest
-from ctrain_runtime.store import QUARANTINE, RETIRED, PublishedImage, Store, open_store, pending_manifest
+from ctrain_runtime.manifest import Manifest, read_manifest, version_of
+from ctrain_runtime.store import (
+    QUARANTINE,
+    RETIRED,
+    WITHDRAWN,
+    PublishedImage,
+    Store,
+    list_directory,
+    open_store,
+    pending_manifest,
+)
 
 
 @dataclass(frozen=True)
@@ -62,6 +71,7 @@ def publish(
     if not manifest.tested:
         raise ImageTestError(f"image {image} has not passed its tests", "Build it again with: ctrain build")
     wanted = replace(manifest, signed=signer is not None)
+    _require_not_withdrawn(open_store(root), wanted)
     with explained(root), contextlib.ExitStack() as copies:
         known = _find_same(open_store(root), wanted)
         copied = None if known else copies.enter_context(_copy(image, wanted, root, watch, signer))
@@ -82,6 +92,15 @@ def publish(
 def _find_same(store: Store, wanted: Manifest) -> Optional[PublishedImage]:
     """The newest version that is this image."""
     return next((found for found in reversed(store.images()) if _is_same(found.manifest, wanted)), None)
+
+
+def _require_not_withdrawn(store: Store, wanted: Manifest) -> None:
+    """Raises StoreError for an image that was withdrawn: under a new number it would leak what it leaked before."""
+    for note in list_directory(store.root, f"{wanted.name}_*{WITHDRAWN}"):
+        path = store.root / RETIRED / f"{note.stem}.json"
+        if path.exists() and _is_same(replace(read_manifest(path), signed=True), wanted):
+            hint = f"Build another, or run: ctrain store restore {wanted.name}:{version_of(note.stem)}"
+            raise StoreError(f"this image {store.absence(note.stem)}", hint)
 
 
 def _is_same(one: Manifest, other: Manifest) -> bool:
@@ -161,5 +180,6 @@ def _last_release(root: Path, manifest: Manifest) -> int:
     """The highest number that a version of this name, tag and stack has, or once had; 0 if there is none."""
     stem = re.escape(f"{manifest.name}_{manifest.tag}-{manifest.stack}-py3-r")
     name = re.compile(rf"\.?{stem}(\d+)(-\w+)?\.(sif|json|json\.part)")
-    names = (path.name for folder in (".", RETIRED, QUARANTINE) for path in (root / folder).glob("*_*.*"))
+    places = [(root / directory, "*_*.*") for directory in (".", RETIRED, QUARANTINE)]
+    names = (path.name for place in [*places, (root, ".*_*.json.part")] for path in list_directory(*place))
     return max((int(found[1]) for found in map(name.fullmatch, names) if found), default=0)

@@ -10,6 +10,7 @@ from typing import Optional
 
 import pytest
 
+from ctrain_runtime.errors import StoreError
 from samples.shop import Shop
 
 LONG_AGO = 400 * 86400
@@ -73,6 +74,37 @@ def test_gc_keeps_images_when_a_directory_cannot_be_listed(shop: Shop, monkeypat
 
     monkeypatch.setattr(Path, "iterdir", fails)
     assert "retired: Stale file handle" in shop("gc", "--grace", "0", "--yes", code=76)
+    assert shop.file(1).exists()
+
+
+@pytest.mark.parametrize("directory", ["retired", "quarantine"])
+def test_no_number_is_given_again_when_a_directory_cannot_be_listed(
+    shop: Shop, directory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = Path.iterdir
+
+    def fails(path: Path) -> object:
+        if path.name == directory:
+            raise PermissionError(13, "Permission denied", str(path))
+        return listed(path)
+
+    monkeypatch.setattr(Path, "iterdir", fails)
+    with pytest.raises(StoreError, match=f"cannot list .*/{directory}: Permission denied"):
+        shop.publish("four")
+    assert set(shop.versions) == {1, 2, 3}
+
+
+def test_gc_removes_nothing_when_leases_cannot_be_listed(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    shop("retire", "small:1.0-s-r1", "--yes")
+    listed = Path.iterdir
+
+    def fails(path: Path) -> object:
+        if path.name == "in-use":
+            raise PermissionError(13, "Permission denied", str(path))
+        return listed(path)
+
+    monkeypatch.setattr(Path, "iterdir", fails)
+    assert "Permission denied" in shop("gc", "--grace", "0", "--yes", code=None)
     assert shop.file(1).exists()
 
 

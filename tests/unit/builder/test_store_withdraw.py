@@ -11,7 +11,7 @@ import pytest
 from ctrain_builder import atomic
 from ctrain_builder.store import lifecycle
 from ctrain_builder.store.writer import change
-from ctrain_runtime.errors import CtrainError
+from ctrain_runtime.errors import CtrainError, StoreError
 from ctrain_runtime.store import open_store, resolve
 from samples.shop import Shop
 
@@ -95,6 +95,15 @@ def test_names_lead_to_no_file_outside(shop: Shop) -> None:
     (shop.root.parent / "secret_1-py3-r1.withdrawn").write_text("secret")
     for reference in ("../secret:1-r1", "small:../../secret_1-r1", "..:x-r1"):
         assert "secret\n" not in shop("show", f"./{reference}" if "/" not in reference else reference, code=None)
+
+
+def test_it_does_not_come_back_under_another_number(shop: Shop) -> None:
+    withdraw(shop)
+    with pytest.raises(StoreError, match=f"this image was withdrawn: {REASON}.*ctrain store restore small:1.0-s-r2$"):
+        shop.publish("two")
+    shop("retire", "small:1.0-s-r1", "--yes")
+    shop.publish("one")  # which was only retired
+    assert set(shop.versions) == {3, 4}
 
 
 class Crash(BaseException):

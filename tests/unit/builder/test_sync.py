@@ -134,7 +134,7 @@ def test_what_is_damaged_there_is_not_replaced(fill: Callable[..., Path], sync: 
     manifest = target / "small_1.0-s-py3-r1.json"
     manifest.chmod(0o644)
     manifest.write_text("{}")
-    assert f"{manifest} is damaged. Put it aside with: ctrain store verify" in sync(source, target, code=76)
+    assert f"{manifest} is damaged, or of a newer ctrain. See: ctrain doctor" in sync(source, target, code=76)
     assert manifest.read_text() == "{}"
 
 
@@ -197,3 +197,22 @@ def test_what_an_interrupted_sync_has_left_is_replaced(fill: Callable[..., Path]
     assert sync(source, target).startswith("copied small 1.0-s-r1")
     assert (target / "small_1.0-s-py3-r1.sif").read_text() == "one"
     assert not list(target.glob(".*.part"))
+
+
+@pytest.mark.parametrize("text", ["{", '{"schema": 99}'])
+def test_a_retired_version_whose_manifest_cannot_be_read_does_not_come_again(
+    fill: Callable[..., Path], sync: Sync, tmp_path: Path, text: str
+) -> None:
+    source, target = fill("source", prod="one"), new_store(tmp_path / "target")
+    (target / "retired").mkdir()
+    manifest = target / "retired/small_1.0-s-py3-r1.json"
+    manifest.write_text(text)
+    assert f"{manifest} is damaged, or of a newer ctrain" in sync(source, target, code=76)
+    assert state(target) == {}
+
+
+def test_a_channel_called_like_a_version_does_not_come(fill: Callable[..., Path], sync: Sync, tmp_path: Path) -> None:
+    source, target = fill("source", prod="one"), new_store(tmp_path / "target")
+    (source / "channels/small_1.0-s-r9.sif").symlink_to("../small_1.0-s-py3-r1.sif")
+    assert "'1.0-s-r9' looks like a version" in sync(source, target, "--channels", code=64)
+    assert "1.0-s-r9" not in state(target)["1.0-s-r1"]

@@ -81,3 +81,10 @@ def test_the_flat_image_with_the_same_layers(tmp_path: Path) -> None:
     found = image.find_flat_variant(layered)
     assert found
     assert (found.path, found.manifest.version) == (flat, "24.12-hd-r7-flat")
+
+
+@pytest.mark.parametrize("text", ["{", '{"schema": 99}'])
+def test_a_flat_image_of_others_that_cannot_be_read_is_skipped(tmp_path: Path, text: str) -> None:
+    (tmp_path / "pytorch_24.12-hd-py3-r1-flat.json").write_text(text)
+    layered = image.find_any_arch((str(write_image(tmp_path)),), [])
+    assert image.find_flat_variant(layered) is None

@@ -25,7 +25,7 @@ import argparse
 from pathlib import Path
 
 from ctrain_builder.cli.store import channels, checks, pages, versions
-from ctrain_builder.cli.store.common import Run, store_root
+from ctrain_builder.cli.store.common import Run, show, store_root
 from ctrain_builder.store.init import init_store
 from ctrain_runtime.cli import images
 from ctrain_runtime.store import Store, open_store, store_path
@@ -56,6 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     init = actions.add_parser("init", help="make a missing or empty directory a store", allow_abbrev=False)
     init.add_argument("root", metavar="DIR")
     init.add_argument("--repair", action="store_true", help="write a lost or damaged marker file again")
+    init.add_argument("--json", action="store_true", help="print one JSON object instead of text")
     init.set_defaults(execute=_init)
 
     add("list", "the versions: as `ctrain images`", _look)
@@ -84,8 +85,8 @@ def execute(args: argparse.Namespace) -> int:
 
 def _init(args: argparse.Namespace) -> int:
     created = init_store(store_path(args.root), args.repair)
-    print(f"{args.root} is a store now" if created else f"{args.root} is a store already")
-    return 0
+    text = f"{args.root} is a store now" if created else f"{args.root} is a store already"
+    return show(args, {"store": args.root, "created": created}, text)
 
 
 def _sync(args: argparse.Namespace) -> int:
