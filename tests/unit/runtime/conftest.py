@@ -20,6 +20,8 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(autouse=True)
 def _shipped_sites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Site files of the machine and of its user must not change what the tests see; theirs are in `etc`, `config`."""
+    """Site files and caches of the machine and of its user must not change what the tests see, nor be changed by them;
+    those of the tests are in `etc`, `config` and `cache`."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(site_files, "SYSTEM_DIR", tmp_path / "etc" / "ctrain" / "sites")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ctrain_runtime.cli.main import RUNTIME_VERBS, main
+from samples.sample_images import write_store
+
+Out = pytest.CaptureFixture[str]
+
+
+def doctor(*arguments: str) -> int:
+    return main(RUNTIME_VERBS, ["doctor", "--site", "local", *arguments])
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    tmp_path.chmod(0o755)
+    write_store(tmp_path / "store", {})
+    (tmp_path / "store").chmod(0o755)
+    return tmp_path / "store"
+
+
+def test_a_store_without_problems(store: Path, capsys: Out) -> None:
+    assert doctor("--store", str(store)) == 0
+    subject, _, rest = capsys.readouterr().out.partition("  ")
+    assert subject == f"store {store}"
+    assert rest.startswith("ok  1 image; writable by ")
+
+
+@pytest.mark.parametrize("option", [[], ["--json"]])
+def test_a_failed_check_is_an_exit_code(store: Path, option: list[str], capsys: Out) -> None:
+    (image,) = store.glob("*.sif")
+    image.chmod(0o666)
+    assert doctor("--store", str(store), *option) == 76
+    out, error = capsys.readouterr()
+    assert error == ""
+    if option:
+        (finding,) = json.loads(out)["findings"]
+        assert (finding["level"], finding["text"]) == ("fail", f"world-writable: {image}")
+        assert finding["hint"] == "Ask the store's owner to run chmod o-w"
+    else:
+        assert out.split("  ") == [
+            f"store {store}",
+            "fail",
+            f"world-writable: {image}",
+            "Ask the store's owner to run chmod o-w\n",
+        ]
+
+
+@pytest.mark.parametrize(("name", "problem"), [("nowhere", "does not exist"), ("config", "is not a store")])
+def test_a_directory_that_is_no_store(tmp_path: Path, name: str, problem: str, capsys: Out) -> None:
+    (tmp_path / "config").mkdir(exist_ok=True)
+    assert doctor("--store", name) == 76
+    assert f"{name} {problem}" in capsys.readouterr().out
+
+
+def test_a_site_without_stores_is_no_failure(capsys: Out) -> None:
+    assert doctor("--json") == 0
+    (finding,) = json.loads(capsys.readouterr().out)["findings"]
+    assert (finding["level"], finding["text"]) == ("warn", "site local has no store configured")
+
+
+def test_several_stores_are_all_checked(store: Path, tmp_path: Path, capsys: Out) -> None:
+    (tmp_path / "mine.yaml").write_text(f"name: mine\nscheduler: local\nstores: [nowhere, {store}]\n")
+    assert main(RUNTIME_VERBS, ["doctor", "--site", "./mine.yaml", "--json"]) == 76
+    levels = [finding["level"] for finding in json.loads(capsys.readouterr().out)["findings"]]
+    assert levels == ["fail", "ok"]
