@@ -30,7 +30,7 @@ RUNTIME_VERBS = (
     ),
     Verb("submit", "submit a job and return once it is queued", "ctrain_runtime.cli.submit", takes_command=True),
     Verb("attach", "watch a run that was submitted earlier", "ctrain_runtime.cli.attach"),
-    Verb("runs", "list runs", "ctrain_runtime.cli.runs"),
+    Verb("runs", "list your runs", "ctrain_runtime.cli.runs"),
     Verb("cancel", "cancel a run", "ctrain_runtime.cli.cancel"),
     Verb("images", "list the published images", "ctrain_runtime.cli.images"),
     Verb("site", "list, show and check sites: the profiles of clusters", "ctrain_runtime.cli.site"),
