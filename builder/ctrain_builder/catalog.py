@@ -249,5 +249,5 @@ def _check_arguments(where: str, chain: tuple[Definition, ...], entry: Entry) ->
     for tag, variant in entry.tags.items():
         for name in variant.arguments:
             if name not in known:
-                hint = f"Known: {', '.join(sorted(known))}"
+                hint = f"{suggest(name, known)} Known: {', '.join(sorted(known))}".strip()
                 raise ConfigError(f"{where}: tags.{tag}: no definition of the chain uses argument {name}", hint)

@@ -19,6 +19,7 @@ from ctrain_builder.keys import Inputs
 from ctrain_builder.parent import Parent, Part
 from ctrain_runtime import sif
 from ctrain_runtime.errors import ConfigError, CtrainError, ImageUnusable, RegistryError, UsageError
+from ctrain_runtime.suggest import suggest
 
 MIRROR = "MIRROR"
 # Arguments that say where the building machine gets things, not what the image is: no part of a layer's key.
@@ -219,5 +220,6 @@ def check_given(specs: Iterable[ImageSpec], given: Iterable[str]) -> None:
             raise UsageError(f"{name} is the tag of image {tags[name].name}", "Use IMAGE:TAG or --tag")
         if name not in known:
             names = ", ".join(sorted({spec.name for spec in specs}))
-            hint = f"Known: {', '.join(sorted(known - tags.keys()))}"
+            others = ", ".join(sorted(known - tags.keys())) or "none"
+            hint = f"{suggest(name, known)} Known: {others}".strip()
             raise UsageError(f"no definition of {names} uses argument {name}", hint)

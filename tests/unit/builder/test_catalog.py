@@ -38,7 +38,7 @@ def test_every_image_at_every_tag(project: Path) -> None:
         ("{'2.0': {}}", "tag '1.0' is not one of its tags. They are 2.0"),
         ("{'1.0': {}, '../x': {}}", "cannot be part of a file name"),
         ("{'1.0': {phyton: '3.11'}}", "unknown key 'phyton'"),
-        ("{'1.0': {arguments: {COLOR: blue}}}", "uses argument COLOR. Known: COLOUR, MIRROR"),
+        ("{'1.0': {arguments: {COLOR: blue}}}", "uses argument COLOR. Did you mean 'COLOUR'. Known: COLOUR, MIRROR"),
         ("{'1.0': {arguments: {COLOUR: 1.0}}}", "must be a string"),
         ("['1.0']", "must be a mapping"),
     ],

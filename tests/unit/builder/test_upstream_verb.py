@@ -243,7 +243,7 @@ def test_json(ask: Ask, world: World) -> None:
     [
         (["torhc"], "ctrain: images.yaml has no image 'torhc'. Did you mean 'torch'? It has: cpu, torch\n"),
         (["cpu"], "ctrain: image cpu does not start from an image in a registry. Those that do: torch\n"),
-        (["--build-arg", "REGISTRI=x"], "ctrain: no definition of torch uses argument REGISTRI. Known: \n"),
+        (["--build-arg", "REGISTRI=x"], "ctrain: no definition of torch uses argument REGISTRI. Known: none\n"),
         (["--build-arg", "TAG"], "ctrain: --build-arg must be NAME=VALUE, not 'TAG'\n"),
         (["--all"], "ctrain: unrecognized arguments: --all. See: ctrain upstream --help\n"),
     ],
