@@ -111,7 +111,7 @@ class Stub(Container):
 
 
 def stub(work: Path, *acts: Callable[[], None], root: bool = True) -> Stub:
-    return Stub(Engine("apptainer", "/nowhere", "1.4.5"), work, lambda: None, root, list(acts))
+    return Stub(Engine("apptainer", "/nowhere", "1.4.5"), work, lambda: None, root, acts=list(acts))
 
 
 def planned(work: Path) -> PlannedLayer:
