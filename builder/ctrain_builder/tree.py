@@ -115,6 +115,12 @@ class Tree:
             file.write(data.encode() if isinstance(data, str) else data)
             os.fchmod(descriptor, mode)
 
+    def make_directory(self, name: Name) -> None:
+        """Make a directory unless the name is taken already. Raises BuildError."""
+        if self.status(name) is None:
+            with self._directory(PurePosixPath(name), make=True):
+                pass
+
     def take(self, name: Name, target: Path) -> None:
         """Move a regular file out of the tree. Raises BuildError, FileNotFoundError."""
         with self.at(name) as path:

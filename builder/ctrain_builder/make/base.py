@@ -1,93 +1,110 @@
-"""Base layers: the first definition of a chain, unpacked by plain `apptainer build` and packed as layers are."""
+"""Base layers: the first definition of a chain. Plain `apptainer build` unpacks what its header names; %files and
+%post run as those of upper layers do.
+
+The engine would write the metadata of an image from outside, through links that a %post has put in their place.
+"""
 
 from __future__ import annotations
 
-import os
 import re
-import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
-from ctrain_builder import files
-from ctrain_builder.make import image, metadata, pack
-from ctrain_builder.make.container import Container, Failed, SectionFailed, last_lines
-from ctrain_builder.make.layer import read_metadata
+from ctrain_builder.definition import Definition, parse, render
+from ctrain_builder.make import image, layer, metadata, pack
+from ctrain_builder.make.container import Container, Failed, SectionFailed
 from ctrain_builder.make.workspace import Workspace
-from ctrain_builder.plan import MIRROR, PlannedLayer
+from ctrain_builder.plan import PlannedLayer
 from ctrain_builder.tree import Tree
-from ctrain_runtime import command
 
 _FROM = re.compile(r"(?mi)^(\s*from\s*:).*$")
+_FIRST_SECTION = re.compile(r"(?m)^[ \t]*%")
+_MOUNTED = ("mnt", "tmp", "var/tmp", "sys/bus", "sys/class", "sys/devices")  # a container of folders can't add these
 
 
-def make(container: Container, layer: PlannedLayer, workspace: Workspace, log: Path) -> Path:
-    """Build the base of a chain. Returns the new SIF, in the work folder. Raises SectionFailed, ConfigError."""
-    _written(container, layer).write_text(text(layer), encoding="utf-8")
-    workspace.set_time(layer.epoch)
-    sources = container.work / "sources"  # %files are relative to the folder that the engine runs in
-    sources.mkdir()
-    files.stage(layer.files, sources)
-    variables = {**pack.times(layer.epoch), **mirror_variables(layer.arguments, container.work)}
-    root = _root(container)
+def make(container: Container, planned: PlannedLayer, workspace: Workspace, log: Path) -> Path:
+    """Build the base of a chain. Returns the new SIF, in the work folder. Raises SectionFailed, BuildError."""
+    definition, root = render(planned.definition, planned.arguments), _root(container)
+    workspace.set_time(planned.epoch)
+    layer.lend(definition, planned, workspace.lent)
+    _header(container, planned).write_text(header(planned), encoding="utf-8")
     try:
-        container.run(build_argv(container, layer, workspace), log, sources, variables)
+        container.run(_unpack_argv(container, planned), log, variables=pack.times(planned.epoch))
     except Failed as error:
-        raise _in_section(error) from error
-    container.take_ownership(root, [root, workspace.scratch], log)
-    tree, labels = Tree(root), f"{metadata.FOLDER}/labels.json"
-    tree.write(labels, metadata.dated(tree.read(labels) or "{}", layer.epoch))
-    packed = pack.pack_base(container, root, log, layer.epoch)
-    return image.new(container, packed, layer.inputs.arch, read_metadata(tree, metadata.FOLDER), {}, log)
+        raise SectionFailed("", error.code, log) from error
+    tree = Tree(root)
+    for name in _MOUNTED:
+        tree.make_directory(name)
+    try:
+        if _runs(definition):
+            layer.run_post(container, _post_argv(container, definition, workspace), workspace, log)
+    finally:
+        container.take_ownership(root, _made(container, workspace), log)
+    texts = metadata.for_base(_metadata(tree, workspace), shown(planned), planned)
+    layer.write_metadata(tree, texts)
+    packed = pack.pack_base(container, root, log, planned.epoch)
+    files = layer.read_metadata(tree, metadata.FOLDER)
+    return image.new(container, packed, planned.inputs.arch, files, {}, log)
 
 
-def build_argv(container: Container, layer: PlannedLayer, workspace: Workspace) -> list[str]:
-    argv = [container.engine.path, "build", "--sandbox", "--notest"]  # it is tested as it was packed
-    if container.root:
-        argv.append("--fakeroot")  # root of a restricted machine lacks capabilities that %post would be given
-    for bind in workspace.binds:
-        argv += ["--bind", bind]
-    return [*argv, str(_root(container)), str(_written(container, layer))]
-
-
-def argvs(container: Container, layer: PlannedLayer, workspace: Workspace) -> list[list[str]]:
+def argvs(container: Container, planned: PlannedLayer, workspace: Workspace) -> Iterator[list[str]]:
     """All commands that make a base."""
+    definition, root = shown(planned), _root(container)
+    yield _unpack_argv(container, planned)
+    if _runs(definition):
+        yield _post_argv(container, definition, workspace)
+    if not container.root:
+        yield container.ownership_argv(root, _made(container, workspace))
+    yield pack.base_argv(container, root)
+    yield from image.new_argvs(container, pack.packed(container), planned.inputs.arch)
+
+
+def header(planned: PlannedLayer) -> str:
+    """What the engine gets: where the base comes from, by digest if it is a docker image."""
+    text = _FIRST_SECTION.split(render(planned.definition, planned.arguments).text, maxsplit=1)[0]
+    return _by_digest(text, planned)
+
+
+def shown(planned: PlannedLayer) -> Definition:
+    """The definition that the image shows."""
+    text = _by_digest(metadata.shown(planned).text, planned)
+    return parse(planned.name, planned.definition.path, text)
+
+
+def _by_digest(text: str, planned: PlannedLayer) -> str:
+    return _FROM.sub(rf"\1 {planned.base}", text, count=1) if planned.base else text
+
+
+def _unpack_argv(container: Container, planned: PlannedLayer) -> list[str]:
+    argv = [container.engine.path, "build", "--sandbox"]
+    if container.root:
+        argv.append("--fakeroot")  # root of a restricted machine lacks capabilities that are needed
+    return [*argv, str(_root(container)), str(_header(container, planned))]
+
+
+def _post_argv(container: Container, definition: Definition, workspace: Workspace) -> list[str]:
+    # With the host's name: else the engine mounts a file at /etc/hostname, which %post could not remove.
     root = _root(container)
-    taken = [] if container.root else [container.ownership_argv(root, [root, workspace.scratch])]
-    new = image.new_argvs(container, pack.packed(container), layer.inputs.arch)
-    return [build_argv(container, layer, workspace), *taken, pack.base_argv(container, root), *new]
+    argv = container.argv("exec", root, binds=workspace.binds, as_root=True, writable=True, hostname="")
+    return [*argv, *layer.post_argv(definition)]
 
 
-def text(layer: PlannedLayer) -> str:
-    """The definition as the engine gets it, and writes it into the image. A docker base is named by its digest."""
-    rendered = metadata.shown(layer).text
-    return _FROM.sub(rf"\1 {layer.base}", rendered, count=1) if layer.base else rendered
+def _runs(definition: Definition) -> bool:
+    return bool(definition.files or definition.body("post").strip())
 
 
-def mirror_variables(arguments: Mapping[str, str], work: Path) -> dict[str, str]:
-    """A PATH with a debootstrap that puts the mirror's URL in the placeholder's place."""
-    mirror, real = arguments.get(MIRROR), command.which("debootstrap")
-    if not mirror or not real:
-        return {}
-    tools = work / "tools"
-    tools.mkdir()
-    shim = tools / "debootstrap"  # the engine gives the mirror as the last argument
-    call = f'exec {shlex.quote(real)} "${{@:1:$#-1}}" {shlex.quote(mirror)}'
-    shim.write_text(f"#!/bin/bash\n{call}\n", encoding="utf-8")
-    shim.chmod(0o755)
-    return {"PATH": f"{tools}:{os.environ.get('PATH', os.defpath)}"}
+def _made(container: Container, workspace: Workspace) -> list[Path]:
+    """The folders that the engine and %post can write to."""
+    return [_root(container), workspace.lent, workspace.scratch]
+
+
+def _metadata(tree: Tree, workspace: Workspace) -> dict[str, str]:
+    return layer.with_labels(layer.read_metadata(tree, metadata.FOLDER), Tree(workspace.lent))
 
 
 def _root(container: Container) -> Path:
     return container.work / "root"
 
 
-def _written(container: Container, layer: PlannedLayer) -> Path:
-    return container.work / f"{layer.name}.def"
-
-
-def _in_section(error: Failed) -> SectionFailed:
-    """The failure with the section's name and exit code, which the engine's last lines tell."""
-    text = "\n".join(last_lines(error.log, 5))
-    section = re.search(r"%(post|setup|pre)\b", text)
-    code = re.search(r"exit status (\d+)", text)
-    return SectionFailed(section[1] if section else "", int(code[1]) if code else error.code, error.log)
+def _header(container: Container, planned: PlannedLayer) -> Path:
+    return container.work / f"{planned.name}.def"

@@ -102,6 +102,8 @@ class Container:
         binds: Sequence[str] = (),
         as_root: bool = False,
         gpu: bool = False,
+        writable: bool = False,
+        hostname: str = "localhost",
     ) -> list[str]:
         """`apptainer ACTION OPTIONS IMAGE`; a command may follow. `as_root`: as the root user of a user namespace.
 
@@ -111,7 +113,8 @@ class Container:
         --contain, --no-mount: of the host's files it sees `binds` and _SHOWN, which it can't make writable again.
         """
         argv = [self.engine.path, "--quiet", action, "--pid", "--cleanenv", "--pwd", "/"]
-        argv += ["--hostname", "localhost", "--contain", "--no-mount", "home,cwd,tmp,sys,bind-paths"]
+        argv += ["--hostname", hostname] if hostname else []
+        argv += ["--contain", "--no-mount", "home,cwd,tmp,sys,bind-paths"]
         argv += ["--security", f"seccomp:{_NO_MOUNTS}"]
         if as_root:
             argv.append("--fakeroot")
@@ -119,7 +122,11 @@ class Container:
             argv.append("--userns")  # root of a restricted machine may lack capabilities that a plain exec asks for
         if gpu:
             argv.append("--nv")
-        for bind in (*(f"{path}:{path}:ro" for path in _SHOWN if Path(path).exists()), *binds):
+        if writable:
+            argv.append("--writable")
+        taken = {bind.split(":")[1] for bind in binds}
+        shown = (path for path in _SHOWN if path not in taken and Path(path).exists())
+        for bind in (*(f"{path}:{path}:ro" for path in shown), *binds):
             argv += ["--bind", bind]
         for overlay in overlays:
             argv += ["--overlay", overlay]

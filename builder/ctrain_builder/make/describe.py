@@ -15,8 +15,9 @@ from typing import Any, Optional
 from ctrain_builder import ngc
 from ctrain_builder.cache import LayerContent
 from ctrain_builder.digests import of_regions
+from ctrain_builder.make import metadata
 from ctrain_builder.make.container import Container
-from ctrain_builder.make.smoke import ask, rendered
+from ctrain_builder.make.smoke import ask
 from ctrain_builder.plan import BuildPlan
 from ctrain_builder.record import utc_now
 from ctrain_runtime import command, sif
@@ -61,7 +62,7 @@ def labels(plan: BuildPlan, flat: bool) -> dict[str, str]:
 def _of_layers(plan: BuildPlan, label: str) -> list[str]:
     """What the parent and the definitions say by a label, from the base upwards; what two of them say counts once."""
     inherited = plan.parent.image.manifest.labels.get(label, "") if plan.parent and plan.parent.image else ""
-    told = (inherited, *(rendered(part).labels.get(label, "") for part in plan.layers))
+    told = (inherited, *(metadata.shown(part).labels.get(label, "") for part in plan.layers))
     return [value for value in dict.fromkeys(told) if value]
 
 
@@ -69,7 +70,7 @@ def _origin(plan: BuildPlan) -> Base:
     """What the image was made from: its parent, or what its base starts from."""
     if plan.parent:
         return Base(plan.parent.title, plan.parent.digest)
-    header = rendered(plan.layers[0]).header
+    header = metadata.shown(plan.layers[0]).header
     reference = header.get("from") or f"{header['bootstrap']} {header.get('osversion', '')}".strip()
     return Base(reference, plan.layers[0].base.partition("@")[2])
 

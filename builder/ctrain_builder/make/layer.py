@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ctrain_builder import files
@@ -40,13 +40,15 @@ def make(container: Container, layer: PlannedLayer, below: Below, workspace: Wor
     definition = render(layer.definition, layer.arguments)
     workspace.set_time(layer.epoch)
     upper = container.new_overlay()
-    _lend(definition, layer, workspace.lent)
+    lend(definition, layer, workspace.lent)
     try:
-        _run_post(container, definition, below, workspace, log)
+        run_post(container, _post_argv(container, definition, below, workspace), workspace, log)
     finally:
         container.take_ownership(below.base, _made(container, workspace), log)
     links.join(container, upper, below, log)
-    _write_metadata(Tree(upper), Tree(workspace.lent), layer)
+    lent = Tree(workspace.lent)
+    before = with_labels(read_metadata(lent, "metadata"), lent)
+    write_metadata(Tree(upper), metadata.for_layer(before, metadata.shown(layer), layer.key, layer.epoch))
     return pack.pack(container, upper, below, log, layer.epoch)
 
 
@@ -64,7 +66,7 @@ def argvs(
     yield pack.layer_argv(container, container.overlay / "upper", below), ""
 
 
-def _lend(definition: Definition, layer: PlannedLayer, lent: Path) -> None:
+def lend(definition: Definition, layer: PlannedLayer, lent: Path) -> None:
     """Put what the script above reads where it will be /mnt."""
     files.stage(layer.files, lent / "files")
     (lent / "files.list").write_text("".join(f"{copy.source}\n{copy.target}\n" for copy in definition.files))
@@ -74,9 +76,10 @@ def _lend(definition: Definition, layer: PlannedLayer, lent: Path) -> None:
     (lent / "metadata").mkdir()
 
 
-def _run_post(container: Container, definition: Definition, below: Below, workspace: Workspace, log: Path) -> None:
+def run_post(container: Container, argv: Sequence[str], workspace: Workspace, log: Path) -> None:
+    """Copy %files and run %post. Raises SectionFailed."""
     try:
-        container.run(_post_argv(container, definition, below, workspace), log)
+        container.run(argv, log)
     except Failed as error:
         section = (Tree(workspace.lent).read("section") or "").strip()
         raise SectionFailed(section if section in _SECTIONS else "", error.code, log) from error
@@ -85,8 +88,13 @@ def _run_post(container: Container, definition: Definition, below: Below, worksp
 def _post_argv(container: Container, definition: Definition, below: Below, workspace: Workspace) -> list[str]:
     overlays = [*below.overlays, str(container.overlay)]
     argv = container.argv("exec", below.base, overlays=overlays, binds=workspace.binds, as_root=True)
+    return [*argv, *post_argv(definition)]
+
+
+def post_argv(definition: Definition) -> list[str]:
+    """The command in a container that copies %files and runs %post."""
     post = script_argv(definition.sections.get("post", Section("", "")), "/mnt/post")
-    return [*argv, "/bin/sh", "/mnt/inside.sh", *post]
+    return ["/bin/sh", "/mnt/inside.sh", *post]
 
 
 def script_argv(section: Section, script: str) -> list[str]:
@@ -99,11 +107,14 @@ def script_argv(section: Section, script: str) -> list[str]:
     return ["/bin/sh", "-ex", *words, script]
 
 
-def _write_metadata(upper: Tree, lent: Tree, layer: PlannedLayer) -> None:
-    before = read_metadata(lent, "metadata")
-    before[metadata.BUILD_LABELS] = lent.read(metadata.BUILD_LABELS) or ""
-    for name, text in metadata.for_layer(before, metadata.shown(layer), layer.key, layer.epoch).items():
-        upper.write(f"{metadata.FOLDER}/{name}", text, metadata.mode(name))
+def with_labels(texts: Mapping[str, str], lent: Tree) -> dict[str, str]:
+    """The texts of /.singularity.d, with what %post has written as labels."""
+    return {**texts, metadata.BUILD_LABELS: lent.read(metadata.BUILD_LABELS) or ""}
+
+
+def write_metadata(tree: Tree, texts: Mapping[str, str]) -> None:
+    for name, text in texts.items():
+        tree.write(f"{metadata.FOLDER}/{name}", text, metadata.mode(name))
 
 
 def read_metadata(tree: Tree, folder: str) -> dict[str, str]:

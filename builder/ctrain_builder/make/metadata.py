@@ -29,8 +29,7 @@ _CREATED = "org.opencontainers.image.created"
 def shown(layer: PlannedLayer) -> Definition:
     """The definition of a layer as images show it. A placeholder stands for the URL of a mirror, which is of no use to
     anybody, and may hold a password."""
-    hidden = {MIRROR: PLACEHOLDER} if layer.arguments.get(MIRROR) else {}
-    return render(layer.definition, {**layer.arguments, **hidden})
+    return render(layer.definition, {**layer.arguments, MIRROR: PLACEHOLDER})
 
 
 def for_layer(parent: Mapping[str, str], definition: Definition, key: str, epoch: int) -> dict[str, str]:
@@ -53,6 +52,13 @@ def for_layer(parent: Mapping[str, str], definition: Definition, key: str, epoch
         files[_HELP] = f"{definition.body('help')}\n"
     files["labels.json"] = _json(_labels(parent, definition, epoch))
     return files
+
+
+def for_base(unpacked: Mapping[str, str], definition: Definition, planned: PlannedLayer) -> dict[str, str]:
+    """The same of a base; `unpacked` holds what the engine has written for its header alone."""
+    parent = {name: text for name, text in unpacked.items() if name != "Singularity"}
+    files = for_layer(parent, definition, "", planned.epoch)
+    return {name: text for name, text in files.items() if name != MARKER}
 
 
 def mode(name: str) -> int:
@@ -79,12 +85,6 @@ def _labels(parent: Mapping[str, str], definition: Definition, epoch: int) -> di
     for name, value in definition.header.items():
         labels[f"{_SCHEMA}usage.singularity.deffile.{name}"] = value
     return {**definition.labels, **labels}
-
-
-def dated(labels: str, epoch: int) -> str:
-    """The content of labels.json with `epoch` as the time of the build."""
-    told = _read(labels)
-    return _json({**told, **_dates(told, epoch)})
 
 
 def _read(text: str) -> dict[str, str]:

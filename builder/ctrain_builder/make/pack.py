@@ -69,8 +69,8 @@ def layer_argv(container: Container, upper: Path, below: Below, apart: Sequence[
 
 
 def base_argv(container: Container, root: Path) -> list[str]:
-    """The command that packs a base, all of it."""
-    return _argv(container, root, root)
+    """The command that packs a base, all of it but mount points of the host."""
+    return [*_argv(container, root, root), "-wildcards", "-e", "sys/*"]
 
 
 def times(time: int) -> dict[str, str]:

@@ -11,11 +11,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ctrain_builder.definition import Definition, render
 from ctrain_builder.make import metadata
 from ctrain_builder.make.container import Below, Container, Failed
 from ctrain_builder.make.reuse import INSIDE
-from ctrain_builder.plan import MIRROR, BuildPlan, PlannedLayer
+from ctrain_builder.plan import BuildPlan
 from ctrain_runtime.errors import BuildError, CtrainError
 from ctrain_runtime.manifest import TestResult
 
@@ -97,7 +96,7 @@ def definition_checks(plan: BuildPlan) -> Iterator[Check]:
     """The %test of each definition; `since` is the number of its layer."""
     for number, layer in enumerate(plan.layers):
         if layer.definition.body("test").strip():
-            script = metadata.script(rendered(layer).sections["test"])
+            script = metadata.script(metadata.shown(layer).sections["test"])
             everything = not layer.definition.has_independent_test
             yield Check(f"%test of {layer.name}", (*_ENV, "/mnt/script"), number, script, all_layers=everything)
 
@@ -120,11 +119,6 @@ def _horovod(features: Sequence[str], since: int) -> Iterator[Check]:
 
 def _modules(features: Sequence[str]) -> list[str]:
     return [_FRAMEWORKS[name] for name in features if name in _FRAMEWORKS]
-
-
-def rendered(layer: PlannedLayer) -> Definition:
-    """The definition of a layer with its arguments. The mirror is of no use any more, and need not be known."""
-    return render(layer.definition, {**layer.arguments, MIRROR: ""})
 
 
 def _on_gpus(plan: BuildPlan, base: Mapping[str, str], gpus: int, place: Mapping[str, int]) -> Iterator[Check]:

@@ -9,6 +9,7 @@ from ctrain_builder.make import site as sites
 from ctrain_builder.make.site import Site
 
 _LENT = "lent"
+_HOSTS = "hosts"
 _STARTED = "started"  # an empty file
 
 
@@ -26,7 +27,8 @@ class Workspace:
 
     @property
     def binds(self) -> list[str]:
-        return [f"{self.lent}:{sites.INSIDE}", *self.site.binds, *self.scratch_binds]
+        hosts = f"{self.scratch.with_name(_HOSTS)}:/etc/hosts"  # a copy: %post may write to it
+        return [f"{self.lent}:{sites.INSIDE}", *self.site.binds, *self.scratch_binds, hosts]
 
     def set_time(self, epoch: int) -> None:
         """Let the programs of %post take `epoch`, in seconds since 1970, for the present."""
@@ -48,6 +50,8 @@ def prepare(folder: Path, site: Site) -> Workspace:
     """Make the workspace in the (empty) work folder of a build."""
     workspace = inside(folder, site)
     (folder / _STARTED).touch()
+    hosts = Path("/etc/hosts")
+    (folder / _HOSTS).write_bytes(hosts.read_bytes() if hosts.exists() else b"127.0.0.1 localhost\n")
     workspace.lent.mkdir()
     workspace.scratch.mkdir()
     workspace.scratch.chmod(0o1777)

@@ -1,18 +1,14 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-import subprocess
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
-import pytest
-
 from ctrain_builder import catalog
 from ctrain_builder import plan as plans
-from ctrain_builder.make import base, metadata, smoke
+from ctrain_builder.make import base, metadata
 from ctrain_builder.plan import PlannedLayer
-from samples.programs import answer
 
 MIRROR = "http://mirror.example/debian"
 
@@ -22,11 +18,13 @@ def _planned(project: Path, site: Mapping[str, str] = {}) -> PlannedLayer:  # re
     return plans.make(spec, {}, site, "amd64", lambda _key, _is_base: False, lambda _reference: "").layers[0]
 
 
-def test_the_engine_gets_the_definition_with_its_values_but_not_the_mirror(project: Path) -> None:
-    text = base.text(_planned(project, {"MIRROR": MIRROR}))
-    assert "MirrorURL: http://mirror.of.the.building.machine\n" in text
-    assert "echo 1.0\n" in text
-    assert MIRROR not in text and "{{" not in text
+def test_the_engine_gets_the_header_alone_and_the_image_shows_no_mirror(project: Path) -> None:
+    planned = _planned(project, {"MIRROR": MIRROR})
+    assert base.header(planned) == f"Bootstrap: debootstrap\nOSVersion: bookworm\nMirrorURL: {MIRROR}\n\n"
+    shown = base.shown(planned)
+    assert shown.header["mirrorurl"] == metadata.PLACEHOLDER
+    assert "echo 1.0\n" in shown.text
+    assert MIRROR not in shown.text and "{{" not in shown.text
 
 
 def test_a_docker_base_is_named_by_its_digest(project: Path) -> None:
@@ -35,22 +33,18 @@ def test_a_docker_base_is_named_by_its_digest(project: Path) -> None:
         "Bootstrap: docker\nFrom: nvcr.io/small:{{ VERSION }}-py3 # the tag\n\n%post\n    echo From: here\n"
     )
     planned = dataclasses.replace(_planned(project), base="nvcr.io/small@sha256:a1")
-    assert base.text(planned) == "Bootstrap: docker\nFrom: nvcr.io/small@sha256:a1\n\n%post\n    echo From: here\n"
+    assert base.header(planned) == "Bootstrap: docker\nFrom: nvcr.io/small@sha256:a1\n\n"
+    assert base.shown(planned).text == f"{base.header(planned)}%post\n    echo From: here\n"
 
 
-def test_debootstrap_gets_the_mirror_after_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = answer(tmp_path / "bin", "debootstrap")
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
-    variables = base.mirror_variables({"MIRROR": MIRROR}, tmp_path)
-    argv = ["debootstrap", "--variant=minbase", "bookworm", "/root folder", metadata.PLACEHOLDER]
-    subprocess.run(argv, env=variables, check=True)
-    assert calls.read_text() == f"--variant=minbase bookworm /root folder {MIRROR}\n"
-
-
-def test_without_a_mirror_or_debootstrap_nothing_is_in_between(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert base.mirror_variables({"TAG": "24.12"}, tmp_path) == {}
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert base.mirror_variables({"MIRROR": MIRROR}, tmp_path) == {}
+def test_a_base_has_the_metadata_of_a_plain_build(project: Path) -> None:
+    planned = _planned(project, {"MIRROR": MIRROR})
+    mirror = "org.label-schema.usage.singularity.deffile.mirrorurl"
+    unpacked = {"Singularity": base.header(planned), "labels.json": json.dumps({"org.x": "y", mirror: MIRROR})}
+    files = metadata.for_base(unpacked, base.shown(planned), planned)
+    assert set(files) == {"Singularity", "labels.json"}
+    labels = json.loads(files["labels.json"])
+    assert (labels["org.x"], labels[mirror]) == ("y", metadata.PLACEHOLDER)
 
 
 def test_an_upper_definition_shows_no_mirror_either(project: Path) -> None:
@@ -62,4 +56,4 @@ def test_an_upper_definition_shows_no_mirror_either(project: Path) -> None:
     shown = metadata.shown(upper)
     assert shown.labels == {"org.mirror": metadata.PLACEHOLDER}
     assert "s3cret" not in str(metadata.for_layer({}, shown, upper.key, upper.epoch))
-    assert "s3cret" not in str(smoke.rendered(upper).labels)
+    assert "s3cret" not in str(metadata.shown(upper).labels)

@@ -54,13 +54,18 @@ def test_labels_add_but_do_not_replace_and_the_build_knows_better() -> None:
 
 def test_dates_are_those_of_the_build_and_none_is_added() -> None:
     created = "org.opencontainers.image.created"
-    told = json.loads(metadata.dated(json.dumps({"a": "b", created: "now"}), BUILT))
-    assert told == {
+
+    def labels(parent: dict[str, str]) -> dict[str, str]:
+        texts = metadata.for_layer({"labels.json": json.dumps(parent)}, _definition(""), "k", BUILT)
+        return {name: value for name, value in json.loads(texts["labels.json"]).items() if "deffile" not in name}
+
+    assert labels({"a": "b", created: "now"}) == {
         "a": "b",
         created: "2026-11-21T04:52:05Z",
         "org.label-schema.build-date": "Saturday_21_November_2026_4:52:5_UTC",
+        "org.label-schema.schema-version": "1.0",
     }
-    assert created not in metadata.dated("{}", BUILT)
+    assert created not in labels({})
 
 
 def test_the_first_help_of_a_chain_stays() -> None:

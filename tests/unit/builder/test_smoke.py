@@ -11,7 +11,7 @@ import pytest
 
 from ctrain_builder import catalog, plan
 from ctrain_builder.catalog import Variant
-from ctrain_builder.make import smoke
+from ctrain_builder.make import metadata, smoke
 from ctrain_builder.make.container import Container, Failed
 from ctrain_builder.make.smoke import Check
 from ctrain_builder.plan import BuildPlan
@@ -105,7 +105,7 @@ def test_the_test_of_a_definition_is_run_as_the_engine_would(project: Path, tmp_
     script.write_text(check.script)
     script.chmod(0o755)
     done = subprocess.run([script], capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (1, "1.0\n")
+    assert (done.returncode, done.stdout) == (1, f"1.0 {metadata.PLACEHOLDER}\n")
 
 
 class Fake(Container):
