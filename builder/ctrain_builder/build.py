@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Optional
 
 from ctrain_builder import atomic, estimate, record
-from ctrain_builder.cache import Cache, Made, amount
+from ctrain_builder.cache import Cache, LayerContent, Made, amount
 from ctrain_builder.catalog import ImageSpec
 from ctrain_builder.make import base, describe, flatten, image, inherit, layer, reuse, sbom, smoke, workspace
 from ctrain_builder.make.container import Below, Container, SectionFailed
@@ -98,7 +98,7 @@ class Builder:
         path = self.cache.image(plan.spec, flat)
         times: dict[str, float] = {}
         with self._lock(path.stem, "image"), contextlib.ExitStack() as used:
-            manifest = self._kept(plan, path, flat, used, self._is_finished)
+            manifest = None if renewed_from(plan) is not None else self._kept(plan, path, flat, used, self._is_finished)
             fresh = manifest is None
             if manifest is None:
                 manifest = self._make(plan, path, flat, used, times)
@@ -147,6 +147,8 @@ class Builder:
 
     def _make_layers(self, plan: BuildPlan, flat: bool, used: contextlib.ExitStack) -> Stack:
         sbom.require()
+        if not all(part.exists for part in plan.layers):
+            self.cache.require_overlays()
         left = self.cache.sweep()
         needed = estimate.space(self.cache, plan, flat, estimate.download(plan))
         what = f"building {plan.spec.title}"
@@ -155,10 +157,12 @@ class Builder:
         if flat and not self.flat:
             self.progress.note(f"{plan.spec.title} has more than {flatten.MAX_LAYERS} layers: it is flattened")
         files: list[Path] = []
+        contents: list[LayerContent] = []
         for planned in plan.layers:
-            files.append(self._layer(plan, planned, files, used))
+            below_built = contents[-1].built if contents else ""
+            files.append(self._layer(plan, planned, files, max(planned.not_before, below_built), used))
+            contents.append(self.cache.layer_content(planned.key, planned.definition.is_base))
         self._sweep_as_root(left, files[0], plan.spec)
-        contents = (self.cache.layer_content(part.key, part.definition.is_base) for part in plan.layers)
         return Stack(tuple(files), tuple(contents))
 
     def _sweep_as_root(self, folders: list[Path], base: Path, spec: ImageSpec) -> None:
@@ -170,12 +174,16 @@ class Builder:
         if folders:
             self.cache.sweep()
 
-    def _layer(self, plan: BuildPlan, planned: PlannedLayer, below: list[Path], used: contextlib.ExitStack) -> Path:
-        """The file of a layer, made unless it exists; it is in use until `used` is closed."""
+    def _layer(
+        self, plan: BuildPlan, planned: PlannedLayer, below: list[Path], not_before: str, used: contextlib.ExitStack
+    ) -> Path:
+        """The file of a layer, made unless it exists and is no older; it is in use until `used` is closed."""
         target = self.cache.layer(planned.key, planned.definition.is_base)
         seconds = 0
         with self._lock(planned.key, "layer"):
-            if used.enter_context(self.cache.use(target)):
+            if self.cache.built(planned.key, planned.definition.is_base) >= not_before and used.enter_context(
+                self.cache.use(target)
+            ):
                 self.progress.done("layer", planned.name, "cached", target.stat().st_size)
             else:
                 started = time.monotonic()
@@ -325,14 +333,21 @@ def assembled(cache: Cache, plan: BuildPlan, flat: bool) -> Optional[Manifest]:
 
 def up_to_date(cache: Cache, plan: BuildPlan, flat: bool) -> Optional[Manifest]:
     """The manifest of the image in the cache if it is the planned one and has passed its tests."""
-    manifest = assembled(cache, plan, flat)
+    manifest = assembled(cache, plan, flat) if renewed_from(plan) is None else None
     return manifest if manifest and manifest.tested else None
 
 
 def kept_layers(cache: Cache, plan: BuildPlan, flat: bool) -> int:
     """How many layers, from the base upwards, the image in the cache has in common with the planned one."""
     manifest = finished(cache, plan.spec, flat)
-    return _equal_layers(cache, plan, manifest) if manifest else 0
+    equal = _equal_layers(cache, plan, manifest) if manifest else 0
+    renewed = renewed_from(plan)
+    return equal if renewed is None else min(equal, renewed)
+
+
+def renewed_from(plan: BuildPlan) -> Optional[int]:
+    """The number of the lowest layer that is built again although it exists; None without one."""
+    return next((number for number, layer in enumerate(plan.layers) if layer.renewal), None)
 
 
 def is_of(manifest: Manifest, plan: BuildPlan) -> bool:

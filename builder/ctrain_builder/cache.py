@@ -26,17 +26,35 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, Any, Optional
 
-from ctrain_builder import atomic, locks
+from ctrain_builder import atomic, locks, tree
 from ctrain_builder.catalog import ImageSpec
 from ctrain_builder.keys import Inputs
 from ctrain_builder.mounts import mount_of
-from ctrain_builder.tree import Tree
 from ctrain_runtime import config, sif
 from ctrain_runtime.digest import file_digest
 from ctrain_runtime.errors import BuildError, ConfigError, DiskFullError, UsageError
 
 _LIVE = ".live"  # a work folder's lock file: locked for as long as its build lives
 BASE_SUFFIX = ".sif"
+# File systems that the kernel and fuse-overlayfs refuse as the upper directory of an overlay, or that break it.
+_NO_OVERLAYS = frozenset(
+    (
+        "9p",
+        "afs",
+        "beegfs",
+        "ceph",
+        "cifs",
+        "exfat",
+        "fuse.sshfs",
+        "gpfs",
+        "lustre",
+        "nfs",
+        "nfs4",
+        "ntfs3",
+        "smb3",
+        "vfat",
+    )
+)
 _UNITS = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 
 
@@ -89,6 +107,11 @@ class Cache:
             return config.load(LayerContent, json.loads(path.read_text(encoding="utf-8")), str(path))
         except (OSError, ValueError, AttributeError, ConfigError):
             return None  # the layer itself tells
+
+    def built(self, key: str, is_base: bool) -> str:
+        """When a layer was built (UTC); "" if that is not recorded."""
+        content = self.known_content(key, is_base)
+        return content.built if content else ""
 
     def _describe(self, path: Path, built: str) -> LayerContent:
         offset, size = 0, path.stat().st_size
@@ -236,6 +259,17 @@ class Cache:
                 "Free some, or choose another place with --cache DIR",
             )
 
+    def require_overlays(self) -> None:
+        """Raise BuildError where the cache's file system cannot hold the directories that layers are built in."""
+        kind = mount_of(self.root).kind
+        problem = f"{kind} cannot hold a writable overlay" if kind in _NO_OVERLAYS else ""
+        if os.statvfs(self.root).f_flag & os.ST_NOEXEC:
+            problem = "it is mounted with noexec"
+        if problem:
+            raise BuildError(
+                f"no layer can be built in cache {self.root}: {problem}", "Pass --cache DIR on a local disk"
+            )
+
     def lock(
         self, name: str, waiting: Callable[[str], None] = lambda _: None, tick: Callable[[], None] = lambda: None
     ) -> contextlib.AbstractContextManager[None]:
@@ -280,11 +314,12 @@ class Cache:
                     kept.append((found.st_mtime_ns, found.st_size, path))
             total = sum(size for _, size, _ in kept)
             for _, size, path in sorted(kept):
-                if total > cap and self._remove_unused(path):
+                if total > cap and self.remove(path):
                     total -= size
         return total
 
-    def _remove_unused(self, path: Path) -> bool:
+    def remove(self, path: Path) -> bool:
+        """Remove a layer or image with its description, unless a build uses it."""
         maker = locks.try_hold(self.root / "locks" / path.stem)
         if maker is None:
             return False  # a build replaces it: what is there in a moment is not what was there
@@ -345,10 +380,7 @@ def _is_open_elsewhere(file: IO[Any]) -> bool:
 
 def _remove(folder: Path) -> None:
     with contextlib.suppress(OSError, BuildError):  # no reason for a build to fail; sweep() has another try
-        for entry in Tree(folder).walk():
-            if entry.is_directory:
-                Path(entry.at).chmod(0o700)  # %post may have made folders that not even their owner may write
-        shutil.rmtree(folder)
+        tree.remove(folder)
 
 
 def open_cache(root: Path) -> Cache:

@@ -36,7 +36,7 @@ def seconds(cache: Cache, plan: BuildPlan, kept: int) -> Optional[float]:
 
 
 def space(cache: Cache, plan: BuildPlan, flat: bool, download: Optional[int] = None) -> tuple[int, int]:
-    """Bytes that building the image needs at most: for what is kept, and for the largest of its steps besides.
+    """Bytes that building the image needs at most: for what is kept, and in the meantime besides.
 
     `download` is the size of what the base starts from, where it is known.
     """
@@ -51,7 +51,10 @@ def space(cache: Cache, plan: BuildPlan, flat: bool, download: Optional[int] = N
             missing += size
             largest = max(largest, size if part.part else _UNPACKED * size)  # a parent's layers are not unpacked
     whole = missing + there
-    return missing + whole, _UNPACKED * whole if flat else largest
+    kept = missing + whole
+    while_layers_are_built = missing + largest  # the image comes later
+    while_image_is_made = kept + (whole if flat else 0)  # a flat one is packed, then copied into its file
+    return kept, max(while_layers_are_built, while_image_is_made) - kept
 
 
 def download(plan: BuildPlan) -> Optional[int]:

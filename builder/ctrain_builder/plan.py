@@ -6,7 +6,7 @@ Starts nothing, writes nothing: what it must know of the world is asked through 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Optional
 
@@ -36,7 +36,8 @@ class PlannedLayer:
 
     `base` is what a docker base starts from, by its digest: "host/name@sha256:...". `epoch` is the time that the
     layer's files get (SOURCE_DATE_EPOCH), in seconds since 1970; it is no part of the key. `part` is the file system of
-    the parent image that the layer is a copy of; then there is nothing to build.
+    the parent image that the layer is a copy of; then there is nothing to build. `not_before`: one that was built
+    earlier (UTC) is built again, for the reason `renewal`; "" if the one in the cache will do.
     """
 
     definition: Definition
@@ -48,10 +49,17 @@ class PlannedLayer:
     base: str = ""
     epoch: int = NO_EPOCH
     part: Optional[Part] = None
+    not_before: str = ""
+    renewal: str = ""
 
     @property
     def name(self) -> str:
         return self.definition.name
+
+    @property
+    def is_from_mirror(self) -> bool:
+        """Whether it is a base from package mirrors: built again, it may have newer packages."""
+        return self.definition.is_base and not self.part and not self.inputs.base
 
 
 @dataclass(frozen=True)
@@ -194,6 +202,24 @@ def _has_layers(path: Path) -> bool:
         return False
 
 
+def renew(
+    plan: BuildPlan, built: Callable[[PlannedLayer], str], wanted: Callable[[PlannedLayer], tuple[str, str]]
+) -> BuildPlan:
+    """`plan` with the layers marked that exist, but are built again: those built before the time that `wanted` gives,
+    with the reason, and those on another build of the layer below. `built` tells when a layer was built (UTC).
+    """
+    layers: list[PlannedLayer] = []
+    for layer in plan.layers:
+        not_before, reason = wanted(layer)
+        below = layers[-1] if layers else None
+        if layer.exists and built(layer) < not_before:
+            layer = replace(layer, exists=False, not_before=not_before, renewal=reason)
+        elif layer.exists and below and (not below.exists or built(layer) < built(below)):
+            layer = replace(layer, exists=False, renewal="parent was built again")
+        layers.append(layer)
+    return replace(plan, layers=tuple(layers))
+
+
 def status(plan: BuildPlan, before: Callable[[str], Optional[Inputs]]) -> tuple[Status, ...]:
     """How it stands with each layer; `before` gives the inputs that a definition's layer had last."""
     return tuple(_status(plan, layer, before(layer.name)) for layer in plan.layers)
@@ -205,6 +231,8 @@ def _status(plan: BuildPlan, layer: PlannedLayer, before: Optional[Inputs]) -> S
     why = keys.differences(before, layer.inputs) if before else ()
     if layer.exists:
         return Status(OK, why)
+    if layer.renewal:
+        return Status(STALE, (layer.renewal,))
     if before is None:
         return Status(NEW)
     return Status(STALE, why or ("not in the cache",))

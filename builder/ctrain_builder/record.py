@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import calendar
 import json
 import time
 from collections.abc import Mapping
@@ -11,6 +12,8 @@ from typing import Any
 
 from ctrain_builder import atomic
 from ctrain_runtime.manifest import CHECKSUM, Manifest, checksum
+
+_TIME = "%Y-%m-%dT%H:%M:%SZ"
 
 
 def write(path: Path, manifest: Manifest, mode: int = 0o644, group: int = -1) -> None:
@@ -35,4 +38,14 @@ def as_data(manifest: Manifest) -> dict[str, Any]:
 
 def utc_now() -> str:
     """As in 2026-11-21T04:12:13Z."""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    return utc(time.time())
+
+
+def utc(moment: float) -> str:
+    """The same for a moment in seconds since 1970."""
+    return time.strftime(_TIME, time.gmtime(moment))
+
+
+def seconds_since(moment: str) -> float:
+    """The time since a moment that `utc` has written."""
+    return time.time() - calendar.timegm(time.strptime(moment, _TIME))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shutil
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -150,6 +151,14 @@ class Tree:
             finally:
                 os.close(above)
         return descriptor
+
+
+def remove(folder: Path) -> None:
+    """Remove a directory with all that is in it, even if its owner may not write to parts of it. Raises OSError."""
+    for entry in Tree(folder).walk():
+        if entry.is_directory:
+            Path(entry.at).chmod(0o700)
+    shutil.rmtree(folder)
 
 
 def _require_regular(status: os.stat_result, path: Path) -> None:

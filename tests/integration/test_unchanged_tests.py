@@ -194,9 +194,26 @@ def test_tests_can_run_later(project: Project) -> None:
     tested = project.ctrain("test", "small")
     assert tested.returncode == 0, tested.stdout + tested.stderr
     assert rerun(outcomes(tested.stdout.splitlines())) == {"layers mounted", "%test of code", "%test of watch"}
-    assert project.ctrain("publish", "small", "--store", store).returncode == 0
+    assert subprocess.run([CTRAIN, "store", "init", store]).returncode == 0
+    published = project.ctrain("publish", "small", "--store", store)
+    assert published.returncode == 0, published.stderr
     assert rerun(outcomes(project.ctrain("test", "small", "--rerun").stdout.splitlines())) == ALL
     project.write("examples/word", "newer\n")
     other = project.ctrain("test", "small")
     assert other.returncode == 78
     assert "was built from other definitions" in other.stderr
+
+
+def test_layers_are_built_again_on_request_and_tested_if_they_differ(project: Project) -> None:
+    project.write("examples/word", "one\n")
+    tools = TOOLS.replace("%test", "    date +%s.%N > /usr/lib/things/time\n\n%test")
+    project.write("definitions/tools/tools.def", tools)
+    project.build()
+    lines = project.ctrain("build", "small", "--rebuild=tools").stdout.splitlines()
+    assert [line.split()[1] for line in lines if " built " in line] == ["tools", "watch", "code"]
+    assert rerun(outcomes(lines)) == ALL - {"%test of base"}, "a layer of the same key has another content"
+    assert "up to date" in project.ctrain("build", "small").stdout
+    lines = project.ctrain("build", "small", "--rebuild=code").stdout.splitlines()
+    assert [line.split()[1] for line in lines if " built " in line] == ["code"]
+    assert "image" not in [line.split()[0] for line in lines], "the same bytes make the same image"
+    project.write("definitions/tools/tools.def", TOOLS)

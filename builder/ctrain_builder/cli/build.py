@@ -17,19 +17,21 @@ import os
 import platform
 import signal
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, Optional
 
 from ctrain_builder import cache as caches
-from ctrain_builder import catalog, history, parent
+from ctrain_builder import catalog, history, parent, record
 from ctrain_builder import plan as plans
 from ctrain_builder.build import Builder, Built, WhichTests, earlier_image, is_flat, is_of, up_to_date
 from ctrain_builder.cache import Cache
 from ctrain_builder.catalog import ImageSpec
 from ctrain_builder.cli import batch
 from ctrain_builder.cli import plan as views
+from ctrain_builder.cli.options import days
 from ctrain_builder.cli.progress import Lines
 from ctrain_builder.keys import Inputs
 from ctrain_builder.make import explain, side_by_side
@@ -37,7 +39,7 @@ from ctrain_builder.make import site as sites
 from ctrain_builder.make.container import Container
 from ctrain_builder.make.site import Site
 from ctrain_builder.parent import Parent
-from ctrain_builder.plan import BuildPlan
+from ctrain_builder.plan import BuildPlan, PlannedLayer
 from ctrain_runtime.engines.apptainer import find_engine
 from ctrain_runtime.errors import RegistryError, UsageError
 from ctrain_runtime.image import OCI_ARCH
@@ -87,6 +89,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=[which.value for which in WhichTests],
         default=WhichTests.NEEDED.value,
         help="run tests whose results may have changed (default), none until `ctrain test`, or all",
+    )
+    parser.add_argument(
+        "--rebuild",
+        nargs="?",
+        const="",
+        metavar="LAYER",
+        help="build all layers again, or LAYER and those above it; write it after the images, or as --rebuild=LAYER",
+    )
+    parser.add_argument(
+        "--base-max-age",
+        type=days,
+        metavar="DAYS",
+        help="build bases from package mirrors again that are older, with all layers on them",
     )
     parser.add_argument("--keep-going", action="store_true", help="continue with the other images after a failure")
     parser.add_argument("--jobs", type=_positive, default=1, metavar="N", help="images built at once (default: 1)")
@@ -152,9 +167,31 @@ def plan_images(
     plans.check_given(specs, given)
     registries = _Registries(cache, args.offline)
     make = _planner(cache, site, given, registries, parents)
-    planned = [make(spec) for spec in specs]
+    wanted = _renewals(args, specs)
+
+    def built(part: PlannedLayer) -> str:
+        return cache.built(part.key, part.definition.is_base)
+
+    planned = [plans.renew(make(spec), built, wanted) for spec in specs]
     registries.warn(planned)
     return planned, make
+
+
+def _renewals(args: argparse.Namespace, specs: Sequence[ImageSpec]) -> Callable[[PlannedLayer], tuple[str, str]]:
+    """The time before which a layer must not have been built, by --rebuild and --base-max-age, and why."""
+    layer, age, now = args.rebuild, args.base_max_age, time.time()
+    names = {part.name for spec in specs for part in spec.chain}
+    if layer and layer not in names:
+        raise UsageError(f"--rebuild: no layer {layer!r} in these images", f"Known: {', '.join(sorted(names))}")
+
+    def wanted(part: PlannedLayer) -> tuple[str, str]:
+        if layer is not None and layer in ("", part.name):
+            return record.utc(now), "--rebuild"
+        if age is not None and part.is_from_mirror:
+            return record.utc(now - age * 86400), f"older than {age:g} days"
+        return "", ""
+
+    return wanted
 
 
 def _show(

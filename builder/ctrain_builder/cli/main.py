@@ -11,6 +11,7 @@ BUILD_VERBS = (
     Verb("build", "build images from definitions", "ctrain_builder.cli.build"),
     Verb("test", "test images built with --tests later", "ctrain_builder.cli.test"),
     Verb("publish", "publish a built image to a store", "ctrain_builder.cli.publish"),
+    Verb("cache", "show and shrink the cache of builds", "ctrain_builder.cli.cache"),
     Verb("store", "manage a store: promote, roll back, retire, verify, sync", "ctrain_builder.cli.store"),
     Verb("upstream", "list new and moved tags of upstream base images", "ctrain_builder.cli.upstream"),
     Verb("layer", "build or show a user layer on top of a published image", "ctrain_builder.cli.layer"),

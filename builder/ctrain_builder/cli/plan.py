@@ -13,6 +13,7 @@ from ctrain_builder.cache import Cache
 from ctrain_builder.keys import Inputs
 from ctrain_builder.make.explain import Step
 from ctrain_builder.plan import NEW, OK, STALE, UNKNOWN, BuildPlan, Status
+from ctrain_builder.record import seconds_since
 from ctrain_runtime.text import format_duration, format_size, pluralize, table
 
 _SHOWN = 4  # reasons in the table; machines get all
@@ -31,6 +32,7 @@ class Outlook:
     layers: tuple[Status, ...]
     space: tuple[int, int] = (0, 0)
     seconds: Optional[float] = 0
+    built: str = ""  # when the base in the cache was built (UTC), if known
 
     @property
     def needs_build(self) -> bool:
@@ -43,16 +45,18 @@ def look(cache: Cache, plan: BuildPlan, flat: bool, before: Optional[Mapping[str
     made = {layer.name: cache.made(spec, layer.name) for layer in plan.layers}
     recorded = {name: last.inputs for name, last in made.items() if last} if before is None else before
     layers = plans.status(plan, recorded.get)
+    base = plan.layers[0]
+    built = cache.built(base.key, base.definition.is_base)
     if plan.problem:
         return Outlook(plan, Status(UNKNOWN), layers)
     if build.up_to_date(cache, plan, flat):
-        return Outlook(plan, Status(OK), tuple(Status(OK, layer.why) for layer in layers))
+        return Outlook(plan, Status(OK), tuple(Status(OK, layer.why) for layer in layers), built=built)
     image = Status(NEW)
     if cache.image(spec, flat).exists():
         whole = build.assembled(cache, plan, flat)
         image = Status(STALE, ("its tests failed or have not run" if whole else "made of other layers",))
     kept = build.kept_layers(cache, plan, flat)
-    return Outlook(plan, image, layers, estimate.space(cache, plan, flat), estimate.seconds(cache, plan, kept))
+    return Outlook(plan, image, layers, estimate.space(cache, plan, flat), estimate.seconds(cache, plan, kept), built)
 
 
 def as_data(cache: Cache, outlooks: Sequence[Outlook]) -> dict[str, Any]:
@@ -74,6 +78,7 @@ def _image(outlook: Outlook) -> dict[str, Any]:
         "arch": plan.arch,
         "bootstrap": "parent" if spec.parent else spec.chain[0].header["bootstrap"],
         "base": plan.layers[0].base,
+        "base_built": outlook.built,
         "parent": f"{plan.parent.title}@{plan.parent.digest}" if plan.parent else "",
         "key": plan.keys[-1],
         "epoch": max(part.epoch for part in plan.layers),
@@ -91,6 +96,8 @@ def as_text(cache: Cache, outlooks: Sequence[Outlook]) -> str:
 def _rows(outlook: Outlook) -> list[tuple[str, str, str, str]]:
     found = [(part.name, status.state, _why(status)) for part, status in zip(outlook.plan.layers, outlook.layers)]
     base = outlook.plan.layers[0].inputs.base
+    if outlook.built and outlook.plan.layers[0].is_from_mirror and not outlook.layers[0].why:
+        found[0] = (*found[0][:2], f"packages of {format_duration(seconds_since(outlook.built))} ago")
     parent = outlook.plan.parent
     if base and not outlook.layers[0].why:
         found[0] = (*found[0][:2], f"from {parent.title}" if parent else keys.short(base))

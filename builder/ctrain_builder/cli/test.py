@@ -28,6 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("image", metavar="IMAGE[:TAG]", help="image of images.yaml")
     parser.add_argument("--rerun", action="store_true", help="run all tests, even if nothing has changed")
     add_plan_arguments(parser)
+    parser.set_defaults(rebuild=None, base_max_age=None)
 
 
 def execute(args: argparse.Namespace) -> int:

@@ -15,7 +15,7 @@ from ctrain_builder.make import image, layer, metadata, pack
 from ctrain_builder.make.container import Container, Failed, SectionFailed
 from ctrain_builder.make.workspace import Workspace
 from ctrain_builder.plan import PlannedLayer
-from ctrain_builder.tree import Tree
+from ctrain_builder.tree import Tree, remove
 
 _FROM = re.compile(r"(?mi)^(\s*from\s*:).*$")
 _FIRST_SECTION = re.compile(r"(?m)^[ \t]*%")
@@ -32,6 +32,8 @@ def make(container: Container, planned: PlannedLayer, workspace: Workspace, log:
         container.run(_unpack_argv(container, planned), log, variables=pack.times(planned.epoch))
     except Failed as error:
         raise SectionFailed("", error.code, log) from error
+    if container.downloads.exists():
+        remove(container.downloads)  # space is freed step by step: an image may take most of the disk
     tree = Tree(root)
     for name in _MOUNTED:
         tree.make_directory(name)
@@ -42,8 +44,9 @@ def make(container: Container, planned: PlannedLayer, workspace: Workspace, log:
         container.take_ownership(root, _made(container, workspace), log)
     texts = metadata.for_base(_metadata(tree, workspace), shown(planned), planned)
     layer.write_metadata(tree, texts)
-    packed = pack.pack_base(container, root, log, planned.epoch)
     files = layer.read_metadata(tree, metadata.FOLDER)
+    packed = pack.pack_base(container, root, log, planned.epoch)
+    remove(root)
     return image.new(container, packed, planned.inputs.arch, files, {}, log)
 
 

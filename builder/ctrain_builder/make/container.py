@@ -78,6 +78,11 @@ class Container:
     secrets: tuple[str, ...] = ()
 
     @property
+    def downloads(self) -> Path:
+        """The engine's cache, unless the caller has named one."""
+        return self.work / "downloads"
+
+    @property
     def overlay(self) -> Path:
         """The folder of a writable overlay."""
         return self.work / "overlay"
@@ -178,7 +183,7 @@ class Container:
             own.update({prefix + name: os.environ[prefix + name] for name in _KEPT if prefix + name in os.environ})
             own[prefix + "TMPDIR"] = str(self.work)
         if not any(f"{prefix}CACHEDIR" in own for prefix in _PREFIXES):  # else it would be in the home directory
-            own.update({f"{prefix}CACHEDIR": str(self.work / "downloads") for prefix in _PREFIXES})
+            own.update({f"{prefix}CACHEDIR": str(self.downloads) for prefix in _PREFIXES})
         return own
 
     def ownership_argv(self, image: Path, folders: Sequence[Path]) -> list[str]:

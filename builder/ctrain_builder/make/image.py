@@ -36,11 +36,13 @@ def new(
 ) -> Path:
     """Make the SIF of one squashfs file, as `apptainer build` would. Returns it, in the work folder.
 
-    `files` are those of its /.singularity.d, name -> content; `labels` come over the labels in them.
+    `files` are those of its /.singularity.d, name -> content; `labels` come over the labels in them. The file `system`
+    is used up.
     """
     (container.work / "definition").write_text(files.get("Singularity", ""), encoding="utf-8")
     _write_inspection(container, files, labels)
     _run(container, new_argvs(container, system, arch), log)
+    system.unlink()  # its content is in the image now; of 20 GB one copy is enough
     with made(container).open("r+b") as file:
         file.write(_LAUNCH)
     return made(container)

@@ -167,3 +167,36 @@ def test_a_broken_link_among_the_files_is_named(project: Path) -> None:
     (project / "examples/x/latest").symlink_to("nowhere")
     with pytest.raises(ConfigError, match=r"examples/x/latest is no regular file"):
         _plan(project)
+
+
+TIMES = {"base": "2026-11-01T00:00:00Z", "upper": "2026-11-02T00:00:00Z"}
+
+
+def renewed(project: Path, times: dict[str, str], wanted: dict[str, tuple[str, str]]) -> list[tuple[bool, str]]:
+    found = plan.make(catalog.find(project / "definitions", "small"), {}, {}, "amd64", lambda *_: True, lambda _: "")
+    again = plan.renew(found, lambda part: times[part.name], lambda part: wanted.get(part.name, ("", "")))
+    return [(part.exists, part.renewal) for part in again.layers]
+
+
+def test_layers_that_are_new_enough_stay(project: Path) -> None:
+    assert renewed(project, TIMES, {}) == [(True, ""), (True, "")]
+    assert renewed(project, TIMES, {"base": (TIMES["base"], "old")}) == [(True, ""), (True, "")]
+    assert renewed(project, {"base": "", "upper": ""}, {}) == [(True, ""), (True, "")], "nothing is known"
+
+
+def test_a_layer_is_built_again_with_those_above_it(project: Path) -> None:
+    now = "2026-11-22T00:00:00Z"
+    again = [(False, "--rebuild"), (False, "parent was built again")]
+    assert renewed(project, TIMES, {"base": (now, "--rebuild")}) == again
+    assert renewed(project, TIMES, {"upper": (now, "--rebuild")}) == [(True, ""), (False, "--rebuild")]
+
+
+def test_a_layer_on_an_older_build_of_its_parent_is_built_again(project: Path) -> None:
+    times = {**TIMES, "base": "2026-11-03T00:00:00Z"}
+    assert renewed(project, times, {}) == [(True, ""), (False, "parent was built again")]
+    assert renewed(project, {**times, "upper": ""}, {}) == [(True, ""), (False, "parent was built again")]
+
+
+def test_only_bases_from_mirrors_get_newer_packages(project: Path) -> None:
+    found = plan.make(catalog.find(project / "definitions", "small"), {}, {}, "amd64", lambda *_: True, lambda _: "")
+    assert [part.is_from_mirror for part in found.layers] == [True, False]

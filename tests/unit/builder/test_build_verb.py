@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 
 from ctrain_builder import record
 from ctrain_builder.build import Built
+from ctrain_builder.cache import open_cache
 from ctrain_builder.cli import build as verb
 from ctrain_builder.cli.main import BUILD_VERBS
 from ctrain_builder.cli.progress import Stopped
@@ -23,6 +25,7 @@ from ctrain_builder.store.init import init_store
 from ctrain_runtime.cli.main import main
 from ctrain_runtime.errors import BuildError, DiskFullError
 from ctrain_runtime.manifest import Manifest
+from samples.sample_images import sif
 
 Ctrain = Callable[..., int]
 MORE = """
@@ -406,3 +409,29 @@ def test_an_interrupt_ends_all_builds(ctrain: Ctrain, builder: type[FakeBuilder]
     builder.build = wait_for_ever  # type: ignore[method-assign]  # of a stand-in
     assert ctrain("build", "small:1.0", "small:0.9", "--jobs", "2") == 130
     assert ended == ["0.9"]
+
+
+def test_layers_to_build_again_are_planned_with_the_reason(
+    ctrain: Ctrain, tmp_path: Path, make_manifest: Callable[..., Manifest], capsys: pytest.CaptureFixture[str]
+) -> None:
+    ctrain("build", "small", "--plan", "--json")
+    (image,) = _told(capsys)["images"]
+    _finish(image, tmp_path / "cache", make_manifest)
+    cache = open_cache(tmp_path / "cache")
+    for layer, is_base in zip(image["layers"], (True, False)):
+        made = cache.root / "tmp/made"
+        made.write_bytes(sif())
+        cache.add_layer(made, cache.layer(layer["key"], is_base), record.utc(time.time() - 40 * 86400))
+
+    def rows(*options: str) -> list[str]:
+        assert ctrain("build", "small", "--plan", *options) == 0
+        return [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()[1:3]]
+
+    assert rows() == ["small 1.0 base ok packages of 40 d ago", "upper ok"]
+    assert rows("--base-max-age", "41") == rows()
+    parent = "upper stale parent was built again"
+    assert rows("--base-max-age", "30") == ["small 1.0 base stale older than 30 days", parent]
+    assert rows("--rebuild") == ["small 1.0 base stale --rebuild", "upper stale --rebuild"]
+    assert rows("--rebuild=upper") == ["small 1.0 base ok packages of 40 d ago", "upper stale --rebuild"]
+    assert ctrain("build", "small", "--rebuild=uper") == 64
+    assert "--rebuild: no layer 'uper' in these images. Known: base, upper" in capsys.readouterr().err

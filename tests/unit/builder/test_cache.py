@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from ctrain_builder import cache as cache_module
 from ctrain_builder import catalog, locks, mounts
 from ctrain_builder.cache import Cache, LayerContent, Made, open_cache, parse_size
 from ctrain_builder.keys import Inputs
@@ -311,3 +312,21 @@ def test_a_layer_from_the_cache_keeps_the_time_that_it_once_took(cache: Cache, p
     other = dataclasses.replace(INPUTS, parent="other")
     cache.remember(spec, "upper", Made(other, 6))
     assert cache.made(spec, "upper") == Made(other, 6, 61)
+
+
+@pytest.mark.parametrize("kind", ["nfs4", "lustre"])
+def test_a_file_system_that_holds_no_overlay_is_refused_at_once(
+    kind: str, cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache.require_overlays()
+    monkeypatch.setattr(cache_module, "mount_of", lambda _: mounts.Mount(kind, frozenset()))
+    with pytest.raises(BuildError, match=f"no layer can be built in cache .*: {kind} cannot hold a writable overlay"):
+        cache.require_overlays()
+
+
+def test_a_cache_mounted_noexec_is_refused_at_once(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = os.statvfs(cache.root)
+    fields = [*told[:8], os.ST_NOEXEC, told[9]]
+    monkeypatch.setattr(os, "statvfs", lambda _: os.statvfs_result(fields))
+    with pytest.raises(BuildError, match="it is mounted with noexec"):
+        cache.require_overlays()

@@ -38,3 +38,14 @@ def test_where_only_tests_are_missing(cache: Cache, planned: BuildPlan) -> None:
     )
     cache.remember_durations(planned.spec, {"tests": 3})
     assert estimate.seconds(cache, whole, 2) == 3
+
+
+def test_space_is_that_of_the_largest_moment(cache: Cache, planned: BuildPlan) -> None:
+    base = cache.layer(planned.layers[0].key, True)
+    base.write_bytes(bytes(1000))
+    cache.remember(planned.spec, "upper", Made(planned.layers[1].inputs, 500))
+    assert estimate.space(cache, planned, flat=False) == (500 + 1500, 0)  # while the layer is built, there is no image
+    assert estimate.space(cache, planned, flat=True) == (500 + 1500, 1500)
+    base.unlink()
+    cache.remember(planned.spec, "base", Made(planned.layers[0].inputs, 4000))
+    assert estimate.space(cache, planned, flat=False) == (9000, 4500 + 3 * 4000 - 9000)

@@ -159,7 +159,7 @@ def test_gc_never_removes_what_a_channel_means(shop: Shop) -> None:
 
 @pytest.mark.parametrize("days", ["-1", "soon", "nan", "inf"])
 def test_a_grace_period_is_days(shop: Shop, days: str) -> None:
-    assert "is no number of days" in shop("gc", f"--grace={days}", code=64)
+    assert "must be a number of days" in shop("gc", f"--grace={days}", code=64)
 
 
 def test_the_log_tells_who_changed_what(shop: Shop) -> None:

@@ -7,6 +7,7 @@ import time
 from dataclasses import asdict
 
 from ctrain_builder.cli.bar import say
+from ctrain_builder.cli.options import days
 from ctrain_builder.cli.store.common import AddAction, broken_channel, show
 from ctrain_builder.store import lifecycle
 from ctrain_builder.store.restore import find_restorable, restore
@@ -29,14 +30,14 @@ def add_actions(add: AddAction) -> None:
     gc = add("gc", "remove retired versions, and what interrupted commands have left", _gc)
     gc.add_argument(
         "--grace",
-        type=_days,
+        type=days,
         default=lifecycle.GRACE,
         metavar="DAYS",
         help=f"how long retired versions are kept (default: {lifecycle.GRACE:.0f})",
     )
     gc.add_argument(
         "--longest-lease",
-        type=_days,
+        type=days,
         default=lifecycle.LONGEST_LEASE,
         metavar="DAYS",
         help=f"how long jobs can keep a version after its retirement (default: {lifecycle.LONGEST_LEASE:.0f})",
@@ -102,13 +103,3 @@ def _gc(args: argparse.Namespace, store: Store) -> int:
 def _needed(lease: Lease) -> str:
     until = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(lease.until))
     return f"{lease.image} stays: a job of {lease.owner} needs it, until {until} at the latest"
-
-
-def _days(text: str) -> float:
-    try:
-        days = float(text)
-    except ValueError:
-        days = -1.0
-    if not 0 <= days < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of days")
-    return days

@@ -1,0 +1,108 @@
+"""Show and shrink the cache of builds. Everything in it can be built again.
+
+  ctrain cache list                layers and images, and which images need them
+  ctrain cache du                  sizes
+  ctrain cache prune               list layers that no image needs any more; --yes removes them
+  ctrain cache clear               the same for everything
+
+What a running build uses stays.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from ctrain_builder import cache as caches
+from ctrain_builder import upkeep
+from ctrain_builder.cache import Cache
+from ctrain_builder.cli.options import days
+from ctrain_builder.upkeep import Entry
+from ctrain_runtime.text import format_duration, format_size, pluralize, table
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+
+    def add(name: str, text: str, run: Callable[[argparse.Namespace, Cache], int]) -> argparse.ArgumentParser:
+        action = actions.add_parser(name, help=text, allow_abbrev=False)
+        action.add_argument("--cache", type=Path, metavar="DIR", help="the cache ($CTRAIN_CACHE, /var/tmp/ctrain-UID)")
+        action.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+        action.set_defaults(run=run)
+        return action
+
+    add("list", "list layers and images", _list)
+    add("du", "show sizes", _du)
+    prune = add("prune", "remove layers that no image needs any more", _prune)
+    prune.add_argument("--unused-for", type=days, metavar="DAYS", help="also what no build has used for so long")
+    clear = add("clear", "remove everything", _clear)
+    for action in (prune, clear):
+        action.add_argument("--yes", action="store_true", help="remove it; without this, only list it")
+
+
+def execute(args: argparse.Namespace) -> int:
+    cache = caches.open_cache(args.cache or caches.default_root())
+    return int(args.run(args, cache))
+
+
+def _list(args: argparse.Namespace, cache: Cache) -> int:
+    return _show(args, upkeep.entries(cache), "the cache is empty", "")
+
+
+def _du(args: argparse.Namespace, cache: Cache) -> int:
+    found = upkeep.sizes(cache)
+    if args.json:
+        print(json.dumps({"sizes": found, "free": cache.free}, indent=2))
+        return 0
+    rows = [(name, format_size(size)) for name, size in found.items()]
+    print(table(("directory", "size"), [*rows, ("total", format_size(sum(found.values())))]))
+    print(f"{cache.root}: {format_size(cache.free)} free")
+    return 0
+
+
+def _prune(args: argparse.Namespace, cache: Cache) -> int:
+    limit = float("-inf") if args.unused_for is None else time.time() - args.unused_for * 86400
+    due = [entry for entry in upkeep.entries(cache) if not entry.images or entry.used < limit]
+    if args.yes:
+        due = upkeep.remove(cache, due)
+        cache.sweep()
+    return _show(args, due, "nothing to remove", _summary(args, due))
+
+
+def _clear(args: argparse.Namespace, cache: Cache) -> int:
+    due = upkeep.entries(cache)
+    if args.yes:
+        upkeep.clear(cache)
+        left = {entry.path for entry in upkeep.entries(cache)}
+        due = [entry for entry in due if entry.path not in left]
+    return _show(args, due, "nothing to remove", _summary(args, due))
+
+
+def _summary(args: argparse.Namespace, due: Sequence[Entry]) -> str:
+    what = f"{pluralize(len(due), 'file')} ({format_size(sum(entry.size for entry in due))})"
+    return f"removed {what}" if args.yes else f"{what}; confirm with --yes"
+
+
+def _show(args: argparse.Namespace, found: Sequence[Entry], nothing: str, summary: str) -> int:
+    if args.json:
+        rows = [{**asdict(entry), "path": str(entry.path)} for entry in found]
+        done = {"done": args.yes} if "yes" in args else {}
+        print(json.dumps({"entries": rows, **done}, indent=2))
+        return 0
+    head = ("kind", "name", "size", "used", "needed by")
+    lines = [
+        (
+            entry.kind,
+            entry.name,
+            format_size(entry.size),
+            f"{format_duration(max(0.0, time.time() - entry.used))} ago",
+            " ".join(entry.images) or "no image",
+        )
+        for entry in found
+    ]
+    print("\n".join(filter(None, (table(head, lines) if lines else nothing, summary if lines else ""))))
+    return 0

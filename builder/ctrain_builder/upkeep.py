@@ -1,0 +1,88 @@
+"""What is in a builder's cache, which images need it, and how it is removed."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ctrain_builder import keys
+from ctrain_builder.cache import Cache, Made
+from ctrain_runtime import config
+from ctrain_runtime.errors import ConfigError
+from ctrain_runtime.manifest import read_manifest
+
+_LARGE = ("layers", "images")  # what builds lock while they use it
+_RECORDS = ("inputs", "facts", "durations", "logs")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A layer or an image. `size` in bytes; `used` in seconds since 1970; `images` need it, as far as is known."""
+
+    path: Path
+    kind: str
+    name: str
+    size: int
+    used: float
+    images: tuple[str, ...]
+
+
+def entries(cache: Cache) -> list[Entry]:
+    """All layers and images, the most recently used first."""
+    users = _users(cache)
+    found = []
+    for folder in _LARGE:
+        for path in (cache.root / folder).glob("*.s*"):
+            about, is_layer = path.stat(), folder == "layers"
+            names = users[path.stem] if is_layer else {(path.stem, path.stem)}
+            definition = "/".join(sorted({name for name, _ in names})) or path.stem[:12]
+            images = tuple(sorted({image for _, image in names}))
+            kind = "layer" if is_layer else "image"
+            found.append(Entry(path, kind, definition, about.st_size, about.st_mtime, images))
+    return sorted(found, key=lambda entry: -entry.used)
+
+
+def sizes(cache: Cache) -> dict[str, int]:
+    """Bytes on disk, by directory of the cache."""
+    folders = [path for path in cache.root.iterdir() if path.is_dir()]
+    return {
+        folder.name: sum(path.lstat().st_blocks * 512 for path in folder.rglob("*") if path.is_file())
+        for folder in sorted(folders)
+    }
+
+
+def remove(cache: Cache, found: Iterable[Entry]) -> list[Entry]:
+    """Remove what no build uses just now. Returns what was removed."""
+    return [entry for entry in found if cache.remove(entry.path)]
+
+
+def clear(cache: Cache) -> None:
+    """Remove everything that no build uses just now."""
+    remove(cache, entries(cache))
+    for folder in _RECORDS:
+        for path in (cache.root / folder).iterdir():
+            path.unlink(missing_ok=True)
+    cache.sweep()
+
+
+def _users(cache: Cache) -> defaultdict[str, set[tuple[str, str]]]:
+    """Key of a layer -> (definition, image) for images in the cache and the last build of each."""
+    found: defaultdict[str, set[tuple[str, str]]] = defaultdict(set)
+    for path in (cache.root / "images").glob("*.json"):
+        try:
+            layers = read_manifest(path).layers
+        except ConfigError:
+            continue  # of another version, which builds the image again
+        for layer in layers:
+            found[layer.key].add((layer.definition, path.stem))
+    for path in (cache.root / "inputs").glob("*.json"):
+        image, _, definition = path.stem.rpartition(".")
+        try:
+            made = config.load(Made, json.loads(path.read_text(encoding="utf-8")), str(path))
+        except (ValueError, AttributeError, ConfigError):
+            continue
+        found[keys.key(made.inputs)].add((definition, image))
+    return found

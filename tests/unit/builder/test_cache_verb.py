@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ctrain_builder import catalog, plan, record
+from ctrain_builder.cache import Cache, Made, open_cache
+from ctrain_builder.cli.main import BUILD_VERBS
+from ctrain_runtime.cli.main import main
+from ctrain_runtime.manifest import Manifest
+
+
+@pytest.fixture
+def cache(project: Path, tmp_path: Path, make_manifest: Callable[..., Manifest]) -> Cache:
+    """An image of a base and a layer, the layer that its next build has made, and one that nothing needs."""
+    cache = open_cache(tmp_path / "cache")
+    record.write(cache.root / "images/small_1.0-s.json", make_manifest(layers=[("base", "k0"), ("upper", "k1")]))
+    spec = catalog.find(project / "definitions", "small")
+    upper = plan.make(spec, {}, {}, "amd64", lambda *_: False, lambda _: "").layers[1]
+    cache.remember(spec, "upper", Made(upper.inputs, 5))
+    (cache.root / "inputs/broken.json").write_text("[")
+    for name in ("images/small_1.0-s.sif", "layers/k0.sif", "layers/k1.sqsh", "layers/old.sqsh"):
+        (cache.root / name).write_bytes(bytes(1000))
+    cache.layer(upper.key, False).write_bytes(bytes(1000))
+    (cache.root / "layers/old.json").write_text("{}")
+    return cache
+
+
+@pytest.fixture
+def ctrain(cache: Cache, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    def run(action: str, *args: str) -> str:
+        assert main(BUILD_VERBS, ["cache", action, "--cache", str(cache.root), *args]) == 0
+        return capsys.readouterr().out
+
+    return run
+
+
+def names(cache: Cache, folder: str = "layers") -> set[str]:
+    return {path.name[:4] for path in (cache.root / folder).iterdir()}
+
+
+def entries(text: str) -> list[tuple[str, str, list[str]]]:
+    found: list[dict[str, Any]] = json.loads(text)["entries"]
+    return sorted((entry["kind"], entry["name"], entry["images"]) for entry in found)
+
+
+def test_a_list_names_what_needs_each_layer(ctrain: Callable[..., str]) -> None:
+    small = ["small_1.0-s"]
+    assert entries(ctrain("list", "--json")) == [
+        ("image", "small_1.0-s", small),
+        *(("layer", name, images) for name, images in [("base", small), ("old", []), ("upper", small)]),
+        ("layer", "upper", small),
+    ]
+    head, *rows = ctrain("list").splitlines()
+    assert head.split() == ["kind", "name", "size", "used", "needed", "by"]
+    assert [row.split()[-2:] for row in rows if " old " in row] == [["no", "image"]]
+
+
+def test_prune_removes_what_no_image_needs_once_it_is_confirmed(cache: Cache, ctrain: Callable[..., str]) -> None:
+    assert ctrain("prune").splitlines()[-1] == "1 file (1.0 kB); confirm with --yes"
+    assert (cache.root / "layers/old.sqsh").exists()
+    assert ctrain("prune", "--yes").splitlines()[-1] == "removed 1 file (1.0 kB)"
+    assert "old." not in names(cache)
+    assert len(names(cache)) == 3
+    assert ctrain("prune") == "nothing to remove\n"
+
+
+def test_prune_by_age(cache: Cache, ctrain: Callable[..., str]) -> None:
+    then = time.time() - 40 * 86400
+    os.utime(cache.root / "layers/k0.sif", (then, then))
+    found = entries(ctrain("prune", "--unused-for", "30", "--json"))
+    assert [name for _, name, _ in found] == ["base", "old"]
+
+
+def test_clear_removes_all_but_what_a_build_uses(cache: Cache, ctrain: Callable[..., str]) -> None:
+    (cache.root / "facts/x.json").write_text("{}")
+    ctrain("clear")
+    assert len(names(cache, "layers")) == 4
+    with (cache.root / "layers/k0.sif").open("rb") as used:
+        fcntl.flock(used, fcntl.LOCK_SH)
+        assert ctrain("clear", "--yes").splitlines()[-1] == "removed 4 files (4.0 kB)"
+    assert names(cache) == {"k0.s"}
+    assert not [name for folder in ("images", "facts", "inputs") for name in names(cache, folder)]
+
+
+def test_sizes(ctrain: Callable[..., str]) -> None:
+    told = json.loads(ctrain("du", "--json"))
+    assert told["sizes"]["layers"] > 0
+    assert told["free"] > 0
+    assert ctrain("du").splitlines()[0].split() == ["directory", "size"]
