@@ -1,9 +1,13 @@
 """What a small change of a large image costs: `ctrain build` beside plain `apptainer build` of the same definition.
 
     python benchmarks/rebuild.py [--size GB] [--rounds N] [--work DIR] [--json]
+    python benchmarks/rebuild.py --code-change [--image NAME] [--limit SECONDS]
+    python benchmarks/rebuild.py --growth 1,4,16
 
 Makes the image of benchmarks/large_image once. Then a code file changes, and pip gets one package more, and both tools
-build what changed. Run it with the Python that ctrain is installed for. How to read the result: benchmarks/README.md.
+build what changed. With --code-change, a line of examples/resnet50/train.py changes in a real image, which is in the
+cache; with --growth, a line of code in images of several sizes. Run it with the Python that ctrain is installed for.
+How to read the result: benchmarks/README.md.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shutil
 import signal
 import statistics
@@ -31,6 +36,9 @@ GB = 1_000_000_000
 CODE_LIMIT, CODE_LIMIT_REFLINK, PACKAGE_LIMIT = 50, 100, 10
 SPACE = 10  # disk space, in sizes of the base: it and its parent, an unpacked tree, a SIF in two stages, the results
 MODULES = 20
+GROWTH_COUNTED = ("written", "read")  # seconds depend on what else the machine does
+GROWTH_LIMIT = 1.2
+RANDOM = "mkdir /opt/ballast; head -c {{ MEGABYTES }}000000 /dev/urandom > /opt/ballast/random"
 ENGINE_VARIABLES = ("APPTAINER", "SINGULARITY")
 
 
@@ -40,10 +48,11 @@ class Failed(Exception):
 
 @dataclass(frozen=True)
 class Cost:
-    """What a command took: wall time, and the bytes that it and all its children wrote into files."""
+    """What a command and all its children took: wall time, and the bytes that they wrote into files and read."""
 
     seconds: float
     written: int
+    read: int = 0
 
 
 @dataclass(frozen=True)
@@ -68,6 +77,7 @@ class Bench:
     folder: Path
     engine: str
     options: tuple[str, ...]  # of `ctrain build`
+    image: str = IMAGE
 
     @property
     def base(self) -> Path:
@@ -85,7 +95,7 @@ class Bench:
     def build(self) -> Cost:
         """The whole image by ctrain: layers, image, tests, manifest."""
         ctrain = Path(sys.executable).with_name("ctrain")
-        argv = [str(ctrain), "build", IMAGE, "--definitions", "definitions", "--cache", str(self.folder / "cache")]
+        argv = [str(ctrain), "build", self.image, "--definitions", "definitions", "--cache", str(self.folder / "cache")]
         return self._run([*argv, *self.options])
 
     def build_plainly(self, name: str, parent: Path) -> Cost:
@@ -105,14 +115,16 @@ class Bench:
         with log.open("wb") as out:
             started = time.perf_counter()
             process = subprocess.Popen(argv, cwd=self.folder / "sources", env=env, stdout=out, stderr=subprocess.STDOUT)
-            _, status, usage = os.wait4(process.pid, 0)
+            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
             seconds = time.perf_counter() - started
+            read = int(re.search(r"rchar: (\d+)", Path(f"/proc/{process.pid}/io").read_text())[1])
+            _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         shutil.rmtree(temporary)
         if process.returncode:
             print(log.read_text(errors="replace")[-3000:], file=sys.stderr)
             raise Failed(f"{Path(argv[0]).name} {argv[1]} ended with exit code {process.returncode}")
-        return Cost(seconds, usage.ru_oublock * 512)  # blocks of 512 bytes, of all children that were waited for
+        return Cost(seconds, usage.ru_oublock * 512, read)  # blocks of 512 bytes, of all children that were waited for
 
 
 def main() -> int:
@@ -121,23 +133,34 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=1, metavar="N", help="plain builds for each change (default: 1)")
     parser.add_argument("--work", default="/var/tmp", metavar="DIR", help="where to work (default: /var/tmp)")  # noqa: S108  # mkdtemp works in it
     parser.add_argument("--mirror", metavar="URL", help="Debian mirror (default: the one of this machine's apt)")
+    parser.add_argument("--code-change", action="store_true", help="change a line of code in a real image")
+    parser.add_argument("--image", default="pytorch-cpu", help="the real image (default: pytorch-cpu)")
+    parser.add_argument("--limit", type=float, default=10, metavar="SECONDS", help="for --code-change (default: 10)")
+    parser.add_argument("--growth", metavar="GB,GB", help="change a line of code in images of these sizes")
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     args = parser.parse_args()
     engine = shutil.which("apptainer") or shutil.which("singularity")
     if not engine or not Path(sys.executable).with_name("ctrain").is_file():
         parser.error("this needs apptainer or singularity, and the Python that ctrain is installed for")
-    if args.size <= 0 or args.rounds < 1:
-        parser.error("--size must be above 0, and --rounds at least 1")
+    sizes = [float(size) for size in args.growth.split(",")] if args.growth else [args.size]
+    if min(sizes) <= 0 or args.rounds < 1:
+        parser.error("sizes must be above 0, and --rounds at least 1")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # clean up
+    mirror = ["--build-arg", f"MIRROR={args.mirror}"] if args.mirror else []
+    if args.code_change or args.growth:
+        with tempfile.TemporaryDirectory(prefix="ctrain-rebuild-", dir=args.work) as work:
+            try:
+                if args.code_change:
+                    return code_change(Bench(Path(work), engine, tuple(mirror), args.image), args)
+                return growth(Path(work), engine, sizes, mirror, args)
+            except Failed as error:
+                print(f"rebuild.py: {error}", file=sys.stderr)
+                return 1
     needed, free = SPACE * args.size, shutil.disk_usage(args.work).free / GB
     if free < needed:
         parser.error(f"about {needed:.0f} GB are needed in {args.work}, {free:.0f} GB are free; see --work and --size")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # clean up
     folder = Path(tempfile.mkdtemp(prefix="ctrain-rebuild-", dir=args.work))
-    options = [
-        "--tag",
-        str(round(args.size * 1000)),
-        *(["--build-arg", f"MIRROR={args.mirror}"] if args.mirror else []),
-    ]
+    options = ["--tag", str(round(args.size * 1000)), *mirror]
     try:
         size, comparisons = measure(Bench(folder, engine, tuple(options)), args.rounds)
     except Failed as error:
@@ -150,6 +173,86 @@ def main() -> int:
         rows = [{**asdict(found), "ratio": round(found.ratio, 1)} for found in comparisons]
         print(json.dumps({"base_bytes": size, "rounds": args.rounds, "comparisons": rows}))
     return 0 if all(found.ratio >= found.limit for found in comparisons) else 1
+
+
+def code_change(bench: Bench, args: argparse.Namespace) -> int:
+    """A line of the training program of a real image changes, as often as `rounds`, in a copy of sources and cache."""
+    sources, top = bench.folder / "sources", Path(__file__).parents[1]
+    for name in ("definitions", "examples"):
+        shutil.copytree(top / name, sources / name, ignore=shutil.ignore_patterns("__pycache__"))
+    copy_cache(bench)
+    program = sources / "examples/resnet50/train.py"
+    costs = []
+    for turn in range(args.rounds + 2):  # the first makes all tests run if they never did; the second warms the caches
+        say(f"a line of {program.name} changed, {turn + 1} of {args.rounds + 2}")
+        with program.open("a") as file:
+            file.write(f"# changed {turn}\n")
+        costs.append(bench.build())
+    cost = median(costs[2:])
+    outcome = (bench.folder / "last.log").read_text()
+    ran = re.findall(r"(?m)^test +(.*?)  +passed +\S+ s$", outcome)
+    unchanged = outcome.count("passed (unchanged)")
+    print(outcome)
+    print(f"code change of {args.image}: {cost.seconds:.1f} s (limit {args.limit:g}), tests run: {', '.join(ran)}")
+    if args.json:
+        facts = {"image": args.image, "rounds": args.rounds, "tests_run": ran, "tests_unchanged": unchanged}
+        print(json.dumps({"code_change": {**facts, **asdict(cost), "limit": args.limit}}))
+    return 0 if cost.seconds <= args.limit else 1
+
+
+def copy_cache(bench: Bench) -> None:
+    """Copy what the real cache has of the image; raises Failed if that is not all."""
+    ctrain = Path(sys.executable).with_name("ctrain")
+    plan = subprocess.run([ctrain, "build", bench.image, "--plan", "--json"], capture_output=True, text=True)
+    [image] = json.loads(plan.stdout)["images"]
+    if image["needs_build"]:
+        raise Failed(f"{bench.image} is not in the cache; run: ctrain build {bench.image}")
+    real = Path(os.environ.get("CTRAIN_CACHE") or f"/var/tmp/ctrain-{os.geteuid()}")  # noqa: S108  # it is ctrain's
+    own = bench.folder / "cache"
+    own.mkdir(mode=0o700)
+    stem = f"{image['name']}_{image['tag']}-{image['stack']}"
+    found = [path for layer in image["layers"] for path in (real / "layers").glob(f"{layer['key']}.*")]
+    found += [path for name in ("images", "inputs", "durations") for path in (real / name).glob(f"{stem}.*")]
+    for path in [*found, *(real / "facts").iterdir()]:
+        target = own / path.relative_to(real)
+        target.parent.mkdir(exist_ok=True)
+        subprocess.run(["cp", "--reflink=auto", str(path), str(target)], check=True)
+
+
+def growth(work: Path, engine: str, sizes: Sequence[float], mirror: Sequence[str], args: argparse.Namespace) -> int:
+    """The same change of code in images of several sizes; within GROWTH_LIMIT of each other."""
+    rows = []
+    for size in sizes:
+        folder = work / f"{size:g}"
+        folder.mkdir()
+        bench = Bench(folder, engine, ("--tag", str(round(size * 1000)), *mirror))
+        write_sources(folder / "sources")
+        definition = folder / "sources/definitions/base/base.def"
+        # Random bytes instead of what packs like a real image: packing 16 GB is not what is measured.
+        definition.write_text(
+            definition.read_text().replace("python3 /ballast.py {{ MEGABYTES }} /opt/ballast", RANDOM)
+        )
+        say(f"making a base of {size:g} GB")
+        bench.build()
+        costs = []
+        for _ in range(args.rounds + 1):  # the first makes the tests run that the next need not
+            bench.change_code()
+            costs.append(bench.build())
+        rows.append({"base_bytes": bench.base.stat().st_size, **asdict(median(costs[1:]))})
+        shutil.rmtree(folder)
+    ratios = {name: ratio([row[name] for row in rows]) for name in GROWTH_COUNTED}
+    for row in rows:
+        counted = "".join(f"{row[name] / 1e6:>9.1f} MB {name}" for name in GROWTH_COUNTED)
+        print(f"base {row['base_bytes'] / GB:6.2f} GB{row['seconds']:>8.1f} s{counted}")
+    print(", ".join(f"{name}: largest / smallest {found:.2f}" for name, found in ratios.items()))
+    if args.json:
+        print(json.dumps({"growth": rows, "ratios": ratios, "limit": GROWTH_LIMIT}))
+    return 0 if all(found <= GROWTH_LIMIT for found in ratios.values()) else 1
+
+
+def ratio(counts: Sequence[int]) -> float:
+    """The largest to the smallest."""
+    return max(counts) / max(1, min(counts))
 
 
 def measure(bench: Bench, rounds: int) -> tuple[int, list[Comparison]]:
@@ -196,7 +299,8 @@ def compare(
 
 def median(costs: Sequence[Cost]) -> Cost:
     seconds = statistics.median(cost.seconds for cost in costs)
-    return Cost(round(seconds, 2), round(statistics.median(cost.written for cost in costs)))
+    written, read = (statistics.median(getattr(cost, name) for cost in costs) for name in GROWTH_COUNTED)
+    return Cost(round(seconds, 2), round(written), round(read))
 
 
 def write_sources(folder: Path) -> None:

@@ -113,6 +113,11 @@ def outcomes(lines: Sequence[str]) -> dict[str, str]:
     return {row[0].strip(): next(cell.strip() for cell in row[1:] if cell.strip()) for row in rows}
 
 
+def built(lines: Sequence[str]) -> list[str]:
+    """The layers that were built."""
+    return [line.split()[1] for line in lines if line.startswith("layer ") and " built " in line]
+
+
 def rerun(found: dict[str, str]) -> set[str]:
     assert found.keys() == ALL
     assert set(found.values()) <= {PASSED, UNCHANGED}
@@ -210,10 +215,10 @@ def test_layers_are_built_again_on_request_and_tested_if_they_differ(project: Pr
     project.write("definitions/tools/tools.def", tools)
     project.build()
     lines = project.ctrain("build", "small", "--rebuild=tools").stdout.splitlines()
-    assert [line.split()[1] for line in lines if " built " in line] == ["tools", "watch", "code"]
-    assert rerun(outcomes(lines)) == ALL - {"%test of base"}, "a layer of the same key has another content"
+    assert built(lines) == ["tools", "watch", "code"]
+    assert rerun(outcomes(lines)) == ALL, "a layer of the same key has another content"
     assert "up to date" in project.ctrain("build", "small").stdout
     lines = project.ctrain("build", "small", "--rebuild=code").stdout.splitlines()
-    assert [line.split()[1] for line in lines if " built " in line] == ["code"]
+    assert built(lines) == ["code"]
     assert "image" not in [line.split()[0] for line in lines], "the same bytes make the same image"
     project.write("definitions/tools/tools.def", TOOLS)
