@@ -236,8 +236,10 @@ def _check_chain(where: str, chain: tuple[Definition, ...], entry: Entry) -> Non
             rule = "only the first definition of a chain is a base; the others say `From: {{ PARENT }}`"
             raise ConfigError(f"{where}: {part.name} is at place {position + 1} of the chain, but {rule}")
         for section in ("pre", "setup"):
-            if not part.is_base and section in part.sections:
-                raise ConfigError(f"{part.path}: %{section} runs on the build host, outside the layer", "Use %post")
+            if section in part.sections:
+                raise ConfigError(
+                    f"{part.path}: %{section} would run on the build host, outside the image", "Use %post"
+                )
     used = frozenset().union(*(part.placeholders for part in chain)) if entry.parent else chain[0].placeholders
     if entry.tag_argument not in used and not (entry.parent and not entry.tag_argument):
         users = "any definition of the chain" if entry.parent else str(chain[0].path)

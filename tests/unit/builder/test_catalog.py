@@ -128,8 +128,10 @@ def test_the_directory_is_the_named_one_the_variables_the_local_or_the_packaged_
         catalog.find(catalog.directory(None), "pytorch-cpu")
 
 
-def test_a_layer_can_not_run_scripts_on_the_host(project: Path) -> None:
-    path = project / "definitions/upper/upper.def"
-    path.write_text(path.read_text() + "%setup\n    touch /tmp/x\n")
-    with pytest.raises(ConfigError, match="%setup runs on the build host"):
+@pytest.mark.parametrize("name", ["base", "upper"])
+@pytest.mark.parametrize("section", ["pre", "setup"])
+def test_a_definition_can_not_run_scripts_on_the_host(project: Path, name: str, section: str) -> None:
+    path = project / f"definitions/{name}/{name}.def"
+    path.write_text(path.read_text() + f"%{section}\n    touch /tmp/x\n")
+    with pytest.raises(ConfigError, match=f"%{section} would run on the build host"):
         catalog.find(project / "definitions", "small")
