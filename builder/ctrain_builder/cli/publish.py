@@ -20,9 +20,11 @@ from ctrain_builder.cli.bar import Bar, say
 from ctrain_builder.cli.build import add_cache_arguments, find_image
 from ctrain_builder.cli.store.common import store_root
 from ctrain_builder.store.publish import Outcome, Watch, publish
+from ctrain_builder.store.refresh import refresh
 from ctrain_builder.store.sign import Signer, may_need_passphrase
 from ctrain_runtime.engines.apptainer import find_engine
 from ctrain_runtime.errors import ImageTestError, UsageError
+from ctrain_runtime.store import open_store
 from ctrain_runtime.text import format_size
 
 PASSPHRASE = "CTRAIN_PASSPHRASE"  # noqa: S105  # the variable's name
@@ -59,6 +61,7 @@ def execute(args: argparse.Namespace) -> int:
         signer = Signer(find_engine(), args.sign, _passphrase(args.sign)) if args.sign else None
         with Bar(f"copying {spec.title}", manifest.size) as bar:
             outcome = publish(path, manifest, root, args.channel, Watch(say, bar.at), signer)
+    refresh(open_store(root), say)
     print(json.dumps(_as_data(outcome), indent=2) if args.json else _as_text(outcome, args.channel))
     return 0
 

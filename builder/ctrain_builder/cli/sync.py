@@ -13,10 +13,11 @@ from ctrain_builder.registry import Registry
 from ctrain_builder.store import sync
 from ctrain_builder.store.places import SCHEME, Folder, Place, Repositories
 from ctrain_builder.store.publish import Watch
+from ctrain_builder.store.refresh import refresh
 from ctrain_builder.web import Unreachable
 from ctrain_runtime.errors import ConfigError, ImageUnusable
 from ctrain_runtime.manifest import Manifest
-from ctrain_runtime.store import store_path
+from ctrain_runtime.store import open_store, store_path
 from ctrain_runtime.text import format_size, pluralize
 
 
@@ -49,6 +50,8 @@ def _do(plan: sync.Plan, source: Place, target: Place) -> None:
             target.put(manifest, source, Watch(say, bar.at))
     for move in plan.moves:
         target.point(move.manifest, move.channel, source)
+    if isinstance(target, Folder):
+        refresh(open_store(target.root), say)
 
 
 def _as_data(plan: sync.Plan, dry_run: bool) -> dict[str, Any]:

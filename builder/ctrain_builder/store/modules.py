@@ -13,16 +13,16 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ctrain_builder import atomic
-from ctrain_builder.store.writer import Access
+from ctrain_builder.store.writer import Access, change
 from ctrain_runtime import image_report
 from ctrain_runtime.errors import StoreError
 from ctrain_runtime.image import Image
-from ctrain_runtime.store import NAME_RE, TAG_RE, PublishedImage, StoreContents, select
+from ctrain_runtime.store import NAME_RE, TAG_RE, PublishedImage, Store, StoreContents, select
 from ctrain_runtime.text import format_size
 
 DEFAULT = "default"  # what both tools call the version that a name alone means
@@ -80,6 +80,23 @@ def modules(contents: StoreContents) -> list[Module]:
         channels = [one for one in image.channels if TAG_RE.fullmatch(one) and (name, one) not in taken]
         made.append(Module(image, (*default, *channels)))
     return made
+
+
+def update(store: Store, output: Path, say: Callable[[str], None]) -> tuple[list[Module], Outcome]:
+    """Write the module files of a store, and note that they were. Raises StoreError."""
+    root = store.root.absolute()
+    with change(root, say) as writer:  # what channels mean stays so until it is written
+        contents = writer.store.scan()
+        offered = modules(contents)
+        done = write(output, root, files(root, output, offered))
+        command = ("ctrain", "store", "modules", "--store", str(root), "--output", str(output))
+        writer.record_output(output, command, contents)
+    for error in contents.damaged:
+        say(str(error))
+    for image in contents.images:
+        if not nameable(image):
+            say(f"{image.path} gets no module: its name is none that ctrain gives")
+    return offered, done
 
 
 def files(root: Path, output: Path, offered: Sequence[Module]) -> dict[str, str]:

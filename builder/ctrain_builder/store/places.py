@@ -55,33 +55,33 @@ class Folder:
     """A store in a directory."""
 
     def __init__(self, root: Path) -> None:
-        self._root = root
+        self.root = root
 
     def __str__(self) -> str:
-        return str(self._root)
+        return str(self.root)
 
     def versions(self, names: Collection[str]) -> tuple[list[Version], list[CtrainError]]:
         """All versions of images with these names, or of all images; and what is damaged."""
-        scan = open_store(self._root).scan()
+        scan = open_store(self.root).scan()
         found = [Version(one.manifest, one.channels) for one in scan.images]
         return [one for one in found if not names or one.manifest.name in names], list(scan.damaged)
 
     @contextlib.contextmanager
     def reader(self, manifest: Manifest) -> Iterator[tuple[Read, Optional[Path]]]:
         """What gives the bytes of a version, and the file that has them, if there is one."""
-        path = self._root / manifest.file_name
+        path = self.root / manifest.file_name
         with path.open("rb") as file:
             yield functools.partial(os.pread, file.fileno()), path
 
     def held(self, wanted: Sequence[Manifest]) -> list[Optional[Held]]:
         """What there is of each version. Raises StoreError for what is damaged."""
-        store = open_store(self._root)
+        store = open_store(self.root)
         found = {name: Held(digest, False) for name, digest in self._put_aside(wanted).items()}
         found.update({one.manifest.file_name: Held(one.manifest.digest, False) for one in lifecycle.retired(store)})
         found.update({one.path.name: Held(one.manifest.digest) for one in store.images()})
         for one in wanted:
             name = Path(one.file_name).with_suffix(".json")
-            for path in (self._root / name, self._root / RETIRED / name):
+            for path in (self.root / name, self.root / RETIRED / name):
                 if one.file_name not in found and not is_gone(path):
                     hint = "See: ctrain doctor. If damaged, it can come again after: ctrain store verify --quarantine"
                     raise StoreError(f"{path} is damaged, or of a newer ctrain", hint)
@@ -90,26 +90,26 @@ class Folder:
     def _put_aside(self, wanted: Sequence[Manifest]) -> dict[str, str]:
         """File name -> digest of versions that are in quarantine. What is wanted of them, whole, may come again."""
         found: dict[str, str] = {}
-        for path in list_directory(self._root / QUARANTINE, "*_*.json"):
+        for path in list_directory(self.root / QUARANTINE, "*_*.json"):
             with contextlib.suppress(ConfigError):
                 found[path.with_suffix(".sif").name] = read_manifest(path).digest
         return {name: digest for name, digest in found.items() if digest not in [one.digest for one in wanted]}
 
     def pointed(self, name: str, channel: str) -> str:
         """The version that a channel points to; "" where there is no such channel."""
-        images = open_store(self._root).images()
+        images = open_store(self.root).images()
         found = (one.manifest for one in images if one.manifest.name == name and channel in one.channels)
         return next((manifest.version for manifest in found), "")
 
     def put(self, manifest: Manifest, source: Place, watch: Watch) -> None:
         """Bring a version here. Raises ImageUnusable, DiskFullError, StoreError, RegistryError."""
         part = f"{manifest.file_name}.{manifest.digest[-12:]}"
-        with explained(self._root), lasting(self._root, part, watch.say) as file:
+        with explained(self.root), lasting(self.root, part, watch.say) as file:
             if require_free(self.held([manifest])[0], manifest, self):
                 with source.reader(manifest) as (read, path):
-                    parts = shared(path, manifest, open_store(self._root).images()) if path else []
+                    parts = shared(path, manifest, open_store(self.root).images()) if path else []
                     _receive(file, manifest, read, parts, watch)
-                with change(self._root, watch.say) as writer:
+                with change(self.root, watch.say) as writer:
                     if require_free(self.held([manifest])[0], manifest, self):  # again: others write meanwhile
                         _reserve(writer, manifest)
                         place(writer, file, manifest, log.SYNC, f"from {source}")
@@ -117,8 +117,8 @@ class Folder:
 
     def point(self, manifest: Manifest, channel: str, source: Place) -> None:
         """Make a channel point to a version that is here."""
-        with change(self._root) as writer:
-            image = PublishedImage(manifest, self._root / manifest.file_name, ())
+        with change(self.root) as writer:
+            image = PublishedImage(manifest, self.root / manifest.file_name, ())
             channels.point(writer, channel, image, log.SYNC, f"from {source}")
 
 

@@ -2,42 +2,79 @@
 
 from __future__ import annotations
 
+import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from samples.shop import Shop
 
-Change = Callable[[Shop], object]
-CHANGES: list[Change] = [
-    lambda shop: shop.publish("four"),
-    lambda shop: shop("promote", "small", "1.0-s-r3", "prod"),
-    lambda shop: shop("retire", "small:1.0-s-r1", "--yes"),
-    lambda shop: shop("channel", "rm", "small", "dev"),
-    lambda shop: shop("withdraw", "small:1.0-s-r1", "--why", "x", "--yes"),
+CHANGES = [
+    ("promote", "small", "1.0-s-r3", "prod"),
+    ("retire", "small:1.0-s-r1", "--yes"),
+    ("channel", "rm", "small", "dev"),
+    ("withdraw", "small:1.0-s-r1", "--why", "x", "--yes"),
 ]
 
 
-@pytest.mark.parametrize("change", CHANGES)
-def test_what_is_out_of_date(shop: Shop, tmp_path: Path, change: Change) -> None:
+def make(shop: Shop, modules: Path) -> None:
+    """The catalogue, and module files."""
+    shop("catalogue")
+    shop("modules", "--output", str(modules))
+
+
+def test_what_others_have_made_out_of_date(shop: Shop, tmp_path: Path) -> None:
     modules = tmp_path / "my modules"
-
-    def refresh() -> None:
-        shop("catalogue")
-        shop("modules", "--output", str(modules))
-
-    refresh()
+    make(shop, modules)
     assert shop("list", stream="err") == ""
-    change(shop)
+    shop.publish("four")  # as a ctrain would that knows nothing of it
     for said in (shop.ctrain("doctor", stream="out"), shop("list", stream="err")):
         assert f"{shop.root}/catalogue.html is out of date" in said
         assert f"ctrain store catalogue --store {shop.root}" in said
         assert f"{modules} is out of date" in said
         assert f"ctrain store modules --store {shop.root} --output '{modules}'" in said
-    refresh()
+    make(shop, modules)
     assert shop("list", stream="err") == ""
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_each_change_brings_them_up_to_date(shop: Shop, tmp_path: Path, change: tuple[str, ...]) -> None:
+    modules = tmp_path / "my modules"
+    make(shop, modules)
+    before = (shop.root / "catalogue.html").read_text()
+    said = shop(*change, stream="err")
+    assert {f"updated {modules}", f"updated {shop.root}/catalogue.html"} <= {*said.splitlines()}
+    assert shop("list", stream="err") == ""
+    assert (shop.root / "catalogue.html").read_text() != before
+
+
+def test_without_yes_nothing_is_brought_up_to_date(shop: Shop, tmp_path: Path) -> None:
+    make(shop, tmp_path / "modules")
+    shop.publish("four")
+    assert "updated" not in shop("retire", "small:1.0-s-r1", stream="err")
+    assert "out of date" in shop("list", stream="err")
+
+
+def test_a_change_is_made_even_if_they_cannot_be(shop: Shop, tmp_path: Path) -> None:
+    modules = tmp_path / "modules"
+    make(shop, modules)
+    (modules / "ctrain-small/.modulerc").chmod(0o644)
+    (modules / "ctrain-small/.modulerc").write_text("theirs")
+    said = shop("promote", "small", "1.0-s-r3", "prod", stream="err")
+    assert f"{modules} is out of date: {modules}/ctrain-small/.modulerc was not made by" in said
+    assert f"Run: ctrain store modules --store {shop.root} --output {modules}" in said
+    assert f"updated {shop.root}/catalogue.html" in said
+    assert "prod" in shop.versions[3]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_others_who_can_write_to_the_store_do_not_choose_where_files_go(shop: Shop, tmp_path: Path) -> None:
+    make(shop, tmp_path / "modules")
+    os.chown(shop.root / "ctrain-outputs.json", 12345, -1)
+    said = shop("promote", "small", "1.0-s-r3", "prod", stream="err")
+    assert f"{tmp_path}/modules is out of date: somebody else has recorded it. Run: ctrain store modules" in said
+    assert "updated" not in said
 
 
 def test_what_was_removed_is_not_out_of_date(shop: Shop, tmp_path: Path) -> None:

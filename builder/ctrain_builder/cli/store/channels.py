@@ -7,6 +7,7 @@ import argparse
 from ctrain_builder.cli.bar import say
 from ctrain_builder.cli.store.common import AddAction, show
 from ctrain_builder.store import channels
+from ctrain_builder.store.refresh import refresh
 from ctrain_builder.store.writer import change
 from ctrain_runtime.store import DEFAULT_CHANNEL, Store, select
 
@@ -29,26 +30,28 @@ def add_actions(add: AddAction) -> None:
 def _promote(args: argparse.Namespace, store: Store) -> int:
     with change(store.root, say) as writer:
         before, image = channels.promote(writer, args.name, args.version, args.channel)
-    return _moved(args, before, image.manifest.version)
+    return _moved(args, store, before, image.manifest.version)
 
 
 def _rollback(args: argparse.Namespace, store: Store) -> int:
     with change(store.root, say) as writer:
         before, image = channels.rollback(writer, args.name, args.channel)
-    return _moved(args, before, image.manifest.version)
+    return _moved(args, store, before, image.manifest.version)
 
 
 def _remove(args: argparse.Namespace, store: Store) -> int:
     with change(store.root, say) as writer:
         before = channels.remove(writer, args.name, args.channel, args.why)
         now = select(writer.store.scan(), args.name) if args.channel == DEFAULT_CHANNEL else None
+    refresh(store, say)
     text = f"channel {args.channel} of {args.name} is removed (it was {before or 'nothing'})"
     if now:
         text += f"; {args.name} alone now means {now.manifest.version}"
     return show(args, {"name": args.name, "channel": args.channel, "before": before}, text)
 
 
-def _moved(args: argparse.Namespace, before: str, now: str) -> int:
+def _moved(args: argparse.Namespace, store: Store, before: str, now: str) -> int:
+    refresh(store, say)
     was = "it was that already" if before == now else f"it was {before}" if before else "it is new"
     data = {"name": args.name, "channel": args.channel, "before": before, "version": now}
     return show(args, data, f"channel {args.channel} of {args.name} is {now} ({was})")

@@ -15,6 +15,7 @@ from ctrain_builder.cli.store.common import AddAction, broken_channel, show
 from ctrain_builder.store import log
 from ctrain_builder.store import usage as usages
 from ctrain_builder.store import verify as checks
+from ctrain_builder.store.refresh import refresh
 from ctrain_builder.store.writer import change
 from ctrain_runtime.errors import ImageUnusable, StoreError, UsageError
 from ctrain_runtime.store import Store
@@ -87,6 +88,7 @@ def _quarantine(store: Store, damaged: Sequence[checks.Finding], force: bool) ->
             for channel in channels:
                 say(broken_channel(subject.name, channel))
             moved.append(name)
+    refresh(store, say)
     return moved
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from ctrain_builder.cli.bar import say
 from ctrain_builder.cli.store.common import AddAction, show
 from ctrain_builder.store import catalogue, modules
-from ctrain_builder.store.writer import change
 from ctrain_runtime.store import Store
 from ctrain_runtime.text import format_size, pluralize, table
 
@@ -21,18 +20,8 @@ def add_actions(add: AddAction) -> None:
 
 
 def _modules(args: argparse.Namespace, store: Store) -> int:
-    root, output = store.root.absolute(), args.output.absolute()
-    with change(root, say) as writer:  # what channels mean stays so until it is written
-        scan = writer.store.scan()
-        offered = modules.modules(scan)
-        done = modules.write(output, root, modules.files(root, output, offered))
-        command = ("ctrain", "store", "modules", "--store", str(root), "--output", str(output))
-        writer.record_output(output, command, scan)
-    for error in scan.damaged:
-        say(str(error))
-    for image in scan.images:
-        if not modules.nameable(image):
-            say(f"{image.path} gets no module: its name is none that ctrain gives")
+    output = args.output.absolute()
+    offered, done = modules.update(store, output, say)
     rows = [(module.name, ", ".join(module.symbols)) for module in offered]
     did = f"{pluralize(len(done.written), 'file')} written, {len(done.removed)} removed; for users: module use {output}"
     data = {

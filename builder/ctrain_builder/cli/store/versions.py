@@ -10,6 +10,7 @@ from ctrain_builder.cli.bar import say
 from ctrain_builder.cli.options import days
 from ctrain_builder.cli.store.common import AddAction, broken_channel, show
 from ctrain_builder.store import lifecycle
+from ctrain_builder.store.refresh import refresh
 from ctrain_builder.store.restore import find_restorable, restore
 from ctrain_builder.store.writer import change
 from ctrain_runtime.errors import UsageError
@@ -51,6 +52,7 @@ def _retire(args: argparse.Namespace, store: Store) -> int:
     if args.yes:
         with change(store.root, say) as writer:
             found = lifecycle.retire(writer, args.versions, args.why)
+        refresh(store, say)
     names = [f"{image.manifest.name}:{image.manifest.version}" for image in found]
     did = "retired" if args.yes else "would retire"
     then = f"its file goes {lifecycle.GRACE:.0f} days after, with ctrain store gc" if args.yes else "--yes does it"
@@ -65,6 +67,7 @@ def _withdraw(args: argparse.Namespace, store: Store) -> int:
     if args.yes:
         with change(store.root, say) as writer:
             found = lifecycle.withdraw(writer, args.versions, args.why)
+        refresh(store, say)
     names = [f"{image.manifest.name}:{image.manifest.version}" for image in found]
     lines = [f"{'withdrew' if args.yes else 'would withdraw'} {name}" for name in names]
     for image in found:
@@ -79,6 +82,7 @@ def _restore(args: argparse.Namespace, store: Store) -> int:
     found = find_restorable(store, args.version)
     with change(store.root, say) as writer:
         restore(writer, found)
+    refresh(store, say)
     return show(args, {"restored": args.version}, f"{args.version} is offered again")
 
 

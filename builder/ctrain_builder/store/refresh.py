@@ -1,0 +1,42 @@
+"""Keeps module files and the catalogue up to date: what was made of a store once is made again after each change."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+from ctrain_builder.store import catalogue, modules
+from ctrain_runtime import outputs
+from ctrain_runtime.errors import CtrainError
+from ctrain_runtime.store import Store
+
+Say = Callable[[str], None]
+_REFRESH: dict[str, Callable[[Store, Path, Say], object]] = {
+    "modules": modules.update,
+    "catalogue": lambda store, _path, say: catalogue.write(catalogue.gather(store), None, say),
+}
+
+
+def refresh(store: Store, say: Say) -> None:
+    """Make again what is out of date. The change itself has been made: a failure is said, and is none of the change."""
+    root = store.root.absolute()
+    try:
+        stale = outputs.find_stale(root, store.scan())
+    except CtrainError as error:
+        say(f"ctrain: {error}")
+        return
+    for path, command in stale:
+        try:
+            if not _is_trusted(root / outputs.FILE):
+                raise CtrainError("somebody else has recorded it")
+            _REFRESH[shlex.split(command)[2]](store, Path(path), say)
+            say(f"updated {path}")
+        except (CtrainError, KeyError, IndexError, ValueError) as error:
+            say(f"ctrain: {path} is out of date: {error}. Run: {command}")
+
+
+def _is_trusted(record: Path) -> bool:
+    """Whether it may say where this user writes: others who can write to the store must not."""
+    return record.stat().st_uid in (0, os.geteuid())
