@@ -74,11 +74,13 @@ def seal(path: Path, description: Description) -> None:
 
 def read(path: Path) -> UserLayer:
     """The user layer at `path`, with its checksum verified. Raises ImageUnusable."""
+    if path.exists() and not path.is_file():  # a FIFO would never be opened
+        raise ImageUnusable(f"{path} is not a user layer: not a regular file", "Build one with: ctrain layer build")
     try:
         return _read(path)
     except OSError as error:
         raise ImageUnusable(f"cannot read layer {path}: {error.strerror}", "Check the path") from error
-    except (ConfigError, ValueError) as error:
+    except (ConfigError, ValueError, RecursionError) as error:
         raise ImageUnusable(f"unsupported layer {path}: {error}", "Rebuild it, or upgrade ctrain") from error
 
 

@@ -20,7 +20,8 @@ from ctrain_builder.make.container import Container
 from ctrain_builder.make.smoke import ask
 from ctrain_builder.plan import BuildPlan
 from ctrain_builder.record import utc_now
-from ctrain_runtime import command, sif
+from ctrain_runtime import command, config, sif
+from ctrain_runtime.errors import BuildError, ConfigError
 from ctrain_runtime.manifest import PARENT_LABEL, Base, Layer, Manifest, Requires
 
 _OCI = "org.opencontainers.image."
@@ -35,7 +36,11 @@ class Content:
 
 
 def examine(container: Container, image: Path) -> Content:
-    return Content(**ask(container, image, "examine.py"))
+    """Ask the image. Raises BuildError."""
+    try:
+        return config.load(Content, ask(container, image, "examine.py"), f"image {image}")
+    except ConfigError as error:  # its python3 is its own
+        raise BuildError(error.message, "Does its python3 work?") from error
 
 
 def labels(plan: BuildPlan, flat: bool) -> dict[str, str]:

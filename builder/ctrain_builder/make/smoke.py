@@ -60,8 +60,10 @@ def ask(container: Container, image: Path, program: str) -> dict[str, Any]:
         scratch = tempfile.mkdtemp(dir=container.work)  # TensorFlow can't be imported without one
         argv = container.argv("exec", image, binds=[f"{INSIDE}:/mnt:ro", f"{scratch}:/tmp"])
         text = container.output([*argv, "/bin/sh", "-c", script, f"/mnt/{program}"], timeout=1800)  # reads much
-        found: dict[str, Any] = json.loads(text.strip().splitlines()[-1])
-    except (CtrainError, ValueError, IndexError) as error:
+        found = json.loads(text.strip().splitlines()[-1])
+        if not isinstance(found, dict):
+            raise ValueError("its answer is not an object")
+    except (CtrainError, ValueError, IndexError, RecursionError) as error:
         raise BuildError(f"image {image} can't be examined: {error}", "Does its python3 work?") from error
     return found
 

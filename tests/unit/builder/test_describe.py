@@ -13,6 +13,7 @@ from ctrain_builder.make.container import Container
 from ctrain_builder.make.describe import Content
 from ctrain_builder.plan import BuildPlan
 from ctrain_runtime.engines.apptainer import Engine
+from ctrain_runtime.errors import BuildError
 from ctrain_runtime.manifest import Base, Manifest, Requires
 from ctrain_runtime.sif import PARTITION
 from samples.sample_images import sif
@@ -123,3 +124,15 @@ def test_an_image_of_one_layer_is_not_called_flat(project: Path, image: Path, mo
     whole = planned(project)
     alone = dataclasses.replace(whole, layers=whole.layers[:1])
     assert not make(alone, image, {}, monkeypatch).flat
+
+
+@pytest.mark.parametrize("answer", ["", "text", "[]", "[" * 100_000, '{"x": 1}', '{"software": {"torch": []}}', "1"])
+def test_a_python_of_the_image_that_answers_otherwise_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str
+) -> None:
+    container = Container(Engine("apptainer", "/nowhere", "1.4.5"), tmp_path, lambda: None)
+    monkeypatch.setattr(Container, "output", lambda *_args, **_options: answer)
+    with pytest.raises(BuildError) as caught:
+        describe.examine(container, tmp_path / "x.sif")
+    assert caught.value.hint == "Does its python3 work?"
+    assert "\n" not in str(caught.value)

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import hashlib
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -60,3 +62,10 @@ def test_a_key_that_is_none(tmp_path: Path) -> None:
     user_layer.seal(path, a_description(a_manifest(), {}, key="$(reboot)"))
     with pytest.raises(ImageUnusable, match=r"unsupported layer .*: invalid key"):
         user_layer.read(path)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_what_is_no_regular_file_is_refused_and_not_waited_for(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    make(tmp_path / "my.sqsh")
+    with pytest.raises(ImageUnusable, match="not a regular file"):
+        user_layer.read(tmp_path / "my.sqsh")
