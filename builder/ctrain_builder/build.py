@@ -247,6 +247,8 @@ class Builder:
             elif taken and earlier:
                 made = image.assemble(container, *parts, replace(earlier, path=taken))
             else:
+                if note := estimate.copy_note(self.cache, stack.files[0], in_use=bool(earlier)):
+                    self.progress.note(note)
                 made = image.assemble(container, *parts)
             content = self._examine(container, stack, made)
             sbom.attach(container, plan, made, content.packages, log)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+from pathlib import Path
 from typing import Optional
 
-from ctrain_builder.cache import Cache
+from ctrain_builder.cache import Cache, amount
 from ctrain_builder.plan import BuildPlan
 from ctrain_runtime.errors import RegistryError
 
 # Sizes in bytes of layers that were never made: an NGC base, a Debian base, an upper layer.
 _GUESSES = {"docker": 10_000_000_000, "debootstrap": 800_000_000, "localimage": 300_000_000}
 _UNPACKED = 3  # a layer's files take about three times the space of the compressed layer
+_WORTH_A_NOTE = 1_000_000_000  # bytes; copied in a second or two
 IMAGE, TESTS = "image", "tests"
 
 
@@ -55,6 +57,16 @@ def space(cache: Cache, plan: BuildPlan, flat: bool, download: Optional[int] = N
     while_layers_are_built = missing + largest  # the image comes later
     while_image_is_made = kept + (whole if flat else 0)  # a flat one is packed, then copied into its file
     return kept, max(while_layers_are_built, while_image_is_made) - kept
+
+
+def copy_note(cache: Cache, base: Path, in_use: bool) -> str:
+    """What a person should know before the base of an image is copied; "" if that costs little. `in_use`: an image with
+    this base exists, but cannot be changed in place."""
+    size = base.stat().st_size
+    if size < _WORTH_A_NOTE or cache.shares_blocks(base):
+        return ""
+    why = "the image of the last build is in use" if in_use else "there is no image with this base"
+    return f"copying {amount(size)}: {why}, and {cache.root} cannot share blocks between files"
 
 
 def download(plan: BuildPlan) -> Optional[int]:

@@ -7,6 +7,7 @@ import hashlib
 import os
 import re
 import shutil
+import subprocess
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -330,3 +331,13 @@ def test_a_cache_mounted_noexec_is_refused_at_once(cache: Cache, monkeypatch: py
     monkeypatch.setattr(os, "statvfs", lambda _: os.statvfs_result(fields))
     with pytest.raises(BuildError, match="it is mounted with noexec"):
         cache.require_overlays()
+
+
+def test_whether_copies_share_blocks_is_as_cp_finds(cache: Cache) -> None:
+    layer = cache.layer("key", False)
+    layer.write_bytes(bytes(8192))
+    copy = cache.root / "copy"
+    argv = ["cp", "--reflink=always", str(layer), str(copy)]
+    done = subprocess.run(argv, capture_output=True)
+    assert cache.shares_blocks(layer) == (done.returncode == 0)
+    assert list((cache.root / "tmp").iterdir()) == []

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from pathlib import Path
 
 import pytest
@@ -49,3 +50,19 @@ def test_space_is_that_of_the_largest_moment(cache: Cache, planned: BuildPlan) -
     base.unlink()
     cache.remember(planned.spec, "base", Made(planned.layers[0].inputs, 4000))
     assert estimate.space(cache, planned, flat=False) == (9000, 4500 + 3 * 4000 - 9000)
+
+
+def test_a_copy_of_a_large_base_is_announced(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    base = cache.layer("key", True)
+    base.write_bytes(b"")
+    os.truncate(base, 4_100_000_000)
+    monkeypatch.setattr(Cache, "shares_blocks", lambda *_: False)
+    assert estimate.copy_note(cache, base, in_use=False) == (
+        f"copying 4.1 GB: there is no image with this base, and {cache.root} cannot share blocks between files"
+    )
+    assert "the image of the last build is in use" in estimate.copy_note(cache, base, in_use=True)
+    monkeypatch.setattr(Cache, "shares_blocks", lambda *_: True)
+    assert estimate.copy_note(cache, base, in_use=False) == ""
+    os.truncate(base, 1000)
+    monkeypatch.setattr(Cache, "shares_blocks", lambda *_: False)
+    assert estimate.copy_note(cache, base, in_use=False) == ""
