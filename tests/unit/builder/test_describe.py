@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 
 import pytest
@@ -136,3 +137,13 @@ def test_a_python_of_the_image_that_answers_otherwise_is_one_line(
         describe.examine(container, tmp_path / "x.sif")
     assert caught.value.hint == "Does its python3 work?"
     assert "\n" not in str(caught.value)
+
+
+def test_what_the_python_of_an_image_tells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    container = Container(Engine("apptainer", "/nowhere", "1.4.5"), tmp_path, lambda: None)
+    told = {"software": {"torch": "2.13.0"}, "packages": {"system": {}, "deb": [], "pypi": {"torch": "2.13.0"}}}
+    for answer in (told, {}):
+        line = f"hello\n{json.dumps(answer)}\n"
+        monkeypatch.setattr(Container, "output", lambda *_args, line=line, **_options: line)
+        content = describe.examine(container, tmp_path / "x.sif")
+        assert {name: value for name, value in dataclasses.asdict(content).items() if value} == answer
