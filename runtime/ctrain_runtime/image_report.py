@@ -54,7 +54,7 @@ def as_list(packages: Packages) -> list[dict[str, str]]:
     return [{"kind": kind, "name": name, "version": version} for (kind, name), version in sorted(packages.items())]
 
 
-def describe(image: Image, packages: Packages, problem: str) -> str:
+def describe(image: Image, packages: Packages, problem: str, signers: Sequence[str]) -> str:
     """All metadata of an image as text. `problem` is the reason why `packages` is empty, if it is."""
     manifest = image.manifest
     kinds = [kind for kind, _ in packages]
@@ -68,7 +68,7 @@ def describe(image: Image, packages: Packages, problem: str) -> str:
         ("built", f"{_time(manifest.built)}, definitions at {manifest.revision or 'an unknown revision'}"),
         ("with", ", ".join(f"{name} {number}" for name, number in manifest.tools.items())),
         ("published", _time(manifest.published) if manifest.published else "no"),
-        ("signed", "yes" if manifest.signed else "no"),
+        ("signed", f"by {', '.join(signers)}" if signers else "no"),
         *facts(manifest, package_counts or problem),
     ]
     layers = [(part.definition, format_size(part.size), part.key[:12], part.digest[:19]) for part in manifest.layers]

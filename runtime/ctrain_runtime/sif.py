@@ -7,7 +7,7 @@ written by Singularity 3.x and 4.x and every Apptainer.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Optional
 
@@ -21,12 +21,16 @@ ARCHITECTURES = {"02": "amd64", "04": "arm64", "06": "ppc64le"}
 
 @dataclass(frozen=True)
 class SifObject:
-    """An object in a SIF file. `offset` and `size` are in bytes; engines mount partitions in the order of `number`."""
+    """An object in a SIF file. `offset` and `size` are in bytes; engines mount partitions in the order of `number`.
+
+    `extra` is what its kind has besides, as the hash and the key of a signature.
+    """
 
     kind: int
     number: int
     offset: int
     size: int
+    extra: bytes = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True)
@@ -55,7 +59,11 @@ def read(path: Path) -> Sif:
         raise ImageUnusable(f"{path} has a damaged SIF header", "Copy or publish it again") from error
     except OSError as error:
         raise _unreadable(path, error) from error
-    entries = tuple(SifObject(kind, number, at, long) for kind, used, number, _, _, at, long, *_ in descriptors if used)
+    entries = tuple(
+        SifObject(kind, number, at, long, extra)
+        for kind, used, number, _, _, at, long, *_, extra in descriptors
+        if used
+    )
     if any(min(entry.offset, entry.size) < 0 for entry in entries):
         raise ImageUnusable(f"{path} has a damaged SIF header", "Copy or publish it again")
     end = max((entry.offset + entry.size for entry in entries), default=0)
@@ -81,8 +89,11 @@ def partitions(path: Path) -> tuple[SifObject, ...]:
 def object_bytes(path: Path, kind: int) -> Optional[bytes]:
     """The content of the first object of type `kind`; None if there is none. Raises ImageUnusable."""
     entry = next((entry for entry in read(path).entries if entry.kind == kind), None)
-    if entry is None:
-        return None
+    return None if entry is None else entry_bytes(path, entry)
+
+
+def entry_bytes(path: Path, entry: SifObject) -> bytes:
+    """The content of an object. Raises ImageUnusable."""
     try:
         with path.open("rb") as file:
             file.seek(entry.offset)

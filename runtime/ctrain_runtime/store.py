@@ -7,6 +7,7 @@
     STORE/retired/pytorch-cpu_2.13.0-hd-py3-r0.json the manifest of a retired image
     STORE/quarantine/                               damaged files
     STORE/pytorch-cpu_2.13.0-hd-py3-r2.withdrawn    why a version was withdrawn
+    STORE/signatures/                               signatures that were added later
 
 Readers take no lock: an image is published once its manifest exists, which is renamed into place last.
 """
@@ -22,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
+from ctrain_runtime import signatures
 from ctrain_runtime.errors import ConfigError, ImageNotFound, StoreError, UsageError
 from ctrain_runtime.manifest import Manifest, Unchecked, file_stem, is_version, read_manifest, version_of
 from ctrain_runtime.suggest import closest, suggest
@@ -37,11 +39,19 @@ TAG_RE = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*")  # tags, stacks and channels; 
 
 @dataclass(frozen=True)
 class PublishedImage:
-    """A published image: its manifest, its file, and the channels that point to it."""
+    """A published image: its manifest, its file, and the channels that point to it.
+
+    `has_added_signature`: it was signed after it was published.
+    """
 
     manifest: Manifest
     path: Path
     channels: tuple[str, ...]
+    has_added_signature: bool = False
+
+    @property
+    def signed(self) -> bool:
+        return self.manifest.signed or self.has_added_signature
 
 
 @dataclass(frozen=True)
@@ -92,11 +102,13 @@ class Store:
         channels: dict[str, tuple[str, ...]] = {}
         for link, target in targets.items():
             channels[target] = (*channels.get(target, ()), _channel(link)[1])
+        signed = signatures.signed_stems(self.root)
         images, damaged = [], {}
         for path in list_directory(self.root, "*_*.json"):
             image = path.with_suffix(".sif")
             try:
-                images.append(PublishedImage(self._manifest(path), image, channels.get(image.name, ())))
+                manifest = self._manifest(path)
+                images.append(PublishedImage(manifest, image, channels.get(image.name, ()), image.stem in signed))
             except ConfigError as error:
                 if not is_gone(path):  # else it was retired while the directory was read
                     damaged[path.stem] = error

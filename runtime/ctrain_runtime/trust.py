@@ -1,7 +1,7 @@
 """Verifies an image before a run: its signature, and its digest against the manifest.
 
-Both checks read the whole file, which takes seconds per 10 GB. The result is cached per machine and user, keyed by the
-file's inode, size and timestamps.
+Both checks read the whole file (the first one only for a signature in it), which takes seconds per 10 GB. The result is
+cached per machine and user, keyed by the file's inode, size and timestamps.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import socket
 from collections.abc import Sequence
 from pathlib import Path
 
-from ctrain_runtime import command
+from ctrain_runtime import command, signatures
 from ctrain_runtime.digest import file_digest
 from ctrain_runtime.engines.apptainer import Engine, find_engine
-from ctrain_runtime.errors import CtrainError, ImageUnusable, SiteError
+from ctrain_runtime.errors import CtrainError, ImageUnusable, SiteError, UsageError
 from ctrain_runtime.image import Image
 from ctrain_runtime.site import Site
 from ctrain_runtime.user_cache import UserCache
@@ -37,17 +37,17 @@ def require_trusted(image: Image, site: Site) -> None:
     if not site.trusted_keys:
         problem = f"site {site.name} requires signatures but has no trusted keys"
         raise SiteError(problem, "Set `trusted_keys` in the site file")
-    keys = [_key(key, site) for key in site.trusted_keys]
-    _require_file(image.path, image.manifest.digest, keys, site)
-
-
-def _require_file(path: Path, published: str, keys: Sequence[str], site: Site) -> None:
+    try:
+        keys = [check_key(key) for key in site.trusted_keys]
+    except UsageError as error:
+        raise SiteError(f"site {site.name}: trusted_keys: {error.message}", "Ask the administrators") from error
+    path, published = image.path, image.manifest.digest
     cache, conditions = UserCache(CACHE), _conditions(path, keys)
     if cache.get(str(path), conditions):
         return
     engine = find_engine()
-    if not any(_verifies(engine, path, key) for key in keys):
-        hint = "Ask its publisher to run: ctrain publish --sign KEY"
+    if not any(is_signed_by(image, key, engine) for key in keys):
+        hint = f"Ask its publisher to run: ctrain store sign {image.manifest.name}:{image.manifest.version} --key KEY"
         raise ImageUnusable(f"image {path} is not signed by a key that site {site.name} trusts", hint)
     digest = _digest(path)
     if digest != published:
@@ -56,11 +56,21 @@ def _require_file(path: Path, published: str, keys: Sequence[str], site: Site) -
     cache.put(str(path), conditions, True)
 
 
-def _key(key: str, site: Site) -> str:
-    """`key`, if it is a fingerprint or the path of an existing PEM file. Raises SiteError."""
+def check_key(key: str) -> str:
+    """`key`, if it is a fingerprint or the path of an existing PEM file. Raises UsageError."""
     if not _FINGERPRINT.fullmatch(key) and not Path(key).is_file():
-        raise SiteError(f"site {site.name}: trusted_keys: file {key} not found", "Ask the administrators")
+        raise UsageError(f"file {key} not found", "Name a public key or certificate in PEM, or a PGP fingerprint")
     return key
+
+
+def is_signed_by(image: Image, key: str, engine: Engine) -> bool:
+    """Whether a valid signature by `key` covers the image's file, or its name and digest in the manifest.
+
+    `key` is the path of a public key or certificate in PEM, or a PGP fingerprint. The second kind of signature was
+    added after publishing: it says nothing about the file until its digest is compared.
+    """
+    added = [path for path in signatures.added(image.path) if signatures.covers(path, image.manifest)]
+    return any(_verifies(engine, path, key) for path in (*added, image.path))
 
 
 def _verifies(engine: Engine, image: Path, key: str) -> bool:

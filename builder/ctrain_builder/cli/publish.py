@@ -8,26 +8,20 @@ A store is a directory that all nodes see; `ctrain store init DIR` creates one.
 from __future__ import annotations
 
 import argparse
-import getpass
 import json
-import os
-import sys
 from dataclasses import asdict
 
 from ctrain_builder import build, catalog
 from ctrain_builder import cache as caches
 from ctrain_builder.cli.bar import Bar, say
 from ctrain_builder.cli.build import add_cache_arguments, find_image
+from ctrain_builder.cli.signer import make_signer
 from ctrain_builder.cli.store.common import store_root
 from ctrain_builder.store.publish import Outcome, Watch, publish
 from ctrain_builder.store.refresh import refresh
-from ctrain_builder.store.sign import Signer, may_need_passphrase
-from ctrain_runtime.engines.apptainer import find_engine
 from ctrain_runtime.errors import ImageTestError, UsageError
 from ctrain_runtime.store import open_store
 from ctrain_runtime.text import format_size
-
-PASSPHRASE = "CTRAIN_PASSPHRASE"  # noqa: S105  # the variable's name
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,22 +52,12 @@ def execute(args: argparse.Namespace) -> int:
         if args.digest not in (None, manifest.digest):
             what = f"image {spec.title} in the cache has the digest {manifest.digest}, not {args.digest}"
             raise UsageError(what, "It was built again since; look at the new one, and publish that")
-        signer = Signer(find_engine(), args.sign, _passphrase(args.sign)) if args.sign else None
+        signer = make_signer(args.sign) if args.sign else None
         with Bar(f"copying {spec.title}", manifest.size) as bar:
             outcome = publish(path, manifest, root, args.channel, Watch(say, bar.at), signer)
     refresh(open_store(root), say)
     print(json.dumps(_as_data(outcome), indent=2) if args.json else _as_text(outcome, args.channel))
     return 0
-
-
-def _passphrase(key: str) -> str:
-    """The passphrase of a key that may need one: from the environment, as CI has it, else asked."""
-    if PASSPHRASE in os.environ or not may_need_passphrase(key) or not sys.stdin.isatty():
-        return os.environ.get(PASSPHRASE, "")
-    try:
-        return getpass.getpass(f"passphrase of {key} (empty for none): ")
-    except EOFError as error:
-        raise UsageError(f"no passphrase given for key {key}", f"Set {PASSPHRASE}") from error
 
 
 def _as_data(outcome: Outcome) -> dict[str, object]:

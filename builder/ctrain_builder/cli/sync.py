@@ -48,6 +48,12 @@ def _do(plan: sync.Plan, source: Place, target: Place) -> None:
     for manifest in plan.copies:
         with Bar(f"copying {_title(manifest)}", manifest.size) as bar:
             target.put(manifest, source, Watch(say, bar.at))
+    for manifest in (*plan.copies, *plan.present):
+        added = source.added_signatures(manifest)
+        if added and isinstance(target, Repositories):
+            say(f"{_title(manifest)}: signatures that were added after it was published stay in {source}")
+        elif target.sign(manifest, added):
+            say(f"{_title(manifest)}: signatures added")
     for move in plan.moves:
         target.point(move.manifest, move.channel, source)
     if isinstance(target, Folder):

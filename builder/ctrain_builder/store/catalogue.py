@@ -138,7 +138,7 @@ def _row(version: Version) -> str:
         ("number", format_size(manifest.size)),
         ("minor", (manifest.published or manifest.built)[:10]),
         ("minor", f"{sum(test.passed for test in run)}/{len(run)}"),
-        ("minor", "yes" if manifest.signed else ""),
+        ("minor", "yes" if version.image.signed else ""),
     )
     badges = (f' <span class=badge data-channel="{one}">{one}</span>' for one in map(_html, version.image.channels))
     problem = version.problem.replace(f"{version.image.path} ", "")

@@ -18,6 +18,7 @@ from ctrain_runtime.text import user_name
 PUBLISH, SYNC, PROMOTE, ROLLBACK = "publish", "sync", "promote", "rollback"
 CHANNEL_RM, MOVES = "channel rm", (SYNC, PROMOTE, ROLLBACK)
 RETIRE, WITHDRAW, RESTORE, REMOVE, QUARANTINE = "retire", "withdraw", "restore", "remove", "quarantine"
+SIGN = "sign"
 
 
 @dataclass(frozen=True)

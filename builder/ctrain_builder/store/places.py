@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional, Union
@@ -14,10 +14,11 @@ from typing import Optional, Union
 from ctrain_builder import oras
 from ctrain_builder.digests import Read
 from ctrain_builder.registry import Reference, Registry, parse
-from ctrain_builder.store import channels, lifecycle, log
+from ctrain_builder.store import channels, lifecycle, log, signatures
 from ctrain_builder.store.copy import Source, begun, fill, lasting, shared
 from ctrain_builder.store.publish import Watch, place, reserve
 from ctrain_builder.store.writer import Access, Writer, change, explained
+from ctrain_runtime import signatures as signed
 from ctrain_runtime.errors import ConfigError, CtrainError, ImageUnusable, RegistryError, StoreError, UsageError
 from ctrain_runtime.manifest import Manifest, is_version, read_manifest
 from ctrain_runtime.store import (
@@ -114,6 +115,21 @@ class Folder:
                         _reserve(writer, manifest)
                         place(writer, file, manifest, log.SYNC, f"from {source}")
             file.unlink(missing_ok=True)
+
+    def added_signatures(self, manifest: Manifest) -> dict[str, bytes]:
+        """The signatures that were added to a version, by key. What they claim is verified by those who run it."""
+        found = [path for path in signed.added(self.root / manifest.file_name) if signed.covers(path, manifest)]
+        return {key: path.read_bytes() for path in found for key in signed.keys(path)[:1]}
+
+    def sign(self, manifest: Manifest, found: Mapping[str, bytes]) -> int:
+        """Add signatures to a version that is here, unless it has them; how many were added."""
+        image = PublishedImage(manifest, self.root / manifest.file_name, ())
+        missing = {key: content for key, content in found.items() if not signed.path_for(image.path, key).exists()}
+        if missing:
+            with change(self.root) as writer:
+                for key, content in missing.items():
+                    signatures.put(writer, image, key, content)
+        return len(missing)
 
     def point(self, manifest: Manifest, channel: str, source: Place) -> None:
         """Make a channel point to a version that is here."""
@@ -226,6 +242,13 @@ class Repositories:
             oras.push(self._client, ref, manifest, read, self._notes, watch.done)
         if require_free(self.held([manifest])[0], manifest, self):
             oras.tag(self._client, ref, manifest)
+
+    def added_signatures(self, _: Manifest) -> dict[str, bytes]:
+        """None: an artifact is what engines pull, the image's file with its manifest."""
+        return {}
+
+    def sign(self, _manifest: Manifest, _found: Mapping[str, bytes]) -> int:
+        return 0
 
     def point(self, manifest: Manifest, channel: str, _: Place) -> None:
         """Make a channel point to a version that is here."""

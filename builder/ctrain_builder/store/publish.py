@@ -109,7 +109,7 @@ def _is_same(one: Manifest, other: Manifest) -> bool:
     if one.name != other.name or one.flat != other.flat or one.signed < other.signed:
         return False
     layers = [[(layer.definition, layer.digest) for layer in manifest.layers] for manifest in (one, other)]
-    return one.digest == other.digest or (layers[0] == layers[1] and all(digest for _, digest in layers[0]))
+    return one.digest == other.digest or (layers[0] == layers[1] != [] and all(digest for _, digest in layers[0]))
 
 
 @contextlib.contextmanager

@@ -13,15 +13,17 @@ from __future__ import annotations
 
 import argparse
 import calendar
+import contextlib
 import json
 import os
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
-from ctrain_runtime import image, image_report, sbom
+from ctrain_runtime import image, image_report, sbom, signatures
 from ctrain_runtime.doctor.contents import check_contents
 from ctrain_runtime.errors import CtrainError, ImageUnusable, UsageError
 from ctrain_runtime.image import Image
@@ -66,11 +68,21 @@ def _show(args: argparse.Namespace) -> str:
         packages, problem = sbom.packages(shown.path), ""
     except ImageUnusable as error:
         packages, problem = {}, error.message
+    signers = _signers(shown.path)
     if args.json:
         version, listed = shown.manifest.version, image_report.as_list(packages)
         facts = {"version": version, "path": str(shown.path), "channel": shown.channel, **asdict(shown.manifest)}
-        return json.dumps({**facts, "packages": listed}, indent=2)
-    return image_report.describe(shown, packages, problem)
+        return json.dumps({**facts, "signed_by": signers, "packages": listed}, indent=2)
+    return image_report.describe(shown, packages, problem, signers)
+
+
+def _signers(path: Path) -> list[str]:
+    """The keys that an image's signatures name; a damaged file names none, which other rows report."""
+    found: list[str] = []
+    for file in (path, *signatures.added(path)):
+        with contextlib.suppress(ImageUnusable):
+            found += signatures.keys(file)
+    return found
 
 
 def _diff(args: argparse.Namespace) -> str:
@@ -157,7 +169,7 @@ def _row(image: PublishedImage, now: float, gpus: tuple[str, ...]) -> tuple[str,
         manifest.software.get("cuda", "-"),
         " ".join(needs.matching_gpus(gpus) if gpus else needs.gpus) or ("no GPU here" if needs.gpus else "-"),
         f"{sum(test.passed for test in run)}/{len(run)}",
-        "yes" if manifest.signed else "",
+        "yes" if image.signed else "",
     )
 
 

@@ -16,6 +16,7 @@ from ctrain_runtime import lease
 from ctrain_runtime.doctor import Finding
 from ctrain_runtime.doctor.contents import check_contents
 from ctrain_runtime.errors import StoreError
+from ctrain_runtime.signatures import SIGNATURES
 from ctrain_runtime.store import CHANNELS, QUARANTINE, RETIRED, open_store
 from ctrain_runtime.text import group_name, pluralize, user_name
 
@@ -65,7 +66,7 @@ def _unexpected_owner(root: Path, status: os.stat_result) -> list[Path]:
 
 def _files(root: Path) -> list[Path]:
     """The directories of a store and their contents, except the individual leases."""
-    directories = [root, *(root / name for name in (CHANNELS, RETIRED, QUARANTINE))]
+    directories = [root, *(root / name for name in (CHANNELS, RETIRED, QUARANTINE, SIGNATURES))]
     return [root, *(path for directory in directories if directory.is_dir() for path in sorted(directory.iterdir()))]
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_builder.cli import publish
+from ctrain_builder.cli import signer
 from ctrain_builder.store.sign import Signer
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import UsageError
@@ -71,4 +71,4 @@ def test_no_answer_to_the_question_for_a_passphrase(locked: Path, monkeypatch: p
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     monkeypatch.setattr("getpass.getpass", ask)
     with pytest.raises(UsageError, match="no passphrase given for key"):
-        publish._passphrase(str(locked))
+        signer._passphrase(str(locked))

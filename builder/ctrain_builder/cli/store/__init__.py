@@ -10,6 +10,7 @@
   ctrain store restore pytorch:24.12-hd-r3         offer a retired, withdrawn or quarantined version again
   ctrain store gc                                  list removable files; --yes removes them
   ctrain store verify                              re-read all files; --quarantine moves damaged ones aside
+  ctrain store sign pytorch:24.12-hd-r3 --key K    add a signature; --all-signed-by OLD rotates keys
   ctrain store du                                  show sizes and shared data
   ctrain store log                                 list all changes
   ctrain store modules --output /apps/modules      write module files: module load ctrain-pytorch/24.12-hd-r3
@@ -24,7 +25,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ctrain_builder.cli.store import channels, checks, pages, versions
+from ctrain_builder.cli.store import channels, checks, pages, signatures, versions
 from ctrain_builder.cli.store.common import Run, show, store_root
 from ctrain_builder.store.init import init_store
 from ctrain_runtime.cli import images
@@ -64,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     diff = add("diff", "what changed between two versions: as `ctrain images diff`", _look)
     diff.add_argument("old", metavar="OLD")
     diff.add_argument("new", metavar="NEW")
-    for family in (channels, versions, checks, pages):
+    for family in (channels, versions, signatures, checks, pages):
         family.add_actions(add)
     shown = argparse.RawDescriptionHelpFormatter
     text = "bring versions to another store, or to and from a registry"

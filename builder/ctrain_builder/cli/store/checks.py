@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ctrain_builder import cache as caches
 from ctrain_builder.cli.bar import Bar, say
+from ctrain_builder.cli.store import signatures
 from ctrain_builder.cli.store.common import AddAction, broken_channel, show
 from ctrain_builder.store import log
 from ctrain_builder.store import usage as usages
@@ -29,6 +30,14 @@ def add_actions(add: AddAction) -> None:
     verify.add_argument("--quarantine", action="store_true", help="move damaged versions to quarantine/")
     verify.add_argument("--force", action="store_true", help="with --quarantine: also what a channel or a job needs")
     verify.add_argument("--cache", type=Path, metavar="DIR", help="where an interrupted pass is noted ($CTRAIN_CACHE)")
+    verify.add_argument("--signatures", action="store_true", help="check who signed instead of reading all images")
+    verify.add_argument(
+        "--key",
+        action="append",
+        metavar="KEY",
+        help="with --signatures: a public key or certificate in PEM, or a PGP "
+        "fingerprint (repeatable; default: the site's trusted_keys)",
+    )
     add("du", "sizes of versions, and what they share", _du)
     add("log", "all changes, oldest first", _log).add_argument("name", nargs="?", metavar="NAME", help="of this image")
 
@@ -41,6 +50,8 @@ def _verify(args: argparse.Namespace, store: Store) -> int:
     unknown = sorted(set(args.names) - names)
     if unknown:
         raise UsageError(f"store {store.root} has no image {unknown[0]!r}", f"It has: {', '.join(sorted(names))}")
+    if args.signatures:
+        return signatures.verify(args, store, args.names)
     wanted = [subject for subject in every if not args.names or subject.name in args.names]
     cache = caches.open_cache(args.cache or caches.default_root())
     place = hashlib.sha256(str(store.root.resolve()).encode()).hexdigest()[:12]

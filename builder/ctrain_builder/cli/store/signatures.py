@@ -1,0 +1,90 @@
+"""`ctrain store sign`, and `verify --signatures`: who vouches for published versions."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from ctrain_builder.cli.bar import say
+from ctrain_builder.cli.signer import make_signer
+from ctrain_builder.cli.store.common import AddAction, show
+from ctrain_builder.store import signatures
+from ctrain_runtime import trust
+from ctrain_runtime.digest import file_digest
+from ctrain_runtime.engines.apptainer import Engine, find_engine
+from ctrain_runtime.errors import ImageUnusable, UsageError
+from ctrain_runtime.image import Image
+from ctrain_runtime.signatures import added, covers
+from ctrain_runtime.site import select_site
+from ctrain_runtime.store import PublishedImage, Store, resolve
+from ctrain_runtime.text import table
+
+
+def add_actions(add: AddAction) -> None:
+    sign = add("sign", "add a signature to published versions", _sign)
+    sign.add_argument("images", nargs="*", metavar="IMAGE", help="NAME:VERSION, or exactly NAME@sha256:DIGEST")
+    sign.add_argument("--all-signed-by", metavar="KEY", help="all versions that this (older) key has signed")
+    sign.add_argument("--key", required=True, metavar="KEY", help="a PEM file, pgp:N or gpg:KEY, as of publish --sign")
+
+
+def _sign(args: argparse.Namespace, store: Store) -> int:
+    if bool(args.images) == bool(args.all_signed_by):
+        hint = "As in: ctrain store sign pytorch:24.12-hd-r3 --key admin.pem"
+        raise UsageError("specify images, or --all-signed-by", hint)
+    signer = make_signer(args.key)
+    signer.check()
+    images, others = [resolve([store], reference) for reference in args.images], list[PublishedImage]()
+    if args.all_signed_by:
+        images, others = _split(store.images(), trust.check_key(args.all_signed_by), signer.engine)
+    for image in others:
+        say(f"{_name(image)} is left out: {args.all_signed_by} has not signed it as it is now")
+    data, lines = [], []
+    for image in images:
+        name, key = _name(image), signatures.sign(store.root, image, signer, say)
+        data.append({"image": name, "digest": image.manifest.digest, "key": key or None})
+        did = f"signed with {key}" if key else "has a signature by this key already"
+        lines.append(f"{name} ({image.manifest.digest[:19]}) {did}")
+    return show(args, {"images": data}, "\n".join(lines) or "no versions")
+
+
+def _split(
+    images: Sequence[PublishedImage], key: str, engine: Engine
+) -> tuple[list[PublishedImage], list[PublishedImage]]:
+    """The versions that a key vouches for, byte for byte, and the others. A new key must not vouch for more: whoever
+    can write to the store could have put it there."""
+    vouched: list[PublishedImage] = []
+    others: list[PublishedImage] = []
+    for image in images:
+        manifest = image.manifest
+        valid = trust.is_signed_by(Image(image.path, manifest), key, engine)
+        (vouched if valid and file_digest(image.path) == manifest.digest else others).append(image)
+    return vouched, others
+
+
+def verify(args: argparse.Namespace, store: Store, names: Sequence[str]) -> int:
+    """Check the signatures of the versions of these images, or of all.
+
+    The exit code is that of ImageUnusable if a version has none by one of the keys, or one of another version.
+    """
+    keys = args.key or list(select_site().site.trusted_keys)
+    if not keys:
+        raise UsageError(
+            "no keys to check signatures with", "Pass --key FILE|FINGERPRINT, or set trusted_keys of a site"
+        )
+    engine = find_engine()
+    keys = [trust.check_key(key) for key in keys]
+    rows, problems, data = [], [], []
+    for image in (image for image in store.images() if not names or image.manifest.name in names):
+        valid = [key for key in keys if trust.is_signed_by(Image(image.path, image.manifest), key, engine)]
+        problems += [] if valid else [f"{_name(image)} is not signed by any of these keys"]
+        foreign = [path for path in added(image.path) if not covers(path, image.manifest)]
+        problems += [f"{path} is a signature of another version or digest" for path in foreign]
+        rows.append((_name(image), ", ".join(valid) or "-"))
+        data.append({"image": _name(image), "signed_by": valid})
+    text = "\n".join([table(("image", "signed by"), rows) if rows else "no versions", *problems])
+    show(args, {"images": data, "problems": problems}, text)
+    return ImageUnusable.exit_code if problems else 0
+
+
+def _name(image: PublishedImage) -> str:
+    return f"{image.manifest.name}:{image.manifest.version}"

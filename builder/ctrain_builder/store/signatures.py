@@ -1,0 +1,70 @@
+"""Adds signatures to published versions: by a second key, or by the next one when keys are rotated.
+
+A published file is never written to, and engines keep a signature in the file that it covers. So a small SIF of its own
+is signed, which holds a statement about the version: see ctrain_runtime.signatures.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from ctrain_builder import atomic
+from ctrain_builder.store import log
+from ctrain_builder.store.copy import settle
+from ctrain_builder.store.sign import Signer
+from ctrain_builder.store.writer import Writer, change
+from ctrain_runtime import command, signatures
+from ctrain_runtime.manifest import Manifest
+from ctrain_runtime.store import PublishedImage, resolve
+
+_OBJECT = ("--datatype", "7", "--groupid", "1")  # generic data, in the group that is signed
+
+
+def sign(root: Path, image: PublishedImage, signer: Signer, say: Callable[[str], None] = lambda _: None) -> str:
+    """Add a signature to a version; the key, or "" if it has a signature by this key already.
+
+    The store's lock is not held while somebody types a passphrase. Raises ImageNotFound, StoreError.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        signed = _sign_statement(Path(folder), image.manifest, signer)
+        (key,) = signatures.keys(signed)
+        if key in present(image):
+            return ""
+        with change(root, say) as writer:
+            resolve([writer.store], f"{image.manifest.name}@{image.manifest.digest}")  # others retire meanwhile
+            put(writer, image, key, signed.read_bytes())
+    return key
+
+
+def present(image: PublishedImage) -> set[str]:
+    """The keys that have signed a version, as its signatures say. Raises ImageUnusable."""
+    return {key for path in (image.path, *signatures.added(image.path)) for key in signatures.keys(path)}
+
+
+def put(writer: Writer, image: PublishedImage, key: str, content: bytes) -> None:
+    """Put an added signature in its place."""
+    folder = writer.folder(signatures.SIGNATURES)
+    target = signatures.path_for(image.path, key)
+    manifest = image.manifest
+    writer.log(log.SIGN, manifest.name, manifest.version, digest=manifest.digest, why=f"key {key}")
+    temporary = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        temporary.write_bytes(content)
+        settle(temporary, writer.access)
+        temporary.replace(target)
+    finally:
+        temporary.unlink(missing_ok=True)
+    atomic.sync_folder(folder)
+
+
+def _sign_statement(folder: Path, manifest: Manifest, signer: Signer) -> Path:
+    statement, signed = folder / "statement", folder / "signature.sif"
+    statement.write_bytes(signatures.statement(manifest))
+    engine = [signer.engine.path, "--quiet", "sif"]
+    command.run([*engine, "new", str(signed)])
+    command.run([*engine, "add", *_OBJECT, str(signed), str(statement)])
+    signer.sign(signed)
+    return signed
