@@ -211,7 +211,8 @@ def test_a_new_release_of_the_parent_makes_the_image_stale_and_own_code_only_the
 def test_the_image_needs_its_parent_no_more(lab: Lab) -> None:
     published = lab.release(1)
     assert lab.build()[0] == 0
-    published.unlink()
+    for path in (lab.root / "store/channels/small_prod.sif", published.with_suffix(".json"), published):
+        path.unlink()
     assert lab.run("cat", "/opt/tools/round") == "1\n"
     code, _, err = lab.build()
     assert code == 68
@@ -287,7 +288,7 @@ def test_a_parent_that_was_modified_is_refused(lab: Lab) -> None:
     code, _, err = lab.build()
     assert code == 69
     assert "digest mismatch: layer tools in" in err
-    assert len(list((lab.root / "lab-cache/layers").iterdir())) == 1, "only what was whole is in the cache"
+    assert not list((lab.root / "lab-cache/layers").glob("*.sqsh")), "only what was whole is in the cache"
 
 
 def test_the_commands_are_told(lab: Lab) -> None:
