@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import os
 import random
 import shutil
@@ -18,7 +19,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -29,9 +30,10 @@ from ctrain_builder.store.init import init_store
 from ctrain_builder.store.publish import Watch, publish
 from ctrain_builder.store.writer import change
 from ctrain_runtime.digest import file_digest
+from ctrain_runtime.doctor.contents import check_contents
 from ctrain_runtime.errors import DiskFullError, StoreError
-from ctrain_runtime.store import CHANNELS, Store, channel_target, open_store
-from samples.stores import BASE, LAYER, Images, disk
+from ctrain_runtime.store import CHANNELS, Store, channel_target, open_store, pending_manifest
+from samples.stores import BASE, LAYER, Image, Images, disk
 
 KILLS = 200
 SECONDS = float(os.environ.get("CTRAIN_STORE_SECONDS", "10"))  # of many at once
@@ -252,43 +254,88 @@ def two_admins(place: Path, images: Images, umask: int) -> None:
     }
 
 
-def test_many_at_once(tmp_path: Path, images: Images) -> None:
-    """Eight publish, eight read, and one removes what it can: no reader ever fails or sees half a version."""
-    root, until = tmp_path / "store", time.monotonic() + SECONDS
-    init_store(root)
-    pool = [images.new() for _ in range(9)]
-    publish(pool[0].path, pool[0].manifest, root, "prod")
-    store = open_store(root)
+@dataclass(frozen=True)
+class Crowd:
+    """What processes do with one store at the same time."""
 
-    def write(number: int) -> None:
-        mine = [(one.path, replace(one.manifest, name=f"image{number}")) for one in pool[number : number + 2]]
-        for turn in itertools.count():
-            if time.monotonic() > until:
-                return
-            publish(*mine[turn % 2], root, "prod")
-            with change(root) as writer:
-                named = [one.manifest for one in store.images() if one.manifest.name == mine[0][1].name]
+    store: Store
+    pool: list[Image]
+    notes: Path
+    until: float
+
+    def turns(self) -> Iterator[int]:
+        return itertools.takewhile(lambda _: time.monotonic() < self.until, itertools.count())
+
+    def publish(self, number: int) -> None:
+        """Two images in turn, with channel prod; the version before is retired."""
+        mine = [(one.path, replace(one.manifest, name=f"image{number}")) for one in self.pool[number : number + 2]]
+        for turn in self.turns():
+            publish(*mine[turn % 2], self.store.root, "prod")
+            with change(self.store.root) as writer:
+                named = [one.manifest for one in self.store.images() if one.manifest.name == mine[0][1].name]
                 old = [f"{one.name}:{one.version}" for one in named if one.version != named[-1].version]
                 lifecycle.retire(writer, old)
 
-    def read() -> None:
-        while time.monotonic() < until:
-            scan = store.scan()
-            assert scan.damaged == (), scan.damaged
+    def publish_newer(self) -> None:
+        """As a client of the next schema: publishes and retires what this one cannot read."""
+        for number in self.turns():
+            image = self.store.root / f"newer_1.0-s-py3-r{number}.sif"
+            with change(self.store.root):
+                pending_manifest(image).write_text('{"schema": 99}')
+                image.write_text(f"newer {number}")
+                pending_manifest(image).rename(image.with_suffix(".json"))
+            time.sleep(0.05)
+            with change(self.store.root):
+                shutil.copy(image.with_suffix(".json"), self.store.root / "retired")
+                image.with_suffix(".json").unlink()
+
+    def read(self) -> None:
+        for _ in self.turns():
+            scan = self.store.scan()
+            assert all("manifest schema 99" in str(error) for error in scan.damaged), scan.damaged
+            assert scan.dangling == ()
             for image in scan.images:
                 assert image.manifest.name == "small" or image.path.name.startswith(image.manifest.name)
             assert any(image.manifest.name == "small" and image.channels == ("prod",) for image in scan.images)
 
-    def remove() -> None:
-        while time.monotonic() < until:
-            with contextlib.suppress(FileNotFoundError), change(root) as writer:
+    def remove(self) -> None:
+        for _ in self.turns():
+            with contextlib.suppress(FileNotFoundError), change(self.store.root) as writer:
                 lifecycle.collect(writer, 0.5 / 86400)
 
-    work: list[Callable[[], object]] = [lambda number=number: write(number) for number in range(8)]
-    work += [read] * 8 + [remove]
-    codes = [ended(process) for process in [forked(one) for one in work]]
-    assert codes == [0] * 17
-    assert damage(store, tmp_path) == []
+    def verify(self) -> None:
+        for _ in self.turns():
+            found = list(checks.verify(checks.subjects(self.store), checks.Notes(self.notes), 2))
+            assert [one.problem for one in found if one.is_damaged] == []
+
+    def look(self) -> None:
+        for _ in self.turns():
+            problems = [finding.text for finding in check_contents(self.store, self.store.scan())]
+            assert [text for text in problems if "manifest schema 99" not in text] == []
+
+
+def test_many_at_once(tmp_path: Path, images: Images) -> None:
+    """Eight publish, eight read, and one each removes what it can, verifies, looks for problems, and is of the next
+    schema. No reader fails, sees half a version or a channel that leads nowhere; nothing whole is called damaged; what
+    only the newer client can read is kept. One version is of an older schema."""
+    root, pool = tmp_path / "store", [images.new() for _ in range(9)]
+    init_store(root)
+    (root / "retired").mkdir()
+    older = publish(pool[0].path, pool[0].manifest, root, "prod").image.path.with_suffix(".json")
+    data = {**json.loads(older.read_text()), "schema": 2}
+    del data["checksum"]
+    older.chmod(0o644)
+    older.write_text(json.dumps(data))
+    crowd = Crowd(open_store(root), pool, tmp_path / "notes", time.monotonic() + SECONDS)
+    work: list[Callable[[], object]] = [lambda number=number: crowd.publish(number) for number in range(8)]
+    work += [crowd.read] * 8 + [crowd.remove, crowd.verify, crowd.look, crowd.publish_newer]
+    assert [ended(process) for process in [forked(one) for one in work]] == [0] * 20
+    newer = sorted((root / "retired").glob("newer_*.json"))
+    assert len(newer) > 1
+    assert all((root / f"{path.stem}.sif").read_text() == f"newer {path.stem.partition('-r')[2]}" for path in newer)
+    for path in newer:
+        path.unlink()
+    assert damage(crowd.store, tmp_path) == []
 
 
 def test_one_waits_for_the_other_and_is_told_for_whom(tmp_path: Path, images: Images) -> None:

@@ -100,8 +100,8 @@ def _finding(subject: Subject, notes: Notes, done: Callable[[int], None]) -> Fin
     try:
         _check(subject, notes, done)
     except ConfigError as error:
-        if is_gone(subject.manifest):
-            return Finding(subject)  # it was retired or removed meanwhile
+        if is_gone(subject.manifest) or (subject.is_retired and is_gone(subject.image)):
+            return Finding(subject)  # it was retired or removed, maybe just now
         return Finding(subject, error.message, not isinstance(error, Unchecked))
     return Finding(subject)
 
@@ -114,8 +114,6 @@ def _check(subject: Subject, notes: Notes, done: Callable[[int], None]) -> None:
             raise ConfigError(f"{subject.manifest} was changed since it was written")
         if manifest.file_name != image.name:
             raise ConfigError(f"{subject.manifest} is the manifest of {manifest.file_name}")
-        if is_gone(image) and subject.is_retired:
-            return
         if image.is_symlink() or not image.is_file():
             raise ConfigError(f"{image} is missing or not a regular file")
         if notes.has(image):

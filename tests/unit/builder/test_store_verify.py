@@ -156,6 +156,21 @@ def test_a_version_that_is_retired_meanwhile(shop: Shop, verify: Verify, monkeyp
     assert "0 damaged, 0 not checked" in verify("--jobs", "1")
 
 
+def test_a_retired_version_that_gc_removes_meanwhile(
+    shop: Shop, verify: Verify, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop("retire", "small:1.0-s-r1", "--yes")
+    digest = module._digest
+
+    def removing(path: Path, done: Callable[[int], None]) -> str:
+        if path == shop.file(1):
+            shop("gc", "--grace", "0", "--yes")
+        return digest(path, done)
+
+    monkeypatch.setattr(module, "_digest", removing)
+    assert "0 damaged, 0 not checked" in verify("--jobs", "1")
+
+
 def test_an_interrupted_pass_is_resumed(verify: Verify, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
     digest = module._digest
