@@ -15,6 +15,7 @@ import json
 from pathlib import Path
 
 from ctrain_runtime import sif
+from ctrain_runtime.errors import ImageUnusable
 from ctrain_runtime.manifest import Manifest
 
 SIGNATURES = "signatures"
@@ -43,8 +44,11 @@ def signed_stems(root: Path) -> set[str]:
 
 
 def covers(path: Path, manifest: Manifest) -> bool:
-    """Whether an added signature is one of this version and digest. Whether it is valid is another question."""
-    return sif.object_bytes(path, _STATEMENT) == statement(manifest)
+    """Whether an added signature is whole, and one of this version and digest; not whether it is valid."""
+    try:
+        return sif.object_bytes(path, _STATEMENT) == statement(manifest)
+    except ImageUnusable:
+        return False
 
 
 def keys(path: Path) -> list[str]:

@@ -182,7 +182,7 @@ def test_a_signature_counts_for_its_version_and_digest_alone(
     with pytest.raises(ImageUnusable):
         trust.require_trusted(image(root, 2), strict(keys / "new.pub"))
     store(root, "verify", "--signatures", "--key", keys / "old.pub", "--key", keys / "new.pub", code=69)
-    assert f"{other} is a signature of another version or digest" in capsys.readouterr().out
+    assert f"{other} is damaged, or a signature of another version or digest" in capsys.readouterr().out
     other.rename(added)
     path = image(root, 1).path
     path.chmod(0o644)
@@ -206,6 +206,18 @@ def test_a_forged_statement_is_not_accepted(root: Path, keys: Path, tmp_path: Pa
     run("apptainer", "sif", "add", "--datatype", "7", "--groupid", "1", added, tmp_path / "more")
     with pytest.raises(ImageUnusable):
         trust.require_trusted(image(root, 1), strict(keys / "new.pub"))
+
+
+def test_a_damaged_signature_hides_no_other_and_is_replaced(root: Path, keys: Path) -> None:
+    store(root, "sign", "pytorch:24.12-hd-r2", "--key", keys / "new.pem")
+    (added,) = signatures.added(image(root, 2).path)
+    added.chmod(0o644)
+    added.write_bytes(added.read_bytes()[:1000])
+    trust.require_trusted(image(root, 2), strict(keys / "old.pub"))
+    store(root, "show", "pytorch:24.12-hd-r2")
+    store(root, "verify", "--signatures", "--key", keys / "old.pub", code=69)
+    store(root, "sign", "pytorch:24.12-hd-r2", "--key", keys / "new.pem")
+    trust.require_trusted(image(root, 2), strict(keys / "new.pub"))
 
 
 def test_plain_tools_check_it_too(root: Path, keys: Path) -> None:

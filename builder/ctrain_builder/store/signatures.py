@@ -40,8 +40,9 @@ def sign(root: Path, image: PublishedImage, signer: Signer, say: Callable[[str],
 
 
 def present(image: PublishedImage) -> set[str]:
-    """The keys that have signed a version, as its signatures say. Raises ImageUnusable."""
-    return {key for path in (image.path, *signatures.added(image.path)) for key in signatures.keys(path)}
+    """The keys that have signed a version, as its signatures say: damaged ones do not count. Raises ImageUnusable."""
+    added = (path for path in signatures.added(image.path) if signatures.covers(path, image.manifest))
+    return {key for path in (image.path, *added) for key in signatures.keys(path)}
 
 
 def put(writer: Writer, image: PublishedImage, key: str, content: bytes) -> None:

@@ -78,7 +78,7 @@ def verify(args: argparse.Namespace, store: Store, names: Sequence[str]) -> int:
         valid = [key for key in keys if trust.is_signed_by(Image(image.path, image.manifest), key, engine)]
         problems += [] if valid else [f"{_name(image)} is not signed by any of these keys"]
         foreign = [path for path in added(image.path) if not covers(path, image.manifest)]
-        problems += [f"{path} is a signature of another version or digest" for path in foreign]
+        problems += [f"{path} is damaged, or a signature of another version or digest" for path in foreign]
         rows.append((_name(image), ", ".join(valid) or "-"))
         data.append({"image": _name(image), "signed_by": valid})
     text = "\n".join([table(("image", "signed by"), rows) if rows else "no versions", *problems])
