@@ -90,9 +90,9 @@ def lasting(root: Path, name: str, say: Callable[[str], None] = lambda _: None) 
         yield path
 
 
-def being_written(part: Path) -> bool:
-    """Whether somebody, on whatever machine, may still be writing a temporary file of a store."""
-    return bool(locks.holder(_lock_of(part)))
+def copier(part: Path) -> str:
+    """Who, on whatever machine, may still be writing a temporary file of a store; "" if certainly nobody."""
+    return locks.holder(_lock_of(part))
 
 
 def discard(part: Path) -> bool:

@@ -8,6 +8,7 @@ these now point to the file that tells users why.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from collections.abc import Iterator, Sequence
@@ -16,7 +17,7 @@ from pathlib import Path
 
 from ctrain_builder import atomic
 from ctrain_builder.store import channels, log
-from ctrain_builder.store.copy import being_written, discard
+from ctrain_builder.store.copy import PART, copier, discard
 from ctrain_builder.store.writer import Writer
 from ctrain_runtime import lease
 from ctrain_runtime.errors import ConfigError, StoreError
@@ -155,8 +156,15 @@ def removals(store: Store, grace: float, now: float, longest: float = LONGEST_LE
         if pending == pending_manifest(path) and path.is_file() and path.stem not in manifests:
             yield Removal(path, path.stat().st_size, "left by an interrupted publish")
     for path in sorted((*store.root.glob(".*.part*"), *(store.root / CHANNELS).glob(".*"))):
-        if _OWN_PART.fullmatch(path.name) and not path.is_dir() and not being_written(path):
-            yield Removal(path, path.lstat().st_size, "left by an interrupted command")
+        if _OWN_PART.fullmatch(path.name) and not path.is_dir() and not copier(path):
+            with contextlib.suppress(FileNotFoundError):  # its command has just ended
+                yield Removal(path, path.lstat().st_size, "left by an interrupted command")
+
+
+def copies(store: Store) -> list[tuple[Path, str]]:
+    """The copies in progress, which `gc` keeps, and who may be writing them."""
+    parts = ((path, copier(path)) for path in sorted(store.root.glob(f".*{PART}")))
+    return [(path, who) for path, who in parts if who]
 
 
 def collect(writer: Writer, grace: float, longest: float = LONGEST_LEASE) -> list[Removal]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -13,11 +14,13 @@ from pathlib import Path
 import pytest
 
 from ctrain_builder import mounts
+from ctrain_builder.cli.main import BUILD_VERBS
 from ctrain_builder.store import channels, lifecycle
 from ctrain_builder.store.init import init_store
 from ctrain_builder.store.places import Folder
 from ctrain_builder.store.publish import Watch, publish
 from ctrain_builder.store.writer import change
+from ctrain_runtime.cli.main import main
 from ctrain_runtime.manifest import Manifest
 from ctrain_runtime.store import Store, open_store
 
@@ -122,7 +125,9 @@ def test_what_a_killed_copy_has_left_is_removed(store: Store, stopped: int) -> N
     assert [image.path.read_text() for image in store.images()] == ["one", "two"]
 
 
-def test_gc_of_another_machine_keeps_a_copy(store: Store, stopped: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gc_of_another_machine_keeps_a_copy(
+    store: Store, stopped: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """It does not see the process, and where its locks don't reach that machine, nothing else either."""
     copying = parts(store)
     monkeypatch.setattr("socket.gethostname", lambda: "another")
@@ -130,5 +135,8 @@ def test_gc_of_another_machine_keeps_a_copy(store: Store, stopped: int, monkeypa
     with change(store.root) as writer:
         lifecycle.collect(writer, 0)
     assert parts(store) == copying
+    capsys.readouterr()
+    assert main(BUILD_VERBS, ["store", "gc", "--store", str(store.root)]) == 0
+    assert re.search(rf"\.part stays: pid {stopped} \(.*\) may still be writing it\n$", capsys.readouterr().out)
     os.kill(stopped, signal.SIGCONT)
     assert os.waitpid(stopped, 0)[1] == 0

@@ -100,8 +100,10 @@ def _gc(args: argparse.Namespace, store: Store) -> int:
     )
     kept = lifecycle.needed(store, time.time(), args.longest_lease)
     files = [{"path": str(one.path), "size": one.size, "why": one.why} for one in found]
-    data = {"files": files, "size": total, "done": args.yes, "needed": [asdict(one) for one in kept]}
-    return show(args, data, "\n".join([text, *map(_needed, kept)]))
+    copies = [{"path": str(path), "by": who} for path, who in lifecycle.copies(store)]
+    data = {"files": files, "size": total, "done": args.yes, "needed": [asdict(one) for one in kept], "copies": copies}
+    stay = [f"{one['path']} stays: {one['by']} may still be writing it" for one in copies]
+    return show(args, data, "\n".join([text, *map(_needed, kept), *stay]))
 
 
 def _needed(lease: Lease) -> str:
