@@ -20,8 +20,8 @@ from ctrain_builder.make.container import Container
 from ctrain_builder.make.smoke import ask
 from ctrain_builder.plan import BuildPlan
 from ctrain_builder.record import utc_now
-from ctrain_runtime import command, sif
-from ctrain_runtime.errors import BuildError
+from ctrain_runtime import command, config, sif
+from ctrain_runtime.errors import BuildError, ConfigError
 from ctrain_runtime.manifest import PARENT_LABEL, Base, Layer, Manifest, Requires
 
 _OCI = "org.opencontainers.image."
@@ -35,14 +35,36 @@ class Content:
     packages: dict[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class _DebianPackage:
+    package: str
+    version: str
+    architecture: str
+
+
+@dataclass(frozen=True)
+class _Packages:
+    system: dict[str, str] = field(default_factory=dict)
+    deb: tuple[_DebianPackage, ...] = ()
+    pypi: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """What inside/examine.py prints."""
+
+    software: dict[str, str] = field(default_factory=dict)
+    packages: _Packages = field(default_factory=_Packages)
+
+
 def examine(container: Container, image: Path) -> Content:
     """Ask the image. Raises BuildError."""
     told = ask(container, image, "examine.py")
-    software, packages = told.get("software", {}), told.get("packages", {})
-    known = isinstance(software, dict) and isinstance(packages, dict) and told.keys() <= {"software", "packages"}
-    if not known or not all(isinstance(version, str) for version in software.values()):  # its python3 is its own
-        raise BuildError(f"image {image} does not tell what is in it", "Does its python3 work?")
-    return Content(software, packages)
+    try:
+        config.load(_Answer, told, f"image {image}")
+    except ConfigError as error:  # its python3 is its own
+        raise BuildError(error.message, "Does its python3 work?") from error
+    return Content(**told)
 
 
 def labels(plan: BuildPlan, flat: bool) -> dict[str, str]:

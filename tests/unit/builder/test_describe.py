@@ -127,7 +127,17 @@ def test_an_image_of_one_layer_is_not_called_flat(project: Path, image: Path, mo
     assert not make(alone, image, {}, monkeypatch).flat
 
 
-@pytest.mark.parametrize("answer", ["", "text", "[]", "[" * 100_000, '{"x": 1}', '{"software": {"torch": []}}', "1"])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        *("", "text", "[]", "[" * 100_000, "1", '{"x": 1}', '{"software": {"torch": []}}', '{"packages": []}'),
+        *(
+            '{"packages": {"deb": [1]}}',
+            '{"packages": {"deb": [{"package": "x"}]}}',
+            '{"packages": {"pypi": {"x": {}}}}',
+        ),
+    ],
+)
 def test_a_python_of_the_image_that_answers_otherwise_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str
 ) -> None:
@@ -139,9 +149,12 @@ def test_a_python_of_the_image_that_answers_otherwise_is_one_line(
     assert "\n" not in str(caught.value)
 
 
+DEBIAN = {"package": "bash", "version": "5.2", "architecture": "amd64"}
+
+
 def test_what_the_python_of_an_image_tells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     container = Container(Engine("apptainer", "/nowhere", "1.4.5"), tmp_path, lambda: None)
-    told = {"software": {"torch": "2.13.0"}, "packages": {"system": {}, "deb": [], "pypi": {"torch": "2.13.0"}}}
+    told = {"software": {"torch": "2.13.0"}, "packages": {"system": {}, "deb": [DEBIAN], "pypi": {"torch": "2.13.0"}}}
     for answer in (told, {}):
         line = f"hello\n{json.dumps(answer)}\n"
         monkeypatch.setattr(Container, "output", lambda *_args, line=line, **_options: line)
