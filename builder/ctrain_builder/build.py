@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Optional
 
-from ctrain_builder import atomic, estimate, record
+from ctrain_builder import estimate, record
 from ctrain_builder.cache import Cache, LayerContent, Made, amount
 from ctrain_builder.catalog import ImageSpec
 from ctrain_builder.make import base, describe, flatten, image, inherit, layer, reuse, sbom, smoke, workspace
@@ -254,7 +254,7 @@ class Builder:
             sbom.attach(container, plan, made, content.packages, log)
             manifest = describe.manifest(container, plan, made, stack.contents, content)
             used.enter_context(self.cache.use(made))
-            atomic.move(made, path)
+            self.cache.place(made, path)
         self.cache.write(path.with_suffix(".json"), record.as_data(manifest))
         step.end("made", path.stat().st_size)
         return manifest

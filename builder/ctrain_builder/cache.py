@@ -1,4 +1,4 @@
-"""The builder's cache: $CTRAIN_CACHE or /var/tmp/ctrain-UID, private to one user. Everything in it can be made again.
+"""The builder's cache: $CTRAIN_CACHE or /var/tmp/ctrain-UID, of one user or of a group. All of it can be made again.
 
 layers/KEY.sif    a base layer        images/NAME_TAG-STACK[-flat].{sif,json}   finished images with their manifests
 layers/KEY.sqsh   an upper layer      inputs/NAME_TAG-STACK.DEFINITION.json     what a layer was made of last
@@ -35,6 +35,7 @@ from ctrain_runtime.digest import file_digest
 from ctrain_runtime.errors import BuildError, ConfigError, DiskFullError, UsageError
 
 _LIVE = ".live"  # a work folder's lock file: locked for as long as its build lives
+_PRIVATE_ROOT = "/var/tmp/ctrain-{}"  # noqa: S108  # checked to be this user's
 _FICLONE = 0x40049409  # ioctl_ficlone(2)
 BASE_SUFFIX = ".sif"
 # File systems that the kernel and fuse-overlayfs refuse as the upper directory of an overlay, or that break it.
@@ -93,7 +94,7 @@ class Cache:
     def add_layer(self, made: Path, target: Path, built: str) -> None:
         """Move a finished layer to its place in the cache, then describe it; `built` is the time, in UTC."""
         target.with_suffix(".json").unlink(missing_ok=True)  # first: it describes the file that is replaced
-        atomic.move(made, target)
+        self.place(made, target)
         self._describe(target, built)
 
     def layer_content(self, key: str, is_base: bool) -> LayerContent:
@@ -197,7 +198,19 @@ class Cache:
         with self.work_folder() as work:
             new = work / path.name
             new.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
-            atomic.move(new, path)
+            self.place(new, path)
+
+    def place(self, finished: Path, target: Path) -> None:
+        """Put a finished file in its place, durably; in a shared cache, the group may use and replace it."""
+        if self.is_shared:
+            os.chown(finished, -1, self.root.stat().st_gid)
+            finished.chmod(finished.stat().st_mode | 0o060)
+        atomic.move(finished, target)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether it belongs to a group."""
+        return bool(self.root.stat().st_mode & stat.S_IWGRP)
 
     @property
     def free(self) -> int:
@@ -226,6 +239,7 @@ class Cache:
                 if self.free - others >= needed:
                     mine = self.root / "space" / secrets.token_hex(8)
                     mine.write_text(str(needed), encoding="utf-8")
+                    mine.chmod(self._lock_mode)
                     file = locks.locked(mine, fcntl.LOCK_EX)
                     break
             if not told:
@@ -284,7 +298,11 @@ class Cache:
         self, name: str, waiting: Callable[[str], None] = lambda _: None, tick: Callable[[], None] = lambda: None
     ) -> contextlib.AbstractContextManager[None]:
         """Hold the lock `name`, so that two builders don't make the same thing: see locks.hold."""
-        return locks.hold(self.root / "locks" / name, waiting, tick)
+        return locks.hold(self.root / "locks" / name, waiting, tick, self._lock_mode)
+
+    @property
+    def _lock_mode(self) -> int:
+        return 0o664 if self.is_shared else 0o644
 
     @contextlib.contextmanager
     def use(self, path: Path) -> Iterator[bool]:
@@ -330,7 +348,7 @@ class Cache:
 
     def remove(self, path: Path) -> bool:
         """Remove a layer or image with its description, unless a build uses it."""
-        maker = locks.try_hold(self.root / "locks" / path.stem)
+        maker = locks.try_hold(self.root / "locks" / path.stem, self._lock_mode)
         if maker is None:
             return False  # a build replaces it: what is there in a moment is not what was there
         with maker:
@@ -368,7 +386,7 @@ class Cache:
                 with file:
                     path.unlink()
         with self.lock("tmp"):
-            for folder in (self.root / "tmp").iterdir():
+            for folder in filter(_is_own, (self.root / "tmp").iterdir()):  # nobody else can remove one
                 (folder / _LIVE).touch()
                 file = locks.locked(folder / _LIVE, fcntl.LOCK_EX)
                 if file is not None:
@@ -388,6 +406,13 @@ def _is_open_elsewhere(file: IO[Any]) -> bool:
     return False
 
 
+def _is_own(path: Path) -> bool:
+    try:
+        return path.stat().st_uid == os.geteuid()
+    except FileNotFoundError:
+        return False  # its build has just ended
+
+
 def _remove(folder: Path) -> None:
     with contextlib.suppress(OSError, BuildError):  # no reason for a build to fail; sweep() has another try
         tree.remove(folder)
@@ -400,16 +425,32 @@ def open_cache(root: Path) -> Cache:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
         # /var/tmp belongs to everybody: somebody else may have put a folder or a link of that name there.
         found = root.lstat()
-        if stat.S_ISLNK(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
-            hint = "Choose another place with --cache DIR or CTRAIN_CACHE"
+        if not (_is_private(found) or _is_shared(root, found)):
+            hint = "Pass --cache DIR; to share one with a group: chgrp GROUP DIR, chmod 2770 DIR"
             raise BuildError(f"cache {root} is a link, another user's, or writable by others", hint)
         for name in ("layers", "images", "inputs", "facts", "durations", "logs", "locks", "tmp", "space"):
-            (root / name).mkdir(exist_ok=True)
+            with contextlib.suppress(FileExistsError):
+                (root / name).mkdir()
+                (root / name).chmod(stat.S_IMODE(found.st_mode) | 0o055)
         _require_locks(root)
     except OSError as error:
         hint = "Choose another place with --cache DIR or CTRAIN_CACHE"
         raise BuildError(f"cache {root} can't be used: {error.strerror}", hint) from error
     return Cache(root)
+
+
+def _is_private(found: os.stat_result) -> bool:
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022
+
+
+def _is_shared(root: Path, found: os.stat_result) -> bool:
+    """Whether a cache is meant for a group that this user belongs to, whose members trust each other. Never at the
+    default place, which nobody has chosen: there anybody could have made it."""
+    is_named = root != Path(_PRIVATE_ROOT.format(os.geteuid()))
+    mode = found.st_mode
+    is_open = bool(mode & stat.S_ISGID and mode & stat.S_IWGRP) and not mode & stat.S_IWOTH
+    member = os.geteuid() == 0 or found.st_gid in (os.getegid(), *os.getgroups())
+    return is_named and stat.S_ISDIR(mode) and is_open and member
 
 
 def _require_locks(root: Path) -> None:
@@ -431,7 +472,7 @@ def _require_locks(root: Path) -> None:
 
 
 def default_root() -> Path:
-    return Path(os.environ.get("CTRAIN_CACHE") or f"/var/tmp/ctrain-{os.geteuid()}")  # noqa: S108  # checked to be ours
+    return Path(os.environ.get("CTRAIN_CACHE") or _PRIVATE_ROOT.format(os.geteuid()))
 
 
 def amount(count: int) -> str:

@@ -8,7 +8,9 @@ import os
 import re
 import shutil
 import subprocess
+import tempfile
 import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -341,3 +343,89 @@ def test_whether_copies_share_blocks_is_as_cp_finds(cache: Cache) -> None:
     done = subprocess.run(argv, capture_output=True)
     assert cache.shares_blocks(layer) == (done.returncode == 0)
     assert list((cache.root / "tmp").iterdir()) == []
+
+
+@pytest.fixture
+def shared() -> Iterator[Path]:
+    """A directory for a cache of group 4321. Not of pytest's, which are root's alone."""
+    folder = Path(tempfile.mkdtemp(dir="/var/tmp"))
+    folder.chmod(0o755)
+    root = folder / "cache"
+    root.mkdir()
+    os.chown(root, -1, 4321)
+    root.chmod(0o2770)
+    yield root
+    shutil.rmtree(folder)
+
+
+def as_user(uid: int, work: Callable[[], object]) -> int:
+    """The exit code of a process of this user, who is in group 4321: 0 if `work` is true."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            os.setgroups([4321])
+            os.setgid(uid)
+            os.setuid(uid)
+            os.umask(0o022)
+            code = 0 if work() else 2
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="not root: this takes two users")
+def test_users_of_a_group_share_a_cache(shared: Path) -> None:
+    def build() -> bool:
+        cache = open_cache(shared)
+        with cache.work_folder() as work, cache.lock("layer"), cache.reserve(1, "x"):
+            (work / "made").write_bytes(b"layer")
+            cache.add_layer(work / "made", cache.layer("key", False), "")
+        cache.new_log("x")
+        cache.remember_fact("f", {"a": 1})
+        tempfile.mkdtemp(dir=shared / "tmp")  # as a killed build leaves it
+        (shared / "space/left").write_text("5")
+        (shared / "space/left").chmod(0o664)
+        return True
+
+    def use() -> bool:
+        cache = open_cache(shared)
+        left = cache.sweep()
+        with cache.use(cache.layer("key", False)) as there, cache.reserve(1, "x"):
+            found = there and cache.layer_content("key", False).size == 5 and cache.fact("f") == {"a": 1}
+        cache.new_log("x").write_text("mine")
+        cache.remember_fact("f", {"a": 2})
+        return found and left == [] and cache.evict(0) == 0 and not cache.layer("key", False).exists()
+
+    assert as_user(12345, build) == 0
+    assert as_user(12346, use) == 0
+    assert as_user(12345, lambda: open_cache(shared).fact("f") == {"a": 2}) == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="not root: this takes another user")
+def test_a_cache_of_another_group_or_for_everybody_is_refused(shared: Path) -> None:
+    def refused() -> bool:
+        with pytest.raises(BuildError, match=r"writable by others.* to share one with a group: chgrp GROUP DIR"):
+            open_cache(shared)
+        return True
+
+    os.chown(shared, -1, 4322)
+    assert as_user(12345, refused) == 0
+    os.chown(shared, -1, 4321)
+    shared.chmod(0o2777)
+    assert as_user(12345, refused) == 0
+    shared.chmod(0o770)  # new files would not belong to the group
+    assert as_user(12345, refused) == 0
+
+
+def test_the_place_that_nobody_has_chosen_is_never_shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache_module, "_PRIVATE_ROOT", f"{tmp_path}/cache-{{}}")
+    root = tmp_path / f"cache-{os.geteuid()}"
+    root.mkdir()
+    root.chmod(0o2770)
+    with pytest.raises(BuildError, match="writable by others"):
+        open_cache(root)
+    other = tmp_path / "chosen"
+    other.mkdir()
+    other.chmod(0o2770)
+    assert open_cache(other).is_shared
