@@ -27,6 +27,7 @@ _SHOWN = (
     *("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"),
 )
 _NO_MOUNTS = Path(__file__).with_name("no-mounts.json")  # root of a container could mount again, writable
+_CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _NO_SPACE = re.compile(r"No space left on device|Disk quota exceeded")
 _NO_SECCOMP = re.compile(r"seccomp.*not enabled")
 _NO_SUBORDINATE_IDS = re.compile(r"no mapping entry found in /etc/sub[ug]id for (\S+)")
@@ -211,8 +212,10 @@ def _private(path: str, flags: int) -> int:
 
 
 def last_lines(log: Path, count: int) -> list[str]:
-    """The last lines of a log that say something."""
+    """The last lines of a log that say something, fit for a terminal: without control characters, and without logins in
+    addresses, as the log of a running command may still have some."""
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - 20_000))
-        text = file.read().decode("utf-8", "replace").replace("\r", "\n")
-    return [line for line in text.split("\n") if line.strip()][-count:]
+        text = secrets.mask_logins(file.read().decode("utf-8", "replace").replace("\r", "\n"))
+    lines = (_CONTROL.sub("", line) for line in text.split("\n"))
+    return [line for line in lines if line.strip()][-count:]

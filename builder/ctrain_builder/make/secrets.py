@@ -12,6 +12,7 @@ from ctrain_runtime.digest import read_chunks
 from ctrain_runtime.errors import BuildError
 
 _USER = re.compile(r"://([^/\n]+)@")
+_LOGIN = re.compile(r"://[^/\s]+@")
 _SHORTEST = 4  # characters; a shorter one is part of too much else, and is looked for with its user only
 _MASK = b"****"
 
@@ -31,6 +32,11 @@ def mask(text: bytes, secrets: Iterable[str]) -> bytes:
     for secret in secrets:
         text = text.replace(secret.encode(), _MASK)
     return text
+
+
+def mask_logins(text: str) -> str:
+    """`text` without the logins in its addresses, whosoever they are."""
+    return _LOGIN.sub(f"://{_MASK.decode()}@", text)
 
 
 def mask_file(path: Path, secrets: Iterable[str], start: int) -> None:

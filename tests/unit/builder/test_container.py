@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_builder.make.container import Container, Failed
+from ctrain_builder.make.container import Container, Failed, last_lines
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import EngineError
 
@@ -89,3 +89,9 @@ def test_of_the_hosts_files_a_container_gets_few_and_read_only(container: Contai
     assert "--contain" in options
     (profile,) = (word.partition(":")[2] for word in options if word.startswith("seccomp:"))
     assert "mount" in Path(profile).read_text()
+
+
+def test_the_last_lines_of_a_running_command_are_fit_for_a_terminal(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text(f"one\n\x1b[31mred\x1b[0m\x1b]0;title\x07\ttab\rover {PROXY}/x\n\x9b2J\x00\n")
+    assert last_lines(log, 9) == ["one", "red]0;title\ttab", "over http://****@proxy:3128/x", "2J"]
