@@ -14,65 +14,29 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
-import signal
 import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, Optional
+from typing import Optional
 
 from ctrain_builder import cache as caches
-from ctrain_builder import catalog, history, parent, record
-from ctrain_builder import plan as plans
+from ctrain_builder import catalog, history
 from ctrain_builder.build import Builder, Built, WhichTests, earlier_image, is_flat, is_of, up_to_date
 from ctrain_builder.cache import Cache
 from ctrain_builder.catalog import ImageSpec
 from ctrain_builder.cli import batch
 from ctrain_builder.cli import plan as views
-from ctrain_builder.cli.options import days
-from ctrain_builder.cli.progress import Lines
+from ctrain_builder.cli.options import add_plan_arguments, days, find_image, parse_build_args, positive
+from ctrain_builder.cli.planning import Parents, detect_site, plan_images
+from ctrain_builder.cli.progress import Lines, end_on_sigterm
 from ctrain_builder.keys import Inputs
 from ctrain_builder.make import explain, side_by_side
-from ctrain_builder.make import site as sites
 from ctrain_builder.make.container import Container
 from ctrain_builder.make.site import Site
-from ctrain_builder.parent import Parent
-from ctrain_builder.plan import BuildPlan, PlannedLayer
+from ctrain_builder.plan import BuildPlan
 from ctrain_runtime.engines.apptainer import find_engine
-from ctrain_runtime.errors import RegistryError, UsageError
-from ctrain_runtime.image import OCI_ARCH
+from ctrain_runtime.errors import UsageError
 from ctrain_runtime.manifest import Manifest
-from ctrain_runtime.site import SelectedSite, select_site
-from ctrain_runtime.store import Store, open_stores
-
-if TYPE_CHECKING:
-    from ctrain_builder.upstream import Upstream
-
-
-def add_definitions_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--definitions",
-        type=Path,
-        metavar="DIR",
-        help="directory of images.yaml and definitions; it extends the packaged ones "
-        "($CTRAIN_DEFINITIONS, ./definitions)",
-    )
-
-
-def add_cache_arguments(parser: argparse.ArgumentParser) -> None:
-    """Where images are described and kept; shared with `ctrain publish`."""
-    add_definitions_argument(parser)
-    parser.add_argument(
-        "--cache",
-        type=Path,
-        metavar="DIR",
-        help="where layers, images and logs are kept ($CTRAIN_CACHE, /var/tmp/ctrain-UID)",
-    )
-    parser.add_argument("--tag", default="", help="upstream version of the image (default: the one in images.yaml)")
-    parser.add_argument("--flatten", action="store_true", help="one file system instead of a base and layers")
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -104,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="build bases from package mirrors again that are older, with all layers on them",
     )
     parser.add_argument("--keep-going", action="store_true", help="continue with the other images after a failure")
-    parser.add_argument("--jobs", type=_positive, default=1, metavar="N", help="images built at once (default: 1)")
+    parser.add_argument("--jobs", type=positive, default=1, metavar="N", help="images built at once (default: 1)")
     parser.add_argument(
         "--cache-size",
         type=caches.parse_size,
@@ -115,21 +79,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_plan_arguments(parser)
 
 
-def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
-    """What an image's plan depends on; shared with `ctrain test`."""
-    parser.add_argument("--offline", action="store_true", help="contact no registry; use cached digests")
-    parser.add_argument(
-        "--build-arg",
-        action="append",
-        default=[],
-        metavar="K=V",
-        help="value for an argument of a definition (repeatable)",
-    )
-    add_cache_arguments(parser)
-
-
 def execute(args: argparse.Namespace) -> int:
-    signal.signal(signal.SIGTERM, terminated)
+    end_on_sigterm()
     definitions = catalog.directory(args.definitions)
     specs = _wanted(args, definitions)
     cache = caches.open_cache(args.cache or caches.default_root())
@@ -151,47 +102,6 @@ def execute(args: argparse.Namespace) -> int:
     if args.explain:
         return _explain(args, cache, site, planned)
     return _build(args, cache, site, planned, parents)
-
-
-def detect_site(args: argparse.Namespace) -> Site:
-    """The settings of this machine, with the mirror that the command line gives."""
-    site = sites.detect(os.environ)
-    return replace(site, mirror=parse_build_args(args.build_arg).get(plans.MIRROR, site.mirror))
-
-
-def plan_images(
-    args: argparse.Namespace, specs: Sequence[ImageSpec], cache: Cache, site: Site, parents: Parents
-) -> tuple[list[BuildPlan], Callable[[ImageSpec], BuildPlan]]:
-    """The plans of the images, and what makes such plans."""
-    given = parse_build_args(args.build_arg)
-    plans.check_given(specs, given)
-    registries = _Registries(cache, args.offline)
-    make = _planner(cache, site, given, registries, parents)
-    wanted = _renewals(args, specs)
-
-    def built(part: PlannedLayer) -> str:
-        return cache.built(part.key, part.definition.is_base)
-
-    planned = [plans.renew(make(spec), built, wanted) for spec in specs]
-    registries.warn(planned)
-    return planned, make
-
-
-def _renewals(args: argparse.Namespace, specs: Sequence[ImageSpec]) -> Callable[[PlannedLayer], tuple[str, str]]:
-    """The time before which a layer must not have been built, by --rebuild and --base-max-age, and why."""
-    layer, age, now = args.rebuild, args.base_max_age, time.time()
-    names = {part.name for spec in specs for part in spec.chain}
-    if layer and layer not in names:
-        raise UsageError(f"--rebuild: no layer {layer!r} in these images", f"Known: {', '.join(sorted(names))}")
-
-    def wanted(part: PlannedLayer) -> tuple[str, str]:
-        if layer is not None and layer in ("", part.name):
-            return record.utc(now), "--rebuild"
-        if age is not None and part.is_from_mirror:
-            return record.utc(now - age * 86400), f"older than {age:g} days"
-        return "", ""
-
-    return wanted
 
 
 def _show(
@@ -263,93 +173,7 @@ def _wanted(args: argparse.Namespace, definitions: Path) -> Sequence[ImageSpec]:
     raise UsageError("no image given", f"Name one or more of: {names}; or use --all")
 
 
-def find_image(definitions: Path, text: str, tag: str) -> ImageSpec:
-    """The image of the argument IMAGE[:TAG] and the option --tag."""
-    name, colon, own = text.partition(":")
-    if colon and (tag or not own):
-        raise UsageError(f"{text!r} has an empty tag, or --tag is also given", "Use IMAGE:TAG or --tag")
-    return catalog.find(definitions, name, own or tag)
-
-
 def _has(published: Sequence[Manifest], plan: BuildPlan, flat: bool) -> bool:
     """Whether the planned image is among published ones."""
     name = plan.spec.store_name
     return any(found.name == name and found.flat == flat and is_of(found, plan) for found in published)
-
-
-class Parents:
-    """Finds the parent images of definitions, in the stores of the site that this machine belongs to."""
-
-    def __init__(self, cache: Cache) -> None:
-        self._cache = cache
-        self._known: dict[str, Parent] = {}
-        self._selected: Optional[SelectedSite] = None
-
-    def find(self, reference: str) -> Parent:
-        if reference not in self._known:
-            machine = platform.machine()
-            self._known[reference] = parent.find(reference, self.stores, machine, self._cache.facts)
-        return self._known[reference]
-
-    def require_trust(self, found: Parent) -> None:
-        parent.require_trust(found, self._site().site)
-
-    def stores(self) -> list[Store]:
-        return open_stores(self._site().store_dirs())
-
-    def _site(self) -> SelectedSite:
-        self._selected = self._selected or select_site("", {})
-        return self._selected
-
-
-class _Registries:
-    """Resolves references of upstream images; imports what that needs only when a definition starts from one."""
-
-    def __init__(self, cache: Cache, offline: bool) -> None:
-        self._cache, self._offline = cache, offline
-        self._upstream: Optional[Upstream] = None
-
-    def resolve(self, reference: str) -> str:
-        if self._upstream is None:
-            try:
-                from ctrain_builder.upstream import Upstream
-            except ModuleNotFoundError as error:
-                what = f"Python package {error.name}, needed for registry access, is not installed"
-                raise RegistryError(what, f"Run: pip install {error.name}") from error
-            self._upstream = Upstream(self._cache.root, self._offline)
-        return self._upstream.resolve(reference)
-
-    def warn(self, planned: Sequence[BuildPlan]) -> None:
-        """Say which registries did not answer, so that their images are taken as they were last time."""
-        said = {plan.problem.message for plan in planned if plan.problem}
-        for trouble in self._upstream.troubles.values() if self._upstream else ():
-            if trouble.message not in said:
-                print(f"{trouble.message}; its images are planned as they were last time", file=sys.stderr)
-
-
-def _planner(
-    cache: Cache, site: Site, given: Mapping[str, str], registries: _Registries, parents: Parents
-) -> Callable[[ImageSpec], BuildPlan]:
-    arch = OCI_ARCH.get(platform.machine(), platform.machine())
-    own = {plans.MIRROR: site.mirror} if site.mirror else {}
-    epoch = history.epochs(os.environ)
-    return lambda spec: plans.make(spec, given, own, arch, cache.has_layer, registries.resolve, epoch, parents.find)
-
-
-def terminated(*_: object) -> NoReturn:
-    # As an exception, so that children are ended and temporary files removed on the way out.
-    raise SystemExit(128 + signal.SIGTERM)
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be a positive integer, not {text!r}")
-    return int(text)
-
-
-def parse_build_args(texts: Sequence[str]) -> dict[str, str]:
-    """The values of --build-arg by name. Raises UsageError."""
-    for text in texts:
-        if text.find("=") < 1:
-            raise UsageError(f"--build-arg must be NAME=VALUE, not {text!r}")
-    return dict(text.split("=", 1) for text in texts)

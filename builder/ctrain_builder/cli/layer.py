@@ -15,13 +15,11 @@ import dataclasses
 import json
 import os
 import platform
-import signal
 import sys
 from pathlib import Path
-from typing import NoReturn
 
 from ctrain_builder import cache as caches
-from ctrain_builder.cli.progress import Lines
+from ctrain_builder.cli.progress import Lines, end_on_sigterm
 from ctrain_builder.make import lend, workspace
 from ctrain_builder.make import site as sites
 from ctrain_builder.make import user_layer as maker
@@ -57,7 +55,7 @@ def execute(args: argparse.Namespace) -> int:
         layer = user_layer.read(args.layer)
         print(_as_json(layer) if args.json else _describe(layer))
         return 0
-    signal.signal(signal.SIGTERM, _terminated)
+    end_on_sigterm()
     layer = _build(args)
     print(_as_json(layer) if args.json else f"run with it: ctrain run --image {args.on} --layer {args.output} ...")
     return 0
@@ -97,11 +95,6 @@ def _check(source: Path, output: Path) -> None:
         raise UsageError(f"-o {output} must be a file in an existing directory", "For example: -o my.sqsh")
     for tool in ("mksquashfs", "unsquashfs"):
         lend.find(tool, "squashfs-tools")
-
-
-def _terminated(*_: object) -> NoReturn:
-    # As an exception, so that children are ended and temporary files removed on the way out.
-    raise SystemExit(128 + signal.SIGTERM)
 
 
 def _as_json(layer: UserLayer) -> str:

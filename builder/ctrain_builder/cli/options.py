@@ -1,8 +1,74 @@
-"""Types of options that several verbs have."""
+"""Options and arguments that several verbs share."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from ctrain_builder import catalog
+from ctrain_builder.catalog import ImageSpec
+from ctrain_runtime.errors import UsageError
+
+
+def add_definitions_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--definitions",
+        type=Path,
+        metavar="DIR",
+        help="directory of images.yaml and definitions; it extends the packaged ones "
+        "($CTRAIN_DEFINITIONS, ./definitions)",
+    )
+
+
+def add_cache_arguments(parser: argparse.ArgumentParser) -> None:
+    """Where images are described and kept; shared with `ctrain publish`."""
+    add_definitions_argument(parser)
+    parser.add_argument(
+        "--cache",
+        type=Path,
+        metavar="DIR",
+        help="where layers, images and logs are kept ($CTRAIN_CACHE, /var/tmp/ctrain-UID)",
+    )
+    parser.add_argument("--tag", default="", help="upstream version of the image (default: the one in images.yaml)")
+    parser.add_argument("--flatten", action="store_true", help="one file system instead of a base and layers")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+
+
+def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
+    """What an image's plan depends on; shared with `ctrain test`."""
+    parser.add_argument("--offline", action="store_true", help="contact no registry; use cached digests")
+    parser.add_argument(
+        "--build-arg",
+        action="append",
+        default=[],
+        metavar="K=V",
+        help="value for an argument of a definition (repeatable)",
+    )
+    add_cache_arguments(parser)
+
+
+def positive(text: str) -> int:
+    """A positive integer. Raises ArgumentTypeError."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a positive integer, not {text!r}")
+    return int(text)
+
+
+def parse_build_args(texts: Sequence[str]) -> dict[str, str]:
+    """The values of --build-arg by name. Raises UsageError."""
+    for text in texts:
+        if text.find("=") < 1:
+            raise UsageError(f"--build-arg must be NAME=VALUE, not {text!r}")
+    return dict(text.split("=", 1) for text in texts)
+
+
+def find_image(definitions: Path, text: str, tag: str) -> ImageSpec:
+    """The image of the argument IMAGE[:TAG] and the option --tag."""
+    name, colon, own = text.partition(":")
+    if colon and (tag or not own):
+        raise UsageError(f"{text!r} has an empty tag, or --tag is also given", "Use IMAGE:TAG or --tag")
+    return catalog.find(definitions, name, own or tag)
 
 
 def days(text: str) -> float:

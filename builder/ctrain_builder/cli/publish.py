@@ -14,7 +14,7 @@ from dataclasses import asdict
 from ctrain_builder import build, catalog
 from ctrain_builder import cache as caches
 from ctrain_builder.cli.bar import Bar, say
-from ctrain_builder.cli.build import add_cache_arguments, find_image
+from ctrain_builder.cli.options import add_cache_arguments, find_image
 from ctrain_builder.cli.signer import make_signer
 from ctrain_builder.cli.store.common import store_root
 from ctrain_builder.store.publish import Outcome, Watch, publish

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
 import sys
 
 from ctrain_builder import cache as caches
 from ctrain_builder import catalog
 from ctrain_builder.build import Builder, Built, WhichTests
 from ctrain_builder.cli import batch
-from ctrain_builder.cli.build import Parents, add_plan_arguments, detect_site, find_image, plan_images, terminated
-from ctrain_builder.cli.progress import Lines
+from ctrain_builder.cli.options import add_plan_arguments, find_image
+from ctrain_builder.cli.planning import Parents, detect_site, plan_images
+from ctrain_builder.cli.progress import Lines, end_on_sigterm
 from ctrain_builder.make import side_by_side
 from ctrain_builder.plan import BuildPlan
 from ctrain_runtime.engines.apptainer import find_engine
@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    signal.signal(signal.SIGTERM, terminated)
+    end_on_sigterm()
     cache = caches.open_cache(args.cache or caches.default_root())
     site = detect_site(args)
     spec = find_image(catalog.directory(args.definitions), args.image, args.tag)

@@ -23,7 +23,7 @@ from ctrain_builder import cache as caches
 from ctrain_builder import catalog, ngc
 from ctrain_builder import plan as plans
 from ctrain_builder.catalog import ImageSpec
-from ctrain_builder.cli.build import add_definitions_argument, parse_build_args
+from ctrain_builder.cli.options import add_definitions_argument, parse_build_args
 from ctrain_builder.ngc import Table
 from ctrain_builder.registry import Registry
 from ctrain_builder.survey import GONE, MOVED, NEW, Survey, Tag, watched

@@ -1,0 +1,129 @@
+"""Plans images as the command line says, on this machine: its mirror, its cache, its registries and its stores."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Optional
+
+from ctrain_builder import history, parent, record
+from ctrain_builder import plan as plans
+from ctrain_builder.cache import Cache
+from ctrain_builder.catalog import ImageSpec
+from ctrain_builder.cli.options import parse_build_args
+from ctrain_builder.make import site as sites
+from ctrain_builder.make.site import Site
+from ctrain_builder.parent import Parent
+from ctrain_builder.plan import BuildPlan, PlannedLayer
+from ctrain_runtime.errors import RegistryError, UsageError
+from ctrain_runtime.image import OCI_ARCH
+from ctrain_runtime.site import SelectedSite, select_site
+from ctrain_runtime.store import Store, open_stores
+
+if TYPE_CHECKING:
+    from ctrain_builder.upstream import Upstream
+
+
+def detect_site(args: argparse.Namespace) -> Site:
+    """The settings of this machine, with the mirror that the command line gives."""
+    site = sites.detect(os.environ)
+    return replace(site, mirror=parse_build_args(args.build_arg).get(plans.MIRROR, site.mirror))
+
+
+def plan_images(
+    args: argparse.Namespace, specs: Sequence[ImageSpec], cache: Cache, site: Site, parents: Parents
+) -> tuple[list[BuildPlan], Callable[[ImageSpec], BuildPlan]]:
+    """The plans of the images, and what makes such plans."""
+    given = parse_build_args(args.build_arg)
+    plans.check_given(specs, given)
+    registries = _Registries(cache, args.offline)
+    make = _planner(cache, site, given, registries, parents)
+    wanted = _renewals(args, specs)
+
+    def built(part: PlannedLayer) -> str:
+        return cache.built(part.key, part.definition.is_base)
+
+    planned = [plans.renew(make(spec), built, wanted) for spec in specs]
+    registries.warn(planned)
+    return planned, make
+
+
+def _renewals(args: argparse.Namespace, specs: Sequence[ImageSpec]) -> Callable[[PlannedLayer], tuple[str, str]]:
+    """The time before which a layer must not have been built, by --rebuild and --base-max-age, and why."""
+    layer, age, now = args.rebuild, args.base_max_age, time.time()
+    names = {part.name for spec in specs for part in spec.chain}
+    if layer and layer not in names:
+        raise UsageError(f"--rebuild: no layer {layer!r} in these images", f"Known: {', '.join(sorted(names))}")
+
+    def wanted(part: PlannedLayer) -> tuple[str, str]:
+        if layer is not None and layer in ("", part.name):
+            return record.utc(now), "--rebuild"
+        if age is not None and part.is_from_mirror:
+            return record.utc(now - age * 86400), f"older than {age:g} days"
+        return "", ""
+
+    return wanted
+
+
+class Parents:
+    """Finds the parent images of definitions, in the stores of the site that this machine belongs to."""
+
+    def __init__(self, cache: Cache) -> None:
+        self._cache = cache
+        self._known: dict[str, Parent] = {}
+        self._selected: Optional[SelectedSite] = None
+
+    def find(self, reference: str) -> Parent:
+        if reference not in self._known:
+            machine = platform.machine()
+            self._known[reference] = parent.find(reference, self.stores, machine, self._cache.facts)
+        return self._known[reference]
+
+    def require_trust(self, found: Parent) -> None:
+        parent.require_trust(found, self._site().site)
+
+    def stores(self) -> list[Store]:
+        return open_stores(self._site().store_dirs())
+
+    def _site(self) -> SelectedSite:
+        self._selected = self._selected or select_site("", {})
+        return self._selected
+
+
+class _Registries:
+    """Resolves references of upstream images; imports what that needs only when a definition starts from one."""
+
+    def __init__(self, cache: Cache, offline: bool) -> None:
+        self._cache, self._offline = cache, offline
+        self._upstream: Optional[Upstream] = None
+
+    def resolve(self, reference: str) -> str:
+        if self._upstream is None:
+            try:
+                from ctrain_builder.upstream import Upstream
+            except ModuleNotFoundError as error:
+                what = f"Python package {error.name}, needed for registry access, is not installed"
+                raise RegistryError(what, f"Run: pip install {error.name}") from error
+            self._upstream = Upstream(self._cache.root, self._offline)
+        return self._upstream.resolve(reference)
+
+    def warn(self, planned: Sequence[BuildPlan]) -> None:
+        """Say which registries did not answer, so that their images are taken as they were last time."""
+        said = {plan.problem.message for plan in planned if plan.problem}
+        for trouble in self._upstream.troubles.values() if self._upstream else ():
+            if trouble.message not in said:
+                print(f"{trouble.message}; its images are planned as they were last time", file=sys.stderr)
+
+
+def _planner(
+    cache: Cache, site: Site, given: Mapping[str, str], registries: _Registries, parents: Parents
+) -> Callable[[ImageSpec], BuildPlan]:
+    arch = OCI_ARCH.get(platform.machine(), platform.machine())
+    own = {plans.MIRROR: site.mirror} if site.mirror else {}
+    epoch = history.epochs(os.environ)
+    return lambda spec: plans.make(spec, given, own, arch, cache.has_layer, registries.resolve, epoch, parents.find)
