@@ -84,6 +84,17 @@ def test_a_module_is_loaded_and_unloaded(module: Module, root: Path, name: str, 
     assert said == loaded(root, "pytorch", release) + "||||\n"
 
 
+@pytest.mark.parametrize("name", ["", "/default", "/prod"])
+def test_a_withdrawn_version_is_an_error_with_the_reason(module: Module, root: Path, name: str) -> None:
+    """Not another version instead. Other versions and channels load as before."""
+    argv = ["withdraw", "pytorch:24.12-hd-r1", "--why", HOSTILE, "--yes"]
+    assert main(BUILD_VERBS, ["store", *argv, "--store", str(root)]) == 0
+    said = module(f"module load ctrain-pytorch{name}", SHOW)
+    assert "channel prod of pytorch points to 24.12-hd-r1: it was withdrawn" in " ".join(said.split())
+    assert said.startswith("||||\n")
+    assert module("module load ctrain-pytorch/dev", SHOW) == loaded(root, "pytorch", 2)
+
+
 def test_the_programs_of_the_image_are_commands_while_it_is_loaded(module: Module, root: Path) -> None:
     show = "command -v torchrun || echo none"
     commands = root.parent / "modules/.commands/ctrain-pytorch/24.12-hd-r1/torchrun"

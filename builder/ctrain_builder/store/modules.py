@@ -3,6 +3,7 @@
     OUTPUT/ctrain-pytorch/24.12-hd-r3        Tcl: for environment-modules
     OUTPUT/ctrain-pytorch/24.12-hd-r3.lua    Lua: of two files of one name, Lmod takes this one
     OUTPUT/ctrain-pytorch/.modulerc(.lua)    which version is the default, and what the channels mean
+    OUTPUT/ctrain-pytorch/prod(.lua)         of a channel that points to no published version: an error with the reason
     OUTPUT/.commands/ctrain-pytorch/24.12-hd-r3/python    what its module puts on PATH: the image's programs
 
 Tcl and Lua share a directory: environment-modules sees no file that does not begin with `#%Module`.
@@ -16,13 +17,23 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Optional
 
 from ctrain_builder import atomic
 from ctrain_builder.store.writer import Access, change
 from ctrain_runtime import image_report
 from ctrain_runtime.errors import StoreError
 from ctrain_runtime.image import Image
-from ctrain_runtime.store import NAME_RE, TAG_RE, PublishedImage, Store, StoreContents, select
+from ctrain_runtime.store import (
+    DEFAULT_CHANNEL,
+    NAME_RE,
+    TAG_RE,
+    DanglingChannel,
+    PublishedImage,
+    Store,
+    StoreContents,
+    select,
+)
 from ctrain_runtime.text import format_size
 
 DEFAULT = "default"  # what both tools call the version that a name alone means
@@ -66,20 +77,30 @@ def nameable(image: PublishedImage) -> bool:
 
 
 def modules(contents: StoreContents) -> list[Module]:
-    """A module for each image that is `nameable`. The default is what `ctrain run --image NAME` takes.
-
-    Raises StoreError where that is a channel which points to no published image: without a default, the tools would
-    take the last version.
-    """
+    """A module for each image that is `nameable`. The default is what `ctrain run --image NAME` takes."""
     images = list(filter(nameable, contents.images))
     taken = {(image.manifest.name, name) for image in images for name in (image.manifest.version, DEFAULT)}
     made = []
     for image in images:
         name = image.manifest.name
-        default = [DEFAULT] if select(contents, name) is image else []
+        default = [DEFAULT] if _default(contents, name) is image else []
         channels = [one for one in image.channels if TAG_RE.fullmatch(one) and (name, one) not in taken]
         made.append(Module(image, (*default, *channels)))
     return made
+
+
+def _default(contents: StoreContents, name: str) -> Optional[PublishedImage]:
+    try:
+        return select(contents, name)
+    except StoreError:
+        return None  # for this channel there is a module that fails
+
+
+def _broken(contents: StoreContents, offered: Sequence[Module]) -> list[DanglingChannel]:
+    """Channels that get a module which fails: without it, the tools would take the last version."""
+    taken = {module.name for module in offered}
+    named = (one for one in contents.dangling if NAME_RE.fullmatch(one.name) and TAG_RE.fullmatch(one.channel))
+    return [one for one in named if one.channel != DEFAULT and f"ctrain-{one.name}/{one.channel}" not in taken]
 
 
 def update(store: Store, output: Path, say: Callable[[str], None]) -> tuple[list[Module], Outcome]:
@@ -88,24 +109,26 @@ def update(store: Store, output: Path, say: Callable[[str], None]) -> tuple[list
     with change(root, say) as writer:  # what channels mean stays so until it is written
         contents = writer.store.scan()
         offered = modules(contents)
-        done = write(output, root, files(root, output, offered))
+        done = write(output, root, files(root, output, offered, _broken(contents, offered)))
         command = ("ctrain", "store", "modules", "--store", str(root), "--output", str(output))
         writer.record_output(output, command, contents)
-    for error in contents.damaged:
-        say(str(error))
+    for problem in (*contents.damaged, *contents.dangling):
+        say(str(problem))
     for image in contents.images:
         if not nameable(image):
             say(f"{image.path} gets no module: its name is none that ctrain gives")
     return offered, done
 
 
-def files(root: Path, output: Path, offered: Sequence[Module]) -> dict[str, str]:
+def files(
+    root: Path, output: Path, offered: Sequence[Module], broken: Sequence[DanglingChannel] = ()
+) -> dict[str, str]:
     """Path below `output` -> text, of all module files for the store at `root`. Raises StoreError."""
     if ":" in str(output):
         raise StoreError(f"{output} has a ':' in its path", "Choose another directory: PATH could not hold this one")
     if not str(root).isprintable():
         raise StoreError(f"store {str(root)!r} has control characters in its path", "Shells would not get it whole")
-    families = sorted({module.family for module in offered})  # all set the same variables: one at a time
+    families = sorted({*(module.family for module in offered), *(f"ctrain-{one.name}" for one in broken)})
     texts = {}
     for module in offered:
         path = str(output / _COMMANDS / module.name)
@@ -114,13 +137,26 @@ def files(root: Path, output: Path, offered: Sequence[Module]) -> dict[str, str]
         for program in module.programs:
             argv = shlex.join((*_image(module, root).plain_argv, program))
             texts[f"{_COMMANDS}/{module.name}/{program}"] = f'{_head(_SHELL, root)}exec {argv} "$@"\n'
+    for one in broken:
+        name, reason = f"ctrain-{one.name}/{one.channel}", _plain(str(one))
+        texts[name] = _head(_TCL, root) + _failure_in_tcl(reason)
+        texts[f"{name}.lua"] = f'{_head(_LUA, root)}if mode() == "load" then\n    LmodError({lua_text(reason)})\nend\n'
     for family in families:
         named = [(module.name, symbol) for module in offered if module.family == family for symbol in module.symbols]
+        named += [(f"{family}/{DEFAULT_CHANNEL}", DEFAULT) for one in broken if _is_default(one, family)]
         tcl = [f"module-version {tcl_text(name)} {tcl_text(symbol)}\n" for name, symbol in named]
         lua = [f"module_version({lua_text(name)}, {lua_text(symbol)})\n" for name, symbol in named]
         texts[f"{family}/.modulerc"] = _head(_TCL, root) + "".join(tcl)
         texts[f"{family}/.modulerc.lua"] = _head(_LUA, root) + "".join(lua)
     return texts
+
+
+def _failure_in_tcl(reason: str) -> str:
+    return f"if {{ [module-info mode load] }} {{\n    puts stderr {tcl_text(reason)}\n    break\n}}\n"
+
+
+def _is_default(one: DanglingChannel, family: str) -> bool:
+    return (f"ctrain-{one.name}", one.channel) == (family, DEFAULT_CHANNEL)
 
 
 def write(output: Path, root: Path, texts: Mapping[str, str]) -> Outcome:

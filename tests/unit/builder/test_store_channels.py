@@ -120,10 +120,15 @@ def test_a_dangling_prod_is_an_error_everywhere(shop: Shop, tmp_path: Path, spoi
     assert problem in shop.ctrain("doctor", code=76, stream="out")
     assert problem in shop("verify", "--cache", str(tmp_path / "cache"), code=None, stream="out")
     assert problem in shop("modules", "--output", str(tmp_path / "modules"), code=76)
-    assert not (tmp_path / "modules").exists()
+    module = tmp_path / "modules/ctrain-small/prod"
+    assert 'puts stderr "channel prod of small' in module.read_text()
+    assert 'LmodError("channel prod of small' in module.with_suffix(".lua").read_text()
+    assert 'module-version "ctrain-small/prod" "default"' in (module.parent / ".modulerc").read_text()
     assert problem in shop("list", stream="err")
     shop("catalogue")
     assert "channel prod of small" in (shop.root / "catalogue.html").read_text()
+    shop("promote", "small", "dev", "prod")
+    assert not module.exists()
 
 
 def test_another_store_does_not_stand_in_for_a_dangling_channel(shop: Shop, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from ctrain_builder.cli.bar import say
 from ctrain_builder.cli.store.common import AddAction, show
 from ctrain_builder.store import catalogue, modules
+from ctrain_runtime.errors import StoreError
 from ctrain_runtime.store import Store
 from ctrain_runtime.text import format_size, pluralize, table
 
@@ -29,7 +30,8 @@ def _modules(args: argparse.Namespace, store: Store) -> int:
         "written": list(map(str, done.written)),
         "removed": list(map(str, done.removed)),
     }
-    return show(args, data, "\n".join([*([table(("module", "also called"), rows)] if rows else []), did]))
+    show(args, data, "\n".join([*([table(("module", "also called"), rows)] if rows else []), did]))
+    return StoreError.exit_code if store.scan().dangling else 0
 
 
 def _catalogue(args: argparse.Namespace, store: Store) -> int:
