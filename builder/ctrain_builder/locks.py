@@ -30,7 +30,7 @@ NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)  # of flock: Lustre wi
 _PATIENCE = 1.0  # seconds of waiting that nobody needs to be told of
 _NO_LINKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM, errno.EMLINK)
 _BY_FILE = "\nwithout flock\n"  # ends the text of a lock that is its file
-_HOLDER = re.compile(r"pid (\d+) \(\S+ on (\S+),")
+_HOLDER = re.compile(r"pid (\d+) .*\n(.+)")
 
 
 @contextlib.contextmanager
@@ -229,9 +229,15 @@ def _text(path: Path) -> str:
 def _is_dead(text: str) -> bool:
     """Whether the holder that a lock names ran on this machine and has ended."""
     found = _HOLDER.match(text)
-    return bool(found and found[2] == socket.gethostname() and not Path(f"/proc/{found[1]}").exists())
+    return bool(found and found[2] == _machine() and not Path(f"/proc/{found[1]}").exists())
 
 
 def _me() -> str:
-    user = user_name(os.geteuid())
-    return f"pid {os.getpid()} ({user} on {socket.gethostname()}, since {time.strftime('%H:%M', time.gmtime())} UTC)"
+    user, since = user_name(os.geteuid()), time.strftime("%H:%M", time.gmtime())
+    return f"pid {os.getpid()} ({user} on {socket.gethostname()}, since {since} UTC)\n{_machine()}"
+
+
+def _machine() -> str:
+    """Where a process number means this process: host names are not unique, nor are the numbers in containers."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    return f"{boot} {Path('/proc/self/ns/pid').readlink()}"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_builder import mounts
+from ctrain_builder import locks, mounts
 from ctrain_builder.cli.main import BUILD_VERBS
 from ctrain_builder.store import channels, lifecycle
 from ctrain_builder.store.init import init_store
@@ -130,7 +130,7 @@ def test_gc_of_another_machine_keeps_a_copy(
 ) -> None:
     """It does not see the process, and where its locks don't reach that machine, nothing else either."""
     copying = parts(store)
-    monkeypatch.setattr("socket.gethostname", lambda: "another")
+    monkeypatch.setattr(locks, "_machine", lambda: "another of the same name")
     assert list(lifecycle.removals(store, 0, 0)) == []
     with change(store.root) as writer:
         lifecycle.collect(writer, 0)
