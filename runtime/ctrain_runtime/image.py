@@ -10,6 +10,7 @@ from typing import Optional
 from ctrain_runtime import sif, store
 from ctrain_runtime.errors import ConfigError, ImageNotFound, ImageUnusable
 from ctrain_runtime.manifest import FLAT_SUFFIX, Manifest, read_manifest
+from ctrain_runtime.references import resolve
 
 LAYER_MARKER = ".singularity.d/ctrain-layer"  # in the container; holds the key of the topmost mounted layer
 OCI_ARCH = {"x86_64": "amd64", "aarch64": "arm64", "ppc64le": "ppc64le"}  # by `uname -m`
@@ -94,7 +95,7 @@ def _in_stores(references: tuple[str, ...], stores: list[store.Store]) -> Image:
     missing = None
     for reference in references:
         try:
-            image = store.resolve(stores, reference)
+            image = resolve(stores, reference)
         except ImageNotFound as error:
             missing = missing or error
             continue

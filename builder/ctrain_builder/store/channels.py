@@ -10,15 +10,8 @@ from ctrain_builder.store import log
 from ctrain_builder.store.writer import Writer
 from ctrain_runtime.errors import ImageNotFound, StoreError, UsageError
 from ctrain_runtime.manifest import is_version, version_of
-from ctrain_runtime.store import (
-    CHANNELS,
-    NAME_RE,
-    TAG_RE,
-    PublishedImage,
-    channel_target,
-    list_directory,
-    resolve,
-)
+from ctrain_runtime.references import resolve
+from ctrain_runtime.store import CHANNELS, NAME_RE, TAG_RE, PublishedImage, channel_target, list_directory
 
 
 def check(channel: str) -> None:

@@ -23,6 +23,7 @@ from ctrain_runtime import lease
 from ctrain_runtime.errors import ConfigError, StoreError
 from ctrain_runtime.lease import Lease
 from ctrain_runtime.manifest import Manifest, read_manifest
+from ctrain_runtime.references import resolve
 from ctrain_runtime.store import (
     CHANNELS,
     QUARANTINE,
@@ -33,7 +34,6 @@ from ctrain_runtime.store import (
     channel_target,
     list_directory,
     pending_manifest,
-    resolve,
 )
 
 GRACE = 30.0  # days

@@ -24,6 +24,7 @@ from ctrain_builder.store.writer import Access, change
 from ctrain_runtime import image_report
 from ctrain_runtime.errors import StoreError
 from ctrain_runtime.image import Image
+from ctrain_runtime.references import select
 from ctrain_runtime.store import (
     DEFAULT_CHANNEL,
     NAME_RE,
@@ -32,7 +33,6 @@ from ctrain_runtime.store import (
     PublishedImage,
     Store,
     StoreContents,
-    select,
 )
 from ctrain_runtime.text import format_size
 

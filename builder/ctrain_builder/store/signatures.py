@@ -18,7 +18,8 @@ from ctrain_builder.store.sign import Signer
 from ctrain_builder.store.writer import Writer, change
 from ctrain_runtime import command, signatures
 from ctrain_runtime.manifest import Manifest
-from ctrain_runtime.store import PublishedImage, resolve
+from ctrain_runtime.references import resolve
+from ctrain_runtime.store import PublishedImage
 
 _OBJECT = ("--datatype", "7", "--groupid", "1")  # generic data, in the group that is signed
 

@@ -12,7 +12,8 @@ from ctrain_builder import atomic
 from ctrain_builder.store import lifecycle
 from ctrain_builder.store.writer import change
 from ctrain_runtime.errors import CtrainError, StoreError
-from ctrain_runtime.store import open_store, resolve
+from ctrain_runtime.references import resolve
+from ctrain_runtime.store import open_store
 from samples.shop import Shop
 
 REASON = "contains a token"

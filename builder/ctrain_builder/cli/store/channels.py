@@ -9,7 +9,8 @@ from ctrain_builder.cli.store.common import AddAction, show
 from ctrain_builder.store import channels
 from ctrain_builder.store.refresh import refresh
 from ctrain_builder.store.writer import change
-from ctrain_runtime.store import DEFAULT_CHANNEL, Store, select
+from ctrain_runtime.references import select
+from ctrain_runtime.store import DEFAULT_CHANNEL, Store
 
 
 def add_actions(add: AddAction) -> None:

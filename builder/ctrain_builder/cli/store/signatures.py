@@ -14,9 +14,10 @@ from ctrain_runtime.digest import file_digest
 from ctrain_runtime.engines.apptainer import Engine, find_engine
 from ctrain_runtime.errors import ImageUnusable, UsageError
 from ctrain_runtime.image import Image
+from ctrain_runtime.references import resolve
 from ctrain_runtime.signatures import added, covers
 from ctrain_runtime.site import select_site
-from ctrain_runtime.store import PublishedImage, Store, resolve
+from ctrain_runtime.store import PublishedImage, Store
 from ctrain_runtime.text import table
 
 
