@@ -50,6 +50,10 @@ def _verify(args: argparse.Namespace, store: Store) -> int:
     unknown = sorted(set(args.names) - names)
     if unknown:
         raise UsageError(f"store {store.root} has no image {unknown[0]!r}", f"It has: {', '.join(sorted(names))}")
+    if args.signatures and (args.quarantine or args.force):
+        raise UsageError("--signatures reads no images and moves none", "Remove --quarantine and --force")
+    if args.key and not args.signatures:
+        raise UsageError("--key requires --signatures", "Add --signatures")
     if args.signatures:
         return signatures.verify(args, store, args.names)
     wanted = [subject for subject in every if not args.names or subject.name in args.names]

@@ -24,8 +24,10 @@ from ctrain_runtime.text import table
 def add_actions(add: AddAction) -> None:
     sign = add("sign", "add a signature to published versions", _sign)
     sign.add_argument("images", nargs="*", metavar="IMAGE", help="NAME:VERSION, or exactly NAME@sha256:DIGEST")
-    sign.add_argument("--all-signed-by", metavar="KEY", help="all versions that this (older) key has signed")
-    sign.add_argument("--key", required=True, metavar="KEY", help="a PEM file, pgp:N or gpg:KEY, as of publish --sign")
+    text = "all versions that this older key has signed: a public key or certificate in PEM, or a PGP fingerprint"
+    sign.add_argument("--all-signed-by", metavar="OLD", help=text)
+    text = "the key that signs: a PEM file, pgp:N of the engine's key ring, or gpg:KEY of gpg's agent"
+    sign.add_argument("--key", required=True, metavar="KEY", help=text)
 
 
 def _sign(args: argparse.Namespace, store: Store) -> int:
