@@ -253,7 +253,7 @@ def test_sync_brings_added_signatures_along(
         (("verify", "--signatures", "--key", "nowhere.pub"), "file nowhere.pub not found"),
         (("verify", "--signatures"), "no keys to check signatures with"),
         (("verify", "--key", "x.pub"), "--key requires --signatures"),
-        (("verify", "--signatures", "--quarantine"), "--signatures reads no images and moves none"),
+        (("verify", "--signatures", "--quarantine"), "--signatures moves no images"),
     ],
 )
 def test_mistakes(root: Path, capsys: pytest.CaptureFixture[str], argv: tuple[str, ...], complaint: str) -> None:

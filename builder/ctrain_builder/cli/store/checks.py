@@ -51,7 +51,7 @@ def _verify(args: argparse.Namespace, store: Store) -> int:
     if unknown:
         raise UsageError(f"store {store.root} has no image {unknown[0]!r}", f"It has: {', '.join(sorted(names))}")
     if args.signatures and (args.quarantine or args.force):
-        raise UsageError("--signatures reads no images and moves none", "Remove --quarantine and --force")
+        raise UsageError("--signatures moves no images", "Remove --quarantine and --force")
     if args.key and not args.signatures:
         raise UsageError("--key requires --signatures", "Add --signatures")
     if args.signatures:
