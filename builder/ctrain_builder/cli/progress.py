@@ -63,6 +63,8 @@ class Lines:
 
     def end(self, step: _Step, outcome: str, size: Optional[int]) -> None:
         self._running.remove(step)
+        if self._live:
+            self._live.refresh()  # else its line is drawn once more below the one that ends it
         self._line(step.kind, step.name, outcome, size, format_duration(step.elapsed))
 
     def _start_live(self) -> Live:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -13,7 +14,8 @@ from ctrain_builder.make.reuse import Stack
 from ctrain_builder.make.smoke import Check
 from ctrain_builder.plan import BuildPlan
 from ctrain_builder.progress import Progress
-from ctrain_runtime.errors import ImageTestError
+from ctrain_runtime import config
+from ctrain_runtime.errors import ConfigError, ImageTestError
 from ctrain_runtime.facts import count_gpus
 from ctrain_runtime.manifest import TestResult
 
@@ -82,9 +84,14 @@ class Tester:
         return reuse.fingerprint("test", check.argv, check.script, contents, self.flat, surroundings)
 
     def _known(self, marks: dict[str, str]) -> dict[str, TestResult]:
-        """The results that are remembered; only those of tests that passed are."""
-        facts = {name: self.cache.fact(mark) for name, mark in marks.items()}
-        return {name: TestResult(**{**fact, "name": name}) for name, fact in facts.items() if fact}
+        """The results that are remembered: those of tests that passed."""
+        found: dict[str, TestResult] = {}
+        for name, mark in marks.items():
+            with contextlib.suppress(ConfigError):  # of another version or damaged: the test runs again
+                result = config.load(TestResult, self.cache.fact(mark) or {}, mark)
+                if result.passed:
+                    found[name] = replace(result, name=name)
+        return found
 
     def _failed(self, check: Check, log: Path) -> TestsFailed:
         """The error for a test that failed, with the layer since which it fails."""

@@ -57,6 +57,19 @@ def test_on_a_terminal_all_steps_that_run_are_shown(log: Path) -> None:
     assert out.getvalue().endswith("after the end\n")
 
 
+def test_a_step_that_has_ended_is_not_drawn_again(log: Path) -> None:
+    pytest.importorskip("rich")
+    out = Terminal()
+    lines = Lines(out)
+    step = lines.begin("test", "imports", log)
+    lines._live.refresh()  # type: ignore[union-attr]  # it is a terminal
+    step.end("passed")
+    lines.close()
+    before, after = out.getvalue().split("passed")
+    assert "imports" in before
+    assert "imports" not in after
+
+
 def test_without_the_library_a_terminal_gets_the_plain_lines(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "rich", None)
     out = Terminal()

@@ -1,0 +1,115 @@
+"""Which tests of an image run, with tests that start nothing; for real: tests/integration/test_unchanged_tests.py."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Optional
+
+import pytest
+
+from ctrain_builder import catalog, plan
+from ctrain_builder.cache import Cache, LayerContent, open_cache
+from ctrain_builder.make import reuse, smoke, testing
+from ctrain_builder.make.container import Container
+from ctrain_builder.make.reuse import Stack
+from ctrain_builder.make.smoke import Check
+from ctrain_builder.progress import Step
+from ctrain_runtime.engines.apptainer import Engine
+from ctrain_runtime.manifest import TestResult as Result
+
+CHECKS = (
+    Check("own", ("own",)),
+    Check("all", ("all",), all_layers=True),
+    Check("always", ("always",), reusable=False),
+)
+
+
+class Told:
+    """A progress that keeps the outcomes."""
+
+    def __init__(self) -> None:
+        self.outcomes: dict[str, str] = {}
+
+    def begin(self, _kind: str, name: str, _log: Path, _expected: Optional[float] = None) -> Step:
+        told = self
+
+        class One:
+            def end(self, outcome: str, _size: Optional[int] = None) -> None:
+                told.outcomes[name] = outcome
+
+        return One()
+
+    def done(self, _kind: str, name: str, outcome: str, _size: Optional[int] = None) -> None:
+        self.outcomes[name] = outcome
+
+    def tick(self) -> None: ...
+    def note(self, _text: str) -> None: ...
+
+
+class Bench:
+    """An image of a base and a private layer; `failing` are the tests that fail."""
+
+    def __init__(self, project: Path, cache: Cache) -> None:
+        self.cache, self.project = cache, project
+        self.failing: set[str] = set()
+
+    def run(self, *digests: str, rerun: bool = False) -> dict[str, str]:
+        """Test -> outcome for an image whose layers have these contents."""
+        spec = catalog.find(self.project / "definitions", "small")
+        planned = plan.make(spec, {}, {}, "amd64", lambda *_: True, lambda _: "")
+        stack = Stack((Path("a.sif"), Path("b.sqsh")), tuple(LayerContent(digest, 1) for digest in digests))
+        container = Container(Engine("apptainer", "/nowhere", "1.4.5"), self.cache.root, lambda: None)
+        told = Told()
+        testing.Tester(self.cache, container, told, planned, stack, False).run(Path("x.sif"), rerun, 2)
+        return told.outcomes
+
+
+@pytest.fixture
+def bench(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    bench = Bench(project, open_cache(tmp_path / "cache"))
+
+    def run(_container: Container, _image: Path, check: Check, _log: Path, _overlays: Sequence[str] = ()) -> Result:
+        return Result(check.name, check.name not in bench.failing, "1.5")
+
+    monkeypatch.setattr(smoke, "checks", lambda *_: CHECKS)
+    monkeypatch.setattr(smoke, "run", run)
+    monkeypatch.setattr(smoke, "base_facts", lambda *_: {})
+    monkeypatch.setattr(reuse, "surroundings", lambda _: ("engine",))
+    monkeypatch.setattr(reuse, "needed_layers", lambda *_: 1)
+    return bench
+
+
+PASSED, UNCHANGED = "passed", testing.UNCHANGED
+
+
+def test_what_has_not_changed_is_not_run_again(bench: Bench) -> None:
+    assert bench.run("a", "b") == {"own": PASSED, "all": PASSED, "always": PASSED}
+    assert bench.run("a", "b") == {"own": UNCHANGED, "all": UNCHANGED, "always": PASSED}
+    assert bench.run("a", "c") == {"own": UNCHANGED, "all": PASSED, "always": PASSED}
+    assert bench.run("b", "c") == {"own": PASSED, "all": PASSED, "always": PASSED}
+    assert bench.run("a", "b", rerun=True) == {"own": PASSED, "all": PASSED, "always": PASSED}
+
+
+def test_a_failure_is_named_and_not_remembered(bench: Bench) -> None:
+    bench.failing = {"own"}
+    for _ in range(2):
+        with pytest.raises(testing.TestsFailed, match=r"test .own. of image small"):
+            bench.run("a", "b")
+    bench.failing = set()
+    assert bench.run("a", "b")["own"] == PASSED
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"name": "own"}', '{"name": "x", "passed": false, "seconds": "1"}'])
+def test_a_result_that_cannot_be_read_is_none(text: str, bench: Bench) -> None:
+    bench.run("a", "b")
+    for path in (bench.cache.root / "facts").iterdir():
+        if '"passed"' in path.read_text():
+            path.write_text(text)
+    assert bench.run("a", "b") == {"own": PASSED, "all": PASSED, "always": PASSED}
+
+
+def test_durations_are_kept(bench: Bench) -> None:
+    bench.run("a", "b")
+    spec = catalog.find(bench.project / "definitions", "small")
+    assert bench.cache.durations(spec) == {"test own": 1.5, "test all": 1.5, "test always": 1.5}
