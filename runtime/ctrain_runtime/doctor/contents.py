@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ctrain_runtime import outputs
 from ctrain_runtime.doctor import Finding
-from ctrain_runtime.errors import ConfigError, CtrainError, ImageUnusable
+from ctrain_runtime.errors import ConfigError, CtrainError, ImageUnusable, StoreError
 from ctrain_runtime.image import check_size
 from ctrain_runtime.manifest import Unchecked, is_version, read_manifest
 from ctrain_runtime.store import (
@@ -22,8 +22,19 @@ from ctrain_runtime.store import (
 
 
 def check_contents(store: Store, contents: StoreContents) -> Iterator[Finding]:
-    """One finding per problem. Raises StoreError for a directory that cannot be listed."""
-    subject = f"store {store.root}"
+    """One finding per problem; what cannot be listed is one, too, and hides no other."""
+    for check in (_check_published, _check_images, _check_retired, _check_outputs):
+        try:
+            yield from check(store, contents)
+        except StoreError as error:
+            yield Finding(_subject(store), "fail", error.message, error.hint)
+
+
+def _subject(store: Store) -> str:
+    return f"store {store.root}"
+
+
+def _check_published(store: Store, contents: StoreContents) -> Iterator[Finding]:
     errors: list[CtrainError] = [*contents.damaged, *(channel.error() for channel in contents.dangling)]
     for image in contents.images:
         try:
@@ -31,18 +42,19 @@ def check_contents(store: Store, contents: StoreContents) -> Iterator[Finding]:
         except ImageUnusable as unusable:
             errors.append(unusable)
     for error in errors:
-        yield Finding(subject, "fail", error.message, error.hint)
+        yield Finding(_subject(store), "fail", error.message, error.hint)
     for image in contents.images:
         for channel in filter(is_version, image.channels):
             hint = f"Run: ctrain store channel rm {image.manifest.name} {channel}"
-            yield Finding(subject, "warn", f"channel {channel} of {image.manifest.name} looks like a version", hint)
+            text = f"channel {channel} of {image.manifest.name} looks like a version"
+            yield Finding(_subject(store), "warn", text, hint)
+
+
+def _check_images(store: Store, _: StoreContents) -> Iterator[Finding]:
     for path in list_directory(store.root, "*_*-py3-r*.sif"):
         if _has_no_manifest(path) and _has_no_manifest(path) and not is_gone(path):  # twice: one may just be moved
             hint = "Restore its .json from a backup, or move the file away; ctrain store gc never removes it"
-            yield Finding(subject, "fail", f"{path} has no manifest", hint)
-    yield from _check_retired(store, subject)
-    for output, command in outputs.find_stale(store.root, contents):
-        yield Finding(subject, "warn", f"{output} is out of date: the store has changed since", f"Run: {command}")
+            yield Finding(_subject(store), "fail", f"{path} has no manifest", hint)
 
 
 def _has_no_manifest(image: Path) -> bool:
@@ -50,13 +62,19 @@ def _has_no_manifest(image: Path) -> bool:
     return all(map(is_gone, (image.with_suffix(".json"), pending_manifest(image), *others)))
 
 
-def _check_retired(store: Store, subject: str) -> Iterator[Finding]:
+def _check_retired(store: Store, _: StoreContents) -> Iterator[Finding]:
     for path in list_directory(store.root / RETIRED, "*_*.json"):
         try:
             read_manifest(path)
         except Unchecked as unchecked:
             if not is_gone(path):  # else it was restored meanwhile
-                yield Finding(subject, "warn", unchecked.message, unchecked.hint)
+                yield Finding(_subject(store), "warn", unchecked.message, unchecked.hint)
         except ConfigError as error:
             hint = "Restore it from a backup; ctrain store gc keeps its image until then"
-            yield Finding(subject, "fail", error.message, hint)
+            yield Finding(_subject(store), "fail", error.message, hint)
+
+
+def _check_outputs(store: Store, contents: StoreContents) -> Iterator[Finding]:
+    for output, command in outputs.find_stale(store.root, contents):
+        text = f"{output} is out of date: the store has changed since"
+        yield Finding(_subject(store), "warn", text, f"Run: {command}")

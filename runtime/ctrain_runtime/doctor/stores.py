@@ -30,11 +30,11 @@ def check_store(root: Path) -> Iterator[Finding]:
         store = open_store(root)
         contents, status = store.scan(), root.stat()
         problems = list(check_contents(store, contents))
+        yield from problems
+        writable, unexpected = _world_writable(root), _unexpected_owner(root, status)
     except (StoreError, OSError) as error:
         yield Finding(subject, "fail", str(error))
         return
-    yield from problems
-    writable, unexpected = _world_writable(root), _unexpected_owner(root, status)
     owner = user_name(status.st_uid)
     if writable:
         yield Finding(subject, "fail", f"world-writable: {_list(writable)}", "Ask the store's owner to run chmod o-w")

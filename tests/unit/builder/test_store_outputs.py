@@ -89,4 +89,5 @@ def test_a_damaged_record_of_them(shop: Shop, text: str) -> None:
     (shop.root / "ctrain-outputs.json").write_bytes(text.encode(errors="surrogateescape"))
     said = shop.ctrain("doctor", code=76, stream="out")
     assert "cannot read" in said and "ctrain-outputs.json" in said
+    assert "ctrain-outputs.json" in shop("list", stream="err")
     assert "Remove it, then write module files and catalogue again" in said

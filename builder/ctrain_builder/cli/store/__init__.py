@@ -38,9 +38,9 @@ Bring versions from one store to another, under the names and numbers that they 
   ctrain store sync oras://registry.example.com/images /apps/ctrain   and from there to another store
   ctrain store sync /apps/ctrain /mnt/disk pytorch:prod --channels    what prod is, and the channel with it
 
-SRC and DST are folders, or places in a registry, where each image is a repository with versions and channels as tags:
-`apptainer pull oras://registry.example.com/images/pytorch:prod` works too. What DST has already is not copied again,
-and what was interrupted goes on where it was. A registry asks for the login that `apptainer registry login` has left.
+SRC and DST are directories, or places in a registry, where each image is a repository, and versions and channels are
+its tags: `apptainer pull oras://registry.example.com/images/pytorch:prod` works too. What DST has already is not copied
+again. If interrupted, it resumes. A registry asks for the login that `apptainer registry login` has left.
 """
 
 
@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     def add(name: str, text: str, run: Run) -> argparse.ArgumentParser:
         action = actions.add_parser(name, help=text, allow_abbrev=False)
-        action.add_argument("--store", metavar="DIR", help="the store's folder (default: $CTRAIN_STORE)")
+        action.add_argument("--store", metavar="DIR", help="the store's directory (default: $CTRAIN_STORE)")
         action.add_argument("--json", action="store_true", help="print one JSON object instead of text")
         action.set_defaults(execute=lambda args: run(args, open_store(store_root(args.store))))
         return action
@@ -70,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     shown = argparse.RawDescriptionHelpFormatter
     text = "bring versions to another store, or to and from a registry"
     sync = actions.add_parser("sync", help=text, description=_SYNC, formatter_class=shown, allow_abbrev=False)
-    sync.add_argument("source", metavar="SRC", help="a store's folder, or oras://HOST[:PORT]/PATH")
+    sync.add_argument("source", metavar="SRC", help="a store's directory, or oras://HOST[:PORT]/PATH")
     sync.add_argument("target", metavar="DST", help="the same; `ctrain store init` creates a store")
     sync.add_argument("images", nargs="*", default=[], metavar="NAME[:VERSION|:CHANNEL]", help="default: all")
     sync.add_argument("--channels", action="store_true", help="also make DST's channels point to what SRC's do")

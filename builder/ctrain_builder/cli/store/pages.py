@@ -15,7 +15,7 @@ from ctrain_runtime.text import format_size, pluralize, table
 
 def add_actions(add: AddAction) -> None:
     module_files = add("modules", "write module files for environment-modules and Lmod", _modules)
-    module_files.add_argument("--output", type=Path, required=True, metavar="DIR", help="folder for `module use`")
+    module_files.add_argument("--output", type=Path, required=True, metavar="DIR", help="directory for `module use`")
     page = add("catalogue", "write a web page of the store: one file, which needs no network", _catalogue)
     page.add_argument("--output", type=Path, metavar="FILE", help=f"where (default: {catalogue.FILE} in the store)")
 
