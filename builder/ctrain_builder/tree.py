@@ -169,7 +169,9 @@ def _require_regular(status: os.stat_result, path: Path) -> None:
 def _explained(error: OSError, path: Path) -> Exception:
     if error.errno in (errno.ENOTDIR, errno.ELOOP):
         return BuildError(f"{path} must be a directory, not a link or a file", "Let %post leave it a directory")
-    if isinstance(error, PermissionError):
-        what = f"directory {path} of a layer can't be read by its own user"
-        return BuildError(what, "Build as root, or give it a mode in %post")
-    return error
+    return unreadable(path) if isinstance(error, PermissionError) else error
+
+
+def unreadable(path: Path) -> BuildError:
+    what = f"{path} of a layer can't be read by its own user"
+    return BuildError(what, "Build as root, or give it a mode in %post")

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path, PurePosixPath
 
-from ctrain_builder.tree import Tree
+from ctrain_builder.tree import Tree, unreadable
 
 _MARK = ".wh."
 _OPAQUE_MARKS = (".wh..opq", ".wh..wh..opq")
@@ -60,8 +60,11 @@ def scan(tree: Tree) -> Upper:
             found["marked"].add(path)
         if entry.is_file and any(mark.endswith(_ORIGIN) for mark in marks):
             found["copied"].add(path)
-        if any(mark.endswith(_OPAQUE) and _attribute(entry.at, mark) == b"y" for mark in marks):
-            found["opaque"].add(path)
+        try:
+            if any(mark.endswith(_OPAQUE) and _attribute(entry.at, mark) == b"y" for mark in marks):
+                found["opaque"].add(path)
+        except PermissionError as error:
+            raise unreadable(tree.root / path) from error
     return Upper(**{name: frozenset(paths) for name, paths in found.items()})
 
 

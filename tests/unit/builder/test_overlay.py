@@ -71,7 +71,20 @@ def test_a_folder_that_cant_be_read_is_an_error(tmp_path: Path, monkeypatch: pyt
 
     (tmp_path / "closed").mkdir()
     monkeypatch.setattr(os, "open", refuse)
-    with pytest.raises(BuildError, match=f"directory {tmp_path}/closed of a layer can't be read"):
+    with pytest.raises(BuildError, match=f"{tmp_path}/closed of a layer can't be read by its own user"):
+        overlay.scan(Tree(tmp_path))
+
+
+def test_attributes_that_can_not_be_read_are_an_error_that_names_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: str, _name: str, **_options: bool) -> bytes:
+        raise PermissionError(13, "Permission denied", path)
+
+    (tmp_path / "closed").mkdir()
+    _attribute(tmp_path / "closed", "user.fuseoverlayfs.opaque", b"y")
+    monkeypatch.setattr(os, "getxattr", refuse)
+    with pytest.raises(BuildError, match=f"{tmp_path}/closed of a layer can't be read by its own user"):
         overlay.scan(Tree(tmp_path))
 
 
