@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-LAYER_FORMAT = 3  # part of every key: raise it when the builder makes layers differently
+LAYER_FORMAT = 4  # part of every key: raise it when the builder makes layers differently
 
 
 @dataclass(frozen=True)
