@@ -12,18 +12,19 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Optional
 
-from ctrain_builder import estimate, record
-from ctrain_builder.cache import Cache, LayerContent, Made, amount
-from ctrain_builder.catalog import ImageSpec
-from ctrain_builder.make import base, describe, flatten, image, inherit, layer, reuse, sbom, smoke, workspace
-from ctrain_builder.make.container import Below, Container, SectionFailed
-from ctrain_builder.make.describe import Content
-from ctrain_builder.make.image import Earlier
-from ctrain_builder.make.reuse import Stack
-from ctrain_builder.make.site import Site
-from ctrain_builder.make.testing import Tester
+from ctrain_builder import estimate, manifest_writer
+from ctrain_builder.build_cache import Cache, LayerBuild, LayerContent, amount
+from ctrain_builder.build_plan import BuildPlan, PlannedLayer
+from ctrain_builder.image import describe, flatten, reuse, sbom, tests
+from ctrain_builder.image.assemble import ReusableImage, assemble
+from ctrain_builder.image.describe import Content
+from ctrain_builder.image.reuse import Stack
+from ctrain_builder.image.run_tests import Tester
+from ctrain_builder.image_spec import ImageSpec
+from ctrain_builder.layers import base, inherit, layer, workspace
+from ctrain_builder.layers.build_host import BuildHost
+from ctrain_builder.layers.container import Container, LowerLayers, SectionFailed
 from ctrain_builder.parent import Parent
-from ctrain_builder.plan import BuildPlan, PlannedLayer
 from ctrain_builder.progress import Progress
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import BuildError, ConfigError, DiskFullError, ImageTestError
@@ -47,7 +48,7 @@ class StepFailed(BuildError):
 
 
 @dataclass(frozen=True)
-class Built:
+class BuildResult:
     """A finished image; `fresh` if it was made or tested just now. `seconds` of what was done, by kind of step."""
 
     path: Path
@@ -63,7 +64,7 @@ class Builder:
 
     cache: Cache
     engine: Engine
-    site: Site
+    site: BuildHost
     progress: Progress
     flat: bool = False
     cap: Optional[int] = None
@@ -71,7 +72,7 @@ class Builder:
     tests: WhichTests = WhichTests.NEEDED
     tests_at_once: int = 1
 
-    def build(self, plan: BuildPlan) -> Built:
+    def build(self, plan: BuildPlan) -> BuildResult:
         """Build what the planned image lacks. Raises BuildError, DiskFullError, ImageTestError, RegistryError."""
         if plan.problem:
             raise plan.problem
@@ -86,14 +87,14 @@ class Builder:
             what = f"disk full: {amount(self.cache.free)} left in {self.cache.root}"
             raise DiskFullError(what, "Free disk space, or pass --cache DIR") from error
 
-    def test(self, plan: BuildPlan) -> Built:
+    def test(self, plan: BuildPlan) -> BuildResult:
         """Test an image that was built as planned. Raises ImageTestError if it was not, and as `build` does."""
         if not plan.problem and not assembled(self.cache, plan, is_flat(plan.spec, self.flat)):
             what = f"image {plan.spec.title} in the cache is missing or was built from other definitions"
             raise ImageTestError(what, f"Run: ctrain build {plan.spec.name}:{plan.spec.tag}")
         return self.build(plan)
 
-    def _build(self, plan: BuildPlan) -> Built:
+    def _build(self, plan: BuildPlan) -> BuildResult:
         flat = is_flat(plan.spec, self.flat)
         path = self.cache.image(plan.spec, flat)
         times: dict[str, float] = {}
@@ -103,7 +104,7 @@ class Builder:
             if manifest is None:
                 manifest = self._make(plan, path, flat, used, times)
             self._evict()
-        return Built(path, manifest, fresh, times)
+        return BuildResult(path, manifest, fresh, times)
 
     def _is_finished(self, manifest: Manifest) -> bool:
         return self.tests is WhichTests.LATER or (manifest.tested and self.tests is WhichTests.NEEDED)
@@ -189,7 +190,7 @@ class Builder:
                 started = time.monotonic()
                 self._make_layer(plan, planned, below, target, used)
                 seconds = max(1, round(time.monotonic() - started))
-        self.cache.remember(plan.spec, planned.name, Made(planned.inputs, target.stat().st_size, seconds))
+        self.cache.remember(plan.spec, planned.name, LayerBuild(planned.inputs, target.stat().st_size, seconds))
         return target
 
     def _make_layer(
@@ -210,7 +211,7 @@ class Builder:
             if planned is not plan.layers[-1]:  # before others are built on it; the topmost is tested in the image
                 self._test_layer(container, plan, [*below, made], log)
             used.enter_context(self.cache.use(made))  # before others can see it, and evict it
-            self.cache.add_layer(made, target, record.utc_now())
+            self.cache.add_layer(made, target, manifest_writer.utc_now())
         step.end("copied" if planned.part else "built", target.stat().st_size)
 
     def _make_content(self, container: Container, planned: PlannedLayer, below: list[Path], log: Path) -> Path:
@@ -220,14 +221,14 @@ class Builder:
         room = workspace.prepare(container.work, self.site)
         if planned.definition.is_base:
             return base.make(container, planned, room, log)
-        return layer.make(container, planned, Below(below[0], tuple(below[1:])), room, log)
+        return layer.make(container, planned, LowerLayers(below[0], tuple(below[1:])), room, log)
 
     def _test_layer(self, container: Container, plan: BuildPlan, files: list[Path], log: Path) -> None:
         """Run the %test of the topmost of the layers `files`."""
         number = len(files) - 1
-        below = Below(files[0], tuple(files[1:]))
-        for check in smoke.definition_checks(plan):
-            if check.since == number and not smoke.run(container, below.base, check, log, below.overlays).passed:
+        below = LowerLayers(files[0], tuple(files[1:]))
+        for check in tests.definition_checks(plan):
+            if check.since == number and not tests.run(container, below.base, check, log, below.overlays).passed:
                 name = plan.layers[number].name
                 raise StepFailed(f"definition {name} of image {plan.spec.title} failed in %test", log)
 
@@ -245,17 +246,17 @@ class Builder:
             if flat:
                 made = flatten.flatten(container, *parts)
             elif taken and earlier:
-                made = image.assemble(container, *parts, replace(earlier, path=taken))
+                made = assemble(container, *parts, replace(earlier, path=taken))
             else:
                 if note := estimate.copy_note(self.cache, stack.files[0], in_use=bool(earlier)):
                     self.progress.note(note)
-                made = image.assemble(container, *parts)
+                made = assemble(container, *parts)
             content = self._examine(container, stack, made)
             sbom.attach(container, plan, made, content.packages, log)
             manifest = describe.manifest(container, plan, made, stack.contents, content)
             used.enter_context(self.cache.use(made))
             self.cache.place(made, path)
-        self.cache.write(path.with_suffix(".json"), record.as_data(manifest))
+        self.cache.write(path.with_suffix(".json"), manifest_writer.as_data(manifest))
         step.end("made", path.stat().st_size)
         return manifest
 
@@ -271,7 +272,7 @@ class Builder:
             tester = Tester(self.cache, self._container(work), self.progress, plan, stack, manifest.flat)
             results = tester.run(path, rerun, self.tests_at_once)
         manifest = replace(manifest, tests=tuple(results))
-        self.cache.write(path.with_suffix(".json"), record.as_data(manifest))
+        self.cache.write(path.with_suffix(".json"), manifest_writer.as_data(manifest))
         return manifest
 
     def _evict(self) -> None:
@@ -317,13 +318,13 @@ def finished(cache: Cache, spec: ImageSpec, flat: bool = False) -> Optional[Mani
         return None  # it can be made again, which is what the caller does then
 
 
-def earlier_image(cache: Cache, plan: BuildPlan) -> Optional[Earlier]:
+def earlier_image(cache: Cache, plan: BuildPlan) -> Optional[ReusableImage]:
     """The image in the cache, if it can be made the planned one by replacing some of its layers."""
     manifest, path = finished(cache, plan.spec), cache.image(plan.spec)
     if manifest is None or manifest.flat or manifest.size != path.stat().st_size:
         return None
     kept = _equal_layers(cache, plan, manifest)
-    return Earlier(path, kept - 1) if kept else None
+    return ReusableImage(path, kept - 1) if kept else None
 
 
 def assembled(cache: Cache, plan: BuildPlan, flat: bool) -> Optional[Manifest]:

@@ -17,7 +17,7 @@ from ctrain_runtime.errors import ImageUnusable
 from ctrain_runtime.manifest import Layer
 
 REGIONS = "sha256-regions:"
-Read = Callable[[int, int], bytes]  # gives so many bytes of an image, or fewer, from an offset on; b"" at the end
+ReadAt = Callable[[int, int], bytes]  # gives so many bytes of an image, or fewer, from an offset on; b"" at the end
 
 
 @dataclass(frozen=True)
@@ -44,13 +44,13 @@ def regions(image: Path, layers: Sequence[Layer]) -> list[Region]:
     return [*found, Region(at, size - at)]
 
 
-def of_regions(image: Path, layers: Sequence[Layer]) -> str:
+def regions_digest(image: Path, layers: Sequence[Layer]) -> str:
     """As in sha256-regions:9f2c... Raises ImageUnusable."""
     found = regions(image, layers)
     return _joined(found, (region.digest or file_digest(image, region.offset, region.size) for region in found))
 
 
-class Reading:
+class RegionHasher:
     """Computes the same from the bytes of a file, which are given to it from the first to the last."""
 
     def __init__(self, found: Sequence[Region]) -> None:

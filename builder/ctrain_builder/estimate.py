@@ -6,8 +6,8 @@ import contextlib
 from pathlib import Path
 from typing import Optional
 
-from ctrain_builder.cache import Cache, amount
-from ctrain_builder.plan import BuildPlan
+from ctrain_builder.build_cache import Cache, amount
+from ctrain_builder.build_plan import BuildPlan
 from ctrain_runtime.errors import RegistryError
 
 # Sizes in bytes of layers that were never made: an NGC base, a Debian base, an upper layer.
@@ -74,8 +74,8 @@ def download(plan: BuildPlan) -> Optional[int]:
     base = plan.layers[0]
     if not base.base or base.exists:
         return None
-    from ctrain_builder.registry import Registry  # which loads much that other builds don't need
+    from ctrain_builder.registry.client import RegistryClient  # which loads much that other builds don't need
 
     with contextlib.suppress(RegistryError):  # the download itself says what is wrong
-        return Registry().size(base.base, plan.arch)
+        return RegistryClient().size(base.base, plan.arch)
     return None

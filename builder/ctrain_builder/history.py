@@ -7,9 +7,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ctrain_builder import catalog, plan
-from ctrain_builder.catalog import ImageSpec
-from ctrain_builder.plan import NO_EPOCH, BuildPlan
+from ctrain_builder import build_plan, image_spec
+from ctrain_builder.build_plan import FALLBACK_EPOCH, BuildPlan
+from ctrain_builder.image_spec import ImageSpec
 from ctrain_runtime import command
 from ctrain_runtime.errors import CtrainError, UsageError
 
@@ -40,8 +40,8 @@ def _commit_time(paths: Sequence[Path]) -> int:
     try:
         said = _git(["log", "-1", "--format=%ct", "--", *map(str, paths)], paths[0].parent)
     except CtrainError:  # no git, or no repository
-        return NO_EPOCH
-    return int(said) if said.strip() else NO_EPOCH
+        return FALLBACK_EPOCH
+    return int(said) if said.strip() else FALLBACK_EPOCH
 
 
 def plans_at(
@@ -63,9 +63,11 @@ def plans_at(
     tree.mkdir()
     try:
         commit.copy([folder.name], tree)
-        every = (_with_parent_in(folder.parent, spec) for spec in catalog.every(tree / commit.prefix / folder.name))
+        every = (
+            _with_parent_in(folder.parent, spec) for spec in image_spec.all_specs(tree / commit.prefix / folder.name)
+        )
         specs = [spec for spec in every if spec.file_stem in stems]
-        commit.copy({str(source) for spec in specs for source in plan.sources(spec, given)}, tree)
+        commit.copy({str(source) for spec in specs for source in build_plan.sources(spec, given)}, tree)
         return {spec.file_stem: make(spec) for spec in specs}
     except CtrainError as error:
         hint = "Choose another commit, or name the images to build"

@@ -25,7 +25,7 @@ from ctrain_builder.mounts import mount_of
 from ctrain_runtime.errors import StoreError
 from ctrain_runtime.text import user_name
 
-POLL = 0.1  # seconds between two tries to get a lock
+POLL_SECONDS = 0.1  # seconds between two tries to get a lock
 NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)  # of flock: Lustre without it, NFS without lockd
 _PATIENCE = 1.0  # seconds of waiting that nobody needs to be told of
 _NO_LINKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM, errno.EMLINK)
@@ -67,7 +67,7 @@ def hold(
         if not told and waited > _PATIENCE:
             told = True
             waiting(holder_named(path))
-        time.sleep(POLL)
+        time.sleep(POLL_SECONDS)
     with release:
         yield
 
@@ -95,7 +95,7 @@ def holder(path: Path) -> str:
     if text.endswith(_BY_FILE) or not mount_of(path.parent).has_cluster_locks:
         return "" if _is_dead(text) or not path.exists() else holder_named(path)
     try:
-        file = locked(path, fcntl.LOCK_EX)
+        file = try_lock(path, fcntl.LOCK_EX)
     except OSError:  # another user's, or without locks: nobody knows
         return holder_named(path)
     if file is None:
@@ -121,7 +121,7 @@ def remove_unheld(path: Path, file: Path) -> bool:
     return True
 
 
-def locked(path: Path, kind: int) -> Optional[BinaryIO]:
+def try_lock(path: Path, kind: int) -> Optional[BinaryIO]:
     """The file, opened and locked; None when another has the lock, or has just replaced or removed the file."""
     try:  # of NFS, descriptors that cannot write get no LOCK_EX
         file = path.open("r+b" if kind == fcntl.LOCK_EX else "rb")
@@ -144,7 +144,7 @@ def locked(path: Path, kind: int) -> Optional[BinaryIO]:
 def _flock(path: Path, mode: int, machines: bool) -> Optional[contextlib.ExitStack]:
     created = _create(path, mode)
     try:
-        file = locked(path, fcntl.LOCK_EX)
+        file = try_lock(path, fcntl.LOCK_EX)
     except OSError as error:
         if created and error.errno in NO_LOCKS:
             path.unlink(missing_ok=True)

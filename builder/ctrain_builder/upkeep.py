@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ctrain_builder import keys
-from ctrain_builder.cache import Cache, Made
+from ctrain_builder import layer_key
+from ctrain_builder.build_cache import Cache, LayerBuild
 from ctrain_runtime import config
 from ctrain_runtime.errors import ConfigError
 from ctrain_runtime.manifest import read_manifest
@@ -81,8 +81,8 @@ def _users(cache: Cache) -> defaultdict[str, set[tuple[str, str]]]:
     for path in (cache.root / "inputs").glob("*.json"):
         image, _, definition = path.stem.rpartition(".")
         try:
-            made = config.load(Made, json.loads(path.read_text(encoding="utf-8")), str(path))
+            made = config.load(LayerBuild, json.loads(path.read_text(encoding="utf-8")), str(path))
         except (ValueError, AttributeError, ConfigError):
             continue
-        found[keys.key(made.inputs)].add((definition, image))
+        found[layer_key.compute_key(made.inputs)].add((definition, image))
     return found

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from ctrain_builder import catalog, definition
-from ctrain_builder import plan as plans
-from ctrain_builder.plan import MIRROR
+from ctrain_builder import build_plan, definition, image_spec
+from ctrain_builder.build_plan import MIRROR
 from ctrain_runtime.share import data_dir
 
 FOLDER = "definitions"
@@ -13,8 +12,8 @@ FOLDER = "definitions"
 def files() -> dict[str, str]:
     """Name of each golden file -> what it should hold. The mirror is the building machine's: it stays a placeholder."""
     found = {}
-    for spec in catalog.every(data_dir("definitions")):
-        plan = plans.make(spec, {}, {}, "amd64", lambda *_: False, lambda _: "sha256:71ab")
+    for spec in image_spec.all_specs(data_dir("definitions")):
+        plan = build_plan.plan_image(spec, {}, {}, "amd64", lambda *_: False, lambda _: "sha256:71ab")
         for number, layer in enumerate(plan.layers):
             rendered = definition.render(layer.definition, {**layer.arguments, MIRROR: f"{{{{ {MIRROR} }}}}"})
             found[f"{FOLDER}/{spec.file_stem}/{number}-{layer.name}.def"] = rendered.text

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_builder import cache as caches
-from ctrain_builder.make import site as sites
+from ctrain_builder import build_cache
+from ctrain_builder.layers import build_host
 from samples.cluster import Cluster, Done
 
 CHECKOUT = Path(__file__).parents[2]
@@ -63,7 +63,7 @@ def test_the_image_is_tested_and_described(cluster: Cluster) -> None:
 
 def test_nothing_of_the_building_machine_is_in_the_image(cluster: Cluster) -> None:
     """Neither its Debian mirror nor its package folders: not in what the builds wrote down, nor in what they left."""
-    site = sites.detect(os.environ)
+    site = build_host.detect(os.environ)
     traces = [site.mirror, *map(str, site.folders)]
     words = [word for trace in traces for word in ("-e", trace)]
     places = ["/etc", "/mnt", "/root", "/.singularity.d", "/usr/local/etc", "/var/lib/apt", "/var/log"]
@@ -77,7 +77,7 @@ def test_nothing_of_the_building_machine_is_in_the_image(cluster: Cluster) -> No
 def test_an_ordinary_user_builds_only_the_changed_layer(cluster: Cluster, changed: Path) -> None:
     cache = cluster.home / "cache"
     (cache / "layers").mkdir(parents=True, exist_ok=True)
-    for layer in (caches.default_root() / "layers").iterdir():
+    for layer in (build_cache.default_root() / "layers").iterdir():
         if layer.is_file() and not (cache / "layers" / layer.name).exists():
             shutil.copyfile(layer, cache / "layers" / layer.name)
     copy = cluster.home / "changed"

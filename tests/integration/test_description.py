@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from ctrain_builder import cache as caches
+from ctrain_builder import build_cache
 from ctrain_runtime import sbom, sif
 from samples.cluster import Cluster
 
@@ -95,9 +95,9 @@ def test_a_user_looks_at_it(cluster: Cluster, image: Path) -> None:
 @pytest.fixture
 def own_cache() -> Iterator[Path]:
     """A cache with the layers of the machine's, whose image must stay as it is."""
-    cache = caches.default_root().with_name(f"ctrain-test-{os.getpid()}")
+    cache = build_cache.default_root().with_name(f"ctrain-test-{os.getpid()}")
     (cache / "layers").mkdir(parents=True, mode=0o700)
-    for layer in (caches.default_root() / "layers").iterdir():
+    for layer in (build_cache.default_root() / "layers").iterdir():
         os.link(layer, cache / "layers" / layer.name)
     yield cache
     shutil.rmtree(cache)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_builder.digests import Reading, regions
+from ctrain_builder.digests import RegionHasher, regions
 from ctrain_runtime import sif
 from ctrain_runtime.errors import CtrainError
 from ctrain_runtime.manifest import read_manifest
@@ -103,7 +103,7 @@ def check(cache: Path, history: Sequence[str] = ()) -> None:
         for manifest in (cache / "images").glob("*.json"):
             told = read_manifest(manifest)
             image = manifest.with_suffix(".sif")
-            reading = Reading(regions(image, told.layers))
+            reading = RegionHasher(regions(image, told.layers))
             reading.update(image.read_bytes())
             assert told.digest == reading.digest(), "the manifest is that of another image"
         for inputs in (cache / "inputs").iterdir():

@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 
-from ctrain_builder import catalog
-from ctrain_builder import plan as plans
-from ctrain_builder.make import base, explain, flatten, image, layer, sbom, workspace
-from ctrain_builder.make.container import Below
-from ctrain_builder.plan import BuildPlan
+from ctrain_builder import build_plan, image_spec
+from ctrain_builder.build_plan import BuildPlan
+from ctrain_builder.image import explain, flatten, sbom
+from ctrain_builder.image.assemble import assemble
+from ctrain_builder.layers import base, layer, workspace
+from ctrain_builder.layers.container import LowerLayers
 from ctrain_runtime import sif
 from samples import tiny
 from samples.chains import NOTHING, Chain, container
@@ -110,9 +111,9 @@ class Built:
             if part.definition.is_base:
                 self.files.append(base.make(container(step), part, room, self.log(part.name)))
             else:
-                below = Below(self.files[0], tuple(self.files[1:]))
+                below = LowerLayers(self.files[0], tuple(self.files[1:]))
                 self.files.append(layer.make(container(step), part, below, room, self.log(part.name)))
-        self.image = self.put_together("image", image.assemble)
+        self.image = self.put_together("image", assemble)
         self.flat = self.put_together("flat", flatten.flatten)
 
     def put_together(self, name: str, make: Callable[..., Path]) -> Path:
@@ -149,8 +150,8 @@ def write_project(root: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def plan(project: Path) -> BuildPlan:
-    spec = catalog.find(project / "definitions", "small")
-    return plans.make(spec, {}, {}, "amd64", lambda _key, _is_base: False, lambda _reference: "")
+    spec = image_spec.find_spec(project / "definitions", "small")
+    return build_plan.plan_image(spec, {}, {}, "amd64", lambda _key, _is_base: False, lambda _reference: "")
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from ctrain_builder.cli.main import BUILD_VERBS
-from ctrain_builder.digests import of_regions
-from ctrain_builder.store import catalogue
+from ctrain_builder.digests import regions_digest
+from ctrain_builder.store import catalogue_page
 from ctrain_builder.store.init import init_store
 from ctrain_builder.store.publish import publish
 from ctrain_runtime import sif
@@ -52,7 +52,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     entries = zip(("base", "layer"), sif.partitions(path))
     layers = tuple(Layer(name, name, part.size, file_digest(path, part.offset, part.size)) for name, part in entries)
     facts = {"name": "small", "tag": "1.0", "stack": "s", "arch": "amd64", "built": "2026-11-21T00:00:00Z"}
-    digests = {"digest": of_regions(path, layers), "size": path.stat().st_size, "layers": layers}
+    digests = {"digest": regions_digest(path, layers), "size": path.stat().st_size, "layers": layers}
     manifest = Manifest(**facts, **digests, software={}, tests=(Result("imports", True, "1.0"),), tools={})
     init_store(folder / "store")
     publish(path, manifest, folder / "store", "prod")
@@ -78,7 +78,9 @@ def test_the_channels_link_the_shown_file_and_the_modules_sif(store: Path, capsy
 def test_the_command_lines_to_copy(store: Path) -> None:
     help_text = (store.parent / "modules/ctrain-small/1.0-s-r1").read_text()
     (line,) = re.findall(r"srun (apptainer exec .*?) python train\.py", help_text)
-    (found,) = re.findall(r"apptainer exec [^\"]*? python", catalogue.render(catalogue.gather(open_store(store))))
+    (found,) = re.findall(
+        r"apptainer exec [^\"]*? python", catalogue_page.render(catalogue_page.load_entries(open_store(store)))
+    )
     for argv in (shlex.split(line), shlex.split(found)[:-1]):
         assert is_whole(argv)
 

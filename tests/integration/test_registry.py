@@ -14,9 +14,9 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from ctrain_builder.registry import Registry
-from ctrain_builder.upstream import Upstream
-from ctrain_builder.web import Unreachable
+from ctrain_builder.registry.client import RegistryClient
+from ctrain_builder.registry.http_client import Unreachable
+from ctrain_builder.registry.resolver import DigestResolver
 from ctrain_runtime.errors import RegistryError
 from samples import registry as samples
 from samples.registry import BASIC, PASSWORD, USER, Answer, Front, Request, demand_token, front, oci_layout, serve
@@ -62,9 +62,9 @@ def waits() -> list[float]:
 
 
 @pytest.fixture
-def client(waits: list[float]) -> Registry:
+def client(waits: list[float]) -> RegistryClient:
     """A client without any login, that does not really wait."""
-    return Registry({}, timeout=20, pause=waits.append)
+    return RegistryClient({}, timeout=20, pause=waits.append)
 
 
 def digest_of(layout: Path) -> str:
@@ -96,7 +96,7 @@ def replaced(status: int, headers: Optional[dict[str, str]] = None, body: bytes 
 
 
 def test_a_tag_is_resolved_to_the_digest_that_was_pushed(
-    real: samples.Registry, client: Registry, layouts: Path
+    real: samples.Registry, client: RegistryClient, layouts: Path
 ) -> None:
     digest = client.digest(f"{real.host}/{NAME}:24.12-py3")
     assert digest == digest_of(layouts / "one")
@@ -104,7 +104,7 @@ def test_a_tag_is_resolved_to_the_digest_that_was_pushed(
 
 
 def test_a_tag_for_several_architectures_has_the_digest_of_its_index(
-    real: samples.Registry, client: Registry, layouts: Path
+    real: samples.Registry, client: RegistryClient, layouts: Path
 ) -> None:
     assert client.digest(f"{real.host}/multi:1") == digest_of(layouts / "index")
     assert "ARCH=arm64" in client.config(f"{real.host}/multi:1", "arm64")["Env"]
@@ -115,7 +115,7 @@ def test_a_tag_for_several_architectures_has_the_digest_of_its_index(
         client.config(f"{real.host}/multi:1", "ppc64le")
 
 
-def test_what_an_image_takes_to_download(real: samples.Registry, client: Registry, layouts: Path) -> None:
+def test_what_an_image_takes_to_download(real: samples.Registry, client: RegistryClient, layouts: Path) -> None:
     blobs = layouts / "index" / "blobs" / "sha256"
     index = json.loads((blobs / digest_of(layouts / "index").partition(":")[2]).read_text())
     for part in index["manifests"]:
@@ -124,7 +124,7 @@ def test_what_an_image_takes_to_download(real: samples.Registry, client: Registr
         assert client.size(f"{real.host}/multi:1", part["platform"]["architecture"]) == stored > 0
 
 
-def test_what_an_image_says_of_itself(real: samples.Registry, client: Registry) -> None:
+def test_what_an_image_says_of_itself(real: samples.Registry, client: RegistryClient) -> None:
     config = client.config(f"{real.host}/{NAME}:24.12-py3")
     assert "CUDA_VERSION=12.6.3.004" in config["Env"]
     assert config["Labels"] == {"com.nvidia.pytorch.version": "2.6.0a0"}
@@ -144,24 +144,24 @@ def in_pages(request: Request, answer: Answer) -> None:
 @pytest.mark.parametrize(("page", "requests"), [(1000, 1), (5, 1), (2, 3)])
 def test_all_tags_are_found_page_by_page(before: Front, page: int, requests: int) -> None:
     before.fault = in_pages
-    assert list(Registry({}, page=page).tags(f"{before.host}/{NAME}")) == TAGS
+    assert list(RegistryClient({}, page=page).tags(f"{before.host}/{NAME}")) == TAGS
     assert len(before.asked("/tags/list")) == requests
 
 
-def test_pages_that_lead_in_circles_end(before: Front, client: Registry) -> None:
+def test_pages_that_lead_in_circles_end(before: Front, client: RegistryClient) -> None:
     before.fault = spoil("tags", lambda answer: answer.headers.update(Link=f'</v2/{NAME}/tags/list?n=9>; rel="next"'))
     assert sorted(client.tags(f"{before.host}/{NAME}")) == TAGS
     assert len(before.asked("/tags/list")) == 2
 
 
-def test_an_unknown_tag_and_the_near_ones(real: samples.Registry, client: Registry) -> None:
+def test_an_unknown_tag_and_the_near_ones(real: samples.Registry, client: RegistryClient) -> None:
     with pytest.raises(RegistryError) as caught:
         client.digest(f"{real.host}/{NAME}:24.13-py3")
     assert caught.value.message == f"{real.host}/{NAME} has no tag 24.13-py3"
     assert caught.value.hint.startswith("It has 24.12-py3, ")
 
 
-def test_an_unknown_repository_and_an_unknown_digest(real: samples.Registry, client: Registry) -> None:
+def test_an_unknown_repository_and_an_unknown_digest(real: samples.Registry, client: RegistryClient) -> None:
     with pytest.raises(RegistryError, match=rf"^{real.host} has no repository nvidia/pytorhc\."):
         client.digest(f"{real.host}/nvidia/pytorhc:24.12-py3")
     with pytest.raises(RegistryError, match=rf"^{real.host} has no image sha256:0{{64}} in {NAME}\."):
@@ -169,7 +169,7 @@ def test_an_unknown_repository_and_an_unknown_digest(real: samples.Registry, cli
 
 
 def test_the_engine_builds_from_the_digest_even_when_the_tag_has_moved(
-    tmp_path: Path, real: samples.Registry, client: Registry, layouts: Path
+    tmp_path: Path, real: samples.Registry, client: RegistryClient, layouts: Path
 ) -> None:
     real.push(layouts / "one", "moving:1")
     digest = client.digest(f"{real.host}/moving:1")
@@ -196,7 +196,7 @@ def locked(
         yield registry
 
 
-def test_without_a_login_it_says_how_to_log_in(locked: samples.Registry, client: Registry) -> None:
+def test_without_a_login_it_says_how_to_log_in(locked: samples.Registry, client: RegistryClient) -> None:
     with pytest.raises(RegistryError) as caught:
         client.digest(f"{locked.host}/private/image:1")
     assert caught.value.message == f"{locked.host} does not let us read private/image without the right login"
@@ -207,13 +207,13 @@ def test_the_login_that_the_engine_has_stored(tmp_path: Path, locked: samples.Re
     home = {"HOME": str(tmp_path), "PATH": os.environ["PATH"]}
     argv = ["apptainer", "registry", "login", "--username", USER, "--password-stdin", f"docker://{locked.host}"]
     subprocess.run(argv, env=home, input=PASSWORD, text=True, check=True, capture_output=True)
-    assert Registry(home).digest(f"{locked.host}/private/image:1") == digest_of(layouts / "one")
+    assert RegistryClient(home).digest(f"{locked.host}/private/image:1") == digest_of(layouts / "one")
 
 
 def test_a_wrong_password_is_refused_and_not_shown(locked: samples.Registry) -> None:
     wrong = {"APPTAINER_DOCKER_USERNAME": USER, "APPTAINER_DOCKER_PASSWORD": "tell nobody"}
     with pytest.raises(RegistryError, match="without the right login") as caught:
-        Registry(wrong).digest(f"{locked.host}/private/image:1")
+        RegistryClient(wrong).digest(f"{locked.host}/private/image:1")
     assert "nobody" not in repr(caught.value)
 
 
@@ -223,7 +223,7 @@ LOGIN = {"APPTAINER_DOCKER_USERNAME": USER, "APPTAINER_DOCKER_PASSWORD": PASSWOR
 @pytest.mark.parametrize(("password", "environ"), [(False, {}), (True, LOGIN)], ids=["anonymous", "login"])
 def test_tokens(before: Front, layouts: Path, password: bool, environ: dict[str, str]) -> None:
     demand_token(before, password=password)
-    client = Registry(environ)
+    client = RegistryClient(environ)
     assert client.digest(f"{before.host}/{NAME}:24.12-py3") == digest_of(layouts / "one")
     assert client.tags(f"{before.host}/{NAME}")
     assert client.config(f"{before.host}/{NAME}:24.12-py3")
@@ -237,7 +237,7 @@ def test_tokens(before: Front, layouts: Path, password: bool, environ: dict[str,
     assert len(before.asked("/token")) == 2
 
 
-def test_a_token_without_rights_is_no_login(before: Front, client: Registry) -> None:
+def test_a_token_without_rights_is_no_login(before: Front, client: RegistryClient) -> None:
     demand_token(before, password=True)
     with pytest.raises(RegistryError, match="without the right login"):
         client.digest(f"{before.host}/{NAME}:24.12-py3")
@@ -245,7 +245,7 @@ def test_a_token_without_rights_is_no_login(before: Front, client: Registry) -> 
 
 def test_a_token_that_has_run_out_is_renewed(before: Front) -> None:
     demand_token(before)
-    client = Registry(LOGIN)
+    client = RegistryClient(LOGIN)
     client.tags(f"{before.host}/{NAME}")
     usual, refused = before.stand, Answer(401, {"WWW-Authenticate": f'Bearer realm="http://{before.host}/token"'}, b"")
     expired = [True]
@@ -257,7 +257,7 @@ def test_a_token_that_has_run_out_is_renewed(before: Front) -> None:
 def test_a_token_service_that_is_not_private_gets_no_password(before: Front) -> None:
     demand_token(before, realm="http://auth.example.com/token")
     with pytest.raises(RegistryError, match=r"^http://auth\.example\.com is not reached by https"):
-        Registry(LOGIN).digest(f"{before.host}/{NAME}:24.12-py3")
+        RegistryClient(LOGIN).digest(f"{before.host}/{NAME}:24.12-py3")
 
 
 def test_another_host_to_which_we_are_sent_gets_no_login(real: samples.Registry, before: Front) -> None:
@@ -268,14 +268,14 @@ def test_another_host_to_which_we_are_sent_gets_no_login(real: samples.Registry,
             if "/blobs/" in request.path
             else None
         )
-        assert "CUDA_VERSION=12.6.3.004" in Registry(LOGIN).config(f"{before.host}/{NAME}:24.12-py3")["Env"]
+        assert "CUDA_VERSION=12.6.3.004" in RegistryClient(LOGIN).config(f"{before.host}/{NAME}:24.12-py3")["Env"]
         (asked,) = storage.requests
         assert "authorization" not in asked.headers
         assert "authorization" in before.asked("/blobs/")[0].headers
         # And when it asks for one itself, it gets none either.
         demand_token(storage)
         with pytest.raises(RegistryError, match="without the right login"):
-            Registry(LOGIN).config(f"{before.host}/{NAME}:24.12-py3")
+            RegistryClient(LOGIN).config(f"{before.host}/{NAME}:24.12-py3")
         assert not storage.asked("/token")
 
 
@@ -287,7 +287,7 @@ def test_another_host_to_which_we_are_sent_gets_no_login(real: samples.Registry,
         ("/v2/again", r"^[\d.:]+ sends us from address to address without end"),
     ],
 )
-def test_where_we_are_not_sent(before: Front, client: Registry, location: str, complaint: str) -> None:
+def test_where_we_are_not_sent(before: Front, client: RegistryClient, location: str, complaint: str) -> None:
     before.fault = spoil("", replaced(302, {"Location": location}))
     with pytest.raises(RegistryError, match=complaint):
         client.digest(f"{before.host}/{NAME}:24.12-py3")
@@ -315,15 +315,15 @@ def test_https_by_the_certificates_that_this_machine_trusts(
         with pytest.raises(
             Unreachable, match=r"its certificate is not trusted \(self.signed certificate\)\. Name a file"
         ):
-            Registry({}).digest(reference)
+            RegistryClient({}).digest(reference)
         monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
-        assert Registry({}).digest(reference) == digest_of(layouts / "one")
+        assert RegistryClient({}).digest(reference) == digest_of(layouts / "one")
 
 
 # --- trouble ---
 
 
-def test_a_few_failures_are_overcome(before: Front, client: Registry, waits: list[float], layouts: Path) -> None:
+def test_a_few_failures_are_overcome(before: Front, client: RegistryClient, waits: list[float], layouts: Path) -> None:
     before.fault = spoil("/manifests/", replaced(500), times=2)
     assert client.digest(f"{before.host}/{NAME}:24.12-py3") == digest_of(layouts / "one")
     assert len(waits) == 2
@@ -332,7 +332,7 @@ def test_a_few_failures_are_overcome(before: Front, client: Registry, waits: lis
 
 
 def test_a_connection_that_drops_in_the_middle(
-    before: Front, client: Registry, waits: list[float], layouts: Path
+    before: Front, client: RegistryClient, waits: list[float], layouts: Path
 ) -> None:
     def drop(answer: Answer) -> None:
         answer.cut = True
@@ -345,7 +345,7 @@ def test_a_connection_that_drops_in_the_middle(
     assert len(waits) == 6
 
 
-def test_a_registry_that_always_fails(before: Front, client: Registry, waits: list[float]) -> None:
+def test_a_registry_that_always_fails(before: Front, client: RegistryClient, waits: list[float]) -> None:
     before.fault = spoil("/manifests/", replaced(503))
     with pytest.raises(Unreachable, match=rf"^{before.host} answers 503 Service Unavailable\. Try again later"):
         client.digest(f"{before.host}/{NAME}:24.12-py3")
@@ -353,7 +353,7 @@ def test_a_registry_that_always_fails(before: Front, client: Registry, waits: li
     assert len(waits) == 3
 
 
-def test_a_registry_that_asks_for_patience_gets_some(before: Front, client: Registry, waits: list[float]) -> None:
+def test_a_registry_that_asks_for_patience_gets_some(before: Front, client: RegistryClient, waits: list[float]) -> None:
     before.fault = spoil("/manifests/", replaced(429, {"Retry-After": "7"}), times=1)
     client.digest(f"{before.host}/{NAME}:24.12-py3")
     assert waits == [7]
@@ -369,13 +369,13 @@ def test_a_registry_that_is_slow(before: Front, waits: list[float], chunk: Optio
         answer.chunk, answer.pause = chunk, pause
 
     before.fault = spoil("/manifests/", delay)
-    client = Registry({}, timeout=0.5, pause=waits.append)
+    client = RegistryClient({}, timeout=0.5, pause=waits.append)
     with pytest.raises(Unreachable, match=r"can't be reached: no whole answer within 0\.5 s"):
         client.digest(f"{before.host}/{NAME}:24.12-py3")
     assert waits == []  # it has been waited for already
 
 
-def test_a_registry_that_lies_about_a_digest(before: Front, client: Registry, layouts: Path) -> None:
+def test_a_registry_that_lies_about_a_digest(before: Front, client: RegistryClient, layouts: Path) -> None:
     other, truth = digest_of(layouts / "two"), digest_of(layouts / "one")
     before.fault = spoil("/manifests/", lambda answer: answer.headers.update({"Docker-Content-Digest": other}))
     with pytest.raises(RegistryError) as caught:
@@ -386,7 +386,7 @@ def test_a_registry_that_lies_about_a_digest(before: Front, client: Registry, la
 
 
 @pytest.mark.parametrize("path", ["/manifests/", "/blobs/"])
-def test_content_that_was_changed_on_the_way(before: Front, client: Registry, path: str) -> None:
+def test_content_that_was_changed_on_the_way(before: Front, client: RegistryClient, path: str) -> None:
     def change(answer: Answer) -> None:
         answer.body = answer.body.replace(b"sha256:", b"sha256:\x20").replace(b"12.6.3", b"12.6.4")
 
@@ -395,7 +395,7 @@ def test_content_that_was_changed_on_the_way(before: Front, client: Registry, pa
         client.config(f"{before.host}/{NAME}:24.12-py3")
 
 
-def test_a_digest_that_brings_something_else(before: Front, client: Registry, layouts: Path) -> None:
+def test_a_digest_that_brings_something_else(before: Front, client: RegistryClient, layouts: Path) -> None:
     asked, other = digest_of(layouts / "one"), digest_of(layouts / "two")
     body = (layouts / "two/blobs/sha256" / other.partition(":")[2]).read_bytes()
     before.fault = spoil("/manifests/", replaced(200, {"Docker-Content-Digest": other}, body))
@@ -404,13 +404,13 @@ def test_a_digest_that_brings_something_else(before: Front, client: Registry, la
 
 
 @pytest.mark.parametrize("body", [b"<html>Please log in</html>", b"[]", b""])
-def test_a_page_that_is_no_registry(before: Front, client: Registry, body: bytes) -> None:
+def test_a_page_that_is_no_registry(before: Front, client: RegistryClient, body: bytes) -> None:
     before.fault = spoil("", replaced(200, {}, body))
     with pytest.raises(RegistryError, match=rf"^{before.host} does not answer as a registry does"):
         client.digest(f"{before.host}/{NAME}:24.12-py3")
 
 
-def test_an_answer_without_end(before: Front, client: Registry) -> None:
+def test_an_answer_without_end(before: Front, client: RegistryClient) -> None:
     before.fault = spoil("", replaced(200, {}, b" " * 17_000_000))
     with pytest.raises(RegistryError, match="sends more than 16 MB"):
         client.digest(f"{before.host}/{NAME}:24.12-py3")
@@ -422,8 +422,8 @@ def test_an_answer_without_end(before: Front, client: Registry) -> None:
 def test_a_registry_that_is_gone_stops_no_build(tmp_path: Path, real: samples.Registry, layouts: Path) -> None:
     with front(real) as gone:
         reference = f"{gone.host}/{NAME}:24.12-py3"
-        assert Upstream(tmp_path).resolve(reference) == digest_of(layouts / "one")
-    later = Upstream(tmp_path, registry=Registry({}, pause=lambda _: None))
+        assert DigestResolver(tmp_path).resolve(reference) == digest_of(layouts / "one")
+    later = DigestResolver(tmp_path, registry=RegistryClient({}, pause=lambda _: None))
     assert later.resolve(reference) == digest_of(layouts / "one")
     assert [error.message for error in later.troubles.values()] == [f"{gone.host} can't be reached: Connection refused"]
     with pytest.raises(Unreachable, match="Connection refused"):
@@ -433,10 +433,10 @@ def test_a_registry_that_is_gone_stops_no_build(tmp_path: Path, real: samples.Re
 def test_a_tag_that_moves_is_seen_by_the_next_builder(tmp_path: Path, real: samples.Registry, layouts: Path) -> None:
     real.push(layouts / "one", "moved:1")
     reference = f"{real.host}/moved:1"
-    first = Upstream(tmp_path)
+    first = DigestResolver(tmp_path)
     assert first.resolve(reference) == digest_of(layouts / "one")
     real.push(layouts / "two", "moved:1")
     assert first.resolve(reference) == digest_of(layouts / "one")  # one plan sees one state
-    assert Upstream(tmp_path, offline=True).resolve(reference) == digest_of(layouts / "one")
-    assert Upstream(tmp_path).resolve(reference) == digest_of(layouts / "two")
-    assert Upstream(tmp_path, offline=True).resolve(reference) == digest_of(layouts / "two")
+    assert DigestResolver(tmp_path, offline=True).resolve(reference) == digest_of(layouts / "one")
+    assert DigestResolver(tmp_path).resolve(reference) == digest_of(layouts / "two")
+    assert DigestResolver(tmp_path, offline=True).resolve(reference) == digest_of(layouts / "two")

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_builder import record
+from ctrain_builder import manifest_writer
 from ctrain_builder.cli.main import BUILD_VERBS
 from ctrain_builder.store import log
-from ctrain_builder.store.publish import Watch, publish
+from ctrain_builder.store.publish import CopyObserver, publish
 from ctrain_builder.store.sign import Signer
 from ctrain_runtime import signatures, trust
 from ctrain_runtime.cli.main import main
@@ -29,7 +29,7 @@ from ctrain_runtime.store import open_store
 from samples import gpg
 from samples.sample_images import write_image, write_store
 
-SILENT = Watch(lambda _: None, lambda _: None)
+SILENT = CopyObserver(lambda _: None, lambda _: None)
 
 
 def run(*argv: object) -> str:
@@ -133,7 +133,7 @@ def test_a_new_key_does_not_vouch_for_a_manifest_that_was_changed(root: Path, ke
     path = image(root, 2).path.with_suffix(".json")
     changed = replace(read_manifest(path), digest=f"sha256:{'0' * 64}")
     path.chmod(0o644)
-    record.write(path, changed)
+    manifest_writer.write(path, changed)
     store(root, "sign", "--all-signed-by", keys / "old.pub", "--key", keys / "new.pem")
     assert not (root / signatures.SIGNATURES).exists()
 

@@ -27,8 +27,8 @@ import pytest
 from ctrain_builder.store import lifecycle, usage
 from ctrain_builder.store import verify as checks
 from ctrain_builder.store.init import init_store
-from ctrain_builder.store.publish import Watch, publish
-from ctrain_builder.store.writer import change
+from ctrain_builder.store.publish import CopyObserver, publish
+from ctrain_builder.store.writer import lock_store
 from ctrain_runtime.digest import file_digest
 from ctrain_runtime.doctor.contents import check_contents
 from ctrain_runtime.errors import DiskFullError, StoreError
@@ -79,7 +79,7 @@ def damage(store: Store, folder: Path) -> list[str]:
     """What `verify` says is wrong, and channels that lead nowhere."""
     names = {image.path.name for image in store.images()}
     links = [str(link) for link in (store.root / CHANNELS).glob("*.sif") if channel_target(link) not in names]
-    notes = checks.Notes(folder / "notes")
+    notes = checks.VerifyProgress(folder / "notes")
     return [*links, *(one.problem for one in checks.verify(checks.subjects(store), notes, 2) if one.problem)]
 
 
@@ -88,7 +88,7 @@ def room(store: Store, kept: set[str]) -> None:
     others = [one.manifest for one in store.images() if one.manifest.name not in kept]
     for other in others:
         (store.root / CHANNELS / f"{other.name}_prod.sif").unlink(missing_ok=True)
-    with change(store.root) as writer:
+    with lock_store(store.root) as writer:
         lifecycle.retire(writer, [f"{other.name}:{other.version}" for other in others])
         lifecycle.collect(writer, 0)
 
@@ -122,11 +122,11 @@ def test_a_kill_at_any_moment_leaves_the_old_state_or_the_new(place: Path, image
         assert after.get(manifest.name) in (None, (), ("prod",))
         if killed % 20 == 0:
             assert damage(store, tmp_path) == []
-            with change(root) as writer:
+            with lock_store(root) as writer:
                 lifecycle.collect(writer, 0)
             publish(image.path, manifest, root, "prod")
             assert ("prod",) in [one.channels for one in store.images() if one.manifest.name == manifest.name]
-            assert list(lifecycle.removals(store, 0, time.time())) == []
+            assert list(lifecycle.garbage(store, 0, time.time())) == []
             room(store, {"small", manifest.name})
     print(f"killed {killed}, finished before {finished}")
 
@@ -200,7 +200,7 @@ def test_a_file_system_that_goes_away_loses_nothing(tmp_path: Path, images: Imag
         server.wait()
 
     with pytest.raises(StoreError, match=r"the file system of store .* fails: .* not connected"):
-        publish(other.path, other.manifest, place / "store", "prod", Watch(print, cut))
+        publish(other.path, other.manifest, place / "store", "prod", CopyObserver(print, cut))
     subprocess.run(["umount", "--lazy", str(place)], check=True)
     server = mount()
     try:
@@ -238,7 +238,7 @@ def two_admins(place: Path, images: Images, umask: int) -> None:
 
         def retire() -> None:
             (old,) = (found for found in open_store(root).images() if not found.channels)
-            with change(root) as writer:
+            with lock_store(root) as writer:
                 lifecycle.retire(writer, [f"small:{old.manifest.version}"])
                 lifecycle.collect(writer, 0)
 
@@ -271,7 +271,7 @@ class Crowd:
         mine = [(one.path, replace(one.manifest, name=f"image{number}")) for one in self.pool[number : number + 2]]
         for turn in self.turns():
             publish(*mine[turn % 2], self.store.root, "prod")
-            with change(self.store.root) as writer:
+            with lock_store(self.store.root) as writer:
                 named = [one.manifest for one in self.store.images() if one.manifest.name == mine[0][1].name]
                 old = [f"{one.name}:{one.version}" for one in named if one.version != named[-1].version]
                 lifecycle.retire(writer, old)
@@ -280,12 +280,12 @@ class Crowd:
         """As a client of the next schema: publishes and retires what this one cannot read."""
         for number in self.turns():
             image = self.store.root / f"newer_1.0-s-py3-r{number}.sif"
-            with change(self.store.root):
+            with lock_store(self.store.root):
                 pending_manifest(image).write_text('{"schema": 99}')
                 image.write_text(f"newer {number}")
                 pending_manifest(image).rename(image.with_suffix(".json"))
             time.sleep(0.05)
-            with change(self.store.root):
+            with lock_store(self.store.root):
                 shutil.copy(image.with_suffix(".json"), self.store.root / "retired")
                 image.with_suffix(".json").unlink()
 
@@ -300,12 +300,12 @@ class Crowd:
 
     def remove(self) -> None:
         for _ in self.turns():
-            with contextlib.suppress(FileNotFoundError), change(self.store.root) as writer:
+            with contextlib.suppress(FileNotFoundError), lock_store(self.store.root) as writer:
                 lifecycle.collect(writer, 0.5 / 86400)
 
     def verify(self) -> None:
         for _ in self.turns():
-            found = list(checks.verify(checks.subjects(self.store), checks.Notes(self.notes), 2))
+            found = list(checks.verify(checks.subjects(self.store), checks.VerifyProgress(self.notes), 2))
             assert [one.problem for one in found if one.is_damaged] == []
 
     def look(self) -> None:
@@ -343,7 +343,7 @@ def test_one_waits_for_the_other_and_is_told_for_whom(tmp_path: Path, images: Im
     init_store(tmp_path / "store")
     publish(image.path, image.manifest, tmp_path / "store")
     told: list[str] = []
-    with change(tmp_path / "store"):
+    with lock_store(tmp_path / "store"):
         process = forked(lambda: publish(image.path, image.manifest, tmp_path / "store", "prod", told_to(tmp_path)))
         while not (tmp_path / "told").exists():
             time.sleep(0.05)
@@ -353,9 +353,9 @@ def test_one_waits_for_the_other_and_is_told_for_whom(tmp_path: Path, images: Im
     assert open_store(tmp_path / "store").images()[0].channels == ("prod",)
 
 
-def told_to(folder: Path) -> Watch:
+def told_to(folder: Path) -> CopyObserver:
     def say(text: str) -> None:
         (folder / "said").write_text(text)
         (folder / "said").rename(folder / "told")
 
-    return Watch(say, lambda _: None)
+    return CopyObserver(say, lambda _: None)

@@ -18,15 +18,15 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from ctrain_builder import oras
 from ctrain_builder.cli.main import BUILD_VERBS
-from ctrain_builder.registry import Reference, Registry
+from ctrain_builder.registry import artifacts
+from ctrain_builder.registry.client import Reference, RegistryClient
 from ctrain_builder.store import lifecycle, usage
 from ctrain_builder.store import verify as checks
 from ctrain_builder.store.init import init_store
 from ctrain_builder.store.publish import publish
 from ctrain_builder.store.sign import Signer
-from ctrain_builder.store.writer import change
+from ctrain_builder.store.writer import lock_store
 from ctrain_runtime.cli.main import main
 from ctrain_runtime.engines.apptainer import find_engine
 from ctrain_runtime.errors import CANCELLED
@@ -78,8 +78,8 @@ def before(real: samples.Registry) -> Iterator[Front]:
 
 @pytest.fixture(autouse=True)
 def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(oras, "_CHUNK", CHUNK)
-    monkeypatch.setattr(oras, "_WAITS", (0.01, 0.01))
+    monkeypatch.setattr(artifacts, "_CHUNK", CHUNK)
+    monkeypatch.setattr(artifacts, "_WAITS", (0.01, 0.01))
     monkeypatch.setenv("CTRAIN_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("HOME", str(tmp_path))  # no logins but those of a test
     init_store(tmp_path / "other")
@@ -114,9 +114,9 @@ def same(store: Store, root: Path, *stems: str) -> None:
     for stem in stems:
         for suffix in ("sif", "json"):
             assert (root / f"{stem}.{suffix}").read_bytes() == (store.root / f"{stem}.{suffix}").read_bytes()
-    notes = checks.Notes(root.parent / "notes")
+    notes = checks.VerifyProgress(root.parent / "notes")
     assert [one.problem for one in checks.verify(checks.subjects(open_store(root)), notes, 1) if one.problem] == []
-    assert list(lifecycle.removals(open_store(root), 0, time.time())) == []
+    assert list(lifecycle.garbage(open_store(root), 0, time.time())) == []
     assert {path.stem for path in root.glob("*.json")} - {"ctrain-store"} == set(stems)
 
 
@@ -227,7 +227,7 @@ def test_a_version_never_changes(
 
 def test_retired_versions_stay_retired(store: Store, real: samples.Registry, tmp_path: Path, sync: Sync) -> None:
     sync(store.root, place(real), "--channels")
-    with change(store.root) as writer:
+    with lock_store(store.root) as writer:
         (store.root / "channels/small_prod.sif").unlink()
         lifecycle.retire(writer, ["small:1.0-s-r1"])
         lifecycle.collect(writer, 0)
@@ -246,8 +246,10 @@ def test_what_was_put_aside_as_damaged_comes_again(
     (other.root / f"{R1}.sif").chmod(0o644)
     with (other.root / f"{R1}.sif").open("r+b") as file:
         file.write(b"#!damaged")
-    (bad,) = [one for one in checks.verify(checks.subjects(other), checks.Notes(tmp_path / "n"), 1) if one.problem]
-    with change(other.root) as writer:
+    (bad,) = [
+        one for one in checks.verify(checks.subjects(other), checks.VerifyProgress(tmp_path / "n"), 1) if one.problem
+    ]
+    with lock_store(other.root) as writer:
         checks.quarantine(writer, bad)
     assert "1 version copied" in sync(place(real), other.root)
     same(store, other.root, R1, R2)
@@ -542,9 +544,9 @@ def test_a_manifest_that_leads_out_of_the_store(
 ) -> None:
     """What an attacker can push: everything fits together, but for the names in it."""
     sync(store.root, place(before))
-    client, manifest = Registry(), store.images()[0].manifest
+    client, manifest = RegistryClient(), store.images()[0].manifest
     evil = replace(manifest, **facts)
-    oras.tag(client, Reference(before.host, "lab/images/small", "prod", ""), evil)
+    artifacts.tag(client, Reference(before.host, "lab/images/small", "prod", ""), evil)
     foreign = not {"size", "release"} & facts.keys()
     said = sync(place(before), tmp_path / "other", "small:prod", code=68 if foreign else 79)
     assert "small:prod" in said
@@ -555,7 +557,7 @@ def test_a_manifest_that_is_damaged_or_newer(store: Store, before: Front, tmp_pa
     """It is left out, and the exit code says that something was."""
     sync(store.root, place(before))
     newer = replace(store.images()[0].manifest, schema=99)
-    oras.tag(Registry(), Reference(before.host, "lab/images/small", "prod", ""), newer)
+    artifacts.tag(RegistryClient(), Reference(before.host, "lab/images/small", "prod", ""), newer)
     said = sync(place(before), tmp_path / "other", code=69)
     assert said.startswith(f"ctrain: left out: unsupported manifest schema 99 in {before.host}/lab/images/small:prod")
     same(store, tmp_path / "other", R1, R2)

@@ -16,11 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_builder import cache as caches
-from ctrain_builder import catalog
-from ctrain_builder import plan as plans
-from ctrain_builder.make import site as sites
-from ctrain_builder.plan import BuildPlan
+from ctrain_builder import build_cache, build_plan, image_spec
+from ctrain_builder.build_plan import BuildPlan
+from ctrain_builder.layers import build_host
 from ctrain_runtime import sif
 from samples import tiny
 from samples.chains import Chain
@@ -110,9 +108,9 @@ def test_generated_trees_are_those_of_plain_builds(chain: Chain, tmp_path: Path,
 
 
 def real_plan() -> BuildPlan:
-    spec = catalog.find(CHECKOUT / "definitions", "pytorch-cpu")
-    mirror = {"MIRROR": sites.detect(os.environ).mirror}
-    return plans.make(spec, {}, mirror, "amd64", lambda _key, _is_base: False, lambda _reference: "")
+    spec = image_spec.find_spec(CHECKOUT / "definitions", "pytorch-cpu")
+    mirror = {"MIRROR": build_host.detect(os.environ).mirror}
+    return build_plan.plan_image(spec, {}, mirror, "amd64", lambda _key, _is_base: False, lambda _reference: "")
 
 
 def packed_at(path: Path) -> int:
@@ -124,9 +122,9 @@ def packed_at(path: Path) -> int:
 @pytest.mark.usefixtures("cluster")
 @pytest.mark.skipif(not WHOLE, reason="compiles all of an image for a quarter of an hour: CTRAIN_TREES=whole")
 def test_all_real_definitions_make_the_files_of_plain_builds(tmp_path: Path) -> None:
-    plan, cache = real_plan(), caches.open_cache(caches.default_root())
+    plan, cache = real_plan(), build_cache.open_cache(build_cache.default_root())
     base, *layers = (cache.layer(part.key, part.definition.is_base) for part in plan.layers)
-    chain = Chain(CHECKOUT, base, sites.detect(os.environ))
+    chain = Chain(CHECKOUT, base, build_host.detect(os.environ))
     paths = [part.definition.path for part in plan.layers]
     plain = chain.plain(tmp_path / "plain", paths, sandbox=True, epochs=list(map(packed_at, (base, *layers))))
     for root in (plain.with_name("0.sif"), plain):  # apt's folders are another user's, whom containers here don't know
@@ -139,8 +137,8 @@ def test_all_real_definitions_make_the_files_of_plain_builds(tmp_path: Path) -> 
 @pytest.mark.usefixtures("cluster")
 def test_real_definitions_make_the_files_of_plain_builds(tmp_path: Path) -> None:
     """One that removes and installs packages, and `train`, on the real base."""
-    site, plan = sites.detect(os.environ), real_plan()
-    base = caches.open_cache(caches.default_root()).layer(plan.keys[0], True)
+    site, plan = build_host.detect(os.environ), real_plan()
+    base = build_cache.open_cache(build_cache.default_root()).layer(plan.keys[0], True)
     texts = {"packages": PACKAGES, "train": (CHECKOUT / "definitions" / "train" / "train.def").read_text()}
     definitions = []
     for name, text in texts.items():

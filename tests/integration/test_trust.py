@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ctrain_builder.store.init import init_store
-from ctrain_builder.store.publish import Watch, publish
+from ctrain_builder.store.publish import CopyObserver, publish
 from ctrain_builder.store.sign import Signer, may_need_passphrase
 from ctrain_runtime import sif, trust
 from ctrain_runtime.engines.apptainer import find_engine
@@ -26,7 +26,7 @@ from samples import gpg
 from samples.sample_images import write_image
 
 PASSPHRASE = "correct horse"  # noqa: S105  # of keys that are made here
-SILENT = Watch(lambda _: None, lambda _: None)
+SILENT = CopyObserver(lambda _: None, lambda _: None)
 
 
 def engine(*argv: str) -> str:

@@ -10,7 +10,7 @@ from typing import Optional
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ctrain_builder.store.catalogue import Catalogue, Version, render
+from ctrain_builder.store.catalogue_page import Catalogue, CatalogueEntry, render
 from ctrain_runtime.store import PublishedImage
 from samples.plans import a_manifest
 
@@ -40,7 +40,7 @@ class Reader(HTMLParser):
 
 def page(text: str) -> str:
     manifest = a_manifest(name=text, software={"cuda": text, text: text}, labels={text: text})
-    version = Version(PublishedImage(manifest, Path("/apps") / "x.sif", (text,)), (0,), text)
+    version = CatalogueEntry(PublishedImage(manifest, Path("/apps") / "x.sif", (text,)), (0,), text)
     return render(Catalogue(Path("/apps"), "2026-11-21T00:00:00Z", (version,), (("pypi", text, text),), (text,)))
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ctrain_builder.digests import Reading, of_regions, regions
+from ctrain_builder.digests import RegionHasher, regions, regions_digest
 from ctrain_runtime.digest import file_digest
 from ctrain_runtime.errors import ImageUnusable
 from ctrain_runtime.manifest import Layer
@@ -33,19 +33,19 @@ def write(file: Path, parts: list[bytes]) -> list[Layer]:
 @given(contents, st.integers(1, 300))
 def test_known_digests_are_those_of_the_bytes(file: Path, parts: list[bytes], step: int) -> None:
     layers = write(file, parts)
-    reading, content = Reading(regions(file, layers)), file.read_bytes()
+    reading, content = RegionHasher(regions(file, layers)), file.read_bytes()
     for place in range(0, len(content), step):
         reading.update(content[place : place + step])
-    assert reading.digest() == of_regions(file, layers)
+    assert reading.digest() == regions_digest(file, layers)
 
 
 @given(contents, st.data())
 def test_a_changed_byte_changes_the_digest(file: Path, parts: list[bytes], data: st.DataObject) -> None:
     layers = write(file, parts)
     found, content = regions(file, layers), bytearray(file.read_bytes())
-    before = of_regions(file, layers)
+    before = regions_digest(file, layers)
     content[data.draw(st.integers(0, len(content) - 1))] ^= 1
-    reading = Reading(found)
+    reading = RegionHasher(found)
     reading.update(bytes(content))
     assert reading.digest() != before
 
@@ -57,9 +57,9 @@ def test_a_flat_image_is_one_region(file: Path, parts: list[bytes]) -> None:
     if len(layers) > 1:
         (region,) = regions(file, layers)
         assert (region.offset, region.size, region.digest) == (0, file.stat().st_size, "")
-        reading = Reading([region])
+        reading = RegionHasher([region])
         reading.update(file.read_bytes())
-        assert reading.digest() == of_regions(file, layers)
+        assert reading.digest() == regions_digest(file, layers)
         assert file_digest(file) == f"sha256:{hashlib.sha256(file.read_bytes()).hexdigest()}"
 
 
@@ -67,4 +67,4 @@ def test_layers_of_another_image(file: Path) -> None:
     layers = write(file, [b"one", b"two"])
     write(file, [b"one", b"three"])
     with pytest.raises(ImageUnusable, match="is not made of the layers that its manifest names"):
-        of_regions(file, layers)
+        regions_digest(file, layers)

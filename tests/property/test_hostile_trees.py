@@ -13,20 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ctrain_builder import cache, definition, files
-from ctrain_builder.make import (
-    base,
-    bytecode,
-    layer,
-    look,
-    metadata,
-    overlay,
-    pack,
-    user_layer,
-    workspace,
-)
-from ctrain_builder.make.container import Below, Container, Failed, SectionFailed
-from ctrain_builder.plan import PlannedLayer
+from ctrain_builder import build_cache, definition, files
+from ctrain_builder.build_plan import PlannedLayer
+from ctrain_builder.layers import base, bytecode, layer, lowerdir, metadata, overlay, pack, user_layer, workspace
+from ctrain_builder.layers.container import CommandFailed, Container, LowerLayers, SectionFailed
 from ctrain_builder.tree import Tree
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import BuildError, ConfigError
@@ -150,7 +140,7 @@ def test_a_layer_whose_post_is_hostile(in_image: dict[str, str], lent: dict[str,
 
         container = stub(work, post, root=root)
         with contextlib.suppress(FileNotFoundError):  # the stub packs nothing
-            refused_or(lambda: layer.make(container, part, Below(work / "base.sif"), room, work / "log"))
+            refused_or(lambda: layer.make(container, part, LowerLayers(work / "base.sif"), room, work / "log"))
 
 
 @given(trees(LENT))
@@ -163,10 +153,10 @@ def test_a_post_that_fails_with_hostile_answers(lent: dict[str, str]) -> None:
             (room.lent / "section").unlink()
             (room.lent / "metadata").rmdir()
             hostile.fill(room.lent, lent, work.with_name("host"))
-            raise Failed(1, work / "log")
+            raise CommandFailed(1, work / "log")
 
         try:
-            refused_or(lambda: layer.make(stub(work, post), part, Below(work / "base.sif"), room, work / "log"))
+            refused_or(lambda: layer.make(stub(work, post), part, LowerLayers(work / "base.sif"), room, work / "log"))
         except SectionFailed as error:
             assert error.section in ("", "files", "post")
 
@@ -194,7 +184,7 @@ def test_a_tree_that_is_packed(in_image: dict[str, str]) -> None:
         found = overlay.scan(tree)
         overlay.remove_marks(tree, found)
         bytecode.settle(tree, found.others, EPOCH)
-        pack._settle_times(tree, found, EPOCH, 0.0)
+        pack._clamp_mtimes(tree, found, EPOCH, 0.0)
         assert {entry.name for entry in tree.walk() if not entry.name.name.startswith(".wh.")} == found.names
         for entry in tree.walk():
             if entry.is_directory:
@@ -216,11 +206,11 @@ def test_a_user_layer_whose_script_is_hostile(in_image: dict[str, str], lent: di
 @given(trees(ASKED))
 def test_answers_of_hostile_programs(asked: dict[str, str]) -> None:
     with untouched() as work:
-        container, below = stub(work), Below(work / "base.sif")
-        hostile.fill(look.answers(container).root, asked, work.with_name("host"))
+        container, below = stub(work), LowerLayers(work / "base.sif")
+        hostile.fill(lowerdir.answers(container).root, asked, work.with_name("host"))
         with contextlib.suppress(FileNotFoundError):  # the stub answers nothing
-            refused_or(lambda: look._ask(container, ["true"], [], work / "log"))
-            refused_or(lambda: look.names(container, below, [PurePosixPath("a")], work / "log"))
+            refused_or(lambda: lowerdir._ask(container, ["true"], [], work / "log"))
+            refused_or(lambda: lowerdir.hard_link_groups(container, below, [PurePosixPath("a")], work / "log"))
 
 
 @given(trees(("metadata", "metadata/labels.json", "metadata/Singularity", "metadata/env")))
@@ -254,7 +244,7 @@ def test_the_work_folder_of_a_hostile_build_is_removed(in_image: dict[str, str])
             for name in folders:
                 if not Path(path, name).is_symlink():
                     Path(path, name).chmod(0)
-        cache._remove(work / "left")
+        build_cache._remove(work / "left")
         assert not list(work.iterdir())
 
 

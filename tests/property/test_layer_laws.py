@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ctrain_builder.definition import parse, render
-from ctrain_builder.keys import Inputs, differences, key, significant
-from ctrain_builder.make.overlay import Upper, whiteouts
+from ctrain_builder.layer_key import LayerInputs, compute_key, differences, significant_lines
+from ctrain_builder.layers.overlay import Upper, whiteouts
 from ctrain_runtime import config
 
 HEADER = "Bootstrap: docker\n%post\n"
@@ -29,12 +29,12 @@ def test_rendering_replaces_placeholders_and_nothing_else(body: list[str], value
 def test_lines_of_sections_count_verbatim_and_comments_of_the_header_do_not(body: list[str], noise: list[str]) -> None:
     section = "\n".join(["%post", *body, *noise])
     header = "\n".join([*noise, "Bootstrap: docker"])
-    assert significant(f"{header}\n{section}") == ("Bootstrap: docker", *section.rstrip("\n").split("\n"))
+    assert significant_lines(f"{header}\n{section}") == ("Bootstrap: docker", *section.rstrip("\n").split("\n"))
 
 
 words = st.text("ab", max_size=2)
 inputs = st.builds(
-    Inputs,
+    LayerInputs,
     parent=words,
     base=words,
     arch=words,
@@ -46,14 +46,14 @@ inputs = st.builds(
 
 
 @given(inputs, inputs)
-def test_keys_differ_exactly_when_a_difference_can_be_named(one: Inputs, other: Inputs) -> None:
-    assert (key(one) != key(other)) == (one != other) == bool(differences(one, other))
+def test_keys_differ_exactly_when_a_difference_can_be_named(one: LayerInputs, other: LayerInputs) -> None:
+    assert (compute_key(one) != compute_key(other)) == (one != other) == bool(differences(one, other))
 
 
 @given(inputs)
-def test_inputs_survive_being_written_down(one: Inputs) -> None:
-    again = config.load(Inputs, json.loads(json.dumps(asdict(one))), "a file")
-    assert (again, key(again)) == (one, key(one))
+def test_inputs_survive_being_written_down(one: LayerInputs) -> None:
+    again = config.load(LayerInputs, json.loads(json.dumps(asdict(one))), "a file")
+    assert (again, compute_key(again)) == (one, compute_key(one))
 
 
 names = st.sampled_from("abc")

@@ -9,18 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ctrain_builder.catalog import ImageSpec
+from ctrain_builder.build_plan import BuildPlan, PlannedLayer
 from ctrain_builder.definition import parse
-from ctrain_builder.keys import Inputs
-from ctrain_builder.make.sbom import document
-from ctrain_builder.plan import BuildPlan, PlannedLayer
+from ctrain_builder.image.sbom import document
+from ctrain_builder.image_spec import ImageSpec
+from ctrain_builder.layer_key import LayerInputs
 from ctrain_runtime.image_report import changes
 from ctrain_runtime.sbom import packages
 from ctrain_runtime.sif import SBOM
 from samples.sample_images import sif
 
 BASE = parse("base", Path("base.def"), "Bootstrap: docker\nFrom: example\n")
-INPUTS = Inputs(parent="", base="", arch="amd64", arguments={}, definition=(), files={})
+INPUTS = LayerInputs(parent="", base="", arch="amd64", arguments={}, definition=(), files={})
 names = st.from_regex(r"[a-z0-9]([a-z0-9+.-]*[a-z0-9])?", fullmatch=True)
 versions = st.from_regex(r"[0-9][A-Za-z0-9.+:~!_-]*", fullmatch=True)
 listed = st.dictionaries(st.tuples(st.sampled_from(["pypi", "deb"]), names), versions, max_size=8)

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ctrain_builder import definition as definitions
-from ctrain_builder import files, keys
-from ctrain_builder.make import layer, workspace
-from ctrain_builder.make.container import Below, Container
-from ctrain_builder.make.site import Site
-from ctrain_builder.plan import NO_EPOCH, PlannedLayer
+from ctrain_builder import files, layer_key
+from ctrain_builder.build_plan import FALLBACK_EPOCH, PlannedLayer
+from ctrain_builder.layers import layer, workspace
+from ctrain_builder.layers.build_host import BuildHost
+from ctrain_builder.layers.container import Container, LowerLayers
 from ctrain_runtime.engines.apptainer import find_engine
 
-NOTHING = Site({}, (), None, {})
+NOTHING = BuildHost({}, (), None, {})
 
 
 @dataclass(frozen=True)
@@ -25,14 +25,14 @@ class Chain:
 
     root: Path
     base: Path
-    site: Site = NOTHING
+    site: BuildHost = NOTHING
 
     def planned(self, path: Path) -> PlannedLayer:
         part = definitions.read(path.stem, path)
         values = {"PARENT": "the-parent"}
         listing = files.listing(definitions.render(part, values), self.root)
-        inputs = keys.Inputs("", "", "amd64", {}, keys.significant(part.text), {})
-        return PlannedLayer(part, values, listing, inputs, keys.key(inputs), False)
+        inputs = layer_key.LayerInputs("", "", "amd64", {}, layer_key.significant_lines(part.text), {})
+        return PlannedLayer(part, values, listing, inputs, layer_key.compute_key(inputs), False)
 
     def layers(self, work: Path, paths: Sequence[Path]) -> list[Path]:
         """ctrain's layers of the definitions, lowest first."""
@@ -44,7 +44,7 @@ class Chain:
     def layer(self, work: Path, planned: PlannedLayer, below: Sequence[Path] = ()) -> Path:
         work.mkdir(parents=True)
         room = workspace.prepare(work, self.site)
-        return layer.make(container(work), planned, Below(self.base, tuple(below)), room, work / "log")
+        return layer.make(container(work), planned, LowerLayers(self.base, tuple(below)), room, work / "log")
 
     def plain(self, work: Path, paths: Sequence[Path], *, sandbox: bool = False, epochs: Sequence[int] = ()) -> Path:
         """The image that `apptainer build` makes of the definitions, one after the other; %test is left out.
@@ -59,7 +59,7 @@ class Chain:
         options += [word for bind in room.binds for word in ("--bind", bind)]
         parent = self.base
         for number, path in enumerate(paths):
-            room.set_time(epochs[number] if epochs else NO_EPOCH)
+            room.set_time(epochs[number] if epochs else FALLBACK_EPOCH)
             image = work / f"{number}.sif"
             values = {"PARENT": parent, "MIRROR": self.site.mirror}
             used = [(name, value) for name, value in values.items() if f"{{{{ {name} }}}}" in path.read_text()]

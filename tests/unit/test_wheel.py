@@ -16,8 +16,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 import yaml
 
-from ctrain_builder import catalog
-from ctrain_builder import plan as plans
+from ctrain_builder import build_plan, image_spec
 from ctrain_runtime.image import OCI_ARCH
 
 Ctrain = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -104,9 +103,9 @@ def test_installed_it_plans_the_layers_that_the_checkout_plans(ctrain: Ctrain, t
         return {layer["definition"]: layer["key"] for layer in image["layers"]}
 
     packaged = keys("pytorch-cpu")
-    spec = catalog.find(catalog.packaged(), "pytorch-cpu")
-    here = {plans.MIRROR: "http://mirror"}
-    made = plans.make(spec, {}, here, OCI_ARCH[platform.machine()], lambda _key, _is_base: False, str)
+    spec = image_spec.find_spec(image_spec.packaged(), "pytorch-cpu")
+    here = {build_plan.MIRROR: "http://mirror"}
+    made = build_plan.plan_image(spec, {}, here, OCI_ARCH[platform.machine()], lambda _key, _is_base: False, str)
     assert packaged == dict(zip((layer.name for layer in made.layers), made.keys))
     own = tmp_path / "lab/definitions"
     (own / "mine").mkdir(parents=True)

@@ -54,6 +54,6 @@ class Bar:
         return f"{self._what}  {bar}  {format_size(self._done)} of {format_size(self._total)}  {left} left"
 
 
-def say(text: str) -> None:
+def print_note(text: str) -> None:
     """A line for people, beside what a verb prints."""
     print(text, file=sys.stderr)

@@ -9,12 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any, Optional, TextIO
 
-from ctrain_builder.build import Built, StepFailed
-from ctrain_builder.cli.progress import Lines
+from ctrain_builder.build import BuildResult, StepFailed
+from ctrain_builder.build_plan import BuildPlan
+from ctrain_builder.cli.progress import ProgressLines
 from ctrain_builder.estimate import IMAGE
-from ctrain_builder.make.container import last_lines
-from ctrain_builder.make.testing import TestsFailed
-from ctrain_builder.plan import BuildPlan
+from ctrain_builder.image.run_tests import TestsFailed
+from ctrain_builder.layers.container import last_lines
 from ctrain_runtime.errors import CtrainError
 from ctrain_runtime.text import format_duration, format_size, pluralize
 
@@ -22,43 +22,43 @@ _SHOWN_OF_LOG = 15
 
 
 @dataclass(frozen=True)
-class Outcome:
+class BuildOutcome:
     """What became of an image. With neither of the two it was not begun, because another one had failed."""
 
     plan: BuildPlan
-    built: Optional[Built] = None
+    built: Optional[BuildResult] = None
     error: Optional[CtrainError] = None
 
 
 def build(
     planned: Sequence[BuildPlan],
-    build_one: Callable[[Lines, BuildPlan], Built],
+    build_one: Callable[[ProgressLines, BuildPlan], BuildResult],
     out: TextIO,
     jobs: int,
     keep_going: bool,
-) -> list[Outcome]:
+) -> list[BuildOutcome]:
     """Build the images by `build_one`, `jobs` at once. Successes go to `out`, failures to stderr."""
     jobs = min(jobs, len(planned))
     width = max((len(plan.spec.title) for plan in planned), default=0)
     failed, stop = threading.Event(), threading.Event()
 
-    def one(plan: BuildPlan) -> Outcome:
+    def one(plan: BuildPlan) -> BuildOutcome:
         if failed.is_set() and not keep_going:
-            return Outcome(plan)
+            return BuildOutcome(plan)
         prefix = f"{plan.spec.title:<{width}}  " if len(planned) > 1 else ""
-        lines = Lines(out, prefix, live=jobs == 1, stop=stop)
+        lines = ProgressLines(out, prefix, live=jobs == 1, stop=stop)
         try:
             built = build_one(lines, plan)
         except CtrainError as error:
             failed.set()
             lines.close()
             sys.stderr.write(_complaint(error))
-            return Outcome(plan, error=error)
+            return BuildOutcome(plan, error=error)
         finally:
             lines.close()
         size = format_size(built.manifest.size)
         lines.note(f"{plan.spec.title}-{plan.spec.stack} {_state(plan, built)}: {built.path} ({size})")
-        return Outcome(plan, built)
+        return BuildOutcome(plan, built)
 
     if jobs <= 1:
         return _told([one(plan) for plan in planned])
@@ -71,7 +71,7 @@ def build(
             raise
 
 
-def _state(plan: BuildPlan, built: Built) -> str:
+def _state(plan: BuildPlan, built: BuildResult) -> str:
     """What became of an image, and what it took."""
     hint = "" if built.manifest.tested else f", not tested (run: ctrain test {plan.spec.name}:{plan.spec.tag})"
     if not built.fresh:
@@ -88,7 +88,7 @@ def _complaint(error: CtrainError) -> str:
     return "".join(f"  | {line}\n" for line in said) + f"ctrain: {error}\n"
 
 
-def _told(outcomes: list[Outcome]) -> list[Outcome]:
+def _told(outcomes: list[BuildOutcome]) -> list[BuildOutcome]:
     """Of several images, say which have failed."""
     failed = [outcome.plan.spec.title for outcome in outcomes if outcome.error]
     if failed and len(outcomes) > 1:
@@ -100,16 +100,16 @@ def _told(outcomes: list[Outcome]) -> list[Outcome]:
     return outcomes
 
 
-def exit_code(outcomes: Sequence[Outcome]) -> int:
+def exit_code(outcomes: Sequence[BuildOutcome]) -> int:
     """That of the first failure."""
     return next((outcome.error.exit_code for outcome in outcomes if outcome.error), 0)
 
 
-def as_data(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+def as_data(outcomes: Sequence[BuildOutcome]) -> dict[str, Any]:
     return {"images": [_image(outcome) for outcome in outcomes]}
 
 
-def _image(outcome: Outcome) -> dict[str, Any]:
+def _image(outcome: BuildOutcome) -> dict[str, Any]:
     spec, built, error = outcome.plan.spec, outcome.built, outcome.error
     data: dict[str, Any] = {"name": spec.name, "tag": spec.tag, "stack": spec.stack}
     if built:

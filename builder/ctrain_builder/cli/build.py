@@ -19,21 +19,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Optional
 
-from ctrain_builder import cache as caches
-from ctrain_builder import catalog, history
-from ctrain_builder.build import Builder, Built, WhichTests, earlier_image, is_flat, is_of, up_to_date
-from ctrain_builder.cache import Cache
-from ctrain_builder.catalog import ImageSpec
-from ctrain_builder.cli import batch
-from ctrain_builder.cli import plan as views
+from ctrain_builder import build_cache, history, image_spec
+from ctrain_builder.build import Builder, BuildResult, WhichTests, earlier_image, is_flat, is_of, up_to_date
+from ctrain_builder.build_cache import Cache
+from ctrain_builder.build_plan import BuildPlan
+from ctrain_builder.cli import batch, plan_view
 from ctrain_builder.cli.options import add_plan_arguments, days, find_image, parse_build_args, positive
 from ctrain_builder.cli.planning import Parents, detect_site, plan_images
-from ctrain_builder.cli.progress import Lines, end_on_sigterm
-from ctrain_builder.keys import Inputs
-from ctrain_builder.make import explain, side_by_side
-from ctrain_builder.make.container import Container
-from ctrain_builder.make.site import Site
-from ctrain_builder.plan import BuildPlan
+from ctrain_builder.cli.progress import ProgressLines, end_on_sigterm
+from ctrain_builder.image import explain, side_by_side
+from ctrain_builder.image_spec import ImageSpec
+from ctrain_builder.layer_key import LayerInputs
+from ctrain_builder.layers.build_host import BuildHost
+from ctrain_builder.layers.container import Container
 from ctrain_runtime.engines.apptainer import find_engine
 from ctrain_runtime.errors import UsageError
 from ctrain_runtime.manifest import Manifest
@@ -71,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--jobs", type=positive, default=1, metavar="N", help="images built at once (default: 1)")
     parser.add_argument(
         "--cache-size",
-        type=caches.parse_size,
+        type=build_cache.parse_size,
         metavar="SIZE",
         help="after a build, evict least recently used entries until the cache fits SIZE, e.g. 200GB "
         "($CTRAIN_CACHE_SIZE; default: no limit)",
@@ -81,13 +79,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     end_on_sigterm()
-    definitions = catalog.directory(args.definitions)
+    definitions = image_spec.directory(args.definitions)
     specs = _wanted(args, definitions)
-    cache = caches.open_cache(args.cache or caches.default_root())
+    cache = build_cache.open_cache(args.cache or build_cache.default_root())
     site = detect_site(args)
     parents = Parents(cache)
     planned, make = plan_images(args, specs, cache, site, parents)
-    before: Optional[dict[str, dict[str, Inputs]]] = None
+    before: Optional[dict[str, dict[str, LayerInputs]]] = None
     if args.changed_since:
         with cache.work_folder() as work:
             stems = {spec.file_stem for spec in specs}
@@ -108,20 +106,20 @@ def _show(
     args: argparse.Namespace,
     cache: Cache,
     planned: Sequence[BuildPlan],
-    before: Optional[Mapping[str, Mapping[str, Inputs]]],
+    before: Optional[Mapping[str, Mapping[str, LayerInputs]]],
 ) -> int:
     outlooks = []
     for plan in planned:
         inputs = None if before is None else before.get(plan.spec.file_stem, {})
-        outlooks.append(views.look(cache, plan, is_flat(plan.spec, args.flatten), inputs))
+        outlooks.append(plan_view.image_status(cache, plan, is_flat(plan.spec, args.flatten), inputs))
     if args.json:
-        print(json.dumps(views.as_data(cache, outlooks), indent=2))
+        print(json.dumps(plan_view.as_data(cache, outlooks), indent=2))
     else:
-        print(views.as_text(cache, outlooks))
+        print(plan_view.as_text(cache, outlooks))
     return 0
 
 
-def _explain(args: argparse.Namespace, cache: Cache, site: Site, planned: Sequence[BuildPlan]) -> int:
+def _explain(args: argparse.Namespace, cache: Cache, site: BuildHost, planned: Sequence[BuildPlan]) -> int:
     container = Container(find_engine(), explain.WORK, lambda: None)
     told = []
     for plan in planned:
@@ -131,21 +129,23 @@ def _explain(args: argparse.Namespace, cache: Cache, site: Site, planned: Sequen
         told.append(
             (plan, [] if idle else explain.steps(container, plan, files, site, flat, earlier_image(cache, plan)))
         )
-    print(json.dumps(views.steps_as_data(told), indent=2) if args.json else views.steps_as_text(told))
+    print(json.dumps(plan_view.steps_as_data(told), indent=2) if args.json else plan_view.steps_as_text(told))
     return 0
 
 
-def _build(args: argparse.Namespace, cache: Cache, site: Site, planned: Sequence[BuildPlan], parents: Parents) -> int:
+def _build(
+    args: argparse.Namespace, cache: Cache, site: BuildHost, planned: Sequence[BuildPlan], parents: Parents
+) -> int:
     cap = args.cache_size
     if cap is None and os.environ.get("CTRAIN_CACHE_SIZE"):
-        cap = caches.parse_size(os.environ["CTRAIN_CACHE_SIZE"])
+        cap = build_cache.parse_size(os.environ["CTRAIN_CACHE_SIZE"])
     # With --json the only thing on stdout is the object; the lines for people go elsewhere.
     out = sys.stderr if args.json else sys.stdout
     engine = find_engine()
 
     at_once = side_by_side.at_once(args.jobs)
 
-    def build_one(lines: Lines, plan: BuildPlan) -> Built:
+    def build_one(lines: ProgressLines, plan: BuildPlan) -> BuildResult:
         trust, tests = parents.require_trust, WhichTests(args.tests)
         return Builder(cache, engine, site, lines, args.flatten, cap, trust, tests, at_once).build(plan)
 
@@ -166,7 +166,7 @@ def _wanted(args: argparse.Namespace, definitions: Path) -> Sequence[ImageSpec]:
     if args.images:
         specs = [find_image(definitions, text, args.tag) for text in args.images]
         return list({spec.file_stem: spec for spec in specs}.values())
-    specs = list(catalog.every(definitions))
+    specs = list(image_spec.all_specs(definitions))
     if args.all or args.plan or args.explain or args.changed_since or args.unpublished:
         return specs
     names = ", ".join(sorted({spec.name for spec in specs}))

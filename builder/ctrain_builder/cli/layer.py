@@ -18,12 +18,11 @@ import platform
 import sys
 from pathlib import Path
 
-from ctrain_builder import cache as caches
-from ctrain_builder.cli.progress import Lines, end_on_sigterm
-from ctrain_builder.make import lend, workspace
-from ctrain_builder.make import site as sites
-from ctrain_builder.make import user_layer as maker
-from ctrain_builder.make.container import Container
+from ctrain_builder import build_cache
+from ctrain_builder.cli.progress import ProgressLines, end_on_sigterm
+from ctrain_builder.layers import build_host, host_tools, workspace
+from ctrain_builder.layers import user_layer as maker
+from ctrain_builder.layers.container import Container
 from ctrain_runtime import image, user_layer
 from ctrain_runtime.engines.apptainer import find_engine
 from ctrain_runtime.errors import UsageError
@@ -68,14 +67,14 @@ def _build(args: argparse.Namespace) -> UserLayer:
     stores = [] if image.is_path(args.on) else open_stores(selected.store_dirs())
     on = image.find((args.on,), stores, platform.machine())
     require_trusted(on, selected.site)  # its programs run here
-    cache = caches.open_cache(args.cache or caches.default_root())
+    cache = build_cache.open_cache(args.cache or build_cache.default_root())
     cache.sweep()
     log = cache.new_log(f"layer-{output.stem}")
-    progress = Lines(sys.stderr if args.json else sys.stdout)
+    progress = ProgressLines(sys.stderr if args.json else sys.stdout)
     step = progress.begin("layer", output.name, log)
     try:
         with cache.work_folder() as work:
-            site = sites.detect(os.environ)
+            site = build_host.detect(os.environ)
             container = Container(find_engine(), work, progress.tick, secrets=site.secrets)
             space = workspace.prepare(work, site)
             layer = maker.make(container, on, source, space, log, output)
@@ -94,7 +93,7 @@ def _check(source: Path, output: Path) -> None:
     if not output.parent.is_dir() or output.is_dir():
         raise UsageError(f"-o {output} must be a file in an existing directory", "For example: -o my.sqsh")
     for tool in ("mksquashfs", "unsquashfs"):
-        lend.find(tool, "squashfs-tools")
+        host_tools.require_tool(tool, "squashfs-tools")
 
 
 def _as_json(layer: UserLayer) -> str:

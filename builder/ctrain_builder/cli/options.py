@@ -6,8 +6,8 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from ctrain_builder import catalog
-from ctrain_builder.catalog import ImageSpec
+from ctrain_builder import image_spec
+from ctrain_builder.image_spec import ImageSpec
 from ctrain_runtime.errors import UsageError
 
 
@@ -68,7 +68,7 @@ def find_image(definitions: Path, text: str, tag: str) -> ImageSpec:
     name, colon, own = text.partition(":")
     if colon and (tag or not own):
         raise UsageError(f"{text!r} has an empty tag, or --tag is also given", "Use IMAGE:TAG or --tag")
-    return catalog.find(definitions, name, own or tag)
+    return image_spec.find_spec(definitions, name, own or tag)
 
 
 def days(text: str) -> float:

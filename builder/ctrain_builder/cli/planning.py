@@ -11,36 +11,35 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Optional
 
-from ctrain_builder import history, parent, record
-from ctrain_builder import plan as plans
-from ctrain_builder.cache import Cache
-from ctrain_builder.catalog import ImageSpec
+from ctrain_builder import build_plan, history, manifest_writer, parent
+from ctrain_builder.build_cache import Cache
+from ctrain_builder.build_plan import BuildPlan, PlannedLayer
 from ctrain_builder.cli.options import parse_build_args
-from ctrain_builder.make import site as sites
-from ctrain_builder.make.site import Site
+from ctrain_builder.image_spec import ImageSpec
+from ctrain_builder.layers import build_host
+from ctrain_builder.layers.build_host import BuildHost
 from ctrain_builder.parent import Parent
-from ctrain_builder.plan import BuildPlan, PlannedLayer
 from ctrain_runtime.errors import RegistryError, UsageError
 from ctrain_runtime.image import OCI_ARCH
 from ctrain_runtime.site import SelectedSite, select_site
 from ctrain_runtime.store import Store, open_stores
 
 if TYPE_CHECKING:
-    from ctrain_builder.upstream import Upstream
+    from ctrain_builder.registry.resolver import DigestResolver
 
 
-def detect_site(args: argparse.Namespace) -> Site:
+def detect_site(args: argparse.Namespace) -> BuildHost:
     """The settings of this machine, with the mirror that the command line gives."""
-    site = sites.detect(os.environ)
-    return replace(site, mirror=parse_build_args(args.build_arg).get(plans.MIRROR, site.mirror))
+    site = build_host.detect(os.environ)
+    return replace(site, mirror=parse_build_args(args.build_arg).get(build_plan.MIRROR, site.mirror))
 
 
 def plan_images(
-    args: argparse.Namespace, specs: Sequence[ImageSpec], cache: Cache, site: Site, parents: Parents
+    args: argparse.Namespace, specs: Sequence[ImageSpec], cache: Cache, site: BuildHost, parents: Parents
 ) -> tuple[list[BuildPlan], Callable[[ImageSpec], BuildPlan]]:
     """The plans of the images, and what makes such plans."""
     given = parse_build_args(args.build_arg)
-    plans.check_given(specs, given)
+    build_plan.check_build_args(specs, given)
     registries = _Registries(cache, args.offline)
     make = _planner(cache, site, given, registries, parents)
     wanted = _renewals(args, specs)
@@ -48,7 +47,7 @@ def plan_images(
     def built(part: PlannedLayer) -> str:
         return cache.built(part.key, part.definition.is_base)
 
-    planned = [plans.renew(make(spec), built, wanted) for spec in specs]
+    planned = [build_plan.renew(make(spec), built, wanted) for spec in specs]
     registries.warn(planned)
     return planned, make
 
@@ -62,9 +61,9 @@ def _renewals(args: argparse.Namespace, specs: Sequence[ImageSpec]) -> Callable[
 
     def wanted(part: PlannedLayer) -> tuple[str, str]:
         if layer is not None and layer in ("", part.name):
-            return record.utc(now), "--rebuild"
+            return manifest_writer.utc(now), "--rebuild"
         if age is not None and part.is_from_mirror:
-            return record.utc(now - age * 86400), f"older than {age:g} days"
+            return manifest_writer.utc(now - age * 86400), f"older than {age:g} days"
         return "", ""
 
     return wanted
@@ -100,16 +99,16 @@ class _Registries:
 
     def __init__(self, cache: Cache, offline: bool) -> None:
         self._cache, self._offline = cache, offline
-        self._upstream: Optional[Upstream] = None
+        self._upstream: Optional[DigestResolver] = None
 
     def resolve(self, reference: str) -> str:
         if self._upstream is None:
             try:
-                from ctrain_builder.upstream import Upstream
+                from ctrain_builder.registry.resolver import DigestResolver
             except ModuleNotFoundError as error:
                 what = f"Python package {error.name}, needed for registry access, is not installed"
                 raise RegistryError(what, f"Run: pip install {error.name}") from error
-            self._upstream = Upstream(self._cache.root, self._offline)
+            self._upstream = DigestResolver(self._cache.root, self._offline)
         return self._upstream.resolve(reference)
 
     def warn(self, planned: Sequence[BuildPlan]) -> None:
@@ -121,9 +120,11 @@ class _Registries:
 
 
 def _planner(
-    cache: Cache, site: Site, given: Mapping[str, str], registries: _Registries, parents: Parents
+    cache: Cache, site: BuildHost, given: Mapping[str, str], registries: _Registries, parents: Parents
 ) -> Callable[[ImageSpec], BuildPlan]:
     arch = OCI_ARCH.get(platform.machine(), platform.machine())
-    own = {plans.MIRROR: site.mirror} if site.mirror else {}
+    own = {build_plan.MIRROR: site.mirror} if site.mirror else {}
     epoch = history.epochs(os.environ)
-    return lambda spec: plans.make(spec, given, own, arch, cache.has_layer, registries.resolve, epoch, parents.find)
+    return lambda spec: build_plan.plan_image(
+        spec, given, own, arch, cache.has_layer, registries.resolve, epoch, parents.find
+    )

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, Optional, TextIO
 
-from ctrain_builder.make.container import last_lines
+from ctrain_builder.layers.container import last_lines
 from ctrain_runtime.text import format_duration, format_size
 
 if TYPE_CHECKING:  # an optional dependency, imported where there is a terminal
@@ -23,7 +23,7 @@ class Stopped(Exception):
     """The whole of ctrain is being ended."""
 
 
-class Lines:
+class ProgressLines:
     """A ctrain_builder.progress.Progress that prints.
 
     `prefix` names the image in each line, when several are built. `live` is for one build at a time. Once `stop` is
@@ -98,7 +98,7 @@ class Lines:
 class _Step:
     """A step that runs, and how long it took before, in seconds."""
 
-    def __init__(self, lines: Lines, kind: str, name: str, log: Path, expected: Optional[float]) -> None:
+    def __init__(self, lines: ProgressLines, kind: str, name: str, log: Path, expected: Optional[float]) -> None:
         self.kind, self.name = kind, name
         self._lines, self._log, self._expected = lines, log, expected
         self._started = time.monotonic()

@@ -11,13 +11,12 @@ import argparse
 import json
 from dataclasses import asdict
 
-from ctrain_builder import build, catalog
-from ctrain_builder import cache as caches
-from ctrain_builder.cli.bar import Bar, say
+from ctrain_builder import build, build_cache, image_spec
+from ctrain_builder.cli.bar import Bar, print_note
 from ctrain_builder.cli.options import add_cache_arguments, find_image
 from ctrain_builder.cli.signer import make_signer
 from ctrain_builder.cli.store.common import store_root
-from ctrain_builder.store.publish import Outcome, Watch, publish
+from ctrain_builder.store.publish import CopyObserver, PublishResult, publish
 from ctrain_builder.store.refresh import refresh
 from ctrain_runtime.errors import ImageTestError, UsageError
 from ctrain_runtime.store import open_store
@@ -39,8 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     root = store_root(args.store)
-    cache = caches.open_cache(args.cache or caches.default_root())
-    spec = find_image(catalog.directory(args.definitions), args.image, args.tag)
+    cache = build_cache.open_cache(args.cache or build_cache.default_root())
+    spec = find_image(image_spec.directory(args.definitions), args.image, args.tag)
     flat = build.is_flat(spec, args.flatten)
     path = cache.image(spec, flat)
     with cache.use(path) as there:  # it stays while it is copied
@@ -54,19 +53,19 @@ def execute(args: argparse.Namespace) -> int:
             raise UsageError(what, "It was built again since; look at the new one, and publish that")
         signer = make_signer(args.sign) if args.sign else None
         with Bar(f"copying {spec.title}", manifest.size) as bar:
-            outcome = publish(path, manifest, root, args.channel, Watch(say, bar.at), signer)
-    refresh(open_store(root), say)
+            outcome = publish(path, manifest, root, args.channel, CopyObserver(print_note, bar.at), signer)
+    refresh(open_store(root), print_note)
     print(json.dumps(_as_data(outcome), indent=2) if args.json else _as_text(outcome, args.channel))
     return 0
 
 
-def _as_data(outcome: Outcome) -> dict[str, object]:
+def _as_data(outcome: PublishResult) -> dict[str, object]:
     image = outcome.image
     facts = {"path": str(image.path), "new_version": outcome.new_version}
     return {**facts, "channels": image.channels, "manifest": asdict(image.manifest)}
 
 
-def _as_text(outcome: Outcome, channel: str) -> str:
+def _as_text(outcome: PublishResult, channel: str) -> str:
     manifest, path = outcome.image.manifest, outcome.image.path
     if outcome.new_version:
         lines = [f"published {manifest.name} {manifest.version} ({format_size(manifest.size)}): {path}"]

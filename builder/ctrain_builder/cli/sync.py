@@ -7,14 +7,14 @@ import json
 import os
 from typing import Any
 
-from ctrain_builder import cache as caches
-from ctrain_builder.cli.bar import Bar, say
-from ctrain_builder.registry import Registry
+from ctrain_builder import build_cache
+from ctrain_builder.cli.bar import Bar, print_note
+from ctrain_builder.registry.client import RegistryClient
+from ctrain_builder.registry.http_client import Unreachable
 from ctrain_builder.store import sync
-from ctrain_builder.store.places import SCHEME, Folder, Place, Repositories
-from ctrain_builder.store.publish import Watch
+from ctrain_builder.store.endpoints import SCHEME, Endpoint, RegistryEndpoint, StoreEndpoint
+from ctrain_builder.store.publish import CopyObserver
 from ctrain_builder.store.refresh import refresh
-from ctrain_builder.web import Unreachable
 from ctrain_runtime.errors import ConfigError, ImageUnusable
 from ctrain_runtime.manifest import Manifest
 from ctrain_runtime.store import open_store, store_path
@@ -22,12 +22,12 @@ from ctrain_runtime.text import format_size, pluralize
 
 
 def execute(args: argparse.Namespace) -> int:
-    client = Registry(os.environ)
+    client = RegistryClient(os.environ)
     source, target = (_place(text, client, args.cache) for text in (args.source, args.target))
     try:
         plan = sync.plan(source, target, args.images, args.channels)
         for error in plan.left_out:
-            say(f"ctrain: left out: {error}")
+            print_note(f"ctrain: left out: {error}")
         if not args.dry_run:
             _do(plan, source, target)
     except Unreachable as error:
@@ -38,26 +38,28 @@ def execute(args: argparse.Namespace) -> int:
     return ImageUnusable.exit_code if any(isinstance(error, ConfigError) for error in plan.left_out) else 0
 
 
-def _place(text: str, client: Registry, cache: Any) -> Place:
+def _place(text: str, client: RegistryClient, cache: Any) -> Endpoint:
     if text.startswith(SCHEME):
-        return Repositories(text[len(SCHEME) :], client, caches.open_cache(cache or caches.default_root()).root)
-    return Folder(store_path(text))
+        return RegistryEndpoint(
+            text[len(SCHEME) :], client, build_cache.open_cache(cache or build_cache.default_root()).root
+        )
+    return StoreEndpoint(store_path(text))
 
 
-def _do(plan: sync.Plan, source: Place, target: Place) -> None:
+def _do(plan: sync.Plan, source: Endpoint, target: Endpoint) -> None:
     for manifest in plan.copies:
         with Bar(f"copying {_title(manifest)}", manifest.size) as bar:
-            target.put(manifest, source, Watch(say, bar.at))
+            target.put(manifest, source, CopyObserver(print_note, bar.at))
     for manifest in (*plan.copies, *plan.present):
         added = source.added_signatures(manifest)
-        if added and isinstance(target, Repositories):
-            say(f"{_title(manifest)}: signatures that were added after it was published stay in {source}")
+        if added and isinstance(target, RegistryEndpoint):
+            print_note(f"{_title(manifest)}: signatures that were added after it was published stay in {source}")
         elif target.sign(manifest, added):
-            say(f"{_title(manifest)}: signatures added")
+            print_note(f"{_title(manifest)}: signatures added")
     for move in plan.moves:
         target.point(move.manifest, move.channel, source)
-    if isinstance(target, Folder):
-        refresh(open_store(target.root), say)
+    if isinstance(target, StoreEndpoint):
+        refresh(open_store(target.root), print_note)
 
 
 def _as_data(plan: sync.Plan, dry_run: bool) -> dict[str, Any]:
@@ -70,7 +72,7 @@ def _as_data(plan: sync.Plan, dry_run: bool) -> dict[str, Any]:
     return {**listed, "channels": moves, "left_out": [str(one) for one in plan.left_out], "done": not dry_run}
 
 
-def _as_text(plan: sync.Plan, target: Place, dry_run: bool) -> str:
+def _as_text(plan: sync.Plan, target: Endpoint, dry_run: bool) -> str:
     would = "would have " if dry_run else ""
     lines = [f"{would}copied {_title(one)} ({format_size(one.size)})" for one in plan.copies]
     lines += [f"{_title(one)} was retired in {target}: it stays so" for one in plan.retired]

@@ -12,15 +12,14 @@ import argparse
 import json
 import sys
 
-from ctrain_builder import cache as caches
-from ctrain_builder import catalog
-from ctrain_builder.build import Builder, Built, WhichTests
+from ctrain_builder import build_cache, image_spec
+from ctrain_builder.build import Builder, BuildResult, WhichTests
+from ctrain_builder.build_plan import BuildPlan
 from ctrain_builder.cli import batch
 from ctrain_builder.cli.options import add_plan_arguments, find_image
 from ctrain_builder.cli.planning import Parents, detect_site, plan_images
-from ctrain_builder.cli.progress import Lines, end_on_sigterm
-from ctrain_builder.make import side_by_side
-from ctrain_builder.plan import BuildPlan
+from ctrain_builder.cli.progress import ProgressLines, end_on_sigterm
+from ctrain_builder.image import side_by_side
 from ctrain_runtime.engines.apptainer import find_engine
 
 
@@ -33,15 +32,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     end_on_sigterm()
-    cache = caches.open_cache(args.cache or caches.default_root())
+    cache = build_cache.open_cache(args.cache or build_cache.default_root())
     site = detect_site(args)
-    spec = find_image(catalog.directory(args.definitions), args.image, args.tag)
+    spec = find_image(image_spec.directory(args.definitions), args.image, args.tag)
     parents = Parents(cache)
     planned, _ = plan_images(args, [spec], cache, site, parents)
     engine = find_engine()
     tests = WhichTests.ALL if args.rerun else WhichTests.NEEDED
 
-    def test_one(lines: Lines, plan: BuildPlan) -> Built:
+    def test_one(lines: ProgressLines, plan: BuildPlan) -> BuildResult:
         at_once = side_by_side.at_once()
         trust = parents.require_trust
         return Builder(cache, engine, site, lines, args.flatten, None, trust, tests, at_once).test(plan)

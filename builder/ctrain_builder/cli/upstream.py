@@ -19,15 +19,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Optional
 
-from ctrain_builder import cache as caches
-from ctrain_builder import catalog, ngc
-from ctrain_builder import plan as plans
-from ctrain_builder.catalog import ImageSpec
+from ctrain_builder import build_cache, build_plan, image_spec, ngc
 from ctrain_builder.cli.options import add_definitions_argument, parse_build_args
+from ctrain_builder.image_spec import ImageSpec
 from ctrain_builder.ngc import Table
-from ctrain_builder.registry import Registry
-from ctrain_builder.survey import GONE, MOVED, NEW, Survey, Tag, watched
-from ctrain_builder.upstream import Upstream
+from ctrain_builder.registry.client import RegistryClient
+from ctrain_builder.registry.resolver import DigestResolver
+from ctrain_builder.upstream_check import GONE, MOVED, NEW, TagStatus, UpstreamChecker, uses_registry
 from ctrain_runtime.errors import UsageError
 from ctrain_runtime.image import OCI_ARCH
 from ctrain_runtime.suggest import suggest
@@ -54,14 +52,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    definitions = catalog.directory(args.definitions)
+    definitions = image_spec.directory(args.definitions)
     wanted = _wanted(args.images, _specs(definitions, args.images))
     given = parse_build_args(args.build_arg)
-    plans.check_given((spec for specs in wanted.values() for spec in specs), given)
-    known = ngc.read(definitions if (definitions / ngc.FILE).is_file() else catalog.packaged())
-    registry = None if args.offline else Registry()
-    upstream = Upstream(caches.open_cache(args.cache or caches.default_root()).root, args.offline, registry)
-    survey = Survey(known, upstream, registry, OCI_ARCH.get(platform.machine(), platform.machine()), given)
+    build_plan.check_build_args((spec for specs in wanted.values() for spec in specs), given)
+    known = ngc.read(definitions if (definitions / ngc.FILE).is_file() else image_spec.packaged())
+    registry = None if args.offline else RegistryClient()
+    upstream = DigestResolver(
+        build_cache.open_cache(args.cache or build_cache.default_root()).root, args.offline, registry
+    )
+    survey = UpstreamChecker(known, upstream, registry, OCI_ARCH.get(platform.machine(), platform.machine()), given)
     found = {name: survey.tags(specs) for name, specs in wanted.items()}
     troubles = list(dict.fromkeys(str(trouble) for trouble in survey.troubles))
     print(
@@ -78,15 +78,15 @@ def execute(args: argparse.Namespace) -> int:
 
 def _specs(definitions: Path, names: Sequence[str]) -> list[ImageSpec]:
     """The images of `definitions`, and the packaged ones among `names` that are not in it."""
-    own = catalog.every(definitions)
+    own = image_spec.all_specs(definitions)
     missing = set(names) - {spec.name for spec in own}
-    return [*own, *(spec for spec in catalog.every(catalog.packaged()) if spec.name in missing)]
+    return [*own, *(spec for spec in image_spec.all_specs(image_spec.packaged()) if spec.name in missing)]
 
 
 def _wanted(names: Sequence[str], specs: Sequence[ImageSpec]) -> dict[str, list[ImageSpec]]:
     """The images to look at, each at all tags of its matrix."""
     every = {spec.name: [other for other in specs if other.name == spec.name] for spec in specs}
-    bases = {name: image for name, image in every.items() if watched(image[0])}
+    bases = {name: image for name, image in every.items() if uses_registry(image[0])}
     for name in names:
         if name not in every:
             hint = f"{suggest(name, every)} It has: {', '.join(every)}".strip()
@@ -97,7 +97,7 @@ def _wanted(names: Sequence[str], specs: Sequence[ImageSpec]) -> dict[str, list[
     return {name: bases[name] for name in names or bases}
 
 
-def _as_text(found: Mapping[str, Sequence[Tag]], known: Table, blind: Container[str]) -> str:
+def _as_text(found: Mapping[str, Sequence[TagStatus]], known: Table, blind: Container[str]) -> str:
     rows = [
         (name if tag is tags[0] else "", *_row(tag, _newest(tags), known))
         for name, tags in found.items()
@@ -117,7 +117,7 @@ def _as_text(found: Mapping[str, Sequence[Tag]], known: Table, blind: Container[
     return "\n".join(lines)
 
 
-def _summary(name: str, tags: Sequence[Tag], blind: bool) -> str:
+def _summary(name: str, tags: Sequence[TagStatus], blind: bool) -> str:
     new = [tag.tag for tag in tags if tag.state == NEW]
     if new:
         return f"{pluralize(len(new), 'new tag')}. Try: ctrain build {name}:{new[-1]}"
@@ -125,7 +125,7 @@ def _summary(name: str, tags: Sequence[Tag], blind: bool) -> str:
     return f"what is newer than {newest} is not known" if blind else f"nothing newer than {newest}"
 
 
-def _row(tag: Tag, newest: Tag, known: Table) -> tuple[str, ...]:
+def _row(tag: TagStatus, newest: TagStatus, known: Table) -> tuple[str, ...]:
     release = tag.release
     framework = release.shown(tag.framework).split("+")[0]  # without the commit
     gpus = ", ".join(known.gpus(release.arch)) or "-"
@@ -136,12 +136,12 @@ def _row(tag: Tag, newest: Tag, known: Table) -> tuple[str, ...]:
     return (tag.tag, tag.state, *facts, f"{'~' if release.arch and 'arch' in release.unverified else ''}{gpus}")
 
 
-def _newest(tags: Sequence[Tag]) -> Tag:
+def _newest(tags: Sequence[TagStatus]) -> TagStatus:
     """The newest tag that images.yaml has: what new ones are compared with."""
     return [tag for tag in tags if tag.state != NEW][-1]
 
 
-def _compare(newest: Tag, tag: Tag, known: Table) -> Optional[tuple[list[str], list[str]]]:
+def _compare(newest: TagStatus, tag: TagStatus, known: Table) -> Optional[tuple[list[str], list[str]]]:
     """The GPUs that a new tag gains and loses against the newest one that images.yaml has; None when not known."""
     if tag.state != NEW or not newest.release.arch or not tag.release.arch:
         return None
@@ -150,7 +150,7 @@ def _compare(newest: Tag, tag: Tag, known: Table) -> Optional[tuple[list[str], l
 
 
 def _as_data(
-    found: Mapping[str, Sequence[Tag]], known: Table, blind: Container[str], troubles: Sequence[str]
+    found: Mapping[str, Sequence[TagStatus]], known: Table, blind: Container[str], troubles: Sequence[str]
 ) -> dict[str, Any]:
     images = [
         {
@@ -163,6 +163,6 @@ def _as_data(
     return {"images": images, "checked": known.checked, "troubles": troubles}
 
 
-def _tag_data(tag: Tag, newest: Tag, known: Table) -> dict[str, Any]:
+def _tag_data(tag: TagStatus, newest: TagStatus, known: Table) -> dict[str, Any]:
     gained, lost = _compare(newest, tag, known) or ([], [])
     return {**asdict(tag), "gpus": known.gpus(tag.release.arch), "gained": gained, "lost": lost}

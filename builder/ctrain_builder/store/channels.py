@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ctrain_builder import atomic
 from ctrain_builder.store import log
-from ctrain_builder.store.writer import Writer
+from ctrain_builder.store.writer import LockedStore
 from ctrain_runtime.errors import ImageNotFound, StoreError, UsageError
 from ctrain_runtime.manifest import is_version, version_of
 from ctrain_runtime.references import resolve
@@ -22,7 +22,7 @@ def check(channel: str) -> None:
         raise UsageError(f"{channel!r} is not a channel name", "Use letters, digits, '.' and '-'")
 
 
-def promote(writer: Writer, name: str, wanted: str, channel: str) -> tuple[str, PublishedImage]:
+def promote(writer: LockedStore, name: str, wanted: str, channel: str) -> tuple[str, PublishedImage]:
     """Make a channel point to the version, channel or digest `wanted`: (version before, image).
 
     Raises ImageNotFound, UsageError.
@@ -32,7 +32,7 @@ def promote(writer: Writer, name: str, wanted: str, channel: str) -> tuple[str, 
     return point(writer, channel, image, log.PROMOTE), image
 
 
-def rollback(writer: Writer, name: str, channel: str) -> tuple[str, PublishedImage]:
+def rollback(writer: LockedStore, name: str, channel: str) -> tuple[str, PublishedImage]:
     """Take the last move of a channel back: (version before, image). Done again, it goes one further back.
 
     Raises StoreError when the log knows no earlier version that is still published.
@@ -65,7 +65,7 @@ def _history(root: Path, name: str, channel: str) -> list[str]:
     return versions
 
 
-def point(writer: Writer, channel: str, image: PublishedImage, action: str, why: str = "") -> str:
+def point(writer: LockedStore, channel: str, image: PublishedImage, action: str, why: str = "") -> str:
     """Make the channel's link point to the image; the version that it pointed to before ("" for none).
 
     Raises UsageError for what cannot be a channel's name."""
@@ -78,7 +78,7 @@ def point(writer: Writer, channel: str, image: PublishedImage, action: str, why:
     return before
 
 
-def relink(writer: Writer, name: str, channel: str, target: str) -> None:
+def relink(writer: LockedStore, name: str, channel: str, target: str) -> None:
     """Replace a channel's link by one to a file of the store's root."""
     folder, link = writer.folder(CHANNELS), _link(writer.root, name, channel)
     temporary = folder / f".{link.name}.{os.getpid()}"
@@ -88,7 +88,7 @@ def relink(writer: Writer, name: str, channel: str, target: str) -> None:
     atomic.sync_folder(folder)
 
 
-def remove(writer: Writer, name: str, channel: str, why: str = "") -> str:
+def remove(writer: LockedStore, name: str, channel: str, why: str = "") -> str:
     """Remove a channel; the version that it pointed to ("" for none). Raises ImageNotFound; StoreError for a file."""
     links = list_directory(writer.root / CHANNELS, f"{name}_*.sif") if NAME_RE.fullmatch(name) else []
     link = _link(writer.root, name, channel)

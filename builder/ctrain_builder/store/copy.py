@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import BinaryIO, Optional
 
 from ctrain_builder import locks
-from ctrain_builder.cache import amount
-from ctrain_builder.digests import Read, Reading, Region, regions
+from ctrain_builder.build_cache import amount
+from ctrain_builder.digests import ReadAt, Region, RegionHasher, regions
 from ctrain_builder.mounts import mount_of
-from ctrain_builder.store.writer import Access
+from ctrain_builder.store.writer import Permissions
 from ctrain_runtime import command, sif
 from ctrain_runtime.errors import DiskFullError, ImageUnusable
 from ctrain_runtime.manifest import Layer, Manifest
@@ -42,7 +42,7 @@ _STRIPES = ("-E", "4M", "-c", "1", "-E", "64M", "-c", "4", "-E", "-1", "-c", "-1
 
 
 @dataclass(frozen=True)
-class Source:
+class SharedRange:
     """A part of an image that another file holds: its `size` bytes at `offset` are those at `start` there."""
 
     offset: int
@@ -75,7 +75,7 @@ def temporary(root: Path, name: str, say: Callable[[str], None] = lambda _: None
 
 
 @contextlib.contextmanager
-def lasting(root: Path, name: str, say: Callable[[str], None] = lambda _: None) -> Iterator[Path]:
+def resumable_file(root: Path, name: str, say: Callable[[str], None] = lambda _: None) -> Iterator[Path]:
     """As `temporary`, but the same file for each `name`: it may hold what an interrupted copy has left, and stays."""
     path = root / f".{name}{PART}"
     with _locked(root, path, lambda owner: say(f"waiting for {owner}, who copies the same version")):
@@ -107,7 +107,7 @@ def _lock_of(part: Path) -> Path:
 def _locked(
     root: Path, part: Path, waiting: Callable[[str], None] = lambda _: None
 ) -> contextlib.AbstractContextManager[None]:
-    return locks.hold(_lock_of(part), waiting, mode=Access(root.stat()).shared_file, machines=True)
+    return locks.hold(_lock_of(part), waiting, mode=Permissions(root.stat()).shared_file, machines=True)
 
 
 def _create(path: Path, say: Callable[[str], None]) -> None:
@@ -115,7 +115,7 @@ def _create(path: Path, say: Callable[[str], None]) -> None:
     _stripe(path, say)
 
 
-def begun(path: Path) -> int:
+def resume_offset(path: Path) -> int:
     """How many bytes an interrupted copy has certainly written: up to the first hole, in whole blocks."""
     with path.open("rb") as file:
         if not os.fstat(file.fileno()).st_size:
@@ -134,7 +134,7 @@ def is_lustre(folder: Path) -> bool:
     return mount_of(folder).kind == "lustre" and command.which("lfs") is not None
 
 
-def shared(image: Path, manifest: Manifest, others: Iterable[PublishedImage]) -> list[Source]:
+def shared(image: Path, manifest: Manifest, others: Iterable[PublishedImage]) -> list[SharedRange]:
     """Where the layers of an image are in images that are published already."""
     if manifest.flat:
         return []
@@ -145,22 +145,22 @@ def shared(image: Path, manifest: Manifest, others: Iterable[PublishedImage]) ->
         with contextlib.suppress(ImageUnusable):
             for layer, entry in zip(other.manifest.layers, sif.partitions(other.path)):
                 known[layer.digest] = other.path, entry
-    found: list[Source] = []
+    found: list[SharedRange] = []
     if not known:
         return found
     for layer, entry in zip(manifest.layers, sif.partitions(image)):
         path, there = known.get(layer.digest, (None, None))
         if layer.digest and path and there and there.size == entry.size:
-            found.append(Source(entry.offset, entry.size, path, there.offset))
+            found.append(SharedRange(entry.offset, entry.size, path, there.offset))
     return found
 
 
 def copy(
     source: Path,
     target: Path,
-    access: Access,
+    access: Permissions,
     layers: Sequence[Layer] = (),
-    parts: Iterable[Source] = (),
+    parts: Iterable[SharedRange] = (),
     done: Callable[[int], None] = lambda _: None,
 ) -> Copied:
     """Make `target` the same as `source`, durably, with the store's mode and group; the digests of what is there then.
@@ -176,10 +176,10 @@ def copy(
 def fill(
     target: Path,
     size: int,
-    read: Read,
-    access: Access,
+    read: ReadAt,
+    access: Permissions,
     layout: Sequence[Region] = (),
-    parts: Iterable[Source] = (),
+    parts: Iterable[SharedRange] = (),
     done: Callable[[int], None] = lambda _: None,
     there: int = 0,
 ) -> Copied:
@@ -197,8 +197,8 @@ def fill(
         if free < needed:
             what = f"store {target.parent} has {amount(free)} free, the image needs {amount(needed)}"
             raise DiskFullError(what, "Free some: ctrain store gc")
-        whole, reading = hashlib.sha256(), Reading(layout)
-        both = [_Aside(whole.update), *([_Aside(reading.update)] if layout else [])]
+        whole, reading = hashlib.sha256(), RegionHasher(layout)
+        both = [_HashThread(whole.update), *([_HashThread(reading.update)] if layout else [])]
         try:
             for start, end, has in pieces:  # what counts is what is in the store
                 _pass(own if has else read, None if has else writer, start, end, both, done)
@@ -206,11 +206,11 @@ def fill(
             for aside in both:
                 aside.close()
         writer.truncate(size)
-    settle(target, access)
+    finalise(target, access)
     return Copied(f"sha256:{whole.hexdigest()}", reading.digest())
 
 
-def settle(file: Path, access: Access) -> None:
+def finalise(file: Path, access: Permissions) -> None:
     """Give a file that is written the store's mode and group, and make it durable."""
     with file.open("rb") as opened:
         os.fchown(opened.fileno(), -1, access.group)
@@ -230,11 +230,11 @@ def _pieces(kept: Iterable[tuple[int, int]], size: int) -> Iterator[tuple[int, i
 
 
 def _pass(
-    read: Read,
+    read: ReadAt,
     writer: Optional[BinaryIO],
     start: int,
     end: int,
-    both: Sequence[_Aside],
+    both: Sequence[_HashThread],
     done: Callable[[int], None],
 ) -> None:
     """Hash the bytes from `start` to `end`, and write them to the same place."""
@@ -251,7 +251,7 @@ def _pass(
         done(start)
 
 
-def _clone(part: Source, writer: BinaryIO) -> Optional[tuple[int, int]]:
+def _clone(part: SharedRange, writer: BinaryIO) -> Optional[tuple[int, int]]:
     """Take whole blocks of a part by reference: where they begin and end. None where that can't be done."""
     size = part.size // _BLOCK * _BLOCK
     if not size or part.offset % _BLOCK or part.start % _BLOCK:
@@ -266,7 +266,7 @@ def _clone(part: Source, writer: BinaryIO) -> Optional[tuple[int, int]]:
     return part.offset, part.offset + size
 
 
-class _Aside:
+class _HashThread:
     """Gives chunks to a function in a thread of its own: a digest is computed while a disk is written."""
 
     def __init__(self, function: Callable[[bytes], None]) -> None:

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from ctrain_builder import atomic
-from ctrain_builder.store.writer import LOCK, Access, explained
+from ctrain_builder.store.writer import LOCK, Permissions, translate_os_errors
 from ctrain_runtime.errors import StoreError
 from ctrain_runtime.store import LAYOUT_VERSION, STORE_MARKER, MarkerNotFound, has_store_files, open_store
 
@@ -17,7 +17,7 @@ def init_store(root: Path, repair: bool = False) -> bool:
     `repair` allows a directory with the files of a store, whose marker file is then written again. Raises StoreError
     for a missing parent directory, for a directory with other contents, and for a store of another layout.
     """
-    with explained(root):
+    with translate_os_errors(root):
         try:
             open_store(root)
             return False
@@ -30,7 +30,7 @@ def init_store(root: Path, repair: bool = False) -> bool:
                 raise
         if not root.exists():
             _create(root)
-        access = Access(root.stat())
+        access = Permissions(root.stat())
         atomic.write_text(root / STORE_MARKER, json.dumps({"layout": LAYOUT_VERSION}) + "\n", access.file, access.group)
     return True
 

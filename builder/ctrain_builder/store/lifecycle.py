@@ -18,7 +18,7 @@ from pathlib import Path
 from ctrain_builder import atomic
 from ctrain_builder.store import channels, log
 from ctrain_builder.store.copy import PART, copier, discard
-from ctrain_builder.store.writer import Writer
+from ctrain_builder.store.writer import LockedStore
 from ctrain_runtime import lease
 from ctrain_runtime.errors import ConfigError, StoreError
 from ctrain_runtime.lease import Lease
@@ -36,7 +36,7 @@ from ctrain_runtime.store import (
     pending_manifest,
 )
 
-GRACE = 30.0  # days
+GRACE_DAYS = 30.0  # days
 LONGEST_LEASE = 90.0  # days that jobs can keep a version after its retirement, whatever their leases say
 _DAY = 86400
 # Of copies, small files and locks; and links in channels/
@@ -83,7 +83,7 @@ def retirable(store: Store, references: Sequence[str]) -> list[PublishedImage]:
     return found
 
 
-def retire(writer: Writer, references: Sequence[str], why: str = "") -> list[PublishedImage]:
+def retire(writer: LockedStore, references: Sequence[str], why: str = "") -> list[PublishedImage]:
     """Take versions out of the store's list."""
     found = retirable(writer.store, references)
     for image in found:
@@ -92,7 +92,7 @@ def retire(writer: Writer, references: Sequence[str], why: str = "") -> list[Pub
     return found
 
 
-def withdraw(writer: Writer, references: Sequence[str], why: str) -> list[PublishedImage]:
+def withdraw(writer: LockedStore, references: Sequence[str], why: str) -> list[PublishedImage]:
     """Take versions out of the store's list and out of their channels, which then tell `why`."""
     found = named_versions(writer.store, references)
     for image in found:
@@ -105,7 +105,7 @@ def withdraw(writer: Writer, references: Sequence[str], why: str) -> list[Publis
     return found
 
 
-def _retire(writer: Writer, image: PublishedImage) -> None:
+def _retire(writer: LockedStore, image: PublishedImage) -> None:
     path = image.path.with_suffix(".json")
     retired_path = writer.folder(RETIRED) / path.name
     writer.write(retired_path, path.read_text(encoding="utf-8"))  # a new file: its time is that of the retirement
@@ -125,7 +125,7 @@ def retired(store: Store) -> Iterator[Retired]:
             yield Retired(manifest, image, since)
 
 
-def needed(store: Store, now: float, longest: float = LONGEST_LEASE) -> list[Lease]:
+def leases_on_retired(store: Store, now: float, longest: float = LONGEST_LEASE) -> list[Lease]:
     """By whom retired versions are still needed: at most `longest` days, because anybody can make a lease that lasts
     for ever."""
     leases = lease.active(store.root, now)
@@ -136,14 +136,14 @@ def needed(store: Store, now: float, longest: float = LONGEST_LEASE) -> list[Lea
     return [one for one in bounded if one.until > now]
 
 
-def removals(store: Store, grace: float, now: float, longest: float = LONGEST_LEASE) -> Iterator[Removal]:
+def garbage(store: Store, grace: float, now: float, longest: float = LONGEST_LEASE) -> Iterator[Removal]:
     """What can be removed: versions that were retired `grace` days ago and no job needs, and what crashes have left.
 
     Only what is certainly ctrain's own: an image whose manifest can be read in retired/ or still has its pending name,
     and temporary files. An image with any other manifest, readable or not, or with none, stays.
     """
     links = list_directory(store.root / CHANNELS, "*.sif")
-    keeping = {*map(channel_target, links), *(one.image for one in needed(store, now, longest))}
+    keeping = {*map(channel_target, links), *(one.image for one in leases_on_retired(store, now, longest))}
     for one in retired(store):
         days = (now - one.since) / _DAY
         if one.path.is_file() and one.path.name not in keeping and days >= grace:
@@ -167,11 +167,11 @@ def copies(store: Store) -> list[tuple[Path, str]]:
     return [(path, who) for path, who in parts if who]
 
 
-def collect(writer: Writer, grace: float, longest: float = LONGEST_LEASE) -> list[Removal]:
+def collect(writer: LockedStore, grace: float, longest: float = LONGEST_LEASE) -> list[Removal]:
     """Remove what `removals` finds. Of commands that run, only copies are there, which their locks keep."""
     now = time.time()
     lease.sweep(writer.root, now)
-    found = list(removals(writer.store, grace, now, longest))
+    found = list(garbage(writer.store, grace, now, longest))
     for one in found:
         for version in one.retired:
             manifest = version.manifest

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from ctrain_builder.record import utc_now
+from ctrain_builder.manifest_writer import utc_now
 from ctrain_runtime import config
 from ctrain_runtime.errors import ConfigError
 from ctrain_runtime.store import STORE_LOG

@@ -20,20 +20,12 @@ from pathlib import Path
 from typing import Optional
 
 from ctrain_builder import atomic
-from ctrain_builder.store.writer import Access, change
+from ctrain_builder.store.writer import Permissions, lock_store
 from ctrain_runtime import image_report
 from ctrain_runtime.errors import StoreError
 from ctrain_runtime.image import Image
 from ctrain_runtime.references import select
-from ctrain_runtime.store import (
-    DEFAULT_CHANNEL,
-    NAME_RE,
-    TAG_RE,
-    DanglingChannel,
-    PublishedImage,
-    Store,
-    StoreContents,
-)
+from ctrain_runtime.store import DEFAULT_CHANNEL, NAME_RE, TAG_RE, DanglingChannel, PublishedImage, Store, StoreContents
 from ctrain_runtime.text import format_size
 
 DEFAULT = "default"  # what both tools call the version that a name alone means
@@ -64,7 +56,7 @@ class Module:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ModulefileChanges:
     """Files that were new or other than before, and those of versions that are no longer offered."""
 
     written: tuple[Path, ...]
@@ -103,10 +95,10 @@ def _broken(contents: StoreContents, offered: Sequence[Module]) -> list[Dangling
     return [one for one in named if one.channel != DEFAULT and f"ctrain-{one.name}/{one.channel}" not in taken]
 
 
-def update(store: Store, output: Path, say: Callable[[str], None]) -> tuple[list[Module], Outcome]:
+def update(store: Store, output: Path, say: Callable[[str], None]) -> tuple[list[Module], ModulefileChanges]:
     """Write the module files of a store, and note that they were. Raises StoreError."""
     root = store.root.absolute()
-    with change(root, say) as writer:  # what channels mean stays so until it is written
+    with lock_store(root, say) as writer:  # what channels mean stays so until it is written
         contents = writer.store.scan()
         offered = modules(contents)
         done = write(output, root, files(root, output, offered, _broken(contents, offered)))
@@ -159,7 +151,7 @@ def _is_default(one: DanglingChannel, family: str) -> bool:
     return (f"ctrain-{one.name}", one.channel) == (family, DEFAULT_CHANNEL)
 
 
-def write(output: Path, root: Path, texts: Mapping[str, str]) -> Outcome:
+def write(output: Path, root: Path, texts: Mapping[str, str]) -> ModulefileChanges:
     """Make `output` hold these files and no others for the store at `root`. What this did not make stays.
 
     Raises StoreError, before anything is written, when something else is in the place of one of these.
@@ -181,7 +173,7 @@ def write(output: Path, root: Path, texts: Mapping[str, str]) -> Outcome:
             _remove_empty(directory, output)
     except OSError as error:
         raise StoreError(f"{error.filename or output} can't be read or written: {error.strerror}") from error
-    return Outcome(tuple(written), tuple(removed))
+    return ModulefileChanges(tuple(written), tuple(removed))
 
 
 def _access(output: Path, directory: Path) -> tuple[int, int]:
@@ -189,7 +181,7 @@ def _access(output: Path, directory: Path) -> tuple[int, int]:
     if not output.exists():
         output.mkdir(parents=True)
         output.chmod(0o755)
-    access = Access(output.stat())
+    access = Permissions(output.stat())
     missing = [path for path in (directory, *directory.parents) if not path.exists()]
     for path in reversed(missing):
         path.mkdir()

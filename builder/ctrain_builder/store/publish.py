@@ -16,12 +16,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Optional
 
-from ctrain_builder import atomic, record
+from ctrain_builder import atomic, manifest_writer
 from ctrain_builder.digests import REGIONS
 from ctrain_builder.store import channels, log
 from ctrain_builder.store.copy import copy, shared, temporary
 from ctrain_builder.store.sign import Signer
-from ctrain_builder.store.writer import Access, Writer, change, explained
+from ctrain_builder.store.writer import LockedStore, Permissions, lock_store, translate_os_errors
 from ctrain_runtime.errors import ImageTestError, ImageUnusable, StoreError
 from ctrain_runtime.manifest import Manifest, read_manifest, version_of
 from ctrain_runtime.store import (
@@ -37,7 +37,7 @@ from ctrain_runtime.store import (
 
 
 @dataclass(frozen=True)
-class Outcome:
+class PublishResult:
     """`new_version`: False when the store had the same digest already."""
 
     image: PublishedImage
@@ -45,7 +45,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Watch:
+class CopyObserver:
     """Whom to tell of a copy: what a person should know, and how many bytes are done."""
 
     say: Callable[[str], None]
@@ -57,9 +57,9 @@ def publish(
     manifest: Manifest,
     root: Path,
     channel: str = "",
-    watch: Watch = Watch(lambda _: None, lambda _: None),
+    watch: CopyObserver = CopyObserver(lambda _: None, lambda _: None),
     signer: Optional[Signer] = None,
-) -> Outcome:
+) -> PublishResult:
     """Copy a tested image into the store at `root` under its next release number; move `channel` to it if given.
 
     Raises ImageTestError, ImageUnusable, StoreError, DiskFullError, UsageError.
@@ -72,10 +72,10 @@ def publish(
         raise ImageTestError(f"image {image} has not passed its tests", "Build it again with: ctrain build")
     wanted = replace(manifest, signed=signer is not None)
     _require_not_withdrawn(open_store(root), wanted)
-    with explained(root), contextlib.ExitStack() as copies:
+    with translate_os_errors(root), contextlib.ExitStack() as copies:
         known = _find_same(open_store(root), wanted)
         copied = None if known else copies.enter_context(_copy(image, wanted, root, watch, signer))
-        with change(root, watch.say) as writer:
+        with lock_store(root, watch.say) as writer:
             known = _find_same(writer.store, wanted)  # again: others publish and retire meanwhile
             if known:
                 published = known
@@ -86,7 +86,7 @@ def publish(
             if channel:
                 channels.point(writer, channel, published, log.PROMOTE)
     names = tuple(sorted({*published.channels, channel} - {""}))
-    return Outcome(replace(published, channels=names), known is None)
+    return PublishResult(replace(published, channels=names), known is None)
 
 
 def _find_same(store: Store, wanted: Manifest) -> Optional[PublishedImage]:
@@ -114,7 +114,7 @@ def _is_same(one: Manifest, other: Manifest) -> bool:
 
 @contextlib.contextmanager
 def _copy(
-    image: Path, manifest: Manifest, root: Path, watch: Watch, signer: Optional[Signer]
+    image: Path, manifest: Manifest, root: Path, watch: CopyObserver, signer: Optional[Signer]
 ) -> Iterator[tuple[Path, Manifest]]:
     """A copy of the image in the store, whole and signed but without a name, and its manifest. Raises ImageUnusable.
 
@@ -123,7 +123,7 @@ def _copy(
     with temporary(root, image.name, watch.say) as file:
         parts = shared(image, manifest, open_store(root).images())
         by_regions = manifest.digest.startswith(REGIONS)
-        copied = copy(image, file, Access(root.stat()), manifest.layers if by_regions else (), parts, watch.done)
+        copied = copy(image, file, Permissions(root.stat()), manifest.layers if by_regions else (), parts, watch.done)
         if manifest.digest != (copied.regions if by_regions else copied.digest):
             hint = "Build it again with: ctrain build"
             raise ImageUnusable(f"{image} has changed since it was built and tested", hint)
@@ -134,15 +134,15 @@ def _copy(
         yield file, replace(manifest, digest=digest, size=file.stat().st_size)
 
 
-def _number(writer: Writer, file: Path, manifest: Manifest) -> PublishedImage:
+def _number(writer: LockedStore, file: Path, manifest: Manifest) -> PublishedImage:
     """Give a finished copy the next number."""
     releases = itertools.count(_last_release(writer.root, manifest) + 1)
-    candidates = (replace(manifest, release=release, published=record.utc_now()) for release in releases)
+    candidates = (replace(manifest, release=release, published=manifest_writer.utc_now()) for release in releases)
     numbered = next(candidate for candidate in candidates if reserve(writer, candidate))
-    return place(writer, file, numbered, log.PUBLISH)
+    return commit_version(writer, file, numbered, log.PUBLISH)
 
 
-def reserve(writer: Writer, manifest: Manifest) -> bool:
+def reserve(writer: LockedStore, manifest: Manifest) -> bool:
     """Take the name of a version: False if there is something of that name.
 
     Its manifest is written under a pending name. By it `gc` tells what an interrupted publish has left from images
@@ -151,7 +151,7 @@ def reserve(writer: Writer, manifest: Manifest) -> bool:
     path = writer.root / manifest.file_name
     pending = pending_manifest(path)
     try:
-        writer.create(pending, record.as_text(manifest))
+        writer.create(pending, manifest_writer.as_text(manifest))
     except FileExistsError:
         return False
     try:
@@ -162,7 +162,7 @@ def reserve(writer: Writer, manifest: Manifest) -> bool:
     return True
 
 
-def place(writer: Writer, file: Path, manifest: Manifest, action: str, why: str = "") -> PublishedImage:
+def commit_version(writer: LockedStore, file: Path, manifest: Manifest, action: str, why: str = "") -> PublishedImage:
     """Give a finished copy its reserved name, then its manifest: from here on it counts."""
     path = writer.root / manifest.file_name
     try:

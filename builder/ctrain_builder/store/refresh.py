@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Callable
 from pathlib import Path
 
-from ctrain_builder.store import catalogue, modules
+from ctrain_builder.store import catalogue_page, modules
 from ctrain_runtime import outputs
 from ctrain_runtime.errors import CtrainError
 from ctrain_runtime.store import Store
@@ -15,7 +15,7 @@ from ctrain_runtime.store import Store
 Say = Callable[[str], None]
 _REFRESH: dict[str, Callable[[Store, Path, Say], object]] = {
     "modules": modules.update,
-    "catalogue": lambda store, _path, say: catalogue.write(catalogue.gather(store), None, say),
+    "catalogue": lambda store, _path, say: catalogue_page.write(catalogue_page.load_entries(store), None, say),
 }
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ctrain_builder import atomic
 from ctrain_builder.store import channels, log
-from ctrain_builder.store.writer import Writer
+from ctrain_builder.store.writer import LockedStore
 from ctrain_runtime.digest import file_digest
 from ctrain_runtime.errors import ImageNotFound, ImageUnusable, StoreError
 from ctrain_runtime.manifest import Manifest, file_stem, read_manifest, version_of
@@ -54,7 +54,7 @@ def _manifests(store: Store) -> Iterator[Path]:
         yield from list_directory(store.root / name, "*_*.json")
 
 
-def restore(writer: Writer, found: Restorable) -> None:
+def restore(writer: LockedStore, found: Restorable) -> None:
     """Publish it again; channels that it was withdrawn from point to it as before."""
     manifest, image = found.manifest, writer.root / found.image.name
     text = found.manifest_file.read_text(encoding="utf-8")

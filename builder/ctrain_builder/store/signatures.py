@@ -13,9 +13,9 @@ from pathlib import Path
 
 from ctrain_builder import atomic
 from ctrain_builder.store import log
-from ctrain_builder.store.copy import settle
+from ctrain_builder.store.copy import finalise
 from ctrain_builder.store.sign import Signer
-from ctrain_builder.store.writer import Writer, change
+from ctrain_builder.store.writer import LockedStore, lock_store
 from ctrain_runtime import command, signatures
 from ctrain_runtime.manifest import Manifest
 from ctrain_runtime.references import resolve
@@ -34,7 +34,7 @@ def sign(root: Path, image: PublishedImage, signer: Signer, say: Callable[[str],
         (key,) = signatures.keys(signed)
         if key in present(image):
             return ""
-        with change(root, say) as writer:
+        with lock_store(root, say) as writer:
             resolve([writer.store], f"{image.manifest.name}@{image.manifest.digest}")  # others retire meanwhile
             put(writer, image, key, signed.read_bytes())
     return key
@@ -46,7 +46,7 @@ def present(image: PublishedImage) -> set[str]:
     return {key for path in (image.path, *added) for key in signatures.keys(path)}
 
 
-def put(writer: Writer, image: PublishedImage, key: str, content: bytes) -> None:
+def put(writer: LockedStore, image: PublishedImage, key: str, content: bytes) -> None:
     """Put an added signature in its place."""
     folder = writer.folder(signatures.SIGNATURES)
     target = signatures.path_for(image.path, key)
@@ -55,7 +55,7 @@ def put(writer: Writer, image: PublishedImage, key: str, content: bytes) -> None
     temporary = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         temporary.write_bytes(content)
-        settle(temporary, writer.access)
+        finalise(temporary, writer.access)
         temporary.replace(target)
     finally:
         temporary.unlink(missing_ok=True)

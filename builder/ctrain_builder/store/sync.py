@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ctrain_builder.store.places import Place, Version, require_free
+from ctrain_builder.store.endpoints import Endpoint, Version, needs_copy
 from ctrain_runtime.errors import CtrainError, ImageNotFound
 from ctrain_runtime.manifest import Manifest
 
@@ -30,7 +30,7 @@ class Plan:
     left_out: tuple[CtrainError, ...]
 
 
-def plan(source: Place, target: Place, wanted: Sequence[str], with_channels: bool) -> Plan:
+def plan(source: Endpoint, target: Endpoint, wanted: Sequence[str], with_channels: bool) -> Plan:
     """For all versions, or those that are `wanted`: NAME, NAME:VERSION or NAME:CHANNEL.
 
     Raises ImageNotFound; StoreError when a version is there with another digest.
@@ -40,7 +40,7 @@ def plan(source: Place, target: Place, wanted: Sequence[str], with_channels: boo
     manifests = [one.manifest for one in chosen]
     held = target.held(manifests)
     for manifest, has in zip(manifests, held):
-        require_free(has, manifest, target)
+        needs_copy(has, manifest, target)
     moves: list[Move] = []
     for one, has in zip(chosen, held):
         for channel in one.channels if with_channels and (has is None or has.offered) else ():
@@ -57,7 +57,7 @@ def plan(source: Place, target: Place, wanted: Sequence[str], with_channels: boo
 
 
 def _choose(
-    versions: Sequence[Version], wanted: Sequence[str], source: Place, left_out: Sequence[CtrainError]
+    versions: Sequence[Version], wanted: Sequence[str], source: Endpoint, left_out: Sequence[CtrainError]
 ) -> list[Version]:
     found: dict[str, Version] = {}
     for reference in wanted:

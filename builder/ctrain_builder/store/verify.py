@@ -16,9 +16,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from ctrain_builder import atomic, record
+from ctrain_builder import atomic, manifest_writer
 from ctrain_builder.store import log
-from ctrain_builder.store.writer import Writer
+from ctrain_builder.store.writer import LockedStore
 from ctrain_runtime import lease
 from ctrain_runtime.digest import read_chunks
 from ctrain_runtime.errors import ConfigError, StoreError
@@ -27,7 +27,7 @@ from ctrain_runtime.store import CHANNELS, QUARANTINE, RETIRED, Store, channel_t
 
 
 @dataclass(frozen=True)
-class Subject:
+class VerifyTarget:
     """A manifest and its image. The image of a retired version may have been removed."""
 
     manifest: Path
@@ -47,15 +47,15 @@ class Subject:
 
 
 @dataclass(frozen=True)
-class Finding:
+class VerifyResult:
     """What is wrong with a version ("" for nothing). `is_damaged`: it was read whole, so that it is certainly wrong."""
 
-    subject: Subject
+    subject: VerifyTarget
     problem: str = ""
     is_damaged: bool = False
 
 
-class Notes:
+class VerifyProgress:
     """The images that this pass has found whole: name -> [size, time]."""
 
     def __init__(self, path: Path) -> None:
@@ -75,17 +75,17 @@ class Notes:
         self._path.unlink(missing_ok=True)
 
 
-def subjects(store: Store) -> list[Subject]:
+def subjects(store: Store) -> list[VerifyTarget]:
     """All versions of a store, the retired ones too."""
     offered = list_directory(store.root, "*_*.json")
     names = {path.name for path in offered}  # a crash may have left a version in both places
     retired = [path for path in list_directory(store.root / RETIRED, "*_*.json") if path.name not in names]
-    return [Subject(path, store.root / f"{path.stem}.sif") for path in (*offered, *retired)]
+    return [VerifyTarget(path, store.root / f"{path.stem}.sif") for path in (*offered, *retired)]
 
 
 def verify(
-    wanted: Sequence[Subject], notes: Notes, jobs: int, done: Callable[[int], None] = lambda _: None
-) -> Iterator[Finding]:
+    wanted: Sequence[VerifyTarget], notes: VerifyProgress, jobs: int, done: Callable[[int], None] = lambda _: None
+) -> Iterator[VerifyResult]:
     """Check versions, `jobs` at once. `done` is told of the bytes that were read, from several threads."""
     with ThreadPoolExecutor(jobs) as pool:
         for finding in pool.map(lambda subject: _finding(subject, notes, done), wanted):
@@ -96,17 +96,17 @@ def verify(
     notes.clear()
 
 
-def _finding(subject: Subject, notes: Notes, done: Callable[[int], None]) -> Finding:
+def _finding(subject: VerifyTarget, notes: VerifyProgress, done: Callable[[int], None]) -> VerifyResult:
     try:
         _check(subject, notes, done)
     except ConfigError as error:
         if is_gone(subject.manifest) or (subject.is_retired and is_gone(subject.image)):
-            return Finding(subject)  # it was retired or removed, maybe just now
-        return Finding(subject, error.message, not isinstance(error, Unchecked))
-    return Finding(subject)
+            return VerifyResult(subject)  # it was retired or removed, maybe just now
+        return VerifyResult(subject, error.message, not isinstance(error, Unchecked))
+    return VerifyResult(subject)
 
 
-def _check(subject: Subject, notes: Notes, done: Callable[[int], None]) -> None:
+def _check(subject: VerifyTarget, notes: VerifyProgress, done: Callable[[int], None]) -> None:
     """Raises ConfigError for a damaged version; Unchecked for one that cannot be read."""
     manifest, image = read_manifest(subject.manifest), subject.image
     try:
@@ -131,7 +131,7 @@ def _is_as_written(path: Path) -> bool:
     """Whether a manifest's file is what ctrain writes, space by space. Of older schemas that is not known any more."""
     text = path.read_text(encoding="utf-8")
     data = json.loads(text)
-    return data.get("schema") != SCHEMA or text == record.as_json(data)
+    return data.get("schema") != SCHEMA or text == manifest_writer.as_json(data)
 
 
 def _digest(path: Path, done: Callable[[int], None]) -> str:
@@ -148,19 +148,19 @@ def _facts(path: Path) -> list[int]:
     return [found.st_size, found.st_mtime_ns]
 
 
-def needed_by(store: Store, subject: Subject) -> str:
+def needed_by(store: Store, subject: VerifyTarget) -> str:
     """Who needs an image, as in "channel prod"; "" for nobody."""
     leases = lease.active(store.root, time.time())
     jobs = [f"a job of {leases[subject.image.name].owner}"] if subject.image.name in leases else []
     return ", ".join([*(f"channel {channel}" for channel in channels_of(store, subject)), *jobs])
 
 
-def channels_of(store: Store, subject: Subject) -> list[str]:
+def channels_of(store: Store, subject: VerifyTarget) -> list[str]:
     links = list_directory(store.root / CHANNELS, f"{subject.name}_*.sif")
     return [link.stem.partition("_")[2] for link in links if channel_target(link) == subject.image.name]
 
 
-def quarantine(writer: Writer, finding: Finding) -> Path:
+def quarantine(writer: LockedStore, finding: VerifyResult) -> Path:
     """Move a damaged version to quarantine/, from where `restore` publishes it again. Its channels lead nowhere then.
 
     Of a retired version only the image is moved. Returns the directory. Raises StoreError.

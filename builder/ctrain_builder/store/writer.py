@@ -24,7 +24,7 @@ _LIMIT = 600  # seconds to wait for the lock, which is held for seconds: copies,
 
 
 @dataclass(frozen=True)
-class Access:
+class Permissions:
     """Modes and group for what is written: those of the store's root, whatever the umask. Never world-writable."""
 
     root: os.stat_result
@@ -53,11 +53,11 @@ class Access:
 
 
 @dataclass(frozen=True)
-class Writer:
+class LockedStore:
     """Changes `store`, whose lock is held. Every change is in the log before it is made."""
 
     store: Store
-    access: Access
+    access: Permissions
 
     @property
     def root(self) -> Path:
@@ -91,22 +91,25 @@ class Writer:
 
 
 @contextlib.contextmanager
-def change(root: Path, say: Callable[[str], None] = lambda _: None) -> Iterator[Writer]:
+def lock_store(root: Path, say: Callable[[str], None] = lambda _: None) -> Iterator[LockedStore]:
     """Hold the lock of the store at `root`. `say` is told what a person should know meanwhile. Raises StoreError."""
     store = open_store(root)
-    access = Access(root.stat())
+    access = Permissions(root.stat())
 
     def waiting(owner: str) -> None:
         say(f"waiting for {owner}, who writes to the store")
 
-    with explained(root), locks.hold(root / LOCK, waiting, mode=access.shared_file, machines=True, limit=_LIMIT):
-        writer = Writer(store, access)
+    with (
+        translate_os_errors(root),
+        locks.hold(root / LOCK, waiting, mode=access.shared_file, machines=True, limit=_LIMIT),
+    ):
+        writer = LockedStore(store, access)
         writer.folder(lease.LEASES, access.open_folder)
         yield writer
 
 
 @contextlib.contextmanager
-def explained(root: Path) -> Iterator[None]:
+def translate_os_errors(root: Path) -> Iterator[None]:
     """What the system says when a store can't be written, as StoreError."""
     try:
         yield

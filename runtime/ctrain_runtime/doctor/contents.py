@@ -10,15 +10,7 @@ from ctrain_runtime.doctor import Finding
 from ctrain_runtime.errors import ConfigError, CtrainError, ImageUnusable, StoreError
 from ctrain_runtime.image import check_size
 from ctrain_runtime.manifest import Unchecked, is_version, read_manifest
-from ctrain_runtime.store import (
-    QUARANTINE,
-    RETIRED,
-    Store,
-    StoreContents,
-    is_gone,
-    list_directory,
-    pending_manifest,
-)
+from ctrain_runtime.store import QUARANTINE, RETIRED, Store, StoreContents, is_gone, list_directory, pending_manifest
 
 
 def check_contents(store: Store, contents: StoreContents) -> Iterator[Finding]:

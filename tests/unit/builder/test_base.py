@@ -5,17 +5,16 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from ctrain_builder import catalog
-from ctrain_builder import plan as plans
-from ctrain_builder.make import base, metadata
-from ctrain_builder.plan import PlannedLayer
+from ctrain_builder import build_plan, image_spec
+from ctrain_builder.build_plan import PlannedLayer
+from ctrain_builder.layers import base, metadata
 
 MIRROR = "http://mirror.example/debian"
 
 
 def _planned(project: Path, site: Mapping[str, str] = {}) -> PlannedLayer:  # read
-    spec = catalog.find(project / "definitions", "small")
-    return plans.make(spec, {}, site, "amd64", lambda _key, _is_base: False, lambda _reference: "").layers[0]
+    spec = image_spec.find_spec(project / "definitions", "small")
+    return build_plan.plan_image(spec, {}, site, "amd64", lambda _key, _is_base: False, lambda _reference: "").layers[0]
 
 
 def test_the_engine_gets_the_header_alone_and_the_image_shows_no_mirror(project: Path) -> None:
@@ -50,9 +49,11 @@ def test_a_base_has_the_metadata_of_a_plain_build(project: Path) -> None:
 def test_an_upper_definition_shows_no_mirror_either(project: Path) -> None:
     path = project / "definitions/upper/upper.def"
     path.write_text(path.read_text() + "\n%labels\n    org.mirror {{ MIRROR }}\n")
-    spec = catalog.find(project / "definitions", "small")
+    spec = image_spec.find_spec(project / "definitions", "small")
     site = {"MIRROR": "http://kim:s3cret@mirror.example/debian"}
-    upper = plans.make(spec, {}, site, "amd64", lambda _key, _is_base: False, lambda _reference: "").layers[1]
+    upper = build_plan.plan_image(spec, {}, site, "amd64", lambda _key, _is_base: False, lambda _reference: "").layers[
+        1
+    ]
     shown = metadata.shown(upper)
     assert shown.labels == {"org.mirror": metadata.PLACEHOLDER}
     assert "s3cret" not in str(metadata.for_layer({}, shown, upper.key, upper.epoch))

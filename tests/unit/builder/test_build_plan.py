@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_builder import catalog, plan
-from ctrain_builder.plan import NO_EPOCH, BuildPlan
+from ctrain_builder import build_plan, image_spec
+from ctrain_builder.build_plan import FALLBACK_EPOCH, BuildPlan
 from ctrain_runtime.errors import ConfigError, RegistryError, UsageError
 
 A, B = f"sha256:{'a1' * 32}", f"sha256:{'b2' * 32}"
@@ -20,8 +20,10 @@ def _plan(
     digest: str = A,
     tag: str = "",
 ) -> BuildPlan:
-    spec = catalog.find(project / "definitions", "small", tag)
-    return plan.make(spec, given, site, "amd64", lambda key, _is_base: key in have, lambda _reference: digest)
+    spec = image_spec.find_spec(project / "definitions", "small", tag)
+    return build_plan.plan_image(
+        spec, given, site, "amd64", lambda key, _is_base: key in have, lambda _reference: digest
+    )
 
 
 def _unreachable(reference: str) -> str:
@@ -77,7 +79,7 @@ def test_a_base_from_a_registry_is_taken_by_its_digest(ngc: Path) -> None:
     assert one.layers[0].base == f"nvcr.io:443/nvidia/small@{A}"
     assert not set(one.keys) & set(other.keys)
     before = {layer.name: layer.inputs for layer in one.layers}
-    assert [status.why for status in plan.status(other, before.get)] == [
+    assert [status.why for status in build_plan.status(other, before.get)] == [
         ("base sha256:a1a1a1a1 -> sha256:b2b2b2b2",),
         ("parent",),
     ]
@@ -86,18 +88,21 @@ def test_a_base_from_a_registry_is_taken_by_its_digest(ngc: Path) -> None:
 def test_a_definition_that_names_a_digest_asks_no_registry(ngc: Path) -> None:
     path = ngc / "definitions/base/base.def"
     path.write_text(path.read_text().replace("-py3", f"-py3@{B}"))
-    spec = catalog.find(ngc / "definitions", "small")
-    made = plan.make(spec, {}, {}, "amd64", lambda _key, _is_base: False, _unreachable)
+    spec = image_spec.find_spec(ngc / "definitions", "small")
+    made = build_plan.plan_image(spec, {}, {}, "amd64", lambda _key, _is_base: False, _unreachable)
     assert (made.problem, made.layers[0].base) == (None, f"nvcr.io:443/nvidia/small@{B}")
 
 
 def test_without_a_digest_nothing_is_known(ngc: Path) -> None:
-    spec = catalog.find(ngc / "definitions", "small")
-    made = plan.make(spec, {}, {}, "amd64", lambda _key, _is_base: True, _unreachable)
+    spec = image_spec.find_spec(ngc / "definitions", "small")
+    made = build_plan.plan_image(spec, {}, {}, "amd64", lambda _key, _is_base: True, _unreachable)
     assert made.keys == ("", "")
     assert not any(layer.exists for layer in made.layers)
     why = "the digest of nvcr.io:443/nvidia/small:1.0-py3 is not known"
-    assert plan.status(made, {}.get) == (plan.Status("unknown", (why,)), plan.Status("unknown", ("parent",)))
+    assert build_plan.status(made, {}.get) == (
+        build_plan.BuildStatus("unknown", (why,)),
+        build_plan.BuildStatus("unknown", ("parent",)),
+    )
 
 
 def test_a_local_base_counts_by_its_content(project: Path, tmp_path: Path) -> None:
@@ -120,27 +125,27 @@ def test_a_registry_in_the_header_is_refused(ngc: Path) -> None:
 def test_the_state_of_layers(project: Path) -> None:
     old, new = _plan(project), _plan(project, {"COLOUR": "blue"})
     before = {layer.name: layer.inputs for layer in old.layers}
-    assert [status.state for status in plan.status(new, {}.get)] == ["new", "new"]
-    gone, changed = plan.status(new, before.get)
+    assert [status.state for status in build_plan.status(new, {}.get)] == ["new", "new"]
+    gone, changed = build_plan.status(new, before.get)
     assert (gone.state, gone.why) == ("stale", ("not in the cache",))
     assert (changed.state, changed.why) == ("stale", ("argument COLOUR red -> blue",))
     have = _plan(project, have=old.keys)
-    assert plan.status(have, before.get) == (plan.Status("ok"), plan.Status("ok"))
+    assert build_plan.status(have, before.get) == (build_plan.BuildStatus("ok"), build_plan.BuildStatus("ok"))
 
 
 def test_the_epoch_is_that_of_the_definition_and_its_files_and_no_part_of_the_key(project: Path) -> None:
-    spec = catalog.find(project / "definitions", "small")
+    spec = image_spec.find_spec(project / "definitions", "small")
     asked: list[Sequence[Path]] = []
 
     def epoch(paths: Sequence[Path]) -> int:
         asked.append(paths)
         return len(asked)
 
-    made = plan.make(spec, {}, {}, "amd64", lambda _key, _is_base: False, str, epoch)
+    made = build_plan.plan_image(spec, {}, {}, "amd64", lambda _key, _is_base: False, str, epoch)
     assert [layer.epoch for layer in made.layers] == [1, 2]
     assert asked[1] == [project / "definitions/upper/upper.def", project / "examples/x"]
     assert made.keys == _plan(project).keys
-    assert {layer.epoch for layer in _plan(project).layers} == {NO_EPOCH}
+    assert {layer.epoch for layer in _plan(project).layers} == {FALLBACK_EPOCH}
 
 
 @pytest.mark.parametrize(
@@ -153,7 +158,7 @@ def test_the_epoch_is_that_of_the_definition_and_its_files_and_no_part_of_the_ke
 )
 def test_unknown_arguments_are_refused(project: Path, given: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        plan.check_given([catalog.find(project / "definitions", "small")], [given])
+        build_plan.check_build_args([image_spec.find_spec(project / "definitions", "small")], [given])
 
 
 def test_a_missing_source_of_files_is_named(project: Path) -> None:
@@ -173,8 +178,10 @@ TIMES = {"base": "2026-11-01T00:00:00Z", "upper": "2026-11-02T00:00:00Z"}
 
 
 def renewed(project: Path, times: dict[str, str], wanted: dict[str, tuple[str, str]]) -> list[tuple[bool, str]]:
-    found = plan.make(catalog.find(project / "definitions", "small"), {}, {}, "amd64", lambda *_: True, lambda _: "")
-    again = plan.renew(found, lambda part: times[part.name], lambda part: wanted.get(part.name, ("", "")))
+    found = build_plan.plan_image(
+        image_spec.find_spec(project / "definitions", "small"), {}, {}, "amd64", lambda *_: True, lambda _: ""
+    )
+    again = build_plan.renew(found, lambda part: times[part.name], lambda part: wanted.get(part.name, ("", "")))
     return [(part.exists, part.renewal) for part in again.layers]
 
 
@@ -198,5 +205,7 @@ def test_a_layer_on_an_older_build_of_its_parent_is_built_again(project: Path) -
 
 
 def test_only_bases_from_mirrors_get_newer_packages(project: Path) -> None:
-    found = plan.make(catalog.find(project / "definitions", "small"), {}, {}, "amd64", lambda *_: True, lambda _: "")
+    found = build_plan.plan_image(
+        image_spec.find_spec(project / "definitions", "small"), {}, {}, "amd64", lambda *_: True, lambda _: ""
+    )
     assert [part.is_from_mirror for part in found.layers] == [True, False]

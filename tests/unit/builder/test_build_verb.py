@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from ctrain_builder import record
-from ctrain_builder.build import Built
-from ctrain_builder.cache import open_cache
+from ctrain_builder import manifest_writer
+from ctrain_builder.build import BuildResult
+from ctrain_builder.build_cache import open_cache
+from ctrain_builder.build_plan import BuildPlan
 from ctrain_builder.cli import build as verb
 from ctrain_builder.cli.main import BUILD_VERBS
 from ctrain_builder.cli.progress import Stopped
-from ctrain_builder.plan import BuildPlan
 from ctrain_builder.progress import Progress
 from ctrain_builder.store.init import init_store
 from ctrain_runtime.cli.main import main
@@ -72,7 +72,7 @@ def _finish(plan: dict[str, Any], cache: Path, make_manifest: Callable[..., Mani
     layers = [(layer["definition"], layer["key"]) for layer in plan["layers"]]
     stem = f"{plan['name']}_{plan['tag']}-{plan['stack']}"
     (cache / f"images/{stem}.sif").touch()
-    record.write(cache / f"images/{stem}.json", make_manifest(layers=layers, **facts))
+    manifest_writer.write(cache / f"images/{stem}.json", make_manifest(layers=layers, **facts))
     for number, (_, key) in enumerate(layers):
         (cache / "layers" / f"{key}.{'sqsh' if number else 'sif'}").touch()
 
@@ -237,7 +237,7 @@ def test_only_what_no_store_has_is_planned(
 
 def _publish(store: Path, manifest: Manifest) -> None:
     (store / manifest.file_name).touch()
-    record.write(store / manifest.file_name.replace(".sif", ".json"), manifest)
+    manifest_writer.write(store / manifest.file_name.replace(".sif", ".json"), manifest)
 
 
 def test_without_a_store_all_is_unpublished_and_one_that_is_gone_is_an_error(
@@ -339,14 +339,14 @@ class FakeBuilder:
     def __init__(self, _cache: object, _engine: object, _site: object, progress: Progress, *_: object) -> None:
         self.progress = progress
 
-    def build(self, plan: BuildPlan) -> Built:
+    def build(self, plan: BuildPlan) -> BuildResult:
         self.begun.append(plan.spec.title)
         step = self.progress.begin("layer", "base", Path("a.log"))
         type(self).meet()
         if plan.spec.tag in self.failing:
             raise (BuildError if plan.spec.tag == "1.0" else DiskFullError)(f"{plan.spec.title} is broken")
         step.end("built", 7)
-        return Built(Path("x.sif"), self.manifest, True, {"layers": 61.0, "image": 2.04, "tests": 3.0})
+        return BuildResult(Path("x.sif"), self.manifest, True, {"layers": 61.0, "image": 2.04, "tests": 3.0})
 
 
 @pytest.fixture
@@ -395,7 +395,7 @@ def test_an_interrupt_ends_all_builds(ctrain: Ctrain, builder: type[FakeBuilder]
     ended: list[str] = []
     both = threading.Barrier(2, timeout=10)
 
-    def wait_for_ever(self: FakeBuilder, plan: BuildPlan) -> Built:
+    def wait_for_ever(self: FakeBuilder, plan: BuildPlan) -> BuildResult:
         both.wait()
         if plan.spec.tag == "1.0":
             raise KeyboardInterrupt
@@ -421,7 +421,7 @@ def test_layers_to_build_again_are_planned_with_the_reason(
     for layer, is_base in zip(image["layers"], (True, False)):
         made = cache.root / "tmp/made"
         made.write_bytes(sif())
-        cache.add_layer(made, cache.layer(layer["key"], is_base), record.utc(time.time() - 40 * 86400))
+        cache.add_layer(made, cache.layer(layer["key"], is_base), manifest_writer.utc(time.time() - 40 * 86400))
 
     def rows(*options: str) -> list[str]:
         assert ctrain("build", "small", "--plan", *options) == 0

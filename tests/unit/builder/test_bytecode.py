@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from ctrain_builder.make import bytecode
+from ctrain_builder.layers import bytecode
 from ctrain_builder.tree import Tree
 
 CUT = 1_600_000_000  # the time at which the layer's times are cut off

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from ctrain_builder import catalog, plan, record
-from ctrain_builder.cache import Cache, Made, open_cache
+from ctrain_builder import build_plan, image_spec, manifest_writer
+from ctrain_builder.build_cache import Cache, LayerBuild, open_cache
 from ctrain_builder.cli.main import BUILD_VERBS
 from ctrain_runtime.cli.main import main
 from ctrain_runtime.manifest import Manifest
@@ -21,10 +21,12 @@ from ctrain_runtime.manifest import Manifest
 def cache(project: Path, tmp_path: Path, make_manifest: Callable[..., Manifest]) -> Cache:
     """An image of a base and a layer, the layer that its next build has made, and one that nothing needs."""
     cache = open_cache(tmp_path / "cache")
-    record.write(cache.root / "images/small_1.0-s.json", make_manifest(layers=[("base", "k0"), ("upper", "k1")]))
-    spec = catalog.find(project / "definitions", "small")
-    upper = plan.make(spec, {}, {}, "amd64", lambda *_: False, lambda _: "").layers[1]
-    cache.remember(spec, "upper", Made(upper.inputs, 5))
+    manifest_writer.write(
+        cache.root / "images/small_1.0-s.json", make_manifest(layers=[("base", "k0"), ("upper", "k1")])
+    )
+    spec = image_spec.find_spec(project / "definitions", "small")
+    upper = build_plan.plan_image(spec, {}, {}, "amd64", lambda *_: False, lambda _: "").layers[1]
+    cache.remember(spec, "upper", LayerBuild(upper.inputs, 5))
     (cache.root / "inputs/broken.json").write_text("[")
     for name in ("images/small_1.0-s.sif", "layers/k0.sif", "layers/k1.sqsh", "layers/old.sqsh"):
         (cache.root / name).write_bytes(bytes(1000))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_builder.make.container import Container, Failed, last_lines
+from ctrain_builder.layers.container import CommandFailed, Container, last_lines
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import EngineError
 
@@ -22,7 +22,7 @@ def container(tmp_path: Path) -> Container:
 def test_the_log_tells_the_command_and_what_it_said(container: Container, tmp_path: Path) -> None:
     log = tmp_path / "log"
     script = "echo $WORD; exit 3"
-    with pytest.raises(Failed) as caught:
+    with pytest.raises(CommandFailed) as caught:
         container.run(["/bin/sh", "-c", script], log, variables={"WORD": "said"})
     assert caught.value.code == 3
     assert log.read_text() == f"$ /bin/sh -c '{script}'\nsaid\n"
@@ -53,7 +53,7 @@ def test_its_log_is_for_its_owner_and_shows_no_secret(container: Container, tmp_
     before = os.umask(0)
     try:
         guarded = dataclasses.replace(container, secrets=("kim:s3cret@", "s3cret"))
-        with contextlib.suppress(Failed):
+        with contextlib.suppress(CommandFailed):
             guarded.run(["/bin/sh", "-c", f"echo at $P; echo s3cret >&2; exit {code}"], log, variables={"P": PROXY})
     finally:
         os.umask(before)

@@ -7,8 +7,8 @@ from typing import Any, Optional
 
 import pytest
 
-from ctrain_builder import credentials
-from ctrain_builder.credentials import TOKEN, Login
+from ctrain_builder.registry import credentials
+from ctrain_builder.registry.credentials import TOKEN, Login
 from ctrain_runtime.errors import ConfigError
 from samples.programs import SYSTEM, write_program
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_builder import catalog, plan
-from ctrain_builder.cache import LayerContent
-from ctrain_builder.digests import of_regions
-from ctrain_builder.make import describe
-from ctrain_builder.make.container import Container
-from ctrain_builder.make.describe import Content
-from ctrain_builder.plan import BuildPlan
+from ctrain_builder import build_plan, image_spec
+from ctrain_builder.build_cache import LayerContent
+from ctrain_builder.build_plan import BuildPlan
+from ctrain_builder.digests import regions_digest
+from ctrain_builder.image import describe
+from ctrain_builder.image.describe import Content
+from ctrain_builder.layers.container import Container
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import BuildError
 from ctrain_runtime.manifest import Base, Manifest, Requires
@@ -32,8 +32,10 @@ releases:
 
 
 def planned(project: Path, tag: str = "") -> BuildPlan:
-    spec = catalog.find(project / "definitions", "small", tag)
-    return plan.make(spec, {}, {}, "amd64", lambda _key, _is_base: True, lambda _: DIGEST, lambda _: 1_700_000_000)
+    spec = image_spec.find_spec(project / "definitions", "small", tag)
+    return build_plan.plan_image(
+        spec, {}, {}, "amd64", lambda _key, _is_base: True, lambda _: DIGEST, lambda _: 1_700_000_000
+    )
 
 
 @pytest.fixture
@@ -98,7 +100,7 @@ def test_the_manifest_of_an_image_for_gpus(ngc: Path, image: Path, monkeypatch: 
     assert manifest.base == Base("nvcr.io/nvidia/small:24.12-py3", DIGEST)
     assert manifest.requires == Requires("560", ("470.57", "535"), ("V100", "A100"), ("7.0", "8.0"))
     assert manifest.software == {"torch": "2.6.0", "cuda": "12.6"}
-    assert manifest.digest == of_regions(image, manifest.layers)
+    assert manifest.digest == regions_digest(image, manifest.layers)
     assert (manifest.size, manifest.flat) == (image.stat().st_size, False)
     assert (manifest.labels, manifest.tested) == ({"a": "b"}, False)
     assert (manifest.tools["apptainer"], manifest.tools["mksquashfs"]) == ("1.4.5", "4.5.1")

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_builder import catalog, estimate, plan
-from ctrain_builder.cache import Cache, Made, open_cache
-from ctrain_builder.plan import BuildPlan
+from ctrain_builder import build_plan, estimate, image_spec
+from ctrain_builder.build_cache import Cache, LayerBuild, open_cache
+from ctrain_builder.build_plan import BuildPlan
 
 
 @pytest.fixture
@@ -19,13 +19,13 @@ def cache(tmp_path: Path) -> Cache:
 @pytest.fixture
 def planned(project: Path) -> BuildPlan:
     """Of its two layers the base exists."""
-    spec = catalog.find(project / "definitions", "small")
-    return plan.make(spec, {}, {}, "amd64", lambda _key, is_base: is_base, lambda _: "")
+    spec = image_spec.find_spec(project / "definitions", "small")
+    return build_plan.plan_image(spec, {}, {}, "amd64", lambda _key, is_base: is_base, lambda _: "")
 
 
 def test_the_time_is_that_of_the_last_build_with_the_same_lowest_change(cache: Cache, planned: BuildPlan) -> None:
     assert estimate.seconds(cache, planned, 1) is None
-    cache.remember(planned.spec, "upper", Made(planned.layers[1].inputs, 5, 8))
+    cache.remember(planned.spec, "upper", LayerBuild(planned.layers[1].inputs, 5, 8))
     cache.remember_durations(planned.spec, {"image above base": 30, "tests above base": 120})
     assert estimate.seconds(cache, planned, 1) is None, "a change of the base says nothing of one above it"
     cache.remember_durations(planned.spec, {"image above upper": 2, "tests above upper": 4, "test imports": 9})
@@ -44,11 +44,11 @@ def test_where_only_tests_are_missing(cache: Cache, planned: BuildPlan) -> None:
 def test_space_is_that_of_the_largest_moment(cache: Cache, planned: BuildPlan) -> None:
     base = cache.layer(planned.layers[0].key, True)
     base.write_bytes(bytes(1000))
-    cache.remember(planned.spec, "upper", Made(planned.layers[1].inputs, 500))
+    cache.remember(planned.spec, "upper", LayerBuild(planned.layers[1].inputs, 500))
     assert estimate.space(cache, planned, flat=False) == (500 + 1500, 0)  # while the layer is built, there is no image
     assert estimate.space(cache, planned, flat=True) == (500 + 1500, 1500)
     base.unlink()
-    cache.remember(planned.spec, "base", Made(planned.layers[0].inputs, 4000))
+    cache.remember(planned.spec, "base", LayerBuild(planned.layers[0].inputs, 4000))
     assert estimate.space(cache, planned, flat=False) == (9000, 4500 + 3 * 4000 - 9000)
 
 

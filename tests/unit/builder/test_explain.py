@@ -4,12 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_builder import catalog
-from ctrain_builder import plan as plans
-from ctrain_builder.make import explain
-from ctrain_builder.make.container import Container
-from ctrain_builder.make.explain import Step
-from ctrain_builder.make.site import Site
+from ctrain_builder import build_plan, image_spec
+from ctrain_builder.image import explain
+from ctrain_builder.image.explain import Step
+from ctrain_builder.layers.build_host import BuildHost
+from ctrain_builder.layers.container import Container
 from ctrain_runtime.engines.apptainer import Engine
 from samples.programs import write_program
 
@@ -23,10 +22,10 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _steps(project: Path, *, have_base: bool = True, root: bool = True, flat: bool = False) -> list[Step]:
-    spec = catalog.find(project / "definitions", "small")
-    plan = plans.make(spec, {}, {}, "amd64", lambda _, is_base: is_base and have_base, lambda _: "")
+    spec = image_spec.find_spec(project / "definitions", "small")
+    plan = build_plan.plan_image(spec, {}, {}, "amd64", lambda _, is_base: is_base and have_base, lambda _: "")
     container = Container(Engine("apptainer", "/usr/bin/apptainer", "1.4.5"), Path("/nowhere"), lambda: None, root=root)
-    return explain.steps(container, plan, [BASE, UPPER], Site({}, (), None, {}), flat)
+    return explain.steps(container, plan, [BASE, UPPER], BuildHost({}, (), None, {}), flat)
 
 
 def _words(step: Step) -> list[str]:

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_builder import catalog, history, plan
-from ctrain_builder.catalog import ImageSpec
-from ctrain_builder.plan import NO_EPOCH, BuildPlan
+from ctrain_builder import build_plan, history, image_spec
+from ctrain_builder.build_plan import FALLBACK_EPOCH, BuildPlan
+from ctrain_builder.image_spec import ImageSpec
 from ctrain_runtime.errors import UsageError
 
 Git = Callable[..., str]
 
 
 def _make(spec: ImageSpec) -> BuildPlan:
-    return plan.make(spec, {}, {}, "amd64", lambda _key, _is_base: False, str)
+    return build_plan.plan_image(spec, {}, {}, "amd64", lambda _key, _is_base: False, str)
 
 
 @pytest.fixture
@@ -42,8 +42,8 @@ def git(project: Path, monkeypatch: pytest.MonkeyPatch) -> Git:
 
 
 def _epochs(project: Path) -> list[int]:
-    spec = catalog.find(project / "definitions", "small")
-    made = plan.make(spec, {}, {}, "amd64", lambda _key, _is_base: False, str, history.epochs({}))
+    spec = image_spec.find_spec(project / "definitions", "small")
+    made = build_plan.plan_image(spec, {}, {}, "amd64", lambda _key, _is_base: False, str, history.epochs({}))
     return [layer.epoch for layer in made.layers]
 
 
@@ -55,13 +55,13 @@ def test_the_epoch_is_the_time_of_the_last_commit_that_touched_the_layer(git: Gi
 
 
 def test_without_a_repository_the_epoch_is_a_constant(project: Path) -> None:
-    assert _epochs(project) == [NO_EPOCH, NO_EPOCH]
+    assert _epochs(project) == [FALLBACK_EPOCH, FALLBACK_EPOCH]
 
 
 @pytest.mark.usefixtures("git")
 def test_what_was_never_committed_has_the_constant(project: Path) -> None:
     (project / "definitions/upper/upper.def").rename(project / "definitions/upper/more.def")
-    assert history.epochs({})([project / "definitions/upper/more.def"]) == NO_EPOCH
+    assert history.epochs({})([project / "definitions/upper/more.def"]) == FALLBACK_EPOCH
 
 
 @pytest.mark.usefixtures("git")
@@ -77,7 +77,7 @@ def _plans(project: Path, revision: str, work: Path) -> dict[str, BuildPlan]:
 
 
 def test_a_plan_at_a_commit_is_what_it_was_then(git: Git, project: Path, tmp_path: Path) -> None:
-    before = _make(catalog.find(project / "definitions", "small"))
+    before = _make(image_spec.find_spec(project / "definitions", "small"))
     (project / "examples/x/train.py").write_text("print(2)\n")
     git("commit", "--quiet", "-am", "two")
     (project / "examples/x/train.py").write_text("print(3)\n")
@@ -86,7 +86,7 @@ def test_a_plan_at_a_commit_is_what_it_was_then(git: Git, project: Path, tmp_pat
     assert at_first.inputs == before.inputs
     now = _plans(project, "main", tmp_path / "second")["small_1.0-s"]
     assert now.keys[0] == before.keys[0]
-    assert now.keys[1] not in (before.keys[1], _make(catalog.find(project / "definitions", "small")).keys[1])
+    assert now.keys[1] not in (before.keys[1], _make(image_spec.find_spec(project / "definitions", "small")).keys[1])
 
 
 def test_looking_back_leaves_the_repository_alone(git: Git, project: Path, tmp_path: Path) -> None:

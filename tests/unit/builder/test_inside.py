@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from ctrain_builder.make.smoke import INSIDE
+from ctrain_builder.image.tests import INSIDE
 
 Done = subprocess.CompletedProcess[str]
 DPKG = """\

@@ -10,7 +10,7 @@ import pytest
 
 from ctrain_builder.cli.main import BUILD_VERBS
 from ctrain_builder.store import lifecycle
-from ctrain_builder.store.writer import change
+from ctrain_builder.store.writer import lock_store
 from ctrain_runtime.cli.main import main
 from ctrain_runtime.store import RETIRED, open_store
 from samples.sample_images import write_store
@@ -23,7 +23,7 @@ IN_2099 = 4_000_000_000  # seconds since 1970
 def root(tmp_path: Path) -> Path:
     """A store with a version retired 60 days ago, which a lease until 2099 keeps."""
     root = write_store(tmp_path / "store", {"release": 1})
-    with change(root) as writer:
+    with lock_store(root) as writer:
         lifecycle.retire(writer, ["pytorch:24.12-hd-r1"])
     sixty = time.time() - 60 * DAY
     os.utime(root / RETIRED / "pytorch_24.12-hd-py3-r1.json", (sixty, sixty))
@@ -35,12 +35,12 @@ def root(tmp_path: Path) -> Path:
 
 def test_a_lease_until_2099_ends_90_days_after_the_retirement(root: Path) -> None:
     store, now = open_store(root), time.time()
-    (one,) = lifecycle.needed(store, now)
+    (one,) = lifecycle.leases_on_retired(store, now)
     assert one.until == pytest.approx(now + 30 * DAY, abs=60)
-    assert list(lifecycle.removals(store, 30, now)) == []
+    assert list(lifecycle.garbage(store, 30, now)) == []
     later = now + 31 * DAY
-    assert lifecycle.needed(store, later) == []
-    assert [one.path.name for one in lifecycle.removals(store, 30, later)] == ["pytorch_24.12-hd-py3-r1.sif"]
+    assert lifecycle.leases_on_retired(store, later) == []
+    assert [one.path.name for one in lifecycle.garbage(store, 30, later)] == ["pytorch_24.12-hd-py3-r1.sif"]
 
 
 def test_the_bound_is_an_option_of_gc(root: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -79,7 +79,7 @@ def one_at_a_time(path: Path, machines: bool) -> bool:
 
 @pytest.mark.parametrize("machines", [False, True])
 def test_one_at_a_time(path: Path, monkeypatch: pytest.MonkeyPatch, machines: bool) -> None:
-    monkeypatch.setattr(locks, "POLL", 0.001)
+    monkeypatch.setattr(locks, "POLL_SECONDS", 0.001)
     umask = os.umask(0o022)
     assert one_at_a_time(path, machines)
     assert os.umask(umask) == 0o022  # all threads share it
@@ -90,7 +90,7 @@ def test_one_at_a_time_on_a_cluster(
     request: pytest.FixtureRequest, path: Path, monkeypatch: pytest.MonkeyPatch, files: str
 ) -> None:
     request.getfixturevalue(files)
-    monkeypatch.setattr(locks, "POLL", 0.001)
+    monkeypatch.setattr(locks, "POLL_SECONDS", 0.001)
     assert one_at_a_time(path, machines=True)
 
 
@@ -153,7 +153,7 @@ def test_without_locks_another_machine_is_waited_for(
 ) -> None:
     request.getfixturevalue(files)
     monkeypatch.setattr(locks, "_PATIENCE", 0.0)
-    monkeypatch.setattr(locks, "POLL", 0.001)
+    monkeypatch.setattr(locks, "POLL_SECONDS", 0.001)
     path.write_text(ELSEWHERE)
     assert locks.holder(path) == ELSEWHERE
     assert not locks.remove_unheld(path, path)
@@ -231,11 +231,11 @@ def test_a_name_that_an_nfs_client_remembers_is_asked_for_again(path: Path, monk
 
     monkeypatch.setattr(fcntl, "flock", another_took_it)
     monkeypatch.setattr(Path, "stat", lambda *_, **__: stale)
-    assert locks.locked(path, fcntl.LOCK_EX) is None
+    assert locks.try_lock(path, fcntl.LOCK_EX) is None
 
 
 def test_who_waits_too_long_is_told_what_to_do(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(locks, "POLL", 0.001)
+    monkeypatch.setattr(locks, "POLL_SECONDS", 0.001)
     with (
         locks.hold(path),
         pytest.raises(StoreError, match=rf"held for 0 minutes by pid {os.getpid()} .* is gone, remove the file"),

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from ctrain_builder import catalog, ngc
-from ctrain_builder.catalog import ImageSpec
+from ctrain_builder import image_spec, ngc
+from ctrain_builder.image_spec import ImageSpec
 from ctrain_runtime.share import data_dir
 
 DEFINITIONS = data_dir("definitions")
-NGC = [spec for spec in catalog.every(DEFINITIONS) if spec.name.endswith("-ngc")]
+NGC = [spec for spec in image_spec.all_specs(DEFINITIONS) if spec.name.endswith("-ngc")]
 
 
 @pytest.mark.parametrize("spec", NGC, ids=lambda spec: spec.title)
@@ -23,7 +23,7 @@ def test_each_tag_is_declared_as_it_is_known(spec: ImageSpec) -> None:
 
 def test_the_default_runs_on_v100_and_a100_and_the_newest_known_is_there() -> None:
     specs = {spec.tag: spec for spec in NGC if spec.name == "pytorch-ngc"}
-    default = catalog.find(DEFINITIONS, "pytorch-ngc")
+    default = image_spec.find_spec(DEFINITIONS, "pytorch-ngc")
     assert {"7.0", "8.0"} <= set(default.variant.sm.split())
     assert {"22.03", default.tag, max(ngc.read(DEFINITIONS).releases)} <= specs.keys()
 

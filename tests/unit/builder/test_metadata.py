@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ctrain_builder.definition import Definition, parse
-from ctrain_builder.make import metadata
+from ctrain_builder.layers import metadata
 from ctrain_runtime.errors import BuildError
 
 BUILT = 1795236725  # 2026-11-21 04:52:05 UTC

@@ -7,8 +7,8 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from ctrain_builder.make import lend, pack
-from ctrain_builder.make.container import Below, Container
+from ctrain_builder.layers import host_tools, pack
+from ctrain_builder.layers.container import Container, LowerLayers
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import BuildError
 from samples.programs import write_program
@@ -61,7 +61,7 @@ def test_times_are_cut_off_at_the_epoch_but_not_those_that_were_brought_along(
 
 @pytest.mark.usefixtures("tools")
 def test_the_command_of_a_layer_does_not_depend_on_its_content(tmp_path: Path) -> None:
-    container, below = _container(tmp_path / "work"), Below(tmp_path / "base.sif")
+    container, below = _container(tmp_path / "work"), LowerLayers(tmp_path / "base.sif")
     upper = _tree(tmp_path / "upper", EPOCH)
     (upper / ".wh.gone").touch()
     packed = pack.pack(container, upper, below, tmp_path / "log", EPOCH)
@@ -75,12 +75,12 @@ def test_a_layer_with_a_password_of_the_build_host_is_refused(tmp_path: Path) ->
     upper = _tree(tmp_path / "upper", STARTED)
     (upper / "0").write_text("http://kim:s3cret@proxy")
     with pytest.raises(BuildError, match="/0 of the layer holds a password"):
-        pack.pack(container, upper, Below(tmp_path / "base.sif"), tmp_path / "log", EPOCH)
+        pack.pack(container, upper, LowerLayers(tmp_path / "base.sif"), tmp_path / "log", EPOCH)
 
 
 @pytest.mark.usefixtures("tools")
 def test_odd_names_of_deleted_files(tmp_path: Path) -> None:
-    container, below = _container(tmp_path / "work"), Below(tmp_path / "base.sif")
+    container, below = _container(tmp_path / "work"), LowerLayers(tmp_path / "base.sif")
     upper = _tree(tmp_path / "upper")
     for name in ('two words"', "line\nend", "#x", os.fsdecode(b"\xff")):
         (upper / f".wh.{name}").touch()
@@ -93,7 +93,7 @@ def test_odd_names_of_deleted_files(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("tools")
 def test_an_ordinary_user_packs_as_root_of_a_container(tmp_path: Path) -> None:
     work = tmp_path / "work"
-    argv = pack.layer_argv(_container(work, root=False), work / "overlay/upper", Below(tmp_path / "base.sif"))
+    argv = pack.layer_argv(_container(work, root=False), work / "overlay/upper", LowerLayers(tmp_path / "base.sif"))
     assert argv[0] == "/usr/bin/apptainer"
     place = argv.index(str(tmp_path / "base.sif"))
     binds = {f"{work}/lend:/.ctrain", f"{work}/overlay/upper:/.ctrain/root"}
@@ -110,12 +110,12 @@ def test_without_mksquashfs_the_error_says_what_to_install(tmp_path: Path, monke
 
 def test_a_lent_program_runs_with_its_own_libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From any place: nothing of the machine's own is found by its usual name."""
-    program = lend.find("ls", "coreutils")
+    program = host_tools.require_tool("ls", "coreutils")
     container = _container(tmp_path / "work")
-    lend.prepare(container)
-    lend.lend(container, program)
-    monkeypatch.setattr(lend, "INSIDE", str(tmp_path / "work" / "lend"))
-    argv = lend.argv(program)
+    host_tools.prepare(container)
+    host_tools.copy_tool(container, program)
+    monkeypatch.setattr(host_tools, "INSIDE", str(tmp_path / "work" / "lend"))
+    argv = host_tools.argv(program)
     said = subprocess.run(
         [*argv, str(tmp_path / "work" / "lend" / "tools")], capture_output=True, text=True, check=True
     ).stdout

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from ctrain_builder import catalog, estimate, parent, plan
-from ctrain_builder.cache import open_cache
-from ctrain_builder.make import describe, inherit
-from ctrain_builder.make.container import Container
+from ctrain_builder import build_plan, estimate, image_spec, parent
+from ctrain_builder.build_cache import open_cache
+from ctrain_builder.image import describe
+from ctrain_builder.layers import inherit
+from ctrain_builder.layers.container import Container
 from ctrain_builder.parent import Parent, Part
 from ctrain_runtime import sif
 from ctrain_runtime.digest import file_digest
@@ -161,14 +162,14 @@ def a_parent(**digests: str) -> Parent:
     return Parent("pytorch:24.12-hd-r3", "sha256:abc", parts)
 
 
-def planned(project: Path, found: Parent, source: str = "store:pytorch:prod") -> plan.BuildPlan:
+def planned(project: Path, found: Parent, source: str = "store:pytorch:prod") -> build_plan.BuildPlan:
     images = project / "definitions/images.yaml"
     images.write_text(
         f"images:\n  lab:\n    from: {source}\n    chain: [upper]\n    stack: lab\n    tag: '1'\n"
         "  small: {chain: [base, upper], stack: s, tag: '1', tag_argument: VERSION}\n"
     )
-    spec = catalog.find(project / "definitions", "lab")
-    return plan.make(spec, {}, {}, "amd64", lambda _key, _is_base: False, str, find_parent=lambda _: found)
+    spec = image_spec.find_spec(project / "definitions", "lab")
+    return build_plan.plan_image(spec, {}, {}, "amd64", lambda _key, _is_base: False, str, find_parent=lambda _: found)
 
 
 def test_what_the_parent_contains_is_part_of_the_keys(project: Path) -> None:
@@ -206,23 +207,23 @@ def keys_of_claims(project: Path, key: str = "k") -> tuple[str, ...]:
 
 def test_keys_of_bases_are_no_keys_of_parents(project: Path) -> None:
     """A parent must not pass off its content as a layer that a definition makes."""
-    own = catalog.find(project / "definitions", "small")
-    made = plan.make(own, {}, {}, "amd64", lambda _key, _is_base: False, str)
+    own = image_spec.find_spec(project / "definitions", "small")
+    made = build_plan.plan_image(own, {}, {}, "amd64", lambda _key, _is_base: False, str)
     assert made.layers[0].inputs.definition
     assert not planned(project, a_parent(base="sha256:1")).layers[0].inputs.definition
 
 
 def test_a_missing_parent_is_a_problem_of_its_image_alone(project: Path) -> None:
     planned(project, a_parent())
-    spec = catalog.find(project / "definitions", "lab")
+    spec = image_spec.find_spec(project / "definitions", "lab")
 
     def missing(reference: str) -> Parent:
         raise ImageNotFound(f"image {reference} not found")
 
-    made = plan.make(spec, {}, {}, "amd64", lambda _key, _is_base: False, str, find_parent=missing)
+    made = build_plan.plan_image(spec, {}, {}, "amd64", lambda _key, _is_base: False, str, find_parent=missing)
     assert made.keys == ("",)
-    [status] = plan.status(made, lambda _: None)
-    assert (status.state, status.why) == (plan.UNKNOWN, ("image store:pytorch:prod not found",))
+    [status] = build_plan.status(made, lambda _: None)
+    assert (status.state, status.why) == (build_plan.UNKNOWN, ("image store:pytorch:prod not found",))
 
 
 def test_two_layers_of_one_name_are_refused(project: Path) -> None:
@@ -236,11 +237,13 @@ def test_a_base_does_not_lose_the_layers_of_a_local_image(project: Path, tmp_pat
     (project / "definitions/base/base.def").write_text(
         f"Bootstrap: localimage\nFrom: {path}\n%labels\n    version {{{{ VERSION }}}}\n"
     )
-    spec = catalog.find(project / "definitions", "small")
+    spec = image_spec.find_spec(project / "definitions", "small")
     with pytest.raises(ConfigError, match=f"x.sif has layers, .* Build on it in images.yaml: from: {path}"):
-        plan.make(spec, {}, {}, "amd64", lambda *_: False, str)
+        build_plan.plan_image(spec, {}, {}, "amd64", lambda *_: False, str)
     written(path, SYSTEM)
-    assert plan.make(spec, {}, {}, "amd64", lambda *_: False, str).layers[0].inputs.base == file_digest(path)
+    assert build_plan.plan_image(spec, {}, {}, "amd64", lambda *_: False, str).layers[0].inputs.base == file_digest(
+        path
+    )
 
 
 def test_a_path_is_relative_to_the_directory_that_holds_the_definitions(project: Path) -> None:
@@ -268,14 +271,16 @@ def test_a_path_is_relative_to_the_directory_that_holds_the_definitions(project:
 def test_mistakes_are_named(project: Path, entry: str, message: str) -> None:
     (project / "definitions/images.yaml").write_text(f"images:\n  lab: {{{entry}}}\n")
     with pytest.raises(ConfigError, match=message):
-        catalog.find(project / "definitions", "lab")
+        image_spec.find_spec(project / "definitions", "lab")
 
 
 def test_any_definition_can_take_the_tag(project: Path) -> None:
     entry = "from: store:x, chain: [upper], stack: s, tag: '7', tag_argument: COLOUR"
     (project / "definitions/images.yaml").write_text(f"images:\n  lab: {{{entry}}}\n")
-    spec = catalog.find(project / "definitions", "lab")
-    made = plan.make(spec, {}, {}, "amd64", lambda *_: False, str, find_parent=lambda _: a_parent(base="sha256:1"))
+    spec = image_spec.find_spec(project / "definitions", "lab")
+    made = build_plan.plan_image(
+        spec, {}, {}, "amd64", lambda *_: False, str, find_parent=lambda _: a_parent(base="sha256:1")
+    )
     assert made.layers[1].arguments["COLOUR"] == "7"
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_builder.cli.progress import Lines
+from ctrain_builder.cli.progress import ProgressLines
 
 
 class Terminal(io.StringIO):
@@ -23,7 +23,7 @@ def log(tmp_path: Path) -> Path:
 
 def test_a_line_when_a_step_begins_and_ends(log: Path) -> None:
     out = io.StringIO()
-    lines = Lines(out, "small 1.0  ")
+    lines = ProgressLines(out, "small 1.0  ")
     step = lines.begin("layer", "base", log, 61)
     lines.done("layer", "upper", "cached", 5_000_000)
     lines.begin("test", "imports", log).end("passed")
@@ -42,7 +42,7 @@ def test_a_line_when_a_step_begins_and_ends(log: Path) -> None:
 def test_on_a_terminal_all_steps_that_run_are_shown(log: Path) -> None:
     pytest.importorskip("rich")
     out = Terminal()
-    lines = Lines(out)
+    lines = ProgressLines(out)
     lines.begin("test", "imports", log, 90)
     lines.begin("test", "all-reduce [by MPI]", log)  # no markup
     text = lines._render().plain
@@ -60,7 +60,7 @@ def test_on_a_terminal_all_steps_that_run_are_shown(log: Path) -> None:
 def test_a_step_that_has_ended_is_not_drawn_again(log: Path) -> None:
     pytest.importorskip("rich")
     out = Terminal()
-    lines = Lines(out)
+    lines = ProgressLines(out)
     step = lines.begin("test", "imports", log)
     lines._live.refresh()  # type: ignore[union-attr]  # it is a terminal
     step.end("passed")
@@ -73,7 +73,7 @@ def test_a_step_that_has_ended_is_not_drawn_again(log: Path) -> None:
 def test_without_the_library_a_terminal_gets_the_plain_lines(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "rich", None)
     out = Terminal()
-    lines = Lines(out)
+    lines = ProgressLines(out)
     lines.begin("layer", "base", log).end("built", 7)
     lines.close()
     assert "\x1b" not in out.getvalue()

@@ -12,17 +12,17 @@ from pathlib import Path
 import pytest
 
 from ctrain_builder import atomic
-from ctrain_builder.digests import of_regions
+from ctrain_builder.digests import regions_digest
 from ctrain_builder.store import publish as module
 from ctrain_builder.store.init import init_store
-from ctrain_builder.store.publish import Outcome
+from ctrain_builder.store.publish import PublishResult
 from ctrain_runtime.errors import ImageTestError, ImageUnusable, StoreError, UsageError
 from ctrain_runtime.manifest import Layer, Manifest
 from ctrain_runtime.sif import PARTITION
 from ctrain_runtime.store import open_store
 from samples.sample_images import sif
 
-Publish = Callable[..., Outcome]
+Publish = Callable[..., PublishResult]
 
 
 @pytest.fixture
@@ -35,7 +35,9 @@ def root(tmp_path: Path) -> Path:
 def publish(tmp_path: Path, root: Path, make_manifest: Callable[..., Manifest]) -> Publish:
     """publish(content, channel): publishes a tested image with that content."""
 
-    def call(content: str = "image", channel: str = "", all_layers: tuple[Layer, ...] = (), **facts: object) -> Outcome:
+    def call(
+        content: str = "image", channel: str = "", all_layers: tuple[Layer, ...] = (), **facts: object
+    ) -> PublishResult:
         image = tmp_path / "small.sif"
         image.write_text(content)
         digest = f"sha256:{hashlib.sha256(content.encode()).hexdigest()}"
@@ -142,7 +144,7 @@ def test_an_image_of_the_builders_is_known_by_its_regions(
         Layer(name, name, len(name), f"sha256:{hashlib.sha256(name.encode()).hexdigest()}")
         for name in ("base", "upper")
     )
-    manifest = replace(make_manifest(of_regions(image, layers)), layers=layers)
+    manifest = replace(make_manifest(regions_digest(image, layers)), layers=layers)
     good = image.read_bytes()
     for place in (0, len(good) // 2, -1):
         image.write_bytes(good)

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_builder import cache as caches
-from ctrain_builder import record
+from ctrain_builder import build_cache, manifest_writer
 from ctrain_builder.cli.main import BUILD_VERBS
 from ctrain_builder.store.init import init_store
 from ctrain_runtime.cli.main import main
@@ -19,11 +18,11 @@ from ctrain_runtime.store import open_store
 @pytest.fixture
 def publish(project: Path, tmp_path: Path, make_manifest: Callable[..., Manifest]) -> Callable[..., int]:
     """publish(OPTIONS) of an image that is in the cache, to the store `store`."""
-    cache = caches.open_cache(tmp_path / "cache")
+    cache = build_cache.open_cache(tmp_path / "cache")
     image = cache.root / "images" / "small_1.0-s.sif"
     image.write_bytes(b"image")
     manifest = make_manifest(f"sha256:{hashlib.sha256(b'image').hexdigest()}")
-    record.write(image.with_suffix(".json"), replace(manifest, size=5))
+    manifest_writer.write(image.with_suffix(".json"), replace(manifest, size=5))
     init_store(tmp_path / "store")
     places = ["--definitions", str(project / "definitions"), "--cache", str(cache.root), "--store", "store"]
     return lambda *options: main(BUILD_VERBS, ["publish", "small", *places, *options])

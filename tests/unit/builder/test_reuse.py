@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_builder.cache import Cache, LayerContent, open_cache
-from ctrain_builder.make import reuse
-from ctrain_builder.make.container import Container
-from ctrain_builder.make.reuse import Stack
+from ctrain_builder.build_cache import Cache, LayerContent, open_cache
+from ctrain_builder.image import reuse
+from ctrain_builder.image.reuse import Stack
+from ctrain_builder.layers.container import Container
 from ctrain_runtime.engines.apptainer import Engine
 
 pytestmark = pytest.mark.skipif(not shutil.which("unsquashfs"), reason="squashfs-tools are not installed")

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from ctrain_builder import catalog, plan
-from ctrain_builder.make import sbom
-from ctrain_builder.plan import BuildPlan
+from ctrain_builder import build_plan, image_spec
+from ctrain_builder.build_plan import BuildPlan
+from ctrain_builder.image import sbom
 from ctrain_runtime import sbom as reader
 from ctrain_runtime.errors import BuildError
 from ctrain_runtime.sif import SBOM
@@ -26,8 +26,10 @@ PACKAGES: dict[str, Any] = {
 
 @pytest.fixture
 def planned(project: Path) -> BuildPlan:
-    spec = catalog.find(project / "definitions", "small")
-    return plan.make(spec, {}, {}, "amd64", lambda _key, _is_base: True, lambda _: "", lambda _: 1_700_000_000)
+    spec = image_spec.find_spec(project / "definitions", "small")
+    return build_plan.plan_image(
+        spec, {}, {}, "amd64", lambda _key, _is_base: True, lambda _: "", lambda _: 1_700_000_000
+    )
 
 
 def test_the_document(planned: BuildPlan) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ctrain_builder.make import secrets
+from ctrain_builder.layers import secrets
 from ctrain_builder.tree import Tree
 from ctrain_runtime.errors import BuildError
 

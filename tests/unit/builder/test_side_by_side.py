@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_builder.make import side_by_side
-from ctrain_builder.make.side_by_side import Tick
-from ctrain_builder.make.smoke import Check
+from ctrain_builder.image import side_by_side
+from ctrain_builder.image.side_by_side import Tick
+from ctrain_builder.image.tests import ImageTest
 from ctrain_runtime.manifest import TestResult as Result
 
-CHECKS = [Check(name, ("true",)) for name in "abcd"]
+CHECKS = [ImageTest(name, ("true",)) for name in "abcd"]
 
 
-def passed(check: Check, _tick: Tick) -> Result:
+def passed(check: ImageTest, _tick: Tick) -> Result:
     return Result(check.name, True, "0.1")
 
 
@@ -24,7 +24,7 @@ def no_tick() -> None: ...
 def test_tests_run_side_by_side() -> None:
     meeting = threading.Barrier(2, timeout=10)
 
-    def meet(check: Check, tick: Tick) -> Result:
+    def meet(check: ImageTest, tick: Tick) -> Result:
         meeting.wait()  # passes only if two run at the same time
         return passed(check, tick)
 
@@ -36,7 +36,7 @@ def test_tests_on_gpus_run_alone_and_last() -> None:
     order: list[str] = []
     running: set[str] = set()
 
-    def alone(check: Check, tick: Tick) -> Result:
+    def alone(check: ImageTest, tick: Tick) -> Result:
         running.add(check.name)
         if check.gpu:
             assert running == {check.name}
@@ -44,7 +44,7 @@ def test_tests_on_gpus_run_alone_and_last() -> None:
         running.remove(check.name)
         return passed(check, tick)
 
-    gpus = [Check(name, ("true",), gpu=True) for name in ("GPU", "NCCL")]
+    gpus = [ImageTest(name, ("true",), gpu=True) for name in ("GPU", "NCCL")]
     side_by_side.run([*gpus, *CHECKS], 4, alone, no_tick)
     assert order[-2:] == ["GPU", "NCCL"]
 
@@ -53,7 +53,7 @@ def test_the_first_failure_ends_the_others() -> None:
     ended: list[str] = []
     started = threading.Barrier(2, timeout=10)
 
-    def test(check: Check, tick: Tick) -> Result:
+    def test(check: ImageTest, tick: Tick) -> Result:
         started.wait()
         if check.name == "a":
             return Result("a", False, "0.1")
@@ -65,7 +65,7 @@ def test_the_first_failure_ends_the_others() -> None:
             ended.append(check.name)
             raise
 
-    gpu = Check("GPU", ("true",), gpu=True)
+    gpu = ImageTest("GPU", ("true",), gpu=True)
     assert list(side_by_side.run([*CHECKS, gpu], 2, test, no_tick)) == ["a"]
     assert ended == ["b"]
 
@@ -73,7 +73,7 @@ def test_the_first_failure_ends_the_others() -> None:
 def test_an_interrupt_ends_all() -> None:
     ended = threading.Event()
 
-    def test(_check: Check, tick: Tick) -> Result:
+    def test(_check: ImageTest, tick: Tick) -> Result:
         try:
             while True:
                 tick()
@@ -90,7 +90,7 @@ def test_an_interrupt_ends_all() -> None:
 
 
 def test_an_error_in_a_test_is_not_lost() -> None:
-    def broken(_check: Check, _tick: Tick) -> Result:
+    def broken(_check: ImageTest, _tick: Tick) -> Result:
         raise OSError(28, "No space left on device")
 
     with pytest.raises(OSError, match="No space"):

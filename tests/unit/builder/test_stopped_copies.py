@@ -16,15 +16,15 @@ import pytest
 from ctrain_builder import locks, mounts
 from ctrain_builder.cli.main import BUILD_VERBS
 from ctrain_builder.store import channels, lifecycle
+from ctrain_builder.store.endpoints import StoreEndpoint
 from ctrain_builder.store.init import init_store
-from ctrain_builder.store.places import Folder
-from ctrain_builder.store.publish import Watch, publish
-from ctrain_builder.store.writer import change
+from ctrain_builder.store.publish import CopyObserver, publish
+from ctrain_builder.store.writer import lock_store
 from ctrain_runtime.cli.main import main
 from ctrain_runtime.manifest import Manifest
 from ctrain_runtime.store import Store, open_store
 
-Copy = Callable[[str, Watch], None]
+Copy = Callable[[str, CopyObserver], None]
 
 
 def stop_at_first(_: int) -> None:
@@ -51,7 +51,7 @@ def copy(
     other = tmp_path / "other"
     init_store(other)
 
-    def call(content: str, watch: Watch) -> None:
+    def call(content: str, watch: CopyObserver) -> None:
         image = tmp_path / "small.sif"
         image.write_text(content)
         digest = f"sha256:{hashlib.sha256(content.encode()).hexdigest()}"
@@ -60,7 +60,7 @@ def copy(
             publish(image, manifest, store.root, "", watch)
         else:
             published = publish(image, manifest, other).image.manifest
-            Folder(store.root).put(published, Folder(other), watch)
+            StoreEndpoint(store.root).put(published, StoreEndpoint(other), watch)
 
     yield call
 
@@ -68,17 +68,17 @@ def copy(
 @pytest.fixture
 def stopped(store: Store, copy: Copy) -> Iterator[int]:
     """The process of a copy, stopped in its middle; there are two versions, and prod has been both."""
-    silent = Watch(lambda _: None, lambda _: None)
+    silent = CopyObserver(lambda _: None, lambda _: None)
     for content in ("one", "two"):
         copy(content, silent)
-    with change(store.root) as writer:
+    with lock_store(store.root) as writer:
         for image in store.images():
             channels.promote(writer, "small", image.manifest.version, "prod")
     process = os.fork()
     if not process:
         code = 1
         try:
-            copy("three", Watch(lambda _: None, stop_at_first))
+            copy("three", CopyObserver(lambda _: None, stop_at_first))
             code = 0
         finally:
             os._exit(code)
@@ -102,7 +102,7 @@ def in_prod(store: Store) -> str:
 def test_nobody_waits_for_a_copy_and_gc_keeps_it(store: Store, stopped: int) -> None:
     """None of this would return if the store's lock were held."""
     copying = parts(store)
-    with change(store.root) as writer:
+    with lock_store(store.root) as writer:
         channels.rollback(writer, "small", "prod")
         assert in_prod(store) == "1.0-s-r1"
         lifecycle.retire(writer, ["small:1.0-s-r2"])
@@ -119,7 +119,7 @@ def test_what_a_killed_copy_has_left_is_removed(store: Store, stopped: int) -> N
     os.kill(stopped, signal.SIGKILL)
     os.waitpid(stopped, 0)
     assert parts(store) != []
-    with change(store.root) as writer:
+    with lock_store(store.root) as writer:
         lifecycle.collect(writer, 30)
     assert parts(store) == []
     assert [image.path.read_text() for image in store.images()] == ["one", "two"]
@@ -131,8 +131,8 @@ def test_gc_of_another_machine_keeps_a_copy(
     """It does not see the process, and where its locks don't reach that machine, nothing else either."""
     copying = parts(store)
     monkeypatch.setattr(locks, "_machine", lambda: "another of the same name")
-    assert list(lifecycle.removals(store, 0, 0)) == []
-    with change(store.root) as writer:
+    assert list(lifecycle.garbage(store, 0, 0)) == []
+    with lock_store(store.root) as writer:
         lifecycle.collect(writer, 0)
     assert parts(store) == copying
     capsys.readouterr()

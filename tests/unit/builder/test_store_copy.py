@@ -9,8 +9,17 @@ import pytest
 
 from ctrain_builder import mounts
 from ctrain_builder.store import copy as module
-from ctrain_builder.store.copy import Source, begun, copy, fill, is_lustre, lasting, shared, temporary
-from ctrain_builder.store.writer import Access
+from ctrain_builder.store.copy import (
+    SharedRange,
+    copy,
+    fill,
+    is_lustre,
+    resumable_file,
+    resume_offset,
+    shared,
+    temporary,
+)
+from ctrain_builder.store.writer import Permissions
 from ctrain_runtime import sif
 from ctrain_runtime.manifest import Layer
 from ctrain_runtime.sif import PARTITION
@@ -26,7 +35,7 @@ def test_a_copy_and_its_digest(tmp_path: Path, size: int) -> None:
     told: list[int] = []
     with temporary(tmp_path, "x.sif") as target:
         assert target.name.startswith(".x.sif.")
-        digest = copy(tmp_path / "source", target, Access(tmp_path.stat()), done=told.append).digest
+        digest = copy(tmp_path / "source", target, Permissions(tmp_path.stat()), done=told.append).digest
         assert target.read_bytes() == content
     assert digest == f"sha256:{hashlib.sha256(content).hexdigest()}"
     assert told[-1:] == ([size] if size else [])
@@ -38,14 +47,14 @@ def test_the_digest_is_of_what_is_in_the_store(tmp_path: Path, monkeypatch: pyte
     """Of parts that are taken by reference too: here "by reference" writes something else."""
     (tmp_path / "source").write_bytes(b"a" * 20000)
 
-    def clone(part: Source, writer: BinaryIO) -> tuple[int, int]:
+    def clone(part: SharedRange, writer: BinaryIO) -> tuple[int, int]:
         os.pwrite(writer.fileno(), b"b" * part.size, part.offset)
         return part.offset, part.offset + part.size
 
     monkeypatch.setattr(module, "_clone", clone)
-    part = Source(4096, 8192, tmp_path / "source", 0)
+    part = SharedRange(4096, 8192, tmp_path / "source", 0)
     with temporary(tmp_path, "x.sif") as target:
-        digest = copy(tmp_path / "source", target, Access(tmp_path.stat()), parts=[part]).digest
+        digest = copy(tmp_path / "source", target, Permissions(tmp_path.stat()), parts=[part]).digest
         wanted = b"a" * 4096 + b"b" * 8192 + b"a" * (20000 - 4096 - 8192)
         assert target.read_bytes() == wanted
     assert digest == f"sha256:{hashlib.sha256(wanted).hexdigest()}"
@@ -53,9 +62,9 @@ def test_the_digest_is_of_what_is_in_the_store(tmp_path: Path, monkeypatch: pyte
 
 def test_where_a_disk_copies_nothing_by_reference_all_is_copied(tmp_path: Path) -> None:
     (tmp_path / "source").write_bytes(b"a" * 20000)
-    parts = [Source(4096, 8192, Path("/proc/version"), 0), Source(1, 8192, tmp_path / "source", 0)]
+    parts = [SharedRange(4096, 8192, Path("/proc/version"), 0), SharedRange(1, 8192, tmp_path / "source", 0)]
     with temporary(tmp_path, "x.sif") as target:
-        copy(tmp_path / "source", target, Access(tmp_path.stat()), parts=parts)
+        copy(tmp_path / "source", target, Permissions(tmp_path.stat()), parts=parts)
         assert target.read_bytes() == b"a" * 20000
 
 
@@ -68,8 +77,8 @@ def test_layers_that_are_published_already_are_found(tmp_path: Path) -> None:
     manifest = a_manifest(layers=(base, two, one))
     there, here = sif.partitions(old), sif.partitions(new)
     assert shared(new, manifest, [published]) == [
-        Source(here[0].offset, 4, old, there[0].offset),
-        Source(here[2].offset, 3, old, there[1].offset),
+        SharedRange(here[0].offset, 4, old, there[0].offset),
+        SharedRange(here[2].offset, 3, old, there[1].offset),
     ]
     assert shared(new, a_manifest(layers=(base, two, one), flat=True), [published]) == []
     assert shared(new, manifest, [PublishedImage(a_manifest(layers=(base, one), flat=True), old, ())]) == []
@@ -97,30 +106,30 @@ def test_on_lustre_a_file_is_striped_before_it_is_written(tmp_path: Path, monkey
 
 def test_a_file_goes_on_where_its_copy_was(tmp_path: Path) -> None:
     content = os.urandom(20000)
-    with lasting(tmp_path, "x.sif") as file:
+    with resumable_file(tmp_path, "x.sif") as file:
         file.write_bytes(content[:9000])
-    with lasting(tmp_path, "x.sif") as again:
-        assert (again, begun(again)) == (file, 8192)
+    with resumable_file(tmp_path, "x.sif") as again:
+        assert (again, resume_offset(again)) == (file, 8192)
     asked: list[int] = []
 
     def read(size: int, at: int) -> bytes:
         asked.append(at)
         return content[at : at + min(size, 5000)]
 
-    assert fill(file, len(content), read, Access(tmp_path.stat()), there=8192).digest == digest(content)
+    assert fill(file, len(content), read, Permissions(tmp_path.stat()), there=8192).digest == digest(content)
     assert asked == [8192, 13192, 18192]
     assert file.read_bytes() == content
-    with lasting(tmp_path, "x.sif"):
+    with resumable_file(tmp_path, "x.sif"):
         assert file.stat().st_mode & 0o777 == 0o600  # what was finished can be written to again
 
 
 def test_a_hole_is_where_a_copy_was_interrupted(tmp_path: Path) -> None:
     """What was taken by reference may lie behind it."""
     with (tmp_path / "x").open("wb") as file:
-        assert begun(tmp_path / "x") == 0
+        assert resume_offset(tmp_path / "x") == 0
         os.pwrite(file.fileno(), b"a" * 10000, 0)
         os.pwrite(file.fileno(), b"b" * 10000, 1 << 20)
-    assert begun(tmp_path / "x") == 8192
+    assert resume_offset(tmp_path / "x") == 8192
 
 
 def test_a_file_of_others_is_not_written_to(tmp_path: Path) -> None:
@@ -128,7 +137,7 @@ def test_a_file_of_others_is_not_written_to(tmp_path: Path) -> None:
     path = tmp_path / ".x.sif.part"
     for make in (os.symlink, os.link):
         make(tmp_path / "precious", path)
-        with lasting(tmp_path, "x.sif") as file:
+        with resumable_file(tmp_path, "x.sif") as file:
             assert file == path
         assert (path.stat().st_nlink, path.is_symlink(), path.stat().st_size) == (1, False, 0)
         path.unlink()

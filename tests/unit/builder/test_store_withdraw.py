@@ -10,7 +10,7 @@ import pytest
 
 from ctrain_builder import atomic
 from ctrain_builder.store import lifecycle
-from ctrain_builder.store.writer import change
+from ctrain_builder.store.writer import lock_store
 from ctrain_runtime.errors import CtrainError, StoreError
 from ctrain_runtime.references import resolve
 from ctrain_runtime.store import open_store
@@ -149,7 +149,7 @@ def _withdraw_until(number: int, shop: Shop, monkeypatch: pytest.MonkeyPatch) ->
         for owner, name in steps:
             patched.setattr(owner, name, counted(getattr(owner, name)))
         try:
-            with change(shop.root) as writer:
+            with lock_store(shop.root) as writer:
                 lifecycle.withdraw(writer, ["small:1.0-s-r2"], REASON)
         except Crash:
             return False

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from ctrain_builder.cli.main import BUILD_VERBS
-from ctrain_builder.registry import Registry
+from ctrain_builder.registry.client import RegistryClient
 from ctrain_builder.store import channels, lifecycle, log
+from ctrain_builder.store.endpoints import RegistryEndpoint
 from ctrain_builder.store.init import init_store
-from ctrain_builder.store.places import Repositories
 from ctrain_builder.store.publish import publish
-from ctrain_builder.store.writer import change
+from ctrain_builder.store.writer import lock_store
 from ctrain_runtime.cli.main import main
 from ctrain_runtime.errors import UsageError
 from ctrain_runtime.manifest import Manifest
@@ -84,7 +84,7 @@ def test_a_channel_that_came_can_be_rolled_back(fill: Callable[..., Path], sync:
     fill("source", prod="two")
     said = sync(source, target, "--channels")
     assert "channel prod of small is 1.0-s-r2 (it was 1.0-s-r1)" in said
-    with change(target) as writer:
+    with lock_store(target) as writer:
         channels.rollback(writer, "small", "prod")
     assert state(target) == {"1.0-s-r1": ("prod",), "1.0-s-r2": ()}
 
@@ -106,7 +106,7 @@ def test_a_retired_version_is_told_and_its_channel_left_alone(
 ) -> None:
     source, target = fill("source", prod="one", dev="two"), new_store(tmp_path / "target")
     sync(source, target)
-    with change(target) as writer:
+    with lock_store(target) as writer:
         lifecycle.retire(writer, ["small:1.0-s-r1"])
     said = json.loads(sync(source, target, "--channels", "--json"))
     assert said["retired"] == ["small:1.0-s-r1"]
@@ -174,12 +174,12 @@ def test_a_published_file_that_is_damaged_stays_behind(fill: Callable[..., Path]
 )
 def test_no_place_in_a_registry(where: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"is no place in a registry\. Write it as oras://HOST\[:PORT\]/PATH$"):
-        Repositories(where, Registry({}), tmp_path)
+        RegistryEndpoint(where, RegistryClient({}), tmp_path)
 
 
 @pytest.mark.parametrize("where", ["h.example", "h.example/a/b", "h.example:5000/a/", "localhost/x", "docker.io/lab"])
 def test_a_place_in_a_registry(where: str, tmp_path: Path) -> None:
-    assert str(Repositories(where, Registry({}), tmp_path)) == f"oras://{where.rstrip('/')}"
+    assert str(RegistryEndpoint(where, RegistryClient({}), tmp_path)) == f"oras://{where.rstrip('/')}"
 
 
 def test_a_foreign_image_is_not_replaced(fill: Callable[..., Path], sync: Sync, tmp_path: Path) -> None:

@@ -8,20 +8,20 @@ from typing import Optional
 
 import pytest
 
-from ctrain_builder import catalog, plan
-from ctrain_builder.cache import Cache, LayerContent, open_cache
-from ctrain_builder.make import reuse, smoke, testing
-from ctrain_builder.make.container import Container
-from ctrain_builder.make.reuse import Stack
-from ctrain_builder.make.smoke import Check
+from ctrain_builder import build_plan, image_spec
+from ctrain_builder.build_cache import Cache, LayerContent, open_cache
+from ctrain_builder.image import reuse, run_tests, tests
+from ctrain_builder.image.reuse import Stack
+from ctrain_builder.image.tests import ImageTest
+from ctrain_builder.layers.container import Container
 from ctrain_builder.progress import Step
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.manifest import TestResult as Result
 
 CHECKS = (
-    Check("own", ("own",)),
-    Check("all", ("all",), all_layers=True),
-    Check("always", ("always",), reusable=False),
+    ImageTest("own", ("own",)),
+    ImageTest("all", ("all",), all_layers=True),
+    ImageTest("always", ("always",), reusable=False),
 )
 
 
@@ -56,12 +56,12 @@ class Bench:
 
     def run(self, *digests: str, rerun: bool = False) -> dict[str, str]:
         """Test -> outcome for an image whose layers have these contents."""
-        spec = catalog.find(self.project / "definitions", "small")
-        planned = plan.make(spec, {}, {}, "amd64", lambda *_: True, lambda _: "")
+        spec = image_spec.find_spec(self.project / "definitions", "small")
+        planned = build_plan.plan_image(spec, {}, {}, "amd64", lambda *_: True, lambda _: "")
         stack = Stack((Path("a.sif"), Path("b.sqsh")), tuple(LayerContent(digest, 1) for digest in digests))
         container = Container(Engine("apptainer", "/nowhere", "1.4.5"), self.cache.root, lambda: None)
         told = Told()
-        testing.Tester(self.cache, container, told, planned, stack, False).run(Path("x.sif"), rerun, 2)
+        run_tests.Tester(self.cache, container, told, planned, stack, False).run(Path("x.sif"), rerun, 2)
         return told.outcomes
 
 
@@ -69,18 +69,18 @@ class Bench:
 def bench(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     bench = Bench(project, open_cache(tmp_path / "cache"))
 
-    def run(_container: Container, _image: Path, check: Check, _log: Path, _overlays: Sequence[str] = ()) -> Result:
+    def run(_container: Container, _image: Path, check: ImageTest, _log: Path, _overlays: Sequence[str] = ()) -> Result:
         return Result(check.name, check.name not in bench.failing, "1.5")
 
-    monkeypatch.setattr(smoke, "checks", lambda *_: CHECKS)
-    monkeypatch.setattr(smoke, "run", run)
-    monkeypatch.setattr(smoke, "base_facts", lambda *_: {})
+    monkeypatch.setattr(tests, "checks", lambda *_: CHECKS)
+    monkeypatch.setattr(tests, "run", run)
+    monkeypatch.setattr(tests, "base_facts", lambda *_: {})
     monkeypatch.setattr(reuse, "surroundings", lambda _: ("engine",))
     monkeypatch.setattr(reuse, "needed_layers", lambda *_: 1)
     return bench
 
 
-PASSED, UNCHANGED = "passed", testing.UNCHANGED
+PASSED, UNCHANGED = "passed", run_tests.UNCHANGED
 
 
 def test_what_has_not_changed_is_not_run_again(bench: Bench) -> None:
@@ -94,7 +94,7 @@ def test_what_has_not_changed_is_not_run_again(bench: Bench) -> None:
 def test_a_failure_is_named_and_not_remembered(bench: Bench) -> None:
     bench.failing = {"own"}
     for _ in range(2):
-        with pytest.raises(testing.TestsFailed, match=r"test .own. of image small"):
+        with pytest.raises(run_tests.TestsFailed, match=r"test .own. of image small"):
             bench.run("a", "b")
     bench.failing = set()
     assert bench.run("a", "b")["own"] == PASSED
@@ -111,5 +111,5 @@ def test_a_result_that_cannot_be_read_is_none(text: str, bench: Bench) -> None:
 
 def test_durations_are_kept(bench: Bench) -> None:
     bench.run("a", "b")
-    spec = catalog.find(bench.project / "definitions", "small")
+    spec = image_spec.find_spec(bench.project / "definitions", "small")
     assert bench.cache.durations(spec) == {"test own": 1.5, "test all": 1.5, "test always": 1.5}

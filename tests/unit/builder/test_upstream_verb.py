@@ -11,8 +11,8 @@ import pytest
 
 from ctrain_builder.cli import upstream as verb
 from ctrain_builder.cli.main import BUILD_VERBS
-from ctrain_builder.upstream import Upstream
-from ctrain_builder.web import Unreachable
+from ctrain_builder.registry.http_client import Unreachable
+from ctrain_builder.registry.resolver import DigestResolver
 from ctrain_runtime.cli.main import main
 from ctrain_runtime.errors import RegistryError
 
@@ -209,7 +209,7 @@ def test_a_registry_that_lists_no_tags_is_still_asked_for_digests(ask: Ask, worl
 
 def test_a_tag_that_has_moved_or_is_gone(ask: Ask, world: World, tmp_path: Path) -> None:
     ask()  # makes the cache
-    Upstream(tmp_path / "cache", registry=world).resolve(name("24.12"))  # type: ignore[arg-type]  # a stand-in
+    DigestResolver(tmp_path / "cache", registry=world).resolve(name("24.12"))  # type: ignore[arg-type]  # a stand-in
     world.digests = {"24.12-py3": "sha256:9999999999999999"}
     seen = json.loads((tmp_path / "cache/upstream.json").read_text())[name("24.12")]["seen"][:10]
     for _ in range(2):  # looking changes nothing

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_builder.make import user_layer
+from ctrain_builder.layers import user_layer
 
 PIP = """\
 Looking in indexes: https://index.example/simple

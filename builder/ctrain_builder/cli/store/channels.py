@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 
-from ctrain_builder.cli.bar import say
+from ctrain_builder.cli.bar import print_note
 from ctrain_builder.cli.store.common import AddAction, show
 from ctrain_builder.store import channels
 from ctrain_builder.store.refresh import refresh
-from ctrain_builder.store.writer import change
+from ctrain_builder.store.writer import lock_store
 from ctrain_runtime.references import select
 from ctrain_runtime.store import DEFAULT_CHANNEL, Store
 
@@ -29,22 +29,22 @@ def add_actions(add: AddAction) -> None:
 
 
 def _promote(args: argparse.Namespace, store: Store) -> int:
-    with change(store.root, say) as writer:
+    with lock_store(store.root, print_note) as writer:
         before, image = channels.promote(writer, args.name, args.version, args.channel)
     return _moved(args, store, before, image.manifest.version)
 
 
 def _rollback(args: argparse.Namespace, store: Store) -> int:
-    with change(store.root, say) as writer:
+    with lock_store(store.root, print_note) as writer:
         before, image = channels.rollback(writer, args.name, args.channel)
     return _moved(args, store, before, image.manifest.version)
 
 
 def _remove(args: argparse.Namespace, store: Store) -> int:
-    with change(store.root, say) as writer:
+    with lock_store(store.root, print_note) as writer:
         before = channels.remove(writer, args.name, args.channel, args.why)
         now = select(writer.store.scan(), args.name) if args.channel == DEFAULT_CHANNEL else None
-    refresh(store, say)
+    refresh(store, print_note)
     text = f"channel {args.channel} of {args.name} is removed (it was {before or 'nothing'})"
     if now:
         text += f"; {args.name} alone now means {now.manifest.version}"
@@ -52,7 +52,7 @@ def _remove(args: argparse.Namespace, store: Store) -> int:
 
 
 def _moved(args: argparse.Namespace, store: Store, before: str, now: str) -> int:
-    refresh(store, say)
+    refresh(store, print_note)
     was = "it was that already" if before == now else f"it was {before}" if before else "it is new"
     data = {"name": args.name, "channel": args.channel, "before": before, "version": now}
     return show(args, data, f"channel {args.channel} of {args.name} is {now} ({was})")

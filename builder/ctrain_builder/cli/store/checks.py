@@ -9,15 +9,15 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from ctrain_builder import cache as caches
-from ctrain_builder.cli.bar import Bar, say
+from ctrain_builder import build_cache
+from ctrain_builder.cli.bar import Bar, print_note
 from ctrain_builder.cli.store import signatures
 from ctrain_builder.cli.store.common import AddAction, broken_channel, show
 from ctrain_builder.store import log
 from ctrain_builder.store import usage as usages
 from ctrain_builder.store import verify as checks
 from ctrain_builder.store.refresh import refresh
-from ctrain_builder.store.writer import change
+from ctrain_builder.store.writer import lock_store
 from ctrain_runtime.errors import ImageUnusable, StoreError, UsageError
 from ctrain_runtime.store import Store
 from ctrain_runtime.text import format_duration, format_size, pluralize, table
@@ -57,9 +57,9 @@ def _verify(args: argparse.Namespace, store: Store) -> int:
     if args.signatures:
         return signatures.verify(args, store, args.names)
     wanted = [subject for subject in every if not args.names or subject.name in args.names]
-    cache = caches.open_cache(args.cache or caches.default_root())
+    cache = build_cache.open_cache(args.cache or build_cache.default_root())
     place = hashlib.sha256(str(store.root.resolve()).encode()).hexdigest()[:12]
-    notes = checks.Notes(cache.root / f"verified-{place}.json")
+    notes = checks.VerifyProgress(cache.root / f"verified-{place}.json")
     total = sum(_size(subject.image) for subject in wanted)
     started = time.monotonic()
     with Bar(f"verifying {pluralize(len(wanted), 'version')}", total) as bar:
@@ -87,23 +87,23 @@ def _verify(args: argparse.Namespace, store: Store) -> int:
     return ImageUnusable.exit_code if damaged else StoreError.exit_code if unchecked or dangling else 0
 
 
-def _quarantine(store: Store, damaged: Sequence[checks.Finding], force: bool) -> list[str]:
+def _quarantine(store: Store, damaged: Sequence[checks.VerifyResult], force: bool) -> list[str]:
     """Move versions to quarantine, unless somebody needs them; the names of those that were moved."""
     moved = []
-    with change(store.root, say) as writer:
+    with lock_store(store.root, print_note) as writer:
         for finding in damaged:
             subject = finding.subject
             name = f"{subject.name}:{subject.version}"
             needed = checks.needed_by(store, subject)
             if needed and not force:
-                say(f"{name} stays: needed by {needed}; --force moves it all the same")
+                print_note(f"{name} stays: needed by {needed}; --force moves it all the same")
                 continue
             channels = checks.channels_of(store, subject)
-            say(f"{name} is in {checks.quarantine(writer, finding)} now")
+            print_note(f"{name} is in {checks.quarantine(writer, finding)} now")
             for channel in channels:
-                say(broken_channel(subject.name, channel))
+                print_note(broken_channel(subject.name, channel))
             moved.append(name)
-    refresh(store, say)
+    refresh(store, print_note)
     return moved
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ctrain_builder.cli.bar import say
+from ctrain_builder.cli.bar import print_note
 from ctrain_builder.cli.store.common import AddAction, show
-from ctrain_builder.store import catalogue, modules
+from ctrain_builder.store import catalogue_page, modules
 from ctrain_runtime.errors import StoreError
 from ctrain_runtime.store import Store
 from ctrain_runtime.text import format_size, pluralize, table
@@ -17,12 +17,14 @@ def add_actions(add: AddAction) -> None:
     module_files = add("modules", "write module files for environment-modules and Lmod", _modules)
     module_files.add_argument("--output", type=Path, required=True, metavar="DIR", help="directory for `module use`")
     page = add("catalogue", "write a web page of the store: one file, which needs no network", _catalogue)
-    page.add_argument("--output", type=Path, metavar="FILE", help=f"where (default: {catalogue.FILE} in the store)")
+    page.add_argument(
+        "--output", type=Path, metavar="FILE", help=f"where (default: {catalogue_page.FILE} in the store)"
+    )
 
 
 def _modules(args: argparse.Namespace, store: Store) -> int:
     output = args.output.absolute()
-    offered, done = modules.update(store, output, say)
+    offered, done = modules.update(store, output, print_note)
     rows = [(module.name, ", ".join(module.symbols)) for module in offered]
     did = f"{pluralize(len(done.written), 'file')} written, {len(done.removed)} removed; for users: module use {output}"
     data = {
@@ -35,10 +37,10 @@ def _modules(args: argparse.Namespace, store: Store) -> int:
 
 
 def _catalogue(args: argparse.Namespace, store: Store) -> int:
-    found = catalogue.gather(store)
+    found = catalogue_page.load_entries(store)
     for problem in (*found.damaged, *(one.problem for one in found.versions if one.problem)):
-        say(f"ctrain: {problem}")
-    path = catalogue.write(found, args.output, say)
+        print_note(f"ctrain: {problem}")
+    path = catalogue_page.write(found, args.output, print_note)
     versions, total = len(found.versions), path.stat().st_size
     data = {"file": str(path), "versions": versions, "size": total}
     return show(args, data, f"{path} has {pluralize(versions, 'version')} ({format_size(total)})")

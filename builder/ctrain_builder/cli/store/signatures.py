@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from ctrain_builder.cli.bar import say
+from ctrain_builder.cli.bar import print_note
 from ctrain_builder.cli.signer import make_signer
 from ctrain_builder.cli.store.common import AddAction, show
 from ctrain_builder.store import signatures
@@ -40,10 +40,10 @@ def _sign(args: argparse.Namespace, store: Store) -> int:
     if args.all_signed_by:
         images, others = _split(store.images(), trust.check_key(args.all_signed_by), signer.engine)
     for image in others:
-        say(f"{_name(image)} is left out: {args.all_signed_by} has not signed it as it is now")
+        print_note(f"{_name(image)} is left out: {args.all_signed_by} has not signed it as it is now")
     data, lines = [], []
     for image in images:
-        name, key = _name(image), signatures.sign(store.root, image, signer, say)
+        name, key = _name(image), signatures.sign(store.root, image, signer, print_note)
         data.append({"image": name, "digest": image.manifest.digest, "key": key or None})
         did = f"signed with {key}" if key else "has a signature by this key already"
         lines.append(f"{name} ({image.manifest.digest[:19]}) {did}")

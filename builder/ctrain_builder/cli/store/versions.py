@@ -6,13 +6,13 @@ import argparse
 import time
 from dataclasses import asdict
 
-from ctrain_builder.cli.bar import say
+from ctrain_builder.cli.bar import print_note
 from ctrain_builder.cli.options import days
 from ctrain_builder.cli.store.common import AddAction, broken_channel, show
 from ctrain_builder.store import lifecycle
 from ctrain_builder.store.refresh import refresh
 from ctrain_builder.store.restore import find_restorable, restore
-from ctrain_builder.store.writer import change
+from ctrain_builder.store.writer import lock_store
 from ctrain_runtime.errors import UsageError
 from ctrain_runtime.lease import Lease
 from ctrain_runtime.store import Store
@@ -32,9 +32,9 @@ def add_actions(add: AddAction) -> None:
     gc.add_argument(
         "--grace",
         type=days,
-        default=lifecycle.GRACE,
+        default=lifecycle.GRACE_DAYS,
         metavar="DAYS",
-        help=f"how long retired versions are kept (default: {lifecycle.GRACE:.0f})",
+        help=f"how long retired versions are kept (default: {lifecycle.GRACE_DAYS:.0f})",
     )
     gc.add_argument(
         "--longest-lease",
@@ -50,12 +50,12 @@ def add_actions(add: AddAction) -> None:
 def _retire(args: argparse.Namespace, store: Store) -> int:
     found = lifecycle.retirable(store, args.versions)
     if args.yes:
-        with change(store.root, say) as writer:
+        with lock_store(store.root, print_note) as writer:
             found = lifecycle.retire(writer, args.versions, args.why)
-        refresh(store, say)
+        refresh(store, print_note)
     names = [f"{image.manifest.name}:{image.manifest.version}" for image in found]
     did = "retired" if args.yes else "would retire"
-    then = f"its file goes {lifecycle.GRACE:.0f} days after, with ctrain store gc" if args.yes else "--yes does it"
+    then = f"its file goes {lifecycle.GRACE_DAYS:.0f} days after, with ctrain store gc" if args.yes else "--yes does it"
     lines = [f"{did} {name} ({format_size(image.manifest.size)})" for name, image in zip(names, found)]
     return show(args, {"retired": names, "done": args.yes}, "\n".join([*lines, then]))
 
@@ -65,14 +65,14 @@ def _withdraw(args: argparse.Namespace, store: Store) -> int:
         raise UsageError("--why must not be empty", "Users are shown this reason")
     found = lifecycle.named_versions(store, args.versions)
     if args.yes:
-        with change(store.root, say) as writer:
+        with lock_store(store.root, print_note) as writer:
             found = lifecycle.withdraw(writer, args.versions, args.why)
-        refresh(store, say)
+        refresh(store, print_note)
     names = [f"{image.manifest.name}:{image.manifest.version}" for image in found]
     lines = [f"{'withdrew' if args.yes else 'would withdraw'} {name}" for name in names]
     for image in found:
         lines += [broken_channel(image.manifest.name, channel) for channel in image.channels]
-    then = f"its file goes {lifecycle.GRACE:.0f} days after, with ctrain store gc" if args.yes else "--yes does it"
+    then = f"its file goes {lifecycle.GRACE_DAYS:.0f} days after, with ctrain store gc" if args.yes else "--yes does it"
     emptied = [f"{image.manifest.name}:{channel}" for image in found for channel in image.channels]
     data = {"withdrawn": names, "channels": emptied, "done": args.yes}
     return show(args, data, "\n".join([*lines, then]))
@@ -80,16 +80,16 @@ def _withdraw(args: argparse.Namespace, store: Store) -> int:
 
 def _restore(args: argparse.Namespace, store: Store) -> int:
     found = find_restorable(store, args.version)
-    with change(store.root, say) as writer:
+    with lock_store(store.root, print_note) as writer:
         restore(writer, found)
-    refresh(store, say)
+    refresh(store, print_note)
     return show(args, {"restored": args.version}, f"{args.version} is offered again")
 
 
 def _gc(args: argparse.Namespace, store: Store) -> int:
-    found = list(lifecycle.removals(store, args.grace, time.time(), args.longest_lease))
+    found = list(lifecycle.garbage(store, args.grace, time.time(), args.longest_lease))
     if args.yes:
-        with change(store.root, say) as writer:
+        with lock_store(store.root, print_note) as writer:
             found = lifecycle.collect(writer, args.grace, args.longest_lease)
     total = sum(one.size for one in found)
     rows = [(one.path.name, format_size(one.size), one.why) for one in found]
@@ -98,7 +98,7 @@ def _gc(args: argparse.Namespace, store: Store) -> int:
     text = (
         f"{table(('file', 'size', 'why'), rows)}\n{did}, {format_size(total)}{then}" if found else "nothing to remove"
     )
-    kept = lifecycle.needed(store, time.time(), args.longest_lease)
+    kept = lifecycle.leases_on_retired(store, time.time(), args.longest_lease)
     files = [{"path": str(one.path), "size": one.size, "why": one.why} for one in found]
     copies = [{"path": str(path), "by": who} for path, who in lifecycle.copies(store)]
     data = {"files": files, "size": total, "done": args.yes, "needed": [asdict(one) for one in kept], "copies": copies}

@@ -1,0 +1,488 @@
+"""The builder's cache: $CTRAIN_CACHE or /var/tmp/ctrain-UID, of one user or of a group. All of it can be made again.
+
+layers/KEY.sif    a base layer        images/NAME_TAG-STACK[-flat].{sif,json}   finished images with their manifests
+layers/KEY.sqsh   an upper layer      inputs/NAME_TAG-STACK.DEFINITION.json     what a layer was made of last
+layers/KEY.json   what is in it       facts/FINGERPRINT.json    answers of programs in images, and tests that passed
+durations/NAME_TAG-STACK.json   of an image's steps
+logs/NAME_TAG-STEP.log    locks/ of running builds    tmp/ their work folders    space/ what they may still write
+host    the machine that uses it, where locks do not reach others
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import secrets
+import shutil
+import socket
+import stat
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import IO, Any, Optional
+
+from ctrain_builder import atomic, locks, tree
+from ctrain_builder.image_spec import ImageSpec
+from ctrain_builder.layer_key import LayerInputs
+from ctrain_builder.mounts import mount_of
+from ctrain_runtime import config, sif
+from ctrain_runtime.digest import file_digest
+from ctrain_runtime.errors import BuildError, ConfigError, DiskFullError, UsageError
+
+_LIVE = ".live"  # a work folder's lock file: locked for as long as its build lives
+_PRIVATE_ROOT = "/var/tmp/ctrain-{}"  # noqa: S108  # checked to be this user's
+_FICLONE = 0x40049409  # ioctl_ficlone(2)
+BASE_SUFFIX = ".sif"
+# File systems that the kernel and fuse-overlayfs refuse as the upper directory of an overlay, or that break it.
+_NO_OVERLAYS = frozenset(
+    (
+        "9p",
+        "afs",
+        "beegfs",
+        "ceph",
+        "cifs",
+        "exfat",
+        "fuse.sshfs",
+        "gpfs",
+        "lustre",
+        "nfs",
+        "nfs4",
+        "ntfs3",
+        "smb3",
+        "vfat",
+    )
+)
+_UNITS = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
+
+
+@dataclass(frozen=True)
+class LayerBuild:
+    """How a layer of an image was made last. `size` is in bytes; `seconds` is 0 if this image never built it."""
+
+    inputs: LayerInputs
+    size: int
+    seconds: int = 0
+
+
+@dataclass(frozen=True)
+class LayerContent:
+    """What is in a layer: digest and size (bytes) of its partition, and when it was built (UTC; "" if unknown).
+
+    Two layers of one key can differ, if packages that a definition installs have changed in between.
+    """
+
+    digest: str
+    size: int
+    built: str = ""
+
+
+@dataclass(frozen=True)
+class Cache:
+    root: Path
+
+    def layer(self, key: str, is_base: bool) -> Path:
+        return self.root / "layers" / f"{key}{BASE_SUFFIX if is_base else '.sqsh'}"
+
+    def has_layer(self, key: str, is_base: bool) -> bool:
+        return self.layer(key, is_base).is_file()
+
+    def add_layer(self, made: Path, target: Path, built: str) -> None:
+        """Move a finished layer to its place in the cache, then describe it; `built` is the time, in UTC."""
+        target.with_suffix(".json").unlink(missing_ok=True)  # first: it describes the file that is replaced
+        self.place(made, target)
+        self._describe(target, built)
+
+    def layer_content(self, key: str, is_base: bool) -> LayerContent:
+        """What is in a layer of the cache. Reads all of it if that is not recorded."""
+        path = self.layer(key, is_base)
+        return self.known_content(key, is_base) or self._describe(path, "")
+
+    def known_content(self, key: str, is_base: bool) -> Optional[LayerContent]:
+        """What is in a layer of the cache; None if it is not in the cache, or not recorded."""
+        path = self.layer(key, is_base).with_suffix(".json")
+        try:
+            return config.load(LayerContent, json.loads(path.read_text(encoding="utf-8")), str(path))
+        except (OSError, ValueError, AttributeError, ConfigError):
+            return None  # the layer itself tells
+
+    def built(self, key: str, is_base: bool) -> str:
+        """When a layer was built (UTC); "" if that is not recorded."""
+        content = self.known_content(key, is_base)
+        return content.built if content else ""
+
+    def _describe(self, path: Path, built: str) -> LayerContent:
+        offset, size = 0, path.stat().st_size
+        if path.suffix == BASE_SUFFIX:  # the partition of a base is only a part of its file
+            [system] = sif.partitions(path)
+            offset, size = system.offset, system.size
+        content = LayerContent(file_digest(path, offset, size), size, built)
+        self.write(path.with_suffix(".json"), asdict(content))
+        return content
+
+    def image(self, spec: ImageSpec, flat: bool = False) -> Path:
+        return self.root / "images" / f"{spec.file_stem}{'-flat' if flat else ''}.sif"
+
+    def log(self, spec: ImageSpec, step: str) -> Path:
+        """The log of one step of an image's build, emptied."""
+        return self.new_log(f"{spec.name}_{spec.tag}-{step}")
+
+    def new_log(self, name: str) -> Path:
+        """An empty log that only its owner reads."""
+        path = self.root / "logs" / f"{name}.log"
+        path.unlink(missing_ok=True)
+        path.touch(0o600)
+        return path
+
+    def inputs(self, spec: ImageSpec, definition: str) -> Path:
+        return self.root / "inputs" / f"{spec.file_stem}.{definition}.json"
+
+    def made(self, spec: ImageSpec, definition: str) -> Optional[LayerBuild]:
+        """What the layer of a definition was made of last for this image; None when that is not known."""
+        path = self.inputs(spec, definition)
+        try:
+            return config.load(LayerBuild, json.loads(path.read_text(encoding="utf-8")), str(path))
+        except (OSError, ValueError, AttributeError, ConfigError):
+            return None  # it serves explanations only
+
+    def remember(self, spec: ImageSpec, definition: str, made: LayerBuild) -> None:
+        before = self.made(spec, definition)
+        if before and not made.seconds:
+            made = replace(made, seconds=before.seconds)
+        if before != made:
+            self.write(self.inputs(spec, definition), asdict(made))
+
+    def durations(self, spec: ImageSpec) -> dict[str, float]:
+        """What the steps of an image's builds took last, in seconds; a layer's are in `made`."""
+        try:
+            found: dict[str, float] = json.loads(self._durations(spec).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}  # they serve estimates only
+        return found
+
+    def remember_durations(self, spec: ImageSpec, steps: Mapping[str, float]) -> None:
+        known = {**self.durations(spec), **{step: round(seconds, 1) for step, seconds in steps.items()}}
+        self.write(self._durations(spec), known)
+
+    def _durations(self, spec: ImageSpec) -> Path:
+        return self.root / "durations" / f"{spec.file_stem}.json"
+
+    def fact(self, fingerprint: str) -> Optional[dict[str, Any]]:
+        """What is remembered under a fingerprint of all that it depends on."""
+        try:
+            found: dict[str, Any] = json.loads(self._fact(fingerprint).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        return found
+
+    def remember_fact(self, fingerprint: str, fact: Mapping[str, Any]) -> None:
+        self.write(self._fact(fingerprint), fact)
+
+    def facts(self, fingerprint: str, ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """What `ask` tells, as it was when it was first asked under this fingerprint."""
+        found = self.fact(fingerprint)
+        if found is None:
+            found = ask()
+            self.remember_fact(fingerprint, found)
+        return found
+
+    def _fact(self, fingerprint: str) -> Path:
+        return self.root / "facts" / f"{fingerprint}.json"
+
+    def write(self, path: Path, data: Any) -> None:
+        """Write a JSON file of the cache, whole or not at all."""
+        with self.work_folder() as work:
+            new = work / path.name
+            new.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+            self.place(new, path)
+
+    def place(self, finished: Path, target: Path) -> None:
+        """Put a finished file in its place, durably; in a shared cache, the group may use and replace it."""
+        if self.is_shared:
+            os.chown(finished, -1, self.root.stat().st_gid)
+            finished.chmod(finished.stat().st_mode | 0o060)
+        atomic.move(finished, target)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether it belongs to a group."""
+        return bool(self.root.stat().st_mode & stat.S_IWGRP)
+
+    @property
+    def free(self) -> int:
+        """Bytes."""
+        return shutil.disk_usage(self.root).free
+
+    @contextlib.contextmanager
+    def reserve(
+        self,
+        needed: int,
+        what: str,
+        waiting: Callable[[], None] = lambda: None,
+        tick: Callable[[], None] = lambda: None,
+    ) -> Iterator[None]:
+        """Keep `needed` bytes for a build, so that builds side by side do not count on the same space.
+
+        As long as others have reserved too much, it waits, tells `waiting` once and calls `tick`. Raises DiskFullError
+        if the space is not free although no other build runs.
+        """
+        told = False
+        while True:
+            with self.lock("space"):
+                others = self._reserved()
+                if not others:
+                    self.require_space(needed, what)
+                if self.free - others >= needed:
+                    mine = self.root / "space" / secrets.token_hex(8)
+                    mine.write_text(str(needed), encoding="utf-8")
+                    mine.chmod(self._lock_mode)
+                    file = locks.try_lock(mine, fcntl.LOCK_EX)
+                    break
+            if not told:
+                told = True
+                waiting()
+            tick()
+            time.sleep(locks.POLL_SECONDS)
+        with file or contextlib.nullcontext():
+            try:
+                yield
+            finally:
+                mine.unlink(missing_ok=True)
+
+    def _reserved(self) -> int:
+        """Bytes that running builds have reserved. What killed ones have left is removed."""
+        total = 0
+        for path in (self.root / "space").iterdir():
+            file = locks.try_lock(path, fcntl.LOCK_EX)
+            if file is not None:
+                with file:
+                    path.unlink()
+                continue
+            with contextlib.suppress(FileNotFoundError):  # it has just ended
+                total += int(path.read_text(encoding="utf-8"))
+        return total
+
+    def require_space(self, needed: int, what: str) -> None:
+        """Raise DiskFullError unless `needed` bytes are free."""
+        if self.free < needed:
+            raise DiskFullError(
+                f"{what} needs about {amount(needed)} in {self.root}, {amount(self.free)} are free",
+                "Free some, or choose another place with --cache DIR",
+            )
+
+    def shares_blocks(self, path: Path) -> bool:
+        """Whether a copy of a file of the cache, in the cache, takes no space and no time."""
+        with self.work_folder() as work, path.open("rb") as source, (work / "copy").open("wb") as copy:
+            try:
+                fcntl.ioctl(copy, _FICLONE, source.fileno())
+            except OSError:
+                return False
+        return True
+
+    def require_overlays(self) -> None:
+        """Raise BuildError where the cache's file system cannot hold the directories that layers are built in."""
+        kind = mount_of(self.root).kind
+        problem = f"{kind} cannot hold a writable overlay" if kind in _NO_OVERLAYS else ""
+        if os.statvfs(self.root).f_flag & os.ST_NOEXEC:
+            problem = "it is mounted with noexec"
+        if problem:
+            raise BuildError(
+                f"no layer can be built in cache {self.root}: {problem}", "Pass --cache DIR on a local disk"
+            )
+
+    def lock(
+        self, name: str, waiting: Callable[[str], None] = lambda _: None, tick: Callable[[], None] = lambda: None
+    ) -> contextlib.AbstractContextManager[None]:
+        """Hold the lock `name`, so that two builders don't make the same thing: see locks.hold."""
+        return locks.hold(self.root / "locks" / name, waiting, tick, self._lock_mode)
+
+    @property
+    def _lock_mode(self) -> int:
+        return 0o664 if self.is_shared else 0o644
+
+    @contextlib.contextmanager
+    def use(self, path: Path) -> Iterator[bool]:
+        """Keep a layer or image from being evicted, and note that it is in use now. False: it is not there."""
+        while path.exists():
+            file = locks.try_lock(path, fcntl.LOCK_SH)
+            if file is not None:
+                with file:
+                    os.utime(path)
+                    yield True
+                return
+            time.sleep(locks.POLL_SECONDS)  # it is being evicted
+        yield False
+
+    def take(self, path: Path, target: Path) -> Optional[Path]:
+        """Move an image out of the cache, and forget its manifest. None: it is not there, or in use (then it stays)."""
+        path.with_suffix(".json").unlink(missing_ok=True)  # first: an image without its manifest is none
+        file = locks.try_lock(path, fcntl.LOCK_EX)
+        if file is None:
+            return None
+        with file:
+            if _is_open_elsewhere(file):
+                return None
+            path.replace(target)
+        return target
+
+    def evict(self, cap: int) -> int:
+        """Remove layers and images, the least recently used first, until the rest has at most `cap` bytes.
+
+        What any build uses stays. Returns the bytes that are left.
+        """
+        with self.lock("evict"):
+            kept: list[tuple[int, int, Path]] = []
+            for path in (path for folder in ("layers", "images") for path in (self.root / folder).glob("*.s*")):
+                with contextlib.suppress(FileNotFoundError):  # another build has just taken it
+                    found = path.stat()
+                    kept.append((found.st_mtime_ns, found.st_size, path))
+            total = sum(size for _, size, _ in kept)
+            for _, size, path in sorted(kept):
+                if total > cap and self.remove(path):
+                    total -= size
+        return total
+
+    def remove(self, path: Path) -> bool:
+        """Remove a layer or image with its description, unless a build uses it."""
+        maker = locks.try_hold(self.root / "locks" / path.stem, self._lock_mode)
+        if maker is None:
+            return False  # a build replaces it: what is there in a moment is not what was there
+        with maker:
+            file = locks.try_lock(path, fcntl.LOCK_EX)
+            if file is None:
+                return False
+            with file:
+                path.with_suffix(".json").unlink(missing_ok=True)  # first: an image without its manifest is none
+                path.unlink()
+        return True
+
+    @contextlib.contextmanager
+    def work_folder(self) -> Iterator[Path]:
+        """A folder for one build, removed at its end."""
+        with contextlib.ExitStack() as stack:
+            with self.lock("tmp"):  # sweep() must not see the folder before its lock is held
+                folder = Path(tempfile.mkdtemp(dir=self.root / "tmp"))
+                live = stack.enter_context((folder / _LIVE).open("w"))
+                fcntl.flock(live, fcntl.LOCK_EX)
+            try:
+                yield folder
+            finally:
+                _remove(folder)
+
+    def sweep(self) -> list[Path]:
+        """Remove the work folders and locks of builds that were killed: those that nobody holds any more.
+
+        Returns the folders that are still there: they hold files of subordinate user IDs, or what a build started still
+        writes there for a moment.
+        """
+        left = []
+        for path in (self.root / "locks").iterdir():
+            file = locks.try_lock(path, fcntl.LOCK_EX)
+            if file is not None:
+                with file:
+                    path.unlink()
+        with self.lock("tmp"):
+            for folder in filter(_is_own, (self.root / "tmp").iterdir()):  # nobody else can remove one
+                (folder / _LIVE).touch()
+                file = locks.try_lock(folder / _LIVE, fcntl.LOCK_EX)
+                if file is not None:
+                    with file:
+                        _remove(folder)
+                    left += [folder] if folder.exists() else []
+        return left
+
+
+def _is_open_elsewhere(file: IO[Any]) -> bool:
+    """Whether another program, as a container that runs from it, has the file open; True where that can't be told."""
+    try:  # a lease is given only when nobody else has it open
+        fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+    except OSError:
+        return True
+    return False
+
+
+def _is_own(path: Path) -> bool:
+    try:
+        return path.stat().st_uid == os.geteuid()
+    except FileNotFoundError:
+        return False  # its build has just ended
+
+
+def _remove(folder: Path) -> None:
+    with contextlib.suppress(OSError, BuildError):  # no reason for a build to fail; sweep() has another try
+        tree.remove(folder)
+
+
+def open_cache(root: Path) -> Cache:
+    """The cache at `root`, made if it isn't there. Raises BuildError when it is not this user's own."""
+    root = root.absolute()  # the engine runs in other folders
+    try:
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # /var/tmp belongs to everybody: somebody else may have put a folder or a link of that name there.
+        found = root.lstat()
+        if not (_is_private(found) or _is_shared(root, found)):
+            hint = "Pass --cache DIR; to share one with a group: chgrp GROUP DIR, chmod 2770 DIR"
+            raise BuildError(f"cache {root} is a link, another user's, or writable by others", hint)
+        for name in ("layers", "images", "inputs", "facts", "durations", "logs", "locks", "tmp", "space"):
+            with contextlib.suppress(FileExistsError):
+                (root / name).mkdir()
+                (root / name).chmod(stat.S_IMODE(found.st_mode) | 0o055)
+        _require_locks(root)
+    except OSError as error:
+        hint = "Choose another place with --cache DIR or CTRAIN_CACHE"
+        raise BuildError(f"cache {root} can't be used: {error.strerror}", hint) from error
+    return Cache(root)
+
+
+def _is_private(found: os.stat_result) -> bool:
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022
+
+
+def _is_shared(root: Path, found: os.stat_result) -> bool:
+    """Whether a cache is meant for a group that this user belongs to, whose members trust each other. Never at the
+    default place, which nobody has chosen: there anybody could have made it."""
+    is_named = root != Path(_PRIVATE_ROOT.format(os.geteuid()))
+    mode = found.st_mode
+    is_open = bool(mode & stat.S_ISGID and mode & stat.S_IWGRP) and not mode & stat.S_IWOTH
+    member = os.geteuid() == 0 or found.st_gid in (os.getegid(), *os.getgroups())
+    return is_named and stat.S_ISDIR(mode) and is_open and member
+
+
+def _require_locks(root: Path) -> None:
+    """Raise BuildError where builds can't exclude each other: no locks, or locks of one machine and another's cache."""
+    hint = "Choose another place with --cache DIR or CTRAIN_CACHE"
+    owner, host = root / "host", socket.gethostname()
+    if not owner.exists():
+        atomic.write_text(owner, host)
+    try:
+        with locks.try_lock(owner, fcntl.LOCK_SH) or contextlib.nullcontext():
+            pass
+    except OSError as error:
+        if error.errno not in locks.NO_LOCKS:
+            raise
+        raise BuildError(f"cache {root} is on a file system without locks", hint) from error
+    user = owner.read_text(encoding="utf-8")
+    if user != host and not mount_of(root).has_cluster_locks:
+        raise BuildError(f"cache {root} is that of {user}, and locks of its file system do not reach {host}", hint)
+
+
+def default_root() -> Path:
+    return Path(os.environ.get("CTRAIN_CACHE") or _PRIVATE_ROOT.format(os.geteuid()))
+
+
+def amount(count: int) -> str:
+    """Bytes as in 9.6 GB, or 31.6 MB when there are few."""
+    return f"{count / 1e9:.1f} GB" if count >= 10**9 else f"{count / 1e6:.1f} MB"
+
+
+def parse_size(text: str) -> int:
+    """Bytes of a size as in 200GB, 1.5 TB or 5000000 (powers of 1000). Raises UsageError."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.strip().lower())
+    if not found or found[2] not in _UNITS:
+        raise UsageError(f"{text!r} is no size", "Write it as in 200GB (kB, MB, GB, TB; powers of 1000)")
+    return round(float(found[1]) * _UNITS[found[2]])

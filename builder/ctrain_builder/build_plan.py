@@ -1,0 +1,253 @@
+"""The build plan: which layers an image needs, which of them exist, and why the others don't.
+
+Starts nothing, writes nothing: what it must know of the world is asked through functions that it is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+from typing import Optional
+
+from ctrain_builder import definition as definitions
+from ctrain_builder import files, layer_key
+from ctrain_builder.definition import PARENT, Definition
+from ctrain_builder.files import SourceFile
+from ctrain_builder.image_spec import ImageSpec
+from ctrain_builder.layer_key import LayerInputs
+from ctrain_builder.parent import Parent, Part
+from ctrain_runtime import sif
+from ctrain_runtime.errors import ConfigError, CtrainError, ImageUnusable, RegistryError, UsageError
+from ctrain_runtime.suggest import suggest
+
+MIRROR = "MIRROR"
+# Arguments that say where the building machine gets things, not what the image is: no part of a layer's key.
+SITE_ARGUMENTS = (MIRROR,)
+_NEUTRAL = {name: f"{{{{ {name} }}}}" for name in (PARENT, *SITE_ARGUMENTS)}
+FALLBACK_EPOCH = 315619200  # 1980-01-02: the time of what has none, within the range of every archive format
+
+OK, STALE, NEW, UNKNOWN = "ok", "stale", "new", "unknown"
+
+
+@dataclass(frozen=True)
+class PlannedLayer:
+    """One definition's layer. `definition` is not rendered yet: `arguments` hold its values.
+
+    `base` is what a docker base starts from, by its digest: "host/name@sha256:...". `epoch` is the time that the
+    layer's files get (SOURCE_DATE_EPOCH), in seconds since 1970; it is no part of the key. `part` is the file system of
+    the parent image that the layer is a copy of; then there is nothing to build. `not_before`: one that was built
+    earlier (UTC) is built again, for the reason `renewal`; "" if the one in the cache will do.
+    """
+
+    definition: Definition
+    arguments: Mapping[str, str]
+    files: tuple[SourceFile, ...]
+    inputs: LayerInputs
+    key: str
+    exists: bool
+    base: str = ""
+    epoch: int = FALLBACK_EPOCH
+    part: Optional[Part] = None
+    not_before: str = ""
+    renewal: str = ""
+
+    @property
+    def name(self) -> str:
+        return self.definition.name
+
+    @property
+    def is_from_mirror(self) -> bool:
+        """Whether it is a base from package mirrors: built again, it may have newer packages."""
+        return self.definition.is_base and not self.part and not self.inputs.base
+
+
+@dataclass(frozen=True)
+class BuildPlan:
+    """The layers of an image from the base upwards; those of its parent image are the lowest.
+
+    `problem` tells why the base or the parent can't be known; the keys are then "", and nothing can be built.
+    """
+
+    spec: ImageSpec
+    arch: str
+    layers: tuple[PlannedLayer, ...]
+    problem: Optional[CtrainError] = None
+    parent: Optional[Parent] = None
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return tuple(layer.key for layer in self.layers)
+
+    @property
+    def inputs(self) -> dict[str, LayerInputs]:
+        """By definition."""
+        return {layer.name: layer.inputs for layer in self.layers}
+
+
+@dataclass(frozen=True)
+class BuildStatus:
+    """How it stands with a layer: ok (it exists), stale, new or unknown; and what has changed since the last one."""
+
+    state: str
+    why: tuple[str, ...] = ()
+
+
+def _no_parent(reference: str) -> Parent:
+    raise ConfigError(f"parent image {reference} cannot be looked up here")
+
+
+def plan_image(
+    spec: ImageSpec,
+    given: Mapping[str, str],
+    site: Mapping[str, str],
+    arch: str,
+    exists: Callable[[str, bool], bool],
+    resolve: Callable[[str], str],
+    epoch: Callable[[Sequence[Path]], int] = lambda _: FALLBACK_EPOCH,
+    find_parent: Callable[[str], Parent] = _no_parent,
+) -> BuildPlan:
+    """Plan `spec` with the --build-arg values `given` and the machine's own values `site`.
+
+    `exists` tells whether the layer with a key (of a base: True) is in the cache; `resolve` gives the digest of an
+    upstream image, or raises RegistryError; `epoch` the time of the last change of some files; `find_parent` the parent
+    image for a reference, or raises CtrainError. Raises ConfigError.
+    """
+    problem: Optional[CtrainError] = None
+    below: Optional[Parent] = None
+    if spec.parent:
+        try:
+            below = find_parent(spec.parent)
+        except CtrainError as error:
+            problem = error
+    layers = _inherited(spec, below, arch, exists) if below else []
+    parent, parent_name = (layers[-1].key, layers[-1].name) if layers else ("", "")
+    for part in spec.chain:
+        values = {**site, **_arguments(spec, given), PARENT: parent_name}
+        wanted = {name: value for name, value in values.items() if name in part.placeholders}
+        used = definitions.values(part, {**wanted, **_NEUTRAL})
+        rendered = definitions.render(part, {**wanted, **_NEUTRAL})
+        base, digest = "", ""
+        if part.is_base:
+            try:
+                base, digest = _upstream(rendered, resolve)
+            except RegistryError as error:
+                problem = error
+        listing = files.listing(rendered, part.source_root)
+        inputs = LayerInputs(
+            parent=parent,
+            base=digest,
+            arch=arch,
+            arguments={name: used[name] for name in sorted(used.keys() - _NEUTRAL.keys())},
+            definition=layer_key.significant_lines(part.text),
+            files={str(file.relative): f"{file.mode:o} {file.digest}" for file in listing},
+        )
+        parent = "" if problem else layer_key.compute_key(inputs)
+        there = not problem and exists(parent, part.is_base)
+        time = epoch([part.path, *(part.source_root / copy.source for copy in rendered.files)])
+        layers.append(PlannedLayer(part, wanted, listing, inputs, parent, there, base, time))
+        parent_name = part.name
+    return BuildPlan(spec, arch, tuple(layers), problem, below)
+
+
+def _inherited(spec: ImageSpec, parent: Parent, arch: str, exists: Callable[[str, bool], bool]) -> list[PlannedLayer]:
+    """The layers that an image takes over from its parent."""
+    layers: list[PlannedLayer] = []
+    names = {part.name for part in spec.chain}
+    for part in parent.parts:
+        if part.layer in names:
+            what = f"image {spec.name}: {parent.title} has a layer {part.layer}, as the chain has"
+            raise ConfigError(what, "Rename your definition")
+        source, below = (f"{{{{ {PARENT} }}}}", layers[-1]) if layers else (part.layer, None)
+        about = definitions.parse(part.layer, part.file, f"Bootstrap: localimage\nFrom: {source}\n")
+        inputs = LayerInputs(below.key if below else "", part.digest, arch, {}, (), {})
+        key, values = layer_key.compute_key(inputs), {PARENT: below.name} if below else {}
+        layers.append(PlannedLayer(about, values, (), inputs, key, exists(key, not below), part=part))
+    return layers
+
+
+def sources(spec: ImageSpec, given: Mapping[str, str]) -> set[PurePosixPath]:
+    """What the definitions of `spec` copy, but for packaged ones: files and directories below its source_root."""
+    values = {**_arguments(spec, given), **_NEUTRAL}
+    own = (part for part in spec.chain if part.source_root == spec.source_root)
+    return {copy.source for part in own for copy in definitions.render(part, values).files}
+
+
+def _arguments(spec: ImageSpec, given: Mapping[str, str]) -> dict[str, str]:
+    return {**spec.arguments, **given, spec.tag_argument: spec.tag}
+
+
+def _upstream(base: Definition, resolve: Callable[[str], str]) -> tuple[str, str]:
+    """What a (rendered) base starts from: the reference by digest of a docker image, and the digest; "" without one."""
+    bootstrap, source = base.header["bootstrap"].lower(), base.header.get("from", "")
+    if bootstrap == "localimage" and Path(source).is_file():
+        if _has_layers(Path(source)):
+            what = f"{base.path}: {source} has layers, which engines leave out of `Bootstrap: localimage`"
+            raise ConfigError(what, f"Build on it in images.yaml: from: {source}")
+        return "", f"sha256:{files.digest(Path(source))}"
+    if bootstrap != "docker":
+        return "", ""
+    if "registry" in base.header or "namespace" in base.header:
+        raise ConfigError(f"{base.path}: Registry and Namespace are not supported", "Write all of it in `From:`")
+    name, _, digest = source.partition("@")
+    digest = digest or resolve(source)
+    folder, slash, last = name.rpartition("/")
+    return f"{folder}{slash}{last.partition(':')[0]}@{digest}", digest
+
+
+def _has_layers(path: Path) -> bool:
+    try:
+        return len(sif.partitions(path)) > 1
+    except ImageUnusable:  # another format, which has none
+        return False
+
+
+def renew(
+    plan: BuildPlan, built: Callable[[PlannedLayer], str], wanted: Callable[[PlannedLayer], tuple[str, str]]
+) -> BuildPlan:
+    """`plan` with the layers marked that exist, but are built again: those built before the time that `wanted` gives,
+    with the reason, and those on another build of the layer below. `built` tells when a layer was built (UTC).
+    """
+    layers: list[PlannedLayer] = []
+    for layer in plan.layers:
+        not_before, reason = wanted(layer)
+        below = layers[-1] if layers else None
+        if layer.exists and built(layer) < not_before:
+            layer = replace(layer, exists=False, not_before=not_before, renewal=reason)
+        elif layer.exists and below and (not below.exists or built(layer) < built(below)):
+            layer = replace(layer, exists=False, renewal="parent was built again")
+        layers.append(layer)
+    return replace(plan, layers=tuple(layers))
+
+
+def status(plan: BuildPlan, before: Callable[[str], Optional[LayerInputs]]) -> tuple[BuildStatus, ...]:
+    """How it stands with each layer; `before` gives the inputs that a definition's layer had last."""
+    return tuple(_status(plan, layer, before(layer.name)) for layer in plan.layers)
+
+
+def _status(plan: BuildPlan, layer: PlannedLayer, before: Optional[LayerInputs]) -> BuildStatus:
+    if plan.problem:
+        return BuildStatus(UNKNOWN, (str(plan.problem),) if layer is plan.layers[0] else ("parent",))
+    why = layer_key.differences(before, layer.inputs) if before else ()
+    if layer.exists:
+        return BuildStatus(OK, why)
+    if layer.renewal:
+        return BuildStatus(STALE, (layer.renewal,))
+    if before is None:
+        return BuildStatus(NEW)
+    return BuildStatus(STALE, why or ("not in the cache",))
+
+
+def check_build_args(specs: Iterable[ImageSpec], given: Iterable[str]) -> None:
+    """Raise UsageError for a --build-arg that no image uses, or that is the tag of one."""
+    specs = tuple(specs)
+    known = {name for spec in specs for part in spec.chain for name in part.placeholders} - {PARENT}
+    tags = {spec.tag_argument: spec for spec in specs}
+    for name in given:
+        if name in tags:
+            raise UsageError(f"{name} is the tag of image {tags[name].name}", "Use IMAGE:TAG or --tag")
+        if name not in known:
+            names = ", ".join(sorted({spec.name for spec in specs}))
+            others = ", ".join(sorted(known - tags.keys())) or "none"
+            hint = f"{suggest(name, known)} Known: {others}".strip()
+            raise UsageError(f"no definition of {names} uses argument {name}", hint)

@@ -1,0 +1,164 @@
+"""How build plans are shown: text for people, plain data for machines."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Optional
+
+from ctrain_builder import build, build_plan, estimate, layer_key
+from ctrain_builder.build_cache import Cache
+from ctrain_builder.build_plan import NEW, OK, STALE, UNKNOWN, BuildPlan, BuildStatus
+from ctrain_builder.image.explain import Step
+from ctrain_builder.layer_key import LayerInputs
+from ctrain_builder.manifest_writer import seconds_since
+from ctrain_runtime.text import format_duration, format_size, pluralize, table
+
+_SHOWN = 4  # reasons in the table; machines get all
+
+
+@dataclass(frozen=True)
+class ImagePlanStatus:
+    """How it stands with an image as a whole and with each of its layers.
+
+    `space` is what building it needs at most, in bytes: for what is kept, and in the meantime. `seconds` is what its
+    steps took last; None when that is not known.
+    """
+
+    plan: BuildPlan
+    image: BuildStatus
+    layers: tuple[BuildStatus, ...]
+    space: tuple[int, int] = (0, 0)
+    seconds: Optional[float] = 0
+    built: str = ""  # when the base in the cache was built (UTC), if known
+
+    @property
+    def needs_build(self) -> bool:
+        return self.image.state != OK
+
+
+def image_status(
+    cache: Cache, plan: BuildPlan, flat: bool, before: Optional[Mapping[str, LayerInputs]] = None
+) -> ImagePlanStatus:
+    """`before` are the inputs by definition to compare with; None: those that the cache remembers."""
+    spec = plan.spec
+    made = {layer.name: cache.made(spec, layer.name) for layer in plan.layers}
+    recorded = {name: last.inputs for name, last in made.items() if last} if before is None else before
+    layers = build_plan.status(plan, recorded.get)
+    base = plan.layers[0]
+    built = cache.built(base.key, base.definition.is_base)
+    if plan.problem:
+        return ImagePlanStatus(plan, BuildStatus(UNKNOWN), layers)
+    if build.up_to_date(cache, plan, flat):
+        return ImagePlanStatus(
+            plan, BuildStatus(OK), tuple(BuildStatus(OK, layer.why) for layer in layers), built=built
+        )
+    image = BuildStatus(NEW)
+    if cache.image(spec, flat).exists():
+        whole = build.assembled(cache, plan, flat)
+        image = BuildStatus(STALE, ("its tests failed or have not run" if whole else "made of other layers",))
+    kept = build.kept_layers(cache, plan, flat)
+    return ImagePlanStatus(
+        plan, image, layers, estimate.space(cache, plan, flat), estimate.seconds(cache, plan, kept), built
+    )
+
+
+def as_data(cache: Cache, outlooks: Sequence[ImagePlanStatus]) -> dict[str, Any]:
+    return {"images": [_image(outlook) for outlook in outlooks], "needed": _needed(outlooks), "free": cache.free}
+
+
+def _image(outlook: ImagePlanStatus) -> dict[str, Any]:
+    plan, spec = outlook.plan, outlook.plan.spec
+    layers = [
+        {"definition": part.name, "key": part.key, "exists": part.exists, "epoch": part.epoch, **asdict(status)}
+        for part, status in zip(plan.layers, outlook.layers)
+    ]
+    return {
+        "name": spec.name,
+        "tag": spec.tag,
+        "default": spec.is_default,
+        "stack": spec.stack,
+        "store_name": spec.store_name,
+        "arch": plan.arch,
+        "bootstrap": "parent" if spec.parent else spec.chain[0].header["bootstrap"],
+        "base": plan.layers[0].base,
+        "base_built": outlook.built,
+        "parent": f"{plan.parent.title}@{plan.parent.digest}" if plan.parent else "",
+        "key": plan.keys[-1],
+        "epoch": max(part.epoch for part in plan.layers),
+        "needs_build": outlook.needs_build,
+        **asdict(outlook.image),
+        "layers": layers,
+    }
+
+
+def as_text(cache: Cache, outlooks: Sequence[ImagePlanStatus]) -> str:
+    rows = [row for outlook in outlooks for row in _rows(outlook)]
+    return f"{table(('image', 'layer', 'state', 'why'), rows)}\n{_summary(cache, outlooks)}"
+
+
+def _rows(outlook: ImagePlanStatus) -> list[tuple[str, str, str, str]]:
+    found = [(part.name, status.state, _why(status)) for part, status in zip(outlook.plan.layers, outlook.layers)]
+    base = outlook.plan.layers[0].inputs.base
+    if outlook.built and outlook.plan.layers[0].is_from_mirror and not outlook.layers[0].why:
+        found[0] = (*found[0][:2], f"packages of {format_duration(seconds_since(outlook.built))} ago")
+    parent = outlook.plan.parent
+    if base and not outlook.layers[0].why:
+        found[0] = (*found[0][:2], f"from {parent.title}" if parent else layer_key.short(base))
+    if outlook.needs_build and all(status.state == OK for status in outlook.layers):
+        found.append(("(image)", outlook.image.state, _why(outlook.image)))
+    return [(outlook.plan.spec.title if number == 0 else "", *row) for number, row in enumerate(found)]
+
+
+def _why(status: BuildStatus) -> str:
+    more = f"; and {len(status.why) - _SHOWN} more" if len(status.why) > _SHOWN else ""
+    return "; ".join(status.why[:_SHOWN]) + more
+
+
+def _summary(cache: Cache, outlooks: Sequence[ImagePlanStatus]) -> str:
+    unknown = sum(outlook.image.state == UNKNOWN for outlook in outlooks)
+    stale = [outlook for outlook in outlooks if outlook.image.state in (STALE, NEW)]
+    if not outlooks:
+        return "nothing to build"
+    parts = [f"{pluralize(len(stale), 'image')} to build"] if stale else []
+    if unknown:
+        parts.append(f"{pluralize(unknown, 'image')} can't be planned")
+    if not parts:
+        return f"{pluralize(len(outlooks), 'image')} up to date, nothing to build"
+    known = [outlook.seconds for outlook in stale if outlook.seconds]
+    if stale and len(known) == len(stale):
+        parts.append(f"about {format_duration(sum(known))}")
+    if stale:
+        parts.append(
+            f"needs at most {format_size(_needed(outlooks))}, {format_size(cache.free)} are free in {cache.root}"
+        )
+    return "; ".join(parts)
+
+
+def _needed(outlooks: Sequence[ImagePlanStatus]) -> int:
+    """Bytes for all that is kept, and for the largest single step."""
+    kept = sum(outlook.space[0] for outlook in outlooks)
+    return kept + max((outlook.space[1] for outlook in outlooks), default=0)
+
+
+def steps_as_data(told: Sequence[tuple[BuildPlan, Sequence[Step]]]) -> dict[str, Any]:
+    images = []
+    for plan, steps in told:
+        problem = {"problem": str(plan.problem)} if plan.problem else {}
+        images.append({"name": plan.spec.name, "tag": plan.spec.tag, **problem, "steps": [asdict(s) for s in steps]})
+    return {"images": images}
+
+
+def steps_as_text(told: Sequence[tuple[BuildPlan, Sequence[Step]]]) -> str:
+    """The commands of each image as a shell would take them, with comments."""
+    lines: list[str] = []
+    for plan, steps in told:
+        if not steps:
+            lines.append(f"# {plan.spec.title}: {plan.problem or 'up to date'}")
+        for step in steps:
+            lines.append(f"# {plan.spec.title}: {step.kind} {step.name}")
+            for command in step.commands:
+                lines += [f"# {command.when}:"] if command.when else []
+                lines.append(shlex.join(command.argv))
+    return "\n".join(lines)

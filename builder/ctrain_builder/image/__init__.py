@@ -1,0 +1,1 @@
+"""From layers to an image: assembled, tested, described."""

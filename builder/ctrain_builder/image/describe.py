@@ -1,0 +1,178 @@
+"""Describes a finished image: its labels and its manifest."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Optional
+
+from ctrain_builder import ngc
+from ctrain_builder.build_cache import LayerContent
+from ctrain_builder.build_plan import BuildPlan
+from ctrain_builder.digests import regions_digest
+from ctrain_builder.image.tests import run_probe
+from ctrain_builder.layers import metadata
+from ctrain_builder.layers.container import Container
+from ctrain_builder.manifest_writer import utc_now
+from ctrain_runtime import command, config, sif
+from ctrain_runtime.errors import BuildError, ConfigError
+from ctrain_runtime.manifest import PARENT_LABEL, Base, Layer, Manifest, Requires
+
+_OCI = "org.opencontainers.image."
+
+
+@dataclass(frozen=True)
+class Content:
+    """What is in an image, as it tells itself: versions of its software, and its packages (inside/packages.py)."""
+
+    software: dict[str, str] = field(default_factory=dict)
+    packages: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _DebianPackage:
+    package: str
+    version: str
+    architecture: str
+
+
+@dataclass(frozen=True)
+class _Packages:
+    system: dict[str, str] = field(default_factory=dict)
+    deb: tuple[_DebianPackage, ...] = ()
+    pypi: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """What inside/examine.py prints."""
+
+    software: dict[str, str] = field(default_factory=dict)
+    packages: _Packages = field(default_factory=_Packages)
+
+
+def examine(container: Container, image: Path) -> Content:
+    """Ask the image. Raises BuildError."""
+    told = run_probe(container, image, "examine.py")
+    try:
+        config.load(_Answer, told, f"image {image}")
+    except ConfigError as error:  # its python3 is its own
+        raise BuildError(error.message, "Does its python3 work?") from error
+    return Content(**told)
+
+
+def labels(plan: BuildPlan, flat: bool) -> dict[str, str]:
+    """The labels of an image as a whole; those of its layers lie below them. The same plan gives the same labels."""
+    spec, base = plan.spec, _origin(plan)
+    parent = plan.parent
+    told = {
+        f"{_OCI}title": spec.store_name,
+        f"{_OCI}version": f"{spec.tag}-{spec.stack}",
+        f"{_OCI}description": "; ".join(_of_layers(plan, f"{_OCI}description")),
+        f"{_OCI}licenses": " AND ".join(_of_layers(plan, f"{_OCI}licenses")),
+        f"{_OCI}created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(max(part.epoch for part in plan.layers))),
+        f"{_OCI}revision": _revision(spec.source_root) or "",
+        f"{_OCI}base.name": base.reference if base.digest else "",
+        PARENT_LABEL: f"{parent.title}@{parent.digest}" if parent else "",
+        f"{_OCI}base.digest": base.digest,
+        "org.ctrain.layers": " ".join(part.name for part in plan.layers),
+        "org.ctrain.key": plan.keys[-1],
+        "org.ctrain.flat": "yes" if flat else "no",
+    }
+    return {name: value for name, value in told.items() if value}
+
+
+def _of_layers(plan: BuildPlan, label: str) -> list[str]:
+    """What the parent and the definitions say by a label, from the base upwards; what two of them say counts once."""
+    inherited = plan.parent.image.manifest.labels.get(label, "") if plan.parent and plan.parent.image else ""
+    told = (inherited, *(metadata.shown(part).labels.get(label, "") for part in plan.layers))
+    return [value for value in dict.fromkeys(told) if value]
+
+
+def _origin(plan: BuildPlan) -> Base:
+    """What the image was made from: its parent, or what its base starts from."""
+    if plan.parent:
+        return Base(plan.parent.title, plan.parent.digest)
+    header = metadata.shown(plan.layers[0]).header
+    reference = header.get("from") or f"{header['bootstrap']} {header.get('osversion', '')}".strip()
+    return Base(reference, plan.layers[0].base.partition("@")[2])
+
+
+def _base(plan: BuildPlan) -> Base:
+    """What the lowest layer was made from."""
+    return plan.parent.image.manifest.base if plan.parent and plan.parent.image else _origin(plan)
+
+
+def manifest(
+    container: Container, plan: BuildPlan, image: Path, contents: Sequence[LayerContent], content: Content
+) -> Manifest:
+    """The manifest of an image that was not tested so far; `contents` are those of its layers."""
+    layers = tuple(Layer(part.name, part.key, layer.size, layer.digest) for part, layer in zip(plan.layers, contents))
+    software = dict(content.software)
+    arch = software.pop("arch", "")
+    return Manifest(
+        name=plan.spec.store_name,
+        tag=plan.spec.tag,
+        stack=plan.spec.stack,
+        digest=regions_digest(image, layers),
+        size=image.stat().st_size,
+        arch=plan.arch,
+        built=utc_now(),
+        layers=layers,
+        software=software,
+        tests=(),
+        tools=_tools(container),
+        revision=_revision(plan.spec.source_root),
+        labels=_labels(container, image),
+        base=_base(plan),
+        flat=len(sif.partitions(image)) == 1 < len(plan.layers),
+        requires=_requires(plan, arch) if "cuda" in software else Requires(),
+    )
+
+
+def _requires(plan: BuildPlan, arch: str) -> Requires:
+    """What an image with CUDA, compiled for the GPUs `arch`, needs of a node: known of its parent, or of the tags in
+    ngc.yaml."""
+    if plan.parent:
+        return plan.parent.image.manifest.requires if plan.parent.image else Requires(arch=tuple(arch.split()))
+    folder = plan.layers[0].definition.path.parents[1]
+    if not (folder / ngc.FILE).is_file():  # somebody else's definitions
+        return Requires(arch=tuple(arch.split()))
+    table = ngc.read(folder)
+    release = table.releases.get(plan.spec.tag, ngc.Release())
+    return Requires(release.needs_driver.strip("-~"), release.older_drivers, table.gpus(arch), tuple(arch.split()))
+
+
+def _labels(container: Container, image: Path) -> dict[str, str]:
+    """The labels of an image, as `inspect` tells them."""
+    said: dict[str, Any] = json.loads(
+        container.output([container.engine.path, "inspect", "--json", "--labels", str(image)])
+    )
+    found: dict[str, str] = said["data"]["attributes"]["labels"]
+    return found
+
+
+def _tools(container: Container) -> dict[str, str]:
+    """The versions of what made the image."""
+    found = {container.engine.name: container.engine.version}
+    with contextlib.suppress(PackageNotFoundError):  # run from a checkout, not installed
+        found["ctrain"] = version("ctrain")
+    said = command.run(["mksquashfs", "-version"], check=False).stdout
+    number = re.search(r"version (\S+)", said)
+    return {**found, "mksquashfs": number[1]} if number else found
+
+
+def _revision(folder: Path) -> Optional[str]:
+    """The git commit of the definitions, with "-dirty" when they were changed since; None outside a repository."""
+    git = command.which("git")
+    if not git:
+        return None
+    asked = [git, "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    said = command.run(asked, check=False)
+    return said.stdout.strip() if said.code == 0 else None

@@ -1,0 +1,88 @@
+"""Flattens an image: one file system in place of a base and its layers, for engines that mount no overlay partitions.
+
+The whole of it is packed as a container shows it, without a copy in between.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ctrain_builder.layers import host_tools, pack, sif_file
+from ctrain_builder.layers.container import CommandFailed, Container, LowerLayers
+from ctrain_builder.layers.layer import read_metadata
+from ctrain_builder.tree import Tree
+from ctrain_runtime import sif
+from ctrain_runtime.errors import BuildError
+
+MAX_LAYERS = 8  # an image with more upper layers is flattened: see docs/layers.md
+
+# Mounts hide what is below them and have times of this machine: they stay out, and what an image needs is put in.
+_INSIDE = f"""\
+while read -r _ _ _ _ point _; do echo "${{point#/}}"; done </proc/self/mountinfo | grep . >{host_tools.INSIDE}/mounts
+cp -r /.singularity.d/. {host_tools.INSIDE}/metadata/
+exec "$@"
+"""
+_NEEDED = (
+    *(f"{name} d 755 0 0" for name in ("dev", "proc", "sys")),
+    *(f"{name} f 644 0 0 true" for name in ("etc/hosts", "etc/resolv.conf")),
+)
+_TIME = struct.Struct("<8xI")  # in the head of a squashfs file: no file in it is newer
+
+
+def flatten(
+    container: Container, base: Path, layers: Sequence[Path], arch: str, labels: Mapping[str, str], log: Path
+) -> Path:
+    """Make the image of a base and its layers as one partition. Returns the new SIF, in the work folder."""
+    folder = host_tools.prepare(container)
+    (folder / "metadata").mkdir()
+    container.new_overlay()
+    host_tools.copy_tool(container, pack.mksquashfs())
+    try:
+        container.run(pack_argv(container, base, layers), log, variables=pack.epoch_env(_newest(base, layers)))
+    except CommandFailed as error:
+        raise BuildError(f"flattening failed (exit code {error.code})", f"The log is {log}") from error
+    container.take_ownership(base, _made(container), log)
+    metadata = read_metadata(Tree(folder), "metadata")
+    return sif_file.new(container, pack.take(container), arch, metadata, labels, log)
+
+
+def pack_argv(container: Container, base: Path, layers: Sequence[Path]) -> list[str]:
+    # With a writable overlay: over a read-only image the engine mounts its own /etc/passwd and /etc/group.
+    overlays = [*LowerLayers(base, tuple(layers)).overlays, str(container.overlay)]
+    argv = [
+        *host_tools.exec_argv(container, base, overlays),
+        "/bin/sh",
+        "-ec",
+        _INSIDE,
+        "sh",
+        *host_tools.argv(pack.mksquashfs()),
+    ]
+    packed = f"{host_tools.INSIDE}/{pack.PACKED}"
+    needed = [word for entry in _NEEDED for word in ("-p", entry)]
+    return [*argv, "/", packed, *pack.OPTIONS, *needed, "-ef", f"{host_tools.INSIDE}/mounts"]
+
+
+def argvs(container: Container, base: Path, layers: Sequence[Path], arch: str) -> list[list[str]]:
+    """All commands that flatten an image."""
+    taken = [] if container.root else [container.ownership_argv(base, _made(container))]
+    new = sif_file.new_argvs(container, pack.packed(container), arch)
+    return [pack_argv(container, base, layers), *taken, *new]
+
+
+def _made(container: Container) -> list[Path]:
+    return [host_tools.folder(container), *container.overlay_folders]
+
+
+def _newest(base: Path, layers: Sequence[Path]) -> int:
+    """The latest of the times at which the layers' files are cut off."""
+    places = [(base, sif.partitions(base)[0].offset), *((layer, 0) for layer in layers)]
+    return max(_time(path, offset) for path, offset in places)
+
+
+def _time(path: Path, offset: int) -> int:
+    with path.open("rb") as file:
+        file.seek(offset)
+        time: int = _TIME.unpack(file.read(_TIME.size))[0]
+    return time

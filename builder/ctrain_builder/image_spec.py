@@ -1,0 +1,255 @@
+"""The catalog of images: definitions/images.yaml as frozen data.
+
+A directory of one's own extends the packaged one: its chains may name packaged definitions, and packaged images can be
+asked for by name. What both have is taken from the own one.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Optional
+
+from ctrain_builder import definition
+from ctrain_builder import parent as parents
+from ctrain_builder.definition import Definition
+from ctrain_runtime import config, strict_yaml
+from ctrain_runtime.errors import ConfigError, UsageError
+from ctrain_runtime.share import data_dir
+from ctrain_runtime.store import NAME_RE, TAG_RE
+from ctrain_runtime.suggest import suggest
+
+FILE = "images.yaml"
+_DEFINITION_RE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # part of file names, never a path
+
+
+@dataclass(frozen=True)
+class TagSpec:
+    """One tag of an image. `arguments` go to its definitions; the rest is what its tests expect to find in it."""
+
+    arguments: dict[str, str] = field(default_factory=dict)
+    python: str = ""  # as in 3.12
+    mpi: str = ""  # the folder of its MPI, as in /opt/hpcx/ompi
+    constraints: str = ""  # pip's constraint file in the image
+    sm: str = ""  # the GPUs that it is compiled for, as in "7.0 8.0"
+
+
+@dataclass(frozen=True)
+class ImageEntry:
+    """An image as images.yaml describes it. `tag` is the value of the base's argument `tag_argument`.
+
+    `parent` (`from` in the file) is the image that the chain is built on instead of a base; then `tag_argument` may be
+    one of any definition, or missing. `tags` is its matrix. `horovod` lists what its Horovod can do, in the words of
+    `horovodrun --check-build`.
+    """
+
+    chain: tuple[str, ...]
+    stack: str
+    tag: str
+    tag_argument: str = ""
+    parent: str = ""
+    store_name: Optional[str] = None
+    horovod: tuple[str, ...] = ()
+    tags: dict[str, TagSpec] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _File:
+    images: dict[str, ImageEntry]
+
+
+@dataclass(frozen=True)
+class ImageSpec:
+    """An image at one tag: its definitions from the base, or from what lies above `parent`, upwards; and its names.
+
+    `source_root` holds the definitions directory. `is_default`: the tag is the one that the catalog gives the image.
+    """
+
+    name: str
+    store_name: str
+    stack: str
+    tag: str
+    tag_argument: str
+    chain: tuple[Definition, ...]
+    source_root: Path
+    variant: TagSpec = field(default_factory=TagSpec)
+    horovod: tuple[str, ...] = ()
+    is_default: bool = True
+    parent: str = ""  # as parent.check wants it, a path absolute; "" for a chain with a base
+
+    @property
+    def arguments(self) -> Mapping[str, str]:
+        return self.variant.arguments
+
+    @property
+    def title(self) -> str:
+        """As in pytorch-ngc 24.12."""
+        return f"{self.name} {self.tag}"
+
+    @property
+    def file_stem(self) -> str:
+        return f"{self.name}_{self.tag}-{self.stack}"
+
+
+def packaged() -> Path:
+    """The directory of the definitions that come with ctrain."""
+    return data_dir("definitions")
+
+
+def directory(named: Optional[Path]) -> Path:
+    """The definitions to use: `named`, else $CTRAIN_DEFINITIONS, else ./definitions, else the packaged ones."""
+    own = named or (Path(value) if (value := os.environ.get("CTRAIN_DEFINITIONS")) else None)
+    if own is None:
+        here = Path("definitions")
+        own = here if (here / FILE).is_file() else packaged()
+    return own.resolve()
+
+
+def find_spec(folder: Path, name: str, tag: str = "") -> ImageSpec:
+    """The image `name` of the catalog in `folder`, or else of the packaged one, at `tag` or else at its own.
+
+    A tag that is not in the image's matrix is as good as any other; nothing is declared of it.
+    Raises ConfigError, UsageError.
+    """
+    if tag and not TAG_RE.fullmatch(tag):
+        raise UsageError(f"{tag!r} is not a tag", "Use letters, digits, '.' and '-'")
+    known: list[str] = []
+    for place in dict.fromkeys((folder, packaged())):
+        entries = _entries(place)
+        if name in entries:
+            return _spec(place, name, entries[name], tag)
+        known += entries
+    hint = f"{suggest(name, known)} It has: {', '.join(sorted(set(known)))}".strip()
+    raise UsageError(f"{folder / FILE} has no image {name!r}", hint)
+
+
+def all_specs(folder: Path) -> tuple[ImageSpec, ...]:
+    """All images of the catalog at all tags of their matrices, in the file's order. Raises ConfigError."""
+    return tuple(
+        _spec(folder, name, entry, tag)
+        for name, entry in _entries(folder).items()
+        for tag in entry.tags or (entry.tag,)
+    )
+
+
+def _entries(folder: Path) -> dict[str, ImageEntry]:
+    path = folder / FILE
+    data = strict_yaml.read(path)
+    _check_tags_are_text(data, path)
+    _rename_from(data, path)
+    return config.load(_File, data, str(path)).images
+
+
+def _rename_from(data: Mapping[str, Any], path: Path) -> None:
+    """Give the key `from`, which can't be the name of a field in Python, that of its field."""
+    for name, image in _mappings(data.get("images")):
+        if "parent" in image:
+            raise ConfigError(f"{path}: images.{name}: unknown key 'parent'", "Did you mean 'from'?")
+        if "from" in image:
+            image["parent"] = image.pop("from")
+
+
+def _check_tags_are_text(data: Mapping[str, Any], path: Path) -> None:
+    """Refuse `22.10:` as a key, which YAML takes for the number 22.1."""
+    for name, image in _mappings(data.get("images")):
+        tags = image.get("tags")
+        for tag in tags if isinstance(tags, dict) else ():
+            if not isinstance(tag, str):
+                raise ConfigError(f"{path}: images.{name}: tags: {tag} is a number", f'Write it in quotes: "{tag}"')
+
+
+def _mappings(images: Any) -> list[tuple[Any, dict[Any, Any]]]:
+    """Name and content of what is an image, by its type at least."""
+    return [pair for pair in images.items() if isinstance(pair[1], dict)] if isinstance(images, dict) else []
+
+
+def _spec(folder: Path, name: str, entry: ImageEntry, tag: str) -> ImageSpec:
+    where = f"{folder / FILE}: images.{name}"
+    stem = entry.store_name or name
+    _check_names(where, {"image": name, "store_name": stem}, {"stack": entry.stack})
+    for word in (entry.tag, *entry.tags):
+        _check_names(where, {}, {"tag": word})
+    if entry.tags and entry.tag not in entry.tags:
+        raise ConfigError(f"{where}: tag {entry.tag!r} is not one of its tags", f"They are {', '.join(entry.tags)}")
+    chain = tuple(_definition(where, folder.resolve(), part) for part in entry.chain)
+    _check_chain(where, chain, entry)
+    _check_arguments(where, chain, entry)
+    tag = tag or entry.tag
+    root, variant = folder.resolve().parent, entry.tags.get(tag, TagSpec())
+    return ImageSpec(
+        name=name,
+        store_name=stem,
+        stack=entry.stack,
+        tag=tag,
+        tag_argument=entry.tag_argument,
+        chain=chain,
+        source_root=root,
+        variant=variant,
+        horovod=entry.horovod,
+        is_default=tag == entry.tag,
+        parent=_parent(where, entry.parent, root),
+    )
+
+
+def _parent(where: str, reference: str, root: Path) -> str:
+    """What `from` names; a path is relative to what %files are relative to."""
+    if not reference:
+        return ""
+    try:
+        parents.check(reference)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error.message}", error.hint) from error
+    return reference if reference.startswith(parents.STORE) else str(root / Path(reference).expanduser())
+
+
+def _definition(where: str, folder: Path, name: str) -> Definition:
+    """The definition `name` in `folder`, or else the packaged one. Raises ConfigError."""
+    if not _DEFINITION_RE.fullmatch(name):
+        raise ConfigError(f"{where}: chain: {name!r} is not the name of a definition", "Name its directory, not a path")
+    places = tuple(dict.fromkeys((folder, packaged())))
+    for path in (place / name / f"{name}.def" for place in places):
+        if path.exists():
+            return definition.read(name, path)
+    known = sorted({path.stem for place in places for path in place.glob("*/*.def") if path.stem == path.parent.name})
+    hint = suggest(name, known) or f"Known: {', '.join(known)}"
+    raise ConfigError(f"{where}: chain: definition {name} not found: no file {folder / name / name}.def", hint)
+
+
+def _check_names(where: str, names: Mapping[str, str], words: Mapping[str, str]) -> None:
+    wrong = {key: value for key, value in names.items() if not NAME_RE.fullmatch(value)}
+    wrong.update({key: value for key, value in words.items() if not TAG_RE.fullmatch(value)})
+    for key, value in wrong.items():
+        raise ConfigError(f"{where}: {key} {value!r} cannot be part of a file name", "Use letters, digits and '-'")
+
+
+def _check_chain(where: str, chain: tuple[Definition, ...], entry: ImageEntry) -> None:
+    if not chain:
+        raise ConfigError(f"{where}: chain is empty", "Name the definitions that make the image")
+    for position, part in enumerate(chain):
+        if entry.parent and part.is_base:
+            rule = "the base of an image with `from` is its parent; definitions of its chain say `From: {{ PARENT }}`"
+            raise ConfigError(f"{where}: {part.name} is a base, but {rule}")
+        if part.is_base != (position == 0) and not entry.parent:
+            rule = "only the first definition of a chain is a base; the others say `From: {{ PARENT }}`"
+            raise ConfigError(f"{where}: {part.name} is at place {position + 1} of the chain, but {rule}")
+        for section in ("pre", "setup"):
+            if section in part.sections:
+                raise ConfigError(
+                    f"{part.path}: %{section} would run on the build host, outside the image", "Use %post"
+                )
+    used = frozenset().union(*(part.placeholders for part in chain)) if entry.parent else chain[0].placeholders
+    if entry.tag_argument not in used and not (entry.parent and not entry.tag_argument):
+        users = "any definition of the chain" if entry.parent else str(chain[0].path)
+        raise ConfigError(f"{where}: tag_argument {entry.tag_argument!r} is not used by {users}")
+
+
+def _check_arguments(where: str, chain: tuple[Definition, ...], entry: ImageEntry) -> None:
+    known = frozenset().union(*(part.placeholders for part in chain)) - {definition.PARENT, entry.tag_argument}
+    for tag, variant in entry.tags.items():
+        for name in variant.arguments:
+            if name not in known:
+                hint = f"{suggest(name, known)} Known: {', '.join(sorted(known))}".strip()
+                raise ConfigError(f"{where}: tags.{tag}: no definition of the chain uses argument {name}", hint)

@@ -1,0 +1,1 @@
+"""From a definition to a packed layer: the container it is built in, its files, its squashfs."""

@@ -1,0 +1,166 @@
+"""What the building machine lends a build: mirrors, certificates, proxies. Bound below /mnt, so that nothing stays.
+
+A definition sources /mnt/build-env.sh, if it is there, as the first line of its %post.
+"""
+
+from __future__ import annotations
+
+import configparser
+import os
+import re
+import shlex
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Optional
+from urllib.parse import unquote, urlsplit
+
+from ctrain_builder.layers import secrets
+from ctrain_runtime.errors import ConfigError
+
+INSIDE = "/mnt"
+ENVIRONMENT = "build-env.sh"
+# A shell with -x, as that of %post, does not show what it sets here.
+_UNTRACED = """\
+{{ case $- in *x*) ctrain_trace=x ;; *) ctrain_trace= ;; esac; set +x; }} 2>/dev/null
+{exports}if [ "$ctrain_trace" ]; then unset ctrain_trace; set -x; else unset ctrain_trace; fi
+"""
+_SYSTEM_BUNDLES = ("ssl/certs/ca-certificates.crt", "pki/tls/certs/ca-bundle.crt", "ssl/ca-bundle.pem")
+_BUNDLE_VARIABLES = ("SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
+_PROXY_VARIABLES = ("http_proxy", "https_proxy", "ftp_proxy", "no_proxy")
+# pip's settings that say where packages come from. The rest (caches, targets, user installs) concern the host only.
+_PIP_INDEXES = ("index-url", "extra-index-url", "find-links")
+_PIP_SETTINGS = (*_PIP_INDEXES, "no-index", "trusted-host", "timeout", "retries")
+
+
+@dataclass(frozen=True)
+class BuildHost:
+    """`folders` are the machine's package folders, in the order of their mount points below /mnt/local."""
+
+    pip: Mapping[str, str]
+    folders: tuple[Path, ...]
+    bundle: Optional[Path]
+    proxies: Mapping[str, str]
+    mirror: str = ""
+
+    @property
+    def binds(self) -> list[str]:
+        return [f"{folder}:{INSIDE}/local/{number}:ro" for number, folder in enumerate(self.folders)]
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        return secrets.find([*self.proxies.values(), *self.pip.values(), self.mirror])
+
+
+def detect(environ: Mapping[str, str], etc: Path = Path("/etc")) -> BuildHost:
+    """What this machine uses itself, from its pip, apt and proxy configuration."""
+    folders: list[Path] = []
+    found = _pip_settings(environ, etc)
+    settings = {key: found[key] for key in _PIP_SETTINGS if key in found}
+    for key in _PIP_INDEXES:
+        if key in settings:
+            words = (_lent(word, key == "find-links", folders) for word in settings[key].split())
+            settings[key] = " ".join(words)
+    named = [environ[name] for name in _BUNDLE_VARIABLES if environ.get(name)] + [found.get("cert", "")]
+    bundles = [Path(name) for name in named if name] + [etc / name for name in _SYSTEM_BUNDLES]
+    bundle = next((path for path in bundles if path.is_file()), None)
+    proxies = {
+        name: value for name in _PROXY_VARIABLES if (value := environ.get(name) or environ.get(name.upper(), ""))
+    }
+    return BuildHost(settings, tuple(folders), bundle, proxies, debian_mirror(etc))
+
+
+def write(site: BuildHost, folder: Path) -> None:
+    """Fill the folder that is bound at /mnt."""
+    environment = {**site.proxies, **{name.upper(): value for name, value in site.proxies.items()}}
+    environment["PIP_CONFIG_FILE"] = f"{INSIDE}/pip.conf"
+    environment["PYTHONHASHSEED"] = "0"  # sets that get into files have the same order each time
+    if site.bundle:
+        shutil.copyfile(site.bundle, folder / "ca-bundle.crt")
+        environment.update(dict.fromkeys(_BUNDLE_VARIABLES, f"{INSIDE}/ca-bundle.crt"))
+    for number in range(len(site.folders)):
+        (folder / "local" / str(number)).mkdir(parents=True)
+    settings = "".join(f"{key} = {value}\n" for key, value in site.pip.items())
+    (folder / "pip.conf").write_text(f"[global]\n{settings}", encoding="utf-8")
+    exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in environment.items())
+    (folder / ENVIRONMENT).write_text(_UNTRACED.format(exports=exports), encoding="utf-8")
+
+
+def _pip_settings(environ: Mapping[str, str], etc: Path) -> dict[str, str]:
+    """pip's settings as pip itself would see them: system, user and named files, then PIP_* variables."""
+    home = Path(environ.get("HOME", "/root"))
+    config_home = Path(environ.get("XDG_CONFIG_HOME") or home / ".config")
+    paths = [etc / "xdg/pip/pip.conf", etc / "pip.conf", home / ".pip/pip.conf", config_home / "pip/pip.conf"]
+    if environ.get("PIP_CONFIG_FILE", os.devnull) != os.devnull:
+        paths.append(Path(environ["PIP_CONFIG_FILE"]))
+    parser = configparser.RawConfigParser()
+    try:
+        parser.read(paths, encoding="utf-8")
+    except configparser.Error as error:
+        raise ConfigError(f"pip's configuration is damaged: {' '.join(str(error).split())}") from error
+    settings: dict[str, str] = {}
+    for section in ("global", "install"):
+        if parser.has_section(section):
+            settings.update({key.replace("_", "-"): value for key, value in parser.items(section)})
+    prefix = "PIP_"
+    settings.update(
+        {
+            name[len(prefix) :].lower().replace("_", "-"): value
+            for name, value in environ.items()
+            if name.startswith(prefix)
+        }
+    )
+    return settings
+
+
+def _lent(word: str, links: bool, folders: list[Path]) -> str:
+    """A package location as the build will see it; a local folder is added to `folders`."""
+    parts = urlsplit(word)
+    path = Path(unquote(parts.path))
+    if parts.scheme not in ("", "file") or not path.is_absolute() or not path.exists():
+        return word
+    # The pages of an index link to files beside it (../../files/...), so the folder above is lent.
+    shared = path if links and path.is_dir() else path.parent
+    if shared not in folders:
+        folders.append(shared)
+    inside = f"file://{INSIDE}/local/{folders.index(shared)}"
+    return inside if shared == path else f"{inside}/{path.name}"
+
+
+def debian_mirror(etc: Path) -> str:
+    """The mirror of Debian's main archive that this machine's apt uses; "" when this is no Debian or there is none."""
+    release = etc / "os-release"
+    facts = (
+        dict(line.split("=", 1) for line in release.read_text().splitlines() if "=" in line)
+        if release.is_file()
+        else {}
+    )
+    suite = facts.get("VERSION_CODENAME", "").strip('"')
+    if facts.get("ID", "").strip('"') != "debian" or not suite:
+        return ""
+    for uri, suites, components in _apt_sources(etc / "apt"):
+        if uri.startswith("http") and suite in suites and "main" in components:
+            return uri.rstrip("/")
+    return ""
+
+
+def _apt_sources(apt: Path) -> Iterator[tuple[str, list[str], list[str]]]:
+    """(URI, suites, components) of every package source, in both of apt's formats."""
+    for path in [apt / "sources.list", *sorted((apt / "sources.list.d").glob("*"))]:
+        if path.suffix == ".list" and path.is_file():
+            for line in path.read_text(encoding="utf-8").splitlines():
+                words = re.sub(r"\[[^]]*\]", "", line.split("#")[0]).split()
+                if len(words) > 3 and words[0] == "deb":
+                    yield words[1], [words[2]], words[3:]
+        elif path.suffix == ".sources" and path.is_file():
+            text = re.sub(r"(?m)^#.*\n?", "", path.read_text(encoding="utf-8"))
+            for stanza in re.split(r"\n\s*\n", text):
+                yield from _deb822(stanza)
+
+
+def _deb822(stanza: str) -> Iterator[tuple[str, list[str], list[str]]]:
+    fields = {key.lower(): value.split() for key, value in re.findall(r"(?m)^([\w-]+):((?:.*(?:\n[ \t].*)*))", stanza)}
+    if "deb" in fields.get("types", []) and fields.get("enabled", ["yes"]) != ["no"]:
+        for uri in fields.get("uris", []):
+            yield uri, fields.get("suites", []), fields.get("components", [])

@@ -1,0 +1,62 @@
+"""Files with several names (hard links) in the layers below: what changes one of them changes all, as on one disk.
+
+An overlay gives the changed name a copy of its own and leaves the others as they were. Here they are made names of the
+copy. What an overlay has parted while %post ran stays so: two names that were both changed, or one that was moved.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path, PurePosixPath
+
+from ctrain_builder.layers import lowerdir
+from ctrain_builder.layers.container import CommandFailed, Container, LowerLayers
+from ctrain_builder.layers.overlay import Upper, scan
+from ctrain_builder.tree import Tree
+from ctrain_runtime.errors import BuildError
+
+# Not `ln -f`: to fuse-overlayfs the two names still look like one file, and its rename then does nothing.
+_LINK = """xargs -0 -n 2 sh -ec 'rm -f -- "$2"; ln -- "$1" "$2"' sh </mnt/links"""
+
+
+def relink(container: Container, upper: Path, below: LowerLayers, log: Path) -> None:
+    """Give the files that were changed in an overlay the other names that they have below. Raises BuildError."""
+    found = scan(Tree(upper))
+    pairs = list(links_to_restore(found, lowerdir.hard_link_groups(container, below, found.copied, log)))
+    if not pairs:
+        return
+    words = (b"/" + os.fsencode(path) + b"\0" for pair in pairs for path in pair)
+    lowerdir.answers(container).write("links", b"".join(words))
+    try:
+        container.run(argv(container, below), log)
+    except CommandFailed as error:
+        raise BuildError(f"names can't be linked (exit code {error.code})", f"The log is {log}") from error
+
+
+def argv(container: Container, below: LowerLayers) -> list[str]:
+    """The command that makes the links, in the overlay: it copies the folders around them."""
+    overlays = [*below.overlays, str(container.overlay)]
+    binds = [f"{container.work / 'look'}:/mnt"]
+    return [
+        *container.argv("exec", below.base, overlays=overlays, binds=binds, as_root=True),
+        *("/bin/sh", "-ec", _LINK),
+    ]
+
+
+def links_to_restore(
+    upper: Upper, groups: Iterable[Iterable[PurePosixPath]]
+) -> Iterator[tuple[PurePosixPath, PurePosixPath]]:
+    """(changed file, other name) for the names that files of the upper folder have below and still must have."""
+    for group in map(sorted, groups):
+        changed = [path for path in group if path in upper.copied]
+        for path in group:
+            if len(changed) == 1 and not _parted(upper, path):
+                yield changed[0], path
+
+
+def _parted(upper: Upper, path: PurePosixPath) -> bool:
+    """Whether a name of the layers below isn't seen any more, or is another file now."""
+    above = set(path.parents)
+    hidden = upper.deleted & {path, *above} or above & (upper.others | upper.opaque)
+    return bool(hidden) or path in upper.names

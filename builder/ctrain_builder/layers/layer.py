@@ -1,0 +1,129 @@
+"""Upper layers: a definition run in an overlay on the layers below it, and packed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from ctrain_builder import files
+from ctrain_builder.build_plan import PlannedLayer
+from ctrain_builder.definition import Definition, Section, render
+from ctrain_builder.layers import hardlinks, lowerdir, metadata, pack
+from ctrain_builder.layers.container import CommandFailed, Container, LowerLayers, SectionFailed
+from ctrain_builder.layers.workspace import Workspace
+from ctrain_builder.tree import Tree
+
+# Runs in the container, as root; its arguments are the command of %post. %files are copied here and not from outside,
+# so that links and folders of the layers below mean what they mean in the image.
+_INSIDE = """\
+set -eu
+umask 002 # as in `apptainer build`
+echo files > /mnt/section
+export APPTAINER_LABELS=/mnt/build-labels SINGULARITY_LABELS=/mnt/build-labels
+while IFS= read -r source && IFS= read -r target; do
+    case $target in
+        */) mkdir -p "$target" ;;
+        *) mkdir -p "$(dirname "$target")" ;;
+    esac
+    cp -fLr "/mnt/files/$source" "$target"
+done < /mnt/files.list
+echo post > /mnt/section
+"$@"
+: > /mnt/section
+cp -r /.singularity.d/. /mnt/metadata/
+"""
+_SECTIONS = ("files", "post")
+
+
+def make(container: Container, layer: PlannedLayer, below: LowerLayers, workspace: Workspace, log: Path) -> Path:
+    """Make one layer. Returns the squashfs file, in the work folder. Raises SectionFailed, BuildError."""
+    definition = render(layer.definition, layer.arguments)
+    workspace.set_time(layer.epoch)
+    upper = container.new_overlay()
+    lend(definition, layer, workspace.lent)
+    try:
+        run_post(container, _post_argv(container, definition, below, workspace), workspace, log)
+    finally:
+        container.take_ownership(below.base, _made(container, workspace), log)
+    hardlinks.relink(container, upper, below, log)
+    lent = Tree(workspace.lent)
+    before = with_labels(read_metadata(lent, "metadata"), lent)
+    write_metadata(Tree(upper), metadata.for_layer(before, metadata.shown(layer), layer.key, layer.epoch))
+    return pack.pack(container, upper, below, log, layer.epoch)
+
+
+def argvs(
+    container: Container, layer: PlannedLayer, below: LowerLayers, workspace: Workspace
+) -> Iterator[tuple[list[str], str]]:
+    """All commands that make a layer; each with what it depends on whether it runs, if anything."""
+    definition = render(layer.definition, layer.arguments)
+    yield _post_argv(container, definition, below, workspace), ""
+    if not container.root:
+        yield container.ownership_argv(below.base, _made(container, workspace)), ""
+    yield lowerdir.names_argv(container, below), "if %post changes files that the layers below hold"
+    yield hardlinks.argv(container, below), "if one of these has several names"
+    yield lowerdir.content_argv(container, below), "if %post puts a folder in the place of another"
+    yield pack.layer_argv(container, container.overlay / "upper", below), ""
+
+
+def lend(definition: Definition, layer: PlannedLayer, lent: Path) -> None:
+    """Put what the script above reads where it will be /mnt."""
+    files.stage(layer.files, lent / "files")
+    (lent / "files.list").write_text("".join(f"{copy.source}\n{copy.target}\n" for copy in definition.files))
+    (lent / "post").write_text(definition.body("post"), encoding="utf-8")
+    (lent / "inside.sh").write_text(_INSIDE)
+    (lent / "section").touch()
+    (lent / "metadata").mkdir()
+
+
+def run_post(container: Container, argv: Sequence[str], workspace: Workspace, log: Path) -> None:
+    """Copy %files and run %post. Raises SectionFailed."""
+    try:
+        container.run(argv, log)
+    except CommandFailed as error:
+        section = (Tree(workspace.lent).read("section") or "").strip()
+        raise SectionFailed(section if section in _SECTIONS else "", error.code, log) from error
+
+
+def _post_argv(container: Container, definition: Definition, below: LowerLayers, workspace: Workspace) -> list[str]:
+    overlays = [*below.overlays, str(container.overlay)]
+    argv = container.argv("exec", below.base, overlays=overlays, binds=workspace.binds, as_root=True)
+    return [*argv, *post_argv(definition)]
+
+
+def post_argv(definition: Definition) -> list[str]:
+    """The command in a container that copies %files and runs %post."""
+    post = script_argv(definition.sections.get("post", Section("", "")), "/mnt/post")
+    return ["/bin/sh", "/mnt/inside.sh", *post]
+
+
+def script_argv(section: Section, script: str) -> list[str]:
+    """The command for a section's script, as the engine makes it: `%post ARGS` gives ARGS to the shell, and after
+    -c they are the interpreter."""
+    words = section.args.split()
+    if "-c" in words:
+        place = words.index("-c") + 1
+        return ["/bin/sh", "-ex", *words[:place], " ".join([*words[place:], script])]
+    return ["/bin/sh", "-ex", *words, script]
+
+
+def with_labels(texts: Mapping[str, str], lent: Tree) -> dict[str, str]:
+    """The texts of /.singularity.d, with what %post has written as labels."""
+    return {**texts, metadata.BUILD_LABELS: lent.read(metadata.BUILD_LABELS) or ""}
+
+
+def write_metadata(tree: Tree, texts: Mapping[str, str]) -> None:
+    for name, text in texts.items():
+        tree.write(f"{metadata.FOLDER}/{name}", text, metadata.mode(name))
+
+
+def read_metadata(tree: Tree, folder: str) -> dict[str, str]:
+    """The text files of /.singularity.d, or of a copy of it: name, relative to `folder` -> content."""
+    names = (entry.name for entry in tree.walk(folder))
+    texts = {str(name.relative_to(folder)): tree.read(name) for name in sorted(names)}
+    return {name: text for name, text in texts.items() if text is not None}
+
+
+def _made(container: Container, workspace: Workspace) -> list[Path]:
+    """The folders that %post can write to."""
+    return [*container.overlay_folders, workspace.lent, workspace.scratch]

@@ -1,0 +1,79 @@
+"""Asks what the layers below a new one hold. Asked seldom: it takes a container, and may take a walk over all files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Sequence
+from pathlib import Path, PurePosixPath
+
+from ctrain_builder.layers.container import CommandFailed, Container, LowerLayers
+from ctrain_builder.tree import Tree
+from ctrain_runtime.errors import BuildError
+
+# Not through links: what is behind one isn't in the folder of that name.
+_CONTENT = """\
+if [ -d "$name" ] && [ "$(readlink -f "$name"; echo .)" = "$name
+." ]; then
+    find "$name" -mindepth 1 -print0
+fi"""
+_NAMES = """\
+if [ -n "$(find "$name" -maxdepth 0 -type f -links +1 2>/dev/null)" ]; then
+    find / -xdev -samefile "$name" -print0
+    printf "\\0"
+fi"""
+_EXISTING = """\
+if [ -e "$name" ]; then printf "%s\\0" "$name"; fi"""
+_Paths = list[PurePosixPath]
+
+
+def list_descendants(container: Container, below: LowerLayers, folders: Collection[PurePosixPath], log: Path) -> _Paths:
+    """Everything in those of `folders` that are folders there, too."""
+    groups = _ask(container, content_argv(container, below), folders, log)
+    return [path for group in groups for path in group]
+
+
+def hard_link_groups(
+    container: Container, below: LowerLayers, files: Collection[PurePosixPath], log: Path
+) -> list[_Paths]:
+    """All names (hard links) of those of `files` that have more than one."""
+    return _ask(container, names_argv(container, below), files, log)
+
+
+def existing(container: Container, below: LowerLayers, paths: Collection[PurePosixPath], log: Path) -> _Paths:
+    """Those of `paths` that are there."""
+    groups = _ask(container, _argv(container, below, _EXISTING), paths, log)
+    return [path for group in groups for path in group]
+
+
+def content_argv(container: Container, below: LowerLayers) -> list[str]:
+    return _argv(container, below, _CONTENT)
+
+
+def names_argv(container: Container, below: LowerLayers) -> list[str]:
+    return _argv(container, below, _NAMES)
+
+
+def answers(container: Container) -> Tree:
+    """The folder in which a question and its answer lie. A program of the image writes there."""
+    look = container.work / "look"
+    look.mkdir(exist_ok=True)
+    return Tree(look)
+
+
+def _argv(container: Container, below: LowerLayers, script: str) -> list[str]:
+    binds = [f"{container.work / 'look'}:/mnt"]
+    argv = container.argv("exec", below.base, overlays=below.overlays, binds=binds, as_root=True)
+    return [*argv, "/bin/sh", "-ec", f"xargs -0 sh -ec 'for name; do {script}\ndone' sh </mnt/asked >/mnt/found"]
+
+
+def _ask(container: Container, argv: Sequence[str], paths: Collection[PurePosixPath], log: Path) -> list[_Paths]:
+    if not paths:
+        return []
+    answers(container).write("asked", b"".join(b"/" + os.fsencode(path) + b"\0" for path in sorted(paths)))
+    try:
+        container.run(argv, log)
+    except CommandFailed as error:
+        raise BuildError(f"the layers below can't be listed (exit code {error.code})", f"The log is {log}") from error
+    with answers(container).open("found") as file:
+        groups = os.fsdecode(file.read()).split("\0\0")
+    return [[PurePosixPath(path[1:]) for path in group.split("\0") if path] for group in groups if group]

@@ -1,0 +1,148 @@
+"""Packs folders as squashfs files. The same content gives the same bytes: whoever packs it, where and when."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+
+from ctrain_builder.build_plan import FALLBACK_EPOCH
+from ctrain_builder.layers import bytecode, host_tools, lowerdir, secrets, workspace
+from ctrain_builder.layers.container import CommandFailed, Container, LowerLayers
+from ctrain_builder.layers.overlay import Upper, remove_marks, scan, whiteouts
+from ctrain_builder.tree import Tree
+from ctrain_runtime.errors import BuildError
+
+# Owners are root's, whoever builds: an ordinary user can't keep others. gzip: every engine and kernel reads it; level 6
+# packs three times as fast as 9, mksquashfs's own choice, and takes 1 % more space (docs/layers.md).
+# mksquashfs sorts names and cuts off times at SOURCE_DATE_EPOCH; so it does since version 4.4.
+OPTIONS = ("-noappend", "-no-progress", "-comp", "gzip", "-Xcompression-level", "6", "-all-root")
+PACKED, _DELETED = "packed.sqsh", "deleted"
+# Mounts of the host while a layer is made, and marks of deleted names that only one kind of overlay understands.
+_NOT_PACKED = (
+    "tmp/*",
+    "var/tmp/*",
+    "mnt/*",
+    "dev/*",
+    "proc/*",
+    "sys/*",
+    "etc/resolv.conf",
+    "etc/hosts",
+    "etc/hostname",
+    "... .wh.*",
+)
+
+
+def pack(container: Container, upper: Path, below: LowerLayers, log: Path, epoch: int = FALLBACK_EPOCH) -> Path:
+    """Pack an upper folder as a layer. Returns the squashfs file, in the work folder. Raises BuildError."""
+    found = scan(Tree(upper))
+    hidden = whiteouts(found, lowerdir.list_descendants(container, below, found.opaque, log))
+    names = [_quoted(path) for path in hidden]
+    # A line end can't be told in a file of such names, but in an argument.
+    apart = [word for name in names if "\n" in name for word in ("-p", _deleted(name))]
+    lines = "".join(f"{_deleted(name)}\n" for name in names if "\n" not in name)
+    (host_tools.prepare(container) / _DELETED).write_bytes(os.fsencode(lines))
+    return _run(container, layer_argv(container, upper, below, apart), upper, found, log, epoch)
+
+
+def pack_base(container: Container, root: Path, log: Path, epoch: int) -> Path:
+    """Pack the root folder of a base. Returns the squashfs file, in the work folder. Raises BuildError."""
+    host_tools.prepare(container)
+    return _run(container, base_argv(container, root), root, scan(Tree(root)), log, epoch)
+
+
+def packed(container: Container) -> Path:
+    return container.work / PACKED
+
+
+def take(container: Container) -> Path:
+    """The squashfs file, out of the folder where mksquashfs has written it. Raises BuildError."""
+    Tree(host_tools.folder(container)).take(PACKED, packed(container))
+    return packed(container)
+
+
+def layer_argv(container: Container, upper: Path, below: LowerLayers, apart: Sequence[str] = ()) -> list[str]:
+    """The command that packs a layer; the names that it hides are in a file of the work folder, or `apart`."""
+    deleted = f"{_folder(container)}/{_DELETED}"
+    return [*_argv(container, upper, below.base), *apart, "-pf", deleted, "-wildcards", "-e", *_NOT_PACKED]
+
+
+def base_argv(container: Container, root: Path) -> list[str]:
+    """The command that packs a base, all of it but mount points of the host."""
+    return [*_argv(container, root, root), "-wildcards", "-e", "sys/*"]
+
+
+def epoch_env(time: int) -> dict[str, str]:
+    """The variables by which programs, in containers too, take `time` (seconds since 1970) for the present."""
+    return {f"{prefix}SOURCE_DATE_EPOCH": str(time) for prefix in ("", "APPTAINERENV_", "SINGULARITYENV_")}
+
+
+def mksquashfs() -> str:
+    return host_tools.require_tool("mksquashfs", "squashfs-tools")
+
+
+def _argv(container: Container, folder: Path, image: Path) -> list[str]:
+    """Root packs from outside; an ordinary user as root of a container of `image`."""
+    if container.root:
+        start = [mksquashfs(), str(folder)]
+    else:
+        bind = f"{folder}:{host_tools.INSIDE}/{host_tools.ROOT}"
+        start = [
+            *host_tools.exec_argv(container, image, binds=[bind]),
+            *host_tools.argv(mksquashfs()),
+            f"{host_tools.INSIDE}/{host_tools.ROOT}",
+        ]
+    return [*start, f"{_folder(container)}/{PACKED}", *OPTIONS]
+
+
+def _folder(container: Container) -> str:
+    """The folder of mksquashfs's files, where it sees it."""
+    return str(host_tools.folder(container)) if container.root else host_tools.INSIDE
+
+
+def _run(container: Container, argv: Sequence[str], folder: Path, found: Upper, log: Path, epoch: int) -> Path:
+    tree = Tree(folder)
+    time = _clamp_mtimes(tree, found, epoch, workspace.started(container.work))  # before: it looks at ctimes
+    remove_marks(tree, found)
+    _refuse_secrets(container, tree)
+    if not container.root:
+        host_tools.copy_tool(container, mksquashfs())
+    try:
+        container.run(argv, log, variables=epoch_env(time))
+    except CommandFailed as error:
+        raise BuildError(f"mksquashfs failed with exit code {error.code}", f"The log is {log}") from error
+    return take(container)
+
+
+def _refuse_secrets(container: Container, tree: Tree) -> None:
+    """Of what the build has written; the rest has come from archives and images, which don't know them."""
+    if container.secrets:
+        started = workspace.started(container.work)
+        new = [entry for entry in tree.walk() if entry.is_file and entry.status.st_mtime >= started]
+        secrets.refuse(tree, (entry.name for entry in new), container.secrets)
+
+
+def _clamp_mtimes(tree: Tree, found: Upper, epoch: int, started: float) -> int:
+    """The time at which those of the files are cut off: `epoch`, or a later one that a file has brought along.
+
+    What the build itself has written is newer than `started`. The rest has come with its time from an archive or an
+    image below, where for example compiled Python files tell the times of their sources. Folders get that time, too:
+    theirs tell when the engine last made a mount point in them.
+    """
+    times = (entry.status.st_mtime for entry in tree.walk() if entry.name in found.others)
+    cut = max(epoch, max((int(time) for time in times if time < started), default=epoch))
+    bytecode.settle(tree, found.others, cut)
+    os.utime(tree.root, (cut, cut))
+    for entry in tree.walk():
+        if entry.is_directory:
+            os.utime(entry.at, (cut, cut), follow_symlinks=False)
+    return cut
+
+
+def _deleted(name: str) -> str:
+    return f"{name} c 0 0 0 0 0"
+
+
+def _quoted(path: PurePosixPath) -> str:
+    return re.sub(r'([\s"\\#])', r"\\\1", str(path))  # a line that begins with # would be a comment

@@ -1,0 +1,59 @@
+"""The folder in which one layer is made: what is bound into the container, and its private /tmp."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ctrain_builder.layers import build_host
+from ctrain_builder.layers.build_host import BuildHost
+
+_LENT = "lent"
+_HOSTS = "hosts"
+_STARTED = "started"  # an empty file
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """`lent` is seen at /mnt, `scratch` at /tmp and /var/tmp: the host's own stay out of builds."""
+
+    lent: Path
+    scratch: Path
+    site: BuildHost
+
+    @property
+    def scratch_binds(self) -> list[str]:
+        return [f"{self.scratch}:/tmp", f"{self.scratch}:/var/tmp"]
+
+    @property
+    def binds(self) -> list[str]:
+        hosts = f"{self.scratch.with_name(_HOSTS)}:/etc/hosts"  # a copy: %post may write to it
+        return [f"{self.lent}:{build_host.INSIDE}", *self.site.binds, *self.scratch_binds, hosts]
+
+    def set_time(self, epoch: int) -> None:
+        """Let the programs of %post take `epoch`, in seconds since 1970, for the present."""
+        with (self.lent / build_host.ENVIRONMENT).open("a", encoding="utf-8") as file:
+            file.write(f"export SOURCE_DATE_EPOCH={epoch}\n")
+
+
+def inside(folder: Path, site: BuildHost) -> Workspace:
+    """The workspace in the work folder of a build, whether it is made already or not."""
+    return Workspace(folder / _LENT, folder / "scratch", site)
+
+
+def started(folder: Path) -> float:
+    """The time by the file system's clock, in seconds since 1970, before which nothing of the build was written."""
+    return (folder / _STARTED).stat().st_mtime
+
+
+def prepare(folder: Path, site: BuildHost) -> Workspace:
+    """Make the workspace in the (empty) work folder of a build."""
+    workspace = inside(folder, site)
+    (folder / _STARTED).touch()
+    hosts = Path("/etc/hosts")
+    (folder / _HOSTS).write_bytes(hosts.read_bytes() if hosts.exists() else b"127.0.0.1 localhost\n")
+    workspace.lent.mkdir()
+    workspace.scratch.mkdir()
+    workspace.scratch.chmod(0o1777)
+    build_host.write(site, workspace.lent)
+    return workspace

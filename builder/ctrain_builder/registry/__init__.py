@@ -1,0 +1,1 @@
+"""Registries: the HTTP client, logins, digests of tags, and images as artifacts."""

@@ -1,0 +1,88 @@
+"""What upstream images are now, by digest, with a memory: a registry that can't be reached stops no build.
+
+CACHE/upstream.json   {reference: {"digest": "sha256:...", "seen": when the registry last said so}}
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Optional
+
+from ctrain_builder import atomic, manifest_writer
+from ctrain_builder.registry.client import RegistryClient, parse
+from ctrain_builder.registry.http_client import Unreachable
+from ctrain_runtime.errors import RegistryError
+
+FILE = "upstream.json"
+
+
+@dataclass(frozen=True)
+class CachedDigest:
+    """A digest, and when the registry last said so (ISO 8601, UTC)."""
+
+    digest: str
+    seen: str
+
+
+class DigestResolver:
+    """Asks registries for digests, once each, and remembers them in the folder `root` of a cache.
+
+    `troubles` tells, for each host that could not be reached, why. Such a host is not asked again.
+    """
+
+    def __init__(self, root: Path, offline: bool = False, registry: Optional[RegistryClient] = None) -> None:
+        self._path = root / FILE
+        self._offline = offline
+        self._registry = registry or RegistryClient()
+        self._known: dict[str, str] = {}
+        self.troubles: dict[str, Unreachable] = {}
+
+    def resolve(self, reference: str) -> str:
+        """The digest of `reference` now; without its registry, the one remembered. Raises RegistryError."""
+        if reference not in self._known:
+            self._known[reference] = self._now(reference) or self._before(reference)
+        return self._known[reference]
+
+    def remembered(self, reference: str) -> Optional[CachedDigest]:
+        """What the last builder that asked for `reference` was told."""
+        return self._read().get(str(parse(reference)))
+
+    def _now(self, reference: str) -> str:
+        """The digest that the registry tells, now remembered; "" when it can't be asked."""
+        host = parse(reference).host
+        if self._offline or host in self.troubles:
+            return ""
+        try:
+            digest = self._registry.digest(reference)
+        except Unreachable as error:
+            self.troubles[host] = error
+            return ""
+        self._remember(reference, digest)
+        return digest
+
+    def _before(self, reference: str) -> str:
+        before = self.remembered(reference)
+        if before:
+            return before.digest
+        if trouble := self.troubles.get(parse(reference).host):
+            raise trouble
+        raise RegistryError(f"the digest of {reference} is not known here yet", "Ask once without --offline")
+
+    def _remember(self, reference: str, digest: str) -> None:
+        with self._path.with_suffix(".lock").open("w") as lock:  # two builders: neither forgets what the other learns
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            known = {**self._read(), str(parse(reference)): CachedDigest(digest, manifest_writer.utc_now())}
+            data = {name: asdict(seen) for name, seen in sorted(known.items())}
+            atomic.write_text(self._path, json.dumps(data, indent=2) + "\n")
+
+    def _read(self) -> dict[str, CachedDigest]:
+        try:
+            data = json.loads(self._path.read_text(encoding="utf-8"))
+            return {name: CachedDigest(**seen) for name, seen in data.items()}
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, TypeError, AttributeError) as error:
+            raise RegistryError(f"{self._path} is damaged: {error}", "Delete it: registries are asked anew") from error

@@ -1,0 +1,268 @@
+"""Where published versions are: in a store's folder, or in a registry, where an image is a repository and its versions
+and channels are tags. Both can be read from, and written to, in the same way."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Optional, Union
+
+from ctrain_builder.digests import ReadAt
+from ctrain_builder.registry import artifacts
+from ctrain_builder.registry.client import Reference, RegistryClient, parse
+from ctrain_builder.store import channels, lifecycle, log, signatures
+from ctrain_builder.store.copy import SharedRange, fill, resumable_file, resume_offset, shared
+from ctrain_builder.store.publish import CopyObserver, commit_version, reserve
+from ctrain_builder.store.writer import LockedStore, Permissions, lock_store, translate_os_errors
+from ctrain_runtime import signatures as signed
+from ctrain_runtime.errors import ConfigError, CtrainError, ImageUnusable, RegistryError, StoreError, UsageError
+from ctrain_runtime.manifest import Manifest, is_version, read_manifest
+from ctrain_runtime.store import (
+    NAME_RE,
+    QUARANTINE,
+    RETIRED,
+    TAG_RE,
+    PublishedImage,
+    is_gone,
+    list_directory,
+    open_store,
+    pending_manifest,
+)
+
+SCHEME = "oras://"
+
+
+@dataclass(frozen=True)
+class Version:
+    """A version that is offered, and the channels that point to it."""
+
+    manifest: Manifest
+    channels: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a place has under the name of a version. `offered`: it was not retired."""
+
+    digest: str
+    offered: bool = True
+
+
+class StoreEndpoint:
+    """A store in a directory."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def __str__(self) -> str:
+        return str(self.root)
+
+    def versions(self, names: Collection[str]) -> tuple[list[Version], list[CtrainError]]:
+        """All versions of images with these names, or of all images; and what is damaged."""
+        scan = open_store(self.root).scan()
+        found = [Version(one.manifest, one.channels) for one in scan.images]
+        return [one for one in found if not names or one.manifest.name in names], list(scan.damaged)
+
+    @contextlib.contextmanager
+    def reader(self, manifest: Manifest) -> Iterator[tuple[ReadAt, Optional[Path]]]:
+        """What gives the bytes of a version, and the file that has them, if there is one."""
+        path = self.root / manifest.file_name
+        with path.open("rb") as file:
+            yield functools.partial(os.pread, file.fileno()), path
+
+    def held(self, wanted: Sequence[Manifest]) -> list[Optional[Held]]:
+        """What there is of each version. Raises StoreError for what is damaged."""
+        store = open_store(self.root)
+        found = {name: Held(digest, False) for name, digest in self._put_aside(wanted).items()}
+        found.update({one.manifest.file_name: Held(one.manifest.digest, False) for one in lifecycle.retired(store)})
+        found.update({one.path.name: Held(one.manifest.digest) for one in store.images()})
+        for one in wanted:
+            name = Path(one.file_name).with_suffix(".json")
+            for path in (self.root / name, self.root / RETIRED / name):
+                if one.file_name not in found and not is_gone(path):
+                    hint = "See: ctrain doctor. If damaged, it can come again after: ctrain store verify --quarantine"
+                    raise StoreError(f"{path} is damaged, or of a newer ctrain", hint)
+        return [found.get(one.file_name) for one in wanted]
+
+    def _put_aside(self, wanted: Sequence[Manifest]) -> dict[str, str]:
+        """File name -> digest of versions that are in quarantine. What is wanted of them, whole, may come again."""
+        found: dict[str, str] = {}
+        for path in list_directory(self.root / QUARANTINE, "*_*.json"):
+            with contextlib.suppress(ConfigError):
+                found[path.with_suffix(".sif").name] = read_manifest(path).digest
+        return {name: digest for name, digest in found.items() if digest not in [one.digest for one in wanted]}
+
+    def pointed(self, name: str, channel: str) -> str:
+        """The version that a channel points to; "" where there is no such channel."""
+        images = open_store(self.root).images()
+        found = (one.manifest for one in images if one.manifest.name == name and channel in one.channels)
+        return next((manifest.version for manifest in found), "")
+
+    def put(self, manifest: Manifest, source: Endpoint, watch: CopyObserver) -> None:
+        """Bring a version here. Raises ImageUnusable, DiskFullError, StoreError, RegistryError."""
+        part = f"{manifest.file_name}.{manifest.digest[-12:]}"
+        with translate_os_errors(self.root), resumable_file(self.root, part, watch.say) as file:
+            if needs_copy(self.held([manifest])[0], manifest, self):
+                with source.reader(manifest) as (read, path):
+                    parts = shared(path, manifest, open_store(self.root).images()) if path else []
+                    _receive(file, manifest, read, parts, watch)
+                with lock_store(self.root, watch.say) as writer:
+                    if needs_copy(self.held([manifest])[0], manifest, self):  # again: others write meanwhile
+                        _reserve(writer, manifest)
+                        commit_version(writer, file, manifest, log.SYNC, f"from {source}")
+            file.unlink(missing_ok=True)
+
+    def added_signatures(self, manifest: Manifest) -> dict[str, bytes]:
+        """The signatures that were added to a version, by key. What they claim is verified by those who run it."""
+        found = [path for path in signed.added(self.root / manifest.file_name) if signed.covers(path, manifest)]
+        return {key: path.read_bytes() for path in found for key in signed.keys(path)[:1]}
+
+    def sign(self, manifest: Manifest, found: Mapping[str, bytes]) -> int:
+        """Add signatures to a version that is here, unless it has them; how many were added."""
+        image = PublishedImage(manifest, self.root / manifest.file_name, ())
+        missing = {key: content for key, content in found.items() if not signed.path_for(image.path, key).exists()}
+        if missing:
+            with lock_store(self.root) as writer:
+                for key, content in missing.items():
+                    signatures.put(writer, image, key, content)
+        return len(missing)
+
+    def point(self, manifest: Manifest, channel: str, source: Endpoint) -> None:
+        """Make a channel point to a version that is here."""
+        with lock_store(self.root) as writer:
+            image = PublishedImage(manifest, self.root / manifest.file_name, ())
+            channels.point(writer, channel, image, log.SYNC, f"from {source}")
+
+
+def _reserve(writer: LockedStore, manifest: Manifest) -> None:
+    """Take the name of a version. Raises StoreError where something has it that this did not put there."""
+    path = writer.root / manifest.file_name
+    pending = pending_manifest(path)
+    if pending.exists():  # an interrupted sync's: the lock is held
+        path.unlink(missing_ok=True)
+        pending.unlink()
+    if not reserve(writer, manifest):
+        raise StoreError(f"{path} exists, but has no manifest", "Check what it is, and move it out of the store")
+
+
+def _receive(file: Path, wanted: Manifest, read: ReadAt, parts: Sequence[SharedRange], watch: CopyObserver) -> None:
+    """Bring the bytes of a version to `file`, resuming what an earlier try has left there. Raises ImageUnusable."""
+    access = Permissions(file.parent.stat())
+    while True:
+        there = resume_offset(file)
+        copied = fill(file, wanted.size, read, access, (), parts, watch.done, there)
+        if copied.digest == wanted.digest:
+            return
+        file.chmod(0o600)
+        os.truncate(file, 0)
+        if not there:
+            file.unlink()
+            what = f"what came of {wanted.file_name} is damaged: it has the digest {copied.digest}"
+            raise ImageUnusable(what, f"It should be {wanted.digest}; nothing of it was kept")
+
+
+class RegistryEndpoint:
+    """A place in a registry: HOST[:PORT]/PATH. In the folder `notes` is kept how far uploads have come."""
+
+    def __init__(self, where: str, client: RegistryClient, notes: Path) -> None:
+        self._where, self._client, self._notes = where.rstrip("/"), client, notes
+        with contextlib.suppress(ConfigError):
+            if parse(f"{self._where}/x").name == f"{self._where}/x":
+                return
+        raise UsageError(f"{SCHEME}{where} is no place in a registry", f"Write it as {SCHEME}HOST[:PORT]/PATH")
+
+    def __str__(self) -> str:
+        return f"{SCHEME}{self._where}"
+
+    def versions(self, names: Collection[str]) -> tuple[list[Version], list[CtrainError]]:
+        """All versions of images with these names, or of all images; and what is damaged or not ours."""
+        found: dict[str, Manifest] = {}
+        tags: dict[str, list[str]] = {}
+        left_out: list[CtrainError] = []
+        for ref in self._tags(names):
+            try:
+                manifest = self._read(ref)
+            except (artifacts.Foreign, ConfigError) as error:
+                left_out.append(error)
+                continue
+            if found.setdefault(manifest.file_name, manifest) != manifest:
+                raise RegistryError(f"{ref} is another {manifest.version} than that of other tags", "Remove one there")
+            tags.setdefault(manifest.file_name, []).append(ref.tag)
+        others = {file: tuple(tag for tag in tags[file] if tag != found[file].version) for file in found}
+        return [Version(manifest, others[file]) for file, manifest in found.items()], left_out
+
+    def _tags(self, names: Collection[str]) -> Iterator[Reference]:
+        if not names:
+            host = self._where.partition("/")[0]
+            below = (f"{host}/{one}".partition(f"{self._where}/") for one in self._client.repositories(host))
+            names = [name for before, _, name in below if not before and NAME_RE.fullmatch(name)]
+        for name in names:
+            for tag in sorted(self._client.tags(f"{self._where}/{name}")):
+                yield self._ref(name, tag)
+
+    def _ref(self, name: str, tag: str) -> Reference:
+        return parse(f"{self._where}/{name}:{tag}")
+
+    def _read(self, ref: Reference) -> Manifest:
+        """What a tag points to. Nothing that the registry says may lead out of a store."""
+        manifest = artifacts.read(self._client, ref)
+        name, words = ref.repository.rpartition("/")[2], (manifest.tag, manifest.stack)
+        if manifest.name != name or not NAME_RE.fullmatch(name) or not all(map(TAG_RE.fullmatch, words)):
+            raise artifacts.Foreign(
+                f"{ref} says it is {manifest.name!r} {manifest.version!r}", "It was put there by hand"
+            )
+        if ref.tag != manifest.version and is_version(ref.tag):
+            raise RegistryError(f"{ref} is {name} {manifest.version} in truth", f"Tell the keepers of {ref.host}")
+        if ref.tag != manifest.version and not TAG_RE.fullmatch(ref.tag):
+            raise artifacts.Foreign(f"{ref} is no channel of a store", "Their names are letters, digits, '.' and '-'")
+        return manifest
+
+    @contextlib.contextmanager
+    def reader(self, manifest: Manifest) -> Iterator[tuple[ReadAt, Optional[Path]]]:
+        yield artifacts.Download(self._client, self._ref(manifest.name, manifest.version), manifest.digest).read, None
+
+    def held(self, wanted: Sequence[Manifest]) -> list[Optional[Held]]:
+        """What there is of each version. Raises RegistryError for what is not ours."""
+        refs = [self._ref(one.name, one.version) for one in wanted]
+        return [Held(self._read(ref).digest) if self._client.has(ref) else None for ref in refs]
+
+    def pointed(self, name: str, channel: str) -> str:
+        """The version that a channel points to; "" where there is no such channel. Raises StoreError, RegistryError."""
+        if is_version(channel):
+            raise StoreError(f"channel {channel} of {name} is called like a version", "Registries have tags for both")
+        ref = self._ref(name, channel)
+        return self._read(ref).version if self._client.has(ref) else ""
+
+    def put(self, manifest: Manifest, source: Endpoint, watch: CopyObserver) -> None:
+        """Bring a version here. Raises ImageUnusable, RegistryError."""
+        ref = self._ref(manifest.name, manifest.version)
+        with source.reader(manifest) as (read, _):
+            artifacts.push(self._client, ref, manifest, read, self._notes, watch.done)
+        if needs_copy(self.held([manifest])[0], manifest, self):
+            artifacts.tag(self._client, ref, manifest)
+
+    def added_signatures(self, _: Manifest) -> dict[str, bytes]:
+        """None: an artifact is what engines pull, the image's file with its manifest."""
+        return {}
+
+    def sign(self, _manifest: Manifest, _found: Mapping[str, bytes]) -> int:
+        return 0
+
+    def point(self, manifest: Manifest, channel: str, _: Endpoint) -> None:
+        """Make a channel point to a version that is here."""
+        artifacts.tag(self._client, self._ref(manifest.name, channel), manifest)
+
+
+Endpoint = Union[StoreEndpoint, RegistryEndpoint]
+
+
+def needs_copy(held: Optional[Held], manifest: Manifest, where: Endpoint) -> bool:
+    """Whether a place has nothing of a version yet. Raises StoreError where it has something else under its name."""
+    if held and held.digest != manifest.digest:
+        what = f"{where} has another {manifest.name} {manifest.version}: {held.digest[:19]}, not {manifest.digest[:19]}"
+        raise StoreError(what, "A version never changes: publish yours with another number, or to another store")
+    return held is None

@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ctrain_builder import build_plan, image_spec
+from ctrain_builder.layer_key import LayerInputs, compute_key, differences, significant_lines
+
+
+def _inputs(project: Path, **given: str) -> LayerInputs:
+    spec = image_spec.find_spec(project / "definitions", "small")
+    return build_plan.plan_image(spec, given, {}, "amd64", lambda _key, _is_base: False, str).layers[1].inputs
+
+
+def _key(project: Path) -> str:
+    return compute_key(_inputs(project))
+
+
+def _edit(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+def test_comments_of_the_header_times_and_byte_code_do_not_change_the_key(project: Path) -> None:
+    before = _key(project)
+    _edit(project / "definitions/upper/upper.def", "Bootstrap:", "# a remark\n\nBootstrap:")
+    _edit(project / "definitions/images.yaml", "images:", "# a remark\nimages:")
+    (project / "examples/x/__pycache__").mkdir()
+    (project / "examples/x/__pycache__/train.pyc").write_bytes(b"x")
+    os.utime(project / "examples/x/train.py", (1, 1))
+    (project / "examples/x/train.py").chmod(0o600)
+    assert _key(project) == before
+
+
+def test_an_argument_that_nothing_uses_does_not_change_the_key(project: Path) -> None:
+    before = _key(project)
+    _edit(project / "definitions/upper/upper.def", "    COLOUR=red\n", "    COLOUR=red\n    SIZE=1\n")
+    assert _key(project) == before
+
+
+@pytest.mark.parametrize(
+    ("path", "old", "new", "why"),
+    [
+        ("definitions/upper/upper.def", "    echo", "    echo  more", "definition changed (%post)"),
+        ("definitions/upper/upper.def", "%post\n", "%post\n    # a remark\n", "definition changed (%post)"),
+        ("definitions/upper/upper.def", "/opt/x", "/opt/y", "definition changed (%files)"),
+        ("definitions/upper/upper.def", "=red", "=blue", "argument COLOUR red -> blue"),
+        ("definitions/base/base.def", "    echo", "    echo  more", "parent"),
+        ("examples/x/train.py", "print(1)", "print(2)", "examples/x/train.py changed"),
+        ("examples/x/sub/data.txt", "data", "date", "examples/x/sub/data.txt changed"),
+    ],
+)
+def test_whatever_can_change_the_layer_changes_the_key_and_is_named(
+    project: Path, path: str, old: str, new: str, why: str
+) -> None:
+    before = _inputs(project)
+    _edit(project / path, old, new)
+    after = _inputs(project)
+    assert compute_key(after) != compute_key(before)
+    assert differences(before, after) == (why,)
+
+
+def test_parent_architecture_base_arguments_names_and_executable_bits_count(project: Path) -> None:
+    plain = _inputs(project)
+    others = [replace(plain, parent="q"), replace(plain, arch="arm64"), replace(plain, base=f"sha256:{'9c' * 32}")]
+    others += [replace(plain, format=0), _inputs(project, COLOUR="blue")]
+    (project / "examples/x/train.py").chmod(0o755)
+    others.append(_inputs(project))
+    (project / "examples/x/train.py").rename(project / "examples/x/trainer.py")
+    others.append(_inputs(project))
+    assert len({compute_key(inputs) for inputs in (plain, *others)}) == 8
+    assert [differences(plain, other) for other in others] == [
+        ("parent",),
+        ("architecture amd64 -> arm64",),
+        ("base none -> sha256:9c9c9c9c",),
+        ("ctrain makes layers differently",),
+        ("argument COLOUR red -> blue",),
+        ("examples/x/train.py has mode 644 -> 755",),
+        ("examples/x/train.py is gone", "examples/x/trainer.py is new"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "post",
+    [
+        "    cat > x <<'END'\n# remark\n\nEND\n",
+        "    echo '\n# remark\n\n' > x\n",
+        "    echo \\\n# remark\n",
+        "    a=$((1 << N))\n    # remark\n",
+    ],
+)
+def test_a_section_counts_verbatim_for_only_a_shell_knows_what_is_a_comment(post: str) -> None:
+    lines = tuple(f"%post\n{post}".rstrip("\n").split("\n"))
+    assert significant_lines(f"# header\n\nBootstrap: docker\n%post\n{post}") == ("Bootstrap: docker", *lines)
+
+
+def test_arguments_count_by_their_values_only() -> None:
+    assert significant_lines("Bootstrap: docker\n%arguments\n  A=1\n%post\n  echo {{ A }}\n") == (
+        "Bootstrap: docker",
+        "%post",
+        "  echo {{ A }}",
+    )
