@@ -11,7 +11,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ctrain_builder.store.catalogue_page import Catalogue, CatalogueEntry, render
-from ctrain_runtime.store import PublishedImage
+from ctrain_runtime.errors import ConfigError
+from ctrain_runtime.store import PublishedImage, StoreContents
 from samples.plans import a_manifest
 
 
@@ -40,8 +41,11 @@ class Reader(HTMLParser):
 
 def page(text: str) -> str:
     manifest = a_manifest(name=text, software={"cuda": text, text: text}, labels={text: text})
-    version = CatalogueEntry(PublishedImage(manifest, Path("/apps") / "x.sif", (text,)), (0,), text)
-    return render(Catalogue(Path("/apps"), "2026-11-21T00:00:00Z", (version,), (("pypi", text, text),), (text,)))
+    image = PublishedImage(manifest, Path("/apps") / "x.sif", (text,))
+    version = CatalogueEntry(image, (0,), text)
+    contents = StoreContents((image,), (ConfigError(text),))
+    made = "2026-11-21T00:00:00Z"
+    return render(Catalogue(contents, Path("/apps"), made, (version,), (("pypi", text, text),)))
 
 
 PLAIN = Reader(page("plain"))

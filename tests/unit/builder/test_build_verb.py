@@ -317,8 +317,8 @@ def test_without_the_registry_library_only_images_from_registries_are_unknown(
     ctrain: Ctrain, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "requests", None)
-    for name in ("upstream", "registry", "web"):
-        monkeypatch.delitem(sys.modules, f"ctrain_builder.{name}", raising=False)
+    for name in ("resolver", "client", "http_client"):
+        monkeypatch.delitem(sys.modules, f"ctrain_builder.registry.{name}", raising=False)
     assert ctrain("build", "--plan", "--json") == 0
     assert [image["state"] for image in _told(capsys)["images"]] == ["new", "new", "unknown"]
     assert ctrain("build", "other") == 79

@@ -51,7 +51,7 @@ def test_on_a_terminal_all_steps_that_run_are_shown(log: Path) -> None:
     assert [line.split()[:2] for line in text.splitlines()] == [["test", "imports"], ["test", "all-reduce"]]
     assert "0.0 s of about 1 min 30 s" in text
     assert "[by MPI]" in text
-    assert text.splitlines()[0].endswith("second [1mbold"), "control characters are left out"
+    assert text.splitlines()[0].endswith("second bold"), "control characters are left out"
     assert "waiting" in out.getvalue()
     lines.note("after the end")
     assert out.getvalue().endswith("after the end\n")

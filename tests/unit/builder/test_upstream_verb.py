@@ -96,7 +96,7 @@ class World:
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     made = World()
-    monkeypatch.setattr(verb, "Registry", lambda: made)
+    monkeypatch.setattr(verb, "RegistryClient", lambda: made)
     return made
 
 
