@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 from pathlib import Path, PurePosixPath
 
@@ -11,6 +12,9 @@ from hypothesis import HealthCheck, settings
 # A machine that is busy building images is slow; that is no bug of what is tested.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
+
+# Shells start jobs in the background with SIGINT ignored, which programs inherit: tests of Ctrl-C would hang.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
