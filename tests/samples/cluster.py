@@ -47,8 +47,8 @@ class Cluster:
         return subprocess.run(command, capture_output=True, text=True, timeout=timeout)
 
     def start(self, *argv: str, cwd: Optional[Path] = None, **variables: str) -> subprocess.Popen[str]:
-        """The same in the background, in a session of its own; SIGINT is not switched off, as it may be for tests."""
-        command = ["env", "--default-signal=INT", *self.command(*argv, cwd=cwd, **variables)]
+        """The same in the background, in a session of its own; no signal is ignored, as it may be for tests."""
+        command = ["env", "--default-signal=INT,HUP", *self.command(*argv, cwd=cwd, **variables)]
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
         return subprocess.Popen(command, text=True, start_new_session=True, **streams)
 
