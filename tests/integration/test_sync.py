@@ -270,10 +270,10 @@ def test_a_damaged_version_here_does_not_go_there(store: Store, real: samples.Re
 # The handler is set because a process started in the background of a script has SIGINT switched off.
 PROGRAM = """
 import os, signal, sys, time
-from ctrain_builder import oras
 from ctrain_builder.cli.main import main
+from ctrain_builder.registry import artifacts
 from ctrain_builder.store import copy
-oras._CHUNK = copy._CHUNK = 1 << 20
+artifacts._CHUNK = copy._CHUNK = 1 << 20
 read = os.pread
 os.pread = lambda *args: (time.sleep({pause}), read(*args))[1]
 signal.signal(signal.SIGINT, signal.default_int_handler)
