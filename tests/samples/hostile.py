@@ -49,7 +49,7 @@ def fill(root: Path, kinds: Mapping[str, str], host: Path) -> None:
             elif kind == "directory":
                 path.mkdir()
             elif kind == "hard link":
-                path.hardlink_to(root / "other")
+                os.link(root / "other", path)  # Path.hardlink_to is too new
             elif kind == "fifo":
                 os.mkfifo(path)
             elif kind == "device":

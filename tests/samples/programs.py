@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
+
+import pytest
 
 from ctrain_runtime.facts import Partition
 
@@ -36,6 +39,14 @@ exit {code}
 """
     write_program(folder / name, script)
     return calls
+
+
+def give_away(path: Path, user: int) -> None:
+    """Make another user the owner of a file."""
+    try:
+        os.chown(path, user, -1)
+    except OSError:
+        pytest.skip("only root can give files away, and only to users that its user namespace has")
 
 
 def write_program(path: Path, script: str) -> Path:

@@ -4,6 +4,7 @@ import importlib.util
 import os
 import py_compile
 import struct
+import sys
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -16,7 +17,8 @@ BY_TIME, BY_CHECKSUM = py_compile.PycInvalidationMode.TIMESTAMP, py_compile.PycI
 
 
 @pytest.fixture
-def source(tmp_path: Path) -> Path:
+def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(sys, "pycache_prefix", None)  # byte code lies beside its source, as in an image
     path = tmp_path / "module.py"
     path.write_text("x = 1\n")
     return path

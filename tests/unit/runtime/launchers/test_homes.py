@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from samples.programs import write_program
+from samples.programs import give_away, write_program
 from samples.scripts import Scripts, slurm_task, wait_until
 
 
@@ -59,14 +59,6 @@ def test_what_killed_runs_left_is_removed_by_the_next_run(scripts: Scripts) -> N
     assert not list(scripts.homes.iterdir())
 
 
-def give_away(path: Path) -> None:
-    """Make another user the owner."""
-    try:
-        os.chown(path, 12345, 12345)
-    except OSError:
-        pytest.skip("only root can give a directory away")
-
-
 def test_homes_in_use_and_links_are_left_alone(scripts: Scripts) -> None:
     prefix = f"ctrain-{os.getuid()}-"
     in_use, target, link = (scripts.homes / name for name in (f"{prefix}used", "target", f"{prefix}link"))
@@ -87,7 +79,7 @@ def test_homes_in_use_and_links_are_left_alone(scripts: Scripts) -> None:
 def test_homes_of_others_are_left_alone(scripts: Scripts) -> None:
     foreign = scripts.homes / f"ctrain-{os.getuid()}-foreign"
     foreign.mkdir()
-    give_away(foreign)
+    give_away(foreign, 12345)
     assert scripts.execute(scripts.plan("true"), **slurm_task()) == 0
     assert foreign.is_dir()
 
@@ -97,7 +89,7 @@ def test_a_home_that_is_not_ours_is_refused_and_never_deleted(scripts: Scripts, 
     home, target = home_of(scripts), scripts.folder / "target"
     if kind == "foreign":
         home.mkdir()
-        give_away(home)
+        give_away(home, 12345)
     elif kind == "file":
         home.write_text("kept")
     else:

@@ -20,6 +20,7 @@ from ctrain_runtime.run.submit import Run, submission_lock
 from ctrain_runtime.schedulers import process
 from ctrain_runtime.schedulers.protocol import Outcome, Status
 from samples.plans import some_facts
+from samples.programs import give_away
 from samples.runs import StandIn, submitted, write_end, write_events, write_ranks
 
 NOBODY = 65534
@@ -186,7 +187,7 @@ def test_a_directory_that_may_not_be_entered_hides_no_others() -> None:
         make_run(parent / "private").chmod(0)
         for path in (parent, mine):
             path.chmod(0o755)
-            os.chown(path, user, -1)
+            give_away(path, user)
         before = os.geteuid()
         os.seteuid(user)
         try:
