@@ -21,6 +21,7 @@ from samples.programs import SYSTEM, install
 from samples.sample_images import write_image
 
 DEADLINE_SECONDS = 60.0  # of what is waited for: generous, for the machine may be busy
+ENDING_SECONDS = 1.0
 # The handlers are set because a process started in the background of a script has SIGINT switched off.
 CTRAIN = """\
 import signal, sys
@@ -162,7 +163,14 @@ class Bench:
         return (self.one / f"logs/rank{rank}.log").read_text(encoding="utf-8", errors="replace")
 
     def orphans(self) -> list[int]:
-        """The processes of the run that live, however they came to be."""
+        """The processes of the run that live on, however they came to be: job.sh itself takes a moment to end."""
+        found, deadline = self._processes(), time.monotonic() + ENDING_SECONDS
+        while found and time.monotonic() < deadline:
+            time.sleep(0.02)
+            found = self._processes()
+        return found
+
+    def _processes(self) -> list[int]:
         mark, found = f"CTRAIN_RUN_DIR={self.one}".encode(), []
         for path in Path("/proc").glob("[0-9]*/environ"):
             with contextlib.suppress(OSError):
