@@ -18,6 +18,7 @@ import pytest
 from samples import hostile, tiny
 from samples.wheels import write_wheel
 
+pytestmark = pytest.mark.cluster  # its ordinary user is the cluster's
 CHECKOUT = Path(__file__).parents[2]
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  # the host's own
 IMAGES = """\
