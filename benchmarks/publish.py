@@ -40,7 +40,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Measures what publishing costs.")
     parser.add_argument("--size", type=float, default=2.0, metavar="GB", help="size of the image (default: 2)")
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="of each (default: 3)")
-    parser.add_argument("--work", default="/var/tmp", metavar="DIR", help="where to work (default: /var/tmp)")  # noqa: S108  # mkdtemp works in it
+    parser.add_argument("--work", default="/var/tmp", metavar="DIR", help="where to work (default: /var/tmp)")
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     args = parser.parse_args()
     ctrain = Path(sys.executable).with_name("ctrain")
@@ -99,7 +99,7 @@ def make_image(folder: Path, size: int, number: int) -> tuple[Path, Manifest]:
     """A SIF with a base of random bytes, the same each time, and a layer that `number` stands for."""
     path, parts = folder / f"{number}.sif", []
     for name, amount, seed in (("base", size - LAYER, -1), ("layer", LAYER, number)):
-        part, chance = folder / f"{name}.part", random.Random(seed)  # noqa: S311  # the same bytes each time
+        part, chance = folder / f"{name}.part", random.Random(seed)
         with part.open("wb") as file:
             for done in range(0, amount, CHUNK):
                 file.write(chance.randbytes(min(CHUNK, amount - done)))

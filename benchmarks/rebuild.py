@@ -30,6 +30,8 @@ from pathlib import Path
 
 from disks import reflink_disk
 
+from ctrain_builder.build_cache import default_root
+
 IMAGE = "large"
 GB = 1_000_000_000
 # Plain builds may take this many times as long, at least. The second is for file systems that copy by reference.
@@ -131,7 +133,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Measures what a small change of a large image costs.")
     parser.add_argument("--size", type=float, default=3.2, metavar="GB", help="size of the base's SIF (default: 3.2)")
     parser.add_argument("--rounds", type=int, default=1, metavar="N", help="plain builds for each change (default: 1)")
-    parser.add_argument("--work", default="/var/tmp", metavar="DIR", help="where to work (default: /var/tmp)")  # noqa: S108  # mkdtemp works in it
+    parser.add_argument("--work", default="/var/tmp", metavar="DIR", help="where to work (default: /var/tmp)")
     parser.add_argument("--mirror", metavar="URL", help="Debian mirror (default: the one of this machine's apt)")
     parser.add_argument("--code-change", action="store_true", help="change a line of code in a real image")
     parser.add_argument("--image", default="pytorch-cpu", help="the real image (default: pytorch-cpu)")
@@ -207,7 +209,7 @@ def copy_cache(bench: Bench) -> None:
     [image] = json.loads(plan.stdout)["images"]
     if image["needs_build"]:
         raise Failed(f"{bench.image} is not in the cache; run: ctrain build {bench.image}")
-    real = Path(os.environ.get("CTRAIN_CACHE") or f"/var/tmp/ctrain-{os.geteuid()}")  # noqa: S108  # it is ctrain's
+    real = default_root()
     own = bench.folder / "cache"
     own.mkdir(mode=0o700)
     stem = f"{image['name']}_{image['tag']}-{image['stack']}"

@@ -81,7 +81,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Measures what layers cost at the start of a container.")
     parser.add_argument("image", nargs="?", type=Path, metavar="IMAGE.sif", help="default: pytorch-cpu in the cache")
     parser.add_argument("--repetitions", type=int, default=10, metavar="N", help="of each program (default: 10)")
-    parser.add_argument("--work", default="/var/tmp", metavar="DIR", help="where to work (default: /var/tmp)")  # noqa: S108  # mkdtemp works in it
+    parser.add_argument("--work", default="/var/tmp", metavar="DIR", help="where to work (default: /var/tmp)")
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     args = parser.parse_args()
     image = args.image or next(iter((build_cache.default_root() / "images").glob("pytorch-cpu_*.sif")), None)

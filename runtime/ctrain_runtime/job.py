@@ -10,6 +10,7 @@ from typing import Literal, Optional, Union
 
 from ctrain_runtime import config, share, strict_yaml
 from ctrain_runtime.errors import ConfigError, JobError, UsageError
+from ctrain_runtime.home import expand_home
 from ctrain_runtime.suggest import closest, suggest
 from ctrain_runtime.time_limit import parse_limit
 
@@ -160,8 +161,7 @@ def _load(directory: Path, workdir: str, mounted: Optional[Path]) -> Job:
         raise JobError(error.message, error.hint) from error
     _check(keys, path)
     images = (keys.image,) if isinstance(keys.image, str) else keys.image
-    # os.path, because Path.expanduser raises for an unknown user.
-    layers = tuple(directory / os.path.expanduser(layer) for layer in keys.layers)  # noqa: PTH111
+    layers = tuple(directory / expand_home(layer) for layer in keys.layers)
     env = {str(name): value for name, value in written.get("env", {}).items()}
     rest = (keys.launcher, keys.resources, keys.data, env, workdir, mounted, layers)
     job = Job(_name(directory.name), tuple(written["command"]), images, *rest)

@@ -16,6 +16,7 @@ from typing import Any, Optional
 
 from ctrain_runtime import config, strict_yaml
 from ctrain_runtime.errors import ConfigError, SiteError
+from ctrain_runtime.home import expand_home
 from ctrain_runtime.site_layers import SIGNATURE_KEYS, Layer, Level
 
 BUILT_IN_DIR = Path(__file__).parent / "sites"
@@ -41,12 +42,8 @@ def site_dirs() -> Mapping[Level, Path]:
     """The directories of site files, lowest first; not all of them need to exist."""
     config_home = os.environ.get("XDG_CONFIG_HOME", "")
     if not Path(config_home).is_absolute():  # as the specification demands
-        config_home = str(_home() / ".config")
+        config_home = str(expand_home("~") / ".config")
     return {Level.BUILT_IN: BUILT_IN_DIR, Level.SYSTEM: SYSTEM_DIR, Level.USER: Path(config_home, "ctrain", "sites")}
-
-
-def _home() -> Path:
-    return Path(os.path.expanduser("~"))  # noqa: PTH111  # Path.home() raises for a user without an account here
 
 
 def site_paths() -> Mapping[str, Mapping[Level, Path]]:
@@ -116,7 +113,7 @@ def find_project_file() -> Optional[Path]:
 
 
 def _project_candidates(start: Path) -> Iterator[Path]:
-    home = _home()
+    home = expand_home("~")
     directories = [start, *start.parents]
     last = next((path for path in directories if path == home or os.access(path / ".git", os.F_OK)), start)
     for directory in directories[: directories.index(last) + 1]:

@@ -10,17 +10,16 @@ import contextlib
 import json
 import os
 import threading
-from pathlib import Path
 from typing import Any
+
+from ctrain_runtime.home import expand_home
 
 
 class UserCache:
     """Facts by key; `conditions` are plain JSON values, which must be equal for an entry to be valid."""
 
     def __init__(self, name: str) -> None:
-        # os.path, because Path.home raises for a user without an account.
-        home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111
-        self._path = Path(home, "ctrain", f"{name}.json")
+        self._path = expand_home(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "ctrain" / f"{name}.json"
         self._entries: dict[str, Any] = {}
         with contextlib.suppress(OSError, ValueError, TypeError, RecursionError):
             self._entries = dict(json.loads(self._path.read_text(encoding="utf-8")))

@@ -125,7 +125,7 @@ def test_a_killed_build_leaves_nothing_half_and_goes_on(project: Path) -> None:
         subprocess.run(argv(project, number), check=True, stdout=subprocess.DEVNULL)
     longest = LONGEST * (time.monotonic() - started)  # a busy machine is no bug of what is tested
     seed = int(os.environ.get("CTRAIN_TEST_SEED") or random.SystemRandom().randrange(10**6))
-    moments = random.Random(seed)  # noqa: S311  # no secret
+    moments = random.Random(seed)
     history = [f"seed {seed}"]
     states: set[int] = set()  # how many upper layers a build had made when it was killed
     while len(history) <= KILLS:

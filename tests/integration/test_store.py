@@ -99,7 +99,7 @@ def test_a_kill_at_any_moment_leaves_the_old_state_or_the_new(place: Path, image
     init_store(root)
     first = images.new()
     publish(first.path, first.manifest, root, "prod")
-    store, chance = open_store(root), random.Random(20261121)  # noqa: S311  # nothing secret
+    store, chance = open_store(root), random.Random(20261121)
     candidates = [images.new() for _ in range(10)]
     started = time.monotonic()
     assert ended(forked(lambda: publish(candidates[0].path, candidates[0].manifest, root))) == 0

@@ -25,7 +25,7 @@ from ctrain_runtime.store import open_store
 from samples import gpg
 from samples.sample_images import write_image
 
-PASSPHRASE = "correct horse"  # noqa: S105  # of keys that are made here
+PASSPHRASE = "correct horse"
 SILENT = CopyObserver(lambda _: None, lambda _: None)
 
 
@@ -130,7 +130,7 @@ def test_any_flipped_byte_is_found_before_a_run(tmp_path: Path, keys: Path) -> N
     """Also one between the objects, which no signature covers."""
     image, site = published(tmp_path, str(keys / "admin.pem")), strict(keys / "admin.pub")
     good = image.path.read_bytes()
-    chance = random.Random(20261121)  # noqa: S311  # nothing secret
+    chance = random.Random(20261121)
     image.path.chmod(0o644)
     for place in (*range(0, 128, 9), *chance.sample(range(len(good)), 40)):
         image.path.write_bytes(good[:place] + bytes([good[place] ^ 1]) + good[place + 1 :])

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import os
 from pathlib import Path
 
 from ctrain_runtime.errors import UsageError
+from ctrain_runtime.home import expand_home
 from ctrain_runtime.plan.model import Options
 from ctrain_runtime.run.prepare import Request
 from ctrain_runtime.site import select_site
@@ -128,5 +128,4 @@ def _data(path: str) -> str:
 
 def _absolute(mount: str) -> str:
     source, colon, rest = mount.partition(":")
-    # os.path, because Path.expanduser raises for an unknown user.
-    return f"{Path(os.path.expanduser(source)).resolve()}{colon}{rest}" if source else mount  # noqa: PTH111
+    return f"{expand_home(source).resolve()}{colon}{rest}" if source else mount

@@ -10,7 +10,7 @@ from ctrain_builder.store.sign import Signer
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import UsageError
 
-PASSPHRASE = "correct horse"  # noqa: S105  # of a key that is made here
+PASSPHRASE = "correct horse"
 PUBLIC = "-----BEGIN PUBLIC KEY-----\nMCow\n-----END PUBLIC KEY-----\n"
 CERTIFICATE = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
 

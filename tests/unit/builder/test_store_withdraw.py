@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -136,11 +137,11 @@ def test_a_crash_at_any_step_offers_it_or_tells_why(shop: Shop, monkeypatch: pyt
 def _withdraw_until(number: int, shop: Shop, monkeypatch: pytest.MonkeyPatch) -> bool:
     left = itertools.count(number, -1)
 
-    def counted(function: object) -> object:
+    def counted(function: Callable[..., object]) -> Callable[..., object]:
         def call(*args: object, **options: object) -> object:
             if next(left) <= 0:
                 raise Crash
-            return function(*args, **options)  # type: ignore[operator]
+            return function(*args, **options)
 
         return call
 

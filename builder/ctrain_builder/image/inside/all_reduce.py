@@ -15,11 +15,11 @@ if hvd.size() != size:
     raise SystemExit(f"each process sees a world of {hvd.size()}, not of {size}")
 mine = [float(hvd.rank() + 1)] * 1000
 if framework == "torch":
-    import torch  # type: ignore[import-not-found,unused-ignore]  # only in the image
+    import torch
 
     tensor = torch.tensor(mine, device=f"cuda:{hvd.local_rank()}" if on_gpu else "cpu")
 else:
-    import tensorflow  # type: ignore[import-untyped,import-not-found,unused-ignore]  # only in the image
+    import tensorflow
 
     with tensorflow.device(f"/GPU:{hvd.local_rank()}" if on_gpu else "/CPU:0"):
         tensor = tensorflow.constant(mine)

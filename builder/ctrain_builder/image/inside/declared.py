@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import versions  # type: ignore[import-not-found,unused-ignore]  # beside this file
+import versions
 
 
 def main(declared: dict[str, str]) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-import packages  # type: ignore[import-not-found,unused-ignore]  # beside this file
-import versions  # type: ignore[import-not-found,unused-ignore]  # beside this file
+import packages
+import versions
 
 listed = {"system": packages.system(), "deb": packages.dpkg(), "pypi": packages.python()}
 print(json.dumps({"software": versions.collect(), "packages": listed}))

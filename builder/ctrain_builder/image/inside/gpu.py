@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 
-import torch  # type: ignore[import-not-found,unused-ignore]  # only in the image
-import torch.distributed as dist  # type: ignore[import-not-found,unused-ignore]  # only in the image
-import workers  # type: ignore[import-not-found,unused-ignore]  # beside this file
+import torch
+import torch.distributed as dist
+import workers
 
 
 def step(rank: int) -> None:

@@ -12,7 +12,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-import versions  # type: ignore[import-not-found,unused-ignore]  # beside this file
+import versions
 
 FRAMEWORKS = ("torch", "tensorflow")
 KEPT = ("python", *FRAMEWORKS, "cuda", "nccl", "mpi")  # versions

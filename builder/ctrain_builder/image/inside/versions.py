@@ -34,7 +34,7 @@ def collect() -> dict[str, str]:
 
 
 def torch_facts() -> dict[str, str]:
-    import torch  # type: ignore[import-not-found,unused-ignore]  # only in the image
+    import torch
 
     # torch's own version tells the build (2.13.0+cpu), which the package's need not.
     facts = {"torch": str(torch.__version__)}
@@ -47,7 +47,7 @@ def torch_facts() -> dict[str, str]:
 
 
 def tensorflow_facts() -> dict[str, str]:
-    import tensorflow  # type: ignore[import-untyped,import-not-found,unused-ignore]  # only in the image
+    import tensorflow
 
     build = tensorflow.sysconfig.get_build_info()
     facts = {"tensorflow": str(tensorflow.__version__)}

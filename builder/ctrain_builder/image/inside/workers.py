@@ -7,9 +7,9 @@ import sys
 import tempfile
 from collections.abc import Callable
 
-import torch  # type: ignore[import-not-found,unused-ignore]  # only in the image
-import torch.distributed as dist  # type: ignore[import-not-found,unused-ignore]  # only in the image
-import torch.multiprocessing as mp  # type: ignore[import-not-found,unused-ignore]  # only in the image
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
 
 
 def run(step: Callable[[int], None], size: int, backend: str) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import deepspeed  # type: ignore[import-not-found,unused-ignore]  # only in the image
-import torch  # type: ignore[import-not-found,unused-ignore]  # only in the image
-import torch.distributed as dist  # type: ignore[import-not-found,unused-ignore]  # only in the image
-import workers  # type: ignore[import-not-found,unused-ignore]  # beside this file
+import deepspeed
+import torch
+import torch.distributed as dist
+import workers
 
 CONFIG = {
     "train_micro_batch_size_per_gpu": 1,

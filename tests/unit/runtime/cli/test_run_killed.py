@@ -74,7 +74,7 @@ def kill_and_attach(bench: Bench, moment: float) -> str:
 
 def test_fifty_kills_at_random_moments(tmp_path: Path) -> None:
     """Spread over the life of a run, and closer together where it is submitted."""
-    moments = random.Random(SEED)  # noqa: S311  # no secret
+    moments = random.Random(SEED)
     probe = bench_in(tmp_path / "probe", "local")
     client = probe.run("--dry-run", *FOUR, "--", *PROGRAM)  # as long as it takes here to get to the submission
     begin = time.monotonic()
