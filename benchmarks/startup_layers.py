@@ -26,7 +26,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Optional
 
-from ctrain_builder import build_cache
+from ctrain_builder.cache_root import default_root
 
 PARTITIONS = (1, 4, 12)
 COMPRESSIONS = {
@@ -84,7 +84,7 @@ def main() -> int:
     parser.add_argument("--work", default="/var/tmp", metavar="DIR", help="where to work (default: /var/tmp)")
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     args = parser.parse_args()
-    image = args.image or next(iter((build_cache.default_root() / "images").glob("pytorch-cpu_*.sif")), None)
+    image = args.image or next(iter((default_root() / "images").glob("pytorch-cpu_*.sif")), None)
     engine = shutil.which("apptainer") or shutil.which("singularity")
     if not image or not image.is_file() or not engine or not shutil.which("mksquashfs"):
         parser.error("this needs an image with torch (ctrain build pytorch-cpu), apptainer and mksquashfs")

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Optional
 
 from ctrain_builder import estimate, manifest_writer
-from ctrain_builder.build_cache import Cache, LayerBuild, LayerContent, amount
+from ctrain_builder.build_cache import Cache, LayerBuild, LayerContent
 from ctrain_builder.build_plan import BuildPlan, PlannedLayer
+from ctrain_builder.cache_root import require_overlays
 from ctrain_builder.image import describe, flatten, reuse, sbom, tests
 from ctrain_builder.image.assemble import ReusableImage, assemble
 from ctrain_builder.image.describe import Content
@@ -29,6 +30,7 @@ from ctrain_builder.progress import Progress
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import BuildError, ConfigError, DiskFullError, ImageTestError
 from ctrain_runtime.manifest import Manifest, read_manifest
+from ctrain_runtime.text import format_size
 
 
 class WhichTests(enum.Enum):
@@ -84,7 +86,7 @@ class Builder:
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
-            what = f"disk full: {amount(self.cache.free)} left in {self.cache.root}"
+            what = f"disk full: {format_size(self.cache.free)} left in {self.cache.root}"
             raise DiskFullError(what, "Free disk space, or pass --cache DIR") from error
 
     def test(self, plan: BuildPlan) -> BuildResult:
@@ -149,7 +151,7 @@ class Builder:
     def _make_layers(self, plan: BuildPlan, flat: bool, used: contextlib.ExitStack) -> Stack:
         sbom.require()
         if not all(part.exists for part in plan.layers):
-            self.cache.require_overlays()
+            require_overlays(self.cache)
         left = self.cache.sweep()
         needed = estimate.space(self.cache, plan, flat, estimate.download(plan))
         what = f"building {plan.spec.title}"
@@ -279,7 +281,9 @@ class Builder:
         if self.cap is not None:
             left = self.cache.evict(self.cap)
             if left > self.cap:
-                self.progress.note(f"the cache has {amount(left)}, not {amount(self.cap)}: builds use all of it")
+                self.progress.note(
+                    f"the cache has {format_size(left)}, not {format_size(self.cap)}: builds use all of it"
+                )
 
     def _container(self, work: Path) -> Container:
         return Container(self.engine, work, self.progress.tick, secrets=self.site.secrets)

@@ -1,4 +1,4 @@
-"""The builder's cache: $CTRAIN_CACHE or /var/tmp/ctrain-UID, of one user or of a group. All of it can be made again.
+"""What is in the builder's cache. All of it can be made again.
 
 layers/KEY.sif    a base layer        images/NAME_TAG-STACK[-flat].{sif,json}   finished images with their manifests
 layers/KEY.sqsh   an upper layer      inputs/NAME_TAG-STACK.DEFINITION.json     what a layer was made of last
@@ -14,10 +14,8 @@ import contextlib
 import fcntl
 import json
 import os
-import re
 import secrets
 import shutil
-import socket
 import stat
 import tempfile
 import time
@@ -29,35 +27,14 @@ from typing import IO, Any, Optional
 from ctrain_builder import atomic, locks, tree
 from ctrain_builder.image_spec import ImageSpec
 from ctrain_builder.layer_key import LayerInputs
-from ctrain_builder.mounts import mount_of
 from ctrain_runtime import config, sif
 from ctrain_runtime.digest import file_digest
-from ctrain_runtime.errors import BuildError, ConfigError, DiskFullError, UsageError
+from ctrain_runtime.errors import BuildError, ConfigError, DiskFullError
+from ctrain_runtime.text import format_size
 
 _LIVE = ".live"  # a work folder's lock file: locked for as long as its build lives
-_PRIVATE_ROOT = "/var/tmp/ctrain-{}"  # noqa: S108  # checked to be this user's
 _FICLONE = 0x40049409  # ioctl_ficlone(2)
 BASE_SUFFIX = ".sif"
-# File systems that the kernel and fuse-overlayfs refuse as the upper directory of an overlay, or that break it.
-_NO_OVERLAYS = frozenset(
-    (
-        "9p",
-        "afs",
-        "beegfs",
-        "ceph",
-        "cifs",
-        "exfat",
-        "fuse.sshfs",
-        "gpfs",
-        "lustre",
-        "nfs",
-        "nfs4",
-        "ntfs3",
-        "smb3",
-        "vfat",
-    )
-)
-_UNITS = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 
 
 @dataclass(frozen=True)
@@ -270,7 +247,7 @@ class Cache:
         """Raise DiskFullError unless `needed` bytes are free."""
         if self.free < needed:
             raise DiskFullError(
-                f"{what} needs about {amount(needed)} in {self.root}, {amount(self.free)} are free",
+                f"{what} needs about {format_size(needed)} in {self.root}, {format_size(self.free)} are free",
                 "Free some, or choose another place with --cache DIR",
             )
 
@@ -282,17 +259,6 @@ class Cache:
             except OSError:
                 return False
         return True
-
-    def require_overlays(self) -> None:
-        """Raise BuildError where the cache's file system cannot hold the directories that layers are built in."""
-        kind = mount_of(self.root).kind
-        problem = f"{kind} cannot hold a writable overlay" if kind in _NO_OVERLAYS else ""
-        if os.statvfs(self.root).f_flag & os.ST_NOEXEC:
-            problem = "it is mounted with noexec"
-        if problem:
-            raise BuildError(
-                f"no layer can be built in cache {self.root}: {problem}", "Pass --cache DIR on a local disk"
-            )
 
     def lock(
         self, name: str, waiting: Callable[[str], None] = lambda _: None, tick: Callable[[], None] = lambda: None
@@ -416,73 +382,3 @@ def _is_own(path: Path) -> bool:
 def _remove(folder: Path) -> None:
     with contextlib.suppress(OSError, BuildError):  # no reason for a build to fail; sweep() has another try
         tree.remove(folder)
-
-
-def open_cache(root: Path) -> Cache:
-    """The cache at `root`, made if it isn't there. Raises BuildError when it is not this user's own."""
-    root = root.absolute()  # the engine runs in other folders
-    try:
-        root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # /var/tmp belongs to everybody: somebody else may have put a folder or a link of that name there.
-        found = root.lstat()
-        if not (_is_private(found) or _is_shared(root, found)):
-            hint = "Pass --cache DIR; to share one with a group: chgrp GROUP DIR, chmod 2770 DIR"
-            raise BuildError(f"cache {root} is a link, another user's, or writable by others", hint)
-        for name in ("layers", "images", "inputs", "facts", "durations", "logs", "locks", "tmp", "space"):
-            with contextlib.suppress(FileExistsError):
-                (root / name).mkdir()
-                (root / name).chmod(stat.S_IMODE(found.st_mode) | 0o055)
-        _require_locks(root)
-    except OSError as error:
-        hint = "Choose another place with --cache DIR or CTRAIN_CACHE"
-        raise BuildError(f"cache {root} can't be used: {error.strerror}", hint) from error
-    return Cache(root)
-
-
-def _is_private(found: os.stat_result) -> bool:
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022
-
-
-def _is_shared(root: Path, found: os.stat_result) -> bool:
-    """Whether a cache is meant for a group that this user belongs to, whose members trust each other. Never at the
-    default place, which nobody has chosen: there anybody could have made it."""
-    is_named = root != Path(_PRIVATE_ROOT.format(os.geteuid()))
-    mode = found.st_mode
-    is_open = bool(mode & stat.S_ISGID and mode & stat.S_IWGRP) and not mode & stat.S_IWOTH
-    member = os.geteuid() == 0 or found.st_gid in (os.getegid(), *os.getgroups())
-    return is_named and stat.S_ISDIR(mode) and is_open and member
-
-
-def _require_locks(root: Path) -> None:
-    """Raise BuildError where builds can't exclude each other: no locks, or locks of one machine and another's cache."""
-    hint = "Choose another place with --cache DIR or CTRAIN_CACHE"
-    owner, host = root / "host", socket.gethostname()
-    if not owner.exists():
-        atomic.write_text(owner, host)
-    try:
-        with locks.try_lock(owner, fcntl.LOCK_SH) or contextlib.nullcontext():
-            pass
-    except OSError as error:
-        if error.errno not in locks.NO_LOCKS:
-            raise
-        raise BuildError(f"cache {root} is on a file system without locks", hint) from error
-    user = owner.read_text(encoding="utf-8")
-    if user != host and not mount_of(root).has_cluster_locks:
-        raise BuildError(f"cache {root} is that of {user}, and locks of its file system do not reach {host}", hint)
-
-
-def default_root() -> Path:
-    return Path(os.environ.get("CTRAIN_CACHE") or _PRIVATE_ROOT.format(os.geteuid()))
-
-
-def amount(count: int) -> str:
-    """Bytes as in 9.6 GB, or 31.6 MB when there are few."""
-    return f"{count / 1e9:.1f} GB" if count >= 10**9 else f"{count / 1e6:.1f} MB"
-
-
-def parse_size(text: str) -> int:
-    """Bytes of a size as in 200GB, 1.5 TB or 5000000 (powers of 1000). Raises UsageError."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.strip().lower())
-    if not found or found[2] not in _UNITS:
-        raise UsageError(f"{text!r} is no size", "Write it as in 200GB (kB, MB, GB, TB; powers of 1000)")
-    return round(float(found[1]) * _UNITS[found[2]])

@@ -6,9 +6,10 @@ import contextlib
 from pathlib import Path
 from typing import Optional
 
-from ctrain_builder.build_cache import Cache, amount
+from ctrain_builder.build_cache import Cache
 from ctrain_builder.build_plan import BuildPlan
 from ctrain_runtime.errors import RegistryError
+from ctrain_runtime.text import format_size
 
 # Sizes in bytes of layers that were never made: an NGC base, a Debian base, an upper layer.
 _GUESSES = {"docker": 10_000_000_000, "debootstrap": 800_000_000, "localimage": 300_000_000}
@@ -66,7 +67,7 @@ def copy_note(cache: Cache, base: Path, in_use: bool) -> str:
     if size < _WORTH_A_NOTE or cache.shares_blocks(base):
         return ""
     why = "the image of the last build is in use" if in_use else "there is no image with this base"
-    return f"copying {amount(size)}: {why}, and {cache.root} cannot share blocks between files"
+    return f"copying {format_size(size)}: {why}, and {cache.root} cannot share blocks between files"
 
 
 def download(plan: BuildPlan) -> Optional[int]:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from ctrain_builder import build_cache
+from ctrain_builder.cache_root import default_root
 from ctrain_runtime import sbom, sif
 from ctrain_runtime.manifest import read_manifest
 from samples.cluster import Cluster
@@ -96,9 +96,9 @@ def test_a_user_looks_at_it(cluster: Cluster, image: Path) -> None:
 @pytest.fixture
 def own_cache() -> Iterator[Path]:
     """A cache with the layers of the machine's, whose image must stay as it is."""
-    cache = build_cache.default_root().with_name(f"ctrain-test-{os.getpid()}")
+    cache = default_root().with_name(f"ctrain-test-{os.getpid()}")
     (cache / "layers").mkdir(parents=True, mode=0o700)
-    for layer in (build_cache.default_root() / "layers").iterdir():
+    for layer in (default_root() / "layers").iterdir():
         os.link(layer, cache / "layers" / layer.name)
     yield cache
     shutil.rmtree(cache)

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from ctrain_builder import build_cache
+from ctrain_builder.cache_root import default_root
 from samples import ngc_stand_in, registry
 from samples.cluster import Cluster, Done
 
@@ -79,7 +80,7 @@ def project(folder: Path) -> Path:
 @pytest.fixture(scope="module")
 def image(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:  # noqa: ARG001  # brings the base
     plan = json.loads(ctrain("build", "pytorch-cpu", "--plan", "--json").stdout)
-    base = build_cache.Cache(build_cache.default_root()).layer(plan["images"][0]["layers"][0]["key"], True)
+    base = build_cache.Cache(default_root()).layer(plan["images"][0]["layers"][0]["key"], True)
     work = tmp_path_factory.mktemp("ngc")
     with registry.serve(work / "registry") as served:
         digest = served.push(ngc_stand_in.layout(base, work / "oci", whole=WHOLE), ngc_stand_in.NAME)

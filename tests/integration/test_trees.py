@@ -16,8 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_builder import build_cache, build_plan, image_spec
+from ctrain_builder import build_plan, image_spec
 from ctrain_builder.build_plan import BuildPlan
+from ctrain_builder.cache_root import open_cache
 from ctrain_builder.layers import build_host
 from ctrain_runtime import sif
 from samples import tiny
@@ -122,7 +123,7 @@ def packed_at(path: Path) -> int:
 @pytest.mark.usefixtures("cluster")
 @pytest.mark.skipif(not WHOLE, reason="compiles all of an image for a quarter of an hour: CTRAIN_TREES=whole")
 def test_all_real_definitions_make_the_files_of_plain_builds(tmp_path: Path) -> None:
-    plan, cache = real_plan(), build_cache.open_cache(build_cache.default_root())
+    plan, cache = real_plan(), open_cache()
     base, *layers = (cache.layer(part.key, part.definition.is_base) for part in plan.layers)
     chain = Chain(CHECKOUT, base, build_host.detect(os.environ))
     paths = [part.definition.path for part in plan.layers]
@@ -138,7 +139,7 @@ def test_all_real_definitions_make_the_files_of_plain_builds(tmp_path: Path) -> 
 def test_real_definitions_make_the_files_of_plain_builds(tmp_path: Path) -> None:
     """One that removes and installs packages, and `train`, on the real base."""
     site, plan = build_host.detect(os.environ), real_plan()
-    base = build_cache.open_cache(build_cache.default_root()).layer(plan.keys[0], True)
+    base = open_cache().layer(plan.keys[0], True)
     texts = {"packages": PACKAGES, "train": (CHECKOUT / "definitions" / "train" / "train.def").read_text()}
     definitions = []
     for name, text in texts.items():

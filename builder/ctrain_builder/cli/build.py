@@ -19,12 +19,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Optional
 
-from ctrain_builder import build_cache, history, image_spec
+from ctrain_builder import history, image_spec
 from ctrain_builder.build import Builder, BuildResult, WhichTests, earlier_image, is_flat, is_of, up_to_date
 from ctrain_builder.build_cache import Cache
 from ctrain_builder.build_plan import BuildPlan
+from ctrain_builder.cache_root import open_cache
 from ctrain_builder.cli import batch, plan_view
-from ctrain_builder.cli.options import add_plan_arguments, days, find_image, parse_build_args, positive
+from ctrain_builder.cli.options import add_plan_arguments, days, find_image, parse_build_args, parse_size, positive
 from ctrain_builder.cli.planning import Parents, detect_site, plan_images
 from ctrain_builder.cli.progress import ProgressLines, end_on_sigterm
 from ctrain_builder.image import explain, side_by_side
@@ -69,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--jobs", type=positive, default=1, metavar="N", help="images built at once (default: 1)")
     parser.add_argument(
         "--cache-size",
-        type=build_cache.parse_size,
+        type=parse_size,
         metavar="SIZE",
         help="after a build, evict least recently used entries until the cache fits SIZE, e.g. 200GB "
         "($CTRAIN_CACHE_SIZE; default: no limit)",
@@ -81,7 +82,7 @@ def execute(args: argparse.Namespace) -> int:
     end_on_sigterm()
     definitions = image_spec.directory(args.definitions)
     specs = _wanted(args, definitions)
-    cache = build_cache.open_cache(args.cache or build_cache.default_root())
+    cache = open_cache(args.cache)
     site = detect_site(args)
     parents = Parents(cache)
     planned, make = plan_images(args, specs, cache, site, parents)
@@ -138,7 +139,7 @@ def _build(
 ) -> int:
     cap = args.cache_size
     if cap is None and os.environ.get("CTRAIN_CACHE_SIZE"):
-        cap = build_cache.parse_size(os.environ["CTRAIN_CACHE_SIZE"])
+        cap = parse_size(os.environ["CTRAIN_CACHE_SIZE"])
     # With --json the only thing on stdout is the object; the lines for people go elsewhere.
     out = sys.stderr if args.json else sys.stdout
     engine = find_engine()

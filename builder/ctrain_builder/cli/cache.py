@@ -17,8 +17,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from ctrain_builder import build_cache, upkeep
+from ctrain_builder import upkeep
 from ctrain_builder.build_cache import Cache
+from ctrain_builder.cache_root import open_cache
 from ctrain_builder.cli.options import days
 from ctrain_builder.upkeep import Entry
 from ctrain_runtime.text import format_duration, format_size, pluralize, table
@@ -44,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    cache = build_cache.open_cache(args.cache or build_cache.default_root())
+    cache = open_cache(args.cache)
     return int(args.run(args, cache))
 
 

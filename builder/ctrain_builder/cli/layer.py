@@ -18,7 +18,7 @@ import platform
 import sys
 from pathlib import Path
 
-from ctrain_builder import build_cache
+from ctrain_builder.cache_root import open_cache
 from ctrain_builder.cli.progress import ProgressLines, end_on_sigterm
 from ctrain_builder.layers import build_host, host_tools, workspace
 from ctrain_builder.layers import user_layer as maker
@@ -67,7 +67,7 @@ def _build(args: argparse.Namespace) -> UserLayer:
     stores = [] if image.is_path(args.on) else open_stores(selected.store_dirs())
     on = image.find((args.on,), stores, platform.machine())
     require_trusted(on, selected.site)  # its programs run here
-    cache = build_cache.open_cache(args.cache or build_cache.default_root())
+    cache = open_cache(args.cache)
     cache.sweep()
     log = cache.new_log(f"layer-{output.stem}")
     progress = ProgressLines(sys.stderr if args.json else sys.stdout)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from ctrain_builder import image_spec
 from ctrain_builder.image_spec import ImageSpec
 from ctrain_runtime.errors import UsageError
+
+_UNITS = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 
 
 def add_definitions_argument(parser: argparse.ArgumentParser) -> None:
@@ -80,3 +83,11 @@ def days(text: str) -> float:
     if not 0 <= number < float("inf"):
         raise argparse.ArgumentTypeError(f"must be a number of days, not {text!r}")
     return number
+
+
+def parse_size(text: str) -> int:
+    """Bytes of a size as in 200GB, 1.5 TB or 5000000 (powers of 1000). Raises UsageError."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.strip().lower())
+    if not found or found[2] not in _UNITS:
+        raise UsageError(f"{text!r} is no size", "Write it as in 200GB (kB, MB, GB, TB; powers of 1000)")
+    return round(float(found[1]) * _UNITS[found[2]])

@@ -11,7 +11,8 @@ import argparse
 import json
 from dataclasses import asdict
 
-from ctrain_builder import build, build_cache, image_spec
+from ctrain_builder import build, image_spec
+from ctrain_builder.cache_root import open_cache
 from ctrain_builder.cli.bar import Bar, print_note
 from ctrain_builder.cli.options import add_cache_arguments, find_image
 from ctrain_builder.cli.signer import make_signer
@@ -38,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     root = store_root(args.store)
-    cache = build_cache.open_cache(args.cache or build_cache.default_root())
+    cache = open_cache(args.cache)
     spec = find_image(image_spec.directory(args.definitions), args.image, args.tag)
     flat = build.is_flat(spec, args.flatten)
     path = cache.image(spec, flat)

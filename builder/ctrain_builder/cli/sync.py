@@ -7,7 +7,7 @@ import json
 import os
 from typing import Any
 
-from ctrain_builder import build_cache
+from ctrain_builder.cache_root import open_cache
 from ctrain_builder.cli.bar import Bar, print_note
 from ctrain_builder.registry.client import RegistryClient
 from ctrain_builder.registry.http_client import Unreachable
@@ -40,9 +40,7 @@ def execute(args: argparse.Namespace) -> int:
 
 def _place(text: str, client: RegistryClient, cache: Any) -> Endpoint:
     if text.startswith(SCHEME):
-        return RegistryEndpoint(
-            text[len(SCHEME) :], client, build_cache.open_cache(cache or build_cache.default_root()).root
-        )
+        return RegistryEndpoint(text[len(SCHEME) :], client, open_cache(cache).root)
     return StoreEndpoint(store_path(text))
 
 

@@ -12,9 +12,10 @@ import argparse
 import json
 import sys
 
-from ctrain_builder import build_cache, image_spec
+from ctrain_builder import image_spec
 from ctrain_builder.build import Builder, BuildResult, WhichTests
 from ctrain_builder.build_plan import BuildPlan
+from ctrain_builder.cache_root import open_cache
 from ctrain_builder.cli import batch
 from ctrain_builder.cli.options import add_plan_arguments, find_image
 from ctrain_builder.cli.planning import Parents, detect_site, plan_images
@@ -32,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     end_on_sigterm()
-    cache = build_cache.open_cache(args.cache or build_cache.default_root())
+    cache = open_cache(args.cache)
     site = detect_site(args)
     spec = find_image(image_spec.directory(args.definitions), args.image, args.tag)
     parents = Parents(cache)

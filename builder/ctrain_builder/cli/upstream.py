@@ -19,7 +19,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Optional
 
-from ctrain_builder import build_cache, build_plan, image_spec, ngc
+from ctrain_builder import build_plan, image_spec, ngc
+from ctrain_builder.cache_root import open_cache
 from ctrain_builder.cli.options import add_definitions_argument, parse_build_args
 from ctrain_builder.image_spec import ImageSpec
 from ctrain_builder.ngc import Table
@@ -58,9 +59,7 @@ def execute(args: argparse.Namespace) -> int:
     build_plan.check_build_args((spec for specs in wanted.values() for spec in specs), given)
     known = ngc.read(definitions if (definitions / ngc.FILE).is_file() else image_spec.packaged())
     registry = None if args.offline else RegistryClient()
-    upstream = DigestResolver(
-        build_cache.open_cache(args.cache or build_cache.default_root()).root, args.offline, registry
-    )
+    upstream = DigestResolver(open_cache(args.cache).root, args.offline, registry)
     survey = UpstreamChecker(known, upstream, registry, OCI_ARCH.get(platform.machine(), platform.machine()), given)
     found = {name: survey.tags(specs) for name, specs in wanted.items()}
     troubles = list(dict.fromkeys(str(trouble) for trouble in survey.troubles))

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import BinaryIO, Optional
 
 from ctrain_builder import locks
-from ctrain_builder.build_cache import amount
 from ctrain_builder.digests import ReadAt, Region, RegionHasher, regions
 from ctrain_builder.mounts import mount_of
 from ctrain_builder.store.writer import Permissions
@@ -28,6 +27,7 @@ from ctrain_runtime import command, sif
 from ctrain_runtime.errors import DiskFullError, ImageUnusable
 from ctrain_runtime.manifest import Layer, Manifest
 from ctrain_runtime.store import PublishedImage
+from ctrain_runtime.text import format_size
 
 PART = ".part"  # ends the names of temporary files
 _LOCK = ".lock"
@@ -195,7 +195,7 @@ def fill(
         free = shutil.disk_usage(target.parent).free
         needed = sum(end - start for start, end, has in pieces if not has)
         if free < needed:
-            what = f"store {target.parent} has {amount(free)} free, the image needs {amount(needed)}"
+            what = f"store {target.parent} has {format_size(free)} free, the image needs {format_size(needed)}"
             raise DiskFullError(what, "Free some: ctrain store gc")
         whole, reading = hashlib.sha256(), RegionHasher(layout)
         both = [_HashThread(whole.update), *([_HashThread(reading.update)] if layout else [])]

@@ -15,8 +15,8 @@ import pytest
 
 from ctrain_builder import manifest_writer
 from ctrain_builder.build import BuildResult
-from ctrain_builder.build_cache import open_cache
 from ctrain_builder.build_plan import BuildPlan
+from ctrain_builder.cache_root import open_cache
 from ctrain_builder.cli import build as verb
 from ctrain_builder.cli.main import BUILD_VERBS
 from ctrain_builder.cli.progress import Stopped

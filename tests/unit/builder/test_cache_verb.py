@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from ctrain_builder import build_plan, image_spec, manifest_writer
-from ctrain_builder.build_cache import Cache, LayerBuild, open_cache
+from ctrain_builder.build_cache import Cache, LayerBuild
+from ctrain_builder.cache_root import open_cache
 from ctrain_builder.cli.main import BUILD_VERBS
 from ctrain_runtime.cli.main import main
 from ctrain_runtime.manifest import Manifest

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from ctrain_builder import build_plan, estimate, image_spec
-from ctrain_builder.build_cache import Cache, LayerBuild, open_cache
+from ctrain_builder.build_cache import Cache, LayerBuild
 from ctrain_builder.build_plan import BuildPlan
+from ctrain_builder.cache_root import open_cache
 
 
 @pytest.fixture

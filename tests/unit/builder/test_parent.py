@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ctrain_builder import build_plan, estimate, image_spec, parent
-from ctrain_builder.build_cache import open_cache
+from ctrain_builder.cache_root import open_cache
 from ctrain_builder.image import describe
 from ctrain_builder.layers import inherit
 from ctrain_builder.layers.container import Container

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_builder import build_cache, manifest_writer
+from ctrain_builder import manifest_writer
+from ctrain_builder.cache_root import open_cache
 from ctrain_builder.cli.main import BUILD_VERBS
 from ctrain_builder.store.init import init_store
 from ctrain_runtime.cli.main import main
@@ -18,7 +19,7 @@ from ctrain_runtime.store import open_store
 @pytest.fixture
 def publish(project: Path, tmp_path: Path, make_manifest: Callable[..., Manifest]) -> Callable[..., int]:
     """publish(OPTIONS) of an image that is in the cache, to the store `store`."""
-    cache = build_cache.open_cache(tmp_path / "cache")
+    cache = open_cache(tmp_path / "cache")
     image = cache.root / "images" / "small_1.0-s.sif"
     image.write_bytes(b"image")
     manifest = make_manifest(f"sha256:{hashlib.sha256(b'image').hexdigest()}")

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_builder.build_cache import Cache, LayerContent, open_cache
+from ctrain_builder.build_cache import Cache, LayerContent
+from ctrain_builder.cache_root import open_cache
 from ctrain_builder.image import reuse
 from ctrain_builder.image.reuse import Stack
 from ctrain_builder.layers.container import Container

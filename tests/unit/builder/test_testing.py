@@ -9,7 +9,8 @@ from typing import Optional
 import pytest
 
 from ctrain_builder import build_plan, image_spec
-from ctrain_builder.build_cache import Cache, LayerContent, open_cache
+from ctrain_builder.build_cache import Cache, LayerContent
+from ctrain_builder.cache_root import open_cache
 from ctrain_builder.image import reuse, run_tests, tests
 from ctrain_builder.image.reuse import Stack
 from ctrain_builder.image.tests import ImageTest

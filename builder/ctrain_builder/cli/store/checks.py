@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from ctrain_builder import build_cache
+from ctrain_builder.cache_root import open_cache
 from ctrain_builder.cli.bar import Bar, print_note
 from ctrain_builder.cli.store import signatures
 from ctrain_builder.cli.store.common import AddAction, broken_channel, show
@@ -57,7 +57,7 @@ def _verify(args: argparse.Namespace, store: Store) -> int:
     if args.signatures:
         return signatures.verify(args, store, args.names)
     wanted = [subject for subject in every if not args.names or subject.name in args.names]
-    cache = build_cache.open_cache(args.cache or build_cache.default_root())
+    cache = open_cache(args.cache)
     place = hashlib.sha256(str(store.root.resolve()).encode()).hexdigest()[:12]
     notes = checks.VerifyProgress(cache.root / f"verified-{place}.json")
     total = sum(_size(subject.image) for subject in wanted)
