@@ -1,18 +1,35 @@
 """What was made from a store's contents: module files and the catalogue, which are out of date after each change.
 
-STORE/ctrain-outputs.json    {"/apps/modules": {"command": "ctrain store modules ...", "fingerprint": "9f2c..."}}
+STORE/ctrain-outputs.json    {"/apps/modules": {"kind": "modules", "fingerprint": "9f2c..."}}
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import shlex
+from dataclasses import dataclass
 from pathlib import Path
 
 from ctrain_runtime.errors import StoreError
 from ctrain_runtime.store import StoreContents
 
 FILE = "ctrain-outputs.json"
+MODULES, CATALOGUE = "modules", "catalogue"
+
+
+@dataclass(frozen=True)
+class Output:
+    """Module files or the catalogue, at `path`, and a fingerprint of the contents from which it was made."""
+
+    path: Path
+    kind: str
+    fingerprint: str
+
+    def command(self, root: Path) -> str:
+        """The command that makes it again."""
+        where = ["--output", str(self.path)] if self.kind == MODULES else []
+        return shlex.join(["ctrain", "store", self.kind, "--store", str(root.absolute()), *where])
 
 
 def fingerprint(contents: StoreContents) -> str:
@@ -22,21 +39,26 @@ def fingerprint(contents: StoreContents) -> str:
     return hashlib.sha256(json.dumps([facts, problems]).encode()).hexdigest()
 
 
-def read_outputs(root: Path) -> dict[str, dict[str, str]]:
-    """Path of a file or directory -> the command that made it, and the contents' fingerprint. Raises StoreError."""
+def read_outputs(root: Path) -> list[Output]:
+    """What was made from the store at `root`. Raises StoreError."""
     path = root / FILE
     try:
         made = json.loads(path.read_text(encoding="utf-8"))
-        return {output: {key: str(facts[key]) for key in ("command", "fingerprint")} for output, facts in made.items()}
+        return [Output(Path(output), str(facts["kind"]), str(facts["fingerprint"])) for output, facts in made.items()]
     except FileNotFoundError:
-        return {}
+        return []
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         hint = "Remove it, then write module files and catalogue again"
         raise StoreError(f"cannot read {path}: {error!r}", hint) from error
 
 
-def find_stale(root: Path, contents: StoreContents) -> list[tuple[str, str]]:
-    """Those that exist and were made from other contents, each with its command. Raises StoreError."""
+def as_json(made: list[Output]) -> str:
+    """The text of the file."""
+    facts = {str(output.path): {"kind": output.kind, "fingerprint": output.fingerprint} for output in made}
+    return json.dumps(facts, indent=2) + "\n"
+
+
+def find_stale(root: Path, contents: StoreContents) -> list[Output]:
+    """Those that exist and were made from other contents. Raises StoreError."""
     now = fingerprint(contents)
-    made = read_outputs(root).items()
-    return [(path, facts["command"]) for path, facts in made if facts["fingerprint"] != now and Path(path).exists()]
+    return [output for output in read_outputs(root) if output.fingerprint != now and output.path.exists()]

@@ -25,6 +25,7 @@ from ctrain_builder.store.writer import Permissions, lock_store
 from ctrain_runtime import sbom
 from ctrain_runtime.errors import ImageUnusable, UsageError
 from ctrain_runtime.image import Image
+from ctrain_runtime.outputs import CATALOGUE
 from ctrain_runtime.store import PublishedImage, Store, StoreContents
 from ctrain_runtime.text import format_size, pluralize
 
@@ -96,7 +97,7 @@ def write(catalogue: Catalogue, output: Optional[Path], say: Callable[[str], Non
         path = root / FILE
         with lock_store(root, say) as writer:
             writer.write(path, page)
-            writer.record_output(path, ("ctrain", "store", "catalogue", "--store", str(root)), catalogue.contents)
+            writer.record_output(path, CATALOGUE, catalogue.contents)
         return path
     try:
         atomic.write_text(output, page, Permissions(root.stat()).file | stat.S_IWUSR)

@@ -24,6 +24,7 @@ from ctrain_builder.store.writer import Permissions, lock_store
 from ctrain_runtime import image_report
 from ctrain_runtime.errors import StoreError
 from ctrain_runtime.image import Image
+from ctrain_runtime.outputs import MODULES
 from ctrain_runtime.references import select
 from ctrain_runtime.store import DEFAULT_CHANNEL, NAME_RE, TAG_RE, DanglingChannel, PublishedImage, Store, StoreContents
 from ctrain_runtime.text import format_size
@@ -102,8 +103,7 @@ def update(store: Store, output: Path, say: Callable[[str], None]) -> tuple[list
         contents = writer.store.scan()
         offered = modules(contents)
         done = write(output, root, files(root, output, offered, _broken(contents, offered)))
-        command = ("ctrain", "store", "modules", "--store", str(root), "--output", str(output))
-        writer.record_output(output, command, contents)
+        writer.record_output(output, MODULES, contents)
     for problem in (*contents.damaged, *contents.dangling):
         say(str(problem))
     for image in contents.images:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,8 +13,8 @@ from ctrain_runtime.store import Store
 
 Say = Callable[[str], None]
 _REFRESH: dict[str, Callable[[Store, Path, Say], object]] = {
-    "modules": modules.update,
-    "catalogue": lambda store, _path, say: catalogue_page.write(catalogue_page.load_entries(store), None, say),
+    outputs.MODULES: modules.update,
+    outputs.CATALOGUE: lambda store, _path, say: catalogue_page.write(catalogue_page.load_entries(store), None, say),
 }
 
 
@@ -27,14 +26,16 @@ def refresh(store: Store, say: Say) -> None:
     except CtrainError as error:
         say(f"ctrain: {error}")
         return
-    for path, command in stale:
+    for output in stale:
         try:
             if not _is_trusted(root / outputs.FILE):
                 raise CtrainError("somebody else has recorded it")
-            _REFRESH[shlex.split(command)[2]](store, Path(path), say)
-            say(f"updated {path}")
-        except (CtrainError, KeyError, IndexError, ValueError) as error:
-            say(f"ctrain: {path} is out of date: {error}. Run: {command}")
+            if output.kind not in _REFRESH:
+                raise CtrainError("a newer ctrain has made it")
+            _REFRESH[output.kind](store, output.path, say)
+            say(f"updated {output.path}")
+        except CtrainError as error:
+            say(f"ctrain: {output.path} is out of date: {error}. Run: {output.command(root)}")
 
 
 def _is_trusted(record: Path) -> bool:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
-import shlex
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
@@ -74,11 +72,11 @@ class LockedStore:
         """Write a new file. Raises FileExistsError."""
         atomic.create_text(path, text, self.access.file, self.access.group)
 
-    def record_output(self, output: Path, command: Sequence[str], contents: StoreContents) -> None:
-        """Note what was made from these contents, so that `ctrain doctor` can tell when it is out of date."""
-        made = {"command": shlex.join(command), "fingerprint": outputs.fingerprint(contents)}
-        known = {**outputs.read_outputs(self.root), str(output): made}
-        self.write(self.root / outputs.FILE, json.dumps(known, indent=2) + "\n")
+    def record_output(self, path: Path, kind: str, contents: StoreContents) -> None:
+        """Note what was made from these contents, so that it can be kept up to date."""
+        others = [output for output in outputs.read_outputs(self.root) if output.path != path]
+        made = outputs.Output(path, kind, outputs.fingerprint(contents))
+        self.write(self.root / outputs.FILE, outputs.as_json([*others, made]))
 
     def folder(self, name: str, mode: Optional[int] = None) -> Path:
         """A folder of the store, made if it isn't there; with the mode of its other folders unless told."""

@@ -67,6 +67,6 @@ def _check_retired(store: Store, _: StoreContents) -> Iterator[Finding]:
 
 
 def _check_outputs(store: Store, contents: StoreContents) -> Iterator[Finding]:
-    for output, command in outputs.find_stale(store.root, contents):
-        text = f"{output} is out of date: the store has changed since"
-        yield Finding(_subject(store), "warn", text, f"Run: {command}")
+    for output in outputs.find_stale(store.root, contents):
+        text = f"{output.path} is out of date: the store has changed since"
+        yield Finding(_subject(store), "warn", text, f"Run: {output.command(store.root)}")

@@ -90,3 +90,13 @@ def test_a_damaged_record_of_them(shop: Shop, text: str) -> None:
     assert "cannot read" in said and "ctrain-outputs.json" in said
     assert "ctrain-outputs.json" in shop("list", stream="err")
     assert "Remove it, then write module files and catalogue again" in said
+
+
+def test_what_only_a_newer_ctrain_can_make_again_is_reported(shop: Shop, tmp_path: Path) -> None:
+    make(shop, tmp_path / "modules")
+    record = shop.root / "ctrain-outputs.json"
+    record.chmod(0o644)
+    record.write_text(record.read_text().replace('"modules"', '"index"'))
+    said = shop("promote", "small", "1.0-s-r3", "prod", stream="err")
+    assert f"{tmp_path}/modules is out of date: a newer ctrain has made it. Run: ctrain store index" in said
+    assert f"updated {shop.root}/catalogue.html" in said
