@@ -220,10 +220,10 @@ class Builder:
         if planned.part:
             arch, is_base = planned.inputs.arch, planned.definition.is_base
             return inherit.copy(container, planned.part, log, arch=arch, is_base=is_base)
-        room = workspace.prepare(container.work, self.site)
+        prepared = workspace.prepare(container.work, self.site)
         if planned.definition.is_base:
-            return base.make(container, planned, room, log)
-        return layer.make(container, planned, LowerLayers(below[0], tuple(below[1:])), room, log)
+            return base.make(container, planned, prepared, log)
+        return layer.make(container, planned, LowerLayers(below[0], tuple(below[1:])), prepared, log)
 
     def _test_layer(self, container: Container, plan: BuildPlan, files: list[Path], log: Path) -> None:
         """Run the %test of the topmost of the layers `files`."""

@@ -207,7 +207,7 @@ class Cache:
         As long as others have reserved too much, it waits, tells `waiting` once and calls `tick`. Raises DiskFullError
         if the space is not free although no other build runs.
         """
-        told = False
+        notified = False
         while True:
             with self.lock("space"):
                 others = self._reserved()
@@ -219,8 +219,8 @@ class Cache:
                     mine.chmod(self._lock_mode)
                     file = locks.try_lock(mine, fcntl.LOCK_EX)
                     break
-            if not told:
-                told = True
+            if not notified:
+                notified = True
                 waiting()
             tick()
             time.sleep(locks.POLL_SECONDS)

@@ -49,7 +49,7 @@ def hold(
     a lock that is its file.
     """
     started = time.monotonic()
-    told = False
+    notified = False
     while True:
         waited = time.monotonic() - started
         try:
@@ -64,8 +64,8 @@ def hold(
         if waited > limit:
             what = f"{path} has been held for {waited / 60:.0f} minutes by {holder_named(path)}"
             raise StoreError(what, "If that process is gone, remove the file; else try again later")
-        if not told and waited > _PATIENCE:
-            told = True
+        if not notified and waited > _PATIENCE:
+            notified = True
             waiting(holder_named(path))
         time.sleep(POLL_SECONDS)
     with release:

@@ -70,22 +70,22 @@ class UpstreamChecker:
         """The tags of an image, which `specs` are at each tag of its matrix, and the newer ones; the oldest first."""
         listed = {spec.tag: self._source(spec, spec.tag) for spec in specs}
         first = next(iter(listed.values()))
-        there = self._ask(first, lambda registry: registry.tags(first.name))
-        found = [self._listed(tag, ref, there) for tag, ref in listed.items()]
+        listed_tags = self._ask(first, lambda registry: registry.tags(first.name))
+        found = [self._listed(tag, ref, listed_tags) for tag, ref in listed.items()]
         newest = max(map(_version, listed))
-        if there is None:
+        if listed_tags is None:
             self.blind.add(specs[0].name)
             candidates = list(self._table.releases) if _in_table(first) else []
         else:
-            candidates = self._versions(specs[0], there)
+            candidates = self._versions(specs[0], listed_tags)
         for tag in candidates:
             if _version(tag) > newest:
                 ref = self._source(specs[0], tag)
                 found.append(TagStatus(tag, str(ref), NEW, self._release(tag, ref)))
         return tuple(sorted(found, key=lambda tag: _version(tag.tag)))
 
-    def _listed(self, tag: str, ref: Reference, there: Optional[Iterable[str]]) -> TagStatus:
-        if there is not None and ref.tag not in there:
+    def _listed(self, tag: str, ref: Reference, listed_tags: Optional[Iterable[str]]) -> TagStatus:
+        if listed_tags is not None and ref.tag not in listed_tags:
             return TagStatus(tag, str(ref), GONE, self._release(tag, ref), before=self._upstream.remembered(str(ref)))
         before = self._upstream.remembered(str(ref))
         digest = self._ask(ref, lambda registry: registry.digest(str(ref))) or ""

@@ -131,12 +131,12 @@ def test_a_layer_whose_post_is_hostile(in_image: dict[str, str], lent: dict[str,
         def post() -> None:
             hostile.fill(work / "overlay/upper", in_image, host)
             for name in sorted(lent, reverse=True):  # it can remove what was lent
-                path = room.lent / name
+                path = room.mnt_dir / name
                 if not path.is_dir():
                     path.unlink(missing_ok=True)
                 elif not any(path.iterdir()):
                     path.rmdir()
-            hostile.fill(room.lent, lent, host)
+            hostile.fill(room.mnt_dir, lent, host)
 
         container = stub(work, post, root=root)
         with contextlib.suppress(FileNotFoundError):  # the stub packs nothing
@@ -150,9 +150,9 @@ def test_a_post_that_fails_with_hostile_answers(lent: dict[str, str]) -> None:
         room = workspace.prepare(work, NOTHING)
 
         def post() -> None:
-            (room.lent / "section").unlink()
-            (room.lent / "metadata").rmdir()
-            hostile.fill(room.lent, lent, work.with_name("host"))
+            (room.mnt_dir / "section").unlink()
+            (room.mnt_dir / "metadata").rmdir()
+            hostile.fill(room.mnt_dir, lent, work.with_name("host"))
             raise CommandFailed(1, work / "log")
 
         try:
@@ -195,10 +195,10 @@ def test_a_tree_that_is_packed(in_image: dict[str, str]) -> None:
 def test_a_user_layer_whose_script_is_hostile(in_image: dict[str, str], lent: dict[str, str]) -> None:
     with untouched() as work:
         (work / "upper").mkdir()
-        (work / "lent").mkdir()
+        (work / "mnt").mkdir()
         hostile.fill(work / "upper", in_image, work.with_name("host"))
-        hostile.fill(work / "lent", lent, work.with_name("host"))
-        packages = refused_or(lambda: user_layer._packages(Tree(work / "lent").read("before") or ""))
+        hostile.fill(work / "mnt", lent, work.with_name("host"))
+        packages = refused_or(lambda: user_layer._packages(Tree(work / "mnt").read("before") or ""))
         assert packages in ({}, None)
         refused_or(lambda: Tree(work / "upper").write(f"{USER_LAYERS}/{'a' * 64}.json", "{}"))
 

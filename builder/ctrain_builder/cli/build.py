@@ -122,15 +122,19 @@ def _show(
 
 def _explain(args: argparse.Namespace, cache: Cache, site: BuildHost, planned: Sequence[BuildPlan]) -> int:
     container = Container(find_engine(), explain.WORK, lambda: None)
-    told = []
+    planned_steps = []
     for plan in planned:
         flat = is_flat(plan.spec, args.flatten)
         files = [cache.layer(part.key, part.definition.is_base) for part in plan.layers]
         idle = plan.problem or up_to_date(cache, plan, flat)
-        told.append(
+        planned_steps.append(
             (plan, [] if idle else explain.steps(container, plan, files, site, flat, earlier_image(cache, plan)))
         )
-    print(json.dumps(plan_view.steps_as_data(told), indent=2) if args.json else plan_view.steps_as_text(told))
+    print(
+        json.dumps(plan_view.steps_as_data(planned_steps), indent=2)
+        if args.json
+        else plan_view.steps_as_text(planned_steps)
+    )
     return 0
 
 

@@ -142,18 +142,18 @@ def _needed(outlooks: Sequence[ImagePlanStatus]) -> int:
     return kept + max((outlook.space[1] for outlook in outlooks), default=0)
 
 
-def steps_as_data(told: Sequence[tuple[BuildPlan, Sequence[Step]]]) -> dict[str, Any]:
+def steps_as_data(planned_steps: Sequence[tuple[BuildPlan, Sequence[Step]]]) -> dict[str, Any]:
     images = []
-    for plan, steps in told:
+    for plan, steps in planned_steps:
         problem = {"problem": str(plan.problem)} if plan.problem else {}
         images.append({"name": plan.spec.name, "tag": plan.spec.tag, **problem, "steps": [asdict(s) for s in steps]})
     return {"images": images}
 
 
-def steps_as_text(told: Sequence[tuple[BuildPlan, Sequence[Step]]]) -> str:
+def steps_as_text(planned_steps: Sequence[tuple[BuildPlan, Sequence[Step]]]) -> str:
     """The commands of each image as a shell would take them, with comments."""
     lines: list[str] = []
-    for plan, steps in told:
+    for plan, steps in planned_steps:
         if not steps:
             lines.append(f"# {plan.spec.title}: {plan.problem or 'up to date'}")
         for step in steps:

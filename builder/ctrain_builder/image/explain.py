@@ -48,28 +48,30 @@ def steps(
 
     The commands are logged in the same form as they run.
     """
-    there = dataclasses.replace(container, work=WORK)
-    room = workspace.inside(WORK, site)
-    told = [
-        Step("layer", part.name, tuple(_layer(there, part, files[:number], room)))
+    shown_container = dataclasses.replace(container, work=WORK)
+    shown_workspace = workspace.inside(WORK, site)
+    layer_steps = [
+        Step("layer", part.name, tuple(_layer(shown_container, part, files[:number], shown_workspace)))
         for number, part in enumerate(plan.layers)
         if not part.exists
     ]
     if flat:
-        argvs = flatten.argvs(there, files[0], files[1:], plan.arch)
+        argvs = flatten.argvs(shown_container, files[0], files[1:], plan.arch)
     else:
-        argvs = list(chain.from_iterable(assemble.assemble_argvs(there, files[0], files[1:], plan.arch, earlier)))
-    argvs.append(sbom.argv(there, sif_file.output_path(there)))
-    return [*told, Step("image", plan.spec.name, tuple(Command(tuple(argv)) for argv in argvs))]
+        argvs = list(
+            chain.from_iterable(assemble.assemble_argvs(shown_container, files[0], files[1:], plan.arch, earlier))
+        )
+    argvs.append(sbom.argv(shown_container, sif_file.output_path(shown_container)))
+    return [*layer_steps, Step("image", plan.spec.name, tuple(Command(tuple(argv)) for argv in argvs))]
 
 
 def _layer(
-    container: Container, part: PlannedLayer, below: Sequence[Path], room: workspace.Workspace
+    container: Container, part: PlannedLayer, below: Sequence[Path], shown_workspace: workspace.Workspace
 ) -> Iterable[Command]:
     if part.part:
         argvs = inherit.argvs(container, arch=part.inputs.arch, is_base=part.definition.is_base)
         return (Command(tuple(argv)) for argv in argvs)
     if part.definition.is_base:
-        return (Command(tuple(argv)) for argv in base.argvs(container, part, room))
-    conditional = layer.argvs(container, part, LowerLayers(below[0], tuple(below[1:])), room)
+        return (Command(tuple(argv)) for argv in base.argvs(container, part, shown_workspace))
+    conditional = layer.argvs(container, part, LowerLayers(below[0], tuple(below[1:])), shown_workspace)
     return (Command(tuple(argv), when) for argv, when in conditional)

@@ -59,8 +59,8 @@ def surroundings(container: Container) -> tuple[str, ...]:
 @functools.lru_cache
 def _engine(engine: Engine) -> tuple[str, ...]:
     """Its configuration says what of the host is mounted."""
-    told = command.run([engine.path, "buildcfg"], check=False).stdout
-    path = re.search(r"(?m)^\w+_CONF_FILE=(.+)$", told)
+    settings = command.run([engine.path, "buildcfg"], check=False).stdout
+    path = re.search(r"(?m)^\w+_CONF_FILE=(.+)$", settings)
     with contextlib.suppress(OSError):
         return engine.name, engine.version, files.digest(Path(path[1])) if path else ""
     return engine.name, engine.version, ""

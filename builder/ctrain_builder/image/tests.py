@@ -139,12 +139,12 @@ def run(container: Container, image: Path, check: ImageTest, log: Path, overlays
     if check.skip:
         return TestResult(check.name, False, "0.0", check.skip)
     folder = Path(tempfile.mkdtemp(prefix="test-", dir=container.work))
-    lent, scratch = folder / "lent", folder / "tmp"
-    shutil.copytree(INSIDE, lent, ignore=shutil.ignore_patterns("__pycache__"))
+    mnt_dir, scratch = folder / "mnt", folder / "tmp"
+    shutil.copytree(INSIDE, mnt_dir, ignore=shutil.ignore_patterns("__pycache__"))
     scratch.mkdir()
-    (lent / "script").write_text(check.script, encoding="utf-8")
-    (lent / "script").chmod(0o755)
-    binds = [f"{lent}:/mnt:ro", f"{scratch}:/tmp", f"{scratch}:/var/tmp"]
+    (mnt_dir / "script").write_text(check.script, encoding="utf-8")
+    (mnt_dir / "script").chmod(0o755)
+    binds = [f"{mnt_dir}:/mnt:ro", f"{scratch}:/tmp", f"{scratch}:/var/tmp"]
     argv = container.argv("exec", image, overlays=overlays, binds=binds, gpu=check.gpu)
     started = time.monotonic()
     try:

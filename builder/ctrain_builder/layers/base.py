@@ -26,7 +26,7 @@ def make(container: Container, planned: PlannedLayer, workspace: Workspace, log:
     """Build the base of a chain. Returns the new SIF, in the work folder. Raises SectionFailed, BuildError."""
     definition, root = render(planned.definition, planned.arguments), _root(container)
     workspace.set_time(planned.epoch)
-    layer.lend(definition, planned, workspace.lent)
+    layer.fill_mnt_dir(definition, planned, workspace.mnt_dir)
     _header(container, planned).write_text(header(planned), encoding="utf-8")
     try:
         container.run(_unpack_argv(container, planned), log, variables=pack.epoch_env(planned.epoch))
@@ -98,11 +98,11 @@ def _runs(definition: Definition) -> bool:
 
 def _made(container: Container, workspace: Workspace) -> list[Path]:
     """The folders that the engine and %post can write to."""
-    return [_root(container), workspace.lent, workspace.scratch]
+    return [_root(container), workspace.mnt_dir, workspace.scratch]
 
 
 def _metadata(tree: Tree, workspace: Workspace) -> dict[str, str]:
-    return layer.with_labels(layer.read_metadata(tree, metadata.FOLDER), Tree(workspace.lent))
+    return layer.with_labels(layer.read_metadata(tree, metadata.FOLDER), Tree(workspace.mnt_dir))
 
 
 def _root(container: Container) -> Path:

@@ -40,14 +40,14 @@ def make(container: Container, layer: PlannedLayer, below: LowerLayers, workspac
     definition = render(layer.definition, layer.arguments)
     workspace.set_time(layer.epoch)
     upper = container.new_overlay()
-    lend(definition, layer, workspace.lent)
+    fill_mnt_dir(definition, layer, workspace.mnt_dir)
     try:
         run_post(container, _post_argv(container, definition, below, workspace), workspace, log)
     finally:
         container.take_ownership(below.base, _made(container, workspace), log)
     hardlinks.relink(container, upper, below, log)
-    lent = Tree(workspace.lent)
-    before = with_labels(read_metadata(lent, "metadata"), lent)
+    mnt = Tree(workspace.mnt_dir)
+    before = with_labels(read_metadata(mnt, "metadata"), mnt)
     write_metadata(Tree(upper), metadata.for_layer(before, metadata.shown(layer), layer.key, layer.epoch))
     return pack.pack(container, upper, below, log, layer.epoch)
 
@@ -66,14 +66,14 @@ def argvs(
     yield pack.layer_argv(container, container.overlay / "upper", below), ""
 
 
-def lend(definition: Definition, layer: PlannedLayer, lent: Path) -> None:
+def fill_mnt_dir(definition: Definition, layer: PlannedLayer, mnt_dir: Path) -> None:
     """Put what the script above reads where it will be /mnt."""
-    files.stage(layer.files, lent / "files")
-    (lent / "files.list").write_text("".join(f"{copy.source}\n{copy.target}\n" for copy in definition.files))
-    (lent / "post").write_text(definition.body("post"), encoding="utf-8")
-    (lent / "inside.sh").write_text(_INSIDE)
-    (lent / "section").touch()
-    (lent / "metadata").mkdir()
+    files.stage(layer.files, mnt_dir / "files")
+    (mnt_dir / "files.list").write_text("".join(f"{copy.source}\n{copy.target}\n" for copy in definition.files))
+    (mnt_dir / "post").write_text(definition.body("post"), encoding="utf-8")
+    (mnt_dir / "inside.sh").write_text(_INSIDE)
+    (mnt_dir / "section").touch()
+    (mnt_dir / "metadata").mkdir()
 
 
 def run_post(container: Container, argv: Sequence[str], workspace: Workspace, log: Path) -> None:
@@ -81,7 +81,7 @@ def run_post(container: Container, argv: Sequence[str], workspace: Workspace, lo
     try:
         container.run(argv, log)
     except CommandFailed as error:
-        section = (Tree(workspace.lent).read("section") or "").strip()
+        section = (Tree(workspace.mnt_dir).read("section") or "").strip()
         raise SectionFailed(section if section in _SECTIONS else "", error.code, log) from error
 
 
@@ -107,9 +107,9 @@ def script_argv(section: Section, script: str) -> list[str]:
     return ["/bin/sh", "-ex", *words, script]
 
 
-def with_labels(texts: Mapping[str, str], lent: Tree) -> dict[str, str]:
+def with_labels(texts: Mapping[str, str], mnt: Tree) -> dict[str, str]:
     """The texts of /.singularity.d, with what %post has written as labels."""
-    return {**texts, metadata.BUILD_LABELS: lent.read(metadata.BUILD_LABELS) or ""}
+    return {**texts, metadata.BUILD_LABELS: mnt.read(metadata.BUILD_LABELS) or ""}
 
 
 def write_metadata(tree: Tree, texts: Mapping[str, str]) -> None:
@@ -126,4 +126,4 @@ def read_metadata(tree: Tree, folder: str) -> dict[str, str]:
 
 def _made(container: Container, workspace: Workspace) -> list[Path]:
     """The folders that %post can write to."""
-    return [*container.overlay_folders, workspace.lent, workspace.scratch]
+    return [*container.overlay_folders, workspace.mnt_dir, workspace.scratch]

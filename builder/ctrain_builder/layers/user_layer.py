@@ -62,9 +62,9 @@ def make(container: Container, image: Image, source: Path, workspace: Workspace,
         _run(container, below, source, workspace, log)
     finally:
         if _started(workspace):
-            made = [*container.overlay_folders, workspace.lent, workspace.scratch]
+            made = [*container.overlay_folders, workspace.mnt_dir, workspace.scratch]
             container.take_ownership(image.path, made, log)
-    before, after = (_packages(Tree(workspace.lent).read(name) or "") for name in ("before", "after"))
+    before, after = (_packages(Tree(workspace.mnt_dir).read(name) or "") for name in ("before", "after"))
     added = {name: version for name, version in after.items() if before.get(name) != version}
     description = _description(image, source, added)
     Tree(upper).write(f"{user_layer.USER_LAYERS}/{description.key}.json", description.as_json())
@@ -87,8 +87,8 @@ def command_for(source: Path, text: str) -> list[str]:
 
 
 def _run(container: Container, below: LowerLayers, source: Path, workspace: Workspace, log: Path) -> None:
-    (workspace.lent / "source").mkdir()
-    (workspace.lent / "inside.sh").write_text(_INSIDE)
+    (workspace.mnt_dir / "source").mkdir()
+    (workspace.mnt_dir / "inside.sh").write_text(_INSIDE)
     binds = [*workspace.binds, f"{source.parent}:/mnt/source:ro"]
     overlays = [*below.overlays, str(container.overlay)]
     argv = container.argv("exec", below.base, overlays=overlays, binds=binds, as_root=True)
@@ -109,7 +109,7 @@ def _run(container: Container, below: LowerLayers, source: Path, workspace: Work
 
 def _started(workspace: Workspace) -> bool:
     """Whether a container has run at all."""
-    return Tree(workspace.lent).status("before") is not None
+    return Tree(workspace.mnt_dir).status("before") is not None
 
 
 def conflict(source: str, log: str) -> str:

@@ -8,16 +8,16 @@ from pathlib import Path
 from ctrain_builder.layers import build_host
 from ctrain_builder.layers.build_host import BuildHost
 
-_LENT = "lent"
+_MNT_DIR = "mnt"
 _HOSTS = "hosts"
 _STARTED = "started"  # an empty file
 
 
 @dataclass(frozen=True)
 class Workspace:
-    """`lent` is seen at /mnt, `scratch` at /tmp and /var/tmp: the host's own stay out of builds."""
+    """`mnt_dir` is seen at /mnt, `scratch` at /tmp and /var/tmp: the host's own stay out of builds."""
 
-    lent: Path
+    mnt_dir: Path
     scratch: Path
     site: BuildHost
 
@@ -28,17 +28,17 @@ class Workspace:
     @property
     def binds(self) -> list[str]:
         hosts = f"{self.scratch.with_name(_HOSTS)}:/etc/hosts"  # a copy: %post may write to it
-        return [f"{self.lent}:{build_host.INSIDE}", *self.site.binds, *self.scratch_binds, hosts]
+        return [f"{self.mnt_dir}:{build_host.INSIDE}", *self.site.binds, *self.scratch_binds, hosts]
 
     def set_time(self, epoch: int) -> None:
         """Let the programs of %post take `epoch`, in seconds since 1970, for the present."""
-        with (self.lent / build_host.ENVIRONMENT).open("a", encoding="utf-8") as file:
+        with (self.mnt_dir / build_host.ENVIRONMENT).open("a", encoding="utf-8") as file:
             file.write(f"export SOURCE_DATE_EPOCH={epoch}\n")
 
 
 def inside(folder: Path, site: BuildHost) -> Workspace:
     """The workspace in the work folder of a build, whether it is made already or not."""
-    return Workspace(folder / _LENT, folder / "scratch", site)
+    return Workspace(folder / _MNT_DIR, folder / "scratch", site)
 
 
 def started(folder: Path) -> float:
@@ -52,8 +52,8 @@ def prepare(folder: Path, site: BuildHost) -> Workspace:
     (folder / _STARTED).touch()
     hosts = Path("/etc/hosts")
     (folder / _HOSTS).write_bytes(hosts.read_bytes() if hosts.exists() else b"127.0.0.1 localhost\n")
-    workspace.lent.mkdir()
+    workspace.mnt_dir.mkdir()
     workspace.scratch.mkdir()
     workspace.scratch.chmod(0o1777)
-    build_host.write(site, workspace.lent)
+    build_host.write(site, workspace.mnt_dir)
     return workspace
