@@ -18,7 +18,7 @@ from ctrain_runtime.schedulers.protocol import Status
 FILE_POLL_SECONDS = (0.1, 1.0)  # the shortest and the longest pause: short runs end promptly, long ones cost little
 SCHEDULER_POLL_SECONDS = (0.5, 30.0)
 BACKOFF = 1.5
-FILE_BACKOFF = 1.05  # the end of T seconds of silence, as of an import, is seen after T/20 more
+FILE_BACKOFF = 1.02  # the end of T seconds of silence, as of an import, is seen after T/50 more
 SILENCE_SECONDS = 10.0  # without any rank or output: then the job's own log may say why
 CANCEL_RETRY_SECONDS = 5.0
 CANCEL_TIMEOUT_SECONDS = 60.0  # a dead node can keep a job "completing" indefinitely
