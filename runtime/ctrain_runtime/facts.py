@@ -11,7 +11,7 @@ from typing import Optional
 
 from ctrain_runtime import command, lease
 from ctrain_runtime.engines import apptainer
-from ctrain_runtime.engines.apptainer import Engine, find_engine
+from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import CtrainError
 from ctrain_runtime.image import LAYER_MARKER, Image
 from ctrain_runtime.user_cache import UserCache
@@ -88,9 +88,9 @@ class Facts:
     lease_dir: str = ""
 
 
-def detect_facts(cluster: Cluster, image: Image) -> Facts:
-    """The facts about this machine and about running `image` on it. Raises EngineError without an engine."""
-    root, engine = os.geteuid() == 0, find_engine()
+def detect_facts(cluster: Cluster, image: Image, engine: Engine) -> Facts:
+    """The facts about this machine and about running `image` on it with `engine`."""
+    root = os.geteuid() == 0
     ignores = _ignores_layers(engine, image, root)
     return Facts(root, count_gpus(), engine, cluster, ignores, lease.writable_lease_dir(image.path))
 
@@ -109,7 +109,7 @@ def gpu_models() -> tuple[str, ...]:
 def _ignores_layers(engine: Engine, image: Image, root: bool) -> bool:
     """Whether the engine does not mount the layers of `image`. The answer is cached: a container takes a while to
     start, and each rank checks its layers anyway."""
-    if not image.marker or image.manifest.flat:
+    if not image.marker or image.manifest.flat or not command.which(engine.path):
         return False
     # The same engine mounts all layers or none, as long as its configuration stands.
     cache, conditions = UserCache("engines"), [socket.gethostname(), engine.version, root]

@@ -32,6 +32,31 @@ class Detect:
 
 
 @dataclass(frozen=True)
+class SiteEngine:
+    """The engine of the compute nodes. `path` is absolute or a name on their PATH ("": the one found here), `version`
+    its version where the login nodes lack it. `modules` are loaded before it; one that begins with / is a directory of
+    module files."""
+
+    path: str = ""
+    version: str = ""
+    modules: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class SitePartition:
+    """A partition as administrators describe it: what the scheduler does not tell, and all of it where there is no
+    scheduler to ask. The numbers are those of a node; `arch` is the output of `uname -m`, `time_limit` as for --time.
+    """
+
+    nodes: int
+    cpus: int
+    gpus: int = 0
+    gpu_type: str = ""
+    arch: str = ""
+    time_limit: str = "UNLIMITED"
+
+
+@dataclass(frozen=True)
 class Site:
     """The keys of a site file: docs/sites.md."""
 
@@ -44,7 +69,10 @@ class Site:
     require_signature: bool = False
     trusted_keys: tuple[str, ...] = ()
     runs: str = "ctrain-runs"  # directory of run directories; on a cluster, one that all nodes share
+    engine: SiteEngine = field(default_factory=SiteEngine)
+    partitions: dict[str, SitePartition] = field(default_factory=dict)
     partition: str = ""
+    required: tuple[str, ...] = ()  # options without which the site rejects jobs: account ...
     comment: str = ""
     submit: tuple[str, ...] = ()  # further options of sbatch, one per list item
     mpi: tuple[str, ...] = ("pmix", "pmi2")  # in order of preference

@@ -10,8 +10,11 @@ from ctrain_runtime.facts import Allocation, Cluster
 from ctrain_runtime.job import Dataset
 from ctrain_runtime.plan.model import LaunchPlan
 from ctrain_runtime.run.directory import as_data
+from ctrain_runtime.run.targets import describe_cluster, find_site_engine
+from ctrain_runtime.site import load_site
+from ctrain_runtime.site_files import BUILT_IN_DIR
 from samples.layers import a_layer
-from samples.plans import CLUSTER, GPU_PARTITION, LOCAL, a_job, a_launch, a_plan, a_site, an_image, some_facts
+from samples.plans import CLUSTER, ENGINE, GPU_PARTITION, LOCAL, a_job, a_launch, a_plan, a_site, an_image, some_facts
 
 FOLDER = Path(__file__).parent
 SITE = a_site(submit=("--account=ai lab",), comment="pytorch", datasets={"imagenet": "/apps/imagenet"})
@@ -64,11 +67,34 @@ PLANS: dict[str, LaunchPlan] = {
 }
 
 
+# Each site that ships, as a dry run plans it where there is no cluster.
+def _site_plan(name: str, launcher: str) -> LaunchPlan:
+    site, _ = load_site(name)
+    engine = find_site_engine(site)[0] if site.engine.path else ENGINE
+    plan = a_plan(
+        site=site,
+        facts=some_facts(cluster=describe_cluster(site), engine=engine),
+        job=a_job(launcher=launcher),
+        settings=tuple((option, "mine") for option in site.required if option != "comment"),
+        nodes=2 if site.partitions else 1,
+        gpus_per_node=None if site.partitions else 0,
+    )
+    return plan if site.partitions else dataclasses.replace(plan, cpus_per_rank=1, cores_per_rank=1)  # this machine's
+
+
+SITE_PLANS: dict[str, LaunchPlan] = {
+    f"sites/{name}-{launcher}": _site_plan(name, launcher)
+    for name in sorted(path.stem for path in BUILT_IN_DIR.glob("*.yaml"))
+    for launcher in ("env", "mpi", "torchrun")
+}
+
+
 def files() -> dict[str, str]:
     """Name of each golden file -> what it should hold."""
     found = {}
-    for case, plan in PLANS.items():
+    for case, plan in {**PLANS, **SITE_PLANS}.items():
         launch = a_launch(plan)
-        parts = {**launch.scripts, "plan.json": json.dumps(as_data(launch), indent=2) + "\n"}
+        scripts = launch.scripts if case in PLANS else {"job.sh": launch.scripts["job.sh"]}
+        parts = {**scripts, "plan.json": json.dumps(as_data(launch), indent=2) + "\n"}
         found.update({f"{case}/{name}": text for name, text in parts.items()})
     return found

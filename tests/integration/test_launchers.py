@@ -119,7 +119,7 @@ def test_half_the_gpus_ask_for_half_the_node(programs: Cluster) -> None:
 
 def test_an_mpi_without_pmi_is_refused_before_it_trains(programs: Cluster) -> None:
     """Debian's Open MPI has no PMI2: four worlds of one, or an abort, but never a run that looks well."""
-    programs.write("ctrain/pmi2.yaml", "name: pmi2\nextends: slurm\nmpi: [pmi2]\n")
+    programs.write("ctrain/pmi2.yaml", "name: pmi2\nextends: generic-slurm\nmpi: [pmi2]\n")
     site = str(programs.home / "ctrain/pmi2.yaml")
     argv = ["--site", site, "--nodes", "2", *IMAGE, "--name", "pmi2", "--env", "VALUE=1", "--", "python", "sum.py"]
     done = programs.run("ctrain", "run", *argv)

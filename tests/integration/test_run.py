@@ -203,7 +203,7 @@ def test_the_boundary_is_clean(cluster: Cluster) -> None:
         ),
         (["resnet50", "--gpus-per-node", "3"], 74, "Largest that fits: --gpus-per-node 2"),
         (["resnet50", "--time", "9-00:00:00"], 74, "Longest that fits: --time 2-00:00:00"),
-        (["resnet50"], 71, "site slurm has no data set 'imagenet', required by job resnet50"),
+        (["resnet50"], 71, "site generic-slurm has no data set 'imagenet', required by job resnet50"),
         (["resnet50", "--data", "/no/such"], 71, "cannot mount /no/such at /data: not found"),
         (["resnet5"], 65, "unknown job 'resnet5'. Did you mean 'resnet50'?"),
         (["--image", "pytorch-gpu", "--", "true"], 68, "Available: pytorch-cpu"),

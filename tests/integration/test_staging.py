@@ -24,7 +24,7 @@ def disk(cluster: Cluster) -> Iterator[Path]:
 
 
 def site(cluster: Cluster, staging: Path) -> str:
-    return str(cluster.write("staging.yaml", f"name: staging\nextends: slurm\nstaging: {staging}\n"))
+    return str(cluster.write("staging.yaml", f"name: staging\nextends: generic-slurm\nstaging: {staging}\n"))
 
 
 def test_ranks_run_the_copy_that_their_node_made(cluster: Cluster, disk: Path) -> None:

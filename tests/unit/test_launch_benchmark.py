@@ -21,7 +21,7 @@ for word; do case $word in --runs=*) run=${word#*=}/one ;; esac; done
 mkdir -p "$run" && : >"$run/plan.json"
 event() { printf '{"time": %s, "what": "%s"}\\n' "$(date +%s.%N)" "$1"; }
 event started >"$run/events.jsonl"
-echo "site      slurm"; echo "output of the program"
+echo "site      generic-slurm"; echo "output of the program"
 event ended >>"$run/events.jsonl"
 """,
 }

@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    request = run_options.make_request(args)
+    request = dataclasses.replace(run_options.make_request(args), dry_run=args.dry_run)
     prepared = prepare(request)
     if args.dry_run:
         as_json = json.dumps(directory.as_data(prepared.launch), indent=2)

@@ -34,15 +34,20 @@ def find_engine() -> Engine:
     for name in ("apptainer", "singularity"):
         path = command.which(name)
         if path:
-            banner = _version(path)
-            number = re.search(r"\d+(?:\.\d+)+", banner)
-            # A site's `singularity` may be a link to Apptainer: its variables are then called APPTAINERENV_.
-            kind = "apptainer" if "apptainer" in banner else "singularity"
-            return Engine(kind, path, number.group() if number else banner.strip())
+            return identify(path)
     raise EngineError(
         "neither apptainer nor singularity is on PATH",
         "Install Apptainer, or load its module (module load singularity)",
     )
+
+
+def identify(path: str) -> Engine:
+    """The engine at `path`. Raises EngineError if it does not work."""
+    banner = _version(path)
+    number = re.search(r"\d+(?:\.\d+)+", banner)
+    # A site's `singularity` may be a link to Apptainer: its variables are then called APPTAINERENV_.
+    kind = "apptainer" if "apptainer" in banner else "singularity"
+    return Engine(kind, path, number.group() if number else banner.strip())
 
 
 def _version(path: str) -> str:
@@ -109,6 +114,23 @@ while IFS='=' read -r -d '' name _; do
   [[ $name =~ ^[A-Za-z_][A-Za-z0-9_]*$ ]] || without+=(-u "$name")
 done < <(env -0)
 {exports({f"{family}{name}": value for name, value in fixed.items()})}"""
+
+
+def load_modules(engine: Engine, modules: Iterable[str]) -> str:
+    """Bash that puts the engine on PATH by a site's modules, if it is not; "" without modules.
+
+    They are loaded in a login shell, since the scripts of a run read no start-up files; only its PATH is kept.
+    """
+    if not modules:
+        return ""
+    load = (
+        """for m; do case $m in /*) module use "$m" ;; *) module load "$m" ;; esac; done >&2; printf '\\n%s' "$PATH\""""
+    )
+    return f"""\
+if ! command -v {quote_argv([engine.path])} >/dev/null; then
+  path=$({quote_argv(["/bin/bash", "-lc", load, "ctrain", *modules])}) && export PATH=$PATH:${{path##*$'\\n'}}
+fi
+"""
 
 
 def _numbers(engine: Engine) -> tuple[int, ...]:

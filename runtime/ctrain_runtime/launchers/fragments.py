@@ -124,7 +124,11 @@ def container(plan: LaunchPlan, identity: TaskIdentity) -> str:
         overlays=[layer.path for layer in plan.layers],
     )
     passed = (*PASSED, *identity.passed, *plan.passed)
+    modules = apptainer.load_modules(plan.engine, plan.modules)
+    complaint = "the engine is not on PATH on $node, nor do the modules of the site file load it"
+    check = f'command -v {shlex.quote(plan.engine.path)} >/dev/null || refuse {EngineError.exit_code} "{complaint}"\n'
     return f"""\
+{modules + check if modules else ""}\
 export LOCAL_WORLD_SIZE={plan.ranks_per_node} OMP_NUM_THREADS={plan.cores_per_rank}
 {apptainer.container_environment(plan.engine, plan.environment, passed, identity.passed_prefixes)}
 {array("launch", argv)}

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Optional
 
 from ctrain_runtime import lease
-from ctrain_runtime.errors import ConfigError, SchedulerError
+from ctrain_runtime.errors import ConfigError, SchedulerError, UsageError
 from ctrain_runtime.facts import Cluster, Facts
 from ctrain_runtime.image import Image
 from ctrain_runtime.job import Job
@@ -35,6 +35,7 @@ def make_plan(
     EngineError or DataError if the plan would fail, JobError or ConfigError for invalid names of variables of the job
     or the site, and for a staging directory that is not absolute.
     """
+    _check_required(site, options)
     planned = choose_image(image, flat, options, facts)
     launcher = choose_launcher(job, facts.cluster, size.nodes)
     flavour = _flavour(launcher, site, facts.cluster)
@@ -70,6 +71,7 @@ def make_plan(
         command=(*job.command, *options.arguments),
         workdir=job.workdir,
         environment=environment,
+        modules=site.engine.modules,
         passed=passed_names(options.env),
         mounts=make_mounts(job, site, options, run_directory),
         staging=_staging(site),
@@ -86,6 +88,16 @@ def choose_launcher(job: Job, cluster: Cluster, nodes: int) -> str:
     if job.launcher == "mpi" and not cluster.mpi and (nodes == 1 or not cluster.partitions):
         return "mpirun"
     return job.launcher
+
+
+def _check_required(site: Site, options: Options) -> None:
+    """Raise UsageError if an option is missing without which the site rejects jobs."""
+    given = {name for name, _ in options.settings} | ({"comment"} if site.comment else set())
+    further = (*site.submit, *options.scheduler_options)
+    for name in site.required:
+        if name not in given and not any(option.startswith(f"--{name}=") for option in further):
+            hint = f"Pass --{name} VALUE, or set `submit: [--{name}=VALUE]` in a site file of your own"
+            raise UsageError(f"site {site.name} requires --{name}", hint)
 
 
 def _staging(site: Site) -> str:

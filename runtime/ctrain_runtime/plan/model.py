@@ -125,6 +125,7 @@ class LaunchPlan:
     command: tuple[str, ...]
     workdir: str
     environment: dict[str, str]
+    modules: tuple[str, ...]  # that put the engine on the PATH of a node
     passed: tuple[str, ...]
     mounts: tuple[Mount, ...]
     staging: str

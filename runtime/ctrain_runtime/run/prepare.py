@@ -14,7 +14,7 @@ from ctrain_runtime.launchers.recognise import recognise, refuse_spawner
 from ctrain_runtime.plan.make import make_plan
 from ctrain_runtime.plan.model import Launch, Options
 from ctrain_runtime.plan.size import SizeRequest
-from ctrain_runtime.run import directory, world_check
+from ctrain_runtime.run import directory, targets, world_check
 from ctrain_runtime.site import FALLBACK, SelectedSite, Site, expand
 from ctrain_runtime.store import open_stores
 
@@ -24,7 +24,7 @@ IMAGE = "CTRAIN_IMAGE"  # set by module files
 @dataclass(frozen=True)
 class Request:
     """The request of a verb that starts runs. `reference` names the job ("": the job is `command`); the other values
-    are those of the command line, None and "" if not given."""
+    are those of the command line, None and "" if not given. `dry_run`: it may be planned where it cannot run."""
 
     site: SelectedSite
     reference: str = ""
@@ -33,6 +33,7 @@ class Request:
     layers: tuple[Path, ...] = ()
     name: str = ""
     resume: str = ""
+    dry_run: bool = False
     options: Options = field(default_factory=Options)
 
 
@@ -52,13 +53,14 @@ def prepare(request: Request) -> Prepared:
     _check_detected(request)
     scheduler = schedulers.get(site.scheduler)
     planned, notes = _job(request)
-    cluster = scheduler.facts(site)
+    cluster, elsewhere = targets.find_cluster(scheduler, site, dry_run=request.dry_run)
     size = scheduler.size(make_size_request(request.options, planned, cluster), cluster, site)
     refuse_spawner(planned.command, size.nodes * size.ranks_per_node)
     architecture = _architecture(cluster, size.partition)
     selected = _image(request, planned, architecture)
     trust.require_trusted(selected, site)  # first: probing the engine starts a container of it
-    detected = facts.detect_facts(cluster, selected)
+    engine, assumed = targets.find_site_engine(site, dry_run=request.dry_run)
+    detected = facts.detect_facts(cluster, selected, engine)
     flat = image.find_flat_variant(selected) if detected.ignores_layers else None
     if flat:
         image.check(flat, architecture)
@@ -73,9 +75,10 @@ def prepare(request: Request) -> Prepared:
     run = directory.new_run_path(parent, planned.name, request.name)
     plan = make_plan(planned, site, selected, options, detected, size, run, flat)
     plan = replace(plan, preflight=world_check.is_needed(plan))
-    directory.check_mount_sources(plan)
+    if not elsewhere:
+        directory.check_mount_sources(plan)
     launch = scheduler.render(plan, launchers.make_task(plan, scheduler.identity(plan)))
-    return Prepared(launch, (*notes, *size.notes), _image_source(request))
+    return Prepared(launch, (*notes, *elsewhere, *assumed, *size.notes), _image_source(request))
 
 
 def runs_directory(site: Site) -> Path:

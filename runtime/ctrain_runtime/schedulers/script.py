@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from ctrain_runtime import layout
 from ctrain_runtime.bash import quote_argv
+from ctrain_runtime.engines import apptainer
 from ctrain_runtime.errors import DataError, SchedulerError
 from ctrain_runtime.plan.model import LaunchPlan
 
@@ -83,7 +84,7 @@ event() {{ # STAGE WHAT [MORE]
 }}
 event before started "\\"job\\": \\"{job_id}\\""
 [ -z "${{CTRAIN_LOCK_FD:-}}" ] || exec {{CTRAIN_LOCK_FD}}>&- # the submission is over
-{before}
+{apptainer.load_modules(plan.engine, plan.modules)}{before}
 # Signals go on to the tasks, and this script outlives them.
 {run_step()}
 trap 'ending=yes; signal_step TERM' TERM INT

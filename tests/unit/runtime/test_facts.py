@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from ctrain_runtime import facts
+from ctrain_runtime.engines.apptainer import Engine, find_engine
 from ctrain_runtime.facts import Cluster
 from ctrain_runtime.image import Image
 from samples.plans import a_manifest, an_image
@@ -15,7 +16,7 @@ from samples.programs import answer, write_program
 def test_detect_facts(programs: Path) -> None:
     answer(programs, "apptainer", "apptainer version 1.4.5\n")
     cluster = Cluster(mpi=("pmix",))
-    here = facts.detect_facts(cluster, an_image())
+    here = facts.detect_facts(cluster, an_image(), find_engine())
     assert (here.is_root, here.engine.version, here.cluster) == (os.geteuid() == 0, "1.4.5", cluster)
 
 
@@ -30,8 +31,12 @@ def test_detect_facts(programs: Path) -> None:
 )
 def test_an_engine_that_ignores_layers(programs: Path, said: str, ignores: bool) -> None:
     calls = answer(programs, "apptainer", said, version="apptainer version 1.4.5\n")
-    assert facts.detect_facts(Cluster(), an_image()).ignores_layers is ignores
+    assert facts.detect_facts(Cluster(), an_image(), find_engine()).ignores_layers is ignores
     assert str(an_image().path) in calls.read_text()
+
+
+def test_an_engine_that_only_the_nodes_have_is_not_asked() -> None:
+    assert not facts.detect_facts(Cluster(), an_image(), Engine("apptainer", "/not/there", "1.4.1")).ignores_layers
 
 
 def test_the_callers_settings_do_not_decide_it(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,13 +46,13 @@ def test_the_callers_settings_do_not_decide_it(programs: Path, monkeypatch: pyte
     )
     write_program(programs / "apptainer", script)
     monkeypatch.setenv("APPTAINER_BIND", "k1")
-    assert facts.detect_facts(Cluster(), an_image()).ignores_layers
+    assert facts.detect_facts(Cluster(), an_image(), find_engine()).ignores_layers
 
 
 @pytest.mark.parametrize("image", [an_image(flat=True), an_image(layers=a_manifest().layers[:1])])
 def test_an_image_without_upper_layers_is_not_started_for_it(programs: Path, image: Image) -> None:
     calls = answer(programs, "apptainer", "started\n", version="apptainer version 1.4.5\n")
-    assert not facts.detect_facts(Cluster(), image).ignores_layers
+    assert not facts.detect_facts(Cluster(), image, find_engine()).ignores_layers
     assert calls.read_text() == "--version\n"
 
 

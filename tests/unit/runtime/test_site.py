@@ -37,14 +37,14 @@ def test_a_machine_without_a_scheduler_is_local() -> None:
 @pytest.mark.usefixtures("slurm")
 def test_a_machine_with_slurm() -> None:
     selected = select_site()
-    assert (selected.site.name, selected.reason) == ("slurm", "detected: sinfo, sbatch, srun")
+    assert (selected.site.name, selected.reason) == ("generic-slurm", "detected: sinfo, sbatch, srun")
     assert not selected.explicit
 
 
 @pytest.mark.usefixtures("slurm")
 def test_the_site_with_the_most_criteria_wins(tmp_path: Path) -> None:
     write(SYSTEM / "aaa.yaml", "scheduler: slurm\ndetect: {commands: [sinfo, sbatch, srun]}\n")
-    assert select_site().site.name == "slurm"  # on a tie, the lowest
+    assert select_site().site.name == "generic-slurm"  # on a tie, the lowest
     detect = f"{{commands: [sinfo, sbatch, srun], paths: [{tmp_path}]}}"
     write(SYSTEM / "ours.yaml", f"scheduler: slurm\ndetect: {detect}\n")
     selected = select_site()
@@ -53,35 +53,40 @@ def test_the_site_with_the_most_criteria_wins(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("slurm")
 def test_a_site_inherits_criteria_only_if_it_adds_some(tmp_path: Path) -> None:
-    write(SYSTEM / "debug.yaml", "extends: slurm\npartition: debug\n")
-    assert select_site().site.name == "slurm"
-    write(SYSTEM / "ours.yaml", f"extends: slurm\ndetect: {{paths: [{tmp_path}]}}\n")
+    write(SYSTEM / "debug.yaml", "extends: generic-slurm\npartition: debug\n")
+    assert select_site().site.name == "generic-slurm"
+    write(SYSTEM / "ours.yaml", f"extends: generic-slurm\ndetect: {{paths: [{tmp_path}]}}\n")
     assert select_site().reason == f"detected: sinfo, sbatch, srun, {tmp_path}"
-    write(SYSTEM / "ours.yaml", "extends: slurm\ndetect: {paths: [/not/there]}\n")
-    assert select_site().site.name == "slurm"
+    write(SYSTEM / "ours.yaml", "extends: generic-slurm\ndetect: {paths: [/not/there]}\n")
+    assert select_site().site.name == "generic-slurm"
 
 
 @pytest.mark.usefixtures("programs")
 def test_a_site_whose_own_criteria_do_not_match_is_not_read_further() -> None:
     """Configuration that is shared between clusters names sites that only some of them have."""
-    write(USER / "elsewhere.yaml", "extends: titan\ndetect: {paths: [/not/there]}\n")
+    write(USER / "elsewhere.yaml", "extends: nowhere\ndetect: {paths: [/not/there]}\n")
     write(USER / "titan.yaml", "partition: mine\n")
     assert select_site().site.name == "local"
 
 
 def test_layers_from_the_lowest_to_the_highest(monkeypatch: pytest.MonkeyPatch) -> None:
-    system = write(SYSTEM / "slurm.yaml", "partition: etc\ncomment: etc\nruns: /etc\nstores: [/etc]\nmounts: [/etc]\n")
-    user = write(USER / "slurm.yaml", "partition: user\ncomment: user\nruns: /user\nstores: [/user]\n")
+    system = write(
+        SYSTEM / "generic-slurm.yaml", "partition: etc\ncomment: etc\nruns: /etc\nstores: [/etc]\nmounts: [/etc]\n"
+    )
+    user = write(USER / "generic-slurm.yaml", "partition: user\ncomment: user\nruns: /user\nstores: [/user]\n")
     project = write(Path("ctrain.yaml"), "partition: project\ncomment: project\nruns: /project\n")
     monkeypatch.setenv("CTRAIN_RUNS", "/variable")
-    selected = select_site("slurm", {"partition": "option", "comment": "", "store": None, "name": "x"})
+    selected = select_site("generic-slurm", {"partition": "option", "comment": "", "store": None, "name": "x"})
     found = selected.site
     assert (found.partition, selected.sources["partition"]) == ("option", "--partition")
     assert (found.runs, selected.sources["runs"]) == ("/variable", "CTRAIN_RUNS")
     assert (found.comment, selected.sources["comment"]) == ("project", f"{project} (project)")
     assert (found.stores, selected.sources["stores"]) == (("/user",), f"{user} (user)")
     assert (found.mounts, selected.sources["mounts"]) == (("/etc",), f"{system} (system)")
-    assert (found.scheduler, selected.sources["scheduler"]) == ("slurm", f"{BUILT_IN / 'slurm.yaml'} (built-in)")
+    assert (found.scheduler, selected.sources["scheduler"]) == (
+        "slurm",
+        f"{BUILT_IN / 'generic-slurm.yaml'} (built-in)",
+    )
     assert (found.mpi, selected.sources["mpi"]) == (("pmix", "pmi2"), "default")
 
 
@@ -96,9 +101,9 @@ def test_one_store_stands_for_all_that_are_configured(monkeypatch: pytest.Monkey
 
 
 def test_mappings_merge_and_keep_their_sources() -> None:
-    write(SYSTEM / "slurm.yaml", "env: {A: '1', B: '1', C: '1'}\ndatasets: {imagenet: /data}\n")
-    user = write(USER / "slurm.yaml", "env: {B: '2', C: null}\n")
-    selected = select_site("slurm")
+    write(SYSTEM / "generic-slurm.yaml", "env: {A: '1', B: '1', C: '1'}\ndatasets: {imagenet: /data}\n")
+    user = write(USER / "generic-slurm.yaml", "env: {B: '2', C: null}\n")
+    selected = select_site("generic-slurm")
     assert selected.site.env == {"A": "1", "B": "2"}
     assert selected.site.datasets == {"imagenet": "/data"}
     assert selected.sources["env.B"] == f"{user} (user)"
@@ -106,13 +111,13 @@ def test_mappings_merge_and_keep_their_sources() -> None:
 
 
 def test_null_gives_the_default_back() -> None:
-    write(SYSTEM / "slurm.yaml", "runs: /scratch\nmpi: [pmi2]\n")
-    write(USER / "slurm.yaml", "runs: null\nmpi: null\n")
-    assert (load_site("slurm")[0].runs, load_site("slurm")[0].mpi) == ("ctrain-runs", ("pmix", "pmi2"))
+    write(SYSTEM / "generic-slurm.yaml", "runs: /scratch\nmpi: [pmi2]\n")
+    write(USER / "generic-slurm.yaml", "runs: null\nmpi: null\n")
+    assert (load_site("generic-slurm")[0].runs, load_site("generic-slurm")[0].mpi) == ("ctrain-runs", ("pmix", "pmi2"))
 
 
 def test_a_site_extends_another() -> None:
-    write(SYSTEM / "base.yaml", "extends: slurm\ndescription: base\npartition: a\nenv: {A: '1'}\n")
+    write(SYSTEM / "base.yaml", "extends: generic-slurm\ndescription: base\npartition: a\nenv: {A: '1'}\n")
     write(USER / "mine.yaml", "extends: base\nenv: {B: '2'}\n")
     write(USER / "base.yaml", "partition: b\n")
     mine, sources = load_site("mine")
@@ -126,7 +131,10 @@ def test_a_site_extends_another() -> None:
     [
         ({"a": "extends: b\n", "b": "extends: a\n"}, r"b\.yaml \(user\): extends is a cycle: a -> b -> a"),
         ({"a": "extends: a\n"}, r"a\.yaml \(user\): extends is a cycle: a -> a"),
-        ({"a": "extends: slrum\n"}, r"a\.yaml \(user\): extends: unknown site 'slrum'. Did you mean 'slurm'\?"),
+        (
+            {"a": "extends: generic-slrum\n"},
+            r"a\.yaml \(user\): extends: unknown site 'generic-slrum'. Did you mean 'generic-slurm'\?",
+        ),
         ({"a": "extends: ./b.yaml\n"}, r"a\.yaml \(user\): extends: unknown site './b.yaml'"),
         ({"a": "partition: x\n"}, r"a\.yaml \(user\): site a has no scheduler. Set `scheduler`, or `extends: SITE`"),
     ],
@@ -140,32 +148,40 @@ def test_sites_that_do_not_resolve(files: dict[str, str], complaint: str) -> Non
 
 def test_a_site_by_name_or_by_file() -> None:
     write(Path("mine.yaml"), "scheduler: local\npartition: x\n")
-    write(Path("other.yaml"), "name: slurm\nextends: slurm\n")
+    write(Path("other.yaml"), "name: generic-slurm\nextends: generic-slurm\n")
     assert (select_site("neuron").reason, select_site("neuron").explicit) == ("requested", True)
     mine = select_site("./mine.yaml")
     assert (mine.site.name, mine.sources["partition"]) == ("mine", "mine.yaml")
-    assert select_site("./other.yaml").site.name == "slurm"
+    assert select_site("./other.yaml").site.name == "generic-slurm"
 
 
 def test_who_requested_a_site(monkeypatch: pytest.MonkeyPatch) -> None:
     project = write(Path("ctrain.yaml"), "site: neuron\n")
     selected = select_site()
     assert (selected.site.name, selected.reason, selected.explicit) == ("neuron", f"requested by {project}", True)
-    monkeypatch.setenv("CTRAIN_SITE", "slurm")
+    monkeypatch.setenv("CTRAIN_SITE", "generic-slurm")
     selected = select_site()
-    assert (selected.site.name, selected.reason, selected.explicit) == ("slurm", "requested by CTRAIN_SITE", True)
+    assert (selected.site.name, selected.reason, selected.explicit) == (
+        "generic-slurm",
+        "requested by CTRAIN_SITE",
+        True,
+    )
     assert select_site("local").site.name == "local"
 
 
 def test_an_unknown_site(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(SiteError, match=r"^unknown site 'slrum'. Did you mean 'slurm'\?$"):
-        select_site("slrum")
-    with pytest.raises(SiteError, match=r"^unknown site 'titan'. Sites: local, neuron, slurm; or the path of a site"):
-        select_site("titan")
+    with pytest.raises(SiteError, match=r"^unknown site 'generic-slrum'. Did you mean 'generic-slurm'\?$"):
+        select_site("generic-slrum")
+    with pytest.raises(
+        SiteError, match=r"^unknown site 'nowhere'. Sites: .*generic-slurm, local.*; or the path of a site"
+    ):
+        select_site("nowhere")
     with pytest.raises(SiteError, match=r"^site file not found: titan/x.yaml$"):
         select_site("titan/x.yaml")
-    write(Path("ctrain.yaml"), "site: slrum\n")
-    with pytest.raises(SiteError, match=r"^/.*/ctrain.yaml: site: unknown site 'slrum'. Did you mean 'slurm'"):
+    write(Path("ctrain.yaml"), "site: generic-slrum\n")
+    with pytest.raises(
+        SiteError, match=r"^/.*/ctrain.yaml: site: unknown site 'generic-slrum'. Did you mean 'generic-slurm'"
+    ):
         select_site()
     monkeypatch.setenv("CTRAIN_SITE", "titan/x.yaml")
     with pytest.raises(SiteError, match=r"^CTRAIN_SITE: site file not found: titan/x.yaml$"):
@@ -210,7 +226,7 @@ def test_nor_can_they_beneath_a_site_that_requires_them() -> None:
 
 
 def test_a_user_can_require_signatures() -> None:
-    write(USER / "strict.yaml", f"extends: slurm\n{STRICT}")
+    write(USER / "strict.yaml", f"extends: generic-slurm\n{STRICT}")
     assert select_site("strict").site.trusted_keys == ("/etc/k.pub",)
 
 
@@ -219,7 +235,7 @@ def test_the_comment_of_neuron_has_the_form_that_it_demands() -> None:
     assert load_site("neuron")[0].comment == "field=efficientai;appl=pytorch"
 
 
-@pytest.mark.parametrize("name", ["local", "neuron", "slurm"])
+@pytest.mark.parametrize("name", sorted(path.stem for path in BUILT_IN.glob("*.yaml")))
 def test_the_sites_that_ship(name: str) -> None:
     shipped, sources = load_site(name)
     assert shipped.name == name

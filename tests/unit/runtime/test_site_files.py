@@ -27,12 +27,13 @@ def test_the_users_directory_follows_the_xdg_specification(monkeypatch: pytest.M
 
 
 def test_the_files_of_a_site_lowest_first(tmp_path: Path) -> None:
-    system, user = write(tmp_path / "etc/ctrain/sites/slurm.yaml"), write(tmp_path / "config/ctrain/sites/slurm.yaml")
-    write(tmp_path / "config/ctrain/sites/.slurm.yaml")
-    write(tmp_path / "config/ctrain/sites/slurm.yaml~")
+    name = "ctrain/sites/generic-slurm.yaml"
+    system, user = write(tmp_path / "etc" / name), write(tmp_path / "config" / name)
+    write(tmp_path / "config/ctrain/sites/.generic-slurm.yaml")
+    write(tmp_path / "config/ctrain/sites/generic-slurm.yaml~")
     paths = site_files.site_paths()
-    assert sorted(paths) == ["local", "neuron", "slurm"]
-    assert list(paths["slurm"].values())[1:] == [system, user]
+    assert set(paths) == {path.stem for path in site_files.BUILT_IN_DIR.glob("*.yaml")}
+    assert list(paths["generic-slurm"].values())[1:] == [system, user]
 
 
 def test_a_directory_that_cannot_be_read_is_not_skipped(monkeypatch: pytest.MonkeyPatch) -> None:

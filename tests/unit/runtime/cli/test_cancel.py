@@ -31,7 +31,7 @@ def run(tmp_path: Path, programs: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 
 def ctrain(verb: str, *arguments: str) -> int:
-    return main(RUNTIME_VERBS, [verb, "one", "--site", "slurm", "--runs", "runs", *arguments])
+    return main(RUNTIME_VERBS, [verb, "one", "--site", "generic-slurm", "--runs", "runs", *arguments])
 
 
 def hang(programs: Path) -> Path:

@@ -53,8 +53,8 @@ def test_every_option_reaches_the_request(tmp_path: Path) -> None:
 
 
 def test_of_an_option_that_is_given_twice_the_last_one_counts() -> None:
-    asked = request("job", "--nodes", "2", "--nodes", "3", "--site", "nowhere", "--site", "slurm")
-    assert (asked.options.nodes, asked.site.site.name) == (3, "slurm")
+    asked = request("job", "--nodes", "2", "--nodes", "3", "--site", "nowhere", "--site", "generic-slurm")
+    assert (asked.options.nodes, asked.site.site.name) == (3, "generic-slurm")
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_data_is_a_directory(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "complaint"),
     [
-        (("--site", "titan"), SiteError, "unknown site 'titan'"),
+        (("--site", "nowhere"), SiteError, "unknown site 'nowhere'"),
         (("--site", "./no.yaml"), SiteError, "site file not found: ./no.yaml"),
         (("--site", "bad.yaml/"), SiteError, "site file not found: bad.yaml/"),
     ],

@@ -78,6 +78,6 @@ done
 echo "JobId=7 JobState=PENDING Reason=Alone"
 """
     write_program(programs / "scontrol", script.format(tmp_path))
-    assert main(RUNTIME_VERBS, ["runs", "--site", "slurm", "--runs", "runs"]) == 0
+    assert main(RUNTIME_VERBS, ["runs", "--site", "generic-slurm", "--runs", "runs"]) == 0
     states = [line.split()[1] for line in capsys.readouterr().out.splitlines()[1:]]
     assert states == ["running"] * 3

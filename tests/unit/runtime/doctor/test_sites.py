@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ctrain_runtime.doctor.sites import check_files, check_site
-from ctrain_runtime.site import SelectedSite, Site, select_site
+from ctrain_runtime.site import SelectedSite, Site, select_site, site_names
 from samples.programs import answer
 
 
@@ -83,21 +83,24 @@ def test_a_site_without_stores() -> None:
 def test_the_files_of_all_sites(tmp_path: Path) -> None:
     directory = tmp_path / "etc/ctrain/sites"
     directory.mkdir(parents=True)
-    for name, text in {"bad": "mpi: x\n", "lost": "extends: titan\n", "open": "scheduler: slurm\n"}.items():
+    for name, text in {"bad": "mpi: x\n", "lost": "extends: nowhere\n", "open": "scheduler: slurm\n"}.items():
         (directory / f"{name}.yaml").write_text(text)
     (directory / "open.yaml").chmod(0o666)
-    (directory / "slurm.yaml").write_text("partition: gpu\n")
+    (directory / "generic-slurm.yaml").write_text("partition: gpu\n")
     findings = {one.subject: one for one in check_files()}
-    assert [one.level for one in findings.values()] == ["ok", "ok", "ok", "fail", "fail", "fail"]
-    assert findings["site slurm"].text.endswith(f"/slurm.yaml, {directory}/slurm.yaml")
+    failed = [subject for subject, one in findings.items() if one.level != "ok"]
+    assert failed == ["site bad", "site lost", "site open"]
+    assert set(findings) == {f"site {name}" for name in site_names()}
+    assert findings["site generic-slurm"].text.endswith(f"/generic-slurm.yaml, {directory}/generic-slurm.yaml")
     assert findings["site bad"].text == f"{directory}/bad.yaml, line 1: mpi must be a list, not a string ('x')"
-    assert findings["site lost"].text == f"{directory}/lost.yaml (system): extends: unknown site 'titan'"
+    assert findings["site lost"].text == f"{directory}/lost.yaml (system): extends: unknown site 'nowhere'"
     assert findings["site open"].hint == f"Run: chmod o-w {directory}/open.yaml"
 
 
 def test_every_key_that_names_a_directory_is_checked() -> None:
     """A new key of a site has to be considered here."""
     unchecked = {"name", "description", "extends", "detect", "require_signature", "partition", "comment", "submit"}
+    unchecked |= {"engine", "partitions", "required"}
     unchecked |= {"mpi", "cpus_per_gpu", "memory_per_gpu", "cpu_bind", "env", "staging"}  # staging is on the nodes
     checked = {"scheduler", "stores", "runs", "cache", "datasets", "mounts", "trusted_keys"}
     assert unchecked | checked == set(Site.__dataclass_fields__)

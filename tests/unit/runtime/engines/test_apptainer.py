@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ctrain_runtime.engines import apptainer
-from ctrain_runtime.engines.apptainer import Engine, find_engine
+from ctrain_runtime.engines.apptainer import Engine, find_engine, load_modules
 from ctrain_runtime.errors import EngineError
 from samples.plans import ENGINE
 from samples.programs import SYSTEM, answer, write_program
@@ -72,6 +72,24 @@ def test_apptainer_comes_before_singularity(programs: Path) -> None:
 def test_no_engine() -> None:
     with pytest.raises(EngineError, match=r"neither apptainer nor singularity is on PATH. Install Apptainer"):
         find_engine()
+
+
+def test_modules_load_the_engine_unless_it_is_on_path(tmp_path: Path) -> None:
+    """The function `module` is that of a login shell; paths and names with special characters stay words."""
+    script = load_modules(Engine("apptainer", "our engine", "1.4.1"), ("/soft/module files", "a$(touch pwned);b"))
+    (tmp_path / ".bash_profile").write_text(
+        'echo Welcome; module() { printf "%s\\n" "$*" >>"$HOME/calls"; PATH=$PATH:$HOME/engines; }\n'
+    )
+    answer(tmp_path / "engines", "our engine", "started")
+    loaded = ["use /soft/module files", "load a$(touch pwned);b"]
+    for path, calls in ((SYSTEM, loaded), (f"{tmp_path}/engines:{SYSTEM}", [])):
+        (tmp_path / "calls").write_text("")
+        environment = {"HOME": str(tmp_path), "PATH": path}
+        argv = ["bash", "-p", "-c", f"{script}our\\ engine"]
+        done = subprocess.run(argv, env=environment, cwd=tmp_path, capture_output=True, text=True)
+        assert (done.stdout, (tmp_path / "calls").read_text().splitlines()) == ("started", calls)
+    assert not (tmp_path / "pwned").exists()
+    assert load_modules(Engine("apptainer", "our engine", "1.4.1"), ()) == ""
 
 
 def test_an_engine_that_does_not_start(programs: Path) -> None:

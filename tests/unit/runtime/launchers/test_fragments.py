@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shutil
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from ctrain_runtime import layout
+from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.launchers import fragments
 from ctrain_runtime.schedulers.script import TaskIdentity
 from samples.layers import a_layer
@@ -60,6 +62,14 @@ def test_ranks_of_a_large_run_share_the_log_of_their_node(scripts: Scripts) -> N
     lines = [f"[{rank}] {word}" for rank in (41, 42) for word in ("one", "two")]
     wait_until(lambda: sorted(shared.read_text().splitlines()) == lines)
     assert [path.name for path in sorted((scripts.run / "logs").iterdir())] == ["job.log", "node1.log", "rank0.log"]
+
+
+def test_an_engine_that_no_module_loads(scripts: Scripts) -> None:
+    plan = scripts.plan("true")
+    plan = dataclasses.replace(plan, engine=Engine("apptainer", "no-engine", "1.4.5"), modules=("apptainer/9",))
+    assert scripts.execute(plan, **slurm_task()) == 73
+    (event,) = scripts.node_events()
+    assert event["message"].startswith("the engine is not on PATH on ")
 
 
 # --- what reaches the program

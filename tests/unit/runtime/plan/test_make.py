@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ctrain_runtime.errors import SchedulerError
+from ctrain_runtime.errors import SchedulerError, UsageError
 from ctrain_runtime.facts import Allocation, Cluster, Facts
 from ctrain_runtime.plan.make import choose_launcher
 from samples.plans import CLUSTER, ENGINE, GPU_PARTITION, LOCAL, RUN, a_job, a_plan, a_site
@@ -89,6 +89,16 @@ def test_an_allocation() -> None:
     plan = a_plan(facts=inside(in_step=True))
     assert (plan.allocation, plan.in_step, plan.nodes, plan.gpus_per_node) == ("41", True, 4, 2)
     assert (a_plan(facts=inside()).in_step, a_plan().allocation, a_plan().in_step) == (False, None, False)
+
+
+def test_options_that_a_site_requires() -> None:
+    site = a_site(required=("account", "comment"))
+    with pytest.raises(UsageError, match=r"^site neuron requires --account\. Pass --account VALUE, or set `submit: "):
+        a_plan(site=site)
+    assert a_plan(site=a_site(required=("comment",), comment="pytorch")).settings == {"comment": "pytorch"}
+    site = a_site(required=("account",), submit=("--account=ai",))
+    assert a_plan(site=site).options == ("--account=ai",)
+    assert a_plan(site=a_site(required=("account",)), settings=(("account", "ai"),)).settings == {"account": "ai"}
 
 
 def test_settings_and_further_options_of_the_scheduler() -> None:

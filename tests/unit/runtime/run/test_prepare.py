@@ -44,7 +44,7 @@ def machine(programs: Path, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def asked(site: str = "slurm", options: Any = None, **parts: Any) -> Request:
+def asked(site: str = "generic-slurm", options: Any = None, **parts: Any) -> Request:
     """A request for ./job on a site, with these options of a plan; or for a command, with an image."""
     reference = "" if "image" in parts and "command" in parts else "./job"
     selected = select_site(site, {"store": "store"})

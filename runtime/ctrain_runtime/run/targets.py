@@ -1,0 +1,77 @@
+"""The cluster and the engine that a run is planned for: asked here, or as the site's file describes them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ctrain_runtime import command, time_limit
+from ctrain_runtime.engines.apptainer import Engine, find_engine, identify
+from ctrain_runtime.errors import ConfigError, EngineError, UsageError
+from ctrain_runtime.facts import Cluster, Partition
+from ctrain_runtime.schedulers.protocol import Scheduler
+from ctrain_runtime.site import Site
+
+ASSUMED = Engine("apptainer", "apptainer", "1.1.0")  # in a dry run without any: the oldest with all options
+
+Notes = tuple[str, ...]
+
+
+def find_cluster(scheduler: Scheduler, site: Site, *, dry_run: bool = False) -> tuple[Cluster, Notes]:
+    """The cluster as it is now; what its scheduler does not tell is from the site's file.
+
+    For a dry run on a machine without the scheduler's programs all of it is, which a note says. Raises SchedulerError,
+    or ConfigError for a wrong time limit in the site's file.
+    """
+    if dry_run and not all(map(command.which, scheduler.programs)):
+        note = f"{site.scheduler} is not on this machine: partitions are those of the file of site {site.name}"
+        return describe_cluster(site), (note,)
+    cluster = scheduler.facts(site)
+    described = {part.name: part for part in describe_cluster(site).partitions}
+    return replace(cluster, partitions=tuple(_complete(part, described) for part in cluster.partitions)), ()
+
+
+def describe_cluster(site: Site) -> Cluster:
+    """The cluster as the site's file describes it. Raises ConfigError for a wrong time limit."""
+    return Cluster(tuple(_describe(site, name) for name in site.partitions), mpi=site.mpi)
+
+
+def _describe(site: Site, name: str) -> Partition:
+    part = site.partitions[name]
+    try:
+        limit = time_limit.parse_limit(part.time_limit)
+    except UsageError as error:
+        raise ConfigError(f"site {site.name}: partitions.{name}: {error.message}", error.hint) from error
+    return Partition(
+        name,
+        default=name == (site.partition or next(iter(site.partitions))),
+        nodes=part.nodes,
+        cpus=part.cpus,
+        gpus=part.gpus,
+        gpu_type=part.gpu_type,
+        arch=part.arch,
+        time_limit=limit,
+    )
+
+
+def _complete(part: Partition, described: dict[str, Partition]) -> Partition:
+    known = described.get(part.name, part)
+    return replace(part, gpu_type=part.gpu_type or known.gpu_type, arch=part.arch or known.arch)
+
+
+def find_site_engine(site: Site, *, dry_run: bool = False) -> tuple[Engine, Notes]:
+    """The engine of the site's nodes; for a dry run without any, an assumed one, which a note says.
+
+    Raises EngineError without an engine here, unless the site's file has its path and version.
+    """
+    path, version = site.engine.path, site.engine.version
+    if path and version:
+        return Engine("apptainer" if "apptainer" in path else "singularity", path, version), ()
+    try:
+        if path:
+            return replace(identify(path), path=path), ()
+        return find_engine(), ()
+    except EngineError as error:
+        if dry_run:
+            return ASSUMED, (f"no engine on this machine: planned for {ASSUMED.name} {ASSUMED.version}",)
+        hint = "If only the nodes have it, set `engine` with its path and version in the site file"
+        raise EngineError(error.message, f"{error.hint}. {hint}" if error.hint else hint) from error

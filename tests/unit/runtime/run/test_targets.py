@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from ctrain_runtime import schedulers
+from ctrain_runtime.cli.main import RUNTIME_VERBS, main
+from ctrain_runtime.engines.apptainer import Engine
+from ctrain_runtime.errors import ConfigError, EngineError, SchedulerError
+from ctrain_runtime.facts import Partition
+from ctrain_runtime.run.targets import ASSUMED, find_cluster, find_site_engine
+from ctrain_runtime.site import Site, SiteEngine, SitePartition, load_site, site_names
+from samples import programs as fakes
+from samples.sample_images import write_store
+
+SLURM = schedulers.get("slurm")
+SITE = Site(
+    name="ours",
+    scheduler="slurm",
+    partitions={"gpu": SitePartition(2, 64, 8, "a100", "x86_64", "1-00:00:00"), "cpu": SitePartition(1, 8)},
+)
+
+
+@pytest.mark.usefixtures("programs")
+@pytest.mark.parametrize("launcher", ["env", "mpi", "torchrun"])
+@pytest.mark.parametrize("site", site_names())
+def test_a_dry_run_for_every_site_on_any_machine(
+    site: str, launcher: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without scheduler, engine and the directories of the site; only the image must exist."""
+    monkeypatch.setenv("USER", "kim")
+    write_store(tmp_path / "store", {}, channels={"pytorch_prod": "pytorch_24.12-hd-py3-r3.sif"})
+    for part in load_site(site)[0].partitions.values():
+        monkeypatch.setattr("platform.machine", lambda arch=part.arch: arch)
+    required = [f"--{name}=mine" for name in load_site(site)[0].required]
+    job = ("--image", "pytorch", "--launcher", launcher, "--runs", "runs", *required, "--", "python3", "-c", "pass")
+    assert main(RUNTIME_VERBS, ["run", "--site", site, "--store", "store", "--dry-run", *job]) == 0
+    out = capsys.readouterr().out
+    assert f"site      {site} (dry run: nothing is started)" in out
+    assert "--- job.sh" in out
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.usefixtures("programs")
+def test_a_cluster_that_cannot_be_asked_is_the_one_of_the_file() -> None:
+    cluster, notes = find_cluster(SLURM, SITE, dry_run=True)
+    gpu = Partition("gpu", True, nodes=2, cpus=64, gpus=8, gpu_type="a100", arch="x86_64", time_limit=1440)
+    assert cluster.partitions == (gpu, Partition("cpu", False, nodes=1, cpus=8, gpus=0))
+    assert cluster.mpi == SITE.mpi
+    assert notes == ("slurm is not on this machine: partitions are those of the file of site ours",)
+    with pytest.raises(SchedulerError, match=r"^Slurm command sbatch not found on PATH"):
+        find_cluster(SLURM, SITE)
+    wrong = dataclasses.replace(SITE, partitions={"gpu": SitePartition(1, 1, time_limit="soon")})
+    with pytest.raises(ConfigError, match=r"^site ours: partitions.gpu: invalid time limit 'soon'"):
+        find_cluster(SLURM, wrong, dry_run=True)
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_the_scheduler_knows_better_but_not_always_all(programs: Path, dry_run: bool) -> None:
+    fakes.slurm(
+        programs, Partition("gpu", True, nodes=4, cpus=16, gpus=2, gpu_type=""), Partition("new", False, 1, 1, 0)
+    )
+    cluster, notes = find_cluster(SLURM, SITE, dry_run=dry_run)
+    gpu, new = cluster.partitions
+    assert (gpu.nodes, gpu.cpus, gpu.gpus, gpu.gpu_type, gpu.arch) == (4, 16, 2, "a100", "x86_64")
+    assert (new.name, new.gpu_type, notes) == ("new", "", ())
+
+
+def test_the_engine_of_the_nodes(programs: Path) -> None:
+    def engine(**keys: str) -> Engine:
+        found, notes = find_site_engine(dataclasses.replace(SITE, engine=SiteEngine(**keys)))
+        assert notes == ()
+        return found
+
+    assert engine(path="/soft/apptainer", version="1.4.1") == Engine("apptainer", "/soft/apptainer", "1.4.1")
+    assert engine(path="singularity", version="4.1.0") == Engine("singularity", "singularity", "4.1.0")
+    with pytest.raises(EngineError, match=r"^neither apptainer .* If only the nodes have it, set `engine` with its pa"):
+        engine()
+    with pytest.raises(
+        EngineError, match=r"^singularity does not work here: .* set `engine` with its path and version"
+    ):
+        engine(path="singularity")
+    fakes.answer(programs, "singularity", "singularity-ce version 4.1.5\n")
+    assert engine() == Engine("singularity", str(programs / "singularity"), "4.1.5")
+    assert engine(path="singularity") == Engine("singularity", "singularity", "4.1.5")
+
+
+@pytest.mark.usefixtures("programs")
+def test_a_dry_run_needs_no_engine() -> None:
+    note = "no engine on this machine: planned for apptainer 1.1.0"
+    assert find_site_engine(SITE, dry_run=True) == (ASSUMED, (note,))
