@@ -84,7 +84,7 @@ def _described(image: Image, facts: Facts) -> Parent:
     if any(layer and layer.size != entry.size for layer, entry in zip(layers, entries)):
         problem = f"{image.path} is not made of the layers that its manifest names"
         raise ImageUnusable(problem, "Copy or publish it again")
-    title = f"{manifest.name}:{manifest.version}" if manifest.release else image.path.name
+    title = manifest.reference if manifest.release else image.path.name
     names = [layer.definition if layer else manifest.name for layer in layers]
     known = [layer.digest if layer else "" for layer in layers]
     return Parent(title, manifest.digest, _parts(image.path, names, known, facts), image)

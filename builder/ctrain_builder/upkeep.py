@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import stat
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -47,11 +48,17 @@ def entries(cache: Cache) -> list[Entry]:
 
 def sizes(cache: Cache) -> dict[str, int]:
     """Bytes on disk, by directory of the cache."""
-    folders = [path for path in cache.root.iterdir() if path.is_dir()]
-    return {
-        folder.name: sum(path.lstat().st_blocks * 512 for path in folder.rglob("*") if path.is_file())
-        for folder in sorted(folders)
-    }
+    folders = [path for path in cache.root.iterdir() if path.is_dir() and not path.is_symlink()]
+    return {folder.name: sum(_blocks(path) for path in folder.rglob("*")) for folder in sorted(folders)}
+
+
+def _blocks(path: Path) -> int:
+    """Bytes on disk of a regular file, else 0; never through a link. A running build may just have removed it."""
+    try:
+        status = path.lstat()
+    except OSError:
+        return 0
+    return status.st_blocks * 512 if stat.S_ISREG(status.st_mode) else 0
 
 
 def remove(cache: Cache, found: Iterable[Entry]) -> list[Entry]:

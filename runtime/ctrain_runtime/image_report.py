@@ -54,7 +54,7 @@ def as_list(packages: Packages) -> list[dict[str, str]]:
     return [{"kind": kind, "name": name, "version": version} for (kind, name), version in sorted(packages.items())]
 
 
-def describe(image: Image, packages: Packages, problem: str, signers: Sequence[str]) -> str:
+def describe(image: Image, packages: Packages, problem: str, signers: Sequence[str], users: Sequence[str]) -> str:
     """All metadata of an image as text. `problem` is the reason why `packages` is empty, if it is."""
     manifest = image.manifest
     kinds = [kind for kind, _ in packages]
@@ -69,6 +69,7 @@ def describe(image: Image, packages: Packages, problem: str, signers: Sequence[s
         ("with", ", ".join(f"{name} {number}" for name, number in manifest.tools.items())),
         ("published", _time(manifest.published) if manifest.published else "no"),
         ("signed", f"by {', '.join(signers)}" if signers else "no"),
+        *(("used by", user) for user in users),
         *facts(manifest, package_counts or problem),
     ]
     layers = [(part.definition, format_size(part.size), part.key[:12], part.digest[:19]) for part in manifest.layers]

@@ -110,6 +110,11 @@ class Manifest:
         return f"{self.tag}-{self.stack}-r{self.release}{FLAT_SUFFIX if self.flat else ''}"
 
     @property
+    def reference(self) -> str:
+        """As in pytorch:24.12-hd-r3."""
+        return f"{self.name}:{self.version}"
+
+    @property
     def file_name(self) -> str:
         """As in pytorch_24.12-hd-py3-r3.sif."""
         return f"{file_stem(self.name, self.version)}.sif"

@@ -1,13 +1,33 @@
-"""Which published image a name means: NAME, NAME:CHANNEL, NAME:VERSION or NAME@DIGEST."""
+"""Which published image a name means: NAME, NAME:CHANNEL, NAME:VERSION or NAME@DIGEST. One module parses them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Optional
 
 from ctrain_runtime.errors import ImageNotFound
-from ctrain_runtime.manifest import file_stem, is_version
+from ctrain_runtime.manifest import Manifest, file_stem, is_version
 from ctrain_runtime.store import DEFAULT_CHANNEL, NAME_RE, TAG_RE, PublishedImage, Store, StoreContents
 from ctrain_runtime.suggest import closest, suggest
+
+_DIGEST = "sha256:"
+_SHOWN_DIGEST = len(_DIGEST) + 12  # characters that `ctrain images show` prints
+
+
+def join(name: str, wanted: Optional[str]) -> str:
+    """The reference for NAME and a version, channel or digest of it, if any."""
+    return f"{name}{'@' if wanted.startswith(_DIGEST) else ':'}{wanted}" if wanted else name
+
+
+def join_all(words: Iterable[str]) -> list[str]:
+    """The references that command-line words name: also `NAME VERSION` and `NAME sha256:...` are each one."""
+    references: list[str] = []
+    for word in words:
+        if references and NAME_RE.fullmatch(references[-1]) and (word.startswith(_DIGEST) or is_version(word)):
+            references.append(join(references.pop(), word))
+        else:
+            references.append(word)
+    return references
 
 
 def select(contents: StoreContents, name: str, wanted: str = "") -> Optional[PublishedImage]:
@@ -18,7 +38,7 @@ def select(contents: StoreContents, name: str, wanted: str = "") -> Optional[Pub
     """
     named = [image for image in contents.images if image.manifest.name == name]
     channel = wanted or DEFAULT_CHANNEL
-    exact = [image for image in named if wanted in (image.manifest.version, image.manifest.digest)]
+    exact = [image for image in named if wanted == image.manifest.version or _is_digest_of(wanted, image.manifest)]
     pointed = [image for image in named if channel in image.channels]
     if exact or pointed:
         return (exact or pointed)[0]
@@ -27,6 +47,11 @@ def select(contents: StoreContents, name: str, wanted: str = "") -> Optional[Pub
             raise dangling.error()
     layered = [image for image in named if not image.manifest.flat]
     return (layered or named)[-1] if named and not wanted else None
+
+
+def _is_digest_of(wanted: str, manifest: Manifest) -> bool:
+    is_prefix = len(wanted) >= _SHOWN_DIGEST and manifest.digest.startswith(wanted)
+    return is_prefix or wanted == manifest.digest
 
 
 def resolve(stores: list[Store], reference: str) -> PublishedImage:
@@ -45,7 +70,7 @@ def resolve(stores: list[Store], reference: str) -> PublishedImage:
             raise ImageNotFound(f"image {reference!r} {absence}", "List published images with: ctrain images")
     images = [image for scan in scans for image in scan.images]
     manifests = [image.manifest for image in images]
-    available = sorted({f"{manifest.name}:{manifest.version}" if wanted else manifest.name for manifest in manifests})
+    available = sorted({manifest.reference if wanted else manifest.name for manifest in manifests})
     roots = ", ".join(str(store.root) for store in stores) or "any store (none configured)"
     publish = "Publish an image with: ctrain publish, or pass --store DIR"
     hint = f"{_suggestion(images, name, wanted)} Available: {', '.join(available)}".strip() if available else publish

@@ -47,7 +47,7 @@ def require_trusted(image: Image, site: Site) -> None:
         return
     engine = find_engine()
     if not any(is_signed_by(image, key, engine) for key in keys):
-        hint = f"Ask its publisher to run: ctrain store sign {image.manifest.name}:{image.manifest.version} --key KEY"
+        hint = f"Ask its publisher to run: ctrain store sign {image.manifest.reference} --key KEY"
         raise ImageUnusable(f"image {path} is not signed by a key that site {site.name} trusts", hint)
     digest = _digest(path)
     if digest != published:

@@ -20,7 +20,7 @@ from pathlib import Path
 from ctrain_builder import upkeep
 from ctrain_builder.build_cache import Cache
 from ctrain_builder.cache_root import open_cache
-from ctrain_builder.cli.options import days
+from ctrain_builder.cli.options import add_yes, days
 from ctrain_builder.upkeep import Entry
 from ctrain_runtime.text import format_duration, format_size, pluralize, table
 
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     prune.add_argument("--unused-for", type=days, metavar="DAYS", help="also what no build has used for so long")
     clear = add("clear", "remove everything", _clear)
     for action in (prune, clear):
-        action.add_argument("--yes", action="store_true", help="remove it; without this, only list it")
+        add_yes(action)
 
 
 def execute(args: argparse.Namespace) -> int:

@@ -51,6 +51,16 @@ def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
     add_cache_arguments(parser)
 
 
+def add_yes(parser: argparse.ArgumentParser) -> None:
+    """The option of actions that remove or move something: without it, they list what they would do."""
+    parser.add_argument("--yes", action="store_true", help="do it; without this, only list what would be done")
+
+
+def add_dry_run(parser: argparse.ArgumentParser) -> None:
+    """The option of actions that act at once."""
+    parser.add_argument("--dry-run", action="store_true", help="only show what would be done")
+
+
 def positive(text: str) -> int:
     """A positive integer. Raises ArgumentTypeError."""
     if not text.isdecimal() or int(text) < 1:

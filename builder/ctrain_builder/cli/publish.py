@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from typing import Optional
 
 from ctrain_builder import build, image_spec
 from ctrain_builder.cache_root import open_cache
 from ctrain_builder.cli.bar import Bar, print_note
-from ctrain_builder.cli.options import add_cache_arguments, find_image
+from ctrain_builder.cli.options import add_cache_arguments, add_dry_run, find_image
 from ctrain_builder.cli.signer import make_signer
 from ctrain_builder.cli.store.common import store_root
-from ctrain_builder.store.publish import CopyObserver, PublishResult, publish
+from ctrain_builder.store import channels
+from ctrain_builder.store.publish import CopyObserver, PublishResult, find_same, publish
 from ctrain_builder.store.refresh import refresh
 from ctrain_runtime.errors import ImageTestError, UsageError
 from ctrain_runtime.store import open_store
@@ -28,17 +30,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("image", metavar="IMAGE[:TAG]", help="an image of images.yaml")
     add_cache_arguments(parser)
     parser.add_argument("--store", metavar="DIR", help="the store's folder (default: $CTRAIN_STORE)")
-    parser.add_argument(
-        "--channel", default="", metavar="CHANNEL", help="also make this channel (prod, dev, ...) point to it"
-    )
+    parser.add_argument("--channel", metavar="CHANNEL", help="also make this channel (prod, dev, ...) point to it")
     parser.add_argument(
         "--sign", metavar="KEY", help="sign it: a PEM file, pgp:N of the engine's key ring, or gpg:KEY of gpg's agent"
     )
+    add_dry_run(parser)
     parser.add_argument("--digest", metavar="sha256:...", help="refuse any other image than the one with this digest")
 
 
 def execute(args: argparse.Namespace) -> int:
     root = store_root(args.store)
+    if args.channel is not None:
+        channels.check(args.channel)
     cache = open_cache(args.cache)
     spec = find_image(image_spec.directory(args.definitions), args.image, args.tag)
     flat = build.is_flat(spec, args.flatten)
@@ -52,9 +55,14 @@ def execute(args: argparse.Namespace) -> int:
         if args.digest not in (None, manifest.digest):
             what = f"image {spec.title} in the cache has the digest {manifest.digest}, not {args.digest}"
             raise UsageError(what, "It was built again since; look at the new one, and publish that")
+        if args.dry_run:
+            same = find_same(open_store(root), replace(manifest, signed=bool(args.sign)))
+            text = f"{same.manifest.reference} is the same image" if same else f"would publish {spec.title}"
+            print(json.dumps({"new_version": not same, "done": False}, indent=2) if args.json else text)
+            return 0
         signer = make_signer(args.sign) if args.sign else None
         with Bar(f"copying {spec.title}", manifest.size) as bar:
-            outcome = publish(path, manifest, root, args.channel, CopyObserver(print_note, bar.at), signer)
+            outcome = publish(path, manifest, root, args.channel or "", CopyObserver(print_note, bar.at), signer)
     refresh(open_store(root), print_note)
     print(json.dumps(_as_data(outcome), indent=2) if args.json else _as_text(outcome, args.channel))
     return 0
@@ -66,7 +74,7 @@ def _as_data(outcome: PublishResult) -> dict[str, object]:
     return {**facts, "channels": image.channels, "manifest": asdict(image.manifest)}
 
 
-def _as_text(outcome: PublishResult, channel: str) -> str:
+def _as_text(outcome: PublishResult, channel: Optional[str]) -> str:
     manifest, path = outcome.image.manifest, outcome.image.path
     if outcome.new_version:
         lines = [f"published {manifest.name} {manifest.version} ({format_size(manifest.size)}): {path}"]

@@ -17,6 +17,7 @@ from ctrain_builder.store.publish import CopyObserver
 from ctrain_builder.store.refresh import refresh
 from ctrain_runtime.errors import ConfigError, ImageUnusable
 from ctrain_runtime.manifest import Manifest
+from ctrain_runtime.references import join_all
 from ctrain_runtime.store import open_store, store_path
 from ctrain_runtime.text import format_size, pluralize
 
@@ -25,7 +26,7 @@ def execute(args: argparse.Namespace) -> int:
     client = RegistryClient(os.environ)
     source, target = (_place(text, client, args.cache) for text in (args.source, args.target))
     try:
-        plan = sync.plan(source, target, args.images, args.channels)
+        plan = sync.plan(source, target, join_all(args.images), args.channels)
         for error in plan.left_out:
             print_note(f"ctrain: left out: {error}")
         if not args.dry_run:
@@ -62,7 +63,7 @@ def _do(plan: sync.Plan, source: Endpoint, target: Endpoint) -> None:
 
 def _as_data(plan: sync.Plan, dry_run: bool) -> dict[str, Any]:
     groups = {"copied": plan.copies, "present": plan.present, "retired": plan.retired}
-    listed = {key: [f"{one.name}:{one.version}" for one in found] for key, found in groups.items()}
+    listed = {key: [one.reference for one in found] for key, found in groups.items()}
     moves = [
         {"name": one.manifest.name, "channel": one.channel, "before": one.before, "version": one.manifest.version}
         for one in plan.moves

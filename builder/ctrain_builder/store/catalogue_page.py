@@ -51,7 +51,7 @@ class CatalogueEntry:
 
     @property
     def reference(self) -> str:
-        return f"{self.image.manifest.name}:{self.image.manifest.version}"
+        return self.image.manifest.reference
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from ctrain_builder.store import log
 from ctrain_builder.store.writer import LockedStore
 from ctrain_runtime.errors import ImageNotFound, StoreError, UsageError
 from ctrain_runtime.manifest import is_version, version_of
-from ctrain_runtime.references import resolve
-from ctrain_runtime.store import CHANNELS, NAME_RE, TAG_RE, PublishedImage, channel_target, list_directory
+from ctrain_runtime.store import CHANNELS, NAME_RE, TAG_RE, PublishedImage, Store, channel_target, list_directory
+from ctrain_runtime.suggest import suggest
 
 
 def check(channel: str) -> None:
@@ -22,33 +22,22 @@ def check(channel: str) -> None:
         raise UsageError(f"{channel!r} is not a channel name", "Use letters, digits, '.' and '-'")
 
 
-def promote(writer: LockedStore, name: str, wanted: str, channel: str) -> tuple[str, PublishedImage]:
-    """Make a channel point to the version, channel or digest `wanted`: (version before, image).
-
-    Raises ImageNotFound, UsageError.
-    """
-    check(channel)
-    image = resolve([writer.store], f"{name}:{wanted}")
-    return point(writer, channel, image, log.PROMOTE), image
-
-
-def rollback(writer: LockedStore, name: str, channel: str) -> tuple[str, PublishedImage]:
-    """Take the last move of a channel back: (version before, image). Done again, it goes one further back.
+def earlier_version(store: Store, name: str, channel: str) -> PublishedImage:
+    """What a channel pointed to before its last move; after a rollback to that, what it pointed to before that.
 
     Raises StoreError when the log knows no earlier version that is still published.
     """
-    check(channel)
-    earlier = _history(writer.root, name, channel)
-    now = _pointed(_link(writer.root, name, channel))  # published or not
+    earlier = _history(store.root, name, channel)
+    now = pointed(store.root, name, channel)  # published or not
     if now in earlier:  # what is behind it in the log was begun and not done
         earlier = earlier[: len(earlier) - 1 - earlier[::-1].index(now)]
-    versions = {one.manifest.version: one for one in writer.store.images() if one.manifest.name == name}
+    versions = {one.manifest.version: one for one in store.images() if one.manifest.name == name}
     found = versions.get(earlier[-1]) if earlier else None
     if found is None:
         what = f"its last one, {earlier[-1]}, is not published any more" if earlier else "the log knows of none"
         hint = f"Choose a version: ctrain store promote {name} VERSION {channel}"
         raise StoreError(f"channel {channel} of {name} can't go back to an earlier version: {what}", hint)
-    return point(writer, channel, found, log.ROLLBACK), found
+    return found
 
 
 def _history(root: Path, name: str, channel: str) -> list[str]:
@@ -71,7 +60,7 @@ def point(writer: LockedStore, channel: str, image: PublishedImage, action: str,
     Raises UsageError for what cannot be a channel's name."""
     check(channel)
     link = _link(writer.root, image.manifest.name, channel)
-    before = _pointed(link)
+    before = pointed(writer.root, image.manifest.name, channel)
     if channel_target(link) != image.path.name:
         writer.log(action, image.manifest.name, image.manifest.version, channel=channel, before=before, why=why)
         relink(writer, image.manifest.name, channel, image.path.name)
@@ -88,26 +77,31 @@ def relink(writer: LockedStore, name: str, channel: str, target: str) -> None:
     atomic.sync_folder(folder)
 
 
-def remove(writer: LockedStore, name: str, channel: str, why: str = "") -> str:
-    """Remove a channel; the version that it pointed to ("" for none). Raises ImageNotFound; StoreError for a file."""
-    links = list_directory(writer.root / CHANNELS, f"{name}_*.sif") if NAME_RE.fullmatch(name) else []
-    link = _link(writer.root, name, channel)
+def require(root: Path, name: str, channel: str) -> None:
+    """Raise ImageNotFound unless an image has this channel; StoreError for a file in its place."""
+    links = list_directory(root / CHANNELS, f"{name}_*.sif") if NAME_RE.fullmatch(name) else []
+    link = _link(root, name, channel)
     if link not in links:
-        known = ", ".join(one.stem.partition("_")[2] for one in links) or "none"
-        raise ImageNotFound(f"{name} has no channel {channel!r} in {writer.root}", f"Channels of {name}: {known}")
+        known = [one.stem.partition("_")[2] for one in links]
+        hint = f"{suggest(channel, known)} Channels of {name}: {', '.join(known) or 'none'}".strip()
+        raise ImageNotFound(f"{name} has no channel {channel!r} in {root}", hint)
     if not link.is_symlink():
         raise StoreError(f"{link} is not a symlink, so it may be somebody's file", "Move it out of the store")
-    before = _pointed(link)
-    writer.log(log.CHANNEL_RM, name, "", channel=channel, before=before, why=why)
+
+
+def remove(writer: LockedStore, name: str, channel: str, why: str = "") -> None:
+    """Remove a channel. Raises ImageNotFound; StoreError for a file."""
+    require(writer.root, name, channel)
+    writer.log(log.CHANNEL_RM, name, "", channel=channel, before=pointed(writer.root, name, channel), why=why)
+    link = _link(writer.root, name, channel)
     link.unlink()
     atomic.sync_folder(link.parent)
-    return before
 
 
 def _link(root: Path, name: str, channel: str) -> Path:
     return root / CHANNELS / f"{name}_{channel}.sif"
 
 
-def _pointed(link: Path) -> str:
-    """The version that a link points to, published or not; "" for none."""
-    return version_of(Path(channel_target(link)).stem)
+def pointed(root: Path, name: str, channel: str) -> str:
+    """The version that a channel points to, published or not; "" for none."""
+    return version_of(Path(channel_target(_link(root, name, channel))).stem)

@@ -14,10 +14,12 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Optional
 
 from ctrain_builder import atomic
 from ctrain_builder.store import channels, log
 from ctrain_builder.store.copy import PART, copier, discard
+from ctrain_builder.store.inventory import QUARANTINED, StoredVersion, stored_versions
 from ctrain_builder.store.writer import LockedStore
 from ctrain_runtime import lease
 from ctrain_runtime.errors import ConfigError, StoreError
@@ -26,7 +28,6 @@ from ctrain_runtime.manifest import Manifest, read_manifest
 from ctrain_runtime.references import resolve
 from ctrain_runtime.store import (
     CHANNELS,
-    QUARANTINE,
     RETIRED,
     WITHDRAWN,
     PublishedImage,
@@ -54,12 +55,12 @@ class Retired:
 
 @dataclass(frozen=True)
 class Removal:
-    """A file that may go. `size` is in bytes; `retired` is the version that it is, if any."""
+    """A file that may go. `size` is in bytes; `version` is the one that it is, if any."""
 
     path: Path
     size: int
     why: str
-    retired: tuple[Retired, ...] = ()
+    version: Optional[StoredVersion] = None
 
 
 def named_versions(store: Store, references: Sequence[str]) -> list[PublishedImage]:
@@ -67,8 +68,8 @@ def named_versions(store: Store, references: Sequence[str]) -> list[PublishedIma
     found = [resolve([store], reference) for reference in references]
     for reference, image in zip(references, found):
         if image.manifest.version not in reference and image.manifest.digest not in reference:
-            hint = f"It means {image.manifest.name}:{image.manifest.version} now"
-            raise StoreError(f"{reference!r} names no version", hint)
+            hint = f"It currently resolves to {image.manifest.reference}"
+            raise StoreError(f"{reference!r} is not NAME:VERSION", hint)
     return found
 
 
@@ -81,6 +82,20 @@ def retirable(store: Store, references: Sequence[str]) -> list[PublishedImage]:
             what = f"{image.manifest.name} {image.manifest.version} is channel {', '.join(image.channels)}"
             raise StoreError(what, hint)
     return found
+
+
+def surplus(store: Store, names: Sequence[str], keep: int, now: float) -> list[PublishedImage]:
+    """The versions of images (of all without `names`) besides the newest `keep` of each; flat ones count apart.
+
+    Without those that a channel or, at time `now`, a job needs.
+    """
+    leased = lease.active(store.root, now)
+    versions: dict[tuple[str, bool], list[PublishedImage]] = {}
+    for image in store.images():
+        if not names or image.manifest.name in names:
+            versions.setdefault((image.manifest.name, image.manifest.flat), []).append(image)
+    older = (image for images in versions.values() for image in images[:-keep])
+    return [image for image in older if not image.channels and image.path.name not in leased]
 
 
 def retire(writer: LockedStore, references: Sequence[str], why: str = "") -> list[PublishedImage]:
@@ -136,8 +151,11 @@ def leases_on_retired(store: Store, now: float, longest: float = LONGEST_LEASE) 
     return [one for one in bounded if one.until > now]
 
 
-def garbage(store: Store, grace: float, now: float, longest: float = LONGEST_LEASE) -> Iterator[Removal]:
-    """What can be removed: versions that were retired `grace` days ago and no job needs, and what crashes have left.
+def garbage(
+    store: Store, grace: float, now: float, longest: float = LONGEST_LEASE, quarantined: bool = False
+) -> Iterator[Removal]:
+    """What can be removed: versions that were retired `grace` days ago and no job needs, and what crashes have left;
+    the images in quarantine, too, if `quarantined`. Their manifests stay, so that no number is given again.
 
     Only what is certainly ctrain's own: an image whose manifest can be read in retired/ or still has its pending name,
     and temporary files. An image with any other manifest, readable or not, or with none, stays.
@@ -148,9 +166,13 @@ def garbage(store: Store, grace: float, now: float, longest: float = LONGEST_LEA
         days = (now - one.since) / _DAY
         if one.path.is_file() and one.path.name not in keeping and days >= grace:
             why = f"retired {days:.0f} days ago"
-            yield Removal(one.path, one.path.stat().st_size, why, (one,))
-    places = (store.root / name for name in (".", RETIRED, QUARANTINE))
-    manifests = {path.stem for place in places for path in list_directory(place, "*_*.json")}
+            version = StoredVersion(store.root / RETIRED / f"{one.path.stem}.json", one.path)
+            yield Removal(one.path, one.path.stat().st_size, why, version)
+    versions = stored_versions(store)
+    for version in versions:
+        if quarantined and version.state == QUARANTINED:
+            yield Removal(version.image, version.image.lstat().st_size, "quarantined", version)
+    manifests = {version.manifest.stem for version in versions}
     for pending in list_directory(store.root, ".*_*.json.part"):
         path = store.root / f"{pending.name[1:].partition('.json')[0]}.sif"
         if pending == pending_manifest(path) and path.is_file() and path.stem not in manifests:
@@ -167,18 +189,20 @@ def copies(store: Store) -> list[tuple[Path, str]]:
     return [(path, who) for path, who in parts if who]
 
 
-def collect(writer: LockedStore, grace: float, longest: float = LONGEST_LEASE) -> list[Removal]:
-    """Remove what `removals` finds. Of commands that run, only copies are there, which their locks keep."""
+def collect(
+    writer: LockedStore, grace: float, longest: float = LONGEST_LEASE, quarantined: bool = False
+) -> list[Removal]:
+    """Remove what `garbage` finds. Of commands that run, only copies are there, which their locks keep."""
     now = time.time()
     lease.sweep(writer.root, now)
-    found = list(garbage(writer.store, grace, now, longest))
+    found = list(garbage(writer.store, grace, now, longest, quarantined))
     for one in found:
-        for version in one.retired:
-            manifest = version.manifest
-            writer.log(log.REMOVE, manifest.name, manifest.version, digest=manifest.digest, why=one.why)
+        if one.version:
+            writer.log(log.REMOVE, one.version.name, one.version.version, why=one.why)
         if one.path.name.startswith("."):
             discard(one.path)
         else:
             one.path.unlink(missing_ok=True)
-    atomic.sync_folder(writer.root)
+    for directory in {writer.root, *(one.path.parent for one in found)}:
+        atomic.sync_folder(directory)
     return found

@@ -236,7 +236,7 @@ def _in_lua(module: Module, root: Path, families: Sequence[str], path: str) -> s
 
 def _settings(module: Module, root: Path) -> dict[str, str]:
     manifest = module.image.manifest
-    image = f"{manifest.name}:{manifest.version}"
+    image = manifest.reference
     return {"SIF": str(_image(module, root).path), "CTRAIN_IMAGE": image, "CTRAIN_STORE": str(root)}
 
 

@@ -73,10 +73,10 @@ def publish(
     wanted = replace(manifest, signed=signer is not None)
     _require_not_withdrawn(open_store(root), wanted)
     with translate_os_errors(root), contextlib.ExitStack() as copies:
-        known = _find_same(open_store(root), wanted)
+        known = find_same(open_store(root), wanted)
         copied = None if known else copies.enter_context(_copy(image, wanted, root, watch, signer))
         with lock_store(root, watch.say) as writer:
-            known = _find_same(writer.store, wanted)  # again: others publish and retire meanwhile
+            known = find_same(writer.store, wanted)  # again: others publish and retire meanwhile
             if known:
                 published = known
             elif copied:
@@ -89,7 +89,7 @@ def publish(
     return PublishResult(replace(published, channels=names), known is None)
 
 
-def _find_same(store: Store, wanted: Manifest) -> Optional[PublishedImage]:
+def find_same(store: Store, wanted: Manifest) -> Optional[PublishedImage]:
     """The newest version that is this image."""
     return next((found for found in reversed(store.images()) if _is_same(found.manifest, wanted)), None)
 

@@ -2,68 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
-
 from ctrain_builder import atomic
 from ctrain_builder.store import channels, log
+from ctrain_builder.store.inventory import QUARANTINED, StoredVersion, stored_versions
 from ctrain_builder.store.writer import LockedStore
 from ctrain_runtime.digest import file_digest
 from ctrain_runtime.errors import ImageNotFound, ImageUnusable, StoreError
-from ctrain_runtime.manifest import Manifest, file_stem, read_manifest, version_of
+from ctrain_runtime.manifest import read_manifest
 from ctrain_runtime.store import CHANNELS, QUARANTINE, RETIRED, WITHDRAWN, Store, channel_target, list_directory
+from ctrain_runtime.suggest import suggest
 
 
-@dataclass(frozen=True)
-class Restorable:
-    """A version that is not offered, and where its files are."""
-
-    manifest: Manifest
-    manifest_file: Path
-    image: Path
-
-
-def find_restorable(store: Store, reference: str) -> Restorable:
+def find_restorable(store: Store, reference: str) -> StoredVersion:
     """The version NAME:VERSION, with its files where they lie. An image in quarantine is read, which takes a while.
 
     Raises ImageNotFound; StoreError when its image is gone or it is published; ConfigError for its manifest;
     ImageUnusable for what is still damaged.
     """
-    stem = file_stem(*reference.partition(":")[::2])
-    manifest_file = next((path for path in _manifests(store) if path.stem == stem), None)
-    if manifest_file is None:
-        known = ", ".join(f"{path.stem.partition('_')[0]}:{version_of(path.stem)}" for path in _manifests(store))
+    candidates = {one.reference: one for one in stored_versions(store, (RETIRED, QUARANTINE))}
+    found = candidates.get(reference)
+    if found is None:
         problem = f"no retired, withdrawn or quarantined version is called {reference!r}"
-        raise ImageNotFound(problem, f"Available: {known or 'none'}")
-    if (store.root / manifest_file.name).exists():
-        raise StoreError(f"{reference} is published", f"Remove {manifest_file} if it is not needed")
-    candidates = (store.root / name / f"{stem}.sif" for name in (".", QUARANTINE))
-    image = next((path for path in candidates if path.is_file()), None)
-    if image is None:
+        raise ImageNotFound(problem, f"{suggest(reference, candidates)} Available: {', '.join(candidates)}".strip(" :"))
+    if (store.root / found.manifest.name).exists():
+        raise StoreError(f"{reference} is published", f"Remove {found.manifest} if it is not needed")
+    if not found.image.is_file():
         raise StoreError(f"{reference} was removed", "Build and publish it again; it gets another number")
-    manifest = read_manifest(manifest_file)
-    if QUARANTINE in (manifest_file.parent.name, image.parent.name) and file_digest(image) != manifest.digest:
+    manifest = read_manifest(found.manifest)
+    if found.state == QUARANTINED and file_digest(found.image) != manifest.digest:
         hint = f"Replace it by a copy with the digest {manifest.digest}"
-        raise ImageUnusable(f"{image} is still damaged: digest mismatch", hint)
-    return Restorable(manifest, manifest_file, image)
+        raise ImageUnusable(f"{found.image} is still damaged: digest mismatch", hint)
+    return found
 
 
-def _manifests(store: Store) -> Iterator[Path]:
-    for name in (RETIRED, QUARANTINE):
-        yield from list_directory(store.root / name, "*_*.json")
-
-
-def restore(writer: LockedStore, found: Restorable) -> None:
+def restore(writer: LockedStore, found: StoredVersion) -> None:
     """Publish it again; channels that it was withdrawn from point to it as before."""
-    manifest, image = found.manifest, writer.root / found.image.name
-    text = found.manifest_file.read_text(encoding="utf-8")
+    manifest, image = read_manifest(found.manifest), writer.root / found.image.name
+    text = found.manifest.read_text(encoding="utf-8")
     writer.log(log.RESTORE, manifest.name, manifest.version, digest=manifest.digest)
     if found.image != image:
         found.image.replace(image)
     writer.write(image.with_suffix(".json"), text)
-    found.manifest_file.unlink()
-    atomic.sync_folder(found.manifest_file.parent)
+    found.manifest.unlink()
+    atomic.sync_folder(found.manifest.parent)
     note = image.with_suffix(WITHDRAWN)
     for link in list_directory(writer.root / CHANNELS, f"{manifest.name}_*.sif"):
         if channel_target(link) == note.name:

@@ -18,39 +18,20 @@ from pathlib import Path
 
 from ctrain_builder import atomic, manifest_writer
 from ctrain_builder.store import log
+from ctrain_builder.store.inventory import StoredVersion, stored_versions
 from ctrain_builder.store.writer import LockedStore
 from ctrain_runtime import lease
 from ctrain_runtime.digest import read_chunks
 from ctrain_runtime.errors import ConfigError, StoreError
-from ctrain_runtime.manifest import SCHEMA, Unchecked, read_manifest, version_of
+from ctrain_runtime.manifest import SCHEMA, Unchecked, read_manifest
 from ctrain_runtime.store import CHANNELS, QUARANTINE, RETIRED, Store, channel_target, is_gone, list_directory
-
-
-@dataclass(frozen=True)
-class VerifyTarget:
-    """A manifest and its image. The image of a retired version may have been removed."""
-
-    manifest: Path
-    image: Path
-
-    @property
-    def name(self) -> str:
-        return self.image.stem.partition("_")[0]
-
-    @property
-    def version(self) -> str:
-        return version_of(self.image.stem)
-
-    @property
-    def is_retired(self) -> bool:
-        return self.manifest.parent.name == RETIRED
 
 
 @dataclass(frozen=True)
 class VerifyResult:
     """What is wrong with a version ("" for nothing). `is_damaged`: it was read whole, so that it is certainly wrong."""
 
-    subject: VerifyTarget
+    subject: StoredVersion
     problem: str = ""
     is_damaged: bool = False
 
@@ -75,16 +56,13 @@ class VerifyProgress:
         self._path.unlink(missing_ok=True)
 
 
-def subjects(store: Store) -> list[VerifyTarget]:
-    """All versions of a store, the retired ones too."""
-    offered = list_directory(store.root, "*_*.json")
-    names = {path.name for path in offered}  # a crash may have left a version in both places
-    retired = [path for path in list_directory(store.root / RETIRED, "*_*.json") if path.name not in names]
-    return [VerifyTarget(path, store.root / f"{path.stem}.sif") for path in (*offered, *retired)]
+def subjects(store: Store) -> list[StoredVersion]:
+    """The versions to verify: also the retired ones, but none in quarantine."""
+    return [one for one in stored_versions(store, (".", RETIRED)) if one.image.parent.name != QUARANTINE]
 
 
 def verify(
-    wanted: Sequence[VerifyTarget], notes: VerifyProgress, jobs: int, done: Callable[[int], None] = lambda _: None
+    wanted: Sequence[StoredVersion], notes: VerifyProgress, jobs: int, done: Callable[[int], None] = lambda _: None
 ) -> Iterator[VerifyResult]:
     """Check versions, `jobs` at once. `done` is told of the bytes that were read, from several threads."""
     with ThreadPoolExecutor(jobs) as pool:
@@ -96,7 +74,7 @@ def verify(
     notes.clear()
 
 
-def _finding(subject: VerifyTarget, notes: VerifyProgress, done: Callable[[int], None]) -> VerifyResult:
+def _finding(subject: StoredVersion, notes: VerifyProgress, done: Callable[[int], None]) -> VerifyResult:
     try:
         _check(subject, notes, done)
     except ConfigError as error:
@@ -106,7 +84,7 @@ def _finding(subject: VerifyTarget, notes: VerifyProgress, done: Callable[[int],
     return VerifyResult(subject)
 
 
-def _check(subject: VerifyTarget, notes: VerifyProgress, done: Callable[[int], None]) -> None:
+def _check(subject: StoredVersion, notes: VerifyProgress, done: Callable[[int], None]) -> None:
     """Raises ConfigError for a damaged version; Unchecked for one that cannot be read."""
     manifest, image = read_manifest(subject.manifest), subject.image
     try:
@@ -148,14 +126,14 @@ def _facts(path: Path) -> list[int]:
     return [found.st_size, found.st_mtime_ns]
 
 
-def needed_by(store: Store, subject: VerifyTarget) -> str:
+def needed_by(store: Store, subject: StoredVersion) -> str:
     """Who needs an image, as in "channel prod"; "" for nobody."""
     leases = lease.active(store.root, time.time())
     jobs = [f"a job of {leases[subject.image.name].owner}"] if subject.image.name in leases else []
     return ", ".join([*(f"channel {channel}" for channel in channels_of(store, subject)), *jobs])
 
 
-def channels_of(store: Store, subject: VerifyTarget) -> list[str]:
+def channels_of(store: Store, subject: StoredVersion) -> list[str]:
     links = list_directory(store.root / CHANNELS, f"{subject.name}_*.sif")
     return [link.stem.partition("_")[2] for link in links if channel_target(link) == subject.image.name]
 
@@ -167,9 +145,8 @@ def quarantine(writer: LockedStore, finding: VerifyResult) -> Path:
     """
     directory, subject = writer.folder(QUARANTINE), finding.subject
     files = [subject.image] if subject.is_retired else [subject.manifest, subject.image]  # without the first: no image
-    for path in files:
-        if not is_gone(directory / path.name):
-            raise StoreError(f"{directory / path.name} exists already", "Move it away, then verify again")
+    if not is_gone(directory / subject.image.name):  # of an earlier one, gc may have left the manifest
+        raise StoreError(f"{directory / subject.image.name} exists already", "Move it away, then verify again")
     for channel in ("", *channels_of(writer.store, subject)):
         writer.log(log.QUARANTINE, subject.name, subject.version, channel=channel, why=finding.problem)
     for path in files:

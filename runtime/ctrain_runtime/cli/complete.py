@@ -109,19 +109,19 @@ class _CommandLine:
 
 def _published(kind: str, values: Mapping[str, str], last: str) -> Sequence[str]:
     """Names, versions and channels in the stores, for an argument of a kind; `values` are the arguments before it."""
-    if kind not in ("IMAGE", "OLD", "NEW", "NAME", "NAME:VERSION", "VERSION", "CHANNEL"):
+    if kind not in ("IMAGE", "NAME", "NAME:VERSION", "VERSION", "CHANNEL"):
         return []
     stores = open_stores(select_site(values.get("site", ""), values).store_dirs())
     if values.get("action") == "restore":
         retired = (read_manifest(path) for store in stores for path in (store.root / RETIRED).glob("*_*.json"))
-        return [f"{manifest.name}:{manifest.version}" for manifest in retired]
+        return [manifest.reference for manifest in retired]
     images = [image for store in stores for image in store.images()]
     if kind in ("VERSION", "CHANNEL"):
         images = [image for image in images if image.manifest.name == values.get("name", image.manifest.name)]
         versions = [image.manifest.version for image in images] if kind == "VERSION" else []
         return [*versions, *(channel for image in images for channel in image.channels), DEFAULT_CHANNEL]
     names = [image.manifest.name for image in images]
-    versions = [f"{image.manifest.name}:{image.manifest.version}" for image in images]
+    versions = [image.manifest.reference for image in images]
     channels = [f"{image.manifest.name}:{channel}" for image in images for channel in image.channels]
     if kind == "NAME":
         return names

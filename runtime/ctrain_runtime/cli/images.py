@@ -23,10 +23,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ctrain_runtime import image, image_report, sbom, signatures
+from ctrain_runtime import image, image_report, lease, sbom, signatures
 from ctrain_runtime.doctor.contents import check_contents
-from ctrain_runtime.errors import CtrainError, ImageUnusable, UsageError
+from ctrain_runtime.errors import CtrainError, ImageUnusable, StoreError, UsageError
 from ctrain_runtime.image import Image
+from ctrain_runtime.lease import Lease
+from ctrain_runtime.references import join, join_all
 from ctrain_runtime.store import PublishedImage, Store, open_store, open_stores, store_path
 from ctrain_runtime.text import format_size, table
 
@@ -37,10 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _common(parser, None, False)
     actions = parser.add_subparsers(dest="action", metavar="show|diff")
     show = actions.add_parser("show", help="show one image", allow_abbrev=False)
-    show.add_argument("image", metavar="IMAGE")
+    add_show_arguments(show)
     diff = actions.add_parser("diff", help="compare two images", allow_abbrev=False)
-    diff.add_argument("old", metavar="OLD")
-    diff.add_argument("new", metavar="NEW")
+    add_diff_arguments(diff)
     for action in (show, diff):  # SUPPRESS: keeps options given before the action
         _common(action, argparse.SUPPRESS, argparse.SUPPRESS)
 
@@ -50,6 +51,15 @@ def _common(parser: argparse.ArgumentParser, store: Any, as_json: Any) -> None:
         "--store", metavar="DIR", default=store, help="store directory (default: $CTRAIN_STORE, then the site's)"
     )
     parser.add_argument("--json", action="store_true", default=as_json, help="print one JSON object instead of text")
+
+
+def add_show_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("image", metavar="IMAGE")
+    parser.add_argument("version", nargs="?", metavar="VERSION", help="IMAGE VERSION is the same as IMAGE:VERSION")
+
+
+def add_diff_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("images", nargs="+", metavar="IMAGE", help="the old and the new image")
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -63,17 +73,29 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _show(args: argparse.Namespace) -> str:
-    shown = _find(args.image, args)
+    shown = _find(join(args.image, args.version), args)
     try:
         packages, problem = sbom.packages(shown.path), ""
     except ImageUnusable as error:
         packages, problem = {}, error.message
     signers = _signers(shown.path)
+    leases, users = _users(shown.path)
     if args.json:
         version, listed = shown.manifest.version, image_report.as_list(packages)
         facts = {"version": version, "path": str(shown.path), "channel": shown.channel, **asdict(shown.manifest)}
-        return json.dumps({**facts, "signed_by": signers, "packages": listed}, indent=2)
-    return image_report.describe(shown, packages, problem, signers)
+        return json.dumps(
+            {**facts, "signed_by": signers, "used_by": list(map(asdict, leases)), "packages": listed}, indent=2
+        )
+    return image_report.describe(shown, packages, problem, signers, users)
+
+
+def _users(path: Path) -> tuple[list[Lease], list[str]]:
+    """The leases that jobs hold on an image, and these, or why they are unknown, in words."""
+    try:
+        leases = [one for one in lease.unexpired(path.parent, time.time()) if one.image == path.name]
+    except StoreError as error:
+        return [], [error.message]
+    return leases, list(map(str, leases))
 
 
 def _signers(path: Path) -> list[str]:
@@ -86,7 +108,10 @@ def _signers(path: Path) -> list[str]:
 
 
 def _diff(args: argparse.Namespace) -> str:
-    old, new = _find(args.old, args), _find(args.new, args)
+    images = join_all(args.images)
+    if len(images) != 2:
+        raise UsageError(f"specify two images, not {len(images)}", "As in: ctrain images diff pytorch:prod pytorch:dev")
+    old, new = (_find(reference, args) for reference in images)
     packages = image_report.changes(sbom.packages(old.path), sbom.packages(new.path))
     layers = image_report.layer_sizes(old.manifest, new.manifest)
     if args.json:

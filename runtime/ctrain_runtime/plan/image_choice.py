@@ -51,7 +51,7 @@ def plan_user_layers(image: Image, layers: tuple[UserLayer, ...]) -> tuple[Plann
     for layer in layers:
         parent = layer.description.parent
         if parent.digest != manifest.digest:
-            reference = f"{manifest.name}:{manifest.version}" if manifest.release else str(image.path)
+            reference = manifest.reference if manifest.release else str(image.path)
             rebuild = ("ctrain", "layer", "build", layer.description.source, "--on", reference, "-o", str(layer.path))
             raise UsageError(
                 f"layer {layer.path} was built on {parent.name} {parent.version} ({parent.digest[:19]}),"

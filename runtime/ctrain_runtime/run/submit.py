@@ -52,7 +52,7 @@ def submit(launch: Launch) -> Run:
         record.save(begun)
     except OSError as error:
         raise directory.discard(path, error) from error
-    lease.acquire(plan.lease)
+    lease.acquire(plan.lease, plan.run_directory)
     try:
         with submission_lock(path) as descriptor:
             job_id = scheduler.submit(launch, (descriptor,))

@@ -98,3 +98,12 @@ def test_sizes(ctrain: Callable[..., str]) -> None:
     assert told["sizes"]["layers"] > 0
     assert told["free"] > 0
     assert ctrain("du").splitlines()[0].split() == ["directory", "size"]
+
+
+def test_sizes_do_not_lead_through_links(ctrain: Callable[..., str], cache: Cache, tmp_path: Path) -> None:
+    (tmp_path / "large").write_bytes(bytes(1_000_000))
+    (cache.root / "logs/link").symlink_to(tmp_path / "large")
+    (cache.root / "loop").symlink_to(cache.root)
+    sizes = json.loads(ctrain("du", "--json"))["sizes"]
+    assert "loop" not in sizes
+    assert sizes["logs"] == 0

@@ -46,7 +46,7 @@ def test_a_lease_until_2099_ends_90_days_after_the_retirement(root: Path) -> Non
 def test_the_bound_is_an_option_of_gc(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     image = root / "pytorch_24.12-hd-py3-r1.sif"
     assert main(BUILD_VERBS, ["store", "gc", "--yes", "--store", str(root)]) == 0
-    assert "stays: a job of" in capsys.readouterr().out
+    assert "leased by a job of" in capsys.readouterr().out
     assert image.exists()
     assert main(BUILD_VERBS, ["store", "gc", "--yes", "--longest-lease", "59", "--store", str(root)]) == 0
     assert not image.exists()

@@ -40,3 +40,19 @@ def test_only_the_image_that_was_approved(publish: Callable[..., int], capsys: p
     assert open_store(Path("store")).images() == ()
     assert publish("--digest", f"sha256:{hashlib.sha256(b'image').hexdigest()}") == 0
     assert [image.manifest.release for image in open_store(Path("store")).images()] == [1]
+
+
+def test_dry_run_publishes_nothing(publish: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
+    assert publish("--dry-run") == 0
+    assert capsys.readouterr().out == "would publish small 1.0\n"
+    assert open_store(Path("store")).images() == ()
+    publish()
+    capsys.readouterr()
+    assert publish("--dry-run") == 0
+    assert capsys.readouterr().out == "small:1.0-s-r1 is the same image\n"
+
+
+def test_an_empty_channel_is_refused(publish: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
+    assert publish("--channel", "") == 64
+    assert "'' is not a channel name" in capsys.readouterr().err
+    assert open_store(Path("store")).images() == ()

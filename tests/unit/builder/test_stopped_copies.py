@@ -15,7 +15,7 @@ import pytest
 
 from ctrain_builder import locks, mounts
 from ctrain_builder.cli.main import BUILD_VERBS
-from ctrain_builder.store import channels, lifecycle
+from ctrain_builder.store import channels, lifecycle, log
 from ctrain_builder.store.endpoints import StoreEndpoint
 from ctrain_builder.store.init import init_store
 from ctrain_builder.store.publish import CopyObserver, publish
@@ -73,7 +73,7 @@ def stopped(store: Store, copy: Copy) -> Iterator[int]:
         copy(content, silent)
     with lock_store(store.root) as writer:
         for image in store.images():
-            channels.promote(writer, "small", image.manifest.version, "prod")
+            channels.point(writer, "prod", image, log.PROMOTE)
     process = os.fork()
     if not process:
         code = 1
@@ -103,7 +103,7 @@ def test_nobody_waits_for_a_copy_and_gc_keeps_it(store: Store, stopped: int) -> 
     """None of this would return if the store's lock were held."""
     copying = parts(store)
     with lock_store(store.root) as writer:
-        channels.rollback(writer, "small", "prod")
+        channels.point(writer, "prod", channels.earlier_version(store, "small", "prod"), log.ROLLBACK)
         assert in_prod(store) == "1.0-s-r1"
         lifecycle.retire(writer, ["small:1.0-s-r2"])
         removed = lifecycle.collect(writer, 0)
@@ -137,6 +137,6 @@ def test_gc_of_another_machine_keeps_a_copy(
     assert parts(store) == copying
     capsys.readouterr()
     assert main(BUILD_VERBS, ["store", "gc", "--store", str(store.root)]) == 0
-    assert re.search(rf"\.part stays: pid {stopped} \(.*\) may still be writing it\n$", capsys.readouterr().out)
+    assert re.search(rf"\.part: pid {stopped} \(.*\) may still be writing it\n$", capsys.readouterr().out)
     os.kill(stopped, signal.SIGCONT)
     assert os.waitpid(stopped, 0)[1] == 0

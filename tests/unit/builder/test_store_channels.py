@@ -29,12 +29,16 @@ def test_versions_come_before_channels(shop: Shop) -> None:
     assert resolve([open_store(shop.root)], f"small:{HIJACK}").manifest.release == 1
     shop("promote", "small", HIJACK, "prod")
     assert shop.versions[1] == ("prod",)
-    shop("channel", "rm", "small", HIJACK)
+    shop("channel", "rm", "small", HIJACK, "--yes")
     assert shop.versions[3] == ("dev",)
 
 
 def test_a_channel_is_removed_and_comes_back_by_rollback(shop: Shop) -> None:
-    said = shop("channel", "rm", "small", "prod", "--why", "not ready")
+    assert shop("channel", "rm", "small", "prod") == (
+        "would remove channel prod of small (it points to 1.0-s-r2); confirm with --yes\n"
+    )
+    assert shop.versions[2] == ("prod",)
+    said = shop("channel", "rm", "small", "prod", "--why", "not ready", "--yes")
     assert said == "channel prod of small is removed (it was 1.0-s-r2); small alone now means 1.0-s-r3\n"
     assert shop.versions == {1: (), 2: (), 3: ("dev",)}
     entry = shop.data("log")["entries"][-1]
@@ -141,7 +145,7 @@ def test_another_store_does_not_stand_in_for_a_dangling_channel(shop: Shop, tmp_
 
 
 def test_without_prod_the_newest(shop: Shop) -> None:
-    shop("channel", "rm", "small", "prod")
+    shop("channel", "rm", "small", "prod", "--yes")
     assert resolve([open_store(shop.root)], "small").manifest.release == 3
 
 
@@ -185,4 +189,5 @@ def test_rollback_from_a_version_that_is_gone(shop: Shop) -> None:
         "channel": "prod",
         "before": "1.0-s-r2",
         "version": "1.0-s-r1",
+        "done": True,
     }

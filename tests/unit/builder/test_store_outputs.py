@@ -13,7 +13,7 @@ from samples.shop import Shop
 CHANGES = [
     ("promote", "small", "1.0-s-r3", "prod"),
     ("retire", "small:1.0-s-r1", "--yes"),
-    ("channel", "rm", "small", "dev"),
+    ("channel", "rm", "small", "dev", "--yes"),
     ("withdraw", "small:1.0-s-r1", "--why", "x", "--yes"),
 ]
 

@@ -114,7 +114,7 @@ def test_a_version_of_the_next_schema_is_left_alone(shop: Shop, tmp_path: Path) 
     before = path.read_bytes()
     assert "unsupported manifest schema 5" in shop("list", stream="err")
     assert "schema 5" in shop(
-        "verify", "--quarantine", "--force", "--cache", str(tmp_path / "c"), code=76, stream="out"
+        "verify", "--quarantine", "--yes", "--force", "--cache", str(tmp_path / "c"), code=76, stream="out"
     )
     assert "schema 5" in shop("retire", "small:1.0-s-r3", "--yes", code=68)
     assert "schema 5" in shop("withdraw", "small:1.0-s-r3", "--why", "x", "--yes", code=68)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import time
+from pathlib import Path
 
 import pytest
 
 from ctrain_builder.cli.main import BUILD_VERBS
+from ctrain_runtime import lease
 from ctrain_runtime.cli.main import main
+from ctrain_runtime.text import user_name
 from samples.shop import Shop
 
 
@@ -39,11 +43,97 @@ def test_rollback_goes_one_further_back_each_time(shop: Shop) -> None:
         "channel": "prod",
         "before": "1.0-s-r3",
         "version": "1.0-s-r2",
+        "done": True,
     }
     assert shop.data("rollback", "small", "prod")["version"] == "1.0-s-r1"
     complaint = shop("rollback", "small", "prod", code=76)
     assert "can't go back to an earlier version: the log knows of none. Choose a version" in complaint
     assert shop.versions == {1: ("prod",), 2: (), 3: ("dev",)}
+
+
+def test_dry_run_moves_no_channel(shop: Shop) -> None:
+    before = sorted(shop.root.rglob("*")), shop.data("log")
+    said = shop("promote", "small", "1.0-s-r3", "prod", "--dry-run")
+    assert said == "channel prod of small would be 1.0-s-r3 (it was 1.0-s-r2)\n"
+    assert (
+        shop("rollback", "small", "prod", "--dry-run") == "channel prod of small would be 1.0-s-r1 (it was 1.0-s-r2)\n"
+    )
+    assert (sorted(shop.root.rglob("*")), shop.data("log")) == before
+
+
+@pytest.mark.parametrize("words", [("small:1.0-s-r3", "prod"), ("small", "1.0-s-r3", "prod")])
+def test_a_version_is_one_word_or_two(shop: Shop, words: tuple[str, ...]) -> None:
+    assert shop("promote", *words).startswith("channel prod of small is 1.0-s-r3")
+    assert shop.data("show", *words[:-1])["version"] == "1.0-s-r3"
+    other = ["small:1.0-s-r1"] if len(words) == 2 else ["small", "1.0-s-r1"]
+    assert shop.data("retire", *other, "small", "1.0-s-r2", "--yes")["retired"] == ["small:1.0-s-r1", "small:1.0-s-r2"]
+    assert shop("restore", *other, "--dry-run") == "small:1.0-s-r1 would be offered again\n"
+    assert set(shop.versions) == {3}
+    shop("restore", *other)
+    assert set(shop.versions) == {1, 3}
+
+
+def test_promote_without_a_channel(shop: Shop) -> None:
+    assert "no channel given. As in: ctrain store promote small VERSION prod" in shop("promote", "small", "x", code=64)
+
+
+def test_a_shown_digest_names_a_version(shop: Shop) -> None:
+    shown = shop.data("show", "small:dev")["digest"][:19]
+    for words in ((f"small@{shown}",), ("small", shown)):
+        assert shop.data("show", *words)["version"] == "1.0-s-r3"
+    assert "not found" in shop("show", f"small@{shown[:-1]}", code=68)
+
+
+def test_retention_keeps_the_newest_and_what_is_needed(shop: Shop) -> None:
+    for content in ("four", "five", "six"):
+        shop.publish(content)
+    lease.acquire(str(shop.root / "in-use" / f"{shop.file(1).name}@1"), "/runs/one")
+    assert shop("retire", "--keep", "2", "small") == ("would retire small:1.0-s-r4 (4 B)\nconfirm with --yes\n")
+    assert len(shop.versions) == 6
+    assert shop.data("retire", "--keep", "2", "--yes")["retired"] == ["small:1.0-s-r4"]
+    assert {image["version"] for image in shop.data("list")["images"]} == {
+        *("1.0-s-r1", "1.0-s-r2", "1.0-s-r3", "1.0-s-r5", "1.0-s-r6"),
+    }  # a job, prod, dev, and the newest two
+    assert shop("retire", "--keep", "2") == "nothing to retire\n"
+    assert "no image 'smal'. Did you mean 'small'?" in shop("retire", "--keep", "2", "smal", code=64)
+    assert "no versions given" in shop("retire", code=64)
+    assert "must be a positive integer" in shop("retire", "--keep", "0", code=64)
+
+
+def test_versions_in_all_states_are_listed_and_counted(shop: Shop, tmp_path: Path) -> None:
+    shop.publish("four")
+    shop("retire", "small:1.0-s-r1", "--why", "too old", "--yes")
+    shop("withdraw", "small:1.0-s-r2", "--why", "has a token", "--yes")
+    shop.file(4).chmod(0o644)
+    shop.file(4).write_text("bad")
+    shop("verify", "--quarantine", "--yes", "--cache", str(tmp_path / "cache"), code=69)
+    assert [(row["version"], row["state"], row["why"]) for row in shop.data("list", "--retired")["versions"]] == [
+        ("1.0-s-r1", "retired", "too old"),
+        ("1.0-s-r2", "withdrawn", "has a token"),
+    ]
+    (quarantined,) = shop.data("list", "--quarantined")["versions"]
+    assert (quarantined["state"], quarantined["size"]) == ("quarantined", 3)
+    assert "digest mismatch" in quarantined["why"]
+    states = {"retired", "withdrawn", "published", "quarantined"}
+    assert {row["state"] for row in shop.data("list", "--all")["versions"]} == states
+    assert {row["state"] for row in shop.data("du")["versions"]} == states
+    assert "in 4 files" in shop("du")
+    shop("gc", "--yes", "--grace", "0")
+    assert [row["state"] for row in shop.data("list", "--retired")["versions"]] == ["removed", "removed"]
+    assert {row["state"] for row in shop.data("du")["versions"]} == {"published", "quarantined"}
+
+
+def test_who_uses_a_version(shop: Shop) -> None:
+    lease.acquire(str(shop.root / "in-use" / f"{shop.file(2).name}@1"), "/home/ada/runs/resnet50")
+    shown = next(line for line in shop("show", "small").splitlines() if line.startswith("used by"))
+    job = f"a job of {user_name(os.geteuid())} ({socket.gethostname()}:/home/ada/runs/resnet50)"
+    assert shown.startswith(f"used by    {job}, until 2")
+    assert shop.data("show", "small:prod")["used_by"][0]["run"].endswith(":/home/ada/runs/resnet50")
+    assert shop.data("show", "small:dev")["used_by"] == []
+
+
+def test_a_name_that_the_log_does_not_have(shop: Shop) -> None:
+    assert "has no image 'smal'. Did you mean 'small'? Available: small" in shop("log", "smal", code=64)
 
 
 def test_what_was_only_begun_is_no_place_to_go_back_to(shop: Shop) -> None:
@@ -68,7 +158,7 @@ def test_gc_leaves_what_a_job_needs(shop: Shop) -> None:
         path.touch()
         os.utime(path, (until, until))
     said = shop("gc", "--grace", "0", "--yes")
-    assert said.startswith("nothing to remove\nsmall_1.0-s-py3-r1.sif stays: a job of ")
+    assert said.startswith("nothing to remove\nkept small_1.0-s-py3-r1.sif: leased by a job of ")
     assert shop.file(1).exists() and running.exists() and not ended.exists()
     assert shop.data("gc")["needed"][0]["image"] == shop.file(1).name
     running.unlink()
@@ -77,7 +167,7 @@ def test_gc_leaves_what_a_job_needs(shop: Shop) -> None:
 
 
 def test_retire_shows_first_what_it_would_do(shop: Shop) -> None:
-    assert shop("retire", "small:1.0-s-r1") == "would retire small:1.0-s-r1 (3 B)\n--yes does it\n"
+    assert shop("retire", "small:1.0-s-r1") == "would retire small:1.0-s-r1 (3 B)\nconfirm with --yes\n"
     assert set(shop.versions) == {1, 2, 3}
     assert shop("retire", "small:1.0-s-r1", "--why", "too old", "--yes").startswith("retired small:1.0-s-r1")
     assert set(shop.versions) == {2, 3}
@@ -89,8 +179,8 @@ def test_retire_shows_first_what_it_would_do(shop: Shop) -> None:
     ("reference", "code", "complaint"),
     [
         ("small:1.0-s-r2", 76, "small 1.0-s-r2 is channel prod. First: ctrain store promote small VERSION prod"),
-        ("small:dev", 76, "'small:dev' names no version. It means small:1.0-s-r3 now"),
-        ("small", 76, "'small' names no version"),
+        ("small:dev", 76, "'small:dev' is not NAME:VERSION. It currently resolves to small:1.0-s-r3"),
+        ("small", 76, "'small' is not NAME:VERSION"),
         ("small:1.0-s-r7", 68, "not found in"),
     ],
 )
@@ -117,9 +207,9 @@ def test_gc_keeps_what_was_retired_lately(shop: Shop) -> None:
     os.utime(retired, (0, retired.stat().st_mtime - 31 * 86400))
     said = shop("gc")
     assert "small_1.0-s-py3-r1.sif  3 B   retired 31 days ago" in said
-    assert said.endswith("would remove 1 file, 3 B; --yes does it\n")
+    assert said.endswith("\n1 file (3 B); confirm with --yes\n")
     assert shop.file(1).exists()
-    assert shop("gc", "--yes").endswith("removed 1 file, 3 B\n")
+    assert shop("gc", "--yes").endswith("removed 1 file (3 B)\n")
     assert not shop.file(1).exists()
     assert shop.data("log")["entries"][-1]["action"] == "remove"
     assert "small:1.0-s-r1 was removed" in shop("restore", "small:1.0-s-r1", code=76)
@@ -170,9 +260,8 @@ def test_the_log_tells_who_changed_what(shop: Shop) -> None:
     ]
     assert all(entry["who"] and entry["host"] for entry in entries)
     head, *lines = shop("log", "small").splitlines()
-    assert head.split() == ["when", "who", "what", "image", "channel", "from", "to"]
+    assert head.split() == ["when", "who", "what", "image", "channel", "from", "to", "why"]
     assert lines[3].split()[2:] == ["promote", "small", "prod", "1.0-s-r1", "1.0-s-r2"]
-    assert shop("log", "large") == "no changes yet\n"
 
 
 def test_sizes(shop: Shop) -> None:

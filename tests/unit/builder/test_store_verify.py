@@ -49,9 +49,11 @@ def test_a_flipped_byte_of_an_image(shop: Shop, verify: Verify, place: int) -> N
     said = verify(code=69)
     assert f"digest mismatch: {path} is sha256:" in said
     assert "2 versions whole, 1 damaged, 0 not checked" in said
-    assert said.endswith("with: ctrain store verify --quarantine\n")
+    assert said.endswith("with: ctrain store verify --quarantine --yes\n")
     assert sorted(shop.root.rglob("*")) == before
-    assert verify("--quarantine", code=69, stream="err") == f"small:1.0-s-r1 is in {shop.root}/quarantine now\n"
+    assert (
+        verify("--quarantine", "--yes", code=69, stream="err") == f"small:1.0-s-r1 is in {shop.root}/quarantine now\n"
+    )
     assert set(shop.versions) == {2, 3}
     assert shop.file(1, "json", "quarantine").exists()
     assert shop.file(1, "sif", "quarantine").read_bytes() == bytes(content)
@@ -79,10 +81,10 @@ def test_every_flipped_byte_of_a_manifest_is_found(shop: Shop, verify: Verify) -
 
 def test_a_version_that_a_channel_needs_stays_unless_forced(shop: Shop, verify: Verify) -> None:
     spoil(shop.file(2))
-    said = verify("--quarantine", code=69, stream="err")
+    said = verify("--quarantine", "--yes", code=69, stream="err")
     assert said == "small:1.0-s-r2 stays: needed by channel prod; --force moves it all the same\n"
     assert shop.versions[2] == ("prod",)
-    said = verify("--quarantine", "--force", code=69, stream="err")
+    said = verify("--quarantine", "--yes", "--force", code=69, stream="err")
     assert f"small:1.0-s-r2 is in {shop.root}/quarantine now\nsmall:prod is an error for users until" in said
     entries = shop.data("log")["entries"][-2:]
     assert [(one["action"], one.get("channel", "")) for one in entries] == [("quarantine", ""), ("quarantine", "prod")]
@@ -95,20 +97,49 @@ def test_a_version_that_a_job_needs_stays_unless_forced(shop: Shop, verify: Veri
     lease = shop.root / "in-use" / f"{shop.file(1).name}@1"
     lease.touch()
     os.utime(lease, (time.time() + 3600,) * 2)
-    assert "small:1.0-s-r1 stays: needed by a job of " in verify("--quarantine", code=69, stream="err")
+    assert "small:1.0-s-r1 stays: needed by a job of " in verify("--quarantine", "--yes", code=69, stream="err")
     assert shop.file(1).exists()
-    assert "small:1.0-s-r1 is in " in verify("--quarantine", "--force", code=69, stream="err")
+    assert "small:1.0-s-r1 is in " in verify("--quarantine", "--yes", "--force", code=69, stream="err")
 
 
 def test_force_is_for_quarantine(verify: Verify) -> None:
-    assert "--force is for --quarantine" in verify("--force", code=64, stream="err")
+    assert "--force and --yes are for --quarantine" in verify("--force", code=64, stream="err")
+
+
+def test_quarantine_lists_first(shop: Shop, verify: Verify) -> None:
+    spoil(shop.file(1))
+    before = sorted(shop.root.rglob("*"))
+    assert verify("--quarantine", code=69).endswith("with: ctrain store verify --quarantine --yes\n")
+    assert sorted(shop.root.rglob("*")) == before
+
+
+def test_gc_empties_quarantine_when_it_is_asked_to(shop: Shop, verify: Verify) -> None:
+    spoil(shop.file(1))
+    verify("--quarantine", "--yes", code=69)
+    (shop.root / "quarantine/notes.txt").write_text("mine")
+    assert shop("gc", "--yes", "--grace", "0") == "nothing to remove\n"
+    assert shop("gc", "--quarantine").endswith("quarantined\n1 file (3 B); confirm with --yes\n")
+    assert shop.file(1, "sif", "quarantine").exists()
+    assert shop("gc", "--quarantine", "--yes").endswith("removed 1 file (3 B)\n")
+    assert sorted(path.name for path in (shop.root / "quarantine").iterdir()) == [
+        "notes.txt",
+        shop.file(1, "json").name,
+    ]
+    assert shop.data("log")["entries"][-1] == {
+        **shop.data("log")["entries"][-1],
+        "action": "remove",
+        "why": "quarantined",
+    }
+    assert "small:1.0-s-r1 was removed" in shop("restore", "small:1.0-s-r1", code=76)
+    shop.publish("four")
+    assert set(shop.versions) == {2, 3, 4}  # no number is given again
 
 
 def test_nothing_in_quarantine_is_replaced(shop: Shop, verify: Verify) -> None:
     (shop.root / "quarantine").mkdir()
     shop.file(1, "sif", "quarantine").write_text("an earlier one")
     spoil(shop.file(1))
-    assert "quarantine/small_1.0-s-py3-r1.sif exists already" in verify("--quarantine", code=76, stream="err")
+    assert "quarantine/small_1.0-s-py3-r1.sif exists already" in verify("--quarantine", "--yes", code=76, stream="err")
     assert shop.file(1, "sif", "quarantine").read_text() == "an earlier one"
     assert shop.file(1).exists() and shop.file(1, "json").exists()
 
@@ -130,7 +161,7 @@ def test_what_cannot_be_read_is_not_damaged(
 
     with monkeypatch.context() as patched:
         patched.setattr(Path, "open", fails)
-        said = verify("--quarantine", "--force", code=69)
+        said = verify("--quarantine", "--yes", "--force", code=69)
     assert f"could not be checked: cannot read {unreadable}: {os.strerror(number)}" in said
     assert "1 version whole, 1 damaged, 1 not checked" in said
     assert set(shop.versions) == {2, 3}
@@ -138,7 +169,7 @@ def test_what_cannot_be_read_is_not_damaged(
 
 def test_what_cannot_be_checked_is_an_error(shop: Shop, verify: Verify) -> None:
     path = shop.next_schema(1)
-    said = verify("--quarantine", "--force", code=76)
+    said = verify("--quarantine", "--yes", "--force", code=76)
     assert f"could not be checked: unsupported manifest schema 5 in {path}" in said
     assert path.exists() and shop.file(1).exists()
 
@@ -200,7 +231,7 @@ def test_one_image(verify: Verify) -> None:
 
 def test_a_quarantined_version_is_restored_when_it_is_whole(shop: Shop, verify: Verify) -> None:
     spoil(shop.file(2))
-    verify("--quarantine", "--force", code=69)
+    verify("--quarantine", "--yes", "--force", code=69)
     image = shop.file(2, "sif", "quarantine")
     assert f"{image} is still damaged: digest mismatch" in shop("restore", "small:1.0-s-r2", code=69)
     assert set(shop.versions) == {1, 3}
@@ -223,7 +254,7 @@ def test_a_quarantine_that_was_interrupted_can_be_restored(shop: Shop) -> None:
 def test_of_a_retired_version_only_the_image_is_quarantined(shop: Shop, verify: Verify) -> None:
     shop("retire", "small:1.0-s-r1", "--yes")
     spoil(shop.file(1))
-    verify("--quarantine", code=69)
+    verify("--quarantine", "--yes", code=69)
     assert shop.file(1, "json", "retired").exists()
     assert "is still damaged" in shop("restore", "small:1.0-s-r1", code=69)
     shop.file(1, "sif", "quarantine").write_text("one")

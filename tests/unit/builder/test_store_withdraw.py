@@ -28,7 +28,7 @@ def test_it_shows_first_what_it_would_do(shop: Shop) -> None:
     before = sorted(shop.root.rglob("*"))
     said = shop("withdraw", "small:1.0-s-r2", "--why", REASON)
     assert said.startswith("would withdraw small:1.0-s-r2\nsmall:prod is an error for users until")
-    assert said.endswith("--yes does it\n")
+    assert said.endswith("confirm with --yes\n")
     assert sorted(shop.root.rglob("*")) == before
 
 
@@ -76,8 +76,8 @@ def test_restored_it_takes_no_channel_back_that_was_moved(shop: Shop) -> None:
 @pytest.mark.parametrize(
     ("argv", "code", "complaint"),
     [
-        (("small:prod", "--why", "x"), 76, "'small:prod' names no version. It means small:1.0-s-r2 now"),
-        (("small", "--why", "x"), 76, "'small' names no version"),
+        (("small:prod", "--why", "x"), 76, "'small:prod' is not NAME:VERSION. It currently resolves to small:1.0-s-r2"),
+        (("small", "--why", "x"), 76, "'small' is not NAME:VERSION"),
         (("small:1.0-s-r7", "--why", "x"), 68, "not found in"),
         (("small:1.0-s-r2", "--why", " "), 64, "--why must not be empty"),
         (("small:1.0-s-r2",), 64, "--why"),

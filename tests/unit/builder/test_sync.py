@@ -85,7 +85,7 @@ def test_a_channel_that_came_can_be_rolled_back(fill: Callable[..., Path], sync:
     said = sync(source, target, "--channels")
     assert "channel prod of small is 1.0-s-r2 (it was 1.0-s-r1)" in said
     with lock_store(target) as writer:
-        channels.rollback(writer, "small", "prod")
+        channels.point(writer, "prod", channels.earlier_version(writer.store, "small", "prod"), log.ROLLBACK)
     assert state(target) == {"1.0-s-r1": ("prod",), "1.0-s-r2": ()}
 
 

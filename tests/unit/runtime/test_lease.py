@@ -29,7 +29,7 @@ def test_a_run_leaves_a_lease_and_takes_it_back(tmp_path: Path, leases: Path) ->
     image = tmp_path / "small_1.0-s-py3-r1.sif"
     path = lease.lease_path(lease.writable_lease_dir(image), str(image), Path("/runs/one"))
     assert Path(path).parent == leases
-    lease.acquire(path)
+    lease.acquire(path, "/runs/one")
     (found,) = lease.active(tmp_path, time.time()).values()
     assert (found.image, found.owner) == (image.name, pwd.getpwuid(os.geteuid()).pw_name)
     assert 0 <= time.time() + lease.MAX_LEASE_SECONDS - found.until < 60
@@ -47,13 +47,13 @@ def test_each_run_has_its_own(leases: Path) -> None:
 def test_without_the_folder_there_is_none(tmp_path: Path) -> None:
     assert lease.writable_lease_dir(tmp_path / "a.sif") == ""
     assert lease.lease_path("", "/a.sif", Path("/runs/one")) == ""
-    lease.acquire("")
+    lease.acquire("", "/runs/one")
     lease.release("")
     assert lease.active(tmp_path, NOW) == {}
 
 
 def test_a_lease_that_can_not_be_made_stops_no_run(tmp_path: Path) -> None:
-    lease.acquire(str(tmp_path / "gone" / "a.sif@1"))
+    lease.acquire(str(tmp_path / "gone" / "a.sif@1"), "/runs/one")
     lease.release(str(tmp_path / "gone" / "a.sif@1"))
 
 
@@ -76,5 +76,5 @@ def test_a_link_in_the_place_of_a_lease_leads_nowhere(tmp_path: Path, leases: Pa
     other.write_text("mine")
     os.utime(other, (NOW, NOW))
     (leases / "a.sif@1").symlink_to(other)
-    lease.acquire(str(leases / "a.sif@1"))
+    lease.acquire(str(leases / "a.sif@1"), "/runs/one")
     assert other.stat().st_mtime == NOW

@@ -1,14 +1,16 @@
 """Manage a store: channels, retirement, garbage collection, integrity.
 
   ctrain store init /apps/ctrain                   make a missing or empty directory a store
-  ctrain store list                                list versions; see also: show IMAGE, diff OLD NEW
+  ctrain store list                                list versions; --retired, --quarantined, --all: others
+  ctrain store show pytorch:prod                   one version, and which jobs use it; see also: diff OLD NEW
   ctrain store promote pytorch 24.12-hd-r4 prod    point channel prod of pytorch to this version
   ctrain store rollback pytorch prod               point it to the previous version
-  ctrain store channel rm pytorch beta             remove a channel
+  ctrain store channel rm pytorch beta --yes       remove a channel
   ctrain store retire pytorch:24.12-hd-r3          offer a version no longer; its file is kept for a while
+  ctrain store retire --keep 5 pytorch             the same for all but the newest five, and those in use
   ctrain store withdraw pytorch:24.12-hd-r3 --why 'has a token'   take it out of use and channels; users see why
   ctrain store restore pytorch:24.12-hd-r3         offer a retired, withdrawn or quarantined version again
-  ctrain store gc                                  list removable files; --yes removes them
+  ctrain store gc                                  list removable files; --quarantine: also damaged images
   ctrain store verify                              re-read all files; --quarantine moves damaged ones aside
   ctrain store sign pytorch:24.12-hd-r3 --key K    add a signature; --all-signed-by OLD rotates keys
   ctrain store du                                  show sizes and shared data
@@ -17,6 +19,7 @@
   ctrain store sync SRC DST                        copy versions to another store, also through a registry
   ctrain store catalogue                           write a web page into the store: search, compare, copy commands
 
+What removes or moves something lists it first, and does it with --yes; what acts at once has --dry-run.
 The store is --store DIR or $CTRAIN_STORE. See: ctrain help store.md
 """
 
@@ -25,6 +28,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from ctrain_builder.cli.options import add_dry_run
 from ctrain_builder.cli.store import channels, checks, pages, signatures, versions
 from ctrain_builder.cli.store.common import Run, show, store_root
 from ctrain_builder.store.init import init_store
@@ -60,12 +64,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     init.add_argument("--json", action="store_true", help="print one JSON object instead of text")
     init.set_defaults(execute=_init)
 
-    add("list", "the versions: as `ctrain images`", _look)
-    add("show", "one version: as `ctrain images show`", _look).add_argument("image", metavar="IMAGE")
-    diff = add("diff", "what changed between two versions: as `ctrain images diff`", _look)
-    diff.add_argument("old", metavar="OLD")
-    diff.add_argument("new", metavar="NEW")
-    for family in (channels, versions, signatures, checks, pages):
+    images.add_show_arguments(add("show", "one version, and which jobs use it: as `ctrain images show`", _look))
+    images.add_diff_arguments(add("diff", "what changed between two versions: as `ctrain images diff`", _look))
+    for family in (versions, channels, signatures, checks, pages):
         family.add_actions(add)
     shown = argparse.RawDescriptionHelpFormatter
     text = "bring versions to another store, or to and from a registry"
@@ -74,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     sync.add_argument("target", metavar="DST", help="the same; `ctrain store init` creates a store")
     sync.add_argument("images", nargs="*", default=[], metavar="NAME[:VERSION|:CHANNEL]", help="default: all")
     sync.add_argument("--channels", action="store_true", help="also make DST's channels point to what SRC's do")
-    sync.add_argument("--dry-run", action="store_true", help="only show what would be done")
+    add_dry_run(sync)
     sync.add_argument("--json", action="store_true", help="print one JSON object instead of text")
     sync.add_argument("--cache", type=Path, metavar="DIR", help="where uploads are noted ($CTRAIN_CACHE)")
     sync.set_defaults(execute=_sync)

@@ -3,56 +3,79 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 
 from ctrain_builder.cli.bar import print_note
+from ctrain_builder.cli.options import add_dry_run, add_yes
 from ctrain_builder.cli.store.common import AddAction, show
-from ctrain_builder.store import channels
+from ctrain_builder.store import channels, log
 from ctrain_builder.store.refresh import refresh
 from ctrain_builder.store.writer import lock_store
-from ctrain_runtime.references import select
-from ctrain_runtime.store import DEFAULT_CHANNEL, Store
+from ctrain_runtime.errors import UsageError
+from ctrain_runtime.references import join, resolve, select
+from ctrain_runtime.store import DEFAULT_CHANNEL, PublishedImage, Store
 
 
 def add_actions(add: AddAction) -> None:
     promote = add("promote", "make a channel point to a version", _promote)
-    promote.add_argument("name", metavar="NAME")
+    promote.add_argument("name", metavar="NAME", help="or NAME:VERSION, without VERSION")
     promote.add_argument("version", metavar="VERSION", help="a version, a digest, or the channel that means it now")
-    promote.add_argument("channel", metavar="CHANNEL")
+    promote.add_argument("channel", nargs="?", metavar="CHANNEL")
     rollback = add("rollback", "make a channel point to what it pointed to before", _rollback)
     rollback.add_argument("name", metavar="NAME")
     rollback.add_argument("channel", metavar="CHANNEL")
+    for action in (promote, rollback):
+        add_dry_run(action)
     channel = add("channel", "remove a channel: channel rm NAME CHANNEL", _remove)
     channel.add_argument("verb", choices=["rm"], metavar="rm")
     channel.add_argument("name", metavar="NAME")
     channel.add_argument("channel", metavar="CHANNEL")
     channel.add_argument("--why", default="", metavar="TEXT", help="for the log")
+    add_yes(channel)
 
 
 def _promote(args: argparse.Namespace, store: Store) -> int:
-    with lock_store(store.root, print_note) as writer:
-        before, image = channels.promote(writer, args.name, args.version, args.channel)
-    return _moved(args, store, before, image.manifest.version)
+    reference, channel = join(args.name, args.version), args.channel
+    if channel is None:
+        reference, channel = args.name, args.version
+        if not {":", "@"} & set(reference):
+            raise UsageError("no channel given", f"As in: ctrain store promote {reference} VERSION prod")
+    return _move(args, store, channel, lambda store: resolve([store], reference), log.PROMOTE)
 
 
 def _rollback(args: argparse.Namespace, store: Store) -> int:
-    with lock_store(store.root, print_note) as writer:
-        before, image = channels.rollback(writer, args.name, args.channel)
-    return _moved(args, store, before, image.manifest.version)
+    name, channel = args.name, args.channel
+    return _move(args, store, channel, lambda store: channels.earlier_version(store, name, channel), log.ROLLBACK)
+
+
+def _move(
+    args: argparse.Namespace, store: Store, channel: str, find: Callable[[Store], PublishedImage], action: str
+) -> int:
+    channels.check(channel)
+    if args.dry_run:
+        image = find(store)
+        before = channels.pointed(store.root, image.manifest.name, channel)
+    else:
+        with lock_store(store.root, print_note) as writer:
+            image = find(writer.store)
+            before = channels.point(writer, channel, image, action)
+        refresh(store, print_note)
+    name, now = image.manifest.name, image.manifest.version
+    was = "it was that already" if before == now else f"it was {before}" if before else "it is new"
+    data = {"name": name, "channel": channel, "before": before, "version": now, "done": not args.dry_run}
+    return show(args, data, f"channel {channel} of {name} {'would be' if args.dry_run else 'is'} {now} ({was})")
 
 
 def _remove(args: argparse.Namespace, store: Store) -> int:
+    channels.require(store.root, args.name, args.channel)
+    before = channels.pointed(store.root, args.name, args.channel)
+    data = {"name": args.name, "channel": args.channel, "before": before, "done": args.yes}
+    what = f"channel {args.channel} of {args.name} (it points to {before or 'nothing'})"
+    if not args.yes:
+        return show(args, data, f"would remove {what}; confirm with --yes")
     with lock_store(store.root, print_note) as writer:
-        before = channels.remove(writer, args.name, args.channel, args.why)
+        channels.remove(writer, args.name, args.channel, args.why)
         now = select(writer.store.scan(), args.name) if args.channel == DEFAULT_CHANNEL else None
     refresh(store, print_note)
     text = f"channel {args.channel} of {args.name} is removed (it was {before or 'nothing'})"
-    if now:
-        text += f"; {args.name} alone now means {now.manifest.version}"
-    return show(args, {"name": args.name, "channel": args.channel, "before": before}, text)
-
-
-def _moved(args: argparse.Namespace, store: Store, before: str, now: str) -> int:
-    refresh(store, print_note)
-    was = "it was that already" if before == now else f"it was {before}" if before else "it is new"
-    data = {"name": args.name, "channel": args.channel, "before": before, "version": now}
-    return show(args, data, f"channel {args.channel} of {args.name} is {now} ({was})")
+    return show(args, data, f"{text}; {args.name} alone now means {now.manifest.version}" if now else text)

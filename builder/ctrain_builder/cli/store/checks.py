@@ -11,11 +11,13 @@ from pathlib import Path
 
 from ctrain_builder.cache_root import open_cache
 from ctrain_builder.cli.bar import Bar, print_note
+from ctrain_builder.cli.options import add_yes
 from ctrain_builder.cli.store import signatures
-from ctrain_builder.cli.store.common import AddAction, broken_channel, show
+from ctrain_builder.cli.store.common import AddAction, broken_channel, check_names, show
 from ctrain_builder.store import log
 from ctrain_builder.store import usage as usages
 from ctrain_builder.store import verify as checks
+from ctrain_builder.store.inventory import file_size, stored_versions
 from ctrain_builder.store.refresh import refresh
 from ctrain_builder.store.writer import lock_store
 from ctrain_runtime.errors import ImageUnusable, StoreError, UsageError
@@ -27,8 +29,9 @@ def add_actions(add: AddAction) -> None:
     verify = add("verify", "read all images again and compare their digests", _verify)
     verify.add_argument("names", nargs="*", metavar="NAME", help="images to look at (default: all)")
     verify.add_argument("--jobs", type=int, default=2, metavar="N", help="images read at once (default: 2)")
-    verify.add_argument("--quarantine", action="store_true", help="move damaged versions to quarantine/")
+    verify.add_argument("--quarantine", action="store_true", help="move damaged versions to quarantine/, with --yes")
     verify.add_argument("--force", action="store_true", help="with --quarantine: also what a channel or a job needs")
+    add_yes(verify)
     verify.add_argument("--cache", type=Path, metavar="DIR", help="where an interrupted pass is noted ($CTRAIN_CACHE)")
     verify.add_argument("--signatures", action="store_true", help="check who signed instead of reading all images")
     verify.add_argument(
@@ -43,13 +46,10 @@ def add_actions(add: AddAction) -> None:
 
 
 def _verify(args: argparse.Namespace, store: Store) -> int:
-    if args.force and not args.quarantine:
-        raise UsageError("--force is for --quarantine", "Pass both, or neither")
+    if (args.force or args.yes) and not args.quarantine:
+        raise UsageError("--force and --yes are for --quarantine", "Add it, or remove them")
     every = checks.subjects(store)
-    names = {subject.name for subject in every}
-    unknown = sorted(set(args.names) - names)
-    if unknown:
-        raise UsageError(f"store {store.root} has no image {unknown[0]!r}", f"It has: {', '.join(sorted(names))}")
+    check_names(store, args.names, {subject.name for subject in every})
     if args.signatures and (args.quarantine or args.force):
         raise UsageError("--signatures moves no images", "Remove --quarantine and --force")
     if args.key and not args.signatures:
@@ -60,14 +60,14 @@ def _verify(args: argparse.Namespace, store: Store) -> int:
     cache = open_cache(args.cache)
     place = hashlib.sha256(str(store.root.resolve()).encode()).hexdigest()[:12]
     notes = checks.VerifyProgress(cache.root / f"verified-{place}.json")
-    total = sum(_size(subject.image) for subject in wanted)
+    total = sum(file_size(subject.image) for subject in wanted)
     started = time.monotonic()
     with Bar(f"verifying {pluralize(len(wanted), 'version')}", total) as bar:
         found = [finding for finding in checks.verify(wanted, notes, max(1, args.jobs), bar.add) if finding.problem]
     damaged = [finding for finding in found if finding.is_damaged]
     unchecked = [finding for finding in found if not finding.is_damaged]
     dangling = [one for one in store.scan().dangling if not args.names or one.name in args.names]
-    moved = _quarantine(store, damaged, args.force) if damaged and args.quarantine else []
+    moved = _quarantine(store, damaged, args.force) if damaged and args.yes else []
     taken = format_duration(time.monotonic() - started)
     lines = [
         *(finding.problem for finding in damaged),
@@ -76,8 +76,8 @@ def _verify(args: argparse.Namespace, store: Store) -> int:
         f"{pluralize(len(wanted) - len(found), 'version')} whole, {len(damaged)} damaged, {len(unchecked)} not checked "
         f"({format_size(total)}, {taken})",
     ]
-    if damaged and not args.quarantine:
-        lines.append("move damaged versions to quarantine with: ctrain store verify --quarantine")
+    if damaged and not args.yes:
+        lines.append("move damaged versions to quarantine with: ctrain store verify --quarantine --yes")
     listed = {
         key: [{"image": str(one.subject.image), "problem": one.problem} for one in findings]
         for key, findings in (("damaged", damaged), ("unchecked", unchecked))
@@ -93,7 +93,7 @@ def _quarantine(store: Store, damaged: Sequence[checks.VerifyResult], force: boo
     with lock_store(store.root, print_note) as writer:
         for finding in damaged:
             subject = finding.subject
-            name = f"{subject.name}:{subject.version}"
+            name = subject.reference
             needed = checks.needed_by(store, subject)
             if needed and not force:
                 print_note(f"{name} stays: needed by {needed}; --force moves it all the same")
@@ -107,34 +107,30 @@ def _quarantine(store: Store, damaged: Sequence[checks.VerifyResult], force: boo
     return moved
 
 
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:  # which its check will tell
-        return 0
-
-
 def _du(args: argparse.Namespace, store: Store) -> int:
-    published = store.images()
-    names = {image.path: (image.manifest.name, image.manifest.version) for image in published}
-    found, together = usages.usage([*names])
-    rows = [
-        (*names[one.path], format_size(one.size), "-" if one.shared is None else format_size(one.shared))
-        for one in found
-    ]
+    versions = {one.image: one for one in stored_versions(store) if one.image.is_file()}
+    found, together = usages.usage([*versions])
+    rows = []
+    for one in found:
+        version, shared = versions[one.path], "-" if one.shared is None else format_size(one.shared)
+        rows.append((version.name, version.version, version.state, format_size(one.size), shared))
     total = format_size(sum(one.size for one in found))
     total = f"{total} in {pluralize(len(found), 'file')}, {format_size(together)} on the disk"
-    text = f"{table(('image', 'version', 'size', 'shared'), rows)}\n{total}" if found else "no versions"
-    data = [{"path": str(one.path), "size": one.size, "shared": one.shared} for one in found]
+    text = f"{table(('image', 'version', 'state', 'size', 'shared'), rows)}\n{total}" if found else "no versions"
+    facts = ((one, versions[one.path].state) for one in found)
+    data = [{"path": str(one.path), "state": state, "size": one.size, "shared": one.shared} for one, state in facts]
     return show(args, {"versions": data, "on_disk": together}, text)
 
 
 def _log(args: argparse.Namespace, store: Store) -> int:
-    entries = [entry for entry in log.read(store.root) if args.name in (None, entry.name)]
+    entries = list(log.read(store.root))
+    known = {entry.name for entry in entries} | {version.name for version in stored_versions(store)}
+    check_names(store, [] if args.name is None else [args.name], known)
+    entries = [entry for entry in entries if args.name in (None, entry.name)]
     rows = [
-        (entry.when, f"{entry.who}@{entry.host}", entry.action, entry.name, entry.channel, entry.before, entry.version)
-        for entry in entries
+        (one.when, f"{one.who}@{one.host}", one.action, one.name, one.channel, one.before, one.version, one.why)
+        for one in entries
     ]
-    head = ("when", "who", "what", "image", "channel", "from", "to")
+    head = ("when", "who", "what", "image", "channel", "from", "to", "why")
     text = table(head, rows) if rows else "no changes yet"
     return show(args, {"entries": [asdict(entry) for entry in entries]}, text)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Optional, Protocol
 
 from ctrain_runtime.errors import UsageError
 from ctrain_runtime.store import Store, store_path
+from ctrain_runtime.suggest import suggest
 
 Run = Callable[[argparse.Namespace, Store], int]
 
@@ -27,6 +28,13 @@ def store_root(option: Optional[str]) -> Path:
     if not root:
         raise UsageError("no store configured", "Pass --store DIR or set CTRAIN_STORE")
     return store_path(root)
+
+
+def check_names(store: Store, names: Iterable[str], known: Collection[str]) -> None:
+    """Raise UsageError for a name of no image."""
+    for name in sorted({*names} - {*known}):
+        hint = f"{suggest(name, known)} Available: {', '.join(sorted(known)) or 'none'}".strip()
+        raise UsageError(f"store {store.root} has no image {name!r}", hint)
 
 
 def show(args: argparse.Namespace, data: object, text: str) -> int:

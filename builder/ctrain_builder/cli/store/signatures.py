@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Sequence
 
 from ctrain_builder.cli.bar import print_note
+from ctrain_builder.cli.options import add_dry_run
 from ctrain_builder.cli.signer import make_signer
 from ctrain_builder.cli.store.common import AddAction, show
 from ctrain_builder.store import signatures
@@ -14,7 +15,7 @@ from ctrain_runtime.digest import file_digest
 from ctrain_runtime.engines.apptainer import Engine, find_engine
 from ctrain_runtime.errors import ImageUnusable, UsageError
 from ctrain_runtime.image import Image
-from ctrain_runtime.references import resolve
+from ctrain_runtime.references import join_all, resolve
 from ctrain_runtime.signatures import added, covers
 from ctrain_runtime.site import select_site
 from ctrain_runtime.store import PublishedImage, Store
@@ -23,11 +24,12 @@ from ctrain_runtime.text import table
 
 def add_actions(add: AddAction) -> None:
     sign = add("sign", "add a signature to published versions", _sign)
-    sign.add_argument("images", nargs="*", metavar="IMAGE", help="NAME:VERSION, or exactly NAME@sha256:DIGEST")
+    sign.add_argument("images", nargs="*", metavar="IMAGE", help="NAME:VERSION, NAME VERSION or NAME@sha256:DIGEST")
     text = "all versions that this older key has signed: a public key or certificate in PEM, or a PGP fingerprint"
     sign.add_argument("--all-signed-by", metavar="OLD", help=text)
     text = "the key that signs: a PEM file, pgp:N of the engine's key ring, or gpg:KEY of gpg's agent"
     sign.add_argument("--key", required=True, metavar="KEY", help=text)
+    add_dry_run(sign)
 
 
 def _sign(args: argparse.Namespace, store: Store) -> int:
@@ -36,18 +38,21 @@ def _sign(args: argparse.Namespace, store: Store) -> int:
         raise UsageError("specify images, or --all-signed-by", hint)
     signer = make_signer(args.key)
     signer.check()
-    images, others = [resolve([store], reference) for reference in args.images], list[PublishedImage]()
+    images, others = [resolve([store], reference) for reference in join_all(args.images)], list[PublishedImage]()
     if args.all_signed_by:
         images, others = _split(store.images(), trust.check_key(args.all_signed_by), signer.engine)
     for image in others:
-        print_note(f"{_name(image)} is left out: {args.all_signed_by} has not signed it as it is now")
+        print_note(f"{image.manifest.reference} is left out: {args.all_signed_by} has not signed it as it is now")
     data, lines = [], []
     for image in images:
-        name, key = _name(image), signatures.sign(store.root, image, signer, print_note)
+        name, key = image.manifest.reference, ""
+        did = f"would be signed with {args.key}"
+        if not args.dry_run:
+            key = signatures.sign(store.root, image, signer, print_note)
+            did = f"signed with {key}" if key else "has a signature by this key already"
         data.append({"image": name, "digest": image.manifest.digest, "key": key or None})
-        did = f"signed with {key}" if key else "has a signature by this key already"
         lines.append(f"{name} ({image.manifest.digest[:19]}) {did}")
-    return show(args, {"images": data}, "\n".join(lines) or "no versions")
+    return show(args, {"images": data, "done": not args.dry_run}, "\n".join(lines) or "no versions")
 
 
 def _split(
@@ -79,15 +84,11 @@ def verify(args: argparse.Namespace, store: Store, names: Sequence[str]) -> int:
     rows, problems, data = [], [], []
     for image in (image for image in store.images() if not names or image.manifest.name in names):
         valid = [key for key in keys if trust.is_signed_by(Image(image.path, image.manifest), key, engine)]
-        problems += [] if valid else [f"{_name(image)} is not signed by any of these keys"]
+        problems += [] if valid else [f"{image.manifest.reference} is not signed by any of these keys"]
         foreign = [path for path in added(image.path) if not covers(path, image.manifest)]
         problems += [f"{path} is damaged, or a signature of another version or digest" for path in foreign]
-        rows.append((_name(image), ", ".join(valid) or "-"))
-        data.append({"image": _name(image), "signed_by": valid})
+        rows.append((image.manifest.reference, ", ".join(valid) or "-"))
+        data.append({"image": image.manifest.reference, "signed_by": valid})
     text = "\n".join([table(("image", "signed by"), rows) if rows else "no versions", *problems])
     show(args, {"images": data, "problems": problems}, text)
     return ImageUnusable.exit_code if problems else 0
-
-
-def _name(image: PublishedImage) -> str:
-    return f"{image.manifest.name}:{image.manifest.version}"

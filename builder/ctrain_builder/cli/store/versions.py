@@ -1,33 +1,47 @@
-"""`ctrain store retire`, `withdraw`, `restore` and `gc`: what becomes of versions and their files."""
+"""`ctrain store list`, `retire`, `withdraw`, `restore` and `gc`: what becomes of versions and their files."""
 
 from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 
 from ctrain_builder.cli.bar import print_note
-from ctrain_builder.cli.options import days
-from ctrain_builder.cli.store.common import AddAction, broken_channel, show
-from ctrain_builder.store import lifecycle
+from ctrain_builder.cli.options import add_dry_run, add_yes, days, positive
+from ctrain_builder.cli.store.common import AddAction, broken_channel, check_names, show
+from ctrain_builder.store import inventory, lifecycle, log
 from ctrain_builder.store.refresh import refresh
 from ctrain_builder.store.restore import find_restorable, restore
 from ctrain_builder.store.writer import lock_store
+from ctrain_runtime.cli import images
 from ctrain_runtime.errors import UsageError
-from ctrain_runtime.lease import Lease
-from ctrain_runtime.store import Store
+from ctrain_runtime.references import join, join_all
+from ctrain_runtime.store import RETIRED, Store
 from ctrain_runtime.text import format_size, pluralize, table
+
+_VERSION_HELP = "NAME VERSION is the same as NAME:VERSION"
+_LISTED = ("name", "version", "state", "since", "size", "why", "path")
+_LATER = f"its file goes {lifecycle.GRACE_DAYS:.0f} days after, with ctrain store gc"
 
 
 def add_actions(add: AddAction) -> None:
+    listing = add("list", "the versions: as `ctrain images`", _list)
+    listing.add_argument("--retired", action="store_true", help="those retired, withdrawn or removed instead")
+    listing.add_argument("--quarantined", action="store_true", help="those in quarantine instead")
+    listing.add_argument("--all", action="store_true", help="all versions that the store has ever had, in any state")
     retire = add("retire", "no longer offer versions", _retire)
-    retire.add_argument("versions", nargs="+", metavar="NAME:VERSION")
+    retire.add_argument("versions", nargs="*", metavar="NAME:VERSION", help=f"{_VERSION_HELP}; with --keep: NAME")
+    text = "all but the newest N of each image, and those that a channel or a job needs"
+    retire.add_argument("--keep", type=positive, metavar="N", help=text)
     retire.add_argument("--why", default="", metavar="TEXT", help="for the log")
     withdraw = add("withdraw", "take versions out of use at once, also out of channels", _withdraw)
-    withdraw.add_argument("versions", nargs="+", metavar="NAME:VERSION")
+    withdraw.add_argument("versions", nargs="+", metavar="NAME:VERSION", help=_VERSION_HELP)
     withdraw.add_argument("--why", required=True, metavar="TEXT", help="the reason: for users and the log")
     restore = add("restore", "offer a retired, withdrawn or quarantined version again", _restore)
-    restore.add_argument("version", metavar="NAME:VERSION")
+    restore.add_argument("name", metavar="NAME:VERSION")
+    restore.add_argument("version", nargs="?", metavar="VERSION", help=_VERSION_HELP)
+    add_dry_run(restore)
     gc = add("gc", "remove retired versions, and what interrupted commands have left", _gc)
     gc.add_argument(
         "--grace",
@@ -43,69 +57,95 @@ def add_actions(add: AddAction) -> None:
         metavar="DAYS",
         help=f"how long jobs can keep a version after its retirement (default: {lifecycle.LONGEST_LEASE:.0f})",
     )
-    for one in (retire, withdraw, gc):
-        one.add_argument("--yes", action="store_true", help="do it; without this only the plan is shown")
+    gc.add_argument("--quarantine", action="store_true", help="also the damaged images in quarantine/")
+    for action in (retire, withdraw, gc):
+        add_yes(action)
+
+
+def _list(args: argparse.Namespace, store: Store) -> int:
+    if not (args.all or args.retired or args.quarantined):
+        return images.execute(args)
+    wanted = {inventory.QUARANTINED} if args.quarantined else set()
+    wanted |= {RETIRED, inventory.WAS_WITHDRAWN, inventory.REMOVED} if args.retired else set()
+    versions = [one for one in inventory.stored_versions(store) if args.all or one.state in wanted]
+    changes = {(entry.name, entry.version): entry for entry in log.read(store.root) if not entry.channel}
+    rows, data = [], []
+    for one in sorted(versions, key=lambda one: one.reference):
+        change, size = changes.get((one.name, one.version)), inventory.file_size(one.image)
+        facts = (one.name, one.version, one.state, change.when if change else "")
+        why = change.why if change else ""
+        rows.append((*facts, format_size(size), why))
+        data.append(dict(zip(_LISTED, (*facts, size, why, str(one.image)))))
+    return show(args, {"versions": data}, table(_LISTED[:-1], rows) if rows else "no such versions")
 
 
 def _retire(args: argparse.Namespace, store: Store) -> int:
-    found = lifecycle.retirable(store, args.versions)
+    if not args.versions and args.keep is None:
+        raise UsageError("no versions given", "Name versions as NAME:VERSION, or pass --keep N")
+    if args.keep is not None:
+        check_names(store, args.versions, {image.manifest.name for image in store.images()})
+
+    def references(current: Store) -> Sequence[str]:
+        if args.keep is None:
+            return join_all(args.versions)
+        surplus = lifecycle.surplus(current, args.versions, args.keep, time.time())
+        return [image.manifest.reference for image in surplus]
+
+    found = lifecycle.retirable(store, references(store))
     if args.yes:
         with lock_store(store.root, print_note) as writer:
-            found = lifecycle.retire(writer, args.versions, args.why)
+            found = lifecycle.retire(writer, references(writer.store), args.why)
         refresh(store, print_note)
-    names = [f"{image.manifest.name}:{image.manifest.version}" for image in found]
+    names = [image.manifest.reference for image in found]
     did = "retired" if args.yes else "would retire"
-    then = f"its file goes {lifecycle.GRACE_DAYS:.0f} days after, with ctrain store gc" if args.yes else "--yes does it"
     lines = [f"{did} {name} ({format_size(image.manifest.size)})" for name, image in zip(names, found)]
-    return show(args, {"retired": names, "done": args.yes}, "\n".join([*lines, then]))
+    then = [_LATER if args.yes else "confirm with --yes"] if found else ["nothing to retire"]
+    return show(args, {"retired": names, "done": args.yes}, "\n".join([*lines, *then]))
 
 
 def _withdraw(args: argparse.Namespace, store: Store) -> int:
     if not args.why.strip():
         raise UsageError("--why must not be empty", "Users are shown this reason")
-    found = lifecycle.named_versions(store, args.versions)
+    references = join_all(args.versions)
+    found = lifecycle.named_versions(store, references)
     if args.yes:
         with lock_store(store.root, print_note) as writer:
-            found = lifecycle.withdraw(writer, args.versions, args.why)
+            found = lifecycle.withdraw(writer, references, args.why)
         refresh(store, print_note)
-    names = [f"{image.manifest.name}:{image.manifest.version}" for image in found]
+    names = [image.manifest.reference for image in found]
     lines = [f"{'withdrew' if args.yes else 'would withdraw'} {name}" for name in names]
     for image in found:
         lines += [broken_channel(image.manifest.name, channel) for channel in image.channels]
-    then = f"its file goes {lifecycle.GRACE_DAYS:.0f} days after, with ctrain store gc" if args.yes else "--yes does it"
     emptied = [f"{image.manifest.name}:{channel}" for image in found for channel in image.channels]
     data = {"withdrawn": names, "channels": emptied, "done": args.yes}
-    return show(args, data, "\n".join([*lines, then]))
+    return show(args, data, "\n".join([*lines, _LATER if args.yes else "confirm with --yes"]))
 
 
 def _restore(args: argparse.Namespace, store: Store) -> int:
-    found = find_restorable(store, args.version)
-    with lock_store(store.root, print_note) as writer:
-        restore(writer, found)
-    refresh(store, print_note)
-    return show(args, {"restored": args.version}, f"{args.version} is offered again")
+    found = find_restorable(store, join(args.name, args.version))
+    if not args.dry_run:
+        with lock_store(store.root, print_note) as writer:
+            restore(writer, found)
+        refresh(store, print_note)
+    text = f"{found.reference} {'would be' if args.dry_run else 'is'} offered again"
+    return show(args, {"restored": found.reference, "done": not args.dry_run}, text)
 
 
 def _gc(args: argparse.Namespace, store: Store) -> int:
-    found = list(lifecycle.garbage(store, args.grace, time.time(), args.longest_lease))
     if args.yes:
         with lock_store(store.root, print_note) as writer:
-            found = lifecycle.collect(writer, args.grace, args.longest_lease)
+            found = lifecycle.collect(writer, args.grace, args.longest_lease, args.quarantine)
+    else:
+        found = list(lifecycle.garbage(store, args.grace, time.time(), args.longest_lease, args.quarantine))
     total = sum(one.size for one in found)
     rows = [(one.path.name, format_size(one.size), one.why) for one in found]
-    did = f"removed {pluralize(len(found), 'file')}" if args.yes else f"would remove {pluralize(len(found), 'file')}"
-    then = "" if args.yes else "; --yes does it"
-    text = (
-        f"{table(('file', 'size', 'why'), rows)}\n{did}, {format_size(total)}{then}" if found else "nothing to remove"
-    )
+    what = f"{pluralize(len(found), 'file')} ({format_size(total)})"
+    summary = f"removed {what}" if args.yes else f"{what}; confirm with --yes"
+    text = f"{table(('file', 'size', 'why'), rows)}\n{summary}" if found else "nothing to remove"
     kept = lifecycle.leases_on_retired(store, time.time(), args.longest_lease)
     files = [{"path": str(one.path), "size": one.size, "why": one.why} for one in found]
     copies = [{"path": str(path), "by": who} for path, who in lifecycle.copies(store)]
     data = {"files": files, "size": total, "done": args.yes, "needed": [asdict(one) for one in kept], "copies": copies}
-    stay = [f"{one['path']} stays: {one['by']} may still be writing it" for one in copies]
-    return show(args, data, "\n".join([text, *map(_needed, kept), *stay]))
-
-
-def _needed(lease: Lease) -> str:
-    until = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(lease.until))
-    return f"{lease.image} stays: a job of {lease.owner} needs it, until {until} at the latest"
+    leased = [f"kept {one.image}: leased by {one}" for one in kept]
+    copying = [f"kept {one['path']}: {one['by']} may still be writing it" for one in copies]
+    return show(args, data, "\n".join([text, *leased, *copying]))

@@ -211,7 +211,7 @@ def test_a_layer_is_the_same_by_its_content(tmp_path: Path, capsys: Out) -> None
     ("argv", "code", "message"),
     [
         (("show",), 64, "the following arguments are required: IMAGE"),
-        (("diff", "a"), 64, "the following arguments are required: NEW"),
+        (("diff", "a"), 64, "specify two images, not 1"),
         (("shwo",), 64, "invalid choice: 'shwo'"),
         (("show", "pytroch"), 68, "image 'pytroch' not found in"),
         (("show", "./x.sif"), 68, "image file x.sif not found"),
