@@ -13,6 +13,8 @@ from ctrain_runtime.manifest import FLAT_SUFFIX, Manifest, read_manifest
 from ctrain_runtime.references import resolve
 
 LAYER_MARKER = ".singularity.d/ctrain-layer"  # in the container; holds the key of the topmost mounted layer
+# Of images that ctrain built; they remain when the manifest is lost.
+LAYERS_LABEL, KEY_LABEL, FLAT_LABEL = "org.ctrain.layers", "org.ctrain.key", "org.ctrain.flat"
 OCI_ARCH = {"x86_64": "amd64", "aarch64": "arm64", "ppc64le": "ppc64le"}  # by `uname -m`
 
 
@@ -31,9 +33,16 @@ class Image:
         return ("apptainer", "exec", *gpus, str(self.path))
 
     @property
+    def foreign(self) -> bool:
+        """Whether ctrain did not build it, or lacks its manifest."""
+        return not self.manifest.layers
+
+    @property
     def marker(self) -> str:
         """The contents of LAYER_MARKER when all layers are mounted; "" for an image without layers above its base."""
-        layers = self.manifest.layers
+        layers, labels = self.manifest.layers, self.manifest.labels
+        if self.foreign and " " in labels.get(LAYERS_LABEL, "") and labels.get(FLAT_LABEL) == "no":
+            return labels.get(KEY_LABEL, "")
         return layers[-1].key if len(layers) > 1 else ""
 
 
@@ -47,11 +56,12 @@ def find(references: tuple[str, ...], stores: list[store.Store], machine: str) -
 
 def check(image: Image, machine: str) -> Image:
     """`image`, if its file is complete and for this architecture. Raises ImageUnusable."""
-    architecture = sif.check(image.path)
-    if architecture != OCI_ARCH.get(machine, machine):
+    architecture = image.manifest.arch if image.foreign else sif.check(image.path)
+    if architecture not in ("", OCI_ARCH.get(machine, machine)):  # "": of a sandbox
         problem = f"architecture mismatch: {image.path} is {architecture}, this machine is {machine}"
         raise ImageUnusable(problem, "Select another image")
-    check_size(image.path, image.manifest)
+    if not image.foreign:
+        check_size(image.path, image.manifest)
     return image
 
 
@@ -73,6 +83,18 @@ def find_any_arch(references: tuple[str, ...], stores: list[store.Store]) -> Ima
 
 def is_path(reference: str) -> bool:
     return "/" in reference or reference.endswith(".sif")
+
+
+def is_foreign(reference: str) -> bool:
+    """Whether `reference` is the path of a sandbox, or of a file without ctrain's manifest beside it."""
+    path = Path(reference)
+    has_manifest = path.resolve().with_suffix(".json").is_file() and not path.is_dir()
+    return is_path(reference) and path.exists() and not has_manifest
+
+
+def is_pulled(reference: str) -> bool:
+    """Whether `reference` has a scheme, as in docker://debian:12."""
+    return "://" in reference
 
 
 def _at_path(path: Path) -> Image:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Optional
 
 from ctrain_runtime.image import Image
-from ctrain_runtime.manifest import PARENT_LABEL, Layer, Manifest, Requires, TestResult
+from ctrain_runtime.manifest import ENTRY_POINT, PARENT_LABEL, Layer, Manifest, Requires, TestResult
 from ctrain_runtime.text import format_duration, format_size, table
 
 Packages = Mapping[tuple[str, str], str]  # (kind, name) -> version
@@ -61,27 +61,40 @@ def describe(image: Image, packages: Packages, problem: str, signers: Sequence[s
     package_counts = ", ".join(f"{kinds.count(kind)} {kind}" for kind in sorted(set(kinds)))
     channel = f" ({image.channel})" if image.channel else ""
     rows = [
-        ("image", f"{manifest.name} {manifest.version}{channel}  {manifest.digest[:19]}"),
+        ("image", f"{manifest.name} {manifest.version}".rstrip() + f"{channel}  {manifest.digest[:19]}".rstrip()),
         ("file", f"{image.path} ({format_size(manifest.size)})"),
         ("base", f"{manifest.base.reference}  {manifest.base.digest[:19]}".rstrip()),
         ("parent", manifest.labels.get(PARENT_LABEL, "")),
-        ("built", f"{_time(manifest.built)}, definitions at {manifest.revision or 'an unknown revision'}"),
+        ("built", _built(manifest)),
+        ("starts", f"{manifest.labels[ENTRY_POINT]} (not by ctrain)" if ENTRY_POINT in manifest.labels else ""),
         ("with", ", ".join(f"{name} {number}" for name, number in manifest.tools.items())),
         ("published", _time(manifest.published) if manifest.published else "no"),
         ("signed", f"by {', '.join(signers)}" if signers else "no"),
         *(("used by", user) for user in users),
         *facts(manifest, package_counts or problem),
     ]
+    if image.foreign:
+        return _rows(rows)
     layers = [(part.definition, format_size(part.size), part.key[:12], part.digest[:19]) for part in manifest.layers]
     tests = [(test.name, _outcome(test)) for test in manifest.tests]
     merged = "\nIts layers are merged into one file system." if manifest.flat else ""
     return "\n".join(
         (
-            *(f"{key:<11}{value}" for key, value in rows if value),
+            _rows(rows),
             f"\n{table(('layer', 'size', 'key', 'digest'), layers)}{merged}",
             f"\n{table(('test', 'result'), tests)}",
         )
     )
+
+
+def _rows(rows: Sequence[tuple[str, str]]) -> str:
+    return "\n".join(f"{key:<11}{value}" for key, value in rows if value)
+
+
+def _built(manifest: Manifest) -> str:
+    if not manifest.built:
+        return "not by ctrain: untested"
+    return f"{_time(manifest.built)}, definitions at {manifest.revision or 'an unknown revision'}"
 
 
 def facts(manifest: Manifest, packages: str = "") -> list[tuple[str, str]]:
@@ -100,7 +113,7 @@ def _fits(manifest: Manifest) -> str:
     needs = manifest.requires
     cuda = manifest.software.get("cuda")
     if not cuda:
-        return f"{manifest.arch}, no GPU needed"
+        return f"{manifest.arch}, no GPU needed".lstrip(", ")
     gpus = f", GPUs {' '.join(needs.gpus)}" if needs.gpus else ""
     compiled = f" (compiled for {' '.join(needs.arch)})" if needs.arch else ""
     return f"{manifest.arch}, CUDA {cuda}{gpus}{compiled}"

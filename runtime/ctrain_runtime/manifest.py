@@ -18,6 +18,7 @@ _FIRST_WITH_CHECKSUM = 3
 CHECKSUM = "checksum"  # key whose value covers all other keys
 _BELOW = "below"  # of schema 4: null; or, for a thin image, the file of its base, which versions shared
 PARENT_LABEL = "org.ctrain.parent"  # the published image that this one was built on, with its digest
+ENTRY_POINT = "entry point"  # label: the program that `apptainer run` would start
 FLAT_SUFFIX = "-flat"  # of images whose layers are merged into one file system
 _RELEASE = rf"r\d+(?:{FLAT_SUFFIX})?"
 
@@ -106,7 +107,9 @@ class Manifest:
 
     @property
     def version(self) -> str:
-        """As in 24.12-hd-r3, or 24.12-hd-r3-flat."""
+        """As in 24.12-hd-r3, or 24.12-hd-r3-flat; "" for an image that ctrain did not build."""
+        if not self.tag:
+            return ""
         return f"{self.tag}-{self.stack}-r{self.release}{FLAT_SUFFIX if self.flat else ''}"
 
     @property

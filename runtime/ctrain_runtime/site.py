@@ -7,12 +7,12 @@ import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, Literal, Optional
 
 from ctrain_runtime import command, config, site_files
 from ctrain_runtime.errors import ConfigError, SiteError
 from ctrain_runtime.site_files import ProjectFile
-from ctrain_runtime.site_layers import Layer, Level, check_signature_keys, merge
+from ctrain_runtime.site_layers import Layer, Level, check_trust_keys, merge
 from ctrain_runtime.store import store_path
 from ctrain_runtime.suggest import suggest
 
@@ -68,6 +68,8 @@ class Site:
     stores: tuple[str, ...] = ()
     require_signature: bool = False
     trusted_keys: tuple[str, ...] = ()
+    images: Literal["any", "store"] = "any"  # store: only images of the site's stores
+    image_cache: str = ""  # a shared directory for pulled images
     runs: str = "ctrain-runs"  # directory of run directories; on a cluster, one that all nodes share
     engine: SiteEngine = field(default_factory=SiteEngine)
     partitions: dict[str, SitePartition] = field(default_factory=dict)
@@ -156,14 +158,16 @@ def _choose(name: str, project: Optional[ProjectFile]) -> tuple[list[Layer], str
 
 
 def _check_not_weaker(project: ProjectFile, layers: Sequence[Layer]) -> None:
-    """Raise SiteError if a repository selects a site without the signatures that this machine's own site requires."""
+    """Raise SiteError if a repository selects a site that trusts more images than this machine's own site."""
     own, _ = _build(_detect()[0])
     other, _ = _build(layers)
+    hint = f"Remove the key, or select the site yourself: --site {other.name}"
     if own.require_signature and (True, own.trusted_keys) != (other.require_signature, other.trusted_keys):
-        raise SiteError(
-            f"{project.path}: site {other.name} does not require the signatures that site {own.name} requires",
-            f"Remove the key, or select the site yourself: --site {other.name}",
-        )
+        problem = f"site {other.name} does not require the signatures that site {own.name} requires"
+        raise SiteError(f"{project.path}: {problem}", hint)
+    if own.images == "store" != other.images:
+        problem = f"site {other.name} allows images that site {own.name} does not allow"
+        raise SiteError(f"{project.path}: {problem}", hint)
 
 
 def _detect() -> tuple[list[Layer], str]:
@@ -253,7 +257,7 @@ def _as_values(key: str, value: object) -> Mapping[str, Any]:
 
 def _build(layers: Sequence[Layer]) -> tuple[Site, Mapping[str, str]]:
     """The site of `layers`, lowest first, and the source of each key."""
-    check_signature_keys(layers)
+    check_trust_keys(layers)
     merged = merge(layers)
     if "scheduler" not in merged.values:
         hint = "Set `scheduler`, or `extends: SITE`"

@@ -17,7 +17,7 @@ from typing import Any, Optional
 from ctrain_runtime import config, strict_yaml
 from ctrain_runtime.errors import ConfigError, SiteError
 from ctrain_runtime.home import expand_home
-from ctrain_runtime.site_layers import SIGNATURE_KEYS, Layer, Level
+from ctrain_runtime.site_layers import TRUST_KEYS, Layer, Level
 
 BUILT_IN_DIR = Path(__file__).parent / "sites"
 SYSTEM_DIR = Path("/etc/ctrain/sites")
@@ -25,7 +25,7 @@ PROJECT_FILE = "ctrain.yaml"
 
 LEVEL_NAMES = {Level.BUILT_IN: "built-in", Level.SYSTEM: "system", Level.USER: "user", Level.PROJECT: "project"}
 # A site is defined by its own file, and must not trust what a repository that was just cloned names.
-_NOT_IN_PROJECTS = ("name", "description", "extends", "detect", "scheduler", *SIGNATURE_KEYS)
+_NOT_IN_PROJECTS = ("name", "description", "extends", "detect", "scheduler", *TRUST_KEYS)
 _REQUIRED = {"name": "-", "scheduler": "-"}  # stand-ins, so that a file with some keys only can be checked
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from ctrain_runtime.errors import SiteError
 
 SIGNATURE_KEYS = ("require_signature", "trusted_keys")
+TRUST_KEYS = (*SIGNATURE_KEYS, "images")
 
 
 class Level(IntEnum):
@@ -73,18 +74,18 @@ def _merge_entries(
     return {entry: value for entry, value in {**below, **above}.items() if value is not None}
 
 
-def check_signature_keys(layers: Sequence[Layer]) -> None:
-    """Raise SiteError if higher layers change the signatures that built-in and system files require by themselves.
+def check_trust_keys(layers: Sequence[Layer]) -> None:
+    """Raise SiteError if higher layers change the trust that built-in and system files demand by themselves.
 
     Not by order: a user's layer of a parent lies below the system's layer of the site that extends it.
     """
     system = merge(layer for layer in layers if layer.level <= Level.SYSTEM)
-    if not system.values.get("require_signature"):
-        return
+    demands = {}
+    if system.values.get("require_signature"):
+        demands = dict.fromkeys(SIGNATURE_KEYS, f"{system.sources['require_signature']} requires signatures")
+    if system.values.get("images") == "store":
+        demands["images"] = f"{system.sources['images']} allows only images of stores"
     for layer in layers:
-        changed = [key for key in SIGNATURE_KEYS if key in layer.values]
+        changed = [key for key in demands if key in layer.values]
         if layer.level > Level.SYSTEM and changed:
-            required_by = system.sources["require_signature"]
-            raise SiteError(
-                f"{layer.source}: {changed[0]} cannot be changed: {required_by} requires signatures", "Remove the key"
-            )
+            raise SiteError(f"{layer.source}: {changed[0]} cannot be changed: {demands[changed[0]]}", "Remove the key")

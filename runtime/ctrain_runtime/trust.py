@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import socket
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,13 +16,22 @@ from ctrain_runtime import command, signatures
 from ctrain_runtime.digest import file_digest
 from ctrain_runtime.engines.apptainer import Engine, find_engine
 from ctrain_runtime.errors import CtrainError, ImageUnusable, SiteError, UsageError
-from ctrain_runtime.image import Image
-from ctrain_runtime.site import Site
-from ctrain_runtime.user_cache import UserCache
+from ctrain_runtime.image import Image, is_path
+from ctrain_runtime.site import SelectedSite, Site
+from ctrain_runtime.user_cache import UserCache, file_conditions
 
 CACHE = "verified"
 _FINGERPRINT = re.compile(r"[0-9A-F]{40}", re.IGNORECASE)  # of a PGP key
 _READ_TIMEOUT_SECONDS = 3600  # for verifying one image
+
+
+def require_allowed(reference: str, selected: SelectedSite) -> None:
+    """Raise ImageUnusable for a path or a pulled image where the site allows only images of its stores."""
+    if selected.site.images == "any" or not is_path(reference):
+        return
+    if Path(reference).resolve().parent not in {Path(store).resolve() for store in selected.store_dirs()}:
+        problem = f"site {selected.site.name} runs only images of its stores, not {reference}"
+        raise ImageUnusable(f"{problem} ({selected.sources['images']})", "List them with: ctrain images")
 
 
 def require_trusted(image: Image, site: Site) -> None:
@@ -46,8 +54,13 @@ def require_trusted(image: Image, site: Site) -> None:
     if cache.get(str(path), conditions):
         return
     engine = find_engine()
+    if path.is_dir():
+        raise ImageUnusable(
+            f"site {site.name} requires signatures, and sandbox {path} cannot have one", "Pack it as a .sif"
+        )
     if not any(is_signed_by(image, key, engine) for key in keys):
-        hint = f"Ask its publisher to run: ctrain store sign {image.manifest.reference} --key KEY"
+        store_sign = f"ctrain store sign {image.manifest.reference} --key KEY"
+        hint = f"Ask its publisher to run: {f'apptainer sign {path}' if image.foreign else store_sign}"
         raise ImageUnusable(f"image {path} is not signed by a key that site {site.name} trusts", hint)
     digest = _digest(path)
     if digest != published:
@@ -102,8 +115,6 @@ def _digest(path: Path) -> str:
 
 def _conditions(path: Path, keys: Sequence[str]) -> list[object]:
     """Identifies the file, the machine and the keys: a verification is valid as long as this is unchanged."""
-    status = path.stat()
     contents = [key if _FINGERPRINT.fullmatch(key) else Path(key).read_text(errors="replace") for key in keys]
     trusted = hashlib.sha256("\0".join(contents).encode(errors="replace")).hexdigest()
-    times = [status.st_mtime_ns, status.st_ctime_ns]
-    return [socket.gethostname(), status.st_dev, status.st_ino, status.st_size, *times, trusted]
+    return [*file_conditions(path), trusted]

@@ -9,17 +9,31 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import socket
 import threading
+from pathlib import Path
 from typing import Any
 
 from ctrain_runtime.home import expand_home
+
+
+def cache_dir() -> Path:
+    """The directory of this user's caches; relative if there is no home directory."""
+    return expand_home(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "ctrain"
+
+
+def file_conditions(path: Path) -> list[object]:
+    """The conditions of facts about a file: its host, inode, size and times. Raises OSError."""
+    status = path.stat()
+    identity = [status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
+    return [socket.gethostname(), *identity]
 
 
 class UserCache:
     """Facts by key; `conditions` are plain JSON values, which must be equal for an entry to be valid."""
 
     def __init__(self, name: str) -> None:
-        self._path = expand_home(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "ctrain" / f"{name}.json"
+        self._path = cache_dir() / f"{name}.json"
         self._entries: dict[str, Any] = {}
         with contextlib.suppress(OSError, ValueError, TypeError, RecursionError):
             self._entries = dict(json.loads(self._path.read_text(encoding="utf-8")))

@@ -13,6 +13,7 @@ import hashlib
 import json
 import platform
 import re
+import shutil
 from dataclasses import dataclass
 from itertools import dropwhile
 from pathlib import Path
@@ -22,10 +23,11 @@ from ctrain_builder import files
 from ctrain_builder.build_cache import Cache, LayerContent
 from ctrain_builder.layers import metadata
 from ctrain_builder.layers.container import Container, LowerLayers
-from ctrain_runtime import command
+from ctrain_runtime import command, inside
 from ctrain_runtime.engines.apptainer import Engine
 
-INSIDE = Path(__file__).parent / "inside"  # programs that run inside an image, mounted at /mnt
+INSIDE = Path(__file__).parent / "inside"  # programs that run inside an image
+VERSIONS = Path(inside.__file__).with_name("versions.py")  # the module that they share with the runtime
 _FORMAT = 1  # of fingerprints: raise it when programs are run in another way
 _ENTRY = re.compile(r"(?P<mode>\S{10}) root/root +\d+ \S+ \S+ squashfs-root(?P<path>/.*)?")
 _OWN = re.compile(r"/opt/([\w.+-]+)(/.*)?")
@@ -75,7 +77,14 @@ def _machine() -> tuple[str, ...]:
 
 @functools.lru_cache
 def _programs() -> tuple[str, ...]:
-    return tuple(f"{path.name} {files.digest(path)}" for path in sorted(INSIDE.glob("*.py")))
+    programs = sorted((*INSIDE.glob("*.py"), VERSIONS), key=lambda path: path.name)
+    return tuple(f"{path.name} {files.digest(path)}" for path in programs)
+
+
+def copy_programs(mnt_dir: Path) -> None:
+    """Create `mnt_dir` with the programs that run inside an image, to be mounted at /mnt."""
+    shutil.copytree(INSIDE, mnt_dir, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(VERSIONS, mnt_dir)
 
 
 @dataclass(frozen=True)

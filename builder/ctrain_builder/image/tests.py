@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ctrain_builder.build_plan import BuildPlan
-from ctrain_builder.image.reuse import INSIDE
+from ctrain_builder.image.reuse import copy_programs
 from ctrain_builder.layers import metadata
 from ctrain_builder.layers.container import CommandFailed, Container, LowerLayers
 from ctrain_runtime.errors import BuildError, CtrainError
@@ -57,8 +56,10 @@ def run_probe(container: Container, image: Path, program: str) -> dict[str, Any]
     """The JSON object that a program of inside/ prints in an image; {} if it has no Python. Raises BuildError."""
     script = 'if command -v python3 > /dev/null; then exec python3 "$0"; else echo {}; fi'
     try:
-        scratch = tempfile.mkdtemp(dir=container.work)  # TensorFlow can't be imported without one
-        argv = container.argv("exec", image, binds=[f"{INSIDE}:/mnt:ro", f"{scratch}:/tmp"])
+        scratch = Path(tempfile.mkdtemp(dir=container.work))
+        copy_programs(scratch / "mnt")
+        (scratch / "tmp").mkdir()  # TensorFlow can't be imported without one
+        argv = container.argv("exec", image, binds=[f"{scratch / 'mnt'}:/mnt:ro", f"{scratch / 'tmp'}:/tmp"])
         text = container.output([*argv, "/bin/sh", "-c", script, f"/mnt/{program}"], timeout=1800)  # reads much
         found = json.loads(text.strip().splitlines()[-1])
         if not isinstance(found, dict):
@@ -140,7 +141,7 @@ def run(container: Container, image: Path, check: ImageTest, log: Path, overlays
         return TestResult(check.name, False, "0.0", check.skip)
     folder = Path(tempfile.mkdtemp(prefix="test-", dir=container.work))
     mnt_dir, scratch = folder / "mnt", folder / "tmp"
-    shutil.copytree(INSIDE, mnt_dir, ignore=shutil.ignore_patterns("__pycache__"))
+    copy_programs(mnt_dir)
     scratch.mkdir()
     (mnt_dir / "script").write_text(check.script, encoding="utf-8")
     (mnt_dir / "script").chmod(0o755)

@@ -5,7 +5,7 @@
   ctrain images show pytorch:prod                 show layers, origin, tests and supported nodes
   ctrain images diff pytorch:prod pytorch:dev     list packages that differ, and the size of each layer
 
-An image is NAME[:CHANNEL|:VERSION], NAME@DIGEST or the path of a .sif. `tests`: passed/run before publishing.
+An image is NAME[:CHANNEL|:VERSION], NAME@DIGEST or a path (.sif, sandbox). `tests`: passed/run before publishing.
 `fits here`: this site's GPUs the image was compiled for (`fits`, if no GPUs are known here: all its GPUs).
 """
 
@@ -23,9 +23,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ctrain_runtime import image, image_report, lease, sbom, signatures
+from ctrain_runtime import foreign, image, image_report, lease, sbom, signatures
+from ctrain_runtime.cli.output import Activity
 from ctrain_runtime.doctor.contents import check_contents
-from ctrain_runtime.errors import CtrainError, ImageUnusable, StoreError, UsageError
+from ctrain_runtime.engines.apptainer import find_engine
+from ctrain_runtime.errors import CtrainError, EngineError, ImageUnusable, StoreError, UsageError
 from ctrain_runtime.image import Image
 from ctrain_runtime.lease import Lease
 from ctrain_runtime.references import join, join_all
@@ -77,7 +79,7 @@ def _show(args: argparse.Namespace) -> str:
     try:
         packages, problem = sbom.packages(shown.path), ""
     except ImageUnusable as error:
-        packages, problem = {}, error.message
+        packages, problem = {}, "" if shown.foreign else error.message
     signers = _signers(shown.path)
     leases, users = _users(shown.path)
     if args.json:
@@ -122,7 +124,18 @@ def _diff(args: argparse.Namespace) -> str:
 
 
 def _find(reference: str, args: argparse.Namespace) -> Image:
+    if image.is_foreign(reference):
+        return _examine(foreign.locate(Path(reference), Activity(sys.stderr).report))
     return image.find_any_arch((reference,), [] if image.is_path(reference) else _stores(args))
+
+
+def _examine(located: Image) -> Image:
+    """An image that ctrain did not build, with its facts. Raises EngineError if they cannot be learned."""
+    engine, report = find_engine(), Activity(sys.stderr).report
+    examined, problem = foreign.examine(located, engine, report, as_root=os.geteuid() == 0)
+    if problem:
+        raise EngineError(f"cannot examine {located.path}: {problem}")
+    return examined
 
 
 def _stores(args: argparse.Namespace) -> list[Store]:

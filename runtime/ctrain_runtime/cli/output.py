@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
 import sys
 from contextlib import suppress
 from typing import Optional, TextIO
+
+ERASE_LINE = "\r\033[K"
 
 
 def prepare() -> None:
@@ -88,3 +91,22 @@ class Writer:
     def _give_up(self) -> None:
         self.is_dead = True
         abandon(self._stream)
+
+
+class Activity:
+    """Shows what takes a while before a run: a line for each activity, a moving one on a terminal. Never raises."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._out = Writer(stream)
+        self._live = self._out.is_terminal()
+        self._what = ""
+
+    def report(self, what: str, progress: str) -> None:
+        """`what` is being done; "": nothing any more."""
+        if self._live:
+            line = f"ctrain: {what} {progress}"[: shutil.get_terminal_size().columns - 1]
+            self._out.write(ERASE_LINE + (line if what else ""))
+        elif what != self._what and what:
+            self._out.write(f"ctrain: {what} ...\n")
+        self._what = what
+        self._out.flush()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
+from ctrain_runtime.cli.output import Activity
 from ctrain_runtime.errors import UsageError
 from ctrain_runtime.home import expand_home
 from ctrain_runtime.plan.model import Options
@@ -35,8 +37,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--image",
         default="",
         metavar="IMAGE",
-        help="NAME[:CHANNEL|:VERSION], NAME@DIGEST or the path of a .sif (default: CTRAIN_IMAGE, then the job's)",
+        help="NAME[:CHANNEL|:VERSION], NAME@DIGEST, the path of a .sif or a sandbox, or a reference as in"
+        " docker://HOST/NAME:TAG (oras://, library://) (default: CTRAIN_IMAGE, then the job's)",
     )
+    add("--pull", action="store_true", help="pull the image of a reference again, even if it is cached")
     add(
         "--layer", action="append", default=[], type=Path, metavar="FILE", help="user layer over the image (repeatable)"
     )
@@ -103,6 +107,8 @@ def make_request(args: argparse.Namespace) -> Request:
         layers=tuple(args.layer),
         name=args.name,
         resume=args.resume,
+        pull=args.pull,
+        report=Activity(sys.stderr).report,
         options=Options(
             nodes=args.nodes,
             gpus_per_node=args.gpus_per_node,

@@ -25,7 +25,7 @@ def summary(prepared: Prepared, reason: str) -> str:
     if plan.image.instead_of:
         substitute = f", flattened, in place of {plan.image.instead_of}: this engine ignores overlay partitions"
     staged = f", copied to {plan.staging} on each node" if plan.staging else ""
-    name = f"{plan.image.name} {plan.image.version}{channel}"
+    name = f"{plan.image.name} {plan.image.version}".rstrip() + channel
     data = [mount for mount in plan.mounts if mount.read_only]
     rows = [
         ("site", f"{plan.site} ({reason})"),

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from ctrain_runtime import command
 from ctrain_runtime.bash import exports, quote_argv
 from ctrain_runtime.errors import CtrainError, EngineError
 
 HOME = "/home/ctrain"  # inside; a private directory of the node
+# --no-eval, and --no-mount bind-paths.
 NO_EVAL_SINCE = {"apptainer": (1, 1), "singularity": (3, 10)}
 
 # Settings of the engine: in a caller's shell they would add binds, variables and options that the plan lacks.
@@ -81,6 +83,20 @@ def exec_argv(
     for overlay in overlays:
         argv += ["--overlay", f"{overlay}:ro"]
     return argv
+
+
+def isolated_exec_argv(engine: Engine, *, as_root: bool) -> list[str]:
+    """`apptainer exec OPTIONS` for an image that nobody trusts: without network, and without files of the host.
+
+    Of networks, `none` alone is allowed to every user (Apptainer's documentation, "Network virtualization").
+    """
+    argv = [*exec_argv(engine, as_root=as_root), "--containall", "--net", "--network", "none"]
+    return [*argv, "--no-mount", "bind-paths"] if _numbers(engine) >= NO_EVAL_SINCE[engine.name] else argv
+
+
+def pull_argv(engine: Engine, reference: str, image: Path) -> list[str]:
+    """The command that pulls `reference` into a file, past the engine's own cache: the image would be stored twice."""
+    return [engine.path, "pull", "--disable-cache", str(image), reference]
 
 
 def clean_environ(environ: Mapping[str, str]) -> dict[str, str]:

@@ -74,7 +74,7 @@ def make_plan(
         modules=site.engine.modules,
         passed=passed_names(options.env),
         mounts=make_mounts(job, site, options, run_directory),
-        staging=_staging(site),
+        staging=_staging(site) if planned.digest else "",  # a sandbox is not copied
         data=data_directory(job, site, options),
         resume=options.resume,
         lease=lease.lease_path(facts.lease_dir, planned.path, run_directory),

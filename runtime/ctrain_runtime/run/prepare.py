@@ -14,9 +14,9 @@ from ctrain_runtime.launchers.recognise import recognise, refuse_spawner
 from ctrain_runtime.plan.make import make_plan
 from ctrain_runtime.plan.model import Launch, Options
 from ctrain_runtime.plan.size import SizeRequest
-from ctrain_runtime.run import directory, targets, world_check
+from ctrain_runtime.pull import Report
+from ctrain_runtime.run import directory, select_image, targets, world_check
 from ctrain_runtime.site import FALLBACK, SelectedSite, Site, expand
-from ctrain_runtime.store import open_stores
 
 IMAGE = "CTRAIN_IMAGE"  # set by module files
 
@@ -24,7 +24,8 @@ IMAGE = "CTRAIN_IMAGE"  # set by module files
 @dataclass(frozen=True)
 class Request:
     """The request of a verb that starts runs. `reference` names the job ("": the job is `command`); the other values
-    are those of the command line, None and "" if not given. `dry_run`: it may be planned where it cannot run."""
+    are those of the command line, None and "" if not given. `dry_run`: it may be planned where it cannot run; `report`
+    shows what takes a while."""
 
     site: SelectedSite
     reference: str = ""
@@ -34,7 +35,9 @@ class Request:
     name: str = ""
     resume: str = ""
     dry_run: bool = False
+    pull: bool = False  # the image, even if it is cached
     options: Options = field(default_factory=Options)
+    report: Report = lambda _what, _progress: None
 
 
 @dataclass(frozen=True)
@@ -57,8 +60,7 @@ def prepare(request: Request) -> Prepared:
     size = scheduler.size(make_size_request(request.options, planned, cluster), cluster, site)
     refuse_spawner(planned.command, size.nodes * size.ranks_per_node)
     architecture = _architecture(cluster, size.partition)
-    selected = _image(request, planned, architecture)
-    trust.require_trusted(selected, site)  # first: probing the engine starts a container of it
+    selected, image_notes = _image(request, planned, architecture)
     engine, assumed = targets.find_site_engine(site, dry_run=request.dry_run)
     detected = facts.detect_facts(cluster, selected, engine)
     flat = image.find_flat_variant(selected) if detected.ignores_layers else None
@@ -78,7 +80,7 @@ def prepare(request: Request) -> Prepared:
     if not elsewhere:
         directory.check_mount_sources(plan)
     launch = scheduler.render(plan, launchers.make_task(plan, scheduler.identity(plan)))
-    return Prepared(launch, (*notes, *elsewhere, *assumed, *size.notes), _image_source(request))
+    return Prepared(launch, (*notes, *elsewhere, *assumed, *size.notes, *image_notes), _image_source(request))
 
 
 def runs_directory(site: Site) -> Path:
@@ -136,14 +138,13 @@ def _architecture(cluster: Cluster, partition: str) -> str:
     return architectures.get(partition) or platform.machine()
 
 
-def _image(request: Request, planned: job.Job, architecture: str) -> image.Image:
+def _image(request: Request, planned: job.Job, architecture: str) -> tuple[image.Image, tuple[str, ...]]:
     reference = request.image or os.environ.get(IMAGE)
     references = (reference,) if reference else planned.images
     if not references:
         raise UsageError("no image given", "Pass --image NAME; list images with: ctrain images")
-    stores = [] if image.is_path(references[0]) else open_stores(request.site.store_dirs())
     try:
-        return image.find(references, stores, architecture)
+        return select_image.select(references, request.site, architecture, request.report, again=request.pull)
     except ImageNotFound as error:
         raise ImageNotFound(f"{error.message}{_image_source(request)}", error.hint) from error
 

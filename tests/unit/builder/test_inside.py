@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from ctrain_builder.image.tests import INSIDE
+from ctrain_builder.image.reuse import INSIDE, VERSIONS
 
 Done = subprocess.CompletedProcess[str]
 DPKG = """\
@@ -78,7 +78,11 @@ def write(root: Path, name: str, text: str) -> Path:
 
 
 def run(image: Path, program: str, *argv: str) -> Done:
-    environment = {"PYTHONPATH": str(image), "PATH": f"{image}:{os.defpath}", "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = {
+        "PYTHONPATH": f"{image}:{VERSIONS.parent}",
+        "PATH": f"{image}:{os.defpath}",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
     command = [sys.executable, str(INSIDE / program), *argv]
     return subprocess.run(command, env=environment, capture_output=True, text=True)
 
@@ -253,7 +257,7 @@ def test_horovod_for_tensorflow_names_pytorch_too(image: Path) -> None:
     assert run(image, "horovod_build.py", "TensorFlow", "MPI", "Gloo").returncode == 0
 
 
-@pytest.mark.parametrize("program", sorted(INSIDE.glob("*.py")), ids=lambda path: path.name)
+@pytest.mark.parametrize("program", [*sorted(INSIDE.glob("*.py")), VERSIONS], ids=lambda path: path.name)
 def test_the_python_of_old_images_reads_it(program: Path) -> None:
     """NGC's 22.03 has Python 3.8."""
     ast.parse(program.read_text(encoding="utf-8"), feature_version=(3, 8))

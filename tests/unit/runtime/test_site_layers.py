@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from ctrain_runtime.errors import SiteError
-from ctrain_runtime.site_layers import Layer, Level, check_signature_keys, merge
+from ctrain_runtime.site_layers import Layer, Level, check_trust_keys, merge
 
 
 def layers(*values: dict[str, Any]) -> list[Layer]:
@@ -50,9 +50,16 @@ ON: dict[str, Any] = {"require_signature": True, "trusted_keys": ["/k"]}
 def test_signatures_that_the_system_requires_stay(level: Level, change: dict[str, Any]) -> None:
     chain = [Layer(Level.SYSTEM, "etc", ON), Layer(Level.SYSTEM, "child", {"runs": "r"}), Layer(level, "mine", change)]
     with pytest.raises(SiteError, match=r"^mine: [a-z_]+ cannot be changed: etc requires signatures"):
-        check_signature_keys(chain)
+        check_trust_keys(chain)
+
+
+@pytest.mark.parametrize("level", [Level.USER, Level.FILE, Level.PROJECT])
+def test_only_images_of_stores_stays_what_the_system_demands(level: Level) -> None:
+    chain = [Layer(Level.SYSTEM, "etc", {"images": "store"}), Layer(level, "mine", {"images": "any"})]
+    with pytest.raises(SiteError, match=r"^mine: images cannot be changed: etc allows only images of stores"):
+        check_trust_keys(chain)
 
 
 def test_signatures_can_be_required_above_the_system() -> None:
-    check_signature_keys([Layer(Level.SYSTEM, "etc", {"trusted_keys": ["/k"]}), Layer(Level.USER, "mine", ON)])
-    check_signature_keys([Layer(Level.BUILT_IN, "own", ON), Layer(Level.SYSTEM, "etc", {"require_signature": False})])
+    check_trust_keys([Layer(Level.SYSTEM, "etc", {"trusted_keys": ["/k"]}), Layer(Level.USER, "mine", ON)])
+    check_trust_keys([Layer(Level.BUILT_IN, "own", ON), Layer(Level.SYSTEM, "etc", {"require_signature": False})])

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from ctrain_runtime.manifest import Base, Layer, Requires
 from ctrain_runtime.manifest import TestResult as Result
 from ctrain_runtime.schedulers.local.scheduler import Local
 from ctrain_runtime.sif import SBOM
+from samples import programs as fakes
 from samples.sample_images import sbom, sif, write_image, write_store
 
 Out = pytest.CaptureFixture[str]
@@ -229,3 +231,27 @@ def test_diff_needs_package_lists(tmp_path: Path, capsys: Out) -> None:
     path = str(write_image(tmp_path))
     assert images("diff", path, path) == 69
     assert "has no package list" in capsys.readouterr().err
+
+
+def test_show_examines_what_ctrain_did_not_build(programs: Path, tmp_path: Path, capsys: Out) -> None:
+    path = tmp_path / "other.sif"
+    path.write_bytes(sif())
+    inspected = {"data": {"attributes": {"labels": {}, "runscript": "OCI_ENTRYPOINT='\"/entry.sh\"'\n"}}}
+    version = "--version) echo apptainer version 1.4.5 ;;"
+    answers = f"*inspect*) echo {shlex.quote(json.dumps(inspected))} ;; *) echo glibc 2.36 ;;"
+    fakes.write_program(programs / "apptainer", f"#!/bin/bash\ncase $* in {version} {answers} esac\n")
+    assert images("show", str(path)) == 0
+    shown = capsys.readouterr()
+    assert shown.out.splitlines()[2:] == [
+        "built      not by ctrain: untested",
+        "starts     /entry.sh (not by ctrain)",
+        "published  no",
+        "signed     no",
+        "fits       amd64, no GPU needed",
+        "software   glibc 2.36",
+    ]
+    assert "ctrain: examining other.sif ..." in shown.err
+    path.write_bytes(sif(data=b"another one"))
+    fakes.write_program(programs / "apptainer", f"#!/bin/bash\ncase $* in {version} *) exit 1 ;; esac\n")
+    assert images("show", str(path)) == 73
+    assert "cannot examine" in capsys.readouterr().err

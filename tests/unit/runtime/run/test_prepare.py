@@ -4,6 +4,7 @@ import dataclasses
 import os
 import platform
 import shutil
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -178,6 +179,97 @@ def test_resume_takes_a_run_by_name_or_path(machine: Path) -> None:
     assert plan_of(resume="old").resume == f"{machine}/ctrain-runs/old/checkpoint"
     assert plan_of(resume="elsewhere/old").resume == f"{machine}/elsewhere/old/checkpoint"
     assert "CTRAIN_RESUME" in plan_of(resume="old").environment
+
+
+ENGINE = """\
+#!/bin/bash
+echo "$*" >>{calls}
+case $* in
+  --version) echo apptainer version 1.4.5 ;;
+  *pull*) /bin/cp {source} "$3" ;;
+  *inspect*) echo '{{"data": {{"attributes": {{"labels": {{}}}}}}}}' ;;
+  *exec*) echo 'glibc 2.36'; echo '{{"python": "3.11.2", "cuda": "12.6"}}' ;;
+  *) exit 255 ;;
+esac
+"""
+REFERENCE = "docker://r.example/team/train:1"
+
+
+@pytest.fixture
+def foreign(machine: Path, programs: Path) -> Path:
+    """The path of an image that ctrain did not build; references are pulled as it."""
+    path = machine / "foreign.sif"
+    path.write_bytes(sif())
+    fakes.write_program(programs / "apptainer", ENGINE.format(calls=machine / "engine", source=path))
+    return path
+
+
+def test_an_image_that_ctrain_did_not_build(foreign: Path) -> None:
+    prepared = prepare(asked(image="./foreign.sif", options={"nodes": 2}))
+    planned = prepared.launch.plan.image
+    assert (planned.name, planned.version, planned.marker, planned.cuda) == ("foreign.sif", "", "", True)
+    assert (planned.path, planned.digest) == (str(foreign), f"sha256:{sha256(sif()).hexdigest()}")
+    contents = "contents cuda 12.6, glibc 2.36, python 3.11.2"
+    assert prepared.notes == (f"foreign.sif is untested: ctrain did not build it; {contents}",)
+
+
+def test_a_sandbox_is_not_staged(foreign: Path) -> None:
+    (foreign.parent / "box/.singularity.d").mkdir(parents=True)
+    Path("staging.yaml").write_text("name: staging\nextends: generic-slurm\nstaging: /local\n")
+    plan = plan_of("./staging.yaml", image="./box")
+    assert (plan.image.path, plan.image.digest, plan.staging) == (str(foreign.parent / "box"), "", "")
+    assert plan_of("./staging.yaml", image="./foreign.sif").staging == "/local"
+
+
+def test_a_reference_is_pulled_into_the_cache_of_the_site_or_the_user(foreign: Path) -> None:
+    reported: list[str] = []
+    request = asked(image=REFERENCE, report=lambda what, _: reported.append(what))
+    plan = prepare(request).launch.plan
+    digest = sha256(sif()).hexdigest()
+    assert plan.image.path == str(foreign.parent / f"cache/ctrain/images/sha256-{digest}.sif")
+    assert (plan.image.name, plan.image.digest) == (REFERENCE, f"sha256:{digest}")
+    assert f"pulling {REFERENCE}" in reported
+    notes = prepare(request).notes
+    assert f"{REFERENCE} was pulled before; --pull pulls what it means now" in notes
+    foreign.write_bytes(sif(data=b"newer"))
+    assert prepare(asked(image=REFERENCE)).launch.plan.image.digest == f"sha256:{digest}"
+    again = prepare(asked(image=REFERENCE, pull=True)).launch.plan.image.digest
+    assert again == f"sha256:{sha256(foreign.read_bytes()).hexdigest()}"
+    Path("shared.yaml").write_text(f"name: shared\nextends: generic-slurm\nimage_cache: {foreign.parent}/shared\n")
+    assert plan_of("./shared.yaml", image=REFERENCE).image.path.startswith(f"{foreign.parent}/shared/sha256-")
+
+
+@pytest.mark.parametrize("image", ["./foreign.sif", REFERENCE, "./box"])
+def test_a_site_that_allows_only_images_of_its_stores(foreign: Path, image: str) -> None:
+    (foreign.parent / "box/.singularity.d").mkdir(parents=True)
+    Path("strict.yaml").write_text("name: strict\nextends: generic-slurm\nimages: store\n")
+    refused = r"^site strict runs only images of its stores, not .* \(.*strict.yaml.*\). List them with: ctrain images"
+    with pytest.raises(ImageUnusable, match=refused):
+        prepare(asked("./strict.yaml", image=image))
+    assert not (foreign.parent / "engine").exists(), "nothing was pulled or run"
+    inside = str(foreign.parent / "store/pytorch_24.12-hd-py3-r3.sif")
+    assert plan_of("./strict.yaml", image=inside).image.version == "24.12-hd-r3"
+    assert plan_of("./strict.yaml", image="pytorch").image.version == "24.12-hd-r3"
+
+
+@pytest.mark.parametrize(
+    ("image", "complaint"),
+    [
+        ("./foreign.sif", r"^image .*foreign.sif is not signed .* Ask its publisher to run: apptainer sign "),
+        (REFERENCE, r"^image .*sha256-.*.sif is not signed"),
+        ("./box", r"requires signatures, and sandbox .*/box cannot have one. Pack it as a .sif$"),
+    ],
+)
+def test_signatures_are_required_of_them_too_before_anything_of_them_runs(
+    foreign: Path, image: str, complaint: str
+) -> None:
+    (foreign.parent / "box/.singularity.d").mkdir(parents=True)
+    Path("signed.yaml").write_text(
+        f"name: signed\nextends: generic-slurm\nrequire_signature: true\ntrusted_keys: [{'A' * 40}]\n"
+    )
+    with pytest.raises(ImageUnusable, match=complaint):
+        prepare(asked("./signed.yaml", image=image))
+    assert " exec " not in (foreign.parent / "engine").read_text()
 
 
 def test_a_current_directory_that_was_deleted(machine: Path) -> None:

@@ -1,0 +1,181 @@
+"""Images that ctrain did not build: SIF files, sandbox directories and what was pulled. Their facts are learned once.
+
+What such an image prints is only data: bounded, checked, and used for nothing but choosing options and warnings.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from ctrain_runtime import command, inside, sif
+from ctrain_runtime.digest import file_digest
+from ctrain_runtime.engines import apptainer
+from ctrain_runtime.engines.apptainer import Engine
+from ctrain_runtime.errors import CtrainError, EngineError, ImageUnusable
+from ctrain_runtime.image import Image
+from ctrain_runtime.manifest import ENTRY_POINT, Manifest, Requires
+from ctrain_runtime.pull import Report
+from ctrain_runtime.user_cache import UserCache, file_conditions
+
+_SCHEMA = 1  # of the cached facts
+_TIMEOUT_SECONDS = 180
+_MAX_OUTPUT_BYTES = 1 << 20
+_MAX_LABELS = 200
+_NAMES = frozenset(
+    (
+        *("python", "torch", "torchvision", "horovod", "deepspeed", "mpi4py", "numpy", "tensorflow"),
+        *("cuda", "cuda-compat", "nccl", "arch", "mpi", "pmix", "glibc", "musl"),
+    )
+)
+_VALUE = re.compile(r"[\w.+:, ()-]{1,200}", re.ASCII)
+# The driver libraries of NVIDIA's images and of its package cuda-compat (CUDA Compatibility, "Forward Compatibility").
+COMPAT_DIRS = tuple(f"/usr/local/cuda/compat{part}" for part in ("/lib.real", "/lib", ""))
+_LOOK = f"""\
+echo "cuda ${{CUDA_VERSION-}}"
+echo "arch ${{TORCH_CUDA_ARCH_LIST-}}"
+for directory in {" ".join(COMPAT_DIRS)}; do
+  for library in "$directory"/libcuda.so.*.*; do
+    [ ! -e "$library" ] || echo "cuda-compat ${{library##*/libcuda.so.}}"
+  done
+done
+getconf GNU_LIBC_VERSION 2>/dev/null || for library in /lib/ld-musl-*; do [ ! -e "$library" ] || echo musl yes; done
+if command -v python3 >/dev/null; then exec python3 -c "$1"; fi
+"""
+_PYTHON = """
+import ctypes, json
+found = collect()
+with suppress(Exception):
+    library = ctypes.CDLL("libpmix.so.2")
+    library.PMIx_Get_version.restype = ctypes.c_char_p
+    found["pmix"] = library.PMIx_Get_version().decode().partition(",")[0]
+print()
+print(json.dumps(found))
+"""
+
+
+def locate(path: Path, report: Report, *, name: str = "", digest: str = "") -> Image:
+    """The image at `path`, of which nothing is run yet. A sandbox has no digest: its contents may change.
+
+    `name` is the reference that it was pulled by, `digest` that of its file, if known. Raises ImageUnusable.
+    """
+    path = path.resolve()
+    name = name or path.name
+    if path.is_dir():
+        if not any(os.path.lexists(path / part) for part in (".singularity.d", "bin/sh")):
+            raise ImageUnusable(f"{path} is not an image: neither .singularity.d nor bin/sh found", "Name a .sif file")
+        return Image(path, _manifest(name, "", 0, ""))
+    arch = sif.check(path)
+    return Image(path, _manifest(name, digest or _digest(path, report), path.stat().st_size, arch))
+
+
+def examine(image: Image, engine: Engine, report: Report, *, as_root: bool) -> tuple[Image, str]:
+    """`image` with its facts, and the reason why they are unknown, "" if they are known.
+
+    Starts a container of it, which has no network and sees no file of the host.
+    """
+    cache, digest = UserCache("foreign-images"), image.manifest.digest
+    known = cache.get(digest, [_SCHEMA]) if digest else None
+    if not isinstance(known, dict):
+        report(f"examining {image.manifest.name}", "")
+        try:
+            known = {"software": _software(image.path, engine, as_root), "labels": _labels(image.path, engine)}
+        except CtrainError as error:
+            return image, error.message
+        finally:
+            report("", "")
+        if digest:
+            cache.put(digest, [_SCHEMA], known)
+    software = dict(known["software"])
+    requires = Requires(arch=tuple(software.pop("arch", "").split()))
+    changed = dataclasses.replace(image.manifest, software=software, labels=dict(known["labels"]), requires=requires)
+    return dataclasses.replace(image, manifest=changed), ""
+
+
+def _manifest(name: str, digest: str, size: int, arch: str) -> Manifest:
+    return Manifest(name, "", "", digest, size, arch, built="", layers=(), software={}, tests=(), tools={})
+
+
+def _digest(path: Path, report: Report) -> str:
+    cache, conditions = UserCache("digests"), file_conditions(path)
+    known = cache.get(str(path), conditions)
+    if isinstance(known, str):
+        return known
+    report(f"reading {path}", "")
+    try:
+        digest = file_digest(path)
+    except OSError as error:
+        raise ImageUnusable(f"cannot read {path}: {error.strerror}", "Check its permissions") from error
+    finally:
+        report("", "")
+    cache.put(str(path), conditions, digest)
+    return digest
+
+
+def _software(image: Path, engine: Engine, as_root: bool) -> dict[str, str]:
+    versions = Path(inside.__file__).with_name("versions.py").read_text(encoding="utf-8")
+    argv = [*apptainer.isolated_exec_argv(engine, as_root=as_root), str(image)]
+    lines = _output([*argv, "/bin/sh", "-c", _LOOK, "ctrain", versions + _PYTHON]).splitlines()
+    found: dict[str, Any] = dict(line.partition(" ")[::2] for line in lines)
+    if lines and lines[-1].startswith("{"):
+        found.update(_json(lines[-1]))
+    return {name: found[name] for name in sorted(_NAMES & found.keys()) if _is_value(found[name])}
+
+
+def _is_value(value: object) -> bool:
+    return isinstance(value, str) and _VALUE.fullmatch(value) is not None
+
+
+def _labels(image: Path, engine: Engine) -> dict[str, str]:
+    """The labels of an image, and as ENTRY_POINT the program that `run` would start."""
+    text = _output([engine.path, "--quiet", "inspect", "--json", "--labels", "--runscript", str(image)])
+    data = _json(text[text.find("{") :]).get("data")
+    attributes = data.get("attributes") if isinstance(data, dict) else None
+    if not isinstance(attributes, dict):
+        return {}
+    labels, script = attributes.get("labels"), attributes.get("runscript")
+    found = labels if isinstance(labels, dict) else {}
+    if isinstance(script, str) and (entry := re.search(r"""(?m)^OCI_ENTRYPOINT='(.+)'$""", script)):
+        found = {ENTRY_POINT: entry[1].replace('"', ""), **found}
+    pairs = list(found.items())[:_MAX_LABELS]
+    return {_printable(name): _printable(value) for name, value in pairs if isinstance(value, str)}
+
+
+def _printable(text: str) -> str:
+    return "".join(filter(str.isprintable, text))[:500]
+
+
+def _json(text: str) -> dict[str, Any]:
+    """The JSON object in what an image, or the engine for it, printed; {} for anything else."""
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return data if isinstance(data, dict) else {}
+
+
+def _output(argv: list[str]) -> str:
+    """The output of a command about an image. Raises EngineError if it fails, takes too long or does not end."""
+    with tempfile.TemporaryDirectory(prefix="ctrain-") as directory:
+        log = Path(directory) / "output"
+        deadline = time.monotonic() + _TIMEOUT_SECONDS
+
+        def tick() -> None:
+            if time.monotonic() > deadline:
+                raise EngineError(f"the image did not answer within {_TIMEOUT_SECONDS} s")
+            if log.stat().st_size > _MAX_OUTPUT_BYTES:
+                raise EngineError("the image printed too much")
+
+        code = command.run_logged(argv, log, env=apptainer.clean_environ(os.environ), tick=tick)
+        with log.open("rb") as file:
+            text = file.read(_MAX_OUTPUT_BYTES).decode("utf-8", "replace")
+    if code:
+        last = next((line for line in reversed(text.splitlines()) if line.strip()), "")
+        raise EngineError(_printable(re.sub(r"^(FATAL|ERROR):\s*", "", last)) or f"exit code {code}")
+    return text

@@ -1,0 +1,170 @@
+"""Pulls images of registries into a directory that users can share: once, and whole or not at all.
+
+    CACHE/sha256-DIGEST.sif    an image, never changed
+    CACHE/NAME-HASH.sif        a reference: a symlink to the image that it meant when it was pulled
+    CACHE/.NAME-HASH.lock      held by the process that pulls the reference
+    CACHE/.NAME-HASH.*/        a pull that is running, or was killed
+
+A symlink is made after its image is complete; so readers need no lock, and no network. Whoever may write to the
+directory is trusted: it must not be world-writable.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Callable, Optional
+
+from ctrain_runtime import command, sif
+from ctrain_runtime.digest import file_digest
+from ctrain_runtime.engines import apptainer
+from ctrain_runtime.engines.apptainer import Engine
+from ctrain_runtime.errors import ConfigError, CtrainError, DiskFullError, RegistryError, UsageError
+from ctrain_runtime.text import format_size
+
+SCHEMES = ("docker://", "oras://", "library://")
+Report = Callable[[str, str], None]  # what is being done, and how far it is
+_REFERENCE = re.compile(r"[a-z]+://\w[\w.:/@+-]*", re.ASCII)
+_IMAGE = re.compile(r"sha256-([0-9a-f]{64})\.sif")
+_LOG_TAIL_BYTES = 4096
+
+
+@dataclass(frozen=True)
+class PulledImage:
+    """The file of an image, its digest (sha256:9f2c...), and whether it was cached before."""
+
+    path: Path
+    digest: str
+    was_cached: bool
+
+
+def check_reference(reference: str) -> None:
+    """Raise UsageError unless `reference` is one that engines pull."""
+    if not reference.startswith(SCHEMES) or not _REFERENCE.fullmatch(reference):
+        raise UsageError(
+            f"invalid image reference {reference!r}", "As in: docker://HOST/NAME:TAG, oras:// or library://"
+        )
+
+
+def pull(reference: str, cache: Path, engine: Engine, report: Report, *, again: bool = False) -> PulledImage:
+    """The image of `reference`: from the cache; pulled if it is not cached, or `again`.
+
+    Raises UsageError, RegistryError, DiskFullError, ImageUnusable, ConfigError; CtrainError if the cache cannot be
+    written to. Nothing is left then.
+    """
+    check_reference(reference)
+    link = cache / f"{_stem(reference)}.sif"
+    if not again and (cached := _read_link(link)):
+        return cached
+    try:
+        _prepare_cache(cache)
+        with _lock(
+            cache / f".{link.stem}.lock", lambda: report(f"waiting for another process to pull {reference}", "")
+        ):
+            if not again and (cached := _read_link(link)):
+                return cached
+            for killed in cache.glob(f".{link.stem}.*/"):
+                shutil.rmtree(killed, ignore_errors=True)
+            with tempfile.TemporaryDirectory(prefix=f".{link.stem}.", dir=cache) as directory:
+                return _pull(reference, link, Path(directory), engine, report)
+    except OSError as error:
+        kind = DiskFullError if error.errno in (errno.ENOSPC, errno.EDQUOT) else CtrainError
+        hint = "Set `image_cache` of the site to a directory with space"
+        raise kind(f"cannot write to the image cache {cache}: {error.strerror}", hint) from error
+    finally:
+        report("", "")
+
+
+def _stem(reference: str) -> str:
+    """A file name for a reference: readable, and another one for each."""
+    readable = re.sub(r"[^\w.-]+", "_", reference.partition("://")[2], flags=re.ASCII)[-80:]
+    return f"{readable}-{hashlib.sha256(reference.encode()).hexdigest()[:12]}"
+
+
+def _read_link(link: Path) -> Optional[PulledImage]:
+    """The image to which the symlink of a reference points; None without one."""
+    try:
+        name = link.readlink().name
+    except OSError:
+        return None
+    digest, path = _IMAGE.fullmatch(name), link.with_name(name)
+    return PulledImage(path, f"sha256:{digest[1]}", True) if digest and path.is_file() else None
+
+
+def _prepare_cache(cache: Path) -> None:
+    """Create the directory, if need be. Raises OSError; ConfigError if anybody could put images into it."""
+    if not cache.is_absolute():
+        raise ConfigError(f"image cache {cache} is not an absolute path", "Set `image_cache` of the site")
+    cache.mkdir(parents=True, exist_ok=True)
+    if cache.stat().st_mode & 0o002:
+        raise ConfigError(f"image cache {cache} is world-writable", f"Run: chmod o-w {cache}")
+
+
+@contextlib.contextmanager
+def _lock(path: Path, report_wait: Callable[[], None]) -> Iterator[None]:
+    """Hold an exclusive lock, which ends with this process. Raises OSError; but file systems without locks are served,
+    too: what two processes pull there at once is the same image."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        with contextlib.suppress(OSError):  # another user's
+            os.fchmod(descriptor, _mode(path.parent, 0o666))
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            report_wait()
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        except OSError as error:
+            if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS):
+                raise
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _mode(cache: Path, mode: int) -> int:
+    """`mode` for those who may read, or write to, the cache."""
+    return mode & (cache.stat().st_mode | 0o600)
+
+
+def _pull(reference: str, link: Path, directory: Path, engine: Engine, report: Report) -> PulledImage:
+    new, log = directory / "image.sif", directory / "log"
+
+    def tick() -> None:
+        with contextlib.suppress(FileNotFoundError):  # of layers, the engine makes the file at the end
+            report(f"pulling {reference}", format_size(new.stat().st_size))
+
+    report(f"pulling {reference}", "")
+    if command.run_logged(apptainer.pull_argv(engine, reference, new), log, tick=tick):
+        raise _failure(reference, link.parent, log)
+    sif.check(new)
+    report(f"verifying {reference}", "")
+    digest = file_digest(new)
+    image = link.with_name(f"{digest.replace(':', '-')}.sif")
+    if not image.is_file():  # else another reference, or an earlier pull, means the same
+        new.chmod(_mode(link.parent, 0o644))
+        new.replace(image)
+    (directory / "link").symlink_to(image.name)
+    (directory / "link").replace(link)
+    return PulledImage(image, digest, False)
+
+
+def _failure(reference: str, cache: Path, log: Path) -> CtrainError:
+    """The error for a pull that failed, by the last line that the engine wrote."""
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - _LOG_TAIL_BYTES))
+        lines = file.read().decode("utf-8", "replace").splitlines()
+    last = next((line for line in reversed(lines) if line.strip()), "the engine wrote no reason")
+    reason = "".join(filter(str.isprintable, re.sub(r"^(FATAL|ERROR):\s*", "", last.strip())))[-400:]
+    if re.search(r"no space left on device|disk quota exceeded", "\n".join(lines), re.IGNORECASE):
+        hint = f"Free space in {cache}, or in APPTAINER_TMPDIR (default: /tmp), where engines unpack layers"
+        return DiskFullError(f"cannot pull {reference}: {reason}", hint)
+    return RegistryError(f"cannot pull {reference}: {reason}", "Check the reference, the network and your login")

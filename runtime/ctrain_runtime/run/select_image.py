@@ -1,0 +1,64 @@
+"""The image of a run: trusted by the site before anything of it runs, and examined if ctrain did not build it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from ctrain_runtime import foreign, image, pull, trust
+from ctrain_runtime.engines.apptainer import find_engine
+from ctrain_runtime.errors import EngineError
+from ctrain_runtime.image import Image
+from ctrain_runtime.pull import Report
+from ctrain_runtime.site import SelectedSite, Site, expand
+from ctrain_runtime.store import open_stores
+from ctrain_runtime.user_cache import cache_dir
+
+Notes = tuple[str, ...]
+
+
+def select(
+    references: tuple[str, ...], site: SelectedSite, architecture: str, report: Report, *, again: bool
+) -> tuple[Image, Notes]:
+    """The image for the first of `references` that exists, for `architecture` (the output of `uname -m`), and notes.
+
+    `again`: an image that is pulled is pulled again. Raises ImageNotFound, ImageUnusable and all that pull() raises.
+    """
+    located, notes = _locate(references, site, report, again)
+    image.check(located, architecture)
+    trust.require_trusted(located, site.site)
+    if not located.foreign:
+        return located, notes
+    examined, contents = _examine(located, report)
+    return examined, (*notes, f"{located.manifest.name} is untested: ctrain did not build it; contents {contents}")
+
+
+def cache_path(site: Site) -> Path:
+    """The directory of pulled images. Raises ConfigError."""
+    if not site.image_cache:
+        return cache_dir() / "images"
+    return Path(expand(site.image_cache, f"site {site.name}: image_cache"))
+
+
+def _locate(references: tuple[str, ...], site: SelectedSite, report: Report, again: bool) -> tuple[Image, Notes]:
+    """The image, of which nothing has run yet, and a note on one that was pulled before."""
+    reference = references[0]
+    trust.require_allowed(reference, site)
+    if image.is_pulled(reference):
+        pulled = pull.pull(reference, cache_path(site.site), find_engine(), report, again=again)
+        notes = (f"{reference} was pulled before; --pull pulls what it means now",) if pulled.was_cached else ()
+        return foreign.locate(pulled.path, report, name=reference, digest=pulled.digest), notes
+    if image.is_foreign(reference):
+        return foreign.locate(Path(reference), report), ()
+    stores = [] if image.is_path(reference) else open_stores(site.store_dirs())
+    return image.find_any_arch(references, stores), ()
+
+
+def _examine(located: Image, report: Report) -> tuple[Image, str]:
+    """The image with its facts, and these as text."""
+    try:
+        examined, problem = foreign.examine(located, find_engine(), report, as_root=os.geteuid() == 0)
+    except EngineError as error:  # only the nodes have one
+        return located, f"unknown: {error.message}"
+    software = ", ".join(f"{name} {version}" for name, version in examined.manifest.software.items())
+    return examined, f"unknown: {problem}" if problem else software or "unknown"

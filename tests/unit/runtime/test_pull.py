@@ -1,0 +1,203 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from ctrain_runtime import pull as module
+from ctrain_runtime.engines.apptainer import Engine
+from ctrain_runtime.errors import ConfigError, CtrainError, DiskFullError, ImageUnusable, RegistryError, UsageError
+from ctrain_runtime.pull import PulledImage, pull
+from samples.programs import write_program
+from samples.runs import wait_for
+from samples.sample_images import sif
+
+REFERENCE = "oras://r.example:5000/team/train:1"
+# As Apptainer 1.4.5 ends when the registry is gone, and when the disk is full.
+REFUSED = """\
+INFO:    Converting OCI blobs to SIF format
+FATAL:   While pulling image from oci registry: error fetching image to cache: failed to get checksum for X: dial tcp \
+127.0.0.1:1: connect: connection refused
+"""
+FULL = "FATAL:   While making image from oci registry: copy: write /tmp/bundle/x: no space left on device\n"
+
+
+class Pulls:
+    """A cache, and an engine whose pulls copy the file `source`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.cache, self.source, self.calls = folder / "cache", folder / "source", folder / "calls"
+        self.source.write_bytes(sif())
+        self.engine = Engine("apptainer", str(folder / "apptainer"), "1.4.5")
+        self.answer(f'cp {self.source} "$3"')
+        self.reported: list[str] = []
+
+    def answer(self, script: str) -> None:
+        write_program(Path(self.engine.path), f'#!/bin/bash\necho "$*" >>{self.calls}\n{script}\n')
+
+    def report(self, what: str, _: str) -> None:
+        self.reported.append(what)
+
+    def pull(self, reference: str = REFERENCE, *, again: bool = False) -> PulledImage:
+        return pull(reference, self.cache, self.engine, self.report, again=again)
+
+    def names(self) -> list[str]:
+        """What lies in the cache, without locks."""
+        return sorted(path.name for path in self.cache.iterdir() if path.suffix != ".lock")
+
+
+@pytest.fixture
+def pulls(tmp_path: Path) -> Pulls:
+    return Pulls(tmp_path)
+
+
+def test_a_reference_is_pulled_once(pulls: Pulls) -> None:
+    first = pulls.pull()
+    assert first.path.name == f"sha256-{first.digest[7:]}.sif"
+    assert first.path.read_bytes() == sif()
+    pulls.answer("exit 1")  # the network is gone
+    assert pulls.pull() == PulledImage(first.path, first.digest, True)
+    assert len(pulls.calls.read_text().splitlines()) == 1
+    link, image = sorted(pulls.names(), key=len)
+    assert (link.startswith("r.example_5000_team_train_1-"), image) == (True, first.path.name)
+    assert "--disable-cache" in pulls.calls.read_text()
+
+
+def test_what_two_references_mean_is_stored_once(pulls: Pulls) -> None:
+    assert pulls.pull().path == pulls.pull("docker://r.example/other").path
+    assert len(pulls.names()) == 3
+
+
+def test_again_follows_a_moved_tag_and_keeps_the_old_image_for_queued_jobs(pulls: Pulls) -> None:
+    old = pulls.pull()
+    pulls.source.write_bytes(sif(data=b"newer"))
+    assert pulls.pull().path == old.path
+    new = pulls.pull(again=True)
+    assert (new.was_cached, new.path.read_bytes(), old.path.read_bytes()) == (False, sif(data=b"newer"), sif())
+    assert pulls.pull().path == new.path
+
+
+@pytest.mark.parametrize(
+    "reference", ["docker://", "docker://a b", "shub://x", "http://x/y", "docker://x\n", "oras://-x"]
+)
+def test_a_reference_that_engines_do_not_pull(pulls: Pulls, reference: str) -> None:
+    with pytest.raises(UsageError, match="invalid image reference"):
+        pulls.pull(reference)
+    assert not pulls.cache.exists()
+
+
+@pytest.mark.parametrize(
+    ("script", "kind", "reason"),
+    [
+        (
+            f"printf %s '{REFUSED}' >&2; exit 255",
+            RegistryError,
+            r"cannot pull oras.*: While pulling .* refused\. C",
+        ),
+        (
+            f"head -c 9 {{source}} >$3; printf %s '{FULL}' >&2; exit 255",
+            DiskFullError,
+            "no space left.*APPTAINER_TMPDIR",
+        ),
+        ("exit 3", RegistryError, "the engine wrote no reason"),
+        ("printf '\\033[31mred\\007' >&2; exit 1", RegistryError, r"train:1: \[31mred\. Check"),
+        ("head -c 900 {source} >$3", ImageUnusable, "truncated"),
+        ("true", ImageUnusable, "cannot read"),
+    ],
+)
+def test_a_pull_that_fails_leaves_nothing(pulls: Pulls, script: str, kind: type[CtrainError], reason: str) -> None:
+    pulls.answer(script.replace("{source}", str(pulls.source)))
+    with pytest.raises(kind, match=reason) as caught:
+        pulls.pull()
+    assert "\033" not in str(caught.value)
+    assert pulls.names() == []
+    pulls.answer(f'cp {pulls.source} "$3"')
+    assert pulls.pull().path.is_file()
+
+
+def test_a_cache_that_anybody_could_put_images_into(pulls: Pulls) -> None:
+    pulls.cache.mkdir()
+    pulls.cache.chmod(0o777)
+    with pytest.raises(ConfigError, match=r"is world-writable. Run: chmod o-w"):
+        pulls.pull()
+
+
+def test_a_cache_where_a_file_lies(pulls: Pulls) -> None:
+    pulls.cache.touch()
+    with pytest.raises(CtrainError, match=r"cannot write to the image cache .*: File exists"):
+        pulls.pull()
+
+
+@pytest.mark.parametrize(("directory", "file"), [(0o700, 0o600), (0o770, 0o640), (0o755, 0o644)])
+def test_those_who_may_read_the_cache_may_read_its_images(pulls: Pulls, directory: int, file: int) -> None:
+    pulls.cache.mkdir()
+    pulls.cache.chmod(directory)
+    assert pulls.pull().path.stat().st_mode & 0o777 == file
+
+
+@pytest.mark.parametrize("target", ["../secret.sif", "other.sif", f"sha256-{'0' * 64}.sif"])
+def test_a_symlink_that_points_to_no_image_of_the_cache_is_pulled_anew(pulls: Pulls, target: str) -> None:
+    pulls.cache.mkdir()
+    (pulls.cache / "other.sif").write_bytes(b"x")
+    link = pulls.cache / f"{module._stem(REFERENCE)}.sif"
+    link.symlink_to(target)
+    assert not pulls.pull().was_cached
+    assert link.resolve().read_bytes() == sif()
+
+
+PROCESS = """\
+import sys
+from pathlib import Path
+from ctrain_runtime.engines.apptainer import Engine
+from ctrain_runtime.pull import pull
+engine = Engine("apptainer", sys.argv[1], "1.4.5")
+print(pull(sys.argv[2], Path(sys.argv[3]), engine, lambda what, _: print(what, flush=True)).path)
+"""
+
+
+def start(pulls: Pulls) -> subprocess.Popen[str]:
+    package = Path(sys.modules["ctrain_runtime"].__path__[0]).parent
+    argv = [sys.executable, "-c", textwrap.dedent(PROCESS), pulls.engine.path, REFERENCE, str(pulls.cache)]
+    return subprocess.Popen(argv, env={**os.environ, "PYTHONPATH": str(package)}, stdout=subprocess.PIPE, text=True)
+
+
+def test_processes_at_once_pull_once(pulls: Pulls, tmp_path: Path) -> None:
+    pulls.answer(f'until [ -e {tmp_path / "go"} ]; do sleep 0.02; done; cp {pulls.source} "$3"')
+    first = start(pulls)
+    wait_for(pulls.calls)
+    second = start(pulls)
+    assert second.stdout
+    waiting = second.stdout.readline()
+    (tmp_path / "go").touch()
+    outputs = [process.communicate(timeout=60)[0] for process in (first, second)]
+    assert waiting == f"waiting for another process to pull {REFERENCE}\n"
+    assert outputs[0].split()[-1] == outputs[1].split()[-1]
+    assert len(pulls.calls.read_text().splitlines()) == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_an_interrupted_pull_is_no_image_and_its_rest_goes_with_the_next(
+    pulls: Pulls, tmp_path: Path, number: signal.Signals
+) -> None:
+    pid = tmp_path / "pid"
+    pulls.answer(f'head -c 900 {pulls.source} >"$3"; echo $$ >{pid}; exec sleep 300')
+    process = start(pulls)
+    wait_for(pid)
+    wait_for(lambda: pid.read_text().strip())
+    process.send_signal(number)
+    process.communicate(timeout=60)
+    if number == signal.SIGINT:
+        assert pulls.names() == []
+        assert not Path(f"/proc/{pid.read_text().strip()}").exists()
+    else:
+        os.kill(int(pid.read_text()), signal.SIGKILL)
+        assert [name for name in pulls.names() if not name.startswith(".")] == []
+    pulls.answer(f'cp {pulls.source} "$3"')
+    image = pulls.pull().path
+    assert len(pulls.names()) == 2
+    assert image.read_bytes() == sif()
