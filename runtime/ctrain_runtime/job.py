@@ -20,7 +20,7 @@ JOB_FILE = "job.yaml"
 _INTERPRETERS = re.compile(r"python[0-9.]*|bash|sh")
 _NO_SCRIPT = re.compile(r"-|-[A-Za-z]*[cm]")  # the program is standard input, a text or a module
 _OPTIONS_WITH_VALUE = ("-W", "-X", "-o", "-O")  # of these interpreters, before the script
-Launcher = Literal["mpi", "env", "torchrun"]
+Launcher = Literal["auto", "mpi", "env", "torchrun", "gloo"]
 Count = Union[int, str]  # a number, or "auto"
 Written = Union[str, int, float]  # a string, or a number that is kept as it is written
 
@@ -50,7 +50,7 @@ class JobFile:
     command: tuple[Written, ...]
     image: Union[str, tuple[str, ...]]
     description: str = ""
-    launcher: Launcher = "mpi"
+    launcher: Launcher = "auto"
     resources: Resources = field(default_factory=Resources)
     data: Optional[Dataset] = None
     env: dict[str, Written] = field(default_factory=dict)
@@ -115,7 +115,7 @@ def from_command(command: tuple[str, ...], directory: Path) -> Job:
     if not command or not command[0]:
         raise UsageError("no job or command given", "Use: ctrain run JOB, or ctrain run -- COMMAND")
     program = next((word for word in command[1:] if (directory / word).is_file()), command[0])
-    job = Job(_name(Path(program).stem), command, (), "mpi", Resources(), None, {}, str(directory), directory)
+    job = Job(_name(Path(program).stem), command, (), "auto", Resources(), None, {}, str(directory), directory)
     script = missing_script(job)
     if script:
         raise UsageError(f"{script} not found in {directory}", _script_hint(script, directory))
@@ -127,13 +127,13 @@ def missing_script(job: Job) -> Optional[str]:
 
     None without a host directory, and if the script may be elsewhere: an absolute path may be one of the image.
     """
-    script = _script(job.command)
+    script = script_of(job.command)
     if job.directory is None or not script or Path(script).is_absolute() or (job.directory / script).exists():
         return None
     return script
 
 
-def _script(command: tuple[str, ...]) -> str:
+def script_of(command: tuple[str, ...]) -> str:
     """The script that Python or a shell runs; "" for anything else (-m, -c), and for other programs."""
     program, *words = command
     if not _INTERPRETERS.fullmatch(Path(program).name):

@@ -52,6 +52,7 @@ PLANS: dict[str, LaunchPlan] = {
     "slurm-preflight": dataclasses.replace(a_plan(nodes=2), preflight=True),
     "slurm-staging": a_plan(site=a_site(staging="/local disk"), nodes=2),
     "slurm-torchrun": a_plan(job=a_job(launcher="torchrun"), nodes=2),
+    "slurm-gloo": a_plan(job=a_job(launcher="gloo"), nodes=2),
     "slurm-many-ranks": a_plan(job=a_job(launcher="env"), nodes=8, ranks_per_node=40),
     "slurm-share": a_plan(
         facts=SHARED,
@@ -64,6 +65,10 @@ PLANS: dict[str, LaunchPlan] = {
     "local": a_plan(
         **{**LOCAL, "facts": some_facts(is_root=True, cluster=Cluster())}, image=CPU_IMAGE, ranks_per_node=2
     ),
+    **{
+        f"local-{launcher}": a_plan(**LOCAL, job=a_job(launcher=launcher), image=CPU_IMAGE, nodes=2, ranks_per_node=2)
+        for launcher in ("env", "torchrun", "gloo")
+    },
 }
 
 

@@ -112,7 +112,9 @@ class Bench:
         install(folder / "bin", "apptainer", "mpirun", "python")
         self.engine = str(folder / "bin/apptainer")
         # A lone base layer: no marker of upper layers is looked for inside.
-        self.image = write_image(folder, layers=a_manifest().layers[:1], software={"torch": "2.13.0"})
+        self.image = write_image(
+            folder, layers=a_manifest().layers[:1], software={"torch": "2.13.0", "mpi": "Open MPI 4.1.4"}
+        )
         self.runs = folder / "runs"
         self.one = self.runs / "one"
         (folder / "toy").mkdir()

@@ -5,15 +5,16 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import get_args
 
 from ctrain_runtime.cli.output import Activity
 from ctrain_runtime.errors import UsageError
 from ctrain_runtime.home import expand_home
+from ctrain_runtime.job import Launcher
 from ctrain_runtime.plan.model import Options
 from ctrain_runtime.run.prepare import Request
 from ctrain_runtime.site import select_site
 
-LAUNCHERS = ("mpi", "env", "torchrun")
 SETTINGS = {  # that every scheduler has
     "account": "account or project to charge",
     "qos": "quality of service",
@@ -32,7 +33,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--nodes", type=int, metavar="N", help="number of nodes")
     add("--gpus-per-node", type=int, metavar="N", help="GPUs per node (default: all)")
     add("--ranks-per-node", type=int, metavar="N", help="ranks per node (default: one per GPU, or 1 without GPUs)")
-    add("--launcher", choices=LAUNCHERS, default="", help="how ranks start (default: the job's)")
+    add(
+        "--launcher",
+        choices=get_args(Launcher),
+        default="",
+        help="how ranks start (default: the job's; auto: as program and image need)",
+    )
     add(
         "--image",
         default="",

@@ -15,6 +15,7 @@ def make_task(plan: LaunchPlan, identity: TaskIdentity) -> Task:
     kinds = {
         "mpi": per_rank.make_task,
         "env": per_rank.make_task,
+        "gloo": per_rank.make_task,
         "torchrun": spawners.torchrun,
         "mpirun": spawners.mpirun,
     }

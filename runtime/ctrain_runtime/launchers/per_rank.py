@@ -1,4 +1,4 @@
-"""Launchers mpi and env: the scheduler starts one task per rank, and each runs the program in a container."""
+"""Launchers mpi, env and gloo: the scheduler starts one task per rank, and each runs the program in a container."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ctrain_runtime import layout
 from ctrain_runtime.bash import quote_argv
-from ctrain_runtime.launchers import fragments
+from ctrain_runtime.launchers import fragments, gloo
 from ctrain_runtime.plan.model import LaunchPlan
 from ctrain_runtime.schedulers.script import Task, TaskIdentity
 
@@ -20,8 +20,10 @@ OPEN_MPI_NAMES = tuple(f"OMPI_COMM_WORLD_{word}" for word in ("RANK", "SIZE", "L
 
 def make_task(plan: LaunchPlan, identity: TaskIdentity) -> Task:
     """One rank: finds out who it is, runs the program, and records how it ended."""
-    mpi = plan.launcher == "mpi"
-    identity = identity.passing(*OPEN_MPI_NAMES) if mpi else identity
+    mpi, horovod = plan.launcher == "mpi", plan.launcher == "gloo"
+    identity = identity.passing(*(OPEN_MPI_NAMES if mpi else ()), *(gloo.variables(plan) if horovod else ()))
+    serve = '"${serve[@]}" ' if horovod else ""
+    check = quote_argv(fragments.checked_command(plan, []))
     text = [
         fragments.head(plan, f"One rank of {plan.run}, started by {identity.started_by}."),
         "binds=()",
@@ -31,12 +33,15 @@ def make_task(plan: LaunchPlan, identity: TaskIdentity) -> Task:
         fragments.unless_preflight(fragments.recorder(plan)) if plan.preflight else fragments.recorder(plan),
         fragments.world_check(plan, identity.started_by),
         *([identity.mpi_bash] if mpi else []),
+        *([gloo.join(plan)] if horovod else []),
         fragments.pass_signals(),
         fragments.home(plan),
         fragments.container(plan, identity),
         *([fragments.prove_world(plan)] if plan.preflight else []),
-        f"launch+=({quote_argv(fragments.checked_command(plan, list(plan.command)))})",
+        f"launch+=({check} {serve}{quote_argv(plan.command)})",
         fragments.run_recorded(before="leave\n"),
     ]
-    checks = {layout.WORLD_CHECK: WORLD_CHECK.read_text(encoding="utf-8")} if plan.preflight else {}
-    return Task(layout.TASK_SCRIPT, {layout.TASK_SCRIPT: "\n".join(text), **checks})
+    files = {layout.WORLD_CHECK: WORLD_CHECK} if plan.preflight else {}
+    files.update({layout.RENDEZVOUS: gloo.SERVER} if horovod else {})
+    programs = {name: path.read_text(encoding="utf-8") for name, path in files.items()}
+    return Task(layout.TASK_SCRIPT, {layout.TASK_SCRIPT: "\n".join(text), **programs})

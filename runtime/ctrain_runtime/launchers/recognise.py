@@ -11,89 +11,149 @@ from typing import Optional
 
 from ctrain_runtime.errors import UsageError
 from ctrain_runtime.job import Count
+from ctrain_runtime.launchers import spawner_options as roles
+from ctrain_runtime.launchers.spawner_options import SPAWNERS, Spawner
 
-SPAWNERS = ("mpirun", "mpiexec", "horovodrun", "deepspeed", "accelerate", "srun")
-# Options of torchrun that take no value (torchrun --help); all others take one.
-TORCHRUN_FLAGS = {"--standalone", "--no-python", "-m", "--module", "--run-path", "--use-env"}
-TORCHRUN_MODULES = ("torch.distributed.run", "torch.distributed.launch")
-# Options that ctrain replaces by its own; also --rdzv-*.
-REPLACED = TORCHRUN_FLAGS | {"--nnodes", "--nproc-per-node", "--node-rank", "--master-addr", "--master-port"}
+MODULES = {
+    "torch.distributed.run": "torchrun",
+    "torch.distributed.launch": "torchrun",
+    "horovod.runner.launch": "horovodrun",
+    "deepspeed.launcher.runner": "deepspeed",
+    "accelerate.commands.launch": "accelerate",
+}
 PYTHON = re.compile(r"python[0-9.]*")
 PYTHON_FLAGS = re.compile(r"-[bBdEiIOPqsSuvx]+")  # without values (man python)
 PROGRAM = re.compile(r"python[0-9.]*|.*\.(py|sh)")
+NUMBER = re.compile(r"[1-9][0-9]{0,8}")
+AUTO = ("auto", "gpu", "cpu", "xpu")  # ranks per node, of torchrun
+_VARIABLE = re.compile(r"[A-Z_]+(=.*)?")
+# As the deepspeed command starts programs, which then have it among their arguments (launcher/launch.py).
+_LOCAL_RANK = ("/bin/sh", "-c", 'exec "$@" --local_rank="$LOCAL_RANK"', "deepspeed")
 
 
 @dataclass(frozen=True)
 class Recognised:
-    """A command without its launcher. `nodes` and `ranks_per_node` are from the launcher's options, None without;
-    `ignored` names its options that have no effect here."""
+    """A command without the program `by` that would start its ranks; "" if it is the program itself.
 
-    launcher: str
+    `prefix` are words that start it in each rank; `nodes`, `ranks_per_node` and `ranks` (in all) are from the options
+    of `by`, None without; `env` are variables in the place of options, as of --env; `notes` name options that have no
+    effect here. `untranslated` is an option without an equivalent: then `command` is the whole one.
+    """
+
     command: tuple[str, ...]
+    by: str = ""
+    launcher: str = ""
+    prefix: tuple[str, ...] = ()
     nodes: Optional[int] = None
     ranks_per_node: Optional[Count] = None
-    ignored: tuple[str, ...] = ()
+    ranks: Optional[int] = None
+    env: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    untranslated: str = ""
 
 
-def recognise(command: tuple[str, ...]) -> Optional[Recognised]:
-    """A command that begins with torchrun, translated; None for all others."""
-    name, rest = PurePath(command[0]).name, list(command[1:])
-    if name == "torchrun":
-        return _torchrun(rest)
+@dataclass(frozen=True)
+class _Option:
+    """`word` is its name as it was written, `value` "" for a flag, A=B for a pair."""
+
+    word: str
+    role: str
+    value: str
+
+
+def recognise(command: tuple[str, ...]) -> Recognised:
+    """A command, translated if it begins with a spawner.
+
+    Raises UsageError for a spawner without a program, and for invalid numbers.
+    """
+    name, words = PurePath(command[0]).name if command else "", list(command[1:])
     if PYTHON.fullmatch(name):
-        module = list(dropwhile(PYTHON_FLAGS.fullmatch, rest))
-        if module[:1] == ["-m"] and module[1:2] and module[1] in TORCHRUN_MODULES:
-            return _torchrun(module[2:])
-    return None
+        module = list(dropwhile(PYTHON_FLAGS.fullmatch, words))
+        name, words = MODULES.get(" ".join(module[1:2]), "") if module[:1] == ["-m"] else "", module[2:]
+    elif name == "accelerate":
+        name, words = name if words[:1] == ["launch"] else "", words[1:]
+    return _translate(name, words, command) if name in SPAWNERS else Recognised(command)
 
 
-def refuse_spawner(command: tuple[str, ...], ranks: int) -> None:
+def refuse_spawner(recognised: Recognised, ranks: int) -> None:
     """Refuse a command that would start its own ranks in each of several ranks. Raises UsageError with the line to
     type."""
-    name = PurePath(command[0]).name
-    if name not in SPAWNERS or ranks == 1:
+    command, unknown = recognised.command, recognised.untranslated
+    name = recognised.by if unknown else PurePath(command[0]).name
+    if ranks == 1 or not (unknown or name in (*SPAWNERS, "srun")):
         return
     start = next((at for at, word in enumerate(command[1:], 1) if PROGRAM.fullmatch(PurePath(word).name)), None)
     program = list(command[start:]) if start else ["PROGRAM"]
     if program[0].endswith(".py"):
         program = ["python", *program]
+    problem = f"ctrain has no equivalent of {unknown}" if unknown else "ctrain starts the ranks itself"
+    otherwise = f"; or let {name} start those of one node: --nodes 1 --ranks-per-node 1" if unknown else ""
     raise UsageError(
-        f"{name} would run in each of the {ranks} ranks, and start its own: ctrain starts the ranks itself",
-        f"Remove {name}: ctrain run ... -- {shlex.join(program)}",
+        f"{name} would run in each of the {ranks} ranks, and start its own: {problem}",
+        f"Remove {name}: ctrain run ... -- {shlex.join(program)}{otherwise}",
     )
 
 
-def _torchrun(words: list[str]) -> Recognised:
-    options, rest = _split(words)
-    if not rest:
-        raise UsageError("torchrun has no program", "As in: torchrun --nproc-per-node 4 train.py")
-    if "-m" in options or "--module" in options:
-        rest = ["python", "-m", *rest]
-    elif "--no-python" not in options:
-        rest = ["python", *rest]
-    nodes = options.get("--nnodes", "")
-    if ":" in nodes:
-        raise UsageError(f"torchrun --nnodes {nodes}: the number of nodes must be fixed", "As in: --nnodes 2")
-    ranks = options.get("--nproc-per-node", "")
+def _translate(name: str, words: list[str], command: tuple[str, ...]) -> Recognised:
+    spawner = SPAWNERS[name]
+    options, program = _split(spawner, words)
+    given = {option.role: option for option in options}
+    untranslated = given[""].word if "" in given else ":" if spawner.pairs and ":" in program else ""
+    if untranslated:
+        return Recognised(command, name, spawner.launcher, untranslated=untranslated)
+    if not program:
+        raise UsageError(f"{name} has no program", f"As in: {name} train.py")
+    if roles.MODULE in given:
+        program = ["python", "-m", *program]
+    elif spawner.starts_python and roles.PLAIN not in given:
+        program = ["python", *program]
+    nodes, per_node, ranks = (_count(name, given.get(role)) for role in (roles.NODES, roles.PER_NODE, roles.RANKS))
+    if ranks and per_node:
+        nodes = nodes or max(1, ranks // per_node)
     return Recognised(
-        "torchrun",
-        tuple(rest),
-        int(nodes) if nodes.isdecimal() else None,
-        int(ranks) if ranks.isdecimal() else "auto" if ranks else None,
-        tuple(name for name in options if name not in REPLACED and not name.startswith("--rdzv-")),
+        tuple(program),
+        name,
+        next((launcher for launcher in roles.LAUNCHERS if launcher in given), spawner.launcher),
+        _LOCAL_RANK if spawner.passes_local_rank and roles.NO_LOCAL_RANK not in given else (),
+        nodes,
+        per_node or ("auto" if roles.PER_NODE in given else None),
+        ranks,
+        tuple(variable for option in options for variable in _variables(option)),
+        tuple(f"{option.word} of {name} has no effect here" for option in options if option.role == roles.IGNORED),
     )
 
 
-def _split(words: list[str]) -> tuple[dict[str, str], list[str]]:
-    """torchrun's own options, by their names with dashes, and the program with its arguments."""
-    options: dict[str, str] = {}
+def _split(spawner: Spawner, words: list[str]) -> tuple[list[_Option], list[str]]:
+    """The options of a spawner, and the program with its arguments. An option without an equivalent is the last one:
+    whether it has a value is unknown."""
+    options: list[_Option] = []
     at = 0
-    while at < len(words) and words[at].startswith("-"):
-        name, equals, value = words[at].partition("=")
-        name = name[:2] + name[2:].replace("_", "-")
-        at += 1
-        if not equals and name not in TORCHRUN_FLAGS:
-            value = words[at] if at < len(words) else ""
-            at += 1
-        options[name] = value
+    while at < len(words) and words[at].startswith("-") and (not options or options[-1].role):
+        word, equals, value = words[at].partition("=")
+        role, values = spawner.role(word.lstrip("-").replace("_", "-"))
+        values = 0 if equals else values
+        options.append(_Option(word, role, value or "=".join(words[at + 1 : at + 1 + values])))
+        at += 1 + values
     return options, words[at:]
+
+
+def _count(name: str, option: Optional[_Option]) -> Optional[int]:
+    """The number that an option gives; None without the option. Raises UsageError if it is not one."""
+    if option is None or (option.role == roles.PER_NODE and option.value in AUTO):
+        return None
+    if not NUMBER.fullmatch(option.value):
+        problem = f"{name} {option.word} must be a positive integer, not {option.value!r}"
+        raise UsageError(problem, f"As in: {option.word} 2")
+    return int(option.value)
+
+
+def _variables(option: _Option) -> list[str]:
+    """The variable in the place of an option, as of --env; an empty list if there is none."""
+    if option.role == roles.MCA:
+        return [f"OMPI_MCA_{option.value}"]
+    if option.role == roles.ENV:
+        return [option.value]
+    if not _VARIABLE.fullmatch(option.role):
+        return []
+    value = option.value.upper() if option.role == "ACCELERATE_DYNAMO_BACKEND" else option.value
+    return [option.role if "=" in option.role else f"{option.role}={value}"]

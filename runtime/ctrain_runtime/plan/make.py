@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Optional
 
 from ctrain_runtime import lease
-from ctrain_runtime.errors import ConfigError, SchedulerError, UsageError
-from ctrain_runtime.facts import Cluster, Facts
+from ctrain_runtime.errors import ConfigError, UsageError
+from ctrain_runtime.facts import Facts
 from ctrain_runtime.image import Image
 from ctrain_runtime.job import Job
 from ctrain_runtime.plan import mpi
 from ctrain_runtime.plan.environment import make_environment, passed_names, secret_names
 from ctrain_runtime.plan.image_choice import choose_image, plan_user_layers
+from ctrain_runtime.plan.launcher_choice import start_mpi
 from ctrain_runtime.plan.model import LaunchPlan, Options
 from ctrain_runtime.plan.mounts import data_directory, make_mounts
 from ctrain_runtime.plan.size import JobSize
@@ -31,14 +32,13 @@ def make_plan(
 ) -> LaunchPlan:
     """The launch plan. Paths in `site` and `options` are absolute already; the run's name is the directory's.
 
-    `flat` is the flattened image that can replace `image`, if there is one. Raises UsageError, SchedulerError,
-    EngineError or DataError if the plan would fail, JobError or ConfigError for invalid names of variables of the job
-    or the site, and for a staging directory that is not absolute.
+    `flat` is the flattened image that can replace `image`, if there is one. The job's launcher is not `auto`. Raises
+    UsageError, SchedulerError, EngineError or DataError if the plan would fail, JobError or ConfigError for invalid
+    names of variables of the job or the site, and for a staging directory that is not absolute.
     """
     _check_required(site, options)
     planned = choose_image(image, flat, options, facts)
-    launcher = choose_launcher(job, facts.cluster, size.nodes)
-    flavour = _flavour(launcher, site, facts.cluster)
+    launcher, flavour = start_mpi(site, facts.cluster, size.nodes) if job.launcher == "mpi" else (job.launcher, "")
     tasks = {"torchrun": size.nodes, "mpirun": 1}.get(launcher, size.nodes * size.ranks_per_node)
     variables = mpi.environment(launcher, flavour, planned.cuda)
     environment = make_environment(job, site, options, run_directory, variables)
@@ -83,13 +83,6 @@ def make_plan(
     )
 
 
-def choose_launcher(job: Job, cluster: Cluster, nodes: int) -> str:
-    """How the ranks are started. Where the scheduler starts no MPI ranks, the image's mpirun does, on one host."""
-    if job.launcher == "mpi" and not cluster.mpi and (nodes == 1 or not cluster.partitions):
-        return "mpirun"
-    return job.launcher
-
-
 def _check_required(site: Site, options: Options) -> None:
     """Raise UsageError if an option is missing without which the site rejects jobs."""
     given = {name for name, _ in options.settings} | ({"comment"} if site.comment else set())
@@ -105,16 +98,3 @@ def _staging(site: Site) -> str:
     if site.staging and not site.staging.startswith("/"):
         raise ConfigError(f"site {site.name}: staging must be an absolute path, not {site.staging!r}")
     return site.staging
-
-
-def _flavour(launcher: str, site: Site, cluster: Cluster) -> str:
-    """The scheduler's MPI plugin: the first of the site's choices that it has; "" for other launchers."""
-    if launcher != "mpi":
-        return ""
-    for flavour in site.mpi:
-        if flavour in cluster.mpi:
-            return flavour
-    raise SchedulerError(
-        f"{site.scheduler} has no MPI plugin {' or '.join(site.mpi)} (available: {', '.join(cluster.mpi) or 'none'})",
-        "Pass --launcher env if the program needs no MPI, or ask the administrators for PMIx",
-    )

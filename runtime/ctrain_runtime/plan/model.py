@@ -87,7 +87,7 @@ class LaunchPlan:
     """Everything that decides a run.
 
     The scheduler starts `tasks` tasks on `nodes` nodes; a rank is one training process. The launcher relates them:
-    `mpi` and `env` have one rank per task, `torchrun` a node's ranks, `mpirun` all of them.
+    `mpi`, `env` and `gloo` have one rank per task, `torchrun` a node's ranks, `mpirun` all of them.
 
     `cpus_per_rank` counts what the scheduler counts, `cores_per_rank` physical cores; `memory` is MB per node and
     `time_limit` minutes (None: the scheduler's default, no limit). `mpi` is how the scheduler starts MPI ranks, ""

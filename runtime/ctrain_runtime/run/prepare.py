@@ -6,19 +6,24 @@ import os
 import platform
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Optional
 
 from ctrain_runtime import facts, image, job, launchers, schedulers, trust, user_layer
 from ctrain_runtime.errors import ImageNotFound, SchedulerError, UsageError
 from ctrain_runtime.facts import Cluster
-from ctrain_runtime.launchers.recognise import recognise, refuse_spawner
+from ctrain_runtime.launchers.recognise import Recognised, recognise, refuse_spawner
+from ctrain_runtime.plan.launcher_choice import HOROVOD, Imports, choose
 from ctrain_runtime.plan.make import make_plan
 from ctrain_runtime.plan.model import Launch, Options
 from ctrain_runtime.plan.size import SizeRequest
 from ctrain_runtime.pull import Report
 from ctrain_runtime.run import directory, select_image, targets, world_check
+from ctrain_runtime.run.imports import read_imports
 from ctrain_runtime.site import FALLBACK, SelectedSite, Site, expand
+from ctrain_runtime.text import pluralize
 
 IMAGE = "CTRAIN_IMAGE"  # set by module files
+ALWAYS_IMPORTED = {"horovodrun": Imports("horovodrun", frozenset({HOROVOD}))}
 
 
 @dataclass(frozen=True)
@@ -55,12 +60,15 @@ def prepare(request: Request) -> Prepared:
     site = request.site.site
     _check_detected(request)
     scheduler = schedulers.get(site.scheduler)
-    planned, notes = _job(request)
+    planned, recognised = _job(request)
     cluster, elsewhere = targets.find_cluster(scheduler, site, dry_run=request.dry_run)
-    size = scheduler.size(make_size_request(request.options, planned, cluster), cluster, site)
-    refuse_spawner(planned.command, size.nodes * size.ranks_per_node)
+    size = scheduler.size(make_size_request(request.options, planned, cluster, recognised.ranks), cluster, site)
+    refuse_spawner(recognised, size.nodes * size.ranks_per_node)
     architecture = _architecture(cluster, size.partition)
     selected, image_notes = _image(request, planned, architecture)
+    imported = ALWAYS_IMPORTED.get(recognised.by) or read_imports(planned)
+    choice = choose(planned.launcher, imported, selected.manifest.software, site, cluster, size)
+    planned = replace(planned, launcher=choice.launcher, command=(*recognised.prefix, *planned.command))
     engine, assumed = targets.find_site_engine(site, dry_run=request.dry_run)
     detected = facts.detect_facts(cluster, selected, engine)
     flat = image.find_flat_variant(selected) if detected.ignores_layers else None
@@ -71,6 +79,7 @@ def prepare(request: Request) -> Prepared:
     options = replace(
         request.options,
         arguments=request.command if request.reference else (),
+        env=(*recognised.env, *request.options.env),
         resume=str(directory.checkpoint_of(_resumed(request.resume, parent))) if request.resume else "",
         layers=tuple(map(user_layer.read, (*planned.layers, *request.layers))),
     )
@@ -80,7 +89,8 @@ def prepare(request: Request) -> Prepared:
     if not elsewhere:
         directory.check_mount_sources(plan)
     launch = scheduler.render(plan, launchers.make_task(plan, scheduler.identity(plan)))
-    return Prepared(launch, (*notes, *elsewhere, *assumed, *size.notes, *image_notes), _image_source(request))
+    notes = (*choice.notes, *recognised.notes, *elsewhere, *assumed, *size.notes, *image_notes)
+    return Prepared(launch, notes, _image_source(request))
 
 
 def runs_directory(site: Site) -> Path:
@@ -88,22 +98,21 @@ def runs_directory(site: Site) -> Path:
     return Path(expand(site.runs, f"site {site.name}: runs")).resolve()
 
 
-def _job(request: Request) -> tuple[job.Job, tuple[str, ...]]:
-    """The job, with the launcher of the command line or of the command itself; and notes on options without effect."""
-    reference = request.reference
-    planned = job.find(reference) if reference else job.from_command(request.command, Path.cwd())
-    recognised = recognise(planned.command)
-    notes: tuple[str, ...] = ()
-    if recognised:
-        resources = planned.resources
-        changed = replace(
-            resources,
-            nodes=recognised.nodes or resources.nodes,
-            ranks_per_node=recognised.ranks_per_node or resources.ranks_per_node,
-        )
-        planned = replace(planned, launcher=recognised.launcher, command=recognised.command, resources=changed)
-        notes = tuple(f"{option} of {recognised.launcher} has no effect here" for option in recognised.ignored)
-    return replace(planned, launcher=request.options.launcher or planned.launcher), notes
+def _job(request: Request) -> tuple[job.Job, Recognised]:
+    """The job, with the launcher of the command line or of its command; and what became of its command."""
+    if request.reference:
+        planned = job.find(request.reference)
+        recognised = recognise(planned.command)
+    else:
+        recognised = recognise(request.command)
+        planned = job.from_command(recognised.command, Path.cwd())
+    resources = replace(
+        planned.resources,
+        nodes=recognised.nodes or planned.resources.nodes,
+        ranks_per_node=recognised.ranks_per_node or planned.resources.ranks_per_node,
+    )
+    launcher = request.options.launcher or recognised.launcher or planned.launcher
+    return replace(planned, launcher=launcher, command=recognised.command, resources=resources), recognised
 
 
 def _check_detected(request: Request) -> None:
@@ -118,14 +127,23 @@ def _check_detected(request: Request) -> None:
         )
 
 
-def make_size_request(options: Options, planned: job.Job, cluster: Cluster) -> SizeRequest:
-    """The values of the command line, else the job's; in an allocation, all of its nodes."""
+def make_size_request(options: Options, planned: job.Job, cluster: Cluster, ranks: Optional[int] = None) -> SizeRequest:
+    """The values of the command line, else the job's; in an allocation, all of its nodes. `ranks` is how many its
+    command would start in all, if that says so. Raises UsageError if they cannot be spread evenly."""
     resources = planned.resources
     nodes: job.Count = "auto" if cluster.allocation else resources.nodes
+    nodes = nodes if options.nodes is None else options.nodes
+    per_node = resources.ranks_per_node if options.ranks_per_node is None else options.ranks_per_node
+    if ranks and per_node == "auto":
+        known = cluster.allocation.nodes if cluster.allocation and nodes == "auto" else int(nodes)
+        if known < 1 or ranks % known:
+            problem = f"{pluralize(ranks, 'rank')} cannot be spread evenly over {pluralize(known, 'node')}"
+            raise UsageError(problem, "Pass --nodes N and --ranks-per-node N")
+        per_node = ranks // known
     return SizeRequest(
-        nodes=nodes if options.nodes is None else options.nodes,
+        nodes=nodes,
         gpus_per_node=resources.gpus_per_node if options.gpus_per_node is None else options.gpus_per_node,
-        ranks_per_node=resources.ranks_per_node if options.ranks_per_node is None else options.ranks_per_node,
+        ranks_per_node=per_node,
         partition=options.partition,
         time=options.time or resources.time,
         time_is_explicit=bool(options.time),

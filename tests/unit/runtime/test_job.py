@@ -118,7 +118,7 @@ def test_a_folder_without_a_job(reference: str, question: str, tmp_path: Path) -
         ("command: []\nimage: x\n", "command is empty. Name the program, as in"),
         ("command: python train.py\nimage: x\n", "command must be a list, not a string"),
         ("image: x\n", "key 'command' is missing"),
-        (MINIMAL + "launcher: mpirun\n", "launcher must be mpi or env or torchrun, not 'mpirun'"),
+        (MINIMAL + "launcher: mpirun\n", "launcher must be auto or mpi or env or torchrun or gloo, not 'mpirun'"),
         (
             "command: [python, yes]\nimage: x\n",
             "command must be a string or a number, not a boolean (True). If it is",
@@ -179,7 +179,7 @@ def test_a_plain_command_is_named_after_its_file(tmp_path: Path, command: tuple[
     for file in ("train.py", "code/my train.py"):
         (tmp_path / file).touch()
     assert job.from_command(command, tmp_path) == Job(
-        name, command, (), "mpi", Resources(), None, {}, str(tmp_path), tmp_path
+        name, command, (), "auto", Resources(), None, {}, str(tmp_path), tmp_path
     )
 
 

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from ctrain_runtime.errors import SchedulerError, UsageError
+from ctrain_runtime.errors import UsageError
 from ctrain_runtime.facts import Allocation, Cluster, Facts
-from ctrain_runtime.plan.make import choose_launcher
 from samples.plans import CLUSTER, ENGINE, GPU_PARTITION, LOCAL, RUN, a_job, a_plan, a_site
 from samples.plans import some_facts as facts
 
@@ -20,7 +19,7 @@ def inside(**allocation: Any) -> Facts:
 
 @pytest.mark.parametrize(
     ("launcher", "tasks", "tasks_per_node", "ranks_per_task", "cpus_per_task"),
-    [("mpi", 6, 3, 1, 21), ("env", 6, 3, 1, 21), ("torchrun", 2, 1, 3, 63)],
+    [("mpi", 6, 3, 1, 21), ("env", 6, 3, 1, 21), ("gloo", 6, 3, 1, 21), ("torchrun", 2, 1, 3, 63)],
 )
 def test_tasks_and_ranks(
     launcher: Any, tasks: int, tasks_per_node: int, ranks_per_task: int, cpus_per_task: int
@@ -34,21 +33,6 @@ def test_tasks_and_ranks(
 def test_mpirun_is_one_task_whatever_the_groups_of_ranks() -> None:
     plan = a_plan(**LOCAL, nodes=3, ranks_per_node=2)
     assert (plan.launcher, plan.tasks, plan.tasks_per_node, plan.ranks_per_task) == ("mpirun", 1, 1, 6)
-
-
-@pytest.mark.parametrize(
-    ("launcher", "cluster", "nodes", "chosen"),
-    [
-        ("mpi", CLUSTER, 2, "mpi"),
-        ("mpi", Cluster(), 2, "mpirun"),
-        ("mpi", Cluster((GPU_PARTITION,)), 1, "mpirun"),
-        ("mpi", Cluster((GPU_PARTITION,)), 2, "mpi"),  # which is then refused: no way to start it
-        ("env", Cluster(), 2, "env"),
-        ("torchrun", Cluster(), 1, "torchrun"),
-    ],
-)
-def test_the_launcher(launcher: Any, cluster: Cluster, nodes: int, chosen: str) -> None:
-    assert choose_launcher(a_job(launcher=launcher), cluster, nodes) == chosen
 
 
 @pytest.mark.parametrize(
@@ -66,16 +50,6 @@ def test_how_the_scheduler_starts_mpi(
 ) -> None:
     here = facts(cluster=Cluster((GPU_PARTITION,), offered))
     assert a_plan(job=a_job(launcher=launcher), site=a_site(mpi=preferred), facts=here).mpi == chosen
-
-
-def test_a_scheduler_that_cannot_start_mpi() -> None:
-    here = facts(cluster=Cluster((GPU_PARTITION,), ("none", "cray_shasta")))
-    with pytest.raises(SchedulerError) as caught:
-        a_plan(facts=here, nodes=2)
-    assert str(caught.value) == (
-        "slurm has no MPI plugin pmix or pmi2 (available: none, cray_shasta)."
-        " Pass --launcher env if the program needs no MPI, or ask the administrators for PMIx"
-    )
 
 
 def test_the_size_is_the_schedulers() -> None:

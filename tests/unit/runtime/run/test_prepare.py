@@ -83,14 +83,64 @@ def test_the_command_line_comes_before_torchrun_and_that_before_the_job() -> Non
     assert plan.command == ("python", "train.py", "--lr", "1")
 
 
-@pytest.mark.parametrize("launcher", ["mpirun", "horovodrun", "accelerate"])
-def test_a_command_that_starts_ranks_is_refused_unless_there_is_one(launcher: str) -> None:
+@pytest.mark.parametrize(
+    ("command", "launcher", "size", "program"),
+    [
+        ("mpirun -np 4 python train.py", "mpi", (2, 2), "python train.py"),
+        ("horovodrun -np 8 -H a:4,b:4 python train.py", "gloo", (2, 4), "python train.py"),
+        ("accelerate launch --num_processes 8 train.py", "env", (2, 4), "python train.py"),
+        (
+            "deepspeed --num_gpus 2 train.py --lr 1",
+            "env",
+            (2, 2),
+            '/bin/sh -c exec "$@" --local_rank="$LOCAL_RANK" deepspeed python train.py --lr 1',
+        ),
+    ],
+)
+def test_ranks_of_other_launchers_are_spread_over_the_nodes(
+    command: str, launcher: str, size: tuple[int, int], program: str
+) -> None:
     Path("train.py").touch()
-    command = (launcher, "-np", "4", "train.py")
-    with pytest.raises(UsageError, match=rf"^{launcher} would run in each of the 4 ranks"):
-        plan_of(command=command, image="pytorch", options={"nodes": 2, "launcher": "env"})
-    alone = {"ranks_per_node": 1, "launcher": "env"}
-    assert plan_of(command=command, image="pytorch", options=alone).command == command
+    plan = plan_of(command=tuple(command.split()), image="pytorch", options={"nodes": 2})
+    assert (plan.launcher, (plan.nodes, plan.ranks_per_node), " ".join(plan.command)) == (launcher, size, program)
+
+
+def test_ranks_that_cannot_be_spread_evenly() -> None:
+    with pytest.raises(UsageError, match=r"^5 ranks cannot be spread evenly over 2 nodes\. Pass --nodes N and "):
+        plan_of(command=("mpirun", "-np", "5", "./app"), image="pytorch", options={"nodes": 2})
+    size = {"nodes": 1, "ranks_per_node": 3}
+    assert plan_of(command=("mpirun", "-np", "5", "./app"), image="pytorch", options=size).world_size == 3
+
+
+def test_variables_of_mpirun_come_before_those_of_the_command_line() -> None:
+    command = ("mpirun", "-x", "A=1", "-x", "B=1", "-x", "MY_TOKEN", "./app")
+    plan = plan_of(command=command, image="pytorch", options={"env": ("B=2",)})
+    assert (plan.environment["A"], plan.environment["B"], plan.passed) == ("1", "2", ("MY_TOKEN",))
+
+
+def test_an_option_that_cannot_be_translated_is_left_to_one_rank() -> None:
+    Path("train.py").touch()
+    command = ("accelerate", "launch", "--use_fsdp", "train.py")
+    with pytest.raises(UsageError, match=r"ctrain has no equivalent of --use_fsdp"):
+        plan_of(command=command, image="pytorch", options={"nodes": 2})
+    assert plan_of(command=command, image="pytorch", options={"ranks_per_node": 1}).command == command
+
+
+def test_the_launcher_is_proposed_and_the_reason_noted(machine: Path) -> None:
+    Path("train.py").write_text("import horovod.torch as hvd\n")
+    prepared = prepare(asked(command=("python", "train.py"), image="pytorch"))
+    assert prepared.launch.plan.launcher == "gloo"  # this image records no MPI
+    assert prepared.notes == ("launcher gloo: train.py imports horovod, and the image has no MPI",)
+    with pytest.raises(UsageError, match=r"^train.py imports horovod: with launcher env each of 4 ranks would train"):
+        plan_of(command=("python", "train.py"), image="pytorch", options={"nodes": 2, "launcher": "env"})
+    write_image(machine / "store", name="with-mpi", software={"mpi": "Open MPI 4.1.4"})
+    prepared = prepare(asked(command=("hostname",), image="with-mpi"))
+    assert (prepared.launch.plan.launcher, prepared.notes) == ("mpi", ("launcher mpi: the image has MPI",))
+
+
+def test_a_program_that_is_missing_is_noticed_behind_a_launcher() -> None:
+    with pytest.raises(UsageError, match=r"^trian.py not found in "):
+        plan_of(command=("deepspeed", "trian.py"), image="pytorch")
 
 
 @pytest.mark.parametrize("command", [(), ("",), ("", "x")])

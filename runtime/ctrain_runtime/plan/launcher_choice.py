@@ -1,0 +1,86 @@
+"""Chooses how ranks are started: by what the program imports, the image has and the scheduler starts. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ctrain_runtime.errors import SchedulerError, UsageError
+from ctrain_runtime.facts import Cluster
+from ctrain_runtime.plan.size import JobSize
+from ctrain_runtime.site import Site
+
+HOROVOD = "horovod"
+# Their programs count ranks by MPI alone: started otherwise, each rank would train alone, without an error.
+COUNTED_BY_MPI = {"mpi4py": ("mpi",), HOROVOD: ("mpi", "gloo")}
+LIBRARIES = (*COUNTED_BY_MPI, "deepspeed", "accelerate", "lightning", "pytorch_lightning", "jax", "torch")
+
+
+@dataclass(frozen=True)
+class Imports:
+    """The LIBRARIES that a program imports: all, and those that it cannot do without; `source` is what says so."""
+
+    source: str = ""
+    libraries: frozenset[str] = frozenset()
+    required: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class LauncherChoice:
+    """The launcher of a run. `notes` has a line with the reason, unless job, command or option name the launcher."""
+
+    launcher: str
+    notes: tuple[str, ...] = ()
+
+
+def start_mpi(site: Site, cluster: Cluster, nodes: int) -> tuple[str, str]:
+    """The launcher of MPI ranks, and the scheduler's plugin for them: the first of the site's choices that it has.
+
+    Without one, the image's mpirun starts them ("mpirun", ""), on one host. Raises SchedulerError if there are several.
+    """
+    for flavour in site.mpi:
+        if flavour in cluster.mpi:
+            return "mpi", flavour
+    if nodes == 1 or not cluster.partitions:
+        return "mpirun", ""
+    raise SchedulerError(
+        f"{site.scheduler} has no MPI plugin {' or '.join(site.mpi)} (available: {', '.join(cluster.mpi) or 'none'})",
+        "Pass --launcher gloo for Horovod, or env if the program needs no MPI; or ask the administrators for PMIx",
+    )
+
+
+def choose(
+    launcher: str, imports: Imports, software: Mapping[str, str], site: Site, cluster: Cluster, size: JobSize
+) -> LauncherChoice:
+    """The launcher in the place of `auto`; any other is checked against the program.
+
+    `software` is that of the image's manifest. Raises UsageError if the ranks would not find each other.
+    """
+    if launcher == "auto":
+        launcher, reason = _propose(imports, software, site, cluster, size.nodes)
+        return LauncherChoice(launcher, (f"launcher {launcher}: {reason}",))
+    ranks = size.nodes * size.ranks_per_node
+    for library, launchers in COUNTED_BY_MPI.items():
+        if library in imports.required and launcher not in launchers and ranks > 1:
+            raise UsageError(
+                f"{imports.source} imports {library}: with launcher {launcher} each of {ranks} ranks would train alone",
+                f"Pass --launcher {' or '.join(launchers)}",
+            )
+    return LauncherChoice(launcher)
+
+
+def _propose(
+    imports: Imports, software: Mapping[str, str], site: Site, cluster: Cluster, nodes: int
+) -> tuple[str, str]:
+    without = "" if "mpi" in software else "the image has no MPI"
+    try:
+        start_mpi(site, cluster, nodes)
+    except SchedulerError:
+        without = f"{site.scheduler} starts no MPI ranks on several nodes"
+    library = next((name for name in LIBRARIES if name in imports.libraries), "")
+    if not library:
+        return ("env", without) if without else ("mpi", "the image has MPI")
+    reason = f"{imports.source} imports {library}"
+    if library == HOROVOD and without:
+        return "gloo", f"{reason}, and {without}"
+    return "mpi" if library in COUNTED_BY_MPI else "env", reason

@@ -1,0 +1,123 @@
+#!/bin/bash -p
+# Run digits-1: prepares, starts the tasks, and writes how it ended, whoever watches.
+run=/scratch/kim/ctrain/digits-1
+export CTRAIN_RUN_DIR=$run # marks every process of the run
+node=$(uname -n)
+event() { # STAGE WHAT [MORE]
+  local now=${EPOCHREALTIME/[^0-9]/.} # some locales write a comma
+  now=${now:-$(date +%s.%N)}
+  printf '{"time": %s, "stage": "%s", "node": "%s", "what": "%s"%s}\n' \
+    "${now:-null}" "$1" "${node%%.*}" "$2" "${3:+, $3}" >>"$run/events.jsonl"
+}
+event before started "\"job\": \"$(uname -n):$$:$(cut -d ' ' -f 22 /proc/$$/stat)\""
+[ -z "${CTRAIN_LOCK_FD:-}" ] || exec {CTRAIN_LOCK_FD}>&- # the submission is over
+MASTER_PORT=$((61000 + ($$ + 4448) % 4536))
+while (exec 7<>"/dev/tcp/127.0.0.1/$MASTER_PORT") 2>/dev/null; do
+  MASTER_PORT=$((61000 + (MASTER_PORT - 60999) % 4536))
+done
+export MASTER_ADDR=127.0.0.1 MASTER_PORT
+kill_leftovers() { # until none is left: some start others meanwhile
+  local pid left=yes tries=0
+  while [ "$left" ] && ((++tries <= 50)); do
+    left=
+    for pid in $(LC_ALL=C grep -slzxF "CTRAIN_RUN_DIR=$run" /proc/[0-9]*/environ); do
+      pid=${pid%/environ} pid=${pid#/proc/}
+      case $pid in "$$" | "$starter" | "$BASHPID") ;; *) kill -KILL "$pid" 2>/dev/null && left=yes ;; esac
+    done
+    [ -z "$left" ] || sleep 0.1
+  done
+}
+signal_tasks() { # task.sh alone: it passes the signal on to the program, past the engine's own processes
+  local group
+  for group in "${groups[@]}"; do signal_children "$1" "$group"; done
+}
+any_task() {
+  local group
+  for group in "${groups[@]}"; do ! kill -0 -- "-$group" 2>/dev/null || return 0; done
+  return 1
+}
+stop() {
+  [ -z "$killer" ] || return
+  signal_tasks TERM
+  (sleep 10 && kill_leftovers) &
+  killer=$!
+}
+run_task() { # the signal is for the task; wait for it, to report how it ended
+  trap : TERM USR1 USR2
+  CTRAIN_TASK=$1 /bin/bash -p "$run/task.sh" 9>&-
+  echo "$?" >&9
+}
+start_tasks() { # returns the exit code of the task that failed first, which ends the others
+  local task ended left=2 code=0 groups=() killer='' signals=() starter=$BASHPID
+  trap 'signals+=(TERM)' TERM # a trap that runs while `read` waits must not start processes: they would go on reading
+  trap 'signals+=(USR1)' USR1
+  trap 'signals+=(USR2)' USR2
+  exec 9<> <(:)
+  set -m
+  for ((task = 0; task < 2; task++)); do
+    run_task "$task" &
+    groups+=($!)
+  done
+  set +m
+  while ((left)); do
+    ended=0
+    if read -r -t 1 -u 9 ended; then
+      ((left--))
+    elif ! any_task; then
+      left=0 ended=137 # what would report was killed itself
+    fi
+    [ "${ended:-0}" = 0 ] || { [ "$code" != 0 ] || code=$ended; stop; }
+    handle_signals
+  done
+  [ -z "$killer" ] || kill "$killer" 2>/dev/null
+  kill_leftovers
+  return "$code"
+}
+tasks() { # apart, so that signals reach it and not the tasks
+  (start_tasks)
+}
+handle_signals() {
+  local name taken=("${signals[@]}")
+  signals=()
+  for name in "${taken[@]}"; do
+    if [ "$name" = TERM ]; then stop; else signal_tasks "$name"; fi
+  done
+}
+# Signals go on to the tasks, and this script outlives them.
+exec 6<> <(:) # carries exit codes
+child='' ending=''
+signal_children() { # SIGNAL PID; fails if it has none
+  local kids=()
+  read -r -a kids <"/proc/$2/task/$2/children"
+  ((${#kids[@]})) && kill -s "$1" "${kids[@]}"
+} 2>/dev/null
+signal_step() { # SIGNAL
+  local tries=0
+  [ -n "$child" ] || return
+  until signal_children "$1" "$child" || ((++tries > 50)); do sleep 0.02; done
+}
+run_step() { # COMMAND...
+  code=143
+  [ -z "$ending" ] || return # a signal that came before
+  ( # without bash's own message about a command that was killed
+    trap - INT; trap : TERM; trap : USR1 USR2; exec 5>&2 2>/dev/null
+    "$@" 2>&5 5>&- 6>&-
+    echo "$?" >&6
+  ) &
+  child=$!
+  [ -z "$ending" ] || signal_step TERM
+  while kill -0 "$child" 2>/dev/null; do wait "$child"; done 2>/dev/null # a signal ends `wait` early
+  read -r -t 1 -u 6 code || code=137 # what would report was killed itself
+  child=''
+}
+trap 'ending=yes; signal_step TERM' TERM INT
+trap 'signal_step USR1' USR1
+trap 'signal_step USR2' USR2
+finish() {
+  event after ended "\"code\": $code"
+  exit "$code"
+}
+
+event run started
+run_step tasks
+finish

@@ -1,0 +1,61 @@
+#!/bin/bash -p
+# One rank of digits-1, started by torchrun in the container.
+run=/scratch/kim/ctrain/digits-1
+node=$(uname -n) # not HOSTNAME: srun hands down that of the first node
+node=${node%%.*}
+note() { # WHAT [MORE]: an event of this node; appends of one host do not get lost, on NFS neither
+  local now=${EPOCHREALTIME/[^0-9]/.} # some locales write a comma
+  now=${now:-$(date +%s.%N)}
+  printf '{"time": %s, "stage": "run", "node": "%s", "what": "%s"%s}\n' \
+    "${now:-null}" "$node" "$1" "${2:+, $2}" >>"$run/nodes/$NODE_RANK.jsonl"
+}
+refuse() { # CODE MESSAGE
+  echo "ctrain: $2" >&2
+  note refused "\"rank\": ${RANK:-null}, \"code\": $1, \"message\": \"$2\""
+  exit "$1"
+}
+# RANK, LOCAL_RANK and WORLD_SIZE are torchrun's.
+exec >"$run/logs/rank$RANK.log" 2>&1
+[ "$WORLD_SIZE" = 4 ] ||
+  refuse 72 "torchrun started $WORLD_SIZE ranks, but the plan has 4"
+launch=(
+  /bin/sh
+  -c
+  '{ read -r key </.singularity.d/ctrain-layer; } 2>/dev/null; [ "$key" = k1 ] || { printf '"'"'%s\n'"'"' '"'"'ctrain: this engine ignores the layers of the image (is overlay off in its configuration?)'"'"' >&2; printf '"'"'%s\n'"'"' "{\"rank\": ${RANK:-null}, "'"'"'"what": "refused", "stage": "run", "code": 73, "message": "this engine ignores the layers of the image (is overlay off in its configuration?)"}'"'"' >>"$CTRAIN_RUN_DIR/nodes/$NODE_RANK.jsonl"; exit 73; }; command -v python >/dev/null || { printf '"'"'%s\n'"'"' '"'"'ctrain: command not found in the image: python'"'"' >&2; printf '"'"'%s\n'"'"' "{\"rank\": ${RANK:-null}, "'"'"'"what": "refused", "stage": "run", "code": 127, "message": "command not found in the image: python"}'"'"' >>"$CTRAIN_RUN_DIR/nodes/$NODE_RANK.jsonl"; exit 127; }; exec "$@"'
+  ctrain
+  python
+  train.py
+)
+exec 6<> <(:) # carries exit codes
+child='' ending=''
+signal_children() { # SIGNAL PID; fails if it has none
+  local kids=()
+  read -r -a kids <"/proc/$2/task/$2/children"
+  ((${#kids[@]})) && kill -s "$1" "${kids[@]}"
+} 2>/dev/null
+signal_step() { # SIGNAL
+  local tries=0
+  [ -n "$child" ] || return
+  until signal_children "$1" "$child" || ((++tries > 50)); do sleep 0.02; done
+}
+run_step() { # COMMAND...
+  code=143
+  [ -z "$ending" ] || return # a signal that came before
+  ( # without bash's own message about a command that was killed
+    trap - INT; trap : TERM; trap '' USR1 USR2; exec 5>&2 2>/dev/null
+    "$@" 2>&5 5>&- 6>&-
+    echo "$?" >&6
+  ) &
+  child=$!
+  [ -z "$ending" ] || signal_step TERM
+  while kill -0 "$child" 2>/dev/null; do wait "$child"; done 2>/dev/null # a signal ends `wait` early
+  read -r -t 1 -u 6 code || code=137 # what would report was killed itself
+  child=''
+}
+trap 'ending=yes; signal_step TERM' TERM
+trap 'signal_step USR1' USR1
+trap 'signal_step USR2' USR2
+note started "\"rank\": $RANK"
+run_step "${launch[@]}"
+note ended "\"rank\": $RANK, \"code\": $code"
+exit "$code"

@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ctrain_runtime.errors import SchedulerError, UsageError
+from ctrain_runtime.facts import Cluster
+from ctrain_runtime.plan.launcher_choice import Imports, LauncherChoice, choose, start_mpi
+from ctrain_runtime.plan.size import JobSize
+from samples.plans import CLUSTER, GPU_PARTITION, a_site
+
+MPI = {"mpi": "Open MPI 4.1.4", "torch": "2.13.0"}
+NO_MPI = {"torch": "2.13.0"}
+NO_PMI = Cluster((GPU_PARTITION,), ("none", "cray_shasta"))
+LOCAL = Cluster()
+
+
+def program(*libraries: str, optional: tuple[str, ...] = ()) -> Imports:
+    return Imports("train.py", frozenset((*libraries, *optional)), frozenset(libraries))
+
+
+@pytest.mark.parametrize(
+    ("imports", "software", "cluster", "nodes", "launcher", "reason"),
+    [
+        (program("horovod", "torch"), MPI, CLUSTER, 2, "mpi", "train.py imports horovod"),
+        (program("horovod", "torch"), MPI, LOCAL, 2, "mpi", "train.py imports horovod"),
+        (program("horovod"), MPI, NO_PMI, 1, "mpi", "train.py imports horovod"),  # by the image's mpirun
+        (
+            program("horovod"),
+            MPI,
+            NO_PMI,
+            2,
+            "gloo",
+            "train.py imports horovod, and slurm starts no MPI ranks on several nodes",
+        ),
+        (program("horovod"), NO_MPI, CLUSTER, 2, "gloo", "train.py imports horovod, and the image has no MPI"),
+        (program("mpi4py", "torch"), MPI, CLUSTER, 2, "mpi", "train.py imports mpi4py"),
+        (program("mpi4py", "horovod"), NO_MPI, NO_PMI, 2, "mpi", "train.py imports mpi4py"),  # is then refused
+        (program("torch", "deepspeed"), MPI, CLUSTER, 2, "env", "train.py imports deepspeed"),
+        (program("torch", "lightning"), MPI, CLUSTER, 2, "env", "train.py imports lightning"),
+        (program("accelerate"), MPI, CLUSTER, 2, "env", "train.py imports accelerate"),
+        (program("jax"), MPI, CLUSTER, 2, "env", "train.py imports jax"),
+        (program(optional=("torch",)), MPI, LOCAL, 1, "env", "train.py imports torch"),
+        (Imports(), MPI, CLUSTER, 2, "mpi", "the image has MPI"),
+        (Imports(), MPI, LOCAL, 1, "mpi", "the image has MPI"),
+        (Imports(), NO_MPI, CLUSTER, 2, "env", "the image has no MPI"),
+        (Imports(), NO_MPI, LOCAL, 1, "env", "the image has no MPI"),  # mpirun would not be found
+        (Imports(), MPI, NO_PMI, 2, "env", "slurm starts no MPI ranks on several nodes"),
+    ],
+)
+def test_the_launcher_that_is_proposed(
+    imports: Imports, software: dict[str, str], cluster: Cluster, nodes: int, launcher: str, reason: str
+) -> None:
+    choice = choose("auto", imports, software, a_site(), cluster, JobSize(nodes, 2))
+    assert choice == LauncherChoice(launcher, (f"launcher {launcher}: {reason}",))
+
+
+@pytest.mark.parametrize(
+    ("launcher", "imports", "remedy"),
+    [
+        ("env", program("horovod"), "mpi or gloo"),
+        ("torchrun", program("horovod", "torch"), "mpi or gloo"),
+        ("env", program("mpi4py"), "mpi"),
+        ("gloo", program("mpi4py", "horovod"), "mpi"),
+        ("torchrun", program("mpi4py"), "mpi"),
+    ],
+)
+def test_ranks_that_would_train_alone_are_refused(launcher: str, imports: Imports, remedy: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        choose(launcher, imports, MPI, a_site(), CLUSTER, JobSize(4, 2))
+    library = "mpi4py" if remedy == "mpi" else "horovod"
+    assert str(caught.value) == (
+        f"train.py imports {library}: with launcher {launcher} each of 8 ranks would train alone."
+        f" Pass --launcher {remedy}"
+    )
+    assert choose(launcher, imports, MPI, a_site(), CLUSTER, JobSize(1, 1)) == LauncherChoice(launcher)
+
+
+@pytest.mark.parametrize(
+    ("launcher", "imports"),
+    [
+        ("mpi", program("horovod", "mpi4py")),
+        ("gloo", program("horovod")),
+        ("env", program("torch", optional=("horovod",))),  # one of several ways to run
+        ("torchrun", program("torch")),
+        ("env", Imports()),
+    ],
+)
+def test_a_launcher_that_is_named_is_taken_without_a_word(launcher: str, imports: Imports) -> None:
+    assert choose(launcher, imports, {}, a_site(), CLUSTER, JobSize(4, 2)) == LauncherChoice(launcher)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "nodes", "started"),
+    [
+        (CLUSTER, 2, ("mpi", "pmix")),
+        (LOCAL, 2, ("mpirun", "")),
+        (Cluster((GPU_PARTITION,)), 1, ("mpirun", "")),
+        (NO_PMI, 1, ("mpirun", "")),
+    ],
+)
+def test_how_mpi_starts(cluster: Cluster, nodes: int, started: Any) -> None:
+    assert start_mpi(a_site(), cluster, nodes) == started
+
+
+def test_a_scheduler_that_cannot_start_mpi_on_several_nodes() -> None:
+    with pytest.raises(SchedulerError) as caught:
+        start_mpi(a_site(), NO_PMI, 2)
+    assert str(caught.value) == (
+        "slurm has no MPI plugin pmix or pmi2 (available: none, cray_shasta). Pass --launcher gloo for Horovod,"
+        " or env if the program needs no MPI; or ask the administrators for PMIx"
+    )

@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ctrain_runtime.plan.launcher_choice import Imports
+from ctrain_runtime.run.imports import read_imports
+from samples.plans import a_job
+
+
+def imports(folder: Path, text: str, *command: str, **parts: Any) -> Imports:
+    (folder / "train.py").write_text(text)
+    return read_imports(a_job(command=command or ("python", "train.py"), directory=folder, **parts))
+
+
+@pytest.mark.parametrize(
+    ("text", "libraries", "required"),
+    [
+        ("import horovod.torch as hvd\n", {"horovod"}, {"horovod"}),
+        ("import os, torch.distributed as dist, numpy\n", {"torch"}, {"torch"}),
+        ("from mpi4py import MPI\n", {"mpi4py"}, {"mpi4py"}),
+        ("from deepspeed.ops import adam\nimport torch\n", {"deepspeed", "torch"}, {"deepspeed", "torch"}),
+        ("try:\n    import horovod.torch as hvd\nexcept ImportError:\n    pass\n", {"horovod"}, set()),
+        ("def main():\n\timport accelerate\n", {"accelerate"}, set()),
+        ("from\ttorch import nn\r\nimport jax\r\n", {"torch", "jax"}, {"torch", "jax"}),
+        ("# import horovod\nimport horovodish, mytorch.torch\nimportant = 1\n", set(), set()),
+        ("from . import torch\nfrom .torch import x\n", set(), set()),
+        ("import \n", set(), set()),
+        ("print('import horovod')\n", set(), set()),
+        ("", set(), set()),
+    ],
+)
+def test_the_libraries_that_a_program_imports(
+    text: str, libraries: set[str], required: set[str], tmp_path: Path
+) -> None:
+    assert imports(tmp_path, text) == Imports("train.py", frozenset(libraries), frozenset(required))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("python", "-m", "train"), ("python", "-c", "import torch"), ("./train.py",), ("hostname",), ("bash", "run.sh")],
+)
+def test_other_commands_are_not_read(command: tuple[str, ...], tmp_path: Path) -> None:
+    assert imports(tmp_path, "import torch\n", *command) == Imports()
+
+
+def test_programs_of_the_image_are_not_read(tmp_path: Path) -> None:
+    assert imports(tmp_path, "import torch\n", "python", "/opt/not/here.py") == Imports()
+    assert read_imports(a_job(command=("python", "train.py"), directory=None)) == Imports()
+
+
+def test_a_file_that_is_no_text(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_bytes(b"\xff\x00import torch\nimport horovod\n" + b"\n" * (1 << 20) + b"import jax\n")
+    found = read_imports(a_job(command=("python", "train.py"), directory=tmp_path))
+    assert found.libraries == {"horovod"}
