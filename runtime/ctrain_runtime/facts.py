@@ -20,6 +20,18 @@ _GPUS = Path("/proc/driver/nvidia/gpus")
 
 
 @dataclass(frozen=True)
+class Access:
+    """The accounts or QOS that may use a partition: those `allowed`; if it is empty, all that are not `denied`."""
+
+    allowed: tuple[str, ...] = ()
+    denied: tuple[str, ...] = ()
+
+    def admits(self, name: str) -> bool:
+        """Whether `name` may use it; an unknown name ("") is not refused."""
+        return not name or (name in self.allowed if self.allowed else name not in self.denied)
+
+
+@dataclass(frozen=True)
 class Partition:
     """A partition or queue. `nodes` are those that can be used; CPUs, GPUs and memory those of its smallest node.
 
@@ -28,6 +40,7 @@ class Partition:
     `uname -m` on its nodes ("": unknown, or several). `max_nodes` is the most that one job may use (None: no limit).
     `has_memory_default`: a job that requests no memory gets a share that the administrators chose.
     `cpu_bind` is the binding of ranks to cores ("": left to the cluster, or not supported).
+    `idle` are the usable nodes without a job (None: unknown). `preemptible`: its jobs make way for those of others.
     """
 
     name: str
@@ -43,6 +56,10 @@ class Partition:
     max_nodes: Optional[int] = None
     has_memory_default: bool = False
     cpu_bind: str = ""
+    idle: Optional[int] = None
+    preemptible: bool = False
+    accounts: Access = Access()
+    qos: Access = Access()
 
 
 @dataclass(frozen=True)
@@ -66,13 +83,16 @@ class Allocation:
 class Cluster:
     """A scheduler's cluster. `mpi`: its plugins that start MPI ranks.
 
-    `memory_is_consumable`: memory is allocated like cores, so a job must ask for its share.
+    `memory_is_consumable`: memory is allocated like cores, so a job must ask for its share. `account` and `qos` are the
+    caller's defaults ("": unknown).
     """
 
     partitions: tuple[Partition, ...] = ()
     mpi: tuple[str, ...] = ()
     allocation: Optional[Allocation] = None
     memory_is_consumable: bool = False
+    account: str = ""
+    qos: str = ""
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,10 @@ def cluster() -> Iterator[Cluster]:
     subprocess.run([ENTRY, "up"], check=True)
     subprocess.run([PROVISION], check=True)
     state = Path(os.environ.get("CTRAIN_CLUSTER_DIR", "/var/lib/ctrain-cluster"))
-    yield Cluster(state, state / "home" / "researcher")
+    up = Cluster(state, state / "home" / "researcher")
+    # Tests must not depend on which nodes are idle; test_partitions.py is about the choice.
+    up.write(".config/ctrain/sites/generic-slurm.yaml", "partition: cas_v100_2\n")
+    yield up
     if was_down:
         subprocess.run([ENTRY, "down"], check=True)
 

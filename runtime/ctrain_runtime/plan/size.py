@@ -7,6 +7,7 @@ from typing import Optional
 
 from ctrain_runtime.errors import ResourceError, UsageError
 from ctrain_runtime.job import Count
+from ctrain_runtime.manifest import Manifest
 
 
 @dataclass(frozen=True)
@@ -14,7 +15,8 @@ class SizeRequest:
     """The request of the command line and the job. "auto": as many as fit (nodes of an allocation, GPUs of a node).
 
     `time` is as written, in Slurm's forms (time_limit.py); `time_is_explicit`: it is from the command line, so it must
-    not be shortened silently. `partition` is "" for the default.
+    not be shortened silently. `partition` is "" if it may be chosen: for `image`, and for `account` and `qos` ("": the
+    user's defaults).
     """
 
     nodes: Count = 1
@@ -23,6 +25,9 @@ class SizeRequest:
     partition: str = ""
     time: str = "1:00:00"
     time_is_explicit: bool = False
+    image: Optional[Manifest] = None
+    account: str = ""
+    qos: str = ""
 
 
 @dataclass(frozen=True)

@@ -62,10 +62,13 @@ def prepare(request: Request) -> Prepared:
     scheduler = schedulers.get(site.scheduler)
     planned, recognised = _job(request)
     cluster, elsewhere = targets.find_cluster(scheduler, site, dry_run=request.dry_run)
-    size = scheduler.size(make_size_request(request.options, planned, cluster, recognised.ranks), cluster, site)
+    requested = make_size_request(request.options, planned, cluster, recognised.ranks)
+    scheduler.size(requested, cluster, site)  # what fits nowhere is refused before an image is pulled for it
+    selected, image_notes = _image(request, planned)
+    size = scheduler.size(replace(requested, image=selected.manifest), cluster, site)
     refuse_spawner(recognised, size.nodes * size.ranks_per_node)
     architecture = _architecture(cluster, size.partition)
-    selected, image_notes = _image(request, planned, architecture)
+    image.check(selected, architecture)
     imported = ALWAYS_IMPORTED.get(recognised.by) or read_imports(planned)
     choice = choose(planned.launcher, imported, selected.manifest.software, site, cluster, size)
     planned = replace(planned, launcher=choice.launcher, command=(*recognised.prefix, *planned.command))
@@ -147,6 +150,8 @@ def make_size_request(options: Options, planned: job.Job, cluster: Cluster, rank
         partition=options.partition,
         time=options.time or resources.time,
         time_is_explicit=bool(options.time),
+        account=dict(options.settings).get("account", ""),
+        qos=dict(options.settings).get("qos", ""),
     )
 
 
@@ -156,13 +161,13 @@ def _architecture(cluster: Cluster, partition: str) -> str:
     return architectures.get(partition) or platform.machine()
 
 
-def _image(request: Request, planned: job.Job, architecture: str) -> tuple[image.Image, tuple[str, ...]]:
+def _image(request: Request, planned: job.Job) -> tuple[image.Image, tuple[str, ...]]:
     reference = request.image or os.environ.get(IMAGE)
     references = (reference,) if reference else planned.images
     if not references:
         raise UsageError("no image given", "Pass --image NAME; list images with: ctrain images")
     try:
-        return select_image.select(references, request.site, architecture, request.report, again=request.pull)
+        return select_image.select(references, request.site, request.report, again=request.pull)
     except ImageNotFound as error:
         raise ImageNotFound(f"{error.message}{_image_source(request)}", error.hint) from error
 

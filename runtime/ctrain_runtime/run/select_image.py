@@ -17,15 +17,12 @@ from ctrain_runtime.user_cache import cache_dir
 Notes = tuple[str, ...]
 
 
-def select(
-    references: tuple[str, ...], site: SelectedSite, architecture: str, report: Report, *, again: bool
-) -> tuple[Image, Notes]:
-    """The image for the first of `references` that exists, for `architecture` (the output of `uname -m`), and notes.
+def select(references: tuple[str, ...], site: SelectedSite, report: Report, *, again: bool) -> tuple[Image, Notes]:
+    """The image for the first of `references` that exists, and notes.
 
     `again`: an image that is pulled is pulled again. Raises ImageNotFound, ImageUnusable and all that pull() raises.
     """
     located, notes = _locate(references, site, report, again)
-    image.check(located, architecture)
     trust.require_trusted(located, site.site)
     if not located.foreign:
         return located, notes

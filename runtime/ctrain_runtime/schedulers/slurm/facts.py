@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -10,16 +11,19 @@ from typing import Optional
 
 from ctrain_runtime import time_limit
 from ctrain_runtime.errors import CtrainError
-from ctrain_runtime.facts import Cluster, Partition
+from ctrain_runtime.facts import Access, Cluster, Partition
 from ctrain_runtime.schedulers.slurm import allocation, client
 from ctrain_runtime.schedulers.slurm.client import parse_gres
+from ctrain_runtime.text import user_name
 
 SHOW_NODES = ("scontrol", "--oneliner", "show", "node")
 SHOW_PARTITIONS = ("scontrol", "--oneliner", "show", "partition")
 SHOW_CONFIG = ("scontrol", "show", "config")
 LIST_MPI = ("srun", "--mpi=list")
 COMMANDS = ("sbatch", "scancel", "scontrol", "squeue", "srun")
+SHOW_USER = ("sacctmgr", "--noheader", "--parsable2", "--readonly", "show", "user")
 TIMEOUT_SECONDS = 30
+ACCOUNTING_TIMEOUT_SECONDS = 5
 
 # States in which a node runs no job until an administrator acts or a reservation ends (man sinfo, NODE STATE CODES).
 UNUSABLE = frozenset(
@@ -31,6 +35,9 @@ UNUSABLE = frozenset(
 
 MARKS = {"*": "NOT_RESPONDING", "$": "MAINT", "~": "POWERED_DOWN", "#": "POWERING_UP"}
 
+# An idle node with one of these starts no other job now (man sinfo, NODE STATE CODES).
+TAKEN = frozenset({"ALLOCATED", "COMPLETING", "MIXED", "PLANNED", "RESERVED", "BLOCKED"})
+
 _NODE_FIELDS = client.fields_pattern(
     *("Arch", "CpuBind", "CPUEfctv", "CPUTot", "CoreSpecCount", "CoresPerSocket", "Gres", "MemSpecLimit", "Partitions"),
     *("RealMemory", "Sockets", "State", "ThreadsPerCore"),
@@ -38,15 +45,19 @@ _NODE_FIELDS = client.fields_pattern(
 _PARTITION_FIELDS = client.fields_pattern(
     *(
         "PartitionName",
+        "AllowAccounts",
+        "AllowQos",
         "CpuBind",
         "Default",
         "DefMemPerCPU",
         "DefMemPerNode",
+        "DenyAccounts",
+        "DenyQos",
         "JobDefaults",
         "MaxCPUsPerNode",
         "MaxMemPerNode",
     ),
-    *("MaxNodes", "MaxTime", "State"),
+    *("MaxNodes", "MaxTime", "PreemptMode", "PriorityTier", "State"),
 )
 
 
@@ -56,6 +67,7 @@ class Node:
 
     partitions: tuple[str, ...]
     usable: bool
+    idle: bool
     cpus: int
     threads_per_core: int
     memory: int
@@ -70,15 +82,18 @@ def read_cluster() -> Cluster:
     client.require_commands(*COMMANDS)
     # In parallel: the commands wait for the controller.
     questions = (SHOW_NODES, SHOW_PARTITIONS, SHOW_CONFIG, LIST_MPI)
-    with ThreadPoolExecutor(len(questions) + 1) as pool:
-        current = pool.submit(allocation.read_allocation)
+    with ThreadPoolExecutor(len(questions) + 2) as pool:
+        current, user = pool.submit(allocation.read_allocation), pool.submit(_ask_accounting)
         nodes, partitions, config, mpi = pool.map(_ask, questions)
         settings = parse_config(config)
+        account, qos = parse_user(user.result(), settings.get("ClusterName", ""))
         return Cluster(
             partitions=parse_partitions(partitions, parse_nodes(nodes), settings),
             mpi=parse_mpi_list(mpi),
             allocation=current.result(),
             memory_is_consumable="MEMORY" in settings.get("SelectTypeParameters", "").upper(),
+            account=account,
+            qos=qos,
         )
 
 
@@ -95,6 +110,28 @@ def read_gpus() -> tuple[str, ...]:
 def _ask(argv: Sequence[str]) -> str:
     hint = "Retry later, or ask the administrators"
     return client.query(argv, timeout=TIMEOUT_SECONDS, problem="Slurm does not answer", hint=hint)
+
+
+def _ask_accounting() -> str:
+    """The user's associations; "" where accounting is missing or does not answer: no run depends on it."""
+    argv = (*SHOW_USER, user_name(os.getuid()), "withassoc", "format=Cluster,DefaultAccount,Account,QOS,DefaultQOS")
+    try:
+        result = client.run(argv, timeout=ACCOUNTING_TIMEOUT_SECONDS)
+    except CtrainError:
+        return ""
+    return result.stdout if result.code == 0 else ""
+
+
+def parse_user(text: str, cluster: str) -> tuple[str, str]:
+    """The default account and QOS in the output of SHOW_USER, "" if unknown.
+
+    Without a default, a job gets the QOS normal if the association has it (man sacctmgr, DefaultQOS).
+    """
+    for line in text.splitlines():
+        name, default, account, qos, default_qos, *_ = [*line.split("|"), *[""] * 5]
+        if name in (cluster, "") and account == default:
+            return account, default_qos or ("normal" if "normal" in qos.split(",") else "")
+    return "", ""
 
 
 def parse_config(text: str) -> dict[str, str]:
@@ -123,9 +160,11 @@ def _parse_node(record: str) -> Node:
     threads = max(1, count("CPUTot") // cores) if cores else max(1, count("ThreadsPerCore"))
     cpus = count("CPUEfctv") or count("CPUTot") - count("CoreSpecCount") * threads
     gpus, gpu_type = parse_gres(fields.get("Gres", ""))
+    states = parse_node_state(fields.get("State", "UNKNOWN"))
     return Node(
         partitions=tuple(filter(None, fields.get("Partitions", "").split(","))),
-        usable=not parse_node_state(fields.get("State", "UNKNOWN")) & UNUSABLE,
+        usable=not states & UNUSABLE,
+        idle="IDLE" in states and not states & (UNUSABLE | TAKEN),
         cpus=max(0, cpus),
         threads_per_core=threads,
         memory=max(0, count("RealMemory") - count("MemSpecLimit")),
@@ -150,20 +189,26 @@ def parse_node_state(text: str) -> frozenset[str]:
 def parse_partitions(
     text: str, nodes: Iterable[Node], settings: Optional[Mapping[str, str]] = None
 ) -> tuple[Partition, ...]:
-    """The partitions that are up, in the output of `scontrol show partition`; `settings` are the cluster's."""
+    """The partitions that are up, in the output of `scontrol show partition`; `settings` are the cluster's.
+
+    Partitions that are closed to the caller's groups are not in that output (man scontrol, --all).
+    """
     members: dict[str, list[Node]] = {}
     for node in nodes:
         for name in node.partitions:
             members.setdefault(name, []).append(node)
-    partitions = []
-    for record in client.records(text, "PartitionName"):
-        fields = client.read_fields(record, _PARTITION_FIELDS)
-        if fields.get("State") == "UP":
-            partitions.append(_make_partition(fields, members.get(fields["PartitionName"], []), settings or {}))
-    return tuple(partitions)
+    records = [client.read_fields(record, _PARTITION_FIELDS) for record in client.records(text, "PartitionName")]
+    highest_tier = max((client.read_count(fields.get("PriorityTier", "")) or 0 for fields in records), default=0)
+    return tuple(
+        _make_partition(fields, members.get(fields["PartitionName"], []), settings or {}, highest_tier)
+        for fields in records
+        if fields.get("State") == "UP"
+    )
 
 
-def _make_partition(fields: dict[str, str], nodes: Sequence[Node], settings: Mapping[str, str]) -> Partition:
+def _make_partition(
+    fields: dict[str, str], nodes: Sequence[Node], settings: Mapping[str, str], highest_tier: int
+) -> Partition:
     usable = [node for node in nodes if node.usable]
     sized = usable or nodes  # a partition whose nodes are all down still shows their sizes
     smallest = min(sized, key=lambda node: node.gpus, default=None)
@@ -182,7 +227,23 @@ def _make_partition(fields: dict[str, str], nodes: Sequence[Node], settings: Map
         max_nodes=client.read_count(fields.get("MaxNodes", "")),
         has_memory_default=_has_memory_default(settings) or _has_memory_default(fields),
         cpu_bind=_cpu_bind(fields, sized, settings),
+        idle=sum(node.idle for node in nodes),
+        preemptible=_is_preemptible(fields, settings, highest_tier),
+        accounts=Access(_names(fields.get("AllowAccounts", "")), _names(fields.get("DenyAccounts", ""))),
+        qos=Access(_names(fields.get("AllowQos", "")), _names(fields.get("DenyQos", ""))),
     )
+
+
+def _is_preemptible(fields: Mapping[str, str], settings: Mapping[str, str], highest_tier: int) -> bool:
+    """Whether jobs of partitions with a higher tier preempt those of this one (man slurm.conf, PreemptType)."""
+    tier = client.read_count(fields.get("PriorityTier", "")) or 0
+    by_partition = settings.get("PreemptType", "") == "preempt/partition_prio"
+    return by_partition and fields.get("PreemptMode", "OFF") != "OFF" and tier < highest_tier
+
+
+def _names(text: str) -> tuple[str, ...]:
+    """The names of a list; () for all of them."""
+    return () if text in ("", "ALL", "(null)", "N/A") else tuple(text.split(","))
 
 
 def _cpu_bind(fields: Mapping[str, str], nodes: Sequence[Node], settings: Mapping[str, str]) -> str:

@@ -8,6 +8,7 @@ from typing import Optional
 from ctrain_runtime import time_limit
 from ctrain_runtime.errors import ResourceError, SchedulerError, UsageError
 from ctrain_runtime.facts import Allocation, Cluster, Partition
+from ctrain_runtime.plan.partition_choice import choose_partition
 from ctrain_runtime.plan.size import JobSize, SizeRequest, check_capacity, resolve_count
 from ctrain_runtime.site import Site
 from ctrain_runtime.suggest import suggest
@@ -20,7 +21,10 @@ def fit(request: SizeRequest, cluster: Cluster, site: Site) -> JobSize:
     """
     if cluster.allocation:
         return _fit_allocation(request, cluster, site, cluster.allocation)
-    partition = _choose_partition(request.partition or site.partition, cluster)
+    if not cluster.partitions:
+        raise SchedulerError("no Slurm partition is up", "Check with: sinfo, or ask the administrators")
+    name = request.partition or site.partition
+    partition, reason = (_find_partition(name, cluster), "") if name else choose_partition(request, cluster)
     scope = f"partition {partition.name}"
     nodes = resolve_count("--nodes", request.nodes, 1)
     check_capacity(scope, "usable node", partition.nodes, "--nodes", nodes)
@@ -34,7 +38,7 @@ def fit(request: SizeRequest, cluster: Cluster, site: Site) -> JobSize:
     ask_memory = cluster.memory_is_consumable and not partition.has_memory_default
     memory = _memory(partition, gpus, ask_memory, site.memory_per_gpu)
     size = _share(partition, nodes, gpus, ranks, site)
-    return replace(size, memory=memory, time_limit=limit, notes=notes)
+    return replace(size, memory=memory, time_limit=limit, notes=(*filter(None, (reason,)), *notes))
 
 
 def _fit_allocation(request: SizeRequest, cluster: Cluster, site: Site, allocation: Allocation) -> JobSize:
@@ -67,11 +71,7 @@ def _share(limits: Partition, nodes: int, gpus: int, ranks: int, site: Site) -> 
     return JobSize(nodes, ranks, gpus, cpus, cores, partition=limits.name, cpu_bind=limits.cpu_bind)
 
 
-def _choose_partition(name: str, cluster: Cluster) -> Partition:
-    if not cluster.partitions:
-        raise SchedulerError("no Slurm partition is up", "Check with: sinfo, or ask the administrators")
-    if not name:
-        return next((part for part in cluster.partitions if part.default), cluster.partitions[0])
+def _find_partition(name: str, cluster: Cluster) -> Partition:
     names = [part.name for part in cluster.partitions]
     if name in names:
         return cluster.partitions[names.index(name)]

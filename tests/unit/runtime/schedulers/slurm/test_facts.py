@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ctrain_runtime.errors import CtrainError, SchedulerError
-from ctrain_runtime.facts import Partition
+from ctrain_runtime.facts import Access, Partition
 from ctrain_runtime.schedulers.slurm import facts
 from ctrain_runtime.schedulers.slurm.facts import Node, parse_node_state, parse_nodes, parse_partitions
 from samples import programs as fakes
@@ -19,6 +19,7 @@ from samples.recordings import VERSIONS, install_cluster, record, recorded
 GPU_NODE = Node(
     partitions=("gpu",),
     usable=True,
+    idle=True,
     cpus=64,
     threads_per_core=2,
     memory=500_000,
@@ -37,6 +38,7 @@ RECORDED_PARTITION = Partition(
     threads_per_core=1,
     memory=8000,
     arch="x86_64",
+    idle=2,
 )
 
 
@@ -76,7 +78,7 @@ def test_few_requests_reach_the_controller(programs: Path) -> None:
 
 def test_the_invented_cluster_of_other_tests(programs: Path) -> None:
     gpu = dataclasses.replace(RECORDED_PARTITION, name="gpu")
-    cpu = Partition("cpu", default=False, nodes=1, cpus=4, gpus=0)
+    cpu = Partition("cpu", default=False, nodes=1, cpus=4, gpus=0, idle=1)
     fakes.slurm(programs, gpu, cpu)
     assert facts.read_cluster().partitions == (gpu, cpu)
 
@@ -170,6 +172,27 @@ def test_states_of_nodes(state: str, usable: bool) -> None:
     assert node.usable == usable
 
 
+@pytest.mark.parametrize(
+    ("state", "idle"),
+    [
+        ("IDLE", True),
+        ("IDLE~", True),
+        ("IDLE+CLOUD+POWERED_DOWN", True),
+        ("IDLE+PLANNED", False),  # for another job
+        ("IDLE+RESERVED", False),
+        ("IDLE+COMPLETING", False),
+        ("IDLE+DRAIN", False),
+        ("IDLE*", False),
+        ("MIXED", False),
+        ("ALLOCATED", False),
+        ("DOWN", False),
+    ],
+)
+def test_nodes_that_are_free_now(state: str, idle: bool) -> None:
+    (node,) = parse_nodes(node_line(State=state))
+    assert node.idle == idle
+
+
 def test_marks_of_states() -> None:
     assert parse_node_state("DOWN*+DRAIN") == {"DOWN", "NOT_RESPONDING", "DRAIN"}
     assert parse_node_state("mix-") == {"MIX"}
@@ -207,9 +230,9 @@ def partition_line(**changes: str) -> str:
 
 def test_a_partition_is_as_small_as_its_smallest_usable_node() -> None:
     small = dataclasses.replace(GPU_NODE, gpus=4, gpu_type="v100", cpus=32, memory=200_000, arch="aarch64")
-    down = dataclasses.replace(GPU_NODE, usable=False, gpus=1, cpus=4)
+    down = dataclasses.replace(GPU_NODE, usable=False, idle=False, gpus=1, cpus=4)
     foreign = dataclasses.replace(GPU_NODE, partitions=("cpu",), gpus=0)
-    shared = dataclasses.replace(GPU_NODE, partitions=("cpu", "gpu"))
+    shared = dataclasses.replace(GPU_NODE, partitions=("cpu", "gpu"), idle=False)
     (partition,) = parse_partitions(partition_line(MaxTime="1-00:00:00"), [GPU_NODE, small, down, foreign, shared])
     assert partition == Partition(
         name="gpu",
@@ -222,6 +245,7 @@ def test_a_partition_is_as_small_as_its_smallest_usable_node() -> None:
         threads_per_core=2,
         memory=200_000,
         arch="",
+        idle=2,
     )
 
 
@@ -242,6 +266,67 @@ def test_limits_of_a_partition() -> None:
     limits = {"MaxNodes": "4", "MaxCPUsPerNode": "16", "MaxMemPerNode": "1000", "MaxTime": "30:00"}
     (partition,) = parse_partitions(partition_line(**limits), [GPU_NODE])
     assert (partition.max_nodes, partition.cpus, partition.memory, partition.time_limit) == (4, 16, 1000, 30)
+
+
+def test_who_may_use_a_partition() -> None:
+    def partition(**fields: str) -> Partition:
+        (parsed,) = parse_partitions(partition_line(**fields), [GPU_NODE])
+        return parsed
+
+    everybody = partition(AllowAccounts="ALL", AllowQos="ALL")
+    assert (everybody.accounts, everybody.qos) == (Access(), Access())
+    assert partition(AllowAccounts="ai,bio", DenyQos="long").accounts == Access(allowed=("ai", "bio"))
+    assert partition(DenyAccounts="bio", AllowQos="long,normal").qos == Access(allowed=("long", "normal"))
+    assert partition(DenyAccounts="bio").accounts == Access(denied=("bio",))
+
+
+@pytest.mark.parametrize(
+    ("preempt_type", "mode", "preemptible"),
+    [
+        ("preempt/partition_prio", "CANCEL", True),
+        ("preempt/partition_prio", "REQUEUE", True),
+        ("preempt/partition_prio", "OFF", False),
+        ("preempt/qos", "CANCEL", False),  # the mode is then the cluster's, for all partitions
+        ("preempt/none", "CANCEL", False),
+    ],
+)
+def test_partitions_whose_jobs_make_way(preempt_type: str, mode: str, preemptible: bool) -> None:
+    text = "\n".join(
+        partition_line(PartitionName=name, PriorityTier=tier, PreemptMode=mode)
+        for name, tier in (("spot", "1"), ("gpu", "10"))
+    )
+    spot, gpu = parse_partitions(text, [GPU_NODE], {"PreemptType": preempt_type})
+    assert (spot.preemptible, gpu.preemptible) == (preemptible, False)
+
+
+# The output of sacctmgr 22.05.8 for a user of two accounts, whose default is ai.
+ASSOCIATIONS = "ctrain|ai|bio|normal|long\nctrain|ai|ai|long,normal|\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "defaults"),
+    [
+        (ASSOCIATIONS, ("ai", "normal")),
+        ("ctrain|bio|bio|normal|long\n", ("bio", "long")),
+        ("ctrain|bio|bio|fast,long|\n", ("bio", "")),
+        ("other|bio|bio|normal|\n", ("", "")),  # of another cluster
+        ("", ("", "")),
+        ("sacctmgr: banner\n|||\n", ("", "")),
+    ],
+)
+def test_the_accounts_of_a_user(text: str, defaults: tuple[str, str]) -> None:
+    assert facts.parse_user(text, "ctrain") == defaults
+
+
+def test_accounting_is_asked_but_not_needed(programs: Path) -> None:
+    install_cluster(programs, "24.11.5")
+    assert (facts.read_cluster().account, facts.read_cluster().qos) == ("", "")
+    fakes.scontrol(programs, config="ClusterName = ctrain\nSelectTypeParameters = CR_CORE\n")
+    calls = answer(programs, "sacctmgr", ASSOCIATIONS)
+    assert (facts.read_cluster().account, facts.read_cluster().qos) == ("ai", "normal")
+    assert "--readonly show user" in calls.read_text()
+    answer(programs, "sacctmgr", error="sacctmgr: error: Problem talking to the database: Connection refused", code=1)
+    assert facts.read_cluster().account == ""
 
 
 @pytest.mark.parametrize(

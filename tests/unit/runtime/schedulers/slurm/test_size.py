@@ -47,6 +47,7 @@ def test_a_whole_node() -> None:
         cores_per_rank=8,
         partition="amd_a100nv_8",
         time_limit=60,
+        notes=("partition amd_a100nv_8 chosen: the cluster's default",),
     )
 
 
@@ -103,6 +104,10 @@ def test_the_choice_of_a_partition() -> None:
     assert fit().partition == "amd_a100nv_8"
     assert fit(site=dataclasses.replace(SITE, partition="skl")).partition == "skl"
     assert fit(site=dataclasses.replace(SITE, partition="skl"), partition="amd_a100nv_8").gpus_per_node == 8
+    busy = Cluster(partitions=(dataclasses.replace(GPU, idle=0), dataclasses.replace(CPU, idle=2)))
+    reason = "partition skl chosen: 2 of 2 nodes idle, instead of the default amd_a100nv_8 (0 of 8 nodes idle)"
+    assert (fit(busy).partition, fit(busy).notes) == ("skl", (reason,))
+    assert (fit(busy, partition="amd_a100nv_8").partition, fit(busy, partition="amd_a100nv_8").notes) == (GPU.name, ())
     no_default = Cluster(partitions=(CPU, dataclasses.replace(GPU, default=False)))
     assert fit(no_default).partition == "skl"
 

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ctrain_runtime.facts import Access, Cluster, Partition
+from ctrain_runtime.manifest import Requires
+from ctrain_runtime.plan.partition_choice import choose_partition
+from ctrain_runtime.plan.size import SizeRequest
+from samples.plans import a_manifest
+
+V100 = Partition("v100", True, nodes=4, cpus=32, gpus=4, gpu_type="v100", time_limit=2880, arch="x86_64", idle=2)
+A100 = replace(V100, name="a100", default=False, nodes=8, gpus=8, gpu_type="a100", idle=3)
+DEBUG = replace(V100, name="debug", default=False, time_limit=30, idle=4)
+CPU = replace(V100, name="cpu", default=False, gpus=0, gpu_type="", idle=4)
+ARM = replace(A100, name="arm", arch="aarch64", idle=8)
+CLUSTER = Cluster((V100, A100, DEBUG, CPU, ARM), account="ai", qos="normal")
+ANY_GPU = a_manifest()  # with CUDA; its GPUs are unknown
+FOR_A100 = a_manifest(requires=Requires(gpus=("A100", "H100")))
+NO_GPU = a_manifest(software={"torch": "2.13.0"})
+IDLE = "2 of 4 nodes idle"
+
+
+def choose(cluster: Cluster = CLUSTER, **request: Any) -> tuple[str, str]:
+    part, reason = choose_partition(SizeRequest(**{"image": ANY_GPU, **request}), cluster)
+    prefix = f"partition {part.name} chosen: "
+    assert not reason or reason.startswith(prefix)
+    return part.name, reason[len(prefix) :]
+
+
+def changed(name: str, **changes: Any) -> Cluster:
+    parts = (replace(part, **changes) if part.name == name else part for part in CLUSTER.partitions)
+    return replace(CLUSTER, partitions=tuple(parts))
+
+
+@pytest.mark.parametrize(
+    ("request_", "name", "reason"),
+    [
+        ({}, "v100", f"{IDLE}, the cluster's default"),
+        ({"nodes": 2}, "v100", f"{IDLE}, the cluster's default"),
+        ({"nodes": 3}, "a100", f"3 of 8 nodes idle, instead of the default v100 ({IDLE})"),
+        ({"nodes": 4}, "v100", f"{IDLE}, the cluster's default"),  # it waits everywhere; debug is too short
+        ({"nodes": 4, "time": "30"}, "debug", f"4 of 4 nodes idle, instead of the default v100 ({IDLE})"),
+        ({"nodes": 5}, "a100", "3 of 8 nodes idle, instead of the default v100 (4 usable nodes)"),
+        ({"gpus_per_node": 8}, "a100", "3 of 8 nodes idle, instead of the default v100 (4 GPUs per node)"),
+        ({"ranks_per_node": 33}, "v100", ""),  # fits nowhere
+        (
+            {"image": FOR_A100},
+            "a100",
+            "3 of 8 nodes idle, instead of the default v100 (v100, the image is for A100 H100)",
+        ),
+        ({"image": FOR_A100, "gpus_per_node": 0}, "v100", f"{IDLE}, the cluster's default"),
+        (
+            {"image": replace(ANY_GPU, arch="arm64")},
+            "arm",
+            "8 of 8 nodes idle, instead of the default v100 (amd64, the image is arm64)",
+        ),
+        ({"image": replace(ANY_GPU, arch="")}, "v100", f"{IDLE}, the cluster's default"),  # of a sandbox
+        ({"image": NO_GPU}, "v100", f"{IDLE}, the cluster's default"),
+        ({"image": NO_GPU, "nodes": 3}, "cpu", f"4 of 4 nodes idle, instead of the default v100 ({IDLE})"),
+        ({"image": None}, "v100", f"{IDLE}, the cluster's default"),
+        ({"time": "3-00:00:00"}, "v100", f"{IDLE}, the cluster's default"),  # a job's default is shortened
+        ({"time": "3-00:00:00", "time_is_explicit": True}, "v100", ""),  # then the size refuses it
+        ({"nodes": "auto", "gpus_per_node": "auto"}, "v100", f"{IDLE}, the cluster's default"),
+    ],
+)
+def test_the_choice(request_: dict[str, Any], name: str, reason: str) -> None:
+    assert choose(**request_) == (name, reason)
+
+
+@pytest.mark.parametrize(
+    ("changes", "request_", "why"),
+    [
+        ({"idle": 0}, {}, "0 of 4 nodes idle"),
+        ({"nodes": 0, "idle": 0}, {}, "0 usable nodes"),  # drained and down ones do not count
+        ({"max_nodes": 1}, {"nodes": 2}, "at most 1 nodes per job"),
+        ({"accounts": Access(allowed=("bio",))}, {}, "closed to account ai"),
+        ({"accounts": Access(denied=("ai",))}, {}, "closed to account ai"),
+        ({"qos": Access(allowed=("long",))}, {}, "closed to QOS normal"),
+        ({"preemptible": True}, {}, "preemptible"),
+        ({"time_limit": 59}, {}, "time limit 00:59:00"),
+        ({"idle": None}, {}, "idle nodes unknown"),
+    ],
+)
+def test_why_the_default_is_not_chosen(changes: dict[str, Any], request_: dict[str, Any], why: str) -> None:
+    reason = f"3 of 8 nodes idle, instead of the default v100 ({why})"
+    assert choose(changed("v100", **changes), **request_) == ("a100", reason)
+
+
+def test_the_account_and_qos_of_the_command_line() -> None:
+    cluster = changed("v100", accounts=Access(allowed=("bio",)), qos=Access(denied=("normal",)))
+    assert choose(cluster, account="bio", qos="long")[0] == "v100"
+    assert choose(cluster, account="bio")[0] == "a100"
+
+
+def test_unknown_accounts_are_not_refused() -> None:
+    cluster = replace(changed("v100", accounts=Access(allowed=("bio",))), account="")
+    assert choose(cluster)[0] == "v100"
+
+
+def test_without_a_default_it_is_the_first_that_fits_best() -> None:
+    parts = tuple(replace(part, default=False) for part in (CPU, V100, A100))
+    assert choose(Cluster(parts)) == ("a100", "3 of 8 nodes idle")
+    assert choose(Cluster(parts), image=NO_GPU)[0] == "cpu"
+
+
+def test_one_partition_is_no_choice() -> None:
+    assert choose(Cluster((A100,))) == ("a100", "")
