@@ -7,11 +7,14 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
+import termios
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Optional
+from types import FrameType
+from typing import Any, Optional
 
 from ctrain_runtime.errors import CtrainError
 
@@ -138,3 +141,37 @@ def _terminate_group(process: subprocess.Popen[bytes]) -> None:
         time.sleep(0.05)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+
+
+def run_on_terminal(argv: Sequence[str], env: Mapping[str, str]) -> int:
+    """Run a command that has the terminal of this process's standard input; its exit code, 128 + N after signal N.
+
+    Ctrl-C and Ctrl-\\ are the command's; SIGTERM and SIGHUP are passed on to it. Afterwards the terminal is as it was
+    before, however the command ended. Raises CtrainError if the command cannot be started.
+    """
+    terminal = sys.stdin.fileno()
+    settings = termios.tcgetattr(terminal)
+    started: list[subprocess.Popen[bytes]] = []
+
+    def pass_on(number: int, _frame: Optional[FrameType]) -> None:
+        for process in started:
+            if number in (signal.SIGTERM, signal.SIGHUP):
+                process.send_signal(number)
+
+    numbers = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP)
+    before: dict[signal.Signals, Any] = {number: signal.signal(number, pass_on) for number in numbers}
+    try:
+        started.append(subprocess.Popen(list(argv), env=dict(env)))
+        code = started[0].wait()
+        return code if code >= 0 else 128 - code
+    except OSError as error:
+        raise CtrainError(f"{argv[0]} cannot be started: {error.strerror or error}") from error
+    finally:
+        before[signal.SIGTTOU] = signal.signal(
+            signal.SIGTTOU, signal.SIG_IGN
+        )  # the command may have left another group
+        with contextlib.suppress(OSError, termios.error):  # the terminal is gone
+            os.tcsetpgrp(terminal, os.getpgrp())
+            termios.tcsetattr(terminal, termios.TCSANOW, settings)
+        for number, handler in before.items():
+            signal.signal(number, handler)

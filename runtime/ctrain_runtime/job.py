@@ -110,12 +110,12 @@ def names() -> list[str]:
     return sorted(path.parent.name for path in share.data_dir("examples").glob("*/job.yaml"))
 
 
-def from_command(command: tuple[str, ...], directory: Path) -> Job:
-    """The job for `ctrain run -- COMMAND`, run in `directory`."""
+def from_command(command: tuple[str, ...], directory: Path, name: str = "") -> Job:
+    """The job for `ctrain run -- COMMAND`, run in `directory`; `name` is its program's unless given."""
     if not command or not command[0]:
         raise UsageError("no job or command given", "Use: ctrain run JOB, or ctrain run -- COMMAND")
     program = next((word for word in command[1:] if (directory / word).is_file()), command[0])
-    job = Job(_name(Path(program).stem), command, (), "auto", Resources(), None, {}, str(directory), directory)
+    job = Job(name or _name(Path(program).stem), command, (), "auto", Resources(), None, {}, str(directory), directory)
     script = missing_script(job)
     if script:
         raise UsageError(f"{script} not found in {directory}", _script_hint(script, directory))

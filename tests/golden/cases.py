@@ -62,6 +62,7 @@ PLANS: dict[str, LaunchPlan] = {
         scheduler_options=("--switches=1",),
         env=("WANDB_API_KEY", "EMPTY_PASSWORD="),
     ),
+    "slurm-shell": a_plan(job=a_job(launcher="env"), nodes=1, ranks_per_node=1, gpus_per_node=1, interactive=True),
     "local": a_plan(
         **{**LOCAL, "facts": some_facts(is_root=True, cluster=Cluster())}, image=CPU_IMAGE, ranks_per_node=2
     ),

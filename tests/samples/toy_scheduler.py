@@ -105,6 +105,9 @@ export MASTER_ADDR=127.0.0.1 MASTER_PORT=61234""",
         )
         return job_id
 
+    def interact(self, launch: Launch) -> int:
+        raise SchedulerError("the toy has no terminals", "Use another scheduler")
+
     def find(self, plan: LaunchPlan) -> Optional[str]:
         texts = {path.stem: path.read_text() for path in self.root.glob("*.pid")}
         return next((job for job, text in texts.items() if text.rstrip().endswith(f" {plan.run_directory}")), None)

@@ -29,6 +29,7 @@ RUNTIME_VERBS = (
         "run", "run a job on the nodes of a cluster, or on this machine", "ctrain_runtime.cli.run", takes_command=True
     ),
     Verb("submit", "submit a job and return once it is queued", "ctrain_runtime.cli.submit", takes_command=True),
+    Verb("shell", "open a shell in an image on a compute node", "ctrain_runtime.cli.shell", takes_command=True),
     Verb("attach", "watch a run that was submitted earlier", "ctrain_runtime.cli.attach"),
     Verb("runs", "list your runs", "ctrain_runtime.cli.runs"),
     Verb("cancel", "cancel a run", "ctrain_runtime.cli.cancel"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
@@ -13,8 +14,12 @@ from ctrain_runtime.home import expand_home
 from ctrain_runtime.job import Launcher
 from ctrain_runtime.plan.model import Options
 from ctrain_runtime.run.prepare import Request
-from ctrain_runtime.site import select_site
+from ctrain_runtime.site import FALLBACK, select_site
 
+IMAGE = (
+    "NAME[:CHANNEL|:VERSION], NAME@DIGEST, the path of a .sif or a sandbox, or a reference as in"
+    " docker://HOST/NAME:TAG (oras://, library://) (default: CTRAIN_IMAGE"
+)
 SETTINGS = {  # that every scheduler has
     "account": "account or project to charge",
     "qos": "quality of service",
@@ -31,7 +36,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("job", nargs="?", metavar="JOB", help="a packaged job, or ./DIRECTORY with a job.yaml")
     add("--nodes", type=int, metavar="N", help="number of nodes")
-    add("--gpus-per-node", type=int, metavar="N", help="GPUs per node (default: all)")
     add("--ranks-per-node", type=int, metavar="N", help="ranks per node (default: one per GPU, or 1 without GPUs)")
     add(
         "--launcher",
@@ -43,10 +47,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--image",
         default="",
         metavar="IMAGE",
-        help="NAME[:CHANNEL|:VERSION], NAME@DIGEST, the path of a .sif or a sandbox, or a reference as in"
-        " docker://HOST/NAME:TAG (oras://, library://) (default: CTRAIN_IMAGE, then the job's)",
+        help=f"{IMAGE}, then the job's)",
     )
+    add("--resume", default="", metavar="RUN", help="run to resume; its checkpoint/ is mounted at /resume")
+    _add_common(parser)
+
+
+def add_single_rank(parser: argparse.ArgumentParser) -> None:
+    """The arguments of the verbs that start one rank in an image."""
+    add = parser.add_argument
+    add(
+        "image",
+        nargs="?",
+        default="",
+        metavar="IMAGE",
+        help=f"{IMAGE})",
+    )
+    add("--here", action="store_true", help="run on this machine, with the image and settings of the site")
+    add("--dry-run", action="store_true", help="print the plan and the scripts, run nothing")
+    parser.set_defaults(job="", resume="", nodes=1, ranks_per_node=1, launcher="env")
+    _add_common(parser)
+
+
+def _add_common(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
     add("--pull", action="store_true", help="pull the image of a reference again, even if it is cached")
+    add("--gpus-per-node", type=int, metavar="N", help="GPUs per node (default: all)")
     add(
         "--layer", action="append", default=[], type=Path, metavar="FILE", help="user layer over the image (repeatable)"
     )
@@ -84,7 +110,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SRC[:DST[:ro]]",
         help="bind-mount SRC at DST (default: same path; `:ro` read-only; repeatable)",
     )
-    add("--resume", default="", metavar="RUN", help="run to resume; its checkpoint/ is mounted at /resume")
     add_runs(parser)
     add("--name", default="", help="name of the run (default: the job's and the time)")
 
@@ -104,6 +129,8 @@ def add_runs(parser: argparse.ArgumentParser) -> None:
 def make_request(args: argparse.Namespace) -> Request:
     """The request of the command line, with absolute paths. Raises UsageError, SiteError, ConfigError."""
     selected = select_site(args.site or "", vars(args))
+    if vars(args).get("here"):
+        selected = replace(selected, site=replace(selected.site, scheduler=FALLBACK))
     settings = {name: getattr(args, name) for name in SETTINGS}
     return Request(
         site=selected,

@@ -86,16 +86,21 @@ def world_check(plan: LaunchPlan, started_by: str) -> str:
   refuse {SchedulerError.exit_code} "{started_by} started $WORLD_SIZE ranks, but the plan has {plan.world_size}\""""
 
 
-def pass_signals(warn: str = "signal_step") -> str:
+def pass_signals(warn: str = "signal_step", *, interactive: bool = False) -> str:
     """Bash that passes signals on to the step of this script (run_step); `warn` is the command for SIGUSR1 and SIGUSR2.
 
     Many schedulers signal nothing but this script: Slurm with proctrack/cgroup sends only SIGKILL to all that a task
     has started (its source, proctrack_cgroup.c). Some programs expect SIGUSR1 or SIGUSR2 before their time is over;
     they are ignored by default, because the engine's own processes would die of them.
+
+    An interactive shell ignores SIGTERM, and hands SIGHUP on to its jobs before it ends (man bash, SIGNALS).
     """
+    end = "trap 'ending=yes; signal_step TERM' TERM"
+    if interactive:
+        end = "trap 'ending=yes; signal_step HUP' TERM HUP\ntrap : INT QUIT # from the terminal: the shell's alone"
     return f"""\
-{run_step("USR1 USR2")}
-trap 'ending=yes; signal_step TERM' TERM
+{run_step("USR1 USR2", interactive=interactive)}
+{end}
 trap '{warn} USR1' USR1
 trap '{warn} USR2' USR2"""
 

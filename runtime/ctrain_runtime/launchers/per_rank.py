@@ -30,11 +30,11 @@ def make_task(plan: LaunchPlan, identity: TaskIdentity) -> Task:
         identity.bash,
         "export RANK=$task WORLD_SIZE=$tasks LOCAL_RANK=$local_task NODE_RANK",
         *([OPEN_MPI.format(local_size=plan.ranks_per_node)] if mpi else []),
-        fragments.unless_preflight(fragments.recorder(plan)) if plan.preflight else fragments.recorder(plan),
+        *([] if plan.interactive else [_recorder(plan)]),
         fragments.world_check(plan, identity.started_by),
         *([identity.mpi_bash] if mpi else []),
         *([gloo.join(plan)] if horovod else []),
-        fragments.pass_signals(),
+        fragments.pass_signals(interactive=plan.interactive),
         fragments.home(plan),
         fragments.container(plan, identity),
         *([fragments.prove_world(plan)] if plan.preflight else []),
@@ -45,3 +45,8 @@ def make_task(plan: LaunchPlan, identity: TaskIdentity) -> Task:
     files.update({layout.RENDEZVOUS: gloo.SERVER} if horovod else {})
     programs = {name: path.read_text(encoding="utf-8") for name, path in files.items()}
     return Task(layout.TASK_SCRIPT, {layout.TASK_SCRIPT: "\n".join(text), **programs})
+
+
+def _recorder(plan: LaunchPlan) -> str:
+    recorder = fragments.recorder(plan)
+    return fragments.unless_preflight(recorder) if plan.preflight else recorder

@@ -74,12 +74,14 @@ def make_plan(
         modules=site.engine.modules,
         passed=passed_names(options.env),
         mounts=make_mounts(job, site, options, run_directory),
-        staging=_staging(site) if planned.digest else "",  # a sandbox is not copied
+        # A sandbox is not copied; and a shell does not wait for a copy.
+        staging=_staging(site) if planned.digest and not options.interactive else "",
         data=data_directory(job, site, options),
         resume=options.resume,
         lease=lease.lease_path(facts.lease_dir, planned.path, run_directory),
         as_root=facts.is_root,
         private=bool(secret_names(environment)),
+        interactive=options.interactive,
     )
 
 

@@ -30,6 +30,7 @@ class Options:
     arguments: tuple[str, ...] = ()
     resume: str = ""  # directory of an earlier run's checkpoint
     layers: tuple[UserLayer, ...] = ()  # the job's, then those of the command line
+    interactive: bool = False
 
 
 @dataclass(frozen=True)
@@ -135,6 +136,7 @@ class LaunchPlan:
     as_root: bool
     private: bool  # the run directory holds secrets: for its owner only
     preflight: bool = False  # a step before the ranks proves that they meet
+    interactive: bool = False  # its one rank has the user's terminal; nothing is recorded
 
     @property
     def world_size(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
 import json
@@ -62,10 +63,23 @@ def discard(path: Path, error: OSError) -> CtrainError:
     return _not_created(path, error)
 
 
+def remove_shell(launch: Launch) -> bool:
+    """Remove the directory of a shell, but nothing that was written to it; whether it is gone."""
+    path = Path(launch.plan.run_directory)
+    for name in launch.scripts:
+        (path / name).unlink(missing_ok=True)
+    shutil.rmtree(path / layout.NODES, ignore_errors=True)
+    for directory in (path / layout.LOGS, path / layout.CHECKPOINT, path):
+        with contextlib.suppress(OSError):  # not empty
+            directory.rmdir()
+    return not path.exists()
+
+
 def _fill(path: Path, launch: Launch) -> None:
     for name in (layout.LOGS, layout.NODES, layout.CHECKPOINT):
         (path / name).mkdir()
-    write_json(path / layout.PLAN, as_data(launch))
+    if not launch.plan.interactive:  # with a plan, it is a run
+        write_json(path / layout.PLAN, as_data(launch))
     for name, text in launch.scripts.items():
         (path / name).write_text(text, encoding="utf-8", errors="surrogateescape")
 

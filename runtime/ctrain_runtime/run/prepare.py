@@ -28,13 +28,14 @@ ALWAYS_IMPORTED = {"horovodrun": Imports("horovodrun", frozenset({HOROVOD}))}
 
 @dataclass(frozen=True)
 class Request:
-    """The request of a verb that starts runs. `reference` names the job ("": the job is `command`); the other values
-    are those of the command line, None and "" if not given. `dry_run`: it may be planned where it cannot run; `report`
-    shows what takes a while."""
+    """The request of a verb that starts runs. `reference` names the job ("": the job is `command`, under `job_name` or
+    its program's name); the other values are those of the command line, None and "" if not given. `dry_run`: it may be
+    planned where it cannot run; `report` shows what takes a while."""
 
     site: SelectedSite
     reference: str = ""
     command: tuple[str, ...] = ()
+    job_name: str = ""
     image: str = ""
     layers: tuple[Path, ...] = ()
     name: str = ""
@@ -107,8 +108,8 @@ def _job(request: Request) -> tuple[job.Job, Recognised]:
         planned = job.find(request.reference)
         recognised = recognise(planned.command)
     else:
-        recognised = recognise(request.command)
-        planned = job.from_command(recognised.command, Path.cwd())
+        recognised = Recognised(request.command) if request.options.interactive else recognise(request.command)
+        planned = job.from_command(recognised.command, Path.cwd(), request.job_name)
     resources = replace(
         planned.resources,
         nodes=recognised.nodes or planned.resources.nodes,

@@ -11,11 +11,12 @@ import os
 import signal
 import socket
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Optional
 
-from ctrain_runtime import layout
-from ctrain_runtime.errors import SchedulerError
+from ctrain_runtime import command, layout
+from ctrain_runtime.errors import CtrainError, SchedulerError
 from ctrain_runtime.plan.model import Launch
 from ctrain_runtime.schedulers.protocol import Outcome, Status
 
@@ -54,6 +55,15 @@ def start(launch: Launch, pass_fds: tuple[int, ...] = ()) -> str:
     return f"{socket.gethostname()}:{popen.pid}:{_start_time(popen.pid) or 0}"
 
 
+def interact(launch: Launch, environ: Mapping[str, str]) -> int:
+    """Run the command of a launch on the terminal of this process; its exit code. Raises SchedulerError if it cannot
+    be started."""
+    try:
+        return command.run_on_terminal(launch.argv, {**environ, "CTRAIN_RUN_DIR": launch.plan.run_directory})
+    except CtrainError as error:
+        raise SchedulerError(error.message) from error
+
+
 def status(job_id: str) -> Status:
     """Whether job.sh is running. Its events record how it ended."""
     host, pid, begin = _parts(job_id)
@@ -74,9 +84,7 @@ def cancel(job_id: str, run: Path) -> None:
         if _start_time(pid) == begin:
             os.kill(pid, signal.SIGTERM)
             return
-    for leftover in _marked(run):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(leftover, signal.SIGKILL)
+    kill_leftovers(run)
 
 
 def name(job_id: str) -> str:
@@ -98,6 +106,13 @@ def _start_time(pid: int) -> Optional[int]:
     except OSError:
         return None
     return None if fields[0] in "ZX" else int(fields[19])
+
+
+def kill_leftovers(run: Path) -> None:
+    """Kill all processes of `run` on this machine."""
+    for pid in _marked(run):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def _marked(run: Path) -> list[int]:

@@ -83,6 +83,9 @@ class Scheduler(Protocol):
         be taken for failed.
         """
 
+    def interact(self, launch: Launch) -> int:
+        """Run an interactive plan on the terminal of this process to its end; its exit code. Raises SchedulerError."""
+
     def find(self, plan: LaunchPlan) -> Optional[str]:
         """The id of the job of a run whose submission was interrupted, if it was accepted."""
 

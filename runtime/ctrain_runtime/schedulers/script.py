@@ -101,14 +101,16 @@ finish
 """
 
 
-def run_step(ignored: str = "") -> str:
+def run_step(ignored: str = "", *, interactive: bool = False) -> str:
     """Bash functions of scripts that outlive signals: run_step COMMAND... sets `code`, signal_step SIGNAL passes a
     signal on to what the step has started, or is about to start; after `ending` is set, no step starts.
 
     The exit code comes through a pipe from a subshell that waits in the foreground: `wait`, once a signal has ended it
     early, loses the status of a child that ends in that moment (seen with bash 5.2). `ignored` names signals that the
-    command ignores until it handles them.
+    command ignores until it handles them. An `interactive` command keeps the terminal: bash would give a background
+    process no standard input, and Ctrl-C would end the subshell that reports the exit code.
     """
+    terminal_signals, stdin, end = ("trap : INT QUIT HUP", " <&0", "HUP") if interactive else ("trap - INT", "", "TERM")
     ignore = f"trap '' {ignored}; " if ignored else "trap : USR1 USR2; "
     return f"""\
 exec 6<> <(:) # carries exit codes
@@ -127,12 +129,12 @@ run_step() {{ # COMMAND...
   code=143
   [ -z "$ending" ] || return # a signal that came before
   ( # without bash's own message about a command that was killed
-    trap - INT; trap : TERM; {ignore}exec 5>&2 2>/dev/null
+    {terminal_signals}; trap : TERM; {ignore}exec 5>&2 2>/dev/null
     "$@" 2>&5 5>&- 6>&-
     echo "$?" >&6
-  ) &
+  ){stdin} &
   child=$!
-  [ -z "$ending" ] || signal_step TERM
+  [ -z "$ending" ] || signal_step {end}
   while kill -0 "$child" 2>/dev/null; do wait "$child"; done 2>/dev/null # a signal ends `wait` early
   read -r -t 1 -u 6 code || code=137 # what would report was killed itself
   child=''

@@ -53,6 +53,12 @@ class Local:
     def submit(self, launch: Launch, pass_fds: tuple[int, ...] = ()) -> str:
         return process.start(launch, pass_fds)
 
+    def interact(self, launch: Launch) -> int:
+        try:
+            return process.interact(launch, os.environ)
+        finally:  # a background job of the shell
+            process.kill_leftovers(Path(launch.plan.run_directory))
+
     def find(self, plan: LaunchPlan) -> Optional[str]:
         """None: a process that has started writes an event before it releases the lock of its submission."""
         return None

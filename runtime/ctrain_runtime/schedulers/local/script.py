@@ -102,9 +102,13 @@ local_task=$((task % {per_group})) NODE_RANK=$((task / {per_group}))"""
 
 def render(plan: LaunchPlan, task: Task) -> Launch:
     rendezvous = RENDEZVOUS.format(salt=int(plan.run_key, 16) % 4536)
+    argv = ("/bin/bash", "-p", f"{plan.run_directory}/{layout.JOB_SCRIPT}")
+    if plan.interactive:
+        start = quote_argv(["exec", *start_script(plan, task.script)])
+        text = f"#!/bin/bash -p\n{rendezvous}\nexport CTRAIN_TASK=0\n{start}\n"
+        return Launch(plan, argv, {layout.JOB_SCRIPT: text, **task.scripts})
     functions = START.format(grace=GRACE_SECONDS, tries=KILL_TRIES, tasks=plan.tasks, script=task.script)
     stage_in = quote_argv(start_script(plan, task.stage)) if task.stage else ""
     before = f"{rendezvous}\n{functions}"
     text = job_script(plan, header="", job_id=JOB_ID, before=before, start="tasks", stage_in=stage_in)
-    argv = ("/bin/bash", "-p", f"{plan.run_directory}/{layout.JOB_SCRIPT}")
     return Launch(plan, argv, {layout.JOB_SCRIPT: text, **task.scripts})

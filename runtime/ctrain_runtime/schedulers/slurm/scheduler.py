@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Optional
 
@@ -11,7 +12,7 @@ from ctrain_runtime.plan.size import JobSize, SizeRequest
 from ctrain_runtime.schedulers import process
 from ctrain_runtime.schedulers.protocol import FailedTask, Status
 from ctrain_runtime.schedulers.script import Task, TaskIdentity
-from ctrain_runtime.schedulers.slurm import facts, job, script, size, submit
+from ctrain_runtime.schedulers.slurm import client, facts, job, script, size, submit
 from ctrain_runtime.site import Site
 
 
@@ -43,6 +44,9 @@ class Slurm:
         if launch.plan.allocation:
             return process.start(launch, pass_fds)
         return submit.submit(launch, pass_fds)
+
+    def interact(self, launch: Launch) -> int:
+        return process.interact(launch, os.environ if launch.plan.allocation else client.client_environment())
 
     def find(self, plan: LaunchPlan) -> Optional[str]:
         return None if plan.allocation else submit.find(plan)

@@ -21,6 +21,8 @@ done
 export MASTER_ADDR=${{hosts%%,*}}
 export MASTER_PORT=$((61000 + (SLURM_JOB_ID + SLURM_STEP_ID + {salt}) % 4536))"""
 
+ALLOCATION_ONLY = ("SLURM_CPU_BIND", "SLURM_MEM_PER_CPU", "SLURM_MEM_PER_GPU")  # must not hold for the ranks
+
 IDENTITY = """\
 task=${SLURM_PROCID:?} tasks=${SLURM_NTASKS:?} local_task=${SLURM_LOCALID:?} NODE_RANK=${SLURM_NODEID:?}"""
 
@@ -40,7 +42,10 @@ def identity(plan: LaunchPlan) -> TaskIdentity:
 
 
 def render(plan: LaunchPlan, task: Task) -> Launch:
-    """The scripts and the command that starts them: sbatch, or bash in the allocation that the user already has."""
+    """The scripts and the command that starts them: sbatch, or bash in the allocation that the user already has; srun,
+    if the user's terminal is the job's."""
+    if plan.interactive:
+        return Launch(plan, (*_srun_terminal(plan), *start_script(plan, task.script)), task.scripts)
     job = f"{plan.run_directory}/{layout.JOB_SCRIPT}"
     argv = ("/bin/bash", "-p", job) if plan.allocation else ("sbatch", "--parsable", job)
     text = job_script(
@@ -57,6 +62,15 @@ def render(plan: LaunchPlan, task: Task) -> Launch:
 
 def _options(plan: LaunchPlan) -> list[str]:
     return [
+        *_resources(plan),
+        f"--output={plan.run_directory.replace('%', '%%')}/{layout.JOB_LOG}",  # sbatch expands a lone %
+        "--no-requeue",  # a second start would mix its records with those of the first
+        *_requested(plan),
+    ]
+
+
+def _resources(plan: LaunchPlan) -> list[str]:
+    return [
         f"--job-name={plan.run}",
         f"--partition={plan.partition}",
         f"--nodes={plan.nodes}",
@@ -67,11 +81,11 @@ def _options(plan: LaunchPlan) -> list[str]:
         *([f"--mem={plan.memory}M"] if plan.memory is not None and "mem" not in plan.settings else []),
         f"--time={'UNLIMITED' if plan.time_limit is None else time_limit.format_limit(plan.time_limit)}",
         f"--chdir={plan.run_directory}",
-        f"--output={plan.run_directory.replace('%', '%%')}/{layout.JOB_LOG}",  # sbatch expands a lone %
-        "--no-requeue",  # a second start would mix its records with those of the first
-        *(f"--{name}={value}" for name, value in plan.settings.items()),
-        *plan.options,
     ]
+
+
+def _requested(plan: LaunchPlan) -> list[str]:
+    return [*(f"--{name}={value}" for name, value in plan.settings.items()), *plan.options]
 
 
 def _single_line(option: str) -> str:
@@ -94,6 +108,17 @@ def _srun(plan: LaunchPlan) -> list[str]:
     ]
 
 
+def _srun_terminal(plan: LaunchPlan) -> list[str]:
+    """A step of one task on the user's terminal; it shares an allocation with whatever runs there, else it gets one."""
+    step = ["--pty", "--mpi=none", *([f"--cpu-bind={plan.cpu_bind}"] if plan.cpu_bind else [])]
+    if not plan.allocation:
+        return ["srun", *step, *_resources(plan), *_requested(plan)]
+    unset = [word for name in ALLOCATION_ONLY for word in ("-u", name)]
+    size = ["--overlap", "--nodes=1", "--ntasks=1", f"--cpus-per-task={plan.cpus_per_task}"]
+    gpus = [f"--gres=gpu:{plan.gpus_per_node}"] if plan.gpus_per_node else []
+    return ["env", *unset, "srun", *step, *size, *gpus]
+
+
 def _srun_per_node(plan: LaunchPlan) -> list[str]:
     """A step of one small task on each node, which all end in their own time."""
     return [
@@ -103,8 +128,8 @@ def _srun_per_node(plan: LaunchPlan) -> list[str]:
 
 
 def _before(plan: LaunchPlan) -> str:
-    """What holds for an allocation's shell must not hold for the ranks; and the image is needed for the job's time."""
-    lines = ["unset SLURM_CPU_BIND SLURM_MEM_PER_CPU SLURM_MEM_PER_GPU"] if plan.allocation else []
+    """The allocation's shell differs from the ranks; and the image is needed for the job's time."""
+    lines = [f"unset {' '.join(ALLOCATION_ONLY)}"] if plan.allocation else []
     if plan.lease:
         minutes = plan.time_limit or MAX_LEASE_SECONDS // 60
         touch = quote_argv(["touch", "--no-create", f"--date=+{minutes} minutes", plan.lease])

@@ -16,6 +16,8 @@ from ctrain_runtime.plan.model import LaunchPlan
 from ctrain_runtime.schedulers.slurm import script
 from samples.plans import CLUSTER, GPU_PARTITION, a_job, a_launch, a_plan, a_site, some_facts
 
+ENV = a_job(launcher="env")
+
 
 def job(plan: LaunchPlan) -> str:
     return a_launch(plan).scripts["job.sh"]
@@ -198,3 +200,33 @@ def test_a_task_outside_of_a_step_stops() -> None:
     done = subprocess.run(["/bin/bash", "-p", "-c", bash], env={"PATH": os.defpath}, capture_output=True, text=True)
     assert done.returncode != 0
     assert "SLURM_PROCID" in done.stderr
+
+
+# --- shells
+
+
+def test_a_shell_gets_an_allocation_by_srun_and_needs_no_job_script() -> None:
+    launch = a_launch(a_plan(interactive=True, nodes=1, gpus_per_node=1, settings=(("qos", "long"),), job=ENV))
+    argv = list(launch.argv[: launch.argv.index("/bin/bash")])
+    assert argv[:4] == ["srun", "--pty", "--mpi=none", "--cpu-bind=cores"]
+    for option in ("--partition=amd_a100nv_8", "--gres=gpu:1", "--time=01:00:00", "--qos=long", "--ntasks=1"):
+        assert option in argv
+    assert not any(option.startswith(("--output", "--no-requeue")) for option in argv)
+    assert list(launch.scripts) == ["task.sh"]
+    assert "exec >" not in launch.scripts["task.sh"], "its output is the terminal's"
+
+
+@pytest.mark.parametrize("in_step", [False, True])
+def test_a_shell_in_an_allocation_shares_its_resources(in_step: bool) -> None:
+    launch = a_launch(a_plan(interactive=True, nodes=1, ranks_per_node=1, job=ENV, facts=inside(in_step=in_step)))
+    unset = ["-u", "SLURM_CPU_BIND", "-u", "SLURM_MEM_PER_CPU", "-u", "SLURM_MEM_PER_GPU"]
+    assert list(launch.argv[:8]) == ["env", *unset, "srun"]
+    argv = launch.argv[8 : launch.argv.index("/bin/bash")]
+    size = ("--overlap", "--nodes=1", "--ntasks=1", "--cpus-per-task=64", "--gres=gpu:8")
+    assert argv == ("--pty", "--mpi=none", "--cpu-bind=cores", *size)
+
+
+def test_a_shell_does_not_wait_for_a_copy_of_the_image() -> None:
+    staged = a_site(staging="/local")
+    assert a_plan(site=staged).staging == "/local"
+    assert a_plan(site=staged, interactive=True, nodes=1, ranks_per_node=1, job=ENV).staging == ""
