@@ -30,7 +30,12 @@ def statement(manifest: Manifest) -> bytes:
 
 def path_for(image: Path, key: str) -> Path:
     """Where the signature by `key` is added."""
-    return image.parent / SIGNATURES / f"{image.stem}.{hashlib.sha256(key.encode()).hexdigest()[:16]}.sif"
+    return image.parent / SIGNATURES / f"{image.stem}.{key_id(key)}.sif"
+
+
+def key_id(key: str) -> str:
+    """What stands for a key in file names and tags."""
+    return hashlib.sha256(key.encode()).hexdigest()[:16]
 
 
 def added(image: Path) -> list[Path]:

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,8 @@ import pytest
 
 from ctrain_builder import manifest_writer
 from ctrain_builder.cli.main import BUILD_VERBS
+from ctrain_builder.registry import artifacts
+from ctrain_builder.registry.client import RegistryClient, parse
 from ctrain_builder.store import log
 from ctrain_builder.store.publish import CopyObserver, publish
 from ctrain_builder.store.sign import Signer
@@ -27,6 +30,7 @@ from ctrain_runtime.manifest import read_manifest
 from ctrain_runtime.site import Site
 from ctrain_runtime.store import open_store
 from samples import gpg
+from samples.registry import serve
 from samples.sample_images import write_image, write_store
 
 SILENT = CopyObserver(lambda _: None, lambda _: None)
@@ -242,6 +246,40 @@ def test_sync_brings_added_signatures_along(
         assert main(BUILD_VERBS, sync) == 0
         assert capsys.readouterr().err.count("24.12-hd-r1: signatures added") == added
     trust.require_trusted(image(there, 1), strict(keys / "new.pub"))
+
+
+def test_sync_brings_added_signatures_through_a_registry(
+    root: Path, keys: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also those of versions that are there already; nothing that does not belong to a version is taken from it."""
+    if not shutil.which("docker-registry"):
+        if os.environ.get("CI"):
+            pytest.fail("CI must have docker-registry: see tests/cluster/install")
+        pytest.skip("no docker-registry here: tests/cluster/install brings it")
+    monkeypatch.setenv("CTRAIN_CACHE", str(tmp_path / "cache"))
+    there = write_store(tmp_path / "there")
+    with serve(tmp_path / "registry") as registry:
+        place = f"oras://{registry.host}/lab"
+        for source, target in ((root, place), (place, there)):
+            assert main(BUILD_VERBS, ["store", "sync", str(source), str(target)]) == 0
+        for name in ("new", "old"):
+            store(root, "sign", "pytorch:24.12-hd-r1", "--key", keys / f"{name}.pem")
+        for source, target in ((root, place), (place, there)):
+            for added in (1, 0):
+                capsys.readouterr()
+                assert main(BUILD_VERBS, ["store", "sync", str(source), str(target)]) == 0
+                told = capsys.readouterr()
+                assert told.err.count("24.12-hd-r1: signatures added") == added
+                assert "left out" not in told.err
+        for name in ("new", "old"):
+            trust.require_trusted(image(there, 1), strict(keys / f"{name}.pub"))
+        with pytest.raises(ImageUnusable):
+            trust.require_trusted(image(there, 2), strict(keys / "new.pub"))
+        first = signatures.added(image(there, 1).path)[0]
+        client, foreign = RegistryClient({}), parse(f"{registry.host}/lab/pytorch:24.12-hd-r2.{'0' * 16}.sig")
+        artifacts.push_small(client, foreign, first.read_bytes(), "of another version")
+        assert main(BUILD_VERBS, ["store", "sync", place, str(there)]) == 0
+        assert signatures.added(image(there, 2).path) == []
 
 
 @pytest.mark.parametrize(

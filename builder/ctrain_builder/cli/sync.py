@@ -50,10 +50,7 @@ def _do(plan: sync.Plan, source: Endpoint, target: Endpoint) -> None:
         with Bar(f"copying {_title(manifest)}", manifest.size) as bar:
             target.put(manifest, source, CopyObserver(print_note, bar.at))
     for manifest in (*plan.copies, *plan.present):
-        added = source.added_signatures(manifest)
-        if added and isinstance(target, RegistryEndpoint):
-            print_note(f"{_title(manifest)}: signatures that were added after it was published stay in {source}")
-        elif target.sign(manifest, added):
+        if target.sign(manifest, source.added_signatures(manifest)):
             print_note(f"{_title(manifest)}: signatures added")
     for move in plan.moves:
         target.point(move.manifest, move.channel, source)

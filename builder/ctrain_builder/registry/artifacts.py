@@ -11,9 +11,9 @@ import hashlib
 import json
 import re
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Optional
+from typing import Any, Optional
 from urllib.parse import quote
 
 from ctrain_builder import atomic, locks, manifest_writer
@@ -29,6 +29,7 @@ _LAYER = "application/vnd.sylabs.sif.layer.v1.sif"
 _OCI = "application/vnd.oci.image.manifest.v1+json"
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _CHUNK = 16 << 20  # bytes of an upload at a time: some storage services want at least 5 MB
+_SMALL = 1_000_000  # bytes of a SIF that is read into memory
 _SLOWEST = 100_000  # bytes a second that can be sent
 _CHECKED = 50_000_000  # bytes a second that a registry reads to check what it was sent
 _WAITS = (0.5, 1.0, 2.0, 4.0)  # seconds after failures in a row
@@ -40,20 +41,43 @@ class Foreign(RegistryError):
 
 def read(client: RegistryClient, ref: Reference) -> Manifest:
     """The manifest of the image that a tag points to. Raises Foreign, RegistryError; ConfigError for a damaged one."""
-    _, oci = client.manifest(ref)
-    config, layers = oci.get("config"), oci.get("layers")
-    layer = layers[0] if isinstance(layers, list) and len(layers) == 1 and isinstance(layers[0], dict) else {}
-    kind = config.get("mediaType") if isinstance(config, dict) else None  # None: an index
-    is_sif = (kind, layer.get("mediaType")) == (_CONFIG, _LAYER)
-    text = client.config_of(oci, ref).body if is_sif else b""
+    config, layer = _sif(client, ref)
+    text = client.blob(config, ref).body
     if b'"schema"' not in text:
-        what = "it has no manifest of ctrain" if is_sif else "it is no SIF image"
-        raise Foreign(f"{ref} is not from a ctrain store: {what}", "Put images there with: ctrain store sync")
+        raise _foreign(ref, "it has no manifest of ctrain")
     manifest = parse_manifest(text, str(ref))
     right = _DIGEST.fullmatch(manifest.digest) and manifest.size > 0 and manifest.release > 0
     if not right or (layer.get("digest"), layer.get("size")) != (manifest.digest, manifest.size):
         raise RegistryError(f"{ref} has another image than its manifest tells", f"Tell the keepers of {ref.host}")
     return manifest
+
+
+def _sif(client: RegistryClient, ref: Reference) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """What names the configuration and the SIF of an artifact. Raises Foreign, RegistryError."""
+    _, oci = client.manifest(ref)
+    config, layers = oci.get("config"), oci.get("layers")
+    layer = layers[0] if isinstance(layers, list) and len(layers) == 1 and isinstance(layers[0], dict) else {}
+    if not isinstance(config, dict) or (config.get("mediaType"), layer.get("mediaType")) != (_CONFIG, _LAYER):
+        raise _foreign(ref, "it is no SIF image")
+    return config, layer
+
+
+def _foreign(ref: Reference, what: str) -> Foreign:
+    return Foreign(f"{ref} is not from a ctrain store: {what}", "Put images there with: ctrain store sync")
+
+
+def read_small(client: RegistryClient, ref: Reference) -> bytes:
+    """The SIF that a tag points to, which fits in memory. Raises Foreign, RegistryError."""
+    _, layer = _sif(client, ref)
+    size = layer.get("size")
+    if not isinstance(size, int) or size > _SMALL:
+        raise _foreign(ref, "it is too large for a signature")
+    return client.blob(layer, ref).body
+
+
+def push_small(client: RegistryClient, ref: Reference, content: bytes, name: str) -> None:
+    """Make a tag point to a SIF that fits in memory. Raises RegistryError."""
+    _push(client, ref, _put(client, ref, content), _put(client, ref, b"{}"), name)
 
 
 class Download:
@@ -116,15 +140,24 @@ def push(
 
 def tag(client: RegistryClient, ref: Reference, manifest: Manifest) -> None:
     """Make a tag point to an image that is in its repository. Raises RegistryError."""
-    config = manifest_writer.as_text(manifest).encode()
-    digest = digest_of(config)
-    if not _has_blob(client, ref, digest, len(config)):
+    config = _put(client, ref, manifest_writer.as_text(manifest).encode())
+    _push(client, ref, {"digest": manifest.digest, "size": manifest.size}, config, manifest.file_name)
+
+
+def _put(client: RegistryClient, ref: Reference, content: bytes) -> Mapping[str, Any]:
+    """Bring a small blob to a repository; what names it in a manifest."""
+    digest, size = digest_of(content), len(content)
+    if not _has_blob(client, ref, digest, size):
         upload = _Upload(client, ref)
         upload.resume()
-        upload.finish(digest, len(config), config)
-    title = {"org.opencontainers.image.title": manifest.file_name}
-    layer = {"mediaType": _LAYER, "digest": manifest.digest, "size": manifest.size, "annotations": title}
-    facts = {"mediaType": _CONFIG, "digest": digest, "size": len(config)}
+        upload.finish(digest, size, content)
+    return {"digest": digest, "size": size}
+
+
+def _push(client: RegistryClient, ref: Reference, sif: Mapping[str, Any], config: Mapping[str, Any], name: str) -> None:
+    """Make a tag point to the SIF and the configuration, which are in its repository."""
+    layer = {"mediaType": _LAYER, **sif, "annotations": {"org.opencontainers.image.title": name}}
+    facts = {"mediaType": _CONFIG, **config}
     body = json.dumps({"schemaVersion": 2, "mediaType": _OCI, "config": facts, "layers": [layer]}).encode()
     url = f"{ref.api}/manifests/{ref.tag}"
     answer = client.ask(url, ref, {"Content-Type": _OCI}, Request("PUT", body), PUSH)

@@ -132,12 +132,12 @@ class RegistryClient:
     def config(self, reference: str, arch: str = "amd64") -> dict[str, Any]:
         """What an image for Linux on `arch` is configured with: `Env`, `Labels` and so on."""
         ref, manifest = self._image(reference, arch)
-        config = self.config_of(manifest, ref).data().get("config")
+        config = self.blob(manifest["config"], ref).data().get("config")
         return config if isinstance(config, dict) else {}
 
-    def config_of(self, manifest: Mapping[str, Any], ref: Reference) -> Response:
-        """The configuration that a manifest names."""
-        digest = str(manifest["config"].get("digest"))
+    def blob(self, descriptor: Mapping[str, Any], ref: Reference) -> Response:
+        """A small blob that a manifest names, as its configuration."""
+        digest = str(descriptor.get("digest"))
         answer = self._get(f"{ref.api}/blobs/{digest}", ref)
         _check_digest(answer, digest, ref)
         return answer

@@ -6,6 +6,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import re
+import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +36,7 @@ from ctrain_runtime.store import (
 )
 
 SCHEME = "oras://"
+_SIGNATURE_TAG = re.compile(r"(.+)\.[0-9a-f]{16}\.sig")  # the version, and the key's ID as in the name of its file
 
 
 @dataclass(frozen=True)
@@ -202,7 +205,8 @@ class RegistryEndpoint:
             names = [name for before, _, name in below if not before and NAME_RE.fullmatch(name)]
         for name in names:
             for tag in sorted(self._client.tags(f"{self._where}/{name}")):
-                yield self._ref(name, tag)
+                if not _SIGNATURE_TAG.fullmatch(tag):
+                    yield self._ref(name, tag)
 
     def _ref(self, name: str, tag: str) -> Reference:
         return parse(f"{self._where}/{name}:{tag}")
@@ -245,12 +249,27 @@ class RegistryEndpoint:
         if needs_copy(self.held([manifest])[0], manifest, self):
             artifacts.tag(self._client, ref, manifest)
 
-    def added_signatures(self, _: Manifest) -> dict[str, bytes]:
-        """None: an artifact is what engines pull, the image's file with its manifest."""
-        return {}
+    def added_signatures(self, manifest: Manifest) -> dict[str, bytes]:
+        """The signatures that were added to a version, by key: those that are whole, and of this version."""
+        found: dict[str, bytes] = {}
+        tags = self._client.tags(f"{self._where}/{manifest.name}")
+        matches = (match for match in map(_SIGNATURE_TAG.fullmatch, tags) if match and match[1] == manifest.version)
+        with tempfile.TemporaryDirectory() as directory:
+            path = Path(directory, "signature.sif")
+            for match in matches:
+                with contextlib.suppress(artifacts.Foreign):  # somebody else's tag
+                    path.write_bytes(artifacts.read_small(self._client, self._ref(manifest.name, match[0])))
+                    if signed.covers(path, manifest):
+                        found.update({key: path.read_bytes() for key in signed.keys(path)[:1]})
+        return found
 
-    def sign(self, _manifest: Manifest, _found: Mapping[str, bytes]) -> int:
-        return 0
+    def sign(self, manifest: Manifest, found: Mapping[str, bytes]) -> int:
+        """Add signatures to a version that is here, unless it has them; how many were added."""
+        refs = {key: self._ref(manifest.name, f"{manifest.version}.{signed.key_id(key)}.sig") for key in found}
+        missing = {key: ref for key, ref in refs.items() if not self._client.has(ref)}
+        for key, ref in missing.items():
+            artifacts.push_small(self._client, ref, found[key], f"{Path(manifest.file_name).stem}.{ref.tag}")
+        return len(missing)
 
     def point(self, manifest: Manifest, channel: str, _: Endpoint) -> None:
         """Make a channel point to a version that is here."""
