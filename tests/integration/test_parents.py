@@ -291,14 +291,6 @@ def test_a_parent_that_was_modified_is_refused(lab: Lab) -> None:
     assert not list((lab.root / "lab-cache/layers").glob("*.sqsh")), "only what was whole is in the cache"
 
 
-def test_the_commands_are_told(lab: Lab) -> None:
-    lab.release(1)
-    code, out, err = lab.build("store:small:prod", "--explain")
-    assert code == 0, err
-    assert "# lab 7: layer tools" in out
-    assert any(line.startswith("apptainer") or "/apptainer sif new" in line for line in out.splitlines())
-
-
 @pytest.fixture
 def keys(tmp_path: Path) -> Callable[[str], Path]:
     """keys(NAME): a new PEM key pair NAME, NAME.pub; returns the private one."""

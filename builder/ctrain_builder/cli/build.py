@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Optional
 
 from ctrain_builder import history, image_spec
-from ctrain_builder.build import Builder, BuildResult, WhichTests, earlier_image, is_flat, is_of, up_to_date
+from ctrain_builder.build import Builder, BuildResult, WhichTests, is_flat, is_of
 from ctrain_builder.build_cache import Cache
 from ctrain_builder.build_plan import BuildPlan
 from ctrain_builder.cache_root import open_cache
@@ -28,11 +28,10 @@ from ctrain_builder.cli import batch, plan_view
 from ctrain_builder.cli.options import add_plan_arguments, days, find_image, parse_build_args, parse_size, positive
 from ctrain_builder.cli.planning import Parents, detect_site, plan_images
 from ctrain_builder.cli.progress import ProgressLines, end_on_sigterm
-from ctrain_builder.image import explain, side_by_side
+from ctrain_builder.image import side_by_side
 from ctrain_builder.image_spec import ImageSpec
 from ctrain_builder.layer_key import LayerInputs
 from ctrain_builder.layers.build_host import BuildHost
-from ctrain_builder.layers.container import Container
 from ctrain_runtime.engines.apptainer import find_engine
 from ctrain_runtime.errors import UsageError
 from ctrain_runtime.manifest import Manifest
@@ -46,7 +45,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--unpublished", action="store_true", help="only images that no store has with the same layers ($CTRAIN_STORE)"
     )
     parser.add_argument("--plan", action="store_true", help="only show which layers are stale and why")
-    parser.add_argument("--explain", action="store_true", help="only print the commands that would run")
     parser.add_argument(
         "--tests",
         choices=[which.value for which in WhichTests],
@@ -98,8 +96,6 @@ def execute(args: argparse.Namespace) -> int:
         planned = [plan for plan in planned if not _has(published, plan, is_flat(plan.spec, args.flatten))]
     if args.plan:
         return _show(args, cache, planned, before)
-    if args.explain:
-        return _explain(args, cache, site, planned)
     return _build(args, cache, site, planned, parents)
 
 
@@ -117,24 +113,6 @@ def _show(
         print(json.dumps(plan_view.as_data(cache, outlooks), indent=2))
     else:
         print(plan_view.as_text(cache, outlooks))
-    return 0
-
-
-def _explain(args: argparse.Namespace, cache: Cache, site: BuildHost, planned: Sequence[BuildPlan]) -> int:
-    container = Container(find_engine(), explain.WORK, lambda: None)
-    planned_steps = []
-    for plan in planned:
-        flat = is_flat(plan.spec, args.flatten)
-        files = [cache.layer(part.key, part.definition.is_base) for part in plan.layers]
-        idle = plan.problem or up_to_date(cache, plan, flat)
-        planned_steps.append(
-            (plan, [] if idle else explain.steps(container, plan, files, site, flat, earlier_image(cache, plan)))
-        )
-    print(
-        json.dumps(plan_view.steps_as_data(planned_steps), indent=2)
-        if args.json
-        else plan_view.steps_as_text(planned_steps)
-    )
     return 0
 
 
@@ -172,7 +150,7 @@ def _wanted(args: argparse.Namespace, definitions: Path) -> Sequence[ImageSpec]:
         specs = [find_image(definitions, text, args.tag) for text in args.images]
         return list({spec.file_stem: spec for spec in specs}.values())
     specs = list(image_spec.all_specs(definitions))
-    if args.all or args.plan or args.explain or args.changed_since or args.unpublished:
+    if args.all or args.plan or args.changed_since or args.unpublished:
         return specs
     names = ", ".join(sorted({spec.name for spec in specs}))
     raise UsageError("no image given", f"Name one or more of: {names}; or use --all")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Optional
@@ -10,7 +9,6 @@ from typing import Any, Optional
 from ctrain_builder import build, build_plan, estimate, layer_key
 from ctrain_builder.build_cache import Cache
 from ctrain_builder.build_plan import NEW, OK, STALE, UNKNOWN, BuildPlan, BuildStatus
-from ctrain_builder.image.explain import Step
 from ctrain_builder.layer_key import LayerInputs
 from ctrain_builder.manifest_writer import seconds_since
 from ctrain_runtime.text import format_duration, format_size, pluralize, table
@@ -140,25 +138,3 @@ def _needed(outlooks: Sequence[ImagePlanStatus]) -> int:
     """Bytes for all that is kept, and for the largest single step."""
     kept = sum(outlook.space[0] for outlook in outlooks)
     return kept + max((outlook.space[1] for outlook in outlooks), default=0)
-
-
-def steps_as_data(planned_steps: Sequence[tuple[BuildPlan, Sequence[Step]]]) -> dict[str, Any]:
-    images = []
-    for plan, steps in planned_steps:
-        problem = {"problem": str(plan.problem)} if plan.problem else {}
-        images.append({"name": plan.spec.name, "tag": plan.spec.tag, **problem, "steps": [asdict(s) for s in steps]})
-    return {"images": images}
-
-
-def steps_as_text(planned_steps: Sequence[tuple[BuildPlan, Sequence[Step]]]) -> str:
-    """The commands of each image as a shell would take them, with comments."""
-    lines: list[str] = []
-    for plan, steps in planned_steps:
-        if not steps:
-            lines.append(f"# {plan.spec.title}: {plan.problem or 'up to date'}")
-        for step in steps:
-            lines.append(f"# {plan.spec.title}: {step.kind} {step.name}")
-            for command in step.commands:
-                lines += [f"# {command.when}:"] if command.when else []
-                lines.append(shlex.join(command.argv))
-    return "\n".join(lines)

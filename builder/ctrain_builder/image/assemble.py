@@ -39,39 +39,26 @@ def assemble(
 
     `labels` are the image's own; they come over those that its layers give. The file of `earlier` is used up.
     """
-    look, start, add = assemble_argvs(container, base, layers, arch, earlier)
-    (container.work / "metadata").mkdir()
-    sif_file.run(container, look, log)
+    folder, image = container.work / "metadata", sif_file.output_path(container)
+    folder.mkdir()
+    look = container.argv("exec", base, overlays=LowerLayers(base, tuple(layers)).overlays, binds=[f"{folder}:/mnt"])
+    sif_file.run(container, [[*look, "cp", "-r", f"/{metadata.FOLDER}/.", "/mnt/"]], log)
     # What `apptainer inspect` reads was written for the base alone.
     sif_file.write_inspection(container, read_metadata(Tree(container.work), "metadata"), labels)
-    if earlier:
-        earlier.path.replace(sif_file.output_path(container))
-    sif_file.run(container, start, log)
-    if earlier:
-        _truncate(sif_file.output_path(container))
-    sif_file.run(container, add, log)
-    return sif_file.output_path(container)
-
-
-def assemble_argvs(
-    container: Container, base: Path, layers: Sequence[Path], arch: str, earlier: Optional[ReusableImage] = None
-) -> tuple[list[list[str]], list[list[str]], list[list[str]]]:
-    """The commands that look at what will be in the image, make a start of it, and add the rest."""
-    image = str(sif_file.output_path(container))
-    below = LowerLayers(base, tuple(layers))
-    look = container.argv("exec", base, overlays=below.overlays, binds=[f"{container.work / 'metadata'}:/mnt"])
     delete = [container.engine.path, "sif", "del"]
     if earlier:
-        start = [[*delete, str(number), image] for number in _above(earlier)]
+        numbers, missing = _above(earlier), layers[earlier.layers :]
+        earlier.path.replace(image)
+        sif_file.run(container, [[*delete, str(number), str(image)] for number in numbers], log)
+        _truncate(image)
     else:
-        start = [["cp", "--reflink=auto", str(base), image], [*delete, str(sif_file.INSPECTION_NUMBER), image]]
-    missing = layers[earlier.layers :] if earlier else layers
-    return (
-        [[*look, "cp", "-r", f"/{metadata.FOLDER}/.", "/mnt/"]],
-        start,
-        # First the JSON: a new object takes the lowest free number, and numbers give the order of layers.
-        [sif_file.inspection_argv(container), *(sif_file.overlay_argv(container, layer, arch) for layer in missing)],
-    )
+        missing = layers
+        copy = ["cp", "--reflink=auto", str(base), str(image)]
+        sif_file.run(container, [copy, [*delete, str(sif_file.INSPECTION_NUMBER), str(image)]], log)
+    # First the JSON: a new object takes the lowest free number, and numbers give the order of layers.
+    add = [sif_file.inspection_argv(container), *(sif_file.overlay_argv(container, layer, arch) for layer in missing)]
+    sif_file.run(container, add, log)
+    return image
 
 
 def _above(earlier: ReusableImage) -> list[int]:

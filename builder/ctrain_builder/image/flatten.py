@@ -64,13 +64,6 @@ def pack_argv(container: Container, base: Path, layers: Sequence[Path]) -> list[
     return [*argv, "/", packed, *pack.OPTIONS, *needed, "-ef", f"{host_tools.INSIDE}/mounts"]
 
 
-def argvs(container: Container, base: Path, layers: Sequence[Path], arch: str) -> list[list[str]]:
-    """All commands that flatten an image."""
-    taken = [] if container.root else [container.ownership_argv(base, _made(container))]
-    new = sif_file.new_argvs(container, pack.packed(container), arch)
-    return [pack_argv(container, base, layers), *taken, *new]
-
-
 def _made(container: Container) -> list[Path]:
     return [host_tools.folder(container), *container.overlay_folders]
 

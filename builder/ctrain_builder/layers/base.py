@@ -7,7 +7,6 @@ The engine would write the metadata of an image from outside, through links that
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 from ctrain_builder.build_plan import PlannedLayer
@@ -48,18 +47,6 @@ def make(container: Container, planned: PlannedLayer, workspace: Workspace, log:
     packed = pack.pack_base(container, root, log, planned.epoch)
     remove(root)
     return sif_file.new(container, packed, planned.inputs.arch, files, {}, log)
-
-
-def argvs(container: Container, planned: PlannedLayer, workspace: Workspace) -> Iterator[list[str]]:
-    """All commands that make a base."""
-    definition, root = shown(planned), _root(container)
-    yield _unpack_argv(container, planned)
-    if _runs(definition):
-        yield _post_argv(container, definition, workspace)
-    if not container.root:
-        yield container.ownership_argv(root, _made(container, workspace))
-    yield pack.base_argv(container, root)
-    yield from sif_file.new_argvs(container, pack.packed(container), planned.inputs.arch)
 
 
 def header(planned: PlannedLayer) -> str:

@@ -187,10 +187,6 @@ class Container:
             own.update({f"{prefix}CACHEDIR": str(self.downloads) for prefix in _PREFIXES})
         return own
 
-    def ownership_argv(self, image: Path, folders: Sequence[Path]) -> list[str]:
-        binds = [f"{folder}:/mnt/{number}" for number, folder in enumerate(folders)]
-        return [*self.argv("exec", image, binds=binds, as_root=True), "/bin/sh", "-ec", _TAKE]
-
     def take_ownership(self, image: Path, folders: Sequence[Path], log: Path) -> None:
         """Make this user the owner of all that a build left in `folders`: an ordinary user's %post makes files that
         belong to subordinate user IDs, which he can neither read nor remove from outside.
@@ -199,8 +195,9 @@ class Container:
         """
         if self.root:
             return
+        binds = [f"{folder}:/mnt/{number}" for number, folder in enumerate(folders)]
         try:
-            self.run(self.ownership_argv(image, folders), log)
+            self.run([*self.argv("exec", image, binds=binds, as_root=True), "/bin/sh", "-ec", _TAKE], log)
         except CommandFailed as error:
             raise BuildError(
                 f"the files that a build left in {self.work} can't be taken over; the log is {log}"

@@ -28,20 +28,13 @@ def relink(container: Container, upper: Path, below: LowerLayers, log: Path) -> 
         return
     words = (b"/" + os.fsencode(path) + b"\0" for pair in pairs for path in pair)
     lowerdir.answers(container).write("links", b"".join(words))
-    try:
-        container.run(argv(container, below), log)
-    except CommandFailed as error:
-        raise BuildError(f"names can't be linked (exit code {error.code})", f"The log is {log}") from error
-
-
-def argv(container: Container, below: LowerLayers) -> list[str]:
-    """The command that makes the links, in the overlay: it copies the folders around them."""
     overlays = [*below.overlays, str(container.overlay)]
     binds = [f"{container.work / 'look'}:/mnt"]
-    return [
-        *container.argv("exec", below.base, overlays=overlays, binds=binds, as_root=True),
-        *("/bin/sh", "-ec", _LINK),
-    ]
+    argv = container.argv("exec", below.base, overlays=overlays, binds=binds, as_root=True)
+    try:
+        container.run([*argv, "/bin/sh", "-ec", _LINK], log)
+    except CommandFailed as error:
+        raise BuildError(f"names can't be linked (exit code {error.code})", f"The log is {log}") from error
 
 
 def links_to_restore(

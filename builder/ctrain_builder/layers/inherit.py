@@ -31,13 +31,6 @@ def copy(container: Container, part: Part, log: Path, *, arch: str, is_base: boo
     return sif_file.new(container, packed, arch, files, {}, log)
 
 
-def argvs(container: Container, *, arch: str, is_base: bool) -> list[list[str]]:
-    """The commands of that."""
-    if not is_base:
-        return []
-    return [_metadata_argv(container), *sif_file.new_argvs(container, pack.packed(container), arch)]
-
-
 def _metadata_argv(container: Container) -> list[str]:
     argv = container.argv("exec", pack.packed(container), binds=[f"{container.work / 'metadata'}:/mnt"])
     return [*argv, "cp", "-r", f"/{metadata.FOLDER}/.", "/mnt/"]

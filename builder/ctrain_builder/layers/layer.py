@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ctrain_builder import files
 from ctrain_builder.build_plan import PlannedLayer
 from ctrain_builder.definition import Definition, Section, render
-from ctrain_builder.layers import hardlinks, lowerdir, metadata, pack
+from ctrain_builder.layers import hardlinks, metadata, pack
 from ctrain_builder.layers.container import CommandFailed, Container, LowerLayers, SectionFailed
 from ctrain_builder.layers.workspace import Workspace
 from ctrain_builder.tree import Tree
@@ -50,20 +50,6 @@ def make(container: Container, layer: PlannedLayer, below: LowerLayers, workspac
     before = with_labels(read_metadata(mnt, "metadata"), mnt)
     write_metadata(Tree(upper), metadata.for_layer(before, metadata.shown(layer), layer.key, layer.epoch))
     return pack.pack(container, upper, below, log, layer.epoch)
-
-
-def argvs(
-    container: Container, layer: PlannedLayer, below: LowerLayers, workspace: Workspace
-) -> Iterator[tuple[list[str], str]]:
-    """All commands that make a layer; each with what it depends on whether it runs, if anything."""
-    definition = render(layer.definition, layer.arguments)
-    yield _post_argv(container, definition, below, workspace), ""
-    if not container.root:
-        yield container.ownership_argv(below.base, _made(container, workspace)), ""
-    yield lowerdir.names_argv(container, below), "if %post changes files that the layers below hold"
-    yield hardlinks.argv(container, below), "if one of these has several names"
-    yield lowerdir.content_argv(container, below), "if %post puts a folder in the place of another"
-    yield pack.layer_argv(container, container.overlay / "upper", below), ""
 
 
 def fill_mnt_dir(definition: Definition, layer: PlannedLayer, mnt_dir: Path) -> None:

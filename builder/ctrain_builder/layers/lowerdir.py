@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from pathlib import Path, PurePosixPath
 
 from ctrain_builder.layers.container import CommandFailed, Container, LowerLayers
@@ -16,9 +16,11 @@ if [ -d "$name" ] && [ "$(readlink -f "$name"; echo .)" = "$name
 ." ]; then
     find "$name" -mindepth 1 -print0
 fi"""
+# fuse-overlayfs gives files of two layers one inode number: names of one file have its links, size and content, too.
 _NAMES = """\
 if [ -n "$(find "$name" -maxdepth 0 -type f -links +1 2>/dev/null)" ]; then
-    find / -xdev -samefile "$name" -print0
+    find / -xdev -samefile "$name" -links "$(stat -c %h "$name")" -size "$(stat -c %s "$name")c" -exec \\
+        sh -c "test \\"\\$(sha256sum <\\"\\$0\\")\\" = \\"\\$(sha256sum <\\"\\$1\\")\\"" "$name" {} \\; -print0
     printf "\\0"
 fi"""
 _EXISTING = """\
@@ -28,7 +30,7 @@ _Paths = list[PurePosixPath]
 
 def list_descendants(container: Container, below: LowerLayers, folders: Collection[PurePosixPath], log: Path) -> _Paths:
     """Everything in those of `folders` that are folders there, too."""
-    groups = _ask(container, content_argv(container, below), folders, log)
+    groups = _ask(container, below, _CONTENT, folders, log)
     return [path for group in groups for path in group]
 
 
@@ -36,21 +38,13 @@ def hard_link_groups(
     container: Container, below: LowerLayers, files: Collection[PurePosixPath], log: Path
 ) -> list[_Paths]:
     """All names (hard links) of those of `files` that have more than one."""
-    return _ask(container, names_argv(container, below), files, log)
+    return _ask(container, below, _NAMES, files, log)
 
 
 def existing(container: Container, below: LowerLayers, paths: Collection[PurePosixPath], log: Path) -> _Paths:
     """Those of `paths` that are there."""
-    groups = _ask(container, _argv(container, below, _EXISTING), paths, log)
+    groups = _ask(container, below, _EXISTING, paths, log)
     return [path for group in groups for path in group]
-
-
-def content_argv(container: Container, below: LowerLayers) -> list[str]:
-    return _argv(container, below, _CONTENT)
-
-
-def names_argv(container: Container, below: LowerLayers) -> list[str]:
-    return _argv(container, below, _NAMES)
 
 
 def answers(container: Container) -> Tree:
@@ -60,18 +54,17 @@ def answers(container: Container) -> Tree:
     return Tree(look)
 
 
-def _argv(container: Container, below: LowerLayers, script: str) -> list[str]:
-    binds = [f"{container.work / 'look'}:/mnt"]
-    argv = container.argv("exec", below.base, overlays=below.overlays, binds=binds, as_root=True)
-    return [*argv, "/bin/sh", "-ec", f"xargs -0 sh -ec 'for name; do {script}\ndone' sh </mnt/asked >/mnt/found"]
-
-
-def _ask(container: Container, argv: Sequence[str], paths: Collection[PurePosixPath], log: Path) -> list[_Paths]:
+def _ask(
+    container: Container, below: LowerLayers, script: str, paths: Collection[PurePosixPath], log: Path
+) -> list[_Paths]:
     if not paths:
         return []
     answers(container).write("asked", b"".join(b"/" + os.fsencode(path) + b"\0" for path in sorted(paths)))
+    binds = [f"{container.work / 'look'}:/mnt"]
+    argv = container.argv("exec", below.base, overlays=below.overlays, binds=binds, as_root=True)
+    each = f"xargs -0 sh -ec 'for name; do {script}\ndone' sh </mnt/asked >/mnt/found"
     try:
-        container.run(argv, log)
+        container.run([*argv, "/bin/sh", "-ec", each], log)
     except CommandFailed as error:
         raise BuildError(f"the layers below can't be listed (exit code {error.code})", f"The log is {log}") from error
     with answers(container).open("found") as file:

@@ -31,21 +31,14 @@ def new(
     """
     (container.work / "definition").write_text(files.get("Singularity", ""), encoding="utf-8")
     write_inspection(container, files, labels)
-    run(container, new_argvs(container, system, arch), log)
+    make = [container.engine.path, "sif", "new", str(output_path(container))]
+    definition = _add(container, _DEFINITION, container.work / "definition")
+    content = _add(container, (*_SYSTEM, "--partarch", _ARCHITECTURES[arch]), system)
+    run(container, [make, definition, inspection_argv(container), content], log)
     system.unlink()  # its content is in the image now; of 20 GB one copy is enough
     with output_path(container).open("r+b") as file:
         file.write(_LAUNCH)
     return output_path(container)
-
-
-def new_argvs(container: Container, system: Path, arch: str) -> list[list[str]]:
-    """The commands that make the SIF of one squashfs file."""
-    return [
-        [container.engine.path, "sif", "new", str(output_path(container))],
-        _add(container, _DEFINITION, container.work / "definition"),
-        inspection_argv(container),
-        _add(container, (*_SYSTEM, "--partarch", _ARCHITECTURES[arch]), system),
-    ]
 
 
 def overlay_argv(container: Container, layer: Path, arch: str) -> list[str]:

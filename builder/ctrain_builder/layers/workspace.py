@@ -36,11 +36,6 @@ class Workspace:
             file.write(f"export SOURCE_DATE_EPOCH={epoch}\n")
 
 
-def inside(folder: Path, site: BuildHost) -> Workspace:
-    """The workspace in the work folder of a build, whether it is made already or not."""
-    return Workspace(folder / _MNT_DIR, folder / "scratch", site)
-
-
 def started(folder: Path) -> float:
     """The time by the file system's clock, in seconds since 1970, before which nothing of the build was written."""
     return (folder / _STARTED).stat().st_mtime
@@ -48,7 +43,7 @@ def started(folder: Path) -> float:
 
 def prepare(folder: Path, site: BuildHost) -> Workspace:
     """Make the workspace in the (empty) work folder of a build."""
-    workspace = inside(folder, site)
+    workspace = Workspace(folder / _MNT_DIR, folder / "scratch", site)
     (folder / _STARTED).touch()
     hosts = Path("/etc/hosts")
     (folder / _HOSTS).write_bytes(hosts.read_bytes() if hosts.exists() else b"127.0.0.1 localhost\n")

@@ -157,29 +157,6 @@ def test_images_that_are_up_to_date_are_left_alone(
     assert (image["name"], image["fresh"], image["manifest"]["tag"]) == ("small", False, "1.0")
 
 
-@pytest.mark.usefixtures("matrix")
-def test_explain_prints_the_commands_and_runs_none(
-    ctrain: Ctrain, tmp_path: Path, make_manifest: Callable[..., Manifest], capsys: pytest.CaptureFixture[str]
-) -> None:
-    ctrain("build", "small:0.9", "--plan", "--json")
-    _finish(_told(capsys)["images"][0], tmp_path / "cache", make_manifest)
-    assert ctrain("build", "--explain", "--offline", "--build-arg", "MIRROR=http://mirror") == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert [line for line in lines if line.startswith(("# small", "# other"))] == [
-        "# small 1.0: layer base",
-        "# small 1.0: layer upper",
-        "# small 1.0: image small",
-        "# small 0.9: up to date",
-        "# other 7: the digest of nvcr.io/far/away:7 is not known here yet. Ask once without --offline",
-    ]
-    assert lines[1].startswith(f"{tmp_path}/bin/apptainer build")
-    assert ctrain("build", "--explain", "--offline", "--build-arg", "MIRROR=http://mirror", "--json") == 0
-    small, same, other = _told(capsys)["images"]
-    assert [step["name"] for step in small["steps"]] == ["base", "upper", "small"]
-    assert small["steps"][0]["commands"][0]["argv"][0] == f"{tmp_path}/bin/apptainer"
-    assert (same["steps"], other["steps"]) == ([], [])
-
-
 def test_a_cache_above_its_cap_is_cut(
     ctrain: Ctrain,
     tmp_path: Path,
