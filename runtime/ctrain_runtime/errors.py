@@ -1,6 +1,6 @@
 """All errors that ctrain reports to users: one line each, with a distinct exit code.
 
-The codes are 64 to 79: distinct from the small codes of training programs and from 128 + signal. A program's own exit
+The codes are 64 to 80: distinct from the small codes of training programs and from 128 + signal. A program's own exit
 code passes through ctrain unchanged.
 """
 
@@ -100,6 +100,11 @@ class ImageTestError(CtrainError):
 class RegistryError(CtrainError):
     exit_code = 79
     meaning = "registry unreachable, access denied or bad response"
+
+
+class PreflightError(CtrainError):
+    exit_code = 80
+    meaning = "preflight failed: a node, the network, or ranks that do not meet"
 
 
 CANCELLED = 130  # 128 + SIGINT, as shells report it

@@ -7,7 +7,8 @@ RECORD = "record.json"
 JOB_SCRIPT, TASK_SCRIPT, RANK_SCRIPT = "job.sh", "task.sh", "rank.sh"
 STAGE_SCRIPT = "stage.sh"
 
-WORLD_CHECK, RENDEZVOUS = "world.py", "rendezvous.py"
+RENDEZVOUS = "rendezvous.py"
+INSIDE = "inside"  # the programs of the preflight
 
 EVENTS = "events.jsonl"  # of the job, written on one host only: appends from several hosts get lost on NFS
 NODES = "nodes"  # a file of events per node, written by its tasks and ranks

@@ -7,7 +7,7 @@ import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal, Optional
+from typing import Any, Literal, Optional, Union
 
 from ctrain_runtime import command, config, site_files
 from ctrain_runtime.errors import ConfigError, SiteError
@@ -57,6 +57,14 @@ class SitePartition:
 
 
 @dataclass(frozen=True)
+class ExpectedBandwidth:
+    """The bus bandwidth of an all-reduce on several nodes by torch's back ends, in GB/s; 0 if unknown."""
+
+    gloo: Union[int, float] = 0
+    nccl: Union[int, float] = 0
+
+
+@dataclass(frozen=True)
 class Site:
     """The keys of a site file: docs/sites.md."""
 
@@ -83,6 +91,8 @@ class Site:
     cpu_bind: str = ""
     cache: str = ""  # a shared directory for downloaded models
     staging: str = ""  # a directory on each node's own disk, to which images are copied
+    expected_bandwidth: ExpectedBandwidth = field(default_factory=ExpectedBandwidth)
+    nccl_network: str = ""  # as NCCL names it in its log: IB, AWS Libfabric, Socket
     datasets: dict[str, str] = field(default_factory=dict)
     mounts: tuple[str, ...] = ()
     env: dict[str, str] = field(default_factory=dict)

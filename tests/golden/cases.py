@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ctrain_runtime.facts import Allocation, Cluster
 from ctrain_runtime.job import Dataset
-from ctrain_runtime.plan.model import LaunchPlan
+from ctrain_runtime.plan.model import LaunchPlan, Preflight
 from ctrain_runtime.run.directory import as_data
 from ctrain_runtime.run.targets import describe_cluster, find_site_engine
 from ctrain_runtime.site import load_site
@@ -49,7 +49,9 @@ PLANS: dict[str, LaunchPlan] = {
     ),
     "allocation": a_plan(facts=INSIDE, gpus_per_node=4),
     "allocation-step": a_plan(facts=IN_STEP, job=a_job(launcher="env"), nodes=1, gpus_per_node=0, cpu_bind="none"),
-    "slurm-preflight": dataclasses.replace(a_plan(nodes=2), preflight=True),
+    "slurm-preflight": dataclasses.replace(
+        a_plan(nodes=2), preflight=Preflight(True, "first run of this image here", "nccl", 36.5, "AWS Libfabric")
+    ),
     "slurm-staging": a_plan(site=a_site(staging="/local disk"), nodes=2),
     "slurm-torchrun": a_plan(job=a_job(launcher="torchrun"), nodes=2),
     "slurm-gloo": a_plan(job=a_job(launcher="gloo"), nodes=2),

@@ -198,14 +198,17 @@ def test_a_secret_passes_through_and_is_written_nowhere(programs: Cluster) -> No
     assert run.stat().st_mode & 0o077 == 0
 
 
-# world.py as it is put into the run directory, with little patience.
+# The programs of the preflight as they are put into the run directory, with little patience.
 COUNT = """\
-    import os, pathlib, subprocess, sys
-    text = pathlib.Path(sys.argv[1]).read_text().replace("TIMEOUT_SECONDS = 60", "TIMEOUT_SECONDS = 5")
-    pathlib.Path("short.py").write_text(text)
+    import os, pathlib, shutil, subprocess, sys
+    shutil.copytree(sys.argv[1], "run/inside")
+    os.mkdir("run/nodes")
+    program = pathlib.Path("run/inside/world.py")
+    program.write_text(program.read_text().replace("TIMEOUT_SECONDS = 60", "TIMEOUT_SECONDS = 5"))
     ranks, expected = int(sys.argv[2]), sys.argv[3]
-    settings = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "61999", "WORLD_SIZE": expected}
-    argv = ["apptainer", "exec", sys.argv[4], "python3", "short.py", "env", expected]
+    settings = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "61999", "WORLD_SIZE": expected, "NODE_RANK": "0"}
+    settings["CTRAIN_RUN_DIR"] = os.path.abspath("run")
+    argv = ["apptainer", "exec", sys.argv[4], "python3", str(program), "env", expected, "gloo", "0", ""]
     started = [subprocess.Popen(argv, env={**os.environ, **settings, "RANK": str(n)}) for n in range(ranks)]
     print([process.wait() for process in started], flush=True)
 """
@@ -221,6 +224,7 @@ def test_the_ranks_of_torch_are_counted_where_they_meet(programs: Cluster) -> No
     programs.write("count.py", COUNT)
     image = programs.record("met")["image"]["path"]
     for ranks, codes in ((2, "[0, 0]"), (1, "[1]")):
-        done = programs.run("python3", "count.py", str(programs.runs("met") / "world.py"), str(ranks), "2", image)
+        shutil.rmtree(programs.home / "run", ignore_errors=True)
+        done = programs.run("python3", "count.py", str(programs.runs("met") / "inside"), str(ranks), "2", image)
         assert done.stdout.splitlines()[-1] == codes, done.stdout + done.stderr
-    assert "ctrain: torch at 127.0.0.1:61999" in done.stdout
+    assert "ctrain: preflight: torch at 127.0.0.1:61999 sees 1 ranks, but 2 were started" in done.stdout

@@ -49,6 +49,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="IMAGE",
         help=f"{IMAGE}, then the job's)",
     )
+    add(
+        "--preflight",
+        choices=("off", "warn", "strict"),
+        default="",
+        help="check nodes, network and ranks before the program starts: not at all, only to warn, or to stop the job "
+        "(default: strict, where something is not proven yet)",
+    )
     add("--resume", default="", metavar="RUN", help="run to resume; its checkpoint/ is mounted at /resume")
     _add_common(parser)
 
@@ -65,7 +72,7 @@ def add_single_rank(parser: argparse.ArgumentParser) -> None:
     )
     add("--here", action="store_true", help="run on this machine, with the image and settings of the site")
     add("--dry-run", action="store_true", help="print the plan and the scripts, run nothing")
-    parser.set_defaults(job="", resume="", nodes=1, ranks_per_node=1, launcher="env")
+    parser.set_defaults(job="", resume="", preflight="off", nodes=1, ranks_per_node=1, launcher="env")
     _add_common(parser)
 
 
@@ -153,6 +160,7 @@ def make_request(args: argparse.Namespace) -> Request:
             settings=tuple((name, value) for name, value in settings.items() if value),
             scheduler_options=tuple(args.scheduler_option),
             data=_data(args.data),
+            preflight=args.preflight,
             env=tuple(args.env),
             mounts=tuple(map(_absolute, args.mount)),
         ),

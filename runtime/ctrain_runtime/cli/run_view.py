@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ctrain_runtime import layout
-from ctrain_runtime.plan.model import LaunchPlan
+from ctrain_runtime.plan.model import LaunchPlan, Preflight
 from ctrain_runtime.run.conclude import Conclusion
 from ctrain_runtime.run.directory import as_data
 from ctrain_runtime.run.prepare import Prepared
@@ -33,10 +33,16 @@ def summary(prepared: Prepared, reason: str) -> str:
         *(("layer", f"{layer.path}  {layer.digest[:19]}") for layer in plan.layers),
         ("where", _where(plan)),
         *(("data", f"{mount.source} -> {mount.target} (read-only)") for mount in data),
+        *([("preflight", _preflight(plan.preflight))] if plan.preflight else []),
         ("run", f"{plan.run}  ->  {plan.run_directory}"),
         *(("note", note) for note in prepared.notes),
     ]
     return "\n".join(f"{key:<10}{value}" for key, value in rows)
+
+
+def _preflight(check: Preflight) -> str:
+    effect = "stops the job if it fails" if check.strict else "only warns"
+    return f"{check.reason}: some seconds; {effect} (--preflight off|warn|strict)"
 
 
 def _where(plan: LaunchPlan) -> str:

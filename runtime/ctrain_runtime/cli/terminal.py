@@ -78,6 +78,9 @@ class Terminal:
             if time.monotonic() - self._all_up >= SILENCE_SECONDS:
                 self._show_new(all_up, "all up")
 
+    def preflight(self, line: str) -> None:
+        self.show(f"preflight: {line}")
+
     def job_log(self, line: str) -> None:
         self.show(f"job.log: {line}")
 

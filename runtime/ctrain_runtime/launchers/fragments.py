@@ -9,7 +9,7 @@ import json
 import shlex
 
 from ctrain_runtime import layout, user_layer
-from ctrain_runtime.bash import array, quote_argv
+from ctrain_runtime.bash import array
 from ctrain_runtime.engines import apptainer
 from ctrain_runtime.errors import EngineError, SchedulerError
 from ctrain_runtime.image import LAYER_MARKER
@@ -23,6 +23,7 @@ NOT_FOUND = 127  # as shells report a command that does not exist
 PASSED = (
     *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT"),
     *("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "TERM"),
+    "CTRAIN_NODES",  # their names, for the preflight
 )
 
 
@@ -61,22 +62,11 @@ else
 fi"""
 
 
-def unless_preflight(text: str) -> str:
-    """Bash that is left out where a task proves its world: what that says goes to the job's log."""
+def unless_preflight(plan: LaunchPlan, text: str) -> str:
+    """Bash that is left out in the preflight: what that says goes to the job's log."""
+    if not plan.preflight:
+        return text
     return f'if [ "${{1-}}" != {PREFLIGHT} ]; then\n{text}\nfi'
-
-
-def prove_world(plan: LaunchPlan) -> str:
-    """Has the image's MPI or torch count the ranks, and ends the task. An image without Python cannot be asked."""
-    ask = 'command -v python3 >/dev/null || exit 0; exec python3 "$@"'
-    script = f"{plan.run_directory}/{layout.WORLD_CHECK}"
-    check = quote_argv(["/bin/sh", "-c", ask, "ctrain", script, plan.launcher, str(plan.world_size)])
-    return f"""\
-if [ "${{1-}}" = {PREFLIGHT} ]; then
-  run_step "${{launch[@]}}" {check}
-  leave
-  exit "$code"
-fi"""
 
 
 def world_check(plan: LaunchPlan, started_by: str) -> str:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from ctrain_runtime import layout
 from ctrain_runtime.bash import quote_argv
-from ctrain_runtime.launchers import fragments, gloo
+from ctrain_runtime.launchers import fragments, gloo, preflight
 from ctrain_runtime.plan.model import LaunchPlan
 from ctrain_runtime.schedulers.script import Task, TaskIdentity
 
@@ -14,7 +12,6 @@ from ctrain_runtime.schedulers.script import Task, TaskIdentity
 OPEN_MPI = """\
 export OMPI_COMM_WORLD_RANK=$RANK OMPI_COMM_WORLD_SIZE=$WORLD_SIZE
 export OMPI_COMM_WORLD_LOCAL_RANK=$LOCAL_RANK OMPI_COMM_WORLD_LOCAL_SIZE={local_size}"""
-WORLD_CHECK = Path(__file__).with_name("inside") / "world.py"  # read, not imported: the host has no MPI
 OPEN_MPI_NAMES = tuple(f"OMPI_COMM_WORLD_{word}" for word in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"))
 
 
@@ -30,23 +27,16 @@ def make_task(plan: LaunchPlan, identity: TaskIdentity) -> Task:
         identity.bash,
         "export RANK=$task WORLD_SIZE=$tasks LOCAL_RANK=$local_task NODE_RANK",
         *([OPEN_MPI.format(local_size=plan.ranks_per_node)] if mpi else []),
-        *([] if plan.interactive else [_recorder(plan)]),
+        *([] if plan.interactive else [fragments.unless_preflight(plan, fragments.recorder(plan))]),
         fragments.world_check(plan, identity.started_by),
         *([identity.mpi_bash] if mpi else []),
-        *([gloo.join(plan)] if horovod else []),
+        *([fragments.unless_preflight(plan, gloo.join(plan))] if horovod else []),
         fragments.pass_signals(interactive=plan.interactive),
         fragments.home(plan),
         fragments.container(plan, identity),
-        *([fragments.prove_world(plan)] if plan.preflight else []),
+        *([preflight.prove(plan)] if plan.preflight else []),
         f"launch+=({check} {serve}{quote_argv(plan.command)})",
         fragments.run_recorded(before="leave\n"),
     ]
-    files = {layout.WORLD_CHECK: WORLD_CHECK} if plan.preflight else {}
-    files.update({layout.RENDEZVOUS: gloo.SERVER} if horovod else {})
-    programs = {name: path.read_text(encoding="utf-8") for name, path in files.items()}
+    programs = {layout.RENDEZVOUS: gloo.SERVER.read_text(encoding="utf-8")} if horovod else {}
     return Task(layout.TASK_SCRIPT, {layout.TASK_SCRIPT: "\n".join(text), **programs})
-
-
-def _recorder(plan: LaunchPlan) -> str:
-    recorder = fragments.recorder(plan)
-    return fragments.unless_preflight(recorder) if plan.preflight else recorder

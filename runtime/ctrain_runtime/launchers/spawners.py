@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ctrain_runtime import layout
 from ctrain_runtime.bash import array, quote_argv
-from ctrain_runtime.launchers import fragments
+from ctrain_runtime.launchers import fragments, preflight
 from ctrain_runtime.plan.model import LaunchPlan
 from ctrain_runtime.schedulers.script import Task, TaskIdentity
 
@@ -53,6 +53,7 @@ def _task(plan: LaunchPlan, identity: TaskIdentity, name: str, agent: str, who: 
         fragments.pass_signals("warn_ranks"),
         fragments.home(plan),
         fragments.container(plan, identity),
+        *([preflight.prove(plan, f"{agent} python3")] if plan.preflight else []),
         f'launch+=({agent} /bin/bash -p "$run/{layout.RANK_SCRIPT}")',
         'run_step "${launch[@]}"',
         "leave",

@@ -28,6 +28,7 @@ class Options:
     env: tuple[str, ...] = ()
     mounts: tuple[str, ...] = ()
     arguments: tuple[str, ...] = ()
+    preflight: str = ""  # off, warn or strict
     resume: str = ""  # directory of an earlier run's checkpoint
     layers: tuple[UserLayer, ...] = ()  # the job's, then those of the command line
     interactive: bool = False
@@ -84,6 +85,21 @@ class PlannedUserLayer:
 
 
 @dataclass(frozen=True)
+class Preflight:
+    """The step before the ranks that proves nodes, network and ranks, and the `reason` why it takes place.
+
+    `strict`: its failure ends the job; else it is only reported. `backend` is that of torch which is measured,
+    `expected` its bus bandwidth in GB/s (0: unknown), `network` NCCL's name of what it must choose ("": any).
+    """
+
+    strict: bool
+    reason: str
+    backend: str = "gloo"
+    expected: float = 0.0
+    network: str = ""
+
+
+@dataclass(frozen=True)
 class LaunchPlan:
     """Everything that decides a run.
 
@@ -135,7 +151,7 @@ class LaunchPlan:
     lease: str
     as_root: bool
     private: bool  # the run directory holds secrets: for its owner only
-    preflight: bool = False  # a step before the ranks proves that they meet
+    preflight: Optional[Preflight] = None
     interactive: bool = False  # its one rank has the user's terminal; nothing is recorded
 
     @property

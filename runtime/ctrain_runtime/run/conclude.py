@@ -11,7 +11,7 @@ from typing import Optional
 
 from ctrain_runtime import layout, lease
 from ctrain_runtime.errors import CANCELLED, CtrainError
-from ctrain_runtime.run import events, ranks, record, world_check
+from ctrain_runtime.run import events, preflight, ranks, record
 from ctrain_runtime.run.events import Event
 from ctrain_runtime.run.ranks import Rank
 from ctrain_runtime.run.record import Exit, Record
@@ -53,6 +53,7 @@ class _Evidence:
     ranks: list[Rank]
     status: Status
     cancelled: bool
+    preflight: tuple[str, ...]  # what it has measured, and why it has failed
 
 
 def conclude(run: Run, status: Status) -> Conclusion:
@@ -66,7 +67,7 @@ def conclude(run: Run, status: Status) -> Conclusion:
     ended = _exit(run, evidence, failed)
     changed = _record(run.record, evidence, ended)
     lease.release(run.plan.lease)
-    world_check.remember(run.plan, events.read_job_events(run.path))
+    preflight.remember(run.plan, events.read_job_events(run.path))
     with contextlib.suppress(OSError):  # on a full disk the record stays open; the next command on the run retries
         record.save(changed)
     blamed = failed if ended.by in ("program", "ctrain") and ended.code != 0 else None
@@ -92,7 +93,8 @@ def _evidence(run: Run, status: Status) -> _Evidence:
     cancelled = (run.path / layout.CANCELLED).exists()
     waits = status.outcome in (Outcome.COMPLETED, Outcome.FAILED, Outcome.UNKNOWN, None) and not cancelled
     job = _settled_events(run, FS_SYNC_SECONDS if waits and run.job_id else 0)
-    all_ranks = ranks.from_events(events.read_node_events(run.path))
+    node_events = events.read_node_events(run.path)
+    all_ranks = ranks.from_events(node_events)
     times = [event.time for event in job if event.time]
     starts = [rank.start for rank in all_ranks if rank.start]
     return _Evidence(
@@ -102,6 +104,7 @@ def _evidence(run: Run, status: Status) -> _Evidence:
         all_ranks,
         status,
         cancelled,
+        preflight.messages(node_events),
     )
 
 
@@ -192,4 +195,5 @@ def _record(begun: Record, seen: _Evidence, ended: Exit) -> Record:
         last = dataclasses.replace(attempts[-1], start=start, end=end, outcome=outcome, word=seen.status.word)
         attempts = (*attempts[:-1], last)
     hosts = tuple(ranks.hosts(seen.ranks))
-    return dataclasses.replace(begun, nodes=hosts, attempts=attempts, start=start, end=end, exit=ended)
+    changed = dataclasses.replace(begun, nodes=hosts, attempts=attempts, start=start, end=end, exit=ended)
+    return dataclasses.replace(changed, preflight=seen.preflight)

@@ -16,6 +16,7 @@ from typing import Any
 from ctrain_runtime import config, layout
 from ctrain_runtime.errors import ConfigError, CtrainError, DataError, DiskFullError, UsageError
 from ctrain_runtime.job import NAME
+from ctrain_runtime.launchers import preflight
 from ctrain_runtime.plan.environment import MASK, secret_names
 from ctrain_runtime.plan.model import Launch, LaunchPlan
 
@@ -80,6 +81,8 @@ def _fill(path: Path, launch: Launch) -> None:
         (path / name).mkdir()
     if not launch.plan.interactive:  # with a plan, it is a run
         write_json(path / layout.PLAN, as_data(launch))
+    if launch.plan.preflight:
+        shutil.copytree(preflight.INSIDE, path / layout.INSIDE, ignore=shutil.ignore_patterns("__*", layout.RENDEZVOUS))
     for name, text in launch.scripts.items():
         (path / name).write_text(text, encoding="utf-8", errors="surrogateescape")
 

@@ -17,7 +17,7 @@ from ctrain_runtime.plan.make import make_plan
 from ctrain_runtime.plan.model import Launch, Options
 from ctrain_runtime.plan.size import SizeRequest
 from ctrain_runtime.pull import Report
-from ctrain_runtime.run import directory, select_image, targets, world_check
+from ctrain_runtime.run import directory, preflight, select_image, targets
 from ctrain_runtime.run.imports import read_imports
 from ctrain_runtime.site import FALLBACK, SelectedSite, Site, expand
 from ctrain_runtime.text import pluralize
@@ -89,7 +89,7 @@ def prepare(request: Request) -> Prepared:
     )
     run = directory.new_run_path(parent, planned.name, request.name)
     plan = make_plan(planned, site, selected, options, detected, size, run, flat)
-    plan = replace(plan, preflight=world_check.is_needed(plan))
+    plan = replace(plan, preflight=preflight.decide(plan, site, options.preflight))
     if not elsewhere:
         directory.check_mount_sources(plan)
     launch = scheduler.render(plan, launchers.make_task(plan, scheduler.identity(plan)))

@@ -44,7 +44,9 @@ class Attempt:
 @dataclass(frozen=True)
 class Record:
     """`nodes` are the hosts in the order of the ranks; `environment` holds names only; `revision` is the git commit of
-    the job's directory. `exit` and `end` are null until the run is known to have ended."""
+    the job's directory; `preflight` is what the preflight has measured, and why it has failed. `exit` and `end` are
+    null until the run is known to have ended.
+    """
 
     run: str
     run_directory: str
@@ -66,6 +68,7 @@ class Record:
     start: Optional[str] = None
     end: Optional[str] = None
     exit: Optional[Exit] = None
+    preflight: tuple[str, ...] = ()
     schema: int = SCHEMA
 
 

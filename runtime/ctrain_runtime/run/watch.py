@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ctrain_runtime import layout
 from ctrain_runtime.errors import CtrainError
-from ctrain_runtime.run import events, ranks
+from ctrain_runtime.run import events, preflight, ranks
+from ctrain_runtime.run.events import Event
 from ctrain_runtime.run.follow import Metrics, Tail
 from ctrain_runtime.run.interrupts import Interrupts
 from ctrain_runtime.run.submit import Run
@@ -30,6 +32,7 @@ class RunObserver(Protocol):
     def submitted(self, name: str) -> None: ...
     def status(self, status: Status) -> None: ...
     def ranks(self, started: int, total: int) -> None: ...
+    def preflight(self, line: str) -> None: ...
     def job_log(self, line: str) -> None: ...
     def output(self, text: str) -> None: ...
     def metrics(self, records: list[dict[str, Any]]) -> None: ...
@@ -93,6 +96,7 @@ class _Watcher:
         self.gone = False
         self._started = 0.0  # when the job was first seen to run
         self._ranks_up = 0
+        self._preflight = 0  # messages of the preflight that were shown
         self._output_seen = False
         self._cancel_asked = 0.0  # when the user first asked
         self._cancel_tried = 0.0
@@ -170,7 +174,9 @@ class _Watcher:
         """Until the first output: how many ranks are up; and when even these are silent, what the job's log says."""
         total = self._run.plan.world_size
         if self._ranks_up < total:
-            up = ranks.started(ranks.from_events(events.read_node_events(self._run.path)))
+            node_events = events.read_node_events(self._run.path)
+            self._show_preflight(node_events)
+            up = ranks.started(ranks.from_events(node_events))
             if up != self._ranks_up:
                 self.pause.reset()
             self._ranks_up = up
@@ -179,3 +185,9 @@ class _Watcher:
             for line in self._job_log.read().splitlines():
                 if line.strip():
                     self._observer.job_log(line)
+
+    def _show_preflight(self, node_events: Iterable[Event]) -> None:
+        messages = preflight.messages(node_events)
+        for message in messages[self._preflight :]:
+            self._observer.preflight(message)
+        self._preflight = len(messages)

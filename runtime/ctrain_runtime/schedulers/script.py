@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ctrain_runtime import layout
 from ctrain_runtime.bash import quote_argv
 from ctrain_runtime.engines import apptainer
-from ctrain_runtime.errors import DataError, SchedulerError
+from ctrain_runtime.errors import DataError, PreflightError
 from ctrain_runtime.plan.model import LaunchPlan
 
 PREFLIGHT = "preflight"  # the argument by which a task proves its world instead of running the program
@@ -156,23 +156,20 @@ event stage-in ended "\\"code\\": $code" # a node without a copy reads the image
 def _preflight(plan: LaunchPlan, preflight: str) -> str:
     if not preflight:
         return ""
-    complaint = f"the ranks do not meet on the first node; their messages are in {layout.JOB_LOG}"
-    if plan.launcher == "mpi":
-        complaint = (
-            "the image's MPI does not form one world here; "
-            f"its messages are in {layout.JOB_LOG}. If the program needs no MPI, pass --launcher env"
-        )
+    check = plan.preflight
+    complaint = f"preflight failed; messages are in {layout.JOB_LOG}"
+    failed = f"code={PreflightError.exit_code}\n  finish" if not check or check.strict else ":"
     return f"""\
 event preflight started
 run_step {preflight}
 if [ "$code" != 0 ]; then
   [ -z "$ending" ] || finish # it was ended, and proves nothing
-  echo "ctrain: {complaint}" >&2
+  grep -qs '^ctrain: preflight' "$run/{layout.JOB_LOG}" || echo "ctrain: {complaint}" >&2
   event preflight failed
-  code={SchedulerError.exit_code}
-  finish
+  {failed}
+else
+  event preflight passed
 fi
-event preflight passed
 
 """
 

@@ -86,7 +86,7 @@ leave() {
 }
 export LOCAL_WORLD_SIZE=8 OMP_NUM_THREADS=8
 unset "${!APPTAINER@}" "${!SINGULARITY@}"
-for name in "${!SLURM_@}" "${!PMIX_@}" "${!PMI_@}" RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE NODE_RANK MASTER_ADDR MASTER_PORT OMP_NUM_THREADS CUDA_VISIBLE_DEVICES NVIDIA_VISIBLE_DEVICES TERM OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE OMPI_COMM_WORLD_LOCAL_RANK OMPI_COMM_WORLD_LOCAL_SIZE; do
+for name in "${!SLURM_@}" "${!PMIX_@}" "${!PMI_@}" RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE NODE_RANK MASTER_ADDR MASTER_PORT OMP_NUM_THREADS CUDA_VISIBLE_DEVICES NVIDIA_VISIBLE_DEVICES TERM CTRAIN_NODES OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE OMPI_COMM_WORLD_LOCAL_RANK OMPI_COMM_WORLD_LOCAL_SIZE; do
   [ -z "${!name+set}" ] || export "APPTAINERENV_$name=${!name}"
 done
 unset BASH_ENV ENV LD_LIBRARY_PATH LD_PRELOAD
@@ -121,7 +121,8 @@ for bind in "${binds[@]}"; do launch+=(--bind "$bind"); done
 image=/apps/ctrain/pytorch_24.12-hd-py3-r3.sif
 launch+=(--home "$home:/home/ctrain" "$image")
 if [ "${1-}" = preflight ]; then
-  run_step "${launch[@]}" /bin/sh -c 'command -v python3 >/dev/null || exit 0; exec python3 "$@"' ctrain /scratch/kim/ctrain/digits-1/world.py mpi 16
+  header=$(head -c 32768 "$image" 2>/dev/null | sha256sum)
+  run_step "${launch[@]}" /bin/sh -c 'command -v python3 >/dev/null || { echo '"'"'ctrain: no preflight: the image has no python3'"'"'; exit 0; }; [ "${LOCAL_RANK:-0}" != 0 ] || python3 /scratch/kim/ctrain/digits-1/inside/nodes.py 2 nccl 36.5 8 "$1" || exit; shift; exec "$@"' ctrain "$header" python3 /scratch/kim/ctrain/digits-1/inside/world.py mpi 16 nccl 36.5 'AWS Libfabric'
   leave
   exit "$code"
 fi

@@ -1,7 +1,8 @@
-"""Counts the ranks that meet in the image: by its MPI, or where torch's processes meet.
+"""Counts the ranks that meet in the image, by its MPI or where torch's processes meet; then measures an all-reduce.
 
-Usage: world.py mpi|env NUMBER; fails if the count is another. The scheduler's count proves nothing: an MPI that does
-not understand how it was started runs as many worlds of one.
+Usage: world.py mpi|env NUMBER BACKEND EXPECTED NETWORK as each rank; fails if the count is another, the bandwidth is
+far below EXPECTED (GB/s; 0: unknown), or NCCL does not choose NETWORK ("": any). The scheduler's count proves
+nothing: an MPI that does not understand how it was started runs as many worlds of one.
 """
 
 from __future__ import annotations
@@ -11,11 +12,17 @@ import ctypes.util
 import datetime
 import os
 import sys
+import tempfile
 import time
-from typing import Optional
+from pathlib import Path
+from typing import Any, Optional
+
+import nccl_log
+import nodes
 
 TIMEOUT_SECONDS = 60
 POLL_SECONDS = 0.05
+SLOW = 0.5  # of the expected bandwidth: less is another transport, or a broken link
 
 
 def mpi_ranks() -> Optional[int]:
@@ -44,48 +51,79 @@ def open_mpi_ranks() -> Optional[int]:
     return size.value
 
 
-def torch_ranks(expected: int) -> Optional[int]:
-    """How many ranks meet at MASTER_ADDR and MASTER_PORT, as init_method "env://" makes them (torch's documentation of
-    torch.distributed); None in an image without torch. Back ends are not tried: which one the program uses is unknown.
-    """
+def torch_ranks(expected: int, store: Any) -> int:
+    """How many ranks meet at MASTER_ADDR and MASTER_PORT."""
+    deadline = time.monotonic() + TIMEOUT_SECONDS
+    ranks = int(store.add("met", 1))
+    while ranks < expected and time.monotonic() < deadline:
+        time.sleep(POLL_SECONDS)
+        ranks = int(store.add("met", 0))
+    return ranks
+
+
+def torch_store() -> Any:
+    """The store of init_method "env://" (torch.distributed's documentation); None in an image without torch."""
+    os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"
     try:
         from torch.distributed.rendezvous import rendezvous
     except (ImportError, OSError):  # or a library of it is missing: no program of this image uses it
         return None
-    store, rank, _ = next(rendezvous("env://", timeout=datetime.timedelta(seconds=TIMEOUT_SECONDS)))
-    deadline = time.monotonic() + TIMEOUT_SECONDS
+    return next(rendezvous("env://", timeout=datetime.timedelta(seconds=TIMEOUT_SECONDS)))[0]
 
-    def count(key: str, mine: int) -> int:
-        ranks = int(store.add(key, mine))
-        while ranks < expected and time.monotonic() < deadline:
-            time.sleep(POLL_SECONDS)
-            ranks = int(store.add(key, 0))
-        return ranks
 
-    met = count("met", 1)
-    if rank == 0:  # the store lives in this process: the others have to be done with it
-        count("left", 1)
-    else:
-        store.add("left", 1)
-    return met
+def bandwidth_problems(store: Any, backend: str, expected: float, network: str) -> list[str]:
+    """Measure an all-reduce of all ranks, and report it; on rank 0 what is wrong with it."""
+    import collectives
+    from torch import distributed as dist
+
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    log = Path(tempfile.gettempdir(), f"ctrain-nccl.{os.getpid()}")
+    os.environ.update(NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS="INIT,NET", NCCL_DEBUG_FILE=str(log))
+    device = collectives.device_of(backend)
+    patience = datetime.timedelta(seconds=TIMEOUT_SECONDS)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=ranks, timeout=patience)
+    line = collectives.check_bandwidth(backend, device)
+    chosen = nccl_log.network(log.read_text(errors="replace")) if backend == "nccl" else ""
+    store.set(f"network {rank}", f"{nodes.node_name()} {chosen}")
+    dist.barrier()
+    if rank:
+        return []
+    wanted = f" ({expected:.3g} expected)" if expected else ""
+    over = f"{backend} over {chosen}" if chosen else backend
+    found = f"{over}: all-reduce of {line['size'] / 1e6:.0f} MB at {line['bus']:.3g} GB/s bus bandwidth{wanted}"
+    nodes.report("measured", found)
+    chosen_by = [store.get(f"network {number}").decode().split(" ", 1) for number in range(ranks)]
+    wrong = {node: other for node, other in chosen_by if network and not nccl_log.is_network(other, network)}
+    problems = [f"{node}: NCCL uses {other or 'no network'}, not {network}" for node, other in wrong.items()]
+    return problems or ([f"slow network: {found}"] if line["bus"] < SLOW * expected else [])
 
 
 def main() -> int:
-    kind, expected = sys.argv[1], int(sys.argv[2])
+    kind, expected, backend, bandwidth, network = sys.argv[1:]
     who = {
         "mpi": "MPI in the image",
         "env": f"torch at {os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}",
     }[kind]
     try:
-        ranks = mpi_ranks() if kind == "mpi" else torch_ranks(expected)
+        ranks = mpi_ranks() if kind == "mpi" else None
+        store = torch_store() if ranks in (None, int(expected)) else None
+        if kind == "env" and store:
+            ranks = torch_ranks(int(expected), store)
+        if ranks not in (None, int(expected)):
+            hint = ". If the program needs no MPI, pass --launcher env" if kind == "mpi" else ""
+            nodes.report("failed", f"{who} sees {ranks} ranks, but {expected} were started{hint}")
+            return 1
+        who = backend
+        problems = bandwidth_problems(store, backend, float(bandwidth), network) if store else []
     except Exception as error:  # whatever the library raises: it does not work here
-        print(f"ctrain: {who}: {error}", flush=True)
+        nodes.report("failed", f"{nodes.node_name()}: {who}: {error}")
         return 1
-    if ranks not in (None, expected):
-        print(f"ctrain: {who} sees {ranks} ranks, but {expected} were started", flush=True)
-        return 1
-    return 0
+    for problem in problems:
+        nodes.report("failed", problem)
+    return 1 if problems else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    result = main()
+    sys.stdout.flush()
+    os._exit(result)  # threads of gloo abort while the interpreter ends ("terminate called ...")

@@ -55,7 +55,7 @@ def render(plan: LaunchPlan, task: Task) -> Launch:
         before=_before(plan),
         start=quote_argv([*_srun(plan), *start_script(plan, task.script)]),
         stage_in=quote_argv([*_srun_per_node(plan), *start_script(plan, task.stage)]) if task.stage else "",
-        preflight=quote_argv([*_srun(plan), *start_script(plan, task.script, PREFLIGHT)]) if plan.preflight else "",
+        preflight=_preflight(plan, task) if plan.preflight else "",
     )
     return Launch(plan, argv, {layout.JOB_SCRIPT: text, **task.scripts})
 
@@ -125,6 +125,12 @@ def _srun_per_node(plan: LaunchPlan) -> list[str]:
         *("srun", f"--job-name={plan.run}", f"--nodes={plan.nodes}", f"--ntasks={plan.nodes}"),
         *("--ntasks-per-node=1", "--cpus-per-task=1", "--overlap", "--mpi=none", "--kill-on-bad-exit=0"),
     ]
+
+
+def _preflight(plan: LaunchPlan, task: Task) -> str:
+    """The step of the preflight, which knows the names of nodes that never answer."""
+    names = """CTRAIN_NODES="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | tr '\\n' ' ')\""""
+    return f"env {names} {quote_argv([*_srun(plan), *start_script(plan, task.script, PREFLIGHT)])}"
 
 
 def _before(plan: LaunchPlan) -> str:

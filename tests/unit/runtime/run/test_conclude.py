@@ -47,6 +47,17 @@ def end(run: Run, outcome: Optional[Outcome] = None, word: str = "X") -> Exit:
     return ended
 
 
+def test_what_the_preflight_has_found_is_recorded(run: Run) -> None:
+    named = "gpu01: its image is not that of gpu00"
+    for what, message in (("measured", "2 nodes reach each other"), ("failed", named)):
+        write_events(run.path, {"stage": "preflight", "what": what, "message": message}, node=0)
+    (run.path / "logs/job.log").write_text(f"ctrain: preflight: {named}\nsrun: error: gpu01: task 1: Exited\n")
+    write_end(run.path, 80)
+    concluded = conclude(run, Status("ended", "FAILED", Outcome.FAILED))
+    assert concluded.record.exit == Exit(80, f"preflight: {named}", "ctrain")
+    assert concluded.record.preflight == ("2 nodes reach each other", named)
+
+
 # What the ranks show -> how it is named, for every outcome that blames nobody from outside.
 @pytest.mark.parametrize(
     ("outcome", "has_end"),

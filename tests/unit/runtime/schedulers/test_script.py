@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 import signal
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ctrain_runtime.plan.model import LaunchPlan
+from ctrain_runtime.plan.model import LaunchPlan, Preflight
 from ctrain_runtime.schedulers.script import TaskIdentity, directives, job_script, start_script
 from golden import cases
 from samples.plans import a_launch, a_plan, some_facts
@@ -104,10 +105,8 @@ def test_a_signal_before_the_tasks_start_ends_the_job(scripts: Scripts) -> None:
 def test_the_step_before_the_ranks_must_succeed(scripts: Scripts) -> None:
     mpi = scripts.plan("true", launcher="mpi")
     write_job(scripts, "echo ranks", mpi, preflight="bash -c 'echo two worlds; exit 1'")
-    assert scripts.start("job.sh").wait() == 72
-    complaint = "the image's MPI does not form one world here; its messages are in logs/job.log"
-    advice = "If the program needs no MPI, pass --launcher env"
-    assert scripts.job_log() == f"two worlds\nctrain: {complaint}. {advice}\n"
+    assert scripts.start("job.sh").wait() == 80
+    assert scripts.job_log() == "two worlds\nctrain: preflight failed; messages are in logs/job.log\n"
     assert [(event["stage"], event["what"]) for event in scripts.job_events()[1:]] == [
         ("preflight", "started"),
         ("preflight", "failed"),
@@ -115,10 +114,19 @@ def test_the_step_before_the_ranks_must_succeed(scripts: Scripts) -> None:
     ]
 
 
-def test_ranks_that_do_not_meet_without_mpi_are_not_told_to_do_without_it(scripts: Scripts) -> None:
-    write_job(scripts, "echo ranks", preflight="false")
-    assert scripts.start("job.sh").wait() == 72
-    assert scripts.job_log() == "ctrain: the ranks do not meet on the first node; their messages are in logs/job.log\n"
+def test_what_the_step_before_the_ranks_has_named_is_the_last_word(scripts: Scripts) -> None:
+    named = "ctrain: preflight: gpu2: its image is not that of gpu1"
+    write_job(scripts, "echo ranks", preflight=f"bash -c 'echo {named}; exit 1'")
+    assert scripts.start("job.sh").wait() == 80
+    assert scripts.job_log() == f"{named}\n"
+
+
+def test_a_preflight_that_only_warns(scripts: Scripts) -> None:
+    plan = dataclasses.replace(scripts.plan("true"), preflight=Preflight(False, "requested"))
+    write_job(scripts, "bash -c 'echo ranks; exit 3'", plan, preflight="bash -c 'echo slow; exit 1'")
+    assert scripts.start("job.sh").wait() == 3
+    assert scripts.job_log().splitlines()[::2] == ["slow", "ranks"]
+    assert [event["what"] for event in scripts.job_events()[1:]] == ["started", "failed", "started", "ended"]
 
 
 def test_after_the_step_before_the_ranks_they_start(scripts: Scripts) -> None:

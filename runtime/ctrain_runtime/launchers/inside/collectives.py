@@ -1,0 +1,140 @@
+"""Collective operations of torch.distributed, timed as nccl-tests does.
+
+Usage: collectives.py BACKEND SIZE,... OPERATION,... as each rank of a job, which `ctrain bench` starts. Rank 0 prints a
+table, and writes the same to bench.jsonl in the run directory.
+
+Algorithm bandwidth is bytes per second; bus bandwidth is that times a factor of the number of ranks, so that it can be
+compared with the links' whatever their number (nccl-tests, doc/PERFORMANCE.md). A size is the whole array's: of the
+output of an all-gather, of the input of a reduce-scatter.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import Any, Callable
+
+import torch
+import torch.distributed as dist
+
+SECONDS = 0.5  # to repeat an operation for
+REPEATS = 100
+CHECK_BYTES = {"gloo": 1 << 26, "nccl": 1 << 28}
+OPERATIONS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast")
+
+
+def bus_factor(name: str, ranks: int) -> float:
+    """The bytes that a link carries, for each of the array."""
+    if name == "broadcast":
+        return 1.0
+    return (2 if name == "all-reduce" else 1) * (ranks - 1) / ranks
+
+
+def operation(name: str, size: int, device: Any) -> Callable[[], Any]:
+    """An operation on float32 arrays of `size` bytes in all, as a call."""
+    ranks = dist.get_world_size()
+    part = max(1, size // 4 // ranks)
+    whole = torch.ones(part * ranks, device=device)
+    piece, other = torch.ones(part, device=device), torch.ones_like(whole)
+    return {
+        "all-reduce": lambda: dist.all_reduce(whole, op=dist.ReduceOp.MAX),  # a sum would grow beyond all numbers
+        "all-gather": lambda: dist.all_gather_into_tensor(whole, piece),
+        "reduce-scatter": lambda: dist.reduce_scatter_tensor(piece, whole),
+        "all-to-all": lambda: dist.all_to_all_single(other, whole),
+        "broadcast": lambda: dist.broadcast(whole, src=0),
+    }[name]
+
+
+def seconds_of(call: Callable[[], Any], device: Any) -> float:
+    """The time of a call, the same on all ranks: that of the slowest. The first one sets up connections."""
+    _slowest(call, 1, device)
+    repeats = max(1, min(REPEATS, int(SECONDS / _slowest(call, 1, device))))
+    return _slowest(call, repeats, device) / repeats
+
+
+def _slowest(call: Callable[[], Any], repeats: int, device: Any) -> float:
+    dist.barrier()
+    begin = time.perf_counter()
+    for _ in range(repeats):
+        call()
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    taken = torch.tensor([time.perf_counter() - begin], device=device)
+    dist.all_reduce(taken, op=dist.ReduceOp.MAX)
+    return float(taken)
+
+
+def measure(name: str, size: int, device: Any) -> dict[str, Any]:
+    """One line of the sweep: `size` in bytes, `seconds`, and bandwidths in GB/s (1e9 bytes per second)."""
+    seconds = seconds_of(operation(name, size, device), device)
+    algorithm = size / seconds / 1e9
+    bus = algorithm * bus_factor(name, dist.get_world_size())
+    return {"operation": name, "size": size, "seconds": seconds, "algorithm": algorithm, "bus": bus}
+
+
+def check_bandwidth(backend: str, device: Any) -> dict[str, Any]:
+    """An all-reduce of real size, or of what a slow network moves in about a second."""
+    size = 1 << 20
+    line = measure("all-reduce", size, device)
+    while size < CHECK_BYTES[backend] and line["seconds"] * 8 < SECONDS:
+        size *= 8
+        line = measure("all-reduce", size, device)
+    return line
+
+
+def device_of(backend: str) -> Any:
+    """The device of this rank, which becomes the current one."""
+    if backend != "nccl":
+        return torch.device("cpu")
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    torch.cuda.set_device(device)
+    return device
+
+
+def link_gb_s(backend: str) -> float:
+    """The rate of this node's links as the kernel knows it, in GB/s; 0 if it does not: all InfiniBand ports for NCCL,
+    else the interface of GLOO_SOCKET_IFNAME or the first one."""
+    ports = Path("/sys/class/infiniband").glob("*/ports/*/rate") if backend == "nccl" else ()
+    rates = [float(rate.read_text().split()[0]) for rate in ports]  # as in "200 Gb/sec (4X HDR)"
+    if rates:
+        return sum(rates) / 8
+    names = [name for _, name in socket.if_nameindex() if name != "lo"]
+    wanted = os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")
+    name = next((name for name in names if name in wanted), names[0] if names else "lo")
+    try:
+        return max(0, int(Path(f"/sys/class/net/{name}/speed").read_text())) / 8e3  # Mbit/s; -1 if unknown
+    except (OSError, ValueError):
+        return 0.0
+
+
+def leave(code: int) -> None:
+    """End the process at once: threads of gloo abort while the interpreter ends ("terminate called ...")."""
+    sys.stdout.flush()
+    os._exit(code)
+
+
+def main() -> None:
+    backend, sizes, names = sys.argv[1], [int(size) for size in sys.argv[2].split(",")], sys.argv[3].split(",")
+    device = device_of(backend)
+    dist.init_process_group(backend)
+    first = dist.get_rank() == 0
+    link = {"link": link_gb_s(backend), "ranks": dist.get_world_size(), "backend": backend}
+    if first:
+        print(f"{'operation':<16}{'size':>14}{'time':>14}{'algorithm':>14}{'bus':>14}", flush=True)
+    for name in names:
+        for size in sizes:
+            line = measure(name, size, device)
+            if first:
+                times = f"{line['seconds'] * 1e3:>11.3f} ms{line['algorithm']:>9.3f} GB/s{line['bus']:>9.3f} GB/s"
+                print(f"{name:<16}{size / 1e6:>11.3f} MB{times}", flush=True)
+                with Path(os.environ["CTRAIN_RUN_DIR"], "bench.jsonl").open("a") as file:
+                    file.write(json.dumps({**line, **link}) + "\n")
+    leave(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""What a node can check by itself: the address that the back end will use, and its GPUs."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import struct
+import subprocess
+
+SIOCGIFADDR = 0x8915  # netdevice(7)
+VARIABLES = {"gloo": "GLOO_SOCKET_IFNAME", "nccl": "NCCL_SOCKET_IFNAME"}
+GPU_QUERY = "index,memory.used,memory.total,ecc.errors.uncorrected.volatile.total,clocks_throttle_reasons.hw_slowdown"
+MEMORY_IN_USE = 0.1  # of a GPU's memory: more than that belongs to a program
+
+
+def own_address(backend: str, connected: str) -> tuple[str, str]:
+    """The address that the back end will use on this node, and where it is from. Raises OSError without one.
+
+    Without a variable, gloo uses the address of the host name (torch, ProcessGroupGloo::createDefaultDevice). What NCCL
+    would choose is not known here: the address that is `connected` to the other nodes stands for it.
+    """
+    variable = VARIABLES[backend]
+    wanted = os.environ.get(variable, "")
+    if not wanted and backend == "gloo":
+        return socket.gethostbyname(socket.gethostname()), f"its host name's; {variable} chooses another"
+    if not wanted:
+        return connected, f"its route's; {variable} chooses another"
+    for _, name in socket.if_nameindex():
+        if matches(name, wanted, backend):
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+                try:
+                    answer = fcntl.ioctl(sock, SIOCGIFADDR, struct.pack("256s", name.encode()))
+                    return socket.inet_ntoa(answer[20:24]), f"interface {name} of {variable}"
+                except OSError:
+                    continue  # an interface without an IPv4 address
+    raise OSError(f"no network interface with an address matches {variable}={wanted}")
+
+
+def matches(interface: str, wanted: str, backend: str) -> bool:
+    """Whether a list of interfaces has this one: for gloo names; for NCCL prefixes, of which "^" excludes and "=" is
+    exact (NCCL's user guide, NCCL_SOCKET_IFNAME)."""
+    if backend == "gloo":
+        return interface in wanted.split(",")
+    names = wanted.lstrip("^=").split(",")
+    exact = wanted.lstrip("^").startswith("=")
+    return any(interface == name if exact else interface.startswith(name) for name in names) != wanted.startswith("^")
+
+
+def gpu_problems(planned: int) -> list[str]:
+    """What nvidia-smi shows of the job's GPUs on this node with which no program should start."""
+    if not planned:
+        return []
+    ours = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    argv = ["nvidia-smi", f"--query-gpu={GPU_QUERY}", "--format=csv,noheader,nounits", *([f"--id={ours}"] * bool(ours))]
+    try:
+        done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=20)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return [f"nvidia-smi does not answer: {error}"]
+    if done.returncode:
+        return [f"nvidia-smi: {(done.stdout.strip() or 'no output').splitlines()[0]}"]
+    return read_gpus(done.stdout, planned)
+
+
+def read_gpus(answer: str, planned: int) -> list[str]:
+    """The problems in nvidia-smi's answer to GPU_QUERY. What a GPU does not report ("[N/A]") is none."""
+    rows = [[word.strip() for word in line.split(",")] for line in answer.splitlines() if line.strip()]
+    problems = [f"{len(rows)} of {planned} GPUs are visible"] if len(rows) < planned else []
+    for index, used, total, ecc, slowdown in rows:
+        if ecc.isdigit() and int(ecc):
+            problems.append(f"GPU {index} has {ecc} uncorrected ECC errors")
+        if slowdown == "Active":
+            problems.append(f"GPU {index} is slowed down by its hardware (heat or power)")
+        if used.isdigit() and total.isdigit() and int(used) > MEMORY_IN_USE * int(total):
+            problems.append(f"GPU {index} has {used} of {total} MiB in use")
+    return problems

@@ -1,0 +1,245 @@
+"""Has the nodes of a job meet: each reaches all others, runs the same image, has living GPUs, and none is slow.
+
+Usage: nodes.py NODES BACKEND EXPECTED GPUS IMAGE, once on each node, in the image. EXPECTED is in GB/s (0: unknown),
+GPUS the planned number per node; IMAGE identifies the image of this node. NODE_RANK numbers the nodes. Node 0 listens
+at MASTER_ADDR:MASTER_PORT, collects the reports and judges. Only IPv4 and the standard library are used.
+
+It stays in seconds at 1,000 nodes: each connects to all others, and measures its rate with log2(NODES) of them, in
+rounds of fixed time. A slow node is slow in all of its rounds; its partners are fast in others.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import json
+import os
+import queue
+import socket
+import socketserver
+import statistics
+import struct
+import sys
+import threading
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from judge import edges, judge, own_problems
+from node_checks import gpu_problems, own_address
+
+CONNECT_SECONDS = 2.0
+START_SECONDS = 4.0  # between the starts of two nodes; besides, as long as the first took itself
+NODES_PER_SECOND = 100  # that a scheduler starts, at least
+SEND_SECONDS = 0.2
+RECEIVE_SECONDS = 0.6  # by then a slow link has shown its rate
+ROUND_SECONDS = 1.5
+CONNECTIONS = 64  # at a time: file descriptors are limited
+LOST = {"unreached": [(0, "its connection to the first node is lost")], "rates": []}
+LONGEST_SECONDS = 120.0  # for node 0 to answer
+CHUNK = b"\0" * (1 << 18)
+
+
+def report(what: str, message: str) -> None:
+    """Why the preflight `failed`, or what it has `measured`: an event of this node; a failure goes to job.log, too."""
+    if what == "failed":
+        print(f"ctrain: preflight: {message}", flush=True)
+    event = {"time": time.time(), "stage": "preflight", "node": node_name(), "what": what, "message": message}
+    with Path(os.environ["CTRAIN_RUN_DIR"], "nodes", os.environ["NODE_RANK"] + ".jsonl").open("a") as file:
+        file.write(json.dumps(event) + "\n")
+
+
+def node_name() -> str:
+    return socket.gethostname().partition(".")[0]
+
+
+class Receiver(socketserver.ThreadingTCPServer):
+    """Accepts connections of other nodes. Those that send are measured: by round, the sender and its GB/s."""
+
+    request_queue_size = 1024
+    daemon_threads = True
+
+    def __init__(self, address: str) -> None:
+        self.measured: dict[int, queue.Queue[tuple[int, float]]] = defaultdict(queue.Queue)
+        super().__init__((address, 0), _Measurement)
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+
+class _Measurement(socketserver.BaseRequestHandler):
+    def handle(self) -> None:
+        head = self.request.recv(8, socket.MSG_WAITALL)
+        if len(head) < 8:
+            return  # it only wanted to know whether it reaches this node
+        begin, count, buffer = time.monotonic(), 0, bytearray(1 << 20)
+        with contextlib.suppress(OSError):
+            while time.monotonic() < begin + RECEIVE_SECONDS:
+                self.request.settimeout(RECEIVE_SECONDS)
+                size = self.request.recv_into(buffer)
+                if not size:
+                    break
+                count += size
+        number, sender = struct.unpack("!II", head)
+        rate = count / (time.monotonic() - begin) / 1e9
+        self.server.measured[number].put((sender, rate))  # type: ignore[attr-defined]
+
+
+def rounds(nodes: int) -> list[int]:
+    """The distance to the partner in each round: 1, 2, 4, ... of a ring; at least 4 rounds."""
+    return [1 + (2**number - 1) % (nodes - 1) for number in range(max(4, (nodes - 1).bit_length()))]
+
+
+def measure(roster: list[dict[str, Any]], rank: int, receiver: Receiver) -> list[tuple[int, float]]:
+    """The sender and its rate in each round; a rate of 0 if nothing came."""
+    rates = []
+    for number, distance in enumerate(rounds(len(roster))):
+        peer = roster[(rank + distance) % len(roster)]
+        sending = threading.Thread(target=_send, args=(peer, struct.pack("!II", number, rank)), daemon=True)
+        sending.start()
+        try:
+            rates.append(receiver.measured[number].get(timeout=ROUND_SECONDS))
+        except queue.Empty:
+            rates.append(((rank - distance) % len(roster), 0.0))
+        sending.join()
+    return rates
+
+
+def _send(peer: dict[str, Any], head: bytes) -> None:
+    where = (peer["address"], peer["port"])
+    # What goes wrong shows in what the peer receives.
+    with contextlib.suppress(OSError), socket.create_connection(where, timeout=CONNECT_SECONDS) as sock:
+        end = time.monotonic() + SEND_SECONDS
+        sock.settimeout(RECEIVE_SECONDS)
+        sock.sendall(head)
+        while time.monotonic() < end:
+            sock.sendall(CHUNK)
+
+
+def unreached(roster: list[dict[str, Any]], rank: int) -> list[tuple[int, str]]:
+    """The nodes that this one does not reach, and why. It resolves the names of its partners only, which spares the
+    name server."""
+    partners = {(rank + distance) % len(roster) for distance in rounds(len(roster))}
+
+    def failure(other: int) -> str:
+        node = roster[other]
+        try:
+            socket.create_connection((node["address"], node["port"]), timeout=CONNECT_SECONDS).close()
+            if other in partners:
+                socket.gethostbyname(node["name"])
+        except OSError as error:
+            return error.strerror or str(error)
+        return ""
+
+    others = [(rank + step) % len(roster) for step in range(1, len(roster))]  # each node begins with another
+    with concurrent.futures.ThreadPoolExecutor(CONNECTIONS) as pool:
+        return [(other, why) for other, why in zip(others, pool.map(failure, others)) if why]
+
+
+class Line:
+    """A connection that carries a JSON value per line."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock, self._file = sock, sock.makefile("rw")
+
+    def write(self, value: Any) -> None:
+        with contextlib.suppress(OSError):  # who is gone does not answer
+            self._file.write(json.dumps(value) + "\n")
+            self._file.flush()
+
+    def read(self, seconds: float) -> Any:
+        """The next value; None if it does not come in time, or never."""
+        self._sock.settimeout(max(0.01, seconds))
+        try:
+            return json.loads(self._file.readline() or "null")
+        except (OSError, ValueError):
+            return None
+
+
+def lead(server: socket.socket, count: int, expected: float) -> None:
+    """Collect the reports of all nodes, judge, and tell each whether all is well."""
+    patience = _patience(count)
+    deadline = time.monotonic() + patience
+    lines: dict[int, Line] = {}
+    nodes: dict[int, dict[str, Any]] = {}
+    with contextlib.suppress(OSError):  # the time is over
+        while len(nodes) < count:
+            server.settimeout(max(0.01, deadline - time.monotonic()))
+            line = Line(server.accept()[0])
+            node = line.read(CONNECT_SECONDS)
+            if node:
+                lines[node["rank"]], nodes[node["rank"]] = line, node
+    roster = [nodes[rank] for rank in sorted(nodes)]
+    missing = f"did not start, or not reach {os.environ['MASTER_ADDR']}, in {patience:.0f} s: its link or node is down"
+    problems = [f"{name}: {missing}" for name in _missing(roster, count)] + own_problems(roster)
+    for line in lines.values():
+        line.write([] if problems else roster)
+    deadline = time.monotonic() + 3 * CONNECT_SECONDS + len(rounds(count)) * ROUND_SECONDS
+    for rank, node in enumerate([] if problems else roster):
+        node.update(lines[rank].read(deadline - time.monotonic()) or LOST)
+    problems = problems or judge(roster, expected)
+    for problem in problems:
+        report("failed", problem)
+    if not problems:
+        rate = statistics.median(rate for _, _, rate in edges(roster))
+        report("measured", f"{count} nodes reach each other, by TCP at {rate:.2g} GB/s")
+    for line in lines.values():
+        line.write(not problems)
+    for line in lines.values():
+        line.read(CONNECT_SECONDS)  # until they close it: who closes first keeps the port for a while
+
+
+def _patience(count: int) -> float:
+    """The seconds for which node 0 waits for the others: what it took itself since the step began, and a bit."""
+    begun = Path(os.environ["CTRAIN_RUN_DIR"], "events.jsonl").stat().st_mtime
+    return START_SECONDS + min(60.0, max(0.0, time.time() - begun)) + count / NODES_PER_SECOND
+
+
+def _missing(roster: list[dict[str, Any]], count: int) -> list[str]:
+    """The names of the nodes that did not come, of those that the scheduler has allocated; else their number."""
+    came = {node["name"] for node in roster}
+    names = [name for name in os.environ.get("CTRAIN_NODES", "").split() if name.partition(".")[0] not in came]
+    missing = count - len(roster)
+    return names if len(names) == missing else [f"{missing} of {count} nodes"]
+
+
+def main() -> int:
+    count, backend, expected, gpus, image = sys.argv[1:]
+    rank, where = int(os.environ["NODE_RANK"]), (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+    if rank == 0:
+        server = socket.create_server(("", where[1]), backlog=1024)
+        threading.Thread(target=lead, args=(server, int(count), float(expected))).start()
+    try:
+        sock = _meet(where, _patience(int(count)))
+    except OSError as error:
+        print(f"preflight: {node_name()} does not reach {where[0]}:{where[1]}: {error}", flush=True)
+        return 1
+    problems, address, via, port = gpu_problems(int(gpus)), "", "", 0
+    try:
+        address, via = own_address(backend, sock.getsockname()[0])
+        receiver = Receiver(address)
+        port = receiver.server_address[1]
+    except OSError as error:
+        problems.append(str(error))
+    node = {"rank": rank, "name": node_name(), "address": address, "via": via, "port": port, "image": image}
+    line = Line(sock)
+    line.write({**node, "problems": problems})
+    roster = line.read(LONGEST_SECONDS)
+    if roster:
+        line.write({"unreached": unreached(roster, rank), "rates": measure(roster, rank, receiver)})
+    return 0 if line.read(LONGEST_SECONDS) else 1
+
+
+def _meet(where: tuple[str, int], seconds: float) -> socket.socket:
+    """A connection to node 0, which may start later. Raises OSError."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            return socket.create_connection(where, timeout=CONNECT_SECONDS)
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,40 @@
+"""The preflight: what a task does, instead of running the program, before the ranks of a run start."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+from ctrain_runtime import layout
+from ctrain_runtime.bash import quote_argv
+from ctrain_runtime.plan.model import LaunchPlan
+from ctrain_runtime.schedulers.script import PREFLIGHT
+
+INSIDE = Path(__file__).with_name("inside")  # copied to the run directory, not imported: the host has no torch
+HEADER_BYTES = 1 << 15  # of a SIF: its id, and where and when each of its partitions was made (sif's spec.go)
+
+
+def prove(plan: LaunchPlan, agent: str = "python3") -> str:
+    """Bash that ends a task with the preflight; "" for a plan without one. `agent` is bash for what starts the ranks.
+
+    On each node one process has the nodes meet; then the ranks do. An image without Python cannot be asked.
+    """
+    check = plan.preflight
+    if not check:
+        return ""
+    directory = f"{plan.run_directory}/{layout.INSIDE}"
+    known = [check.backend, f"{check.expected:g}"]
+    gpus = plan.gpus_per_node if plan.image.cuda else 0
+    nodes = quote_argv(["python3", f"{directory}/nodes.py", str(plan.nodes), *known, str(gpus)])
+    meet = f'[ "${{LOCAL_RANK:-0}}" != 0 ] || {nodes} "$1" || exit; ' if plan.nodes > 1 else ""
+    note = "echo 'ctrain: no preflight: the image has no python3'"
+    text = f'command -v python3 >/dev/null || {{ {note}; exit 0; }}; {meet}shift; exec "$@"'
+    kind = "mpi" if plan.launcher == "mpi" else "env"
+    ranks = quote_argv([f"{directory}/world.py", kind, str(plan.world_size), *known, check.network])
+    return f"""\
+if [ "${{1-}}" = {PREFLIGHT} ]; then
+  header=$(head -c {HEADER_BYTES} "$image" 2>/dev/null | sha256sum)
+  run_step "${{launch[@]}}" /bin/sh -c {shlex.quote(text)} ctrain "$header" {agent} {ranks}
+  leave
+  exit "$code"
+fi"""
