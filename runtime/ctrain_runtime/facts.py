@@ -13,6 +13,7 @@ from ctrain_runtime import command, lease
 from ctrain_runtime.engines import apptainer
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import CtrainError
+from ctrain_runtime.gpus import DRIVER_FILE
 from ctrain_runtime.image import LAYER_MARKER, Image
 from ctrain_runtime.user_cache import UserCache
 
@@ -41,6 +42,7 @@ class Partition:
     `has_memory_default`: a job that requests no memory gets a share that the administrators chose.
     `cpu_bind` is the binding of ranks to cores ("": left to the cluster, or not supported).
     `idle` are the usable nodes without a job (None: unknown). `preemptible`: its jobs make way for those of others.
+    `driver` is the version of NVIDIA's ("": unknown).
     """
 
     name: str
@@ -60,6 +62,7 @@ class Partition:
     preemptible: bool = False
     accounts: Access = Access()
     qos: Access = Access()
+    driver: str = ""
 
 
 @dataclass(frozen=True)
@@ -124,6 +127,16 @@ def gpu_models() -> tuple[str, ...]:
     """The driver's names of this machine's NVIDIA GPUs, as in NVIDIA A100-SXM4-80GB; each model once."""
     texts = (path.read_text(encoding="utf-8", errors="replace") for path in sorted(_GPUS.glob("*/information")))
     return tuple(dict.fromkeys(model for text in texts for model in re.findall(r"^Model:\s*(.+)$", text, re.MULTILINE)))
+
+
+def driver_version() -> str:
+    """The version of this machine's NVIDIA driver; "" without one."""
+    try:
+        text = DRIVER_FILE.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    version = re.search(r"Kernel Module.*?\s(\d{3}[.\d]*)", text)
+    return version[1] if version else ""
 
 
 def _ignores_layers(engine: Engine, image: Image, root: bool) -> bool:

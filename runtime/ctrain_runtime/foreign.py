@@ -19,6 +19,7 @@ from ctrain_runtime.digest import file_digest
 from ctrain_runtime.engines import apptainer
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import CtrainError, EngineError, ImageUnusable
+from ctrain_runtime.gpus import COMPAT_DIRS
 from ctrain_runtime.image import Image
 from ctrain_runtime.manifest import ENTRY_POINT, Manifest, Requires
 from ctrain_runtime.pull import Report
@@ -35,8 +36,6 @@ _NAMES = frozenset(
     )
 )
 _VALUE = re.compile(r"[\w.+:, ()-]{1,200}", re.ASCII)
-# The driver libraries of NVIDIA's images and of its package cuda-compat (CUDA Compatibility, "Forward Compatibility").
-COMPAT_DIRS = tuple(f"/usr/local/cuda/compat{part}" for part in ("/lib.real", "/lib", ""))
 _LOOK = f"""\
 echo "cuda ${{CUDA_VERSION-}}"
 echo "arch ${{TORCH_CUDA_ARCH_LIST-}}"

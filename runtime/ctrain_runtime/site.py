@@ -54,6 +54,7 @@ class SitePartition:
     gpu_type: str = ""
     arch: str = ""
     time_limit: str = "UNLIMITED"
+    driver: str = ""  # version of NVIDIA's: the oldest of the partition's nodes
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ from ctrain_runtime.engines.apptainer import find_engine
 from ctrain_runtime.errors import CtrainError, EngineError, ImageUnusable, StoreError, UsageError
 from ctrain_runtime.image import Image
 from ctrain_runtime.lease import Lease
+from ctrain_runtime.plan.admission import compiled_models
 from ctrain_runtime.references import join, join_all
 from ctrain_runtime.store import PublishedImage, Store, open_store, open_stores, store_path
 from ctrain_runtime.text import format_size, table
@@ -188,7 +189,7 @@ def _table(store: Store, images: Sequence[PublishedImage], gpus: tuple[str, ...]
 
 
 def _as_data(image: PublishedImage, gpus: tuple[str, ...]) -> dict[str, Any]:
-    version, fits = image.manifest.version, image.manifest.requires.matching_gpus(gpus) if gpus else None
+    version, fits = image.manifest.version, compiled_models(image.manifest, gpus) if gpus else None
     facts = {"version": version, "path": str(image.path), "channels": image.channels, "fits_here": fits}
     return {**facts, **asdict(image.manifest)}
 
@@ -205,7 +206,7 @@ def _row(image: PublishedImage, now: float, gpus: tuple[str, ...]) -> tuple[str,
         format_size(manifest.size),
         manifest.software.get("torch", "-"),
         manifest.software.get("cuda", "-"),
-        " ".join(needs.matching_gpus(gpus) if gpus else needs.gpus) or ("no GPU here" if needs.gpus else "-"),
+        " ".join(compiled_models(manifest, gpus) if gpus else needs.gpus) or ("no GPU here" if needs.gpus else "-"),
         f"{sum(test.passed for test in run)}/{len(run)}",
         "yes" if image.signed else "",
     )

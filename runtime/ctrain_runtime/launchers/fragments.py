@@ -12,6 +12,7 @@ from ctrain_runtime import layout, user_layer
 from ctrain_runtime.bash import array
 from ctrain_runtime.engines import apptainer
 from ctrain_runtime.errors import EngineError, SchedulerError
+from ctrain_runtime.gpus import COMPAT_DIRS, DRIVER_FILE, HOST_LIBRARIES
 from ctrain_runtime.image import LAYER_MARKER
 from ctrain_runtime.launchers import staging
 from ctrain_runtime.plan.model import LaunchPlan
@@ -172,6 +173,7 @@ def checked_command(plan: LaunchPlan, argv: list[str]) -> list[str]:
     of a layer while the job waits. Only builtins of sh are used: PATH may be anything.
     """
     checks = []
+    before = [_driver_libraries(plan.image.native_driver)] if plan.image.native_driver else []
     if plan.image.marker:
         test = f'{{ read -r key </{LAYER_MARKER}; }} 2>/dev/null; [ "$key" = {shlex.quote(plan.image.marker)} ]'
         complaint = "this engine ignores the layers of the image (is overlay off in its configuration?)"
@@ -182,8 +184,27 @@ def checked_command(plan: LaunchPlan, argv: list[str]) -> list[str]:
         checks.append((test, EngineError.exit_code, complaint))
     program = shlex.quote(plan.command[0])
     checks.append((f"command -v {program} >/dev/null", NOT_FOUND, f"command not found in the image: {plan.command[0]}"))
-    text = "; ".join(f"{test} || {_refusal(code, complaint)}" for test, code, complaint in checks)
+    text = "; ".join((*before, *(f"{test} || {_refusal(code, complaint)}" for test, code, complaint in checks)))
     return ["/bin/sh", "-c", f'{text}; exec "$@"', "ctrain", *argv]
+
+
+def _driver_libraries(native_driver: int) -> str:
+    """sh that puts the right driver libraries first: the image's where the node's driver is older than its CUDA needs.
+
+    Elsewhere these would not work (error 803); so where the image puts them on the path, the node's come first.
+    NVIDIA's images choose by BASH_ENV: it takes seconds in every start of bash, and misses programs that need no bash.
+    """
+    return f"""\
+{{ read -r line <{DRIVER_FILE}; }} 2>/dev/null && for word in $line; do case $word in [1-9][0-9][0-9].*)
+  case $((${{word%%.*}} < {native_driver})):${{LD_LIBRARY_PATH-}} in
+    1:*) first="{" ".join(COMPAT_DIRS)}" ;;
+    0:*{COMPAT_DIRS[-1]}*) first={HOST_LIBRARIES} ;;
+    *) first= ;;
+  esac
+  for libraries in $first; do
+    [ ! -e "$libraries/libcuda.so.1" ] ||
+      {{ export LD_LIBRARY_PATH="$libraries${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}"; break; }}
+  done; break ;; esac; done"""
 
 
 def _refusal(code: int, complaint: str) -> str:

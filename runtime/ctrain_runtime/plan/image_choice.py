@@ -9,6 +9,7 @@ from typing import Optional
 from ctrain_runtime.errors import EngineError, UsageError
 from ctrain_runtime.facts import Facts
 from ctrain_runtime.image import Image
+from ctrain_runtime.plan.admission import native_driver
 from ctrain_runtime.plan.model import Options, PlannedImage, PlannedUserLayer
 from ctrain_runtime.user_layer import UserLayer
 
@@ -24,6 +25,7 @@ def choose_image(image: Image, flat: Optional[Image], options: Options, facts: F
         path=str(chosen.path),
         marker=image.marker,
         cuda=bool(chosen.manifest.software.get("cuda", "")),
+        native_driver=native_driver(chosen.manifest),
         instead_of="" if chosen is image else image.manifest.version,
     )
 

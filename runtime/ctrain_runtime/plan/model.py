@@ -57,7 +57,8 @@ class Mount:
 class PlannedImage:
     """The image of a run. `marker` is the key of its topmost layer, asserted by every rank at its start.
 
-    `instead_of` is the version of the image that was asked for, if this is the flattened one in its place.
+    `instead_of` is the version of the image that was asked for, if this is the flattened one in its place. With drivers
+    before `native_driver` (0: unknown) its CUDA needs forward compatibility.
     """
 
     name: str
@@ -68,6 +69,7 @@ class PlannedImage:
     marker: str
     cuda: bool
     instead_of: str
+    native_driver: int = 0
 
 
 @dataclass(frozen=True)

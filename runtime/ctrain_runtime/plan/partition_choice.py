@@ -7,9 +7,9 @@ from typing import Optional
 
 from ctrain_runtime import time_limit
 from ctrain_runtime.facts import Cluster, Partition
-from ctrain_runtime.image import OCI_ARCH
 from ctrain_runtime.job import Count
 from ctrain_runtime.manifest import Manifest
+from ctrain_runtime.plan import admission
 from ctrain_runtime.plan.size import SizeRequest, resolve_count
 
 
@@ -54,17 +54,8 @@ def _obstacle(request: SizeRequest, cluster: Cluster, part: Partition) -> str:
 def _image_checks(image: Optional[Manifest], part: Partition, gpus: Count) -> tuple[tuple[bool, str], ...]:
     if image is None:
         return ()
-    arch, models = OCI_ARCH.get(part.arch, part.arch), image.requires.gpus
-    wants_gpus = gpus != 0 and "cuda" in image.software
-    is_known = bool(models and part.gpu_type)
-    return (
-        (bool(arch and image.arch) and arch != image.arch, f"{arch}, the image is {image.arch}"),
-        (wants_gpus and not part.gpus, "no GPUs"),
-        (
-            wants_gpus and is_known and not image.requires.matching_gpus((part.gpu_type,)),
-            f"{part.gpu_type}, the image is for {' '.join(models)}",
-        ),
-    )
+    refusal = admission.refusal(image, admission.nodes_of(part, use_gpus=gpus != 0))
+    return (gpus != 0 and "cuda" in image.software and not part.gpus, "no GPUs"), (bool(refusal), refusal)
 
 
 def _preference(request: SizeRequest) -> Callable[[Partition], tuple[bool, bool, bool, bool, int]]:

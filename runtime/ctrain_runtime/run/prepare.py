@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Optional
@@ -68,8 +67,8 @@ def prepare(request: Request) -> Prepared:
     selected, image_notes = _image(request, planned)
     size = scheduler.size(replace(requested, image=selected.manifest), cluster, site)
     refuse_spawner(recognised, size.nodes * size.ranks_per_node)
-    architecture = _architecture(cluster, size.partition)
-    image.check(selected, architecture)
+    nodes = targets.find_nodes(cluster, size)
+    image_notes = (*image_notes, *select_image.admit(selected, nodes, request.site))
     imported = ALWAYS_IMPORTED.get(recognised.by) or read_imports(planned)
     choice = choose(planned.launcher, imported, selected.manifest.software, site, cluster, size)
     planned = replace(planned, launcher=choice.launcher, command=(*recognised.prefix, *planned.command))
@@ -77,7 +76,7 @@ def prepare(request: Request) -> Prepared:
     detected = facts.detect_facts(cluster, selected, engine)
     flat = image.find_flat_variant(selected) if detected.ignores_layers else None
     if flat:
-        image.check(flat, architecture)
+        image.check(flat, nodes.arch)
         trust.require_trusted(flat, site)
     parent = runs_directory(site)
     options = replace(
@@ -154,12 +153,6 @@ def make_size_request(options: Options, planned: job.Job, cluster: Cluster, rank
         account=dict(options.settings).get("account", ""),
         qos=dict(options.settings).get("qos", ""),
     )
-
-
-def _architecture(cluster: Cluster, partition: str) -> str:
-    """The output of `uname -m` on the nodes of the ranks: a login node's may differ."""
-    architectures = {part.name: part.arch for part in cluster.partitions}
-    return architectures.get(partition) or platform.machine()
 
 
 def _image(request: Request, planned: job.Job) -> tuple[image.Image, tuple[str, ...]]:

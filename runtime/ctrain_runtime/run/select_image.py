@@ -7,8 +7,10 @@ from pathlib import Path
 
 from ctrain_runtime import foreign, image, pull, trust
 from ctrain_runtime.engines.apptainer import find_engine
-from ctrain_runtime.errors import EngineError
+from ctrain_runtime.errors import EngineError, ImageUnusable
 from ctrain_runtime.image import Image
+from ctrain_runtime.plan import admission
+from ctrain_runtime.plan.admission import NodeFacts
 from ctrain_runtime.pull import Report
 from ctrain_runtime.site import SelectedSite, Site, expand
 from ctrain_runtime.store import open_stores
@@ -24,10 +26,23 @@ def select(references: tuple[str, ...], site: SelectedSite, report: Report, *, a
     """
     located, notes = _locate(references, site, report, again)
     trust.require_trusted(located, site.site)
-    if not located.foreign:
-        return located, notes
-    examined, contents = _examine(located, report)
-    return examined, (*notes, f"{located.manifest.name} is untested: ctrain did not build it; contents {contents}")
+    if located.foreign:
+        located, contents = _examine(located, report)
+        notes = (*notes, f"{located.manifest.name} is untested: ctrain did not build it; contents {contents}")
+    return located, notes
+
+
+def admit(selected: Image, nodes: NodeFacts, site: SelectedSite) -> Notes:
+    """Raise ImageUnusable, naming an image that fits, if the image cannot run on the nodes; notes, if it can."""
+    manifest = selected.manifest
+    problem = admission.refusal(manifest, nodes)
+    if problem:
+        published = (image.manifest for store in open_stores(site.store_dirs()) for image in store.images())
+        other = admission.nearest(manifest, published, nodes)
+        hint = f"Nearest image that fits: --image {other.reference}" if other else "Select another image or partition"
+        raise ImageUnusable(f"image {f'{manifest.name} {manifest.version}'.rstrip()} does not fit: {problem}", hint)
+    image.check(selected, nodes.arch)
+    return admission.notes(manifest, nodes)
 
 
 def cache_path(site: Site) -> Path:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import platform
 from dataclasses import replace
 
-from ctrain_runtime import command, time_limit
+from ctrain_runtime import command, facts, time_limit
 from ctrain_runtime.engines.apptainer import Engine, find_engine, identify
 from ctrain_runtime.errors import ConfigError, EngineError, UsageError
 from ctrain_runtime.facts import Cluster, Partition
+from ctrain_runtime.plan import admission
+from ctrain_runtime.plan.admission import NodeFacts
+from ctrain_runtime.plan.size import JobSize
 from ctrain_runtime.schedulers.protocol import Scheduler
 from ctrain_runtime.site import Site
 
@@ -49,13 +53,24 @@ def _describe(site: Site, name: str) -> Partition:
         gpus=part.gpus,
         gpu_type=part.gpu_type,
         arch=part.arch,
+        driver=part.driver,
         time_limit=limit,
     )
 
 
 def _complete(part: Partition, described: dict[str, Partition]) -> Partition:
     known = described.get(part.name, part)
-    return replace(part, gpu_type=part.gpu_type or known.gpu_type, arch=part.arch or known.arch)
+    return replace(part, gpu_type=part.gpu_type or known.gpu_type, arch=part.arch or known.arch, driver=known.driver)
+
+
+def find_nodes(cluster: Cluster, size: JobSize) -> NodeFacts:
+    """What is known of the nodes of a run: those of its partition, or this machine."""
+    here, use_gpus = platform.machine(), size.gpus_per_node > 0
+    for part in cluster.partitions:
+        if part.name == size.partition:
+            nodes = admission.nodes_of(part, use_gpus=use_gpus)
+            return replace(nodes, arch=nodes.arch or here)
+    return NodeFacts("this machine", here, facts.gpu_models() if use_gpus else (), facts.driver_version())
 
 
 def find_site_engine(site: Site, *, dry_run: bool = False) -> tuple[Engine, Notes]:

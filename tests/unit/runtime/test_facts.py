@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Optional
 
 import pytest
 
@@ -65,3 +66,21 @@ def test_the_models_of_gpus_are_those_that_the_driver_names(tmp_path: Path, monk
     monkeypatch.setattr(facts, "_GPUS", tmp_path)
     assert facts.count_gpus() == 3
     assert facts.gpu_models() == ("NVIDIA A100-SXM4-80GB", "Tesla V100-PCIE-32GB")
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023\n", "535.104.05"),
+        ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build\nGCC 13.3\n", "580.95.05"),
+        ("NVRM version: something else\n", ""),
+        (None, ""),
+    ],
+)
+def test_the_driver_of_this_machine(
+    text: Optional[str], version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(facts, "DRIVER_FILE", tmp_path / "version")
+    if text is not None:
+        (tmp_path / "version").write_text(text)
+    assert facts.driver_version() == version

@@ -8,11 +8,13 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Optional
 
 import pytest
 
 from ctrain_runtime import layout
 from ctrain_runtime.engines.apptainer import Engine
+from ctrain_runtime.gpus import DRIVER_FILE, HOST_LIBRARIES
 from ctrain_runtime.launchers import fragments
 from ctrain_runtime.schedulers.script import TaskIdentity
 from samples.layers import a_layer
@@ -247,6 +249,60 @@ def test_a_path_without_programs_is_no_missing_layer(scripts: Scripts) -> None:
     plan = scripts.plan("/bin/echo", "runs", env=("PATH=/nonexistent",))
     assert scripts.execute(plan, **slurm_task()) == 0
     assert scripts.log() == "runs\n"
+
+
+# The first line of /proc/driver/nvidia/version: of the proprietary and of the open kernel modules.
+PROPRIETARY = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}  Sat Aug 19 01:15:15 UTC 2023\n"
+OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {}  Release Build  (dvs-builder)\n"
+
+
+@pytest.mark.parametrize("shell", [["bash"], ["dash"], ["busybox", "sh"]])
+@pytest.mark.parametrize(
+    ("driver", "libraries", "before", "path"),
+    [
+        (PROPRIETARY.format("470.57.02"), ("lib.real", ""), "/image", "{compat}/lib.real:/image"),
+        (OPEN.format("515.65.01"), ("lib",), None, "{compat}/lib"),
+        (PROPRIETARY.format("470.57.02"), ("",), "", "{compat}"),
+        (PROPRIETARY.format("470.57.02"), (), "/image", "/image"),
+        (PROPRIETARY.format("470.57.02"), ("lib.real",), "/i:{compat}/lib", "{compat}/lib.real:/i:{compat}/lib"),
+        (PROPRIETARY.format("525.60.13"), ("lib.real", "lib"), "/image", "/image"),
+        (OPEN.format("580.95.05"), ("lib",), "/i:{compat}/lib:/j", "{host}:/i:{compat}/lib:/j"),
+        (OPEN.format("580.95.05"), ("lib.real",), None, None),
+        ("", ("lib.real",), "/image", "/image"),
+        (None, ("lib.real",), "/image", "/image"),
+    ],
+)
+def test_the_driver_libraries_that_fit_the_nodes_driver_come_first(
+    tmp_path: Path,
+    shell: list[str],
+    driver: Optional[str],
+    libraries: tuple[str, ...],
+    before: Optional[str],
+    path: Optional[str],
+) -> None:
+    if not shutil.which(shell[0]):
+        pytest.skip(f"{shell[0]} is not on PATH")
+    compat, host, version = tmp_path / "compat", tmp_path / "host", tmp_path / "version"
+    for directory in (host, *(compat / name for name in libraries)):
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / "libcuda.so.1").touch()
+    if driver is not None:
+        version.write_text(driver)
+    plan = a_plan(job=a_job(command=("env",)), image=an_image(layers=NO_LAYERS.manifest.layers))
+    _, *argv = fragments.checked_command(plan, ["env"])
+    argv[1] = argv[1].replace(str(DRIVER_FILE), str(version)).replace("/usr/local/cuda/compat", str(compat))
+    argv[1] = argv[1].replace(HOST_LIBRARIES, str(host))
+    given = {} if before is None else {"LD_LIBRARY_PATH": before.format(compat=compat)}
+    environment = {"PATH": SYSTEM, **given}
+    program = str(shutil.which(shell[0]))
+    done = subprocess.run([program, *shell[1:], *argv], env=environment, capture_output=True, text=True)
+    assert done.stderr == ""
+    found = [line for line in done.stdout.splitlines() if line.startswith("LD_LIBRARY_PATH=")]
+    assert found == ([] if path is None else [f"LD_LIBRARY_PATH={path.format(compat=compat, host=host)}"])
+
+
+def test_images_without_cuda_have_no_forward_compatibility() -> None:
+    assert "LD_LIBRARY_PATH" not in fragments.checked_command(a_plan(image=an_image(software={})), ["true"])[2]
 
 
 AN_IDENTITY = TaskIdentity("srun", "")

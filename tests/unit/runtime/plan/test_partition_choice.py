@@ -18,7 +18,7 @@ CPU = replace(V100, name="cpu", default=False, gpus=0, gpu_type="", idle=4)
 ARM = replace(A100, name="arm", arch="aarch64", idle=8)
 CLUSTER = Cluster((V100, A100, DEBUG, CPU, ARM), account="ai", qos="normal")
 ANY_GPU = a_manifest()  # with CUDA; its GPUs are unknown
-FOR_A100 = a_manifest(requires=Requires(gpus=("A100", "H100")))
+FOR_A100 = a_manifest(requires=Requires(arch=("8.0", "9.0")))
 NO_GPU = a_manifest(software={"torch": "2.13.0"})
 IDLE = "2 of 4 nodes idle"
 
@@ -49,13 +49,14 @@ def changed(name: str, **changes: Any) -> Cluster:
         (
             {"image": FOR_A100},
             "a100",
-            "3 of 8 nodes idle, instead of the default v100 (v100, the image is for A100 H100)",
+            "3 of 8 nodes idle, instead of the default v100 (GPU V100 (compute capability 7.0) is older"
+            " than the image's GPU code (8.0 9.0))",
         ),
         ({"image": FOR_A100, "gpus_per_node": 0}, "v100", f"{IDLE}, the cluster's default"),
         (
             {"image": replace(ANY_GPU, arch="arm64")},
             "arm",
-            "8 of 8 nodes idle, instead of the default v100 (amd64, the image is arm64)",
+            "8 of 8 nodes idle, instead of the default v100 (partition v100 is x86_64, the image is for arm64)",
         ),
         ({"image": replace(ANY_GPU, arch="")}, "v100", f"{IDLE}, the cluster's default"),  # of a sandbox
         ({"image": NO_GPU}, "v100", f"{IDLE}, the cluster's default"),

@@ -22,6 +22,7 @@ from ctrain_runtime.errors import (
 )
 from ctrain_runtime.facts import Allocation, Cluster, Partition
 from ctrain_runtime.job import Resources
+from ctrain_runtime.manifest import Requires
 from ctrain_runtime.plan.model import LaunchPlan, Options
 from ctrain_runtime.run.prepare import Prepared, Request, make_size_request, prepare
 from ctrain_runtime.site import select_site
@@ -179,12 +180,12 @@ def test_an_image_by_path_needs_no_store(machine: Path) -> None:
 def test_the_image_is_for_the_nodes_not_for_the_login_node(machine: Path, programs: Path) -> None:
     nodes = dataclasses.replace(GPU, arch="riscv64")
     fakes.slurm(programs, nodes)
-    with pytest.raises(ImageUnusable, match=r"^architecture mismatch: .* this machine is riscv64"):
+    with pytest.raises(ImageUnusable, match=r"does not fit: partition gpu is riscv64, the image is for amd64"):
         prepare(asked())
-    write_image(machine / "store", content=sif(b"04"), digest="sha256:a7")
+    write_image(machine / "store", content=sif(b"04"), arch="arm64", digest="sha256:a7")
     fakes.slurm(programs, dataclasses.replace(GPU, arch="aarch64"))
     assert plan_of().image.digest == "sha256:a7"
-    with pytest.raises(ImageUnusable, match=r"^architecture mismatch: .* is arm64, this machine is"):
+    with pytest.raises(ImageUnusable, match=r"does not fit: this machine is .*, the image is for arm64"):
         prepare(asked("local"))
 
 
@@ -261,6 +262,33 @@ def test_an_image_that_ctrain_did_not_build(foreign: Path) -> None:
     assert (planned.path, planned.digest) == (str(foreign), f"sha256:{sha256(sif()).hexdigest()}")
     contents = "contents cuda 12.6, glibc 2.36, python 3.11.2"
     assert prepared.notes == (f"foreign.sif is untested: ctrain did not build it; {contents}",)
+
+
+def test_an_image_that_does_not_fit_the_nodes_names_one_that_does(machine: Path, programs: Path) -> None:
+    requires = Requires(arch=("7.5", "8.0"))
+    write_image(machine / "store", tag="25.04", release=1, requires=requires, published="2026-11-20T01:02:03Z")
+    fakes.slurm(programs, dataclasses.replace(GPU, gpu_type="v100"))
+    with pytest.raises(ImageUnusable) as caught:
+        prepare(asked(image="pytorch:25.04-hd-r1"))
+    assert caught.value.message == (
+        "image pytorch 25.04-hd-r1 does not fit: GPU V100 (compute capability 7.0)"
+        " is older than the image's GPU code (7.5 8.0)"
+    )
+    assert caught.value.hint == "Nearest image that fits: --image pytorch:24.12-hd-r3"
+    assert plan_of(image="pytorch:25.04-hd-r1", options={"gpus_per_node": 0}).gpus_per_node == 0
+
+
+def test_the_driver_of_a_partition_is_the_sites_word(foreign: Path) -> None:
+    Path("old.yaml").write_text(
+        "name: old\nextends: generic-slurm\npartitions: {gpu: {nodes: 4, cpus: 16, driver: 470.57.02}}\n"
+    )
+    problem = "CUDA 12.6 needs driver 525 or newer, partition gpu has 470.57.02"
+    with pytest.raises(ImageUnusable, match=f"{problem}, and the image has no libraries for forward compatibility"):
+        prepare(asked("./old.yaml", image=str(foreign)))
+    prepared = prepare(asked("./old.yaml", image="pytorch"))
+    note = "CUDA 12.6 needs driver 525, partition gpu has 470.57.02: it runs by forward compatibility"
+    assert prepared.notes == (note,)
+    assert prepared.launch.plan.image.native_driver == 525
 
 
 def test_a_sandbox_is_not_staged(foreign: Path) -> None:

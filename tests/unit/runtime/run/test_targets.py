@@ -1,16 +1,19 @@
 from __future__ import annotations
 
 import dataclasses
+import platform
 from pathlib import Path
 
 import pytest
 
-from ctrain_runtime import schedulers
+from ctrain_runtime import facts, schedulers
 from ctrain_runtime.cli.main import RUNTIME_VERBS, main
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import ConfigError, EngineError, SchedulerError
-from ctrain_runtime.facts import Partition
-from ctrain_runtime.run.targets import ASSUMED, find_cluster, find_site_engine
+from ctrain_runtime.facts import Cluster, Partition
+from ctrain_runtime.plan.admission import NodeFacts
+from ctrain_runtime.plan.size import JobSize
+from ctrain_runtime.run.targets import ASSUMED, find_cluster, find_nodes, find_site_engine
 from ctrain_runtime.site import Site, SiteEngine, SitePartition, load_site, site_names
 from samples import programs as fakes
 from samples.sample_images import write_store
@@ -91,3 +94,25 @@ def test_the_engine_of_the_nodes(programs: Path) -> None:
 def test_a_dry_run_needs_no_engine() -> None:
     note = "no engine on this machine: planned for apptainer 1.1.0"
     assert find_site_engine(SITE, dry_run=True) == (ASSUMED, (note,))
+
+
+def test_the_nodes_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(facts, "gpu_models", lambda: ("NVIDIA A30",))
+    monkeypatch.setattr(facts, "driver_version", lambda: "535.54")
+    gpu = Partition("gpu", True, nodes=2, cpus=64, gpus=8, gpu_type="a100", arch="x86_64", driver="470.57")
+    volta = Partition("cas_v100nv_8", False, nodes=2, cpus=64, gpus=8)
+    cluster = Cluster((gpu, volta))
+    found = find_nodes(cluster, JobSize(2, 8, gpus_per_node=8, partition="gpu"))
+    assert found == NodeFacts("partition gpu", "x86_64", ("a100",), "470.57")
+    assert find_nodes(cluster, JobSize(2, 8, partition="gpu")).gpus == ()
+    other = find_nodes(cluster, JobSize(2, 8, gpus_per_node=1, partition="cas_v100nv_8"))
+    assert (other.arch, other.gpus) == (platform.machine(), ("cas_v100nv_8",)), "a partition's name may tell"
+    here = find_nodes(Cluster(), JobSize(1, 1, gpus_per_node=1))
+    assert here == NodeFacts("this machine", platform.machine(), ("NVIDIA A30",), "535.54")
+
+
+def test_the_driver_is_the_word_of_the_sites_file(programs: Path) -> None:
+    fakes.slurm(programs, Partition("gpu", True, nodes=1, cpus=8, gpus=1, gpu_type="a100"))
+    site = dataclasses.replace(SITE, partitions={"gpu": SitePartition(1, 8, driver="470.57")})
+    assert find_cluster(SLURM, site)[0].partitions[0].driver == "470.57"
+    assert find_cluster(SLURM, site, dry_run=True)[0].partitions[0].driver == "470.57"

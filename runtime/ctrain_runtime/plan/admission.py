@@ -1,0 +1,117 @@
+"""Whether an image can run on the nodes of a run. Pure; what is not known never refuses.
+
+Rules: NVIDIA's CUDA Compatibility guide ("Minor Version Compatibility", "Forward Compatibility") and its CUDA C++
+Programming Guide ("Binary Compatibility", "PTX Compatibility").
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Optional
+
+from ctrain_runtime.facts import Partition
+from ctrain_runtime.gpus import Gpu, identify
+from ctrain_runtime.image import OCI_ARCH
+from ctrain_runtime.manifest import Manifest
+
+# The first driver branch that runs all programs of a major version of CUDA without forward compatibility.
+NATIVE_DRIVERS = {11: 450, 12: 525, 13: 580}
+# Forward compatibility is for data-centre GPUs and some workstation cards, never for these.
+_CONSUMER_GPU = re.compile(r"geforce|rtx[ _-]?[2-5]0[5-9]0", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class NodeFacts:
+    """What is known of the nodes of a run. `name` is theirs for users; `arch` is the output of `uname -m`; `gpus` are
+    the scheduler's or the driver's names of those that the run uses; `driver` is NVIDIA's version ("": unknown)."""
+
+    name: str
+    arch: str = ""
+    gpus: tuple[str, ...] = ()
+    driver: str = ""
+
+
+def nodes_of(part: Partition, *, use_gpus: bool) -> NodeFacts:
+    """What is known of the nodes of a partition; its name may tell the type of its GPUs."""
+    gpus = (part.gpu_type or part.name,) if use_gpus and part.gpus else ()
+    return NodeFacts(f"partition {part.name}", part.arch, gpus, part.driver)
+
+
+def refusal(image: Manifest, nodes: NodeFacts) -> str:
+    """Why `image` cannot run on `nodes`; "" if it can, or may."""
+    architecture = OCI_ARCH.get(nodes.arch, nodes.arch)
+    if image.arch and architecture and image.arch != architecture:
+        return f"{nodes.name} is {nodes.arch}, the image is for {image.arch}"
+    if not nodes.gpus or "cuda" not in image.software:
+        return ""
+    if "musl" in image.software:
+        return "its C library is musl, and the libraries of NVIDIA's driver need glibc"
+    return next(filter(None, (_too_old(image, gpu) for gpu in nodes.gpus)), "") or _driver_problem(image, nodes)
+
+
+def notes(image: Manifest, nodes: NodeFacts) -> tuple[str, ...]:
+    """A line for an image that needs forward compatibility on `nodes`."""
+    if not nodes.gpus or not _is_older(nodes.driver, native_driver(image)):
+        return ()
+    needed = f"CUDA {image.software['cuda']} needs driver {native_driver(image)}"
+    return (f"{needed}, {nodes.name} has {nodes.driver}: it runs by forward compatibility",)
+
+
+def native_driver(image: Manifest) -> int:
+    """The driver branch from which the image runs without forward compatibility; 0 if unknown, or without CUDA."""
+    major = re.match(r"\d+", image.software.get("cuda", ""))
+    return NATIVE_DRIVERS.get(int(major[0]), 0) if major else 0
+
+
+def compiled_models(image: Manifest, names: Iterable[str]) -> tuple[str, ...]:
+    """The models of the GPUs `names` that the image is compiled for, each once: for the same major capability, and an
+    equal or lower minor one."""
+    codes = [_numbers(code) for code in image.requires.arch]
+    found = [(gpu.model, _numbers(gpu.capability)) for gpu in map(identify, names) if gpu.capability]
+    compiled = (model for model, of in found if any(code[0] == of[0] and code <= of for code in codes))
+    return tuple(dict.fromkeys(compiled))
+
+
+def nearest(image: Manifest, published: Iterable[Manifest], nodes: NodeFacts) -> Optional[Manifest]:
+    """Of `published`, oldest first, the newest that fits: one of the same name, else any of the same kind."""
+    fitting = [
+        other
+        for other in published
+        if not other.flat and ("cuda" in other.software) == ("cuda" in image.software) and not refusal(other, nodes)
+    ]
+    return next((other for other in reversed(fitting) if other.name == image.name), fitting[-1] if fitting else None)
+
+
+def _too_old(image: Manifest, name: str) -> str:
+    """Newer GPUs than those that the image is compiled for may compile its PTX; older ones can do nothing."""
+    codes = [_numbers(code) for code in image.requires.arch]
+    gpu = identify(name) if codes else Gpu(name)
+    if not gpu.capability or min(codes) <= _numbers(gpu.capability):
+        return ""
+    compiled = " ".join(image.requires.arch)
+    return f"GPU {gpu.model} (compute capability {gpu.capability}) is older than the image's GPU code ({compiled})"
+
+
+def _driver_problem(image: Manifest, nodes: NodeFacts) -> str:
+    native, older = native_driver(image), image.requires.older_drivers
+    if not _is_older(nodes.driver, native):
+        return ""
+    problem = f"CUDA {image.software['cuda']} needs driver {native} or newer, {nodes.name} has {nodes.driver}"
+    for gpu in nodes.gpus:
+        if _CONSUMER_GPU.search(gpu):
+            return f"{problem}, and GPU {gpu} has no forward compatibility"
+    if not image.layers and "cuda-compat" not in image.software:  # ctrain's own images come with their requirements
+        return f"{problem}, and the image has no libraries for forward compatibility"
+    if older and all(_numbers(nodes.driver) < _numbers(branch) for branch in older):
+        return f"{problem}; by forward compatibility also {', '.join(older)}"
+    return ""
+
+
+def _is_older(driver: str, native: int) -> bool:
+    return bool(_numbers(driver)) and _numbers(driver) < (native,)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", version)))

@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+from typing import Any, Optional
+
+import pytest
+
+from ctrain_runtime.manifest import Requires
+from ctrain_runtime.plan.admission import NodeFacts, compiled_models, native_driver, nearest, notes, refusal
+from samples.plans import a_manifest
+
+# TORCH_CUDA_ARCH_LIST of NVIDIA's tags 24.12 and 25.04.
+WITH_VOLTA, WITHOUT_VOLTA = ("7.0", "7.5", "8.0", "8.6", "9.0+PTX"), ("7.5", "8.0", "8.6", "9.0", "10.0", "12.0+PTX")
+LTS = ("470.57", "535.86")
+
+
+def nodes(gpu: str = "a100", driver: str = "", arch: str = "x86_64") -> NodeFacts:
+    return NodeFacts("partition gpu", arch, (gpu,) if gpu else (), driver)
+
+
+def of_cuda(version: str, **changes: Any) -> Any:
+    return a_manifest(software={"torch": "2.6.0", "cuda": version}, **changes)
+
+
+def foreign(**software: str) -> Any:
+    facts = {name.replace("_", "-"): value for name, value in software.items()}
+    return a_manifest(tag="", stack="", layers=(), software={"cuda": "12.6", **facts})
+
+
+VOLTA = a_manifest(requires=Requires(arch=WITH_VOLTA))
+NO_VOLTA = a_manifest(requires=Requires(arch=WITHOUT_VOLTA))
+OLD = "CUDA 12.6 needs driver 525 or newer, partition gpu has"
+
+
+@pytest.mark.parametrize(
+    ("image", "where", "reason"),
+    [
+        # CPU architecture
+        (a_manifest(), nodes(arch="aarch64"), "partition gpu is aarch64, the image is for amd64"),
+        (a_manifest(arch="arm64"), nodes(arch="aarch64"), ""),
+        (a_manifest(arch=""), nodes(arch="aarch64"), ""),  # a sandbox
+        (a_manifest(), nodes(arch=""), ""),
+        # GPU generation, in the spellings of schedulers and drivers
+        (VOLTA, nodes("v100"), ""),
+        (VOLTA, nodes("Tesla V100S-PCIE-32GB"), ""),
+        (NO_VOLTA, nodes("cas_v100nv_8"), "GPU V100 (compute capability 7.0) is older than the image's GPU code (7.5"),
+        (NO_VOLTA, nodes("Tesla V100-SXM2-32GB"), "GPU V100 "),
+        (VOLTA, nodes("p100"), "GPU P100 (compute capability 6.0) is older"),
+        (NO_VOLTA, nodes("t4"), ""),
+        (NO_VOLTA, nodes("NVIDIA A100-SXM4-80GB"), ""),
+        (NO_VOLTA, nodes("h200"), ""),
+        (VOLTA, nodes("b200"), ""),  # newer: it may compile the PTX
+        (VOLTA, nodes("mi250"), ""),  # not in the table
+        (NO_VOLTA, nodes("gpu"), ""),
+        (NO_VOLTA, nodes(""), ""),  # the run uses no GPU
+        (a_manifest(), nodes("k40"), ""),  # the image's GPU code is not known
+        (a_manifest(software={"torch": "2.6.0"}, requires=Requires(arch=WITHOUT_VOLTA)), nodes("v100"), ""),  # no CUDA
+        # The driver: native from a branch per major version of CUDA on
+        (of_cuda("12.6"), nodes(driver="525.60.13"), ""),
+        (of_cuda("12.6"), nodes(driver="535"), ""),
+        (of_cuda("13.0.2"), nodes(driver="580.65.06"), ""),
+        (of_cuda("11.8"), nodes(driver="450.80.02"), ""),
+        (of_cuda("12.6"), nodes(driver=""), ""),
+        (of_cuda("12.6"), nodes(driver="unknown"), ""),
+        (of_cuda("14.0"), nodes(driver="470.57.02"), ""),  # a major version that is not known
+        (of_cuda("12.6"), nodes(driver="470.57.02"), ""),  # ctrain's own: requirements not known
+        # ... before that by forward compatibility: on data-centre GPUs, with libraries in the image
+        (of_cuda("12.6", requires=Requires(older_drivers=LTS)), nodes(driver="470.57.02"), ""),
+        (of_cuda("12.6", requires=Requires(older_drivers=LTS)), nodes(driver="515.65"), ""),
+        (
+            of_cuda("12.6", requires=Requires(older_drivers=LTS)),
+            nodes(driver="450.80"),
+            f"{OLD} 450.80; by forward compatibility also 470.57, 535.86",
+        ),
+        (of_cuda("12.6"), nodes("NVIDIA GeForce RTX 3090", "470.57"), f"{OLD} 470.57, and GPU NVIDIA GeForce RTX 3090"),
+        (of_cuda("12.6"), nodes("rtx2080ti", "470.57"), f"{OLD} 470.57, and GPU rtx2080ti has no forward compat"),
+        (of_cuda("12.6"), nodes("rtx2080ti", "535.54"), ""),
+        (foreign(python="3.12"), nodes(driver="470.57"), f"{OLD} 470.57, and the image has no libraries for forward"),
+        (foreign(cuda_compat="560.35.05"), nodes(driver="470.57"), ""),
+        (foreign(python="3.12"), nodes(driver="535.54"), ""),
+        # The C library, for the driver's libraries that --nv brings
+        (foreign(musl="yes"), nodes(), "its C library is musl"),
+        (foreign(glibc="2.17"), nodes(), ""),
+        (a_manifest(software={"musl": "yes"}), nodes(), ""),
+    ],
+)
+def test_what_is_refused(image: Any, where: NodeFacts, reason: str) -> None:
+    found = refusal(image, where)
+    assert found.startswith(reason)
+    assert bool(found) == bool(reason)
+
+
+def test_forward_compatibility_is_noted() -> None:
+    line = "CUDA 12.6 needs driver 525, partition gpu has 470.57: it runs by forward compatibility"
+    assert notes(of_cuda("12.6"), nodes(driver="470.57")) == (line,)
+    for where in (nodes(driver="535"), nodes(), nodes("", driver="470.57")):
+        assert notes(of_cuda("12.6"), where) == ()
+    assert notes(a_manifest(software={}), nodes(driver="470.57")) == ()
+    assert [native_driver(of_cuda(version)) for version in ("11.8", "12.0", "13.1", "x", "")] == [450, 525, 580, 0, 0]
+
+
+def test_the_gpus_that_it_compiled_models_for() -> None:
+    names = ("v100", "a100", "NVIDIA A100-SXM4-80GB", "a30", "a40", "l4", "h100", "mi250")
+    assert compiled_models(NO_VOLTA, names) == ("A100", "A30", "A40", "L4", "H100")
+    assert compiled_models(VOLTA, ("v100", "p100", "b200")) == ("V100",)
+    assert compiled_models(a_manifest(), names) == ()
+
+
+@pytest.mark.parametrize(
+    ("published", "version"),
+    [
+        ([VOLTA], "24.12-hd-r3"),
+        ([a_manifest(requires=VOLTA.requires, release=2), VOLTA, NO_VOLTA], "24.12-hd-r3"),
+        ([VOLTA, a_manifest(name="other", release=9)], "24.12-hd-r3"),
+        ([NO_VOLTA, a_manifest(name="other", release=9)], "24.12-hd-r9"),
+        ([a_manifest(requires=VOLTA.requires, flat=True)], None),
+        ([a_manifest(name="pytorch-cpu", software={})], None),
+        ([NO_VOLTA, a_manifest(arch="arm64")], None),
+        ([], None),
+    ],
+)
+def test_the_nearest_image_that_fits(published: list[Any], version: Optional[str]) -> None:
+    found = nearest(NO_VOLTA, published, nodes("v100"))
+    assert (found.version if found else None) == version
