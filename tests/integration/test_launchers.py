@@ -6,11 +6,12 @@ import hashlib
 import json
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from samples.cluster import Cluster
+from samples.cluster import ENTRY, Cluster
 
 DDP = """\
     import os, sys
@@ -66,11 +67,84 @@ def test_a_failed_rank_of_torchrun_is_named_not_its_task(programs: Cluster) -> N
     assert "logs/rank3.log; 3 other ranks stopped" in done.stdout
 
 
-@pytest.mark.parametrize("launcher", ["mpirun", "horovodrun", "deepspeed", "accelerate"])
-def test_what_starts_ranks_itself_is_refused_with_the_line_to_type(programs: Cluster, launcher: str) -> None:
-    done = programs.run("ctrain", "run", "--nodes", "2", *IMAGE, "--", launcher, "-np", "4", "python", "ddp.py")
+@pytest.fixture
+def four_nodes(programs: Cluster) -> Iterator[Cluster]:
+    subprocess.run([ENTRY, "up", "--nodes", "4"], check=True)
+    yield programs
+    subprocess.run([ENTRY, "up", "--nodes", "2"], check=True)
+
+
+# Ranks have data of their own, so that a world of another size, or ranks with another's number, give another loss.
+TRAIN = """\
+    import os, sys, torch
+
+    torch.set_num_threads(1)
+    if os.environ["LIBRARY"] == "horovod":
+        import horovod.torch as hvd
+
+        hvd.init()
+        rank, size = hvd.rank(), hvd.size()
+        mean = lambda value: hvd.allreduce(value, op=hvd.Average)
+    else:
+        import torch.distributed as dist
+
+        dist.init_process_group("gloo")
+        rank, size = dist.get_rank(), dist.get_world_size()
+
+        def mean(value):
+            dist.all_reduce(value)
+            return value / size
+
+    generator = torch.Generator().manual_seed(rank)
+    inputs = torch.randn(16, 8, generator=generator, dtype=torch.float64)
+    targets = inputs.sum(1) + rank
+    weights = torch.zeros(8, dtype=torch.float64, requires_grad=True)
+    for step in range(10):
+        loss = ((inputs @ weights - targets) ** 2).mean()
+        loss.backward()
+        with torch.no_grad():
+            weights -= 0.05 * mean(weights.grad)
+            weights.grad.zero_()
+    print("LOSS", rank, size, mean(loss.detach()).item(), os.environ["LOCAL_RANK"], *sys.argv[1:], flush=True)
+    os._exit(0)  # threads of Gloo may abort an interpreter that ends
+"""
+
+
+def test_every_launcher_makes_one_world_with_the_same_losses(four_nodes: Cluster) -> None:
+    """By commands that would start ranks themselves. Gloo needs neither MPI nor PMI."""
+    four_nodes.write("train.py", TRAIN)
+    commands = {
+        "mpi": ("horovod", "mpirun", "-np", "8", "-x", "LIBRARY=horovod", "python", "train.py"),
+        "gloo": ("horovod", "horovodrun", "-np", "8", "--gloo", "python", "train.py"),
+        "torchrun": ("torch", "torchrun", "--nproc_per_node", "2", "train.py"),
+        "env": ("torch", "deepspeed", "--num_gpus", "2", "train.py"),
+    }
+    losses = {}
+    for launcher, (library, *command) in commands.items():
+        options = ["--nodes", "4", *IMAGE, "--name", launcher, "--env", f"LIBRARY={library}"]
+        done = four_nodes.run("ctrain", "run", *options, "--", *command)
+        assert done.returncode == 0, done.stdout + done.stderr
+        run = four_nodes.runs(launcher)
+        assert four_nodes.record(launcher)["launcher"] == launcher
+        assert ("--mpi=pmix" if launcher == "mpi" else "--mpi=none") in (run / "job.sh").read_text()
+        ranks = logs(run, "LOSS")
+        assert [words[1:3] for words in ranks] == [[str(rank), "8"] for rank in range(8)]
+        assert [words[5:] for words in ranks] == [
+            [f"--local_rank={words[4]}"] if launcher == "env" else [] for words in ranks
+        ]
+        losses[launcher] = {float(words[3]) for words in ranks}
+    every = [loss for launcher in losses.values() for loss in launcher]
+    assert max(every) - min(every) < 1e-6, losses
+
+
+def test_a_launcher_is_proposed_and_worlds_of_one_are_refused(programs: Cluster) -> None:
+    argv = ["ctrain", "run", "--nodes", "2", *IMAGE]
+    for program, proposed in (("sum.py", "mpi: sum.py imports horovod"), ("ddp.py", "env: ddp.py imports torch")):
+        done = programs.run(*argv, "--dry-run", "--", "python", program)
+        assert f"note      launcher {proposed}\n" in done.stdout, done.stdout + done.stderr
+    done = programs.run(*argv, "--", "torchrun", "sum.py")
     assert done.returncode == 64
-    assert done.stderr.endswith(f"Remove {launcher}: ctrain run ... -- python ddp.py\n")
+    assert done.stderr.endswith("each of 4 ranks would train alone. Pass --launcher mpi or gloo\n")
 
 
 def test_ranks_are_bound_to_cores_of_their_own(programs: Cluster) -> None:
