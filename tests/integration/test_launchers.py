@@ -106,6 +106,8 @@ TRAIN = """\
             weights -= 0.05 * mean(weights.grad)
             weights.grad.zero_()
     print("LOSS", rank, size, mean(loss.detach()).item(), os.environ["LOCAL_RANK"], *sys.argv[1:], flush=True)
+    if os.environ["LIBRARY"] == "horovod":
+        hvd.shutdown()  # mpirun expects the end of MPI
     os._exit(0)  # threads of Gloo may abort an interpreter that ends
 """
 
@@ -135,6 +137,18 @@ def test_every_launcher_makes_one_world_with_the_same_losses(four_nodes: Cluster
         losses[launcher] = {float(words[3]) for words in ranks}
     every = [loss for launcher in losses.values() for loss in launcher]
     assert max(every) - min(every) < 1e-6, losses
+
+
+def test_gloo_on_one_machine(programs: Cluster) -> None:
+    programs.write("train.py", TRAIN)
+    size = ["--site", "local", "--nodes", "2", "--ranks-per-node", "2", *IMAGE, "--name", "local-gloo"]
+    done = programs.run(
+        "ctrain", "run", *size, "--launcher", "gloo", "--env", "LIBRARY=horovod", "--", "python", "train.py"
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [words[1:3] for words in logs(programs.runs("local-gloo"), "LOSS")] == [
+        [str(rank), "4"] for rank in range(4)
+    ]
 
 
 def test_a_launcher_is_proposed_and_worlds_of_one_are_refused(programs: Cluster) -> None:
