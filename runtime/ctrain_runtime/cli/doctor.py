@@ -1,40 +1,66 @@
-"""Check this installation for problems: so far, whether stores are complete, and who can change them.
+"""Check this machine, the site and its stores for problems, on a login node or in a job on a compute node.
 
-  ctrain doctor                        check the stores of this site
-  ctrain doctor --store /apps/ctrain   check this store
+  ctrain doctor                          check engine, scheduler, network, directories, clocks and stores
+  ctrain doctor --image pytorch:prod     ... and whether this image can run here
+  ctrain doctor --store /apps/ctrain     check only this store
 
-Exits with 0 if no check fails.
+Exits with 0 if no check fails; else with 70, or with 76 for --store.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from ctrain_runtime.cli.run_options import add_site
 from ctrain_runtime.doctor import Finding, stores
-from ctrain_runtime.errors import StoreError
-from ctrain_runtime.site import select_site
+from ctrain_runtime.doctor.cluster import check_cluster
+from ctrain_runtime.doctor.directories import check_directories
+from ctrain_runtime.doctor.engines import check_engine
+from ctrain_runtime.doctor.fabric import check_fabric
+from ctrain_runtime.doctor.images import check_image
+from ctrain_runtime.errors import CtrainError, StoreError
+from ctrain_runtime.facts import Cluster
+from ctrain_runtime.site import SelectedSite, select_site
 from ctrain_runtime.text import table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--store", metavar="DIR", help="store to check (default: $CTRAIN_STORE, then the site's)")
+    parser.add_argument("--store", metavar="DIR", help="check only this store")
     add_site(parser)
+    parser.add_argument("--image", default="", metavar="IMAGE", help="also check this image: its name, or a .sif")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
 
 
 def execute(args: argparse.Namespace) -> int:
     selected = select_site(args.site or "", {"store": args.store})
+    findings = list(_check_stores(selected))
+    if args.store:
+        return StoreError.exit_code if report(findings, as_json=args.json) else 0
+    findings = [*_check_machine(selected, args.image), *findings]
+    return CtrainError.exit_code if report(findings, as_json=args.json) else 0
+
+
+def _check_machine(selected: SelectedSite, image: str) -> Iterator[Finding]:
+    yield from check_engine(selected.site)
+    cluster, findings = check_cluster(selected.site)
+    yield from findings
+    if image:
+        yield from check_image(image, selected, cluster or Cluster())
+    yield from check_fabric()
+    yield from check_directories(selected.site)
+
+
+def _check_stores(selected: SelectedSite) -> Iterator[Finding]:
     roots = selected.store_dirs()
-    findings = [finding for root in roots for finding in stores.check_store(Path(root))]
+    for root in roots:
+        yield from stores.check_store(Path(root))
     if not roots:
         hint = "Pass --store DIR, set CTRAIN_STORE, or add `stores` to the site file"
-        findings = [Finding("stores", "warn", f"site {selected.site.name} has no store configured", hint)]
-    return StoreError.exit_code if report(findings, as_json=args.json) else 0
+        yield Finding("stores", "warn", f"site {selected.site.name} has no store configured", hint)
 
 
 def report(findings: Sequence[Finding], *, as_json: bool) -> bool:

@@ -35,7 +35,7 @@ RUNTIME_VERBS = (
     Verb("cancel", "cancel a run", "ctrain_runtime.cli.cancel"),
     Verb("images", "list the published images", "ctrain_runtime.cli.images"),
     Verb("site", "list, show and check sites: the profiles of clusters", "ctrain_runtime.cli.site"),
-    Verb("doctor", "check this installation for problems (so far: stores)", "ctrain_runtime.cli.doctor"),
+    Verb("doctor", "check this machine, its site and stores for problems", "ctrain_runtime.cli.doctor"),
     Verb("completion", "print the script that completes words in bash or zsh", "ctrain_runtime.cli.completion"),
     Verb("help", "explain a command or a topic, such as exit-codes", "ctrain_runtime.cli.help"),
 )

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Optional
 
 from ctrain_runtime import time_limit
@@ -81,10 +83,12 @@ def read_cluster() -> Cluster:
     """The cluster as it is now. Raises SchedulerError if it does not answer."""
     client.require_commands(*COMMANDS)
     # In parallel: the commands wait for the controller.
-    questions = (SHOW_NODES, SHOW_PARTITIONS, SHOW_CONFIG, LIST_MPI)
-    with ThreadPoolExecutor(len(questions) + 2) as pool:
+    questions = (SHOW_NODES, SHOW_PARTITIONS, LIST_MPI)
+    with ThreadPoolExecutor(len(questions) + 3) as pool:
         current, user = pool.submit(allocation.read_allocation), pool.submit(_ask_accounting)
-        nodes, partitions, config, mpi = pool.map(_ask, questions)
+        asked_config = pool.submit(_ask_config)
+        nodes, partitions, mpi = pool.map(_ask, questions)
+        config, clock_skew = asked_config.result()
         settings = parse_config(config)
         account, qos = parse_user(user.result(), settings.get("ClusterName", ""))
         return Cluster(
@@ -92,6 +96,7 @@ def read_cluster() -> Cluster:
             mpi=parse_mpi_list(mpi),
             allocation=current.result(),
             memory_is_consumable="MEMORY" in settings.get("SelectTypeParameters", "").upper(),
+            clock_skew=clock_skew,
             account=account,
             qos=qos,
         )
@@ -110,6 +115,14 @@ def read_gpus() -> tuple[str, ...]:
 def _ask(argv: Sequence[str]) -> str:
     hint = "Retry later, or ask the administrators"
     return client.query(argv, timeout=TIMEOUT_SECONDS, problem="Slurm does not answer", hint=hint)
+
+
+def _ask_config() -> tuple[str, Optional[float]]:
+    """The configuration, and how many seconds the controller's clock is ahead: the first line has its time in whole
+    seconds as it answered (Slurm's source, _fill_ctld_conf)."""
+    config = _ask(SHOW_CONFIG)
+    stamp = re.match(r"Configuration data as of (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)", config)
+    return config, datetime.fromisoformat(stamp[1]).timestamp() + 0.5 - time.time() if stamp else None
 
 
 def _ask_accounting() -> str:

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from ctrain_runtime.cli.main import RUNTIME_VERBS, main
+from ctrain_runtime.doctor import engines, fabric
+from samples.programs import answer
 from samples.sample_images import write_store
 
 Out = pytest.CaptureFixture[str]
@@ -57,14 +59,44 @@ def test_a_directory_that_is_no_store(tmp_path: Path, name: str, problem: str, c
     assert f"{name} {problem}" in capsys.readouterr().out
 
 
-def test_a_site_without_stores_is_no_failure(capsys: Out) -> None:
+@pytest.fixture
+def healthy(programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine without problems but that its site has no stores."""
+    answer(programs, "apptainer", "apptainer version 1.4.5\nAPPTAINER_SUID_INSTALL=1\n")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(fabric, "adapters", dict)
+    monkeypatch.setattr(engines, "_SUBORDINATE_IDS", ())
+    return programs
+
+
+def findings(out: str) -> list[tuple[str, str]]:
+    return [(finding["subject"], finding["level"]) for finding in json.loads(out)["findings"]]
+
+
+def test_all_of_a_machine(healthy: Path, capsys: Out) -> None:
+    """A site without stores is no failure."""
     assert doctor("--json") == 0
-    (finding,) = json.loads(capsys.readouterr().out)["findings"]
-    assert (finding["level"], finding["text"]) == ("warn", "site local has no store configured")
+    subjects = ["engine", "subuid", "scheduler", "fabric", "runs", "clock", "home", "clock", "TMPDIR"]
+    out = capsys.readouterr().out
+    assert [(subject, level.replace("warn", "ok")) for subject, level in findings(out)[:-1]] == [
+        (subject, "ok") for subject in subjects
+    ]  # a small disk is warned of
+    assert findings(out)[-1] == ("stores", "warn")
+    assert json.loads(out)["findings"][-1]["text"] == "site local has no store configured"
+    (healthy / "apptainer").unlink()
+    assert doctor() == 70
+    assert "engine     fail  neither apptainer nor singularity is on PATH" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("healthy")
+def test_an_image_is_checked_on_request(capsys: Out) -> None:
+    assert doctor("--json", "--image", "./no.sif") == 70
+    assert ("image", "fail") in findings(capsys.readouterr().out)
+
+
+@pytest.mark.usefixtures("healthy")
 def test_several_stores_are_all_checked(store: Path, tmp_path: Path, capsys: Out) -> None:
     (tmp_path / "mine.yaml").write_text(f"name: mine\nscheduler: local\nstores: [nowhere, {store}]\n")
-    assert main(RUNTIME_VERBS, ["doctor", "--site", "./mine.yaml", "--json"]) == 76
-    levels = [finding["level"] for finding in json.loads(capsys.readouterr().out)["findings"]]
-    assert levels == ["fail", "ok"]
+    assert main(RUNTIME_VERBS, ["doctor", "--site", "./mine.yaml", "--json"]) == 70
+    assert [level for subject, level in findings(capsys.readouterr().out) if "store" in subject] == ["fail", "ok"]

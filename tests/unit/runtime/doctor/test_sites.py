@@ -43,6 +43,7 @@ def test_a_site_whose_needs_are_all_met(tmp_path: Path) -> None:
         ),
         ({"runs": "/dev/null/runs"}, "runs", "/dev/null: not a directory"),
         ({"cache": "/not/there"}, "cache", "/not/there: directory not found"),
+        ({"image_cache": "/dev/null/images"}, "image_cache", "/dev/null: not a directory"),
         ({"datasets": {"x": "/not/there"}}, "datasets.x", "/not/there: directory not found"),
         ({"mounts": ("/not/there:/x:ro",)}, "mounts", "/not/there: not found"),
         ({"trusted_keys": ("/not/there.pub",)}, "trusted_keys", "/not/there.pub: not found"),
@@ -100,7 +101,7 @@ def test_the_files_of_all_sites(tmp_path: Path) -> None:
 def test_every_key_that_names_a_directory_is_checked() -> None:
     """A new key of a site has to be considered here."""
     unchecked = {"name", "description", "extends", "detect", "require_signature", "partition", "comment", "submit"}
-    unchecked |= {"engine", "partitions", "required"}
+    unchecked |= {"engine", "images", "partitions", "required"}
     unchecked |= {"mpi", "cpus_per_gpu", "memory_per_gpu", "cpu_bind", "env", "staging"}  # staging is on the nodes
-    checked = {"scheduler", "stores", "runs", "cache", "datasets", "mounts", "trusted_keys"}
+    checked = {"scheduler", "stores", "runs", "cache", "image_cache", "datasets", "mounts", "trusted_keys"}
     assert unchecked | checked == set(Site.__dataclass_fields__)

@@ -1,0 +1,35 @@
+"""Checks the scheduler: whether it answers, what is free, and its clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Optional
+
+from ctrain_runtime import schedulers
+from ctrain_runtime.doctor import Finding, check_clock
+from ctrain_runtime.errors import CtrainError
+from ctrain_runtime.facts import Cluster
+from ctrain_runtime.run.targets import find_cluster
+from ctrain_runtime.site import Site
+from ctrain_runtime.text import pluralize
+
+
+def check_cluster(site: Site) -> tuple[Optional[Cluster], list[Finding]]:
+    """The cluster, None if it does not answer, and what is wrong with it."""
+    try:
+        cluster, _ = find_cluster(schedulers.get(site.scheduler), site)
+    except CtrainError as error:
+        return None, [Finding("scheduler", "fail", error.message, error.hint)]
+    return cluster, list(_check(site, cluster))
+
+
+def _check(site: Site, cluster: Cluster) -> Iterator[Finding]:
+    usable = [part for part in cluster.partitions if part.nodes]
+    if cluster.partitions and not usable:
+        text = f"{site.scheduler}: all nodes of {pluralize(len(cluster.partitions), 'partition')} are down or drained"
+        yield Finding("scheduler", "fail", text, "Wait, or ask the administrators")
+    else:
+        parts = ", ".join(f"{part.name} ({part.idle or 0} of {part.nodes} nodes idle)" for part in usable)
+        yield Finding("scheduler", "ok", f"{site.scheduler}: {parts}".rstrip(": "))
+    if cluster.clock_skew is not None:
+        yield check_clock(f"the controller of {site.scheduler}", cluster.clock_skew)

@@ -1,0 +1,81 @@
+"""Checks the container engine: whether it works, and whether this user may start and build containers with it."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from ctrain_runtime import command
+from ctrain_runtime.doctor import Finding
+from ctrain_runtime.engines.apptainer import Engine
+from ctrain_runtime.errors import CtrainError, EngineError
+from ctrain_runtime.run.targets import find_site_engine
+from ctrain_runtime.site import Site
+from ctrain_runtime.text import user_name
+
+_FUSE = Path("/dev/fuse")
+_SUBORDINATE_IDS = (Path("/etc/subuid"), Path("/etc/subgid"))
+
+
+def check_engine(site: Site) -> Iterator[Finding]:
+    """Whether the engine of the site works here, and what it needs for this user."""
+    try:
+        engine, _ = find_site_engine(site)
+    except EngineError as error:
+        yield Finding("engine", "fail", error.message, error.hint)
+        return
+    text = f"{engine.name} {engine.version} ({engine.path})"
+    if not command.which(engine.path):
+        yield Finding("engine", "ok", f"{text}, on compute nodes only")
+        return
+    set_uid = _is_set_uid(engine)
+    yield Finding("engine", "ok", f"{text}, {'set-uid root' if set_uid else 'user namespaces'}")
+    if not set_uid:
+        yield _check_namespaces()
+        yield _check_fuse()
+    yield _check_subordinate_ids()
+
+
+def _is_set_uid(engine: Engine) -> bool:
+    try:
+        return "_SUID_INSTALL=1" in command.run([engine.path, "buildcfg"]).stdout
+    except CtrainError:  # an engine without this command
+        return False
+
+
+def _check_namespaces() -> Finding:
+    """By trying: several settings forbid them (sysctl user.max_user_namespaces, AppArmor, seccomp of a container)."""
+    try:
+        command.run(["unshare", "--user", "--map-root-user", "true"])
+    except CtrainError as error:
+        hint = "Ask the administrators to run: sysctl -w user.max_user_namespaces=15000, or for a set-uid installation"
+        return Finding("namespaces", "fail", f"no user namespaces for this user: {error.message}", hint)
+    return Finding("namespaces", "ok", "user namespaces work")
+
+
+def _check_fuse() -> Finding:
+    """Without set-uid root, images are mounted by FUSE (Apptainer's documentation, "User Namespaces & Fakeroot")."""
+    if os.access(_FUSE, os.R_OK | os.W_OK):
+        return Finding("fuse", "ok", str(_FUSE))
+    problem = "not accessible to this user" if _FUSE.exists() else "not found"
+    hint = "Ask the administrators to run: modprobe fuse && chmod 666 /dev/fuse"
+    return Finding("fuse", "fail", f"{_FUSE}: {problem}; images cannot be mounted", hint)
+
+
+def _check_subordinate_ids() -> Finding:
+    user = user_name(os.getuid())
+    owner = re.compile(rf"(?m)^({re.escape(user)}|{os.getuid()}):")
+    missing = [str(path) for path in _SUBORDINATE_IDS if not owner.search(_read(path))]
+    if not missing:
+        return Finding("subuid", "ok", f"subordinate IDs for {user}")
+    hint = f"To build, run as root: usermod --add-subuids 100000-165535 --add-subgids 100000-165535 {user}"
+    return Finding("subuid", "warn", f"{' and '.join(missing)}: no range for {user}; only builds need one", hint)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

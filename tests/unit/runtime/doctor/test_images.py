@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ctrain_runtime.doctor import Finding
+from ctrain_runtime.doctor.images import check_image
+from ctrain_runtime.facts import Cluster, Partition
+from ctrain_runtime.site import SelectedSite, select_site
+from samples.programs import answer
+from samples.sample_images import write_store
+
+GPU = Partition("gpu", True, nodes=4, cpus=16, gpus=2, gpu_type="a100", arch="x86_64")
+SLURM = Cluster((GPU,), ("none", "pmix_v4", "pmi2"))
+SOFTWARE = {"torch": "2.6.0", "mpi": "Open MPI 4.1.7"}
+
+
+@pytest.fixture
+def selected(tmp_path: Path, programs: Path) -> SelectedSite:
+    answer(programs, "apptainer", "started\nk1\n", version="apptainer version 1.4.5\n")
+    chosen = select_site("generic-slurm", {"store": str(tmp_path / "store")})
+    return replace(chosen, site=replace(chosen.site, mpi=("pmix_v4",)))
+
+
+def check(selected: SelectedSite, cluster: Cluster = SLURM, **manifest: Any) -> dict[str, Finding]:
+    store = Path(selected.site.stores[0])
+    if not store.exists():
+        write_store(store, manifest)
+    return {finding.subject: finding for finding in check_image("pytorch", selected, cluster)}
+
+
+def test_an_image_that_fits(selected: SelectedSite) -> None:
+    findings = check(selected, software=SOFTWARE)
+    assert {finding.level for finding in findings.values()} == {"ok"}
+    assert findings["image"].text.startswith("pytorch 24.12-hd-r3 (/")
+    assert findings["mpi"].text == "Open MPI 4.1.7 of the image, started by slurm with pmix_v4"
+
+
+def test_an_image_that_does_not_exist(selected: SelectedSite) -> None:
+    check(selected)
+    (finding,) = check_image("pytroch", selected, SLURM)
+    assert (finding.subject, finding.level, "Did you mean 'pytorch'?" in finding.hint) == ("image", "fail", True)
+
+
+def test_an_image_that_is_truncated(selected: SelectedSite) -> None:
+    check(selected)
+    (image,) = Path(selected.site.stores[0]).glob("*.sif")
+    image.write_bytes(image.read_bytes()[:-1])
+    assert check(selected)["image"].text.startswith("size mismatch: ")
+
+
+def test_layers_that_are_not_mounted(selected: SelectedSite, programs: Path) -> None:
+    answer(programs, "apptainer", "started\n", version="apptainer version 1.4.5\n")
+    finding = check(selected)["layers"]
+    assert (finding.level, finding.text) == ("fail", "apptainer does not mount the layers of the image")
+    (programs / "apptainer").unlink()
+    assert "layers" not in check(selected)
+
+
+def test_a_scheduler_without_the_plugin(selected: SelectedSite) -> None:
+    finding = check(selected, Cluster((GPU,), ("none", "pmi2")), software=SOFTWARE)["mpi"]
+    assert finding.level == "warn"
+    assert finding.text == "slurm has no MPI plugin pmix_v4 (available: none, pmi2) for Open MPI 4.1.7"
+    assert finding.hint.startswith("Pass --launcher env, or gloo for Horovod")
+
+
+def test_no_mpi_is_needed(selected: SelectedSite) -> None:
+    text = "Open MPI 4.1.7 of the image: its mpirun starts the ranks of one machine"
+    assert check(selected, Cluster(), software=SOFTWARE)["mpi"].text == text
+
+
+def test_an_image_without_mpi(selected: SelectedSite) -> None:
+    assert check(selected, software={"torch": "2.6.0"})["mpi"].text.startswith("the image has no MPI")
