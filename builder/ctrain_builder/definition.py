@@ -80,13 +80,13 @@ class Definition:
         return {name: "".join(value) for name, *value in pairs}
 
     @property
-    def has_independent_test(self) -> bool:
-        """Whether %test declares that it uses nothing of the layers above: its result outlives their changes."""
-        return _INDEPENDENT in _DIRECTIVE.findall(self.body("test"))
-
-    @property
     def files(self) -> tuple[FileCopy, ...]:
         return tuple(_file_copy(line, self.path) for line in _content(self.body("files")))
+
+
+def is_independent(test: str) -> bool:
+    """Whether a %test declares that it uses nothing of the layers above: its result outlives their changes."""
+    return _INDEPENDENT in _DIRECTIVE.findall(test)
 
 
 def read(name: str, path: Path) -> Definition:

@@ -50,6 +50,9 @@ From: {{ PARENT }}
     mkdir -p /opt/tools
     echo {{ ROUND }} > /opt/tools/round
 
+%test
+    test -s /opt/tools/round
+
 %environment
     export TOOLS=/opt/tools
 """
@@ -187,9 +190,22 @@ def test_a_group_stacks_on_what_the_site_published(lab: Lab) -> None:
     assert child.labels["org.opencontainers.image.description"] == "the site's base; the lab's layer"
     assert child.labels["org.opencontainers.image.licenses"] == "MIT AND Apache-2.0"
     assert child.base == parent.base
-    assert {"layers mounted", "%test of mine"} <= {test.name for test in child.tests}
+    assert {"layers mounted", "%test of tools", "%test of mine"} <= {test.name for test in child.tests}
+    assert "%test of base" not in {test.name for test in child.tests}, "it has none"
     assert sif.object_bytes(lab.image, sif.SBOM), "the package list is of the whole image"
     assert "is up to date" in lab.build()[1]
+
+
+def test_what_the_parent_tests_must_hold_in_the_image(lab: Lab) -> None:
+    lab.release(1)
+    definition = lab.root / "lab/definitions/mine/mine.def"
+    whole = definition.read_text()
+    definition.write_text(whole.replace("/opt/mine/round\n", "/opt/mine/round\n    : > /opt/tools/round\n"))
+    code, _, err = lab.build()
+    assert code == 78
+    assert "test '%test of tools' of image lab 7 failed; it fails since layer mine" in err
+    definition.write_text(whole)
+    assert lab.build()[0] == 0
 
 
 def test_a_new_release_of_the_parent_makes_the_image_stale_and_own_code_only_the_own_layer(lab: Lab) -> None:

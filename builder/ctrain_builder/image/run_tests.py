@@ -43,7 +43,7 @@ class Tester:
 
     def run(self, image: Path, rerun: bool, at_once: int) -> list[TestResult]:
         """Run the tests whose results may differ from earlier ones, or all. Raises TestsFailed."""
-        checks = list(tests.checks(self.plan, self._facts_of_base(), count_gpus()))
+        checks = list(tests.checks(self.plan, self._facts_of_base(), count_gpus(), self._inherited_tests()))
         marks = {check.name: self._mark(check) for check in checks if check.reusable}
         results = {} if rerun else self._known(marks)
         for name in results:
@@ -74,6 +74,21 @@ class Tester:
     def _facts_of_base(self) -> dict[str, str]:
         known = reuse.fingerprint("base", self.stack.digests(1), reuse.surroundings(self.container))
         return self.cache.facts(known, lambda: tests.base_facts(self.container, self.stack.files[0]))
+
+    def _inherited_tests(self) -> dict[str, str]:
+        """The %test of each layer that comes from a parent image: what its layer shows and those below it do not."""
+        scripts: dict[str, str] = {}
+        below = ""
+        for count, layer in enumerate(self.plan.layers, 1):
+            if layer.part and (script := self._script(count)) != below:
+                scripts[layer.name] = below = script
+        return scripts
+
+    def _script(self, count: int) -> str:
+        """The %test that an image of the lowest `count` layers has."""
+        known = reuse.fingerprint("script", self.stack.digests(count))
+        found = self.cache.facts(known, lambda: {"script": tests.read_script(self.container, self.stack.below(count))})
+        return str(found["script"])
 
     def _mark(self, check: ImageTest) -> str:
         """The fingerprint of all that the result of a test depends on."""

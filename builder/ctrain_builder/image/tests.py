@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ctrain_builder.build_plan import BuildPlan
+from ctrain_builder.definition import is_independent
 from ctrain_builder.image.reuse import copy_programs
 from ctrain_builder.layers import metadata
 from ctrain_builder.layers.container import CommandFailed, Container, LowerLayers
@@ -69,8 +70,11 @@ def run_probe(container: Container, image: Path, program: str) -> dict[str, Any]
     return found
 
 
-def checks(plan: BuildPlan, base: Mapping[str, str], gpus: int) -> Iterator[ImageTest]:
-    """The tests for an image, given the facts of its base and the number of GPUs of this machine."""
+def checks(
+    plan: BuildPlan, base: Mapping[str, str], gpus: int, inherited: Mapping[str, str] = {}
+) -> Iterator[ImageTest]:
+    """The tests for an image, given the facts of its base, the number of GPUs of this machine, and the %test of layers
+    that come from a parent image, by name."""
     place = {layer.name: number for number, layer in enumerate(plan.layers)}
     top = len(plan.layers) - 1
     if top:
@@ -90,18 +94,26 @@ def checks(plan: BuildPlan, base: Mapping[str, str], gpus: int) -> Iterator[Imag
         yield _import("deepspeed", place["deepspeed"])
         step = ("DS_ACCELERATOR=cpu", "python3", "/mnt/zero_step.py")
         yield ImageTest("DeepSpeed step", (*_ENV, *step), place["deepspeed"])
-    yield from definition_checks(plan)
+    yield from definition_checks(plan, inherited)
     if "cuda" in base:
         yield from _on_gpus(plan, base, gpus, place)
 
 
-def definition_checks(plan: BuildPlan) -> Iterator[ImageTest]:
+def definition_checks(plan: BuildPlan, inherited: Mapping[str, str] = {}) -> Iterator[ImageTest]:
     """The %test of each definition; `since` is the number of its layer."""
     for number, layer in enumerate(plan.layers):
+        script = inherited.get(layer.name, "")
         if layer.definition.body("test").strip():
             script = metadata.script(metadata.shown(layer).sections["test"])
-            everything = not layer.definition.has_independent_test
+        if script:
+            everything = not is_independent(script)
             yield ImageTest(f"%test of {layer.name}", (*_ENV, "/mnt/script"), number, script, all_layers=everything)
+
+
+def read_script(container: Container, layers: LowerLayers) -> str:
+    """The %test that an image of these layers has: that of the topmost definition with one; "" without any."""
+    argv = container.argv("exec", layers.base, overlays=layers.overlays)
+    return container.output([*argv, "/bin/sh", "-c", f"cat /{metadata.FOLDER}/test 2>/dev/null || true"])
 
 
 def _import(module: str, since: int) -> ImageTest:

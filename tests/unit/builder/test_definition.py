@@ -4,7 +4,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from ctrain_builder.definition import FileCopy, parse, render
+from ctrain_builder.definition import FileCopy, is_independent, parse, render
 from ctrain_runtime.errors import ConfigError
 
 PATH = Path("x/x.def")
@@ -90,8 +90,8 @@ def test_a_definition_on_a_parent_is_no_base() -> None:
 
 def test_a_test_can_declare_that_it_is_independent_of_upper_layers() -> None:
     head = "Bootstrap: docker\nFrom: debian\n%test\n    true\n"
-    assert not parse("x", Path("x.def"), head).has_independent_test
-    assert parse("x", Path("x.def"), f"{head}    # ctrain: independent of upper layers\n").has_independent_test
+    assert not is_independent(parse("x", Path("x.def"), head).body("test"))
+    assert is_independent(parse("x", Path("x.def"), f"{head}    # ctrain: independent of upper layers\n").body("test"))
     with pytest.raises(
         ConfigError, match=r"x\.def: %test has an unknown directive 'independant'\. Known: independent of"
     ):
