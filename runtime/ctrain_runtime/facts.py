@@ -87,7 +87,8 @@ class Cluster:
     """A scheduler's cluster. `mpi`: its plugins that start MPI ranks.
 
     `memory_is_consumable`: memory is allocated like cores, so a job must ask for its share. `account` and `qos` are the
-    caller's defaults ("": unknown); `clock_skew` is how many seconds the controller's clock is ahead (None: unknown).
+    caller's defaults, `name` is the cluster's ("": unknown). `clock_skew` is how many seconds the controller's clock is
+    ahead (None: unknown).
     """
 
     partitions: tuple[Partition, ...] = ()
@@ -96,6 +97,7 @@ class Cluster:
     memory_is_consumable: bool = False
     account: str = ""
     qos: str = ""
+    name: str = ""
     clock_skew: Optional[float] = None
 
 

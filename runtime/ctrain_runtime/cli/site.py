@@ -1,9 +1,10 @@
-"""Show and check sites: the profiles of clusters. See: ctrain help sites
+"""Show, check and make sites: the profiles of clusters. See: ctrain help sites
 
   ctrain site list                  all sites, and which one applies here
   ctrain site show                  all keys of the site that applies here
   ctrain site show neuron --why     ... of another site, and where each value comes from
   ctrain site check                 check all files, and the programs and directories of this site
+  ctrain site init --dry-run        show a first file for this cluster; without --dry-run, write it
 
 SITE is a name or the path of a site file. `check` exits with 67 if a check fails.
 """
@@ -19,6 +20,7 @@ from typing import Any
 
 from ctrain_runtime.cli.doctor import report
 from ctrain_runtime.doctor import Finding
+from ctrain_runtime.doctor.profile import make_profile, write_profile
 from ctrain_runtime.doctor.sites import check_files, check_site
 from ctrain_runtime.errors import CtrainError, SiteError
 from ctrain_runtime.site import DEFAULT, SelectedSite, load_site, select_site
@@ -28,10 +30,13 @@ from ctrain_runtime.text import table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    actions = parser.add_subparsers(dest="action", required=True, metavar="list|show|check")
+    actions = parser.add_subparsers(dest="action", required=True, metavar="list|show|check|init")
     listing = actions.add_parser("list", help="list all sites", allow_abbrev=False)
     show = actions.add_parser("show", help="show the keys of a site", allow_abbrev=False)
     check = actions.add_parser("check", help="check files, programs and directories", allow_abbrev=False)
+    init = actions.add_parser("init", help="write a first site file from what is detected here", allow_abbrev=False)
+    init.add_argument("name", nargs="?", default="", metavar="NAME", help="(default: the name of the cluster or host)")
+    init.add_argument("--dry-run", action="store_true", help="print the file instead of writing it")
     for action in (show, check):
         action.add_argument("site", nargs="?", default="", metavar="SITE", help="(default: the one that applies here)")
     show.add_argument("--why", action="store_true", help="add where each value comes from")
@@ -42,7 +47,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     if args.action == "check":
         return _check(args)
+    if args.action == "init":
+        return _init(args)
     print(_list(args) if args.action == "list" else _show(args))
+    return 0
+
+
+def _init(args: argparse.Namespace) -> int:
+    path, text = make_profile(select_site(), args.name)
+    if args.dry_run:
+        print(text, end="")
+        return 0
+    write_profile(path, text)
+    print(f"wrote {path}\nread it, then check it with: ctrain site check {path.stem}")
     return 0
 
 

@@ -96,6 +96,7 @@ def read_cluster() -> Cluster:
             mpi=parse_mpi_list(mpi),
             allocation=current.result(),
             memory_is_consumable="MEMORY" in settings.get("SelectTypeParameters", "").upper(),
+            name=settings.get("ClusterName", ""),
             clock_skew=clock_skew,
             account=account,
             qos=qos,

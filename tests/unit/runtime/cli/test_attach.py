@@ -86,7 +86,7 @@ def test_the_exit_code_is_that_of_the_run(run: Run, ended: Exit) -> None:
         (("x" * 300,), 71, "run 'xxx"),
         (("\udcff",), 71, "run '\\udcff' not found in "),
         (("--runs", "one", "last"), 71, "no runs in "),
-        (("--site", "titan", "one"), 67, "unknown site 'titan'"),
+        (("--site", "nowhere", "one"), 67, "unknown site 'nowhere'"),
     ],
 )
 def test_what_is_no_run(run: Run, arguments: tuple[str, ...], code: int, complaint: str, capsys: Out) -> None:

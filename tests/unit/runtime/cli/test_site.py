@@ -7,7 +7,8 @@ import pytest
 
 from ctrain_runtime import site_files
 from ctrain_runtime.cli.main import RUNTIME_VERBS, main
-from samples.programs import answer
+from ctrain_runtime.facts import Partition
+from samples.programs import answer, slurm
 
 Out = pytest.CaptureFixture[str]
 SLURM_YAML = f"{site_files.BUILT_IN_DIR}/generic-slurm.yaml (built-in)"
@@ -109,3 +110,20 @@ def test_check_goes_on_after_a_broken_file(user_file: Path, capsys: Out) -> None
     assert len(failed) == 2
     assert f"{user_file.with_name('bad.yaml')}, line 2: " in failed[0]
     assert "ctrain.yaml, line 1: trusted_keys cannot be set by a project" in failed[1]
+
+
+def test_init_writes_a_site_that_passes_the_check(
+    tmp_path: Path, programs: Path, monkeypatch: pytest.MonkeyPatch, capsys: Out
+) -> None:
+    slurm(programs, Partition("gpu", True, nodes=4, cpus=16, gpus=2, gpu_type="a100"))
+    monkeypatch.setenv("SCRATCH", str(tmp_path))
+    path = tmp_path / "config/ctrain/sites/ours.yaml"
+    assert site("init", "ours", "--dry-run") == 0
+    text = capsys.readouterr().out
+    assert text.startswith("# Written by `ctrain site init` on ")
+    assert not path.exists()
+    assert site("init", "ours") == 0
+    assert capsys.readouterr().out == f"wrote {path}\nread it, then check it with: ctrain site check ours\n"
+    assert path.read_text() == text
+    assert site("check", "ours") == 0
+    assert site("init", "ours") == 64
