@@ -6,7 +6,20 @@ import json
 
 from samples.cluster import Cluster
 
-CHECKS = ["engine", "namespaces", "fuse", "subuid", "scheduler", "clock", "image", "mpi", "fabric", "runs", "home"]
+CHECKS = [
+    "engine",
+    "namespaces",
+    "fuse",
+    "subuid",
+    "scheduler",
+    "clock",
+    "image",
+    "nodes",
+    "mpi",
+    "fabric",
+    "runs",
+    "home",
+]
 
 
 def test_nothing_is_wrong_on_the_login_node_and_in_a_job(cluster: Cluster) -> None:

@@ -1,4 +1,4 @@
-"""Checks whether an image can run on this site: its MPI with the scheduler."""
+"""Checks whether an image can run on this site: its nodes, its engine, and its MPI with the scheduler."""
 
 from __future__ import annotations
 
@@ -9,23 +9,44 @@ from ctrain_runtime.doctor import Finding
 from ctrain_runtime.errors import CtrainError, EngineError
 from ctrain_runtime.facts import Cluster
 from ctrain_runtime.image import Image
-from ctrain_runtime.run.targets import find_site_engine
+from ctrain_runtime.plan import admission
+from ctrain_runtime.plan.size import JobSize
+from ctrain_runtime.run import select_image
+from ctrain_runtime.run.targets import find_nodes, find_site_engine
 from ctrain_runtime.site import SelectedSite, Site
-from ctrain_runtime.store import open_stores
 
 
 def check_image(reference: str, selected: SelectedSite, cluster: Cluster) -> Iterator[Finding]:
-    """Whether the image exists and fits; `reference` is its name in a store, or a path."""
+    """Whether the image that `--image` means exists, is trusted and fits."""
     try:
-        stores = [] if image.is_path(reference) else open_stores(selected.store_dirs())
-        found = image.find_any_arch((reference,), stores)
-        image.check_size(found.path, found.manifest)
+        found, notes = select_image.select((reference,), selected, lambda _what, _progress: None, again=False)
+        if not found.foreign:
+            image.check_size(found.path, found.manifest)
     except CtrainError as error:
         yield Finding("image", "fail", error.message, error.hint)
         return
-    yield Finding("image", "ok", f"{found.manifest.name} {found.manifest.version} ({found.path})")
+    name = f"{found.manifest.name} {found.manifest.version}".rstrip()
+    yield Finding("image", "ok", "; ".join((f"{name} ({found.path})", *notes)))
+    yield _check_nodes(cluster, found)
     yield from _check_layers(selected.site, found)
     yield _check_mpi(selected.site, cluster, found)
+
+
+def _check_nodes(cluster: Cluster, found: Image) -> Finding:
+    """By architecture, GPUs, driver and C library: of partitions; in a job, or without a cluster, of this machine."""
+    needs_gpus = "cuda" in found.manifest.software
+    if cluster.partitions and not cluster.allocation:
+        parts = (part for part in cluster.partitions if part.gpus or not needs_gpus)
+        nodes = [admission.nodes_of(part, use_gpus=True) for part in parts]
+    else:
+        nodes = [find_nodes(Cluster(), JobSize(1, 1, gpus_per_node=facts.count_gpus()))]
+    problems = {one.name: admission.refusal(found.manifest, one) for one in nodes}
+    fitting = [name for name, problem in problems.items() if not problem]
+    reasons = dict.fromkeys(problem for problem in problems.values() if problem)
+    if not fitting:
+        return Finding("nodes", "fail", "; ".join(reasons) or "no partition has GPUs", "Find another: ctrain images")
+    notes = [note for one in nodes if one.name in fitting for note in admission.notes(found.manifest, one)]
+    return Finding("nodes", "ok", "; ".join((f"fits {', '.join(fitting)}", *notes, *reasons)))
 
 
 def _check_layers(site: Site, found: Image) -> Iterator[Finding]:

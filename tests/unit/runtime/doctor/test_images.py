@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from ctrain_runtime import facts
 from ctrain_runtime.doctor import Finding
 from ctrain_runtime.doctor.images import check_image
-from ctrain_runtime.facts import Cluster, Partition
+from ctrain_runtime.facts import Allocation, Cluster, Partition
+from ctrain_runtime.manifest import Requires
 from ctrain_runtime.site import SelectedSite, select_site
 from samples.programs import answer
 from samples.sample_images import write_store
@@ -50,6 +52,51 @@ def test_an_image_that_is_truncated(selected: SelectedSite) -> None:
     (image,) = Path(selected.site.stores[0]).glob("*.sif")
     image.write_bytes(image.read_bytes()[:-1])
     assert check(selected)["image"].text.startswith("size mismatch: ")
+
+
+def test_partitions_that_an_image_fits(selected: SelectedSite) -> None:
+    cpu = replace(GPU, name="cpu", gpus=0, gpu_type="")
+    old = replace(GPU, name="old", gpu_type="v100")
+    cluster = replace(SLURM, partitions=(GPU, old, cpu))
+    for_a100 = {"requires": Requires(gpus=("A100",), arch=("8.0",)), "software": {"torch": "2.6.0", "cuda": "12.6"}}
+    too_old = "GPU V100 (compute capability 7.0) is older than the image's GPU code (8.0)"
+    finding = check(selected, cluster, **for_a100)["nodes"]
+    assert (finding.level, finding.text) == ("ok", f"fits partition gpu; {too_old}")
+    finding = check(selected, replace(SLURM, partitions=(old, cpu)))["nodes"]
+    assert (finding.level, finding.text, finding.hint) == ("fail", too_old, "Find another: ctrain images")
+    assert check(selected, replace(SLURM, partitions=(cpu,)))["nodes"].text == "no partition has GPUs"
+    arm = replace(SLURM, partitions=(replace(GPU, arch="aarch64"),))
+    assert check(selected, arm)["nodes"].text == "partition gpu is aarch64, the image is for amd64"
+
+
+@pytest.mark.parametrize(
+    ("driver", "level", "text"),
+    [
+        ("535.104.05", "ok", "fits this machine"),
+        (
+            "470.57.02",
+            "ok",
+            "fits this machine; CUDA 12.6 needs driver 525, this machine has 470.57.02: it runs by forw",
+        ),
+        (
+            "418.40",
+            "fail",
+            "CUDA 12.6 needs driver 525 or newer, this machine has 418.40; by forward compatibility also 4",
+        ),
+        ("", "ok", "fits this machine"),  # unknown
+    ],
+)
+def test_the_driver_of_a_compute_node(
+    driver: str, level: str, text: str, selected: SelectedSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(facts, "count_gpus", lambda: 4)
+    monkeypatch.setattr(facts, "gpu_models", lambda: ("NVIDIA A100-SXM4-80GB",))
+    monkeypatch.setattr(facts, "driver_version", lambda: driver)
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    allocation = replace(SLURM, allocation=Allocation("41", 1, "gpu", cpus=4, gpus=4))
+    requires = Requires(driver="525", older_drivers=("470.57",), arch=("8.0",))
+    finding = check(selected, allocation, requires=requires)["nodes"]
+    assert (finding.level, finding.text[: len(text)]) == (level, text)
 
 
 def test_layers_that_are_not_mounted(selected: SelectedSite, programs: Path) -> None:
