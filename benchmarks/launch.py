@@ -1,6 +1,6 @@
 """What `ctrain run` adds to the bare command that an expert would type: srun, and in it apptainer exec.
 
-    python benchmarks/launch.py [--repetitions N] [--ctrain PATH] [--json]
+    python benchmarks/launch.py [--repetitions N] [--launcher NAME ...] [--ctrain PATH] [--json]
 
 Both take turns on the cluster of tests/cluster, as its researcher; medians are compared. It needs root, and a cluster
 that is up and provisioned. How to read the result: benchmarks/README.md.
@@ -44,10 +44,26 @@ REST_SECONDS = 3.5
 CANNOT_RUN = 77  # exit code, as of tests/cluster/cluster
 
 READY, OUTPUT = "login session is ready", "output of the program"
-# Rank 0 alone prints: ctrain shows its output, bare srun that of the rank which happens to be first.
+# Rank 0 alone prints: ctrain shows its output, bare srun that of whichever rank is first. RANK is that of torchrun.
 PROGRAMS = {
-    "trivial": ("sh", "-c", f'[ "$SLURM_PROCID" != 0 ] || echo "{OUTPUT}"'),
-    "torch": ("python3", "-c", f"import os, torch; os.environ['SLURM_PROCID'] != '0' or print('{OUTPUT}', flush=True)"),
+    "trivial": ("sh", "-c", f'[ "${{RANK:-$SLURM_PROCID}}" != 0 ] || echo "{OUTPUT}"'),
+    "torch": (
+        *("python3", "-c"),
+        "import os, torch; get = os.environ.get; "
+        f"get('RANK', get('SLURM_PROCID')) != '0' or print('{OUTPUT}', flush=True)",
+    ),
+}
+TORCHRUN = (
+    *("torchrun", f"--nnodes={NODES}", f"--nproc-per-node={RANKS_PER_NODE}", "--rdzv-backend=c10d"),
+    *("--rdzv-endpoint=node01:29500", "--no-python"),
+)
+# Of each launcher the tasks per node and the MPI flavour of bare srun, and what starts the ranks in the image. By hand,
+# Horovod over Gloo has no server for its ranks: what ctrain adds for launcher gloo holds the start of one.
+LAUNCHERS: dict[str, tuple[int, str, Argv]] = {
+    "mpi": (RANKS_PER_NODE, "pmix", ()),
+    "env": (RANKS_PER_NODE, "none", ()),
+    "torchrun": (1, "none", TORCHRUN),
+    "gloo": (RANKS_PER_NODE, "none", ()),
 }
 
 
@@ -75,6 +91,7 @@ def main() -> int:
     parser.add_argument("--repetitions", type=int, default=7, metavar="N", help="runs of each (default: 7)")
     parser.add_argument("--ctrain", default="ctrain", metavar="PATH", help="default: what provision installed")
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
+    parser.add_argument("--launcher", action="append", choices=LAUNCHERS, help="repeatable (default: all)")
     args = parser.parse_args()
     if args.repetitions < 1:
         parser.error("--repetitions must be a positive integer")
@@ -85,7 +102,11 @@ def main() -> int:
     # The researcher's own shell knows the home; the text is a constant.
     runs = subprocess.check_output(session("sh", "-c", 'mktemp -d "$HOME/launch-XXXXXX"'), text=True).strip()
     try:
-        programs = {name: measure(args.ctrain, Path(runs), argv, args.repetitions) for name, argv in PROGRAMS.items()}
+        programs = {
+            f"{launcher} {name}": measure(args.ctrain, Path(runs), launcher, argv, args.repetitions)
+            for launcher in args.launcher or LAUNCHERS
+            for name, argv in PROGRAMS.items()
+        }
     finally:
         subprocess.run(session("rm", "-r", runs), check=True)
     result = summary(programs, args.repetitions)
@@ -114,14 +135,16 @@ def plain_argv() -> Argv:
     return image.find((IMAGE,), [open_store(STORE)], platform.machine()).plain_argv
 
 
-def srun() -> Argv:
-    size = (f"--nodes={NODES}", f"--ntasks={NODES * RANKS_PER_NODE}", f"--ntasks-per-node={RANKS_PER_NODE}")
-    return ("srun", *size, "--cpus-per-task=1", f"--gres=gpu:{RANKS_PER_NODE}", "--mem=4G", "--mpi=pmix")
+def srun(launcher: str) -> Argv:
+    tasks, mpi, _ = LAUNCHERS[launcher]
+    size = (f"--nodes={NODES}", f"--ntasks={NODES * tasks}", f"--ntasks-per-node={tasks}")
+    cores = f"--cpus-per-task={RANKS_PER_NODE // tasks}"
+    return ("srun", *size, cores, f"--gres=gpu:{RANKS_PER_NODE}", "--mem=4G", f"--mpi={mpi}")
 
 
-def ctrain_run(ctrain: str, runs: Path) -> Argv:
+def ctrain_run(ctrain: str, runs: Path, launcher: str) -> Argv:
     size = (f"--nodes={NODES}", f"--ranks-per-node={RANKS_PER_NODE}", f"--gpus-per-node={RANKS_PER_NODE}")
-    return (ctrain, "run", *size, f"--image={IMAGE}", f"--runs={runs}", "--")
+    return (ctrain, "run", *size, f"--launcher={launcher}", f"--image={IMAGE}", f"--runs={runs}", "--")
 
 
 def session(*argv: str) -> list[str]:
@@ -130,12 +153,12 @@ def session(*argv: str) -> list[str]:
     return [str(CLUSTER), "run", "--setenv", f"CTRAIN_STORE={STORE}", "--setenv", f"PATH={path}", "--", *argv]
 
 
-def measure(ctrain: str, runs: Path, program: Argv, repetitions: int) -> Figures:
+def measure(ctrain: str, runs: Path, launcher: str, program: Argv, repetitions: int) -> Figures:
     """Both commands in turns. `runs` is where ctrain keeps its runs."""
     bare, own, phases = [], [], []
     for _ in range(WARM_UP_ROUNDS + repetitions):
-        bare.append(run_timed((*srun(), *plain_argv(), *program)))
-        own.append(run_timed((*ctrain_run(ctrain, runs), *program)))
+        bare.append(run_timed((*srun(launcher), *plain_argv(), *LAUNCHERS[launcher][2], *program)))
+        own.append(run_timed((*ctrain_run(ctrain, runs, launcher), *program)))
         phases.append(phases_of(own[-1], max(runs.iterdir(), key=lambda path: path.stat().st_mtime)))
     return compare(bare[WARM_UP_ROUNDS:], own[WARM_UP_ROUNDS:], phases[WARM_UP_ROUNDS:])
 
@@ -204,15 +227,15 @@ def summary(programs: dict[str, Figures], repetitions: int) -> dict[str, Any]:
 
 
 def table(programs: dict[str, Figures]) -> str:
-    lines = [f"{'program':<9}{'until':<14}{'bare':>9}{'ctrain':>9}{'more':>9}{'its own':>9}"]
+    lines = [f"{'launcher, program':<18}{'until':<14}{'bare':>9}{'ctrain':>9}{'more':>9}{'its own':>9}"]
     for name, figures in programs.items():
         for until, prefix in (("first output", "first_output_"), ("end", "")):
             extra, own = figures[f"{prefix}extra_s"], figures[f"own_{prefix}extra_s"]
             columns = (figures[f"bare_{prefix}s"], figures[f"ctrain_{prefix}s"], extra, own)
-            row = f"{name:<9}{until:<14}" + "".join(f"{seconds:>7.2f} s" for seconds in columns)
+            row = f"{name:<18}{until:<14}" + "".join(f"{seconds:>7.2f} s" for seconds in columns)
             lines.append(row + (f"  above {LIMIT_SECONDS:g} s" if extra > LIMIT_SECONDS else ""))
         phases = ", ".join(f"{figures[f'{phase}_s']:.2f} s {phase}" for phase in ("before", "queued", "job", "after"))
-        lines.append(f"{'':9}ctrain: {phases}")
+        lines.append(f"{'':18}ctrain: {phases}")
     return "\n".join([*lines, f"limit for what ctrain takes more: {LIMIT_SECONDS:g} s"])
 
 

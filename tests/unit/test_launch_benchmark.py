@@ -61,7 +61,7 @@ def test_the_summary_is_the_worst_program(launch: ModuleType) -> None:
 
 def test_the_table_marks_what_is_above_the_limit(launch: ModuleType) -> None:
     within = {**figures(launch), "first_output_extra_s": 0.5}  # what is queued counts: the user waits for it, too
-    marked = [line.split()[1] for line in launch.table({"trivial": within}).splitlines() if "above" in line]
+    marked = [line.split()[2] for line in launch.table({"mpi trivial": within}).splitlines() if "above" in line]
     assert marked == ["end"]
 
 
@@ -76,6 +76,16 @@ def test_phases_come_from_what_the_run_left(launch: ModuleType, tmp_path: Path) 
     (tmp_path / "events.jsonl").write_text("\n".join(lines) + "\n")
     phases = launch.phases_of(launch.Times(100, 102, 103.25), tmp_path)
     assert phases == launch.Phases(before_s=0.5, queued_s=0.5, job_s=2.0, after_s=0.25)
+
+
+@pytest.mark.parametrize(
+    ("launcher", "tasks", "mpi"), [("mpi", 4, "pmix"), ("gloo", 4, "none"), ("torchrun", 2, "none")]
+)
+def test_bare_srun_starts_what_the_plan_of_ctrain_starts(
+    launch: ModuleType, launcher: str, tasks: int, mpi: str
+) -> None:
+    argv = launch.srun(launcher)
+    assert {f"--ntasks={tasks}", f"--cpus-per-task={4 // tasks}", f"--mpi={mpi}"} <= set(argv)
 
 
 def test_without_root_one_line_says_so(
@@ -109,13 +119,15 @@ def test_both_commands_take_turns_and_the_last_line_is_json(
     monkeypatch.setattr(launch, "missing", lambda: "")
     monkeypatch.setattr(launch, "plain_argv", lambda: ("apptainer", "exec", "image.sif"))
     monkeypatch.setattr(launch, "REST_SECONDS", 0)
-    monkeypatch.setattr(sys, "argv", ["launch.py", "--repetitions", "1", "--json"])
+    monkeypatch.setattr(
+        sys, "argv", ["launch.py", "--repetitions", "1", "--json", "--launcher", "gloo", "--launcher", "mpi"]
+    )
     launch.main()
     *_, limit, last = capsys.readouterr().out.splitlines()
     result = json.loads(last)
     assert limit.endswith("0.5 s")
     assert {"ratio", "extra_s", "first_output_extra_s"} <= result.keys()
-    assert result["programs"].keys() == {"trivial", "torch"}
+    assert list(result["programs"]) == ["gloo trivial", "gloo torch", "mpi trivial", "mpi torch"]
     assert not list(tmp_path.glob("launch-*"))  # the runs are removed
 
 

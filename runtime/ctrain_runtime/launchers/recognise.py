@@ -13,6 +13,7 @@ from ctrain_runtime.errors import UsageError
 from ctrain_runtime.job import Count
 from ctrain_runtime.launchers import spawner_options as roles
 from ctrain_runtime.launchers.spawner_options import SPAWNERS, Spawner
+from ctrain_runtime.plan.environment import IDENTITY
 
 MODULES = {
     "torch.distributed.run": "torchrun",
@@ -26,6 +27,7 @@ PYTHON_FLAGS = re.compile(r"-[bBdEiIOPqsSuvx]+")  # without values (man python)
 PROGRAM = re.compile(r"python[0-9.]*|.*\.(py|sh)")
 NUMBER = re.compile(r"[1-9][0-9]{0,8}")
 AUTO = ("auto", "gpu", "cpu", "xpu")  # ranks per node, of torchrun
+NOT_PASSED = ("PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "HOME")  # mpirun passes on the image's; here they are the host's
 _VARIABLE = re.compile(r"[A-Z_]+(=.*)?")
 # As the deepspeed command starts programs, which then have it among their arguments (launcher/launch.py).
 _LOCAL_RANK = ("/bin/sh", "-c", 'exec "$@" --local_rank="$LOCAL_RANK"', "deepspeed")
@@ -132,7 +134,12 @@ def _split(spawner: Spawner, words: list[str]) -> tuple[list[_Option], list[str]
         word, equals, value = words[at].partition("=")
         role, values = spawner.role(word.lstrip("-").replace("_", "-"))
         values = 0 if equals else values
-        options.append(_Option(word, role, value or "=".join(words[at + 1 : at + 1 + values])))
+        value = value or "=".join(words[at + 1 : at + 1 + values])
+        if role == roles.ENV and value in NOT_PASSED:
+            word, role = f"{word} {value}", roles.IGNORED
+        elif role == roles.ENV and value.partition("=")[0] in IDENTITY:
+            role = roles.REPLACED
+        options.append(_Option(word, role, value))
         at += 1 + values
     return options, words[at:]
 

@@ -84,6 +84,11 @@ def test_other_commands(line: str) -> None:
             "mpirun --map-by node -np 2 python train.py",
             {"ranks": 2, "notes": ("--map-by of mpirun has no effect here",)},
         ),
+        ("mpirun -x MASTER_ADDR -x MASTER_PORT=1 -x A python train.py", {"env": ("A",)}),  # the plan's
+        (
+            "mpirun -x LD_LIBRARY_PATH -x PATH=/x python train.py",
+            {"env": ("PATH=/x",), "notes": ("-x LD_LIBRARY_PATH of mpirun has no effect here",)},
+        ),
         ("mpirun python train.py -np 4 -x", {"command": ("python", "train.py", "-np", "4", "-x")}),
     ],
 )
