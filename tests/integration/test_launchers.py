@@ -156,6 +156,11 @@ def test_a_launcher_is_proposed_and_worlds_of_one_are_refused(programs: Cluster)
     for program, proposed in (("sum.py", "mpi: sum.py imports horovod"), ("ddp.py", "env: ddp.py imports torch")):
         done = programs.run(*argv, "--dry-run", "--", "python", program)
         assert f"note      launcher {proposed}\n" in done.stdout, done.stdout + done.stderr
+    programs.write("hidden.py", "import importlib\nimportlib.import_module('sum')\n")
+    done = programs.run(*argv, "--name", "hidden", "--launcher", "env", "--env", "VALUE=1", "--", "python", "hidden.py")
+    assert done.returncode != 0
+    assert "only MPI and Gloo are supported" in done.stdout
+    assert logs(programs.runs("hidden"), "SUM") == []
     done = programs.run(*argv, "--", "torchrun", "sum.py")
     assert done.returncode == 64
     assert done.stderr.endswith("each of 4 ranks would train alone. Pass --launcher mpi or gloo\n")

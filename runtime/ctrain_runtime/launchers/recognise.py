@@ -100,7 +100,7 @@ def _translate(name: str, words: list[str], command: tuple[str, ...]) -> Recogni
     spawner = SPAWNERS[name]
     options, program = _split(spawner, words)
     given = {option.role: option for option in options}
-    untranslated = given[""].word if "" in given else ":" if spawner.pairs and ":" in program else ""
+    untranslated = given[""].word if "" in given else ":" if roles.MCA in spawner.table and ":" in program else ""
     if untranslated:
         return Recognised(command, name, spawner.launcher, untranslated=untranslated)
     if not program:

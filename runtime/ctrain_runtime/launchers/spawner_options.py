@@ -7,7 +7,7 @@ config_parser.py (Horovod 0.28), `deepspeed --help` (0.19), commands/launch.py a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 NODES, PER_NODE, RANKS = "nodes", "ranks per node", "ranks"  # the value is this number
 REPLACED = "replaced"  # by hosts, ports and numbers of the plan
@@ -21,42 +21,36 @@ LAUNCHERS = ("mpi", "gloo")  # the option chooses this launcher
 
 @dataclass(frozen=True)
 class Spawner:
-    """A program that starts ranks. The tables have the names of options by their role, without leading dashes:
-    `flags` take no value, `options` one, `pairs` two. `others` is the role of options that no table has; "" for none.
-    """
+    """A program that starts ranks. `table` has the names of its options by their role, without leading dashes, and with
+    a "=" for each value that follows; `others` is the role of those that are not listed, "" for none."""
 
     launcher: str
-    options: Mapping[str, str]
-    flags: Mapping[str, str]
-    pairs: Mapping[str, str] = field(default_factory=dict)
+    table: Mapping[str, str]
     starts_python: bool = True
     passes_local_rank: bool = False
     others: str = ""
 
-    def role(self, name: str) -> tuple[str, int]:
+    def role(self, option: str) -> tuple[str, int]:
         """The role of an option, and how many values it takes."""
-        for values, table in enumerate((self.flags, self.options, self.pairs)):
-            for role, names in table.items():
-                if name in names.split():
-                    return role, values
+        for role, names in self.table.items():
+            for name in names.split():
+                if name.rstrip("=") == option:
+                    return role, name.count("=")
         return self.others, 1
 
 
 _MPIRUN = Spawner(
     "mpi",
     {
-        RANKS: "np n c",
-        PER_NODE: "N npernode ppn",
-        REPLACED: "H host hosts hostfile default-hostfile machinefile f bind-to bootstrap",
-        IGNORED: "map-by rank-by output-filename timeout stdin prefix",
-        ENV: "x",
+        RANKS: "np= n= c=",
+        PER_NODE: "N= npernode= ppn=",
+        REPLACED: "H= host= hosts= hostfile= default-hostfile= machinefile= f= bind-to= bootstrap= bind-to-core"
+        " bind-to-socket allow-run-as-root oversubscribe nooversubscribe genvall noprefix",
+        IGNORED: "map-by= rank-by= output-filename= timeout= stdin= prefix= report-bindings tag-output timestamp-output"
+        " display-map display-allocation v verbose q quiet l bynode byslot bycore merge-stderr-to-stdout",
+        ENV: "x= env== genv==",
+        MCA: "mca== gmca==",
     },
-    {
-        REPLACED: "allow-run-as-root oversubscribe nooversubscribe genvall bind-to-core bind-to-socket noprefix",
-        IGNORED: "report-bindings tag-output timestamp-output display-map display-allocation v verbose q quiet l"
-        " bynode byslot bycore merge-stderr-to-stdout",
-    },
-    {MCA: "mca gmca", ENV: "env genv"},
     starts_python=False,
 )
 SPAWNERS = {
@@ -65,31 +59,29 @@ SPAWNERS = {
     "torchrun": Spawner(
         "torchrun",
         {
-            NODES: "nnodes",
-            PER_NODE: "nproc-per-node",
-            REPLACED: "node-rank master-addr master-port rdzv-backend rdzv-conf rdzv-endpoint rdzv-id",
+            NODES: "nnodes=",
+            PER_NODE: "nproc-per-node=",
+            MODULE: "m module",
+            PLAIN: "no-python",
+            REPLACED: "node-rank= master-addr= master-port= rdzv-backend= rdzv-conf= rdzv-endpoint= rdzv-id= standalone"
+            " run-path use-env",
         },
-        {MODULE: "m module", PLAIN: "no-python", REPLACED: "standalone run-path use-env"},
         others=IGNORED,
     ),
     "horovodrun": Spawner(
         "auto",
         {
-            RANKS: "np num-proc",
-            REPLACED: "H hosts hostfile p ssh-port i ssh-identity-file start-timeout",
-            IGNORED: "output-filename",
-            "HOROVOD_CYCLE_TIME": "cycle-time-ms",
-            "HOROVOD_CACHE_CAPACITY": "cache-capacity",
-            "HOROVOD_TIMELINE": "timeline-filename",
-            "HOROVOD_LOG_LEVEL": "log-level",
-            "HOROVOD_NUM_NCCL_STREAMS": "num-nccl-streams",
-            "HOROVOD_GLOO_TIMEOUT_SECONDS": "gloo-timeout-seconds",
-        },
-        {
-            REPLACED: "disable-cache",
-            IGNORED: "verbose prefix-timestamp prefix-output-with-timestamp",
+            RANKS: "np= num-proc=",
+            REPLACED: "H= hosts= hostfile= p= ssh-port= i= ssh-identity-file= start-timeout= disable-cache",
+            IGNORED: "output-filename= verbose prefix-timestamp prefix-output-with-timestamp",
             "mpi": "mpi",
             "gloo": "gloo",
+            "HOROVOD_CYCLE_TIME": "cycle-time-ms=",
+            "HOROVOD_CACHE_CAPACITY": "cache-capacity=",
+            "HOROVOD_TIMELINE": "timeline-filename=",
+            "HOROVOD_LOG_LEVEL": "log-level=",
+            "HOROVOD_NUM_NCCL_STREAMS": "num-nccl-streams=",
+            "HOROVOD_GLOO_TIMEOUT_SECONDS": "gloo-timeout-seconds=",
             "HOROVOD_AUTOTUNE=1": "autotune",
             "HOROVOD_HIERARCHICAL_ALLREDUCE=1": "hierarchical-allreduce",
             "HOROVOD_HIERARCHICAL_ALLGATHER=1": "hierarchical-allgather",
@@ -99,35 +91,30 @@ SPAWNERS = {
     "deepspeed": Spawner(
         "env",
         {
-            NODES: "num-nodes",
-            PER_NODE: "num-gpus num-accelerators",
-            REPLACED: "H hostfile master-port master-addr node-rank launcher ssh-port bind-core-list log-level",
-            IGNORED: "launcher-args enable-each-rank-log",
-        },
-        {
+            NODES: "num-nodes=",
+            PER_NODE: "num-gpus= num-accelerators=",
             MODULE: "module",
             PLAIN: "no-python",
             NO_LOCAL_RANK: "no-local-rank",
-            REPLACED: "no-ssh no-ssh-check force-multi bind-cores-to-rank q quiet",
-            IGNORED: "save-pid",
+            REPLACED: "H= hostfile= master-port= master-addr= node-rank= launcher= ssh-port= bind-core-list= log-level="
+            " no-ssh no-ssh-check force-multi bind-cores-to-rank q quiet",
+            IGNORED: "launcher-args= enable-each-rank-log= save-pid",
         },
         passes_local_rank=True,
     ),
     "accelerate": Spawner(
         "env",
         {
-            RANKS: "num-processes",
-            NODES: "num-machines",
-            REPLACED: "machine-rank main-process-ip main-process-port rdzv-backend rdzv-conf",
-            IGNORED: "max-restarts monitor-interval t tee log-dir role",
-            "ACCELERATE_MIXED_PRECISION": "mixed-precision",
-            "ACCELERATE_DYNAMO_BACKEND": "dynamo-backend",
-            "OMP_NUM_THREADS": "num-cpu-threads-per-process",
-        },
-        {
+            RANKS: "num-processes=",
+            NODES: "num-machines=",
             MODULE: "m module",
             PLAIN: "no-python",
-            REPLACED: "multi-gpu same-network q quiet",
+            REPLACED: "machine-rank= main-process-ip= main-process-port= rdzv-backend= rdzv-conf= multi-gpu"
+            " same-network q quiet",
+            IGNORED: "max-restarts= monitor-interval= t= tee= log-dir= role=",
+            "ACCELERATE_MIXED_PRECISION": "mixed-precision=",
+            "ACCELERATE_DYNAMO_BACKEND": "dynamo-backend=",
+            "OMP_NUM_THREADS": "num-cpu-threads-per-process=",
             "ACCELERATE_USE_CPU=true": "cpu",
             "ACCELERATE_DEBUG_MODE=true": "debug",
             "ACCELERATE_CPU_AFFINITY=1": "enable-cpu-affinity",

@@ -40,7 +40,8 @@ def make_plan(
     planned = choose_image(image, flat, options, facts)
     launcher, flavour = start_mpi(site, facts.cluster, size.nodes) if job.launcher == "mpi" else (job.launcher, "")
     tasks = {"torchrun": size.nodes, "mpirun": 1}.get(launcher, size.nodes * size.ranks_per_node)
-    variables = mpi.environment(launcher, flavour, planned.cuda)
+    horovod = "horovod" in image.manifest.software and size.nodes * size.ranks_per_node > 1
+    variables = mpi.environment(launcher, flavour, planned.cuda, horovod)
     environment = make_environment(job, site, options, run_directory, variables)
     return LaunchPlan(
         run=run_directory.name,

@@ -23,12 +23,17 @@ MPIRUN = {
     "OMPI_MCA_rmaps_base_oversubscribe": "1",
     "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",  # the same for Open MPI 5
 }
+# Horovod counts ranks by MPI: in ranks that were started otherwise, each would train alone. A controller that does not
+# exist ends them in hvd.init, with "only MPI and Gloo are supported" (horovod/common/utils/env_parser.cc).
+NO_HOROVOD = {"HOROVOD_CONTROLLER": "none"}
 
 
-def environment(launcher: str, flavour: str, cuda: bool) -> dict[str, str]:
-    """The variables for ranks that are started with MPI; `flavour` is the scheduler's plugin, "" for mpirun."""
+def environment(launcher: str, flavour: str, cuda: bool, horovod: bool = False) -> dict[str, str]:
+    """The variables for ranks that are started with MPI; `flavour` is the scheduler's plugin, "" for mpirun. Without
+    MPI, those that keep the image's Horovod, if there are several ranks and it has one, from running N worlds of one.
+    """
     if launcher not in ("mpi", "mpirun"):
-        return {}
+        return NO_HOROVOD if horovod and launcher != "gloo" else {}
     return {
         **SHARED_MEMORY,
         **(PMIX if flavour.startswith("pmix") else {}),

@@ -1,7 +1,8 @@
-"""What a job's program imports, by its text: read, not run, and not followed into other files."""
+"""What a job's program imports, by its text and that of the modules beside it: read, not run."""
 
 from __future__ import annotations
 
+import contextlib
 import re
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from ctrain_runtime import job
 from ctrain_runtime.plan.launcher_choice import LIBRARIES, Imports
 
 MAX_BYTES = 1 << 20
-# The names after `import` in a line; an import that is indented may be one of several ways to run.
+# An import that is indented may be one of several ways to run.
 _IMPORT = re.compile(r"^([ \t]*)(?:from[ \t]+([\w.]+)[ \t]+import\b|import[ \t]+([\w., \t]+))", re.MULTILINE)
 
 
@@ -18,14 +19,23 @@ def read_imports(planned: job.Job) -> Imports:
     script = job.script_of(planned.command)
     if not script.endswith(".py") or not (planned.directory or Path(script).is_absolute()):
         return Imports()
-    try:
-        with ((planned.directory or Path()) / script).open(encoding="utf-8", errors="replace") as file:
-            text = file.read(MAX_BYTES)
-    except OSError:  # it may be a file of the image
-        return Imports()
-    found, required = set(), set()
+    path = (planned.directory or Path()) / script
+    required, optional = _modules(path)
+    beside: set[str] = set()
+    for module in required | optional:
+        beside |= set().union(
+            *_modules(path.with_name(f"{module}.py")), *_modules(path.parent / module / "__init__.py")
+        )
+    libraries = frozenset(LIBRARIES)
+    return Imports(path.name, libraries & (required | optional | beside), libraries & required)
+
+
+def _modules(path: Path) -> tuple[set[str], set[str]]:
+    """The top-level modules that a file imports: always, and perhaps. Files that cannot be read import nothing."""
+    text, required, optional = "", set[str](), set[str]()
+    with contextlib.suppress(OSError), path.open(encoding="utf-8", errors="replace") as file:
+        text = file.read(MAX_BYTES)
     for indent, module, modules in _IMPORT.findall(text):
         names = {name.split()[0].partition(".")[0] for name in (module or modules).split(",") if name.strip()}
-        found |= names
-        required |= names if not indent else set()
-    return Imports(Path(script).name, frozenset(found & set(LIBRARIES)), frozenset(required & set(LIBRARIES)))
+        (optional if indent else required).update(names - {""})
+    return required, optional

@@ -3,11 +3,22 @@ from __future__ import annotations
 import pytest
 
 from ctrain_runtime.plan import mpi
+from samples.plans import a_job, a_plan, an_image
 
 
 @pytest.mark.parametrize("launcher", ["env", "torchrun"])
 def test_launchers_that_start_no_mpi(launcher: str) -> None:
     assert mpi.environment(launcher, "", cuda=False) == {}
+
+
+@pytest.mark.parametrize(("launcher", "stopped"), [("env", True), ("torchrun", True), ("gloo", False), ("mpi", False)])
+def test_horovod_does_not_run_worlds_of_one(launcher: str, stopped: bool) -> None:
+    assert ("HOROVOD_CONTROLLER" in mpi.environment(launcher, "", cuda=False, horovod=True)) is stopped
+    image = an_image(software={"horovod": "0.28.1"})
+    ranks = a_plan(job=a_job(launcher=launcher), image=image, nodes=2)
+    alone = a_plan(job=a_job(launcher=launcher), image=image, nodes=1, ranks_per_node=1)
+    assert (ranks.environment.get("HOROVOD_CONTROLLER") == "none") is stopped
+    assert "HOROVOD_CONTROLLER" not in alone.environment
 
 
 @pytest.mark.parametrize(("launcher", "flavour"), [("mpi", "pmix"), ("mpi", "pmi2"), ("mpirun", "")])

@@ -47,8 +47,27 @@ def test_other_commands_are_not_read(command: tuple[str, ...], tmp_path: Path) -
 
 
 def test_programs_of_the_image_are_not_read(tmp_path: Path) -> None:
-    assert imports(tmp_path, "import torch\n", "python", "/opt/not/here.py") == Imports()
+    assert imports(tmp_path, "import torch\n", "python", "/opt/not/here.py") == Imports("here.py")
     assert read_imports(a_job(command=("python", "train.py"), directory=None)) == Imports()
+
+
+def test_a_program_that_is_gone_imports_nothing(tmp_path: Path) -> None:
+    assert read_imports(a_job(command=("python", "gone.py"), directory=tmp_path)) == Imports("gone.py")
+
+
+def test_modules_beside_the_program_are_read_too(tmp_path: Path) -> None:
+    (tmp_path / "trainer").mkdir()
+    (tmp_path / "trainer/__init__.py").write_text("import horovod.torch as hvd\nfrom . import steps\n")
+    (tmp_path / "data.py").write_text("import mpi4py\n")
+    (tmp_path / "torch.py").write_text("import jax\n")  # a name of a library
+    text = "import torch\nfrom trainer.steps import x\nif True:\n    import data\n"
+    found = imports(tmp_path, text)
+    assert found == Imports("train.py", frozenset({"torch", "horovod", "mpi4py", "jax"}), frozenset({"torch"}))
+
+
+@pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "a" * 5000])
+def test_names_that_are_no_modules(name: str, tmp_path: Path) -> None:
+    assert imports(tmp_path, f"import {name}\n").libraries == set()
 
 
 def test_a_file_that_is_no_text(tmp_path: Path) -> None:
