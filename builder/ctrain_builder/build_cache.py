@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import IO, Any, Optional
+from typing import IO, Any, Optional, TypeVar
 
 from ctrain_builder import atomic, locks, tree
 from ctrain_builder.image_spec import ImageSpec
@@ -32,6 +32,7 @@ from ctrain_runtime.digest import file_digest
 from ctrain_runtime.errors import BuildError, ConfigError, DiskFullError
 from ctrain_runtime.text import format_size
 
+T = TypeVar("T")
 _LIVE = ".live"  # a work folder's lock file: locked for as long as its build lives
 _FICLONE = 0x40049409  # ioctl_ficlone(2)
 BASE_SUFFIX = ".sif"
@@ -81,11 +82,7 @@ class Cache:
 
     def known_content(self, key: str, is_base: bool) -> Optional[LayerContent]:
         """What is in a layer of the cache; None if it is not in the cache, or not recorded."""
-        path = self.layer(key, is_base).with_suffix(".json")
-        try:
-            return config.load(LayerContent, json.loads(path.read_text(encoding="utf-8")), str(path))
-        except (OSError, ValueError, AttributeError, ConfigError):
-            return None  # the layer itself tells
+        return load_record(LayerContent, self.layer(key, is_base).with_suffix(".json"))
 
     def built(self, key: str, is_base: bool) -> str:
         """When a layer was built (UTC); "" if that is not recorded."""
@@ -120,11 +117,7 @@ class Cache:
 
     def made(self, spec: ImageSpec, definition: str) -> Optional[LayerBuild]:
         """What the layer of a definition was made of last for this image; None when that is not known."""
-        path = self.inputs(spec, definition)
-        try:
-            return config.load(LayerBuild, json.loads(path.read_text(encoding="utf-8")), str(path))
-        except (OSError, ValueError, AttributeError, ConfigError):
-            return None  # it serves explanations only
+        return load_record(LayerBuild, self.inputs(spec, definition))
 
     def remember(self, spec: ImageSpec, definition: str, made: LayerBuild) -> None:
         before = self.made(spec, definition)
@@ -135,11 +128,7 @@ class Cache:
 
     def durations(self, spec: ImageSpec) -> dict[str, float]:
         """What the steps of an image's builds took last, in seconds; a layer's are in `made`."""
-        try:
-            found: dict[str, float] = json.loads(self._durations(spec).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return {}  # they serve estimates only
-        return found
+        return _read(self._durations(spec)) or {}
 
     def remember_durations(self, spec: ImageSpec, steps: Mapping[str, float]) -> None:
         known = {**self.durations(spec), **{step: round(seconds, 1) for step, seconds in steps.items()}}
@@ -150,11 +139,7 @@ class Cache:
 
     def fact(self, fingerprint: str) -> Optional[dict[str, Any]]:
         """What is remembered under a fingerprint of all that it depends on."""
-        try:
-            found: dict[str, Any] = json.loads(self._fact(fingerprint).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return None
-        return found
+        return _read(self._fact(fingerprint))
 
     def remember_fact(self, fingerprint: str, fact: Mapping[str, Any]) -> None:
         self.write(self._fact(fingerprint), fact)
@@ -360,6 +345,23 @@ class Cache:
                         _remove(folder)
                     left += [folder] if folder.exists() else []
         return left
+
+
+def _read(path: Path) -> Optional[dict[str, Any]]:
+    """The object in a JSON file of the cache; None if there is none or it is damaged: it only saves work."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def load_record(kind: type[T], path: Path) -> Optional[T]:
+    """The record in a JSON file of the cache; None as in `_read`."""
+    with contextlib.suppress(ConfigError):
+        found = _read(path)
+        return None if found is None else config.load(kind, found, str(path))
+    return None
 
 
 def _is_open_elsewhere(file: IO[Any]) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import stat
 from collections import defaultdict
 from collections.abc import Iterable
@@ -10,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ctrain_builder import layer_key
-from ctrain_builder.build_cache import Cache, LayerBuild
-from ctrain_runtime import config
+from ctrain_builder.build_cache import Cache, LayerBuild, load_record
 from ctrain_runtime.errors import ConfigError
 from ctrain_runtime.manifest import read_manifest
 
@@ -87,9 +85,6 @@ def _users(cache: Cache) -> defaultdict[str, set[tuple[str, str]]]:
             found[layer.key].add((layer.definition, path.stem))
     for path in (cache.root / "inputs").glob("*.json"):
         image, _, definition = path.stem.rpartition(".")
-        try:
-            made = config.load(LayerBuild, json.loads(path.read_text(encoding="utf-8")), str(path))
-        except (ValueError, AttributeError, ConfigError):
-            continue
-        found[layer_key.compute_key(made.inputs)].add((definition, image))
+        if made := load_record(LayerBuild, path):
+            found[layer_key.compute_key(made.inputs)].add((definition, image))
     return found

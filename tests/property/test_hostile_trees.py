@@ -209,7 +209,6 @@ def test_answers_of_hostile_programs(asked: dict[str, str]) -> None:
         container, below = stub(work), LowerLayers(work / "base.sif")
         hostile.fill(lowerdir.answers(container).root, asked, work.with_name("host"))
         with contextlib.suppress(FileNotFoundError):  # the stub answers nothing
-            refused_or(lambda: lowerdir._ask(container, ["true"], [], work / "log"))
             refused_or(lambda: lowerdir.hard_link_groups(container, below, [PurePosixPath("a")], work / "log"))
 
 

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
 
-from ctrain_builder.layers import metadata, sif_file
+from ctrain_builder.layers import sif_file
 from ctrain_builder.layers.container import Container, LowerLayers
-from ctrain_builder.layers.layer import read_metadata
-from ctrain_builder.tree import Tree
+from ctrain_builder.layers.layer import copy_metadata
 from ctrain_runtime import sif
 
 
@@ -39,12 +38,9 @@ def assemble(
 
     `labels` are the image's own; they come over those that its layers give. The file of `earlier` is used up.
     """
-    folder, image = container.work / "metadata", sif_file.output_path(container)
-    folder.mkdir()
-    look = container.argv("exec", base, overlays=LowerLayers(base, tuple(layers)).overlays, binds=[f"{folder}:/mnt"])
-    sif_file.run(container, [[*look, "cp", "-r", f"/{metadata.FOLDER}/.", "/mnt/"]], log)
+    image = sif_file.output_path(container)
     # What `apptainer inspect` reads was written for the base alone.
-    sif_file.write_inspection(container, read_metadata(Tree(container.work), "metadata"), labels)
+    sif_file.write_inspection(container, copy_metadata(container, LowerLayers(base, tuple(layers)), log), labels)
     delete = [container.engine.path, "sif", "del"]
     if earlier:
         numbers, missing = _above(earlier), layers[earlier.layers :]

@@ -10,11 +10,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ctrain_builder.layers import host_tools, pack, sif_file
-from ctrain_builder.layers.container import CommandFailed, Container, LowerLayers
+from ctrain_builder.layers.container import Container, LowerLayers
 from ctrain_builder.layers.layer import read_metadata
 from ctrain_builder.tree import Tree
 from ctrain_runtime import sif
-from ctrain_runtime.errors import BuildError
 
 MAX_LAYERS = 8  # an image with more upper layers is flattened: see docs/layers.md
 
@@ -39,33 +38,20 @@ def flatten(
     (folder / "metadata").mkdir()
     container.new_overlay()
     host_tools.copy_tool(container, pack.mksquashfs())
-    try:
-        container.run(pack_argv(container, base, layers), log, variables=pack.epoch_env(_newest(base, layers)))
-    except CommandFailed as error:
-        raise BuildError(f"flattening failed (exit code {error.code})", f"The log is {log}") from error
-    container.take_ownership(base, _made(container), log)
+    time = pack.epoch_env(_newest(base, layers))
+    container.require(_pack_argv(container, base, layers), log, "cannot flatten the image", time)
+    container.take_ownership(base, [folder, *container.overlay_folders], log)
     metadata = read_metadata(Tree(folder), "metadata")
     return sif_file.new(container, pack.take(container), arch, metadata, labels, log)
 
 
-def pack_argv(container: Container, base: Path, layers: Sequence[Path]) -> list[str]:
+def _pack_argv(container: Container, base: Path, layers: Sequence[Path]) -> list[str]:
     # With a writable overlay: over a read-only image the engine mounts its own /etc/passwd and /etc/group.
     overlays = [*LowerLayers(base, tuple(layers)).overlays, str(container.overlay)]
-    argv = [
-        *host_tools.exec_argv(container, base, overlays),
-        "/bin/sh",
-        "-ec",
-        _INSIDE,
-        "sh",
-        *host_tools.argv(pack.mksquashfs()),
-    ]
-    packed = f"{host_tools.INSIDE}/{pack.PACKED}"
-    needed = [word for entry in _NEEDED for word in ("-p", entry)]
-    return [*argv, "/", packed, *pack.OPTIONS, *needed, "-ef", f"{host_tools.INSIDE}/mounts"]
-
-
-def _made(container: Container) -> list[Path]:
-    return [host_tools.folder(container), *container.overlay_folders]
+    argv = [*host_tools.exec_argv(container, base, overlays), "/bin/sh", "-ec", _INSIDE, "sh"]
+    argv += [*host_tools.argv(pack.mksquashfs()), "/", f"{host_tools.INSIDE}/{pack.PACKED}", *pack.OPTIONS]
+    argv += [word for entry in _NEEDED for word in ("-p", entry)]
+    return [*argv, "-ef", f"{host_tools.INSIDE}/mounts"]
 
 
 def _newest(base: Path, layers: Sequence[Path]) -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ctrain_builder.build_plan import BuildPlan
-from ctrain_builder.layers.container import CommandFailed, Container
+from ctrain_builder.layers.container import Container
 from ctrain_runtime.errors import BuildError
 
 if TYPE_CHECKING:  # an optional dependency, imported when an image is built
@@ -31,15 +31,8 @@ def require() -> None:
 def attach(container: Container, plan: BuildPlan, image: Path, packages: Mapping[str, Any], log: Path) -> None:
     """Put the list of an image's packages into its file. Raises BuildError."""
     (container.work / _NAME).write_text(document(plan, packages), encoding="utf-8")
-    try:
-        container.run(argv(container, image), log)
-    except CommandFailed as error:
-        raise BuildError(f"the package list can't be put into {image}", f"The log is {log}") from error
-
-
-def argv(container: Container, image: Path) -> list[str]:
-    """The command that puts the list, a file in the work folder, into an image."""
-    return [container.engine.path, "sif", "add", *_OBJECT, str(image), str(container.work / _NAME)]
+    argv = [container.engine.path, "sif", "add", *_OBJECT, str(image), str(container.work / _NAME)]
+    container.require(argv, log, f"cannot add the package list to {image}")
 
 
 def document(plan: BuildPlan, packages: Mapping[str, Any]) -> str:

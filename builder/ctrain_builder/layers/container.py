@@ -173,6 +173,13 @@ class Container:
             raise DiskFullError(what, "Free some, or choose another place with --cache DIR")
         raise CommandFailed(code, log)
 
+    def require(self, argv: Sequence[str], log: Path, what: str, variables: Mapping[str, str] = {}) -> None:
+        """As `run`, for what fails only if something is wrong here: `what` is then the error. Raises BuildError."""
+        try:
+            self.run(argv, log, variables=variables)
+        except CommandFailed as error:
+            raise BuildError(f"{what} (exit code {error.code})", f"Log: {log}") from error
+
     def output(self, argv: Sequence[str], timeout: float = 120) -> str:
         """What a command prints that takes less than `timeout` seconds."""
         return command.run(argv, env=self.environment(), cwd=Path("/"), timeout=timeout).stdout
@@ -196,12 +203,8 @@ class Container:
         if self.root:
             return
         binds = [f"{folder}:/mnt/{number}" for number, folder in enumerate(folders)]
-        try:
-            self.run([*self.argv("exec", image, binds=binds, as_root=True), "/bin/sh", "-ec", _TAKE], log)
-        except CommandFailed as error:
-            raise BuildError(
-                f"the files that a build left in {self.work} can't be taken over; the log is {log}"
-            ) from error
+        argv = [*self.argv("exec", image, binds=binds, as_root=True), "/bin/sh", "-ec", _TAKE]
+        self.require(argv, log, f"cannot change the owner of the files that a build left in {self.work}")
 
 
 def _private(path: str, flags: int) -> int:

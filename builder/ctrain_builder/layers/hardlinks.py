@@ -11,10 +11,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 
 from ctrain_builder.layers import lowerdir
-from ctrain_builder.layers.container import CommandFailed, Container, LowerLayers
+from ctrain_builder.layers.container import Container, LowerLayers
 from ctrain_builder.layers.overlay import Upper, scan
 from ctrain_builder.tree import Tree
-from ctrain_runtime.errors import BuildError
 
 # Not `ln -f`: to fuse-overlayfs the two names still look like one file, and its rename then does nothing.
 _LINK = """xargs -0 -n 2 sh -ec 'rm -f -- "$2"; ln -- "$1" "$2"' sh </mnt/links"""
@@ -31,10 +30,7 @@ def relink(container: Container, upper: Path, below: LowerLayers, log: Path) -> 
     overlays = [*below.overlays, str(container.overlay)]
     binds = [f"{container.work / 'look'}:/mnt"]
     argv = container.argv("exec", below.base, overlays=overlays, binds=binds, as_root=True)
-    try:
-        container.run([*argv, "/bin/sh", "-ec", _LINK], log)
-    except CommandFailed as error:
-        raise BuildError(f"names can't be linked (exit code {error.code})", f"The log is {log}") from error
+    container.require([*argv, "/bin/sh", "-ec", _LINK], log, "cannot restore hard links")
 
 
 def links_to_restore(

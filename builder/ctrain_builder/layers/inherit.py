@@ -6,13 +6,12 @@ import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from ctrain_builder.layers import metadata, pack, sif_file
-from ctrain_builder.layers.container import CommandFailed, Container
-from ctrain_builder.layers.layer import read_metadata
+from ctrain_builder.layers import pack, sif_file
+from ctrain_builder.layers.container import Container, LowerLayers
+from ctrain_builder.layers.layer import copy_metadata
 from ctrain_builder.parent import Part
-from ctrain_builder.tree import Tree
 from ctrain_runtime.digest import read_chunks
-from ctrain_runtime.errors import BuildError, ImageUnusable
+from ctrain_runtime.errors import ImageUnusable
 
 
 def copy(container: Container, part: Part, log: Path, *, arch: str, is_base: bool) -> Path:
@@ -22,18 +21,8 @@ def copy(container: Container, part: Part, log: Path, *, arch: str, is_base: boo
     _extract(part, packed)
     if not is_base:
         return packed
-    (container.work / "metadata").mkdir()
-    try:
-        container.run(_metadata_argv(container), log)
-    except CommandFailed as error:
-        raise BuildError(f"{part.file} cannot be read as an image (exit code {error.code})", f"Log: {log}") from error
-    files = {"Singularity": "", **read_metadata(Tree(container.work), "metadata")}
+    files = {"Singularity": "", **copy_metadata(container, LowerLayers(packed), log)}
     return sif_file.new(container, packed, arch, files, {}, log)
-
-
-def _metadata_argv(container: Container) -> list[str]:
-    argv = container.argv("exec", pack.packed(container), binds=[f"{container.work / 'metadata'}:/mnt"])
-    return [*argv, "cp", "-r", f"/{metadata.FOLDER}/.", "/mnt/"]
 
 
 def _extract(part: Part, target: Path) -> None:

@@ -103,6 +103,16 @@ def write_metadata(tree: Tree, texts: Mapping[str, str]) -> None:
         tree.write(f"{metadata.FOLDER}/{name}", text, metadata.mode(name))
 
 
+def copy_metadata(container: Container, layers: LowerLayers, log: Path) -> dict[str, str]:
+    """The text files of /.singularity.d in an image of these layers. Raises BuildError."""
+    folder = container.work / "metadata"
+    folder.mkdir()
+    argv = container.argv("exec", layers.base, overlays=layers.overlays, binds=[f"{folder}:/mnt"])
+    copy = [*argv, "cp", "-r", f"/{metadata.FOLDER}/.", "/mnt/"]
+    container.require(copy, log, f"cannot read {layers.base} as an image")
+    return read_metadata(Tree(container.work), folder.name)
+
+
 def read_metadata(tree: Tree, folder: str) -> dict[str, str]:
     """The text files of /.singularity.d, or of a copy of it: name, relative to `folder` -> content."""
     names = (entry.name for entry in tree.walk(folder))

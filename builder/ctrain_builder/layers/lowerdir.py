@@ -6,9 +6,8 @@ import os
 from collections.abc import Collection
 from pathlib import Path, PurePosixPath
 
-from ctrain_builder.layers.container import CommandFailed, Container, LowerLayers
+from ctrain_builder.layers.container import Container, LowerLayers
 from ctrain_builder.tree import Tree
-from ctrain_runtime.errors import BuildError
 
 # Not through links: what is behind one isn't in the folder of that name.
 _CONTENT = """\
@@ -63,10 +62,7 @@ def _ask(
     binds = [f"{container.work / 'look'}:/mnt"]
     argv = container.argv("exec", below.base, overlays=below.overlays, binds=binds, as_root=True)
     each = f"xargs -0 sh -ec 'for name; do {script}\ndone' sh </mnt/asked >/mnt/found"
-    try:
-        container.run([*argv, "/bin/sh", "-ec", each], log)
-    except CommandFailed as error:
-        raise BuildError(f"the layers below can't be listed (exit code {error.code})", f"The log is {log}") from error
+    container.require([*argv, "/bin/sh", "-ec", each], log, "cannot list the layers below")
     with answers(container).open("found") as file:
         groups = os.fsdecode(file.read()).split("\0\0")
     return [[PurePosixPath(path[1:]) for path in group.split("\0") if path] for group in groups if group]

@@ -9,10 +9,9 @@ from pathlib import Path, PurePosixPath
 
 from ctrain_builder.build_plan import FALLBACK_EPOCH
 from ctrain_builder.layers import bytecode, host_tools, lowerdir, secrets, workspace
-from ctrain_builder.layers.container import CommandFailed, Container, LowerLayers
+from ctrain_builder.layers.container import Container, LowerLayers
 from ctrain_builder.layers.overlay import Upper, remove_marks, scan, whiteouts
 from ctrain_builder.tree import Tree
-from ctrain_runtime.errors import BuildError
 
 # Owners are root's, whoever builds: an ordinary user can't keep others. gzip: every engine and kernel reads it; level 6
 # packs three times as fast as 9, mksquashfs's own choice, and takes 1 % more space (docs/layers.md).
@@ -108,10 +107,7 @@ def _run(container: Container, argv: Sequence[str], folder: Path, found: Upper, 
     _refuse_secrets(container, tree)
     if not container.root:
         host_tools.copy_tool(container, mksquashfs())
-    try:
-        container.run(argv, log, variables=epoch_env(time))
-    except CommandFailed as error:
-        raise BuildError(f"mksquashfs failed with exit code {error.code}", f"The log is {log}") from error
+    container.require(argv, log, "mksquashfs failed", epoch_env(time))
     return take(container)
 
 

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ctrain_builder.layers import metadata
-from ctrain_builder.layers.container import CommandFailed, Container
-from ctrain_runtime.errors import BuildError
+from ctrain_builder.layers.container import Container
 
 # Numbers of `apptainer sif add`: data types, file systems, partition types and architectures of the SIF format.
 _DEFINITION = ("--datatype", "1", "--groupid", "1")
@@ -65,10 +64,7 @@ def output_path(container: Container) -> Path:
 def run(container: Container, argvs: Sequence[Sequence[str]], log: Path) -> None:
     """Run such commands. Raises BuildError."""
     for argv in argvs:
-        try:
-            container.run(argv, log)
-        except CommandFailed as error:
-            raise BuildError(f"cannot assemble the image (exit code {error.code})", f"Log: {log}") from error
+        container.require(argv, log, "cannot assemble the image")
 
 
 def _add(container: Container, options: Sequence[str], file: Path) -> list[str]:
