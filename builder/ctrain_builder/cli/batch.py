@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -28,6 +29,23 @@ class BuildOutcome:
     plan: BuildPlan
     built: Optional[BuildResult] = None
     error: Optional[CtrainError] = None
+
+
+def run(
+    planned: Sequence[BuildPlan],
+    build_one: Callable[[ProgressLines, BuildPlan], BuildResult],
+    as_json: bool,
+    jobs: int = 1,
+    keep_going: bool = False,
+) -> int:
+    """Build the images and tell what became of them; the exit code of the first failure. As JSON, the only thing on
+    stdout is one object."""
+    outcomes = build(planned, build_one, sys.stderr if as_json else sys.stdout, jobs, keep_going)
+    if as_json:
+        print(json.dumps({"images": list(map(_image, outcomes))}, indent=2))
+    elif not outcomes:
+        print("nothing to build")
+    return next((outcome.error.exit_code for outcome in outcomes if outcome.error), 0)
 
 
 def build(
@@ -98,15 +116,6 @@ def _told(outcomes: list[BuildOutcome]) -> list[BuildOutcome]:
             f"{len(failed)} of {pluralize(len(outcomes), 'image')} failed: {', '.join(failed)}{rest}", file=sys.stderr
         )
     return outcomes
-
-
-def exit_code(outcomes: Sequence[BuildOutcome]) -> int:
-    """That of the first failure."""
-    return next((outcome.error.exit_code for outcome in outcomes if outcome.error), 0)
-
-
-def as_data(outcomes: Sequence[BuildOutcome]) -> dict[str, Any]:
-    return {"images": [_image(outcome) for outcome in outcomes]}
 
 
 def _image(outcome: BuildOutcome) -> dict[str, Any]:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Optional
@@ -122,22 +121,14 @@ def _build(
     cap = args.cache_size
     if cap is None and os.environ.get("CTRAIN_CACHE_SIZE"):
         cap = parse_size(os.environ["CTRAIN_CACHE_SIZE"])
-    # With --json the only thing on stdout is the object; the lines for people go elsewhere.
-    out = sys.stderr if args.json else sys.stdout
     engine = find_engine()
-
     at_once = side_by_side.at_once(args.jobs)
 
     def build_one(lines: ProgressLines, plan: BuildPlan) -> BuildResult:
         trust, tests = parents.require_trust, WhichTests(args.tests)
         return Builder(cache, engine, site, lines, args.flatten, cap, trust, tests, at_once).build(plan)
 
-    outcomes = batch.build(planned, build_one, out, args.jobs, args.keep_going)
-    if args.json:
-        print(json.dumps(batch.as_data(outcomes), indent=2))
-    elif not outcomes:
-        print("nothing to build")
-    return batch.exit_code(outcomes)
+    return batch.run(planned, build_one, args.json, args.jobs, args.keep_going)
 
 
 def _wanted(args: argparse.Namespace, definitions: Path) -> Sequence[ImageSpec]:

@@ -9,8 +9,6 @@ A test whose result cannot have changed is not run again, unless --rerun is give
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 
 from ctrain_builder import image_spec
 from ctrain_builder.build import Builder, BuildResult, WhichTests
@@ -46,7 +44,4 @@ def execute(args: argparse.Namespace) -> int:
         trust = parents.require_trust
         return Builder(cache, engine, site, lines, args.flatten, None, trust, tests, at_once).test(plan)
 
-    outcomes = batch.build(planned, test_one, sys.stderr if args.json else sys.stdout, 1, False)
-    if args.json:
-        print(json.dumps(batch.as_data(outcomes), indent=2))
-    return batch.exit_code(outcomes)
+    return batch.run(planned, test_one, args.json)
