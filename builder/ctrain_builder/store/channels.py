@@ -77,12 +77,16 @@ def relink(writer: LockedStore, name: str, channel: str, target: str) -> None:
     atomic.sync_folder(folder)
 
 
+def links(root: Path, name: str) -> dict[str, str]:
+    """The channels of an image, each with the name of the file that it points to ("" if it is no channel's link)."""
+    found = list_directory(root / CHANNELS, f"{name}_*.sif") if NAME_RE.fullmatch(name) else []
+    return {link.stem.partition("_")[2]: channel_target(link) for link in found}
+
+
 def require(root: Path, name: str, channel: str) -> None:
     """Raise ImageNotFound unless an image has this channel; StoreError for a file in its place."""
-    links = list_directory(root / CHANNELS, f"{name}_*.sif") if NAME_RE.fullmatch(name) else []
-    link = _link(root, name, channel)
-    if link not in links:
-        known = [one.stem.partition("_")[2] for one in links]
+    known, link = links(root, name), _link(root, name, channel)
+    if channel not in known:
         hint = f"{suggest(channel, known)} Channels of {name}: {', '.join(known) or 'none'}".strip()
         raise ImageNotFound(f"{name} has no channel {channel!r} in {root}", hint)
     if not link.is_symlink():

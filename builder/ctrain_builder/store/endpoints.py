@@ -87,7 +87,7 @@ class StoreEndpoint:
             name = Path(one.file_name).with_suffix(".json")
             for path in (self.root / name, self.root / RETIRED / name):
                 if one.file_name not in found and not is_gone(path):
-                    hint = "See: ctrain doctor. If damaged, it can come again after: ctrain store verify --quarantine"
+                    hint = "See: ctrain doctor. If it is damaged: ctrain store verify --quarantine --yes, then sync"
                     raise StoreError(f"{path} is damaged, or of a newer ctrain", hint)
         return [found.get(one.file_name) for one in wanted]
 

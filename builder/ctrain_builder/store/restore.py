@@ -9,7 +9,7 @@ from ctrain_builder.store.writer import LockedStore
 from ctrain_runtime.digest import file_digest
 from ctrain_runtime.errors import ImageNotFound, ImageUnusable, StoreError
 from ctrain_runtime.manifest import read_manifest
-from ctrain_runtime.store import CHANNELS, QUARANTINE, RETIRED, WITHDRAWN, Store, channel_target, list_directory
+from ctrain_runtime.store import QUARANTINE, RETIRED, WITHDRAWN, Store
 from ctrain_runtime.suggest import suggest
 
 
@@ -46,7 +46,7 @@ def restore(writer: LockedStore, found: StoredVersion) -> None:
     found.manifest.unlink()
     atomic.sync_folder(found.manifest.parent)
     note = image.with_suffix(WITHDRAWN)
-    for link in list_directory(writer.root / CHANNELS, f"{manifest.name}_*.sif"):
-        if channel_target(link) == note.name:
-            channels.relink(writer, manifest.name, link.stem.partition("_")[2], image.name)
+    for channel, target in channels.links(writer.root, manifest.name).items():
+        if target == note.name:
+            channels.relink(writer, manifest.name, channel, image.name)
     note.unlink(missing_ok=True)

@@ -17,14 +17,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ctrain_builder import atomic, manifest_writer
-from ctrain_builder.store import log
+from ctrain_builder.store import channels, log
 from ctrain_builder.store.inventory import StoredVersion, stored_versions
 from ctrain_builder.store.writer import LockedStore
 from ctrain_runtime import lease
 from ctrain_runtime.digest import read_chunks
 from ctrain_runtime.errors import ConfigError, StoreError
 from ctrain_runtime.manifest import SCHEMA, Unchecked, read_manifest
-from ctrain_runtime.store import CHANNELS, QUARANTINE, RETIRED, Store, channel_target, is_gone, list_directory
+from ctrain_runtime.store import QUARANTINE, RETIRED, Store, is_gone
 
 
 @dataclass(frozen=True)
@@ -134,8 +134,7 @@ def needed_by(store: Store, subject: StoredVersion) -> str:
 
 
 def channels_of(store: Store, subject: StoredVersion) -> list[str]:
-    links = list_directory(store.root / CHANNELS, f"{subject.name}_*.sif")
-    return [link.stem.partition("_")[2] for link in links if channel_target(link) == subject.image.name]
+    return [name for name, target in channels.links(store.root, subject.name).items() if target == subject.image.name]
 
 
 def quarantine(writer: LockedStore, finding: VerifyResult) -> Path:
