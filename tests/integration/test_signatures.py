@@ -26,13 +26,14 @@ from ctrain_runtime.cli.main import main
 from ctrain_runtime.engines.apptainer import find_engine
 from ctrain_runtime.errors import ImageUnusable
 from ctrain_runtime.image import Image, find_any_arch
-from ctrain_runtime.manifest import read_manifest
+from ctrain_runtime.manifest import Layer, read_manifest
 from ctrain_runtime.site import Site
 from ctrain_runtime.store import open_store
 from samples import gpg
 from samples.registry import serve
 from samples.sample_images import write_image, write_store
 
+LAYER = Layer("base", "k0", 20_000)  # without layers, it would be an image that ctrain did not build
 SILENT = CopyObserver(lambda _: None, lambda _: None)
 
 
@@ -68,7 +69,9 @@ def root(tmp_path: Path, keys: Path) -> Path:
         run("apptainer", "sif", "new", source)
         options = ("--datatype", "4", "--partfs", "1", "--partarch", "2", "--groupid", "1", "--parttype", "2")
         run("apptainer", "sif", "add", *options, source, tmp_path / "part")
-        beside = write_image(tmp_path, content=source.read_bytes(), digest=trust._digest(source), release=0, layers=())
+        beside = write_image(
+            tmp_path, content=source.read_bytes(), digest=trust._digest(source), release=0, layers=(LAYER,)
+        )
         publish(source, read_manifest(beside.with_suffix(".json")), root, "", SILENT, signer)
     return root
 
