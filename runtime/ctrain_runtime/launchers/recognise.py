@@ -110,7 +110,9 @@ def _translate(name: str, words: list[str], command: tuple[str, ...]) -> Recogni
     elif spawner.starts_python and roles.PLAIN not in given:
         program = ["python", *program]
     nodes, per_node, ranks = (_count(name, given.get(role)) for role in (roles.NODES, roles.PER_NODE, roles.RANKS))
-    if ranks and per_node:
+    if roles.HOSTS in given:
+        nodes = len({host.partition(":")[0] for host in given[roles.HOSTS].value.split(",")})
+    elif ranks and per_node:
         nodes = nodes or max(1, ranks // per_node)
     return Recognised(
         tuple(program),

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 NODES, PER_NODE, RANKS = "nodes", "ranks per node", "ranks"  # the value is this number
+HOSTS = "hosts"  # as many nodes: a:4,b:4
 REPLACED = "replaced"  # by hosts, ports and numbers of the plan
 IGNORED = "ignored"  # has no effect here, and is named in a note
 MODULE, PLAIN = "module", "plain"  # the program is a module; the program is started without Python
@@ -44,7 +45,8 @@ _MPIRUN = Spawner(
     {
         RANKS: "np= n= c=",
         PER_NODE: "N= npernode= ppn=",
-        REPLACED: "H= host= hosts= hostfile= default-hostfile= machinefile= f= bind-to= bootstrap= bind-to-core"
+        HOSTS: "H= host= hosts=",
+        REPLACED: "hostfile= default-hostfile= machinefile= f= bind-to= bootstrap= bind-to-core"
         " bind-to-socket allow-run-as-root oversubscribe nooversubscribe genvall noprefix",
         IGNORED: "map-by= rank-by= output-filename= timeout= stdin= prefix= report-bindings tag-output timestamp-output"
         " display-map display-allocation v verbose q quiet l bynode byslot bycore merge-stderr-to-stdout",
@@ -72,7 +74,8 @@ SPAWNERS = {
         "auto",
         {
             RANKS: "np= num-proc=",
-            REPLACED: "H= hosts= hostfile= p= ssh-port= i= ssh-identity-file= start-timeout= disable-cache",
+            HOSTS: "H= hosts=",
+            REPLACED: "hostfile= p= ssh-port= i= ssh-identity-file= start-timeout= disable-cache",
             IGNORED: "output-filename= verbose prefix-timestamp prefix-output-with-timestamp",
             "mpi": "mpi",
             "gloo": "gloo",

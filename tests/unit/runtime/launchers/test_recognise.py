@@ -74,6 +74,7 @@ def test_other_commands(line: str) -> None:
         ("mpirun -np 8 python train.py", {"ranks": 8}),
         ("mpiexec -n 8 -ppn 4 -f hosts ./app", {"ranks": 8, "ranks_per_node": 4, "nodes": 2, "command": ("./app",)}),
         ("mpirun --np 8 -N 4 -H a:4,b:4 python train.py", {"ranks": 8, "ranks_per_node": 4, "nodes": 2}),
+        ("mpirun -np 4 -H a,a,b,b -N 2 python train.py", {"ranks": 4, "ranks_per_node": 2, "nodes": 2}),
         ("mpirun -np 2 -x A -x B=1=2 --allow-run-as-root python train.py", {"ranks": 2, "env": ("A", "B=1=2")}),
         (
             "mpirun -np 2 --mca btl ^vader -mca pml ob1 -bind-to none python train.py",
@@ -101,7 +102,8 @@ def test_mpirun(line: str, expected: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("horovodrun -np 4 -H a:2,b:2 python train.py", {"ranks": 4}),
+        ("horovodrun -np 4 -H a:2,b:2 python train.py", {"ranks": 4, "nodes": 2}),
+        ("horovodrun -np 4 -H localhost:4 python train.py", {"ranks": 4, "nodes": 1}),
         ("horovodrun --num-proc=4 --gloo python train.py", {"ranks": 4, "launcher": "gloo"}),
         ("horovodrun --mpi python train.py", {"launcher": "mpi"}),
         (
