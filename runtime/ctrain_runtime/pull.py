@@ -17,9 +17,10 @@ import fcntl
 import hashlib
 import os
 import re
+import shlex
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable, Optional
@@ -40,11 +41,10 @@ _LOG_TAIL_BYTES = 4096
 
 @dataclass(frozen=True)
 class PulledImage:
-    """The file of an image, its digest (sha256:9f2c...), and whether it was cached before."""
+    """The file of an image, and its digest (sha256:9f2c...)."""
 
     path: Path
     digest: str
-    was_cached: bool
 
 
 def check_reference(reference: str) -> None:
@@ -55,18 +55,27 @@ def check_reference(reference: str) -> None:
         )
 
 
+def find_cached(reference: str, caches: Iterable[Path]) -> Optional[PulledImage]:
+    """The image that `reference` meant when it was pulled into one of `caches`. Raises UsageError, ConfigError."""
+    check_reference(reference)
+    for cache in filter(Path.is_dir, caches):
+        _check_trusted(cache)
+    return next(filter(None, (_read_link(_link(cache, reference)) for cache in caches)), None)
+
+
 def pull(reference: str, cache: Path, engine: Engine, report: Report, *, again: bool = False) -> PulledImage:
-    """The image of `reference`: from the cache; pulled if it is not cached, or `again`.
+    """Pull `reference` into `cache`, unless another process has just done so and it is not to be pulled `again`.
 
     Raises UsageError, RegistryError, DiskFullError, ImageUnusable, ConfigError; CtrainError if the cache cannot be
     written to. Nothing is left then.
     """
     check_reference(reference)
-    link = cache / f"{_stem(reference)}.sif"
-    if not again and (cached := _read_link(link)):
-        return cached
+    link = _link(cache, reference)
+    if not cache.is_absolute():
+        raise ConfigError(f"image cache {cache} is not an absolute path", "Set `image_cache` of the site")
     try:
-        _prepare_cache(cache)
+        cache.mkdir(parents=True, exist_ok=True)
+        _check_trusted(cache)
         with _lock(
             cache / f".{link.stem}.lock", lambda: report(f"waiting for another process to pull {reference}", "")
         ):
@@ -84,10 +93,10 @@ def pull(reference: str, cache: Path, engine: Engine, report: Report, *, again: 
         report("", "")
 
 
-def _stem(reference: str) -> str:
-    """A file name for a reference: readable, and another one for each."""
-    readable = re.sub(r"[^\w.-]+", "_", reference.partition("://")[2], flags=re.ASCII)[-80:]
-    return f"{readable}-{hashlib.sha256(reference.encode()).hexdigest()[:12]}"
+def _link(cache: Path, reference: str) -> Path:
+    """The symlink of a reference, with a name that is readable, and another one for each."""
+    readable = re.sub(r"[^\w.-]+", "_", reference.partition("://")[2], flags=re.ASCII)[-80:].lstrip(".-")
+    return cache / f"{readable}-{hashlib.sha256(reference.encode()).hexdigest()[:12]}.sif"
 
 
 def _read_link(link: Path) -> Optional[PulledImage]:
@@ -97,16 +106,13 @@ def _read_link(link: Path) -> Optional[PulledImage]:
     except OSError:
         return None
     digest, path = _IMAGE.fullmatch(name), link.with_name(name)
-    return PulledImage(path, f"sha256:{digest[1]}", True) if digest and path.is_file() else None
+    return PulledImage(path, f"sha256:{digest[1]}") if digest and path.is_file() else None
 
 
-def _prepare_cache(cache: Path) -> None:
-    """Create the directory, if need be. Raises OSError; ConfigError if anybody could put images into it."""
-    if not cache.is_absolute():
-        raise ConfigError(f"image cache {cache} is not an absolute path", "Set `image_cache` of the site")
-    cache.mkdir(parents=True, exist_ok=True)
+def _check_trusted(cache: Path) -> None:
+    """Raise ConfigError if anybody could put images into the directory."""
     if cache.stat().st_mode & 0o002:
-        raise ConfigError(f"image cache {cache} is world-writable", f"Run: chmod o-w {cache}")
+        raise ConfigError(f"image cache {cache} is world-writable", f"Run: chmod o-w {shlex.quote(str(cache))}")
 
 
 @contextlib.contextmanager
@@ -154,7 +160,7 @@ def _pull(reference: str, link: Path, directory: Path, engine: Engine, report: R
         new.replace(image)
     (directory / "link").symlink_to(image.name)
     (directory / "link").replace(link)
-    return PulledImage(image, digest, False)
+    return PulledImage(image, digest)
 
 
 def _failure(reference: str, cache: Path, log: Path) -> CtrainError:

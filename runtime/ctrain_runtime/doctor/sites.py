@@ -38,10 +38,10 @@ def check_site(selected: SelectedSite) -> Iterator[Finding]:
     for store in site.stores:
         yield _check_directory("stores", store, selected, os.R_OK | os.X_OK)
     yield _check_directory("runs", site.runs, selected, os.W_OK | os.X_OK, created=True)
+    if site.image_cache:
+        yield _check_directory("image_cache", site.image_cache, selected, os.R_OK | os.X_OK)
     if site.cache:
         yield _check_directory("cache", site.cache, selected, os.W_OK | os.X_OK)
-    if site.image_cache:
-        yield _check_directory("image_cache", site.image_cache, selected, os.R_OK | os.X_OK, created=True)
     for name, path in site.datasets.items():
         yield _check_directory(f"datasets.{name}", path, selected, os.R_OK | os.X_OK, expanded=True)
     for mount in site.mounts:

@@ -52,11 +52,15 @@ def refusal(image: Manifest, nodes: NodeFacts) -> str:
 
 
 def notes(image: Manifest, nodes: NodeFacts) -> tuple[str, ...]:
-    """A line for an image that needs forward compatibility on `nodes`."""
-    if not nodes.gpus or not _is_older(nodes.driver, native_driver(image)):
+    """Lines for an image that needs forward compatibility on `nodes`, and on what of one from elsewhere is unknown."""
+    if not nodes.gpus or "cuda" not in image.software:
         return ()
-    needed = f"CUDA {image.software['cuda']} needs driver {native_driver(image)}"
-    return (f"{needed}, {nodes.name} has {nodes.driver}: it runs by forward compatibility",)
+    if _is_older(nodes.driver, native_driver(image)):
+        needed = f"CUDA {image.software['cuda']} needs driver {native_driver(image)}"
+        return (f"{needed}, {nodes.name} has {nodes.driver}: it runs by forward compatibility",)
+    facts = {"the driver": nodes.driver, "the image's GPU code": image.requires.arch}
+    unknown = [name for name, fact in facts.items() if not fact]
+    return (f"not compared with {nodes.name}: {', '.join(unknown)}",) if unknown and not image.layers else ()
 
 
 def native_driver(image: Manifest) -> int:

@@ -12,7 +12,7 @@ from ctrain_runtime.image import Image
 from ctrain_runtime.plan import admission
 from ctrain_runtime.plan.admission import NodeFacts
 from ctrain_runtime.pull import Report
-from ctrain_runtime.site import SelectedSite, Site, expand
+from ctrain_runtime.site import SelectedSite, expand
 from ctrain_runtime.store import open_stores
 from ctrain_runtime.user_cache import cache_dir
 
@@ -45,20 +45,19 @@ def admit(selected: Image, nodes: NodeFacts, site: SelectedSite) -> Notes:
     return admission.notes(manifest, nodes)
 
 
-def cache_path(site: Site) -> Path:
-    """The directory of pulled images. Raises ConfigError."""
-    if not site.image_cache:
-        return cache_dir() / "images"
-    return Path(expand(site.image_cache, f"site {site.name}: image_cache"))
-
-
 def _locate(references: tuple[str, ...], site: SelectedSite, report: Report, again: bool) -> tuple[Image, Notes]:
     """The image, of which nothing has run yet, and a note on one that was pulled before."""
     reference = references[0]
     trust.require_allowed(reference, site)
     if image.is_pulled(reference):
-        pulled = pull.pull(reference, cache_path(site.site), find_engine(), report, again=again)
-        notes = (f"{reference} was pulled before; --pull pulls what it means now",) if pulled.was_cached else ()
+        own = shared = cache_dir() / "images"
+        if site.site.image_cache:
+            shared = Path(expand(site.site.image_cache, f"{site.sources['image_cache']}: image_cache"))
+        pulled = None if again else pull.find_cached(reference, (own, shared))
+        notes = (f"{reference} was pulled before; --pull pulls what it means now",) if pulled else ()
+        if pulled is None:
+            cache = shared if os.access(shared, os.W_OK | os.X_OK) else own
+            pulled = pull.pull(reference, cache, find_engine(), report, again=again)
         return foreign.locate(pulled.path, report, name=reference, digest=pulled.digest), notes
     if image.is_foreign(reference):
         return foreign.locate(Path(reference), report), ()

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_runtime import pull as module
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import ConfigError, CtrainError, DiskFullError, ImageUnusable, RegistryError, UsageError
-from ctrain_runtime.pull import PulledImage, pull
+from ctrain_runtime.pull import PulledImage, find_cached, pull
 from samples.programs import write_program
 from samples.runs import wait_for
 from samples.sample_images import sif
@@ -44,7 +43,8 @@ class Pulls:
         self.reported.append(what)
 
     def pull(self, reference: str = REFERENCE, *, again: bool = False) -> PulledImage:
-        return pull(reference, self.cache, self.engine, self.report, again=again)
+        cached = None if again else find_cached(reference, [self.cache])
+        return cached or pull(reference, self.cache, self.engine, self.report, again=again)
 
     def names(self) -> list[str]:
         """What lies in the cache, without locks."""
@@ -61,7 +61,7 @@ def test_a_reference_is_pulled_once(pulls: Pulls) -> None:
     assert first.path.name == f"sha256-{first.digest[7:]}.sif"
     assert first.path.read_bytes() == sif()
     pulls.answer("exit 1")  # the network is gone
-    assert pulls.pull() == PulledImage(first.path, first.digest, True)
+    assert pulls.pull() == PulledImage(first.path, first.digest)
     assert len(pulls.calls.read_text().splitlines()) == 1
     link, image = sorted(pulls.names(), key=len)
     assert (link.startswith("r.example_5000_team_train_1-"), image) == (True, first.path.name)
@@ -78,7 +78,7 @@ def test_again_follows_a_moved_tag_and_keeps_the_old_image_for_queued_jobs(pulls
     pulls.source.write_bytes(sif(data=b"newer"))
     assert pulls.pull().path == old.path
     new = pulls.pull(again=True)
-    assert (new.was_cached, new.path.read_bytes(), old.path.read_bytes()) == (False, sif(data=b"newer"), sif())
+    assert (new.path.read_bytes(), old.path.read_bytes()) == (sif(data=b"newer"), sif())
     assert pulls.pull().path == new.path
 
 
@@ -127,6 +127,19 @@ def test_a_cache_that_anybody_could_put_images_into(pulls: Pulls) -> None:
         pulls.pull()
 
 
+def test_images_that_anybody_could_have_put_there_are_not_taken(pulls: Pulls) -> None:
+    pulls.pull()
+    pulls.cache.chmod(0o1777)
+    with pytest.raises(ConfigError, match=r"is world-writable. Run: chmod o-w"):
+        find_cached(REFERENCE, [pulls.cache])
+
+
+def test_an_image_is_found_in_any_of_several_caches(pulls: Pulls, tmp_path: Path) -> None:
+    image = pulls.pull()
+    assert find_cached(REFERENCE, [tmp_path / "missing", pulls.cache]) == image
+    assert find_cached(REFERENCE, [tmp_path / "missing"]) is None
+
+
 def test_a_cache_where_a_file_lies(pulls: Pulls) -> None:
     pulls.cache.touch()
     with pytest.raises(CtrainError, match=r"cannot write to the image cache .*: File exists"):
@@ -144,9 +157,12 @@ def test_those_who_may_read_the_cache_may_read_its_images(pulls: Pulls, director
 def test_a_symlink_that_points_to_no_image_of_the_cache_is_pulled_anew(pulls: Pulls, target: str) -> None:
     pulls.cache.mkdir()
     (pulls.cache / "other.sif").write_bytes(b"x")
-    link = pulls.cache / f"{module._stem(REFERENCE)}.sif"
+    pulls.pull()
+    link = next(path for path in pulls.cache.iterdir() if path.is_symlink())
+    link.unlink()
     link.symlink_to(target)
-    assert not pulls.pull().was_cached
+    pulls.pull()
+    assert len(pulls.calls.read_text().splitlines()) == 2
     assert link.resolve().read_bytes() == sif()
 
 

@@ -43,7 +43,7 @@ def test_a_site_whose_needs_are_all_met(tmp_path: Path) -> None:
         ),
         ({"runs": "/dev/null/runs"}, "runs", "/dev/null: not a directory"),
         ({"cache": "/not/there"}, "cache", "/not/there: directory not found"),
-        ({"image_cache": "/dev/null/images"}, "image_cache", "/dev/null: not a directory"),
+        ({"image_cache": "/not/there"}, "image_cache", "/not/there: directory not found"),
         ({"datasets": {"x": "/not/there"}}, "datasets.x", "/not/there: directory not found"),
         ({"mounts": ("/not/there:/x:ro",)}, "mounts", "/not/there: not found"),
         ({"trusted_keys": ("/not/there.pub",)}, "trusted_keys", "/not/there.pub: not found"),

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Optional
 
 import pytest
@@ -95,6 +96,16 @@ def test_forward_compatibility_is_noted() -> None:
     for where in (nodes(driver="535"), nodes(), nodes("", driver="470.57")):
         assert notes(of_cuda("12.6"), where) == ()
     assert notes(a_manifest(software={}), nodes(driver="470.57")) == ()
+
+
+def test_what_of_a_foreign_image_is_unknown_is_named() -> None:
+    image = foreign(python="3.12")
+    assert notes(image, nodes()) == ("not compared with partition gpu: the driver, the image's GPU code",)
+    assert notes(replace(image, requires=VOLTA.requires), nodes(driver="535")) == ()
+    assert notes(image, nodes("")) == notes(a_manifest(), nodes()) == ()
+
+
+def test_the_drivers_of_each_version_of_cuda() -> None:
     assert [native_driver(of_cuda(version)) for version in ("11.8", "12.0", "13.1", "x", "")] == [450, 525, 580, 0, 0]
 
 

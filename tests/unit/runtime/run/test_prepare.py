@@ -261,7 +261,10 @@ def test_an_image_that_ctrain_did_not_build(foreign: Path) -> None:
     assert (planned.name, planned.version, planned.marker, planned.cuda) == ("foreign.sif", "", "", True)
     assert (planned.path, planned.digest) == (str(foreign), f"sha256:{sha256(sif()).hexdigest()}")
     contents = "contents cuda 12.6, glibc 2.36, python 3.11.2"
-    assert prepared.notes == (f"foreign.sif is untested: ctrain did not build it; {contents}",)
+    assert prepared.notes == (
+        f"foreign.sif is untested: ctrain did not build it; {contents}",
+        "not compared with partition gpu: the driver, the image's GPU code",
+    )
 
 
 def test_an_image_that_does_not_fit_the_nodes_names_one_that_does(machine: Path, programs: Path) -> None:
@@ -313,8 +316,14 @@ def test_a_reference_is_pulled_into_the_cache_of_the_site_or_the_user(foreign: P
     assert prepare(asked(image=REFERENCE)).launch.plan.image.digest == f"sha256:{digest}"
     again = prepare(asked(image=REFERENCE, pull=True)).launch.plan.image.digest
     assert again == f"sha256:{sha256(foreign.read_bytes()).hexdigest()}"
-    Path("shared.yaml").write_text(f"name: shared\nextends: generic-slurm\nimage_cache: {foreign.parent}/shared\n")
-    assert plan_of("./shared.yaml", image=REFERENCE).image.path.startswith(f"{foreign.parent}/shared/sha256-")
+    other, shared = f"{REFERENCE}-other", foreign.parent / "shared"
+    Path("shared.yaml").write_text(f"name: shared\nextends: generic-slurm\nimage_cache: {shared}\n")
+    assert plan_of("./shared.yaml", image=REFERENCE).image.digest == again, "the user's own is found first"
+    assert plan_of("./shared.yaml", image=other).image.path.startswith(f"{foreign.parent}/cache/"), "it does not exist"
+    shared.mkdir()
+    other = f"{REFERENCE}-third"
+    assert plan_of("./shared.yaml", image=other).image.path.startswith(f"{shared}/sha256-")
+    assert plan_of("./shared.yaml", image=other).image.path.startswith(f"{shared}/sha256-")
 
 
 @pytest.mark.parametrize("image", ["./foreign.sif", REFERENCE, "./box"])
