@@ -114,7 +114,8 @@ def from_command(command: tuple[str, ...], directory: Path, name: str = "") -> J
     """The job for `ctrain run -- COMMAND`, run in `directory`; `name` is its program's unless given."""
     if not command or not command[0]:
         raise UsageError("no job or command given", "Use: ctrain run JOB, or ctrain run -- COMMAND")
-    program = next((word for word in command[1:] if (directory / word).is_file()), command[0])
+    # Path.is_file raises for a word that is too long for a file's name.
+    program = next((word for word in command[1:] if os.path.isfile(directory / word)), command[0])  # noqa: PTH113
     job = Job(name or _name(Path(program).stem), command, (), "auto", Resources(), None, {}, str(directory), directory)
     script = missing_script(job)
     if script:

@@ -228,3 +228,7 @@ def test_a_job_without_its_script(tmp_path: Path) -> None:
 def test_nothing_to_run(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"no job or command given. Use: ctrain run JOB"):
         job.from_command((), tmp_path)
+
+
+def test_an_argument_may_be_longer_than_the_name_of_a_file(tmp_path: Path) -> None:
+    assert job.from_command(("sh", "-c", "true; " * 1000), tmp_path).name == "sh"
