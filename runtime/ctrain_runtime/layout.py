@@ -6,6 +6,7 @@ PLAN = "plan.json"
 RECORD = "record.json"
 JOB_SCRIPT, TASK_SCRIPT, RANK_SCRIPT = "job.sh", "task.sh", "rank.sh"
 STAGE_SCRIPT = "stage.sh"
+NODE_SCRIPT = "node.sh"  # starts the tasks of a node, where the scheduler starts one process per node
 
 RENDEZVOUS = "rendezvous.py"
 INSIDE = "inside"  # the programs of the preflight
@@ -14,6 +15,9 @@ EVENTS = "events.jsonl"  # of the job, written on one host only: appends from se
 NODES = "nodes"  # a file of events per node, written by its tasks and ranks
 LOGS = "logs"
 JOB_LOG = f"{LOGS}/job.log"
+SCHEDULER_LOG = f"{LOGS}/scheduler.log"  # of schedulers that deliver a job's output only when it has ended
+HOSTS = "hosts"  # of the tasks, one per line
+ENVIRONMENT = ".environment"  # values of the caller's variables, for its owner only, until the job ends
 METRICS = "metrics.jsonl"
 CHECKPOINT = "checkpoint"
 CANCELLED = "cancelled"  # exists once ctrain was asked to cancel the run

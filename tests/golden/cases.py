@@ -19,6 +19,7 @@ from samples.plans import CLUSTER, ENGINE, GPU_PARTITION, LOCAL, a_job, a_launch
 FOLDER = Path(__file__).parent
 SITE = a_site(submit=("--account=ai lab",), comment="pytorch", datasets={"imagenet": "/apps/imagenet"})
 ALLOCATION = Allocation("41873", 2, "amd_a100nv_8", cpus=64, gpus=8)
+PBS_ALLOCATION = Allocation("41.pbs", 2, "workq", cpus=64, gpus=8)
 INSIDE = some_facts(cluster=dataclasses.replace(CLUSTER, allocation=ALLOCATION))
 IN_STEP = some_facts(
     cluster=dataclasses.replace(CLUSTER, allocation=dataclasses.replace(ALLOCATION, in_step=True, minutes_left=30))
@@ -31,6 +32,7 @@ SHARED = some_facts(
         memory_is_consumable=True,
     )
 )
+PBS_CLUSTER = Cluster((dataclasses.replace(GPU_PARTITION, cpu_bind=""),))
 CPU_IMAGE = an_image(name="pytorch-cpu", software={"torch": "2.13.0"})
 
 PLANS: dict[str, LaunchPlan] = {
@@ -65,6 +67,23 @@ PLANS: dict[str, LaunchPlan] = {
         env=("WANDB_API_KEY", "EMPTY_PASSWORD="),
     ),
     "slurm-shell": a_plan(job=a_job(launcher="env"), nodes=1, ranks_per_node=1, gpus_per_node=1, interactive=True),
+    "pbs-env": a_plan(
+        site=a_site(name="ours", scheduler="pbs", mpi=(), staging="/local", submit=("-l filesystems=home:eagle",)),
+        facts=some_facts(cluster=PBS_CLUSTER, lease_dir="/apps/ctrain/in-use"),
+        job=a_job(launcher="env"),
+        nodes=2,
+        gpus_per_node=4,
+        settings=(("account", "ai lab"), ("constraint", "gpu_type=a100"), ("mem", "64gb")),
+        scheduler_options=("-Wdepend=afterok:41.pbs",),
+        env=("WANDB_API_KEY",),
+    ),
+    "pbs-allocation": dataclasses.replace(
+        a_plan(
+            site=a_site(name="ours", scheduler="pbs", mpi=("pals",), cpu_bind="depth"),
+            facts=some_facts(cluster=dataclasses.replace(PBS_CLUSTER, mpi=("pals",), allocation=PBS_ALLOCATION)),
+        ),
+        preflight=Preflight(strict=True, reason="site key preflight"),
+    ),
     "local": a_plan(
         **{**LOCAL, "facts": some_facts(is_root=True, cluster=Cluster())}, image=CPU_IMAGE, ranks_per_node=2
     ),

@@ -1,4 +1,4 @@
-"""Output of real Slurm clusters (tests/samples/slurm), and programs that repeat it."""
+"""Output of real Slurm clusters and of a real OpenPBS (tests/samples/slurm, pbs), and programs that repeat it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,11 @@ def recorded(name: str) -> list[str]:
 
 def collection(version: str, name: str) -> dict[str, str]:
     """The records in a file of several (jobs.txt, srun.txt) by name: each follows a line `# NAME`."""
-    parts = record(version, name).removeprefix("# ").split("\n# ")
+    return _parts(record(version, name))
+
+
+def _parts(text: str) -> dict[str, str]:
+    parts = text.removeprefix("# ").split("\n# ")
     return {title: body for title, _, body in (part.partition("\n") for part in parts)}
 
 
@@ -48,3 +52,21 @@ def install_cluster(folder: Path, version: str, *, job: str = "", config: str = 
         "scancel": answer(folder, "scancel"),
         "squeue": answer(folder, "squeue"),
     }
+
+
+PBS = Path(__file__).parent / "pbs"
+
+
+def pbs(name: str) -> str:
+    """A record of OpenPBS (tests/samples/pbs)."""
+    return (PBS / name).read_text(encoding="utf-8", errors="replace")
+
+
+def pbs_jobs() -> dict[str, str]:
+    """What had happened to a job -> what `qstat -x -f -F json` printed."""
+    return _parts(pbs("jobs.txt"))
+
+
+def pbs_errors() -> dict[str, tuple[int, str]]:
+    """A command -> its exit code, and its errors."""
+    return {title.split()[0]: (int(title.split()[1]), body) for title, body in _parts(pbs("errors.txt")).items()}

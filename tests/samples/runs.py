@@ -16,6 +16,7 @@ from ctrain_runtime.errors import CtrainError
 from ctrain_runtime.run import directory, record
 from ctrain_runtime.run.submit import Run, with_job
 from ctrain_runtime.schedulers.protocol import FailedTask, Outcome, Status
+from samples import pbs_stand_in
 from samples.plans import a_launch, a_manifest, a_plan
 from samples.programs import SYSTEM, install
 from samples.sample_images import write_image
@@ -105,7 +106,8 @@ def write_end(run: Path, code: int) -> None:
 
 
 class Bench:
-    """A folder with a fake engine and an image, and `ctrain` as a process in it. Its site is local, or the toy's."""
+    """A folder with a fake engine and an image, and `ctrain` as a process in it. Its site is local, or that of the toy
+    or of PBS."""
 
     def __init__(self, folder: Path, site: str = "local") -> None:
         self.folder = folder
@@ -119,7 +121,10 @@ class Bench:
         self.one = self.runs / "one"
         (folder / "toy").mkdir()
         (folder / "toy.yaml").write_text("name: toy\nscheduler: toy\n")
-        self.site = "./toy.yaml" if site == "toy" else site
+        if site == "pbs":
+            pbs_stand_in.install(folder / "bin", folder / "pbs")
+            (folder / "pbs.yaml").write_text("name: pbs\nscheduler: pbs\nmpi: []\n")
+        self.site = f"./{site}.yaml" if site in ("toy", "pbs") else site
         package = Path(sys.modules["ctrain_runtime"].__path__[0])
         self.environment = {
             "PATH": f"{folder / 'bin'}:{SYSTEM}",
@@ -182,6 +187,7 @@ class Bench:
 
     def end(self) -> None:
         """End what a failed test may have left."""
+        pbs_stand_in.end_all(self.folder / "pbs")
         for pid in self.orphans():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

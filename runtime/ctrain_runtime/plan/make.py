@@ -83,6 +83,7 @@ def make_plan(
         as_root=facts.is_root,
         private=bool(secret_names(environment)),
         interactive=options.interactive,
+        task_starter=size.task_starter,
     )
 
 

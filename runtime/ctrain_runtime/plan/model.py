@@ -155,6 +155,7 @@ class LaunchPlan:
     private: bool  # the run directory holds secrets: for its owner only
     preflight: Optional[Preflight] = None
     interactive: bool = False  # its one rank has the user's terminal; nothing is recorded
+    task_starter: str = ""  # what starts tasks, where the scheduler has a choice; "" is its own way
 
     @property
     def world_size(self) -> int:

@@ -34,8 +34,9 @@ class SizeRequest:
 class JobSize:
     """The resources of a job. `cpus_per_rank` counts the scheduler's CPUs (hardware threads on some clusters),
     `cores_per_rank` physical cores; `memory` is MB per node (None: the scheduler's default); `time_limit` is in
-    minutes (None: no limit); `cpu_bind` is the binding of ranks to cores ("": left to the cluster). `notes` are lines
-    for the user: limits that were shortened or that do not apply.
+    minutes (None: no limit); `cpu_bind` is the binding of ranks to cores ("": left to the cluster). `task_starter` is
+    what starts tasks, where the scheduler has a choice ("": its own way). `notes` are lines for the user: limits that
+    were shortened or that do not apply.
     """
 
     nodes: int
@@ -47,6 +48,7 @@ class JobSize:
     partition: str = ""
     time_limit: Optional[int] = None
     cpu_bind: str = ""
+    task_starter: str = ""
     notes: tuple[str, ...] = ()
 
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from ctrain_runtime.schedulers.protocol import Scheduler
 
 # The package of each scheduler has SCHEDULER; it is imported when a site names it.
-MODULES = {"slurm": "ctrain_runtime.schedulers.slurm", "local": "ctrain_runtime.schedulers.local"}
+MODULES = {name: f"ctrain_runtime.schedulers.{name}" for name in ("slurm", "pbs", "local")}
 
 
 def get(name: str) -> Scheduler:

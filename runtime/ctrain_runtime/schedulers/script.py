@@ -10,8 +10,15 @@ from ctrain_runtime import layout
 from ctrain_runtime.bash import quote_argv
 from ctrain_runtime.engines import apptainer
 from ctrain_runtime.errors import DataError, PreflightError
+from ctrain_runtime.lease import MAX_LEASE_SECONDS
 from ctrain_runtime.plan.model import LaunchPlan
 
+SIGNAL_CHILDREN = """\
+signal_children() { # SIGNAL PID; fails if it has none
+  local kids=()
+  read -r -a kids <"/proc/$2/task/$2/children"
+  ((${#kids[@]})) && kill -s "$1" "${kids[@]}"
+} 2>/dev/null"""
 PREFLIGHT = "preflight"  # the argument by which a task proves its world instead of running the program
 
 
@@ -101,6 +108,18 @@ finish
 """
 
 
+def renew_lease(plan: LaunchPlan) -> list[str]:
+    """Lines of bash by which a job, once it runs, limits the lease on its image to its own time."""
+    if not plan.lease:
+        return []
+    minutes = plan.time_limit or MAX_LEASE_SECONDS // 60
+    touch = quote_argv(["touch", "--no-create", f"--date=+{minutes} minutes", plan.lease])
+    return [
+        "# Tells the store. Where a node cannot write to it, what was recorded at the submission holds.",
+        f"{touch} 2>/dev/null",
+    ]
+
+
 def run_step(ignored: str = "", *, interactive: bool = False) -> str:
     """Bash functions of scripts that outlive signals: run_step COMMAND... sets `code`, signal_step SIGNAL passes a
     signal on to what the step has started, or is about to start; after `ending` is set, no step starts.
@@ -115,11 +134,7 @@ def run_step(ignored: str = "", *, interactive: bool = False) -> str:
     return f"""\
 exec 6<> <(:) # carries exit codes
 child='' ending=''
-signal_children() {{ # SIGNAL PID; fails if it has none
-  local kids=()
-  read -r -a kids <"/proc/$2/task/$2/children"
-  ((${{#kids[@]}})) && kill -s "$1" "${{kids[@]}}"
-}} 2>/dev/null
+{SIGNAL_CHILDREN}
 signal_step() {{ # SIGNAL
   local tries=0
   [ -n "$child" ] || return

@@ -10,30 +10,33 @@ from ctrain_runtime.schedulers.script import Task, TaskIdentity, job_script, sta
 
 KILL_TRIES = 50  # a tenth of a second each
 
-# Of site local every rank is on this machine. The port is tried: another run may have taken it.
+# The port is tried: another run may have taken it.
 RENDEZVOUS = """\
 MASTER_PORT=$((61000 + ($$ + {salt}) % 4536))
 while (exec 7<>"/dev/tcp/127.0.0.1/$MASTER_PORT") 2>/dev/null; do
   MASTER_PORT=$((61000 + (MASTER_PORT - 60999) % 4536))
 done
-export MASTER_ADDR=127.0.0.1 MASTER_PORT"""
+export MASTER_ADDR={address} MASTER_PORT"""
 
 # Each task is a process group (set -m), so that its end shows even if what would report it was killed. Processes that
 # are left after the grace period, or at the end, are known by the environment that all of the run have. How tasks end
 # comes through a pipe: `wait -n` misses those that end while the shell does something else.
-START = """\
+TASKS = """\
+marked() {{ # the processes of the run on this machine
+  LC_ALL=C grep -slzxF "CTRAIN_RUN_DIR=$run" /proc/[0-9]*/environ
+}}
 kill_leftovers() {{ # until none is left: some start others meanwhile
   local pid left=yes tries=0
   while [ "$left" ] && ((++tries <= {tries})); do
     left=
-    for pid in $(LC_ALL=C grep -slzxF "CTRAIN_RUN_DIR=$run" /proc/[0-9]*/environ); do
+    for pid in $(marked); do
       pid=${{pid%/environ}} pid=${{pid#/proc/}}
       case $pid in "$$" | "$starter" | "$BASHPID") ;; *) kill -KILL "$pid" 2>/dev/null && left=yes ;; esac
     done
     [ -z "$left" ] || sleep 0.1
   done
 }}
-signal_tasks() {{ # {script} alone: it passes the signal on to the program, past the engine's own processes
+signal_tasks() {{ # SIGNAL: to the task alone, which passes it on to the program, past the engine's own processes
   local group
   for group in "${{groups[@]}}"; do signal_children "$1" "$group"; done
 }}
@@ -48,20 +51,20 @@ stop() {{
   (sleep {grace} && kill_leftovers) &
   killer=$!
 }}
-run_task() {{ # the signal is for the task; wait for it, to report how it ended
+run_task() {{ # TASK SCRIPT [ARGUMENT]...: the signal is for the task; wait for it, to report how it ended
   trap : TERM USR1 USR2
-  CTRAIN_TASK=$1 /bin/bash -p "$run/{script}" 9>&-
+  CTRAIN_TASK=$1 /bin/bash -p "$run/$2" "${{@:3}}" 9>&-
   echo "$?" >&9
 }}
-start_tasks() {{ # returns the exit code of the task that failed first, which ends the others
-  local task ended left={tasks} code=0 groups=() killer='' signals=() starter=$BASHPID
+start_tasks() {{ # FIRST COUNT SCRIPT [ARGUMENT]...: returns the exit code of the task that failed first, which ends all
+  local task ended left=$2 code=0 groups=() killer='' signals=() starter=$BASHPID
   trap 'signals+=(TERM)' TERM # a trap that runs while `read` waits must not start processes: they would go on reading
   trap 'signals+=(USR1)' USR1
   trap 'signals+=(USR2)' USR2
   exec 9<> <(:)
   set -m
-  for ((task = 0; task < {tasks}; task++)); do
-    run_task "$task" &
+  for ((task = $1; task < $1 + $2; task++)); do
+    run_task "$task" "${{@:3}}" &
     groups+=($!)
   done
   set +m
@@ -72,15 +75,15 @@ start_tasks() {{ # returns the exit code of the task that failed first, which en
     elif ! any_task; then
       left=0 ended=137 # what would report was killed itself
     fi
-    [ "${{ended:-0}}" = 0 ] || {{ [ "$code" != 0 ] || code=$ended; stop; }}
+    [ "${{ended:-0}}" = 0 ] || {{ [ "$code" != 0 ] || code=$ended; [ "${{keep_going-}}" ] || stop; }}
     handle_signals
   done
   [ -z "$killer" ] || kill "$killer" 2>/dev/null
   kill_leftovers
   return "$code"
 }}
-tasks() {{ # apart, so that signals reach it and not the tasks
-  (start_tasks)
+tasks() {{ # FIRST COUNT SCRIPT [ARGUMENT]...: apart, so that signals reach it and not the tasks
+  (start_tasks "$@")
 }}
 handle_signals() {{
   local name taken=("${{signals[@]}}")
@@ -89,6 +92,19 @@ handle_signals() {{
     if [ "$name" = TERM ]; then stop; else signal_tasks "$name"; fi
   done
 }}"""
+
+
+def rendezvous(plan: LaunchPlan, address: str) -> str:
+    """Bash that exports the rendezvous of a run whose first task is on this machine; `address` is bash."""
+    return RENDEZVOUS.format(salt=int(plan.run_key, 16) % 4536, address=address)
+
+
+def task_functions(patience: int = 0) -> str:
+    """Bash functions that run tasks as processes of this machine; they need `run`, and signal_children of run_step.
+
+    `patience` is added to the seconds from SIGTERM to SIGKILL.
+    """
+    return TASKS.format(grace=GRACE_SECONDS + patience, tries=KILL_TRIES)
 
 
 def identity(plan: LaunchPlan) -> TaskIdentity:
@@ -101,14 +117,23 @@ local_task=$((task % {per_group})) NODE_RANK=$((task / {per_group}))"""
 
 
 def render(plan: LaunchPlan, task: Task) -> Launch:
-    rendezvous = RENDEZVOUS.format(salt=int(plan.run_key, 16) % 4536)
-    argv = ("/bin/bash", "-p", f"{plan.run_directory}/{layout.JOB_SCRIPT}")
+    meet = rendezvous(plan, "127.0.0.1")  # every rank is on this machine
     if plan.interactive:
-        start = quote_argv(["exec", *start_script(plan, task.script)])
-        text = f"#!/bin/bash -p\n{rendezvous}\nexport CTRAIN_TASK=0\n{start}\n"
-        return Launch(plan, argv, {layout.JOB_SCRIPT: text, **task.scripts})
-    functions = START.format(grace=GRACE_SECONDS, tries=KILL_TRIES, tasks=plan.tasks, script=task.script)
+        return on_terminal(plan, task, meet)
     stage_in = quote_argv(start_script(plan, task.stage)) if task.stage else ""
-    before = f"{rendezvous}\n{functions}"
-    text = job_script(plan, header="", job_id=JOB_ID, before=before, start="tasks", stage_in=stage_in)
-    return Launch(plan, argv, {layout.JOB_SCRIPT: text, **task.scripts})
+    start = f"tasks 0 {plan.tasks} {task.script}"
+    text = job_script(
+        plan, header="", job_id=JOB_ID, before=f"{meet}\n{task_functions()}", start=start, stage_in=stage_in
+    )
+    return Launch(plan, _argv(plan), {layout.JOB_SCRIPT: text, **task.scripts})
+
+
+def on_terminal(plan: LaunchPlan, task: Task, before: str) -> Launch:
+    """One task as a process of this machine, with its terminal."""
+    start = quote_argv(["exec", *start_script(plan, task.script)])
+    text = f"#!/bin/bash -p\n{before}\nexport CTRAIN_TASK=0\n{start}\n"
+    return Launch(plan, _argv(plan), {layout.JOB_SCRIPT: text, **task.scripts})
+
+
+def _argv(plan: LaunchPlan) -> tuple[str, ...]:
+    return "/bin/bash", "-p", f"{plan.run_directory}/{layout.JOB_SCRIPT}"

@@ -5,10 +5,17 @@ from __future__ import annotations
 from ctrain_runtime import layout, time_limit
 from ctrain_runtime.bash import quote_argv
 from ctrain_runtime.errors import UsageError
-from ctrain_runtime.lease import MAX_LEASE_SECONDS
 from ctrain_runtime.plan.model import Launch, LaunchPlan
 from ctrain_runtime.schedulers import process
-from ctrain_runtime.schedulers.script import PREFLIGHT, Task, TaskIdentity, directives, job_script, start_script
+from ctrain_runtime.schedulers.script import (
+    PREFLIGHT,
+    Task,
+    TaskIdentity,
+    directives,
+    job_script,
+    renew_lease,
+    start_script,
+)
 
 # The first name of a list like gpu[03-05,09],cpu1 without a call of scontrol: MASTER_ADDR is the first node of this
 # step, since two runs may share an allocation. The ports lie above the ephemeral ones.
@@ -136,11 +143,4 @@ def _preflight(plan: LaunchPlan, task: Task) -> str:
 def _before(plan: LaunchPlan) -> str:
     """The allocation's shell differs from the ranks; and the image is needed for the job's time."""
     lines = [f"unset {' '.join(ALLOCATION_ONLY)}"] if plan.allocation else []
-    if plan.lease:
-        minutes = plan.time_limit or MAX_LEASE_SECONDS // 60
-        touch = quote_argv(["touch", "--no-create", f"--date=+{minutes} minutes", plan.lease])
-        lines += [
-            "# Tells the store. Where a node cannot write to it, what was recorded at the submission holds.",
-            f"{touch} 2>/dev/null",
-        ]
-    return "\n".join(lines)
+    return "\n".join([*lines, *renew_lease(plan)])

@@ -82,7 +82,9 @@ def _find_partition(name: str, cluster: Cluster) -> Partition:
 def _gpus_and_ranks(request: SizeRequest, scope: str, cpus: int, gpus: Optional[int]) -> tuple[int, int]:
     """GPUs and ranks per node; `gpus` is the number that a node has, None if unknown."""
     if gpus is None and isinstance(request.gpus_per_node, str):
-        raise SchedulerError(f"Slurm does not show how many GPUs {scope} has", "Pass the number: --gpus-per-node N")
+        raise SchedulerError(
+            f"the scheduler does not show how many GPUs {scope} has", "Pass the number: --gpus-per-node N"
+        )
     requested = resolve_count("--gpus-per-node", request.gpus_per_node, gpus or 0, least=0)
     if gpus is not None:
         check_capacity(scope, "GPU", gpus, "--gpus-per-node", requested)

@@ -15,4 +15,4 @@ def test_the_scheduler_of_a_site() -> None:
 def test_a_scheduler_that_does_not_exist() -> None:
     with pytest.raises(SiteError) as caught:
         schedulers.get("lsf")
-    assert str(caught.value) == "unknown scheduler 'lsf'. Available: slurm, local"
+    assert str(caught.value) == "unknown scheduler 'lsf'. Available: slurm, pbs, local"

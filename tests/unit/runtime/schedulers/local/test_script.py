@@ -144,7 +144,7 @@ def test_mpirun_and_all_of_its_ranks_end_with_the_job(scripts: Scripts) -> None:
 
 
 def test_a_port_in_use_is_not_chosen() -> None:
-    _, rest = script.RENDEZVOUS.format(salt=0).split("\n", 1)
+    _, rest = script.RENDEZVOUS.format(salt=0, address="127.0.0.1").split("\n", 1)
     with socket.socket() as taken:
         port = next(port for port in range(65535, 61000, -1) if taken.connect_ex(("127.0.0.1", port)))
     with socket.socket() as taken:
@@ -158,7 +158,7 @@ def test_a_port_in_use_is_not_chosen() -> None:
 
 
 def test_ports_are_never_below_or_above_their_range() -> None:
-    text = script.RENDEZVOUS.format(salt=4535).split("\n")[0]
+    text = script.RENDEZVOUS.format(salt=4535, address="127.0.0.1").split("\n")[0]
     for pid in ("1", "4536", "32768", "4194304"):
         code = f"{text.replace('$$', pid)}; echo $MASTER_PORT"
         done = subprocess.run(["/bin/bash", "-c", code], capture_output=True, text=True, check=True)

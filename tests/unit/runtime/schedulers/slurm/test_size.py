@@ -162,7 +162,7 @@ def test_what_does_not_fit_is_refused(kind: type[CtrainError], request_: dict[st
 
 
 def test_no_partition_is_up() -> None:
-    assert refusal(SchedulerError, Cluster()).startswith("no Slurm partition is up. Check with: sinfo")
+    assert refusal(SchedulerError, Cluster()).startswith("no partition is up. Retry later")
 
 
 def test_a_partition_that_limits_the_nodes_of_a_job() -> None:
@@ -220,7 +220,9 @@ def test_an_allocation_is_the_limit() -> None:
 
 def test_gpus_of_an_allocation_that_cannot_be_counted_are_asked_for() -> None:
     unknown = inside(gpus=None)
-    expected = "Slurm does not show how many GPUs a node of allocation 41 has. Pass the number: --gpus-per-node N"
+    expected = (
+        "the scheduler does not show how many GPUs a node of allocation 41 has. Pass the number: --gpus-per-node N"
+    )
     assert refusal(SchedulerError, unknown) == expected
     fitted = fit(unknown, gpus_per_node=2)
     assert (fitted.gpus_per_node, fitted.ranks_per_node, fitted.cpus_per_rank) == (2, 2, 8)

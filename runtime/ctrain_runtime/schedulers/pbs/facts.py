@@ -1,0 +1,157 @@
+"""Facts of a PBS cluster: its queues with the nodes that serve them, and the caller's allocation."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Optional
+
+from ctrain_runtime import time_limit
+from ctrain_runtime.errors import CtrainError, SchedulerError
+from ctrain_runtime.facts import Allocation, Cluster, Partition
+from ctrain_runtime.schedulers.pbs import client, job
+from ctrain_runtime.schedulers.pbs.script import HYDRA, PALS
+from ctrain_runtime.site import Site
+
+COMMANDS = ("qsub", "qstat", "qselect", "qdel", "pbsnodes")
+# States in which a host starts no job (man pbs_node_attributes). Others only show that it is in use.
+UNUSABLE = frozenset(
+    {"down", "offline", "state-unknown", "stale", "unresolvable", "maintenance", "initializing", "wait-provisioning"}
+)
+
+Objects = dict[str, dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Host:
+    """A host: the sum of its vnodes. `queue` is the one that it serves alone, "" for all others; `memory` is in MB."""
+
+    queue: str
+    usable: bool
+    cpus: int
+    gpus: int
+    memory: int
+    gpu_type: str
+
+
+def read_cluster(site: Site) -> Cluster:
+    """The cluster as it is now. Raises SchedulerError if it does not answer."""
+    with ThreadPoolExecutor(4) as pool:  # the commands wait for the server
+        current = pool.submit(read_allocation)
+        server = pool.submit(client.ask, "qstat", "-B", "-f", "-F", "json", kind="Server")
+        queues = pool.submit(client.ask, "qstat", "-Q", "-f", "-F", "json", kind="Queue")
+        nodes = pool.submit(client.ask, "pbsnodes", "-a", "-F", "json", kind="nodes")
+        return Cluster(
+            partitions=parse_queues(queues.result(), parse_hosts(nodes.result()), server.result()),
+            mpi=tuple(flavour for flavour in site.mpi if flavour == PALS or (flavour == HYDRA and _has_hydra())),
+            allocation=current.result(),
+            memory_is_consumable=True,
+        )
+
+
+def _has_hydra() -> bool:
+    """Whether the mpiexec on PATH here is Hydra's: MPI libraries of other kinds have one, too."""
+    try:
+        return "HYDRA" in client.run(["mpiexec", "--version"]).stdout
+    except CtrainError:
+        return False
+
+
+def parse_hosts(nodes: Objects) -> tuple[Host, ...]:
+    """The hosts in the output of `pbsnodes -a`, which lists vnodes."""
+    vnodes: dict[str, list[dict[str, Any]]] = {}
+    for name, node in nodes.items():
+        vnodes.setdefault(str(node.get("resources_available", {}).get("host", name)), []).append(node)
+    return tuple(_host(parts) for parts in vnodes.values())
+
+
+def _host(vnodes: list[dict[str, Any]]) -> Host:
+    available = [node.get("resources_available", {}) for node in vnodes]
+    states = {state for node in vnodes for state in str(node.get("state", "state-unknown")).split(",")}
+    return Host(
+        queue=next((str(node["queue"]) for node in vnodes if node.get("queue")), ""),
+        usable=not states & UNUSABLE,
+        cpus=sum(client.read_count(has.get("ncpus")) for has in available),
+        gpus=sum(client.read_count(has.get("ngpus")) for has in available),
+        memory=sum(client.read_megabytes(has.get("mem")) for has in available),
+        gpu_type=next((str(has["accelerator_model"]) for has in available if has.get("accelerator_model")), ""),
+    )
+
+
+def parse_queues(queues: Objects, hosts: tuple[Host, ...], servers: Objects) -> tuple[Partition, ...]:
+    """The queues that take and start jobs, in the output of `qstat -Q`; `servers` is that of `qstat -B`."""
+    server = next(iter(servers.values()), {})
+    return tuple(
+        _partition(name, queue, hosts, server)
+        for name, queue in queues.items()
+        if (queue.get("enabled"), queue.get("started")) == ("True", "True")
+    )
+
+
+def _partition(name: str, queue: dict[str, Any], hosts: tuple[Host, ...], server: dict[str, Any]) -> Partition:
+    """Where hosts differ, those with the most GPUs count: chunks select them."""
+    names = {name, *str(queue.get("route_destinations", "")).split(",")}
+    own = [host for host in hosts if host.queue and host.queue in names] or [host for host in hosts if not host.queue]
+    most = max((host.gpus for host in own), default=0)
+    own = [host for host in own if host.gpus == most]
+    usable = [host for host in own if host.usable]
+    sized = usable or own  # a queue whose hosts are all down still shows their sizes
+    limits = {**server.get("resources_max", {}), **queue.get("resources_max", {})}
+    return Partition(
+        name=name,
+        default=name == server.get("default_queue"),
+        nodes=len(usable),
+        cpus=min((host.cpus for host in sized), default=0),
+        gpus=most,
+        gpu_type=next((host.gpu_type for host in sized), ""),
+        time_limit=read_minutes(limits.get("walltime")),
+        memory=min((host.memory for host in sized), default=0),
+        max_nodes=client.read_count(limits.get("nodect")) or None,
+        has_memory_default=any("mem" in part.get("default_chunk", {}) for part in (server, queue)),
+    )
+
+
+def read_minutes(value: object) -> Optional[int]:
+    """A time as PBS writes it (HH:MM:SS) in minutes, rounded up; None for anything else."""
+    try:
+        return time_limit.parse_limit(str(value))
+    except CtrainError:
+        return None
+
+
+def read_allocation() -> Optional[Allocation]:
+    """The allocation that PBS_JOBID names. Raises SchedulerError if it has ended or cannot be used here."""
+    job_id = os.environ.get("PBS_JOBID", "")
+    if not job_id:
+        return None
+    hint = "Leave this shell, or run: unset PBS_JOBID"
+    if not Path(os.environ.get("PBS_NODEFILE", "")).is_file():
+        raise SchedulerError(f"PBS_JOBID is {job_id}, but PBS_NODEFILE names no file here", hint)
+    try:
+        record = job.read_record(job_id)
+    except CtrainError as error:
+        raise SchedulerError(f"cannot look up job {job_id} (PBS_JOBID): {error.message}", hint) from error
+    if record is None:
+        raise SchedulerError(f"PBS_JOBID is {job_id}: job not found", hint)
+    if record.get("job_state") != "R":
+        raise SchedulerError(f"PBS_JOBID is {job_id}: job is not running ({record.get('job_state')})", hint)
+    return parse_allocation(job_id, record)
+
+
+def parse_allocation(job_id: str, record: Mapping[str, Any]) -> Allocation:
+    """The allocation in the record of a running job; of unequal nodes, the smallest counts."""
+    hosts = client.read_hosts(dict(record))
+    limit = read_minutes(record.get("Resource_List", {}).get("walltime"))
+    used = read_minutes(record.get("resources_used", {}).get("walltime")) or 0
+    return Allocation(
+        job_id=job_id,
+        nodes=max(1, len(hosts)),
+        partition=str(record.get("queue", "")),
+        cpus=max(1, min((host["ncpus"] for host in hosts.values()), default=1)),
+        gpus=min((host["ngpus"] for host in hosts.values()), default=0),
+        memory=min((host["mem"] for host in hosts.values()), default=0),
+        minutes_left=None if limit is None else max(0, limit - used),
+    )

@@ -1,0 +1,104 @@
+"""The state of a PBS job and its failed task, in the terms of schedulers/protocol.py."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Optional
+
+from ctrain_runtime.errors import CtrainError, SchedulerError
+from ctrain_runtime.schedulers.pbs import client
+from ctrain_runtime.schedulers.protocol import FailedTask, Outcome, Status
+
+TIMEOUT_SECONDS = 10
+WAITING = frozenset("QHWT")
+TERMINATED = 91  # a substate: ended on request (job.h, JOB_SUBSTATE_TERMINATED)
+SIGTERM = 271  # as an exit status: 256 + 15, also if the script handles the signal
+# Exit_status by which PBS itself ended a job (job.h, JOB_EXEC_*). Other negative ones: it could not start it.
+OUTCOMES = {
+    0: Outcome.COMPLETED,
+    SIGTERM: Outcome.CANCELLED,
+    -11: Outcome.CANCELLED,  # qdel -W force
+    -14: Outcome.NODE_FAILURE,
+    -20: Outcome.NODE_FAILURE,
+    -24: Outcome.FAILED,  # more CPUs used than requested
+    -25: Outcome.FAILED,
+    -26: Outcome.OUT_OF_MEMORY,
+    -27: Outcome.OUT_OF_MEMORY,
+    -28: Outcome.TIMEOUT,
+    -29: Outcome.TIMEOUT,
+}
+
+_ENDING = re.compile(r".*\) and (.+)$", re.DOTALL)  # Job run at ... on (...) and terminated by kim@login01
+# Of PALS's mpiexec, as in github.com/pmodels/mpich/issues/7605: x4213c4s7b0n0...: rank 27421 died from signal 6
+_TASK_FAILURE = re.compile(
+    r"(?m)^(?P<host>[^\s:]+): rank (?P<task>[0-9]{1,9}) (?P<how>died from signal \d+|exited with code [1-9]\d*)"
+)
+
+
+def read_record(job_id: str) -> Optional[Mapping[str, Any]]:
+    """The attributes of a job; None if PBS does not know it. Raises CtrainError if PBS does not answer."""
+    result = client.run_with_history("qstat", "-f", "-F", "json", job_id, timeout=TIMEOUT_SECONDS)
+    if result.code in (client.UNKNOWN, client.FINISHED):
+        return None
+    if result.code != 0:
+        raise SchedulerError(client.error_text(result))
+    return next(iter(client.parse(result.stdout, "Jobs").values()), None)
+
+
+def read_status(job_id: str) -> Status:
+    """The state of a job. Never raises: without an answer it counts as running."""
+    try:
+        record = read_record(job_id)
+    except CtrainError as error:
+        return Status("running", note=f"PBS does not answer ({error.message}); retrying")
+    return Status("ended", outcome=Outcome.UNKNOWN) if record is None else parse_status(record)
+
+
+def parse_status(record: Mapping[str, Any]) -> Status:
+    """The status in the attributes of a job. A state unknown here counts as running."""
+    state, comment = str(record.get("job_state", "")), str(record.get("comment", ""))
+    if state in WAITING:
+        never = comment.startswith("Can Never Run") or {"u", "o"} & set(str(record.get("Hold_Types", "")))
+        note = "the job does not start until it is changed or released" if never else ""
+        word = comment.removeprefix("Not Running: ") or f"state {state}"
+        return Status("waiting", word, None, note, _starts_at(record))
+    if state == "F" or (state == "E" and "Exit_status" in record):  # E: only its output is still being delivered
+        return _ended(record, comment)
+    return Status("running", "" if state in "RE" else f"state {state}")
+
+
+def _ended(record: Mapping[str, Any], comment: str) -> Status:
+    code = record.get("Exit_status")
+    ending = _ENDING.match(comment)
+    word = ending[1] if ending else "deleted" if code is None else f"exit status {code}"
+    by = re.match(r"terminated by ([^@]+)@", word)
+    if by:
+        own = by[1] == str(record.get("Job_Owner", "")).partition("@")[0]
+        return Status("ended", word, Outcome.CANCELLED_BY_USER if own else Outcome.CANCELLED_BY_ADMIN)
+    if isinstance(code, int):
+        outcome = OUTCOMES.get(code, Outcome.NEVER_STARTED if code < 0 else Outcome.FAILED)
+        return Status("ended", word, outcome, comment if outcome is Outcome.NEVER_STARTED else "")
+    if record.get("substate") == TERMINATED:
+        return Status("ended", word, Outcome.CANCELLED)
+    return Status("ended", word, Outcome.NEVER_STARTED, "PBS deleted it; a job that it depends on may have failed")
+
+
+def _starts_at(record: Mapping[str, Any]) -> str:
+    """The start that the scheduler expects, which PBS prints as ctime(3) does; "" if it does not estimate any."""
+    estimated = record.get("estimated")
+    try:
+        text = str(estimated["start_time"]) if isinstance(estimated, dict) else ""
+        return datetime.strptime(text, "%a %b %d %H:%M:%S %Y").isoformat()
+    except (KeyError, ValueError):
+        return ""
+
+
+def first_failed_task(job_log: str) -> Optional[FailedTask]:
+    """The first task that PALS's mpiexec reports in job.log as failed or killed; None without one.
+
+    From the first one on it ends the others.
+    """
+    failure = _TASK_FAILURE.search(job_log)
+    return FailedTask(int(failure["task"]), failure["host"], failure["how"]) if failure else None

@@ -1,0 +1,78 @@
+"""The PBS back end: implements schedulers.protocol.Scheduler."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Optional
+
+from ctrain_runtime.errors import CtrainError
+from ctrain_runtime.facts import Cluster
+from ctrain_runtime.plan.model import Launch, LaunchPlan
+from ctrain_runtime.plan.size import JobSize, SizeRequest
+from ctrain_runtime.schedulers import process
+from ctrain_runtime.schedulers.pbs import facts, job, script, submit
+from ctrain_runtime.schedulers.protocol import FailedTask, Status
+from ctrain_runtime.schedulers.script import Task, TaskIdentity
+from ctrain_runtime.schedulers.slurm import size
+from ctrain_runtime.site import Site
+
+
+class Pbs:
+    """Jobs of qsub; inside an allocation, a process of this machine. mpiexec or TM spreads their tasks."""
+
+    programs: tuple[str, ...] = facts.COMMANDS
+
+    def facts(self, site: Site) -> Cluster:
+        return facts.read_cluster(site)
+
+    def gpus(self, site: Site) -> tuple[str, ...]:
+        partitions = facts.read_cluster(site).partitions
+        return tuple(dict.fromkeys(part.gpu_type or part.name for part in partitions if part.gpus))
+
+    def size(self, request: SizeRequest, cluster: Cluster, site: Site) -> JobSize:
+        starter = script.PALS if script.PALS in site.mpi else ""
+        return replace(size.fit(request, cluster, site), task_starter=starter)
+
+    def identity(self, plan: LaunchPlan) -> TaskIdentity:
+        return script.identity(plan)
+
+    def render(self, plan: LaunchPlan, task: Task) -> Launch:
+        return script.render(plan, task)
+
+    def check(self, launch: Launch) -> None:
+        """Does nothing: PBS has no test without queueing."""
+
+    def submit(self, launch: Launch, pass_fds: tuple[int, ...] = ()) -> str:
+        submit.write_environment(launch.plan)
+        try:
+            return process.start(launch, pass_fds) if launch.plan.allocation else submit.submit(launch, pass_fds)
+        except CtrainError:
+            submit.remove_environment(launch.plan)
+            raise
+
+    def interact(self, launch: Launch) -> int:
+        try:
+            return process.interact(launch, os.environ)
+        finally:  # a background job of the shell
+            process.kill_leftovers(Path(launch.plan.run_directory))
+
+    def find(self, plan: LaunchPlan) -> Optional[str]:
+        return None if plan.allocation else submit.find(plan)
+
+    def status(self, job_id: str, plan: LaunchPlan) -> Status:
+        return process.status(job_id) if plan.allocation else job.read_status(job_id)
+
+    def cancel(self, job_id: str, plan: LaunchPlan) -> None:
+        if plan.allocation:
+            process.cancel(job_id, Path(plan.run_directory))
+        else:
+            submit.cancel(job_id)
+        submit.remove_environment(plan)
+
+    def name(self, job_id: str) -> str:
+        return process.name(job_id) if ":" in job_id else f"job {job_id.partition('.')[0]}"
+
+    def failed_task(self, job_log: str) -> Optional[FailedTask]:
+        return job.first_failed_task(job_log)

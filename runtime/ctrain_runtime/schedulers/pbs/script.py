@@ -1,0 +1,251 @@
+"""A launch plan as PBS runs it: job.sh by qsub, or by bash inside an allocation; the tasks by mpiexec or by TM.
+
+mpiexec is PALS's, or for MPI ranks Hydra's (MPICH). TM is PBS's own way to the nodes of a job, which needs no ssh:
+pbs_tmrsh starts node.sh on each, and that starts the tasks, as site local does.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+
+from ctrain_runtime import layout
+from ctrain_runtime.bash import quote_argv
+from ctrain_runtime.errors import SchedulerError, UsageError
+from ctrain_runtime.plan.model import Launch, LaunchPlan
+from ctrain_runtime.schedulers import process
+from ctrain_runtime.schedulers.local.script import on_terminal, rendezvous, task_functions
+from ctrain_runtime.schedulers.script import (
+    PREFLIGHT,
+    SIGNAL_CHILDREN,
+    Task,
+    TaskIdentity,
+    job_script,
+    renew_lease,
+    start_script,
+)
+
+PALS, HYDRA = "pals", "hydra"
+PATIENCE_SECONDS = 5  # for node.sh to end its tasks before its end is not waited for
+
+_SETTING = re.compile(r"--([a-z]+)=(.*)", re.DOTALL)
+_SETTINGS = ("account", "constraint", "mem", "reservation")
+_UNSUPPORTED = {
+    "-I": "an interactive job runs no script",
+    "-J": "all subjobs of an array would write to one run directory",
+}
+
+# Hydra's pipe to its ranks (PMI_FD) would be one of the descriptors that the scripts use: hence -pmi-port, and PMI_ID.
+MPIEXEC_TASK = "task=${PMI_RANK:-${PMI_ID:-${PALS_RANKID:?}}} tasks=${PMI_SIZE:-%d}"
+
+# PALS's sockets, which only compute nodes have (ALCF's documentation of containers).
+PALS_SOCKETS = "[ ! -d /var/run/palsd ] || binds+=(/var/run/palsd)"
+
+# Two runs may share an allocation: each has its hosts, by the names that TM and mpiexec know.
+HOSTS = """\
+mapfile -t hosts < <(awk '!seen[$0]++' "${{PBS_NODEFILE:?}}")
+hosts=("${{hosts[@]::{nodes}}}")
+printf '%s\\n' "${{hosts[@]}}" >"$run/{file}"
+check_hosts() {{
+  [ "${{#hosts[@]}}" != {nodes} ] || return 0
+  echo "ctrain: PBS_NODEFILE has ${{#hosts[@]}} hosts, but the plan has {nodes}" >&2
+  return {code}
+}}"""
+
+MPIEXEC = """\
+run_mpiexec() {
+  check_hosts && mpiexec "$@"
+}"""
+
+# TM passes on neither environment nor signals, and delivers output only with the job's: so each node has a file for it.
+TM = """\
+PATH=$PATH:$(sed -n 's/^PBS_EXEC=//p' "${{PBS_CONF_FILE:-/etc/pbs.conf}}" 2>/dev/null)/bin
+run_task() {{ # NODE COUNT SCRIPT [ARGUMENT]...
+  trap '' TERM USR1 USR2
+  pbs_tmrsh "${{hosts[$1]}}" {node} "$PATH" "$MASTER_ADDR" "$MASTER_PORT" "$@" 9>&-
+  echo "$?" >&9
+}}
+signal_tasks() {{ # SIGNAL
+  local host
+  for host in "${{hosts[@]}}"; do pbs_tmrsh "$host" {node} "$1" 9>&- & done
+}}
+run_on_nodes() {{ # COUNT SCRIPT [ARGUMENT]...: runs a script COUNT times on each node
+  check_hosts || return
+  tasks 0 {nodes} "$@"
+  local code=$? log
+  for log in "$run/{logs}/"node*.out; do [ ! -e "$log" ] || {{ cat "$log" && rm "$log"; }}; done
+  return "$code"
+}}
+run_all_on_nodes() {{ # a node that fails does not end the others
+  keep_going=yes run_on_nodes "$@"
+}}"""
+
+NODE = """\
+#!/bin/bash -p
+# The tasks of one node of {name}, started by pbs_tmrsh. With a signal as its only argument: passes it on to them.
+{environment}run={run}
+if [ "$#" = 1 ]; then
+  for pid in $(LC_ALL=C grep -slzxF "$run/{script}" /proc/[0-9]*/cmdline); do
+    pid=${{pid%/cmdline}} pid=${{pid#/proc/}}
+    [ "$(cat "/proc/$pid/comm" 2>/dev/null)" != bash ] || [ "$pid" = "$$" ] || kill -s "$1" "$pid"
+  done 2>/dev/null
+  exit 0
+fi
+export CTRAIN_RUN_DIR=$run PATH=$1 MASTER_ADDR=$2 MASTER_PORT=$3 NODE_RANK=$4
+count=$5
+shift 5
+exec >>"$run/{logs}/node$NODE_RANK.out" 2>&1
+{signals}
+{functions}
+marked() {{ # not what job.sh runs on this node
+  LC_ALL=C grep -slzxF "CTRAIN_RUN_DIR=$run" /proc/[0-9]*/environ | xargs -r grep -slzxF "NODE_RANK=$NODE_RANK"
+}}
+start_tasks "$((NODE_RANK * count))" "$count" "$@"
+"""
+
+
+def identity(plan: LaunchPlan) -> TaskIdentity:
+    """Tasks fill one node after the other. job.sh exports the rendezvous."""
+    mpiexec = _flavour(plan)
+    who = MPIEXEC_TASK % plan.tasks if mpiexec else f"task=${{CTRAIN_TASK:?}} tasks={plan.tasks}"
+    bash = f"""\
+{who}
+local_task=$((task % {plan.tasks_per_node})) NODE_RANK=$((task / {plan.tasks_per_node}))
+export MASTER_ADDR=${{MASTER_ADDR:?}} MASTER_PORT=${{MASTER_PORT:?}}
+[ "${{1-}}" != {PREFLIGHT} ] || export CTRAIN_NODES="$(tr '\\n' ' ' <"$run/{layout.HOSTS}")\""""
+    # Not all PBS_*: Open MPI in the image would take PBS_ENVIRONMENT for a reason to use TM, which is not there.
+    return TaskIdentity(
+        started_by="mpiexec" if mpiexec else "pbs_tmrsh",
+        bash=bash,
+        mpi_bash=PALS_SOCKETS if mpiexec == PALS else "",
+        passed=("PBS_JOBID", "PBS_JOBNAME"),
+        passed_prefixes=("PALS_", "PMI_", "PMIX_") if mpiexec else (),
+    )
+
+
+def render(plan: LaunchPlan, task: Task) -> Launch:
+    """The scripts and the command that starts them: qsub, or bash in the allocation that the user already has."""
+    if plan.cpu_bind and not _flavour(plan):
+        hint = "Remove it; where mpiexec is PALS's, set `mpi: [pals]` in the site file"
+        raise UsageError(f"--cpu-bind {plan.cpu_bind}: pbs_tmrsh does not bind tasks", hint)
+    if plan.interactive:
+        if not plan.allocation:  # qsub -I returns neither the exit code of a command nor, as recorded, its output
+            words = [word for option in _options(plan) if option[0] not in ("-j", "-o", "-r") for word in option]
+            raise UsageError(
+                "on PBS a shell needs an interactive job", f"Run: qsub -I {quote_argv(words)}; retry in it"
+            )
+        return on_terminal(plan, task, rendezvous(plan, "127.0.0.1"))
+    job = f"{plan.run_directory}/{layout.JOB_SCRIPT}"
+    # -f: else a process of qsub's stays in the background for a minute, with the lock of the submission.
+    argv = ("/bin/bash", "-p", job) if plan.allocation else ("qsub", "-f", job)
+    text = job_script(
+        plan,
+        header=_directives(plan) + _environment(plan, remove=True),
+        job_id=process.JOB_ID if plan.allocation else "$PBS_JOBID",
+        before=_before(plan),
+        start=_start(plan, task.script),
+        stage_in=_start(plan, task.stage, per_node=1) if task.stage else "",
+        preflight=_start(plan, task.script, PREFLIGHT) if plan.preflight else "",
+    )
+    scripts = {layout.JOB_SCRIPT: text, **task.scripts}
+    return Launch(plan, argv, scripts if _flavour(plan) else {**scripts, layout.NODE_SCRIPT: _node_script(plan)})
+
+
+def _flavour(plan: LaunchPlan) -> str:
+    """The mpiexec that starts the tasks; "": TM does. Hydra starts only MPI ranks: if another process fails, it lets
+    the rest run on."""
+    return "" if plan.interactive else plan.mpi or plan.task_starter
+
+
+def _directives(plan: LaunchPlan) -> str:
+    """qsub takes the words of a directive apart as a shell does (its source, make_argv)."""
+    lines = list(_options(plan))
+    for line in lines:
+        if any("\n" in word for word in line):  # it would end the comment and become a command
+            raise UsageError(f"qsub option {' '.join(line)!r} holds a line break", "Write it in one line")
+    return "".join(f"#PBS {quote_argv(line)}\n" for line in lines)
+
+
+def _options(plan: LaunchPlan) -> Iterator[list[str]]:
+    own = [_SETTING.fullmatch(option) for option in plan.options]
+    settings = {**plan.settings, **{option[1]: option[2] for option in own if option}}
+    for name in settings:
+        if name not in _SETTINGS:
+            hint = "Pass PBS's own option, as in: --scheduler-option='-l NAME=VALUE'"
+            raise UsageError(f"PBS has no --{name} (supported: {', '.join(_SETTINGS)})", hint)
+    yield ["-N", plan.run]
+    yield ["-q", settings.get("reservation", plan.partition)]  # a reservation is a queue
+    yield ["-l", f"select={_chunks(plan, settings)}"]
+    yield ["-l", "place=scatter"]  # else PBS may put several chunks on one host
+    if plan.time_limit is not None:
+        yield ["-l", f"walltime={plan.time_limit // 60:02d}:{plan.time_limit % 60:02d}:00"]
+    yield ["-j", "oe"]
+    yield ["-o", f"{plan.run_directory}/{layout.SCHEDULER_LOG}"]
+    yield ["-r", "n"]  # a second start would mix its records with those of the first
+    if "account" in settings:
+        yield ["-A", settings["account"]]
+    for option in (option for option, setting in zip(plan.options, own) if not setting):
+        if option[:2] in _UNSUPPORTED:
+            raise UsageError(f"qsub option {option!r} is not supported: {_UNSUPPORTED[option[:2]]}", "Remove it")
+        yield option.split(None, 1) if re.match(r"-[A-Za-z]\s", option) else [option]
+
+
+def _chunks(plan: LaunchPlan, settings: dict[str, str]) -> str:
+    memory = settings.get("mem") or (f"{plan.memory}mb" if plan.memory is not None else "")
+    parts = [
+        f"{plan.nodes}:ncpus={plan.cpus_per_rank * plan.ranks_per_node}:mpiprocs={plan.tasks_per_node}",
+        *([f"ngpus={plan.gpus_per_node}"] if plan.gpus_per_node else []),
+        *([f"mem={memory}"] if memory else []),
+        *([settings["constraint"]] if "constraint" in settings else []),
+    ]
+    return ":".join(parts)
+
+
+def _environment(plan: LaunchPlan, *, remove: bool = False) -> str:
+    """Bash that exports the caller's variables, before any of its own."""
+    path = shlex.quote(f"{plan.run_directory}/{layout.ENVIRONMENT}")
+    trap = f"trap {shlex.quote(f'rm -f {path}')} EXIT\n" if remove else ""
+    return f"{trap}[ ! -r {path} ] || . {path}\n" if plan.passed else ""
+
+
+def _before(plan: LaunchPlan) -> str:
+    # A job starts in $HOME, and PBS delivers what it prints only when it has ended.
+    log = [] if plan.allocation else [f'cd "$run" && exec >>"$run/{layout.JOB_LOG}" 2>&1']
+    hosts = HOSTS.format(nodes=plan.nodes, file=layout.HOSTS, code=SchedulerError.exit_code)
+    start = [MPIEXEC]
+    if not _flavour(plan):
+        node = quote_argv(start_script(plan, layout.NODE_SCRIPT))
+        start = [task_functions(PATIENCE_SECONDS), TM.format(node=node, nodes=plan.nodes, logs=layout.LOGS)]
+    elif plan.nodes > 1:
+        start.append("unset CUDA_VISIBLE_DEVICES # the GPUs of this node; mpiexec would pass it to all")
+    return "\n".join([*log, *renew_lease(plan), hosts, rendezvous(plan, '"${hosts[0]}"'), *start])
+
+
+def _start(plan: LaunchPlan, script: str, *arguments: str, per_node: int = 0) -> str:
+    """The command that runs a script as all tasks; or, however it ends on the others, `per_node` times on each node."""
+    count, flavour = per_node or plan.tasks_per_node, _flavour(plan)
+    if not flavour:
+        return quote_argv(["run_all_on_nodes" if per_node else "run_on_nodes", str(count), script, *arguments])
+    argv = ["run_mpiexec", "-n", str(per_node * plan.nodes or plan.tasks), "-ppn", str(count)]
+    argv += ["--hostfile" if flavour == PALS else "-f", f"{plan.run_directory}/{layout.HOSTS}"]
+    binding = "none" if per_node or plan.ranks_per_task > 1 else plan.cpu_bind
+    if flavour == HYDRA:
+        argv += ["-pmi-port", *(["-bind-to", binding] if binding else [])]
+    else:
+        argv += ["--cpu-bind", binding] if binding else []
+        argv += ["--depth", str(plan.cpus_per_task)] if binding == "depth" else []
+    keep_going = ["/bin/bash", "-p", "-c", '"$@" || true', "ctrain"] if per_node else []
+    return quote_argv([*argv, *keep_going, *start_script(plan, script, *arguments)])
+
+
+def _node_script(plan: LaunchPlan) -> str:
+    return NODE.format(
+        name=plan.run,
+        run=shlex.quote(plan.run_directory),
+        script=layout.NODE_SCRIPT,
+        logs=layout.LOGS,
+        environment=_environment(plan),
+        signals=SIGNAL_CHILDREN,
+        functions=task_functions(),
+    )

@@ -1,0 +1,112 @@
+"""Submits jobs to PBS, looks them up and cancels them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from pathlib import Path
+from typing import Optional
+
+from ctrain_runtime import layout
+from ctrain_runtime.bash import exports
+from ctrain_runtime.errors import CtrainError, SchedulerError
+from ctrain_runtime.plan.model import Launch, LaunchPlan
+from ctrain_runtime.schedulers.pbs import client, job
+
+SUBMIT_TIMEOUT_SECONDS = 120
+CANCEL_TIMEOUT_SECONDS = 10
+
+_JOB_ID = re.compile(r"(?m)^([0-9]{1,18}\.\S+)[ \t\r]*$")
+
+
+def write_environment(plan: LaunchPlan) -> None:
+    """Write what passes from the caller's environment to a file for the job, which removes it. Raises SchedulerError.
+
+    Tasks get the environment of their node, not that of qsub; and the server shows everybody the values of qsub -v.
+    """
+    if not plan.passed:
+        return
+    values = {name: os.environ[name] for name in plan.passed if name in os.environ}
+    path = Path(plan.run_directory, layout.ENVIRONMENT)
+    try:
+        path.touch(mode=0o600)
+        path.write_bytes(os.fsencode(exports(values)))
+    except OSError as error:
+        raise SchedulerError(f"cannot write {path}: {error.strerror}") from error
+
+
+def remove_environment(plan: LaunchPlan) -> None:
+    """Remove that file of a job that did not start, or was killed."""
+    with contextlib.suppress(OSError):
+        Path(plan.run_directory, layout.ENVIRONMENT).unlink(missing_ok=True)
+
+
+def submit(launch: Launch, pass_fds: tuple[int, ...] = ()) -> str:
+    """Queue the job; its id. qsub inherits `pass_fds`. Raises SchedulerError with PBS's explanation.
+
+    qsub has a session of its own: if Ctrl-C killed it, it might leave a job whose id is lost.
+    """
+    plan = launch.plan
+    try:
+        result = client.run(
+            launch.argv,
+            cwd=Path(plan.run_directory),
+            timeout=SUBMIT_TIMEOUT_SECONDS,
+            new_session=True,
+            pass_fds=pass_fds,
+        )
+        if result.code == 0:
+            return parse_job_id(result.stdout)
+    except CtrainError as error:
+        queued = ""
+        with contextlib.suppress(SchedulerError):  # the first problem is the one to report
+            queued = find(plan) or ""
+        if queued:
+            return queued
+        hint = f"Check with: qselect -N {plan.run}"
+        raise SchedulerError(f"cannot submit the job: {error.message}; it may have been queued", hint) from error
+    raise SchedulerError(f"qsub rejected the job: {client.error_text(result)}", f"Script: {launch.argv[-1]}")
+
+
+def parse_job_id(text: str) -> str:
+    """The id in the output of qsub, to which sites may add banners. Raises SchedulerError."""
+    ids = _JOB_ID.findall(text)
+    if not ids:
+        last_line = (text.strip().splitlines() or ["nothing"])[-1]
+        raise SchedulerError(f"qsub printed no job id, but {last_line!r}")
+    return str(ids[-1])
+
+
+def find(plan: LaunchPlan) -> Optional[str]:
+    """The id of the newest job of a run. Raises SchedulerError if PBS does not answer.
+
+    Runs in other directories may have the same name: the job's output file lies in the run directory.
+    """
+    try:
+        result = client.run_with_history("qselect", "-N", plan.run)
+        if result.code != 0:
+            raise SchedulerError(client.error_text(result))
+        for job_id in sorted(result.stdout.split(), key=_number, reverse=True):
+            record = job.read_record(job_id) or {}
+            if str(record.get("Output_Path", "")).partition(":")[2] == f"{plan.run_directory}/{layout.SCHEDULER_LOG}":
+                return job_id
+    except CtrainError as error:
+        problem = f"cannot look up the job of run {plan.run}: {error.message}"
+        raise SchedulerError(problem, f"Check with: qselect -N {plan.run}") from error
+    return None
+
+
+def _number(job_id: str) -> int:
+    return client.read_count(job_id.partition(".")[0])
+
+
+def cancel(job_id: str) -> None:
+    """Cancel a job; one that has ended is no error. Raises SchedulerError if the job may still be running."""
+    problem, hint = f"cannot cancel job {job_id}; it may still be running", f"Run: qdel {job_id}"
+    try:
+        result = client.run(["qdel", job_id], timeout=CANCEL_TIMEOUT_SECONDS, new_session=True)
+    except CtrainError as error:
+        raise SchedulerError(f"{problem}: {error.message}", hint) from error
+    if result.code not in (0, client.FINISHED, client.UNKNOWN):
+        raise SchedulerError(f"{problem}: {client.error_text(result)}", hint)

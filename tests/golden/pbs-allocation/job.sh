@@ -1,0 +1,86 @@
+#!/bin/bash -p
+#PBS -N digits-1
+#PBS -q workq
+#PBS -l select=2:ncpus=64:mpiprocs=8:ngpus=8
+#PBS -l place=scatter
+#PBS -j oe
+#PBS -o /scratch/kim/ctrain/digits-1/logs/scheduler.log
+#PBS -r n
+# Run digits-1: prepares, starts the tasks, and writes how it ended, whoever watches.
+run=/scratch/kim/ctrain/digits-1
+export CTRAIN_RUN_DIR=$run # marks every process of the run
+node=$(uname -n)
+event() { # STAGE WHAT [MORE]
+  local now=${EPOCHREALTIME/[^0-9]/.} # some locales write a comma
+  now=${now:-$(date +%s.%N)}
+  printf '{"time": %s, "stage": "%s", "node": "%s", "what": "%s"%s}\n' \
+    "${now:-null}" "$1" "${node%%.*}" "$2" "${3:+, $3}" >>"$run/events.jsonl"
+}
+event before started "\"job\": \"$(uname -n):$$:$(cut -d ' ' -f 22 /proc/$$/stat)\""
+[ -z "${CTRAIN_LOCK_FD:-}" ] || exec {CTRAIN_LOCK_FD}>&- # the submission is over
+mapfile -t hosts < <(awk '!seen[$0]++' "${PBS_NODEFILE:?}")
+hosts=("${hosts[@]::2}")
+printf '%s\n' "${hosts[@]}" >"$run/hosts"
+check_hosts() {
+  [ "${#hosts[@]}" != 2 ] || return 0
+  echo "ctrain: PBS_NODEFILE has ${#hosts[@]} hosts, but the plan has 2" >&2
+  return 72
+}
+MASTER_PORT=$((61000 + ($$ + 4448) % 4536))
+while (exec 7<>"/dev/tcp/127.0.0.1/$MASTER_PORT") 2>/dev/null; do
+  MASTER_PORT=$((61000 + (MASTER_PORT - 60999) % 4536))
+done
+export MASTER_ADDR="${hosts[0]}" MASTER_PORT
+run_mpiexec() {
+  check_hosts && mpiexec "$@"
+}
+unset CUDA_VISIBLE_DEVICES # the GPUs of this node; mpiexec would pass it to all
+# Signals go on to the tasks, and this script outlives them.
+exec 6<> <(:) # carries exit codes
+child='' ending=''
+signal_children() { # SIGNAL PID; fails if it has none
+  local kids=()
+  read -r -a kids <"/proc/$2/task/$2/children"
+  ((${#kids[@]})) && kill -s "$1" "${kids[@]}"
+} 2>/dev/null
+signal_step() { # SIGNAL
+  local tries=0
+  [ -n "$child" ] || return
+  until signal_children "$1" "$child" || ((++tries > 50)); do sleep 0.02; done
+}
+run_step() { # COMMAND...
+  code=143
+  [ -z "$ending" ] || return # a signal that came before
+  ( # without bash's own message about a command that was killed
+    trap - INT; trap : TERM; trap : USR1 USR2; exec 5>&2 2>/dev/null
+    "$@" 2>&5 5>&- 6>&-
+    echo "$?" >&6
+  ) &
+  child=$!
+  [ -z "$ending" ] || signal_step TERM
+  while kill -0 "$child" 2>/dev/null; do wait "$child"; done 2>/dev/null # a signal ends `wait` early
+  read -r -t 1 -u 6 code || code=137 # what would report was killed itself
+  child=''
+}
+trap 'ending=yes; signal_step TERM' TERM INT
+trap 'signal_step USR1' USR1
+trap 'signal_step USR2' USR2
+finish() {
+  event after ended "\"code\": $code"
+  exit "$code"
+}
+
+event preflight started
+run_step run_mpiexec -n 16 -ppn 8 --hostfile /scratch/kim/ctrain/digits-1/hosts --cpu-bind depth --depth 8 /bin/bash -p -c '[ -r "$0" ] || { echo "ctrain: run directory $1 is not visible on $(uname -n). Choose one that all nodes share: --runs DIR" >&2; exit 71; }; shift; exec /bin/bash -p "$0" "$@"' /scratch/kim/ctrain/digits-1/task.sh /scratch/kim/ctrain/digits-1 preflight
+if [ "$code" != 0 ]; then
+  [ -z "$ending" ] || finish # it was ended, and proves nothing
+  echo "ctrain: the image's MPI does not form one world here; its messages are in logs/job.log. If the program needs no MPI, pass --launcher env" >&2
+  event preflight failed
+  code=72
+  finish
+fi
+event preflight passed
+
+event run started
+run_step run_mpiexec -n 16 -ppn 8 --hostfile /scratch/kim/ctrain/digits-1/hosts --cpu-bind depth --depth 8 /bin/bash -p -c '[ -r "$0" ] || { echo "ctrain: run directory $1 is not visible on $(uname -n). Choose one that all nodes share: --runs DIR" >&2; exit 71; }; shift; exec /bin/bash -p "$0" "$@"' /scratch/kim/ctrain/digits-1/task.sh /scratch/kim/ctrain/digits-1
+finish

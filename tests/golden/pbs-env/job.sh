@@ -1,0 +1,176 @@
+#!/bin/bash -p
+#PBS -N digits-1
+#PBS -q amd_a100nv_8
+#PBS -l select=2:ncpus=32:mpiprocs=4:ngpus=4:mem=64gb:gpu_type=a100
+#PBS -l place=scatter
+#PBS -l walltime=01:00:00
+#PBS -j oe
+#PBS -o /scratch/kim/ctrain/digits-1/logs/scheduler.log
+#PBS -r n
+#PBS -A 'ai lab'
+#PBS -l filesystems=home:eagle
+#PBS -Wdepend=afterok:41.pbs
+trap 'rm -f /scratch/kim/ctrain/digits-1/.environment' EXIT
+[ ! -r /scratch/kim/ctrain/digits-1/.environment ] || . /scratch/kim/ctrain/digits-1/.environment
+# Run digits-1: prepares, starts the tasks, and writes how it ended, whoever watches.
+run=/scratch/kim/ctrain/digits-1
+export CTRAIN_RUN_DIR=$run # marks every process of the run
+node=$(uname -n)
+event() { # STAGE WHAT [MORE]
+  local now=${EPOCHREALTIME/[^0-9]/.} # some locales write a comma
+  now=${now:-$(date +%s.%N)}
+  printf '{"time": %s, "stage": "%s", "node": "%s", "what": "%s"%s}\n' \
+    "${now:-null}" "$1" "${node%%.*}" "$2" "${3:+, $3}" >>"$run/events.jsonl"
+}
+event before started "\"job\": \"$PBS_JOBID\""
+[ -z "${CTRAIN_LOCK_FD:-}" ] || exec {CTRAIN_LOCK_FD}>&- # the submission is over
+cd "$run" && exec >>"$run/logs/job.log" 2>&1
+# Tells the store. Where a node cannot write to it, what was recorded at the submission holds.
+touch --no-create '--date=+60 minutes' /apps/ctrain/in-use/pytorch_24.12-hd-py3-r3.sif@887be2b4ed78 2>/dev/null
+mapfile -t hosts < <(awk '!seen[$0]++' "${PBS_NODEFILE:?}")
+hosts=("${hosts[@]::2}")
+printf '%s\n' "${hosts[@]}" >"$run/hosts"
+check_hosts() {
+  [ "${#hosts[@]}" != 2 ] || return 0
+  echo "ctrain: PBS_NODEFILE has ${#hosts[@]} hosts, but the plan has 2" >&2
+  return 72
+}
+MASTER_PORT=$((61000 + ($$ + 4448) % 4536))
+while (exec 7<>"/dev/tcp/127.0.0.1/$MASTER_PORT") 2>/dev/null; do
+  MASTER_PORT=$((61000 + (MASTER_PORT - 60999) % 4536))
+done
+export MASTER_ADDR="${hosts[0]}" MASTER_PORT
+marked() { # the processes of the run on this machine
+  LC_ALL=C grep -slzxF "CTRAIN_RUN_DIR=$run" /proc/[0-9]*/environ
+}
+kill_leftovers() { # until none is left: some start others meanwhile
+  local pid left=yes tries=0
+  while [ "$left" ] && ((++tries <= 50)); do
+    left=
+    for pid in $(marked); do
+      pid=${pid%/environ} pid=${pid#/proc/}
+      case $pid in "$$" | "$starter" | "$BASHPID") ;; *) kill -KILL "$pid" 2>/dev/null && left=yes ;; esac
+    done
+    [ -z "$left" ] || sleep 0.1
+  done
+}
+signal_tasks() { # SIGNAL: to the task alone, which passes it on to the program, past the engine's own processes
+  local group
+  for group in "${groups[@]}"; do signal_children "$1" "$group"; done
+}
+any_task() {
+  local group
+  for group in "${groups[@]}"; do ! kill -0 -- "-$group" 2>/dev/null || return 0; done
+  return 1
+}
+stop() {
+  [ -z "$killer" ] || return
+  signal_tasks TERM
+  (sleep 15 && kill_leftovers) &
+  killer=$!
+}
+run_task() { # TASK SCRIPT [ARGUMENT]...: the signal is for the task; wait for it, to report how it ended
+  trap : TERM USR1 USR2
+  CTRAIN_TASK=$1 /bin/bash -p "$run/$2" "${@:3}" 9>&-
+  echo "$?" >&9
+}
+start_tasks() { # FIRST COUNT SCRIPT [ARGUMENT]...: returns the exit code of the task that failed first, which ends all
+  local task ended left=$2 code=0 groups=() killer='' signals=() starter=$BASHPID
+  trap 'signals+=(TERM)' TERM # a trap that runs while `read` waits must not start processes: they would go on reading
+  trap 'signals+=(USR1)' USR1
+  trap 'signals+=(USR2)' USR2
+  exec 9<> <(:)
+  set -m
+  for ((task = $1; task < $1 + $2; task++)); do
+    run_task "$task" "${@:3}" &
+    groups+=($!)
+  done
+  set +m
+  while ((left)); do
+    ended=0
+    if read -r -t 1 -u 9 ended; then
+      ((left--))
+    elif ! any_task; then
+      left=0 ended=137 # what would report was killed itself
+    fi
+    [ "${ended:-0}" = 0 ] || { [ "$code" != 0 ] || code=$ended; [ "${keep_going-}" ] || stop; }
+    handle_signals
+  done
+  [ -z "$killer" ] || kill "$killer" 2>/dev/null
+  kill_leftovers
+  return "$code"
+}
+tasks() { # FIRST COUNT SCRIPT [ARGUMENT]...: apart, so that signals reach it and not the tasks
+  (start_tasks "$@")
+}
+handle_signals() {
+  local name taken=("${signals[@]}")
+  signals=()
+  for name in "${taken[@]}"; do
+    if [ "$name" = TERM ]; then stop; else signal_tasks "$name"; fi
+  done
+}
+PATH=$PATH:$(sed -n 's/^PBS_EXEC=//p' "${PBS_CONF_FILE:-/etc/pbs.conf}" 2>/dev/null)/bin
+run_task() { # NODE COUNT SCRIPT [ARGUMENT]...
+  trap '' TERM USR1 USR2
+  pbs_tmrsh "${hosts[$1]}" /bin/bash -p -c '[ -r "$0" ] || { echo "ctrain: run directory $1 is not visible on $(uname -n). Choose one that all nodes share: --runs DIR" >&2; exit 71; }; shift; exec /bin/bash -p "$0" "$@"' /scratch/kim/ctrain/digits-1/node.sh /scratch/kim/ctrain/digits-1 "$PATH" "$MASTER_ADDR" "$MASTER_PORT" "$@" 9>&-
+  echo "$?" >&9
+}
+signal_tasks() { # SIGNAL
+  local host
+  for host in "${hosts[@]}"; do pbs_tmrsh "$host" /bin/bash -p -c '[ -r "$0" ] || { echo "ctrain: run directory $1 is not visible on $(uname -n). Choose one that all nodes share: --runs DIR" >&2; exit 71; }; shift; exec /bin/bash -p "$0" "$@"' /scratch/kim/ctrain/digits-1/node.sh /scratch/kim/ctrain/digits-1 "$1" 9>&- & done
+}
+run_on_nodes() { # COUNT SCRIPT [ARGUMENT]...: runs a script COUNT times on each node
+  check_hosts || return
+  tasks 0 2 "$@"
+  local code=$? log
+  for log in "$run/logs/"node*.out; do [ ! -e "$log" ] || { cat "$log" && rm "$log"; }; done
+  return "$code"
+}
+run_all_on_nodes() { # a node that fails does not end the others
+  keep_going=yes run_on_nodes "$@"
+}
+# Signals go on to the tasks, and this script outlives them.
+exec 6<> <(:) # carries exit codes
+child='' ending=''
+signal_children() { # SIGNAL PID; fails if it has none
+  local kids=()
+  read -r -a kids <"/proc/$2/task/$2/children"
+  ((${#kids[@]})) && kill -s "$1" "${kids[@]}"
+} 2>/dev/null
+signal_step() { # SIGNAL
+  local tries=0
+  [ -n "$child" ] || return
+  until signal_children "$1" "$child" || ((++tries > 50)); do sleep 0.02; done
+}
+run_step() { # COMMAND...
+  code=143
+  [ -z "$ending" ] || return # a signal that came before
+  ( # without bash's own message about a command that was killed
+    trap - INT; trap : TERM; trap : USR1 USR2; exec 5>&2 2>/dev/null
+    "$@" 2>&5 5>&- 6>&-
+    echo "$?" >&6
+  ) &
+  child=$!
+  [ -z "$ending" ] || signal_step TERM
+  while kill -0 "$child" 2>/dev/null; do wait "$child"; done 2>/dev/null # a signal ends `wait` early
+  read -r -t 1 -u 6 code || code=137 # what would report was killed itself
+  child=''
+}
+trap 'ending=yes; signal_step TERM' TERM INT
+trap 'signal_step USR1' USR1
+trap 'signal_step USR2' USR2
+finish() {
+  rm -f /apps/ctrain/in-use/pytorch_24.12-hd-py3-r3.sif@887be2b4ed78 2>/dev/null
+  event after ended "\"code\": $code"
+  exit "$code"
+}
+
+event stage-in started
+echo 'copying the image to /local on each node'
+run_step run_all_on_nodes 1 stage.sh
+event stage-in ended "\"code\": $code" # a node without a copy reads the image where it is
+
+event run started
+run_step run_on_nodes 4 task.sh
+finish

@@ -1,0 +1,169 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ctrain_runtime.errors import SchedulerError
+from ctrain_runtime.facts import Allocation, Partition
+from ctrain_runtime.schedulers.pbs import client, facts
+from ctrain_runtime.site import Site
+from samples.programs import answer, write_program
+from samples.recordings import pbs, pbs_errors, pbs_jobs
+
+SITE = Site(name="generic-pbs", scheduler="pbs", mpi=("pals", "hydra", "pmix"))
+MEMORY = 24684084 >> 10
+ALLOCATION = Allocation("21.login01", 2, "workq", cpus=2, gpus=2, minutes_left=5)
+
+
+def hosts(name: str = "nodes.out") -> tuple[facts.Host, ...]:
+    return facts.parse_hosts(client.parse(pbs(name), "nodes"))
+
+
+def queues(**changes: Any) -> tuple[Partition, ...]:
+    parsed = client.parse(pbs("queues.out"), "Queue")
+    parsed["workq"].update(changes)
+    return facts.parse_queues(parsed, hosts(), client.parse(pbs("server.out"), "Server"))
+
+
+@pytest.fixture
+def cluster(programs: Path) -> Path:
+    """The commands of the recorded cluster."""
+    subjects = "".join(
+        f"  *' {option} '*) cat <<'END'\n{pbs(name)}\nEND\n  ;;\n"
+        for option, name in (("-B", "server.out"), ("-Q", "queues.out"))
+    )
+    jobs = f"  *) cat <<'END'\n{pbs_jobs()['R-2nodes']}\nEND\n  ;;\n"
+    write_program(
+        programs / "qstat",
+        f'#!/bin/bash\ncat() {{ printf "%s\\n" "$(</dev/stdin)"; }}\ncase " $* " in\n{subjects}{jobs}esac\n',
+    )
+    answer(programs, "pbsnodes", pbs("nodes.out"))
+    return programs
+
+
+@pytest.mark.usefixtures("cluster")
+def test_the_recorded_cluster() -> None:
+    found = facts.read_cluster(SITE)
+    workq = Partition("workq", True, nodes=2, cpus=2, gpus=2, time_limit=60, memory=MEMORY)
+    gpu = Partition("gpu", False, nodes=2, cpus=2, gpus=2, time_limit=120, memory=MEMORY)
+    assert found.partitions == (workq, gpu)  # one takes no jobs, the other starts none
+    assert (found.mpi, found.allocation, found.memory_is_consumable) == (("pals",), None, True)
+
+
+def test_hydra_is_told_from_other_mpiexecs(cluster: Path) -> None:
+    answer(cluster, "mpiexec", "HYDRA build details:\n    Version: 4.0.2\n")
+    assert facts.read_cluster(SITE).mpi == ("pals", "hydra")
+    answer(cluster, "mpiexec", "mpiexec (OpenRTE) 4.1.4\n")
+    assert facts.read_cluster(SITE).mpi == ("pals",)
+
+
+def test_nodes_that_are_down_or_offline_do_not_count() -> None:
+    assert [host.usable for host in hosts()] == [True, True]  # in use
+    assert [host.usable for host in hosts("nodes-down.out")] == [True, False]
+    assert [host.usable for host in hosts("nodes-offline.out")] == [True, False]
+
+
+def test_vnodes_of_a_host_are_summed() -> None:
+    def vnode(name: str, **resources: Any) -> dict[str, Any]:
+        return {"state": "free", "resources_available": {"host": "x1", "vnode": name, **resources}}
+
+    parsed = {
+        "x1": vnode("x1", ncpus=0),
+        "x1[0]": vnode("x1[0]", ncpus=32, ngpus="2", mem="256gb", accelerator_model="A100"),
+        "x1[1]": vnode("x1[1]", ncpus=32, ngpus="2", mem="256gb"),
+    }
+    assert facts.parse_hosts(parsed) == (facts.Host("", True, 64, 4, 512 << 10, "A100"),)
+    parsed["x1[1]"]["state"] = "offline,job-busy"
+    assert not facts.parse_hosts(parsed)[0].usable
+    assert not facts.parse_hosts({"x2": {}})[0].usable
+
+
+def test_nodes_of_queues() -> None:
+    def host(queue: str, gpus: int, **changes: Any) -> facts.Host:
+        return facts.Host(queue, **{"usable": True, "cpus": 8, "gpus": gpus, "memory": 0, "gpu_type": "", **changes})
+
+    up = {"enabled": "True", "started": "True"}
+    parsed = {"own": dict(up), "route": {**up, "route_destinations": "own,x"}, "rest": dict(up)}
+    everything = (host("own", 0), host("", 4, cpus=16), host("", 4, usable=False, cpus=64), host("", 0))
+    own, route, rest = facts.parse_queues(parsed, everything, {"s": {}})
+    assert (own.nodes, own.gpus) == (route.nodes, route.gpus) == (1, 0)
+    assert (rest.nodes, rest.gpus, rest.cpus) == (1, 4, 16)  # those with the most GPUs, which are usable
+
+
+def test_limits_of_queues_and_of_the_server() -> None:
+    assert queues(resources_max={"nodect": 10, "walltime": "48:00:00"})[0].max_nodes == 10
+    assert queues(resources_max={"walltime": "00:01:30"})[0].time_limit == 2
+    assert queues(resources_max={"walltime": "100:00:00"})[0].time_limit == 6000
+    assert queues(resources_max={})[0].time_limit is None
+    assert queues(default_chunk={"mem": "1gb"})[0].has_memory_default
+    assert not queues()[0].has_memory_default
+
+
+def test_gpus_of_a_server_that_is_stopped(programs: Path) -> None:
+    for name, key in (("qstat", "qstat-server-stopped"), ("pbsnodes", "pbsnodes-server-stopped")):
+        code, error = pbs_errors()[key]
+        answer(programs, name, "{}", error=error, code=code)
+    with pytest.raises(SchedulerError, match=r"^PBS does not answer: Connection refused; cannot connect to server"):
+        facts.read_cluster(SITE)
+
+
+# --- the allocation
+
+
+@pytest.fixture
+def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "nodefile").write_text("pbs01\npbs02\n")
+    monkeypatch.setenv("PBS_JOBID", "21.login01")
+    monkeypatch.setenv("PBS_NODEFILE", str(tmp_path / "nodefile"))
+
+
+@pytest.mark.usefixtures("cluster", "inside")
+def test_the_cluster_from_inside_an_allocation() -> None:
+    assert facts.read_cluster(SITE).allocation == ALLOCATION
+
+
+def test_of_unequal_nodes_the_smallest_counts() -> None:
+    vnodes = "(a:ncpus=4:ngpus=1:mem=2097152kb+a2:ncpus=4:ngpus=1:mem=1gb)+(b:ncpus=3:mem=8gb)+(b:ncpus=2:ngpus=1)"
+    record = {"exec_host": "a/0*8+b/0*3+b/1*2", "exec_vnode": vnodes, "queue": "q"}
+    assert facts.parse_allocation("7", record) == Allocation("7", 2, "q", cpus=5, gpus=1, memory=3072)
+
+
+def test_the_time_that_is_left() -> None:
+    record = {"Resource_List": {"walltime": "02:00:00"}, "resources_used": {"walltime": "00:30:01"}}
+    assert facts.parse_allocation("7", record).minutes_left == 89
+    record["resources_used"]["walltime"] = "02:00:10"
+    assert facts.parse_allocation("7", record).minutes_left == 0
+
+
+@pytest.mark.usefixtures("inside")
+def test_allocations_that_are_gone(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, message in (
+        ("qstat-unknown-id-xf-json", r"^PBS_JOBID is 21\.login01: job not found\. Leave this shell"),
+        ("qstat-server-stopped", r"^cannot look up job 21\.login01 \(PBS_JOBID\): Connection refused; cannot"),
+    ):
+        code, error = pbs_errors()[name]
+        answer(programs, "qstat", "{}", error=error, code=code)
+        with pytest.raises(SchedulerError, match=message):
+            facts.read_allocation()
+    answer(programs, "qstat", pbs_jobs()["F-ok"])
+    with pytest.raises(SchedulerError, match=r"^PBS_JOBID is 21\.login01: job is not running \(F\)"):
+        facts.read_allocation()
+    monkeypatch.delenv("PBS_NODEFILE")
+    with pytest.raises(SchedulerError, match=r"but PBS_NODEFILE names no file here\. Leave this shell"):
+        facts.read_allocation()
+
+
+@pytest.mark.usefixtures("programs")
+def test_without_an_allocation_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PBS_JOBID", raising=False)
+    assert facts.read_allocation() is None
+
+
+def test_what_is_not_a_number_is_none() -> None:
+    assert [client.read_count(value) for value in (2, "2", None, "many", True, -1, "9" * 30)] == [2, 2, 0, 0, 0, 0, 0]
+    sizes = ("24684084kb", "500gb", "1048576", "1TB", "1024mw", "", None)
+    assert [client.read_megabytes(size) for size in sizes] == [24105, 512000, 1, 1 << 20, 0, 0, 0]
+    assert json.loads("{}") == client.parse("Welcome!\n{}", "Jobs")

@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ctrain_runtime.schedulers.pbs import client, job
+from ctrain_runtime.schedulers.protocol import FailedTask, Outcome, Status
+from samples.programs import answer, write_program
+from samples.recordings import pbs, pbs_errors, pbs_jobs
+
+JOBS = pbs_jobs()
+
+
+def recorded(name: str) -> dict[str, Any]:
+    (attributes,) = client.parse(JOBS[name], "Jobs").values()
+    return attributes
+
+
+@pytest.mark.parametrize(
+    ("name", "outcome", "word"),
+    [
+        ("F-ok", Outcome.COMPLETED, "finished"),
+        ("F-fail3", Outcome.FAILED, "failed"),
+        ("F-segv", Outcome.FAILED, "failed"),
+        ("F-badint", Outcome.FAILED, "failed"),
+        ("F-badcmd", Outcome.FAILED, "failed"),
+        ("F-killed", Outcome.FAILED, "failed"),
+        ("F-walltime", Outcome.TIMEOUT, "exceeded resource walltime"),
+        ("F-qdel-running", Outcome.CANCELLED_BY_USER, "terminated by pbsuser@login01"),
+        ("F-trapdel", Outcome.CANCELLED_BY_USER, "terminated by pbsuser@login01"),
+        ("after-qdel-node-down", Outcome.CANCELLED_BY_USER, "terminated by pbsuser@login01"),
+        ("F-force", Outcome.CANCELLED, "terminated"),
+        ("F-qdel-held", Outcome.CANCELLED, "deleted"),
+    ],
+)
+def test_recorded_ends(name: str, outcome: Outcome, word: str) -> None:
+    assert job.parse_status(recorded(name)) == Status("ended", word, outcome)
+
+
+def test_a_job_whose_dependency_can_never_be_met() -> None:
+    status = job.parse_status(recorded("F-depend-never"))
+    assert (status.phase, status.outcome) == ("ended", Outcome.NEVER_STARTED)
+    assert status.note == "PBS deleted it; a job that it depends on may have failed"
+
+
+def test_a_job_that_an_operator_deleted() -> None:
+    attributes = recorded("F-qdel-running")
+    attributes["comment"] = attributes["comment"].replace("pbsuser@", "root@")
+    assert job.parse_status(attributes).outcome is Outcome.CANCELLED_BY_ADMIN
+
+
+@pytest.mark.parametrize(
+    ("code", "outcome"),
+    [
+        (-29, Outcome.TIMEOUT),
+        (-28, Outcome.TIMEOUT),
+        (-27, Outcome.OUT_OF_MEMORY),
+        (-24, Outcome.FAILED),
+        (-20, Outcome.NODE_FAILURE),
+        (-14, Outcome.NODE_FAILURE),
+        (-10, Outcome.NEVER_STARTED),
+        (-1, Outcome.NEVER_STARTED),
+        (271, Outcome.CANCELLED),
+        (265, Outcome.FAILED),
+    ],
+)
+def test_exit_statuses_without_a_comment(code: int, outcome: Outcome) -> None:
+    status = job.parse_status({"job_state": "F", "Exit_status": code})
+    assert (status.phase, status.word, status.outcome) == ("ended", f"exit status {code}", outcome)
+
+
+@pytest.mark.parametrize(
+    ("name", "word", "stuck"),
+    [
+        ("Q-state", "Insufficient amount of resource: ncpus (R: 4 A: 3 T: 4)", False),
+        ("Q-stopped-queue", "Queue not started.", False),
+        ("Q-impossible", "Can Never Run: Insufficient amount of resource: ncpus (R: 64 A: 4 T: 4)", True),
+        ("H-state", "state H", True),
+        ("H-depend", "state H", False),  # it is released when the other job has ended
+        ("W-state", "state W", False),
+        ("rerun", "Job run at Sat Nov 21 at 03:14 on (pbs01:ncpus=1)", True),
+    ],
+)
+def test_recorded_jobs_that_wait(name: str, word: str, stuck: bool) -> None:
+    note = "the job does not start until it is changed or released" if stuck else ""
+    assert job.parse_status(recorded(name)) == Status("waiting", word, None, note)
+
+
+def test_the_expected_start() -> None:
+    estimated = {"job_state": "Q", "estimated": {"start_time": "Sun Nov 22 16:01:40 2026", "exec_vnode": "(a)"}}
+    assert job.parse_status(estimated).starts_at == "2026-11-22T16:01:40"
+    for other in ({"start_time": "soon"}, {"start_time": None}, {}, "never", None):
+        assert job.parse_status({"job_state": "Q", "estimated": other}).starts_at == ""
+
+
+def test_recorded_jobs_that_run() -> None:
+    assert job.parse_status(recorded("R-2nodes")) == Status("running")
+    assert job.parse_status(recorded("R-node-down")) == Status("running")  # PBS does not say more
+    assert job.parse_status(recorded("S")) == Status("running", "state S")
+    assert job.parse_status({"job_state": "new in PBS 31"}) == Status("running", "state new in PBS 31")
+
+
+def test_output_that_is_still_being_delivered_does_not_keep_a_job_alive() -> None:
+    attributes = recorded("E-f") if "{" in JOBS["E-f"] else {"job_state": "E", "Exit_status": 0}
+    assert job.parse_status(attributes).outcome is Outcome.COMPLETED
+    assert job.parse_status({"job_state": "E"}).phase == "running"
+
+
+def test_names_and_environments_of_users_change_nothing() -> None:
+    assert job.parse_status(recorded("odd-newline")).phase == "waiting"
+    (attributes,) = client.parse(pbs("bad-utf8.out"), "Jobs").values()
+    assert job.parse_status(attributes).phase == "waiting"
+
+
+@given(st.dictionaries(st.sampled_from(["job_state", "comment", "Hold_Types", "substate"]), st.text() | st.none()))
+def test_anything_is_a_status(attributes: dict[str, Any]) -> None:
+    status = job.parse_status(attributes)
+    assert (status.phase == "ended") == (status.outcome is not None)
+
+
+# --- asking
+
+
+def test_the_status_of_a_job(programs: Path) -> None:
+    calls = answer(programs, "qstat", JOBS["F-walltime"])
+    assert job.read_status("18.login01").outcome is Outcome.TIMEOUT
+    assert calls.read_text() == "-x -f -F json 18.login01\n"
+
+
+def test_a_job_that_pbs_has_forgotten(programs: Path) -> None:
+    for name in ("qstat-unknown-id-xf-json", "qstat-finished-no-x-f-json"):
+        code, error = pbs_errors()[name]
+        answer(programs, "qstat", "{}", error=error, code=code)
+        assert job.read_status("99999") == Status("ended", outcome=Outcome.UNKNOWN)
+
+
+def test_a_server_that_does_not_answer(programs: Path) -> None:
+    code, error = pbs_errors()["qstat-server-stopped"]
+    answer(programs, "qstat", "{}", error=error, code=code)
+    why = "Connection refused; cannot connect to server login01 (errno=15010)"
+    assert job.read_status("1") == Status("running", note=f"PBS does not answer ({why}); retrying")
+    answer(programs, "qstat", "<html>")
+    assert job.read_status("1").note.startswith("PBS does not answer (PBS's answer is not JSON: ")
+    (programs / "qstat").unlink()
+    assert (
+        job.read_status("1").note
+        == "PBS does not answer (qstat cannot be started: No such file or directory); retrying"
+    )
+
+
+def test_a_server_without_a_history_of_jobs(programs: Path) -> None:
+    text = json.dumps({"Jobs": {"7.s": {"job_state": "R"}}})
+    complaint = "qstat: PBS is not configured to maintain job history 7.s"
+    script = f"[ \"$1\" != -x ] || {{ echo '{complaint}' >&2; exit 1; }}; printf '%s\\n' '{text}'"
+    write_program(programs / "qstat", f"#!/bin/bash\n{script}\n")
+    assert job.read_status("7.s") == Status("running")
+
+
+# --- the log
+
+
+def test_the_task_that_failed_first_in_the_log_of_pals() -> None:
+    log = """\
+a line of the program: rank 3 died from signal 9
+x4213c4s7b0n0.hsn.cm.aurora.alcf.anl.gov: rank 27421 died from signal 6
+x4417c3s5b0n0.hsn.cm.aurora.alcf.anl.gov: rank 48109 died from signal 15
+"""
+    host = "x4213c4s7b0n0.hsn.cm.aurora.alcf.anl.gov"
+    assert job.first_failed_task(log) == FailedTask(27421, host, "died from signal 6")
+    assert job.first_failed_task("x1: rank 0 exited with code 0\nx1: rank 1 exited with code 3\n") == FailedTask(
+        1, "x1", "exited with code 3"
+    )
+    assert job.first_failed_task("") is None
