@@ -82,7 +82,7 @@ PLANS: dict[str, LaunchPlan] = {
             site=a_site(name="ours", scheduler="pbs", mpi=("pals",), cpu_bind="depth"),
             facts=some_facts(cluster=dataclasses.replace(PBS_CLUSTER, mpi=("pals",), allocation=PBS_ALLOCATION)),
         ),
-        preflight=Preflight(strict=True, reason="site key preflight"),
+        preflight=Preflight(True, "site key preflight"),
     ),
     "local": a_plan(
         **{**LOCAL, "facts": some_facts(is_root=True, cluster=Cluster())}, image=CPU_IMAGE, ranks_per_node=2

@@ -5,8 +5,9 @@ what a real OpenPBS 23.06 did (tests/samples/pbs) or its source and manuals say:
 in $HOME with PBS's environment; output that is delivered only after the job has ended; SIGTERM, then SIGKILL; tasks of
 TM with neither the environment nor the output of their caller. Its two hosts are both this machine.
 
-    ROOT/stopped       exists: the server does not answer
+    ROOT/stopped       exists: the server does not answer; ROOT/refused has the names of commands that asked
     ROOT/slow          exists: qsub takes a second
+    ROOT/walltime      its seconds are the time limit of all jobs
     ROOT/late          exists: no output is delivered, and jobs stay in state E
     ROOT/ID/job.json   attributes of job ID, as qstat prints them; beside it, its script, environment, spool and tasks
 """
@@ -52,6 +53,12 @@ def end_all(root: Path) -> None:
     for job in Job.all(root):
         if not job.ended:
             (job.path / "delete").write_text("test")
+
+
+def environment(job: Path) -> dict[str, str]:
+    """PBS's variables in a running job."""
+    variables: dict[str, str] = json.loads((job / "environment.json").read_text())
+    return {name: value for name, value in variables.items() if name.startswith("PBS_")}
 
 
 def fail(code: int, *lines: str) -> NoReturn:
@@ -138,7 +145,7 @@ def qsub(root: Path, words: list[str]) -> None:
         [sys.executable, "-S", "-E", __file__, str(root), "run", str(number)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
-        stderr=(job / "mom.log").open("w"),
+        stderr=subprocess.DEVNULL,
         start_new_session=True,
         env={"PATH": "/usr/bin:/bin", "HOME": os.environ["HOME"]},
     )
@@ -212,8 +219,8 @@ def run(root: Path, words: list[str]) -> None:
     hosts = _hosts(job)
     nodefile = job.path / "nodefile"
     nodefile.write_text("".join(f"{host}\n" * mpiprocs for host in hosts))
-    environment = _environment(job, nodefile)
-    (job.path / "environment.json").write_text(json.dumps(environment))
+    variables = _environment(job, nodefile)
+    (job.path / "environment.json").write_text(json.dumps(variables))
     spool = (job.path / "spool").open("ab")
     started = time.monotonic()
     mom = subprocess.Popen(
@@ -222,8 +229,8 @@ def run(root: Path, words: list[str]) -> None:
         stdin=subprocess.PIPE,
         stdout=spool,
         stderr=spool,
-        cwd=environment["HOME"],
-        env={**environment, "PATH": "/usr/local/bin:/usr/bin:/bin"},
+        cwd=variables["HOME"],
+        env={**variables, "PATH": "/usr/local/bin:/usr/bin:/bin"},
         start_new_session=True,
     )
     (job.path / "sessions").write_text(f"{mom.pid}\n")
@@ -299,8 +306,8 @@ def _environment(job: Job, nodefile: Path) -> dict[str, str]:
 def _wait(job: Job, mom: subprocess.Popen[bytes], started: float) -> tuple[int, str]:
     """How the job ended: its exit status, and what its comment says."""
     hours, minutes, seconds = map(int, job.attributes["Resource_List"].get("walltime", "00:10:00").split(":"))
-    limit = float(os.environ.get("WALLTIME") or hours * 3600 + minutes * 60 + seconds)
-    limit = float((job.path.parent / "walltime").read_text()) if (job.path.parent / "walltime").exists() else limit
+    short = job.path.parent / "walltime"
+    limit = float(short.read_text()) if short.exists() else hours * 3600.0 + minutes * 60 + seconds
     killed, status, ending = 0.0, 0, ""
     while mom.poll() is None:
         delete, now = job.path / "delete", time.monotonic()
@@ -370,7 +377,7 @@ def pbs_tmrsh(root: Path, words: list[str]) -> NoReturn:
     job = Job.find(root, os.environ["PBS_JOBID"], "pbs_tmrsh")
     if host not in Path(os.environ["PBS_NODEFILE"]).read_text().split():
         fail(255, f'pbs_tmrsh: host "{host}" is not a node in job <{job.id}>')
-    environment = json.loads((job.path / "environment.json").read_text())
+    variables = json.loads((job.path / "environment.json").read_text())
     with (job.path / "spool").open("ab") as spool:
         try:
             task = subprocess.Popen(
@@ -378,8 +385,8 @@ def pbs_tmrsh(root: Path, words: list[str]) -> NoReturn:
                 stdin=subprocess.DEVNULL,
                 stdout=spool,
                 stderr=spool,
-                cwd=environment["HOME"],
-                env=environment,
+                cwd=variables["HOME"],
+                env=variables,
                 start_new_session=True,
                 preexec_fn=_default_signals,  # a task is MOM's child, not this command's
             )
@@ -399,6 +406,8 @@ def _default_signals() -> None:
 def main() -> None:
     root, name, *words = sys.argv[1:]
     if name in STOPPED and (Path(root) / "stopped").exists():
+        with (Path(root) / "refused").open("a") as refused:
+            refused.write(f"{name}\n")
         connect = f"cannot connect to server {SERVER}"
         fail(STOPPED[name], "Connection refused", f"{name}: {connect} (errno=15010)")
     globals()[name](Path(root), words)

@@ -16,18 +16,21 @@ while (exec 7<>"/dev/tcp/127.0.0.1/$MASTER_PORT") 2>/dev/null; do
   MASTER_PORT=$((61000 + (MASTER_PORT - 60999) % 4536))
 done
 export MASTER_ADDR=127.0.0.1 MASTER_PORT
+marked() { # the processes of the run on this machine
+  LC_ALL=C grep -slzxF "CTRAIN_RUN_DIR=$run" /proc/[0-9]*/environ
+}
 kill_leftovers() { # until none is left: some start others meanwhile
   local pid left=yes tries=0
   while [ "$left" ] && ((++tries <= 50)); do
     left=
-    for pid in $(LC_ALL=C grep -slzxF "CTRAIN_RUN_DIR=$run" /proc/[0-9]*/environ); do
+    for pid in $(marked); do
       pid=${pid%/environ} pid=${pid#/proc/}
       case $pid in "$$" | "$starter" | "$BASHPID") ;; *) kill -KILL "$pid" 2>/dev/null && left=yes ;; esac
     done
     [ -z "$left" ] || sleep 0.1
   done
 }
-signal_tasks() { # task.sh alone: it passes the signal on to the program, past the engine's own processes
+signal_tasks() { # SIGNAL: to the task alone, which passes it on to the program, past the engine's own processes
   local group
   for group in "${groups[@]}"; do signal_children "$1" "$group"; done
 }
@@ -42,20 +45,20 @@ stop() {
   (sleep 10 && kill_leftovers) &
   killer=$!
 }
-run_task() { # the signal is for the task; wait for it, to report how it ended
+run_task() { # TASK SCRIPT [ARGUMENT]...: the signal is for the task; wait for it, to report how it ended
   trap : TERM USR1 USR2
-  CTRAIN_TASK=$1 /bin/bash -p "$run/task.sh" 9>&-
+  CTRAIN_TASK=$1 /bin/bash -p "$run/$2" "${@:3}" 9>&-
   echo "$?" >&9
 }
-start_tasks() { # returns the exit code of the task that failed first, which ends the others
-  local task ended left=2 code=0 groups=() killer='' signals=() starter=$BASHPID
+start_tasks() { # FIRST COUNT SCRIPT [ARGUMENT]...: returns the exit code of the task that failed first, which ends all
+  local task ended left=$2 code=0 groups=() killer='' signals=() starter=$BASHPID
   trap 'signals+=(TERM)' TERM # a trap that runs while `read` waits must not start processes: they would go on reading
   trap 'signals+=(USR1)' USR1
   trap 'signals+=(USR2)' USR2
   exec 9<> <(:)
   set -m
-  for ((task = 0; task < 2; task++)); do
-    run_task "$task" &
+  for ((task = $1; task < $1 + $2; task++)); do
+    run_task "$task" "${@:3}" &
     groups+=($!)
   done
   set +m
@@ -66,15 +69,15 @@ start_tasks() { # returns the exit code of the task that failed first, which end
     elif ! any_task; then
       left=0 ended=137 # what would report was killed itself
     fi
-    [ "${ended:-0}" = 0 ] || { [ "$code" != 0 ] || code=$ended; stop; }
+    [ "${ended:-0}" = 0 ] || { [ "$code" != 0 ] || code=$ended; [ "${keep_going-}" ] || stop; }
     handle_signals
   done
   [ -z "$killer" ] || kill "$killer" 2>/dev/null
   kill_leftovers
   return "$code"
 }
-tasks() { # apart, so that signals reach it and not the tasks
-  (start_tasks)
+tasks() { # FIRST COUNT SCRIPT [ARGUMENT]...: apart, so that signals reach it and not the tasks
+  (start_tasks "$@")
 }
 handle_signals() {
   local name taken=("${signals[@]}")
@@ -119,5 +122,5 @@ finish() {
 }
 
 event run started
-run_step tasks
+run_step tasks 0 2 task.sh
 finish

@@ -74,12 +74,13 @@ event preflight started
 run_step run_mpiexec -n 16 -ppn 8 --hostfile /scratch/kim/ctrain/digits-1/hosts --cpu-bind depth --depth 8 /bin/bash -p -c '[ -r "$0" ] || { echo "ctrain: run directory $1 is not visible on $(uname -n). Choose one that all nodes share: --runs DIR" >&2; exit 71; }; shift; exec /bin/bash -p "$0" "$@"' /scratch/kim/ctrain/digits-1/task.sh /scratch/kim/ctrain/digits-1 preflight
 if [ "$code" != 0 ]; then
   [ -z "$ending" ] || finish # it was ended, and proves nothing
-  echo "ctrain: the image's MPI does not form one world here; its messages are in logs/job.log. If the program needs no MPI, pass --launcher env" >&2
+  grep -qs '^ctrain: preflight' "$run/logs/job.log" || echo "ctrain: preflight failed; messages are in logs/job.log" >&2
   event preflight failed
-  code=72
+  code=80
   finish
+else
+  event preflight passed
 fi
-event preflight passed
 
 event run started
 run_step run_mpiexec -n 16 -ppn 8 --hostfile /scratch/kim/ctrain/digits-1/hosts --cpu-bind depth --depth 8 /bin/bash -p -c '[ -r "$0" ] || { echo "ctrain: run directory $1 is not visible on $(uname -n). Choose one that all nodes share: --runs DIR" >&2; exit 71; }; shift; exec /bin/bash -p "$0" "$@"' /scratch/kim/ctrain/digits-1/task.sh /scratch/kim/ctrain/digits-1

@@ -18,6 +18,7 @@ binds=()
 task=${PMI_RANK:-${PMI_ID:-${PALS_RANKID:?}}} tasks=${PMI_SIZE:-16}
 local_task=$((task % 8)) NODE_RANK=$((task / 8))
 export MASTER_ADDR=${MASTER_ADDR:?} MASTER_PORT=${MASTER_PORT:?}
+[ "${1-}" != preflight ] || export CTRAIN_NODES="$(tr '\n' ' ' <"$run/hosts")"
 export RANK=$task WORLD_SIZE=$tasks LOCAL_RANK=$local_task NODE_RANK
 export OMPI_COMM_WORLD_RANK=$RANK OMPI_COMM_WORLD_SIZE=$WORLD_SIZE
 export OMPI_COMM_WORLD_LOCAL_RANK=$LOCAL_RANK OMPI_COMM_WORLD_LOCAL_SIZE=8
@@ -79,7 +80,7 @@ leave() {
 }
 export LOCAL_WORLD_SIZE=8 OMP_NUM_THREADS=8
 unset "${!APPTAINER@}" "${!SINGULARITY@}"
-for name in "${!PALS_@}" "${!PMI_@}" "${!PMIX_@}" RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE NODE_RANK MASTER_ADDR MASTER_PORT OMP_NUM_THREADS CUDA_VISIBLE_DEVICES NVIDIA_VISIBLE_DEVICES TERM PBS_JOBID PBS_JOBNAME OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE OMPI_COMM_WORLD_LOCAL_RANK OMPI_COMM_WORLD_LOCAL_SIZE; do
+for name in "${!PALS_@}" "${!PMI_@}" "${!PMIX_@}" RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE NODE_RANK MASTER_ADDR MASTER_PORT OMP_NUM_THREADS CUDA_VISIBLE_DEVICES NVIDIA_VISIBLE_DEVICES TERM CTRAIN_NODES PBS_JOBID PBS_JOBNAME OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE OMPI_COMM_WORLD_LOCAL_RANK OMPI_COMM_WORLD_LOCAL_SIZE; do
   [ -z "${!name+set}" ] || export "APPTAINERENV_$name=${!name}"
 done
 unset BASH_ENV ENV LD_LIBRARY_PATH LD_PRELOAD
@@ -112,11 +113,21 @@ for bind in "${binds[@]}"; do launch+=(--bind "$bind"); done
 image=/apps/ctrain/pytorch_24.12-hd-py3-r3.sif
 launch+=(--home "$home:/home/ctrain" "$image")
 if [ "${1-}" = preflight ]; then
-  run_step "${launch[@]}" /bin/sh -c 'command -v python3 >/dev/null || exit 0; exec python3 "$@"' ctrain /scratch/kim/ctrain/digits-1/world.py mpi 16
+  header=$(head -c 32768 "$image" 2>/dev/null | sha256sum)
+  run_step "${launch[@]}" /bin/sh -c 'command -v python3 >/dev/null || { echo '"'"'ctrain: no preflight: the image has no python3'"'"'; exit 0; }; [ "${LOCAL_RANK:-0}" != 0 ] || python3 /scratch/kim/ctrain/digits-1/inside/nodes.py 2 gloo 0 8 "$1" || exit; shift; exec "$@"' ctrain "$header" python3 /scratch/kim/ctrain/digits-1/inside/world.py mpi 16 gloo 0 ''
   leave
   exit "$code"
 fi
-launch+=(/bin/sh -c '{ read -r key </.singularity.d/ctrain-layer; } 2>/dev/null; [ "$key" = k1 ] || { printf '"'"'%s\n'"'"' '"'"'ctrain: this engine ignores the layers of the image (is overlay off in its configuration?)'"'"' >&2; printf '"'"'%s\n'"'"' "{\"rank\": ${RANK:-null}, "'"'"'"what": "refused", "stage": "run", "code": 73, "message": "this engine ignores the layers of the image (is overlay off in its configuration?)"}'"'"' >>"$CTRAIN_RUN_DIR/nodes/$NODE_RANK.jsonl"; exit 73; }; command -v python >/dev/null || { printf '"'"'%s\n'"'"' '"'"'ctrain: command not found in the image: python'"'"' >&2; printf '"'"'%s\n'"'"' "{\"rank\": ${RANK:-null}, "'"'"'"what": "refused", "stage": "run", "code": 127, "message": "command not found in the image: python"}'"'"' >>"$CTRAIN_RUN_DIR/nodes/$NODE_RANK.jsonl"; exit 127; }; exec "$@"' ctrain python train.py)
+launch+=(/bin/sh -c '{ read -r line </proc/driver/nvidia/version; } 2>/dev/null && for word in $line; do case $word in [1-9][0-9][0-9].*)
+  case $((${word%%.*} < 525)):${LD_LIBRARY_PATH-} in
+    1:*) first="/usr/local/cuda/compat/lib.real /usr/local/cuda/compat/lib /usr/local/cuda/compat" ;;
+    0:*/usr/local/cuda/compat*) first=/.singularity.d/libs ;;
+    *) first= ;;
+  esac
+  for libraries in $first; do
+    [ ! -e "$libraries/libcuda.so.1" ] ||
+      { export LD_LIBRARY_PATH="$libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"; break; }
+  done; break ;; esac; done; { read -r key </.singularity.d/ctrain-layer; } 2>/dev/null; [ "$key" = k1 ] || { printf '"'"'%s\n'"'"' '"'"'ctrain: this engine ignores the layers of the image (is overlay off in its configuration?)'"'"' >&2; printf '"'"'%s\n'"'"' "{\"rank\": ${RANK:-null}, "'"'"'"what": "refused", "stage": "run", "code": 73, "message": "this engine ignores the layers of the image (is overlay off in its configuration?)"}'"'"' >>"$CTRAIN_RUN_DIR/nodes/$NODE_RANK.jsonl"; exit 73; }; command -v python >/dev/null || { printf '"'"'%s\n'"'"' '"'"'ctrain: command not found in the image: python'"'"' >&2; printf '"'"'%s\n'"'"' "{\"rank\": ${RANK:-null}, "'"'"'"what": "refused", "stage": "run", "code": 127, "message": "command not found in the image: python"}'"'"' >>"$CTRAIN_RUN_DIR/nodes/$NODE_RANK.jsonl"; exit 127; }; exec "$@"' ctrain python train.py)
 note started "\"rank\": $RANK"
 run_step "${launch[@]}"
 leave

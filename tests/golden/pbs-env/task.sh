@@ -18,6 +18,7 @@ binds=()
 task=${CTRAIN_TASK:?} tasks=8
 local_task=$((task % 4)) NODE_RANK=$((task / 4))
 export MASTER_ADDR=${MASTER_ADDR:?} MASTER_PORT=${MASTER_PORT:?}
+[ "${1-}" != preflight ] || export CTRAIN_NODES="$(tr '\n' ' ' <"$run/hosts")"
 export RANK=$task WORLD_SIZE=$tasks LOCAL_RANK=$local_task NODE_RANK
 exec >"$run/logs/rank$RANK.log" 2>&1
 [ "$WORLD_SIZE" = 8 ] ||
@@ -74,7 +75,7 @@ leave() {
 }
 export LOCAL_WORLD_SIZE=4 OMP_NUM_THREADS=8
 unset "${!APPTAINER@}" "${!SINGULARITY@}"
-for name in RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE NODE_RANK MASTER_ADDR MASTER_PORT OMP_NUM_THREADS CUDA_VISIBLE_DEVICES NVIDIA_VISIBLE_DEVICES TERM PBS_JOBID PBS_JOBNAME WANDB_API_KEY; do
+for name in RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE NODE_RANK MASTER_ADDR MASTER_PORT OMP_NUM_THREADS CUDA_VISIBLE_DEVICES NVIDIA_VISIBLE_DEVICES TERM CTRAIN_NODES PBS_JOBID PBS_JOBNAME WANDB_API_KEY; do
   [ -z "${!name+set}" ] || export "APPTAINERENV_$name=${!name}"
 done
 unset BASH_ENV ENV LD_LIBRARY_PATH LD_PRELOAD
@@ -106,7 +107,16 @@ directory=/local/ctrain-images-$UID
 copy=$directory/9f2c41d0a7e3.sif # complete: it got this name when its digest was checked
 [ ! -O "$directory" ] || [ -L "$directory" ] || [ ! -f "$copy" ] || image=$copy
 launch+=(--home "$home:/home/ctrain" "$image")
-launch+=(/bin/sh -c '{ read -r key </.singularity.d/ctrain-layer; } 2>/dev/null; [ "$key" = k1 ] || { printf '"'"'%s\n'"'"' '"'"'ctrain: this engine ignores the layers of the image (is overlay off in its configuration?)'"'"' >&2; printf '"'"'%s\n'"'"' "{\"rank\": ${RANK:-null}, "'"'"'"what": "refused", "stage": "run", "code": 73, "message": "this engine ignores the layers of the image (is overlay off in its configuration?)"}'"'"' >>"$CTRAIN_RUN_DIR/nodes/$NODE_RANK.jsonl"; exit 73; }; command -v python >/dev/null || { printf '"'"'%s\n'"'"' '"'"'ctrain: command not found in the image: python'"'"' >&2; printf '"'"'%s\n'"'"' "{\"rank\": ${RANK:-null}, "'"'"'"what": "refused", "stage": "run", "code": 127, "message": "command not found in the image: python"}'"'"' >>"$CTRAIN_RUN_DIR/nodes/$NODE_RANK.jsonl"; exit 127; }; exec "$@"' ctrain python train.py)
+launch+=(/bin/sh -c '{ read -r line </proc/driver/nvidia/version; } 2>/dev/null && for word in $line; do case $word in [1-9][0-9][0-9].*)
+  case $((${word%%.*} < 525)):${LD_LIBRARY_PATH-} in
+    1:*) first="/usr/local/cuda/compat/lib.real /usr/local/cuda/compat/lib /usr/local/cuda/compat" ;;
+    0:*/usr/local/cuda/compat*) first=/.singularity.d/libs ;;
+    *) first= ;;
+  esac
+  for libraries in $first; do
+    [ ! -e "$libraries/libcuda.so.1" ] ||
+      { export LD_LIBRARY_PATH="$libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"; break; }
+  done; break ;; esac; done; { read -r key </.singularity.d/ctrain-layer; } 2>/dev/null; [ "$key" = k1 ] || { printf '"'"'%s\n'"'"' '"'"'ctrain: this engine ignores the layers of the image (is overlay off in its configuration?)'"'"' >&2; printf '"'"'%s\n'"'"' "{\"rank\": ${RANK:-null}, "'"'"'"what": "refused", "stage": "run", "code": 73, "message": "this engine ignores the layers of the image (is overlay off in its configuration?)"}'"'"' >>"$CTRAIN_RUN_DIR/nodes/$NODE_RANK.jsonl"; exit 73; }; command -v python >/dev/null || { printf '"'"'%s\n'"'"' '"'"'ctrain: command not found in the image: python'"'"' >&2; printf '"'"'%s\n'"'"' "{\"rank\": ${RANK:-null}, "'"'"'"what": "refused", "stage": "run", "code": 127, "message": "command not found in the image: python"}'"'"' >>"$CTRAIN_RUN_DIR/nodes/$NODE_RANK.jsonl"; exit 127; }; exec "$@"' ctrain python train.py)
 note started "\"rank\": $RANK"
 run_step "${launch[@]}"
 leave

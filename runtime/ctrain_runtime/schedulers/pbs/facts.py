@@ -31,6 +31,7 @@ class Host:
 
     queue: str
     usable: bool
+    idle: bool
     cpus: int
     gpus: int
     memory: int
@@ -74,6 +75,7 @@ def _host(vnodes: list[dict[str, Any]]) -> Host:
     return Host(
         queue=next((str(node["queue"]) for node in vnodes if node.get("queue")), ""),
         usable=not states & UNUSABLE,
+        idle=states == {"free"} and not any(node.get("jobs") for node in vnodes),
         cpus=sum(client.read_count(has.get("ncpus")) for has in available),
         gpus=sum(client.read_count(has.get("ngpus")) for has in available),
         memory=sum(client.read_megabytes(has.get("mem")) for has in available),
@@ -110,6 +112,7 @@ def _partition(name: str, queue: dict[str, Any], hosts: tuple[Host, ...], server
         time_limit=read_minutes(limits.get("walltime")),
         memory=min((host.memory for host in sized), default=0),
         max_nodes=client.read_count(limits.get("nodect")) or None,
+        idle=sum(host.idle for host in usable),
         has_memory_default=any("mem" in part.get("default_chunk", {}) for part in (server, queue)),
     )
 

@@ -22,7 +22,7 @@ def fit(request: SizeRequest, cluster: Cluster, site: Site) -> JobSize:
     if cluster.allocation:
         return _fit_allocation(request, cluster, site, cluster.allocation)
     if not cluster.partitions:
-        raise SchedulerError("no Slurm partition is up", "Check with: sinfo, or ask the administrators")
+        raise SchedulerError("no partition is up", "Retry later, or ask the administrators")
     name = request.partition or site.partition
     partition, reason = (_find_partition(name, cluster), "") if name else choose_partition(request, cluster)
     scope = f"partition {partition.name}"

@@ -47,8 +47,8 @@ def cluster(programs: Path) -> Path:
 @pytest.mark.usefixtures("cluster")
 def test_the_recorded_cluster() -> None:
     found = facts.read_cluster(SITE)
-    workq = Partition("workq", True, nodes=2, cpus=2, gpus=2, time_limit=60, memory=MEMORY)
-    gpu = Partition("gpu", False, nodes=2, cpus=2, gpus=2, time_limit=120, memory=MEMORY)
+    workq = Partition("workq", True, nodes=2, cpus=2, gpus=2, time_limit=60, memory=MEMORY, idle=0)
+    gpu = Partition("gpu", False, nodes=2, cpus=2, gpus=2, time_limit=120, memory=MEMORY, idle=0)
     assert found.partitions == (workq, gpu)  # one takes no jobs, the other starts none
     assert (found.mpi, found.allocation, found.memory_is_consumable) == (("pals",), None, True)
 
@@ -66,6 +66,13 @@ def test_nodes_that_are_down_or_offline_do_not_count() -> None:
     assert [host.usable for host in hosts("nodes-offline.out")] == [True, False]
 
 
+def test_idle_nodes() -> None:
+    assert [host.idle for host in hosts("nodes-offline.out")] == [True, False]
+    assert [host.idle for host in hosts()] == [False, False]
+    partly = {"a": {"state": "free", "jobs": ["1.s"]}, "b": {"state": "free"}}
+    assert [host.idle for host in facts.parse_hosts(partly)] == [False, True]
+
+
 def test_vnodes_of_a_host_are_summed() -> None:
     def vnode(name: str, **resources: Any) -> dict[str, Any]:
         return {"state": "free", "resources_available": {"host": "x1", "vnode": name, **resources}}
@@ -75,7 +82,7 @@ def test_vnodes_of_a_host_are_summed() -> None:
         "x1[0]": vnode("x1[0]", ncpus=32, ngpus="2", mem="256gb", accelerator_model="A100"),
         "x1[1]": vnode("x1[1]", ncpus=32, ngpus="2", mem="256gb"),
     }
-    assert facts.parse_hosts(parsed) == (facts.Host("", True, 64, 4, 512 << 10, "A100"),)
+    assert facts.parse_hosts(parsed) == (facts.Host("", True, True, 64, 4, 512 << 10, "A100"),)
     parsed["x1[1]"]["state"] = "offline,job-busy"
     assert not facts.parse_hosts(parsed)[0].usable
     assert not facts.parse_hosts({"x2": {}})[0].usable
@@ -83,7 +90,9 @@ def test_vnodes_of_a_host_are_summed() -> None:
 
 def test_nodes_of_queues() -> None:
     def host(queue: str, gpus: int, **changes: Any) -> facts.Host:
-        return facts.Host(queue, **{"usable": True, "cpus": 8, "gpus": gpus, "memory": 0, "gpu_type": "", **changes})
+        return facts.Host(
+            queue, **{"usable": True, "idle": True, "cpus": 8, "gpus": gpus, "memory": 0, "gpu_type": "", **changes}
+        )
 
     up = {"enabled": "True", "started": "True"}
     parsed = {"own": dict(up), "route": {**up, "route_destinations": "own,x"}, "rest": dict(up)}

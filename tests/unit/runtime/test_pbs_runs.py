@@ -1,0 +1,208 @@
+"""The life of runs on PBS, with a stand-in for its commands that runs jobs here (samples/pbs_stand_in.py)."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from samples import pbs_stand_in
+from samples.runs import Bench, ended, wait_for
+
+FOUR = ("--nodes", "2", "--ranks-per-node", "2", "--gpus-per-node", "0", "--launcher", "env")
+FOREVER = ("--", "bash", "-c", 'touch "$CTRAIN_RUN_DIR/up$RANK"; sleep 60')
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    bench = Bench(tmp_path, "pbs")
+    yield bench
+    bench.end()
+
+
+def where(bench: Bench) -> tuple[str, ...]:
+    return "--site", bench.site, "--runs", str(bench.runs)
+
+
+def all_up(bench: Bench) -> None:
+    for rank in range(4):
+        wait_for(bench.one / f"up{rank}")
+
+
+def outcome(bench: Bench) -> tuple[str, str]:
+    (attempt,) = bench.record()["attempts"]
+    return attempt["outcome"], attempt["word"]
+
+
+def test_a_job_of_the_right_size_in_a_clean_environment(bench: Bench) -> None:
+    """Two hosts, ranks in the order of the node file, output of the job live in job.log; nothing of an outer job."""
+    show = 'echo "$RANK $LOCAL_RANK $NODE_RANK $MASTER_ADDR $PBS_JOBID ${PBS_QUEUE-} ${SECRET-} ${OTHER-}"; pwd'
+    outer = {"SECRET": "it's", "OTHER": "x", "PBS_JOBNAME": "outer"}
+    run = bench.run(*FOUR, "--env", "SECRET", "--", "bash", "-c", show, **outer)
+    code, out, error = ended(run)
+    assert (code, error) == (0, "")
+    assert "job 1 started" in out.splitlines()
+    for rank in range(4):
+        assert bench.log(rank).splitlines()[0] == f"{rank} {rank % 2} {rank // 2} pbs01 1.login01  it's "
+    assert outcome(bench) == ("completed", "")
+    assert not (bench.one / ".environment").exists()
+    assert (bench.one / "hosts").read_text() == "pbs01\npbs02\n"
+    assert "it's" not in (bench.one / "plan.json").read_text()
+
+
+def test_a_job_ended_at_its_time_limit(bench: Bench) -> None:
+    (bench.folder / "pbs/walltime").write_text("2")
+    code, out, _ = ended(bench.run(*FOUR, *FOREVER))
+    assert code == 143
+    assert "time limit reached (exceeded resource walltime)" in out
+    assert bench.record()["exit"]["by"] == "scheduler"
+    assert outcome(bench) == ("time limit reached", "exceeded resource walltime")
+    assert "=>> PBS: job killed: walltime" in (bench.one / "logs/scheduler.log").read_text()
+    assert bench.orphans() == []
+
+
+def test_a_job_that_others_delete(bench: Bench) -> None:
+    assert ended(bench.run(*FOUR, *FOREVER, verb="submit"))[0] == 0
+    all_up(bench)
+    (bench.folder / "pbs/1/delete").write_text("operator@login01")
+    code, out, _ = ended(bench.attach())
+    assert code == 143
+    assert "cancelled by an administrator (terminated by operator@login01)" in out
+    assert bench.orphans() == []
+
+
+def test_a_program_that_ignores_the_end_of_its_job(bench: Bench) -> None:
+    stubborn = ("--", "bash", "-c", 'trap "" TERM; touch "$CTRAIN_RUN_DIR/up$RANK"; while :; do sleep 1; done')
+    assert ended(bench.run(*FOUR, *stubborn, verb="submit"))[0] == 0
+    all_up(bench)
+    code, _, error = ended(bench.attach(verb="cancel"))
+    assert (code, error) == (0, "")
+    assert bench.record()["exit"] == {"code": 130, "reason": "cancelled", "by": "user"}
+    assert outcome(bench)[0] == "cancelled by its user"
+    assert bench.orphans() == []
+
+
+def test_a_killed_client_loses_nothing(bench: Bench) -> None:
+    go = bench.folder / "go"
+    wait = f'touch "$CTRAIN_RUN_DIR/up$RANK"; while ! [ -e {go} ]; do sleep 0.05; done; echo went'
+    run = bench.run(*FOUR, "--", "bash", "-c", wait)
+    all_up(bench)
+    run.kill()
+    ended(run)
+    go.touch()
+    code, _, error = ended(bench.attach())
+    assert (code, error, bench.log(3)) == (0, "", "went\n")
+    assert outcome(bench)[0] == "completed"
+
+
+def test_a_server_that_is_stopped_for_a_while(bench: Bench) -> None:
+    go, stopped = bench.folder / "go", bench.folder / "pbs/stopped"
+    wait = f'touch "$CTRAIN_RUN_DIR/up$RANK"; while ! [ -e {go} ]; do sleep 0.05; done; exit 3'
+    run = bench.run(*FOUR, "--", "bash", "-c", wait)
+    all_up(bench)
+    stopped.touch()
+    code, out, _ = ended(bench.ctrain("runs", *where(bench)))
+    assert (code, out.splitlines()[1].split()[1]) == (0, "running")
+    error = ended(bench.run("--name", "two", "--launcher", "env", "--", "true"))[2]
+    why = "Connection refused; cannot connect to server login01 (errno=15010)"
+    assert error == f"ctrain: PBS does not answer: {why}. Retry later, or ask the administrators\n"
+    stopped.unlink()
+    go.touch()
+    assert ended(run)[0] == 3
+    assert outcome(bench) == ("failed", "failed")
+
+
+def test_a_cancellation_that_the_server_does_not_take_is_tried_again(bench: Bench) -> None:
+    run = bench.run(*FOUR, *FOREVER)
+    all_up(bench)
+    (bench.folder / "pbs/refused").touch()
+    (bench.folder / "pbs/stopped").touch()
+    os.kill(run.pid, signal.SIGINT)
+    wait_for(lambda: "qdel" in (bench.folder / "pbs/refused").read_text().split())
+    (bench.folder / "pbs/stopped").unlink()
+    code, out, error = ended(run)
+    assert (code, error) == (130, "")
+    assert sum("cannot cancel job 1.login01; it may still be running" in line for line in out.splitlines()) == 1
+    assert bench.orphans() == []
+
+
+def test_output_that_is_delivered_late_does_not_delay_the_end(bench: Bench) -> None:
+    late = bench.folder / "pbs/late"
+    late.touch()
+    code, _, error = ended(bench.run(*FOUR, "--", "bash", "-c", "exit 5"))
+    assert (code, error) == (5, "")
+    assert bench.record()["exit"]["by"] == "program"
+    assert not (bench.one / "logs/scheduler.log").exists()
+    late.unlink()
+    wait_for(bench.one / "logs/scheduler.log")
+
+
+def test_a_job_that_waits_and_is_deleted(bench: Bench) -> None:
+    assert ended(bench.run(*FOUR, "--scheduler-option=-Wdepend=afterok:7", *FOREVER, verb="submit"))[0] == 0
+    out = ended(bench.ctrain("runs", *where(bench)))[1]
+    assert out.splitlines()[1].split()[1] == "waiting"
+    code, _, _ = ended(bench.attach(verb="cancel"))
+    assert code == 0
+    assert bench.record()["exit"]["reason"] == "cancelled"
+    assert outcome(bench) == ("cancelled", "deleted")
+
+
+def test_a_job_that_can_never_run_says_so(bench: Bench) -> None:
+    (bench.folder / "pbs.yaml").write_text(
+        "name: pbs\nscheduler: pbs\nmpi: []\nsubmit: ['-l select=9:ncpus=1:mpiprocs=1']\n"
+    )
+    run = bench.run(*FOUR, *FOREVER)
+    wait_for(bench.folder / "pbs/1/job.json")
+    wait_for(lambda: "Can Never Run" in (bench.folder / "pbs/1/job.json").read_text())
+    os.kill(run.pid, signal.SIGINT)
+    code, out, _ = ended(run)
+    assert code == 130
+    assert "Can Never Run" in out or "queued" in out
+
+
+def test_an_output_of_a_task_that_no_rank_has_is_in_the_log_of_the_job(bench: Bench) -> None:
+    """TM delivers it only with the job's; so it is collected node by node."""
+    (bench.folder / "bin/python").write_text(
+        '#!/bin/bash\necho "torchrun of node $NODE_RANK: no such option"\nexit 2\n'
+    )
+    code, _, _ = ended(bench.run(*FOUR[:-1], "torchrun", "--", "bash", "-c", "true"))
+    assert code != 0
+    assert "no such option" in (bench.one / "logs/job.log").read_text()
+
+
+def test_signals_that_warn_reach_all_nodes(bench: Bench) -> None:
+    program = """\
+import os, signal, sys, time
+signal.signal(signal.SIGUSR1, lambda *_: sys.exit("warned"))
+open(os.environ["CTRAIN_RUN_DIR"] + "/up" + os.environ["RANK"], "w").close()
+while True:
+    time.sleep(0.1)
+"""
+    run = bench.run(*FOUR, "--", "python3", "-c", program)
+    all_up(bench)
+    script = int((bench.folder / "pbs/1/sessions").read_text().split()[0])
+    (job,) = Path(f"/proc/{script}/task/{script}/children").read_text().split()
+    os.kill(int(job), signal.SIGUSR1)
+    assert ended(run)[0] == 1
+    assert [bench.log(rank) for rank in range(4)] == ["warned\n"] * 4
+
+
+# --- inside an allocation
+
+
+def test_inside_an_allocation_a_run_starts_at_once(bench: Bench) -> None:
+    """A job script that calls ctrain: its two runs use their own nodes of it, and the second job is no job of PBS."""
+    assert ended(bench.run(*FOUR, *FOREVER, verb="submit"))[0] == 0  # the job around
+    all_up(bench)
+    environment = pbs_stand_in.environment(bench.folder / "pbs/1")
+    code, out, error = ended(
+        bench.run("--name", "two", *FOUR, "--", "bash", "-c", 'echo "$RANK $MASTER_ADDR"', **environment)
+    )
+    assert (code, error) == (0, "")
+    assert (bench.runs / "two/logs/rank3.log").read_text() == "3 pbs01\n"
+    assert not (bench.folder / "pbs/2").exists()
+    assert "allocation 1.login01" in out
+    assert ended(bench.attach(verb="cancel"))[0] == 0
