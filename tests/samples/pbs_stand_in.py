@@ -3,7 +3,7 @@
 No PBS could be installed where these tests run. The stand-in really runs jobs, as processes of this machine, and does
 what a real OpenPBS 23.06 did (tests/samples/pbs) or its source and manuals say: messages and exit codes; a login shell
 in $HOME with PBS's environment; output that is delivered only after the job has ended; SIGTERM, then SIGKILL; tasks of
-TM with neither the environment nor the output of their caller. Its two hosts are both this machine.
+TM with neither the environment nor the output of their caller.
 
     ROOT/stopped       exists: the server does not answer; ROOT/refused has the names of commands that asked
     ROOT/slow          exists: qsub takes a second
@@ -29,7 +29,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
-HOSTS, NCPUS, NGPUS = ("pbs01", "pbs02"), 2, 2
+HOSTS, NCPUS, NGPUS = ("127.0.0.1", "127.0.0.2"), 2, 2  # both are this machine, and resolve
 QUEUES = {"workq": "01:00:00", "gpu": "02:00:00"}
 COMMANDS = ("qsub", "qstat", "qselect", "qdel", "pbsnodes", "pbs_tmrsh")
 SERVER = "login01"

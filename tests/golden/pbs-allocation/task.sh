@@ -18,7 +18,7 @@ binds=()
 task=${PMI_RANK:-${PMI_ID:-${PALS_RANKID:?}}} tasks=${PMI_SIZE:-16}
 local_task=$((task % 8)) NODE_RANK=$((task / 8))
 export MASTER_ADDR=${MASTER_ADDR:?} MASTER_PORT=${MASTER_PORT:?}
-[ "${1-}" != preflight ] || export CTRAIN_NODES="$(tr '\n' ' ' <"$run/hosts")"
+[ "${1-}" != preflight ] || { CTRAIN_NODES=$(tr '\n' ' ' <"$run/hosts"); export CTRAIN_NODES; }
 export RANK=$task WORLD_SIZE=$tasks LOCAL_RANK=$local_task NODE_RANK
 export OMPI_COMM_WORLD_RANK=$RANK OMPI_COMM_WORLD_SIZE=$WORLD_SIZE
 export OMPI_COMM_WORLD_LOCAL_RANK=$LOCAL_RANK OMPI_COMM_WORLD_LOCAL_SIZE=8

@@ -18,7 +18,7 @@ binds=()
 task=${CTRAIN_TASK:?} tasks=8
 local_task=$((task % 4)) NODE_RANK=$((task / 4))
 export MASTER_ADDR=${MASTER_ADDR:?} MASTER_PORT=${MASTER_PORT:?}
-[ "${1-}" != preflight ] || export CTRAIN_NODES="$(tr '\n' ' ' <"$run/hosts")"
+[ "${1-}" != preflight ] || { CTRAIN_NODES=$(tr '\n' ' ' <"$run/hosts"); export CTRAIN_NODES; }
 export RANK=$task WORLD_SIZE=$tasks LOCAL_RANK=$local_task NODE_RANK
 exec >"$run/logs/rank$RANK.log" 2>&1
 [ "$WORLD_SIZE" = 8 ] ||

@@ -12,7 +12,8 @@ import pytest
 from samples import pbs_stand_in
 from samples.runs import Bench, ended, wait_for
 
-FOUR = ("--nodes", "2", "--ranks-per-node", "2", "--gpus-per-node", "0", "--launcher", "env")
+# The preflight would notice that both hosts are this machine.
+FOUR = ("--nodes", "2", "--ranks-per-node", "2", "--gpus-per-node", "0", "--preflight", "off", "--launcher", "env")
 FOREVER = ("--", "bash", "-c", 'touch "$CTRAIN_RUN_DIR/up$RANK"; sleep 60')
 
 
@@ -46,10 +47,10 @@ def test_a_job_of_the_right_size_in_a_clean_environment(bench: Bench) -> None:
     assert (code, error) == (0, "")
     assert "job 1 started" in out.splitlines()
     for rank in range(4):
-        assert bench.log(rank).splitlines()[0] == f"{rank} {rank % 2} {rank // 2} pbs01 1.login01  it's "
+        assert bench.log(rank).splitlines()[0] == f"{rank} {rank % 2} {rank // 2} 127.0.0.1 1.login01  it's "
     assert outcome(bench) == ("completed", "")
     assert not (bench.one / ".environment").exists()
-    assert (bench.one / "hosts").read_text() == "pbs01\npbs02\n"
+    assert (bench.one / "hosts").read_text() == "127.0.0.1\n127.0.0.2\n"
     assert "it's" not in (bench.one / "plan.json").read_text()
 
 
@@ -154,13 +155,14 @@ def test_a_job_that_can_never_run_says_so(bench: Bench) -> None:
     (bench.folder / "pbs.yaml").write_text(
         "name: pbs\nscheduler: pbs\nmpi: []\nsubmit: ['-l select=9:ncpus=1:mpiprocs=1']\n"
     )
-    run = bench.run(*FOUR, *FOREVER)
-    wait_for(bench.folder / "pbs/1/job.json")
-    wait_for(lambda: "Can Never Run" in (bench.folder / "pbs/1/job.json").read_text())
+    log = bench.folder / "out"
+    with log.open("w") as out:
+        run = bench.run(*FOUR, *FOREVER, streams={"stdout": out})
+    wait_for(lambda: "Can Never Run: Insufficient amount of resource: ncpus" in log.read_text())
+    assert "the job does not start until it is changed or released" in log.read_text()
     os.kill(run.pid, signal.SIGINT)
-    code, out, _ = ended(run)
-    assert code == 130
-    assert "Can Never Run" in out or "queued" in out
+    assert ended(run)[0] == 130
+    assert outcome(bench) == ("cancelled", "deleted")
 
 
 def test_an_output_of_a_task_that_no_rank_has_is_in_the_log_of_the_job(bench: Bench) -> None:
@@ -202,7 +204,7 @@ def test_inside_an_allocation_a_run_starts_at_once(bench: Bench) -> None:
         bench.run("--name", "two", *FOUR, "--", "bash", "-c", 'echo "$RANK $MASTER_ADDR"', **environment)
     )
     assert (code, error) == (0, "")
-    assert (bench.runs / "two/logs/rank3.log").read_text() == "3 pbs01\n"
+    assert (bench.runs / "two/logs/rank3.log").read_text() == "3 127.0.0.1\n"
     assert not (bench.folder / "pbs/2").exists()
     assert "allocation 1.login01" in out
     assert ended(bench.attach(verb="cancel"))[0] == 0

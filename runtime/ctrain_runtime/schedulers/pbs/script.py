@@ -68,7 +68,7 @@ run_task() {{ # NODE COUNT SCRIPT [ARGUMENT]...
 }}
 signal_tasks() {{ # SIGNAL
   local host
-  for host in "${{hosts[@]}}"; do pbs_tmrsh "$host" {node} "$1" 9>&- & done
+  for host in "${{hosts[@]}}"; do (pbs_tmrsh "$host" {node} "$1" 9>&- &); done
 }}
 run_on_nodes() {{ # COUNT SCRIPT [ARGUMENT]...: runs a script COUNT times on each node
   check_hosts || return
@@ -113,7 +113,7 @@ def identity(plan: LaunchPlan) -> TaskIdentity:
 {who}
 local_task=$((task % {plan.tasks_per_node})) NODE_RANK=$((task / {plan.tasks_per_node}))
 export MASTER_ADDR=${{MASTER_ADDR:?}} MASTER_PORT=${{MASTER_PORT:?}}
-[ "${{1-}}" != {PREFLIGHT} ] || export CTRAIN_NODES="$(tr '\\n' ' ' <"$run/{layout.HOSTS}")\""""
+[ "${{1-}}" != {PREFLIGHT} ] || {{ CTRAIN_NODES=$(tr '\\n' ' ' <"$run/{layout.HOSTS}"); export CTRAIN_NODES; }}"""
     # Not all PBS_*: Open MPI in the image would take PBS_ENVIRONMENT for a reason to use TM, which is not there.
     return TaskIdentity(
         started_by="mpiexec" if mpiexec else "pbs_tmrsh",

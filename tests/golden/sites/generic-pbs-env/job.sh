@@ -111,7 +111,7 @@ run_task() { # NODE COUNT SCRIPT [ARGUMENT]...
 }
 signal_tasks() { # SIGNAL
   local host
-  for host in "${hosts[@]}"; do pbs_tmrsh "$host" /bin/bash -p -c '[ -r "$0" ] || { echo "ctrain: run directory $1 is not visible on $(uname -n). Choose one that all nodes share: --runs DIR" >&2; exit 71; }; shift; exec /bin/bash -p "$0" "$@"' /scratch/kim/ctrain/digits-1/node.sh /scratch/kim/ctrain/digits-1 "$1" 9>&- & done
+  for host in "${hosts[@]}"; do (pbs_tmrsh "$host" /bin/bash -p -c '[ -r "$0" ] || { echo "ctrain: run directory $1 is not visible on $(uname -n). Choose one that all nodes share: --runs DIR" >&2; exit 71; }; shift; exec /bin/bash -p "$0" "$@"' /scratch/kim/ctrain/digits-1/node.sh /scratch/kim/ctrain/digits-1 "$1" 9>&- &); done
 }
 run_on_nodes() { # COUNT SCRIPT [ARGUMENT]...: runs a script COUNT times on each node
   check_hosts || return
