@@ -12,7 +12,6 @@ from ctrain_runtime.bash import exports, quote_argv
 from ctrain_runtime.errors import CtrainError, EngineError
 
 HOME = "/home/ctrain"  # inside; a private directory of the node
-# --no-eval, and --no-mount bind-paths.
 NO_EVAL_SINCE = {"apptainer": (1, 1), "singularity": (3, 10)}
 
 # Settings of the engine: in a caller's shell they would add binds, variables and options that the plan lacks.
@@ -88,10 +87,10 @@ def exec_argv(
 def isolated_exec_argv(engine: Engine, *, as_root: bool) -> list[str]:
     """`apptainer exec OPTIONS` for an image that nobody trusts: without network, and without files of the host.
 
-    Of networks, `none` alone is allowed to every user (Apptainer's documentation, "Network virtualization").
+    --containall also leaves out the `bind path` entries of the engine's configuration. Of networks, `none` alone is
+    allowed to every user (Apptainer's documentation, "Bind Paths and Mounts" and "Network virtualization").
     """
-    argv = [*exec_argv(engine, as_root=as_root), "--containall", "--net", "--network", "none"]
-    return [*argv, "--no-mount", "bind-paths"] if _numbers(engine) >= NO_EVAL_SINCE[engine.name] else argv
+    return [*exec_argv(engine, as_root=as_root), "--containall", "--net", "--network", "none"]
 
 
 def pull_argv(engine: Engine, reference: str, image: Path) -> list[str]:

@@ -163,7 +163,8 @@ def _image(request: Request, planned: job.Job) -> tuple[image.Image, tuple[str, 
     try:
         return select_image.select(references, request.site, request.report, again=request.pull)
     except ImageNotFound as error:
-        raise ImageNotFound(f"{error.message}{_image_source(request)}", error.hint) from error
+        here = f"For the path in this directory: --image ./{references[0]}" if Path(references[0]).exists() else ""
+        raise ImageNotFound(f"{error.message}{_image_source(request)}", here or error.hint) from error
 
 
 def _image_source(request: Request) -> str:

@@ -87,7 +87,7 @@ def test_the_facts_of_an_image_are_learned_once(machine: Machine) -> None:
 def test_it_is_looked_at_in_a_container_that_sees_nothing_of_the_host(machine: Machine) -> None:
     machine.examine()
     look = machine.calls.read_text()
-    for option in ("--cleanenv", "--containall", "--net --network none", "--no-mount cwd", "--no-mount bind-paths"):
+    for option in ("--cleanenv", "--containall", "--net --network none", "--no-mount cwd"):
         assert option in look
     assert " --bind " not in look
 

@@ -157,3 +157,16 @@ def test_what_the_user_passes_by_name_is_the_callers_value(tmp_path: Path) -> No
 def test_a_fixed_value_wins_over_a_passed_one(tmp_path: Path) -> None:
     bash = apptainer.container_environment(ENGINE, {"OMP_NUM_THREADS": "7"}, ["OMP_NUM_THREADS"], [])
     assert environment_of_engine(tmp_path, bash, OMP_NUM_THREADS="1")["APPTAINERENV_OMP_NUM_THREADS"] == "7"
+
+
+def test_an_image_that_nobody_trusts_shares_nothing_with_the_host() -> None:
+    argv = apptainer.isolated_exec_argv(Engine("singularity", "/usr/bin/singularity", "3.9.7"), as_root=False)
+    assert argv[1:] == [
+        *("--quiet", "exec", "--cleanenv", "--no-mount", "cwd"),
+        *("--containall", "--net", "--network", "none"),
+    ]
+
+
+def test_a_pull_bypasses_the_cache_of_the_engine() -> None:
+    argv = apptainer.pull_argv(ENGINE, "oras://r.example/x:1", Path("/cache/x.sif"))
+    assert argv == ["/usr/bin/apptainer", "pull", "--disable-cache", "/cache/x.sif", "oras://r.example/x:1"]

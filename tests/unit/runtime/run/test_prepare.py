@@ -167,6 +167,14 @@ def test_where_an_image_comes_from(machine: Path, monkeypatch: pytest.MonkeyPatc
         prepare(asked())
 
 
+def test_a_name_that_is_a_directory_here_is_still_looked_up_in_stores(machine: Path) -> None:
+    (machine / "box").mkdir()
+    with pytest.raises(
+        ImageNotFound, match=r"^image 'box' not found.*\. For the path in this directory: --image \./box$"
+    ):
+        prepare(asked(image="box"))
+
+
 def test_an_empty_channel_is_none() -> None:
     assert plan_of(image="pytorch:").image.channel == "prod"
 
