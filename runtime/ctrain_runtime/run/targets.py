@@ -5,9 +5,9 @@ from __future__ import annotations
 import platform
 from dataclasses import replace
 
-from ctrain_runtime import command, facts, time_limit
+from ctrain_runtime import facts, time_limit
 from ctrain_runtime.engines.apptainer import Engine, find_engine, identify
-from ctrain_runtime.errors import ConfigError, EngineError, UsageError
+from ctrain_runtime.errors import ConfigError, EngineError, SchedulerError, UsageError
 from ctrain_runtime.facts import Cluster, Partition
 from ctrain_runtime.plan import admission
 from ctrain_runtime.plan.admission import NodeFacts
@@ -23,13 +23,15 @@ Notes = tuple[str, ...]
 def find_cluster(scheduler: Scheduler, site: Site, *, dry_run: bool = False) -> tuple[Cluster, Notes]:
     """The cluster as it is now; what its scheduler does not tell is from the site's file.
 
-    For a dry run on a machine without the scheduler's programs all of it is, which a note says. Raises SchedulerError,
-    or ConfigError for a wrong time limit in the site's file.
+    Where a dry run cannot ask the scheduler, all of it is, which a note says. Raises SchedulerError, or ConfigError for
+    a wrong time limit in the site's file.
     """
-    if dry_run and not all(map(command.which, scheduler.programs)):
-        note = f"{site.scheduler} is not on this machine: partitions are those of the file of site {site.name}"
-        return describe_cluster(site), (note,)
-    cluster = scheduler.facts(site)
+    try:
+        cluster = scheduler.facts(site)
+    except SchedulerError as error:
+        if not dry_run:
+            raise
+        return describe_cluster(site), (f"partitions are those of the file of site {site.name}: {error.message}",)
     described = {part.name: part for part in describe_cluster(site).partitions}
     return replace(cluster, partitions=tuple(_complete(part, described) for part in cluster.partitions)), ()
 

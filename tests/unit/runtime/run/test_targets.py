@@ -52,12 +52,22 @@ def test_a_cluster_that_cannot_be_asked_is_the_one_of_the_file() -> None:
     gpu = Partition("gpu", True, nodes=2, cpus=64, gpus=8, gpu_type="a100", arch="x86_64", time_limit=1440)
     assert cluster.partitions == (gpu, Partition("cpu", False, nodes=1, cpus=8, gpus=0))
     assert cluster.mpi == SITE.mpi
-    assert notes == ("slurm is not on this machine: partitions are those of the file of site ours",)
+    assert notes == ("partitions are those of the file of site ours: Slurm command sbatch not found on PATH",)
     with pytest.raises(SchedulerError, match=r"^Slurm command sbatch not found on PATH"):
         find_cluster(SLURM, SITE)
     wrong = dataclasses.replace(SITE, partitions={"gpu": SitePartition(1, 1, time_limit="soon")})
     with pytest.raises(ConfigError, match=r"^site ours: partitions.gpu: invalid time limit 'soon'"):
         find_cluster(SLURM, wrong, dry_run=True)
+
+
+def test_a_dry_run_where_the_scheduler_does_not_answer(programs: Path) -> None:
+    fakes.slurm(programs)
+    fakes.answer(programs, "scontrol", error="slurm_load_node error: Unable to contact slurm controller\n", code=1)
+    cluster, notes = find_cluster(SLURM, SITE, dry_run=True)
+    assert [part.name for part in cluster.partitions] == ["gpu", "cpu"]
+    assert "Unable to contact slurm controller" in notes[0]
+    with pytest.raises(SchedulerError, match="Unable to contact"):
+        find_cluster(SLURM, SITE)
 
 
 @pytest.mark.parametrize("dry_run", [True, False])
