@@ -10,6 +10,7 @@ NODE_SCRIPT = "node.sh"  # starts the tasks of a node, where the scheduler start
 
 RENDEZVOUS = "rendezvous.py"
 INSIDE = "inside"  # the programs of the preflight
+BENCH_PROGRAM, BENCH = "collectives.py", "bench.jsonl"
 
 EVENTS = "events.jsonl"  # of the job, written on one host only: appends from several hosts get lost on NFS
 NODES = "nodes"  # a file of events per node, written by its tasks and ranks

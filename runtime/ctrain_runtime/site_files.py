@@ -73,6 +73,30 @@ def read_site_file(path: Path, level: Level, kind: type) -> Layer:
     return Layer(level, _source(path, level), {"name": path.stem, **data})
 
 
+def save_key(site: str, key: str, entries: Mapping[str, Any]) -> Path:
+    """Set entries of a mapping in the user's own file of a site, and leave its other lines as they are; its path.
+
+    Raises ConfigError for an invalid file, OSError if it cannot be written.
+    """
+    path = (site_dirs()[Level.USER] / f"{site}.yaml").resolve()
+    lines: list[str] = []
+    old: dict[str, Any] = {}
+    begin = 0
+    if path.exists():
+        lines, begin = path.read_text(encoding="utf-8").splitlines(), strict_yaml.key_lines(path).get(key, 0)
+        old = strict_yaml.read(path).get(key) or {}
+    values = ", ".join(f"{name}: {value}" for name, value in {**old, **entries}.items())
+    end = begin
+    while begin and end < len(lines) and lines[end][:1] in ("", " ", "\t"):  # the rest of the old value
+        end += 1
+    lines[max(0, begin - 1) if begin else len(lines) : end if begin else len(lines)] = [f"{key}: {{{values}}}"]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_name(f".{path.name}.new")
+    new.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    new.replace(path)
+    return path
+
+
 def read_project_file(kind: type) -> Optional[ProjectFile]:
     """The file ctrain.yaml that applies in the current directory. Raises ConfigError, or SiteError: find_project_file.
 

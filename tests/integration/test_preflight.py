@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -120,3 +121,19 @@ def test_another_image_on_a_node(cluster: Cluster, other_image: str) -> None:
     done = run(cluster, "other", "--nodes", "2", *ONE_RANK, "--site", other_image)
     assert problems(cluster, done, "other") == ["node02: its image is not that of node01"]
     assert Path(cluster.record("other")["image"]["path"]).is_file()
+
+
+def test_what_bench_saves_is_what_the_next_run_expects(cluster: Cluster) -> None:
+    settings = {"XDG_CONFIG_HOME": str(cluster.home / "bench-config")}
+    argv = ("--nodes", "2", *IMAGE, *ONE_RANK, "--sizes", "1024,8388608", "--name", "bench", "--save", "--json")
+    done = cluster.run("ctrain", "bench", *argv, **settings)
+    assert done.returncode == 0, done.stdout + done.stderr
+    results = json.loads(done.stdout)["results"]
+    assert len(results) == 10  # all operations, also those that only newer versions of gloo have
+    saved = next(line["bus"] for line in results if line["operation"] == "all-reduce" and line["size"] > 1024)
+    site = json.loads(cluster.run("ctrain", "site", "show", "--json", **settings).stdout)
+    assert site["site"]["expected_bandwidth"]["gloo"] == pytest.approx(saved, rel=0.01)
+    assert site["sources"]["expected_bandwidth.gloo"].endswith("sites/generic-slurm.yaml (user)")
+    dry = cluster.run("ctrain", "run", "--nodes", "2", *IMAGE, "--dry-run", "--", "true", **settings)
+    assert "\npreflight site generic-slurm has expectations of its network" in dry.stdout
+    shutil.rmtree(cluster.home / "bench-config")

@@ -32,9 +32,12 @@ SETTINGS = {  # that every scheduler has
 }
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser, *, takes_job: bool = True) -> None:
     add = parser.add_argument
-    add("job", nargs="?", metavar="JOB", help="a packaged job, or ./DIRECTORY with a job.yaml")
+    if takes_job:
+        add("job", nargs="?", metavar="JOB", help="a packaged job, or ./DIRECTORY with a job.yaml")
+        add("--resume", default="", metavar="RUN", help="run to resume; its checkpoint/ is mounted at /resume")
+    parser.set_defaults(job="", resume="")
     add("--nodes", type=int, metavar="N", help="number of nodes")
     add("--ranks-per-node", type=int, metavar="N", help="ranks per node (default: one per GPU, or 1 without GPUs)")
     add(
@@ -56,7 +59,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="check nodes, network and ranks before the program starts: not at all, only to warn, or to stop the job "
         "(default: strict, where something is not proven yet)",
     )
-    add("--resume", default="", metavar="RUN", help="run to resume; its checkpoint/ is mounted at /resume")
     _add_common(parser)
 
 

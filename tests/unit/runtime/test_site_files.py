@@ -181,3 +181,37 @@ def test_a_project_file_that_is_wrong_or_hostile(text: str, complaint: str) -> N
         site_files.read_project_file(Site)
     assert str(caught.value).startswith(str(path))
     assert complaint in str(caught.value)
+
+
+OLD = """\
+# mine
+expected_bandwidth:
+  nccl: 90  # measured in May
+  gloo: 1
+
+# the partition
+partition: x
+"""
+
+
+def test_a_saved_key_leaves_the_rest_of_a_file_alone(tmp_path: Path) -> None:
+    path = write(tmp_path / "config/ctrain/sites/generic-slurm.yaml", OLD)
+    assert site_files.save_key("generic-slurm", "expected_bandwidth", {"gloo": 1.25}) == path
+    new = "# mine\nexpected_bandwidth: {nccl: 90, gloo: 1.25}\n# the partition\npartition: x\n"
+    assert path.read_text() == new
+    site_files.save_key("generic-slurm", "expected_bandwidth", {"nccl": 96})
+    assert path.read_text() == new.replace("90", "96")
+    layer = site_files.read_site_file(path, Level.USER, Site)
+    assert layer.values["expected_bandwidth"] == {"nccl": 96, "gloo": 1.25}
+
+
+def test_a_saved_key_of_a_new_file_and_of_a_link(tmp_path: Path) -> None:
+    path = tmp_path / "config/ctrain/sites/generic-slurm.yaml"
+    site_files.save_key("generic-slurm", "expected_bandwidth", {"gloo": 1.25})
+    assert path.read_text() == "expected_bandwidth: {gloo: 1.25}\n"
+    path.rename(tmp_path / "real.yaml")
+    path.symlink_to(tmp_path / "real.yaml")
+    site_files.save_key("generic-slurm", "expected_bandwidth", {"gloo": 2})
+    assert path.is_symlink()
+    assert (tmp_path / "real.yaml").read_text() == "expected_bandwidth: {gloo: 2}\n"
+    assert [file.name for file in tmp_path.glob("*.yaml")] == ["real.yaml"]

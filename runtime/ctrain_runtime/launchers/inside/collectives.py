@@ -1,6 +1,6 @@
 """Collective operations of torch.distributed, timed as nccl-tests does.
 
-Usage: collectives.py BACKEND SIZE,... OPERATION,... as each rank of a job, which `ctrain bench` starts. Rank 0 prints a
+Usage: collectives.py SIZE,... OPERATION,... as each rank of a job, which `ctrain bench` starts. Rank 0 prints a
 table, and writes the same to bench.jsonl in the run directory.
 
 Algorithm bandwidth is bytes per second; bus bandwidth is that times a factor of the number of ranks, so that it can be
@@ -24,7 +24,6 @@ import torch.distributed as dist
 SECONDS = 0.5  # to repeat an operation for
 REPEATS = 100
 CHECK_BYTES = {"gloo": 1 << 26, "nccl": 1 << 28}
-OPERATIONS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast")
 
 
 def bus_factor(name: str, ranks: int) -> float:
@@ -118,7 +117,8 @@ def leave(code: int) -> None:
 
 
 def main() -> None:
-    backend, sizes, names = sys.argv[1], [int(size) for size in sys.argv[2].split(",")], sys.argv[3].split(",")
+    sizes, names = [int(size) for size in sys.argv[1].split(",")], sys.argv[2].split(",")
+    backend = "nccl" if torch.cuda.is_available() else "gloo"
     device = device_of(backend)
     dist.init_process_group(backend)
     first = dist.get_rank() == 0

@@ -63,7 +63,6 @@ def torch_ranks(expected: int, store: Any) -> int:
 
 def torch_store() -> Any:
     """The store of init_method "env://" (torch.distributed's documentation); None in an image without torch."""
-    os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"
     try:
         from torch.distributed.rendezvous import rendezvous
     except (ImportError, OSError):  # or a library of it is missing: no program of this image uses it
