@@ -68,7 +68,7 @@ def broken_link(cluster: Cluster) -> Iterator[None]:
 
 
 def test_the_network_of_healthy_nodes_is_measured(cluster: Cluster) -> None:
-    done = run(cluster, "healthy", "--nodes", "2", "--launcher", "torchrun")
+    done = run(cluster, "healthy", "--nodes", "2", *ONE_RANK, "--launcher", "torchrun")
     assert done.returncode == 0, done.stdout + done.stderr
     nodes, ranks = cluster.record("healthy")["preflight"]
     assert nodes.startswith("2 nodes reach each other, by TCP at ")
@@ -125,12 +125,12 @@ def test_another_image_on_a_node(cluster: Cluster, other_image: str) -> None:
 
 def test_what_bench_saves_is_what_the_next_run_expects(cluster: Cluster) -> None:
     settings = {"XDG_CONFIG_HOME": str(cluster.home / "bench-config")}
-    argv = ("--nodes", "2", *IMAGE, *ONE_RANK, "--sizes", "1024,8388608", "--name", "bench", "--save", "--json")
+    argv = ("--nodes", "2", *IMAGE, *ONE_RANK, "--sizes", "1048576", "--name", "bench", "--save", "--json")
     done = cluster.run("ctrain", "bench", *argv, **settings)
     assert done.returncode == 0, done.stdout + done.stderr
     results = json.loads(done.stdout)["results"]
-    assert len(results) == 10  # all operations, also those that only newer versions of gloo have
-    saved = next(line["bus"] for line in results if line["operation"] == "all-reduce" and line["size"] > 1024)
+    assert len(results) == 5  # all operations, also those that only newer versions of gloo have
+    saved = next(line["bus"] for line in results if line["operation"] == "all-reduce")
     site = json.loads(cluster.run("ctrain", "site", "show", "--json", **settings).stdout)
     assert site["site"]["expected_bandwidth"]["gloo"] == pytest.approx(saved, rel=0.01)
     assert site["sources"]["expected_bandwidth.gloo"].endswith("sites/generic-slurm.yaml (user)")
