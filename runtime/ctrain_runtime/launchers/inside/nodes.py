@@ -15,6 +15,7 @@ import contextlib
 import json
 import os
 import queue
+import resource
 import socket
 import socketserver
 import statistics
@@ -141,9 +142,10 @@ class Line:
     def __init__(self, sock: socket.socket) -> None:
         self._sock, self._file = sock, sock.makefile("rw")
 
-    def write(self, value: Any) -> None:
-        with contextlib.suppress(OSError):  # who is gone does not answer
-            self._file.write(json.dumps(value) + "\n")
+    def write(self, text: str) -> None:
+        """Send a value, as JSON. Who is gone does not answer."""
+        with contextlib.suppress(OSError):
+            self._file.write(text + "\n")
             self._file.flush()
 
     def read(self, seconds: float) -> Any:
@@ -157,6 +159,8 @@ class Line:
 
 def lead(server: socket.socket, count: int, expected: float) -> None:
     """Collect the reports of all nodes, judge, and tell each whether all is well."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a connection per node: 1024 may be too few
     patience = _patience(count)
     deadline = time.monotonic() + patience
     lines: dict[int, Line] = {}
@@ -171,8 +175,9 @@ def lead(server: socket.socket, count: int, expected: float) -> None:
     roster = [nodes[rank] for rank in sorted(nodes)]
     missing = f"did not start, or not reach {os.environ['MASTER_ADDR']}, in {patience:.0f} s: its link or node is down"
     problems = [f"{name}: {missing}" for name in _missing(roster, count)] + own_problems(roster)
+    answer = json.dumps([] if problems else roster)  # once: it is long
     for line in lines.values():
-        line.write([] if problems else roster)
+        line.write(answer)
     deadline = time.monotonic() + 3 * CONNECT_SECONDS + len(rounds(count)) * ROUND_SECONDS
     for rank, node in enumerate([] if problems else roster):
         node.update(lines[rank].read(deadline - time.monotonic()) or LOST)
@@ -183,7 +188,7 @@ def lead(server: socket.socket, count: int, expected: float) -> None:
         rate = statistics.median(rate for _, _, rate in edges(roster))
         report("measured", f"{count} nodes reach each other, by TCP at {rate:.2g} GB/s")
     for line in lines.values():
-        line.write(not problems)
+        line.write(json.dumps(not problems))
     for line in lines.values():
         line.read(CONNECT_SECONDS)  # until they close it: who closes first keeps the port for a while
 
@@ -222,10 +227,11 @@ def main() -> int:
         problems.append(str(error))
     node = {"rank": rank, "name": node_name(), "address": address, "via": via, "port": port, "image": image}
     line = Line(sock)
-    line.write({**node, "problems": problems})
+    line.write(json.dumps({**node, "problems": problems}))
     roster = line.read(LONGEST_SECONDS)
     if roster:
-        line.write({"unreached": unreached(roster, rank), "rates": measure(roster, rank, receiver)})
+        seen = {"unreached": unreached(roster, rank), "rates": measure(roster, rank, receiver)}
+        line.write(json.dumps(seen))
     return 0 if line.read(LONGEST_SECONDS) else 1
 
 
