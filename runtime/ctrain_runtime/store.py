@@ -226,6 +226,8 @@ def open_store(root: Path) -> Store:
     except FileNotFoundError as error:
         problem = f"is not a store: {STORE_MARKER} not found" if root.is_dir() else "does not exist"
         raise MarkerNotFound(f"{root} {problem}", _init_hint(root)) from error
+    except NotADirectoryError as error:
+        raise StoreError(f"{root} is a file, not the directory of a store", "Pass --store DIR") from error
     except OSError as error:
         raise StoreError(f"cannot read {marker}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError) as error:

@@ -115,7 +115,7 @@ def needed_layers(cache: Cache, container: Container, stack: Stack, since: int) 
 def _is_private(cache: Cache, container: Container, stack: Stack, number: int) -> bool:
     """Whether a layer only adds new directories of /opt to those below it: what runs without naming them cannot
     depend on it. False where that cannot be told."""
-    names = _names_to_check(stack.files[number])
+    names = _names_to_check(stack.files[number], stack.contents[number].digest)
     if names is None:
         return False
 
@@ -128,9 +128,10 @@ def _is_private(cache: Cache, container: Container, stack: Stack, number: int) -
     return bool(cache.facts(fingerprint("private", stack.digests(number), names), compare)["private"])
 
 
-def _names_to_check(layer: Path) -> Optional[list[str]]:
+@functools.lru_cache
+def _names_to_check(layer: Path, _digest: str) -> Optional[tuple[str, ...]]:
     """The directories of /opt that a layer adds, which must not exist below it, and its other directories, which must;
-    None for a layer that has more."""
+    None for a layer that has more. Each test asks; the answer holds for the layer's digest."""
     unsquashfs = command.which("unsquashfs")
     listing = command.run([unsquashfs, "-ll", str(layer)], check=False, timeout=600) if unsquashfs else None
     if not listing or listing.code:
@@ -151,4 +152,4 @@ def _names_to_check(layer: Path) -> Optional[list[str]]:
             names[path] = None
         else:
             return None
-    return list(names) or None
+    return tuple(names) or None

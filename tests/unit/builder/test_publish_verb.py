@@ -56,3 +56,9 @@ def test_an_empty_channel_is_refused(publish: Callable[..., int], capsys: pytest
     assert publish("--channel", "") == 64
     assert "'' is not a channel name" in capsys.readouterr().err
     assert open_store(Path("store")).images() == ()
+
+
+def test_a_file_is_no_store(publish: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
+    Path("file").touch()
+    assert publish("--store", "file") == 76
+    assert capsys.readouterr().err == "ctrain: file is a file, not the directory of a store. Pass --store DIR\n"
