@@ -24,8 +24,9 @@ SYSTEM_DIR = Path("/etc/ctrain/sites")
 PROJECT_FILE = "ctrain.yaml"
 
 LEVEL_NAMES = {Level.BUILT_IN: "built-in", Level.SYSTEM: "system", Level.USER: "user", Level.PROJECT: "project"}
-# A site is defined by its own file, and must not trust what a repository that was just cloned names.
-_NOT_IN_PROJECTS = ("name", "description", "extends", "detect", "scheduler", *TRUST_KEYS)
+# A site is defined by its own file, and must not trust what a repository that was just cloned names, nor start it: even
+# a dry run asks the engine for its version.
+_NOT_IN_PROJECTS = ("name", "description", "extends", "detect", "scheduler", "engine", *TRUST_KEYS)
 _REQUIRED = {"name": "-", "scheduler": "-"}  # stand-ins, so that a file with some keys only can be checked
 
 

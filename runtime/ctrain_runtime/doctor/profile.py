@@ -68,8 +68,6 @@ def _lines(name: str, selected: SelectedSite, cluster: Cluster) -> Iterator[str]
         yield _entry("mpi", mpi, f"of {', '.join(cluster.mpi)}") if mpi else f"# mpi: none of {', '.join(site.mpi)}"
         yield f"partitions:    # as {site.scheduler} shows them; without `partition`, each run gets one that is free"
         yield from (f"  {_entry(part.name, _describe(part), _notes(part))}" for part in cluster.partitions)
-    if cluster.account:
-        yield f"# account: {cluster.account} is your default; if jobs must name one: required: [account]"
     for adapter, state in fabric.adapters().items():
         yield f"# fabric: {adapter} {state}; NCCL finds it by itself, if not: env: {{NCCL_IB_HCA: {adapter}}}"
     for variable in filter(os.environ.get, _PROXIES):  # not the value, which may hold a password

@@ -163,6 +163,7 @@ def test_a_project_file() -> None:
         ("require_signature: null\n", "line 1: require_signature cannot be set by a project"),
         ("trusted_keys: [/tmp/mine.pub]\n", "line 1: trusted_keys cannot be set by a project"),
         ("scheduler: local\n", "line 1: scheduler cannot be set by a project"),
+        ("engine: {path: ./x}\n", "line 1: engine cannot be set by a project"),
         ("extends: local\n", "line 1: extends cannot be set by a project"),
         ("detect: {}\n", "line 1: detect cannot be set by a project"),
         ("name: x\n", "line 1: name cannot be set by a project"),

@@ -84,15 +84,18 @@ def read_cluster() -> Cluster:
     client.require_commands(*COMMANDS)
     # In parallel: the commands wait for the controller.
     questions = (SHOW_NODES, SHOW_PARTITIONS, LIST_MPI)
-    with ThreadPoolExecutor(len(questions) + 3) as pool:
-        current, user = pool.submit(allocation.read_allocation), pool.submit(_ask_accounting)
+    with ThreadPoolExecutor(len(questions) + 2) as pool:
+        current = pool.submit(allocation.read_allocation)
         asked_config = pool.submit(_ask_config)
         nodes, partitions, mpi = pool.map(_ask, questions)
         config, clock_skew = asked_config.result()
         settings = parse_config(config)
-        account, qos = parse_user(user.result(), settings.get("ClusterName", ""))
+        parts = parse_partitions(partitions, parse_nodes(nodes), settings)
+        # The database is slower than the controller, and asked only if it matters.
+        restricted = any(Access() != rule for part in parts for rule in (part.accounts, part.qos))
+        account, qos = parse_user(_ask_accounting() if restricted else "", settings.get("ClusterName", ""))
         return Cluster(
-            partitions=parse_partitions(partitions, parse_nodes(nodes), settings),
+            partitions=parts,
             mpi=parse_mpi_list(mpi),
             allocation=current.result(),
             memory_is_consumable="MEMORY" in settings.get("SelectTypeParameters", "").upper(),

@@ -59,14 +59,11 @@ def test_what_the_environment_and_the_machine_add(
     monkeypatch.setenv("CTRAIN_STORE", "/apps/ctrain")
     monkeypatch.setenv("https_proxy", "http://kim:secret@proxy:3128")
     monkeypatch.setattr(fabric, "adapters", lambda: {"mlx5_0": "ACTIVE 200 Gb/sec (4X HDR)"})
-    fakes.answer(programs, "sacctmgr", "ctrain|ai|ai|normal|\n")
-    config = "ClusterName = ctrain\n"
-    fakes.scontrol(programs, partition="PartitionName=gpu State=UP\n", config=config)
+    fakes.scontrol(programs, partition="PartitionName=gpu State=UP\n", config="ClusterName = ctrain\n")
     site, text = write("two")
     assert (site.runs, site.stores) == ("$SCRATCH/ctrain", ("/apps/ctrain",))
     assert "# env: {https_proxy: ...}" in text and "secret" not in text
     assert "# fabric: mlx5_0 ACTIVE 200 Gb/sec (4X HDR); NCCL finds it by itself" in text
-    assert "# account: ai is your default" in text
     assert profile.make_profile(select_site())[0].name == "ctrain.yaml"
 
 

@@ -320,9 +320,10 @@ def test_the_accounts_of_a_user(text: str, defaults: tuple[str, str]) -> None:
 
 def test_accounting_is_asked_but_not_needed(programs: Path) -> None:
     install_cluster(programs, "24.11.5")
-    assert (facts.read_cluster().account, facts.read_cluster().qos) == ("", "")
-    fakes.scontrol(programs, config="ClusterName = ctrain\nSelectTypeParameters = CR_CORE\n")
     calls = answer(programs, "sacctmgr", ASSOCIATIONS)
+    assert (facts.read_cluster().account, facts.read_cluster().qos) == ("", "")
+    assert not calls.exists()  # no partition restricts accounts or QOS
+    fakes.scontrol(programs, config="ClusterName = ctrain\n", partition=partition_line(AllowQos="normal"))
     assert (facts.read_cluster().account, facts.read_cluster().qos) == ("ai", "normal")
     assert "--readonly show user" in calls.read_text()
     answer(programs, "sacctmgr", error="sacctmgr: error: Problem talking to the database: Connection refused", code=1)
