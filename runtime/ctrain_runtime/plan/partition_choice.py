@@ -37,7 +37,7 @@ def choose_partition(request: SizeRequest, cluster: Cluster) -> tuple[Partition,
             f"instead of the default {default.name} ({obstacles[default.name] or _first(_drawbacks(request, default))})"
         )
     idle = "" if chosen.idle is None else _idle(chosen)
-    return chosen, f"partition {chosen.name} chosen: {', '.join(filter(None, (idle, why)))}"
+    return chosen, f"partition {chosen.name} chosen: {', '.join(filter(None, (idle, why))) or 'the first that fits'}"
 
 
 def _first(checks: Checks) -> str:

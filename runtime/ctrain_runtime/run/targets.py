@@ -49,7 +49,7 @@ def _describe(site: Site, name: str) -> Partition:
         raise ConfigError(f"site {site.name}: partitions.{name}: {error.message}", error.hint) from error
     return Partition(
         name,
-        default=name == (site.partition or next(iter(site.partitions))),
+        default=name == site.partition,
         nodes=part.nodes,
         cpus=part.cpus,
         gpus=part.gpus,

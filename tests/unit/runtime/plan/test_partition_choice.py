@@ -107,5 +107,10 @@ def test_without_a_default_it_is_the_first_that_fits_best() -> None:
     assert choose(Cluster(parts), image=NO_GPU)[0] == "cpu"
 
 
+def test_partitions_of_a_site_file() -> None:
+    parts = tuple(replace(part, default=False, idle=None) for part in (CPU, V100, A100))
+    assert choose(Cluster(parts)) == ("v100", "the first that fits")
+
+
 def test_one_partition_is_no_choice() -> None:
     assert choose(Cluster((A100,))) == ("a100", "")

@@ -49,7 +49,7 @@ def test_a_dry_run_for_every_site_on_any_machine(
 @pytest.mark.usefixtures("programs")
 def test_a_cluster_that_cannot_be_asked_is_the_one_of_the_file() -> None:
     cluster, notes = find_cluster(SLURM, SITE, dry_run=True)
-    gpu = Partition("gpu", True, nodes=2, cpus=64, gpus=8, gpu_type="a100", arch="x86_64", time_limit=1440)
+    gpu = Partition("gpu", False, nodes=2, cpus=64, gpus=8, gpu_type="a100", arch="x86_64", time_limit=1440)
     assert cluster.partitions == (gpu, Partition("cpu", False, nodes=1, cpus=8, gpus=0))
     assert cluster.mpi == SITE.mpi
     assert notes == ("partitions are those of the file of site ours: Slurm command sbatch not found on PATH",)
@@ -109,7 +109,7 @@ def test_a_dry_run_needs_no_engine() -> None:
 def test_the_nodes_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(facts, "gpu_models", lambda: ("NVIDIA A30",))
     monkeypatch.setattr(facts, "driver_version", lambda: "535.54")
-    gpu = Partition("gpu", True, nodes=2, cpus=64, gpus=8, gpu_type="a100", arch="x86_64", driver="470.57")
+    gpu = Partition("gpu", False, nodes=2, cpus=64, gpus=8, gpu_type="a100", arch="x86_64", driver="470.57")
     volta = Partition("cas_v100nv_8", False, nodes=2, cpus=64, gpus=8)
     cluster = Cluster((gpu, volta))
     found = find_nodes(cluster, JobSize(2, 8, gpus_per_node=8, partition="gpu"))
