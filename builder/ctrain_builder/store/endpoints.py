@@ -16,8 +16,9 @@ from typing import Optional, Union
 from ctrain_builder.digests import ReadAt
 from ctrain_builder.registry import artifacts
 from ctrain_builder.registry.client import Reference, RegistryClient, parse
-from ctrain_builder.store import channels, lifecycle, log, signatures
+from ctrain_builder.store import channels, log, signatures
 from ctrain_builder.store.copy import SharedRange, fill, resumable_file, resume_offset, shared
+from ctrain_builder.store.inventory import PUBLISHED, stored_versions
 from ctrain_builder.store.publish import CopyObserver, commit_version, reserve
 from ctrain_builder.store.writer import LockedStore, Permissions, lock_store, translate_os_errors
 from ctrain_runtime import signatures as signed
@@ -25,12 +26,10 @@ from ctrain_runtime.errors import ConfigError, CtrainError, ImageUnusable, Regis
 from ctrain_runtime.manifest import Manifest, is_version, read_manifest
 from ctrain_runtime.store import (
     NAME_RE,
-    QUARANTINE,
     RETIRED,
     TAG_RE,
     PublishedImage,
     is_gone,
-    list_directory,
     open_store,
     pending_manifest,
 )
@@ -80,8 +79,13 @@ class StoreEndpoint:
     def held(self, wanted: Sequence[Manifest]) -> list[Optional[Held]]:
         """What there is of each version. Raises StoreError for what is damaged."""
         store = open_store(self.root)
-        found = {name: Held(digest, False) for name, digest in self._put_aside(wanted).items()}
-        found.update({one.manifest.file_name: Held(one.manifest.digest, False) for one in lifecycle.retired(store)})
+        asked = {one.digest for one in wanted}
+        found: dict[str, Held] = {}
+        for version in (one for one in stored_versions(store) if one.state != PUBLISHED):
+            with contextlib.suppress(ConfigError):
+                digest = read_manifest(version.manifest).digest
+                if version.is_retired or digest not in asked:  # what is wanted and in quarantine may come again
+                    found[version.image.name] = Held(digest, False)
         found.update({one.path.name: Held(one.manifest.digest) for one in store.images()})
         for one in wanted:
             name = Path(one.file_name).with_suffix(".json")
@@ -90,14 +94,6 @@ class StoreEndpoint:
                     hint = "See: ctrain doctor. If it is damaged: ctrain store verify --quarantine --yes, then sync"
                     raise StoreError(f"{path} is damaged, or of a newer ctrain", hint)
         return [found.get(one.file_name) for one in wanted]
-
-    def _put_aside(self, wanted: Sequence[Manifest]) -> dict[str, str]:
-        """File name -> digest of versions that are in quarantine. What is wanted of them, whole, may come again."""
-        found: dict[str, str] = {}
-        for path in list_directory(self.root / QUARANTINE, "*_*.json"):
-            with contextlib.suppress(ConfigError):
-                found[path.with_suffix(".sif").name] = read_manifest(path).digest
-        return {name: digest for name, digest in found.items() if digest not in [one.digest for one in wanted]}
 
     def pointed(self, name: str, channel: str) -> str:
         """The version that a channel points to; "" where there is no such channel."""

@@ -24,7 +24,7 @@ from ctrain_builder.store.writer import LockedStore
 from ctrain_runtime import lease
 from ctrain_runtime.errors import ConfigError, StoreError
 from ctrain_runtime.lease import Lease
-from ctrain_runtime.manifest import Manifest, read_manifest
+from ctrain_runtime.manifest import read_manifest
 from ctrain_runtime.references import resolve
 from ctrain_runtime.store import (
     CHANNELS,
@@ -42,15 +42,6 @@ LONGEST_LEASE = 90.0  # days that jobs can keep a version after its retirement, 
 _DAY = 86400
 # Of copies, small files and locks; and links in channels/
 _OWN_PART = re.compile(r"\..+\.(sif|json|html|lock)(\.\w+)?\.part(\.lock)?|\.[a-z0-9-]+_[^_]+\.sif\.\d+")
-
-
-@dataclass(frozen=True)
-class Retired:
-    """`since` is when it was retired (seconds since 1970). `path` is its file, which may be gone."""
-
-    manifest: Manifest
-    path: Path
-    since: float
 
 
 @dataclass(frozen=True)
@@ -128,23 +119,21 @@ def _retire(writer: LockedStore, image: PublishedImage) -> None:
     atomic.sync_folder(writer.root)
 
 
-def retired(store: Store) -> Iterator[Retired]:
-    """Every retired version, the removed ones too. What a crash has left of a retirement or a return does not count."""
-    for path in list_directory(store.root / RETIRED, "*_*.json"):
-        try:
-            manifest, since = read_manifest(path), path.stat().st_mtime
-        except (ConfigError, FileNotFoundError):
-            continue  # `verify` and `doctor` tell
-        image = store.root / manifest.file_name
-        if path.stem == image.stem and not image.with_suffix(".json").exists():
-            yield Retired(manifest, image, since)
+def retired(store: Store) -> Iterator[tuple[StoredVersion, float]]:
+    """Every retired version, the removed ones too, and when it was retired (seconds since 1970). What a crash has left
+    of a retirement or a return does not count."""
+    for version in stored_versions(store, (".", RETIRED)):
+        if version.is_retired:
+            with contextlib.suppress(ConfigError, FileNotFoundError):  # `verify` and `doctor` tell
+                if read_manifest(version.manifest).file_name == version.image.name:
+                    yield version, version.manifest.stat().st_mtime
 
 
 def leases_on_retired(store: Store, now: float, longest: float = LONGEST_LEASE) -> list[Lease]:
     """By whom retired versions are still needed: at most `longest` days, because anybody can make a lease that lasts
     for ever."""
     leases = lease.active(store.root, now)
-    ends = {one.path.name: one.since + longest * _DAY for one in retired(store)}
+    ends = {version.image.name: since + longest * _DAY for version, since in retired(store)}
     bounded = (
         replace(leases[name], until=min(leases[name].until, end)) for name, end in ends.items() if name in leases
     )
@@ -162,12 +151,10 @@ def garbage(
     """
     links = list_directory(store.root / CHANNELS, "*.sif")
     keeping = {*map(channel_target, links), *(one.image for one in leases_on_retired(store, now, longest))}
-    for one in retired(store):
-        days = (now - one.since) / _DAY
-        if one.path.is_file() and one.path.name not in keeping and days >= grace:
-            why = f"retired {days:.0f} days ago"
-            version = StoredVersion(store.root / RETIRED / f"{one.path.stem}.json", one.path)
-            yield Removal(one.path, one.path.stat().st_size, why, version)
+    for version, since in retired(store):
+        days, image = (now - since) / _DAY, store.root / version.image.name
+        if image.is_file() and image.name not in keeping and days >= grace:
+            yield Removal(image, image.stat().st_size, f"retired {days:.0f} days ago", version)
     versions = stored_versions(store)
     for version in versions:
         if quarantined and version.state == QUARANTINED:

@@ -33,11 +33,11 @@ def usage(paths: Sequence[Path]) -> tuple[list[Usage], int]:
     everything = [extent for own in found.values() for extent in own or ()]
     twice = _places(everything, 2)
     told = [
-        Usage(path, path.stat().st_size, None if own is None else _common(_places(own, 1), twice))
+        Usage(path, path.stat().st_size, None if own is None else _size(_places([*_places(own, 1), *twice], 2)))
         for path, own in found.items()
     ]
     untold = sum(one.size for one in told if one.shared is None)
-    return told, untold + sum(end - start for start, end in _places(everything, 1))
+    return told, untold + _size(_places(everything, 1))
 
 
 def extents(path: Path) -> Optional[list[Extent]]:
@@ -79,13 +79,5 @@ def _places(extents: Iterable[Extent], times: int) -> list[Extent]:
     return found
 
 
-def _common(one: Sequence[Extent], other: Sequence[Extent]) -> int:
-    """Bytes that are in both."""
-    total = here = there = 0
-    while here < len(one) and there < len(other):
-        total += max(0, min(one[here][1], other[there][1]) - max(one[here][0], other[there][0]))
-        if one[here][1] < other[there][1]:
-            here += 1
-        else:
-            there += 1
-    return total
+def _size(extents: Iterable[Extent]) -> int:
+    return sum(end - start for start, end in extents)
