@@ -115,6 +115,7 @@ def test_ctrl_c_cancels_the_job(cluster: Cluster) -> None:
     assert "cancelled job" in output
     (taken,) = (needed[image] for image in set(needed) - before)
     assert taken.owner == "researcher" and 3000 < taken.until - time.time() < 3600  # the job's time limit: an hour
+    assert taken.run.endswith(f":{run}")  # who uses the version, for `ctrain store show`
     assert set(lease.active(cluster.store, time.time())) == before
     assert cluster.record("cancelled")["exit"] == {"code": 130, "reason": "cancelled", "by": "user"}
     until(lambda: not cluster.run("squeue", "--noheader").stdout.strip(), "the end of the job")

@@ -37,7 +37,7 @@ def _check_published(store: Store, contents: StoreContents) -> Iterator[Finding]
         yield Finding(_subject(store), "fail", error.message, error.hint)
     for image in contents.images:
         for channel in filter(is_version, image.channels):
-            hint = f"Run: ctrain store channel rm {image.manifest.name} {channel}"
+            hint = f"Run: ctrain store channel rm {image.manifest.name} {channel} --yes"
             text = f"channel {channel} of {image.manifest.name} looks like a version"
             yield Finding(_subject(store), "warn", text, hint)
 
