@@ -216,8 +216,8 @@ def test_an_mpi_without_pmi_is_refused_before_it_trains(programs: Cluster) -> No
     site = str(programs.home / "ctrain/pmi2.yaml")
     argv = ["--site", site, "--nodes", "2", *IMAGE, "--name", "pmi2", "--env", "VALUE=1", "--", "python", "sum.py"]
     done = programs.run("ctrain", "run", *argv)
-    assert done.returncode == 72, done.stdout + done.stderr
-    assert "the image's MPI does not form one world here" in done.stdout
+    assert done.returncode == 80, done.stdout + done.stderr
+    assert "If the image's MPI does not form one world here, pass --launcher gloo for Horovod" in done.stdout
     assert logs(programs.runs("pmi2"), "SUM") == [], "the program must not have run"
     assert programs.record("pmi2")["exit"]["by"] == "ctrain"
 

@@ -173,6 +173,11 @@ def _preflight(plan: LaunchPlan, preflight: str) -> str:
         return ""
     check = plan.preflight
     complaint = f"preflight failed; messages are in {layout.JOB_LOG}"
+    if plan.launcher == "mpi":  # MPI ends ranks that cannot start before they report anything
+        complaint += (
+            ". If the image's MPI does not form one world here, pass --launcher gloo for Horovod, or env for programs"
+            " without MPI"
+        )
     failed = f"code={PreflightError.exit_code}\n  finish" if not check or check.strict else ":"
     return f"""\
 event preflight started

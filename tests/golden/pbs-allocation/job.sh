@@ -74,7 +74,7 @@ event preflight started
 run_step run_mpiexec -n 16 -ppn 8 --hostfile /scratch/kim/ctrain/digits-1/hosts --cpu-bind depth --depth 8 /bin/bash -p -c '[ -r "$0" ] || { echo "ctrain: run directory $1 is not visible on $(uname -n). Choose one that all nodes share: --runs DIR" >&2; exit 71; }; shift; exec /bin/bash -p "$0" "$@"' /scratch/kim/ctrain/digits-1/task.sh /scratch/kim/ctrain/digits-1 preflight
 if [ "$code" != 0 ]; then
   [ -z "$ending" ] || finish # it was ended, and proves nothing
-  grep -qs '^ctrain: preflight' "$run/logs/job.log" || echo "ctrain: preflight failed; messages are in logs/job.log" >&2
+  grep -qs '^ctrain: preflight' "$run/logs/job.log" || echo "ctrain: preflight failed; messages are in logs/job.log. If the image's MPI does not form one world here, pass --launcher gloo for Horovod, or env for programs without MPI" >&2
   event preflight failed
   code=80
   finish

@@ -106,7 +106,10 @@ def test_the_step_before_the_ranks_must_succeed(scripts: Scripts) -> None:
     mpi = scripts.plan("true", launcher="mpi")
     write_job(scripts, "echo ranks", mpi, preflight="bash -c 'echo two worlds; exit 1'")
     assert scripts.start("job.sh").wait() == 80
-    assert scripts.job_log() == "two worlds\nctrain: preflight failed; messages are in logs/job.log\n"
+    assert scripts.job_log() == (
+        "two worlds\nctrain: preflight failed; messages are in logs/job.log. If the image's MPI does not form one world"
+        " here, pass --launcher gloo for Horovod, or env for programs without MPI\n"
+    )
     assert [(event["stage"], event["what"]) for event in scripts.job_events()[1:]] == [
         ("preflight", "started"),
         ("preflight", "failed"),
