@@ -27,7 +27,7 @@ def prove(plan: LaunchPlan, agent: str = "python3") -> str:
     gpus = plan.gpus_per_node if plan.image.cuda else 0
     nodes = quote_argv(["python3", f"{directory}/nodes.py", str(plan.nodes), *known, str(gpus)])
     meet = f'[ "${{LOCAL_RANK:-0}}" != 0 ] || {nodes} "$1" || exit; ' if plan.nodes > 1 else ""
-    note = "echo 'ctrain: no preflight: the image has no python3'"
+    note = "echo 'no preflight: the image has no python3'"
     text = f'command -v python3 >/dev/null || {{ {note}; exit 0; }}; {meet}shift; TORCH_CPP_LOG_LEVEL=ERROR exec "$@"'
     kind = "mpi" if plan.launcher == "mpi" else "env"
     ranks = quote_argv([f"{directory}/world.py", kind, str(plan.world_size), *known, check.network])

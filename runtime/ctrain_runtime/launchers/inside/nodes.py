@@ -2,7 +2,7 @@
 
 Usage: nodes.py NODES BACKEND EXPECTED GPUS IMAGE, once on each node, in the image. EXPECTED is in GB/s (0: unknown),
 GPUS the planned number per node; IMAGE identifies the image of this node. NODE_RANK numbers the nodes. Node 0 listens
-at MASTER_ADDR:MASTER_PORT, collects the reports and judges. Only IPv4 and the standard library are used.
+at MASTER_ADDR, collects the reports and judges. Only IPv4 and the standard library are used.
 
 It stays in seconds at 1,000 nodes: each connects to all others, and measures its rate with log2(NODES) of them, in
 rounds of fixed time. A slow node is slow in all of its rounds; its partners are fast in others.
@@ -31,7 +31,7 @@ from judge import edges, judge, own_problems
 from node_checks import gpu_problems, own_address
 
 CONNECT_SECONDS = 2.0
-START_SECONDS = 4.0  # between the starts of two nodes; besides, as long as the first took itself
+START_SECONDS = 5.0  # between the starts of two nodes; besides, twice the time that the first took itself
 NODES_PER_SECOND = 100  # that a scheduler starts, at least
 SEND_SECONDS = 0.2
 RECEIVE_SECONDS = 0.6  # by then a slow link has shown its rate
@@ -39,6 +39,7 @@ ROUND_SECONDS = 1.5
 CONNECTIONS = 64  # at a time: file descriptors are limited
 LOST = {"unreached": [(0, "its connection to the first node is lost")], "rates": []}
 LONGEST_SECONDS = 120.0  # for node 0 to answer
+PORTS_BETWEEN = 1134  # MASTER_PORT is for torch, whose ranks may already wait there; as it, above the ephemeral ones
 CHUNK = b"\0" * (1 << 18)
 
 
@@ -170,7 +171,7 @@ def lead(server: socket.socket, count: int, expected: float) -> None:
             server.settimeout(max(0.01, deadline - time.monotonic()))
             line = Line(server.accept()[0])
             node = line.read(CONNECT_SECONDS)
-            if node:
+            if isinstance(node, dict) and node.get("run") == os.environ["CTRAIN_RUN_DIR"]:  # else it is a stranger
                 lines[node["rank"]], nodes[node["rank"]] = line, node
     roster = [nodes[rank] for rank in sorted(nodes)]
     missing = f"did not start, or not reach {os.environ['MASTER_ADDR']}, in {patience:.0f} s: its link or node is down"
@@ -189,14 +190,12 @@ def lead(server: socket.socket, count: int, expected: float) -> None:
         report("measured", f"{count} nodes reach each other, by TCP at {rate:.2g} GB/s")
     for line in lines.values():
         line.write(json.dumps(not problems))
-    for line in lines.values():
-        line.read(CONNECT_SECONDS)  # until they close it: who closes first keeps the port for a while
 
 
 def _patience(count: int) -> float:
-    """The seconds for which node 0 waits for the others: what it took itself since the step began, and a bit."""
+    """The seconds for which node 0 waits for the others. The step began with the last event of job.sh."""
     begun = Path(os.environ["CTRAIN_RUN_DIR"], "events.jsonl").stat().st_mtime
-    return START_SECONDS + min(60.0, max(0.0, time.time() - begun)) + count / NODES_PER_SECOND
+    return START_SECONDS + 2 * min(60.0, max(0.0, time.time() - begun)) + count / NODES_PER_SECOND
 
 
 def _missing(roster: list[dict[str, Any]], count: int) -> list[str]:
@@ -209,14 +208,14 @@ def _missing(roster: list[dict[str, Any]], count: int) -> list[str]:
 
 def main() -> int:
     count, backend, expected, gpus, image = sys.argv[1:]
-    rank, where = int(os.environ["NODE_RANK"]), (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
-    if rank == 0:
-        server = socket.create_server(("", where[1]), backlog=1024)
-        threading.Thread(target=lead, args=(server, int(count), float(expected))).start()
+    rank, port = int(os.environ["NODE_RANK"]), 61000 + (int(os.environ["MASTER_PORT"]) - 61000 + PORTS_BETWEEN) % 4536
     try:
-        sock = _meet(where, _patience(int(count)))
+        if rank == 0:
+            server = socket.create_server(("", port), backlog=1024)
+            threading.Thread(target=lead, args=(server, int(count), float(expected))).start()
+        sock = _meet((os.environ["MASTER_ADDR"], port))
     except OSError as error:
-        print(f"preflight: {node_name()} does not reach {where[0]}:{where[1]}: {error}", flush=True)
+        report("failed", f"{node_name()}: cannot meet at {os.environ['MASTER_ADDR']}:{port}: {error}")
         return 1
     problems, address, via, port = gpu_problems(int(gpus)), "", "", 0
     try:
@@ -225,9 +224,9 @@ def main() -> int:
         port = receiver.server_address[1]
     except OSError as error:
         problems.append(str(error))
-    node = {"rank": rank, "name": node_name(), "address": address, "via": via, "port": port, "image": image}
+    node = {"rank": rank, "name": node_name(), "image": image, "address": address, "via": via, "port": port}
     line = Line(sock)
-    line.write(json.dumps({**node, "problems": problems}))
+    line.write(json.dumps({**node, "problems": problems, "run": os.environ["CTRAIN_RUN_DIR"]}))
     roster = line.read(LONGEST_SECONDS)
     if roster:
         seen = {"unreached": unreached(roster, rank), "rates": measure(roster, rank, receiver)}
@@ -235,9 +234,9 @@ def main() -> int:
     return 0 if line.read(LONGEST_SECONDS) else 1
 
 
-def _meet(where: tuple[str, int], seconds: float) -> socket.socket:
-    """A connection to node 0, which may start later. Raises OSError."""
-    deadline = time.monotonic() + seconds
+def _meet(where: tuple[str, int]) -> socket.socket:
+    """A connection to node 0, which may start later; it does not wait so long for this one. Raises OSError."""
+    deadline = time.monotonic() + LONGEST_SECONDS
     while True:
         try:
             return socket.create_connection(where, timeout=CONNECT_SECONDS)

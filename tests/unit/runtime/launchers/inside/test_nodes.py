@@ -78,7 +78,7 @@ def test_nodes_that_reach_each_other(run: Path) -> None:
 
 
 def test_a_node_that_never_comes_is_named(run: Path) -> None:
-    assert meet(run, 3, {}, absent=(1,), patience=2) == [1, 1]
+    assert meet(run, 3, {}, absent=(1,), patience=1) == [1, 1]
     [failed] = reported(run)["failed"]
     assert failed.startswith("node1.cluster: did not start, or not reach 127.0.0.1, in ")
 
