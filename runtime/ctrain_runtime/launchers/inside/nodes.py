@@ -23,7 +23,6 @@ import struct
 import sys
 import threading
 import time
-from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -57,13 +56,13 @@ def node_name() -> str:
 
 
 class Receiver(socketserver.ThreadingTCPServer):
-    """Accepts connections of other nodes. Those that send are measured: by round, the sender and its GB/s."""
+    """Accepts connections of other nodes. Those that send are measured: for each round, the sender and its GB/s."""
 
     request_queue_size = 1024
     daemon_threads = True
 
-    def __init__(self, address: str) -> None:
-        self.measured: dict[int, queue.Queue[tuple[int, float]]] = defaultdict(queue.Queue)
+    def __init__(self, address: str, nodes: int) -> None:
+        self.measured: list[queue.Queue[tuple[int, float]]] = [queue.Queue() for _ in rounds(nodes)]
         super().__init__((address, 0), _Measurement)
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
@@ -220,7 +219,7 @@ def main() -> int:
     problems, address, via, port = gpu_problems(int(gpus)), "", "", 0
     try:
         address, via = own_address(backend, sock.getsockname()[0])
-        receiver = Receiver(address)
+        receiver = Receiver(address, int(count))
         port = receiver.server_address[1]
     except OSError as error:
         problems.append(str(error))
