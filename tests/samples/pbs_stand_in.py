@@ -394,6 +394,8 @@ def pbs_tmrsh(root: Path, words: list[str]) -> NoReturn:
             fail(254, f"{command[0]}: {error.strerror}")
     with (job.path / "sessions").open("a") as sessions:
         sessions.write(f"{task.pid}\n")
+    if Job(job.path).attributes["job_state"] != "R":  # MOM starts no task in a job that has ended
+        task.kill()
     code = task.wait()
     sys.exit(code if code >= 0 else -code)
 

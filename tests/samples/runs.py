@@ -121,10 +121,12 @@ class Bench:
         self.one = self.runs / "one"
         (folder / "toy").mkdir()
         (folder / "toy.yaml").write_text("name: toy\nscheduler: toy\n")
-        if site == "pbs":
+        if site in ("pbs", "pals"):
             pbs_stand_in.install(folder / "bin", folder / "pbs")
-            (folder / "pbs.yaml").write_text("name: pbs\nscheduler: pbs\nmpi: []\n")
-        self.site = f"./{site}.yaml" if site in ("toy", "pbs") else site
+            install(folder / "bin", "mpiexec")
+            (folder / ".bash_profile").write_text(f"PATH=$PATH:{folder / 'bin'}\n")  # a job starts in a login shell
+            (folder / f"{site}.yaml").write_text(f"name: {site}\nscheduler: pbs\nmpi: [{site}]\n")
+        self.site = f"./{site}.yaml" if site in ("toy", "pbs", "pals") else site
         package = Path(sys.modules["ctrain_runtime"].__path__[0])
         self.environment = {
             "PATH": f"{folder / 'bin'}:{SYSTEM}",

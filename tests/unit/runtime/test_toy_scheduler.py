@@ -53,22 +53,6 @@ def test_a_run_from_start_to_end(bench: Bench, launcher: str) -> None:
     assert (attempt["job_id"], attempt["name"], attempt["outcome"]) == ("1", "toy 1", "completed")
 
 
-@pytest.mark.parametrize("launcher", ["env", "torchrun"])
-def test_the_rank_that_failed_first_is_named_not_its_task(bench: Bench, launcher: str) -> None:
-    """Rank 3 is the second rank of the second task under torchrun, the fourth task under env."""
-    program = 'if [ "$RANK" = 3 ]; then echo out of memory; exit 9; fi; sleep 1'
-    code, out, _ = ended(bench.run(*FOUR, "--launcher", launcher, "--", "bash", "-c", program))
-    (host,) = bench.record()["nodes"]
-    assert code == 9
-    assert bench.record()["exit"] == {
-        "code": 9,
-        "reason": f"rank 3 on {host} failed first: exit code 9",
-        "by": "program",
-    }
-    assert "  | out of memory" in out.splitlines()
-    assert f"its log: {bench.one}/logs/rank3.log; 3 other ranks stopped" in out.splitlines()
-
-
 def test_ranks_that_never_started_are_counted_as_ranks(bench: Bench) -> None:
     """A torchrun that starts too few of them, in both of the two tasks, is noticed by each rank that is there."""
     (bench.folder / "bin/python").write_text('#!/bin/bash\nshift 8\nRANK=0 LOCAL_RANK=0 WORLD_SIZE=1 exec "$@"\n')
@@ -94,48 +78,6 @@ def test_submit_attach_runs_and_cancel(bench: Bench) -> None:
     assert bench.record()["exit"]["reason"] == "completed"
     out = ended(bench.ctrain("runs", *where))[1]
     assert out.splitlines()[1].split()[1] == "completed"
-
-
-def test_cancel(bench: Bench) -> None:
-    assert ended(bench.run(*FOUR, "--launcher", "env", "--", "sleep", "60", verb="submit"))[0] == 0
-    code, out, _ = ended(bench.attach(verb="cancel", run="last"))
-    assert code == 0
-    assert "cancelling toy 1 ..." in out.splitlines()
-    assert bench.record()["exit"] == {"code": 130, "reason": "cancelled", "by": "user"}
-    assert bench.record()["attempts"][0]["outcome"] == "cancelled by its user"
-    assert bench.orphans() == []
-    code, out, _ = ended(bench.attach(verb="cancel"))
-    assert (code, out) == (0, "one has already ended: cancelled\n")
-
-
-def test_a_job_that_is_refused(bench: Bench) -> None:
-    code, out, error = ended(bench.run("--launcher", "env", "--scheduler-option=--refuse", "--", "true"))
-    assert (code, error) == (72, "ctrain: the toy rejected the job. Leave out --refuse\n")
-    assert bench.record()["exit"] == {"code": 72, "reason": "the toy rejected the job", "by": "ctrain"}
-    assert bench.record()["attempts"] == []
-    code, out, _ = ended(bench.attach())
-    assert (code, out.splitlines()[0]) == (72, "the toy rejected the job")
-
-
-def test_ctrl_c_during_the_submission_cancels_the_job(bench: Bench) -> None:
-    run = bench.run("--launcher", "env", "--scheduler-option=--slow", "--", "sleep", "60")
-    wait_for(bench.folder / "toy/1.slow")
-    run.send_signal(signal.SIGINT)
-    code, _, error = ended(run)
-    assert (code, error) == (130, "")
-    assert bench.record()["exit"] == {"code": 130, "reason": "cancelled", "by": "user"}
-    assert bench.orphans() == []
-
-
-def test_a_kill_during_the_submission_loses_nothing(bench: Bench) -> None:
-    """The scheduler's command is still at work when its ctrain is gone: attach waits for it."""
-    run = bench.run("--launcher", "env", "--scheduler-option=--slow", "--", "bash", "-c", "echo ran")
-    wait_for(bench.folder / "toy/1.slow")
-    run.kill()
-    ended(run)
-    code, _, error = ended(bench.attach())
-    assert (code, error, bench.log(0)) == (0, "", "ran\n")
-    assert bench.record()["attempts"][0]["job_id"] == "1"
 
 
 def test_a_scheduler_that_does_not_answer_does_not_end_a_run(bench: Bench) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Any, Optional
 
 from ctrain_runtime.errors import CtrainError, SchedulerError
@@ -63,7 +62,7 @@ def parse_status(record: Mapping[str, Any]) -> Status:
         never = comment.startswith("Can Never Run") or {"u", "o"} & set(str(record.get("Hold_Types", "")))
         note = "the job does not start until it is changed or released" if never else ""
         word = comment.removeprefix("Not Running: ") or f"state {state}"
-        return Status("waiting", word, None, note, _starts_at(record))
+        return Status("waiting", word, None, note)
     if state == "F" or (state == "E" and "Exit_status" in record):  # E: only its output is still being delivered
         return _ended(record, comment)
     return Status("running", "" if state in "RE" else f"state {state}")
@@ -83,16 +82,6 @@ def _ended(record: Mapping[str, Any], comment: str) -> Status:
     if record.get("substate") == TERMINATED:
         return Status("ended", word, Outcome.CANCELLED)
     return Status("ended", word, Outcome.NEVER_STARTED, "PBS deleted it; a job that it depends on may have failed")
-
-
-def _starts_at(record: Mapping[str, Any]) -> str:
-    """The start that the scheduler expects, which PBS prints as ctime(3) does; "" if it does not estimate any."""
-    estimated = record.get("estimated")
-    try:
-        text = str(estimated["start_time"]) if isinstance(estimated, dict) else ""
-        return datetime.strptime(text, "%a %b %d %H:%M:%S %Y").isoformat()
-    except (KeyError, ValueError):
-        return ""
 
 
 def first_failed_task(job_log: str) -> Optional[FailedTask]:

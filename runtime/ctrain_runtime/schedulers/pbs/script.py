@@ -126,9 +126,6 @@ export MASTER_ADDR=${{MASTER_ADDR:?}} MASTER_PORT=${{MASTER_PORT:?}}
 
 def render(plan: LaunchPlan, task: Task) -> Launch:
     """The scripts and the command that starts them: qsub, or bash in the allocation that the user already has."""
-    if plan.cpu_bind and not _flavour(plan):
-        hint = "Remove it; where mpiexec is PALS's, set `mpi: [pals]` in the site file"
-        raise UsageError(f"--cpu-bind {plan.cpu_bind}: pbs_tmrsh does not bind tasks", hint)
     if plan.interactive:
         if not plan.allocation:  # qsub -I returns neither the exit code of a command nor, as recorded, its output
             words = [word for option in _options(plan) if option[0] not in ("-j", "-o", "-r") for word in option]
@@ -136,6 +133,9 @@ def render(plan: LaunchPlan, task: Task) -> Launch:
                 "on PBS a shell needs an interactive job", f"Run: qsub -I {quote_argv(words)}; retry in it"
             )
         return on_terminal(plan, task, rendezvous(plan, "127.0.0.1"))
+    if plan.cpu_bind and not _flavour(plan):
+        hint = "Remove it; where mpiexec is PALS's, set `mpi: [pals]` in the site file"
+        raise UsageError(f"--cpu-bind {plan.cpu_bind}: pbs_tmrsh does not bind tasks", hint)
     job = f"{plan.run_directory}/{layout.JOB_SCRIPT}"
     # -f: else a process of qsub's stays in the background for a minute, with the lock of the submission.
     argv = ("/bin/bash", "-p", job) if plan.allocation else ("qsub", "-f", job)
@@ -153,8 +153,7 @@ def render(plan: LaunchPlan, task: Task) -> Launch:
 
 
 def _flavour(plan: LaunchPlan) -> str:
-    """The mpiexec that starts the tasks; "": TM does. Hydra starts only MPI ranks: if another process fails, it lets
-    the rest run on."""
+    """The mpiexec that starts the tasks; "": TM does."""
     return "" if plan.interactive else plan.mpi or plan.task_starter
 
 
@@ -235,8 +234,10 @@ def _start(plan: LaunchPlan, script: str, *arguments: str, per_node: int = 0) ->
     else:
         argv += ["--cpu-bind", binding] if binding else []
         argv += ["--depth", str(plan.cpus_per_task)] if binding == "depth" else []
-    keep_going = ["/bin/bash", "-p", "-c", '"$@" || true', "ctrain"] if per_node else []
-    return quote_argv([*argv, *keep_going, *start_script(plan, script, *arguments)])
+    # Hydra ends the other tasks if one is killed, but not if it fails.
+    failed = "true" if per_node else "kill -KILL $$" if flavour == HYDRA else ""
+    handled = ["/bin/bash", "-p", "-c", f'"$@" || {failed}', "ctrain"] if failed else []
+    return quote_argv([*argv, *handled, *start_script(plan, script, *arguments)])
 
 
 def _node_script(plan: LaunchPlan) -> str:

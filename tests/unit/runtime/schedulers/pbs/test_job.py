@@ -91,13 +91,6 @@ def test_recorded_jobs_that_wait(name: str, word: str, stuck: bool) -> None:
     assert job.parse_status(recorded(name)) == Status("waiting", word, None, note)
 
 
-def test_the_expected_start() -> None:
-    estimated = {"job_state": "Q", "estimated": {"start_time": "Sun Nov 22 16:01:40 2026", "exec_vnode": "(a)"}}
-    assert job.parse_status(estimated).starts_at == "2026-11-22T16:01:40"
-    for other in ({"start_time": "soon"}, {"start_time": None}, {}, "never", None):
-        assert job.parse_status({"job_state": "Q", "estimated": other}).starts_at == ""
-
-
 def test_recorded_jobs_that_run() -> None:
     assert job.parse_status(recorded("R-2nodes")) == Status("running")
     assert job.parse_status(recorded("R-node-down")) == Status("running")  # PBS does not say more

@@ -1,0 +1,124 @@
+"""The same runs on back ends with a queue: the toy's; PBS's, with tasks by TM and by mpiexec (samples/pbs_stand_in)."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from samples.runs import Bench, ended, wait_for
+
+FOUR = ("--nodes", "2", "--ranks-per-node", "2", "--gpus-per-node", "0", "--preflight", "off")
+PRINT_RANK = 'echo "rank $RANK of $WORLD_SIZE, local $LOCAL_RANK of $LOCAL_WORLD_SIZE, node $NODE_RANK"'
+JOB = {"toy": ("1", "toy 1"), "pbs": ("1.login01", "job 1"), "pals": ("1.login01", "job 1")}
+SLOW = {"toy": ("--scheduler-option=--slow", "toy/1.slow"), "pbs": ("--preflight=off", "pbs/slowly")}
+REFUSED = {
+    "toy": ("--refuse", "the toy rejected the job", "Leave out --refuse"),
+    "pbs": ("-l nosuchres=3", "qsub rejected the job: Unknown resource Resource_List.nosuchres", "Script: "),
+}
+
+
+@pytest.fixture(params=["toy", "pbs", "pals"])
+def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
+    bench = Bench(tmp_path, request.param)
+    yield bench
+    bench.end()
+
+
+def name(bench: Bench) -> str:
+    return Path(bench.site).stem
+
+
+@pytest.mark.parametrize("launcher", ["env", "torchrun"])
+def test_a_run_from_start_to_end(bench: Bench, launcher: str) -> None:
+    code, out, error = ended(bench.run(*FOUR, "--launcher", launcher, "--", "bash", "-c", PRINT_RANK))
+    assert (code, error) == (0, "")
+    assert out.splitlines()[-1] == f"run directory: {bench.one}"
+    for rank in range(4):
+        assert bench.log(rank) == f"rank {rank} of 4, local {rank % 2} of 2, node {rank // 2}\n"
+    assert sorted(path.name for path in bench.one.glob("nodes/*")) == ["0.jsonl", "1.jsonl"]
+    assert bench.record()["exit"] == {"code": 0, "reason": "completed", "by": "program"}
+    (attempt,) = bench.record()["attempts"]
+    assert (attempt["job_id"], attempt["name"]) == JOB[name(bench)]
+    assert attempt["outcome"] == "completed"
+
+
+@pytest.mark.parametrize("launcher", ["env", "torchrun"])
+def test_the_rank_that_failed_first_is_named_not_its_task(bench: Bench, launcher: str) -> None:
+    """Rank 3 is the second rank of the second task under torchrun, the fourth task under env."""
+    seconds = 1 if name(bench) == "toy" else 20  # the toy ends no others
+    program = f'if [ "$RANK" = 3 ]; then echo out of memory; exit 9; fi; sleep {seconds}'
+    code, out, _ = ended(bench.run(*FOUR, "--launcher", launcher, "--", "bash", "-c", program))
+    (host,) = bench.record()["nodes"]
+    reason = f"rank 3 on {host} failed first: exit code 9"
+    assert (code, bench.record()["exit"]) == (9, {"code": 9, "reason": reason, "by": "program"})
+    assert "  | out of memory" in out.splitlines()
+    assert f"its log: {bench.one}/logs/rank3.log; 3 other ranks stopped" in out.splitlines()
+    wait_for(lambda: bench.orphans() == [])
+
+
+def test_submit_attach_runs_and_cancel(bench: Bench) -> None:
+    program = ("--launcher", "env", "--", "bash", "-c", 'touch "$CTRAIN_RUN_DIR/up$RANK"; sleep 600')
+    code, out, _ = ended(bench.run(*FOUR, *program, verb="submit"))
+    assert code == 0
+    job = JOB[name(bench)][1]
+    assert out.splitlines()[-1] == f"submitted as {job}; watch it with: ctrain attach {bench.one}"
+    for rank in range(4):
+        wait_for(bench.one / f"up{rank}")
+    out = ended(bench.ctrain("runs", "--site", bench.site, "--runs", str(bench.runs)))[1]
+    assert out.splitlines()[1].split()[:4] == ["one", "running", *job.split()]
+    code, out, _ = ended(bench.attach(verb="cancel", run="last"))
+    assert code == 0
+    assert f"cancelling {job} ..." in out.splitlines()
+    assert bench.record()["exit"] == {"code": 130, "reason": "cancelled", "by": "user"}
+    assert bench.record()["attempts"][0]["outcome"] == "cancelled by its user"
+    wait_for(lambda: bench.orphans() == [])
+    assert ended(bench.attach(verb="cancel"))[:2] == (0, "one has already ended: cancelled\n")
+    code, out, _ = ended(bench.attach("--json"))
+    assert (code, json.loads(out)) == (130, bench.record())
+
+
+@pytest.mark.parametrize("bench", ["toy", "pbs"], indirect=True)
+def test_a_job_that_is_refused(bench: Bench) -> None:
+    option, reason, hint = REFUSED[name(bench)]
+    code, _, error = ended(bench.run("--launcher", "env", f"--scheduler-option={option}", "--", "true"))
+    assert (code, error.startswith(f"ctrain: {reason}. {hint}"), error.count("\n")) == (72, True, 1)
+    assert bench.record()["exit"] == {"code": 72, "reason": reason, "by": "ctrain"}
+    assert bench.record()["attempts"] == []
+    code, out, _ = ended(bench.attach())
+    assert (code, out.splitlines()[0]) == (72, reason)
+
+
+def begin_slowly(bench: Bench, *program: str) -> subprocess.Popen[str]:
+    """A run whose submission takes a second, and has begun."""
+    option, sign = SLOW[name(bench)]
+    if name(bench) == "pbs":
+        (bench.folder / "pbs/slow").touch()
+    run = bench.run("--launcher", "env", option, "--", *program)
+    wait_for(bench.folder / sign)
+    return run
+
+
+@pytest.mark.parametrize("bench", ["toy", "pbs"], indirect=True)
+def test_ctrl_c_during_the_submission_cancels_the_job(bench: Bench) -> None:
+    run = begin_slowly(bench, "sleep", "600")
+    run.send_signal(signal.SIGINT)
+    code, _, error = ended(run)
+    assert (code, error) == (130, "")
+    assert bench.record()["exit"] == {"code": 130, "reason": "cancelled", "by": "user"}
+    wait_for(lambda: bench.orphans() == [])
+
+
+@pytest.mark.parametrize("bench", ["toy", "pbs"], indirect=True)
+def test_a_kill_during_the_submission_loses_nothing(bench: Bench) -> None:
+    """The scheduler's command is still at work when its ctrain is gone: attach waits for it, and finds the job."""
+    run = begin_slowly(bench, "bash", "-c", "sleep 1; echo ran")
+    run.kill()
+    ended(run)
+    code, _, error = ended(bench.attach())
+    assert (code, error, bench.log(0)) == (0, "", "ran\n")
+    assert bench.record()["attempts"][0]["job_id"] == JOB[name(bench)][0]
