@@ -11,11 +11,10 @@ from ctrain_runtime.errors import CtrainError
 from ctrain_runtime.facts import Cluster
 from ctrain_runtime.plan.model import Launch, LaunchPlan
 from ctrain_runtime.plan.size import JobSize, SizeRequest
-from ctrain_runtime.schedulers import process
+from ctrain_runtime.schedulers import process, size
 from ctrain_runtime.schedulers.pbs import facts, job, script, submit
 from ctrain_runtime.schedulers.protocol import FailedTask, Status
 from ctrain_runtime.schedulers.script import Task, TaskIdentity
-from ctrain_runtime.schedulers.slurm import size
 from ctrain_runtime.site import Site
 
 

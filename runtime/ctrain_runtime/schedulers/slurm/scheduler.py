@@ -9,10 +9,10 @@ from typing import Optional
 from ctrain_runtime.facts import Cluster
 from ctrain_runtime.plan.model import Launch, LaunchPlan
 from ctrain_runtime.plan.size import JobSize, SizeRequest
-from ctrain_runtime.schedulers import process
+from ctrain_runtime.schedulers import process, size
 from ctrain_runtime.schedulers.protocol import FailedTask, Status
 from ctrain_runtime.schedulers.script import Task, TaskIdentity
-from ctrain_runtime.schedulers.slurm import client, facts, job, script, size, submit
+from ctrain_runtime.schedulers.slurm import client, facts, job, script, submit
 from ctrain_runtime.site import Site
 
 

@@ -73,5 +73,5 @@ finish() {
 }
 
 event run started
-run_step run_mpiexec -n 16 -ppn 8 -f /scratch/kim/ctrain/digits-1/hosts -pmi-port /bin/bash -p -c '[ -r "$0" ] || { echo "ctrain: run directory $1 is not visible on $(uname -n). Choose one that all nodes share: --runs DIR" >&2; exit 71; }; shift; exec /bin/bash -p "$0" "$@"' /scratch/kim/ctrain/digits-1/task.sh /scratch/kim/ctrain/digits-1
+run_step run_mpiexec -n 16 -ppn 8 -f /scratch/kim/ctrain/digits-1/hosts -pmi-port /bin/bash -p -c '"$@" || kill -KILL $$' ctrain /bin/bash -p -c '[ -r "$0" ] || { echo "ctrain: run directory $1 is not visible on $(uname -n). Choose one that all nodes share: --runs DIR" >&2; exit 71; }; shift; exec /bin/bash -p "$0" "$@"' /scratch/kim/ctrain/digits-1/task.sh /scratch/kim/ctrain/digits-1
 finish

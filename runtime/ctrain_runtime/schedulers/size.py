@@ -1,4 +1,4 @@
-"""The size of a Slurm job: its partition, and the nodes, GPUs, CPUs, memory and time that fit there. Pure."""
+"""The size of a job of a cluster: its partition, and the nodes, GPUs, CPUs, memory and time that fit there. Pure."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _gpus_and_ranks(request: SizeRequest, scope: str, cpus: int, gpus: Optional[
 
 
 def _cpus_per_rank(limits: Partition, gpus: int, ranks: int, cpus_per_gpu: Optional[int]) -> int:
-    """The GPUs' share of the CPUs, divided among the ranks, in whole cores, as Slurm allocates them."""
+    """The GPUs' share of the CPUs, divided among the ranks, in whole cores, as schedulers allocate them."""
     share = limits.cpus
     if gpus and cpus_per_gpu is not None:
         share = min(share, gpus * cpus_per_gpu)
@@ -105,7 +105,7 @@ def _cpus_per_rank(limits: Partition, gpus: int, ranks: int, cpus_per_gpu: Optio
 
 
 def _memory(limits: Partition, gpus: int, ask: bool, memory_per_gpu: Optional[int]) -> Optional[int]:
-    """MB per node; None: Slurm's default."""
+    """MB per node; None: the scheduler's default."""
     if gpus and memory_per_gpu is not None:
         return min(gpus * memory_per_gpu, limits.memory or gpus * memory_per_gpu)
     if not ask or not limits.memory:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ctrain_runtime.errors import CtrainError, ResourceError, SchedulerError, UsageError
 from ctrain_runtime.facts import Allocation, Cluster, Partition
 from ctrain_runtime.plan.size import JobSize, SizeRequest
-from ctrain_runtime.schedulers.slurm import size
+from ctrain_runtime.schedulers import size
 from ctrain_runtime.site import Site
 
 SITE = Site(name="neuron", scheduler="slurm")
