@@ -18,6 +18,7 @@ from ctrain_runtime.image import LAYER_MARKER, Image
 from ctrain_runtime.user_cache import UserCache
 
 _GPUS = Path("/proc/driver/nvidia/gpus")
+_AMD_NODES = Path("/sys/class/kfd/kfd/topology/nodes")
 
 
 @dataclass(frozen=True)
@@ -124,6 +125,12 @@ def detect_facts(cluster: Cluster, image: Image, engine: Engine) -> Facts:
 def count_gpus() -> int:
     """The NVIDIA GPUs of this machine."""
     return len(list(_GPUS.glob("*")))
+
+
+def count_amd_gpus() -> int:
+    """The AMD GPUs of this machine. Of the kernel's nodes, those that are CPUs have the id 0 (kfd_topology.c)."""
+    ids = [path.read_text(encoding="ascii").strip() for path in _AMD_NODES.glob("*/gpu_id")]
+    return len(ids) - ids.count("0")
 
 
 def gpu_models() -> tuple[str, ...]:

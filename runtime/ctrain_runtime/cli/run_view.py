@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ctrain_runtime import layout
+from ctrain_runtime import launchers, layout, schedulers
 from ctrain_runtime.plan.model import LaunchPlan, Preflight
 from ctrain_runtime.run.conclude import Conclusion
 from ctrain_runtime.run.directory import as_data
@@ -65,11 +65,16 @@ def describe(prepared: Prepared) -> str:
         summary(prepared, "dry run: nothing is started"),
         "command   " + " ".join(launch.argv),
         *(f"mount     {mount}" for mount in plan.mounts),
-        *(f"env       {name}={value}" for name, value in shown["plan"]["environment"].items()),
-        *(f"env       {name} (this shell's value)" for name in plan.passed),
+        *(f"env       {name}={value}  ({plan.origins[name]})" for name, value in shown["plan"]["environment"].items()),
+        *(f"env       {name}  (option: this shell's value)" for name in plan.passed),
+        *(f"env       {name}  (the node's, if set, or the rank's)" for name in _variables_of_tasks(plan)),
         *(f"\n--- {name}\n{text.rstrip()}" for name, text in shown["scripts"].items()),
     ]
     return "\n".join(parts)
+
+
+def _variables_of_tasks(plan: LaunchPlan) -> tuple[str, ...]:
+    return launchers.variables_of_tasks(plan, schedulers.get(plan.scheduler).identity(plan))
 
 
 def ending(plan: LaunchPlan, conclusion: Conclusion, step: int = 0) -> str:

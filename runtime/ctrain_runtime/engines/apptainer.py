@@ -63,11 +63,15 @@ def exec_argv(
     *,
     workdir: str = "",
     as_root: bool = False,
-    gpus: bool = False,
+    cuda: bool = False,
+    rocm: bool = False,
     binds: Iterable[str] = (),
     overlays: Iterable[str] = (),
 ) -> list[str]:
-    """`apptainer exec OPTIONS`, without the image and the command. A later overlay lies above an earlier one."""
+    """`apptainer exec OPTIONS`, without the image and the command. A later overlay lies above an earlier one.
+
+    `cuda` and `rocm` mount the node's driver libraries of NVIDIA's and AMD's GPUs; Intel's are in the image.
+    """
     argv = [engine.path, "--quiet", "exec", "--cleanenv", "--no-mount", "cwd"]
     if workdir:
         argv += ["--pwd", workdir]
@@ -75,8 +79,7 @@ def exec_argv(
         argv.append("--no-eval")  # else a $ in the value of a variable would be expanded, or run, by a shell inside
     if as_root:
         argv.append("--userns")  # root in a restricted machine may lack capabilities that a plain exec asks for
-    if gpus:
-        argv.append("--nv")
+    argv += [*(["--nv"] if cuda else []), *(["--rocm"] if rocm else [])]
     for bind in binds:
         argv += ["--bind", bind]
     for overlay in overlays:

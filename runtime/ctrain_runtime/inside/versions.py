@@ -43,6 +43,8 @@ def torch_facts() -> dict[str, str]:
         facts["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
         # What torch.cuda.get_arch_list() asks where there is a GPU
         facts["arch"] = capabilities(getattr(torch._C, "_cuda_getArchFlags", str)() or "")
+    if getattr(torch.version, "hip", None):
+        facts["rocm"] = torch.version.hip
     return facts
 
 

@@ -5,9 +5,25 @@ from __future__ import annotations
 import dataclasses
 
 from ctrain_runtime import layout
-from ctrain_runtime.launchers import per_rank, spawners, staging
+from ctrain_runtime.launchers import gloo, per_rank, spawners, staging
+from ctrain_runtime.launchers.fragments import PASSED
 from ctrain_runtime.plan.model import LaunchPlan
 from ctrain_runtime.schedulers.script import Task, TaskIdentity
+
+
+def variables_of_tasks(plan: LaunchPlan, identity: TaskIdentity) -> tuple[str, ...]:
+    """The variables of a task that pass into its container, besides those of the plan; PREFIX* stands for several."""
+    identity = _passing(plan, identity)
+    return (*PASSED, *identity.passed, *(f"{prefix}*" for prefix in identity.passed_prefixes))
+
+
+def _passing(plan: LaunchPlan, identity: TaskIdentity) -> TaskIdentity:
+    """`identity` with the variables that pass into the containers of the plan's launcher."""
+    if plan.launcher == "mpirun":
+        # The scheduler's variables would make Open MPI start its daemons by the scheduler, which is not in the image.
+        return identity.passing_only()
+    names = {"mpi": per_rank.OPEN_MPI_NAMES, "gloo": gloo.variables(plan)}
+    return identity.passing(*names.get(plan.launcher, ()))
 
 
 def make_task(plan: LaunchPlan, identity: TaskIdentity) -> Task:
@@ -19,7 +35,7 @@ def make_task(plan: LaunchPlan, identity: TaskIdentity) -> Task:
         "torchrun": spawners.torchrun,
         "mpirun": spawners.mpirun,
     }
-    task = kinds[plan.launcher](plan, identity)
+    task = kinds[plan.launcher](plan, _passing(plan, identity))
     if not plan.staging:
         return task
     scripts = {**task.scripts, layout.STAGE_SCRIPT: staging.stage_script(plan)}

@@ -24,6 +24,7 @@ NOT_FOUND = 127  # as shells report a command that does not exist
 PASSED = (
     *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT"),
     *("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "TERM"),
+    *("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ZE_AFFINITY_MASK"),  # AMD, Intel
     "CTRAIN_NODES",  # their names, for the preflight
 )
 
@@ -115,7 +116,8 @@ def container(plan: LaunchPlan, identity: TaskIdentity) -> str:
         plan.engine,
         workdir=plan.workdir,
         as_root=plan.as_root,
-        gpus=plan.image.cuda,
+        cuda=plan.image.cuda,
+        rocm=plan.image.rocm,
         binds=map(str, plan.mounts),
         overlays=[layer.path for layer in plan.layers],
     )

@@ -18,7 +18,6 @@ OPEN_MPI_NAMES = tuple(f"OMPI_COMM_WORLD_{word}" for word in ("RANK", "SIZE", "L
 def make_task(plan: LaunchPlan, identity: TaskIdentity) -> Task:
     """One rank: finds out who it is, runs the program, and records how it ended."""
     mpi, horovod = plan.launcher == "mpi", plan.launcher == "gloo"
-    identity = identity.passing(*(OPEN_MPI_NAMES if mpi else ()), *(gloo.variables(plan) if horovod else ()))
     serve = '"${serve[@]}" ' if horovod else ""
     check = quote_argv(fragments.checked_command(plan, []))
     text = [

@@ -39,8 +39,7 @@ def mpirun(plan: LaunchPlan, identity: TaskIdentity) -> Task:
     who = f"""\
 export RANK=${{OMPI_COMM_WORLD_RANK:?}} WORLD_SIZE=${{OMPI_COMM_WORLD_SIZE:?}}
 export LOCAL_RANK=$((RANK % {plan.ranks_per_node})) NODE_RANK=$((RANK / {plan.ranks_per_node}))"""
-    # The scheduler's variables would make Open MPI start its daemons by the scheduler, which is not in the image.
-    return _task(plan, identity.passing_only(), "mpirun", agent, who)
+    return _task(plan, identity, "mpirun", agent, who)
 
 
 def _task(plan: LaunchPlan, identity: TaskIdentity, name: str, agent: str, who: str) -> Task:

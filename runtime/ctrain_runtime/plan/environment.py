@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from ctrain_runtime.engines.apptainer import HOME
 from ctrain_runtime.errors import ConfigError, CtrainError, JobError, UsageError
 from ctrain_runtime.job import Job
 from ctrain_runtime.plan.model import Options
@@ -22,25 +23,42 @@ IDENTITY = (
 )
 
 
+# What would run, or land outside of the node's own HOME, if images and tools had their way.
+DEFAULTS = {
+    "PYTHONNOUSERSITE": "1",  # ~/.local would shadow the image's packages
+    "PYTHONUNBUFFERED": "1",  # rank 0 is shown live
+    "BASH_ENV": "",  # NGC images probe the GPU at each start of bash and sh: 2.5 s
+    "ENV": "",
+    "TORCHINDUCTOR_CACHE_DIR": f"{HOME}/.cache/torchinductor",  # its default is below /tmp, which jobs share
+}
+
+
 def make_environment(
     job: Job, site: Site, options: Options, run_directory: Path, mpi: Mapping[str, str]
-) -> dict[str, str]:
-    """The variables of the program; later ones win. Raises UsageError, JobError or ConfigError for bad names."""
+) -> tuple[dict[str, str], dict[str, str]]:
+    """The variables of the program, and the origin of each; later ones win.
+
+    Raises UsageError, JobError or ConfigError for bad names.
+    """
     _check_names(site.env, ConfigError, f"site {site.name}: env")
     _check_names(job.env, JobError, f"job {job.name}: env")
-    variables = {
-        "PYTHONNOUSERSITE": "1",  # ~/.local would shadow the image's packages
-        "PYTHONUNBUFFERED": "1",  # rank 0 is shown live
-        "CTRAIN_RUN_DIR": str(run_directory),
-        **({"CTRAIN_RESUME": RESUME} if options.resume else {}),
-        **mpi,
-        **_caches(site),
-        **site.env,
-        **job.env,
-        **_assigned(options.env),
-    }
+    run = {"CTRAIN_RUN_DIR": str(run_directory), **({"CTRAIN_RESUME": RESUME} if options.resume else {})}
+    layers = (
+        ("ctrain", {**DEFAULTS, **run}),
+        ("ctrain, for MPI", mpi),
+        (f"site {site.name}: cache", _caches(site)),
+        (f"site {site.name}: env", site.env),
+        (f"job {job.name}: env", job.env),
+        ("option", _assigned(options.env)),
+    )
     passed = passed_names(options.env)  # the command line wins over the job
-    return {name: value for name, value in variables.items() if name not in passed}
+    variables: dict[str, str] = {}
+    origins: dict[str, str] = {}
+    for origin, layer in layers:
+        for name, value in layer.items():
+            if name not in passed:
+                variables[name], origins[name] = value, origin
+    return variables, origins
 
 
 def passed_names(env: Iterable[str]) -> tuple[str, ...]:

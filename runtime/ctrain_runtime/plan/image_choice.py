@@ -25,6 +25,7 @@ def choose_image(image: Image, flat: Optional[Image], options: Options, facts: F
         path=str(chosen.path),
         marker=image.marker,
         cuda=bool(chosen.manifest.software.get("cuda", "")),
+        rocm=bool(chosen.manifest.software.get("rocm", "")),
         native_driver=native_driver(chosen.manifest),
         instead_of="" if chosen is image else image.manifest.version,
     )

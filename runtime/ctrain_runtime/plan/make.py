@@ -42,7 +42,7 @@ def make_plan(
     tasks = {"torchrun": size.nodes, "mpirun": 1}.get(launcher, size.nodes * size.ranks_per_node)
     horovod = "horovod" in image.manifest.software and size.nodes * size.ranks_per_node > 1
     variables = mpi.environment(launcher, flavour, planned.cuda, horovod)
-    environment = make_environment(job, site, options, run_directory, variables)
+    environment, origins = make_environment(job, site, options, run_directory, variables)
     return LaunchPlan(
         run=run_directory.name,
         run_directory=str(run_directory),
@@ -72,6 +72,7 @@ def make_plan(
         command=(*job.command, *options.arguments),
         workdir=job.workdir,
         environment=environment,
+        origins=origins,
         modules=site.engine.modules,
         passed=passed_names(options.env),
         mounts=make_mounts(job, site, options, run_directory),

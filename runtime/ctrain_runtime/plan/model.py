@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Optional
 
 from ctrain_runtime.engines.apptainer import Engine
@@ -70,6 +70,7 @@ class PlannedImage:
     cuda: bool
     instead_of: str
     native_driver: int = 0
+    rocm: bool = False
 
 
 @dataclass(frozen=True)
@@ -155,6 +156,7 @@ class LaunchPlan:
     private: bool  # the run directory holds secrets: for its owner only
     preflight: Optional[Preflight] = None
     interactive: bool = False  # its one rank has the user's terminal; nothing is recorded
+    origins: dict[str, str] = field(default_factory=dict)  # of the variables in `environment`: site, job, option ...
     task_starter: str = ""  # what starts tasks, where the scheduler has a choice; "" is its own way
 
     @property

@@ -84,3 +84,13 @@ def test_the_driver_of_this_machine(
     if text is not None:
         (tmp_path / "version").write_text(text)
     assert facts.driver_version() == version
+
+
+def test_amd_gpus_are_nodes_of_the_kernel_that_are_no_cpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in the kernel's documentation of amdkfd; not run on such hardware."""
+    monkeypatch.setattr(facts, "_AMD_NODES", tmp_path)
+    assert facts.count_amd_gpus() == 0
+    for number, gpu_id in enumerate(("0", "0", "51140", "45873")):
+        (tmp_path / str(number)).mkdir()
+        (tmp_path / str(number) / "gpu_id").write_text(f"{gpu_id}\n")
+    assert facts.count_amd_gpus() == 2

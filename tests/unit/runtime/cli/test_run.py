@@ -211,7 +211,7 @@ def test_a_dry_run_shows_everything_and_makes_nothing(queue: Path, capsys: pytes
     ]
     for part in (f"command   sbatch --parsable {run}/job.sh", "env       A=b c", "--- job.sh", "--- task.sh"):
         assert part in shown
-    assert "env       MY_TOKEN=***" in shown and "env       PASSED (this shell's value)" in shown
+    assert "env       MY_TOKEN=***" in shown and "env       PASSED  (option: this shell's value)" in shown
     assert "s3cret" not in shown
     assert not run.parent.exists()
 

@@ -68,9 +68,12 @@ def test_a_dry_run_shows_scripts_and_no_secret() -> None:
     shown = run_view.describe(Prepared(a_launch(plan), ()))
     assert shown.startswith("site      neuron (dry run: nothing is started)\n")
     assert "\ncommand   sbatch --parsable /scratch/kim/ctrain/digits-1/job.sh\n" in shown
-    assert "\nenv       A=two words\n" in shown
-    assert "\nenv       PASSED (this shell's value)\n" in shown
-    assert "\nenv       HF_TOKEN=***\n" in shown and "hunter2" not in shown
+    assert "\nenv       PYTHONNOUSERSITE=1  (ctrain)\n" in shown
+    assert "\nenv       A=two words  (option)\n" in shown
+    assert "\nenv       PASSED  (option: this shell's value)\n" in shown
+    assert "\nenv       HF_TOKEN=***  (option)\n" in shown and "hunter2" not in shown
+    for name in ("RANK", "ROCR_VISIBLE_DEVICES", "OMPI_COMM_WORLD_RANK", "SLURM_*"):
+        assert f"\nenv       {name}  (the node's, if set, or the rank's)\n" in shown
     assert "\n\n--- job.sh\n#!/bin/bash -p\n" in shown
 
 

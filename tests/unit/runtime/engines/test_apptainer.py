@@ -14,7 +14,7 @@ from samples.programs import SYSTEM, answer, write_program
 
 
 def test_the_argv_of_exec() -> None:
-    assert apptainer.exec_argv(ENGINE, workdir="/work dir", gpus=True, binds=["/a:/b:ro", "/c"]) == [
+    assert apptainer.exec_argv(ENGINE, workdir="/work dir", cuda=True, binds=["/a:/b:ro", "/c"]) == [
         *("/usr/bin/apptainer", "--quiet", "exec", "--cleanenv", "--no-mount", "cwd"),
         *("--pwd", "/work dir", "--no-eval", "--nv", "--bind", "/a:/b:ro", "--bind", "/c"),
     ]
@@ -37,7 +37,7 @@ def test_engines_older_than_no_eval_are_not_given_it(name: str, version: str, ha
 
 
 def test_nv_and_userns_only_when_asked_for() -> None:
-    assert not {"--nv", "--userns", "--pwd"} & set(apptainer.exec_argv(ENGINE))
+    assert not {"--nv", "--rocm", "--userns", "--pwd"} & set(apptainer.exec_argv(ENGINE))
     assert "--userns" in apptainer.exec_argv(ENGINE, as_root=True)
 
 
@@ -170,3 +170,12 @@ def test_an_image_that_nobody_trusts_shares_nothing_with_the_host() -> None:
 def test_a_pull_bypasses_the_cache_of_the_engine() -> None:
     argv = apptainer.pull_argv(ENGINE, "oras://r.example/x:1", Path("/cache/x.sif"))
     assert argv == ["/usr/bin/apptainer", "pull", "--disable-cache", "/cache/x.sif", "oras://r.example/x:1"]
+
+
+@pytest.mark.parametrize(
+    ("cuda", "rocm", "options"),
+    [(False, False, []), (True, False, ["--nv"]), (False, True, ["--rocm"]), (True, True, ["--nv", "--rocm"])],
+)
+def test_driver_libraries_of_the_gpus_that_the_image_is_for(cuda: bool, rocm: bool, options: list[str]) -> None:
+    argv = apptainer.exec_argv(ENGINE, cuda=cuda, rocm=rocm)
+    assert [option for option in argv if option in ("--nv", "--rocm")] == options

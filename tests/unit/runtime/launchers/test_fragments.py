@@ -106,7 +106,19 @@ def test_what_passes_from_the_node_into_the_container(scripts: Scripts) -> None:
         "CTRAIN_RUN_DIR": str(scripts.run),  # what the user sets wins
         "PYTHONNOUSERSITE": "1",
         "PYTHONUNBUFFERED": "1",
+        "BASH_ENV": "",
+        "ENV": "",
+        "TORCHINDUCTOR_CACHE_DIR": "/home/ctrain/.cache/torchinductor",
     }
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ZE_AFFINITY_MASK"],
+)
+def test_all_gpus_of_the_job_are_visible_to_each_rank(scripts: Scripts, name: str) -> None:
+    """No device of these kinds here: what the scheduler sets must arrive."""
+    assert environment_of_program(scripts, **{name: "2,3"}, **slurm_task())[name] == "2,3"
 
 
 def seen_port(scripts: Scripts) -> str:
@@ -318,3 +330,4 @@ def test_user_layers_lie_over_the_image() -> None:
 def test_userns_only_for_root_and_nv_only_for_cuda_images() -> None:
     assert "--userns" in fragments.container(a_plan(facts=some_facts(is_root=True)), AN_IDENTITY)
     assert "--nv" not in fragments.container(a_plan(image=an_image(software={})), AN_IDENTITY)
+    assert "  --rocm\n" in fragments.container(a_plan(image=an_image(software={"rocm": "6.2.4"})), AN_IDENTITY)

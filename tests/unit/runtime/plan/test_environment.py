@@ -15,12 +15,41 @@ def test_the_environment_and_who_wins() -> None:
     assert a_plan(site=site, job=job, env=("C=option=x", "D=")).environment == {
         "PYTHONNOUSERSITE": "1",
         "PYTHONUNBUFFERED": "1",
+        "BASH_ENV": "",
+        "ENV": "",
+        "TORCHINDUCTOR_CACHE_DIR": "/home/ctrain/.cache/torchinductor",
         "CTRAIN_RUN_DIR": str(RUN),
         "A": "site",
         "B": "job",
         "C": "option=x",
         "D": "",
     }
+
+
+def test_the_origin_of_each_variable() -> None:
+    plan = a_plan(
+        site=a_site(name="neuron", env={"A": "site", "B": "site"}, cache="/cache"),
+        job=a_job(env={"B": "job"}),
+        env=("C=option", "UCX_TLS=tcp", "PASSED"),
+    )
+    assert plan.origins.keys() == plan.environment.keys()
+    assert {
+        name: plan.origins[name] for name in ("BASH_ENV", "OMPI_MCA_smsc", "HF_HOME", "A", "B", "C", "UCX_TLS")
+    } == {
+        "BASH_ENV": "ctrain",
+        "OMPI_MCA_smsc": "ctrain, for MPI",
+        "HF_HOME": "site neuron: cache",
+        "A": "site neuron: env",
+        "B": "job digits: env",
+        "C": "option",
+        "UCX_TLS": "option",
+    }
+
+
+@pytest.mark.parametrize("name", ["BASH_ENV", "ENV", "TORCHINDUCTOR_CACHE_DIR"])
+def test_what_images_and_tools_would_do_can_be_asked_for(name: str) -> None:
+    assert a_plan(env=(f"{name}=/x",)).environment[name] == "/x"
+    assert name not in a_plan(env=(name,)).environment
 
 
 def test_settings_of_mpi_can_be_overridden() -> None:
