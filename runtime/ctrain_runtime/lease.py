@@ -56,7 +56,7 @@ def acquire(path: str, run_directory: str) -> None:
     """Create the lease of a job before its submission; its script then sets the job's time limit."""
     if path:
         with contextlib.suppress(OSError):  # a lease is best effort: a full disk must not prevent the run
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o644)
             try:
                 os.write(descriptor, f"{socket.gethostname()}:{run_directory}".encode(errors="surrogateescape"))
             finally:

@@ -23,10 +23,10 @@ def join_all(words: Iterable[str]) -> list[str]:
     """The references that command-line words name: also `NAME VERSION` and `NAME sha256:...` are each one."""
     references: list[str] = []
     for word in words:
-        if references and NAME_RE.fullmatch(references[-1]) and (word.startswith(_DIGEST) or is_version(word)):
-            references.append(join(references.pop(), word))
-        else:
-            references.append(word)
+        follows = word.startswith(_DIGEST) or (TAG_RE.fullmatch(word) and is_version(word))
+        if references and follows and NAME_RE.fullmatch(references[-1]):
+            word = join(references.pop(), word)
+        references.append(word)
     return references
 
 

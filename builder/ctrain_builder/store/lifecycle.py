@@ -19,7 +19,7 @@ from typing import Optional
 from ctrain_builder import atomic
 from ctrain_builder.store import channels, log
 from ctrain_builder.store.copy import PART, copier, discard
-from ctrain_builder.store.inventory import QUARANTINED, StoredVersion, stored_versions
+from ctrain_builder.store.inventory import StoredVersion, stored_versions
 from ctrain_builder.store.writer import LockedStore
 from ctrain_runtime import lease
 from ctrain_runtime.errors import ConfigError, StoreError
@@ -28,6 +28,7 @@ from ctrain_runtime.manifest import read_manifest
 from ctrain_runtime.references import resolve
 from ctrain_runtime.store import (
     CHANNELS,
+    QUARANTINE,
     RETIRED,
     WITHDRAWN,
     PublishedImage,
@@ -155,11 +156,10 @@ def garbage(
         days, image = (now - since) / _DAY, store.root / version.image.name
         if image.is_file() and image.name not in keeping and days >= grace:
             yield Removal(image, image.stat().st_size, f"retired {days:.0f} days ago", version)
-    versions = stored_versions(store)
-    for version in versions:
-        if quarantined and version.state == QUARANTINED:
-            yield Removal(version.image, version.image.lstat().st_size, "quarantined", version)
-    manifests = {version.manifest.stem for version in versions}
+    manifests = {version.manifest.stem for version in stored_versions(store)}
+    for path in list_directory(store.root / QUARANTINE, "*_*.sif") if quarantined else ():
+        if path.stem in manifests:  # also of a version that is published again
+            yield Removal(path, path.lstat().st_size, "quarantined", StoredVersion(path.with_suffix(".json"), path))
     for pending in list_directory(store.root, ".*_*.json.part"):
         path = store.root / f"{pending.name[1:].partition('.json')[0]}.sif"
         if pending == pending_manifest(path) and path.is_file() and path.stem not in manifests:

@@ -135,6 +135,17 @@ def test_gc_empties_quarantine_when_it_is_asked_to(shop: Shop, verify: Verify) -
     assert set(shop.versions) == {2, 3, 4}  # no number is given again
 
 
+def test_gc_empties_quarantine_of_a_version_that_is_published_again(shop: Shop, verify: Verify) -> None:
+    whole, manifest = shop.file(1).read_bytes(), shop.file(1, "json").read_bytes()
+    spoil(shop.file(1))
+    verify("--quarantine", "--yes", code=69)
+    shop.file(1).write_bytes(whole)
+    shop.file(1, "json").write_bytes(manifest)
+    assert shop("gc", "--quarantine", "--yes").endswith("removed 1 file (3 B)\n")
+    assert not shop.file(1, "sif", "quarantine").exists()
+    assert set(shop.versions) == {1, 2, 3}
+
+
 def test_nothing_in_quarantine_is_replaced(shop: Shop, verify: Verify) -> None:
     (shop.root / "quarantine").mkdir()
     shop.file(1, "sif", "quarantine").write_text("an earlier one")
