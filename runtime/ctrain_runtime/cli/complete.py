@@ -117,8 +117,7 @@ def _published(kind: str, values: Mapping[str, str], last: str) -> Sequence[str]
         return [manifest.reference for manifest in retired]
     images = [image for store in stores for image in store.images()]
     if kind in ("VERSION", "CHANNEL"):
-        name = values.get("name", values.get("image"))
-        images = [image for image in images if image.manifest.name == name] or images
+        images = [image for image in images if image.manifest.name == values.get("name", image.manifest.name)]
         versions = [image.manifest.version for image in images] if kind == "VERSION" else []
         return [*versions, *(channel for image in images for channel in image.channels), DEFAULT_CHANNEL]
     names = [image.manifest.name for image in images]
