@@ -122,8 +122,7 @@ def _software(image: Path, engine: Engine, as_root: bool) -> dict[str, str]:
     argv = [*apptainer.isolated_exec_argv(engine, as_root=as_root), str(image)]
     lines = _output([*argv, "/bin/sh", "-c", _LOOK, "ctrain", versions + _PYTHON]).splitlines()
     found: dict[str, Any] = dict(line.partition(" ")[::2] for line in lines)
-    if lines and lines[-1].startswith("{"):
-        found.update(_json(lines[-1]))
+    found.update(_json(next((line for line in reversed(lines) if line.startswith("{")), "")))
     return {name: found[name] for name in sorted(_NAMES & found.keys()) if _is_value(found[name])}
 
 
@@ -175,6 +174,5 @@ def _output(argv: list[str]) -> str:
         with log.open("rb") as file:
             text = file.read(_MAX_OUTPUT_BYTES).decode("utf-8", "replace")
     if code:
-        last = next((line for line in reversed(text.splitlines()) if line.strip()), "")
-        raise EngineError(_printable(re.sub(r"^(FATAL|ERROR):\s*", "", last)) or f"exit code {code}")
+        raise EngineError(apptainer.last_error(text) or f"exit code {code}")
     return text

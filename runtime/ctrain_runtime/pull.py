@@ -76,12 +76,10 @@ def pull(reference: str, cache: Path, engine: Engine, report: Report, *, again: 
     try:
         cache.mkdir(parents=True, exist_ok=True)
         _check_trusted(cache)
-        with _lock(
-            cache / f".{link.stem}.lock", lambda: report(f"waiting for another process to pull {reference}", "")
-        ):
+        with _lock(link, lambda: report(f"waiting for another process to pull {reference}", "")) as locked:
             if not again and (cached := _read_link(link)):
                 return cached
-            for killed in cache.glob(f".{link.stem}.*/"):
+            for killed in cache.glob(f".{link.stem}.*/") if locked else ():
                 shutil.rmtree(killed, ignore_errors=True)
             with tempfile.TemporaryDirectory(prefix=f".{link.stem}.", dir=cache) as directory:
                 return _pull(reference, link, Path(directory), engine, report)
@@ -116,9 +114,10 @@ def _check_trusted(cache: Path) -> None:
 
 
 @contextlib.contextmanager
-def _lock(path: Path, report_wait: Callable[[], None]) -> Iterator[None]:
-    """Hold an exclusive lock, which ends with this process. Raises OSError; but file systems without locks are served,
-    too: what two processes pull there at once is the same image."""
+def _lock(link: Path, report_wait: Callable[[], None]) -> Iterator[bool]:
+    """Hold the lock of a reference, which ends with this process; yields False on file systems without locks, where two
+    processes may pull the same image at once. Raises OSError."""
+    path, locked = link.with_name(f".{link.stem}.lock"), True
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         with contextlib.suppress(OSError):  # another user's
@@ -131,7 +130,8 @@ def _lock(path: Path, report_wait: Callable[[], None]) -> Iterator[None]:
         except OSError as error:
             if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS):
                 raise
-        yield
+            locked = False
+        yield locked
     finally:
         os.close(descriptor)
 
@@ -157,6 +157,8 @@ def _pull(reference: str, link: Path, directory: Path, engine: Engine, report: R
     image = link.with_name(f"{digest.replace(':', '-')}.sif")
     if not image.is_file():  # else another reference, or an earlier pull, means the same
         new.chmod(_mode(link.parent, 0o644))
+        with new.open("rb") as file:
+            os.fsync(file.fileno())
         new.replace(image)
     (directory / "link").symlink_to(image.name)
     (directory / "link").replace(link)
@@ -167,10 +169,9 @@ def _failure(reference: str, cache: Path, log: Path) -> CtrainError:
     """The error for a pull that failed, by the last line that the engine wrote."""
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - _LOG_TAIL_BYTES))
-        lines = file.read().decode("utf-8", "replace").splitlines()
-    last = next((line for line in reversed(lines) if line.strip()), "the engine wrote no reason")
-    reason = "".join(filter(str.isprintable, re.sub(r"^(FATAL|ERROR):\s*", "", last.strip())))[-400:]
-    if re.search(r"no space left on device|disk quota exceeded", "\n".join(lines), re.IGNORECASE):
+        text = file.read().decode("utf-8", "replace")
+    reason = apptainer.last_error(text) or "the engine wrote no reason"
+    if re.search(r"no space left on device|disk quota exceeded", text, re.IGNORECASE):
         hint = f"Free space in {cache}, or in APPTAINER_TMPDIR (default: /tmp), where engines unpack layers"
         return DiskFullError(f"cannot pull {reference}: {reason}", hint)
     return RegistryError(f"cannot pull {reference}: {reason}", "Check the reference, the network and your login")

@@ -101,6 +101,12 @@ def pull_argv(engine: Engine, reference: str, image: Path) -> list[str]:
     return [engine.path, "pull", "--disable-cache", str(image), reference]
 
 
+def last_error(output: str) -> str:
+    """The last line that an engine wrote, without its level, for use in an error message; "" if it wrote none."""
+    line = next((line for line in reversed(output.splitlines()) if line.strip()), "")
+    return "".join(filter(str.isprintable, re.sub(r"^\s*(FATAL|ERROR):\s*", "", line)))[-400:]
+
+
 def clean_environ(environ: Mapping[str, str]) -> dict[str, str]:
     """`environ` without variables that would change the container, for engines that ctrain itself starts."""
     return {
