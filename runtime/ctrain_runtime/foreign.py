@@ -32,7 +32,7 @@ _MAX_LABELS = 200
 _NAMES = frozenset(
     (
         *("python", "torch", "torchvision", "horovod", "deepspeed", "mpi4py", "numpy", "tensorflow"),
-        *("cuda", "cuda-compat", "nccl", "arch", "mpi", "pmix", "glibc", "musl"),
+        *("cuda", "cuda-compat", "rocm", "nccl", "arch", "mpi", "pmix", "glibc", "musl"),
     )
 )
 _VALUE = re.compile(r"[\w.+:, ()-]{1,200}", re.ASCII)

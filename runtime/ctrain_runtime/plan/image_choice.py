@@ -14,9 +14,17 @@ from ctrain_runtime.plan.model import Options, PlannedImage, PlannedUserLayer
 from ctrain_runtime.user_layer import UserLayer
 
 
-def choose_image(image: Image, flat: Optional[Image], options: Options, facts: Facts) -> PlannedImage:
-    """The plan's image: `image`, or `flat` if the engine does not mount layers. Raises EngineError if neither works."""
+def choose_image(
+    image: Image, flat: Optional[Image], options: Options, facts: Facts, *, use_gpus: bool
+) -> PlannedImage:
+    """The plan's image: `image`, or `flat` if the engine does not mount layers. Raises EngineError if neither works.
+
+    A foreign image of which nobody knows whether it has CUDA gets the GPUs that the run uses: without them it would
+    compute on CPUs and say nothing.
+    """
     chosen = _mountable(image, flat, options, facts) if facts.ignores_layers else image
+    software = chosen.manifest.software
+    without_cuda = "rocm" in software or software.get("torch", "").endswith("+cpu")
     return PlannedImage(
         name=chosen.manifest.name,
         version=chosen.manifest.version,
@@ -24,8 +32,8 @@ def choose_image(image: Image, flat: Optional[Image], options: Options, facts: F
         digest=chosen.manifest.digest,
         path=str(chosen.path),
         marker=image.marker,
-        cuda=bool(chosen.manifest.software.get("cuda", "")),
-        rocm=bool(chosen.manifest.software.get("rocm", "")),
+        cuda="cuda" in software or (image.foreign and use_gpus and not without_cuda),
+        rocm="rocm" in software,
         native_driver=native_driver(chosen.manifest),
         instead_of="" if chosen is image else image.manifest.version,
     )

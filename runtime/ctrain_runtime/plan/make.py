@@ -37,7 +37,7 @@ def make_plan(
     names of variables of the job or the site, and for a staging directory that is not absolute.
     """
     _check_required(site, options)
-    planned = choose_image(image, flat, options, facts)
+    planned = choose_image(image, flat, options, facts, use_gpus=size.gpus_per_node > 0)
     launcher, flavour = start_mpi(site, facts.cluster, size.nodes) if job.launcher == "mpi" else (job.launcher, "")
     tasks = {"torchrun": size.nodes, "mpirun": 1}.get(launcher, size.nodes * size.ranks_per_node)
     horovod = "horovod" in image.manifest.software and size.nodes * size.ranks_per_node > 1

@@ -18,6 +18,25 @@ def test_the_image_of_a_plan() -> None:
     assert (base.marker, base.cuda) == ("", False)
 
 
+@pytest.mark.parametrize(
+    ("software", "gpus", "cuda"),
+    [
+        ({}, 2, True),  # it could not be examined
+        ({"python": "3.12"}, 2, True),  # JAX ...
+        ({"torch": "2.6.0"}, 2, True),  # it could not be imported
+        ({"torch": "2.6.0", "rocm": "6.2"}, 2, False),
+        ({"python": "3.12"}, 0, False),
+        ({"torch": "2.13.0+cpu"}, 2, False),
+        ({"torch": "2.6.0", "cuda": "12.6"}, 0, True),
+    ],
+)
+def test_a_foreign_image_gets_the_gpus_unless_it_is_known_to_have_no_cuda(
+    software: dict[str, str], gpus: int, cuda: bool
+) -> None:
+    image = an_image(tag="", layers=(), software=software)
+    assert a_plan(image=image, gpus_per_node=gpus).image.cuda is cuda
+
+
 def test_user_layers_are_planned_in_their_order() -> None:
     first, second = a_layer("/a.sqsh", "a" * 64, einops="0.8.2"), a_layer("/b.sqsh", "b" * 64, einops="0.8.2")
     planned = a_plan(layers=(first, second)).layers
