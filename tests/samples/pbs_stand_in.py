@@ -241,6 +241,7 @@ def run(root: Path, words: list[str]) -> None:
     job.kill(signal.SIGKILL)
     where = job.attributes["comment"]
     job.set(job_state="E", substate=51, Exit_status=status)
+    job.kill(signal.SIGKILL)  # tasks that began meanwhile
     while (root / "late").exists():
         time.sleep(POLL_SECONDS)
     output = Path(job.attributes["Output_Path"].partition(":")[2])
@@ -388,19 +389,20 @@ def pbs_tmrsh(root: Path, words: list[str]) -> NoReturn:
                 cwd=variables["HOME"],
                 env=variables,
                 start_new_session=True,
-                preexec_fn=_default_signals,  # a task is MOM's child, not this command's
+                preexec_fn=lambda: _begin_task(job.path),
             )
         except OSError as error:
             fail(254, f"{command[0]}: {error.strerror}")
-    with (job.path / "sessions").open("a") as sessions:
-        sessions.write(f"{task.pid}\n")
-    if Job(job.path).attributes["job_state"] != "R":  # MOM starts no task in a job that has ended
-        task.kill()
     code = task.wait()
     sys.exit(code if code >= 0 else -code)
 
 
-def _default_signals() -> None:
+def _begin_task(job: Path) -> None:
+    """A task is MOM's child, not this command's. MOM knows it before it runs, and starts none in a job that ended."""
+    with (job / "sessions").open("a") as sessions:
+        sessions.write(f"{os.getpid()}\n")
+    if Job(job).attributes["job_state"] != "R":
+        os._exit(1)
     for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_DFL)
 
