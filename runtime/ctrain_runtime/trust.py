@@ -16,7 +16,7 @@ from ctrain_runtime import command, signatures
 from ctrain_runtime.digest import file_digest
 from ctrain_runtime.engines.apptainer import Engine, find_engine
 from ctrain_runtime.errors import CtrainError, ImageUnusable, SiteError, UsageError
-from ctrain_runtime.image import Image, is_path
+from ctrain_runtime.image import Image, is_foreign, is_path
 from ctrain_runtime.site import SelectedSite, Site
 from ctrain_runtime.user_cache import UserCache, file_conditions
 
@@ -29,7 +29,8 @@ def require_allowed(reference: str, selected: SelectedSite) -> None:
     """Raise ImageUnusable for a path or a pulled image where the site allows only images of its stores."""
     if selected.site.images == "any" or not is_path(reference):
         return
-    if Path(reference).resolve().parent not in {Path(store).resolve() for store in selected.store_dirs()}:
+    stores = {Path(store).resolve() for store in selected.store_dirs()}
+    if is_foreign(reference) or Path(reference).resolve().parent not in stores:
         problem = f"site {selected.site.name} runs only images of its stores, not {reference}"
         raise ImageUnusable(f"{problem} ({selected.sources['images']})", "List them with: ctrain images")
 

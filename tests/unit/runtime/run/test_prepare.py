@@ -345,6 +345,9 @@ def test_a_site_that_allows_only_images_of_its_stores(foreign: Path, image: str)
     inside = str(foreign.parent / "store/pytorch_24.12-hd-py3-r3.sif")
     assert plan_of("./strict.yaml", image=inside).image.version == "24.12-hd-r3"
     assert plan_of("./strict.yaml", image="pytorch").image.version == "24.12-hd-r3"
+    Path(inside).with_suffix(".json").unlink()
+    with pytest.raises(ImageUnusable, match=refused):  # retired, or never published
+        prepare(asked("./strict.yaml", image=inside))
 
 
 @pytest.mark.parametrize(
