@@ -23,14 +23,16 @@ def prove(plan: LaunchPlan, agent: str = "python3") -> str:
     if not check:
         return ""
     directory = f"{plan.run_directory}/{layout.INSIDE}"
-    known = [check.backend, f"{check.expected:g}"]
+    by_tcp = check.expected if check.backend == "gloo" else 0.0  # NCCL's fabric is another than that of sockets
     gpus = plan.gpus_per_node if plan.image.cuda else 0
-    nodes = quote_argv(["python3", f"{directory}/nodes.py", str(plan.nodes), *known, str(gpus)])
+    nodes = quote_argv(["python3", f"{directory}/nodes.py", str(plan.nodes), check.backend, f"{by_tcp:g}", str(gpus)])
     meet = f'[ "${{LOCAL_RANK:-0}}" != 0 ] || {nodes} "$1" || exit; ' if plan.nodes > 1 else ""
     note = "echo 'no preflight: the image has no python3'"
     text = f'command -v python3 >/dev/null || {{ {note}; exit 0; }}; {meet}shift; TORCH_CPP_LOG_LEVEL=ERROR exec "$@"'
     kind = "mpi" if plan.launcher == "mpi" else "env"
-    ranks = quote_argv([f"{directory}/world.py", kind, str(plan.world_size), *known, check.network])
+    ranks = quote_argv(
+        [f"{directory}/world.py", kind, str(plan.world_size), check.backend, f"{check.expected:g}", check.network]
+    )
     return f"""\
 if [ "${{1-}}" = {PREFLIGHT} ]; then
   header=$(head -c {HEADER_BYTES} "$image" 2>/dev/null | sha256sum)

@@ -23,7 +23,8 @@ def decide(plan: LaunchPlan, site: Site, mode: str = "") -> Optional[Preflight]:
     across = plan.nodes > 1 and bool(plan.partition)
     if mode == "off" or plan.world_size == 1 or not (across or _ranks_meet(plan)):
         return None
-    backend = "nccl" if plan.gpus_per_node and plan.image.cuda else "gloo"
+    has_gpus = plan.image.cuda and plan.ranks_per_node <= plan.gpus_per_node  # NCCL needs one for each rank
+    backend = "nccl" if has_gpus else "gloo"
     expected = float(getattr(site.expected_bandwidth, backend)) if across else 0.0
     network = site.nccl_network if across and backend == "nccl" else ""
     if mode:

@@ -125,7 +125,7 @@ image=/apps/ctrain/pytorch_24.12-hd-py3-r3.sif
 launch+=(--home "$home:/home/ctrain" "$image")
 if [ "${1-}" = preflight ]; then
   header=$(head -c 32768 "$image" 2>/dev/null | sha256sum)
-  run_step "${launch[@]}" /bin/sh -c 'command -v python3 >/dev/null || { echo '"'"'no preflight: the image has no python3'"'"'; exit 0; }; [ "${LOCAL_RANK:-0}" != 0 ] || python3 /scratch/kim/ctrain/digits-1/inside/nodes.py 2 nccl 36.5 8 "$1" || exit; shift; TORCH_CPP_LOG_LEVEL=ERROR exec "$@"' ctrain "$header" python3 /scratch/kim/ctrain/digits-1/inside/world.py mpi 16 nccl 36.5 'AWS Libfabric'
+  run_step "${launch[@]}" /bin/sh -c 'command -v python3 >/dev/null || { echo '"'"'no preflight: the image has no python3'"'"'; exit 0; }; [ "${LOCAL_RANK:-0}" != 0 ] || python3 /scratch/kim/ctrain/digits-1/inside/nodes.py 2 nccl 0 8 "$1" || exit; shift; TORCH_CPP_LOG_LEVEL=ERROR exec "$@"' ctrain "$header" python3 /scratch/kim/ctrain/digits-1/inside/world.py mpi 16 nccl 36.5 'AWS Libfabric'
   leave
   exit "$code"
 fi

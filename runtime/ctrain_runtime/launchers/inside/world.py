@@ -12,7 +12,6 @@ import ctypes.util
 import datetime
 import os
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any, Optional
@@ -76,13 +75,13 @@ def bandwidth_problems(store: Any, backend: str, expected: float, network: str) 
     from torch import distributed as dist
 
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    log = Path(tempfile.gettempdir(), f"ctrain-nccl.{os.getpid()}")
+    log = Path.home() / f"nccl.{rank}.log"  # on the node's own disk
     os.environ.update(NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS="INIT,NET", NCCL_DEBUG_FILE=str(log))
     device = collectives.device_of(backend)
     patience = datetime.timedelta(seconds=TIMEOUT_SECONDS)
     dist.init_process_group(backend, store=store, rank=rank, world_size=ranks, timeout=patience)
     line = collectives.check_bandwidth(backend, device)
-    chosen = nccl_log.network(log.read_text(errors="replace")) if backend == "nccl" else ""
+    chosen = nccl_log.network(log.read_text(errors="replace")) if log.exists() else ""
     store.set(f"network {rank}", f"{nodes.node_name()} {chosen}")
     dist.barrier()
     if rank:
@@ -115,7 +114,8 @@ def main() -> int:
         who = backend
         problems = bandwidth_problems(store, backend, float(bandwidth), network) if store else []
     except Exception as error:  # whatever the library raises: it does not work here
-        nodes.report("failed", f"{nodes.node_name()}: {who}: {error}")
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        nodes.report("failed", f"{nodes.node_name()}: {who}: {reason}")
         return 1
     for problem in problems:
         nodes.report("failed", problem)

@@ -112,6 +112,11 @@ def test_one_node_is_held_to_no_expectation_of_the_network() -> None:
     assert decided == Preflight(True, "first run of this image here", "nccl")
 
 
+def test_ranks_that_share_gpus_cannot_use_nccl() -> None:
+    decided = preflight.decide(a_plan(nodes=2, gpus_per_node=2, ranks_per_node=4), a_site(**FABRIC))
+    assert decided == Preflight(True, f"site {a_site().name} has expectations of its network", "gloo", 1.0, "")
+
+
 def test_what_the_command_line_requests() -> None:
     plan, site = a_plan(nodes=2), a_site(**FABRIC)
     assert preflight.decide(plan, site, "off") is None

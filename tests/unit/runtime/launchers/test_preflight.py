@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from ctrain_runtime.launchers.preflight import prove
+from ctrain_runtime.plan.model import Preflight
+from samples.plans import a_plan
+
+
+@pytest.mark.parametrize(("backend", "by_tcp"), [("gloo", "1.5"), ("nccl", "0")])
+def test_sockets_are_held_to_what_is_expected_of_gloo_only(backend: str, by_tcp: str) -> None:
+    plan = dataclasses.replace(a_plan(nodes=2), preflight=Preflight(True, "requested", backend, 1.5))
+    text = prove(plan)
+    assert f"nodes.py 2 {backend} {by_tcp} 8 " in text
+    assert f"world.py mpi 16 {backend} 1.5 " in text
+
+
+def test_on_one_node_no_nodes_meet() -> None:
+    plan = dataclasses.replace(a_plan(nodes=1), preflight=Preflight(True, "requested"))
+    assert "nodes.py" not in prove(plan)
+    assert "world.py mpi 8 gloo 0 " in prove(plan)
+
+
+def test_no_preflight() -> None:
+    assert prove(a_plan()) == ""
