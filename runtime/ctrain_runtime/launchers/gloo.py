@@ -12,7 +12,7 @@ SERVER = Path(__file__).with_name("inside") / "rendezvous.py"  # read, not impor
 PATIENCE_SECONDS = 300  # the first node may still be reading the image; and ranks may load data unevenly
 
 # Horovod must be told an interface that the others reach: that of the most specific route to the first node.
-# The bytes of addresses are in the order of the CPU (man 5 proc, /proc/net/route).
+# Addresses in /proc/net/route (man 5 proc) are numbers of the CPU, little-endian on all that images are made for.
 INTERFACE = """\
 interface_to() { # HOST; nothing if it is unknown: Horovod then takes that of the host name
   local address name network mask best=-1 found='' a b c d _
