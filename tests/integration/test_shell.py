@@ -17,12 +17,12 @@ Start = Callable[..., Terminal]
 
 @pytest.fixture
 def start(cluster: Cluster) -> Iterator[Start]:
-    """start(ARGV...): a terminal of the researcher's with this program, which shows its first prompt."""
+    """start(ARGV..., until=TEXT): a terminal of the researcher's with this program, which shows its first prompt."""
     terminals: list[Terminal] = []
 
-    def start(*argv: str) -> Terminal:
+    def start(*argv: str, until: str = PROMPT) -> Terminal:
         terminals.append(Terminal(cluster.command(*argv, TERM="dumb"), Path("/")))
-        terminals[-1].wait_for(PROMPT)
+        terminals[-1].wait_for(until)
         return terminals[-1]
 
     yield start
@@ -80,6 +80,18 @@ def test_a_shell_in_an_allocation_shares_it(start: Start) -> None:
     assert typed(terminal, "uname -n") == ["skl01"]
     terminal.type("\x04")
     assert terminal.end() == 0
+
+
+def test_ctrl_c_in_the_queue_leaves_nothing(cluster: Cluster, start: Start) -> None:
+    script = ["sbatch", "--partition=skl", "--exclusive", "--job-name=look", "--wrap=sleep 1000", "--output=/dev/null"]
+    first = cluster.run(*script, "--parsable").stdout.strip()
+    until(lambda: jobs(cluster) == ["RUNNING"], "the start of a job that has the whole node")
+    terminal = start(*SHELL, "--partition", "skl", "--gpus-per-node", "0", until="queued and waiting for resources")
+    terminal.type("\x03")
+    assert terminal.end() != 0
+    assert not cluster.runs("look").exists()
+    assert jobs(cluster) == ["RUNNING"]
+    cluster.run("scancel", first)
 
 
 def test_without_a_terminal_it_is_refused(cluster: Cluster) -> None:

@@ -14,9 +14,8 @@ def open_shell(launch: Launch) -> tuple[int, bool]:
     """
     scheduler = schedulers.get(launch.plan.scheduler)
     directory.create(launch)
-    lease.acquire(launch.plan.lease, launch.plan.run_directory)
-    code = 1
     try:
+        lease.acquire(launch.plan.lease, launch.plan.run_directory)
         code = scheduler.interact(launch)
     finally:
         lease.release(launch.plan.lease)

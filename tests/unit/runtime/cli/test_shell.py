@@ -109,6 +109,22 @@ def test_a_program_that_is_not_there(bench: Bench, start: Start) -> None:
     assert list(bench.runs.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("options", "code", "shown"),
+    [(["--here"], 5, "0/1 from the site\r\n"), ([], 72, "ctrain: the toy has no terminals. Use another scheduler\r\n")],
+)
+def test_here_is_this_machine_with_the_settings_of_the_site(
+    tmp_path: Path, options: list[str], code: int, shown: str
+) -> None:
+    bench = Bench(tmp_path, "toy")
+    (tmp_path / "toy.yaml").write_text("name: toy\nscheduler: toy\nenv: {ORIGIN: the site}\n")
+    program = ("bash", "-c", "echo $RANK/$WORLD_SIZE from $ORIGIN; exit 5")
+    terminal = Terminal(bench.argv(*words(bench, *options, "--", *program)), tmp_path, bench.environment)
+    terminal.wait_for(shown)
+    assert terminal.end() == code
+    assert list(bench.runs.iterdir()) == []
+
+
 def test_without_a_terminal_it_is_refused(bench: Bench) -> None:
     code, out, error = ended(bench.ctrain(*words(bench)))
     assert (code, out) == (64, "")
