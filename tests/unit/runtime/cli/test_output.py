@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ctrain_runtime.cli import output
-from ctrain_runtime.cli.output import Writer, print_line
+from ctrain_runtime.cli.output import ERASE_LINE, Activity, Writer, print_line
 from samples.runs import CTRAIN, Bench
 
 ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": "ascii"}
@@ -133,3 +133,29 @@ def test_a_line_to_stdout(capsys: pytest.CaptureFixture[str]) -> None:
     print_line()
     print_line("y", sys.stderr)
     assert capsys.readouterr() == ("x\n\n", "y\n")
+
+
+class Screen(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_what_takes_a_while_is_one_line_in_a_file_and_a_moving_one_on_a_terminal() -> None:
+    steps = (("pulling x", ""), ("pulling x", "1 MB"), ("pulling x", "2 MB"), ("verifying x", ""), ("", ""))
+    file, screen = io.StringIO(), Screen()
+    for activity in (Activity(file), Activity(screen)):
+        for step in steps:
+            activity.report(*step)
+    assert file.getvalue() == "ctrain: pulling x ...\nctrain: verifying x ...\n"
+    drawn = screen.getvalue().split(ERASE_LINE)
+    assert drawn == ["", "ctrain: pulling x ", "ctrain: pulling x 1 MB", "ctrain: pulling x 2 MB", *drawn[4:]]
+    assert drawn[4:] == ["ctrain: verifying x ", ""]
+    assert "\n" not in screen.getvalue()
+
+
+def test_an_activity_on_a_terminal_that_is_gone() -> None:
+    stream = Failing()
+    activity = Activity(stream)
+    for number in range(3):
+        activity.report(f"pulling {number}", "")
+    assert stream.getvalue() == "ctrain: pulling 0 ...\n"
