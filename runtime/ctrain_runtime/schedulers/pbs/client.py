@@ -42,6 +42,9 @@ def ask(*argv: str, kind: str) -> dict[str, dict[str, Any]]:
 
     Raises SchedulerError if PBS does not answer.
     """
+    if not command.which(argv[0]):
+        hint = "Load PBS's module, or run here with --site local"
+        raise SchedulerError(f"PBS command {argv[0]} not found on PATH", hint)
     hint = "Retry later, or ask the administrators"
     try:
         result = run(argv)

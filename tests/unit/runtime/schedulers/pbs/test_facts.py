@@ -119,6 +119,12 @@ def test_gpus_of_a_server_that_is_stopped(programs: Path) -> None:
         facts.read_cluster(SITE)
 
 
+def test_commands_that_are_not_on_path(programs: Path) -> None:
+    answer(programs, "pbsnodes", pbs("nodes.out"))
+    with pytest.raises(SchedulerError, match=r"^PBS command qstat not found on PATH\. Load PBS's module, or run here"):
+        facts.read_cluster(SITE)
+
+
 # --- the allocation
 
 
