@@ -108,6 +108,15 @@ def test_versions_and_packages(image: Path) -> None:
     assert told["packages"]["pypi"]["torch"] == "2.6.0"
 
 
+def test_a_torch_for_amd_gpus(image: Path) -> None:
+    """As torch.version is in ROCm's wheels; not run on such hardware."""
+    version = 'class version:\n    cuda = None\n    hip = "6.2.41133-dd7f95766"\n__version__ = "2.6.0+rocm6.2.4"\n'
+    write(image, "torch/__init__.py", version)
+    told = json.loads(run(image, "examine.py").stdout)["software"]
+    assert told.items() >= {"torch": "2.6.0+rocm6.2.4", "rocm": "6.2.41133-dd7f95766"}.items()
+    assert "cuda" not in told
+
+
 def test_a_broken_framework_is_told_by_its_tests_only(image: Path) -> None:
     write(image, "torch/__init__.py", "raise OSError('libcuda.so.1: cannot open shared object file')")
     told = json.loads(run(image, "examine.py").stdout)["software"]
