@@ -50,6 +50,20 @@ def test_a_job_is_submitted_or_runs_in_the_allocation() -> None:
     assert a_launch(pbs(cluster=inside)).argv == ("/bin/bash", "-p", job)
 
 
+def test_a_shell_needs_an_interactive_job() -> None:
+    shell = {"interactive": True, "ranks_per_node": 1, "gpus_per_node": 1}
+    with pytest.raises(UsageError) as caught:
+        a_launch(pbs(("pals",), site={"cpu_bind": "depth"}, **shell))
+    chunk = "select=1:ncpus=8:mpiprocs=1:ngpus=1"
+    line = f"qsub -I -N digits-1 -q amd_a100nv_8 -l {chunk} -l place=scatter -l walltime=01:00:00"
+    assert str(caught.value) == f"on PBS a shell needs an interactive job. Run: {line}; retry in it"
+    inside = dataclasses.replace(PLAIN, allocation=Allocation("41.pbs", 2, "workq", cpus=64, gpus=8))
+    launch = a_launch(pbs(("pals",), cluster=inside, site={"cpu_bind": "depth"}, **shell))
+    assert launch.argv == ("/bin/bash", "-p", "/scratch/kim/ctrain/digits-1/job.sh")
+    assert "CTRAIN_TASK=0" in launch.scripts["job.sh"]
+    assert "${CTRAIN_TASK:?}" in launch.scripts["task.sh"]
+
+
 def test_the_request() -> None:
     log = "/scratch/kim/ctrain/digits-1/logs/scheduler.log"
     assert options(pbs(nodes=3, gpus_per_node=4, time="26:00:00")) == [
