@@ -23,30 +23,40 @@ _MOUNTED = ("mnt", "tmp", "var/tmp", "sys/bus", "sys/class", "sys/devices")  # a
 
 def make(container: Container, planned: PlannedLayer, workspace: Workspace, log: Path) -> Path:
     """Build the base of a chain. Returns the new SIF, in the work folder. Raises SectionFailed, BuildError."""
-    definition, root = render(planned.definition, planned.arguments), _root(container)
+    definition, root = render(planned.definition, planned.arguments), container.work / "root"
     workspace.set_time(planned.epoch)
     layer.fill_mnt_dir(definition, planned, workspace.mnt_dir)
-    _header(container, planned).write_text(header(planned), encoding="utf-8")
-    try:
-        container.run(_unpack_argv(container, planned), log, variables=pack.epoch_env(planned.epoch))
-    except CommandFailed as error:
-        raise SectionFailed("", error.code, log) from error
-    if container.downloads.exists():
-        remove(container.downloads)  # space is freed step by step: an image may take most of the disk
+    _unpack(container, planned, root, log)
     tree = Tree(root)
     for name in _MOUNTED:
         tree.make_directory(name)
+    # With the host's name: else the engine mounts a file at /etc/hostname, which %post could not remove.
+    argv = container.argv("exec", root, binds=workspace.binds, as_root=True, writable=True, hostname="")
     try:
-        if _runs(definition):
-            layer.run_post(container, _post_argv(container, definition, workspace), workspace, log)
+        if definition.files or definition.body("post").strip():
+            layer.run_post(container, argv, definition, workspace, log)
     finally:
-        container.take_ownership(root, _made(container, workspace), log)
-    texts = metadata.for_base(_metadata(tree, workspace), shown(planned), planned)
-    layer.write_metadata(tree, texts)
+        container.take_ownership(root, [root, workspace.mnt_dir, workspace.scratch], log)
+    before = layer.with_labels(layer.read_metadata(tree, metadata.FOLDER), Tree(workspace.mnt_dir))
+    layer.write_metadata(tree, metadata.for_base(before, shown(planned), planned))
     files = layer.read_metadata(tree, metadata.FOLDER)
     packed = pack.pack_base(container, root, log, planned.epoch)
     remove(root)
     return sif_file.new(container, packed, planned.inputs.arch, files, {}, log)
+
+
+def _unpack(container: Container, planned: PlannedLayer, root: Path, log: Path) -> None:
+    """Let the engine make the directory `root` of what the header names. Raises SectionFailed."""
+    header_file = container.work / f"{planned.name}.def"
+    header_file.write_text(header(planned), encoding="utf-8")
+    options = ["--fakeroot"] if container.root else []  # root of a restricted machine may lack capabilities
+    argv = [container.engine.path, "build", "--sandbox", *options, str(root), str(header_file)]
+    try:
+        container.run(argv, log, variables=pack.epoch_env(planned.epoch))
+    except CommandFailed as error:
+        raise SectionFailed("", error.code, log) from error
+    if container.downloads.exists():
+        remove(container.downloads)  # space is freed step by step: an image may take most of the disk
 
 
 def header(planned: PlannedLayer) -> str:
@@ -63,38 +73,3 @@ def shown(planned: PlannedLayer) -> Definition:
 
 def _by_digest(text: str, planned: PlannedLayer) -> str:
     return _FROM.sub(rf"\1 {planned.base}", text, count=1) if planned.base else text
-
-
-def _unpack_argv(container: Container, planned: PlannedLayer) -> list[str]:
-    argv = [container.engine.path, "build", "--sandbox"]
-    if container.root:
-        argv.append("--fakeroot")  # root of a restricted machine lacks capabilities that are needed
-    return [*argv, str(_root(container)), str(_header(container, planned))]
-
-
-def _post_argv(container: Container, definition: Definition, workspace: Workspace) -> list[str]:
-    # With the host's name: else the engine mounts a file at /etc/hostname, which %post could not remove.
-    root = _root(container)
-    argv = container.argv("exec", root, binds=workspace.binds, as_root=True, writable=True, hostname="")
-    return [*argv, *layer.post_argv(definition)]
-
-
-def _runs(definition: Definition) -> bool:
-    return bool(definition.files or definition.body("post").strip())
-
-
-def _made(container: Container, workspace: Workspace) -> list[Path]:
-    """The folders that the engine and %post can write to."""
-    return [_root(container), workspace.mnt_dir, workspace.scratch]
-
-
-def _metadata(tree: Tree, workspace: Workspace) -> dict[str, str]:
-    return layer.with_labels(layer.read_metadata(tree, metadata.FOLDER), Tree(workspace.mnt_dir))
-
-
-def _root(container: Container) -> Path:
-    return container.work / "root"
-
-
-def _header(container: Container, planned: PlannedLayer) -> Path:
-    return container.work / f"{planned.name}.def"

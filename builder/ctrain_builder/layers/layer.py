@@ -41,10 +41,13 @@ def make(container: Container, layer: PlannedLayer, below: LowerLayers, workspac
     workspace.set_time(layer.epoch)
     upper = container.new_overlay()
     fill_mnt_dir(definition, layer, workspace.mnt_dir)
+    overlays = [*below.overlays, str(container.overlay)]
+    argv = container.argv("exec", below.base, overlays=overlays, binds=workspace.binds, as_root=True)
     try:
-        run_post(container, _post_argv(container, definition, below, workspace), workspace, log)
+        run_post(container, argv, definition, workspace, log)
     finally:
-        container.take_ownership(below.base, _made(container, workspace), log)
+        written = [*container.overlay_folders, workspace.mnt_dir, workspace.scratch]
+        container.take_ownership(below.base, written, log)
     hardlinks.relink(container, upper, below, log)
     mnt = Tree(workspace.mnt_dir)
     before = with_labels(read_metadata(mnt, "metadata"), mnt)
@@ -62,25 +65,16 @@ def fill_mnt_dir(definition: Definition, layer: PlannedLayer, mnt_dir: Path) -> 
     (mnt_dir / "metadata").mkdir()
 
 
-def run_post(container: Container, argv: Sequence[str], workspace: Workspace, log: Path) -> None:
-    """Copy %files and run %post. Raises SectionFailed."""
+def run_post(
+    container: Container, argv: Sequence[str], definition: Definition, workspace: Workspace, log: Path
+) -> None:
+    """Copy %files and run %post in the container that `argv` starts. Raises SectionFailed."""
+    post = script_argv(definition.sections.get("post", Section("", "")), "/mnt/post")
     try:
-        container.run(argv, log)
+        container.run([*argv, "/bin/sh", "/mnt/inside.sh", *post], log)
     except CommandFailed as error:
         section = (Tree(workspace.mnt_dir).read("section") or "").strip()
         raise SectionFailed(section if section in _SECTIONS else "", error.code, log) from error
-
-
-def _post_argv(container: Container, definition: Definition, below: LowerLayers, workspace: Workspace) -> list[str]:
-    overlays = [*below.overlays, str(container.overlay)]
-    argv = container.argv("exec", below.base, overlays=overlays, binds=workspace.binds, as_root=True)
-    return [*argv, *post_argv(definition)]
-
-
-def post_argv(definition: Definition) -> list[str]:
-    """The command in a container that copies %files and runs %post."""
-    post = script_argv(definition.sections.get("post", Section("", "")), "/mnt/post")
-    return ["/bin/sh", "/mnt/inside.sh", *post]
 
 
 def script_argv(section: Section, script: str) -> list[str]:
@@ -118,8 +112,3 @@ def read_metadata(tree: Tree, folder: str) -> dict[str, str]:
     names = (entry.name for entry in tree.walk(folder))
     texts = {str(name.relative_to(folder)): tree.read(name) for name in sorted(names)}
     return {name: text for name, text in texts.items() if text is not None}
-
-
-def _made(container: Container, workspace: Workspace) -> list[Path]:
-    """The folders that %post can write to."""
-    return [*container.overlay_folders, workspace.mnt_dir, workspace.scratch]

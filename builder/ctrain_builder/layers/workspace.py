@@ -8,7 +8,6 @@ from pathlib import Path
 from ctrain_builder.layers import build_host
 from ctrain_builder.layers.build_host import BuildHost
 
-_MNT_DIR = "mnt"
 _HOSTS = "hosts"
 _STARTED = "started"  # an empty file
 
@@ -43,7 +42,7 @@ def started(folder: Path) -> float:
 
 def prepare(folder: Path, site: BuildHost) -> Workspace:
     """Make the workspace in the (empty) work folder of a build."""
-    workspace = Workspace(folder / _MNT_DIR, folder / "scratch", site)
+    workspace = Workspace(folder / "mnt", folder / "scratch", site)
     (folder / _STARTED).touch()
     hosts = Path("/etc/hosts")
     (folder / _HOSTS).write_bytes(hosts.read_bytes() if hosts.exists() else b"127.0.0.1 localhost\n")
