@@ -64,6 +64,7 @@ if [ "$RANK" = 0 ]; then
   serve=(python3 "$run/{layout.RENDEZVOUS}" "$HOROVOD_GLOO_RENDEZVOUS_PORT" {plan.nodes} {plan.ranks_per_node})
 else
   until timeout 10 /bin/bash -p -c "$connect" 2>/dev/null; do
+    ! grep -qs '"what": "ended", "rank": 0,' "$run/{layout.NODES}/0.jsonl" || break # and its server with it
     ((SECONDS < {PATIENCE_SECONDS})) ||
       refuse {SchedulerError.exit_code} "$node cannot connect to the first rank, on $MASTER_ADDR"
     sleep 0.5

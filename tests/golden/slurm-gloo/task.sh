@@ -59,6 +59,7 @@ if [ "$RANK" = 0 ]; then
   serve=(python3 "$run/rendezvous.py" "$HOROVOD_GLOO_RENDEZVOUS_PORT" 2 8)
 else
   until timeout 10 /bin/bash -p -c "$connect" 2>/dev/null; do
+    ! grep -qs '"what": "ended", "rank": 0,' "$run/nodes/0.jsonl" || break # and its server with it
     ((SECONDS < 300)) ||
       refuse 72 "$node cannot connect to the first rank, on $MASTER_ADDR"
     sleep 0.5

@@ -25,6 +25,8 @@ def edges(nodes: list[dict[str, Any]]) -> list[tuple[int, int, float]]:
 
 def own_problems(nodes: list[dict[str, Any]]) -> list[str]:
     """What the nodes tell of themselves: `name`, `address`, `via`, `image` and `problems`."""
+    if not nodes:
+        return []
     problems = [f"{node['name']}: {problem}" for node in nodes for problem in node["problems"]]
     image = Counter(node["image"] for node in nodes).most_common(1)[0][0]  # of a tie, that of the first node
     usual = next(node["name"] for node in nodes if node["image"] == image)

@@ -77,6 +77,15 @@ def test_a_server_that_never_answers(scripts: Scripts, monkeypatch: pytest.Monke
     assert [event["what"] for event in scripts.node_events(1)] == ["refused"]
 
 
+def test_a_first_rank_that_has_ended_is_not_waited_for(scripts: Scripts) -> None:
+    plan = scripts.plan("echo", "done", launcher="gloo", nodes=2, ranks_per_node=1)
+    scripts.create(plan)
+    (scripts.run / "nodes" / "0.jsonl").write_text('{"time": 1, "what": "ended", "rank": 0, "code": 0}\n')
+    task = slurm_task(rank=1, size=2, per_node=1, hosts="no-such-host.invalid")
+    assert scripts.start("task.sh", **task).wait(30) == 0
+    assert scripts.log(1) == "done\n"
+
+
 ROUTES = """\
 Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT
 {rows}"""

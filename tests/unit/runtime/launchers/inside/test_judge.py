@@ -23,6 +23,10 @@ def test_a_node_with_another_image_is_named() -> None:
     assert own_problems(nodes[:2]) == ["gpu2: its image is not that of gpu1"]  # of two, the first one's counts
 
 
+def test_no_node_that_came_is_no_problem_of_a_node() -> None:
+    assert own_problems([]) == []
+
+
 def test_addresses_that_other_nodes_cannot_reach() -> None:
     via = "interface docker0 of NCCL_SOCKET_IFNAME"
     nodes = [a_node("gpu1", address="172.17.0.1", via=via), a_node("gpu2", address="172.17.0.1", via=via)]
