@@ -67,6 +67,6 @@ else
     ! grep -qs '"what": "ended", "rank": 0,' "$run/{layout.NODES}/0.jsonl" || break # and its server with it
     ((SECONDS < {PATIENCE_SECONDS})) ||
       refuse {SchedulerError.exit_code} "$node cannot connect to the first rank, on $MASTER_ADDR"
-    sleep 0.5
+    sleep 0.2
   done
 fi"""

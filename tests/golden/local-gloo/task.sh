@@ -56,7 +56,7 @@ else
     ! grep -qs '"what": "ended", "rank": 0,' "$run/nodes/0.jsonl" || break # and its server with it
     ((SECONDS < 300)) ||
       refuse 72 "$node cannot connect to the first rank, on $MASTER_ADDR"
-    sleep 0.5
+    sleep 0.2
   done
 fi
 exec 6<> <(:) # carries exit codes
