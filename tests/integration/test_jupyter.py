@@ -41,9 +41,10 @@ def folder(cluster: Cluster) -> Path:
 
 
 def test_a_notebook_on_a_node_in_a_browser(cluster: Cluster, folder: Path, chromium: str) -> None:
-    argv = ["ctrain", "jupyter", "pytorch-cpu", "--layer", "lab.sqsh", "--gpus-per-node", "1", "--name", "lab"]
+    run = cluster.runs("lab")
+    where = ["--gpus-per-node", "1", "--runs", str(run.parent), "--name", run.name]
+    argv = ["ctrain", "jupyter", "pytorch-cpu", "--layer", "lab.sqsh", *where]
     started = cluster.start(*argv, cwd=folder, SSH_CONNECTION="192.0.2.7 50022 192.0.2.1 22")
-    run = folder / "ctrain-runs/lab"
     log = run / "logs/rank0.log"
     until(lambda: log.exists() and URL.search(log.read_text()) is not None, "the URL")
     ((url, port),) = URL.findall(log.read_text())
