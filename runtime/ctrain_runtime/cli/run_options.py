@@ -37,7 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser, *, takes_job: bool = True) ->
     if takes_job:
         add("job", nargs="?", metavar="JOB", help="a packaged job, or ./DIRECTORY with a job.yaml")
         add("--resume", default="", metavar="RUN", help="run to resume; its checkpoint/ is mounted at /resume")
-    parser.set_defaults(job="", resume="")
+    else:
+        parser.set_defaults(job="", resume="")
     add("--nodes", type=int, metavar="N", help="number of nodes")
     add("--ranks-per-node", type=int, metavar="N", help="ranks per node (default: one per GPU, or 1 without GPUs)")
     add(
