@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 
 from ctrain_runtime import launchers, layout, schedulers
@@ -14,6 +15,8 @@ from ctrain_runtime.text import pluralize
 from ctrain_runtime.time_limit import format_limit
 
 LAST_LINES = 8
+WIDTH = 110
+TASKS = "each rank's, or its node's if set"
 TAIL_BYTES = 1 << 16
 
 
@@ -67,7 +70,7 @@ def describe(prepared: Prepared) -> str:
         *(f"mount     {mount}" for mount in plan.mounts),
         *(f"env       {name}={value}  ({plan.origins[name]})" for name, value in shown["plan"]["environment"].items()),
         *(f"env       {name}  (option: this shell's value)" for name in plan.passed),
-        *(f"env       {name}  (the node's, if set, or the rank's)" for name in _variables_of_tasks(plan)),
+        *(f"env       {line}" for line in textwrap.wrap(f"{' '.join(_variables_of_tasks(plan))}  ({TASKS})", WIDTH)),
         *(f"\n--- {name}\n{text.rstrip()}" for name, text in shown["scripts"].items()),
     ]
     return "\n".join(parts)

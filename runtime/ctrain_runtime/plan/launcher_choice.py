@@ -54,7 +54,7 @@ def choose(
 ) -> LauncherChoice:
     """The launcher in the place of `auto`; any other is checked against the program.
 
-    `software` is that of the image's manifest. Raises UsageError if the ranks would not find each other.
+    `software` is that of the image's manifest, empty if unknown. Raises UsageError if the ranks would not find each other.
     """
     if launcher == "auto":
         launcher, reason = _propose(imports, software, site, cluster, size.nodes)
@@ -66,6 +66,8 @@ def choose(
                 f"{imports.source} imports {library}: with launcher {launcher} each of {ranks} ranks would train alone",
                 f"Pass --launcher {' or '.join(launchers)}",
             )
+    if launcher == "gloo" and software and HOROVOD not in software:
+        raise UsageError("launcher gloo needs Horovod, which the image does not have", "Pass --launcher env or mpi")
     return LauncherChoice(launcher)
 
 

@@ -10,7 +10,7 @@ from ctrain_runtime.plan.launcher_choice import Imports, LauncherChoice, choose,
 from ctrain_runtime.plan.size import JobSize
 from samples.plans import CLUSTER, GPU_PARTITION, a_site
 
-MPI = {"mpi": "Open MPI 4.1.4", "torch": "2.13.0"}
+MPI = {"mpi": "Open MPI 4.1.4", "torch": "2.13.0", "horovod": "0.28.1"}
 NO_MPI = {"torch": "2.13.0"}
 NO_PMI = Cluster((GPU_PARTITION,), ("none", "cray_shasta"))
 LOCAL = Cluster()
@@ -89,6 +89,11 @@ def test_ranks_that_would_train_alone_are_refused(launcher: str, imports: Import
 )
 def test_a_launcher_that_is_named_is_taken_without_a_word(launcher: str, imports: Imports) -> None:
     assert choose(launcher, imports, {}, a_site(), CLUSTER, JobSize(4, 2)) == LauncherChoice(launcher)
+
+
+def test_gloo_without_horovod_is_refused() -> None:
+    with pytest.raises(UsageError, match="^launcher gloo needs Horovod, which the image does not have"):
+        choose("gloo", Imports(), NO_MPI, a_site(), CLUSTER, JobSize(4, 2))
 
 
 @pytest.mark.parametrize(
