@@ -54,7 +54,8 @@ def choose(
 ) -> LauncherChoice:
     """The launcher in the place of `auto`; any other is checked against the program.
 
-    `software` is that of the image's manifest, empty if unknown. Raises UsageError if the ranks would not find each other.
+    `software` is that of the image's manifest, empty if unknown. Raises UsageError if the ranks would not find each
+    other.
     """
     if launcher == "auto":
         launcher, reason = _propose(imports, software, site, cluster, size.nodes)

@@ -11,13 +11,15 @@ from ctrain_runtime import facts, image, job, launchers, schedulers, trust, user
 from ctrain_runtime.errors import ImageNotFound, SchedulerError, UsageError
 from ctrain_runtime.facts import Cluster
 from ctrain_runtime.launchers.recognise import Recognised, recognise, refuse_spawner
+from ctrain_runtime.plan.admission import NodeFacts
 from ctrain_runtime.plan.launcher_choice import HOROVOD, Imports, choose
 from ctrain_runtime.plan.make import make_plan
-from ctrain_runtime.plan.model import Launch, Options
-from ctrain_runtime.plan.size import SizeRequest
+from ctrain_runtime.plan.model import Launch, LaunchPlan, Options
+from ctrain_runtime.plan.size import JobSize, SizeRequest
 from ctrain_runtime.pull import Report
 from ctrain_runtime.run import directory, preflight, select_image, targets
 from ctrain_runtime.run.imports import read_imports
+from ctrain_runtime.schedulers.protocol import Scheduler
 from ctrain_runtime.site import FALLBACK, SelectedSite, Site, expand
 from ctrain_runtime.text import pluralize
 
@@ -55,45 +57,73 @@ class Prepared:
     image_source: str = ""
 
 
+@dataclass(frozen=True)
+class _Target:
+    """Where a run fits, and its image. `is_here` is false for a dry run on a machine that is not the site's."""
+
+    cluster: Cluster
+    size: JobSize
+    nodes: NodeFacts
+    image: image.Image
+    notes: tuple[str, ...]
+    is_here: bool
+
+
 def prepare(request: Request) -> Prepared:
-    """Plan a run. Starts nothing and leaves nothing. Raises CtrainError."""
+    """Plan a run. Starts nothing, and leaves nothing but a pulled image in the cache. Raises CtrainError."""
     site = request.site.site
     _check_detected(request)
     scheduler = schedulers.get(site.scheduler)
     planned, recognised = _job(request)
-    cluster, elsewhere = targets.find_cluster(scheduler, site, dry_run=request.dry_run)
-    requested = make_size_request(request.options, planned, cluster, recognised.ranks)
-    scheduler.size(requested, cluster, site)  # what fits nowhere is refused before an image is pulled for it
-    selected, image_notes = _image(request, planned)
-    size = scheduler.size(replace(requested, image=selected.manifest), cluster, site)
-    refuse_spawner(recognised, size.nodes * size.ranks_per_node)
-    nodes = targets.find_nodes(cluster, size)
-    image_notes = (*image_notes, *select_image.admit(selected, nodes, request.site))
+    target = _target(request, scheduler, planned, recognised.ranks)
+    refuse_spawner(recognised, target.size.nodes * target.size.ranks_per_node)
     imported = ALWAYS_IMPORTED.get(recognised.by) or read_imports(planned)
-    choice = choose(planned.launcher, imported, selected.manifest.software, site, cluster, size)
+    choice = choose(planned.launcher, imported, target.image.manifest.software, site, target.cluster, target.size)
     planned = replace(planned, launcher=choice.launcher, command=(*recognised.prefix, *planned.command))
-    engine, assumed = targets.find_site_engine(site, dry_run=request.dry_run)
-    detected = facts.detect_facts(cluster, selected, engine)
-    flat = image.find_flat_variant(selected) if detected.ignores_layers else None
+    plan, assumed = _plan(request, planned, recognised.env, target)
+    launch = scheduler.render(plan, launchers.make_task(plan, scheduler.identity(plan)))
+    notes = (*choice.notes, *recognised.notes, *assumed, *target.notes)
+    return Prepared(launch, notes, _image_source(request))
+
+
+def _target(request: Request, scheduler: Scheduler, planned: job.Job, ranks: Optional[int]) -> _Target:
+    """The nodes and the image. `ranks` is how many the job's command would start in all, if that says so."""
+    site = request.site.site
+    cluster, elsewhere = targets.find_cluster(scheduler, site, dry_run=request.dry_run)
+    requested = make_size_request(request.options, planned, cluster, ranks)
+    scheduler.size(requested, cluster, site)  # what fits nowhere is refused before an image is pulled for it
+    selected, notes = _image(request, planned)
+    size = scheduler.size(replace(requested, image=selected.manifest), cluster, site)
+    nodes = targets.find_nodes(cluster, size)
+    admitted = select_image.admit(selected, nodes, request.site)
+    return _Target(cluster, size, nodes, selected, (*elsewhere, *size.notes, *notes, *admitted), not elsewhere)
+
+
+def _plan(
+    request: Request, planned: job.Job, env: tuple[str, ...], target: _Target
+) -> tuple[LaunchPlan, tuple[str, ...]]:
+    """The plan, and notes. `env` are variables that the job's command would set, as of --env."""
+    site = request.site.site
+    engine, notes = targets.find_site_engine(site, dry_run=request.dry_run)
+    detected = facts.detect_facts(target.cluster, target.image, engine)
+    flat = image.find_flat_variant(target.image) if detected.ignores_layers else None
     if flat:
-        image.check(flat, nodes.arch)
+        image.check(flat, target.nodes.arch)
         trust.require_trusted(flat, site)
     parent = runs_directory(site)
     options = replace(
         request.options,
         arguments=request.command if request.reference else (),
-        env=(*recognised.env, *request.options.env),
+        env=(*env, *request.options.env),
         resume=str(directory.checkpoint_of(_resumed(request.resume, parent))) if request.resume else "",
         layers=tuple(map(user_layer.read, (*planned.layers, *request.layers))),
     )
     run = directory.new_run_path(parent, planned.name, request.name)
-    plan = make_plan(planned, site, selected, options, detected, size, run, flat)
+    plan = make_plan(planned, site, target.image, options, detected, target.size, run, flat)
     plan = replace(plan, preflight=preflight.decide(plan, site, options.preflight))
-    if not elsewhere:
+    if target.is_here:
         directory.check_mount_sources(plan)
-    launch = scheduler.render(plan, launchers.make_task(plan, scheduler.identity(plan)))
-    notes = (*choice.notes, *recognised.notes, *elsewhere, *assumed, *size.notes, *image_notes)
-    return Prepared(launch, notes, _image_source(request))
+    return plan, notes
 
 
 def runs_directory(site: Site) -> Path:

@@ -92,7 +92,7 @@ def test_a_launcher_that_is_named_is_taken_without_a_word(launcher: str, imports
 
 
 def test_gloo_without_horovod_is_refused() -> None:
-    with pytest.raises(UsageError, match="^launcher gloo needs Horovod, which the image does not have"):
+    with pytest.raises(UsageError, match=r"^launcher gloo needs Horovod, which the image does not have"):
         choose("gloo", Imports(), NO_MPI, a_site(), CLUSTER, JobSize(4, 2))
 
 
