@@ -67,7 +67,7 @@ def test_keys_are_for_the_program_in_front(start: Start) -> None:
         terminal.type("echo code $?\r")
         terminal.wait_for(f"code {code}\r\n")
         terminal.wait_for(PROMPT)
-    terminal.type("kill -9 %1; wait %1\r")
+    terminal.type('kill -9 %1; while [ "$(jobs -s)" ]; do sleep 0.1; done\r')  # bash must have seen it end
     terminal.wait_for(PROMPT)
     terminal.type("\x04")
     assert terminal.end() == 0
