@@ -117,7 +117,7 @@ def test_a_hostile_image_learns_and_leaves_nothing(machine: Machine) -> None:
     code, out, error = machine.run(str(image), "/bin/true")
     assert code == 0, out + error
     assert "contents python 6.6.6\n" in out, "only what looks like a version is taken, and as nothing else"
-    places = (Path("/tmp"), Path("/var/tmp"), Path("/dev/shm"), Path.home(), machine.folder)  # noqa: S108
+    places = (Path("/tmp"), Path("/var/tmp"), Path("/dev/shm"), Path.home(), machine.folder)  # noqa: S108  # only looked into
     assert [place for place in places if (place / "ctrain-was-here").exists()] == []
 
 

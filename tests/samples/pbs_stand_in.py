@@ -180,7 +180,7 @@ def _attributes(options: list[str]) -> dict[str, Any]:
             fail(2, f"qsub: illegal option {word}")
         letter, value = word[1], word[2:] or next(words)
         if letter == "l":
-            resources.update(part.split("=", 1) for part in re.split(r",(?=\w+=)", value))  # type: ignore[misc]
+            resources.update(re.findall(r"(\w+)=(.*?)(?:,(?=\w+=)|$)", value))
         else:
             given[letter] = value
     if "ncpus" in resources:

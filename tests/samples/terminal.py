@@ -29,7 +29,7 @@ class Terminal:
             for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):  # that who runs the tests may ignore
                 signal.signal(number, signal.SIG_DFL)
             os.chdir(cwd)
-            os.execvpe(argv[0], list(argv), dict(os.environ if env is None else env))  # noqa: S606
+            os.execvpe(argv[0], list(argv), dict(os.environ if env is None else env))  # noqa: S606  # of a test
         self.resize(24, 200)
 
     def resize(self, rows: int, columns: int) -> None:

@@ -68,6 +68,8 @@ class Receiver(socketserver.ThreadingTCPServer):
 
 
 class _Measurement(socketserver.BaseRequestHandler):
+    server: Receiver
+
     def handle(self) -> None:
         head = self.request.recv(8, socket.MSG_WAITALL)
         if len(head) < 8:
@@ -82,7 +84,7 @@ class _Measurement(socketserver.BaseRequestHandler):
                 count += size
         number, sender = struct.unpack("!II", head)
         rate = count / (time.monotonic() - begin) / 1e9
-        self.server.measured[number].put((sender, rate))  # type: ignore[attr-defined]
+        self.server.measured[number].put((sender, rate))
 
 
 def rounds(nodes: int) -> list[int]:
