@@ -24,7 +24,7 @@ from ctrain_runtime.site import FALLBACK, SelectedSite, Site, expand
 from ctrain_runtime.text import pluralize
 
 IMAGE = "CTRAIN_IMAGE"  # set by module files
-ALWAYS_IMPORTED = {"horovodrun": Imports("horovodrun", frozenset({HOROVOD}))}
+ALWAYS_IMPORTED = {"horovodrun": Imports("horovodrun's program", frozenset({HOROVOD}))}
 
 
 @dataclass(frozen=True)
