@@ -238,10 +238,10 @@ def run(root: Path, words: list[str]) -> None:
     mom.stdin.write(f"{job.path}/script\n".encode())
     mom.stdin.close()
     status, ending = _wait(job, mom, started)
-    job.kill(signal.SIGKILL)
     where = job.attributes["comment"]
     job.set(job_state="E", substate=51, Exit_status=status)
-    job.kill(signal.SIGKILL)  # tasks that began meanwhile
+    while job.processes():  # tasks that began meanwhile, and what a process forked while the others were listed
+        job.kill(signal.SIGKILL)
     while (root / "late").exists():
         time.sleep(POLL_SECONDS)
     output = Path(job.attributes["Output_Path"].partition(":")[2])
