@@ -42,7 +42,7 @@ def changed(tmp_path: Path) -> Path:
 
 
 def test_what_exists_is_not_built_again() -> None:
-    assert plan() == {"pytorch-cpu": True, "horovod": True, "deepspeed": True, "train": True}
+    assert plan() == {"pytorch-cpu": True, "horovod": True, "deepspeed": True, "libraries": True, "train": True}
     done = ctrain("build", "pytorch-cpu")
     assert done.returncode == 0
     assert "is up to date, nothing to do" in done.stdout

@@ -75,7 +75,7 @@ def test_inspect_tells_the_labels_of_image_and_layers(cluster: Cluster, image: P
     said = json.loads(cluster.run("apptainer", "inspect", "--json", "--labels", str(image)).stdout)
     labels = said["data"]["attributes"]["labels"]
     assert labels == manifest["labels"]
-    assert labels["org.ctrain.layers"] == "pytorch-cpu horovod deepspeed train"
+    assert labels["org.ctrain.layers"] == "pytorch-cpu horovod deepspeed libraries train"
     assert labels["org.ctrain.key"] == manifest["layers"][-1]["key"]
     assert labels["org.opencontainers.image.title"] == "pytorch-cpu"
     assert labels["org.opencontainers.image.licenses"] == "BSD-3-Clause AND Apache-2.0"

@@ -65,7 +65,7 @@ def project(folder: Path) -> Path:
         shutil.copytree(CHECKOUT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     base = folder / "definitions/pytorch-ngc/pytorch-ngc.def"
     base.write_text(without_test(base.read_text()))
-    more, features = ", deepspeed, train", "PyTorch, MPI, Gloo"
+    more, features = ", deepspeed, libraries, train", "PyTorch, MPI, Gloo"
     if not WHOLE:
         more, features = "", ""
         horovod = folder / "definitions/horovod/horovod.def"
