@@ -9,7 +9,7 @@ from typing import Any, Optional
 
 import horovod.torch as hvd
 import torch
-from record import Metrics
+from example import Metrics
 
 
 class Terminated(Exception):
@@ -22,7 +22,7 @@ class Progress:
     A step's sums are read after the next step was queued, so that no rank stands still until its GPU is done.
     """
 
-    def __init__(self, metrics: Optional[Metrics], images_per_step: int) -> None:
+    def __init__(self, metrics: Metrics, images_per_step: int) -> None:
         self.metrics = metrics
         self.images_per_step = images_per_step
         self.losses: list[float] = []
@@ -64,6 +64,5 @@ class Progress:
         (handle, facts), self.pending = self.pending, None
         loss_sum, stops = hvd.synchronize(handle).tolist()
         self.losses.append(loss_sum / hvd.size())
-        if self.metrics:
-            self.metrics.write(**facts, loss=self.losses[-1])
+        self.metrics.write(**facts, loss=self.losses[-1])
         return stops > 0

@@ -1,8 +1,7 @@
-"""What a run leaves behind: metrics.jsonl and checkpoints. Only rank 0 writes."""
+"""The checkpoints of a run. Only rank 0 writes them."""
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any, Optional
@@ -10,17 +9,6 @@ from typing import Any, Optional
 import torch
 
 KEPT_CHECKPOINTS = 2
-
-
-class Metrics:
-    """One JSON object a line, on disk as soon as it is known."""
-
-    def __init__(self, run_dir: Path) -> None:
-        run_dir.mkdir(parents=True, exist_ok=True)
-        self.file = (run_dir / "metrics.jsonl").open("a", buffering=1)
-
-    def write(self, **values: float) -> None:
-        self.file.write(json.dumps({key: round(value, 6) for key, value in values.items()}) + "\n")
 
 
 def save_checkpoint(run_dir: Path, state: dict[str, Any]) -> Path:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import os
 import signal
-import socket
 import sys
 from argparse import Namespace
 from collections.abc import Iterator
@@ -16,35 +15,19 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Optional
 
+sys.path.extend([str(Path(__file__).resolve().parents[1] / "common"), "/opt/ctrain/examples/common"])
 import data
 import horovod.torch as hvd
 import torch
+from example import Metrics, World, begin, finish
 from options import parse_options
 from progress import Progress, Terminated
-from record import Metrics, find_checkpoint, save_checkpoint
+from record import find_checkpoint, save_checkpoint
 from torch.nn import functional
 from torchvision.models import resnet50
 
 EXIT_NO_INPUT = 2
-EXIT_WRONG_WORLD = 3
 EXIT_TERMINATED = 128 + signal.SIGTERM
-
-
-def say(text: str) -> None:
-    """Prints from rank 0 only: the lines of many ranks interleave into noise."""
-    if hvd.rank() == 0:
-        print(text, flush=True)
-
-
-def wrong_world() -> Optional[str]:
-    """N ranks that each train alone look like success; the launcher's count tells them apart."""
-    expected = os.environ.get("WORLD_SIZE")
-    if expected is None or int(expected) == hvd.size():
-        return None
-    return (
-        f"train.py: {expected} ranks were launched, but Horovod sees {hvd.size()} (process {os.getpid()} on "
-        f"{socket.gethostname()}): the launcher's MPI or PMI is not the image's; choose another launcher"
-    )
 
 
 def input_problem(options: Namespace) -> Optional[str]:
@@ -65,14 +48,12 @@ def cpus_per_rank() -> int:
 class Trainer:
     """The model and its optimizer on one rank, and how far they are."""
 
-    def __init__(self, options: Namespace, images: data.Images) -> None:
+    def __init__(self, options: Namespace, images: data.Images, world: World) -> None:
         self.options = options
-        # Horovod 2: each rank of a node takes the GPU of its local rank.
-        if torch.cuda.is_available():
-            self.device = torch.device("cuda", hvd.local_rank())
-            torch.cuda.set_device(self.device)
-        else:
-            self.device = torch.device("cpu")
+        self.world = world
+        # Horovod 2: each rank of a node takes the GPU of its local rank (in `begin`).
+        self.device = world.device
+        if self.device.type == "cpu":
             torch.set_num_threads(cpus_per_rank())
         torch.manual_seed(options.seed)
         # Blocks that start as the identity let large batches train stably.
@@ -137,7 +118,7 @@ class Trainer:
         self.scaler.load_state_dict(state["scaler"])
         # On another number of ranks an epoch has another number of steps.
         self.step = round(state["step"] / state["steps_per_epoch"] * self.steps_per_epoch)
-        say(f"resumed from {path}: {self.step} of {self.total_steps} steps are done")
+        self.world.say(f"resumed from {path}: {self.step} of {self.total_steps} steps are done")
 
     def save(self) -> None:
         # Horovod 5: rank 0 alone writes checkpoints; the others hold the same.
@@ -210,7 +191,7 @@ class Trainer:
         return loss_sum / count, correct_sum / count
 
 
-def train(trainer: Trainer, metrics: Optional[Metrics]) -> None:
+def train(trainer: Trainer, metrics: Metrics) -> None:
     options = trainer.options
     progress = Progress(metrics, options.batch_size * hvd.size())
     for epoch in range(trainer.step // trainer.steps_per_epoch, options.epochs):
@@ -222,11 +203,10 @@ def train(trainer: Trainer, metrics: Optional[Metrics]) -> None:
                 trainer.save()
         mean_loss, speed = progress.end_epoch()
         val_loss, val_accuracy = trainer.validate()
-        if metrics:
-            metrics.write(**place, step=trainer.step, val_loss=val_loss, val_accuracy=val_accuracy)
+        metrics.write(**place, step=trainer.step, val_loss=val_loss, val_accuracy=val_accuracy)
         if not options.checkpoint_every or trainer.step == trainer.total_steps:
             trainer.save()
-        say(
+        trainer.world.say(
             f"epoch {epoch + 1}/{options.epochs}  loss {mean_loss:.2f}  "
             f"val accuracy {val_accuracy:.1%}  {speed:,.0f} images/s".replace("%", " %")
         )
@@ -234,26 +214,22 @@ def train(trainer: Trainer, metrics: Optional[Metrics]) -> None:
 
 def main() -> int:
     options = parse_options()
-    # Horovod 1: start. From here on every process knows its rank and how many there are.
-    hvd.init()
-    if problem := wrong_world():
-        print(problem, file=sys.stderr, flush=True)
-        return EXIT_WRONG_WORLD
+    # Horovod 1: start (hvd.init). From here on every process knows its rank and how many there are.
+    world = begin("horovod")
     if problem := input_problem(options):
-        if hvd.rank() == 0:
+        if world.rank == 0:
             print(problem, file=sys.stderr, flush=True)
         return EXIT_NO_INPUT
-    trainer = Trainer(options, data.load(options, hvd.size()))
+    trainer = Trainer(options, data.load(options, hvd.size()), world)
     trainer.start()
-    metrics = Metrics(Path(options.run_dir)) if hvd.rank() == 0 else None
     try:
-        train(trainer, metrics)
+        train(trainer, Metrics(world, Path(options.run_dir)))
     except Terminated:
         trainer.save()
-        say(f"terminated after step {trainer.step} of {trainer.total_steps}; a checkpoint was saved")
+        world.say(f"terminated after step {trainer.step} of {trainer.total_steps}; a checkpoint was saved")
         return EXIT_TERMINATED
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    finish(main)
