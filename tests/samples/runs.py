@@ -21,17 +21,16 @@ from samples.plans import a_launch, a_manifest, a_plan
 from samples.programs import SYSTEM, install
 from samples.sample_images import write_image
 
-DEADLINE_SECONDS = 60.0  # of what is waited for: generous, for the machine may be busy
-ENDING_SECONDS = 1.0
+DEADLINE_SECONDS = 120.0  # of what is waited for: generous, for the machine may be busy
 # The handlers are set because a process started in the background of a script has SIGINT switched off.
 CTRAIN = """\
-import signal, sys
+import os, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from ctrain_runtime import schedulers
 from ctrain_runtime.cli.main import RUNTIME_VERBS, main
 from ctrain_runtime.schedulers.local import script
 schedulers.MODULES["toy"] = "samples.toy_scheduler"
-script.GRACE_SECONDS = 1
+script.GRACE_SECONDS = float(os.environ["GRACE"])
 sys.exit(main(RUNTIME_VERBS, sys.argv[1:]))
 """
 
@@ -134,6 +133,7 @@ class Bench:
             "HOME": str(folder),
             "TMPDIR": str(folder),
             "TOY_ROOT": str(folder / "toy"),
+            "GRACE": "1",  # seconds, as most tests need none
         }
 
     def ctrain(self, *arguments: str, streams: Any = None, **variables: str) -> subprocess.Popen[str]:
@@ -168,29 +168,34 @@ class Bench:
         assert isinstance(data, dict)
         return data
 
+    def job_process(self) -> int:
+        """The process of the run's job.sh, on site local."""
+        return int(self.record()["attempts"][0]["job_id"].split(":")[1])
+
     def log(self, rank: int) -> str:
         return (self.one / f"logs/rank{rank}.log").read_text(encoding="utf-8", errors="replace")
 
-    def orphans(self) -> list[int]:
-        """The processes of the run that live on, however they came to be: job.sh itself takes a moment to end."""
-        found, deadline = self._processes(), time.monotonic() + ENDING_SECONDS
-        while found and time.monotonic() < deadline:
+    def orphans(self) -> dict[int, bytes]:
+        """The processes of the run that live on, however they came to be. Programs of tests run for minutes, but
+        job.sh ends a moment after its last event."""
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while (found := self.processes()) and time.monotonic() < deadline:
             time.sleep(0.02)
-            found = self._processes()
         return found
 
-    def _processes(self) -> list[int]:
-        mark, found = f"CTRAIN_RUN_DIR={self.one}".encode(), []
-        for path in Path("/proc").glob("[0-9]*/environ"):
+    def processes(self) -> dict[int, bytes]:
+        """The processes of the run, each with its command line (proc(5))."""
+        mark, found = f"CTRAIN_RUN_DIR={self.one}".encode(), {}
+        for path in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
-                if mark in path.read_bytes().split(b"\0") and not _is_zombie(path.parent):
-                    found.append(int(path.parent.name))
+                if mark in (path / "environ").read_bytes().split(b"\0") and not _is_zombie(path):
+                    found[int(path.name)] = (path / "cmdline").read_bytes()
         return found
 
     def end(self) -> None:
         """End what a failed test may have left."""
         pbs_stand_in.end_all(self.folder / "pbs")
-        for pid in self.orphans():
+        for pid in self.processes():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 

@@ -17,7 +17,7 @@ from samples.plans import LOCAL, a_job, a_launch, a_manifest, a_plan, an_image, 
 from samples.programs import SYSTEM, install
 
 NO_LAYERS = an_image(layers=a_manifest().layers[:1])
-WAIT_SECONDS = 30  # after which a test has failed
+WAIT_SECONDS = 120  # after which a test has failed: the machine may be busy
 
 
 def slurm_task(rank: int = 0, size: int = 1, per_node: int = 8, hosts: str = "gpu01") -> dict[str, str]:

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Optional
 
-DEADLINE_SECONDS = 60.0  # generous, for the machine may be busy
+DEADLINE_SECONDS = 120.0  # generous, for the machine may be busy
 
 
 class Terminal:

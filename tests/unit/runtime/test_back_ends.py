@@ -50,15 +50,17 @@ def test_a_run_from_start_to_end(bench: Bench, launcher: str) -> None:
 @pytest.mark.parametrize("launcher", ["env", "torchrun"])
 def test_the_rank_that_failed_first_is_named_not_its_task(bench: Bench, launcher: str) -> None:
     """Rank 3 is the second rank of the second task under torchrun, the fourth task under env."""
-    seconds = 1 if name(bench) == "toy" else 20  # the toy ends no others
-    program = f'if [ "$RANK" = 3 ]; then echo out of memory; exit 9; fi; sleep {seconds}'
+    seconds = 0 if name(bench) == "toy" else 600  # the toy ends no others
+    failed = 'grep -qs "\\"code\\": 9" "$CTRAIN_RUN_DIR"/nodes/*'
+    rest = f"until {failed}; do sleep 0.05; done; sleep {seconds}"
+    program = f'if [ "$RANK" = 3 ]; then echo out of memory; exit 9; fi; {rest}'
     code, out, _ = ended(bench.run(*FOUR, "--launcher", launcher, "--", "bash", "-c", program))
     (host,) = bench.record()["nodes"]
     reason = f"rank 3 on {host} failed first: exit code 9"
     assert (code, bench.record()["exit"]) == (9, {"code": 9, "reason": reason, "by": "program"})
     assert "  | out of memory" in out.splitlines()
     assert f"its log: {bench.one}/logs/rank3.log; 3 other ranks stopped" in out.splitlines()
-    wait_for(lambda: bench.orphans() == [])
+    assert not bench.orphans()
 
 
 def test_submit_attach_runs_and_cancel(bench: Bench) -> None:
@@ -76,7 +78,7 @@ def test_submit_attach_runs_and_cancel(bench: Bench) -> None:
     assert f"cancelling {job} ..." in out.splitlines()
     assert bench.record()["exit"] == {"code": 130, "reason": "cancelled", "by": "user"}
     assert bench.record()["attempts"][0]["outcome"] == "cancelled by its user"
-    wait_for(lambda: bench.orphans() == [])
+    assert not bench.orphans()
     assert ended(bench.attach(verb="cancel"))[:2] == (0, "one has already ended: cancelled\n")
     code, out, _ = ended(bench.attach("--json"))
     assert (code, json.loads(out)) == (130, bench.record())
@@ -110,7 +112,7 @@ def test_ctrl_c_during_the_submission_cancels_the_job(bench: Bench) -> None:
     code, _, error = ended(run)
     assert (code, error) == (130, "")
     assert bench.record()["exit"] == {"code": 130, "reason": "cancelled", "by": "user"}
-    wait_for(lambda: bench.orphans() == [])
+    assert not bench.orphans()
 
 
 @pytest.mark.parametrize("bench", ["toy", "pbs"], indirect=True)

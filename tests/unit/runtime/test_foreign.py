@@ -131,7 +131,7 @@ def test_labels_that_are_none(machine: Machine, labels: Any) -> None:
 def test_an_image_that_cannot_be_examined_has_unknown_facts(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, script: str, problem: str
 ) -> None:
-    monkeypatch.setattr(foreign, "_TIMEOUT_SECONDS", 30 if script == "yes" else 0.5)
+    monkeypatch.setattr(foreign, "_TIMEOUT_SECONDS", 0.5 if script == "sleep 300" else 60)
     machine.answer(script=script)
     located = machine.locate()
     assert foreign.examine(located, machine.engine, silent, as_root=False) == (located, problem)

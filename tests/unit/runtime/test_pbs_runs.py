@@ -62,7 +62,7 @@ def test_a_job_ended_at_its_time_limit(bench: Bench) -> None:
     assert bench.record()["exit"]["by"] == "scheduler"
     assert outcome(bench) == ("time limit reached", "exceeded resource walltime")
     assert "=>> PBS: job killed: walltime" in (bench.one / "logs/scheduler.log").read_text()
-    wait_for(lambda: bench.orphans() == [])
+    assert not bench.orphans()
 
 
 def test_a_job_that_others_delete(bench: Bench) -> None:
@@ -72,7 +72,7 @@ def test_a_job_that_others_delete(bench: Bench) -> None:
     code, out, _ = ended(bench.attach())
     assert code == 143
     assert "cancelled by an administrator (terminated by operator@login01)" in out
-    wait_for(lambda: bench.orphans() == [])
+    assert not bench.orphans()
 
 
 def test_a_program_that_ignores_the_end_of_its_job(bench: Bench) -> None:
@@ -83,7 +83,7 @@ def test_a_program_that_ignores_the_end_of_its_job(bench: Bench) -> None:
     assert (code, error) == (0, "")
     assert bench.record()["exit"] == {"code": 130, "reason": "cancelled", "by": "user"}
     assert outcome(bench)[0] == "cancelled by its user"
-    wait_for(lambda: bench.orphans() == [])
+    assert not bench.orphans()
 
 
 def test_a_killed_client_loses_nothing(bench: Bench) -> None:
@@ -127,7 +127,7 @@ def test_a_cancellation_that_the_server_does_not_take_is_tried_again(bench: Benc
     code, out, error = ended(run)
     assert (code, error) == (130, "")
     assert sum("cannot cancel job 1.login01; it may still be running" in line for line in out.splitlines()) == 1
-    wait_for(lambda: bench.orphans() == [])
+    assert not bench.orphans()
 
 
 def test_output_that_is_delivered_late_does_not_delay_the_end(bench: Bench) -> None:

@@ -66,8 +66,8 @@ start_tasks() { # FIRST COUNT SCRIPT [ARGUMENT]...: returns the exit code of the
     ended=0
     if read -r -t 1 -u 9 ended; then
       ((left--))
-    elif ! any_task; then
-      left=0 ended=137 # what would report was killed itself
+    elif ! any_task; then # a code that came after that second is in the pipe
+      if read -r -t 0.1 -u 9 ended; then ((left--)); else left=0 ended=137; fi # what would report was killed itself
     fi
     [ "${ended:-0}" = 0 ] || { [ "$code" != 0 ] || code=$ended; [ "${keep_going-}" ] || stop; }
     handle_signals

@@ -46,7 +46,7 @@ def test_another_process_ends_with_the_record_of_an_undisturbed_run(tmp_path: Pa
     undisturbed, disturbed = (lasting(bench.record()) for bench in benches)
     assert disturbed == undisturbed
     assert undisturbed["exit"]["reason"].startswith("rank 3 on ")
-    assert benches[1].orphans() == []
+    assert not benches[1].orphans()
 
 
 def kill_and_attach(bench: Bench, moment: float) -> str:
@@ -60,8 +60,8 @@ def kill_and_attach(bench: Bench, moment: float) -> str:
     if not (bench.one / "plan.json").exists() or not (bench.one / "record.json").exists():
         return "" if not bench.orphans() and not bench.one.joinpath("events.jsonl").exists() else "runs without a plan"
     code, out, error = ended(bench.attach("--json"))
-    if bench.orphans():
-        return f"orphans: {bench.orphans()}"
+    if left := bench.orphans():
+        return f"orphans: {left}"
     record = bench.record()
     shown = json.loads(out) if out else {}
     if shown != record or code != record["exit"]["code"]:

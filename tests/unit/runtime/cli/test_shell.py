@@ -49,11 +49,11 @@ def test_it_is_a_rank_with_a_terminal_and_leaves_nothing(bench: Bench, start: St
     terminal.wait_for(PROMPT)
     terminal.type("echo $RANK/$WORLD_SIZE $COLOUR $MASTER_ADDR $CTRAIN_RUN_DIR; pwd; sleep 1000 &\r")
     terminal.wait_for(f"0/1 dark blue 127.0.0.1 {bench.one}\r\n{bench.folder}\r\n")
-    wait_for(lambda: bench.orphans() != [])
+    wait_for(bench.processes)
     terminal.type("exit 7\r")
     assert terminal.end() == 7
     assert list(bench.runs.iterdir()) == []
-    assert bench.orphans() == []
+    assert not bench.orphans()
 
 
 def test_keys_are_for_the_program_in_front(start: Start) -> None:
@@ -90,7 +90,7 @@ def test_it_ends_with_its_terminal_and_keeps_what_was_written(bench: Bench, star
     wait_for(bench.one / "metrics.jsonl")
     terminal.close()
     assert [path.name for path in bench.one.iterdir()] == ["metrics.jsonl"]
-    assert bench.orphans() == []
+    assert not bench.orphans()
 
 
 def test_sigterm_ends_it_and_the_terminal_is_as_before(bench: Bench, start: Start) -> None:

@@ -15,8 +15,7 @@ from samples.scripts import Scripts, is_running, wait_until
 
 
 @pytest.fixture
-def scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scripts:
-    monkeypatch.setattr(script, "GRACE_SECONDS", 0.5)
+def scripts(tmp_path: Path) -> Scripts:
     return Scripts(tmp_path)
 
 
@@ -58,10 +57,20 @@ def test_the_task_that_fails_first_ends_the_others_and_gives_the_exit_code(scrip
     job = start(scripts, "[ $RANK = 1 ] && exit 3; echo $$ >pid$RANK; sleep 60", ranks=3)
     assert job.wait() == 3
     assert scripts.job_events()[-1]["code"] == 3
-    assert not any(map(is_running, [int(path.read_text()) for path in scripts.folder.glob("pid*")]))
+    assert not any(is_running(int(text)) for path in scripts.folder.glob("pid*") if (text := path.read_text()))
     codes = {event["rank"]: event["code"] for event in scripts.node_events() if event["what"] == "ended"}
     assert codes[1] == 3
     assert not [code for rank, code in codes.items() if rank != 1 and code == 0]
+
+
+def test_a_task_that_ends_just_when_nobody_listens_has_not_failed(scripts: Scripts) -> None:
+    """Its exit code is in the pipe when job.sh notices that it is gone."""
+    scripts.create(scripts.plan("bash", "-c", "until [ -e go ]; do sleep 0.01; done", local=True))
+    job = scripts.run / "job.sh"
+    late = f'any_task() {{\n  touch {scripts.folder}/go; while kill -0 -- "-${{groups[0]}}"; do sleep 0.01; done\n'
+    job.write_text(job.read_text().replace("any_task() {\n", late))
+    assert scripts.start("job.sh").wait() == 0
+    assert (scripts.folder / "go").exists()
 
 
 @pytest.mark.parametrize("delay", range(12))
@@ -85,7 +94,10 @@ def test_a_task_whose_wrapper_is_killed(scripts: Scripts) -> None:
     assert scripts.job_events()[-1]["code"] == 137
 
 
-def test_a_task_that_ignores_term_is_killed_after_the_grace_period(scripts: Scripts) -> None:
+def test_a_task_that_ignores_term_is_killed_after_the_grace_period(
+    scripts: Scripts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(script, "GRACE_SECONDS", 0.5)
     job = start(scripts, "trap '' TERM; echo $$ >pid$RANK; while :; do sleep 0.1; done", ranks=2)
     programs = pids(scripts, 2)
     job.send_signal(signal.SIGTERM)
