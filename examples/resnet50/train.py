@@ -19,10 +19,10 @@ sys.path.extend([str(Path(__file__).resolve().parents[1] / "common"), "/opt/ctra
 import data
 import horovod.torch as hvd
 import torch
+from checkpoint import find_checkpoint, save_checkpoint
 from example import Metrics, World, begin, finish
 from options import parse_options
 from progress import Progress, Terminated
-from record import find_checkpoint, save_checkpoint
 from torch.nn import functional
 from torchvision.models import resnet50
 

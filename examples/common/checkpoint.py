@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 import torch
+from example import resume_dir
 
 KEPT_CHECKPOINTS = 2
 
@@ -37,3 +38,17 @@ def find_checkpoint(path: Path) -> Optional[Path]:
 
 def _checkpoints(folder: Path) -> list[Path]:
     return sorted(folder.glob("step-*.pt"))
+
+
+def load_checkpoint(device: torch.device) -> Optional[dict[str, Any]]:
+    """The newest checkpoint of the run that `ctrain run --resume` names; None for a new run.
+
+    Ends the program if that run has no checkpoint.
+    """
+    directory = resume_dir()
+    if directory is None:
+        return None
+    path = find_checkpoint(directory)
+    if path is None:
+        raise SystemExit(f"{directory} has no checkpoint to resume from")
+    return torch.load(path, map_location=device, weights_only=True)
