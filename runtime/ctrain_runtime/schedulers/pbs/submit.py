@@ -12,12 +12,12 @@ from ctrain_runtime import layout
 from ctrain_runtime.bash import exports
 from ctrain_runtime.errors import CtrainError, SchedulerError
 from ctrain_runtime.plan.model import Launch, LaunchPlan
+from ctrain_runtime.schedulers import submission
 from ctrain_runtime.schedulers.pbs import client, job
 
-SUBMIT_TIMEOUT_SECONDS = 120
 CANCEL_TIMEOUT_SECONDS = 10
 
-_JOB_ID = re.compile(r"(?m)^([0-9]{1,18}\.\S+)[ \t\r]*$")
+JOB_ID = re.compile(r"(?m)^([0-9]{1,18}\.\S+)[ \t\r]*$")
 
 
 def write_environment(plan: LaunchPlan) -> None:
@@ -43,39 +43,10 @@ def remove_environment(plan: LaunchPlan) -> None:
 
 
 def submit(launch: Launch, pass_fds: tuple[int, ...] = ()) -> str:
-    """Queue the job; its id. qsub inherits `pass_fds`. Raises SchedulerError with PBS's explanation.
-
-    qsub has a session of its own: if Ctrl-C killed it, it might leave a job whose id is lost.
-    """
-    plan = launch.plan
-    try:
-        result = client.run(
-            launch.argv,
-            cwd=Path(plan.run_directory),
-            timeout=SUBMIT_TIMEOUT_SECONDS,
-            new_session=True,
-            pass_fds=pass_fds,
-        )
-        if result.code == 0:
-            return parse_job_id(result.stdout)
-    except CtrainError as error:
-        queued = ""
-        with contextlib.suppress(SchedulerError):  # the first problem is the one to report
-            queued = find(plan) or ""
-        if queued:
-            return queued
-        hint = f"Check with: qselect -N {plan.run}"
-        raise SchedulerError(f"cannot submit the job: {error.message}; it may have been queued", hint) from error
-    raise SchedulerError(f"qsub rejected the job: {client.error_text(result)}", f"Script: {launch.argv[-1]}")
-
-
-def parse_job_id(text: str) -> str:
-    """The id in the output of qsub, to which sites may add banners. Raises SchedulerError."""
-    ids = _JOB_ID.findall(text)
-    if not ids:
-        last_line = (text.strip().splitlines() or ["nothing"])[-1]
-        raise SchedulerError(f"qsub printed no job id, but {last_line!r}")
-    return str(ids[-1])
+    """Queue the job; its id. qsub inherits `pass_fds`. Raises SchedulerError with PBS's explanation."""
+    return submission.submit(
+        launch, pass_fds, JOB_ID, run=client.run, error_text=client.error_text, find=find, lookup="qselect -N "
+    )
 
 
 def find(plan: LaunchPlan) -> Optional[str]:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from ctrain_runtime.errors import SchedulerError
 from ctrain_runtime.plan.model import Launch
+from ctrain_runtime.schedulers import submission
 from ctrain_runtime.schedulers.pbs import submit
 from ctrain_runtime.schedulers.pbs.scheduler import Pbs
 from samples.plans import a_plan
@@ -37,17 +38,21 @@ def test_submit(programs: Path, launch: Launch, monkeypatch: pytest.MonkeyPatch)
     assert Path(run, "called").read_text() == f"{run} -f {run}/job.sh unset unset pbs-01\n"
 
 
+def job_id_in(text: str) -> str:
+    return submission.parse_job_id(text, submit.JOB_ID, "qsub")
+
+
 def test_ids_among_banners() -> None:
-    assert submit.parse_job_id(pbs("qsub.out")) == "2.login01"
-    assert submit.parse_job_id("Welcome to 7.example!\nproject x: 3.5 hours\n12.pbs \r\n") == "12.pbs"
+    assert job_id_in(pbs("qsub.out")) == "2.login01"
+    assert job_id_in("Welcome to 7.example!\nproject x: 3.5 hours\n12.pbs \r\n") == "12.pbs"
     with pytest.raises(SchedulerError, match=r"^qsub printed no job id, but 'maintenance'"):
-        submit.parse_job_id("maintenance\n")
+        job_id_in("maintenance\n")
 
 
 @given(st.text())
 def test_any_output_has_an_id_or_none(text: str) -> None:
     with contextlib.suppress(SchedulerError):
-        assert submit.parse_job_id(text) in text
+        assert job_id_in(text) in text
 
 
 @pytest.mark.parametrize("name", [name for name in ERRORS if name.startswith("qsub-")])
@@ -65,7 +70,7 @@ def test_refusals_are_one_clear_line(programs: Path, launch: Launch, name: str) 
 def test_a_submission_that_hangs_but_was_accepted(
     programs: Path, launch: Launch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(submit, "SUBMIT_TIMEOUT_SECONDS", 0.2)
+    monkeypatch.setattr(submission, "TIMEOUT_SECONDS", 0.2)
     monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
     write_program(programs / "qsub", "#!/bin/bash\nexec sleep 5\n")
     answer(programs, "qselect", "")

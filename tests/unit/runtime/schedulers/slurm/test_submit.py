@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from ctrain_runtime.errors import SchedulerError
 from ctrain_runtime.plan.model import Launch
+from ctrain_runtime.schedulers import submission
 from ctrain_runtime.schedulers.slurm import submit
 from samples.plans import a_plan
 from samples.programs import answer, write_program
@@ -48,10 +49,14 @@ def test_sbatch_is_not_in_the_session_of_the_terminal(programs: Path, launch: La
     assert int(submit.submit(launch)) != os.getsid(0)
 
 
+def job_id_in(text: str) -> str:
+    return submission.parse_job_id(text, submit.JOB_ID, "sbatch")
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 def test_recorded_job_ids(version: str) -> None:
     text = record(version, "sbatch-parsable.out")
-    assert submit.parse_job_id(text) == text.strip()
+    assert job_id_in(text) == text.strip()
 
 
 @pytest.mark.parametrize(
@@ -63,14 +68,14 @@ def test_recorded_job_ids(version: str) -> None:
     ],
 )
 def test_job_ids_between_banners(text: str, job_id: str) -> None:
-    assert submit.parse_job_id(text) == job_id
+    assert job_id_in(text) == job_id
 
 
 @pytest.mark.parametrize(("text", "shown"), [("", "'nothing'"), ("Welcome\nto 2026\n", "'to 2026'")])
 def test_a_banner_is_no_job_id(text: str, shown: str) -> None:
     expected = f"sbatch printed no job id, but {shown}"
     with pytest.raises(SchedulerError, match=f"^{re.escape(expected)}$"):
-        submit.parse_job_id(text)
+        job_id_in(text)
 
 
 REFUSALS = {
@@ -102,7 +107,7 @@ def test_a_rejection_has_slurms_words(programs: Path, launch: Launch, version: s
 def test_a_submission_without_an_answer_may_have_worked(
     programs: Path, launch: Launch, monkeypatch: pytest.MonkeyPatch, sbatch: str, timeout: float, problem: str
 ) -> None:
-    monkeypatch.setattr(submit, "SUBMIT_TIMEOUT_SECONDS", timeout)
+    monkeypatch.setattr(submission, "TIMEOUT_SECONDS", timeout)
     write_program(programs / "sbatch", f"#!/bin/bash\n{sbatch}\n")
     expected = f"cannot submit the job: {problem}; it may have been queued. Check with: squeue --me --name=run"
     with pytest.raises(SchedulerError, match=f"^{re.escape(expected)}$"):
@@ -195,4 +200,4 @@ def test_any_text_is_survived(text: str) -> None:
     submit.parse_queue(text, "/x")
     submit.parse_queue(f"1|{text}", "/x")
     with contextlib.suppress(SchedulerError):
-        assert submit.parse_job_id(text).isdigit()
+        assert job_id_in(text).isdigit()
