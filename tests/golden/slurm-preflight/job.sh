@@ -22,7 +22,7 @@ event() { # STAGE WHAT [MORE]
 }
 event before started "\"job\": \"$SLURM_JOB_ID\""
 [ -z "${CTRAIN_LOCK_FD:-}" ] || exec {CTRAIN_LOCK_FD}>&- # the submission is over
-
+scontrol show hostnames "$SLURM_JOB_NODELIST" >"$run/hosts"
 # Signals go on to the tasks, and this script outlives them.
 exec 6<> <(:) # carries exit codes
 child='' ending=''
@@ -59,7 +59,7 @@ finish() {
 }
 
 event preflight started
-run_step env CTRAIN_NODES="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | tr '\n' ' ')" srun --job-name=digits-1 --nodes=2 --ntasks=16 --ntasks-per-node=8 --cpus-per-task=8 --distribution=block:block --cpu-bind=cores --mpi=pmix --kill-on-bad-exit=1 --quit-on-interrupt /bin/bash -p -c '[ -r "$0" ] || { echo "ctrain: run directory $1 is not visible on $(uname -n). Choose one that all nodes share: --runs DIR" >&2; exit 71; }; shift; exec /bin/bash -p "$0" "$@"' /scratch/kim/ctrain/digits-1/task.sh /scratch/kim/ctrain/digits-1 preflight
+run_step srun --job-name=digits-1 --nodes=2 --ntasks=16 --ntasks-per-node=8 --cpus-per-task=8 --distribution=block:block --cpu-bind=cores --mpi=pmix --kill-on-bad-exit=1 --quit-on-interrupt /bin/bash -p -c '[ -r "$0" ] || { echo "ctrain: run directory $1 is not visible on $(uname -n). Choose one that all nodes share: --runs DIR" >&2; exit 71; }; shift; exec /bin/bash -p "$0" "$@"' /scratch/kim/ctrain/digits-1/task.sh /scratch/kim/ctrain/digits-1 preflight
 if [ "$code" != 0 ]; then
   [ -z "$ending" ] || finish # it was ended, and proves nothing
   grep -qs '^ctrain: preflight' "$run/logs/job.log" || echo "ctrain: preflight failed; messages are in logs/job.log. If the image's MPI does not form one world here, pass --launcher gloo for Horovod, or env for programs without MPI" >&2

@@ -202,7 +202,9 @@ def _patience(count: int) -> float:
 def _missing(roster: list[dict[str, Any]], count: int) -> list[str]:
     """The names of the nodes that did not come, of those that the scheduler has allocated; else their number."""
     came = {node["name"] for node in roster}
-    names = [name for name in os.environ.get("CTRAIN_NODES", "").split() if name.partition(".")[0] not in came]
+    hosts = Path(os.environ["CTRAIN_RUN_DIR"], "hosts")  # not a variable: 10,000 names are longer than one may be
+    names = hosts.read_text().split() if hosts.exists() else []
+    names = [name for name in names if name.partition(".")[0] not in came]
     missing = count - len(roster)
     return names if len(names) == missing else [f"{missing} of {count} nodes"]
 

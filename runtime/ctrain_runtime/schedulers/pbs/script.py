@@ -112,8 +112,7 @@ def identity(plan: LaunchPlan) -> TaskIdentity:
     bash = f"""\
 {who}
 local_task=$((task % {plan.tasks_per_node})) NODE_RANK=$((task / {plan.tasks_per_node}))
-export MASTER_ADDR=${{MASTER_ADDR:?}} MASTER_PORT=${{MASTER_PORT:?}}
-[ "${{1-}}" != {PREFLIGHT} ] || {{ CTRAIN_NODES=$(tr '\\n' ' ' <"$run/{layout.HOSTS}"); export CTRAIN_NODES; }}"""
+export MASTER_ADDR=${{MASTER_ADDR:?}} MASTER_PORT=${{MASTER_PORT:?}}"""
     # Not all PBS_*: Open MPI in the image would take PBS_ENVIRONMENT for a reason to use TM, which is not there.
     return TaskIdentity(
         started_by="mpiexec" if mpiexec else "pbs_tmrsh",

@@ -62,7 +62,7 @@ def render(plan: LaunchPlan, task: Task) -> Launch:
         before=_before(plan),
         start=quote_argv([*_srun(plan), *start_script(plan, task.script)]),
         stage_in=quote_argv([*_srun_per_node(plan), *start_script(plan, task.stage)]) if task.stage else "",
-        preflight=_preflight(plan, task) if plan.preflight else "",
+        preflight=quote_argv([*_srun(plan), *start_script(plan, task.script, PREFLIGHT)]) if plan.preflight else "",
     )
     return Launch(plan, argv, {layout.JOB_SCRIPT: text, **task.scripts})
 
@@ -134,13 +134,10 @@ def _srun_per_node(plan: LaunchPlan) -> list[str]:
     ]
 
 
-def _preflight(plan: LaunchPlan, task: Task) -> str:
-    """The step of the preflight, which knows the names of nodes that never answer."""
-    names = """CTRAIN_NODES="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | tr '\\n' ' ')\""""
-    return f"env {names} {quote_argv([*_srun(plan), *start_script(plan, task.script, PREFLIGHT)])}"
-
-
 def _before(plan: LaunchPlan) -> str:
-    """The allocation's shell differs from the ranks; and the image is needed for the job's time."""
+    """The allocation's shell differs from the ranks; the image is needed for the job's time; and the preflight names
+    nodes that never answer."""
     lines = [f"unset {' '.join(ALLOCATION_ONLY)}"] if plan.allocation else []
+    if plan.preflight:
+        lines.append(f'scontrol show hostnames "$SLURM_JOB_NODELIST" >"$run/{layout.HOSTS}"')
     return "\n".join([*lines, *renew_lease(plan)])

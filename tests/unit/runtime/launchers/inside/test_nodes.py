@@ -46,6 +46,7 @@ def meet(
     """The exit codes of the nodes that are there; `changes` is code for some of them."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
+    (run / "hosts").write_text("".join(f"node{number}.cluster\n" for number in range(count)))
     started = []
     for rank in set(range(count)) - set(absent):
         variables = {
@@ -55,9 +56,8 @@ def meet(
             "CTRAIN_RUN_DIR": str(run),
         }
         text = NODE.format(inside=str(INSIDE), change=changes.get(rank, ""), patience=patience)
-        names = " ".join(f"node{number}.cluster" for number in range(count))
         argv = [sys.executable, "-c", text, str(count), "gloo", "0", "0", "an image"]
-        environment = {**os.environ, **variables, "CTRAIN_NODES": names}
+        environment = {**os.environ, **variables}
         started.append(subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE, text=True))
     for node in started:
         node.communicate(timeout=60)
