@@ -27,12 +27,17 @@ class Event:
 
 def read_job_events(run: Path) -> list[Event]:
     """The events of job.sh, in order."""
-    return _read(run / layout.EVENTS)
+    return read(run / layout.EVENTS)
 
 
 def read_node_events(run: Path) -> list[Event]:
     """The events of all tasks and ranks, node by node."""
-    return [event for path in sorted((run / layout.NODES).glob("*.jsonl")) for event in _read(path)]
+    return [event for path in node_files(run) for event in read(path)]
+
+
+def node_files(run: Path) -> list[Path]:
+    """The files of the events of tasks and ranks, one per node."""
+    return sorted((run / layout.NODES).glob("*.jsonl"))
 
 
 def end_code(events: Iterable[Event]) -> Optional[int]:
@@ -45,7 +50,7 @@ def job_id(events: Iterable[Event]) -> str:
     return next((event.job for event in events if event.job), "")
 
 
-def _read(path: Path) -> list[Event]:
+def read(path: Path) -> list[Event]:
     """The events in a file. An incomplete last line is ignored: a full disk or a killed node truncates it anywhere."""
     try:
         text = path.read_text(encoding="utf-8", errors="replace")

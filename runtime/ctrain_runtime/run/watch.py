@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 from ctrain_runtime import layout
 from ctrain_runtime.errors import CtrainError
 from ctrain_runtime.run import events, preflight, ranks
-from ctrain_runtime.run.events import Event
 from ctrain_runtime.run.follow import Metrics, Tail
 from ctrain_runtime.run.interrupts import Interrupts
 from ctrain_runtime.run.submit import Run
@@ -21,6 +20,7 @@ FILE_POLL_SECONDS = (0.1, 1.0)  # the shortest and the longest pause: short runs
 SCHEDULER_POLL_SECONDS = (0.5, 30.0)
 BACKOFF = 1.5
 FILE_BACKOFF = 1.02  # the end of T seconds of silence, as of an import, is seen after T/50 more
+COUNT_SHARE = 0.1  # of the time, at most: to count the ranks of many nodes, as many files are read
 SILENCE_SECONDS = 10.0  # without any rank or output: then the job's own log may say why
 CANCEL_RETRY_SECONDS = 5.0
 CANCEL_TIMEOUT_SECONDS = 60.0  # a dead node can keep a job "completing" indefinitely
@@ -95,8 +95,9 @@ class _Watcher:
         self.status = Status("waiting")
         self.gone = False
         self._started = 0.0  # when the job was first seen to run
-        self._ranks_up = 0
-        self._preflight = 0  # messages of the preflight that were shown
+        self._up: dict[Path, int] = {}  # ranks that have started, by the file of their node
+        self._count_at = 0.0  # when to count them next
+        self._preflight: set[str] = set()  # messages of the preflight that were shown
         self._output_seen = False
         self._cancel_asked = 0.0  # when the user first asked
         self._cancel_tried = 0.0
@@ -172,22 +173,27 @@ class _Watcher:
 
     def _show_start(self, now: float) -> None:
         """Until the first output: how many ranks are up; and when even these are silent, what the job's log says."""
-        total = self._run.plan.world_size
-        if self._ranks_up < total:
-            node_events = events.read_node_events(self._run.path)
-            self._show_preflight(node_events)
-            up = ranks.started(ranks.from_events(node_events))
-            if up != self._ranks_up:
+        total, up = self._run.plan.world_size, sum(self._up.values())
+        if up < total and now >= self._count_at:
+            before, begun = up, time.monotonic()
+            up = self._count_ranks()
+            self._count_at = begun + (time.monotonic() - begun) / COUNT_SHARE
+            if up != before:
                 self.pause.reset()
-            self._ranks_up = up
-        self._observer.ranks(self._ranks_up, total)
-        if not self._ranks_up and self._started and now - self._started > SILENCE_SECONDS:
+        self._observer.ranks(up, total)
+        if not up and self._started and now - self._started > SILENCE_SECONDS:
             for line in self._job_log.read().splitlines():
                 if line.strip():
                     self._observer.job_log(line)
 
-    def _show_preflight(self, node_events: Iterable[Event]) -> None:
-        messages = preflight.messages(node_events)
-        for message in messages[self._preflight :]:
-            self._observer.preflight(message)
-        self._preflight = len(messages)
+    def _count_ranks(self) -> int:
+        """How many ranks have started. The files of nodes whose ranks all have are not read again."""
+        for path in events.node_files(self._run.path):
+            if self._up.get(path, 0) < self._run.plan.ranks_per_node:
+                node_events = events.read(path)
+                self._up[path] = ranks.started(ranks.from_events(node_events))
+                for message in preflight.messages(node_events):
+                    if message not in self._preflight:
+                        self._preflight.add(message)
+                        self._observer.preflight(message)
+        return sum(self._up.values())

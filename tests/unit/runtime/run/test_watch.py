@@ -12,7 +12,7 @@ from ctrain_runtime.errors import SchedulerError
 from ctrain_runtime.run import watch as module
 from ctrain_runtime.run.interrupts import Interrupts
 from ctrain_runtime.run.submit import Run
-from ctrain_runtime.run.watch import BACKOFF, Ending, Pause, watch
+from ctrain_runtime.run.watch import BACKOFF, COUNT_SHARE, Ending, Pause, watch
 from ctrain_runtime.schedulers.protocol import Outcome, Status
 from samples.runs import StandIn, submitted, write_end, write_events, write_ranks
 
@@ -103,6 +103,58 @@ def test_a_run_to_its_end(run: Run, clock: Clock, interrupts: NoSignals) -> None
     assert "".join(observer.of("output")) == "hello\n"
     assert [records for records in observer.of("metrics") if records] == [[{"step": 1}]]
     assert ("ranks", 4, 4) in observer.seen
+
+
+def test_a_message_of_the_preflight_is_shown_once_whichever_node_writes_first(
+    run: Run, clock: Clock, interrupts: NoSignals
+) -> None:
+    def says(message: str, node: int) -> None:
+        write_events(run.path, {"what": "failed", "stage": "preflight", "message": message}, node=node)
+
+    clock.later(1, lambda: says("from the second", 1))
+    clock.later(5, lambda: says("from the first", 0))
+    clock.later(9, lambda: write_end(run.path, 1))
+    observer = Observer()
+    watch(run, observer, interrupts)
+    assert observer.of("preflight") == ["from the second", "from the first"]
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> list[tuple[str, float]]:
+    """When the events of which file are read; of a node, that takes a second."""
+    read, done = module.events.read, []
+
+    def slow(path: Path) -> Any:
+        done.append((path.name, clock.now))
+        clock.now += path.parent.name == "nodes"
+        return read(path)
+
+    monkeypatch.setattr(module.events, "read", slow)
+    return done
+
+
+def test_a_node_whose_ranks_are_all_up_is_not_read_again(
+    run: Run, clock: Clock, interrupts: NoSignals, reads: list[tuple[str, float]]
+) -> None:
+    write_ranks(run.path, None, None, None)
+    clock.later(100, lambda: write_ranks(run.path, None, None, None, None))
+    clock.later(200, lambda: write_end(run.path, 0))
+    observer = Observer()
+    watch(run, observer, interrupts)
+    assert [name for name, _ in reads].count("0.jsonl") == 1
+    assert [name for name, _ in reads].count("1.jsonl") > 2
+    assert ("ranks", 4, 4) in observer.seen
+
+
+def test_counting_ranks_takes_a_share_of_the_time_however_slow_the_files_are(
+    run: Run, clock: Clock, interrupts: NoSignals, reads: list[tuple[str, float]]
+) -> None:
+    write_ranks(run.path, None, None, None)
+    clock.later(100, lambda: write_end(run.path, 0))
+    watch(run, Observer(), interrupts)
+    counted = [at for name, at in reads if name == "1.jsonl"]
+    assert len(counted) > 2
+    assert all(later - earlier > 0.9 / COUNT_SHARE for earlier, later in zip(counted, counted[1:]))
 
 
 def test_the_last_output_is_shown_when_the_end_comes_with_it(run: Run, interrupts: NoSignals) -> None:
