@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from ctrain_runtime.launchers import make_task
 from ctrain_runtime.schedulers.script import TaskIdentity
 from samples.plans import a_job, a_plan
@@ -40,6 +42,16 @@ def test_a_task_that_srun_did_not_number_stops(scripts: Scripts) -> None:
     assert scripts.execute(scripts.plan("true")) != 0
     assert "SLURM_PROCID" in scripts.job_log()
     assert not list((scripts.run / "nodes").iterdir())
+
+
+@pytest.mark.parametrize("launcher", ["mpi", "env", "gloo"])
+def test_what_runs_per_rank_is_a_shell(launcher: str) -> None:
+    """No Python of ctrain's, which 8 ranks of 10,000 nodes would read from a shared file system at once: only the first
+    rank of gloo starts a server by it."""
+    plan = a_plan(job=a_job(launcher=launcher, command=("/bin/true",)))
+    lines = make_task(plan, TaskIdentity("srun", "")).scripts["task.sh"].splitlines()
+    serve = ["  serve=(python3"] if launcher == "gloo" else []
+    assert [line[:16] for line in lines if "python" in line] == serve
 
 
 def test_launchers_are_chosen_by_the_plan() -> None:
