@@ -75,7 +75,7 @@ def download(plan: BuildPlan) -> Optional[int]:
     base = plan.layers[0]
     if not base.base or base.exists:
         return None
-    from ctrain_builder.registry.client import RegistryClient  # which loads much that other builds don't need
+    from ctrain_runtime.registry.client import RegistryClient  # which loads much that other builds don't need
 
     with contextlib.suppress(RegistryError):  # the download itself says what is wrong
         return RegistryClient().size(base.base, plan.arch)

@@ -11,10 +11,10 @@ from ctrain_builder import definition, ngc
 from ctrain_builder.build_plan import SITE_ARGUMENTS
 from ctrain_builder.image_spec import ImageSpec
 from ctrain_builder.ngc import Release, Table
-from ctrain_builder.registry.client import Reference, RegistryClient, parse
-from ctrain_builder.registry.http_client import Unreachable
 from ctrain_builder.registry.resolver import CachedDigest, DigestResolver
 from ctrain_runtime.errors import RegistryError
+from ctrain_runtime.registry.client import Reference, RegistryClient, parse
+from ctrain_runtime.registry.http_client import Unreachable
 
 T = TypeVar("T")
 LISTED, MOVED, GONE, NEW = "listed", "moved", "gone", "new"

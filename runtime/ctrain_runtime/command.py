@@ -137,10 +137,13 @@ def _terminate_group(process: subprocess.Popen[bytes]) -> None:
     os.killpg(process.pid, signal.SIGTERM)
     deadline = time.monotonic() + GRACE_SECONDS
     # WNOWAIT: the leader stays a zombie until the whole group has been killed, so the group ID cannot be reused.
-    while time.monotonic() < deadline and not os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
-        time.sleep(0.05)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    waited = os.WEXITED | os.WNOHANG | os.WNOWAIT
+    try:
+        while time.monotonic() < deadline and not os.waitid(os.P_PID, process.pid, waited):
+            time.sleep(0.05)
+    finally:  # also if a second signal ends the wait
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def run_on_terminal(argv: Sequence[str], env: Mapping[str, str]) -> int:

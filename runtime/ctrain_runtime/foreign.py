@@ -74,6 +74,11 @@ def locate(path: Path, report: Report, *, name: str = "", digest: str = "") -> I
     return Image(path, _manifest(name, digest or _digest(path, report), path.stat().st_size, arch))
 
 
+def not_pulled(reference: str, path: Path) -> Image:
+    """The image of a reference that will be pulled to `path`: nothing of it is known."""
+    return Image(path, _manifest(reference, "", 0, ""))
+
+
 def examine(image: Image, engine: Engine, report: Report, *, as_root: bool) -> tuple[Image, str]:
     """`image` with its facts, and the reason why they are unknown, "" if they are known.
 

@@ -1,9 +1,10 @@
 """Pulls images of registries into a directory that users can share: once, and whole or not at all.
 
-    CACHE/sha256-DIGEST.sif    an image, never changed
-    CACHE/NAME-HASH.sif        a reference: a symlink to the image that it meant when it was pulled
-    CACHE/.NAME-HASH.lock      held by the process that pulls the reference
-    CACHE/.NAME-HASH.*/        a pull that is running, or was killed
+    CACHE/sha256-DIGEST.sif          an image, never changed
+    CACHE/oci-sha256-DIGEST-ARCH.sif an image of docker:// by its digest in registries: a symlink to its file
+    CACHE/NAME-HASH.sif              a reference: a symlink to the image that it meant when it was pulled
+    CACHE/.ENTRY.lock                held by the process that pulls the image of one of these names
+    CACHE/.ENTRY.*/                  a pull that is running, or was killed
 
 A symlink is made after its image is complete; so readers need no lock, and no network. Whoever may write to the
 directory is trusted: it must not be world-writable.
@@ -16,6 +17,7 @@ import errno
 import fcntl
 import hashlib
 import os
+import platform
 import re
 import shlex
 import shutil
@@ -47,6 +49,16 @@ class PulledImage:
     digest: str
 
 
+@dataclass(frozen=True)
+class Meaning:
+    """The image that a reference means in its registry. `digest` is that of the manifest for docker://, of the file for
+    oras://; `entry` is its name in every cache, and `reference` pulls it."""
+
+    digest: str
+    entry: str
+    reference: str
+
+
 def check_reference(reference: str) -> None:
     """Raise UsageError unless `reference` is one that engines pull."""
     if not reference.startswith(SCHEMES) or not _REFERENCE.fullmatch(reference):
@@ -58,31 +70,48 @@ def check_reference(reference: str) -> None:
 def find_cached(reference: str, caches: Iterable[Path]) -> Optional[PulledImage]:
     """The image that `reference` meant when it was pulled into one of `caches`. Raises UsageError, ConfigError."""
     check_reference(reference)
-    for cache in filter(Path.is_dir, caches):
-        _check_trusted(cache)
-    return next(filter(None, (_read_link(_link(cache, reference)) for cache in caches)), None)
+    return _find(link_path(cache, reference) for cache in caches)
 
 
-def pull(reference: str, cache: Path, engine: Engine, report: Report, *, again: bool = False) -> PulledImage:
-    """Pull `reference` into `cache`, unless another process has just done so and it is not to be pulled `again`.
+def find_meaning(meaning: Meaning, caches: Iterable[Path]) -> Optional[PulledImage]:
+    """The image that a reference means, if any reference was pulled as it into one of `caches`. Raises ConfigError."""
+    return _find(cache / meaning.entry for cache in caches)
+
+
+def _find(entries: Iterable[Path]) -> Optional[PulledImage]:
+    existing = [entry for entry in entries if entry.parent.is_dir()]
+    for entry in existing:
+        _check_trusted(entry.parent)
+    return next(filter(None, map(_read_entry, existing)), None)
+
+
+def pull(
+    reference: str, meaning: Optional[Meaning], cache: Path, engine: Engine, report: Report, *, again: bool = False
+) -> PulledImage:
+    """Pull `reference` into `cache`, unless its `meaning` is there. If that is unknown (None): unless another process
+    has just pulled the reference, and it is not to be pulled `again`.
 
     Raises UsageError, RegistryError, DiskFullError, ImageUnusable, ConfigError; CtrainError if the cache cannot be
     written to. Nothing is left then.
     """
     check_reference(reference)
-    link = _link(cache, reference)
+    link = link_path(cache, reference)
+    entry = cache / meaning.entry if meaning else link
     if not cache.is_absolute():
         raise ConfigError(f"image cache {cache} is not an absolute path", "Set `image_cache` of the site")
     try:
         cache.mkdir(parents=True, exist_ok=True)
         _check_trusted(cache)
-        with _lock(link, lambda: report(f"waiting for another process to pull {reference}", "")) as locked:
-            if not again and (cached := _read_link(link)):
-                return cached
-            for killed in cache.glob(f".{link.stem}.*/") if locked else ():
+        with _lock(entry, lambda: report(f"waiting for another process to pull {reference}", "")) as locked:
+            image = None if again and not meaning else _read_entry(entry)
+            for killed in cache.glob(f".{entry.stem}.*/") if locked else ():
                 shutil.rmtree(killed, ignore_errors=True)
-            with tempfile.TemporaryDirectory(prefix=f".{link.stem}.", dir=cache) as directory:
-                return _pull(reference, link, Path(directory), engine, report)
+            with tempfile.TemporaryDirectory(prefix=f".{entry.stem}.", dir=cache) as directory:
+                image = image or _pull(reference, meaning, cache, Path(directory), engine, report)
+                for name in {entry, link}:
+                    if not _IMAGE.fullmatch(name.name):  # else it is the image itself
+                        _point(name, image, Path(directory))
+                return image
     except OSError as error:
         kind = DiskFullError if error.errno in (errno.ENOSPC, errno.EDQUOT) else CtrainError
         hint = "Set `image_cache` of the site to a directory with space"
@@ -91,20 +120,27 @@ def pull(reference: str, cache: Path, engine: Engine, report: Report, *, again: 
         report("", "")
 
 
-def _link(cache: Path, reference: str) -> Path:
-    """The symlink of a reference, with a name that is readable, and another one for each."""
+def link_path(cache: Path, reference: str) -> Path:
+    """The symlink of a reference, with a name that is readable, and another one for each, also on each architecture."""
     readable = re.sub(r"[^\w.-]+", "_", reference.partition("://")[2], flags=re.ASCII)[-80:].lstrip(".-")
-    return cache / f"{readable}-{hashlib.sha256(reference.encode()).hexdigest()[:12]}.sif"
+    return cache / f"{readable}-{hashlib.sha256(f'{reference} {platform.machine()}'.encode()).hexdigest()[:12]}.sif"
 
 
-def _read_link(link: Path) -> Optional[PulledImage]:
-    """The image to which the symlink of a reference points; None without one."""
+def _read_entry(entry: Path) -> Optional[PulledImage]:
+    """The image to which an entry of a cache points, or which it is; None without one."""
     try:
-        name = link.readlink().name
-    except OSError:
+        name = entry.readlink().name if entry.is_symlink() else entry.name
+    except OSError:  # replaced just now
         return None
-    digest, path = _IMAGE.fullmatch(name), link.with_name(name)
+    digest, path = _IMAGE.fullmatch(name), entry.with_name(name)
     return PulledImage(path, f"sha256:{digest[1]}") if digest and path.is_file() else None
+
+
+def _point(entry: Path, image: PulledImage, directory: Path) -> None:
+    """Make `entry` a symlink to the image."""
+    new = directory / entry.name
+    new.symlink_to(image.path.name)
+    new.replace(entry)
 
 
 def _check_trusted(cache: Path) -> None:
@@ -141,7 +177,9 @@ def _mode(cache: Path, mode: int) -> int:
     return mode & (cache.stat().st_mode | 0o600)
 
 
-def _pull(reference: str, link: Path, directory: Path, engine: Engine, report: Report) -> PulledImage:
+def _pull(
+    reference: str, meaning: Optional[Meaning], cache: Path, directory: Path, engine: Engine, report: Report
+) -> PulledImage:
     new, log = directory / "image.sif", directory / "log"
 
     def tick() -> None:
@@ -149,19 +187,21 @@ def _pull(reference: str, link: Path, directory: Path, engine: Engine, report: R
             report(f"pulling {reference}", format_size(new.stat().st_size))
 
     report(f"pulling {reference}", "")
-    if command.run_logged(apptainer.pull_argv(engine, reference, new), log, tick=tick):
-        raise _failure(reference, link.parent, log)
+    argv = apptainer.pull_argv(engine, meaning.reference if meaning else reference, new)
+    # Where the engine unpacks layers, it leaves them when it is ended at a bad moment.
+    variable = f"{engine.name.upper()}_TMPDIR"
+    with tempfile.TemporaryDirectory(prefix="ctrain-pull-", dir=os.environ.get(variable)) as scratch:
+        if command.run_logged(argv, log, env={**os.environ, variable: scratch}, tick=tick):
+            raise _failure(reference, cache, log)
     sif.check(new)
     report(f"verifying {reference}", "")
     digest = file_digest(new)
-    image = link.with_name(f"{digest.replace(':', '-')}.sif")
+    image = cache / f"{digest.replace(':', '-')}.sif"
     if not image.is_file():  # else another reference, or an earlier pull, means the same
-        new.chmod(_mode(link.parent, 0o644))
+        new.chmod(_mode(cache, 0o644))
         with new.open("rb") as file:
             os.fsync(file.fileno())
         new.replace(image)
-    (directory / "link").symlink_to(image.name)
-    (directory / "link").replace(link)
     return PulledImage(image, digest)
 
 

@@ -135,7 +135,7 @@ def test_processes_at_once_pull_an_oras_image_once_and_later_none(
     assert code == 0, out + error
     digest = machine.image("offline")["digest"]
     assert f"image     {reference}  {digest[:19]}" in out
-    assert f"note      {reference} was pulled before; --pull pulls what it means now" in out
+    assert f"note      {reference} was pulled before; whether it has moved is unknown: {front.host} can't be rea" in out
     assert [name for name in machine.left() if name.startswith("sha256-")] == [f"{digest.replace(':', '-')}.sif"]
     assert digest == f"sha256:{subprocess.run(['sha256sum', foreign], capture_output=True, text=True).stdout[:64]}"
 
@@ -158,7 +158,7 @@ def test_an_image_of_docker(machine: Machine, server: Registry) -> None:
     assert f"{reference} is untested: ctrain did not build it; contents cuda 12.6.3.004, " in out
     code, out, error = machine.run(f"docker://{server.host}/team/gone:1", "/hello", name="two")
     assert code == 79
-    assert error.splitlines()[-1].startswith(f"ctrain: cannot pull docker://{server.host}/team/gone:1: While making ")
+    assert error.startswith(f"ctrain: {server.host} has no repository team/gone. ")
     assert not any(name.startswith(".") for name in machine.left())
 
 

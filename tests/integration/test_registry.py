@@ -14,10 +14,10 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from ctrain_builder.registry.client import RegistryClient
-from ctrain_builder.registry.http_client import Unreachable
 from ctrain_builder.registry.resolver import DigestResolver
 from ctrain_runtime.errors import RegistryError
+from ctrain_runtime.registry.client import RegistryClient
+from ctrain_runtime.registry.http_client import Unreachable
 from samples import registry as samples
 from samples.registry import BASIC, PASSWORD, USER, Answer, Front, Request, demand_token, front, oci_layout, serve
 

@@ -17,7 +17,6 @@ import pytest
 from ctrain_builder import manifest_writer
 from ctrain_builder.cli.main import BUILD_VERBS
 from ctrain_builder.registry import artifacts
-from ctrain_builder.registry.client import RegistryClient, parse
 from ctrain_builder.store import log
 from ctrain_builder.store.publish import CopyObserver, publish
 from ctrain_builder.store.sign import Signer
@@ -27,6 +26,7 @@ from ctrain_runtime.engines.apptainer import find_engine
 from ctrain_runtime.errors import ImageUnusable
 from ctrain_runtime.image import Image, find_any_arch
 from ctrain_runtime.manifest import Layer, read_manifest
+from ctrain_runtime.registry.client import RegistryClient, parse
 from ctrain_runtime.site import Site
 from ctrain_runtime.store import open_store
 from samples import gpg

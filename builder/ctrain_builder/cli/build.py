@@ -26,7 +26,7 @@ from ctrain_builder.cache_root import open_cache
 from ctrain_builder.cli import batch, plan_view
 from ctrain_builder.cli.options import add_plan_arguments, days, find_image, parse_build_args, parse_size, positive
 from ctrain_builder.cli.planning import Parents, detect_site, plan_images
-from ctrain_builder.cli.progress import ProgressLines, end_on_sigterm
+from ctrain_builder.cli.progress import ProgressLines
 from ctrain_builder.image import side_by_side
 from ctrain_builder.image_spec import ImageSpec
 from ctrain_builder.layer_key import LayerInputs
@@ -76,7 +76,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    end_on_sigterm()
     definitions = image_spec.directory(args.definitions)
     specs = _wanted(args, definitions)
     cache = open_cache(args.cache)

@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 
 from ctrain_builder.cache_root import open_cache
-from ctrain_builder.cli.progress import ProgressLines, end_on_sigterm
+from ctrain_builder.cli.progress import ProgressLines
 from ctrain_builder.layers import build_host, host_tools, workspace
 from ctrain_builder.layers import user_layer as maker
 from ctrain_builder.layers.container import Container
@@ -54,7 +54,6 @@ def execute(args: argparse.Namespace) -> int:
         layer = user_layer.read(args.layer)
         print(_as_json(layer) if args.json else _describe(layer))
         return 0
-    end_on_sigterm()
     layer = _build(args)
     print(_as_json(layer) if args.json else f"run with it: ctrain run --image {args.on} --layer {args.output} ...")
     return 0

@@ -19,7 +19,7 @@ from ctrain_builder.image_spec import ImageSpec
 from ctrain_builder.layers import build_host
 from ctrain_builder.layers.build_host import BuildHost
 from ctrain_builder.parent import Parent
-from ctrain_runtime.errors import RegistryError, UsageError
+from ctrain_runtime.errors import UsageError
 from ctrain_runtime.image import OCI_ARCH
 from ctrain_runtime.site import SelectedSite, select_site
 from ctrain_runtime.store import Store, open_stores
@@ -103,11 +103,8 @@ class _Registries:
 
     def resolve(self, reference: str) -> str:
         if self._upstream is None:
-            try:
-                from ctrain_builder.registry.resolver import DigestResolver
-            except ModuleNotFoundError as error:
-                what = f"Python package {error.name}, needed for registry access, is not installed"
-                raise RegistryError(what, f"Run: pip install {error.name}") from error
+            from ctrain_builder.registry.resolver import DigestResolver
+
             self._upstream = DigestResolver(self._cache.root, self._offline)
         return self._upstream.resolve(reference)
 

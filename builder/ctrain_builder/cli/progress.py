@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import signal
 import threading
 import time
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, Optional, TextIO
+from typing import TYPE_CHECKING, Optional, TextIO
 
 from ctrain_builder.layers.container import last_lines
 from ctrain_runtime.text import format_duration, format_size
@@ -116,12 +115,3 @@ class _Step:
         said = "".join(last_lines(self._log, 1)) if self._log.exists() else ""
         line = f"{self.kind:<8}{self.name:<{_NAME_WIDTH}}  {format_duration(self.elapsed)}{usual:<16}  {said.strip()}"
         return "".join(c for c in line if c.isprintable())
-
-
-def end_on_sigterm() -> None:
-    """End this process by an exception, so that children are ended and temporary files removed on the way out."""
-
-    def end(*_: object) -> NoReturn:
-        raise SystemExit(128 + signal.SIGTERM)
-
-    signal.signal(signal.SIGTERM, end)

@@ -9,8 +9,6 @@ from typing import Any
 
 from ctrain_builder.cache_root import open_cache
 from ctrain_builder.cli.bar import Bar, print_note
-from ctrain_builder.registry.client import RegistryClient
-from ctrain_builder.registry.http_client import Unreachable
 from ctrain_builder.store import sync
 from ctrain_builder.store.endpoints import SCHEME, Endpoint, RegistryEndpoint, StoreEndpoint
 from ctrain_builder.store.publish import CopyObserver
@@ -18,6 +16,8 @@ from ctrain_builder.store.refresh import refresh
 from ctrain_runtime.errors import ConfigError, ImageUnusable
 from ctrain_runtime.manifest import Manifest
 from ctrain_runtime.references import join_all
+from ctrain_runtime.registry.client import RegistryClient
+from ctrain_runtime.registry.http_client import Unreachable
 from ctrain_runtime.store import open_store, store_path
 from ctrain_runtime.text import format_size, pluralize
 

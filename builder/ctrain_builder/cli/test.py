@@ -17,7 +17,7 @@ from ctrain_builder.cache_root import open_cache
 from ctrain_builder.cli import batch
 from ctrain_builder.cli.options import add_plan_arguments, find_image
 from ctrain_builder.cli.planning import Parents, detect_site, plan_images
-from ctrain_builder.cli.progress import ProgressLines, end_on_sigterm
+from ctrain_builder.cli.progress import ProgressLines
 from ctrain_builder.image import side_by_side
 from ctrain_runtime.engines.apptainer import find_engine
 
@@ -30,7 +30,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    end_on_sigterm()
     cache = open_cache(args.cache)
     site = detect_site(args)
     spec = find_image(image_spec.directory(args.definitions), args.image, args.tag)

@@ -24,11 +24,11 @@ from ctrain_builder.cache_root import open_cache
 from ctrain_builder.cli.options import add_definitions_argument, parse_build_args
 from ctrain_builder.image_spec import ImageSpec
 from ctrain_builder.ngc import Table
-from ctrain_builder.registry.client import RegistryClient
 from ctrain_builder.registry.resolver import DigestResolver
 from ctrain_builder.upstream_check import GONE, MOVED, NEW, TagStatus, UpstreamChecker, uses_registry
 from ctrain_runtime.errors import UsageError
 from ctrain_runtime.image import OCI_ARCH
+from ctrain_runtime.registry.client import RegistryClient
 from ctrain_runtime.suggest import suggest
 from ctrain_runtime.text import pluralize, table
 

@@ -1,1 +1,1 @@
-"""Registries: the HTTP client, logins, digests of tags, and images as artifacts."""
+"""Digests of tags with a memory, and images as artifacts of registries."""

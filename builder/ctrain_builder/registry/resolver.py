@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Optional
 
 from ctrain_builder import atomic, manifest_writer
-from ctrain_builder.registry.client import RegistryClient, parse
-from ctrain_builder.registry.http_client import Unreachable
 from ctrain_runtime.errors import RegistryError
+from ctrain_runtime.registry.client import RegistryClient, parse
+from ctrain_runtime.registry.http_client import Unreachable
 
 FILE = "upstream.json"
 

@@ -15,7 +15,6 @@ from typing import Optional, Union
 
 from ctrain_builder.digests import ReadAt
 from ctrain_builder.registry import artifacts
-from ctrain_builder.registry.client import Reference, RegistryClient, parse
 from ctrain_builder.store import channels, log, signatures
 from ctrain_builder.store.copy import SharedRange, fill, resumable_file, resume_offset, shared
 from ctrain_builder.store.inventory import PUBLISHED, stored_versions
@@ -24,6 +23,7 @@ from ctrain_builder.store.writer import LockedStore, Permissions, lock_store, tr
 from ctrain_runtime import signatures as signed
 from ctrain_runtime.errors import ConfigError, CtrainError, ImageUnusable, RegistryError, StoreError, UsageError
 from ctrain_runtime.manifest import Manifest, is_version, read_manifest
+from ctrain_runtime.registry.client import Reference, RegistryClient, parse
 from ctrain_runtime.store import (
     NAME_RE,
     RETIRED,

@@ -5,13 +5,15 @@ from __future__ import annotations
 import argparse
 import errno
 import importlib
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from types import FrameType
+from typing import Any, NoReturn, Optional
 
 from ctrain_runtime.cli import output
-from ctrain_runtime.errors import CANCELLED, CtrainError, DiskFullError, UsageError
+from ctrain_runtime.errors import CtrainError, DiskFullError, UsageError
 
 
 @dataclass(frozen=True)
@@ -62,10 +64,17 @@ class Parser(argparse.ArgumentParser):
 
 
 def main(verbs: Sequence[Verb], argv: Sequence[str]) -> int:
-    """Run `ctrain ARGV...` and return the exit code."""
+    """Run `ctrain ARGV...` and return the exit code.
+
+    SIGTERM and SIGHUP end it as Ctrl-C does: commands that it has started are ended, and temporary files removed.
+    """
     output.prepare()
     as_json = "--json" in _split(argv)[0]
+    # Signals that the caller ignores stay ignored, as SIGHUP under nohup.
+    ending = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is signal.SIG_DFL]
     try:
+        for number in ending:
+            signal.signal(number, _interrupt)
         code = _dispatch(verbs, argv)
         sys.stdout.flush()  # here a reader that has gone is still handled
         return code
@@ -75,15 +84,23 @@ def main(verbs: Sequence[Verb], argv: Sequence[str]) -> int:
         return _fail(_missing_package(error), as_json)
     except BrokenPipeError:
         return BROKEN_PIPE  # the reader (head, less) has seen enough
-    except KeyboardInterrupt:
-        return CANCELLED
+    except KeyboardInterrupt as interrupt:
+        number = interrupt.args[0] if interrupt.args else signal.SIGINT
+        output.print_line(f"ctrain: ended by {number.name}", sys.stderr)
+        return 128 + number
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             full = DiskFullError(f"no space left for {error.filename or 'a file'}", "Free disk space and retry")
             return _fail(full, as_json)
         return _fail(CtrainError(f"{error.filename or 'system'}: {error.strerror or error}"), as_json)
     finally:
+        for number in ending:
+            signal.signal(number, signal.SIG_DFL)
         output.flush_all()
+
+
+def _interrupt(number: int, _frame: Optional[FrameType]) -> NoReturn:
+    raise KeyboardInterrupt(signal.Signals(number))
 
 
 def _missing_package(error: ModuleNotFoundError) -> CtrainError:

@@ -19,7 +19,12 @@ from ctrain_runtime.site import SelectedSite, Site
 def check_image(reference: str, selected: SelectedSite, cluster: Cluster) -> Iterator[Finding]:
     """Whether the image that `--image` means exists, is trusted and fits."""
     try:
-        found, notes = select_image.select((reference,), selected, lambda _what, _progress: None, again=False)
+        found, notes = select_image.select((reference,), selected, lambda _what, _progress: None, dry_run=True)
+        if not found.path.exists():
+            yield Finding(
+                "image", "warn", "; ".join(notes), f"Pull it by running it: ctrain run --image {reference} ..."
+            )
+            return
         if not found.foreign:
             image.check_size(found.path, found.manifest)
     except CtrainError as error:

@@ -75,7 +75,7 @@ def choose(
 def _propose(
     imports: Imports, software: Mapping[str, str], site: Site, cluster: Cluster, nodes: int
 ) -> tuple[str, str]:
-    without = "" if "mpi" in software else "the image has no MPI"
+    without = "" if "mpi" in software else "the image has no MPI" if software else "the image's contents are unknown"
     try:
         start_mpi(site, cluster, nodes)
     except SchedulerError:

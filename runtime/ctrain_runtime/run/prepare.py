@@ -70,7 +70,8 @@ class _Target:
 
 
 def prepare(request: Request) -> Prepared:
-    """Plan a run. Starts nothing, and leaves nothing but a pulled image in the cache. Raises CtrainError."""
+    """Plan a run. Starts nothing, and leaves nothing but a pulled image in the cache, in a dry run not even that.
+    Raises CtrainError."""
     site = request.site.site
     _check_detected(request)
     scheduler = schedulers.get(site.scheduler)
@@ -191,7 +192,8 @@ def _image(request: Request, planned: job.Job) -> tuple[image.Image, tuple[str, 
     if not references:
         raise UsageError("no image given", "Pass --image NAME; list images with: ctrain images")
     try:
-        return select_image.select(references, request.site, request.report, again=request.pull)
+        how = {"again": request.pull, "dry_run": request.dry_run}
+        return select_image.select(references, request.site, request.report, **how)
     except ImageNotFound as error:
         here = f"For the path in this directory: --image ./{references[0]}" if Path(references[0]).exists() else ""
         raise ImageNotFound(f"{error.message}{_image_source(request)}", here or error.hint) from error

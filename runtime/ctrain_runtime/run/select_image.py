@@ -5,26 +5,30 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from ctrain_runtime import foreign, image, pull, trust
+from ctrain_runtime import foreign, image, trust
 from ctrain_runtime.engines.apptainer import find_engine
 from ctrain_runtime.errors import EngineError, ImageUnusable
 from ctrain_runtime.image import Image
 from ctrain_runtime.plan import admission
 from ctrain_runtime.plan.admission import NodeFacts
 from ctrain_runtime.pull import Report
-from ctrain_runtime.site import SelectedSite, expand
+from ctrain_runtime.site import SelectedSite
 from ctrain_runtime.store import open_stores
-from ctrain_runtime.user_cache import cache_dir
 
 Notes = tuple[str, ...]
 
 
-def select(references: tuple[str, ...], site: SelectedSite, report: Report, *, again: bool) -> tuple[Image, Notes]:
+def select(
+    references: tuple[str, ...], site: SelectedSite, report: Report, *, again: bool = False, dry_run: bool = False
+) -> tuple[Image, Notes]:
     """The image for the first of `references` that exists, and notes.
 
-    `again`: an image that is pulled is pulled again. Raises ImageNotFound, ImageUnusable and all that pull() raises.
+    `again`: what a reference means now is used. A `dry_run` pulls nothing: the image's file may not exist, and nothing
+    of it is known then. Raises ImageNotFound, ImageUnusable and all that pull() raises.
     """
-    located, notes = _locate(references, site, report, again)
+    located, notes = _locate(references, site, report, again, dry_run)
+    if not located.path.exists():
+        return located, notes
     trust.require_trusted(located, site.site)
     if located.foreign:
         located, contents = _examine(located, report)
@@ -45,20 +49,16 @@ def admit(selected: Image, nodes: NodeFacts, site: SelectedSite) -> Notes:
     return admission.notes(manifest, nodes)
 
 
-def _locate(references: tuple[str, ...], site: SelectedSite, report: Report, again: bool) -> tuple[Image, Notes]:
-    """The image, of which nothing has run yet, and a note on one that was pulled before."""
+def _locate(
+    references: tuple[str, ...], site: SelectedSite, report: Report, again: bool, dry_run: bool
+) -> tuple[Image, Notes]:
+    """The image, of which nothing has run yet, and notes on how a reference became it."""
     reference = references[0]
     trust.require_allowed(reference, site)
     if image.is_pulled(reference):
-        own = shared = cache_dir() / "images"
-        if site.site.image_cache:
-            shared = Path(expand(site.site.image_cache, f"{site.sources['image_cache']}: image_cache"))
-        pulled = None if again else pull.find_cached(reference, (own, shared))
-        notes = (f"{reference} was pulled before; --pull pulls what it means now",) if pulled else ()
-        if pulled is None:
-            cache = shared if os.access(shared, os.W_OK | os.X_OK) else own
-            pulled = pull.pull(reference, cache, find_engine(), report, again=again)
-        return foreign.locate(pulled.path, report, name=reference, digest=pulled.digest), notes
+        from ctrain_runtime.run import pulled_image  # which loads a client of registries
+
+        return pulled_image.locate(reference, site, report, again=again, dry_run=dry_run)
     if image.is_foreign(reference):
         return foreign.locate(Path(reference), report), ()
     stores = [] if image.is_path(reference) else open_stores(site.store_dirs())

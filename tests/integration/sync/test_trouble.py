@@ -13,9 +13,9 @@ from typing import Any, Optional
 import pytest
 
 from ctrain_builder.registry import artifacts
-from ctrain_builder.registry.client import Reference, RegistryClient
 from ctrain_builder.store.init import init_store
 from ctrain_builder.store.publish import publish
+from ctrain_runtime.registry.client import Reference, RegistryClient
 from ctrain_runtime.store import Store, open_store
 from samples.registry import Answer, Front, Request
 from samples.stores import Images, disk

@@ -4,7 +4,6 @@ import dataclasses
 import json
 import os
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -287,22 +286,6 @@ def test_mistakes_are_one_line(
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("ctrain: ")
     assert message in line
-
-
-@pytest.mark.usefixtures("matrix")
-def test_without_the_registry_library_only_images_from_registries_are_unknown(
-    ctrain: Ctrain, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "requests", None)
-    for name in ("resolver", "client", "http_client"):
-        monkeypatch.delitem(sys.modules, f"ctrain_builder.registry.{name}", raising=False)
-    assert ctrain("build", "--plan", "--json") == 0
-    assert [image["state"] for image in _told(capsys)["images"]] == ["new", "new", "unknown"]
-    assert ctrain("build", "other") == 79
-    assert (
-        "Python package requests, needed for registry access, is not installed. Run: pip install requests"
-        in capsys.readouterr().err
-    )
 
 
 class FakeBuilder:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from ctrain_builder.registry.client import RegistryClient
-from ctrain_builder.registry.http_client import Unreachable
 from ctrain_builder.registry.resolver import DigestResolver
 from ctrain_runtime.errors import ConfigError, RegistryError
+from ctrain_runtime.registry.client import RegistryClient
+from ctrain_runtime.registry.http_client import Unreachable
 
 REFERENCE = "nvcr.io/nvidia/pytorch:24.12-py3"
 

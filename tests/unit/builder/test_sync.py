@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from ctrain_builder.cli.main import BUILD_VERBS
-from ctrain_builder.registry.client import RegistryClient
 from ctrain_builder.store import channels, lifecycle, log
 from ctrain_builder.store.endpoints import RegistryEndpoint
 from ctrain_builder.store.init import init_store
@@ -19,6 +18,7 @@ from ctrain_builder.store.writer import lock_store
 from ctrain_runtime.cli.main import main
 from ctrain_runtime.errors import UsageError
 from ctrain_runtime.manifest import Manifest
+from ctrain_runtime.registry.client import RegistryClient
 from ctrain_runtime.store import open_store
 
 Sync = Callable[..., str]

@@ -11,10 +11,10 @@ import pytest
 
 from ctrain_builder.cli import upstream as verb
 from ctrain_builder.cli.main import BUILD_VERBS
-from ctrain_builder.registry.http_client import Unreachable
 from ctrain_builder.registry.resolver import DigestResolver
 from ctrain_runtime.cli.main import main
 from ctrain_runtime.errors import RegistryError
+from ctrain_runtime.registry.http_client import Unreachable
 
 IMAGES = """\
 images:

@@ -44,7 +44,7 @@ class Pulls:
 
     def pull(self, reference: str = REFERENCE, *, again: bool = False) -> PulledImage:
         cached = None if again else find_cached(reference, [self.cache])
-        return cached or pull(reference, self.cache, self.engine, self.report, again=again)
+        return cached or pull(reference, None, self.cache, self.engine, self.report, again=again)
 
     def names(self) -> list[str]:
         """What lies in the cache, without locks."""
@@ -172,7 +172,7 @@ from pathlib import Path
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.pull import pull
 engine = Engine("apptainer", sys.argv[1], "1.4.5")
-print(pull(sys.argv[2], Path(sys.argv[3]), engine, lambda what, _: print(what, flush=True)).path)
+print(pull(sys.argv[2], None, Path(sys.argv[3]), engine, lambda what, _: print(what, flush=True)).path)
 """
 
 

@@ -3,8 +3,11 @@ from __future__ import annotations
 import argparse
 import errno
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Callable
 
@@ -109,7 +112,7 @@ def raising(error: BaseException) -> Callable[[argparse.Namespace], int]:
     ("error", "code", "said"),
     [
         (StoreError("x is no store", "Make one"), 76, "ctrain: x is no store. Make one\n"),
-        (KeyboardInterrupt(), 130, ""),
+        (KeyboardInterrupt(), 130, "ctrain: ended by SIGINT\n"),
         (OSError(errno.ENOSPC, "full", "/a"), 75, "ctrain: no space left for /a. Free disk space and retry\n"),
         (OSError(errno.EDQUOT, "quota"), 75, "ctrain: no space left for a file. Free disk space and retry\n"),
         (PermissionError(errno.EACCES, "Permission denied", "/a"), 70, "ctrain: /a: Permission denied\n"),
@@ -121,6 +124,25 @@ def test_every_error_is_one_line_and_a_code(
 ) -> None:
     assert main(verb(raising(error)), ["do"]) == code
     assert capsys.readouterr() == ("", said)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_it_as_ctrl_c_does_and_afterwards_is_what_it_was(
+    verb: Does, capsys: pytest.CaptureFixture[str], number: signal.Signals
+) -> None:
+    before, left = signal.getsignal(number), []
+
+    def wait(_: argparse.Namespace) -> int:
+        try:
+            os.kill(os.getpid(), number)
+            time.sleep(60)
+            return 0
+        finally:
+            left.append("cleaned up")
+
+    assert main(verb(wait), ["do"]) == 128 + number
+    assert capsys.readouterr() == ("", f"ctrain: ended by {number.name}\n")
+    assert (left, signal.getsignal(number)) == (["cleaned up"], before)
 
 
 def test_with_json_an_error_is_an_object_on_stdout_too(verb: Does, capsys: pytest.CaptureFixture[str]) -> None:

@@ -45,6 +45,7 @@ def program(*libraries: str, optional: tuple[str, ...] = ()) -> Imports:
         (Imports(), MPI, CLUSTER, 2, "mpi", "the image has MPI"),
         (Imports(), MPI, LOCAL, 1, "mpi", "the image has MPI"),
         (Imports(), NO_MPI, CLUSTER, 2, "env", "the image has no MPI"),
+        (Imports(), {}, CLUSTER, 2, "env", "the image's contents are unknown"),
         (Imports(), NO_MPI, LOCAL, 1, "env", "the image has no MPI"),  # mpirun would not be found
         (Imports(), MPI, NO_PMI, 2, "env", "slurm starts no MPI ranks on several nodes"),
     ],

@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 
+from ctrain_runtime import remote
 from ctrain_runtime.errors import (
     CtrainError,
     DataError,
     ImageNotFound,
     ImageUnusable,
     JobError,
+    RegistryError,
     ResourceError,
     SchedulerError,
     UsageError,
@@ -24,6 +26,8 @@ from ctrain_runtime.facts import Allocation, Cluster, Partition
 from ctrain_runtime.job import Resources
 from ctrain_runtime.manifest import Requires
 from ctrain_runtime.plan.model import LaunchPlan, Options
+from ctrain_runtime.pull import Meaning
+from ctrain_runtime.registry.http_client import Unreachable
 from ctrain_runtime.run.prepare import Prepared, Request, make_size_request, prepare
 from ctrain_runtime.site import select_site
 from samples import programs as fakes
@@ -254,9 +258,38 @@ esac
 REFERENCE = "docker://r.example/team/train:1"
 
 
+class FakeRegistry:
+    """What references mean; it cannot be reached at first."""
+
+    def __init__(self) -> None:
+        self.meanings: dict[str, Meaning] = {}
+        self.error: CtrainError = Unreachable("r.example can't be reached: gone")
+        self.asked = 0
+
+    def resolve(self, reference: str) -> Meaning:
+        self.asked += 1
+        if reference not in self.meanings:
+            raise self.error
+        return self.meanings[reference]
+
+    def push(self, reference: str, letter: str) -> None:
+        """Let `reference` mean the image whose digest is made of this letter."""
+        digest = f"sha256:{letter * 64}"
+        name = f"docker://r.example/team/train@{digest}"
+        self.meanings[reference] = Meaning(digest, f"oci-sha256-{letter * 64}-x.sif", name)
+
+
 @pytest.fixture
-def foreign(machine: Path, programs: Path) -> Path:
+def registry(monkeypatch: pytest.MonkeyPatch) -> FakeRegistry:
+    fake = FakeRegistry()
+    monkeypatch.setattr(remote, "resolve", fake.resolve)
+    return fake
+
+
+@pytest.fixture
+def foreign(machine: Path, programs: Path, registry: FakeRegistry) -> Path:
     """The path of an image that ctrain did not build; references are pulled as it."""
+    assert registry
     path = machine / "foreign.sif"
     path.write_bytes(sif())
     fakes.write_program(programs / "apptainer", ENGINE.format(calls=machine / "engine", source=path))
@@ -319,7 +352,8 @@ def test_a_reference_is_pulled_into_the_cache_of_the_site_or_the_user(foreign: P
     assert (plan.image.name, plan.image.digest) == (REFERENCE, f"sha256:{digest}")
     assert f"pulling {REFERENCE}" in reported
     notes = prepare(request).notes
-    assert f"{REFERENCE} was pulled before; --pull pulls what it means now" in notes
+    unknown = f"{REFERENCE} was pulled before; whether it has moved is unknown: r.example can't be reached: gone"
+    assert unknown in notes
     foreign.write_bytes(sif(data=b"newer"))
     assert prepare(asked(image=REFERENCE)).launch.plan.image.digest == f"sha256:{digest}"
     again = prepare(asked(image=REFERENCE, pull=True)).launch.plan.image.digest
@@ -332,6 +366,95 @@ def test_a_reference_is_pulled_into_the_cache_of_the_site_or_the_user(foreign: P
     other = f"{REFERENCE}-third"
     assert plan_of("./shared.yaml", image=other).image.path.startswith(f"{shared}/sha256-")
     assert plan_of("./shared.yaml", image=other).image.path.startswith(f"{shared}/sha256-")
+
+
+def pulls(foreign: Path) -> list[str]:
+    """What the engine pulled, in order."""
+    calls = (foreign.parent / "engine").read_text().splitlines()
+    return [line.split()[-1] for line in calls if line.startswith("pull ")]
+
+
+def test_a_moved_tag_is_noticed_and_followed_when_asked_to(foreign: Path, registry: FakeRegistry) -> None:
+    registry.push(REFERENCE, "a")
+    first = prepare(asked(image=REFERENCE))
+    assert prepare(asked(image=REFERENCE)).notes == first.notes
+    foreign.write_bytes(sif(data=b"newer"))
+    registry.push(REFERENCE, "b")
+    still = prepare(asked(image=REFERENCE))
+    assert f"{REFERENCE} has moved since it was pulled; --pull pulls what it means now" in still.notes
+    assert still.launch.plan.image.digest == first.launch.plan.image.digest
+    moved = plan_of(image=REFERENCE, pull=True).image.digest
+    assert moved != first.launch.plan.image.digest
+    assert pulls(foreign) == [f"docker://r.example/team/train@sha256:{letter * 64}" for letter in "ab"]
+    assert plan_of(image=REFERENCE, pull=True).image.digest == moved
+    assert len(pulls(foreign)) == 2, "it has not moved again"
+    assert "has moved" not in str(prepare(asked(image=REFERENCE)).notes)
+
+
+def test_one_image_of_two_names_is_pulled_once(foreign: Path, registry: FakeRegistry) -> None:
+    other = f"{REFERENCE}-other"
+    for reference in (REFERENCE, other):
+        registry.push(reference, "a")
+    first, second = (plan_of(image=reference).image for reference in (REFERENCE, other))
+    assert (first.path, first.name, second.name) == (second.path, REFERENCE, other)
+    assert len(pulls(foreign)) == 1
+    registry.meanings.clear()
+    assert plan_of(image=other).image.path == first.path, "both names are known without the registry"
+
+
+def test_a_reference_by_digest_is_asked_once(foreign: Path, registry: FakeRegistry) -> None:
+    reference = f"docker://r.example/team/train@sha256:{'a' * 64}"
+    registry.push(reference, "a")
+    for _ in range(2):
+        assert plan_of(image=reference).image.name == reference
+    assert (registry.asked, len(pulls(foreign))) == (1, 1)
+
+
+def test_a_registry_that_refuses_ends_a_run_only_if_it_is_needed(foreign: Path, registry: FakeRegistry) -> None:
+    registry.error = RegistryError("r.example/team/train has no tag 1", "It has 2")
+    with pytest.raises(RegistryError, match=r"^r.example/team/train has no tag 1. It has 2$"):
+        prepare(asked(image=REFERENCE))
+    assert not (foreign.parent / "engine").exists() or not pulls(foreign)
+    registry.push(REFERENCE, "a")
+    prepare(asked(image=REFERENCE))
+    registry.meanings.clear()
+    assert "is unknown: r.example/team/train has no tag 1" in str(prepare(asked(image=REFERENCE)).notes)
+    with pytest.raises(RegistryError):
+        prepare(asked(image=REFERENCE, pull=True))
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_dry_run_pulls_nothing_and_says_what_it_cannot_know(
+    foreign: Path, registry: FakeRegistry, known: bool
+) -> None:
+    if known:
+        registry.push(REFERENCE, "a")
+    Path("signed.yaml").write_text("name: signed\nextends: generic-slurm\nrequire_signature: true\n")
+    cache = foreign.parent / "cache/ctrain/images"
+    prepared = prepare(asked("./signed.yaml", image=REFERENCE, dry_run=True))
+    named = f"{REFERENCE} (sha256:aaaaaaaaaaaa)" if known else REFERENCE
+    note = f"{named} would be pulled into {cache}; until then nothing of it is known or checked"
+    assert note in prepared.notes
+    image = prepared.launch.plan.image
+    assert (image.name, image.digest, image.cuda) == (REFERENCE, "", True)
+    assert not cache.exists()
+    pulled = plan_of(image=REFERENCE).image.path
+    assert Path(image.path).resolve() == Path(pulled)
+    for again in (False, known):
+        later = prepare(asked(image=REFERENCE, dry_run=True, pull=again))
+        assert later.launch.plan.image.path == pulled, "what is pulled is used"
+    assert len(pulls(foreign)) == 1
+
+
+def test_the_image_that_others_have_pulled_is_used_where_it_is(foreign: Path, registry: FakeRegistry) -> None:
+    shared = foreign.parent / "shared"
+    shared.mkdir()
+    Path("shared.yaml").write_text(f"name: shared\nextends: generic-slurm\nimage_cache: {shared}\n")
+    registry.push(REFERENCE, "a")
+    first = plan_of("./shared.yaml", image=REFERENCE).image.path
+    Path("gone.yaml").write_text(f"name: gone\nextends: generic-slurm\nimage_cache: {foreign.parent}/other\n")
+    assert plan_of("./gone.yaml", image=REFERENCE).image.path.startswith(f"{foreign.parent}/cache/")
+    assert first.startswith(f"{shared}/sha256-")
 
 
 @pytest.mark.parametrize("image", ["./foreign.sif", REFERENCE, "./box"])

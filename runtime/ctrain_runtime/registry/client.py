@@ -17,8 +17,9 @@ from urllib.parse import urlencode, urlsplit
 
 import requests
 
-from ctrain_builder.registry import credentials
-from ctrain_builder.registry.http_client import (
+from ctrain_runtime.errors import ConfigError, RegistryError
+from ctrain_runtime.registry import credentials
+from ctrain_runtime.registry.http_client import (
     GET,
     HttpClient,
     Request,
@@ -28,7 +29,6 @@ from ctrain_builder.registry.http_client import (
     is_this_machine,
     origin,
 )
-from ctrain_runtime.errors import ConfigError, RegistryError
 
 PULL, PUSH = "pull", "pull,push"  # what a token is for
 _FORM = {"Content-Type": "application/x-www-form-urlencoded"}

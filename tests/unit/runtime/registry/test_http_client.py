@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_builder.registry.http_client import HttpClient, Request, Unreachable, host, is_this_machine, origin
 from ctrain_runtime.errors import RegistryError
+from ctrain_runtime.registry.http_client import HttpClient, Request, Unreachable, host, is_this_machine, origin
 from samples.registry import Answer, front
 
 

@@ -7,9 +7,9 @@ from typing import Any, Optional
 
 import pytest
 
-from ctrain_builder.registry import credentials
-from ctrain_builder.registry.credentials import TOKEN, Login
 from ctrain_runtime.errors import ConfigError
+from ctrain_runtime.registry import credentials
+from ctrain_runtime.registry.credentials import TOKEN, Login
 from samples.programs import SYSTEM, write_program
 
 AUTH = {"auth": base64.b64encode(b"kim:open:sesame").decode()}

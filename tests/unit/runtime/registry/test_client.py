@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_builder.registry import client
-from ctrain_builder.registry.client import Reference, RegistryClient
 from ctrain_runtime.errors import ConfigError, RegistryError
+from ctrain_runtime.registry import client
+from ctrain_runtime.registry.client import Reference, RegistryClient
 from samples.registry import PASSWORD, USER, Answer, Front, Request, front
 
 SHA = "sha256:" + "0123456789abcdef" * 4
