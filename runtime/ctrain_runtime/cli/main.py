@@ -34,6 +34,7 @@ RUNTIME_VERBS = (
     Verb("shell", "open a shell in an image on a compute node", "ctrain_runtime.cli.shell", takes_command=True),
     Verb("jupyter", "start JupyterLab in an image on a compute node", "ctrain_runtime.cli.jupyter", takes_command=True),
     Verb("bench", "measure the network as the ranks of a job see it", "ctrain_runtime.cli.bench"),
+    Verb("estimate", "estimate the memory, time and layout of a training", "ctrain_runtime.cli.estimate"),
     Verb("attach", "watch a run that was submitted earlier", "ctrain_runtime.cli.attach"),
     Verb("runs", "list your runs", "ctrain_runtime.cli.runs"),
     Verb("cancel", "cancel a run", "ctrain_runtime.cli.cancel"),

@@ -1,0 +1,203 @@
+"""Estimate what training a GPT will take: memory, time, energy, and which layout of GPUs is best.
+
+  ctrain estimate gpt3-175b --gpu-type A100 --gpus 1024 --tp 8 --pp 16 --recompute full --tokens 300B
+  ctrain estimate 7.5B --nodes 4 --tokens 300B --fit     on the GPUs of this site; search the layout
+  ctrain estimate gpt2-xl --gpus 8 --explain             each formula, its source and its numbers
+
+MODEL is a preset or a number of parameters; options change its shape. Without --gpu-type, GPUs and network are those of
+the site. With --fit, options of the layout that are given are kept. See: ctrain help estimate.md
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import math
+import statistics
+import sys
+from pathlib import Path
+from typing import Any, get_args
+
+from ctrain_runtime import gpus, schedulers
+from ctrain_runtime import layout as run_layout
+from ctrain_runtime.cli import estimate_view
+from ctrain_runtime.cli.output import Writer, print_line
+from ctrain_runtime.cli.progress import ASCII_BLOCKS, BLOCKS
+from ctrain_runtime.cli.run_options import add_runs, add_site
+from ctrain_runtime.errors import DataError, ResourceError, UsageError
+from ctrain_runtime.estimate import fit
+from ctrain_runtime.estimate import layout as layouts
+from ctrain_runtime.estimate.estimate import Case, calibrate, make_estimate
+from ctrain_runtime.estimate.hardware import GPU_TYPES, NIC_EFFICIENCY, Hardware, find_gpu, lookup
+from ctrain_runtime.estimate.layout import Layout
+from ctrain_runtime.estimate.model import PRESETS, Model, find_model, parse_amount
+from ctrain_runtime.facts import Partition
+from ctrain_runtime.plan.size import check_capacity
+from ctrain_runtime.run import record
+from ctrain_runtime.run.follow import Metrics
+from ctrain_runtime.run.pick_up import find_run
+from ctrain_runtime.run.prepare import runs_directory
+from ctrain_runtime.run.targets import find_cluster
+from ctrain_runtime.site import SelectedSite, select_site
+
+GPUS_PER_NODE = 8  # where nothing is known of the nodes
+SEQUENCES = 512  # of a batch, about, if none is given
+LARGEST = 1 << 24  # of counts
+RATE, LARGEST_RATE = "tokens_per_second", 1e15  # in metrics.jsonl, where programs may write any value
+_SHAPE = ("layers", "hidden", "heads", "sequence", "vocabulary")
+_LAYOUT = tuple(field.name for field in dataclasses.fields(Layout) if field.name != "batch")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("model", nargs="?", metavar="MODEL", help=f"{', '.join(PRESETS)}, or a number of parameters, as in 7.5B")
+    for name in _SHAPE:
+        _add_count(parser, f"--{name}", f"the model's {name.replace('hidden', 'hidden size')}")
+    add("--tokens", default="", metavar="N", help="tokens of the training, as in 300B")
+    add("--gpu-type", default="", metavar="TYPE", help=f"{', '.join(GPU_TYPES)} (default: the site's)")
+    size = parser.add_mutually_exclusive_group()
+    _add_count(size, "--gpus", "GPUs in all")
+    _add_count(size, "--nodes", "number of nodes (default: 1)")
+    _add_count(parser, "--gpus-per-node", f"GPUs per node (default: the partition's, else {GPUS_PER_NODE})")
+    _add_count(parser, "--nics", "network adapters per node (default: one per GPU)")
+    _add_count(parser, "--nic-speed", "Gb/s of an adapter (default: usual with the GPU type)")
+    add_site(parser)
+    add("--partition", default="", metavar="PARTITION", help="partition whose GPUs are used")
+    _add_count(parser, "--batch", f"sequences per iteration on all GPUs (default: about {SEQUENCES})")
+    _add_count(parser, "--micro-batch", "sequences per GPU and step (default: 1)")
+    _add_choice(parser, "--strategy", layouts.Strategy, "what replicas share (default: ddp)")
+    add("--offload", action="store_true", default=None, help="keep the optimizer's state in the host's memory")
+    _add_count(parser, "--tp", "tensor-parallel size (default: 1)")
+    _add_count(parser, "--pp", "pipeline stages (default: 1)")
+    _add_choice(parser, "--schedule", layouts.Schedule, "schedule of the pipeline (default: 1f1b)")
+    _add_choice(parser, "--recompute", layouts.Recompute, "activations to recompute (default: none)")
+    _add_choice(parser, "--attention", layouts.Attention, "plain: scores go through memory (default: flash)")
+    add("--sequence-parallel", action="store_true", default=None, help="split what --tp alone does not split")
+    _add_choice(parser, "--precision", layouts.Precision, "bf16 is mixed precision, also fp16 (default: bf16)")
+    measured = parser.add_mutually_exclusive_group()
+    measured.add_argument("--rate", type=float, metavar="TFLOPS", help="TFLOP/s per GPU that this layout reaches")
+    measured.add_argument("--calibrate", metavar="RUN", help=f"run of this model and layout that wrote {RATE}")
+    add_runs(parser)
+    add("--fit", action="store_true", help="search the layouts and rank those that fit")
+    add("--explain", action="store_true", help="print each formula, its source and its numbers")
+    add("--json", action="store_true", help="print one JSON object instead of text")
+
+
+def _add_count(parser: Any, option: str, text: str) -> None:
+    parser.add_argument(option, type=_count, metavar="N", help=text)
+
+
+def _add_choice(parser: argparse.ArgumentParser, option: str, kind: Any, text: str) -> None:
+    parser.add_argument(option, choices=get_args(kind), help=text)
+
+
+def _count(text: str) -> int:
+    if not (text.isdecimal() and 1 <= int(text[:10]) <= LARGEST):
+        raise argparse.ArgumentTypeError(f"must be a positive integer of at most {LARGEST}, not {text[:20]!r}")
+    return int(text)
+
+
+def execute(args: argparse.Namespace) -> int:
+    selected = select_site(args.site or "", vars(args))
+    hardware, notes = _hardware(args, selected)
+    given = {name: getattr(args, name) for name in _LAYOUT if getattr(args, name) is not None}
+    batch = args.batch or hardware.count * max(1, round(SEQUENCES / hardware.count))
+    tokens = parse_amount("--tokens", args.tokens) if args.tokens else 0
+    case = Case(_model(args), hardware, Layout(batch, **given), tokens)
+    if case.model.assumed:
+        notes.append("the model's shape is derived from its number of parameters")
+    if args.calibrate or args.rate is not None:
+        case, note = _calibrated(args, case, selected)
+        notes.append(note)
+    found = fit.fit(case, given) if args.fit else None
+    estimate = found.ranked[0] if found else make_estimate(case)
+    problem = None if estimate.fits else ResourceError(f"does not fit: {fit.excess(estimate)}", fit.advice(case))
+    if args.json:
+        failed = {"error": str(problem), "exit_code": problem.exit_code} if problem else {}
+        print(json.dumps({**estimate_view.as_data(estimate, found, notes), **failed}, indent=2))
+    elif args.explain:
+        print(estimate_view.explain(estimate))
+    else:
+        blocks = BLOCKS if Writer(sys.stdout).can_show(BLOCKS) else ASCII_BLOCKS
+        print(estimate_view.describe(estimate, found, notes, blocks))
+    if problem:
+        print_line(f"ctrain: {problem}", sys.stderr)
+    return problem.exit_code if problem else 0
+
+
+def _model(args: argparse.Namespace) -> Model:
+    shape = {name: getattr(args, name) for name in _SHAPE if getattr(args, name)}
+    if args.model:
+        return dataclasses.replace(find_model(args.model), **shape)
+    missing = [f"--{name}" for name in ("layers", "hidden", "heads") if name not in shape]
+    if missing:
+        raise UsageError(f"no model given, and no {', '.join(missing)}", "As in: ctrain estimate gpt3-175b, or 7.5B")
+    return Model(**shape)
+
+
+def _hardware(args: argparse.Namespace, selected: SelectedSite) -> tuple[Hardware, list[str]]:
+    """The GPUs and the network of the options, else of the site; and notes on what is not certain."""
+    partition = None if args.gpu_type and not args.site and not args.partition else _partition(args, selected)
+    gpu = find_gpu(args.gpu_type or (partition.gpu_type if partition else ""))
+    per_node = args.gpus_per_node or (partition.gpus if partition else GPUS_PER_NODE)
+    count = args.gpus or (args.nodes or 1) * per_node
+    if count > per_node and count % per_node:
+        near = f"--gpus {count - count % per_node} or --gpus {count - count % per_node + per_node}"
+        raise UsageError(f"{count} GPUs are not a multiple of the {per_node} of a node", f"Nearest: {near}")
+    if partition:
+        check_capacity(f"partition {partition.name}", "GPU", partition.nodes * partition.gpus, "--gpus", count)
+    nics, speed = args.nics or per_node, args.nic_speed or gpu.nic
+    network, note = nics * speed / 8 * NIC_EFFICIENCY, f"network: {nics} x {speed} Gb/s per node"
+    measured = selected.site.expected_bandwidth.nccl if partition else 0
+    if measured and not (args.nics or args.nic_speed):
+        network, note = float(measured), f"network: {measured:g} GB/s per node, as expected_bandwidth of the site"
+    elif not (args.nics and args.nic_speed):
+        note += " (assumed: --nics, --nic-speed)"
+    notes = [note] if count > per_node else []
+    if gpu.unverified:
+        notes.append(f"unverified of {gpu.name}: {', '.join(gpu.unverified)}")
+    return Hardware(gpu, count, per_node, network), notes
+
+
+def _partition(args: argparse.Namespace, selected: SelectedSite) -> Partition:
+    """The partition of the options, else of the site, else the one with the most GPUs (of the type)."""
+    site = selected.site
+    cluster, _ = find_cluster(schedulers.get(site.scheduler), site, dry_run=True)
+    name, model = args.partition, gpus.identify(args.gpu_type).model
+    known = [
+        part
+        for part in cluster.partitions
+        if part.gpus and lookup(part.gpu_type) and model in ("", gpus.identify(part.gpu_type).model)
+    ]
+    for part in sorted(known, key=lambda part: (part.name != site.partition, -part.nodes * part.gpus)):
+        if part.name == (name or part.name):
+            return part
+    what = f"partition {name} with GPUs of" if name else "partition with GPUs of"
+    hint = f"Pass --gpu-type, one of {', '.join(GPU_TYPES)}; or --site SITE"
+    raise UsageError(f"site {site.name} has no {what} {args.gpu_type or 'a known type'}", hint)
+
+
+def _calibrated(args: argparse.Namespace, case: Case, selected: SelectedSite) -> tuple[Case, str]:
+    """The case with the efficiency of a measured rate: of --rate, or of a run of any number of replicas; and a note."""
+    if args.calibrate:
+        path = find_run(args.calibrate, runs_directory(selected.site))
+        count, measured = record.load(path).world_size, _measured(path / run_layout.METRICS)
+    else:
+        if not 0 < args.rate < math.inf:
+            raise UsageError(f"--rate must be a positive number of TFLOP/s, not {args.rate}")
+        count, values = case.hardware.count, make_estimate(case).values
+        measured = values["tokens_per_second"] * args.rate * 1e12 / (values["hfu"] * values["X"])
+    efficiency, estimated = calibrate(case, count, measured)
+    rates = f"{measured:,.0f} tokens/s on {count} GPUs, estimated were {estimated:,.0f}"
+    note = f"calibrated: {rates}; matrix products reach {efficiency:.1%} of the peak"
+    return dataclasses.replace(case, efficiency=efficiency), note
+
+
+def _measured(metrics: Path) -> float:
+    """The median rate of a run, in tokens per second, without the first steps, which compile and fill caches."""
+    written: list[Any] = [line.get(RATE) for line in Metrics(metrics).read()]
+    rates = [float(rate) for rate in written if type(rate) in (int, float) and 0 < rate < LARGEST_RATE]
+    if not rates:
+        raise DataError(f"no {RATE} in {metrics}", "The program must write it: ctrain help jobs")
+    return statistics.median(rates[len(rates) // 3 :])

@@ -1,0 +1,132 @@
+"""Estimates as text and as data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, Optional
+
+from ctrain_runtime.estimate.estimate import Estimate, capacity
+from ctrain_runtime.estimate.fit import Fit, compare
+from ctrain_runtime.estimate.formulas import MEMORY, TIME, Formula
+from ctrain_runtime.text import format_duration, format_size, pluralize, significant, table
+
+BAR_COLUMNS = 30
+SHOWN = 8  # layouts
+_HEAD = ("tp", "pp", "dp", "strategy", "recompute", "micro batch", "memory", "iteration", "MFU", "")
+
+
+def describe(estimate: Estimate, found: Optional[Fit], notes: Sequence[str], blocks: str) -> str:
+    """The estimate as a few aligned tables; of a search, first the layouts found."""
+    ranking = [_ranking(found)] if found else []
+    seconds = estimate.values["T"]
+    time = f"time of an iteration: {_seconds(seconds)}\n{_bars(TIME, estimate, seconds, _seconds, blocks)}"
+    return "\n\n".join([_head(estimate, notes), *ranking, _memory(estimate, blocks), time, _result(estimate)])
+
+
+def as_data(estimate: Estimate, found: Optional[Fit], notes: Sequence[str]) -> dict[str, Any]:
+    """The same for JSON. `values` are by the names of the formulas, in their SI units."""
+    return {
+        **asdict(estimate.case),
+        "values": {formula.symbol: estimate.values[formula.symbol] for formula in estimate.formulas},
+        "usable_memory": capacity(estimate.case.hardware),
+        "fits": estimate.fits,
+        "layouts": [
+            {**asdict(one.case.layout), "G": one.values["G"], "T": one.values["T"]} for one in _distinct(found)
+        ],
+        "reasons": found.reasons() if found else [],
+        "notes": list(notes),
+    }
+
+
+def explain(estimate: Estimate) -> str:
+    """Each value with its formula, the numbers put in, and its source; then what the symbols mean."""
+    used = {name for formula in estimate.formulas for name in formula.names}
+    legend = [(name, meaning) for name, meaning in estimate.meanings.items() if name in used]
+    parts = [_explained(formula, estimate.values) for formula in estimate.formulas]
+    return "\n\n".join([*parts, table(("symbol", "meaning"), legend)])
+
+
+def _explained(formula: Formula, values: Mapping[str, float]) -> str:
+    value = f"{values[formula.symbol]:.4g} {formula.unit}".rstrip()
+    numbers = "  ".join(f"{name}={values[name]:.6g}" for name in formula.names)
+    meaning = f"  ({formula.meaning})" if formula.meaning else ""
+    return f"{formula.symbol} = {value}{meaning}\n    {formula.text}\n    {numbers}\n    {formula.source}"
+
+
+def _head(estimate: Estimate, notes: Sequence[str]) -> str:
+    model, hardware, layout = estimate.case.model, estimate.case.hardware, estimate.case.layout
+    shape = f"{model.layers} layers, hidden size {model.hidden}, {model.heads} heads, sequence {model.sequence}"
+    steps = f"{estimate.values['m']:g} x {layout.micro_batch} per replica"
+    gpus = f"{hardware.count} x {hardware.gpu.name} {hardware.gpu.memory:g} GiB"
+    rows = [
+        ("model", f"{estimate.values['N'] / 1e9:.4g} billion parameters: {shape}, vocabulary {model.vocabulary}"),
+        ("hardware", f"{pluralize(hardware.nodes, 'node')}: {gpus}"),
+        ("layout", f"dp {estimate.values['d']:g} x pp {layout.pp} x tp {layout.tp}: {layout.options()}"),
+        ("batch", f"{pluralize(layout.batch, 'sequence')}: {steps}"),
+        *(("note", note) for note in notes),
+    ]
+    return "\n".join(f"{key:<10}{value}" for key, value in rows)
+
+
+def _memory(estimate: Estimate, blocks: str) -> str:
+    usable, host = capacity(estimate.case.hardware), estimate.values["host"]
+    bars = _bars(MEMORY, estimate, max(usable, estimate.values["G"]), _size, blocks)
+    fits = "fits" if estimate.fits else "does not fit"
+    outside = f"; {_size(host)} in the host's memory" if host else ""
+    return f"memory per GPU: {_size(estimate.values['G'])} of {_size(usable)} usable: {fits}{outside}\n{bars}"
+
+
+def _bars(parts: Sequence[Formula], estimate: Estimate, full: float, text: Callable[[float], str], blocks: str) -> str:
+    rows = []
+    for part in parts:
+        value = estimate.values[part.symbol]
+        done = round(value / full * BAR_COLUMNS)
+        if value:
+            bar = blocks[0] * done + blocks[1] * (BAR_COLUMNS - done)
+            rows.append((part.symbol, text(value), bar, part.meaning))
+    return table(rows[0], rows[1:])
+
+
+def _result(estimate: Estimate) -> str:
+    values = estimate.values
+    rows = [
+        ("FLOP", f"{values['F']:.3g} per iteration; {values['hfu'] * values['X'] / 1e12:.0f} TFLOP/s per GPU"),
+        ("MFU", f"{values['mfu']:.1%} of the peak; {values['hfu']:.1%} with recomputation"),
+        ("rate", f"{values['tokens_per_second']:,.0f} tokens/s"),
+    ]
+    if estimate.case.tokens:
+        tokens = f"{estimate.case.tokens / 1e9:.4g} billion tokens"
+        cost = f"{values['gpu_hours']:,.0f} GPU hours, {values['energy'] / 3.6e9:.3g} MWh of the GPUs"
+        rows.append(("training", f"{tokens}: {_seconds(values['seconds'])}, {cost}"))
+    return "\n".join(f"{key:<10}{value}" for key, value in rows)
+
+
+def _ranking(found: Fit) -> str:
+    rows: list[tuple[str, ...]] = []
+    for one in _distinct(found):
+        layout, values = one.case.layout, one.values
+        how = (str(layout.tp), str(layout.pp), f"{values['d']:g}", layout.strategy, layout.recompute)
+        result = (str(layout.micro_batch), _size(values["G"]), _seconds(values["T"]), f"{values['mfu']:.1%}")
+        rows.append((*how, *result, compare(one, found.ranked[0]) if rows else ""))
+    counted = f"{pluralize(len(found.ranked), 'layout')} fit, {len(found.too_large)} do not; best of each kind:"
+    reasons = [f"  {reason}" for reason in found.reasons()]
+    return "\n".join([counted, table(_HEAD, rows), "changes of one choice of the best:", *reasons])
+
+
+def _distinct(found: Optional[Fit]) -> list[Estimate]:
+    """The best layouts that split the model in different ways."""
+    ways: dict[tuple[int, int, str], Estimate] = {}
+    for one in found.ranked if found else ():
+        ways.setdefault((one.case.layout.tp, one.case.layout.pp, one.case.layout.strategy), one)
+    return list(ways.values())[:SHOWN]
+
+
+def _seconds(seconds: float) -> str:
+    if seconds < 1:
+        return f"{seconds * 1000:.3g} ms"
+    return f"{significant(seconds)} s" if seconds < 100 else format_duration(seconds)
+
+
+def _size(total: float) -> str:
+    return format_size(round(total))

@@ -1,0 +1,160 @@
+"""The estimate of a training: the values of the symbols, and of the formulas that use them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Optional
+
+from ctrain_runtime.errors import UsageError
+from ctrain_runtime.estimate.formulas import ITERATION, SIZES, STAGE, TRAINING, Formula
+from ctrain_runtime.estimate.formulas import evaluate as evaluate_formulas
+from ctrain_runtime.estimate.hardware import Hardware
+from ctrain_runtime.estimate.layout import SHARDED, Layout, check
+from ctrain_runtime.estimate.model import Model
+
+# Of a GPU's memory; the rest is CUDA's context, NCCL's buffers and fragmentation. A rule of thumb.
+USABLE_MEMORY = 0.92
+HOST_BANDWIDTH = 25e9  # bytes/s per GPU: PCIe 4.0 x16, and an eighth of the host's memory bandwidth. A rule of thumb.
+BACKWARD = 2 / 3  # of the computing time of an iteration
+STEPS = 60  # of a bisection
+_STATE = {"bf16": (2, 12), "fp32": (4, 8)}  # bytes of a parameter; of Adam's state (ZeRO, section 3.1)
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is estimated. `tokens`: of the training, 0 if unknown; `efficiency`: in place of the GPU type's."""
+
+    model: Model
+    hardware: Hardware
+    layout: Layout
+    tokens: float = 0
+    efficiency: Optional[float] = None
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The values of all symbols and formulas of a case, in SI units, and the meanings of the symbols."""
+
+    case: Case
+    values: Mapping[str, float]
+    meanings: Mapping[str, str]
+
+    @property
+    def formulas(self) -> tuple[Formula, ...]:
+        return (*SIZES, *STAGE, *ITERATION, *(TRAINING if self.case.tokens else ()))
+
+    @property
+    def fits(self) -> bool:
+        return self.values["G"] <= capacity(self.case.hardware)
+
+
+def capacity(hardware: Hardware) -> float:
+    """The bytes of a GPU that a program can use."""
+    return hardware.gpu.memory * 2**30 * USABLE_MEMORY
+
+
+def make_estimate(case: Case) -> Estimate:
+    """The estimate of a case. Raises UsageError for a layout that is not possible."""
+    check(case.model, case.hardware, case.layout)
+    symbols = {**_sizes(case), **_rates(case)}
+    meanings = {name: meaning for name, (_, meaning) in symbols.items()}
+    values = evaluate_formulas(SIZES, {name: value for name, (value, _) in symbols.items()})
+    stages = [evaluate_formulas(STAGE, {**values, **stage}) for stage in _stages(case)]
+    fullest = max(stages, key=lambda stage: stage["G"])
+    after = (*ITERATION, *(TRAINING if case.tokens else ()))
+    return Estimate(case, evaluate_formulas(after, fullest), {**meanings, **_OF_STAGES})
+
+
+def calibrate(case: Case, gpus: int, tokens_per_second: float) -> tuple[float, float]:
+    """The efficiency with which the estimate for `gpus` GPUs, as many micro batches per replica, has the rate measured;
+    and the rate that was estimated. Raises UsageError for an impossible layout, and for a rate out of reach."""
+    layout, hardware = case.layout, case.hardware
+    per_replica = layout.micro_batch * layout.micro_batches(hardware.count)
+    layout = replace(layout, batch=max(1, layout.data_parallel(gpus)) * per_replica)
+    run = replace(case, hardware=replace(hardware, count=gpus), layout=layout)
+
+    def rate(efficiency: float) -> float:
+        return make_estimate(replace(run, efficiency=efficiency)).values["tokens_per_second"]
+
+    low, high = 0.0, 1.0
+    if rate(high) < tokens_per_second:
+        problem = f"{tokens_per_second:,.0f} tokens/s are more than {gpus} {hardware.gpu.name} reach with this layout"
+        raise UsageError(problem, "Pass the model, the layout, the GPU type and the network that were measured")
+    for _ in range(STEPS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if rate(middle) < tokens_per_second else (low, middle)
+    return high, rate(hardware.gpu.efficiency)
+
+
+def _sizes(case: Case) -> dict[str, tuple[float, str]]:
+    """Counts, sizes and switches, each with its meaning."""
+    model, layout, gpus = case.model, case.layout, case.hardware.count
+    dp, steps, sharded = layout.data_parallel(gpus), layout.micro_batches(gpus), SHARDED[layout.strategy]
+    plain, (parameter, state) = layout.attention == "plain", _STATE[layout.precision]
+    # The last backward pass (DDP), each one (ZeRO 2), all (ZeRO 3: Zhao et al. 2023); a pipeline reduces at the end.
+    overlap = (BACKWARD / steps, BACKWARD / steps, BACKWARD, 1)[sharded]
+    return {
+        "B": (layout.batch, "sequences per iteration"),
+        "s": (model.sequence, "tokens per sequence"),
+        "l": (model.layers, "layers"),
+        "h": (model.hidden, "hidden size"),
+        "a": (model.heads, "attention heads"),
+        "V": (model.vocabulary, "vocabulary"),
+        "K": (case.tokens, "tokens of the training"),
+        "n": (gpus, "GPUs"),
+        "t": (layout.tp, "tensor-parallel size"),
+        "p": (layout.pp, "pipeline stages"),
+        "d": (dp, "replicas (data-parallel size)"),
+        "b": (layout.micro_batch, "sequences per micro batch"),
+        "m": (steps, "micro batches per replica and iteration"),
+        "q": (layout.tp if layout.sequence_parallel else 1, "t with sequence parallelism, else 1"),
+        "R": (layout.recompute == "full", "1 if all is recomputed"),
+        "u": (plain, "1 if attention scores go through memory"),
+        "x": (plain and layout.recompute == "none", "1 if attention scores are kept"),
+        "w": (parameter, "bytes of a parameter, a gradient or an activation"),
+        "o": (state, "bytes of the optimizer's state per parameter"),
+        "g": (not layout.offload, "1 if the optimizer's state is on the GPU"),
+        "z1": (dp if sharded >= 1 else 1, "replicas that share the optimizer's state"),
+        "z2": (dp if sharded >= 2 else 1, "replicas that share the gradients"),
+        "z3": (dp if sharded >= 3 else 1, "replicas that share the parameters"),
+        "r": ((2, 2, 1 + steps, 3 * steps)[sharded], "times that parameters or gradients cross the network"),
+        "c": (overlap if layout.pp == 1 else 0, "share of the computing that hides communication of replicas"),
+    }
+
+
+def _rates(case: Case) -> dict[str, tuple[float, str]]:
+    """The speeds of GPUs and links, each with its meaning. Ranks count as in Megatron-LM: tensor, data, pipeline."""
+    hardware, layout, gpu = case.hardware, case.layout, case.hardware.gpu
+    tp, dp = layout.tp, layout.data_parallel(hardware.count)
+    on_a_node = min(dp, max(1, hardware.per_node // tp))
+    senders = min(tp * dp, hardware.per_node)  # the ranks of a node whose next stage is on another one
+    to_next = hardware.network / senders if hardware.nodes > 1 else gpu.link
+    return {
+        "X": ((gpu.bf16 if layout.precision == "bf16" else gpu.fp32) * 1e12, "peak of a GPU, FLOP/s"),
+        "e": (case.efficiency or gpu.efficiency, "share of the peak that matrix products reach"),
+        "W": (gpu.bandwidth * 1e9, "memory bandwidth of a GPU, B/s"),
+        "H": (HOST_BANDWIDTH, "bandwidth of the host's memory per GPU, B/s"),
+        "U": (gpu.watts, "power limit of a GPU, W"),
+        "Bt": (hardware.group_bandwidth(tp, min(tp, hardware.per_node)), "bandwidth in a tensor-parallel group, B/s"),
+        "Bp": (math.inf if layout.pp == 1 else to_next * 1e9, "bandwidth of a GPU to the next stage, B/s"),
+        "Bd": (hardware.group_bandwidth(dp, on_a_node), "bandwidth among replicas, B/s"),
+    }
+
+
+_OF_STAGES = {
+    "E": "rows of the embeddings on the stage",
+    "y": "1 if the stage computes the output",
+    "f": "micro batches whose activations the stage keeps",
+}
+
+
+def _stages(case: Case) -> list[dict[str, float]]:
+    """The symbols that differ between the first and the last stage. The rule for f: Narayanan et al., section 2.2."""
+    layout, rows = case.layout, case.model.vocabulary
+    steps, embeddings = float(layout.micro_batches(case.hardware.count)), rows + case.model.sequence
+    if layout.pp == 1:
+        return [{"E": embeddings, "y": 1, "f": 1}]
+    first, last = (steps, steps) if layout.schedule == "gpipe" else (min(steps, layout.pp), 1.0)
+    return [{"E": embeddings, "y": 0, "f": first}, {"E": rows, "y": 1, "f": last}]

@@ -1,0 +1,97 @@
+"""How a model is spread over GPUs, and which layouts are possible."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from ctrain_runtime.errors import UsageError
+from ctrain_runtime.estimate.hardware import Hardware
+from ctrain_runtime.estimate.model import Model
+
+Strategy = Literal["ddp", "zero1", "zero2", "zero3", "fsdp"]
+Schedule = Literal["1f1b", "gpipe"]
+Recompute = Literal["none", "full"]
+Attention = Literal["flash", "plain"]
+Precision = Literal["bf16", "fp32"]
+
+# Of how many parts of the state (optimizer, gradients, parameters) a data-parallel rank keeps only its share.
+SHARDED = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3, "fsdp": 3}
+_NO_PIPELINE = ("zero2", "zero3")  # DeepSpeed's pipeline engine refuses them
+
+
+@dataclass(frozen=True)
+class Layout:
+    """`strategy` is that of the data-parallel ranks; `batch` is global, `micro_batch` that of a GPU, in sequences."""
+
+    batch: int
+    micro_batch: int = 1
+    strategy: Strategy = "ddp"
+    offload: bool = False
+    tp: int = 1
+    pp: int = 1
+    schedule: Schedule = "1f1b"
+    recompute: Recompute = "none"
+    attention: Attention = "flash"
+    sequence_parallel: bool = False
+    precision: Precision = "bf16"
+
+    def data_parallel(self, gpus: int) -> int:
+        return gpus // (self.tp * self.pp)
+
+    def micro_batches(self, gpus: int) -> int:
+        """Micro batches per replica and iteration: the steps of gradient accumulation."""
+        return self.batch // (self.data_parallel(gpus) * self.micro_batch)
+
+    def options(self) -> str:
+        """The options of `ctrain estimate` that differ from the defaults, apart from the batch."""
+        default = Layout(self.batch)
+        words = []
+        for name in ("strategy", "tp", "pp", "micro_batch", "recompute", "offload", "sequence_parallel"):
+            value = getattr(self, name)
+            if value != getattr(default, name):
+                words.append(f"--{name.replace('_', '-')}" + ("" if value is True else f" {value}"))
+        return " ".join(words) or "--strategy ddp"
+
+
+def check(model: Model, hardware: Hardware, layout: Layout) -> None:
+    """Raise UsageError for a layout that does not divide, with the nearest that does."""
+    gpus, block = hardware.count, layout.tp * layout.pp
+    split = f"tp {layout.tp} x pp {layout.pp} = {block} GPUs"
+    if gpus % block:
+        raise UsageError(f"{gpus} GPUs are not a multiple of {split}", f"Nearest: {_multiples('--gpus', gpus, block)}")
+    if model.hidden % model.heads:
+        near = _divisors("--heads", model.heads, [model.hidden])
+        raise UsageError(f"hidden size {model.hidden} is not a multiple of {model.heads} heads", f"Nearest: {near}")
+    if model.heads % layout.tp:
+        near = _divisors("--tp", layout.tp, [model.heads, gpus // layout.pp])
+        raise UsageError(f"{model.heads} heads cannot be split among tp {layout.tp}", f"Nearest: {near}")
+    if model.layers % layout.pp:
+        near = _divisors("--pp", layout.pp, [model.layers, gpus // layout.tp])
+        raise UsageError(f"{model.layers} layers cannot be split into pp {layout.pp} stages", f"Nearest: {near}")
+    step = layout.data_parallel(gpus) * layout.micro_batch
+    if layout.batch % step:
+        problem = f"batch {layout.batch} is not a multiple of dp {layout.data_parallel(gpus)}"
+        nearest = f"Nearest: {_multiples('--batch', layout.batch, step)}"
+        raise UsageError(f"{problem} x micro batch {layout.micro_batch} = {step}", nearest)
+    if layout.pp > 1 and layout.strategy in _NO_PIPELINE:
+        hint = "Pass --strategy zero1 or fsdp, or --pp 1"
+        raise UsageError(f"{layout.strategy} cannot be combined with a pipeline (pp {layout.pp})", hint)
+
+
+def divisors(number: int) -> list[int]:
+    return [part for part in range(1, number + 1) if number % part == 0]
+
+
+def _multiples(option: str, number: int, of: int) -> str:
+    below = number // of * of
+    return " or ".join(f"{option} {value}" for value in (below, below + of) if value)
+
+
+def _divisors(option: str, number: int, of: Iterable[int]) -> str:
+    """The nearest divisors of all of `of` below and above `number`."""
+    first, *others = of
+    common = [part for part in divisors(first) if all(other % part == 0 for other in others)]
+    below, above = [part for part in common if part < number], [part for part in common if part > number]
+    return " or ".join(f"{option} {value}" for value in (*below[-1:], *above[:1]))

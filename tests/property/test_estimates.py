@@ -1,0 +1,126 @@
+"""Laws of estimates: parts add up, sharing never costs memory, more adapters never cost time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from ctrain_runtime.errors import UsageError
+from ctrain_runtime.estimate.estimate import Case, Estimate, make_estimate
+from ctrain_runtime.estimate.fit import fit
+from ctrain_runtime.estimate.formulas import MEMORY, TIME
+from ctrain_runtime.estimate.hardware import GPU_TYPES, Hardware
+from ctrain_runtime.estimate.layout import Layout
+from ctrain_runtime.estimate.model import Model
+
+powers = st.integers(0, 4).map(lambda power: 1 << power)
+
+
+@st.composite
+def cases(draw: st.DrawFn, **fixed: Any) -> Case:
+    """Cases whose layout is possible."""
+    tp, pp, dp, micro_batch, steps = (draw(powers) for _ in range(5))
+    model = Model(pp * draw(st.integers(1, 6)), 64 * tp * draw(powers), tp, draw(powers) * 64, draw(powers) * 1000)
+    per_node = draw(st.sampled_from([1, 4, 8]))
+    count = tp * pp * dp
+    gpu = draw(st.sampled_from(list(GPU_TYPES.values())))
+    strategy = draw(st.sampled_from(["ddp", "zero1", *(["zero2", "zero3"] if pp == 1 else []), "fsdp"]))
+    choices = {
+        "strategy": strategy,
+        "offload": draw(st.booleans()),
+        "schedule": draw(st.sampled_from(["1f1b", "gpipe"])),
+        "recompute": draw(st.sampled_from(["none", "full"])),
+        "attention": draw(st.sampled_from(["flash", "plain"])),
+        "sequence_parallel": draw(st.booleans()),
+        "precision": draw(st.sampled_from(["bf16", "fp32"])),
+        **fixed,
+    }
+    layout = Layout(dp * micro_batch * steps, micro_batch, tp=tp, pp=pp, **choices)
+    return Case(model, Hardware(gpu, count, per_node, draw(st.floats(1, 1000))), layout, tokens=1e9)
+
+
+def change(case: Case, **layout: Any) -> Estimate:
+    return make_estimate(replace(case, layout=replace(case.layout, **layout)))
+
+
+@given(cases())
+def test_parts_are_positive_and_add_up(case: Case) -> None:
+    values = make_estimate(case).values
+    for total, parts in (("G", MEMORY), ("T", TIME)):
+        numbers = [values[part.symbol] for part in parts]
+        assert min(numbers) >= 0
+        assert abs(sum(numbers) - values[total]) <= 1e-9 * values[total]
+    assert 0 < values["mfu"] <= values["hfu"] <= values["e"]
+    assert values["M"] <= values["F"]
+
+
+@given(cases())
+def test_each_formula_is_explained_by_its_text_and_numbers(case: Case) -> None:
+    """What --explain prints is all that a formula needs, and gives the value that it prints."""
+    estimate = make_estimate(case)
+    for formula in estimate.formulas:
+        numbers = {name: estimate.values[name] for name in formula.names}
+        assert eval(formula.text, {"min": min, "max": max}, numbers) == estimate.values[formula.symbol]  # noqa: S307
+        symbols = {one.symbol for one in estimate.formulas}
+        assert all(name in estimate.meanings or name in symbols for name in formula.names)
+        assert formula.source
+
+
+@given(cases())
+def test_more_zero_never_takes_more_memory(case: Case) -> None:
+    stages = ("ddp", "zero1") if case.layout.pp > 1 else ("ddp", "zero1", "zero2", "zero3")
+    memory = [change(case, strategy=strategy).values["G"] for strategy in stages]
+    assert all(more >= less * (1 - 1e-12) for more, less in zip(memory, memory[1:]))
+
+
+@given(cases())
+def test_less_is_kept_and_more_is_computed_with_recomputation(case: Case) -> None:
+    kept, recomputed = change(case, recompute="none").values, change(case, recompute="full").values
+    assert recomputed["compute"] > kept["compute"]
+    layers = case.model.layers // case.layout.pp
+    assume(layers > 1)  # a single layer is kept while it is recomputed
+    assert recomputed["activations"] < kept["activations"]
+
+
+@given(cases())
+def test_what_is_split_or_moved_away_takes_less_memory(case: Case) -> None:
+    for name, more in (("sequence_parallel", True), ("offload", True)):
+        assert change(case, **{name: more}).values["G"] <= change(case, **{name: False}).values["G"] * (1 + 1e-12)
+    assert change(case, schedule="1f1b").values["G"] <= change(case, schedule="gpipe").values["G"]
+    assert change(case, attention="flash").values["G"] <= change(case, attention="plain").values["G"]
+
+
+@given(cases(), st.floats(1, 10))
+def test_a_faster_network_and_more_efficient_products_never_take_longer(case: Case, factor: float) -> None:
+    slow, time = case.hardware, make_estimate(case).values["T"]
+    fast = replace(case, hardware=replace(slow, network=slow.network * factor))
+    assert make_estimate(fast).values["T"] <= time * (1 + 1e-12)
+    efficient = replace(case, efficiency=min(1.0, slow.gpu.efficiency * factor))
+    assert make_estimate(efficient).values["T"] <= time * (1 + 1e-12)
+
+
+@given(st.integers(1, 64), st.integers(1, 40), st.integers(1, 40), st.integers(1, 100), powers)
+def test_a_layout_is_possible_or_refused_with_a_next_step(gpus: int, tp: int, pp: int, batch: int, layers: int) -> None:
+    hardware = Hardware(GPU_TYPES["A100"], gpus, 8, 100)
+    case = Case(Model(layers, 960, 12), hardware, Layout(batch, tp=tp, pp=pp))
+    try:
+        values = make_estimate(case).values
+    except UsageError as error:
+        assert error.hint.startswith("Nearest: --")
+        return
+    assert (values["d"] * values["t"] * values["p"], values["d"] * values["m"] * values["b"]) == (gpus, batch)
+
+
+@given(cases())
+def test_a_search_finds_nothing_slower_than_what_is_given(case: Case) -> None:
+    """Equal but for what a search does not change, and within the three digits to which times are compared."""
+    given_ones = {"schedule", "attention", "precision", "offload", "sequence_parallel", "micro_batch"}
+    assume(case.layout.tp <= case.hardware.per_node and case.hardware.per_node % case.layout.tp == 0)
+    assume(case.layout.strategy != "fsdp")
+    mine = make_estimate(case)
+    assume(mine.fits)
+    best = fit(case, given_ones).ranked[0]
+    assert best.values["T"] <= mine.values["T"] * 1.01

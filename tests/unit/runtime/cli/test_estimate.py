@@ -1,0 +1,206 @@
+"""`ctrain estimate`: what it prints, what it takes from sites and runs, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ctrain_runtime import facts, layout
+from ctrain_runtime.cli.main import RUNTIME_VERBS, main
+from ctrain_runtime.run import record
+from samples.plans import a_plan
+
+A100 = ("--gpu-type", "A100")
+GPT3 = ("gpt3-175b", "--gpu-type", "A100", "--gpus", "1024", "--batch", "1536")
+
+
+@pytest.fixture(autouse=True)
+def _no_cluster(programs: Path) -> None:
+    """No scheduler answers: partitions are those of site files."""
+
+
+def estimate(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    code = main(RUNTIME_VERBS, ["estimate", *arguments])
+    out, error = capsys.readouterr()
+    return code, out, error
+
+
+def as_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    code, out, error = estimate(capsys, *arguments, "--json")
+    assert code == 0, error
+    data: dict[str, Any] = json.loads(out)
+    return data
+
+
+def test_the_text_names_model_hardware_memory_time_and_cost(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--tp", "8", "--pp", "16", "--recompute", "full", "--tokens", "300B")
+    code, out, error = estimate(capsys, *GPT3, *words)
+    assert (code, error) == (0, "")
+    for line in (
+        "model     174.6 billion parameters: 96 layers, hidden size 12288, 96 heads, sequence 2048, vocabulary 51200",
+        "hardware  128 nodes: 1024 x A100 80 GiB",
+        "layout    dp 8 x pp 16 x tp 8: --tp 8 --pp 16 --recompute full",
+        "batch     1536 sequences: 192 x 1 per replica",
+        "note      network: 8 x 200 Gb/s per node (assumed: --nics, --nic-speed)",
+        "memory per GPU: 28.2 GB of 79.0 GB usable: fits",
+        "FLOP      4.51e+18 per iteration; 158 TFLOP/s per GPU",
+    ):
+        assert line in out.splitlines()
+    compute = next(line for line in out.splitlines() if line.startswith("compute"))
+    assert compute.count("█") == round(30 * 20.76 / 27.93)
+    assert compute.endswith("matrix products")
+    training = out.splitlines()[-1]
+    assert training.startswith("training  300 billion tokens: 30 d, ")
+    assert "GPU hours" in training
+    assert "MWh" in training
+
+
+def test_a_rate_gives_the_days_that_the_paper_gives(capsys: pytest.CaptureFixture[str]) -> None:
+    words = (
+        "--gpu-type",
+        "A100",
+        "--gpus",
+        "1040",
+        "--tp",
+        "8",
+        "--pp",
+        "2",
+        "--recompute",
+        "full",
+        "--strategy",
+        "zero1",
+    )
+    _, out, _ = estimate(capsys, "gpt3-175b", *words, "--tokens", "300B", "--rate", "140")
+    assert "300 billion tokens: 34 d, " in out
+    assert "; 140 TFLOP/s per GPU" in out
+
+
+def test_explain_prints_formula_numbers_source_and_symbols(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = estimate(capsys, "gpt3-175b", *A100, "--gpus", "8", "--strategy", "zero3", "--explain")
+    assert code == 74  # it is explained, too, why it does not fit
+    paragraphs = out.split("\n\n")
+    assert paragraphs[0].splitlines() == [
+        "N = 1.746e+11  (parameters)",
+        "    l*(12*h**2 + 13*h) + (V + s)*h",
+        "    l=96  h=12288  V=51200  s=2048",
+        "    Narayanan et al. 2021, eq. 2",
+    ]
+    assert paragraphs[-1].splitlines()[0].split() == ["symbol", "meaning"]
+    assert "Bd      bandwidth among replicas, B/s" in paragraphs[-1]
+    assert "Bt=inf" in out
+
+
+def test_a_search_prints_a_ranking_and_reasons(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = estimate(capsys, *GPT3, "--attention", "plain", "--recompute", "full", "--fit")
+    assert code == 0
+    lines = out.splitlines()
+    head = next(number for number, line in enumerate(lines) if line.startswith("tp  pp"))
+    assert " fit, " in lines[head - 1]
+    assert "slower (" in lines[head + 2]
+    assert any(line.startswith("  strategy ") for line in lines)
+
+
+def test_json_has_values_layouts_and_reasons(capsys: pytest.CaptureFixture[str]) -> None:
+    data = as_json(capsys, "gpt2", "--gpu-type", "h100", "--gpus", "8", "--fit")
+    assert data["model"]["layers"] == 12
+    assert data["fits"] is True
+    assert data["values"]["N"] == pytest.approx(124e6, rel=0.01)
+    assert data["layouts"][0]["T"] == data["values"]["T"]
+    assert data["reasons"]
+    assert data["hardware"]["network"] == 8 * 400 / 8 * 0.96
+
+
+def test_what_does_not_fit_is_shown_and_refused_with_what_fits(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, error = estimate(capsys, "7.5B", "--gpu-type", "A100", "--gpus", "8")
+    assert code == 74
+    assert "does not fit" in out
+    assert error.startswith("ctrain: does not fit: 130 GB per GPU, 79.0 GB are usable. Fits: --strategy zero")
+    assert error.count("\n") == 1
+    code, out, _ = estimate(capsys, "7.5B", "--gpu-type", "A100", "--gpus", "8", "--json")
+    assert (code, json.loads(out)["exit_code"], json.loads(out)["fits"]) == (74, 74, False)
+
+
+def test_gpus_and_nodes_are_those_of_the_site(capsys: pytest.CaptureFixture[str]) -> None:
+    hardware = as_json(capsys, "gpt2", "--site", "neuron", "--nodes", "2")["hardware"]
+    assert (hardware["gpu"]["name"], hardware["count"], hardware["per_node"]) == ("A100", 16, 8)
+    hardware = as_json(capsys, "gpt2", "--site", "neuron", "--gpu-type", "V100")["hardware"]
+    assert (hardware["gpu"]["name"], hardware["count"]) == ("V100", 4)
+    hardware = as_json(capsys, "gpt2", "--site", "neuron", "--partition", "eme_h200nv_8")["hardware"]
+    assert hardware["gpu"]["name"] == "H200"
+    data = as_json(capsys, "gpt2", "--site", "polaris", "--partition", "prod", "--nodes", "8")
+    assert (data["hardware"]["per_node"], data["hardware"]["network"]) == (4, 30.0)
+    assert data["notes"] == ["network: 30 GB/s per node, as expected_bandwidth of the site"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "error"),
+    [
+        (("gpt2", "--site", "local"), 64, "site local has no partition with GPUs of a known type. Pass --gpu-type, "),
+        (("gpt2", "--site", "neuron", "--gpu-type", "B200"), 64, "site neuron has no partition with GPUs of B200. "),
+        (("gpt2", "--site", "neuron", "--partition", "x"), 64, "site neuron has no partition x with GPUs of a known "),
+        (("gpt2", "--site", "neuron", "--gpus", "64"), 74, "partition amd_a100nv_8 has 56 GPUs, 64 requested. "
+         "Largest that fits: --gpus 56"),
+        (("gpt2", "--gpu-type", "A1000"), 64, "unknown GPU type 'A1000'. Did you mean 'A100'?"),
+        (("gpt2", *A100, "--gpus", "12"), 64, "12 GPUs are not a multiple of the 8 of a node. "
+         "Nearest: --gpus 8 or --gpus 16"),
+        (("gpt2", *A100, "--gpus", "0"), 64, "argument --gpus: must be a positive integer of at most "),
+        (("gpt2", *A100, "--gpus", "9" * 5000), 64, "argument --gpus: must be a positive integer of at most "),
+        (("gpt2", *A100, "--gpus", "8", "--nodes", "1"), 64, "argument --nodes: not allowed with argument --gpus"),
+        (("gpt2", *A100, "--strategy", "zero"), 64, "argument --strategy: invalid choice: 'zero'"),
+        (("gpt2", *A100, "--rate", "nan"), 64, "--rate must be a positive number of TFLOP/s, not nan"),
+        (("gpt2", *A100, "--rate", "312"), 64, "2,921,217 tokens/s are more than 8 A100 reach with this layout. "),
+        (("gpt2", *A100, "--tokens", "many"), 64, "--tokens must be a positive number such as 7.5B or 3e11"),
+        (("gtp2", *A100), 64, "unknown model 'gtp2'. Did you mean 'gpt2'?"),
+        (("--layers", "3", *A100), 64, "no model given, and no --hidden, --heads. "),
+        (("gpt2", *A100, "--tp", "5", "--gpus", "40"), 64, "12 heads cannot be split among tp 5. Nearest: --tp 4"),
+        (("gpt2", *A100, "--calibrate", "nowhere"), 71, "run 'nowhere' not found in "),
+    ],
+)  # fmt: skip
+def test_what_is_refused(capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], code: int, error: str) -> None:
+    ended, out, said = estimate(capsys, *arguments)
+    assert (ended, out) == (code, "")
+    assert said.startswith(f"ctrain: {error}")
+    assert said.count("\n") == 1
+
+
+def test_dimensions_make_or_change_a_model(capsys: pytest.CaptureFixture[str]) -> None:
+    own = ("--layers", "6", "--hidden", "384", "--heads", "6", "--sequence", "256", "--vocabulary", "65")
+    model = as_json(capsys, *own, *A100)["model"]
+    assert (model["layers"], model["hidden"], model["sequence"], model["vocabulary"]) == (6, 384, 256, 65)
+    assert as_json(capsys, "gpt2", "--sequence", "4096", *A100)["model"]["sequence"] == 4096
+    assert "derived from its number of parameters" in as_json(capsys, "124M", *A100)["notes"][-1]
+
+
+def a_run(parent: Path, ranks: int, metrics: str) -> None:
+    plan = a_plan(run_directory=parent / "one", nodes=1, ranks_per_node=ranks)
+    (parent / "one").mkdir(parents=True)
+    (parent / "one" / layout.PLAN).write_text("{}")
+    (parent / "one" / layout.METRICS).write_text(metrics)
+    record.save(record.begin(plan))
+
+
+def test_a_run_calibrates_and_is_compared(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    slow = [{"step": 1, "tokens_per_second": 10}, {"step": 2}, {"tokens_per_second": "fast"}]
+    rates = [{"tokens_per_second": rate} for rate in (999_000, 1_000_000, 1_001_000)]
+    a_run(tmp_path / "runs", 8, "".join(f"{json.dumps(line)}\n" for line in [*slow, *rates]))
+    words = ("gpt2", *A100, "--gpus", "64", "--batch", "4096", "--runs", str(tmp_path / "runs"))
+    data = as_json(capsys, *words, "--calibrate", "one")
+    assert "1,000,000 tokens/s on 8 GPUs, estimated were 1,6" in data["notes"][-1]
+    assert data["values"]["tokens_per_second"] == pytest.approx(8e6, rel=0.05)
+    assert f"reach {data['efficiency']:.1%} of the peak" in data["notes"][-1]
+
+
+def test_a_run_without_rates_cannot_calibrate(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    a_run(tmp_path / "runs", 8, '{"images_per_second": 3}\n')
+    words = ("gpt2", *A100, "--runs", str(tmp_path / "runs"), "--calibrate", "one")
+    code, _, error = estimate(capsys, *words)
+    assert code == 71
+    assert f"no tokens_per_second in {tmp_path / 'runs/one/metrics.jsonl'}. The program must write it" in error
+
+
+def test_no_gpu_is_needed_here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(facts, "gpu_models", lambda: ())
+    assert estimate(capsys, "gpt2", *A100)[0] == 0

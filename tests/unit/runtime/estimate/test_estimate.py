@@ -1,0 +1,167 @@
+"""The figures that papers and talks have published, and what estimates are made of."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ctrain_runtime.errors import UsageError
+from ctrain_runtime.estimate.estimate import Case, calibrate, capacity, make_estimate
+from ctrain_runtime.estimate.formulas import MEMORY, TIME
+from ctrain_runtime.estimate.hardware import find_gpu
+from ctrain_runtime.estimate.layout import Layout
+from ctrain_runtime.estimate.model import PRESETS, Model
+from samples.estimates import MEGATRON, TABLE_1, Row, a_case, a_hardware
+
+GPT3 = PRESETS["gpt3-175b"]
+YEAR, DAY = 365.25 * 86400, 86400
+
+
+def at_rate(case: Case, tflops: float) -> Case:
+    """The case with the efficiency at which a GPU reaches a rate, as with --rate."""
+    values = make_estimate(case).values
+    tokens = values["tokens_per_second"] * tflops * 1e12 / (values["hfu"] * values["X"])
+    return replace(case, efficiency=calibrate(case, case.hardware.count, tokens)[0])
+
+
+def test_operations_of_an_iteration_of_gpt3() -> None:
+    values = make_estimate(a_case(GPT3, 1024, 1024, tp=8, pp=8, **MEGATRON)).values
+    assert values["F"] == pytest.approx(3.00e18, rel=0.005)
+    assert 100_000 * values["F"] / values["X"] / YEAR == pytest.approx(30.5, abs=0.05)
+    closed_form = 96 * 1024 * 2048 * 96 * 12288**2 * (1 + 2048 / (6 * 12288) + 51200 / (16 * 96 * 12288))
+    assert values["F"] == pytest.approx(closed_form, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("model", "gpus", "tp", "tflops", "days"),
+    [(GPT3, 1040, 8, 140, 34), (Model(36, 4096, 32), 256, 4, 142, 6)],
+    ids=["175B", "7.5B"],
+)
+def test_days_of_300_billion_tokens_at_a_measured_rate(
+    model: Model, gpus: int, tp: int, tflops: float, days: int
+) -> None:
+    case = at_rate(a_case(model, gpus, 2 * gpus, 300e9, tp=tp, **MEGATRON), tflops)
+    values = make_estimate(case).values
+    assert round(values["seconds"] / DAY) == days
+    approximation = 8 * 300e9 * values["N"] / (gpus * tflops * 1e12)  # Narayanan et al. 2021, eq. 4
+    assert values["seconds"] == pytest.approx(approximation, rel=0.08)
+    assert values["gpu_hours"] == pytest.approx(gpus * values["seconds"] / 3600)
+    assert values["energy"] == pytest.approx(gpus * 400 * values["seconds"])
+
+
+def test_the_state_of_gpt3_in_fp32_is_2_8_terabytes() -> None:
+    values = make_estimate(a_case(GPT3, 1, 1, precision="fp32")).values
+    parts = [values[name] / 1e9 for name in ("parameters", "gradients", "optimizer")]
+    assert parts == pytest.approx([700, 700, 1400], rel=0.005)
+    assert sum(parts) == pytest.approx(2800, rel=0.005)
+
+
+@pytest.mark.parametrize("row", TABLE_1, ids=lambda row: f"{row.parameters}B")
+def test_the_rows_of_megatrons_table(row: Row) -> None:
+    estimate = make_estimate(row.case())
+    values = estimate.values
+    assert values["N"] / 1e9 == pytest.approx(row.parameters, rel=0.03)  # the paper rounds 1.65 to 1.7
+    assert values["F"] / values["T"] / row.gpus / 1e12 == pytest.approx(row.tflops, rel=0.1)
+    assert values["F"] / values["T"] / 1e15 == pytest.approx(row.pflops, rel=0.1)
+    assert 100 * values["hfu"] == pytest.approx(row.percent, rel=0.1)
+    assert estimate.fits
+
+
+@pytest.mark.parametrize(("gpus", "tflops"), [(384, 153), (768, 149), (1536, 141)])
+def test_gpt3_on_ever_more_gpus(gpus: int, tflops: int) -> None:
+    """Narayanan et al. 2021, Table 2: 174.6B parameters, batch 1536, tp 8 x pp 12."""
+    values = make_estimate(a_case(GPT3, gpus, 1536, tp=8, pp=12, **MEGATRON)).values
+    assert values["hfu"] * 312 == pytest.approx(tflops, rel=0.1)
+
+
+def test_fewer_network_adapters_are_slower() -> None:
+    """SK Telecom's TITAN, 175B: 32,209 ms with 8 per node, then 32,492, 37,105 and 50,368 with 4, 2 and 1."""
+    times = [
+        make_estimate(a_case(GPT3, 1024, 1536, nics=nics, tp=8, pp=16, **MEGATRON)).values["T"] for nics in (8, 4, 2, 1)
+    ]
+    ratios = [time / times[0] for time in times]
+    assert ratios == sorted(ratios)
+    assert 1 < ratios[1] < 1.05 < ratios[2] < 1.2 < ratios[3] < 1.6
+
+
+@pytest.mark.parametrize(
+    ("model", "gpu", "batch", "micro_batch", "tokens_per_second"),
+    [("gpt2", "H100", 512, 64, 468e3), ("gpt2-xl", "H100", 1024, 16, 46.8e3), ("gpt2", "A100", 512, 32, 218e3)],
+)
+def test_one_node_of_llm_c(model: str, gpu: str, batch: int, micro_batch: int, tokens_per_second: float) -> None:
+    layout = Layout(batch, micro_batch, "zero1")
+    values = make_estimate(Case(PRESETS[model], a_hardware(8, gpu), layout)).values
+    assert values["tokens_per_second"] / 8 == pytest.approx(tokens_per_second, rel=0.12)
+
+
+def test_zero_divides_the_state_among_the_replicas() -> None:
+    """Rajbhandari et al. 2020, figure 1: 7.5B on 64 GPUs: 120, 31.4, 16.6 and 1.9 GB."""
+    model = Model(36, 4096, 32)  # 7.47B; ZeRO 3 also gathers two layers
+    state = []
+    for strategy in ("ddp", "zero1", "zero2", "zero3"):
+        values = make_estimate(a_case(model, 64, 64, strategy=strategy)).values
+        state.append(sum(values[name] for name in ("parameters", "gradients", "optimizer")) / 1e9)
+    assert state == pytest.approx([120, 31.4, 16.6, 1.9 + 2 * 2 * 12 * 4096**2 / 1e9], rel=0.02)
+
+
+def test_activations_by_korthikanti() -> None:
+    """Table 2 of the paper: per layer sbh(34 + 5as/h), (10 + 24/t), and split by sequence parallelism."""
+    sbh, scores = 2048 * 12288, 5 * 96 * 2048 / 12288
+
+    def per_layer(**layout: object) -> float:
+        return make_estimate(a_case(GPT3, 8, 8, **layout)).values["activations"] / 96 / sbh
+
+    assert per_layer(attention="plain") == pytest.approx(34 + scores)
+    assert per_layer() == pytest.approx(34)
+    assert per_layer(attention="plain", tp=8) == pytest.approx(10 + (24 + scores) / 8)
+    assert per_layer(attention="plain", tp=8, sequence_parallel=True) == pytest.approx((34 + scores) / 8)
+    assert per_layer(recompute="full") == pytest.approx(2 + 34 / 96)
+
+
+def test_gpipe_keeps_all_micro_batches_and_1f1b_as_many_as_stages() -> None:
+    kept = {
+        schedule: make_estimate(a_case(GPT3, 64, 256, tp=8, pp=8, schedule=schedule)).values
+        for schedule in ("gpipe", "1f1b")
+    }
+    assert kept["gpipe"]["activations"] == pytest.approx(kept["1f1b"]["activations"] * 256 / 8)
+    assert kept["gpipe"]["bubble"] == kept["1f1b"]["bubble"]
+
+
+def test_the_bubble_is_what_stages_wait() -> None:
+    values = make_estimate(a_case(GPT3, 64, 64, tp=8, pp=8)).values
+    busy = sum(values[name] for name in ("compute", "elementwise", "tensor", "pipeline"))
+    assert values["bubble"] / busy == pytest.approx(7 / 64)
+
+
+def test_offload_moves_the_optimizers_state_and_takes_time() -> None:
+    here, there = (make_estimate(a_case(GPT3, 64, 64, strategy="zero2", offload=off)).values for off in (False, True))
+    assert (there["optimizer"], there["host"]) == (0, here["optimizer"])
+    assert there["update"] > here["update"]
+
+
+def test_parts_add_up() -> None:
+    estimate = make_estimate(TABLE_1[6].case())
+    assert estimate.values["G"] == pytest.approx(sum(estimate.values[part.symbol] for part in MEMORY))
+    assert estimate.values["T"] == pytest.approx(sum(estimate.values[part.symbol] for part in TIME))
+
+
+def test_whether_it_fits() -> None:
+    assert not make_estimate(a_case(GPT3, 8, 8)).fits
+    assert capacity(a_hardware(8)) < 80 * 2**30
+
+
+def test_a_measured_run_calibrates_the_efficiency_for_any_number_of_replicas() -> None:
+    case = a_case(PRESETS["gpt2-xl"], 64, 512)
+    as_measured = replace(case, hardware=a_hardware(8), layout=replace(case.layout, batch=64), efficiency=0.4)
+    measured = make_estimate(as_measured).values["tokens_per_second"]
+    efficiency, estimated = calibrate(case, 8, measured)
+    assert efficiency == pytest.approx(0.4)
+    assert estimated > measured
+    with pytest.raises(UsageError, match="more than 8 A100 reach with this layout"):
+        calibrate(case, 8, 1e9)
+
+
+def test_fp32_computes_at_the_peak_of_fp32() -> None:
+    assert make_estimate(a_case(GPT3, 8, 8, precision="fp32")).values["X"] == 19.5e12
+    assert find_gpu("a100").bf16 == 312

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ctrain_runtime.errors import ResourceError, UsageError
+from ctrain_runtime.estimate.estimate import make_estimate
+from ctrain_runtime.estimate.fit import advice, fit
+from ctrain_runtime.estimate.model import PRESETS, Model
+from samples.estimates import MEGATRON, a_case
+
+PUBLISHED = [
+    pytest.param("gpt3-175b", 1024, 1536, {"tp": 8, "pp": 8}, id="175B, tp 8 x pp 8"),
+    pytest.param("gpt3-175b", 1024, 1536, {"tp": 8, "pp": 16}, id="175B, tp 8 x pp 16"),
+    pytest.param("mt-nlg-530b", 2240, 1920, {"tp": 8, "pp": 35}, id="530B, tp 8 x pp 35"),
+]
+
+
+@pytest.mark.parametrize(("name", "gpus", "batch", "published"), PUBLISHED)
+@pytest.mark.parametrize("era", [{}, MEGATRON], ids=["now", "2021"])
+def test_a_layout_at_least_as_good_as_the_published_one_and_why(
+    name: str, gpus: int, batch: int, published: dict[str, int], era: dict[str, str]
+) -> None:
+    found = fit(a_case(PRESETS[name], gpus, batch, **era), set(era))
+    best = found.ranked[0]
+    theirs = make_estimate(a_case(PRESETS[name], gpus, batch, **published, **era))
+    assert best.fits
+    assert best.values["T"] <= theirs.values["T"]
+    reasons = found.reasons()
+    assert any("slower (" in reason for reason in reasons)
+    assert any("does not fit: " in reason for reason in reasons)
+
+
+def test_530b_is_split_as_published() -> None:
+    layout = fit(a_case(PRESETS["mt-nlg-530b"], 2240, 1920, **MEGATRON), set(MEGATRON)).ranked[0].case.layout
+    assert (layout.tp, layout.pp) == (8, 35)
+
+
+def test_what_fits_on_a_gpu_is_not_split() -> None:
+    layout = fit(a_case(PRESETS["gpt2"], 8, 512), ()).ranked[0].case.layout
+    assert (layout.tp, layout.pp, layout.offload) == (1, 1, False)
+
+
+def test_given_choices_stay() -> None:
+    found = fit(a_case(PRESETS["gpt2-xl"], 8, 512, strategy="zero1", micro_batch=2), {"strategy", "micro_batch"})
+    layouts = [one.case.layout for one in (*found.ranked, *found.too_large)]
+    assert {(layout.strategy, layout.micro_batch) for layout in layouts} == {("zero1", 2)}
+
+
+def test_offload_only_if_nothing_else_fits() -> None:
+    case = a_case(Model(48, 6144, 48), 2, 16)  # 22B: 16 bytes each are more than two GPUs have
+    assert all(one.case.layout.offload for one in fit(case, ()).ranked)
+
+
+def test_what_fits_nowhere_names_the_fewest_gpus() -> None:
+    case = a_case(PRESETS["gpt3-175b"], 8, 8)
+    with pytest.raises(ResourceError, match=r"no layout fits: [\d.]+ GB per GPU, 79.0 GB are usable with .*--gpus 16"):
+        fit(case, ())
+
+
+def test_the_advice_fits() -> None:
+    case = a_case(PRESETS["gpt2-xl"], 8, 512, micro_batch=64)
+    assert not make_estimate(case).fits
+    words = advice(case).split()
+    assert words[:1] == ["Fits:"]
+    fitting = fit(case, ()).ranked[0]
+    assert " ".join(words[1:]) == fitting.case.layout.options()
+    assert make_estimate(replace(case, layout=fitting.case.layout)).fits
+
+
+def test_a_layer_that_no_number_of_gpus_holds() -> None:
+    assert advice(a_case(Model(1, 1 << 23, 1), 8, 8)) == "Use a smaller model, or GPUs with more memory"
+
+
+def test_no_layout_divides() -> None:
+    with pytest.raises(UsageError, match="no layout divides"):
+        fit(a_case(Model(7, 700, 7), 8, 3), ())

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ctrain_runtime.errors import UsageError
+from ctrain_runtime.estimate.layout import Layout, check
+from ctrain_runtime.estimate.model import PRESETS, Model
+from samples.estimates import a_hardware
+
+GPT3 = PRESETS["gpt3-175b"]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "layout", "error"),
+    [
+        (1024, {"tp": 8, "pp": 12}, "1024 GPUs are not a multiple of tp 8 x pp 12 = 96 GPUs. "
+         "Nearest: --gpus 960 or --gpus 1056"),
+        (4, {"tp": 8}, "4 GPUs are not a multiple of tp 8 x pp 1 = 8 GPUs. Nearest: --gpus 8"),
+        (40, {"tp": 5}, "96 heads cannot be split among tp 5. Nearest: --tp 4 or --tp 8"),
+        (40, {"pp": 5}, "96 layers cannot be split into pp 5 stages. Nearest: --pp 4 or --pp 8"),
+        (8, {"batch": 100}, "batch 100 is not a multiple of dp 8 x micro batch 1 = 8. "
+         "Nearest: --batch 96 or --batch 104"),
+        (8, {"batch": 8, "micro_batch": 2}, "batch 8 is not a multiple of dp 8 x micro batch 2 = 16. "
+         "Nearest: --batch 16"),
+        (8, {"pp": 2, "strategy": "zero2"}, "zero2 cannot be combined with a pipeline (pp 2). "
+         "Pass --strategy zero1 or fsdp, or --pp 1"),
+    ],
+)  # fmt: skip
+def test_what_does_not_divide(gpus: int, layout: dict[str, Any], error: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        check(GPT3, a_hardware(gpus), Layout(**{"batch": gpus, **layout}))
+    assert str(refused.value) == error
+
+
+def test_heads_must_divide_the_hidden_size() -> None:
+    with pytest.raises(UsageError, match=r"hidden size 100 is not a multiple of 12 heads. Nearest: --heads 10 or"):
+        check(Model(12, 100, 12), a_hardware(1), Layout(1))
+
+
+def test_options_are_those_to_type() -> None:
+    layout = Layout(64, 2, "zero1", offload=True, tp=8, pp=4, recompute="full", sequence_parallel=True)
+    shown = "--strategy zero1 --tp 8 --pp 4 --micro-batch 2 --recompute full --offload --sequence-parallel"
+    assert layout.options() == shown
+    assert Layout(64).options() == "--strategy ddp"
