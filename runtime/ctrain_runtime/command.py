@@ -9,8 +9,9 @@ import signal
 import subprocess
 import sys
 import termios
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -107,7 +108,7 @@ def run_logged(
     `tick` is called every POLL_SECONDS. The command runs in its own process group; an exception during the wait
     (KeyboardInterrupt, an error in `tick`) terminates that group before it propagates.
     """
-    with log.open("ab") as out:
+    with log.open("ab") as out, _deferred_interrupt() as raise_interrupt:
         try:
             process = subprocess.Popen(
                 list(argv),
@@ -121,6 +122,7 @@ def run_logged(
         except OSError as error:
             raise CtrainError(f"{argv[0]} cannot be started: {error.strerror or error}") from error
         try:
+            raise_interrupt()
             while True:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     return process.wait(timeout=POLL_SECONDS)
@@ -128,6 +130,26 @@ def run_logged(
         except BaseException:
             _terminate_group(process)
             raise
+
+
+@contextlib.contextmanager
+def _deferred_interrupt() -> Iterator[Callable[[], None]]:
+    """Ctrl-C waits until the function is called that is yielded: while a process is started, it would lose it."""
+    if threading.current_thread() is not threading.main_thread():  # which alone handles signals
+        yield lambda: None
+        return
+    came: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+
+    def end() -> None:
+        signal.signal(signal.SIGINT, before)
+        while came:
+            signal.raise_signal(came.pop())
+
+    try:
+        yield end
+    finally:
+        end()
 
 
 def _terminate_group(process: subprocess.Popen[bytes]) -> None:

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, Optional
 
 import pytest
 
@@ -89,6 +92,28 @@ def test_an_interrupt_ends_only_a_command_of_the_same_session(
     assert "KeyboardInterrupt" in caller.stderr
     wait_for(lambda: not Path(f"/proc/{pid.read_text().strip()}").exists())
     assert done.exists() is survives
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, None])
+def test_an_interrupt_while_a_logged_command_starts_ends_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: Optional[signal.Signals]
+) -> None:
+    """Not only while it is waited for: nobody else would know of it."""
+    started: list[subprocess.Popen[bytes]] = []
+    start = subprocess.Popen
+
+    def interrupted(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
+        started.append(start(*arguments, **options))
+        if number:
+            os.kill(os.getpid(), number)
+        return started[0]
+
+    monkeypatch.setattr(subprocess, "Popen", interrupted)
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt) if number else contextlib.nullcontext():
+        command.run_logged(["/bin/sleep", "600" if number else "0"], tmp_path / "log")
+    assert started[0].returncode == (-signal.SIGTERM if number else 0)
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
