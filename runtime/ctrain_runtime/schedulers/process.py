@@ -52,7 +52,7 @@ def start(launch: Launch, pass_fds: tuple[int, ...] = ()) -> str:
     except OSError as error:
         raise SchedulerError(f"cannot start {launch.argv[0]}: {error.strerror}") from error
     _started.append(popen)
-    return f"{socket.gethostname()}:{popen.pid}:{_start_time(popen.pid) or 0}"
+    return f"{socket.gethostname()}:{popen.pid}:{_start_time(popen.pid, of_zombies=True)}"
 
 
 def interact(launch: Launch, environ: Mapping[str, str]) -> int:
@@ -99,13 +99,13 @@ def _parts(job_id: str) -> tuple[str, int, int]:
         raise SchedulerError(f"invalid id of a process: {job_id!r}") from error
 
 
-def _start_time(pid: int) -> Optional[int]:
-    """When a process started; None if it has ended (or is a zombie)."""
+def _start_time(pid: int, *, of_zombies: bool = False) -> Optional[int]:
+    """When a process started; None if it has ended, be it still there as a zombie, unless that counts."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return None
-    return None if fields[0] in "ZX" else int(fields[19])
+    return None if fields[0] in "ZX" and not of_zombies else int(fields[19])
 
 
 def kill_leftovers(run: Path) -> None:

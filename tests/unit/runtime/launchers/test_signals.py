@@ -11,10 +11,13 @@ import pytest
 
 from samples.scripts import Scripts, slurm_task, wait_until
 
+# Signals may come while a handler runs: print would then fail.
 HANDLER = """\
-import signal, sys, time
+import os, signal, sys, time
 def handle(number, frame):
-    print(signal.Signals(number).name, flush=True)
+    if number == signal.SIGTERM:
+        signal.signal(number, signal.SIG_IGN)
+    os.write(1, signal.Signals(number).name.encode() + b"\\n")
     if number == signal.SIGTERM:
         time.sleep(0.2)
         sys.exit(5)

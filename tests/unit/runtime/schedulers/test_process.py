@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 from pathlib import Path
+from typing import Optional
 
 import pytest
 
@@ -49,6 +50,18 @@ def test_the_id_is_what_the_script_itself_says(tmp_path: Path) -> None:
     """So that another process that reads its events finds the same."""
     job_id = start(tmp_path / "run", f'echo "{process.JOB_ID}"')
     wait_until(lambda: process.status(job_id) == ENDED)
+    assert (tmp_path / "run/logs/job.log").read_text() == f"{job_id}\n"
+
+
+def test_the_id_of_what_has_ended_before_it_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    start_time = process._start_time
+
+    def late(pid: int, **options: bool) -> Optional[int]:
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        return start_time(pid, **options)
+
+    monkeypatch.setattr(process, "_start_time", late)
+    job_id = start(tmp_path / "run", f'echo "{process.JOB_ID}"')
     assert (tmp_path / "run/logs/job.log").read_text() == f"{job_id}\n"
 
 
