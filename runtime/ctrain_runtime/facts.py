@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import socket
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Optional
@@ -39,7 +40,9 @@ class Partition:
 
     `cpus` are schedulable ones (hardware threads where the scheduler counts them, without cores reserved for the
     system); `memory` is in MB (0: unknown); `time_limit` in minutes (None: no limit); `arch` is the output of
-    `uname -m` on its nodes ("": unknown, or several). `max_nodes` is the most that one job may use (None: no limit).
+    `uname -m` on its nodes ("": unknown, or several). One job may use from `min_nodes` to `max_nodes`, and `max_gpus`
+    (None: no limit). `closed` is why it takes or starts no jobs of the caller ("": it does). `own_qos` is the QOS whose
+    limits hold for its jobs; `limited_by` says whose limits these are, if not its own.
     `has_memory_default`: a job that requests no memory gets a share that the administrators chose.
     `cpu_bind` is the binding of ranks to cores ("": left to the cluster, or not supported).
     `idle` are the usable nodes without a job (None: unknown). `preemptible`: its jobs make way for those of others.
@@ -56,7 +59,12 @@ class Partition:
     threads_per_core: int = 1
     memory: int = 0
     arch: str = ""
+    min_nodes: int = 1
     max_nodes: Optional[int] = None
+    max_gpus: Optional[int] = None
+    closed: str = ""
+    own_qos: str = ""
+    limited_by: str = ""
     has_memory_default: bool = False
     cpu_bind: str = ""
     idle: Optional[int] = None
@@ -64,6 +72,22 @@ class Partition:
     accounts: Access = Access()
     qos: Access = Access()
     driver: str = ""
+
+    @property
+    def scope(self) -> str:
+        """Its name in messages about limits."""
+        return f"partition {self.name}" + (f" ({self.limited_by})" if self.limited_by else "")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The most that one job may use; `time_limit` is in minutes (None: no limit). `overrides`: a QOS that precedes that
+    of the partition."""
+
+    max_nodes: Optional[int] = None
+    max_gpus: Optional[int] = None
+    time_limit: Optional[int] = None
+    overrides: bool = False
 
 
 @dataclass(frozen=True)
@@ -89,7 +113,8 @@ class Cluster:
 
     `memory_is_consumable`: memory is allocated like cores, so a job must ask for its share. `account` and `qos` are the
     caller's defaults, `name` is the cluster's ("": unknown). `clock_skew` is how many seconds the controller's clock is
-    ahead (None: unknown).
+    ahead (None: unknown). `partitions` are open, `closed` are not. `members` are the names of each partition's nodes,
+    if known; `limits` those of "QOS NAME" and "account NAME", if enforced.
     """
 
     partitions: tuple[Partition, ...] = ()
@@ -100,6 +125,9 @@ class Cluster:
     qos: str = ""
     name: str = ""
     clock_skew: Optional[float] = None
+    closed: tuple[Partition, ...] = ()
+    members: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    limits: Mapping[str, Limits] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

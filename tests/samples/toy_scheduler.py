@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Optional
 
@@ -46,6 +47,7 @@ class Toy:
     """
 
     programs: tuple[str, ...] = ()
+    short_options: Mapping[str, str] = {}
 
     @property
     def root(self) -> Path:

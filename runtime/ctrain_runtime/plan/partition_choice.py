@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Optional
+from dataclasses import replace
+from typing import Any, Optional
 
 from ctrain_runtime import time_limit
-from ctrain_runtime.facts import Cluster, Partition
+from ctrain_runtime.facts import Cluster, Limits, Partition
 from ctrain_runtime.job import Count
 from ctrain_runtime.manifest import Manifest
 from ctrain_runtime.plan import admission
@@ -21,11 +22,12 @@ def choose_partition(request: SizeRequest, cluster: Cluster) -> tuple[Partition,
     cluster's default, the most idle nodes, the cluster's own order. If none fits it is the default: what is wrong with
     the request is then for the checks of its size to say. `cluster` must have partitions.
     """
-    default = next((part for part in cluster.partitions if part.default), cluster.partitions[0])
-    obstacles = {part.name: _first(_obstacles(request, cluster, part)) for part in cluster.partitions}
-    fitting = [part for part in cluster.partitions if not obstacles[part.name]]
-    if len(cluster.partitions) == 1 or not fitting:
-        return default, ""
+    everything = (*cluster.partitions, *cluster.closed)
+    default = next((part for part in everything if part.default), everything[0])
+    obstacles = {part.name: _first(_obstacles(request, cluster, part)) for part in everything}
+    fitting = [part for part in everything if not obstacles[part.name]]
+    if len(everything) == 1 or not fitting:
+        return cluster.partitions[0] if default.closed else default, ""
 
     def rank(part: Partition) -> tuple[list[bool], int]:
         return [applies for applies, _ in _drawbacks(request, part)], -(part.idle or 0)
@@ -40,6 +42,32 @@ def choose_partition(request: SizeRequest, cluster: Cluster) -> tuple[Partition,
     return chosen, f"partition {chosen.name} chosen: {', '.join(filter(None, (idle, why))) or 'the first that fits'}"
 
 
+def limit(request: SizeRequest, cluster: Cluster) -> Cluster:
+    """The cluster with the limits of QOS and accounts that hold for the request's jobs.
+
+    Of the partition's QOS, the job's and the account, the first that sets a limit counts
+    (slurm.schedmd.com/resource_limits.html, hierarchy).
+    """
+    job = f"QOS {request.qos or cluster.qos}"
+    account = f"account {request.account or cluster.account}"
+
+    def limited(part: Partition) -> Partition:
+        names = [f"QOS {part.own_qos}", job, account]
+        if cluster.limits.get(job, Limits()).overrides:
+            names[:2] = reversed(names[:2])
+        changes: dict[str, Any] = {}
+        by: dict[str, None] = {}
+        for what in ("max_nodes", "max_gpus", "time_limit"):
+            values = ((getattr(cluster.limits[name], what), name) for name in names if name in cluster.limits)
+            most, who = next(((most, who) for most, who in values if most is not None), (None, ""))
+            own = getattr(part, what)
+            if most is not None and (own is None or most < own):
+                changes[what], by[who] = most, None
+        return replace(part, **changes, limited_by=", ".join(by))
+
+    return replace(cluster, partitions=tuple(map(limited, cluster.partitions)))
+
+
 def _first(checks: Checks) -> str:
     return next((text for applies, text in checks if applies), "")
 
@@ -49,11 +77,19 @@ def _obstacles(request: SizeRequest, cluster: Cluster, part: Partition) -> Check
     nodes = resolve_count("--nodes", request.nodes, 1)
     gpus, ranks = request.gpus_per_node, request.ranks_per_node
     account, qos = request.account or cluster.account, request.qos or cluster.qos
+    elsewhere = [host for host in request.hosts if host not in cluster.members.get(part.name, request.hosts)]
     return (
+        (bool(part.closed), part.closed),
+        (bool(elsewhere), f"without node {next(iter(elsewhere), '')}"),
         (not part.accounts.admits(account), f"closed to account {account}"),
         (not part.qos.admits(qos), f"closed to QOS {qos}"),
         (nodes > part.nodes, f"{part.nodes} usable nodes"),
+        (nodes < part.min_nodes, f"at least {part.min_nodes} nodes per job"),
         (part.max_nodes is not None and nodes > part.max_nodes, f"at most {part.max_nodes} nodes per job"),
+        (
+            part.max_gpus is not None and isinstance(gpus, int) and nodes * gpus > part.max_gpus,
+            f"at most {part.max_gpus} GPUs per job",
+        ),
         (isinstance(gpus, int) and gpus > part.gpus, f"{part.gpus} GPUs per node"),
         (isinstance(ranks, int) and ranks > part.cpus, f"{part.cpus} CPUs per node"),
         *(_time_checks(request, part) if request.time_is_explicit else ()),

@@ -16,7 +16,7 @@ class SizeRequest:
 
     `time` is as written, in Slurm's forms (time_limit.py); `time_is_explicit`: it is from the command line, so it must
     not be shortened silently. `partition` is "" if it may be chosen: for `image`, and for `account` and `qos` ("": the
-    user's defaults).
+    user's defaults). `nodelist` are nodes that must be used, as the scheduler writes them, `hosts` their names.
     """
 
     nodes: Count = 1
@@ -28,6 +28,8 @@ class SizeRequest:
     image: Optional[Manifest] = None
     account: str = ""
     qos: str = ""
+    nodelist: str = ""
+    hosts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Optional
 
 from ctrain_runtime import facts, image, job, launchers, schedulers, trust, user_layer
@@ -91,7 +94,8 @@ def _target(request: Request, scheduler: Scheduler, planned: job.Job, ranks: Opt
     """The nodes and the image. `ranks` is how many the job's command would start in all, if that says so."""
     site = request.site.site
     cluster, elsewhere = targets.find_cluster(scheduler, site, dry_run=request.dry_run)
-    requested = make_size_request(request.options, planned, cluster, ranks)
+    selected_by = read_options((*site.submit, *request.options.scheduler_options), scheduler.short_options)
+    requested = make_size_request(request.options, planned, cluster, ranks, selected_by)
     scheduler.size(requested, cluster, site)  # what fits nowhere is refused before an image is pulled for it
     selected, notes = _image(request, planned)
     size = scheduler.size(replace(requested, image=selected.manifest), cluster, site)
@@ -161,9 +165,23 @@ def _check_detected(request: Request) -> None:
         )
 
 
-def make_size_request(options: Options, planned: job.Job, cluster: Cluster, ranks: Optional[int] = None) -> SizeRequest:
+def read_options(options: Iterable[str], short: Mapping[str, str]) -> dict[str, str]:
+    """The values of options of the scheduler, by their long names; the last of each counts, as for the scheduler."""
+    matches = (re.fullmatch(r"(?:--([a-z-]+)=|(-[A-Za-z]))(.*)", option, re.DOTALL) for option in options)
+    return {match[1] or short.get(match[2], match[2]): match[3].strip() for match in matches if match}
+
+
+def make_size_request(
+    options: Options,
+    planned: job.Job,
+    cluster: Cluster,
+    ranks: Optional[int] = None,
+    further: Mapping[str, str] = MappingProxyType({}),
+) -> SizeRequest:
     """The values of the command line, else the job's; in an allocation, all of its nodes. `ranks` is how many its
-    command would start in all, if that says so. Raises UsageError if they cannot be spread evenly."""
+    command would start in all, if that says so; `further` are options of the scheduler, which come after ctrain's own.
+    Raises UsageError if the ranks cannot be spread evenly."""
+    settings = {"partition": options.partition, **dict(options.settings), **further}
     resources = planned.resources
     nodes: job.Count = "auto" if cluster.allocation else resources.nodes
     nodes = nodes if options.nodes is None else options.nodes
@@ -178,11 +196,12 @@ def make_size_request(options: Options, planned: job.Job, cluster: Cluster, rank
         nodes=nodes,
         gpus_per_node=resources.gpus_per_node if options.gpus_per_node is None else options.gpus_per_node,
         ranks_per_node=per_node,
-        partition=options.partition,
+        partition=settings["partition"],
         time=options.time or resources.time,
         time_is_explicit=bool(options.time),
-        account=dict(options.settings).get("account", ""),
-        qos=dict(options.settings).get("qos", ""),
+        account=settings.get("account", ""),
+        qos=settings.get("qos", ""),
+        nodelist=settings.get("nodelist", ""),
     )
 
 

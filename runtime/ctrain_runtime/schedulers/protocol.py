@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Literal, Optional, Protocol
@@ -57,6 +58,7 @@ class Scheduler(Protocol):
     """A back end. It builds commands and scripts and parses answers; it holds no policy and no state."""
 
     programs: tuple[str, ...]  # must be on PATH where runs are submitted
+    short_options: Mapping[str, str]  # of its own, by the name of the long one, of those that a choice depends on
 
     def facts(self, site: Site) -> Cluster:
         """The cluster as it is now. Raises SchedulerError if the scheduler does not answer."""

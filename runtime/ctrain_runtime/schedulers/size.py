@@ -8,7 +8,7 @@ from typing import Optional
 from ctrain_runtime import time_limit
 from ctrain_runtime.errors import ResourceError, SchedulerError, UsageError
 from ctrain_runtime.facts import Allocation, Cluster, Partition
-from ctrain_runtime.plan.partition_choice import choose_partition
+from ctrain_runtime.plan.partition_choice import choose_partition, limit
 from ctrain_runtime.plan.size import JobSize, SizeRequest, check_capacity, resolve_count
 from ctrain_runtime.site import Site
 from ctrain_runtime.suggest import suggest
@@ -22,23 +22,21 @@ def fit(request: SizeRequest, cluster: Cluster, site: Site) -> JobSize:
     if cluster.allocation:
         return _fit_allocation(request, cluster, site, cluster.allocation)
     if not cluster.partitions:
-        raise SchedulerError("no partition is up", "Retry later, or ask the administrators")
+        reasons = "".join(f"; {part.name} is {part.closed}" for part in cluster.closed)
+        raise SchedulerError(f"no partition is up{reasons}", "Retry later, or ask the administrators")
+    cluster = limit(request, cluster)
     name = request.partition or site.partition
     partition, reason = (_find_partition(name, cluster), "") if name else choose_partition(request, cluster)
     scope = f"partition {partition.name}"
     nodes = resolve_count("--nodes", request.nodes, 1)
     check_capacity(scope, "usable node", partition.nodes, "--nodes", nodes)
-    if partition.max_nodes is not None and nodes > partition.max_nodes:
-        raise ResourceError(
-            f"{scope} allows {partition.max_nodes} nodes per job, {nodes} requested",
-            f"Largest that fits: --nodes {partition.max_nodes}",
-        )
     gpus, ranks = _gpus_and_ranks(request, f"a node of {scope}", partition.cpus, partition.gpus)
-    limit, notes = _time_limit(request, partition)
+    _check_limits(partition, nodes, gpus)
+    minutes, notes = _time_limit(request, partition)
     ask_memory = cluster.memory_is_consumable and not partition.has_memory_default
     memory = _memory(partition, gpus, ask_memory, site.memory_per_gpu)
     size = _share(partition, nodes, gpus, ranks, site)
-    return replace(size, memory=memory, time_limit=limit, notes=(*filter(None, (reason,)), *notes))
+    return replace(size, memory=memory, time_limit=minutes, notes=(*filter(None, (reason,)), *notes))
 
 
 def _fit_allocation(request: SizeRequest, cluster: Cluster, site: Site, allocation: Allocation) -> JobSize:
@@ -71,11 +69,30 @@ def _share(limits: Partition, nodes: int, gpus: int, ranks: int, site: Site) -> 
     return JobSize(nodes, ranks, gpus, cpus, cores, partition=limits.name, cpu_bind=limits.cpu_bind)
 
 
+def _check_limits(partition: Partition, nodes: int, gpus: int) -> None:
+    """Raise ResourceError if a job of that size could never start in the partition."""
+    most, scope = partition.max_nodes, partition.scope
+    if most is not None and nodes > most:
+        problem = f"{scope} allows {most} nodes per job, {nodes} requested"
+        raise ResourceError(problem, f"Largest that fits: --nodes {most}")
+    if nodes < partition.min_nodes:
+        problem = f"{scope} needs at least {partition.min_nodes} nodes per job, {nodes} requested"
+        raise ResourceError(problem, f"Smallest that fits: --nodes {partition.min_nodes}")
+    most = partition.max_gpus
+    if most is not None and nodes * gpus > most:
+        problem = f"{scope} allows {most} GPUs per job, {nodes * gpus} requested"
+        raise ResourceError(problem, f"Largest that fits: --gpus-per-node {most // nodes}")
+
+
 def _find_partition(name: str, cluster: Cluster) -> Partition:
+    part = next((part for part in (*cluster.partitions, *cluster.closed) if part.name == name), None)
+    if part and not part.closed:
+        return part
     names = [part.name for part in cluster.partitions]
-    if name in names:
-        return cluster.partitions[names.index(name)]
-    hint = suggest(name, names) or f"Available: {', '.join(names)}"
+    available = f"Available: {', '.join(names)}"
+    if part:
+        raise ResourceError(f"partition {name} is {part.closed}", available)
+    hint = suggest(name, names) or available
     raise ResourceError(f"partition {name!r} not found among those that are up", hint)
 
 
@@ -124,9 +141,9 @@ def _time_limit(request: SizeRequest, partition: Partition) -> tuple[Optional[in
     text = time_limit.format_limit(longest)
     if request.time_is_explicit:
         raise ResourceError(
-            f"partition {partition.name} allows {text}, {request.time} requested", f"Longest that fits: --time {text}"
+            f"{partition.scope} allows {text}, {request.time} requested", f"Longest that fits: --time {text}"
         )
-    return longest, (f"time limit shortened from {request.time} to {text}, the maximum of partition {partition.name}",)
+    return longest, (f"time limit shortened from {request.time} to {text}, the maximum of {partition.scope}",)
 
 
 def _ignored_in_allocation(request: SizeRequest, allocation: Allocation) -> tuple[str, ...]:

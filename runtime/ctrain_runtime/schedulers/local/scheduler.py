@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Optional
 
@@ -22,6 +23,7 @@ class Local:
     """Implements Scheduler for this machine. "Nodes" are groups of ranks on it."""
 
     programs: tuple[str, ...] = ()
+    short_options: Mapping[str, str] = {}
 
     def facts(self, site: Site) -> Cluster:
         return Cluster()

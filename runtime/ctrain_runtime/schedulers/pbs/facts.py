@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import grp
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Optional
 
@@ -15,12 +17,15 @@ from ctrain_runtime.facts import Allocation, Cluster, Partition
 from ctrain_runtime.schedulers.pbs import client, job
 from ctrain_runtime.schedulers.pbs.script import HYDRA, PALS
 from ctrain_runtime.site import Site
+from ctrain_runtime.text import user_name
 
 COMMANDS = ("qsub", "qstat", "qselect", "qdel", "pbsnodes")
 # States in which a host starts no job (man pbs_node_attributes). Others only show that it is in use.
 UNUSABLE = frozenset(
     {"down", "offline", "state-unknown", "stale", "unresolvable", "maintenance", "initializing", "wait-provisioning"}
 )
+
+ROUTES = "route_destinations"
 
 Objects = dict[str, dict[str, Any]]
 
@@ -45,8 +50,10 @@ def read_cluster(site: Site) -> Cluster:
         server = pool.submit(client.ask, "qstat", "-B", "-f", "-F", "json", kind="Server")
         queues = pool.submit(client.ask, "qstat", "-Q", "-f", "-F", "json", kind="Queue")
         nodes = pool.submit(client.ask, "pbsnodes", "-a", "-F", "json", kind="nodes")
+        parts = parse_queues(queues.result(), parse_hosts(nodes.result()), server.result())
         return Cluster(
-            partitions=parse_queues(queues.result(), parse_hosts(nodes.result()), server.result()),
+            partitions=tuple(part for part in parts if not part.closed),
+            closed=tuple(part for part in parts if part.closed),
             mpi=tuple(flavour for flavour in site.mpi if flavour == PALS or (flavour == HYDRA and _has_hydra())),
             allocation=current.result(),
             memory_is_consumable=True,
@@ -84,18 +91,77 @@ def _host(vnodes: list[dict[str, Any]]) -> Host:
 
 
 def parse_queues(queues: Objects, hosts: tuple[Host, ...], servers: Objects) -> tuple[Partition, ...]:
-    """The queues that take and start jobs, in the output of `qstat -Q`; `servers` is that of `qstat -B`."""
+    """The queues in the output of `qstat -Q`; `servers` is that of `qstat -B`."""
     server = next(iter(servers.values()), {})
+    parts = {name: _partition(name, queue, hosts, server) for name, queue in queues.items()}
     return tuple(
-        _partition(name, queue, hosts, server)
-        for name, queue in queues.items()
-        if (queue.get("enabled"), queue.get("started")) == ("True", "True")
+        _routed(part, [parts[name] for name in _list(queues[part.name], ROUTES) if name in parts])
+        for part in parts.values()
     )
+
+
+def _list(queue: dict[str, Any], name: str) -> list[str]:
+    return [item.strip() for item in str(queue.get(name, "")).split(",")]
+
+
+def _routed(part: Partition, destinations: list[Partition]) -> Partition:
+    """A routing queue has the widest of the limits of its destinations, as far as its own allow."""
+    if not destinations:
+        return part
+
+    def widest(name: str) -> Optional[int]:
+        limits = [getattr(queue, name) for queue in destinations]
+        known = [limit for limit in (getattr(part, name), None if None in limits else max(limits)) if limit is not None]
+        return min(known, default=None)
+
+    fewest = max(part.min_nodes, min(queue.min_nodes for queue in destinations))
+    return replace(
+        part,
+        min_nodes=fewest,
+        max_nodes=widest("max_nodes"),
+        max_gpus=widest("max_gpus"),
+        time_limit=widest("time_limit"),
+    )
+
+
+def _closed(queue: dict[str, Any]) -> str:
+    """Why a queue takes or starts no jobs of the caller; "" if it does (man pbs_queue_attributes)."""
+    user, is_set = user_name(os.getuid()), {name for name, value in queue.items() if value == "True"}
+    if "acl_user_enable" in is_set and not _admits(_list(queue, "acl_users"), {user}):
+        return f"closed to {user}"
+    if "acl_group_enable" in is_set and not _admits(_list(queue, "acl_groups"), _groups()):
+        return f"closed to the groups of {user}"
+    if "from_route_only" in is_set:
+        return "reached only through other queues"
+    return next((text for name, text in (("enabled", "disabled"), ("started", "stopped")) if name not in is_set), "")
+
+
+def _admits(entries: list[str], names: Set[str]) -> bool:
+    """Whether an access list admits one of `names`: the first entry that matches decides (OpenPBS's source, acl_check).
+
+    From which host does not count; so an entry that closes only some hosts does not match.
+    """
+    is_open = False
+    for entry in entries:
+        name, _, host = entry.lstrip("+-").partition("@")
+        if not name:
+            is_open = entry == "+"
+        elif name in names and not (entry[0] == "-" and host not in ("", "*")):
+            return entry[0] != "-"
+    return is_open
+
+
+def _groups() -> Set[str]:
+    names = set()
+    for number in {os.getgid(), *os.getgroups()}:
+        with contextlib.suppress(KeyError):
+            names.add(grp.getgrgid(number).gr_name)
+    return names
 
 
 def _partition(name: str, queue: dict[str, Any], hosts: tuple[Host, ...], server: dict[str, Any]) -> Partition:
     """Where hosts differ, those with the most GPUs count: chunks select them."""
-    names = {name, *str(queue.get("route_destinations", "")).split(",")}
+    names = {name, *_list(queue, ROUTES)}
     own = [host for host in hosts if host.queue and host.queue in names] or [host for host in hosts if not host.queue]
     most = max((host.gpus for host in own), default=0)
     own = [host for host in own if host.gpus == most]
@@ -111,7 +177,10 @@ def _partition(name: str, queue: dict[str, Any], hosts: tuple[Host, ...], server
         gpu_type=next((host.gpu_type for host in sized), ""),
         time_limit=read_minutes(limits.get("walltime")),
         memory=min((host.memory for host in sized), default=0),
+        min_nodes=client.read_count(queue.get("resources_min", {}).get("nodect")) or 1,
         max_nodes=client.read_count(limits.get("nodect")) or None,
+        max_gpus=client.read_count(limits["ngpus"]) if "ngpus" in limits else None,
+        closed=_closed(queue),
         idle=sum(host.idle for host in usable),
         has_memory_default=any("mem" in part.get("default_chunk", {}) for part in (server, queue)),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any, Optional
 
 from ctrain_runtime.errors import CtrainError, SchedulerError
@@ -62,10 +63,20 @@ def parse_status(record: Mapping[str, Any]) -> Status:
         never = comment.startswith("Can Never Run") or {"u", "o"} & set(str(record.get("Hold_Types", "")))
         note = "the job does not start until it is changed or released" if never else ""
         word = comment.removeprefix("Not Running: ") or f"state {state}"
-        return Status("waiting", word, None, note)
+        return Status("waiting", word, None, note, _estimated_start(record))
     if state == "F" or (state == "E" and "Exit_status" in record):  # E: only its output is still being delivered
         return _ended(record, comment)
     return Status("running", "" if state in "RE" else f"state {state}")
+
+
+def _estimated_start(record: Mapping[str, Any]) -> str:
+    """When PBS expects to start a job, in ISO 8601; "" if it does not say (man pbs_job_attributes, estimated; qstat
+    prints it as ctime does, or as UNKNOWN)."""
+    estimated = record.get("estimated")
+    try:
+        return datetime.strptime(str((estimated or {})["start_time"]), "%a %b %d %H:%M:%S %Y").isoformat()
+    except (KeyError, TypeError, ValueError):
+        return ""
 
 
 def _ended(record: Mapping[str, Any], comment: str) -> Status:

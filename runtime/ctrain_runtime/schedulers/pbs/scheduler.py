@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Optional
@@ -22,6 +23,7 @@ class Pbs:
     """Jobs of qsub; inside an allocation, a process of this machine. mpiexec or TM spreads their tasks."""
 
     programs: tuple[str, ...] = facts.COMMANDS
+    short_options: Mapping[str, str] = {"-A": "account", "-q": "partition"}
 
     def facts(self, site: Site) -> Cluster:
         return facts.read_cluster(site)

@@ -34,6 +34,7 @@ _SETTINGS = ("account", "constraint", "mem", "reservation")
 _UNSUPPORTED = {
     "-I": "an interactive job runs no script",
     "-J": "all subjobs of an array would write to one run directory",
+    "-V": "it would pass all variables of this shell to the nodes; --env NAME passes one",
 }
 
 # Hydra's pipe to its ranks (PMI_FD) would be one of the descriptors that the scripts use: hence -pmi-port, and PMI_ID.

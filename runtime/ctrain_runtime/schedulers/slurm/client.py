@@ -128,6 +128,20 @@ def read_megabytes(text: str) -> int:
     return int(float(amount[1]) * units[amount[2]])
 
 
+def expand_hosts(text: str) -> tuple[str, ...]:
+    """The names in a list of hosts, as in gpu[01-03,7],cpu1 (man slurm.conf, NodeName); () for the path of a file."""
+    names: list[str] = []
+    for part in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", "" if "/" in text else text):
+        head, _, tail = part.partition("[")
+        inside, _, rest = tail.partition("]")
+        for item in inside.split(","):
+            ends = re.fullmatch(r"([0-9]{1,6})-([0-9]{1,6})", item)
+            numbers = range(int(ends[1]), int(ends[2]) + 1) if ends else ()
+            items = [str(number).zfill(len(ends[1])) for number in numbers] if ends else [item]
+            names += [head + number + end for number in items for end in expand_hosts(rest) or ("",)]
+    return tuple(names)
+
+
 def parse_gres(text: str) -> tuple[int, str]:
     """(GPUs, their type), from gpu:a100:8(S:0-1), gpu:4, gpu:v100:2,nvme:1, gres/gpu:2, gres:gpu:a100:2 and (null)."""
     total, gpu_type = 0, ""

@@ -7,13 +7,13 @@ import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Optional
 
 from ctrain_runtime import time_limit
 from ctrain_runtime.errors import CtrainError
-from ctrain_runtime.facts import Access, Cluster, Partition
+from ctrain_runtime.facts import Access, Cluster, Limits, Partition
 from ctrain_runtime.schedulers.slurm import allocation, client
 from ctrain_runtime.schedulers.slurm.client import parse_gres
 from ctrain_runtime.text import user_name
@@ -23,7 +23,9 @@ SHOW_PARTITIONS = ("scontrol", "--oneliner", "show", "partition")
 SHOW_CONFIG = ("scontrol", "show", "config")
 LIST_MPI = ("srun", "--mpi=list")
 COMMANDS = ("sbatch", "scancel", "scontrol", "squeue", "srun")
-SHOW_USER = ("sacctmgr", "--noheader", "--parsable2", "--readonly", "show", "user")
+SHOW_ACCOUNTING = ("sacctmgr", "--noheader", "--parsable2", "--readonly", "show")
+USER_FIELDS = "format=Cluster,DefaultAccount,Account,QOS,DefaultQOS,Partition,MaxWall,MaxTRES,GrpTRES"
+SHOW_QOS = ("qos", "format=Name,Flags,MaxWall,MaxTRES,MaxTRESPerUser,GrpTRES")
 TIMEOUT_SECONDS = 30
 ACCOUNTING_TIMEOUT_SECONDS = 5
 
@@ -35,13 +37,26 @@ UNUSABLE = frozenset(
     }
 )
 
+CLOSED = {"UP": "", "DRAIN": "drained"}  # of states of partitions; DOWN and INACTIVE are words already
+
 MARKS = {"*": "NOT_RESPONDING", "$": "MAINT", "~": "POWERED_DOWN", "#": "POWERING_UP"}
 
 # An idle node with one of these starts no other job now (man sinfo, NODE STATE CODES).
 TAKEN = frozenset({"ALLOCATED", "COMPLETING", "MIXED", "PLANNED", "RESERVED", "BLOCKED"})
 
 _NODE_FIELDS = client.fields_pattern(
-    *("Arch", "CpuBind", "CPUEfctv", "CPUTot", "CoreSpecCount", "CoresPerSocket", "Gres", "MemSpecLimit", "Partitions"),
+    *(
+        "NodeName",
+        "Arch",
+        "CpuBind",
+        "CPUEfctv",
+        "CPUTot",
+        "CoreSpecCount",
+        "CoresPerSocket",
+        "Gres",
+        "MemSpecLimit",
+        "Partitions",
+    ),
     *("RealMemory", "Sockets", "State", "ThreadsPerCore"),
 )
 _PARTITION_FIELDS = client.fields_pattern(
@@ -59,7 +74,7 @@ _PARTITION_FIELDS = client.fields_pattern(
         "MaxCPUsPerNode",
         "MaxMemPerNode",
     ),
-    *("MaxNodes", "MaxTime", "PreemptMode", "PriorityTier", "State"),
+    *("MaxNodes", "MaxTime", "MinNodes", "PreemptMode", "PriorityTier", "QoS", "State"),
 )
 
 
@@ -77,6 +92,7 @@ class Node:
     gpu_type: str
     arch: str
     has_binding_policy: bool = False
+    name: str = ""
 
 
 def read_cluster() -> Cluster:
@@ -89,13 +105,21 @@ def read_cluster() -> Cluster:
         asked_config = pool.submit(_ask_config)
         nodes, partitions, mpi = pool.map(_ask, questions)
         config, clock_skew = asked_config.result()
-        settings = parse_config(config)
-        parts = parse_partitions(partitions, parse_nodes(nodes), settings)
+        settings, all_nodes = parse_config(config), parse_nodes(nodes)
+        parts = parse_partitions(partitions, all_nodes, settings)
         # The database is slower than the controller, and asked only if it matters.
-        restricted = any(Access() != rule for part in parts for rule in (part.accounts, part.qos))
-        account, qos = parse_user(_ask_accounting() if restricted else "", settings.get("ClusterName", ""))
+        is_limited = bool({"limits", "safe"} & set(settings.get("AccountingStorageEnforce", "").split(",")))
+        is_restricted = any(Access() != rule for part in parts for rule in (part.accounts, part.qos))
+        limits = pool.submit(_ask_accounting, *SHOW_QOS) if is_limited else None
+        user = _ask_user() if is_limited or is_restricted else ""
+        account, qos = parse_user(user, settings.get("ClusterName", ""))
         return Cluster(
-            partitions=parts,
+            partitions=tuple(part for part in parts if not part.closed),
+            closed=tuple(part for part in parts if part.closed),
+            members={
+                part.name: frozenset(node.name for node in all_nodes if part.name in node.partitions) for part in parts
+            },
+            limits={**parse_qos(limits.result()), **parse_accounts(user, settings["ClusterName"])} if limits else {},
             mpi=parse_mpi_list(mpi),
             allocation=current.result(),
             memory_is_consumable="MEMORY" in settings.get("SelectTypeParameters", "").upper(),
@@ -113,7 +137,7 @@ def read_gpus() -> tuple[str, ...]:
     """
     client.require_commands("scontrol")
     partitions = parse_partitions(_ask(SHOW_PARTITIONS), parse_nodes(_ask(SHOW_NODES)))
-    return tuple(dict.fromkeys(part.gpu_type or part.name for part in partitions if part.gpus))
+    return tuple(dict.fromkeys(part.gpu_type or part.name for part in partitions if part.gpus and not part.closed))
 
 
 def _ask(argv: Sequence[str]) -> str:
@@ -129,26 +153,56 @@ def _ask_config() -> tuple[str, Optional[float]]:
     return config, datetime.fromisoformat(stamp[1]).timestamp() + 0.5 - time.time() if stamp else None
 
 
-def _ask_accounting() -> str:
-    """The user's associations; "" where accounting is missing or does not answer: no run depends on it."""
-    argv = (*SHOW_USER, user_name(os.getuid()), "withassoc", "format=Cluster,DefaultAccount,Account,QOS,DefaultQOS")
+def _ask_user() -> str:
+    return _ask_accounting("user", user_name(os.getuid()), "withassoc", USER_FIELDS)
+
+
+def _ask_accounting(*words: str) -> str:
+    """What sacctmgr shows; "" where accounting is missing or does not answer: no run depends on it."""
     try:
-        result = client.run(argv, timeout=ACCOUNTING_TIMEOUT_SECONDS)
+        result = client.run((*SHOW_ACCOUNTING, *words), timeout=ACCOUNTING_TIMEOUT_SECONDS)
     except CtrainError:
         return ""
     return result.stdout if result.code == 0 else ""
 
 
 def parse_user(text: str, cluster: str) -> tuple[str, str]:
-    """The default account and QOS in the output of SHOW_USER, "" if unknown.
+    """The default account and QOS in the user's associations (USER_FIELDS), "" if unknown.
 
     Without a default, a job gets the QOS normal if the association has it (man sacctmgr, DefaultQOS).
     """
-    for line in text.splitlines():
-        name, default, account, qos, default_qos, *_ = [*line.split("|"), *[""] * 5]
+    for name, default, account, qos, default_qos, *_ in _rows(text, 5):
         if name in (cluster, "") and account == default:
             return account, default_qos or ("normal" if "normal" in qos.split(",") else "")
     return "", ""
+
+
+def parse_accounts(text: str, cluster: str) -> dict[str, Limits]:
+    """The limits of the user's accounts in their associations (USER_FIELDS): those that hold in all partitions."""
+    rows = (row for row in _rows(text, 9) if row[0] == cluster and not row[5])
+    return {f"account {row[2]}": _limits(row[6], *row[7:9]) for row in rows}
+
+
+def parse_qos(text: str) -> dict[str, Limits]:
+    """The limits of each QOS in the output of SHOW_QOS."""
+    return {
+        f"QOS {name}": replace(_limits(wall, *tres), overrides="OverPartQOS" in flags.split(","))
+        for name, flags, wall, *tres in _rows(text, 6)
+    }
+
+
+def _rows(text: str, columns: int) -> list[list[str]]:
+    """The fields of each line of sacctmgr that has at least so many."""
+    return [fields for line in text.splitlines() if len(fields := line.split("|")) >= columns]
+
+
+def _limits(wall: str, *tres: str) -> Limits:
+    """Of several limits, as for a job and for all jobs of a user, the lowest holds for each job."""
+
+    def lowest(name: str) -> Optional[int]:
+        return min((int(count) for count in re.findall(rf"(?:^|,){name}=(\d{{1,9}})", ",".join(tres))), default=None)
+
+    return Limits(lowest("node"), lowest("gres/gpu"), _time_limit(wall))
 
 
 def parse_config(text: str) -> dict[str, str]:
@@ -189,6 +243,7 @@ def _parse_node(record: str) -> Node:
         gpu_type=gpu_type,
         arch=fields.get("Arch", ""),
         has_binding_policy="CpuBind" in fields,
+        name=fields.get("NodeName", ""),
     )
 
 
@@ -206,7 +261,7 @@ def parse_node_state(text: str) -> frozenset[str]:
 def parse_partitions(
     text: str, nodes: Iterable[Node], settings: Optional[Mapping[str, str]] = None
 ) -> tuple[Partition, ...]:
-    """The partitions that are up, in the output of `scontrol show partition`; `settings` are the cluster's.
+    """The partitions in the output of `scontrol show partition`; `settings` are the cluster's.
 
     Partitions that are closed to the caller's groups are not in that output (man scontrol, --all).
     """
@@ -219,7 +274,6 @@ def parse_partitions(
     return tuple(
         _make_partition(fields, members.get(fields["PartitionName"], []), settings or {}, highest_tier)
         for fields in records
-        if fields.get("State") == "UP"
     )
 
 
@@ -241,7 +295,10 @@ def _make_partition(
         threads_per_core=max((node.threads_per_core for node in sized), default=1),
         memory=_at_most(fields.get("MaxMemPerNode", ""), min((node.memory for node in sized), default=0)),
         arch=archs.pop() if len(archs) == 1 else "",
+        min_nodes=client.read_count(fields.get("MinNodes", "")) or 1,
         max_nodes=client.read_count(fields.get("MaxNodes", "")),
+        closed=CLOSED.get(fields.get("State", ""), fields.get("State", "").lower() or "closed"),
+        own_qos=next(iter(_names(fields.get("QoS", ""))), ""),
         has_memory_default=_has_memory_default(settings) or _has_memory_default(fields),
         cpu_bind=_cpu_bind(fields, sized, settings),
         idle=sum(node.idle for node in nodes),

@@ -42,6 +42,7 @@ STUCK = frozenset(
         *("PartitionNodeLimit", "PartitionTimeLimit", "job_requeued_in_held_state", "launch_failed_requeued_held"),
     }
 )
+_LIMIT = re.compile(r"(?:QOS|Assoc)(?:Max\w+PerJob\w*|Min\w+)")  # reasons: limits of each job, which do not change
 NO_TIME = frozenset({"", "Unknown", "N/A", "None", "(null)"})
 
 # The output of scontrol between the job's name and its dependencies. Users choose only the name, which comes first: it
@@ -101,7 +102,11 @@ def parse_status(text: str) -> Status:
     rest = strip_free_text(text)
     if head.state in WAITING:
         times = _START_TIME.search(rest)
-        note = "the job does not start until it is changed or released" if head.reason in STUCK else ""
+        note = (
+            "the job does not start until it is changed or released"
+            if head.reason in STUCK or _LIMIT.fullmatch(head.reason)
+            else ""
+        )
         return Status("waiting", head.reason, None, note, times[1] if times and times[1] not in NO_TIME else "")
     if head.state == "FAILED" and _CANNOT_OPEN_LOG.search(rest):
         note = "its first node cannot open the job's log. Choose a directory that all nodes share: --runs DIR"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Optional
 
@@ -20,6 +22,7 @@ class Slurm:
     """Jobs of sbatch; inside an allocation, steps that a process of this machine starts and srun spreads."""
 
     programs: tuple[str, ...] = facts.COMMANDS
+    short_options: Mapping[str, str] = {"-A": "account", "-p": "partition", "-q": "qos", "-w": "nodelist"}
 
     def facts(self, site: Site) -> Cluster:
         return facts.read_cluster()
@@ -28,7 +31,7 @@ class Slurm:
         return facts.read_gpus()
 
     def size(self, request: SizeRequest, cluster: Cluster, site: Site) -> JobSize:
-        return size.fit(request, cluster, site)
+        return size.fit(replace(request, hosts=client.expand_hosts(request.nodelist)), cluster, site)
 
     def identity(self, plan: LaunchPlan) -> TaskIdentity:
         return script.identity(plan)

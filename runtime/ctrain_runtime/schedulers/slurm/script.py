@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from ctrain_runtime import layout, time_limit
 from ctrain_runtime.bash import quote_argv
 from ctrain_runtime.errors import UsageError
@@ -57,7 +59,7 @@ def render(plan: LaunchPlan, task: Task) -> Launch:
     argv = ("/bin/bash", "-p", job) if plan.allocation else ("sbatch", "--parsable", job)
     text = job_script(
         plan,
-        header=directives("#SBATCH", [_single_line(option) for option in _options(plan)]),
+        header=directives("#SBATCH", [_checked(option) for option in _options(plan)]),
         job_id=process.JOB_ID if plan.allocation else "$SLURM_JOB_ID",
         before=_before(plan),
         start=quote_argv([*_srun(plan), *start_script(plan, task.script)]),
@@ -95,7 +97,10 @@ def _requested(plan: LaunchPlan) -> list[str]:
     return [*(f"--{name}={value}" for name, value in plan.settings.items()), *plan.options]
 
 
-def _single_line(option: str) -> str:
+def _checked(option: str) -> str:
+    if re.match(r"-a|--array\b", option):
+        problem = f"sbatch option {option!r} is not supported: all tasks of an array would write to one run directory"
+        raise UsageError(problem, "Submit one run per element")
     if "\n" in option:  # it would end the comment and become a command
         raise UsageError(f"sbatch option {option!r} holds a line break", "Write it in one line")
     return option

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from ctrain_runtime.facts import Access, Cluster, Partition
+from ctrain_runtime.facts import Access, Cluster, Limits, Partition
 from ctrain_runtime.manifest import Requires
-from ctrain_runtime.plan.partition_choice import choose_partition
+from ctrain_runtime.plan.partition_choice import choose_partition, limit
 from ctrain_runtime.plan.size import SizeRequest
 from samples.plans import a_manifest
 
@@ -77,6 +77,9 @@ def test_the_choice(request_: dict[str, Any], name: str, reason: str) -> None:
         ({"idle": 0}, {}, "0 of 4 nodes idle"),
         ({"nodes": 0, "idle": 0}, {}, "0 usable nodes"),  # drained and down ones do not count
         ({"max_nodes": 1}, {"nodes": 2}, "at most 1 nodes per job"),
+        ({"min_nodes": 2}, {}, "at least 2 nodes per job"),
+        ({"max_gpus": 7}, {"nodes": 2, "gpus_per_node": 4}, "at most 7 GPUs per job"),
+        ({"closed": "drained"}, {}, "drained"),
         ({"accounts": Access(allowed=("bio",))}, {}, "closed to account ai"),
         ({"accounts": Access(denied=("ai",))}, {}, "closed to account ai"),
         ({"qos": Access(allowed=("long",))}, {}, "closed to QOS normal"),
@@ -99,6 +102,46 @@ def test_the_account_and_qos_of_the_command_line() -> None:
 def test_unknown_accounts_are_not_refused() -> None:
     cluster = replace(changed("v100", accounts=Access(allowed=("bio",))), account="")
     assert choose(cluster)[0] == "v100"
+
+
+def test_a_default_that_is_closed_is_named_with_the_reason() -> None:
+    closed = replace(V100, closed="down")
+    reason = "3 of 8 nodes idle, instead of the default v100 (down)"
+    assert choose(Cluster((A100,), closed=(closed,))) == ("a100", reason)
+    assert choose(Cluster((CPU, DEBUG), closed=(closed,)), nodes=9) == ("cpu", "")  # nothing fits: not the closed one
+
+
+def test_nodes_that_the_user_wants_are_in_the_partition() -> None:
+    cluster = replace(CLUSTER, members={"v100": {"n1", "n2"}, "a100": {"n3"}, "debug": {"n2"}})
+    reason = "3 of 8 nodes idle, instead of the default v100 (without node n3)"
+    assert choose(cluster, hosts=("n3",)) == ("a100", reason)
+    assert choose(cluster, hosts=("n1", "n2"))[0] == "v100"
+    assert choose(cluster, hosts=("n1", "n3")) == ("v100", "")  # none has both: then Slurm refuses the nodes
+
+
+@pytest.mark.parametrize(
+    ("request_", "own_qos", "expected"),
+    [
+        ({}, "", (2, 16, 60, "QOS normal, account ai")),
+        ({"qos": "unlimited"}, "", (8, None, 60, "account ai")),
+        ({"qos": "unknown", "account": "bio"}, "", (None, None, 2880, "")),
+        ({}, "part", (2, 4, 60, "QOS normal, QOS part, account ai")),
+        ({"qos": "over"}, "part", (1, 4, 60, "QOS over, QOS part, account ai")),
+        ({"qos": "long"}, "", (8, None, 2880, "account ai")),  # longer than the partition's own limit
+    ],
+)
+def test_limits_of_qos_and_account(request_: dict[str, str], own_qos: str, expected: tuple[Any, ...]) -> None:
+    limits = {
+        "QOS normal": Limits(max_nodes=2, max_gpus=16),
+        "QOS unlimited": Limits(),
+        "QOS part": Limits(max_gpus=4),
+        "QOS over": Limits(max_nodes=1, max_gpus=None, overrides=True),
+        "QOS long": Limits(time_limit=9999),
+        "account ai": Limits(max_nodes=8, time_limit=60),
+    }
+    cluster = Cluster((replace(V100, own_qos=own_qos),), account="ai", qos="normal", limits=limits)
+    (part,) = limit(SizeRequest(**request_), cluster).partitions
+    assert (part.max_nodes, part.max_gpus, part.time_limit, part.limited_by) == expected
 
 
 def test_without_a_default_it_is_the_first_that_fits_best() -> None:

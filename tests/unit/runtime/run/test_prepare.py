@@ -28,7 +28,7 @@ from ctrain_runtime.manifest import Requires
 from ctrain_runtime.plan.model import LaunchPlan, Options
 from ctrain_runtime.pull import Meaning
 from ctrain_runtime.registry.http_client import Unreachable
-from ctrain_runtime.run.prepare import Prepared, Request, make_size_request, prepare
+from ctrain_runtime.run.prepare import Prepared, Request, make_size_request, prepare, read_options
 from ctrain_runtime.site import select_site
 from samples import programs as fakes
 from samples.plans import a_job
@@ -520,3 +520,27 @@ DEFAULTS = Resources(nodes=2, gpus_per_node=1, ranks_per_node=4, time="2:00:00")
 def test_the_size_that_is_asked_for(options: dict[str, Any], cluster: Cluster, expected: tuple[Any, ...]) -> None:
     size = make_size_request(Options(**options), a_job(resources=DEFAULTS), cluster)
     assert (size.nodes, size.gpus_per_node, size.ranks_per_node, size.time, size.time_is_explicit) == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "short", "expected"),
+    [
+        (("--partition=a", "-pb"), {"-p": "partition"}, {"partition": "b"}),
+        (("-w gpu[1-2]", "--account=it's"), {"-w": "nodelist"}, {"nodelist": "gpu[1-2]", "account": "it's"}),
+        (("-q long", "--exclusive", "word"), {"-q": "partition"}, {"partition": "long"}),
+        (("-lx=1",), {}, {"-l": "x=1"}),
+        ((), {}, {}),
+    ],
+)
+def test_options_of_the_scheduler_that_select(
+    options: tuple[str, ...], short: dict[str, str], expected: dict[str, str]
+) -> None:
+    assert read_options(options, short) == expected
+
+
+def test_options_of_the_scheduler_count_as_they_do_for_it() -> None:
+    """They come after ctrain's own, so they win; the choice of a partition must know them."""
+    options = Options(partition="a", settings=(("account", "ai"), ("qos", "normal")))
+    further = {"partition": "b", "account": "bio", "nodelist": "n1"}
+    size = make_size_request(options, a_job(), Cluster(), None, further)
+    assert (size.partition, size.account, size.qos, size.nodelist) == ("b", "bio", "normal", "n1")

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ctrain_runtime.errors import CtrainError, ResourceError, SchedulerError, UsageError
-from ctrain_runtime.facts import Allocation, Cluster, Partition
+from ctrain_runtime.facts import Allocation, Cluster, Limits, Partition
 from ctrain_runtime.plan.size import JobSize, SizeRequest
 from ctrain_runtime.schedulers import size
 from ctrain_runtime.site import Site
@@ -170,6 +170,34 @@ def test_a_partition_that_limits_the_nodes_of_a_job() -> None:
     assert fit(cluster, nodes=4).nodes == 4
     expected = "partition amd_a100nv_8 allows 4 nodes per job, 5 requested. Largest that fits: --nodes 4"
     assert refusal(ResourceError, cluster, nodes=5) == expected
+
+
+def test_limits_of_a_job_that_are_not_the_partitions_own() -> None:
+    cluster = dataclasses.replace(CLUSTER, qos="normal", limits={"QOS normal": Limits(2, 8, 30)})
+    scope = "partition amd_a100nv_8 (QOS normal)"
+    assert (
+        refusal(ResourceError, cluster, nodes=3)
+        == f"{scope} allows 2 nodes per job, 3 requested. Largest that fits: --nodes 2"
+    )
+    expected = f"{scope} allows 8 GPUs per job, 16 requested. Largest that fits: --gpus-per-node 4"
+    assert refusal(ResourceError, cluster, nodes=2) == expected
+    note = f"time limit shortened from 1:00:00 to 00:30:00, the maximum of {scope}"
+    assert fit(cluster).notes[-1] == note
+    assert fit(cluster, nodes=2, gpus_per_node=4).time_limit == 30
+
+
+def test_a_partition_for_large_jobs() -> None:
+    cluster = Cluster(partitions=(dataclasses.replace(GPU, min_nodes=4),))
+    expected = "partition amd_a100nv_8 needs at least 4 nodes per job, 1 requested. Smallest that fits: --nodes 4"
+    assert refusal(ResourceError, cluster) == expected
+
+
+def test_a_partition_that_is_closed_is_refused_with_the_reason() -> None:
+    cluster = Cluster((CPU,), closed=(dataclasses.replace(GPU, closed="drained"),))
+    assert refusal(ResourceError, cluster, partition=GPU.name) == "partition amd_a100nv_8 is drained. Available: skl"
+    assert refusal(SchedulerError, dataclasses.replace(cluster, partitions=())) == (
+        "no partition is up; amd_a100nv_8 is drained. Retry later, or ask the administrators"
+    )
 
 
 def test_the_default_time_of_a_job_is_shortened_and_that_is_noted() -> None:

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import getpass
+import grp
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +52,8 @@ def test_the_recorded_cluster() -> None:
     found = facts.read_cluster(SITE)
     workq = Partition("workq", True, nodes=2, cpus=2, gpus=2, time_limit=60, memory=MEMORY, idle=0)
     gpu = Partition("gpu", False, nodes=2, cpus=2, gpus=2, time_limit=120, memory=MEMORY, idle=0)
-    assert found.partitions == (workq, gpu)  # one takes no jobs, the other starts none
+    assert found.partitions == (workq, gpu)
+    assert {part.name: part.closed for part in found.closed} == {"closed": "disabled", "stopped": "stopped"}
     assert (found.mpi, found.allocation, found.memory_is_consumable) == (("pals",), None, True)
 
 
@@ -100,6 +104,58 @@ def test_nodes_of_queues() -> None:
     own, route, rest = facts.parse_queues(parsed, everything, {"s": {}})
     assert (own.nodes, own.gpus) == (route.nodes, route.gpus) == (1, 0)
     assert (rest.nodes, rest.gpus, rest.cpus) == (1, 4, 16)  # those with the most GPUs, which are usable
+
+
+def test_a_routing_queue_has_the_widest_limits_of_its_destinations() -> None:
+    """As at ALCF: prod, with small and large, which take no jobs of users directly."""
+    up = {"enabled": "True", "started": "True"}
+    small = {
+        **up,
+        "from_route_only": "True",
+        "resources_min": {"nodect": 10},
+        "resources_max": {"nodect": 24, "walltime": "03:00:00"},
+    }
+    large = {
+        **small,
+        "resources_min": {"nodect": 100},
+        "resources_max": {"nodect": 496, "walltime": "24:00:00", "ngpus": 99},
+    }
+    prod = {
+        **up,
+        "queue_type": "Route",
+        "route_destinations": "small,large,else@where",
+        "resources_max": {"walltime": "12:00:00"},
+    }
+    parsed = {"prod": prod, "small": small, "large": large}
+    parts = {part.name: part for part in facts.parse_queues(parsed, hosts(), {"s": {}})}
+    assert (parts["prod"].min_nodes, parts["prod"].max_nodes, parts["prod"].time_limit) == (10, 496, 720)
+    assert (parts["prod"].closed, parts["prod"].max_gpus, parts["large"].max_gpus) == ("", None, 99)
+    assert parts["small"].closed == "reached only through other queues"
+    parsed["small"]["resources_max"] = {}
+    (endless, *_) = facts.parse_queues({**parsed, "prod": {**prod, "resources_max": {}}}, hosts(), {"s": {}})
+    assert (endless.max_nodes, endless.time_limit) == (None, None)
+
+
+ME, GROUP = getpass.getuser(), grp.getgrgid(os.getgid()).gr_name
+
+
+@pytest.mark.parametrize(
+    ("acl", "closed"),
+    [
+        ({"acl_user_enable": "True", "acl_users": f"other,{ME}@*.cluster"}, ""),
+        ({"acl_user_enable": "True", "acl_users": f"-{ME},+"}, f"closed to {ME}"),
+        ({"acl_user_enable": "True", "acl_users": "-other,+"}, ""),
+        ({"acl_user_enable": "True", "acl_users": f"-{ME}@login7,+"}, ""),  # perhaps not from here
+        ({"acl_user_enable": "True", "acl_users": f"{ME}x,x{ME}"}, f"closed to {ME}"),
+        ({"acl_user_enable": "True"}, f"closed to {ME}"),
+        ({"acl_user_enable": "False", "acl_users": "other"}, ""),
+        ({"acl_group_enable": "True", "acl_groups": f"physics, {GROUP}"}, ""),
+        ({"acl_group_enable": "True", "acl_groups": f"{GROUP}-x"}, f"closed to the groups of {ME}"),
+        ({"started": "False"}, "stopped"),
+    ],
+)
+def test_queues_that_are_closed_to_the_caller(acl: dict[str, str], closed: str) -> None:
+    assert queues(**acl)[0].closed == closed
 
 
 def test_limits_of_queues_and_of_the_server() -> None:

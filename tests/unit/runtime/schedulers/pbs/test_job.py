@@ -169,3 +169,20 @@ x4417c3s5b0n0.hsn.cm.aurora.alcf.anl.gov: rank 48109 died from signal 15
         1, "x1", "exited with code 3"
     )
     assert job.first_failed_task("") is None
+
+
+@pytest.mark.parametrize(
+    ("estimated", "starts_at"),
+    [
+        ({"start_time": "Sat Nov 21 02:59:11 2026"}, "2026-11-21T02:59:11"),
+        ({"start_time": "Sun Nov  1 02:59:11 2026", "exec_vnode": "(a:ncpus=1)"}, "2026-11-01T02:59:11"),
+        ({"start_time": "UNKNOWN"}, ""),
+        ({"start_time": 0}, ""),
+        ({}, ""),
+        ("soon", ""),
+        (None, ""),
+    ],
+)
+def test_the_expected_start_of_a_waiting_job(estimated: object, starts_at: str) -> None:
+    """As qstat.c prints it; the recorded server had no scheduler that estimates."""
+    assert job.parse_status({"job_state": "Q", "estimated": estimated}).starts_at == starts_at

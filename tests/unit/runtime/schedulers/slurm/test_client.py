@@ -119,3 +119,17 @@ def test_gpus_of_tres(text: str, gpus: int) -> None:
 def test_any_list_of_gpus_is_survived(text: str) -> None:
     assert client.parse_gres(text)[0] >= 0
     assert client.parse_tres(text) >= 0
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("", ()),
+        ("gpu1", ("gpu1",)),
+        ("gpu[08-10],cpu1", ("gpu08", "gpu09", "gpu10", "cpu1")),
+        ("r[1-2]n[1,7-8]x", ("r1n1x", "r1n7x", "r1n8x", "r2n1x", "r2n7x", "r2n8x")),
+        ("/home/kim/nodes", ()),
+    ],
+)
+def test_names_in_a_list_of_hosts(text: str, names: tuple[str, ...]) -> None:
+    assert client.expand_hosts(text) == names

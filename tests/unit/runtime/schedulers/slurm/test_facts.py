@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ctrain_runtime.errors import CtrainError, SchedulerError
-from ctrain_runtime.facts import Access, Partition
+from ctrain_runtime.facts import Access, Limits, Partition
 from ctrain_runtime.schedulers.slurm import facts
 from ctrain_runtime.schedulers.slurm.facts import Node, parse_node_state, parse_nodes, parse_partitions
 from samples import programs as fakes
@@ -257,15 +257,26 @@ def test_a_partition_whose_nodes_are_all_down_shows_what_they_are() -> None:
     assert (empty.nodes, empty.cpus, empty.gpus, empty.arch) == (0, 0, 0, "")
 
 
-@pytest.mark.parametrize("state", ["DOWN", "DRAIN", "INACTIVE"])
-def test_partitions_that_take_no_jobs(state: str) -> None:
-    assert parse_partitions(partition_line(State=state), [GPU_NODE]) == ()
+@pytest.mark.parametrize(
+    ("state", "closed"), [("UP", ""), ("DOWN", "down"), ("DRAIN", "drained"), ("INACTIVE", "inactive"), ("", "closed")]
+)
+def test_partitions_that_take_no_jobs(programs: Path, state: str, closed: str) -> None:
+    (partition,) = parse_partitions(partition_line(State=state), [GPU_NODE])
+    assert partition.closed == closed
+    install_cluster(programs, "24.11.5")
+    fakes.scontrol(programs, partition=partition_line(State=state), node=node_line())
+    cluster = facts.read_cluster()
+    assert (bool(cluster.partitions), bool(cluster.closed)) == (not closed, bool(closed))
+    assert facts.read_gpus() == (() if closed else ("a100",))
 
 
 def test_limits_of_a_partition() -> None:
-    limits = {"MaxNodes": "4", "MaxCPUsPerNode": "16", "MaxMemPerNode": "1000", "MaxTime": "30:00"}
-    (partition,) = parse_partitions(partition_line(**limits), [GPU_NODE])
-    assert (partition.max_nodes, partition.cpus, partition.memory, partition.time_limit) == (4, 16, 1000, 30)
+    limits = {"MinNodes": "2", "MaxNodes": "4", "MaxCPUsPerNode": "16", "MaxMemPerNode": "1000", "MaxTime": "30:00"}
+    (partition,) = parse_partitions(partition_line(**limits, QoS="gpu"), [GPU_NODE])
+    assert (partition.min_nodes, partition.max_nodes, partition.own_qos) == (2, 4, "gpu")
+    assert (partition.cpus, partition.memory, partition.time_limit) == (16, 1000, 30)
+    (partition,) = parse_partitions(partition_line(MinNodes="0", QoS="N/A"), [GPU_NODE])
+    assert (partition.min_nodes, partition.max_nodes, partition.own_qos) == (1, None, "")
 
 
 def test_who_may_use_a_partition() -> None:
@@ -299,8 +310,15 @@ def test_partitions_whose_jobs_make_way(preempt_type: str, mode: str, preemptibl
     assert (spot.preemptible, gpu.preemptible) == (preemptible, False)
 
 
-# The output of sacctmgr 22.05.8 for a user of two accounts, whose default is ai.
-ASSOCIATIONS = "ctrain|ai|bio|normal|long\nctrain|ai|ai|long,normal|\n"
+# The output of sacctmgr 22.05.8 for a user of two accounts, whose default is ai; and of `show qos`.
+ASSOCIATIONS = (
+    "ctrain|ai|bio|normal|long||||\nctrain|ai|ai|long,normal|||12:00:00|cpu=64,node=3|\nctrain|ai|ai|long||gpu|1:00||\n"
+)
+QOS = """\
+normal|||||
+short|OverPartQOS|00:30:00|gres/gpu=4,node=2|gres/gpu=8|node=16
+long|DenyOnLimit|2-00:00:00|gres/gpu:a100=1||node=16
+"""
 
 
 @pytest.mark.parametrize(
@@ -328,6 +346,29 @@ def test_accounting_is_asked_but_not_needed(programs: Path) -> None:
     assert "--readonly show user" in calls.read_text()
     answer(programs, "sacctmgr", error="sacctmgr: error: Problem talking to the database: Connection refused", code=1)
     assert facts.read_cluster().account == ""
+
+
+def test_limits_of_accounts_and_qos(programs: Path) -> None:
+    install_cluster(programs, "24.11.5")
+    script = f"#!/bin/bash\ncase $* in *' user '*) printf %s '{ASSOCIATIONS}';; *) printf %s '{QOS}';; esac\n"
+    write_program(programs / "sacctmgr", script)
+    config = "ClusterName = ctrain\nAccountingStorageEnforce = associations,{}qos\n"
+    fakes.scontrol(programs, config=config.format("limits,"), partition=partition_line(), node=node_line())
+    cluster = facts.read_cluster()
+    assert (cluster.account, cluster.qos) == ("ai", "normal")
+    assert cluster.limits == {
+        "QOS normal": Limits(),
+        "QOS short": Limits(2, 4, 30, overrides=True),
+        "QOS long": Limits(16, None, 2880),
+        "account bio": Limits(),
+        "account ai": Limits(3, None, 720),  # those of a partition alone are not for all
+    }
+    assert cluster.members == {"gpu": {"n1"}}
+    fakes.scontrol(programs, config=config.format(""), partition=partition_line(), node=node_line())
+    assert facts.read_cluster().limits == {}  # not enforced
+    fakes.scontrol(programs, config=config.format("safe,"), partition=partition_line(), node=node_line())
+    answer(programs, "sacctmgr", error="sacctmgr: error: Problem talking to the database: Connection refused", code=1)
+    assert facts.read_cluster().limits == {}
 
 
 @pytest.mark.parametrize(

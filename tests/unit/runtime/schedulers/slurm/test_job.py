@@ -255,3 +255,20 @@ def test_any_line_of_srun_is_survived(text: str) -> None:
     job.first_failed_task(text)
     failed = job.first_failed_task(f"srun: error: n1: task 3: {text}")
     assert failed is None or (failed.task, failed.host) == (3, "n1")
+
+
+@pytest.mark.parametrize(
+    ("reason", "noted"),
+    [
+        ("QOSMaxWallDurationPerJobLimit", True),
+        ("QOSMaxGRESPerJob", True),
+        ("QOSMinGRES", True),
+        ("AssocMaxNodePerJobLimit", True),
+        ("QOSMaxGRESPerUser", False),  # until other jobs of the user end
+        ("AssocGrpGRES", False),
+    ],
+)
+def test_limits_of_each_job_do_not_go_by_waiting(reason: str, noted: bool) -> None:
+    text = jobs("24.11.5")["PENDING-Held"].replace("Reason=JobHeldUser", f"Reason={reason}")
+    assert f"Reason={reason}" in text
+    assert bool(job.parse_status(text).note) is noted

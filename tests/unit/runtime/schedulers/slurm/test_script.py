@@ -79,6 +79,12 @@ def test_sbatch_does_not_expand_a_percent_sign_in_the_run_directory() -> None:
     assert "--chdir=/scratch/100%j/x" in options(plan)
 
 
+@pytest.mark.parametrize("option", ["--array=0-3", "-a 1", "-a1"])
+def test_arrays_are_refused(option: str) -> None:
+    with pytest.raises(UsageError, match=r"is not supported: all tasks of an array would write to one run directory"):
+        options(a_plan(scheduler_options=(option,)))
+
+
 @pytest.mark.parametrize("parts", [{"site": a_site(submit=("--a\n--b",))}, {"scheduler_options": ("--a\nrm -rf x",)}])
 def test_a_line_break_in_an_option_of_sbatch_is_refused(parts: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match=r"holds a line break. Write it in one line"):
