@@ -30,7 +30,12 @@ from typing import NamedTuple, NoReturn, Optional
 
 import torch
 
+EXIT_WRONG_INPUT = 2
 EXIT_WRONG_WORLD = 3
+
+
+class InputError(ValueError):
+    """A setting or a file cannot work: the program ends with its message and code 2."""
 
 
 class World(NamedTuple):
@@ -122,6 +127,9 @@ def finish(main: Callable[[], int]) -> NoReturn:
         if torch.distributed.is_initialized():
             torch.distributed.barrier()  # rank 0 keeps the store that the others may still need
         atexit._run_exitfuncs()
+    except InputError as error:
+        print(f"{Path(sys.argv[0]).name}: {error}", file=sys.stderr)
+        code = EXIT_WRONG_INPUT
     except SystemExit as end:
         if isinstance(end.code, str):
             print(end.code, file=sys.stderr)

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections import defaultdict
-from collections.abc import Iterable
 
 import torch
-import torch.distributed as dist
-from config import Config, ConfigError
-from example import World
-from model import GPT, cross_entropy
+from config import Config
+from example import InputError, World
+from gpt_model import GPT, cross_entropy
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 from torch.distributed.tensor import Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, PrepareModuleInput, RowwiseParallel, parallelize_module
-from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 MOMENTS = ("exp_avg", "exp_avg_sq")  # AdamW's names
 BETAS = (0.9, 0.95)
@@ -29,11 +27,11 @@ TENSOR_PARALLEL = {
 }
 
 
-def by_mesh(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
-    """Operations on many tensors at once want all of them plain, or all of one DeviceMesh."""
+def alike(module: nn.Module) -> list[list[nn.Parameter]]:
+    """Groups that decay alike, and that operations on many tensors accept: all plain, or all of one DeviceMesh."""
     groups = defaultdict(list)
-    for parameter in parameters:
-        groups[getattr(parameter, "device_mesh", None)].append(parameter)
+    for parameter in module.parameters():
+        groups[getattr(parameter, "device_mesh", None), parameter.ndim > 1].append(parameter)
     return list(groups.values())
 
 
@@ -41,58 +39,50 @@ class Strategy:
     """One rank's part of the model and of each batch."""
 
     def __init__(self, config: Config, world: World, model: GPT) -> None:
-        self.config, self.world, self.name = config, world, config.strategy
-        size = world.size
+        self.config, self.world, self.name, size = config, world, config.strategy, world.size
+        self.zero = self.name.startswith("zero")
         self.stages, tp = {"tp": (1, size), "pp": (size, 1), "3d": (config.pp, config.tp)}.get(self.name, (1, 1))
+        if (self.name == "single" and size > 1) or size % (self.stages * tp) or config.layers < self.stages:
+            raise InputError(
+                f"strategy={self.name} with pp={self.stages}, tp={tp}, layers={config.layers}: not on {size} ranks"
+            )
+        if config.heads % tp:
+            raise InputError(f"heads={config.heads} must be a multiple of tp={tp}")
         self.data_ranks, self.data_rank, self.copies = size // (self.stages * tp), world.rank, size // self.stages
-        self._check(tp)
-        self.micro_batches = config.batch // (self.data_ranks * config.micro_batch)
+        self.micro_batches, rest = divmod(config.batch, self.data_ranks * config.micro_batch)
+        if rest:
+            share = f"{self.data_ranks} data-parallel ranks x micro_batch={config.micro_batch}"
+            raise InputError(f"batch={config.batch} must be a multiple of {share}")
         self.model = self.module = model.to(world.device)
         if self.name in ("fsdp", "tp", "pp", "3d"):
             self._cut(tp)
-        decayed, plain = ([p for p in model.parameters() if (p.ndim > 1) is matrix] for matrix in (True, False))
-        groups = [{"params": group, "weight_decay": config.weight_decay} for group in by_mesh(decayed)]
-        groups += [{"params": group, "weight_decay": 0.0} for group in by_mesh(plain)]
+        decay = config.weight_decay  # of matrices, not of biases and scales
+        groups = [{"params": group, "weight_decay": decay * (group[0].ndim > 1)} for group in alike(model)]
         self.optimizer = torch.optim.AdamW(groups, lr=config.lr, betas=BETAS)
         if self.name == "ddp":
-            devices = [world.device] if world.device.type == "cuda" else None
-            self.module = nn.parallel.DistributedDataParallel(model, device_ids=devices)
+            self.module = nn.parallel.DistributedDataParallel(model)
         elif self.name == "horovod":
             import horovod.torch as hvd
 
             self.hvd = hvd
             hvd.broadcast_parameters(model.state_dict(), root_rank=0)
-            passes = self.micro_batches
             self.optimizer = hvd.DistributedOptimizer(
-                self.optimizer, model.named_parameters(), backward_passes_per_step=passes
+                self.optimizer, model.named_parameters(), backward_passes_per_step=self.micro_batches
             )
-        elif self.name.startswith("zero"):
+        elif self.zero:
             self._start_deepspeed(groups)
-
-    def _check(self, tp: int) -> None:
-        config, size = self.config, self.world.size
-        if self.name == "single" and size > 1:
-            raise ConfigError(f"strategy=single trains on one rank, not on {size}")
-        if size % (self.stages * tp) or config.layers < self.stages or config.heads % tp:
-            raise ConfigError(
-                f"pp={self.stages} x tp={tp} must divide {size} ranks; layers={config.layers} must be at least pp, and "
-                f"heads={config.heads} a multiple of tp"
-            )
-        if config.batch % (self.data_ranks * config.micro_batch):
-            share = f"{self.data_ranks} (data-parallel ranks) x micro_batch={config.micro_batch}"
-            raise ConfigError(f"batch={config.batch} must be a multiple of {share}")
 
     def _cut(self, tp: int) -> None:
         """Leaves this rank's part of the model, by its place in a mesh whose last neighbours share layers."""
         shape = (self.stages, self.data_ranks, tp)
         mesh = init_device_mesh(self.world.device.type, shape, mesh_dim_names=("pp", "dp", "tp"))
+        mesh["dp", "tp"]._flatten()  # so that norms need one all-reduce
         self.data_rank, stage = mesh["dp"].get_local_rank(), mesh["pp"].get_local_rank()
         self.first, self.last, self.pp_group = stage == 0, stage == self.stages - 1, mesh["pp"].get_group()
         if self.stages > 1:
             self.model.keep_stage(stage, self.stages)
         for block in self.model.blocks.values() if tp > 1 else ():
             parallelize_module(block, mesh["tp"], TENSOR_PARALLEL)
-        # A pipeline stage stays whole between its micro-batches.
         for module in (*self.model.blocks.values(), self.model) if self.name in ("fsdp", "3d") else ():
             fully_shard(module, mesh=mesh["dp"], reshard_after_forward=self.stages == 1)
         if self.stages > 1:
@@ -105,10 +95,10 @@ class Strategy:
         import deepspeed
 
         deepspeed.logger.setLevel("WARNING")
-        config, zero = self.config, {"stage": int(self.name[-1])}
+        config, zero, self.deepspeed = self.config, {"stage": int(self.name[-1])}, deepspeed
         if config.offload != "none":
-            target = {"device": config.offload} | ({"nvme_path": config.nvme} if config.offload == "nvme" else {})
-            zero |= {"offload_optimizer": target} | ({"offload_param": target} if zero["stage"] == 3 else {})
+            target = {"device": config.offload, "nvme_path": tempfile.gettempdir()}
+            zero |= {"offload_optimizer": target} | ({"offload_param": target} if self.name == "zero3" else {})
             self.optimizer = deepspeed.ops.adam.DeepSpeedCPUAdam(groups, lr=config.lr, betas=BETAS)
         settings = {
             "train_micro_batch_size_per_gpu": config.micro_batch,
@@ -130,7 +120,7 @@ class Strategy:
             self._clip()
             with self.optimizer.skip_synchronize():
                 self.optimizer.step()
-        elif not self.name.startswith("zero"):  # whose step follows each backward pass
+        elif not self.zero:  # which steps in its last backward pass
             self._clip()
             self.optimizer.step()
         self.optimizer.zero_grad()
@@ -138,15 +128,14 @@ class Strategy:
 
     def _accumulate(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         total, size = torch.zeros((), device=self.world.device), self.config.micro_batch
-        for number, (x, y) in enumerate(zip(inputs.split(size), targets.split(size))):
-            last = number == self.micro_batches - 1  # gradients are exchanged once
-            if self.name == "ddp":
-                self.module.require_backward_grad_sync = last
+        for number, (x, y) in enumerate(zip(inputs.split(size), targets.split(size)), 1):
+            if self.name == "ddp":  # gradients are exchanged once
+                self.module.require_backward_grad_sync = number == self.micro_batches
             elif self.name == "fsdp":
-                self.module.set_requires_gradient_sync(last)
+                self.module.set_requires_gradient_sync(number == self.micro_batches)
             loss = cross_entropy(self.module(x), y)
             total += loss.detach() / self.micro_batches
-            if self.name.startswith("zero"):
+            if self.zero:
                 self.module.backward(loss)
                 self.module.step()
             else:
@@ -161,48 +150,48 @@ class Strategy:
 
     def _clip(self) -> None:
         """By the norm of the whole model's gradient, of which this rank may hold a part."""
-        groups = by_mesh(self.model.parameters())
-        norms = [get_total_norm([parameter.grad for parameter in group]) for group in groups]
+        groups = alike(self.model)
+        norms = [nn.utils.get_total_norm([parameter.grad for parameter in group]) for group in groups]
         square = sum((norm.full_tensor() if hasattr(norm, "full_tensor") else norm).square() for norm in norms)
         if self.stages > 1:
-            dist.all_reduce(square, group=self.pp_group)
+            torch.distributed.all_reduce(square, group=self.pp_group)
         for group in groups:
-            clip_grads_with_norm_(group, self.config.clip, square.sqrt())
+            nn.utils.clip_grads_with_norm_(group, self.config.clip, square.sqrt())
 
-    def sums(self, values: torch.Tensor) -> list[float]:
-        """Over all ranks."""
+    def sum_over_ranks(self, values: torch.Tensor) -> list[float]:
         if self.name == "horovod":
             values = self.hvd.allreduce(values, op=self.hvd.Sum)
         elif self.world.size > 1:
-            dist.all_reduce(values)
+            torch.distributed.all_reduce(values)
         return values.tolist()
 
     def state(self) -> dict[str, torch.Tensor]:
         """What a checkpoint holds, by its name in the whole model: tensors to save, or to load into."""
+        inner = self.optimizer.optimizer if self.zero else self.optimizer
+        flat = getattr(self.optimizer, "fp32_partitioned_groups_flat", None)  # ZeRO 3's parameters
+        for parameter in flat or [parameter for group in inner.param_groups for parameter in group["params"]]:
+            empty = {moment: torch.zeros_like(parameter) for moment in MOMENTS}  # as before the first step
+            empty["step"] = torch.zeros(()) if isinstance(inner, torch.optim.AdamW) else 0
+            inner.state[parameter] = empty | inner.state[parameter]
         named = dict(self.model.named_parameters())
-        if self.name.startswith("zero"):  # whole tensors, gathered one by one
-            from deepspeed.utils import safe_get_full_fp32_param as weights
-            from deepspeed.utils import safe_get_full_optimizer_state as moments
-
-            return {name: weights(p).clone() for name, p in named.items()} | {
-                f"{moment}.{name}": moments(p, moment).clone() for name, p in named.items() for moment in MOMENTS
-            }
-        for parameter in named.values():  # which AdamW makes in its first step
-            empty = {moment: torch.zeros_like(parameter) for moment in MOMENTS} | {"step": torch.zeros(())}
-            self.optimizer.state[parameter] = empty | self.optimizer.state[parameter]
-        moments = {f"{m}.{name}": self.optimizer.state[p][m] for name, p in named.items() for m in MOMENTS}
-        return {name: p.detach() for name, p in named.items()} | moments
+        if not self.zero:
+            moments = {f"{moment}.{name}": inner.state[p][moment] for name, p in named.items() for moment in MOMENTS}
+            return moments | {name: p.detach() for name, p in named.items()}
+        if not flat:  # DeepSpeed 0.19.8 forgets all groups but the first
+            self.optimizer._hp_optimizer_states_linked = False
+            self.optimizer._lazy_init_hp_params_optimizer_state()
+        get, utils = self.deepspeed.utils.safe_get_full_optimizer_state, self.deepspeed.utils
+        state = {f"{moment}.{name}": get(p, moment).clone() for name, p in named.items() for moment in MOMENTS}
+        return state | {name: utils.safe_get_full_fp32_param(p).clone() for name, p in named.items()}
 
     def restore(self, state: dict[str, torch.Tensor], step: int) -> None:
         """After tensors of `state` were loaded: takes over those that are not its own, and the optimizer's step."""
-        optimizer = self.optimizer
-        if self.name.startswith("zero"):
-            from deepspeed.utils import safe_set_full_fp32_param, safe_set_full_optimizer_state
-
-            optimizer = optimizer.optimizer
-            for name, parameter in self.model.named_parameters():
-                safe_set_full_fp32_param(parameter, state[name])
-                for moment in MOMENTS:
-                    safe_set_full_optimizer_state(parameter, state[f"{moment}.{name}"], moment)
-        for values in optimizer.state.values():
+        for name, parameter in self.model.named_parameters() if self.zero else ():
+            with self.deepspeed.zero.GatheredParameters([parameter], modifier_rank=0):
+                parameter.data.copy_(state[name])
+            self.deepspeed.utils.safe_set_full_fp32_param(parameter, state[name])
+            for moment in MOMENTS:
+                self.deepspeed.utils.safe_set_full_optimizer_state(parameter, state[f"{moment}.{name}"], moment)
+        inner = self.optimizer.optimizer if self.zero else self.optimizer
+        for values in inner.state.values():
             values["step"] = values["step"] * 0 + step  # a number, or a tensor

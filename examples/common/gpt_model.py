@@ -4,17 +4,17 @@ parallelism can cut them by heads, and without weights that the first and the la
 from __future__ import annotations
 
 import torch
-from config import Config, ConfigError
+from example import InputError
 from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 
 class Attention(nn.Module):
-    def __init__(self, config: Config) -> None:
+    def __init__(self, width: int, heads: int) -> None:
         super().__init__()
-        self.head_size = config.width // config.heads
-        self.query, self.key, self.value, self.output = (nn.Linear(config.width, config.width) for _ in range(4))
+        self.head_size = width // heads
+        self.query, self.key, self.value, self.output = (nn.Linear(width, width) for _ in range(4))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         parts = (layer(x).unflatten(-1, (-1, self.head_size)) for layer in (self.query, self.key, self.value))
@@ -24,11 +24,10 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    def __init__(self, config: Config) -> None:
+    def __init__(self, width: int, heads: int) -> None:
         super().__init__()
-        self.norm1, self.attention = nn.LayerNorm(config.width), Attention(config)
-        self.norm2, self.up = nn.LayerNorm(config.width), nn.Linear(config.width, 4 * config.width)
-        self.down = nn.Linear(4 * config.width, config.width)
+        self.norm1, self.attention = nn.LayerNorm(width), Attention(width, heads)
+        self.norm2, self.up, self.down = nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = x + self.attention(self.norm1(x))
@@ -36,19 +35,24 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """The whole model, or a pipeline stage: what the stage lacks is None, and names stay those of the whole."""
+    """The whole model, or a pipeline stage: what the stage lacks is None, and names stay those of the whole.
 
-    def __init__(self, config: Config, vocabulary: int) -> None:
+    `bf16`: multiply in bfloat16. `recompute`: the backward pass computes the activations of blocks again.
+    """
+
+    def __init__(
+        self, vocabulary: int, context: int, layers: int, heads: int, width: int, bf16: bool, recompute: bool
+    ) -> None:
         super().__init__()
-        if config.width % config.heads:
-            raise ConfigError(f"width={config.width} must be a multiple of heads={config.heads}")
-        self.bf16, self.recompute = config.bf16, config.recompute
-        self.tokens, self.positions = nn.Embedding(vocabulary, config.width), nn.Embedding(config.context, config.width)
-        self.blocks = nn.ModuleDict({str(number): Block(config) for number in range(config.layers)})
-        self.norm, self.head = nn.LayerNorm(config.width), nn.Linear(config.width, vocabulary, bias=False)
+        if width % heads:
+            raise InputError(f"width={width} must be a multiple of heads={heads}")
+        self.bf16, self.recompute = bf16, recompute
+        self.tokens, self.positions = nn.Embedding(vocabulary, width), nn.Embedding(context, width)
+        self.blocks = nn.ModuleDict({str(number): Block(width, heads) for number in range(layers)})
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocabulary, bias=False)
         for name, parameter in self.named_parameters():
             if parameter.ndim > 1:  # what is added to the residual stream is smaller the more layers add to it
-                shrink = (2 * config.layers) ** -0.5 if name.endswith(("output.weight", "down.weight")) else 1
+                shrink = (2 * layers) ** -0.5 if name.endswith(("output.weight", "down.weight")) else 1
                 nn.init.normal_(parameter, std=0.02 * shrink)
             elif name.endswith("bias"):
                 nn.init.zeros_(parameter)
@@ -70,6 +74,14 @@ class GPT(nn.Module):
             for block in self.blocks.values():
                 x = checkpoint(block, x, use_reentrant=False) if self.recompute and self.training else block(x)
             return self.head(self.norm(x)) if self.head is not None else x
+
+    @torch.no_grad()
+    def continue_text(self, text: torch.Tensor, count: int) -> torch.Tensor:
+        """`text`, one sequence of tokens, and `count` more by the model's probabilities."""
+        for _ in range(count):
+            chances = self(text[None, -self.positions.num_embeddings :])[0, -1].softmax(-1)
+            text = torch.cat([text, torch.multinomial(chances, 1)])
+        return text
 
 
 def cross_entropy(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
