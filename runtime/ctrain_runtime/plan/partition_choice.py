@@ -42,6 +42,11 @@ def choose_partition(request: SizeRequest, cluster: Cluster) -> tuple[Partition,
     return chosen, f"partition {chosen.name} chosen: {', '.join(filter(None, (idle, why))) or 'the first that fits'}"
 
 
+def hosts_elsewhere(request: SizeRequest, cluster: Cluster, name: str) -> list[str]:
+    """The requested nodes that a partition is known not to have."""
+    return [host for host in request.hosts if host not in cluster.members.get(name, request.hosts)]
+
+
 def limit(request: SizeRequest, cluster: Cluster) -> Cluster:
     """The cluster with the limits of QOS and accounts that hold for the request's jobs.
 
@@ -77,7 +82,7 @@ def _obstacles(request: SizeRequest, cluster: Cluster, part: Partition) -> Check
     nodes = resolve_count("--nodes", request.nodes, 1)
     gpus, ranks = request.gpus_per_node, request.ranks_per_node
     account, qos = request.account or cluster.account, request.qos or cluster.qos
-    elsewhere = [host for host in request.hosts if host not in cluster.members.get(part.name, request.hosts)]
+    elsewhere = hosts_elsewhere(request, cluster, part.name)
     return (
         (bool(part.closed), part.closed),
         (bool(elsewhere), f"without node {next(iter(elsewhere), '')}"),

@@ -8,7 +8,7 @@ from typing import Optional
 from ctrain_runtime import time_limit
 from ctrain_runtime.errors import ResourceError, SchedulerError, UsageError
 from ctrain_runtime.facts import Allocation, Cluster, Partition
-from ctrain_runtime.plan.partition_choice import choose_partition, limit
+from ctrain_runtime.plan.partition_choice import choose_partition, hosts_elsewhere, limit
 from ctrain_runtime.plan.size import JobSize, SizeRequest, check_capacity, resolve_count
 from ctrain_runtime.site import Site
 from ctrain_runtime.suggest import suggest
@@ -25,7 +25,7 @@ def fit(request: SizeRequest, cluster: Cluster, site: Site) -> JobSize:
         reasons = "".join(f"; {part.name} is {part.closed}" for part in cluster.closed)
         raise SchedulerError(f"no partition is up{reasons}", "Retry later, or ask the administrators")
     cluster = limit(request, cluster)
-    name = request.partition or site.partition
+    name = request.partition or ("" if hosts_elsewhere(request, cluster, site.partition) else site.partition)
     partition, reason = (_find_partition(name, cluster), "") if name else choose_partition(request, cluster)
     scope = f"partition {partition.name}"
     nodes = resolve_count("--nodes", request.nodes, 1)

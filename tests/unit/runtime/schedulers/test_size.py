@@ -112,6 +112,14 @@ def test_the_choice_of_a_partition() -> None:
     assert fit(no_default).partition == "skl"
 
 
+def test_nodes_that_the_user_names_count_more_than_the_partition_of_the_site() -> None:
+    cluster = dataclasses.replace(CLUSTER, members={GPU.name: frozenset({"a1"}), CPU.name: frozenset({"c1"})})
+    site = dataclasses.replace(SITE, partition=GPU.name)
+    assert fit(cluster, site=site, hosts=("c1",)).partition == CPU.name
+    assert fit(cluster, site=site, hosts=("a1",)).partition == GPU.name
+    assert fit(cluster, site=site, hosts=("c1",), partition=GPU.name).partition == GPU.name  # then Slurm refuses
+
+
 def refusal(kind: type[CtrainError], cluster: Cluster = CLUSTER, **request: Any) -> str:
     with pytest.raises(kind) as caught:
         fit(cluster, **request)
