@@ -25,9 +25,10 @@ def check_cluster(site: Site) -> tuple[Optional[Cluster], list[Finding]]:
 
 def _check(site: Site, cluster: Cluster) -> Iterator[Finding]:
     usable = [part for part in cluster.partitions if part.nodes]
-    if cluster.partitions and not usable:
-        text = f"{site.scheduler}: all nodes of {pluralize(len(cluster.partitions), 'partition')} are down or drained"
-        yield Finding("scheduler", "fail", text, "Wait, or ask the administrators")
+    if (cluster.partitions or cluster.closed) and not usable:
+        closed = "".join(f"; {part.name} is {part.closed}" for part in cluster.closed)
+        text = f"all nodes of {pluralize(len(cluster.partitions), 'open partition')} are down or drained{closed}"
+        yield Finding("scheduler", "fail", f"{site.scheduler}: {text}", "Wait, or ask the administrators")
     else:
         parts = ", ".join(f"{part.name} ({part.idle or 0} of {part.nodes} nodes idle)" for part in usable)
         yield Finding("scheduler", "ok", f"{site.scheduler}: {parts}".rstrip(": "))

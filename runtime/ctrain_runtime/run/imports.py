@@ -21,13 +21,14 @@ def read_imports(planned: job.Job) -> Imports:
         return Imports()
     path = (planned.directory or Path()) / script
     required, optional = _modules(path)
-    beside: set[str] = set()
+    beside: dict[bool, set[str]] = {True: set(required), False: set(optional)}  # by whether they are required
     for module in required | optional:
-        beside |= set().union(
-            *_modules(path.with_name(f"{module}.py")), *_modules(path.parent / module / "__init__.py")
-        )
+        for file in (path.with_name(f"{module}.py"), path.parent / module / "__init__.py"):
+            always, perhaps = _modules(file)
+            beside[module in required] |= always
+            beside[False] |= perhaps
     libraries = frozenset(LIBRARIES)
-    return Imports(path.name, libraries & (required | optional | beside), libraries & required)
+    return Imports(path.name, libraries & (beside[True] | beside[False]), libraries & beside[True])
 
 
 def _modules(path: Path) -> tuple[set[str], set[str]]:

@@ -19,12 +19,12 @@ def check(site: Site = SITE) -> dict[str, Finding]:
     return {finding.subject: finding for finding in check_cluster(site)[1]}
 
 
-def configure(programs: Path, seconds_ahead: float, state: str = "IDLE") -> None:
+def configure(programs: Path, seconds_ahead: float, state: str = "IDLE", partition_state: str = "UP") -> None:
     """A cluster whose controller's clock is ahead."""
     fakes.slurm(programs, GPU)
     stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(time.time() + seconds_ahead))
     node = f"NodeName=n1 CPUTot=4 Gres=(null) State={state} Partitions=gpu\n"
-    partition = "PartitionName=gpu Default=YES MaxTime=60 State=UP\n"
+    partition = f"PartitionName=gpu Default=YES MaxTime=60 State={partition_state}\n"
     fakes.scontrol(programs, node=node, partition=partition, config=f"Configuration data as of {stamp}\n")
 
 
@@ -48,7 +48,10 @@ def test_a_scheduler_that_does_not_answer(programs: Path) -> None:
 def test_all_nodes_are_down(programs: Path) -> None:
     configure(programs, 0, "DOWN+DRAIN")
     finding = check()["scheduler"]
-    assert (finding.level, finding.text) == ("fail", "slurm: all nodes of 1 partition are down or drained")
+    assert (finding.level, finding.text) == ("fail", "slurm: all nodes of 1 open partition are down or drained")
+    configure(programs, 0, partition_state="DRAIN")
+    text = "slurm: all nodes of 0 open partitions are down or drained; gpu is drained"
+    assert (check()["scheduler"].level, check()["scheduler"].text) == ("fail", text)
 
 
 @pytest.mark.usefixtures("programs")

@@ -62,7 +62,14 @@ def test_modules_beside_the_program_are_read_too(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("import jax\n")  # a name of a library
     text = "import torch\nfrom trainer.steps import x\nif True:\n    import data\n"
     found = imports(tmp_path, text)
-    assert found == Imports("train.py", frozenset({"torch", "horovod", "mpi4py", "jax"}), frozenset({"torch"}))
+    required = {"torch", "horovod", "jax"}  # whatever happens; mpi4py perhaps
+    assert found == Imports("train.py", frozenset({*required, "mpi4py"}), frozenset(required))
+
+
+def test_an_import_that_a_module_beside_may_do_without_is_not_required(tmp_path: Path) -> None:
+    (tmp_path / "comm.py").write_text("try:\n    import mpi4py\nexcept ImportError:\n    pass\nimport torch\n")
+    found = imports(tmp_path, "import comm\n")
+    assert (found.libraries, found.required) == ({"torch", "mpi4py"}, {"torch"})
 
 
 @pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "a" * 5000])
