@@ -87,10 +87,6 @@ PLANS: dict[str, LaunchPlan] = {
     "local": a_plan(
         **{**LOCAL, "facts": some_facts(is_root=True, cluster=Cluster())}, image=CPU_IMAGE, ranks_per_node=2
     ),
-    **{
-        f"local-{launcher}": a_plan(**LOCAL, job=a_job(launcher=launcher), image=CPU_IMAGE, nodes=2, ranks_per_node=2)
-        for launcher in ("env", "torchrun", "gloo")
-    },
 }
 
 
@@ -112,16 +108,27 @@ def _site_plan(name: str, launcher: str) -> LaunchPlan:
 SITE_PLANS: dict[str, LaunchPlan] = {
     f"sites/{name}-{launcher}": _site_plan(name, launcher)
     for name in sorted(path.stem for path in BUILT_IN_DIR.glob("*.yaml"))
-    for launcher in ("env", "mpi", "torchrun")
+    for launcher in ("env", "gloo", "mpi", "torchrun")
 }
+
+
+def _without(text: str, lines: set[str]) -> str:
+    return "\n".join(line for line in text.split("\n") if line not in lines)
 
 
 def files() -> dict[str, str]:
     """Name of each golden file -> what it should hold."""
     found = {}
+    everywhere = {
+        line for plan in PLANS.values() for text in a_launch(plan).scripts.values() for line in text.split("\n")
+    }
     for case, plan in {**PLANS, **SITE_PLANS}.items():
         launch = a_launch(plan)
-        scripts = launch.scripts if case in PLANS else {"job.sh": launch.scripts["job.sh"]}
-        parts = {**scripts, "plan.json": json.dumps(as_data(launch), indent=2) + "\n"}
+        scripts, data = launch.scripts, as_data(launch)
+        del data["scripts"]  # they lie beside it
+        if case in SITE_PLANS:  # of all scripts, the lines that no script of PLANS has
+            own = {name: _without(text, everywhere) for name, text in scripts.items()}
+            scripts = {"own-lines.txt": "".join(f"--- {name}\n{text}\n" for name, text in own.items() if text)}
+        parts = {**scripts, "plan.json": json.dumps(data, indent=2) + "\n"}
         found.update({f"{case}/{name}": text for name, text in parts.items()})
     return found
