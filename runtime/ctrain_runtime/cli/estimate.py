@@ -29,8 +29,7 @@ from ctrain_runtime.errors import DataError, ResourceError, UsageError
 from ctrain_runtime.estimate import fit
 from ctrain_runtime.estimate import layout as layouts
 from ctrain_runtime.estimate.estimate import Case, calibrate, make_estimate
-from ctrain_runtime.estimate.hardware import GPU_TYPES, NIC_EFFICIENCY, Hardware, find_gpu, lookup
-from ctrain_runtime.estimate.layout import Layout
+from ctrain_runtime.estimate.hardware import GPU_TYPES, NIC_EFFICIENCY, Hardware, find_gpu
 from ctrain_runtime.estimate.model import PRESETS, Model, find_model, parse_amount
 from ctrain_runtime.facts import Partition
 from ctrain_runtime.plan.size import check_capacity
@@ -46,35 +45,38 @@ SEQUENCES = 512  # of a batch, about, if none is given
 LARGEST = 1 << 24  # of counts
 RATE, LARGEST_RATE = "tokens_per_second", 1e15  # in metrics.jsonl, where programs may write any value
 _SHAPE = ("layers", "hidden", "heads", "sequence", "vocabulary")
-_LAYOUT = tuple(field.name for field in dataclasses.fields(Layout) if field.name != "batch")
+_LAYOUT = tuple(field.name for field in dataclasses.fields(layouts.Layout) if field.name != "batch")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
+    add, count = parser.add_argument, dict[str, Any](type=_count, metavar="N")
     add("model", nargs="?", metavar="MODEL", help=f"{', '.join(PRESETS)}, or a number of parameters, as in 7.5B")
-    for name in _SHAPE:
-        _add_count(parser, f"--{name}", f"the model's {name.replace('hidden', 'hidden size')}")
+    add("--layers", **count, help="layers of the model")
+    add("--hidden", **count, help="its hidden size")
+    add("--heads", **count, help="its attention heads")
+    add("--sequence", **count, help="tokens per sequence")
+    add("--vocabulary", **count, help="size of the vocabulary")
     add("--tokens", default="", metavar="N", help="tokens of the training, as in 300B")
     add("--gpu-type", default="", metavar="TYPE", help=f"{', '.join(GPU_TYPES)} (default: the site's)")
     size = parser.add_mutually_exclusive_group()
-    _add_count(size, "--gpus", "GPUs in all")
-    _add_count(size, "--nodes", "number of nodes (default: 1)")
-    _add_count(parser, "--gpus-per-node", f"GPUs per node (default: the partition's, else {GPUS_PER_NODE})")
-    _add_count(parser, "--nics", "network adapters per node (default: one per GPU)")
-    _add_count(parser, "--nic-speed", "Gb/s of an adapter (default: usual with the GPU type)")
+    size.add_argument("--gpus", **count, help="GPUs in all")
+    size.add_argument("--nodes", **count, help="number of nodes (default: 1)")
+    add("--gpus-per-node", **count, help=f"GPUs per node (default: the partition's, else {GPUS_PER_NODE})")
+    add("--nics", **count, help="network adapters per node (default: one per GPU)")
+    add("--nic-speed", **count, help="Gb/s of an adapter (default: usual with the GPU type)")
     add_site(parser)
     add("--partition", default="", metavar="PARTITION", help="partition whose GPUs are used")
-    _add_count(parser, "--batch", f"sequences per iteration on all GPUs (default: about {SEQUENCES})")
-    _add_count(parser, "--micro-batch", "sequences per GPU and step (default: 1)")
-    _add_choice(parser, "--strategy", layouts.Strategy, "what replicas share (default: ddp)")
+    add("--batch", **count, help=f"sequences per iteration on all GPUs (default: about {SEQUENCES})")
+    add("--micro-batch", **count, help="sequences per GPU and step (default: 1)")
+    add("--strategy", choices=get_args(layouts.Strategy), help="what replicas share (default: ddp)")
     add("--offload", action="store_true", default=None, help="keep the optimizer's state in the host's memory")
-    _add_count(parser, "--tp", "tensor-parallel size (default: 1)")
-    _add_count(parser, "--pp", "pipeline stages (default: 1)")
-    _add_choice(parser, "--schedule", layouts.Schedule, "schedule of the pipeline (default: 1f1b)")
-    _add_choice(parser, "--recompute", layouts.Recompute, "activations to recompute (default: none)")
-    _add_choice(parser, "--attention", layouts.Attention, "plain: scores go through memory (default: flash)")
+    add("--tp", **count, help="tensor-parallel size (default: 1)")
+    add("--pp", **count, help="pipeline stages (default: 1)")
+    add("--schedule", choices=get_args(layouts.Schedule), help="schedule of the pipeline (default: 1f1b)")
+    add("--recompute", choices=get_args(layouts.Recompute), help="activations to recompute (default: none)")
+    add("--attention", choices=get_args(layouts.Attention), help="plain: scores go through memory (default: flash)")
     add("--sequence-parallel", action="store_true", default=None, help="split what --tp alone does not split")
-    _add_choice(parser, "--precision", layouts.Precision, "bf16 is mixed precision, also fp16 (default: bf16)")
+    add("--precision", choices=get_args(layouts.Precision), help="bf16 is mixed, also fp16 (default: bf16)")
     measured = parser.add_mutually_exclusive_group()
     measured.add_argument("--rate", type=float, metavar="TFLOPS", help="TFLOP/s per GPU that this layout reaches")
     measured.add_argument("--calibrate", metavar="RUN", help=f"run of this model and layout that wrote {RATE}")
@@ -84,16 +86,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--json", action="store_true", help="print one JSON object instead of text")
 
 
-def _add_count(parser: Any, option: str, text: str) -> None:
-    parser.add_argument(option, type=_count, metavar="N", help=text)
-
-
-def _add_choice(parser: argparse.ArgumentParser, option: str, kind: Any, text: str) -> None:
-    parser.add_argument(option, choices=get_args(kind), help=text)
-
-
 def _count(text: str) -> int:
-    if not (text.isdecimal() and 1 <= int(text[:10]) <= LARGEST):
+    if not (text.isdecimal() and len(text) < 10 and 1 <= int(text) <= LARGEST):
         raise argparse.ArgumentTypeError(f"must be a positive integer of at most {LARGEST}, not {text[:20]!r}")
     return int(text)
 
@@ -104,7 +98,7 @@ def execute(args: argparse.Namespace) -> int:
     given = {name: getattr(args, name) for name in _LAYOUT if getattr(args, name) is not None}
     batch = args.batch or hardware.count * max(1, round(SEQUENCES / hardware.count))
     tokens = parse_amount("--tokens", args.tokens) if args.tokens else 0
-    case = Case(_model(args), hardware, Layout(batch, **given), tokens)
+    case = Case(_model(args), hardware, layouts.Layout(batch, **given), tokens)
     if case.model.assumed:
         notes.append("the model's shape is derived from its number of parameters")
     if args.calibrate or args.rate is not None:
@@ -138,7 +132,7 @@ def _model(args: argparse.Namespace) -> Model:
 
 def _hardware(args: argparse.Namespace, selected: SelectedSite) -> tuple[Hardware, list[str]]:
     """The GPUs and the network of the options, else of the site; and notes on what is not certain."""
-    partition = None if args.gpu_type and not args.site and not args.partition else _partition(args, selected)
+    partition, notes = (None, []) if args.gpu_type and not (args.site or args.partition) else _partition(args, selected)
     gpu = find_gpu(args.gpu_type or (partition.gpu_type if partition else ""))
     per_node = args.gpus_per_node or (partition.gpus if partition else GPUS_PER_NODE)
     count = args.gpus or (args.nodes or 1) * per_node
@@ -154,25 +148,22 @@ def _hardware(args: argparse.Namespace, selected: SelectedSite) -> tuple[Hardwar
         network, note = float(measured), f"network: {measured:g} GB/s per node, as expected_bandwidth of the site"
     elif not (args.nics and args.nic_speed):
         note += " (assumed: --nics, --nic-speed)"
-    notes = [note] if count > per_node else []
+    if count > per_node:
+        notes.append(note)
     if gpu.unverified:
         notes.append(f"unverified of {gpu.name}: {', '.join(gpu.unverified)}")
     return Hardware(gpu, count, per_node, network), notes
 
 
-def _partition(args: argparse.Namespace, selected: SelectedSite) -> Partition:
-    """The partition of the options, else of the site, else the one with the most GPUs (of the type)."""
+def _partition(args: argparse.Namespace, selected: SelectedSite) -> tuple[Partition, list[str]]:
+    """The partition of the options, else of the site, else the one with the most GPUs (of the type); and notes."""
     site = selected.site
-    cluster, _ = find_cluster(schedulers.get(site.scheduler), site, dry_run=True)
-    name, model = args.partition, gpus.identify(args.gpu_type).model
-    known = [
-        part
-        for part in cluster.partitions
-        if part.gpus and lookup(part.gpu_type) and model in ("", gpus.identify(part.gpu_type).model)
-    ]
+    cluster, notes = find_cluster(schedulers.get(site.scheduler), site, dry_run=True)
+    name, models = args.partition, {gpus.identify(args.gpu_type).model} if args.gpu_type else set(GPU_TYPES)
+    known = [part for part in cluster.partitions if part.gpus and gpus.identify(part.gpu_type).model in models]
     for part in sorted(known, key=lambda part: (part.name != site.partition, -part.nodes * part.gpus)):
         if part.name == (name or part.name):
-            return part
+            return part, [f"GPUs of site {site.name}, partition {part.name}", *notes]
     what = f"partition {name} with GPUs of" if name else "partition with GPUs of"
     hint = f"Pass --gpu-type, one of {', '.join(GPU_TYPES)}; or --site SITE"
     raise UsageError(f"site {site.name} has no {what} {args.gpu_type or 'a known type'}", hint)

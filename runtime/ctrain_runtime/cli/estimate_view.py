@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any, Optional
 
@@ -13,7 +13,6 @@ from ctrain_runtime.text import format_duration, format_size, pluralize, signifi
 
 BAR_COLUMNS = 30
 SHOWN = 8  # layouts
-_HEAD = ("tp", "pp", "dp", "strategy", "recompute", "micro batch", "memory", "iteration", "MFU", "")
 
 
 def describe(estimate: Estimate, found: Optional[Fit], notes: Sequence[str], blocks: str) -> str:
@@ -41,17 +40,15 @@ def as_data(estimate: Estimate, found: Optional[Fit], notes: Sequence[str]) -> d
 
 def explain(estimate: Estimate) -> str:
     """Each value with its formula, the numbers put in, and its source; then what the symbols mean."""
-    used = {name for formula in estimate.formulas for name in formula.names}
+    parts, values, used = [], estimate.values, set[str]()
+    for formula in estimate.formulas:
+        value = f"{values[formula.symbol]:.4g} {formula.unit}".rstrip()
+        numbers = "  ".join(f"{name}={values[name]:.6g}" for name in formula.names)
+        meaning = f"  ({formula.meaning})" if formula.meaning else ""
+        parts.append(f"{formula.symbol} = {value}{meaning}\n    {formula.text}\n    {numbers}\n    {formula.source}")
+        used.update(formula.names)
     legend = [(name, meaning) for name, meaning in estimate.meanings.items() if name in used]
-    parts = [_explained(formula, estimate.values) for formula in estimate.formulas]
     return "\n\n".join([*parts, table(("symbol", "meaning"), legend)])
-
-
-def _explained(formula: Formula, values: Mapping[str, float]) -> str:
-    value = f"{values[formula.symbol]:.4g} {formula.unit}".rstrip()
-    numbers = "  ".join(f"{name}={values[name]:.6g}" for name in formula.names)
-    meaning = f"  ({formula.meaning})" if formula.meaning else ""
-    return f"{formula.symbol} = {value}{meaning}\n    {formula.text}\n    {numbers}\n    {formula.source}"
 
 
 def _head(estimate: Estimate, notes: Sequence[str]) -> str:
@@ -105,13 +102,18 @@ def _result(estimate: Estimate) -> str:
 def _ranking(found: Fit) -> str:
     rows: list[tuple[str, ...]] = []
     for one in _distinct(found):
-        layout, values = one.case.layout, one.values
-        how = (str(layout.tp), str(layout.pp), f"{values['d']:g}", layout.strategy, layout.recompute)
-        result = (str(layout.micro_batch), _size(values["G"]), _seconds(values["T"]), f"{values['mfu']:.1%}")
-        rows.append((*how, *result, compare(one, found.ranked[0]) if rows else ""))
+        result = (_size(one.values["G"]), _seconds(one.values["T"]), f"{one.values['mfu']:.1%}")
+        rows.append((one.case.layout.options(), *result, compare(one, found.ranked[0]) if rows else "best"))
     counted = f"{pluralize(len(found.ranked), 'layout')} fit, {len(found.too_large)} do not; best of each kind:"
     reasons = [f"  {reason}" for reason in found.reasons()]
-    return "\n".join([counted, table(_HEAD, rows), "changes of one choice of the best:", *reasons])
+    return "\n".join(
+        [
+            counted,
+            table(("layout", "memory", "iteration", "MFU", ""), rows),
+            "changes of one choice of the best:",
+            *reasons,
+        ]
+    )
 
 
 def _distinct(found: Optional[Fit]) -> list[Estimate]:

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Optional
 
 from ctrain_runtime.errors import UsageError
-from ctrain_runtime.estimate.formulas import ITERATION, SIZES, STAGE, TRAINING, Formula
-from ctrain_runtime.estimate.formulas import evaluate as evaluate_formulas
+from ctrain_runtime.estimate.formulas import ITERATION, SIZES, STAGE, TRAINING, Formula, evaluate
 from ctrain_runtime.estimate.hardware import Hardware
 from ctrain_runtime.estimate.layout import SHARDED, Layout, check
 from ctrain_runtime.estimate.model import Model
@@ -60,11 +59,11 @@ def make_estimate(case: Case) -> Estimate:
     check(case.model, case.hardware, case.layout)
     symbols = {**_sizes(case), **_rates(case)}
     meanings = {name: meaning for name, (_, meaning) in symbols.items()}
-    values = evaluate_formulas(SIZES, {name: value for name, (value, _) in symbols.items()})
-    stages = [evaluate_formulas(STAGE, {**values, **stage}) for stage in _stages(case)]
+    values = evaluate(SIZES, {name: value for name, (value, _) in symbols.items()})
+    stages = [evaluate(STAGE, {**values, **stage}) for stage in _stages(case)]
     fullest = max(stages, key=lambda stage: stage["G"])
     after = (*ITERATION, *(TRAINING if case.tokens else ()))
-    return Estimate(case, evaluate_formulas(after, fullest), {**meanings, **_OF_STAGES})
+    return Estimate(case, evaluate(after, fullest), {**meanings, **_OF_STAGES})
 
 
 def calibrate(case: Case, gpus: int, tokens_per_second: float) -> tuple[float, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -70,11 +71,12 @@ def excess(estimate: Estimate) -> str:
 
 def advice(case: Case) -> str:
     """The next step for a case that does not fit: the best layout that does, on twice the GPUs if need be ..."""
-    hardware = case.hardware
+    hardware, at_least = case.hardware, 4 * 12 * case.model.layers * case.model.hidden**2  # parameters and gradients
     while hardware.count < MAX_GPUS:
         batch = case.layout.batch if hardware is case.hardware else max(case.layout.batch, hardware.count)
         layout = replace(case.layout, batch=batch)
-        ranked = _search(replace(case, hardware=hardware, layout=layout), ()).ranked
+        larger = replace(case, hardware=hardware, layout=layout)
+        ranked = _search(larger, ()).ranked if hardware.count * capacity(hardware) > at_least else ()
         if ranked:
             gpus = "" if hardware is case.hardware else f"--gpus {hardware.count} --batch {batch} "
             return f"Fits: {gpus}{ranked[0].case.layout.options()}"
@@ -105,8 +107,8 @@ def _estimates(case: Case, fixed: Collection[str], *, offload: bool) -> Iterator
     hardware = case.hardware
     strategies = ("zero1", "zero2", "zero3") if offload else ("ddp", "zero1", "zero2", "zero3")
     searched: tuple[Sequence[Any], ...] = (
-        divisors(min(hardware.per_node, hardware.count)),
-        divisors(case.model.layers),
+        divisors(math.gcd(case.model.heads, min(hardware.per_node, hardware.count))),
+        divisors(math.gcd(case.model.layers, hardware.count)),
         strategies,
         ("none", "full"),
         (1, 2, 4, 8, 16, 32),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Optional
 
 from ctrain_runtime import gpus
 from ctrain_runtime.errors import UsageError
@@ -71,14 +70,9 @@ class Hardware:
         return (min(self.gpu.link, across) if size > on_a_node else self.gpu.link) * 1e9
 
 
-def lookup(name: str) -> Optional[GpuType]:
-    """The GPU type for a name as users, schedulers and drivers write it: A100-40GB, nvidia_a100; None if unknown."""
-    return GPU_TYPES.get(name.upper()) or GPU_TYPES.get(gpus.identify(name).model)
-
-
 def find_gpu(name: str) -> GpuType:
-    """As `lookup`, but raises UsageError."""
-    found = lookup(name)
+    """The GPU type for a name as users, schedulers and drivers write it: A100-40GB, nvidia_a100. Raises UsageError."""
+    found = GPU_TYPES.get(name.upper()) or GPU_TYPES.get(gpus.identify(name).model)
     if not found:
         hint = suggest(name.upper(), GPU_TYPES) or f"GPU types: {', '.join(GPU_TYPES)}"
         raise UsageError(f"unknown GPU type {name!r}", hint)

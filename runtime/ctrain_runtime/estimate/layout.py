@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
@@ -81,7 +82,8 @@ def check(model: Model, hardware: Hardware, layout: Layout) -> None:
 
 
 def divisors(number: int) -> list[int]:
-    return [part for part in range(1, number + 1) if number % part == 0]
+    small = [part for part in range(1, math.isqrt(number) + 1) if number % part == 0]
+    return sorted({*small, *(number // part for part in small)})
 
 
 def _multiples(option: str, number: int, of: int) -> str:

@@ -97,7 +97,7 @@ def test_a_search_prints_a_ranking_and_reasons(capsys: pytest.CaptureFixture[str
     code, out, _ = estimate(capsys, *GPT3, "--attention", "plain", "--recompute", "full", "--fit")
     assert code == 0
     lines = out.splitlines()
-    head = next(number for number, line in enumerate(lines) if line.startswith("tp  pp"))
+    head = next(number for number, line in enumerate(lines) if line.startswith("layout  ") and "MFU" in line)
     assert " fit, " in lines[head - 1]
     assert "slower (" in lines[head + 2]
     assert any(line.startswith("  strategy ") for line in lines)
@@ -132,7 +132,10 @@ def test_gpus_and_nodes_are_those_of_the_site(capsys: pytest.CaptureFixture[str]
     assert hardware["gpu"]["name"] == "H200"
     data = as_json(capsys, "gpt2", "--site", "polaris", "--partition", "prod", "--nodes", "8")
     assert (data["hardware"]["per_node"], data["hardware"]["network"]) == (4, 30.0)
-    assert data["notes"] == ["network: 30 GB/s per node, as expected_bandwidth of the site"]
+    partition, scheduler, network = data["notes"]
+    assert partition == "GPUs of site polaris, partition prod"
+    assert scheduler.startswith("partitions are those of the file of site polaris: ")  # there is no PBS here
+    assert network == "network: 30 GB/s per node, as expected_bandwidth of the site"
 
 
 @pytest.mark.parametrize(
