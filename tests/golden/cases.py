@@ -54,7 +54,7 @@ PLANS: dict[str, LaunchPlan] = {
     "slurm-preflight": dataclasses.replace(
         a_plan(nodes=2), preflight=Preflight(True, "first run of this image here", "nccl", 36.5, "AWS Libfabric")
     ),
-    "slurm-staging": a_plan(site=a_site(staging="/local disk"), nodes=2),
+    "slurm-staging": a_plan(site=a_site(staging="/local disk"), nodes=2, stage="always"),
     "slurm-torchrun": a_plan(job=a_job(launcher="torchrun"), nodes=2),
     "slurm-gloo": a_plan(job=a_job(launcher="gloo"), nodes=2),
     "slurm-many-ranks": a_plan(job=a_job(launcher="env"), nodes=8, ranks_per_node=40),
@@ -72,6 +72,7 @@ PLANS: dict[str, LaunchPlan] = {
         facts=some_facts(cluster=PBS_CLUSTER, lease_dir="/apps/ctrain/in-use"),
         job=a_job(launcher="env"),
         nodes=2,
+        stage="always",
         gpus_per_node=4,
         settings=(("account", "ai lab"), ("constraint", "gpu_type=a100"), ("mem", "64gb")),
         scheduler_options=("-Wdepend=afterok:41.pbs",),

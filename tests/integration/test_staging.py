@@ -9,53 +9,73 @@ from pathlib import Path
 
 import pytest
 
-from samples.cluster import Cluster
+from samples.cluster import Cluster, Done
 
-IMAGE = ("--image", "pytorch-cpu")
+NODES = ("node01", "node02")
 SHOW = ("sh", "-c", "echo image $APPTAINER_CONTAINER")  # the engine's own variable: the file that it runs
 
 
 @pytest.fixture
-def disk(cluster: Cluster) -> Iterator[Path]:
-    """A directory that all nodes have, as the researcher's; on a real cluster each has its own."""
-    path = cluster.write("disk/.keep", "").parent
-    yield path
-    shutil.rmtree(path)
+def disks(cluster: Cluster) -> Iterator[dict[str, Path]]:
+    """The directories of copies on the nodes, each of which has a /tmp of its own."""
+    uid = cluster.home.stat().st_uid
+    paths = {node: cluster.state / "nodes" / node / "tmp" / f"ctrain-images-{uid}" for node in NODES}
+    yield paths
+    for path in paths.values():
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
 
 
-def site(cluster: Cluster, staging: Path) -> str:
-    return str(cluster.write("staging.yaml", f"name: staging\nextends: generic-slurm\nstaging: {staging}\n"))
-
-
-def test_ranks_run_the_copy_that_their_node_made(cluster: Cluster, disk: Path) -> None:
-    argv = ["--site", site(cluster, disk), "--nodes", "2", *IMAGE, "--launcher", "env", "--name", "staged"]
-    done = cluster.run("ctrain", "run", *argv, "--", *SHOW)
+def run(cluster: Cluster, name: str, *options: str) -> Done:
+    site = cluster.write("staging.yaml", "name: staging\nextends: generic-slurm\nstaging: /tmp\n")
+    argv = ["--site", str(site), "--nodes", "2", "--image", "pytorch-cpu", "--launcher", "env", "--name", name]
+    done = cluster.run("ctrain", "run", *argv, "--preflight", "off", *options, "--", *SHOW)
     assert done.returncode == 0, done.stdout + done.stderr
-    digest = cluster.record("staged")["image"]["digest"].partition(":")[2]
-    [copy] = disk.glob("ctrain-images-*/*")
-    assert copy.name == f"{digest}.sif"
-    logs = sorted((cluster.runs("staged") / "logs").glob("rank*.log"))
-    assert len(logs) == 4
-    assert {log.read_text() for log in logs} == {f"image {copy}\n"}
-    events = [json.loads(line) for line in (cluster.runs("staged") / "events.jsonl").read_text().splitlines()]
-    assert [event.get("code") for event in events if event["stage"] == "stage-in"] == [None, 0]
+    return done
 
 
-def test_a_node_that_cannot_copy_runs_the_image_of_the_store(cluster: Cluster, disk: Path) -> None:
-    argv = [
-        "--site",
-        site(cluster, disk / "missing"),
-        "--nodes",
-        "2",
-        *IMAGE,
-        "--launcher",
-        "env",
-        "--name",
-        "unstaged",
-    ]
-    done = cluster.run("ctrain", "run", *argv, "--", *SHOW)
-    assert done.returncode == 0, done.stdout + done.stderr
-    image = cluster.record("unstaged")["image"]["path"]
-    assert (cluster.runs("unstaged") / "logs/rank3.log").read_text() == f"image {image}\n"
-    log = (cluster.runs("unstaged") / "logs/job.log").read_text()
-    assert all(f"image not copied to {node}" in log for node in ("node01", "node02")), log
+def stage_in(cluster: Cluster, name: str) -> list[int]:
+    """The exit codes of the stage; none where there was no such stage."""
+    lines = (cluster.runs(name) / "events.jsonl").read_text().splitlines()
+    return [event["code"] for event in map(json.loads, lines) if event["stage"] == "stage-in" and "code" in event]
+
+
+def images(cluster: Cluster, name: str) -> list[str]:
+    """The files that the ranks ran, and their directories; two ranks on each node."""
+    logs = [cluster.runs(name) / f"logs/rank{rank}.log" for rank in range(4)]
+    return ["/".join(Path(log.read_text().removeprefix("image ").strip()).parts[-2:]) for log in logs]
+
+
+def test_ranks_run_the_copy_that_their_node_has(cluster: Cluster, disks: dict[str, Path]) -> None:
+    done = run(cluster, "staged", "--stage", "always")
+    assert "staging   copied to /tmp on each node" in done.stdout
+    image = cluster.record("staged")["image"]
+    name = f"{image['digest'].partition(':')[2]}.sif"
+    for disk in disks.values():
+        [copy] = disk.iterdir()
+        assert copy.name == name and copy.stat().st_size == Path(image["path"]).stat().st_size
+    assert images(cluster, "staged") == [f"{disks['node01'].name}/{name}"] * 4
+    assert stage_in(cluster, "staged") == [0]
+    # Only the first node has read the shared image: else the log would name the other one.
+    assert "ctrain:" not in (cluster.runs("staged") / "logs/job.log").read_text()
+    assert not (cluster.runs("staged") / ".stage").exists()
+
+    # By itself, ctrain copies nothing to two nodes, but uses what is there.
+    done = run(cluster, "unstaged")
+    assert "staging   only where /tmp has a copy already" in done.stdout
+    assert images(cluster, "unstaged") == images(cluster, "staged")
+    assert stage_in(cluster, "unstaged") == []
+
+
+def test_a_node_that_cannot_copy_runs_the_image_of_the_store(cluster: Cluster, disks: dict[str, Path]) -> None:
+    disks["node01"].touch()
+    run(cluster, "half", "--stage", "always")
+    log = (cluster.runs("half") / "logs/job.log").read_text()
+    assert "image not copied to node01: cannot create" in log
+    assert "node02 reads the rest of the shared image: cannot have it from node01: connection closed" in log
+    [copy] = disks["node02"].iterdir()
+    shared = "/".join(Path(cluster.record("half")["image"]["path"]).parts[-2:])
+    assert images(cluster, "half") == [shared, shared, *[f"{copy.parent.name}/{copy.name}"] * 2]
+    assert stage_in(cluster, "half") == [1]

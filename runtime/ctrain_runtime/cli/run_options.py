@@ -60,6 +60,12 @@ def add_arguments(parser: argparse.ArgumentParser, *, takes_job: bool = True) ->
         help="check nodes, network and ranks before the program starts: not at all, only to warn, or to stop the job "
         "(default: strict, where something is not proven yet)",
     )
+    add(
+        "--stage",
+        choices=("auto", "always", "never"),
+        default="",
+        help="copy the image to the nodes' own disks before the ranks start (default: auto, where it pays)",
+    )
     _add_common(parser)
 
 
@@ -75,7 +81,7 @@ def add_single_rank(parser: argparse.ArgumentParser) -> None:
     )
     add("--here", action="store_true", help="run on this machine, with the image and settings of the site")
     add("--dry-run", action="store_true", help="print the plan and the scripts, run nothing")
-    parser.set_defaults(job="", resume="", preflight="off", nodes=1, ranks_per_node=1, launcher="env")
+    parser.set_defaults(job="", resume="", preflight="off", stage="", nodes=1, ranks_per_node=1, launcher="env")
     _add_common(parser)
 
 
@@ -164,6 +170,7 @@ def make_request(args: argparse.Namespace) -> Request:
             scheduler_options=tuple(args.scheduler_option),
             data=_data(args.data),
             preflight=args.preflight,
+            stage=args.stage,
             env=tuple(args.env),
             mounts=tuple(map(_absolute, args.mount)),
         ),

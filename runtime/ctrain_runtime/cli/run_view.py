@@ -27,15 +27,15 @@ def summary(prepared: Prepared, reason: str) -> str:
     substitute = ""
     if plan.image.instead_of:
         substitute = f", flattened, in place of {plan.image.instead_of}: this engine ignores overlay partitions"
-    staged = f", copied to {plan.staging} on each node" if plan.staging else ""
     name = f"{plan.image.name} {plan.image.version}".rstrip() + channel
     data = [mount for mount in plan.mounts if mount.read_only]
     rows = [
         ("site", f"{plan.site} ({reason})"),
-        ("image", f"{name}  {plan.image.digest[:19]}{prepared.image_source}{substitute}{staged}"),
+        ("image", f"{name}  {plan.image.digest[:19]}{prepared.image_source}{substitute}"),
         *(("layer", f"{layer.path}  {layer.digest[:19]}") for layer in plan.layers),
         ("where", _where(plan)),
         *(("data", f"{mount.source} -> {mount.target} (read-only)") for mount in data),
+        *([("staging", plan.staging_reason)] if plan.staging else []),
         *([("preflight", _preflight(plan.preflight))] if plan.preflight else []),
         ("run", f"{plan.run}  ->  {plan.run_directory}"),
         *(("note", note) for note in prepared.notes),
@@ -66,6 +66,7 @@ def describe(prepared: Prepared) -> str:
     plan = launch.plan
     parts = [
         summary(prepared, "dry run: nothing is started"),
+        *([] if plan.staging else [f"staging   {plan.staging_reason}"]),
         "command   " + " ".join(launch.argv),
         *(f"mount     {mount}" for mount in plan.mounts),
         *(f"env       {name}={value}  ({plan.origins[name]})" for name, value in shown["plan"]["environment"].items()),

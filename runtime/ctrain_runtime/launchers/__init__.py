@@ -36,7 +36,7 @@ def make_task(plan: LaunchPlan, identity: TaskIdentity) -> Task:
         "mpirun": spawners.mpirun,
     }
     task = kinds[plan.launcher](plan, _passing(plan, identity))
-    if not plan.staging:
+    if not plan.stages_image:
         return task
-    scripts = {**task.scripts, layout.STAGE_SCRIPT: staging.stage_script(plan)}
+    scripts = {**task.scripts, **staging.scripts(plan, identity)}
     return dataclasses.replace(task, scripts=scripts, stage=layout.STAGE_SCRIPT)

@@ -34,6 +34,7 @@ def choose_image(
         marker=image.marker,
         cuda="cuda" in software or (image.foreign and use_gpus and not without_cuda),
         rocm="rocm" in software,
+        size=chosen.manifest.size,
         native_driver=native_driver(chosen.manifest),
         instead_of="" if chosen is image else image.manifest.version,
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Optional
 
 from ctrain_runtime import lease
-from ctrain_runtime.errors import ConfigError, UsageError
+from ctrain_runtime.errors import UsageError
 from ctrain_runtime.facts import Facts
 from ctrain_runtime.image import Image
 from ctrain_runtime.job import Job
@@ -17,6 +17,7 @@ from ctrain_runtime.plan.launcher_choice import start_mpi
 from ctrain_runtime.plan.model import LaunchPlan, Options
 from ctrain_runtime.plan.mounts import data_directory, make_mounts
 from ctrain_runtime.plan.size import JobSize
+from ctrain_runtime.plan.staging import decide
 from ctrain_runtime.site import Site
 
 
@@ -41,6 +42,7 @@ def make_plan(
     launcher, flavour = start_mpi(site, facts.cluster, size.nodes) if job.launcher == "mpi" else (job.launcher, "")
     tasks = {"torchrun": size.nodes, "mpirun": 1}.get(launcher, size.nodes * size.ranks_per_node)
     horovod = "horovod" in image.manifest.software and size.nodes * size.ranks_per_node > 1
+    staging = decide(options.stage, site, planned, size.nodes, interactive=options.interactive)
     variables = mpi.environment(launcher, flavour, planned.cuda, horovod)
     environment, origins = make_environment(job, site, options, run_directory, variables)
     return LaunchPlan(
@@ -76,8 +78,9 @@ def make_plan(
         modules=site.engine.modules,
         passed=passed_names(options.env),
         mounts=make_mounts(job, site, options, run_directory),
-        # A sandbox is not copied; and a shell does not wait for a copy.
-        staging=_staging(site) if planned.digest and not options.interactive else "",
+        staging=staging.directory,
+        stages_image=staging.copies,
+        staging_reason=staging.reason,
         data=data_directory(job, site, options),
         resume=options.resume,
         lease=lease.lease_path(facts.lease_dir, planned.path, run_directory),
@@ -96,10 +99,3 @@ def _check_required(site: Site, options: Options) -> None:
         if name not in given and not any(option.startswith(f"--{name}=") for option in further):
             hint = f"Pass --{name} VALUE, or set `submit: [--{name}=VALUE]` in a site file of your own"
             raise UsageError(f"site {site.name} requires --{name}", hint)
-
-
-def _staging(site: Site) -> str:
-    """The nodes' directory for a copy of the image; "" without one."""
-    if site.staging and not site.staging.startswith("/"):
-        raise ConfigError(f"site {site.name}: staging must be an absolute path, not {site.staging!r}")
-    return site.staging

@@ -29,6 +29,7 @@ class Options:
     mounts: tuple[str, ...] = ()
     arguments: tuple[str, ...] = ()
     preflight: str = ""  # off, warn or strict
+    stage: str = ""  # auto, always or never
     resume: str = ""  # directory of an earlier run's checkpoint
     layers: tuple[UserLayer, ...] = ()  # the job's, then those of the command line
     interactive: bool = False
@@ -71,6 +72,7 @@ class PlannedImage:
     instead_of: str
     native_driver: int = 0
     rocm: bool = False
+    size: int = 0  # bytes
 
 
 @dataclass(frozen=True)
@@ -111,9 +113,10 @@ class LaunchPlan:
 
     `cpus_per_rank` counts what the scheduler counts, `cores_per_rank` physical cores; `memory` is MB per node and
     `time_limit` minutes (None: the scheduler's default, no limit). `mpi` is how the scheduler starts MPI ranks, ""
-    when it need not. `staging` is a directory on each node's own disk to which the image is copied first; "" if it is
-    not. `allocation` is the job inside which the run takes place, if any, and `in_step` whether it must share the
-    resources of a job step there. `lease` is the file of the lease on the image in the store; "" without one.
+    when it need not. `staging` is a directory on each node's own disk: a copy of the image there is used ("": none),
+    and with `stages_image` each node gets one first; `staging_reason` is for the user. `allocation` is the job inside
+    which the run takes place, if any, and `in_step` whether it must share the resources of a job step there. `lease` is
+    the file of the lease on the image in the store; "" without one.
     `passed` are variables whose values come from the caller's environment and are written nowhere.
     """
 
@@ -157,6 +160,8 @@ class LaunchPlan:
     preflight: Optional[Preflight] = None
     interactive: bool = False  # its one rank has the user's terminal; nothing is recorded
     origins: dict[str, str] = field(default_factory=dict)  # of the variables in `environment`: site, job, option ...
+    stages_image: bool = False
+    staging_reason: str = ""
     task_starter: str = ""  # what starts tasks, where the scheduler has a choice; "" is its own way
 
     @property

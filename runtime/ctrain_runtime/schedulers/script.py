@@ -38,12 +38,14 @@ class TaskIdentity:
 
     `bash` sets task, tasks, local_task, NODE_RANK, and exports MASTER_ADDR and MASTER_PORT: the rendezvous is the
     first node of what was started, not of the allocation around it. `mpi_bash` refuses what MPI could not work with,
-    and adds to the array `binds`. `passed` and `passed_prefixes` name the variables that pass into the container.
+    and adds to the array `binds`. `hosts` prints the names of the nodes. `passed` and `passed_prefixes` name the
+    variables that pass into the container.
     """
 
     started_by: str
     bash: str
     mpi_bash: str = ""
+    hosts: str = ""
     passed: tuple[str, ...] = ()
     passed_prefixes: tuple[str, ...] = ()
 
@@ -162,7 +164,9 @@ def _stage_in(plan: LaunchPlan, stage_in: str) -> str:
     return f"""\
 event stage-in started
 echo {shlex.quote(f"copying the image to {plan.staging} on each node")}
+(umask 077 && od -An -N16 -tx1 /dev/urandom | tr -d ' \n' >"$run/{layout.STAGE_KEY}")
 run_step {stage_in}
+rm -f "$run/{layout.STAGE_KEY}"
 event stage-in ended "\\"code\\": $code" # a node without a copy reads the image where it is
 
 """

@@ -1,21 +1,25 @@
 #!/bin/bash -p
-# Copies the image of digits-1 to the disk of this node.
-set -o pipefail
+# Copies the image of digits-1 to the disk of this node. A node that cannot do that is named, and does without.
+trap '' USR1 USR2
+run=/scratch/kim/ctrain/digits-1
+task=${CTRAIN_TASK:?} tasks=8
+local_task=$((task % 4)) NODE_RANK=$((task / 4))
+export MASTER_ADDR=${MASTER_ADDR:?} MASTER_PORT=${MASTER_PORT:?}
 image=/apps/ctrain/pytorch_24.12-hd-py3-r3.sif
 directory=/local/ctrain-images-$UID
-copy=$directory/9f2c41d0a7e3.sif # complete: it got this name when its digest was checked
-fail() { # MESSAGE
-  echo "ctrain: image not copied to $(uname -n): $1. Ranks there read $image" >&2
+if [ -O "$directory" ] && [ ! -L "$directory" ]; then # a copy in use is locked
+  find "$directory" -maxdepth 1 -type f -mtime +7 -exec flock -n {} rm -f {} \;
+fi
+mapfile -t hosts < <(cat "$run/hosts")
+before='' port=0
+[ "$task" = 0 ] || before=${hosts[task - 1]}:$MASTER_PORT
+((task + 1 >= ${#hosts[@]})) || port=$MASTER_PORT
+for python in /usr/bin/python3 /usr/libexec/platform-python python3 ''; do
+  ! "$python" -I -c 'import sys; sys.exit(sys.version_info < (3, 6))' 2>/dev/null || break
+done
+[ "$python" ] || {
+  echo "ctrain: image not copied to $(uname -n): no Python 3.6 or later there. Ranks there read $image" >&2
   exit 1
 }
-umask 077
-mkdir "$directory" 2>/dev/null
-if [ ! -d "$directory" ] || [ ! -O "$directory" ] || [ -L "$directory" ]; then fail "cannot create $directory"; fi
-exec 7<"$directory" && flock 7 # other runs on this node wait for the copy, and use it
-find "$directory" -maxdepth 1 -type f -mtime +7 -delete
-[ ! -f "$copy" ] || exec touch "$copy"
-trap 'rm -f "$copy.part"' EXIT
-trap 'exit 143' TERM
-digest=$(tee "$copy.part" <"$image" | sha256sum) || fail "cannot write $copy.part"
-[ "${digest%% *}" = 9f2c41d0a7e3 ] || fail "digest mismatch: $image has sha256:${digest%% *}"
-mv "$copy.part" "$copy" || fail "cannot write $copy"
+exec "$python" -I "$run/relay.py" "$image" 5 9f2c41d0a7e3 "$directory" \
+  "$run/.stage" 10 "$before" "$port"

@@ -60,7 +60,10 @@ finish() {
 
 event stage-in started
 echo 'copying the image to /local disk on each node'
-run_step srun --job-name=digits-1 --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=1 --overlap --mpi=none --kill-on-bad-exit=0 /bin/bash -p -c '[ -r "$0" ] || { echo "ctrain: run directory $1 is not visible on $(uname -n). Choose one that all nodes share: --runs DIR" >&2; exit 71; }; shift; exec /bin/bash -p "$0" "$@"' /scratch/kim/ctrain/digits-1/stage.sh /scratch/kim/ctrain/digits-1
+(umask 077 && od -An -N16 -tx1 /dev/urandom | tr -d ' 
+' >"$run/.stage")
+run_step srun --job-name=digits-1 --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=1 --distribution=block --overlap --mpi=none --kill-on-bad-exit=0 /bin/bash -p -c '[ -r "$0" ] || { echo "ctrain: run directory $1 is not visible on $(uname -n). Choose one that all nodes share: --runs DIR" >&2; exit 71; }; shift; exec /bin/bash -p "$0" "$@"' /scratch/kim/ctrain/digits-1/stage.sh /scratch/kim/ctrain/digits-1
+rm -f "$run/.stage"
 event stage-in ended "\"code\": $code" # a node without a copy reads the image where it is
 
 event run started

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import signal
 from collections.abc import Iterator
@@ -9,11 +10,15 @@ from pathlib import Path
 
 import pytest
 
+from ctrain_runtime.run.events import read_job_events
 from samples import pbs_stand_in
+from samples.plans import a_manifest
 from samples.runs import Bench, ended, wait_for
+from samples.sample_images import write_image
 
 # The preflight would notice that both hosts are this machine.
 FOUR = ("--nodes", "2", "--ranks-per-node", "2", "--gpus-per-node", "0", "--preflight", "off", "--launcher", "env")
+STAGED = ("stage-in", "ended")
 FOREVER = ("--", "bash", "-c", 'touch "$CTRAIN_RUN_DIR/up$RANK"; sleep 600')
 
 
@@ -52,6 +57,23 @@ def test_a_job_of_the_right_size_in_a_clean_environment(bench: Bench) -> None:
     assert not (bench.one / ".environment").exists()
     assert (bench.one / "hosts").read_text() == "127.0.0.1\n127.0.0.2\n"
     assert "it's" not in (bench.one / "plan.json").read_text()
+
+
+def test_the_image_is_copied_to_the_nodes(bench: Bench) -> None:
+    """By TM, too, each node learns who is before it; here both are this machine, and one waits for the other."""
+    digest = hashlib.sha256(bench.image.read_bytes()).hexdigest()
+    write_image(bench.folder, layers=a_manifest().layers[:1], software={}, digest=f"sha256:{digest}")
+    (bench.folder / "disk").mkdir()
+    with (bench.folder / "pbs.yaml").open("a") as site:
+        site.write(f"staging: {bench.folder}/disk\n")
+    code, out, error = ended(bench.run(*FOUR, "--stage", "always", "--", "sh", "-c", 'echo "$APPTAINER_CONTAINER"'))
+    assert (code, error) == (0, "")
+    assert f"staging   copied to {bench.folder}/disk on each node" in out
+    [copy] = (bench.folder / "disk").glob("*/*")
+    assert copy.read_bytes() == bench.image.read_bytes()
+    [ended_with] = [event.code for event in read_job_events(bench.one) if (event.stage, event.what) == STAGED]
+    assert ended_with == 0
+    assert "image not copied" not in (bench.one / "logs/job.log").read_text()
 
 
 def test_a_job_ended_at_its_time_limit(bench: Bench) -> None:

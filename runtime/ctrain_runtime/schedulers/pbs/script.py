@@ -117,6 +117,7 @@ export MASTER_ADDR=${{MASTER_ADDR:?}} MASTER_PORT=${{MASTER_PORT:?}}"""
     # Not all PBS_*: Open MPI in the image would take PBS_ENVIRONMENT for a reason to use TM, which is not there.
     return TaskIdentity(
         started_by="mpiexec" if mpiexec else "pbs_tmrsh",
+        hosts=f'cat "$run/{layout.HOSTS}"',
         bash=bash,
         mpi_bash=PALS_SOCKETS if mpiexec == PALS else "",
         passed=("PBS_JOBID", "PBS_JOBNAME"),

@@ -44,6 +44,7 @@ PMIX_CHECK = """\
 def identity(plan: LaunchPlan) -> TaskIdentity:
     return TaskIdentity(
         started_by="srun",
+        hosts='scontrol show hostnames "$SLURM_STEP_NODELIST"',
         bash=f"{IDENTITY}\n{RENDEZVOUS.format(salt=int(plan.run_key, 16) % 4536)}",
         mpi_bash=PMIX_CHECK if plan.mpi.startswith("pmix") else "",
         passed_prefixes=("SLURM_", "PMIX_", "PMI_"),
@@ -135,7 +136,14 @@ def _srun_per_node(plan: LaunchPlan) -> list[str]:
     """A step of one small task on each node, which all end in their own time."""
     return [
         *("srun", f"--job-name={plan.run}", f"--nodes={plan.nodes}", f"--ntasks={plan.nodes}"),
-        *("--ntasks-per-node=1", "--cpus-per-task=1", "--overlap", "--mpi=none", "--kill-on-bad-exit=0"),
+        *(
+            "--ntasks-per-node=1",
+            "--cpus-per-task=1",
+            "--distribution=block",
+            "--overlap",
+            "--mpi=none",
+            "--kill-on-bad-exit=0",
+        ),
     ]
 
 

@@ -31,13 +31,27 @@ def test_nothing_given_is_nothing_asked_for() -> None:
 
 def test_every_option_reaches_the_request(tmp_path: Path) -> None:
     numbers = ("--nodes", "2", "--gpus-per-node", "0", "--ranks-per-node", "3")
-    words = ("--launcher", "env", "--partition", "gpu", "--time", "1:30", "--cpu-bind", "none", "--data", "d")
+    words = (
+        "--launcher",
+        "env",
+        "--partition",
+        "gpu",
+        "--time",
+        "1:30",
+        "--cpu-bind",
+        "none",
+        "--data",
+        "d",
+        "--stage",
+        "never",
+    )
     texts = ("--image", "pytorch:dev", "--name", "one", "--resume", "old", "--layer", "a.sqsh", "--layer", "/b.sqsh")
     slurm = ("--account", "ai", "--qos", "high", "--mem", "4G", "--comment", "a b", "--scheduler-option=--licenses=x")
     asked = request("job", *numbers, *words, *texts, *slurm, "--env", "A=b=c", "--env", "B", rest=("--lr", "0.1"))
     assert (asked.image, asked.name, asked.resume) == ("pytorch:dev", "one", "old")
     assert (asked.layers, asked.command) == ((Path("a.sqsh"), Path("/b.sqsh")), ("--lr", "0.1"))
     assert asked.options == Options(
+        stage="never",
         nodes=2,
         gpus_per_node=0,
         ranks_per_node=3,

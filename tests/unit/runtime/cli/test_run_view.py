@@ -15,7 +15,7 @@ from ctrain_runtime.run.conclude import Conclusion
 from ctrain_runtime.run.prepare import Prepared
 from ctrain_runtime.run.ranks import Rank
 from ctrain_runtime.run.record import Attempt, Exit
-from samples.plans import LOCAL, a_job, a_launch, a_plan, an_image, some_facts
+from samples.plans import LOCAL, a_job, a_launch, a_plan, a_site, an_image, some_facts
 
 
 def summary(plan: LaunchPlan, **parts: Any) -> list[str]:
@@ -47,6 +47,15 @@ def test_the_header_of_a_run_on_a_cluster() -> None:
 )
 def test_where(parts: dict[str, Any], where: str) -> None:
     assert f"where     {where}" in summary(a_plan(**parts))
+
+
+def test_the_decision_on_staging_is_explained() -> None:
+    staged = a_plan(site=a_site(staging="/local"), nodes=2, stage="always")
+    assert [line for line in summary(staged) if line.startswith("staging   copied to /local on each node (a copy")]
+    off = a_plan()
+    assert not [line for line in summary(off) if line.startswith("staging")]  # only a dry run says it
+    text = run_view.describe(Prepared(a_launch(off), notes=()))
+    assert "staging   off: site neuron names no directory on the nodes' own disks" in text.splitlines()
 
 
 def test_a_run_without_a_time_limit_and_inside_an_allocation() -> None:

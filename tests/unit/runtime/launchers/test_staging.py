@@ -5,17 +5,19 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
+import re
 import shlex
+import shutil
 import time
 from pathlib import Path
 
 import pytest
 
 from ctrain_runtime import layout
-from ctrain_runtime.launchers.staging import KEEP_DAYS
+from ctrain_runtime.launchers.staging import KEEP_DAYS, PYTHONS
 from ctrain_runtime.plan.model import LaunchPlan
-from samples.plans import a_site
-from samples.scripts import NO_LAYERS, Scripts, slurm_task
+from samples.plans import a_launch, a_site
+from samples.scripts import NO_LAYERS, Scripts, slurm_task, wait_until
 
 DAY = 24 * 3600
 
@@ -37,9 +39,16 @@ def disk(tmp_path: Path) -> Path:
 @pytest.fixture
 def plan(scripts: Scripts, image: Path, disk: Path) -> LaunchPlan:
     """A run of the image, whose digest is known, on nodes with a disk of their own."""
-    manifest = dataclasses.replace(NO_LAYERS.manifest, digest=f"sha256:{digest(image)}")
+    program(scripts, "scontrol", "echo gpu01")
+    size = image.stat().st_size
+    manifest = dataclasses.replace(NO_LAYERS.manifest, digest=f"sha256:{digest(image)}", size=size)
     staged = dataclasses.replace(NO_LAYERS, path=image, manifest=manifest)
-    return scripts.plan("true", image=staged, site=a_site(staging=str(disk)))
+    return scripts.plan("true", image=staged, site=a_site(staging=str(disk)), stage="always")
+
+
+def program(scripts: Scripts, name: str, text: str) -> None:
+    (scripts.bin / name).write_text(f"#!/bin/bash\n{text}\n")
+    (scripts.bin / name).chmod(0o755)
 
 
 def digest(image: Path) -> str:
@@ -51,7 +60,11 @@ def copies(disk: Path) -> Path:
 
 
 def stage(scripts: Scripts, plan: LaunchPlan) -> int:
-    return scripts.execute(plan, layout.STAGE_SCRIPT)
+    return scripts.execute(plan, layout.STAGE_SCRIPT, **slurm_task())
+
+
+def stage_again(scripts: Scripts) -> int:
+    return scripts.start(layout.STAGE_SCRIPT, **slurm_task()).wait()
 
 
 def engine_argv(scripts: Scripts) -> list[str]:
@@ -80,22 +93,25 @@ def test_a_node_without_a_copy_runs_the_image_itself(scripts: Scripts, plan: Lau
 
 def test_a_copy_is_made_once(scripts: Scripts, plan: LaunchPlan, image: Path, disk: Path) -> None:
     scripts.create(plan)
-    first = [scripts.start(layout.STAGE_SCRIPT) for _ in range(4)]
+    first = [scripts.start(layout.STAGE_SCRIPT, **slurm_task()) for _ in range(4)]
     assert [process.wait() for process in first] == [0] * 4
     [copy] = copies(disk).iterdir()
     inode = copy.stat().st_ino
     image.unlink()
-    assert scripts.start(layout.STAGE_SCRIPT).wait() == 0
+    assert stage_again(scripts) == 0
     assert copy.stat().st_ino == inode
 
 
 def test_another_image_than_the_planned_one_is_not_staged(
     scripts: Scripts, plan: LaunchPlan, image: Path, disk: Path
 ) -> None:
-    image.write_bytes(b"other")
+    image.write_bytes(b"other" * 50_000)
     assert stage(scripts, plan) == 1
     assert not list(copies(disk).iterdir())
-    assert f"digest mismatch: {image} has sha256:{digest(image)}. Ranks there read {image}" in scripts.job_log()
+    assert (
+        f"digest mismatch: the copy of {image} has sha256:{digest(image)}. Ranks there read {image}"
+        in scripts.job_log()
+    )
 
 
 @pytest.mark.parametrize("obstacle", ["missing", "link", "file"])
@@ -111,16 +127,15 @@ def test_a_directory_that_cannot_serve_is_named_and_not_used(
     else:
         copies(disk).touch()
     assert stage(scripts, plan) == 1
-    assert f"cannot create {copies(disk)}. Ranks there read {image}" in scripts.job_log()
+    assert re.search(rf"cannot create {re.escape(f'{copies(disk)}')}: .*\. Ranks there read", scripts.job_log())
     assert str(image) in engine_argv(scripts)
 
 
 def test_a_full_disk_leaves_nothing_behind(scripts: Scripts, plan: LaunchPlan, disk: Path) -> None:
-    (scripts.bin / "tee").write_text('#!/bin/bash\nhead -c 100 > "$1"; echo "tee: no space left" >&2; exit 1\n')
-    (scripts.bin / "tee").chmod(0o755)
-    assert stage(scripts, plan) == 1
+    huge = dataclasses.replace(plan, image=dataclasses.replace(plan.image, size=10**18))
+    assert stage(scripts, huge) == 1
     assert not list(copies(disk).iterdir())
-    assert "cannot write" in scripts.job_log()
+    assert "the disk has less than the 1000000000.0 GB that the image needs" in scripts.job_log()
 
 
 def test_copies_that_were_not_used_for_long_and_parts_of_killed_ones_go(
@@ -142,5 +157,71 @@ def test_a_copy_in_use_does_not_age(scripts: Scripts, plan: LaunchPlan, image: P
     copy = copies(disk) / f"{digest(image)}.sif"
     old = time.time() - (KEEP_DAYS - 2) * DAY
     os.utime(copy, (old, old))
-    assert scripts.start(layout.STAGE_SCRIPT).wait() == 0
+    assert stage_again(scripts) == 0
     assert copy.stat().st_mtime > old + DAY
+
+
+def test_a_copy_is_locked_while_a_rank_uses_it(scripts: Scripts, plan: LaunchPlan, image: Path, disk: Path) -> None:
+    """However old it is, no other run removes it."""
+    assert stage(scripts, plan) == 0
+    copy = copies(disk) / f"{digest(image)}.sif"
+    program(scripts, "apptainer", f'touch {shlex.quote(str(disk))}/up; until [ -e "$0.stop" ]; do sleep 0.05; done')
+    rank = scripts.start("task.sh", **slurm_task())
+    wait_until((disk / "up").exists)
+    (copies(disk) / "unused.sif").touch()
+    old = time.time() - (KEEP_DAYS + 2) * DAY
+    for path in copies(disk).iterdir():
+        os.utime(path, (old, old))
+    image.rename(image.with_suffix(".other"))
+    other = dataclasses.replace(plan, image=dataclasses.replace(plan.image, digest="sha256:" + "0" * 64))
+    (scripts.run / layout.STAGE_SCRIPT).write_text(a_launch(other).scripts[layout.STAGE_SCRIPT])
+    assert stage_again(scripts) == 1
+    assert [path.name for path in copies(disk).iterdir()] == [copy.name]
+    (scripts.bin / "apptainer.stop").touch()
+    assert rank.wait() == 0
+
+
+def test_a_copy_that_a_crash_of_the_node_cut_short_is_made_again(
+    scripts: Scripts, plan: LaunchPlan, image: Path, disk: Path
+) -> None:
+    assert stage(scripts, plan) == 0
+    copy = copies(disk) / f"{digest(image)}.sif"
+    os.truncate(copy, 100)
+    assert str(image) in engine_argv(scripts)
+    assert stage_again(scripts) == 0
+    assert copy.read_bytes() == image.read_bytes()
+
+
+def test_a_copy_that_exists_is_used_without_making_any(
+    scripts: Scripts, plan: LaunchPlan, image: Path, disk: Path
+) -> None:
+    assert stage(scripts, plan) == 0
+    shutil.rmtree(scripts.run)
+    auto = dataclasses.replace(plan, stages_image=False)
+    scripts.create(auto)
+    assert not (scripts.run / layout.STAGE_SCRIPT).exists()
+    assert str(copies(disk) / f"{digest(image)}.sif") in engine_argv(scripts)
+
+
+def test_a_node_without_python_is_named(scripts: Scripts, plan: LaunchPlan, image: Path, disk: Path) -> None:
+    scripts.create(plan)
+    script = scripts.run / layout.STAGE_SCRIPT
+    script.write_text(script.read_text().replace(PYTHONS, "/missing/python3"))
+    assert stage_again(scripts) == 1
+    assert f"no Python 3.6 or later there. Ranks there read {image}" in scripts.job_log()
+    assert not copies(disk).exists()
+
+
+def test_stage_asks_the_node_before_and_serves_the_node_after(scripts: Scripts, plan: LaunchPlan) -> None:
+    program(scripts, "scontrol", "printf '%s\\n' gpu01 gpu02 gpu03")
+    scripts.create(dataclasses.replace(plan, nodes=3))
+    script = scripts.run / layout.STAGE_SCRIPT
+    show = scripts.bin / "python3"
+    program(scripts, "python3", '[ "$2" = -c ] || printf "%s\\n" "${@: -2}"')
+    script.write_text(script.read_text().replace(PYTHONS, str(show)))
+    for task in range(3):
+        assert scripts.start(layout.STAGE_SCRIPT, **slurm_task(task, 3, 1, "gpu[01-03]")).wait() == 0
+    asked = scripts.job_log().splitlines()
+    port = asked[1]
+    assert 61000 <= int(port) < 65536
+    assert [line for line in asked if line] == [port, f"gpu01:{port}", port, f"gpu02:{port}", "0"]

@@ -234,5 +234,6 @@ def test_a_shell_in_an_allocation_shares_its_resources(in_step: bool) -> None:
 
 def test_a_shell_does_not_wait_for_a_copy_of_the_image() -> None:
     staged = a_site(staging="/local")
-    assert a_plan(site=staged).staging == "/local"
-    assert a_plan(site=staged, interactive=True, nodes=1, ranks_per_node=1, job=ENV).staging == ""
+    shell = a_plan(site=staged, interactive=True, stage="always", nodes=1, ranks_per_node=1, job=ENV)
+    assert a_plan(site=staged, stage="always").stages_image and not shell.stages_image
+    assert not any("stage" in name for name in a_launch(shell).scripts)

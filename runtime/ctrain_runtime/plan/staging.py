@@ -1,0 +1,61 @@
+"""Whether the image is first copied to the nodes' own disks, and why. Pure; launchers/relay.py makes the copies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ctrain_runtime.errors import ConfigError, UsageError
+from ctrain_runtime.plan.model import PlannedImage
+from ctrain_runtime.site import Site
+from ctrain_runtime.text import format_duration, format_size
+
+# The cost model makes copies look dear and the shared file system fast: by itself, ctrain copies only where it surely
+# pays. What is measured, and how, is in benchmarks/README.md.
+LINK_RATE = 0.1e9  # bytes/s between two nodes: 1 Gb Ethernet, to which host names may lead
+HOP_BYTES = 1 << 18  # that a node receives, at most, before it sends them on: a chunk of relay.py
+START_SECONDS = 2.0  # of the step that copies; measured: 1.2 s
+SHARED_RATE = 2e9  # bytes/s of one file of the shared file system, for all nodes together: an assumption
+USED = 0.35  # part of an image that `import torch` reads; measured: 203 of 571 MB
+
+
+@dataclass(frozen=True)
+class Staging:
+    """The directory of copies on each node ("": none is used), whether each node gets one first, and the reason."""
+
+    directory: str = ""
+    copies: bool = False
+    reason: str = ""
+
+
+def copy_seconds(size: int, nodes: int, rate: float = LINK_RATE) -> float:
+    """The seconds to copy `size` bytes to the disks of all nodes: each byte crosses each link once, all at a time."""
+    return START_SECONDS + (size + (nodes - 1) * HOP_BYTES) / rate
+
+
+def shared_seconds(size: float, nodes: int, rate: float = SHARED_RATE) -> float:
+    """The seconds in which all nodes read `size` bytes of the shared file system."""
+    return nodes * size / rate
+
+
+def decide(mode: str, site: Site, image: PlannedImage, nodes: int, *, interactive: bool) -> Staging:
+    """What --stage (`mode`, "": auto) comes to. A shell waits for no copy.
+
+    Raises UsageError for a copy that is impossible, ConfigError for a directory that is not absolute.
+    """
+    if site.staging and not site.staging.startswith("/"):
+        raise ConfigError(f"site {site.name}: staging must be an absolute path, not {site.staging!r}")
+    if mode == "never":
+        return Staging(reason="off: --stage never")
+    if not site.staging or not image.digest:
+        problem = f"site {site.name} names no directory on the nodes' own disks" if image.digest else "it has no digest"
+        if mode == "always":
+            raise UsageError(
+                f"cannot copy the image to the nodes: {problem}", "Set `staging` in a site file of your own"
+            )
+        return Staging(reason=f"off: {problem}")
+    used = USED * image.size
+    copy, shared = copy_seconds(image.size, nodes), shared_seconds(used, nodes)
+    copies = not interactive and (mode == "always" or copy < shared)
+    action = f"copied to {site.staging} on each node" if copies else f"only where {site.staging} has a copy already"
+    estimate = f"about {format_duration(copy)}; to read {nodes} x {format_size(int(used))} of the shared image, about"
+    return Staging(site.staging, copies, f"{action} (a copy takes {estimate} {format_duration(shared)})")

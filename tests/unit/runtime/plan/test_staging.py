@@ -1,0 +1,78 @@
+"""Whether the image is copied to the nodes: by request, by what the site has, and by what it costs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ctrain_runtime.errors import ConfigError, UsageError
+from ctrain_runtime.plan.image_choice import choose_image
+from ctrain_runtime.plan.model import Options
+from ctrain_runtime.plan.staging import Staging, copy_seconds, decide, shared_seconds
+from samples.plans import a_plan, a_site, an_image, some_facts
+
+SITE = a_site(staging="/local")
+SIZE = 8_000_000_000
+
+
+def decided(mode: str = "", nodes: int = 2, site: Any = SITE, interactive: bool = False, **image: Any) -> Staging:
+    planned = choose_image(an_image(**{"size": SIZE, **image}), None, Options(), some_facts(), use_gpus=True)
+    return decide(mode, site, planned, nodes, interactive=interactive)
+
+
+@pytest.mark.parametrize(("nodes", "copies"), [(1, False), (8, False), (50, False), (100, True), (1000, True)])
+def test_auto_copies_only_where_it_surely_pays(nodes: int, copies: bool) -> None:
+    assert decided(nodes=nodes).copies is copies
+    assert decided("auto", nodes=nodes) == decided(nodes=nodes)
+    assert decided(nodes=nodes).directory == "/local"  # a copy that a node has is used in any case
+
+
+def test_the_reason_has_both_costs() -> None:
+    assert decided(nodes=4).reason == (
+        "only where /local has a copy already (a copy takes about 1 min 22 s; to read 4 x 2.8 GB of the shared image,"
+        " about 5.6 s)"
+    )
+    assert decided(nodes=512).reason == (
+        "copied to /local on each node (a copy takes about 1 min 23 s; to read 512 x 2.8 GB of the shared image, about"
+        " 11 min 57 s)"
+    )
+
+
+def test_by_request() -> None:
+    assert decided("always", nodes=1).copies
+    assert decided("never", nodes=1000) == Staging(reason="off: --stage never")
+
+
+def test_a_shell_waits_for_no_copy_but_uses_one() -> None:
+    shell = decided(nodes=1000, interactive=True)
+    assert (shell.directory, shell.copies) == ("/local", False)
+
+
+@pytest.mark.parametrize(
+    ("parts", "problem"),
+    [
+        ({"site": a_site()}, "site neuron names no directory on the nodes' own disks"),
+        ({"digest": ""}, "it has no digest"),  # a sandbox
+    ],
+)
+def test_where_no_copy_is_possible(parts: dict[str, Any], problem: str) -> None:
+    assert decided(nodes=1000, **parts) == Staging(reason=f"off: {problem}")
+    with pytest.raises(UsageError, match=f"cannot copy the image to the nodes: {problem}"):
+        decided("always", **parts)
+
+
+def test_a_relative_directory_is_refused() -> None:
+    with pytest.raises(ConfigError, match="staging must be an absolute path, not 'scratch'"):
+        decided(site=a_site(staging="scratch"))
+
+
+def test_the_plan_has_the_decision() -> None:
+    plan = a_plan(site=SITE, stage="always", nodes=2)
+    assert (plan.staging, plan.stages_image, plan.image.size) == ("/local", True, 5)
+    assert plan.staging_reason.startswith("copied to /local on each node")
+
+
+def test_a_copy_through_the_chain_hardly_depends_on_the_number_of_nodes() -> None:
+    assert copy_seconds(SIZE, 512) < 1.1 * copy_seconds(SIZE, 8)
+    assert shared_seconds(SIZE, 512) == 64 * shared_seconds(SIZE, 8)
