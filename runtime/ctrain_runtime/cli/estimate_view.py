@@ -30,9 +30,7 @@ def as_data(estimate: Estimate, found: Optional[Fit], notes: Sequence[str]) -> d
         "values": {formula.symbol: estimate.values[formula.symbol] for formula in estimate.formulas},
         "usable_memory": capacity(estimate.case.hardware),
         "fits": estimate.fits,
-        "layouts": [
-            {**asdict(one.case.layout), "G": one.values["G"], "T": one.values["T"]} for one in _distinct(found)
-        ],
+        "layouts": [{**asdict(one.case.layout), "T": one.values["T"]} for one in _distinct(found)],
         "reasons": found.reasons() if found else [],
         "notes": list(notes),
     }
@@ -106,14 +104,8 @@ def _ranking(found: Fit) -> str:
         rows.append((one.case.layout.options(), *result, compare(one, found.ranked[0]) if rows else "best"))
     counted = f"{pluralize(len(found.ranked), 'layout')} fit, {len(found.too_large)} do not; best of each kind:"
     reasons = [f"  {reason}" for reason in found.reasons()]
-    return "\n".join(
-        [
-            counted,
-            table(("layout", "memory", "iteration", "MFU", ""), rows),
-            "changes of one choice of the best:",
-            *reasons,
-        ]
-    )
+    layouts = table(("layout", "memory", "iteration", "MFU", ""), rows)
+    return "\n".join([counted, layouts, "changes of one choice of the best:", *reasons])
 
 
 def _distinct(found: Optional[Fit]) -> list[Estimate]:

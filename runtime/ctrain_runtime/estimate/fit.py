@@ -15,6 +15,7 @@ from ctrain_runtime.estimate.formulas import TIME
 from ctrain_runtime.estimate.layout import SHARDED, divisors
 from ctrain_runtime.text import format_size
 
+EQUAL = 0.005  # times that differ by less agree in three digits
 MAX_GPUS = 1 << 17  # beyond, the search for the fewest GPUs ends
 _CHOICES = ("tp", "pp", "strategy", "recompute", "micro_batch")
 
@@ -45,8 +46,8 @@ def compare(other: Estimate, best: Estimate) -> str:
         return f"does not fit: {format_size(round(other.values['G']))} per GPU"
     added = {part.symbol: other.values[part.symbol] - best.values[part.symbol] for part in TIME}
     most = max(added, key=lambda name: added[name])
-    slower = f"{other.values['T'] / best.values['T'] - 1:.1%} slower"
-    return f"{slower} ({most} {added[most]:+.3g} s)" if slower != "0.0% slower" else "equally fast"
+    slower = other.values["T"] / best.values["T"] - 1
+    return f"{slower:.1%} slower ({most} {added[most]:+.3g} s)" if slower > EQUAL else "equally fast"
 
 
 def fit(case: Case, fixed: Collection[str]) -> Fit:
