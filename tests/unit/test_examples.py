@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import ast
+import runpy
+import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -28,3 +32,43 @@ def test_an_example_is_described_short_and_ends_through_the_shared_helper(name: 
         ast.parse(text, program, feature_version=(3, 8))  # NVIDIA's 22.03
         if "from example import" in text and "__main__" in text:
             assert text.endswith('if __name__ == "__main__":\n    finish(main)\n')
+
+
+@pytest.mark.parametrize(
+    ("launcher", "skipped"),
+    [
+        ({"OMPI_COMM_WORLD_SIZE": "4"}, {"torch": None, "mpi4py": None, "horovod": None}),
+        (
+            {"HOROVOD_CONTROLLER": "gloo"},
+            {"torch": None, "mpi4py": "the ranks were not started by MPI: use --launcher mpi", "horovod": None},
+        ),
+        (
+            {"HOROVOD_CONTROLLER": "none"},  # env and torchrun
+            {
+                "torch": None,
+                "mpi4py": "the ranks were not started by MPI: use --launcher mpi",
+                "horovod": "the ranks were started neither by MPI nor for Horovod's Gloo: use --launcher mpi or gloo",
+            },
+        ),
+    ],
+)
+def test_selftest_says_which_libraries_it_leaves_out(
+    launcher: dict[str, str], skipped: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With MPI started otherwise, importing mpi4py ends the process, so it must not even be tried."""
+    for module in ("torch", "torch.distributed", "mpi4py", "horovod"):
+        monkeypatch.setitem(sys.modules, module, stand_in(module))
+    for name in ("OMPI_COMM_WORLD_SIZE", "HOROVOD_CONTROLLER"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in launcher.items():
+        monkeypatch.setenv(name, value)
+    collectives = runpy.run_path(str(EXAMPLES / "selftest" / "collectives.py"))
+    assert {module: collectives["skip_reason"](module) for module in collectives["LIBRARIES"]} == skipped
+    monkeypatch.delitem(sys.modules, "mpi4py")
+    assert collectives["skip_reason"]("mpi4py") == "this image does not have it"
+
+
+def stand_in(name: str) -> ModuleType:
+    module = ModuleType(name)
+    module.__spec__ = ModuleSpec(name, None)
+    return module
