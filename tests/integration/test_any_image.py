@@ -1,21 +1,23 @@
-"""Images that ctrain did not build, with the real engine, a real registry and the real cluster."""
+"""Images that ctrain did not build, with the real engine and a real registry."""
 
 from __future__ import annotations
 
 import json
 import os
+import platform
+import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from ctrain_runtime import sif as sif_format
+import ctrain_runtime
 from samples import registry, tiny
-from samples.cluster import Cluster
+from samples.cluster import until
 from samples.registry import Front, Registry
 
 RUN = "import sys; from ctrain_runtime.cli.main import RUNTIME_VERBS, main; sys.exit(main(RUNTIME_VERBS, sys.argv[1:]))"
@@ -37,12 +39,14 @@ class Machine:
         self.shared.mkdir()
         (folder / "site.yaml").write_text(f"name: here\nextends: local\nimage_cache: {json.dumps(str(self.shared))}\n")
 
-    def start(self, image: str, *command: str, name: str = "one", **variables: str) -> subprocess.Popen[str]:
-        package = Path(sys.modules["ctrain_runtime"].__path__[0]).parent
+    def start(
+        self, image: str, *command: str, name: str = "one", options: tuple[str, ...] = (), **variables: str
+    ) -> subprocess.Popen[str]:
+        package = Path(ctrain_runtime.__path__[0]).parent
         settings = {"PYTHONPATH": str(package), "XDG_CACHE_HOME": str(self.folder / "cache"), "APPTAINER_NOHTTPS": "1"}
-        words = ["run", "--site", "./site.yaml", "--launcher", "env", "--name", name, "--image", image, "--", *command]
+        words = ["run", "--site", "./site.yaml", "--launcher", "env", "--name", name, "--image", image, *options]
         return subprocess.Popen(
-            [sys.executable, "-c", RUN, *words],
+            [sys.executable, "-c", RUN, *words, "--", *command],
             cwd=self.folder,
             env={**os.environ, **settings, **variables},
             stdout=subprocess.PIPE,
@@ -50,8 +54,10 @@ class Machine:
             text=True,
         )
 
-    def run(self, image: str, *command: str, **options: str) -> tuple[int, str, str]:
-        process = self.start(image, *command, **options)
+    def run(
+        self, image: str, *command: str, name: str = "one", options: tuple[str, ...] = (), **variables: str
+    ) -> tuple[int, str, str]:
+        process = self.start(image, *command, name=name, options=options, **variables)
         out, error = process.communicate(timeout=120)
         return process.returncode, out, error
 
@@ -82,14 +88,21 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
         yield running
 
 
+@pytest.fixture(scope="module")
+def private(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
+    with registry.serve(tmp_path_factory.mktemp("private"), password=True) as running:
+        yield running
+
+
 def build(image: Path, source: Path, *options: str) -> None:
     fakeroot = ["--fakeroot"] if os.geteuid() == 0 else []
     argv = ["apptainer", "build", *fakeroot, *options, str(image), str(source)]
     subprocess.run(argv, check=True, capture_output=True)
 
 
-def push(image: Path, reference: str) -> None:
-    subprocess.run(["apptainer", "push", str(image), reference], check=True, capture_output=True)
+def push(image: Path, reference: str, **variables: str) -> None:
+    env = {**os.environ, **variables}
+    subprocess.run(["apptainer", "push", str(image), reference], env=env, check=True, capture_output=True)
 
 
 def test_a_file_and_a_sandbox(machine: Machine, foreign: Path) -> None:
@@ -146,99 +159,109 @@ def blobs(front: Front) -> int:
     return max((len([one for one in sizes if one.path == path]) for path in {one.path for one in sizes}), default=0)
 
 
-def test_an_image_of_docker(machine: Machine, server: Registry) -> None:
-    root = tiny.rootfs(machine.folder / "root")
+def layout(folder: Path, name: str, **config: Sequence[str]) -> Path:
+    """An image of one layer, without Python, as a registry has it."""
+    root = folder / "root"
+    if not root.exists():
+        tiny.rootfs(root)
+        shutil.rmtree(next(root.glob("usr/lib/python3*")))
+        (root / "usr/bin/python3").unlink()
     tar = subprocess.run(["tar", "-C", str(root), "-c", "."], check=True, capture_output=True).stdout
-    variables = ["CUDA_VERSION=12.6.3.004", "TORCH_CUDA_ARCH_LIST=8.0 9.0+PTX", "X=from the image"]
-    server.push(registry.oci_layout_of_tar(machine.folder / "layout", tar, env=variables), "team/plain:1")
+    return registry.oci_layout_of_tar(folder / name, tar, **config)
+
+
+def test_an_image_of_docker_and_a_tag_that_moves(machine: Machine, server: Registry) -> None:
+    variables = ["CUDA_VERSION=12.6.3.004", "TORCH_CUDA_ARCH_LIST=8.0 9.0+PTX"]
+    old = layout(machine.folder, "old", env=[*variables, "X=old"])
+    for name in ("plain:1", "plain:other"):
+        server.push(old, f"team/{name}")
     reference = f"docker://{server.host}/team/plain:1"
-    code, out, error = machine.run(reference, "/bin/sh", "-c", "echo $X")
+    command = ("/bin/sh", "-c", "echo from the $X image")
+    code, out, error = machine.run(reference, *command, name="dry", options=("--dry-run",))
     assert code == 0, out + error
-    assert "from the image\n" in out
-    assert f"{reference} is untested: ctrain did not build it; contents cuda 12.6.3.004, " in out
-    code, out, error = machine.run(f"docker://{server.host}/team/gone:1", "/hello", name="two")
+    assert f" would be pulled into {machine.shared}; until then nothing of it is known or checked\n" in out
+    assert machine.left() == []
+    code, out, error = machine.run(reference, *command)
+    assert code == 0, out + error
+    assert "from the old image\n" in out
+    assert f"{reference} is untested: ctrain did not build it; contents cuda 12.6.3.004\n" in out
+    digest = server.push(layout(machine.folder, "new", env=["X=new"]), "team/plain:1")
+    code, out, error = machine.run(reference, *command, name="moved")
+    assert code == 0, out + error
+    assert f"note      {reference} has moved since it was pulled; --pull pulls what it means now\n" in out
+    assert "from the old image\n" in out
+    code, out, error = machine.run(reference, *command, name="new", options=("--pull",))
+    assert code == 0, out + error
+    assert "from the new image\n" in out
+    code, out, error = machine.run(reference.replace(":1", ":other"), *command, name="other")
+    assert code == 0, out + error
+    assert "from the old image\n" in out
+    assert "pulling" not in error
+    images = [name for name in machine.left() if name.startswith("sha256-")]
+    assert len(images) == 2
+    assert f"oci-{digest.replace(':', '-')}-{platform.machine()}.sif" in machine.left()
+    code, out, error = machine.run(f"docker://{server.host}/team/gone:1", "/hello", name="gone")
     assert code == 79
     assert error.startswith(f"ctrain: {server.host} has no repository team/gone. ")
     assert not any(name.startswith(".") for name in machine.left())
 
 
-def test_a_killed_pull_leaves_no_image(machine: Machine, foreign: Path, server: Registry) -> None:
-    push(foreign, f"oras://{server.host}/team/slow:1")
+@pytest.mark.parametrize(("scheme", "number"), [("oras", signal.SIGINT), ("docker", signal.SIGTERM)])
+def test_a_signal_ends_a_pull_and_leaves_nothing(
+    machine: Machine, foreign: Path, server: Registry, scheme: str, number: signal.Signals
+) -> None:
+    if scheme == "oras":
+        push(foreign, f"oras://{server.host}/team/slow:oras")
+    else:
+        server.push(layout(machine.folder, "slow"), "team/slow:docker")
+    scratch = machine.folder / "scratch"
+    scratch.mkdir()
     with registry.front(server) as front:
+        go_on = threading.Event()
 
-        def slowly(request: registry.Request, answer: registry.Answer) -> None:
+        def hold(request: registry.Request, _: registry.Answer) -> None:
             if "/blobs/" in request.path:
-                answer.chunk, answer.pause = 1 << 20, 0.5
+                go_on.wait(120)
 
-        front.fault = slowly
-        process = machine.start(f"oras://{front.host}/team/slow:1", "/bin/true")
-        deadline = time.monotonic() + 60
-        while not front.asked("/blobs/"):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        time.sleep(1)
-        process.send_signal(signal.SIGINT)
+        front.fault = hold
+        reference = f"{scheme}://{front.host}/team/slow:{scheme}"
+        process = machine.start(reference, "/bin/true", APPTAINER_TMPDIR=str(scratch))
+        until(lambda: bool(front.asked("/blobs/")), "a pull")
+        assert engines(machine)
+        process.send_signal(number)
         out, error = process.communicate(timeout=60)
-        assert process.returncode == 130, out + error
-        assert machine.left() == []
-        front.fault = lambda _, __: None
-        code, out, error = machine.run(f"oras://{front.host}/team/slow:1", "/bin/true")
+        assert process.returncode == 128 + number, out + error
+        assert error.splitlines()[1:] == [f"ctrain: ended by {number.name}"]
+        assert (engines(machine), machine.left(), list(scratch.iterdir())) == ([], [], [])
+        go_on.set()
+        code, out, error = machine.run(reference, "/bin/true")
         assert code == 0, out + error
 
 
-DDP = """\
-import torch, torch.distributed as dist
-dist.init_process_group("gloo")
-total = torch.tensor([float(dist.get_rank() + 1)])
-dist.all_reduce(total)
-print("SUM", dist.get_rank(), dist.get_world_size(), total.item(), flush=True)
-"""
+def engines(machine: Machine) -> list[str]:
+    """The processes that pull into the cache."""
+    found = subprocess.run(["pgrep", "-f", f"apptainer.*{machine.shared}"], capture_output=True, text=True)
+    return found.stdout.split()
 
 
-@pytest.fixture
-def with_torch(cluster: Cluster) -> Iterator[Path]:
-    """An image with torch in one file system and nothing of ctrain's beside it: the base of the published image."""
-    published = next(cluster.store.glob("pytorch-cpu_*.sif"))
-    path, base = cluster.home / "mine/foreign.sif", cluster.home / "mine/base.sqsh"
-    path.parent.mkdir(exist_ok=True)
-    partition = sif_format.partitions(published)[0].number
-    with base.open("wb") as out:
-        subprocess.run(["apptainer", "sif", "dump", str(partition), str(published)], stdout=out, check=True)
-    subprocess.run(["apptainer", "sif", "new", str(path)], check=True, capture_output=True)
-    kind = ["--datatype", "4", "--partfs", "1", "--parttype", "2", "--partarch", "2", "--groupid", "1"]
-    subprocess.run(["apptainer", "sif", "add", *kind, str(path), str(base)], check=True, capture_output=True)
-    base.unlink()
-    path.chmod(0o644)
-    subprocess.run(["chown", "-R", "researcher:", str(path.parent)], check=True)
-    yield path
-    subprocess.run(["rm", "-rf", str(path.parent)], check=True)
-
-
-def test_torch_of_a_foreign_image_on_two_nodes_by_path_and_by_reference(
-    cluster: Cluster, with_torch: Path, server: Registry
+@pytest.mark.parametrize("scheme", ["oras", "docker"])
+def test_a_private_registry_by_the_login_that_the_engine_has_stored(
+    machine: Machine, foreign: Path, private: Registry, scheme: str
 ) -> None:
-    cluster.write("ddp.py", DDP)
-    job = ["--nodes", "2", "--launcher", "env", "--time", "5"]
-    done = cluster.run("ctrain", "run", *job, "--image", str(with_torch), "--name", "path", "--", "python3", "ddp.py")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "foreign.sif is untested: ctrain did not build it; contents " in done.stdout
-    assert sums(cluster, "path") == {(str(rank), "4", "10.0") for rank in range(4)}
-    reference = f"oras://{server.host}/team/torch:1"
-    push(with_torch, reference)
-    cache = {"XDG_CACHE_HOME": str(with_torch.parent / "cache")}
-    words = ["ctrain", "run", *job, "--image", reference, "--name"]
-    once = [cluster.start(*words, f"both-{number}", "--dry-run", "--", "true", **cache) for number in range(2)]
-    outputs = [process.communicate(timeout=120)[0] for process in once]
-    assert [process.returncode for process in once] == [0, 0], outputs
-    assert sum(f"pulling {reference} ..." in output for output in outputs) == 1
-    done = cluster.run(*words, "reference", "--", "python3", "ddp.py", **cache)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert sums(cluster, "reference") == sums(cluster, "path")
-    images = [cluster.record(name)["image"] for name in ("path", "reference")]
-    assert images[0]["digest"] == images[1]["digest"]
-    assert images[1]["name"] == reference
-
-
-def sums(cluster: Cluster, run: str) -> set[tuple[str, ...]]:
-    texts = [path.read_text() for path in (cluster.runs(run) / "logs").glob("rank*.log")]
-    return {tuple(line.split()[1:]) for text in texts for line in text.splitlines() if line.startswith("SUM")}
+    home = {"HOME": str(machine.folder), "PATH": os.environ["PATH"]}
+    reference = f"{scheme}://{private.host}/team/secret:{scheme}"
+    code, out, error = machine.run(reference, "/bin/true", name="refused", **home)
+    assert code == 79, out + error
+    hint = f"Log in with: apptainer registry login --username NAME docker://{private.host}\n"
+    assert error == f"ctrain: {private.host} denies read access to team/secret. {hint}"
+    login = ["apptainer", "registry", "login", "--username", registry.USER, "--password-stdin"]
+    words = [*login, f"docker://{private.host}"]
+    subprocess.run(words, env=home, input=registry.PASSWORD, text=True, check=True, capture_output=True)
+    if scheme == "oras":
+        push(foreign, reference, **home)
+    else:
+        private.push(layout(machine.folder, "secret"), "team/secret:docker")
+    code, out, error = machine.run(reference, "/bin/true", **home)
+    assert code == 0, out + error
+    texts = [path.read_text() for path in machine.folder.glob("ctrain-runs/one/**/*") if path.is_file()]
+    assert not [text for text in (*texts, out, error) if registry.PASSWORD in text]

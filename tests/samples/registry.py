@@ -220,7 +220,7 @@ def front(registry: Optional[Registry] = None) -> Iterator[Front]:
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:  # http.server's name
-            headers = {name.lower(): value for name, value in self.headers.items()}
+            headers = {name.lower(): ", ".join(self.headers.get_all(name, ())) for name in self.headers}
             content = self.rfile.read(int(headers.get("content-length", 0)))
             request = Request(self.command, self.path, headers, content)
             made.requests.append(request)

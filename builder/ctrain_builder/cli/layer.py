@@ -61,6 +61,10 @@ def execute(args: argparse.Namespace) -> int:
 
 def _build(args: argparse.Namespace) -> UserLayer:
     source, output = args.source.resolve(), args.output.absolute()
+    if image.is_pulled(args.on):
+        problem = f"--on {args.on}: user layers are built on images that ctrain built, not on references"
+        hint = "Build an image whose definition has `Bootstrap: docker` and this `From:`; see: ctrain help images"
+        raise UsageError(problem, hint)
     _check(source, output)
     selected = select_site("", {"store": args.store})
     stores = [] if image.is_path(args.on) else open_stores(selected.store_dirs())

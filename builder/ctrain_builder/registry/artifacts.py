@@ -48,7 +48,9 @@ def read(client: RegistryClient, ref: Reference) -> Manifest:
     manifest = parse_manifest(text, str(ref))
     right = _DIGEST.fullmatch(manifest.digest) and manifest.size > 0 and manifest.release > 0
     if not right or (layer.get("digest"), layer.get("size")) != (manifest.digest, manifest.size):
-        raise RegistryError(f"{ref} has another image than its manifest tells", f"Tell the keepers of {ref.host}")
+        raise RegistryError(
+            f"{ref} has another image than its manifest tells", f"Report it to the administrators of {ref.host}"
+        )
     return manifest
 
 
@@ -90,7 +92,9 @@ class Download:
 
     def read(self, size: int, at: int) -> bytes:
         """Some bytes from there on, at most `size`. Raises RegistryError."""
-        problem = Unreachable(f"{self._ref.host} sends less of {self._ref} than it should", "Tell its keepers")
+        problem = Unreachable(
+            f"{self._ref.host} sends less of {self._ref} than it should", "Report it to its administrators"
+        )
         if at != self._at:
             self._parts = iter(())
         for wait in _WAITS:
@@ -268,7 +272,9 @@ def _check(answer: Response, digest: str, ref: Reference) -> None:
     """That a registry has taken what was sent."""
     claimed = answer.headers.get("Docker-Content-Digest", digest)
     if claimed != digest:
-        raise RegistryError(f"{ref.host} says it has {claimed} now, but {digest} was sent", "Tell its keepers")
+        raise RegistryError(
+            f"{ref.host} says it has {claimed} now, but {digest} was sent", "Report it to its administrators"
+        )
 
 
 def _read(read: ReadAt, start: int, size: int) -> bytes:

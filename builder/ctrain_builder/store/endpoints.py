@@ -216,7 +216,9 @@ class RegistryEndpoint:
                 f"{ref} says it is {manifest.name!r} {manifest.version!r}", "It was put there by hand"
             )
         if ref.tag != manifest.version and is_version(ref.tag):
-            raise RegistryError(f"{ref} is {name} {manifest.version} in truth", f"Tell the keepers of {ref.host}")
+            raise RegistryError(
+                f"{ref} is {name} {manifest.version} in truth", f"Report it to the administrators of {ref.host}"
+            )
         if ref.tag != manifest.version and not TAG_RE.fullmatch(ref.tag):
             raise artifacts.Foreign(f"{ref} is no channel of a store", "Their names are letters, digits, '.' and '-'")
         return manifest

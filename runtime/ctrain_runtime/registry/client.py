@@ -76,7 +76,7 @@ def parse(text: str) -> Reference:
     """Read HOST[:PORT]/NAME[:TAG][@DIGEST], with Docker's defaults. Raises ConfigError."""
     match = _REFERENCE.fullmatch(text)
     if not match:
-        raise ConfigError(f"{text!r} is not a reference to a docker image", "Write it as HOST/NAME:TAG")
+        raise ConfigError(f"{text!r} is not a reference to an image of a registry", "Write it as HOST/NAME:TAG")
     where, name = (match["host"] or "docker.io") + (match["port"] or ""), match["name"]
     if where == "docker.io" and "/" not in name:
         name = f"library/{name}"
@@ -232,14 +232,14 @@ class RegistryClient:
         """Why there is no answer, and what to do."""
         if answer.status in (401, 403):
             hint = f"Log in with: apptainer registry login --username NAME docker://{ref.host}"
-            what = f"{'write' if actions == PUSH else 'read'} {ref.repository or 'its list of repositories'}"
-            return RegistryError(f"{ref.host} does not let us {what} without the right login", hint)
+            access = f"{'write' if actions == PUSH else 'read'} access"
+            return RegistryError(f"{ref.host} denies {access} to {ref.repository or 'its list of repositories'}", hint)
         if not ref.repository:
-            return RegistryError(f"{ref.host} does not tell which repositories it has", "Name the images")
+            return RegistryError(f"{ref.host} does not list its repositories", "Name the images")
         if answer.status != 404 or not answer.url.startswith(ref.api):
             return RegistryError(f"{host(answer.url)} answers {answer.status} {answer.reason} when asked for {ref}")
         if "/manifests/" not in answer.url:
-            hint = "Look at its spelling; what needs a login may be hidden like this too"
+            hint = "Check the spelling; a registry may also hide what needs a login"
             return RegistryError(f"{ref.host} has no repository {ref.repository}", hint)
         if ref.digest:
             return RegistryError(
@@ -257,12 +257,13 @@ def digest_of(content: bytes) -> str:
 
 def _check_digest(answer: Response, claimed: Optional[str], ref: Reference) -> None:
     if claimed and claimed != digest_of(answer.body):
-        hint = "What it sends is damaged or forged: don't use it, and tell its keepers"
-        raise RegistryError(f"{ref.host} lies about {ref}: {claimed} is in truth {digest_of(answer.body)}", hint)
+        hint = "Do not use it; report it to the registry's administrators"
+        problem = f"digest mismatch from {ref.host} for {ref}: announced {claimed}, received {digest_of(answer.body)}"
+        raise RegistryError(problem, hint)
 
 
 def _damaged(ref: Reference) -> RegistryError:
-    return RegistryError(f"{ref} is a damaged index of images", f"Tell the keepers of {ref.host}")
+    return RegistryError(f"{ref} is a damaged index of images", f"Report it to the administrators of {ref.host}")
 
 
 def _choose(index: Mapping[str, Any], arch: str, ref: Reference) -> str:

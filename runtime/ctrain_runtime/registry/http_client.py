@@ -28,7 +28,7 @@ _LONGEST_WAIT = 30  # seconds; who asks for more is not waited for
 _REDIRECTS = 5
 _LARGEST = 16_000_000  # bytes; registries limit manifests to 4 MB
 _PART = 1 << 20  # bytes of a stream at a time
-_LATER = "Try again later, or go on with --offline"
+_LATER = "Retry later, or build with --offline"
 _TOO_LATE = (TimeoutError, socket.timeout)  # two kinds before Python 3.10
 _HOPELESS = (*_TOO_LATE, socket.gaierror, ssl.SSLError, ValueError)  # another try would end like the first
 
@@ -69,7 +69,7 @@ class Response:
             data = json.loads(self.body)
             if isinstance(data, dict):
                 return data
-        raise RegistryError(f"{host(self.url)} does not answer as a registry does", "Is a login page in between?")
+        raise RegistryError(f"{host(self.url)} did not return a registry response", "Check for a proxy or login page")
 
 
 class HttpClient:
@@ -92,7 +92,7 @@ class HttpClient:
             except (requests.RequestException, TimeoutError, ValueError) as error:
                 root = _root(error)
                 if last or isinstance(root, _HOPELESS):
-                    raise Unreachable(f"{host(url)} can't be reached: {self._why(root)}", _hint(root)) from error
+                    raise Unreachable(f"{host(url)} cannot be reached: {self._why(root)}", _hint(root)) from error
             else:
                 if answer.status != 429 and answer.status < 500:
                     return answer
@@ -129,7 +129,7 @@ class HttpClient:
                 if call.method not in ("GET", "HEAD") or not response.is_redirect:
                     return Response(*found, b"" if call.method == "HEAD" else _read(response, deadline))
                 url = follow(url, response.headers["Location"])
-        raise Unreachable(f"{host(url)} sends us from address to address without end", _LATER)
+        raise Unreachable(f"{host(url)} redirects without end", _LATER)
 
     def _parts(self, url: str, response: requests.Response) -> Iterator[bytes]:
         try:
@@ -137,7 +137,7 @@ class HttpClient:
                 yield from response.iter_content(_PART)
         except (requests.RequestException, TimeoutError) as error:
             root = _root(error)
-            raise Unreachable(f"{host(url)} can't be reached: {self._why(root)}", _hint(root)) from error
+            raise Unreachable(f"{host(url)} cannot be reached: {self._why(root)}", _hint(root)) from error
 
     def _why(self, root: BaseException) -> str:
         if isinstance(root, _TOO_LATE):
@@ -165,7 +165,9 @@ def follow(url: str, link: str) -> str:
     try:
         return urljoin(url, link)
     except ValueError as error:
-        raise RegistryError(f"{host(url)} sends us to an address that is none", "Tell its keepers") from error
+        raise RegistryError(
+            f"{host(url)} redirects to an invalid address", "Report it to its administrators"
+        ) from error
 
 
 def is_this_machine(where: str) -> bool:
@@ -212,4 +214,4 @@ def _root(error: BaseException) -> BaseException:
 def _hint(root: BaseException) -> str:
     if isinstance(root, ssl.SSLCertVerificationError):
         return "Name a file with its issuer's certificate in SSL_CERT_FILE"
-    return "Look at the network and at https_proxy, or go on with --offline"
+    return "Check the network and https_proxy, or build with --offline"

@@ -23,7 +23,7 @@ def test_a_registry_with_logins(
     assert real  # is there, or was skipped
     with serve(tmp_path / "locked", password=True) as locked:
         said = sync(store.root, place(locked), code=79)
-        assert f"{locked.host} does not let us write lab/images/small without the right login. Log in with: " in said
+        assert f"{locked.host} denies write access to lab/images/small. Log in with: " in said
         assert "does not let us read its list of repositories" in sync(place(locked), store.root, code=79)
         monkeypatch.setenv("APPTAINER_DOCKER_USERNAME", USER)
         monkeypatch.setenv("APPTAINER_DOCKER_PASSWORD", "tell nobody")
@@ -53,7 +53,7 @@ def test_a_login_that_may_only_read(before: Front, images: Images, tmp_path: Pat
     third = images.new()
     publish(third.path, third.manifest, tmp_path / "other")
     said = sync(tmp_path / "other", place(before), code=79)
-    assert f"{before.host} does not let us write lab/images/small without the right login" in said
+    assert f"{before.host} denies write access to lab/images/small" in said
 
 
 def test_an_upload_that_is_sent_elsewhere_brings_no_login_there(

@@ -92,7 +92,7 @@ def test_a_copy_goes_to_no_file_of_others(store: Store, tmp_path: Path, sync: Sy
 def test_a_registry_that_lies(before: Front, tmp_path: Path, sync: Sync) -> None:
     usual = spoil("GET", "/manifests/1.0-s-r1", lambda answer: answer.headers.update({"Docker-Content-Digest": "x"}))
     before.fault = usual
-    assert "lies about" in sync(place(before), tmp_path / "other", code=79)
+    assert "digest mismatch" in sync(place(before), tmp_path / "other", code=79)
 
     def other_version(request: Request) -> Optional[Answer]:
         request.path = request.path.replace("1.0-s-r1", "1.0-s-r2")
@@ -157,7 +157,7 @@ def test_an_upload_that_is_cut_goes_on(store: Store, before: Front, tmp_path: Pa
 def test_an_upload_that_is_always_cut(store: Store, before: Front, sync: Sync) -> None:
     before.stand = dropped(before, 100)
     said = sync(store.root, place(before), code=79)
-    assert said.startswith(f"ctrain: {before.host} can't be reached: ")
+    assert said.startswith(f"ctrain: {before.host} cannot be reached: ")
     assert said.endswith("Try again later: it goes on where it was\n")
     before.stand = lambda _: None
     before.requests.clear()
@@ -211,7 +211,7 @@ def test_a_registry_that_does_not_list_its_repositories(
 ) -> None:
     before.stand = lambda request: Answer(404, {}, b"{}") if "_catalog" in request.path else None
     said = sync(place(before), tmp_path / "other", code=79)
-    assert said == f"ctrain: {before.host} does not tell which repositories it has. Name the images\n"
+    assert said == f"ctrain: {before.host} does not list its repositories. Name the images\n"
     sync(place(before), tmp_path / "other", "small")
     same(pushed, tmp_path / "other", R1, R2)
 

@@ -47,6 +47,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (("build", "a:b/r.txt", "--on", "pytorch", "-o", "x.sqsh"), 64, "a:b: engines read ':' and ','"),
         (("build", "r.txt", "--on", "pytorch", "-o", "."), 64, "must be a file in an existing directory"),
         (("build", "r.txt", "--on", "pytorch", "-o", "no/x.sqsh"), 64, "must be a file in an existing directory"),
+        (("build", "r.txt", "--on", "docker://debian:12", "-o", "x.sqsh"), 64, "Build an image whose definition has"),
         (("build", "r.txt", "--on", "pytorhc", "-o", "x.sqsh"), 68, "image 'pytorhc' not found in "),
         (("build", "r.txt", "--on", "pytorch", "-o", "x.sqsh"), 73, "neither apptainer nor singularity is on PATH"),
         (("show", "r.txt"), 69, "r.txt is not a user layer: not a squashfs"),

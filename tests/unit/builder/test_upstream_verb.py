@@ -174,13 +174,13 @@ TABLE_ONLY = "what no registry was asked about is from ngc.yaml, checked 2026-11
     ("arguments", "expected", "said"),
     [
         (["--offline"], 0, TABLE_ONLY),
-        ([], 79, f"ctrain: nvcr.io can't be reached. Look\n{TABLE_ONLY}"),
+        ([], 79, f"ctrain: nvcr.io cannot be reached. Look\n{TABLE_ONLY}"),
     ],
 )
 def test_without_a_registry_the_table_is_what_there_is(
     ask: Ask, world: World, arguments: list[str], expected: int, said: str
 ) -> None:
-    world.errors["tags"] = Unreachable("nvcr.io can't be reached", "Look")
+    world.errors["tags"] = Unreachable("nvcr.io cannot be reached", "Look")
     code, out, err = ask(*arguments)
     assert (code, err) == (expected, said)
     assert out.splitlines()[-2:] == [
@@ -194,7 +194,7 @@ def test_nothing_newer_is_what_only_a_registry_can_tell(ask: Ask, world: World, 
     """The table ends with the day on which it was checked."""
     table = tmp_path / "definitions/ngc.yaml"
     table.write_text("".join(line for line in NGC.splitlines(keepends=True) if "25.04" not in line))
-    world.errors["tags"] = Unreachable("nvcr.io can't be reached", "Look")
+    world.errors["tags"] = Unreachable("nvcr.io cannot be reached", "Look")
     for arguments, expected in ((["--offline"], 0), ([], 79)):
         code, out, _ = ask(*arguments)
         assert (code, out.splitlines()[-1]) == (expected, "torch: what is newer than 24.12 is not known")

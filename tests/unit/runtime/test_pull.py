@@ -11,7 +11,7 @@ import pytest
 
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import ConfigError, CtrainError, DiskFullError, ImageUnusable, RegistryError, UsageError
-from ctrain_runtime.pull import PulledImage, find_cached, pull
+from ctrain_runtime.pull import Meaning, PulledImage, find_cached, find_meaning, pull
 from samples.programs import write_program
 from samples.runs import wait_for
 from samples.sample_images import sif
@@ -118,6 +118,38 @@ def test_a_pull_that_fails_leaves_nothing(pulls: Pulls, script: str, kind: type[
     assert pulls.names() == []
     pulls.answer(f'cp {pulls.source} "$3"')
     assert pulls.pull().path.is_file()
+
+
+def test_what_the_engine_unpacked_goes_with_the_pull(
+    pulls: Pulls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("APPTAINER_TMPDIR", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
+    pulls.answer('mkdir -p "$APPTAINER_TMPDIR/rootfs/etc"; chmod 500 "$APPTAINER_TMPDIR/rootfs"; exit 1')
+    with pytest.raises(RegistryError):
+        pulls.pull()
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
+def test_an_image_is_pulled_by_what_its_reference_means(pulls: Pulls) -> None:
+    meaning = Meaning(f"sha256:{'a' * 64}", f"oci-sha256-{'a' * 64}-x86_64.sif", "docker://r.example/x@sha256:aa")
+    first = pull("docker://r.example/x:1", meaning, pulls.cache, pulls.engine, pulls.report)
+    assert pulls.calls.read_text().split()[-1] == meaning.reference
+    assert find_meaning(meaning, [pulls.cache]) == first
+    assert (pulls.cache / meaning.entry).resolve() == first.path
+    assert pull("docker://r.example/x:2", meaning, pulls.cache, pulls.engine, pulls.report, again=True) == first
+    assert find_cached("docker://r.example/x:2", [pulls.cache]) == first
+    assert len(pulls.calls.read_text().splitlines()) == 1
+    assert {what for what in pulls.reported if what.startswith("pulling")} == {"pulling docker://r.example/x:1"}
+
+
+def test_a_sif_file_that_changed_after_the_question_has_its_own_name(pulls: Pulls) -> None:
+    """Its registry announced another digest: no entry may claim that."""
+    meaning = Meaning(f"sha256:{'a' * 64}", f"sha256-{'a' * 64}.sif", REFERENCE)
+    image = pull(REFERENCE, meaning, pulls.cache, pulls.engine, pulls.report)
+    assert image.digest != meaning.digest
+    assert find_meaning(meaning, [pulls.cache]) is None
+    assert find_cached(REFERENCE, [pulls.cache]) == image
 
 
 def test_a_cache_that_anybody_could_put_images_into(pulls: Pulls) -> None:

@@ -42,7 +42,7 @@ def test_references(text: str, expected: tuple[str, str, str, str]) -> None:
      "nvcr.io/x?y=1", "user@nvcr.io/x", "nvcr.io:x/y", "-x", f"x@{SHA}0", "x:1:2", "ñ/x"],
 )  # fmt: skip
 def test_what_is_no_reference(text: str) -> None:
-    with pytest.raises(ConfigError, match="is not a reference to a docker image") as caught:
+    with pytest.raises(ConfigError, match="is not a reference to an image of a registry") as caught:
         client.parse(text)
     assert caught.value.hint == "Write it as HOST/NAME:TAG"
 
@@ -99,7 +99,7 @@ def test_challenges(challenge: str, query: str) -> None:
 def test_challenges_that_cannot_be_met(challenge: str) -> None:
     with front() as made:
         in_memory(made, challenge)
-        with pytest.raises(RegistryError, match="without the right login"):
+        with pytest.raises(RegistryError, match="denies read access"):
             RegistryClient({}).tags(f"{made.host}/x")
 
 

@@ -36,7 +36,7 @@ def test_a_proxy_is_asked_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("https_proxy", f"http://{proxy.host}")
         monkeypatch.delenv("no_proxy", raising=False)
         proxy.stand = lambda _: Answer(403, {}, b"")
-        said = r"^registry\.example can't be reached: Tunnel connection failed: 403 Forbidden\. Look at the network and"
+        said = r"^registry\.example cannot be reached: Tunnel connection failed: 403 Forbidden\. Check the network and"
         with pytest.raises(Unreachable, match=said):
             HttpClient(5, lambda _: None).fetch("https://registry.example/v2/", {})
         assert [(request.method, request.path) for request in proxy.requests][:1] == [
@@ -46,7 +46,7 @@ def test_a_proxy_is_asked_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_unknown_host_is_not_asked_again() -> None:
     waits: list[float] = []
-    with pytest.raises(Unreachable, match=r"^no-such-host\.invalid can't be reached: .+\. Look at the network"):
+    with pytest.raises(Unreachable, match=r"^no-such-host\.invalid cannot be reached: .+\. Check the network"):
         HttpClient(5, waits.append).fetch("https://no-such-host.invalid/", {})
     assert waits == []
 
@@ -61,7 +61,7 @@ def test_a_form_is_not_sent_on() -> None:
 
 
 def test_a_header_that_is_not_one_is_not_shown() -> None:
-    with pytest.raises(Unreachable, match="can't be reached: the address is not valid") as caught:
+    with pytest.raises(Unreachable, match="cannot be reached: the address is not valid") as caught:
         HttpClient(5, lambda _: None).fetch("http://localhost/", {"Authorization": "Bearer se\ncret"})
     assert "cret" not in str(caught.value)
 
@@ -69,7 +69,7 @@ def test_a_header_that_is_not_one_is_not_shown() -> None:
 def test_lists_in_lists_without_end_are_no_answer() -> None:
     with front() as made:
         made.stand = lambda _: Answer(200, {}, b"[" * 200_000)
-        with pytest.raises(RegistryError, match="does not answer as a registry does"):
+        with pytest.raises(RegistryError, match="did not return a registry response"):
             HttpClient(5, lambda _: None).fetch(f"http://{made.host}/", {}).data()
 
 
@@ -99,6 +99,6 @@ def test_half_an_answer_is_none() -> None:
     waits: list[float] = []
     with front() as made:
         made.stand = lambda _: Answer(200, {}, b'{"tags": []}      ', cut=True)
-        with pytest.raises(Unreachable, match=r"can't be reached: the connection was cut\. Look at the network"):
+        with pytest.raises(Unreachable, match=r"cannot be reached: the connection was cut\. Check the network"):
             HttpClient(5, waits.append).fetch(f"http://{made.host}/", {})
     assert len(waits) == 3

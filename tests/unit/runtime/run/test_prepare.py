@@ -263,7 +263,7 @@ class FakeRegistry:
 
     def __init__(self) -> None:
         self.meanings: dict[str, Meaning] = {}
-        self.error: CtrainError = Unreachable("r.example can't be reached: gone")
+        self.error: CtrainError = Unreachable("r.example cannot be reached: gone")
         self.asked = 0
 
     def resolve(self, reference: str) -> Meaning:
@@ -352,7 +352,7 @@ def test_a_reference_is_pulled_into_the_cache_of_the_site_or_the_user(foreign: P
     assert (plan.image.name, plan.image.digest) == (REFERENCE, f"sha256:{digest}")
     assert f"pulling {REFERENCE}" in reported
     notes = prepare(request).notes
-    unknown = f"{REFERENCE} was pulled before; whether it has moved is unknown: r.example can't be reached: gone"
+    unknown = f"{REFERENCE} was pulled before; whether it has moved is unknown: r.example cannot be reached: gone"
     assert unknown in notes
     foreign.write_bytes(sif(data=b"newer"))
     assert prepare(asked(image=REFERENCE)).launch.plan.image.digest == f"sha256:{digest}"
