@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from ctrain_runtime import layout
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import UsageError
 from ctrain_runtime.facts import Cluster
 from ctrain_runtime.launchers import fragments
 from ctrain_runtime.plan.model import LaunchPlan
 from ctrain_runtime.run import directory
-from samples.plans import LOCAL, a_job, a_launch, a_plan, a_site, some_facts
-from samples.programs import SYSTEM, write_program
+from ctrain_runtime.schedulers.pbs import submit
+from samples.plans import GPU_PARTITION, LOCAL, a_job, a_launch, a_plan, a_site, some_facts
+from samples.programs import SYSTEM, install, write_program
 from samples.scripts import NO_LAYERS
 
 TRICKY = [
@@ -72,12 +77,16 @@ class Bench:
         self.folder = folder
         self.dump = str(write_program(folder / "dump", DUMP))
 
-    def run(self, plan: LaunchPlan, script: str, **environment: str) -> tuple[list[str], dict[str, str]]:
-        """Run a script of the plan; the argv and the environment of the program that it started."""
+    def run(
+        self, plan: LaunchPlan, script: str, before: Callable[[], object] = str, **environment: str
+    ) -> tuple[list[str], dict[str, str]]:
+        """Run a script of the plan; the argv and the environment of the program that it started. `before` is done once
+        the run directory is there."""
         (self.folder / "call").unlink(missing_ok=True)
         run = Path(plan.run_directory)
         shutil.rmtree(run, ignore_errors=True)
         directory.create(a_launch(plan))
+        before()
         subprocess.run(
             ["/bin/bash", "-p", str(run / script)],
             env={"PATH": SYSTEM, "TMPDIR": str(self.folder), **environment},
@@ -131,17 +140,79 @@ def test_all_text_survives_srun_and_the_engine(
         run_directory=run_path(bench, run),
     )
     argv, seen = bench.run(plan, "task.sh", **SLURM)
-    assert argv[:7] == [bench.dump, "--quiet", "exec", "--cleanenv", "--no-mount", "cwd", "--pwd"]
-    assert argv[7] == workdir
+    assert_survived(plan, argv, ["python", *arguments])
+    expected = {**plan.environment, **of_job, **of_user, **SLURM, "RANK": "0", "MASTER_ADDR": "gpu01"}
+    assert passed(seen).items() >= expected.items()
+
+
+def assert_survived(plan: LaunchPlan, argv: list[str], command: list[str]) -> None:
+    """The engine was called for the plan, with each word as it was given."""
+    assert argv[:7] == [plan.engine.path, "--quiet", "exec", "--cleanenv", "--no-mount", "cwd", "--pwd"]
+    assert argv[7] == plan.workdir
     binds = [argv[at + 1] for at, word in enumerate(argv) if word == "--bind"]
     assert binds[: len(plan.mounts)] == list(map(str, plan.mounts))
     home = argv.index("--home", argv.index("--pwd") + 2)
     assert argv[home + 1].endswith(f"{plan.run_key}:/home/ctrain")
-    checked = fragments.checked_command(plan, ["python", *arguments])
-    assert argv[home + 2 :] == [plan.image.path, *checked]
-    passed = {key[len("APPTAINERENV_") :]: value for key, value in seen.items() if key.startswith("APPTAINERENV_")}
-    expected = {**plan.environment, **of_job, **of_user, **SLURM, "RANK": "0", "MASTER_ADDR": "gpu01"}
-    assert passed.items() >= expected.items()
+    assert argv[home + 2 :] == [plan.image.path, *fragments.checked_command(plan, command)]
+
+
+def passed(seen: dict[str, str]) -> dict[str, str]:
+    """What the engine passes to the program."""
+    return {key[len("APPTAINERENV_") :]: value for key, value in seen.items() if key.startswith("APPTAINERENV_")}
+
+
+# srun and pbs_tmrsh start one task here: with the environment of job.sh and Slurm's, or with none (man pages of both).
+SLURM_TASK = " ".join(f"{name}={value!r}" for name, value in SLURM.items())
+STARTERS = {
+    "srun": f'while [[ $1 == --* ]]; do shift; done\n{SLURM_TASK} exec "$@"',
+    "pbs_tmrsh": 'shift\ncd /\nexec env -i PATH=/bin:/usr/bin "$@"',
+}
+QUEUED = {"SLURM_JOB_ID": "7", "PBS_JOBID": "7.login01", "PBS_JOBNAME": "x"}
+
+
+@pytest.mark.parametrize(("scheduler", "mpi"), [("slurm", ()), ("pbs", ()), ("pbs", ("pals",))])
+@settings(deadline=None, max_examples=10)
+@given(st.lists(text, max_size=3), variables, variables, in_path)
+@example(
+    TRICKY,
+    {f"X{number}": value for number, value in enumerate(TRICKY)},
+    {f"Y{number}": value for number, value in enumerate(TRICKY)},
+    "`id` 'x $HOME \"",
+)
+def test_all_text_survives_whole_jobs(
+    bench: Bench,
+    scheduler: str,
+    mpi: tuple[str, ...],
+    arguments: list[str],
+    of_job: dict[str, str],
+    of_caller: dict[str, str],
+    run: str,
+) -> None:
+    """job.sh, as sbatch and qsub run it, to the engine; values of the caller's environment, too."""
+    programs = bench.folder / "programs"
+    install(programs, "mpiexec")
+    for program, script in STARTERS.items():
+        write_program(programs / program, f"#!/bin/bash -p\n{script}\n")
+    nodes = bench.folder / "node file"
+    nodes.write_text("127.0.0.1\n")
+    cluster = Cluster((dataclasses.replace(GPU_PARTITION, cpu_bind=""),), mpi)
+    plan = a_plan(
+        site=a_site(scheduler=scheduler, mpi=mpi),
+        job=a_job(command=("python", *arguments), env=of_job, workdir="/a b", launcher="env"),
+        facts=some_facts(cluster=cluster, engine=Engine("apptainer", bench.dump, "1.4.5")),
+        env=tuple(of_caller.keys() - of_job.keys()),
+        ranks_per_node=1,
+        run_directory=run_path(bench, run),
+    )
+    environment = {**QUEUED, "PATH": f"{programs}:{SYSTEM}", "PBS_NODEFILE": str(nodes)}
+    if scheduler == "slurm":
+        argv, seen = bench.run(plan, "job.sh", **{**of_caller, **environment})
+    else:
+        with mock.patch.dict(os.environ, of_caller):
+            argv, seen = bench.run(plan, "job.sh", lambda: submit.write_environment(plan), **environment)
+    assert_survived(plan, argv, ["python", *arguments])
+    assert passed(seen).items() >= {**of_caller, **plan.environment, **of_job, "RANK": "0"}.items()
+    assert not Path(plan.run_directory, layout.ENVIRONMENT).exists()
 
 
 @settings(deadline=None, max_examples=30)
