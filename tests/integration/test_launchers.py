@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from samples.cluster import ENTRY, Cluster
+from samples.runs import Bench, ended
 
 DDP = """\
     import os, sys
@@ -112,7 +113,29 @@ TRAIN = """\
 """
 
 
-def test_every_launcher_makes_one_world_with_the_same_losses(four_nodes: Cluster) -> None:
+def losses_on_pbs(cluster: Cluster, folder: Path, launcher: str) -> set[float]:
+    """The losses of the same 8 ranks on four hosts of the stand-in of PBS, in the same image."""
+    folder.mkdir()
+    bench = Bench(folder, "pbs")
+    for fake in ("apptainer", "python"):
+        (folder / "bin" / fake).unlink()
+    shutil.copy(cluster.home / "train.py", folder)
+    library = "horovod" if launcher == "gloo" else "torch"
+    size = ("--nodes", "4", "--ranks-per-node", "2", "--gpus-per-node", "0", "--preflight", "off")
+    options = (*size, "--launcher", launcher, "--env", f"LIBRARY={library}", "--store", str(cluster.store), *IMAGE)
+    where = ("--site", bench.site, "--runs", str(bench.runs), "--name", "one")
+    try:
+        code, out, error = ended(bench.ctrain("run", *where, *options, "--", "python", "train.py"))
+        assert code == 0, out + error
+        assert bench.record()["attempts"][0]["job_id"] == "1.login01"
+        ranks = logs(bench.one, "LOSS")
+        assert [words[1:3] for words in ranks] == [[str(rank), "8"] for rank in range(8)]
+        return {float(words[3]) for words in ranks}
+    finally:
+        bench.end()
+
+
+def test_every_launcher_makes_one_world_with_the_same_losses(four_nodes: Cluster, tmp_path: Path) -> None:
     """By commands that would start ranks themselves. Gloo needs neither MPI nor PMI."""
     four_nodes.write("train.py", TRAIN)
     commands = {
@@ -135,6 +158,8 @@ def test_every_launcher_makes_one_world_with_the_same_losses(four_nodes: Cluster
             [f"--local_rank={words[4]}"] if launcher == "env" else [] for words in ranks
         ]
         losses[launcher] = {float(words[3]) for words in ranks}
+    for launcher in ("env", "torchrun", "gloo"):  # mpi needs PALS or Hydra there
+        losses[f"pbs {launcher}"] = losses_on_pbs(four_nodes, tmp_path / launcher, launcher)
     every = [loss for launcher in losses.values() for loss in launcher]
     assert max(every) - min(every) < 1e-6, losses
 

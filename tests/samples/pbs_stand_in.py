@@ -29,7 +29,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
-HOSTS, NCPUS, NGPUS = ("127.0.0.1", "127.0.0.2"), 2, 2  # both are this machine, and resolve
+HOSTS, NCPUS, NGPUS = ("127.0.0.1", "127.0.0.2", "127.0.0.3", "127.0.0.4"), 2, 2  # all are this machine, and resolve
 QUEUES = {"workq": "01:00:00", "gpu": "02:00:00"}
 COMMANDS = ("qsub", "qstat", "qselect", "qdel", "pbsnodes", "pbs_tmrsh")
 SERVER = "login01"
@@ -260,7 +260,8 @@ def _start(root: Path, job: Job, count: int) -> bool:
         free = [host for host in HOSTS if host not in used]
         if job.attributes["job_state"] == "H" or len(free) < count:
             never = "Can Never Run" if count > len(HOSTS) else "Not Running"
-            job.set(comment=f"{never}: Insufficient amount of resource: ncpus (R: {count * NCPUS} A: 0 T: 4)")
+            counts = f"R: {count * NCPUS} A: 0 T: {len(HOSTS) * NCPUS}"
+            job.set(comment=f"{never}: Insufficient amount of resource: ncpus ({counts})")
             return False
         vnodes = "+".join(f"({host}:ncpus={NCPUS}:ngpus={NGPUS})" for host in free[:count])
         job.set(
