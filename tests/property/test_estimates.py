@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ctrain_runtime.errors import UsageError
@@ -21,10 +21,10 @@ powers = st.integers(0, 4).map(lambda power: 1 << power)
 
 @st.composite
 def cases(draw: st.DrawFn, **fixed: Any) -> Case:
-    """Cases whose layout is possible."""
+    """Cases whose layout is possible. A stage has two layers or more: a single one is kept while it is recomputed."""
     tp, pp, dp, micro_batch, steps = (draw(powers) for _ in range(5))
-    model = Model(pp * draw(st.integers(1, 6)), 64 * tp * draw(powers), tp, draw(powers) * 64, draw(powers) * 1000)
-    per_node = draw(st.sampled_from([1, 4, 8]))
+    model = Model(pp * draw(st.integers(2, 6)), 64 * tp * draw(powers), tp, draw(powers) * 64, draw(powers) * 1000)
+    per_node = draw(st.sampled_from([1, 4, 8, 16]))
     count = tp * pp * dp
     gpu = draw(st.sampled_from(list(GPU_TYPES.values())))
     strategy = draw(st.sampled_from(["ddp", "zero1", *(["zero2", "zero3"] if pp == 1 else []), "fsdp"]))
@@ -80,8 +80,6 @@ def test_more_zero_never_takes_more_memory(case: Case) -> None:
 def test_less_is_kept_and_more_is_computed_with_recomputation(case: Case) -> None:
     kept, recomputed = change(case, recompute="none").values, change(case, recompute="full").values
     assert recomputed["compute"] > kept["compute"]
-    layers = case.model.layers // case.layout.pp
-    assume(layers > 1)  # a single layer is kept while it is recomputed
     assert recomputed["activations"] < kept["activations"]
 
 
@@ -114,13 +112,11 @@ def test_a_layout_is_possible_or_refused_with_a_next_step(gpus: int, tp: int, pp
     assert (values["d"] * values["t"] * values["p"], values["d"] * values["m"] * values["b"]) == (gpus, batch)
 
 
-@given(cases())
+@given(cases(strategy="zero1"))
 def test_a_search_finds_nothing_slower_than_what_is_given(case: Case) -> None:
-    """Equal but for what a search does not change, and within the three digits to which times are compared."""
-    given_ones = {"schedule", "attention", "precision", "offload", "sequence_parallel", "micro_batch"}
-    assume(case.layout.tp <= case.hardware.per_node and case.hardware.per_node % case.layout.tp == 0)
-    assume(case.layout.strategy != "fsdp")
+    """Within the three digits to which times are compared. What a search does not change stays."""
+    stay = {"schedule", "attention", "precision", "offload", "sequence_parallel", "micro_batch"}
+    case = replace(case, hardware=replace(case.hardware, per_node=16))  # tensor parallelism stays within a node
     mine = make_estimate(case)
-    assume(mine.fits)
-    best = fit(case, given_ones).ranked[0]
-    assert best.values["T"] <= mine.values["T"] * 1.01
+    if mine.fits:
+        assert fit(case, stay).ranked[0].values["T"] <= mine.values["T"] * 1.01
