@@ -136,7 +136,7 @@ unset {quote_argv(CALLER_VARIABLES)}
 without=() # exported functions, and names like APPTAINERENV_A.B, which bash hands on but cannot unset
 while IFS='=' read -r -d '' name _; do
   [[ $name =~ ^[A-Za-z_][A-Za-z0-9_]*$ ]] || without+=(-u "$name")
-done < <(env -0)
+done <"/proc/$$/environ"
 {exports({f"{family}{name}": value for name, value in fixed.items()})}"""
 
 

@@ -185,7 +185,7 @@ def checked_command(plan: LaunchPlan, argv: list[str]) -> list[str]:
         checks.append((test, EngineError.exit_code, complaint))
     program = shlex.quote(plan.command[0])
     checks.append((f"command -v {program} >/dev/null", NOT_FOUND, f"command not found in the image: {plan.command[0]}"))
-    text = "; ".join((*before, *(f"{test} || {_refusal(code, complaint)}" for test, code, complaint in checks)))
+    text = "; ".join((*before, *(f"{test} || {refusal(code, complaint)}" for test, code, complaint in checks)))
     return ["/bin/sh", "-c", f'{text}; exec "$@"', "ctrain", *argv]
 
 
@@ -208,7 +208,7 @@ def _driver_libraries(native_driver: int) -> str:
   done; break ;; esac; done"""
 
 
-def _refusal(code: int, complaint: str) -> str:
+def refusal(code: int, complaint: str) -> str:
     """As refuse(), for the sh of the image. The message is made JSON here: it may hold what users typed.
 
     printf, because the echo of some shells reads backslashes.

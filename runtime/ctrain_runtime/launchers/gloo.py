@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 from ctrain_runtime import layout
+from ctrain_runtime.bash import array
 from ctrain_runtime.errors import SchedulerError
+from ctrain_runtime.launchers import fragments
 from ctrain_runtime.plan.model import LaunchPlan
 
 SERVER = Path(__file__).with_name("inside") / "rendezvous.py"  # read, not imported: the host has no Horovod
@@ -27,6 +30,8 @@ interface_to() { # HOST; nothing if it is unknown: Horovod then takes that of th
 }
 interface=lo
 [ "$MASTER_ADDR" = 127.0.0.1 ] || interface=$(interface_to "$MASTER_ADDR")"""
+
+CONNECT = 'exec 3<>"/dev/tcp/$HOROVOD_GLOO_RENDEZVOUS_ADDR/$HOROVOD_GLOO_RENDEZVOUS_PORT"'
 
 
 def variables(plan: LaunchPlan) -> dict[str, str]:
@@ -52,21 +57,20 @@ def variables(plan: LaunchPlan) -> dict[str, str]:
 
 
 def join(plan: LaunchPlan) -> str:
-    """Bash that exports the variables and waits for the server, or in the first rank sets the array `serve`, the start
-    of a command that begins with the server."""
+    """Bash that exports the variables, and sets the array `serve`: what precedes the program in the container. In the
+    first rank that is the server; in the others a wait for it, beside which their containers start."""
     exports = "\n".join(f"export {name}={value}" for name, value in variables(plan).items())
+    server = f'python3 "$run/{layout.RENDEZVOUS}" "$HOROVOD_GLOO_RENDEZVOUS_PORT" {plan.nodes} {plan.ranks_per_node}'
+    refusal = fragments.refusal(SchedulerError.exit_code, "cannot connect to the server of the first rank")
+    wait = f"""\
+until timeout 10 /bin/bash -p -c {shlex.quote(CONNECT)} 2>/dev/null; do
+  ! grep -qs '"what": "ended", "rank": 0,' "$CTRAIN_RUN_DIR/{layout.NODES}/0.jsonl" || break # and its server with it
+  ((SECONDS < {PATIENCE_SECONDS})) || {refusal}
+  sleep 0.2
+done
+exec "$@\""""
     return f"""\
 {INTERFACE}
 {exports}
-serve=()
-connect='exec 3<>"/dev/tcp/$HOROVOD_GLOO_RENDEZVOUS_ADDR/$HOROVOD_GLOO_RENDEZVOUS_PORT"'
-if [ "$RANK" = 0 ]; then
-  serve=(python3 "$run/{layout.RENDEZVOUS}" "$HOROVOD_GLOO_RENDEZVOUS_PORT" {plan.nodes} {plan.ranks_per_node})
-else
-  until timeout 10 /bin/bash -p -c "$connect" 2>/dev/null; do
-    ! grep -qs '"what": "ended", "rank": 0,' "$run/{layout.NODES}/0.jsonl" || break # and its server with it
-    ((SECONDS < {PATIENCE_SECONDS})) ||
-      refuse {SchedulerError.exit_code} "$node cannot connect to the first rank, on $MASTER_ADDR"
-    sleep 0.2
-  done
-fi"""
+{array("serve", ["/bin/bash", "-p", "-c", wait, "ctrain"])}
+[ "$RANK" != 0 ] || serve=({server})"""

@@ -16,7 +16,7 @@ from ctrain_runtime.run.interrupts import Interrupts
 from ctrain_runtime.run.submit import Run
 from ctrain_runtime.schedulers.protocol import Status
 
-FILE_POLL_SECONDS = (0.1, 1.0)  # the shortest and the longest pause: short runs end promptly, long ones cost little
+FILE_POLL_SECONDS = (0.05, 1.0)  # the shortest and the longest pause: short runs end promptly, long ones cost little
 SCHEDULER_POLL_SECONDS = (0.5, 30.0)
 BACKOFF = 1.5
 FILE_BACKOFF = 1.02  # the end of T seconds of silence, as of an import, is seen after T/50 more

@@ -53,18 +53,19 @@ export HOROVOD_GLOO_IFACE=$interface
 export HOROVOD_GLOO_RENDEZVOUS_ADDR=$MASTER_ADDR
 export HOROVOD_GLOO_RENDEZVOUS_PORT=$((61000 + (MASTER_PORT - 61000 + 2268) % 4536))
 export HOROVOD_GLOO_TIMEOUT_SECONDS=300
-serve=()
-connect='exec 3<>"/dev/tcp/$HOROVOD_GLOO_RENDEZVOUS_ADDR/$HOROVOD_GLOO_RENDEZVOUS_PORT"'
-if [ "$RANK" = 0 ]; then
-  serve=(python3 "$run/rendezvous.py" "$HOROVOD_GLOO_RENDEZVOUS_PORT" 2 8)
-else
-  until timeout 10 /bin/bash -p -c "$connect" 2>/dev/null; do
-    ! grep -qs '"what": "ended", "rank": 0,' "$run/nodes/0.jsonl" || break # and its server with it
-    ((SECONDS < 300)) ||
-      refuse 72 "$node cannot connect to the first rank, on $MASTER_ADDR"
-    sleep 0.2
-  done
-fi
+serve=(
+  /bin/bash
+  -p
+  -c
+  'until timeout 10 /bin/bash -p -c '"'"'exec 3<>"/dev/tcp/$HOROVOD_GLOO_RENDEZVOUS_ADDR/$HOROVOD_GLOO_RENDEZVOUS_PORT"'"'"' 2>/dev/null; do
+  ! grep -qs '"'"'"what": "ended", "rank": 0,'"'"' "$CTRAIN_RUN_DIR/nodes/0.jsonl" || break # and its server with it
+  ((SECONDS < 300)) || { printf '"'"'%s\n'"'"' '"'"'ctrain: cannot connect to the server of the first rank'"'"' >&2; printf '"'"'%s\n'"'"' "{\"rank\": ${RANK:-null}, "'"'"'"what": "refused", "stage": "run", "code": 72, "message": "cannot connect to the server of the first rank"}'"'"' >>"$CTRAIN_RUN_DIR/nodes/$NODE_RANK.jsonl"; exit 72; }
+  sleep 0.2
+done
+exec "$@"'
+  ctrain
+)
+[ "$RANK" != 0 ] || serve=(python3 "$run/rendezvous.py" "$HOROVOD_GLOO_RENDEZVOUS_PORT" 2 8)
 exec 6<> <(:) # carries exit codes
 child='' ending=''
 signal_children() { # SIGNAL PID; fails if it has none
@@ -124,7 +125,7 @@ unset BASH_ENV ENV LD_LIBRARY_PATH LD_PRELOAD
 without=() # exported functions, and names like APPTAINERENV_A.B, which bash hands on but cannot unset
 while IFS='=' read -r -d '' name _; do
   [[ $name =~ ^[A-Za-z_][A-Za-z0-9_]*$ ]] || without+=(-u "$name")
-done < <(env -0)
+done <"/proc/$$/environ"
 export APPTAINERENV_BASH_ENV=''
 export APPTAINERENV_CTRAIN_RUN_DIR=/scratch/kim/ctrain/digits-1
 export APPTAINERENV_ENV=''

@@ -93,7 +93,7 @@ unset BASH_ENV ENV LD_LIBRARY_PATH LD_PRELOAD
 without=() # exported functions, and names like APPTAINERENV_A.B, which bash hands on but cannot unset
 while IFS='=' read -r -d '' name _; do
   [[ $name =~ ^[A-Za-z_][A-Za-z0-9_]*$ ]] || without+=(-u "$name")
-done < <(env -0)
+done <"/proc/$$/environ"
 export APPTAINERENV_BASH_ENV=''
 export APPTAINERENV_CTRAIN_RUN_DIR=/scratch/kim/ctrain/digits-1
 export APPTAINERENV_ENV=''
