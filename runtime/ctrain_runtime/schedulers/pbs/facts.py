@@ -109,19 +109,13 @@ def _routed(part: Partition, destinations: list[Partition]) -> Partition:
     if not destinations:
         return part
 
-    def widest(name: str) -> Optional[int]:
+    def widest(name: str) -> Any:
         limits = [getattr(queue, name) for queue in destinations]
-        known = [limit for limit in (getattr(part, name), None if None in limits else max(limits)) if limit is not None]
+        known = (limit for limit in (getattr(part, name), None if None in limits else max(limits)) if limit is not None)
         return min(known, default=None)
 
     fewest = max(part.min_nodes, min(queue.min_nodes for queue in destinations))
-    return replace(
-        part,
-        min_nodes=fewest,
-        max_nodes=widest("max_nodes"),
-        max_gpus=widest("max_gpus"),
-        time_limit=widest("time_limit"),
-    )
+    return replace(part, min_nodes=fewest, **{name: widest(name) for name in ("max_nodes", "max_gpus", "time_limit")})
 
 
 def _closed(queue: dict[str, Any]) -> str:
