@@ -24,7 +24,7 @@ def test_a_registry_with_logins(
     with serve(tmp_path / "locked", password=True) as locked:
         said = sync(store.root, place(locked), code=79)
         assert f"{locked.host} denies write access to lab/images/small. Log in with: " in said
-        assert "does not let us read its list of repositories" in sync(place(locked), store.root, code=79)
+        assert "denies read access to its list of repositories" in sync(place(locked), store.root, code=79)
         monkeypatch.setenv("APPTAINER_DOCKER_USERNAME", USER)
         monkeypatch.setenv("APPTAINER_DOCKER_PASSWORD", "tell nobody")
         assert "nobody" not in sync(store.root, place(locked), code=79)
