@@ -27,13 +27,15 @@ from torchvision.datasets import ImageFolder
 sys.path.extend([str(Path(__file__).resolve().parents[1] / "common"), "/opt/ctrain/examples/common"])
 from example import Metrics, World, begin, finish, resume_dir, run_dir
 
+RESNETS = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
+
 
 def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description="Train a ResNet under PyTorch Lightning.", formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
     parser.add_argument("--data", type=Path, default="/data", metavar="DIR", help="directory with train/ and val/")
-    parser.add_argument("--model", default="resnet50", help="a classifier of torchvision")
+    parser.add_argument("--model", choices=RESNETS, default="resnet50")
     parser.add_argument("--image-size", type=int, default=224, metavar="PIXELS")
     parser.add_argument("--epochs", type=int, default=90)
     parser.add_argument("--batch-size", type=int, default=32, metavar="N", help="images per rank and step")
@@ -77,7 +79,7 @@ class Classifier(lightning.LightningModule):
     def __init__(self, options: argparse.Namespace, classes: int, world: World) -> None:
         super().__init__()
         self.options, self.world = options, world
-        self.network = models.get_model(options.model, num_classes=classes)
+        self.network = getattr(models, options.model)(num_classes=classes)
         self.metrics = Metrics(world)
         self.counts = torch.zeros(2)  # validation images classified correctly, and all
 
@@ -115,6 +117,13 @@ class Classifier(lightning.LightningModule):
         )
 
 
+def choose_precision(device: torch.device) -> str:
+    if device.type == "cpu":
+        return "32-true"
+    # GPUs before Ampere only imitate bfloat16.
+    return "bf16-mixed" if torch.cuda.get_device_capability() >= (8, 0) else "16-mixed"
+
+
 def main() -> int:
     options = parse_options()
     world = begin()
@@ -130,7 +139,7 @@ def main() -> int:
         num_nodes=world.size // ranks_per_node,
         strategy="ddp",
         plugins=[TorchElasticEnvironment()],  # RANK, WORLD_SIZE ..., which ctrain sets; not those of one scheduler
-        precision="bf16-mixed" if world.device.type == "cuda" else "32-true",
+        precision=choose_precision(world.device),
         max_epochs=options.epochs,
         callbacks=[ModelCheckpoint(run_dir() / "checkpoint", filename="{epoch}", save_last="link")],
         use_distributed_sampler=False,  # its validation counts some images twice, to give all ranks as many

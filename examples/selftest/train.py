@@ -18,6 +18,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from collectives import LIBRARIES, check, expected_results, skip_reason
+from pyinstrument import Profiler
 from torch.nn.parallel import DistributedDataParallel
 
 sys.path.extend([str(Path(__file__).resolve().parents[1] / "common"), "/opt/ctrain/examples/common"])
@@ -100,8 +101,6 @@ def train(world: World, metrics: Metrics) -> bool:
 
 
 def main() -> int:
-    from pyinstrument import Profiler
-
     world = begin()
     world.say(describe(world))
     well = check_libraries(world)
