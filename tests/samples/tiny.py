@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 PROGRAMS = (
@@ -17,8 +18,8 @@ PROGRAMS = (
 _UNUSED = ("test", "idlelib", "lib2to3", "ensurepip", "config-*", "__pycache__", "tkinter", "pydoc_data")
 
 
-def rootfs(folder: Path) -> Path:
-    """A root file system in a new folder: a shell, its usual programs, and a bare Python 3."""
+def rootfs(folder: Path, programs: Sequence[str] = PROGRAMS) -> Path:
+    """A root file system in a new folder: a shell, its usual programs and a bare Python 3, or only these `programs`."""
     for name in ("usr/bin", "etc", "tmp", "var/tmp", "mnt", "dev", "proc", "sys", "root", "home", "opt"):
         (folder / name).mkdir(parents=True)
     for name in ("bin", "lib", "lib64", "sbin"):
@@ -26,13 +27,14 @@ def rootfs(folder: Path) -> Path:
         (folder / name).symlink_to(f"usr/{name}")
     (folder / "etc/passwd").write_text("root:x:0:0:root:/root:/bin/sh\n")
     (folder / "etc/group").write_text("root:x:0:\n")
-    found = (shutil.which(name, path="/usr/bin:/bin") for name in PROGRAMS)
+    found = (shutil.which(name, path="/usr/bin:/bin") for name in programs)
     libraries = {library for program in found if program for library in _install(Path(program), folder)}
-    python = Path("/usr/bin/python3").resolve()
-    modules = Path("/usr/lib") / python.name
-    shutil.copytree(modules, folder / modules.relative_to("/"), ignore=shutil.ignore_patterns(*_UNUSED), symlinks=True)
-    for module in (modules / "lib-dynload").iterdir():
-        libraries |= _needed(module)
+    if "python3" in programs:
+        modules = Path("/usr/lib") / Path("/usr/bin/python3").resolve().name
+        unused = shutil.ignore_patterns(*_UNUSED)
+        shutil.copytree(modules, folder / modules.relative_to("/"), ignore=unused, symlinks=True)
+        for module in (modules / "lib-dynload").iterdir():
+            libraries |= _needed(module)
     for library in libraries:
         _copy(library, folder)
     return folder
