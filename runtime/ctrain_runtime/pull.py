@@ -190,7 +190,10 @@ def _pull(
     argv = apptainer.pull_argv(engine, meaning.reference if meaning else reference, new)
     # Where the engine unpacks layers, it leaves them when it is ended at a bad moment.
     variable = f"{engine.name.upper()}_TMPDIR"
-    with tempfile.TemporaryDirectory(prefix="ctrain-pull-", dir=os.environ.get(variable)) as scratch:
+    parent = os.environ.get(variable)
+    if parent and not Path(parent).is_dir():
+        raise ConfigError(f"{variable}={parent} is not a directory", "Create it, or unset the variable")
+    with tempfile.TemporaryDirectory(prefix="ctrain-pull-", dir=parent or None) as scratch:
         if command.run_logged(argv, log, env={**os.environ, variable: scratch}, tick=tick):
             raise _failure(reference, cache, log)
     sif.check(new)

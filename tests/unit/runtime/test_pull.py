@@ -131,6 +131,15 @@ def test_what_the_engine_unpacked_goes_with_the_pull(
     assert list((tmp_path / "tmp").iterdir()) == []
 
 
+def test_a_directory_to_unpack_in_that_does_not_exist(
+    pulls: Pulls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("APPTAINER_TMPDIR", str(tmp_path / "missing"))
+    with pytest.raises(ConfigError, match=r"^APPTAINER_TMPDIR=.*missing is not a directory\. Create it, or unset"):
+        pulls.pull()
+    assert pulls.names() == []
+
+
 def test_an_image_is_pulled_by_what_its_reference_means(pulls: Pulls) -> None:
     meaning = Meaning(f"sha256:{'a' * 64}", f"oci-sha256-{'a' * 64}-x86_64.sif", "docker://r.example/x@sha256:aa")
     first = pull("docker://r.example/x:1", meaning, pulls.cache, pulls.engine, pulls.report)
