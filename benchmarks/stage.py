@@ -27,6 +27,7 @@ from ctrain_runtime.launchers.staging import PROGRAM
 from ctrain_runtime.plan.staging import START_SECONDS, copy_seconds, shared_seconds
 
 LIMIT = 1.5  # times what one link needs for the image
+ROUNDS = 3  # of the chain: the fastest counts, since what else runs on the machine only slows it
 SIMULATED_NODES = (8, 32, 128, 512)
 SIMULATED_BYTES, SIMULATED_RATE = 8e9, 1.25e9  # an image for GPUs; 10 Gb/s
 CANNOT_RUN = 77  # exit code, as of tests/cluster/cluster
@@ -58,7 +59,7 @@ def main() -> int:
     ):
         image = Path(folder) / "image.sif"
         image.write_bytes(os.urandom(size))
-        chain = time_chain(names, image, Path(folder))
+        chain = min(time_chain(names, image, Path(folder, f"round{number}")) for number in range(ROUNDS))
         shared = time_shared(names, image, Path(folder))
     result = summary(args.nodes, size, rate, chain, shared)
     print(table(result))
@@ -100,6 +101,7 @@ def address(number: int) -> str:
 
 def time_chain(names: list[str], image: Path, folder: Path) -> float:
     """The seconds until all nodes have the image by relay.py, which the file server begins."""
+    folder.mkdir()
     key = folder / "key"
     key.write_bytes(b"k" * 32)
     where = (image, image.stat().st_size, hashlib.sha256(image.read_bytes()).hexdigest())

@@ -50,17 +50,16 @@ class Copy:
     def append(self, data: memoryview) -> None:
         """Raises NotCopied."""
         self._digest.update(data)
-        offset = self.have
+        rest = data
         try:
-            while data:
-                count = os.pwrite(self._file.fileno(), data, offset)
-                data, offset = data[count:], offset + count
+            while rest:
+                rest = rest[self._file.write(rest) :]
         except OSError as error:
             raise NotCopied(f"cannot write the copy: {error.strerror}") from error
         if time.monotonic() > self._deadline:
             raise NotCopied("it took too long")
         with self._changed:
-            self.have = offset
+            self.have += len(data)
             self._changed.notify_all()
 
     def fail(self) -> None:
@@ -186,13 +185,10 @@ def fill(sock: socket.socket, buffer: memoryview) -> memoryview:
 
 
 def enter(path: str) -> None:
-    """Make the user's own directory of copies the current one. Raises NotCopied."""
-    try:
-        with contextlib.suppress(FileExistsError):
-            Path(path).mkdir(0o700)
-        directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    except OSError as error:
-        raise NotCopied(f"cannot create {path}: {error.strerror}") from error
+    """Make the user's own directory of copies the current one. Raises OSError, or NotCopied if it is not private."""
+    with contextlib.suppress(FileExistsError):
+        Path(path).mkdir(0o700)
+    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     status = os.fstat(directory)
     if status.st_uid != os.getuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise NotCopied(f"cannot use {path}: others can write to it")

@@ -136,14 +136,8 @@ def _srun_per_node(plan: LaunchPlan) -> list[str]:
     """A step of one small task on each node, which all end in their own time."""
     return [
         *("srun", f"--job-name={plan.run}", f"--nodes={plan.nodes}", f"--ntasks={plan.nodes}"),
-        *(
-            "--ntasks-per-node=1",
-            "--cpus-per-task=1",
-            "--distribution=block",
-            "--overlap",
-            "--mpi=none",
-            "--kill-on-bad-exit=0",
-        ),
+        *("--ntasks-per-node=1", "--cpus-per-task=1", "--distribution=block"),
+        *("--overlap", "--mpi=none", "--kill-on-bad-exit=0"),
     ]
 
 

@@ -127,7 +127,7 @@ def test_a_directory_that_cannot_serve_is_named_and_not_used(
     else:
         copies(disk).touch()
     assert stage(scripts, plan) == 1
-    assert re.search(rf"cannot create {re.escape(f'{copies(disk)}')}: .*\. Ranks there read", scripts.job_log())
+    assert re.search(rf"cannot use {re.escape(f'{copies(disk)}')}: .*\. Ranks there read", scripts.job_log())
     assert str(image) in engine_argv(scripts)
 
 

@@ -58,7 +58,7 @@ def test_a_shell_waits_for_no_copy_but_uses_one() -> None:
 )
 def test_where_no_copy_is_possible(parts: dict[str, Any], problem: str) -> None:
     assert decided(nodes=1000, **parts) == Staging(reason=f"off: {problem}")
-    with pytest.raises(UsageError, match=f"cannot copy the image to the nodes: {problem}"):
+    with pytest.raises(UsageError, match=f"cannot copy the image to nodes: {problem}"):
         decided("always", **parts)
 
 
