@@ -24,6 +24,7 @@ import os
 import socket
 import sys
 import traceback
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, NoReturn, Optional
@@ -68,6 +69,7 @@ def begin(library: str = "torch") -> World:
     Ends the program with code 3 if the ranks that meet are not those that were launched: N ranks that each train alone
     look like success.
     """
+    warnings.filterwarnings("ignore", category=FutureWarning)  # meant for those who maintain the libraries
     launched = int(os.environ.get("WORLD_SIZE", os.environ.get("OMPI_COMM_WORLD_SIZE", "1")))
     if library == "horovod":
         import horovod.torch as hvd
