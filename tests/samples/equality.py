@@ -4,7 +4,7 @@
 
 Each case trains from the start, with a checkpoint half-way, and once more from the half-way checkpoint of the case
 before it. Case `single`, one rank without the others, begins (as FIRST) and resumes from the last. The losses go into
-DIRECTORY/curves-RANKS.json.
+DIRECTORY/after-FIRST.json.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ sys.path.insert(0, "/opt/ctrain/examples/gpt")
 import train  # type: ignore[import-not-found]
 
 STEPS = 20
-SETTINGS = [f"steps={STEPS}", f"save_every={STEPS // 2}", "warmup=4", "lr=0.003", "batch=16", "micro_batch=2"]
-SETTINGS += ["layers=4", "heads=4", "width=64", "context=32", "sample=0"]
+SETTINGS = [f"steps={STEPS}", f"save_every={STEPS // 2}", "warmup=4", "lr=0.003", "batch=16", "micro_batch=4"]
+SETTINGS += ["layers=2", "heads=4", "width=64", "context=32", "sample=0"]
 HALF = f"checkpoint/step-{STEPS // 2:08d}"
 
 
@@ -50,7 +50,7 @@ def main() -> int:
     resumed = single(world, directory / "single-resumed", directory / before / HALF)
     curves["single"] = {**curves.get("single", {}), "resumed": resumed, "from": before}
     if world.rank == 0:
-        (directory / f"curves-{world.size}.json").write_text(json.dumps(curves))
+        (directory / f"after-{sys.argv[2]}.json").write_text(json.dumps(curves))
     return 0
 
 
