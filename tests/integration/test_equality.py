@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,7 @@ def equality(cluster: Cluster, first: str, cases: dict[str, str], *command: str)
 
 def difference(curve: list[float], reference: list[float]) -> float:
     """The largest relative one; of a resumed run, from the step where it began."""
-    assert curve and len(reference) == 20 and len(set(reference)) == 20
+    assert curve and len(set(reference)) == len(reference) >= len(curve)
     return max(abs(a / b - 1) for a, b in zip(curve, reference[-len(curve) :]))
 
 
@@ -70,7 +71,7 @@ class Row:
         self.difference = difference(curve.get("whole", reference), reference)
         self.resumed_difference = difference(curve["resumed"], reference)
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return f"| {self.name} | {self.ranks} | {self.difference:.1e} | {self.before} | {self.resumed_difference:.1e} |"
 
 
@@ -94,30 +95,41 @@ def test_logits_are_those_of_another_gpt2(cluster: Cluster) -> None:
     assert float(words[2]) > 1, "the logits are not all near zero"
 
 
-def lines(run: Path) -> dict[int, float]:
-    return {line["step"]: line["loss"] for line in map(json.loads, (run / "metrics.jsonl").read_text().splitlines())}
-
-
-def test_a_killed_rank_is_named_and_another_strategy_goes_on(cluster: Cluster) -> None:
+def test_a_killed_rank_is_named_and_another_strategy_resumes(cluster: Cluster) -> None:
     """It ends far below the unigram entropy, which a model that ignores the past cannot beat."""
-    argv = ["ctrain", "run", "gpt", "--nodes", "2", "--image", "pytorch-cpu", "--preflight", "off"]
-    settings = ["--", "steps=300", "save_every=50", "warmup=20", "lr=0.003", "batch=32", "micro_batch=8", "sample=100"]
+    argv = ["ctrain", "run", "gpt", "--nodes", "2", "--ranks-per-node", "1", "--image", "pytorch-cpu"]
+    argv += ["--preflight", "off"]
+    settings = [
+        "--",
+        "steps=250",
+        "save_every=100",
+        "warmup=20",
+        "lr=0.003",
+        "batch=32",
+        "micro_batch=16",
+        "sample=100",
+    ]
     run = cluster.runs("killed")
     first = cluster.start(*argv, "--name", "killed", *settings, "strategy=ddp")
-    saved = run / "checkpoint" / "step-00000050" / ".metadata"
-    until(lambda: saved.exists() and max(lines(run)) >= 60, "training past a checkpoint", 120)
-    found = subprocess.run(["pgrep", "-f", "^python train.py.*strategy=ddp"], capture_output=True, text=True)
-    pids = found.stdout.split()
-    assert len(pids) == 4, "a process per rank"
-    subprocess.run(["kill", "-KILL", pids[-1]], check=True)
+    until(lambda: (run / "metrics.jsonl").exists() and max(lines(run), default=0) >= 106, "step 106", 200)
+    found = subprocess.run(["pgrep", "-f", "python train.py steps=250.*strategy=ddp"], capture_output=True, text=True)
+    ranks = [pid for pid in found.stdout.split() if Path(f"/proc/{pid}/comm").read_text().startswith("python")]
+    assert len(ranks) == 2, "a process per rank"
+    subprocess.run(["kill", "-KILL", ranks[1]], check=True)
     output, _ = first.communicate(timeout=100)
-    assert first.returncode not in (0, None) and "failed first" in output and "SIGKILL" in output, output
-    second = cluster.run(*argv, "--name", "resumed", "--resume", str(run), *settings, "strategy=fsdp", timeout=200)
+    assert first.returncode == 137 and "failed first" in output, output
+    second = cluster.run(*argv, "--name", "resumed", "--resume", str(run), *settings, "strategy=fsdp")
     assert second.returncode == 0, second.stdout + second.stderr
     killed, resumed = lines(run), lines(cluster.runs("resumed"))
     both = sorted(killed.keys() & resumed.keys())
-    assert len(both) >= 5 and min(resumed) % 50 == 1 and max(resumed) == 300
-    assert all(abs(killed[step] / resumed[step] - 1) < 1e-4 for step in both[:10])
+    assert len(both) >= 5 and min(resumed) % 100 == 1 and max(resumed) == 250
+    assert difference([killed[step] for step in both[:5]], [resumed[step] for step in both[:5]]) < BOUND
     [line] = [line for line in second.stdout.splitlines() if line.startswith("validation loss")]
-    loss, entropy = (float(word.strip(",")) for word in line.split() if word.strip(",").replace(".", "").isdigit())
-    assert 3 < entropy < 3.5 and loss < 0.85 * entropy, line
+    loss, entropy = (float(number) for number in re.findall(r"[0-9]\.[0-9]+", line))
+    assert 3 < entropy < 3.5 and loss < 0.8 * entropy, line
+
+
+def lines(run: Path) -> dict[int, float]:
+    """Loss by step; the last line may be half-written."""
+    text = (run / "metrics.jsonl").read_text()
+    return {line["step"]: line["loss"] for line in map(json.loads, text[: text.rfind("\n") + 1].splitlines())}
