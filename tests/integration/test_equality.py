@@ -6,10 +6,13 @@ import json
 import os
 import re
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from samples.cluster import Cluster, until
+import pytest
+
+from samples.cluster import ENTRY, Cluster, until
 
 ROOT = Path(__file__).parents[2]
 TABLE = ROOT / "docs" / "equality.md"
@@ -31,11 +34,15 @@ TWO_RANKS = {
 EIGHT_RANKS = {"3d, pp 2 x dp 2 x tp 2": "strategy=3d"}
 
 
-def equality(cluster: Cluster, first: str, cases: dict[str, str], *command: str) -> dict[str, Any]:
+def equality(
+    cluster: Cluster, first: str, cases: dict[str, str], nodes: str, ranks_per_node: str, launcher: str
+) -> dict[str, Any]:
     """The curves of cases. Each leaves its checkpoints under its name, where the next job finds those of `first`."""
     words = [f"{name}:{settings}" for name, settings in cases.items()]
-    options = ["--nodes", "2", "--image", "pytorch-cpu", "--preflight", "off", "--name", f"from-{first.split()[0]}"]
-    done = cluster.run("ctrain", "run", *options, *command, "equality.py", "equality", first, *words)
+    size = ["--nodes", nodes, "--ranks-per-node", ranks_per_node]
+    options = ["--image", "pytorch-cpu", "--launcher", launcher, "--preflight", "off", "--name", f"on-{nodes}-nodes"]
+    program = ["python", "equality.py", "equality", first, *words]
+    done = cluster.run("ctrain", "run", *size, *options, "--", *program)
     assert done.returncode == 0, done.stdout + done.stderr
     return dict(json.loads((cluster.home / "equality" / f"after-{first}.json").read_text()))
 
@@ -46,12 +53,19 @@ def difference(curve: list[float], reference: list[float]) -> float:
     return max(abs(a / b - 1) for a, b in zip(curve, reference[-len(curve) :]))
 
 
-def test_all_strategies_have_the_loss_curve_of_one_rank(cluster: Cluster) -> None:
+@pytest.fixture
+def four_nodes(cluster: Cluster) -> Iterator[Cluster]:
+    subprocess.run([ENTRY, "up", "--nodes", "4"], check=True)
+    yield cluster
+    subprocess.run([ENTRY, "up", "--nodes", "2"], check=True)
+
+
+def test_all_strategies_have_the_loss_curve_of_one_rank(four_nodes: Cluster) -> None:
+    cluster = four_nodes
     subprocess.run(["rm", "-rf", str(cluster.home / "equality")], check=True)
     cluster.write("equality.py", (ROOT / "tests/samples/equality.py").read_text())
-    two = equality(cluster, "single", TWO_RANKS, "--ranks-per-node", "1", "--launcher", "mpi", "--", "python")
-    last = list(TWO_RANKS)[-1]
-    eight = equality(cluster, last, EIGHT_RANKS, "--", "torchrun", "--nproc_per_node", "4")
+    two = equality(cluster, "single", TWO_RANKS, nodes="2", ranks_per_node="1", launcher="mpi")
+    eight = equality(cluster, list(TWO_RANKS)[-1], EIGHT_RANKS, nodes="4", ranks_per_node="2", launcher="env")
     reference = two["single"]["whole"]
     assert reference[-1] < reference[0] - 0.5, "it learns"
     rows = [Row(name, 2, curve, reference) for name, curve in two.items()]
