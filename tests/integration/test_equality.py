@@ -19,6 +19,8 @@ TABLE = ROOT / "docs" / "equality.md"
 # The same numbers are added in another order: single precision rounds at 6e-8, and 20 steps of AdamW carry it on. Seen:
 # 1.5e-7. An error of layout, averaging or clipping shows as 1e-3 and more.
 BOUND = 2e-6
+# All nodes share the machine's two cores: more threads would only wait for each other.
+OPTIONS = ("--image", "pytorch-cpu", "--preflight", "off", "--env", "OMP_NUM_THREADS=1")
 TWO_RANKS = {
     "ddp": "strategy=ddp",
     "horovod": "strategy=horovod",
@@ -40,7 +42,7 @@ def equality(
     """The curves of cases. Each leaves its checkpoints under its name, where the next job finds those of `first`."""
     words = [f"{name}:{settings}" for name, settings in cases.items()]
     size = ["--nodes", nodes, "--ranks-per-node", ranks_per_node]
-    options = ["--image", "pytorch-cpu", "--launcher", launcher, "--preflight", "off", "--name", f"on-{nodes}-nodes"]
+    options = [*OPTIONS, "--launcher", launcher, "--name", f"on-{nodes}-nodes"]
     program = ["python", "equality.py", "equality", first, *words]
     done = cluster.run("ctrain", "run", *size, *options, "--", *program)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -111,8 +113,7 @@ def test_logits_are_those_of_another_gpt2(cluster: Cluster) -> None:
 
 def test_a_killed_rank_is_named_and_another_strategy_resumes(cluster: Cluster) -> None:
     """It ends far below the unigram entropy, which a model that ignores the past cannot beat."""
-    argv = ["ctrain", "run", "gpt", "--nodes", "2", "--ranks-per-node", "1", "--image", "pytorch-cpu"]
-    argv += ["--preflight", "off"]
+    argv = ["ctrain", "run", "gpt", "--nodes", "2", "--ranks-per-node", "1", *OPTIONS]
     settings = [
         "--",
         "steps=250",
