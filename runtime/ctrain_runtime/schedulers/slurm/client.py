@@ -104,13 +104,14 @@ def read_fields(text: str, pattern: re.Pattern[str]) -> dict[str, str]:
 
     The first of each name counts. Free text (reasons, comments) and all that follows it is ignored.
     """
+    text = f" {text}"
     free = _FREE_TEXT.search(text)
     return dict(reversed(pattern.findall(text, 0, free.start() if free else len(text))))
 
 
 def fields_pattern(*names: str) -> re.Pattern[str]:
-    """A pattern for read_fields that matches the fields `names`."""
-    return re.compile(rf"(?:^|\s)({'|'.join(names)})=(\S*)")
+    """A pattern for read_fields that matches the fields `names`, each after white space: it is applied to each node."""
+    return re.compile(rf"\s({'|'.join(names)})=(\S*)")
 
 
 def read_count(text: str) -> Optional[int]:

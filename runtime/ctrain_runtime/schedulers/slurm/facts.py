@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import cache
 from typing import Optional
 
 from ctrain_runtime import time_limit
@@ -217,11 +218,14 @@ def parse_mpi_list(text: str) -> tuple[str, ...]:
 
 def parse_nodes(text: str) -> tuple[Node, ...]:
     """The nodes in the output of `scontrol show node`."""
-    return tuple(_parse_node(record) for record in client.records(text, "NodeName"))
+    records = (client.read_fields(record, _NODE_FIELDS) for record in client.records(text, "NodeName"))
+    return tuple(_make_node(tuple(fields.items())) for fields in records)
 
 
-def _parse_node(record: str) -> Node:
-    fields = client.read_fields(record, _NODE_FIELDS)
+@cache
+def _make_node(items: tuple[tuple[str, str], ...]) -> Node:
+    """A node with these fields. Most nodes of a cluster have the same as others."""
+    fields = dict(items)
 
     def count(name: str) -> int:
         return client.read_count(fields.get(name, "")) or 0
