@@ -13,7 +13,7 @@ import pytest
 
 from samples.cluster import Cluster, started, until
 
-SLEEP = ("--image", "pytorch-cpu", "--launcher", "env")
+SLEEP = ("--image", "pytorch-cpu", "--launcher", "env", "--preflight", "off")
 TIMES = {"created", "start", "end", "submitted", "job_id", "name"}
 
 

@@ -105,6 +105,11 @@ class Job:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
 
+    def end(self) -> None:
+        """Kill until none is left: a process may fork while the others are listed."""
+        while self.processes():
+            self.kill(signal.SIGKILL)
+
 
 def _sessions() -> list[str]:
     """Lines of PID and session of all processes that are no zombies (proc(5), stat)."""
@@ -238,10 +243,10 @@ def run(root: Path, words: list[str]) -> None:
     mom.stdin.write(f"{job.path}/script\n".encode())
     mom.stdin.close()
     status, ending = _wait(job, mom, started)
+    job.end()
     where = job.attributes["comment"]
     job.set(job_state="E", substate=51, Exit_status=status)
-    while job.processes():  # tasks that began meanwhile, and what a process forked while the others were listed
-        job.kill(signal.SIGKILL)
+    job.end()  # tasks that began meanwhile
     while (root / "late").exists():
         time.sleep(POLL_SECONDS)
     output = Path(job.attributes["Output_Path"].partition(":")[2])

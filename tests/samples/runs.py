@@ -30,7 +30,7 @@ from ctrain_runtime import schedulers
 from ctrain_runtime.cli.main import RUNTIME_VERBS, main
 from ctrain_runtime.schedulers.local import script
 schedulers.MODULES["toy"] = "samples.toy_scheduler"
-script.GRACE_SECONDS = float(os.environ["GRACE"])
+script.GRACE_SECONDS = float(os.environ.get("GRACE", script.GRACE_SECONDS))
 sys.exit(main(RUNTIME_VERBS, sys.argv[1:]))
 """
 

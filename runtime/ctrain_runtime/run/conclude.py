@@ -77,14 +77,16 @@ def conclude(run: Run, status: Status) -> Conclusion:
 def _final_status(run: Run, status: Status) -> Status:
     """The scheduler's final status, which may come a moment after the job's last act: only it shows what ended a job
     from outside. A job that has succeeded need not wait for it."""
-    if status.outcome or not run.job_id or events.end_code(events.read_job_events(run.path)) == 0:
+    is_final = status.outcome and not status.provisional
+    if is_final or not run.job_id or events.end_code(events.read_job_events(run.path)) == 0:
         return status
     deadline = time.monotonic() + OUTCOME_TIMEOUT_SECONDS
     while True:
         last = run.scheduler.status(run.job_id, run.plan)
-        if last.phase == "ended":
+        late = time.monotonic() >= deadline  # an epilog, or the delivery of output, can take minutes
+        if last.phase == "ended" and (late or not last.provisional):
             return last
-        if time.monotonic() >= deadline:  # an epilog can take minutes
+        if late:
             return dataclasses.replace(status, word=last.word)
         time.sleep(OUTCOME_POLL_SECONDS)
 

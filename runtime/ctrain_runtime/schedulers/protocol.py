@@ -34,8 +34,8 @@ class Outcome(str, Enum):
 class Status:
     """The state of a job. `word` is the scheduler's own state or reason; `note` is a line about anything unusual.
 
-    `outcome` is set if and only if the phase is "ended". `starts_at` is the expected start of a waiting job (ISO 8601,
-    the cluster's local time), "" if unknown.
+    `outcome` is set if and only if the phase is "ended"; while it is `provisional`, who ended the job is not yet known.
+    `starts_at` is the expected start of a waiting job (ISO 8601, the cluster's local time), "" if unknown.
     """
 
     phase: Literal["waiting", "running", "ended"]
@@ -43,6 +43,7 @@ class Status:
     outcome: Optional[Outcome] = None
     note: str = ""
     starts_at: str = ""
+    provisional: bool = False
 
 
 @dataclass(frozen=True)

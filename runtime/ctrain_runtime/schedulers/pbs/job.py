@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Optional
 
@@ -65,7 +66,9 @@ def parse_status(record: Mapping[str, Any]) -> Status:
         word = comment.removeprefix("Not Running: ") or f"state {state}"
         return Status("waiting", word, None, note, _estimated_start(record))
     if state == "F" or (state == "E" and "Exit_status" in record):  # E: only its output is still being delivered
-        return _ended(record, comment)
+        ended = _ended(record, comment)
+        by_itself = ended.outcome in (Outcome.COMPLETED, Outcome.FAILED)
+        return replace(ended, provisional=state == "E" and not by_itself)  # then the comment in state F says more
     return Status("running", "" if state in "RE" else f"state {state}")
 
 

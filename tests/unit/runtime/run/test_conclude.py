@@ -58,6 +58,21 @@ def test_what_the_preflight_has_found_is_recorded(run: Run) -> None:
     assert concluded.record.preflight == ("2 nodes reach each other", named)
 
 
+def test_who_ended_a_job_is_asked_until_the_scheduler_knows(run: Run, scheduler: StandIn) -> None:
+    provisional = Status("ended", "exit status 271", Outcome.CANCELLED, provisional=True)
+    scheduler.statuses = [provisional, provisional, Status("ended", "terminated by root", Outcome.CANCELLED_BY_ADMIN)]
+    concluded = conclude(run, provisional).record
+    assert concluded.exit == Exit(143, "cancelled by an administrator (terminated by root)", "scheduler")
+
+
+def test_a_scheduler_that_does_not_get_to_know_who_ended_a_job_is_not_waited_for(
+    run: Run, scheduler: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "OUTCOME_TIMEOUT_SECONDS", 0.05)
+    scheduler.statuses = [Status("ended", "exit status 271", Outcome.CANCELLED, provisional=True)]
+    assert conclude(run, scheduler.statuses[0]).record.exit == Exit(143, "cancelled (exit status 271)", "scheduler")
+
+
 # What the ranks show -> how it is named, for every outcome that blames nobody from outside.
 @pytest.mark.parametrize(
     ("outcome", "has_end"),

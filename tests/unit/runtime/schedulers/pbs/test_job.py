@@ -104,6 +104,13 @@ def test_output_that_is_still_being_delivered_does_not_keep_a_job_alive() -> Non
     assert job.parse_status({"job_state": "E"}).phase == "running"
 
 
+@pytest.mark.parametrize(("code", "provisional"), [(0, False), (3, False), (271, True), (-29, True)])
+def test_who_ended_a_job_is_known_once_it_has_left_state_e(code: int, provisional: bool) -> None:
+    attributes = {"Exit_status": code, "comment": "Job run at Sun Nov 22 at 03:00 on (n1:ncpus=2)"}
+    assert job.parse_status({"job_state": "E", **attributes}).provisional is provisional
+    assert not job.parse_status({"job_state": "F", **attributes}).provisional
+
+
 def test_names_and_environments_of_users_change_nothing() -> None:
     assert job.parse_status(recorded("odd-newline")).phase == "waiting"
     (attributes,) = client.parse(pbs("bad-utf8.out"), "Jobs").values()
