@@ -50,8 +50,15 @@ run_task() { # TASK SCRIPT [ARGUMENT]...: the signal is for the task; wait for i
   CTRAIN_TASK=$1 /bin/bash -p "$run/$2" "${@:3}" 9>&-
   echo "$?" >&9
 }
+next_code() { # SECONDS: sets `ended`; `read` may have taken a part of the line when its time is over
+  local part whole=yes
+  read -r -t "$1" -u 9 part || whole=
+  pending+=$part
+  [ "$whole" ] || return
+  ended=$pending pending=''
+}
 start_tasks() { # FIRST COUNT SCRIPT [ARGUMENT]...: returns the exit code of the task that failed first, which ends all
-  local task ended left=$2 code=0 groups=() killer='' signals=() starter=$BASHPID
+  local task ended left=$2 code=0 groups=() killer='' signals=() pending='' starter=$BASHPID
   trap 'signals+=(TERM)' TERM # a trap that runs while `read` waits must not start processes: they would go on reading
   trap 'signals+=(USR1)' USR1
   trap 'signals+=(USR2)' USR2
@@ -64,12 +71,12 @@ start_tasks() { # FIRST COUNT SCRIPT [ARGUMENT]...: returns the exit code of the
   set +m
   while ((left)); do
     ended=0
-    if read -r -t 1 -u 9 ended; then
+    if next_code 1; then
       ((left--))
     elif ! any_task; then # a code that came after that second is in the pipe
-      if read -r -t 0.1 -u 9 ended; then ((left--)); else left=0 ended=137; fi # what would report was killed itself
+      if next_code 0.1; then ((left--)); else left=0 ended=137; fi # what would report was killed itself
     fi
-    [ "${ended:-0}" = 0 ] || { [ "$code" != 0 ] || code=$ended; [ "${keep_going-}" ] || stop; }
+    [ "$ended" = 0 ] || { [ "$code" != 0 ] || code=$ended; [ "${keep_going-}" ] || stop; }
     handle_signals
   done
   [ -z "$killer" ] || kill "$killer" 2>/dev/null

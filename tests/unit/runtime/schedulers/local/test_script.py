@@ -73,6 +73,22 @@ def test_a_task_that_ends_just_when_nobody_listens_has_not_failed(scripts: Scrip
     assert (scripts.folder / "go").exists()
 
 
+def test_a_failure_whose_code_is_read_in_pieces_is_a_failure(scripts: Scripts) -> None:
+    """`read -t` takes what is there of a line when its time is over; the rest comes when the task is gone."""
+    scripts.create(scripts.plan("bash", "-c", "exit 3", local=True))
+    job = scripts.run / "job.sh"
+    text = job.read_text()
+    for whole, piece in (
+        ('echo "$?" >&9', 'printf %s "$?" >&9'),
+        ("any_task() {\n", "any_task() {\n  echo >&9; return 1\n"),
+    ):
+        assert text.count(whole) == 1
+        text = text.replace(whole, piece)
+    job.write_text(text)
+    assert scripts.start("job.sh").wait() == 3
+    assert scripts.job_events()[-1]["code"] == 3
+
+
 @pytest.mark.parametrize("delay", range(12))
 def test_a_failure_right_after_another_tasks_end_is_not_missed(scripts: Scripts, delay: int) -> None:
     """While the shell handles the end of one task, another may fail."""
