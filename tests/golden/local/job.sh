@@ -74,7 +74,7 @@ start_tasks() { # FIRST COUNT SCRIPT [ARGUMENT]...: returns the exit code of the
     if next_code 1; then
       ((left--))
     elif ! any_task; then # a code that came after that second is in the pipe
-      if next_code 0.1; then ((left--)); else left=0 ended=137; fi # what would report was killed itself
+      if read -t 0 -u 9 && next_code 10; then ((left--)); else left=0 ended=137; fi # 137: what would report was killed
     fi
     [ "$ended" = 0 ] || { [ "$code" != 0 ] || code=$ended; [ "${keep_going-}" ] || stop; }
     handle_signals
@@ -117,7 +117,7 @@ run_step() { # COMMAND...
   child=$!
   [ -z "$ending" ] || signal_step TERM
   while kill -0 "$child" 2>/dev/null; do wait "$child"; done 2>/dev/null # a signal ends `wait` early
-  read -r -t 1 -u 6 code || code=137 # what would report was killed itself
+  { read -t 0 -u 6 && read -r -u 6 code; } || code=137 # what would report was killed itself
   child=''
 }
 trap 'ending=yes; signal_step TERM' TERM INT

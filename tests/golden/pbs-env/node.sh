@@ -76,7 +76,7 @@ start_tasks() { # FIRST COUNT SCRIPT [ARGUMENT]...: returns the exit code of the
     if next_code 1; then
       ((left--))
     elif ! any_task; then # a code that came after that second is in the pipe
-      if next_code 0.1; then ((left--)); else left=0 ended=137; fi # what would report was killed itself
+      if read -t 0 -u 9 && next_code 10; then ((left--)); else left=0 ended=137; fi # 137: what would report was killed
     fi
     [ "$ended" = 0 ] || { [ "$code" != 0 ] || code=$ended; [ "${keep_going-}" ] || stop; }
     handle_signals

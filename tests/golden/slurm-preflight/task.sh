@@ -57,7 +57,7 @@ run_step() { # COMMAND...
   child=$!
   [ -z "$ending" ] || signal_step TERM
   while kill -0 "$child" 2>/dev/null; do wait "$child"; done 2>/dev/null # a signal ends `wait` early
-  read -r -t 1 -u 6 code || code=137 # what would report was killed itself
+  { read -t 0 -u 6 && read -r -u 6 code; } || code=137 # what would report was killed itself
   child=''
 }
 trap 'ending=yes; signal_step TERM' TERM
