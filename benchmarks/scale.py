@@ -6,6 +6,7 @@ The cluster is simulated: Slurm's commands print the records of a real one, with
 watched is a directory of files such as ranks write. How to read the result: benchmarks/README.md.
 """
 
+# ruff: noqa: E402  # the path comes before imports: tests/samples is no package that is installed
 from __future__ import annotations
 
 import argparse
@@ -22,11 +23,11 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / name) for name in ("tests", "runtime", "builder")]
 
-from ctrain_runtime.run.pick_up import pick_up  # noqa: E402
-from ctrain_runtime.run.watch import watch  # noqa: E402
-from samples.programs import install, write_program  # noqa: E402
-from samples.recordings import record  # noqa: E402
-from samples.sample_images import write_image  # noqa: E402
+from ctrain_runtime.run.pick_up import pick_up
+from ctrain_runtime.run.watch import watch
+from samples.programs import install, write_program
+from samples.recordings import record
+from samples.sample_images import write_image
 
 Figures = dict[str, float]
 

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, "/opt/ctrain/examples/gpt")
-import train  # type: ignore[import-not-found]
+import train  # type: ignore[import-not-found]  # it is in the image
 
 STEPS = 20
 SETTINGS = [f"steps={STEPS}", f"save_every={STEPS // 2}", "warmup=4", "lr=0.003", "batch=16", "micro_batch=4"]

@@ -6,8 +6,8 @@ import sys
 
 sys.path.insert(0, "/opt/ctrain/examples/common")
 import torch
-from gpt_model import GPT  # type: ignore[import-not-found]
-from transformers import GPT2Config, GPT2LMHeadModel  # type: ignore[import-not-found]
+from gpt_model import GPT  # type: ignore[import-not-found]  # it is in the image
+from transformers import GPT2Config, GPT2LMHeadModel  # type: ignore[import-not-found]  # in the image
 
 torch.manual_seed(0)
 ours = GPT(vocabulary=50, context=32, layers=3, heads=4, width=64, bf16=False, recompute=False).eval()
