@@ -6,6 +6,7 @@ import dataclasses
 import json
 from pathlib import Path
 
+from ctrain_runtime import launchers
 from ctrain_runtime.facts import Allocation, Cluster
 from ctrain_runtime.job import Dataset
 from ctrain_runtime.plan.model import LaunchPlan, Preflight
@@ -17,6 +18,7 @@ from samples.layers import a_layer
 from samples.plans import CLUSTER, ENGINE, GPU_PARTITION, LOCAL, a_job, a_launch, a_plan, a_site, an_image, some_facts
 
 FOLDER = Path(__file__).parent
+PROGRAMS = tuple(sorted(Path(launchers.__file__).parent.rglob("*.py")))
 SITE = a_site(submit=("--account=ai lab",), comment="pytorch", datasets={"imagenet": "/apps/imagenet"})
 ALLOCATION = Allocation("41873", 2, "amd_a100nv_8", cpus=64, gpus=8)
 PBS_ALLOCATION = Allocation("41.pbs", 2, "workq", cpus=64, gpus=8)
@@ -117,6 +119,11 @@ def _without(text: str, lines: set[str]) -> str:
     return "\n".join(line for line in text.split("\n") if line not in lines)
 
 
+def _named(text: str) -> str:
+    """The name of the program in the runtime of which `text` is an unchanged copy; else the text."""
+    return next((f"# a copy of {path.name}\n" for path in PROGRAMS if path.read_text(encoding="utf-8") == text), text)
+
+
 def files() -> dict[str, str]:
     """Name of each golden file -> what it should hold."""
     found = {}
@@ -130,6 +137,7 @@ def files() -> dict[str, str]:
         if case in SITE_PLANS:  # of all scripts, the lines that no script of PLANS has
             own = {name: _without(text, everywhere) for name, text in scripts.items()}
             scripts = {"own-lines.txt": "".join(f"--- {name}\n{text}\n" for name, text in own.items() if text)}
+        scripts = {name: _named(text) for name, text in scripts.items()}
         parts = {**scripts, "plan.json": json.dumps(data, indent=2) + "\n"}
         found.update({f"{case}/{name}": text for name, text in parts.items()})
     return found
