@@ -1,0 +1,39 @@
+"""Requests for runs, and a machine on which they can be prepared."""
+
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+from typing import Any
+
+from ctrain_runtime.facts import Partition
+from ctrain_runtime.plan.model import LaunchPlan, Options
+from ctrain_runtime.run.prepare import Request, prepare
+from ctrain_runtime.site import select_site
+from samples import programs as fakes
+from samples.sample_images import write_store
+
+HERE = platform.machine()
+GPU = Partition("gpu", True, nodes=4, cpus=16, gpus=2, gpu_type="a100", time_limit=1440, arch=HERE)
+
+
+def make_machine(programs: Path, tmp_path: Path) -> Path:
+    """A machine with an engine, Slurm, a store with the image pytorch, and the job ./job."""
+    fakes.answer(programs, "apptainer", "apptainer version 1.4.5\n")
+    fakes.slurm(programs, GPU)
+    write_store(tmp_path / "store", {}, channels={"pytorch_prod": "pytorch_24.12-hd-py3-r3.sif"})
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job/job.yaml").write_text("command: [python, train.py]\nimage: pytorch\nlauncher: env\n")
+    (tmp_path / "job/train.py").touch()
+    return tmp_path
+
+
+def asked(site: str = "generic-slurm", options: Any = None, **parts: Any) -> Request:
+    """A request for ./job on a site, with these options of a plan; or for a command, with an image."""
+    reference = "" if "image" in parts and "command" in parts else "./job"
+    selected = select_site(site, {"store": "store"})
+    return Request(selected, **{"reference": reference, "options": Options(**(options or {})), **parts})
+
+
+def plan_of(*arguments: Any, **parts: Any) -> LaunchPlan:
+    return prepare(asked(*arguments, **parts)).launch.plan
