@@ -21,7 +21,7 @@ from ctrain_builder.image.assemble import assemble
 from ctrain_builder.layers import base, layer, lowerdir, workspace
 from ctrain_builder.layers.container import LowerLayers
 from ctrain_runtime import sif
-from samples import tiny
+from samples import fuse, tiny
 from samples.chains import NOTHING, Chain, container
 from samples.cluster import Cluster
 from samples.trees import differences, seen
@@ -231,11 +231,9 @@ def test_files_that_only_share_an_inode_number_are_no_hard_links(tmp_path: Path)
             name = path.name.partition("-")[2]
             packed = tmp_path / f"{name}.sqsh"
             subprocess.run(["mksquashfs", str(tmp_path / name), str(packed), "-quiet", "-no-progress"], check=True)
-            subprocess.run(["squashfuse_ll", str(packed), str(path)], check=True)
-            stack.callback(subprocess.run, ["fusermount", "-u", str(path)], check=True)
+            stack.enter_context(fuse.mounted(["squashfuse_ll", "-f", str(packed)], path))
         lower = ":".join(map(str, (*mounts, tools)))
-        subprocess.run(["fuse-overlayfs", "-o", f"lowerdir={lower}", str(seen_at)], check=True)
-        stack.callback(subprocess.run, ["fusermount", "-u", str(seen_at)], check=True)
+        stack.enter_context(fuse.mounted(["fuse-overlayfs", "-f", "-o", f"lowerdir={lower}"], seen_at))
         assert (seen_at / "one").stat().st_ino == (seen_at / "other").stat().st_ino
         loop = f"for name; do {lowerdir._NAMES}\ndone".replace("2>/dev/null", "")  # which this root does not have
         argv = ["chroot", str(seen_at), "/bin/sh", "-ec", loop, "sh", "/one", "/other"]

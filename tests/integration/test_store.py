@@ -33,6 +33,7 @@ from ctrain_runtime.digest import file_digest
 from ctrain_runtime.doctor.contents import check_contents
 from ctrain_runtime.errors import DiskFullError, StoreError
 from ctrain_runtime.store import CHANNELS, Store, channel_target, open_store, pending_manifest
+from samples import fuse
 from samples.stores import BASE, LAYER, Image, Images, disk
 
 KILLS = 200
@@ -182,15 +183,8 @@ def test_a_file_system_that_goes_away_loses_nothing(tmp_path: Path, images: Imag
     for folder in folders:
         folder.mkdir()
     lower, upper, work, place = folders
-    options = f"lowerdir={lower},upperdir={upper},workdir={work}"
-
-    def mount() -> subprocess.Popen[bytes]:
-        process = subprocess.Popen(["fuse-overlayfs", "-f", "-o", options, str(place)])
-        while not place.is_mount():
-            time.sleep(0.01)
-        return process
-
-    server = mount()
+    overlay = ["fuse-overlayfs", "-f", "-o", f"lowerdir={lower},upperdir={upper},workdir={work}"]
+    server = fuse.serve(overlay, place)
     init_store(place / "store")
     one, other = images.new(), images.new()
     publish(one.path, one.manifest, place / "store", "prod")
@@ -202,15 +196,11 @@ def test_a_file_system_that_goes_away_loses_nothing(tmp_path: Path, images: Imag
     with pytest.raises(StoreError, match=r"the file system of store .* fails: .* not connected"):
         publish(other.path, other.manifest, place / "store", "prod", CopyObserver(print, cut))
     subprocess.run(["umount", "--lazy", str(place)], check=True)
-    server = mount()
-    try:
+    with fuse.mounted(overlay, place):
         store = open_store(place / "store")
         assert [found.manifest.digest for found in store.images()] == [one.manifest.digest]
         publish(other.path, other.manifest, place / "store", "prod")
         assert damage(store, tmp_path) == []
-    finally:
-        subprocess.run(["umount", str(place)], check=True)
-        server.wait()
 
 
 @pytest.mark.parametrize("umask", [0o002, 0o007, 0o022, 0o027, 0o077])
