@@ -4,7 +4,7 @@
     from example import Metrics, begin, finish
 
     def main() -> int:
-        world = begin("torch")                   # or "horovod"
+        world = begin("torch")                   # or "horovod", "tensorflow"
         metrics = Metrics(world)
         ...
         metrics.write(step=1, steps=20, loss=2.5)
@@ -13,7 +13,8 @@
     if __name__ == "__main__":
         finish(main)
 
-The second path serves copies of an example, which run in an image that has this file.
+The second path serves copies of an example, which run in an image that has this file. A program gets the framework that
+it names, and no other.
 """
 
 from __future__ import annotations
@@ -26,10 +27,9 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
-from typing import NamedTuple, NoReturn, Optional
-
-import torch
+from typing import Any, NamedTuple, NoReturn, Optional
 
 EXIT_WRONG_INPUT = 2
 EXIT_WRONG_WORLD = 3
@@ -40,12 +40,12 @@ class InputError(ValueError):
 
 
 class World(NamedTuple):
-    """One rank among `size`, `local_rank` on its node, and the device that is its own."""
+    """One rank among `size`, `local_rank` on its node, and the torch.device that is its own: None in TensorFlow."""
 
     rank: int
     size: int
     local_rank: int
-    device: torch.device
+    device: Any = None
 
     def say(self, text: str) -> None:
         """Prints from rank 0 only: the lines of many ranks interleave into noise."""
@@ -64,29 +64,20 @@ def resume_dir() -> Optional[Path]:
 
 
 def begin(library: str = "torch") -> World:
-    """Joins the other ranks by torch.distributed (NCCL on GPUs, else Gloo) or by "horovod".
+    """Joins the other ranks by "torch" (torch.distributed with NCCL on GPUs, else Gloo), or by Horovod: "horovod" for
+    PyTorch, "tensorflow" for TensorFlow and Keras.
 
     Ends the program with code 3 if the ranks that meet are not those that were launched: N ranks that each train alone
     look like success.
     """
     warnings.filterwarnings("ignore", category=FutureWarning)  # meant for those who maintain the libraries
     launched = int(os.environ.get("WORLD_SIZE", os.environ.get("OMPI_COMM_WORLD_SIZE", "1")))
-    if library == "horovod":
-        import horovod.torch as hvd
-
+    if library == "torch":
+        rank, size, local_rank = _join_by_torch()
+    else:
+        hvd = import_module("horovod.torch" if library == "horovod" else "horovod.tensorflow")
         hvd.init()
         rank, size, local_rank = hvd.rank(), hvd.size(), hvd.local_rank()
-    else:
-        import torch.distributed as dist
-
-        local_rank = int(os.environ.get("LOCAL_RANK", "0"))
-        if torch.cuda.is_available():  # before NCCL starts, which would take GPU 0 for all ranks of a node
-            torch.cuda.set_device(local_rank)
-        if "RANK" not in os.environ:  # no launcher: a world of one
-            alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
-            os.environ.update(alone)
-        dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
-        rank, size = dist.get_rank(), dist.get_world_size()
     if size != launched:
         print(
             f"{Path(sys.argv[0]).name}: {launched} ranks were launched, but {library} sees {size} (process "
@@ -95,11 +86,45 @@ def begin(library: str = "torch") -> World:
             flush=True,
         )
         sys.exit(EXIT_WRONG_WORLD)
-    device = torch.device("cpu")
-    if torch.cuda.is_available():
-        device = torch.device("cuda", local_rank)
-        torch.cuda.set_device(device)
-    return World(rank, size, local_rank, device)
+    if library == "tensorflow":
+        _pin_tensorflow(local_rank)
+        return World(rank, size, local_rank)
+    return World(rank, size, local_rank, _pin_torch(local_rank))
+
+
+def _join_by_torch() -> tuple[int, int, int]:
+    import torch
+    import torch.distributed as dist
+
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    if torch.cuda.is_available():  # before NCCL starts, which would take GPU 0 for all ranks of a node
+        torch.cuda.set_device(local_rank)
+    if "RANK" not in os.environ:  # no launcher: a world of one
+        alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+        os.environ.update(alone)
+    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    return dist.get_rank(), dist.get_world_size(), local_rank
+
+
+def _pin_torch(local_rank: int) -> Any:
+    import torch
+
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    device = torch.device("cuda", local_rank)
+    torch.cuda.set_device(device)
+    return device
+
+
+def _pin_tensorflow(local_rank: int) -> None:
+    """One GPU and the cores of one rank: TensorFlow does not read OMP_NUM_THREADS, and takes the memory of all GPUs."""
+    import tensorflow as tf
+
+    if gpus := tf.config.list_physical_devices("GPU"):
+        tf.config.set_visible_devices(gpus[local_rank], "GPU")
+    if threads := int(os.environ.get("OMP_NUM_THREADS", "0")):
+        tf.config.threading.set_intra_op_parallelism_threads(threads)
+        tf.config.threading.set_inter_op_parallelism_threads(threads)
 
 
 class Metrics:
@@ -126,8 +151,9 @@ def finish(main: Callable[[], int]) -> NoReturn:
     """
     try:
         code = main()
-        if torch.distributed.is_initialized():
-            torch.distributed.barrier()  # rank 0 keeps the store that the others may still need
+        distributed = sys.modules.get("torch.distributed")
+        if distributed and distributed.is_initialized():
+            distributed.barrier()  # rank 0 keeps the store that the others may still need
         atexit._run_exitfuncs()
     except InputError as error:
         print(f"{Path(sys.argv[0]).name}: {error}", file=sys.stderr)

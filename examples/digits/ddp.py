@@ -19,10 +19,11 @@ sys.path.extend([str(Path(__file__).resolve().parents[1] / "common"), "/opt/ctra
 import digits
 from checkpoint import load_checkpoint, save_checkpoint
 from example import Metrics, World, finish, run_dir
+from pictures import make_parser
 
 
 def main() -> int:
-    parser = digits.make_parser("Classify handwritten digits with DistributedDataParallel.")
+    parser = make_parser("Classify handwritten digits with DistributedDataParallel.")
     parser.add_argument("--lr", type=float, default=0.01, help="learning rate of one rank")
     options = parser.parse_args()
 

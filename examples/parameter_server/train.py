@@ -25,6 +25,7 @@ sys.path.extend([str(Path(__file__).resolve().parents[1] / "common"), "/opt/ctra
 import digits
 from checkpoint import load_checkpoint, save_checkpoint
 from example import Metrics, World, begin, finish, run_dir
+from pictures import make_parser
 
 METHODS = {"sync": "server, synchronous", "async": "server, asynchronous", "ring": "ring all-reduce"}
 
@@ -118,7 +119,7 @@ def table(results: list[dict[str, Any]]) -> str:
 
 
 def main() -> int:
-    parser = digits.make_parser("Compare a parameter server, synchronous and asynchronous, with ring all-reduce.")
+    parser = make_parser("Compare a parameter server, synchronous and asynchronous, with ring all-reduce.")
     parser.add_argument("--lr", type=float, default=0.01, help="learning rate of Adagrad")
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS), metavar="METHOD")
     options = parser.parse_args()

@@ -1,0 +1,102 @@
+"""What the examples share, whatever their framework."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from PIL import Image
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+COMMON = EXAMPLES / "common"
+HOROVOD = """
+import sys
+from types import ModuleType
+hvd = ModuleType("horovod.tensorflow")
+hvd.init = lambda: None
+hvd.rank, hvd.size, hvd.local_rank = lambda: 3, lambda: 4, lambda: 1
+class Config:
+    threading = property(lambda self: self)
+    list_physical_devices = staticmethod(lambda kind: [kind + " 0", kind + " 1"])
+    set_visible_devices = set_intra_op_parallelism_threads = set_inter_op_parallelism_threads = staticmethod(print)
+tensorflow = ModuleType("tensorflow")
+tensorflow.config = Config()
+sys.modules.update({"horovod": ModuleType("horovod"), "horovod.tensorflow": hvd, "tensorflow": tensorflow})
+"""
+
+
+def run(program: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """A program that has the helper, in a process of its own: it ends the process."""
+    environment = {**os.environ, "PYTHONPATH": str(COMMON), **variables}
+    argv = [sys.executable, "-c", f"from example import *\n{program}\nassert 'torch' not in sys.modules\nfinish(main)"]
+    return subprocess.run(argv, env=environment, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "message"),
+    [
+        ("return 0", 0, ""),
+        ("return 143", 143, ""),
+        ("raise InputError('no pictures')", 2, "-c: no pictures\n"),
+        ("raise SystemExit('no checkpoint')", 1, "no checkpoint\n"),
+        ("sys.exit(3)", 3, ""),
+    ],
+)
+def test_a_program_ends_with_its_code_and_without_a_traceback(body: str, code: int, message: str) -> None:
+    done = run(f"def main(): {body}")
+    assert (done.returncode, done.stderr) == (code, message)
+
+
+def test_a_failed_rank_leaves_at_once_and_shows_why() -> None:
+    """What is registered for the end waits for the other ranks: it runs only if all is well."""
+    late = "atexit.register(print, 'the end')\n"
+    assert run(f"{late}def main(): return 0").stdout == "the end\n"
+    done = run(f"{late}def main(): 1 / 0")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "ZeroDivisionError" in done.stderr
+
+
+def test_a_rank_of_tensorflow_gets_its_gpu_and_its_cores() -> None:
+    program = f"{HOROVOD}\ndef main():\n    print(begin('tensorflow'))\n    return 0"
+    done = run(program, WORLD_SIZE="4", OMP_NUM_THREADS="6")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["GPU 1 GPU", "6", "6", "World(rank=3, size=4, local_rank=1, device=None)"]
+
+
+def test_ranks_that_do_not_meet_are_refused() -> None:
+    done = run(f"{HOROVOD}\ndef main(): begin('tensorflow')", WORLD_SIZE="8")
+    assert done.returncode == 3
+    assert "8 ranks were launched, but tensorflow sees 4" in done.stderr
+
+
+def test_only_rank_0_writes_metrics(tmp_path: Path) -> None:
+    writes = "def main():\n    for rank in (0, 1): Metrics(World(rank, 2, rank)).write(step=1, loss=2.5)\n    return 0"
+    assert run(writes, CTRAIN_RUN_DIR=str(tmp_path)).returncode == 0
+    [line] = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    assert json.loads(line) == {"step": 1, "loss": 2.5}
+
+
+def pictures() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("pictures", COMMON / "pictures.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_pictures_are_arrays_with_the_label_of_their_directory(tmp_path: Path) -> None:
+    for name, grey in (("zero/a.png", 0), ("one/b.png", 255), ("one/a.png", 0)):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        Image.new("RGB", (8, 8), (grey, grey, grey)).save(tmp_path / name)
+    images, labels = pictures().load(tmp_path)
+    assert images.shape == (3, 1, 32, 32) and str(images.dtype) == "float32"
+    assert labels.tolist() == [0, 0, 1], "one, one, zero: sorted by name"
+    assert images[:, 0, 0, 0].tolist() == pytest.approx([-0.3 / 0.35, 0.7 / 0.35, -0.3 / 0.35])
+    with pytest.raises(SystemExit, match=r"missing has no pictures in a directory per digit. Pass --data DIR"):
+        pictures().load(tmp_path / "missing")
