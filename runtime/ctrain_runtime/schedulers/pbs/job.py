@@ -65,11 +65,19 @@ def parse_status(record: Mapping[str, Any]) -> Status:
         note = "the job does not start until it is changed or released" if never else ""
         word = comment.removeprefix("Not Running: ") or f"state {state}"
         return Status("waiting", word, None, note, _estimated_start(record))
-    if state == "F" or (state == "E" and "Exit_status" in record):  # E: only its output is still being delivered
+    if state == "F":
+        return _ended(record, comment)
+    if state == "E" and "Exit_status" in record:  # only its output is still being delivered
         ended = _ended(record, comment)
-        by_itself = ended.outcome in (Outcome.COMPLETED, Outcome.FAILED)
-        return replace(ended, provisional=state == "E" and not by_itself)  # then the comment in state F says more
+        word = _word_of_its_own(record["Exit_status"])
+        return replace(ended, word=word) if word else replace(ended, provisional=True)
     return Status("running", "" if state in "RE" else f"state {state}")
+
+
+def _word_of_its_own(code: object) -> str:
+    """How PBS will describe, in state F, a job that ended by itself; "" for another: only that comment says why."""
+    own = isinstance(code, int) and code >= 0 and code != SIGTERM
+    return ("failed" if code else "finished") if own else ""
 
 
 def _estimated_start(record: Mapping[str, Any]) -> str:

@@ -104,11 +104,18 @@ def test_output_that_is_still_being_delivered_does_not_keep_a_job_alive() -> Non
     assert job.parse_status({"job_state": "E"}).phase == "running"
 
 
-@pytest.mark.parametrize(("code", "provisional"), [(0, False), (3, False), (271, True), (-29, True)])
-def test_who_ended_a_job_is_known_once_it_has_left_state_e(code: int, provisional: bool) -> None:
+@pytest.mark.parametrize("code", [271, -24, -29])
+def test_who_ended_a_job_is_known_once_it_has_left_state_e(code: int) -> None:
     attributes = {"Exit_status": code, "comment": "Job run at Sun Nov 22 at 03:00 on (n1:ncpus=2)"}
-    assert job.parse_status({"job_state": "E", **attributes}).provisional is provisional
+    assert job.parse_status({"job_state": "E", **attributes}).provisional
     assert not job.parse_status({"job_state": "F", **attributes}).provisional
+
+
+@pytest.mark.parametrize("name", ["F-ok", "F-fail3", "F-killed"])
+def test_a_job_that_ended_by_itself_has_its_final_status_already_in_state_e(name: str) -> None:
+    final = recorded(name)
+    before = {**final, "job_state": "E", "comment": final["comment"].rpartition(" and ")[0]}
+    assert job.parse_status(before) == job.parse_status(final)
 
 
 def test_names_and_environments_of_users_change_nothing() -> None:
