@@ -13,9 +13,9 @@ def pluralize(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def format_size(total: int) -> str:
+def format_size(total: float) -> str:
     """Bytes as in 9.6 GB (powers of 1000, as in `ls --si`)."""
-    amount = float(total)
+    amount = total
     for unit in ("B", "kB", "MB", "GB"):
         if round(amount) < 1000:
             return f"{amount:.0f} {unit}" if amount >= 100 or unit == "B" else f"{amount:.1f} {unit}"
@@ -35,6 +35,13 @@ def format_duration(seconds: float) -> str:
     if total < 86400:
         return f"{total // 3600} h {total % 3600 // 60} min"
     return f"{total // 86400} d"
+
+
+def format_seconds(seconds: float) -> str:
+    """As in 12.3 ms, 27.93 s; longer ones as format_duration."""
+    if seconds < 1:
+        return f"{seconds * 1000:.3g} ms"
+    return f"{significant(seconds)} s" if seconds < 100 else format_duration(seconds)
 
 
 def significant(number: float) -> str:

@@ -9,7 +9,7 @@ from typing import Any, Optional
 from ctrain_runtime.estimate.estimate import Estimate, capacity
 from ctrain_runtime.estimate.fit import Fit, compare
 from ctrain_runtime.estimate.formulas import MEMORY, TIME, Formula
-from ctrain_runtime.text import format_duration, format_size, pluralize, significant, table
+from ctrain_runtime.text import format_seconds, format_size, pluralize, table
 
 BAR_COLUMNS = 30
 SHOWN = 8  # layouts
@@ -19,7 +19,7 @@ def describe(estimate: Estimate, found: Optional[Fit], notes: Sequence[str], blo
     """The estimate as a few aligned tables; of a search, first the layouts found."""
     ranking = [_ranking(found)] if found else []
     seconds = estimate.values["T"]
-    time = f"time of an iteration: {_seconds(seconds)}\n{_bars(TIME, estimate, seconds, _seconds, blocks)}"
+    time = f"time of an iteration: {format_seconds(seconds)}\n{_bars(TIME, estimate, seconds, format_seconds, blocks)}"
     return "\n\n".join([_head(estimate, notes), *ranking, _memory(estimate, blocks), time, _result(estimate)])
 
 
@@ -66,10 +66,12 @@ def _head(estimate: Estimate, notes: Sequence[str]) -> str:
 
 def _memory(estimate: Estimate, blocks: str) -> str:
     usable, host = capacity(estimate.case.hardware), estimate.values["host"]
-    bars = _bars(MEMORY, estimate, max(usable, estimate.values["G"]), _size, blocks)
+    bars = _bars(MEMORY, estimate, max(usable, estimate.values["G"]), format_size, blocks)
     fits = "fits" if estimate.fits else "does not fit"
-    outside = f"; {_size(host)} in the host's memory" if host else ""
-    return f"memory per GPU: {_size(estimate.values['G'])} of {_size(usable)} usable: {fits}{outside}\n{bars}"
+    outside = f"; {format_size(host)} in the host's memory" if host else ""
+    return (
+        f"memory per GPU: {format_size(estimate.values['G'])} of {format_size(usable)} usable: {fits}{outside}\n{bars}"
+    )
 
 
 def _bars(parts: Sequence[Formula], estimate: Estimate, full: float, text: Callable[[float], str], blocks: str) -> str:
@@ -93,14 +95,14 @@ def _result(estimate: Estimate) -> str:
     if estimate.case.tokens:
         tokens = f"{estimate.case.tokens / 1e9:.4g} billion tokens"
         cost = f"{values['gpu_hours']:,.0f} GPU hours, {values['energy'] / 3.6e9:.3g} MWh of the GPUs"
-        rows.append(("training", f"{tokens}: {_seconds(values['seconds'])}, {cost}"))
+        rows.append(("training", f"{tokens}: {format_seconds(values['seconds'])}, {cost}"))
     return "\n".join(f"{key:<10}{value}" for key, value in rows)
 
 
 def _ranking(found: Fit) -> str:
     rows: list[tuple[str, ...]] = []
     for one in _distinct(found):
-        result = (_size(one.values["G"]), _seconds(one.values["T"]), f"{one.values['mfu']:.1%}")
+        result = (format_size(one.values["G"]), format_seconds(one.values["T"]), f"{one.values['mfu']:.1%}")
         rows.append((one.case.layout.options(), *result, compare(one, found.ranked[0]) if rows else "best"))
     counted = f"{pluralize(len(found.ranked), 'layout')} fit, {len(found.too_large)} do not; best of each kind:"
     reasons = [f"  {reason}" for reason in found.reasons()]
@@ -114,13 +116,3 @@ def _distinct(found: Optional[Fit]) -> list[Estimate]:
     for one in found.ranked if found else ():
         ways.setdefault((one.case.layout.tp, one.case.layout.pp, one.case.layout.strategy), one)
     return list(ways.values())[:SHOWN]
-
-
-def _seconds(seconds: float) -> str:
-    if seconds < 1:
-        return f"{seconds * 1000:.3g} ms"
-    return f"{significant(seconds)} s" if seconds < 100 else format_duration(seconds)
-
-
-def _size(total: float) -> str:
-    return format_size(round(total))

@@ -91,6 +91,7 @@ def _sizes(case: Case) -> dict[str, tuple[float, str]]:
     """Counts, sizes and switches, each with its meaning."""
     model, layout, gpus = case.model, case.layout, case.hardware.count
     dp, steps, sharded = layout.data_parallel(gpus), layout.micro_batches(gpus), SHARDED[layout.strategy]
+    zero3 = steps if sharded == 3 else 0
     plain, (parameter, state) = layout.attention == "plain", _STATE[layout.precision]
     # The last backward pass (DDP), each one (ZeRO 2), all (ZeRO 3: Zhao et al. 2023); a pipeline reduces at the end.
     overlap = (BACKWARD / steps, BACKWARD / steps, BACKWARD, 1)[sharded]
@@ -120,6 +121,8 @@ def _sizes(case: Case) -> dict[str, tuple[float, str]]:
         "z3": (dp if sharded >= 3 else 1, "replicas that share the parameters"),
         "r": ((2, 2, 1 + steps, 3 * steps)[sharded], "times that parameters or gradients cross the network"),
         "c": (overlap if layout.pp == 1 else 0, "share of the computing that hides communication of replicas"),
+        "v": (zero3 * 3 * model.layers / layout.pp, "gathers and reductions of a layer, with ZeRO 3"),
+        "k": (zero3 * 2, "of these, those that nothing hides: the first and the last of a micro batch"),
     }
 
 
@@ -139,6 +142,7 @@ def _rates(case: Case) -> dict[str, tuple[float, str]]:
         "Bt": (hardware.group_bandwidth(tp, min(tp, hardware.per_node)), "bandwidth in a tensor-parallel group, B/s"),
         "Bp": (math.inf if layout.pp == 1 else to_next * 1e9, "bandwidth of a GPU to the next stage, B/s"),
         "Bd": (hardware.group_bandwidth(dp, on_a_node), "bandwidth among replicas, B/s"),
+        "Ld": (hardware.ring_latency(dp, on_a_node), "latency of a collective of replicas, s"),
     }
 
 

@@ -43,7 +43,7 @@ class Fit:
 def compare(other: Estimate, best: Estimate) -> str:
     """What is against `other`, as in: 8.3% slower (bubble +2.0 s)."""
     if not other.fits:
-        return f"does not fit: {format_size(round(other.values['G']))} per GPU"
+        return f"does not fit: {format_size(other.values['G'])} per GPU"
     added = {part.symbol: other.values[part.symbol] - best.values[part.symbol] for part in TIME}
     most = max(added, key=lambda name: added[name])
     slower = other.values["T"] / best.values["T"] - 1
@@ -66,8 +66,8 @@ def fit(case: Case, fixed: Collection[str]) -> Fit:
 
 def excess(estimate: Estimate) -> str:
     """The memory of an estimate that does not fit."""
-    usable = format_size(round(capacity(estimate.case.hardware)))
-    return f"{format_size(round(estimate.values['G']))} per GPU, {usable} are usable"
+    usable = format_size(capacity(estimate.case.hardware))
+    return f"{format_size(estimate.values['G'])} per GPU, {usable} are usable"
 
 
 def advice(case: Case) -> str:

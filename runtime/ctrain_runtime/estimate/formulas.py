@@ -34,7 +34,9 @@ FLOPS = "Narayanan et al. 2021, eq. 3: 96 B s l h^2 (1 + s/6h + V/16lh) if all i
 ZERO = "Rajbhandari et al. 2020 (ZeRO), sections 3 and 5"
 KEPT = "Korthikanti et al. 2022, sections 4 and 5"
 RING = "Shoeybi et al. 2019, section 3; of a ring: Patarasuk and Yuan 2009"
-REDUCTION = "Patarasuk and Yuan 2009; Rajbhandari et al. 2020, section 7; Li et al. 2020 (DDP)"
+REDUCTION = "Patarasuk and Yuan 2009; Rajbhandari et al. 2020, section 7; Li et al. 2020 (DDP); Zhao et al. 2023 (FSDP)"
+# What computing does not hide, but at least what comes before it and after it.
+_DATA = "max(r*w*P*(d - 1)/d/Bd + v*Ld - c*(compute + elementwise), k*(w*P*p/l*(d - 1)/d/Bd + Ld))"
 BUBBLE = "Narayanan et al. 2021, section 2.2"
 ROOFLINE = "Williams et al. 2009 (Roofline)"
 PALM = "Chowdhery et al. 2022 (PaLM), appendix B"
@@ -68,7 +70,7 @@ TIME = (
     Formula("tensor", "all-reduces in layers", "s", "m*l/p*(4 + 2*R)*2*(t - 1)/t*w*s*b*h/Bt", RING),
     Formula("pipeline", "between stages", "s", "2*m*w*s*b*h/q/Bp", "Narayanan et al. 2021, section 3.2"),
     Formula("bubble", "idle stages", "s", "(p - 1)/m*(compute + elementwise + tensor + pipeline)", BUBBLE),
-    Formula("data", "between replicas", "s", "max(r*w*P*(d - 1)/d/Bd - c*(compute + elementwise), 0)", REDUCTION),
+    Formula("data", "between replicas", "s", _DATA, REDUCTION),
     Formula("update", "of the parameters", "s", "P/z1*2*(o + w)/(W if g else H)", ROOFLINE),
 )
 ITERATION = (

@@ -10,6 +10,8 @@ from ctrain_runtime.errors import UsageError
 from ctrain_runtime.suggest import suggest
 
 NIC_EFFICIENCY = 0.96  # of the line rate: 24 of 25 GB/s (HDR, nccl issue 412), 48 of 50 (NDR, nccl-tests issue 290)
+# Seconds of a step of a ring within a node and to the next: NCCL's own figures (src/graph/tuning.cc: ring, simple).
+NVLINK_STEP, NETWORK_STEP = 3.4e-6, 14e-6
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,27 @@ class Hardware:
             return math.inf
         across = self.network * on_a_node / self.per_node
         return (min(self.gpu.link, across) if size > on_a_node else self.gpu.link) * 1e9
+
+    def ring_latency(self, size: int, on_a_node: int) -> float:
+        """Seconds that a gather or a reduction of `size` ranks takes however little it moves: the steps of its ring."""
+        nodes = -(-size // on_a_node)
+        return (size - nodes) * NVLINK_STEP + (nodes - 1) * NETWORK_STEP
+
+
+def make_hardware(
+    gpu: GpuType, count: int, per_node: int, nics: int, speed: int = 0, measured: float = 0
+) -> tuple[Hardware, list[str]]:
+    """`count` GPUs, and notes on what is not certain. A node's network has the `measured` rate in GB/s, else that of
+    `nics` adapters of `speed` Gb/s (0: usual with the GPU type)."""
+    network, note = nics * (speed or gpu.nic) / 8 * NIC_EFFICIENCY, f"{nics} x {speed or gpu.nic} Gb/s per node"
+    if measured:
+        network, note = float(measured), f"{measured:g} GB/s per node, as expected_bandwidth of the site"
+    elif not speed:
+        note += " (assumed)"
+    notes = [f"network: {note}"] if count > per_node else []
+    if gpu.unverified:
+        notes.append(f"unverified of {gpu.name}: {', '.join(gpu.unverified)}")
+    return Hardware(gpu, count, per_node, network), notes
 
 
 def find_gpu(name: str) -> GpuType:

@@ -10,6 +10,7 @@ from typing import Literal
 from ctrain_runtime.errors import UsageError
 from ctrain_runtime.estimate.hardware import Hardware
 from ctrain_runtime.estimate.model import Model
+from ctrain_runtime.text import pluralize
 
 Strategy = Literal["ddp", "zero1", "zero2", "zero3", "fsdp"]
 Schedule = Literal["1f1b", "gpipe"]
@@ -58,19 +59,18 @@ class Layout:
 
 def check(model: Model, hardware: Hardware, layout: Layout) -> None:
     """Raise UsageError for a layout that does not divide, with the nearest that does."""
-    gpus, block = hardware.count, layout.tp * layout.pp
-    split = f"tp {layout.tp} x pp {layout.pp} = {block} GPUs"
-    if gpus % block:
-        raise UsageError(f"{gpus} GPUs are not a multiple of {split}", f"Nearest: {_multiples('--gpus', gpus, block)}")
+    gpus, tp, pp = hardware.count, layout.tp, layout.pp
     if model.hidden % model.heads:
         near = _divisors("--heads", model.heads, [model.hidden])
         raise UsageError(f"hidden size {model.hidden} is not a multiple of {model.heads} heads", f"Nearest: {near}")
-    if model.heads % layout.tp:
-        near = _divisors("--tp", layout.tp, [model.heads, gpus // layout.pp])
-        raise UsageError(f"{model.heads} heads cannot be split among tp {layout.tp}", f"Nearest: {near}")
-    if model.layers % layout.pp:
-        near = _divisors("--pp", layout.pp, [model.layers, gpus // layout.tp])
-        raise UsageError(f"{model.layers} layers cannot be split into pp {layout.pp} stages", f"Nearest: {near}")
+    if model.heads % tp or gpus % tp:
+        what = f"{model.heads} heads" if model.heads % tp else pluralize(gpus, "GPU")
+        near = _divisors("--tp", tp, [model.heads, gpus])
+        raise UsageError(f"{what} cannot be split among tp {tp}", f"Nearest: {near}")
+    if model.layers % pp or gpus // tp % pp:
+        what = f"{model.layers} layers" if model.layers % pp else f"{pluralize(gpus, 'GPU')} with tp {tp}"
+        near = _divisors("--pp", pp, [model.layers, gpus // tp])
+        raise UsageError(f"{what} cannot be split into pp {pp} stages", f"Nearest: {near}")
     step = layout.data_parallel(gpus) * layout.micro_batch
     if layout.batch % step:
         problem = f"batch {layout.batch} is not a multiple of dp {layout.data_parallel(gpus)}"

@@ -105,6 +105,30 @@ def test_zero_divides_the_state_among_the_replicas() -> None:
     assert state == pytest.approx([120, 31.4, 16.6, 1.9 + 2 * 2 * 12 * 4096**2 / 1e9], rel=0.02)
 
 
+def test_zero_3_hides_neither_the_first_gather_nor_the_last_reduction_of_a_micro_batch() -> None:
+    """Zhao et al. 2023, section 3.3: what is prefetched needs a layer before it; however long that layer computes."""
+    values = make_estimate(a_case(GPT3, 64, 64 * 32, strategy="zero3", micro_batch=16)).values
+    layer = 2 * values["P"] / 96 * 63 / 64 / 192e9  # bytes, over the node's network
+    assert values["data"] == pytest.approx(2 * 2 * (layer + 56 * 3.4e-6 + 7 * 14e-6))
+    hidden = make_estimate(a_case(GPT3, 64, 64 * 32, strategy="zero1", micro_batch=16)).values
+    assert hidden["data"] == 0
+
+
+def test_gathers_of_more_gpus_take_longer_than_a_smaller_batch_hides() -> None:
+    """By their volume, which does not shrink with the batch of a GPU, and by the steps of their rings."""
+    batches = {64: 16, 256: 4, 1024: 1}
+    shares = []
+    for gpus, micro_batch in batches.items():
+        case = a_case(GPT3, gpus, 1024, strategy="zero3", micro_batch=micro_batch, recompute="full")
+        values = make_estimate(case).values
+        shares.append(values["data"] / values["T"])
+    assert shares == sorted(shares)
+    fast = replace(case, hardware=replace(case.hardware, gpu=replace(case.hardware.gpu, bf16=1e9, bandwidth=1e9)))
+    values = make_estimate(fast).values
+    volume, latency = 3 * 2 * values["P"] * 1023 / 1024 / 192e9, 3 * 96 * (896 * 3.4e-6 + 127 * 14e-6)
+    assert values["data"] == pytest.approx(volume + latency, rel=1e-3)
+
+
 def test_activations_by_korthikanti() -> None:
     """Table 2 of the paper: per layer sbh(34 + 5as/h), (10 + 24/t), and split by sequence parallelism."""
     sbh, scores = 2048 * 12288, 5 * 96 * 2048 / 12288

@@ -15,9 +15,11 @@ GPT3 = PRESETS["gpt3-175b"]
 @pytest.mark.parametrize(
     ("gpus", "layout", "error"),
     [
-        (1024, {"tp": 8, "pp": 12}, "1024 GPUs are not a multiple of tp 8 x pp 12 = 96 GPUs. "
-         "Nearest: --gpus 960 or --gpus 1056"),
-        (4, {"tp": 8}, "4 GPUs are not a multiple of tp 8 x pp 1 = 8 GPUs. Nearest: --gpus 8"),
+        (1024, {"tp": 8, "pp": 12}, "1024 GPUs with tp 8 cannot be split into pp 12 stages. "
+         "Nearest: --pp 8 or --pp 16"),
+        (4, {"tp": 8}, "4 GPUs cannot be split among tp 8. Nearest: --tp 4"),
+        (8, {"tp": 7}, "96 heads cannot be split among tp 7. Nearest: --tp 4 or --tp 8"),
+        (1, {"tp": 2}, "1 GPU cannot be split among tp 2. Nearest: --tp 1"),
         (40, {"tp": 5}, "96 heads cannot be split among tp 5. Nearest: --tp 4 or --tp 8"),
         (40, {"pp": 5}, "96 layers cannot be split into pp 5 stages. Nearest: --pp 4 or --pp 8"),
         (8, {"batch": 100}, "batch 100 is not a multiple of dp 8 x micro batch 1 = 8. "
