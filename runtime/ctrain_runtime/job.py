@@ -23,6 +23,7 @@ _OPTIONS_WITH_VALUE = ("-W", "-X", "-o", "-O")  # of these interpreters, before 
 Launcher = Literal["auto", "mpi", "env", "torchrun", "gloo"]
 Count = Union[int, str]  # a number, or "auto"
 Written = Union[str, int, float]  # a string, or a number that is kept as it is written
+Value = Union[Written, bool]
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,17 @@ class Dataset:
 
 
 @dataclass(frozen=True)
+class Training:
+    """What a job trains, in the terms of `ctrain estimate`. NAME=DEFAULT is a setting of the program, `all` the number
+    of ranks. `when` changes the layout: for the setting NAME=VALUE, keys and their values."""
+
+    model: dict[str, Value]
+    layout: dict[str, Value]
+    steps: Value
+    when: dict[str, dict[str, Value]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class JobFile:
     """The keys of job.yaml."""
 
@@ -55,6 +67,7 @@ class JobFile:
     data: Optional[Dataset] = None
     env: dict[str, Written] = field(default_factory=dict)
     layers: tuple[str, ...] = ()
+    training: Optional[Training] = None
 
 
 @dataclass(frozen=True)
@@ -71,6 +84,7 @@ class Job:
     workdir: str
     directory: Optional[Path] = None
     layers: tuple[Path, ...] = ()
+    training: Optional[Training] = None
 
 
 def find(reference: str) -> Job:
@@ -164,7 +178,7 @@ def _load(directory: Path, workdir: str, mounted: Optional[Path]) -> Job:
     images = (keys.image,) if isinstance(keys.image, str) else keys.image
     layers = tuple(directory / expand_home(layer) for layer in keys.layers)
     env = {str(name): value for name, value in written.get("env", {}).items()}
-    rest = (keys.launcher, keys.resources, keys.data, env, workdir, mounted, layers)
+    rest = (keys.launcher, keys.resources, keys.data, env, workdir, mounted, layers, keys.training)
     job = Job(_name(directory.name), tuple(written["command"]), images, *rest)
     script = missing_script(job)
     if script:

@@ -9,7 +9,7 @@ from pathlib import Path
 from ctrain_runtime import launchers
 from ctrain_runtime.facts import Allocation, Cluster
 from ctrain_runtime.job import Dataset
-from ctrain_runtime.plan.model import LaunchPlan, Preflight
+from ctrain_runtime.plan.model import Expectation, LaunchPlan, Preflight
 from ctrain_runtime.run.directory import as_data
 from ctrain_runtime.run.targets import describe_cluster, find_site_engine
 from ctrain_runtime.site import load_site
@@ -57,7 +57,10 @@ PLANS: dict[str, LaunchPlan] = {
         a_plan(nodes=2), preflight=Preflight(True, "first run of this image here", "nccl", 36.5, "AWS Libfabric")
     ),
     "slurm-staging": a_plan(site=a_site(staging="/local disk"), nodes=2, stage="always"),
-    "slurm-torchrun": a_plan(job=a_job(launcher="torchrun"), nodes=2),
+    "slurm-torchrun": dataclasses.replace(
+        a_plan(job=a_job(launcher="torchrun"), nodes=2),
+        estimate=Expectation("A100", 10770816, {"parameters": 21541632, "output": 4096}, 79027986432, 4096, 100, 0.25),
+    ),
     "slurm-gloo": a_plan(job=a_job(launcher="gloo"), nodes=2),
     "slurm-many-ranks": a_plan(job=a_job(launcher="env"), nodes=8, ranks_per_node=40),
     "slurm-share": a_plan(

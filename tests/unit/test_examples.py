@@ -12,6 +12,7 @@ from types import ModuleType
 import pytest
 
 from ctrain_runtime import job
+from ctrain_runtime.plan.expectation import read_training
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 MOST_LINES = {"resnet50": 550}  # with its pictures' pipeline, live numbers and the data set to try it on
@@ -32,6 +33,31 @@ def test_an_example_is_described_short_and_ends_through_the_shared_helper(name: 
         ast.parse(text, program, feature_version=(3, 8))  # NVIDIA's 22.03
         if "from example import" in text and "__main__" in text:
             assert text.endswith('if __name__ == "__main__":\n    finish(main)\n')
+
+
+def test_gpt_says_of_its_training_what_its_settings_are() -> None:
+    """With the defaults of config.py, and every strategy in the terms of an estimate."""
+    module = ast.parse((EXAMPLES / "gpt/config.py").read_text())
+    (choices,) = [ast.literal_eval(node.value) for node in module.body if isinstance(node, ast.Assign)]
+    (config,) = [node for node in module.body if isinstance(node, ast.ClassDef)]
+    fields = [field for field in config.body if isinstance(field, ast.AnnAssign) and field.value]
+    defaults = {ast.unparse(field.target): str(ast.literal_eval(field.value or field.target)) for field in fields}
+    training = job.find("gpt").training
+    assert training
+    sources = (training.model, training.layout, {"steps": training.steps}, *training.when.values())
+    named = [tuple(str(value).split("=")) for values in sources for value in values.values() if "=" in str(value)]
+    assert dict(named) == {name: defaults[name] for name, _ in named}
+    assert {name for name, _ in named} >= {"layers", "width", "heads", "context", "batch", "micro_batch", "steps"}
+    for name, value in (condition.split("=") for condition in training.when):
+        assert value in choices.get(name, ("true",))
+    blocks = {}
+    for strategy in choices["strategy"]:
+        _, layout, _ = read_training(training, (f"strategy={strategy}", "bf16=true", "offload=nvme"), 8)
+        assert (layout.precision, layout.offload) == ("bf16", True)
+        blocks[strategy] = (layout.strategy, layout.pp, layout.tp)
+    sharded = {name: (name, 1, 1) for name in ("ddp", "zero1", "zero2", "zero3", "fsdp")}
+    alone = dict.fromkeys(("single", "horovod"), ("ddp", 1, 1))
+    assert blocks == {**sharded, **alone, "tp": ("ddp", 1, 8), "pp": ("ddp", 8, 1), "3d": ("fsdp", 2, 2)}
 
 
 @pytest.mark.parametrize(

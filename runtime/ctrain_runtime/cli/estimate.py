@@ -14,9 +14,7 @@ import argparse
 import dataclasses
 import json
 import math
-import statistics
 import sys
-from pathlib import Path
 from typing import Any, get_args
 
 from ctrain_runtime import gpus, schedulers
@@ -29,12 +27,12 @@ from ctrain_runtime.errors import DataError, ResourceError, UsageError
 from ctrain_runtime.estimate import fit
 from ctrain_runtime.estimate import layout as layouts
 from ctrain_runtime.estimate.estimate import Case, calibrate, make_estimate
-from ctrain_runtime.estimate.hardware import GPU_TYPES, NIC_EFFICIENCY, Hardware, find_gpu
+from ctrain_runtime.estimate.hardware import GPU_TYPES, Hardware, find_gpu, make_hardware
 from ctrain_runtime.estimate.model import PRESETS, Model, find_model, parse_amount
 from ctrain_runtime.facts import Partition
 from ctrain_runtime.plan.size import check_capacity
 from ctrain_runtime.run import record
-from ctrain_runtime.run.follow import Metrics
+from ctrain_runtime.run.measured import RATE, measure
 from ctrain_runtime.run.pick_up import find_run
 from ctrain_runtime.run.prepare import runs_directory
 from ctrain_runtime.run.targets import find_cluster
@@ -43,7 +41,6 @@ from ctrain_runtime.site import SelectedSite, select_site
 GPUS_PER_NODE = 8  # where nothing is known of the nodes
 SEQUENCES = 512  # of a batch, about, if none is given
 LARGEST = 1 << 24  # of counts
-RATE, LARGEST_RATE = "tokens_per_second", 1e15  # in metrics.jsonl, where programs may write any value
 _SHAPE = ("layers", "hidden", "heads", "sequence", "vocabulary")
 _LAYOUT = tuple(field.name for field in dataclasses.fields(layouts.Layout) if field.name != "batch")
 
@@ -141,18 +138,9 @@ def _hardware(args: argparse.Namespace, selected: SelectedSite) -> tuple[Hardwar
         raise UsageError(f"{count} GPUs are not a multiple of the {per_node} of a node", f"Nearest: {near}")
     if partition:
         check_capacity(f"partition {partition.name}", "GPU", partition.nodes * partition.gpus, "--gpus", count)
-    nics, speed = args.nics or per_node, args.nic_speed or gpu.nic
-    network, note = nics * speed / 8 * NIC_EFFICIENCY, f"network: {nics} x {speed} Gb/s per node"
-    measured = selected.site.expected_bandwidth.nccl if partition else 0
-    if measured and not (args.nics or args.nic_speed):
-        network, note = float(measured), f"network: {measured:g} GB/s per node, as expected_bandwidth of the site"
-    elif not (args.nics and args.nic_speed):
-        note += " (assumed: --nics, --nic-speed)"
-    if count > per_node:
-        notes.append(note)
-    if gpu.unverified:
-        notes.append(f"unverified of {gpu.name}: {', '.join(gpu.unverified)}")
-    return Hardware(gpu, count, per_node, network), notes
+    measured = selected.site.expected_bandwidth.nccl if partition and not (args.nics or args.nic_speed) else 0
+    hardware, uncertain = make_hardware(gpu, count, per_node, args.nics or per_node, args.nic_speed or 0, measured)
+    return hardware, [*notes, *uncertain]
 
 
 def _partition(args: argparse.Namespace, selected: SelectedSite) -> tuple[Partition, list[str]]:
@@ -173,7 +161,10 @@ def _calibrated(args: argparse.Namespace, case: Case, selected: SelectedSite) ->
     """The case with the efficiency of a measured rate: of --rate, or of a run of any number of replicas; and a note."""
     if args.calibrate:
         path = find_run(args.calibrate, runs_directory(selected.site))
-        count, measured = record.load(path).world_size, _measured(path / run_layout.METRICS)
+        count, measured = record.load(path).world_size, measure(path / run_layout.METRICS).tokens_per_second
+        if measured is None:
+            problem = f"no {RATE} in {path / run_layout.METRICS}"
+            raise DataError(problem, "The program must write it: ctrain help jobs")
     else:
         if not 0 < args.rate < math.inf:
             raise UsageError(f"--rate must be a positive number of TFLOP/s, not {args.rate}")
@@ -183,12 +174,3 @@ def _calibrated(args: argparse.Namespace, case: Case, selected: SelectedSite) ->
     rates = f"{measured:,.0f} tokens/s on {count} GPUs, estimated were {estimated:,.0f}"
     note = f"calibrated: {rates}; matrix products reach {efficiency:.1%} of the peak"
     return dataclasses.replace(case, efficiency=efficiency), note
-
-
-def _measured(metrics: Path) -> float:
-    """The median rate of a run, in tokens per second, without the first steps, which compile and fill caches."""
-    written: list[Any] = [line.get(RATE) for line in Metrics(metrics).read()]
-    rates = [float(rate) for rate in written if type(rate) in (int, float) and 0 < rate < LARGEST_RATE]
-    if not rates:
-        raise DataError(f"no {RATE} in {metrics}", "The program must write it: ctrain help jobs")
-    return statistics.median(rates[len(rates) // 3 :])

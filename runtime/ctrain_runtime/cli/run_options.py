@@ -37,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser, *, takes_job: bool = True) ->
     if takes_job:
         add("job", nargs="?", metavar="JOB", help="a packaged job, or ./DIRECTORY with a job.yaml")
         add("--resume", default="", metavar="RUN", help="run to resume; its checkpoint/ is mounted at /resume")
+        add("--estimate", action="store_true", help="estimate memory and time of the training; refuse what cannot fit")
     else:
         parser.set_defaults(job="", resume="")
     add("--nodes", type=int, metavar="N", help="number of nodes")
@@ -157,6 +158,7 @@ def make_request(args: argparse.Namespace) -> Request:
         name=args.name,
         resume=args.resume,
         pull=args.pull,
+        estimate=bool(vars(args).get("estimate")),
         report=Activity(sys.stderr).report,
         options=Options(
             nodes=args.nodes,

@@ -6,12 +6,13 @@ import textwrap
 from pathlib import Path
 
 from ctrain_runtime import launchers, layout, schedulers
-from ctrain_runtime.plan.model import LaunchPlan, Preflight
+from ctrain_runtime.plan.model import Expectation, LaunchPlan, Preflight
 from ctrain_runtime.run.conclude import Conclusion
 from ctrain_runtime.run.directory import as_data
+from ctrain_runtime.run.measured import Measured
 from ctrain_runtime.run.prepare import Prepared
 from ctrain_runtime.run.ranks import Rank
-from ctrain_runtime.text import pluralize
+from ctrain_runtime.text import format_seconds, format_size, pluralize, significant, table
 from ctrain_runtime.time_limit import format_limit
 
 LAST_LINES = 8
@@ -36,6 +37,7 @@ def summary(prepared: Prepared, reason: str) -> str:
         ("where", _where(plan)),
         *(("data", f"{mount.source} -> {mount.target} (read-only)") for mount in data),
         *([("staging", plan.staging_reason)] if plan.staging else []),
+        *(("estimate", line) for line in (_expected(plan.estimate, plan.world_size) if plan.estimate else ())),
         *([("preflight", _preflight(plan.preflight))] if plan.preflight else []),
         ("run", f"{plan.run}  ->  {plan.run_directory}"),
         *(("note", note) for note in prepared.notes),
@@ -46,6 +48,18 @@ def summary(prepared: Prepared, reason: str) -> str:
 def _preflight(check: Preflight) -> str:
     effect = "stops the job if it fails" if check.strict else "only warns"
     return f"{check.reason}: some seconds; {effect} (--preflight off|warn|strict)"
+
+
+def _expected(estimate: Expectation, ranks: int) -> tuple[str, str]:
+    parts = ", ".join(f"{part} {format_size(size)}" for part, size in estimate.memory.items() if size)
+    usable = f" of {format_size(estimate.usable)} usable" if estimate.usable else ""
+    memory = f"{format_size(sum(estimate.memory.values()))} per rank{usable}: {parts}"
+    time = "time per step unknown: image without CUDA, or not a GPU of a known type for each rank"
+    if estimate.step_seconds:
+        total = estimate.step_seconds * estimate.steps
+        cost = f"{format_seconds(total)}, {significant(total * ranks / 3600)} GPU hours"
+        time = f"{format_seconds(estimate.step_seconds)} per step on {estimate.gpu}; {estimate.steps} steps: {cost}"
+    return f"{estimate.parameters:,} parameters; {memory}", time
 
 
 def _where(plan: LaunchPlan) -> str:
@@ -84,6 +98,7 @@ def _variables_of_tasks(plan: LaunchPlan) -> tuple[str, ...]:
 def ending(plan: LaunchPlan, conclusion: Conclusion, step: int = 0) -> str:
     """The last lines of a run; the very last one is always the run directory. `step` is the last one seen."""
     ended, attempts = conclusion.record.exit, conclusion.record.attempts
+    estimate, measured = conclusion.record.estimate, conclusion.record.measured
     lines = []
     if ended and ended.by == "user":
         name = attempts[-1].name if attempts else plan.run
@@ -95,8 +110,22 @@ def ending(plan: LaunchPlan, conclusion: Conclusion, step: int = 0) -> str:
         if conclusion.failed:
             lines += _describe_failed(plan, conclusion.failed)
         lines.append(f"exit code {ended.code}" + ("" if ended.by == "program" else f" ({ended.by}'s)"))
+    if estimate and measured:
+        lines.append(_compared(estimate, measured))
     lines.append(f"run directory: {plan.run_directory}")
     return "\n".join(lines)
+
+
+def _compared(estimate: Expectation, measured: Measured) -> str:
+    """What was estimated beside what the program has measured; "-" is unknown."""
+    seconds, rate = estimate.step_seconds, measured.tokens_per_second
+    rows = (
+        ("time per step", format_seconds, seconds, rate and estimate.tokens / rate),
+        ("tokens/s", "{:,.0f}".format, seconds and estimate.tokens / seconds, rate),
+        ("memory per rank", format_size, sum(estimate.memory.values()), measured.memory),
+    )
+    cells = [(name, *(text(value) if value else "-" for value in values)) for name, text, *values in rows]
+    return table(("", "estimated", "measured"), cells)
 
 
 def has_checkpoint(plan: LaunchPlan) -> bool:

@@ -105,6 +105,20 @@ class Preflight:
 
 
 @dataclass(frozen=True)
+class Expectation:
+    """What a run will need, by an estimate. Memory is in bytes per rank: `memory` by part, `usable` of a GPU; `tokens`
+    are those of a step. Without a known type of GPU (`gpu` is ""), `usable` and `step_seconds` are None."""
+
+    gpu: str
+    parameters: int
+    memory: dict[str, int]
+    usable: Optional[int]
+    tokens: int
+    steps: int
+    step_seconds: Optional[float]
+
+
+@dataclass(frozen=True)
 class LaunchPlan:
     """Everything that decides a run.
 
@@ -158,6 +172,7 @@ class LaunchPlan:
     as_root: bool
     private: bool  # the run directory holds secrets: for its owner only
     preflight: Optional[Preflight] = None
+    estimate: Optional[Expectation] = None
     interactive: bool = False  # its one rank has the user's terminal; nothing is recorded
     origins: dict[str, str] = field(default_factory=dict)  # of the variables in `environment`: site, job, option ...
     stages_image: bool = False

@@ -13,6 +13,7 @@ from ctrain_runtime import layout, lease
 from ctrain_runtime.errors import CANCELLED, CtrainError
 from ctrain_runtime.run import events, preflight, ranks, record
 from ctrain_runtime.run.events import Event
+from ctrain_runtime.run.measured import measure
 from ctrain_runtime.run.ranks import Rank
 from ctrain_runtime.run.record import Exit, Record
 from ctrain_runtime.run.submit import Run
@@ -66,6 +67,8 @@ def conclude(run: Run, status: Status) -> Conclusion:
     failed = _first_failure(run, evidence) if evidence.code != 0 else None
     ended = _exit(run, evidence, failed)
     changed = _record(run.record, evidence, ended)
+    if run.plan.estimate:
+        changed = dataclasses.replace(changed, measured=measure(run.path / layout.METRICS))
     lease.release(run.plan.lease)
     preflight.remember(run.plan, events.read_job_events(run.path))
     with contextlib.suppress(OSError):  # on a full disk the record stays open; the next command on the run retries

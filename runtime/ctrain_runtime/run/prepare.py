@@ -34,7 +34,7 @@ ALWAYS_IMPORTED = {"horovodrun": Imports("horovodrun's program", frozenset({HORO
 class Request:
     """The request of a verb that starts runs. `reference` names the job ("": the job is `command`, under `job_name` or
     its program's name); the other values are those of the command line, None and "" if not given. `dry_run`: it may be
-    planned where it cannot run; `report` shows what takes a while."""
+    planned where it cannot run; `estimate`: what does not fit is refused; `report` shows what takes a while."""
 
     site: SelectedSite
     reference: str = ""
@@ -45,6 +45,7 @@ class Request:
     name: str = ""
     resume: str = ""
     dry_run: bool = False
+    estimate: bool = False
     pull: bool = False  # the image, even if it is cached
     options: Options = field(default_factory=Options)
     report: Report = lambda _what, _progress: None
@@ -126,6 +127,12 @@ def _plan(
     run = directory.new_run_path(parent, planned.name, request.name)
     plan = make_plan(planned, site, target.image, options, detected, target.size, run, flat)
     plan = replace(plan, preflight=preflight.decide(plan, site, options.preflight))
+    if request.estimate:
+        from ctrain_runtime.plan.expectation import expect  # only here: start-up is measured
+
+        gpus = target.nodes.gpus if plan.image.cuda else ()
+        expected, more = expect(planned, plan.command, target.size, gpus, site.expected_bandwidth.nccl)
+        plan, notes = replace(plan, estimate=expected), (*notes, *more)
     if target.is_here:
         directory.check_mount_sources(plan)
     return plan, notes

@@ -11,8 +11,9 @@ from typing import Optional
 
 from ctrain_runtime import command, config, layout
 from ctrain_runtime.errors import ConfigError, CtrainError
-from ctrain_runtime.plan.model import LaunchPlan
+from ctrain_runtime.plan.model import Expectation, LaunchPlan
 from ctrain_runtime.run import directory
+from ctrain_runtime.run.measured import Measured
 
 SCHEMA = 2
 GIT_SECONDS = 5.0
@@ -44,8 +45,9 @@ class Attempt:
 @dataclass(frozen=True)
 class Record:
     """`nodes` are the hosts in the order of the ranks; `environment` holds names only; `revision` is the git commit of
-    the job's directory; `preflight` is what the preflight has measured, and why it has failed. `exit` and `end` are
-    null until the run is known to have ended.
+    the job's directory; `preflight` is what the preflight has measured, and why it has failed. `estimate` is what the
+    run was to need, and `measured` what it did, if that was asked for. `exit` and `end` are null until the run is known
+    to have ended.
     """
 
     run: str
@@ -69,6 +71,8 @@ class Record:
     end: Optional[str] = None
     exit: Optional[Exit] = None
     preflight: tuple[str, ...] = ()
+    estimate: Optional[Expectation] = None
+    measured: Optional[Measured] = None
     schema: int = SCHEMA
 
 
@@ -91,6 +95,7 @@ def begin(plan: LaunchPlan) -> Record:
         launcher=plan.launcher,
         world_size=plan.world_size,
         created=iso(time.time()),
+        estimate=plan.estimate,
     )
 
 

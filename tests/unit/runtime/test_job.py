@@ -8,7 +8,7 @@ import pytest
 
 from ctrain_runtime import job, share
 from ctrain_runtime.errors import JobError, UsageError
-from ctrain_runtime.job import Dataset, Job, Resources
+from ctrain_runtime.job import Dataset, Job, Resources, Training
 
 MINIMAL = "command: [python, train.py]\nimage: pytorch\n"
 FULL = """\
@@ -20,6 +20,11 @@ resources: {nodes: 2, gpus_per_node: 4, ranks_per_node: auto, time: "2:00:00"}
 data: {dataset: imagenet, mount: /images}
 env: {A: b, N: 3, LR: 0.1, MASK: 0x0F, "YES": "on"}
 layers: [mine.sqsh, ~/other.sqsh]
+training:
+  model: {layers: layers=4, hidden: 128}
+  layout: {batch: 64}
+  steps: steps=100
+  when: {offload=cpu: {offload: true}}
 """
 
 
@@ -63,6 +68,9 @@ def test_a_folder_with_every_key(tmp_path: Path) -> None:
         workdir=str(folder),
         directory=folder,
         layers=(folder / "mine.sqsh", Path("~/other.sqsh").expanduser()),
+        training=Training(
+            {"layers": "layers=4", "hidden": 128}, {"batch": 64}, "steps=100", {"offload=cpu": {"offload": True}}
+        ),
     )
 
 
@@ -142,6 +150,11 @@ def test_a_folder_without_a_job(reference: str, question: str, tmp_path: Path) -
         (
             MINIMAL + "resources: {ranks_per_node: ''}\n",
             "ranks_per_node must be an integer of at least 1 or auto, not ''",
+        ),
+        (MINIMAL + "training: {model: {}, layout: {}}\n", "training: key 'steps' is missing"),
+        (
+            MINIMAL + "training: {model: {layers: [1]}, layout: {}, steps: 1}\n",
+            "training: model.layers must be a string or",
         ),
         (MINIMAL + "resources: {time: '1:99:00'}\n", "resources.time: invalid time limit '1:99:00'. Write it as"),
         (MINIMAL + "resources: {time: '0:00:00'}\n", "resources.time must be at least one minute, not '0:00:00'"),

@@ -44,7 +44,7 @@ def test_the_text_names_model_hardware_memory_time_and_cost(capsys: pytest.Captu
         "hardware  128 nodes: 1024 x A100 80 GiB",
         "layout    dp 8 x pp 16 x tp 8: --tp 8 --pp 16 --recompute full",
         "batch     1536 sequences: 192 x 1 per replica",
-        "note      network: 8 x 200 Gb/s per node (assumed: --nics, --nic-speed)",
+        "note      network: 8 x 200 Gb/s per node (assumed)",
         "memory per GPU: 28.2 GB of 79.0 GB usable: fits",
         "FLOP      4.51e+18 per iteration; 158 TFLOP/s per GPU",
     ):
@@ -159,6 +159,7 @@ def test_gpus_and_nodes_are_those_of_the_site(capsys: pytest.CaptureFixture[str]
         (("gtp2", *A100), 64, "unknown model 'gtp2'. Did you mean 'gpt2'?"),
         (("--layers", "3", *A100), 64, "no model given, and no --hidden, --heads. "),
         (("gpt2", *A100, "--tp", "5", "--gpus", "40"), 64, "12 heads cannot be split among tp 5. Nearest: --tp 4"),
+        (("gpt2", *A100, "--tp", "7"), 64, "12 heads cannot be split among tp 7. Nearest: --tp 4\n"),
         (("gpt2", *A100, "--calibrate", "nowhere"), 71, "run 'nowhere' not found in "),
     ],
 )  # fmt: skip

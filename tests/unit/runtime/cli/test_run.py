@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import platform
+import re
 from pathlib import Path
 from typing import Any
 
@@ -216,6 +217,57 @@ def test_a_dry_run_shows_everything_and_makes_nothing(queue: Path, capsys: pytes
     assert not run.parent.exists()
 
 
+TRAINING = """\
+training:
+  model: {layers: layers=12, hidden: width=768, heads: 12, sequence: 1024, vocabulary: 50257}
+  layout: {batch: batch=64, micro_batch: 8}
+  steps: steps=1000
+"""
+
+
+@pytest.fixture
+def trainer(queue: Path) -> Path:
+    """The job folder ./trainer, whose job.yaml says what it trains."""
+    (queue / "trainer").mkdir()
+    (queue / "trainer/job.yaml").write_text(JOB + TRAINING)
+    (queue / "trainer/train.py").touch()
+    return queue
+
+
+@pytest.mark.usefixtures("trainer")
+def test_a_training_is_estimated_before_anything_is_queued(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ctrain(*SLURM, "./trainer", "--estimate", "--nodes", "2", "--", "batch=128") == 0
+    memory, time, *_ = [line for line in capsys.readouterr().out.splitlines() if line.startswith("estimate")]
+    assert memory.startswith("estimate  124,438,272 parameters; ")
+    assert " GB per rank of 79.0 GB usable: parameters 249 MB, gradients 249 MB, optimizer 1.5 GB, " in memory
+    assert re.fullmatch(r"estimate  [\d.]+ ms per step on A100; 1000 steps: [\dmins. ]+, [\d.]+ GPU hours", time)
+    plan = plan_of(capsys, "--estimate", *SLURM[1:], "./trainer")
+    assert (plan["estimate"]["gpu"], plan["estimate"]["steps"]) == ("A100", 1000)
+    assert plan_of(capsys, *SLURM[1:], "./trainer")["estimate"] is None
+
+
+@pytest.mark.usefixtures("trainer")
+@pytest.mark.parametrize(
+    ("arguments", "code", "complaint"),
+    [
+        (("./trainer", "--", "width=76800"), 74, "job trainer does not fit: "),
+        (("./trainer", "--", "batch=3"), 64, "job trainer cannot be estimated: batch 3 is not a multiple of dp 2"),
+        (("./job",), 64, "job job cannot be estimated: it does not say what it trains. Add `training` to its job.yaml"),
+        (("--image", "pytorch", "--", "true"), 64, "job true cannot be estimated: it does not say what it trains"),
+    ],
+)
+def test_the_hopeless_is_refused_before_anything_is_queued(
+    arguments: tuple[str, ...], code: int, complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for verb in ("run", "submit"):
+        words = ("--site", "generic-slurm", "--store", "store", "--estimate", *arguments)
+        assert main(RUNTIME_VERBS, [verb, *words]) == code
+        out, error = capsys.readouterr()
+        assert (out, error.count("\n")) == ("", 1)
+        assert error.startswith(f"ctrain: {complaint}")
+    assert not Path("ctrain-runs").exists()
+
+
 def test_a_job_that_sbatch_rejects_leaves_nothing(
     queue: Path, programs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -372,6 +424,29 @@ def test_json_is_the_record_and_nothing_else(bench: Bench) -> None:
     assert code == 3
     assert json.loads(out) == bench.record()
     assert "from the program" in error
+
+
+def test_what_was_estimated_is_compared_with_what_was_measured(bench: Bench) -> None:
+    """There is no GPU here: the fake image has no CUDA, so no time is guessed."""
+    (bench.folder / "job").mkdir()
+    (bench.folder / "job/job.yaml").write_text(f"command: [bash, train.sh]\nimage: {bench.image}\n{TRAINING}")
+    program = """echo '{"tokens_per_second": 32768, "memory": 3000000000}' > "$CTRAIN_RUN_DIR/metrics.jsonl"\n"""
+    (bench.folder / "job/train.sh").write_text(program)
+    code, out, error = ended(bench.ctrain(*bench.run_words(), "./job", "--estimate"))
+    assert (code, error) == (0, "")
+    assert "\nestimate  time per step unknown: image without CUDA, or not a GPU of a known type for each rank\n" in out
+    compared = [
+        "                 estimated  measured",
+        "time per step    -          2.00 s",
+        "tokens/s         -          32,768",
+        "memory per rank  6.2 GB     3.0 GB",
+        f"run directory: {bench.one}",
+    ]
+    assert out.splitlines()[-5:] == compared
+    record = bench.record()
+    assert record["measured"] == {"tokens_per_second": 32768.0, "memory": 3000000000}
+    assert record["estimate"]["tokens"] == 65536
+    assert ended(bench.attach())[1].splitlines()[-5:] == compared
 
 
 def test_resume_shows_the_checkpoint_of_the_earlier_run(bench: Bench) -> None:

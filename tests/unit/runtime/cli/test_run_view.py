@@ -9,9 +9,10 @@ import pytest
 
 from ctrain_runtime.cli import run_view
 from ctrain_runtime.job import Dataset
-from ctrain_runtime.plan.model import LaunchPlan
+from ctrain_runtime.plan.model import Expectation, LaunchPlan
 from ctrain_runtime.run import record
 from ctrain_runtime.run.conclude import Conclusion
+from ctrain_runtime.run.measured import Measured
 from ctrain_runtime.run.prepare import Prepared
 from ctrain_runtime.run.ranks import Rank
 from ctrain_runtime.run.record import Attempt, Exit
@@ -108,6 +109,28 @@ def test_the_last_line_is_always_the_run_directory(plan: LaunchPlan) -> None:
     assert ending(plan, Exit(0, "completed", "program")) == [f"run directory: {plan.run_directory}"]
     for ended in (Exit(130, "cancelled", "user"), Exit(143, "time limit reached", "scheduler"), Exit(9, "x", "ctrain")):
         assert ending(plan, ended)[-1] == f"run directory: {plan.run_directory}"
+
+
+def test_an_estimate_beside_what_was_measured(plan: LaunchPlan) -> None:
+    memory = {"parameters": 10**9, "output": 0}
+    expected = Expectation("A100", 10, memory, 79 * 10**9, tokens=1000, steps=5, step_seconds=2)
+    begun = record.begin(dataclasses.replace(plan, estimate=expected))
+    shown = [line for line in summary(dataclasses.replace(plan, estimate=expected)) if line.startswith("estimate")]
+    assert shown == [
+        "estimate  10 parameters; 1.0 GB per rank of 79.0 GB usable: parameters 1.0 GB",
+        "estimate  2.00 s per step on A100; 5 steps: 10.00 s, 0.011 GPU hours",
+    ]
+    for measured, cells in (
+        (Measured(250.0, 2 * 10**9), ("4.00 s", "250", "2.0 GB")),
+        (Measured(), ("-", "-", "-")),
+    ):
+        done = dataclasses.replace(begun, exit=Exit(0, "completed", "program"), measured=measured)
+        assert run_view.ending(plan, Conclusion(done)).splitlines()[:-1] == [
+            "                 estimated  measured",
+            f"time per step    2.00 s     {cells[0]}",
+            f"tokens/s         500        {cells[1]}",
+            f"memory per rank  1.0 GB     {cells[2]}",
+        ]
 
 
 def test_a_cancelled_run_names_its_job_its_step_and_its_checkpoint(plan: LaunchPlan) -> None:

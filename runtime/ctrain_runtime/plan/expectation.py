@@ -1,0 +1,110 @@
+"""What the training of a job will need, by what its job.yaml says of it. Pure; docs/estimate.md."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ctrain_runtime import config
+from ctrain_runtime.errors import ConfigError, ResourceError, UsageError
+from ctrain_runtime.estimate.estimate import Case, capacity, make_estimate
+from ctrain_runtime.estimate.fit import advice, excess
+from ctrain_runtime.estimate.formulas import MEMORY
+from ctrain_runtime.estimate.hardware import GpuType, find_gpu, make_hardware
+from ctrain_runtime.estimate.layout import Layout
+from ctrain_runtime.estimate.model import Model
+from ctrain_runtime.job import Job, Training, Value
+from ctrain_runtime.plan.model import Expectation
+from ctrain_runtime.plan.size import JobSize
+from ctrain_runtime.text import format_duration, pluralize
+from ctrain_runtime.time_limit import format_limit
+
+ALL = "all"  # the number of ranks
+LARGEST = 1 << 24  # of numbers
+# No memory is too small, and each time is NaN.
+UNKNOWN = GpuType("", math.nan, math.nan, math.inf, math.nan, math.nan, math.nan)
+
+
+def expect(
+    job: Job, command: Sequence[str], size: JobSize, gpus: Sequence[str], network: float
+) -> tuple[Expectation, list[str]]:
+    """What `command` of a job will need on GPUs of the types `gpus`, one per rank, and notes. `network` is the measured
+    bandwidth of a node in GB/s (0: unknown).
+
+    Raises UsageError for a job that does not say what it trains, or nothing possible; ResourceError if it does not fit.
+    """
+    if not job.training:
+        hint = "Add `training` to its job.yaml (ctrain help estimate.md), or omit --estimate"
+        raise UsageError(f"job {job.name} cannot be estimated: it does not say what it trains", hint)
+    try:
+        gpu = find_gpu(*set(gpus)) if len(set(gpus)) == 1 and size.ranks_per_node <= size.gpus_per_node else UNKNOWN
+    except UsageError:  # a type that no estimate knows
+        gpu = UNKNOWN
+    ranks, nics = size.nodes * size.ranks_per_node, max(1, size.gpus_per_node)
+    hardware, notes = make_hardware(gpu, ranks, size.ranks_per_node, nics, measured=network)
+    try:
+        model, layout, steps = read_training(job.training, command, ranks)
+        case = Case(model, hardware, layout)
+        estimate = make_estimate(case)
+    except (ConfigError, UsageError) as error:
+        raise UsageError(f"job {job.name} cannot be estimated: {error.message}", error.hint) from error
+    if not estimate.fits:
+        problem = f"job {job.name} does not fit: {excess(estimate)}"
+        raise ResourceError(problem, f"{advice(case)} (options of ctrain estimate)")
+    total = estimate.values["T"] * steps
+    if size.time_limit is not None and total > 60 * size.time_limit:
+        time = f"{pluralize(steps, 'step')} take {format_duration(total)}, the limit is {format_limit(size.time_limit)}"
+        notes.append(f"{time}: pass --time, or resume the run later")
+    expected = Expectation(
+        gpu=gpu.name,
+        parameters=round(estimate.values["N"]),
+        memory={part.symbol: round(estimate.values[part.symbol]) for part in MEMORY},
+        usable=None if gpu is UNKNOWN else round(capacity(hardware)),
+        tokens=layout.batch * model.sequence,
+        steps=steps,
+        step_seconds=None if gpu is UNKNOWN else estimate.values["T"],
+    )
+    return expected, [] if gpu is UNKNOWN else notes
+
+
+def read_training(training: Training, command: Sequence[str], ranks: int) -> tuple[Model, Layout, int]:
+    """The model, the layout and the steps that `command` trains. Raises ConfigError for what is none."""
+    settings, layout = read_settings(command), dict(training.layout)
+    for condition, changes in training.when.items():
+        name, _, value = condition.partition("=")
+        if settings.get(name, "").lower() == value.lower():
+            layout.update(changes)
+
+    def resolve(key: str, values: Mapping[str, Value]) -> dict[str, Any]:
+        return {name: _resolve(f"{key}: {name}", value, settings, ranks) for name, value in values.items()}
+
+    steps = resolve("training", {"steps": training.steps})["steps"]
+    if type(steps) is not int:
+        raise ConfigError(f"training: steps must be an integer, not {steps!r}")
+    parts = {"training.model": training.model, "training.layout": layout}
+    shape, spread = (resolve(key, values) for key, values in parts.items())
+    return config.load(Model, shape, "training.model"), config.load(Layout, spread, "training.layout"), steps
+
+
+def read_settings(command: Sequence[str]) -> dict[str, str]:
+    """The settings among arguments: the last NAME=VALUE, --NAME=VALUE or --NAME VALUE of each; --NAME alone is true."""
+    settings = {}
+    for word, following in zip(command, (*command[1:], "--")):
+        name, equals, value = word.partition("=")
+        if equals or name.startswith("--"):
+            value = value if equals else "true" if following.startswith("--") else following
+            settings[name.lstrip("-").replace("-", "_")] = value
+    return settings
+
+
+def _resolve(key: str, value: Value, settings: Mapping[str, str], ranks: int) -> Value:
+    """A value of `training`: that of the setting which it names, or its own; as a number if it is one."""
+    if isinstance(value, str):
+        name, equals, default = value.partition("=")
+        value = settings.get(name, default) if equals else ranks if value == ALL else value
+    if isinstance(value, str) and value.isdecimal() and len(value) < 10:
+        value = int(value)
+    if type(value) is int and not 1 <= value <= LARGEST:
+        raise ConfigError(f"{key} must be a positive integer of at most {LARGEST}, not {value}")
+    return value
