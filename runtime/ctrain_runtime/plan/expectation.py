@@ -72,7 +72,9 @@ def read_training(training: Training, command: Sequence[str], ranks: int) -> tup
     """The model, the layout and the steps that `command` trains. Raises ConfigError for what is none."""
     settings, layout = read_settings(command), dict(training.layout)
     for condition, changes in training.when.items():
-        name, _, value = condition.partition("=")
+        name, equals, value = condition.partition("=")
+        if not equals:
+            raise ConfigError(f"training.when: {condition!r} is not NAME=VALUE", "As in: bf16=true: {precision: bf16}")
         if settings.get(name, "").lower() == value.lower():
             layout.update(changes)
 

@@ -92,6 +92,8 @@ def test_what_is_no_training_is_named_with_its_key(words: tuple[str, ...], error
 def test_a_wrong_key_is_named_with_the_right_one() -> None:
     with pytest.raises(ConfigError, match=r"training.model: unknown key 'hiden'. Did you mean 'hidden'"):
         read_training(Training({"layers": 1, "hiden": 2, "heads": 1}, {"batch": 1}, 1), (), 1)
+    with pytest.raises(ConfigError, match=r"training.when: 'bf16' is not NAME=VALUE. As in: bf16=true"):
+        read_training(Training({}, {}, 1, {"bf16": {"precision": "bf16"}}), (), 1)
     with pytest.raises(ConfigError, match=r"training.layout: key 'batch' is missing"):
         read_training(Training({"layers": 1, "hidden": 2, "heads": 1}, {}, 1), (), 1)
 
