@@ -132,6 +132,7 @@ class Metrics:
 
     def __init__(self, world: World, directory: Optional[Path] = None) -> None:
         self.file = None
+        self.on_gpu = getattr(world.device, "type", "") == "cuda"
         if world.rank == 0:
             path = (directory or run_dir()) / "metrics.jsonl"
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -139,6 +140,8 @@ class Metrics:
 
     def write(self, **values: float) -> None:
         if self.file:
+            if self.on_gpu:
+                values["memory"] = sys.modules["torch"].cuda.max_memory_allocated()  # of this rank, the most so far
             self.file.write(json.dumps(values) + "\n")
 
 

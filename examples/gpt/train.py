@@ -60,8 +60,7 @@ def train(config: Config, world: World, directory: Path, start: Path | None = No
         mean, stops = strategy.sum_over_ranks(torch.stack([loss, loss.new_tensor(float(len(stop_asked)))]))
         losses.append(mean)
         speed, began = round(config.batch * config.context / (time.monotonic() - began)), time.monotonic()
-        memory = {"memory": torch.cuda.max_memory_allocated()} if world.device.type == "cuda" else {}
-        metrics.write(step=step, steps=config.steps, loss=mean, lr=lr, tokens_per_second=speed, **memory)
+        metrics.write(step=step, steps=config.steps, loss=mean, lr=lr, tokens_per_second=speed)
         if stops or step == config.steps or step % config.save_every == 0:
             facts = {"step": step, "vocabulary": corpus.vocabulary, "config": asdict(config)}
             path = sharded.save(directory / "checkpoint", strategy.state(), facts, world.rank, alone)
