@@ -184,7 +184,6 @@ def session(*argv: str, variables: Sequence[str] = ()) -> list[str]:
 def measure(ctrain: str, runs: Path, place: str, launcher: str, program: str, repetitions: int) -> Figures:
     """Both commands in turns. `runs` is where ctrain keeps its runs."""
     how, argv = LAUNCHERS[launcher], PROGRAMS[program]
-    repetitions = (repetitions + 1) // 2 if program == "torch" else repetitions  # seconds each, which differ less
     bare, own, phases = [], [], []
     with allocation(how) if place == "allocation" else contextlib.nullcontext(()) as variables:
         for _ in range(WARM_UP_ROUNDS + repetitions):

@@ -66,7 +66,7 @@ def join(plan: LaunchPlan) -> str:
 until timeout 10 /bin/bash -p -c {shlex.quote(CONNECT)} 2>/dev/null; do
   ! grep -qs '"what": "ended", "rank": 0,' "$CTRAIN_RUN_DIR/{layout.NODES}/0.jsonl" || break # and its server with it
   ((SECONDS < {PATIENCE_SECONDS})) || {refusal}
-  sleep 0.2
+  sleep $((SECONDS < 2 ? 0 : 1)).05
 done
 exec "$@\""""
     return f"""\

@@ -60,7 +60,7 @@ serve=(
   'until timeout 10 /bin/bash -p -c '"'"'exec 3<>"/dev/tcp/$HOROVOD_GLOO_RENDEZVOUS_ADDR/$HOROVOD_GLOO_RENDEZVOUS_PORT"'"'"' 2>/dev/null; do
   ! grep -qs '"'"'"what": "ended", "rank": 0,'"'"' "$CTRAIN_RUN_DIR/nodes/0.jsonl" || break # and its server with it
   ((SECONDS < 300)) || { printf '"'"'%s\n'"'"' '"'"'ctrain: cannot connect to the server of the first rank'"'"' >&2; printf '"'"'%s\n'"'"' "{\"rank\": ${RANK:-null}, "'"'"'"what": "refused", "stage": "run", "code": 72, "message": "cannot connect to the server of the first rank"}'"'"' >>"$CTRAIN_RUN_DIR/nodes/$NODE_RANK.jsonl"; exit 72; }
-  sleep 0.2
+  sleep $((SECONDS < 2 ? 0 : 1)).05
 done
 exec "$@"'
   ctrain

@@ -7,12 +7,10 @@ while that is imported: connections are accepted from the start.
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import signal
 import socket
 import sys
-from pathlib import Path
+from importlib.machinery import PathFinder  # importlib.util imports twice as much as all of this
 
 NO_SERVER = 72  # as SchedulerError in errors.py
 PR_SET_PDEATHSIG = 1  # prctl(2): a signal when the parent ends
@@ -21,9 +19,9 @@ CONNECTIONS = 4096  # that may wait: ranks start together
 
 def has_horovod() -> bool:
     """Whether the image has the server; its packages are not imported."""
-    horovod = importlib.util.find_spec("horovod")
+    horovod = PathFinder.find_spec("horovod")
     places = horovod.submodule_search_locations if horovod else None
-    return any(Path(place, "runner/http/http_server.py").is_file() for place in places or ())
+    return any(os.path.isfile(f"{place}/runner/http/http_server.py") for place in places or ())  # noqa: PTH113
 
 
 def serve(listening: socket.socket, nodes: int, ranks_per_node: int) -> None:
@@ -53,6 +51,7 @@ def main() -> int:
     if os.fork():
         os.execvp(sys.argv[4], sys.argv[4:])  # noqa: S606  # the program is what the user runs
     import ctypes
+    import signal
 
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     try:
