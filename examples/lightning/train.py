@@ -20,11 +20,10 @@ import torch
 from pytorch_lightning.callbacks import ModelCheckpoint
 from pytorch_lightning.plugins.environments import TorchElasticEnvironment
 from torch.nn.functional import cross_entropy
-from torch.utils.data import DataLoader, DistributedSampler, Subset
-from torchvision import models, transforms
-from torchvision.datasets import ImageFolder
+from torchvision import models
 
 sys.path.extend([str(Path(__file__).resolve().parents[1] / "common"), "/opt/ctrain/examples/common"])
+import images
 from example import Metrics, World, begin, finish, resume_dir, run_dir
 
 RESNETS = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
@@ -34,43 +33,11 @@ def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description="Train a ResNet under PyTorch Lightning.", formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
-    parser.add_argument("--data", type=Path, default="/data", metavar="DIR", help="directory with train/ and val/")
+    images.add_options(parser)
     parser.add_argument("--model", choices=RESNETS, default="resnet50")
-    parser.add_argument("--image-size", type=int, default=224, metavar="PIXELS")
     parser.add_argument("--epochs", type=int, default=90)
-    parser.add_argument("--batch-size", type=int, default=32, metavar="N", help="images per rank and step")
     parser.add_argument("--lr", type=float, default=0.0125, help="learning rate of one rank")
-    parser.add_argument("--workers", type=int, default=2, metavar="N", help="loader processes per rank")
     return parser.parse_args()
-
-
-class Images(lightning.LightningDataModule):
-    """Each rank's share: of the training images a new one in each epoch; validation images are in one share each."""
-
-    def __init__(self, options: argparse.Namespace, world: World) -> None:
-        super().__init__()
-        self.options, self.world = options, world
-        size = (options.image_size, options.image_size)
-        transform = transforms.Compose(
-            [transforms.Resize(size), transforms.ToTensor(), transforms.Normalize(0.45, 0.22)]
-        )
-        try:
-            self.train, self.val = (ImageFolder(options.data / part, transform) for part in ("train", "val"))
-        except FileNotFoundError as error:
-            raise SystemExit(
-                f"{error}. Pass --data DIR, with train/ and val/, and a directory per class in each"
-            ) from error
-
-    def train_dataloader(self) -> DataLoader:
-        return self._loader(self.train, sampler=DistributedSampler(self.train, self.world.size, self.world.rank))
-
-    def val_dataloader(self) -> DataLoader:
-        return self._loader(Subset(self.val, range(self.world.rank, len(self.val), self.world.size)))
-
-    def _loader(self, images: torch.utils.data.Dataset, **more: object) -> DataLoader:
-        if self.options.workers:
-            more.update(num_workers=self.options.workers, persistent_workers=True, multiprocessing_context="forkserver")
-        return DataLoader(images, self.options.batch_size, pin_memory=self.world.device.type == "cuda", **more)
 
 
 class Classifier(lightning.LightningModule):
@@ -79,7 +46,7 @@ class Classifier(lightning.LightningModule):
     def __init__(self, options: argparse.Namespace, classes: int, world: World) -> None:
         super().__init__()
         self.options, self.world = options, world
-        self.network = getattr(models, options.model)(num_classes=classes)
+        self.network = torch.nn.Sequential(images.Normalize(), getattr(models, options.model)(num_classes=classes))
         self.metrics = Metrics(world)
         self.counts = torch.zeros(2)  # validation images classified correctly, and all
 
@@ -93,27 +60,27 @@ class Classifier(lightning.LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def training_step(self, batch: list[torch.Tensor], _index: int) -> torch.Tensor:
-        images, labels = batch
-        loss = cross_entropy(self.network(images), labels)
+        pictures, labels = batch
+        loss = cross_entropy(self.network(pictures), labels)
         mean = self.trainer.strategy.reduce(loss.detach(), reduce_op="mean").item()
         steps = self.trainer.estimated_stepping_batches
         self.metrics.write(epoch=self.current_epoch + 1, step=self.global_step + 1, steps=steps, loss=mean)
         return loss
 
     def validation_step(self, batch: list[torch.Tensor], _index: int) -> None:
-        images, labels = batch
-        correct = (self.network(images).argmax(dim=1) == labels).sum()
+        pictures, labels = batch
+        correct = (self.network(pictures).argmax(dim=1) == labels).sum()
         self.counts += torch.tensor([correct.item(), len(labels)])
 
     def on_validation_epoch_end(self) -> None:
         counts = self.trainer.strategy.reduce(self.counts.to(self.device), reduce_op="sum")
-        correct, images = counts.long().tolist()
+        correct, count = counts.long().tolist()
         self.counts.zero_()
         self.metrics.write(
-            epoch=self.current_epoch + 1, step=self.global_step, val_accuracy=correct / images, images=images
+            epoch=self.current_epoch + 1, step=self.global_step, val_accuracy=correct / count, images=count
         )
         self.world.say(
-            f"epoch {self.current_epoch + 1}/{self.options.epochs}  accuracy {correct / images:.1%} of {images}"
+            f"epoch {self.current_epoch + 1}/{self.options.epochs}  accuracy {correct / count:.1%} of {count}"
         )
 
 
@@ -130,8 +97,8 @@ def main() -> int:
     logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
     # Of Lightning 2.6 itself, by torch 2.13; and that a resumed run has a directory of its own.
     warnings.filterwarnings("ignore", ".*LeafSpec.* is deprecated|The dirpath has changed")
-    torch.manual_seed(0)
-    images = Images(options, world)
+    torch.manual_seed(options.seed)
+    dataset = images.load(options, world.size)
     ranks_per_node = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     trainer = lightning.Trainer(
         accelerator="gpu" if world.device.type == "cuda" else "cpu",
@@ -151,7 +118,8 @@ def main() -> int:
     resumed = resume_dir() / "last.ckpt" if resume_dir() else None
     if resumed and not resumed.exists():
         raise SystemExit(f"{resumed.parent} has no checkpoint to resume from")
-    trainer.fit(Classifier(options, len(images.train.classes), world), images, ckpt_path=resumed)
+    loaders = images.make_loaders(dataset, options, world)
+    trainer.fit(Classifier(options, dataset.classes, world), *loaders, ckpt_path=resumed)
     return 0
 
 

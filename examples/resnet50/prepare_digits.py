@@ -6,7 +6,6 @@ Runs on any machine with scikit-learn and Pillow:  python prepare_digits.py DIR
 from __future__ import annotations
 
 import argparse
-import sys
 import tempfile
 from pathlib import Path
 
@@ -37,13 +36,12 @@ def picture(digit: numpy.ndarray) -> Image.Image:
     return grey.resize((SIZE, SIZE), Image.Resampling.BILINEAR).convert("RGB")
 
 
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", metavar="DIR", type=Path, help="the folder to make; must not exist")
+    parser.add_argument("folder", metavar="DIR", type=Path, help="the directory to create; must not exist")
     target = parser.parse_args().folder.absolute()
     if target.exists():
-        print(f"prepare_digits.py: {target} is already there; choose another folder", file=sys.stderr)
-        return 1
+        raise SystemExit(f"prepare_digits.py: {target} exists; choose another directory")
     target.parent.mkdir(parents=True, exist_ok=True)
     # Under another name until it is whole: a half-written set looks like a small one.
     with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as temporary:
@@ -51,8 +49,7 @@ def main() -> int:
         counts = write_tree(tree)
         tree.rename(target)
     print(f"{target}: {counts['train']} images to train on, {counts['val']} to validate")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -1,234 +1,229 @@
-"""Train torchvision's ResNet-50 on an ImageFolder tree with Horovod.
+"""Train torchvision's ResNet-50 on an ImageFolder tree, with Horovod or PyTorch's DistributedDataParallel.
 
-The five things that Horovod asks of a training program are marked "Horovod 1" to "Horovod 5".
+What Horovod asks of a training program is marked, "Horovod 1" to "Horovod 5", here and in strategies.py.
 """
 
 from __future__ import annotations
 
+import argparse
 import math
-import os
 import signal
 import sys
-from argparse import Namespace
-from collections.abc import Iterator
-from contextlib import nullcontext
+import time
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
-sys.path.extend([str(Path(__file__).resolve().parents[1] / "common"), "/opt/ctrain/examples/common"])
-import data
-import horovod.torch as hvd
 import torch
-from checkpoint import find_checkpoint, save_checkpoint
-from example import Metrics, World, begin, finish
-from options import parse_options
-from progress import Progress, Terminated
-from torch.nn import functional
+from torch.nn.functional import cross_entropy
 from torchvision.models import resnet50
 
-EXIT_NO_INPUT = 2
-EXIT_TERMINATED = 128 + signal.SIGTERM
+sys.path.extend([str(Path(__file__).resolve().parents[1] / "common"), "/opt/ctrain/examples/common"])
+import images
+from checkpoint import load_checkpoint, save_checkpoint
+from example import InputError, Metrics, World, begin, finish, run_dir
+from strategies import Ddp, Horovod
+
+PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+stop_asked: list[int] = []  # signals
 
 
-def input_problem(options: Namespace) -> Optional[str]:
-    """Asks every rank: a folder may be missing on one node only."""
-    problem = None if options.synthetic else data.find_problem(Path(options.data))
-    if not problem and options.resume and not find_checkpoint(Path(options.resume)):
-        problem = f"{options.resume} is no checkpoint, nor a run directory with one; --resume wants either"
-    problems = [found for found in hvd.allgather_object(problem) if found]
-    return f"train.py: {problems[0]} (so on {len(problems)} of {hvd.size()} ranks)" if problems else None
+def parse_options(words: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description="Train ResNet-50 on an ImageFolder tree.", formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
+    images.add_options(parser)
+    add = parser.add_argument_group("training").add_argument
+    add("--strategy", choices=("horovod", "ddp"), default="horovod", help="how ranks average gradients")
+    add("--epochs", type=int, default=90)
+    add("--base-lr", type=float, default=0.0125, help="learning rate for 32 images per step; scaled")
+    add("--warmup-epochs", type=float, default=5, help="at most a quarter of the run")
+    add("--weight-decay", type=float, default=5e-5)
+    add("--label-smoothing", type=float, default=0.0, metavar="SHARE", help="0.1 is usual for ImageNet")
+    add("--precision", choices=("auto", *PRECISIONS), default="auto", help="auto: fp32 on CPUs, bf16 or fp16 on GPUs")
+    add("--fp16-allreduce", action="store_true", help="send gradients as 16-bit numbers")
+    add("--compile", action="store_true", help="torch.compile: minutes at the start, then faster steps")
+    add("--checkpoint-every", type=int, default=0, metavar="STEPS", help="0: every epoch")
+    options = parser.parse_args(words)
+    for name, value in vars(options).items():
+        least = int(name in ("epochs", "batch_size"))
+        if isinstance(value, (int, float)) and value < least:
+            parser.error(f"--{name.replace('_', '-')} must be at least {least}, not {value}")
+    return options
 
 
-def cpus_per_rank() -> int:
-    """ctrain sets OMP_NUM_THREADS to the cores of a rank; without it, the ranks of a node share its cores."""
-    threads = os.environ.get("OMP_NUM_THREADS", "")
-    return int(threads) if threads.isdigit() else max(1, len(os.sched_getaffinity(0)) // hvd.local_size())
+def choose_precision(name: str, device: torch.device) -> torch.dtype:
+    """A GPU trains in 16 bits where nothing else is asked for; those before Ampere only imitate bfloat16."""
+    if name == "auto" and device.type == "cuda":
+        name = "bf16" if torch.cuda.get_device_capability() >= (8, 0) else "fp16"
+    return PRECISIONS.get(name, torch.float32)
+
+
+def one_late(items: Iterable[Any]) -> Iterator[Any]:
+    """Each item, after the next one was made."""
+    previous: list[Any] = []
+    for item in items:
+        yield from previous
+        previous = [item]
+    yield from previous
 
 
 class Trainer:
-    """The model and its optimizer on one rank, and how far they are."""
+    """The network on one rank, and how far it is trained."""
 
-    def __init__(self, options: Namespace, images: data.Images, world: World) -> None:
-        self.options = options
-        self.world = world
-        # Horovod 2: each rank of a node takes the GPU of its local rank (in `begin`).
-        self.device = world.device
-        if self.device.type == "cpu":
-            torch.set_num_threads(cpus_per_rank())
+    def __init__(self, options: argparse.Namespace, world: World) -> None:
+        self.options, self.world, self.device, self.stopping = options, world, world.device, False
+        self.strategy = Horovod() if options.strategy == "horovod" else Ddp()
+        # Rank 0 lists the images for all: thousands of ranks would overload the file system.
+        dataset = self.strategy.broadcast(images.load(options, world.size) if world.rank == 0 else None)
+        self.train_loader, self.val_loader = images.make_loaders(dataset, options, world)
+        self.steps_per_epoch = len(self.train_loader)
+        self.step, self.steps, self.metrics = 0, options.epochs * self.steps_per_epoch, Metrics(world)
+        self.dtype = choose_precision(options.precision, self.device)
+        self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.dtype is torch.float16)
+        self.normalize = images.Normalize().to(self.device)
+        # The sums of a step are read on a CUDA stream of their own: the other one is busy with the next step.
+        self.reading = torch.cuda.Stream() if self.device.type == "cuda" else None
+        torch.backends.cudnn.benchmark = True  # the batches are alike
         torch.manual_seed(options.seed)
         # Blocks that start as the identity let large batches train stably.
-        self.model = resnet50(num_classes=images.classes, zero_init_residual=True).to(self.device)
-        self.precision = self._choose_precision()
-        self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.precision is torch.float16)
+        self.model = resnet50(num_classes=dataset.classes, zero_init_residual=True)
+        start = load_checkpoint(torch.device("cpu")) if world.rank == 0 else None
+        self._start(self.strategy.broadcast(start or {"model": self.model.state_dict()}))
 
-        workers = options.workers if options.workers is not None else min(8, cpus_per_rank() - 1)
-        self.train_loader = data.train_loader(images, options, hvd.rank(), hvd.size(), workers)
-        self.val_loader = data.val_loader(images, options, hvd.rank(), hvd.size(), workers)
-        self.steps_per_epoch = len(self.train_loader)
-        self.total_steps = options.epochs * self.steps_per_epoch
-        self.step = 0
-        self._fit_batch_norm()
-
-        # Horovod 3: the learning rate grows with the ranks; the optimizer averages their gradients.
-        self.peak_lr = options.base_lr * options.batch_size / 32 * hvd.size()
-        self.optimizer = hvd.DistributedOptimizer(
-            torch.optim.SGD(self._parameter_groups(), lr=self.peak_lr, momentum=options.momentum),
-            named_parameters=self.model.named_parameters(),
-            compression=hvd.Compression.fp16 if options.fp16_allreduce else hvd.Compression.none,
-        )
-
-    def _choose_precision(self) -> Optional[torch.dtype]:
-        if self.options.amp == "off" or self.device.type == "cpu":
-            return None
-        # GPUs before Ampere only imitate bfloat16.
-        return torch.bfloat16 if torch.cuda.get_device_capability() >= (8, 0) else torch.float16
-
-    def _fit_batch_norm(self) -> None:
-        """Lets the running statistics reach back ten steps as usual, but at most a fifth of a short epoch.
-
-        Else they describe, where an epoch has a dozen steps, a network of long ago, and validation suffers.
-        """
-        momentum = min(0.5, max(0.1, 5 / self.steps_per_epoch))
+    def _start(self, start: dict[str, Any]) -> None:
+        """Completes the network and the optimizer, in the state of a checkpoint or of a new model."""
+        options, classes = self.options, len(start["model"]["fc.bias"])
+        if classes != self.model.fc.out_features:
+            raise InputError(f"{options.data} has {self.model.fc.out_features} classes, the checkpoint {classes}")
+        self.model.load_state_dict(start["model"])
+        self.model.to(self.device)
         for module in self.model.modules():
             if isinstance(module, torch.nn.BatchNorm2d):
-                module.momentum = momentum
+                # The running statistics reach back ten steps as usual, but at most a fifth of a short epoch: else they
+                # describe, where an epoch has a dozen steps, a network of long ago.
+                module.momentum = min(0.5, max(0.1, 5 / self.steps_per_epoch))
+        self.peak_lr = options.base_lr * options.batch_size / 32 * self.world.size
+        decayed, others = [], []  # biases and scales of batch normalization, which have one dimension, are not decayed
+        for parameter in self.model.parameters():
+            (decayed if parameter.ndim > 1 else others).append(parameter)
+        groups = [{"params": decayed, "weight_decay": options.weight_decay}, {"params": others}]
+        optimizer = torch.optim.SGD(groups, lr=self.peak_lr, momentum=0.9)
+        self.network, self.optimizer = self.strategy.wrap(self.model, optimizer, options.fp16_allreduce)
+        if options.compile:
+            self.network = torch.compile(self.network)
+        if "optimizer" in start:
+            self.optimizer.load_state_dict(start["optimizer"])
+            if start["scaler"]:
+                self.scaler.load_state_dict(start["scaler"])
+            # On another number of ranks an epoch has another number of steps.
+            self.step = round(start["step"] / start["steps_per_epoch"] * self.steps_per_epoch)
+            self.world.say(f"resumed: {self.step} of {self.steps} steps are done")
 
-    def _parameter_groups(self) -> list[dict[str, Any]]:
-        """Biases and the scales of batch normalization (one dimension) are not decayed."""
-        parameters = list(self.model.parameters())
-        return [
-            {"params": [p for p in parameters if p.ndim > 1], "weight_decay": self.options.weight_decay},
-            {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
-        ]
+    def train(self) -> int:
+        """Trains to the last epoch, or until SIGTERM reaches a rank; the exit code."""
+        for epoch in range(self.step // self.steps_per_epoch, self.options.epochs):
+            place, losses, began = {"epoch": epoch + 1, "epochs": self.options.epochs}, [], time.monotonic()
+            for facts, sums in one_late(self._train_epoch(epoch)):
+                with torch.cuda.stream(self.reading):
+                    loss, stops = sums().tolist()
+                self.stopping = self.stopping or stops > 0
+                losses.append(loss / self.world.size)
+                self.metrics.write(**place, **facts, loss=losses[-1])
+            speed = len(losses) * self.options.batch_size * self.world.size / (time.monotonic() - began)
+            if self.stopping:
+                self.save()
+                self.world.say(f"terminated after step {self.step} of {self.steps}; a checkpoint was saved")
+                return 128 + signal.SIGTERM
+            val_loss, accuracy, count = self.validate()
+            self.metrics.write(**place, step=self.step, val_loss=val_loss, val_accuracy=accuracy, val_images=count)
+            if not self.options.checkpoint_every or self.step == self.steps:
+                self.save()
+            self.world.say(
+                f"epoch {epoch + 1}/{self.options.epochs}  loss {sum(losses) / len(losses):.2f}  "
+                f"val accuracy {100 * accuracy:.1f} %  {speed:,.0f} images/s"
+            )
+        return 0
 
-    def start(self) -> None:
-        """Makes all ranks equal: to the checkpoint to resume from, or to rank 0's random start."""
-        if self.options.resume and hvd.rank() == 0:
-            self._load(find_checkpoint(Path(self.options.resume)))
-        self.step = hvd.broadcast_object(self.step, root_rank=0)
-        self.scaler.load_state_dict(hvd.broadcast_object(self.scaler.state_dict(), root_rank=0))
-        # Horovod 4: broadcast. A new optimizer takes an empty step to get its state: parameters come second.
-        hvd.broadcast_optimizer_state(self.optimizer, root_rank=0)
-        hvd.broadcast_parameters(self.model.state_dict(), root_rank=0)
+    def _train_epoch(self, epoch: int) -> Iterator[tuple[dict[str, float], Callable[[], torch.Tensor]]]:
+        """Trains what is left of an epoch; for each step its facts, and the sums of losses and of requests to stop."""
+        self.model.train()
+        share, began = self.train_loader.sampler, time.monotonic()
+        share.set_epoch(epoch)
+        share.seen = self.step % self.steps_per_epoch * self.options.batch_size
+        for batch, labels in self.train_loader:
+            lr = self._learning_rate()
+            loss = self._train_step(batch, labels, lr)
+            self.step += 1
+            speed = self.options.batch_size * self.world.size / (time.monotonic() - began)
+            began = time.monotonic()
+            facts = {"step": self.step, "steps": self.steps, "lr": lr, "images_per_second": round(speed, 1)}
+            yield facts, self.strategy.add(torch.stack([loss, torch.full_like(loss, len(stop_asked))]))
+            if self.stopping:
+                return
+            if self.options.checkpoint_every and self.step % self.options.checkpoint_every == 0:
+                self.save()
 
-    def _load(self, path: Path) -> None:
-        state = torch.load(path, map_location=self.device, weights_only=True)
-        self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.scaler.load_state_dict(state["scaler"])
-        # On another number of ranks an epoch has another number of steps.
-        self.step = round(state["step"] / state["steps_per_epoch"] * self.steps_per_epoch)
-        self.world.say(f"resumed from {path}: {self.step} of {self.total_steps} steps are done")
-
-    def save(self) -> None:
-        # Horovod 5: rank 0 alone writes checkpoints; the others hold the same.
-        if hvd.rank() == 0:
-            state = {
-                "model": self.model.state_dict(),
-                "optimizer": self.optimizer.state_dict(),
-                "scaler": self.scaler.state_dict(),
-                "step": self.step,
-                "steps_per_epoch": self.steps_per_epoch,
-            }
-            save_checkpoint(Path(self.options.run_dir), state)
+    def _train_step(self, batch: torch.Tensor, labels: torch.Tensor, lr: float) -> torch.Tensor:
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+        self.optimizer.zero_grad()
+        loss = cross_entropy(*self._forward(batch, labels), label_smoothing=self.options.label_smoothing)
+        self.scaler.scale(loss).backward()
+        self.strategy.step(self.optimizer, self.scaler)
+        self.scaler.update()
+        return loss.detach()
 
     def _learning_rate(self) -> float:
         """A linear warm-up, then half a cosine down to zero."""
         warmup = round(min(self.options.warmup_epochs, self.options.epochs / 4) * self.steps_per_epoch)
         if self.step < warmup:
             return self.peak_lr * (self.step + 1) / warmup
-        return self.peak_lr * (1 + math.cos(math.pi * (self.step - warmup) / (self.total_steps - warmup))) / 2
+        return self.peak_lr * (1 + math.cos(math.pi * (self.step - warmup) / (self.steps - warmup))) / 2
 
-    def _forward(self, images: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        autocast = torch.autocast(self.device.type, self.precision) if self.precision else nullcontext()
-        # Convolutions on tensor cores want the channels last; Horovod wants the weights as they are.
-        images = images.to(self.device, non_blocking=True, memory_format=torch.channels_last)
-        with autocast:
-            outputs = self.model(images)
-            return functional.cross_entropy(outputs, labels), outputs
+    def _forward(self, batch: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Outputs, and the labels on the same device."""
+        # Convolutions on tensor cores want the channels last.
+        batch = batch.to(self.device, non_blocking=True, memory_format=torch.channels_last)
+        with torch.autocast(self.device.type, self.dtype, enabled=self.dtype is not torch.float32):
+            return self.network(self.normalize(batch)).float(), labels.to(self.device, non_blocking=True)
 
-    def train_epoch(self, epoch: int) -> Iterator[torch.Tensor]:
-        """Trains what is left of the epoch, and yields this rank's loss after each step."""
-        self.model.train()
-        sampler = self.train_loader.sampler
-        sampler.set_epoch(epoch)
-        sampler.seen = self.step % self.steps_per_epoch * self.options.batch_size
-        for images, labels in self.train_loader:
-            yield self._train_step(images, labels)
-
-    def _train_step(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        learning_rate = self._learning_rate()
-        for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate
-        self.optimizer.zero_grad()
-        loss, _ = self._forward(images, labels.to(self.device, non_blocking=True))
-        self.scaler.scale(loss).backward()
-        # Only averaged gradients are the same everywhere, so all ranks skip an overflowed fp16 step together.
-        self.optimizer.synchronize()
-        with self.optimizer.skip_synchronize():
-            self.scaler.step(self.optimizer)
-        self.scaler.update()
-        self.step += 1
-        return loss.detach()
-
-    def step_facts(self) -> dict[str, float]:
-        return {"step": self.step, "steps": self.total_steps, "lr": self.optimizer.param_groups[0]["lr"]}
+    def _average_statistics(self) -> None:
+        """Each rank has seen other images; the mean of their batch statistics is that of the model as a whole."""
+        buffers = [buffer for buffer in self.model.buffers() if buffer.is_floating_point()]
+        means = self.strategy.add(torch.cat(buffers))() / self.world.size
+        for buffer, mean in zip(buffers, means.split([len(buffer) for buffer in buffers])):
+            buffer.copy_(mean)
 
     @torch.no_grad()
-    def validate(self) -> tuple[float, float]:
-        """Loss and accuracy over all images of all ranks."""
-        # Each rank has seen other images; the averaged statistics are those of the model as a whole.
-        statistics = [buffer for buffer in self.model.buffers() if buffer.is_floating_point()]
-        hvd.grouped_allreduce_(statistics, name="batch-norm", op=hvd.Average)
+    def validate(self) -> tuple[float, float, int]:
+        """Loss, accuracy and number of all images of all ranks."""
+        self._average_statistics()
         self.model.eval()
         sums = torch.zeros(3, dtype=torch.float64, device=self.device)
-        for images, labels in self.val_loader:
-            labels = labels.to(self.device, non_blocking=True)
-            loss, outputs = self._forward(images, labels)
+        for batch, labels in self.val_loader:
+            outputs, labels = self._forward(batch, labels)
             correct = (outputs.argmax(dim=1) == labels).sum()
-            sums += torch.stack([loss * len(labels), correct, torch.tensor(len(labels), device=self.device)])
-        loss_sum, correct_sum, count = hvd.allreduce(sums, name="validation", op=hvd.Sum).tolist()
-        return loss_sum / count, correct_sum / count
+            sums[:2] += torch.stack([cross_entropy(outputs, labels, reduction="sum"), correct])
+            sums[2] += len(labels)
+        loss, correct, count = self.strategy.add(sums)().tolist()
+        return loss / count, correct / count, int(count)
 
-
-def train(trainer: Trainer, metrics: Metrics) -> None:
-    options = trainer.options
-    progress = Progress(metrics, options.batch_size * hvd.size())
-    for epoch in range(trainer.step // trainer.steps_per_epoch, options.epochs):
-        place = {"epoch": epoch + 1, "epochs": options.epochs}
-        progress.start_epoch()
-        for loss in trainer.train_epoch(epoch):
-            progress.step_done(loss, **place, **trainer.step_facts())
-            if options.checkpoint_every and trainer.step % options.checkpoint_every == 0:
-                trainer.save()
-        mean_loss, speed = progress.end_epoch()
-        val_loss, val_accuracy = trainer.validate()
-        metrics.write(**place, step=trainer.step, val_loss=val_loss, val_accuracy=val_accuracy)
-        if not options.checkpoint_every or trainer.step == trainer.total_steps:
-            trainer.save()
-        trainer.world.say(
-            f"epoch {epoch + 1}/{options.epochs}  loss {mean_loss:.2f}  "
-            f"val accuracy {val_accuracy:.1%}  {speed:,.0f} images/s".replace("%", " %")
-        )
+    def save(self) -> None:
+        """All ranks call it. Horovod 5: rank 0 alone writes; the others hold the same."""
+        self._average_statistics()
+        if self.world.rank == 0:
+            state = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+            place = {"step": self.step, "steps_per_epoch": self.steps_per_epoch}
+            save_checkpoint(run_dir(), {**state, **place, "scaler": self.scaler.state_dict()})
 
 
 def main() -> int:
-    options = parse_options()
-    # Horovod 1: start (hvd.init). From here on every process knows its rank and how many there are.
-    world = begin("horovod")
-    if problem := input_problem(options):
-        if world.rank == 0:
-            print(problem, file=sys.stderr, flush=True)
-        return EXIT_NO_INPUT
-    trainer = Trainer(options, data.load(options, hvd.size()), world)
-    trainer.start()
-    try:
-        train(trainer, Metrics(world, Path(options.run_dir)))
-    except Terminated:
-        trainer.save()
-        world.say(f"terminated after step {trainer.step} of {trainer.total_steps}; a checkpoint was saved")
-        return EXIT_TERMINATED
-    return 0
+    options = parse_options(sys.argv[1:])
+    signal.signal(signal.SIGTERM, lambda number, _: stop_asked.append(number))
+    # Horovod 1 and 2: start (hvd.init), and pin each rank of a node to the GPU of its local rank.
+    world = begin("horovod" if options.strategy == "horovod" else "torch")
+    return Trainer(options, world).train()
 
 
 if __name__ == "__main__":

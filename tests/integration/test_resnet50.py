@@ -1,13 +1,19 @@
-"""The main job: ResNet-50 on two nodes, trained on real images, resumed from its checkpoint."""
+"""The main job: ResNet-50 on two nodes, trained on real images, resumed from its checkpoint; Horovod and DDP agree."""
 
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
+import pytest
+
 from samples.cluster import Cluster
+
+SAMPLE = Path(__file__).parents[1] / "samples" / "resnet50_equality.py"
+CODE_TERMINATED = 143
 
 
 def metrics(run: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -16,7 +22,7 @@ def metrics(run: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     return [line for line in lines if "loss" in line], [line for line in lines if "val_accuracy" in line]
 
 
-def test_it_learns_and_goes_on_from_its_checkpoint(cluster: Cluster) -> None:
+def test_it_learns_by_horovod_and_resumes_by_ddp(cluster: Cluster) -> None:
     argv = ["ctrain", "run", "resnet50", "--nodes", "2", "--data", str(cluster.digits)]
     first = cluster.run(*argv, "--name", "first", "--", "--epochs", "4", timeout=900)
     assert first.returncode == 0, first.stdout + first.stderr
@@ -28,12 +34,47 @@ def test_it_learns_and_goes_on_from_its_checkpoint(cluster: Cluster) -> None:
     assert [line["step"] for line in steps] == list(range(1, steps[-1]["steps"] + 1))
     assert set(steps[0]) >= {"epoch", "step", "loss", "lr", "images_per_second"}
     assert mean(line["loss"] for line in steps[-5:]) < 0.7 * mean(line["loss"] for line in steps[:5])
-    assert validations[-1]["val_accuracy"] > 0.5, "chance is 0.1"
+    assert validations[-1]["val_accuracy"] > 0.8, "chance is 0.1"
+    assert validations[-1]["val_images"] == len(list((cluster.digits / "val").glob("*/*")))
     assert "epoch 4/4" in first.stdout and first.stdout.splitlines()[-1] == f"run directory: {runs / 'first'}"
     assert any((runs / "first" / "checkpoint").iterdir())
 
     resume = ["--name", "second", "--resume", str(runs / "first")]
-    second = cluster.run(*argv, *resume, "--", "--epochs", "5", timeout=900)
+    second = cluster.run(*argv, *resume, "--", "--epochs", "5", "--strategy", "ddp", timeout=900)
     assert second.returncode == 0, second.stdout + second.stderr
     steps, _ = metrics(runs / "second")
     assert {line["epoch"] for line in steps} == {5}, "the first four epochs are not trained again"
+
+
+def test_horovod_and_ddp_have_one_loss_curve_also_after_sigterm_and_resume(cluster: Cluster) -> None:
+    """Bound: two ranks' gradients have the same sum in either order, so the curves should be equal to the last bit."""
+    few = cluster.home / "few"
+    shutil.rmtree(few, ignore_errors=True)
+    for part, counts in (("train", (8, 8, 8)), ("val", (3, 4, 4))):  # two ranks cannot share 11 evenly
+        for label, count in enumerate(counts):
+            (few / part / str(label)).mkdir(parents=True)
+            for picture in sorted((cluster.digits / part / str(label)).iterdir())[:count]:
+                shutil.copy(picture, few / part / str(label))
+    cluster.write("resnet50_equality.py", SAMPLE.read_text())
+    options = ["--image", "pytorch-cpu", "--launcher", "mpi", "--preflight", "off", "--env", "OMP_NUM_THREADS=1"]
+    size = ["--nodes", "2", "--ranks-per-node", "1", "--data", str(few), "--name", "equal"]
+    done = cluster.run("ctrain", "run", *size, *options, "--", "python", "resnet50_equality.py", timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+    run = cluster.runs("equal")
+    result = json.loads((run / "result.json").read_text())
+    stopped = {"horovod-stopped": CODE_TERMINATED, "ddp-stopped": CODE_TERMINATED}
+    whole_or_resumed = ("horovod", "horovod-resumed", "ddp-resumed")
+    assert result["codes"] == {**stopped, **dict.fromkeys(whole_or_resumed, 0)}
+    curves = {name: {line["step"]: line["loss"] for line in metrics(run / name)[0]} for name in result["codes"]}
+    reference = curves["horovod"]
+    assert list(reference) == [1, 2, 3, 4, 5, 6] and len(set(reference.values())) == 6
+    assert [list(curves[name]) for name in stopped] == [[1, 2]] * 2, "in the middle of an epoch of three steps"
+    assert [list(curves[name]) for name in ("horovod-resumed", "ddp-resumed")] == [[3, 4, 5, 6]] * 2
+    for name, curve in curves.items():
+        assert curve == pytest.approx({step: reference[step] for step in curve}, rel=1e-5), name
+    loss, accuracy, images = result["alone"]
+    assert images == 11
+    for name in whole_or_resumed:
+        last = metrics(run / name)[1][-1]
+        assert (last["val_images"], last["val_accuracy"]) == (images, accuracy), f"{name}: each image counts once"
+        assert last["val_loss"] == pytest.approx(loss, rel=1e-5)

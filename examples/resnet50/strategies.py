@@ -1,0 +1,65 @@
+"""What differs between Horovod and PyTorch's DistributedDataParallel (DDP). Both average the gradients of all ranks."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+from torch.nn import Module
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+
+class Horovod:
+    def __init__(self) -> None:
+        import horovod.torch as hvd
+
+        self.hvd = hvd
+
+    def broadcast(self, value: Any) -> Any:
+        """What rank 0 passes. Horovod 4: broadcast, so that all ranks start alike: anew, or from a checkpoint."""
+        return self.hvd.broadcast_object(value, root_rank=0, name="start")
+
+    def wrap(self, model: Module, optimizer: Optimizer, fp16: bool) -> tuple[Module, Optimizer]:
+        """The network to call, and the optimizer to step. `fp16`: gradients are sent as 16-bit numbers."""
+        # Horovod 3: the optimizer averages the gradients (and the learning rate grows with the ranks: Trainer).
+        compression = self.hvd.Compression.fp16 if fp16 else self.hvd.Compression.none
+        return model, self.hvd.DistributedOptimizer(optimizer, model.named_parameters(), compression=compression)
+
+    def step(self, optimizer: Optimizer, scaler: torch.amp.GradScaler) -> None:
+        # Only averaged gradients are the same everywhere, so all ranks skip an overflowed fp16 step together.
+        optimizer.synchronize()
+        with optimizer.skip_synchronize():
+            scaler.step(optimizer)
+
+    def add(self, values: torch.Tensor) -> Callable[[], torch.Tensor]:
+        """Starts to add the values of all ranks; the function that it returns waits for the sums."""
+        handle = self.hvd.allreduce_async(values, op=self.hvd.Sum)
+        return lambda: self.hvd.synchronize(handle)
+
+
+class Ddp:
+    def broadcast(self, value: Any) -> Any:
+        values = [value]
+        dist.broadcast_object_list(values)
+        return values[0]
+
+    def wrap(self, model: Module, optimizer: Optimizer, fp16: bool) -> tuple[Module, Optimizer]:
+        # Gradients of 1x1 convolutions have other strides, as the images have, for the same order of numbers.
+        warnings.filterwarnings("ignore", "Grad strides do not match")
+        # The statistics of batch normalization stay with their rank, as under Horovod; Trainer averages them.
+        network = DistributedDataParallel(model, broadcast_buffers=False, gradient_as_bucket_view=True)
+        if fp16:
+            network.register_comm_hook(None, fp16_compress_hook)
+        return network, optimizer
+
+    def step(self, optimizer: Optimizer, scaler: torch.amp.GradScaler) -> None:
+        scaler.step(optimizer)
+
+    def add(self, values: torch.Tensor) -> Callable[[], torch.Tensor]:
+        work = dist.all_reduce(values, async_op=True)
+        return lambda: (work.wait(), values)[1]
