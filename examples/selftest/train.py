@@ -65,9 +65,9 @@ def check_libraries(world: World) -> bool:
             cells[name] = f"wrong on {len(wrong)}" if wrong else outcomes[0]
             if wrong:
                 problems.append(f"{library.name}: {name}: rank {wrong[0]}: {outcomes[wrong[0]]}")
-    world.say(f"{'':16}" + "".join(f"{name:28}" for name in columns))
+    world.say("".join([" " * 16, *(f"{name:28}" for name in columns)]).rstrip())
     for name in expected_results(0, 1):
-        world.say(f"{name:16}" + "".join(f"{cells[name]:28}" for cells in columns.values()))
+        world.say("".join([f"{name:16}", *(f"{cells[name]:28}" for cells in columns.values())]).rstrip())
     for problem in problems:
         world.say(f"FAILED    {problem}")
     return not problems

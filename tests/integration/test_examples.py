@@ -28,6 +28,8 @@ def test_selftest_checks_each_library_and_says_what_it_leaves_out(cluster: Clust
     assert [rows[name] for name in ("all-reduce", "reduce-scatter", "all-to-all")] == [["ok"] * 3] * 3, done.stdout
     assert [rows[name] for name in ("reduce", "scatter")] == [["ok", "ok", "-"]] * 2
     assert "node02: rank 1 cpu" in done.stdout and "skipped" not in done.stdout
+    table = [line for line in done.stdout.splitlines() if " ok " in line or "horovod (" in line]
+    assert len(table) == 8 and all(line == line.rstrip() for line in table)
     assert steps[-1]["loss"] < steps[0]["loss"] / 4
     assert "html" in (run / "profile.html").read_text()[:100]
 
