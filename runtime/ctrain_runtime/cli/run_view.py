@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import textwrap
 from pathlib import Path
 
@@ -112,6 +113,9 @@ def ending(plan: LaunchPlan, conclusion: Conclusion, step: int = 0) -> str:
         lines.append(f"exit code {ended.code}" + ("" if ended.by == "program" else f" ({ended.by}'s)"))
     if estimate and measured:
         lines.append(_compared(estimate, measured))
+    if conclusion.unsaved:
+        again = f"Make it writable, and complete the record with: ctrain attach {shlex.quote(plan.run_directory)}"
+        lines.append(f"cannot write to the run directory: {conclusion.unsaved}. {again}")
     lines.append(f"run directory: {plan.run_directory}")
     return "\n".join(lines)
 

@@ -27,6 +27,7 @@ def torchrun(plan: LaunchPlan, identity: TaskIdentity) -> Task:
     agent = [
         *("python", "-m", "torch.distributed.run"),
         *(f"--nnodes={plan.nodes}", f"--nproc_per_node={plan.ranks_per_node}"),
+        f"--rdzv_id={plan.run_key}",  # agents of another run do not join, whatever their port
     ]
     known = '"--node_rank=$NODE_RANK" "--master_addr=$MASTER_ADDR" "--master_port=$MASTER_PORT" --no_python'
     who = "# RANK, LOCAL_RANK and WORLD_SIZE are torchrun's."

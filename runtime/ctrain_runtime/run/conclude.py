@@ -40,10 +40,11 @@ FROM_OUTSIDE = {
 
 @dataclass(frozen=True)
 class Conclusion:
-    """The record of an ended run, and the rank that failed first, if one did."""
+    """The record of an ended run, the rank that failed first, if one did, and why the record could not be saved."""
 
     record: Record
     failed: Optional[Rank] = None
+    unsaved: str = ""
 
 
 @dataclass(frozen=True)
@@ -71,10 +72,13 @@ def conclude(run: Run, status: Status) -> Conclusion:
         changed = dataclasses.replace(changed, measured=measure(run.path / layout.METRICS))
     lease.release(run.plan.lease)
     preflight.remember(run.plan, events.read_job_events(run.path))
-    with contextlib.suppress(OSError):  # on a full disk the record stays open; the next command on the run retries
+    unsaved = ""
+    try:
         record.save(changed)
+    except OSError as error:  # on a full disk the record stays open; the next command on the run retries
+        unsaved = error.strerror or str(error)
     blamed = failed if ended.by in ("program", "ctrain") and ended.code != 0 else None
-    return Conclusion(changed, blamed)
+    return Conclusion(changed, blamed, unsaved)
 
 
 def _final_status(run: Run, status: Status) -> Status:
@@ -158,15 +162,15 @@ def _failure(run: Run, seen: _Evidence, failed: Rank) -> Exit:
             who, how = f"rank {named.task} on {named.host or failed.host}", f"{named.how} (from the job's log)"
     early = ranks.ended_before(seen.ranks, failed)
     after = f"; rank {early.number} on {early.host} had ended before with exit code 0" if early else ""
-    return Exit(code or seen.code or 1, f"{who} failed first: {how}{after}", "program")
+    full = f"; disk full: {run.path}" if _is_full(run) else ""
+    return Exit(code or seen.code or 1, f"{who} failed first: {how}{after}{full}", "program")
 
 
 def _silent_end(run: Run, seen: _Evidence) -> Exit:
     """No rank started, or none could record its end."""
     code = seen.code or 1
-    with contextlib.suppress(OSError):
-        if shutil.disk_usage(run.path).free < FULL_BYTES:
-            return Exit(code, f"disk full: {run.path}", "ctrain")
+    if _is_full(run):
+        return Exit(code, f"disk full: {run.path}", "ctrain")
     if not run.job_id:
         return Exit(code, "the job was never submitted", "scheduler")
     if seen.status.outcome is Outcome.NEVER_STARTED:
@@ -180,6 +184,13 @@ def _silent_end(run: Run, seen: _Evidence) -> Exit:
     lines = [line.strip() for line in _job_log(run).splitlines() if line.strip()]
     own = [line[len(PREFIX) :] for line in lines if line.startswith(PREFIX)]
     return Exit(code, [f"job ended: {word}", *lines, *own][-1], "ctrain" if own else "scheduler")
+
+
+def _is_full(run: Run) -> bool:
+    try:
+        return shutil.disk_usage(run.path).free < FULL_BYTES
+    except OSError:
+        return False
 
 
 def _job_log(run: Run) -> str:

@@ -115,7 +115,7 @@ launch=(
 for bind in "${binds[@]}"; do launch+=(--bind "$bind"); done
 image=/apps/ctrain/pytorch_24.12-hd-py3-r3.sif
 launch+=(--home "$home:/home/ctrain" "$image")
-launch+=(python -m torch.distributed.run --nnodes=2 --nproc_per_node=8 "--node_rank=$NODE_RANK" "--master_addr=$MASTER_ADDR" "--master_port=$MASTER_PORT" --no_python /bin/bash -p "$run/rank.sh")
+launch+=(python -m torch.distributed.run --nnodes=2 --nproc_per_node=8 --rdzv_id=887be2b4ed78 "--node_rank=$NODE_RANK" "--master_addr=$MASTER_ADDR" "--master_port=$MASTER_PORT" --no_python /bin/bash -p "$run/rank.sh")
 run_step "${launch[@]}"
 leave
 exit "$code"

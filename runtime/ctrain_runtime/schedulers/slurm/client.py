@@ -69,8 +69,10 @@ def query(argv: Sequence[str], *, timeout: float, problem: str, hint: str, new_s
 
 
 def client_environment() -> dict[str, str]:
-    """The caller's environment without variables that are options of Slurm's commands."""
-    return {name: value for name, value in os.environ.items() if name in KEPT or not name.startswith(OPTION_PREFIXES)}
+    """The caller's environment without variables that are options of Slurm's commands, and without TMPDIR: jobs get
+    theirs from the node, where the caller's may be missing, or shared with all nodes."""
+    dropped = (*OPTION_PREFIXES, "TMPDIR")
+    return {name: value for name, value in os.environ.items() if name in KEPT or not name.startswith(dropped)}
 
 
 def require_commands(*programs: str) -> None:

@@ -54,6 +54,8 @@ def test_a_disk_that_becomes_full_while_running(bench: Bench, small_disk: Path) 
     code, out, error = ended(bench.run("--", "bash", "-c", program))
     assert code != 0
     assert "Traceback" not in out + error
+    assert f"exit code 5; disk full: {bench.one}\n" in out
+    assert "cannot write to the run directory: No space left on device. Make it writable" in out
     assert [path.name for path in bench.one.rglob(".*")] == [".submit"]
     (bench.one / "checkpoint/big").unlink()  # space again: the next to look concludes it
     assert ended(bench.attach())[0] == code

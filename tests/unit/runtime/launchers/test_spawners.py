@@ -49,7 +49,7 @@ def test_torchrun_is_started_once_per_node_and_its_ranks_are_recorded(scripts: S
     assert ended == {2: 2, 3: 3}
     argv, environment = json.loads((scripts.run / "agent").read_text())
     assert argv[:4] == ["-m", "torch.distributed.run", "--nnodes=2", "--nproc_per_node=2"]
-    assert argv[4:6] == ["--node_rank=1", "--master_addr=gpu03"]
+    assert argv[4:7] == [f"--rdzv_id={plan.run_key}", "--node_rank=1", "--master_addr=gpu03"]
     assert environment["SLURM_PROCID"] == "1"
     assert not list(scripts.homes.iterdir())
 

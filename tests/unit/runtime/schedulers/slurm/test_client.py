@@ -19,6 +19,7 @@ def test_variables_that_are_options_do_not_reach_slurm(monkeypatch: pytest.Monke
         "SQUEUE_FORMAT",
         "SCANCEL_STATE",
         "SACCT_FORMAT",
+        "TMPDIR",
     )
     kept = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT", "WANDB_MODE")
     for name in (*dropped, *kept):
