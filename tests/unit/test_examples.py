@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
+import json
 import runpy
 import sys
 from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -92,6 +93,21 @@ def test_selftest_says_which_libraries_it_leaves_out(
     assert {module: collectives["skip_reason"](module) for module in collectives["LIBRARIES"]} == skipped
     monkeypatch.delitem(sys.modules, "mpi4py")
     assert collectives["skip_reason"]("mpi4py") == "this image does not have it"
+
+
+@pytest.mark.parametrize(("device", "written"), [("cuda", {"step": 1, "memory": 5}), ("cpu", {"step": 1})])
+def test_metrics_have_the_memory_of_a_gpu(
+    device: str, written: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch.cuda.max_memory_allocated, as its documentation describes it."""
+    torch = stand_in("torch")
+    monkeypatch.setattr(torch, "cuda", SimpleNamespace(max_memory_allocated=lambda: 5), raising=False)
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    example = runpy.run_path(str(EXAMPLES / "common" / "example.py"))
+    metrics = example["Metrics"](example["World"](0, 1, 0, SimpleNamespace(type=device)), tmp_path)
+    metrics.write(step=1)
+    metrics.file.close()
+    assert json.loads((tmp_path / "metrics.jsonl").read_text()) == written
 
 
 def stand_in(name: str) -> ModuleType:
