@@ -13,7 +13,7 @@ from ctrain_runtime.run.directory import as_data
 from ctrain_runtime.run.measured import Measured
 from ctrain_runtime.run.prepare import Prepared
 from ctrain_runtime.run.ranks import Rank
-from ctrain_runtime.text import format_seconds, format_size, pluralize, significant, table
+from ctrain_runtime.text import format_seconds, format_size, pluralize, table
 from ctrain_runtime.time_limit import format_limit
 
 LAST_LINES = 8
@@ -58,7 +58,8 @@ def _expected(estimate: Expectation, ranks: int) -> tuple[str, str]:
     time = "time per step unknown: image without CUDA, or not a GPU of a known type for each rank"
     if estimate.step_seconds:
         total = estimate.step_seconds * estimate.steps
-        cost = f"{format_seconds(total)}, {significant(total * ranks / 3600)} GPU hours"
+        hours = total * ranks / 3600
+        cost = f"{format_seconds(total)}, {format(hours, ',.0f' if hours >= 100 else '.3g')} GPU hours"
         time = f"{format_seconds(estimate.step_seconds)} per step on {estimate.gpu}; {estimate.steps} steps: {cost}"
     return f"{estimate.parameters:,} parameters; {memory}", time
 

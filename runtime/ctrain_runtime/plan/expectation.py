@@ -50,8 +50,8 @@ def expect(
     except (ConfigError, UsageError) as error:
         raise UsageError(f"job {job.name} cannot be estimated: {error.message}", error.hint) from error
     if not estimate.fits:
-        problem = f"job {job.name} does not fit: {excess(estimate)}"
-        raise ResourceError(problem, f"{advice(case)} (options of ctrain estimate)")
+        hint = advice(case).replace("Fits:", "Fits, in options of ctrain estimate:")
+        raise ResourceError(f"job {job.name} does not fit: {excess(estimate)}", hint)
     total = estimate.values["T"] * steps
     if size.time_limit is not None and total > 60 * size.time_limit:
         time = f"{pluralize(steps, 'step')} take {format_duration(total)}, the limit is {format_limit(size.time_limit)}"

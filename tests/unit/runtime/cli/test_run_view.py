@@ -118,7 +118,7 @@ def test_an_estimate_beside_what_was_measured(plan: LaunchPlan) -> None:
     shown = [line for line in summary(dataclasses.replace(plan, estimate=expected)) if line.startswith("estimate")]
     assert shown == [
         "estimate  10 parameters; 1.0 GB per rank of 79.0 GB usable: parameters 1.0 GB",
-        "estimate  2.00 s per step on A100; 5 steps: 10.00 s, 0.011 GPU hours",
+        "estimate  2.00 s per step on A100; 5 steps: 10.00 s, 0.0111 GPU hours",
     ]
     for measured, cells in (
         (Measured(250.0, 2 * 10**9), ("4.00 s", "250", "2.0 GB")),
