@@ -133,7 +133,7 @@ def test_a_killed_rank_is_named_and_another_strategy_resumes(cluster: Cluster) -
     subprocess.run(["kill", "-KILL", ranks[1]], check=True)
     output, _ = first.communicate(timeout=100)
     assert first.returncode == 137 and "failed first" in output, output
-    second = cluster.run(*argv, "--name", "resumed", "--resume", str(run), *settings, "strategy=fsdp")
+    second = cluster.run(*argv, "--estimate", "--name", "resumed", "--resume", str(run), *settings, "strategy=fsdp")
     assert second.returncode == 0, second.stdout + second.stderr
     killed, resumed = lines(run), lines(cluster.runs("resumed"))
     both = sorted(killed.keys() & resumed.keys())
@@ -142,6 +142,9 @@ def test_a_killed_rank_is_named_and_another_strategy_resumes(cluster: Cluster) -
     [line] = [line for line in second.stdout.splitlines() if line.startswith("validation loss")]
     loss, entropy = (float(number) for number in re.findall(r"[0-9]\.[0-9]+", line))
     assert 3 < entropy < 3.5 and loss < 0.8 * entropy, line
+    assert "\nestimate  time per step unknown: image without CUDA" in second.stdout
+    measured = cluster.record("resumed")["measured"]["tokens_per_second"]
+    assert f"\ntokens/s         -          {measured:,.0f}\n" in second.stdout
 
 
 def lines(run: Path) -> dict[int, float]:

@@ -34,6 +34,20 @@ SUM = """\
     print("SUM", hvd.size(), total, os.environ["MASTER_ADDR"], os.environ["OMPI_COMM_WORLD_SIZE"], flush=True)
     import time; time.sleep(float(os.environ.get("STAY", "0")))
 """
+ACCELERATED = """\
+    import os, sys, torch
+
+    os.environ["DS_ACCELERATOR"] = "cpu"  # accelerate imports DeepSpeed, which warns of a guess
+    from accelerate import Accelerator
+
+    accelerator = Accelerator()
+    rank, total = accelerator.process_index, accelerator.reduce(torch.tensor(float(accelerator.process_index)))
+    cores = sorted(os.sched_getaffinity(0))
+    print("WORLD", rank, accelerator.num_processes, total.item(), accelerator.mixed_precision, cores, *sys.argv[1:])
+    sys.stdout.flush()
+    accelerator.wait_for_everyone()
+    os._exit(0)
+"""
 IMAGE = ("--image", "pytorch-cpu")
 
 
@@ -191,26 +205,17 @@ def test_a_launcher_is_proposed_and_worlds_of_one_are_refused(programs: Cluster)
     assert done.stderr.endswith("each of 4 ranks would train alone. Pass --launcher mpi or gloo\n")
 
 
-def test_ranks_are_bound_to_cores_of_their_own(programs: Cluster) -> None:
-    argv = [
-        "--nodes",
-        "2",
-        *IMAGE,
-        "--launcher",
-        "env",
-        "--partition",
-        "debug",
-        "--time",
-        "5",
-        "--name",
-        "bound",
-        "--",
-        "python",
-        "ddp.py",
-    ]
-    done = programs.run("ctrain", "run", *argv)
+def test_ranks_of_accelerate_are_one_world_and_bound_to_cores_of_their_own(programs: Cluster) -> None:
+    programs.write("accelerated.py", ACCELERATED)
+    options = ["--nodes", "2", *IMAGE, "--partition", "debug", "--time", "5", "--name", "accelerate"]
+    command = ["accelerate", "launch", "--cpu", "--num_processes", "4", "--mixed_precision", "bf16", "accelerated.py"]
+    done = programs.run("ctrain", "run", *options, "--", *command, "--x")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert [words[5] for words in logs(programs.runs("bound"), "DDP")] == ["[0]", "[1]", "[0]", "[1]"]
+    assert [words[1:] for words in logs(programs.runs("accelerate"), "WORLD")] == [
+        [str(rank), "4", "6.0", "bf16", f"[{rank % 2}]", "--x"] for rank in range(4)
+    ]
+    record = programs.record("accelerate")
+    assert (record["launcher"], record["world_size"], record["nodes"]) == ("env", 4, ["node01", "node02"])
 
 
 def test_half_the_gpus_ask_for_half_the_node(programs: Cluster) -> None:
