@@ -1,6 +1,6 @@
 """Writes the child pipeline of .gitlab-ci.yml: the jobs of image.yml for each image of a build plan.
 
-ctrain build --all --unpublished --plan --json | python .gitlab/pipeline.py > pipeline.yml
+ctrain build --all --unpublished --base-max-age 30 --plan --json | python .gitlab/pipeline.py > pipeline.yml
 """
 
 from __future__ import annotations

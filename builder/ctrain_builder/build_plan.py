@@ -37,7 +37,7 @@ class PlannedLayer:
     `base` is what a docker base starts from, by its digest: "host/name@sha256:...". `epoch` is the time that the
     layer's files get (SOURCE_DATE_EPOCH), in seconds since 1970; it is no part of the key. `part` is the file system of
     the parent image that the layer is a copy of; then there is nothing to build. `not_before`: one that was built
-    earlier (UTC) is built again, for the reason `renewal`; "" if the one in the cache will do.
+    earlier (UTC) is built again; "" if any will do. `renewal`: why the one in the cache is; "" if it will do.
     """
 
     definition: Definition
@@ -212,8 +212,9 @@ def renew(
     for layer in plan.layers:
         not_before, reason = wanted(layer)
         below = layers[-1] if layers else None
+        layer = replace(layer, not_before=not_before)
         if layer.exists and built(layer) < not_before:
-            layer = replace(layer, exists=False, not_before=not_before, renewal=reason)
+            layer = replace(layer, exists=False, renewal=reason)
         elif layer.exists and below and (not below.exists or built(layer) < built(below)):
             layer = replace(layer, exists=False, renewal="parent was built again")
         layers.append(layer)

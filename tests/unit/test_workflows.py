@@ -49,6 +49,14 @@ def test_the_matrix_takes_what_the_plan_tells(tmp_path: Path) -> None:
     assert len(preferred) == len(set(preferred)) == len({image["store_name"] for image in images})
 
 
+def test_what_is_planned_for_its_old_base_is_built_on_a_new_one() -> None:
+    """By the same age: else the job that builds would take the base for young enough, each night again."""
+    texts = {name: (WORKFLOWS / name).read_text() for name in ("images.yml", "image.yml")}
+    texts |= {name: (CHECKOUT / name).read_text() for name in (".gitlab-ci.yml", ".gitlab/image.yml")}
+    ages = {name: re.findall(r"bin/ctrain build(?:.*--base-max-age (\d+))?", text) for name, text in texts.items()}
+    assert ages == {name: ["30", "30"] for name in texts}
+
+
 def test_every_step_is_a_command_that_people_run_too() -> None:
     scripts = [
         step["run"]

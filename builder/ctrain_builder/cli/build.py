@@ -28,6 +28,7 @@ from ctrain_builder.cli.options import add_plan_arguments, days, find_image, par
 from ctrain_builder.cli.planning import Parents, detect_site, plan_images
 from ctrain_builder.cli.progress import ProgressLines
 from ctrain_builder.image import side_by_side
+from ctrain_builder.image.describe import BASE_BUILT
 from ctrain_builder.image_spec import ImageSpec
 from ctrain_builder.layer_key import LayerInputs
 from ctrain_builder.layers.build_host import BuildHost
@@ -61,7 +62,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--base-max-age",
         type=days,
         metavar="DAYS",
-        help="build bases from package mirrors again that are older, with all layers on them",
+        help="build bases from package mirrors again that are older, with all layers on them; with --unpublished also "
+        "those of published images",
     )
     parser.add_argument("--keep-going", action="store_true", help="continue with the other images after a failure")
     parser.add_argument("--jobs", type=positive, default=1, metavar="N", help="images built at once (default: 1)")
@@ -91,7 +93,9 @@ def execute(args: argparse.Namespace) -> int:
         planned = [plan for plan in planned if before.get(plan.spec.file_stem) != plan.inputs]
     if args.unpublished:
         published = [found.manifest for store in parents.stores() for found in store.images()]
-        planned = [plan for plan in planned if not _has(published, plan, is_flat(plan.spec, args.flatten))]
+        planned = [
+            plan for plan in planned if not any(_is_published(cache, plan, args.flatten, had) for had in published)
+        ]
     if args.plan:
         return _show(args, cache, planned, before)
     return _build(args, cache, site, planned, parents)
@@ -146,7 +150,14 @@ def _wanted(args: argparse.Namespace, definitions: Path) -> Sequence[ImageSpec]:
     raise UsageError("no image given", f"Name one or more of: {names}; or use --all")
 
 
-def _has(published: Sequence[Manifest], plan: BuildPlan, flat: bool) -> bool:
-    """Whether the planned image is among published ones."""
-    name = plan.spec.store_name
-    return any(found.name == name and found.flat == flat and is_of(found, plan) for found in published)
+def _is_published(cache: Cache, plan: BuildPlan, flatten: bool, found: Manifest) -> bool:
+    """Whether a published image is the planned one, and none of its layers is to be built again."""
+    kind = (plan.spec.store_name, is_flat(plan.spec, flatten))
+    if (found.name, found.flat) != kind or not is_of(found, plan):
+        return False
+    base = plan.layers[0]
+    built = found.labels.get(BASE_BUILT, found.built)  # the image's own time in manifests of earlier versions
+    content = cache.known_content(base.key, base.definition.is_base)
+    if content and content.digest == found.layers[0].digest:  # built again, with no newer packages
+        built = max(built, content.built)
+    return built >= max(layer.not_before for layer in plan.layers)

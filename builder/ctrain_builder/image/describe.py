@@ -25,6 +25,7 @@ from ctrain_runtime.errors import BuildError, ConfigError
 from ctrain_runtime.manifest import PARENT_LABEL, Base, Layer, Manifest, Requires
 
 _OCI = "org.opencontainers.image."
+BASE_BUILT = "org.ctrain.base.built"  # when the base was built (UTC): of the manifest alone, as images have no times
 
 
 @dataclass(frozen=True)
@@ -129,11 +130,17 @@ def manifest(
         tests=(),
         tools=_tools(container),
         revision=_revision(plan.spec.source_root),
-        labels=_labels(container, image),
+        labels={**_labels(container, image), **_base_built(plan, contents)},
         base=_base(plan),
         flat=len(sif.partitions(image)) == 1 < len(plan.layers),
         requires=_requires(plan, arch) if "cuda" in software else Requires(),
     )
+
+
+def _base_built(plan: BuildPlan, contents: Sequence[LayerContent]) -> dict[str, str]:
+    """When a base from package mirrors was built: its packages are as old."""
+    built = contents[0].built if plan.layers[0].is_from_mirror else ""
+    return {BASE_BUILT: built} if built else {}
 
 
 def _requires(plan: BuildPlan, arch: str) -> Requires:

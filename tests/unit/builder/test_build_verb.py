@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import os
 import subprocess
@@ -19,11 +20,12 @@ from ctrain_builder.cache_root import open_cache
 from ctrain_builder.cli import build as verb
 from ctrain_builder.cli.main import BUILD_VERBS
 from ctrain_builder.cli.progress import Stopped
+from ctrain_builder.image.describe import BASE_BUILT
 from ctrain_builder.progress import Progress
 from ctrain_builder.store.init import init_store
 from ctrain_runtime.cli.main import main
 from ctrain_runtime.errors import BuildError, DiskFullError
-from ctrain_runtime.manifest import Manifest
+from ctrain_runtime.manifest import Layer, Manifest
 from samples.sample_images import sif
 
 Ctrain = Callable[..., int]
@@ -209,6 +211,52 @@ def test_only_what_no_store_has_is_planned(
     assert left() == ["small:0.9", "other:7"]
     assert ctrain("build", "small", "--unpublished") == 0
     assert capsys.readouterr().out == "nothing to build\n"
+
+
+def test_an_image_on_an_old_base_is_planned_although_it_is_published(
+    ctrain: Ctrain,
+    tmp_path: Path,
+    make_manifest: Callable[..., Manifest],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With an empty cache: the date is that of the manifest. A base that was built again, and is the same, is young."""
+
+    def is_left(*options: str) -> bool:
+        assert ctrain("build", "--unpublished", "--plan", "--json", *options) == 0
+        return bool(_told(capsys)["images"])
+
+    def days_ago(days: float) -> str:
+        return manifest_writer.utc(time.time() - days * 86400)
+
+    monkeypatch.setenv("CTRAIN_SITE", "local")
+    monkeypatch.setenv("CTRAIN_STORE", str(tmp_path / "store"))
+    init_store(tmp_path / "store")
+    assert ctrain("build", "small", "--plan", "--json") == 0
+    (image,) = _told(capsys)["images"]
+    made = tmp_path / "cache/tmp/made"
+    made.write_bytes(sif())
+    old, new = (f"sha256:{hashlib.sha256(content).hexdigest()}" for content in (b"squashfs", b"other packages"))
+    upper = Layer("upper", image["layers"][1]["key"], 1)
+    first = dataclasses.replace(
+        make_manifest(layers=()),
+        release=1,
+        built=days_ago(40),
+        layers=(Layer("base", image["layers"][0]["key"], 8, old), upper),
+    )
+    _publish(tmp_path / "store", first)
+    assert (is_left(), is_left("--base-max-age", "41"), is_left("--base-max-age", "30")) == (False, False, True)
+    assert is_left("--rebuild=upper")
+    again = dataclasses.replace(first, built=days_ago(1), labels={BASE_BUILT: days_ago(35)})
+    _publish(tmp_path / "store", again)  # a change of code
+    assert (is_left("--base-max-age", "36"), is_left("--base-max-age", "30")) == (False, True)
+    base = Layer("base", image["layers"][0]["key"], 8, new)
+    _publish(tmp_path / "store", dataclasses.replace(again, layers=(base, upper)))
+    cache = open_cache(tmp_path / "cache")
+    cache.add_layer(made, cache.layer(base.key, is_base=True), days_ago(2))
+    assert is_left("--base-max-age", "30"), "the published one has other packages"
+    _publish(tmp_path / "store", again)
+    assert not is_left("--base-max-age", "30")
 
 
 def _publish(store: Path, manifest: Manifest) -> None:

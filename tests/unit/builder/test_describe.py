@@ -89,7 +89,7 @@ def make(build: BuildPlan, image: Path, software: dict[str, str], monkeypatch: p
     packer.write_text("#!/bin/sh\necho 'mksquashfs version 4.5.1 (2022/03/17)'\n")
     packer.chmod(0o755)
     monkeypatch.setenv("PATH", str(image.parent), prepend=":")
-    contents = [LayerContent("sha256:02", 4), LayerContent("sha256:03", 5)]
+    contents = [LayerContent("sha256:02", 4, "2026-11-01T00:00:00Z"), LayerContent("sha256:03", 5)]
     return describe.manifest(container, build, image, contents, Content(software))
 
 
@@ -118,6 +118,7 @@ def test_the_manifest_of_a_flat_image_for_cpus(project: Path, image: Path, monke
     image.write_bytes(sif())
     manifest = make(planned(project), image, {"torch": "2.13.0+cpu"}, monkeypatch)
     assert (manifest.base, manifest.requires) == (Base("debootstrap bookworm"), Requires())
+    assert manifest.labels == {"a": "b", "org.ctrain.base.built": "2026-11-01T00:00:00Z"}
     assert manifest.flat
     assert [layer.digest for layer in manifest.layers] == ["sha256:02", "sha256:03"]
 
