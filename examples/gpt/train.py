@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import signal
 import sys
-import time
 from dataclasses import asdict
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from characters import Corpus
 from config import Config, parse
 from example import InputError, Metrics, World, begin, finish, resume_dir, run_dir
 from gpt_model import GPT, cross_entropy
+from step_clock import StepClock
 from strategies import Strategy
 
 SHAPE = ("context", "layers", "heads", "width")
@@ -53,18 +53,19 @@ def train(config: Config, world: World, directory: Path, start: Path | None = No
         state = strategy.state()
         sharded.load(start, state, alone)
         strategy.restore(state, facts["step"])
-    metrics, losses, began = Metrics(world, directory), [], time.monotonic()
+    metrics, losses, clock = Metrics(world, directory), [], StepClock()
     for step in range(facts["step"] + 1, config.steps + 1):
-        lr = learning_rate(config, step)
-        loss = strategy.step(corpus.batch(step, config.batch, config.seed), lr)
+        batch, lr = corpus.batch(step, config.batch, config.seed), learning_rate(config, step)
+        clock.start_computing()
+        loss = strategy.step(batch, lr)
         mean, stops = strategy.sum_over_ranks(torch.stack([loss, loss.new_tensor(float(len(stop_asked)))]))
         losses.append(mean)
-        speed, began = round(config.batch * config.context / (time.monotonic() - began)), time.monotonic()
-        metrics.write(step=step, steps=config.steps, loss=mean, lr=lr, tokens_per_second=speed)
+        speed, times = clock.end_step(config.batch * config.context)
+        metrics.write(step=step, steps=config.steps, loss=mean, lr=lr, tokens_per_second=speed, **times)
         if stops or step == config.steps or step % config.save_every == 0:
             facts = {"step": step, "vocabulary": corpus.vocabulary, "config": asdict(config)}
             path = sharded.save(directory / "checkpoint", strategy.state(), facts, world.rank, alone)
-            world.say(f"step {step}/{config.steps}  loss {mean:.3f}  {speed:,} tokens/s  {path.name} saved")
+            world.say(f"step {step}/{config.steps}  loss {mean:.3f}  {speed:,.0f} tokens/s  {path.name} saved")
         if stops:
             return losses, True
     if world.rank == 0 and config.sample and losses:
@@ -80,8 +81,7 @@ def evaluate(config: Config, corpus: Corpus, path: Path) -> None:
     lines = corpus.validation.unfold(0, config.context + 1, config.context)[:256]
     loss, entropy = cross_entropy(model(lines[:, :-1]), lines[:, 1:]), corpus.unigram_entropy()
     print(f"validation loss {loss:.3f}, unigram entropy of the text {entropy:.3f} (nats per character)")
-    text = model.continue_text(corpus.validation[:1], config.sample)
-    print("".join(corpus.vocabulary[token] for token in text))
+    print("".join(corpus.vocabulary[token] for token in model.continue_text(corpus.validation[:1], config.sample)))
 
 
 def main() -> int:

@@ -22,6 +22,7 @@ sys.path.extend([str(Path(__file__).resolve().parents[1] / "common"), "/opt/ctra
 import images
 from checkpoint import load_checkpoint, save_checkpoint
 from example import InputError, Metrics, World, begin, finish, run_dir
+from step_clock import StepClock
 from strategies import Ddp, Horovod
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -148,16 +149,15 @@ class Trainer:
     def _train_epoch(self, epoch: int) -> Iterator[tuple[dict[str, float], Callable[[], torch.Tensor]]]:
         """Trains what is left of an epoch; for each step its facts, and the sums of losses and of requests to stop."""
         self.model.train()
-        share, began = self.train_loader.sampler, time.monotonic()
+        share, clock = self.train_loader.sampler, StepClock()
         share.set_epoch(epoch)
         share.seen = self.step % self.steps_per_epoch * self.options.batch_size
         for batch, labels in self.train_loader:
+            clock.start_computing()
             lr = self._learning_rate()
-            loss = self._train_step(batch, labels, lr)
-            self.step += 1
-            speed = self.options.batch_size * self.world.size / (time.monotonic() - began)
-            began = time.monotonic()
-            facts = {"step": self.step, "steps": self.steps, "lr": lr, "images_per_second": round(speed, 1)}
+            loss, self.step = self._train_step(batch, labels, lr), self.step + 1
+            speed, times = clock.end_step(self.options.batch_size * self.world.size)
+            facts = {"step": self.step, "steps": self.steps, "lr": lr, "images_per_second": speed, **times}
             yield facts, self.strategy.add(torch.stack([loss, torch.full_like(loss, len(stop_asked))]))
             if self.stopping:
                 return

@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import runpy
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import ModuleType
 
@@ -100,3 +102,14 @@ def test_pictures_are_arrays_with_the_label_of_their_directory(tmp_path: Path) -
     assert images[:, 0, 0, 0].tolist() == pytest.approx([-0.3 / 0.35, 0.7 / 0.35, -0.3 / 0.35])
     with pytest.raises(SystemExit, match=r"missing has no pictures in a directory per digit. Pass --data DIR"):
         pictures().load(tmp_path / "missing")
+
+
+def test_a_step_is_divided_into_computation_and_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "monotonic", iter([10, 10.5, 12, 13, 14]).__next__)
+    clock = runpy.run_path(str(COMMON / "step_clock.py"))["StepClock"]()
+    clock.start_computing()
+    speed, times = clock.end_step(work=100)
+    assert times.pop("host_memory") > 1e6
+    assert (speed, times) == (50, {"seconds": 2, "seconds_outside_compute": 0.5})
+    clock.start_computing()
+    assert clock.end_step(work=100)[1]["seconds_outside_compute"] == 1, "logs and checkpoints of the step before count"

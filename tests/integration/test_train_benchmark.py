@@ -1,0 +1,27 @@
+"""benchmarks/train.py with the real image: its plain programs train, and the examples have what it reads."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from samples.cluster import Cluster
+
+FILE = Path(__file__).parents[2] / "benchmarks" / "train.py"
+
+
+def test_examples_are_measured_beside_plain_programs(cluster: Cluster) -> None:
+    image = cluster.store / "channels" / "pytorch-cpu_prod.sif"
+    chosen = ["--rounds=1", "--case=gpt single", "--case=resnet50 ddp 1"]
+    done = subprocess.run(
+        [sys.executable, FILE, "--json", f"--image={image}", *chosen], capture_output=True, text=True, timeout=500
+    )
+    assert done.returncode in (0, 1), done.stderr  # 1: below the limit, which other programs decide here
+    summary = json.loads(done.stdout.splitlines()[-1])
+    assert list(summary["cases"]) == ["gpt single 1", "resnet50 ddp 1"]
+    for figures in summary["cases"].values():
+        assert all(figures[name] > 0 for name in ("per_second", "mfu", "memory_mb", "plain", "ratio")), figures
+        assert figures["checkpoint_ms"] > 0, "one is written half-way"
+    assert all(cores > 0 for cores in summary["cores_to_feed"].values())
