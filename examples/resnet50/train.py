@@ -123,6 +123,7 @@ class Trainer:
 
     def train(self) -> int:
         """Trains to the last epoch, or until SIGTERM reaches a rank; the exit code."""
+        signal.signal(signal.SIGTERM, lambda number, _: stop_asked.append(number))  # earlier, there is nothing to save
         for epoch in range(self.step // self.steps_per_epoch, self.options.epochs):
             place, losses, began = {"epoch": epoch + 1, "epochs": self.options.epochs}, [], time.monotonic()
             for facts, sums in one_late(self._train_epoch(epoch)):
@@ -220,7 +221,6 @@ class Trainer:
 
 def main() -> int:
     options = parse_options(sys.argv[1:])
-    signal.signal(signal.SIGTERM, lambda number, _: stop_asked.append(number))
     # Horovod 1 and 2: start (hvd.init), and pin each rank of a node to the GPU of its local rank.
     world = begin("horovod" if options.strategy == "horovod" else "torch")
     return Trainer(options, world).train()
