@@ -72,7 +72,8 @@ class JobFile:
 
 @dataclass(frozen=True)
 class Job:
-    """A job ready to be planned. `directory` is the host directory it runs in, None if it is part of the image."""
+    """A job ready to be planned. `directory` is the host directory it runs in, None if it is part of the image; `file`
+    is its job.yaml, None for a command."""
 
     name: str
     command: tuple[str, ...]
@@ -85,6 +86,12 @@ class Job:
     directory: Optional[Path] = None
     layers: tuple[Path, ...] = ()
     training: Optional[Training] = None
+    file: Optional[Path] = None
+
+    @property
+    def where(self) -> str:
+        """What complaints about a key begin with."""
+        return str(self.file or f"job {self.name}")
 
 
 def find(reference: str) -> Job:
@@ -178,7 +185,7 @@ def _load(directory: Path, workdir: str, mounted: Optional[Path]) -> Job:
     images = (keys.image,) if isinstance(keys.image, str) else keys.image
     layers = tuple(directory / expand_home(layer) for layer in keys.layers)
     env = {str(name): value for name, value in written.get("env", {}).items()}
-    rest = (keys.launcher, keys.resources, keys.data, env, workdir, mounted, layers, keys.training)
+    rest = (keys.launcher, keys.resources, keys.data, env, workdir, mounted, layers, keys.training, path)
     job = Job(_name(directory.name), tuple(written["command"]), images, *rest)
     script = missing_script(job)
     if script:

@@ -17,6 +17,7 @@ import socket
 import sys
 from dataclasses import replace
 
+from ctrain_runtime import schedulers
 from ctrain_runtime.cli import run_options, run_view
 from ctrain_runtime.cli.output import print_line
 from ctrain_runtime.cli.run import follow
@@ -26,7 +27,6 @@ from ctrain_runtime.plan.model import Options
 from ctrain_runtime.run.interrupts import Interrupts
 from ctrain_runtime.run.prepare import prepare
 from ctrain_runtime.run.submit import submit
-from ctrain_runtime.site import FALLBACK
 from ctrain_runtime.text import user_name
 
 TOKEN = "JUPYTER_TOKEN"  # noqa: S105  # a variable that the server reads: other users' ps does not show it
@@ -63,7 +63,7 @@ def execute(args: argparse.Namespace) -> int:
     port = secrets.choice(PORTS) if args.port is None else args.port
     if not 0 < port < 1 << 16:
         raise UsageError(f"--port must be between 1 and 65535, not {port}")
-    destination = _ssh_destination(is_local=request.site.site.scheduler == FALLBACK)
+    destination = _ssh_destination(is_local=not schedulers.get(request.site.site.scheduler).programs)
     command = ("/bin/sh", "-c", SERVER, "jupyter", destination, f"--port={port}", *args.rest)
     options = _with_token(request.options)
     prepared = prepare(replace(request, command=command, job_name="jupyter", dry_run=args.dry_run, options=options))

@@ -103,7 +103,7 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
         "--cpu-bind",
         default="",
         metavar="BINDING",
-        help="binding of ranks, for srun (default: cores, if the site allows)",
+        help="binding of ranks (default: cores, if the site allows)",
     )
     add(
         "--scheduler-option",

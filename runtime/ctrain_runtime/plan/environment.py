@@ -41,7 +41,7 @@ def make_environment(
     Raises UsageError, JobError or ConfigError for bad names.
     """
     _check_names(site.env, ConfigError, f"site {site.name}: env")
-    _check_names(job.env, JobError, f"job {job.name}: env")
+    _check_names(job.env, JobError, f"{job.where}: env")
     run = {"CTRAIN_RUN_DIR": str(run_directory), **({"CTRAIN_RESUME": RESUME} if options.resume else {})}
     layers = (
         ("ctrain", {**DEFAULTS, **run}),

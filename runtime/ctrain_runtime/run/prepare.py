@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Optional
 
 from ctrain_runtime import facts, image, job, launchers, schedulers, trust, user_layer
-from ctrain_runtime.errors import ImageNotFound, SchedulerError, UsageError
+from ctrain_runtime.errors import ImageNotFound, JobError, ResourceError, SchedulerError, UsageError
 from ctrain_runtime.facts import Cluster
 from ctrain_runtime.launchers.recognise import Recognised, recognise, refuse_spawner
 from ctrain_runtime.plan.admission import NodeFacts
@@ -25,6 +25,7 @@ from ctrain_runtime.run.imports import read_imports
 from ctrain_runtime.schedulers.protocol import Scheduler
 from ctrain_runtime.site import FALLBACK, SelectedSite, Site, expand
 from ctrain_runtime.text import pluralize
+from ctrain_runtime.time_limit import parse_limit
 
 IMAGE = "CTRAIN_IMAGE"  # set by module files
 ALWAYS_IMPORTED = {"horovodrun": Imports("horovodrun's program", frozenset({HOROVOD}))}
@@ -97,12 +98,23 @@ def _target(request: Request, scheduler: Scheduler, planned: job.Job, ranks: Opt
     cluster, elsewhere = targets.find_cluster(scheduler, site, dry_run=request.dry_run)
     selected_by = read_options((*site.submit, *request.options.scheduler_options), scheduler.short_options)
     requested = make_size_request(request.options, planned, cluster, ranks, selected_by)
-    scheduler.size(requested, cluster, site)  # what fits nowhere is refused before an image is pulled for it
+    try:
+        scheduler.size(requested, cluster, site)  # what fits nowhere is refused before an image is pulled for it
+    except ResourceError as error:
+        raise ResourceError(f"{error.message}{_resources_of_file(planned, request.options)}", error.hint) from error
     selected, notes = _image(request, planned)
     size = scheduler.size(replace(requested, image=selected.manifest), cluster, site)
     nodes = targets.find_nodes(cluster, size)
     admitted = select_image.admit(selected, nodes, request.site)
     return _Target(cluster, size, nodes, selected, (*elsewhere, *size.notes, *notes, *admitted), not elsewhere)
+
+
+def _resources_of_file(planned: job.Job, options: Options) -> str:
+    """The resources that job.yaml asks for and the command line leaves to it, for complaints; "" without any."""
+    keys = ("nodes", "gpus_per_node", "ranks_per_node")
+    own = {key: getattr(planned.resources, key) for key in keys if getattr(options, key) is None}
+    given = [f"{key}: {value}" for key, value in own.items() if value != getattr(job.Resources(), key)]
+    return f" ({planned.where}: resources: {', '.join(given)})" if given else ""
 
 
 def _plan(
@@ -117,6 +129,9 @@ def _plan(
         image.check(flat, target.nodes.arch)
         trust.require_trusted(flat, site)
     parent = runs_directory(site)
+    for layer in planned.layers:
+        if not layer.exists():
+            raise JobError(f"{planned.where}: layers: {layer} not found", "Build it with: ctrain layer build")
     options = replace(
         request.options,
         arguments=request.command if request.reference else (),
@@ -168,7 +183,7 @@ def _check_detected(request: Request) -> None:
     if (options.nodes or 1) > 1 or options.time or options.partition:
         raise SchedulerError(
             "no scheduler found on this machine, but --nodes, --time or --partition need a cluster",
-            "Load the scheduler's module (module load slurm), or run on this machine with --site local",
+            "Load the scheduler's module, or run on this machine with --site local",
         )
 
 
@@ -188,6 +203,7 @@ def make_size_request(
     """The values of the command line, else the job's; in an allocation, all of its nodes. `ranks` is how many its
     command would start in all, if that says so; `further` are options of the scheduler, which come after ctrain's own.
     Raises UsageError if the ranks cannot be spread evenly."""
+    parse_limit(options.time or "0")  # also where it will not apply
     settings = {"partition": options.partition, **dict(options.settings), **further}
     resources = planned.resources
     nodes: job.Count = "auto" if cluster.allocation else resources.nodes

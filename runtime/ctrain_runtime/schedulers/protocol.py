@@ -58,7 +58,7 @@ class FailedTask:
 class Scheduler(Protocol):
     """A back end. It builds commands and scripts and parses answers; it holds no policy and no state."""
 
-    programs: tuple[str, ...]  # must be on PATH where runs are submitted
+    programs: tuple[str, ...]  # must be on PATH where runs are submitted; (): runs start on that machine itself
     short_options: Mapping[str, str]  # of its own, by the name of the long one, of those that a choice depends on
 
     def facts(self, site: Site) -> Cluster:

@@ -71,6 +71,7 @@ def test_a_folder_with_every_key(tmp_path: Path) -> None:
         training=Training(
             {"layers": "layers=4", "hidden": 128}, {"batch": 64}, "steps=100", {"offload=cpu": {"offload": True}}
         ),
+        file=folder / "job.yaml",
     )
 
 

@@ -30,7 +30,15 @@ def machine(programs: Path, tmp_path: Path) -> Path:
     install_cluster(programs, "24.11.5")
     fakes.answer(programs, "sinfo")
     write_store(tmp_path / "store", {}, channels={"pytorch_prod": "pytorch_24.12-hd-py3-r3.sif"})
-    for name, extra in {"job": "", "data-job": "data: {dataset: imagenet}\n", "bad-job": "nodse: 2\n"}.items():
+    jobs = {
+        "job": "",
+        "data-job": "data: {dataset: imagenet}\n",
+        "bad-job": "nodse: 2\n",
+        "big-job": "resources: {gpus_per_node: 5000}\n",
+        "rank-job": "env: {RANK: 3}\n",
+        "layer-job": "layers: [no.sqsh]\n",
+    }
+    for name, extra in jobs.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / "job.yaml").write_text(JOB + extra)
         (tmp_path / name / "train.py").touch()
@@ -88,6 +96,7 @@ SLURM = ("--dry-run", "--site", "generic-slurm", "--store", "store")
             "runs/taken already exists. Choose another --name",
         ),
         ((*SLURM, "./job", "--time", "soon"), 64, "invalid time limit 'soon'"),
+        ((*LOCAL, "./job", "--time", "1:99:00"), 64, "invalid time limit '1:99:00'"),
         (
             (*LOCAL, "./job", "--layer", "old.sqsh"),
             64,
@@ -96,6 +105,9 @@ SLURM = ("--dry-run", "--site", "generic-slurm", "--store", "store")
         ((*LOCAL, "resnet5"), 65, "unknown job 'resnet5'. Did you mean 'resnet50'? Jobs: "),
         ((*LOCAL, "./nowhere"), 65, "nowhere/job.yaml not found. A job is a directory"),
         ((*LOCAL, "./bad-job"), 65, "bad-job/job.yaml: unknown key 'nodse'"),
+        ((*LOCAL, "./rank-job"), 65, "rank-job/job.yaml: env: RANK is set by ctrain for each rank"),
+        ((*LOCAL, "./layer-job"), 65, "/layer-job/no.sqsh not found. Build it with: ctrain layer build"),
+        ((*LOCAL, "./big-job"), 74, "/big-job/job.yaml: resources: gpus_per_node: 5000)"),
         (("--site", "./bad.yaml", "./job"), 66, "bad.yaml, line 3: mpi must be a list, not a string"),
         ((*LOCAL, "./job", "--runs", "$NOT_SET_ANYWHERE"), 66, "variable not set in '$NOT_SET_ANYWHERE'"),
         (("--site", "nowhere", "./job"), 67, "unknown site 'nowhere'. Sites: "),
