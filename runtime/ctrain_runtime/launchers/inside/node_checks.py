@@ -7,10 +7,13 @@ import os
 import socket
 import struct
 import subprocess
+from collections.abc import Set
+from pathlib import Path
 
 SIOCGIFADDR = 0x8915  # netdevice(7)
 VARIABLES = {"gloo": "GLOO_SOCKET_IFNAME", "nccl": "NCCL_SOCKET_IFNAME"}
 GPU_QUERY = "index,memory.used,memory.total,ecc.errors.uncorrected.volatile.total,clocks_throttle_reasons.hw_slowdown"
+PCI_DEVICES = Path("/sys/bus/pci/devices")
 MEMORY_IN_USE = 0.1  # of a GPU's memory: more than that belongs to a program
 
 
@@ -45,6 +48,18 @@ def matches(interface: str, wanted: str, backend: str) -> bool:
     names = wanted.lstrip("^=").split(",")
     exact = wanted.lstrip("^").startswith("=")
     return any(interface == name if exact else interface.startswith(name) for name in names) != wanted.startswith("^")
+
+
+def cores_near(gpu: str, cores: Set[int], devices: Path = PCI_DEVICES) -> str:
+    """The cores next to a GPU, named by its PCI address, if none of `cores` is one of them; "" if any is, or if the
+    kernel does not tell (its ABI/testing/sysfs-bus-pci, local_cpulist: as in 0-15,32-47)."""
+    try:
+        near = (devices / gpu / "local_cpulist").read_text().strip()
+    except OSError:
+        return ""
+    ranges = (part.partition("-") for part in near.split(",") if part)
+    known = {core for first, _, last in ranges for core in range(int(first), int(last or first) + 1)}
+    return near if known and not known & cores else ""
 
 
 def gpu_problems(planned: int) -> list[str]:

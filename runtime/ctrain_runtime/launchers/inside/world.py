@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 import nccl_log
+import node_checks
 import nodes
 
 TIMEOUT_SECONDS = 60
@@ -69,6 +70,22 @@ def torch_store() -> Any:
     return next(rendezvous("env://", timeout=datetime.timedelta(seconds=TIMEOUT_SECONDS)))[0]
 
 
+def report_far_cores(device: Any) -> None:
+    """Report a rank of the first node whose cores are far from its GPU: all that it copies takes a detour."""
+    import torch
+
+    gpu = torch.cuda.get_device_properties(device)
+    domain, bus, number = (getattr(gpu, f"pci_{part}_id", None) for part in ("domain", "bus", "device"))
+    if os.environ["NODE_RANK"] != "0" or None in (domain, bus, number):  # older versions of torch do not tell
+        return
+    near = node_checks.cores_near(f"{domain:04x}:{bus:02x}:{number:02x}.0", os.sched_getaffinity(0))
+    if near:
+        hint = "its cores are far from its GPU; see --cpu-bind, or `cpu_bind` of the site"
+        nodes.report(
+            "measured", f"rank {os.environ['RANK']} on {nodes.node_name()}: {hint}: cores {near} are next to it"
+        )
+
+
 def bandwidth_problems(store: Any, backend: str, expected: float, network: str) -> list[str]:
     """Measure an all-reduce of all ranks, and report it; on rank 0 what is wrong with it."""
     import collectives
@@ -78,6 +95,8 @@ def bandwidth_problems(store: Any, backend: str, expected: float, network: str) 
     log = Path.home() / f"nccl.{rank}.log"  # on the node's own disk
     os.environ.update(NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS="INIT,NET", NCCL_DEBUG_FILE=str(log))
     device = collectives.device_of(backend)
+    if backend == "nccl":
+        report_far_cores(device)
     patience = datetime.timedelta(seconds=TIMEOUT_SECONDS)
     dist.init_process_group(backend, store=store, rank=rank, world_size=ranks, timeout=patience)
     line = collectives.check_bandwidth(backend, device)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ctrain_runtime.launchers.inside import node_checks
-from ctrain_runtime.launchers.inside.node_checks import gpu_problems, matches, own_address, read_gpus
+from ctrain_runtime.launchers.inside.node_checks import cores_near, gpu_problems, matches, own_address, read_gpus
 
 # As nvidia-smi prints GPU_QUERY with --format=csv,noheader,nounits; not run here.
 HEALTHY = "0, 3, 81559, 0, Not Active\n1, 612, 81559, 0, Not Active\n"
@@ -83,3 +83,22 @@ def test_nvidia_smi_is_asked_for_the_gpus_of_the_job(tmp_path: Path, monkeypatch
 def test_without_planned_gpus_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subprocess, "run", None)
     assert gpu_problems(0) == []
+
+
+@pytest.mark.parametrize(
+    ("cores", "far"),
+    [({0, 1}, "4-7,12"), ({3, 13}, "4-7,12"), ({3, 4}, ""), ({12}, ""), (set(range(16)), "")],
+)
+def test_cores_that_are_far_from_a_gpu(cores: set[int], far: str, tmp_path: Path) -> None:
+    """In a tree as of sysfs: this machine has no GPU."""
+    (tmp_path / "0000:c1:00.0").mkdir()
+    (tmp_path / "0000:c1:00.0/local_cpulist").write_text("4-7,12\n")
+    assert cores_near("0000:c1:00.0", cores, tmp_path) == far
+
+
+@pytest.mark.parametrize("listed", [None, "\n"])
+def test_a_kernel_that_does_not_tell_which_cores_are_near(listed: str | None, tmp_path: Path) -> None:
+    if listed is not None:
+        (tmp_path / "0000:c1:00.0").mkdir()
+        (tmp_path / "0000:c1:00.0/local_cpulist").write_text(listed)
+    assert cores_near("0000:c1:00.0", {0}, tmp_path) == ""
