@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 import os
 import socket
 import time
@@ -22,6 +23,7 @@ from ctrain_runtime.text import user_name
 
 LEASES = "in-use"
 MAX_LEASE_SECONDS = 30 * 86400  # of a queued job, or one without a time limit
+LONGEST_DAYS = 90.0  # days that a lease counts since its last change, whatever expiry it has: anybody can make one
 _MAX_RUN_BYTES = 4096
 
 
@@ -72,21 +74,21 @@ def release(path: str) -> None:
             Path(path).unlink(missing_ok=True)
 
 
-def unexpired(root: Path, now: float) -> list[Lease]:
+def unexpired(root: Path, now: float, longest: float = LONGEST_DAYS) -> list[Lease]:
     """The leases that have not expired at time `now`; the one that expires last comes last."""
-    leases = (lease for lease in map(_read, _paths(root)) if lease.until > now)
+    leases = (lease for lease in (_read(path, longest) for path in _paths(root)) if lease.until > now)
     return sorted(leases, key=lambda lease: lease.until)
 
 
-def active(root: Path, now: float) -> dict[str, Lease]:
+def active(root: Path, now: float, longest: float = LONGEST_DAYS) -> dict[str, Lease]:
     """The unexpired leases at time `now` by image file name; of several, the one that expires last."""
-    return {lease.image: lease for lease in unexpired(root, now)}
+    return {lease.image: lease for lease in unexpired(root, now, longest)}
 
 
 def sweep(root: Path, now: float) -> None:
-    """Remove expired leases."""
+    """Remove leases that have expired by themselves: no bound ends the lease of a long job for good."""
     for path in _paths(root):
-        if _read(path).until <= now:
+        if _read(path, math.inf).until <= now:
             with contextlib.suppress(OSError):  # only root and the owners of the directory and the lease may remove it
                 path.unlink()
 
@@ -101,13 +103,14 @@ def _paths(root: Path) -> list[Path]:
         raise StoreError(f"cannot list {root / LEASES}: {error.strerror}", "Ask the store's owner") from error
 
 
-def _read(path: Path) -> Lease:
+def _read(path: Path, longest: float) -> Lease:
     image = path.name.rpartition("@")[0]
     try:
         status = path.lstat()
     except OSError:  # released while the directory was read
         return Lease(image, 0, "")
-    return Lease(image, status.st_mtime, user_name(status.st_uid), _read_run(path))
+    until = min(status.st_mtime, status.st_ctime + longest * 86400)
+    return Lease(image, until, user_name(status.st_uid), _read_run(path))
 
 
 def _read_run(path: Path) -> str:

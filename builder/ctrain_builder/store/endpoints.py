@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional, Union
 
+from ctrain_builder import manifest_writer
 from ctrain_builder.digests import ReadAt
 from ctrain_builder.registry import artifacts
 from ctrain_builder.store import channels, log, signatures
@@ -142,9 +143,8 @@ def _reserve(writer: LockedStore, manifest: Manifest) -> None:
     path = writer.root / manifest.file_name
     pending = pending_manifest(path)
     if pending.exists():  # an interrupted sync's: the lock is held
-        path.unlink(missing_ok=True)
-        pending.unlink()
-    if not reserve(writer, manifest):
+        writer.write(pending, manifest_writer.as_text(manifest))
+    elif not reserve(writer, manifest):
         raise StoreError(f"{path} exists, but has no manifest", "Check what it is, and move it out of the store")
 
 

@@ -39,7 +39,7 @@ from ctrain_runtime.store import (
 )
 
 GRACE_DAYS = 30.0  # days
-LONGEST_LEASE = 90.0  # days that jobs can keep a version after its retirement, whatever their leases say
+LONGEST_LEASE = lease.LONGEST_DAYS  # days that jobs can keep a version after its retirement, whatever their leases say
 _DAY = 86400
 # Of copies, small files and locks; and links in channels/
 _OWN_PART = re.compile(r"\..+\.(sif|json|html|lock)(\.\w+)?\.part(\.lock)?|\.[a-z0-9-]+_[^_]+\.sif\.\d+")
@@ -133,7 +133,7 @@ def retired(store: Store) -> Iterator[tuple[StoredVersion, float]]:
 def leases_on_retired(store: Store, now: float, longest: float = LONGEST_LEASE) -> list[Lease]:
     """By whom retired versions are still needed: at most `longest` days, because anybody can make a lease that lasts
     for ever."""
-    leases = lease.active(store.root, now)
+    leases = lease.active(store.root, now, max(longest, LONGEST_LEASE))
     ends = {version.image.name: since + longest * _DAY for version, since in retired(store)}
     bounded = (
         replace(leases[name], until=min(leases[name].until, end)) for name, end in ends.items() if name in leases

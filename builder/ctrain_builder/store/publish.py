@@ -2,7 +2,7 @@
 
 The order makes every crash harmless: copy under a temporary name, compare the digest, make it durable; then, under
 the store's lock, give it its name, then the manifest (from here on the image counts), then the channel. What a crash
-leaves are names that start with a dot, and a .sif whose manifest still has its pending name.
+leaves are names that start with a dot, and a .sif that is empty, or whose manifest still has its pending name.
 """
 
 from __future__ import annotations
@@ -145,20 +145,22 @@ def _number(writer: LockedStore, file: Path, manifest: Manifest) -> PublishedIma
 def reserve(writer: LockedStore, manifest: Manifest) -> bool:
     """Take the name of a version: False if there is something of that name.
 
-    Its manifest is written under a pending name. By it `gc` tells what an interrupted publish has left from images
-    that somebody else has put into the store, or whose manifest was lost: those are never removed.
+    First its .sif is created, then its manifest under a pending name. By it `gc` tells what an interrupted publish has
+    left from images that somebody else has put into the store, or whose manifest was lost: those are never removed.
     """
     path = writer.root / manifest.file_name
-    pending = pending_manifest(path)
-    try:
-        writer.create(pending, manifest_writer.as_text(manifest))
-    except FileExistsError:
-        return False
     try:
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
     except FileExistsError:
-        pending.unlink()
-        return False
+        if path.is_symlink() or not path.is_file() or path.stat().st_size:
+            return False  # else it is what a kill at this point leaves: nothing is lost
+    try:
+        writer.create(pending_manifest(path), manifest_writer.as_text(manifest))
+    except OSError as error:
+        path.unlink()
+        if isinstance(error, FileExistsError):
+            return False
+        raise
     return True
 
 

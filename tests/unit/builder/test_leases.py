@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ctrain_builder.cli.main import BUILD_VERBS
-from ctrain_builder.store import lifecycle
+from ctrain_builder.store import lifecycle, verify
 from ctrain_builder.store.writer import lock_store
 from ctrain_runtime.cli.main import main
 from ctrain_runtime.store import RETIRED, open_store
@@ -41,6 +41,23 @@ def test_a_lease_until_2099_ends_90_days_after_the_retirement(root: Path) -> Non
     later = now + 31 * DAY
     assert lifecycle.leases_on_retired(store, later) == []
     assert [one.path.name for one in lifecycle.garbage(store, 30, later)] == ["pytorch_24.12-hd-py3-r1.sif"]
+
+
+def test_a_lease_until_2099_keeps_a_version_in_the_list_for_90_days(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = write_store(tmp_path / "other", {"release": 1}, {"release": 2})
+    lease = root / "in-use/pytorch_24.12-hd-py3-r1.sif@1c9e"
+    lease.parent.mkdir(exist_ok=True)
+    lease.touch()
+    os.utime(lease, (IN_2099, IN_2099))
+    store, now = open_store(root), time.time()
+    (subject, _) = verify.subjects(store)
+    assert lifecycle.surplus(store, [], 1, now) == []
+    assert verify.needed_by(store, subject).startswith("a job of ")
+    monkeypatch.setattr(time, "time", lambda: now + 91 * DAY)
+    assert [one.manifest.release for one in lifecycle.surplus(store, [], 1, time.time())] == [1]
+    assert verify.needed_by(store, subject) == ""
 
 
 def test_the_bound_is_an_option_of_gc(root: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import itertools
 import os
@@ -11,15 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_builder import atomic
 from ctrain_builder.digests import regions_digest
+from ctrain_builder.store import lifecycle
 from ctrain_builder.store import publish as module
 from ctrain_builder.store.init import init_store
 from ctrain_builder.store.publish import PublishResult
+from ctrain_builder.store.writer import lock_store
 from ctrain_runtime.errors import ImageTestError, ImageUnusable, StoreError, UsageError
 from ctrain_runtime.manifest import Layer, Manifest
 from ctrain_runtime.sif import PARTITION
 from ctrain_runtime.store import open_store
+from samples.crashes import run_until
 from samples.sample_images import sif
 
 Publish = Callable[..., PublishResult]
@@ -191,17 +192,6 @@ def test_a_channel_is_a_plain_word(publish: Publish, channel: str) -> None:
         publish(channel=channel)
 
 
-class Crash(BaseException):
-    """The machine stops here."""
-
-
-# What changes the disk, as far as a crash before it could matter.
-STEPS = (
-    *((os, "open"), (os, "fsync"), (os, "fchmod"), (atomic, "create_text"), (atomic, "sync_folder")),
-    *((Path, "replace"), (Path, "symlink_to"), (Path, "unlink")),
-)
-
-
 def test_a_crash_at_any_step_leaves_the_old_state_or_the_new(
     publish: Publish, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -212,7 +202,7 @@ def test_a_crash_at_any_step_leaves_the_old_state_or_the_new(
     for number in itertools.count():
         shutil.rmtree(root)
         shutil.copytree(root.with_name("before"), root, symlinks=True)
-        finished = _publish_until(number, publish, monkeypatch)
+        finished = run_until(number, lambda: publish("new", "prod"), monkeypatch)
         images = open_store(root).images()
         seen.append([f"{image.path.read_text()} {''.join(image.channels)}" for image in images])
         assert (root / "channels/small_prod.sif").readlink().name in [image.path.name for image in images]
@@ -222,21 +212,25 @@ def test_a_crash_at_any_step_leaves_the_old_state_or_the_new(
     assert states == [["old prod"], ["old prod", "new "], ["old ", "new prod"]]
 
 
-def _publish_until(number: int, publish: Publish, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Publish, but crash before change `number`; True if it came to its end."""
-    left = itertools.count(number, -1)
-
-    def counted(function: Callable[..., object]) -> Callable[..., object]:
-        def call(*args: object, **options: object) -> object:
-            if next(left) <= 0:
-                raise Crash
-            return function(*args, **options)
-
-        return call
-
-    with monkeypatch.context() as patched, contextlib.suppress(Crash):
-        for owner, name in STEPS:
-            patched.setattr(owner, name, counted(getattr(owner, name)))
-        publish("new", "prod")
-        return True
-    return False
+@pytest.mark.parametrize("late", [False, True])
+def test_a_crash_at_any_step_gives_no_foreign_image_away(
+    publish: Publish, root: Path, monkeypatch: pytest.MonkeyPatch, late: bool
+) -> None:
+    """Neither one that has the next number when it is reserved, nor one that takes it after the crash."""
+    monkeypatch.setattr(module, "_last_release", lambda *_: 0)
+    shutil.copytree(root, root.with_name("before"), symlinks=True)
+    image = root / "small_1.0-s-py3-r1.sif"
+    for number in itertools.count():
+        shutil.rmtree(root)
+        shutil.copytree(root.with_name("before"), root, symlinks=True)
+        if not late:
+            image.write_text("foreign")
+        finished = run_until(number, lambda: publish("new", "prod"), monkeypatch)
+        if not image.exists():
+            image.write_text("foreign")
+        before = image.read_text()
+        with lock_store(root) as writer:
+            lifecycle.collect(writer, 0)
+        assert before != "foreign" or image.read_text() == "foreign"
+        if finished:
+            break

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,6 +22,7 @@ from ctrain_runtime.errors import UsageError
 from ctrain_runtime.manifest import Manifest
 from ctrain_runtime.registry.client import RegistryClient
 from ctrain_runtime.store import open_store
+from samples.crashes import run_until
 
 Sync = Callable[..., str]
 
@@ -188,6 +191,28 @@ def test_a_foreign_image_is_not_replaced(fill: Callable[..., Path], sync: Sync, 
     image.write_text("foreign")
     assert f"{image} exists, but has no manifest. Check what it is" in sync(source, target, code=76)
     assert image.read_text() == "foreign"
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_crash_at_any_step_gives_no_foreign_image_away(
+    fill: Callable[..., Path], sync: Sync, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: bool
+) -> None:
+    source, target = fill("source", prod="one"), tmp_path / "target"
+    image = target / "small_1.0-s-py3-r1.sif"
+    for number in itertools.count():
+        shutil.rmtree(target, ignore_errors=True)
+        new_store(target)
+        if not late:
+            image.write_text("foreign")
+        finished = run_until(number, lambda: sync(source, target, code=0 if late else 76), monkeypatch)
+        if not image.exists():
+            image.write_text("foreign")
+        is_foreign = image.read_text() == "foreign"
+        again = sync(source, target, code=76 if is_foreign else 0)
+        assert image.read_text() == ("foreign" if is_foreign else "one"), again
+        assert len(state(target)) == 1 - is_foreign
+        if finished:
+            break
 
 
 def test_what_an_interrupted_sync_has_left_is_replaced(fill: Callable[..., Path], sync: Sync, tmp_path: Path) -> None:
