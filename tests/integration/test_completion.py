@@ -103,7 +103,7 @@ def terminal(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
         ("ctrain run --image=pytorch:p", "ctrain run --image=pytorch:prod "),
         ('ctrain run --image "pytorch:p', 'ctrain run --image "pytorch:prod" '),
         ("cd /; X=1 ctrain run --image cpu --site n", "cd /; X=1 ctrain run --image cpu --site neuron "),
-        ("ctrain run res", "ctrain run resnet50 "),
+        ("ctrain run light", "ctrain run lightning "),
         ("ctrain store pro", "ctrain store promote "),
         ("ctrain store promote pytorch 24.12-hd-r1 p", "ctrain store promote pytorch 24.12-hd-r1 prod "),
         ("ctrain store retire pytorch:24.12-hd-r1 c", "ctrain store retire pytorch:24.12-hd-r1 cpu:24.12-hd-r3 "),

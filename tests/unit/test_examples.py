@@ -17,13 +17,15 @@ from ctrain_runtime.plan.expectation import read_training
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 MOST_LINES = 350
+IMAGES = {"resnet50_keras": ("tensorflow", "tensorflow-cpu")}
 NAMES = sorted(path.parent.name for path in EXAMPLES.glob("*/job.yaml"))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_an_example_is_described_short_and_ends_through_the_shared_helper(name: str) -> None:
     found = job.find(name)
-    assert (found.workdir, found.images) == (f"/opt/ctrain/examples/{name}", ("pytorch", "pytorch-cpu"))
+    images = IMAGES.get(name, ("pytorch", "pytorch-cpu"))
+    assert (found.workdir, found.images) == (f"/opt/ctrain/examples/{name}", images)
     assert (EXAMPLES / name / "README.md").read_text().startswith(f"# {name}\n")
     assert f"[{name}]({name}/README.md)" in (EXAMPLES / "README.md").read_text()
     programs = {path.name: path.read_text() for path in sorted((EXAMPLES / name).glob("*.py"))}

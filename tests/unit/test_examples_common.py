@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import json
 import os
@@ -113,3 +114,23 @@ def test_a_step_is_divided_into_computation_and_the_rest(monkeypatch: pytest.Mon
     assert (speed, times) == (50, {"seconds": 2, "seconds_outside_compute": 0.5})
     clock.start_computing()
     assert clock.end_step(work=100)[1]["seconds_outside_compute"] == 1, "logs and checkpoints of the step before count"
+
+
+@pytest.mark.parametrize("program", ["digits/train_keras.py", "resnet50_keras/train.py"])
+def test_programs_in_keras_import_nothing_of_torch(program: str) -> None:
+    files, seen = [EXAMPLES / program], set()
+    while files:
+        names = imported(files.pop())
+        beside = (folder / f"{name}.py" for name in names - seen for folder in (COMMON, (EXAMPLES / program).parent))
+        files += [file for file in beside if file.is_file()]
+        seen |= names
+    assert {"tensorflow", "horovod", "example"} <= seen
+    assert not seen & {"torch", "torchvision"}
+
+
+def imported(file: Path) -> set[str]:
+    """The modules that a file imports when it is imported."""
+    statements = ast.parse(file.read_text()).body
+    names = {alias.name for node in statements if isinstance(node, ast.Import) for alias in node.names}
+    names |= {str(node.module) for node in statements if isinstance(node, ast.ImportFrom)}
+    return {name.partition(".")[0] for name in names}
