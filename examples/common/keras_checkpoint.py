@@ -6,14 +6,14 @@ import tensorflow as tf
 from example import InputError, resume_dir
 
 
-def restore(checkpoint: tf.train.Checkpoint) -> str:
-    """Takes the newest checkpoint of the run that `ctrain run --resume` names; returns its path, or "" for a new run.
+def restore(checkpoint: tf.train.Checkpoint) -> bool:
+    """Takes the newest checkpoint of the run that `ctrain run --resume` names; False for a new run.
 
     Raises InputError if that run has none, or one of another model.
     """
     directory = resume_dir()
     if directory is None:
-        return ""
+        return False
     path = tf.train.latest_checkpoint(str(directory))
     if path is None:
         raise InputError(f"{directory} has no checkpoint of TensorFlow to resume from")
@@ -21,4 +21,4 @@ def restore(checkpoint: tf.train.Checkpoint) -> str:
         checkpoint.restore(path).assert_existing_objects_matched()
     except (AssertionError, ValueError) as error:
         raise InputError(f"{path} is of another model: {str(error).splitlines()[0]}") from error
-    return path
+    return True

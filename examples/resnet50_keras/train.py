@@ -38,11 +38,15 @@ def parse_options() -> argparse.Namespace:
     add("--batch-size", type=int, default=32, metavar="N", help="images per rank and step")
     add("--base-lr", type=float, default=0.0125, help="learning rate for 32 images per step; scaled")
     add("--warmup-epochs", type=float, default=5, help="at most a quarter of the run")
-    add("--momentum", type=float, default=0.9)
     add("--weight-decay", type=float, default=5e-5)
     add("--seed", type=int, default=42)
     add("--checkpoint-every", type=int, default=0, metavar="STEPS", help="0: every epoch")
-    return parser.parse_args()
+    options = parser.parse_args()
+    for name, value in vars(options).items():
+        least = int(name in ("epochs", "batch_size"))
+        if isinstance(value, (int, float)) and value < least:
+            parser.error(f"--{name.replace('_', '-')} must be at least {least}, not {value}")
+    return options
 
 
 def make_model(size: int, classes: int, steps_per_epoch: int) -> tf.keras.Model:
@@ -63,7 +67,9 @@ class Trainer:
 
     def __init__(self, options: argparse.Namespace, world: World) -> None:
         self.options, self.world = options, world
-        self.images, self.val_images, classes = data.load(options.data)
+        # Rank 0 lists the images for all: thousands of ranks would overload the file system.
+        listed = hvd.broadcast_object(data.load(options.data) if world.rank == 0 else None, root_rank=0)
+        self.images, self.val_images, classes = listed
         self.transform = data.make_transform(self.images, options.image_size)
         self.steps_per_epoch = len(self.images.labels) // (options.batch_size * world.size)
         if not self.steps_per_epoch or len(self.val_images.labels) < world.size:
@@ -78,7 +84,7 @@ class Trainer:
         self.loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         # Horovod 3: the learning rate grows with the ranks (and `train_step` averages their gradients).
         self.peak_lr = options.base_lr * options.batch_size / 32 * world.size
-        self.optimizer = tf.keras.optimizers.SGD(self.peak_lr, momentum=options.momentum)
+        self.optimizer = tf.keras.optimizers.SGD(self.peak_lr, momentum=0.9)
         # In epochs: on another number of ranks an epoch has another number of steps.
         self.epochs_done = tf.Variable(0.0, dtype=tf.float64)
         self.checkpoint = tf.train.Checkpoint(model=self.model, optimizer=self.optimizer, epochs=self.epochs_done)
@@ -89,16 +95,17 @@ class Trainer:
         """Makes all ranks equal: to the checkpoint to resume from, or to rank 0's random start."""
         # An empty step gives a new optimizer its state.
         self.optimizer.apply_gradients([(tf.zeros_like(weight), weight) for weight in self.model.trainable_variables])
-        path = restore(self.checkpoint) if self.world.rank == 0 else ""
+        resumed = restore(self.checkpoint) if self.world.rank == 0 else False
         # Horovod 4: broadcast.
         variables = [self.epochs_done, *self.model.variables, *self.optimizer.variables()]
         hvd.broadcast_variables(variables, root_rank=0)
         self.step = round(float(self.epochs_done) * self.steps_per_epoch)
-        if path:
-            self.world.say(f"resumed from {path}: {self.step} of {self.total_steps} steps are done")
+        if resumed:
+            self.world.say(f"resumed: {self.step} of {self.total_steps} steps are done")
 
     def save(self) -> None:
-        # Horovod 5: rank 0 alone writes checkpoints; the others hold the same.
+        """All ranks call it. Horovod 5: rank 0 alone writes; the others hold the same."""
+        self.average_statistics()
         if self.world.rank == 0:
             self.epochs_done.assign(self.step / self.steps_per_epoch)
             self.saved.save(checkpoint_number=self.step)
@@ -135,20 +142,23 @@ class Trainer:
         self.optimizer.apply_gradients(zip(tape.gradient(total, weights), weights))
         return hvd.allreduce(tf.stack([loss, stop]), op=hvd.Sum)
 
-    def validate(self) -> tuple[float, float]:
-        """Loss and accuracy over all images of all ranks: each image is in the share of one."""
-        # Each rank has seen other images; the averaged statistics are those of the model as a whole.
+    def average_statistics(self) -> None:
+        """Each rank has seen other images; the mean of their batch statistics is that of the model as a whole."""
         statistics = self.model.non_trainable_variables
         for mine, mean in zip(statistics, hvd.grouped_allreduce(statistics, op=hvd.Average)):
             mine.assign(mean)
+
+    def validate(self) -> tuple[float, float, int]:
+        """Loss, accuracy and number of all images of all ranks: each image is in the share of one."""
+        self.average_statistics()
         share = np.arange(self.world.rank, len(self.val_images.labels), self.world.size)
         labels = self.val_images.labels[share]
         shown = data.batches(self.val_images, share, self.options.batch_size, self.transform, training=False)
         outputs = self.model.predict(shown, verbose=0)
         correct = np.sum(outputs.argmax(axis=1) == labels)
-        sums = tf.constant([float(self.loss(labels, outputs)) * len(labels), correct], tf.float64)
-        loss_sum, correct = hvd.allreduce(sums, op=hvd.Sum).numpy().tolist()
-        return loss_sum / len(self.val_images.labels), correct / len(self.val_images.labels)
+        sums = tf.constant([float(self.loss(labels, outputs)) * len(labels), correct, len(labels)], tf.float64)
+        loss_sum, correct, count = hvd.allreduce(sums, op=hvd.Sum).numpy().tolist()
+        return loss_sum / count, correct / count, int(count)
 
 
 def train(trainer: Trainer, metrics: Metrics) -> bool:
@@ -171,13 +181,13 @@ def train(trainer: Trainer, metrics: Metrics) -> bool:
             if options.checkpoint_every and trainer.step % options.checkpoint_every == 0:
                 trainer.save()
         speed = len(losses) * images_per_step / (time.monotonic() - began)
-        val_loss, val_accuracy = trainer.validate()
-        metrics.write(**place, step=trainer.step, val_loss=val_loss, val_accuracy=val_accuracy)
+        val_loss, val_accuracy, count = trainer.validate()
+        metrics.write(**place, step=trainer.step, val_loss=val_loss, val_accuracy=val_accuracy, val_images=count)
         if not options.checkpoint_every or trainer.step == trainer.total_steps:
             trainer.save()
         world.say(
             f"epoch {epoch + 1}/{options.epochs}  loss {np.mean(losses):.2f}  "
-            f"val accuracy {val_accuracy:.1%}  {speed:,.0f} images/s".replace("%", " %")
+            f"val accuracy {100 * val_accuracy:.1f} %  {speed:,.0f} images/s"
         )
     return False
 

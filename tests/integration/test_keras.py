@@ -76,4 +76,5 @@ def test_resnet50_goes_on_after_a_cancelled_and_a_killed_run(cluster: Cluster) -
     assert losses(resumed)[first_both] == pytest.approx(losses(killed)[first_both], rel=1e-3)
     validations = [line for line in lines(resumed) if "val_accuracy" in line]
     assert validations[-1]["val_accuracy"] > 0.5, "chance is 0.1"
+    assert validations[-1]["val_images"] == len(list((cluster.digits / "val").glob("*/*")))
     assert "epoch 4/4  loss" in third.stdout
