@@ -163,6 +163,7 @@ class Trainer:
 
 def train(trainer: Trainer, metrics: Metrics) -> bool:
     """Whether SIGTERM ended the training."""
+    signal.signal(signal.SIGTERM, lambda number, _: stop_asked.append(number))  # earlier, there is nothing to save
     options, world = trainer.options, trainer.world
     images_per_step = options.batch_size * world.size
     for epoch in range(trainer.step // trainer.steps_per_epoch, options.epochs):
@@ -194,7 +195,6 @@ def train(trainer: Trainer, metrics: Metrics) -> bool:
 
 def main() -> int:
     options = parse_options()
-    signal.signal(signal.SIGTERM, lambda number, _: stop_asked.append(number))
     # Horovod 1: start (hvd.init). Horovod 2: pin: each rank of a node takes the GPU of its local rank (in `begin`).
     world = begin("tensorflow")
     trainer = Trainer(options, world)
