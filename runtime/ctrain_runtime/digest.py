@@ -1,4 +1,7 @@
-"""SHA-256 digests of files, read in chunks: images have many gigabytes."""
+"""SHA-256 digests of files, read in chunks: images have many gigabytes. How digests are shown, and taken as arguments.
+
+Digests are written KIND:HEX. The kind is sha256, of a file; or, in a builder's cache, sha256-regions (docs/store.md).
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from pathlib import Path
 from typing import IO, Optional
 
 CHUNK_BYTES = 1 << 20
+SHOWN_DIGITS = 12
 
 
 def read_chunks(file: IO[bytes], size: Optional[int] = None) -> Iterator[bytes]:
@@ -26,3 +30,18 @@ def file_digest(path: Path, offset: int = 0, size: Optional[int] = None) -> str:
         for chunk in read_chunks(file, size):
             sha.update(chunk)
     return f"sha256:{sha.hexdigest()}"
+
+
+def kind(digest: str) -> str:
+    """As in sha256, or sha256-regions."""
+    return digest.partition(":")[0]
+
+
+def short(digest: str) -> str:
+    """A digest as people see it, as in sha256:9f2c41d0a1b2; "" for none."""
+    return digest[: len(kind(digest)) + 1 + SHOWN_DIGITS]
+
+
+def matches(digest: str, wanted: str) -> bool:
+    """Whether `wanted` is the digest, or as much of it as `short` shows, or more."""
+    return wanted == digest or (len(wanted) >= len(short(digest)) and digest.startswith(wanted))

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Optional
 
+from ctrain_runtime.digest import short
 from ctrain_runtime.image import Image
 from ctrain_runtime.manifest import ENTRY_POINT, PARENT_LABEL, Layer, Manifest, Requires, TestResult
 from ctrain_runtime.text import format_duration, format_size, table
@@ -61,9 +62,9 @@ def describe(image: Image, packages: Packages, problem: str, signers: Sequence[s
     package_counts = ", ".join(f"{kinds.count(kind)} {kind}" for kind in sorted(set(kinds)))
     channel = f" ({image.channel})" if image.channel else ""
     rows = [
-        ("image", f"{manifest.name} {manifest.version}".rstrip() + f"{channel}  {manifest.digest[:19]}".rstrip()),
+        ("image", f"{manifest.name} {manifest.version}".rstrip() + f"{channel}  {short(manifest.digest)}".rstrip()),
         ("file", f"{image.path} ({format_size(manifest.size)})"),
-        ("base", f"{manifest.base.reference}  {manifest.base.digest[:19]}".rstrip()),
+        ("base", f"{manifest.base.reference}  {short(manifest.base.digest)}".rstrip()),
         ("parent", manifest.labels.get(PARENT_LABEL, "")),
         ("built", _built(manifest)),
         ("starts", f"{manifest.labels[ENTRY_POINT]} (not by ctrain)" if ENTRY_POINT in manifest.labels else ""),
@@ -75,7 +76,7 @@ def describe(image: Image, packages: Packages, problem: str, signers: Sequence[s
     ]
     if image.foreign:
         return _rows(rows)
-    layers = [(part.definition, format_size(part.size), part.key[:12], part.digest[:19]) for part in manifest.layers]
+    layers = [(part.definition, format_size(part.size), part.key[:12], short(part.digest)) for part in manifest.layers]
     tests = [(test.name, _outcome(test)) for test in manifest.tests]
     merged = "\nIts layers are merged into one file system." if manifest.flat else ""
     return "\n".join(

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Optional
 
+from ctrain_runtime.digest import matches
 from ctrain_runtime.errors import ImageNotFound
-from ctrain_runtime.manifest import Manifest, file_stem, is_version
+from ctrain_runtime.manifest import file_stem, is_version
 from ctrain_runtime.store import DEFAULT_CHANNEL, NAME_RE, TAG_RE, PublishedImage, Store, StoreContents
 from ctrain_runtime.suggest import closest, suggest
 
 _DIGEST = "sha256:"
-_SHOWN_DIGEST = len(_DIGEST) + 12  # characters that `ctrain images show` prints
 
 
 def join(name: str, wanted: Optional[str]) -> str:
@@ -38,7 +38,7 @@ def select(contents: StoreContents, name: str, wanted: str = "") -> Optional[Pub
     """
     named = [image for image in contents.images if image.manifest.name == name]
     channel = wanted or DEFAULT_CHANNEL
-    exact = [image for image in named if wanted == image.manifest.version or _is_digest_of(wanted, image.manifest)]
+    exact = [image for image in named if wanted == image.manifest.version or matches(image.manifest.digest, wanted)]
     pointed = [image for image in named if channel in image.channels]
     if exact or pointed:
         return (exact or pointed)[0]
@@ -47,11 +47,6 @@ def select(contents: StoreContents, name: str, wanted: str = "") -> Optional[Pub
             raise dangling.error()
     layered = [image for image in named if not image.manifest.flat]
     return (layered or named)[-1] if named and not wanted else None
-
-
-def _is_digest_of(wanted: str, manifest: Manifest) -> bool:
-    is_prefix = len(wanted) >= _SHOWN_DIGEST and manifest.digest.startswith(wanted)
-    return is_prefix or wanted == manifest.digest
 
 
 def resolve(stores: list[Store], reference: str) -> PublishedImage:

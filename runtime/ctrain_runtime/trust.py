@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ctrain_runtime import command, signatures
-from ctrain_runtime.digest import file_digest
+from ctrain_runtime.digest import file_digest, short
 from ctrain_runtime.engines.apptainer import Engine, find_engine
 from ctrain_runtime.errors import CtrainError, ImageUnusable, SiteError, UsageError
 from ctrain_runtime.image import Image, is_foreign, is_path
@@ -65,7 +65,7 @@ def require_trusted(image: Image, site: Site) -> None:
         raise ImageUnusable(f"image {path} is not signed by a key that site {site.name} trusts", hint)
     digest = _digest(path)
     if digest != published:
-        problem = f"digest mismatch: {path} is {digest[:19]}, its manifest records {published[:19]}"
+        problem = f"digest mismatch: {path} is {short(digest)}, its manifest records {short(published)}"
         raise ImageUnusable(problem, "It was modified after publishing; report it to the store's owner")
     cache.put(str(path), conditions, True)
 

@@ -24,6 +24,7 @@ from ctrain_builder.layers import build_host, host_tools, workspace
 from ctrain_builder.layers import user_layer as maker
 from ctrain_builder.layers.container import Container
 from ctrain_runtime import image, user_layer
+from ctrain_runtime.digest import short
 from ctrain_runtime.engines.apptainer import find_engine
 from ctrain_runtime.errors import UsageError
 from ctrain_runtime.site import select_site
@@ -107,8 +108,8 @@ def _as_json(layer: UserLayer) -> str:
 def _describe(layer: UserLayer) -> str:
     about = layer.description
     rows = [
-        ("layer", f"{layer.path} ({format_size(layer.path.stat().st_size)})  {layer.digest[:19]}"),
-        ("on", f"{about.parent.name} {about.parent.version}  {about.parent.digest[:19]}"),
+        ("layer", f"{layer.path} ({format_size(layer.path.stat().st_size)})  {short(layer.digest)}"),
+        ("on", f"{about.parent.name} {about.parent.version}  {short(about.parent.digest)}"),
         ("from", f"{about.source}, {about.built}"),
     ]
     lines = [f"{key:<8}{value}" for key, value in rows]

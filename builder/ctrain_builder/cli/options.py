@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ctrain_builder import image_spec
+from ctrain_builder.digests import REGIONS
 from ctrain_builder.image_spec import ImageSpec
+from ctrain_runtime.digest import SHOWN_DIGITS
 from ctrain_runtime.errors import UsageError
 
 _UNITS = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
@@ -93,6 +95,14 @@ def days(text: str) -> float:
     if not 0 <= number < float("inf"):
         raise argparse.ArgumentTypeError(f"must be a number of days, not {text!r}")
     return number
+
+
+def digest(text: str) -> str:
+    """The digest of an image, or the beginning of one that ctrain shows. Raises ArgumentTypeError."""
+    if not re.fullmatch(rf"({REGIONS}|sha256:)[0-9a-f]{{{SHOWN_DIGITS},64}}", text):
+        what = f"must be sha256:HEX or {REGIONS}HEX with {SHOWN_DIGITS} to 64 hexadecimal digits, not {text!r}"
+        raise argparse.ArgumentTypeError(what)
+    return text
 
 
 def parse_size(text: str) -> int:

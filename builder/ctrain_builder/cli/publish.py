@@ -15,13 +15,13 @@ from typing import Optional
 from ctrain_builder import build, image_spec
 from ctrain_builder.cache_root import open_cache
 from ctrain_builder.cli.bar import Bar, print_note
-from ctrain_builder.cli.options import add_cache_arguments, add_dry_run, find_image
+from ctrain_builder.cli.options import add_cache_arguments, add_dry_run, digest, find_image
 from ctrain_builder.cli.signer import make_signer
 from ctrain_builder.cli.store.common import store_root
 from ctrain_builder.store import channels
-from ctrain_builder.store.publish import CopyObserver, PublishResult, find_same, publish
+from ctrain_builder.store.publish import CopyObserver, PublishResult, find_same, publish, require_digest
 from ctrain_builder.store.refresh import refresh
-from ctrain_runtime.errors import ImageTestError, UsageError
+from ctrain_runtime.errors import ImageTestError
 from ctrain_runtime.store import open_store
 from ctrain_runtime.text import format_size
 
@@ -35,7 +35,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--sign", metavar="KEY", help="sign it: a PEM file, pgp:N of the engine's key ring, or gpg:KEY of gpg's agent"
     )
     add_dry_run(parser)
-    parser.add_argument("--digest", metavar="sha256:...", help="refuse any other image than the one with this digest")
+    parser.add_argument(
+        "--digest",
+        type=digest,
+        metavar="DIGEST",
+        help="refuse any image but the one with this digest (see `ctrain images show`, `ctrain build --json`)",
+    )
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -52,17 +57,16 @@ def execute(args: argparse.Namespace) -> int:
             verb, state = ("test", "has not passed its tests") if manifest else ("build", "is not built and tested")
             option = " --flatten" if args.flatten else ""
             raise ImageTestError(f"image {spec.title} {state}", f"Run: ctrain {verb} {spec.name}:{spec.tag}{option}")
-        if args.digest not in (None, manifest.digest):
-            what = f"image {spec.title} in the cache has the digest {manifest.digest}, not {args.digest}"
-            raise UsageError(what, "It was built again since; look at the new one, and publish that")
         if args.dry_run:
+            require_digest(path, manifest, args.digest or "")
             same = find_same(open_store(root), replace(manifest, signed=bool(args.sign)))
             text = f"{same.manifest.reference} is the same image" if same else f"would publish {spec.title}"
             print(json.dumps({"new_version": not same, "done": False}, indent=2) if args.json else text)
             return 0
         signer = make_signer(args.sign) if args.sign else None
         with Bar(f"copying {spec.title}", manifest.size) as bar:
-            outcome = publish(path, manifest, root, args.channel or "", CopyObserver(print_note, bar.at), signer)
+            watch = CopyObserver(print_note, bar.at)
+            outcome = publish(path, manifest, root, args.channel or "", watch, signer, args.digest or "")
     refresh(open_store(root), print_note)
     print(json.dumps(_as_data(outcome), indent=2) if args.json else _as_text(outcome, args.channel))
     return 0

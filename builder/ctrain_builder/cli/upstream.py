@@ -26,6 +26,7 @@ from ctrain_builder.image_spec import ImageSpec
 from ctrain_builder.ngc import Table
 from ctrain_builder.registry.resolver import DigestResolver
 from ctrain_builder.upstream_check import GONE, MOVED, NEW, TagStatus, UpstreamChecker, uses_registry
+from ctrain_runtime.digest import short
 from ctrain_runtime.errors import UsageError
 from ctrain_runtime.image import OCI_ARCH
 from ctrain_runtime.registry.client import RegistryClient
@@ -108,9 +109,9 @@ def _as_text(found: Mapping[str, Sequence[TagStatus]], known: Table, blind: Cont
             if tag.state == GONE:
                 lines.append(f"{name} {tag.tag} is gone: the registry has no {tag.reference} any more")
             if tag.before and tag.state == MOVED:
-                was = f"{tag.before.digest[:19]} on {tag.before.seen[:10]}"
+                was = f"{short(tag.before.digest)} on {tag.before.seen[:10]}"
                 lines.append(
-                    f"{name} {tag.tag} has moved: {was}, now {tag.digest[:19]}. Run: ctrain build {name}:{tag.tag}"
+                    f"{name} {tag.tag} has moved: {was}, now {short(tag.digest)}. Run: ctrain build {name}:{tag.tag}"
                 )
         lines.append(f"{name}: {_summary(name, tags, name in blind)}")
     return "\n".join(lines)

@@ -22,7 +22,8 @@ from ctrain_builder.store import channels, log
 from ctrain_builder.store.copy import copy, shared, temporary
 from ctrain_builder.store.sign import Signer
 from ctrain_builder.store.writer import LockedStore, Permissions, lock_store, translate_os_errors
-from ctrain_runtime.errors import ImageTestError, ImageUnusable, StoreError
+from ctrain_runtime.digest import file_digest, kind, matches
+from ctrain_runtime.errors import ImageTestError, ImageUnusable, StoreError, UsageError
 from ctrain_runtime.manifest import Manifest, read_manifest, version_of
 from ctrain_runtime.store import (
     QUARANTINE,
@@ -59,9 +60,11 @@ def publish(
     channel: str = "",
     watch: CopyObserver = CopyObserver(lambda _: None, lambda _: None),
     signer: Optional[Signer] = None,
+    digest: str = "",
 ) -> PublishResult:
     """Copy a tested image into the store at `root` under its next release number; move `channel` to it if given.
 
+    `digest`, if given, must be that of its manifest or, before it is signed, of its file; or the beginning of either.
     Raises ImageTestError, ImageUnusable, StoreError, DiskFullError, UsageError.
     """
     if channel:
@@ -74,7 +77,9 @@ def publish(
     _require_not_withdrawn(open_store(root), wanted)
     with translate_os_errors(root), contextlib.ExitStack() as copies:
         known = find_same(open_store(root), wanted)
-        copied = None if known else copies.enter_context(_copy(image, wanted, root, watch, signer))
+        if known or kind(digest) == kind(manifest.digest):
+            require_digest(image, manifest, digest)
+        copied = None if known else copies.enter_context(_copy(image, wanted, root, watch, signer, digest))
         with lock_store(root, watch.say) as writer:
             known = find_same(writer.store, wanted)  # again: others publish and retire meanwhile
             if known:
@@ -87,6 +92,17 @@ def publish(
                 channels.point(writer, channel, published, log.PROMOTE)
     names = tuple(sorted({*published.channels, channel} - {""}))
     return PublishResult(replace(published, channels=names), known is None)
+
+
+def require_digest(image: Path, manifest: Manifest, wanted: str, of_file: str = "") -> None:
+    """Raise UsageError unless the digest of an image is `wanted`, or nothing is. Where that is of the file, it is read,
+    unless `of_file` tells it."""
+    if not wanted:
+        return
+    digest = manifest.digest if kind(wanted) == kind(manifest.digest) else of_file or file_digest(image)
+    if not matches(digest, wanted):
+        hint = f"It was built again since; compare it with: ctrain images show {image}"
+        raise UsageError(f"digest mismatch: {image} is {digest}, not {wanted}", hint)
 
 
 def find_same(store: Store, wanted: Manifest) -> Optional[PublishedImage]:
@@ -114,9 +130,10 @@ def _is_same(one: Manifest, other: Manifest) -> bool:
 
 @contextlib.contextmanager
 def _copy(
-    image: Path, manifest: Manifest, root: Path, watch: CopyObserver, signer: Optional[Signer]
+    image: Path, manifest: Manifest, root: Path, watch: CopyObserver, signer: Optional[Signer], wanted: str
 ) -> Iterator[tuple[Path, Manifest]]:
-    """A copy of the image in the store, whole and signed but without a name, and its manifest. Raises ImageUnusable.
+    """A copy of the image in the store, whole and signed but without a name, and its manifest. `wanted` is the digest
+    that its file must have, if any. Raises ImageUnusable, UsageError.
 
     The store's lock is not held: this takes minutes for 10 GB, and nobody's rollback should wait for it.
     """
@@ -128,6 +145,7 @@ def _copy(
             hint = "Build it again with: ctrain build"
             raise ImageUnusable(f"{image} has changed since it was built and tested", hint)
         digest = copied.digest
+        require_digest(image, manifest, wanted, digest)
         if signer:
             watch.say(f"signing with {signer.key}")
             digest = signer.sign(file)

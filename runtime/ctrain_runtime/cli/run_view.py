@@ -7,6 +7,7 @@ import textwrap
 from pathlib import Path
 
 from ctrain_runtime import launchers, layout, schedulers
+from ctrain_runtime.digest import short
 from ctrain_runtime.plan.model import Expectation, LaunchPlan, Preflight
 from ctrain_runtime.run.conclude import Conclusion
 from ctrain_runtime.run.directory import as_data
@@ -33,8 +34,8 @@ def summary(prepared: Prepared, reason: str) -> str:
     data = [mount for mount in plan.mounts if mount.read_only]
     rows = [
         ("site", f"{plan.site} ({reason})"),
-        ("image", f"{name}  {plan.image.digest[:19]}{prepared.image_source}{substitute}"),
-        *(("layer", f"{layer.path}  {layer.digest[:19]}") for layer in plan.layers),
+        ("image", f"{name}  {short(plan.image.digest)}{prepared.image_source}{substitute}"),
+        *(("layer", f"{layer.path}  {short(layer.digest)}") for layer in plan.layers),
         ("where", _where(plan)),
         *(("data", f"{mount.source} -> {mount.target} (read-only)") for mount in data),
         *([("staging", plan.staging_reason)] if plan.staging else []),

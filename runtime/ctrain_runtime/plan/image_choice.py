@@ -6,6 +6,7 @@ import shlex
 from pathlib import Path
 from typing import Optional
 
+from ctrain_runtime.digest import short
 from ctrain_runtime.errors import EngineError, UsageError
 from ctrain_runtime.facts import Facts
 from ctrain_runtime.image import Image
@@ -66,8 +67,8 @@ def plan_user_layers(image: Image, layers: tuple[UserLayer, ...]) -> tuple[Plann
             reference = manifest.reference if manifest.release else str(image.path)
             rebuild = ("ctrain", "layer", "build", layer.description.source, "--on", reference, "-o", str(layer.path))
             raise UsageError(
-                f"layer {layer.path} was built on {parent.name} {parent.version} ({parent.digest[:19]}),"
-                f" but the image is {manifest.name} {manifest.version} ({manifest.digest[:19]})",
+                f"layer {layer.path} was built on {parent.name} {parent.version} ({short(parent.digest)}),"
+                f" but the image is {manifest.name} {manifest.version} ({short(manifest.digest)})",
                 f"Rebuild it with: {shlex.join(rebuild)}",
             )
         for name, version in layer.description.packages.items():

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Optional
 
 from ctrain_runtime import foreign, pull, remote
+from ctrain_runtime.digest import short
 from ctrain_runtime.engines.apptainer import find_engine
 from ctrain_runtime.errors import CtrainError
 from ctrain_runtime.image import Image
@@ -36,7 +37,7 @@ def locate(reference: str, site: SelectedSite, report: Report, *, again: bool, d
     if current and (dry_run or current.path.parent != cache):  # where it is, it cannot be given this name
         return _image(reference, current, report), ()
     if dry_run:
-        digest = f" ({meaning.digest[:19]})" if meaning else ""
+        digest = f" ({short(meaning.digest)})" if meaning else ""
         note = f"{reference}{digest} would be pulled into {cache}; until then nothing of it is known or checked"
         return foreign.not_pulled(reference, pull.link_path(cache, reference)), (note,)
     return _image(reference, pull.pull(reference, meaning, cache, find_engine(), report, again=again), report), ()

@@ -11,7 +11,7 @@ from ctrain_builder.cli.signer import make_signer
 from ctrain_builder.cli.store.common import AddAction, show
 from ctrain_builder.store import signatures
 from ctrain_runtime import trust
-from ctrain_runtime.digest import file_digest
+from ctrain_runtime.digest import file_digest, short
 from ctrain_runtime.engines.apptainer import Engine, find_engine
 from ctrain_runtime.errors import ImageUnusable, UsageError
 from ctrain_runtime.image import Image
@@ -51,7 +51,7 @@ def _sign(args: argparse.Namespace, store: Store) -> int:
             key = signatures.sign(store.root, image, signer, print_note)
             did = f"signed with {key}" if key else "has a signature by this key already"
         data.append({"image": name, "digest": image.manifest.digest, "key": key or None})
-        lines.append(f"{name} ({image.manifest.digest[:19]}) {did}")
+        lines.append(f"{name} ({short(image.manifest.digest)}) {did}")
     return show(args, {"images": data, "done": not args.dry_run}, "\n".join(lines) or "no versions")
 
 
