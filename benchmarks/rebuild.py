@@ -1,13 +1,12 @@
 """What a small change of a large image costs: `ctrain build` beside plain `apptainer build` of the same definition.
 
     python benchmarks/rebuild.py [--size GB] [--rounds N] [--work DIR] [--json]
-    python benchmarks/rebuild.py --code-change [--image NAME] [--limit SECONDS]
-    python benchmarks/rebuild.py --growth 1,4,16
+    python benchmarks/rebuild.py [--code-change [--image NAME] [--limit SECONDS]] [--growth 1,4,16] [--json]
 
 Makes the image of benchmarks/large_image once. Then a code file changes, and pip gets one package more, and both tools
 build what changed. With --code-change, a line of examples/resnet50/train.py changes in a real image, which is in the
-cache; with --growth, a line of code in images of several sizes. Run it with the Python that ctrain is installed for.
-How to read the result: benchmarks/README.md.
+cache; with --growth, a line of code in images of several sizes; with both, one after the other. Run it with the Python
+that ctrain is installed for. How to read the result: benchmarks/README.md.
 """
 
 from __future__ import annotations
@@ -138,26 +137,20 @@ def main() -> int:
     parser.add_argument("--code-change", action="store_true", help="change a line of code in a real image")
     parser.add_argument("--image", default="pytorch-cpu", help="the real image (default: pytorch-cpu)")
     parser.add_argument("--limit", type=float, default=10, metavar="SECONDS", help="for --code-change (default: 10)")
-    parser.add_argument("--growth", metavar="GB,GB", help="change a line of code in images of these sizes")
+    parser.add_argument(
+        "--growth", type=gigabytes, metavar="GB,GB", help="change a line of code in images of these sizes"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     args = parser.parse_args()
     engine = shutil.which("apptainer") or shutil.which("singularity")
     if not engine or not Path(sys.executable).with_name("ctrain").is_file():
         parser.error("this needs apptainer or singularity, and the Python that ctrain is installed for")
-    sizes = [float(size) for size in args.growth.split(",")] if args.growth else [args.size]
-    if min(sizes) <= 0 or args.rounds < 1:
+    if min(args.growth or [args.size]) <= 0 or args.rounds < 1:
         parser.error("sizes must be above 0, and --rounds at least 1")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # clean up
     mirror = ["--build-arg", f"MIRROR={args.mirror}"] if args.mirror else []
     if args.code_change or args.growth:
-        with tempfile.TemporaryDirectory(prefix="ctrain-rebuild-", dir=args.work) as work:
-            try:
-                if args.code_change:
-                    return code_change(Bench(Path(work), engine, tuple(mirror), args.image), args)
-                return growth(Path(work), engine, sizes, mirror, args)
-            except Failed as error:
-                print(f"rebuild.py: {error}", file=sys.stderr)
-                return 1
+        return measure_ctrain(engine, mirror, args)
     needed, free = SPACE * args.size, shutil.disk_usage(args.work).free / GB
     if free < needed:
         parser.error(f"about {needed:.0f} GB are needed in {args.work}, {free:.0f} GB are free; see --work and --size")
@@ -177,8 +170,34 @@ def main() -> int:
     return 0 if all(found.ratio >= found.limit for found in comparisons) else 1
 
 
-def code_change(bench: Bench, args: argparse.Namespace) -> int:
-    """A line of the training program of a real image changes, as often as `rounds`, in a copy of sources and cache."""
+def measure_ctrain(engine: str, mirror: Sequence[str], args: argparse.Namespace) -> int:
+    """What --code-change and --growth ask for."""
+    facts: dict[str, object] = {}
+    is_good = True
+    with tempfile.TemporaryDirectory(prefix="ctrain-rebuild-", dir=args.work) as work:
+        try:
+            if args.code_change:
+                facts, is_good = code_change(Bench(Path(work), engine, tuple(mirror), args.image), args)
+            if args.growth:
+                more, is_flat = growth(Path(work), engine, args.growth, mirror, args.rounds)
+                facts, is_good = {**facts, **more}, is_good and is_flat
+        except Failed as error:
+            print(f"rebuild.py: {error}", file=sys.stderr)
+            return 1
+    if args.json:
+        print(json.dumps(facts))
+    return 0 if is_good else 1
+
+
+def gigabytes(text: str) -> list[float]:
+    """The sizes in 1,4,16. Raises ValueError."""
+    return [float(size) for size in text.split(",")]
+
+
+def code_change(bench: Bench, args: argparse.Namespace) -> tuple[dict[str, object], bool]:
+    """A line of the training program of a real image changes, as often as `rounds`, in a copy of sources and cache.
+
+    The result as data, and whether it is within the limit."""
     sources, top = bench.folder / "sources", Path(__file__).parents[1]
     for name in ("definitions", "examples"):
         shutil.copytree(top / name, sources / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -196,10 +215,8 @@ def code_change(bench: Bench, args: argparse.Namespace) -> int:
     unchanged = outcome.count("passed (unchanged)")
     print(outcome)
     print(f"code change of {args.image}: {cost.seconds:.1f} s (limit {args.limit:g}), tests run: {', '.join(ran)}")
-    if args.json:
-        facts = {"image": args.image, "rounds": args.rounds, "tests_run": ran, "tests_unchanged": unchanged}
-        print(json.dumps({"code_change": {**facts, **asdict(cost), "limit": args.limit}}))
-    return 0 if cost.seconds <= args.limit else 1
+    facts = {"image": args.image, "rounds": args.rounds, "tests_run": ran, "tests_unchanged": unchanged}
+    return {"code_change": {**facts, **asdict(cost), "limit": args.limit}}, cost.seconds <= args.limit
 
 
 def copy_cache(bench: Bench) -> None:
@@ -221,8 +238,12 @@ def copy_cache(bench: Bench) -> None:
         subprocess.run(["cp", "--reflink=auto", str(path), str(target)], check=True)
 
 
-def growth(work: Path, engine: str, sizes: Sequence[float], mirror: Sequence[str], args: argparse.Namespace) -> int:
-    """The same change of code in images of several sizes; none may cost GROWTH_LIMIT times that of the smallest."""
+def growth(
+    work: Path, engine: str, sizes: Sequence[float], mirror: Sequence[str], rounds: int
+) -> tuple[dict[str, object], bool]:
+    """The same change of code in images of several sizes; none may cost GROWTH_LIMIT times that of the smallest.
+
+    The result as data, and whether it is within the limit."""
     rows = []
     for size in sorted(sizes):
         folder = work / f"{size:g}"
@@ -237,7 +258,7 @@ def growth(work: Path, engine: str, sizes: Sequence[float], mirror: Sequence[str
         say(f"making a base of {size:g} GB")
         bench.build()
         costs = []
-        for _ in range(args.rounds + 1):  # the first makes the tests run that the next need not
+        for _ in range(rounds + 1):  # the first makes the tests run that the next need not
             bench.change_code()
             costs.append(bench.build())
         rows.append({"base_bytes": bench.base.stat().st_size, **asdict(median(costs[1:]))})
@@ -247,9 +268,8 @@ def growth(work: Path, engine: str, sizes: Sequence[float], mirror: Sequence[str
         counted = "".join(f"{row[name] / 1e6:>9.1f} MB {name}" for name in GROWTH_COUNTED)
         print(f"base {row['base_bytes'] / GB:6.2f} GB{row['seconds']:>8.1f} s{counted}")
     print(", ".join(f"{name}: {found:.2f} times that of the smallest" for name, found in ratios.items()))
-    if args.json:
-        print(json.dumps({"growth": rows, "ratios": ratios, "limit": GROWTH_LIMIT}))
-    return 0 if all(found <= GROWTH_LIMIT for found in ratios.values()) else 1
+    facts = {"growth": rows, "ratios": ratios, "limit": GROWTH_LIMIT}
+    return facts, all(found <= GROWTH_LIMIT for found in ratios.values())
 
 
 def growth_of(counts: Sequence[int]) -> float:
