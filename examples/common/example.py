@@ -127,6 +127,13 @@ def _pin_tensorflow(local_rank: int) -> None:
         tf.config.threading.set_inter_op_parallelism_threads(threads)
 
 
+def cores() -> int:
+    """This rank's share of the node's cores, which ctrain names. Without it, the cores that the process is bound to,
+    which may be one where a scheduler binds each task."""
+    threads = os.environ.get("OMP_NUM_THREADS", "")
+    return int(threads) if threads.isdigit() else len(os.sched_getaffinity(0))
+
+
 class Metrics:
     """metrics.jsonl: one JSON object per line, on disk as soon as it is known. Only rank 0 writes."""
 

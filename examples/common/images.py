@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from example import InputError, World
+from example import InputError, World, cores
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, Subset
 from torchvision.datasets import FakeData, ImageFolder
@@ -110,11 +109,9 @@ def load(options: argparse.Namespace, ranks: int) -> Images:
 
 def make_loaders(images: Images, options: argparse.Namespace, world: World) -> tuple[DataLoader, DataLoader]:
     """This rank's share of the images to train on, dealt anew in each epoch, and of those to validate."""
-    threads = os.environ.get("OMP_NUM_THREADS", "")  # under ctrain: the rank's share of the node's cores
-    cores = int(threads) if threads.isdigit() else len(os.sched_getaffinity(0))
     workers = options.workers
     if workers is None:  # beside a GPU, all cores but the one that feeds it decode and crop
-        workers = cores - 1 if world.device.type == "cuda" else min(2, cores - 1)
+        workers = cores() - 1 if world.device.type == "cuda" else min(2, cores() - 1)
     more = {"batch_size": options.batch_size, "pin_memory": world.device.type == "cuda", "num_workers": workers}
     if workers:  # of a fork server: to fork a process in which MPI and InfiniBand run is unsafe
         more.update(persistent_workers=True, multiprocessing_context="forkserver")

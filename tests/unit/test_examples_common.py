@@ -56,6 +56,13 @@ def test_a_program_ends_with_its_code_and_without_a_traceback(body: str, code: i
     assert (done.returncode, done.stderr) == (code, message)
 
 
+def test_a_rank_has_the_cores_of_its_share_however_it_is_bound() -> None:
+    bound = "os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})"
+    program = f"def main(): {bound}; print(cores()); return 0"
+    assert run(program, OMP_NUM_THREADS="8").stdout == "8\n"
+    assert run(program, OMP_NUM_THREADS="").stdout == "1\n"
+
+
 def test_a_failed_rank_leaves_at_once_and_shows_why() -> None:
     """What is registered for the end waits for the other ranks: it runs only if all is well."""
     late = "atexit.register(print, 'the end')\n"
