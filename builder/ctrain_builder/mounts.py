@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,10 +35,21 @@ def mount_of(path: Path) -> Mount:
     """The mount that `path` is on."""
     real = os.path.realpath(path)
     best, found = "", Mount("unknown", frozenset())
-    for line in _TABLE.read_text(encoding="utf-8", errors="surrogateescape").splitlines():
-        before, _, after = line.partition(" - ")
-        point = re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), before.split(" ")[4]).rstrip("/")
+    for point, rest in _table():
         if len(point) >= len(best) and f"{real}/".startswith(f"{point}/"):  # of several at one place, the last
-            kind, _, options = after.split(" ", 2)
+            kind, _, options = rest.split(" ", 2)
             best, found = point, Mount(kind, frozenset(options.split(",")))
     return found
+
+
+def points_below(directory: Path) -> list[str]:
+    """Where file systems are mounted below `directory`, those above others first."""
+    above = os.path.realpath(directory).rstrip("/") + "/"
+    return sorted({point for point, _ in _table() if point.startswith(above)})
+
+
+def _table() -> Iterator[tuple[str, str]]:
+    """The mount points, without a final slash, each with its type, source and options."""
+    for line in _TABLE.read_text(encoding="utf-8", errors="surrogateescape").splitlines():
+        before, _, after = line.partition(" - ")
+        yield re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), before.split(" ")[4]).rstrip("/"), after

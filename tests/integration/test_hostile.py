@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from samples import hostile, tiny
+from samples import hostile, registry, tiny
+from samples.registry import Registry
 from samples.wheels import write_wheel
 
 pytestmark = pytest.mark.cluster  # its ordinary user is the cluster's
@@ -29,7 +30,7 @@ images:
     tag: "1.0"
     tag_argument: VERSION
 """
-BASE = "Bootstrap: localimage\nFrom: {tiny}\n\n%arguments\n    VERSION=1.0\n\n%post\n    : {{{{ VERSION }}}}\n{post}"
+BASE = "{source}\n\n%arguments\n    VERSION=1.0\n\n%post\n    : {{{{ VERSION }}}}\n{post}"
 SECTIONS = """
 %environment
     export X=1
@@ -63,6 +64,12 @@ LINKS = """\
     touch /tmp/left
     ln -sf {host}/key /tmp/link
 """
+# The same of an image that a base starts from: names in it, and their target
+UPSTREAM = (
+    ((".singularity.d",), "folder"),
+    ((".singularity.d/env/01-base.sh", ".singularity.d/actions/exec"), "key"),
+    ((".singularity.d/labels.json",), "key"),
+)
 # What only the walls of the container hold off
 BREAK_OUT = """\
     cat > /opt/out.py <<'EOF'
@@ -97,10 +104,11 @@ class Place:
     def host(self) -> Path:
         return self.root / "host"
 
-    def define(self, upper: str = "", files: str = "", base: str = "") -> None:
+    def define(self, upper: str = "", files: str = "", base: str = "", source: str = "") -> None:
         values = {"host": self.host}
         definitions = self.root / "project" / "definitions"
-        image = BASE.format(tiny=self.root / "tiny.sif", post=base.replace("{host}", str(self.host)))
+        source = source or f"Bootstrap: localimage\nFrom: {self.root}/tiny.sif"
+        image = BASE.format(source=source, post=base.replace("{host}", str(self.host)))
         post = upper.replace("{host}", str(values["host"])) or "    true\n"
         for name, text in {
             "images.yaml": IMAGES,
@@ -160,6 +168,12 @@ class Place:
             yield subprocess.run([*argv, script], capture_output=True).stdout
 
 
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
+    with registry.serve(tmp_path_factory.mktemp("registry")) as running:
+        yield running
+
+
 @pytest.fixture(params=["root", "researcher"])
 def place(request: pytest.FixtureRequest) -> Iterator[Place]:
     user = str(request.param)
@@ -177,6 +191,23 @@ def place(request: pytest.FixtureRequest) -> Iterator[Place]:
         subprocess.run(["chown", "-R", f"{user}:", root / mine], check=True)
     yield Place(root, user)
     shutil.rmtree(root)
+
+
+def from_sif(root: Path, place: Place) -> str:
+    """The header that starts from a new SIF of a root file system, put together by hand: the engine never saw it."""
+    image, packed = place.root / f"{root.name}.sif", root.with_suffix(".sqsh")
+    subprocess.run(["mksquashfs", root, packed, "-quiet", "-no-progress", "-all-root"], check=True, capture_output=True)
+    subprocess.run(["apptainer", "sif", "new", image], check=True)
+    system = ["--datatype", "4", "--partfs", "1", "--parttype", "2", "--partarch", "2", "--groupid", "1"]
+    subprocess.run(["apptainer", "sif", "add", *system, image, packed], check=True)
+    return f"Bootstrap: localimage\nFrom: {image}"
+
+
+def from_docker(root: Path, server: Registry) -> str:
+    """The same of an image in a registry."""
+    tar = subprocess.run(["tar", "-C", str(root), "-c", "."], check=True, capture_output=True).stdout
+    server.push(registry.oci_layout_of_tar(root.with_name(f"{root.name}.oci"), tar), f"team/{root.name}:1.0")
+    return f"Bootstrap: docker\nFrom: {server.host}/team/{root.name}:{{{{ VERSION }}}}"
 
 
 def untouched(place: Place, before: list[str]) -> None:
@@ -218,6 +249,24 @@ def test_what_can_not_be_built_is_refused_in_a_line(place: Place, where: str, po
     assert "Traceback" not in done.stderr
     assert done.returncode in (0, 77), done.stdout + done.stderr
     untouched(place, before)
+
+
+@pytest.mark.parametrize("bootstrap", ["localimage", "docker"])
+def test_a_hostile_upstream_image_leaves_the_host_untouched(
+    place: Place, tmp_path: Path, bootstrap: str, server: Registry
+) -> None:
+    """The engine writes the metadata of what it has unpacked, through links to files or a link to a directory."""
+    for number, (names, target) in enumerate(UPSTREAM):
+        root = tiny.rootfs(tmp_path / str(number), ("sh",))
+        for name in names:
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).symlink_to(place.host / target)
+        place.define(source=from_docker(root, server) if bootstrap == "docker" else from_sif(root, place))
+        before = place.around()
+        done = place.build(APPTAINER_NOHTTPS="1")
+        untouched(place, before)
+        assert (done.returncode, "Traceback" in done.stderr) == (77, False), done.stdout + done.stderr
+        assert "while inserting" in (place.logs / "hostile_1.0-base.log").read_text()
 
 
 def test_files_never_leave_the_project(place: Place) -> None:

@@ -99,6 +99,9 @@ class Stub(Container):
         if self.acts:
             self.acts.pop(0)()
 
+    def output(self, *_: object, **__: object) -> str:
+        return ""
+
 
 def stub(work: Path, *acts: Callable[[], None], root: bool = True) -> Stub:
     return Stub(Engine("apptainer", "/nowhere", "1.4.5"), work, lambda: None, root, acts=list(acts))
@@ -168,8 +171,8 @@ def test_a_base_whose_post_is_hostile(in_image: dict[str, str]) -> None:
         room = workspace.prepare(work, NOTHING)
 
         def build() -> None:
-            (work / "root").mkdir()
-            hostile.fill(work / "root", in_image, work.with_name("host"))
+            (work / "unpack/root").mkdir()
+            hostile.fill(work / "unpack/root", in_image, work.with_name("host"))
 
         with contextlib.suppress(FileNotFoundError):  # the stub packs nothing
             refused_or(lambda: base.make(stub(work, build), part, room, work / "log"))

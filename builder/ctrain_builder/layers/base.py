@@ -13,9 +13,11 @@ from ctrain_builder.build_plan import PlannedLayer
 from ctrain_builder.definition import Definition, parse, render
 from ctrain_builder.layers import layer, metadata, pack, sif_file
 from ctrain_builder.layers.container import CommandFailed, Container, SectionFailed
+from ctrain_builder.layers.unpack import unpack
 from ctrain_builder.layers.workspace import Workspace
 from ctrain_builder.tree import Tree, remove
 
+_PACKAGES = ("arch", "busybox", "debootstrap", "dnf", "scratch", "yum", "zypper")  # headers that name no image
 _FROM = re.compile(r"(?mi)^(\s*from\s*:).*$")
 _FIRST_SECTION = re.compile(r"(?m)^[ \t]*%")
 _MOUNTED = ("mnt", "tmp", "var/tmp", "sys/bus", "sys/class", "sys/devices")  # a container of folders can't add these
@@ -47,16 +49,25 @@ def make(container: Container, planned: PlannedLayer, workspace: Workspace, log:
 
 def _unpack(container: Container, planned: PlannedLayer, root: Path, log: Path) -> None:
     """Let the engine make the directory `root` of what the header names. Raises SectionFailed."""
-    header_file = container.work / f"{planned.name}.def"
-    header_file.write_text(header(planned), encoding="utf-8")
-    options = ["--fakeroot"] if container.root else []  # root of a restricted machine may lack capabilities
-    argv = [container.engine.path, "build", "--sandbox", *options, str(root), str(header_file)]
+    values = parse(planned.name, planned.definition.path, header(planned)).header
     try:
-        container.run(argv, log, variables=pack.epoch_env(planned.epoch))
+        if values["bootstrap"].lower() in _PACKAGES:
+            _install(container, planned, root, log)
+        else:
+            unpack(container, header(planned), values.get("from", ""), root, log, planned.epoch)
     except CommandFailed as error:
         raise SectionFailed("", error.code, log) from error
     if container.downloads.exists():
         remove(container.downloads)  # space is freed step by step: an image may take most of the disk
+
+
+def _install(container: Container, planned: PlannedLayer, root: Path, log: Path) -> None:
+    """Let the engine install packages. Raises CommandFailed."""
+    header_file = container.work / f"{planned.name}.def"
+    header_file.write_text(header(planned), encoding="utf-8")
+    options = ["--fakeroot"] if container.root else []  # root of a restricted machine may lack capabilities
+    argv = [container.engine.path, "build", "--sandbox", *options, str(root), str(header_file)]
+    container.run(argv, log, variables=pack.epoch_env(planned.epoch))
 
 
 def header(planned: PlannedLayer) -> str:

@@ -110,8 +110,10 @@ class Container:
         gpu: bool = False,
         writable: bool = False,
         hostname: str = "localhost",
+        is_engine: bool = False,
     ) -> list[str]:
         """`apptainer ACTION OPTIONS IMAGE`; a command may follow. `as_root`: as the root user of a user namespace.
+        `is_engine`: the command is an engine, which mounts.
 
         --pid: when the container ends, so does everything that was started in it.
         --hostname: a result must not depend on the machine's name, and Horovod's Gloo dies of a segmentation fault
@@ -121,7 +123,7 @@ class Container:
         argv = [self.engine.path, "--quiet", action, "--pid", "--cleanenv", "--pwd", "/"]
         argv += ["--hostname", hostname] if hostname else []
         argv += ["--contain", "--no-mount", "home,cwd,tmp,sys,bind-paths"]
-        argv += ["--security", f"seccomp:{_NO_MOUNTS}"]
+        argv += [] if is_engine else ["--security", f"seccomp:{_NO_MOUNTS}"]
         if as_root:
             argv.append("--fakeroot")
         elif self.root:

@@ -52,3 +52,16 @@ def test_whether_locks_reach_every_machine(path: str, kind: str, everywhere: boo
 def test_the_kernels_own_table_has_this_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     assert mount_of(tmp_path) != Mount("unknown", frozenset())
+
+
+@pytest.mark.parametrize(
+    ("path", "below"),
+    [
+        ("/scratch", ["/scratch/old"]),
+        ("/", ["/apps", "/data/a b", "/home", "/lustre2", "/over", "/scratch", "/scratch/old", "/tmp"]),  # noqa: S108
+        ("/home", []),
+        ("/hom", []),
+    ],
+)
+def test_the_mounts_below_a_directory(path: str, below: list[str]) -> None:
+    assert mounts.points_below(Path(path)) == below
