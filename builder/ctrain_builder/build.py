@@ -155,7 +155,7 @@ class Builder:
         left = self.cache.sweep()
         needed = estimate.space(self.cache, plan, flat, estimate.download(plan))
         what = f"building {plan.spec.title}"
-        note = f"{what} waits for others, which have reserved the free space of {self.cache.root}"
+        note = f"{what} is waiting for space that other builds have reserved in {self.cache.root}"
         used.enter_context(self.cache.reserve(sum(needed), what, lambda: self.progress.note(note), self.progress.tick))
         if flat and not self.flat:
             self.progress.note(f"{plan.spec.title} has more than {flatten.MAX_LAYERS} layers: it is flattened")
@@ -290,7 +290,7 @@ class Builder:
 
     def _lock(self, name: str, what: str) -> contextlib.AbstractContextManager[None]:
         def say(owner: str) -> None:
-            self.progress.note(f"waiting for {owner}, which makes the same {what}")
+            self.progress.note(f"waiting for {owner}, which is building the same {what}")
 
         return self.cache.lock(name, say, self.progress.tick)
 

@@ -233,7 +233,7 @@ class Cache:
         if self.free < needed:
             raise DiskFullError(
                 f"{what} needs about {format_size(needed)} in {self.root}, {format_size(self.free)} are free",
-                "Free some, or choose another place with --cache DIR",
+                "Free disk space, or pass --cache DIR",
             )
 
     def shares_blocks(self, path: Path) -> bool:

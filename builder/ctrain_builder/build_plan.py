@@ -156,7 +156,7 @@ def _inherited(spec: ImageSpec, parent: Parent, arch: str, exists: Callable[[str
     names = {part.name for part in spec.chain}
     for part in parent.parts:
         if part.layer in names:
-            what = f"image {spec.name}: {parent.title} has a layer {part.layer}, as the chain has"
+            what = f"image {spec.name}: {parent.title} has a layer {part.layer}, which is also in the chain"
             raise ConfigError(what, "Rename your definition")
         source, below = (f"{{{{ {PARENT} }}}}", layers[-1]) if layers else (part.layer, None)
         about = definitions.parse(part.layer, part.file, f"Bootstrap: localimage\nFrom: {source}\n")
@@ -188,7 +188,9 @@ def _upstream(base: Definition, resolve: Callable[[str], str]) -> tuple[str, str
     if bootstrap != "docker":
         return "", ""
     if "registry" in base.header or "namespace" in base.header:
-        raise ConfigError(f"{base.path}: Registry and Namespace are not supported", "Write all of it in `From:`")
+        raise ConfigError(
+            f"{base.path}: Registry and Namespace are not supported", "Put the whole reference in `From:`"
+        )
     name, _, digest = source.partition("@")
     digest = digest or resolve(source)
     folder, slash, last = name.rpartition("/")

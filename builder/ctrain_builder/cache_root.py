@@ -41,14 +41,14 @@ def open_cache(root: Optional[Path] = None) -> Cache:
         found = root.lstat()
         if not (_is_private(found) or _is_shared(root, found)):
             hint = "Pass --cache DIR; to share one with a group: chgrp GROUP DIR, chmod 2770 DIR"
-            raise BuildError(f"cache {root} is a link, another user's, or writable by others", hint)
+            raise BuildError(f"unsafe cache {root}: a symlink, owned by another user, or writable by others", hint)
         for name in ("layers", "images", "inputs", "facts", "durations", "logs", "locks", "tmp", "space"):
             with contextlib.suppress(FileExistsError):
                 (root / name).mkdir()
                 (root / name).chmod(stat.S_IMODE(found.st_mode) | 0o055)
         _require_locks(root)
     except OSError as error:
-        hint = "Choose another place with --cache DIR or CTRAIN_CACHE"
+        hint = "Choose another directory with --cache DIR or CTRAIN_CACHE"
         raise BuildError(f"cache {root} can't be used: {error.strerror}", hint) from error
     return Cache(root)
 
@@ -69,7 +69,7 @@ def _is_shared(root: Path, found: os.stat_result) -> bool:
 
 def _require_locks(root: Path) -> None:
     """Raise BuildError where builds can't exclude each other: no locks, or locks of one machine and another's cache."""
-    hint = "Choose another place with --cache DIR or CTRAIN_CACHE"
+    hint = "Choose another directory with --cache DIR or CTRAIN_CACHE"
     owner, host = root / "host", socket.gethostname()
     if not owner.exists():
         atomic.write_text(owner, host)

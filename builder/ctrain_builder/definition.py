@@ -146,7 +146,7 @@ def values(definition: Definition, given: Mapping[str, str]) -> dict[str, str]:
     """
     known = {**definition.defaults, **given}
     for name in sorted(definition.placeholders - known.keys()):
-        hint = f"Give it with --build-arg {name}=VALUE"
+        hint = f"Pass --build-arg {name}=VALUE"
         raise ConfigError(f"{definition.path}: argument {name} has no value", hint)
     return {
         name: _PLACEHOLDER.sub(lambda inner: known.get(inner[1], inner[0]), known[name])

@@ -57,7 +57,7 @@ def _below(root: Path, name: PurePosixPath, above: tuple[Path, ...]) -> Iterator
     if not path.is_relative_to(root):
         raise ConfigError(f"but {name} is a link out of the project", f"Copy its target into {root}")
     if any(folder.is_relative_to(path) for folder in above):
-        raise ConfigError(f"but {name} is a link to a folder that holds it", "Remove the link")
+        raise ConfigError(f"but {name} is a link to a directory that contains it", "Remove the link")
     if not above and not path.exists():
         raise ConfigError(f"which is not in {root}")
     if path.is_dir():
@@ -67,7 +67,7 @@ def _below(root: Path, name: PurePosixPath, above: tuple[Path, ...]) -> Iterator
     elif path.is_file():
         yield path, name
     else:
-        raise ConfigError(f"but {root / name} is no regular file")
+        raise ConfigError(f"but {root / name} is not a regular file")
 
 
 def digest(path: Path) -> str:

@@ -234,7 +234,7 @@ def _check_chain(where: str, chain: tuple[Definition, ...], entry: ImageEntry) -
             raise ConfigError(f"{where}: {part.name} is a base, but {rule}")
         if part.is_base != (position == 0) and not entry.parent:
             rule = "only the first definition of a chain is a base; the others say `From: {{ PARENT }}`"
-            raise ConfigError(f"{where}: {part.name} is at place {position + 1} of the chain, but {rule}")
+            raise ConfigError(f"{where}: {part.name} is at position {position + 1} of the chain, but {rule}")
         for section in ("pre", "setup"):
             if section in part.sections:
                 raise ConfigError(

@@ -53,7 +53,7 @@ def _differences(old: LayerInputs, new: LayerInputs) -> Iterator[str]:
     if old.parent != new.parent:
         yield "parent"
     if old.format != new.format:
-        yield "ctrain makes layers differently"
+        yield "ctrain builds layers differently"
     if old.base != new.base:
         yield f"base {short(old.base)} -> {short(new.base)}"
     if old.arch != new.arch:

@@ -97,7 +97,9 @@ def read(folder: Path) -> Table:
             raise ConfigError(f"{path}: releases: {tag} is not a tag as in 24.12", "Write it in quotes")
         for name in release.unverified:
             if name not in known:
-                raise ConfigError(f"{path}: releases.{tag}: unverified names {name!r}, which is no field of a release")
+                raise ConfigError(
+                    f"{path}: releases.{tag}: unverified names {name!r}, which is not a field of a release"
+                )
     return table
 
 

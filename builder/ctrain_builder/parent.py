@@ -82,7 +82,7 @@ def _described(image: Image, facts: Facts) -> Parent:
     if len(layers) != len(entries):  # a flat image, whose one file system none of them is
         layers = [None] * len(entries)
     if any(layer and layer.size != entry.size for layer, entry in zip(layers, entries)):
-        problem = f"{image.path} is not made of the layers that its manifest names"
+        problem = f"{image.path} does not consist of the layers in its manifest"
         raise ImageUnusable(problem, "Copy or publish it again")
     title = manifest.reference if manifest.release else image.path.name
     names = [layer.definition if layer else manifest.name for layer in layers]

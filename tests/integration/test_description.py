@@ -116,7 +116,7 @@ def test_a_layer_that_breaks_torch_is_named(tmp_path: Path, own_cache: Path) -> 
     assert done.returncode == 78, done.stdout + done.stderr
     last = done.stderr.splitlines()[-1]
     assert last.startswith(
-        "ctrain: test 'torch unchanged' of image pytorch-cpu 2.13.0 failed; it fails since layer train."
+        "ctrain: test 'torch unchanged' of image pytorch-cpu 2.13.0 failed; first failing layer: train."
     )
     [failed] = (own_cache / "images").glob("*.json")
     assert not read_manifest(failed).tested  # publish refuses it

@@ -203,7 +203,7 @@ def test_what_the_parent_tests_must_hold_in_the_image(lab: Lab) -> None:
     definition.write_text(whole.replace("/opt/mine/round\n", "/opt/mine/round\n    : > /opt/tools/round\n"))
     code, _, err = lab.build()
     assert code == 78
-    assert "test '%test of tools' of image lab 7 failed; it fails since layer mine" in err
+    assert "test '%test of tools' of image lab 7 failed; first failing layer: mine" in err
     definition.write_text(whole)
     assert lab.build()[0] == 0
 

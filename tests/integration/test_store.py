@@ -152,7 +152,7 @@ def test_a_full_disk_loses_nothing(tmp_path: Path, images: Images, monkeypatch: 
         init_store(root)
         publish(one.path, one.manifest, root, "prod")
         subprocess.run(["fallocate", "-l", "2M", str(place / "filler")], check=True)
-        with pytest.raises(DiskFullError, match=r"store .* has .* free, the image needs 3.1 MB. Free some"):
+        with pytest.raises(DiskFullError, match=r"store .* has .* free, the image needs 3.1 MB. Free disk space"):
             publish(other.path, other.manifest, root, "prod")
         much = shutil.disk_usage("/")
         monkeypatch.setattr(shutil, "disk_usage", lambda _: much)  # it becomes full in the middle
@@ -172,7 +172,7 @@ def test_a_store_that_is_mounted_read_only_can_be_read(tmp_path: Path, images: I
         one, other = images.new(), images.new()
         publish(one.path, one.manifest, place / "store", "prod")
         subprocess.run(["mount", "-o", "remount,ro", str(place)], check=True)
-        with pytest.raises(StoreError, match=r"is mounted read-only here\. Write to it where it is not$"):
+        with pytest.raises(StoreError, match=r"is mounted read-only here\. Use a machine where it is writable$"):
             publish(other.path, other.manifest, place / "store", "prod")
         assert damage(open_store(place / "store"), tmp_path) == []
 

@@ -146,7 +146,7 @@ def test_a_layer_that_changes_what_lies_below_it_is_not_trusted(project: Project
     project.write("definitions/code/code.def", definition)
     done = project.ctrain("build", "small")
     assert done.returncode == 78, done.stdout + done.stderr
-    assert "of image small 1.0 failed; it fails since layer code" in done.stderr
+    assert "of image small 1.0 failed; first failing layer: code" in done.stderr
     refused = project.ctrain("publish", "small", "--store", str(project.root / "store"))
     assert refused.returncode == 78
     assert "small 1.0 has not passed its tests. Run: ctrain test small:1.0" in refused.stderr
@@ -185,7 +185,7 @@ def test_a_failure_is_not_remembered(project: Project) -> None:
     for _ in range(2):
         done = project.ctrain("build", "small")
         assert done.returncode == 78, done.stdout + done.stderr
-        assert "test '%test of code' of image small 1.0 failed; it fails since layer code" in done.stderr
+        assert "test '%test of code' of image small 1.0 failed; first failing layer: code" in done.stderr
     project.write("examples/word", "one\n")
     project.build()
 

@@ -93,13 +93,13 @@ def other_store(cluster: Cluster, folder: Path) -> Path:
 @pytest.mark.parametrize(
     ("name", "text", "complaint"),
     [
-        ("r.txt", "outdated\n", "outdated 2.5, for r.txt, wants torch==2.9, the image has torch 2.13.0"),
-        ("r.txt", "numpy\n", "r.txt adds nothing: the image has all of it"),
-        ("s.sh", "python -m pip install outdated\n", "outdated 2.5, for s.sh, wants torch==2.9"),
+        ("r.txt", "outdated\n", "outdated 2.5, for r.txt, requires torch==2.9, the image has torch 2.13.0"),
+        ("r.txt", "numpy\n", "r.txt adds nothing: the image already has all of it"),
+        ("s.sh", "python -m pip install outdated\n", "outdated 2.5, for s.sh, requires torch==2.9"),
         (
             "s.sh",
             f"touch /usr/local/bin/mpirun; echo >> {TORCH}/version.py\n",
-            f"s.sh replaces or hides what is the image's: /usr/local/bin/mpirun, {TORCH}/version.py. Leave torch",
+            f"s.sh replaces or hides files of the image: /usr/local/bin/mpirun, {TORCH}/version.py. Leave torch",
         ),
         ("s.sh", "exit 3\n", "s.sh failed with exit code 3"),
     ],

@@ -66,5 +66,5 @@ def test_a_flat_image_is_one_region(file: Path, parts: list[bytes]) -> None:
 def test_layers_of_another_image(file: Path) -> None:
     layers = write(file, [b"one", b"two"])
     write(file, [b"one", b"three"])
-    with pytest.raises(ImageUnusable, match="is not made of the layers that its manifest names"):
+    with pytest.raises(ImageUnusable, match="does not consist of the layers in its manifest"):
         regions_digest(file, layers)

@@ -111,7 +111,7 @@ def _told(outcomes: list[BuildOutcome]) -> list[BuildOutcome]:
     failed = [outcome.plan.spec.title for outcome in outcomes if outcome.error]
     if failed and len(outcomes) > 1:
         skipped = sum(not (outcome.built or outcome.error) for outcome in outcomes)
-        rest = f"; {pluralize(skipped, 'image')} not begun (--keep-going would)" if skipped else ""
+        rest = f"; {pluralize(skipped, 'image')} not started (pass --keep-going to continue)" if skipped else ""
         print(
             f"{len(failed)} of {pluralize(len(outcomes), 'image')} failed: {', '.join(failed)}{rest}", file=sys.stderr
         )

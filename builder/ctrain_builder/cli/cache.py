@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("list", "list layers and images", _list)
     add("du", "show sizes", _du)
     prune = add("prune", "remove layers that no image needs any more", _prune)
-    prune.add_argument("--unused-for", type=days, metavar="DAYS", help="also what no build has used for so long")
+    prune.add_argument("--unused-for", type=days, metavar="DAYS", help="also what no build has used for this long")
     clear = add("clear", "remove everything", _clear)
     for action in (prune, clear):
         add_yes(action)

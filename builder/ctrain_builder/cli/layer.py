@@ -36,15 +36,15 @@ from ctrain_runtime.user_layer import UserLayer
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="build|show")
-    build = actions.add_parser("build", help="make a layer", allow_abbrev=False)
+    build = actions.add_parser("build", help="build a layer", allow_abbrev=False)
     build.add_argument("source", type=Path, metavar="FILE", help="a requirements file for pip, or a script (NAME.sh)")
     build.add_argument("--on", required=True, metavar="IMAGE", help="NAME[:CHANNEL|:VERSION], NAME@DIGEST or a .sif")
-    build.add_argument("-o", "--output", type=Path, required=True, metavar="OUT", help="the file to make, as my.sqsh")
+    build.add_argument("-o", "--output", type=Path, required=True, metavar="OUT", help="file to create, e.g. my.sqsh")
     build.add_argument("--store", metavar="DIR", help="store to look in (default: CTRAIN_STORE, then the site's)")
     build.add_argument(
         "--cache", type=Path, metavar="DIR", help="for the log and temporary files ($CTRAIN_CACHE, /var/tmp/ctrain-UID)"
     )
-    show = actions.add_parser("show", help="what a layer is on, and what it adds", allow_abbrev=False)
+    show = actions.add_parser("show", help="show what a layer is built on and what it adds", allow_abbrev=False)
     show.add_argument("layer", type=Path, metavar="LAYER")
     for action in (build, show):
         action.add_argument("--json", action="store_true", help="print one JSON object instead of text")

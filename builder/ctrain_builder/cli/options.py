@@ -109,5 +109,5 @@ def parse_size(text: str) -> int:
     """Bytes of a size as in 200GB, 1.5 TB or 5000000 (powers of 1000). Raises UsageError."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.strip().lower())
     if not found or found[2] not in _UNITS:
-        raise UsageError(f"{text!r} is no size", "Write it as in 200GB (kB, MB, GB, TB; powers of 1000)")
+        raise UsageError(f"{text!r} is not a size", "Write it as in 200GB (kB, MB, GB, TB; powers of 1000)")
     return round(float(found[1]) * _UNITS[found[2]])

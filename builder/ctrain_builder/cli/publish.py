@@ -29,7 +29,7 @@ from ctrain_runtime.text import format_size
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("image", metavar="IMAGE[:TAG]", help="an image of images.yaml")
     add_cache_arguments(parser)
-    parser.add_argument("--store", metavar="DIR", help="the store's folder (default: $CTRAIN_STORE)")
+    parser.add_argument("--store", metavar="DIR", help="the store's directory (default: $CTRAIN_STORE)")
     parser.add_argument("--channel", metavar="CHANNEL", help="also make this channel (prod, dev, ...) point to it")
     parser.add_argument(
         "--sign", metavar="KEY", help="sign it: a PEM file, pgp:N of the engine's key ring, or gpg:KEY of gpg's agent"

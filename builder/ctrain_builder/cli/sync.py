@@ -33,7 +33,7 @@ def execute(args: argparse.Namespace) -> int:
             _do(plan, source, target)
     except Unreachable as error:
         if "--offline" in error.hint:  # which is for builds
-            raise Unreachable(error.message, "Try again later: it goes on where it was") from error
+            raise Unreachable(error.message, "Retry later: it resumes") from error
         raise
     print(json.dumps(_as_data(plan, args.dry_run), indent=2) if args.json else _as_text(plan, target, args.dry_run))
     return ImageUnusable.exit_code if any(isinstance(error, ConfigError) for error in plan.left_out) else 0
@@ -71,7 +71,7 @@ def _as_data(plan: sync.Plan, dry_run: bool) -> dict[str, Any]:
 def _as_text(plan: sync.Plan, target: Endpoint, dry_run: bool) -> str:
     would = "would have " if dry_run else ""
     lines = [f"{would}copied {_title(one)} ({format_size(one.size)})" for one in plan.copies]
-    lines += [f"{_title(one)} was retired in {target}: it stays so" for one in plan.retired]
+    lines += [f"{_title(one)} stays retired in {target}" for one in plan.retired]
     for move in plan.moves:
         was = f"it was {move.before}" if move.before else "it is new"
         is_now = "would be" if dry_run else "is"

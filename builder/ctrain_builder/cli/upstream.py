@@ -107,7 +107,7 @@ def _as_text(found: Mapping[str, Sequence[TagStatus]], known: Table, blind: Cont
     for name, tags in found.items():
         for tag in tags:
             if tag.state == GONE:
-                lines.append(f"{name} {tag.tag} is gone: the registry has no {tag.reference} any more")
+                lines.append(f"{name} {tag.tag} is gone: the registry no longer has {tag.reference}")
             if tag.before and tag.state == MOVED:
                 was = f"{short(tag.before.digest)} on {tag.before.seen[:10]}"
                 lines.append(
@@ -122,7 +122,7 @@ def _summary(name: str, tags: Sequence[TagStatus], blind: bool) -> str:
     if new:
         return f"{pluralize(len(new), 'new tag')}. Try: ctrain build {name}:{new[-1]}"
     newest = _newest(tags).tag
-    return f"what is newer than {newest} is not known" if blind else f"nothing newer than {newest}"
+    return f"versions newer than {newest} are unknown" if blind else f"nothing newer than {newest}"
 
 
 def _row(tag: TagStatus, newest: TagStatus, known: Table) -> tuple[str, ...]:

@@ -113,8 +113,8 @@ class Tester:
         layer = tests.first_failing_layer(
             self.container, self.plan, self.stack.files, check, log.with_suffix(".blame.log")
         )
-        since = f"fails since layer {layer}" if layer else "passes where its layers are mounted by option"
-        return TestsFailed(f"test {check.name!r} of image {self.plan.spec.title} failed; it {since}", log)
+        since = f"first failing layer: {layer}" if layer else "it passes with the same layers mounted by --overlay"
+        return TestsFailed(f"test {check.name!r} of image {self.plan.spec.title} failed; {since}", log)
 
     def _log(self, check: ImageTest) -> Path:
         name = re.sub(r"\W+", "-", check.name).strip("-")

@@ -172,7 +172,7 @@ class Container:
         if _NO_SPACE.search(said):
             free = shutil.disk_usage(self.work).free
             what = f"a disk became full ({free / 1e9:.1f} GB are free in {self.work}); the log is {log}"
-            raise DiskFullError(what, "Free some, or choose another place with --cache DIR")
+            raise DiskFullError(what, "Free disk space, or pass --cache DIR")
         raise CommandFailed(code, log)
 
     def require(self, argv: Sequence[str], log: Path, what: str, variables: Mapping[str, str] = {}) -> None:

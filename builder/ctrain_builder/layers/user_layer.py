@@ -98,13 +98,13 @@ def _run(container: Container, below: LowerLayers, source: Path, workspace: Work
         said = last_lines(log, 1) or [f"exit code {error.code}"]
         if not _started(workspace):
             what = f"{container.engine.name} can't run a container with an overlay over {below.base}: {said[0].strip()}"
-            raise EngineError(what, f"The log is {log}") from error
+            raise EngineError(what, f"Log: {log}") from error
         reason = conflict(source.name, log.read_text(errors="replace"))
         if reason:
-            hint = f"A layer only adds to its image; what pip says is in {log}"
+            hint = f"A layer only adds to its image; pip's output: {log}"
             raise BuildError(reason, hint) from error
         what = f"{source.name} failed with exit code {error.code}: {said[0].strip()}"
-        raise BuildError(what, f"The log is {log}") from error
+        raise BuildError(what, f"Log: {log}") from error
 
 
 def _started(workspace: Workspace) -> bool:
@@ -119,7 +119,7 @@ def conflict(source: str, log: str) -> str:
     for who, name, rest in re.findall(r"(?m)^ +(.+ depends on|The user requested) ([\w.-]+)(\S*.*)$", said):
         if _normal(name) in pinned:
             by = source if who == "The user requested" else f"{who.removesuffix(' depends on')}, for {source},"
-            return f"{by} wants {name}{rest}, the image has {' '.join(pinned[_normal(name)])}"
+            return f"{by} requires {name}{rest}, the image has {' '.join(pinned[_normal(name)])}"
     return ""
 
 
@@ -175,7 +175,9 @@ def _check(
 ) -> None:
     """Refuse a layer that adds nothing, and one that changes or hides what is the image's."""
     if all(path.startswith(f"{user_layer.USER_LAYERS}/") for path in listing):
-        raise BuildError(f"{source.name} adds nothing: the image has all of it", "Run the image without a layer")
+        raise BuildError(
+            f"{source.name} adds nothing: the image already has all of it", "Run the image without a layer"
+        )
     certain, doubtful = offences(listing, before)
     existing = lowerdir.existing(container, below, [PurePosixPath(path) for path in doubtful], log)
     replaced = [f"/{path}" for path in (*certain, *existing)]
@@ -183,7 +185,7 @@ def _check(
     if replaced:
         more = f" and {len(replaced) - _SHOWN} more" if len(replaced) > _SHOWN else ""
         raise BuildError(
-            f"{source.name} replaces or hides what is the image's: {', '.join(replaced[:_SHOWN])}{more}",
+            f"{source.name} replaces or hides files of the image: {', '.join(replaced[:_SHOWN])}{more}",
             "Leave torch, NCCL, MPI and CUDA to the image, or build an image of your own; see: ctrain help images.md",
         )
 

@@ -49,7 +49,7 @@ def read(client: RegistryClient, ref: Reference) -> Manifest:
     right = _DIGEST.fullmatch(manifest.digest) and manifest.size > 0 and manifest.release > 0
     if not right or (layer.get("digest"), layer.get("size")) != (manifest.digest, manifest.size):
         raise RegistryError(
-            f"{ref} has another image than its manifest tells", f"Report it to the administrators of {ref.host}"
+            f"{ref} holds a different image than its manifest records", f"Report it to the administrators of {ref.host}"
         )
     return manifest
 
@@ -60,7 +60,7 @@ def _sif(client: RegistryClient, ref: Reference) -> tuple[Mapping[str, Any], Map
     config, layers = oci.get("config"), oci.get("layers")
     layer = layers[0] if isinstance(layers, list) and len(layers) == 1 and isinstance(layers[0], dict) else {}
     if not isinstance(config, dict) or (config.get("mediaType"), layer.get("mediaType")) != (_CONFIG, _LAYER):
-        raise _foreign(ref, "it is no SIF image")
+        raise _foreign(ref, "it is not a SIF image")
     return config, layer
 
 
@@ -137,7 +137,7 @@ def push(
             if digest != manifest.digest:
                 note.unlink()
                 what = f"{manifest.name} {manifest.version} is damaged: it has the digest {digest}"
-                raise ImageUnusable(what, f"Its manifest says {manifest.digest}; see: ctrain store verify")
+                raise ImageUnusable(what, f"Its manifest records {manifest.digest}; see: ctrain store verify")
             upload.finish(digest, manifest.size)
     done(manifest.size)
 
@@ -228,7 +228,7 @@ class _Upload:
                 raise self._client.refusal(answer, self._ref, PUSH)
             if answer.status != 202:
                 what = f"{self._ref.host} answers {answer.status} {answer.reason} to a part of an upload"
-                raise Unreachable(what, "It must take uploads in parts; if it does, try again later")
+                raise Unreachable(what, "It must accept uploads in parts; if it does, retry later")
             self._goes_on(answer, end)
 
     def finish(self, digest: str, size: int, body: bytes = b"") -> None:

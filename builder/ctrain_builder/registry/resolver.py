@@ -69,7 +69,7 @@ class DigestResolver:
             return before.digest
         if trouble := self.troubles.get(parse(reference).host):
             raise trouble
-        raise RegistryError(f"the digest of {reference} is not known here yet", "Ask once without --offline")
+        raise RegistryError(f"the digest of {reference} is not known here yet", "Run once without --offline")
 
     def _remember(self, reference: str, digest: str) -> None:
         with self._path.with_suffix(".lock").open("w") as lock:  # two builders: neither forgets what the other learns
@@ -85,4 +85,6 @@ class DigestResolver:
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, TypeError, AttributeError) as error:
-            raise RegistryError(f"{self._path} is damaged: {error}", "Delete it: registries are asked anew") from error
+            raise RegistryError(
+                f"{self._path} is damaged: {error}", "Delete it: the digests are requested again"
+            ) from error

@@ -34,9 +34,9 @@ def earlier_version(store: Store, name: str, channel: str) -> PublishedImage:
     versions = {one.manifest.version: one for one in store.images() if one.manifest.name == name}
     found = versions.get(earlier[-1]) if earlier else None
     if found is None:
-        what = f"its last one, {earlier[-1]}, is not published any more" if earlier else "the log knows of none"
+        what = f"its last one, {earlier[-1]}, is no longer published" if earlier else "the log records none"
         hint = f"Choose a version: ctrain store promote {name} VERSION {channel}"
-        raise StoreError(f"channel {channel} of {name} can't go back to an earlier version: {what}", hint)
+        raise StoreError(f"channel {channel} of {name} cannot be rolled back: {what}", hint)
     return found
 
 

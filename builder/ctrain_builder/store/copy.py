@@ -78,7 +78,7 @@ def temporary(root: Path, name: str, say: Callable[[str], None] = lambda _: None
 def resumable_file(root: Path, name: str, say: Callable[[str], None] = lambda _: None) -> Iterator[Path]:
     """As `temporary`, but the same file for each `name`: it may hold what an interrupted copy has left, and stays."""
     path = root / f".{name}{PART}"
-    with _locked(root, path, lambda owner: say(f"waiting for {owner}, who copies the same version")):
+    with _locked(root, path, lambda owner: say(f"waiting for {owner}, which is copying the same version")):
         with contextlib.suppress(FileNotFoundError):
             found = path.lstat()
             if stat.S_ISREG(found.st_mode) and (found.st_uid, found.st_nlink) == (os.geteuid(), 1):
@@ -196,7 +196,7 @@ def fill(
         needed = sum(end - start for start, end, has in pieces if not has)
         if free < needed:
             what = f"store {target.parent} has {format_size(free)} free, the image needs {format_size(needed)}"
-            raise DiskFullError(what, "Free some: ctrain store gc")
+            raise DiskFullError(what, "Free disk space: ctrain store gc")
         whole, reading = hashlib.sha256(), RegionHasher(layout)
         both = [_HashThread(whole.update), *([_HashThread(reading.update)] if layout else [])]
         try:

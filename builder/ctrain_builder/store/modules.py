@@ -108,7 +108,7 @@ def update(store: Store, output: Path, say: Callable[[str], None]) -> tuple[list
         say(str(problem))
     for image in contents.images:
         if not nameable(image):
-            say(f"{image.path} gets no module: its name is none that ctrain gives")
+            say(f"{image.path} gets no module: its name does not have ctrain's form")
     return offered, done
 
 
@@ -119,7 +119,9 @@ def files(
     if ":" in str(output):
         raise StoreError(f"{output} has a ':' in its path", "Choose another directory: PATH could not hold this one")
     if not str(root).isprintable():
-        raise StoreError(f"store {str(root)!r} has control characters in its path", "Shells would not get it whole")
+        raise StoreError(
+            f"store {str(root)!r} has control characters in its path", "Shells would not receive it intact"
+        )
     families = sorted({*(module.family for module in offered), *(f"ctrain-{one.name}" for one in broken)})
     texts = {}
     for module in offered:
@@ -161,7 +163,7 @@ def write(output: Path, root: Path, texts: Mapping[str, str]) -> ModulefileChang
         for path in wanted:
             if (path.exists() or path.is_symlink()) and not _is_own(path, root):
                 what = f"{path} was not made by `ctrain store modules` for store {root}"
-                raise StoreError(what, "Choose another folder, or remove it")
+                raise StoreError(what, "Choose another directory, or remove it")
         written = [path for path, text in wanted.items() if not path.exists() or path.read_bytes() != text.encode()]
         for path in written:
             atomic.write_text(path, wanted[path], *_access(output, path.parent))

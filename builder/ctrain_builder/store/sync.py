@@ -66,7 +66,7 @@ def _choose(
         meant = [one for one in named if word in ("", one.manifest.version, *one.channels)]
         if not meant:
             known = ", ".join(f"{name}:{one.manifest.version}" for one in named) or "none of that name"
-            hint = "; ".join([f"There are: {known}", *map(str, left_out)])
+            hint = "; ".join([f"Available: {known}", *map(str, left_out)])
             raise ImageNotFound(f"image {reference!r} is not in {source}", hint)
         found.update({one.manifest.file_name: one for one in meant})
     return list(found.values()) if wanted else list(versions)

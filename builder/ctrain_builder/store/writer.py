@@ -95,7 +95,7 @@ def lock_store(root: Path, say: Callable[[str], None] = lambda _: None) -> Itera
     access = Permissions(root.stat())
 
     def waiting(owner: str) -> None:
-        say(f"waiting for {owner}, who writes to the store")
+        say(f"waiting for {owner}, which is writing to the store")
 
     with (
         translate_os_errors(root),
@@ -115,10 +115,10 @@ def translate_os_errors(root: Path) -> Iterator[None]:
         raise StoreError(f"store {root} can't be written: {error.filename or error}", "Ask its owner") from error
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise DiskFullError(f"the disk of store {root} became full", "Free some: ctrain store gc") from error
+            raise DiskFullError(f"the disk of store {root} became full", "Free disk space: ctrain store gc") from error
         if error.errno == errno.EROFS:
-            raise StoreError(f"store {root} is mounted read-only here", "Write to it where it is not") from error
+            raise StoreError(f"store {root} is mounted read-only here", "Use a machine where it is writable") from error
         if error.errno in (errno.ESTALE, errno.EIO, errno.ENOTCONN, errno.EHOSTDOWN, errno.ETIMEDOUT):
             what = f"the file system of store {root} fails: {error.strerror}"
-            raise StoreError(what, "Nothing counts that was not finished; try again when it is back") from error
+            raise StoreError(what, "Unfinished changes have no effect; retry when it is back") from error
         raise

@@ -158,7 +158,7 @@ def test_an_upload_that_is_always_cut(store: Store, before: Front, sync: Sync) -
     before.stand = dropped(before, 100)
     said = sync(store.root, place(before), code=79)
     assert said.startswith(f"ctrain: {before.host} cannot be reached: ")
-    assert said.endswith("Try again later: it goes on where it was\n")
+    assert said.endswith("Retry later: it resumes\n")
     before.stand = lambda _: None
     before.requests.clear()
     sync(store.root, place(before), "small:prod")

@@ -52,7 +52,7 @@ def test_what_the_engine_pushed_is_not_from_a_store(
     argv = ["apptainer", "--quiet", "push", "--allow-unsigned", "--no-https", image, f"{place(real)}/small:latest"]
     subprocess.run(argv, check=True)
     said = sync(place(real), tmp_path / "other", "small:latest", code=68)
-    assert "There are: none of that name; " in said
+    assert "Available: none of that name; " in said
     assert "small:latest is not from a ctrain store: it has no manifest of ctrain" in said
     sync(store.root, place(real))
     sync(place(real), tmp_path / "other")  # leaves it out, and says so
@@ -74,7 +74,7 @@ def test_one_version_one_channel_and_a_look_before(
     same(store, tmp_path / "other", R1, R2)
     said = sync(store.root, tmp_path / "other", "small:1.0-s-r7", code=68)
     assert "image 'small:1.0-s-r7' is not in" in said
-    assert "There are: small:1.0-s-r1, small:1.0-s-r2" in said
+    assert "Available: small:1.0-s-r1, small:1.0-s-r2" in said
 
 
 def test_from_registry_to_registry(store: Store, real: samples.Registry, tmp_path: Path, sync: Sync) -> None:
@@ -123,7 +123,7 @@ def test_retired_versions_stay_retired(store: Store, real: samples.Registry, tmp
         lifecycle.retire(writer, ["small:1.0-s-r1"])
         lifecycle.collect(writer, 0)
     said = sync(place(real), store.root, "--channels")
-    assert f"small 1.0-s-r1 was retired in {store.root}: it stays so" in said
+    assert f"small 1.0-s-r1 stays retired in {store.root}" in said
     assert channels(store.root) == {"1.0-s-r2": ("dev",)}
     assert "1 version copied" in sync(store.root, tmp_path / "other")
 

@@ -170,7 +170,7 @@ def test_a_missing_source_of_files_is_named(project: Path) -> None:
 
 def test_a_broken_link_among_the_files_is_named(project: Path) -> None:
     (project / "examples/x/latest").symlink_to("nowhere")
-    with pytest.raises(ConfigError, match=r"examples/x/latest is no regular file"):
+    with pytest.raises(ConfigError, match=r"examples/x/latest is not a regular file"):
         _plan(project)
 
 

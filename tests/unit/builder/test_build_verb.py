@@ -314,7 +314,7 @@ def test_only_what_differs_from_a_commit_is_planned(
         (("build", "--plan", "--changed-since", "HEAD"), 64, "is not in a readable git repository"),
         (("build", "--all", "--jobs", "0"), 64, "argument --jobs: must be a positive integer, not '0'"),
         (("build", "--all", "--jobs", "x"), 64, "argument --jobs: must be a positive integer, not 'x'"),
-        (("build", "small", "--cache-size", "huge"), 64, "'huge' is no size"),
+        (("build", "small", "--cache-size", "huge"), 64, "'huge' is not a size"),
         (("build", "other", "--offline"), 79, "the digest of nvcr.io/far/away:7 is not known"),
         (("publish", "small", "--store", "s"), 78, "small 1.0 is not built and tested. Run: ctrain build small:1.0"),
         (("publish", "small:2.0", "--flatten", "--store", "s"), 78, "Run: ctrain build small:2.0 --flatten"),
@@ -373,7 +373,7 @@ def test_a_failure_ends_the_rest_unless_told_to_keep_going(
     assert builder.begun == ["small 1.0"]
     *_, line, summary = capsys.readouterr().err.splitlines()
     assert line == "ctrain: small 1.0 is broken"
-    assert summary == "1 of 3 images failed: small 1.0; 2 images not begun (--keep-going would)"
+    assert summary == "1 of 3 images failed: small 1.0; 2 images not started (pass --keep-going to continue)"
     builder.begun.clear()
     assert ctrain("build", "--all", "--offline", "--keep-going", "--json") == BuildError.exit_code
     assert builder.begun == ["small 1.0", "small 0.9", "other 7"]

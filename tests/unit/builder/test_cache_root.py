@@ -35,7 +35,7 @@ def test_a_cache_that_others_could_have_prepared_is_refused(tmp_path: Path) -> N
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(0o777)
     for name in ("link", "open"):
-        with pytest.raises(BuildError, match="is a link, another user's, or writable by others"):
+        with pytest.raises(BuildError, match=": a symlink, owned by another user, or writable by others"):
             open_cache(tmp_path / name)
 
 
@@ -44,7 +44,7 @@ def test_a_cache_where_nothing_can_be_locked_is_refused(tmp_path: Path, monkeypa
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", no)
-    with pytest.raises(BuildError, match=r"is on a file system without locks\. Choose another place"):
+    with pytest.raises(BuildError, match=r"is on a file system without locks\. Choose another directory"):
         open_cache(tmp_path / "cache")
 
 

@@ -55,10 +55,10 @@ def test_links_within_the_project_are_followed(project: Path) -> None:
         ("/etc/passwd", "%files names examples/x, but examples/x/link is a link out of the project"),
         ("/etc", "but examples/x/link is a link out of the project"),
         ("../../../outside", "but examples/x/link is a link out of the project"),
-        ("..", "but examples/x/link is a link to a folder that holds it"),
-        (".", "but examples/x/link is a link to a folder that holds it"),
-        ("link", "link is no regular file"),
-        ("nothing", "link is no regular file"),
+        ("..", "but examples/x/link is a link to a directory that contains it"),
+        (".", "but examples/x/link is a link to a directory that contains it"),
+        ("link", "link is not a regular file"),
+        ("nothing", "link is not a regular file"),
     ],
 )
 def test_links_that_lead_out_of_the_project_or_nowhere_are_refused(project: Path, target: str, complaint: str) -> None:

@@ -71,7 +71,7 @@ def test_names_that_could_leave_the_folder_are_refused(project: Path, tag: str) 
     [
         ("stack:", "stak:", "unknown key 'stak'"),
         ("[base, upper]", "[]", "chain is empty"),
-        ("[base, upper]", "[upper, base]", "upper is at place 1"),
+        ("[base, upper]", "[upper, base]", "upper is at position 1"),
         ("[base, upper]", "[base, uper]", r"chain: definition uper not found: .*/uper.def\. Did you mean 'upper'"),
         ("[base, upper]", "[base, ../upper]", "chain: '../upper' is not the name of a definition"),
         ("[base, upper]", "[base, '']", "chain: '' is not the name of a definition"),

@@ -77,7 +77,7 @@ def test_parent_architecture_base_arguments_names_and_executable_bits_count(proj
         ("parent",),
         ("architecture amd64 -> arm64",),
         ("base none -> sha256:9c9c9c9c",),
-        ("ctrain makes layers differently",),
+        ("ctrain builds layers differently",),
         ("argument COLOUR red -> blue",),
         ("examples/x/train.py has mode 644 -> 755",),
         ("examples/x/train.py is gone", "examples/x/trainer.py is new"),

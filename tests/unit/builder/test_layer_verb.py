@@ -83,7 +83,7 @@ def test_an_engine_that_can_not_start_the_container(folder: Path, capsys: pytest
     assert ctrain("build", "r.txt", "--on", "pytorch", "-o", "x.sqsh") == 73
     error = capsys.readouterr().err
     assert error.startswith("ctrain: apptainer can't run a container with an overlay over ")
-    assert "requires 'enable overlay'" in error and "The log is " in error and error.count("\n") == 1
+    assert "requires 'enable overlay'" in error and "Log: " in error and error.count("\n") == 1
     assert not list(folder.glob("cache/tmp/*"))
 
 

@@ -174,7 +174,7 @@ def test_nothing_is_written_over_what_others_made(shelf: Shelf, kind: str) -> No
     said = shelf.modules(code=76)
     assert said == (
         f"ctrain: {place} was not made by `ctrain store modules` for store {shelf.root}."
-        " Choose another folder, or remove it\n"
+        " Choose another directory, or remove it\n"
     )
     assert sorted(shelf.output.rglob("*")) == before
 
@@ -199,7 +199,7 @@ def test_damaged_and_strange_versions_are_left_out_and_named(shelf: Shelf, capsy
     assert main(BUILD_VERBS, ["store", "modules", "--store", str(shelf.root), "--output", str(shelf.output)]) == 0
     said = capsys.readouterr()
     assert "pytorch_24.12-hd-py3-r2.json is not a manifest" in said.err
-    assert "/$(x)_24.12-hd-py3-r3.sif gets no module: its name is none that ctrain gives" in said.err
+    assert "/$(x)_24.12-hd-py3-r3.sif gets no module: its name does not have ctrain's form" in said.err
     assert len(said.out.splitlines()) == 5
 
 

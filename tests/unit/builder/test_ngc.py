@@ -91,8 +91,8 @@ HEAD = "checked: 2026-11-21\ngenerations: {}\nreleases:\n"
         ("  22.10: {}", r"ngc\.yaml: releases: 22\.1 is not a tag as in 24\.12\. Write it in quotes$"),
         ('  "24.12": {cude: "1"}', r"ngc\.yaml: releases\.24\.12: unknown key 'cude'\. Did you mean 'cuda'\?$"),
         ('  "24.12": {cuda: 12.6}', r"releases\.24\.12: cuda must be a string, not a number"),
-        ('  "24.12": {unverified: [cude]}', r"releases\.24\.12: unverified names 'cude', which is no field"),
-        ('  "24.12": {unverified: [shown]}', r"releases\.24\.12: unverified names 'shown', which is no field"),
+        ('  "24.12": {unverified: [cude]}', r"releases\.24\.12: unverified names 'cude', which is not a field"),
+        ('  "24.12": {unverified: [shown]}', r"releases\.24\.12: unverified names 'shown', which is not a field"),
     ],
 )
 def test_a_wrong_table_is_refused_with_its_place(tmp_path: Path, text: str, complaint: str) -> None:

@@ -15,5 +15,5 @@ def test_sizes_are_read(text: str, count: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "GB", "-1GB", "1 PB", "1,5GB"])
 def test_what_is_no_size_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="is no size"):
+    with pytest.raises(UsageError, match="is not a size"):
         parse_size(text)

@@ -143,7 +143,7 @@ def test_what_is_no_image_is_refused(tmp_path: Path) -> None:
 def test_a_manifest_of_other_layers_is_refused(tmp_path: Path) -> None:
     layers = (Layer("a", "k", 1, "sha256:1"), Layer("b", "k", 2, "sha256:2"))
     path = described(tmp_path / "x.sif", "a", "b", layers=layers)
-    with pytest.raises(ImageUnusable, match="is not made of the layers that its manifest names"):
+    with pytest.raises(ImageUnusable, match="does not consist of the layers in its manifest"):
         find(str(path))
 
 
@@ -227,7 +227,7 @@ def test_a_missing_parent_is_a_problem_of_its_image_alone(project: Path) -> None
 
 
 def test_two_layers_of_one_name_are_refused(project: Path) -> None:
-    with pytest.raises(ConfigError, match=r"has a layer upper, as the chain has\. Rename your definition"):
+    with pytest.raises(ConfigError, match=r"has a layer upper, which is also in the chain\. Rename your definition"):
         planned(project, a_parent(upper="sha256:1"))
 
 

@@ -51,7 +51,7 @@ def test_offline_asks_nobody(tmp_path: Path) -> None:
     registry = Answers({REFERENCE: "sha256:1"})
     with pytest.raises(RegistryError) as caught:
         DigestResolver(tmp_path, offline=True, registry=registry).resolve(REFERENCE)
-    assert str(caught.value) == f"the digest of {REFERENCE} is not known here yet. Ask once without --offline"
+    assert str(caught.value) == f"the digest of {REFERENCE} is not known here yet. Run once without --offline"
     assert registry.asked == []
 
 
@@ -90,5 +90,7 @@ def test_builders_at_once_forget_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"x": 1}', '{"x": {"digest": "d", "seen": "s", "more": 1}}'])
 def test_a_damaged_memory_is_said_to_be_one(tmp_path: Path, text: str) -> None:
     (tmp_path / "upstream.json").write_text(text)
-    with pytest.raises(RegistryError, match=r"upstream\.json is damaged: .*Delete it: registries are asked anew$"):
+    with pytest.raises(
+        RegistryError, match=r"upstream\.json is damaged: .*Delete it: the digests are requested again$"
+    ):
         DigestResolver(tmp_path, offline=True).resolve(REFERENCE)

@@ -39,7 +39,7 @@ def test_a_channel_is_removed_and_comes_back_by_rollback(shop: Shop) -> None:
     )
     assert shop.versions[2] == ("prod",)
     said = shop("channel", "rm", "small", "prod", "--why", "not ready", "--yes")
-    assert said == "channel prod of small is removed (it was 1.0-s-r2); small alone now means 1.0-s-r3\n"
+    assert said == "channel prod of small is removed (it was 1.0-s-r2); small now resolves to 1.0-s-r3\n"
     assert shop.versions == {1: (), 2: (), 3: ("dev",)}
     entry = shop.data("log")["entries"][-1]
     assert (entry["action"], entry["channel"], entry["before"], entry["why"]) == (

@@ -45,7 +45,7 @@ def test_a_missing_or_empty_directory_becomes_a_store(ctrain: Ctrain, tmp_path: 
     assert [open_store(path).images() for path in (root, empty)] == [(), ()]
     modes = [path.stat().st_mode & 0o7777 for path in (root, root / "ctrain-store.json", empty)]
     assert modes == [0o755, 0o444, 0o750]
-    assert ctrain("store", "init", root) == f"{root} is a store already\n"
+    assert ctrain("store", "init", root) == f"{root} is already a store\n"
 
 
 def test_init_takes_no_other_directory(ctrain: Ctrain, tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ def test_looking(shop: Shop) -> None:
 
 def test_promote(shop: Shop) -> None:
     assert shop("promote", "small", "1.0-s-r3", "prod") == "channel prod of small is 1.0-s-r3 (it was 1.0-s-r2)\n"
-    assert shop("promote", "small", "dev", "prod") == "channel prod of small is 1.0-s-r3 (it was that already)\n"
+    assert shop("promote", "small", "dev", "prod") == "channel prod of small is 1.0-s-r3 (unchanged)\n"
     assert shop("promote", "small", "1.0-s-r1", "old") == "channel old of small is 1.0-s-r1 (it is new)\n"
     assert shop.versions == {1: ("old",), 2: (), 3: ("dev", "prod")}
     assert "not found in" in shop("promote", "small", "1.0-s-r9", "prod", code=68)
@@ -47,7 +47,7 @@ def test_rollback_goes_one_further_back_each_time(shop: Shop) -> None:
     }
     assert shop.data("rollback", "small", "prod")["version"] == "1.0-s-r1"
     complaint = shop("rollback", "small", "prod", code=76)
-    assert "can't go back to an earlier version: the log knows of none. Choose a version" in complaint
+    assert "cannot be rolled back: the log records none. Choose a version" in complaint
     assert shop.versions == {1: ("prod",), 2: (), 3: ("dev",)}
 
 
@@ -148,7 +148,7 @@ def test_what_was_only_begun_is_no_place_to_go_back_to(shop: Shop) -> None:
 
 def test_a_version_that_is_gone_is_no_place_to_go_back_to(shop: Shop) -> None:
     shop("retire", "small:1.0-s-r1", "--yes")
-    assert "its last one, 1.0-s-r1, is not published any more" in shop("rollback", "small", "prod", code=76)
+    assert "its last one, 1.0-s-r1, is no longer published" in shop("rollback", "small", "prod", code=76)
 
 
 def test_gc_leaves_what_a_job_needs(shop: Shop) -> None:

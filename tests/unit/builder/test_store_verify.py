@@ -82,7 +82,7 @@ def test_every_flipped_byte_of_a_manifest_is_found(shop: Shop, verify: Verify) -
 def test_a_version_that_a_channel_needs_stays_unless_forced(shop: Shop, verify: Verify) -> None:
     spoil(shop.file(2))
     said = verify("--quarantine", "--yes", code=69, stream="err")
-    assert said == "small:1.0-s-r2 stays: needed by channel prod; --force moves it all the same\n"
+    assert said == "small:1.0-s-r2 stays: needed by channel prod; --force moves it anyway\n"
     assert shop.versions[2] == ("prod",)
     said = verify("--quarantine", "--yes", "--force", code=69, stream="err")
     assert f"small:1.0-s-r2 is in {shop.root}/quarantine now\nsmall:prod is an error for users until" in said

@@ -154,8 +154,8 @@ def test_a_version_in_quarantine_comes_again_as_it_was(fill: Callable[..., Path]
 def test_what_is_not_there(fill: Callable[..., Path], sync: Sync, tmp_path: Path) -> None:
     source, target = fill("source", prod="one"), new_store(tmp_path / "target")
     said = sync(source, target, "small:dev", code=68)
-    assert said == f"ctrain: image 'small:dev' is not in {source}. There are: small:1.0-s-r1\n"
-    assert "There are: none of that name" in sync(source, target, "smal", code=68)
+    assert said == f"ctrain: image 'small:dev' is not in {source}. Available: small:1.0-s-r1\n"
+    assert "Available: none of that name" in sync(source, target, "smal", code=68)
     assert "does not exist" in sync(tmp_path / "nothing", target, code=76)
     (tmp_path / "full").mkdir()
     (tmp_path / "full/thesis.txt").write_text("x")

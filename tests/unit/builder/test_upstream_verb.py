@@ -197,7 +197,7 @@ def test_nothing_newer_is_what_only_a_registry_can_tell(ask: Ask, world: World, 
     world.errors["tags"] = Unreachable("nvcr.io cannot be reached", "Look")
     for arguments, expected in ((["--offline"], 0), ([], 79)):
         code, out, _ = ask(*arguments)
-        assert (code, out.splitlines()[-1]) == (expected, "torch: what is newer than 24.12 is not known")
+        assert (code, out.splitlines()[-1]) == (expected, "torch: versions newer than 24.12 are unknown")
 
 
 def test_a_registry_that_lists_no_tags_is_still_asked_for_digests(ask: Ask, world: World) -> None:
@@ -217,7 +217,7 @@ def test_a_tag_that_has_moved_or_is_gone(ask: Ask, world: World, tmp_path: Path)
         assert out.splitlines()[1:] == [
             "torch  22.03  gone   11.6.1  torch ~1.12.0a0  3.8     470        -",
             "       24.12  moved  12.6    torch 2.6.0a0    3.12.3  ~560       V100, A100",
-            f"torch 22.03 is gone: the registry has no {name('22.03')} any more",
+            f"torch 22.03 is gone: the registry no longer has {name('22.03')}",
             f"torch 24.12 has moved: sha256:242424242424 on {seen}, now sha256:999999999999."
             " Run: ctrain build torch:24.12",
             "torch: nothing newer than 24.12",
@@ -261,7 +261,7 @@ def test_the_table_is_about_nvidias_images_only(ask: Ask, tmp_path: Path) -> Non
     (tmp_path / "definitions/torch/torch.def").write_text(TORCH.replace("nvcr.io/nvidia/", "quay.io/site/"))
     assert ask("--offline")[1].splitlines()[2:] == [
         "       24.12  listed  -     torch -    -       -          -",
-        "torch: what is newer than 24.12 is not known",
+        "torch: versions newer than 24.12 are unknown",
     ]
 
 
@@ -281,7 +281,7 @@ def test_a_sites_copy_of_the_registry(ask: Ask, tmp_path: Path) -> None:
     [
         # Whether there is a 25.04 of this image, the table of another one can't tell.
         (["--offline"], ["       24.12  listed  12.6    tensorflow -  -       ~560       -",
-                         "torch: what is newer than 24.12 is not known"]),
+                         "torch: versions newer than 24.12 are unknown"]),
         ([], ["       24.12  listed  13.4.1  tensorflow 2.17.0  -       615        A100, H100",
               "torch: nothing newer than 24.12"]),
     ],

@@ -26,11 +26,11 @@ PINNED = "    The user requested (constraint) torch===2.13.0+cpu"
     [
         (
             ["    The user requested torch==2.9", PINNED],
-            "requirements.txt wants torch==2.9, the image has torch 2.13.0+cpu",
+            "requirements.txt requires torch==2.9, the image has torch 2.13.0+cpu",
         ),
         (
             ["    The user requested Torch <3,>=2.14", PINNED],
-            "requirements.txt wants Torch <3,>=2.14, the image has torch 2.13.0+cpu",
+            "requirements.txt requires Torch <3,>=2.14, the image has torch 2.13.0+cpu",
         ),
         (
             [
@@ -38,7 +38,7 @@ PINNED = "    The user requested (constraint) torch===2.13.0+cpu"
                 "    vision-kit 0.26.0 depends on torch==2.11.0",
                 PINNED,
             ],
-            "vision-kit 0.27.0, for requirements.txt, wants torch==2.12.0, the image has torch 2.13.0+cpu",
+            "vision-kit 0.27.0, for requirements.txt, requires torch==2.12.0, the image has torch 2.13.0+cpu",
         ),
         (
             [
@@ -46,7 +46,7 @@ PINNED = "    The user requested (constraint) torch===2.13.0+cpu"
                 "    a 1.0 depends on typing_extensions>=5",
                 "    The user requested (constraint) typing-extensions===4.16.0",
             ],
-            "a 1.0, for requirements.txt, wants typing_extensions>=5, the image has typing-extensions 4.16.0",
+            "a 1.0, for requirements.txt, requires typing_extensions>=5, the image has typing-extensions 4.16.0",
         ),
         (["    The user requested einops==0.8.1", "    The user requested einops==0.8.2"], ""),
     ],

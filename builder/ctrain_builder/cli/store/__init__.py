@@ -36,11 +36,11 @@ from ctrain_runtime.cli import images
 from ctrain_runtime.store import Store, open_store, store_path
 
 _SYNC = """\
-Bring versions from one store to another, under the names and numbers that they have.
+Copy versions from one store to another, with their names and numbers.
 
   ctrain store sync ./store oras://registry.example.com/images        all versions to a registry
   ctrain store sync oras://registry.example.com/images /apps/ctrain   and from there to another store
-  ctrain store sync /apps/ctrain /mnt/disk pytorch:prod --channels    what prod is, and the channel with it
+  ctrain store sync /apps/ctrain /mnt/disk pytorch:prod --channels    the version in prod, with the channel
 
 SRC and DST are directories, or places in a registry, where each image is a repository, and versions and channels are
 its tags: `apptainer pull oras://registry.example.com/images/pytorch:prod` works too. What DST has already is not copied
@@ -69,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for family in (versions, channels, signatures, checks, pages):
         family.add_actions(add)
     shown = argparse.RawDescriptionHelpFormatter
-    text = "bring versions to another store, or to and from a registry"
+    text = "copy versions to another store, or to and from a registry"
     sync = actions.add_parser("sync", help=text, description=_SYNC, formatter_class=shown, allow_abbrev=False)
     sync.add_argument("source", metavar="SRC", help="a store's directory, or oras://HOST[:PORT]/PATH")
     sync.add_argument("target", metavar="DST", help="the same; `ctrain store init` creates a store")
@@ -77,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     sync.add_argument("--channels", action="store_true", help="also make DST's channels point to what SRC's do")
     add_dry_run(sync)
     sync.add_argument("--json", action="store_true", help="print one JSON object instead of text")
-    sync.add_argument("--cache", type=Path, metavar="DIR", help="where uploads are noted ($CTRAIN_CACHE)")
+    sync.add_argument("--cache", type=Path, metavar="DIR", help="where uploads are recorded ($CTRAIN_CACHE)")
     sync.set_defaults(execute=_sync)
 
 
@@ -87,7 +87,7 @@ def execute(args: argparse.Namespace) -> int:
 
 def _init(args: argparse.Namespace) -> int:
     created = init_store(store_path(args.root), args.repair)
-    text = f"{args.root} is a store now" if created else f"{args.root} is a store already"
+    text = f"{args.root} is a store now" if created else f"{args.root} is already a store"
     return show(args, {"store": args.root, "created": created}, text)
 
 

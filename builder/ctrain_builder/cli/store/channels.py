@@ -19,9 +19,9 @@ from ctrain_runtime.store import DEFAULT_CHANNEL, PublishedImage, Store
 def add_actions(add: AddAction) -> None:
     promote = add("promote", "make a channel point to a version", _promote)
     promote.add_argument("name", metavar="NAME", help="or NAME:VERSION, without VERSION")
-    promote.add_argument("version", metavar="VERSION", help="a version, a digest, or the channel that means it now")
+    promote.add_argument("version", metavar="VERSION", help="a version, a digest, or a channel that points to it")
     promote.add_argument("channel", nargs="?", metavar="CHANNEL")
-    rollback = add("rollback", "make a channel point to what it pointed to before", _rollback)
+    rollback = add("rollback", "move a channel back to its previous version", _rollback)
     rollback.add_argument("name", metavar="NAME")
     rollback.add_argument("channel", metavar="CHANNEL")
     for action in (promote, rollback):
@@ -61,7 +61,7 @@ def _move(
             before = channels.point(writer, channel, image, action)
         refresh(store, print_note)
     name, now = image.manifest.name, image.manifest.version
-    was = "it was that already" if before == now else f"it was {before}" if before else "it is new"
+    was = "unchanged" if before == now else f"it was {before}" if before else "it is new"
     data = {"name": name, "channel": channel, "before": before, "version": now, "done": not args.dry_run}
     return show(args, data, f"channel {channel} of {name} {'would be' if args.dry_run else 'is'} {now} ({was})")
 
@@ -78,4 +78,4 @@ def _remove(args: argparse.Namespace, store: Store) -> int:
         now = select(writer.store.scan(), args.name) if args.channel == DEFAULT_CHANNEL else None
     refresh(store, print_note)
     text = f"channel {args.channel} of {args.name} is removed (it was {before or 'nothing'})"
-    return show(args, data, f"{text}; {args.name} alone now means {now.manifest.version}" if now else text)
+    return show(args, data, f"{text}; {args.name} now resolves to {now.manifest.version}" if now else text)

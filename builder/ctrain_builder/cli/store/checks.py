@@ -32,7 +32,9 @@ def add_actions(add: AddAction) -> None:
     verify.add_argument("--quarantine", action="store_true", help="move damaged versions to quarantine/, with --yes")
     verify.add_argument("--force", action="store_true", help="with --quarantine: also what a channel or a job needs")
     add_yes(verify)
-    verify.add_argument("--cache", type=Path, metavar="DIR", help="where an interrupted pass is noted ($CTRAIN_CACHE)")
+    verify.add_argument(
+        "--cache", type=Path, metavar="DIR", help="where an interrupted pass is recorded ($CTRAIN_CACHE)"
+    )
     verify.add_argument("--signatures", action="store_true", help="check who signed instead of reading all images")
     verify.add_argument(
         "--key",
@@ -96,7 +98,7 @@ def _quarantine(store: Store, damaged: Sequence[checks.VerifyResult], force: boo
             name = subject.reference
             needed = checks.needed_by(store, subject)
             if needed and not force:
-                print_note(f"{name} stays: needed by {needed}; --force moves it all the same")
+                print_note(f"{name} stays: needed by {needed}; --force moves it anyway")
                 continue
             channels = checks.channels_of(store, subject)
             print_note(f"{name} is in {checks.quarantine(writer, finding)} now")

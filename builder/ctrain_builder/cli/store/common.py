@@ -44,6 +44,6 @@ def show(args: argparse.Namespace, data: object, text: str) -> int:
 
 
 def broken_channel(name: str, channel: str) -> str:
-    """What follows for a channel whose version is not published any more."""
+    """What follows for a channel whose version is no longer published."""
     repair = f"ctrain store rollback {name} {channel}, or ctrain store promote {name} VERSION {channel}"
     return f"{name}:{channel} is an error for users until it points to another version: {repair}"
