@@ -44,9 +44,18 @@ def _check_published(store: Store, contents: StoreContents) -> Iterator[Finding]
 
 def _check_images(store: Store, _: StoreContents) -> Iterator[Finding]:
     for path in list_directory(store.root, "*_*-py3-r*.sif"):
+        if _is_empty(path):  # a publish has just taken the name, or was killed then: its manifest comes next
+            continue
         if _has_no_manifest(path) and _has_no_manifest(path) and not is_gone(path):  # twice: one may just be moved
             hint = "Restore its .json from a backup, or move the file away; ctrain store gc never removes it"
             yield Finding(_subject(store), "fail", f"{path} has no manifest", hint)
+
+
+def _is_empty(image: Path) -> bool:
+    try:
+        return not image.stat().st_size
+    except OSError:
+        return False
 
 
 def _has_no_manifest(image: Path) -> bool:

@@ -145,6 +145,12 @@ def test_a_directory_that_cannot_be_listed(
     assert f"{directory}: Stale file handle" in capsys.readouterr().err
 
 
+def test_a_name_that_a_publish_has_just_taken_is_no_problem(root: Path) -> None:
+    """Its .sif is empty until its pending manifest exists."""
+    (root / "small_1.0-s-py3-r7.sif").touch()
+    assert list(contents.check_contents(open_store(root), open_store(root).scan())) == []
+
+
 def test_a_version_that_is_being_published_has_its_manifest(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The pending one; and it gets its final name while this looks."""
     new = write_image(root, release=3)
