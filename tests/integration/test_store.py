@@ -19,11 +19,12 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import pytest
 
+from ctrain_builder import manifest_writer
 from ctrain_builder.store import lifecycle, usage
 from ctrain_builder.store import verify as checks
 from ctrain_builder.store.init import init_store
@@ -32,6 +33,7 @@ from ctrain_builder.store.writer import lock_store
 from ctrain_runtime.digest import file_digest
 from ctrain_runtime.doctor.contents import check_contents
 from ctrain_runtime.errors import DiskFullError, StoreError
+from ctrain_runtime.manifest import SCHEMA, Manifest, checksum, read_manifest
 from ctrain_runtime.store import CHANNELS, Store, channel_target, open_store, pending_manifest
 from samples import fuse
 from samples.stores import BASE, LAYER, Image, Images, disk
@@ -39,6 +41,8 @@ from samples.stores import BASE, LAYER, Image, Images, disk
 KILLS = 200
 SECONDS = float(os.environ.get("CTRAIN_STORE_SECONDS", "10"))  # of many at once
 GROUP, ADMINS = 12000, (12001, 12002)
+OLDER_SCHEMAS = range(1, SCHEMA)
+SINCE_SCHEMA_2 = ("labels", "base", "flat", "requires", "signed")
 
 
 @pytest.fixture(scope="module")
@@ -244,6 +248,14 @@ def two_admins(place: Path, images: Images, umask: int) -> None:
     }
 
 
+def as_of_schema(manifest: Manifest, schema: int) -> dict[str, object]:
+    """The manifest as a client of an earlier schema writes it."""
+    data = {**asdict(manifest), "schema": schema}
+    if schema == 1:
+        data = {key: value for key, value in data.items() if key not in SINCE_SCHEMA_2}
+    return data if schema < 3 else {**data, "checksum": checksum(data)}
+
+
 @dataclass(frozen=True)
 class Crowd:
     """What processes do with one store at the same time."""
@@ -270,14 +282,32 @@ class Crowd:
         """As a client of the next schema: publishes and retires what this one cannot read. At least twice."""
         for number in itertools.chain(range(2), (2 + turn for turn in self.turns())):
             image = self.store.root / f"newer_1.0-s-py3-r{number}.sif"
-            with lock_store(self.store.root):
-                pending_manifest(image).write_text('{"schema": 99}')
-                image.write_text(f"newer {number}")
-                pending_manifest(image).rename(image.with_suffix(".json"))
-            time.sleep(0.05)
-            with lock_store(self.store.root):
-                shutil.copy(image.with_suffix(".json"), self.store.root / "retired")
-                image.with_suffix(".json").unlink()
+            with self._by_another_client(image, {"schema": 99}, f"newer {number}".encode()):
+                time.sleep(0.05)
+
+    def publish_older(self) -> None:
+        """As clients of the previous schemas in turn: publishes and retires what this one reads. Twice at least."""
+        least = 2 * len(OLDER_SCHEMAS)
+        for number in itertools.chain(range(least), (least + turn for turn in self.turns())):
+            schema, one = OLDER_SCHEMAS[number % len(OLDER_SCHEMAS)], self.pool[number % len(self.pool)]
+            manifest = replace(one.manifest, name="older", release=number + 1, published=manifest_writer.utc_now())
+            path = self.store.root / manifest.file_name
+            with self._by_another_client(path, as_of_schema(manifest, schema), one.path.read_bytes()):
+                (found,) = (image for image in self.store.images() if image.path == path)
+                assert found.manifest == manifest
+
+    @contextlib.contextmanager
+    def _by_another_client(self, image: Path, manifest: dict[str, object], content: bytes) -> Iterator[None]:
+        """Publish an image, and retire it at the end."""
+        final = image.with_suffix(".json")
+        with lock_store(self.store.root):
+            pending_manifest(image).write_text(json.dumps(manifest))
+            image.write_bytes(content)
+            pending_manifest(image).rename(final)
+        yield
+        with lock_store(self.store.root):
+            shutil.copy(final, self.store.root / "retired")
+            final.unlink()
 
     def read(self) -> None:
         for _ in self.turns():
@@ -305,26 +335,26 @@ class Crowd:
 
 
 def test_many_at_once(tmp_path: Path, images: Images) -> None:
-    """Eight publish, eight read, and one each removes what it can, verifies, looks for problems, and is of the next
-    schema. No reader fails, sees half a version or a channel that leads nowhere; nothing whole is called damaged; what
-    only the newer client can read is kept. One version is of an older schema."""
+    """Eight publish, eight read, and one each removes what it can, verifies, looks for problems, is of the next schema,
+    and of the previous ones. No reader fails, sees half a version or a channel that leads nowhere; nothing whole is
+    called damaged; what only the newer client can read is kept. The version that all see is of an older schema."""
     root, pool = tmp_path / "store", [images.new() for _ in range(9)]
     init_store(root)
     (root / "retired").mkdir()
     older = publish(pool[0].path, pool[0].manifest, root, "prod").image.path.with_suffix(".json")
-    data = {**json.loads(older.read_text()), "schema": 2}
-    del data["checksum"]
     older.chmod(0o644)
-    older.write_text(json.dumps(data))
+    older.write_text(json.dumps(as_of_schema(read_manifest(older), 2)))
     crowd = Crowd(open_store(root), pool, tmp_path / "notes", time.monotonic() + SECONDS)
     work: list[Callable[[], object]] = [lambda number=number: crowd.publish(number) for number in range(8)]
-    work += [crowd.read] * 8 + [crowd.remove, crowd.verify, crowd.look, crowd.publish_newer]
-    assert [ended(process) for process in [forked(one) for one in work]] == [0] * 20
+    work += [crowd.read] * 8 + [crowd.remove, crowd.verify, crowd.look, crowd.publish_newer, crowd.publish_older]
+    assert [ended(process) for process in [forked(one) for one in work]] == [0] * 21
     newer = sorted((root / "retired").glob("newer_*.json"))
     assert len(newer) > 1
     assert all((root / f"{path.stem}.sif").read_text() == f"newer {path.stem.partition('-r')[2]}" for path in newer)
     for path in newer:
         path.unlink()
+    retired = [json.loads(path.read_text())["schema"] for path in (root / "retired").glob("older_*.json")]
+    assert all(retired.count(schema) > 1 for schema in OLDER_SCHEMAS)
     assert damage(crowd.store, tmp_path) == []
 
 
