@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import codecs
 import errno
 import fcntl
 import os
 import shutil
 import tempfile
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -101,6 +103,7 @@ def shared() -> Iterator[Path]:
 
 def as_user(uid: int, work: Callable[[], object]) -> int:
     """The exit code of a process of this user, who is in group 4321: 0 if `work` is true."""
+    codecs.lookup("ascii")  # of a module, and Python's own modules may be where only root can read
     child = os.fork()
     if child == 0:
         code = 1
@@ -110,6 +113,8 @@ def as_user(uid: int, work: Callable[[], object]) -> int:
             os.setuid(uid)
             os.umask(0o022)
             code = 0 if work() else 2
+        except BaseException:
+            traceback.print_exc()
         finally:
             os._exit(code)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
