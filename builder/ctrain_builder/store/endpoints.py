@@ -160,8 +160,8 @@ def _receive(file: Path, wanted: Manifest, read: ReadAt, parts: Sequence[SharedR
         os.truncate(file, 0)
         if not there:
             file.unlink()
-            what = f"what came of {wanted.file_name} is damaged: it has the digest {copied.digest}"
-            raise ImageUnusable(what, f"It should be {wanted.digest}; nothing of it was kept")
+            what = f"digest mismatch: the copy of {wanted.file_name} is {copied.digest}"
+            raise ImageUnusable(what, f"Expected {wanted.digest}; nothing was kept. Retry")
 
 
 class RegistryEndpoint:
@@ -172,7 +172,7 @@ class RegistryEndpoint:
         with contextlib.suppress(ConfigError):
             if parse(f"{self._where}/x").name == f"{self._where}/x":
                 return
-        raise UsageError(f"{SCHEME}{where} is no place in a registry", f"Write it as {SCHEME}HOST[:PORT]/PATH")
+        raise UsageError(f"{SCHEME}{where} is not a path in a registry", f"Write it as {SCHEME}HOST[:PORT]/PATH")
 
     def __str__(self) -> str:
         return f"{SCHEME}{self._where}"
@@ -189,7 +189,9 @@ class RegistryEndpoint:
                 left_out.append(error)
                 continue
             if found.setdefault(manifest.file_name, manifest) != manifest:
-                raise RegistryError(f"{ref} is another {manifest.version} than that of other tags", "Remove one there")
+                raise RegistryError(
+                    f"{ref} and other tags have different images of version {manifest.version}", "Remove one there"
+                )
             tags.setdefault(manifest.file_name, []).append(ref.tag)
         others = {file: tuple(tag for tag in tags[file] if tag != found[file].version) for file in found}
         return [Version(manifest, others[file]) for file, manifest in found.items()], left_out
@@ -213,14 +215,16 @@ class RegistryEndpoint:
         name, words = ref.repository.rpartition("/")[2], (manifest.tag, manifest.stack)
         if manifest.name != name or not NAME_RE.fullmatch(name) or not all(map(TAG_RE.fullmatch, words)):
             raise artifacts.Foreign(
-                f"{ref} says it is {manifest.name!r} {manifest.version!r}", "It was put there by hand"
+                f"{ref} calls itself {manifest.name!r} {manifest.version!r}", "It was put there by hand"
             )
         if ref.tag != manifest.version and is_version(ref.tag):
             raise RegistryError(
-                f"{ref} is {name} {manifest.version} in truth", f"Report it to the administrators of {ref.host}"
+                f"{ref} holds {name} {manifest.version}", f"Report it to the administrators of {ref.host}"
             )
         if ref.tag != manifest.version and not TAG_RE.fullmatch(ref.tag):
-            raise artifacts.Foreign(f"{ref} is no channel of a store", "Their names are letters, digits, '.' and '-'")
+            raise artifacts.Foreign(
+                f"{ref} is not a channel of a store", "Their names are letters, digits, '.' and '-'"
+            )
         return manifest
 
     @contextlib.contextmanager
@@ -235,7 +239,7 @@ class RegistryEndpoint:
     def pointed(self, name: str, channel: str) -> str:
         """The version that a channel points to; "" where there is no such channel. Raises StoreError, RegistryError."""
         if is_version(channel):
-            raise StoreError(f"channel {channel} of {name} is called like a version", "Registries have tags for both")
+            raise StoreError(f"channel {channel} of {name} has the name of a version", "Registries have tags for both")
         ref = self._ref(name, channel)
         return self._read(ref).version if self._client.has(ref) else ""
 
@@ -280,6 +284,9 @@ Endpoint = Union[StoreEndpoint, RegistryEndpoint]
 def needs_copy(held: Optional[Held], manifest: Manifest, where: Endpoint) -> bool:
     """Whether a place has nothing of a version yet. Raises StoreError where it has something else under its name."""
     if held and held.digest != manifest.digest:
-        what = f"{where} has another {manifest.name} {manifest.version}: {held.digest[:19]}, not {manifest.digest[:19]}"
-        raise StoreError(what, "A version never changes: publish yours with another number, or to another store")
+        what = f"{where} has a different {manifest.name} {manifest.version}: {held.digest[:19]}"
+        raise StoreError(
+            f"{what}, not {manifest.digest[:19]}",
+            "A version never changes: publish yours with another number, or to another store",
+        )
     return held is None

@@ -71,7 +71,7 @@ def retirable(store: Store, references: Sequence[str]) -> list[PublishedImage]:
     for image in found:
         if image.channels:
             hint = f"First: ctrain store promote {image.manifest.name} VERSION {image.channels[0]}"
-            what = f"{image.manifest.name} {image.manifest.version} is channel {', '.join(image.channels)}"
+            what = f"channel {', '.join(image.channels)} points to {image.manifest.name} {image.manifest.version}"
             raise StoreError(what, hint)
     return found
 

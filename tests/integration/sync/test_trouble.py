@@ -63,7 +63,7 @@ def test_bytes_that_were_changed_on_the_way(
     other = tmp_path / "other"
     before.fault = spoil("GET", "/blobs/", flip, times)
     said = sync(place(before), other, code=69)
-    assert "what came of small_1.0-s-py3-r1.sif is damaged: it has the digest sha256:" in said
+    assert "digest mismatch: the copy of small_1.0-s-py3-r1.sif is sha256:" in said
     assert [path.name for path in other.iterdir()] == ["ctrain-store.json"]
     before.fault = lambda _, __: None
     sync(place(before), other)
@@ -100,7 +100,7 @@ def test_a_registry_that_lies(before: Front, tmp_path: Path, sync: Sync) -> None
 
     before.stand = other_version
     said = sync(place(before), tmp_path / "other", code=79)
-    assert f"{before.host}/lab/images/small:1.0-s-r1 is small 1.0-s-r2 in truth" in said
+    assert f"{before.host}/lab/images/small:1.0-s-r1 holds small 1.0-s-r2" in said
     assert [path.name for path in (tmp_path / "other").iterdir()] == ["ctrain-store.json"]
 
 
@@ -200,7 +200,7 @@ def test_another_who_was_quicker(store: Store, before: Front, images: Images, tm
     publish(other.path, other.manifest, tmp_path / "other")
     sync(tmp_path / "other", place(before))
     before.fault = spoil("HEAD", "/manifests/", lambda answer: setattr(answer, "status", 404))
-    assert "has another small 1.0-s-r1" in sync(store.root, place(before), "small:prod", code=76)
+    assert "has a different small 1.0-s-r1" in sync(store.root, place(before), "small:prod", code=76)
     init_store(tmp_path / "again")
     sync(place(before), tmp_path / "again")
     same(open_store(tmp_path / "other"), tmp_path / "again", R1)

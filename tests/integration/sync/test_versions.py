@@ -109,7 +109,7 @@ def test_a_version_never_changes(
     publish(third.path, third.manifest, tmp_path / "third")
     digest = open_store(tmp_path / "third").images()[0].manifest.digest
     said = sync(tmp_path / "third", target, code=76)
-    assert f"{target} has another small 1.0-s-r1: sha256:" in said
+    assert f"{target} has a different small 1.0-s-r1: sha256:" in said
     assert digest[:19] in said
     init_store(tmp_path / "again")
     sync(target, tmp_path / "again")

@@ -178,7 +178,7 @@ def test_retire_shows_first_what_it_would_do(shop: Shop) -> None:
 @pytest.mark.parametrize(
     ("reference", "code", "complaint"),
     [
-        ("small:1.0-s-r2", 76, "small 1.0-s-r2 is channel prod. First: ctrain store promote small VERSION prod"),
+        ("small:1.0-s-r2", 76, "channel prod points to small 1.0-s-r2. First: ctrain store promote small VERSION prod"),
         ("small:dev", 76, "'small:dev' is not NAME:VERSION. It currently resolves to small:1.0-s-r3"),
         ("small", 76, "'small' is not NAME:VERSION"),
         ("small:1.0-s-r7", 68, "not found in"),

@@ -98,7 +98,8 @@ def test_another_image_under_the_same_version(fill: Callable[..., Path], sync: S
     said = sync(source, target, code=76)
     digests = [hashlib.sha256(text).hexdigest()[:12] for text in (b"other", b"one")]
     assert said.startswith(
-        f"ctrain: {target} has another small 1.0-s-r1: sha256:{digests[0]}, not sha256:{digests[1]}. A version never"
+        f"ctrain: {target} has a different small 1.0-s-r1: sha256:{digests[0]}, "
+        f"not sha256:{digests[1]}. A version never"
     )
     assert sorted(target.iterdir()) == before  # small 1.0-s-r2 has not come either
     assert sync(source, target, "small:dev").startswith("copied small 1.0-s-r2")
@@ -147,7 +148,7 @@ def test_a_version_in_quarantine_comes_again_as_it_was(fill: Callable[..., Path]
     (target / "quarantine").mkdir()
     for file in target.glob("small*"):
         file.rename(target / "quarantine" / file.name)
-    assert "has another small 1.0-s-r1" in sync(fill("other", prod="other"), target, code=76)
+    assert "has a different small 1.0-s-r1" in sync(fill("other", prod="other"), target, code=76)
     assert sync(source, target).startswith("copied small 1.0-s-r1")
 
 
@@ -167,7 +168,7 @@ def test_a_published_file_that_is_damaged_stays_behind(fill: Callable[..., Path]
     image = source / "small_1.0-s-py3-r1.sif"
     image.chmod(0o644)
     image.write_text("eno")
-    assert "what came of small_1.0-s-py3-r1.sif is damaged" in sync(source, target, code=69)
+    assert "digest mismatch: the copy of small_1.0-s-py3-r1.sif is" in sync(source, target, code=69)
     assert [path.name for path in target.iterdir()] == ["ctrain-store.json"]
 
 
@@ -176,7 +177,7 @@ def test_a_published_file_that_is_damaged_stays_behind(fill: Callable[..., Path]
     ["", "x", "lab/images", "h.example/Lab", "h.example/a:tag", "h.example/../x", "h.example//x", "a b.example/x"],
 )
 def test_no_place_in_a_registry(where: str, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"is no place in a registry\. Write it as oras://HOST\[:PORT\]/PATH$"):
+    with pytest.raises(UsageError, match=r"is not a path in a registry\. Write it as oras://HOST\[:PORT\]/PATH$"):
         RegistryEndpoint(where, RegistryClient({}), tmp_path)
 
 
