@@ -203,10 +203,10 @@ def _changed(path: Path) -> int:
 
 def _probe_layers(engine: Engine, image: Image, root: bool) -> Optional[bool]:
     """Whether a container of `image` starts and lacks its layers; None if it does not start."""
-    argv = apptainer.exec_argv(engine, as_root=root)
+    argv = apptainer.exec_argv(engine, as_root=root, unmounted="cwd,home,tmp")
     inside = ["/bin/sh", "-c", f"echo started; cat /{LAYER_MARKER}"]
     environ = apptainer.clean_environ(os.environ)
-    command_line = [*argv, "--no-mount", "home,tmp", str(image.path), *inside]
+    command_line = [*argv, str(image.path), *inside]
     try:
         words = command.run(command_line, env=environ, check=False).stdout.split()
     except CtrainError:

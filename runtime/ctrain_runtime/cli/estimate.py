@@ -18,18 +18,18 @@ import sys
 from typing import Any, get_args
 
 from ctrain_runtime import gpus, schedulers
-from ctrain_runtime import layout as run_layout
 from ctrain_runtime.cli import estimate_view
 from ctrain_runtime.cli.output import Writer, print_line
 from ctrain_runtime.cli.progress import ASCII_BLOCKS, BLOCKS
 from ctrain_runtime.cli.run_options import add_runs, add_site
 from ctrain_runtime.errors import DataError, ResourceError, UsageError
 from ctrain_runtime.estimate import fit
-from ctrain_runtime.estimate import layout as layouts
 from ctrain_runtime.estimate.estimate import Case, calibrate, make_estimate
 from ctrain_runtime.estimate.hardware import GPU_TYPES, Hardware, find_gpu, make_hardware
+from ctrain_runtime.estimate.layout import Attention, Layout, Precision, Recompute, Schedule, Strategy
 from ctrain_runtime.estimate.model import PRESETS, Model, find_model, parse_amount
 from ctrain_runtime.facts import Partition
+from ctrain_runtime.layout import METRICS
 from ctrain_runtime.plan.size import check_capacity
 from ctrain_runtime.run import record
 from ctrain_runtime.run.measured import RATE, measure
@@ -42,7 +42,7 @@ GPUS_PER_NODE = 8  # where nothing is known of the nodes
 SEQUENCES = 512  # of a batch, about, if none is given
 LARGEST = 1 << 24  # of counts
 _SHAPE = ("layers", "hidden", "heads", "sequence", "vocabulary")
-_LAYOUT = tuple(field.name for field in dataclasses.fields(layouts.Layout) if field.name != "batch")
+_LAYOUT = tuple(field.name for field in dataclasses.fields(Layout) if field.name != "batch")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -65,15 +65,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--partition", default="", metavar="PARTITION", help="partition whose GPUs are used")
     add("--batch", **count, help=f"sequences per iteration on all GPUs (default: about {SEQUENCES})")
     add("--micro-batch", **count, help="sequences per GPU and step (default: 1)")
-    add("--strategy", choices=get_args(layouts.Strategy), help="what replicas share (default: ddp)")
+    add("--strategy", choices=get_args(Strategy), help="what replicas share (default: ddp)")
     add("--offload", action="store_true", default=None, help="keep the optimizer's state in the host's memory")
     add("--tp", **count, help="tensor-parallel size (default: 1)")
     add("--pp", **count, help="pipeline stages (default: 1)")
-    add("--schedule", choices=get_args(layouts.Schedule), help="schedule of the pipeline (default: 1f1b)")
-    add("--recompute", choices=get_args(layouts.Recompute), help="activations to recompute (default: none)")
-    add("--attention", choices=get_args(layouts.Attention), help="plain: scores go through memory (default: flash)")
+    add("--schedule", choices=get_args(Schedule), help="schedule of the pipeline (default: 1f1b)")
+    add("--recompute", choices=get_args(Recompute), help="activations to recompute (default: none)")
+    add("--attention", choices=get_args(Attention), help="plain: scores go through memory (default: flash)")
     add("--sequence-parallel", action="store_true", default=None, help="split what --tp alone does not split")
-    add("--precision", choices=get_args(layouts.Precision), help="bf16 is mixed, also fp16 (default: bf16)")
+    add("--precision", choices=get_args(Precision), help="bf16 is mixed, also fp16 (default: bf16)")
     measured = parser.add_mutually_exclusive_group()
     measured.add_argument("--rate", type=float, metavar="TFLOPS", help="TFLOP/s per GPU that this layout reaches")
     measured.add_argument("--calibrate", metavar="RUN", help=f"run of this model and layout that wrote {RATE}")
@@ -95,7 +95,7 @@ def execute(args: argparse.Namespace) -> int:
     given = {name: getattr(args, name) for name in _LAYOUT if getattr(args, name) is not None}
     batch = args.batch or hardware.count * max(1, round(SEQUENCES / hardware.count))
     tokens = parse_amount("--tokens", args.tokens) if args.tokens else 0
-    case = Case(_model(args), hardware, layouts.Layout(batch, **given), tokens)
+    case = Case(_model(args), hardware, Layout(batch, **given), tokens)
     if case.model.assumed:
         notes.append("the model's shape is derived from its number of parameters")
     if args.calibrate or args.rate is not None:
@@ -161,9 +161,9 @@ def _calibrated(args: argparse.Namespace, case: Case, selected: SelectedSite) ->
     """The case with the efficiency of a measured rate: of --rate, or of a run of any number of replicas; and a note."""
     if args.calibrate:
         path = find_run(args.calibrate, runs_directory(selected.site))
-        count, measured = record.load(path).world_size, measure(path / run_layout.METRICS).tokens_per_second
+        count, measured = record.load(path).world_size, measure(path / METRICS).tokens_per_second
         if measured is None:
-            problem = f"no {RATE} in {path / run_layout.METRICS}"
+            problem = f"no {RATE} in {path / METRICS}"
             raise DataError(problem, "The program must write it: ctrain help jobs")
     else:
         if not 0 < args.rate < math.inf:

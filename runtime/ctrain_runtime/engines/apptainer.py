@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ctrain_runtime import command
-from ctrain_runtime.bash import exports, quote_argv
+from ctrain_runtime.bash import array, exports, quote_argv
 from ctrain_runtime.errors import CtrainError, EngineError
 
 HOME = "/home/ctrain"  # inside; a private directory of the node
@@ -65,14 +65,16 @@ def exec_argv(
     as_root: bool = False,
     cuda: bool = False,
     rocm: bool = False,
+    unmounted: str = "cwd",
     binds: Iterable[str] = (),
     overlays: Iterable[str] = (),
 ) -> list[str]:
     """`apptainer exec OPTIONS`, without the image and the command. A later overlay lies above an earlier one.
 
-    `cuda` and `rocm` mount the node's driver libraries of NVIDIA's and AMD's GPUs; Intel's are in the image.
+    `unmounted` are mounts of the engine's configuration that are left out. `cuda` and `rocm` mount the node's driver
+    libraries of NVIDIA's and AMD's GPUs; Intel's are in the image.
     """
-    argv = [engine.path, "--quiet", "exec", "--cleanenv", "--no-mount", "cwd"]
+    argv = [engine.path, "--quiet", "exec", "--cleanenv", "--no-mount", unmounted]
     if workdir:
         argv += ["--pwd", workdir]
     if _numbers(engine) >= NO_EVAL_SINCE[engine.name]:
@@ -85,6 +87,16 @@ def exec_argv(
     for overlay in overlays:
         argv += ["--overlay", f"{overlay}:ro"]
     return argv
+
+
+def launch_array(argv: list[str]) -> str:
+    """Bash that sets the array `launch` to the argv of `exec` and what only the node knows: the arrays `without`
+    (container_environment) and `binds`, the directory `home`, and the file `image`."""
+    return f"""\
+{array("launch", argv)}
+[ "${{#without[@]}}" = 0 ] || launch=(env "${{without[@]}}" "${{launch[@]}}")
+for bind in "${{binds[@]}}"; do launch+=(--bind "$bind"); done
+launch+=(--home "$home:{HOME}" "$image")"""
 
 
 def isolated_exec_argv(engine: Engine, *, as_root: bool) -> list[str]:

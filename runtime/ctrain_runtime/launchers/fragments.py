@@ -9,7 +9,6 @@ import json
 import shlex
 
 from ctrain_runtime import layout, user_layer
-from ctrain_runtime.bash import array
 from ctrain_runtime.engines import apptainer
 from ctrain_runtime.errors import EngineError, SchedulerError
 from ctrain_runtime.gpus import COMPAT_DIRS, DRIVER_FILE, HOST_LIBRARIES
@@ -128,11 +127,8 @@ def container(plan: LaunchPlan, identity: TaskIdentity) -> str:
 {modules + check if modules else ""}\
 export LOCAL_WORLD_SIZE={plan.ranks_per_node} OMP_NUM_THREADS={plan.cores_per_rank}
 {apptainer.container_environment(plan.engine, plan.environment, passed, identity.passed_prefixes)}
-{array("launch", argv)}
-[ "${{#without[@]}}" = 0 ] || launch=(env "${{without[@]}}" "${{launch[@]}}")
-for bind in "${{binds[@]}}"; do launch+=(--bind "$bind"); done
 {staging.image(plan)}
-launch+=(--home "$home:{apptainer.HOME}" "$image")"""
+{apptainer.launch_array(argv)}"""
 
 
 def home(plan: LaunchPlan) -> str:

@@ -11,7 +11,7 @@ from typing import Optional
 
 from ctrain_runtime.errors import UsageError
 from ctrain_runtime.job import Count
-from ctrain_runtime.launchers import spawner_options as roles
+from ctrain_runtime.launchers import spawner_options
 from ctrain_runtime.launchers.spawner_options import SPAWNERS, Spawner
 from ctrain_runtime.plan.environment import IDENTITY
 
@@ -100,30 +100,39 @@ def _translate(name: str, words: list[str], command: tuple[str, ...]) -> Recogni
     spawner = SPAWNERS[name]
     options, program = _split(spawner, words)
     given = {option.role: option for option in options}
-    untranslated = given[""].word if "" in given else ":" if roles.MCA in spawner.table and ":" in program else ""
+    untranslated = (
+        given[""].word if "" in given else ":" if spawner_options.MCA in spawner.table and ":" in program else ""
+    )
     if untranslated:
         return Recognised(command, name, spawner.launcher, untranslated=untranslated)
     if not program:
         raise UsageError(f"{name} has no program", f"As in: {name} train.py")
-    if roles.MODULE in given:
+    if spawner_options.MODULE in given:
         program = ["python", "-m", *program]
-    elif spawner.starts_python and roles.PLAIN not in given:
+    elif spawner.starts_python and spawner_options.PLAIN not in given:
         program = ["python", *program]
-    nodes, per_node, ranks = (_count(name, given.get(role)) for role in (roles.NODES, roles.PER_NODE, roles.RANKS))
-    if roles.HOSTS in given:
-        nodes = len({host.partition(":")[0] for host in given[roles.HOSTS].value.split(",")})
+    nodes, per_node, ranks = (
+        _count(name, given.get(role))
+        for role in (spawner_options.NODES, spawner_options.PER_NODE, spawner_options.RANKS)
+    )
+    if spawner_options.HOSTS in given:
+        nodes = len({host.partition(":")[0] for host in given[spawner_options.HOSTS].value.split(",")})
     elif ranks and per_node:
         nodes = nodes or max(1, ranks // per_node)
     return Recognised(
         tuple(program),
         name,
-        next((launcher for launcher in roles.LAUNCHERS if launcher in given), spawner.launcher),
-        _LOCAL_RANK if spawner.passes_local_rank and roles.NO_LOCAL_RANK not in given else (),
+        next((launcher for launcher in spawner_options.LAUNCHERS if launcher in given), spawner.launcher),
+        _LOCAL_RANK if spawner.passes_local_rank and spawner_options.NO_LOCAL_RANK not in given else (),
         nodes,
-        per_node or ("auto" if roles.PER_NODE in given else None),
+        per_node or ("auto" if spawner_options.PER_NODE in given else None),
         ranks,
         tuple(variable for option in options for variable in _variables(option)),
-        tuple(f"{option.word} of {name} has no effect here" for option in options if option.role == roles.IGNORED),
+        tuple(
+            f"{option.word} of {name} has no effect here"
+            for option in options
+            if option.role == spawner_options.IGNORED
+        ),
     )
 
 
@@ -137,10 +146,10 @@ def _split(spawner: Spawner, words: list[str]) -> tuple[list[_Option], list[str]
         role, values = spawner.role(word.lstrip("-").replace("_", "-"))
         values = 0 if equals else values
         value = value or "=".join(words[at + 1 : at + 1 + values])
-        if role == roles.ENV and value in NOT_PASSED:
-            word, role = f"{word} {value}", roles.IGNORED
-        elif role == roles.ENV and value.partition("=")[0] in IDENTITY:
-            role = roles.REPLACED
+        if role == spawner_options.ENV and value in NOT_PASSED:
+            word, role = f"{word} {value}", spawner_options.IGNORED
+        elif role == spawner_options.ENV and value.partition("=")[0] in IDENTITY:
+            role = spawner_options.REPLACED
         options.append(_Option(word, role, value))
         at += 1 + values
     return options, words[at:]
@@ -148,7 +157,7 @@ def _split(spawner: Spawner, words: list[str]) -> tuple[list[_Option], list[str]
 
 def _count(name: str, option: Optional[_Option]) -> Optional[int]:
     """The number that an option gives; None without the option. Raises UsageError if it is not one."""
-    if option is None or (option.role == roles.PER_NODE and option.value in AUTO):
+    if option is None or (option.role == spawner_options.PER_NODE and option.value in AUTO):
         return None
     if not NUMBER.fullmatch(option.value):
         problem = f"{name} {option.word} must be a positive integer, not {option.value!r}"
@@ -158,9 +167,9 @@ def _count(name: str, option: Optional[_Option]) -> Optional[int]:
 
 def _variables(option: _Option) -> list[str]:
     """The variable in the place of an option, as of --env; an empty list if there is none."""
-    if option.role == roles.MCA:
+    if option.role == spawner_options.MCA:
         return [f"OMPI_MCA_{option.value}"]
-    if option.role == roles.ENV:
+    if option.role == spawner_options.ENV:
         return [option.value]
     if not _VARIABLE.fullmatch(option.role):
         return []

@@ -99,6 +99,7 @@ export APPTAINERENV_PYTHONNOUSERSITE=1
 export APPTAINERENV_PYTHONUNBUFFERED=1
 export APPTAINERENV_TORCHINDUCTOR_CACHE_DIR=/home/ctrain/.cache/torchinductor
 export APPTAINERENV_UCX_TLS='^cma'
+image=/apps/ctrain/pytorch-cpu_24.12-hd-py3-r3.sif
 launch=(
   /usr/bin/apptainer
   --quiet
@@ -115,7 +116,6 @@ launch=(
 )
 [ "${#without[@]}" = 0 ] || launch=(env "${without[@]}" "${launch[@]}")
 for bind in "${binds[@]}"; do launch+=(--bind "$bind"); done
-image=/apps/ctrain/pytorch-cpu_24.12-hd-py3-r3.sif
 launch+=(--home "$home:/home/ctrain" "$image")
 launch+=(mpirun -np 2 --bind-to none /bin/bash -p "$run/rank.sh")
 run_step "${launch[@]}"

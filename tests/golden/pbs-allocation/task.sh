@@ -96,6 +96,7 @@ export APPTAINERENV_PYTHONNOUSERSITE=1
 export APPTAINERENV_PYTHONUNBUFFERED=1
 export APPTAINERENV_TORCHINDUCTOR_CACHE_DIR=/home/ctrain/.cache/torchinductor
 export APPTAINERENV_UCX_TLS='^cma'
+image=/apps/ctrain/pytorch_24.12-hd-py3-r3.sif
 launch=(
   /usr/bin/apptainer
   --quiet
@@ -112,7 +113,6 @@ launch=(
 )
 [ "${#without[@]}" = 0 ] || launch=(env "${without[@]}" "${launch[@]}")
 for bind in "${binds[@]}"; do launch+=(--bind "$bind"); done
-image=/apps/ctrain/pytorch_24.12-hd-py3-r3.sif
 launch+=(--home "$home:/home/ctrain" "$image")
 if [ "${1-}" = preflight ]; then
   header=$(head -c 32768 "$image" 2>/dev/null | sha256sum)

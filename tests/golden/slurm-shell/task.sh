@@ -93,6 +93,7 @@ export APPTAINERENV_ENV=''
 export APPTAINERENV_PYTHONNOUSERSITE=1
 export APPTAINERENV_PYTHONUNBUFFERED=1
 export APPTAINERENV_TORCHINDUCTOR_CACHE_DIR=/home/ctrain/.cache/torchinductor
+image=/apps/ctrain/pytorch_24.12-hd-py3-r3.sif
 launch=(
   /usr/bin/apptainer
   --quiet
@@ -109,7 +110,6 @@ launch=(
 )
 [ "${#without[@]}" = 0 ] || launch=(env "${without[@]}" "${launch[@]}")
 for bind in "${binds[@]}"; do launch+=(--bind "$bind"); done
-image=/apps/ctrain/pytorch_24.12-hd-py3-r3.sif
 launch+=(--home "$home:/home/ctrain" "$image")
 launch+=(/bin/sh -c '{ read -r line </proc/driver/nvidia/version; } 2>/dev/null && for word in $line; do case $word in [1-9][0-9][0-9].*)
   case $((${word%%.*} < 525)):${LD_LIBRARY_PATH-} in

@@ -103,6 +103,14 @@ export APPTAINERENV_PYTHONNOUSERSITE=1
 export APPTAINERENV_PYTHONUNBUFFERED=1
 export APPTAINERENV_TORCHINDUCTOR_CACHE_DIR=/home/ctrain/.cache/torchinductor
 export APPTAINERENV_UCX_TLS='^cma'
+image=/apps/ctrain/pytorch_24.12-hd-py3-r3.sif
+directory='/local disk'/ctrain-images-$UID
+copy=$directory/9f2c41d0a7e3.sif # complete: it got this name when its digest was checked
+if [ -O "$directory" ] && [ ! -L "$directory" ] && [ "$(stat -c %s "$copy" 2>/dev/null)" = 5 ] &&
+  { exec {in_use}<"$copy"; } 2>/dev/null && flock -s -n "$in_use"; then
+  touch -c "$copy"
+  image=$copy
+fi
 launch=(
   /usr/bin/apptainer
   --quiet
@@ -119,14 +127,6 @@ launch=(
 )
 [ "${#without[@]}" = 0 ] || launch=(env "${without[@]}" "${launch[@]}")
 for bind in "${binds[@]}"; do launch+=(--bind "$bind"); done
-image=/apps/ctrain/pytorch_24.12-hd-py3-r3.sif
-directory='/local disk'/ctrain-images-$UID
-copy=$directory/9f2c41d0a7e3.sif # complete: it got this name when its digest was checked
-if [ -O "$directory" ] && [ ! -L "$directory" ] && [ "$(stat -c %s "$copy" 2>/dev/null)" = 5 ] &&
-  { exec {in_use}<"$copy"; } 2>/dev/null && flock -s -n "$in_use"; then
-  touch -c "$copy"
-  image=$copy
-fi
 launch+=(--home "$home:/home/ctrain" "$image")
 launch+=(/bin/sh -c '{ read -r line </proc/driver/nvidia/version; } 2>/dev/null && for word in $line; do case $word in [1-9][0-9][0-9].*)
   case $((${word%%.*} < 525)):${LD_LIBRARY_PATH-} in

@@ -97,6 +97,7 @@ export APPTAINERENV_ENV=''
 export APPTAINERENV_PYTHONNOUSERSITE=1
 export APPTAINERENV_PYTHONUNBUFFERED=1
 export APPTAINERENV_TORCHINDUCTOR_CACHE_DIR=/home/ctrain/.cache/torchinductor
+image=/apps/ctrain/pytorch_24.12-hd-py3-r3.sif
 launch=(
   /usr/bin/apptainer
   --quiet
@@ -113,7 +114,6 @@ launch=(
 )
 [ "${#without[@]}" = 0 ] || launch=(env "${without[@]}" "${launch[@]}")
 for bind in "${binds[@]}"; do launch+=(--bind "$bind"); done
-image=/apps/ctrain/pytorch_24.12-hd-py3-r3.sif
 launch+=(--home "$home:/home/ctrain" "$image")
 launch+=(python -m torch.distributed.run --nnodes=2 --nproc_per_node=8 --rdzv_id=887be2b4ed78 "--node_rank=$NODE_RANK" "--master_addr=$MASTER_ADDR" "--master_port=$MASTER_PORT" --no_python /bin/bash -p "$run/rank.sh")
 run_step "${launch[@]}"

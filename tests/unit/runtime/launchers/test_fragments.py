@@ -323,7 +323,8 @@ AN_IDENTITY = TaskIdentity("srun", "")
 def test_user_layers_lie_over_the_image() -> None:
     plan = a_plan(layers=(a_layer("/my layer.sqsh"),))
     bash = fragments.container(plan, AN_IDENTITY)
-    assert bash.endswith(f'image={plan.image.path}\nlaunch+=(--home "$home:/home/ctrain" "$image")')
+    assert f"\nimage={plan.image.path}\n" in bash
+    assert bash.endswith('\nlaunch+=(--home "$home:/home/ctrain" "$image")')
     assert "  --overlay\n  '/my layer.sqsh:ro'\n" in bash
 
 
