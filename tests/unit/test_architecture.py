@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import subprocess
@@ -17,6 +18,9 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 SOURCE_ROOTS = (CHECKOUT / "builder", CHECKOUT / "runtime")
 ALLOWED_HOSTS = {"nvcr.io"}  # a registry of images: definitions/pytorch-ngc starts from it
 URL_HOST = re.compile(r"https?://(?:[^/@\s]*@)?([a-z][a-z0-9-]*(?:\.[a-z0-9-]+)+)")
+SCHEDULERS_WORDS = re.compile(
+    r"(?i)\b(slurm\w*|s(batch|run|queue|info|control|cancel)|pbs\w*|q(sub|stat|del)|pbsnodes)\b"
+)
 LINK = re.compile(r"\]\(([^)\s#]*)(?:#([^)\s]*))?\)")
 
 
@@ -69,6 +73,31 @@ def test_no_file_names_a_package_registry(project_files: list[PurePosixPath]) ->
         for match in named.finditer((CHECKOUT / path).read_text(encoding="utf-8", errors="replace"))
     ]
     assert found == []
+
+
+def test_only_a_schedulers_own_code_has_its_words() -> None:
+    """In strings: comments and docstrings may explain. What stands for itself: a command that users type."""
+    package, found = CHECKOUT / "runtime/ctrain_runtime", []
+    for path in sorted(package.rglob("*.py")):
+        module = path.relative_to(package).as_posix()
+        for text in strings(path) if not re.match(r"schedulers/\w+/", module) else ():
+            code = re.sub(r"(?m)(^|\s)#.*", "", text)  # comments of scripts
+            found += [f"{module}: {match[0]}" for match in SCHEDULERS_WORDS.finditer(code)]
+    assert found == ["launchers/recognise.py: srun", "schedulers/__init__.py: slurm", "schedulers/__init__.py: pbs"]
+
+
+def strings(path: Path) -> Iterator[str]:
+    """The strings in a module but for its docstrings."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    docstrings = {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, documented) and node.body and isinstance(node.body[0], ast.Expr)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+            yield node.value
 
 
 def broken_links(page: Path) -> Iterator[str]:
