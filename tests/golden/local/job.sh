@@ -47,22 +47,20 @@ stop() {
 }
 run_task() { # TASK SCRIPT [ARGUMENT]...: the signal is for the task; wait for it, to report how it ended
   trap : TERM USR1 USR2
-  CTRAIN_TASK=$1 /bin/bash -p "$run/$2" "${@:3}" 9>&-
-  echo "$?" >&9
+  CTRAIN_TASK=$1 /bin/bash -p "$run/$2" "${@:3}" 8>&- 9>&-
+  report "$?"
 }
-next_code() { # SECONDS: sets `ended`; `read` may have taken a part of the line when its time is over
-  local part whole=yes
-  read -r -t "$1" -u 9 part || whole=
-  pending+=$part
-  [ "$whole" ] || return
-  ended=$pending pending=''
+report() { # CODE
+  echo "$1" >&9
+  echo >&8
 }
 start_tasks() { # FIRST COUNT SCRIPT [ARGUMENT]...: returns the exit code of the task that failed first, which ends all
-  local task ended left=$2 code=0 groups=() killer='' signals=() pending='' starter=$BASHPID
-  trap 'signals+=(TERM)' TERM # a trap that runs while `read` waits must not start processes: they would go on reading
-  trap 'signals+=(USR1)' USR1
-  trap 'signals+=(USR2)' USR2
-  exec 9<> <(:)
+  local task ended left=$2 code=0 groups=() killer='' signals=() starter=$BASHPID
+  exec 8<> <(:) 9<> <(:)
+  # A trap that runs while `read` waits must not start processes: they would go on reading.
+  trap 'signals+=(TERM); echo >&8' TERM
+  trap 'signals+=(USR1); echo >&8' USR1
+  trap 'signals+=(USR2); echo >&8' USR2
   set -m
   for ((task = $1; task < $1 + $2; task++)); do
     run_task "$task" "${@:3}" &
@@ -71,10 +69,12 @@ start_tasks() { # FIRST COUNT SCRIPT [ARGUMENT]...: returns the exit code of the
   set +m
   while ((left)); do
     ended=0
-    if next_code 1; then
+    read -t 0 -u 9 || read -r -t 1 -u 8
+    if read -t 0 -u 9; then
+      read -r -u 9 ended
       ((left--))
-    elif ! any_task; then # a code that came after that second is in the pipe
-      if read -t 0 -u 9 && next_code 10; then ((left--)); else left=0 ended=137; fi # 137: what would report was killed
+    elif ! any_task && ! read -t 0 -u 9; then
+      left=0 ended=137 # what would report was killed
     fi
     [ "$ended" = 0 ] || { [ "$code" != 0 ] || code=$ended; [ "${keep_going-}" ] || stop; }
     handle_signals

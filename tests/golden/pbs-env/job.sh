@@ -71,22 +71,20 @@ stop() {
 }
 run_task() { # TASK SCRIPT [ARGUMENT]...: the signal is for the task; wait for it, to report how it ended
   trap : TERM USR1 USR2
-  CTRAIN_TASK=$1 /bin/bash -p "$run/$2" "${@:3}" 9>&-
-  echo "$?" >&9
+  CTRAIN_TASK=$1 /bin/bash -p "$run/$2" "${@:3}" 8>&- 9>&-
+  report "$?"
 }
-next_code() { # SECONDS: sets `ended`; `read` may have taken a part of the line when its time is over
-  local part whole=yes
-  read -r -t "$1" -u 9 part || whole=
-  pending+=$part
-  [ "$whole" ] || return
-  ended=$pending pending=''
+report() { # CODE
+  echo "$1" >&9
+  echo >&8
 }
 start_tasks() { # FIRST COUNT SCRIPT [ARGUMENT]...: returns the exit code of the task that failed first, which ends all
-  local task ended left=$2 code=0 groups=() killer='' signals=() pending='' starter=$BASHPID
-  trap 'signals+=(TERM)' TERM # a trap that runs while `read` waits must not start processes: they would go on reading
-  trap 'signals+=(USR1)' USR1
-  trap 'signals+=(USR2)' USR2
-  exec 9<> <(:)
+  local task ended left=$2 code=0 groups=() killer='' signals=() starter=$BASHPID
+  exec 8<> <(:) 9<> <(:)
+  # A trap that runs while `read` waits must not start processes: they would go on reading.
+  trap 'signals+=(TERM); echo >&8' TERM
+  trap 'signals+=(USR1); echo >&8' USR1
+  trap 'signals+=(USR2); echo >&8' USR2
   set -m
   for ((task = $1; task < $1 + $2; task++)); do
     run_task "$task" "${@:3}" &
@@ -95,10 +93,12 @@ start_tasks() { # FIRST COUNT SCRIPT [ARGUMENT]...: returns the exit code of the
   set +m
   while ((left)); do
     ended=0
-    if next_code 1; then
+    read -t 0 -u 9 || read -r -t 1 -u 8
+    if read -t 0 -u 9; then
+      read -r -u 9 ended
       ((left--))
-    elif ! any_task; then # a code that came after that second is in the pipe
-      if read -t 0 -u 9 && next_code 10; then ((left--)); else left=0 ended=137; fi # 137: what would report was killed
+    elif ! any_task && ! read -t 0 -u 9; then
+      left=0 ended=137 # what would report was killed
     fi
     [ "$ended" = 0 ] || { [ "$code" != 0 ] || code=$ended; [ "${keep_going-}" ] || stop; }
     handle_signals
@@ -120,12 +120,12 @@ handle_signals() {
 PATH=$PATH:$(sed -n 's/^PBS_EXEC=//p' "${PBS_CONF_FILE:-/etc/pbs.conf}" 2>/dev/null)/bin
 run_task() { # NODE COUNT SCRIPT [ARGUMENT]...
   trap '' TERM USR1 USR2
-  pbs_tmrsh "${hosts[$1]}" /bin/bash -p -c '[ -r "$0" ] || { echo "ctrain: run directory $1 is not visible on $(uname -n). Choose one that all nodes share: --runs DIR" >&2; exit 71; }; shift; exec /bin/bash -p "$0" "$@"' /scratch/kim/ctrain/digits-1/node.sh /scratch/kim/ctrain/digits-1 "$PATH" "$MASTER_ADDR" "$MASTER_PORT" "$@" 9>&-
-  echo "$?" >&9
+  pbs_tmrsh "${hosts[$1]}" /bin/bash -p -c '[ -r "$0" ] || { echo "ctrain: run directory $1 is not visible on $(uname -n). Choose one that all nodes share: --runs DIR" >&2; exit 71; }; shift; exec /bin/bash -p "$0" "$@"' /scratch/kim/ctrain/digits-1/node.sh /scratch/kim/ctrain/digits-1 "$PATH" "$MASTER_ADDR" "$MASTER_PORT" "$@" 8>&- 9>&-
+  report "$?"
 }
 signal_tasks() { # SIGNAL
   local host
-  for host in "${hosts[@]}"; do (pbs_tmrsh "$host" /bin/bash -p -c '[ -r "$0" ] || { echo "ctrain: run directory $1 is not visible on $(uname -n). Choose one that all nodes share: --runs DIR" >&2; exit 71; }; shift; exec /bin/bash -p "$0" "$@"' /scratch/kim/ctrain/digits-1/node.sh /scratch/kim/ctrain/digits-1 "$1" 9>&- &); done
+  for host in "${hosts[@]}"; do (pbs_tmrsh "$host" /bin/bash -p -c '[ -r "$0" ] || { echo "ctrain: run directory $1 is not visible on $(uname -n). Choose one that all nodes share: --runs DIR" >&2; exit 71; }; shift; exec /bin/bash -p "$0" "$@"' /scratch/kim/ctrain/digits-1/node.sh /scratch/kim/ctrain/digits-1 "$1" 8>&- 9>&- &); done
 }
 run_on_nodes() { # COUNT SCRIPT [ARGUMENT]...: runs a script COUNT times on each node
   check_hosts || return

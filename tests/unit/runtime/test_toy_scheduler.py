@@ -55,7 +55,7 @@ def test_a_run_from_start_to_end(bench: Bench, launcher: str) -> None:
 
 def test_ranks_that_never_started_are_counted_as_ranks(bench: Bench) -> None:
     """A torchrun that starts too few of them, in both of the two tasks, is noticed by each rank that is there."""
-    (bench.folder / "bin/python").write_text('#!/bin/bash\nshift 8\nRANK=0 LOCAL_RANK=0 WORLD_SIZE=1 exec "$@"\n')
+    (bench.folder / "bin/python").write_text('#!/bin/bash\nshift 9\nRANK=0 LOCAL_RANK=0 WORLD_SIZE=1 exec "$@"\n')
     code, _, _ = ended(bench.run(*FOUR, "--launcher", "torchrun", "--", "bash", "-c", "true"))
     assert code == 72
     ended_as = bench.record()["exit"]

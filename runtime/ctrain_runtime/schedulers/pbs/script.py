@@ -64,12 +64,12 @@ TM = """\
 PATH=$PATH:$(sed -n 's/^PBS_EXEC=//p' "${{PBS_CONF_FILE:-/etc/pbs.conf}}" 2>/dev/null)/bin
 run_task() {{ # NODE COUNT SCRIPT [ARGUMENT]...
   trap '' TERM USR1 USR2
-  pbs_tmrsh "${{hosts[$1]}}" {node} "$PATH" "$MASTER_ADDR" "$MASTER_PORT" "$@" 9>&-
-  echo "$?" >&9
+  pbs_tmrsh "${{hosts[$1]}}" {node} "$PATH" "$MASTER_ADDR" "$MASTER_PORT" "$@" 8>&- 9>&-
+  report "$?"
 }}
 signal_tasks() {{ # SIGNAL
   local host
-  for host in "${{hosts[@]}}"; do (pbs_tmrsh "$host" {node} "$1" 9>&- &); done
+  for host in "${{hosts[@]}}"; do (pbs_tmrsh "$host" {node} "$1" 8>&- 9>&- &); done
 }}
 run_on_nodes() {{ # COUNT SCRIPT [ARGUMENT]...: runs a script COUNT times on each node
   check_hosts || return
