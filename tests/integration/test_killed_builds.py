@@ -128,7 +128,7 @@ def test_a_killed_build_leaves_nothing_half_and_goes_on(project: Path) -> None:
     moments = random.Random(seed)
     history = [f"seed {seed}"]
     states: set[int] = set()  # how many upper layers a build had made when it was killed
-    while len(history) <= KILLS:
+    while len(history) <= KILLS or (len(LAYERS) not in states and len(history) <= 4 * KILLS):
         number += 1
         old = made(cache)
         for _ in range(KILLS_OF_A_BUILD):
@@ -145,6 +145,7 @@ def test_a_killed_build_leaves_nothing_half_and_goes_on(project: Path) -> None:
         check(cache, history)
         assert read_manifest(cache / "images/small_1.0-s.json").tested, "\n".join(history)
         assert content(cache) == [*[str(number)] * len(LAYERS), "hello"], "\n".join(history)
+        longest *= 1 if len(LAYERS) in states else 1.1  # the machine may be busier than at first
     assert states == set(range(len(LAYERS) + 1)), "\n".join(["no kill hit some part of the build", *history])
     assert swept(project, number + 1) == [], "left by the killed builds"
     assert list((cache / "locks").iterdir()) == []
