@@ -92,7 +92,8 @@ wait"""
     job_id = start(run, script)
     wait_until(lambda: pids.exists() and len(pids.read_text().split()) == 3)
     left, other, third = map(int, pids.read_text().split())
-    wait_until(lambda: "sleep" in Path(f"/proc/{left}/cmdline").read_text())
+    # Until then each is a fork of the job's script, and has its environment.
+    wait_until(lambda: all("sleep" in Path(f"/proc/{pid}/cmdline").read_text() for pid in (left, other, third)))
     os.kill(pid_of(job_id), signal.SIGKILL)
     wait_until(lambda: process.status(job_id) == ENDED)
     process.cancel(job_id, run)
