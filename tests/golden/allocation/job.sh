@@ -23,6 +23,7 @@ event() { # STAGE WHAT [MORE]
 event before started "\"job\": \"$(uname -n):$$:$(cut -d ' ' -f 22 /proc/$$/stat)\""
 [ -z "${CTRAIN_LOCK_FD:-}" ] || exec {CTRAIN_LOCK_FD}>&- # the submission is over
 unset SLURM_CPU_BIND SLURM_MEM_PER_CPU SLURM_MEM_PER_GPU
+[ -n "${SLURMD_NODENAME:-}" ] || unset TMPDIR
 # Signals go on to the tasks, and this script outlives them.
 exec 6<> <(:) # carries exit codes
 child='' ending=''

@@ -32,6 +32,9 @@ export MASTER_PORT=$((61000 + (SLURM_JOB_ID + SLURM_STEP_ID + {salt}) % 4536))""
 
 ALLOCATION_ONLY = ("SLURM_CPU_BIND", "SLURM_MEM_PER_CPU", "SLURM_MEM_PER_GPU")  # must not hold for the ranks
 
+# slurmd sets SLURMD_NODENAME (man srun, OUTPUT ENVIRONMENT VARIABLES); the shell of salloc is on a login node.
+LOGIN_TMPDIR = '[ -n "${SLURMD_NODENAME:-}" ] || unset TMPDIR'
+
 IDENTITY = """\
 task=${SLURM_PROCID:?} tasks=${SLURM_NTASKS:?} local_task=${SLURM_LOCALID:?} NODE_RANK=${SLURM_NODEID:?}"""
 
@@ -144,7 +147,7 @@ def _srun_per_node(plan: LaunchPlan) -> list[str]:
 def _before(plan: LaunchPlan) -> str:
     """The allocation's shell differs from the ranks; the image is needed for the job's time; and the preflight names
     nodes that never answer."""
-    lines = [f"unset {' '.join(ALLOCATION_ONLY)}"] if plan.allocation else []
+    lines = [f"unset {' '.join(ALLOCATION_ONLY)}", LOGIN_TMPDIR] if plan.allocation else []
     if plan.preflight:
         lines.append(f'scontrol show hostnames "$SLURM_JOB_NODELIST" >"$run/{layout.HOSTS}"')
     return "\n".join([*lines, *renew_lease(plan)])

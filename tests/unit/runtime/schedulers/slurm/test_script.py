@@ -189,6 +189,14 @@ def test_the_first_node_of_any_list(names: list[list[Any]]) -> None:
     assert rendezvous(",".join(map(written, names)))[0] == first_of(names[0])
 
 
+@pytest.mark.parametrize(("variables", "kept"), [({}, ""), ({"SLURMD_NODENAME": "gpu01"}, "/scratch")])
+def test_tmpdir_of_a_login_node_stays_there(variables: dict[str, str], kept: str) -> None:
+    """The shell of salloc is on one; a batch script is on a node, whose directory it may have chosen."""
+    text = f'{script.LOGIN_TMPDIR}\necho "${{TMPDIR-}}"'
+    done = subprocess.run(["bash", "-c", text], env={"TMPDIR": "/scratch", **variables}, stdout=subprocess.PIPE)
+    assert done.stdout.decode().strip() == kept
+
+
 def test_steps_of_one_allocation_and_runs_of_one_step_meet_at_different_ports() -> None:
     """Else two runs that share an allocation would join each other's process group."""
     ports = [rendezvous("a", job_id, step_id)[1] for job_id, step_id in (("7", "0"), ("7", "1"), ("9", "0"))]
