@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import itertools
 import shutil
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-from ctrain_builder import atomic
 from ctrain_builder.store import lifecycle
 from ctrain_builder.store.writer import lock_store
 from ctrain_runtime.errors import CtrainError, StoreError
 from ctrain_runtime.references import resolve
 from ctrain_runtime.store import open_store
+from samples.crashes import run_until
 from samples.shop import Shop
 
 REASON = "contains a token"
@@ -108,10 +106,6 @@ def test_it_does_not_come_back_under_another_number(shop: Shop) -> None:
     assert set(shop.versions) == {3, 4}
 
 
-class Crash(BaseException):
-    """The machine stops here."""
-
-
 def test_a_crash_at_any_step_offers_it_or_tells_why(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """Never another version in its place. Run again, it comes to its end."""
     before = shop.root.with_name("before")
@@ -135,23 +129,8 @@ def test_a_crash_at_any_step_offers_it_or_tells_why(shop: Shop, monkeypatch: pyt
 
 
 def _withdraw_until(number: int, shop: Shop, monkeypatch: pytest.MonkeyPatch) -> bool:
-    left = itertools.count(number, -1)
+    def withdraw() -> None:
+        with lock_store(shop.root) as writer:
+            lifecycle.withdraw(writer, ["small:1.0-s-r2"], REASON)
 
-    def counted(function: Callable[..., object]) -> Callable[..., object]:
-        def call(*args: object, **options: object) -> object:
-            if next(left) <= 0:
-                raise Crash
-            return function(*args, **options)
-
-        return call
-
-    with monkeypatch.context() as patched:
-        steps = [(atomic, "write_text"), (atomic, "sync_folder"), (Path, "replace"), (Path, "symlink_to")]
-        for owner, name in steps:
-            patched.setattr(owner, name, counted(getattr(owner, name)))
-        try:
-            with lock_store(shop.root) as writer:
-                lifecycle.withdraw(writer, ["small:1.0-s-r2"], REASON)
-        except Crash:
-            return False
-    return True
+    return run_until(number, withdraw, monkeypatch)
