@@ -58,7 +58,7 @@ def test_the_kernels_own_table_has_this_directory(tmp_path: Path, monkeypatch: p
     ("path", "below"),
     [
         ("/scratch", ["/scratch/old"]),
-        ("/", ["/apps", "/data/a b", "/home", "/lustre2", "/over", "/scratch", "/scratch/old", "/tmp"]),  # noqa: S108
+        ("/", ["/apps", "/data/a b", "/home", "/lustre2", "/over", "/scratch", "/scratch/old", "/tmp"]),  # noqa: S108  # mount points
         ("/home", []),
         ("/hom", []),
     ],
