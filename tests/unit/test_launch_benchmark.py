@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import sys
@@ -10,6 +9,8 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+from samples.benchmarks import load
 
 # As of tests/cluster, but everything runs right here: srun starts its command, ctrain leaves what a run leaves.
 PROGRAMS = {
@@ -30,17 +31,11 @@ event run ended >>"$run/nodes/0.jsonl"
 event after ended >>"$run/events.jsonl"
 """,
 }
-FILE = Path(__file__).parents[2] / "benchmarks" / "launch.py"
 
 
 @pytest.fixture(scope="module")
 def launch() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("launch_benchmark", FILE)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+    return load("launch")
 
 
 def figures(launch: ModuleType, place: str = "sbatch", queued: float = 0.5) -> dict[str, float]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import sys
 from pathlib import Path
@@ -10,7 +9,8 @@ from types import ModuleType
 
 import pytest
 
-FILE = Path(__file__).parents[2] / "benchmarks" / "rebuild.py"
+from samples.benchmarks import BENCHMARKS, load
+
 BUILT = """\
 test    %test of train    passed 1.2 s
 test    imports           passed (unchanged)
@@ -20,12 +20,8 @@ test    imports           passed (unchanged)
 @pytest.fixture
 def rebuild(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
     """The benchmark; each of its builds takes 2 s, and writes as much as `written` says for its image."""
-    monkeypatch.syspath_prepend(FILE.parent)
-    spec = importlib.util.spec_from_file_location("rebuild_benchmark", FILE)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, spec.name, module)  # dataclasses look their module up
-    spec.loader.exec_module(module)
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    module = load("rebuild")
     module.written = dict.fromkeys(("pytorch-cpu", "1000", "4000"), 1_000_000)
 
     def build(bench):  # type: ignore[no-untyped-def]  # its types are of the module

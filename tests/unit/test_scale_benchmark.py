@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import sys
@@ -11,17 +10,14 @@ from types import ModuleType
 
 import pytest
 
-FILE = Path(__file__).parents[2] / "benchmarks" / "scale.py"
+from samples.benchmarks import load
 
 
 @pytest.fixture
 def scale(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.setattr(sys, "path", list(sys.path))  # both are changed
     monkeypatch.setenv("PATH", os.environ["PATH"])
-    spec = importlib.util.spec_from_file_location("scale_benchmark", FILE)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = load("scale")
     monkeypatch.setattr(module, "SECONDS_OF_STATE", 0.2)
     return module
 

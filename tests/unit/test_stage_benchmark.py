@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import json
 import os
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-FILE = Path(__file__).parents[2] / "benchmarks" / "stage.py"
+from samples.benchmarks import load
 
 
 @pytest.fixture(scope="module")
 def stage() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("stage_benchmark", FILE)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load("stage")
 
 
 def run(stage: ModuleType, monkeypatch: pytest.MonkeyPatch, chain: float) -> int:

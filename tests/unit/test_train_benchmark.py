@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 import sys
@@ -12,19 +11,15 @@ from typing import Any
 
 import pytest
 
-FILE = Path(__file__).parents[2] / "benchmarks" / "train.py"
+from samples.benchmarks import BENCHMARKS, load
+
 MACHINE = {"gpu": "", "devices": 2, "operations_per_second": 1e11, "images_per_second": 310.0}
 STEP = {"seconds": 0.5, "seconds_outside_compute": 0.01, "host_memory": 6e8}
 
 
 @pytest.fixture(scope="module")
 def train() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("train_benchmark", FILE)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+    return load("train")
 
 
 def run(
@@ -84,7 +79,7 @@ def test_a_slower_example_misses_the_limit(
 
 
 def test_every_strategy_is_a_case(train: ModuleType) -> None:
-    text = (FILE.parents[1] / "examples" / "gpt" / "config.py").read_text()
+    text = (BENCHMARKS.parent / "examples" / "gpt" / "config.py").read_text()
     [choices] = re.findall(r'"strategy": \((.*)\)', text)
     assert {case.strategy for case in train.cases(2) if case.example == "gpt"} == set(re.findall(r"\w+", choices))
     assert train.Case("gpt", "3d", 4) in train.cases(2) and train.Case("gpt", "3d", 8) in train.cases(8)
