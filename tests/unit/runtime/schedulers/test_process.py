@@ -85,15 +85,15 @@ def test_a_process_of_another_host(tmp_path: Path) -> None:
 def test_cancel_kills_what_a_killed_job_script_left_and_nothing_else(tmp_path: Path) -> None:
     run, pids = tmp_path / "run", tmp_path / "pids"
     script = f"""\
-CTRAIN_RUN_DIR={run} setsid sleep 60 & echo $! >>{pids}
-CTRAIN_RUN_DIR={run}2 setsid sleep 60 & echo $! >>{pids}
-CTRAIN_RUN_DIR=/x X=CTRAIN_RUN_DIR={run} setsid sleep 60 & echo $! >>{pids}
+CTRAIN_RUN_DIR={run} setsid sleep 600 & echo $! >>{pids}
+CTRAIN_RUN_DIR={run}2 setsid sleep 600 & echo $! >>{pids}
+CTRAIN_RUN_DIR=/x X=CTRAIN_RUN_DIR={run} setsid sleep 600 & echo $! >>{pids}
 wait"""
     job_id = start(run, script)
     wait_until(lambda: pids.exists() and len(pids.read_text().split()) == 3)
     left, other, third = map(int, pids.read_text().split())
-    # Until then each is a fork of the job's script, and has its environment.
-    wait_until(lambda: all("sleep" in Path(f"/proc/{pid}/cmdline").read_text() for pid in (left, other, third)))
+    # Until then each is a fork of the job's script, and has the environment and the arguments of that.
+    wait_until(lambda: all(Path(f"/proc/{pid}/comm").read_text() == "sleep\n" for pid in (left, other, third)))
     os.kill(pid_of(job_id), signal.SIGKILL)
     wait_until(lambda: process.status(job_id) == ENDED)
     process.cancel(job_id, run)
