@@ -18,7 +18,7 @@ from ctrain_builder import parent as parents
 from ctrain_builder.definition import Definition
 from ctrain_runtime import config, strict_yaml
 from ctrain_runtime.errors import ConfigError, UsageError
-from ctrain_runtime.share import data_dir
+from ctrain_runtime.paths import data_dir
 from ctrain_runtime.store import NAME_RE, TAG_RE
 from ctrain_runtime.suggest import suggest
 

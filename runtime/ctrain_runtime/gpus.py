@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ctrain_runtime import share
+from ctrain_runtime import paths
 from ctrain_runtime.manifest import Requires
 
 DRIVER_FILE = Path("/proc/driver/nvidia/version")
@@ -36,5 +36,5 @@ def identify(name: str) -> Gpu:
 def _capabilities() -> Mapping[str, str]:
     from ctrain_runtime import strict_yaml  # only here: YAML is slow to import
 
-    generations = strict_yaml.read(share.data_dir("definitions") / "ngc.yaml")["generations"]
+    generations = strict_yaml.read(paths.data_dir("definitions") / "ngc.yaml")["generations"]
     return {model: capability for capability, generation in generations.items() for model in generation["gpus"]}

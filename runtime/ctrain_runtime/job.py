@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Optional, Union
 
-from ctrain_runtime import config, share, strict_yaml
+from ctrain_runtime import config, paths, strict_yaml
 from ctrain_runtime.errors import ConfigError, JobError, UsageError
-from ctrain_runtime.home import expand_home
+from ctrain_runtime.paths import expand_home
 from ctrain_runtime.suggest import closest, suggest
 from ctrain_runtime.time_limit import parse_limit
 
@@ -102,7 +102,7 @@ def find(reference: str) -> Job:
             rule = "A job is a directory with a job.yaml; see: ctrain help jobs"
             raise JobError(f"{directory / JOB_FILE} not found", f"{_suggest_job(reference)} {rule}".strip())
         return _load(directory, str(directory), directory)
-    examples = share.data_dir("examples")
+    examples = paths.data_dir("examples")
     if reference not in names():
         near = f"Did you mean ./{reference}?" if is_job_directory(f"./{reference}") else suggest(reference, names())
         available = f"Jobs: {', '.join(names())}; or ./DIRECTORY with a job.yaml"
@@ -128,7 +128,7 @@ def _suggest_job(reference: str) -> str:
 
 def names() -> list[str]:
     """The packaged jobs."""
-    return sorted(path.parent.name for path in share.data_dir("examples").glob("*/job.yaml"))
+    return sorted(path.parent.name for path in paths.data_dir("examples").glob("*/job.yaml"))
 
 
 def from_command(command: tuple[str, ...], directory: Path, name: str = "") -> Job:

@@ -16,7 +16,7 @@ from typing import Any, Optional
 
 from ctrain_runtime import config, strict_yaml
 from ctrain_runtime.errors import ConfigError, SiteError
-from ctrain_runtime.home import expand_home
+from ctrain_runtime.paths import expand_home
 from ctrain_runtime.site_layers import TRUST_KEYS, Layer, Level
 
 BUILT_IN_DIR = Path(__file__).parent / "sites"

@@ -6,9 +6,9 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from ctrain_runtime import share
 from ctrain_runtime.cli.main import Verb, parser_of
 from ctrain_runtime.errors import UsageError, exit_codes
+from ctrain_runtime.paths import data_dir
 from ctrain_runtime.suggest import suggest
 from ctrain_runtime.text import table
 
@@ -32,7 +32,7 @@ def topics(verbs: Sequence[Verb]) -> list[str]:
 def _pages(verbs: Sequence[Verb]) -> dict[str, Path]:
     """The documentation, by topic."""
     commands = {verb.name for verb in verbs}
-    paths = sorted(share.data_dir("docs").glob("*.md"))
+    paths = sorted(data_dir("docs").glob("*.md"))
     return {path.name if path.stem in commands else path.stem: path for path in paths}
 
 

@@ -10,8 +10,8 @@ from typing import get_args
 
 from ctrain_runtime.cli.output import Activity
 from ctrain_runtime.errors import UsageError
-from ctrain_runtime.home import expand_home
 from ctrain_runtime.job import Launcher
+from ctrain_runtime.paths import expand_home
 from ctrain_runtime.plan.model import Options
 from ctrain_runtime.run.prepare import Request
 from ctrain_runtime.site import FALLBACK, select_site

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ctrain_runtime.doctor import Finding, check_clock
 from ctrain_runtime.errors import CtrainError
-from ctrain_runtime.home import expand_home
+from ctrain_runtime.paths import expand_home
 from ctrain_runtime.run.prepare import runs_directory
 from ctrain_runtime.site import Site
 from ctrain_runtime.text import format_size

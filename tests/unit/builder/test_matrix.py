@@ -6,7 +6,7 @@ import pytest
 
 from ctrain_builder import image_spec, ngc
 from ctrain_builder.image_spec import ImageSpec
-from ctrain_runtime.share import data_dir
+from ctrain_runtime.paths import data_dir
 
 DEFINITIONS = data_dir("definitions")
 NGC = [spec for spec in image_spec.all_specs(DEFINITIONS) if spec.name.endswith("-ngc")]

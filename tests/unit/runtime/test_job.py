@@ -6,7 +6,7 @@ from typing import Optional
 
 import pytest
 
-from ctrain_runtime import job, share
+from ctrain_runtime import job, paths
 from ctrain_runtime.errors import JobError, UsageError
 from ctrain_runtime.job import Dataset, Job, Resources, Training
 
@@ -36,7 +36,7 @@ def examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (folder / name).mkdir(parents=True)
         if name != "_lib":
             (folder / name / "job.yaml").write_text(MINIMAL)
-    monkeypatch.setattr(share, "data_dir", lambda name: tmp_path / name)
+    monkeypatch.setattr(paths, "data_dir", lambda name: tmp_path / name)
     return folder
 
 

@@ -4,8 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_runtime import share
+from ctrain_runtime import paths
 from ctrain_runtime.errors import CtrainError
+
+
+def test_only_a_leading_tilde_of_a_known_user_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/kim")
+    assert paths.expand_home("~") == Path("/home/kim")
+    assert paths.expand_home("~/x ~") == Path("/home/kim/x ~")
+    assert paths.expand_home("~nobody-here/x") == Path("~nobody-here/x")
+    assert paths.expand_home("a/~") == Path("a/~")
 
 
 @pytest.fixture
@@ -13,22 +21,22 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An installation in an empty folder; returns the package's folder."""
     package = tmp_path / "runtime/ctrain_runtime"
     package.mkdir(parents=True)
-    monkeypatch.setattr(share, "__file__", str(package / "share.py"))
+    monkeypatch.setattr(paths, "__file__", str(package / "paths.py"))
     return package
 
 
 def test_in_a_checkout(package: Path) -> None:
     (package.parents[1] / "examples").mkdir()
-    assert share.data_dir("examples") == package.parents[1] / "examples"
+    assert paths.data_dir("examples") == package.parents[1] / "examples"
 
 
 def test_the_copy_of_a_wheel_comes_first(package: Path) -> None:
     (package.parents[1] / "examples").mkdir()
     (package / "share/examples").mkdir(parents=True)
-    assert share.data_dir("examples") == package / "share/examples"
+    assert paths.data_dir("examples") == package / "share/examples"
 
 
 @pytest.mark.usefixtures("package")
 def test_neither() -> None:
     with pytest.raises(CtrainError, match=r"incomplete installation: directory examples/ not found. Reinstall ctrain"):
-        share.data_dir("examples")
+        paths.data_dir("examples")
