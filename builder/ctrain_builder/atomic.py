@@ -16,13 +16,13 @@ def write_text(path: Path, text: str, mode: int = 0o644, group: int = -1) -> Non
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    sync_folder(path.parent)
+    sync_directory(path.parent)
 
 
 def create_text(path: Path, text: str, mode: int = 0o644, group: int = -1) -> None:
     """Create `path` with `text`, durably; only a crash leaves a part of it. Raises FileExistsError."""
     _write(path, "x", text, mode, group)
-    sync_folder(path.parent)
+    sync_directory(path.parent)
 
 
 def _write(path: Path, how: Literal["w", "x"], text: str, mode: int, group: int) -> None:
@@ -42,7 +42,7 @@ def move(source: Path, target: Path) -> None:
     """Put a finished file of the same file system in its place, durably; it replaces what is there."""
     sync_file(source)
     source.replace(target)
-    sync_folder(target.parent)
+    sync_directory(target.parent)
 
 
 def sync_file(path: Path) -> None:
@@ -50,9 +50,9 @@ def sync_file(path: Path) -> None:
         os.fsync(file.fileno())
 
 
-def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable: a rename is not until its folder is written."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+def sync_directory(directory: Path) -> None:
+    """Make the names in a directory durable: a rename is not until its directory is written."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
     finally:

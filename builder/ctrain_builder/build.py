@@ -168,13 +168,13 @@ class Builder:
         self._sweep_as_root(left, files[0], plan.spec)
         return Stack(tuple(files), tuple(contents))
 
-    def _sweep_as_root(self, folders: list[Path], base: Path, spec: ImageSpec) -> None:
-        """Remove the folders of killed builds, which hold files that no longer are this user's own."""
-        for folder in folders:
+    def _sweep_as_root(self, directories: list[Path], base: Path, spec: ImageSpec) -> None:
+        """Remove the directories of killed builds, which hold files that no longer are this user's own."""
+        for directory in directories:
             with contextlib.suppress(BuildError, FileNotFoundError):
-                left = [path for path in folder.iterdir() if path.is_dir() and not path.is_symlink()]
-                self._container(folder).take_ownership(base, left, self.cache.log(spec, "sweep"))
-        if folders:
+                left = [path for path in directory.iterdir() if path.is_dir() and not path.is_symlink()]
+                self._container(directory).take_ownership(base, left, self.cache.log(spec, "sweep"))
+        if directories:
             self.cache.sweep()
 
     def _layer(
@@ -202,7 +202,7 @@ class Builder:
         log = self.cache.log(spec, planned.name)
         last = self.cache.made(spec, planned.name)
         step = self.progress.begin("layer", planned.name, log, last.seconds if last else None)
-        with self.cache.work_folder() as work:
+        with self.cache.work_directory() as work:
             container = self._container(work)
             try:
                 made = self._make_content(container, planned, below, log)
@@ -242,7 +242,7 @@ class Builder:
         step = self.progress.begin("image", spec.name, log, self.cache.durations(spec).get(expected))
         parts = stack.files[0], stack.files[1:], plan.arch, describe.labels(plan, flat), log
         earlier = earlier_image(self.cache, plan)
-        with self.cache.work_folder() as work:
+        with self.cache.work_directory() as work:
             container = self._container(work)
             taken = self.cache.take(path, work / "earlier.sif")  # from here on there is no image
             if flat:
@@ -270,7 +270,7 @@ class Builder:
     def _test(self, plan: BuildPlan, stack: Stack, path: Path, manifest: Manifest) -> Manifest:
         """Run the tests of the image whose results may have changed. Returns its manifest, with all results."""
         rerun = self.tests is WhichTests.ALL
-        with self.cache.work_folder() as work:
+        with self.cache.work_directory() as work:
             tester = Tester(self.cache, self._container(work), self.progress, plan, stack, manifest.flat)
             results = tester.run(path, rerun, self.tests_at_once)
         manifest = replace(manifest, tests=tuple(results))

@@ -4,7 +4,7 @@ layers/KEY.sif    a base layer        images/NAME_TAG-STACK[-flat].{sif,json}   
 layers/KEY.sqsh   an upper layer      inputs/NAME_TAG-STACK.DEFINITION.json     what a layer was made of last
 layers/KEY.json   what is in it       facts/FINGERPRINT.json    answers of programs in images, and tests that passed
 durations/NAME_TAG-STACK.json   of an image's steps
-logs/NAME_TAG-STEP.log    locks/ of running builds    tmp/ their work folders    space/ what they may still write
+logs/NAME_TAG-STEP.log    locks/ of running builds    tmp/ their work directories    space/ what they may still write
 host    the machine that uses it, where locks do not reach others
 """
 
@@ -33,7 +33,7 @@ from ctrain_runtime.errors import BuildError, ConfigError, DiskFullError
 from ctrain_runtime.text import format_size
 
 T = TypeVar("T")
-_LIVE = ".live"  # a work folder's lock file: locked for as long as its build lives
+_LIVE = ".live"  # a work directory's lock file: locked for as long as its build lives
 _FICLONE = 0x40049409  # ioctl_ficlone(2)
 BASE_SUFFIX = ".sif"
 
@@ -157,7 +157,7 @@ class Cache:
 
     def write(self, path: Path, data: Any) -> None:
         """Write a JSON file of the cache, whole or not at all."""
-        with self.work_folder() as work:
+        with self.work_directory() as work:
             new = work / path.name
             new.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
             self.place(new, path)
@@ -238,7 +238,7 @@ class Cache:
 
     def shares_blocks(self, path: Path) -> bool:
         """Whether a copy of a file of the cache, in the cache, takes no space and no time."""
-        with self.work_folder() as work, path.open("rb") as source, (work / "copy").open("wb") as copy:
+        with self.work_directory() as work, path.open("rb") as source, (work / "copy").open("wb") as copy:
             try:
                 fcntl.ioctl(copy, _FICLONE, source.fileno())
             except OSError:
@@ -287,7 +287,7 @@ class Cache:
         """
         with self.lock("evict"):
             kept: list[tuple[int, int, Path]] = []
-            for path in (path for folder in ("layers", "images") for path in (self.root / folder).glob("*.s*")):
+            for path in (path for directory in ("layers", "images") for path in (self.root / directory).glob("*.s*")):
                 with contextlib.suppress(FileNotFoundError):  # another build has just taken it
                     found = path.stat()
                     kept.append((found.st_mtime_ns, found.st_size, path))
@@ -312,22 +312,22 @@ class Cache:
         return True
 
     @contextlib.contextmanager
-    def work_folder(self) -> Iterator[Path]:
-        """A folder for one build, removed at its end."""
+    def work_directory(self) -> Iterator[Path]:
+        """A directory for one build, removed at its end."""
         with contextlib.ExitStack() as stack:
-            with self.lock("tmp"):  # sweep() must not see the folder before its lock is held
-                folder = Path(tempfile.mkdtemp(dir=self.root / "tmp"))
-                live = stack.enter_context((folder / _LIVE).open("w"))
+            with self.lock("tmp"):  # sweep() must not see the directory before its lock is held
+                directory = Path(tempfile.mkdtemp(dir=self.root / "tmp"))
+                live = stack.enter_context((directory / _LIVE).open("w"))
                 fcntl.flock(live, fcntl.LOCK_EX)
             try:
-                yield folder
+                yield directory
             finally:
-                _remove(folder)
+                _remove(directory)
 
     def sweep(self) -> list[Path]:
-        """Remove the work folders and locks of builds that were killed: those that nobody holds any more.
+        """Remove the work directories and locks of builds that were killed: those that nobody holds any more.
 
-        Returns the folders that are still there: they hold files of subordinate user IDs, or what a build started still
+        Returns the directories that remain: they hold files of subordinate user IDs, or what a build started still
         writes there for a moment.
         """
         left = []
@@ -337,13 +337,13 @@ class Cache:
                 with file:
                     path.unlink()
         with self.lock("tmp"):
-            for folder in filter(_is_own, (self.root / "tmp").iterdir()):  # nobody else can remove one
-                (folder / _LIVE).touch()
-                file = locks.try_lock(folder / _LIVE, fcntl.LOCK_EX)
+            for directory in filter(_is_own, (self.root / "tmp").iterdir()):  # nobody else can remove one
+                (directory / _LIVE).touch()
+                file = locks.try_lock(directory / _LIVE, fcntl.LOCK_EX)
                 if file is not None:
                     with file:
-                        _remove(folder)
-                    left += [folder] if folder.exists() else []
+                        _remove(directory)
+                    left += [directory] if directory.exists() else []
         return left
 
 
@@ -381,6 +381,6 @@ def _is_own(path: Path) -> bool:
         return False  # its build has just ended
 
 
-def _remove(folder: Path) -> None:
+def _remove(directory: Path) -> None:
     with contextlib.suppress(OSError, BuildError):  # no reason for a build to fail; sweep() has another try
-        tree.remove(folder)
+        tree.remove(directory)

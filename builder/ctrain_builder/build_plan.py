@@ -193,8 +193,8 @@ def _upstream(base: Definition, resolve: Callable[[str], str]) -> tuple[str, str
         )
     name, _, digest = source.partition("@")
     digest = digest or resolve(source)
-    folder, slash, last = name.rpartition("/")
-    return f"{folder}{slash}{last.partition(':')[0]}@{digest}", digest
+    directory, slash, last = name.rpartition("/")
+    return f"{directory}{slash}{last.partition(':')[0]}@{digest}", digest
 
 
 def _has_layers(path: Path) -> bool:

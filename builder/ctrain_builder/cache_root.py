@@ -34,10 +34,10 @@ def open_cache(root: Optional[Path] = None) -> Cache:
     Raises BuildError when it is neither this user's own nor a group's of theirs, and where builds cannot exclude each
     other.
     """
-    root = (root or default_root()).absolute()  # the engine runs in other folders
+    root = (root or default_root()).absolute()  # the engine runs in other directories
     try:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # /var/tmp belongs to everybody: somebody else may have put a folder or a link of that name there.
+        # /var/tmp belongs to everybody: somebody else may have put a directory or a link of that name there.
         found = root.lstat()
         if not (_is_private(found) or _is_shared(root, found)):
             hint = "Pass --cache DIR; to share one with a group: chgrp GROUP DIR, chmod 2770 DIR"

@@ -35,7 +35,7 @@ class SourceFile:
 
 
 def listing(definition: Definition, root: Path) -> tuple[SourceFile, ...]:
-    """Every file that the (rendered) definition copies, sorted. Folders without files are left out, as in git.
+    """Every file that the (rendered) definition copies, sorted. Directories without files are left out, as in git.
 
     Links are followed within the project `root`, and never out of it. Raises ConfigError.
     """
@@ -52,11 +52,11 @@ def _files(definition: Definition, root: Path) -> Iterator[SourceFile]:
 
 
 def _below(root: Path, name: PurePosixPath, above: tuple[Path, ...]) -> Iterator[tuple[Path, PurePosixPath]]:
-    """(path without links, name) of the files at and below `name`; `above` are the folders on the way there."""
+    """(path without links, name) of the files at and below `name`; `above` are the directories on the way there."""
     path = _real(root / name)
     if not path.is_relative_to(root):
         raise ConfigError(f"but {name} is a link out of the project", f"Copy its target into {root}")
-    if any(folder.is_relative_to(path) for folder in above):
+    if any(directory.is_relative_to(path) for directory in above):
         raise ConfigError(f"but {name} is a link to a directory that contains it", "Remove the link")
     if not above and not path.exists():
         raise ConfigError(f"which is not in {root}")
@@ -86,13 +86,13 @@ def _digest(path: Path, *_stamp: int) -> str:
     return sha.hexdigest()
 
 
-def stage(files: Iterable[SourceFile], folder: Path) -> None:
-    """Copy the files into `folder` under their relative paths, with modes that don't depend on the checkout.
+def stage(files: Iterable[SourceFile], directory: Path) -> None:
+    """Copy the files into `directory` under their relative paths, with modes that don't depend on the checkout.
 
     Raises BuildError when a file is no longer the one that was planned: the layer's key would not be true.
     """
     for file in files:
-        target = folder / file.relative
+        target = directory / file.relative
         target.parent.mkdir(parents=True, exist_ok=True)
         with _open(file.path) as source, target.open("wb") as copy:
             shutil.copyfileobj(source, copy, CHUNK_BYTES)

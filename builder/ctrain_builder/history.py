@@ -46,25 +46,26 @@ def _commit_time(paths: Sequence[Path]) -> int:
 
 def plans_at(
     revision: str,
-    folder: Path,
+    directory: Path,
     stems: Collection[str],
     given: Mapping[str, str],
     make: Callable[[ImageSpec], BuildPlan],
     work: Path,
 ) -> dict[str, BuildPlan]:
-    """The plans of images as the definitions in `folder` were at a commit, by file stem; those that were not there
+    """The plans of images as the definitions in `directory` were at a commit, by file stem; those that were not there
     then are left out. Raises UsageError.
 
-    `stems` are the images that matter; `work` is an empty folder: files that the plans name are gone when it is.
+    `stems` are the images that matter; `work` is an empty directory: files that the plans name are gone when it is.
     """
-    folder = folder.resolve()
-    commit = _commit(folder.parent, revision)
+    directory = directory.resolve()
+    commit = _commit(directory.parent, revision)
     tree = work / "tree"
     tree.mkdir()
     try:
-        commit.copy([folder.name], tree)
+        commit.copy([directory.name], tree)
         every = (
-            _with_parent_in(folder.parent, spec) for spec in image_spec.all_specs(tree / commit.prefix / folder.name)
+            _with_parent_in(directory.parent, spec)
+            for spec in image_spec.all_specs(tree / commit.prefix / directory.name)
         )
         specs = [spec for spec in every if spec.file_stem in stems]
         commit.copy({str(source) for spec in specs for source in build_plan.sources(spec, given)}, tree)
@@ -84,14 +85,14 @@ def _with_parent_in(root: Path, spec: ImageSpec) -> ImageSpec:
 
 @dataclass(frozen=True)
 class _Commit:
-    """A commit in the repository `store` (a .git folder); `prefix` is where the project is in it: "" or "a/b/"."""
+    """A commit in the repository `store` (a .git directory); `prefix` is where the project is in it: "" or "a/b/"."""
 
     store: str
     prefix: str
     digest: str
 
     def copy(self, names: Iterable[str], tree: Path) -> None:
-        """Check out files and folders of the project below `tree`, leaving the repository's own index and work tree
+        """Check out files and directories of the project below `tree`, leaving the repository's own index and work tree
         alone."""
         paths = [f":(top,literal){self.prefix}{name}" for name in names]
         if paths:
@@ -113,7 +114,7 @@ def _commit(root: Path, revision: str) -> _Commit:
     return _Commit(store, prefix, digest)
 
 
-def _git(argv: Sequence[str], folder: Path, extra: Mapping[str, str] = {}) -> str:  # read only
-    """What git says in a folder. Variables that point it elsewhere, as hooks have them, are left out."""
+def _git(argv: Sequence[str], directory: Path, extra: Mapping[str, str] = {}) -> str:  # read only
+    """What git says in a directory. Variables that point it elsewhere, as hooks have them, are left out."""
     environment = {name: value for name, value in os.environ.items() if name not in _ELSEWHERE}
-    return command.run(["git", *argv], cwd=folder, env={**environment, **extra}).stdout
+    return command.run(["git", *argv], cwd=directory, env={**environment, **extra}).stdout

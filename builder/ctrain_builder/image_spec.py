@@ -32,7 +32,7 @@ class TagSpec:
 
     arguments: dict[str, str] = field(default_factory=dict)
     python: str = ""  # as in 3.12
-    mpi: str = ""  # the folder of its MPI, as in /opt/hpcx/ompi
+    mpi: str = ""  # the directory of its MPI, as in /opt/hpcx/ompi
     constraints: str = ""  # pip's constraint file in the image
     sm: str = ""  # the GPUs that it is compiled for, as in "7.0 8.0"
 
@@ -108,8 +108,8 @@ def directory(named: Optional[Path]) -> Path:
     return own.resolve()
 
 
-def find_spec(folder: Path, name: str, tag: str = "") -> ImageSpec:
-    """The image `name` of the catalog in `folder`, or else of the packaged one, at `tag` or else at its own.
+def find_spec(directory: Path, name: str, tag: str = "") -> ImageSpec:
+    """The image `name` of the catalog in `directory`, or else of the packaged one, at `tag` or else at its own.
 
     A tag that is not in the image's matrix is as good as any other; nothing is declared of it.
     Raises ConfigError, UsageError.
@@ -117,26 +117,26 @@ def find_spec(folder: Path, name: str, tag: str = "") -> ImageSpec:
     if tag and not TAG_RE.fullmatch(tag):
         raise UsageError(f"{tag!r} is not a tag", "Use letters, digits, '.' and '-'")
     known: list[str] = []
-    for place in dict.fromkeys((folder, packaged())):
+    for place in dict.fromkeys((directory, packaged())):
         entries = _entries(place)
         if name in entries:
             return _spec(place, name, entries[name], tag)
         known += entries
     hint = f"{suggest(name, known)} It has: {', '.join(sorted(set(known)))}".strip()
-    raise UsageError(f"{folder / FILE} has no image {name!r}", hint)
+    raise UsageError(f"{directory / FILE} has no image {name!r}", hint)
 
 
-def all_specs(folder: Path) -> tuple[ImageSpec, ...]:
+def all_specs(directory: Path) -> tuple[ImageSpec, ...]:
     """All images of the catalog at all tags of their matrices, in the file's order. Raises ConfigError."""
     return tuple(
-        _spec(folder, name, entry, tag)
-        for name, entry in _entries(folder).items()
+        _spec(directory, name, entry, tag)
+        for name, entry in _entries(directory).items()
         for tag in entry.tags or (entry.tag,)
     )
 
 
-def _entries(folder: Path) -> dict[str, ImageEntry]:
-    path = folder / FILE
+def _entries(directory: Path) -> dict[str, ImageEntry]:
+    path = directory / FILE
     data = strict_yaml.read(path)
     _check_tags_are_text(data, path)
     _rename_from(data, path)
@@ -166,19 +166,19 @@ def _mappings(images: Any) -> list[tuple[Any, dict[Any, Any]]]:
     return [pair for pair in images.items() if isinstance(pair[1], dict)] if isinstance(images, dict) else []
 
 
-def _spec(folder: Path, name: str, entry: ImageEntry, tag: str) -> ImageSpec:
-    where = f"{folder / FILE}: images.{name}"
+def _spec(directory: Path, name: str, entry: ImageEntry, tag: str) -> ImageSpec:
+    where = f"{directory / FILE}: images.{name}"
     stem = entry.store_name or name
     _check_names(where, {"image": name, "store_name": stem}, {"stack": entry.stack})
     for word in (entry.tag, *entry.tags):
         _check_names(where, {}, {"tag": word})
     if entry.tags and entry.tag not in entry.tags:
         raise ConfigError(f"{where}: tag {entry.tag!r} is not one of its tags", f"They are {', '.join(entry.tags)}")
-    chain = tuple(_definition(where, folder.resolve(), part) for part in entry.chain)
+    chain = tuple(_definition(where, directory.resolve(), part) for part in entry.chain)
     _check_chain(where, chain, entry)
     _check_arguments(where, chain, entry)
     tag = tag or entry.tag
-    root, variant = folder.resolve().parent, entry.tags.get(tag, TagSpec())
+    root, variant = directory.resolve().parent, entry.tags.get(tag, TagSpec())
     return ImageSpec(
         name=name,
         store_name=stem,
@@ -205,17 +205,17 @@ def _parent(where: str, reference: str, root: Path) -> str:
     return reference if reference.startswith(parents.STORE) else str(root / Path(reference).expanduser())
 
 
-def _definition(where: str, folder: Path, name: str) -> Definition:
-    """The definition `name` in `folder`, or else the packaged one. Raises ConfigError."""
+def _definition(where: str, directory: Path, name: str) -> Definition:
+    """The definition `name` in `directory`, or else the packaged one. Raises ConfigError."""
     if not _DEFINITION_RE.fullmatch(name):
         raise ConfigError(f"{where}: chain: {name!r} is not the name of a definition", "Name its directory, not a path")
-    places = tuple(dict.fromkeys((folder, packaged())))
+    places = tuple(dict.fromkeys((directory, packaged())))
     for path in (place / name / f"{name}.def" for place in places):
         if path.exists():
             return definition.read(name, path)
     known = sorted({path.stem for place in places for path in place.glob("*/*.def") if path.stem == path.parent.name})
     hint = suggest(name, known) or f"Known: {', '.join(known)}"
-    raise ConfigError(f"{where}: chain: definition {name} not found: no file {folder / name / name}.def", hint)
+    raise ConfigError(f"{where}: chain: definition {name} not found: no file {directory / name / name}.def", hint)
 
 
 def _check_names(where: str, names: Mapping[str, str], words: Mapping[str, str]) -> None:

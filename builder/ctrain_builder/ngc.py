@@ -85,9 +85,9 @@ class Table:
         return tuple(gpu for (major, minor), gpu in pairs if any(m == major and n <= minor for m, n in compiled))
 
 
-def read(folder: Path) -> Table:
-    """The table in the folder of the definitions. Raises ConfigError."""
-    path = folder / FILE
+def read(directory: Path) -> Table:
+    """The table in the directory of the definitions. Raises ConfigError."""
+    path = directory / FILE
     data = strict_yaml.read(path)
     data["checked"] = str(data.get("checked", ""))  # YAML makes a date of it
     table = config.load(Table, data, str(path))

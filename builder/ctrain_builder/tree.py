@@ -153,12 +153,12 @@ class Tree:
         return descriptor
 
 
-def remove(folder: Path) -> None:
+def remove(directory: Path) -> None:
     """Remove a directory with all that is in it, even if its owner may not write to parts of it. Raises OSError."""
-    for entry in Tree(folder).walk():
+    for entry in Tree(directory).walk():
         if entry.is_directory:
             Path(entry.at).chmod(0o700)
-    shutil.rmtree(folder)
+    shutil.rmtree(directory)
 
 
 def _require_regular(status: os.stat_result, path: Path) -> None:

@@ -33,9 +33,9 @@ def entries(cache: Cache) -> list[Entry]:
     """All layers and images, the most recently used first."""
     users = _users(cache)
     found = []
-    for folder in _LARGE:
-        for path in (cache.root / folder).glob("*.s*"):
-            about, is_layer = path.stat(), folder == "layers"
+    for directory in _LARGE:
+        for path in (cache.root / directory).glob("*.s*"):
+            about, is_layer = path.stat(), directory == "layers"
             names = users[path.stem] if is_layer else {(path.stem, path.stem)}
             definition = "/".join(sorted({name for name, _ in names})) or path.stem[:12]
             images = tuple(sorted({image for _, image in names}))
@@ -46,8 +46,8 @@ def entries(cache: Cache) -> list[Entry]:
 
 def sizes(cache: Cache) -> dict[str, int]:
     """Bytes on disk, by directory of the cache."""
-    folders = [path for path in cache.root.iterdir() if path.is_dir() and not path.is_symlink()]
-    return {folder.name: sum(_blocks(path) for path in folder.rglob("*")) for folder in sorted(folders)}
+    directories = [path for path in cache.root.iterdir() if path.is_dir() and not path.is_symlink()]
+    return {directory.name: sum(_blocks(path) for path in directory.rglob("*")) for directory in sorted(directories)}
 
 
 def _blocks(path: Path) -> int:
@@ -67,8 +67,8 @@ def remove(cache: Cache, found: Iterable[Entry]) -> list[Entry]:
 def clear(cache: Cache) -> None:
     """Remove everything that no build uses just now."""
     remove(cache, entries(cache))
-    for folder in _RECORDS:
-        for path in (cache.root / folder).iterdir():
+    for directory in _RECORDS:
+        for path in (cache.root / directory).iterdir():
             path.unlink(missing_ok=True)
     cache.sweep()
 

@@ -14,30 +14,30 @@ KEPT_CHECKPOINTS = 2
 
 def save_checkpoint(run_dir: Path, state: dict[str, Any]) -> Path:
     """Writes checkpoint/step-N.pt whole or not at all, and keeps the newest few."""
-    folder = run_dir / "checkpoint"
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"step-{state['step']:08d}.pt"
+    directory = run_dir / "checkpoint"
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / f"step-{state['step']:08d}.pt"
     temporary = path.with_suffix(".tmp")
     with temporary.open("wb") as file:
         torch.save(state, file)
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
-    for old in _checkpoints(folder)[:-KEPT_CHECKPOINTS]:
+    for old in _checkpoints(directory)[:-KEPT_CHECKPOINTS]:
         old.unlink()
     return path
 
 
 def find_checkpoint(path: Path) -> Optional[Path]:
-    """The checkpoint that path is, or the newest one of the checkpoint folder or run directory that it is."""
+    """The checkpoint that path is, or the newest one of the checkpoint directory or run directory that it is."""
     if path.is_file():
         return path
     found = _checkpoints(path) or _checkpoints(path / "checkpoint")
     return found[-1] if found else None
 
 
-def _checkpoints(folder: Path) -> list[Path]:
-    return sorted(folder.glob("step-*.pt"))
+def _checkpoints(directory: Path) -> list[Path]:
+    return sorted(directory.glob("step-*.pt"))
 
 
 def load_checkpoint(device: torch.device) -> Optional[dict[str, Any]]:

@@ -24,9 +24,9 @@ def write_tree(root: Path) -> dict[str, int]:
     train, val = train_test_split(numbers, test_size=0.2, random_state=0, stratify=digits.target)
     for part, members in (("train", train), ("val", val)):
         for number in members:
-            folder = root / part / str(digits.target[number])
-            folder.mkdir(parents=True, exist_ok=True)
-            picture(digits.images[number]).save(folder / f"{number:04d}.png")
+            directory = root / part / str(digits.target[number])
+            directory.mkdir(parents=True, exist_ok=True)
+            picture(digits.images[number]).save(directory / f"{number:04d}.png")
     return {"train": len(train), "val": len(val)}
 
 
@@ -38,8 +38,8 @@ def picture(digit: numpy.ndarray) -> Image.Image:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", metavar="DIR", type=Path, help="the directory to create; must not exist")
-    target = parser.parse_args().folder.absolute()
+    parser.add_argument("directory", metavar="DIR", type=Path, help="the directory to create; must not exist")
+    target = parser.parse_args().directory.absolute()
     if target.exists():
         raise SystemExit(f"prepare_digits.py: {target} exists; choose another directory")
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -88,8 +88,8 @@ class Trainer:
         # In epochs: on another number of ranks an epoch has another number of steps.
         self.epochs_done = tf.Variable(0.0, dtype=tf.float64)
         self.checkpoint = tf.train.Checkpoint(model=self.model, optimizer=self.optimizer, epochs=self.epochs_done)
-        folder = str(run_dir() / "checkpoint")
-        self.saved = tf.train.CheckpointManager(self.checkpoint, folder, max_to_keep=2, checkpoint_name="step")
+        directory = str(run_dir() / "checkpoint")
+        self.saved = tf.train.CheckpointManager(self.checkpoint, directory, max_to_keep=2, checkpoint_name="step")
 
     def start(self) -> None:
         """Makes all ranks equal: to the checkpoint to resume from, or to rank 0's random start."""

@@ -64,7 +64,7 @@ def test_the_image_is_tested_and_described(cluster: Cluster) -> None:
 def test_nothing_of_the_building_machine_is_in_the_image(cluster: Cluster) -> None:
     """Neither its Debian mirror nor its package folders: not in what the builds wrote down, nor in what they left."""
     site = build_host.detect(os.environ)
-    traces = [site.mirror, *map(str, site.folders)]
+    traces = [site.mirror, *map(str, site.package_dirs)]
     words = [word for trace in traces for word in ("-e", trace)]
     places = ["/etc", "/mnt", "/root", "/.singularity.d", "/usr/local/etc", "/var/lib/apt", "/var/log"]
     image = str(cluster.store / "channels" / "pytorch-cpu_prod.sif")

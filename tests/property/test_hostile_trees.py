@@ -238,7 +238,7 @@ def test_a_hostile_program_in_the_place_of_mksquashfs(kind: str) -> None:
 
 
 @given(trees(IN_IMAGE))
-def test_the_work_folder_of_a_hostile_build_is_removed(in_image: dict[str, str]) -> None:
+def test_the_work_directory_of_a_hostile_build_is_removed(in_image: dict[str, str]) -> None:
     with untouched() as work:
         (work / "left").mkdir()
         hostile.fill(work / "left", in_image, work.with_name("host"))

@@ -14,7 +14,7 @@ from ctrain_builder import atomic
 
 # What changes the disk, as far as a crash before it could matter.
 STEPS = (
-    *((os, "open"), (os, "fsync"), (os, "fchmod"), (atomic, "create_text"), (atomic, "sync_folder")),
+    *((os, "open"), (os, "fsync"), (os, "fchmod"), (atomic, "create_text"), (atomic, "sync_directory")),
     *((Path, "replace"), (Path, "symlink_to"), (Path, "unlink")),
 )
 

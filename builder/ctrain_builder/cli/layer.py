@@ -77,7 +77,7 @@ def _build(args: argparse.Namespace) -> UserLayer:
     progress = ProgressLines(sys.stderr if args.json else sys.stdout)
     step = progress.begin("layer", output.name, log)
     try:
-        with cache.work_folder() as work:
+        with cache.work_directory() as work:
             site = build_host.detect(os.environ)
             container = Container(find_engine(), work, progress.tick, secrets=site.secrets)
             space = workspace.prepare(work, site)

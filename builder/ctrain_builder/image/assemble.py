@@ -34,7 +34,7 @@ def assemble(
     log: Path,
     earlier: Optional[ReusableImage] = None,
 ) -> Path:
-    """Make the image of a base and its layers, lowest first. Returns the new SIF, in the work folder.
+    """Make the image of a base and its layers, lowest first. Returns the new SIF, in the work directory.
 
     `labels` are the image's own; they come over those that its layers give. The file of `earlier` is used up.
     """

@@ -148,10 +148,10 @@ def _requires(plan: BuildPlan, arch: str) -> Requires:
     ngc.yaml."""
     if plan.parent:
         return plan.parent.image.manifest.requires if plan.parent.image else Requires(arch=tuple(arch.split()))
-    folder = plan.layers[0].definition.path.parents[1]
-    if not (folder / ngc.FILE).is_file():  # somebody else's definitions
+    directory = plan.layers[0].definition.path.parents[1]
+    if not (directory / ngc.FILE).is_file():  # somebody else's definitions
         return Requires(arch=tuple(arch.split()))
-    table = ngc.read(folder)
+    table = ngc.read(directory)
     release = table.releases.get(plan.spec.tag, ngc.Release())
     return Requires(release.needs_driver.strip("-~"), release.older_drivers, table.gpus(arch), tuple(arch.split()))
 
@@ -175,11 +175,11 @@ def _tools(container: Container) -> dict[str, str]:
     return {**found, "mksquashfs": number[1]} if number else found
 
 
-def _revision(folder: Path) -> Optional[str]:
+def _revision(directory: Path) -> Optional[str]:
     """The git commit of the definitions, with "-dirty" when they were changed since; None outside a repository."""
     git = command.which("git")
     if not git:
         return None
-    asked = [git, "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    asked = [git, "-C", str(directory), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     said = command.run(asked, check=False)
     return said.stdout.strip() if said.code == 0 else None

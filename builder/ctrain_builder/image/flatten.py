@@ -33,15 +33,15 @@ _TIME = struct.Struct("<8xI")  # in the head of a squashfs file: no file in it i
 def flatten(
     container: Container, base: Path, layers: Sequence[Path], arch: str, labels: Mapping[str, str], log: Path
 ) -> Path:
-    """Make the image of a base and its layers as one partition. Returns the new SIF, in the work folder."""
-    folder = host_tools.prepare(container)
-    (folder / "metadata").mkdir()
+    """Make the image of a base and its layers as one partition. Returns the new SIF, in the work directory."""
+    directory = host_tools.prepare(container)
+    (directory / "metadata").mkdir()
     container.new_overlay()
     host_tools.copy_tool(container, pack.mksquashfs())
     time = pack.epoch_env(_newest(base, layers))
     container.require(_pack_argv(container, base, layers), log, "cannot flatten the image", time)
-    container.take_ownership(base, [folder, *container.overlay_folders], log)
-    metadata = read_metadata(Tree(folder), "metadata")
+    container.take_ownership(base, [directory, *container.overlay_directories], log)
+    metadata = read_metadata(Tree(directory), "metadata")
     return sif_file.new(container, pack.take(container), arch, metadata, labels, log)
 
 

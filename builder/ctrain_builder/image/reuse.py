@@ -34,7 +34,7 @@ _OWN = re.compile(r"/opt/([\w.+-]+)(/.*)?")
 _DIRECTORY = "drwxr-xr-x"
 # Written for every layer; none of it takes part in what runs in the container, as /.singularity.d/env does.
 _METADATA = re.compile(
-    rf"/{re.escape(metadata.FOLDER)}/"
+    rf"/{re.escape(metadata.DIRECTORY)}/"
     rf"({metadata.MARKER}|Singularity|labels\.json|runscript|startscript|test|runscript\.help"
     r"|bootstrap_history|bootstrap_history/Apptainer\d+)"
 )

@@ -74,8 +74,8 @@ def _memory() -> int:
     available = re.search(r"(?m)^MemAvailable: +(\d+) kB", Path("/proc/meminfo").read_text())
     free = int(available[1]) * 1024 if available else 0
     group = re.search(r"(?m)^0::(/.*)$", Path("/proc/self/cgroup").read_text())
-    folder = Path("/sys/fs/cgroup") / group[1].lstrip("/") if group else Path("/sys/fs/cgroup")
-    for level in (folder, *folder.parents):
+    directory = Path("/sys/fs/cgroup") / group[1].lstrip("/") if group else Path("/sys/fs/cgroup")
+    for level in (directory, *directory.parents):
         limit = level / "memory.max"
         if limit.is_file() and (text := limit.read_text().strip()) != "max":
             free = min(free, int(text))

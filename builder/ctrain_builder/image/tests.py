@@ -78,7 +78,7 @@ def checks(
     place = {layer.name: number for number, layer in enumerate(plan.layers)}
     top = len(plan.layers) - 1
     if top:
-        marker = f'test "$(cat /{metadata.FOLDER}/{metadata.MARKER})" = "$0"'
+        marker = f'test "$(cat /{metadata.DIRECTORY}/{metadata.MARKER})" = "$0"'
         yield ImageTest("layers mounted", ("/bin/sh", "-c", marker, plan.layers[top].key), top, reusable=False)
     declared = {name: value for name, value in asdict(plan.spec.variant).items() if name != "arguments"}
     if any(declared.values()):
@@ -113,7 +113,7 @@ def definition_checks(plan: BuildPlan, inherited: Mapping[str, str] = {}) -> Ite
 def read_script(container: Container, layers: LowerLayers) -> str:
     """The %test that an image of these layers has: that of the topmost definition with one; "" without any."""
     argv = container.argv("exec", layers.base, overlays=layers.overlays)
-    return container.output([*argv, "/bin/sh", "-c", f"cat /{metadata.FOLDER}/test 2>/dev/null || true"])
+    return container.output([*argv, "/bin/sh", "-c", f"cat /{metadata.DIRECTORY}/test 2>/dev/null || true"])
 
 
 def _import(module: str, since: int) -> ImageTest:
@@ -151,8 +151,8 @@ def run(container: Container, image: Path, check: ImageTest, log: Path, overlays
     """Run one test the way a job runs: not as the root of a build. Its /tmp is new and empty."""
     if check.skip:
         return TestResult(check.name, False, "0.0", check.skip)
-    folder = Path(tempfile.mkdtemp(prefix="test-", dir=container.work))
-    mnt_dir, scratch = folder / "mnt", folder / "tmp"
+    directory = Path(tempfile.mkdtemp(prefix="test-", dir=container.work))
+    mnt_dir, scratch = directory / "mnt", directory / "tmp"
     copy_programs(mnt_dir)
     scratch.mkdir()
     (mnt_dir / "script").write_text(check.script, encoding="utf-8")

@@ -20,11 +20,18 @@ from ctrain_builder.tree import Tree, remove
 _PACKAGES = ("arch", "busybox", "debootstrap", "dnf", "scratch", "yum", "zypper")  # headers that name no image
 _FROM = re.compile(r"(?mi)^(\s*from\s*:).*$")
 _FIRST_SECTION = re.compile(r"(?m)^[ \t]*%")
-_MOUNTED = ("mnt", "tmp", "var/tmp", "sys/bus", "sys/class", "sys/devices")  # a container of folders can't add these
+_MOUNTED = (
+    "mnt",
+    "tmp",
+    "var/tmp",
+    "sys/bus",
+    "sys/class",
+    "sys/devices",
+)  # a container of directories can't add these
 
 
 def make(container: Container, planned: PlannedLayer, workspace: Workspace, log: Path) -> Path:
-    """Build the base of a chain. Returns the new SIF, in the work folder. Raises SectionFailed, BuildError."""
+    """Build the base of a chain. Returns the new SIF, in the work directory. Raises SectionFailed, BuildError."""
     definition, root = render(planned.definition, planned.arguments), container.work / "root"
     workspace.set_time(planned.epoch)
     layer.fill_mnt_dir(definition, planned, workspace.mnt_dir)
@@ -39,9 +46,9 @@ def make(container: Container, planned: PlannedLayer, workspace: Workspace, log:
             layer.run_post(container, argv, definition, workspace, log)
     finally:
         container.take_ownership(root, [root, workspace.mnt_dir, workspace.scratch], log)
-    before = layer.with_labels(layer.read_metadata(tree, metadata.FOLDER), Tree(workspace.mnt_dir))
+    before = layer.with_labels(layer.read_metadata(tree, metadata.DIRECTORY), Tree(workspace.mnt_dir))
     layer.write_metadata(tree, metadata.for_base(before, shown(planned), planned))
-    files = layer.read_metadata(tree, metadata.FOLDER)
+    files = layer.read_metadata(tree, metadata.DIRECTORY)
     packed = pack.pack_base(container, root, log, planned.epoch)
     remove(root)
     return sif_file.new(container, packed, planned.inputs.arch, files, {}, log)

@@ -36,17 +36,17 @@ _PIP_SETTINGS = (*_PIP_INDEXES, "no-index", "trusted-host", "timeout", "retries"
 
 @dataclass(frozen=True)
 class BuildHost:
-    """`folders` are the machine's package folders, in the order of their mount points below /mnt/local."""
+    """`package_dirs` are the machine's package directories, in the order of their mount points below /mnt/local."""
 
     pip: Mapping[str, str]
-    folders: tuple[Path, ...]
+    package_dirs: tuple[Path, ...]
     bundle: Optional[Path]
     proxies: Mapping[str, str]
     mirror: str = ""
 
     @property
     def binds(self) -> list[str]:
-        return [f"{folder}:{INSIDE}/local/{number}:ro" for number, folder in enumerate(self.folders)]
+        return [f"{directory}:{INSIDE}/local/{number}:ro" for number, directory in enumerate(self.package_dirs)]
 
     @property
     def secrets(self) -> tuple[str, ...]:
@@ -55,12 +55,12 @@ class BuildHost:
 
 def detect(environ: Mapping[str, str], etc: Path = Path("/etc")) -> BuildHost:
     """What this machine uses itself, from its pip, apt and proxy configuration."""
-    folders: list[Path] = []
+    directories: list[Path] = []
     found = _pip_settings(environ, etc)
     settings = {key: found[key] for key in _PIP_SETTINGS if key in found}
     for key in _PIP_INDEXES:
         if key in settings:
-            words = (_lent(word, key == "find-links", folders) for word in settings[key].split())
+            words = (_bound(word, key == "find-links", directories) for word in settings[key].split())
             settings[key] = " ".join(words)
     named = [environ[name] for name in _BUNDLE_VARIABLES if environ.get(name)] + [found.get("cert", "")]
     bundles = [Path(name) for name in named if name] + [etc / name for name in _SYSTEM_BUNDLES]
@@ -68,23 +68,23 @@ def detect(environ: Mapping[str, str], etc: Path = Path("/etc")) -> BuildHost:
     proxies = {
         name: value for name in _PROXY_VARIABLES if (value := environ.get(name) or environ.get(name.upper(), ""))
     }
-    return BuildHost(settings, tuple(folders), bundle, proxies, debian_mirror(etc))
+    return BuildHost(settings, tuple(directories), bundle, proxies, debian_mirror(etc))
 
 
-def write(site: BuildHost, folder: Path) -> None:
-    """Fill the folder that is bound at /mnt."""
+def write(site: BuildHost, directory: Path) -> None:
+    """Fill the directory that is bound at /mnt."""
     environment = {**site.proxies, **{name.upper(): value for name, value in site.proxies.items()}}
     environment["PIP_CONFIG_FILE"] = f"{INSIDE}/pip.conf"
     environment["PYTHONHASHSEED"] = "0"  # sets that get into files have the same order each time
     if site.bundle:
-        shutil.copyfile(site.bundle, folder / "ca-bundle.crt")
+        shutil.copyfile(site.bundle, directory / "ca-bundle.crt")
         environment.update(dict.fromkeys(_BUNDLE_VARIABLES, f"{INSIDE}/ca-bundle.crt"))
-    for number in range(len(site.folders)):
-        (folder / "local" / str(number)).mkdir(parents=True)
+    for number in range(len(site.package_dirs)):
+        (directory / "local" / str(number)).mkdir(parents=True)
     settings = "".join(f"{key} = {value}\n" for key, value in site.pip.items())
-    (folder / "pip.conf").write_text(f"[global]\n{settings}", encoding="utf-8")
+    (directory / "pip.conf").write_text(f"[global]\n{settings}", encoding="utf-8")
     exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in environment.items())
-    (folder / ENVIRONMENT).write_text(_UNTRACED.format(exports=exports), encoding="utf-8")
+    (directory / ENVIRONMENT).write_text(_UNTRACED.format(exports=exports), encoding="utf-8")
 
 
 def _pip_settings(environ: Mapping[str, str], etc: Path) -> dict[str, str]:
@@ -114,17 +114,17 @@ def _pip_settings(environ: Mapping[str, str], etc: Path) -> dict[str, str]:
     return settings
 
 
-def _lent(word: str, links: bool, folders: list[Path]) -> str:
-    """A package location as the build will see it; a local folder is added to `folders`."""
+def _bound(word: str, links: bool, directories: list[Path]) -> str:
+    """A package location as the build will see it; a local directory is added to `directories`."""
     parts = urlsplit(word)
     path = Path(unquote(parts.path))
     if parts.scheme not in ("", "file") or not path.is_absolute() or not path.exists():
         return word
-    # The pages of an index link to files beside it (../../files/...), so the folder above is lent.
+    # The pages of an index link to files beside it (../../files/...), so the directory above is bound.
     shared = path if links and path.is_dir() else path.parent
-    if shared not in folders:
-        folders.append(shared)
-    inside = f"file://{INSIDE}/local/{folders.index(shared)}"
+    if shared not in directories:
+        directories.append(shared)
+    inside = f"file://{INSIDE}/local/{directories.index(shared)}"
     return inside if shared == path else f"{inside}/{path.name}"
 
 

@@ -70,7 +70,7 @@ class LowerLayers:
 
 @dataclass(frozen=True)
 class Container:
-    """The engine, and the work folder that its temporary files go to. Its logs don't show `secrets`."""
+    """The engine, and the work directory that its temporary files go to. Its logs don't show `secrets`."""
 
     engine: Engine
     work: Path
@@ -85,18 +85,18 @@ class Container:
 
     @property
     def overlay(self) -> Path:
-        """The folder of a writable overlay."""
+        """The directory of a writable overlay."""
         return self.work / "overlay"
 
     @property
-    def overlay_folders(self) -> list[Path]:
-        """What an engine writes to: the upper folder, and one for its own use."""
+    def overlay_directories(self) -> list[Path]:
+        """What an engine writes to: the upper directory, and one for its own use."""
         return [self.overlay / "upper", self.overlay / "work"]
 
     def new_overlay(self) -> Path:
-        """Make them. The upper folder."""
-        for folder in self.overlay_folders:
-            folder.mkdir(parents=True)
+        """Make them. The upper directory."""
+        for directory in self.overlay_directories:
+            directory.mkdir(parents=True)
         return self.overlay / "upper"
 
     def argv(
@@ -196,15 +196,15 @@ class Container:
             own.update({f"{prefix}CACHEDIR": str(self.downloads) for prefix in _PREFIXES})
         return own
 
-    def take_ownership(self, image: Path, folders: Sequence[Path], log: Path) -> None:
-        """Make this user the owner of all that a build left in `folders`: an ordinary user's %post makes files that
+    def take_ownership(self, image: Path, directories: Sequence[Path], log: Path) -> None:
+        """Make this user the owner of all that a build left in `directories`: an ordinary user's %post makes files that
         belong to subordinate user IDs, which he can neither read nor remove from outside.
 
-        The programs that do it are the image's. They see none of the folders around, so they can't put a link there.
+        The programs that do it are the image's. They see no directory around these, so they can't put a link there.
         """
         if self.root:
             return
-        binds = [f"{folder}:/mnt/{number}" for number, folder in enumerate(folders)]
+        binds = [f"{directory}:/mnt/{number}" for number, directory in enumerate(directories)]
         argv = [*self.argv("exec", image, binds=binds, as_root=True), "/bin/sh", "-ec", _TAKE]
         self.require(argv, log, f"cannot change the owner of the files that a build left in {self.work}")
 

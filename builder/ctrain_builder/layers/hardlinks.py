@@ -36,7 +36,7 @@ def relink(container: Container, upper: Path, below: LowerLayers, log: Path) -> 
 def links_to_restore(
     upper: Upper, groups: Iterable[Iterable[PurePosixPath]]
 ) -> Iterator[tuple[PurePosixPath, PurePosixPath]]:
-    """(changed file, other name) for the names that files of the upper folder have below and still must have."""
+    """(changed file, other name) for the names that files of the upper directory have below and still must have."""
     for group in map(sorted, groups):
         changed = [path for path in group if path in upper.copied]
         for path in group:

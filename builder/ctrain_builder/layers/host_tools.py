@@ -15,7 +15,7 @@ from ctrain_builder.layers.container import Container
 from ctrain_runtime import command
 from ctrain_runtime.errors import BuildError
 
-INSIDE = "/.ctrain"  # where the container sees the folder of the programs and their files
+INSIDE = "/.ctrain"  # where the container sees the directory of the programs and their files
 ROOT = "root"  # in it: a mount point for what they read
 _TOOLS = "tools"
 _THREADS = "libgcc_s.so.1"  # the C library loads it when a thread ends; ldd doesn't know
@@ -29,33 +29,33 @@ def require_tool(name: str, package: str) -> str:
     return path
 
 
-def folder(container: Container) -> Path:
-    """Where the programs and their files are. Not the work folder, so that an image can't write there."""
+def directory(container: Container) -> Path:
+    """Where the programs and their files are. Not the work directory, so that an image can't write there."""
     return container.work / "lend"
 
 
 def prepare(container: Container) -> Path:
-    """Make that folder."""
-    (folder(container) / ROOT).mkdir(parents=True)
-    return folder(container)
+    """Make that directory."""
+    (directory(container) / ROOT).mkdir(parents=True)
+    return directory(container)
 
 
 def exec_argv(container: Container, image: Path, overlays: Sequence[str] = (), binds: Sequence[str] = ()) -> list[str]:
-    """The command that runs another one as root of a container that sees that folder."""
-    own = f"{folder(container)}:{INSIDE}"
+    """The command that runs another one as root of a container that sees that directory."""
+    own = f"{directory(container)}:{INSIDE}"
     return container.argv("exec", image, overlays=overlays, binds=[own, *binds], as_root=True)
 
 
 def argv(program: str) -> list[str]:
-    """The start of the command that runs `program` (a path) inside, once it is lent."""
-    folder, path = f"{INSIDE}/{_TOOLS}", f"{INSIDE}/{_TOOLS}/{Path(program).name}"
+    """The start of the command that runs `program` (a path) inside, once it is bound."""
+    directory, path = f"{INSIDE}/{_TOOLS}", f"{INSIDE}/{_TOOLS}/{Path(program).name}"
     loader = next((library.name for library in _libraries(program) if library.name.startswith("ld")), None)
-    return [f"{folder}/{loader}", "--library-path", folder, path] if loader else [path]
+    return [f"{directory}/{loader}", "--library-path", directory, path] if loader else [path]
 
 
 def copy_tool(container: Container, program: str) -> None:
     """Put `program` and its libraries where the container sees them."""
-    tools = folder(container) / _TOOLS
+    tools = directory(container) / _TOOLS
     tools.mkdir()
     for path in (Path(program), *_libraries(program)):
         shutil.copy(path, tools)

@@ -14,7 +14,7 @@ from ctrain_builder.layers.workspace import Workspace
 from ctrain_builder.tree import Tree
 
 # Runs in the container, as root; its arguments are the command of %post. %files are copied here and not from outside,
-# so that links and folders of the layers below mean what they mean in the image.
+# so that links and directories of the layers below mean what they mean in the image.
 _INSIDE = """\
 set -eu
 umask 002 # as in `apptainer build`
@@ -36,7 +36,7 @@ _SECTIONS = ("files", "post")
 
 
 def make(container: Container, layer: PlannedLayer, below: LowerLayers, workspace: Workspace, log: Path) -> Path:
-    """Make one layer. Returns the squashfs file, in the work folder. Raises SectionFailed, BuildError."""
+    """Make one layer. Returns the squashfs file, in the work directory. Raises SectionFailed, BuildError."""
     definition = render(layer.definition, layer.arguments)
     workspace.set_time(layer.epoch)
     upper = container.new_overlay()
@@ -46,7 +46,7 @@ def make(container: Container, layer: PlannedLayer, below: LowerLayers, workspac
     try:
         run_post(container, argv, definition, workspace, log)
     finally:
-        written = [*container.overlay_folders, workspace.mnt_dir, workspace.scratch]
+        written = [*container.overlay_directories, workspace.mnt_dir, workspace.scratch]
         container.take_ownership(below.base, written, log)
     hardlinks.relink(container, upper, below, log)
     mnt = Tree(workspace.mnt_dir)
@@ -94,21 +94,21 @@ def with_labels(texts: Mapping[str, str], mnt: Tree) -> dict[str, str]:
 
 def write_metadata(tree: Tree, texts: Mapping[str, str]) -> None:
     for name, text in texts.items():
-        tree.write(f"{metadata.FOLDER}/{name}", text, metadata.mode(name))
+        tree.write(f"{metadata.DIRECTORY}/{name}", text, metadata.mode(name))
 
 
 def copy_metadata(container: Container, layers: LowerLayers, log: Path) -> dict[str, str]:
     """The text files of /.singularity.d in an image of these layers. Raises BuildError."""
-    folder = container.work / "metadata"
-    folder.mkdir()
-    argv = container.argv("exec", layers.base, overlays=layers.overlays, binds=[f"{folder}:/mnt"])
-    copy = [*argv, "cp", "-r", f"/{metadata.FOLDER}/.", "/mnt/"]
+    directory = container.work / "metadata"
+    directory.mkdir()
+    argv = container.argv("exec", layers.base, overlays=layers.overlays, binds=[f"{directory}:/mnt"])
+    copy = [*argv, "cp", "-r", f"/{metadata.DIRECTORY}/.", "/mnt/"]
     container.require(copy, log, f"cannot read {layers.base} as an image")
-    return read_metadata(Tree(container.work), folder.name)
+    return read_metadata(Tree(container.work), directory.name)
 
 
-def read_metadata(tree: Tree, folder: str) -> dict[str, str]:
-    """The text files of /.singularity.d, or of a copy of it: name, relative to `folder` -> content."""
-    names = (entry.name for entry in tree.walk(folder))
-    texts = {str(name.relative_to(folder)): tree.read(name) for name in sorted(names)}
+def read_metadata(tree: Tree, directory: str) -> dict[str, str]:
+    """The text files of /.singularity.d, or of a copy of it: name, relative to `directory` -> content."""
+    names = (entry.name for entry in tree.walk(directory))
+    texts = {str(name.relative_to(directory)): tree.read(name) for name in sorted(names)}
     return {name: text for name, text in texts.items() if text is not None}

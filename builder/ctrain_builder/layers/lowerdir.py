@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from ctrain_builder.layers.container import Container, LowerLayers
 from ctrain_builder.tree import Tree
 
-# Not through links: what is behind one isn't in the folder of that name.
+# Not through links: what is behind one isn't in the directory of that name.
 _CONTENT = """\
 if [ -d "$name" ] && [ "$(readlink -f "$name"; echo .)" = "$name
 ." ]; then
@@ -27,9 +27,11 @@ if [ -e "$name" ]; then printf "%s\\0" "$name"; fi"""
 _Paths = list[PurePosixPath]
 
 
-def list_descendants(container: Container, below: LowerLayers, folders: Collection[PurePosixPath], log: Path) -> _Paths:
-    """Everything in those of `folders` that are folders there, too."""
-    groups = _ask(container, below, _CONTENT, folders, log)
+def list_descendants(
+    container: Container, below: LowerLayers, directories: Collection[PurePosixPath], log: Path
+) -> _Paths:
+    """Everything in those of `directories` that are directories there, too."""
+    groups = _ask(container, below, _CONTENT, directories, log)
     return [path for group in groups for path in group]
 
 
@@ -47,7 +49,7 @@ def existing(container: Container, below: LowerLayers, paths: Collection[PurePos
 
 
 def answers(container: Container) -> Tree:
-    """The folder in which a question and its answer lie. A program of the image writes there."""
+    """The directory in which a question and its answer lie. A program of the image writes there."""
     look = container.work / "look"
     look.mkdir(exist_ok=True)
     return Tree(look)

@@ -15,7 +15,7 @@ from ctrain_builder.build_plan import MIRROR, PlannedLayer
 from ctrain_builder.definition import Definition, Section, render
 from ctrain_runtime.errors import BuildError
 
-FOLDER = ".singularity.d"
+DIRECTORY = ".singularity.d"
 PLACEHOLDER = "http://mirror.of.the.building.machine"
 MARKER = "ctrain-layer"  # holds the key of the topmost layer: a run sees whether the engine mounted the layers
 BUILD_LABELS = "build-labels"  # what %post wrote to $APPTAINER_LABELS
@@ -81,7 +81,7 @@ def _labels(parent: Mapping[str, str], definition: Definition, epoch: int) -> di
     labels[f"{_SCHEMA}schema-version"] = "1.0"
     labels.update(_dates(labels, epoch))
     if definition.body("help").strip():
-        labels[f"{_SCHEMA}usage"] = labels[f"{_SCHEMA}usage.apptainer.{_HELP}"] = f"/{FOLDER}/{_HELP}"
+        labels[f"{_SCHEMA}usage"] = labels[f"{_SCHEMA}usage.apptainer.{_HELP}"] = f"/{DIRECTORY}/{_HELP}"
     for name, value in definition.header.items():
         labels[f"{_SCHEMA}usage.singularity.deffile.{name}"] = value
     return {**definition.labels, **labels}
@@ -93,7 +93,7 @@ def _read(text: str) -> dict[str, str]:
         labels = json.loads(text)
         if isinstance(labels, dict) and all(isinstance(value, str) for value in labels.values()):
             return labels
-    raise BuildError(f"/{FOLDER}/labels.json of the image is damaged", "Set labels by %labels or $APPTAINER_LABELS")
+    raise BuildError(f"/{DIRECTORY}/labels.json of the image is damaged", "Set labels by %labels or $APPTAINER_LABELS")
 
 
 def _dates(labels: Mapping[str, str], epoch: int) -> dict[str, str]:
@@ -115,7 +115,7 @@ def inspection(files: Mapping[str, str], labels: Mapping[str, str]) -> dict[str,
     texts = {name: text.rstrip() for name, text in files.items()}
     scripts = (name for name in (_ENVIRONMENT, "env/91-environment.sh") if name in texts)
     attributes: dict[str, Any] = {
-        "environment": {f"/{FOLDER}/{name}": texts[name] for name in scripts},
+        "environment": {f"/{DIRECTORY}/{name}": texts[name] for name in scripts},
         "labels": {**_read(files.get("labels.json", "{}")), **labels},
     }
     named = {"deffile": "Singularity", "runscript": "runscript", "startscript": "startscript"}

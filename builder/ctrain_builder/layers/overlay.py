@@ -1,6 +1,6 @@
-"""Reads a folder that is to be packed, and says what mksquashfs must change to make a portable layer of it.
+"""Reads a directory that is to be packed, and says what mksquashfs must change to make a portable layer of it.
 
-Deleted names are marked by character devices 0:0, which every engine's overlay understands. "Opaque" folders, which
+Deleted names are marked by character devices 0:0, which every engine's overlay understands. "Opaque" directories, which
 hide all that the layers below hold in them, are marked in ways that one kind of overlay alone understands: their marks
 are dropped, and each hidden name gets a mark of its own.
 """
@@ -31,7 +31,7 @@ class Upper:
     then, `marked` all that have an overlay's attributes.
     """
 
-    folders: frozenset[PurePosixPath]
+    directories: frozenset[PurePosixPath]
     others: frozenset[PurePosixPath]
     opaque: frozenset[PurePosixPath] = frozenset()
     deleted: frozenset[PurePosixPath] = frozenset()
@@ -40,11 +40,11 @@ class Upper:
 
     @property
     def names(self) -> frozenset[PurePosixPath]:
-        return self.folders | self.others
+        return self.directories | self.others
 
 
 def scan(tree: Tree) -> Upper:
-    """What a folder holds. Raises BuildError for one that can't be looked into."""
+    """What a directory holds. Raises BuildError for one that can't be looked into."""
     found: dict[str, set[PurePosixPath]] = {field.name: set() for field in fields(Upper)}
     for entry in tree.walk():
         path = entry.name
@@ -54,7 +54,7 @@ def scan(tree: Tree) -> Upper:
         if path.name.startswith(_MARK):
             found["deleted"].add(path.with_name(path.name[len(_MARK) :]))
             continue
-        found["folders" if entry.is_directory else "others"].add(path)
+        found["directories" if entry.is_directory else "others"].add(path)
         marks = _marks(entry.at)
         if marks:
             found["marked"].add(path)
@@ -69,11 +69,11 @@ def scan(tree: Tree) -> Upper:
 
 
 def whiteouts(upper: Upper, below: Iterable[PurePosixPath]) -> list[PurePosixPath]:
-    """The names to mark as deleted; `below` is all that the lower layers hold in the opaque folders.
+    """The names to mark as deleted; `below` is all that the lower layers hold in the opaque directories.
 
-    A name needs a mark when it isn't in the upper folder but the folder that it is in, is.
+    A name needs a mark when it isn't in the upper directory but the directory that it is in, is.
     """
-    hidden = {path for path in below if path.parent in upper.folders} | upper.deleted
+    hidden = {path for path in below if path.parent in upper.directories} | upper.deleted
     return sorted(hidden - upper.names)
 
 
@@ -87,7 +87,7 @@ def remove_marks(tree: Tree, upper: Upper) -> None:
 
 @contextlib.contextmanager
 def writable(path: str) -> Iterator[None]:
-    """Let a file or folder be writable for its owner for a while."""
+    """Let a file or directory be writable for its owner for a while."""
     mode = os.lstat(path).st_mode
     if stat.S_ISLNK(mode) or mode & stat.S_IWUSR:
         yield

@@ -1,4 +1,4 @@
-"""Packs folders as squashfs files. The same content gives the same bytes: whoever packs it, where and when."""
+"""Packs directories as squashfs files. The same content gives the same bytes: whoever packs it, where and when."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _NOT_PACKED = (
 
 
 def pack(container: Container, upper: Path, below: LowerLayers, log: Path, epoch: int = FALLBACK_EPOCH) -> Path:
-    """Pack an upper folder as a layer. Returns the squashfs file, in the work folder. Raises BuildError."""
+    """Pack an upper directory as a layer. Returns the squashfs file, in the work directory. Raises BuildError."""
     found = scan(Tree(upper))
     hidden = whiteouts(found, lowerdir.list_descendants(container, below, found.opaque, log))
     names = [_quoted(path) for path in hidden]
@@ -46,7 +46,7 @@ def pack(container: Container, upper: Path, below: LowerLayers, log: Path, epoch
 
 
 def pack_base(container: Container, root: Path, log: Path, epoch: int) -> Path:
-    """Pack the root folder of a base. Returns the squashfs file, in the work folder. Raises BuildError."""
+    """Pack the root directory of a base. Returns the squashfs file, in the work directory. Raises BuildError."""
     host_tools.prepare(container)
     return _run(container, base_argv(container, root), root, scan(Tree(root)), log, epoch)
 
@@ -56,14 +56,14 @@ def packed(container: Container) -> Path:
 
 
 def take(container: Container) -> Path:
-    """The squashfs file, out of the folder where mksquashfs has written it. Raises BuildError."""
-    Tree(host_tools.folder(container)).take(PACKED, packed(container))
+    """The squashfs file, out of the directory where mksquashfs has written it. Raises BuildError."""
+    Tree(host_tools.directory(container)).take(PACKED, packed(container))
     return packed(container)
 
 
 def layer_argv(container: Container, upper: Path, below: LowerLayers, apart: Sequence[str] = ()) -> list[str]:
-    """The command that packs a layer; the names that it hides are in a file of the work folder, or `apart`."""
-    deleted = f"{_folder(container)}/{_DELETED}"
+    """The command that packs a layer; the names that it hides are in a file of the work directory, or `apart`."""
+    deleted = f"{_directory(container)}/{_DELETED}"
     return [*_argv(container, upper, below.base), *apart, "-pf", deleted, "-wildcards", "-e", *_NOT_PACKED]
 
 
@@ -81,27 +81,27 @@ def mksquashfs() -> str:
     return host_tools.require_tool("mksquashfs", "squashfs-tools")
 
 
-def _argv(container: Container, folder: Path, image: Path) -> list[str]:
+def _argv(container: Container, directory: Path, image: Path) -> list[str]:
     """Root packs from outside; an ordinary user as root of a container of `image`."""
     if container.root:
-        start = [mksquashfs(), str(folder)]
+        start = [mksquashfs(), str(directory)]
     else:
-        bind = f"{folder}:{host_tools.INSIDE}/{host_tools.ROOT}"
+        bind = f"{directory}:{host_tools.INSIDE}/{host_tools.ROOT}"
         start = [
             *host_tools.exec_argv(container, image, binds=[bind]),
             *host_tools.argv(mksquashfs()),
             f"{host_tools.INSIDE}/{host_tools.ROOT}",
         ]
-    return [*start, f"{_folder(container)}/{PACKED}", *OPTIONS]
+    return [*start, f"{_directory(container)}/{PACKED}", *OPTIONS]
 
 
-def _folder(container: Container) -> str:
-    """The folder of mksquashfs's files, where it sees it."""
-    return str(host_tools.folder(container)) if container.root else host_tools.INSIDE
+def _directory(container: Container) -> str:
+    """The directory of mksquashfs's files, where it sees it."""
+    return str(host_tools.directory(container)) if container.root else host_tools.INSIDE
 
 
-def _run(container: Container, argv: Sequence[str], folder: Path, found: Upper, log: Path, epoch: int) -> Path:
-    tree = Tree(folder)
+def _run(container: Container, argv: Sequence[str], directory: Path, found: Upper, log: Path, epoch: int) -> Path:
+    tree = Tree(directory)
     time = _clamp_mtimes(tree, found, epoch, workspace.started(container.work))  # before: it looks at ctimes
     remove_marks(tree, found)
     _refuse_secrets(container, tree)
@@ -123,8 +123,8 @@ def _clamp_mtimes(tree: Tree, found: Upper, epoch: int, started: float) -> int:
     """The time at which those of the files are cut off: `epoch`, or a later one that a file has brought along.
 
     What the build itself has written is newer than `started`. The rest has come with its time from an archive or an
-    image below, where for example compiled Python files tell the times of their sources. Folders get that time, too:
-    theirs tell when the engine last made a mount point in them.
+    image below, where for example compiled Python files hold the times of their sources. Directories get that
+    time, too: theirs are when the engine last made a mount point in them.
     """
     times = (entry.status.st_mtime for entry in tree.walk() if entry.name in found.others)
     cut = max(epoch, max((int(time) for time in times if time < started), default=epoch))

@@ -40,7 +40,7 @@ packages >/mnt/after
 """
 _CONSTRAINTS = "/mnt/constraints.txt"
 
-# What stays the image's: Python packages, programs, libraries, folders.
+# What stays the image's: Python packages, programs, libraries, directories.
 _PACKAGES = ("torch", "torchvision", "torchaudio", "triton", "tensorflow", "horovod", "deepspeed", "mpi4py")
 _MODULE = re.compile(rf"(?:^|/)(?:site|dist)-packages/({'|'.join(_PACKAGES)})(?:[/.-]|$)")
 _PROGRAM = re.compile(r"(?:^|/)bin/(?:mpirun|mpiexec|orted|prterun|nvcc|horovodrun|torchrun)$")
@@ -48,8 +48,8 @@ _LIBRARY = re.compile(
     r"(?:^|/)lib(?:nccl|mpi|open-rte|open-pal|pmix|uc[mpst]|cuda|cudart|cudnn|cublas|cufft|curand|cusolver|cusparse"
     r"|cupti|nvrtc|nvJitLink)(?![a-z])[^/]*$"
 )
-_FOLDER = re.compile(r"^(?:usr/local/(?:cuda|mpi)(?:-[^/]*)?|opt/hpcx(?:-[^/]*)?)(?:/|$)")
-_PACKAGE_FOLDER = re.compile(r"(?:^|/)(?:site|dist)-packages/")
+_DIRECTORY = re.compile(r"^(?:usr/local/(?:cuda|mpi)(?:-[^/]*)?|opt/hpcx(?:-[^/]*)?)(?:/|$)")
+_PACKAGE_DIRECTORY = re.compile(r"(?:^|/)(?:site|dist)-packages/")
 _SHOWN = 3
 
 
@@ -62,7 +62,7 @@ def make(container: Container, image: Image, source: Path, workspace: Workspace,
         _run(container, below, source, workspace, log)
     finally:
         if _started(workspace):
-            made = [*container.overlay_folders, workspace.mnt_dir, workspace.scratch]
+            made = [*container.overlay_directories, workspace.mnt_dir, workspace.scratch]
             container.take_ownership(image.path, made, log)
     before, after = (_packages(Tree(workspace.mnt_dir).read(name) or "") for name in ("before", "after"))
     added = {name: version for name, version in after.items() if before.get(name) != version}
@@ -141,7 +141,7 @@ def _description(image: Image, source: Path, packages: dict[str, str]) -> Descri
 
 
 def _listing(packed: Path) -> list[str]:
-    """The paths in a squashfs that are not folders; deleted names are there too, as devices."""
+    """The paths in a squashfs that are not directories; deleted names are there too, as devices."""
     said = command.run(["unsquashfs", "-lln", str(packed)], timeout=600).stdout
     found = re.findall(r"(?m)^([^d])\S+ .*? squashfs-root/(.+)$", said)
     return [path.split(" -> ")[0] if kind == "l" else path for kind, path in found]
@@ -156,8 +156,8 @@ def offences(paths: Iterable[str], packages: Mapping[str, str]) -> tuple[list[st
     doubtful: list[str] = []
     for path in paths:
         module = _MODULE.search(path)
-        private = _PACKAGE_FOLDER.search(path)
-        if (module and module[1] in packages) or _PROGRAM.search(path) or _FOLDER.search(path):
+        private = _PACKAGE_DIRECTORY.search(path)
+        if (module and module[1] in packages) or _PROGRAM.search(path) or _DIRECTORY.search(path):
             certain.append(path)
         elif _LIBRARY.search(path):
             (doubtful if private else certain).append(path)

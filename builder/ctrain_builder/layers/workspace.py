@@ -1,4 +1,4 @@
-"""The folder in which one layer is made: what is bound into the container, and its private /tmp."""
+"""The directory in which one layer is made: what is bound into the container, and its private /tmp."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ class Workspace:
             file.write(f"export SOURCE_DATE_EPOCH={epoch}\n")
 
 
-def started(folder: Path) -> float:
+def started(directory: Path) -> float:
     """The time by the file system's clock, in seconds since 1970, before which nothing of the build was written."""
-    return (folder / _STARTED).stat().st_mtime
+    return (directory / _STARTED).stat().st_mtime
 
 
-def prepare(folder: Path, site: BuildHost) -> Workspace:
-    """Make the workspace in the (empty) work folder of a build."""
-    workspace = Workspace(folder / "mnt", folder / "scratch", site)
-    (folder / _STARTED).touch()
+def prepare(directory: Path, site: BuildHost) -> Workspace:
+    """Make the workspace in the (empty) work directory of a build."""
+    workspace = Workspace(directory / "mnt", directory / "scratch", site)
+    (directory / _STARTED).touch()
     hosts = Path("/etc/hosts")
-    (folder / _HOSTS).write_bytes(hosts.read_bytes() if hosts.exists() else b"127.0.0.1 localhost\n")
+    (directory / _HOSTS).write_bytes(hosts.read_bytes() if hosts.exists() else b"127.0.0.1 localhost\n")
     workspace.mnt_dir.mkdir()
     workspace.scratch.mkdir()
     workspace.scratch.chmod(0o1777)

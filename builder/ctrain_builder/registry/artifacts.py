@@ -126,7 +126,7 @@ def push(
 ) -> None:
     """Bring an image, whose bytes `read` gives, to a repository. It has no tag there yet.
 
-    In the folder `notes` is kept how far the upload has come. Raises ImageUnusable, RegistryError.
+    In the directory `notes` is kept how far the upload has come. Raises ImageUnusable, RegistryError.
     """
     note = notes / f"upload-{digest_of(f'{ref.name} {manifest.digest}'.encode())[-16:]}"
     with locks.hold(note.with_suffix(".lock")):

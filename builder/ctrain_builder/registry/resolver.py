@@ -28,7 +28,7 @@ class CachedDigest:
 
 
 class DigestResolver:
-    """Asks registries for digests, once each, and remembers them in the folder `root` of a cache.
+    """Asks registries for digests, once each, and remembers them in the directory `root` of a cache.
 
     `troubles` tells, for each host that could not be reached, why. Such a host is not asked again.
     """

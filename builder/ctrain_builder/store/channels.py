@@ -69,12 +69,12 @@ def point(writer: LockedStore, channel: str, image: PublishedImage, action: str,
 
 def relink(writer: LockedStore, name: str, channel: str, target: str) -> None:
     """Replace a channel's link by one to a file of the store's root."""
-    folder, link = writer.folder(CHANNELS), _link(writer.root, name, channel)
-    temporary = folder / f".{link.name}.{os.getpid()}"
+    directory, link = writer.directory(CHANNELS), _link(writer.root, name, channel)
+    temporary = directory / f".{link.name}.{os.getpid()}"
     temporary.unlink(missing_ok=True)
     temporary.symlink_to(Path("..") / target)
     temporary.replace(link)
-    atomic.sync_folder(folder)
+    atomic.sync_directory(directory)
 
 
 def links(root: Path, name: str) -> dict[str, str]:
@@ -99,7 +99,7 @@ def remove(writer: LockedStore, name: str, channel: str, why: str = "") -> None:
     writer.log(log.CHANNEL_RM, name, "", channel=channel, before=pointed(writer.root, name, channel), why=why)
     link = _link(writer.root, name, channel)
     link.unlink()
-    atomic.sync_folder(link.parent)
+    atomic.sync_directory(link.parent)
 
 
 def _link(root: Path, name: str, channel: str) -> Path:

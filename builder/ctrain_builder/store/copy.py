@@ -130,8 +130,8 @@ def _stripe(path: Path, say: Callable[[str], None]) -> None:
         say("Lustre: one stripe up to 4 MB, four up to 64 MB, then one on each of its targets")
 
 
-def is_lustre(folder: Path) -> bool:
-    return mount_of(folder).kind == "lustre" and command.which("lfs") is not None
+def is_lustre(directory: Path) -> bool:
+    return mount_of(directory).kind == "lustre" and command.which("lfs") is not None
 
 
 def shared(image: Path, manifest: Manifest, others: Iterable[PublishedImage]) -> list[SharedRange]:

@@ -1,5 +1,5 @@
-"""Where published versions are: in a store's folder, or in a registry, where an image is a repository and its versions
-and channels are tags. Both can be read from, and written to, in the same way."""
+"""Where published versions are: in a store's directory, or in a registry, where an image is a repository and its
+versions and channels are tags. Both can be read from, and written to, in the same way."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def _receive(file: Path, wanted: Manifest, read: ReadAt, parts: Sequence[SharedR
 
 
 class RegistryEndpoint:
-    """A place in a registry: HOST[:PORT]/PATH. In the folder `notes` is kept how far uploads have come."""
+    """A place in a registry: HOST[:PORT]/PATH. In the directory `notes` is kept how far uploads have come."""
 
     def __init__(self, where: str, client: RegistryClient, notes: Path) -> None:
         self._where, self._client, self._notes = where.rstrip("/"), client, notes

@@ -114,10 +114,10 @@ def withdraw(writer: LockedStore, references: Sequence[str], why: str) -> list[P
 
 def _retire(writer: LockedStore, image: PublishedImage) -> None:
     path = image.path.with_suffix(".json")
-    retired_path = writer.folder(RETIRED) / path.name
+    retired_path = writer.directory(RETIRED) / path.name
     writer.write(retired_path, path.read_text(encoding="utf-8"))  # a new file: its time is that of the retirement
     path.unlink()
-    atomic.sync_folder(writer.root)
+    atomic.sync_directory(writer.root)
 
 
 def retired(store: Store) -> Iterator[tuple[StoredVersion, float]]:
@@ -191,5 +191,5 @@ def collect(
         else:
             one.path.unlink(missing_ok=True)
     for directory in {writer.root, *(one.path.parent for one in found)}:
-        atomic.sync_folder(directory)
+        atomic.sync_directory(directory)
     return found

@@ -189,10 +189,10 @@ def commit_version(writer: LockedStore, file: Path, manifest: Manifest, action: 
         file.replace(path)
     except FileNotFoundError as error:  # earlier development versions held the lock while copying: their gc removes it
         raise StoreError(f"the copy {file} was removed before it was published", "Run the command again") from error
-    atomic.sync_folder(writer.root)
+    atomic.sync_directory(writer.root)
     writer.log(action, manifest.name, manifest.version, digest=manifest.digest, why=why)
     pending_manifest(path).replace(path.with_suffix(".json"))
-    atomic.sync_folder(writer.root)
+    atomic.sync_directory(writer.root)
     return PublishedImage(manifest, path, ())
 
 

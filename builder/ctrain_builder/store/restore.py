@@ -44,7 +44,7 @@ def restore(writer: LockedStore, found: StoredVersion) -> None:
         found.image.replace(image)
     writer.write(image.with_suffix(".json"), text)
     found.manifest.unlink()
-    atomic.sync_folder(found.manifest.parent)
+    atomic.sync_directory(found.manifest.parent)
     note = image.with_suffix(WITHDRAWN)
     for channel, target in channels.links(writer.root, manifest.name).items():
         if target == note.name:

@@ -29,8 +29,8 @@ def sign(root: Path, image: PublishedImage, signer: Signer, say: Callable[[str],
 
     The store's lock is not held while somebody types a passphrase. Raises ImageNotFound, StoreError.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        signed = _sign_statement(Path(folder), image.manifest, signer)
+    with tempfile.TemporaryDirectory() as directory:
+        signed = _sign_statement(Path(directory), image.manifest, signer)
         (key,) = signatures.keys(signed)
         if key in present(image):
             return ""
@@ -48,7 +48,7 @@ def present(image: PublishedImage) -> set[str]:
 
 def put(writer: LockedStore, image: PublishedImage, key: str, content: bytes) -> None:
     """Put an added signature in its place."""
-    folder = writer.folder(signatures.SIGNATURES)
+    directory = writer.directory(signatures.SIGNATURES)
     target = signatures.path_for(image.path, key)
     manifest = image.manifest
     writer.log(log.SIGN, manifest.name, manifest.version, digest=manifest.digest, why=f"key {key}")
@@ -59,11 +59,11 @@ def put(writer: LockedStore, image: PublishedImage, key: str, content: bytes) ->
         temporary.replace(target)
     finally:
         temporary.unlink(missing_ok=True)
-    atomic.sync_folder(folder)
+    atomic.sync_directory(directory)
 
 
-def _sign_statement(folder: Path, manifest: Manifest, signer: Signer) -> Path:
-    statement, signed = folder / "statement", folder / "signature.sif"
+def _sign_statement(directory: Path, manifest: Manifest, signer: Signer) -> Path:
+    statement, signed = directory / "statement", directory / "signature.sif"
     statement.write_bytes(signatures.statement(manifest))
     engine = [signer.engine.path, "--quiet", "sif"]
     command.run([*engine, "new", str(signed)])

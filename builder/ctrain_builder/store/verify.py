@@ -142,7 +142,7 @@ def quarantine(writer: LockedStore, finding: VerifyResult) -> Path:
 
     Of a retired version only the image is moved. Returns the directory. Raises StoreError.
     """
-    directory, subject = writer.folder(QUARANTINE), finding.subject
+    directory, subject = writer.directory(QUARANTINE), finding.subject
     files = [subject.image] if subject.is_retired else [subject.manifest, subject.image]  # without the first: no image
     if not is_gone(directory / subject.image.name):  # of an earlier one, gc may have left the manifest
         raise StoreError(f"{directory / subject.image.name} exists already", "Move it away, then verify again")
@@ -152,5 +152,5 @@ def quarantine(writer: LockedStore, finding: VerifyResult) -> Path:
         with contextlib.suppress(FileNotFoundError):
             path.replace(directory / path.name)
     for changed in (writer.root, directory):
-        atomic.sync_folder(changed)
+        atomic.sync_directory(changed)
     return directory

@@ -28,14 +28,14 @@ class Permissions:
     root: os.stat_result
 
     @property
-    def folder(self) -> int:
+    def directory(self) -> int:
         return stat.S_IMODE(self.root.st_mode) & ~stat.S_IWOTH
 
     @property
-    def open_folder(self) -> int:
-        """Of a folder where all who can read the store may leave something, and remove but their own."""
+    def open_directory(self) -> int:
+        """Of a directory where all who can read the store may leave something, and remove but their own."""
         readers = sum(write for write in (stat.S_IWUSR, stat.S_IWGRP, stat.S_IWOTH) if self.root.st_mode & write << 1)
-        return self.folder | readers | stat.S_ISVTX
+        return self.directory | readers | stat.S_ISVTX
 
     @property
     def file(self) -> int:
@@ -43,7 +43,7 @@ class Permissions:
 
     @property
     def shared_file(self) -> int:
-        return self.folder & 0o666
+        return self.directory & 0o666
 
     @property
     def group(self) -> int:
@@ -78,13 +78,13 @@ class LockedStore:
         made = outputs.Output(path, kind, outputs.fingerprint(contents))
         self.write(self.root / outputs.FILE, outputs.as_json([*others, made]))
 
-    def folder(self, name: str, mode: Optional[int] = None) -> Path:
-        """A folder of the store, made if it isn't there; with the mode of its other folders unless told."""
+    def directory(self, name: str, mode: Optional[int] = None) -> Path:
+        """A directory of the store, made if it isn't there; with the mode of its other directories unless told."""
         path = self.root / name
         if not path.exists():
             path.mkdir()
-            path.chmod(self.access.folder if mode is None else mode)
-            atomic.sync_folder(self.root)
+            path.chmod(self.access.directory if mode is None else mode)
+            atomic.sync_directory(self.root)
         return path
 
 
@@ -102,7 +102,7 @@ def lock_store(root: Path, say: Callable[[str], None] = lambda _: None) -> Itera
         locks.hold(root / LOCK, waiting, mode=access.shared_file, machines=True, limit=_LIMIT),
     ):
         writer = LockedStore(store, access)
-        writer.folder(lease.LEASES, access.open_folder)
+        writer.directory(lease.LEASES, access.open_directory)
         yield writer
 
 

@@ -27,15 +27,15 @@ def cache(tmp_path: Path) -> Cache:
     return open_cache(tmp_path / "cache")
 
 
-def test_a_work_folder_goes_with_its_build(cache: Cache) -> None:
-    with pytest.raises(RuntimeError), cache.work_folder() as folder:
+def test_a_work_directory_goes_with_its_build(cache: Cache) -> None:
+    with pytest.raises(RuntimeError), cache.work_directory() as folder:
         (folder / "x").mkdir()
         raise RuntimeError
     assert not folder.exists()
 
 
-def test_a_work_folder_goes_even_if_its_folders_are_read_only(cache: Cache) -> None:
-    with cache.work_folder() as folder:
+def test_a_work_directory_goes_even_if_its_folders_are_read_only(cache: Cache) -> None:
+    with cache.work_directory() as folder:
         (folder / "root" / "sealed").mkdir(parents=True)
         (folder / "root" / "sealed" / "file").touch()
         (folder / "root" / "link").symlink_to("/")
@@ -47,7 +47,7 @@ def test_sweep_removes_only_what_nobody_uses(cache: Cache) -> None:
     left = cache.root / "tmp/killed"
     left.mkdir()
     (cache.root / "locks/killed").touch()
-    with cache.work_folder() as alive, cache.lock("alive"):
+    with cache.work_directory() as alive, cache.lock("alive"):
         assert cache.sweep() == []
         assert alive.exists()
         assert [path.name for path in (cache.root / "locks").iterdir()] == ["alive"]

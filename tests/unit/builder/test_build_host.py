@@ -60,7 +60,7 @@ def test_a_disabled_source_or_another_system_gives_none(etc: Path) -> None:
     assert build_host.debian_mirror(etc) == ""
 
 
-def test_local_package_folders_are_lent_and_renamed(etc: Path, tmp_path: Path) -> None:
+def test_local_package_directories_are_bound_and_renamed(etc: Path, tmp_path: Path) -> None:
     wheels, index = tmp_path / "wheels", tmp_path / "py pi" / "simple"
     wheels.mkdir()
     index.mkdir(parents=True)
@@ -74,7 +74,7 @@ def test_local_package_folders_are_lent_and_renamed(etc: Path, tmp_path: Path) -
         "find-links": "file:///mnt/local/1 /not/there",
     }
     # Pages of an index link to ../../files, so the folder above is lent.
-    assert found.folders == (index.parent, wheels)
+    assert found.package_dirs == (index.parent, wheels)
     assert found.binds[1] == f"{wheels}:/mnt/local/1:ro"
 
 
@@ -101,7 +101,7 @@ def test_certificates_are_those_of_pip_or_else_the_systems(etc: Path, tmp_path: 
     assert build_host.detect({"HOME": str(tmp_path), "PIP_CERT": str(own)}, etc).bundle == own
 
 
-def test_the_lent_folder_can_be_sourced(etc: Path, tmp_path: Path) -> None:
+def test_the_bound_directory_can_be_sourced(etc: Path, tmp_path: Path) -> None:
     own = tmp_path / "own.crt"
     own.write_text("own")
     environ = {"HOME": str(tmp_path), "SSL_CERT_FILE": str(own), "HTTPS_PROXY": "http://p.example:1/?a=b c"}

@@ -124,7 +124,7 @@ def as_user(uid: int, work: Callable[[], object]) -> int:
 def test_users_of_a_group_share_a_cache(shared: Path) -> None:
     def build() -> bool:
         cache = open_cache(shared)
-        with cache.work_folder() as work, cache.lock("layer"), cache.reserve(1, "x"):
+        with cache.work_directory() as work, cache.lock("layer"), cache.reserve(1, "x"):
             (work / "made").write_bytes(b"layer")
             cache.add_layer(work / "made", cache.layer("key", False), "")
         cache.new_log("x")

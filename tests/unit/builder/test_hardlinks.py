@@ -15,13 +15,13 @@ def _missing(upper: Upper, *names: str) -> list[str]:
 
 
 def test_the_other_names_of_a_changed_file_are_linked_to_it() -> None:
-    upper = Upper(folders=_paths("d"), others=_paths("d/a"), copied=_paths("d/a"))
+    upper = Upper(directories=_paths("d"), others=_paths("d/a"), copied=_paths("d/a"))
     assert _missing(upper, "b", "d/a", "e/c") == ["d/a b", "d/a e/c"]
 
 
 def test_names_that_are_gone_or_other_files_now_are_not() -> None:
     upper = Upper(
-        folders=_paths("new", "again"),
+        directories=_paths("new", "again"),
         others=_paths("a", "whiteout", "link", "again/here"),
         opaque=_paths("again"),
         deleted=_paths("removed", "folder"),
@@ -32,5 +32,5 @@ def test_names_that_are_gone_or_other_files_now_are_not() -> None:
 
 
 def test_two_names_that_were_both_changed_stay_apart() -> None:
-    upper = Upper(folders=_paths(), others=_paths("a", "b"), copied=_paths("a", "b"))
+    upper = Upper(directories=_paths(), others=_paths("a", "b"), copied=_paths("a", "b"))
     assert _missing(upper, "a", "b", "c") == []

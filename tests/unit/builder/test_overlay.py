@@ -23,7 +23,7 @@ def test_scan_sorts_marks_from_content(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     (tmp_path / "b/link").symlink_to("c")
     assert overlay.scan(Tree(tmp_path)) == overlay.Upper(
-        folders=_paths("a", "b", "b/c"),
+        directories=_paths("a", "b", "b/c"),
         others=_paths("a/new", "b/link"),
         opaque=_paths("a", "b/c"),
         deleted=_paths("b/gone"),
@@ -90,7 +90,7 @@ def test_attributes_that_can_not_be_read_are_an_error_that_names_the_folder(
 
 def test_an_opaque_folder_becomes_one_mark_for_each_hidden_name() -> None:
     upper = overlay.Upper(
-        folders=_paths("d", "d/sub"), others=_paths("d/new", "d/file"), opaque=_paths("d"), deleted=_paths("e/x")
+        directories=_paths("d", "d/sub"), others=_paths("d/new", "d/file"), opaque=_paths("d"), deleted=_paths("e/x")
     )
     below = _paths("d/old", "d/sub", "d/sub/deep", "d/tree", "d/tree/leaf", "d/file", "d/file/was-a-folder")
     # d/tree hides its leaf; d/file is no folder any more

@@ -34,12 +34,12 @@ def main(arguments: list[str]) -> None:
         raise SystemExit("changed since the base:\n" + "\n".join(changed))
 
 
-def digest(folder: Path) -> str:
-    """A SHA-256 over names and contents of all files below the folder, but for compiled Python code."""
+def digest(directory: Path) -> str:
+    """A SHA-256 over names and contents of all files below the directory, but for compiled Python code."""
     whole = hashlib.sha256()
-    for path in sorted(folder.rglob("*")):
+    for path in sorted(directory.rglob("*")):
         if path.is_file() and path.parent.name != "__pycache__":
-            whole.update(f"{path.relative_to(folder)}\0{path.stat().st_size}\0".encode())
+            whole.update(f"{path.relative_to(directory)}\0{path.stat().st_size}\0".encode())
             with path.open("rb") as opened:
                 while part := opened.read(1 << 20):
                     whole.update(part)

@@ -14,8 +14,8 @@ import torch.multiprocessing as mp
 
 def run(step: Callable[[int], None], size: int, backend: str) -> None:
     """Run step(rank) in `size` processes. Raises if one of them fails."""
-    with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(_worker, (step, size, backend, f"file://{folder}/meet"), size)
+    with tempfile.TemporaryDirectory() as directory:
+        mp.spawn(_worker, (step, size, backend, f"file://{directory}/meet"), size)
 
 
 def _worker(rank: int, step: Callable[[int], None], size: int, backend: str, meeting: str) -> None:
