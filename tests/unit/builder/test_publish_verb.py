@@ -43,6 +43,14 @@ def test_an_image_is_published_under_a_channel(publish: Callable[..., int], caps
     assert capsys.readouterr().out.splitlines()[-1] == "channel dev of small is now 1.0-s-r1"
 
 
+def test_the_catalogue_follows(publish: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(BUILD_VERBS, ["store", "catalogue", "--store", "store"]) == 0
+    capsys.readouterr()
+    assert publish() == 0
+    assert f"updated {Path('store/catalogue.html').absolute()}" in capsys.readouterr().err
+    assert "1.0-s-r1" in Path("store/catalogue.html").read_text()
+
+
 @pytest.mark.parametrize("length", [12, 13, 64])
 @pytest.mark.parametrize("which", [0, 1])
 def test_only_the_image_that_was_approved(

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from ctrain_builder.cli.main import BUILD_VERBS
+from ctrain_builder.store.init import init_store
+from ctrain_runtime.cli.main import main
 from samples.programs import give_away
 from samples.shop import Shop
 
@@ -47,6 +50,18 @@ def test_each_change_brings_them_up_to_date(shop: Shop, tmp_path: Path, change: 
     assert {f"updated {modules}", f"updated {shop.root}/catalogue.html"} <= {*said.splitlines()}
     assert shop("list", stream="err") == ""
     assert (shop.root / "catalogue.html").read_text() != before
+
+
+def test_restoring_and_copying_bring_them_up_to_date(shop: Shop, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    init_store(copy)
+    shop("retire", "small:1.0-s-r1", "--yes")
+    for store in (shop.root, copy):
+        assert main(BUILD_VERBS, ["store", "catalogue", "--store", str(store)]) == 0
+    assert f"updated {shop.root}/catalogue.html" in shop("restore", "small:1.0-s-r1", stream="err")
+    assert main(BUILD_VERBS, ["store", "sync", str(shop.root), str(copy)]) == 0
+    assert f"updated {copy}/catalogue.html" in shop.capsys.readouterr().err
+    assert "1.0-s-r3" in (copy / "catalogue.html").read_text()
 
 
 def test_without_yes_nothing_is_brought_up_to_date(shop: Shop, tmp_path: Path) -> None:

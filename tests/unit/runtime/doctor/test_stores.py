@@ -10,7 +10,7 @@ import pytest
 
 from ctrain_runtime.cli.main import RUNTIME_VERBS, main
 from ctrain_runtime.doctor import stores
-from samples.sample_images import write_image, write_store
+from samples.sample_images import sif, write_image, write_store
 
 STRANGER = 12099
 
@@ -24,6 +24,11 @@ def root(tmp_path: Path) -> Path:
     return root
 
 
+def bytes_read() -> int:
+    """By this process so far."""
+    return int(Path("/proc/self/io").read_text().split()[1])
+
+
 def told(root: Path) -> list[tuple[str, str]]:
     return [(finding.level, finding.text) for finding in stores.check_store(root)]
 
@@ -32,6 +37,19 @@ def test_a_store_that_only_its_keepers_can_change(root: Path) -> None:
     ((level, text),) = told(root)
     assert level == "ok"
     assert text.startswith("1 image; writable by ")
+
+
+def test_images_are_checked_by_small_reads(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    size = 1 << 34
+    os.truncate(write_image(root, release=2, size=size), size)
+    image = write_image(root, release=3, size=size)
+    list(stores.check_store(root))  # modules are read once
+    before = bytes_read()
+    ((level, text),) = told(root)
+    main(RUNTIME_VERBS, ["images", "--store", str(root)])
+    assert bytes_read() - before < 1 << 20
+    assert (level, text) == ("fail", f"size mismatch: {image} has {len(sif())} bytes, its manifest records {size}")
+    assert "17.2 GB" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
