@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -217,6 +218,10 @@ def test_layers_are_built_again_on_request_and_tested_if_they_differ(project: Pr
     lines = project.ctrain("build", "small", "--rebuild=tools").stdout.splitlines()
     assert built(lines) == ["tools", "watch", "code"]
     assert rerun(outcomes(lines)) == ALL, "a layer of the same key has another content"
+    time = r"\d+(\.\d)? s"
+    assert re.search(rf" is built and tested in {time} \(layers {time}, image {time}, tests {time}\): ", lines[-1]), (
+        lines
+    )
     assert "up to date" in project.ctrain("build", "small").stdout
     lines = project.ctrain("build", "small", "--rebuild=code").stdout.splitlines()
     assert built(lines) == ["code"]

@@ -79,10 +79,10 @@ def build(
         return BuildOutcome(plan, built)
 
     if jobs <= 1:
-        return _told([one(plan) for plan in planned])
+        return _report_failures([one(plan) for plan in planned])
     with ThreadPoolExecutor(jobs) as pool:
         try:
-            return _told(list(pool.map(one, planned)))
+            return _report_failures(list(pool.map(one, planned)))
         except BaseException:  # as Ctrl-C: the builds that run are to end, before the pool waits for them
             stop.set()
             failed.set()
@@ -101,12 +101,12 @@ def _state(plan: BuildPlan, built: BuildResult) -> str:
 
 
 def _complaint(error: CtrainError) -> str:
-    """The error in one line; before it what the failed step said last."""
-    said = last_lines(error.log, _SHOWN_OF_LOG) if isinstance(error, (StepFailed, TestsFailed)) else []
-    return "".join(f"  | {line}\n" for line in said) + f"ctrain: {error}\n"
+    """The error in one line; before it the last lines of the failed step's log."""
+    last = last_lines(error.log, _SHOWN_OF_LOG) if isinstance(error, (StepFailed, TestsFailed)) else []
+    return "".join(f"  | {line}\n" for line in last) + f"ctrain: {error}\n"
 
 
-def _told(outcomes: list[BuildOutcome]) -> list[BuildOutcome]:
+def _report_failures(outcomes: list[BuildOutcome]) -> list[BuildOutcome]:
     """Of several images, say which have failed."""
     failed = [outcome.plan.spec.title for outcome in outcomes if outcome.error]
     if failed and len(outcomes) > 1:
