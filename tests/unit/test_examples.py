@@ -17,7 +17,7 @@ from ctrain_runtime.plan.expectation import read_training
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 MOST_LINES = 350
-IMAGES = {"resnet50_keras": ("tensorflow", "tensorflow-cpu")}
+IMAGES = {"resnet50_keras": ("tensorflow", "tensorflow-cpu"), "megatron": ("pytorch",)}
 NAMES = sorted(path.parent.name for path in EXAMPLES.glob("*/job.yaml"))
 
 
@@ -36,6 +36,16 @@ def test_an_example_is_described_short_and_ends_through_the_shared_helper(name: 
         ast.parse(text, program, feature_version=(3, 8))  # NVIDIA's 22.03
         if "from example import" in text and "__main__" in text:
             assert text.endswith('if __name__ == "__main__":\n    finish(main)\n')
+
+
+def test_megatron_says_of_its_training_what_its_options_are() -> None:
+    program, training = (EXAMPLES / "megatron/train.py").read_text(), job.find("megatron").training
+    assert training
+    for value in (*training.model.values(), *training.layout.values(), training.steps):
+        name, equals, default = str(value).partition("=")
+        assert not equals or f'add("--{name.replace("_", "-")}", default={default}' in program
+    _, layout, _ = read_training(training, ("--tp", "4", "--pp=2", "--bf16", "--batch", "64"), 16)
+    assert (layout.strategy, layout.tp, layout.pp, layout.precision) == ("ddp", 4, 2, "bf16")
 
 
 def test_gpt_says_of_its_training_what_its_settings_are() -> None:

@@ -1,0 +1,227 @@
+"""Train the GPT of examples/gpt on NVIDIA's megatron-core: its layers, schedules, optimizer and checkpoints, on GPUs.
+
+Ranks that share layers (--tp) are next to each other, then data-parallel ranks, then pipeline stages (--pp).
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import logging
+import math
+import shutil
+import signal
+import sys
+from pathlib import Path
+
+sys.path.extend([str(Path(__file__).resolve().parents[1] / "common"), "/opt/ctrain/examples/common"])
+import torch
+from characters import Corpus
+from example import InputError, Metrics, World, begin, finish, resume_dir, run_dir
+from megatron.core import dist_checkpointing, parallel_state
+from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
+from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+from megatron.core.models.gpt.gpt_model import GPTModel
+from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+from megatron.core.pipeline_parallel import get_forward_backward_func
+from megatron.core.tensor_parallel.random import initialize_rng_tracker
+from megatron.core.transformer import TransformerConfig
+from megatron.core.transformer.module import Float16Module
+from step_clock import StepClock
+from weights import fill
+
+KEPT_CHECKPOINTS = 2
+stop_asked: list[int] = []  # signals
+
+
+def parse(words: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    add = functools.partial(parser.add_argument, metavar="N", type=int)
+    add("--data", metavar="PATH", type=str, default="", help="a text file or a directory of them")
+    add("--tp", default=1, help="ranks that share each layer")
+    add("--pp", default=1, help="pipeline stages")
+    add("--layers", default=4)
+    add("--heads", default=4)
+    add("--width", default=128)
+    add("--context", default=64, help="characters that the model sees")
+    add("--batch", default=64, help="sequences per step, of all ranks together")
+    add("--micro-batch", default=8, help="sequences per forward pass of a rank")
+    add("--steps", default=1000)
+    add("--warmup", default=100, help="steps in which the learning rate rises")
+    add("--save-every", default=250, help="steps between checkpoints")
+    add("--seed", default=1)
+    parser.add_argument("--bf16", action="store_true", help="compute in bfloat16, with fp32 copies of the weights")
+    for name, default in (("lr", 1e-3), ("weight-decay", 0.1), ("clip", 1.0)):
+        parser.add_argument(f"--{name}", type=float, default=default, metavar="X")
+    return parser.parse_args(words)
+
+
+def check(args: argparse.Namespace, world: World) -> int:
+    """The number of data-parallel ranks; raises InputError for settings that cannot work."""
+    if world.device.type != "cuda":
+        raise InputError("megatron-core computes on GPUs only; on CPUs run examples/gpt")
+    for name, value in vars(args).items():
+        if type(value) is int and value < (name not in ("warmup", "seed")):
+            raise InputError(f"--{name.replace('_', '-')} must be a positive integer, not {value}")
+    if world.size % (args.tp * args.pp):
+        raise InputError(f"--tp {args.tp} x --pp {args.pp} does not divide {world.size} ranks")
+    ranks = world.size // (args.tp * args.pp)
+    for what, number, name, divisor in (
+        ("--heads", args.heads, "--tp", args.tp),
+        ("--width", args.width, "--heads", args.heads),
+        ("--layers", args.layers, "--pp", args.pp),
+        ("--batch", args.batch, f"{ranks} data-parallel ranks x --micro-batch", ranks * args.micro_batch),
+    ):
+        if number % divisor:
+            raise InputError(f"{what} {number} must be a multiple of {name} {divisor}")
+    return ranks
+
+
+def make_model(args: argparse.Namespace, vocabulary: int, device: torch.device) -> DistributedDataParallel:
+    """This rank's part, with its share of the weights that examples/gpt starts with."""
+    dtype = torch.bfloat16 if args.bf16 else torch.float32
+    config = TransformerConfig(
+        num_layers=args.layers,
+        hidden_size=args.width,
+        num_attention_heads=args.heads,
+        tensor_model_parallel_size=args.tp,
+        pipeline_model_parallel_size=args.pp,
+        pipeline_dtype=dtype,
+        params_dtype=dtype,
+        bf16=args.bf16,
+        hidden_dropout=0.0,
+        attention_dropout=0.0,
+        activation_func=functools.partial(torch.nn.functional.gelu, approximate="tanh"),
+        bias_dropout_fusion=False,
+        gradient_accumulation_fusion=False,  # needs Apex
+        use_cpu_initialization=True,
+        finalize_model_grads_func=finalize_model_grads,
+    )
+    model = GPTModel(
+        config,
+        get_gpt_layer_local_spec(),
+        vocab_size=-(-vocabulary // args.tp) * args.tp,
+        max_sequence_length=args.context,
+        pre_process=parallel_state.is_pipeline_first_stage(),
+        post_process=parallel_state.is_pipeline_last_stage(),
+    ).to(device)
+    fill(model, args, vocabulary, parallel_state.get_tensor_model_parallel_rank())
+    model = Float16Module(config, model) if args.bf16 else model
+    return DistributedDataParallel(config, DistributedDataParallelConfig(), model)
+
+
+def make_optimizer(args: argparse.Namespace, model: DistributedDataParallel):
+    config = OptimizerConfig(
+        optimizer="adam",
+        bf16=args.bf16,
+        params_dtype=model.config.params_dtype,
+        lr=args.lr,
+        min_lr=args.lr / 10,
+        weight_decay=args.weight_decay,
+        adam_beta1=0.9,
+        adam_beta2=0.95,
+        clip_grad=args.clip,
+    )
+    return get_megatron_optimizer(config, [model])
+
+
+def learning_rate(args: argparse.Namespace, step: int) -> float:
+    """A linear warm-up, then half a cosine down to a tenth."""
+    if step <= args.warmup:
+        return args.lr * step / args.warmup
+    return args.lr * (0.55 + 0.45 * math.cos(math.pi * (step - args.warmup) / (args.steps - args.warmup)))
+
+
+def forward_step(batches, model):
+    """What a schedule calls for each micro-batch: the output, and the function that makes the loss of it."""
+    tokens = next(batches)
+    inputs, targets = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+    positions = torch.arange(inputs.shape[1], device=inputs.device).expand_as(inputs)
+    losses = model(inputs, positions, None, labels=targets)
+    return losses, lambda output: (output.mean(), output.detach().mean())
+
+
+def state_of(model: DistributedDataParallel, optimizer, facts: dict, is_loading: bool = False) -> dict:
+    """What a checkpoint holds, as megatron-core shards it: other numbers of ranks can load it."""
+    shards = model.module.sharded_state_dict()
+    return {"model": shards, "optimizer": optimizer.sharded_state_dict(shards, is_loading=is_loading), "facts": facts}
+
+
+def train(args: argparse.Namespace, world: World, directory: Path, start: Path | None) -> tuple[list[float], bool]:
+    """The loss of each step, and whether SIGTERM ended them. Writes metrics.jsonl and checkpoint/ to the directory."""
+    ranks = check(args, world)
+    parallel_state.initialize_model_parallel(args.tp, args.pp)
+    initialize_rng_tracker(inference_rng_tracker=True)  # nothing is random: no dropout, and `fill` has the weights
+    corpus = Corpus(args.data, args.context)
+    model = make_model(args, len(corpus.vocabulary), world.device)
+    optimizer = make_optimizer(args, model)
+    facts = {"step": 0, "vocabulary": corpus.vocabulary}
+    if start:
+        loaded = dist_checkpointing.load(state_of(model, optimizer, facts, is_loading=True), str(start))
+        model.module.load_state_dict(loaded["model"])
+        optimizer.load_state_dict(loaded["optimizer"])
+        facts = loaded["facts"]
+        if facts["vocabulary"] != corpus.vocabulary:
+            raise InputError(f"{start} was trained on a text of other characters")
+    schedule, rank = get_forward_backward_func(), parallel_state.get_data_parallel_rank()
+    metrics, losses, clock = Metrics(world, directory), [], StepClock()
+    for step in range(facts["step"] + 1, args.steps + 1):
+        share = corpus.batch(step, args.batch, args.seed).chunk(ranks)[rank].to(world.device)
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(args, step)
+        clock.start_computing()
+        model.zero_grad_buffer()
+        optimizer.zero_grad()
+        parts = schedule(
+            forward_step_func=forward_step,
+            data_iterator=iter(share.split(args.micro_batch)),
+            model=[model],
+            num_microbatches=len(share) // args.micro_batch,
+            seq_length=args.context,
+            micro_batch_size=args.micro_batch,
+        )
+        optimizer.step()
+        # Ranks of the last stage have losses; those that share its layers have the same.
+        loss = torch.stack(parts).mean() / (ranks * args.tp) if parts else torch.zeros((), device=world.device)
+        totals = torch.stack([loss, loss.new_tensor(float(len(stop_asked)))])
+        torch.distributed.all_reduce(totals)
+        mean, stops = totals.tolist()
+        losses.append(mean)
+        speed, times = clock.end_step(args.batch * args.context)
+        metrics.write(step=step, steps=args.steps, loss=mean, tokens_per_second=speed, **times)
+        if stops or step == args.steps or step % args.save_every == 0:
+            path = save(directory / "checkpoint", state_of(model, optimizer, {**facts, "step": step}), world.rank)
+            world.say(f"step {step}/{args.steps}  loss {mean:.3f}  {speed:,.0f} tokens/s  {path.name} saved")
+        if stops:
+            return losses, True
+    return losses, False
+
+
+def save(directory: Path, state: dict, rank: int) -> Path:
+    """Writes directory/step-N, N from the facts, and removes old ones; returns its path."""
+    path = directory / f"step-{state['facts']['step']:08d}"
+    path.mkdir(parents=True, exist_ok=True)
+    dist_checkpointing.save(state, str(path))
+    for old in checkpoints(directory)[:-KEPT_CHECKPOINTS] if rank == 0 else ():
+        shutil.rmtree(old)
+    return path
+
+
+def checkpoints(directory: Path) -> list[Path]:
+    """Oldest first. The last file that is written, metadata.json, makes a checkpoint complete."""
+    return sorted(path.parent for path in directory.glob("step-*/metadata.json"))
+
+
+def main() -> int:
+    signal.signal(signal.SIGTERM, lambda number, _: stop_asked.append(number))
+    logging.getLogger("megatron").setLevel(logging.ERROR)
+    args, resume = parse(sys.argv[1:]), resume_dir()
+    found = checkpoints(resume) if resume else []
+    if resume and not found:
+        raise InputError(f"{resume} has no checkpoint to resume from")
+    _, terminated = train(args, begin(), run_dir(), found[-1] if found else None)
+    return 128 + signal.SIGTERM if terminated else 0
+
+
+if __name__ == "__main__":
+    finish(main)
