@@ -10,6 +10,14 @@ from ctrain_runtime.estimate.hardware import NIC_EFFICIENCY, Hardware, find_gpu
 from ctrain_runtime.estimate.layout import Layout
 from ctrain_runtime.estimate.model import Model
 
+# Of a job.yaml.
+TRAINING = """\
+training:
+  model: {layers: layers=12, hidden: width=768, heads: 12, sequence: 1024, vocabulary: 50257}
+  layout: {batch: batch=64, micro_batch: 8}
+  steps: steps=1000
+"""
+
 
 def a_hardware(count: int, gpu: str = "A100", per_node: int = 8, nics: int = 8) -> Hardware:
     found = find_gpu(gpu)
