@@ -30,6 +30,7 @@ from megatron.core.transformer.module import Float16Module
 from step_clock import StepClock
 from weights import fill
 
+SHAPE = ("context", "layers", "heads", "width")
 KEPT_CHECKPOINTS = 2
 stop_asked: list[int] = []  # signals
 
@@ -66,14 +67,19 @@ def check(args: argparse.Namespace, world: World) -> int:
     if world.size % (args.tp * args.pp):
         raise InputError(f"--tp {args.tp} x --pp {args.pp} does not divide {world.size} ranks")
     ranks = world.size // (args.tp * args.pp)
-    for what, number, name, divisor in (
-        ("--heads", args.heads, "--tp", args.tp),
-        ("--width", args.width, "--heads", args.heads),
-        ("--layers", args.layers, "--pp", args.pp),
-        ("--batch", args.batch, f"{ranks} data-parallel ranks x --micro-batch", ranks * args.micro_batch),
+    for name, number, what, divisor in (
+        ("heads", args.heads, f"--tp {args.tp}", args.tp),
+        ("width", args.width, f"--heads {args.heads}", args.heads),
+        ("layers", args.layers, f"--pp {args.pp}", args.pp),
+        (
+            "batch",
+            args.batch,
+            f"{ranks} data-parallel ranks x --micro-batch {args.micro_batch}",
+            ranks * args.micro_batch,
+        ),
     ):
         if number % divisor:
-            raise InputError(f"{what} {number} must be a multiple of {name} {divisor}")
+            raise InputError(f"--{name} {number} must be a multiple of {what}")
     return ranks
 
 
@@ -147,22 +153,30 @@ def state_of(model: DistributedDataParallel, optimizer, facts: dict, is_loading:
     return {"model": shards, "optimizer": optimizer.sharded_state_dict(shards, is_loading=is_loading), "facts": facts}
 
 
+def facts_of(start: Path | None, args: argparse.Namespace) -> dict:
+    """What is known of the checkpoint to resume from, or of a new start."""
+    new = {"step": 0, "vocabulary": "", "shape": {key: getattr(args, key) for key in SHAPE}}
+    facts = dist_checkpointing.load_common_state_dict(str(start))["facts"] if start else new
+    for key, value in new["shape"].items():
+        if facts["shape"][key] != value:
+            raise InputError(f"--{key} {value}, but the checkpoint has --{key} {facts['shape'][key]}")
+    return facts
+
+
 def train(args: argparse.Namespace, world: World, directory: Path, start: Path | None) -> tuple[list[float], bool]:
     """The loss of each step, and whether SIGTERM ended them. Writes metrics.jsonl and checkpoint/ to the directory."""
     ranks = check(args, world)
     parallel_state.initialize_model_parallel(args.tp, args.pp)
     initialize_rng_tracker(inference_rng_tracker=True)  # nothing is random: no dropout, and `fill` has the weights
-    corpus = Corpus(args.data, args.context)
+    facts = facts_of(start, args)
+    corpus = Corpus(args.data, args.context, facts["vocabulary"])
+    facts["vocabulary"] = corpus.vocabulary
     model = make_model(args, len(corpus.vocabulary), world.device)
     optimizer = make_optimizer(args, model)
-    facts = {"step": 0, "vocabulary": corpus.vocabulary}
     if start:
         loaded = dist_checkpointing.load(state_of(model, optimizer, facts, is_loading=True), str(start))
         model.module.load_state_dict(loaded["model"])
         optimizer.load_state_dict(loaded["optimizer"])
-        facts = loaded["facts"]
-        if facts["vocabulary"] != corpus.vocabulary:
-            raise InputError(f"{start} was trained on a text of other characters")
     schedule, rank = get_forward_backward_func(), parallel_state.get_data_parallel_rank()
     metrics, losses, clock = Metrics(world, directory), [], StepClock()
     for step in range(facts["step"] + 1, args.steps + 1):
