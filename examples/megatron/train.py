@@ -22,7 +22,7 @@ from megatron.core import dist_checkpointing, parallel_state
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
 from megatron.core.models.gpt.gpt_model import GPTModel
-from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer, get_standard_config_overrides
 from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.tensor_parallel.random import initialize_rng_tracker
 from megatron.core.transformer import TransformerConfig
@@ -128,7 +128,10 @@ def make_optimizer(args: argparse.Namespace, model: DistributedDataParallel):
         adam_beta2=0.95,
         clip_grad=args.clip,
     )
-    return get_megatron_optimizer(config, [model])
+    optimizer = get_megatron_optimizer(config, [model], get_standard_config_overrides(config))
+    for group in optimizer.param_groups:  # matrices decay, biases and scales do not
+        group["weight_decay"] = args.weight_decay * group["wd_mult"]
+    return optimizer
 
 
 def learning_rate(args: argparse.Namespace, step: int) -> float:

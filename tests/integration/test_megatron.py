@@ -13,9 +13,8 @@ PROGRAM = "/opt/ctrain/examples/megatron/train.py"
 OPTIONS = ("--image", "pytorch-cpu", "--preflight", "off", "--launcher", "env", "--env", "OMP_NUM_THREADS=1")
 SETTINGS = {"steps": 20, "save-every": 10, "warmup": 4, "lr": 0.003, "batch": 16, "micro-batch": 4}
 SETTINGS |= {"layers": 2, "heads": 4, "width": 64, "context": 32}
-# megatron-core's attention multiplies, masks and adds in another order than torch's SDPA, and each of 20 steps of AdamW
-# carries the rounding on. An error of layout, averaging or clipping shows as 1e-3 and more.
-BOUND = 1e-5
+# As in test_equality.py: only the order of additions differs. Seen: 1.4e-7. Biases that decay showed as 5e-4.
+BOUND = 2e-6
 
 
 def losses(cluster: Cluster, run: str) -> list[float]:
