@@ -20,7 +20,7 @@ class Config:
     pp: int = 2  # pipeline stages of strategy 3d
     tp: int = 2  # ranks that share each layer of strategy 3d
     schedule: str = "1f1b"  # of pipelines
-    offload: str = "none"  # where ZeRO keeps its optimizer, and ZeRO 3 its parameters; nvme is $TMPDIR
+    offload: str = "none"  # where ZeRO keeps its optimizer, and ZeRO 3 its parameters; nvme, of ZeRO 3, is $TMPDIR
     layers: int = 4
     heads: int = 4
     width: int = 128

@@ -97,8 +97,13 @@ class Strategy:
         deepspeed.logger.setLevel("WARNING")
         config, zero, self.deepspeed = self.config, {"stage": int(self.name[-1])}, deepspeed
         if config.offload != "none":
-            target = {"device": config.offload, "nvme_path": tempfile.gettempdir()}
-            zero |= {"offload_optimizer": target} | ({"offload_param": target} if self.name == "zero3" else {})
+            if config.offload == "nvme" and self.name != "zero3":  # DeepSpeed would keep it in memory
+                raise InputError("offload=nvme needs strategy=zero3")
+            self.swap = tempfile.TemporaryDirectory()
+            target = {"device": config.offload, "nvme_path": self.swap.name}
+            largest = max(map(torch.numel, self.model.parameters()))  # what a pinned buffer holds; else they take 1 GB
+            zero |= {"offload_optimizer": target}
+            zero |= {"offload_param": {**target, "buffer_size": largest}} if self.name == "zero3" else {}
             self.optimizer = deepspeed.ops.adam.DeepSpeedCPUAdam(groups, lr=config.lr, betas=BETAS)
         settings = {
             "train_micro_batch_size_per_gpu": config.micro_batch,
