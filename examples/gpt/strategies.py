@@ -101,16 +101,11 @@ class Strategy:
                 raise InputError("offload=nvme needs strategy=zero3")
             self.swap = tempfile.TemporaryDirectory()
             target = {"device": config.offload, "nvme_path": self.swap.name}
-            largest = max(map(torch.numel, self.model.parameters()))  # what a pinned buffer holds; else they take 1 GB
-            zero |= {"offload_optimizer": target}
-            zero |= {"offload_param": {**target, "buffer_size": largest}} if self.name == "zero3" else {}
+            pinned = {"buffer_size": max(map(torch.numel, self.model.parameters()))}  # by default 1 GB in all
+            zero |= {"offload_optimizer": target} | ({"offload_param": target | pinned} if self.name == "zero3" else {})
             self.optimizer = deepspeed.ops.adam.DeepSpeedCPUAdam(groups, lr=config.lr, betas=BETAS)
-        settings = {
-            "train_micro_batch_size_per_gpu": config.micro_batch,
-            "gradient_accumulation_steps": self.micro_batches,
-            "gradient_clipping": config.clip,
-            "zero_optimization": zero,
-        }
+        settings = {"gradient_clipping": config.clip, "gradient_accumulation_steps": self.micro_batches}
+        settings |= {"train_micro_batch_size_per_gpu": config.micro_batch, "zero_optimization": zero}
         self.module, *_ = deepspeed.initialize(model=self.model, optimizer=self.optimizer, config=settings)
         self.optimizer = self.module.optimizer
 
