@@ -30,7 +30,6 @@ TWO_RANKS = {
     "zero2": "strategy=zero2",
     "zero2, offload to CPU": "strategy=zero2,offload=cpu",
     "zero3": "strategy=zero3",
-    "zero3, offload to disk": "strategy=zero3,offload=nvme",
     "pp, gpipe, recompute": "strategy=pp,schedule=gpipe,recompute=true",
     "pp, 1f1b": "strategy=pp",
 }
