@@ -20,14 +20,8 @@ from ctrain_builder.tree import Tree, remove
 _PACKAGES = ("arch", "busybox", "debootstrap", "dnf", "scratch", "yum", "zypper")  # headers that name no image
 _FROM = re.compile(r"(?mi)^(\s*from\s*:).*$")
 _FIRST_SECTION = re.compile(r"(?m)^[ \t]*%")
-_MOUNTED = (
-    "mnt",
-    "tmp",
-    "var/tmp",
-    "sys/bus",
-    "sys/class",
-    "sys/devices",
-)  # a container of directories can't add these
+# A container made of directories cannot add these.
+_MOUNTED = ("mnt", "tmp", "var/tmp", "sys/bus", "sys/class", "sys/devices")
 
 
 def make(container: Container, planned: PlannedLayer, workspace: Workspace, log: Path) -> Path:
