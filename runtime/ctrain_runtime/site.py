@@ -55,6 +55,7 @@ class SitePartition:
     arch: str = ""
     time_limit: str = "UNLIMITED"
     driver: str = ""  # version of NVIDIA's: the oldest of the partition's nodes
+    min_nodes: int = 1  # of a job
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,7 @@ class Site:
     cpus_per_gpu: Optional[int] = None
     memory_per_gpu: Optional[int] = None  # MB
     cpu_bind: str = ""
+    gpu_order: tuple[int, ...] = ()  # a node's GPUs in the order of the cores next to them
     cache: str = ""  # a shared directory for downloaded models
     staging: str = ""  # a directory on each node's own disk, to which images are copied
     expected_bandwidth: ExpectedBandwidth = field(default_factory=ExpectedBandwidth)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Optional
 
 from ctrain_runtime import lease
-from ctrain_runtime.errors import UsageError
+from ctrain_runtime.errors import ConfigError, UsageError
 from ctrain_runtime.facts import Facts
 from ctrain_runtime.image import Image
 from ctrain_runtime.job import Job
@@ -88,7 +88,15 @@ def make_plan(
         private=bool(secret_names(environment)),
         interactive=options.interactive,
         task_starter=size.task_starter,
+        gpu_order=_gpu_order(site) if size.gpus_per_node else (),
     )
+
+
+def _gpu_order(site: Site) -> tuple[int, ...]:
+    if sorted(site.gpu_order) != list(range(len(site.gpu_order))):
+        problem = f"site {site.name}: gpu_order must hold each GPU of a node once, not {list(site.gpu_order)}"
+        raise ConfigError(problem, "As in: gpu_order: [3, 2, 1, 0]")
+    return site.gpu_order
 
 
 def _check_required(site: Site, options: Options) -> None:

@@ -178,6 +178,7 @@ class LaunchPlan:
     stages_image: bool = False
     staging_reason: str = ""
     task_starter: str = ""  # what starts tasks, where the scheduler has a choice; "" is its own way
+    gpu_order: tuple[int, ...] = ()  # a node's GPUs by local rank; empty: as the node numbers them
 
     @property
     def world_size(self) -> int:

@@ -57,6 +57,7 @@ def _describe(site: Site, name: str) -> Partition:
         arch=part.arch,
         driver=part.driver,
         time_limit=limit,
+        min_nodes=part.min_nodes,
     )
 
 

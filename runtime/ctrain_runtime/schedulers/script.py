@@ -39,7 +39,8 @@ class TaskIdentity:
     `bash` sets task, tasks, local_task, NODE_RANK, and exports MASTER_ADDR and MASTER_PORT: the rendezvous is the
     first node of what was started, not of the allocation around it. `mpi_bash` refuses what MPI could not work with,
     and adds to the array `binds`. `hosts` prints the names of the nodes. `passed` and `passed_prefixes` name the
-    variables that pass into the container.
+    variables that pass into the container. `gpu_numbers` is the variable that has the node's numbers of the GPUs in
+    CUDA_VISIBLE_DEVICES, which counts those of a cgroup from 0 ("": none, or they are the same).
     """
 
     started_by: str
@@ -48,6 +49,7 @@ class TaskIdentity:
     hosts: str = ""
     passed: tuple[str, ...] = ()
     passed_prefixes: tuple[str, ...] = ()
+    gpu_numbers: str = ""
 
     def passing(self, *names: str) -> TaskIdentity:
         """This one, with further variables that pass into the container."""

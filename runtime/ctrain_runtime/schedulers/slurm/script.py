@@ -51,6 +51,7 @@ def identity(plan: LaunchPlan) -> TaskIdentity:
         bash=f"{IDENTITY}\n{RENDEZVOUS.format(salt=int(plan.run_key, 16) % 4536)}",
         mpi_bash=PMIX_CHECK if plan.mpi.startswith("pmix") else "",
         passed_prefixes=("SLURM_", "PMIX_", "PMI_"),
+        gpu_numbers="SLURM_STEP_GPUS",  # man srun, OUTPUT ENVIRONMENT VARIABLES
     )
 
 

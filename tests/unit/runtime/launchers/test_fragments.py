@@ -121,6 +121,46 @@ def test_all_gpus_of_the_job_are_visible_to_each_rank(scripts: Scripts, name: st
     assert environment_of_program(scripts, **{name: "2,3"}, **slurm_task())[name] == "2,3"
 
 
+@pytest.mark.parametrize(
+    ("given", "numbers", "expected"),
+    [
+        ("0,1,2,3", None, "3,2,1,0"),
+        (None, None, "3,2,1,0"),  # the job has all GPUs of the node
+        ("1,2", None, "2,1"),
+        ("0,1", "1,3", "1,0"),  # in a cgroup
+        ("GPU-a1,GPU-b2", "0,2", "GPU-b2,GPU-a1"),
+        ("GPU-a1,GPU-b2", None, "GPU-a1,GPU-b2"),
+        ("MIG-a1,MIG-b2", "0,0", "MIG-a1,MIG-b2"),
+        ("0,1", "0,1,2,3", "0,1"),  # the step's GPUs, of which a task has some
+        ("2", "0,1,2,3", "2"),
+        ("0", "3", "0"),
+        ("0,7", None, "0,7"),
+        ("0,1,2", "0,1", "0,1,2"),
+        ("NoDevFiles", None, "NoDevFiles"),
+        ("", None, ""),
+    ],
+)
+def test_gpus_come_in_the_order_of_the_cores_next_to_them(
+    scripts: Scripts, given: Optional[str], numbers: Optional[str], expected: str
+) -> None:
+    environment = {"CUDA_VISIBLE_DEVICES": given, "SLURM_STEP_GPUS": numbers}
+    plan = dataclasses.replace(
+        scripts.plan("printenv", "CUDA_VISIBLE_DEVICES"), gpu_order=(3, 2, 1, 0), gpus_per_node=4
+    )
+    present = {name: value for name, value in environment.items() if value is not None}
+    assert scripts.execute(plan, **slurm_task(), **present) == 0
+    assert scripts.log() == f"{expected}\n"
+
+
+def test_gpus_that_no_variable_names_stay_as_they_are_for_a_part_of_a_node(scripts: Scripts) -> None:
+    """Which ones the job has is not known: a number of one that it lacks would hide those after it."""
+    plan = dataclasses.replace(
+        scripts.plan("printenv", "CUDA_VISIBLE_DEVICES"), gpu_order=(3, 2, 1, 0), gpus_per_node=2
+    )
+    assert scripts.execute(plan, **slurm_task()) == 1
+    assert scripts.log() == ""
+
+
 def seen_port(scripts: Scripts) -> str:
     return str(json.loads(scripts.log())["MASTER_PORT"])
 

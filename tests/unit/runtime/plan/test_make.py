@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ctrain_runtime.errors import UsageError
+from ctrain_runtime.errors import ConfigError, UsageError
 from ctrain_runtime.facts import Allocation, Cluster, Facts
 from samples.plans import CLUSTER, ENGINE, GPU_PARTITION, LOCAL, RUN, a_job, a_plan, a_site
 from samples.plans import some_facts as facts
@@ -83,6 +83,18 @@ def test_settings_and_further_options_of_the_scheduler() -> None:
     assert plan.cpu_bind == "sockets"
     assert a_plan(site=site, settings=(("comment", "mine"),), cpu_bind="none").settings == {"comment": "mine"}
     assert (a_plan().settings, a_plan().options, a_plan().cpu_bind) == ({}, (), "cores")  # as the partition allows
+
+
+def test_the_order_of_gpus() -> None:
+    site = a_site(gpu_order=(3, 2, 1, 0))
+    assert a_plan(site=site, gpus_per_node=2).gpu_order == (3, 2, 1, 0)
+    assert a_plan(site=site, gpus_per_node=0).gpu_order == a_plan().gpu_order == ()
+
+
+@pytest.mark.parametrize("order", [(0, 0), (1, 2), (0, -1)])
+def test_an_order_that_is_not_of_all_gpus(order: tuple[int, ...]) -> None:
+    with pytest.raises(ConfigError, match=r"^site neuron: gpu_order must hold each GPU of a node once, not \["):
+        a_plan(site=a_site(gpu_order=order))
 
 
 def test_the_rest_of_a_plan() -> None:

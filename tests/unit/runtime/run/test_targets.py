@@ -9,7 +9,7 @@ import pytest
 from ctrain_runtime import facts, schedulers
 from ctrain_runtime.cli.main import RUNTIME_VERBS, main
 from ctrain_runtime.engines.apptainer import Engine
-from ctrain_runtime.errors import ConfigError, EngineError, SchedulerError
+from ctrain_runtime.errors import ConfigError, EngineError, ResourceError, SchedulerError
 from ctrain_runtime.facts import Cluster, Partition
 from ctrain_runtime.plan.admission import NodeFacts
 from ctrain_runtime.plan.size import JobSize
@@ -44,6 +44,15 @@ def test_a_dry_run_for_every_site_on_any_machine(
     assert f"site      {site} (dry run: nothing is started)" in out
     assert "--- job.sh" in out
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.usefixtures("programs")
+def test_a_dry_run_holds_the_limits_of_a_partition(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_store(tmp_path / "store", {}, channels={"pytorch_prod": "pytorch_24.12-hd-py3-r3.sif"})
+    job = ("--image", "pytorch", "--store", "store", "--runs", "runs", "--account", "mine", "--dry-run")
+    argv = ["run", "--site", "polaris", "--partition", "prod", *job, "--launcher", "env", "--", "python3"]
+    assert main(RUNTIME_VERBS, argv) == ResourceError.exit_code
+    assert "partition prod needs at least 10 nodes per job, 1 requested" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("programs")
