@@ -104,7 +104,7 @@ def time_chain(names: list[str], image: Path, folder: Path) -> float:
     folder.mkdir()
     key = folder / "key"
     key.write_bytes(b"k" * 32)
-    where = (image, image.stat().st_size, hashlib.sha256(image.read_bytes()).hexdigest())
+    where = (image, image.stat().st_size, f"{hashlib.sha256(image.read_bytes()).hexdigest()}.sif")
     commands = []
     for number in range(len(names)):
         before = f"{address(number - 1)}:{PORT}" if number else ""

@@ -8,9 +8,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Optional
+from typing import IO, Callable, Optional
 
 CHUNK_BYTES = 1 << 20
+TICK_BYTES = 256 * CHUNK_BYTES
 SHOWN_DIGITS = 12
 
 
@@ -22,13 +23,19 @@ def read_chunks(file: IO[bytes], size: Optional[int] = None) -> Iterator[bytes]:
         left = None if left is None else left - len(chunk)
 
 
-def file_digest(path: Path, offset: int = 0, size: Optional[int] = None) -> str:
-    """The digest of a file, or of `size` bytes of it, as in sha256:9f2c... Raises OSError."""
-    sha = hashlib.sha256()
+def file_digest(
+    path: Path, offset: int = 0, size: Optional[int] = None, tick: Callable[[int], None] = lambda _bytes: None
+) -> str:
+    """The digest of a file, or of `size` bytes of it, as in sha256:9f2c... `tick` is called now and then with the
+    number of bytes that were read. Raises OSError."""
+    sha, done = hashlib.sha256(), 0
     with path.open("rb") as file:
         file.seek(offset)
         for chunk in read_chunks(file, size):
             sha.update(chunk)
+            done += len(chunk)
+            if done % TICK_BYTES < CHUNK_BYTES:
+                tick(done)
     return f"sha256:{sha.hexdigest()}"
 
 

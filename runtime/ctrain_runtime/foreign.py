@@ -71,7 +71,10 @@ def locate(path: Path, report: Report, *, name: str = "", digest: str = "") -> I
             raise ImageUnusable(f"{path} is not an image: neither .singularity.d nor bin/sh found", "Name a .sif file")
         return Image(path, _manifest(name, "", 0, ""))
     arch = sif.check(path)
-    return Image(path, _manifest(name, digest or _digest(path, report), path.stat().st_size, arch))
+    try:
+        return Image(path, _manifest(name, digest or cached_digest(path, report), path.stat().st_size, arch))
+    except OSError as error:
+        raise ImageUnusable(f"cannot read {path}: {error.strerror}", "Check its permissions") from error
 
 
 def not_pulled(reference: str, path: Path) -> Image:
@@ -106,16 +109,16 @@ def _manifest(name: str, digest: str, size: int, arch: str) -> Manifest:
     return Manifest(name, "", "", digest, size, arch, built="", layers=(), software={}, tests=(), tools={})
 
 
-def _digest(path: Path, report: Report) -> str:
+def cached_digest(path: Path, report: Report) -> str:
+    """The digest of a file, which is read unless it is known from an earlier time. Raises OSError."""
     cache, conditions = UserCache("digests"), file_conditions(path)
     known = cache.get(str(path), conditions)
     if isinstance(known, str):
         return known
+    size = path.stat().st_size
     report(f"reading {path}", "")
     try:
-        digest = file_digest(path)
-    except OSError as error:
-        raise ImageUnusable(f"cannot read {path}: {error.strerror}", "Check its permissions") from error
+        digest = file_digest(path, tick=lambda done: report(f"reading {path}", f"{100 * done // size} %"))
     finally:
         report("", "")
     cache.put(str(path), conditions, digest)

@@ -5,8 +5,8 @@ from __future__ import annotations
 PLAN = "plan.json"
 RECORD = "record.json"
 JOB_SCRIPT, TASK_SCRIPT, RANK_SCRIPT = "job.sh", "task.sh", "rank.sh"
-STAGE_SCRIPT, RELAY = "stage.sh", "relay.py"
-STAGE_KEY = ".stage"  # the secret of the nodes that copy the image, for their owner only, until they have
+STAGE_SCRIPT, STAGE_DATA_SCRIPT, RELAY = "stage.sh", "stage_data.sh", "relay.py"
+STAGE_KEY = ".stage"  # the secret of the nodes that copy files, for their owner only, until they have
 NODE_SCRIPT = "node.sh"  # starts the tasks of a node, where the scheduler starts one process per node
 
 RENDEZVOUS = "rendezvous.py"

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import get_args
 
 from ctrain_runtime.cli.output import Activity
-from ctrain_runtime.errors import UsageError
 from ctrain_runtime.job import Launcher
 from ctrain_runtime.paths import expand_home
 from ctrain_runtime.plan.model import Options
@@ -67,6 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser, *, takes_job: bool = True) ->
         default="",
         help="copy the image to the nodes' own disks before the ranks start (default: auto, where it pays)",
     )
+    add("--stage-data", action="store_true", help="copy the data set, a SquashFS image, to the nodes' own disks, too")
     _add_common(parser)
 
 
@@ -112,7 +112,7 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
         metavar="OPTION",
         help="any other option of the scheduler, as in --scheduler-option=--licenses=x (repeatable)",
     )
-    add("--data", default="", metavar="DIR", help="directory of the data set, mounted read-only")
+    add("--data", default="", metavar="PATH", help="data set, a directory or a SquashFS image, mounted read-only")
     add(
         "--env",
         action="append",
@@ -159,6 +159,7 @@ def make_request(args: argparse.Namespace) -> Request:
         resume=args.resume,
         pull=args.pull,
         estimate=bool(vars(args).get("estimate")),
+        stage_data=bool(vars(args).get("stage_data")),
         report=Activity(sys.stderr).report,
         options=Options(
             nodes=args.nodes,
@@ -170,19 +171,13 @@ def make_request(args: argparse.Namespace) -> Request:
             cpu_bind=args.cpu_bind,
             settings=tuple((name, value) for name, value in settings.items() if value),
             scheduler_options=tuple(args.scheduler_option),
-            data=_data(args.data),
+            data=str(Path(args.data).resolve()) if args.data else "",
             preflight=args.preflight,
             stage=args.stage,
             env=tuple(args.env),
             mounts=tuple(map(_absolute, args.mount)),
         ),
     )
-
-
-def _data(path: str) -> str:
-    if path and Path(path).is_file():
-        raise UsageError(f"--data {path} is a file", "Pass the directory that holds it")
-    return str(Path(path).resolve()) if path else ""
 
 
 def _absolute(mount: str) -> str:

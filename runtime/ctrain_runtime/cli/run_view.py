@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ctrain_runtime import launchers, layout, schedulers
 from ctrain_runtime.digest import short
-from ctrain_runtime.plan.model import Expectation, LaunchPlan, Preflight
+from ctrain_runtime.plan.model import DataCopy, Expectation, LaunchPlan, Preflight
 from ctrain_runtime.run.conclude import Conclusion
 from ctrain_runtime.run.directory import as_data
 from ctrain_runtime.run.measured import Measured
@@ -39,12 +39,17 @@ def summary(prepared: Prepared, reason: str) -> str:
         ("where", _where(plan)),
         *(("data", f"{mount.source} -> {mount.target} (read-only)") for mount in data),
         *([("staging", plan.staging_reason)] if plan.staging else []),
+        *([("staging", _copied(plan.data_copy))] if plan.data_copy else []),
         *(("estimate", line) for line in (_expected(plan.estimate, plan.world_size) if plan.estimate else ())),
         *([("preflight", _preflight(plan.preflight))] if plan.preflight else []),
         ("run", f"{plan.run}  ->  {plan.run_directory}"),
         *(("note", note) for note in prepared.notes),
     ]
     return "\n".join(f"{key:<10}{value}" for key, value in rows)
+
+
+def _copied(copy: DataCopy) -> str:
+    return f"data set copied to {copy.directory} on each node ({format_size(copy.size)})"
 
 
 def _preflight(check: Preflight) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from ctrain_runtime import command, schedulers
 from ctrain_runtime.doctor import Finding
 from ctrain_runtime.errors import CtrainError
+from ctrain_runtime.plan.mounts import SQUASHFS
 from ctrain_runtime.site import DEFAULT, SelectedSite, expand, load_site
 from ctrain_runtime.site_files import is_world_writable, site_paths
 
@@ -43,7 +44,11 @@ def check_site(selected: SelectedSite) -> Iterator[Finding]:
     if site.cache:
         yield _check_directory("cache", site.cache, selected, os.W_OK | os.X_OK)
     for name, path in site.datasets.items():
-        yield _check_directory(f"datasets.{name}", path, selected, os.R_OK | os.X_OK, expanded=True)
+        key = f"datasets.{name}"
+        if path.endswith(SQUASHFS):
+            yield _check_exists(key, path, selected)
+        else:
+            yield _check_directory(key, path, selected, os.R_OK | os.X_OK, expanded=True)
     for mount in site.mounts:
         yield _check_exists("mounts", mount.partition(":")[0], selected)
     for key in site.trusted_keys:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 
-from ctrain_runtime import layout
 from ctrain_runtime.launchers import gloo, per_rank, spawners, staging
 from ctrain_runtime.launchers.fragments import PASSED
 from ctrain_runtime.plan.model import LaunchPlan
@@ -36,7 +35,7 @@ def make_task(plan: LaunchPlan, identity: TaskIdentity) -> Task:
         "mpirun": spawners.mpirun,
     }
     task = kinds[plan.launcher](plan, _passing(plan, identity))
-    if not plan.stages_image:
+    stages = staging.scripts(plan, identity)
+    if not stages:
         return task
-    scripts = {**task.scripts, **staging.scripts(plan, identity)}
-    return dataclasses.replace(task, scripts=scripts, stage=layout.STAGE_SCRIPT)
+    return dataclasses.replace(task, scripts={**task.scripts, **stages, **staging.programs()}, stages=tuple(stages))

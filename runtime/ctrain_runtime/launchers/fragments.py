@@ -108,7 +108,7 @@ exit "$code"
 def container(plan: LaunchPlan, identity: TaskIdentity) -> str:
     """Sets the array `launch` to the engine's argv up to the image, and exports the container's environment.
 
-    Binds that only the node knows come from the array `binds`, which the identity may have filled.
+    Binds that only the node knows come from the array `binds`, which the identity may have filled, and the data set.
     """
     argv = apptainer.exec_argv(
         plan.engine,
@@ -116,7 +116,7 @@ def container(plan: LaunchPlan, identity: TaskIdentity) -> str:
         as_root=plan.as_root,
         cuda=plan.image.cuda,
         rocm=plan.image.rocm,
-        binds=map(str, plan.mounts),
+        binds=(str(mount) for mount in plan.mounts if not plan.data_copy or mount != plan.data_copy.mount),
         overlays=[layer.path for layer in plan.layers],
     )
     passed = (*PASSED, *identity.passed, *plan.passed)
@@ -128,7 +128,7 @@ def container(plan: LaunchPlan, identity: TaskIdentity) -> str:
 export LOCAL_WORLD_SIZE={plan.ranks_per_node} OMP_NUM_THREADS={plan.cores_per_rank}
 {order_gpus(plan, identity)}\
 {apptainer.container_environment(plan.engine, plan.environment, passed, identity.passed_prefixes)}
-{staging.image(plan)}
+{staging.data(plan)}{staging.image(plan)}
 {apptainer.launch_array(argv)}"""
 
 

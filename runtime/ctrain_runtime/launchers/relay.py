@@ -1,9 +1,10 @@
-"""Copies the image to this node's own disk. The first node of a run reads the shared file system; each of the others
-has the image from the node before it, while that is still receiving: a chain.
+"""Copies a file to this node's own disk. The first node of a run reads the shared file system; each of the others has
+the file from the node before it, while that is still receiving: a chain.
 
-Usage: relay.py IMAGE SIZE DIGEST DIRECTORY KEY-FILE SECONDS BEFORE PORT, once on each node. BEFORE is HOST:PORT of the
-node before, PORT where the node after connects ("" and 0: there is none), SECONDS the time between the starts of two
-nodes. A node that is left without a copy is named; its exit code is 1.
+Usage: relay.py FILE SIZE NAME DIRECTORY KEY-FILE SECONDS BEFORE PORT, once on each node. NAME, of the copy, is the
+digest and a suffix; BEFORE is HOST:PORT of the node before, PORT where the node after connects ("" and 0: there is
+none), SECONDS the time between the starts of two nodes. A node that is left without a copy is named; its exit code is
+1. The last node reports its progress.
 
 No node waits for a bad one: who loses the node before it reads the rest of the shared file, and a slow node leaves the
 chain. Other users are not trusted: neither what they put into DIRECTORY, nor what connects without the run's key.
@@ -33,6 +34,7 @@ STRANGER_SECONDS = 2.0  # in which a connection must have sent its request
 SILENCE_SECONDS = 10.0  # after which a connection is lost: a living node sends something every second
 SLOWEST = 20e6  # bytes per second: a sixth of what 1 Gb Ethernet carries
 JUDGED_SECONDS = 10.0  # in which a node has shown that it is slower
+REPORT_SECONDS = 10.0  # between two lines about the progress
 
 
 class NotCopied(Exception):
@@ -40,10 +42,11 @@ class NotCopied(Exception):
 
 
 class Copy:
-    """The image on this node, as far as it is there."""
+    """The file on this node, as far as it is there."""
 
-    def __init__(self, file: Any, size: int, have: int) -> None:
+    def __init__(self, file: Any, size: int, have: int, *, reports: bool = False) -> None:
         self.size, self.have, self._file, self._failed = size, have, file, False
+        self._report_at = time.monotonic() + REPORT_SECONDS if reports else float("inf")
         self._digest, self._changed = hashlib.sha256(), threading.Condition()
         self._deadline = time.monotonic() + 60 + size / SLOWEST
 
@@ -56,8 +59,12 @@ class Copy:
                 rest = rest[self._file.write(rest) :]
         except OSError as error:
             raise NotCopied(f"cannot write the copy: {error.strerror}") from error
-        if time.monotonic() > self._deadline:
+        now = time.monotonic()
+        if now > self._deadline:
             raise NotCopied("it took too long")
+        if now > self._report_at:
+            self._report_at = now + REPORT_SECONDS
+            complain(f"copied {self.have / 1e9:.1f} of {self.size / 1e9:.1f} GB")
         with self._changed:
             self.have += len(data)
             self._changed.notify_all()
@@ -89,24 +96,24 @@ class Copy:
                     raise NotCopied(f"its network or its disk is slow ({(self.have - mark) / seconds / 1e6:.1f} MB/s)")
                 since, mark = time.monotonic(), self.have
 
-    def read_rest(self, image: str) -> None:
+    def read_rest(self, source: str) -> None:
         """Complete it from the shared file system. Raises NotCopied."""
         buffer = memoryview(bytearray(CHUNK_BYTES))
         try:
-            with Path(image).open("rb", 0) as file:
+            with Path(source).open("rb", 0) as file:
                 file.seek(self.have)
                 while self.have < self.size:
                     length = file.readinto(buffer[: self.size - self.have])
                     if not length:
-                        raise NotCopied(f"{image} has {self.have} bytes, not {self.size}")
+                        raise NotCopied(f"it has {self.have} bytes, not {self.size}")
                     self.append(buffer[:length])
         except OSError as error:
-            raise NotCopied(f"cannot read {image}: {error.strerror}") from error
+            raise NotCopied(f"cannot read it: {error.strerror}") from error
 
-    def check(self, image: str, digest: str) -> None:
+    def check(self, digest: str) -> None:
         """Raises NotCopied for other contents."""
         if self._digest.hexdigest() != digest:
-            raise NotCopied(f"digest mismatch: the copy of {image} has sha256:{self._digest.hexdigest()}")
+            raise NotCopied(f"digest mismatch: the copy has sha256:{self._digest.hexdigest()}")
 
 
 class Neighbours:
@@ -132,7 +139,7 @@ class Neighbours:
                     copy.receive(sock)
         except OSError as error:
             reason = error.strerror or error
-            complain(f"{os.uname().nodename} reads the rest of the shared image: cannot have it from {host}: {reason}")
+            complain(f"{os.uname().nodename} reads the rest of the shared file: cannot have it from {host}: {reason}")
 
     def serve(self, copy: Copy) -> None:
         """From now on, send the copy to the node after; this process does not end before."""
@@ -214,14 +221,14 @@ def create(part: Path, size: int) -> Any:
             disk = os.statvfs(".")
             if disk.f_bavail * disk.f_frsize < size:
                 part.unlink()
-                raise NotCopied(f"the disk has less than the {size / 1e9:.1f} GB that the image needs")
+                raise NotCopied(f"the disk has less than the {size / 1e9:.1f} GB that the copy needs")
             return file
     return None
 
 
-def obtain(image: str, size: int, digest: str, directory: str, neighbours: Neighbours) -> None:
+def obtain(source: str, size: int, name: str, directory: str, neighbours: Neighbours, *, reports: bool) -> None:
     """Have a copy in the directory. Raises NotCopied."""
-    complete, part = Path(f"{digest}.sif"), Path(f"{digest}.part")
+    complete, part = Path(name), Path(name).with_suffix(".part")
     copy, file = Copy(None, size, size), None
     copy.fail()  # until there is one, the node after need not wait for it
     try:
@@ -230,7 +237,7 @@ def obtain(image: str, size: int, digest: str, directory: str, neighbours: Neigh
             copy = Copy(complete.open("rb", 0), size, size)
         else:
             file = create(part, size)
-            copy = Copy(file, size, 0) if file else copy
+            copy = Copy(file, size, 0, reports=reports) if file else copy
     except OSError as error:
         raise NotCopied(f"cannot use {directory}: {error.strerror}") from error
     finally:
@@ -241,8 +248,8 @@ def obtain(image: str, size: int, digest: str, directory: str, neighbours: Neigh
         try:
             neighbours.fetch(copy)
             if copy.have < size:
-                copy.read_rest(image)
-            copy.check(image, digest)
+                copy.read_rest(source)
+            copy.check(complete.stem)
             part.rename(complete)
         except BaseException:
             copy.fail()
@@ -258,13 +265,13 @@ def obtain(image: str, size: int, digest: str, directory: str, neighbours: Neigh
 
 
 def main() -> int:
-    image, size, digest, directory, key_file, seconds, before, port = sys.argv[1:]
+    source, size, name, directory, key_file, seconds, before, port = sys.argv[1:]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         neighbours = Neighbours(key_file, float(seconds), before, int(port))
-        obtain(image, int(size), digest, directory, neighbours)
+        obtain(source, int(size), name, directory, neighbours, reports=port == "0")
     except (NotCopied, OSError) as error:
-        complain(f"image not copied to {os.uname().nodename}: {error}. Ranks there read {image}")
+        complain(f"{source} not copied to {os.uname().nodename}: {error}. Ranks there read the shared file")
         return 1
     return 0
 

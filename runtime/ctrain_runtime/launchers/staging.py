@@ -1,12 +1,14 @@
-"""The image on the nodes' own disks: stage.sh has it copied there, and tasks run the copy where there is one."""
+"""Files on the nodes' own disks, the image and that of the data set: scripts have them copied there, and tasks use the
+copy where there is one."""
 
 from __future__ import annotations
 
 import shlex
+from dataclasses import dataclass
 from pathlib import Path
 
 from ctrain_runtime import layout
-from ctrain_runtime.plan.model import LaunchPlan
+from ctrain_runtime.plan.model import IMAGE_ROOT, DataCopy, LaunchPlan
 from ctrain_runtime.schedulers.script import TaskIdentity
 
 PROGRAM = Path(__file__).with_name("relay.py")  # read, not imported: it runs by the nodes' own Python
@@ -16,15 +18,46 @@ NODES_PER_SECOND = 100  # that a scheduler starts, at least
 PYTHONS = "/usr/bin/python3 /usr/libexec/platform-python python3"  # one that is not on the shared file system first
 
 
+@dataclass(frozen=True)
+class _Copied:
+    """A file, and its copy below `parent` on a node's own disk."""
+
+    path: str
+    size: int
+    name: str
+    parent: str
+
+    @property
+    def bash(self) -> str:
+        return f"""\
+file={shlex.quote(self.path)}
+directory={shlex.quote(self.parent)}/ctrain-images-$UID"""
+
+
 def scripts(plan: LaunchPlan, identity: TaskIdentity) -> dict[str, str]:
-    """stage.sh, which each node runs once, and its program."""
-    text = f"""\
+    """The scripts that each node runs, one after the other, before the ranks start; {} for none."""
+    made = {}
+    if plan.stages_image:
+        made[layout.STAGE_SCRIPT] = _script(plan, _image(plan), identity)
+    if plan.data_copy:
+        made[layout.STAGE_DATA_SCRIPT] = _script(plan, _data(plan.data_copy), identity)
+    return made
+
+
+def programs() -> dict[str, str]:
+    """What these scripts need beside them."""
+    return {layout.RELAY: PROGRAM.read_text(encoding="utf-8")}
+
+
+def _script(plan: LaunchPlan, copied: _Copied, identity: TaskIdentity) -> str:
+    return f"""\
 #!/bin/bash -p
-# Copies the image of {plan.run} to the disk of this node. A node that cannot do that is named, and does without.
+# For {plan.run}, copies a file to the disk of this node. A node that cannot do that is named, and does without.
 trap '' USR1 USR2
 run={shlex.quote(plan.run_directory)}
 {identity.bash}
-{_paths(plan)}
+{copied.bash}
+[ "$task" != 0 ] || echo "copying $file to $directory on each node"
 if [ -O "$directory" ] && [ ! -L "$directory" ]; then # a copy in use is locked
   find "$directory" -maxdepth 1 -type f -mtime +{KEEP_DAYS} -exec flock -n {{}} rm -f {{}} \\;
 fi
@@ -36,35 +69,45 @@ for python in {PYTHONS} ''; do
   ! "$python" -I -c 'import sys; sys.exit(sys.version_info < (3, 6))' 2>/dev/null || break
 done
 [ "$python" ] || {{
-  echo "ctrain: image not copied to $(uname -n): no Python 3.6 or later there. Ranks there read $image" >&2
+  echo "ctrain: $file not copied to $(uname -n): no Python 3.6 or later there. Ranks there read the shared file" >&2
   exit 1
 }}
-exec "$python" -I "$run/{layout.RELAY}" "$image" {plan.image.size} {_digest(plan)} "$directory" \\
+exec "$python" -I "$run/{layout.RELAY}" "$file" {copied.size} {shlex.quote(copied.name)} "$directory" \\
   "$run/{layout.STAGE_KEY}" {START_SECONDS + plan.nodes // NODES_PER_SECOND} "$before" "$port"
 """
-    return {layout.STAGE_SCRIPT: text, layout.RELAY: PROGRAM.read_text(encoding="utf-8")}
 
 
 def image(plan: LaunchPlan) -> str:
-    """Bash that sets `image`: to the copy on this node if there is one. A lock says that it is in use, for as long as
-    what the task starts has the file open. After a crash of the node, a copy may be shorter than the image."""
-    if not plan.staging:
-        return f"image={shlex.quote(plan.image.path)}"
+    """Bash that sets `image`: to the copy on this node if there is one."""
+    return _use(_image(plan), "image") if plan.staging else f"image={shlex.quote(plan.image.path)}"
+
+
+def data(plan: LaunchPlan) -> str:
+    """Bash that adds the data set to the array `binds`, the copy if this node has one; "" if none is planned."""
+    if not plan.data_copy:
+        return ""
+    target = shlex.quote(f":{plan.data_copy.mount.target}:{IMAGE_ROOT}ro")
+    return f'{_use(_data(plan.data_copy), "data")}\nbinds+=("$data"{target})\n'
+
+
+def _use(copied: _Copied, variable: str) -> str:
+    """Bash that sets `variable` to the copy, else to the file. A lock says that it is in use, for as long as what the
+    task starts has the file open. After a crash of the node, a copy may be shorter than the file."""
     return f"""\
-{_paths(plan)}
-copy=$directory/{_digest(plan)}.sif # complete: it got this name when its digest was checked
-if [ -O "$directory" ] && [ ! -L "$directory" ] && [ "$(stat -c %s "$copy" 2>/dev/null)" = {plan.image.size} ] &&
+{copied.bash}
+{variable}=$file
+copy=$directory/{shlex.quote(copied.name)} # complete: it got this name when its digest was checked
+if [ -O "$directory" ] && [ ! -L "$directory" ] && [ "$(stat -c %s "$copy" 2>/dev/null)" = {copied.size} ] &&
   {{ exec {{in_use}}<"$copy"; }} 2>/dev/null && flock -s -n "$in_use"; then
   touch -c "$copy"
-  image=$copy
+  {variable}=$copy
 fi"""
 
 
-def _paths(plan: LaunchPlan) -> str:
-    return f"""\
-image={shlex.quote(plan.image.path)}
-directory={shlex.quote(plan.staging)}/ctrain-images-$UID"""
+def _image(plan: LaunchPlan) -> _Copied:
+    image = plan.image
+    return _Copied(image.path, image.size, f"{image.digest.partition(':')[2]}.sif", plan.staging)
 
 
-def _digest(plan: LaunchPlan) -> str:
-    return shlex.quote(plan.image.digest.partition(":")[2])
+def _data(copy: DataCopy) -> _Copied:
+    return _Copied(copy.mount.source, copy.size, f"{copy.digest.partition(':')[2]}.sqfs", copy.directory)

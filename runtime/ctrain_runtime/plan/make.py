@@ -15,7 +15,7 @@ from ctrain_runtime.plan.environment import make_environment, passed_names, secr
 from ctrain_runtime.plan.image_choice import choose_image, plan_user_layers
 from ctrain_runtime.plan.launcher_choice import start_mpi
 from ctrain_runtime.plan.model import LaunchPlan, Options
-from ctrain_runtime.plan.mounts import data_directory, make_mounts
+from ctrain_runtime.plan.mounts import data_mount, make_mounts
 from ctrain_runtime.plan.size import JobSize
 from ctrain_runtime.plan.staging import decide
 from ctrain_runtime.site import Site
@@ -44,6 +44,7 @@ def make_plan(
     horovod = "horovod" in image.manifest.software and size.nodes * size.ranks_per_node > 1
     staging = decide(options.stage, site, planned, size.nodes, interactive=options.interactive)
     variables = mpi.environment(launcher, flavour, planned.cuda, horovod)
+    data = data_mount(job, site, options)
     environment, origins = make_environment(job, site, options, run_directory, variables)
     return LaunchPlan(
         run=run_directory.name,
@@ -81,7 +82,7 @@ def make_plan(
         staging=staging.directory,
         stages_image=staging.copies,
         staging_reason=staging.reason,
-        data=data_directory(job, site, options),
+        data=data.source if data else "",
         resume=options.resume,
         lease=lease.lease_path(facts.lease_dir, planned.path, run_directory),
         as_root=facts.is_root,

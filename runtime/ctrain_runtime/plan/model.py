@@ -10,6 +10,8 @@ from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import UsageError
 from ctrain_runtime.user_layer import UserLayer
 
+IMAGE_ROOT = "image-src=/,"  # how engines are asked for the contents of an image ("Bind Paths and Mounts")
+
 
 @dataclass(frozen=True)
 class Options:
@@ -37,11 +39,12 @@ class Options:
 
 @dataclass(frozen=True)
 class Mount:
-    """A host path and where the container sees it."""
+    """A host path and where the container sees it. `is_image`: the path is a file whose file system is mounted."""
 
     source: str
     target: str
     read_only: bool
+    is_image: bool = False
 
     def __post_init__(self) -> None:
         for path in (self.source, self.target):
@@ -51,7 +54,7 @@ class Mount:
                 raise UsageError(f"cannot mount {path!r}: not an absolute path", "Begin it with /")
 
     def __str__(self) -> str:
-        return f"{self.source}:{self.target}:{'ro' if self.read_only else 'rw'}"
+        return f"{self.source}:{self.target}:{IMAGE_ROOT if self.is_image else ''}{'ro' if self.read_only else 'rw'}"
 
 
 @dataclass(frozen=True)
@@ -87,6 +90,16 @@ class PlannedUserLayer:
     def __post_init__(self) -> None:
         if any(character in self.path for character in ":,\n"):
             raise UsageError(f"cannot mount layer {self.path!r}: engines read ':' and ',' as separators", "Rename it")
+
+
+@dataclass(frozen=True)
+class DataCopy:
+    """The image of the data set on the nodes' own disks: each copies it to `directory` before the ranks start."""
+
+    mount: Mount
+    digest: str
+    size: int  # bytes
+    directory: str
 
 
 @dataclass(frozen=True)
@@ -177,6 +190,7 @@ class LaunchPlan:
     origins: dict[str, str] = field(default_factory=dict)  # of the variables in `environment`: site, job, option ...
     stages_image: bool = False
     staging_reason: str = ""
+    data_copy: Optional[DataCopy] = None
     task_starter: str = ""  # what starts tasks, where the scheduler has a choice; "" is its own way
     gpu_order: tuple[int, ...] = ()  # a node's GPUs by local rank; empty: as the node numbers them
 

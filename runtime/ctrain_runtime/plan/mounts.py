@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Optional
 
 from ctrain_runtime.errors import DataError, UsageError
 from ctrain_runtime.job import Job
 from ctrain_runtime.plan.environment import RESUME
 from ctrain_runtime.plan.model import Mount, Options
 from ctrain_runtime.site import Site, expand
+
+SQUASHFS = (".sqfs", ".sqsh", ".squashfs")  # how the names of such images end
+MAGIC = b"hsqs"  # how they begin (the Linux kernel's squashfs_fs.h)
 
 
 def make_mounts(job: Job, site: Site, options: Options, run_directory: Path) -> tuple[Mount, ...]:
@@ -23,23 +27,41 @@ def make_mounts(job: Job, site: Site, options: Options, run_directory: Path) -> 
     if job.directory:
         mounts.append(Mount(str(job.directory), str(job.directory), read_only=False))
     mounts.append(Mount(str(run_directory), str(run_directory), read_only=False))
-    data = data_directory(job, site, options)
+    data = data_mount(job, site, options)
     if data:
-        mounts.append(Mount(data, job.data.mount if job.data else "/data", read_only=True))
+        mounts.append(data)
     if options.resume:
         mounts.append(Mount(options.resume, RESUME, read_only=True))
     return tuple(mounts)
 
 
-def data_directory(job: Job, site: Site, options: Options) -> str:
-    """The host's directory of the data set; "" for a job without one."""
+def data_mount(job: Job, site: Site, options: Options) -> Optional[Mount]:
+    """The mount of the data set, a directory or a SquashFS image; None for a job without one."""
     data = options.data or (site.datasets.get(job.data.dataset, "") if job.data else "")
     if job.data and not data:
         raise DataError(
             f"site {site.name} has no data set {job.data.dataset!r}, required by job {job.name}",
             "Pass --data DIR, or add it to `datasets` in the site file",
         )
-    return data
+    if not data:
+        return None
+    return Mount(data, job.data.mount if job.data else "/data", read_only=True, is_image=data.endswith(SQUASHFS))
+
+
+def data_problem(mount: Mount) -> Optional[DataError]:
+    """Why a data set that exists cannot be mounted; None if it can."""
+    path = Path(mount.source)
+    try:
+        if path.is_dir() and not mount.is_image:
+            return None
+        with path.open("rb") as file:
+            is_squashfs = file.read(len(MAGIC)) == MAGIC
+    except OSError as error:
+        return DataError(f"cannot read the data set {path}: {error.strerror}", "Check its permissions")
+    if mount.is_image and is_squashfs:
+        return None
+    hint = f"Data sets are directories, or SquashFS images whose names end in {' or '.join(SQUASHFS)}"
+    return DataError(f"cannot mount the data set {path}: not a directory, and not such an image", hint)
 
 
 def parse_mount(text: str) -> Mount:

@@ -19,6 +19,7 @@ from ctrain_runtime.job import NAME
 from ctrain_runtime.launchers import preflight
 from ctrain_runtime.plan.environment import MASK, secret_names
 from ctrain_runtime.plan.model import Launch, LaunchPlan
+from ctrain_runtime.plan.mounts import data_problem
 
 
 def new_run_path(parent: Path, job: str, name: str = "") -> Path:
@@ -40,6 +41,8 @@ def check_mount_sources(plan: LaunchPlan) -> None:
     for mount in plan.mounts:
         if not Path(mount.source).exists() and mount.source != plan.run_directory:
             raise DataError(f"cannot mount {mount.source} at {mount.target}: not found", "Check the path")
+        if mount.source == plan.data and (problem := data_problem(mount)):
+            raise problem
 
 
 def create(launch: Launch) -> Path:

@@ -21,6 +21,7 @@ from ctrain_runtime.plan.model import Launch, LaunchPlan, Options
 from ctrain_runtime.plan.size import JobSize, SizeRequest
 from ctrain_runtime.pull import Report
 from ctrain_runtime.run import directory, preflight, select_image, targets
+from ctrain_runtime.run.data_copy import request_copy
 from ctrain_runtime.run.imports import read_imports
 from ctrain_runtime.schedulers.protocol import Scheduler
 from ctrain_runtime.site import FALLBACK, SelectedSite, Site, expand
@@ -48,6 +49,7 @@ class Request:
     dry_run: bool = False
     estimate: bool = False
     pull: bool = False  # the image, even if it is cached
+    stage_data: bool = False
     options: Options = field(default_factory=Options)
     report: Report = lambda _what, _progress: None
 
@@ -150,6 +152,8 @@ def _plan(
         plan, notes = replace(plan, estimate=expected), (*notes, *more)
     if target.is_here:
         directory.check_mount_sources(plan)
+    if request.stage_data:
+        plan = replace(plan, data_copy=request_copy(plan, site, request.report))
     return plan, notes
 
 

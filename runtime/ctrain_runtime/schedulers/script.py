@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ctrain_runtime import layout
@@ -25,11 +26,11 @@ PREFLIGHT = "preflight"  # the argument by which a task proves its world instead
 @dataclass(frozen=True)
 class Task:
     """What the scheduler starts `plan.tasks` times: the name of a script in the run directory. `scripts` maps the names
-    of all files that it needs to their texts. `stage` is the script that each node runs once before; "" for none."""
+    of all files that it needs to their texts. `stages` are scripts that each node runs once before, in this order."""
 
     script: str
     scripts: dict[str, str]
-    stage: str = ""
+    stages: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -72,13 +73,20 @@ def start_script(plan: LaunchPlan, script: str, *arguments: str) -> list[str]:
 
 
 def job_script(
-    plan: LaunchPlan, *, header: str, job_id: str, before: str, start: str, stage_in: str = "", preflight: str = ""
+    plan: LaunchPlan,
+    *,
+    header: str,
+    job_id: str,
+    before: str,
+    start: str,
+    stage_in: Iterable[str] = (),
+    preflight: str = "",
 ) -> str:
     """The text of job.sh.
 
     `header` holds the scheduler's directives; `job_id` is bash for the job's id; `start` is one command that runs all
-    tasks to their end; `before` is further bash for that stage. `stage_in` is one command that copies the image to the
-    nodes, as far as it can, and `preflight` one that must succeed.
+    tasks to their end; `before` is further bash for that stage. `stage_in` are commands that each copy a file to the
+    nodes, as far as they can, and `preflight` is one that must succeed.
     """
     release = f"rm -f {shlex.quote(plan.lease)} 2>/dev/null\n  " if plan.lease else ""
     return f"""\
@@ -106,7 +114,7 @@ finish() {{
   exit "$code"
 }}
 
-{_stage_in(plan, stage_in)}{_preflight(plan, preflight)}event run started
+{_stage_in(stage_in)}{_preflight(plan, preflight)}event run started
 run_step {start}
 finish
 """
@@ -160,18 +168,18 @@ run_step() {{ # COMMAND...
 }}"""
 
 
-def _stage_in(plan: LaunchPlan, stage_in: str) -> str:
-    if not stage_in:
-        return ""
-    return f"""\
+def _stage_in(commands: Iterable[str]) -> str:
+    return "".join(
+        f"""\
 event stage-in started
-echo {shlex.quote(f"copying the image to {plan.staging} on each node")}
 (umask 077 && od -An -N16 -tx1 /dev/urandom | tr -d ' \n' >"$run/{layout.STAGE_KEY}")
-run_step {stage_in}
+run_step {command}
 rm -f "$run/{layout.STAGE_KEY}"
-event stage-in ended "\\"code\\": $code" # a node without a copy reads the image where it is
+event stage-in ended "\\"code\\": $code" # a node without a copy reads the file where it is
 
 """
+        for command in commands
+    )
 
 
 def _preflight(plan: LaunchPlan, preflight: str) -> str:

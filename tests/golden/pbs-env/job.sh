@@ -174,12 +174,11 @@ finish() {
 }
 
 event stage-in started
-echo 'copying the image to /local on each node'
 (umask 077 && od -An -N16 -tx1 /dev/urandom | tr -d ' 
 ' >"$run/.stage")
 run_step run_all_on_nodes 1 stage.sh
 rm -f "$run/.stage"
-event stage-in ended "\"code\": $code" # a node without a copy reads the image where it is
+event stage-in ended "\"code\": $code" # a node without a copy reads the file where it is
 
 event run started
 run_step run_on_nodes 4 task.sh

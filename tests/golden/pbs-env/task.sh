@@ -88,8 +88,9 @@ export APPTAINERENV_ENV=''
 export APPTAINERENV_PYTHONNOUSERSITE=1
 export APPTAINERENV_PYTHONUNBUFFERED=1
 export APPTAINERENV_TORCHINDUCTOR_CACHE_DIR=/home/ctrain/.cache/torchinductor
-image=/apps/ctrain/pytorch_24.12-hd-py3-r3.sif
+file=/apps/ctrain/pytorch_24.12-hd-py3-r3.sif
 directory=/local/ctrain-images-$UID
+image=$file
 copy=$directory/9f2c41d0a7e3.sif # complete: it got this name when its digest was checked
 if [ -O "$directory" ] && [ ! -L "$directory" ] && [ "$(stat -c %s "$copy" 2>/dev/null)" = 5 ] &&
   { exec {in_use}<"$copy"; } 2>/dev/null && flock -s -n "$in_use"; then

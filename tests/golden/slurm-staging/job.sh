@@ -59,12 +59,11 @@ finish() {
 }
 
 event stage-in started
-echo 'copying the image to /local disk on each node'
 (umask 077 && od -An -N16 -tx1 /dev/urandom | tr -d ' 
 ' >"$run/.stage")
 run_step srun --job-name=digits-1 --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=1 --distribution=block --overlap --mpi=none --kill-on-bad-exit=0 /bin/bash -p -c '[ -r "$0" ] || { echo "ctrain: run directory $1 is not visible on $(uname -n). Choose one that all nodes share: --runs DIR" >&2; exit 71; }; shift; exec /bin/bash -p "$0" "$@"' /scratch/kim/ctrain/digits-1/stage.sh /scratch/kim/ctrain/digits-1
 rm -f "$run/.stage"
-event stage-in ended "\"code\": $code" # a node without a copy reads the image where it is
+event stage-in ended "\"code\": $code" # a node without a copy reads the file where it is
 
 event run started
 run_step srun --job-name=digits-1 --nodes=2 --ntasks=16 --ntasks-per-node=8 --cpus-per-task=8 --distribution=block:block --cpu-bind=cores --mpi=pmix --kill-on-bad-exit=1 --quit-on-interrupt /bin/bash -p -c '[ -r "$0" ] || { echo "ctrain: run directory $1 is not visible on $(uname -n). Choose one that all nodes share: --runs DIR" >&2; exit 71; }; shift; exec /bin/bash -p "$0" "$@"' /scratch/kim/ctrain/digits-1/task.sh /scratch/kim/ctrain/digits-1

@@ -1,5 +1,5 @@
 #!/bin/bash -p
-# Copies the image of digits-1 to the disk of this node. A node that cannot do that is named, and does without.
+# For digits-1, copies a file to the disk of this node. A node that cannot do that is named, and does without.
 trap '' USR1 USR2
 run=/scratch/kim/ctrain/digits-1
 task=${SLURM_PROCID:?} tasks=${SLURM_NTASKS:?} local_task=${SLURM_LOCALID:?} NODE_RANK=${SLURM_NODEID:?}
@@ -10,8 +10,9 @@ while [[ ${hosts%%,*} == *\[* ]]; do
 done
 export MASTER_ADDR=${hosts%%,*}
 export MASTER_PORT=$((61000 + (SLURM_JOB_ID + SLURM_STEP_ID + 4448) % 4536))
-image=/apps/ctrain/pytorch_24.12-hd-py3-r3.sif
+file=/apps/ctrain/pytorch_24.12-hd-py3-r3.sif
 directory='/local disk'/ctrain-images-$UID
+[ "$task" != 0 ] || echo "copying $file to $directory on each node"
 if [ -O "$directory" ] && [ ! -L "$directory" ]; then # a copy in use is locked
   find "$directory" -maxdepth 1 -type f -mtime +7 -exec flock -n {} rm -f {} \;
 fi
@@ -23,8 +24,8 @@ for python in /usr/bin/python3 /usr/libexec/platform-python python3 ''; do
   ! "$python" -I -c 'import sys; sys.exit(sys.version_info < (3, 6))' 2>/dev/null || break
 done
 [ "$python" ] || {
-  echo "ctrain: image not copied to $(uname -n): no Python 3.6 or later there. Ranks there read $image" >&2
+  echo "ctrain: $file not copied to $(uname -n): no Python 3.6 or later there. Ranks there read the shared file" >&2
   exit 1
 }
-exec "$python" -I "$run/relay.py" "$image" 5 9f2c41d0a7e3 "$directory" \
+exec "$python" -I "$run/relay.py" "$file" 5 9f2c41d0a7e3.sif "$directory" \
   "$run/.stage" 10 "$before" "$port"

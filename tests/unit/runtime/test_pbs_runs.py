@@ -73,7 +73,7 @@ def test_the_image_is_copied_to_the_nodes(bench: Bench) -> None:
     assert copy.read_bytes() == bench.image.read_bytes()
     [ended_with] = [event.code for event in read_job_events(bench.one) if (event.stage, event.what) == STAGED]
     assert ended_with == 0
-    assert "image not copied" not in (bench.one / "logs/job.log").read_text()
+    assert "not copied" not in (bench.one / "logs/job.log").read_text()
 
 
 def test_a_job_ended_at_its_time_limit(bench: Bench) -> None:

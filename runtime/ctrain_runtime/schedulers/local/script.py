@@ -128,7 +128,7 @@ def render(plan: LaunchPlan, task: Task) -> Launch:
     meet = rendezvous(plan, "127.0.0.1")  # every rank is on this machine
     if plan.interactive:
         return on_terminal(plan, task, meet)
-    stage_in = quote_argv(["env", "CTRAIN_TASK=0", *start_script(plan, task.stage)]) if task.stage else ""
+    stage_in = [quote_argv(["env", "CTRAIN_TASK=0", *start_script(plan, script)]) for script in task.stages]
     start = f"tasks 0 {plan.tasks} {task.script}"
     text = job_script(
         plan, header="", job_id=JOB_ID, before=f"{meet}\n{task_functions()}", start=start, stage_in=stage_in

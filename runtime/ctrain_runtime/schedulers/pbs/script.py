@@ -146,7 +146,7 @@ def render(plan: LaunchPlan, task: Task) -> Launch:
         job_id=process.JOB_ID if plan.allocation else "$PBS_JOBID",
         before=_before(plan),
         start=_start(plan, task.script),
-        stage_in=_start(plan, task.stage, per_node=1) if task.stage else "",
+        stage_in=(_start(plan, script, per_node=1) for script in task.stages),
         preflight=_start(plan, task.script, PREFLIGHT) if plan.preflight else "",
     )
     scripts = {layout.JOB_SCRIPT: text, **task.scripts}

@@ -68,7 +68,7 @@ def render(plan: LaunchPlan, task: Task) -> Launch:
         job_id=process.JOB_ID if plan.allocation else "$SLURM_JOB_ID",
         before=_before(plan),
         start=quote_argv([*_srun(plan), *start_script(plan, task.script)]),
-        stage_in=quote_argv([*_srun_per_node(plan), *start_script(plan, task.stage)]) if task.stage else "",
+        stage_in=(quote_argv([*_srun_per_node(plan), *start_script(plan, script)]) for script in task.stages),
         preflight=quote_argv([*_srun(plan), *start_script(plan, task.script, PREFLIGHT)]) if plan.preflight else "",
     )
     return Launch(plan, argv, {layout.JOB_SCRIPT: text, **task.scripts})

@@ -47,8 +47,9 @@ class Nodes:
         """Start the relay of a node. Without `image` it could not read the shared file."""
         previous = f"127.0.0.1:{self.ports[number - 1]}" if before and number else ""
         port = self.ports[number] if after and number < len(self.ports) - 1 else 0
-        where = (image or "/missing", str(len(CONTENT)), DIGEST, str(self.disk(number)), str(self.folder / "key"))
-        argv = [sys.executable, "-I", str(PROGRAM), *where, "30", previous, str(port)]
+        what = (image or "/missing", str(len(CONTENT)), f"{DIGEST}.sif")
+        where = (str(self.disk(number)), str(self.folder / "key"), "30", previous, str(port))
+        argv = [sys.executable, "-I", str(PROGRAM), *what, *where]
         self.started.append(subprocess.Popen(argv, stderr=subprocess.PIPE, text=True))
         return self.started[-1]
 
@@ -120,8 +121,8 @@ def test_a_node_without_a_directory_is_named_and_the_next_reads_the_shared_file(
     chain = [nodes.start(number, nodes.image if number in (0, 2) else "/missing") for number in range(4)]
     (_, _), (code, why), (next_code, next_why), last = map(ended, chain)
     assert (code, next_code, last) == (1, 0, (0, ""))
-    assert f"image not copied to {os.uname().nodename}: cannot use {nodes.disk(1)}: Not a directory." in why
-    assert "reads the rest of the shared image" in next_why
+    assert f"not copied to {os.uname().nodename}: cannot use {nodes.disk(1)}: Not a directory." in why
+    assert "reads the rest of the shared file" in next_why
     assert [len(nodes.copies(number)) for number in (0, 2, 3)] == [1, 1, 1]
 
 
@@ -129,7 +130,7 @@ def test_a_directory_that_others_can_write_to_is_not_used(nodes: Nodes) -> None:
     nodes.disk(0).mkdir()
     nodes.disk(0).chmod(0o777)
     code, why = ended(nodes.start(0, nodes.image, after=False))
-    assert code == 1 and f"cannot use {nodes.disk(0)}: others can write to it. Ranks there read {nodes.image}" in why
+    assert code == 1 and f"cannot use {nodes.disk(0)}: others can write to it. Ranks there read the shared file" in why
     assert not nodes.copies(0)
 
 
@@ -157,7 +158,11 @@ def test_wrong_contents_leave_no_copy(nodes: Nodes) -> None:
 def test_an_image_shorter_than_planned_leaves_no_copy(nodes: Nodes) -> None:
     Path(nodes.image).write_bytes(CONTENT[:-1])
     code, why = ended(nodes.start(0, nodes.image, after=False))
-    assert code == 1 and f"{nodes.image} has {len(CONTENT) - 1} bytes, not {len(CONTENT)}" in why
+    assert (
+        code == 1
+        and f"{nodes.image} not copied to {os.uname().nodename}: it has {len(CONTENT) - 1} bytes, not {len(CONTENT)}"
+        in why
+    )
     assert not nodes.copies(0)
 
 
@@ -228,6 +233,20 @@ def test_a_copy_takes_only_so_long(part: Any, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(relay.time, "monotonic", lambda: late)
     with pytest.raises(NotCopied, match="it took too long"):
         copy.append(memoryview(b"x"))
+
+
+def test_progress_is_reported_now_and_then(
+    part: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = time.monotonic()
+    monkeypatch.setattr(relay.time, "monotonic", lambda: now)
+    size, have = 150_000_000_000, 12_300_000_000
+    copy, silent = Copy(part, size, have, reports=True), Copy(part, size, have)
+    for _ in range(8):
+        now += 3
+        copy.append(memoryview(b"x"))
+        silent.append(memoryview(b"x"))
+    assert capsys.readouterr().err == "ctrain: copied 12.3 of 150.0 GB\n" * 2
 
 
 def test_a_disk_that_becomes_full_is_named() -> None:

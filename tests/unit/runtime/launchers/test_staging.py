@@ -15,7 +15,7 @@ import pytest
 
 from ctrain_runtime import layout
 from ctrain_runtime.launchers.staging import KEEP_DAYS, PYTHONS
-from ctrain_runtime.plan.model import LaunchPlan
+from ctrain_runtime.plan.model import DataCopy, LaunchPlan, Mount
 from samples.plans import a_launch, a_site
 from samples.scripts import NO_LAYERS, Scripts, slurm_task, wait_until
 
@@ -108,10 +108,8 @@ def test_another_image_than_the_planned_one_is_not_staged(
     image.write_bytes(b"other" * 50_000)
     assert stage(scripts, plan) == 1
     assert not list(copies(disk).iterdir())
-    assert (
-        f"digest mismatch: the copy of {image} has sha256:{digest(image)}. Ranks there read {image}"
-        in scripts.job_log()
-    )
+    reason = f"digest mismatch: the copy has sha256:{digest(image)}. Ranks there read the shared file"
+    assert reason in scripts.job_log()
 
 
 @pytest.mark.parametrize("obstacle", ["missing", "link", "file"])
@@ -135,7 +133,7 @@ def test_a_full_disk_leaves_nothing_behind(scripts: Scripts, plan: LaunchPlan, d
     huge = dataclasses.replace(plan, image=dataclasses.replace(plan.image, size=10**18))
     assert stage(scripts, huge) == 1
     assert not list(copies(disk).iterdir())
-    assert "the disk has less than the 1000000000.0 GB that the image needs" in scripts.job_log()
+    assert "the disk has less than the 1000000000.0 GB that the copy needs" in scripts.job_log()
 
 
 def test_copies_that_were_not_used_for_long_and_parts_of_killed_ones_go(
@@ -203,12 +201,12 @@ def test_a_copy_that_exists_is_used_without_making_any(
     assert str(copies(disk) / f"{digest(image)}.sif") in engine_argv(scripts)
 
 
-def test_a_node_without_python_is_named(scripts: Scripts, plan: LaunchPlan, image: Path, disk: Path) -> None:
+def test_a_node_without_python_is_named(scripts: Scripts, plan: LaunchPlan, disk: Path) -> None:
     scripts.create(plan)
     script = scripts.run / layout.STAGE_SCRIPT
     script.write_text(script.read_text().replace(PYTHONS, "/missing/python3"))
     assert stage_again(scripts) == 1
-    assert f"no Python 3.6 or later there. Ranks there read {image}" in scripts.job_log()
+    assert "no Python 3.6 or later there. Ranks there read the shared file" in scripts.job_log()
     assert not copies(disk).exists()
 
 
@@ -221,7 +219,45 @@ def test_stage_asks_the_node_before_and_serves_the_node_after(scripts: Scripts, 
     script.write_text(script.read_text().replace(PYTHONS, str(show)))
     for task in range(3):
         assert scripts.start(layout.STAGE_SCRIPT, **slurm_task(task, 3, 1, "gpu[01-03]")).wait() == 0
-    asked = scripts.job_log().splitlines()
+    asked = [line for line in scripts.job_log().splitlines() if not line.startswith("copying ")]
     port = asked[1]
     assert 61000 <= int(port) < 65536
     assert [line for line in asked if line] == [port, f"gpu01:{port}", port, f"gpu02:{port}", "0"]
+
+
+@pytest.fixture
+def data_plan(plan: LaunchPlan, tmp_path: Path, disk: Path) -> LaunchPlan:
+    """The same run with a data set in one file, which is copied, too."""
+    file = tmp_path / "it's data.sqfs"
+    file.write_bytes(b"hsqs" * 50_000)
+    mount = Mount(str(file), "/data", read_only=True, is_image=True)
+    copy = DataCopy(mount, f"sha256:{digest(file)}", file.stat().st_size, str(disk))
+    return dataclasses.replace(plan, mounts=(*plan.mounts, mount), data=mount.source, data_copy=copy)
+
+
+def data_bind(scripts: Scripts) -> str:
+    [bind] = [word for word in engine_argv(scripts) if "image-src" in word]
+    return bind
+
+
+def test_the_data_set_is_copied_and_the_copy_is_mounted(scripts: Scripts, data_plan: LaunchPlan, disk: Path) -> None:
+    assert stage(scripts, data_plan) == 0
+    assert data_bind(scripts) == f"{data_plan.data}:/data:image-src=/,ro"  # until there is a copy
+    assert scripts.start(layout.STAGE_DATA_SCRIPT, **slurm_task()).wait() == 0
+    copy = copies(disk) / f"{digest(Path(data_plan.data))}.sqfs"
+    assert copy.read_bytes() == Path(data_plan.data).read_bytes()
+    assert data_bind(scripts) == f"{copy}:/data:image-src=/,ro"
+    assert str(copies(disk) / f"{digest(Path(data_plan.image.path))}.sif") in engine_argv(scripts)
+
+
+def test_the_image_stays_where_it_is_if_only_data_is_copied(scripts: Scripts, data_plan: LaunchPlan) -> None:
+    plan = dataclasses.replace(data_plan, staging="", stages_image=False)
+    job = (scripts.create(plan) / layout.JOB_SCRIPT).read_text()
+    assert not (scripts.run / layout.STAGE_SCRIPT).exists()
+    assert job.count("event stage-in started") == 1 and f"/{layout.STAGE_DATA_SCRIPT}" in job
+    assert plan.image.path in engine_argv(scripts)
+
+
+def test_image_and_data_are_copied_one_after_the_other(data_plan: LaunchPlan) -> None:
+    steps = re.findall(r"^run_step .*/(stage\w*\.sh)", a_launch(data_plan).scripts[layout.JOB_SCRIPT], re.MULTILINE)
+    assert steps == [layout.STAGE_SCRIPT, layout.STAGE_DATA_SCRIPT]

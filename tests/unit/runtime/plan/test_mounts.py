@@ -7,7 +7,7 @@ import pytest
 from ctrain_runtime.errors import DataError, UsageError
 from ctrain_runtime.job import Dataset
 from ctrain_runtime.plan.model import Mount
-from ctrain_runtime.plan.mounts import parse_mount
+from ctrain_runtime.plan.mounts import data_problem, parse_mount
 from samples.plans import RUN, a_job, a_plan, a_site
 
 
@@ -45,6 +45,35 @@ def test_data() -> None:
         "site neuron has no data set 'imagenet', required by job digits."
         " Pass --data DIR, or add it to `datasets` in the site file"
     )
+
+
+def test_data_in_one_file() -> None:
+    site = a_site(datasets={"imagenet": "/apps/imagenet.sqfs"})
+    plan = a_plan(job=a_job(data=Dataset("imagenet", "/images")), site=site)
+    assert str(plan.mounts[-1]) == "/apps/imagenet.sqfs:/images:image-src=/,ro"
+    assert (plan.data, a_plan(data="/x.squashfs").mounts[-1].is_image) == ("/apps/imagenet.sqfs", True)
+    assert not a_plan(mounts=("/x.sqfs",)).mounts[0].is_image
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("images.sqfs", ""),
+        ("directory", ""),
+        ("directory.sqfs", "cannot read the data set {}: Is a directory"),
+        ("short.sqfs", "cannot mount the data set {}: not a directory, and not such an image"),
+        ("images.img", "cannot mount the data set {}: not a directory, and not such an image"),
+        ("missing", "cannot read the data set {}: No such file or directory"),
+    ],
+)
+def test_what_a_data_set_can_be(tmp_path: Path, name: str, problem: str) -> None:
+    for directory in ("directory", "directory.sqfs"):
+        (tmp_path / directory).mkdir()
+    for file, text in {"images.sqfs": b"hsqs...", "images.img": b"hsqs...", "short.sqfs": b"hs"}.items():
+        (tmp_path / file).write_bytes(text)
+    path = tmp_path / name
+    error = data_problem(a_plan(data=str(path)).mounts[-1])
+    assert (error.message if error else "") == problem.format(path)
 
 
 def test_a_cache_for_all_jobs_is_mounted_and_named() -> None:

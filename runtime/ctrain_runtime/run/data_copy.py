@@ -1,0 +1,32 @@
+"""The copies of a run's data set on the nodes' own disks, on request."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ctrain_runtime.errors import DataError, UsageError
+from ctrain_runtime.foreign import cached_digest
+from ctrain_runtime.plan.model import DataCopy, LaunchPlan
+from ctrain_runtime.pull import Report
+from ctrain_runtime.site import Site
+
+
+def request_copy(plan: LaunchPlan, site: Site, report: Report) -> DataCopy:
+    """The copy that each node gets before the ranks start. Reads the whole file, unless its digest is known.
+
+    Raises UsageError, DataError.
+    """
+    if not plan.data:
+        raise UsageError("--stage-data: the run has no data set", "Pass --data FILE.sqfs")
+    mount = next((mount for mount in plan.mounts if mount.is_image), None)
+    if not mount:
+        hint = f"Make one, once, with: mksquashfs {plan.data} FILE.sqfs; then pass --data FILE.sqfs"
+        raise UsageError(f"--stage-data copies one file, a SquashFS image, not the directory {plan.data}", hint)
+    if not site.staging:
+        problem = f"--stage-data: site {site.name} names no directory on the nodes' own disks"
+        raise UsageError(problem, "Set `staging` in a site file of your own")
+    path = Path(mount.source)
+    try:
+        return DataCopy(mount, cached_digest(path, report), path.stat().st_size, site.staging)
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}", "Check its permissions") from error
