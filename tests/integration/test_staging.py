@@ -1,10 +1,12 @@
-"""The image is copied to the disk of each node before the ranks start, and they run the copy."""
+"""Image and data set are copied to the disk of each node before the ranks start, and they use the copies."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -28,10 +30,10 @@ def disks(cluster: Cluster) -> Iterator[dict[str, Path]]:
             path.unlink(missing_ok=True)
 
 
-def run(cluster: Cluster, name: str, *options: str) -> Done:
+def run(cluster: Cluster, name: str, *options: str, command: Sequence[str] = SHOW) -> Done:
     site = cluster.write("staging.yaml", "name: staging\nextends: generic-slurm\nstaging: /tmp\n")
     argv = ["--site", str(site), "--nodes", "2", "--image", "pytorch-cpu", "--launcher", "env", "--name", name]
-    done = cluster.run("ctrain", "run", *argv, "--preflight", "off", *options, "--", *SHOW)
+    done = cluster.run("ctrain", "run", *argv, "--preflight", "off", *options, "--", *command)
     assert done.returncode == 0, done.stdout + done.stderr
     return done
 
@@ -79,3 +81,36 @@ def test_a_node_that_cannot_copy_runs_the_image_of_the_store(cluster: Cluster, d
     shared = "/".join(Path(cluster.record("half")["image"]["path"]).parts[-2:])
     assert images(cluster, "half") == [shared, shared, *[f"{copy.parent.name}/{copy.name}"] * 2]
     assert stage_in(cluster, "half") == [1]
+
+
+def test_ranks_mount_the_copy_of_the_data_set(cluster: Cluster, disks: dict[str, Path], tmp_path: Path) -> None:
+    data = [pack(tmp_path, text) for text in ("shared", "copied")]
+    shared = cluster.home / "data.sqfs"
+    shared.write_bytes(data[0])
+    options = ("--stage", "never", "--data", str(shared), "--stage-data")
+    done = run(cluster, "data", *options, command=("cat", "/data/text"))
+    assert f"data      {shared} -> /data (read-only)" in done.stdout
+    assert "staging   data set copied to /tmp on each node" in done.stdout
+    assert texts(cluster, "data") == ["shared"] * 4
+    assert stage_in(cluster, "data") == [0]
+    name = f"{hashlib.sha256(data[0]).hexdigest()}.sqfs"
+    copies = {node: disk / name for node, disk in disks.items()}
+    assert [copy.read_bytes() for copy in copies.values()] == [data[0]] * 2
+    assert "ctrain:" not in (cluster.runs("data") / "logs/job.log").read_text()
+
+    copies["node02"].write_bytes(data[1])  # of the same size: only to see which file is mounted
+    run(cluster, "data-again", *options, command=("cat", "/data/text"))
+    assert texts(cluster, "data-again") == ["shared", "shared", "copied", "copied"]
+
+
+def pack(folder: Path, text: str) -> bytes:
+    """A SquashFS image with a file of this text."""
+    (folder / text).mkdir()
+    (folder / text / "text").write_text(text)
+    image = folder / f"{text}.sqfs"
+    subprocess.run(["mksquashfs", folder / text, image, "-quiet", "-no-progress"], check=True)
+    return image.read_bytes()
+
+
+def texts(cluster: Cluster, name: str) -> list[str]:
+    return [(cluster.runs(name) / f"logs/rank{rank}.log").read_text().strip() for rank in range(4)]

@@ -59,20 +59,22 @@ def test_a_job_of_the_right_size_in_a_clean_environment(bench: Bench) -> None:
     assert "it's" not in (bench.one / "plan.json").read_text()
 
 
-def test_the_image_is_copied_to_the_nodes(bench: Bench) -> None:
+def test_image_and_data_are_copied_to_the_nodes(bench: Bench) -> None:
     """By TM, too, each node learns who is before it; here both are this machine, and one waits for the other."""
     digest = hashlib.sha256(bench.image.read_bytes()).hexdigest()
     write_image(bench.folder, layers=a_manifest().layers[:1], software={}, digest=f"sha256:{digest}")
     (bench.folder / "disk").mkdir()
     with (bench.folder / "pbs.yaml").open("a") as site:
         site.write(f"staging: {bench.folder}/disk\n")
-    code, out, error = ended(bench.run(*FOUR, "--stage", "always", "--", "sh", "-c", 'echo "$APPTAINER_CONTAINER"'))
+    data = bench.folder / "data.sqfs"
+    data.write_bytes(b"hsqs" * 1000)
+    stage = ("--stage", "always", "--data", str(data), "--stage-data")
+    code, out, error = ended(bench.run(*FOUR, *stage, "--", "sh", "-c", 'echo "$APPTAINER_CONTAINER"'))
     assert (code, error) == (0, "")
     assert f"staging   copied to {bench.folder}/disk on each node" in out
-    [copy] = (bench.folder / "disk").glob("*/*")
-    assert copy.read_bytes() == bench.image.read_bytes()
-    [ended_with] = [event.code for event in read_job_events(bench.one) if (event.stage, event.what) == STAGED]
-    assert ended_with == 0
+    copies = sorted((bench.folder / "disk").glob("*/*"), key=lambda path: path.suffix)
+    assert [copy.read_bytes() for copy in copies] == [bench.image.read_bytes(), data.read_bytes()]
+    assert [event.code for event in read_job_events(bench.one) if (event.stage, event.what) == STAGED] == [0, 0]
     assert "not copied" not in (bench.one / "logs/job.log").read_text()
 
 
