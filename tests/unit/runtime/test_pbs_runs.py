@@ -70,7 +70,7 @@ def test_image_and_data_are_copied_to_the_nodes(bench: Bench) -> None:
     data.write_bytes(b"hsqs" * 1000)
     stage = ("--stage", "always", "--data", str(data), "--stage-data")
     code, out, error = ended(bench.run(*FOUR, *stage, "--", "sh", "-c", 'echo "$APPTAINER_CONTAINER"'))
-    assert (code, error) == (0, "")
+    assert (code, error) == (0, f"ctrain: reading {data} ...\n")
     assert f"staging   copied to {bench.folder}/disk on each node" in out
     copies = sorted((bench.folder / "disk").glob("*/*"), key=lambda path: path.suffix)
     assert [copy.read_bytes() for copy in copies] == [bench.image.read_bytes(), data.read_bytes()]
