@@ -51,7 +51,7 @@ def _check_machine(selected: SelectedSite, image: str) -> Iterator[Finding]:
     if image:
         yield from check_image(image, selected, cluster or Cluster())
     yield from check_fabric()
-    yield from check_directories(selected.site)
+    yield from check_directories(selected)
 
 
 def _check_stores(selected: SelectedSite) -> Iterator[Finding]:

@@ -7,34 +7,51 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Callable
 
 from ctrain_runtime.doctor import Finding, check_clock
 from ctrain_runtime.errors import CtrainError
 from ctrain_runtime.paths import expand_home
 from ctrain_runtime.run.prepare import runs_directory
-from ctrain_runtime.site import Site
+from ctrain_runtime.run.pulled_image import writable_cache
+from ctrain_runtime.site import SelectedSite
 from ctrain_runtime.text import format_size
 
+_ENGINE_TMPDIR = ("APPTAINER_TMPDIR", "SINGULARITY_TMPDIR")  # where engines unpack layers
 _PROBE_BYTES = 1 << 20  # written, because quotas show only then
-_LOW_BYTES = 10 * 10**9  # of checkpoints and logs
+_LOW_BYTES = 10 * 10**9  # of checkpoints and logs, or an image
+_LOW_UNPACKED_BYTES = 3 * _LOW_BYTES  # the layers of an image, what they hold, and the image
 
 
-def check_directories(site: Site) -> Iterator[Finding]:
-    """Whether there is space for runs, in the home and in TMPDIR. Writes 1 MB to each, which leaves no trace."""
-    try:
-        runs = runs_directory(site)
-    except CtrainError as error:
-        yield Finding("runs", "fail", error.message, error.hint)
-    else:
-        runs = next(filter(os.path.isdir, (runs, *runs.parents)))  # ctrain creates the missing ones
-        yield from _check(
-            "runs", runs, "Choose another directory: --runs DIR, or `runs` in a site file", low=_LOW_BYTES
-        )
+def check_directories(selected: SelectedSite) -> Iterator[Finding]:
+    """Whether there is space for runs and images, in the home and in TMPDIR. Writes 1 MB to each; no trace is left."""
+    site = selected.site
+    created: tuple[tuple[str, Callable[[], Path], str], ...] = (  # where they are missing, by ctrain
+        ("runs", lambda: runs_directory(site), "Choose another directory: --runs DIR, or `runs` in a site file"),
+        ("image_cache", lambda: writable_cache(selected), "Remove images of it, or set `image_cache` in a site file"),
+    )
+    for subject, find, hint in created:
+        try:
+            path = find()
+        except CtrainError as error:
+            yield Finding(subject, "fail", error.message, error.hint)
+        else:
+            yield from _check(subject, next(filter(os.path.isdir, (path, *path.parents))), hint, low=_LOW_BYTES)
     yield from _check("home", expand_home("~"), "Free space: du -xh ~ | sort -h | tail")
+    staging = Path(site.staging)
+    if site.staging and staging.is_dir():
+        yield next(_check("staging", staging, "Remove files that no job uses any more", low=_LOW_BYTES))
+    elif site.staging:
+        hint = "Run ctrain doctor in a job, too: nodes without it read the image where it is"
+        yield Finding("staging", "warn", f"{staging}: not found on this machine", hint)
+    unpacked = Path(next(filter(None, map(os.environ.get, _ENGINE_TMPDIR)), tempfile.gettempdir()))
+    hint = f"To pull images of docker://, set {_ENGINE_TMPDIR[0]} to a directory with more space"
+    yield next(_check("engine tmp", unpacked, hint, low=_LOW_UNPACKED_BYTES))
     yield _check_tmpdir(os.environ.get("TMPDIR", "/tmp"))  # noqa: S108  # the default of programs
 
 
 def _check(subject: str, directory: Path, hint: str, *, low: int = 0) -> Iterator[Finding]:
+    """Its space, then the clock of its file server."""
     try:
         skew = _probe(directory)
     except OSError as error:

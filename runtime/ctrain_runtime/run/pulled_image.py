@@ -33,7 +33,7 @@ def locate(reference: str, site: SelectedSite, report: Report, *, again: bool, d
         unknown = f"{reference} was pulled before; whether it has moved is unknown: {problem}"
         notes = (unknown,) if problem else (moved,) if meaning and current != cached else ()
         return _image(reference, cached, report), notes
-    cache = shared if os.access(shared, os.W_OK | os.X_OK) else own
+    cache = writable_cache(site)
     if current and (dry_run or current.path.parent != cache):  # where it is, it cannot be given this name
         return _image(reference, current, report), ()
     if dry_run:
@@ -41,6 +41,12 @@ def locate(reference: str, site: SelectedSite, report: Report, *, again: bool, d
         note = f"{reference}{digest} would be pulled into {cache}; until then nothing of it is known or checked"
         return foreign.not_pulled(reference, pull.link_path(cache, reference)), (note,)
     return _image(reference, pull.pull(reference, meaning, cache, find_engine(), report, again=again), report), ()
+
+
+def writable_cache(site: SelectedSite) -> Path:
+    """The directory that images are pulled into: the site's if this user may write to it. Raises ConfigError."""
+    own, shared = _caches(site)
+    return shared if os.access(shared, os.W_OK | os.X_OK) else own
 
 
 def _caches(site: SelectedSite) -> tuple[Path, Path]:

@@ -77,7 +77,8 @@ def findings(out: str) -> list[tuple[str, str]]:
 def test_all_of_a_machine(healthy: Path, capsys: Out) -> None:
     """A site without stores is no failure."""
     assert doctor("--json") == 0
-    subjects = ["engine", "subuid", "scheduler", "fabric", "runs", "clock", "home", "clock", "TMPDIR"]
+    subjects = ["engine", "subuid", "scheduler", "fabric", "runs", "clock", "image_cache", "clock", "home", "clock"]
+    subjects += ["engine tmp", "TMPDIR"]
     out = capsys.readouterr().out
     assert [(subject, level.replace("warn", "ok")) for subject, level in findings(out)[:-1]] == [
         (subject, "ok") for subject in subjects
@@ -86,7 +87,7 @@ def test_all_of_a_machine(healthy: Path, capsys: Out) -> None:
     assert json.loads(out)["findings"][-1]["text"] == "site local has no store configured"
     (healthy / "apptainer").unlink()
     assert doctor() == 70
-    assert "engine     fail  neither apptainer nor singularity is on PATH" in capsys.readouterr().out
+    assert "engine       fail  neither apptainer nor singularity is on PATH" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("healthy")

@@ -2,13 +2,15 @@ from __future__ import annotations
 
 import errno
 import os
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from ctrain_runtime.doctor import Finding, directories
-from ctrain_runtime.site import Site
+from ctrain_runtime.site import select_site
 
 
 @pytest.fixture(autouse=True)
@@ -16,6 +18,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "home").mkdir()
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)  # else that of an earlier test
+    for name in ("APPTAINER_TMPDIR", "SINGULARITY_TMPDIR"):
+        monkeypatch.delenv(name, raising=False)
     free(monkeypatch, 50 * 10**9)
     return tmp_path / "home"
 
@@ -24,12 +29,15 @@ def free(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     monkeypatch.setattr("os.statvfs", lambda _: SimpleNamespace(f_bavail=size // 1000, f_frsize=1000))
 
 
-def check(runs: str = "new/runs") -> list[Finding]:
-    return list(directories.check_directories(Site(name="ours", scheduler="local", runs=runs)))
+def check(**keys: Any) -> list[Finding]:
+    selected = select_site("local")
+    return list(
+        directories.check_directories(replace(selected, site=replace(selected.site, **{"runs": "new/runs", **keys})))
+    )
 
 
-def find(subject: str, runs: str = "new/runs") -> Finding:
-    return next(finding for finding in check(runs) if finding.subject == subject)
+def find(subject: str, **keys: Any) -> Finding:
+    return next(finding for finding in check(**keys) if finding.subject == subject)
 
 
 def test_there_is_space_and_nothing_is_left(home: Path, tmp_path: Path) -> None:
@@ -37,8 +45,11 @@ def test_there_is_space_and_nothing_is_left(home: Path, tmp_path: Path) -> None:
     assert [(one.subject, one.level) for one in findings] == [
         ("runs", "ok"),
         ("clock", "ok"),
+        ("image_cache", "ok"),
+        ("clock", "ok"),
         ("home", "ok"),
         ("clock", "ok"),
+        ("engine tmp", "ok"),
         ("TMPDIR", "ok"),
     ]
     assert findings[0].text == f"{tmp_path}: 50.0 GB free"
@@ -51,6 +62,35 @@ def test_little_space_for_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     assert (find("runs").level, find("runs").text) == ("warn", f"{tmp_path}: 9.0 GB free")
     assert find("runs").hint == "Choose another directory: --runs DIR, or `runs` in a site file"
     assert find("home").level == "ok"
+
+
+def test_little_space_for_images(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    free(monkeypatch, 9 * 10**9)
+    for name in ("shared", "disk", "scratch"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setenv("SINGULARITY_TMPDIR", str(tmp_path / "scratch"))
+    keys = {"image_cache": str(tmp_path / "shared"), "staging": str(tmp_path / "disk")}
+    for subject, name in (("image_cache", "shared"), ("staging", "disk"), ("engine tmp", "scratch")):
+        finding = find(subject, **keys)
+        assert (finding.level, finding.text) == ("warn", f"{tmp_path / name}: 9.0 GB free")
+        assert finding.hint
+    free(monkeypatch, 29 * 10**9)
+    levels = {finding.subject: finding.level for finding in check(**keys)}
+    assert (levels["image_cache"], levels["staging"], levels["engine tmp"]) == ("ok", "ok", "warn")
+
+
+def test_a_cache_of_the_site_that_this_user_cannot_write_to(tmp_path: Path) -> None:
+    """Pulled images then land in the user's own, which ctrain creates."""
+    assert find("image_cache", image_cache="/not/there").text == f"{tmp_path}: 50.0 GB free"
+    assert find("image_cache", image_cache="$NOT_SET").level == "fail"
+
+
+def test_directories_of_images_that_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    finding = find("staging", staging="/not/there")
+    assert (finding.level, finding.text) == ("warn", "/not/there: not found on this machine")
+    monkeypatch.setenv("APPTAINER_TMPDIR", "/not/there")
+    finding = find("engine tmp")
+    assert (finding.level, finding.text) == ("fail", "/not/there: cannot write 1 MB: No such file or directory")
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS])
@@ -66,7 +106,7 @@ def test_a_quota_that_is_used_up(code: int, monkeypatch: pytest.MonkeyPatch, hom
 
 
 def test_runs_that_a_variable_hides() -> None:
-    assert find("runs", "$NOT_SET/runs").level == "fail"
+    assert find("runs", runs="$NOT_SET/runs").level == "fail"
 
 
 def test_the_clock_of_the_file_server(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -114,6 +114,27 @@ def test_a_scheduler_without_the_plugin(selected: SelectedSite) -> None:
     assert finding.hint.startswith("Pass --launcher env, or gloo for Horovod")
 
 
+@pytest.mark.parametrize(
+    ("flavour", "software", "level"),
+    [
+        ("pmix_v4", {"mpi": "Open MPI 4.1.7"}, "ok"),
+        ("pmi2", {"mpi": "Open MPI 4.1.7", "pmix": "OpenPMIx 4.2.2"}, "warn"),
+        ("pmi2", {"mpi": "HYDRA build details:"}, "ok"),
+        ("pmix", {"mpi": "HYDRA build details:"}, "warn"),
+        ("pmix", {"mpi": "HYDRA build details:", "pmix": "OpenPMIx 4.2.2"}, "ok"),
+        ("pals", {"mpi": "Open MPI 5.0.3"}, "warn"),
+    ],
+)
+def test_an_mpi_that_may_not_know_how_the_scheduler_starts_it(
+    flavour: str, software: dict[str, str], level: str, selected: SelectedSite
+) -> None:
+    site = replace(selected, site=replace(selected.site, mpi=(flavour,)))
+    finding = check(site, Cluster((GPU,), ("none", flavour)), software=software)["mpi"]
+    text = f"{software['mpi']} of the image, started by slurm with {flavour}"
+    doubt = ", which it may not know: the preflight counts the ranks" if level == "warn" else ""
+    assert (finding.level, finding.text, bool(finding.hint)) == (level, text + doubt, level == "warn")
+
+
 def test_no_mpi_is_needed(selected: SelectedSite) -> None:
     text = "Open MPI 4.1.7 of the image: its mpirun starts the ranks of one machine"
     assert check(selected, Cluster(), software=SOFTWARE)["mpi"].text == text
