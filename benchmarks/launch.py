@@ -59,25 +59,56 @@ TORCHRUN = (
     *("--rdzv-endpoint=node01:29500", "--no-python"),
 )
 
+# What `horovodrun --gloo` does by ssh: first its server, which prints its port, then ranks that learn who they are.
+HOSTS = ",".join(f"node{node + 1:02d}:{RANKS_PER_NODE}" for node in range(NODES))
+SERVER = f"""\
+import signal
+from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
+from horovod.runner.http.http_server import RendezvousServer
+server = RendezvousServer()
+port = server.start()
+server.init(get_host_assignments(parse_hosts("{HOSTS}"), {NODES * RANKS_PER_NODE}))
+print(port, flush=True)
+signal.pause()
+"""
+WITH_SERVER = """\
+coproc SERVER { exec "${@:3:$1}" python3 -c "$2"; }
+read -r HOROVOD_GLOO_RENDEZVOUS_PORT <&"${SERVER[0]}"
+export HOROVOD_GLOO_RENDEZVOUS_ADDR=$(hostname) HOROVOD_GLOO_RENDEZVOUS_PORT
+export HOROVOD_CONTROLLER=gloo HOROVOD_CPU_OPERATIONS=gloo
+"${@:3+$1}"
+code=$?
+kill "$SERVER_PID"
+exit "$code"
+"""
+HOROVOD_RANK = """\
+export HOROVOD_RANK=$SLURM_PROCID HOROVOD_SIZE=$SLURM_NTASKS HOROVOD_HOSTNAME=$(hostname)
+export HOROVOD_LOCAL_RANK=$SLURM_LOCALID HOROVOD_LOCAL_SIZE=$SLURM_NTASKS_PER_NODE
+export HOROVOD_CROSS_RANK=$SLURM_NODEID HOROVOD_CROSS_SIZE=$SLURM_NNODES
+exec "$@"
+"""
+
 
 @dataclass(frozen=True)
 class Launcher:
     """How both start the same ranks. Bare srun has `tasks` per node and a flavour of MPI, and in the image, ranks are
-    started `by_hand`; ctrain has an `option`, and a `command` before the program."""
+    started `by_hand`, some with Horovod's `server`; ctrain has an `option`, and a `command` before the program."""
 
     tasks: int
     mpi: str
     by_hand: Argv = ()
     option: Argv = ()
     command: Argv = ()
+    server: bool = False
 
 
-# By hand, Horovod over Gloo has no server for its ranks: what ctrain adds for launcher gloo holds the start of one.
 LAUNCHERS = {
     "mpi": Launcher(RANKS_PER_NODE, "pmix", option=("--launcher=mpi",)),
     "env": Launcher(RANKS_PER_NODE, "none", option=("--launcher=env",)),
     "torchrun": Launcher(1, "none", by_hand=TORCHRUN, option=("--launcher=torchrun",)),
-    "gloo": Launcher(RANKS_PER_NODE, "none", option=("--launcher=gloo",)),
+    "gloo": Launcher(
+        RANKS_PER_NODE, "none", by_hand=("sh", "-c", HOROVOD_RANK, "sh"), option=("--launcher=gloo",), server=True
+    ),
     "mpirun": Launcher(RANKS_PER_NODE, "pmix", command=("mpirun", "-np", str(NODES * RANKS_PER_NODE))),
 }
 PLACES = ("allocation", "sbatch")  # outside of an allocation, ctrain submits a job by sbatch
@@ -166,7 +197,9 @@ def size(launcher: Launcher) -> Argv:
 
 
 def srun(launcher: Launcher) -> Argv:
-    return ("srun", *size(launcher), f"--mpi={launcher.mpi}", *plain_argv(), *launcher.by_hand)
+    container = plain_argv()
+    before = ("bash", "-c", WITH_SERVER, "bash", str(len(container)), SERVER, *container) if launcher.server else ()
+    return (*before, "srun", *size(launcher), f"--mpi={launcher.mpi}", *container, *launcher.by_hand)
 
 
 def ctrain_run(ctrain: str, runs: Path, launcher: Launcher) -> Argv:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 
 MIN_SIMILARITY = 0.6  # of 1; below it, words do not look alike
@@ -16,6 +15,8 @@ def closest(word: str, candidates: Iterable[str]) -> str:
     longer = [name for name in bare if name.startswith(typed) and name != typed]
     if longer and len(typed) >= MIN_PREFIX_LETTERS:
         return bare[min(longer, key=len)]
+    import difflib  # only for mistakes: start-up is measured
+
     similar = difflib.get_close_matches(typed, bare, n=1, cutoff=MIN_SIMILARITY)
     return bare[similar[0]] if similar else ""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -11,6 +12,7 @@ from types import ModuleType
 import pytest
 
 from samples.benchmarks import load
+from samples.runs import wait_for
 
 # As of tests/cluster, but everything runs right here: srun starts its command, ctrain leaves what a run leaves.
 PROGRAMS = {
@@ -98,6 +100,25 @@ def test_bare_srun_starts_what_the_plan_of_ctrain_starts(
     monkeypatch.setattr(launch, "plain_argv", lambda: ("apptainer", "exec", "image.sif"))
     argv = launch.srun(launch.LAUNCHERS[launcher])
     assert {f"--ntasks={tasks}", f"--cpus-per-task={4 // tasks}", f"--mpi={mpi}"} <= set(argv)
+
+
+def test_horovod_has_its_server_before_its_ranks_and_not_after_them(
+    launch: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    programs = {
+        "apptainer": 'trap "exec touch $HOME/ended" TERM; echo 4321; while :; do sleep 0.02; done',
+        "srun": 'echo "$HOROVOD_GLOO_RENDEZVOUS_PORT $#"; exit 3',
+    }
+    for name, script in programs.items():
+        (tmp_path / name).write_text(f"#!/bin/bash\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setattr(launch, "plain_argv", lambda: ("apptainer", "exec", "image.sif"))
+    argv = launch.srun(launch.LAUNCHERS["gloo"])
+    environ = {"HOME": str(tmp_path), "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run(argv, env=environ, stdout=subprocess.PIPE, text=True)
+    ranks = argv[argv.index("srun") + 1 :]
+    assert (done.returncode, done.stdout) == (3, f"4321 {len(ranks)}\n")
+    wait_for(tmp_path / "ended")
 
 
 def test_without_root_one_line_says_so(

@@ -32,6 +32,8 @@ class Interrupts:
         # Signals that the caller ignores stay ignored, as SIGHUP under nohup.
         taken = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
         self._before: dict[signal.Signals, Any] = {number: signal.signal(number, self._take) for number in taken}
+        # Where job.sh is a child, its end is seen at once: every signal that has a handler ends the wait.
+        self._before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, lambda *_: None)
         return self
 
     def __exit__(

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Optional
+from typing import TYPE_CHECKING, Optional
 
 from ctrain_runtime import facts, image, job, launchers, schedulers, trust, user_layer
+from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import ImageNotFound, JobError, ResourceError, SchedulerError, UsageError
 from ctrain_runtime.facts import Cluster
 from ctrain_runtime.launchers.recognise import Recognised, recognise, refuse_spawner
@@ -19,7 +21,6 @@ from ctrain_runtime.plan.launcher_choice import HOROVOD, Imports, choose
 from ctrain_runtime.plan.make import make_plan
 from ctrain_runtime.plan.model import Launch, LaunchPlan, Options
 from ctrain_runtime.plan.size import JobSize, SizeRequest
-from ctrain_runtime.pull import Report
 from ctrain_runtime.run import directory, preflight, select_image, targets
 from ctrain_runtime.run.data_copy import request_copy
 from ctrain_runtime.run.imports import read_imports
@@ -27,6 +28,9 @@ from ctrain_runtime.schedulers.protocol import Scheduler
 from ctrain_runtime.site import FALLBACK, SelectedSite, Site, expand
 from ctrain_runtime.text import pluralize
 from ctrain_runtime.time_limit import parse_limit
+
+if TYPE_CHECKING:  # start-up is measured
+    from ctrain_runtime.pull import Report
 
 IMAGE = "CTRAIN_IMAGE"  # set by module files
 ALWAYS_IMPORTED = {"horovodrun": Imports("horovodrun's program", frozenset({HOROVOD}))}
@@ -83,12 +87,14 @@ def prepare(request: Request) -> Prepared:
     _check_detected(request)
     scheduler = schedulers.get(site.scheduler)
     planned, recognised = _job(request)
-    target = _target(request, scheduler, planned, recognised.ranks)
+    with ThreadPoolExecutor(1) as pool:  # the engine takes as long to tell its version as the scheduler to answer
+        engine = pool.submit(targets.find_site_engine, site, dry_run=request.dry_run)
+        target = _target(request, scheduler, planned, recognised.ranks)
     refuse_spawner(recognised, target.size.nodes * target.size.ranks_per_node)
     imported = ALWAYS_IMPORTED.get(recognised.by) or read_imports(planned)
     choice = choose(planned.launcher, imported, target.image.manifest.software, site, target.cluster, target.size)
     planned = replace(planned, launcher=choice.launcher, command=(*recognised.prefix, *planned.command))
-    plan, assumed = _plan(request, planned, recognised.env, target)
+    plan, assumed = _plan(request, planned, recognised.env, target, *engine.result())
     launch = scheduler.render(plan, launchers.make_task(plan, scheduler.identity(plan)))
     notes = (*choice.notes, *recognised.notes, *assumed, *target.notes)
     return Prepared(launch, notes, _image_source(request))
@@ -120,11 +126,10 @@ def _resources_of_file(planned: job.Job, options: Options) -> str:
 
 
 def _plan(
-    request: Request, planned: job.Job, env: tuple[str, ...], target: _Target
+    request: Request, planned: job.Job, env: tuple[str, ...], target: _Target, engine: Engine, notes: targets.Notes
 ) -> tuple[LaunchPlan, tuple[str, ...]]:
     """The plan, and notes. `env` are variables that the job's command would set, as of --env."""
     site = request.site.site
-    engine, notes = targets.find_site_engine(site, dry_run=request.dry_run)
     detected = facts.detect_facts(target.cluster, target.image, engine)
     flat = image.find_flat_variant(target.image) if detected.ignores_layers else None
     if flat:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ctrain_runtime import foreign, image, trust
+from ctrain_runtime import image, trust
 from ctrain_runtime.engines.apptainer import find_engine
 from ctrain_runtime.errors import EngineError, ImageUnusable
 from ctrain_runtime.image import Image
 from ctrain_runtime.plan import admission
 from ctrain_runtime.plan.admission import NodeFacts
-from ctrain_runtime.pull import Report
 from ctrain_runtime.site import SelectedSite
 from ctrain_runtime.store import open_stores
+
+if TYPE_CHECKING:
+    from ctrain_runtime.pull import Report
 
 Notes = tuple[str, ...]
 
@@ -60,6 +63,8 @@ def _locate(
 
         return pulled_image.locate(reference, site, report, again=again, dry_run=dry_run)
     if image.is_foreign(reference):
+        from ctrain_runtime import foreign  # start-up is measured
+
         return foreign.locate(Path(reference), report), ()
     stores = [] if image.is_path(reference) else open_stores(site.store_dirs())
     return image.find_any_arch(references, stores), ()
@@ -67,6 +72,8 @@ def _locate(
 
 def _examine(located: Image, report: Report) -> tuple[Image, str]:
     """The image with its facts, and these as text."""
+    from ctrain_runtime import foreign
+
     try:
         examined, problem = foreign.examine(located, find_engine(), report, as_root=os.geteuid() == 0)
     except EngineError as error:  # only the nodes have one

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import threading
 import time
 
@@ -54,6 +55,17 @@ def test_a_signal_ends_a_wait() -> None:
         assert time.monotonic() - before < 600
         assert interrupts.cancel
         interrupts.wait(0.01)  # the signal is used up
+
+
+def test_the_end_of_a_child_ends_a_wait_and_asks_for_nothing() -> None:
+    with Interrupts() as interrupts:
+        child = subprocess.Popen(["true"])
+        before = time.monotonic()
+        interrupts.wait(600)
+        assert time.monotonic() - before < 600
+        assert (interrupts.cancel, interrupts.leave, interrupts.detach) == (False, False, False)
+        assert child.wait() == 0
+    assert signal.getsignal(signal.SIGCHLD) == signal.SIG_DFL
 
 
 def test_many_signals_do_not_block() -> None:
