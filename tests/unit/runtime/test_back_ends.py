@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -82,6 +83,21 @@ def test_submit_attach_runs_and_cancel(bench: Bench) -> None:
     assert ended(bench.attach(verb="cancel"))[:2] == (0, "one has already ended: cancelled\n")
     code, out, _ = ended(bench.attach("--json"))
     assert (code, json.loads(out)) == (130, bench.record())
+
+
+@pytest.mark.parametrize("bench", ["pbs", "pals"], indirect=True)
+@pytest.mark.parametrize(("mode", "ends"), [("strict", 80), ("warn", 0)])
+def test_a_preflight_meets_before_the_ranks_start(bench: Bench, mode: str, ends: int) -> None:
+    """Its two nodes are this machine, and both say so: a strict one does not let the program start."""
+    options = ("--preflight", mode, "--launcher", "env", "--env", "GLOO_SOCKET_IFNAME=lo")
+    code, out, _ = ended(bench.run(*FOUR, *options, "--", "bash", "-c", "echo ran"))
+    host, found = os.uname().nodename.partition(".")[0], bench.record()["preflight"]
+    problem = f"{host}: other nodes cannot reach its address 127.0.0.1 (interface lo of GLOO_SOCKET_IFNAME)"
+    assert (code, found.count(problem)) == (ends, 1)
+    assert not any(message.startswith("0 of") for message in found), "PBS knows the nodes by other names"
+    assert f"preflight: {problem}" in out
+    assert len(list(bench.one.glob("logs/rank*.log"))) == (0 if mode == "strict" else 4)
+    assert not bench.orphans()
 
 
 @pytest.mark.parametrize("bench", ["toy", "pbs"], indirect=True)

@@ -25,8 +25,8 @@ URL = re.compile(r"notebook  http://127\.0\.0\.1:23456/\?token=([0-9a-f]{48})\n"
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    bench = Bench(tmp_path)
+def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
+    bench = Bench(tmp_path, getattr(request, "param", "local"))
     yield bench
     bench.end()
 
@@ -67,6 +67,19 @@ def test_the_url_has_a_token_that_only_the_user_can_see(bench: Bench, program: s
     assert options[5:] == ["--ServerApp.root_dir=/data"]
     assert code == 130
     assert bench.record()["exit"]["by"] == "user"
+    assert not bench.orphans()
+
+
+@pytest.mark.parametrize("bench", ["pbs"], indirect=True)
+def test_on_a_node_of_pbs(bench: Bench) -> None:
+    process = started(bench, "--port", "23456")
+    process.send_signal(signal.SIGINT)
+    code, out, error = ended(process)
+    assert (code, error) == (130, "")
+    assert URL.search(out)
+    assert re.search(r"^tunnel    ssh -N -L 23456:127\.0\.0\.1:23456 \S+@\S+ ", out, re.MULTILINE)
+    (attempt,) = bench.record()["attempts"]
+    assert (attempt["job_id"], attempt["outcome"]) == ("1.login01", "cancelled by its user")
     assert not bench.orphans()
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from ctrain_runtime.cli.main import RUNTIME_VERBS, main
+from samples import pbs_stand_in
 from samples.runs import Bench, ended, wait_for
 from samples.terminal import Terminal
 
@@ -18,8 +19,8 @@ Start = Callable[..., Terminal]
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    return Bench(tmp_path)
+def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Bench:
+    return Bench(tmp_path, getattr(request, "param", "local"))
 
 
 def words(bench: Bench, *arguments: str) -> tuple[str, ...]:
@@ -32,8 +33,8 @@ def start(bench: Bench) -> Iterator[Start]:
     """start(ARGUMENTS...): `ctrain shell` on a terminal, with its header taken off."""
     terminals: list[Terminal] = []
 
-    def start(*arguments: str) -> Terminal:
-        argv, env = bench.argv(*words(bench, *arguments)), {**bench.environment, "TERM": "dumb"}
+    def start(*arguments: str, **variables: str) -> Terminal:
+        argv, env = bench.argv(*words(bench, *arguments)), {**bench.environment, "TERM": "dumb", **variables}
         terminals.append(Terminal(argv, bench.folder, env))
         terminals[-1].wait_for(f"run       one  ->  {bench.one}\r\n")
         return terminals[-1]
@@ -54,6 +55,23 @@ def test_it_is_a_rank_with_a_terminal_and_leaves_nothing(bench: Bench, start: St
     assert terminal.end() == 7
     assert list(bench.runs.iterdir()) == []
     assert not bench.orphans()
+
+
+@pytest.mark.parametrize("bench", ["pbs"], indirect=True)
+def test_in_an_allocation_of_pbs(bench: Bench, start: Start) -> None:
+    outer = ("--name", "outer", "--", "bash", "-c", 'touch "$CTRAIN_RUN_DIR/up"; sleep 1000')
+    size = ("--gpus-per-node", "0", "--ranks-per-node", "1", "--launcher", "env")
+    assert ended(bench.run(*size, *outer, verb="submit"))[0] == 0
+    wait_for(bench.runs / "outer/up")
+    terminal = start("--gpus-per-node", "0", **pbs_stand_in.environment(bench.folder / "pbs/1"))
+    terminal.wait_for(PROMPT)
+    terminal.type("echo $RANK/$WORLD_SIZE in $PBS_JOBID\r")
+    terminal.wait_for("0/1 in 1.login01\r\n")
+    terminal.type("exit 7\r")
+    assert terminal.end() == 7
+    assert not bench.one.exists()
+    assert not (bench.folder / "pbs/2").exists(), "it is no job of its own"
+    assert ended(bench.attach(run="outer", verb="cancel"))[0] == 0
 
 
 def test_keys_are_for_the_program_in_front(start: Start) -> None:
