@@ -19,6 +19,7 @@ from ctrain_runtime.image import LAYER_MARKER, Image
 from ctrain_runtime.user_cache import UserCache
 
 _GPUS = Path("/proc/driver/nvidia/gpus")
+_CPUS = Path("/proc/cpuinfo")
 _AMD_NODES = Path("/sys/class/kfd/kfd/topology/nodes")
 
 
@@ -165,6 +166,13 @@ def gpu_models() -> tuple[str, ...]:
     """The driver's names of this machine's NVIDIA GPUs, as in NVIDIA A100-SXM4-80GB; each model once."""
     texts = (path.read_text(encoding="utf-8", errors="replace") for path in sorted(_GPUS.glob("*/information")))
     return tuple(dict.fromkeys(model for text in texts for model in re.findall(r"^Model:\s*(.+)$", text, re.MULTILINE)))
+
+
+def cpu_instructions() -> frozenset[str]:
+    """What this machine's CPU has besides the basic instructions, by Linux's names; empty where it lists none."""
+    with _CPUS.open(encoding="ascii", errors="replace") as file:
+        flags = re.search(r"(?m)^flags\s*: (.*)$", file.read(1 << 14))  # of the first core
+    return frozenset(flags[1].split()) if flags else frozenset()
 
 
 def driver_version() -> str:

@@ -18,6 +18,7 @@ _FIRST_WITH_CHECKSUM = 3
 CHECKSUM = "checksum"  # key whose value covers all other keys
 _BELOW = "below"  # of schema 4: null; or, for a thin image, the file of its base, which versions shared
 PARENT_LABEL = "org.ctrain.parent"  # the published image that this one was built on, with its digest
+CPU_LABEL = "org.ctrain.cpu"  # the CPU that an image for x86-64 is compiled for, as gcc's -march: x86-64-v3
 ENTRY_POINT = "entry point"  # label: the program that `apptainer run` would start
 FLAT_SUFFIX = "-flat"  # of images whose layers are merged into one file system
 _RELEASE = rf"r\d+(?:{FLAT_SUFFIX})?"

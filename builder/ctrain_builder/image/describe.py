@@ -22,7 +22,7 @@ from ctrain_builder.layers.container import Container
 from ctrain_builder.manifest_writer import utc_now
 from ctrain_runtime import command, config, sif
 from ctrain_runtime.errors import BuildError, ConfigError
-from ctrain_runtime.manifest import PARENT_LABEL, Base, Layer, Manifest, Requires
+from ctrain_runtime.manifest import CPU_LABEL, PARENT_LABEL, Base, Layer, Manifest, Requires
 
 _OCI = "org.opencontainers.image."
 BASE_BUILT = "org.ctrain.base.built"  # when the base was built (UTC): of the manifest alone, as images have no times
@@ -85,8 +85,16 @@ def labels(plan: BuildPlan, flat: bool) -> dict[str, str]:
         "org.ctrain.layers": " ".join(part.name for part in plan.layers),
         "org.ctrain.key": plan.keys[-1],
         "org.ctrain.flat": "yes" if flat else "no",
+        CPU_LABEL: _cpu(plan),
     }
     return {name: value for name, value in told.items() if value}
+
+
+def _cpu(plan: BuildPlan) -> str:
+    """The CPU that the uppermost layer with an argument CPU_ARCH is compiled for, else the parent; "" if unknown."""
+    inherited = plan.parent.image.manifest.labels.get(CPU_LABEL, "") if plan.parent and plan.parent.image else ""
+    own = (part.inputs.arguments.get("CPU_ARCH", "") for part in reversed(plan.layers))
+    return next(filter(None, own), inherited) if plan.arch == "amd64" else ""
 
 
 def _of_layers(plan: BuildPlan, label: str) -> list[str]:

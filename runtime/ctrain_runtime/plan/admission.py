@@ -14,23 +14,28 @@ from typing import Optional
 from ctrain_runtime.facts import Partition
 from ctrain_runtime.gpus import Gpu, identify
 from ctrain_runtime.image import OCI_ARCH
-from ctrain_runtime.manifest import Manifest
+from ctrain_runtime.manifest import CPU_LABEL, Manifest
 
 # The first driver branch that runs all programs of a major version of CUDA without forward compatibility.
 NATIVE_DRIVERS = {11: 450, 12: 525, 13: 580}
 # Forward compatibility is for data-centre GPUs and some workstation cards, never for these.
 _CONSUMER_GPU = re.compile(r"geforce|rtx[ _-]?[2-5]0[5-9]0", re.IGNORECASE)
+# What programs for these CPUs use, by Linux's names (System V ABI, AMD64 supplement, "Micro-Architecture Levels").
+_V3 = frozenset(("abm", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe"))
+_INSTRUCTIONS = {"x86-64-v3": _V3, "haswell": _V3}
 
 
 @dataclass(frozen=True)
 class NodeFacts:
     """What is known of the nodes of a run. `name` is theirs for users; `arch` is the output of `uname -m`; `gpus` are
-    the scheduler's or the driver's names of those that the run uses; `driver` is NVIDIA's version ("": unknown)."""
+    the scheduler's or the driver's names of those that the run uses; `driver` is NVIDIA's version ("": unknown);
+    `instructions` are those of the CPU (empty: unknown)."""
 
     name: str
     arch: str = ""
     gpus: tuple[str, ...] = ()
     driver: str = ""
+    instructions: frozenset[str] = frozenset()
 
 
 def nodes_of(part: Partition, *, use_gpus: bool) -> NodeFacts:
@@ -44,6 +49,10 @@ def refusal(image: Manifest, nodes: NodeFacts) -> str:
     architecture = OCI_ARCH.get(nodes.arch, nodes.arch)
     if image.arch and architecture and image.arch != architecture:
         return f"{nodes.name} is {nodes.arch}, the image is for {image.arch}"
+    compiled_for = image.labels.get(CPU_LABEL, "")
+    missing = _INSTRUCTIONS.get(compiled_for, frozenset()) - nodes.instructions
+    if nodes.instructions and missing:
+        return f"the CPU of {nodes.name} lacks {' '.join(sorted(missing))}, the image is compiled for {compiled_for}"
     if not nodes.gpus or "cuda" not in image.software:
         return ""
     if "musl" in image.software:

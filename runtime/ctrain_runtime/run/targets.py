@@ -73,7 +73,8 @@ def find_nodes(cluster: Cluster, size: JobSize) -> NodeFacts:
         if part.name == size.partition:
             nodes = admission.nodes_of(part, use_gpus=use_gpus)
             return replace(nodes, arch=nodes.arch or here)
-    return NodeFacts("this machine", here, facts.gpu_models() if use_gpus else (), facts.driver_version())
+    gpus = facts.gpu_models() if use_gpus else ()
+    return NodeFacts("this machine", here, gpus, facts.driver_version(), facts.cpu_instructions())
 
 
 def find_site_engine(site: Site, *, dry_run: bool = False) -> tuple[Engine, Notes]:

@@ -15,7 +15,7 @@ from ctrain_builder.image.describe import Content
 from ctrain_builder.layers.container import Container
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import BuildError
-from ctrain_runtime.manifest import Base, Manifest, Requires
+from ctrain_runtime.manifest import CPU_LABEL, Base, Manifest, Requires
 from ctrain_runtime.sif import PARTITION
 from samples.sample_images import sif
 
@@ -72,6 +72,16 @@ def test_labels_say_only_what_is_known(project: Path) -> None:
     labels = describe.labels(planned(project), flat=True)
     assert labels["org.ctrain.flat"] == "yes"
     assert not [name for name in labels if name.endswith(("licenses", "description", "base.name", "base.digest"))]
+
+
+def test_the_cpu_that_a_layer_is_compiled_for(project: Path) -> None:
+    image = planned(project)
+    assert CPU_LABEL not in describe.labels(image, flat=False)
+    base, upper = image.layers
+    inputs = dataclasses.replace(upper.inputs, arguments={"CPU_ARCH": "haswell"})
+    image = dataclasses.replace(image, layers=(base, dataclasses.replace(upper, inputs=inputs)))
+    assert describe.labels(image, flat=False)[CPU_LABEL] == "haswell"
+    assert CPU_LABEL not in describe.labels(dataclasses.replace(image, arch="arm64"), flat=False)
 
 
 @pytest.fixture

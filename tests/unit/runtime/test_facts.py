@@ -86,6 +86,21 @@ def test_the_driver_of_this_machine(
     assert facts.driver_version() == version
 
 
+@pytest.mark.parametrize(
+    ("text", "instructions"),
+    [
+        ("processor\t: 0\nflags\t\t: fpu sse2 avx2\n\nprocessor\t: 1\nflags\t\t: fpu\n", {"fpu", "sse2", "avx2"}),
+        ("processor\t: 0\nFeatures\t: fp asimd\n", set()),  # of ARM
+    ],
+)
+def test_the_instructions_of_the_cpu(
+    text: str, instructions: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(facts, "_CPUS", tmp_path / "cpuinfo")
+    (tmp_path / "cpuinfo").write_text(text)
+    assert facts.cpu_instructions() == instructions
+
+
 def test_amd_gpus_are_nodes_of_the_kernel_that_are_no_cpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As in the kernel's documentation of amdkfd; not run on such hardware."""
     monkeypatch.setattr(facts, "_AMD_NODES", tmp_path)

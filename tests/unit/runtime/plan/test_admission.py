@@ -5,7 +5,7 @@ from typing import Any, Optional
 
 import pytest
 
-from ctrain_runtime.manifest import Requires
+from ctrain_runtime.manifest import CPU_LABEL, Requires
 from ctrain_runtime.plan.admission import NodeFacts, compiled_models, native_driver, nearest, notes, refusal
 from samples.plans import a_manifest
 
@@ -29,6 +29,8 @@ def foreign(**software: str) -> Any:
 
 VOLTA = a_manifest(requires=Requires(arch=WITH_VOLTA))
 NO_VOLTA = a_manifest(requires=Requires(arch=WITHOUT_VOLTA))
+HASWELL = a_manifest(labels={CPU_LABEL: "haswell"})
+V3 = frozenset(("abm", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe"))  # of the flags of a Haswell
 OLD = "CUDA 12.6 needs driver 525 or newer, partition gpu has"
 
 
@@ -40,6 +42,16 @@ OLD = "CUDA 12.6 needs driver 525 or newer, partition gpu has"
         (a_manifest(arch="arm64"), nodes(arch="aarch64"), ""),
         (a_manifest(arch=""), nodes(arch="aarch64"), ""),  # a sandbox
         (a_manifest(), nodes(arch=""), ""),
+        # CPU instructions
+        (HASWELL, replace(nodes(), instructions=V3 | {"sse2"}), ""),
+        (
+            HASWELL,
+            replace(nodes(), instructions=V3 - {"fma", "avx2"}),
+            "the CPU of partition gpu lacks avx2 fma, the image is compiled for haswell",
+        ),
+        (HASWELL, nodes(), ""),  # the CPU is not known
+        (a_manifest(), replace(nodes(), instructions=frozenset(("sse2",))), ""),
+        (a_manifest(labels={CPU_LABEL: "znver9"}), replace(nodes(), instructions=frozenset(("sse2",))), ""),
         # GPU generation, in the spellings of schedulers and drivers
         (VOLTA, nodes("v100"), ""),
         (VOLTA, nodes("Tesla V100S-PCIE-32GB"), ""),

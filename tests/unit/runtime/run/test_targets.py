@@ -118,6 +118,7 @@ def test_a_dry_run_needs_no_engine() -> None:
 def test_the_nodes_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(facts, "gpu_models", lambda: ("NVIDIA A30",))
     monkeypatch.setattr(facts, "driver_version", lambda: "535.54")
+    monkeypatch.setattr(facts, "cpu_instructions", lambda: frozenset(("sse2",)))
     gpu = Partition("gpu", False, nodes=2, cpus=64, gpus=8, gpu_type="a100", arch="x86_64", driver="470.57")
     volta = Partition("cas_v100nv_8", False, nodes=2, cpus=64, gpus=8)
     cluster = Cluster((gpu, volta))
@@ -127,7 +128,7 @@ def test_the_nodes_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     other = find_nodes(cluster, JobSize(2, 8, gpus_per_node=1, partition="cas_v100nv_8"))
     assert (other.arch, other.gpus) == (platform.machine(), ("cas_v100nv_8",)), "a partition's name may tell"
     here = find_nodes(Cluster(), JobSize(1, 1, gpus_per_node=1))
-    assert here == NodeFacts("this machine", platform.machine(), ("NVIDIA A30",), "535.54")
+    assert here == NodeFacts("this machine", platform.machine(), ("NVIDIA A30",), "535.54", frozenset(("sse2",)))
 
 
 def test_the_driver_is_the_word_of_the_sites_file(programs: Path) -> None:
