@@ -34,7 +34,8 @@ from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import ConfigError, CtrainError, DiskFullError, RegistryError, UsageError
 from ctrain_runtime.text import format_size
 
-SCHEMES = ("docker://", "oras://", "library://")
+LIBRARY = "library://"
+SCHEMES = ("docker://", "oras://", LIBRARY)
 Report = Callable[[str, str], None]  # what is being done, and how far it is
 _REFERENCE = re.compile(r"[a-z]+://\w[\w.:/@+-]*", re.ASCII)
 _IMAGE = re.compile(r"sha256-([0-9a-f]{64})\.sif")
@@ -51,8 +52,8 @@ class PulledImage:
 
 @dataclass(frozen=True)
 class Meaning:
-    """The image that a reference means in its registry. `digest` is that of the manifest for docker://, of the file for
-    oras://; `entry` is its name in every cache, and `reference` pulls it."""
+    """The image that a reference means in its registry. `digest` is that of the manifest for docker://, else of the
+    file; `entry` is its name in every cache, and `reference` pulls it."""
 
     digest: str
     entry: str
@@ -65,6 +66,9 @@ def check_reference(reference: str) -> None:
         raise UsageError(
             f"invalid image reference {reference!r}", "As in: docker://HOST/NAME:TAG, oras:// or library://"
         )
+    if reference.startswith(LIBRARY) and reference.count("/") < 5:
+        hint = "Write library://HOST/ENTITY/COLLECTION/NAME:TAG; the Sylabs Cloud has HOST library.sylabs.io"
+        raise UsageError(f"{reference} does not name its library, and engines have no common default", hint)
 
 
 def find_cached(reference: str, caches: Iterable[Path]) -> Optional[PulledImage]:
@@ -194,11 +198,15 @@ def _pull(
     if parent and not Path(parent).is_dir():
         raise ConfigError(f"{variable}={parent} is not a directory", "Create it, or unset the variable")
     with tempfile.TemporaryDirectory(prefix="ctrain-pull-", dir=parent or None) as scratch:
-        if command.run_logged(argv, log, env={**os.environ, variable: scratch}, tick=tick):
+        unset = {"APPTAINER_LIBRARY": "", "SINGULARITY_LIBRARY": ""}  # each would contradict the library of a reference
+        if command.run_logged(argv, log, env={**os.environ, **unset, variable: scratch}, tick=tick):
             raise _failure(reference, cache, log)
     sif.check(new)
     report(f"verifying {reference}", "")
     digest = file_digest(new)
+    if reference.startswith(LIBRARY) and meaning and digest != meaning.digest:  # engines verify all others
+        problem = f"digest mismatch for {reference}: announced {meaning.digest}, received {digest}"
+        raise RegistryError(problem, "Run it again: the tag may just have moved. Else report it to the library")
     image = cache / f"{digest.replace(':', '-')}.sif"
     if not image.is_file():  # else another reference, or an earlier pull, means the same
         new.chmod(_mode(cache, 0o644))

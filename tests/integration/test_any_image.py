@@ -15,8 +15,11 @@ from pathlib import Path
 import pytest
 
 import ctrain_runtime
-from samples import registry, tiny
+from ctrain_runtime.digest import file_digest
+from ctrain_runtime.image import OCI_ARCH
+from samples import library, registry, tiny
 from samples.cluster import until
+from samples.library import Library
 from samples.registry import Front, Registry
 
 RUN = "import sys; from ctrain_runtime.cli.main import RUNTIME_VERBS, main; sys.exit(main(RUNTIME_VERBS, sys.argv[1:]))"
@@ -85,6 +88,13 @@ def foreign(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
     with registry.serve(tmp_path_factory.mktemp("registry")) as running:
+        yield running
+
+
+@pytest.fixture
+def books() -> Iterator[Library]:
+    with library.serve() as running:
+        running.arch = OCI_ARCH[platform.machine()]
         yield running
 
 
@@ -263,3 +273,75 @@ def test_a_private_registry_by_the_login_that_the_engine_has_stored(
     assert code == 0, out + error
     texts = [path.read_text() for path in machine.folder.glob("ctrain-runs/one/**/*") if path.is_file()]
     assert not [text for text in (*texts, out, error) if registry.PASSWORD in text]
+
+
+def test_an_image_of_a_library_and_a_tag_that_moves(machine: Machine, foreign: Path, books: Library) -> None:
+    books.images = {"team/nets/small:1": foreign, "team/nets/small:latest": foreign}
+    reference, digest = books.reference("team/nets/small:1"), file_digest(foreign)
+    # The engine alone, which verifies what it puts into its own cache.
+    env = {**os.environ, "APPTAINER_NOHTTPS": "1", "APPTAINER_CACHEDIR": str(machine.folder / "engine")}
+    plain = machine.folder / "plain.sif"
+    subprocess.run(["apptainer", "pull", str(plain), reference], env=env, check=True, capture_output=True, timeout=60)
+    assert file_digest(plain) == digest
+    assert len(books.front.asked("/v1/parts/")) > 1
+    code, out, error = machine.run(reference, "/bin/true", name="dry", options=("--dry-run",))
+    assert code == 0, out + error
+    assert f"{reference} ({digest[:19]}) would be pulled into {machine.shared}; " in out
+    assert (books.downloads(), machine.left()) == (1, [])
+    # A library in the user's shell is another one.
+    code, out, error = machine.run(reference, "/bin/true", APPTAINER_LIBRARY="https://other.example")
+    assert code == 0, out + error
+    assert f"image     {reference}  {digest[:19]}" in out
+    assert (machine.image()["digest"], books.downloads()) == (digest, 2)
+    untagged = reference.rpartition(":")[0]
+    code, out, error = machine.run(untagged, "/bin/true", name="latest")
+    assert code == 0, out + error
+    assert (machine.image("latest")["digest"], books.downloads()) == (digest, 2)
+    newer = machine.folder / "newer.sif"
+    build(newer, tiny.rootfs(machine.folder / "newer", ("sh", "true")))
+    books.images["team/nets/small:1"] = newer
+    code, out, error = machine.run(reference, "/bin/true", name="moved")
+    assert code == 0, out + error
+    assert f"note      {reference} has moved since it was pulled; --pull pulls what it means now\n" in out
+    assert machine.image("moved")["digest"] == digest
+    code, out, error = machine.run(reference, "/bin/true", name="new", options=("--pull",))
+    assert code == 0, out + error
+    assert (machine.image("new")["digest"], books.downloads()) == (file_digest(newer), 3)
+    books.front.stand = lambda _: registry.Answer(503, {}, b"")
+    code, out, error = machine.run(untagged, "/bin/true", name="offline")
+    assert code == 0, out + error
+    assert f"{untagged} was pulled before; whether it has moved is unknown: {books.front.host} answers 503 " in out
+    assert len([name for name in machine.left() if name.startswith("sha256-")]) == 2
+
+
+def test_a_library_that_sends_other_bytes_or_nothing(machine: Machine, foreign: Path, books: Library) -> None:
+    other = machine.folder / "other.sif"
+    build(other, tiny.rootfs(machine.folder / "root", ("sh", "true")))
+    books.images = {"team/nets/small:1": foreign}
+    books.broken = {"team/nets/small:1": other}
+    where = books.front.host
+    reference, gone = books.reference("team/nets/small:1"), books.reference("team/nets/gone:1")
+    mismatch = f"digest mismatch for {reference}: announced {file_digest(foreign)}, received sha256:"
+    *progress, last = refused(machine, reference)
+    assert [line for line in progress if not line.endswith(" ...")] == []
+    assert last.startswith(f"ctrain: {mismatch}")
+    hint = "Check the spelling. Pull a private one with the engine, and use the file: --image ./FILE"
+    assert refused(machine, gone) == [f"ctrain: {where} has no public image team/nets/gone:1 for {books.arch}. {hint}"]
+    silence = threading.Event()
+
+    def wait(_: registry.Request) -> None:
+        silence.wait(60)
+
+    books.front.stand = wait
+    problem = f"{where} cannot be reached: no whole answer within 5 s"
+    hint = "Check the host, the network and https_proxy"
+    assert refused(machine, reference) == [f"ctrain: cannot pull {reference}: {problem}. {hint}"]
+    silence.set()
+
+
+def refused(machine: Machine, reference: str) -> list[str]:
+    """The lines of a run that ends since its image cannot be had, and that leaves nothing."""
+    code, out, error = machine.run(reference, "/bin/true")
+    assert code == 79, out + error
+    assert (machine.left(), (machine.folder / "ctrain-runs/one").exists()) == ([], False)
+    return error.splitlines()

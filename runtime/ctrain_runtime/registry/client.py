@@ -26,8 +26,8 @@ from ctrain_runtime.registry.http_client import (
     Response,
     follow,
     host,
-    is_this_machine,
     origin,
+    server,
 )
 
 PULL, PUSH = "pull", "pull,push"  # what a token is for
@@ -65,8 +65,7 @@ class Reference:
 
     @property
     def api(self) -> str:
-        scheme = "http" if is_this_machine(self.host) else "https"
-        return f"{scheme}://{'registry-1.' if self.host == 'docker.io' else ''}{self.host}/v2/{self.repository}"
+        return f"{server(f'registry-1.{self.host}' if self.host == 'docker.io' else self.host)}/v2/{self.repository}"
 
     def __str__(self) -> str:
         return f"{self.name}@{self.digest}" if self.digest else f"{self.name}:{self.tag}"

@@ -170,6 +170,11 @@ def follow(url: str, link: str) -> str:
         ) from error
 
 
+def server(where: str) -> str:
+    """The address of HOST[:PORT]: by https, or by http on this machine."""
+    return f"{'http' if is_this_machine(where) else 'https'}://{where}"
+
+
 def is_this_machine(where: str) -> bool:
     """Whether a HOST[:PORT] is a loopback address."""
     with contextlib.suppress(ValueError):

@@ -9,7 +9,7 @@ from typing import Optional
 from ctrain_runtime import foreign, pull, remote
 from ctrain_runtime.digest import short
 from ctrain_runtime.engines.apptainer import find_engine
-from ctrain_runtime.errors import CtrainError
+from ctrain_runtime.errors import CtrainError, RegistryError
 from ctrain_runtime.image import Image
 from ctrain_runtime.pull import Meaning, PulledImage, Report
 from ctrain_runtime.registry.http_client import Unreachable
@@ -40,6 +40,8 @@ def locate(reference: str, site: SelectedSite, report: Report, *, again: bool, d
         digest = f" ({short(meaning.digest)})" if meaning else ""
         note = f"{reference}{digest} would be pulled into {cache}; until then nothing of it is known or checked"
         return foreign.not_pulled(reference, pull.link_path(cache, reference)), (note,)
+    if not meaning and reference.startswith(pull.LIBRARY):  # the engine would wait without end, and verify nothing
+        raise RegistryError(f"cannot pull {reference}: {problem}", "Check the host, the network and https_proxy")
     return _image(reference, pull.pull(reference, meaning, cache, find_engine(), report, again=again), report), ()
 
 
@@ -58,8 +60,8 @@ def _caches(site: SelectedSite) -> tuple[Path, Path]:
 
 def _resolve(reference: str, *, optional: bool) -> tuple[Optional[Meaning], str]:
     """What `reference` means now, or why that is unknown. A refusal is raised, unless the answer is `optional`; without
-    any answer the engine is left to pull, which may know other ways to the registry."""
-    if optional and "@" in reference:
+    any answer the engine is left to pull from registries, to which it may know other ways."""
+    if optional and ("@" in reference or (reference.startswith(pull.LIBRARY) and ":sha256." in reference)):
         return None, ""  # a digest never moves
     try:
         return remote.resolve(reference), ""

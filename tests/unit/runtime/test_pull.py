@@ -5,13 +5,14 @@ import signal
 import subprocess
 import sys
 import textwrap
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import ConfigError, CtrainError, DiskFullError, ImageUnusable, RegistryError, UsageError
-from ctrain_runtime.pull import Meaning, PulledImage, find_cached, find_meaning, pull
+from ctrain_runtime.pull import Meaning, PulledImage, check_reference, find_cached, find_meaning, pull
 from samples.programs import write_program
 from samples.runs import wait_for
 from samples.sample_images import sif
@@ -83,12 +84,35 @@ def test_again_follows_a_moved_tag_and_keeps_the_old_image_for_queued_jobs(pulls
 
 
 @pytest.mark.parametrize(
-    "reference", ["docker://", "docker://a b", "shub://x", "http://x/y", "docker://x\n", "oras://-x"]
+    "reference",
+    ["docker://", "docker://a b", "shub://x", "http://x/y", "docker://x\n", "oras://-x", "library://"],
 )
 def test_a_reference_that_engines_do_not_pull(pulls: Pulls, reference: str) -> None:
     with pytest.raises(UsageError, match="invalid image reference"):
         pulls.pull(reference)
     assert not pulls.cache.exists()
+
+
+@pytest.mark.parametrize("name", ["alpine:3.8", "default/alpine", "team/nets/small:1"])
+def test_a_library_has_no_default(name: str) -> None:
+    missing = rf"^library://{name} does not name its library, .* Write library://HOST/ENTITY/COLLECTION/NAME:TAG; "
+    with pytest.raises(UsageError, match=missing):
+        check_reference(f"library://{name}")
+
+
+def test_what_a_library_sends_is_what_it_announced(pulls: Pulls, monkeypatch: pytest.MonkeyPatch) -> None:
+    reference, digest = "library://l.example/team/nets/small:1", f"sha256:{sha256(sif()).hexdigest()}"
+    meaning = Meaning(digest, f"{digest.replace(':', '-')}.sif", reference)
+    pulls.source.write_bytes(sif(data=b"other"))
+    mismatch = rf"^digest mismatch for {reference}: announced {digest}, received sha256:[0-9a-f]{{64}}\. Run it again: "
+    with pytest.raises(RegistryError, match=mismatch):
+        pull(reference, meaning, pulls.cache, pulls.engine, pulls.report)
+    assert pulls.names() == []
+    pulls.source.write_bytes(sif())
+    pulls.answer(f'[ -z "$APPTAINER_LIBRARY$SINGULARITY_LIBRARY" ] && cp {pulls.source} "$3"')
+    for name in ("APPTAINER_LIBRARY", "SINGULARITY_LIBRARY"):
+        monkeypatch.setenv(name, "https://other.example")
+    assert pull(reference, meaning, pulls.cache, pulls.engine, pulls.report).digest == digest
 
 
 @pytest.mark.parametrize(

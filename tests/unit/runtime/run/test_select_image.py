@@ -194,6 +194,21 @@ def test_a_reference_by_digest_is_asked_once(foreign: Path, registry: FakeRegist
     assert (registry.asked, len(pulls(foreign))) == (1, 1)
 
 
+def test_an_image_of_a_library_is_pulled_only_if_its_digest_is_known(foreign: Path, registry: FakeRegistry) -> None:
+    digest = sha256(sif()).hexdigest()
+    reference = f"library://l.example/team/nets/small:sha256.{digest}"
+    problem = rf"^cannot pull {reference}: r.example cannot be reached: gone\. Check the host, the network"
+    with pytest.raises(RegistryError, match=problem):
+        prepare(asked(image=reference))
+    assert not (foreign.parent / "engine").exists()
+    assert "would be pulled" in str(prepare(asked(image=reference, dry_run=True)).notes)
+    registry.meanings[reference] = Meaning(f"sha256:{digest}", f"sha256-{digest}.sif", reference)
+    asked_before = registry.asked
+    for _ in range(2):
+        assert plan_of(image=reference).image.digest == f"sha256:{digest}"
+    assert registry.asked == asked_before + 1, "a tag that is a digest never moves"
+
+
 def test_a_registry_that_refuses_ends_a_run_only_if_it_is_needed(foreign: Path, registry: FakeRegistry) -> None:
     registry.error = RegistryError("r.example/team/train has no tag 1", "It has 2")
     with pytest.raises(RegistryError, match=r"^r.example/team/train has no tag 1. It has 2$"):
