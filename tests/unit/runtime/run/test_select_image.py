@@ -200,7 +200,7 @@ def test_an_image_of_a_library_is_pulled_only_if_its_digest_is_known(foreign: Pa
     problem = rf"^cannot pull {reference}: r.example cannot be reached: gone\. Check the host, the network"
     with pytest.raises(RegistryError, match=problem):
         prepare(asked(image=reference))
-    assert not (foreign.parent / "engine").exists()
+    assert not (foreign.parent / "engine").exists() or not pulls(foreign)
     assert "would be pulled" in str(prepare(asked(image=reference, dry_run=True)).notes)
     registry.meanings[reference] = Meaning(f"sha256:{digest}", f"sha256-{digest}.sif", reference)
     asked_before = registry.asked
