@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 from pathlib import Path
 
@@ -127,9 +128,13 @@ def _named(text: str) -> str:
     return next((f"# a copy of {path.name}\n" for path in PROGRAMS if path.read_text(encoding="utf-8") == text), text)
 
 
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
 def files() -> dict[str, str]:
     """Name of each golden file -> what it should hold."""
-    found = {}
+    found, whole = {}, []
     everywhere = {
         line for plan in PLANS.values() for text in a_launch(plan).scripts.values() for line in text.split("\n")
     }
@@ -137,10 +142,11 @@ def files() -> dict[str, str]:
         launch = a_launch(plan)
         scripts, data = launch.scripts, as_data(launch)
         del data["scripts"]  # they lie beside it
-        if case in SITE_PLANS:  # of all scripts, the lines that no script of PLANS has
+        if case in SITE_PLANS:  # of all scripts, the lines that no script of PLANS has, and a digest of the whole
+            whole += [f"{_digest(_named(text))}  {case}/{name}\n" for name, text in sorted(scripts.items())]
             own = {name: _without(text, everywhere) for name, text in scripts.items()}
             scripts = {"own-lines.txt": "".join(f"--- {name}\n{text}\n" for name, text in own.items() if text)}
         scripts = {name: _named(text) for name, text in scripts.items()}
         parts = {**scripts, "plan.json": json.dumps(data, indent=2) + "\n"}
         found.update({f"{case}/{name}": text for name, text in parts.items()})
-    return found
+    return {**found, "sites/scripts.sha256": "".join(whole)}
