@@ -22,7 +22,6 @@ from ctrain_runtime.plan.make import make_plan
 from ctrain_runtime.plan.model import Launch, LaunchPlan, Options
 from ctrain_runtime.plan.size import JobSize, SizeRequest
 from ctrain_runtime.run import directory, preflight, select_image, targets
-from ctrain_runtime.run.data_copy import request_copy
 from ctrain_runtime.run.imports import read_imports
 from ctrain_runtime.schedulers.protocol import Scheduler
 from ctrain_runtime.site import FALLBACK, SelectedSite, Site, expand
@@ -158,6 +157,8 @@ def _plan(
     if target.is_here:
         directory.check_mount_sources(plan)
     if request.stage_data:
+        from ctrain_runtime.run.data_copy import request_copy  # reads digests as those of foreign images
+
         plan = replace(plan, data_copy=request_copy(plan, site, request.report))
     return plan, notes
 
