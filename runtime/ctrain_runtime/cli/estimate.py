@@ -29,6 +29,7 @@ from ctrain_runtime.estimate.hardware import GPU_TYPES, Hardware, find_gpu, make
 from ctrain_runtime.estimate.layout import Attention, Layout, Precision, Recompute, Schedule, Strategy
 from ctrain_runtime.estimate.model import PRESETS, Model, find_model, parse_amount
 from ctrain_runtime.facts import Partition
+from ctrain_runtime.job import Value
 from ctrain_runtime.layout import METRICS
 from ctrain_runtime.plan.size import check_capacity
 from ctrain_runtime.run import record
@@ -161,16 +162,38 @@ def _calibrated(args: argparse.Namespace, case: Case, selected: SelectedSite) ->
     """The case with the efficiency of a measured rate: of --rate, or of a run of any number of replicas; and a note."""
     if args.calibrate:
         path = find_run(args.calibrate, runs_directory(selected.site))
-        count, measured = record.load(path).world_size, measure(path / METRICS).tokens_per_second
+        run, measured = record.load(path), measure(path / METRICS).tokens_per_second
         if measured is None:
             problem = f"no {RATE} in {path / METRICS}"
             raise DataError(problem, "The program must write it: ctrain help jobs")
+        _check_same(case, run)
+        count, unchecked = run.world_size, "" if run.estimate else "; its model and layout are unknown: no --estimate"
     else:
         if not 0 < args.rate < math.inf:
             raise UsageError(f"--rate must be a positive number of TFLOP/s, not {args.rate}")
-        count, values = case.hardware.count, make_estimate(case).values
+        count, values, unchecked = case.hardware.count, make_estimate(case).values, ""
         measured = values["tokens_per_second"] * args.rate * 1e12 / (values["hfu"] * values["X"])
     efficiency, estimated = calibrate(case, count, measured)
     rates = f"{measured:,.0f} tokens/s on {count} GPUs, estimated were {estimated:,.0f}"
-    note = f"calibrated: {rates}; matrix products reach {efficiency:.1%} of the peak"
+    note = f"calibrated: {rates}; matrix products reach {efficiency:.1%} of the peak{unchecked}"
     return dataclasses.replace(case, efficiency=efficiency), note
+
+
+def _check_same(case: Case, run: record.Record) -> None:
+    """Raise UsageError if the run is known to have trained another model, with another layout or on other GPUs; its
+    batch may differ."""
+    if run.estimate is None:
+        return
+    measured = {**run.estimate.training, **({"gpu_type": run.estimate.gpu} if run.estimate.gpu else {})}
+    own = {**vars(case.model), **vars(case.layout), "gpu_type": case.hardware.gpu.name}
+    others = [key for key in (*_SHAPE, *_LAYOUT, "gpu_type") if measured.get(key, own[key]) != own[key]]
+    if others:
+        differences = ", ".join(f"{key} {measured[key]}, not {own[key]}" for key in others)
+        hint = f"Pass the options of the run: {' '.join(_option(key, measured[key]) for key in others)}"
+        raise UsageError(f"run {run.run} cannot calibrate this estimate: it had {differences}", hint)
+
+
+def _option(key: str, value: Value) -> str:
+    """How a value of the model or the layout is given."""
+    word = f"--{key.replace('_', '-')}"
+    return f"{word} {value}" if not isinstance(value, bool) else word if value else f"(no {word})"

@@ -9,18 +9,21 @@ from ctrain_runtime.text import format_duration, significant
 
 BAR_COLUMNS = 20
 BLOCKS, ASCII_BLOCKS = "█░", "#-"  # done, remaining; ASCII for encodings that lack the others
-LARGEST = 10**15  # of steps, epochs and images; larger values are nonsense, and Python refuses to print some
+LARGEST = 10**15  # of steps, epochs and rates; larger values are nonsense, and Python refuses to print some
+RATES = ("images", "tokens")  # keys without _per_second
 LONGEST_SECONDS = 10 * 365 * 86400.0  # of an ETA
 
 
 def progress(record: Mapping[str, Any], left: Optional[float], blocks: str = BLOCKS) -> str:
     """One line for a record; missing values, and those of a wrong type, are left out. `left`: remaining seconds."""
-    loss, rate = _number(record.get("loss")), _number(record.get("images_per_second"))
+    loss = _number(record.get("loss"))
     parts = [_epoch(record), *_steps(record, blocks)]
     if loss is not None:
         parts.append(f"loss {significant(loss)}")
-    if rate is not None and 0 <= rate <= LARGEST:
-        parts.append(f"{rate:,.0f} images/s" if rate >= 10 else f"{significant(rate)} images/s")
+    for unit in RATES:
+        rate = _number(record.get(f"{unit}_per_second"))
+        if rate is not None and 0 <= rate <= LARGEST:
+            parts.append(f"{rate:,.0f} {unit}/s" if rate >= 10 else f"{significant(rate)} {unit}/s")
     if left is not None and 0 < left <= LONGEST_SECONDS:
         parts.append(f"ETA {format_duration(left)}")
     return "  ".join(part for part in parts if part)

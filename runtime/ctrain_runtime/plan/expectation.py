@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from ctrain_runtime import config
@@ -64,6 +65,7 @@ def expect(
         tokens=layout.batch * model.sequence,
         steps=steps,
         step_seconds=None if gpu is UNKNOWN else estimate.values["T"],
+        training={**asdict(model), **asdict(layout)},
     )
     return expected, [] if gpu is UNKNOWN else notes
 

@@ -8,6 +8,7 @@ from typing import Optional
 
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import UsageError
+from ctrain_runtime.job import Value
 from ctrain_runtime.user_layer import UserLayer
 
 IMAGE_ROOT = "image-src=/,"  # how engines are asked for the contents of an image ("Bind Paths and Mounts")
@@ -120,7 +121,8 @@ class Preflight:
 @dataclass(frozen=True)
 class Expectation:
     """What a run will need, by an estimate. Memory is in bytes per rank: `memory` by part, `usable` of a GPU; `tokens`
-    are those of a step. Without a known type of GPU (`gpu` is ""), `usable` and `step_seconds` are None."""
+    are those of a step, and `training` has the fields of the estimate's model and layout. Without a known type of GPU
+    (`gpu` is ""), `usable` and `step_seconds` are None."""
 
     gpu: str
     parameters: int
@@ -129,6 +131,7 @@ class Expectation:
     tokens: int
     steps: int
     step_seconds: Optional[float]
+    training: dict[str, Value] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ FS_POLL_SECONDS = 0.2
 OUTCOME_POLL_SECONDS = 1.0
 OUTCOME_TIMEOUT_SECONDS = 15.0
 TERMINATED = 143  # 128 + SIGTERM: how a job ends that its scheduler stopped
+NODES_NAMED = 3  # at most, of those that failed
 PREFIX = "ctrain: "  # of error lines of ctrain's own scripts
 FULL_BYTES = 1 << 16  # less free space than this: the disk is full
 # The job was ended from outside: no rank is to blame, however it ended.
@@ -138,10 +139,19 @@ def _exit(run: Run, seen: _Evidence, failed: Optional[Rank]) -> Exit:
         return Exit(CANCELLED, "cancelled", "user")
     if outcome in FROM_OUTSIDE:
         word = f" ({seen.status.word})" if seen.status.word else ""
-        return Exit(seen.code or TERMINATED, f"{outcome.value}{word}", "scheduler")
+        lost = _lost_nodes(seen) if outcome is Outcome.NODE_FAILURE else ""
+        return Exit(seen.code or TERMINATED, f"{outcome.value}{word}{lost}", "scheduler")
     if failed:
         return _failure(run, seen, failed)
     return _silent_end(run, seen)
+
+
+def _lost_nodes(seen: _Evidence) -> str:
+    """The nodes whose ranks have not recorded their end, unless that is all of them."""
+    lost = ranks.hosts([rank for rank in seen.ranks if rank.exit_code is None])
+    if not lost or len(lost) == len(ranks.hosts(seen.ranks)):
+        return ""
+    return f": no exit status from {', '.join(lost[:NODES_NAMED])}{', ...' if len(lost) > NODES_NAMED else ''}"
 
 
 def _first_failure(run: Run, seen: _Evidence) -> Optional[Rank]:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 import pytest
 
-from ctrain_runtime import facts, layout
+from ctrain_runtime import facts, job, layout
 from ctrain_runtime.cli.main import RUNTIME_VERBS, main
+from ctrain_runtime.estimate.layout import Layout
+from ctrain_runtime.estimate.model import PRESETS
+from ctrain_runtime.plan.expectation import read_training
+from ctrain_runtime.plan.model import Expectation
 from ctrain_runtime.run import record
 from samples.plans import a_plan
 
@@ -178,12 +183,12 @@ def test_dimensions_make_or_change_a_model(capsys: pytest.CaptureFixture[str]) -
     assert "derived from its number of parameters" in as_json(capsys, "124M", *A100)["notes"][-1]
 
 
-def a_run(parent: Path, ranks: int, metrics: str) -> None:
+def a_run(parent: Path, ranks: int, metrics: str, expected: Optional[Expectation] = None) -> None:
     plan = a_plan(run_directory=parent / "one", nodes=1, ranks_per_node=ranks)
     (parent / "one").mkdir(parents=True)
     (parent / "one" / layout.PLAN).write_text("{}")
     (parent / "one" / layout.METRICS).write_text(metrics)
-    record.save(record.begin(plan))
+    record.save(replace(record.begin(plan), estimate=expected))
 
 
 def test_a_run_calibrates_and_is_compared(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -194,7 +199,39 @@ def test_a_run_calibrates_and_is_compared(capsys: pytest.CaptureFixture[str], tm
     data = as_json(capsys, *words, "--calibrate", "one")
     assert "1,000,000 tokens/s on 8 GPUs, estimated were 1,6" in data["notes"][-1]
     assert data["values"]["tokens_per_second"] == pytest.approx(8e6, rel=0.05)
-    assert f"reach {data['efficiency']:.1%} of the peak" in data["notes"][-1]
+    unchecked = "; its model and layout are unknown: no --estimate"
+    assert data["notes"][-1].endswith(f"reach {data['efficiency']:.1%} of the peak{unchecked}")
+
+
+def test_a_run_calibrates_only_its_own_model_layout_and_gpu(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    trained = {**asdict(PRESETS["gpt2-xl"]), **asdict(Layout(64, 8, offload=True))}
+    expected = Expectation("A100", 10, {}, None, tokens=1, steps=1, step_seconds=None, training=trained)
+    a_run(tmp_path / "runs", 8, '{"tokens_per_second": 20000}\n', expected)
+    words = ("gpt2-xl", "--gpus", "16", "--batch", "128", "--runs", str(tmp_path / "runs"), "--calibrate", "one")
+    note = as_json(capsys, *words, *A100, "--micro-batch", "8", "--offload")["notes"][-1]
+    assert note.startswith("calibrated: 20,000 tokens/s on 8 GPUs") and note.endswith(" of the peak")
+    code, out, error = estimate(
+        capsys, *words, "--gpu-type", "H100", "--layers", "24", "--sequence-parallel", "--tp", "5"
+    )
+    assert (code, out) == (64, "")
+    assert error == (
+        "ctrain: run one cannot calibrate this estimate: it had layers 48, not 24, micro_batch 8, not 1, offload True, "
+        "not False, tp 1, not 5, sequence_parallel False, not True, gpu_type A100, not H100. Pass the options of the "
+        "run: --layers 48 --micro-batch 8 --offload --tp 1 (no --sequence-parallel) --gpu-type A100\n"
+    )
+
+
+def test_the_calibration_of_the_documentation_is_accepted(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    lines = (Path(__file__).parents[4] / "docs" / "estimate.md").read_text().splitlines()
+    [number] = [number for number, line in enumerate(lines) if line.endswith("--calibrate last")]
+    training = job.find("gpt").training
+    assert training and lines[number - 1].startswith("$ ctrain run gpt --nodes 1 --estimate -- ")
+    model, spread, _ = read_training(training, lines[number - 1].split(), 8)
+    trained = {**asdict(model), **asdict(spread)}
+    expected = Expectation("A100", 10, {}, None, tokens=1, steps=1, step_seconds=None, training=trained)
+    a_run(tmp_path / "runs", 8, '{"tokens_per_second": 20000}\n', expected)
+    words = (*lines[number].split()[3:], "--runs", str(tmp_path / "runs"))
+    assert as_json(capsys, *words, *A100)["notes"][-1].startswith("calibrated: 20,000 tokens/s on 8 GPUs")
 
 
 def test_a_run_without_rates_cannot_calibrate(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -24,6 +24,9 @@ RECORD = {"step": 412, "steps": 1251, "loss": 5.914, "epoch": 1, "epochs": 90, "
         ({"loss": float("-inf"), "images_per_second": float("inf")}, float("inf"), "loss -inf"),
         ({"loss": 10**400, "step": 10**5000, "images_per_second": 0.25}, None, "0.250 images/s"),
         ({"images_per_second": -3}, None, ""),
+        ({"step": 3, "loss": 1, "tokens_per_second": 11930.4}, None, "step 3  loss 1.00  11,930 tokens/s"),
+        ({"images_per_second": 2, "tokens_per_second": 9.5}, None, "2.00 images/s  9.50 tokens/s"),
+        ({"tokens_per_second": "fast"}, None, ""),
         ({}, None, ""),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -46,6 +47,7 @@ def test_a_run_needs_what_ctrain_estimate_says_of_its_model_and_layout() -> None
     assert sum(found.memory.values()) == pytest.approx(values["G"])
     assert found.memory["optimizer"] == round(values["optimizer"])
     assert found.usable == round(80 * 2**30 * 0.92)
+    assert found.training == {**asdict(model), **asdict(Layout(64))}
 
 
 @pytest.mark.parametrize(

@@ -105,6 +105,22 @@ def test_what_ended_the_job_from_outside_is_named_and_no_rank_is_blamed(
     assert concluded.record.attempts[-1].word == "WORD"
 
 
+@pytest.mark.parametrize(
+    ("codes", "lost"),
+    [
+        ((1, 143, None, None), ": no exit status from gpu01"),
+        ((1, 1, None, 1, *[None] * 4), ": no exit status from gpu01, gpu02, gpu03"),
+        ((1, 1, *[None] * 8), ": no exit status from gpu01, gpu02, gpu03, ..."),
+    ],
+)
+def test_nodes_that_failed_are_named(run: Run, codes: tuple[Optional[int], ...], lost: str) -> None:
+    write_ranks(run.path, *codes)
+    write_end(run.path, 1)
+    concluded = conclude(run, Status("ended", "NODE_FAIL", Outcome.NODE_FAILURE))
+    assert concluded.record.exit == Exit(1, f"node failure (NODE_FAIL){lost}", "scheduler")
+    assert concluded.failed is None
+
+
 @pytest.mark.parametrize("codes", [(), (0, 0), (0, 0, 0, 0), (None, 0, 0, 0)])
 def test_completed_without_visible_events_is_success(run: Run, codes: tuple[Optional[int], ...]) -> None:
     """Attribute caches of NFS hide the last files of an ended job for 30 s and longer."""
