@@ -108,7 +108,9 @@ def main() -> int:
         plugins=[TorchElasticEnvironment()],  # RANK, WORLD_SIZE ..., which ctrain sets; not those of one scheduler
         precision=choose_precision(world.device),
         max_epochs=options.epochs,
-        callbacks=[ModelCheckpoint(run_dir() / "checkpoint", filename="{epoch}", save_last="link")],
+        callbacks=[
+            ModelCheckpoint(run_dir() / "checkpoint", "{epoch}", "epoch", mode="max", save_top_k=2, save_last="link")
+        ],
         use_distributed_sampler=False,  # its validation counts some images twice, to give all ranks as many
         num_sanity_val_steps=0,
         logger=False,

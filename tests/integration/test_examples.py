@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from samples.cluster import Cluster, Done
+from samples.losses import check_losses
 
 ONE_PER_NODE = ("--ranks-per-node", "1")
+FOUR_RANKS_IN_ONE = ("--batch-size", "64", "--lr", "0.04")  # four times the defaults of a rank
 ONE_THREAD = ("--env", "OMP_NUM_THREADS=1")  # the nodes share the cores of one machine
 
 
@@ -22,6 +25,24 @@ def train(cluster: Cluster, name: str, *argv: str) -> tuple[Done, Path, list[dic
     return done, run, [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
+def losses(lines: list[dict[str, Any]], **values: Any) -> list[float]:
+    """Of the lines with these values."""
+    return [line["loss"] for line in lines if "loss" in line and values.items() <= line.items()]
+
+
+@pytest.fixture(scope="module")
+def dozens(cluster: Cluster) -> Path:
+    """The digits, as many to train on as 1, 3 and 4 ranks can share evenly: then a step's mean over ranks is the same
+    for all of them."""
+    directory = cluster.home / "dozens"
+    shutil.rmtree(directory, ignore_errors=True)
+    shutil.copytree(cluster.digits, directory)
+    pictures = sorted((directory / "train").glob("*/*"))
+    for picture in pictures[len(pictures) // 12 * 12 :]:
+        picture.unlink()
+    return directory
+
+
 def test_selftest_checks_each_library_and_says_what_it_leaves_out(cluster: Cluster) -> None:
     done, run, steps = train(cluster, "selftest", "selftest", *ONE_PER_NODE)
     rows = {line.split()[0]: line.split()[1:] for line in done.stdout.splitlines() if line.strip()}
@@ -31,14 +52,21 @@ def test_selftest_checks_each_library_and_says_what_it_leaves_out(cluster: Clust
     table = [line for line in done.stdout.splitlines() if " ok " in line or "horovod (" in line]
     assert len(table) == 8 and all(line == line.rstrip() for line in table)
     assert steps[-1]["loss"] < steps[0]["loss"] / 4
+    check_losses("selftest", losses(steps)[:5])
     assert "html" in (run / "profile.html").read_text()[:100]
 
 
-def test_digits_are_learnt_by_horovod_and_resumed_alike_by_ddp(cluster: Cluster) -> None:
-    data = ("--data", str(cluster.digits))
+def test_digits_are_learnt_by_horovod_by_one_rank_alike_and_resumed_alike_by_ddp(
+    cluster: Cluster, dozens: Path
+) -> None:
+    data = ("--data", str(dozens))
     _, horovod, epochs = train(cluster, "horovod", "digits", *data)
     assert [line["epoch"] for line in epochs] == list(range(1, 11))
     assert epochs[-1]["accuracy"] > 0.95
+    check_losses("digits", losses(epochs)[:2])
+    *_, alone = train(cluster, "alone", "digits", "--nodes", "1", *ONE_PER_NODE, *data, "--", *FOUR_RANKS_IN_ONE)
+    # Later epochs magnify rounding: they differ by 1e-2 between two instruction sets of one CPU, these by 2e-5.
+    assert losses(alone)[:2] == pytest.approx(losses(epochs)[:2], rel=1e-3)
     max((horovod / "checkpoint").iterdir()).unlink()  # as if it had been killed in its last epoch
     options = ["--image", "pytorch-cpu", "--launcher", "env", "--resume", str(horovod), *data]
     *_, resumed = train(cluster, "ddp", *options, "--", "python", "/opt/ctrain/examples/digits/ddp.py")
@@ -47,34 +75,60 @@ def test_digits_are_learnt_by_horovod_and_resumed_alike_by_ddp(cluster: Cluster)
     assert resumed[0]["accuracy"] == epochs[-1]["accuracy"]
 
 
-def test_parameter_servers_and_the_ring_learn_the_same(cluster: Cluster) -> None:
-    argv = ["parameter_server", "--data", str(cluster.digits), "--", "--epochs", "3"]
-    done, _, lines = train(cluster, "servers", *argv)
-    sync, asynchronous, ring = [line for line in lines if "updates" in line]
+def test_parameter_servers_and_the_ring_learn_the_same(cluster: Cluster, dozens: Path) -> None:
+    """A step sees 60 pictures: 20 of each worker of a server, 15 of each rank of a ring."""
+    argv, epochs = ["parameter_server", "--data", str(dozens)], ["--", "--epochs", "3"]
+    _, first, lines = train(cluster, "sync", *argv, *epochs, "--methods", "sync", "--batch-size", "20")
+    steps = losses(lines)
+    check_losses("parameter_server", steps[:5])
+    [sync] = [line for line in lines if "updates" in line]
+    done, _, lines = train(cluster, "others", *argv, "--resume", str(first), *epochs, "--batch-size", "15")
+    asynchronous, ring = [line for line in lines if "updates" in line]
+    assert not losses(lines, method="sync"), "what is done is skipped"
+    assert losses(lines, method="ring") == pytest.approx(steps, rel=1e-5), "seen: 2e-7"
+    assert ring["updates"] == sync["updates"] == 3 * 24
     assert min(line["accuracy"] for line in (sync, asynchronous, ring)) > 0.9, done.stdout
     assert (sync["max_staleness"], ring["max_staleness"]) == (0, 0)
-    assert asynchronous["mean_staleness"] > 0 and asynchronous["updates"] == 3 * sync["updates"]
+    assert asynchronous["mean_staleness"] > 0 and asynchronous["updates"] == 3 * 3 * 32
     assert sync["rank_0_bytes"] == 3 * sync["other_rank_bytes"], "the server has three workers"
     assert ring["rank_0_bytes"] == pytest.approx(ring["other_rank_bytes"], rel=1e-3)
-    assert "ring all-reduce" in done.stdout
+    assert all(name in done.stdout for name in ("server, synchronous", "server, asynchronous", "ring all-reduce"))
 
 
-def test_a_transformer_is_fine_tuned_from_weights_that_the_example_makes(cluster: Cluster) -> None:
-    _, run, lines = train(cluster, "tuned", "finetune", *ONE_PER_NODE, "--", "--pretrain-steps", "20", "--epochs", "1")
-    assert [line["phase"] for line in lines[:20]] == ["pretrain"] * 20
-    assert lines[19]["loss"] < lines[0]["loss"]
+def test_a_transformer_is_fine_tuned_from_weights_that_the_example_makes_and_resumed(cluster: Cluster) -> None:
+    argv = ["finetune", *ONE_PER_NODE]
+    options = ["--", "--pretrain-steps", "20", "--epochs", "2", "--batch-size", "128", "--lr", "0.004"]
+    _, run, lines = train(cluster, "tuned", *argv, *options)
+    pretraining, first, second = (
+        losses(lines, **values) for values in ({"phase": "pretrain"}, {"epoch": 1}, {"epoch": 2})
+    )
+    assert len(pretraining) == 20 and pretraining[-1] < pretraining[0]
+    check_losses("finetune", [*pretraining[:3], *first[:3]])
     assert lines[-1]["accuracy"] > 0.5, "the largest of six classes has a quarter of the passages"
-    assert {path.name for path in (run / "checkpoint").iterdir()} == {"pretrained", f"step-{lines[-1]['step']:08d}.pt"}
+    *_, half, last = sorted((run / "checkpoint").iterdir())
+    assert (half.name, last.name) == (f"step-{len(first):08d}.pt", f"step-{lines[-1]['step']:08d}.pt")
+    last.unlink()  # as if it had been killed in its last epoch
+    *_, resumed = train(cluster, "resumed", *argv, "--resume", str(run), *options)
+    assert losses(resumed, phase="finetune", epoch=2) == pytest.approx(second, rel=1e-5)
+    assert len(losses(resumed)) == len(second), "nothing else is trained again"
+    assert resumed[-1]["accuracy"] == lines[-1]["accuracy"]
 
 
-def test_lightning_has_its_ranks_from_ctrain(cluster: Cluster) -> None:
+def test_lightning_has_its_ranks_from_ctrain_and_resumes(cluster: Cluster) -> None:
     options = ("--model", "resnet18", "--image-size", "32", "--epochs", "2", "--workers", "0")
-    argv = ("lightning", *ONE_PER_NODE, "--data", str(cluster.digits), "--", *options)
-    _, run, lines = train(cluster, "lightning", *argv)
+    argv = ("lightning", *ONE_PER_NODE, "--data", str(cluster.digits))
+    _, run, lines = train(cluster, "lightning", *argv, "--", *options)
+    check_losses("lightning", losses(lines)[:2])
     validations = [line for line in lines if "val_accuracy" in line]
     pictures = len(list((cluster.digits / "val").glob("*/*")))
     assert [line["images"] for line in validations] == [pictures] * 2, (
         "each rank has its share, and no picture counts twice"
     )
     assert validations[-1]["val_accuracy"] > 0.5, "chance is 0.1"
-    assert (run / "checkpoint" / "last.ckpt").exists()
+    last = run / "checkpoint" / "last.ckpt"
+    assert last.resolve().name == "epoch=1.ckpt"
+    last.unlink()
+    last.symlink_to("epoch=0.ckpt")  # as if it had been killed in its last epoch
+    *_, resumed = train(cluster, "resumed", *argv, "--resume", str(run), "--", *options)
+    assert losses(resumed) == pytest.approx(losses(lines, epoch=2), rel=1e-5)
+    assert {line["epoch"] for line in resumed} == {2}, "the first epoch is not trained again"

@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 from samples.cluster import Cluster
+from samples.losses import check_losses
 
 STAND_IN = Path(__file__).parents[1] / "samples" / "gpu_on_cpu.py"
 PROGRAM = "/opt/ctrain/examples/megatron/train.py"
@@ -44,6 +45,7 @@ def test_every_layout_has_the_loss_curve_of_gpt(cluster: Cluster) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     reference = losses(cluster, "gpt")
     assert reference[-1] < reference[0] - 0.5, "it learns"
+    check_losses("gpt", reference)
     whole = train(cluster, "tp-and-pp", 2, "--tp", "2", "--pp", "2")
     assert len(whole) == 20 and difference(whole, reference) < BOUND
     run = cluster.runs("tp-and-pp")
