@@ -21,6 +21,7 @@ from ctrain_runtime.user_cache import UserCache
 _GPUS = Path("/proc/driver/nvidia/gpus")
 _CPUS = Path("/proc/cpuinfo")
 _AMD_NODES = Path("/sys/class/kfd/kfd/topology/nodes")
+_DRM = Path("/sys/class/drm")
 
 
 @dataclass(frozen=True)
@@ -160,6 +161,14 @@ def count_amd_gpus() -> int:
     """The AMD GPUs of this machine. Of the kernel's nodes, those that are CPUs have the id 0 (kfd_topology.c)."""
     ids = [path.read_text(encoding="ascii").strip() for path in _AMD_NODES.glob("*/gpu_id")]
     return len(ids) - ids.count("0")
+
+
+def count_intel_gpus() -> int:
+    """The Intel GPUs of this machine that have memory of their own: on Intel's CPUs graphics are on PCI bus 0."""
+    cards = [
+        file.parent for file in _DRM.glob("renderD*/device/vendor") if "0x8086" in file.read_text(encoding="ascii")
+    ]
+    return sum(card.resolve().name.split(":")[1:2] != ["00"] for card in cards)
 
 
 def gpu_models() -> tuple[str, ...]:

@@ -25,14 +25,14 @@ from ctrain_runtime.manifest import ENTRY_POINT, Manifest, Requires
 from ctrain_runtime.pull import Report
 from ctrain_runtime.user_cache import UserCache, file_conditions
 
-_SCHEMA = 1  # of the cached facts
+_SCHEMA = 2  # of the cached facts
 _TIMEOUT_SECONDS = 180
 _MAX_OUTPUT_BYTES = 1 << 20
 _MAX_LABELS = 200
 _NAMES = frozenset(
     (
         *("python", "torch", "torchvision", "horovod", "deepspeed", "mpi4py", "numpy", "tensorflow"),
-        *("cuda", "cuda-compat", "rocm", "nccl", "arch", "mpi", "pmix", "glibc", "musl"),
+        *("cuda", "cuda-compat", "rocm", "xpu", "nccl", "arch", "mpi", "pmix", "glibc", "musl"),
     )
 )
 _VALUE = re.compile(r"[\w.+:, ()-]{1,200}", re.ASCII)

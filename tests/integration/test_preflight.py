@@ -83,6 +83,23 @@ def test_a_slow_link(cluster: Cluster, three_nodes: str) -> None:
     assert problem.startswith("node02: slow network: ")
 
 
+@pytest.mark.usefixtures("slow_link")
+def test_a_slow_link_by_the_back_end_itself(cluster: Cluster, three_nodes: str) -> None:
+    """What the ranks see where sockets are not the network of the back end."""
+    [inside] = (cluster.state / "apps/venv/lib").glob("python3*/site-packages/ctrain_runtime/launchers/inside")
+    where = ("--nodes", "3", "--partition", three_nodes, *ONE_RANK, "--mount", f"{inside}:/preflight:ro")
+    # Nodes that share a busy machine differ by more than nodes do, and the slow one by much more.
+    change = "import os, sys; sys.path.insert(0, '/preflight'); import world; world.SLOW = 0.1; os._exit(world.main())"
+    program = ("python3", "-c", change, "env", "3", "gloo", "1000", "")
+    done = cluster.run("ctrain", "run", *IMAGE, *where, "--preflight", "off", "--name", "world", "--", *program)
+    assert done.returncode == 1, done.stdout + done.stderr
+    events = (cluster.runs("world") / "nodes/0.jsonl").read_text().splitlines()
+    failed = [
+        event for event in map(json.loads, events) if (event.get("stage"), event["what"]) == ("preflight", "failed")
+    ]
+    assert [event["message"].partition(" network: ")[0] for event in failed] == ["node02: slow"]
+
+
 @pytest.mark.usefixtures("broken_link")
 def test_a_broken_link(cluster: Cluster) -> None:
     done = run(cluster, "broken", "--nodes", "2", *ONE_RANK)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ctrain_runtime import facts
 from ctrain_runtime.doctor import Finding
+from ctrain_runtime.launchers.inside.node_checks import SLINGSHOT_LINKS
 
 _INFINIBAND = Path("/sys/class/infiniband")  # RoCE and EFA, too
 _CXI = Path("/sys/class/cxi")  # HPE Slingshot
@@ -16,14 +17,17 @@ _MODULES = Path("/sys/module")
 
 
 def adapters() -> dict[str, str]:
-    """The state of each adapter, as in {"mlx5_0": "ACTIVE 200 Gb/sec (4X HDR)", "cxi0": "present"}."""
+    """The state of each adapter, as in {"mlx5_0": "ACTIVE 200 Gb/sec (4X HDR)", "cxi0": "link up"}."""
     ports = {
         device.name: max(
             map(_port, sorted(device.glob("ports/*"))), default="no port", key=lambda text: "ACTIVE" in text
         )
         for device in sorted(_INFINIBAND.glob("*"))
     }
-    return {**ports, **{device.name: "present" for device in sorted(_CXI.glob("*"))}}
+    slingshot = {device.name: "present" for device in sorted(_CXI.glob("*"))}
+    for file in (file for name in SLINGSHOT_LINKS for file in _CXI.glob(f"*/{name}")):
+        slingshot[file.relative_to(_CXI).parts[0]] = f"link {file.read_text(encoding='ascii').strip()}"
+    return {**ports, **slingshot}
 
 
 def _port(port: Path) -> str:
@@ -39,10 +43,10 @@ def check_fabric() -> Iterator[Finding]:
         yield Finding("fabric", "ok", "no InfiniBand, RoCE or Slingshot adapter: ranks of several nodes use TCP")
         return
     text = ", ".join(f"{name} {state}" for name, state in states.items())
-    if any(state == "present" or state.startswith("ACTIVE") for state in states.values()):
+    if any(state.startswith(("ACTIVE", "link up", "present")) for state in states.values()):
         yield Finding("fabric", "ok", text)
     else:
-        yield Finding("fabric", "fail", f"no port is active: {text}", "Ask the administrators; see: ibstat")
+        yield Finding("fabric", "fail", f"no port is active: {text}", "Ask the administrators; see: ibstat, cxi_stat")
     verbs = sorted(_VERBS.glob("uverbs*"))
     if any(not os.access(path, os.R_OK | os.W_OK) for path in verbs) or (not verbs and _INFINIBAND.is_dir()):
         hint = "Ask the administrators to run: modprobe ib_uverbs && chmod 666 /dev/infiniband/uverbs*"

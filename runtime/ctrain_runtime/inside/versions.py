@@ -45,6 +45,8 @@ def torch_facts() -> dict[str, str]:
         facts["arch"] = capabilities(getattr(torch._C, "_cuda_getArchFlags", str)() or "")
     if getattr(torch.version, "hip", None):
         facts["rocm"] = torch.version.hip
+    if getattr(torch.version, "xpu", None):
+        facts["xpu"] = torch.version.xpu
     return facts
 
 

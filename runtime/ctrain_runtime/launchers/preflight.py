@@ -17,7 +17,7 @@ HEADER_BYTES = 1 << 15  # of a SIF: its id, and where and when each of its parti
 def prove(plan: LaunchPlan, agent: str = "python3") -> str:
     """Bash that ends a task with the preflight; "" for a plan without one. `agent` is bash for what starts the ranks.
 
-    On each node one process has the nodes meet; then the ranks do. An image without Python cannot be asked.
+    On each node one process checks the GPUs and has the nodes meet; then the ranks do. Without Python none does.
     """
     check = plan.preflight
     if not check:
@@ -26,7 +26,7 @@ def prove(plan: LaunchPlan, agent: str = "python3") -> str:
     by_tcp = check.expected if check.backend == "gloo" else 0.0  # NCCL's fabric is another than that of sockets
     gpus = plan.gpus_per_node if plan.image.cuda else 0
     nodes = quote_argv(["python3", f"{directory}/nodes.py", str(plan.nodes), check.backend, f"{by_tcp:g}", str(gpus)])
-    meet = f'[ "${{LOCAL_RANK:-0}}" != 0 ] || {nodes} "$1" || exit; ' if plan.nodes > 1 else ""
+    meet = f'[ "${{LOCAL_RANK:-0}}" != 0 ] || {nodes} "$1" || exit; ' if plan.nodes > 1 or gpus else ""
     note = "echo 'no preflight: the image has no python3'"
     text = f'command -v python3 >/dev/null || {{ {note}; exit 0; }}; {meet}shift; TORCH_CPP_LOG_LEVEL=ERROR exec "$@"'
     kind = "mpi" if plan.launcher == "mpi" else "env"

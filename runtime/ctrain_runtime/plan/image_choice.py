@@ -25,7 +25,8 @@ def choose_image(
     """
     chosen = _mountable(image, flat, options, facts) if facts.ignores_layers else image
     software = chosen.manifest.software
-    without_cuda = "rocm" in software or software.get("torch", "").endswith("+cpu")
+    # Not all builds of torch for Intel's GPUs have torch.version.xpu.
+    without_cuda = bool({"rocm", "xpu"} & software.keys()) or software.get("torch", "").endswith(("+cpu", "+xpu"))
     return PlannedImage(
         name=chosen.manifest.name,
         version=chosen.manifest.version,

@@ -17,13 +17,14 @@ CACHE = "worlds"
 def decide(plan: LaunchPlan, site: Site, mode: str = "") -> Optional[Preflight]:
     """The preflight of a plan; None without one. `mode` is that of the command line, "" if not given.
 
-    By default it keeps short jobs short: it takes place on several nodes if the site has expectations, and before the
-    first run of an image here.
+    By default it keeps short jobs short: it takes place on several nodes if the site has expectations or NCCL connects
+    them, and before the first run of an image here.
     """
     across = plan.nodes > 1 and bool(plan.partition)
-    if mode == "off" or plan.world_size == 1 or not (across or _ranks_meet(plan)):
+    if mode == "off" or plan.world_size == 1 or not (across or _ranks_meet(plan) or (mode and plan.partition)):
         return None
-    has_gpus = plan.image.cuda and plan.ranks_per_node <= plan.gpus_per_node  # NCCL needs one for each rank
+    # NCCL needs a GPU for each rank. Under ROCm, RCCL has its name, its variables and its log.
+    has_gpus = (plan.image.cuda or plan.image.rocm) and plan.ranks_per_node <= plan.gpus_per_node
     backend = "nccl" if has_gpus else "gloo"
     expected = float(getattr(site.expected_bandwidth, backend)) if across else 0.0
     network = site.nccl_network if across and backend == "nccl" else ""
@@ -31,6 +32,8 @@ def decide(plan: LaunchPlan, site: Site, mode: str = "") -> Optional[Preflight]:
         reason = "requested"
     elif expected or network:
         reason = f"site {site.name} has expectations of its network"
+    elif across and backend == "nccl":  # which may fall back to sockets on any node, at any time
+        reason = "NCCL on several nodes"
     elif UserCache(CACHE).get(*_entry(plan)) is None:
         reason = "first run of this image here"
     else:

@@ -117,6 +117,15 @@ def test_a_torch_for_amd_gpus(image: Path) -> None:
     assert "cuda" not in told
 
 
+def test_a_torch_for_intel_gpus(image: Path) -> None:
+    """As torch.version is in XPU wheels; not run on such hardware."""
+    version = 'class version:\n    cuda = None\n    hip = None\n    xpu = "20250101"\n__version__ = "2.8.0+xpu"\n'
+    write(image, "torch/__init__.py", version)
+    told = json.loads(run(image, "examine.py").stdout)["software"]
+    assert told.items() >= {"torch": "2.8.0+xpu", "xpu": "20250101"}.items()
+    assert "cuda" not in told
+
+
 def test_a_broken_framework_is_told_by_its_tests_only(image: Path) -> None:
     write(image, "torch/__init__.py", "raise OSError('libcuda.so.1: cannot open shared object file')")
     told = json.loads(run(image, "examine.py").stdout)["software"]

@@ -109,3 +109,17 @@ def test_amd_gpus_are_nodes_of_the_kernel_that_are_no_cpus(tmp_path: Path, monke
         (tmp_path / str(number)).mkdir()
         (tmp_path / str(number) / "gpu_id").write_text(f"{gpu_id}\n")
     assert facts.count_amd_gpus() == 2
+
+
+def test_intel_gpus_without_those_of_cpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in sysfs, where `device` is a link to the PCI device; not run on such hardware."""
+    monkeypatch.setattr(facts, "_DRM", tmp_path / "drm")
+    assert facts.count_intel_gpus() == 0
+    pci = {"0000:00:02.0": "0x8086", "0000:18:00.0": "0x8086", "0001:6c:00.0": "0x8086", "0000:c1:00.0": "0x10de"}
+    for number, (address, vendor) in enumerate(pci.items()):
+        device, card = tmp_path / "pci" / address, tmp_path / f"drm/renderD{128 + number}"
+        device.mkdir(parents=True)
+        (device / "vendor").write_text(f"{vendor}\n")
+        card.mkdir(parents=True)
+        (card / "device").symlink_to(device)
+    assert facts.count_intel_gpus() == 2

@@ -23,6 +23,7 @@ import torch.distributed as dist
 
 SECONDS = 0.5  # to repeat an operation for
 REPEATS = 100
+PAIRINGS = 4
 CHECK_BYTES = {"gloo": 1 << 26, "nccl": 1 << 28}
 
 
@@ -60,11 +61,15 @@ def _slowest(call: Callable[[], Any], repeats: int, device: Any) -> float:
     begin = time.perf_counter()
     for _ in range(repeats):
         call()
-    if device.type == "cuda":
-        torch.cuda.synchronize()
+    _finish(device)
     taken = torch.tensor([time.perf_counter() - begin], device=device)
     dist.all_reduce(taken, op=dist.ReduceOp.MAX)
     return float(taken)
+
+
+def _finish(device: Any) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
 
 
 def measure(name: str, size: int, device: Any) -> dict[str, Any]:
@@ -83,6 +88,32 @@ def check_bandwidth(backend: str, device: Any) -> dict[str, Any]:
         size *= 8
         line = measure("all-reduce", size, device)
     return line
+
+
+def rates_in_pairs(store: Any, device: Any, size: int, ranks_per_node: int) -> list[tuple[int, int, float]]:
+    """On rank 0, the rates at which first ranks of nodes exchange `size` bytes: (sender, receiver, GB/s).
+
+    They show whose link is slow, where an all-reduce is as slow as the slowest. In each round, nodes whose numbers have
+    the same sum are peers (the circle method): a slow node is slow in all rounds, its peers are fast in others.
+    """
+    nodes, (own, local) = dist.get_world_size() // ranks_per_node, divmod(dist.get_rank(), ranks_per_node)
+    sent, received = torch.ones(size // 4, device=device), torch.ones(size // 4, device=device)
+    for number in range(PAIRINGS):
+        dist.barrier()  # else a node would wait for a peer that is still busy with a slow one
+        peer = (number - own) % nodes
+        if local or peer == own:
+            continue
+        other = peer * ranks_per_node
+        exchange = [dist.P2POp(dist.isend, sent, other), dist.P2POp(dist.irecv, received, other)]
+        for begin in (time.perf_counter() for _ in range(2)):  # the first one sets up the connection
+            for request in dist.batch_isend_irecv(exchange):
+                request.wait()
+            _finish(device)
+            store.set(f"rate {number} {own}", str(size / (time.perf_counter() - begin) / 1e9))
+    dist.barrier()
+    pairs = [] if dist.get_rank() else [(number, node) for number in range(PAIRINGS) for node in range(nodes)]
+    met = [(number, (number - node) % nodes, node) for number, node in pairs if (number - 2 * node) % nodes]
+    return [(peer, node, float(store.get(f"rate {number} {node}"))) for number, peer, node in met]
 
 
 def device_of(backend: str) -> Any:

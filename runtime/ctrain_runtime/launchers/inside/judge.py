@@ -6,7 +6,7 @@ import statistics
 from collections import Counter
 from typing import Any
 
-SLOW = 0.25  # of the median node, or of the expected bandwidth
+SLOW = 0.25  # of what plain sockets get: their rates scatter
 
 
 def judge(nodes: list[dict[str, Any]], expected: float) -> list[str]:
@@ -15,7 +15,7 @@ def judge(nodes: list[dict[str, Any]], expected: float) -> list[str]:
     Each has seen what it does not reach (`unreached`: pairs of a node and the reason), and the rates at which it
     received (`rates`: pairs of the sender and GB/s).
     """
-    return _unreached(nodes) or slow([node["name"] for node in nodes], edges(nodes), expected)
+    return _unreached(nodes) or slow([node["name"] for node in nodes], edges(nodes), expected, SLOW)
 
 
 def edges(nodes: list[dict[str, Any]]) -> list[tuple[int, int, float]]:
@@ -53,17 +53,17 @@ def _unreached(nodes: list[dict[str, Any]]) -> list[str]:
     return problems
 
 
-def slow(names: list[str], rates: list[tuple[int, int, float]], expected: float) -> list[str]:
+def slow(names: list[str], rates: list[tuple[int, int, float]], expected: float, share: float) -> list[str]:
     """The slow nodes; or the network, if it is no matter of a few nodes. `rates` are (sender, receiver, GB/s).
 
-    A node's rate is the best of its rates: a slow partner is not held against it.
+    A node's rate is the best of its rates: a slow partner is not held against it. Slow: below `share` of usual rates.
     """
     best = {way: [0.0] * len(names) for way in ("sends", "receives")}
     for sender, receiver, rate in rates:
         best["sends"][sender] = max(best["sends"][sender], rate)
         best["receives"][receiver] = max(best["receives"][receiver], rate)
     usual = statistics.median(best["sends"] + best["receives"])
-    floor = SLOW * max(usual, expected)
+    floor = share * max(usual, expected)
     found = {
         name: " and ".join(f"{way} {rates[node]:.3g} GB/s" for way, rates in best.items() if rates[node] < floor)
         for node, name in enumerate(names)

@@ -4,10 +4,12 @@ from public logs of NCCL 2.4 to 2.27."""
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 # "Using network IB" is the choice, in all versions since 2.6; the lines before it name the devices.
 CHOICE = re.compile(r"NCCL INFO Using network (.+?)\s*$", re.MULTILINE)
 DEVICES = re.compile(r"NCCL INFO NET/(IB|Socket) ?: Using (.+?)(?: ?; ?OOB.*)?\s*$", re.MULTILINE)
+REASON = re.compile(r"NCCL \w+ (NCCL_IB_DISABLE .+|Failed to (?:open libib|init).+|NET/.+(?:No device|fail).*)")
 PROVIDER = re.compile(r"NCCL INFO NET/OFI Selected [Pp]rovider is ([\w;-]+)", re.MULTILINE)
 
 
@@ -29,3 +31,16 @@ def is_network(chosen: str, wanted: str) -> bool:
     the plugin "AWS Libfabric" is called "Libfabric" in newer versions."""
     chosen, wanted = chosen.replace("AWS ", ""), wanted.replace("AWS ", "")
     return chosen == wanted or chosen.startswith((f"{wanted} ", f"{wanted}ext"))
+
+
+def network_problem(text: str, wanted: str, adapters: Sequence[str]) -> str:
+    """Why the choice in a log is wrong, with NCCL's reasons; "" if it is right. Without a `wanted` network, sockets are
+    wrong on a node with faster `adapters`."""
+    chosen = network(text)
+    fits = is_network(chosen, wanted) if wanted else not (adapters and is_network(chosen, "Socket"))
+    if fits:
+        return ""
+    expected = f"not {wanted}" if wanted else f"although {' and '.join(adapters)} could be used"
+    reasons = "; ".join(dict.fromkeys(map(str.strip, REASON.findall(text))))
+    remedy = "See: ctrain help network. To run all the same: --preflight warn"
+    return f"NCCL uses {chosen or 'no network'}, {expected}{f' ({reasons})' if reasons else ''}. {remedy}"

@@ -1,4 +1,4 @@
-"""What a node can check by itself: the address that the back end will use, and its GPUs."""
+"""What a node can check by itself: the address that the back end will use, its network adapters, and its GPUs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,12 @@ from pathlib import Path
 
 SIOCGIFADDR = 0x8915  # netdevice(7)
 VARIABLES = {"gloo": "GLOO_SOCKET_IFNAME", "nccl": "NCCL_SOCKET_IFNAME"}
-GPU_QUERY = "index,memory.used,memory.total,ecc.errors.uncorrected.volatile.total,clocks_throttle_reasons.hw_slowdown"
+# Names that all drivers know: since 535 they are aliases of clocks_event_reasons (nvidia-smi --help-query-gpu).
+SLOWDOWNS = "clocks_throttle_reasons.hw_slowdown,clocks_throttle_reasons.sw_thermal_slowdown"
+GPU_QUERY = f"index,memory.used,memory.total,ecc.errors.uncorrected.volatile.total,{SLOWDOWNS}"
+GPU_SECONDS = 20  # for nvidia-smi, which starts each GPU if it is not in persistence mode
+SYS_CLASS = Path("/sys/class")
+SLINGSHOT_LINKS = ("device/port/link", "device/port/0/link/state")  # of an adapter: "up" or "down" (HPE's cxi_stat.c)
 PCI_DEVICES = Path("/sys/bus/pci/devices")
 MEMORY_IN_USE = 0.1  # of a GPU's memory: more than that belongs to a program
 
@@ -50,6 +55,20 @@ def matches(interface: str, wanted: str, backend: str) -> bool:
     return any(interface == name if exact else interface.startswith(name) for name in names) != wanted.startswith("^")
 
 
+def fast_adapters(root: Path = SYS_CLASS) -> list[str]:
+    """This node's adapters that are up and faster than sockets: InfiniBand (EFA, Omni-Path) and Slingshot; none if
+    NCCL_NET (NCCL's user guide) asks for sockets. Ethernet adapters have RoCE whether or not the network can carry it.
+    """
+    if os.environ.get("NCCL_NET", "").lower() == "socket":
+        return []
+    ports = [file.parent for file in sorted(root.glob("infiniband/*/ports/*/state")) if "ACTIVE" in file.read_text()]
+    active = [port.parts[-3] for port in ports if "Ethernet" not in (port / "link_layer").read_text()]
+    links = [
+        file for name in SLINGSHOT_LINKS for file in sorted(root.glob(f"cxi/*/{name}")) if "up" in file.read_text()
+    ]
+    return active + [file.relative_to(root).parts[1] for file in links]
+
+
 def cores_near(gpu: str, cores: Set[int], devices: Path = PCI_DEVICES) -> str:
     """The cores next to a GPU, named by its PCI address, if none of `cores` is one of them; "" if any is, or if the
     kernel does not tell (its ABI/testing/sysfs-bus-pci, local_cpulist: as in 0-15,32-47)."""
@@ -69,7 +88,7 @@ def gpu_problems(planned: int) -> list[str]:
     ours = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     argv = ["nvidia-smi", f"--query-gpu={GPU_QUERY}", "--format=csv,noheader,nounits", *([f"--id={ours}"] * bool(ours))]
     try:
-        done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=20)
+        done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=GPU_SECONDS)
     except (OSError, subprocess.TimeoutExpired) as error:
         return [f"nvidia-smi does not answer: {error}"]
     if done.returncode:
@@ -81,11 +100,13 @@ def read_gpus(answer: str, planned: int) -> list[str]:
     """The problems in nvidia-smi's answer to GPU_QUERY. What a GPU does not report ("[N/A]") is none."""
     rows = [[word.strip() for word in line.split(",")] for line in answer.splitlines() if line.strip()]
     problems = [f"{len(rows)} of {planned} GPUs are visible"] if len(rows) < planned else []
-    for index, used, total, ecc, slowdown in rows:
+    for index, used, total, ecc, by_hardware, by_heat in rows:
         if ecc.isdigit() and int(ecc):
             problems.append(f"GPU {index} has {ecc} uncorrected ECC errors")
-        if slowdown == "Active":
+        if by_hardware == "Active":
             problems.append(f"GPU {index} is slowed down by its hardware (heat or power)")
+        elif by_heat == "Active":
+            problems.append(f"GPU {index} is slowed down by its driver (heat)")
         if used.isdigit() and total.isdigit() and int(used) > MEMORY_IN_USE * int(total):
             problems.append(f"GPU {index} has {used} of {total} MiB in use")
     return problems

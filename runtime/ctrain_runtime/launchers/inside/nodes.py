@@ -1,4 +1,5 @@
-"""Has the nodes of a job meet: each reaches all others, runs the same image, has living GPUs, and none is slow.
+"""Has the nodes of a job meet: each reaches all others, runs the same image, has living GPUs, and none is slow. Of one
+node only the GPUs are checked.
 
 Usage: nodes.py NODES BACKEND EXPECTED GPUS IMAGE, once on each node, in the image. EXPECTED is in GB/s (0: unknown),
 GPUS the planned number per node; IMAGE identifies the image of this node. NODE_RANK numbers the nodes. Node 0 listens
@@ -27,10 +28,10 @@ from pathlib import Path
 from typing import Any
 
 from judge import edges, judge, own_problems
-from node_checks import gpu_problems, own_address
+from node_checks import GPU_SECONDS, gpu_problems, own_address
 
 CONNECT_SECONDS = 2.0
-START_SECONDS = 5.0  # between the starts of two nodes; besides, twice the time that the first took itself
+MEETING_SECONDS = 9.0  # from the step's start, or three times as long as the first node took to start
 NODES_PER_SECOND = 100  # that a scheduler starts, at least
 SEND_SECONDS = 0.2
 RECEIVE_SECONDS = 0.6  # by then a slow link has shown its rate
@@ -180,10 +181,10 @@ def lead(server: socket.socket, count: int, expected: float) -> None:
     answer = json.dumps([] if problems else roster)  # once: it is long
     for line in lines.values():
         line.write(answer)
-    deadline = time.monotonic() + 3 * CONNECT_SECONDS + len(rounds(count)) * ROUND_SECONDS
+    deadline = time.monotonic() + 3 * CONNECT_SECONDS + len(rounds(count)) * ROUND_SECONDS + GPU_SECONDS
     for rank, node in enumerate([] if problems else roster):
         node.update(lines[rank].read(deadline - time.monotonic()) or LOST)
-    problems = problems or judge(roster, expected)
+    problems = problems or own_problems(roster) + judge(roster, expected)
     for problem in problems:
         report("failed", problem)
     if not problems:
@@ -196,7 +197,8 @@ def lead(server: socket.socket, count: int, expected: float) -> None:
 def _patience(count: int) -> float:
     """The seconds for which node 0 waits for the others. The step began with the last event of job.sh."""
     begun = Path(os.environ["CTRAIN_RUN_DIR"], "events.jsonl").stat().st_mtime
-    return START_SECONDS + 2 * min(60.0, max(0.0, time.time() - begun)) + count / NODES_PER_SECOND
+    taken = min(60.0, max(0.0, time.time() - begun))
+    return max(MEETING_SECONDS - taken, 2 * taken) + count / NODES_PER_SECOND
 
 
 def _missing(roster: list[dict[str, Any]], count: int) -> list[str]:
@@ -213,6 +215,12 @@ def _missing(roster: list[dict[str, Any]], count: int) -> list[str]:
 
 def main() -> int:
     count, backend, expected, gpus, image = sys.argv[1:]
+    if count == "1":
+        problems = gpu_problems(int(gpus))
+        for problem in problems:
+            report("failed", f"{node_name()}: {problem}")
+        return 1 if problems else 0
+    checking = concurrent.futures.ThreadPoolExecutor().submit(gpu_problems, int(gpus))  # it may take seconds
     rank, port = int(os.environ["NODE_RANK"]), 61000 + (int(os.environ["MASTER_PORT"]) - 61000 + PORTS_BETWEEN) % 4536
     try:
         if rank == 0:
@@ -222,7 +230,7 @@ def main() -> int:
     except OSError as error:
         report("failed", f"{node_name()}: cannot meet at {os.environ['MASTER_ADDR']}:{port}: {error}")
         return 1
-    problems, address, via, port = gpu_problems(int(gpus)), "", "", 0
+    problems, address, via, port = [], "", "", 0
     try:
         address, via = own_address(backend, sock.getsockname()[0])
         receiver = Receiver(address, int(count))
@@ -235,7 +243,7 @@ def main() -> int:
     roster = line.read(LONGEST_SECONDS)
     if roster:
         seen = {"unreached": unreached(roster, rank), "rates": measure(roster, rank, receiver)}
-        line.write(json.dumps(seen))
+        line.write(json.dumps({**seen, "problems": checking.result()}))
     return 0 if line.read(LONGEST_SECONDS) else 1
 
 

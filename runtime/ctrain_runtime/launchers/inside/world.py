@@ -1,8 +1,8 @@
 """Counts the ranks that meet in the image, by its MPI or where torch's processes meet; then measures an all-reduce.
 
 Usage: world.py mpi|env NUMBER BACKEND EXPECTED NETWORK as each rank; fails if the count is another, the bandwidth is
-far below EXPECTED (GB/s; 0: unknown), or NCCL does not choose NETWORK ("": any). The scheduler's count proves
-nothing: an MPI that does not understand how it was started runs as many worlds of one.
+far below EXPECTED (GB/s; 0: unknown), or NCCL does not choose NETWORK ("": any but sockets beside a faster adapter).
+The scheduler's count proves nothing: an MPI that does not understand how it was started runs as many worlds of one.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ import time
 from pathlib import Path
 from typing import Any, Optional
 
+import judge
 import nccl_log
 import node_checks
 import nodes
 
 TIMEOUT_SECONDS = 60
 POLL_SECONDS = 0.05
-SLOW = 0.5  # of the expected bandwidth: less is another transport, or a broken link
+SLOW = 0.5  # of the expected bandwidth, or of other nodes': less is another transport, or a broken link
 
 
 def mpi_ranks() -> Optional[int]:
@@ -100,8 +101,13 @@ def bandwidth_problems(store: Any, backend: str, expected: float, network: str) 
     patience = datetime.timedelta(seconds=TIMEOUT_SECONDS)
     dist.init_process_group(backend, store=store, rank=rank, world_size=ranks, timeout=patience)
     line = collectives.check_bandwidth(backend, device)
-    chosen = nccl_log.network(log.read_text(errors="replace")) if log.exists() else ""
-    store.set(f"network {rank}", f"{nodes.node_name()} {chosen}")
+    text = log.read_text(errors="replace") if log.exists() else ""
+    chosen, ranks_per_node = nccl_log.network(text), int(os.environ["LOCAL_WORLD_SIZE"])
+    adapters = node_checks.fast_adapters() if ranks > ranks_per_node else []
+    wrong = nccl_log.network_problem(text, network, adapters)
+    store.set(f"network {rank}", f"{nodes.node_name()} {wrong}")
+    is_slow = line["bus"] < SLOW * expected  # all ranks have the same times
+    rates = collectives.rates_in_pairs(store, device, int(line["size"]), ranks_per_node) if is_slow else []
     dist.barrier()
     if rank:
         return []
@@ -109,10 +115,13 @@ def bandwidth_problems(store: Any, backend: str, expected: float, network: str) 
     over = f"{backend} over {chosen}" if chosen else backend
     found = f"{over}: all-reduce of {line['size'] / 1e6:.0f} MB at {line['bus']:.3g} GB/s bus bandwidth{wanted}"
     nodes.report("measured", found)
-    chosen_by = [store.get(f"network {number}").decode().split(" ", 1) for number in range(ranks)]
-    wrong = {node: other for node, other in chosen_by if network and not nccl_log.is_network(other, network)}
-    problems = [f"{node}: NCCL uses {other or 'no network'}, not {network}" for node, other in wrong.items()]
-    return problems or ([f"slow network: {found}"] if line["bus"] < SLOW * expected else [])
+    seen = [store.get(f"network {number}").decode().partition(" ") for number in range(ranks)]
+    wrong_nodes = {name: why for name, _, why in seen if why}
+    if wrong_nodes or not is_slow:
+        return [f"{name}: {why}" for name, why in wrong_nodes.items()]
+    names = [name for name, _, _ in seen[::ranks_per_node]]
+    between = " and ".join(names) if len(names) == 2 else f"all {len(names)} nodes"
+    return judge.slow(names, rates, 0, SLOW) or [f"slow network between {between}: {found}"]
 
 
 def main() -> int:

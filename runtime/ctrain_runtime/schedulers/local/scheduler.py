@@ -34,7 +34,7 @@ class Local:
     def size(self, request: SizeRequest, cluster: Cluster, site: Site) -> JobSize:
         if request.partition:
             raise UsageError("site local has no partitions", "Remove --partition, or select a cluster with --site")
-        available = facts.count_gpus() + facts.count_amd_gpus()
+        available = facts.count_gpus() + facts.count_amd_gpus() + facts.count_intel_gpus()
         nodes = resolve_count("--nodes", request.nodes, 1)
         gpus = resolve_count("--gpus-per-node", request.gpus_per_node, available, least=0)
         check_capacity("this machine", "GPU", available, "--gpus-per-node", gpus)

@@ -217,7 +217,7 @@ def test_a_dry_run_shows_everything_and_makes_nothing(queue: Path, capsys: pytes
         "site      generic-slurm (dry run: nothing is started)",
         "image     pytorch 24.12-hd-r3 (prod)  sha256:9f2c41d0a7e3",
         "where     2 x gpu: 2 GPUs per node, 8 cores per rank; 4 ranks, launcher env; limit 01:00:00",
-        "preflight first run of this image here: some seconds; stops the job if it fails (--preflight off|warn|strict)",
+        "preflight NCCL on several nodes: some seconds; stops the job if it fails (--preflight off|warn|strict)",
         f"run       one  ->  {run}",
         "note      launcher env: the image has no MPI",
     ]

@@ -85,3 +85,13 @@ def test_adapters_that_cannot_read_gpu_memory(machine: Path, monkeypatch: pytest
 def test_slingshot(machine: Path) -> None:
     (machine / "_CXI/cxi0").mkdir(parents=True)
     assert check() == {"fabric": Finding("fabric", "ok", "cxi0 present")}
+    for device, file, state in (("cxi0", "port/link", "down"), ("cxi1", "port/0/link/state", "down")):
+        path = machine / "_CXI" / device / "device" / file
+        path.parent.mkdir(parents=True)
+        path.write_text(f"{state}\n")
+    assert (check()["fabric"].level, check()["fabric"].text) == (
+        "fail",
+        "no port is active: cxi0 link down, cxi1 link down",
+    )
+    path.write_text("up\n")
+    assert check() == {"fabric": Finding("fabric", "ok", "cxi0 link down, cxi1 link up")}

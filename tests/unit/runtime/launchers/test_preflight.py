@@ -19,8 +19,9 @@ def test_sockets_are_held_to_what_is_expected_of_gloo_only(backend: str, by_tcp:
 
 def test_on_one_node_no_nodes_meet() -> None:
     plan = dataclasses.replace(a_plan(nodes=1), preflight=Preflight(True, "requested"))
-    assert "nodes.py" not in prove(plan)
+    assert "nodes.py 1 gloo 0 8 " in prove(plan)  # which checks the GPUs
     assert "world.py mpi 8 gloo 0 " in prove(plan)
+    assert "nodes.py" not in prove(dataclasses.replace(plan, gpus_per_node=0))
 
 
 def test_no_preflight() -> None:

@@ -25,6 +25,8 @@ def test_the_image_of_a_plan() -> None:
         ({"python": "3.12"}, 2, True),  # JAX ...
         ({"torch": "2.6.0"}, 2, True),  # it could not be imported
         ({"torch": "2.6.0", "rocm": "6.2"}, 2, False),
+        ({"torch": "2.8.0+xpu"}, 2, False),
+        ({"torch": "2.10.0a0+git449b176", "xpu": "20250202"}, 2, False),  # as of Intel's frameworks
         ({"python": "3.12"}, 0, False),
         ({"torch": "2.13.0+cpu"}, 2, False),
         ({"torch": "2.6.0", "cuda": "12.6"}, 0, True),

@@ -51,7 +51,23 @@ def test_a_check_that_has_passed_is_not_repeated_whatever_became_of_the_run() ->
     preflight.remember(checked(a_plan()), PASSED)
     assert not needed(a_plan())
     assert not needed(a_plan(env=("LR=0.1",)))
-    assert needed(a_plan(nodes=2))  # the network between them was not proven
+    assert needed(a_plan(nodes=2, image=CPU))  # the network between them was not proven
+
+
+@pytest.mark.parametrize("software", [{"torch": "2.6.0", "cuda": "12.6"}, {"torch": "2.6.0", "rocm": "6.2"}])
+def test_nccl_on_several_nodes_is_checked_each_time(software: dict[str, str]) -> None:
+    """RCCL is torch's back end "nccl", too."""
+    plan = a_plan(nodes=2, image=an_image(software=software))
+    preflight.remember(checked(plan), PASSED)
+    assert preflight.decide(plan, a_site()) == Preflight(True, "NCCL on several nodes", "nccl")
+    assert preflight.decide(plan, a_site(), "off") is None
+
+
+def test_what_is_requested_takes_place_wherever_a_scheduler_starts_ranks() -> None:
+    torchrun = a_job(launcher="torchrun")
+    decided = preflight.decide(a_plan(nodes=1, job=torchrun), a_site(), "strict")
+    assert decided == Preflight(True, "requested", "nccl")
+    assert preflight.decide(a_plan(**LOCAL, ranks_per_node=2, job=torchrun), a_site(), "strict") is None
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ctrain_runtime.launchers.inside.judge import judge, own_problems, slow
+from ctrain_runtime.launchers.inside.judge import SLOW, judge, own_problems, slow
 
 
 def a_node(name: str, **parts: Any) -> dict[str, Any]:
@@ -67,20 +67,22 @@ NAMES = ["gpu1", "gpu2", "gpu3"]
 
 def test_a_slow_node_is_told_from_its_partners() -> None:
     rates = [(sender, receiver, 0.05 if 1 in (sender, receiver) else 1.2) for sender, receiver in RING]
-    assert slow(NAMES, rates, 0) == ["gpu2: slow network: sends 0.05 GB/s and receives 0.05 GB/s; other nodes 1.2 GB/s"]
+    assert slow(NAMES, rates, 0, SLOW) == [
+        "gpu2: slow network: sends 0.05 GB/s and receives 0.05 GB/s; other nodes 1.2 GB/s"
+    ]
     one_way = [(sender, receiver, 0.05 if receiver == 1 else 1.2) for sender, receiver in RING]
-    assert slow(NAMES, one_way, 0) == ["gpu2: slow network: receives 0.05 GB/s; other nodes 1.2 GB/s"]
+    assert slow(NAMES, one_way, 0, SLOW) == ["gpu2: slow network: receives 0.05 GB/s; other nodes 1.2 GB/s"]
 
 
 def test_a_slow_network_is_nobodys_fault() -> None:
     rates = [(sender, receiver, 0.1) for sender, receiver in RING]
-    assert slow(NAMES, rates, 0) == []  # nothing else is known
-    assert slow(NAMES, rates, 1.2) == ["slow network between 3 of 3 nodes: 0.1 GB/s, 1.2 GB/s expected"]
-    assert slow(NAMES, rates, 0.3) == []
+    assert slow(NAMES, rates, 0, SLOW) == []  # nothing else is known
+    assert slow(NAMES, rates, 1.2, SLOW) == ["slow network between 3 of 3 nodes: 0.1 GB/s, 1.2 GB/s expected"]
+    assert slow(NAMES, rates, 0.3, SLOW) == []
 
 
 def test_of_two_nodes_none_is_blamed_alone() -> None:
-    assert slow(NAMES[:2], [(0, 1, 0.05), (1, 0, 0.05)], 1.2) == [
+    assert slow(NAMES[:2], [(0, 1, 0.05), (1, 0, 0.05)], 1.2, SLOW) == [
         "slow network between gpu1 and gpu2: 0.05 GB/s, 1.2 GB/s expected"
     ]
 
@@ -98,5 +100,5 @@ def test_any_slow_node_is_named_and_no_other(count: int, data: st.DataObject) ->
             sender = (receiver - distance) % count
             rate = 0.05 if culprit in (sender, receiver) else data.draw(st.floats(1, 2))
             node["rates"].append((sender, rate))
-    [problem] = slow([str(number) for number in range(count)], edges(nodes), 0)
+    [problem] = slow([str(number) for number in range(count)], edges(nodes), 0, SLOW)
     assert problem.startswith(f"{culprit}: slow network")

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from ctrain_runtime.launchers.inside.nccl_log import is_network, network
+from ctrain_runtime.launchers.inside.nccl_log import is_network, network, network_problem
 
 # NVIDIA/nccl-tests#185: NCCL 2.19.3, RoCE
 ROCE = """\
@@ -59,6 +59,12 @@ VM-16-64-ubuntu:28471:28471 [0] NCCL INFO NET/Socket : Using [0]eth0:172.17.16.6
 VM-16-64-ubuntu:28471:28471 [0] NCCL INFO Initialized NET plugin Socket
 VM-16-64-ubuntu:28471:28471 [0] NCCL INFO Using network Socket
 """
+# ROCm/ROCm#2988: RCCL 2.18, in an image without libibverbs
+RCCL = """\
+deep-visionscaper3:38629:38635 [1] NCCL INFO Failed to open libibverbs.so[.1]
+deep-visionscaper3:38629:38635 [1] NCCL INFO NET/Socket : Using [0]enp37s0f1:192.168.178.85<0>
+deep-visionscaper3:38629:38635 [1] NCCL INFO Using network Socket
+"""
 # NVIDIA/nccl#226: NCCL 2.4 does not say what it has chosen
 OLD = """\
 ip-172-31-10-182:45407:45407 [0] NCCL INFO NET/Socket : Using [0]ens3:172.31.10.182<0>
@@ -77,6 +83,7 @@ ip-172-31-10-182:45407:45407 [0] NCCL INFO NET/IB : No device found.
         (EFA, "AWS Libfabric efa"),
         (NEW_EFA, "Libfabric efa"),
         (NO_PORT, "Socket [0]eth0:172.17.16.64<0>"),
+        (RCCL, "Socket [0]enp37s0f1:192.168.178.85<0>"),
         (OLD, "Socket [0]ens3:172.31.10.182<0>"),
         ("", ""),
     ],
@@ -101,3 +108,29 @@ def test_what_nccl_has_chosen(log: str, chosen: str) -> None:
 )
 def test_whether_that_is_the_network_of_the_site(log: str, wanted: str, is_it: bool) -> None:
     assert is_network(network(log), wanted) == is_it
+
+
+@pytest.mark.parametrize(
+    ("log", "wanted", "adapters", "problem"),
+    [
+        (IB, "", ["mlx5_0"], ""),
+        (EFA, "", ["rdmap0s6"], ""),
+        (RCCL, "", [], ""),
+        ("", "", ["mlx5_0"], ""),  # not known
+        (FALLBACK, "Socket", ["mlx5_0"], ""),  # as the site wants
+        (RCCL, "", ["mlx5_0"], "although mlx5_0 could be used (Failed to open libibverbs.so[.1])"),
+        (
+            LOOPBACK,
+            "",
+            ["cxi0", "cxi1"],
+            "although cxi0 and cxi1 could be used (NCCL_IB_DISABLE set by environment to 1.)",
+        ),
+        (NO_PORT, "IB", [], "not IB (Failed to initialize NET plugin IB)"),
+        (OLD, "IB", ["mlx5_0"], "not IB (NET/IB : No device found.)"),
+        (EFA, "AWS Libfabric cxi", [], "not AWS Libfabric cxi"),
+    ],
+)
+def test_what_is_wrong_with_the_choice(log: str, wanted: str, adapters: list[str], problem: str) -> None:
+    found = network_problem(log, wanted, adapters)
+    remedy = "See: ctrain help network. To run all the same: --preflight warn"
+    assert found == (f"NCCL uses {network(log)}, {problem}. {remedy}" if problem else "")

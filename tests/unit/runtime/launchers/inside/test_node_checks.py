@@ -6,10 +6,17 @@ from pathlib import Path
 import pytest
 
 from ctrain_runtime.launchers.inside import node_checks
-from ctrain_runtime.launchers.inside.node_checks import cores_near, gpu_problems, matches, own_address, read_gpus
+from ctrain_runtime.launchers.inside.node_checks import (
+    cores_near,
+    fast_adapters,
+    gpu_problems,
+    matches,
+    own_address,
+    read_gpus,
+)
 
 # As nvidia-smi prints GPU_QUERY with --format=csv,noheader,nounits; not run here.
-HEALTHY = "0, 3, 81559, 0, Not Active\n1, 612, 81559, 0, Not Active\n"
+HEALTHY = "0, 3, 81559, 0, Not Active, Not Active\n1, 612, 81559, 0, Not Active, Not Active\n"
 
 
 @pytest.mark.parametrize(
@@ -52,10 +59,11 @@ def test_the_address_without_a_variable(monkeypatch: pytest.MonkeyPatch) -> None
     ("answer", "problems"),
     [
         (HEALTHY, []),
-        ("0, 3, 16384, [N/A], [N/A]\n1, 3, 16384, [N/A], Not Active\n", []),
+        ("0, 3, 16384, [N/A], [N/A], [N/A]\n1, 3, 16384, [N/A], Not Active, [N/A]\n", []),
         (HEALTHY.splitlines()[0], ["1 of 2 GPUs are visible"]),
         (HEALTHY.replace("0, Not", "2, Not", 1), ["GPU 0 has 2 uncorrected ECC errors"]),
         (HEALTHY.replace("Not Active", "Active", 1), ["GPU 0 is slowed down by its hardware (heat or power)"]),
+        (HEALTHY.replace(", Not Active\n", ", Active\n", 1), ["GPU 0 is slowed down by its driver (heat)"]),
         (HEALTHY.replace("612", "70000"), ["GPU 1 has 70000 of 81559 MiB in use"]),
     ],
 )
@@ -83,6 +91,33 @@ def test_nvidia_smi_is_asked_for_the_gpus_of_the_job(tmp_path: Path, monkeypatch
 def test_without_planned_gpus_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subprocess, "run", None)
     assert gpu_problems(0) == []
+
+
+def add_port(root: Path, device: str, state: str, layer: str) -> None:
+    """As in the kernel's ABI/stable/sysfs-class-infiniband."""
+    port = root / "infiniband" / device / "ports/1"
+    port.mkdir(parents=True)
+    (port / "state").write_text(f"{state}\n")
+    (port / "link_layer").write_text(f"{layer}\n")
+
+
+def add_link(root: Path, device: str, file: str, state: str) -> None:
+    (root / "cxi" / device / file).parent.mkdir(parents=True)
+    (root / "cxi" / device / file).write_text(f"{state}\n")
+
+
+def test_adapters_that_are_faster_than_sockets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NCCL_NET", raising=False)
+    assert fast_adapters(tmp_path) == []
+    add_port(tmp_path, "mlx5_0", "4: ACTIVE", "InfiniBand")
+    add_port(tmp_path, "mlx5_1", "1: DOWN", "InfiniBand")
+    add_port(tmp_path, "mlx5_bond_0", "4: ACTIVE", "Ethernet")
+    add_link(tmp_path, "cxi0", "device/port/link", "up")
+    add_link(tmp_path, "cxi1", "device/port/link", "down")
+    add_link(tmp_path, "cxi2", "device/port/0/link/state", "up")
+    assert fast_adapters(tmp_path) == ["mlx5_0", "cxi0", "cxi2"]
+    monkeypatch.setenv("NCCL_NET", "Socket")  # as the user wants
+    assert fast_adapters(tmp_path) == []
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import socket
@@ -25,12 +26,14 @@ rank = int(os.environ["NODE_RANK"])
 nodes.node_name = lambda: f"node{{rank}}"
 nodes.own_address = lambda backend, connected: (f"127.0.1.{{rank + 1}}", "made up")
 nodes.own_problems = lambda all: []
-nodes.START_SECONDS = {patience}
+nodes.MEETING_SECONDS = {patience}
 nodes.socket.gethostbyname = lambda name: name
 nodes.CHUNK = b"0" * 1024
 {change}
 sys.exit(nodes.main())
 """
+
+GPUS = "0, 3, 81559, 0, Not Active, Not Active\n1, 3, 81559, 0, Not Active, Not Active"  # nvidia-smi's answer
 
 
 @pytest.fixture
@@ -104,6 +107,44 @@ nodes.time.monotonic = lambda: (time.sleep(0.02), monotonic())[1]"""
     assert failed.startswith("node1: slow network: sends ")
 
 
+def test_a_node_whose_gpus_are_broken_is_named(run: Path) -> None:
+    """However long nvidia-smi takes, its node has come."""
+    broken = "nodes.gpu_problems = lambda planned: (time.sleep(2 * nodes.CONNECT_SECONDS), ['GPU 1 is dead'])[1]"
+    keep = "nodes.own_problems = lambda all: [problem for node in all for problem in node['problems']]"
+    assert meet(run, 2, {0: keep, 1: broken}) == [1, 1]
+    assert reported(run)["failed"] == ["GPU 1 is dead"]
+
+
 def test_a_node_that_dies_meanwhile_is_named(run: Path) -> None:
     assert meet(run, 3, {1: "nodes.unreached = lambda *_: os._exit(9)"}) == [1, 9, 1]
     assert "node1" in reported(run)["failed"][0]
+
+
+@pytest.mark.parametrize(
+    ("taken", "patience"),
+    [(0.5, 8.5), (3.0, 6.0), (10.0, 20.0), (100.0, 120.0), (-5.0, 9.0)],  # the last one: a clock that is ahead
+)
+def test_a_dead_link_is_named_within_10_seconds_of_a_start_of_up_to_3(
+    run: Path, taken: float, patience: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(INSIDE)
+    nodes: Any = importlib.import_module("nodes")
+    monkeypatch.setenv("CTRAIN_RUN_DIR", str(run))
+    monkeypatch.setattr(nodes.time, "time", lambda: (run / "events.jsonl").stat().st_mtime + taken)
+    assert nodes._patience(4) == pytest.approx(patience + 0.04, abs=0.001)
+
+
+@pytest.mark.parametrize(
+    ("code", "answer"), [(0, ""), (1, "Unable to determine the device handle for GPU0000:C1:00.0")]
+)
+def test_of_one_node_the_gpus_are_checked(code: int, answer: str, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = run / "nvidia-smi"
+    fake.write_text(f"#!/bin/sh\necho '{answer or GPUS}'\nexit {code}\n")
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{run}:/usr/bin:/bin")
+    environ = {**os.environ, "NODE_RANK": "0", "CTRAIN_RUN_DIR": str(run)}
+    done = subprocess.run([sys.executable, INSIDE / "nodes.py", "1", "nccl", "0", "2", ""], env=environ, check=False)
+    assert done.returncode == code
+    events = [json.loads(line) for file in (run / "nodes").iterdir() for line in file.read_text().splitlines()]
+    assert [event["message"] for event in events] == [f"{event['node']}: nvidia-smi: {answer}" for event in events]
+    assert len(events) == code

@@ -1,0 +1,148 @@
+"""world.py after the ranks have met, with stand-ins for torch and NCCL. With real torch and gloo: tests/integration."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ctrain_runtime.launchers.preflight import INSIDE
+
+IB = """\
+node01:7:7 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [RO]; OOB eth0:10.0.0.7<0>
+node01:7:7 [0] NCCL INFO Using network IB
+"""
+FALLBACK = """\
+node01:7:7 [0] NCCL INFO NET/IB : No device found.
+node01:7:7 [0] NCCL INFO NET/Socket : Using [0]eth0:10.0.0.7<0>
+node01:7:7 [0] NCCL INFO Using network Socket
+"""
+NODES = {"network 1": "node02 ", "network 2": "node03 ", "network 3": "node04 "}  # what the other ranks have set
+RATES = [(sender, receiver, 12.0) for sender in range(4) for receiver in range(4) if sender != receiver]
+
+
+class Store(dict[str, str]):
+    def set(self, key: str, value: str) -> None:
+        self[key] = value
+
+    def get(self, key: str, _: Any = None) -> Any:
+        return self[key].encode()
+
+
+class World:
+    """Rank 0 of 4 nodes, one rank each."""
+
+    def __init__(self, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.run, self.log, self.bus, self.rates = run, IB, 90.0, RATES
+        for module in ("judge", "nccl_log", "node_checks", "nodes", "world"):
+            monkeypatch.delitem(sys.modules, module, raising=False)
+        monkeypatch.syspath_prepend(INSIDE)
+        dist: Any = ModuleType("torch.distributed")
+        dist.init_process_group = lambda *_, **__: Path(os.environ["NCCL_DEBUG_FILE"]).write_text(self.log)
+        dist.barrier = lambda: None
+        torch: Any = ModuleType("torch")
+        torch.distributed = dist
+        collectives: Any = ModuleType("collectives")
+        collectives.device_of = lambda _: SimpleNamespace(type="cuda")
+        collectives.check_bandwidth = lambda *_: {"size": 268435456, "bus": self.bus}
+        collectives.rates_in_pairs = lambda *_: self.rates
+        for module in (dist, torch, collectives):
+            monkeypatch.setitem(sys.modules, module.__name__, module)
+        for name, value in {"RANK": "0", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "1", "NODE_RANK": "0"}.items():
+            monkeypatch.setenv(name, value)
+        for name in ("NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE", "NCCL_NET"):
+            monkeypatch.setenv(name, "")  # what the program sets is taken back at the end
+        monkeypatch.setenv("HOME", str(run))
+        monkeypatch.setenv("CTRAIN_RUN_DIR", str(run))
+        self.module: Any = importlib.import_module("world")
+        monkeypatch.setattr(self.module, "report_far_cores", lambda _: None)
+        monkeypatch.setattr(self.module.nodes, "node_name", lambda: "node01")
+        monkeypatch.setattr(self.module.node_checks, "fast_adapters", lambda: self.adapters)
+        self.adapters: list[str] = []
+
+    def problems(self, expected: float = 0.0, network: str = "", others: dict[str, str] = NODES) -> list[str]:
+        return list(self.module.bandwidth_problems(Store(others), "nccl", expected, network))
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    (tmp_path / "nodes").mkdir()
+    return World(tmp_path, monkeypatch)
+
+
+def test_a_network_that_is_well_is_measured(world: World) -> None:
+    assert world.problems(expected=96.0, network="IB") == []
+    measured = json.loads((world.run / "nodes/0.jsonl").read_text())["message"]
+    found = "nccl over IB [0]mlx5_0:1/IB [RO]: all-reduce of 268 MB at 90 GB/s bus bandwidth (96 expected)"
+    assert measured == found
+
+
+def test_another_network_than_that_of_the_site(world: World) -> None:
+    world.log = FALLBACK
+    [problem] = world.problems(network="IB")
+    assert problem.startswith("node01: NCCL uses Socket [0]eth0:10.0.0.7<0>, not IB (NET/IB : No device")
+
+
+def test_sockets_beside_a_faster_adapter_without_any_expectation(world: World) -> None:
+    world.log, world.adapters = FALLBACK, ["mlx5_0"]
+    [problem] = world.problems()
+    fault = "although mlx5_0 could be used (NET/IB : No device found.)"
+    remedy = "See: ctrain help network. To run all the same: --preflight warn"
+    assert problem == f"node01: NCCL uses Socket [0]eth0:10.0.0.7<0>, {fault}. {remedy}"
+
+
+def test_sockets_where_there_is_nothing_else(world: World) -> None:
+    world.log = FALLBACK
+    assert world.problems() == []
+
+
+def test_on_one_node_no_network_is_needed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    world.log, world.adapters = FALLBACK, ["mlx5_0"]
+    assert world.problems() == []
+
+
+def test_each_node_is_named_once(world: World) -> None:
+    others = {"network 1": "node01 ", "network 2": "node02 NCCL uses Socket", "network 3": "node02 NCCL uses Socket"}
+    assert world.problems(others=others) == ["node02: NCCL uses Socket"]
+
+
+@pytest.mark.parametrize(("bus", "is_slow"), [(49.0, False), (47.0, True)])
+def test_less_than_half_of_what_is_expected(bus: float, is_slow: bool, world: World) -> None:
+    world.bus = bus
+    found = f"nccl over IB [0]mlx5_0:1/IB [RO]: all-reduce of 268 MB at {bus:.3g} GB/s bus bandwidth (96 expected)"
+    assert world.problems(expected=96.0) == [f"slow network between all 4 nodes: {found}"] * is_slow
+
+
+def test_of_a_slow_network_the_node_is_named_that_is_slow_with_all_others(world: World) -> None:
+    world.bus = 10.0
+    world.rates = [(sender, receiver, 5.0 if 2 in (sender, receiver) else rate) for sender, receiver, rate in RATES]
+    found = "sends 5 GB/s and receives 5 GB/s; other nodes 12 GB/s"
+    assert world.problems(expected=96.0) == [f"node03: slow network: {found}"]
+
+
+def test_of_two_nodes_none_can_be_blamed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    world.bus, world.rates = 10.0, [(0, 1, 5.0), (1, 0, 5.0)]
+    [problem] = world.problems(expected=96.0)
+    assert problem.startswith("slow network between node01 and node02: nccl over IB ")
+
+
+def test_a_problem_is_an_event_and_ends_the_rank(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(world.module, "torch_store", lambda: Store(NODES))
+    monkeypatch.setattr(world.module, "torch_ranks", lambda expected, _: expected)
+    monkeypatch.setattr(sys, "argv", ["world.py", "env", "4", "nccl", "96", "IB"])
+    assert world.module.main() == 0
+    world.bus = 10.0
+    assert world.module.main() == 1
+    events = [json.loads(line) for line in (world.run / "nodes/0.jsonl").read_text().splitlines()]
+    assert [(event["what"], event["stage"], event["node"]) for event in events[-2:]] == [
+        ("measured", "preflight", "node01"),
+        ("failed", "preflight", "node01"),
+    ]
