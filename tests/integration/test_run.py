@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -26,6 +27,8 @@ WORLD = """\
         os.kill(os.getpid(), 9)
     hvd.allreduce(torch.ones(1), name="end")
 """
+
+GPU_ORDER = ["0", "1", "7", "6", "5", "4", "3", "2"]
 
 
 @pytest.fixture
@@ -187,6 +190,29 @@ def test_the_boundary_is_clean(cluster: Cluster) -> None:
     seen = (cluster.home / "ctrain-runs" / "clean" / "logs" / "rank0.log").read_text()
     assert not any(name in seen for name in ("PYTHONPATH", "LD_PRELOAD", "CONDA_PREFIX", "CTRAIN_STORE"))
     assert "'RANK'" in seen and "'SLURM_JOB_ID'" in seen and seen.rstrip().endswith("[]")
+
+
+def test_gpus_come_in_the_order_of_the_site(cluster: Cluster) -> None:
+    """In a cgroup a step counts its GPUs from 0; Slurm tells which ones they are."""
+    keys = f"partition: amd_a100nv_8\ncpu_bind: none\ngpu_order: [{', '.join(GPU_ORDER)}]\n"
+    site = str(cluster.write("ordered.yaml", f"name: ordered\nextends: generic-slurm\n{keys}"))
+    others = ("--partition=amd_a100nv_8", "--gres=gpu:2", "--mem=1G", "--output=/dev/null", "--wrap=sleep 600")
+    job = cluster.run("sbatch", "--parsable", *others).stdout.strip()
+    size = ("--gpus-per-node", "2", "--ranks-per-node", "1", "--mem", "1G", "--launcher", "env", "--preflight", "off")
+    program = ("sh", "-c", "echo GPUs $SLURM_STEP_GPUS as $CUDA_VISIBLE_DEVICES")
+    try:
+        until(
+            lambda: cluster.run("squeue", "--noheader", "--format=%T", f"--jobs={job}").stdout == "RUNNING\n", "the job"
+        )
+        argv = ("ctrain", "run", "--site", site, "--image", "pytorch-cpu", "--name", "ordered", *size, "--", *program)
+        done = cluster.run(*argv)
+    finally:
+        cluster.run("scancel", job)
+    shown = re.search(r"(?m)^GPUs (\d),(\d) as (\d),(\d)$", done.stdout)
+    assert shown, done.stdout + done.stderr
+    numbers, devices = shown.groups()[:2], shown.groups()[2:]
+    given = ("0", "1") if cluster.confines else numbers
+    assert devices == tuple(given[numbers.index(number)] for number in sorted(numbers, key=GPU_ORDER.index))
 
 
 @pytest.mark.parametrize(

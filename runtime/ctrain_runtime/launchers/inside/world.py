@@ -81,7 +81,7 @@ def report_far_cores(device: Any) -> None:
         return
     near = node_checks.cores_near(f"{domain:04x}:{bus:02x}:{number:02x}.0", os.sched_getaffinity(0))
     if near:
-        hint = "its cores are far from its GPU; see --cpu-bind, or `cpu_bind` of the site"
+        hint = "its cores are far from its GPU; see `gpu_order` and `cpu_bind` of the site"
         nodes.report(
             "measured", f"rank {os.environ['RANK']} on {nodes.node_name()}: {hint}: cores {near} are next to it"
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import json
 import os
@@ -61,6 +62,7 @@ class World:
         monkeypatch.setenv("HOME", str(run))
         monkeypatch.setenv("CTRAIN_RUN_DIR", str(run))
         self.module: Any = importlib.import_module("world")
+        self.report_far_cores = self.module.report_far_cores
         monkeypatch.setattr(self.module, "report_far_cores", lambda _: None)
         monkeypatch.setattr(self.module.nodes, "node_name", lambda: "node01")
         monkeypatch.setattr(self.module.node_checks, "fast_adapters", lambda: self.adapters)
@@ -146,3 +148,32 @@ def test_a_problem_is_an_event_and_ends_the_rank(world: World, monkeypatch: pyte
         ("measured", "preflight", "node01"),
         ("failed", "preflight", "node01"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("cores", "node", "address", "reported"),
+    [
+        ({0, 1}, "0", (0, 0xC1, 0), True),
+        ({0, 49}, "0", (0, 0xC1, 0), False),
+        ({0, 1}, "1", (0, 0xC1, 0), False),  # one node stands for all
+        ({0, 1}, "0", (0, 0xC2, 0), False),  # the kernel does not tell
+        ({0, 1}, "0", (0, 0xC1, None), False),  # nor does torch
+    ],
+)
+def test_a_rank_whose_cores_are_far_from_its_gpu(
+    cores: set[int], node: str, address: tuple[Any, ...], reported: bool, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (world.run / "0000:c1:00.0").mkdir()
+    (world.run / "0000:c1:00.0/local_cpulist").write_text("48-63,112-127\n")
+    near = functools.partial(world.module.node_checks.cores_near, devices=world.run)
+    monkeypatch.setattr(world.module.node_checks, "cores_near", near)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: cores)
+    monkeypatch.setenv("NODE_RANK", node)
+    gpu = SimpleNamespace(**dict(zip(("pci_domain_id", "pci_bus_id", "pci_device_id"), address)))
+    sys.modules["torch"].cuda = SimpleNamespace(get_device_properties=lambda _: gpu)  # type: ignore[attr-defined]
+    world.report_far_cores("cuda:0")
+    events = world.run / "nodes/0.jsonl"
+    message = "rank 0 on node01: its cores are far from its GPU; see `gpu_order` and `cpu_bind` of the site: cores "
+    expected = [f"{message}48-63,112-127 are next to it"] if reported else []
+    lines = events.read_text().splitlines() if events.exists() else []
+    assert [json.loads(line)["message"] for line in lines] == expected
