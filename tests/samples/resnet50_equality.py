@@ -1,4 +1,5 @@
-"""Runs in the image, on each rank of one job: examples/resnet50 by both strategies, also stopped and resumed.
+"""Runs in the image, on each rank of one job: examples/resnet50 by both strategies, also stopped and resumed, and with
+the options that make it fast on GPUs. Here, to compile means only to trace: to make C++ of the graph takes minutes.
 
 Each training has a directory in that of the run, with its metrics.jsonl. result.json has the exit codes, and what one
 process alone finds of the validation images.
@@ -6,6 +7,7 @@ process alone finds of the validation images.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
@@ -15,15 +17,17 @@ sys.path.insert(0, "/opt/ctrain/examples/resnet50")
 import train  # type: ignore[import-not-found]  # it is in the image
 
 torch, run_directory = train.torch, train.run_dir()
+torch.compile = functools.partial(torch.compile, backend="eager")
 SETTINGS = ["--epochs=2", "--checkpoint-every=100", "--batch-size=4", "--augment=full", "--label-smoothing=0.1"]
+FAST = ["--compile", "--precision=bf16", "--fp16-allreduce"]
 
 
-def run(world: train.World, name: str, strategy: str, resume: str = "", stop: bool = False) -> int:
+def run(world: train.World, name: str, strategy: str, *more: str, resume: str = "", stop: bool = False) -> int:
     """Train; if `stop`, as if the last rank had got SIGTERM. The exit code."""
     os.environ["CTRAIN_RUN_DIR"] = str(run_directory / name)
     os.environ["CTRAIN_RESUME"] = str(run_directory / resume) if resume else ""
     train.stop_asked[:] = [signal.SIGTERM] if stop and world.rank == world.size - 1 else []
-    options = train.parse_options([*SETTINGS, f"--strategy={strategy}"])
+    options = train.parse_options([*SETTINGS, f"--strategy={strategy}", *more])
     return int(train.Trainer(options, world).train())
 
 
@@ -48,6 +52,8 @@ def main() -> int:
     for first, second in (("horovod", "ddp"), ("ddp", "horovod")):
         codes[f"{first}-stopped"] = run(world, f"{first}-stopped", first, stop=True)
         codes[f"{second}-resumed"] = run(world, f"{second}-resumed", second, resume=f"{first}-stopped")
+    codes["fast"] = run(world, "fast", "ddp", *FAST, stop=True)
+    codes["synthetic"] = run(world, "synthetic", "ddp", "--synthetic", "--image-size=32", stop=True)
     if world.rank == 0:
         result = {"codes": codes, "alone": validate_alone("horovod")}
         (run_directory / "result.json").write_text(json.dumps(result))

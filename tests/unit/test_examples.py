@@ -14,6 +14,7 @@ import pytest
 
 from ctrain_runtime import job
 from ctrain_runtime.plan.expectation import read_training
+from samples.losses import GOLDEN
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 MOST_LINES = 350
@@ -36,6 +37,14 @@ def test_an_example_is_described_short_and_ends_through_the_shared_helper(name: 
         ast.parse(text, program, feature_version=(3, 8))  # NVIDIA's 22.03
         if "from example import" in text and "__main__" in text:
             assert text.endswith('if __name__ == "__main__":\n    finish(main)\n')
+
+
+def test_an_example_has_losses_that_its_test_run_compares() -> None:
+    """megatron has those of gpt, and no test builds the image of resnet50_keras."""
+    runs = "".join(path.read_text() for path in (EXAMPLES.parent / "tests/integration").glob("test_*.py"))
+    assert {path.stem for path in GOLDEN.iterdir()} == {*NAMES} - {"megatron", "resnet50_keras"}
+    for path in GOLDEN.iterdir():
+        assert f'check_losses("{path.stem}", ' in runs and json.loads(path.read_text())
 
 
 def test_megatron_says_of_its_training_what_its_options_are() -> None:
