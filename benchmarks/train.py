@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
-from ctrain_runtime import image
+from ctrain_runtime import gpus, image
 from ctrain_runtime.errors import CtrainError
 from ctrain_runtime.estimate import formulas
 from ctrain_runtime.estimate.hardware import find_gpu
@@ -47,7 +47,8 @@ SIZES: dict[str, dict[str, dict[str, Any]]] = {  # settings as of both programs
 }
 MICRO_BATCHES = 4  # per rank, where all have the whole model
 CHARACTERS = 100  # in the vocabulary, about
-MARKS = (2470, 2790, 3079)  # images/s of ResNet-50 with mixed precision on an A100, H100, H200
+# Published for one GPU: ResNet-50 with mixed precision and JPEG files, a GPT of 1.3 to 1.6e9 parameters
+IMAGES_PER_SECOND, MFU = {"A100": 2470, "H100": 2790, "H200": 3079}, {"H100": 0.42}
 # torchvision's ResNet-50: 4.09e9 multiplications and additions per image of 224 x 224, and twice as many backwards
 OPERATIONS_PER_PIXEL = 3 * 2 * 4.09e9 / 224**2
 
@@ -153,8 +154,16 @@ def compare(own: list[Any], plain: list[Any], units: int, operations: float, pea
     }
 
 
+def share_of_mark(case: Case, size: str, figures: Figures, gpu: str) -> Optional[float]:
+    """What one GPU reaches of the figure that is published for its type; None if none is, or not for this size."""
+    name, marks = ("mfu", MFU) if case.example == "gpt" else ("per_second", IMAGES_PER_SECOND)
+    reached, mark = figures[name], marks.get(gpus.identify(gpu).model)
+    return round(reached / mark, 2) if size == "marks" and case.ranks == 1 and mark and reached else None
+
+
 def misses(figures: Figures) -> bool:
-    return figures["ratio"] is not None and figures["ratio"] < LEAST_RATIO
+    limits = {"ratio": LEAST_RATIO, "of_mark": 1.0}
+    return any(value is not None and value < limits[name] for name, value in figures.items() if name in limits)
 
 
 def peak_of(machine: dict[str, Any]) -> Optional[float]:
@@ -174,14 +183,16 @@ def report(bench: Bench, chosen: list[Case], rounds: int) -> dict[str, Any]:
         figures = compare(*bench.measure(case, rounds), *bench.work(case), peak and peak * devices)
         speed = figures["per_second"] or 0
         one = alone.setdefault(case.example, speed) if case.ranks == 1 else alone.get(case.example)
-        figures = {**figures, "scaling": round(speed / one / devices, 2) if one else None}
+        figures["scaling"] = round(speed / one / devices, 2) if one else None
+        figures["of_mark"] = share_of_mark(case, bench.size, figures, machine["gpu"])
         if not results:
             print(" " * 20 + "".join(f"{name:>14}" for name in figures))
         columns = ["-" if value is None else f"{value:,}" for value in figures.values()]
         missed = "  missed" if misses(figures) else ""
         print(f"{case!s:<20}" + "".join(f"{column:>14}" for column in columns) + missed, flush=True)
         results[str(case)] = figures
-    cores = {str(mark): round(mark / machine["images_per_second"], 1) for mark in MARKS}
+    marks = IMAGES_PER_SECOND.values()
+    cores = {str(mark): round(mark / machine["images_per_second"], 1) for mark in marks}
     feeds = ", ".join(f"{count} cores feed {mark} images/s" for mark, count in cores.items())
     print(f"a core decodes and augments {machine['images_per_second']:.0f} images/s: {feeds}")
     load = round(os.getloadavg()[1], 1)

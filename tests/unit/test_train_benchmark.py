@@ -74,8 +74,32 @@ def test_a_slower_example_misses_the_limit(
 ) -> None:
     code, started = run(train, monkeypatch, 0.47, "--case", "resnet50 ddp 1", "--rounds=1")
     assert code == 1
-    assert capsys.readouterr().out.splitlines()[1].endswith("0.94           1.0  missed")
+    assert capsys.readouterr().out.splitlines()[1].endswith("0.94           1.0             -  missed")
     assert "--strategy=ddp" in started[1] and "--image-size=64" in started[2]
+
+
+@pytest.mark.parametrize(
+    ("case", "size", "gpu", "speed", "share"),
+    [
+        ("resnet50 ddp 1", "marks", "NVIDIA H100 80GB HBM3", 2790, 1.0),
+        ("resnet50 ddp 1", "marks", "NVIDIA A100-SXM4-80GB", 2223, 0.9),
+        ("resnet50 ddp 1", "small", "NVIDIA H100 80GB HBM3", 2790, None),
+        ("resnet50 ddp 2", "marks", "NVIDIA H100 80GB HBM3", 2790, None),
+        ("resnet50 ddp 1", "marks", "Tesla K80", 2790, None),
+        ("resnet50 ddp 1", "marks", "", 2790, None),
+        ("gpt single 1", "marks", "NVIDIA H100 80GB HBM3", 0.21, 0.5),
+        ("gpt single 1", "marks", "NVIDIA H100 80GB HBM3", None, None),
+        ("gpt single 1", "marks", "NVIDIA A100-SXM4-80GB", 0.21, None),
+    ],
+)
+def test_published_figures_are_marks_of_their_gpu(
+    train: ModuleType, case: str, size: str, gpu: str, speed: float | None, share: float | None
+) -> None:
+    [chosen] = [each for each in train.cases(2) if str(each) == case]
+    found = train.share_of_mark(chosen, size, {"per_second": speed, "mfu": speed}, gpu)
+    assert found == share
+    assert train.misses({"ratio": None, "of_mark": found}) == (share in (0.5, 0.9))
+    assert train.misses({"ratio": 0.94, "of_mark": found})
 
 
 def test_every_strategy_is_a_case(train: ModuleType) -> None:
