@@ -22,6 +22,7 @@ import numpy as np
 import tensorflow as tf
 from example import InputError, Metrics, World, begin, finish, run_dir
 from keras_checkpoint import restore
+from step_clock import StepClock
 
 stop_asked: list[int] = []  # signals
 
@@ -117,17 +118,20 @@ class Trainer:
             return self.peak_lr * (self.step + 1) / warmup
         return self.peak_lr * (1 + math.cos(math.pi * (self.step - warmup) / (self.total_steps - warmup))) / 2
 
-    def train_epoch(self, epoch: int) -> Iterator[tuple[float, bool]]:
-        """Trains what is left of the epoch; yields of each step the mean loss, and whether a rank was asked to stop."""
-        size, rank, batch = self.world.size, self.world.rank, self.options.batch_size
+    def train_epoch(self, epoch: int) -> Iterator[tuple[float, dict[str, float], bool]]:
+        """Trains what is left of the epoch; yields of each step the mean loss, its speed, and whether a rank was asked
+        to stop."""
+        size, rank, batch, clock = self.world.size, self.world.rank, self.options.batch_size, StepClock()
         # Each epoch deals the images anew, as many to each rank: its steps wait for those of the others.
         share = np.random.default_rng([self.options.seed, epoch]).permutation(len(self.images.labels))[rank::size]
         left = share[self.step % self.steps_per_epoch * batch : self.steps_per_epoch * batch]
         for images, labels in data.batches(self.images, left, batch, self.transform, training=True):
+            clock.start_computing()
             self.optimizer.learning_rate = self.learning_rate()
             loss_sum, stops = self.train_step(images, labels, tf.constant(float(len(stop_asked)))).numpy().tolist()
             self.step += 1
-            yield loss_sum / size, stops > 0
+            speed, times = clock.end_step(batch * size)
+            yield loss_sum / size, {"images_per_second": speed, **times}, stops > 0
 
     @tf.function
     def train_step(self, images: tf.Tensor, labels: tf.Tensor, stop: tf.Tensor) -> tf.Tensor:
@@ -168,13 +172,11 @@ def train(trainer: Trainer, metrics: Metrics) -> bool:
     images_per_step = options.batch_size * world.size
     for epoch in range(trainer.step // trainer.steps_per_epoch, options.epochs):
         place = {"epoch": epoch + 1, "epochs": options.epochs}
-        began = last = time.monotonic()
-        losses = []
-        for loss, stop in trainer.train_epoch(epoch):
+        began, losses = time.monotonic(), []
+        for loss, speeds, stop in trainer.train_epoch(epoch):
             losses.append(loss)
-            speed, last = images_per_step / (time.monotonic() - last), time.monotonic()
             facts = {"step": trainer.step, "steps": trainer.total_steps, "lr": float(trainer.optimizer.learning_rate)}
-            metrics.write(**place, **facts, images_per_second=round(speed, 1), loss=loss)
+            metrics.write(**place, **facts, **speeds, loss=loss)
             if stop:
                 trainer.save()
                 world.say(f"terminated after step {trainer.step} of {trainer.total_steps}; a checkpoint was saved")
