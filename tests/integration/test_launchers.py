@@ -127,67 +127,81 @@ TRAIN = """\
 """
 
 
-def losses_on_pbs(cluster: Cluster, folder: Path, launcher: str) -> set[float]:
-    """The losses of the same 8 ranks on four hosts of the stand-in of PBS, in the same image."""
+def on_pbs(cluster: Cluster, folder: Path, launcher: str, *options: str) -> list[list[str]]:
+    """What ranks print of their loss on hosts of the stand-in of PBS, in the same image."""
     folder.mkdir()
     bench = Bench(folder, "pbs")
     for fake in ("apptainer", "python"):
         (folder / "bin" / fake).unlink()
     shutil.copy(cluster.home / "train.py", folder)
     library = "horovod" if launcher == "gloo" else "torch"
-    size = ("--nodes", "4", "--ranks-per-node", "2", "--gpus-per-node", "0", "--preflight", "off")
-    options = (*size, "--launcher", launcher, "--env", f"LIBRARY={library}", "--store", str(cluster.store), *IMAGE)
+    size = ("--ranks-per-node", "2", "--gpus-per-node", "0")
+    given = (*size, "--launcher", launcher, "--env", f"LIBRARY={library}", "--store", str(cluster.store), *IMAGE)
     where = ("--site", bench.site, "--runs", str(bench.runs), "--name", "one")
     try:
-        code, out, error = ended(bench.ctrain("run", *where, *options, "--", "python", "train.py"))
+        code, out, error = ended(bench.ctrain("run", *where, *given, *options, "--", "python", "train.py"))
         assert code == 0, out + error
         assert bench.record()["attempts"][0]["job_id"] == "1.login01"
-        ranks = logs(bench.one, "LOSS")
-        assert [words[1:3] for words in ranks] == [[str(rank), "8"] for rank in range(8)]
-        return {float(words[3]) for words in ranks}
+        return logs(bench.one, "LOSS")
     finally:
         bench.end()
 
 
+def losses_on_pbs(cluster: Cluster, folder: Path, launcher: str) -> set[float]:
+    """The losses of the same 8 ranks on four of its hosts."""
+    ranks = on_pbs(cluster, folder, launcher, "--nodes", "4", "--preflight", "off")  # all hosts are this machine
+    assert [words[1:3] for words in ranks] == [[str(rank), "8"] for rank in range(8)]
+    return {float(words[3]) for words in ranks}
+
+
+def test_a_strict_preflight_on_a_node_of_pbs(programs: Cluster, tmp_path: Path) -> None:
+    """On several, it fails for good reason: the stand-in's are one machine (test_back_ends.py)."""
+    programs.write("train.py", TRAIN)
+    folder = tmp_path / "pbs"
+    ranks = on_pbs(programs, folder, "env", "--nodes", "1", "--preflight", "strict")
+    assert [words[1:3] for words in ranks] == [["0", "2"], ["1", "2"]]
+    run = folder / "runs" / "one"
+    events = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
+    assert [event["what"] for event in events if event["stage"] == "preflight"] == ["started", "passed"]
+    [measured] = json.loads((run / "record.json").read_text())["preflight"]
+    assert measured.startswith("gloo: all-reduce of ")
+
+
 def test_every_launcher_makes_one_world_with_the_same_losses(four_nodes: Cluster, tmp_path: Path) -> None:
-    """By commands that would start ranks themselves. Gloo needs neither MPI nor PMI."""
+    """By commands that would start ranks themselves, and on this machine. Gloo needs neither MPI nor PMI."""
     four_nodes.write("train.py", TRAIN)
     commands = {
-        "mpi": ("horovod", "mpirun", "-np", "8", "-x", "LIBRARY=horovod", "python", "train.py"),
-        "gloo": ("horovod", "horovodrun", "-np", "8", "--gloo", "python", "train.py"),
-        "torchrun": ("torch", "torchrun", "--nproc_per_node", "2", "train.py"),
-        "env": ("torch", "deepspeed", "--num_gpus", "2", "train.py"),
+        "mpirun": ("mpi", "mpirun", "-np", "8", "-x", "LIBRARY=horovod", "python", "train.py"),
+        "horovodrun": ("gloo", "horovodrun", "-np", "8", "--gloo", "python", "train.py"),
+        "torchrun": ("torchrun", "torchrun", "--nproc_per_node", "2", "train.py"),
+        "deepspeed": ("env", "deepspeed", "--num_gpus", "2", "train.py"),
+        "accelerate": ("env", "accelerate", "launch", "--cpu", "--num_processes", "8", "train.py"),
     }
     losses = {}
-    for launcher, (library, *command) in commands.items():
-        options = ["--nodes", "4", *IMAGE, "--name", launcher, "--env", f"LIBRARY={library}", "--preflight", "off"]
-        done = four_nodes.run("ctrain", "run", *options, "--", *command)
-        assert done.returncode == 0, done.stdout + done.stderr
-        run = four_nodes.runs(launcher)
-        assert four_nodes.record(launcher)["launcher"] == launcher
-        assert ("--mpi=pmix" if launcher == "mpi" else "--mpi=none") in (run / "job.sh").read_text()
-        ranks = logs(run, "LOSS")
-        assert [words[1:3] for words in ranks] == [[str(rank), "8"] for rank in range(8)]
-        assert [words[5:] for words in ranks] == [
-            [f"--local_rank={words[4]}"] if launcher == "env" else [] for words in ranks
-        ]
-        losses[launcher] = {float(words[3]) for words in ranks}
+    for name, (launcher, *command) in commands.items():
+        losses[name] = losses_of(four_nodes, name, launcher, *IMAGE, "--", *command)
+        assert ("--mpi=pmix" if launcher == "mpi" else "--mpi=none") in (four_nodes.runs(name) / "job.sh").read_text()
+    for launcher, recorded in (("env", "env"), ("torchrun", "torchrun"), ("gloo", "gloo"), ("mpi", "mpirun")):
+        here = ("--site", "local", "--ranks-per-node", "2", "--launcher", launcher, *IMAGE, "--", "python", "train.py")
+        losses[f"local-{launcher}"] = losses_of(four_nodes, f"local-{launcher}", recorded, *here)
     for launcher in ("env", "torchrun", "gloo"):  # mpi needs PALS or Hydra there
         losses[f"pbs {launcher}"] = losses_on_pbs(four_nodes, tmp_path / launcher, launcher)
-    every = [loss for launcher in losses.values() for loss in launcher]
+    every = [loss for name in losses.values() for loss in name]
     assert max(every) - min(every) < 1e-6, losses
 
 
-def test_gloo_on_one_machine(programs: Cluster) -> None:
-    programs.write("train.py", TRAIN)
-    size = ["--site", "local", "--nodes", "2", "--ranks-per-node", "2", *IMAGE, "--name", "local-gloo"]
-    done = programs.run(
-        "ctrain", "run", *size, "--launcher", "gloo", "--env", "LIBRARY=horovod", "--", "python", "train.py"
-    )
+def losses_of(cluster: Cluster, name: str, launcher: str, *arguments: str) -> set[float]:
+    """The losses of 8 ranks, started by a launcher on four nodes."""
+    library = "horovod" if launcher in ("mpi", "mpirun", "gloo") else "torch"
+    options = ("--nodes", "4", "--name", name, "--env", f"LIBRARY={library}", "--preflight", "off")
+    done = cluster.run("ctrain", "run", *options, *arguments)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert [words[1:3] for words in logs(programs.runs("local-gloo"), "LOSS")] == [
-        [str(rank), "4"] for rank in range(4)
-    ]
+    assert cluster.record(name)["launcher"] == launcher
+    ranks = logs(cluster.runs(name), "LOSS")
+    assert [words[1:3] for words in ranks] == [[str(rank), "8"] for rank in range(8)]
+    own = {"deepspeed": "--local_rank={}"}.get(name, "")
+    assert [" ".join(words[5:]) for words in ranks] == [own.format(words[4]) for words in ranks]
+    return {float(words[3]) for words in ranks}
 
 
 def test_a_launcher_is_proposed_and_worlds_of_one_are_refused(programs: Cluster) -> None:
