@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
-from example import InputError
+import settings
 
 CHOICES = {
     "strategy": ("single", "ddp", "horovod", "zero1", "zero2", "zero3", "fsdp", "tp", "pp", "3d"),
@@ -26,7 +26,7 @@ class Config:
     width: int = 128
     context: int = 64  # characters that the model sees
     batch: int = 64  # sequences per step, of all ranks together
-    micro_batch: int = 8  # sequences per forward pass of a rank; several passes accumulate gradients
+    micro_batch: int = 8  # sequences per forward pass of a rank, at most; several passes accumulate gradients
     steps: int = 1000
     lr: float = 1e-3
     warmup: int = 100  # steps
@@ -38,20 +38,12 @@ class Config:
     save_every: int = 250  # steps
     sample: int = 300  # characters to make up after the training
 
+    def micro_batch_of(self, share: int, stages: int) -> int:
+        """The largest that divides the share of a rank, and gives each stage of a pipeline one to work on."""
+        most = min(self.micro_batch, share // stages)
+        return max(size for size in range(1, most + 1) if share % size == 0)
+
 
 def parse(words: list[str]) -> Config:
     """The settings of KEY=VALUE or --KEY=VALUE words. Raises InputError."""
-    types = {field.name: type(field.default) for field in fields(Config)}
-    values = {}
-    for key, _, text in (word.removeprefix("--").partition("=") for word in words):
-        if key not in types:
-            raise InputError(f"unknown setting {key!r}; pass KEY=VALUE with a key of {', '.join(types)}")
-        try:
-            values[key] = {"true": True, "false": False}[text.lower()] if types[key] is bool else types[key](text)
-        except (ValueError, KeyError):
-            raise InputError(f"{key} must be of type {types[key].__name__}, not {text!r}") from None
-        if values[key] not in CHOICES.get(key, (values[key],)):
-            raise InputError(f"{key} must be one of {', '.join(CHOICES[key])}, not {text!r}")
-        if types[key] is int and values[key] < (least := int(key not in ("warmup", "seed", "sample"))):
-            raise InputError(f"{key} must be at least {least}, not {text!r}")
-    return Config(**values)
+    return settings.parse(words, Config, CHOICES, may_be_zero=("warmup", "seed", "sample"))

@@ -12,7 +12,7 @@ from example import InputError, World
 from gpt_model import GPT, cross_entropy
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 from torch.distributed.tensor import Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, PrepareModuleInput, RowwiseParallel, parallelize_module
@@ -43,24 +43,26 @@ class Strategy:
         self.zero = self.name.startswith("zero")
         self.stages, tp = {"tp": (1, size), "pp": (size, 1), "3d": (config.pp, config.tp)}.get(self.name, (1, 1))
         if (self.name == "single" and size > 1) or size % (self.stages * tp) or config.layers < self.stages:
-            raise InputError(
-                f"strategy={self.name} with pp={self.stages}, tp={tp}, layers={config.layers}: not on {size} ranks"
-            )
+            layout = f"pp={self.stages}, tp={tp}, layers={config.layers}"
+            raise InputError(f"strategy={self.name} with {layout}: not on {size} ranks")
         if config.heads % tp:
             raise InputError(f"heads={config.heads} must be a multiple of tp={tp}")
         self.data_ranks, self.data_rank, self.copies = size // (self.stages * tp), world.rank, size // self.stages
-        self.micro_batches, rest = divmod(config.batch, self.data_ranks * config.micro_batch)
-        if rest:
-            share = f"{self.data_ranks} data-parallel ranks x micro_batch={config.micro_batch}"
-            raise InputError(f"batch={config.batch} must be a multiple of {share}")
+        share, rest = divmod(config.batch, self.data_ranks)
+        if rest or share < self.stages:
+            least = f"{self.data_ranks} data-parallel ranks, with at least {self.stages} for each"
+            raise InputError(f"batch={config.batch} must be a multiple of {least}")
+        self.micro_batch = config.micro_batch_of(share, self.stages)
+        self.micro_batches = share // self.micro_batch
         self.model = self.module = model.to(world.device)
+        model.bf16 &= not self.zero and self.name not in ("fsdp", "3d")  # whose weights are bf16 where they multiply
         if self.name in ("fsdp", "tp", "pp", "3d"):
             self._cut(tp)
         decay = config.weight_decay  # of matrices, not of biases and scales
         groups = [{"params": group, "weight_decay": decay * (group[0].ndim > 1)} for group in alike(model)]
-        self.optimizer = torch.optim.AdamW(groups, lr=config.lr, betas=BETAS)
+        self.optimizer = torch.optim.AdamW(groups, lr=config.lr, betas=BETAS, fused=True)
         if self.name == "ddp":
-            self.module = nn.parallel.DistributedDataParallel(model)
+            self.module = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
         elif self.name == "horovod":
             import horovod.torch as hvd
 
@@ -83,8 +85,9 @@ class Strategy:
             self.model.keep_stage(stage, self.stages)
         for block in self.model.blocks.values() if tp > 1 else ():
             parallelize_module(block, mesh["tp"], TENSOR_PARALLEL)
+        precision = MixedPrecisionPolicy(torch.bfloat16 if self.config.bf16 else None)  # of all but a rank's shard
         for module in (*self.model.blocks.values(), self.model) if self.name in ("fsdp", "3d") else ():
-            fully_shard(module, mesh=mesh["dp"], reshard_after_forward=self.stages == 1)
+            fully_shard(module, mesh=mesh["dp"], reshard_after_forward=self.stages == 1, mp_policy=precision)
         if self.stages > 1:
             part = PipelineStage(self.model, stage, self.stages, self.world.device, group=self.pp_group)
             schedule = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}[self.config.schedule]
@@ -95,44 +98,47 @@ class Strategy:
         import deepspeed
 
         deepspeed.logger.setLevel("WARNING")
-        config, zero, self.deepspeed = self.config, {"stage": int(self.name[-1])}, deepspeed
+        config, self.deepspeed, sizes = self.config, deepspeed, [*map(torch.numel, self.model.parameters())]
+        zero = {"stage": int(self.name[-1]), "reduce_bucket_size": min(sum(sizes), 25_000_000)}
         if config.offload != "none":
             if config.offload == "nvme" and self.name != "zero3":  # DeepSpeed would keep it in memory
                 raise InputError("offload=nvme needs strategy=zero3")
             self.swap = tempfile.TemporaryDirectory()
             target = {"device": config.offload, "nvme_path": self.swap.name}
-            pinned = {"buffer_size": max(map(torch.numel, self.model.parameters()))}  # by default 1 GB in all
+            pinned = {"buffer_size": max(sizes)}  # by default 1 GB in all
             zero |= {"offload_optimizer": target} | ({"offload_param": target | pinned} if self.name == "zero3" else {})
             self.optimizer = deepspeed.ops.adam.DeepSpeedCPUAdam(groups, lr=config.lr, betas=BETAS)
         settings = {"gradient_clipping": config.clip, "gradient_accumulation_steps": self.micro_batches}
-        settings |= {"train_micro_batch_size_per_gpu": config.micro_batch, "zero_optimization": zero}
+        settings |= {"train_micro_batch_size_per_gpu": self.micro_batch, "zero_optimization": zero}
+        settings |= {"bf16": {"enabled": config.bf16}}
         self.module, *_ = deepspeed.initialize(model=self.model, optimizer=self.optimizer, config=settings)
         self.optimizer = self.module.optimizer
 
-    def step(self, batch: torch.Tensor, lr: float) -> torch.Tensor:
-        """Trains on this rank's share of the batch; the rank's part of the mean loss."""
+    def step(self, batch: torch.Tensor, lr: float) -> tuple[torch.Tensor, torch.Tensor | float]:
+        """Trains on this rank's share of the batch: the rank's part of the mean loss, and the norm of the gradient."""
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         share = batch.chunk(self.data_ranks)[self.data_rank].to(self.world.device)
         loss = (self._pipeline if self.stages > 1 else self._accumulate)(share[:, :-1], share[:, 1:])
         if self.name == "horovod":
             self.optimizer.synchronize()
-            self._clip()
+            norm = self._clip()
             with self.optimizer.skip_synchronize():
                 self.optimizer.step()
-        elif not self.zero:  # which steps in its last backward pass
-            self._clip()
+        elif self.zero:  # it has stepped in its last backward pass
+            norm = self.module.get_global_grad_norm()
+        else:
+            norm = self._clip()
             self.optimizer.step()
-        self.optimizer.zero_grad()
-        return loss / self.copies
+        keep = {"set_to_none": False} if self.name == "ddp" else {}  # whose gradients are views of its buckets
+        self.optimizer.zero_grad(**keep)
+        return loss / self.copies, norm
 
     def _accumulate(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        total, size = torch.zeros((), device=self.world.device), self.config.micro_batch
+        total, size = torch.zeros((), device=self.world.device), self.micro_batch
         for number, (x, y) in enumerate(zip(inputs.split(size), targets.split(size)), 1):
             if self.name == "ddp":  # gradients are exchanged once
                 self.module.require_backward_grad_sync = number == self.micro_batches
-            elif self.name == "fsdp":
-                self.module.set_requires_gradient_sync(number == self.micro_batches)
             loss = cross_entropy(self.module(x), y)
             total += loss.detach() / self.micro_batches
             if self.zero:
@@ -148,8 +154,8 @@ class Strategy:
         self.pipeline.step(*([inputs] if self.first else []), **ends)
         return torch.stack(losses).mean().detach() if self.last else torch.zeros((), device=self.world.device)
 
-    def _clip(self) -> None:
-        """By the norm of the whole model's gradient, of which this rank may hold a part."""
+    def _clip(self) -> torch.Tensor:
+        """By the norm of the whole model's gradient, of which this rank may hold a part; returns it."""
         groups = alike(self.model)
         norms = [nn.utils.get_total_norm([parameter.grad for parameter in group]) for group in groups]
         square = sum((norm.full_tensor() if hasattr(norm, "full_tensor") else norm).square() for norm in norms)
@@ -157,6 +163,7 @@ class Strategy:
             torch.distributed.all_reduce(square, group=self.pp_group)
         for group in groups:
             nn.utils.clip_grads_with_norm_(group, self.config.clip, square.sqrt())
+        return square.sqrt()
 
     def sum_over_ranks(self, values: torch.Tensor) -> list[float]:
         if self.name == "horovod":
@@ -171,7 +178,7 @@ class Strategy:
         flat = getattr(self.optimizer, "fp32_partitioned_groups_flat", None)  # ZeRO 3's parameters
         for parameter in flat or [parameter for group in inner.param_groups for parameter in group["params"]]:
             empty = {moment: torch.zeros_like(parameter) for moment in MOMENTS}  # as before the first step
-            empty["step"] = torch.zeros(()) if isinstance(inner, torch.optim.AdamW) else 0
+            empty["step"] = torch.zeros((), device=parameter.device) if isinstance(inner, torch.optim.AdamW) else 0
             inner.state[parameter] = empty | inner.state[parameter]
         named = dict(self.model.named_parameters())
         if not self.zero:

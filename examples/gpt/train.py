@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import gc
 import signal
 import sys
 from dataclasses import asdict
@@ -15,6 +15,7 @@ from characters import Corpus
 from config import Config, parse
 from example import InputError, Metrics, World, begin, finish, resume_dir, run_dir
 from gpt_model import GPT, cross_entropy
+from learning_rate import learning_rate
 from step_clock import StepClock
 from strategies import Strategy
 
@@ -27,13 +28,6 @@ def make_model(config: Config, vocabulary: str) -> GPT:
     return GPT(len(vocabulary), *(getattr(config, key) for key in SHAPE), config.bf16, config.recompute)
 
 
-def learning_rate(config: Config, step: int) -> float:
-    """A linear warm-up, then half a cosine down to a tenth."""
-    if step <= config.warmup:
-        return config.lr * step / config.warmup
-    return config.lr * (0.55 + 0.45 * math.cos(math.pi * (step - config.warmup) / (config.steps - config.warmup)))
-
-
 def facts_of(start: Path | None, config: Config) -> dict:
     """What is known of the checkpoint to resume from, or of a new start."""
     facts = sharded.read_facts(start) if start else {"step": 0, "vocabulary": "", "config": asdict(config)}
@@ -43,8 +37,9 @@ def facts_of(start: Path | None, config: Config) -> dict:
     return facts
 
 
-def train(config: Config, world: World, directory: Path, start: Path | None = None) -> tuple[list[float], bool]:
-    """The loss of each step, and whether SIGTERM ended them. Writes metrics.jsonl and checkpoint/ to the directory."""
+def train(config: Config, world: World, directory: Path, start: Path | None = None) -> tuple[list[float], Path | None]:
+    """The loss of each step, and the last checkpoint: None if SIGTERM ended the training. Writes metrics.jsonl and
+    checkpoint/ to the directory."""
     facts = facts_of(start, config)
     corpus = Corpus(config.data, config.context, facts["vocabulary"])
     strategy = Strategy(config, world, make_model(config, corpus.vocabulary))
@@ -53,43 +48,49 @@ def train(config: Config, world: World, directory: Path, start: Path | None = No
         state = strategy.state()
         sharded.load(start, state, alone)
         strategy.restore(state, facts["step"])
-    metrics, losses, clock = Metrics(world, directory), [], StepClock()
+    metrics, losses, clock, path = Metrics(world, directory), [], StepClock(), start
     for step in range(facts["step"] + 1, config.steps + 1):
         batch, lr = corpus.batch(step, config.batch, config.seed), learning_rate(config, step)
         clock.start_computing()
-        loss = strategy.step(batch, lr)
+        loss, norm = strategy.step(batch, lr)
         mean, stops = strategy.sum_over_ranks(torch.stack([loss, loss.new_tensor(float(len(stop_asked)))]))
         losses.append(mean)
         speed, times = clock.end_step(config.batch * config.context)
-        metrics.write(step=step, steps=config.steps, loss=mean, lr=lr, tokens_per_second=speed, **times)
+        metrics.write(
+            step=step, steps=config.steps, loss=mean, lr=lr, grad_norm=float(norm), tokens_per_second=speed, **times
+        )
         if stops or step == config.steps or step % config.save_every == 0:
             facts = {"step": step, "vocabulary": corpus.vocabulary, "config": asdict(config)}
             path = sharded.save(directory / "checkpoint", strategy.state(), facts, world.rank, alone)
             world.say(f"step {step}/{config.steps}  loss {mean:.3f}  {speed:,.0f} tokens/s  {path.name} saved")
         if stops:
-            return losses, True
-    if world.rank == 0 and config.sample and losses:
-        evaluate(config, corpus, path)
-    return losses, False
+            return losses, None
+    return losses, path
 
 
 @torch.no_grad()
-def evaluate(config: Config, corpus: Corpus, path: Path) -> None:
+def evaluate(config: Config, path: Path, device: torch.device) -> None:
     """Prints the validation loss of a checkpoint and a text that it makes up: one rank, whatever strategy wrote it."""
-    model = make_model(config, corpus.vocabulary).eval()
+    gc.collect()  # the training's memory
+    corpus = Corpus(config.data, config.context, facts_of(path, config)["vocabulary"])
+    model = make_model(config, corpus.vocabulary).to(device).eval()
     sharded.load(path, dict(model.named_parameters()), alone=True)
-    lines = corpus.validation.unfold(0, config.context + 1, config.context)[:256]
-    loss, entropy = cross_entropy(model(lines[:, :-1]), lines[:, 1:]), corpus.unigram_entropy()
+    lines = corpus.validation.unfold(0, config.context + 1, config.context)[:256].to(device)
+    sums = [cross_entropy(model(part[:, :-1]), part[:, 1:]) * len(part) for part in lines.split(config.micro_batch)]
+    loss, entropy = sum(sums) / len(lines), corpus.unigram_entropy()
     print(f"validation loss {loss:.3f}, unigram entropy of the text {entropy:.3f} (nats per character)")
-    print("".join(corpus.vocabulary[token] for token in model.continue_text(corpus.validation[:1], config.sample)))
+    text = model.continue_text(corpus.validation[:1].to(device), config.sample)
+    print("".join(corpus.vocabulary[token] for token in text))
 
 
 def main() -> int:
     signal.signal(signal.SIGTERM, lambda number, _: stop_asked.append(number))
     config, resume = parse(sys.argv[1:]), resume_dir()
     world = begin("horovod" if config.strategy == "horovod" else "torch")
-    _, terminated = train(config, world, run_dir(), sharded.newest(resume) if resume else None)
-    return 128 + signal.SIGTERM if terminated else 0
+    _, path = train(config, world, run_dir(), sharded.newest(resume) if resume else None)
+    if path and config.sample and world.rank == 0:
+        evaluate(config, path, world.device)
+    return 0 if path else 128 + signal.SIGTERM
 
 
 if __name__ == "__main__":

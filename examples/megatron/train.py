@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import functools
 import logging
-import math
 import shutil
 import signal
 import sys
@@ -18,6 +17,7 @@ sys.path.extend([str(Path(__file__).resolve().parents[1] / "common"), "/opt/ctra
 import torch
 from characters import Corpus
 from example import InputError, Metrics, World, begin, finish, resume_dir, run_dir
+from learning_rate import learning_rate
 from megatron.core import dist_checkpointing, parallel_state
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
@@ -132,13 +132,6 @@ def make_optimizer(args: argparse.Namespace, model: DistributedDataParallel):
     for group in optimizer.param_groups:  # matrices decay, biases and scales do not
         group["weight_decay"] = args.weight_decay * group["wd_mult"]
     return optimizer
-
-
-def learning_rate(args: argparse.Namespace, step: int) -> float:
-    """A linear warm-up, then half a cosine down to a tenth."""
-    if step <= args.warmup:
-        return args.lr * step / args.warmup
-    return args.lr * (0.55 + 0.45 * math.cos(math.pi * (step - args.warmup) / (args.steps - args.warmup)))
 
 
 def forward_step(batches, model):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import runpy
+import shlex
 import sys
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -13,7 +14,8 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from ctrain_runtime import job
-from ctrain_runtime.plan.expectation import read_training
+from ctrain_runtime.plan.expectation import expect, read_training
+from ctrain_runtime.plan.size import JobSize
 from samples.losses import GOLDEN
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -70,16 +72,50 @@ def test_gpt_says_of_its_training_what_its_settings_are() -> None:
     named = [tuple(str(value).split("=")) for values in sources for value in values.values() if "=" in str(value)]
     assert dict(named) == {name: defaults[name] for name, _ in named}
     assert {name for name, _ in named} >= {"layers", "width", "heads", "context", "batch", "micro_batch", "steps"}
-    for name, value in (condition.split("=") for condition in training.when):
+    for name, value in (word.split("=") for condition in training.when for word in condition.split()):
         assert value in choices.get(name, ("true",))
     blocks = {}
     for strategy in choices["strategy"]:
         _, layout, _ = read_training(training, (f"strategy={strategy}", "bf16=true", "offload=nvme"), 8)
-        assert (layout.precision, layout.offload) == ("bf16", True)
-        blocks[strategy] = (layout.strategy, layout.pp, layout.tp)
-    sharded = {name: (name, 1, 1) for name in ("ddp", "zero1", "zero2", "zero3", "fsdp")}
-    alone = dict.fromkeys(("single", "horovod"), ("ddp", 1, 1))
-    assert blocks == {**sharded, **alone, "tp": ("ddp", 1, 8), "pp": ("ddp", 8, 1), "3d": ("fsdp", 2, 2)}
+        assert layout.offload
+        blocks[strategy] = (layout.strategy, layout.pp, layout.tp, layout.precision)
+        _, layout, _ = read_training(training, (f"strategy={strategy}",), 8)
+        assert layout.precision == "fp32"
+    sharded = {name: (name, 1, 1, "bf16") for name in ("zero1", "zero2", "zero3", "fsdp")}
+    whole = dict.fromkeys(("single", "ddp", "horovod"), ("ddp", 1, 1, "autocast"))
+    parts = {"tp": ("ddp", 1, 8, "autocast"), "pp": ("ddp", 8, 1, "autocast"), "3d": ("zero1", 2, 2, "bf16")}
+    assert blocks == {**sharded, **whole, **parts}
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_what_the_page_of_gpt_runs_can_run_on_nodes_with_8_gpus(nodes: int) -> None:
+    lines = [line.partition("#")[0] for line in (EXAMPLES / "gpt/README.md").read_text().splitlines()]
+    commands = [shlex.split(line) for line in lines if line.startswith("ctrain run gpt")]
+    gpt, size = job.find("gpt"), JobSize(nodes, 8, gpus_per_node=8, time_limit=None)
+    for command in commands:
+        settings = command[command.index("--") + 1 :] if "--" in command else []
+        expected, _ = expect(gpt, (*gpt.command, *settings), size, ("a100",), 0)
+        assert expected.step_seconds, command
+    assert len(commands) >= 5 and any("--estimate" in command for command in commands)
+
+
+@pytest.mark.parametrize("words", [(), ("batch=24", "micro_batch=7"), ("micro_batch=1",)])
+@pytest.mark.parametrize("ranks", [1, 2, 4, 8, 16, 32, 64])
+def test_a_micro_batch_of_gpt_adapts_to_the_ranks_as_the_estimate_says(
+    ranks: int, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(EXAMPLES / "common"))
+    settings = runpy.run_path(str(EXAMPLES / "gpt" / "config.py"))["parse"](list(words))
+    training = job.find("gpt").training
+    assert training
+    for strategy, stages, copies in (("ddp", 1, ranks), ("fsdp", 1, ranks), ("zero3", 1, ranks), ("3d", 2, ranks // 4)):
+        if not copies or settings.batch % copies or settings.batch // copies < stages:
+            assert (strategy, ranks) == ("3d", 2) or words == ("batch=24", "micro_batch=7") or ranks == 1
+            continue
+        _, layout, _ = read_training(training, (*words, f"strategy={strategy}"), ranks)
+        assert layout.micro_batch == settings.micro_batch_of(settings.batch // copies, stages)
+        assert layout.micro_batches(ranks) * layout.micro_batch * copies == settings.batch
+        assert stages <= layout.micro_batches(ranks)
 
 
 @pytest.mark.parametrize(

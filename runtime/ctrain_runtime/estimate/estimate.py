@@ -18,7 +18,10 @@ USABLE_MEMORY = 0.92
 HOST_BANDWIDTH = 25e9  # bytes/s per GPU: PCIe 4.0 x16, and an eighth of the host's memory bandwidth. A rule of thumb.
 BACKWARD = 2 / 3  # of the computing time of an iteration
 STEPS = 60  # of a bisection
-_STATE = {"bf16": (2, 12), "fp32": (4, 8)}  # bytes of a parameter; of Adam's state (ZeRO, section 3.1)
+# Bytes of an activation, a parameter, a gradient, and of Adam's state (ZeRO, section 3.1). Autocast keeps fp32, and the
+# copies in bf16 that it multiplies. DeepSpeed updates a copy of the parameters, in fp32, too.
+_BYTES = {"bf16": (2, 2, 2, 12), "autocast": (2, 6, 4, 8), "fp32": (4, 4, 4, 8)}
+_DEEPSPEED_STATE = 12
 
 
 @dataclass(frozen=True)
@@ -92,7 +95,9 @@ def _sizes(case: Case) -> dict[str, tuple[float, str]]:
     model, layout, gpus = case.model, case.layout, case.hardware.count
     dp, steps, sharded = layout.data_parallel(gpus), layout.micro_batches(gpus), SHARDED[layout.strategy]
     zero3 = steps if sharded == 3 else 0
-    plain, (parameter, state) = layout.attention == "plain", _STATE[layout.precision]
+    plain, (activation, parameter, gradient, state) = layout.attention == "plain", _BYTES[layout.precision]
+    if layout.strategy.startswith("zero"):
+        state = _DEEPSPEED_STATE
     # The last backward pass (DDP), each one (ZeRO 2), all (ZeRO 3: Zhao et al. 2023); a pipeline reduces at the end.
     overlap = (BACKWARD / steps, BACKWARD / steps, BACKWARD, 1)[sharded]
     return {
@@ -113,7 +118,9 @@ def _sizes(case: Case) -> dict[str, tuple[float, str]]:
         "R": (layout.recompute == "full", "1 if all is recomputed"),
         "u": (plain, "1 if attention scores go through memory"),
         "x": (plain and layout.recompute == "none", "1 if attention scores are kept"),
-        "w": (parameter, "bytes of a parameter, a gradient or an activation"),
+        "w": (activation, "bytes of an activation"),
+        "wp": (parameter, "bytes of a parameter"),
+        "wg": (gradient, "bytes of a gradient, and of a parameter that crosses the network"),
         "o": (state, "bytes of the optimizer's state per parameter"),
         "g": (not layout.offload, "1 if the optimizer's state is on the GPU"),
         "z1": (dp if sharded >= 1 else 1, "replicas that share the optimizer's state"),
@@ -134,7 +141,7 @@ def _rates(case: Case) -> dict[str, tuple[float, str]]:
     senders = min(tp * dp, hardware.per_node)  # the ranks of a node whose next stage is on another one
     to_next = hardware.network / senders if hardware.nodes > 1 else gpu.link
     return {
-        "X": ((gpu.bf16 if layout.precision == "bf16" else gpu.fp32) * 1e12, "peak of a GPU, FLOP/s"),
+        "X": ((gpu.fp32 if layout.precision == "fp32" else gpu.bf16) * 1e12, "peak of a GPU, FLOP/s"),
         "e": (case.efficiency or gpu.efficiency, "share of the peak that matrix products reach"),
         "W": (gpu.bandwidth * 1e9, "memory bandwidth of a GPU, B/s"),
         "H": (HOST_BANDWIDTH, "bandwidth of the host's memory per GPU, B/s"),

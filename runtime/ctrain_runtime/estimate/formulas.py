@@ -36,7 +36,7 @@ KEPT = "Korthikanti et al. 2022, sections 4 and 5"
 RING = "Shoeybi et al. 2019, section 3; of a ring: Patarasuk and Yuan 2009"
 REDUCTION = "Patarasuk and Yuan 2009; Rajbhandari et al. 2020, section 7; Li et al. 2020 (DDP); Zhao et al. 2023 (FSDP)"
 # What computing does not hide, but at least what comes before it and after it.
-_DATA = "max(r*w*P*(d - 1)/d/Bd + v*Ld - c*(compute + elementwise), k*(w*P*p/l*(d - 1)/d/Bd + Ld))"
+_DATA = "max(r*wg*P*(d - 1)/d/Bd + v*Ld - c*(compute + elementwise), k*(wg*P*p/l*(d - 1)/d/Bd + Ld))"
 BUBBLE = "Narayanan et al. 2021, section 2.2"
 ROOFLINE = "Williams et al. 2009 (Roofline)"
 PALM = "Chowdhery et al. 2022 (PaLM), appendix B"
@@ -48,8 +48,8 @@ SIZES = (
 )
 # Of a GPU of the fullest stage.
 MEMORY = (
-    Formula("parameters", "", "B", "w*(P/z3 + (1 - 1/z3)*min(P, 2*(12*h**2 + 13*h)/t))", ZERO),
-    Formula("gradients", "", "B", "w*P/z2", ZERO),
+    Formula("parameters", "", "B", "wp*(P/z3 + (1 - 1/z3)*min(P, 2*(12*h**2 + 13*h)/t))", ZERO),
+    Formula("gradients", "", "B", "wg*P/z2", ZERO),
     Formula("optimizer", "Adam's state", "B", "g*o*P/z1", ZERO),
     Formula("activations", "", "B", "f*l/p*((1 - R)*A + R*w*s*b*h/q) + R*A", KEPT),
     Formula(
@@ -71,7 +71,7 @@ TIME = (
     Formula("pipeline", "between stages", "s", "2*m*w*s*b*h/q/Bp", "Narayanan et al. 2021, section 3.2"),
     Formula("bubble", "idle stages", "s", "(p - 1)/m*(compute + elementwise + tensor + pipeline)", BUBBLE),
     Formula("data", "between replicas", "s", _DATA, REDUCTION),
-    Formula("update", "of the parameters", "s", "P/z1*2*(o + w)/(W if g else H)", ROOFLINE),
+    Formula("update", "of the parameters", "s", "P/z1*2*(o + wg)/(W if g else H)", ROOFLINE),
 )
 ITERATION = (
     *TIME,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from ctrain_runtime.errors import UsageError
@@ -16,7 +16,7 @@ Strategy = Literal["ddp", "zero1", "zero2", "zero3", "fsdp"]
 Schedule = Literal["1f1b", "gpipe"]
 Recompute = Literal["none", "full"]
 Attention = Literal["flash", "plain"]
-Precision = Literal["bf16", "fp32"]
+Precision = Literal["bf16", "autocast", "fp32"]
 
 # Of how many parts of the state (optimizer, gradients, parameters) a data-parallel rank keeps only its share.
 SHARDED = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3, "fsdp": 3}
@@ -45,6 +45,12 @@ class Layout:
     def micro_batches(self, gpus: int) -> int:
         """Micro batches per replica and iteration: the steps of gradient accumulation."""
         return self.batch // (self.data_parallel(gpus) * self.micro_batch)
+
+    def with_fitting_micro_batch(self, gpus: int) -> Layout:
+        """With the largest micro batch up to its own that divides a replica's share, and leaves one for each stage."""
+        share = max(1, self.batch // max(1, self.data_parallel(gpus)))
+        most = min(self.micro_batch, max(1, share // self.pp))
+        return replace(self, micro_batch=max(size for size in divisors(share) if size <= most))
 
     def options(self) -> str:
         """The options of `ctrain estimate` that differ from the defaults, apart from the batch."""

@@ -22,6 +22,7 @@ from ctrain_runtime.text import format_duration, pluralize
 from ctrain_runtime.time_limit import format_limit
 
 ALL = "all"  # the number of ranks
+AT_MOST = "largest_micro_batch"  # of a program that adapts it to a replica's share
 LARGEST = 1 << 24  # of numbers
 # No memory is too small, and each time is NaN.
 UNKNOWN = GpuType("", math.nan, math.nan, math.inf, math.nan, math.nan, math.nan)
@@ -74,10 +75,10 @@ def read_training(training: Training, command: Sequence[str], ranks: int) -> tup
     """The model, the layout and the steps that `command` trains. Raises ConfigError for what is none."""
     settings, layout = read_settings(command), dict(training.layout)
     for condition, changes in training.when.items():
-        name, equals, value = condition.partition("=")
-        if not equals:
+        pairs = [word.partition("=") for word in condition.split()]
+        if not pairs or not all(equals for _, equals, _ in pairs):
             raise ConfigError(f"training.when: {condition!r} is not NAME=VALUE", "As in: bf16=true: {precision: bf16}")
-        if settings.get(name, "").lower() == value.lower():
+        if all(settings.get(name, "").lower() == value.lower() for name, _, value in pairs):
             layout.update(changes)
 
     def resolve(key: str, values: Mapping[str, Value]) -> dict[str, Any]:
@@ -88,7 +89,14 @@ def read_training(training: Training, command: Sequence[str], ranks: int) -> tup
         raise ConfigError(f"training: steps must be an integer, not {steps!r}")
     parts = {"training.model": training.model, "training.layout": layout}
     shape, spread = (resolve(key, values) for key, values in parts.items())
-    return config.load(Model, shape, "training.model"), config.load(Layout, spread, "training.layout"), steps
+    if adapts := AT_MOST in spread:
+        spread["micro_batch"] = spread.pop(AT_MOST)
+    found = config.load(Layout, spread, "training.layout")
+    return (
+        config.load(Model, shape, "training.model"),
+        found.with_fitting_micro_batch(ranks) if adapts else found,
+        steps,
+    )
 
 
 def read_settings(command: Sequence[str]) -> dict[str, str]:

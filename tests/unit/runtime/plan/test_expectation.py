@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -26,6 +26,7 @@ TRAINING = Training(
         "strategy=3d": {"strategy": "fsdp", "tp": "tp=5", "pp": "pp=2"},
         "strategy=pp": {"strategy": "ddp", "pp": "all"},
         "offload=cpu": {"offload": True},
+        "offload=cpu half=true": {"precision": "autocast"},
     },
 )
 NODE = JobSize(1, 8, gpus_per_node=8, time_limit=600)
@@ -59,11 +60,37 @@ def test_a_run_needs_what_ctrain_estimate_says_of_its_model_and_layout() -> None
         (("batch=8", "batch=16"), 8, Layout(16)),
         (("strategy=3D", "--offload", "cpu"), 20, Layout(64, strategy="fsdp", tp=5, pp=2, offload=True)),
         (("strategy=pp",), 4, Layout(64, pp=4)),
+        (("half=true",), 8, Layout(64)),
+        (("half=True", "offload=cpu"), 8, Layout(64, offload=True, precision="autocast")),
         (("strategy=3d", "tp=1"), 8, Layout(64, strategy="fsdp", pp=2)),
     ],
 )
 def test_arguments_of_the_program_change_the_layout(words: tuple[str, ...], ranks: int, layout: Layout) -> None:
     assert read_training(TRAINING, words, ranks)[1] == layout
+
+
+@pytest.mark.parametrize(
+    ("batch", "most", "ranks", "micro_batch"),
+    [
+        (64, 8, 1, 8),
+        (64, 8, 16, 4),
+        (64, 8, 64, 1),
+        (24, 7, 2, 6),
+        (10, 8, 1, 5),
+        (4, 8, 8, 1),
+        (10**7, 10**7, 1, 10**7),
+    ],
+)
+def test_a_program_may_adapt_its_micro_batch(batch: int, most: int, ranks: int, micro_batch: int) -> None:
+    training = replace(TRAINING, layout={"batch": batch, "largest_micro_batch": "micro_batch=8"})
+    assert read_training(training, (f"micro_batch={most}",), ranks)[1] == Layout(batch, micro_batch)
+
+
+def test_a_pipeline_has_a_micro_batch_for_each_stage() -> None:
+    training = replace(TRAINING, layout={"batch": 8, "largest_micro_batch": 8, "pp": 4})
+    assert read_training(training, (), 4)[1] == Layout(8, 2, pp=4)
+    with pytest.raises(ConfigError, match=r"training\.layout: micro_batch must be an integer, not a string"):
+        read_training(replace(training, layout={"batch": 8, "largest_micro_batch": "many"}), (), 4)
 
 
 def test_settings_are_read_as_programs_write_them() -> None:
@@ -96,6 +123,8 @@ def test_a_wrong_key_is_named_with_the_right_one() -> None:
         read_training(Training({"layers": 1, "hiden": 2, "heads": 1}, {"batch": 1}, 1), (), 1)
     with pytest.raises(ConfigError, match=r"training.when: 'bf16' is not NAME=VALUE. As in: bf16=true"):
         read_training(Training({}, {}, 1, {"bf16": {"precision": "bf16"}}), (), 1)
+    with pytest.raises(ConfigError, match=r"training.when: '' is not NAME=VALUE"):
+        read_training(Training({}, {}, 1, {"": {"precision": "bf16"}}), (), 1)
     with pytest.raises(ConfigError, match=r"training.layout: key 'batch' is missing"):
         read_training(Training({"layers": 1, "hidden": 2, "heads": 1}, {}, 1), (), 1)
 

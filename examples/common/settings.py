@@ -1,0 +1,31 @@
+"""Settings as KEY=VALUE words: a dataclass has their names, types and defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from dataclasses import fields
+from typing import TypeVar
+
+from example import InputError
+
+Config = TypeVar("Config")
+
+
+def parse(
+    words: list[str], config: type[Config], choices: dict[str, tuple[str, ...]], may_be_zero: Container[str]
+) -> Config:
+    """The settings of KEY=VALUE or --KEY=VALUE words. Integers are positive. Raises InputError."""
+    types = {field.name: type(field.default) for field in fields(config)}
+    values = {}
+    for key, _, text in (word.removeprefix("--").partition("=") for word in words):
+        if key not in types:
+            raise InputError(f"unknown setting {key!r}; pass KEY=VALUE with a key of {', '.join(types)}")
+        try:
+            values[key] = {"true": True, "false": False}[text.lower()] if types[key] is bool else types[key](text)
+        except (ValueError, KeyError):
+            raise InputError(f"{key} must be of type {types[key].__name__}, not {text!r}") from None
+        if values[key] not in choices.get(key, (values[key],)):
+            raise InputError(f"{key} must be one of {', '.join(choices[key])}, not {text!r}")
+        if types[key] is int and values[key] < (least := int(key not in may_be_zero)):
+            raise InputError(f"{key} must be at least {least}, not {text!r}")
+    return config(**values)
