@@ -74,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--recompute", choices=get_args(Recompute), help="activations to recompute (default: none)")
     add("--attention", choices=get_args(Attention), help="plain: scores go through memory (default: flash)")
     add("--sequence-parallel", action="store_true", default=None, help="split what --tp alone does not split")
-    add("--precision", choices=get_args(Precision), help="bf16: mixed, also fp16; autocast: beside fp32 (default: bf16)")
+    add("--precision", choices=get_args(Precision), help="bf16: mixed, or fp16; autocast: beside fp32 (default: bf16)")
     measured = parser.add_mutually_exclusive_group()
     measured.add_argument("--rate", type=float, metavar="TFLOPS", help="TFLOP/s per GPU that this layout reaches")
     measured.add_argument("--calibrate", metavar="RUN", help=f"run of this model and layout that wrote {RATE}")
