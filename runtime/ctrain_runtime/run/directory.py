@@ -10,6 +10,7 @@ import os
 import shlex
 import shutil
 import time
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +37,13 @@ def new_run_path(parent: Path, job: str, name: str = "") -> Path:
     return path
 
 
-def check_mount_sources(plan: LaunchPlan) -> None:
-    """Check that the sources of all mounts exist, except the run directory itself. Raises DataError."""
+def check_mount_sources(plan: LaunchPlan, of_nodes: Collection[str] = ()) -> None:
+    """Check that the sources of all mounts exist, except the run directory itself and those that only nodes need have.
+
+    Raises DataError.
+    """
     for mount in plan.mounts:
-        if not Path(mount.source).exists() and mount.source != plan.run_directory:
+        if not Path(mount.source).exists() and mount.source not in (plan.run_directory, *of_nodes):
             raise DataError(f"cannot mount {mount.source} at {mount.target}: not found", "Check the path")
         if mount.source == plan.data and (problem := data_problem(mount)):
             raise problem

@@ -11,7 +11,7 @@ import pytest
 from ctrain_runtime.errors import ConfigError, CtrainError, DataError, DiskFullError, UsageError
 from ctrain_runtime.plan.model import Launch
 from ctrain_runtime.run import directory
-from samples.plans import a_launch, a_plan
+from samples.plans import a_launch, a_plan, a_site
 
 
 @pytest.fixture
@@ -101,6 +101,8 @@ def test_a_missing_mount_source_is_named(tmp_path: Path) -> None:
     directory.check_mount_sources(a_plan(run_directory=tmp_path / "run", mounts=(f"{tmp_path}/there",)))
     with pytest.raises(DataError, match=r"^cannot mount /not/there at /data: not found. Check the path$"):
         directory.check_mount_sources(a_plan(run_directory=tmp_path / "run", mounts=("/not/there:/data",)))
+    of_nodes = a_plan(run_directory=tmp_path / "run", site=a_site(mounts=("/not/there:/data",)))
+    directory.check_mount_sources(of_nodes, ["/not/there"])
 
 
 def test_write_json_replaces_whole_files(tmp_path: Path) -> None:
