@@ -344,7 +344,7 @@ COUNT = """\
     program.write_text(program.read_text().replace("TIMEOUT_SECONDS = 60", "TIMEOUT_SECONDS = 5"))
     ranks, expected = int(sys.argv[2]), sys.argv[3]
     settings = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "61999", "WORLD_SIZE": expected, "NODE_RANK": "0"}
-    settings["CTRAIN_RUN_DIR"] = os.path.abspath("run")
+    settings |= {"CTRAIN_RUN_DIR": os.path.abspath("run"), "LOCAL_WORLD_SIZE": expected}
     argv = ["apptainer", "exec", sys.argv[4], "python3", str(program), "env", expected, "gloo", "0", ""]
     started = [subprocess.Popen(argv, env={**os.environ, **settings, "RANK": str(n)}) for n in range(ranks)]
     print([process.wait() for process in started], flush=True)
