@@ -177,8 +177,8 @@ def check(library: Any, device: torch.device) -> dict[str, str]:
 def _outcome(operation: Callable, rank: int, size: int, expected: Optional[torch.Tensor], device: torch.device) -> str:
     try:
         received = operation(contribution(rank, size).to(device), size - 1)
-    except (RuntimeError, NotImplementedError, ValueError) as error:  # a back end may lack an operation
-        return f"{type(error).__name__}: {str(error).splitlines()[0]}"
+    except (RuntimeError, ValueError) as error:  # fails the test as a wrong value does; others go on
+        return f"{type(error).__name__}: {error}".splitlines()[0]
     if expected is None or torch.equal(received.cpu(), expected):
         return "ok"
     return f"received {received.tolist()[:8]}, not {expected.tolist()[:8]}"

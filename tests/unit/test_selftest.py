@@ -55,6 +55,10 @@ def fail(*_: object) -> None:
     raise RuntimeError("not built with it\nand more")
 
 
+def say_nothing(*_: object) -> None:
+    raise NotImplementedError
+
+
 def test_a_wrong_value_is_found_in_any_collective(collectives: dict[str, Any]) -> None:
     well = dict.fromkeys(collectives["expected_results"](1, SIZE), "ok") | {"scatter": "-"}
     assert collectives["check"](Library(collectives, 1), None) == well
@@ -72,6 +76,8 @@ def test_a_wrong_value_is_found_in_any_collective(collectives: dict[str, Any]) -
         assert collectives["check"](library, None) == {**well, name: problem}
     library = Library(collectives, 1, broadcast=fail)
     assert collectives["check"](library, None) == {**well, "broadcast": "RuntimeError: not built with it"}
+    library = Library(collectives, 1, broadcast=say_nothing)
+    assert collectives["check"](library, None) == {**well, "broadcast": "NotImplementedError: "}
     assert collectives["check"](Library(collectives, 0), None) == {"world": "rank 0 of 3, not 1 of 3"}
 
 
