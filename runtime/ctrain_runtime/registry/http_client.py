@@ -28,7 +28,7 @@ _LONGEST_WAIT = 30  # seconds; who asks for more is not waited for
 _REDIRECTS = 5
 _LARGEST = 16_000_000  # bytes; registries limit manifests to 4 MB
 _PART = 1 << 20  # bytes of a stream at a time
-_LATER = "Retry later, or build with --offline"
+_LATER = "Retry later, or for a build, do not ask registries: --offline"
 _TOO_LATE = (TimeoutError, socket.timeout)  # two kinds before Python 3.10
 _HOPELESS = (*_TOO_LATE, socket.gaierror, ssl.SSLError, ValueError)  # another try would end like the first
 
@@ -219,4 +219,4 @@ def _root(error: BaseException) -> BaseException:
 def _hint(root: BaseException) -> str:
     if isinstance(root, ssl.SSLCertVerificationError):
         return "Name a file with its issuer's certificate in SSL_CERT_FILE"
-    return "Check the network and https_proxy, or build with --offline"
+    return "Check the network and https_proxy, or for a build, do not ask registries: --offline"
