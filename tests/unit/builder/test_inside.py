@@ -108,21 +108,18 @@ def test_versions_and_packages(image: Path) -> None:
     assert told["packages"]["pypi"]["torch"] == "2.6.0"
 
 
-def test_a_torch_for_amd_gpus(image: Path) -> None:
-    """As torch.version is in ROCm's wheels; not run on such hardware."""
-    version = 'class version:\n    cuda = None\n    hip = "6.2.41133-dd7f95766"\n__version__ = "2.6.0+rocm6.2.4"\n'
-    write(image, "torch/__init__.py", version)
+@pytest.mark.parametrize(
+    ("torch", "versions", "software"),
+    [
+        ("2.6.0+rocm6.2.4", 'hip = "6.2.41133-dd7f95766"', {"rocm": "6.2.41133-dd7f95766"}),
+        ("2.8.0+xpu", 'hip = None\n    xpu = "20250101"', {"xpu": "20250101"}),
+    ],
+)
+def test_a_torch_for_gpus_of_amd_or_intel(image: Path, torch: str, versions: str, software: dict[str, str]) -> None:
+    """As torch.version is in the wheels; not run on such hardware."""
+    write(image, "torch/__init__.py", f'class version:\n    cuda = None\n    {versions}\n__version__ = "{torch}"\n')
     told = json.loads(run(image, "examine.py").stdout)["software"]
-    assert told.items() >= {"torch": "2.6.0+rocm6.2.4", "rocm": "6.2.41133-dd7f95766"}.items()
-    assert "cuda" not in told
-
-
-def test_a_torch_for_intel_gpus(image: Path) -> None:
-    """As torch.version is in XPU wheels; not run on such hardware."""
-    version = 'class version:\n    cuda = None\n    hip = None\n    xpu = "20250101"\n__version__ = "2.8.0+xpu"\n'
-    write(image, "torch/__init__.py", version)
-    told = json.loads(run(image, "examine.py").stdout)["software"]
-    assert told.items() >= {"torch": "2.8.0+xpu", "xpu": "20250101"}.items()
+    assert told.items() >= {"torch": torch, **software}.items()
     assert "cuda" not in told
 
 
