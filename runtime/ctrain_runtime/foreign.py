@@ -50,7 +50,7 @@ if command -v python3 >/dev/null; then exec python3 -c "$1"; fi
 _PYTHON = """
 import ctypes, json
 found = collect()
-with suppress(Exception):
+with suppress(Exception):  # no such library, or one without this function: PMIx is unknown
     library = ctypes.CDLL("libpmix.so.2")
     library.PMIx_Get_version.restype = ctypes.c_char_p
     found["pmix"] = library.PMIx_Get_version().decode().partition(",")[0]

@@ -30,7 +30,7 @@ def words(verbs: Sequence[Verb], line: str, part: str) -> list[str]:
     try:
         before, last = _split(line)
         candidates = _candidates(verbs, before, last)
-    except (Exception, SystemExit):
+    except (Exception, SystemExit):  # a traceback would land in the line that is typed
         return []
     start = len(last) - len(part) if last.endswith(part) else 0
     return sorted({word[start:] for word in candidates if word.startswith(last) and _PLAIN.fullmatch(word)})
