@@ -50,7 +50,7 @@ def check_site(selected: SelectedSite) -> Iterator[Finding]:
         else:
             yield _check_directory(key, path, selected, os.R_OK | os.X_OK, expanded=True)
     for mount in site.mounts:
-        yield _check_exists("mounts", mount.partition(":")[0], selected)
+        yield _check_mount(mount.partition(":")[0], selected)
     for key in site.trusted_keys:
         if "/" in key:  # otherwise a fingerprint
             yield _check_exists("trusted_keys", key, selected)
@@ -97,6 +97,16 @@ def _check_exists(key: str, path: str, selected: SelectedSite) -> Finding:
     if _exists(Path(path)):
         return Finding(key, "ok", path)
     return Finding(key, "fail", f"{path}: not found", f"Set by {_source(key, selected)}")
+
+
+def _check_mount(path: str, selected: SelectedSite) -> Finding:
+    """On a cluster, only the nodes need have it."""
+    scheduler = selected.site.scheduler
+    runs_here = scheduler not in schedulers.MODULES or not schedulers.get(scheduler).programs
+    if runs_here or _exists(Path(path)):
+        return _check_exists("mounts", path, selected)
+    hint = f"Compute nodes must have it: set by {_source('mounts', selected)}"
+    return Finding("mounts", "warn", f"{path}: not found on this machine", hint)
 
 
 def _exists(path: Path) -> bool:

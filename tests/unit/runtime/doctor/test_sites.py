@@ -72,6 +72,16 @@ def test_the_programs_of_the_scheduler(programs: Path) -> None:
     assert troubles(slurm) == []
 
 
+def test_mounts_that_only_compute_nodes_need_have(programs: Path) -> None:
+    for name in ("sinfo", "sbatch", "srun", "scancel", "squeue", "scontrol"):
+        answer(programs, name)
+    slurm = some_site(scheduler="slurm", mounts=("/not/there:/x", "/:/host"))
+    here, there = [one for one in check_site(slurm) if one.subject == "mounts"]
+    assert (here.level, here.text) == ("warn", "/not/there: not found on this machine")
+    assert here.hint == "Compute nodes must have it: set by mine.yaml (user)"
+    assert (there.level, there.text) == ("ok", "/")
+
+
 def test_the_run_directory_need_not_exist(tmp_path: Path) -> None:
     assert troubles(some_site(runs="new/runs")) == []
     assert troubles(some_site(runs=f"{tmp_path}/new/runs")) == []
