@@ -72,5 +72,5 @@ def finish(run: Run, conclusion: Conclusion, terminal: Terminal, *, as_json: boo
     if as_json:
         print_line(json.dumps(dataclasses.asdict(conclusion.record), indent=2))
     else:
-        terminal.show(run_view.ending(run.plan, conclusion, terminal.step or 0))
+        terminal.show(run_view.ending(run.plan, conclusion, terminal.step or 0, terminal.last_output))
     return conclusion.record.exit.code if conclusion.record.exit else 1

@@ -103,8 +103,9 @@ def _variables_of_tasks(plan: LaunchPlan) -> tuple[str, ...]:
     return launchers.variables_of_tasks(plan, schedulers.get(plan.scheduler).identity(plan))
 
 
-def ending(plan: LaunchPlan, conclusion: Conclusion, step: int = 0) -> str:
-    """The last lines of a run; the very last one is always the run directory. `step` is the last one seen."""
+def ending(plan: LaunchPlan, conclusion: Conclusion, step: int = 0, shown: str = "") -> str:
+    """The last lines of a run; the very last one is always the run directory. `step` is the last one seen, `shown` the
+    end of the output above: what it ends with is not repeated."""
     ended, attempts = conclusion.record.exit, conclusion.record.attempts
     estimate, measured = conclusion.record.estimate, conclusion.record.measured
     lines = []
@@ -116,7 +117,7 @@ def ending(plan: LaunchPlan, conclusion: Conclusion, step: int = 0) -> str:
     elif ended and ended.code != 0:
         lines.append(ended.reason)
         if conclusion.failed:
-            lines += _describe_failed(plan, conclusion.failed)
+            lines += _describe_failed(plan, conclusion.failed, shown)
         lines.append(f"exit code {ended.code}" + ("" if ended.by == "program" else f" ({ended.by}'s)"))
     if estimate and measured:
         lines.append(_compared(estimate, measured))
@@ -144,12 +145,14 @@ def has_checkpoint(plan: LaunchPlan) -> bool:
     return checkpoint.is_dir() and any(checkpoint.iterdir())
 
 
-def _describe_failed(plan: LaunchPlan, failed: Rank) -> list[str]:
+def _describe_failed(plan: LaunchPlan, failed: Rank, shown: str) -> list[str]:
     node = failed.number // plan.ranks_per_node
     log = Path(plan.run_directory) / layout.rank_log(failed.number, node, plan.world_size)
     others = plan.world_size - 1
     stopped = f"; {pluralize(others, 'other rank')} stopped" if others else ""
-    return [*(f"  | {line}" for line in last_lines(log, failed.number)), f"its log: {log}{stopped}"]
+    last = last_lines(log, failed.number)
+    is_shown = last == _last(shown.splitlines())[-len(last) :]
+    return [*(f"  | {line}" for line in last if not is_shown), f"its log: {log}{stopped}"]
 
 
 def last_lines(log: Path, rank: int) -> list[str]:
@@ -163,4 +166,8 @@ def last_lines(log: Path, rank: int) -> list[str]:
     if log.name.startswith("node"):
         prefix = f"[{rank}] "
         lines = [line[len(prefix) :] for line in lines if line.startswith(prefix)]
+    return _last(lines)
+
+
+def _last(lines: list[str]) -> list[str]:
     return [line for line in lines if line.strip()][-LAST_LINES:]

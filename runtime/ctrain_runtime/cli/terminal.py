@@ -11,6 +11,7 @@ from ctrain_runtime.cli.progress import ASCII_BLOCKS, BLOCKS, Pace, progress, wh
 from ctrain_runtime.schedulers.protocol import Status
 from ctrain_runtime.text import clock_time, pluralize
 
+KEPT = 1 << 14  # characters
 SILENCE_SECONDS = 10.0  # without output after all ranks are up; then a line says so where no terminal shows it
 
 
@@ -21,6 +22,7 @@ class Terminal:
     """
 
     def __init__(self, out: TextIO) -> None:
+        self.last_output = ""  # the end of what the program has written
         self._out = Writer(out)
         self._live = self._out.is_terminal()
         self._blocks = BLOCKS if self._out.can_show(BLOCKS) else ASCII_BLOCKS
@@ -89,6 +91,7 @@ class Terminal:
             self._end_start()
             self._erase()
             self._out.write(text)
+            self.last_output = (self.last_output + text)[-KEPT:]
             self._at_line_start = text.endswith("\n")
             self._draw()
 

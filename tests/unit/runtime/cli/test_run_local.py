@@ -55,15 +55,15 @@ def test_the_plan_of_a_dry_run_is_the_plan_of_the_run(bench: Bench) -> None:
         assert (bench.runs / "one" / name).read_text(encoding="utf-8") == text
 
 
-def test_a_failing_program_is_named_with_its_last_words(bench: Bench) -> None:
+def test_a_failing_program_is_named_below_its_last_words(bench: Bench) -> None:
     code, out, error = ended(bench.run("--", "bash", "-c", "echo a; echo out of memory >&2; exit 12"))
     run = bench.runs / "one"
     assert (code, error) == (12, "")
     (first,) = bench.record()["nodes"]
     assert out.splitlines()[-6:] == [
+        "a",
+        "out of memory",  # and not once more below
         f"rank 0 on {first} failed first: exit code 12",
-        "  | a",
-        "  | out of memory",
         f"its log: {run}/logs/rank0.log",
         "exit code 12",
         f"run directory: {run}",

@@ -97,12 +97,12 @@ def plan(tmp_path: Path) -> LaunchPlan:
     return plan
 
 
-def ending(plan: LaunchPlan, ended: Exit, failed: int = -1, step: int = 0) -> list[str]:
+def ending(plan: LaunchPlan, ended: Exit, failed: int = -1, step: int = 0, shown: str = "") -> list[str]:
     begun = record.begin(plan)
     job = Attempt("7", "job 7", "2026-11-22T00:00:00+00:00")
     done = dataclasses.replace(begun, exit=ended, attempts=(job,))
     rank = Rank(failed, "gpu01", 1.0, 2.0, ended.code) if failed >= 0 else None
-    return run_view.ending(plan, Conclusion(done, rank), step).splitlines()
+    return run_view.ending(plan, Conclusion(done, rank), step, shown).splitlines()
 
 
 def test_the_last_line_is_always_the_run_directory(plan: LaunchPlan) -> None:
@@ -158,6 +158,24 @@ def test_a_failed_rank_is_shown_with_its_last_lines(plan: LaunchPlan) -> None:
         "  | no UTF-8: \N{REPLACEMENT CHARACTER}",
     ]
     assert lines[9:11] == [f"its log: {log}; 3 other ranks stopped", "exit code 9"]
+
+
+@pytest.mark.parametrize(
+    ("shown", "repeated"),
+    [
+        ("epoch 1\n\nstart\r\nno images\n\n", False),
+        ("start\nno images\n", False),
+        ("no images\n", True),  # the file server shows the log's end only now
+        ("start\nno images\nepoch 2\n", True),
+        ("", True),  # of a run that has ended before
+    ],
+)
+def test_last_lines_that_end_the_output_above_are_not_repeated(plan: LaunchPlan, shown: str, repeated: bool) -> None:
+    log = Path(plan.run_directory) / "logs/rank3.log"
+    log.write_text("start\nno images\n")
+    quoted = ["  | start", "  | no images"] if repeated else []
+    lines = ending(plan, Exit(9, "rank 3 failed first", "program"), failed=3, shown=shown)
+    assert lines[:-2] == ["rank 3 failed first", *quoted, f"its log: {log}; 3 other ranks stopped"]
 
 
 def test_a_failed_rank_without_a_log(plan: LaunchPlan) -> None:
