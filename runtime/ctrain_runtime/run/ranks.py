@@ -12,6 +12,8 @@ from typing import Optional
 from ctrain_runtime.run.events import Event
 
 TERMINATED = 128 + signal.SIGTERM
+KILLED = 128 + signal.SIGKILL  # as by the kernel without memory; other signals are also answers to the loss of a rank
+ANSWER_SECONDS = 2.0  # by which such answers may precede their cause, as clocks differ; less than before ctrain kills
 EARLY_SECONDS = 1.0  # between the ends of two ranks: less is how programs end that all do the same
 
 
@@ -77,9 +79,12 @@ def started(ranks: list[Rank]) -> int:
 def first_failure(ranks: list[Rank]) -> Optional[Rank]:
     """The rank that failed first, after which the others were stopped; else the first one that vanished.
 
-    A rank that was terminated is not the first: it was stopped because of another, perhaps one that vanished.
+    A rank that was terminated is not the first: it was stopped because of another, perhaps one that vanished. One that
+    was killed at about the same time as others failed is: they have lost their connection to it.
     """
-    failed = min((rank for rank in ranks if rank.exit_code), key=_end, default=None)
+    failures = sorted((rank for rank in ranks if rank.exit_code), key=_end)
+    soon = [rank for rank in failures if _end(rank) < _end(failures[0]) + ANSWER_SECONDS]
+    failed = next((rank for rank in soon if rank.exit_code == KILLED), failures[0] if failures else None)
     vanished = next((rank for rank in ranks if rank.exit_code is None), None)
     return vanished if vanished and (failed is None or failed.exit_code == TERMINATED) else failed
 

@@ -55,6 +55,25 @@ def test_the_first_failure_is_the_earliest_not_the_lowest() -> None:
     assert ranks.first_failure([late, Rank(1, "a", 1.0, 2.0, 0), early]) is early
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "seconds", "number"),
+    [
+        (1, 137, 0.5, 1),  # Gloo's connection error is recorded before the end of the rank that was killed
+        (1, 137, 1.9, 1),  # on a node whose clock is ahead
+        (1, 137, 10.0, 0),  # killed because it did not end after SIGTERM
+        (1, 143, 0.1, 0),  # terminated as one of the others
+        (1, 134, 0.1, 0),  # aborts are also answers to lost connections,
+        (1, 139, 0.1, 0),  # and programs with threads crash when they end early
+    ],
+)
+def test_a_killed_rank_comes_before_the_errors_of_those_who_lost_it(
+    first: int, second: int, seconds: float, number: int
+) -> None:
+    failed = ranks.first_failure([Rank(0, "a", 1.0, 5.0, first), Rank(1, "b", 1.0, 5.0 + seconds, second)])
+    assert failed
+    assert failed.number == number
+
+
 def test_a_failure_comes_before_a_rank_that_vanished() -> None:
     vanished, failed = Rank(0, "a", 1.0), Rank(1, "b", 1.0, 5.0, 1)
     assert ranks.first_failure([vanished, failed]) is failed
