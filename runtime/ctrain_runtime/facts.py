@@ -14,7 +14,7 @@ from ctrain_runtime import command, lease
 from ctrain_runtime.engines import apptainer
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import CtrainError
-from ctrain_runtime.gpus import DRIVER_FILE
+from ctrain_runtime.gpus import DRIVER_FILE, Maker
 from ctrain_runtime.image import LAYER_MARKER, Image
 from ctrain_runtime.user_cache import UserCache
 
@@ -134,12 +134,12 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Facts:
-    """`ignores_layers`: the engine does not mount the overlay partitions of the selected image. `lease_dir`: the
-    writable directory for leases in its store; "" if there is none."""
+    """`gpu_maker`: whose GPUs this machine has. `ignores_layers`: the engine does not mount the overlay partitions of
+    the selected image. `lease_dir`: the writable directory for leases in its store; "" if there is none."""
 
     is_root: bool
-    gpus: int
     engine: Engine
+    gpu_maker: Maker = "nvidia"
     cluster: Cluster = field(default_factory=Cluster)
     ignores_layers: bool = False
     lease_dir: str = ""
@@ -149,7 +149,7 @@ def detect_facts(cluster: Cluster, image: Image, engine: Engine) -> Facts:
     """The facts about this machine and about running `image` on it with `engine`."""
     root = os.geteuid() == 0
     ignores = _ignores_layers(engine, image, root)
-    return Facts(root, count_gpus(), engine, cluster, ignores, lease.writable_lease_dir(image.path))
+    return Facts(root, engine, gpu_maker(), cluster, ignores, lease.writable_lease_dir(image.path))
 
 
 def count_gpus() -> int:
@@ -169,6 +169,13 @@ def count_intel_gpus() -> int:
         file.parent for file in _DRM.glob("renderD*/device/vendor") if "0x8086" in file.read_text(encoding="ascii")
     ]
     return sum(card.resolve().name.split(":")[1:2] != ["00"] for card in cards)
+
+
+def gpu_maker() -> Maker:
+    """Whose GPUs this machine has; NVIDIA's if it has several makers', or none."""
+    if not count_gpus() and count_amd_gpus():
+        return "amd"
+    return "intel" if not count_gpus() and count_intel_gpus() else "nvidia"
 
 
 def gpu_models() -> tuple[str, ...]:

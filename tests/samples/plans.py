@@ -69,7 +69,7 @@ def an_image(**changes: Any) -> Image:
 
 
 def some_facts(**changes: Any) -> Facts:
-    return dataclasses.replace(Facts(is_root=False, gpus=0, engine=ENGINE, cluster=CLUSTER), **changes)
+    return dataclasses.replace(Facts(is_root=False, engine=ENGINE, cluster=CLUSTER), **changes)
 
 
 def a_plan(**parts: Any) -> LaunchPlan:

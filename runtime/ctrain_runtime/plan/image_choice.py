@@ -9,6 +9,7 @@ from typing import Optional
 from ctrain_runtime.digest import short
 from ctrain_runtime.errors import EngineError, UsageError
 from ctrain_runtime.facts import Facts
+from ctrain_runtime.gpus import Maker
 from ctrain_runtime.image import Image
 from ctrain_runtime.plan.admission import native_driver
 from ctrain_runtime.plan.model import Options, PlannedImage, PlannedUserLayer
@@ -16,17 +17,18 @@ from ctrain_runtime.user_layer import UserLayer
 
 
 def choose_image(
-    image: Image, flat: Optional[Image], options: Options, facts: Facts, *, use_gpus: bool
+    image: Image, flat: Optional[Image], options: Options, facts: Facts, *, gpus: Optional[Maker]
 ) -> PlannedImage:
     """The plan's image: `image`, or `flat` if the engine does not mount layers. Raises EngineError if neither works.
 
-    A foreign image of which nobody knows whether it has CUDA gets the GPUs that the run uses: without them it would
-    compute on CPUs and say nothing.
+    A foreign image of which nobody knows for whose GPUs it is gets those that the run uses (None: no GPUs): without
+    them it would compute on CPUs and say nothing.
     """
     chosen = _mountable(image, flat, options, facts) if facts.ignores_layers else image
     software = chosen.manifest.software
     # Not all builds of torch for Intel's GPUs have torch.version.xpu.
-    without_cuda = bool({"rocm", "xpu"} & software.keys()) or software.get("torch", "").endswith(("+cpu", "+xpu"))
+    is_known = bool({"cuda", "rocm", "xpu"} & software.keys()) or software.get("torch", "").endswith(("+cpu", "+xpu"))
+    unknown = image.foreign and not is_known
     return PlannedImage(
         name=chosen.manifest.name,
         version=chosen.manifest.version,
@@ -34,8 +36,8 @@ def choose_image(
         digest=chosen.manifest.digest,
         path=str(chosen.path),
         marker=image.marker,
-        cuda="cuda" in software or (image.foreign and use_gpus and not without_cuda),
-        rocm="rocm" in software,
+        cuda="cuda" in software or (unknown and gpus == "nvidia"),
+        rocm="rocm" in software or (unknown and gpus == "amd"),
         size=chosen.manifest.size,
         native_driver=native_driver(chosen.manifest),
         instead_of="" if chosen is image else image.manifest.version,

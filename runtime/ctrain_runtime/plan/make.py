@@ -8,6 +8,7 @@ from typing import Optional
 from ctrain_runtime import lease
 from ctrain_runtime.errors import ConfigError, UsageError
 from ctrain_runtime.facts import Facts
+from ctrain_runtime.gpus import Maker, maker
 from ctrain_runtime.image import Image
 from ctrain_runtime.job import Job
 from ctrain_runtime.plan import mpi
@@ -38,7 +39,7 @@ def make_plan(
     names of variables of the job or the site, and for a staging directory that is not absolute.
     """
     _check_required(site, options)
-    planned = choose_image(image, flat, options, facts, use_gpus=size.gpus_per_node > 0)
+    planned = choose_image(image, flat, options, facts, gpus=_gpu_maker(size, facts))
     launcher, flavour = start_mpi(site, facts.cluster, size.nodes) if job.launcher == "mpi" else (job.launcher, "")
     tasks = {"torchrun": size.nodes, "mpirun": 1}.get(launcher, size.nodes * size.ranks_per_node)
     horovod = "horovod" in image.manifest.software and size.nodes * size.ranks_per_node > 1
@@ -91,6 +92,14 @@ def make_plan(
         task_starter=size.task_starter,
         gpu_order=_gpu_order(site) if size.gpus_per_node else (),
     )
+
+
+def _gpu_maker(size: JobSize, facts: Facts) -> Optional[Maker]:
+    """Whose GPUs the run uses; None without GPUs."""
+    if not size.gpus_per_node:
+        return None
+    types = {part.name: part.gpu_type for part in facts.cluster.partitions}
+    return maker(types[size.partition]) if size.partition in types else facts.gpu_maker
 
 
 def _gpu_order(site: Site) -> tuple[int, ...]:

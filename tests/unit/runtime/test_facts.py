@@ -123,3 +123,13 @@ def test_intel_gpus_without_those_of_cpus(tmp_path: Path, monkeypatch: pytest.Mo
         card.mkdir(parents=True)
         (card / "device").symlink_to(device)
     assert facts.count_intel_gpus() == 2
+
+
+def test_whose_gpus_this_machine_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    def maker(nvidia: int, amd: int, intel: int) -> str:
+        for name, count in {"count_gpus": nvidia, "count_amd_gpus": amd, "count_intel_gpus": intel}.items():
+            monkeypatch.setattr(facts, name, lambda count=count: count)
+        return facts.gpu_maker()
+
+    assert [maker(2, 0, 0), maker(0, 2, 0), maker(0, 0, 2), maker(0, 0, 0)] == ["nvidia", "amd", "intel", "nvidia"]
+    assert maker(2, 2, 2) == "nvidia"

@@ -1,14 +1,19 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
 from ctrain_runtime.errors import EngineError, UsageError
+from ctrain_runtime.facts import Cluster
+from ctrain_runtime.gpus import Maker
 from ctrain_runtime.manifest import Layer
 from samples.layers import a_layer
-from samples.plans import a_plan, an_image
+from samples.plans import GPU_PARTITION, LOCAL, a_plan, an_image
 from samples.plans import some_facts as facts
+
+FOREIGN = an_image(tag="", layers=(), software={"python": "3.12"})  # with JAX, of which ctrain knows nothing
 
 
 def test_the_image_of_a_plan() -> None:
@@ -37,6 +42,39 @@ def test_a_foreign_image_gets_the_gpus_unless_it_is_known_to_have_no_cuda(
 ) -> None:
     image = an_image(tag="", layers=(), software=software)
     assert a_plan(image=image, gpus_per_node=gpus).image.cuda is cuda
+
+
+@pytest.mark.parametrize(
+    ("gpu_type", "cuda", "rocm"),
+    [
+        ("", True, False),
+        ("a100", True, False),
+        ("gh200_120gb", True, False),
+        ("mi250x", False, True),
+        ("amd_instinct_mi300a", False, True),
+        ("max1550", False, False),  # Intel's need nothing of the node
+        ("Intel_Data_Center_GPU_Max_1550", False, False),
+        ("pvc", False, False),
+    ],
+)
+def test_a_foreign_image_for_unknown_gpus_gets_those_of_the_partition(gpu_type: str, cuda: bool, rocm: bool) -> None:
+    cluster = Cluster((replace(GPU_PARTITION, gpu_type=gpu_type),), ("pmix",))
+    image = a_plan(image=FOREIGN, facts=facts(cluster=cluster), gpus_per_node=2).image
+    assert (image.cuda, image.rocm) == (cuda, rocm)
+    known = an_image(tag="", layers=(), software={"torch": "2.6.0", "cuda": "12.6"})
+    assert a_plan(image=known, facts=facts(cluster=cluster), gpus_per_node=2).image.cuda
+
+
+@pytest.mark.parametrize(
+    ("maker", "cuda", "rocm"), [("nvidia", True, False), ("amd", False, True), ("intel", False, False)]
+)
+def test_a_foreign_image_for_unknown_gpus_gets_those_of_this_machine(
+    maker: Maker, cuda: bool, rocm: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ctrain_runtime.facts.count_gpus", lambda: 2)
+    local = {**LOCAL, "facts": replace(LOCAL["facts"], gpu_maker=maker)}
+    image = a_plan(image=FOREIGN, gpus_per_node=2, **local).image
+    assert (image.cuda, image.rocm) == (cuda, rocm)
 
 
 def test_user_layers_are_planned_in_their_order() -> None:

@@ -17,7 +17,7 @@ SIZE = 8_000_000_000
 
 
 def decided(mode: str = "", nodes: int = 2, site: Any = SITE, interactive: bool = False, **image: Any) -> Staging:
-    planned = choose_image(an_image(**{"size": SIZE, **image}), None, Options(), some_facts(), use_gpus=True)
+    planned = choose_image(an_image(**{"size": SIZE, **image}), None, Options(), some_facts(), gpus="nvidia")
     return decide(mode, site, planned, nodes, interactive=interactive)
 
 
