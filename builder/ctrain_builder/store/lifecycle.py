@@ -147,8 +147,8 @@ def garbage(
     """What can be removed: versions that were retired `grace` days ago and no job needs, and what crashes have left;
     the images in quarantine, too, if `quarantined`. Their manifests stay, so that no number is given again.
 
-    Only what is certainly ctrain's own: an image whose manifest can be read in retired/ or still has its pending name,
-    and temporary files. An image with any other manifest, readable or not, or with none, stays.
+    Only what is certainly ctrain's own, or empty: an image whose manifest can be read in retired/ or still has its
+    pending name, and temporary files. An image with any other manifest, readable or not, or with none, stays.
     """
     links = list_directory(store.root / CHANNELS, "*.sif")
     keeping = {*map(channel_target, links), *(one.image for one in leases_on_retired(store, now, longest))}
@@ -160,14 +160,18 @@ def garbage(
     for path in list_directory(store.root / QUARANTINE, "*_*.sif") if quarantined else ():
         if path.stem in manifests:  # also of a version that is published again
             yield Removal(path, path.lstat().st_size, "quarantined", StoredVersion(path.with_suffix(".json"), path))
-    for pending in list_directory(store.root, ".*_*.json.part"):
-        path = store.root / f"{pending.name[1:].partition('.json')[0]}.sif"
-        if pending == pending_manifest(path) and path.is_file() and path.stem not in manifests:
+    for path in list_directory(store.root, "*_*.sif"):
+        if path.stem not in manifests and _is_unfinished(path):
             yield Removal(path, path.stat().st_size, "left by an interrupted publish")
     for path in sorted((*store.root.glob(".*.part*"), *(store.root / CHANNELS).glob(".*"))):
         if _OWN_PART.fullmatch(path.name) and not path.is_dir() and not copier(path):
             with contextlib.suppress(FileNotFoundError):  # its command has just ended
                 yield Removal(path, path.lstat().st_size, "left by an interrupted command")
+
+
+def _is_unfinished(image: Path) -> bool:
+    """Whether the publish of an image without a manifest was interrupted."""
+    return image.is_file() and (pending_manifest(image).exists() or not image.lstat().st_size)
 
 
 def copies(store: Store) -> list[tuple[Path, str]]:

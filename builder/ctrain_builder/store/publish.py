@@ -197,9 +197,13 @@ def commit_version(writer: LockedStore, file: Path, manifest: Manifest, action: 
 
 
 def _last_release(root: Path, manifest: Manifest) -> int:
-    """The highest number that a version of this name, tag and stack has, or once had; 0 if there is none."""
+    """The highest number that a version of this name, tag and stack has, or once had; 0 if there is none.
+
+    An empty .sif has only its own name: a publish that was killed between its first two steps, which the next repeats.
+    """
     stem = re.escape(f"{manifest.name}_{manifest.tag}-{manifest.stack}-py3-r")
     name = re.compile(rf"\.?{stem}(\d+)(-\w+)?\.(sif|json|json\.part)")
     places = [(root / directory, "*_*.*") for directory in (".", RETIRED, QUARANTINE)]
-    names = (path.name for place in [*places, (root, ".*_*.json.part")] for path in list_directory(*place))
+    paths = (path for place in [*places, (root, ".*_*.json.part")] for path in list_directory(*place))
+    names = (path.name for path in paths if path.suffix != ".sif" or path.lstat().st_size)
     return max((int(found[1]) for found in map(name.fullmatch, names) if found), default=0)

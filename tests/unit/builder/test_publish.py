@@ -100,6 +100,15 @@ def test_a_file_left_by_a_crash_keeps_its_number(publish: Publish, root: Path, n
     assert (root / name).read_text() == "left"
 
 
+def test_an_empty_file_left_by_a_crash_is_taken_over(publish: Publish, root: Path) -> None:
+    """Of a kill before the pending manifest: without one, nothing else would tell whose it is."""
+    publish("a")
+    left = root / "small_1.0-s-py3-r2.sif"
+    left.touch()
+    assert publish("b").image.path == left
+    assert left.stat().st_size
+
+
 @pytest.mark.parametrize("umask", [0o000, 0o077])
 @pytest.mark.parametrize(("mode", "file", "folder"), [(0o755, 0o444, 0o755), (0o2770, 0o440, 0o2770)])
 def test_modes_are_those_of_the_root(

@@ -231,6 +231,8 @@ def test_gc_removes_what_crashes_have_left_and_nothing_else(shop: Shop) -> None:
     others = [shop.root / name for name in foreign]
     for path in (*left, *others):
         path.write_text("left")
+    left.append(shop.root / "other_1.0-x-py3-r2.sif")
+    left[-1].touch()
     assert {one["path"] for one in shop.data("gc")["files"]} == {str(path) for path in left}
     shop("gc", "--yes")
     assert not any(path.exists() for path in left)
