@@ -184,6 +184,7 @@ class Answer:
     chunk: Optional[int] = None  # bytes sent at a time, with `pause` seconds in between
     pause: float = 0
     cut: bool = False  # the connection ends in the middle of the body
+    silence: float = 0  # seconds in the middle of the body
 
 
 # Given the request, either the whole answer, or None: ask the registry.
@@ -268,6 +269,10 @@ def _send(handler: BaseHTTPRequestHandler, answer: Answer) -> None:
         handler.wfile.write(answer.body[: len(answer.body) // 2])
         handler.close_connection = True
         return
+    if answer.silence:
+        handler.wfile.write(answer.body[: len(answer.body) // 2])
+        time.sleep(answer.silence)
+        answer.body = answer.body[len(answer.body) // 2 :]
     size = answer.chunk or len(answer.body) or 1
     for start in range(0, len(answer.body), size):
         time.sleep(answer.pause)

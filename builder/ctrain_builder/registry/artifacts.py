@@ -22,6 +22,7 @@ from ctrain_runtime.errors import ImageUnusable, RegistryError
 from ctrain_runtime.manifest import Manifest, parse_manifest
 from ctrain_runtime.registry.client import PUSH, Reference, RegistryClient, digest_of
 from ctrain_runtime.registry.http_client import GET, Request, Response, Unreachable, follow
+from ctrain_runtime.text import format_size
 
 # Apptainer: internal/pkg/client/oras/config.go and layer.go; SingularityCE has the same
 _CONFIG = "application/vnd.sylabs.sif.config.v1+json"
@@ -106,7 +107,7 @@ class Download:
                 problem = error
             self._parts = iter(())
             self._client.pause(wait)
-        raise problem
+        raise Unreachable(f"{problem.message}, after {format_size(at)}", problem.hint)
 
     def _from(self, at: int) -> Iterator[bytes]:
         answer = self._client.ask(self._url, self._ref, {"Range": f"bytes={at}-" if at else ""}, Request(stream=True))

@@ -137,7 +137,8 @@ class HttpClient:
                 yield from response.iter_content(_PART)
         except (requests.RequestException, TimeoutError) as error:
             root = _root(error)
-            raise Unreachable(f"{host(url)} cannot be reached: {self._why(root)}", _hint(root)) from error
+            why = f"no byte within {self._timeout:g} s" if isinstance(root, _TOO_LATE) else self._why(root)
+            raise Unreachable(f"{host(url)} stopped sending: {why}", _hint(root)) from error
 
     def _why(self, root: BaseException) -> str:
         if isinstance(root, _TOO_LATE):
