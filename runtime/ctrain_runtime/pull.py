@@ -21,7 +21,9 @@ import platform
 import re
 import shlex
 import shutil
+import socket
 import tempfile
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +42,8 @@ Report = Callable[[str, str], None]  # what is being done, and how far it is
 _REFERENCE = re.compile(r"[a-z]+://\w[\w.:/@+-]*", re.ASCII)
 _IMAGE = re.compile(r"sha256-([0-9a-f]{64})\.sif")
 _LOG_TAIL_BYTES = 4096
+_STALL_SECONDS = 300.0  # without any change to the engine's files: it waits for its registry without end
+_LOOK_SECONDS = 30.0  # between two looks at them: layers can have very many files
 
 
 @dataclass(frozen=True)
@@ -186,10 +190,6 @@ def _pull(
 ) -> PulledImage:
     new, log = directory / "image.sif", directory / "log"
 
-    def tick() -> None:
-        with contextlib.suppress(FileNotFoundError):  # of layers, the engine makes the file at the end
-            report(f"pulling {reference}", format_size(new.stat().st_size))
-
     report(f"pulling {reference}", "")
     argv = apptainer.pull_argv(engine, meaning.reference if meaning else reference, new)
     # Where the engine unpacks layers, it leaves them when it is ended at a bad moment.
@@ -197,7 +197,14 @@ def _pull(
     parent = os.environ.get(variable)
     if parent and not Path(parent).is_dir():
         raise ConfigError(f"{variable}={parent} is not a directory", "Create it, or unset the variable")
-    with tempfile.TemporaryDirectory(prefix="ctrain-pull-", dir=parent or None) as scratch:
+    with _scratch(Path(parent or tempfile.gettempdir())) as scratch:
+        stall = _Stall(reference, (directory, Path(scratch)))
+
+        def tick() -> None:
+            with contextlib.suppress(FileNotFoundError):  # of layers, the engine makes the file at the end
+                report(f"pulling {reference}", format_size(new.stat().st_size))
+            stall.check(time.monotonic())
+
         unset = {"APPTAINER_LIBRARY": "", "SINGULARITY_LIBRARY": ""}  # each would contradict the library of a reference
         if command.run_logged(argv, log, env={**os.environ, **unset, variable: scratch}, tick=tick):
             raise _failure(reference, cache, log)
@@ -214,6 +221,50 @@ def _pull(
             os.fsync(file.fileno())
         new.replace(image)
     return PulledImage(image, digest)
+
+
+@contextlib.contextmanager
+def _scratch(parent: Path) -> Iterator[str]:
+    """A directory for the engine, removed at the end; those that killed processes of this machine have left, too."""
+    prefix, suffix = "ctrain-pull-", f"@{socket.gethostname()}"
+    for left in parent.glob(f"{prefix}*{suffix}"):
+        if not Path("/proc", left.name[len(prefix) :].partition("-")[0]).exists():
+            shutil.rmtree(left, ignore_errors=True)  # another user's stays
+    with tempfile.TemporaryDirectory(suffix, f"{prefix}{os.getpid()}-", parent) as path:
+        yield path
+
+
+class _Stall:
+    """Notices when an engine's files no longer change: engines wait for a registry that falls silent without end."""
+
+    def __init__(self, reference: str, directories: tuple[Path, ...]) -> None:
+        self._reference, self._directories = reference, directories
+        self._size, self._changed = -1, 0.0
+        self._look = 0.0
+
+    def check(self, now: float) -> None:
+        """Raise RegistryError if they have not changed for too long."""
+        if now < self._look:
+            return
+        self._look = now + _LOOK_SECONDS
+        size = sum(map(_bytes_below, self._directories))
+        if size != self._size:
+            self._size, self._changed = size, now
+        elif now - self._changed >= _STALL_SECONDS:
+            where = self._reference.partition("://")[2].partition("/")[0]
+            problem = f"no progress for {_STALL_SECONDS:g} s after {format_size(size)} from {where}"
+            hint = "Check the network and the registry, and run it again"
+            raise RegistryError(f"cannot pull {self._reference}: {problem}", hint)
+
+
+def _bytes_below(directory: Path) -> int:
+    """What all files in a directory occupy, while the engine makes and removes some."""
+    size = 0
+    for parent, _, names in os.walk(directory):
+        for name in names:
+            with contextlib.suppress(OSError):
+                size += Path(parent, name).lstat().st_blocks * 512
+    return size
 
 
 def _failure(reference: str, cache: Path, log: Path) -> CtrainError:

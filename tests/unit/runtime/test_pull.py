@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from ctrain_runtime import pull as module
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import ConfigError, CtrainError, DiskFullError, ImageUnusable, RegistryError, UsageError
 from ctrain_runtime.pull import Meaning, PulledImage, check_reference, find_cached, find_meaning, pull
@@ -18,6 +20,7 @@ from samples.runs import wait_for
 from samples.sample_images import sif
 
 REFERENCE = "oras://r.example:5000/team/train:1"
+NO_PROCESS = 1 << 22  # above the largest number of a process (proc(5), pid_max)
 # As Apptainer 1.4.5 ends when the registry is gone, and when the disk is full.
 REFUSED = """\
 INFO:    Converting OCI blobs to SIF format
@@ -241,6 +244,33 @@ print(pull(sys.argv[2], None, Path(sys.argv[3]), engine, lambda what, _: print(w
 """
 
 
+def test_a_registry_that_falls_silent_is_not_waited_for(
+    pulls: Pulls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_STALL_SECONDS", 0.5)
+    monkeypatch.setattr(module, "_LOOK_SECONDS", 0.1)
+    pulls.answer(f'echo $$ >{tmp_path / "pid"}; head -c 900 {pulls.source} >"$3"; exec sleep 300')
+    silent = rf"cannot pull {REFERENCE}: no progress for 0\.5 s after \d.*B from r\.example:5000\. Check the network"
+    with pytest.raises(RegistryError, match=silent):
+        pulls.pull()
+    assert pulls.names() == []
+    assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
+
+
+def test_a_slow_pull_goes_on_as_long_as_files_change(tmp_path: Path) -> None:
+    (tmp_path / "rootfs/etc").mkdir(parents=True)
+    stall = module._Stall(REFERENCE, (tmp_path / "new", tmp_path))
+    for number in range(1, 9):
+        stall.check(200.0 * number)
+        (tmp_path / f"rootfs/etc/{number}").write_bytes(b"x" * 4096)
+    stall.check(1800.0)
+    (tmp_path / "rootfs/etc/1").unlink()  # what was unpacked is removed at the end
+    stall.check(2000.0)
+    stall.check(2299.0)
+    with pytest.raises(RegistryError, match=r"no progress for 300 s after"):
+        stall.check(2330.0)
+
+
 def start(pulls: Pulls) -> subprocess.Popen[str]:
     package = Path(sys.modules["ctrain_runtime"].__path__[0]).parent
     argv = [sys.executable, "-c", textwrap.dedent(PROCESS), pulls.engine.path, REFERENCE, str(pulls.cache)]
@@ -261,10 +291,31 @@ def test_processes_at_once_pull_once(pulls: Pulls, tmp_path: Path) -> None:
     assert len(pulls.calls.read_text().splitlines()) == 1
 
 
+def test_a_pull_leaves_the_directories_of_others_that_run(
+    pulls: Pulls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("APPTAINER_TMPDIR", str(tmp_path))
+    pulls.answer(
+        f'touch $APPTAINER_TMPDIR/up; until [ -e {tmp_path / "go"} ]; do sleep 0.02; done; cp {pulls.source} "$3"'
+    )
+    first = start(pulls)
+    wait_for(lambda: list(tmp_path.glob("ctrain-pull-*/up")))
+    pulls.answer(f'cp {pulls.source} "$3"')
+    elsewhere = tmp_path / f"ctrain-pull-{NO_PROCESS}-x@other-{socket.gethostname()}"  # on a disk that hosts share
+    elsewhere.mkdir()
+    pulls.pull("oras://r.example/other")
+    assert len(list(tmp_path.glob("ctrain-pull-*/up"))) == 1
+    (tmp_path / "go").touch()
+    first.communicate(timeout=60)
+    assert first.returncode == 0
+    assert list(tmp_path.glob("ctrain-pull-*")) == [elsewhere]
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_an_interrupted_pull_is_no_image_and_its_rest_goes_with_the_next(
-    pulls: Pulls, tmp_path: Path, number: signal.Signals
+    pulls: Pulls, tmp_path: Path, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("APPTAINER_TMPDIR", str(tmp_path))
     pid = tmp_path / "pid"
     pulls.answer(f'head -c 900 {pulls.source} >"$3"; echo $$ >{pid}; exec sleep 300')
     process = start(pulls)
@@ -282,3 +333,4 @@ def test_an_interrupted_pull_is_no_image_and_its_rest_goes_with_the_next(
     image = pulls.pull().path
     assert len(pulls.names()) == 2
     assert image.read_bytes() == sif()
+    assert list(tmp_path.glob("ctrain-pull-*")) == []
