@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import shutil
 from pathlib import Path
 from typing import Any
@@ -112,6 +113,16 @@ def test_a_transformer_is_fine_tuned_from_weights_that_the_example_makes_and_res
     assert losses(resumed, phase="finetune", epoch=2) == pytest.approx(second, rel=1e-5)
     assert len(losses(resumed)) == len(second), "nothing else is trained again"
     assert resumed[-1]["accuracy"] == lines[-1]["accuracy"]
+    texts = cluster.home / "texts"
+    for name, words in {"digits": "one two three four", "letters": "alpha beta gamma delta"}.items():
+        (texts / name).mkdir(parents=True, exist_ok=True)
+        for number in range(8):
+            (texts / name / f"{number}.txt").write_text(" ".join(random.Random(number).choices(words.split(), k=600)))
+    given = ["--weights", str(run / "checkpoint/pretrained"), "--data", str(texts), "--batch-size", "8"]
+    mounts = ["--nodes", "1", "--mount", str(run), "--mount", str(texts)]
+    _, own, steps = train(cluster, "own", *argv, *mounts, "--", *given)
+    assert {step["phase"] for step in steps} == {"finetune"} and not (own / "checkpoint/pretrained").exists()
+    assert steps[-1]["accuracy"] == 1 and steps[-1]["passages"] < lines[-1]["passages"]
 
 
 def test_lightning_has_its_ranks_from_ctrain_and_resumes(cluster: Cluster) -> None:
