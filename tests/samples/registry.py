@@ -22,6 +22,8 @@ from pathlib import Path
 from typing import Any, Optional
 from urllib.parse import parse_qs, urlsplit
 
+NAME = "nvidia/pytorch"
+TAGS = ["22.03-py3", "24.12-py3", "25.01-py3", "25.04-py3", "26.08-py3"]
 USER, PASSWORD = "kim", "open sesame"  # of a registry that lives for one test
 _HTPASSWD = f"{USER}:$2b$04$Sc8IMZWMidiYsdacQcPeCeAPuDP5RwOvFSUm6cFWfFywRkg2dCG6y\n"
 _INDEX = "application/vnd.oci.image.index.v1+json"
@@ -302,3 +304,28 @@ def demand_token(front: Front, *, password: bool = True, realm: str = "") -> Non
         return Answer(401, {"WWW-Authenticate": challenge}, b'{"errors": [{"code": "UNAUTHORIZED"}]}')
 
     front.stand = stand
+
+
+def digest_of(layout: Path) -> str:
+    found = json.loads((layout / "index.json").read_text())["manifests"][0]["digest"]
+    assert isinstance(found, str)
+    return found
+
+
+def spoil(only: str, change: Callable[[Answer], None], times: int = 10_000) -> Callable[[Request, Answer], None]:
+    """A fault of the first `times` answers whose path contains `only`."""
+    seen: list[str] = []
+
+    def fault(request: Request, answer: Answer) -> None:
+        if only in request.path and len(seen) < times:
+            seen.append(request.path)
+            change(answer)
+
+    return fault
+
+
+def replaced(status: int, headers: Optional[dict[str, str]] = None, body: bytes = b"") -> Callable[[Answer], None]:
+    def change(answer: Answer) -> None:
+        answer.status, answer.headers, answer.body = status, headers or {}, body
+
+    return change

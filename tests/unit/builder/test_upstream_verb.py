@@ -1,4 +1,4 @@
-"""`ctrain upstream`, with a registry that is a table. A real one is asked in tests/integration/test_registry.py."""
+"""`ctrain upstream`, with a registry that is a table. A real one is asked in tests/integration/registry/."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What needs no registry; the rest is in tests/integration/test_registry.py, with a real one."""
+"""What needs no registry; the rest is in tests/integration/registry/, with a real one."""
 
 from __future__ import annotations
 
