@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
+from ctrain_builder.cli.main import BUILD_VERBS
+from ctrain_runtime.cli.main import main
 from ctrain_runtime.manifest import Layer, Manifest, TestResult
 from samples.shop import Shop
 
@@ -45,6 +48,14 @@ images:
     tag: "1.0"
     tag_argument: VERSION
 """
+MORE = """
+    tags: {"1.0": {}, "0.9": {arguments: {COLOUR: blue}}}
+  other:
+    chain: [far, upper]
+    stack: s
+    tag: "7"
+    tag_argument: TAG
+"""
 
 
 @pytest.fixture
@@ -61,6 +72,31 @@ def project(tmp_path: Path) -> Path:
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_text(text)
     return root
+
+
+@pytest.fixture
+def ctrain(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+    """ctrain(verb, ...) in the project, with an engine that does nothing."""
+    engine = tmp_path / "bin/apptainer"
+    engine.parent.mkdir()
+    engine.write_text('#!/bin/sh\n[ "$1" = --version ] && echo apptainer version 1.4.5\n')
+    engine.chmod(0o755)
+    packer = engine.with_name("mksquashfs")
+    packer.write_text("#!/bin/sh\n")
+    packer.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{engine.parent}:{os.environ['PATH']}")
+    places = ["--definitions", str(project / "definitions"), "--cache", str(tmp_path / "cache")]
+    return lambda verb, *args: main(BUILD_VERBS, [verb, *places, *args])
+
+
+@pytest.fixture
+def matrix(project: Path) -> Path:
+    """Three images: small at two tags, and one whose base comes from a registry."""
+    images = project / "definitions/images.yaml"
+    images.write_text(images.read_text().rstrip() + MORE)
+    (project / "definitions/far").mkdir()
+    (project / "definitions/far/far.def").write_text("Bootstrap: docker\nFrom: nvcr.io/far/away:{{ TAG }}\n")
+    return project
 
 
 @pytest.fixture

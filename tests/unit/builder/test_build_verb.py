@@ -3,9 +3,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import os
 import subprocess
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,54 +12,13 @@ from typing import Any
 import pytest
 
 from ctrain_builder import manifest_writer
-from ctrain_builder.build import BuildResult
-from ctrain_builder.build_plan import BuildPlan
 from ctrain_builder.cache_root import open_cache
-from ctrain_builder.cli import build as verb
-from ctrain_builder.cli.main import BUILD_VERBS
-from ctrain_builder.cli.progress import Stopped
 from ctrain_builder.image.describe import BASE_BUILT
-from ctrain_builder.progress import Progress
 from ctrain_builder.store.init import init_store
-from ctrain_runtime.cli.main import main
-from ctrain_runtime.errors import BuildError, DiskFullError
 from ctrain_runtime.manifest import Layer, Manifest
 from samples.sample_images import sif
 
 Ctrain = Callable[..., int]
-MORE = """
-    tags: {"1.0": {}, "0.9": {arguments: {COLOUR: blue}}}
-  other:
-    chain: [far, upper]
-    stack: s
-    tag: "7"
-    tag_argument: TAG
-"""
-
-
-@pytest.fixture
-def ctrain(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ctrain:
-    """ctrain(verb, ...) in the project, with an engine that does nothing."""
-    engine = tmp_path / "bin/apptainer"
-    engine.parent.mkdir()
-    engine.write_text('#!/bin/sh\n[ "$1" = --version ] && echo apptainer version 1.4.5\n')
-    engine.chmod(0o755)
-    packer = engine.with_name("mksquashfs")
-    packer.write_text("#!/bin/sh\n")
-    packer.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{engine.parent}:{os.environ['PATH']}")
-    places = ["--definitions", str(project / "definitions"), "--cache", str(tmp_path / "cache")]
-    return lambda verb, *args: main(BUILD_VERBS, [verb, *places, *args])
-
-
-@pytest.fixture
-def matrix(project: Path) -> Path:
-    """Three images: small at two tags, and one whose base comes from a registry."""
-    images = project / "definitions/images.yaml"
-    images.write_text(images.read_text().rstrip() + MORE)
-    (project / "definitions/far").mkdir()
-    (project / "definitions/far/far.def").write_text("Bootstrap: docker\nFrom: nvcr.io/far/away:{{ TAG }}\n")
-    return project
 
 
 def _told(capsys: pytest.CaptureFixture[str]) -> Any:
@@ -334,89 +291,6 @@ def test_mistakes_are_one_line(
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("ctrain: ")
     assert message in line
-
-
-class FakeBuilder:
-    """Builds nothing: fails for the tags in `failing`, and counts how many builds run at once."""
-
-    failing: tuple[str, ...] = ()
-    begun: list[str]
-    meet: Callable[[], object] = staticmethod(lambda: None)
-    manifest: Manifest
-
-    def __init__(self, _cache: object, _engine: object, _site: object, progress: Progress, *_: object) -> None:
-        self.progress = progress
-
-    def build(self, plan: BuildPlan) -> BuildResult:
-        self.begun.append(plan.spec.title)
-        step = self.progress.begin("layer", "base", Path("a.log"))
-        type(self).meet()
-        if plan.spec.tag in self.failing:
-            raise (BuildError if plan.spec.tag == "1.0" else DiskFullError)(f"{plan.spec.title} is broken")
-        step.end("built", 7)
-        return BuildResult(Path("x.sif"), self.manifest, True, {"layers": 61.0, "image": 2.04, "tests": 3.0})
-
-
-@pytest.fixture
-def builder(monkeypatch: pytest.MonkeyPatch, make_manifest: Callable[..., Manifest]) -> type[FakeBuilder]:
-    fake = type("Fake", (FakeBuilder,), {"begun": [], "manifest": make_manifest()})
-    monkeypatch.setattr(verb, "Builder", fake)
-    return fake
-
-
-@pytest.mark.usefixtures("matrix")
-def test_a_failure_ends_the_rest_unless_told_to_keep_going(
-    ctrain: Ctrain, builder: type[FakeBuilder], capsys: pytest.CaptureFixture[str]
-) -> None:
-    builder.failing = ("1.0", "7")
-    assert ctrain("build", "--all", "--offline") == BuildError.exit_code
-    assert builder.begun == ["small 1.0"]
-    *_, line, summary = capsys.readouterr().err.splitlines()
-    assert line == "ctrain: small 1.0 is broken"
-    assert summary == "1 of 3 images failed: small 1.0; 2 images not started (pass --keep-going to continue)"
-    builder.begun.clear()
-    assert ctrain("build", "--all", "--offline", "--keep-going", "--json") == BuildError.exit_code
-    assert builder.begun == ["small 1.0", "small 0.9", "other 7"]
-    out, err = capsys.readouterr()
-    assert err.splitlines()[-1] == "2 of 3 images failed: small 1.0, other 7"
-    assert [(image["tag"], image.get("fresh"), image.get("exit_code")) for image in json.loads(out)["images"]] == [
-        ("1.0", None, 77),
-        ("0.9", True, None),
-        ("7", None, 75),
-    ]
-
-
-@pytest.mark.usefixtures("matrix")
-def test_jobs_build_at_once_and_name_the_image_in_each_line(
-    ctrain: Ctrain, builder: type[FakeBuilder], capsys: pytest.CaptureFixture[str]
-) -> None:
-    builder.meet = threading.Barrier(3, timeout=10).wait  # passes only if three builds run at the same time
-    assert ctrain("build", "--all", "--offline", "--jobs", "3") == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 9
-    assert {line[:11] for line in lines} == {"small 1.0  ", "small 0.9  ", "other 7    "}
-
-
-@pytest.mark.usefixtures("matrix")
-def test_an_interrupt_ends_all_builds(ctrain: Ctrain, builder: type[FakeBuilder]) -> None:
-    """Both builds wait for ever; one of them is told to stop as by Ctrl-C, the other must be ended by it."""
-    ended: list[str] = []
-    both = threading.Barrier(2, timeout=10)
-
-    def wait_for_ever(self: FakeBuilder, plan: BuildPlan) -> BuildResult:
-        both.wait()
-        if plan.spec.tag == "1.0":
-            raise KeyboardInterrupt
-        try:
-            while True:
-                self.progress.tick()
-        except Stopped:
-            ended.append(plan.spec.tag)
-            raise
-
-    builder.build = wait_for_ever  # type: ignore[method-assign]  # of a stand-in
-    assert ctrain("build", "small:1.0", "small:0.9", "--jobs", "2") == 130
-    assert ended == ["0.9"]
 
 
 def test_layers_to_build_again_are_planned_with_the_reason(
