@@ -95,13 +95,13 @@ trap '{warn} USR1' USR1
 trap '{warn} USR2' USR2"""
 
 
-def run_recorded(before: str = "") -> str:
-    """Runs the array `launch` as a rank, and records when it started and how it ended."""
+def run_recorded(before: str = "", after: str = "") -> str:
+    """Runs the array `launch` as a rank, and records when it started and how it ended; bash before and after that."""
     return f"""\
 note started "\\"rank\\": $RANK"
 run_step "${{launch[@]}}"
 {before}note ended "\\"rank\\": $RANK, \\"code\\": $code"
-exit "$code"
+{after}exit "$code"
 """
 
 

@@ -11,15 +11,31 @@ from ctrain_runtime.launchers import fragments, preflight
 from ctrain_runtime.plan.model import LaunchPlan
 from ctrain_runtime.schedulers.script import Task, TaskIdentity
 
-# What starts the ranks passes SIGTERM on to them, but not the signals that warn.
+# What starts the ranks does not pass on the signals that warn.
 WARN_RANKS = f"""\
-warn_ranks() {{ # SIGNAL: to what each {layout.RANK_SCRIPT} of this run on this node has started
+rank_scripts() {{ # the processes of {layout.RANK_SCRIPT} of this run on this node
   local pid
   for pid in $(LC_ALL=C grep -slzxF "$run/{layout.RANK_SCRIPT}" /proc/[0-9]*/cmdline); do
     pid=${{pid%/cmdline}} pid=${{pid#/proc/}}
-    [ "$(cat "/proc/$pid/comm" 2>/dev/null)" != bash ] || signal_children "$1" "$pid"
+    [ "$(cat "/proc/$pid/comm" 2>/dev/null)" != bash ] || echo "$pid"
   done
+}}
+warn_ranks() {{ # SIGNAL: to what each of them has started
+  local pid
+  for pid in $(rank_scripts); do signal_children "$1" "$pid"; done
 }}"""
+# torchrun passes SIGTERM on and waits for half a minute. mpirun kills its ranks a second later, and likewise when the
+# first of them fails (odls_base_sigkill_timeout of Open MPI 4.1): too soon to save a checkpoint. So SIGTERM goes past
+# it, and it learns of no failure then.
+END_RANKS = """\
+end_ranks() {
+  local pids
+  read -r -d '' -a pids < <(rank_scripts)
+  kill -TERM "${pids[@]}" 2>/dev/null || signal_step TERM # it has not started them yet
+}
+trap 'ending=yes; end_ranks' TERM"""
+NO_FAILURE = '[ -z "$ending" ] || code=0 # mpirun would kill the other ranks\n'
+TERMINATED = '[ -z "$ending" ] || [ "$code" != 0 ] || code=143'
 
 
 def torchrun(plan: LaunchPlan, identity: TaskIdentity) -> Task:
@@ -31,7 +47,7 @@ def torchrun(plan: LaunchPlan, identity: TaskIdentity) -> Task:
     ]
     known = '"--node_rank=$NODE_RANK" "--master_addr=$MASTER_ADDR" "--master_port=$MASTER_PORT" --no_python'
     who = "# RANK, LOCAL_RANK and WORLD_SIZE are torchrun's."
-    return _task(plan, identity, "torchrun", f"{quote_argv(agent)} {known}", who)
+    return _task(plan, identity, "torchrun", f"{quote_argv(agent)} {known}", who, is_patient=True)
 
 
 def mpirun(plan: LaunchPlan, identity: TaskIdentity) -> Task:
@@ -40,10 +56,11 @@ def mpirun(plan: LaunchPlan, identity: TaskIdentity) -> Task:
     who = f"""\
 export RANK=${{OMPI_COMM_WORLD_RANK:?}} WORLD_SIZE=${{OMPI_COMM_WORLD_SIZE:?}}
 export LOCAL_RANK=$((RANK % {plan.ranks_per_node})) NODE_RANK=$((RANK / {plan.ranks_per_node}))"""
-    return _task(plan, identity, "mpirun", agent, who)
+    return _task(plan, identity, "mpirun", agent, who, is_patient=False)
 
 
-def _task(plan: LaunchPlan, identity: TaskIdentity, name: str, agent: str, who: str) -> Task:
+def _task(plan: LaunchPlan, identity: TaskIdentity, name: str, agent: str, who: str, *, is_patient: bool) -> Task:
+    """`is_patient`: after SIGTERM, it lets its ranks end in their own time."""
     task = [
         fragments.head(plan, f"One task of {plan.run}, started by {identity.started_by}: {name} starts its ranks."),
         "binds=()",
@@ -51,11 +68,13 @@ def _task(plan: LaunchPlan, identity: TaskIdentity, name: str, agent: str, who: 
         "export NODE_RANK",
         WARN_RANKS,
         fragments.pass_signals("warn_ranks"),
+        *([] if is_patient else [END_RANKS]),
         fragments.home(plan),
         fragments.container(plan, identity),
         *([preflight.prove(plan, f"{agent} python3")] if plan.preflight else []),
         f'launch+=({agent} /bin/bash -p "$run/{layout.RANK_SCRIPT}")',
         'run_step "${launch[@]}"',
+        *([] if is_patient else [TERMINATED]),
         "leave",
         'exit "$code"\n',
     ]
@@ -66,7 +85,7 @@ def _task(plan: LaunchPlan, identity: TaskIdentity, name: str, agent: str, who: 
         fragments.world_check(plan, name),
         array("launch", fragments.checked_command(plan, list(plan.command))),
         fragments.pass_signals(),
-        fragments.run_recorded(),
+        fragments.run_recorded(after="" if is_patient else NO_FAILURE),
     ]
     scripts = {layout.TASK_SCRIPT: "\n".join(task), layout.RANK_SCRIPT: "\n".join(rank)}
     return Task(layout.TASK_SCRIPT, scripts)

@@ -59,4 +59,5 @@ trap 'signal_step USR2' USR2
 note started "\"rank\": $RANK"
 run_step "${launch[@]}"
 note ended "\"rank\": $RANK, \"code\": $code"
+[ -z "$ending" ] || code=0 # mpirun would kill the other ranks
 exit "$code"

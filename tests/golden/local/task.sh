@@ -18,12 +18,16 @@ binds=()
 task=${CTRAIN_TASK:?} tasks=1
 local_task=$((task % 1)) NODE_RANK=$((task / 1))
 export NODE_RANK
-warn_ranks() { # SIGNAL: to what each rank.sh of this run on this node has started
+rank_scripts() { # the processes of rank.sh of this run on this node
   local pid
   for pid in $(LC_ALL=C grep -slzxF "$run/rank.sh" /proc/[0-9]*/cmdline); do
     pid=${pid%/cmdline} pid=${pid#/proc/}
-    [ "$(cat "/proc/$pid/comm" 2>/dev/null)" != bash ] || signal_children "$1" "$pid"
+    [ "$(cat "/proc/$pid/comm" 2>/dev/null)" != bash ] || echo "$pid"
   done
+}
+warn_ranks() { # SIGNAL: to what each of them has started
+  local pid
+  for pid in $(rank_scripts); do signal_children "$1" "$pid"; done
 }
 exec 6<> <(:) # carries exit codes
 child='' ending=''
@@ -54,6 +58,12 @@ run_step() { # COMMAND...
 trap 'ending=yes; signal_step TERM' TERM
 trap 'warn_ranks USR1' USR1
 trap 'warn_ranks USR2' USR2
+end_ranks() {
+  local pids
+  read -r -d '' -a pids < <(rank_scripts)
+  kill -TERM "${pids[@]}" 2>/dev/null || signal_step TERM # it has not started them yet
+}
+trap 'ending=yes; end_ranks' TERM
 base=${TMPDIR:-/tmp} # the submitting host's may be missing here; and engines read ':' and ',' as separators
 [[ $base == /* && -d $base && -w $base && $base != *[:,\\\"[:cntrl:]]* ]] || base=/tmp
 home=$base/ctrain-$UID-887be2b4ed78
@@ -119,5 +129,6 @@ for bind in "${binds[@]}"; do launch+=(--bind "$bind"); done
 launch+=(--home "$home:/home/ctrain" "$image")
 launch+=(mpirun -np 2 --bind-to none /bin/bash -p "$run/rank.sh")
 run_step "${launch[@]}"
+[ -z "$ending" ] || [ "$code" != 0 ] || code=143
 leave
 exit "$code"

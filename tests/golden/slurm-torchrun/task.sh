@@ -24,12 +24,16 @@ done
 export MASTER_ADDR=${hosts%%,*}
 export MASTER_PORT=$((61000 + (SLURM_JOB_ID + SLURM_STEP_ID + 4448) % 4536))
 export NODE_RANK
-warn_ranks() { # SIGNAL: to what each rank.sh of this run on this node has started
+rank_scripts() { # the processes of rank.sh of this run on this node
   local pid
   for pid in $(LC_ALL=C grep -slzxF "$run/rank.sh" /proc/[0-9]*/cmdline); do
     pid=${pid%/cmdline} pid=${pid#/proc/}
-    [ "$(cat "/proc/$pid/comm" 2>/dev/null)" != bash ] || signal_children "$1" "$pid"
+    [ "$(cat "/proc/$pid/comm" 2>/dev/null)" != bash ] || echo "$pid"
   done
+}
+warn_ranks() { # SIGNAL: to what each of them has started
+  local pid
+  for pid in $(rank_scripts); do signal_children "$1" "$pid"; done
 }
 exec 6<> <(:) # carries exit codes
 child='' ending=''

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -185,13 +186,22 @@ def test_a_signal_cancels_the_run(bench: Bench, number: signal.Signals) -> None:
     assert not bench.orphans()
 
 
-def test_a_program_that_saves_when_it_is_cancelled(bench: Bench) -> None:
-    program = f"trap 'echo saved; exit 0' TERM; {READY} while :; do sleep 0.05; done"
-    run = bench.run("--", "bash", "-c", program, GRACE="600")
-    wait_for(lambda: all_ready(bench, 1))
+@pytest.mark.parametrize("launcher", ["env", "mpi", "torchrun"])
+def test_a_program_that_saves_when_it_is_cancelled(bench: Bench, launcher: str) -> None:
+    """Rank 0 takes its time for that, the other ends at once."""
+    save = "trap 'if [ $RANK = 0 ]; then sleep 3; echo saved; fi; exit 143' TERM"
+    program = f"{save}; {READY} while :; do sleep 0.05; done"
+    argv = ("--ranks-per-node", "2", "--launcher", launcher, "--", "bash", "-c", program)
+    run = bench.run(*argv, GRACE="600")
+    wait_for(lambda: all_ready(bench, 2))
     run.send_signal(signal.SIGINT)
-    assert ended(run)[0] in (0, 130)
+    assert ended(run)[0] == 130
     assert bench.log(0).endswith("saved\n")
+    events = [json.loads(line) for line in (bench.one / "nodes/0.jsonl").read_text().splitlines()]
+    assert sorted((event["rank"], event["code"]) for event in events if event["what"] == "ended") == [
+        (0, 143),
+        (1, 143),
+    ]
 
 
 def test_cancel_by_another_process_ends_the_one_that_watches(bench: Bench) -> None:
