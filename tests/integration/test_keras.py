@@ -1,80 +1,111 @@
-"""The programs in Keras on two nodes: only with CTRAIN_KERAS_STORE, a store that has the image tensorflow-cpu.
-
-CI builds no such image: it takes a quarter of an hour.
-"""
+"""The programs in Keras, on two ranks of this machine in the image tensorflow-cpu, which the cluster's store lacks."""
 
 from __future__ import annotations
 
 import json
 import os
 import subprocess
+import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from samples.cluster import Cluster, until
+from ctrain_builder.cache_root import default_root
+from samples.cluster import Done, until
+from samples.losses import check_losses
 
-STORE = os.environ.get("CTRAIN_KERAS_STORE", "")
-pytestmark = pytest.mark.skipif(not STORE, reason="needs a store with the image tensorflow-cpu: CTRAIN_KERAS_STORE")
-# All nodes share the machine's two cores: more threads would only wait for each other.
-RUN = ("ctrain", "run", "--nodes", "2", "--preflight", "off", "--env", "OMP_NUM_THREADS=1")
-
-
-def lines(run: Path) -> list[dict[str, Any]]:
-    """Those of metrics.jsonl; the last one may be half-written."""
-    path = run / "metrics.jsonl"
-    text = path.read_text() if path.exists() else ""
-    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+CHECKOUT = Path(__file__).parents[2]
+CTRAIN = str(CHECKOUT / ".venv" / "bin" / "ctrain")
 
 
-def losses(run: Path) -> dict[int, float]:
-    return {line["step"]: line["loss"] for line in lines(run) if "loss" in line}
+@dataclass(frozen=True)
+class Keras:
+    """`data` is scikit-learn's digits."""
+
+    image: Path
+    data: Path
+    runs: Path
+
+    def start(self, name: str, *arguments: str) -> subprocess.Popen[str]:
+        options = ("--site", "local", "--ranks-per-node", "2", "--gpus-per-node", "0", "--image", str(self.image))
+        where = ("--data", str(self.data), "--runs", str(self.runs), "--name", name)
+        return subprocess.Popen(
+            [CTRAIN, "run", *options, *where, *arguments],
+            env={**os.environ, "OMP_NUM_THREADS": "1"},  # more threads than cores would wait for each other
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def run(self, name: str, *arguments: str) -> Done:
+        process = self.start(name, *arguments)
+        output, _ = process.communicate(timeout=600)
+        return subprocess.CompletedProcess(process.args, process.returncode, output)
+
+    def lines(self, name: str) -> list[dict[str, Any]]:
+        """Those of metrics.jsonl; the last one may be half-written."""
+        path = self.runs / name / "metrics.jsonl"
+        text = path.read_text() if path.exists() else ""
+        return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+
+    def losses(self, name: str) -> dict[int, float]:
+        return {line["step"]: line["loss"] for line in self.lines(name) if "loss" in line}
 
 
-def test_digits_are_learnt(cluster: Cluster) -> None:
-    data = ("--data", str(cluster.digits), "--image", "tensorflow-cpu")
+@pytest.fixture(scope="module")
+def keras(tmp_path_factory: pytest.TempPathFactory) -> Keras:
+    """The image takes minutes to build, and stays in the cache."""
+    runs = tmp_path_factory.mktemp("keras")
+    subprocess.run([CTRAIN, "build", "tensorflow-cpu"], check=True)
+    (image,) = (default_root() / "images").glob("tensorflow-cpu_*-h.sif")
+    prepare = CHECKOUT / "examples" / "resnet50" / "prepare_digits.py"
+    data = tmp_path_factory.mktemp("data") / "digits"
+    subprocess.run([sys.executable, str(prepare), str(data)], check=True)
+    return Keras(image, data, runs)
+
+
+def test_digits_are_learnt(keras: Keras) -> None:
     program = ("python", "/opt/ctrain/examples/digits/train_keras.py")
-    done = cluster.run(*RUN, *data, "--name", "digits", "--", *program, CTRAIN_STORE=STORE)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert cluster.record("digits")["world_size"] == 4
-    epochs = lines(cluster.runs("digits"))
+    done = keras.run("digits", "--launcher", "mpi", "--", *program)
+    assert done.returncode == 0, done.stdout
+    epochs = keras.lines("digits")
     assert [line["epoch"] for line in epochs] == list(range(1, 11))
     assert epochs[-1]["accuracy"] > 0.95
     assert f"epoch 10/10  loss {epochs[-1]['loss']:.3f}  accuracy" in done.stdout
 
 
-def test_resnet50_goes_on_after_a_cancelled_and_a_killed_run(cluster: Cluster) -> None:
-    """The last run trains the steps after the last checkpoint again, with the same losses."""
-    argv = [*RUN, "resnet50_keras", "--data", str(cluster.digits)]
-    options = ["--", "--epochs", "4", "--checkpoint-every", "5"]
-    cancelled, killed, resumed = map(cluster.runs, ("cancelled", "killed", "resumed"))
-    first = cluster.start(*argv, "--name", "cancelled", *options, CTRAIN_STORE=STORE)
-    until(lambda: max(losses(cancelled), default=0) >= 3, "step 3", 200)
-    assert cluster.run("ctrain", "cancel", "cancelled").returncode == 0
-    output, _ = first.communicate(timeout=100)
-    last = max(losses(cancelled))
-    assert f"terminated after step {last} of 44; a checkpoint was saved" in output, output
-
-    resume = ["--resume", str(cancelled)]
-    second = cluster.start(*argv, "--name", "killed", *resume, *options, CTRAIN_STORE=STORE)
-    until(lambda: max(losses(killed), default=0) >= 17, "step 17", 200)
-    found = subprocess.run(["pgrep", "-f", "python train.py --epochs 4"], capture_output=True, text=True)
+def test_resnet50_goes_on_after_a_killed_and_a_cancelled_run(keras: Keras) -> None:
+    """After the kill, the steps since the last checkpoint are trained again, with the same losses."""
+    job, options = "resnet50_keras", ("--", "--epochs", "2", "--checkpoint-every", "5")
+    first = keras.start("killed", job, *options)
+    until(lambda: max(keras.losses("killed"), default=0) >= 8, "step 8", 600)
+    found = subprocess.run(["pgrep", "-f", "python train.py --epochs 2"], capture_output=True, text=True)
     ranks = [pid for pid in found.stdout.split() if Path(f"/proc/{pid}/comm").read_text().startswith("python")]
-    assert len(ranks) == 4, "a process per rank"
-    subprocess.run(["kill", "-KILL", ranks[2]], check=True)
-    output, _ = second.communicate(timeout=100)
-    assert second.returncode == 137 and "failed first" in output, output
-    assert min(losses(killed)) == last + 1
+    assert len(ranks) == 2, "a process per rank"
+    subprocess.run(["kill", "-KILL", ranks[1]], check=True)
+    output, _ = first.communicate(timeout=100)
+    assert first.returncode == 137 and "failed first" in output, output
+    killed = keras.losses("killed")
+    check_losses("resnet50_keras", [killed[step] for step in range(1, 5)])
 
-    third = cluster.run(*argv, "--name", "resumed", "--resume", str(killed), *options, CTRAIN_STORE=STORE, timeout=500)
-    assert third.returncode == 0, third.stdout + third.stderr
-    assert min(losses(resumed)) % 5 == 1 and max(losses(resumed)) == 44
-    both = losses(killed).keys() & losses(resumed).keys()
-    assert both, "the steps after the last checkpoint"
-    expected = {step: losses(killed)[step] for step in both}
-    assert {step: losses(resumed)[step] for step in both} == pytest.approx(expected, rel=1e-5)
-    validations = [line for line in lines(resumed) if "val_accuracy" in line]
+    second = keras.start("cancelled", job, "--resume", str(keras.runs / "killed"), *options)
+    until(lambda: max(keras.losses("cancelled"), default=0) > max(killed), "the steps after the kill", 600)
+    assert subprocess.run([CTRAIN, "cancel", "cancelled", "--runs", str(keras.runs)]).returncode == 0
+    output, _ = second.communicate(timeout=100)
+    cancelled = keras.losses("cancelled")
+    assert f"terminated after step {max(cancelled)} of 44; a checkpoint was saved" in output, output
+    again = killed.keys() & cancelled.keys()
+    assert again and min(cancelled) % 5 == 1, "the steps after the last checkpoint"
+    expected = {step: killed[step] for step in again}
+    assert {step: cancelled[step] for step in again} == pytest.approx(expected, rel=1e-5)
+
+    third = keras.run("resumed", job, "--resume", str(keras.runs / "cancelled"), *options)
+    assert third.returncode == 0, third.stdout
+    resumed = keras.losses("resumed")
+    assert (min(resumed), max(resumed)) == (max(cancelled) + 1, 44)
+    validations = [line for line in keras.lines("resumed") if "val_accuracy" in line]
     assert validations[-1]["val_accuracy"] > 0.5, "chance is 0.1"
-    assert validations[-1]["val_images"] == len(list((cluster.digits / "val").glob("*/*")))
-    assert "epoch 4/4  loss" in third.stdout
+    assert validations[-1]["val_images"] == len(list((keras.data / "val").glob("*/*")))
+    assert "epoch 2/2  loss" in third.stdout
