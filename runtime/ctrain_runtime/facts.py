@@ -208,13 +208,19 @@ def _ignores_layers(engine: Engine, image: Image, root: bool) -> bool:
         return False
     # The same engine mounts all layers or none, as long as its configuration stands.
     cache, conditions = UserCache("engines"), [socket.gethostname(), engine.version, root]
-    conditions += [_changed(Path(f"/etc/{engine.name}/{engine.name}.conf")), _changed(Path(engine.path))]
+    conditions += [_changed(path) for path in (*_configurations(engine), Path(engine.path))]
     ignores = cache.get(engine.path, conditions)
     if ignores is None:
         ignores = _probe_layers(engine, image, root)
         if ignores is not None:
             cache.put(engine.path, conditions, ignores)
     return bool(ignores)
+
+
+def _configurations(engine: Engine) -> list[Path]:
+    """Where an engine may have its configuration: distributions' packages in /etc, others where they are installed."""
+    etc = Path("/etc"), Path(command.which(engine.path) or engine.path).resolve().parent.parent / "etc"
+    return [directory / engine.name / f"{engine.name}.conf" for directory in etc]
 
 
 def _changed(path: Path) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -35,14 +36,35 @@ def check_engine(site: Site) -> Iterator[Finding]:
     if not set_uid:
         yield _check_namespaces()
         yield _check_fuse()
+    if engine.name == "singularity":
+        yield from _check_singularity(set_uid)
     yield _check_subordinate_ids()
 
 
 def _is_set_uid(engine: Engine) -> bool:
+    """Whether its starter is set-uid root, which packages may leave out, and is not forbidden in its configuration."""
     try:
-        return "_SUID_INSTALL=1" in command.run([engine.path, "buildcfg"]).stdout
+        settings = command.run([engine.path, "buildcfg"]).stdout
     except CtrainError:  # an engine without this command
         return False
+    built = dict(line.partition("=")[::2] for line in settings.splitlines())
+    config = _read(Path(built.get(f"{engine.name.upper()}_CONF_FILE", "")))
+    if re.search(r"(?m)^\s*allow setuid\s*=\s*no\b", config):
+        return False
+    try:
+        return bool(Path(built.get("LIBEXECDIR", ""), engine.name, "bin/starter-suid").stat().st_mode & stat.S_ISUID)
+    except OSError:
+        return False
+
+
+def _check_singularity(set_uid: bool) -> Iterator[Finding]:
+    """In user namespaces, which ctrain asks for as root, it mounts only the first file system of an image, by FUSE, and
+    ignores its overlays; for other files it needs loop devices (seen with SingularityCE 4.3.4)."""
+    if set_uid and os.geteuid() != 0:
+        return
+    why = "for root" if set_uid else "without set-uid root"
+    hint = "Use Apptainer, or Singularity installed set-uid root, as an ordinary user; else a flat image"
+    yield Finding("layers", "warn", f"{why}, Singularity mounts neither layers nor SquashFS data sets", hint)
 
 
 def _check_namespaces() -> Finding:

@@ -64,7 +64,9 @@ def _check_layers(site: Site, found: Image) -> Iterator[Finding]:
     except EngineError:
         return  # a finding of its own
     if ignored:
-        hint = "Ask the administrators to set `enable overlay` in its configuration, or to publish a flat image"
+        singularity = engine.name == "singularity"
+        remedy = "install it set-uid root" if singularity else "set `enable overlay` in its configuration"
+        hint = f"Ask the administrators to {remedy}, or to publish a flat image"
         yield Finding("layers", "fail", f"{engine.name} does not mount the layers of the image", hint)
 
 

@@ -192,14 +192,15 @@ def checked_command(plan: LaunchPlan, argv: list[str]) -> list[str]:
     """`argv` behind a check that runs in the container: are all layers there, of the image and of the user, and the
     program?
 
-    Engines whose overlay is switched off ignore a SIF's overlay partitions silently; and a user may replace the file
-    of a layer while the job waits. Only builtins of sh are used: PATH may be anything.
+    Engines whose overlay is switched off, and Singularity in user namespaces, ignore a SIF's overlay partitions
+    silently; and a user may replace the file of a layer while the job waits. Only builtins of sh are used: PATH may be
+    anything.
     """
     checks = []
     before = [_driver_libraries(plan.image.native_driver)] if plan.image.native_driver else []
     if plan.image.marker:
         test = f'{{ read -r key </{LAYER_MARKER}; }} 2>/dev/null; [ "$key" = {shlex.quote(plan.image.marker)} ]'
-        complaint = "this engine ignores the layers of the image (is overlay off in its configuration?)"
+        complaint = "this engine ignores the layers of the image (overlay is off, or Singularity lacks set-uid root)"
         checks.append((test, EngineError.exit_code, complaint))
     for layer in plan.layers:
         test = f"[ -e /{user_layer.USER_LAYERS}/{layer.key}.json ]"

@@ -49,8 +49,8 @@ def _mountable(image: Image, flat: Optional[Image], options: Options, facts: Fac
     name = f"image {image.manifest.name} {image.manifest.version}"
     if options.layers:
         raise EngineError(
-            f"{facts.engine.name} does not mount user layers here (`enable overlay` may be off in its configuration)",
-            "Ask the administrators to set `enable overlay`, or run without user layers",
+            f"{facts.engine.name} does not mount user layers here (overlay is off, or Singularity lacks set-uid root)",
+            "Ask the administrators to change that, or run without user layers",
         )
     if flat is None:
         raise EngineError(

@@ -36,6 +36,25 @@ def test_an_engine_that_ignores_layers(programs: Path, said: str, ignores: bool)
     assert str(an_image().path) in calls.read_text()
 
 
+def test_another_configuration_of_the_engine_is_another_answer(programs: Path) -> None:
+    """SingularityCE, and whatever is not a distribution's package, has it where it is installed. It may be run through
+    a link."""
+    installed = programs.parent / "soft"
+    config = installed / "etc/singularity/singularity.conf"
+    config.parent.mkdir(parents=True)
+    config.write_text("allow setuid = yes\n")
+    banner = "singularity-ce version 4.3.4\n"
+    answer(installed / "bin", "singularity", "started\nk1\n", version=banner)
+    (programs / "singularity").symlink_to(installed / "bin/singularity")
+    assert not facts.detect_facts(Cluster(), an_image(), find_engine()).ignores_layers
+    program = (installed / "bin/singularity").stat()
+    answer(installed / "bin", "singularity", "started\n", version=banner)
+    os.utime(installed / "bin/singularity", ns=(program.st_atime_ns, program.st_mtime_ns))
+    assert not facts.detect_facts(Cluster(), an_image(), find_engine()).ignores_layers  # the cached answer
+    os.utime(config, ns=(0, 0))
+    assert facts.detect_facts(Cluster(), an_image(), find_engine()).ignores_layers
+
+
 def test_an_engine_that_only_the_nodes_have_is_not_asked() -> None:
     assert not facts.detect_facts(Cluster(), an_image(), Engine("apptainer", "/not/there", "1.4.1")).ignores_layers
 

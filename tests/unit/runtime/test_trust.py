@@ -26,6 +26,26 @@ def signed_by(*signers: str, intact: bool = True) -> str:
     return json.dumps({"SignerKeys": entries})
 
 
+# Recorded: `singularity --quiet verify --all --local --json FILE` of SingularityCE 4.3.4
+SINGULARITY_CE = """\
+{
+  "Signatures": 1,
+  "SignerKeys": [
+    {
+      "Signer": {
+        "Partition": "FS",
+        "Name": "T (c) \\u003ct@example.org\\u003e",
+        "Fingerprint": "7ee7e1a95397645e5c8eb6263def25e1fc734983",
+        "KeyLocal": true,
+        "KeyCheck": true,
+        "DataCheck": true
+      }
+    }
+  ]
+}
+"""
+
+
 @pytest.fixture
 def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Image:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -60,10 +80,16 @@ def test_a_trusted_signature(image: Image, programs: Path, signers: tuple[str, .
     assert verifications(calls) == [f"--quiet verify --all --local --json {image.path}"]
 
 
+def test_a_signature_that_singularity_verifies(image: Image, programs: Path) -> None:
+    engine(programs, SINGULARITY_CE)
+    trust.require_trusted(image, strict("7EE7E1A95397645E5C8EB6263DEF25E1FC734983"))
+
+
 @pytest.mark.parametrize(
     ("said", "code"),
     [
         (signed_by(STRANGER), 0),
+        ('{\n  "Signatures": 0,\n  "SignerKeys": null\n}\n', 255),  # SingularityCE 4.3.4, of an image without any
         (signed_by(ADMIN, intact=False), 0),
         (signed_by(ADMIN), 1),  # the engine's exit code counts: another object is not signed
         (signed_by(), 0),

@@ -49,12 +49,53 @@ def test_no_engine(programs: Path) -> None:
     assert "module load singularity" in finding.hint
 
 
-@pytest.mark.parametrize("name", ["APPTAINER", "SINGULARITY"])
-def test_set_uid_root_needs_neither_namespaces_nor_fuse(programs: Path, name: str) -> None:
-    answer(programs, "apptainer", f"apptainer version 1.4.5\n{name}_SUID_INSTALL=1\n")
+def install_set_uid(programs: Path, machine: Path, name: str, config: str = "allow setuid = yes\n") -> Path:
+    """An engine that is built for set-uid root. Returns its starter, which is so."""
+    (programs / "apptainer").unlink()
+    starter, file = machine / "libexec" / name / "bin/starter-suid", machine / f"{name}.conf"
+    starter.parent.mkdir(parents=True)
+    starter.touch()
+    starter.chmod(0o4755)
+    file.write_text(config)
+    built = f"LIBEXECDIR={machine}/libexec\n{name.upper()}_CONF_FILE={file}\n{name.upper()}_SUID_INSTALL=1\n"
+    banner = {"apptainer": "apptainer version 1.4.5\n", "singularity": "singularity-ce version 4.3.4\n"}[name]
+    answer(programs, name, built, version=banner)
+    return starter
+
+
+@pytest.mark.parametrize("name", ["apptainer", "singularity"])
+def test_set_uid_root_needs_neither_namespaces_nor_fuse(
+    programs: Path, machine: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install_set_uid(programs, machine, name)
     (programs / "unshare").unlink()
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
     assert levels() == {"engine": "ok", "subuid": "ok"}
     assert check()["engine"].text.endswith(", set-uid root")
+
+
+def test_an_engine_that_could_be_set_uid_root_and_is_not(programs: Path, machine: Path) -> None:
+    """Apptainer's packages have the starter in one of its own; the configuration can forbid it."""
+    starter = install_set_uid(programs, machine, "apptainer", "# allow setuid = yes\nallow setuid = no\n")
+    assert check()["engine"].text.endswith(", user namespaces")
+    (machine / "apptainer.conf").write_text("allow setuid = yes\n")
+    assert check()["engine"].text.endswith(", set-uid root")
+    starter.chmod(0o755)
+    assert check()["engine"].text.endswith(", user namespaces")
+    starter.unlink()
+    assert check()["engine"].text.endswith(", user namespaces")
+
+
+def test_singularity_in_user_namespaces_mounts_no_layers(
+    programs: Path, machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starter = install_set_uid(programs, machine, "singularity")
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    assert (check()["layers"].level, check()["layers"].text[:9]) == ("warn", "for root,")
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    assert "layers" not in check()
+    starter.unlink()
+    assert check()["layers"].text == "without set-uid root, Singularity mounts neither layers nor SquashFS data sets"
 
 
 def test_an_engine_that_only_nodes_have() -> None:

@@ -53,6 +53,7 @@ def test_overlays_keep_their_order_and_are_read_only() -> None:
         ("apptainer", "apptainer version 1.3.6-1.el9\n", "apptainer", "1.3.6"),
         ("singularity", "singularity version 3.8.7-1.el8\n", "singularity", "3.8.7"),
         ("singularity", "singularity-ce version 4.1.5-jammy\n", "singularity", "4.1.5"),
+        ("singularity", "singularity-ce version 4.3.4\n", "singularity", "4.3.4"),  # recorded
         ("singularity", "apptainer version 1.4.5\n", "apptainer", "1.4.5"),  # a link, as upstream packages make it
         ("apptainer", "apptainer version unknown\n", "apptainer", "apptainer version unknown"),
     ],
@@ -98,6 +99,16 @@ def test_an_engine_that_does_not_start(programs: Path) -> None:
         EngineError, match=r"apptainer does not work here: .*libseccomp.so.2: cannot open shared object"
     ):
         find_engine()
+
+
+def test_the_last_error_of_singularity() -> None:
+    """Recorded with SingularityCE 4.3.4, as a user without loop devices."""
+    reason = (
+        "container creation failed: mount /proc/self/fd/10->/opt/singularity/var/singularity/mnt/session/data-images/0"
+        " error: while mounting image /proc/self/fd/10: failed to find loop device: could not attach image file to"
+        " loop device: no loop devices available"
+    )
+    assert apptainer.last_error(f"WARNING: an earlier line\nFATAL:   {reason}\n") == reason
 
 
 HOSTILE = {
