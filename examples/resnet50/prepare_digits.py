@@ -14,26 +14,18 @@ from PIL import Image
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
-SIZE = 32
-
 
 def write_tree(root: Path) -> dict[str, int]:
     """Writes train/ (80 %) and val/ with equal shares of every digit; the same files on every machine."""
     digits = load_digits()
-    numbers = range(len(digits.target))
-    train, val = train_test_split(numbers, test_size=0.2, random_state=0, stratify=digits.target)
+    train, val = train_test_split(range(len(digits.target)), test_size=0.2, random_state=0, stratify=digits.target)
     for part, members in (("train", train), ("val", val)):
         for number in members:
             directory = root / part / str(digits.target[number])
             directory.mkdir(parents=True, exist_ok=True)
-            picture(digits.images[number]).save(directory / f"{number:04d}.png")
+            grey = Image.fromarray((digits.images[number] * 255 / 16).astype(numpy.uint8))  # 8x8 values of 0 to 16
+            grey.resize((32, 32), Image.Resampling.BILINEAR).convert("RGB").save(directory / f"{number:04d}.png")
     return {"train": len(train), "val": len(val)}
-
-
-def picture(digit: numpy.ndarray) -> Image.Image:
-    """The 8x8 values of 0 to 16 as a grey picture in three channels."""
-    grey = Image.fromarray((digit * 255 / 16).astype(numpy.uint8))
-    return grey.resize((SIZE, SIZE), Image.Resampling.BILINEAR).convert("RGB")
 
 
 def main() -> None:

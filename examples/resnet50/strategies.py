@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -12,6 +11,19 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compr
 from torch.nn import Module
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
+
+
+class InOrderOfMemory(NamedTuple):
+    """Compression of gradients with the channels last: Horovod takes tensors only with dimensions in memory's order."""
+
+    compression: Any
+
+    def compress(self, gradient: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        return self.compression.compress(gradient.permute(0, 2, 3, 1) if gradient.ndim == 4 else gradient)
+
+    def decompress(self, mean: torch.Tensor, context: Any) -> torch.Tensor:
+        gradient = self.compression.decompress(mean, context)
+        return gradient.permute(0, 3, 1, 2) if gradient.ndim == 4 else gradient
 
 
 class Horovod:
@@ -27,7 +39,7 @@ class Horovod:
     def wrap(self, model: Module, optimizer: Optimizer, fp16: bool) -> tuple[Module, Optimizer]:
         """The network to call, and the optimizer to step. `fp16`: gradients are sent as 16-bit numbers."""
         # Horovod 3: the optimizer averages the gradients (and the learning rate grows with the ranks: Trainer).
-        compression = self.hvd.Compression.fp16 if fp16 else self.hvd.Compression.none
+        compression = InOrderOfMemory(self.hvd.Compression.fp16 if fp16 else self.hvd.Compression.none)
         return model, self.hvd.DistributedOptimizer(optimizer, model.named_parameters(), compression=compression)
 
     def step(self, optimizer: Optimizer, scaler: torch.amp.GradScaler) -> None:
@@ -49,8 +61,6 @@ class Ddp:
         return values[0]
 
     def wrap(self, model: Module, optimizer: Optimizer, fp16: bool) -> tuple[Module, Optimizer]:
-        # Gradients of 1x1 convolutions have other strides, as the images have, for the same order of numbers.
-        warnings.filterwarnings("ignore", "Grad strides do not match")
         # The statistics of batch normalization stay with their rank, as under Horovod; Trainer averages them.
         network = DistributedDataParallel(model, broadcast_buffers=False, gradient_as_bucket_view=True)
         if fp16:

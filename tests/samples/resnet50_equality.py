@@ -52,7 +52,8 @@ def main() -> int:
     for first, second in (("horovod", "ddp"), ("ddp", "horovod")):
         codes[f"{first}-stopped"] = run(world, f"{first}-stopped", first, stop=True)
         codes[f"{second}-resumed"] = run(world, f"{second}-resumed", second, resume=f"{first}-stopped")
-    codes["fast"] = run(world, "fast", "ddp", *FAST, stop=True)
+    for strategy in ("horovod", "ddp"):
+        codes[f"{strategy}-fast"] = run(world, f"{strategy}-fast", strategy, *FAST, stop=True)
     codes["synthetic"] = run(world, "synthetic", "ddp", "--synthetic", "--image-size=32", stop=True)
     if world.rank == 0:
         result = {"codes": codes, "alone": validate_alone("horovod")}
