@@ -27,10 +27,14 @@ def collect() -> dict[str, str]:
                 found.update(facts())
     mpirun = shutil.which("mpirun")
     if mpirun:
-        said = subprocess.run([mpirun, "--version"], capture_output=True, text=True).stdout
-        named = re.search(r"\(([^)]+)\) (\S+)", said)  # mpirun (Open MPI) 4.1.4
-        found["mpi"] = " ".join(named.groups()) if named else said.partition("\n")[0]
+        found["mpi"] = mpi_name(subprocess.run([mpirun, "--version"], capture_output=True, text=True).stdout)
     return found
+
+
+def mpi_name(said: str) -> str:
+    """Name and version in what mpirun says: Open MPI's, Hydra's (MPICH and its kin); of others, the first line."""
+    named = re.match(r"\S+ \(([^)]+)\) (\S+)|(HYDRA) build details:\s+Version:\s+(\S+)", said)
+    return " ".join(filter(None, named.groups())) if named else said.partition("\n")[0]
 
 
 def torch_facts() -> dict[str, str]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 # A process of one user namespace cannot read another's memory (cross memory attach), so the shared-memory transports
-# must copy through a buffer: `vader` in Open MPI 4, `smsc` in 5, and UCX, which both may use
-# (Apptainer's documentation, "MPI"; Open MPI's, "Shared memory single copy").
+# must copy through a buffer: `vader` in Open MPI 4, `smsc` in 5, MPICH's own, and UCX, which all may use (Apptainer's
+# documentation, "MPI"; Open MPI's, "Shared memory single copy"; MPICH's, "CVAR"). Nor can it open another's files in
+# /proc, by which UCX shares memory; names in /dev/shm it can (`ucx_info -c -f`, UCX_POSIX_USE_PROC_LINK).
 SHARED_MEMORY = {
     "OMPI_MCA_btl_vader_single_copy_mechanism": "none",
     "OMPI_MCA_smsc": "^cma",
+    "MPIR_CVAR_CH4_CMA_ENABLE": "0",
     "UCX_TLS": "^cma",
+    "UCX_POSIX_USE_PROC_LINK": "n",
 }
 # The image's PMIx is seldom that of the cluster. Of what both sides negotiate, these two are in every version: data
 # stored by hashing instead of shared memory whose layout differs, and security by the kernel's word for the peer

@@ -98,6 +98,7 @@ done <"/proc/$$/environ"
 export APPTAINERENV_BASH_ENV=''
 export APPTAINERENV_CTRAIN_RUN_DIR=/scratch/kim/ctrain/digits-1
 export APPTAINERENV_ENV=''
+export APPTAINERENV_MPIR_CVAR_CH4_CMA_ENABLE=0
 export APPTAINERENV_OMPI_ALLOW_RUN_AS_ROOT=1
 export APPTAINERENV_OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export APPTAINERENV_OMPI_MCA_btl_vader_single_copy_mechanism=none
@@ -108,6 +109,7 @@ export APPTAINERENV_PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe
 export APPTAINERENV_PYTHONNOUSERSITE=1
 export APPTAINERENV_PYTHONUNBUFFERED=1
 export APPTAINERENV_TORCHINDUCTOR_CACHE_DIR=/home/ctrain/.cache/torchinductor
+export APPTAINERENV_UCX_POSIX_USE_PROC_LINK=n
 export APPTAINERENV_UCX_TLS='^cma'
 image=/apps/ctrain/pytorch-cpu_24.12-hd-py3-r3.sif
 launch=(

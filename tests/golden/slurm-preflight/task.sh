@@ -97,6 +97,7 @@ done <"/proc/$$/environ"
 export APPTAINERENV_BASH_ENV=''
 export APPTAINERENV_CTRAIN_RUN_DIR=/scratch/kim/ctrain/digits-1
 export APPTAINERENV_ENV=''
+export APPTAINERENV_MPIR_CVAR_CH4_CMA_ENABLE=0
 export APPTAINERENV_OMPI_MCA_btl_vader_single_copy_mechanism=none
 export APPTAINERENV_OMPI_MCA_smsc='^cma'
 export APPTAINERENV_PMIX_MCA_gds=hash
@@ -104,6 +105,7 @@ export APPTAINERENV_PMIX_MCA_psec=native
 export APPTAINERENV_PYTHONNOUSERSITE=1
 export APPTAINERENV_PYTHONUNBUFFERED=1
 export APPTAINERENV_TORCHINDUCTOR_CACHE_DIR=/home/ctrain/.cache/torchinductor
+export APPTAINERENV_UCX_POSIX_USE_PROC_LINK=n
 export APPTAINERENV_UCX_TLS='^cma'
 image=/apps/ctrain/pytorch_24.12-hd-py3-r3.sif
 launch=(

@@ -136,7 +136,7 @@ def main() -> int:
         if kind == "env" and store:
             ranks = torch_ranks(int(expected), store)
         if ranks not in (None, int(expected)):
-            hint = ". If the program needs no MPI, pass --launcher env" if kind == "mpi" else ""
+            hint = ". Pass --launcher gloo for Horovod, or env if the program needs no MPI" if kind == "mpi" else ""
             nodes.report("failed", f"{who} sees {ranks} ranks, but {expected} were started{hint}")
             return 1
         who = backend

@@ -23,10 +23,11 @@ def test_horovod_does_not_run_worlds_of_one(launcher: str, stopped: bool) -> Non
 
 @pytest.mark.parametrize(("launcher", "flavour"), [("mpi", "pmix"), ("mpi", "pmi2"), ("mpirun", "")])
 def test_no_process_reads_the_memory_of_another_user_namespace(launcher: str, flavour: str) -> None:
-    """In Open MPI 4 and 5, and in UCX, whichever of them the image has."""
+    """In Open MPI 4 and 5, in MPICH and in UCX, whichever of them the image has."""
     variables = mpi.environment(launcher, flavour, cuda=True)
     assert variables["OMPI_MCA_btl_vader_single_copy_mechanism"] == "none"
     assert (variables["OMPI_MCA_smsc"], variables["UCX_TLS"]) == ("^cma", "^cma")
+    assert (variables["MPIR_CVAR_CH4_CMA_ENABLE"], variables["UCX_POSIX_USE_PROC_LINK"]) == ("0", "n")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,25 @@
+from __future__ import annotations
+
+import pytest
+
+from ctrain_runtime.inside.versions import mpi_name
+
+
+@pytest.mark.parametrize(
+    ("said", "name"),
+    [
+        ("mpirun (Open MPI) 4.1.4\n\nReport bugs to http://www.open-mpi.org/community/help/\n", "Open MPI 4.1.4"),
+        ("mpirun.real (OpenRTE) 2.1.1\n", "OpenRTE 2.1.1"),
+        (
+            "HYDRA build details:\n    Version:                                 5.0.2\n    Release Date:  Fri\n",
+            "HYDRA 5.0.2",
+        ),
+        (
+            "Intel(R) MPI Library for Linux* OS, Version 2021.13 Build 20240701 (id: 17)\nCopyright\n",
+            "Intel(R) MPI Library for Linux* OS, Version 2021.13 Build 20240701 (id: 17)",
+        ),
+        ("", ""),
+    ],
+)
+def test_the_name_of_an_mpi(said: str, name: str) -> None:
+    assert mpi_name(said) == name
