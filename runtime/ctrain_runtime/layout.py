@@ -8,6 +8,7 @@ JOB_SCRIPT, TASK_SCRIPT, RANK_SCRIPT = "job.sh", "task.sh", "rank.sh"
 STAGE_SCRIPT, STAGE_DATA_SCRIPT, RELAY = "stage.sh", "stage_data.sh", "relay.py"
 STAGE_KEY = ".stage"  # the secret of the nodes that copy files, for their owner only, until they have
 NODE_SCRIPT = "node.sh"  # starts the tasks of a node, where the scheduler starts one process per node
+GUARD_SCRIPT = "guard.sh"  # starts a task, where what the scheduler starts is killed without a warning
 
 RENDEZVOUS = "rendezvous.py"
 INSIDE = "inside"  # the programs of the preflight

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from samples.cluster import ENTRY, Cluster
+from samples.foreign_torch import build
 
 PROVISION = str(Path(ENTRY).with_name("provision"))
 DOWN = 3  # the exit code of `cluster status` when there is no cluster
@@ -47,6 +50,20 @@ def cluster() -> Iterator[Cluster]:
     yield up
     if was_down:
         subprocess.run([ENTRY, "down"], check=True)
+
+
+@pytest.fixture(scope="session")
+def foreign_torch(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """An image with torch and MPICH that ctrain did not build, where all users can read it."""
+    work = tmp_path_factory.mktemp("foreign")
+    directory = Path(tempfile.mkdtemp(dir=cluster.state))
+    path = directory / "foreign.sif"
+    build(cluster.image, work, path)
+    shutil.rmtree(work)
+    directory.chmod(0o755)
+    path.chmod(0o644)
+    yield path
+    shutil.rmtree(directory)
 
 
 @pytest.fixture(autouse=True)

@@ -17,19 +17,6 @@ from samples.cluster import Cluster
 
 PROJECT = "researcher"  # the group of both users; this is also the name of the first
 OTHER = "games"  # an account of every Debian
-# Debian with torch, as debootstrap and pip make it for definitions/pytorch-cpu; packed anew by the engine alone.
-DEFINITION = """\
-Bootstrap: localimage
-From: debian.sqsh
-
-%post
-    packages=/usr/local/lib/python3.11/dist-packages
-    cd /.singularity.d && rm -rf labels.json runscript.help test
-    rm -rf /usr/lib/gcc /usr/include /usr/share/* "$packages"/grpc* "$packages"/torchvision*
-
-%environment
-    export BUILT_BY=somebody
-"""
 DDP = """\
 import torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
@@ -63,38 +50,32 @@ def shared(cluster: Cluster) -> Iterator[Path]:
     shutil.rmtree(directory)
 
 
-@pytest.fixture(scope="module")
-def image(cluster: Cluster, shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    work, path = tmp_path_factory.mktemp("foreign"), shared / "foreign.sif"
-    published = next(cluster.store.glob("pytorch-cpu_*.sif"))
-    with (work / "debian.sqsh").open("wb") as out:
-        number = str(sif.partitions(published)[0].number)
-        subprocess.run(["apptainer", "sif", "dump", number, str(published)], stdout=out, check=True)
-    (work / "foreign.def").write_text(DEFINITION)
-    quick = ["--mksquashfs-args", "-comp lz4"]
-    argv = ["apptainer", "build", "--fakeroot", *quick, str(path), "foreign.def"]
-    subprocess.run(argv, cwd=work, check=True, capture_output=True)
-    shutil.rmtree(work)
-    path.chmod(0o644)
-    return path
-
-
-def test_nothing_of_ctrain_is_in_it(image: Path) -> None:
-    inspect = ["apptainer", "inspect", "--all", "--json", str(image)]
+def test_nothing_of_ctrain_is_in_it(foreign_torch: Path) -> None:
+    inspect = ["apptainer", "inspect", "--all", "--json", str(foreign_torch)]
     assert "ctrain" not in subprocess.run(inspect, check=True, capture_output=True, text=True).stdout
-    assert len(sif.partitions(image)) == 1
-    look = ["apptainer", "exec", "--userns", str(image), "find", "/opt", "/.singularity.d", "-iname", "*ctrain*"]
+    assert len(sif.partitions(foreign_torch)) == 1
+    look = [
+        "apptainer",
+        "exec",
+        "--userns",
+        str(foreign_torch),
+        "find",
+        "/opt",
+        "/.singularity.d",
+        "-iname",
+        "*ctrain*",
+    ]
     assert subprocess.run(look, check=True, capture_output=True, text=True).stdout == ""
 
 
 def test_it_trains_on_two_nodes_by_path_and_pulled_once_for_two_users(
-    cluster: Cluster, shared: Path, image: Path, tmp_path: Path
+    cluster: Cluster, shared: Path, foreign_torch: Path, tmp_path: Path
 ) -> None:
     cluster.write("ddp.py", DDP)
     job = ["ctrain", "run", "--site", f"{shared}/cluster.yaml", "--nodes", "2", "--ranks-per-node", "1"]
     job += ["--launcher", "env", "--time", "5", "--preflight", "off"]
     program = ["--", "python3", "ddp.py"]
-    done = cluster.run(*job, "--image", str(image), "--name", "path", *program)
+    done = cluster.run(*job, "--image", str(foreign_torch), "--name", "path", *program)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "foreign.sif is untested: ctrain did not build it; contents " in done.stdout
     ends = weights(cluster, "path")
@@ -102,7 +83,7 @@ def test_it_trains_on_two_nodes_by_path_and_pulled_once_for_two_users(
     assert len({end.partition("[")[2] for end in ends}) == 1, "the ranks have the same model"
 
     with registry.serve(tmp_path / "registry") as server:
-        subprocess.run(["apptainer", "push", str(image), f"oras://{server.host}/team/torch:1"], check=True)
+        subprocess.run(["apptainer", "push", str(foreign_torch), f"oras://{server.host}/team/torch:1"], check=True)
         with registry.front(server) as front:
             reference = f"oras://{front.host}/team/torch:1"
             first = cluster.start(*job, "--image", reference, "--name", "reference", *program)

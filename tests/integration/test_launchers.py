@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from samples.cluster import ENTRY, Cluster
-from samples.runs import Bench, ended
+from samples.pbs_hosts import TRAIN, logs, losses_on_pbs
 
 DDP = """\
     import os, sys
@@ -58,12 +58,6 @@ def programs(cluster: Cluster) -> Cluster:
     return cluster
 
 
-def logs(run: Path, first_word: str) -> list[list[str]]:
-    """The words of the line that each rank printed, by rank."""
-    texts = [(run / "logs" / f"rank{rank}.log").read_text() for rank in range(len(list(run.glob("logs/rank*.log"))))]
-    return [line.split() for text in texts for line in text.splitlines() if line.startswith(first_word)]
-
-
 def test_torchrun_is_started_once_per_node(programs: Cluster) -> None:
     argv = ["--nodes", "2", *IMAGE, "--name", "torchrun", "--", "torchrun", "--nproc_per_node", "2", "ddp.py", "--x"]
     done = programs.run("ctrain", "run", *argv)
@@ -89,86 +83,10 @@ def four_nodes(programs: Cluster) -> Iterator[Cluster]:
     subprocess.run([ENTRY, "up", "--nodes", "2"], check=True)
 
 
-# Ranks have data of their own, so that a world of another size, or ranks with another's number, give another loss.
-TRAIN = """\
-    import os, sys, torch
-
-    torch.set_num_threads(1)
-    if os.environ["LIBRARY"] == "horovod":
-        import horovod.torch as hvd
-
-        hvd.init()
-        rank, size = hvd.rank(), hvd.size()
-        mean = lambda value: hvd.allreduce(value, op=hvd.Average)
-    else:
-        import torch.distributed as dist
-
-        dist.init_process_group("gloo")
-        rank, size = dist.get_rank(), dist.get_world_size()
-
-        def mean(value):
-            dist.all_reduce(value)
-            return value / size
-
-    generator = torch.Generator().manual_seed(rank)
-    inputs = torch.randn(16, 8, generator=generator, dtype=torch.float64)
-    targets = inputs.sum(1) + rank
-    weights = torch.zeros(8, dtype=torch.float64, requires_grad=True)
-    for step in range(10):
-        loss = ((inputs @ weights - targets) ** 2).mean()
-        loss.backward()
-        with torch.no_grad():
-            weights -= 0.05 * mean(weights.grad)
-            weights.grad.zero_()
-    print("LOSS", rank, size, mean(loss.detach()).item(), os.environ["LOCAL_RANK"], *sys.argv[1:], flush=True)
-    if os.environ["LIBRARY"] == "horovod":
-        hvd.shutdown()  # mpirun expects the end of MPI
-    os._exit(0)  # threads of Gloo may abort an interpreter that ends
-"""
-
-
-def on_pbs(cluster: Cluster, folder: Path, launcher: str, *options: str) -> list[list[str]]:
-    """What ranks print of their loss on hosts of the stand-in of PBS, in the same image."""
-    folder.mkdir()
-    bench = Bench(folder, "pbs")
-    for fake in ("apptainer", "python"):
-        (folder / "bin" / fake).unlink()
-    shutil.copy(cluster.home / "train.py", folder)
-    library = "horovod" if launcher == "gloo" else "torch"
-    size = ("--ranks-per-node", "2", "--gpus-per-node", "0")
-    given = (*size, "--launcher", launcher, "--env", f"LIBRARY={library}", "--store", str(cluster.store), *IMAGE)
-    where = ("--site", bench.site, "--runs", str(bench.runs), "--name", "one")
-    try:
-        code, out, error = ended(bench.ctrain("run", *where, *given, *options, "--", "python", "train.py"))
-        assert code == 0, out + error
-        assert bench.record()["attempts"][0]["job_id"] == "1.login01"
-        return logs(bench.one, "LOSS")
-    finally:
-        bench.end()
-
-
-def losses_on_pbs(cluster: Cluster, folder: Path, launcher: str) -> set[float]:
-    """The losses of the same 8 ranks on four of its hosts."""
-    ranks = on_pbs(cluster, folder, launcher, "--nodes", "4", "--preflight", "off")  # all hosts are this machine
-    assert [words[1:3] for words in ranks] == [[str(rank), "8"] for rank in range(8)]
-    return {float(words[3]) for words in ranks}
-
-
-def test_a_strict_preflight_on_a_node_of_pbs(programs: Cluster, tmp_path: Path) -> None:
-    """On several, it fails for good reason: the stand-in's are one machine (test_back_ends.py)."""
-    programs.write("train.py", TRAIN)
-    folder = tmp_path / "pbs"
-    ranks = on_pbs(programs, folder, "env", "--nodes", "1", "--preflight", "strict")
-    assert [words[1:3] for words in ranks] == [["0", "2"], ["1", "2"]]
-    run = folder / "runs" / "one"
-    events = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
-    assert [event["what"] for event in events if event["stage"] == "preflight"] == ["started", "passed"]
-    [measured] = json.loads((run / "record.json").read_text())["preflight"]
-    assert measured.startswith("gloo: all-reduce of ")
-
-
-def test_every_launcher_makes_one_world_with_the_same_losses(four_nodes: Cluster, tmp_path: Path) -> None:
-    """By commands that would start ranks themselves, and on this machine. Gloo needs neither MPI nor PMI."""
+def test_every_launcher_makes_one_world_with_the_same_losses(
+    four_nodes: Cluster, foreign_torch: Path, tmp_path: Path
+) -> None:
+    """By commands that would start ranks themselves, on this machine, and on PBS. Gloo needs neither MPI nor PMI."""
     four_nodes.write("train.py", TRAIN)
     commands = {
         "mpirun": ("mpi", "mpirun", "-np", "8", "-x", "LIBRARY=horovod", "python", "train.py"),
@@ -184,8 +102,8 @@ def test_every_launcher_makes_one_world_with_the_same_losses(four_nodes: Cluster
     for launcher, recorded in (("env", "env"), ("torchrun", "torchrun"), ("gloo", "gloo"), ("mpi", "mpirun")):
         here = ("--site", "local", "--ranks-per-node", "2", "--launcher", launcher, *IMAGE, "--", "python", "train.py")
         losses[f"local-{launcher}"] = losses_of(four_nodes, f"local-{launcher}", recorded, *here)
-    for launcher in ("env", "torchrun", "gloo"):  # mpi needs PALS or Hydra there
-        losses[f"pbs {launcher}"] = losses_on_pbs(four_nodes, tmp_path / launcher, launcher)
+    for launcher in ("env", "torchrun", "gloo", "mpi"):
+        losses[f"pbs {launcher}"] = losses_on_pbs(four_nodes, tmp_path / launcher, launcher, foreign_torch)
     every = [loss for name in losses.values() for loss in name]
     assert max(every) - min(every) < 1e-6, losses
 

@@ -27,6 +27,11 @@ class Cluster:
         return self.state / "apps" / "ctrain"
 
     @property
+    def image(self) -> Path:
+        """The published `pytorch-cpu`."""
+        return next(self.store.glob("pytorch-cpu_*.sif"))
+
+    @property
     def digits(self) -> Path:
         return self.state / "data" / "digits"
 

@@ -16,6 +16,7 @@ from ctrain_runtime.errors import SchedulerError, UsageError
 from ctrain_runtime.plan.model import Launch, LaunchPlan
 from ctrain_runtime.schedulers import process
 from ctrain_runtime.schedulers.local.script import on_terminal, rendezvous, task_functions
+from ctrain_runtime.schedulers.pbs import hydra
 from ctrain_runtime.schedulers.script import (
     PREFLIGHT,
     SIGNAL_CHILDREN,
@@ -27,7 +28,7 @@ from ctrain_runtime.schedulers.script import (
 )
 
 PALS, HYDRA = "pals", "hydra"
-PATIENCE_SECONDS = 5  # for node.sh to end its tasks before its end is not waited for
+PATIENCE_SECONDS = 5  # for node.sh or guard.sh to end its tasks before its end is not waited for
 
 _SETTING = re.compile(r"--([a-z]+)=(.*)", re.DOTALL)
 _SETTINGS = ("account", "constraint", "mem", "reservation")
@@ -37,7 +38,6 @@ _UNSUPPORTED = {
     "-V": "it would pass all variables of this shell to the nodes; --env NAME passes one",
 }
 
-# Hydra's pipe to its ranks (PMI_FD) would be one of the descriptors that the scripts use: hence -pmi-port, and PMI_ID.
 MPIEXEC_TASK = "task=${PMI_RANK:-${PMI_ID:-${PALS_RANKID:?}}} tasks=${PMI_SIZE:-%d}"
 
 # PALS's sockets, which only compute nodes have (ALCF's documentation of containers).
@@ -149,8 +149,8 @@ def render(plan: LaunchPlan, task: Task) -> Launch:
         stage_in=(_start(plan, script, per_node=1) for script in task.stages),
         preflight=_start(plan, task.script, PREFLIGHT) if plan.preflight else "",
     )
-    scripts = {layout.JOB_SCRIPT: text, **task.scripts}
-    return Launch(plan, argv, scripts if _flavour(plan) else {**scripts, layout.NODE_SCRIPT: _node_script(plan)})
+    helpers = {"": {layout.NODE_SCRIPT: _node_script(plan)}, HYDRA: {layout.GUARD_SCRIPT: hydra.guard(plan)}}
+    return Launch(plan, argv, {layout.JOB_SCRIPT: text, **task.scripts, **helpers.get(_flavour(plan), {})})
 
 
 def _flavour(plan: LaunchPlan) -> str:
@@ -213,7 +213,7 @@ def _before(plan: LaunchPlan) -> str:
     # A job starts in $HOME, and PBS delivers what it prints only when it has ended.
     log = [] if plan.allocation else [f'cd "$run" && exec >>"$run/{layout.JOB_LOG}" 2>&1']
     hosts = HOSTS.format(nodes=plan.nodes, file=layout.HOSTS, code=SchedulerError.exit_code)
-    start = [MPIEXEC]
+    start = [hydra.run_mpiexec(PATIENCE_SECONDS) if _flavour(plan) == HYDRA else MPIEXEC]
     if not _flavour(plan):
         node = quote_argv(start_script(plan, layout.NODE_SCRIPT))
         start = [task_functions(PATIENCE_SECONDS), TM.format(node=node, nodes=plan.nodes, logs=layout.LOGS)]
@@ -231,14 +231,16 @@ def _start(plan: LaunchPlan, script: str, *arguments: str, per_node: int = 0) ->
     argv += ["--hostfile" if flavour == PALS else "-f", f"{plan.run_directory}/{layout.HOSTS}"]
     binding = "none" if per_node or plan.ranks_per_task > 1 else plan.cpu_bind
     if flavour == HYDRA:
-        argv += ["-pmi-port", *(["-bind-to", binding] if binding else [])]
+        # Else scripts that know nothing of it may close Hydra's socket, PMI_FD, which ends all.
+        argv += [*(["-pmi-port"] if per_node else []), *(["-bind-to", binding] if binding else [])]
     else:
         argv += ["--cpu-bind", binding] if binding else []
         argv += ["--depth", str(plan.cpus_per_task)] if binding == "depth" else []
-    # Hydra ends the other tasks if one is killed, but not if it fails.
-    failed = "true" if per_node else "kill -KILL $$" if flavour == HYDRA else ""
-    handled = ["/bin/bash", "-p", "-c", f'"$@" || {failed}', "ctrain"] if failed else []
-    return quote_argv([*argv, *handled, *start_script(plan, script, *arguments)])
+    if per_node:
+        argv += ["/bin/bash", "-p", "-c", '"$@" || true', "ctrain"]
+    elif flavour == HYDRA:
+        script, arguments = layout.GUARD_SCRIPT, (f"{plan.run_directory}/{script}", *arguments)
+    return quote_argv([*argv, *start_script(plan, script, *arguments)])
 
 
 def _node_script(plan: LaunchPlan) -> str:

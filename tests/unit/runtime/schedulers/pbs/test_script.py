@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ctrain_runtime.errors import UsageError
 from ctrain_runtime.facts import Allocation, Cluster
-from ctrain_runtime.plan.model import LaunchPlan
+from ctrain_runtime.plan.model import LaunchPlan, Preflight
 from ctrain_runtime.schedulers.pbs import script
 from ctrain_runtime.site import Site
 from samples import pbs_stand_in
@@ -150,8 +150,23 @@ def test_tasks_by_pals() -> None:
 def test_hydra_starts_only_mpi_ranks() -> None:
     hosts = "/scratch/kim/ctrain/digits-1/hosts"
     mpi = pbs(("hydra",), nodes=2, job=a_job(launcher="mpi"), cpu_bind="core")
-    assert start(mpi) == f"run_mpiexec -n 16 -ppn 8 -f {hosts} -pmi-port -bind-to core"
+    assert start(mpi) == f"run_mpiexec -n 16 -ppn 8 -f {hosts} -bind-to core"
     assert start(pbs(("hydra",), nodes=2)) == "run_on_nodes 8 task.sh"
+
+
+def test_a_guard_is_between_hydra_and_the_ranks_alone() -> None:
+    mpi = dataclasses.replace(
+        pbs(("hydra",), nodes=2, job=a_job(launcher="mpi")), preflight=Preflight(True, "", "gloo")
+    )
+    scripts = a_launch(mpi).scripts
+    steps = [line for line in scripts["job.sh"].split("\n") if line.startswith("run_step run_mpiexec")]
+    task = "/scratch/kim/ctrain/digits-1/guard.sh /scratch/kim/ctrain/digits-1 /scratch/kim/ctrain/digits-1/task.sh"
+    assert [step.partition('"$@"\' ')[2] for step in steps] == [f"{task} preflight", task]
+    for plan in (pbs(("hydra",)), pbs(("pals",), job=a_job(launcher="mpi"))):
+        assert "guard.sh" not in a_launch(plan).scripts
+    staged = pbs(("hydra",), job=a_job(launcher="mpi"), site={"staging": "/local"}, stage="always", nodes=2)
+    [stage] = [line for line in a_launch(staged).scripts["job.sh"].split("\n") if "/stage.sh" in line]
+    assert "guard.sh" not in stage and " -pmi-port " in stage and "|| true" in stage
 
 
 @pytest.mark.parametrize(
