@@ -20,7 +20,7 @@ class Config:
     pp: int = 2  # pipeline stages of strategy 3d
     tp: int = 2  # ranks that share each layer of strategy 3d
     schedule: str = "1f1b"  # of pipelines
-    offload: str = "none"  # where ZeRO keeps its optimizer, and ZeRO 3 its parameters; nvme, of ZeRO 3, is $TMPDIR
+    offload: str = "none"  # where ZeRO keeps its optimizer, and ZeRO 3 its parameters; nvme is a disk, of ZeRO 3 only
     layers: int = 4
     heads: int = 4
     width: int = 128
@@ -46,4 +46,8 @@ class Config:
 
 def parse(words: list[str]) -> Config:
     """The settings of KEY=VALUE or --KEY=VALUE words. Raises InputError."""
-    return settings.parse(words, Config, CHOICES, may_be_zero=("warmup", "seed", "sample"))
+    config = settings.parse(words, Config, CHOICES, may_be_zero=("warmup", "seed", "sample"))
+    needed = {"cpu": "zero1, zero2 or zero3", "nvme": "zero3"}.get(config.offload, config.strategy)
+    if config.strategy not in needed:
+        raise settings.InputError(f"offload={config.offload} needs strategy={needed}, not {config.strategy}")
+    return config

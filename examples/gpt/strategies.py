@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections import defaultdict
 
 import torch
 from config import Config
 from example import InputError, World
 from gpt_model import GPT, cross_entropy
+from swap import swap_directory
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -101,17 +101,13 @@ class Strategy:
         config, self.deepspeed, sizes = self.config, deepspeed, [*map(torch.numel, self.model.parameters())]
         zero = {"stage": int(self.name[-1]), "reduce_bucket_size": min(sum(sizes), 25_000_000)}
         if config.offload != "none":
-            if config.offload == "nvme" and self.name != "zero3":  # DeepSpeed would keep it in memory
-                raise InputError("offload=nvme needs strategy=zero3")
-            self.swap = tempfile.TemporaryDirectory()
-            target = {"device": config.offload, "nvme_path": self.swap.name}
+            target = {"device": config.offload, "nvme_path": swap_directory() if config.offload == "nvme" else None}
             pinned = {"buffer_size": max(sizes)}  # by default 1 GB in all
             zero |= {"offload_optimizer": target} | ({"offload_param": target | pinned} if self.name == "zero3" else {})
             self.optimizer = deepspeed.ops.adam.DeepSpeedCPUAdam(groups, lr=config.lr, betas=BETAS)
-        settings = {"gradient_clipping": config.clip, "gradient_accumulation_steps": self.micro_batches}
-        settings |= {"train_micro_batch_size_per_gpu": self.micro_batch, "zero_optimization": zero}
-        settings |= {"bf16": {"enabled": config.bf16}}
-        self.module, *_ = deepspeed.initialize(model=self.model, optimizer=self.optimizer, config=settings)
+        keys = {"gradient_clipping": config.clip, "bf16": {"enabled": config.bf16}, "zero_optimization": zero}
+        keys |= {"train_micro_batch_size_per_gpu": self.micro_batch, "gradient_accumulation_steps": self.micro_batches}
+        self.module, *_ = deepspeed.initialize(model=self.model, optimizer=self.optimizer, config=keys)
         self.optimizer = self.module.optimizer
 
     def step(self, batch: torch.Tensor, lr: float) -> tuple[torch.Tensor, torch.Tensor | float]:

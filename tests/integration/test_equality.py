@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,6 +37,7 @@ TWO_RANKS = {
     "zero2, offload to CPU": "strategy=zero2,offload=cpu",
     "zero3": "strategy=zero3",
     "zero3, offload to CPU": "strategy=zero3,offload=cpu",
+    "zero3, offload to NVMe": "strategy=zero3,offload=nvme",
     "pp, gpipe, recompute": "strategy=pp,schedule=gpipe,recompute=true",
     "pp, 1f1b": "strategy=pp",
 }
@@ -115,11 +117,23 @@ def report(rows: list[Row]) -> None:
     assert cases == [str(row).split("|")[1:3] for row in rows], "CTRAIN_WRITE_EQUALITY=1 writes docs/equality.md"
 
 
-def test_logits_are_those_of_another_gpt2(cluster: Cluster) -> None:
+def in_image(cluster: Cluster, sample: str, *options: str) -> subprocess.CompletedProcess[str]:
     image = str(cluster.store / "channels" / "pytorch-cpu_prod.sif")
-    engine = ["apptainer", "--quiet", "exec", "--userns", "--cleanenv", "--no-mount", "home,cwd", image, "python3", "-"]
-    program = (ROOT / "tests/samples/gpt_reference.py").read_text()
-    done = subprocess.run(engine, input=program, capture_output=True, text=True, timeout=200)
+    engine = ["apptainer", "--quiet", "exec", "--userns", "--cleanenv", "--no-mount", "home,cwd", *options]
+    program = (ROOT / "tests/samples" / sample).read_text()
+    return subprocess.run([*engine, image, "python3", "-"], input=program, capture_output=True, text=True, timeout=200)
+
+
+def test_offload_to_nvme_needs_no_compiler_and_an_io_that_fails_ends_the_program(cluster: Cluster) -> None:
+    """DeepSpeed looks at no result; what a full disk did not write, it would read back as something else."""
+    done = in_image(cluster, "async_io.py", "--env", "CXX=false")
+    assert done.stdout == "written and read\n", done.stderr
+    assert done.returncode in (-signal.SIGABRT, 128 + signal.SIGABRT)
+    assert "\nasync_io: write failed: File too large\n" in f"\n{done.stderr}"
+
+
+def test_logits_are_those_of_another_gpt2(cluster: Cluster) -> None:
+    done = in_image(cluster, "gpt_reference.py")
     assert done.returncode == 0, done.stderr
     words = done.stdout.split()
     assert float(words[2]) > 1, "the logits are not all near zero"

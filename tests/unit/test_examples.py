@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import ast
+import atexit
+import errno
+import itertools
 import json
+import os
+import re
 import runpy
 import shlex
 import sys
+from collections.abc import Callable
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -97,6 +104,69 @@ def test_what_the_page_of_gpt_runs_can_run_on_nodes_with_8_gpus(nodes: int) -> N
         expected, _ = expect(gpt, (*gpt.command, *settings), size, ("a100",), 0)
         assert expected.step_seconds, command
     assert len(commands) >= 5 and any("--estimate" in command for command in commands)
+
+
+def test_gpt_refuses_to_offload_what_its_strategy_would_keep(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(EXAMPLES / "common"))
+    parse = runpy.run_path(str(EXAMPLES / "gpt" / "config.py"))["parse"]
+    allowed = {"none": r".*", "cpu": r"zero[123]", "nvme": "zero3"}
+    for strategy, offload in itertools.product(("single", "ddp", "zero1", "zero2", "zero3", "3d"), allowed):
+        if re.fullmatch(allowed[offload], strategy):
+            assert parse([f"strategy={strategy}", f"offload={offload}"]).offload == offload
+        else:
+            with pytest.raises(ValueError, match=rf"^offload={offload} needs strategy=zero.*, not {strategy}$"):
+                parse([f"strategy={strategy}", f"offload={offload}"])
+
+
+@pytest.fixture
+def swap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+    """swap_directory of examples/common, where DeepSpeed has async_io or not; HOME is below tmp_path."""
+    monkeypatch.syspath_prepend(str(EXAMPLES / "common"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("CTRAIN_RUN_DIR", "/run")
+    monkeypatch.delenv("TMPDIR", raising=False)
+    function = runpy.run_path(str(EXAMPLES / "common" / "swap.py"))["swap_directory"]
+
+    def call(operator: bool = True) -> Path:
+        monkeypatch.setitem(sys.modules, "deepspeed", ModuleType("deepspeed"))
+        facts = SimpleNamespace(installed_ops={"async_io": operator})
+        monkeypatch.setitem(sys.modules, "deepspeed.git_version_info", facts)
+        return Path(function())
+
+    return call
+
+
+def test_gpt_swaps_to_the_nodes_disk_and_clears_up(
+    swap: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(atexit, "register", lambda *end: ends.append(end))
+    first, second = swap(), swap()
+    assert first.parent == second.parent == tmp_path and first != second, "one for each rank"
+    (tmp_path / "scratch").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "scratch"))
+    assert swap().parent == tmp_path / "scratch"
+    for function, *arguments in ends:
+        function(*arguments)
+    assert [*tmp_path.rglob("*")] == [tmp_path / "scratch"]
+
+
+def test_gpt_refuses_to_swap_without_the_operator_or_to_a_file_system_in_memory(
+    swap: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ValueError, match=r"^offload=nvme needs the operator async_io of DeepSpeed, .* offload=cpu$"):
+        swap(operator=False)
+    real = os.open
+
+    def no_direct(path: str, flags: int, *more: int) -> int:
+        if flags & os.O_DIRECT:
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return real(path, flags, *more)
+
+    monkeypatch.setattr(os, "open", no_direct)
+    with pytest.raises(ValueError, match=rf"^offload=nvme cannot use {tmp_path} on \S+: Invalid argument; set TMPDIR"):
+        swap()
+    assert not [*tmp_path.iterdir()]
 
 
 @pytest.mark.parametrize("words", [(), ("batch=24", "micro_batch=7"), ("micro_batch=1",)])
