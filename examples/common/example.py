@@ -156,8 +156,9 @@ def finish(main: Callable[[], int]) -> NoReturn:
     """Runs `main` and ends the process with the exit code that it returns on all ranks: every example ends here.
 
     An interpreter that finalizes while a thread of Gloo takes its lock aborts (SIGABRT, code 134), now and then, after
-    correct training. So what was registered for the end runs (MPI_Finalize of Horovod and mpi4py), and then the process
-    ends without finalizing. A rank that failed leaves at once: MPI_Finalize would wait for the others.
+    correct training. So what was registered for the end runs (Horovod's MPI_Finalize), and mpi4py's, which only an
+    interpreter that finalizes would run; then the process ends. mpirun takes ranks without MPI_Finalize for failed ones.
+    A rank that failed leaves at once: MPI_Finalize would wait for the others.
     """
     try:
         code = main()
@@ -165,6 +166,9 @@ def finish(main: Callable[[], int]) -> NoReturn:
         if distributed and distributed.is_initialized():
             distributed.barrier()  # rank 0 keeps the store that the others may still need
         atexit._run_exitfuncs()
+        mpi = sys.modules.get("mpi4py.MPI")
+        if mpi and mpi.Is_initialized() and not mpi.Is_finalized():
+            mpi.Finalize()
     except InputError as error:
         print(f"{Path(sys.argv[0]).name}: {error}", file=sys.stderr)
         code = EXIT_WRONG_INPUT

@@ -57,6 +57,11 @@ def test_selftest_checks_each_library_and_says_what_it_leaves_out(cluster: Clust
     assert "html" in (run / "profile.html").read_text()[:100]
 
 
+def test_selftest_passes_under_mpirun(cluster: Cluster) -> None:
+    """It takes ranks that do not end MPI for failed ones, which Slurm does not."""
+    train(cluster, "here", "selftest", "--site", "local", *ONE_PER_NODE)
+
+
 def test_digits_are_learnt_by_horovod_by_one_rank_alike_and_resumed_alike_by_ddp(
     cluster: Cluster, dozens: Path
 ) -> None:
