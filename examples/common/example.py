@@ -157,7 +157,7 @@ def finish(main: Callable[[], int]) -> NoReturn:
 
     An interpreter that finalizes while a thread of Gloo takes its lock aborts (SIGABRT, code 134), now and then, after
     correct training. So what was registered for the end runs (Horovod's MPI_Finalize), and mpi4py's, which only an
-    interpreter that finalizes would run; then the process ends. mpirun takes ranks without MPI_Finalize for failed ones.
+    interpreter that finalizes would run; then the process ends. To mpirun, ranks without MPI_Finalize are failed ones.
     A rank that failed leaves at once: MPI_Finalize would wait for the others.
     """
     try:
