@@ -51,8 +51,9 @@ def _is_set_uid(engine: Engine) -> bool:
     config = _read(Path(built.get(f"{engine.name.upper()}_CONF_FILE", "")))
     if re.search(r"(?m)^\s*allow setuid\s*=\s*no\b", config):
         return False
+    starter = Path("/", built.get("LIBEXECDIR", ""), engine.name, "bin/starter-suid")
     try:
-        return bool(Path(built.get("LIBEXECDIR", ""), engine.name, "bin/starter-suid").stat().st_mode & stat.S_ISUID)
+        return bool(starter.stat().st_mode & stat.S_ISUID)
     except OSError:
         return False
 

@@ -62,7 +62,11 @@ def test_a_directory_that_is_no_store(tmp_path: Path, name: str, problem: str, c
 @pytest.fixture
 def healthy(programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A machine without problems but that its site has no stores."""
-    answer(programs, "apptainer", "apptainer version 1.4.5\nAPPTAINER_SUID_INSTALL=1\n")
+    answer(programs, "apptainer", f"apptainer version 1.4.5\nLIBEXECDIR={tmp_path}\n")
+    starter = tmp_path / "apptainer/bin/starter-suid"
+    starter.parent.mkdir(parents=True)
+    starter.touch()
+    starter.chmod(0o4755)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(fabric, "adapters", dict)
