@@ -127,7 +127,8 @@ def in_image(cluster: Cluster, sample: str, *options: str) -> subprocess.Complet
 def test_offload_to_nvme_needs_no_compiler_and_an_io_that_fails_ends_the_program(cluster: Cluster) -> None:
     """DeepSpeed looks at no result; what a full disk did not write, it would read back as something else."""
     done = in_image(cluster, "async_io.py", "--env", "CXX=false")
-    assert done.stdout == "written and read\n", done.stderr
+    # DeepSpeed warns of the wear of disks, on stdout.
+    assert done.stdout.splitlines()[-1] == "written and read", done.stderr
     assert done.returncode in (-signal.SIGABRT, 128 + signal.SIGABRT)
     assert "\nasync_io: write failed: File too large\n" in f"\n{done.stderr}"
 
