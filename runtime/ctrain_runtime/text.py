@@ -46,7 +46,7 @@ def format_seconds(seconds: float) -> str:
 
 def significant(number: float) -> str:
     """About three significant digits, as in 5.91, 0.123, 0.0012, 1.2e-05; also nan and inf."""
-    if number == 0 or not 0.01 <= abs(number) < 1000:
+    if number == 0 or not 0.1 <= abs(number) < 1000:
         return f"{number:.3g}"
     return f"{number:.2f}" if abs(number) >= 1 else f"{number:.3f}"
 

@@ -44,6 +44,7 @@ def test_time_left_is_never_negative(updates: list[tuple[dict[str, Any], float]]
         assert left is None or left >= 0
 
 
+@example(0.0625)
 @given(st.floats(-1e300, 1e300))
 def test_a_loss_keeps_its_size(loss: float) -> None:
     shown = float(progress({"loss": loss}, None).removeprefix("loss "))
