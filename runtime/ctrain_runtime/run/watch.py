@@ -163,6 +163,8 @@ class _Watcher:
 
     def _show(self, now: float) -> None:
         records, text = self._metrics.read(), self._log.read()
+        if (records or text) and not self._output_seen and self._run.plan.preflight:
+            self._count_ranks()  # a fast program's first output may come before its preflight was shown
         self._observer.metrics(records)
         self._observer.output(text)
         if records or text:
