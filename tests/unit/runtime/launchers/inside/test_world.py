@@ -170,7 +170,7 @@ def test_a_rank_whose_cores_are_far_from_its_gpu(
     monkeypatch.setattr("os.sched_getaffinity", lambda _: cores)
     monkeypatch.setenv("NODE_RANK", node)
     gpu = SimpleNamespace(**dict(zip(("pci_domain_id", "pci_bus_id", "pci_device_id"), address)))
-    sys.modules["torch"].cuda = SimpleNamespace(get_device_properties=lambda _: gpu)  # type: ignore[attr-defined]
+    sys.modules["torch"].cuda = SimpleNamespace(get_device_properties=lambda _: gpu)  # type: ignore[attr-defined]  # a stand-in
     world.report_far_cores("cuda:0")
     events = world.run / "nodes/0.jsonl"
     message = "rank 0 on node01: its cores are far from its GPU; see `gpu_order` and `cpu_bind` of the site: cores "
