@@ -146,9 +146,9 @@ def has_checkpoint(plan: LaunchPlan) -> bool:
 
 
 def _describe_failed(plan: LaunchPlan, failed: Rank, shown: str) -> list[str]:
-    node = failed.number // plan.ranks_per_node
-    log = Path(plan.run_directory) / layout.rank_log(failed.number, node, plan.world_size)
-    others = plan.world_size - 1
+    node = failed.number // (plan.recorded_ranks // plan.nodes)
+    log = Path(plan.run_directory) / layout.rank_log(failed.number, node, plan.recorded_ranks)
+    others = plan.recorded_ranks - 1
     stopped = f"; {pluralize(others, 'other rank')} stopped" if others else ""
     last = last_lines(log, failed.number)
     is_shown = last == _last(shown.splitlines())[-len(last) :]

@@ -139,7 +139,8 @@ class LaunchPlan:
     """Everything that decides a run.
 
     The scheduler starts `tasks` tasks on `nodes` nodes; a rank is one training process. The launcher relates them:
-    `mpi`, `env` and `gloo` have one rank per task, `torchrun` a node's ranks, `mpirun` all of them.
+    `mpi`, `env` and `gloo` have one rank per task, `torchrun` a node's ranks, `mpirun` all of them; `node` has a task
+    per node, whose command starts the node's ranks itself. With `independent` ranks form no world at all.
 
     `cpus_per_rank` counts what the scheduler counts, `cores_per_rank` physical cores; `memory` is MB per node and
     `time_limit` minutes (None: the scheduler's default, no limit). `mpi` is how the scheduler starts MPI ranks, ""
@@ -196,10 +197,16 @@ class LaunchPlan:
     data_copy: Optional[DataCopy] = None
     task_starter: str = ""  # what starts tasks, where the scheduler has a choice; "" is its own way
     gpu_order: tuple[int, ...] = ()  # a node's GPUs by local rank; empty: as the node numbers them
+    independent: bool = False  # declared, or one rank alone: no RANK, no rendezvous; each task has GPUs of its own
 
     @property
     def world_size(self) -> int:
         return self.nodes * self.ranks_per_node
+
+    @property
+    def recorded_ranks(self) -> int:
+        """How many processes have a log and a recorded start and end: ctrain does not start those below `node`."""
+        return self.nodes if self.launcher == "node" else self.world_size
 
     @property
     def run_key(self) -> str:

@@ -132,9 +132,9 @@ def _exit(run: Run, seen: _Evidence, failed: Optional[Rank]) -> Exit:
     """The exit of a run: its cause. Causes come before their consequences."""
     outcome, up = seen.status.outcome, ranks.started(seen.ranks)
     if seen.code == 0 or (seen.code is None and outcome is Outcome.COMPLETED):
-        if up == run.plan.world_size or seen.code is None:  # without a code, files may still be in caches of NFS
+        if up == run.plan.recorded_ranks or seen.code is None:  # without a code, files may still be in caches of NFS
             return Exit(0, "completed", "program")
-        return Exit(1, f"only {up} of {run.plan.world_size} ranks ever started", "ctrain")
+        return Exit(1, f"only {up} of {run.plan.recorded_ranks} ranks ever started", "ctrain")
     if seen.cancelled:
         return Exit(CANCELLED, "cancelled", "user")
     if outcome in FROM_OUTSIDE:
@@ -168,7 +168,7 @@ def _failure(run: Run, seen: _Evidence, failed: Rank) -> Exit:
     how, code = failed.exit_description(), failed.exit_code
     if code is None:
         named = run.scheduler.failed_task(_job_log(run))
-        if named and run.plan.ranks_per_task == 1 and named.task < run.plan.world_size:
+        if named and run.plan.ranks_per_task == 1 and named.task < run.plan.recorded_ranks:
             who, how = f"rank {named.task} on {named.host or failed.host}", f"{named.how} (from the job's log)"
     early = ranks.ended_before(seen.ranks, failed)
     after = f"; rank {early.number} on {early.host} had ended before with exit code 0" if early else ""

@@ -87,7 +87,7 @@ class _Watcher:
 
     def __init__(self, run: Run, observer: RunObserver) -> None:
         self._run, self._observer = run, observer
-        self._log = Tail(run.path / layout.rank_log(0, 0, run.plan.world_size))
+        self._log = Tail(run.path / layout.rank_log(0, 0, run.plan.recorded_ranks))
         self._metrics = Metrics(run.path / layout.METRICS)
         self._job_log = Tail(run.path / layout.JOB_LOG)
         self.pause = Pause(FILE_POLL_SECONDS, FILE_BACKOFF)
@@ -175,7 +175,7 @@ class _Watcher:
 
     def _show_start(self, now: float) -> None:
         """Until the first output: how many ranks are up; and when even these are silent, what the job's log says."""
-        total, up = self._run.plan.world_size, sum(self._up.values())
+        total, up = self._run.plan.recorded_ranks, sum(self._up.values())
         if up < total and now >= self._count_at:
             before, begun = up, time.monotonic()
             up = self._count_ranks()
@@ -191,7 +191,7 @@ class _Watcher:
     def _count_ranks(self) -> int:
         """How many ranks have started. The files of nodes whose ranks all have are not read again."""
         for path in events.node_files(self._run.path):
-            if self._up.get(path, 0) < self._run.plan.ranks_per_node:
+            if self._up.get(path, 0) < self._run.plan.recorded_ranks // self._run.plan.nodes:
                 node_events = events.read(path)
                 self._up[path] = ranks.started(ranks.from_events(node_events))
                 for message in preflight.messages(node_events):
