@@ -81,6 +81,7 @@ class Site:
     images: Literal["any", "store"] = "any"  # store: only images of the site's stores
     image_cache: str = ""  # a shared directory for pulled images
     runs: str = "ctrain-runs"  # directory of run directories; on a cluster, one that all nodes share
+    share_runs: bool = False  # others may enter run directories as far as the umask allows
     engine: SiteEngine = field(default_factory=SiteEngine)
     partitions: dict[str, SitePartition] = field(default_factory=dict)
     partition: str = ""

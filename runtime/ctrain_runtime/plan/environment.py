@@ -14,7 +14,13 @@ from ctrain_runtime.site import Site, expand
 
 RESUME = "/resume"
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-SECRET = re.compile(r"(_KEY|_TOKEN|_SECRET|_PASSWORD|_PASSWD)$", re.IGNORECASE)
+# By the end of a name: HF_TOKEN and PGPASSWORD are secrets, TOKEN_PATH and TOKENIZERS_PARALLELISM are not.
+SECRET = re.compile(
+    r"(_KEYS?|API_?KEYS?|TOKEN|SECRETS?|PASSWORD|PASSWD|PASSPHRASE|SSHPASS|CREDENTIALS?|(^|_)(PAT|PASS|PWD|AUTH|JWT))$",
+    re.IGNORECASE,
+)
+NOT_SECRET = frozenset({"PWD", "OLDPWD"})
+LOGIN = re.compile(r"://[^/@\s:]*:[^/@\s]+@")  # user and password in a URL, as of proxies
 MASK = "***"
 # Set by the launcher, rank by rank.
 IDENTITY = (
@@ -69,8 +75,12 @@ def passed_names(env: Iterable[str]) -> tuple[str, ...]:
 
 
 def secret_names(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """The variables whose values are secrets, by their names: *_KEY, *_TOKEN, *_SECRET, *_PASSWORD."""
-    return tuple(name for name in environment if SECRET.search(name))
+    """The variables whose values are secrets: by their names, or because the value is a URL with a password."""
+    return tuple(name for name, value in environment.items() if _is_secret(name) or LOGIN.search(value))
+
+
+def _is_secret(name: str) -> bool:
+    return name not in NOT_SECRET and SECRET.search(name) is not None
 
 
 def _caches(site: Site) -> dict[str, str]:

@@ -87,7 +87,7 @@ def make_plan(
         resume=options.resume,
         lease=lease.lease_path(facts.lease_dir, planned.path, run_directory),
         as_root=facts.is_root,
-        private=bool(secret_names(environment)),
+        private=not site.share_runs or bool(secret_names(environment)),
         interactive=options.interactive,
         task_starter=size.task_starter,
         gpu_order=_gpu_order(site) if size.gpus_per_node else (),

@@ -187,7 +187,7 @@ class LaunchPlan:
     resume: str
     lease: str
     as_root: bool
-    private: bool  # the run directory holds secrets: for its owner only
+    private: bool  # the run directory is for its owner only
     preflight: Optional[Preflight] = None
     estimate: Optional[Expectation] = None
     interactive: bool = False  # its one rank has the user's terminal; nothing is recorded

@@ -9,6 +9,7 @@ import json
 import os
 import shlex
 import shutil
+import stat
 import time
 from collections.abc import Collection
 from pathlib import Path
@@ -55,7 +56,7 @@ def create(launch: Launch) -> Path:
     try:
         path.mkdir(parents=True)
         if launch.plan.private:
-            path.chmod(0o700)
+            path.chmod(path.stat().st_mode & stat.S_ISGID | 0o700)  # a project's group is also its quota
     except OSError as error:
         raise _not_created(path, error) from error
     try:
@@ -91,6 +92,7 @@ def _fill(path: Path, launch: Launch) -> None:
     if launch.plan.preflight:
         shutil.copytree(preflight.INSIDE, path / layout.INSIDE, ignore=shutil.ignore_patterns("__*", layout.RENDEZVOUS))
     for name, text in launch.scripts.items():
+        (path / name).touch(mode=0o600)  # task.sh holds values of secrets
         (path / name).write_text(text, encoding="utf-8", errors="surrogateescape")
 
 

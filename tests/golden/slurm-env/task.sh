@@ -58,11 +58,11 @@ trap 'signal_step USR1' USR1
 trap 'signal_step USR2' USR2
 base=${TMPDIR:-/tmp} # the submitting host's may be missing here; and engines read ':' and ',' as separators
 [[ $base == /* && -d $base && -w $base && $base != *[:,\\\"[:cntrl:]]* ]] || base=/tmp
-home=$base/ctrain-$UID-887be2b4ed78
+home=$base/ctrain-$UID-$node.887be2b4ed78 # a node's own, where TMPDIR is shared: locks on NFS may be local
 remove_unused() { # DIRECTORY: unless another process holds it
   (exec 7<"$1" && flock -n -x 7 && rm -rf "$1") 2>/dev/null
 }
-for old in "$base/ctrain-$UID-"*; do # what runs left behind that were killed
+for old in "$base/ctrain-$UID-$node."*; do # what runs left behind that were killed
   [ "$old" = "$home" ] || [ -L "$old" ] || [ ! -O "$old" ] || remove_unused "$old"
 done
 tries=0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import platform
 import shutil
 import signal
 from pathlib import Path
@@ -14,8 +15,12 @@ from samples.programs import give_away, write_program
 from samples.scripts import Scripts, slurm_task, wait_until
 
 
+def prefix(node: str = "") -> str:
+    return f"ctrain-{os.getuid()}-{node or platform.node().partition('.')[0]}."
+
+
 def home_of(scripts: Scripts) -> Path:
-    return scripts.homes / f"ctrain-{os.getuid()}-{scripts.plan('x').run_key}"
+    return scripts.homes / f"{prefix()}{scripts.plan('x').run_key}"
 
 
 def test_two_ranks_share_a_home_and_the_last_one_removes_it(scripts: Scripts) -> None:
@@ -60,8 +65,7 @@ def test_what_killed_runs_left_is_removed_by_the_next_run(scripts: Scripts) -> N
 
 
 def test_homes_in_use_and_links_are_left_alone(scripts: Scripts) -> None:
-    prefix = f"ctrain-{os.getuid()}-"
-    in_use, target, link = (scripts.homes / name for name in (f"{prefix}used", "target", f"{prefix}link"))
+    in_use, target, link = (scripts.homes / name for name in (f"{prefix()}used", "target", f"{prefix()}link"))
     for folder in (in_use, target):
         folder.mkdir()
         (folder / "file").write_text("kept")
@@ -77,11 +81,22 @@ def test_homes_in_use_and_links_are_left_alone(scripts: Scripts) -> None:
 
 
 def test_homes_of_others_are_left_alone(scripts: Scripts) -> None:
-    foreign = scripts.homes / f"ctrain-{os.getuid()}-foreign"
+    foreign = scripts.homes / f"{prefix()}foreign"
     foreign.mkdir()
     give_away(foreign, 12345)
     assert scripts.execute(scripts.plan("true"), **slurm_task()) == 0
     assert foreign.is_dir()
+
+
+def test_homes_of_other_nodes_are_left_alone(scripts: Scripts) -> None:
+    """Where TMPDIR is shared and locks are not, as on some NFS, a home of another node looks unused here."""
+    this = platform.node().partition(".")[0]
+    key = scripts.plan("x").run_key
+    live = [scripts.homes / f"{prefix(node)}{key}" for node in ("gpu02", f"{this}-b", f"b-{this}")]
+    for home in live:
+        home.mkdir()
+    assert scripts.execute(scripts.plan("true"), **slurm_task()) == 0
+    assert sorted(scripts.homes.iterdir()) == sorted(live)
 
 
 @pytest.mark.parametrize("kind", ["symlink", "dangling", "file", "foreign"])

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -101,22 +102,41 @@ def test_who_a_rank_is_cannot_be_set(name: str) -> None:
 
 def test_a_name_alone_passes_the_callers_value_and_leaves_no_trace_in_the_plan() -> None:
     plan = a_plan(env=("WANDB_API_KEY", "A=b"))
-    assert (plan.passed, plan.private) == (("WANDB_API_KEY",), False)
+    assert plan.passed == ("WANDB_API_KEY",)
     assert "WANDB_API_KEY" not in plan.environment
     assert passed_names(("A=b", "C")) == ("C",)
 
 
 def test_secrets_are_known_by_their_names() -> None:
-    names = ("HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "my_password", "DB_PASSWD", "CLIENT_SECRET")
-    others = ("KEY", "TOKENS", "KEYBOARD", "NCCL_DEBUG", "TOKEN_PATH")
+    names = (
+        *("HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "my_password", "DB_PASSWD", "CLIENT_SECRET"),
+        *("TOKEN", "PASSWORD", "PASSWD", "APIKEY", "API_KEY", "WANDB_APIKEY", "SECRET", "GITHUB_PAT", "PGPASSWORD"),
+        *("MYSQL_PWD", "SSHPASS", "REDIS_PASS", "REGISTRY_AUTH", "AZURE_CREDENTIAL", "HFTOKEN", "OPENAI_API_KEYS"),
+    )
+    others = (
+        *("KEY", "TOKENS", "KEYBOARD", "NCCL_DEBUG", "TOKEN_PATH", "TOKENIZERS_PARALLELISM", "MAX_TOKENS"),
+        *("PWD", "OLDPWD", "PATH", "COMPASS", "AUTHOR", "PATIENCE"),
+    )
     assert secret_names(dict.fromkeys((*names, *others), "")) == names
+
+
+def test_a_url_with_a_password_is_a_secret() -> None:
+    secret = {"https_proxy": "http://kim:pw@proxy:3128", "DATABASE_URL": "postgres://kim:p%40w@db/x"}
+    plain = {"http_proxy": "http://proxy:3128", "MLFLOW": "http://host:5000/a@b", "REMOTE": "ssh://git@host/x"}
+    assert secret_names({**secret, **plain}) == tuple(secret)
 
 
 @pytest.mark.parametrize(
     "parts", [{"env": ("HF_TOKEN=x",)}, {"job": a_job(env={"A_KEY": "x"})}, {"site": a_site(env={"B_PASSWORD": "x"})}]
 )
-def test_a_run_with_secrets_is_private(parts: dict[str, Any]) -> None:
-    assert a_plan(**parts).private
+def test_a_run_with_secrets_is_private_on_every_site(parts: dict[str, Any]) -> None:
+    site = dataclasses.replace(parts.pop("site", a_site()), share_runs=True)
+    assert a_plan(site=site, **parts).private
+
+
+def test_a_run_is_private_unless_the_site_shares_runs() -> None:
+    assert a_plan().private
+    assert not a_plan(site=a_site(share_runs=True)).private
 
 
 def test_a_local_run_and_one_without_mpi() -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -76,8 +77,19 @@ def test_a_run_with_secrets_is_its_owners_alone_and_shows_none(tmp_path: Path) -
     shown = json.dumps(directory.as_data(launch))
     assert "s3cret" not in shown + (path / "plan.json").read_text()
     assert directory.as_data(launch)["plan"]["environment"]["COLOUR"] == "red"
-    other = directory.create(a_launch(a_plan(run_directory=tmp_path / "two")))
-    assert other.stat().st_mode & 0o077
+
+
+def test_a_run_is_its_owners_alone_unless_the_site_shares_runs(tmp_path: Path) -> None:
+    tmp_path.chmod(0o2775)  # new directories get its group, which may be a quota's
+    private = directory.create(a_launch(a_plan(run_directory=tmp_path / "one")))
+    assert private.stat().st_mode & 0o7777 == 0o2700
+    plan = a_plan(run_directory=tmp_path / "two", site=a_site(share_runs=True))
+    shared = directory.create(a_launch(plan))
+    umask = os.umask(0)
+    os.umask(umask)
+    assert shared.stat().st_mode & 0o777 == 0o777 & ~umask
+    for run in (private, shared):  # scripts hold values of variables, whatever these are called
+        assert {(run / name).stat().st_mode & 0o777 for name in ("job.sh", "task.sh")} == {0o600}
 
 
 def test_a_plan_reads_back(tmp_path: Path) -> None:
