@@ -15,6 +15,7 @@ from samples.losses import check_losses
 
 ONE_PER_NODE = ("--ranks-per-node", "1")
 FOUR_RANKS_IN_ONE = ("--batch-size", "64", "--lr", "0.04")  # four times the defaults of a rank
+IN_FLOAT64 = Path(__file__).parents[1] / "samples" / "in_float64.py"
 ONE_THREAD = ("--env", "OMP_NUM_THREADS=1")  # the nodes share the cores of one machine
 
 
@@ -84,21 +85,28 @@ def test_digits_are_learnt_by_horovod_by_one_rank_alike_and_resumed_alike_by_ddp
 def test_parameter_servers_and_the_ring_learn_the_same(cluster: Cluster, dozens: Path) -> None:
     """A step sees 60 pictures: 20 of each worker of a server, 15 of each rank of a ring."""
     argv, epochs = ["parameter_server", "--data", str(dozens)], ["--", "--epochs", "3"]
-    _, first, lines = train(cluster, "sync", *argv, *epochs, "--methods", "sync", "--batch-size", "20")
-    steps = losses(lines)
-    check_losses("parameter_server", steps[:5])
-    [sync] = [line for line in lines if "updates" in line]
-    done, _, lines = train(cluster, "others", *argv, "--resume", str(first), *epochs, "--batch-size", "15")
-    asynchronous, ring = [line for line in lines if "updates" in line]
-    assert not losses(lines, method="sync"), "what is done is skipped"
-    assert losses(lines, method="ring") == pytest.approx(steps, rel=1e-5), "seen: 2e-7"
-    assert ring["updates"] == sync["updates"] == 3 * 24
-    assert min(line["accuracy"] for line in (sync, asynchronous, ring)) > 0.9, done.stdout
-    assert (sync["max_staleness"], ring["max_staleness"]) == (0, 0)
-    assert asynchronous["mean_staleness"] > 0 and asynchronous["updates"] == 3 * 3 * 32
+    servers = [*epochs, "--batch-size", "20", "--methods", "sync"]
+    done, _, lines = train(cluster, "servers", *argv, *servers, "async")
+    check_losses("parameter_server", losses(lines, method="sync")[:5])
+    sync, asynchronous = [line for line in lines if "updates" in line]
+    assert (sync["updates"], asynchronous["updates"]) == (3 * 24, 3 * 3 * 24)
+    assert sync["max_staleness"] == 0 and asynchronous["mean_staleness"] > 0
     assert sync["rank_0_bytes"] == 3 * sync["other_rank_bytes"], "the server has three workers"
+    assert all(name in done.stdout for name in ("server, synchronous", "server, asynchronous"))
+
+    exactly = cluster.write("in-float64/sitecustomize.py", IN_FLOAT64.read_text()).parent
+    in_float64 = ["--mount", str(exactly), "--env", f"PYTHONPATH={exactly}"]
+    _, first, lines = train(cluster, "sync", *argv, *in_float64, *servers)
+    steps = losses(lines)
+    options = ["--resume", str(first), *epochs, "--batch-size", "15", "--methods", "sync", "ring"]
+    done, _, lines = train(cluster, "ring", *argv, *in_float64, *options)
+    [ring] = [line for line in lines if "updates" in line]
+    assert not losses(lines, method="sync"), "what is done is skipped"
+    assert losses(lines, method="ring") == pytest.approx(steps, rel=1e-12), "seen: 1e-15"
+    assert ring["updates"] == 3 * 24 and ring["max_staleness"] == 0
     assert ring["rank_0_bytes"] == pytest.approx(ring["other_rank_bytes"], rel=1e-3)
-    assert all(name in done.stdout for name in ("server, synchronous", "server, asynchronous", "ring all-reduce"))
+    assert all(name in done.stdout for name in ("server, synchronous", "ring all-reduce"))
+    assert min(line["accuracy"] for line in (sync, asynchronous, ring)) > 0.9, done.stdout
 
 
 def test_a_transformer_is_fine_tuned_from_weights_that_the_example_makes_and_resumed(cluster: Cluster) -> None:
