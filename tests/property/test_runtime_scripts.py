@@ -249,7 +249,16 @@ def test_every_refusal_is_an_event(bench: Bench, program: str) -> None:
     assert done.stderr == os.fsencode(f"ctrain: {message}\n")
 
 
-@given(st.lists(text.filter(lambda option: "\n" not in option), min_size=1, max_size=3))
+in_one_line = text.filter(lambda option: "\n" not in option)
+
+
+@given(
+    st.lists(
+        st.one_of(in_one_line.filter(lambda option: option[:1] != "-"), in_one_line.map("--licenses={}".format)),
+        min_size=1,
+        max_size=3,
+    )
+)
 def test_options_of_sbatch_stay_one_line_each(options: list[str]) -> None:
     """What sbatch reads ends at the end of the line; its quotes are the shell's."""
     plan = a_plan(site=a_site(submit=tuple(options)))

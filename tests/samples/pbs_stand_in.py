@@ -35,6 +35,7 @@ COMMANDS = ("qsub", "qstat", "qselect", "qdel", "pbsnodes", "pbs_tmrsh")
 SERVER = "login01"
 KILL_DELAY_SECONDS = 2.0  # kill_delay of a queue; 10 s by default
 POLL_SECONDS = 0.03
+FLAGS = "fhGIVXz"  # options of qsub without a value
 STOPPED = {"qsub": 162, "qdel": 162, "qstat": 255, "qselect": 255, "pbsnodes": 1}
 
 
@@ -175,19 +176,27 @@ def directive_words(line: str) -> list[str]:
     return [*words, word] if word else words
 
 
-def _attributes(options: list[str]) -> dict[str, Any]:
-    """The attributes of a new job. Refuses what PBS refuses."""
+def read_options(options: list[str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Options by letter, and resources. Of what is given twice the first counts, and the others are ignored without a
+    word (qsub.c, process_opts and set_resources)."""
     given: dict[str, str] = {}
     resources: dict[str, str] = {}
     words = iter(options)
     for word in words:
         if not re.match(r"-[A-Za-z]", word):
             fail(2, f"qsub: illegal option {word}")
-        letter, value = word[1], word[2:] or next(words)
+        letter, value = word[1], "" if word[1] in FLAGS else word[2:] or next(words)
         if letter == "l":
-            resources.update(re.findall(r"(\w+)=(.*?)(?:,(?=\w+=)|$)", value))
+            for name, amount in re.findall(r"(\w+)=(.*?)(?:,\s*(?=\w+=)|$)", value):
+                resources.setdefault(name.lower(), amount)
         else:
-            given[letter] = value
+            given.setdefault(letter, value)
+    return given, resources
+
+
+def _attributes(options: list[str]) -> dict[str, Any]:
+    """The attributes of a new job. Refuses what PBS refuses."""
+    given, resources = read_options(options)
     if "ncpus" in resources:
         fail(5, 'qsub: "-lresource=" cannot be used with "select" or "place", resource is: ncpus')
     if given.get("q", "workq") not in QUEUES:
@@ -263,8 +272,9 @@ def _start(root: Path, job: Job, count: int) -> bool:
         fcntl.flock(lock, fcntl.LOCK_EX)
         used = {host for other in Job.all(root) if other.attributes["job_state"] in "RE" for host in _hosts(other)}
         free = [host for host in HOSTS if host not in used]
-        if job.attributes["job_state"] == "H" or len(free) < count:
-            never = "Can Never Run" if count > len(HOSTS) else "Not Running"
+        impossible = ":nowhere=" in job.attributes["Resource_List"]["select"]
+        if impossible or job.attributes["job_state"] == "H" or len(free) < count:
+            never = "Can Never Run" if impossible else "Not Running"
             counts = f"R: {count * NCPUS} A: 0 T: {len(HOSTS) * NCPUS}"
             job.set(comment=f"{never}: Insufficient amount of resource: ncpus ({counts})")
             return False

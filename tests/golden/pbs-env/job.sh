@@ -8,8 +8,8 @@
 #PBS -o /scratch/kim/ctrain/digits-1/logs/scheduler.log
 #PBS -r n
 #PBS -A 'ai lab'
-#PBS -l filesystems=home:eagle
 #PBS -Wdepend=afterok:41.pbs
+#PBS -l filesystems=home:eagle
 trap 'rm -f /scratch/kim/ctrain/digits-1/.environment' EXIT
 [ ! -r /scratch/kim/ctrain/digits-1/.environment ] || . /scratch/kim/ctrain/digits-1/.environment
 # Run digits-1: prepares, starts the tasks, and writes how it ended, whoever watches.

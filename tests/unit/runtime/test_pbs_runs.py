@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import signal
 from collections.abc import Iterator
@@ -165,6 +166,24 @@ def test_output_that_is_delivered_late_does_not_delay_the_end(bench: Bench) -> N
     wait_for(bench.one / "logs/scheduler.log")
 
 
+def test_the_users_options_reach_the_job(bench: Bench) -> None:
+    """Of options that are given twice PBS takes the first, and a user's come after those of ctrain and of the site."""
+    with (bench.folder / "pbs.yaml").open("a") as site:
+        site.write("submit: ['-l filesystems=home:eagle']\n")
+    given = ("--scheduler-option=-lplace=scatter:excl", "--scheduler-option=-l filesystems=home")
+    code, _, error = ended(bench.run(*FOUR, *given, "--", "true"))
+    assert (code, error) == (0, "")
+    resources = json.loads((bench.folder / "pbs/1/job.json").read_text())["Resource_List"]
+    assert (resources["place"], resources["filesystems"]) == ("scatter:excl", "home")
+
+
+def test_options_that_contradict_the_plan_queue_nothing(bench: Bench) -> None:
+    code, _, error = ended(bench.run(*FOUR, "--scheduler-option=-l walltime=9:00:00", "--", "true"))
+    problem = "qsub option '-l walltime=9:00:00' is not supported: it contradicts the plan"
+    assert (code, error) == (64, f"ctrain: {problem}. Use --time\n")
+    assert not (bench.folder / "pbs/1").exists()
+
+
 def test_a_job_that_waits_and_is_deleted(bench: Bench) -> None:
     assert ended(bench.run(*FOUR, "--scheduler-option=-Wdepend=afterok:7", *FOREVER, verb="submit"))[0] == 0
     out = ended(bench.ctrain("runs", *where(bench)))[1]
@@ -176,12 +195,9 @@ def test_a_job_that_waits_and_is_deleted(bench: Bench) -> None:
 
 
 def test_a_job_that_can_never_run_says_so(bench: Bench) -> None:
-    (bench.folder / "pbs.yaml").write_text(
-        "name: pbs\nscheduler: pbs\nmpi: []\nsubmit: ['-l select=9:ncpus=1:mpiprocs=1']\n"
-    )
     log = bench.folder / "out"
     with log.open("w") as out:
-        run = bench.run(*FOUR, *FOREVER, streams={"stdout": out})
+        run = bench.run(*FOUR, "--constraint", "nowhere=yes", *FOREVER, streams={"stdout": out})
     wait_for(lambda: "Can Never Run: Insufficient amount of resource: ncpus" in log.read_text())
     assert "the job does not start until it is changed or released" in log.read_text()
     os.kill(run.pid, signal.SIGINT)

@@ -6,9 +6,7 @@ pbs_tmrsh starts node.sh on each, and that starts the tasks, as site local does.
 
 from __future__ import annotations
 
-import re
 import shlex
-from collections.abc import Iterator
 
 from ctrain_runtime import layout
 from ctrain_runtime.bash import quote_argv
@@ -17,6 +15,7 @@ from ctrain_runtime.plan.model import Launch, LaunchPlan
 from ctrain_runtime.schedulers import process
 from ctrain_runtime.schedulers.local.script import on_terminal, rendezvous, task_functions
 from ctrain_runtime.schedulers.pbs import hydra
+from ctrain_runtime.schedulers.pbs.options import job_options
 from ctrain_runtime.schedulers.script import (
     PREFLIGHT,
     SIGNAL_CHILDREN,
@@ -29,14 +28,6 @@ from ctrain_runtime.schedulers.script import (
 
 PALS, HYDRA = "pals", "hydra"
 PATIENCE_SECONDS = 5  # for node.sh or guard.sh to end its tasks before its end is not waited for
-
-_SETTING = re.compile(r"--([a-z]+)=(.*)", re.DOTALL)
-_SETTINGS = ("account", "constraint", "mem", "reservation")
-_UNSUPPORTED = {
-    "-I": "an interactive job runs no script",
-    "-J": "all subjobs of an array would write to one run directory",
-    "-V": "it would pass all variables of this shell to the nodes; --env NAME passes one",
-}
 
 MPIEXEC_TASK = "task=${PMI_RANK:-${PMI_ID:-${PALS_RANKID:?}}} tasks=${PMI_SIZE:-%d}"
 
@@ -129,7 +120,7 @@ def render(plan: LaunchPlan, task: Task) -> Launch:
     """The scripts and the command that starts them: qsub, or bash in the allocation that the user already has."""
     if plan.interactive:
         if not plan.allocation:  # qsub -I returns neither the exit code of a command nor, as recorded, its output
-            words = [word for option in _options(plan) if option[0] not in ("-j", "-o", "-r") for word in option]
+            words = [word for option in job_options(plan) if option[0] not in ("-j", "-o", "-r") for word in option]
             raise UsageError(
                 "on PBS a shell needs an interactive job", f"Run: qsub -I {quote_argv(words)}; retry in it"
             )
@@ -160,46 +151,11 @@ def _flavour(plan: LaunchPlan) -> str:
 
 def _directives(plan: LaunchPlan) -> str:
     """qsub takes the words of a directive apart as a shell does (its source, make_argv)."""
-    lines = list(_options(plan))
+    lines = job_options(plan)
     for line in lines:
         if any("\n" in word for word in line):  # it would end the comment and become a command
             raise UsageError(f"qsub option {' '.join(line)!r} holds a line break", "Write it in one line")
     return "".join(f"#PBS {quote_argv(line)}\n" for line in lines)
-
-
-def _options(plan: LaunchPlan) -> Iterator[list[str]]:
-    own = [_SETTING.fullmatch(option) for option in plan.options]
-    settings = {**plan.settings, **{option[1]: option[2] for option in own if option}}
-    for name in settings:
-        if name not in _SETTINGS:
-            hint = "Pass PBS's own option, as in: --scheduler-option='-l NAME=VALUE'"
-            raise UsageError(f"PBS has no --{name} (supported: {', '.join(_SETTINGS)})", hint)
-    yield ["-N", plan.run]
-    yield ["-q", settings.get("reservation", plan.partition)]  # a reservation is a queue
-    yield ["-l", f"select={_chunks(plan, settings)}"]
-    yield ["-l", "place=scatter"]  # else PBS may put several chunks on one host
-    if plan.time_limit is not None:
-        yield ["-l", f"walltime={plan.time_limit // 60:02d}:{plan.time_limit % 60:02d}:00"]
-    yield ["-j", "oe"]
-    yield ["-o", f"{plan.run_directory}/{layout.SCHEDULER_LOG}"]
-    yield ["-r", "n"]  # a second start would mix its records with those of the first
-    if "account" in settings:
-        yield ["-A", settings["account"]]
-    for option in (option for option, setting in zip(plan.options, own) if not setting):
-        if option[:2] in _UNSUPPORTED:
-            raise UsageError(f"qsub option {option!r} is not supported: {_UNSUPPORTED[option[:2]]}", "Remove it")
-        yield option.split(None, 1) if re.match(r"-[A-Za-z]\s", option) else [option]
-
-
-def _chunks(plan: LaunchPlan, settings: dict[str, str]) -> str:
-    memory = settings.get("mem") or (f"{plan.memory}mb" if plan.memory is not None else "")
-    parts = [
-        f"{plan.nodes}:ncpus={plan.cpus_per_rank * plan.ranks_per_node}:mpiprocs={plan.tasks_per_node}",
-        *([f"ngpus={plan.gpus_per_node}"] if plan.gpus_per_node else []),
-        *([f"mem={memory}"] if memory else []),
-        *([settings["constraint"]] if "constraint" in settings else []),
-    ]
-    return ":".join(parts)
 
 
 def _environment(plan: LaunchPlan, *, remove: bool = False) -> str:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import re
-
 from ctrain_runtime import layout, time_limit
 from ctrain_runtime.bash import quote_argv
-from ctrain_runtime.errors import UsageError
 from ctrain_runtime.plan.model import Launch, LaunchPlan
 from ctrain_runtime.schedulers import process
 from ctrain_runtime.schedulers.script import (
@@ -18,6 +15,7 @@ from ctrain_runtime.schedulers.script import (
     renew_lease,
     start_script,
 )
+from ctrain_runtime.schedulers.slurm.options import gres, passed_options, require_one_line
 
 # The first name of a list like gpu[03-05,09],cpu1 without a call of scontrol: MASTER_ADDR is the first node of this
 # step, since two runs may share an allocation. The ports lie above the ephemeral ones.
@@ -64,7 +62,7 @@ def render(plan: LaunchPlan, task: Task) -> Launch:
     argv = ("/bin/bash", "-p", job) if plan.allocation else ("sbatch", "--parsable", job)
     text = job_script(
         plan,
-        header=directives("#SBATCH", [_checked(option) for option in _options(plan)]),
+        header=directives("#SBATCH", [require_one_line(option) for option in _options(plan)]),
         job_id=process.JOB_ID if plan.allocation else "$SLURM_JOB_ID",
         before=_before(plan),
         start=quote_argv([*_srun(plan), *start_script(plan, task.script)]),
@@ -91,7 +89,7 @@ def _resources(plan: LaunchPlan) -> list[str]:
         f"--ntasks={plan.tasks}",
         f"--ntasks-per-node={plan.tasks_per_node}",
         f"--cpus-per-task={plan.cpus_per_task}",
-        *([f"--gres=gpu:{plan.gpus_per_node}"] if plan.gpus_per_node else []),
+        *gres(plan),
         *([f"--mem={plan.memory}M"] if plan.memory is not None and "mem" not in plan.settings else []),
         f"--time={'UNLIMITED' if plan.time_limit is None else time_limit.format_limit(plan.time_limit)}",
         f"--chdir={plan.run_directory}",
@@ -99,16 +97,7 @@ def _resources(plan: LaunchPlan) -> list[str]:
 
 
 def _requested(plan: LaunchPlan) -> list[str]:
-    return [*(f"--{name}={value}" for name, value in plan.settings.items()), *plan.options]
-
-
-def _checked(option: str) -> str:
-    if re.match(r"-a|--array\b", option):
-        problem = f"sbatch option {option!r} is not supported: all tasks of an array would write to one run directory"
-        raise UsageError(problem, "Submit one run per element")
-    if "\n" in option:  # it would end the comment and become a command
-        raise UsageError(f"sbatch option {option!r} holds a line break", "Write it in one line")
-    return option
+    return [*(f"--{name}={value}" for name, value in plan.settings.items()), *passed_options(plan)]
 
 
 def _srun(plan: LaunchPlan) -> list[str]:

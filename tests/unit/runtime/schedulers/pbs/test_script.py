@@ -96,7 +96,7 @@ def test_settings_in_the_words_of_pbs() -> None:
     )
     found = options(plan)
     assert found[1:3] == [["-q", "R12"], ["-l", "select=1:ncpus=64:mpiprocs=8:ngpus=8:gpu_type=a100:host=x1"]]
-    assert found[8:] == [["-A", "other"], ["-l", "x=it's"], ["-l", "filesystems=home:eagle"], ["-Wdepend=afterok:7"]]
+    assert found[8:] == [["-A", "other"], ["-Wdepend=afterok:7"], ["-l", "filesystems=home:eagle"], ["-l", "x=it's"]]
 
 
 @pytest.mark.parametrize(

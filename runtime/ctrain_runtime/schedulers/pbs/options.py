@@ -1,0 +1,142 @@
+"""What a job asks of qsub: the options of the plan, and those of --scheduler-option and `submit` of a site file.
+
+Of what is given twice qsub takes the first and ignores the rest without a word (its source: qsub.c, set_resources). So
+the user's place replaces ctrain's, of several options the last one comes first, and what contradicts the plan is
+refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ctrain_runtime import layout
+from ctrain_runtime.errors import UsageError
+from ctrain_runtime.plan.model import LaunchPlan
+
+FLAGS = "fhGIVXz"  # options of qsub without a value (its source: qsub_sup.c, GETOPT_ARGS)
+PLANNED = "it contradicts the plan"
+LOGGED = "ctrain reads the job's output in the run directory"
+
+REFUSED = {
+    "e": (LOGGED, "Remove it"),
+    "I": ("an interactive job runs no script", "Remove it"),
+    "J": ("all subjobs of an array would write to one run directory", "Submit one run per element"),
+    "j": (LOGGED, "Remove it"),
+    "N": (PLANNED, "Use --name NAME"),
+    "o": (LOGGED, "Remove it"),
+    "r": ("a second start would mix its records with those of the first", "Remove it; --resume RUN goes on from a run"),
+    "V": ("it would pass all variables of this shell to the nodes", "Remove it; --env NAME passes one"),
+    "z": ("ctrain needs the id that qsub prints", "Remove it"),
+}
+REFUSED_RESOURCES = {
+    **dict.fromkeys(("select", "nodes", "nodect"), "Use --nodes, --gpus-per-node and --constraint"),
+    **dict.fromkeys(("ncpus", "mpiprocs", "ompthreads"), "Use --ranks-per-node"),
+    "ngpus": "Use --gpus-per-node",
+    "mem": "Use --mem",
+    "walltime": "Use --time",
+}
+REFUSED_ATTRIBUTES = {"block": ("qsub would wait for the end of the job", "Remove it; ctrain run waits")}
+
+ARRANGEMENTS = ("free", "pack", "scatter", "vscatter")  # man pbs_resources, -l place
+DEFAULT_PLACE = "scatter"  # else PBS may put several chunks on one host
+
+_SETTING = re.compile(r"--([a-z]+)=(.*)", re.DOTALL)
+_SETTINGS = ("account", "constraint", "mem", "reservation")
+_ITEM = re.compile(r",(?=\s*\w+=)")  # between NAME=VALUE,NAME=VALUE
+
+
+def job_options(plan: LaunchPlan) -> list[list[str]]:
+    """The words of each option. Raises UsageError for what PBS lacks, and for what contradicts the plan."""
+    settings, place, passed = dict(plan.settings), DEFAULT_PLACE, []
+    for option in plan.options:
+        setting = _SETTING.fullmatch(option)
+        if setting:
+            settings[setting[1]] = setting[2]
+        for letter, value in () if setting else _parse(option):
+            _refuse(option, letter, value)
+            if letter == "A":
+                settings["account"] = value.strip()
+            elif letter == "l":
+                items = _ITEM.split(value.strip())
+                place = next((_place(plan, option, item) for item in items if _name(item) == "place"), place)
+                passed += [["-l", item.strip()] for item in items if _name(item) != "place"]
+            else:
+                passed.append(_words(letter, value))
+    for name in settings:
+        if name not in _SETTINGS:
+            hint = "Pass PBS's own option, as in: --scheduler-option='-l NAME=VALUE'"
+            raise UsageError(f"PBS has no --{name} (supported: {', '.join(_SETTINGS)})", hint)
+    return [*_own(plan, settings, place), *reversed(passed)]
+
+
+def _own(plan: LaunchPlan, settings: dict[str, str], place: str) -> Iterator[list[str]]:
+    yield ["-N", plan.run]
+    yield ["-q", settings.get("reservation", plan.partition)]  # a reservation is a queue
+    yield ["-l", f"select={_chunks(plan, settings)}"]
+    yield ["-l", f"place={place}"]
+    if plan.time_limit is not None:
+        yield ["-l", f"walltime={plan.time_limit // 60:02d}:{plan.time_limit % 60:02d}:00"]
+    yield ["-j", "oe"]
+    yield ["-o", f"{plan.run_directory}/{layout.SCHEDULER_LOG}"]
+    yield ["-r", "n"]  # a second start would mix its records with those of the first
+    if "account" in settings:
+        yield ["-A", settings["account"]]
+
+
+def _chunks(plan: LaunchPlan, settings: dict[str, str]) -> str:
+    memory = settings.get("mem") or (f"{plan.memory}mb" if plan.memory is not None else "")
+    parts = [
+        f"{plan.nodes}:ncpus={plan.cpus_per_rank * plan.ranks_per_node}:mpiprocs={plan.tasks_per_node}",
+        *([f"ngpus={plan.gpus_per_node}"] if plan.gpus_per_node else []),
+        *([f"mem={memory}"] if memory else []),
+        *([settings["constraint"]] if "constraint" in settings else []),
+    ]
+    return ":".join(parts)
+
+
+def _parse(option: str) -> Iterator[tuple[str, str]]:
+    """The letters of an option as getopt reads them, each with its value: `-hry` is -h and `-r y`."""
+    if not re.match(r"-[A-Za-z]", option):
+        yield "", option
+        return
+    rest = option[1:]
+    while rest[:1] in FLAGS and rest:
+        yield rest[0], ""
+        rest = rest[1:]
+    if rest:
+        yield rest[0], rest[1:]
+
+
+def _words(letter: str, value: str) -> list[str]:
+    if not letter:
+        return [value]
+    if not value.strip():
+        return [f"-{letter}"]
+    return [f"-{letter}", value.lstrip()] if value[:1].isspace() else [f"-{letter}{value}"]
+
+
+def _refuse(option: str, letter: str, value: str) -> None:
+    """Raise UsageError if this option, or one of its resources or attributes, contradicts the plan."""
+    refused = REFUSED.get(letter)
+    for name in map(_name, _ITEM.split(value)):
+        if letter == "l" and name in REFUSED_RESOURCES:
+            refused = PLANNED, REFUSED_RESOURCES[name]
+        elif letter == "W" and name in REFUSED_ATTRIBUTES:
+            refused = REFUSED_ATTRIBUTES[name]
+    if refused:
+        raise UsageError(f"qsub option {option!r} is not supported: {refused[0]}", refused[1])
+
+
+def _name(item: str) -> str:
+    return item.partition("=")[0].strip().lower()  # resources have no case
+
+
+def _place(plan: LaunchPlan, option: str, item: str) -> str:
+    """The user's place; ctrain's arrangement, if that says only how hosts are shared."""
+    place = item.partition("=")[2].strip()
+    arrangement = place.partition(":")[0].lower()
+    if arrangement == "pack" and plan.nodes > 1:
+        problem = f"qsub option {option!r} is not supported: it would put {plan.nodes} nodes on one host"
+        raise UsageError(problem, f"Use place={DEFAULT_PLACE}")
+    return place if arrangement in ARRANGEMENTS else f"{DEFAULT_PLACE}:{place}"

@@ -1,0 +1,116 @@
+"""Options of sbatch that are not ctrain's own: those of --scheduler-option, and `submit` of a site file.
+
+Of what is given twice Slurm takes the last. So what contradicts the plan is refused, however it is spelled.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ctrain_runtime.errors import UsageError
+from ctrain_runtime.plan.model import LaunchPlan
+
+FLAGS = "HhOQsvVW"  # short options of sbatch without a value (man sbatch)
+PLANNED = "it contradicts the plan"
+LOGGED = "ctrain reads the job's output in the run directory"
+
+REFUSED = {
+    "array": ("all tasks of an array would write to one run directory", "Submit one run per element"),
+    "chdir": ("the job runs in the run directory", "Use --runs DIR for where run directories are"),
+    "clusters": ("the plan is made for this cluster", "Run ctrain on a login node of the other one"),
+    "error": (LOGGED, "Remove it"),
+    "job-name": (PLANNED, "Use --name NAME"),
+    "nodes": (PLANNED, "Use --nodes"),
+    "output": (LOGGED, "Remove it"),
+    "requeue": (
+        "a second start would mix its records with those of the first",
+        "Remove it; --resume RUN goes on from a run",
+    ),
+    "test-only": ("sbatch would queue nothing", "Use --dry-run"),
+    "time": (PLANNED, "Use --time"),
+    "wait": ("sbatch would wait for the end of the job", "Remove it; ctrain run waits"),
+    "wrap": ("the job's script is job.sh", "Pass the command after --"),
+    **dict.fromkeys(
+        ("ntasks", "ntasks-per-node", "ntasks-per-core", "ntasks-per-gpu", "ntasks-per-socket"),
+        (PLANNED, "Use --nodes and --ranks-per-node"),
+    ),
+    **dict.fromkeys(("cpus-per-task", "cpus-per-gpu"), (PLANNED, "Use --ranks-per-node, or cpus_per_gpu in the site")),
+    **dict.fromkeys(("gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task"), (PLANNED, "Use --gpus-per-node")),
+    **dict.fromkeys(("mem", "mem-per-cpu", "mem-per-gpu"), (PLANNED, "Use --mem, which is per node")),
+}
+SHORT = {
+    "a": "array",
+    "c": "cpus-per-task",
+    "D": "chdir",
+    "e": "error",
+    "G": "gpus",
+    "J": "job-name",
+    "M": "clusters",
+    "N": "nodes",
+    "n": "ntasks",
+    "o": "output",
+    "t": "time",
+    "W": "wait",
+}
+READ = ("account", "nodelist", "partition", "qos")  # ctrain, too, takes them into account, by these names
+
+
+def passed_options(plan: LaunchPlan) -> list[str]:
+    """The further options of a job, as they are. Raises UsageError for what contradicts the plan."""
+    for option in plan.options:
+        _refuse(option)
+    return [option for option in plan.options if not _is_gres(option)]
+
+
+def gres(plan: LaunchPlan) -> list[str]:
+    """--gres with the GPUs of the plan and whatever else the user requests: only the last one counts for Slurm.
+
+    The user may name the type of the GPUs, but not another number. Raises UsageError.
+    """
+    items = [f"gpu:{plan.gpus_per_node}"] if plan.gpus_per_node else []
+    for option in filter(_is_gres, plan.options):
+        for item in filter(None, re.split(r"[=\s]+", option, maxsplit=1)[-1].split(",")):
+            if re.match(r"gpu\b", item):
+                number = re.search(r":([0-9]+)(?:\(.*\))?$", item)
+                if int(number[1] if number else 1) != plan.gpus_per_node:
+                    raise UsageError(f"sbatch option {option!r} is not supported: {PLANNED}", "Use --gpus-per-node")
+                items = [item, *(other for other in items if not re.match(r"gpu\b", other))]
+            else:
+                items.append(item)
+    return [f"--gres={','.join(dict.fromkeys(items))}"] if items else []
+
+
+def _is_gres(option: str) -> bool:
+    return re.match(r"--gres(?![a-z-])", option) is not None
+
+
+def require_one_line(option: str) -> str:
+    """The option. Raises UsageError if it would end the comment that it stands in, and become a command."""
+    if "\n" in option:
+        raise UsageError(f"sbatch option {option!r} holds a line break", "Write it in one line")
+    return option
+
+
+def _refuse(option: str) -> None:
+    require_one_line(option)
+    for name in _names(option):
+        if name in REFUSED:
+            reason, use = REFUSED[name]
+            raise UsageError(f"sbatch option {option!r} is not supported: {reason}", use)
+    abbreviated = re.match(r"--([a-z-]+)", option)
+    full = [name for name in READ if abbreviated and name.startswith(abbreviated[1]) and name != abbreviated[1]]
+    if full:
+        raise UsageError(f"sbatch option {option!r} is abbreviated: ctrain reads it, too", f"Write --{full[0]}=VALUE")
+
+
+def _names(option: str) -> Iterator[str]:
+    """The long names of the options in a word, as getopt_long reads it: -Hn4 is --hold --ntasks=4, --out --output."""
+    given = re.match(r"--([a-z-]+)", option)
+    if given:
+        yield given[1] if given[1] in REFUSED else next((name for name in REFUSED if name.startswith(given[1])), "")
+    elif re.match(r"-[A-Za-z]", option):
+        for letter in option[1:]:
+            yield SHORT.get(letter, "")
+            if letter not in FLAGS:
+                return
