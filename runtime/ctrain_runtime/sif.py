@@ -23,7 +23,8 @@ ARCHITECTURES = {"02": "amd64", "04": "arm64", "06": "ppc64le"}
 class SifObject:
     """An object in a SIF file. `offset` and `size` are in bytes; engines mount partitions in the order of `number`.
 
-    `extra` is what its kind has besides, as the hash and the key of a signature.
+    `group` is the group that it is in, `link` the group or object that it is linked to, as in the file (0xF0000000 and
+    the number of a group). `extra` is what its kind has besides, as the hash and the key of a signature.
     """
 
     kind: int
@@ -31,6 +32,8 @@ class SifObject:
     offset: int
     size: int
     extra: bytes = field(default=b"", repr=False)
+    group: int = 0
+    link: int = 0
 
 
 @dataclass(frozen=True)
@@ -60,8 +63,8 @@ def read(path: Path) -> Sif:
     except OSError as error:
         raise _unreadable(path, error) from error
     entries = tuple(
-        SifObject(kind, number, at, long, extra)
-        for kind, used, number, _, _, at, long, *_, extra in descriptors
+        SifObject(kind, number, at, long, extra, group, link)
+        for kind, used, number, group, link, at, long, *_, extra in descriptors
         if used
     )
     if any(min(entry.offset, entry.size) < 0 for entry in entries):

@@ -1,9 +1,9 @@
-"""The signatures of a published image: in its file, from when it was published; and beside it, added later.
+"""The signatures of a published image: beside it, on a statement of its name and digest; and in its file.
 
     STORE/signatures/STEM.KEY.sif    a small SIF with a statement, signed by the engine as any image is
 
-A published file is never written to, so a signature that is added covers a statement about it: the line by which
-`sha256sum --check` recognises it, with the version in the file name. It is verified with the engine, like an image.
+The statement is the line by which `sha256sum --check` recognises the image, with the version in the file name. It is
+what a run asks for: a signature in the file does not know under which name, or for which version, the file is offered.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from ctrain_runtime.manifest import Manifest
 
 SIGNATURES = "signatures"
 _STATEMENT = 0x4007  # object type: generic data
+_GROUP_NUMBER = 0x0FFFFFFF  # of the group that an object is in; 0 for none
 _ENTITY = slice(4, 24)  # of a signature's descriptor: the fingerprint of a PGP key
 
 
@@ -49,20 +50,34 @@ def signed_stems(root: Path) -> set[str]:
 
 
 def covers(path: Path, manifest: Manifest) -> bool:
-    """Whether an added signature is whole, and one of this version and digest; not whether it is valid."""
+    """Whether a file holds the statement of this version and digest, and nothing else that is signed; not whether its
+    signature is valid."""
     try:
-        return sif.object_bytes(path, _STATEMENT) == statement(manifest)
+        held = [entry for entry in sif.read(path).entries if entry.kind != sif.SIGNATURE]
+        return [entry.kind for entry in held] == [_STATEMENT] and sif.entry_bytes(path, held[0]) == statement(manifest)
     except ImageUnusable:
         return False
+
+
+def is_whole(path: Path) -> bool:
+    """Whether each signature in a file is one of all its objects; not whether it is valid. False without any.
+
+    In a SIF each group of objects has signatures of its own: a file may have that of one key on a small object, and
+    that of another key on its file system. Raises ImageUnusable.
+    """
+    entries = sif.read(path).entries
+    signed = {entry.link for entry in entries if entry.kind == sif.SIGNATURE}
+    groups = {entry.group for entry in entries if entry.kind != sif.SIGNATURE}
+    return len(groups) == 1 and groups == signed and all(group & _GROUP_NUMBER for group in groups)
 
 
 def keys(path: Path) -> list[str]:
     """The keys that the signatures in a file name, unverified: a PGP fingerprint, or SHA256:... as OpenSSH computes it.
 
-    Raises ImageUnusable.
+    None of a file of which only a part is signed. Raises ImageUnusable.
     """
     found: list[str] = []
-    for entry in sif.read(path).entries:
+    for entry in sif.read(path).entries if is_whole(path) else ():
         if entry.kind == sif.SIGNATURE:
             fingerprint = entry.extra[_ENTITY].hex().upper()
             found.extend(_key_ids(sif.entry_bytes(path, entry)) or [fingerprint])

@@ -1,6 +1,7 @@
 """Verifies an image before a run: its signature, and its digest against the manifest.
 
-Both checks read the whole file (the first one only for a signature in it), which takes seconds per 10 GB. The result is
+An image with a manifest needs a signature on its name, version and digest; one without any names nothing but itself, so
+that a signature in its file is enough. The checks read the whole file, which takes seconds per 10 GB. The result is
 cached per machine and user, keyed by the file's inode, size and timestamps.
 """
 
@@ -8,20 +9,23 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from ctrain_runtime import command, signatures
 from ctrain_runtime.digest import file_digest, short
-from ctrain_runtime.engines.apptainer import Engine, find_engine
+from ctrain_runtime.engines.apptainer import Engine, clean_environ, find_engine
 from ctrain_runtime.errors import CtrainError, ImageUnusable, SiteError, UsageError
 from ctrain_runtime.image import Image, is_foreign, is_path
 from ctrain_runtime.site import SelectedSite, Site
 from ctrain_runtime.user_cache import UserCache, file_conditions
 
 CACHE = "verified"
+_RULES = 2  # changes with what is asked of an image: what an earlier ctrain has verified is verified again
 _FINGERPRINT = re.compile(r"[0-9A-F]{40}", re.IGNORECASE)  # of a PGP key
+_KEY_RING = ("APPTAINER_KEYSDIR", "SINGULARITY_KEYSDIR", "SINGULARITY_SYPGPDIR")  # variables of engines
 _READ_TIMEOUT_SECONDS = 3600  # for verifying one image
 
 
@@ -51,7 +55,7 @@ def require_trusted(image: Image, site: Site) -> None:
     except UsageError as error:
         raise SiteError(f"site {site.name}: trusted_keys: {error.message}", "Ask the administrators") from error
     path, published = image.path, image.manifest.digest
-    cache, conditions = UserCache(CACHE), _conditions(path, keys)
+    cache, conditions = UserCache(CACHE), _conditions(image, keys)
     if cache.get(str(path), conditions):
         return
     engine = find_engine()
@@ -60,9 +64,7 @@ def require_trusted(image: Image, site: Site) -> None:
             f"site {site.name} requires signatures, and sandbox {path} cannot have one", "Pack it as a .sif"
         )
     if not any(is_signed_by(image, key, engine) for key in keys):
-        store_sign = f"ctrain store sign {image.manifest.reference} --key KEY"
-        hint = f"Ask its publisher to run: {f'apptainer sign {path}' if image.foreign else store_sign}"
-        raise ImageUnusable(f"image {path} is not signed by a key that site {site.name} trusts", hint)
+        raise _untrusted(image, site, keys, engine)
     digest = _digest(path)
     if digest != published:
         problem = f"digest mismatch: {path} is {short(digest)}, its manifest records {short(published)}"
@@ -78,24 +80,61 @@ def check_key(key: str) -> str:
 
 
 def is_signed_by(image: Image, key: str, engine: Engine) -> bool:
-    """Whether a valid signature by `key` covers the image's file, or its name and digest in the manifest.
+    """Whether a valid signature by `key` covers the image's name, version and digest; without a manifest, its file.
 
-    `key` is the path of a public key or certificate in PEM, or a PGP fingerprint. The second kind of signature was
-    added after publishing: it says nothing about the file until its digest is compared.
+    `key` is the path of a public key or certificate in PEM, or a PGP fingerprint. The first kind of signature says
+    nothing about the file until its digest is compared.
     """
-    added = [path for path in signatures.added(image.path) if signatures.covers(path, image.manifest)]
-    return any(_verifies(engine, path, key) for path in (*added, image.path))
+    if _has_no_manifest(image):
+        return verifies(engine, image.path, key)
+    if image.manifest.file_name != image.path.name:
+        return False
+    added = (path for path in signatures.added(image.path) if signatures.covers(path, image.manifest))
+    return any(verifies(engine, path, key) for path in added)
 
 
-def _verifies(engine: Engine, image: Path, key: str) -> bool:
-    """Whether all objects of an image have a valid signature by `key`."""
-    verify = [engine.path, "--quiet", "verify", "--all"]
+def verifies(engine: Engine, path: Path, key: str, key_ring: str = "") -> bool:
+    """Whether a valid signature by `key` covers all objects of a file. `key_ring`: the directory with a PGP key, if it
+    is not the one of the user or the machine."""
+    try:
+        if not signatures.is_whole(path):
+            return False
+    except ImageUnusable:
+        return False
+    verify, environ = [engine.path, "--quiet", "verify", "--all"], key_environ(key_ring)
     if _FINGERPRINT.fullmatch(key):
-        result = command.run([*verify, "--local", "--json", str(image)], timeout=_READ_TIMEOUT_SECONDS, check=False)
+        argv = [*verify, "--local", "--json", str(path)]
+        result = command.run(argv, env=environ, timeout=_READ_TIMEOUT_SECONDS, check=False)
         return result.code == 0 and key.upper() in _signers(result.stdout)
     kind = "certificate" if "BEGIN CERTIFICATE" in Path(key).read_text(errors="replace") else "key"
     options = [f"--{kind}", key, *(["--certificate-roots", key] if kind == "certificate" else [])]
-    return command.run([*verify, *options, str(image)], timeout=_READ_TIMEOUT_SECONDS, check=False).code == 0
+    argv = [*verify, *options, str(path)]
+    return command.run(argv, env=environ, timeout=_READ_TIMEOUT_SECONDS, check=False).code == 0
+
+
+def key_environ(key_ring: str = "") -> dict[str, str]:
+    """The environment of engines that sign and verify: of their settings, only where PGP keys are (or `key_ring`).
+
+    Else APPTAINER_VERIFY_CERTIFICATE would take the place of the trusted key.
+    """
+    callers = {name: os.environ[name] for name in (*_KEY_RING, "APPTAINER_CONFIGDIR") if name in os.environ}
+    return {**clean_environ(os.environ), **callers, **(dict.fromkeys(_KEY_RING, key_ring) if key_ring else {})}
+
+
+def _has_no_manifest(image: Image) -> bool:
+    """Whether an image is offered as nothing but its file: then a signature in the file covers all that it claims."""
+    return not image.manifest.version and is_foreign(str(image.path))
+
+
+def _untrusted(image: Image, site: Site, keys: Sequence[str], engine: Engine) -> ImageUnusable:
+    """The error for an image that no trusted key has signed as it is offered: with what its publisher has to do."""
+    path, problem = image.path, f"is not signed by a key that site {site.name} trusts"
+    if _has_no_manifest(image):
+        return ImageUnusable(f"image {path} {problem}", f"Ask its publisher to run: apptainer sign {path}")
+    if any(verifies(engine, path, key) for key in keys):
+        problem = "has a trusted signature in its file, but none on its name and version"
+    hint = f"Ask its publisher to run: ctrain store sign {image.manifest.reference} --key KEY"
+    return ImageUnusable(f"image {path} {problem}", hint)
 
 
 def _signers(output: str) -> set[str]:
@@ -114,8 +153,10 @@ def _digest(path: Path) -> str:
         raise CtrainError(f"cannot read {path}: {error.strerror}") from error
 
 
-def _conditions(path: Path, keys: Sequence[str]) -> list[object]:
-    """Identifies the file, the machine and the keys: a verification is valid as long as this is unchanged."""
+def _conditions(image: Image, keys: Sequence[str]) -> list[object]:
+    """Identifies the file, what it is offered as, the machine and the keys: a verification is valid as long as this is
+    unchanged."""
     contents = [key if _FINGERPRINT.fullmatch(key) else Path(key).read_text(errors="replace") for key in keys]
     trusted = hashlib.sha256("\0".join(contents).encode(errors="replace")).hexdigest()
-    return [*file_conditions(path), trusted]
+    claims = [image.manifest.file_name, image.manifest.digest] if image.manifest.version else []
+    return [_RULES, *file_conditions(image.path), *claims, trusted]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import random
 import re
@@ -12,16 +13,20 @@ from pathlib import Path
 
 import pytest
 
+from ctrain_builder import manifest_writer
+from ctrain_builder.cli.main import BUILD_VERBS
 from ctrain_builder.store.init import init_store
 from ctrain_builder.store.publish import CopyObserver, publish
 from ctrain_builder.store.sign import Signer, may_need_passphrase
-from ctrain_runtime import sif, trust
+from ctrain_runtime import foreign, sif, signatures, trust
+from ctrain_runtime.cli.main import main
 from ctrain_runtime.engines.apptainer import find_engine
 from ctrain_runtime.errors import ImageUnusable, SiteError, UsageError
 from ctrain_runtime.image import Image, find_any_arch
-from ctrain_runtime.manifest import read_manifest
+from ctrain_runtime.manifest import Layer, read_manifest
 from ctrain_runtime.site import Site
 from ctrain_runtime.store import open_store
+from ctrain_runtime.user_cache import UserCache, file_conditions
 from samples import gpg
 from samples.sample_images import write_image
 
@@ -58,8 +63,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("APPTAINER_KEYSDIR", str(tmp_path / "keyring"))
 
 
-def published(folder: Path, key: str = "", content: bytes = b"", passphrase: str = "") -> Image:
-    """A small image in a store, signed with `key`."""
+def published(folder: Path, key: str = "", content: bytes = b"", passphrase: str = "", digest: str = "") -> Image:
+    """A small image in a store, signed with `key`; with a `digest`, of a layer that has it."""
     source = folder / "source.sif"
     source.unlink(missing_ok=True)
     part = folder / "part"
@@ -67,7 +72,8 @@ def published(folder: Path, key: str = "", content: bytes = b"", passphrase: str
     engine("sif", "new", str(source))
     options = ("--datatype", "4", "--partfs", "1", "--partarch", "2", "--groupid", "1", "--parttype", "2")
     engine("sif", "add", *options, str(source), str(part))
-    beside = write_image(folder, content=source.read_bytes(), digest=trust._digest(source), release=0, layers=())
+    layers = (Layer("base", "k0", part.stat().st_size, digest),) if digest else ()
+    beside = write_image(folder, content=source.read_bytes(), digest=trust._digest(source), release=0, layers=layers)
     signer = Signer(find_engine(), key, passphrase) if key else None
     init_store(folder / "store")
     outcome = publish(source, read_manifest(beside.with_suffix(".json")), folder / "store", "prod", SILENT, signer)
@@ -122,7 +128,7 @@ def test_a_key_of_gpgs_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     spoilt = image.path.read_bytes()
     image.path.chmod(0o644)
     image.path.write_bytes(spoilt[:40000] + bytes([spoilt[40000] ^ 1]) + spoilt[40001:])
-    with pytest.raises(ImageUnusable, match="is not signed by a key that site"):
+    with pytest.raises(ImageUnusable, match="digest mismatch"):
         trust.require_trusted(image, strict(fingerprint))
 
 
@@ -151,12 +157,105 @@ def test_an_object_that_was_added_later_is_found(tmp_path: Path, keys: Path) -> 
         trust.require_trusted(forged, strict(keys / "admin.pub"))
 
 
+_FILE_SYSTEM = ("--datatype", "4", "--partfs", "1", "--partarch", "2", "--parttype", "2")
+
+
+def pgp_keys() -> tuple[str, str]:
+    """The fingerprints of an admin and of somebody else, numbers 0 and 1 of the key ring."""
+    for name in ("Admin", "Stranger"):
+        engine("key", "newpair", "--name", name, "--email", f"{name}@example.org", "--password", "", "--push=false")
+    admin, stranger = re.findall(r"[0-9A-F]{40}", engine("key", "list", "--secret"))
+    return admin, stranger
+
+
+def with_a_signed_object(folder: Path, how: str) -> Path:
+    """A file system of somebody else, with a small object that the admin has signed."""
+    path = folder / f"{how}.sif"
+    (folder / "part").write_bytes(os.urandom(20_000))
+    (folder / "small").write_text("{}")
+    engine("sif", "new", str(path))
+    engine("sif", "add", *_FILE_SYSTEM, "--groupid", "0" if how == "no group" else "1", str(path), str(folder / "part"))
+    engine("sif", "add", "--datatype", "7", "--groupid", "2", str(path), str(folder / "small"))
+    if how == "another group":
+        engine("sign", "--group-id", "1", "--keyidx", "1", str(path))
+    engine("sign", "--group-id", "2", "--keyidx", "0", str(path))
+    return path
+
+
+@pytest.mark.parametrize("how", ["another group", "no group", "unsigned group"])
+def test_a_signature_on_a_part_is_none_on_the_file_system(tmp_path: Path, how: str) -> None:
+    """Engines verify each group by whatever key has signed it."""
+    admin, _ = pgp_keys()
+    path = with_a_signed_object(tmp_path, how)
+    image = Image(path, replace(foreign.locate(path, lambda *_: None).manifest, digest=trust._digest(path)))
+    with pytest.raises(ImageUnusable, match="is not signed by a key that site strict trusts"):
+        trust.require_trusted(image, strict(admin))
+    assert signatures.keys(path) == []
+    engine("sign", "--keyidx", "0", str(published(tmp_path).path.rename(path)))
+    image = Image(path, replace(image.manifest, digest=trust._digest(path)))
+    trust.require_trusted(image, strict(admin))
+
+
+def test_no_setting_of_the_engine_takes_the_place_of_the_key(
+    tmp_path: Path, keys: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Apptainer prefers the certificate that this variable names to the key on the command line."""
+    image = published(tmp_path, str(keys / "admin.pem"))
+    for name in ("CERTIFICATE", "ROOTS"):
+        monkeypatch.setenv(f"APPTAINER_VERIFY_{name}", str(keys / "admin.crt"))
+    with pytest.raises(ImageUnusable, match="is not signed by a key that site strict trusts"):
+        trust.require_trusted(image, strict(keys / "stranger.pub"))
+
+
+def test_an_old_version_is_not_taken_for_a_new_one(tmp_path: Path, keys: Path) -> None:
+    """By somebody who can write to the store, but has no key: all of its bytes were signed once."""
+    old, new = published(tmp_path, str(keys / "admin.pem")), published(tmp_path, str(keys / "admin.pem"))
+    site = strict(keys / "admin.pub")
+    for image in (old, new):
+        trust.require_trusted(image, site)
+    manifest = replace(new.manifest, digest=old.manifest.digest, size=old.manifest.size)
+    old.path.replace(new.path)
+    manifest_writer.write(new.path.with_suffix(".json"), manifest)
+    (image,) = [one for one in open_store(tmp_path / "store").images() if one.path == new.path]
+    complaint = (
+        r"has a trusted signature in its file, but none on its name and version\. .*: ctrain store sign pytorch:"
+    )
+    with pytest.raises(ImageUnusable, match=complaint):
+        trust.require_trusted(Image(image.path, image.manifest), site)
+
+
+def test_a_version_that_an_earlier_ctrain_has_signed_asks_for_its_name(tmp_path: Path, keys: Path) -> None:
+    """It signed the file alone. What it had verified does not count any more."""
+    image, site = published(tmp_path, str(keys / "admin.pem")), strict(keys / "admin.pub")
+    (added,) = signatures.added(image.path)
+    added.unlink()
+    earlier = [*file_conditions(image.path), hashlib.sha256((keys / "admin.pub").read_bytes()).hexdigest()]
+    UserCache(trust.CACHE).put(str(image.path), earlier, True)
+    with pytest.raises(ImageUnusable, match="none on its name and version"):
+        trust.require_trusted(image, site)
+    root, sign = str(tmp_path / "store"), ["--key", str(keys / "admin.pem")]
+    assert main(BUILD_VERBS, ["store", "sign", image.manifest.reference, *sign, "--store", root]) == 0
+    trust.require_trusted(image, site)
+
+
+def test_publishing_with_another_key_promotes_no_version_that_it_has_not_signed(tmp_path: Path, keys: Path) -> None:
+    """The same image is there, signed by another key, or by none: it gets another number, and that a signature."""
+    content, digest = os.urandom(20_000), f"sha256:{'0' * 64}"
+    releases = []
+    for key in ("", "stranger", "admin", "admin", "stranger"):
+        image = published(tmp_path, str(keys / f"{key}.pem") if key else "", content, digest=digest)
+        releases.append(image.manifest.release)
+        if key:
+            trust.require_trusted(image, strict(keys / f"{key}.pub"))
+    assert releases == [1, 2, 3, 3, 2]
+
+
 def test_what_was_verified_is_not_read_again_until_it_changes(
     tmp_path: Path, keys: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     image, site = published(tmp_path, str(keys / "admin.pem")), strict(keys / "admin.pub")
     trust.require_trusted(image, site)
-    monkeypatch.setattr(trust, "_verifies", lambda *_: False)
+    monkeypatch.setattr(trust, "verifies", lambda *_: False)
     trust.require_trusted(image, site)
     with pytest.raises(ImageUnusable):
         trust.require_trusted(image, strict(keys / "stranger.pub"))

@@ -8,10 +8,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ctrain_runtime import signatures
 from ctrain_runtime.manifest import Manifest, checksum
-from ctrain_runtime.sif import DESCRIPTOR, HEADER, PARTITION
+from ctrain_runtime.sif import DESCRIPTOR, HEADER, PARTITION, SIGNATURE
 from samples.plans import a_manifest
 
+GROUP = 0xF0000001  # number 1, as SIFs have it
 HEADER_OF = {"x86_64": b"02", "aarch64": b"04", "ppc64le": b"06"}
 
 
@@ -23,7 +25,10 @@ def sif(
     data: bytes = b"squashfs",
     more: Sequence[tuple[int, bytes]] = (),
 ) -> bytes:
-    """A SIF with an object of `kind` that holds `data`, those of `more` as (kind, data), and an unused descriptor."""
+    """A SIF with an object of `kind` that holds `data`, those of `more` as (kind, data), and an unused descriptor.
+
+    They are in group 1, and signatures are linked to it.
+    """
     objects = [(kind, data), *more]
     end = HEADER.size + (len(objects) + 1) * DESCRIPTOR.size
     content = b"".join(data for _, data in objects)
@@ -33,9 +38,18 @@ def sif(
     )
     used = b""
     for number, (what, held) in enumerate(objects, 1):
-        used += DESCRIPTOR.pack(what, True, number, 1, 0, end, len(held), len(held), 0, 0, 0, 0, b"", b"")
+        group, link = (0, GROUP) if what == SIGNATURE else (GROUP, 0)
+        used += DESCRIPTOR.pack(what, True, number, group, link, end, len(held), len(held), 0, 0, 0, 0, b"", b"")
         end += len(held)
     return header + used + bytes(DESCRIPTOR.size) + content
+
+
+def write_signature(image: Path, manifest: Manifest, key: str = "A" * 40) -> Path:
+    """A signature on name and digest beside an image, as `ctrain store sign` makes it; valid for a stand-in alone."""
+    path = signatures.path_for(image, key)
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(sif(kind=0x4007, data=signatures.statement(manifest), more=[(SIGNATURE, b"signed")]))
+    return path
 
 
 def sbom(**packages: str) -> bytes:

@@ -128,7 +128,7 @@ class StoreEndpoint:
         if missing:
             with lock_store(self.root) as writer:
                 for key, content in missing.items():
-                    signatures.put(writer, image, key, content)
+                    signatures.put(writer, image, signatures.Signature(key, content))
         return len(missing)
 
     def point(self, manifest: Manifest, channel: str, source: Endpoint) -> None:

@@ -8,7 +8,6 @@ leaves are names that start with a dot, and a .sif that is empty, or whose manif
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -18,10 +17,11 @@ from typing import Optional
 
 from ctrain_builder import atomic, manifest_writer
 from ctrain_builder.digests import REGIONS
-from ctrain_builder.store import channels, log
+from ctrain_builder.store import channels, log, signatures
 from ctrain_builder.store.copy import copy, shared, temporary
 from ctrain_builder.store.sign import Signer
 from ctrain_builder.store.writer import LockedStore, Permissions, lock_store, translate_os_errors
+from ctrain_runtime import signatures as signed
 from ctrain_runtime.digest import file_digest, kind, matches
 from ctrain_runtime.errors import ImageTestError, ImageUnusable, StoreError, UsageError
 from ctrain_runtime.manifest import Manifest, read_manifest, version_of
@@ -76,20 +76,11 @@ def publish(
     wanted = replace(manifest, signed=signer is not None)
     _require_not_withdrawn(open_store(root), wanted)
     with translate_os_errors(root), contextlib.ExitStack() as copies:
-        known = find_same(open_store(root), wanted)
+        known = find_same(open_store(root), wanted, signer)
         if known or kind(digest) == kind(manifest.digest):
             require_digest(image, manifest, digest)
         copied = None if known else copies.enter_context(_copy(image, wanted, root, watch, signer, digest))
-        with lock_store(root, watch.say) as writer:
-            known = find_same(writer.store, wanted)  # again: others publish and retire meanwhile
-            if known:
-                published = known
-            elif copied:
-                published = _number(writer, *copied)
-            else:
-                raise StoreError(f"{wanted.name} was retired while it was published", "Run the command again")
-            if channel:
-                channels.point(writer, channel, published, log.PROMOTE)
+        published, known = _commit(root, wanted, copied, signer, channel, watch)
     names = tuple(sorted({*published.channels, channel} - {""}))
     return PublishResult(replace(published, channels=names), known is None)
 
@@ -105,24 +96,24 @@ def require_digest(image: Path, manifest: Manifest, wanted: str, of_file: str = 
         raise UsageError(f"digest mismatch: {image} is {digest}, not {wanted}", hint)
 
 
-def find_same(store: Store, wanted: Manifest) -> Optional[PublishedImage]:
-    """The newest version that is this image."""
-    return next((found for found in reversed(store.images()) if _is_same(found.manifest, wanted)), None)
+def find_same(store: Store, wanted: Manifest, signer: Optional[Signer] = None) -> Optional[PublishedImage]:
+    """The newest version that is this image; with a signer, of those that its key has signed."""
+    same = (found for found in reversed(store.images()) if _is_same(found.manifest, wanted))
+    return next((found for found in same if signer is None or signatures.is_signed(found, signer)), None)
 
 
 def _require_not_withdrawn(store: Store, wanted: Manifest) -> None:
     """Raises StoreError for an image that was withdrawn: under a new number it would leak what it leaked before."""
     for note in list_directory(store.root, f"{wanted.name}_*{WITHDRAWN}"):
         path = store.root / RETIRED / f"{note.stem}.json"
-        if path.exists() and _is_same(replace(read_manifest(path), signed=True), wanted):
+        if path.exists() and _is_same(read_manifest(path), wanted):
             hint = f"Build another, or run: ctrain store restore {wanted.name}:{version_of(note.stem)}"
             raise StoreError(f"this image {store.absence(note.stem)}", hint)
 
 
 def _is_same(one: Manifest, other: Manifest) -> bool:
-    """Whether two images are the same: the same file, or put together once more from the same layers; and signed, if
-    the `other` is to be."""
-    if one.name != other.name or one.flat != other.flat or one.signed < other.signed:
+    """Whether two images are the same: the same file, or put together once more from the same layers."""
+    if one.name != other.name or one.flat != other.flat:
         return False
     layers = [[(layer.definition, layer.digest) for layer in manifest.layers] for manifest in (one, other)]
     return one.digest == other.digest or (layers[0] == layers[1] != [] and all(digest for _, digest in layers[0]))
@@ -152,11 +143,48 @@ def _copy(
         yield file, replace(manifest, digest=digest, size=file.stat().st_size)
 
 
-def _number(writer: LockedStore, file: Path, manifest: Manifest) -> PublishedImage:
-    """Give a finished copy the next number."""
-    releases = itertools.count(_last_release(writer.root, manifest) + 1)
-    candidates = (replace(manifest, release=release, published=manifest_writer.utc_now()) for release in releases)
-    numbered = next(candidate for candidate in candidates if reserve(writer, candidate))
+def _commit(
+    root: Path,
+    wanted: Manifest,
+    copied: Optional[tuple[Path, Manifest]],
+    signer: Optional[Signer],
+    channel: str,
+    watch: CopyObserver,
+) -> tuple[PublishedImage, Optional[PublishedImage]]:
+    """Give a finished copy the next number, and move the channel; the version, and it again if it was there already.
+
+    What a key signs states the number, and somebody may have to type a passphrase: so that is done before, with the
+    number that comes next, and once more if somebody else has taken that meanwhile.
+    """
+    release = 0
+    while True:
+        release = max(release, _last_release(root, wanted)) + 1
+        numbered = replace(copied[1], release=release) if copied else wanted
+        signature = signatures.make(numbered, signer) if copied and signer else None
+        with lock_store(root, watch.say) as writer:
+            _require_not_withdrawn(writer.store, wanted)  # again: others publish, retire and withdraw meanwhile
+            known = find_same(writer.store, wanted, signer)
+            if not known and not copied:
+                raise StoreError(f"{wanted.name} was retired while it was published", "Run the command again")
+            published = known or (_take_number(writer, copied[0], numbered, signature) if copied else None)
+            if published and channel:
+                channels.point(writer, channel, published, log.PROMOTE)
+        if published:
+            return published, known
+
+
+def _take_number(
+    writer: LockedStore, file: Path, manifest: Manifest, signature: Optional[signatures.Signature]
+) -> Optional[PublishedImage]:
+    """Publish a finished copy under its number; None if that was taken meanwhile, also by a version that is gone."""
+    numbered = replace(manifest, published=manifest_writer.utc_now())
+    if numbered.release <= _last_release(writer.root, numbered) or not reserve(writer, numbered):
+        return None
+    path = writer.root / numbered.file_name
+    for left in signed.added(path):  # by a publish that was interrupted: no version had this number
+        left.unlink()
+    if signature:
+        signatures.put(writer, PublishedImage(numbered, path, ()), signature)
     return commit_version(writer, file, numbered, log.PUBLISH)
 
 

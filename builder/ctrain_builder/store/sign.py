@@ -1,4 +1,4 @@
-"""Signs images while they are published. What is signed is final: nothing is added to an image later."""
+"""Signs images while they are published, and statements about them. What is signed is final: nothing is added later."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import base64
 import contextlib
 import json
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from ctrain_builder import atomic
-from ctrain_runtime import command, sif
+from ctrain_runtime import command, sif, trust
 from ctrain_runtime.digest import file_digest
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import CtrainError, StoreError, UsageError
@@ -88,8 +89,33 @@ class Signer:
         atomic.sync_file(image)
         return file_digest(image)
 
+    def has_signed(self, file: Path) -> bool:
+        """Whether a valid signature by this key covers all objects of a file. Raises UsageError, CtrainError."""
+        if not self.key.startswith((AGENT, PGP)):
+            with self._in_clear() as path:
+                public = command.run(["openssl", "pkey", "-in", path, "-pubout"]).stdout
+            with _in_memory(public) as path:
+                return trust.verifies(self.engine, file, path)
+        if self.key.startswith(PGP):
+            return trust.verifies(self.engine, file, self._fingerprint_in_ring())
+        with tempfile.TemporaryDirectory() as ring:  # the engine's own may lack a key that only gpg knows
+            fingerprint, exported = self._fingerprint(), Path(ring, "key.asc")
+            exported.write_text(command.run(["gpg", "--batch", "--armor", "--export", fingerprint]).stdout)
+            command.run([self.engine.path, "--quiet", "key", "import", str(exported)], env=trust.key_environ(ring))
+            return trust.verifies(self.engine, file, fingerprint, ring)
+
+    def _fingerprint_in_ring(self) -> str:
+        """Of the key with this number in the engine's key ring. Raises UsageError."""
+        listed = command.run([self.engine.path, "key", "list", "--secret"], env=trust.key_environ()).stdout
+        fingerprints: list[str] = re.findall(r"^\s+Fingerprint:\s+([0-9A-Fa-f]{40})$", listed, re.MULTILINE)
+        number = int(self.key[len(PGP) :])
+        if number >= len(fingerprints):
+            raise UsageError(f"the engine's key ring has no key {self.key}", "See: apptainer key list --secret")
+        return fingerprints[number]
+
     def _run(self, *argv: str, stdin: str = "") -> None:
-        command.run([self.engine.path, "--quiet", *argv], timeout=_LONGEST, stdin=stdin)
+        argv = (self.engine.path, "--quiet", *argv)
+        command.run(argv, env=trust.key_environ(), timeout=_LONGEST, stdin=stdin)
 
     @contextlib.contextmanager
     def _in_clear(self) -> Iterator[str]:

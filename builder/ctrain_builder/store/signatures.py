@@ -1,4 +1,4 @@
-"""Adds signatures to published versions: by a second key, or by the next one when keys are rotated.
+"""Signatures on the name, version and digest of a version: when it is published, and later by other keys.
 
 A published file is never written to, and engines keep a signature in the file that it covers. So a small SIF of its own
 is signed, which holds a statement about the version: see ctrain_runtime.signatures.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from ctrain_builder import atomic
@@ -17,6 +18,7 @@ from ctrain_builder.store.copy import finalise
 from ctrain_builder.store.sign import Signer
 from ctrain_builder.store.writer import LockedStore, lock_store
 from ctrain_runtime import command, signatures
+from ctrain_runtime.errors import StoreError
 from ctrain_runtime.manifest import Manifest
 from ctrain_runtime.references import resolve
 from ctrain_runtime.store import PublishedImage
@@ -24,37 +26,46 @@ from ctrain_runtime.store import PublishedImage
 _OBJECT = ("--datatype", "7", "--groupid", "1")  # generic data, in the group that is signed
 
 
+@dataclass(frozen=True)
+class Signature:
+    """The contents of a file with a signed statement, and the key that it names."""
+
+    key: str
+    content: bytes
+
+
 def sign(root: Path, image: PublishedImage, signer: Signer, say: Callable[[str], None] = lambda _: None) -> str:
     """Add a signature to a version; the key, or "" if it has a signature by this key already.
 
     The store's lock is not held while somebody types a passphrase. Raises ImageNotFound, StoreError.
     """
-    with tempfile.TemporaryDirectory() as directory:
-        signed = _sign_statement(Path(directory), image.manifest, signer)
-        (key,) = signatures.keys(signed)
-        if key in present(image):
-            return ""
-        with lock_store(root, say) as writer:
-            resolve([writer.store], f"{image.manifest.name}@{image.manifest.digest}")  # others retire meanwhile
-            put(writer, image, key, signed.read_bytes())
-    return key
+    if is_signed(image, signer):
+        return ""
+    signature = make(image.manifest, signer)
+    with lock_store(root, say) as writer:
+        current = resolve([writer.store], image.manifest.reference)  # others retire meanwhile
+        if current.manifest.digest != image.manifest.digest:
+            what = f"{image.manifest.reference} became another image while it was signed"
+            raise StoreError(what, "Check it with: ctrain store verify")
+        put(writer, image, signature)
+    return signature.key
 
 
-def present(image: PublishedImage) -> set[str]:
-    """The keys that have signed a version, as its signatures say: damaged ones do not count. Raises ImageUnusable."""
+def is_signed(image: PublishedImage, signer: Signer) -> bool:
+    """Whether a version has a valid signature by this key on its name, version and digest."""
     added = (path for path in signatures.added(image.path) if signatures.covers(path, image.manifest))
-    return {key for path in (image.path, *added) for key in signatures.keys(path)}
+    return any(signer.has_signed(path) for path in added)
 
 
-def put(writer: LockedStore, image: PublishedImage, key: str, content: bytes) -> None:
+def put(writer: LockedStore, image: PublishedImage, signature: Signature) -> None:
     """Put an added signature in its place."""
     directory = writer.directory(signatures.SIGNATURES)
-    target = signatures.path_for(image.path, key)
+    target = signatures.path_for(image.path, signature.key)
     manifest = image.manifest
-    writer.log(log.SIGN, manifest.name, manifest.version, digest=manifest.digest, why=f"key {key}")
+    writer.log(log.SIGN, manifest.name, manifest.version, digest=manifest.digest, why=f"key {signature.key}")
     temporary = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        temporary.write_bytes(content)
+        temporary.write_bytes(signature.content)
         finalise(temporary, writer.access)
         temporary.replace(target)
     finally:
@@ -62,11 +73,14 @@ def put(writer: LockedStore, image: PublishedImage, key: str, content: bytes) ->
     atomic.sync_directory(directory)
 
 
-def _sign_statement(directory: Path, manifest: Manifest, signer: Signer) -> Path:
-    statement, signed = directory / "statement", directory / "signature.sif"
-    statement.write_bytes(signatures.statement(manifest))
-    engine = [signer.engine.path, "--quiet", "sif"]
-    command.run([*engine, "new", str(signed)])
-    command.run([*engine, "add", *_OBJECT, str(signed), str(statement)])
-    signer.sign(signed)
-    return signed
+def make(manifest: Manifest, signer: Signer) -> Signature:
+    """A signature on the name, version and digest of a version. Raises StoreError."""
+    with tempfile.TemporaryDirectory() as directory:
+        statement, signed = Path(directory, "statement"), Path(directory, "signature.sif")
+        statement.write_bytes(signatures.statement(manifest))
+        engine = [signer.engine.path, "--quiet", "sif"]
+        command.run([*engine, "new", str(signed)])
+        command.run([*engine, "add", *_OBJECT, str(signed), str(statement)])
+        signer.sign(signed)
+        (key,) = signatures.keys(signed)
+        return Signature(key, signed.read_bytes())

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import calendar
-import contextlib
 import json
 import os
 import sys
@@ -81,7 +80,7 @@ def _show(args: argparse.Namespace) -> str:
         packages, problem = sbom.packages(shown.path), ""
     except ImageUnusable as error:
         packages, problem = {}, "" if shown.foreign else error.message
-    signers = _signers(shown.path)
+    signers, of_file = _signers(shown)
     leases, users = _users(shown.path)
     if args.json:
         version, listed = shown.manifest.version, image_report.as_list(packages)
@@ -89,7 +88,8 @@ def _show(args: argparse.Namespace) -> str:
         return json.dumps(
             {**facts, "signed_by": signers, "used_by": list(map(asdict, leases)), "packages": listed}, indent=2
         )
-    return image_report.describe(shown, packages, problem, signers, users)
+    named = [*signers, *(f"{key} (its file, not its name and version)" for key in of_file)]
+    return image_report.describe(shown, packages, problem, named, users)
 
 
 def _users(path: Path) -> tuple[list[Lease], list[str]]:
@@ -101,13 +101,25 @@ def _users(path: Path) -> tuple[list[Lease], list[str]]:
     return leases, list(map(str, leases))
 
 
-def _signers(path: Path) -> list[str]:
-    """The keys that an image's signatures name; a damaged file names none, which other rows report."""
-    found: list[str] = []
-    for file in (path, *signatures.added(path)):
-        with contextlib.suppress(ImageUnusable):
-            found += signatures.keys(file)
-    return found
+def _signers(shown: Image) -> tuple[list[str], list[str]]:
+    """The keys that an image's signatures name; those whose only signature is in the file of a version that has a name.
+
+    A damaged file names none, which other rows report.
+    """
+    added = [path for path in signatures.added(shown.path) if signatures.covers(path, shown.manifest)]
+    by_name, in_file = (
+        list(dict.fromkeys(key for path in paths for key in _keys(path))) for paths in (added, [shown.path])
+    )
+    if not shown.manifest.version:
+        return in_file, []
+    return by_name, [key for key in in_file if key not in by_name]
+
+
+def _keys(path: Path) -> list[str]:
+    try:
+        return signatures.keys(path)
+    except ImageUnusable:
+        return []
 
 
 def _diff(args: argparse.Namespace) -> str:

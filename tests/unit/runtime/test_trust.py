@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_runtime import trust
+from ctrain_runtime import signatures, trust
 from ctrain_runtime.errors import CtrainError, EngineError, ImageUnusable, SiteError
 from ctrain_runtime.image import Image, find_any_arch
 from ctrain_runtime.site import Site
 from samples.programs import answer
-from samples.sample_images import sif, write_image
+from samples.sample_images import sif, write_image, write_signature
 
 ADMIN, STRANGER = "A" * 40, "B" * 40  # fingerprints
 VERSION = "apptainer version 1.4.5\n"
@@ -51,7 +51,9 @@ def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Image:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     content = sif()
     path = write_image(tmp_path, content=content, digest=f"sha256:{hashlib.sha256(content).hexdigest()}")
-    return find_any_arch((str(path),), [])
+    found = find_any_arch((str(path),), [])
+    write_signature(path, found.manifest)
+    return found
 
 
 def strict(*keys: str) -> Site:
@@ -61,6 +63,11 @@ def strict(*keys: str) -> Site:
 def engine(programs: Path, said: str = "", code: int = 0) -> Path:
     """An engine whose verification says this; the file of its calls."""
     return answer(programs, "apptainer", said, code=code, version=VERSION)
+
+
+def added(image: Image) -> Path:
+    (path,) = signatures.added(image.path)
+    return path
 
 
 def verifications(calls: Path) -> list[str]:
@@ -77,7 +84,7 @@ def test_a_site_without_the_demand_asks_nobody(image: Image, programs: Path) -> 
 def test_a_trusted_signature(image: Image, programs: Path, signers: tuple[str, ...]) -> None:
     calls = engine(programs, signed_by(*signers))
     trust.require_trusted(image, strict())
-    assert verifications(calls) == [f"--quiet verify --all --local --json {image.path}"]
+    assert verifications(calls) == [f"--quiet verify --all --local --json {added(image)}"]
 
 
 def test_a_signature_that_singularity_verifies(image: Image, programs: Path) -> None:
@@ -117,7 +124,7 @@ def test_keys_and_certificates_in_files(image: Image, programs: Path, tmp_path: 
     calls = engine(programs)
     trust.require_trusted(image, strict(str(pem)))
     roots = f" --certificate-roots {pem}" if kind == "certificate" else ""
-    assert verifications(calls) == [f"--quiet verify --all --{kind} {pem}{roots} {image.path}"]
+    assert verifications(calls) == [f"--quiet verify --all --{kind} {pem}{roots} {added(image)}"]
     engine(programs, code=255)
     pem.write_text(f"{text} of another")
     with pytest.raises(ImageUnusable, match="is not signed by a key"):

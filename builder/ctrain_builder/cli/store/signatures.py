@@ -42,7 +42,10 @@ def _sign(args: argparse.Namespace, store: Store) -> int:
     if args.all_signed_by:
         images, others = _split(store.images(), trust.check_key(args.all_signed_by), signer.engine)
     for image in others:
-        print_note(f"{image.manifest.reference} is left out: {args.all_signed_by} has not signed it as it is now")
+        problem = "has not signed it as it is now"
+        if trust.verifies(signer.engine, image.path, args.all_signed_by):
+            problem = f"has signed its file, not its name and version; {_sign_by_name(image)}"
+        print_note(f"{image.manifest.reference} is left out: {args.all_signed_by} {problem}")
     data, lines = [], []
     for image in images:
         name, key = image.manifest.reference, ""
@@ -69,6 +72,10 @@ def _split(
     return vouched, others
 
 
+def _sign_by_name(image: PublishedImage) -> str:
+    return f"if it is the version that it is offered as: ctrain store sign {image.manifest.reference} --key KEY"
+
+
 def verify(args: argparse.Namespace, store: Store, names: Sequence[str]) -> int:
     """Check the signatures of the versions of these images, or of all.
 
@@ -84,7 +91,10 @@ def verify(args: argparse.Namespace, store: Store, names: Sequence[str]) -> int:
     rows, problems, data = [], [], []
     for image in (image for image in store.images() if not names or image.manifest.name in names):
         valid = [key for key in keys if trust.is_signed_by(Image(image.path, image.manifest), key, engine)]
-        problems += [] if valid else [f"{image.manifest.reference} is not signed by any of these keys"]
+        if not valid:
+            in_file = any(trust.verifies(engine, image.path, key) for key in keys)
+            problem = f"is signed in its file alone; {_sign_by_name(image)}" if in_file else ""
+            problems.append(f"{image.manifest.reference} {problem or 'is not signed by any of these keys'}")
         foreign = [path for path in added(image.path) if not covers(path, image.manifest)]
         problems += [f"{path} is damaged, or a signature of another version or digest" for path in foreign]
         rows.append((image.manifest.reference, ", ".join(valid) or "-"))
