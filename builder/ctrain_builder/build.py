@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import enum
 import errno
+import functools
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Optional
@@ -16,7 +17,7 @@ from ctrain_builder import estimate, manifest_writer
 from ctrain_builder.build_cache import Cache, LayerBuild, LayerContent
 from ctrain_builder.build_plan import BuildPlan, PlannedLayer
 from ctrain_builder.cache_root import require_overlays
-from ctrain_builder.image import describe, flatten, reuse, sbom, tests
+from ctrain_builder.image import describe, flatten, planned_tests, reuse, sbom, tests
 from ctrain_builder.image.assemble import ReusableImage, assemble
 from ctrain_builder.image.describe import Content
 from ctrain_builder.image.reuse import Stack
@@ -29,7 +30,7 @@ from ctrain_builder.parent import Parent
 from ctrain_builder.progress import Progress
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import BuildError, ConfigError, DiskFullError, ImageTestError
-from ctrain_runtime.manifest import Manifest, read_manifest
+from ctrain_runtime.manifest import Manifest, TestResult, read_manifest
 from ctrain_runtime.text import format_size
 
 
@@ -101,15 +102,18 @@ class Builder:
         path = self.cache.image(plan.spec, flat)
         times: dict[str, float] = {}
         with self._lock(path.stem, "image"), contextlib.ExitStack() as used:
-            manifest = None if renewed_from(plan) is not None else self._kept(plan, path, flat, used, self._is_finished)
+            is_finished = functools.partial(self._is_finished, plan)
+            manifest = None if renewed_from(plan) is not None else self._kept(plan, path, flat, used, is_finished)
             fresh = manifest is None
             if manifest is None:
                 manifest = self._make(plan, path, flat, used, times)
             self._evict()
         return BuildResult(path, manifest, fresh, times)
 
-    def _is_finished(self, manifest: Manifest) -> bool:
-        return self.tests is WhichTests.LATER or (manifest.tested and self.tests is WhichTests.NEEDED)
+    def _is_finished(self, plan: BuildPlan, manifest: Manifest) -> bool:
+        if self.tests is WhichTests.NEEDED:
+            return planned_tests.passed(self.cache, plan, manifest, self.engine)
+        return self.tests is WhichTests.LATER
 
     def _kept(
         self,
@@ -264,18 +268,22 @@ class Builder:
 
     def _examine(self, container: Container, stack: Stack, made: Path) -> Content:
         count = reuse.needed_layers(self.cache, container, stack, since=0)
-        known = reuse.fingerprint("examine", stack.digests(count), reuse.surroundings(container))
+        seen = reuse.programs(describe.EXAMINE), reuse.surroundings(container)
+        known = reuse.fingerprint("examine", stack.digests(count), *seen)
         return Content(**self.cache.facts(known, lambda: asdict(describe.examine(container, made))))
 
     def _test(self, plan: BuildPlan, stack: Stack, path: Path, manifest: Manifest) -> Manifest:
         """Run the tests of the image whose results may have changed. Returns its manifest, with all results."""
-        rerun = self.tests is WhichTests.ALL
+        recorded = [manifest]
+
+        def record(results: Sequence[TestResult]) -> None:
+            recorded.append(replace(manifest, tests=tuple(results)))
+            self.cache.write(path.with_suffix(".json"), manifest_writer.as_data(recorded[-1]))
+
         with self.cache.work_directory() as work:
             tester = Tester(self.cache, self._container(work), self.progress, plan, stack, manifest.flat)
-            results = tester.run(path, rerun, self.tests_at_once)
-        manifest = replace(manifest, tests=tuple(results))
-        self.cache.write(path.with_suffix(".json"), manifest_writer.as_data(manifest))
-        return manifest
+            tester.run(path, manifest.tests, record, self.tests is WhichTests.ALL, self.tests_at_once)
+        return recorded[-1]
 
     def _evict(self) -> None:
         if self.cap is not None:
@@ -338,10 +346,11 @@ def assembled(cache: Cache, plan: BuildPlan, flat: bool) -> Optional[Manifest]:
     return manifest if same else None
 
 
-def up_to_date(cache: Cache, plan: BuildPlan, flat: bool) -> Optional[Manifest]:
-    """The manifest of the image in the cache if it is the planned one and has passed its tests."""
+def up_to_date(cache: Cache, plan: BuildPlan, flat: bool, engine: Optional[Engine]) -> Optional[Manifest]:
+    """The manifest of the image in the cache if it is the planned one and has passed all its tests as they are today:
+    the one answer to whether it may be published. `engine`: that of this machine, if it has one."""
     manifest = assembled(cache, plan, flat) if renewed_from(plan) is None else None
-    return manifest if manifest and manifest.tested else None
+    return manifest if manifest and planned_tests.passed(cache, plan, manifest, engine) else None
 
 
 def kept_layers(cache: Cache, plan: BuildPlan, flat: bool) -> int:

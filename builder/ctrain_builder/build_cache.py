@@ -144,6 +144,9 @@ class Cache:
     def remember_fact(self, fingerprint: str, fact: Mapping[str, Any]) -> None:
         self.write(self._fact(fingerprint), fact)
 
+    def forget_fact(self, fingerprint: str) -> None:
+        self._fact(fingerprint).unlink(missing_ok=True)
+
     def facts(self, fingerprint: str, ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """What `ask` tells, as it was when it was first asked under this fingerprint."""
         found = self.fact(fingerprint)

@@ -40,12 +40,17 @@ class Layer:
 
 @dataclass(frozen=True)
 class TestResult:
-    """One test in the image; `seconds` is its wall time, `skipped` the reason it was not run ("" if it was)."""
+    """One test in the image; `seconds` is its wall time, `skipped` the reason it was not run ("" if it was).
+
+    `fingerprint`: of the test; `engine`: with which it ran. Both only in a builder's cache, to tell which results hold.
+    """
 
     name: str
     passed: bool
     seconds: str
     skipped: str = ""
+    fingerprint: str = ""
+    engine: str = ""
 
     @property
     def outcome(self) -> str:

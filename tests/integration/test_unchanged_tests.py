@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -91,13 +93,14 @@ class Project:
         (self.root / path).parent.mkdir(parents=True, exist_ok=True)
         (self.root / path).write_text(text)
 
-    def ctrain(self, *argv: str) -> subprocess.CompletedProcess[str]:
+    def ctrain(self, *argv: str, checkout: Path = CHECKOUT) -> subprocess.CompletedProcess[str]:
         places = ["--definitions", str(self.root / "definitions"), "--cache", str(self.root / "cache")]
-        return subprocess.run([CTRAIN, *argv, *places], capture_output=True, text=True)
+        environment = {**os.environ, "PYTHONPATH": f"{checkout / 'runtime'}:{checkout / 'builder'}"}
+        return subprocess.run([CTRAIN, *argv, *places], env=environment, capture_output=True, text=True)
 
-    def build(self, *options: str) -> dict[str, str]:
+    def build(self, *options: str, checkout: Path = CHECKOUT) -> dict[str, str]:
         """Test -> outcome of a build that succeeds."""
-        done = self.ctrain("build", "small", *options)
+        done = self.ctrain("build", "small", *options, checkout=checkout)
         assert done.returncode == 0, done.stdout + done.stderr
         return outcomes(done.stdout.splitlines())
 
@@ -139,6 +142,31 @@ def test_after_a_change_of_code_only_tests_that_can_see_it_run(project: Project)
     assert sorted(project.manifest) == sorted(ALL)
     project.write("examples/word", "one\n")  # the layer is cached, and the results are
     assert rerun(project.build()) == {"layers mounted"}
+
+
+def test_another_checkout_runs_no_test_again(project: Project, tmp_path: Path) -> None:
+    for root in ("builder", "runtime", "definitions", "examples"):
+        shutil.copytree(CHECKOUT / root, tmp_path / root, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    assert project.build(checkout=tmp_path) == {}, "it is up to date"
+    project.write("examples/word", "three\n")
+    assert rerun(project.build(checkout=tmp_path)) == {"layers mounted", "%test of code", "%test of watch"}
+    project.write("examples/word", "one\n")
+    assert rerun(project.build()) == {"layers mounted"}
+
+
+def test_a_changed_expectation_is_tested_and_the_image_not_published_before(project: Project) -> None:
+    store = str(project.root / "declared")
+    assert subprocess.run([CTRAIN, "store", "init", store]).returncode == 0
+    project.write("definitions/images.yaml", IMAGES + '    tags: {"1.0": {python: "9.9"}}\n')
+    refused = project.ctrain("publish", "small", "--store", store)
+    assert (refused.returncode, "Run: ctrain test small:1.0" in refused.stderr) == (78, True), refused.stderr
+    for verb in ("build", "test"):
+        done = project.ctrain(verb, "small")
+        assert done.returncode == 78, done.stdout + done.stderr
+        assert "test 'as declared' of image small 1.0 failed" in done.stderr
+    project.write("definitions/images.yaml", IMAGES)
+    project.build()
+    assert project.ctrain("publish", "small", "--store", store).returncode == 0
 
 
 def test_a_layer_that_changes_what_lies_below_it_is_not_trusted(project: Project) -> None:

@@ -25,7 +25,7 @@ from ctrain_builder.build_plan import BuildPlan
 from ctrain_builder.cache_root import open_cache
 from ctrain_builder.cli import batch, plan_view
 from ctrain_builder.cli.options import add_plan_arguments, days, find_image, parse_build_args, parse_size, positive
-from ctrain_builder.cli.planning import Parents, detect_site, plan_images
+from ctrain_builder.cli.planning import Parents, detect_site, engine_of_machine, plan_images
 from ctrain_builder.cli.progress import ProgressLines
 from ctrain_builder.image import side_by_side
 from ctrain_builder.image.describe import BASE_BUILT
@@ -90,7 +90,7 @@ def execute(args: argparse.Namespace) -> int:
             stems = {spec.file_stem for spec in specs}
             old = history.plans_at(args.changed_since, definitions, stems, parse_build_args(args.build_arg), make, work)
         before = {stem: plan.inputs for stem, plan in old.items()}
-        planned = [plan for plan in planned if before.get(plan.spec.file_stem) != plan.inputs]
+        planned = [plan for plan in planned if _differs(plan, old.get(plan.spec.file_stem))]
     if args.unpublished:
         published = [found.manifest for store in parents.stores() for found in store.images()]
         planned = [
@@ -107,10 +107,12 @@ def _show(
     planned: Sequence[BuildPlan],
     before: Optional[Mapping[str, Mapping[str, LayerInputs]]],
 ) -> int:
+    engine = engine_of_machine()
     outlooks = []
     for plan in planned:
         inputs = None if before is None else before.get(plan.spec.file_stem, {})
-        outlooks.append(plan_view.image_status(cache, plan, is_flat(plan.spec, args.flatten), inputs))
+        flat = is_flat(plan.spec, args.flatten)
+        outlooks.append(plan_view.image_status(cache, plan, flat, inputs, engine))
     if args.json:
         print(json.dumps(plan_view.as_data(cache, outlooks), indent=2))
     else:
@@ -148,6 +150,13 @@ def _wanted(args: argparse.Namespace, definitions: Path) -> Sequence[ImageSpec]:
         return specs
     names = ", ".join(sorted({spec.name for spec in specs}))
     raise UsageError("no image given", f"Name one or more of: {names}; or use --all")
+
+
+def _differs(plan: BuildPlan, old: Optional[BuildPlan]) -> bool:
+    """Whether an image, or what its tests expect of it, is another than it was."""
+    if old is None or plan.inputs != old.inputs:
+        return True
+    return (plan.spec.variant, plan.spec.horovod) != (old.spec.variant, old.spec.horovod)
 
 
 def _is_published(cache: Cache, plan: BuildPlan, flatten: bool, found: Manifest) -> bool:

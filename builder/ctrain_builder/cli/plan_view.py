@@ -11,6 +11,7 @@ from ctrain_builder.build_cache import Cache
 from ctrain_builder.build_plan import NEW, OK, STALE, UNKNOWN, BuildPlan, BuildStatus
 from ctrain_builder.layer_key import LayerInputs
 from ctrain_builder.manifest_writer import seconds_since
+from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.text import format_duration, format_size, pluralize, table
 
 _SHOWN = 4  # reasons in the table; machines get all
@@ -37,9 +38,14 @@ class ImagePlanStatus:
 
 
 def image_status(
-    cache: Cache, plan: BuildPlan, flat: bool, before: Optional[Mapping[str, LayerInputs]] = None
+    cache: Cache,
+    plan: BuildPlan,
+    flat: bool,
+    before: Optional[Mapping[str, LayerInputs]] = None,
+    engine: Optional[Engine] = None,
 ) -> ImagePlanStatus:
-    """`before` are the inputs by definition to compare with; None: those that the cache remembers."""
+    """`before` are the inputs by definition to compare with; None: those that the cache remembers. `engine`: that of
+    this machine, if it has one."""
     spec = plan.spec
     made = {layer.name: cache.made(spec, layer.name) for layer in plan.layers}
     recorded = {name: last.inputs for name, last in made.items() if last} if before is None else before
@@ -48,14 +54,14 @@ def image_status(
     built = cache.built(base.key, base.definition.is_base)
     if plan.problem:
         return ImagePlanStatus(plan, BuildStatus(UNKNOWN), layers)
-    if build.up_to_date(cache, plan, flat):
+    if build.up_to_date(cache, plan, flat, engine):
         return ImagePlanStatus(
             plan, BuildStatus(OK), tuple(BuildStatus(OK, layer.why) for layer in layers), built=built
         )
     image = BuildStatus(NEW)
     if cache.image(spec, flat).exists():
         whole = build.assembled(cache, plan, flat)
-        image = BuildStatus(STALE, ("its tests failed or have not run" if whole else "made of other layers",))
+        image = BuildStatus(STALE, ("tests failed, changed or not run" if whole else "made of other layers",))
     kept = build.kept_layers(cache, plan, flat)
     return ImagePlanStatus(
         plan, image, layers, estimate.space(cache, plan, flat), estimate.seconds(cache, plan, kept), built

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import platform
 import sys
@@ -19,7 +20,8 @@ from ctrain_builder.image_spec import ImageSpec
 from ctrain_builder.layers import build_host
 from ctrain_builder.layers.build_host import BuildHost
 from ctrain_builder.parent import Parent
-from ctrain_runtime.errors import UsageError
+from ctrain_runtime.engines.apptainer import Engine, find_engine
+from ctrain_runtime.errors import EngineError, UsageError
 from ctrain_runtime.image import OCI_ARCH
 from ctrain_runtime.site import SelectedSite, select_site
 from ctrain_runtime.store import Store, open_stores
@@ -32,6 +34,13 @@ def detect_site(args: argparse.Namespace) -> BuildHost:
     """The settings of this machine, with the mirror that the command line gives."""
     site = build_host.detect(os.environ)
     return replace(site, mirror=parse_build_args(args.build_arg).get(build_plan.MIRROR, site.mirror))
+
+
+def engine_of_machine() -> Optional[Engine]:
+    """The engine on PATH; None without one: images can be planned and published nevertheless."""
+    with contextlib.suppress(EngineError):
+        return find_engine()
+    return None
 
 
 def plan_images(

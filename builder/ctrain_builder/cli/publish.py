@@ -15,7 +15,8 @@ from typing import Optional
 from ctrain_builder import build, image_spec
 from ctrain_builder.cache_root import open_cache
 from ctrain_builder.cli.bar import Bar, print_note
-from ctrain_builder.cli.options import add_cache_arguments, add_dry_run, digest, find_image
+from ctrain_builder.cli.options import add_dry_run, add_plan_arguments, digest, find_image
+from ctrain_builder.cli.planning import Parents, detect_site, engine_of_machine, plan_images
 from ctrain_builder.cli.signer import make_signer
 from ctrain_builder.cli.store.common import store_root
 from ctrain_builder.store import channels
@@ -28,7 +29,8 @@ from ctrain_runtime.text import format_size
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("image", metavar="IMAGE[:TAG]", help="an image of images.yaml")
-    add_cache_arguments(parser)
+    add_plan_arguments(parser)
+    parser.set_defaults(rebuild=None, base_max_age=None)
     parser.add_argument("--store", metavar="DIR", help="the store's directory (default: $CTRAIN_STORE)")
     parser.add_argument("--channel", metavar="CHANNEL", help="also make this channel (prod, dev, ...) point to it")
     parser.add_argument(
@@ -49,12 +51,16 @@ def execute(args: argparse.Namespace) -> int:
         channels.check(args.channel)
     cache = open_cache(args.cache)
     spec = find_image(image_spec.directory(args.definitions), args.image, args.tag)
+    [plan], _ = plan_images(args, [spec], cache, detect_site(args), Parents(cache))
+    if plan.problem:
+        raise plan.problem
     flat = build.is_flat(spec, args.flatten)
     path = cache.image(spec, flat)
     with cache.use(path) as there:  # it stays while it is copied
-        manifest = build.finished(cache, spec, flat) if there else None
-        if manifest is None or not manifest.tested:
-            verb, state = ("test", "has not passed its tests") if manifest else ("build", "is not built and tested")
+        manifest = build.up_to_date(cache, plan, flat, engine_of_machine()) if there else None
+        if manifest is None:
+            is_built = there and build.assembled(cache, plan, flat)
+            verb, state = ("test", "has not passed its tests") if is_built else ("build", "is not built and tested")
             option = " --flatten" if args.flatten else ""
             raise ImageTestError(f"image {spec.title} {state}", f"Run: ctrain {verb} {spec.name}:{spec.tag}{option}")
         if args.dry_run:

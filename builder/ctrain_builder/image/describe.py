@@ -24,6 +24,7 @@ from ctrain_runtime import command, config, sif
 from ctrain_runtime.errors import BuildError, ConfigError
 from ctrain_runtime.manifest import CPU_LABEL, PARENT_LABEL, Base, Layer, Manifest, Requires
 
+EXAMINE = "examine.py"
 _OCI = "org.opencontainers.image."
 BASE_BUILT = "org.ctrain.base.built"  # when the base was built (UTC): of the manifest alone, as images have no times
 
@@ -60,7 +61,7 @@ class _Answer:
 
 def examine(container: Container, image: Path) -> Content:
     """Ask the image. Raises BuildError."""
-    told = run_probe(container, image, "examine.py")
+    told = run_probe(container, image, EXAMINE)
     try:
         config.load(_Answer, told, f"image {image}")
     except ConfigError as error:  # its python3 is its own

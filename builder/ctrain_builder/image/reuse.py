@@ -1,8 +1,9 @@
 """What must be equal for the result of a test, or of a program that examined an image, to hold for another image.
 
 A fingerprint covers all that a program inside can see: the contents of the layers, the program, the engine with its
-configuration, the kernel and the processor. Layers above those on which it depends by its declaration are left out only
-if they are proven to be private: all that they add lies in new directories of /opt.
+configuration, the kernel and the processor; never where on this machine any of them is. Layers above those on which it
+depends by its declaration are left out only if they are proven to be private: all that they add lies in new directories
+of /opt.
 """
 
 from __future__ import annotations
@@ -22,14 +23,16 @@ from typing import Optional
 from ctrain_builder import files
 from ctrain_builder.build_cache import Cache, LayerContent
 from ctrain_builder.layers import metadata
-from ctrain_builder.layers.container import Container, LowerLayers
+from ctrain_builder.layers.container import NO_MOUNTS, Container, LowerLayers
 from ctrain_runtime import command, inside
 from ctrain_runtime.engines.apptainer import Engine
 
 INSIDE = Path(__file__).parent / "inside"  # programs that run inside an image
 VERSIONS = Path(inside.__file__).with_name("versions.py")  # the module that they share with the runtime
-_FORMAT = 1  # of fingerprints: raise it when programs are run in another way
+_FORMAT = 2  # of fingerprints: raise it when programs are run in another way
 _ENTRY = re.compile(r"(?P<mode>\S{10}) root/root +\d+ \S+ \S+ squashfs-root(?P<path>/.*)?")
+_SHORT = 12  # hex digits
+_IMPORT = re.compile(r"(?m)^\s*(?:import|from) (\w+)")
 _OWN = re.compile(r"/opt/([\w.+-]+)(/.*)?")
 _DIRECTORY = "drwxr-xr-x"
 # Written for every layer; none of it takes part in what runs in the container, as /.singularity.d/env does.
@@ -53,19 +56,23 @@ def fingerprint(*parts: object) -> str:
 
 
 def surroundings(container: Container) -> tuple[str, ...]:
-    """All besides the image that a program inside sees, and that is not the same for every run."""
-    options = container.argv("exec", Path("image"))
-    return (*options, *_engine(container.engine), *_machine(), *_programs())
+    """All besides the image and the program that the program sees, and that is not the same for every run."""
+    options = container.argv("exec", Path("image"))[1:]
+    no_mounts = files.digest(NO_MOUNTS)
+    options = [option.replace(str(NO_MOUNTS), no_mounts) for option in options]
+    return (*options, engine_name(container.engine), *_machine())
 
 
 @functools.lru_cache
-def _engine(engine: Engine) -> tuple[str, ...]:
-    """Its configuration says what of the host is mounted."""
+def engine_name(engine: Engine) -> str:
+    """As in apptainer 1.4.5 0123456789ab: the last word is of its configuration, which says what of the host is
+    mounted."""
     settings = command.run([engine.path, "buildcfg"], check=False).stdout
     path = re.search(r"(?m)^\w+_CONF_FILE=(.+)$", settings)
-    with contextlib.suppress(OSError):
-        return engine.name, engine.version, files.digest(Path(path[1])) if path else ""
-    return engine.name, engine.version, ""
+    configuration = ""
+    with contextlib.suppress(OSError):  # none, or not for this user
+        configuration = files.digest(Path(path[1]))[:_SHORT] if path else ""
+    return f"{engine.name} {engine.version} {configuration}".rstrip()
 
 
 @functools.lru_cache
@@ -75,10 +82,17 @@ def _machine() -> tuple[str, ...]:
     return platform.release(), *sorted(lines)
 
 
-@functools.lru_cache
-def _programs() -> tuple[str, ...]:
-    programs = sorted((*INSIDE.glob("*.py"), VERSIONS), key=lambda path: path.name)
-    return tuple(f"{path.name} {files.digest(path)}" for path in programs)
+def programs(text: str) -> list[str]:
+    """Those of ctrain's programs inside an image that `text` names, and the modules that they import, by contents."""
+    known = {path.name: path for path in (*INSIDE.glob("*.py"), VERSIONS)}
+    used: set[str] = set()
+    due = {name for name in known if name in text}
+    while due - used:
+        name = (due - used).pop()
+        used.add(name)
+        imported = _IMPORT.findall(known[name].read_text(encoding="utf-8"))
+        due |= {f"{module}.py" for module in imported} & known.keys()
+    return [f"{name} {files.digest(known[name])}" for name in sorted(used)]
 
 
 def copy_programs(mnt_dir: Path) -> None:

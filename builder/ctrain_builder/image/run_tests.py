@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from ctrain_builder.build_cache import Cache
 from ctrain_builder.build_plan import BuildPlan
-from ctrain_builder.image import reuse, side_by_side, tests
+from ctrain_builder.image import planned_tests, reuse, side_by_side, tests
+from ctrain_builder.image.planned_tests import Questions
 from ctrain_builder.image.reuse import Stack
 from ctrain_builder.image.tests import ImageTest
 from ctrain_builder.layers.container import Container
 from ctrain_builder.progress import Progress
 from ctrain_runtime import config
 from ctrain_runtime.errors import ConfigError, ImageTestError
-from ctrain_runtime.facts import count_gpus
 from ctrain_runtime.manifest import TestResult
 
 UNCHANGED = "passed (unchanged)"
@@ -41,11 +42,24 @@ class Tester:
     stack: Stack
     flat: bool
 
-    def run(self, image: Path, rerun: bool, at_once: int) -> list[TestResult]:
-        """Run the tests whose results may differ from earlier ones, or all. Raises TestsFailed."""
-        checks = list(tests.checks(self.plan, self._facts_of_base(), count_gpus(), self._inherited_tests()))
+    def run(
+        self,
+        image: Path,
+        recorded: Sequence[TestResult],
+        record: Callable[[Sequence[TestResult]], None],
+        rerun: bool,
+        at_once: int,
+    ) -> None:
+        """Run the tests whose results may differ from those `recorded` of the image or of others, or all.
+
+        `record` gets none at first, so that whatever ends this leaves no image that seems to have passed; in the end it
+        gets all that are known. Raises TestsFailed.
+        """
+        record(())
+        checks = self._checks()
         marks = {check.name: self._mark(check) for check in checks if check.reusable}
-        results = {} if rerun else self._known(marks)
+        engine = reuse.engine_name(self.container.engine)
+        results = {} if rerun else self._known(checks, marks, recorded)
         for name in results:
             self.progress.done("test", name, UNCHANGED)
         due = [check for check in checks if check.name not in results]
@@ -55,7 +69,10 @@ class Tester:
         def test(check: ImageTest, tick: side_by_side.Tick) -> TestResult:
             log = logs[check.name]
             step = self.progress.begin("test", check.name, log, durations.get(f"test {check.name}"))
+            if check.reusable:  # if this one fails, that it has passed before says nothing
+                self.cache.forget_fact(marks[check.name])
             result = tests.run(replace(self.container, tick=tick), image, check, log)
+            result = replace(result, fingerprint=planned_tests.fingerprint(check), engine=engine)
             if result.passed and check.reusable:
                 self.cache.remember_fact(marks[check.name], asdict(result))
             step.end(result.outcome)
@@ -65,30 +82,18 @@ class Tester:
         self.cache.remember_durations(
             self.plan.spec, {f"test {name}": float(result.seconds) for name, result in done.items() if result.passed}
         )
+        results.update(done)
+        record([results[check.name] for check in checks if check.name in results])
         for check in due:
             if check.name in done and done[check.name].outcome == "failed":
                 raise self._failed(check, logs[check.name])
-        results.update(done)
-        return [results[check.name] for check in checks]
 
-    def _facts_of_base(self) -> dict[str, str]:
-        known = reuse.fingerprint("base", self.stack.digests(1), reuse.surroundings(self.container))
-        return self.cache.facts(known, lambda: tests.base_facts(self.container, self.stack.files[0]))
-
-    def _inherited_tests(self) -> dict[str, str]:
-        """The %test of each layer that comes from a parent image: what its layer shows and those below it do not."""
-        scripts: dict[str, str] = {}
-        below = ""
-        for count, layer in enumerate(self.plan.layers, 1):
-            if layer.part and (script := self._script(count)) != below:
-                scripts[layer.name] = below = script
-        return scripts
-
-    def _script(self, count: int) -> str:
-        """The %test that an image of the lowest `count` layers has."""
-        known = reuse.fingerprint("script", self.stack.digests(count))
-        found = self.cache.facts(known, lambda: {"script": tests.read_script(self.container, self.stack.below(count))})
-        return str(found["script"])
+    def _checks(self) -> list[ImageTest]:
+        questions = Questions(
+            base=lambda: tests.base_facts(self.container, self.stack.files[0]),
+            script=lambda count: tests.read_script(self.container, self.stack.below(count)),
+        )
+        return planned_tests.planned(self.cache, self.plan, self.stack.digests(len(self.stack.files)), questions)
 
     def _mark(self, check: ImageTest) -> str:
         """The fingerprint of all that the result of a test depends on."""
@@ -96,12 +101,15 @@ class Tester:
         if not check.all_layers:
             count = reuse.needed_layers(self.cache, self.container, self.stack, check.since)
         contents, surroundings = self.stack.digests(count), reuse.surroundings(self.container)
-        return reuse.fingerprint("test", check.argv, check.script, contents, self.flat, surroundings)
+        return reuse.fingerprint("result", planned_tests.fingerprint(check), contents, self.flat, surroundings)
 
-    def _known(self, marks: dict[str, str]) -> dict[str, TestResult]:
-        """The results that are remembered: those of tests that passed."""
-        found: dict[str, TestResult] = {}
-        for name, mark in marks.items():
+    def _known(
+        self, checks: Sequence[ImageTest], marks: dict[str, str], recorded: Sequence[TestResult]
+    ) -> dict[str, TestResult]:
+        """The results that hold: those recorded of this image, and those remembered of tests that passed in others."""
+        found = planned_tests.holding(checks, recorded, self.container.engine)
+        for name in marks.keys() - found.keys():
+            mark = marks[name]
             with contextlib.suppress(ConfigError):  # of another version or damaged: the test runs again
                 result = config.load(TestResult, self.cache.fact(mark) or {}, mark)
                 if result.passed:

@@ -18,7 +18,7 @@ from ctrain_builder.layers.container import CommandFailed, Container, LowerLayer
 from ctrain_runtime.errors import BuildError, CtrainError
 from ctrain_runtime.manifest import TestResult
 
-_UNCHANGED = "unchanged.py"
+UNCHANGED = "unchanged.py"
 # As root, with more processes than cores, without a home or a GPU: no reason for a test to fail.
 _ENV = (
     *("env", "HOME=/tmp", "OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"),
@@ -50,7 +50,7 @@ class ImageTest:
 
 def base_facts(container: Container, base: Path) -> dict[str, str]:
     """What the upper layers of an image must leave as it is in the base: versions, and digests of files."""
-    return run_probe(container, base, _UNCHANGED)
+    return run_probe(container, base, UNCHANGED)
 
 
 def run_probe(container: Container, image: Path, program: str) -> dict[str, Any]:
@@ -138,7 +138,7 @@ def _modules(features: Sequence[str]) -> list[str]:
 
 def _on_gpus(plan: BuildPlan, base: Mapping[str, str], gpus: int, place: Mapping[str, int]) -> Iterator[ImageTest]:
     skip = "" if gpus else "the building machine has no GPU"
-    size = str(min(2, gpus))
+    size = str(min(2, gpus) or 2)
     if "torch" in base:
         yield ImageTest("GPU", (*_PYTHON, "/mnt/gpu.py", size), gpu=True, skip=skip, reusable=False)
     for module in _modules(plan.spec.horovod)[:1] if "NCCL" in plan.spec.horovod else ():

@@ -26,7 +26,7 @@ _SHOWN = (
     *("/etc/hosts", "/sys/bus", "/sys/class", "/sys/devices"),
     *("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"),
 )
-_NO_MOUNTS = Path(__file__).with_name("no-mounts.json")  # root of a container could mount again, writable
+NO_MOUNTS = Path(__file__).with_name("no-mounts.json")  # root of a container could mount again, writable
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _NO_SPACE = re.compile(r"No space left on device|Disk quota exceeded")
 _NO_SECCOMP = re.compile(r"seccomp.*not enabled")
@@ -123,7 +123,7 @@ class Container:
         argv = [self.engine.path, "--quiet", action, "--pid", "--cleanenv", "--pwd", "/"]
         argv += ["--hostname", hostname] if hostname else []
         argv += ["--contain", "--no-mount", "home,cwd,tmp,sys,bind-paths"]
-        argv += [] if is_engine else ["--security", f"seccomp:{_NO_MOUNTS}"]
+        argv += [] if is_engine else ["--security", f"seccomp:{NO_MOUNTS}"]
         if as_root:
             argv.append("--fakeroot")
         elif self.root:

@@ -16,6 +16,7 @@ from ctrain_builder.cache_root import open_cache
 from ctrain_builder.image.describe import BASE_BUILT
 from ctrain_builder.store.init import init_store
 from ctrain_runtime.manifest import Layer, Manifest
+from samples import built_image
 from samples.sample_images import sif
 
 Ctrain = Callable[..., int]
@@ -30,7 +31,12 @@ def _finish(plan: dict[str, Any], cache: Path, make_manifest: Callable[..., Mani
     layers = [(layer["definition"], layer["key"]) for layer in plan["layers"]]
     stem = f"{plan['name']}_{plan['tag']}-{plan['stack']}"
     (cache / f"images/{stem}.sif").touch()
-    manifest_writer.write(cache / f"images/{stem}.json", make_manifest(layers=layers, **facts))
+    manifest = make_manifest(layers=layers, **facts)
+    if manifest.tested:
+        digest = plan["base"].partition("@")[2]
+        planned = built_image.plan(cache.parent / "project/definitions", plan["name"], plan["tag"], digest)
+        manifest = built_image.tested(open_cache(cache), planned, manifest)
+    manifest_writer.write(cache / f"images/{stem}.json", manifest)
     for number, (_, key) in enumerate(layers):
         (cache / "layers" / f"{key}.{'sqsh' if number else 'sif'}").touch()
 
@@ -99,7 +105,7 @@ def test_an_image_whose_tests_failed_is_planned_again(
     _finish(image, tmp_path / "cache", make_manifest, passed=False)
     assert ctrain("build", "--plan") == 0
     *_, row, summary = capsys.readouterr().out.splitlines()
-    assert row.split(maxsplit=2) == ["(image)", "stale", "its tests failed or have not run"]
+    assert row.split(maxsplit=2) == ["(image)", "stale", "tests failed, changed or not run"]
     assert summary.startswith("1 image to build")
 
 
@@ -252,6 +258,9 @@ def test_only_what_differs_from_a_commit_is_planned(
     assert found == {"0.8": [[], []], "0.9": [["not in the cache"], ["argument COLOUR blue -> green"]]}
     assert ctrain("build", "small:1.0", "--changed-since", "HEAD", "--plan", "--json") == 0
     assert _told(capsys)["images"] == []
+    images.write_text(images.read_text().replace('"1.0": {}', '"1.0": {python: "3.12"}'))
+    assert ctrain("build", "small:1.0", "--changed-since", "HEAD", "--plan", "--json") == 0
+    assert len(_told(capsys)["images"]) == 1, "its tests expect something else"
 
 
 @pytest.mark.usefixtures("matrix")

@@ -85,7 +85,7 @@ def test_tensorflow_whose_base_has_horovod(project: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("gpus", "size", "skip"), [(0, "0", "the building machine has no GPU"), (1, "1", ""), (8, "2", "")]
+    ("gpus", "size", "skip"), [(0, "2", "the building machine has no GPU"), (1, "1", ""), (8, "2", "")]
 )
 def test_gpus_are_tested_where_there_are_some(project: Path, gpus: int, size: str, skip: str) -> None:
     image = planned(project, CHAIN, horovod=("PyTorch", "MPI", "Gloo", "NCCL"))

@@ -1,9 +1,7 @@
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,31 +9,26 @@ import pytest
 from ctrain_builder import manifest_writer
 from ctrain_builder.cache_root import open_cache
 from ctrain_builder.cli.main import BUILD_VERBS
-from ctrain_builder.digests import regions_digest
 from ctrain_builder.store.init import init_store
 from ctrain_runtime.cli.main import RUNTIME_VERBS, main
 from ctrain_runtime.digest import file_digest
-from ctrain_runtime.manifest import Layer, Manifest, read_manifest
-from ctrain_runtime.sif import PARTITION
+from ctrain_runtime.manifest import Manifest, read_manifest
 from ctrain_runtime.store import open_store
-from samples.sample_images import sif
+from samples import built_image
 
 
 @pytest.fixture
-def publish(project: Path, tmp_path: Path, make_manifest: Callable[..., Manifest]) -> Callable[..., int]:
+def publish(
+    ctrain: Callable[..., int], project: Path, tmp_path: Path, make_manifest: Callable[..., Manifest]
+) -> Callable[..., int]:
     """publish(OPTIONS) of an image that is in the cache, as builds leave it there, to the store `store`."""
     cache = open_cache(tmp_path / "cache")
-    image = cache.root / "images" / "small_1.0-s.sif"
-    image.write_bytes(sif(data=b"base", more=[(PARTITION, b"upper")]))
-    layers = tuple(
-        Layer(name, name, len(name), f"sha256:{hashlib.sha256(name.encode()).hexdigest()}")
-        for name in ("base", "upper")
-    )
-    manifest = replace(make_manifest(regions_digest(image, layers)), layers=layers, size=image.stat().st_size)
+    plan = built_image.plan(project / "definitions")
+    image = built_image.put(cache, plan, make_manifest)
+    manifest = built_image.tested(cache, plan, read_manifest(image.with_suffix(".json")))
     manifest_writer.write(image.with_suffix(".json"), manifest)
     init_store(tmp_path / "store")
-    places = ["--definitions", str(project / "definitions"), "--cache", str(cache.root), "--store", "store"]
-    return lambda *options: main(BUILD_VERBS, ["publish", "small", *places, *options])
+    return lambda *options: ctrain("publish", "small", "--store", "store", *options)
 
 
 def test_an_image_is_published_under_a_channel(publish: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,6 +13,7 @@ from ctrain_builder.build_cache import Cache, LayerContent
 from ctrain_builder.cache_root import open_cache
 from ctrain_builder.image import reuse
 from ctrain_builder.image.reuse import Stack
+from ctrain_builder.layers import container as container_module
 from ctrain_builder.layers.container import Container
 from ctrain_runtime.engines.apptainer import Engine
 
@@ -133,7 +134,7 @@ def test_a_fingerprint_depends_on_each_part() -> None:
         assert reuse.fingerprint(*parts) != whole
 
 
-def test_surroundings_are_engine_with_configuration_machine_programs_and_user(
+def test_surroundings_are_engine_with_configuration_machine_and_user(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine, config = tmp_path / "apptainer", tmp_path / "apptainer.conf"
@@ -142,14 +143,39 @@ def test_surroundings_are_engine_with_configuration_machine_programs_and_user(
 
     def seen(text: str, version: str = "1.4.5", root: bool = True) -> tuple[str, ...]:
         config.write_text(text)
-        reuse._engine.cache_clear()
+        reuse.engine_name.cache_clear()
         return reuse.surroundings(Container(Engine("apptainer", str(engine), version), tmp_path, lambda: None, root))
 
     whole = seen("bind path = /etc/localtime")
     assert whole == seen("bind path = /etc/localtime")
     assert len({whole, seen("mount home = no"), seen("bind path = /etc/localtime", "1.5"), seen("", root=False)}) == 4
-    assert any(part.startswith("all_reduce.py ") for part in whole)
     monkeypatch.setattr(reuse.platform, "release", lambda: "9.9")
     reuse._machine.cache_clear()
     assert seen("bind path = /etc/localtime") != whole
     reuse._machine.cache_clear()
+
+
+def test_another_checkout_or_another_path_of_the_engine_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def seen(checkout: str, text: str = "{}") -> tuple[str, ...]:
+        for name in ("no-mounts.json", "apptainer"):
+            (tmp_path / checkout).mkdir(exist_ok=True)
+            (tmp_path / checkout / name).write_text(f"#!/bin/sh\n# {text}\n")
+            (tmp_path / checkout / name).chmod(0o755)
+        for module in (container_module, reuse):
+            monkeypatch.setattr(module, "NO_MOUNTS", tmp_path / checkout / "no-mounts.json")
+        engine = Engine("apptainer", str(tmp_path / checkout / "apptainer"), "1.4.5")
+        return reuse.surroundings(Container(engine, tmp_path, lambda: None))
+
+    assert seen("one") == seen("two")
+    assert seen("one", "other calls") != seen("two")
+
+
+def test_a_test_depends_on_the_programs_that_it_names_and_their_modules() -> None:
+    def named(text: str) -> list[str]:
+        return [line.split()[0] for line in reuse.programs(text)]
+
+    assert named("python3 /mnt/zero_step.py") == ["workers.py", "zero_step.py"]
+    assert named("python3 /mnt/unchanged.py {}") == ["unchanged.py", "versions.py"]
+    assert named("python3 -c 'import torch'") == []

@@ -62,7 +62,8 @@ class Bench:
         stack = Stack((Path("a.sif"), Path("b.sqsh")), tuple(LayerContent(digest, 1) for digest in digests))
         container = Container(Engine("apptainer", "/nowhere", "1.4.5"), self.cache.root, lambda: None)
         told = Told()
-        run_tests.Tester(self.cache, container, told, planned, stack, False).run(Path("x.sif"), rerun, 2)
+        tester = run_tests.Tester(self.cache, container, told, planned, stack, False)
+        tester.run(Path("x.sif"), (), lambda _: None, rerun, 2)
         return told.outcomes
 
 
@@ -77,6 +78,7 @@ def bench(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ben
     monkeypatch.setattr(tests, "run", run)
     monkeypatch.setattr(tests, "base_facts", lambda *_: {})
     monkeypatch.setattr(reuse, "surroundings", lambda _: ("engine",))
+    monkeypatch.setattr(reuse, "engine_name", lambda _: "engine")
     monkeypatch.setattr(reuse, "needed_layers", lambda *_: 1)
     return bench
 

@@ -1,0 +1,97 @@
+"""The tests that a planned image must pass today, and whether recorded results are of them.
+
+A result carries the fingerprint of its test - the command, its script and the programs of ctrain that they name - and
+the engine. What the image is made of is in the manifest beside it. So a result holds for as long as all these are the
+same, wherever the checkout is, and whichever version of ctrain has run the test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Optional
+
+from ctrain_builder.build_cache import Cache
+from ctrain_builder.build_plan import BuildPlan
+from ctrain_builder.image import reuse, tests
+from ctrain_builder.image.tests import ImageTest
+from ctrain_runtime.engines.apptainer import Engine
+from ctrain_runtime.facts import count_gpus
+from ctrain_runtime.manifest import Manifest, TestResult
+
+
+class NotRemembered(Exception):
+    """The tests cannot be told without asking the image."""
+
+
+@dataclass(frozen=True)
+class Questions:
+    """What an image is asked before its tests are known: the facts of its base, and the %test that an image of its
+    lowest layers has, by their number."""
+
+    base: Callable[[], dict[str, Any]]
+    script: Callable[[int], str]
+
+
+def _ask_nobody(*_: object) -> Any:
+    raise NotRemembered
+
+
+_REMEMBERED = Questions(_ask_nobody, _ask_nobody)
+
+
+def planned(cache: Cache, plan: BuildPlan, digests: Sequence[str], questions: Questions) -> list[ImageTest]:
+    """The tests of the planned image on this machine; `digests` are of its layers. Answers are kept in the cache."""
+    known = reuse.fingerprint("base", digests[:1], reuse.programs(tests.UNCHANGED))
+    base = cache.facts(known, questions.base)
+    return list(tests.checks(plan, base, count_gpus(), _inherited(cache, plan, digests, questions)))
+
+
+def _inherited(cache: Cache, plan: BuildPlan, digests: Sequence[str], questions: Questions) -> dict[str, str]:
+    """The %test of each layer that comes from a parent image: what its layer shows and those below it do not."""
+    scripts: dict[str, str] = {}
+    below = ""
+    for count, layer in enumerate(plan.layers, 1):
+        if layer.part and (script := _script(cache, digests[:count], questions)) != below:
+            scripts[layer.name] = below = script
+    return scripts
+
+
+def _script(cache: Cache, digests: Sequence[str], questions: Questions) -> str:
+    """The %test that an image of these layers has."""
+    known = reuse.fingerprint("script", list(digests))
+    return str(cache.facts(known, lambda: {"script": questions.script(len(digests))})["script"])
+
+
+def fingerprint(check: ImageTest) -> str:
+    """Changes with what is tested, and how."""
+    programs = reuse.programs(" ".join((*check.argv, check.script)))
+    return reuse.fingerprint("test", check.argv, check.script, check.gpu, programs)
+
+
+def holding(
+    checks: Iterable[ImageTest], recorded: Iterable[TestResult], engine: Optional[Engine]
+) -> dict[str, TestResult]:
+    """Those of an image's recorded results that are of these tests and no failures, by name."""
+    results = {result.name: result for result in recorded}
+    return {check.name: results[check.name] for check in checks if _holds(check, results.get(check.name), engine)}
+
+
+def _holds(check: ImageTest, result: Optional[TestResult], engine: Optional[Engine]) -> bool:
+    """`engine`: None, if this machine has none to compare with."""
+    if result is None or result.outcome == "failed":
+        return False
+    if result.skipped:
+        return bool(check.skip)
+    same_engine = engine is None or result.engine == reuse.engine_name(engine)
+    return same_engine and result.fingerprint == fingerprint(check)
+
+
+def passed(cache: Cache, plan: BuildPlan, manifest: Manifest, engine: Optional[Engine]) -> bool:
+    """Whether an image of the planned layers has passed all its tests as they are today. Asks no image: False if the
+    cache does not know what its tests are."""
+    try:
+        checks = planned(cache, plan, [layer.digest for layer in manifest.layers], _REMEMBERED)
+    except NotRemembered:
+        return False
+    return manifest.tested and len(holding(checks, manifest.tests, engine)) == len(checks)
