@@ -1,6 +1,6 @@
 """All errors that ctrain reports to users: one line each, with a distinct exit code.
 
-The codes are 64 to 80: distinct from the small codes of training programs and from 128 + signal. A program's own exit
+The codes are 64 to 81: distinct from the small codes of training programs and from 128 + signal. A program's own exit
 code passes through ctrain unchanged.
 """
 
@@ -105,6 +105,11 @@ class RegistryError(CtrainError):
 class PreflightError(CtrainError):
     exit_code = 80
     meaning = "preflight failed: a node, the network, or ranks that do not meet"
+
+
+class WorldError(CtrainError):
+    exit_code = 81
+    meaning = "ranks started ranks of their own instead of joining one world"
 
 
 CANCELLED = 130  # 128 + SIGINT, as shells report it

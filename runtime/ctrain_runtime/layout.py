@@ -11,6 +11,7 @@ NODE_SCRIPT = "node.sh"  # starts the tasks of a node, where the scheduler start
 GUARD_SCRIPT = "guard.sh"  # starts a task, where what the scheduler starts is killed without a warning
 
 RENDEZVOUS = "rendezvous.py"
+SCAN = "scan.py"  # looks who joins the world of the run, one process per node
 INSIDE = "inside"  # the programs of the preflight
 BENCH_PROGRAM, BENCH = "collectives.py", "bench.jsonl"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from ctrain_runtime.launchers import gloo, per_rank, spawners, staging
+from ctrain_runtime.launchers import gloo, per_rank, spawners, staging, world_scan
 from ctrain_runtime.launchers.fragments import PASSED
 from ctrain_runtime.plan.model import LaunchPlan
 from ctrain_runtime.schedulers.script import Task, TaskIdentity
@@ -36,6 +36,5 @@ def make_task(plan: LaunchPlan, identity: TaskIdentity) -> Task:
     }
     task = kinds[plan.launcher](plan, _passing(plan, identity))
     stages = staging.scripts(plan, identity)
-    if not stages:
-        return task
-    return dataclasses.replace(task, scripts={**task.scripts, **stages, **staging.programs()}, stages=tuple(stages))
+    more = {**world_scan.programs(plan), **stages, **(staging.programs() if stages else {})}
+    return dataclasses.replace(task, scripts={**task.scripts, **more}, stages=tuple(stages))

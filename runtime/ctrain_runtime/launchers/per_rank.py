@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ctrain_runtime import layout
 from ctrain_runtime.bash import quote_argv
-from ctrain_runtime.launchers import fragments, gloo, preflight
+from ctrain_runtime.launchers import fragments, gloo, preflight, world_scan
 from ctrain_runtime.plan.model import LaunchPlan
 from ctrain_runtime.schedulers.script import Task, TaskIdentity
 
@@ -30,12 +30,13 @@ def make_task(plan: LaunchPlan, identity: TaskIdentity) -> Task:
         fragments.world_check(plan, identity.started_by),
         *([identity.mpi_bash] if mpi else []),
         *([fragments.unless_preflight(plan, gloo.join(plan))] if horovod else []),
+        *world_scan.start(plan, identity),
         fragments.pass_signals(interactive=plan.interactive),
         fragments.home(plan),
         fragments.container(plan, identity),
         *([preflight.prove(plan)] if plan.preflight else []),
         f"launch+=({check} {serve}{quote_argv(plan.command)})",
-        fragments.run_recorded(before="leave\n"),
+        fragments.run_recorded(before=f"{world_scan.end(plan)}leave\n"),
     ]
     programs = {layout.RENDEZVOUS: gloo.SERVER.read_text(encoding="utf-8")} if horovod else {}
     return Task(layout.TASK_SCRIPT, {layout.TASK_SCRIPT: "\n".join(text), **programs})

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ctrain_runtime import layout
 from ctrain_runtime.bash import array, quote_argv
-from ctrain_runtime.launchers import fragments, preflight
+from ctrain_runtime.launchers import fragments, preflight, world_scan
 from ctrain_runtime.plan.model import LaunchPlan
 from ctrain_runtime.schedulers.script import Task, TaskIdentity
 
@@ -66,6 +66,7 @@ def _task(plan: LaunchPlan, identity: TaskIdentity, name: str, agent: str, who: 
         "binds=()",
         identity.bash,
         "export NODE_RANK",
+        *world_scan.start(plan, identity),
         WARN_RANKS,
         fragments.pass_signals("warn_ranks"),
         *([] if is_patient else [END_RANKS]),
@@ -75,7 +76,7 @@ def _task(plan: LaunchPlan, identity: TaskIdentity, name: str, agent: str, who: 
         f'launch+=({agent} /bin/bash -p "$run/{layout.RANK_SCRIPT}")',
         'run_step "${launch[@]}"',
         *([] if is_patient else [TERMINATED]),
-        "leave",
+        f"{world_scan.end(plan)}leave",
         'exit "$code"\n',
     ]
     rank = [

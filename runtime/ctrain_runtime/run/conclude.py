@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from typing import Optional
 
 from ctrain_runtime import layout, lease
-from ctrain_runtime.errors import CANCELLED, CtrainError
-from ctrain_runtime.run import events, preflight, ranks, record
+from ctrain_runtime.errors import CANCELLED, CtrainError, WorldError
+from ctrain_runtime.run import events, preflight, ranks, record, world
 from ctrain_runtime.run.events import Event
 from ctrain_runtime.run.measured import measure
 from ctrain_runtime.run.ranks import Rank
 from ctrain_runtime.run.record import Exit, Record
 from ctrain_runtime.run.submit import Run
+from ctrain_runtime.run.world import World
 from ctrain_runtime.schedulers.protocol import Outcome, Status
 
 FS_SYNC_SECONDS = 5.0  # for a shared file system to show the last files of an ended job
@@ -57,6 +58,8 @@ class _Evidence:
     status: Status
     cancelled: bool
     preflight: tuple[str, ...]  # what it has measured, and why it has failed
+    world: World
+    wrong_world: str  # why the scan of the nodes has stopped the run
 
 
 def conclude(run: Run, status: Status) -> Conclusion:
@@ -115,6 +118,8 @@ def _evidence(run: Run, status: Status) -> _Evidence:
         status,
         cancelled,
         preflight.messages(node_events),
+        world.certify(run.plan, node_events),
+        world.verdict(node_events),
     )
 
 
@@ -141,6 +146,8 @@ def _exit(run: Run, seen: _Evidence, failed: Optional[Rank]) -> Exit:
         word = f" ({seen.status.word})" if seen.status.word else ""
         lost = _lost_nodes(seen) if outcome is Outcome.NODE_FAILURE else ""
         return Exit(seen.code or TERMINATED, f"{outcome.value}{word}{lost}", "scheduler")
+    if seen.wrong_world:
+        return Exit(WorldError.exit_code, seen.wrong_world, "ctrain")
     if failed:
         return _failure(run, seen, failed)
     return _silent_end(run, seen)
@@ -222,4 +229,4 @@ def _record(begun: Record, seen: _Evidence, ended: Exit) -> Record:
         attempts = (*attempts[:-1], last)
     hosts = tuple(ranks.hosts(seen.ranks))
     changed = dataclasses.replace(begun, nodes=hosts, attempts=attempts, start=start, end=end, exit=ended)
-    return dataclasses.replace(changed, preflight=seen.preflight)
+    return dataclasses.replace(changed, preflight=seen.preflight, world=seen.world)

@@ -23,6 +23,8 @@ class Event:
     rank: Optional[int] = None
     code: Optional[int] = None
     message: str = ""
+    ranks: tuple[int, ...] = ()
+    of: Optional[int] = None
 
 
 def read_job_events(run: Path) -> list[Event]:
@@ -72,6 +74,8 @@ def _parse(line: str) -> Optional[Event]:
         rank=_typed(data, "rank", int),
         code=_typed(data, "code", int),
         message=_typed(data, "message", str) or "",
+        ranks=tuple(rank for rank in _typed(data, "ranks", list) or () if isinstance(rank, int)),
+        of=_typed(data, "of", int),
     )
 
 

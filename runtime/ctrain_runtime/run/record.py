@@ -14,6 +14,7 @@ from ctrain_runtime.errors import ConfigError, CtrainError
 from ctrain_runtime.plan.model import Expectation, LaunchPlan
 from ctrain_runtime.run import directory
 from ctrain_runtime.run.measured import Measured
+from ctrain_runtime.run.world import World
 
 SCHEMA = 2
 GIT_SECONDS = 5.0
@@ -46,8 +47,8 @@ class Attempt:
 class Record:
     """`nodes` are the hosts in the order of the ranks; `environment` holds names only; `revision` is the git commit of
     the job's directory; `preflight` is what the preflight has measured, and why it has failed. `estimate` is what the
-    run was to need, and `measured` what it did, if that was asked for. `exit` and `end` are null until the run is known
-    to have ended.
+    run was to need, and `measured` what it did, if that was asked for. `world` is the certificate of who joined, null
+    in records of older versions. It, `exit` and `end` are null until the run is known to have ended.
     """
 
     run: str
@@ -73,6 +74,7 @@ class Record:
     preflight: tuple[str, ...] = ()
     estimate: Optional[Expectation] = None
     measured: Optional[Measured] = None
+    world: Optional[World] = None
     schema: int = SCHEMA
 
 

@@ -18,6 +18,23 @@ binds=()
 task=${CTRAIN_TASK:?} tasks=1
 local_task=$((task % 1)) NODE_RANK=$((task / 1))
 export NODE_RANK
+scan=''
+scan_world() { # who joins the world of the run: see docs/runs.md
+  local python hosts
+  exec </dev/null >/dev/null 4<> <(:) # nobody writes to it
+  read -r -t 1 -u 4
+  hosts=()
+  for python in /usr/bin/python3 /usr/libexec/platform-python python3 ''; do
+    ! "$python" -I -c 'import sys; sys.exit(sys.version_info < (3, 6))' || break
+  done
+  [ "$python" ] || return
+  exec "$python" -I "$run/scan.py" "$run" mpirun "$NODE_RANK" 1 2 \
+    "${hosts[@]}" 2>&5
+}
+if [ "$local_task" = 0 ] && [ "${1-}" != preflight ]; then
+  scan_world 5>&2 2>/dev/null &
+  scan=$!
+fi
 rank_scripts() { # the processes of rank.sh of this run on this node
   local pid
   for pid in $(LC_ALL=C grep -slzxF "$run/rank.sh" /proc/[0-9]*/cmdline); do
@@ -132,5 +149,12 @@ launch+=(--home "$home:/home/ctrain" "$image")
 launch+=(mpirun -np 2 --bind-to none /bin/bash -p "$run/rank.sh")
 run_step "${launch[@]}"
 [ -z "$ending" ] || [ "$code" != 0 ] || code=143
+if [ "$scan" ]; then
+  parent=''
+  read -r _ _ _ parent _ <"/proc/$scan/stat"
+  [ "$parent" != "$$" ] || kill "$scan"
+  wait "$scan"
+  [ "$?" != 81 ] || code=81
+fi 2>/dev/null
 leave
 exit "$code"

@@ -66,6 +66,23 @@ exec "$@"'
   ctrain
 )
 [ "$RANK" != 0 ] || serve=(python3 "$run/rendezvous.py" "$HOROVOD_GLOO_RENDEZVOUS_PORT" 2 8)
+scan=''
+scan_world() { # who joins the world of the run: see docs/runs.md
+  local python hosts
+  exec </dev/null >/dev/null 4<> <(:) # nobody writes to it
+  read -r -t 1 -u 4
+  mapfile -t hosts < <(scontrol show hostnames "$SLURM_STEP_NODELIST")
+  for python in /usr/bin/python3 /usr/libexec/platform-python python3 ''; do
+    ! "$python" -I -c 'import sys; sys.exit(sys.version_info < (3, 6))' || break
+  done
+  [ "$python" ] || return
+  exec "$python" -I "$run/scan.py" "$run" gloo "$NODE_RANK" 2 8 \
+    "${hosts[@]}" 2>&5
+}
+if [ "$local_task" = 0 ] && [ "${1-}" != preflight ]; then
+  scan_world 5>&2 2>/dev/null &
+  scan=$!
+fi
 exec 6<> <(:) # carries exit codes
 child='' ending=''
 signal_children() { # SIGNAL PID; fails if it has none
@@ -162,6 +179,13 @@ launch+=(/bin/sh -c '{ read -r line </proc/driver/nvidia/version; } 2>/dev/null 
   done; break ;; esac; done; { read -r key </.singularity.d/ctrain-layer; } 2>/dev/null; [ "$key" = k1 ] || { printf '"'"'%s\n'"'"' '"'"'ctrain: this engine ignores the layers of the image (overlay is off, or Singularity lacks set-uid root)'"'"' >&2; printf '"'"'%s\n'"'"' "{\"rank\": ${RANK:-null}, "'"'"'"what": "refused", "stage": "run", "code": 73, "message": "this engine ignores the layers of the image (overlay is off, or Singularity lacks set-uid root)"}'"'"' >>"$CTRAIN_RUN_DIR/nodes/$NODE_RANK.jsonl"; exit 73; }; command -v python >/dev/null || { printf '"'"'%s\n'"'"' '"'"'ctrain: command not found in the image: python'"'"' >&2; printf '"'"'%s\n'"'"' "{\"rank\": ${RANK:-null}, "'"'"'"what": "refused", "stage": "run", "code": 127, "message": "command not found in the image: python"}'"'"' >>"$CTRAIN_RUN_DIR/nodes/$NODE_RANK.jsonl"; exit 127; }; exec "$@"' ctrain "${serve[@]}" python train.py)
 note started "\"rank\": $RANK"
 run_step "${launch[@]}"
+if [ "$scan" ]; then
+  parent=''
+  read -r _ _ _ parent _ <"/proc/$scan/stat"
+  [ "$parent" != "$$" ] || kill "$scan"
+  wait "$scan"
+  [ "$?" != 81 ] || code=81
+fi 2>/dev/null
 leave
 note ended "\"rank\": $RANK, \"code\": $code"
 exit "$code"

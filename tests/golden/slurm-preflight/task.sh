@@ -34,6 +34,23 @@ fi
 [ -n "${PMIX_RANK:-}" ] || refuse 72 "srun started this rank without PMIx: MPI would run with world size 1"
 # PMIx keeps its sockets in a directory of this step, known only here.
 [ -z "${PMIX_SERVER_TMPDIR:-}" ] || binds+=("$PMIX_SERVER_TMPDIR")
+scan=''
+scan_world() { # who joins the world of the run: see docs/runs.md
+  local python hosts
+  exec </dev/null >/dev/null 4<> <(:) # nobody writes to it
+  read -r -t 1 -u 4
+  mapfile -t hosts < <(scontrol show hostnames "$SLURM_STEP_NODELIST")
+  for python in /usr/bin/python3 /usr/libexec/platform-python python3 ''; do
+    ! "$python" -I -c 'import sys; sys.exit(sys.version_info < (3, 6))' || break
+  done
+  [ "$python" ] || return
+  exec "$python" -I "$run/scan.py" "$run" mpi "$NODE_RANK" 2 8 \
+    "${hosts[@]}" 2>&5
+}
+if [ "$local_task" = 0 ] && [ "${1-}" != preflight ]; then
+  scan_world 5>&2 2>/dev/null &
+  scan=$!
+fi
 exec 6<> <(:) # carries exit codes
 child='' ending=''
 signal_children() { # SIGNAL PID; fails if it has none
@@ -143,6 +160,13 @@ launch+=(/bin/sh -c '{ read -r line </proc/driver/nvidia/version; } 2>/dev/null 
   done; break ;; esac; done; { read -r key </.singularity.d/ctrain-layer; } 2>/dev/null; [ "$key" = k1 ] || { printf '"'"'%s\n'"'"' '"'"'ctrain: this engine ignores the layers of the image (overlay is off, or Singularity lacks set-uid root)'"'"' >&2; printf '"'"'%s\n'"'"' "{\"rank\": ${RANK:-null}, "'"'"'"what": "refused", "stage": "run", "code": 73, "message": "this engine ignores the layers of the image (overlay is off, or Singularity lacks set-uid root)"}'"'"' >>"$CTRAIN_RUN_DIR/nodes/$NODE_RANK.jsonl"; exit 73; }; command -v python >/dev/null || { printf '"'"'%s\n'"'"' '"'"'ctrain: command not found in the image: python'"'"' >&2; printf '"'"'%s\n'"'"' "{\"rank\": ${RANK:-null}, "'"'"'"what": "refused", "stage": "run", "code": 127, "message": "command not found in the image: python"}'"'"' >>"$CTRAIN_RUN_DIR/nodes/$NODE_RANK.jsonl"; exit 127; }; exec "$@"' ctrain python train.py)
 note started "\"rank\": $RANK"
 run_step "${launch[@]}"
+if [ "$scan" ]; then
+  parent=''
+  read -r _ _ _ parent _ <"/proc/$scan/stat"
+  [ "$parent" != "$$" ] || kill "$scan"
+  wait "$scan"
+  [ "$?" != 81 ] || code=81
+fi 2>/dev/null
 leave
 note ended "\"rank\": $RANK, \"code\": $code"
 exit "$code"

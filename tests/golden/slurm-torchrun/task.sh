@@ -24,6 +24,23 @@ done
 export MASTER_ADDR=${hosts%%,*}
 export MASTER_PORT=$((61000 + (SLURM_JOB_ID + SLURM_STEP_ID + 4448) % 4536))
 export NODE_RANK
+scan=''
+scan_world() { # who joins the world of the run: see docs/runs.md
+  local python hosts
+  exec </dev/null >/dev/null 4<> <(:) # nobody writes to it
+  read -r -t 1 -u 4
+  mapfile -t hosts < <(scontrol show hostnames "$SLURM_STEP_NODELIST")
+  for python in /usr/bin/python3 /usr/libexec/platform-python python3 ''; do
+    ! "$python" -I -c 'import sys; sys.exit(sys.version_info < (3, 6))' || break
+  done
+  [ "$python" ] || return
+  exec "$python" -I "$run/scan.py" "$run" torchrun "$NODE_RANK" 2 8 \
+    "${hosts[@]}" 2>&5
+}
+if [ "$local_task" = 0 ] && [ "${1-}" != preflight ]; then
+  scan_world 5>&2 2>/dev/null &
+  scan=$!
+fi
 rank_scripts() { # the processes of rank.sh of this run on this node
   local pid
   for pid in $(LC_ALL=C grep -slzxF "$run/rank.sh" /proc/[0-9]*/cmdline); do
@@ -121,5 +138,12 @@ for bind in "${binds[@]}"; do launch+=(--bind "$bind"); done
 launch+=(--home "$home:/home/ctrain" "$image")
 launch+=(python -m torch.distributed.run --nnodes=2 --nproc_per_node=8 --rdzv_id=887be2b4ed78 "--node_rank=$NODE_RANK" "--master_addr=$MASTER_ADDR" "--master_port=$MASTER_PORT" --no_python /bin/bash -p "$run/rank.sh")
 run_step "${launch[@]}"
+if [ "$scan" ]; then
+  parent=''
+  read -r _ _ _ parent _ <"/proc/$scan/stat"
+  [ "$parent" != "$$" ] || kill "$scan"
+  wait "$scan"
+  [ "$?" != 81 ] || code=81
+fi 2>/dev/null
 leave
 exit "$code"

@@ -1,0 +1,424 @@
+"""Looks who joins the world of a run: which ranks of this node hold a connection to the run's rendezvous, to its MPI
+or to another rank, and which have started ranks of their own. It writes what it has seen to the node's events.
+
+Usage: scan.py RUN LAUNCHER NODE NODES RANKS_PER_NODE [HOST]..., once per node, by its first task: it looks for as long
+as that lives, or until all ranks of the node have joined. The scan of node 0 is the one place that stops a run: it ends
+its task with SIGTERM, and itself with code 81. The rules are in docs/runs.md.
+
+What it cannot read it has not seen: nobody is stopped for a lack of evidence. ctrain copies this file to the run
+directory. The node's own Python runs it, from 3.6 on: hence no later annotations.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import signal
+import socket
+import struct
+import sys
+import time
+from pathlib import Path
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
+
+WRONG_WORLD = 81  # exit code, as WorldError in errors.py
+EARLY_SECONDS, LATE_SECONDS = 1.0, 10.0  # between two looks: at first, for runs may be short, and later
+EARLY_LOOKS = 30
+NESTED_SECONDS = 30.0  # for which ranks must have had ranks of their own before they are stopped
+GRACE_SECONDS = 10.0  # from SIGTERM to SIGKILL
+PROC = Path("/proc")
+ESTABLISHED = "01"  # include/net/tcp_states.h
+LOOPBACK = ("127.", "::1")
+MOST_HOSTS = 256  # whose addresses each node asks for
+
+Address = Tuple[str, int]
+Connection = Tuple[Address, Address]  # local, remote
+Key = Tuple[int, int]  # of a rank: the number of its node, and its own
+
+
+class Family(NamedTuple):
+    """The variables by which starters of ranks tell these who they are, and where they meet."""
+
+    rank: str
+    local: str
+    size: str
+    meeting: Tuple[str, ...]
+
+
+FAMILIES = (
+    Family("RANK", "LOCAL_RANK", "WORLD_SIZE", ("MASTER_ADDR", "MASTER_PORT")),
+    Family("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_SIZE", ("PMIX_NAMESPACE",)),
+    Family("PMI_RANK", "MPI_LOCALRANKID", "PMI_SIZE", ("PMI_FD", "PMI_PORT")),
+    Family("HOROVOD_RANK", "HOROVOD_LOCAL_RANK", "HOROVOD_SIZE", ("HOROVOD_GLOO_RENDEZVOUS_PORT",)),
+)
+
+
+class Member(NamedTuple):
+    """What a process was told about itself when it was started."""
+
+    family: Family
+    rank: int
+    local: int
+    size: int
+    meeting: Tuple[str, ...]
+
+
+class Nested(NamedTuple):
+    """The ranks that one rank has started: their worlds' sizes, how many they are, their commands, and by what."""
+
+    sizes: Tuple[int, ...]
+    members: int
+    commands: Tuple[str, ...]
+    by: str
+
+
+class Processes:
+    """The processes of this machine as they were at one moment, by number. What cannot be read is empty."""
+
+    def __init__(self, proc: Path) -> None:
+        self._proc = proc
+        self.children: Dict[int, List[int]] = {}
+        self.parents: Dict[int, int] = {}
+        for name in os.listdir(str(proc)):
+            if name.isdigit():
+                fields = self._read(name, "stat").rpartition(b")")[2].split()
+                if len(fields) > 1 and fields[0] not in b"ZX":
+                    self.parents[int(name)] = int(fields[1])
+                    self.children.setdefault(int(fields[1]), []).append(int(name))
+
+    def words(self, pid: int) -> List[str]:
+        return _texts(self._read(str(pid), "cmdline"))
+
+    def environment(self, pid: int) -> Dict[str, str]:
+        """The variables with which its program was started: processes that are forked have their parent's."""
+        return dict(text.partition("=")[::2] for text in _texts(self._read(str(pid), "environ")))
+
+    def sockets(self, pid: int) -> Iterator[str]:
+        """The inodes of its sockets."""
+        directory = str(self._proc / str(pid) / "fd")
+        with contextlib.suppress(OSError):
+            for name in os.listdir(directory):
+                with contextlib.suppress(OSError):
+                    match = re.match(r"socket:\[(\d+)\]", os.readlink(f"{directory}/{name}"))
+                    if match:
+                        yield match.group(1)
+
+    def below(self, pid: int) -> Iterator[int]:
+        """A process and what it has started, children after their parents."""
+        pending = [pid]
+        while pending:
+            pid = pending.pop()
+            yield pid
+            pending += self.children.get(pid, ())
+
+    def connections(self) -> Dict[str, Connection]:
+        """The established TCP connections of this network namespace, by inode (man 5 proc)."""
+        found = {}
+        for name in ("tcp", "tcp6"):
+            for line in self._read("net", name).decode("ascii", "replace").splitlines()[1:]:
+                fields = line.split()
+                if len(fields) > 9 and fields[3] == ESTABLISHED:
+                    found[fields[9]] = (_address(fields[1]), _address(fields[2]))
+        return found
+
+    def _read(self, *names: str) -> bytes:
+        try:
+            return self._proc.joinpath(*names).read_bytes()
+        except OSError:  # it has ended, or it is another user's
+            return b""
+
+
+def _texts(data: bytes) -> List[str]:
+    return [word.decode("utf-8", "replace") for word in data.split(b"\0") if word]
+
+
+def _address(text: str) -> Address:
+    """The kernel's hexadecimal address: words of the CPU, little-endian on all that images are made for."""
+    digits, _, port = text.partition(":")
+    words = struct.pack(f"<{len(digits) // 8}I", *(int(digits[at : at + 8], 16) for at in range(0, len(digits), 8)))
+    if len(words) == 4:
+        return socket.inet_ntop(socket.AF_INET, words), int(port, 16)
+    if words[:12] == b"\0" * 10 + b"\xff\xff":  # an IPv4 address
+        return socket.inet_ntop(socket.AF_INET, words[12:]), int(port, 16)
+    return socket.inet_ntop(socket.AF_INET6, words), int(port, 16)
+
+
+class Names:
+    """Host names and their addresses, each asked for once."""
+
+    def __init__(self) -> None:
+        self._known: Dict[str, Set[str]] = {}
+
+    def addresses(self, host: str) -> Set[str]:
+        if host not in self._known:
+            try:
+                self._known[host] = {str(entry[4][0]) for entry in socket.getaddrinfo(host, None)}
+            except (OSError, UnicodeError):
+                self._known[host] = set()
+        return self._known[host]
+
+
+def meeting_points(environment: Dict[str, str], names: Names) -> Set[Address]:
+    """Where a process with these variables meets the others: at torch's rendezvous, or at the PMIx server of its node
+    (tcp4://127.0.0.1:PORT in PMIX_SERVER_URI and the like), which knows only ranks of this world."""
+    found = set()
+    port = environment.get("MASTER_PORT", "")
+    if port.isdigit():
+        found |= {(address, int(port)) for address in names.addresses(environment.get("MASTER_ADDR", ""))}
+    for name, value in environment.items():
+        if name.startswith("PMIX_SERVER_URI"):
+            match = re.search(r"tcp4?://([0-9.]+):(\d+)", value)
+            if match:
+                found.add((match.group(1), int(match.group(2))))
+    return found
+
+
+def members(environment: Dict[str, str]) -> Iterator[Member]:
+    """What these variables say about a process that somebody has started as one of several ranks."""
+    for family in FAMILIES:
+        numbers = [environment.get(name, "") for name in family[:3]]
+        if all(number.isdigit() for number in numbers) and int(numbers[2]) > 1:
+            rank, local, size = map(int, numbers)
+            yield Member(family, rank, local, size, tuple(environment.get(name, "") for name in family.meeting))
+
+
+class Ranks:
+    """The ranks of a run on this machine: on site local that is all nodes."""
+
+    def __init__(self, run: str, launcher: str, world_size: int, hosts: List[str]) -> None:
+        self._task, self._launcher, self._world_size = f"{run}/task.sh", launcher, world_size
+        self._names, here = Names(), _short(os.uname().nodename)
+        self._hosts = [host for host in hosts if _short(host) not in (here, "localhost")]
+
+    def find(self, processes: Processes) -> Dict[Key, List[int]]:
+        """The processes of each rank, its first one before the others. Where the command starts the ranks, they are
+        whatever it says: the first processes that have the number of one."""
+        found: Dict[Key, List[int]] = {}
+        for pid in [pid for pid in processes.parents if self._is_task(processes, pid)]:
+            pending = [] if self._is_task(processes, processes.parents[pid]) else [pid]
+            given = set(members(processes.environment(pid))) if self._launcher == "node" else set()
+            while pending:
+                pid = pending.pop()
+                key = None if self._is_task(processes, pid) else self._key(processes.environment(pid), given)
+                if key is None:
+                    pending += processes.children.get(pid, ())
+                else:
+                    found.setdefault(key, []).extend(processes.below(pid))
+        return found
+
+    def joined(self, processes: Processes, ranks: Dict[Key, List[int]]) -> Set[Key]:
+        """The ranks that hold a connection to their meeting point, to another rank here, or to another host of the
+        run."""
+        connections = processes.connections()
+        held = {
+            key: {connections[inode] for pid in pids for inode in processes.sockets(pid) if inode in connections}
+            for key, pids in ranks.items()
+        }
+        owners = {connection: key for key, every in held.items() for connection in every}
+        found = set()
+        for key, every in held.items():
+            points = meeting_points(processes.environment(ranks[key][0]), self._names)
+            for local, remote in every:
+                peer = owners.get((remote, local), key)
+                if points & {local, remote} or peer != key or self._is_other_host(remote[0]):
+                    found.add(key)
+        return found
+
+    def nested(self, processes: Processes, pids: List[int]) -> Optional[Nested]:
+        """The ranks that a rank has started, if these are at least two and meet elsewhere than the rank does.
+
+        Only programs that were started with variables of their own have other ones than the rank: processes that are
+        forked (workers of a data loader), and those that multiprocessing spawns, have the rank's.
+        """
+        own = {member.family: member for member in members(processes.environment(pids[0]))}
+        found: Dict[Tuple[Any, ...], Dict[int, int]] = {}
+        inner: Set[int] = set()
+        for pid in pids:
+            if processes.parents.get(pid) in inner:  # what a nested rank has started
+                inner.add(pid)
+                continue
+            for member in members(processes.environment(pid)):
+                mine = own.get(member.family)
+                if not mine or (mine.meeting != member.meeting and any(member.meeting)):
+                    found.setdefault((member.family, member.size, member.meeting), {})[member.local] = pid
+                    inner.add(pid)
+        # A part of a larger world, as of torchrun that meets the one of another rank, is none of its own.
+        worlds = {key: by_local for key, by_local in found.items() if len(by_local) >= key[1]}
+        if not worlds:
+            return None
+        family = next(iter(worlds))[0]  # the same ranks may have variables of several families
+        worlds = {key: by_local for key, by_local in worlds.items() if key[0] == family}
+        every = [pid for by_local in worlds.values() for pid in by_local.values()]
+        commands = sorted(" ".join(processes.words(pid)) for pid in every)
+        starter = _program(processes.words(processes.parents.get(every[0], 0)))
+        return Nested(tuple(key[1] for key in worlds), len(every), tuple(commands), starter)
+
+    def _is_other_host(self, address: str) -> bool:
+        """Whether an address is that of another host of the run: asked of their names, if these are not too many."""
+        if address.startswith(LOOPBACK) or len(self._hosts) > MOST_HOSTS:
+            return False
+        return any(address in self._names.addresses(host) for host in self._hosts)
+
+    def _key(self, environment: Dict[str, str], given: Set[Member]) -> Optional[Key]:
+        """`given` are what the scheduler has told the task, which is no rank."""
+        node = environment.get("NODE_RANK", "") if self._launcher != "mpirun" else ""  # that has one task for all nodes
+        for member in members(environment):
+            if member.size == self._world_size or (self._launcher == "node" and member not in given):
+                return int(node) if node.isdigit() else 0, member.rank
+        return None
+
+    def _is_task(self, processes: Processes, pid: int) -> bool:
+        return self._task in processes.words(pid)
+
+
+def _program(words: List[str]) -> str:
+    """The name of a program for users: of the script or the module, if an interpreter runs it."""
+    names = [Path(word).name for word in words]
+    if "torch.distributed.run" in names:
+        return "torchrun"
+    plain = [name for name in names[1:] if not name.startswith("-")]
+    is_interpreter = bool(names) and re.match(r"python|bash$|sh$", names[0])
+    return (plain[:1] if is_interpreter else names[:1] or ["?"])[0] if plain or names else "?"
+
+
+def _short(host: str) -> str:
+    return host.partition(".")[0]
+
+
+class Report:
+    """The events of the nodes of a run: this node's are written, all are read."""
+
+    def __init__(self, run: Path, node: int) -> None:
+        self._directory, self._own = run / "nodes", run / "nodes" / f"{node}.jsonl"
+
+    def write(self, what: str, **more: Any) -> None:
+        host = _short(os.uname().nodename)
+        line = json.dumps({"time": time.time(), "stage": "world", "node": host, "what": what, **more})
+        with contextlib.suppress(OSError), self._own.open("a", encoding="utf-8") as file:  # a full disk stops nothing
+            file.write(line + "\n")
+
+    def read(self) -> List[Dict[str, Any]]:
+        """What the scans of all nodes have written."""
+        return [event for path in self._directory.glob("*.jsonl") for event in self._read(path)]
+
+    def _read(self, path: Path) -> Iterator[Dict[str, Any]]:
+        with contextlib.suppress(OSError):
+            for line in path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]:
+                with contextlib.suppress(ValueError):
+                    event = json.loads(line)
+                    if isinstance(event, dict) and event.get("stage") == "world":
+                        yield event
+
+
+def verdict(events: List[Dict[str, Any]], ranks_per_node: int) -> str:
+    """Why the run must stop; "" as long as there is any doubt that it trains several models in the place of one."""
+    nested = [event for event in events if event["what"] == "nested" and event["lasting"]]
+    by_ranks = {tuple(event["lasting"]): event for event in nested}.values()  # the last one of each
+    ranks = {rank for event in by_ranks for rank in event["lasting"]}
+    commands = {command for event in by_ranks for command in event["commands"]}
+    is_crowded = all(event["members"] > ranks_per_node for event in by_ranks)
+    if any(event["what"] == "joined" for event in events) or len(ranks) < 2 or len(commands) > 1 or not is_crowded:
+        return ""
+    sizes = [size for event in by_ranks for size in event["sizes"]]
+    by = ", ".join(sorted({event["by"] for event in by_ranks}))
+    worlds = f"{len(sizes)} worlds of {' or '.join(map(str, sorted(set(sizes))))}"
+    each = f"each of {len(ranks)} ranks started ranks of its own"
+    return f"{each} ({by}, {worlds}, same command): they would train {len(sizes)} models"
+
+
+class Scan:
+    """What has been seen of the ranks of one node so far."""
+
+    def __init__(self, ranks: Ranks, report: Report, node: int) -> None:
+        self._ranks, self._report, self._node = ranks, report, node
+        self._joined: Set[Key] = set()
+        self._since: Dict[Key, float] = {}  # when ranks of its own were first seen below a rank
+        self._nested: Tuple[Set[Key], Set[Key]] = set(), set()  # as reported: all, and those that have lasted
+        self.looks = 0
+
+    @property
+    def may_stop(self) -> bool:
+        """Whether ranks of this node have had ranks of their own for long, and none has joined anything."""
+        return bool(self._nested[1]) and not self._joined
+
+    def look(self, processes: Processes, now: float) -> int:
+        """Look once, and report what is new; how many of the node's ranks have joined so far."""
+        every = self._ranks.find(processes)
+        own = {key for key in every if key[0] == self._node}
+        if own and not self.looks:
+            self._report.write("looked")
+        self.looks += bool(own)
+        missing = own - self._joined
+        new = self._ranks.joined(processes, every) & missing if missing else set()
+        if new:
+            self._joined |= new
+            sizes = {member.size for key in new for member in members(processes.environment(every[key][0]))}
+            self._report.write("joined", ranks=sorted(rank for _, rank in new), of=max(sizes))
+        if not self._joined:
+            self._look_for_nested(processes, {key: every[key] for key in own}, now)
+        return len(self._joined)
+
+    def _look_for_nested(self, processes: Processes, ranks: Dict[Key, List[int]], now: float) -> None:
+        found = {key: self._ranks.nested(processes, pids) for key, pids in ranks.items()}
+        nested = {key: value for key, value in found.items() if value}
+        self._since = {key: self._since.get(key, now) for key in nested}
+        lasting = {key for key, since in self._since.items() if now - since >= NESTED_SECONDS}
+        if set(nested) <= self._nested[0] and lasting <= self._nested[1]:
+            return
+        self._nested = set(nested), lasting
+        self._report.write(
+            "nested",
+            ranks=sorted(rank for _, rank in nested),
+            lasting=sorted(rank for _, rank in lasting),
+            members=sum(value.members for value in nested.values()),
+            sizes=[size for value in nested.values() for size in value.sizes],
+            commands=sorted({hashlib.sha256(repr(value.commands).encode()).hexdigest() for value in nested.values()}),
+            by=sorted({value.by for value in nested.values()})[0],
+        )
+
+
+def stop(task: int, proc: Path) -> None:
+    """End what a task has started: with SIGTERM, which the task passes on; after a while with SIGKILL."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(task, signal.SIGTERM)
+    deadline = time.monotonic() + GRACE_SECONDS
+    script = Processes(proc).words(task)
+    while True:
+        processes = Processes(proc)
+        started = [pid for pid in processes.below(task) if pid != os.getpid() and processes.words(pid) != script]
+        if not started:
+            return
+        if time.monotonic() >= deadline:
+            for pid in started:
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
+        time.sleep(0.2)
+
+
+def main() -> int:
+    run, launcher, node, nodes, ranks_per_node = sys.argv[1:6]
+    os.closerange(3, 1 << 10)  # some starters wait for whoever has what they gave to the task
+    task, world_size = os.getppid(), int(nodes) * int(ranks_per_node)
+    expected = world_size if launcher == "mpirun" else int(ranks_per_node)
+    report = Report(Path(run), int(node))
+    scan = Scan(Ranks(run, launcher, world_size, sys.argv[6:]), report, int(node))
+    next_look = time.monotonic()
+    while os.getppid() == task:
+        now = time.monotonic()
+        if now >= next_look:
+            next_look = now + (EARLY_SECONDS if scan.looks < EARLY_LOOKS else LATE_SECONDS)
+            if scan.look(Processes(PROC), now) >= expected:
+                return 0
+            message = verdict(report.read(), int(ranks_per_node)) if scan.may_stop and node == "0" else ""
+            if message:
+                print(f"ctrain: {message}", file=sys.stderr, flush=True)
+                report.write("stopped", code=WRONG_WORLD, message=message)
+                stop(task, PROC)
+                return WRONG_WORLD
+        time.sleep(EARLY_SECONDS)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

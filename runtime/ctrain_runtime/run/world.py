@@ -1,0 +1,56 @@
+"""Who joined the world of a run: the certificate in its record, by what the scans of its nodes have written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ctrain_runtime.plan.model import LaunchPlan
+from ctrain_runtime.run.events import Event, read_node_events
+
+STAGE = "world"
+JOINED, INDEPENDENT, NESTED, UNPROVEN = "joined", "independent", "nested", "unproven"
+
+
+@dataclass(frozen=True)
+class World:
+    """The certificate: `joined` of `of` ranks were seen to join the run's world. `state` is JOINED only if all were,
+    and INDEPENDENT where there is none to join."""
+
+    state: str
+    joined: int
+    of: int
+
+
+def certify(plan: LaunchPlan, node_events: Iterable[Event]) -> World:
+    """The certificate of a run, by the events of its nodes. Without any it is unproven: a lack of evidence shows
+    nothing."""
+    if plan.independent or plan.world_size == 1:
+        return World(INDEPENDENT, 0, plan.recorded_ranks)
+    seen = [event for event in node_events if event.stage == STAGE]
+    joined = [rank for event in seen if event.what == "joined" for rank in event.ranks]
+    # Where the command starts the ranks, it knows how many they are.
+    of = max((event.of for event in seen if event.of), default=0) if plan.launcher == "node" else 0
+    of, numbers = of or plan.world_size, set(joined)
+    nested = any(event.what == "nested" for event in seen)
+    if len(joined) > len(numbers) or (nested and not numbers):  # two nodes have ranks of the same number
+        return World(NESTED, 0, of)
+    return World(JOINED if len(numbers) == of else UNPROVEN, len(numbers), of)
+
+
+def verdict(node_events: Iterable[Event]) -> str:
+    """Why the scans have stopped the run; "" if they have not."""
+    return next((event.message for event in node_events if event.stage == STAGE and event.what == "stopped"), "")
+
+
+def doubt(world: World, run: Path) -> str:
+    """What users should know about the world of a run that is completed; "" if it was joined, or nobody has looked:
+    the run was too short, or its nodes have no Python."""
+    if world.state in (JOINED, INDEPENDENT) or all(event.stage != STAGE for event in read_node_events(run)):
+        return ""
+    if world.state == NESTED:
+        return f"{NESTED}: ranks started ranks of their own, in several worlds; use --launcher node or --independent"
+    if world.joined:
+        return f"{UNPROVEN}: {world.joined} of {world.of} ranks were seen to join one world"
+    return f"{UNPROVEN}: no rank joined any group; use --independent or one rank"

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from ctrain_runtime.plan.model import LaunchPlan
+from ctrain_runtime.run.events import Event
+from ctrain_runtime.run.world import World, certify, doubt, verdict
+from samples.plans import a_job, a_plan
+from samples.runs import write_events
+
+PLAN = a_plan(job=a_job(launcher="env"), nodes=2, ranks_per_node=2)
+NODE = dataclasses.replace(PLAN, launcher="node", tasks=2, ranks_per_task=2)
+LOOKED = Event("looked", "world")
+
+
+def seen(what: str, *ranks: int, of: int = 4) -> Event:
+    return Event(what, "world", ranks=ranks, of=of)
+
+
+@pytest.mark.parametrize(
+    ("plan", "events", "world"),
+    [
+        (PLAN, [LOOKED, seen("joined", 0, 1), seen("joined", 2), seen("joined", 3)], World("joined", 4, 4)),
+        (PLAN, [LOOKED, seen("joined", 0, 1)], World("unproven", 2, 4)),
+        (PLAN, [LOOKED], World("unproven", 0, 4)),
+        (PLAN, [], World("unproven", 0, 4)),
+        (PLAN, [seen("nested", 0), seen("nested", 0, 1)], World("nested", 0, 4)),
+        (PLAN, [seen("nested", 0), seen("joined", 2, 3)], World("unproven", 2, 4)),
+        (PLAN, [Event("started", "run", rank=0), Event("measured", "preflight")], World("unproven", 0, 4)),
+        (dataclasses.replace(PLAN, independent=True), [seen("joined", 0)], World("independent", 0, 4)),
+        (a_plan(job=a_job(launcher="env"), nodes=1, ranks_per_node=1), [], World("independent", 0, 1)),
+        # The command says how many ranks it starts; those of two worlds have the same numbers.
+        (NODE, [seen("joined", 0, 1, of=6), seen("joined", 2, 3, 4, 5, of=6)], World("joined", 6, 6)),
+        (NODE, [seen("joined", 0, 1, of=2), seen("joined", 0, 1, of=2)], World("nested", 0, 2)),
+        (NODE, [LOOKED], World("unproven", 0, 4)),
+    ],
+)
+def test_the_certificate_says_what_was_seen(plan: LaunchPlan, events: list[Event], world: World) -> None:
+    assert certify(plan, events) == world
+
+
+@pytest.mark.parametrize(
+    ("world", "line"),
+    [
+        (World("joined", 4, 4), ""),
+        (World("independent", 0, 4), ""),
+        (World("unproven", 0, 4), "unproven: no rank joined any group; use --independent or one rank"),
+        (World("unproven", 2, 4), "unproven: 2 of 4 ranks were seen to join one world"),
+        (
+            World("nested", 0, 4),
+            "nested: ranks started ranks of their own, in several worlds; use --launcher node or --independent",
+        ),
+    ],
+)
+def test_a_doubt_is_said_only_if_somebody_has_looked(tmp_path: Path, world: World, line: str) -> None:
+    (tmp_path / "nodes").mkdir()
+    write_events(tmp_path, {"what": "started", "rank": 0}, node=0)
+    assert doubt(world, tmp_path) == ""
+    write_events(tmp_path, {"stage": "world", "what": "looked"}, node=1)
+    assert doubt(world, tmp_path) == line
+
+
+def test_the_scan_that_has_stopped_a_run_says_why() -> None:
+    assert verdict([LOOKED]) == ""
+    assert verdict([LOOKED, Event("stopped", "world", code=81, message="each of 2 ranks")]) == "each of 2 ranks"
