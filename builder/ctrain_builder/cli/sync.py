@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from ctrain_builder.cache_root import open_cache
@@ -13,7 +15,7 @@ from ctrain_builder.store import sync
 from ctrain_builder.store.endpoints import SCHEME, Endpoint, RegistryEndpoint, StoreEndpoint
 from ctrain_builder.store.publish import CopyObserver
 from ctrain_builder.store.refresh import refresh
-from ctrain_runtime.errors import ConfigError, ImageUnusable
+from ctrain_runtime.errors import ConfigError, CtrainError, ImageTestError, ImageUnusable, StoreError
 from ctrain_runtime.manifest import Manifest
 from ctrain_runtime.references import join_all
 from ctrain_runtime.registry.client import RegistryClient
@@ -27,16 +29,28 @@ def execute(args: argparse.Namespace) -> int:
     source, target = (_place(text, client, args.cache) for text in (args.source, args.target))
     try:
         plan = sync.plan(source, target, join_all(args.images), args.channels)
-        for error in plan.left_out:
-            print_note(f"ctrain: left out: {error}")
+        for left_out in plan.left_out:
+            print_note(f"ctrain: left out: {left_out}")
+        moves, failed = plan.moves, list[CtrainError]()
         if not args.dry_run:
-            _do(plan, source, target)
+            moves, failed = _do(plan, source, target)
     except Unreachable as error:
         if "--offline" in error.hint:  # which is for builds
             raise Unreachable(error.message, "Retry later: it resumes") from error
         raise
+    for problem in failed:
+        print_note(f"ctrain: {problem}")
+    plan = replace(plan, moves=moves, left_out=(*plan.left_out, *failed))
     print(json.dumps(_as_data(plan, args.dry_run), indent=2) if args.json else _as_text(plan, target, args.dry_run))
-    return ImageUnusable.exit_code if any(isinstance(error, ConfigError) for error in plan.left_out) else 0
+    return _exit_code(plan.left_out)
+
+
+def _exit_code(problems: Sequence[CtrainError]) -> int:
+    """0 if all that was left out are images that ctrain did not make."""
+    if any(isinstance(error, ConfigError) for error in problems):
+        return ImageUnusable.exit_code
+    own = (error.exit_code for error in problems if isinstance(error, (ImageTestError, StoreError)))
+    return next(own, 0)
 
 
 def _place(text: str, client: RegistryClient, cache: Any) -> Endpoint:
@@ -45,17 +59,26 @@ def _place(text: str, client: RegistryClient, cache: Any) -> Endpoint:
     return StoreEndpoint(store_path(text))
 
 
-def _do(plan: sync.Plan, source: Endpoint, target: Endpoint) -> None:
+def _do(plan: sync.Plan, source: Endpoint, target: Endpoint) -> tuple[tuple[sync.Move, ...], list[CtrainError]]:
+    """Carry out a plan; the channels that were moved, and why others were not: both ends change while versions are
+    copied."""
     for manifest in plan.copies:
         with Bar(f"copying {_title(manifest)}", manifest.size) as bar:
             target.put(manifest, source, CopyObserver(print_note, bar.at))
     for manifest in (*plan.copies, *plan.present):
         if target.sign(manifest, source.added_signatures(manifest)):
             print_note(f"{_title(manifest)}: signatures added")
+    moved: list[sync.Move] = []
+    failed: list[CtrainError] = []
     for move in plan.moves:
-        target.point(move.manifest, move.channel, source)
+        try:
+            sync.point(move, source, target)
+            moved.append(move)
+        except StoreError as error:
+            failed.append(error)
     if isinstance(target, StoreEndpoint):
         refresh(open_store(target.root), print_note)
+    return tuple(moved), failed
 
 
 def _as_data(plan: sync.Plan, dry_run: bool) -> dict[str, Any]:

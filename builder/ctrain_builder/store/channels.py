@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Optional
 
 from ctrain_builder import atomic
 from ctrain_builder.store import log
@@ -27,10 +28,7 @@ def earlier_version(store: Store, name: str, channel: str) -> PublishedImage:
 
     Raises StoreError when the log knows no earlier version that is still published.
     """
-    earlier = _history(store.root, name, channel)
-    now = pointed(store.root, name, channel)  # published or not
-    if now in earlier:  # what is behind it in the log was begun and not done
-        earlier = earlier[: len(earlier) - 1 - earlier[::-1].index(now)]
+    earlier = _history(store.root, name, channel, pointed(store.root, name, channel))
     versions = {one.manifest.version: one for one in store.images() if one.manifest.name == name}
     found = versions.get(earlier[-1]) if earlier else None
     if found is None:
@@ -40,18 +38,29 @@ def earlier_version(store: Store, name: str, channel: str) -> PublishedImage:
     return found
 
 
-def _history(root: Path, name: str, channel: str) -> list[str]:
-    """The versions that a channel has pointed to and not been taken back from, oldest first."""
+def _history(root: Path, name: str, channel: str, now: str) -> list[str]:
+    """The versions that a channel has pointed to before `now` and not been taken back from, oldest first.
+
+    An entry is written before its change is made: that it was made is known from what the next one found, or from what
+    the channel points to now.
+    """
     versions: list[str] = []
+    moved: Optional[log.Entry] = None
     for entry in log.read(root):
-        if (entry.name, entry.channel) != (name, channel) or entry.action not in log.MOVES:
+        if (entry.name, entry.channel) != (name, channel) or entry.action not in (*log.MOVES, log.CHANNEL_RM):
             continue
-        if entry.action == log.ROLLBACK:
-            while versions and versions[-1] != entry.version:
-                versions.pop()
-        elif versions[-1:] != [entry.version]:
-            versions.append(entry.version)
-    return versions
+        _follow(versions, moved, entry.before)
+        moved = None if entry.action == log.CHANNEL_RM else entry
+    _follow(versions, moved, now)
+    return versions[:-1] if now else versions
+
+
+def _follow(versions: list[str], moved: Optional[log.Entry], seen: str) -> None:
+    """Add what a channel was seen to point to after a move, or was taken back to by it; "" if it was gone."""
+    if moved and moved.version == seen and moved.action == log.ROLLBACK and seen in versions:
+        del versions[len(versions) - versions[::-1].index(seen) :]
+    elif seen and versions[-1:] != [seen]:
+        versions.append(seen)
 
 
 def point(writer: LockedStore, channel: str, image: PublishedImage, action: str, why: str = "") -> str:

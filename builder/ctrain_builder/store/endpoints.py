@@ -124,17 +124,28 @@ class StoreEndpoint:
     def sign(self, manifest: Manifest, found: Mapping[str, bytes]) -> int:
         """Add signatures to a version that is here, unless it has them; how many were added."""
         image = PublishedImage(manifest, self.root / manifest.file_name, ())
-        missing = {key: content for key, content in found.items() if not signed.path_for(image.path, key).exists()}
-        if missing:
-            with lock_store(self.root) as writer:
-                for key, content in missing.items():
-                    signatures.put(writer, image, signatures.Signature(key, content))
-        return len(missing)
+
+        def missing() -> list[signatures.Signature]:
+            paths = {key: signed.path_for(image.path, key) for key in found}
+            return [signatures.Signature(key, found[key]) for key, path in paths.items() if not path.exists()]
+
+        if not missing():
+            return 0
+        with lock_store(self.root) as writer:
+            added = missing()  # again: others sign meanwhile
+            for signature in added:
+                signatures.put(writer, image, signature)
+        return len(added)
 
     def point(self, manifest: Manifest, channel: str, source: Endpoint) -> None:
-        """Make a channel point to a version that is here."""
+        """Make a channel point to a version that is here. Raises StoreError if it is not, or no longer."""
         with lock_store(self.root) as writer:
-            image = PublishedImage(manifest, self.root / manifest.file_name, ())
+            published = {one.path.name: one for one in writer.store.images() if one.manifest.digest == manifest.digest}
+            image = published.get(manifest.file_name)
+            if image is None:
+                problem = writer.store.absence(Path(manifest.file_name).stem) or "is not published"
+                what = f"channel {channel} of {manifest.name} stays: {manifest.version} {problem} in {self}"
+                raise StoreError(what, "Run the command again")
             channels.point(writer, channel, image, log.SYNC, f"from {source}")
 
 

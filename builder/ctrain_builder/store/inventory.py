@@ -62,6 +62,23 @@ def _image(root: Path, stem: str) -> Path:
     return quarantined if is_gone(image) and not is_gone(quarantined) else image
 
 
+FileIdentity = tuple[int, ...]  # device, inode, size and time; empty for a file that cannot be looked at
+
+
+def identify(version: StoredVersion) -> tuple[FileIdentity, FileIdentity]:
+    """Which files a version has now: its manifest's and its image's. Other ones are another state."""
+    manifest, image = (_identity(path) for path in (version.manifest, version.image))
+    return manifest, image
+
+
+def _identity(path: Path) -> FileIdentity:
+    try:
+        found = path.lstat()
+    except OSError:
+        return ()
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
 def file_size(path: Path) -> int:
     """In bytes; 0 for a file that is gone, or cannot be read, which its check reports."""
     try:

@@ -1,10 +1,16 @@
-"""Publishes again what was retired, withdrawn or quarantined."""
+"""Publishes again what was retired, withdrawn or quarantined.
+
+What can be restored is looked at twice: before the store's lock is taken, because an image in quarantine is read, which
+takes minutes; and while it is held, because others (`gc`) may have removed it, or put another file there, meanwhile.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from ctrain_builder import atomic
 from ctrain_builder.store import channels, log
-from ctrain_builder.store.inventory import QUARANTINED, StoredVersion, stored_versions
+from ctrain_builder.store.inventory import QUARANTINED, FileIdentity, StoredVersion, identify, stored_versions
 from ctrain_builder.store.writer import LockedStore
 from ctrain_runtime.digest import file_digest
 from ctrain_runtime.errors import ImageNotFound, ImageUnusable, StoreError
@@ -13,12 +19,30 @@ from ctrain_runtime.store import QUARANTINE, RETIRED, WITHDRAWN, Store
 from ctrain_runtime.suggest import suggest
 
 
-def find_restorable(store: Store, reference: str) -> StoredVersion:
+@dataclass(frozen=True)
+class Restorable:
+    """A version that can be published again, and which files that was found out of."""
+
+    version: StoredVersion
+    identity: tuple[FileIdentity, ...]
+
+
+def find_restorable(store: Store, reference: str) -> Restorable:
     """The version NAME:VERSION, with its files where they lie. An image in quarantine is read, which takes a while.
 
     Raises ImageNotFound; StoreError when its image is gone or it is published; ConfigError for its manifest;
     ImageUnusable for what is still damaged.
     """
+    found = _locate(store, reference)
+    identity = identify(found)
+    manifest = read_manifest(found.manifest)
+    if found.state == QUARANTINED and file_digest(found.image) != manifest.digest:
+        hint = f"Replace it by a copy with the digest {manifest.digest}"
+        raise ImageUnusable(f"{found.image} is still damaged: digest mismatch", hint)
+    return Restorable(found, identity)
+
+
+def _locate(store: Store, reference: str) -> StoredVersion:
     candidates = {one.reference: one for one in stored_versions(store, (RETIRED, QUARANTINE))}
     found = candidates.get(reference)
     if found is None:
@@ -28,15 +52,14 @@ def find_restorable(store: Store, reference: str) -> StoredVersion:
         raise StoreError(f"{reference} is published", f"Remove {found.manifest} if it is not needed")
     if not found.image.is_file():
         raise StoreError(f"{reference} was removed", "Build and publish it again; it gets another number")
-    manifest = read_manifest(found.manifest)
-    if found.state == QUARANTINED and file_digest(found.image) != manifest.digest:
-        hint = f"Replace it by a copy with the digest {manifest.digest}"
-        raise ImageUnusable(f"{found.image} is still damaged: digest mismatch", hint)
     return found
 
 
-def restore(writer: LockedStore, found: StoredVersion) -> None:
-    """Publish it again; channels that it was withdrawn from point to it as before."""
+def restore(writer: LockedStore, checked: Restorable) -> None:
+    """Publish it again; channels that it was withdrawn from point to it as before. Raises as `find_restorable`."""
+    found = _locate(writer.store, checked.version.reference)
+    if found != checked.version or identify(found) != checked.identity:
+        raise StoreError(f"{found.reference} was changed by another command meanwhile", "Run the command again")
     manifest, image = read_manifest(found.manifest), writer.root / found.image.name
     text = found.manifest.read_text(encoding="utf-8")
     writer.log(log.RESTORE, manifest.name, manifest.version, digest=manifest.digest)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ctrain_builder.store.endpoints import Endpoint, Version, needs_copy
-from ctrain_runtime.errors import CtrainError, ImageNotFound
+from ctrain_runtime.errors import CtrainError, ImageNotFound, ImageTestError, StoreError
 from ctrain_runtime.manifest import Manifest
 
 
@@ -37,6 +37,9 @@ def plan(source: Endpoint, target: Endpoint, wanted: Sequence[str], with_channel
     """
     versions, left_out = source.versions({reference.partition(":")[0] for reference in wanted})
     chosen = _choose(versions, wanted, source, left_out)
+    untested = [one.manifest for one in chosen if not one.manifest.tested]
+    left_out += [_untested(manifest, source) for manifest in untested]
+    chosen = [one for one in chosen if one.manifest.tested]
     manifests = [one.manifest for one in chosen]
     held = target.held(manifests)
     for manifest, has in zip(manifests, held):
@@ -54,6 +57,24 @@ def plan(source: Endpoint, target: Endpoint, wanted: Sequence[str], with_channel
         tuple(moves),
         tuple(left_out),
     )
+
+
+def _untested(manifest: Manifest, source: Endpoint) -> ImageTestError:
+    failed = [test.name for test in manifest.tests if test.outcome == "failed"]
+    problem = f"failed its tests ({', '.join(failed)})" if failed else "has not passed its tests"
+    return ImageTestError(f"{manifest.reference} in {source} {problem}", "Publish one there that passes them")
+
+
+def point(move: Move, source: Endpoint, target: Endpoint) -> None:
+    """Make a channel point to what it points to in `source`: still, and not only when the copies began.
+
+    Raises StoreError if the version was taken from the channel there, or is no longer offered where it should go.
+    """
+    now = source.pointed(move.manifest.name, move.channel)
+    if now != move.manifest.version:
+        moved = f"points to {now or 'no version'} in {source} now, not to {move.manifest.version}"
+        raise StoreError(f"channel {move.channel} of {move.manifest.name} {moved}", "Run the command again")
+    target.point(move.manifest, move.channel, source)
 
 
 def _choose(

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from ctrain_builder import atomic, manifest_writer
 from ctrain_builder.store import channels, log
-from ctrain_builder.store.inventory import StoredVersion, stored_versions
+from ctrain_builder.store.inventory import FileIdentity, StoredVersion, identify, stored_versions
 from ctrain_builder.store.writer import LockedStore
 from ctrain_runtime import lease
 from ctrain_runtime.digest import read_chunks
@@ -29,11 +29,18 @@ from ctrain_runtime.store import QUARANTINE, RETIRED, Store, is_gone
 
 @dataclass(frozen=True)
 class VerifyResult:
-    """What is wrong with a version ("" for nothing). `is_damaged`: it was read whole, so that it is certainly wrong."""
+    """What is wrong with a version ("" for nothing), whose files were `read`. `is_damaged`: it was read whole, so that
+    it is certainly wrong."""
 
     subject: StoredVersion
+    read: tuple[FileIdentity, ...]
     problem: str = ""
     is_damaged: bool = False
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the version still has the files that were read: it may have been restored or removed meanwhile."""
+        return identify(self.subject) == self.read
 
 
 class VerifyProgress:
@@ -75,13 +82,14 @@ def verify(
 
 
 def _finding(subject: StoredVersion, notes: VerifyProgress, done: Callable[[int], None]) -> VerifyResult:
+    read = identify(subject)
     try:
         _check(subject, notes, done)
     except ConfigError as error:
         if is_gone(subject.manifest) or (subject.is_retired and is_gone(subject.image)):
-            return VerifyResult(subject)  # it was retired or removed, maybe just now
-        return VerifyResult(subject, error.message, not isinstance(error, Unchecked))
-    return VerifyResult(subject)
+            return VerifyResult(subject, read)  # it was retired or removed, maybe just now
+        return VerifyResult(subject, read, error.message, not isinstance(error, Unchecked))
+    return VerifyResult(subject, read)
 
 
 def _check(subject: StoredVersion, notes: VerifyProgress, done: Callable[[int], None]) -> None:

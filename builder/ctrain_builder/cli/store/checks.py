@@ -96,6 +96,9 @@ def _quarantine(store: Store, damaged: Sequence[checks.VerifyResult], force: boo
         for finding in damaged:
             subject = finding.subject
             name = subject.reference
+            if not finding.is_current:
+                print_note(f"{name} stays: it was changed while the store was read; verify it again")
+                continue
             needed = checks.needed_by(store, subject)
             if needed and not force:
                 print_note(f"{name} stays: needed by {needed}; --force moves it anyway")

@@ -127,8 +127,9 @@ def _restore(args: argparse.Namespace, store: Store) -> int:
         with lock_store(store.root, print_note) as writer:
             restore(writer, found)
         refresh(store, print_note)
-    text = f"{found.reference} {'would be' if args.dry_run else 'is'} offered again"
-    return show(args, {"restored": found.reference, "done": not args.dry_run}, text)
+    name = found.version.reference
+    text = f"{name} {'would be' if args.dry_run else 'is'} offered again"
+    return show(args, {"restored": name, "done": not args.dry_run}, text)
 
 
 def _gc(args: argparse.Namespace, store: Store) -> int:
