@@ -105,7 +105,7 @@ def test_a_faster_network_and_more_efficient_products_never_take_longer(case: Ca
 
 @given(st.integers(1, 64), st.integers(1, 40), st.integers(1, 40), st.integers(1, 100), powers)
 def test_a_layout_is_possible_or_refused_with_a_next_step(gpus: int, tp: int, pp: int, batch: int, layers: int) -> None:
-    hardware = Hardware(GPU_TYPES["A100"], gpus, 8, 100)
+    hardware = Hardware(GPU_TYPES["A100-SXM4-80GB"], gpus, 8, 100)
     case = Case(Model(layers, 960, 12), hardware, Layout(batch, tp=tp, pp=pp))
     try:
         values = make_estimate(case).values

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ctrain_runtime.estimate.estimate import Case
-from ctrain_runtime.estimate.hardware import NIC_EFFICIENCY, Hardware, find_gpu
+from ctrain_runtime.estimate.hardware import NIC_EFFICIENCY, Hardware, find_gpus
 from ctrain_runtime.estimate.layout import Layout
 from ctrain_runtime.estimate.model import Model
 
@@ -19,8 +19,8 @@ training:
 """
 
 
-def a_hardware(count: int, gpu: str = "A100", per_node: int = 8, nics: int = 8) -> Hardware:
-    found = find_gpu(gpu)
+def a_hardware(count: int, gpu: str = "A100-SXM4-80GB", per_node: int = 8, nics: int = 8) -> Hardware:
+    found = find_gpus(gpu)[0]
     return Hardware(found, count, per_node, nics * found.nic / 8 * NIC_EFFICIENCY)
 
 

@@ -25,7 +25,7 @@ from ctrain_runtime.cli.run_options import add_runs, add_site
 from ctrain_runtime.errors import DataError, ResourceError, UsageError
 from ctrain_runtime.estimate import fit
 from ctrain_runtime.estimate.estimate import Case, calibrate, make_estimate
-from ctrain_runtime.estimate.hardware import GPU_TYPES, Hardware, find_gpu, make_hardware
+from ctrain_runtime.estimate.hardware import MODELS, Hardware, ambiguity, find_gpus, make_hardware
 from ctrain_runtime.estimate.layout import Attention, Layout, Precision, Recompute, Schedule, Strategy
 from ctrain_runtime.estimate.model import PRESETS, Model, find_model, parse_amount
 from ctrain_runtime.facts import Partition
@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--sequence", **count, help="tokens per sequence")
     add("--vocabulary", **count, help="size of the vocabulary")
     add("--tokens", default="", metavar="N", help="tokens of the training, as in 300B")
-    add("--gpu-type", default="", metavar="TYPE", help=f"{', '.join(GPU_TYPES)} (default: the site's)")
+    add("--gpu-type", default="", metavar="TYPE", help="as in A100-SXM4-80GB (default: the site's)")
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--gpus", **count, help="GPUs in all")
     size.add_argument("--nodes", **count, help="number of nodes (default: 1)")
@@ -131,7 +131,9 @@ def _model(args: argparse.Namespace) -> Model:
 def _hardware(args: argparse.Namespace, selected: SelectedSite) -> tuple[Hardware, list[str]]:
     """The GPUs and the network of the options, else of the site; and notes on what is not certain."""
     partition, notes = (None, []) if args.gpu_type and not (args.site or args.partition) else _partition(args, selected)
-    gpu = find_gpu(args.gpu_type or (partition.gpu_type if partition else ""))
+    name = args.gpu_type or (partition.gpu_type if partition else "")
+    types = find_gpus(name)
+    gpu = types[0]
     per_node = args.gpus_per_node or (partition.gpus if partition else GPUS_PER_NODE)
     count = args.gpus or (args.nodes or 1) * per_node
     if count > per_node and count % per_node:
@@ -141,20 +143,20 @@ def _hardware(args: argparse.Namespace, selected: SelectedSite) -> tuple[Hardwar
         check_capacity(f"partition {partition.name}", "GPU", partition.nodes * partition.gpus, "--gpus", count)
     measured = selected.site.expected_bandwidth.nccl if partition and not (args.nics or args.nic_speed) else 0
     hardware, uncertain = make_hardware(gpu, count, per_node, args.nics or per_node, args.nic_speed or 0, measured)
-    return hardware, [*notes, *uncertain]
+    return hardware, [*notes, *ambiguity(name, types, gpu), *uncertain]
 
 
 def _partition(args: argparse.Namespace, selected: SelectedSite) -> tuple[Partition, list[str]]:
     """The partition of the options, else of the site, else the one with the most GPUs (of the type); and notes."""
     site = selected.site
     cluster, notes = find_cluster(schedulers.get(site.scheduler), site, dry_run=True)
-    name, models = args.partition, {gpus.identify(args.gpu_type).model} if args.gpu_type else set(GPU_TYPES)
+    name, models = args.partition, {gpus.identify(args.gpu_type).model} if args.gpu_type else set(MODELS)
     known = [part for part in cluster.partitions if part.gpus and gpus.identify(part.gpu_type).model in models]
     for part in sorted(known, key=lambda part: (part.name != site.partition, -part.nodes * part.gpus)):
         if part.name == (name or part.name):
             return part, [f"GPUs of site {site.name}, partition {part.name}", *notes]
     what = f"partition {name} with GPUs of" if name else "partition with GPUs of"
-    hint = f"Pass --gpu-type, one of {', '.join(GPU_TYPES)}; or --site SITE"
+    hint = f"Pass --gpu-type, one of {', '.join(MODELS)}; or --site SITE"
     raise UsageError(f"site {site.name} has no {what} {args.gpu_type or 'a known type'}", hint)
 
 
@@ -184,8 +186,10 @@ def _check_same(case: Case, run: record.Record) -> None:
     batch may differ."""
     if run.estimate is None:
         return
-    measured = {**run.estimate.training, **({"gpu_type": run.estimate.gpu} if run.estimate.gpu else {})}
-    own = {**vars(case.model), **vars(case.layout), "gpu_type": case.hardware.gpu.name}
+    gpu, measured = case.hardware.gpu.name, dict(run.estimate.training)
+    if run.estimate.gpu and gpu not in {type_.name for type_ in find_gpus(run.estimate.gpu)}:  # A100 of older records
+        measured["gpu_type"] = run.estimate.gpu
+    own = {**vars(case.model), **vars(case.layout), "gpu_type": gpu}
     others = [key for key in (*_SHAPE, *_LAYOUT, "gpu_type") if measured.get(key, own[key]) != own[key]]
     if others:
         differences = ", ".join(f"{key} {measured[key]}, not {own[key]}" for key in others)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from ctrain_runtime import gpus
 from ctrain_runtime.errors import UsageError
@@ -16,14 +18,14 @@ NVLINK_STEP, NETWORK_STEP = 3.4e-6, 14e-6
 
 @dataclass(frozen=True)
 class GpuType:
-    """A GPU model. Dense peaks in TFLOP/s, memory in GiB and GB/s, power in W (NVIDIA's data sheets, SXM modules).
+    """A model in one of its forms. Dense peaks in TFLOP/s, memory in GiB and GB/s, power in W (NVIDIA's data sheets).
 
     `link` is the bus bandwidth of an all-reduce among the GPUs of a node in GB/s (ring), `efficiency` the share of the
     peak that large matrix products reach. `unverified` names what is a guess.
     """
 
     name: str
-    bf16: float  # of V100: fp16
+    bf16: float  # of V100 and T4: fp16
     fp32: float
     memory: float
     bandwidth: float
@@ -34,18 +36,38 @@ class GpuType:
     unverified: tuple[str, ...] = ()
 
 
+_GUESSED = ("link", "efficiency")  # links of cards are guessed by their generation of PCIe
 # link: nccl-tests on DGX A100, H100, H200, B200 (nccl issue 1048, nccl-tests issue 290; Bekman, ML Engineering).
 # efficiency: fitted to Table 1 of Narayanan et al. 2021 (A100), and to llm.c's 1.6B run (H100, H200).
+# Of a model, the form that nodes of several GPUs usually have comes first.
 _TYPES = (
-    GpuType("V100", 125, 15.7, 32, 900, 130, 300, 100, unverified=("link", "efficiency")),
-    GpuType("A100", 312, 19.5, 80, 2039, 230, 400, 200, 0.68),
-    GpuType("A100-40GB", 312, 19.5, 40, 1555, 230, 400, 200, 0.68),
-    GpuType("H100", 989, 67, 80, 3350, 370, 700, 400, 0.62),
-    GpuType("H200", 989, 67, 141, 4800, 370, 700, 400, 0.62),
-    GpuType("GH200", 989, 67, 96, 4000, 370, 700, 200, 0.62, unverified=("link", "watts")),
-    GpuType("B200", 2250, 75, 180, 7700, 741, 1000, 400, unverified=("fp32", "bandwidth", "efficiency")),
+    GpuType("V100-SXM2-16GB", 125, 15.7, 16, 900, 130, 300, 100, unverified=_GUESSED),
+    GpuType("V100-SXM2-32GB", 125, 15.7, 32, 900, 130, 300, 100, unverified=_GUESSED),
+    GpuType("V100-PCIe-16GB", 112, 14, 16, 900, 10, 250, 100, unverified=_GUESSED),
+    GpuType("V100-PCIe-32GB", 112, 14, 32, 900, 10, 250, 100, unverified=_GUESSED),
+    GpuType("V100S-PCIe-32GB", 130, 16.4, 32, 1134, 10, 250, 100, unverified=_GUESSED),
+    GpuType("A100-SXM4-40GB", 312, 19.5, 40, 1555, 230, 400, 200, 0.68),
+    GpuType("A100-SXM4-80GB", 312, 19.5, 80, 2039, 230, 400, 200, 0.68),
+    GpuType("A100-PCIe-40GB", 312, 19.5, 40, 1555, 20, 250, unverified=_GUESSED),
+    GpuType("A100-PCIe-80GB", 312, 19.5, 80, 1935, 20, 300, unverified=_GUESSED),
+    GpuType("H100-SXM5-80GB", 989, 67, 80, 3350, 370, 700, 400, 0.62),
+    GpuType("H100-PCIe-80GB", 756, 51, 80, 2000, 40, 350, unverified=_GUESSED),
+    GpuType("H100-NVL-94GB", 835, 60, 94, 3900, 40, 400, unverified=_GUESSED),
+    GpuType("H200-SXM5-141GB", 989, 67, 141, 4800, 370, 700, 400, 0.62),
+    GpuType("H200-NVL-141GB", 835, 60, 141, 4800, 40, 600, unverified=_GUESSED),
+    GpuType("GH200-96GB", 989, 67, 96, 4000, 370, 700, 200, 0.62, unverified=("link", "watts")),
+    GpuType("GH200-144GB", 989, 67, 144, 4900, 370, 700, 200, 0.62, unverified=("link", "watts")),
+    GpuType("B200-180GB", 2250, 75, 180, 7700, 741, 1000, 400, unverified=("fp32", "bandwidth", "efficiency")),
+    GpuType("A30-24GB", 165, 10.3, 24, 933, 20, 165, unverified=_GUESSED),
+    GpuType("A40-48GB", 149.7, 37.4, 48, 696, 20, 300, unverified=_GUESSED),
+    GpuType("A10-24GB", 125, 31.2, 24, 600, 20, 150, unverified=_GUESSED),
+    GpuType("L40S-48GB", 362, 91.6, 48, 864, 20, 350, unverified=_GUESSED),
+    GpuType("L4-24GB", 121, 30.3, 24, 300, 20, 72, unverified=_GUESSED),
+    GpuType("T4-16GB", 65, 8.1, 16, 300, 10, 70, 100, unverified=_GUESSED),
 )
 GPU_TYPES = {gpu.name: gpu for gpu in _TYPES}
+MODELS = tuple(dict.fromkeys(name.partition("-")[0] for name in GPU_TYPES if not name.startswith("V100S")))
+HOST_LINK = 10  # of MIG instances, which reach each other through the host's memory alone; a guess
 
 
 @dataclass(frozen=True)
@@ -93,10 +115,61 @@ def make_hardware(
     return Hardware(gpu, count, per_node, network), notes
 
 
-def find_gpu(name: str) -> GpuType:
-    """The GPU type for a name as users, schedulers and drivers write it: A100-40GB, nvidia_a100. Raises UsageError."""
-    found = GPU_TYPES.get(name.upper()) or GPU_TYPES.get(gpus.identify(name).model)
-    if not found:
-        hint = suggest(name.upper(), GPU_TYPES) or f"GPU types: {', '.join(GPU_TYPES)}"
+def find_gpus(name: str) -> tuple[GpuType, ...]:
+    """The GPU types that a name of users, schedulers or drivers can mean, the one with the least memory first:
+    A100-40GB, nvidia_a100, a100_1g.5gb. Raises UsageError."""
+    gpu = gpus.identify(name)
+    types = [(type_, parsed) for type_, parsed in _parsed_types() if parsed.model == gpu.model]
+    if not gpu.model or not types:
+        hint = suggest(name.upper(), MODELS) or f"GPU types: {', '.join(MODELS)}"
         raise UsageError(f"unknown GPU type {name!r}", hint)
-    return found
+    types = [(type_, parsed) for type_, parsed in types if gpu.form in ("", parsed.form)] or types
+    found = sorted((type_ for type_, _ in types), key=lambda type_: type_.memory)
+    if gpu.memory and gpu.memory <= found[-1].memory:  # else it is the CPU's, as in GH200 480GB
+        found = [type_ for type_ in found if type_.memory == gpu.memory] or [_resized(found[0], gpu)]
+    return _slices(found, gpu) if gpu.slice else tuple(found)
+
+
+def ambiguity(name: str, types: Sequence[GpuType], used: GpuType) -> tuple[str, ...]:
+    """A note on a name that can mean several types, one of which is `used`."""
+    if len(types) == 1:
+        return ()
+    others = ", ".join(type_.name for type_ in types)
+    return (f"GPU type {name} is ambiguous ({others}): estimated as {used.name}",)
+
+
+@functools.cache
+def _parsed_types() -> tuple[tuple[GpuType, gpus.Gpu], ...]:
+    return tuple((type_, gpus.identify(type_.name)) for type_ in _TYPES)
+
+
+def _resized(near: GpuType, gpu: gpus.Gpu) -> GpuType:
+    """A type with a memory that no data sheet here has, as some sites' own ones."""
+    name, unverified = f"{gpu.model}-{gpu.memory}GB", dict.fromkeys((*near.unverified, "bandwidth"))
+    return replace(near, name=name, memory=gpu.memory, unverified=tuple(unverified))
+
+
+def _slices(types: Sequence[GpuType], gpu: gpus.Gpu) -> tuple[GpuType, ...]:
+    """The types of which a MIG instance can be a part (NVIDIA's MIG User Guide, Supported MIG Profiles): of their
+    compute slices, 7 (of A30: 4), it has some, and a share of the memory."""
+    part = gpu.slice or gpus.Slice(7, 0)
+    slices = 4 if gpu.model == "A30" else 7
+    usual = {1: 1 / 8, 2: 2 / 8, 3: 4 / 8, 4: 4 / 8}.get(part.compute, 1) if slices == 7 else part.compute / 4
+    large_enough = [type_ for type_ in types if type_.memory >= part.memory] or types
+    fitting = [type_ for type_ in large_enough if abs(type_.memory * usual - part.memory) < 1] or large_enough
+    found: dict[tuple[float, float], GpuType] = {}
+    for whole in fitting:
+        compute, memory = min(1.0, part.compute / slices), min(1.0, part.memory / whole.memory)
+        type_ = replace(
+            whole,
+            name=f"{whole.name} MIG {part}",
+            bf16=whole.bf16 * compute,
+            fp32=whole.fp32 * compute,
+            memory=part.memory,
+            bandwidth=whole.bandwidth * memory,
+            link=HOST_LINK,
+            watts=whole.watts * compute,
+            unverified=tuple(dict.fromkeys((*whole.unverified, "link", "watts"))),
+        )
+        found.setdefault((type_.bf16, type_.bandwidth), type_)
+    return tuple(found.values())

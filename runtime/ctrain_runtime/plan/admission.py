@@ -65,8 +65,11 @@ def notes(image: Manifest, nodes: NodeFacts) -> tuple[str, ...]:
     if not nodes.gpus or "cuda" not in image.software:
         return ()
     if _is_older(nodes.driver, native_driver(image)):
-        needed = f"CUDA {image.software['cuda']} needs driver {native_driver(image)}"
-        return (f"{needed}, {nodes.name} has {nodes.driver}: it runs by forward compatibility",)
+        needed = f"CUDA {image.software['cuda']} needs driver {native_driver(image)}, {nodes.name} has {nodes.driver}"
+        listed = next((branch for branch in image.requires.older_drivers if _is_of_branch(nodes.driver, branch)), "")
+        if listed:
+            return (f"{needed}: it runs by forward compatibility, on data-centre GPUs (listed: {listed})",)
+        return (f"{needed}: whether it runs by forward compatibility is unknown, no list names that driver",)
     facts = {"the driver": nodes.driver, "the image's GPU code": image.requires.arch}
     unknown = [name for name, fact in facts.items() if not fact]
     return (f"not compared with {nodes.name}: {', '.join(unknown)}",) if unknown and not image.layers else ()
@@ -120,6 +123,11 @@ def _driver_problem(image: Manifest, nodes: NodeFacts) -> str:
     if older and all(_numbers(nodes.driver) < _numbers(branch) for branch in older):
         return f"{problem}; by forward compatibility also {', '.join(older)}"
     return ""
+
+
+def _is_of_branch(driver: str, branch: str) -> bool:
+    """Whether a driver (470.82.01) is of a branch that a list names by its first version (470.57), or by its number."""
+    return _numbers(driver)[:1] == _numbers(branch)[:1] and _numbers(driver) >= _numbers(branch)
 
 
 def _is_older(driver: str, native: int) -> bool:

@@ -12,7 +12,7 @@ from ctrain_runtime.errors import ConfigError, ResourceError, UsageError
 from ctrain_runtime.estimate.estimate import Case, capacity, make_estimate
 from ctrain_runtime.estimate.fit import advice, excess
 from ctrain_runtime.estimate.formulas import MEMORY
-from ctrain_runtime.estimate.hardware import GpuType, find_gpu, make_hardware
+from ctrain_runtime.estimate.hardware import GpuType, ambiguity, find_gpus, make_hardware
 from ctrain_runtime.estimate.layout import Layout
 from ctrain_runtime.estimate.model import Model
 from ctrain_runtime.job import Job, Training, Value
@@ -39,21 +39,24 @@ def expect(
     if not job.training:
         hint = "Add `training` to its job.yaml (ctrain help estimate.md), or omit --estimate"
         raise UsageError(f"job {job.name} cannot be estimated: it does not say what it trains", hint)
-    try:
-        gpu = find_gpu(*set(gpus)) if len(set(gpus)) == 1 and size.ranks_per_node <= size.gpus_per_node else UNKNOWN
-    except UsageError:  # a type that no estimate knows
-        gpu = UNKNOWN
     ranks, nics = size.nodes * size.ranks_per_node, max(1, size.gpus_per_node)
-    hardware, notes = make_hardware(gpu, ranks, size.ranks_per_node, nics, measured=network)
+    types = _gpu_types(size, gpus)
     try:
         model, layout, steps = read_training(job.training, command, ranks)
-        case = Case(model, hardware, layout)
-        estimate = make_estimate(case)
+        for gpu in types:  # of an ambiguous name, the smallest that it can mean and that suffices
+            hardware, notes = make_hardware(gpu, ranks, size.ranks_per_node, nics, measured=network)
+            case = Case(model, hardware, layout)
+            estimate = make_estimate(case)
+            if estimate.fits:
+                break
     except (ConfigError, UsageError) as error:
         raise UsageError(f"job {job.name} cannot be estimated: {error.message}", error.hint) from error
     if not estimate.fits:
         hint = advice(case).replace("Fits:", "Fits, in options of ctrain estimate:")
         raise ResourceError(f"job {job.name} does not fit: {excess(estimate)}", hint)
+    notes += ambiguity(next(iter(gpus), ""), types, gpu)
+    if gpu is not types[0]:
+        notes.append(f"does not fit {types[0].name}: it runs only if the GPUs are {gpu.name}")
     total = estimate.values["T"] * steps
     if size.time_limit is not None and total > 60 * size.time_limit:
         time = f"{pluralize(steps, 'step')} take {format_duration(total)}, the limit is {format_limit(size.time_limit)}"
@@ -69,6 +72,16 @@ def expect(
         training={**asdict(model), **asdict(layout)},
     )
     return expected, [] if gpu is UNKNOWN else notes
+
+
+def _gpu_types(size: JobSize, gpus: Sequence[str]) -> tuple[GpuType, ...]:
+    """The types that the ranks' GPUs can be; UNKNOWN if they differ, are shared, or are none that estimates know."""
+    if len(set(gpus)) != 1 or size.ranks_per_node > size.gpus_per_node:
+        return (UNKNOWN,)
+    try:
+        return find_gpus(*set(gpus))
+    except UsageError:
+        return (UNKNOWN,)
 
 
 def read_training(training: Training, command: Sequence[str], ranks: int) -> tuple[Model, Layout, int]:

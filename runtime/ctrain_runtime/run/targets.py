@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 from dataclasses import replace
 
-from ctrain_runtime import facts, time_limit
+from ctrain_runtime import facts, gpus, time_limit
 from ctrain_runtime.engines.apptainer import Engine, find_engine, identify
 from ctrain_runtime.errors import ConfigError, EngineError, SchedulerError, UsageError
 from ctrain_runtime.facts import Cluster, Partition
@@ -63,7 +63,8 @@ def _describe(site: Site, name: str) -> Partition:
 
 def _complete(part: Partition, described: dict[str, Partition]) -> Partition:
     known = described.get(part.name, part)
-    return replace(part, gpu_type=part.gpu_type or known.gpu_type, arch=part.arch or known.arch, driver=known.driver)
+    gpu_type = gpus.more_exact(part.gpu_type, known.gpu_type)
+    return replace(part, gpu_type=gpu_type, arch=part.arch or known.arch, driver=known.driver)
 
 
 def find_nodes(cluster: Cluster, size: JobSize) -> NodeFacts:
@@ -73,8 +74,8 @@ def find_nodes(cluster: Cluster, size: JobSize) -> NodeFacts:
         if part.name == size.partition:
             nodes = admission.nodes_of(part, use_gpus=use_gpus)
             return replace(nodes, arch=nodes.arch or here)
-    gpus = facts.gpu_models() if use_gpus else ()
-    return NodeFacts("this machine", here, gpus, facts.driver_version(), facts.cpu_instructions())
+    models = facts.gpu_models() if use_gpus else ()
+    return NodeFacts("this machine", here, models, facts.driver_version(), facts.cpu_instructions())
 
 
 def find_site_engine(site: Site, *, dry_run: bool = False) -> tuple[Engine, Notes]:

@@ -146,8 +146,11 @@ def expand_hosts(text: str) -> tuple[str, ...]:
 
 
 def parse_gres(text: str) -> tuple[int, str]:
-    """(GPUs, their type), from gpu:a100:8(S:0-1), gpu:4, gpu:v100:2,nvme:1, gres/gpu:2, gres:gpu:a100:2 and (null)."""
-    total, gpu_type = 0, ""
+    """(GPUs, their type), from gpu:a100:8(S:0-1), gpu:4, gpu:v100:2,nvme:1, gres/gpu:2, gres:gpu:a100:2 and (null).
+
+    The type is "" where a job may get one or the other: gpu:a100:3,gpu:a100_1g.5gb:7.
+    """
+    total, types = 0, set()
     for part in _PARENTHESES.sub("", text).split(","):
         name, *rest = re.sub(r"^gres[:/]", "", part).split(":")
         if name != "gpu":
@@ -155,8 +158,8 @@ def parse_gres(text: str) -> tuple[int, str]:
         count = rest[-1] if rest else "1"  # --gres=gpu is one
         if re.fullmatch(r"[0-9]{1,9}", count):
             total += int(count)
-            gpu_type = rest[0] if len(rest) > 1 else gpu_type
-    return total, gpu_type
+            types.add(rest[0] if len(rest) > 1 else "")
+    return total, types.pop() if len(types) == 1 else ""
 
 
 def parse_tres(text: str) -> int:

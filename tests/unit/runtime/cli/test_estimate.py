@@ -18,8 +18,8 @@ from ctrain_runtime.plan.model import Expectation
 from ctrain_runtime.run import record
 from samples.plans import a_plan
 
-A100 = ("--gpu-type", "A100")
-GPT3 = ("gpt3-175b", "--gpu-type", "A100", "--gpus", "1024", "--batch", "1536")
+A100 = ("--gpu-type", "A100-SXM4-80GB")
+GPT3 = ("gpt3-175b", *A100, "--gpus", "1024", "--batch", "1536")
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +46,7 @@ def test_the_text_names_model_hardware_memory_time_and_cost(capsys: pytest.Captu
     assert (code, error) == (0, "")
     for line in (
         "model     174.6 billion parameters: 96 layers, hidden size 12288, 96 heads, sequence 2048, vocabulary 51200",
-        "hardware  128 nodes: 1024 x A100 80 GiB",
+        "hardware  128 nodes: 1024 x A100-SXM4-80GB 80 GiB",
         "layout    dp 8 x pp 16 x tp 8: --tp 8 --pp 16 --recompute full",
         "batch     1536 sequences: 192 x 1 per replica",
         "note      network: 8 x 200 Gb/s per node (assumed)",
@@ -65,8 +65,7 @@ def test_the_text_names_model_hardware_memory_time_and_cost(capsys: pytest.Captu
 
 def test_a_rate_gives_the_days_that_the_paper_gives(capsys: pytest.CaptureFixture[str]) -> None:
     words = (
-        "--gpu-type",
-        "A100",
+        *A100,
         "--gpus",
         "1040",
         "--tp",
@@ -119,27 +118,28 @@ def test_json_has_values_layouts_and_reasons(capsys: pytest.CaptureFixture[str])
 
 
 def test_what_does_not_fit_is_shown_and_refused_with_what_fits(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, error = estimate(capsys, "7.5B", "--gpu-type", "A100", "--gpus", "8")
+    code, out, error = estimate(capsys, "7.5B", *A100, "--gpus", "8")
     assert code == 74
     assert "does not fit" in out
     assert error.startswith("ctrain: does not fit: 130 GB per GPU, 79.0 GB are usable. Fits: --strategy zero")
     assert error.count("\n") == 1
-    code, out, _ = estimate(capsys, "7.5B", "--gpu-type", "A100", "--gpus", "8", "--json")
+    code, out, _ = estimate(capsys, "7.5B", *A100, "--gpus", "8", "--json")
     assert (code, json.loads(out)["exit_code"], json.loads(out)["fits"]) == (74, 74, False)
 
 
 def test_gpus_and_nodes_are_those_of_the_site(capsys: pytest.CaptureFixture[str]) -> None:
     hardware = as_json(capsys, "gpt2", "--site", "neuron", "--nodes", "2")["hardware"]
-    assert (hardware["gpu"]["name"], hardware["count"], hardware["per_node"]) == ("A100", 16, 8)
+    assert (hardware["gpu"]["name"], hardware["count"], hardware["per_node"]) == ("A100-SXM4-40GB", 16, 8)
     hardware = as_json(capsys, "gpt2", "--site", "neuron", "--gpu-type", "V100")["hardware"]
-    assert (hardware["gpu"]["name"], hardware["count"]) == ("V100", 4)
+    assert (hardware["gpu"]["name"], hardware["count"]) == ("V100-SXM2-16GB", 4)
     hardware = as_json(capsys, "gpt2", "--site", "neuron", "--partition", "eme_h200nv_8")["hardware"]
-    assert hardware["gpu"]["name"] == "H200"
+    assert hardware["gpu"]["name"] == "H200-SXM5-141GB"
     data = as_json(capsys, "gpt2", "--site", "polaris", "--partition", "prod", "--nodes", "8")
     assert (data["hardware"]["per_node"], data["hardware"]["network"]) == (4, 30.0)
-    partition, scheduler, network = data["notes"]
+    partition, scheduler, ambiguous, network = data["notes"]
     assert partition == "GPUs of site polaris, partition prod"
     assert scheduler.startswith("partitions are those of the file of site polaris: ")  # there is no PBS here
+    assert ambiguous.startswith("GPU type a100 is ambiguous (A100-SXM4-40GB, A100-PCIe-40GB, ")
     assert network == "network: 30 GB/s per node, as expected_bandwidth of the site"
 
 
@@ -159,7 +159,7 @@ def test_gpus_and_nodes_are_those_of_the_site(capsys: pytest.CaptureFixture[str]
         (("gpt2", *A100, "--gpus", "8", "--nodes", "1"), 64, "argument --nodes: not allowed with argument --gpus"),
         (("gpt2", *A100, "--strategy", "zero"), 64, "argument --strategy: invalid choice: 'zero'"),
         (("gpt2", *A100, "--rate", "nan"), 64, "--rate must be a positive number of TFLOP/s, not nan"),
-        (("gpt2", *A100, "--rate", "312"), 64, "2,921,217 tokens/s are more than 8 A100 reach with this layout. "),
+        (("gpt2", *A100, "--rate", "312"), 64, "2,921,217 tokens/s are more than 8 A100-SXM4-80GB reach with this "),
         (("gpt2", *A100, "--tokens", "many"), 64, "--tokens must be a positive number such as 7.5B or 3e11"),
         (("gtp2", *A100), 64, "unknown model 'gtp2'. Did you mean 'gpt2'?"),
         (("--layers", "3", *A100), 64, "no model given, and no --hidden, --heads. "),
@@ -216,8 +216,8 @@ def test_a_run_calibrates_only_its_own_model_layout_and_gpu(capsys: pytest.Captu
     assert (code, out) == (64, "")
     assert error == (
         "ctrain: run one cannot calibrate this estimate: it had layers 48, not 24, micro_batch 8, not 1, offload True, "
-        "not False, tp 1, not 5, sequence_parallel False, not True, gpu_type A100, not H100. Pass the options of the "
-        "run: --layers 48 --micro-batch 8 --offload --tp 1 (no --sequence-parallel) --gpu-type A100\n"
+        "not False, tp 1, not 5, sequence_parallel False, not True, gpu_type A100, not H100-SXM5-80GB. Pass the options "
+        "of the run: --layers 48 --micro-batch 8 --offload --tp 1 (no --sequence-parallel) --gpu-type A100\n"
     )
 
 

@@ -10,7 +10,7 @@ import pytest
 from ctrain_runtime.errors import UsageError
 from ctrain_runtime.estimate.estimate import Case, calibrate, capacity, make_estimate
 from ctrain_runtime.estimate.formulas import MEMORY, TIME
-from ctrain_runtime.estimate.hardware import find_gpu
+from ctrain_runtime.estimate.hardware import find_gpus
 from ctrain_runtime.estimate.layout import Layout
 from ctrain_runtime.estimate.model import PRESETS, Model
 from samples.estimates import MEGATRON, TABLE_1, Row, a_case, a_hardware
@@ -115,7 +115,11 @@ def test_fewer_network_adapters_are_slower() -> None:
 
 @pytest.mark.parametrize(
     ("model", "gpu", "batch", "micro_batch", "tokens_per_second"),
-    [("gpt2", "H100", 512, 64, 468e3), ("gpt2-xl", "H100", 1024, 16, 46.8e3), ("gpt2", "A100", 512, 32, 218e3)],
+    [
+        ("gpt2", "H100-SXM5-80GB", 512, 64, 468e3),
+        ("gpt2-xl", "H100-SXM5-80GB", 1024, 16, 46.8e3),
+        ("gpt2", "A100-SXM4-80GB", 512, 32, 218e3),
+    ],
 )
 def test_one_node_of_llm_c(model: str, gpu: str, batch: int, micro_batch: int, tokens_per_second: float) -> None:
     layout = Layout(batch, micro_batch, "zero1")
@@ -210,10 +214,10 @@ def test_a_measured_run_calibrates_the_efficiency_for_any_number_of_replicas() -
     efficiency, estimated = calibrate(case, 8, measured)
     assert efficiency == pytest.approx(0.4)
     assert estimated > measured
-    with pytest.raises(UsageError, match="more than 8 A100 reach with this layout"):
+    with pytest.raises(UsageError, match="more than 8 A100-SXM4-80GB reach with this layout"):
         calibrate(case, 8, 1e9)
 
 
 def test_fp32_computes_at_the_peak_of_fp32() -> None:
     assert make_estimate(a_case(GPT3, 8, 8, precision="fp32")).values["X"] == 19.5e12
-    assert find_gpu("a100").bf16 == 312
+    assert find_gpus("a100")[0].bf16 == 312

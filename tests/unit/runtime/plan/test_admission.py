@@ -31,6 +31,7 @@ VOLTA = a_manifest(requires=Requires(arch=WITH_VOLTA))
 NO_VOLTA = a_manifest(requires=Requires(arch=WITHOUT_VOLTA))
 HASWELL = a_manifest(labels={CPU_LABEL: "haswell"})
 V3 = frozenset(("abm", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe"))  # of the flags of a Haswell
+UNLISTED = "whether it runs by forward compatibility is unknown, no list names that driver"
 OLD = "CUDA 12.6 needs driver 525 or newer, partition gpu has"
 
 
@@ -102,9 +103,25 @@ def test_what_is_refused(image: Any, where: NodeFacts, reason: str) -> None:
     assert bool(found) == bool(reason)
 
 
-def test_forward_compatibility_is_noted() -> None:
-    line = "CUDA 12.6 needs driver 525, partition gpu has 470.57: it runs by forward compatibility"
-    assert notes(of_cuda("12.6"), nodes(driver="470.57")) == (line,)
+@pytest.mark.parametrize(
+    ("driver", "older", "outcome"),
+    [
+        ("470.57.02", LTS, "it runs by forward compatibility, on data-centre GPUs (listed: 470.57)"),
+        ("470.239.06", ("470",), "it runs by forward compatibility, on data-centre GPUs (listed: 470)"),
+        ("515.65", LTS, UNLISTED),
+        ("470.42.01", ("450.51", "470.57"), UNLISTED),
+        ("470.57", (), UNLISTED),
+    ],
+)  # fmt: skip
+def test_forward_compatibility_is_claimed_of_listed_drivers_only(
+    driver: str, older: tuple[str, ...], outcome: str
+) -> None:
+    image = of_cuda("12.6", requires=Requires(older_drivers=older))
+    assert refusal(image, nodes(driver=driver)) == ""
+    assert notes(image, nodes(driver=driver)) == (f"CUDA 12.6 needs driver 525, partition gpu has {driver}: {outcome}",)
+
+
+def test_forward_compatibility_is_noted_only_where_it_is_needed() -> None:
     for where in (nodes(driver="535"), nodes(), nodes("", driver="470.57")):
         assert notes(of_cuda("12.6"), where) == ()
     assert notes(a_manifest(software={}), nodes(driver="470.57")) == ()

@@ -33,7 +33,11 @@ NODE = JobSize(1, 8, gpus_per_node=8, time_limit=600)
 
 
 def expected(
-    *words: str, size: JobSize = NODE, gpus: tuple[str, ...] = ("a100",), network: float = 0, **changes: Any
+    *words: str,
+    size: JobSize = NODE,
+    gpus: tuple[str, ...] = ("NVIDIA A100-SXM4-80GB",),
+    network: float = 0,
+    **changes: Any,
 ) -> tuple[Expectation, list[str]]:
     return expect(a_job(training=TRAINING, **changes), ("python", "train.py", *words), size, gpus, network)
 
@@ -43,7 +47,7 @@ def test_a_run_needs_what_ctrain_estimate_says_of_its_model_and_layout() -> None
     model = Model(48, 1600, 25, 1024, 50257)
     values = make_estimate(Case(model, a_hardware(8), Layout(64))).values
     assert found.step_seconds == values["T"]
-    assert (found.gpu, found.tokens, found.steps, notes) == ("A100", 64 * 1024, 1000, [])
+    assert (found.gpu, found.tokens, found.steps, notes) == ("A100-SXM4-80GB", 64 * 1024, 1000, [])
     assert found.parameters == pytest.approx(1.558e9, rel=0.005)
     assert sum(found.memory.values()) == pytest.approx(values["G"])
     assert found.memory["optimizer"] == round(values["optimizer"])
@@ -157,7 +161,24 @@ def test_the_network_between_nodes_is_the_sites_or_an_assumption() -> None:
     fast, (assumed,) = expected(size=nodes)
     assert assumed == "network: 8 x 200 Gb/s per node (assumed)"
     assert slow.step_seconds and fast.step_seconds and slow.step_seconds > fast.step_seconds
-    assert expected(gpus=("cas_v100nv_8",))[1] == ["unverified of V100: link, efficiency"]
+    assert expected(gpus=("v100-sxm2-32gb",))[1] == ["unverified of V100-SXM2-32GB: link, efficiency"]
+
+
+def test_an_ambiguous_type_is_the_smallest_that_suffices_and_refuses_nothing_that_a_larger_one_could_do() -> None:
+    small, (note,) = expected(gpus=("a100",))
+    names = "A100-SXM4-40GB, A100-PCIe-40GB, A100-SXM4-80GB, A100-PCIe-80GB"
+    assert (small.gpu, small.usable) == ("A100-SXM4-40GB", round(40 * 2**30 * 0.92))
+    assert note == f"GPU type a100 is ambiguous ({names}): estimated as A100-SXM4-40GB"
+    words = ("layers=96", "batch=8")
+    large, notes = expected(*words, gpus=("a100",))
+    assert large.gpu == "A100-SXM4-80GB" and large.usable and sum(large.memory.values()) < large.usable
+    assert notes == [
+        f"GPU type a100 is ambiguous ({names}): estimated as A100-SXM4-80GB",
+        "does not fit A100-SXM4-40GB: it runs only if the GPUs are A100-SXM4-80GB",
+    ]
+    for gpus in (("A100-SXM4-40GB",), ("a100_3g.40gb",)):
+        with pytest.raises(ResourceError, match=r"does not fit: .* GB per GPU, 39.5 GB are usable"):
+            expected(*words, gpus=gpus)
 
 
 @pytest.mark.parametrize(

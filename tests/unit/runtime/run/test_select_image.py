@@ -114,7 +114,8 @@ def test_the_driver_of_a_partition_is_the_sites_word(foreign: Path) -> None:
     with pytest.raises(ImageUnusable, match=f"{problem}, and the image has no libraries for forward compatibility"):
         prepare(asked("./old.yaml", image=str(foreign)))
     prepared = prepare(asked("./old.yaml", image="pytorch"))
-    note = "CUDA 12.6 needs driver 525, partition gpu has 470.57.02: it runs by forward compatibility"
+    unlisted = "whether it runs by forward compatibility is unknown, no list names that driver"
+    note = f"CUDA 12.6 needs driver 525, partition gpu has 470.57.02: {unlisted}"
     assert prepared.notes == (note,)
     assert prepared.launch.plan.image.native_driver == 525
 

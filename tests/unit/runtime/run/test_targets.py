@@ -90,6 +90,26 @@ def test_the_scheduler_knows_better_but_not_always_all(programs: Path, dry_run: 
     assert (new.name, new.gpu_type, notes) == ("new", "", ())
 
 
+@pytest.mark.parametrize(
+    ("of_scheduler", "of_site", "used"),
+    [
+        ("a100", "A100-SXM4-80GB", "A100-SXM4-80GB"),
+        ("nvidia_a100", "a100-40gb", "a100-40gb"),
+        ("nvidia_a100-sxm4-40gb", "A100-SXM4-80GB", "nvidia_a100-sxm4-40gb"),
+        ("v100", "A100-SXM4-80GB", "v100"),
+        ("a100_1g.5gb", "A100-SXM4-80GB", "a100_1g.5gb"),
+        ("a100", "a100", "a100"),
+        ("a100", "", "a100"),
+    ],
+)
+def test_the_site_says_which_a100_the_scheduler_means(
+    programs: Path, of_scheduler: str, of_site: str, used: str
+) -> None:
+    fakes.slurm(programs, Partition("gpu", True, nodes=1, cpus=8, gpus=1, gpu_type=of_scheduler))
+    site = dataclasses.replace(SITE, partitions={"gpu": SitePartition(1, 8, gpu_type=of_site)})
+    assert find_cluster(SLURM, site)[0].partitions[0].gpu_type == used
+
+
 def test_the_engine_of_the_nodes(programs: Path) -> None:
     def engine(**keys: str) -> Engine:
         found, notes = find_site_engine(dataclasses.replace(SITE, engine=SiteEngine(**keys)))

@@ -95,6 +95,8 @@ def test_any_text_is_survived(text: str) -> None:
         ("gres/nvme:1,gres/gpu:2", (2, "")),
         ("gres/gpu", (1, "")),
         ("cpu:8", (0, "")),
+        ("gpu:a100_1g.5gb:7", (7, "a100_1g.5gb")),
+        ("gpu:a100:3(S:0-1),gpu:a100_1g.5gb:7(S:0-1)", (10, "")),
     ],
 )
 def test_gpus_of_gres(text: str, gpus: tuple[int, str]) -> None:
