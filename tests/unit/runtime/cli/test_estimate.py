@@ -216,8 +216,8 @@ def test_a_run_calibrates_only_its_own_model_layout_and_gpu(capsys: pytest.Captu
     assert (code, out) == (64, "")
     assert error == (
         "ctrain: run one cannot calibrate this estimate: it had layers 48, not 24, micro_batch 8, not 1, offload True, "
-        "not False, tp 1, not 5, sequence_parallel False, not True, gpu_type A100, not H100-SXM5-80GB. Pass the options "
-        "of the run: --layers 48 --micro-batch 8 --offload --tp 1 (no --sequence-parallel) --gpu-type A100\n"
+        "not False, tp 1, not 5, sequence_parallel False, not True, gpu_type A100, not H100-SXM5-80GB. Pass the "
+        "options of the run: --layers 48 --micro-batch 8 --offload --tp 1 (no --sequence-parallel) --gpu-type A100\n"
     )
 
 
