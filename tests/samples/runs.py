@@ -25,12 +25,15 @@ DEADLINE_SECONDS = 120.0  # of what is waited for: generous, for the machine may
 # The handlers are set because a process started in the background of a script has SIGINT switched off.
 CTRAIN = """\
 import os, signal, sys
+from pathlib import Path
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from ctrain_runtime import schedulers
 from ctrain_runtime.cli.main import RUNTIME_VERBS, main
+from ctrain_runtime.launchers import world_scan
 from ctrain_runtime.schedulers.local import script
 schedulers.MODULES["toy"] = "samples.toy_scheduler"
 script.GRACE_SECONDS = float(os.environ.get("GRACE", script.GRACE_SECONDS))
+world_scan.PROGRAM = Path(os.environ.get("SCAN", world_scan.PROGRAM))
 sys.exit(main(RUNTIME_VERBS, sys.argv[1:]))
 """
 

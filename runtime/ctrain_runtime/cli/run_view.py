@@ -7,9 +7,9 @@ import textwrap
 from pathlib import Path
 
 from ctrain_runtime import launchers, layout, schedulers
+from ctrain_runtime.cli import world_view
 from ctrain_runtime.digest import short
 from ctrain_runtime.plan.model import DataCopy, Expectation, LaunchPlan, Preflight
-from ctrain_runtime.run import world
 from ctrain_runtime.run.conclude import Conclusion
 from ctrain_runtime.run.directory import as_data
 from ctrain_runtime.run.measured import Measured
@@ -120,9 +120,7 @@ def ending(plan: LaunchPlan, conclusion: Conclusion, step: int = 0, shown: str =
         if conclusion.failed:
             lines += _describe_failed(plan, conclusion.failed, shown)
         lines.append(f"exit code {ended.code}" + ("" if ended.by == "program" else f" ({ended.by}'s)"))
-    if ended and ended.code == 0 and conclusion.record.world:
-        doubt = world.doubt(conclusion.record.world, Path(plan.run_directory))
-        lines += [f"world: {doubt}"] if doubt else []
+    lines += world_view.closing(plan, conclusion.record)
     if estimate and measured:
         lines.append(_compared(estimate, measured))
     if conclusion.unsaved:

@@ -29,6 +29,7 @@ NESTED_SECONDS = 30.0  # for which ranks must have had ranks of their own before
 GRACE_SECONDS = 10.0  # from SIGTERM to SIGKILL
 PROC = Path("/proc")
 ESTABLISHED = "01"  # include/net/tcp_states.h
+SPAWNED = "--multiprocessing-fork"  # the last word of a process that Python's multiprocessing spawns
 LOOPBACK = ("127.", "::1")
 MOST_HOSTS = 256  # whose addresses each node asks for
 
@@ -188,6 +189,7 @@ class Ranks:
 
     def __init__(self, run: str, launcher: str, world_size: int, hosts: List[str]) -> None:
         self._task, self._launcher, self._world_size = f"{run}/task.sh", launcher, world_size
+        self.are_started_inside = launcher == "node"  # by the command, which says so
         self._names, here = Names(), _short(os.uname().nodename)
         self._hosts = [host for host in hosts if _short(host) not in (here, "localhost")]
 
@@ -197,7 +199,7 @@ class Ranks:
         found: Dict[Key, List[int]] = {}
         for pid in [pid for pid in processes.parents if self._is_task(processes, pid)]:
             pending = [] if self._is_task(processes, processes.parents[pid]) else [pid]
-            given = set(members(processes.environment(pid))) if self._launcher == "node" else set()
+            given = set(members(processes.environment(pid))) if self.are_started_inside else set()
             while pending:
                 pid = pending.pop()
                 key = None if self._is_task(processes, pid) else self._key(processes.environment(pid), given)
@@ -229,14 +231,14 @@ class Ranks:
         """The ranks that a rank has started, if these are at least two and meet elsewhere than the rank does.
 
         Only programs that were started with variables of their own have other ones than the rank: processes that are
-        forked (workers of a data loader), and those that multiprocessing spawns, have the rank's.
+        forked (workers of a data loader) have the rank's. What multiprocessing spawns is an engine's, never a rank.
         """
         own = {member.family: member for member in members(processes.environment(pids[0]))}
         found: Dict[Tuple[Any, ...], Dict[int, int]] = {}
         inner: Set[int] = set()
         for pid in pids:
-            if processes.parents.get(pid) in inner:  # what a nested rank has started
-                inner.add(pid)
+            if processes.parents.get(pid) in inner or SPAWNED in processes.words(pid):
+                inner.add(pid)  # what a nested rank has started, and workers of multiprocessing
                 continue
             for member in members(processes.environment(pid)):
                 mine = own.get(member.family)
@@ -264,7 +266,7 @@ class Ranks:
         """`given` are what the scheduler has told the task, which is no rank."""
         node = environment.get("NODE_RANK", "") if self._launcher != "mpirun" else ""  # that has one task for all nodes
         for member in members(environment):
-            if member.size == self._world_size or (self._launcher == "node" and member not in given):
+            if member not in given if self.are_started_inside else member.size == self._world_size:
                 return int(node) if node.isdigit() else 0, member.rank
         return None
 
@@ -355,7 +357,7 @@ class Scan:
             self._joined |= new
             sizes = {member.size for key in new for member in members(processes.environment(every[key][0]))}
             self._report.write("joined", ranks=sorted(rank for _, rank in new), of=max(sizes))
-        if not self._joined:
+        if not self._joined and not self._ranks.are_started_inside:
             self._look_for_nested(processes, {key: every[key] for key in own}, now)
         return len(self._joined)
 

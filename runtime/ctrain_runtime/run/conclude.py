@@ -69,7 +69,7 @@ def conclude(run: Run, status: Status) -> Conclusion:
     if evidence.code is None and run.job_id:
         with contextlib.suppress(CtrainError):  # job.sh was killed: its tasks may still be running
             run.scheduler.cancel(run.job_id, run.plan)
-    failed = _first_failure(run, evidence) if evidence.code != 0 else None
+    failed = _first_failure(run, evidence) if evidence.code != 0 and not evidence.wrong_world else None
     ended = _exit(run, evidence, failed)
     changed = _record(run.record, evidence, ended)
     if run.plan.estimate:

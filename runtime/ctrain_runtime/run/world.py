@@ -50,7 +50,7 @@ def doubt(world: World, run: Path) -> str:
     if world.state in (JOINED, INDEPENDENT) or all(event.stage != STAGE for event in read_node_events(run)):
         return ""
     if world.state == NESTED:
-        return f"{NESTED}: ranks started ranks of their own, in several worlds; use --launcher node or --independent"
+        return f"{NESTED}: ranks started ranks of their own, in several worlds"
     if world.joined:
         return f"{UNPROVEN}: {world.joined} of {world.of} ranks were seen to join one world"
     return f"{UNPROVEN}: no rank joined any group; use --independent or one rank"
