@@ -67,6 +67,10 @@ class SchedulerError(CtrainError):
     meaning = "no scheduler, or job rejected"
 
 
+class UnansweredSubmission(SchedulerError):
+    """A submission that may have been accepted: its answer was lost. Whether it was, the scheduler knows later."""
+
+
 class EngineError(CtrainError):
     exit_code = 73
     meaning = "no usable container engine"

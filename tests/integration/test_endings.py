@@ -106,6 +106,31 @@ def test_who_cancelled_is_named_and_no_rank_is_blamed(cluster: Cluster) -> None:
     assert cluster.record("by-admin")["attempts"][-1]["outcome"] == "cancelled by an administrator"
 
 
+@pytest.mark.parametrize("named", ["elsewhere", ""])  # "": the record of an older ctrain
+def test_a_strangers_job_with_the_number_of_a_run_is_left_alone(cluster: Cluster, named: str) -> None:
+    """A home that two clusters share: on one of them the number of the other's job is somebody else's."""
+    sbatch = cluster.run("sbatch", "--parsable", "--hold", "--wrap", "true")
+    stranger, name = sbatch.stdout.strip(), f"shared-{named}"
+    try:
+        hold = "--scheduler-option=--hold"
+        assert cluster.run("ctrain", "submit", *SLEEP, hold, "--name", name, "--", "true").returncode == 0
+        assert cluster.record(name)["attempts"][-1]["cluster"] == "ctrain"
+        cluster.run("scancel", job_of(cluster, name))
+        plan, record = cluster.runs(name) / "plan.json", cluster.runs(name) / "record.json"
+        plan.write_text(plan.read_text().replace('"cluster": "ctrain"', f'"cluster": "{named}"'))
+        record.write_text(record.read_text().replace(f'"{job_of(cluster, name)}"', f'"{stranger}"'))
+        listed = cluster.run("ctrain", "runs")
+        assert listed.stdout.splitlines()[1].split()[:2] == [name, "unknown"], listed.stdout
+        assert "cluster" in listed.stderr
+        done = cluster.run("ctrain", "cancel", name)
+        assert (done.returncode, done.stdout) == (72, "")
+        assert cluster.record(name)["exit"] is None
+        state = cluster.run("squeue", "--noheader", "--format=%T", "--jobs", stranger).stdout
+        assert state == "PENDING\n"
+    finally:
+        cluster.run("scancel", "--user", "researcher")
+
+
 def test_a_preempted_job_is_named(cluster: Cluster) -> None:
     process = start_two_nodes(cluster, "spot", "--partition", "spot")
     assert cluster.run("srun", "--nodes=2", "--exclusive", "true", timeout=120).returncode == 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from samples.programs import answer, scontrol
+from samples.programs import answer, scontrol, write_program
 
 FOLDER = Path(__file__).parent / "slurm"
 VERSIONS = ("22.05.8", "24.11.5", "26.05.5")
@@ -52,6 +52,30 @@ def install_cluster(folder: Path, version: str, *, job: str = "", config: str = 
         "scancel": answer(folder, "scancel"),
         "squeue": answer(folder, "squeue"),
     }
+
+
+def two_clusters(folder: Path, version: str, here: str = "", there: str = "") -> Path:
+    """scontrol on a login node of cluster `lab`, where a job is as in `here`; `there` is the same of cluster `other`,
+    which is not reached without it. "": unknown to `lab`. The file that logs its calls."""
+    calls = folder / "scontrol.calls"
+    for name, text in (("here", here), ("there", there), ("config", record(version, "config-lines.out"))):
+        (folder / f"scontrol.{name}").write_text(text)
+    (folder / "scontrol.unknown").write_text(record(version, "show-job-unknown.err"))
+    script = f"""\
+#!/bin/bash
+cd {folder}
+printf '%s\\n' "$*" >>{calls.name}
+show() {{ while IFS= read -r line || [ -n "$line" ]; do printf '%s\\n' "$line"; done <"scontrol.$1"; }}
+case "$*" in
+  *config*) show config ;;
+  "-M other "*) [ ! -s scontrol.there ] || {{ show there; exit; }}
+    echo "scontrol: error: No cluster 'other' known by database." >&2; exit 1 ;;
+  *" job "*) [ -s scontrol.here ] || {{ show unknown >&2; exit 1; }}; show here ;;
+esac
+"""
+    calls.unlink(missing_ok=True)
+    write_program(folder / "scontrol", script)
+    return calls
 
 
 PBS = Path(__file__).parent / "pbs"

@@ -16,7 +16,7 @@ from ctrain_runtime.cli.run import finish, follow
 from ctrain_runtime.cli.runs import add_run_argument, chosen_run
 from ctrain_runtime.cli.terminal import Terminal
 from ctrain_runtime.run.interrupts import Interrupts
-from ctrain_runtime.run.pick_up import pick_up, refresh
+from ctrain_runtime.run.pick_up import pick_up, refresh, require_known
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,7 +28,8 @@ def execute(args: argparse.Namespace) -> int:
     terminal = Terminal(sys.stderr if args.json else sys.stdout)
     with Interrupts() as interrupts:
         run = pick_up(chosen_run(args))
-        _, conclusion = refresh(run)
+        status, conclusion = refresh(run)
+        require_known(status)
         if conclusion:
             return finish(run, conclusion, terminal, as_json=args.json)
         return follow(run, terminal, interrupts, as_json=args.json)

@@ -15,7 +15,7 @@ from ctrain_runtime.cli.run import follow
 from ctrain_runtime.cli.runs import add_run_argument, chosen_run
 from ctrain_runtime.cli.terminal import Terminal
 from ctrain_runtime.run.interrupts import Interrupts
-from ctrain_runtime.run.pick_up import pick_up, refresh
+from ctrain_runtime.run.pick_up import pick_up, refresh, require_known
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,7 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     run = pick_up(chosen_run(args))
-    _, conclusion = refresh(run)
+    status, conclusion = refresh(run)
+    require_known(status)
     if conclusion:
         reason = conclusion.record.exit.reason if conclusion.record.exit else "unknown"
         print_line(f"{run.plan.run} has already ended: {reason}")

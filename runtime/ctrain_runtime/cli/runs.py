@@ -73,6 +73,9 @@ def execute(args: argparse.Namespace) -> int:
         print_line(json.dumps({"runs": [dataclasses.asdict(record) for record, _ in rows]}, indent=2))
     elif rows:
         print_line(table(HEAD, [_row(record, status) for record, status in rows]))
+        for record, status in rows:
+            if status.phase == "unknown":
+                print_line(f"{record.run}: {status.note}", sys.stderr)
     elif not paths:
         print_line(f"no runs in {parent}")
     return 0

@@ -90,6 +90,7 @@ def make_plan(
         private=not site.share_runs or bool(secret_names(environment)),
         interactive=options.interactive,
         task_starter=size.task_starter,
+        cluster=facts.cluster.name,
         gpu_order=_gpu_order(site) if size.gpus_per_node else (),
     )
 

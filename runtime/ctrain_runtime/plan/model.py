@@ -196,6 +196,7 @@ class LaunchPlan:
     staging_reason: str = ""
     data_copy: Optional[DataCopy] = None
     task_starter: str = ""  # what starts tasks, where the scheduler has a choice; "" is its own way
+    cluster: str = ""  # the scheduler's name for it, where the job's number counts; "": unknown, or none
     gpu_order: tuple[int, ...] = ()  # a node's GPUs by local rank; empty: as the node numbers them
     independent: bool = False  # declared, or one rank alone: no RANK, no rendezvous; each task has GPUs of its own
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
+import time
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Optional
 
 from ctrain_runtime import layout, schedulers
-from ctrain_runtime.errors import CtrainError, DataError
+from ctrain_runtime.errors import CtrainError, DataError, SchedulerError
 from ctrain_runtime.run import directory, events, record
 from ctrain_runtime.run.conclude import Conclusion, conclude
 from ctrain_runtime.run.submit import Run, submission_lock, with_job
@@ -16,6 +19,7 @@ from ctrain_runtime.schedulers.protocol import Outcome, Status
 from ctrain_runtime.suggest import suggest
 
 LAST = "last"
+SUBMISSION_SECONDS = 600  # after which a job that the scheduler does not know was not submitted
 
 
 def pick_up(path: Path) -> Run:
@@ -33,7 +37,10 @@ def pick_up(path: Path) -> Run:
         raise DataError(f"run directory {path} was moved or copied from {run.path}", "Move it back until the run ends")
     if run.record.attempts:
         return run
-    job_id = _lost_job(run)
+    try:
+        job_id = _lost_job(run)
+    except SchedulerError as error:
+        return dataclasses.replace(run, unknown=str(error))
     return with_job(run, job_id) if job_id else run
 
 
@@ -48,10 +55,31 @@ def refresh(run: Run) -> tuple[Status, Optional[Conclusion]]:
 def current_status(run: Run) -> Status:
     """The state of a run that is not concluded."""
     if not run.job_id:
-        return Status("ended", outcome=Outcome.NEVER_STARTED)
-    if events.end_code(events.read_job_events(run.path)) is not None:
+        return _status_without_job(run)
+    code = events.end_code(events.read_job_events(run.path))
+    if code == 0:
         return Status("ended")
-    return run.scheduler.status(run.job_id, run.plan)
+    status = run.scheduler.status(run.job_id, run.plan)
+    if code is not None and status.phase != "unknown":  # else only its own cluster knows why
+        return status if status.phase == "ended" else Status("ended")
+    return status
+
+
+def _status_without_job(run: Run) -> Status:
+    """A submission whose answer was lost may be accepted later, by a scheduler that is busy or starts anew."""
+    if run.unknown:
+        return Status("unknown", note=run.unknown)
+    age = time.time() - datetime.fromisoformat(run.record.created).timestamp()
+    if run.plan.partition and not run.plan.allocation and age < SUBMISSION_SECONDS:
+        certain = f"{SUBMISSION_SECONDS // 60} minutes after the submission that is certain"
+        return Status("unknown", note=f"the scheduler knows no job of this run; {certain}. Retry later")
+    return Status("ended", outcome=Outcome.NEVER_STARTED)
+
+
+def require_known(status: Status) -> None:
+    """Raise SchedulerError if nothing can be known of a job here: it is neither watched nor cancelled."""
+    if status.phase == "unknown":
+        raise SchedulerError(status.note)
 
 
 def find_run(reference: str, parent: Path) -> Path:

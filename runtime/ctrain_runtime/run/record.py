@@ -32,7 +32,7 @@ class Exit:
 @dataclass(frozen=True)
 class Attempt:
     """One job of a run. `name` is for users; `outcome` is one of schedulers.protocol.Outcome, `word` the scheduler's
-    own state. Times are ISO 8601 in UTC."""
+    own state. `cluster` is where the job's number counts ("": unknown, or a process). Times are ISO 8601 in UTC."""
 
     job_id: str
     name: str
@@ -41,6 +41,7 @@ class Attempt:
     end: Optional[str] = None
     outcome: str = ""
     word: str = ""
+    cluster: str = ""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ctrain_runtime import layout, lease, schedulers
-from ctrain_runtime.errors import CtrainError
+from ctrain_runtime.errors import CtrainError, UnansweredSubmission
 from ctrain_runtime.plan.model import Launch, LaunchPlan
 from ctrain_runtime.run import directory, record
 from ctrain_runtime.run.record import Attempt, Exit, Record
@@ -21,11 +21,13 @@ from ctrain_runtime.schedulers.protocol import Scheduler
 
 @dataclass(frozen=True)
 class Run:
-    """A submitted run: its plan, its record so far, and its scheduler."""
+    """A submitted run: its plan, its record so far, and its scheduler. `unknown` is why its job could not be looked up,
+    if its record has none."""
 
     plan: LaunchPlan
     record: Record
     scheduler: Scheduler
+    unknown: str = ""
 
     @property
     def path(self) -> Path:
@@ -42,7 +44,8 @@ class Run:
 
 
 def submit(launch: Launch) -> Run:
-    """Submit `launch`. Raises CtrainError, after recording it as the reason why the run never started."""
+    """Submit `launch`. Raises CtrainError, after recording it as the reason why the run never started; without an
+    answer to the submission the run stays open, with the lease on its image, until its job is looked up."""
     plan = launch.plan
     scheduler = schedulers.get(plan.scheduler)
     scheduler.check(launch)
@@ -57,6 +60,8 @@ def submit(launch: Launch) -> Run:
         with submission_lock(path) as descriptor:
             job_id = scheduler.submit(launch, (descriptor,))
             run = with_job(Run(plan, begun, scheduler), job_id)
+    except UnansweredSubmission:
+        raise
     except CtrainError as error:
         lease.release(plan.lease)
         ended = Exit(error.exit_code, error.message, "ctrain")
@@ -67,7 +72,7 @@ def submit(launch: Launch) -> Run:
 
 def with_job(run: Run, job_id: str) -> Run:
     """The run with its job, which is added to its record; on a full disk, only the job's events have it."""
-    attempt = Attempt(job_id, run.scheduler.name(job_id), record.iso(time.time()))
+    attempt = Attempt(job_id, run.scheduler.name(job_id), record.iso(time.time()), cluster=run.plan.cluster)
     changed = dataclasses.replace(run.record, attempts=(*run.record.attempts, attempt))
     with contextlib.suppress(OSError):
         record.save(changed)

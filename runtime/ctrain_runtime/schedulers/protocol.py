@@ -34,11 +34,14 @@ class Outcome(str, Enum):
 class Status:
     """The state of a job. `word` is the scheduler's own state or reason; `note` is a line about anything unusual.
 
+    "unknown" is the phase of a job of which nothing can be known here, as of another cluster's; `note` says why. Its
+    run is neither concluded nor cancelled.
+
     `outcome` is set if and only if the phase is "ended"; while it is `provisional`, who ended the job is not yet known.
     `starts_at` is the expected start of a waiting job (ISO 8601, the cluster's local time), "" if unknown.
     """
 
-    phase: Literal["waiting", "running", "ended"]
+    phase: Literal["waiting", "running", "ended", "unknown"]
     word: str = ""
     outcome: Optional[Outcome] = None
     note: str = ""
@@ -96,7 +99,8 @@ class Scheduler(Protocol):
         """The state of a job. Never raises: without an answer the phase is "running"."""
 
     def cancel(self, job_id: str, plan: LaunchPlan) -> None:
-        """Cancel a job; returns before it has ended. Raises SchedulerError if it may still be running."""
+        """Cancel the plan's job, and no other with its number; returns before it has ended. Raises SchedulerError if it
+        may still be running."""
 
     def name(self, job_id: str) -> str:
         """The job's name for users, as in "job 41873"."""

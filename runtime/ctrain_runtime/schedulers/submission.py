@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Callable, Optional
 
 from ctrain_runtime.command import CommandResult
-from ctrain_runtime.errors import CtrainError, SchedulerError
+from ctrain_runtime.errors import CtrainError, SchedulerError, UnansweredSubmission
 from ctrain_runtime.plan.model import Launch, LaunchPlan
 
 TIMEOUT_SECONDS = 120
@@ -23,8 +23,10 @@ def submit(
     error_text: Callable[[CommandResult], str],
     find: Callable[[LaunchPlan], Optional[str]],
     lookup: str,
+    lost: re.Pattern[str],
 ) -> str:
-    """Queue the job; its id. The command inherits `pass_fds`. Raises SchedulerError with the scheduler's explanation.
+    """Queue the job; its id. The command inherits `pass_fds`. Raises SchedulerError with the scheduler's explanation,
+    UnansweredSubmission if the job may have been queued: also if the error matches `lost`.
 
     `run` and `error_text` are those of the scheduler's client; `find` looks a job up whose submission was cut off, as a
     user does by `lookup`. The command has a session of its own: if Ctrl-C killed it, it might leave a job whose id is
@@ -36,13 +38,16 @@ def submit(
         result = run(launch.argv, cwd=directory, timeout=TIMEOUT_SECONDS, new_session=True, pass_fds=pass_fds)
         if result.code == 0:
             return parse_job_id(result.stdout, job_id, program)
+        if result.code < 0 or lost.search(result.stderr):
+            raise SchedulerError(error_text(result) if result.code > 0 else f"{program} was killed")
     except CtrainError as error:
         with contextlib.suppress(SchedulerError):  # the first problem is the one to report
             queued = find(plan)
             if queued:
                 return queued
-        problem = f"cannot submit the job: {error.message}; it may have been queued"
-        raise SchedulerError(problem, f"Check with: {lookup}{plan.run}") from error
+        problem = f"no answer to the submission: {error.message}; the job may have been queued"
+        check = f"Check with: {lookup}{plan.run}; if it was, watch it with: ctrain attach {plan.run_directory}"
+        raise UnansweredSubmission(problem, check) from error
     raise SchedulerError(f"{program} rejected the job: {error_text(result)}", f"Script: {launch.argv[-1]}")
 
 

@@ -18,6 +18,8 @@ TIMEOUT_SECONDS = 30
 KEPT = frozenset({"PBS_CONF_FILE", "PBS_DEFAULT", "PBS_EXEC", "PBS_PRIMARY", "PBS_SECONDARY", "PBS_SERVER"})
 FINISHED, UNKNOWN = 35, 153  # exit codes for jobs (pbs_error.h, modulo 256): PBSE_HISTJOBID, PBSE_UNKJOBID
 
+SERVER_WITHIN = 1000  # characters, at the start of every answer: later ones may be a user's
+
 _BYTES = {"b": 1, "kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30, "tb": 1 << 40, "pb": 1 << 50}
 _CHUNK = re.compile(r"\(([^)]*)\)")
 
@@ -66,6 +68,12 @@ def parse(text: str, kind: str) -> dict[str, dict[str, Any]]:
         raise SchedulerError(f"PBS's answer is not JSON: {error}") from error
     objects = answer.get(kind) if isinstance(answer, dict) else None
     return {name: value for name, value in (objects or {}).items() if isinstance(value, dict)}
+
+
+def server(text: str) -> str:
+    """The name of the server that gave an answer in JSON; "" if it has none."""
+    name = re.search(r'"pbs_server"\s*:\s*"([^"\n]*)"', text[:SERVER_WITHIN])
+    return name[1] if name else ""
 
 
 def error_text(result: CommandResult) -> str:

@@ -14,7 +14,7 @@ from typing import Any, Optional
 from ctrain_runtime import time_limit
 from ctrain_runtime.errors import CtrainError, SchedulerError
 from ctrain_runtime.facts import Allocation, Cluster, Partition
-from ctrain_runtime.schedulers.pbs import client, job
+from ctrain_runtime.schedulers.pbs import client, ownership
 from ctrain_runtime.schedulers.pbs.script import HYDRA, PALS
 from ctrain_runtime.site import Site
 from ctrain_runtime.text import user_name
@@ -57,6 +57,7 @@ def read_cluster(site: Site) -> Cluster:
             mpi=tuple(flavour for flavour in site.mpi if flavour == PALS or (flavour == HYDRA and _has_hydra())),
             allocation=current.result(),
             memory_is_consumable=True,
+            name=next(iter(server.result()), ""),
         )
 
 
@@ -197,7 +198,7 @@ def read_allocation() -> Optional[Allocation]:
     if not Path(os.environ.get("PBS_NODEFILE", "")).is_file():
         raise SchedulerError(f"PBS_JOBID is {job_id}, but PBS_NODEFILE names no file here", hint)
     try:
-        record = job.read_record(job_id)
+        record, _ = ownership.read_record(job_id)
     except CtrainError as error:
         raise SchedulerError(f"cannot look up job {job_id} (PBS_JOBID): {error.message}", hint) from error
     if record is None:

@@ -8,11 +8,11 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, Optional
 
-from ctrain_runtime.errors import CtrainError, SchedulerError
-from ctrain_runtime.schedulers.pbs import client
+from ctrain_runtime.errors import CtrainError
+from ctrain_runtime.plan.model import LaunchPlan
+from ctrain_runtime.schedulers.pbs import ownership
 from ctrain_runtime.schedulers.protocol import FailedTask, Outcome, Status
 
-TIMEOUT_SECONDS = 10
 WAITING = frozenset("QHWT")
 TERMINATED = 91  # a substate: ended on request (job.h, JOB_SUBSTATE_TERMINATED)
 SIGTERM = 271  # as an exit status: 256 + 15, also if the script handles the signal
@@ -38,20 +38,12 @@ _TASK_FAILURE = re.compile(
 )
 
 
-def read_record(job_id: str) -> Optional[Mapping[str, Any]]:
-    """The attributes of a job; None if PBS does not know it. Raises CtrainError if PBS does not answer."""
-    result = client.run_with_history("qstat", "-f", "-F", "json", job_id, timeout=TIMEOUT_SECONDS)
-    if result.code in (client.UNKNOWN, client.FINISHED):
-        return None
-    if result.code != 0:
-        raise SchedulerError(client.error_text(result))
-    return next(iter(client.parse(result.stdout, "Jobs").values()), None)
-
-
-def read_status(job_id: str) -> Status:
-    """The state of a job. Never raises: without an answer it counts as running."""
+def read_status(job_id: str, plan: LaunchPlan) -> Status:
+    """The state of a run's job. Never raises: without an answer it counts as running."""
     try:
-        record = read_record(job_id)
+        record = ownership.look_up(job_id, plan).record
+    except ownership.OtherServerError as error:
+        return Status("unknown", note=str(error))
     except CtrainError as error:
         return Status("running", note=f"PBS does not answer ({error.message}); retrying")
     return Status("ended", outcome=Outcome.UNKNOWN) if record is None else parse_status(record)

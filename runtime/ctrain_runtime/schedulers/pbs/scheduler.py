@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Optional
 
-from ctrain_runtime.errors import CtrainError
+from ctrain_runtime.errors import CtrainError, UnansweredSubmission
 from ctrain_runtime.facts import Cluster
 from ctrain_runtime.plan.model import Launch, LaunchPlan
 from ctrain_runtime.plan.size import JobSize, SizeRequest
@@ -49,6 +49,8 @@ class Pbs:
         submit.write_environment(launch.plan)
         try:
             return process.start(launch, pass_fds) if launch.plan.allocation else submit.submit(launch, pass_fds)
+        except UnansweredSubmission:  # the job may start, and need it
+            raise
         except CtrainError:
             submit.remove_environment(launch.plan)
             raise
@@ -63,13 +65,13 @@ class Pbs:
         return None if plan.allocation else submit.find(plan)
 
     def status(self, job_id: str, plan: LaunchPlan) -> Status:
-        return process.status(job_id) if plan.allocation else job.read_status(job_id)
+        return process.status(job_id) if plan.allocation else job.read_status(job_id, plan)
 
     def cancel(self, job_id: str, plan: LaunchPlan) -> None:
         if plan.allocation:
             process.cancel(job_id, Path(plan.run_directory))
         else:
-            submit.cancel(job_id)
+            submit.cancel(job_id, plan)
         submit.remove_environment(plan)
 
     def name(self, job_id: str) -> str:

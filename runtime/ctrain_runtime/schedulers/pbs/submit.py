@@ -13,10 +13,12 @@ from ctrain_runtime.bash import exports
 from ctrain_runtime.errors import CtrainError, SchedulerError
 from ctrain_runtime.plan.model import Launch, LaunchPlan
 from ctrain_runtime.schedulers import submission
-from ctrain_runtime.schedulers.pbs import client, job
+from ctrain_runtime.schedulers.pbs import client, ownership
 
 CANCEL_TIMEOUT_SECONDS = 10
 
+# Errors of qsub after the request was sent (pbs_error.h, dis.h): the connection ended before the answer came.
+LOST = re.compile(r"(?i)end of file|premature end of message|protocol error|communication failure|timed? ?out")
 JOB_ID = re.compile(r"(?m)^([0-9]{1,18}\.\S+)[ \t\r]*$")
 
 
@@ -45,22 +47,30 @@ def remove_environment(plan: LaunchPlan) -> None:
 def submit(launch: Launch, pass_fds: tuple[int, ...] = ()) -> str:
     """Queue the job; its id. qsub inherits `pass_fds`. Raises SchedulerError with PBS's explanation."""
     return submission.submit(
-        launch, pass_fds, JOB_ID, run=client.run, error_text=client.error_text, find=find, lookup="qselect -N "
+        launch,
+        pass_fds,
+        JOB_ID,
+        run=client.run,
+        error_text=client.error_text,
+        find=find,
+        lookup="qselect -N ",
+        lost=LOST,
     )
 
 
 def find(plan: LaunchPlan) -> Optional[str]:
     """The id of the newest job of a run. Raises SchedulerError if PBS does not answer.
 
-    Runs in other directories may have the same name: the job's output file lies in the run directory.
+    Runs in other directories may have the same name.
     """
     try:
+        if plan.cluster:
+            ownership.check_server(plan)
         result = client.run_with_history("qselect", "-N", plan.run)
         if result.code != 0:
             raise SchedulerError(client.error_text(result))
         for job_id in sorted(result.stdout.split(), key=_number, reverse=True):
-            record = job.read_record(job_id) or {}
-            if str(record.get("Output_Path", "")).partition(":")[2] == f"{plan.run_directory}/{layout.SCHEDULER_LOG}":
+            if ownership.look_up(job_id, plan).record is not None:
                 return job_id
     except CtrainError as error:
         problem = f"cannot look up the job of run {plan.run}: {error.message}"
@@ -72,12 +82,15 @@ def _number(job_id: str) -> int:
     return client.read_count(job_id.partition(".")[0])
 
 
-def cancel(job_id: str) -> None:
-    """Cancel a job; one that has ended is no error. Raises SchedulerError if the job may still be running."""
+def cancel(job_id: str, plan: LaunchPlan) -> None:
+    """Cancel a run's job; one that has ended is no error. Raises SchedulerError if the job may still be running."""
     problem, hint = f"cannot cancel job {job_id}; it may still be running", f"Run: qdel {job_id}"
     try:
-        result = client.run(["qdel", job_id], timeout=CANCEL_TIMEOUT_SECONDS, new_session=True)
+        known = ownership.look_up(job_id, plan)
+        if known.record is None:
+            return
+        result = client.run(["qdel", known.job_id], timeout=CANCEL_TIMEOUT_SECONDS, new_session=True)
     except CtrainError as error:
-        raise SchedulerError(f"{problem}: {error.message}", hint) from error
+        raise SchedulerError(f"{problem}: {error.message}", error.hint or hint) from error
     if result.code not in (0, client.FINISHED, client.UNKNOWN):
         raise SchedulerError(f"{problem}: {client.error_text(result)}", hint)

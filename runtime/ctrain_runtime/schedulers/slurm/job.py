@@ -7,9 +7,10 @@ import re
 from dataclasses import dataclass
 from typing import Optional
 
-from ctrain_runtime.errors import CtrainError
+from ctrain_runtime.errors import CtrainError, SchedulerError
+from ctrain_runtime.plan.model import LaunchPlan
 from ctrain_runtime.schedulers.protocol import FailedTask, Outcome, Status
-from ctrain_runtime.schedulers.slurm import client
+from ctrain_runtime.schedulers.slurm import client, ownership
 
 TIMEOUT_SECONDS = 10
 
@@ -77,23 +78,27 @@ class Head:
     reason: str
 
 
-def read_status(job_id: str) -> Status:
-    """The state of a job. Never raises: without an answer it counts as running."""
+def read_status(job_id: str, plan: LaunchPlan) -> Status:
+    """The state of a run's job. Never raises: without an answer it counts as running."""
     try:
-        result = client.run(["scontrol", "--oneliner", "show", "job", job_id], timeout=TIMEOUT_SECONDS)
-    except CtrainError as error:
-        return _no_answer(error.message)
-    if result.code == 0:
-        status = parse_status(result.stdout)
-        return _name_canceller(job_id, status) if status.outcome is Outcome.CANCELLED else status
-    if "Invalid job id" in result.stderr:
-        # Slurm forgets jobs MinJobAge after their end.
-        return _read_accounting(job_id) or Status("ended", outcome=Outcome.UNKNOWN)
-    return _no_answer(client.error_text(result))
+        known = ownership.look_up(job_id, plan)
+    except ownership.OtherClusterError as error:
+        return Status("unknown", note=str(error))
+    except SchedulerError as error:
+        return Status("running", note=f"{error.message}; retrying")
+    if known.text:
+        status = parse_status(known.text)
+        return _name_canceller(job_id, plan, known, status) if status.outcome is Outcome.CANCELLED else status
+    # Slurm forgets jobs MinJobAge after their end.
+    return _read_accounting(job_id, plan, known.options) or _forgotten(job_id, plan)
 
 
-def _no_answer(why: str) -> Status:
-    return Status("running", note=f"Slurm does not answer ({why}); retrying")
+def _forgotten(job_id: str, plan: LaunchPlan) -> Status:
+    """Of a job that its cluster no longer knows. An older ctrain did not record the cluster: then it may be another."""
+    if plan.cluster:
+        return Status("ended", outcome=Outcome.UNKNOWN)
+    note = f"Slurm has no job {job_id} of this run here, and its record names no cluster"
+    return Status("unknown", note=f"{note}. Look from the cluster where it was submitted")
 
 
 def parse_status(text: str) -> Status:
@@ -134,20 +139,25 @@ def strip_free_text(text: str) -> str:
     return middle[: end.start()] + text[tail:] if end and tail >= 0 else middle
 
 
-def _name_canceller(job_id: str, status: Status) -> Status:
+def _name_canceller(job_id: str, plan: LaunchPlan, known: ownership.JobRecord, status: Status) -> Status:
     """`status` with the user who cancelled the job, which only the accounting has."""
-    recorded = _read_accounting(job_id)
+    recorded = _read_accounting(job_id, plan, known.options)
     return recorded if recorded and recorded.word == status.word else status
 
 
-def _read_accounting(job_id: str) -> Optional[Status]:
-    """How a job ended, by the accounting; None without accounting, and before it has recorded the end."""
-    argv = ["sacct", "--jobs", job_id, "--allocations", "--noheader", "--parsable2", "--format=JobID,State,ExitCode"]
+def _read_accounting(job_id: str, plan: LaunchPlan, options: tuple[str, ...]) -> Optional[Status]:
+    """How a run's job ended, by the accounting; None without accounting, and before it has recorded the end."""
+    fields = "--format=JobID,State,ExitCode,WorkDir"
+    argv = ["sacct", *options, "--jobs", job_id, "--allocations", "--noheader", "--parsable2", fields]
     try:
         result = client.run(argv, timeout=TIMEOUT_SECONDS)
     except CtrainError:
         return None
-    return parse_accounting(result.stdout, os.getuid()) if result.code == 0 else None
+    if result.code != 0:
+        return None
+    lines = [line.split("|", 3) for line in result.stdout.splitlines()]
+    own = [line[:3] for line in lines if len(line) == 4 and ownership.is_same(line[3], plan.run_directory)]
+    return parse_accounting("\n".join(map("|".join, own)), os.getuid())
 
 
 def parse_accounting(text: str, uid: int) -> Optional[Status]:

@@ -57,13 +57,13 @@ class Slurm:
     def status(self, job_id: str, plan: LaunchPlan) -> Status:
         if plan.allocation:
             return process.status(job_id)
-        return job.read_status(job_id)
+        return job.read_status(job_id, plan)
 
     def cancel(self, job_id: str, plan: LaunchPlan) -> None:
         if plan.allocation:
             process.cancel(job_id, Path(plan.run_directory))
         else:
-            submit.cancel(job_id)
+            submit.cancel(job_id, plan)
 
     def name(self, job_id: str) -> str:
         return f"job {job_id}" if job_id.isdigit() else process.name(job_id)

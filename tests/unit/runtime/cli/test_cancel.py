@@ -18,7 +18,7 @@ from samples.programs import answer, write_program
 from samples.runs import Bench, StandIn, ended, submitted, wait_for, write_end, write_ranks
 
 Out = pytest.CaptureFixture[str]
-RUNNING = "JobId=7 JobState=RUNNING Reason=None\n"
+RUNNING = "JobId=7 JobName=one JobState=RUNNING Reason=None\n"
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def test_a_run_that_has_ended_is_concluded_not_cancelled(run: Run, programs: Pat
     calls = answer(programs, "scancel")
     write_ranks(run.path, *[code] * run.plan.world_size)
     write_end(run.path, code)
-    answer(programs, "scontrol", "JobId=7 JobState=COMPLETED Reason=None\n")
+    answer(programs, "scontrol", "JobId=7 JobName=one JobState=COMPLETED Reason=None\n")
     assert ctrain("cancel") == 0
     concluded = record.load(run.path).exit
     assert concluded and (concluded.code, concluded.by) == (code, "program")

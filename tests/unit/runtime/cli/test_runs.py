@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 from ctrain_runtime.cli.main import RUNTIME_VERBS, main
 from ctrain_runtime.run import record
 from ctrain_runtime.schedulers.protocol import Outcome, Status
-from ctrain_runtime.schedulers.slurm import job
+from ctrain_runtime.schedulers.slurm import ownership
 from samples.plans import LOCAL, some_facts
 from samples.programs import write_program
 from samples.runs import StandIn, submitted, write_end, write_ranks
@@ -64,18 +65,20 @@ def test_runs_are_refreshed_together(
     programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Out
 ) -> None:
     """Each question to the scheduler is answered only once three are asked: one by one, they would wait in vain."""
-    monkeypatch.setattr(job, "TIMEOUT_SECONDS", 60.0)  # longer than the answer takes in the worst case
+    monkeypatch.setattr(ownership, "TIMEOUT_SECONDS", 60.0)  # longer than the answer takes in the worst case
     for name in ("a", "b", "c"):
-        submitted(tmp_path / "runs" / name, StandIn())
+        run = submitted(tmp_path / "runs" / name, StandIn())
+        attempt = dataclasses.replace(run.record.attempts[0], job_id=name)
+        record.save(dataclasses.replace(run.record, attempts=(attempt,)))
     script = """\
 #!/bin/bash
 PATH=/usr/bin:/bin
 mkdir -p {0}/asked && touch {0}/asked/$$
 for ((i = 0; i < 150; i++)); do
-  [ "$(ls {0}/asked | wc -l)" -lt 3 ] || {{ echo "JobId=7 JobState=RUNNING Reason=None"; exit; }}
+  [ "$(ls {0}/asked | wc -l)" -lt 3 ] || {{ echo "JobId=${{!#}} JobName=${{!#}} JobState=RUNNING"; exit; }}
   sleep 0.05
 done
-echo "JobId=7 JobState=PENDING Reason=Alone"
+echo "JobId=7 JobName=${{!#}} JobState=PENDING Reason=Alone"
 """
     write_program(programs / "scontrol", script.format(tmp_path))
     assert main(RUNTIME_VERBS, ["runs", "--site", "generic-slurm", "--runs", "runs"]) == 0

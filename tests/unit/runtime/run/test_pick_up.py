@@ -6,16 +6,17 @@ import os
 import shutil
 import tempfile
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from ctrain_runtime import schedulers
-from ctrain_runtime.errors import CtrainError, DataError
+from ctrain_runtime.errors import CtrainError, DataError, SchedulerError
 from ctrain_runtime.run import pick_up as module
 from ctrain_runtime.run import record
 from ctrain_runtime.run.conclude import Conclusion
-from ctrain_runtime.run.pick_up import current_status, find_run, list_runs, pick_up, refresh
+from ctrain_runtime.run.pick_up import current_status, find_run, list_runs, pick_up, refresh, require_known
 from ctrain_runtime.run.submit import Run, submission_lock
 from ctrain_runtime.schedulers import process
 from ctrain_runtime.schedulers.protocol import Outcome, Status
@@ -48,6 +49,11 @@ def lost(run: Run) -> Run:
     return run
 
 
+def make_old(run: Run) -> None:
+    """Make a run without a job one that was created an hour ago."""
+    record.save(dataclasses.replace(run.record, attempts=(), created=record.iso(time.time() - 3600)))
+
+
 def test_the_directory_holds_all_of_a_run(run: Run) -> None:
     assert pick_up(run.path) == run
     moved = str(run.path.parent / "other")
@@ -68,7 +74,57 @@ def test_the_scheduler_finds_a_job_that_waits(lost: Run, scheduler: StandIn) -> 
     assert pick_up(lost.path).job_id == "42"
 
 
+def test_a_run_whose_job_is_not_known_yet_stays_open(lost: Run, scheduler: StandIn) -> None:
+    """A scheduler that was restarted, or is busy, may take a job minutes after it was submitted."""
+    status, conclusion = refresh(pick_up(lost.path))
+    assert (status.phase, conclusion) == ("unknown", None)
+    certain = "10 minutes after the submission that is certain"
+    assert status.note == f"the scheduler knows no job of this run; {certain}. Retry later"
+    with pytest.raises(SchedulerError, match="the scheduler knows no job of this run"):
+        require_known(status)
+    assert record.load(lost.path).exit is None
+    assert Path(lost.plan.lease).exists()
+    scheduler.job = "42"
+    assert refresh(pick_up(lost.path)) == (Status("running", "R"), None)
+
+
+def test_a_scheduler_that_does_not_answer_concludes_nothing(
+    lost: Run, scheduler: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise SchedulerError("cannot look up the job of run one", "Check with: squeue")
+
+    make_old(lost)
+    monkeypatch.setattr(scheduler, "find", refuse)
+    status, conclusion = refresh(pick_up(lost.path))
+    assert (status, conclusion) == (
+        Status("unknown", note="cannot look up the job of run one. Check with: squeue"),
+        None,
+    )
+    assert Path(lost.plan.lease).exists()
+
+
+def test_what_another_cluster_owns_is_not_concluded(run: Run, scheduler: StandIn) -> None:
+    """Not even if it has failed: only its own cluster knows why."""
+    scheduler.statuses = [Status("unknown", note="its job belongs to cluster other")]
+    for _ in range(2):
+        assert refresh(pick_up(run.path)) == (scheduler.statuses[0], None)
+        assert record.load(run.path).exit is None
+        assert Path(run.plan.lease).exists()
+        write_end(run.path, 143)
+    assert "cancel" not in scheduler.calls
+
+
+def test_the_record_names_the_cluster(lost: Run, scheduler: StandIn) -> None:
+    plan = json.loads((lost.path / "plan.json").read_text())
+    plan["plan"]["cluster"] = "neuron"
+    (lost.path / "plan.json").write_text(json.dumps(plan))
+    scheduler.job = "42"
+    assert pick_up(lost.path).record.attempts[-1].cluster == "neuron"
+
+
 def test_a_run_without_a_job_was_never_submitted(lost: Run) -> None:
+    make_old(lost)
     status, conclusion = refresh(pick_up(lost.path))
     assert status == Status("ended", outcome=Outcome.NEVER_STARTED)
     assert conclusion and conclusion.record.exit

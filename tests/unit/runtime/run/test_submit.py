@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from ctrain_runtime import schedulers
-from ctrain_runtime.errors import CtrainError, DiskFullError, SchedulerError
+from ctrain_runtime.errors import CtrainError, DiskFullError, SchedulerError, UnansweredSubmission
 from ctrain_runtime.plan.model import Launch
 from ctrain_runtime.run import directory, record
+from ctrain_runtime.run.pick_up import pick_up
 from ctrain_runtime.run.submit import submission_lock, submit
 from samples.plans import a_launch, a_plan, some_facts
 from samples.runs import StandIn
@@ -77,6 +78,17 @@ def test_a_job_that_is_rejected_is_recorded_and_frees_its_image(launch: Launch, 
     assert written.end
     assert written.attempts == ()
     assert not Path(launch.plan.lease).exists()
+
+
+def test_a_submission_without_an_answer_stays_open(launch: Launch, scheduler: StandIn) -> None:
+    scheduler.refusals = [UnansweredSubmission("sbatch timed out", "Check with: squeue")]
+    with pytest.raises(UnansweredSubmission):
+        submit(launch)
+    written = record.load(Path(launch.plan.run_directory))
+    assert (written.exit, written.attempts) == (None, ())
+    assert Path(launch.plan.lease).exists()
+    scheduler.job = "8"
+    assert pick_up(Path(launch.plan.run_directory)).job_id == "8"
 
 
 def test_a_parent_that_is_not_writable(launch: Launch, scheduler: StandIn, tmp_path: Path) -> None:

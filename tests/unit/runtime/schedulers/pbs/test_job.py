@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -8,12 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ctrain_runtime.schedulers.pbs import client, job
+from ctrain_runtime.errors import SchedulerError
+from ctrain_runtime.schedulers.pbs import client, job, ownership, submit
 from ctrain_runtime.schedulers.protocol import FailedTask, Outcome, Status
+from samples.plans import a_plan
 from samples.programs import answer, write_program
 from samples.recordings import pbs, pbs_errors, pbs_jobs
 
 JOBS = pbs_jobs()
+# The jobs that were recorded, as those of a run.
+PLAN = dataclasses.replace(a_plan(run_directory=Path("/home/pbsuser/t")), cluster="login01")
 
 
 def recorded(name: str) -> dict[str, Any]:
@@ -135,7 +140,7 @@ def test_anything_is_a_status(attributes: dict[str, Any]) -> None:
 
 def test_the_status_of_a_job(programs: Path) -> None:
     calls = answer(programs, "qstat", JOBS["F-walltime"])
-    assert job.read_status("18.login01").outcome is Outcome.TIMEOUT
+    assert job.read_status("18.login01", PLAN).outcome is Outcome.TIMEOUT
     assert calls.read_text() == "-x -f -F json 18.login01\n"
 
 
@@ -143,29 +148,92 @@ def test_a_job_that_pbs_has_forgotten(programs: Path) -> None:
     for name in ("qstat-unknown-id-xf-json", "qstat-finished-no-x-f-json"):
         code, error = pbs_errors()[name]
         answer(programs, "qstat", "{}", error=error, code=code)
-        assert job.read_status("99999") == Status("ended", outcome=Outcome.UNKNOWN)
+        assert job.read_status("99999", PLAN) == Status("ended", outcome=Outcome.UNKNOWN)
 
 
 def test_a_server_that_does_not_answer(programs: Path) -> None:
     code, error = pbs_errors()["qstat-server-stopped"]
     answer(programs, "qstat", "{}", error=error, code=code)
     why = "Connection refused; cannot connect to server login01 (errno=15010)"
-    assert job.read_status("1") == Status("running", note=f"PBS does not answer ({why}); retrying")
+    assert job.read_status("1", PLAN) == Status("running", note=f"PBS does not answer ({why}); retrying")
     answer(programs, "qstat", "<html>")
-    assert job.read_status("1").note.startswith("PBS does not answer (PBS's answer is not JSON: ")
+    assert job.read_status("1", PLAN).note.startswith("PBS does not answer (PBS's answer is not JSON: ")
     (programs / "qstat").unlink()
     assert (
-        job.read_status("1").note
+        job.read_status("1", PLAN).note
         == "PBS does not answer (qstat cannot be started: No such file or directory); retrying"
     )
 
 
 def test_a_server_without_a_history_of_jobs(programs: Path) -> None:
-    text = json.dumps({"Jobs": {"7.s": {"job_state": "R"}}})
+    text = json.dumps({"Jobs": {"7.s": {"job_state": "R", "Output_Path": "login01:/home/pbsuser/t/logs/x"}}})
     complaint = "qstat: PBS is not configured to maintain job history 7.s"
     script = f"[ \"$1\" != -x ] || {{ echo '{complaint}' >&2; exit 1; }}; printf '%s\\n' '{text}'"
     write_program(programs / "qstat", f"#!/bin/bash\n{script}\n")
-    assert job.read_status("7.s") == Status("running")
+    assert job.read_status("7.s", PLAN) == Status("running")
+
+
+def two_servers(programs: Path, here: str = "", there: str = "") -> Path:
+    """qstat on a host whose server is login01, where a job is as in `here` ("": unknown); `there` is the same of server
+    `other`, which is not reached without it. The file that logs its calls."""
+    for name, text in (("here", here), ("there", there)):
+        (programs / f"qstat.{name}").write_text(text)
+    unknown = '{"pbs_server": "login01"}'
+    script = f"""\
+#!/bin/bash
+cd {programs}
+echo "$*" >>qstat.calls
+case "$*" in
+  *@other) [ -s qstat.there ] || {{ echo "Unknown Host." >&2; exit 150; }}; echo "$(<qstat.there)" ;;
+  *) [ -s qstat.here ] || {{ echo '{unknown}'; echo "qstat: Unknown Job Id" >&2; exit 153; }}; echo "$(<qstat.here)" ;;
+esac
+"""
+    write_program(programs / "qstat", script)
+    return programs / "qstat.calls"
+
+
+STRANGER = JOBS["F-walltime"].replace("/home/pbsuser/t", "/home/pbsuser/other")
+
+
+@pytest.mark.parametrize("here", ["", STRANGER])
+def test_a_job_of_another_server_is_looked_up_there(programs: Path, here: str) -> None:
+    """Also if this one has a job with its number."""
+    plan = dataclasses.replace(PLAN, cluster="other")
+    calls = two_servers(programs, here, there=JOBS["F-walltime"])
+    assert job.read_status("18.other", plan).outcome is Outcome.TIMEOUT
+    assert calls.read_text().splitlines()[-1] == "-x -f -F json 18.other@other"
+    two_servers(programs, here)
+    note = "its job belongs to PBS server other. Look from a login node of that cluster"
+    for known in (plan, dataclasses.replace(PLAN, cluster="")):  # an older ctrain's has the server in the job's id
+        assert job.read_status("18.other", known) == Status("unknown", note=note)
+        with pytest.raises(SchedulerError, match=r"^cannot cancel job 18.other; .*: its job belongs to PBS server"):
+            submit.cancel("18.other", known)
+
+
+def test_the_job_of_a_stranger_is_never_cancelled(programs: Path) -> None:
+    two_servers(programs, STRANGER)
+    calls = answer(programs, "qdel")
+    submit.cancel("18.login01", PLAN)
+    assert job.read_status("18.login01", PLAN) == Status("ended", outcome=Outcome.UNKNOWN)
+    assert not calls.exists()
+    two_servers(programs, JOBS["F-walltime"])
+    submit.cancel("18.login01", PLAN)
+    assert calls.read_text() == "18.login01\n"
+
+
+def test_a_server_with_its_domain_is_the_same() -> None:
+    assert ownership.is_same_server("login01", "login01.cluster.example")
+    assert ownership.is_same_server("login01.cluster.example", "login01")
+    assert not ownership.is_same_server("login01.a.example", "login01.b.example")
+    assert not ownership.is_same_server("login01", "login011")
+
+
+def test_a_run_of_another_server_is_not_taken_for_never_submitted(programs: Path) -> None:
+    answer(programs, "qstat", '{"pbs_server": "login01"}')
+    answer(programs, "qselect", "")
+    assert submit.find(PLAN) is None
+    with pytest.raises(SchedulerError, match=r"^cannot look up the job of run t: its job belongs to PBS server other"):
+        submit.find(dataclasses.replace(PLAN, cluster="other"))
 
 
 # --- the log

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import json
 import stat
 from pathlib import Path
 
@@ -8,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ctrain_runtime.errors import SchedulerError
+from ctrain_runtime.errors import SchedulerError, UnansweredSubmission
 from ctrain_runtime.plan.model import Launch
 from ctrain_runtime.schedulers import submission
 from ctrain_runtime.schedulers.pbs import submit
@@ -74,7 +76,9 @@ def test_a_submission_that_hangs_but_was_accepted(
     monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
     write_program(programs / "qsub", "#!/bin/bash\nexec sleep 5\n")
     answer(programs, "qselect", "")
-    with pytest.raises(SchedulerError, match=r"^cannot submit the job: qsub timed out after 0.2 s; it may have been"):
+    with pytest.raises(
+        UnansweredSubmission, match=r"^no answer to the submission: qsub timed out after 0.2 s; the job"
+    ):
         submit.submit(launch)
     write_queue(programs, **{"8.s": f"login01:{launch.plan.run_directory}/logs/scheduler.log"})
     assert submit.submit(launch) == "8.s"
@@ -109,12 +113,20 @@ def test_a_search_that_gets_no_answer(programs: Path, launch: Launch) -> None:
 
 # --- cancelling
 
+PLAN = dataclasses.replace(a_plan(run_directory=Path("/home/pbsuser/t")), cluster="login01")
+
+
+def own_job(programs: Path) -> None:
+    """PBS has the job that is to be cancelled."""
+    answer(programs, "qstat", json.dumps({"Jobs": {"2.login01": {"Output_Path": "login01:/home/pbsuser/t/logs/x"}}}))
+
 
 def test_a_job_that_has_ended_need_not_be_cancelled(programs: Path) -> None:
+    own_job(programs)
     for name in ("qdel-unknown", "qdel-finished"):
         code, error = ERRORS[name]
         answer(programs, "qdel", error=error, code=code)
-        submit.cancel("2.login01")
+        submit.cancel("2.login01", PLAN)
 
 
 @pytest.mark.parametrize(
@@ -125,9 +137,10 @@ def test_a_job_that_has_ended_need_not_be_cancelled(programs: Path) -> None:
     ],
 )
 def test_a_job_that_cannot_be_cancelled(programs: Path, code: int, error: str, message: str) -> None:
+    own_job(programs)
     answer(programs, "qdel", error=error, code=code)
     with pytest.raises(SchedulerError) as caught:
-        submit.cancel("2.login01")
+        submit.cancel("2.login01", PLAN)
     problem = "cannot cancel job 2.login01; it may still be running"
     assert str(caught.value) == f"{problem}: {message}. Run: qdel 2.login01"
 
@@ -135,9 +148,10 @@ def test_a_job_that_cannot_be_cancelled(programs: Path, code: int, error: str, m
 def test_a_qdel_that_hangs(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(submit, "CANCEL_TIMEOUT_SECONDS", 0.2)
     monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
+    own_job(programs)
     write_program(programs / "qdel", "#!/bin/bash\nexec sleep 5\n")
     with pytest.raises(SchedulerError, match="qdel timed out"):
-        submit.cancel("2.login01")
+        submit.cancel("2.login01", PLAN)
 
 
 # --- values of the caller's environment
@@ -156,6 +170,18 @@ def test_passed_values_are_in_a_file_for_their_owner(tmp_path: Path, monkeypatch
     assert not path.exists()
     submit.write_environment(a_plan(run_directory=tmp_path))
     assert not path.exists()
+
+
+def test_a_job_that_may_have_been_queued_keeps_its_values(
+    programs: Path, launch: Launch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKEN", "x")
+    plan = a_plan(run_directory=Path(launch.plan.run_directory), env=("TOKEN",))
+    answer(programs, "qsub", error="qsub: End of File\n", code=1)
+    answer(programs, "qselect", "")
+    with pytest.raises(UnansweredSubmission):
+        Pbs().submit(Launch(plan, launch.argv, {}))
+    assert Path(plan.run_directory, ".environment").exists()
 
 
 def test_nothing_stays_of_a_job_that_was_refused(

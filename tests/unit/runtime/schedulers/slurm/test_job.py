@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import os
 from pathlib import Path
 
@@ -8,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ctrain_runtime.schedulers.protocol import FailedTask, Outcome, Status
-from ctrain_runtime.schedulers.slurm import job
+from ctrain_runtime.schedulers.slurm import job, ownership
+from samples.plans import a_plan
 from samples.programs import answer, write_program
-from samples.recordings import VERSIONS, collection, jobs, record, recorded
+from samples.recordings import VERSIONS, collection, jobs, record, recorded, two_clusters
 
 # The state of a job when it was recorded, where the record's name does not begin with it.
 RECORDED_AS = {
@@ -89,6 +91,10 @@ def test_a_job_that_waits_for_somebody(version: str) -> None:
     assert job.parse_status(jobs(version)["PENDING-Resources"]).note == ""
 
 
+# The jobs that were recorded, as those of a run.
+PLAN = dataclasses.replace(a_plan(run_directory=Path("/home/alice")), cluster="lab")
+
+
 TEXTS = st.lists(
     st.sampled_from(["JobState=COMPLETED", "Reason=None", "StartTime=N/A", "ExitCode=0:53", "UserId=x(0)", " ", "a"])
     | st.text(
@@ -151,7 +157,7 @@ def test_recorded_accounting(version: str, name: str, expected: Status | None) -
 @pytest.mark.parametrize("version", VERSIONS)
 def test_status_asks_for_the_job_only(programs: Path, version: str) -> None:
     calls = answer(programs, "scontrol", jobs(version)["TIMEOUT"])
-    assert job.read_status("37") == Status("ended", "TIMEOUT", Outcome.TIMEOUT)
+    assert job.read_status("37", PLAN) == Status("ended", "TIMEOUT", Outcome.TIMEOUT)
     assert calls.read_text() == "--oneliner show job 37\n"
     assert not list(programs.glob("sacct*"))
 
@@ -159,44 +165,90 @@ def test_status_asks_for_the_job_only(programs: Path, version: str) -> None:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_who_cancelled_a_job(programs: Path, version: str) -> None:
     answer(programs, "scontrol", jobs(version)["CANCELLED"])
-    assert job.read_status("37").outcome is Outcome.CANCELLED  # no sacct
-    calls = answer(programs, "sacct", f"37|CANCELLED by {os.getuid()}|0:0\n")
-    assert job.read_status("37").outcome is Outcome.CANCELLED_BY_USER
-    assert calls.read_text() == "--jobs 37 --allocations --noheader --parsable2 --format=JobID,State,ExitCode\n"
-    answer(programs, "sacct", f"37|CANCELLED by {os.getuid() + 1}|0:0\n")
-    assert job.read_status("37").outcome is Outcome.CANCELLED_BY_ADMIN
-    answer(programs, "sacct", "37|RUNNING|0:0\n")  # the accounting is late
-    assert job.read_status("37").outcome is Outcome.CANCELLED
+    assert job.read_status("37", PLAN).outcome is Outcome.CANCELLED  # no sacct
+    calls = answer(programs, "sacct", f"37|CANCELLED by {os.getuid()}|0:0|/home/alice\n")
+    assert job.read_status("37", PLAN).outcome is Outcome.CANCELLED_BY_USER
+    assert calls.read_text() == "--jobs 37 --allocations --noheader --parsable2 --format=JobID,State,ExitCode,WorkDir\n"
+    answer(programs, "sacct", f"37|CANCELLED by {os.getuid() + 1}|0:0|/home/alice\n")
+    assert job.read_status("37", PLAN).outcome is Outcome.CANCELLED_BY_ADMIN
+    answer(programs, "sacct", "37|RUNNING|0:0|/home/alice\n")  # the accounting is late
+    assert job.read_status("37", PLAN).outcome is Outcome.CANCELLED
     answer(programs, "sacct", error="Slurm accounting storage is disabled\n", code=1)
-    assert job.read_status("37").outcome is Outcome.CANCELLED
+    assert job.read_status("37", PLAN).outcome is Outcome.CANCELLED
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_job_that_slurm_has_forgotten(programs: Path, version: str) -> None:
-    answer(programs, "scontrol", error=record(version, "show-job-unknown.err"), code=1)
-    assert job.read_status("37") == Status("ended", "", Outcome.UNKNOWN)
-    answer(programs, "sacct", "37|FAILED|3:0\n")
-    assert job.read_status("37") == Status("ended", "FAILED", Outcome.FAILED)
+    two_clusters(programs, version)
+    assert job.read_status("37", PLAN) == Status("ended", "", Outcome.UNKNOWN)
+    answer(programs, "sacct", "37|COMPLETED|0:0|/home/alice/other\n37|FAILED|3:0|/home/alice\n")
+    assert job.read_status("37", PLAN) == Status("ended", "FAILED", Outcome.FAILED)
+
+
+STRANGER = "/home/alice/other"
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_number_that_began_anew_is_not_the_runs(programs: Path, version: str) -> None:
+    two_clusters(programs, version, here=jobs(version)["FAILED-3"].replace("/home/alice", STRANGER))
+    assert job.read_status("37", PLAN) == Status("ended", "", Outcome.UNKNOWN)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("here", ["", STRANGER])
+def test_a_job_of_another_cluster_is_looked_up_there(programs: Path, version: str, here: str) -> None:
+    """Also if this one has a job with its number."""
+    stranger = jobs(version)["FAILED-3"].replace("/home/alice", here) if here else ""
+    plan = dataclasses.replace(PLAN, cluster="other")
+    calls = two_clusters(programs, version, here=stranger, there=jobs(version)["RUNNING"])
+    assert job.read_status("37", plan) == Status("running")
+    assert calls.read_text().splitlines()[-1] == "-M other --oneliner show job 37"
+    two_clusters(programs, version, here=stranger)
+    note = "its job belongs to cluster other. Look from a login node of that cluster"
+    assert job.read_status("37", plan) == Status("unknown", note=note)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("here", ["", STRANGER])
+def test_a_record_without_a_cluster_is_compared_with_the_job(programs: Path, version: str, here: str) -> None:
+    plan = dataclasses.replace(PLAN, cluster="")
+    two_clusters(programs, version, here=jobs(version)["TIMEOUT"])
+    assert job.read_status("37", plan) == Status("ended", "TIMEOUT", Outcome.TIMEOUT)
+    two_clusters(programs, version, here=jobs(version)["FAILED-3"].replace("/home/alice", here) if here else "")
+    status = job.read_status("37", plan)
+    assert status.phase == "unknown"
+    assert status.note.startswith("Slurm has no job 37 of this run here, and its record names no cluster. Look from")
+    answer(programs, "sacct", "37|FAILED|3:0|/home/alice\n")
+    assert job.read_status("37", plan) == Status("ended", "FAILED", Outcome.FAILED)
+
+
+@pytest.mark.parametrize("directory", ["/scratch/a b/one", "/scratch/x=1 Y=2/one", "/scratch/대전/one"])
+def test_directories_of_any_name_are_compared(directory: str) -> None:
+    line = jobs("24.11.5")["RUNNING"].replace("WorkDir=/home/alice ", f"WorkDir={directory} ")
+    plan = a_plan(run_directory=Path(directory))
+    assert ownership.is_job_of(line, plan)
+    assert not ownership.is_job_of(line, a_plan(run_directory=Path(f"{directory}-2")))
+    assert not ownership.is_job_of(line, a_plan(run_directory=Path("/scratch/other/one")))
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_controller_that_is_away_ends_no_job(programs: Path, version: str) -> None:
     answer(programs, "scontrol", error=record(version, "dead-scontrol-show-job-1.err"), code=1)
-    status = job.read_status("37")
+    status = job.read_status("37", PLAN)
     assert (status.phase, status.outcome) == ("running", None)
     assert status.note.startswith("Slurm does not answer (slurm_load_jobs error: Unable to contact slurm controller")
 
 
 def test_a_controller_that_hangs_ends_no_job(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job, "TIMEOUT_SECONDS", 0.05)
+    monkeypatch.setattr(ownership, "TIMEOUT_SECONDS", 0.05)
     write_program(programs / "scontrol", "#!/bin/bash\nexec /bin/sleep 60\n")
-    status = job.read_status("37")
+    status = job.read_status("37", PLAN)
     assert status == Status("running", note="Slurm does not answer (scontrol timed out after 0.05 s); retrying")
 
 
 @pytest.mark.usefixtures("programs")
 def test_a_missing_scontrol_ends_no_job() -> None:
-    assert job.read_status("37").phase == "running"
+    assert job.read_status("37", PLAN).phase == "running"
 
 
 HOSTS = {"22.05.8": ("gpu01", "gpu02"), "24.11.5": ("gpu03", "gpu04"), "26.05.5": ("gpu05", "gpu06")}

@@ -22,7 +22,8 @@ def launch(tmp_path: Path) -> Launch:
 
 
 def test_a_job_from_its_facts_to_its_end(programs: Path, launch: Launch) -> None:
-    calls = install_cluster(programs, "24.11.5", job=jobs("24.11.5")["TIMEOUT"])
+    own = jobs("24.11.5")["TIMEOUT"].replace("WorkDir=/home/alice ", f"WorkDir={launch.plan.run_directory} ")
+    calls = install_cluster(programs, "24.11.5", job=own)
     site = a_site()
     cluster = SCHEDULER.facts(site)
     assert SCHEDULER.gpus(site) == ("a100",)

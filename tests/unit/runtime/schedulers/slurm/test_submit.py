@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import re
 from pathlib import Path
@@ -9,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ctrain_runtime.errors import SchedulerError
+from ctrain_runtime.errors import SchedulerError, UnansweredSubmission
 from ctrain_runtime.plan.model import Launch
 from ctrain_runtime.schedulers import submission
 from ctrain_runtime.schedulers.slurm import submit
 from samples.plans import a_plan
 from samples.programs import answer, write_program
-from samples.recordings import VERSIONS, record, recorded
+from samples.recordings import VERSIONS, jobs, record, recorded, two_clusters
 
 
 @pytest.fixture
@@ -109,11 +110,37 @@ def test_a_submission_without_an_answer_may_have_worked(
 ) -> None:
     monkeypatch.setattr(submission, "TIMEOUT_SECONDS", timeout)
     write_program(programs / "sbatch", f"#!/bin/bash\n{sbatch}\n")
-    expected = f"cannot submit the job: {problem}; it may have been queued. Check with: squeue --me --name=run"
-    with pytest.raises(SchedulerError, match=f"^{re.escape(expected)}$"):
+    expected = f"no answer to the submission: {problem}; the job may have been queued"
+    with pytest.raises(UnansweredSubmission) as caught:
+        submit.submit(launch)
+    assert caught.value.message == expected
+    attach = f"ctrain attach {launch.plan.run_directory}"
+    assert caught.value.hint == f"Check with: squeue --me --name=run; if it was, watch it with: {attach}"
+    answer(programs, "squeue", f"40|{launch.plan.run_directory}\n")
+    assert submit.submit(launch) == "40"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation",
+        "sbatch: error: Batch job submission failed: Zero Bytes were transmitted or received",
+        "sbatch: error: Batch job submission failed: Unable to contact slurm controller (receive failure)",
+    ],
+)
+def test_an_error_after_the_request_was_sent_is_no_refusal(programs: Path, launch: Launch, error: str) -> None:
+    answer(programs, "sbatch", error=f"{error}\n", code=1)
+    answer(programs, "squeue")
+    with pytest.raises(UnansweredSubmission, match=r"^no answer to the submission: (Socket|Zero|Unable) .*; the job"):
         submit.submit(launch)
     answer(programs, "squeue", f"40|{launch.plan.run_directory}\n")
     assert submit.submit(launch) == "40"
+
+
+def test_an_sbatch_that_was_killed_may_have_queued_the_job(programs: Path, launch: Launch) -> None:
+    write_program(programs / "sbatch", "#!/bin/bash\nkill -KILL $$\n")
+    with pytest.raises(UnansweredSubmission, match=r"^no answer to the submission: sbatch was killed; the job may"):
+        submit.submit(launch)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -157,6 +184,23 @@ def test_a_run_without_a_job(programs: Path, launch: Launch) -> None:
     assert submit.find(launch.plan) is None
 
 
+def test_a_job_that_left_the_queue_is_in_the_accounting(programs: Path, launch: Launch) -> None:
+    answer(programs, "squeue")
+    calls = answer(programs, "sacct", f"41|/elsewhere/run\n40|{launch.plan.run_directory}\n")
+    assert submit.find(launch.plan) == "40"
+    assert "--name=run --starttime=now-30days --format=JobID,WorkDir\n" in calls.read_text()
+
+
+def test_a_run_of_another_cluster_is_looked_up_there(programs: Path, launch: Launch) -> None:
+    two_clusters(programs, "24.11.5")
+    calls = answer(programs, "squeue")
+    assert submit.find(dataclasses.replace(launch.plan, cluster="other")) is None
+    assert calls.read_text().startswith("-M other --me ")
+    answer(programs, "squeue", error="squeue: error: No cluster 'other' known by database.\n", code=1)
+    with pytest.raises(SchedulerError, match="No cluster 'other' known"):
+        submit.find(dataclasses.replace(launch.plan, cluster="other"))
+
+
 def test_a_queue_that_cannot_be_read(programs: Path, launch: Launch) -> None:
     answer(programs, "squeue", error="slurm_load_jobs error: Unable to contact slurm controller\n", code=1)
     with pytest.raises(SchedulerError, match=r"^cannot look up the job of run run: slurm_load_jobs error: Unable to"):
@@ -166,10 +210,55 @@ def test_a_queue_that_cannot_be_read(programs: Path, launch: Launch) -> None:
         submit.find(launch.plan)
 
 
+# The jobs that were recorded, as those of a run.
+PLAN = dataclasses.replace(a_plan(run_directory=Path("/home/alice")), cluster="lab")
+RUNNING, STRANGER = (
+    jobs("24.11.5")["RUNNING"].replace("/home/alice", path) for path in ("/home/alice", "/home/alice/other")
+)
+
+
 def test_cancel(programs: Path) -> None:
+    two_clusters(programs, "24.11.5", here=RUNNING)
     calls = answer(programs, "scancel")
-    submit.cancel("37")
+    submit.cancel("37", PLAN)
     assert calls.read_text() == "37\n"
+
+
+def test_a_job_of_another_cluster_is_cancelled_there(programs: Path) -> None:
+    two_clusters(programs, "24.11.5", here=STRANGER, there=RUNNING)
+    calls = answer(programs, "scancel")
+    submit.cancel("37", dataclasses.replace(PLAN, cluster="other"))
+    assert calls.read_text() == "-M other 37\n"
+
+
+@pytest.mark.parametrize(
+    ("cluster", "here", "complaint"),
+    [
+        ("lab", STRANGER, ""),  # numbers began anew: the run's job has ended
+        ("lab", "", ""),
+        ("other", STRANGER, "its job belongs to cluster other. Look from a login node of that cluster"),
+        ("other", "", "its job belongs to cluster other. Look from a login node of that cluster"),
+        ("", STRANGER, "Slurm has no job of this run with that number here, and the record names no cluster."),
+        ("", "", "Slurm has no job of this run with that number here, and the record names no cluster."),
+    ],
+)
+def test_the_job_of_a_stranger_is_never_cancelled(programs: Path, cluster: str, here: str, complaint: str) -> None:
+    two_clusters(programs, "24.11.5", here=here)
+    calls = answer(programs, "scancel")
+    if complaint:
+        with pytest.raises(SchedulerError, match=rf"^cannot cancel job 37; it may still be running: {complaint}"):
+            submit.cancel("37", dataclasses.replace(PLAN, cluster=cluster))
+    else:
+        submit.cancel("37", dataclasses.replace(PLAN, cluster=cluster))
+    assert not calls.exists()
+
+
+def test_without_an_answer_nothing_is_cancelled(programs: Path) -> None:
+    answer(programs, "scontrol", error=record("24.11.5", "dead-scontrol-show-job-1.err"), code=1)
+    calls = answer(programs, "scancel")
+    with pytest.raises(SchedulerError, match=r"may still be running: Slurm does not answer \(.*\)\. Run: scancel 37$"):
+        submit.cancel("37", PLAN)
+    assert not calls.exists()
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -181,18 +270,20 @@ def test_cancel(programs: Path) -> None:
     ],
 )
 def test_a_job_that_cannot_be_cancelled(programs: Path, version: str, name: str, code: int, why: str) -> None:
+    two_clusters(programs, version, here=RUNNING)
     answer(programs, "scancel", error=record(version, name), code=code)
     with pytest.raises(
         SchedulerError, match=rf"^cannot cancel job 37; it may still be running: {why}.*Run: scancel 37$"
     ):
-        submit.cancel("37")
+        submit.cancel("37", PLAN)
 
 
 def test_a_scancel_that_hangs(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(submit, "CANCEL_TIMEOUT_SECONDS", 0.05)
+    two_clusters(programs, "24.11.5", here=RUNNING)
     write_program(programs / "scancel", "#!/bin/bash\nexec /bin/sleep 60\n")
     with pytest.raises(SchedulerError, match=r"it may still be running: scancel timed out after 0.05 s"):
-        submit.cancel("37")
+        submit.cancel("37", PLAN)
 
 
 @given(st.text())
