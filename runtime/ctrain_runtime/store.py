@@ -134,7 +134,7 @@ class Store:
             return f"was withdrawn: {''.join(filter(str.isprintable, reason))}"
         except FileNotFoundError:
             if not is_gone(self.root / RETIRED / f"{stem}.json"):
-                return "was retired"
+                return "was removed" if is_gone(self.root / f"{stem}.sif") else "was retired"
             return "" if is_gone(self.root / QUARANTINE / f"{stem}.json") else "is damaged and in quarantine"
         except OSError as error:
             return f"cannot be checked: {error.strerror}"

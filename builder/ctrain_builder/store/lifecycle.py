@@ -34,6 +34,7 @@ from ctrain_runtime.store import (
     PublishedImage,
     Store,
     channel_target,
+    is_gone,
     list_directory,
     pending_manifest,
 )
@@ -95,25 +96,54 @@ def retire(writer: LockedStore, references: Sequence[str], why: str = "") -> lis
     found = retirable(writer.store, references)
     for image in found:
         writer.log(log.RETIRE, image.manifest.name, image.manifest.version, digest=image.manifest.digest, why=why)
-        _retire(writer, image)
+        retire_image(writer, image)
+    return found
+
+
+def withdrawable(store: Store, references: Sequence[str]) -> list[PublishedImage]:
+    """The versions NAME:VERSION, published or retired. Raises as `named_versions`."""
+    known = {version.reference: version for version, _ in retired(store)}
+    found: list[PublishedImage] = []
+    for reference in references:
+        version = known.get(reference)
+        if version:
+            image = store.root / version.image.name
+            found.append(PublishedImage(read_manifest(version.manifest), image, tuple(pointing(store, image.name))))
+        else:
+            found += named_versions(store, [reference])
     return found
 
 
 def withdraw(writer: LockedStore, references: Sequence[str], why: str) -> list[PublishedImage]:
     """Take versions out of the store's list and out of their channels, which then tell `why`."""
-    found = named_versions(writer.store, references)
+    found = withdrawable(writer.store, references)
     for image in found:
-        manifest, note = image.manifest, image.path.with_suffix(WITHDRAWN)
+        manifest = image.manifest
         writer.log(log.WITHDRAW, manifest.name, manifest.version, digest=manifest.digest, why=why)
-        writer.write(note, f"{why}\n")
-        for channel in image.channels:
-            channels.relink(writer, manifest.name, channel, note.name)
-        _retire(writer, image)
+        take_out(writer, image, why)
     return found
 
 
-def _retire(writer: LockedStore, image: PublishedImage) -> None:
+def take_out(writer: LockedStore, image: PublishedImage, why: str) -> None:
+    """Make the channels of a version tell `why` it is withdrawn, and retire it unless it is retired already."""
+    note = image.path.with_suffix(WITHDRAWN)
+    writer.write(note, f"{why}\n")
+    for channel in image.channels:
+        channels.relink(writer, image.manifest.name, channel, note.name)
+    retire_image(writer, image)
+
+
+def pointing(store: Store, file_name: str) -> list[str]:
+    """The channels whose links lead to the file of an image, published or not."""
+    name = file_name.partition("_")[0]
+    return [channel for channel, target in channels.links(store.root, name).items() if target == file_name]
+
+
+def retire_image(writer: LockedStore, image: PublishedImage) -> None:
+    """Take the manifest of a version to the retired ones, unless it is no longer published."""
     path = image.path.with_suffix(".json")
+    if is_gone(path):
+        return
     retired_path = writer.directory(RETIRED) / path.name
     writer.write(retired_path, path.read_text(encoding="utf-8"))  # a new file: its time is that of the retirement
     path.unlink()

@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ctrain_builder import atomic, manifest_writer
-from ctrain_builder.store import channels, log
+from ctrain_builder.store import log
 from ctrain_builder.store.inventory import FileIdentity, StoredVersion, identify, stored_versions
+from ctrain_builder.store.lifecycle import pointing
 from ctrain_builder.store.writer import LockedStore
 from ctrain_runtime import lease
 from ctrain_runtime.digest import read_chunks
@@ -138,11 +139,7 @@ def needed_by(store: Store, subject: StoredVersion) -> str:
     """Who needs an image, as in "channel prod"; "" for nobody."""
     leases = lease.active(store.root, time.time())
     jobs = [f"a job of {leases[subject.image.name].owner}"] if subject.image.name in leases else []
-    return ", ".join([*(f"channel {channel}" for channel in channels_of(store, subject)), *jobs])
-
-
-def channels_of(store: Store, subject: StoredVersion) -> list[str]:
-    return [name for name, target in channels.links(store.root, subject.name).items() if target == subject.image.name]
+    return ", ".join([*(f"channel {channel}" for channel in pointing(store, subject.image.name)), *jobs])
 
 
 def quarantine(writer: LockedStore, finding: VerifyResult) -> Path:
@@ -154,7 +151,7 @@ def quarantine(writer: LockedStore, finding: VerifyResult) -> Path:
     files = [subject.image] if subject.is_retired else [subject.manifest, subject.image]  # without the first: no image
     if not is_gone(directory / subject.image.name):  # of an earlier one, gc may have left the manifest
         raise StoreError(f"{directory / subject.image.name} exists already", "Move it away, then verify again")
-    for channel in ("", *channels_of(writer.store, subject)):
+    for channel in ("", *pointing(writer.store, subject.image.name)):
         writer.log(log.QUARANTINE, subject.name, subject.version, channel=channel, why=finding.problem)
     for path in files:
         with contextlib.suppress(FileNotFoundError):

@@ -112,9 +112,12 @@ def _published(kind: str, values: Mapping[str, str], last: str) -> Sequence[str]
     if kind not in ("IMAGE", "NAME", "NAME:VERSION", "VERSION", "CHANNEL"):
         return []
     stores = open_stores(select_site(values.get("site", ""), values).store_dirs())
-    if values.get("action") == "restore":
-        retired = (read_manifest(path) for store in stores for path in (store.root / RETIRED).glob("*_*.json"))
-        return [manifest.reference for manifest in retired]
+    retired: list[str] = []
+    if values.get("action") in ("restore", "remove", "withdraw"):
+        paths = (path for store in stores for path in (store.root / RETIRED).glob("*_*.json"))
+        retired = [read_manifest(path).reference for path in paths]
+        if values["action"] == "restore":
+            return retired
     images = [image for store in stores for image in store.images()]
     if kind in ("VERSION", "CHANNEL"):
         images = [image for image in images if image.manifest.name == values.get("name", image.manifest.name)]
@@ -126,5 +129,5 @@ def _published(kind: str, values: Mapping[str, str], last: str) -> Sequence[str]
     if kind == "NAME":
         return names
     if kind == "NAME:VERSION":
-        return versions
+        return [*versions, *retired]
     return [*channels, *(versions if ":" in last else names)]

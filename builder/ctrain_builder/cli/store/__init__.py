@@ -10,6 +10,7 @@
   ctrain store retire --keep 5 pytorch             the same for all but the newest five, and those in use
   ctrain store withdraw pytorch:24.12-hd-r3 --why 'has a token'   take it out of use and channels; users see why
   ctrain store restore pytorch:24.12-hd-r3         offer a retired, withdrawn or quarantined version again
+  ctrain store remove pytorch:24.12-hd-r3          remove one version's file at once: it says first who needs it
   ctrain store gc                                  list removable files; --quarantine: also damaged images
   ctrain store verify                              re-read all files; --quarantine moves damaged ones aside
   ctrain store sign pytorch:24.12-hd-r3 --key K    add a signature; --all-signed-by OLD rotates keys

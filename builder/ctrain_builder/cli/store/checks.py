@@ -18,6 +18,7 @@ from ctrain_builder.store import log
 from ctrain_builder.store import usage as usages
 from ctrain_builder.store import verify as checks
 from ctrain_builder.store.inventory import file_size, stored_versions
+from ctrain_builder.store.lifecycle import pointing
 from ctrain_builder.store.refresh import refresh
 from ctrain_builder.store.writer import lock_store
 from ctrain_runtime.errors import ImageUnusable, StoreError, UsageError
@@ -103,7 +104,7 @@ def _quarantine(store: Store, damaged: Sequence[checks.VerifyResult], force: boo
             if needed and not force:
                 print_note(f"{name} stays: needed by {needed}; --force moves it anyway")
                 continue
-            channels = checks.channels_of(store, subject)
+            channels = pointing(store, subject.image.name)
             print_note(f"{name} is in {checks.quarantine(writer, finding)} now")
             for channel in channels:
                 print_note(broken_channel(subject.name, channel))

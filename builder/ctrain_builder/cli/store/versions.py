@@ -1,4 +1,4 @@
-"""`ctrain store list`, `retire`, `withdraw`, `restore` and `gc`: what becomes of versions and their files."""
+"""`ctrain store list`, `retire`, `withdraw`, `restore`, `remove` and `gc`: what becomes of versions and their files."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from ctrain_builder.cli.options import add_dry_run, add_yes, days, positive
 from ctrain_builder.cli.store.common import AddAction, broken_channel, check_names, show
 from ctrain_builder.store import inventory, lifecycle, log
 from ctrain_builder.store.refresh import refresh
+from ctrain_builder.store.remove import find_removable, remove
 from ctrain_builder.store.restore import find_restorable, restore
 from ctrain_builder.store.writer import lock_store
 from ctrain_runtime.cli import images
@@ -42,6 +43,11 @@ def add_actions(add: AddAction) -> None:
     restore.add_argument("name", metavar="NAME:VERSION")
     restore.add_argument("version", nargs="?", metavar="VERSION", help=_VERSION_HELP)
     add_dry_run(restore)
+    remove = add("remove", "remove the file of one version at once", _remove)
+    remove.add_argument("name", metavar="NAME:VERSION")
+    remove.add_argument("version", nargs="?", metavar="VERSION", help=_VERSION_HELP)
+    remove.add_argument("--why", default="", metavar="TEXT", help="the reason: for users and the log")
+    remove.add_argument("--force", action="store_true", help="also what a channel or a job needs: its jobs fail")
     gc = add("gc", "remove retired versions, and what interrupted commands have left", _gc)
     gc.add_argument(
         "--grace",
@@ -58,7 +64,7 @@ def add_actions(add: AddAction) -> None:
         help=f"how long jobs can keep a version after its retirement (default: {lifecycle.LONGEST_LEASE:.0f})",
     )
     gc.add_argument("--quarantine", action="store_true", help="also the damaged images in quarantine/")
-    for action in (retire, withdraw, gc):
+    for action in (retire, withdraw, remove, gc):
         add_yes(action)
 
 
@@ -107,7 +113,7 @@ def _withdraw(args: argparse.Namespace, store: Store) -> int:
     if not args.why.strip():
         raise UsageError("--why must not be empty", "Users are shown this reason")
     references = join_all(args.versions)
-    found = lifecycle.named_versions(store, references)
+    found = lifecycle.withdrawable(store, references)
     if args.yes:
         with lock_store(store.root, print_note) as writer:
             found = lifecycle.withdraw(writer, references, args.why)
@@ -130,6 +136,26 @@ def _restore(args: argparse.Namespace, store: Store) -> int:
     name = found.version.reference
     text = f"{name} {'would be' if args.dry_run else 'is'} offered again"
     return show(args, {"restored": name, "done": not args.dry_run}, text)
+
+
+def _remove(args: argparse.Namespace, store: Store) -> int:
+    reference = join(args.name, args.version)
+    found = find_removable(store, reference)
+    if args.yes:
+        with lock_store(store.root, print_note) as writer:
+            found = remove(writer, reference, args.why.strip(), args.force)
+        refresh(store, print_note)
+    image, size = found.version.image, format_size(found.size)
+    lines = [f"{'removed' if args.yes else 'would remove'} {reference} ({size}): {image}"]
+    lines += [f"needed by {one}" for one in found.needed_by]
+    lines += [f"its topmost layer is also in {one}" for one in found.relatives]
+    lines += [broken_channel(found.version.name, channel) for channel in found.channels]
+    lines.append("its manifest, signatures and log stay here; copies in other stores, registries and caches stay, too")
+    if not args.yes:
+        force = " and --force" if found.needed_by and not args.force else ""
+        lines.append(f"confirm with --yes{force}")
+    data = {"removed": reference, "path": str(image), "size": found.size, "needed_by": found.needed_by}
+    return show(args, {**data, "relatives": found.relatives, "done": args.yes}, "\n".join(lines))
 
 
 def _gc(args: argparse.Namespace, store: Store) -> int:

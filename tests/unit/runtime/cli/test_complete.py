@@ -72,6 +72,11 @@ def words(line: str) -> str:
         ("store promote pytorch 24.12-hd-r1 prod ", ""),
         ("store retire pytorch:24.12-hd-r1 pytorch-", "pytorch-cpu:24.12-hd-r1"),
         ("store restore ", "pytorch:24.12-hd-r7"),
+        ("store remove ", "pytorch-cpu:24.12-hd-r1 pytorch:24.12-hd-r1 pytorch:24.12-hd-r2 pytorch:24.12-hd-r7"),
+        (
+            "store withdraw pytorch:24.12-hd-r7 pytorch:24.12-hd-r",
+            "pytorch:24.12-hd-r1 pytorch:24.12-hd-r2 pytorch:24.12-hd-r7",
+        ),
         ("store rollback pytorch ", "dev prod"),
         ("store verify pytorch pytorch-", "pytorch-cpu"),
         ("publish pytorch-cpu --channel d", "dev"),

@@ -1,0 +1,95 @@
+"""Removes the file of one version at once, whatever its age: one that has leaked a secret, for instance.
+
+Its manifest stays in STORE/retired, so that its number is not given again and `sync` does not bring it back.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Optional
+
+from ctrain_builder import atomic
+from ctrain_builder.store import lifecycle, log
+from ctrain_builder.store.inventory import PUBLISHED, StoredVersion, file_size, stored_versions
+from ctrain_builder.store.writer import LockedStore
+from ctrain_runtime import lease
+from ctrain_runtime.errors import ConfigError, ImageNotFound, StoreError
+from ctrain_runtime.lease import Lease
+from ctrain_runtime.manifest import Manifest, read_manifest
+from ctrain_runtime.store import PublishedImage, Store, is_gone
+from ctrain_runtime.suggest import suggest
+
+_NO_REASON = "removed by the store's administrators"
+
+
+@dataclass(frozen=True)
+class Removable:
+    """A version with a file of `size` bytes, and the channels and jobs that need it. `relatives`: published versions
+    that have its topmost layer, and what leaks in it."""
+
+    version: StoredVersion
+    size: int
+    channels: tuple[str, ...]
+    jobs: tuple[Lease, ...]
+    relatives: tuple[str, ...]
+
+    @property
+    def needed_by(self) -> tuple[str, ...]:
+        return (*(f"channel {channel}" for channel in self.channels), *map(str, self.jobs))
+
+
+def find_removable(store: Store, reference: str) -> Removable:
+    """The version NAME:VERSION, in whatever state. Raises ImageNotFound; StoreError if its file is gone."""
+    versions = {one.reference: one for one in stored_versions(store)}
+    found = versions.get(reference)
+    if found is None:
+        hint = f"{suggest(reference, versions)} Available: {', '.join(versions) or 'none'}".strip()
+        raise ImageNotFound(f"no version is called {reference!r}: name one as NAME:VERSION", hint)
+    if is_gone(found.image):
+        raise StoreError(f"{reference} was removed before", "See: ctrain store list --all")
+    jobs = tuple(one for one in lease.unexpired(store.root, time.time()) if one.image == found.image.name)
+    channels = tuple(lifecycle.pointing(store, found.image.name))
+    return Removable(found, file_size(found.image), channels, jobs, _relatives(store, found))
+
+
+def _relatives(store: Store, version: StoredVersion) -> tuple[str, ...]:
+    manifest = _manifest(version)
+    top = manifest.layers[-1].digest if manifest and manifest.layers else ""
+    others = (one.manifest for one in store.images() if one.manifest.file_name != version.image.name)
+    return tuple(one.reference for one in others if top and top in {layer.digest for layer in one.layers})
+
+
+def _manifest(version: StoredVersion) -> Optional[Manifest]:
+    try:
+        return read_manifest(version.manifest)
+    except ConfigError:  # damaged, or of a newer ctrain: no reason to keep what leaks
+        return None
+
+
+def remove(writer: LockedStore, reference: str, why: str = "", force: bool = False) -> Removable:
+    """Remove the file of a version; with `force` also if a channel or a job needs it: its channels then tell `why`.
+
+    With a reason, the version counts as withdrawn: users are told why, and the same image is not published again.
+    Raises as `find_removable`; StoreError for a version that is needed.
+    """
+    found = find_removable(writer.store, reference)
+    version, image = found.version, found.version.image
+    if found.needed_by and not force:
+        hint = "Move its channels with: ctrain store promote, wait for its jobs, or pass --force"
+        raise StoreError(f"{reference} is needed by {'; '.join(found.needed_by)}", hint)
+    manifest = _manifest(version)
+    if manifest is None and version.state == PUBLISHED:
+        hint = "Move it to quarantine first: ctrain store verify --quarantine --yes"
+        raise StoreError(f"the manifest of {reference} is damaged, or of a newer ctrain", hint)
+    digest = manifest.digest if manifest else ""
+    writer.log(log.REMOVE, version.name, version.version, digest=digest, why=why)
+    if manifest:
+        offered = PublishedImage(manifest, writer.root / image.name, found.channels)
+        if why or found.channels:
+            lifecycle.take_out(writer, offered, why or _NO_REASON)
+        else:
+            lifecycle.retire_image(writer, offered)
+    image.unlink()
+    atomic.sync_directory(image.parent)
+    return found
