@@ -347,8 +347,8 @@ def assembled(cache: Cache, plan: BuildPlan, flat: bool) -> Optional[Manifest]:
 
 
 def up_to_date(cache: Cache, plan: BuildPlan, flat: bool, engine: Optional[Engine]) -> Optional[Manifest]:
-    """The manifest of the image in the cache if it is the planned one and has passed all its tests as they are today:
-    the one answer to whether it may be published. `engine`: that of this machine, if it has one."""
+    """The manifest of the image in the cache if it is the planned one and has passed all its tests as they are today.
+    `engine`: the one to test with; None, as for publishing, takes results of any machine: see planned_tests."""
     manifest = assembled(cache, plan, flat) if renewed_from(plan) is None else None
     return manifest if manifest and planned_tests.passed(cache, plan, manifest, engine) else None
 

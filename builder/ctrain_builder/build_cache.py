@@ -5,7 +5,9 @@ layers/KEY.sqsh   an upper layer      inputs/NAME_TAG-STACK.DEFINITION.json     
 layers/KEY.json   what is in it       facts/FINGERPRINT.json    answers of programs in images, and tests that passed
 durations/NAME_TAG-STACK.json   of an image's steps
 logs/NAME_TAG-STEP.log    locks/ of running builds    tmp/ their work directories    space/ what they may still write
-host    the machine that uses it, where locks do not reach others
+host    the machine that uses it, where locks do not reach others    ctrain-cache.json    that it is a cache: cache_root
+
+Nothing is removed but files and directories with names as ctrain gives them.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import secrets
 import shutil
 import stat
@@ -36,6 +39,11 @@ T = TypeVar("T")
 _LIVE = ".live"  # a work directory's lock file: locked for as long as its build lives
 _FICLONE = 0x40049409  # ioctl_ficlone(2)
 BASE_SUFFIX = ".sif"
+DIRECTORIES = ("layers", "images", "inputs", "facts", "durations", "logs", "locks", "tmp", "space")
+_WORK = "ctrain-build-"  # with which the name of a work directory begins
+_EARLIER_WORK = re.compile(r"tmp[a-z0-9_]{8}")
+_RESERVED = re.compile(r"[0-9a-f]{16}")
+_RECORDS = ("inputs/*.json", "facts/*.json", "durations/*.json", "logs/*.log")
 
 
 @dataclass(frozen=True)
@@ -179,8 +187,8 @@ class Cache:
 
     @property
     def free(self) -> int:
-        """Bytes."""
-        return shutil.disk_usage(self.root).free
+        """Bytes; of a cache that does not exist yet, where it would be."""
+        return shutil.disk_usage(next(path for path in (self.root, *self.root.parents) if path.exists())).free
 
     @contextlib.contextmanager
     def reserve(
@@ -221,7 +229,7 @@ class Cache:
     def _reserved(self) -> int:
         """Bytes that running builds have reserved. What killed ones have left is removed."""
         total = 0
-        for path in (self.root / "space").iterdir():
+        for path in (path for path in (self.root / "space").iterdir() if _RESERVED.fullmatch(path.name)):
             file = locks.try_lock(path, fcntl.LOCK_EX)
             if file is not None:
                 with file:
@@ -290,7 +298,7 @@ class Cache:
         """
         with self.lock("evict"):
             kept: list[tuple[int, int, Path]] = []
-            for path in (path for directory in ("layers", "images") for path in (self.root / directory).glob("*.s*")):
+            for path in self.large_files():
                 with contextlib.suppress(FileNotFoundError):  # another build has just taken it
                     found = path.stat()
                     kept.append((found.st_mtime_ns, found.st_size, path))
@@ -299,6 +307,17 @@ class Cache:
                 if total > cap and self.remove(path):
                     total -= size
         return total
+
+    def large_files(self) -> list[Path]:
+        """All layers and images."""
+        patterns = (f"layers/*{BASE_SUFFIX}", "layers/*.sqsh", "images/*.sif")
+        found = (path for pattern in patterns for path in self.root.glob(pattern))
+        return [path for path in found if path.is_file() and not path.is_symlink()]
+
+    def forget(self) -> None:
+        """Remove all that is remembered of builds, and their logs."""
+        for path in (path for pattern in _RECORDS for path in self.root.glob(pattern)):
+            path.unlink(missing_ok=True)
 
     def remove(self, path: Path) -> bool:
         """Remove a layer or image with its description, unless a build uses it."""
@@ -319,7 +338,7 @@ class Cache:
         """A directory for one build, removed at its end."""
         with contextlib.ExitStack() as stack:
             with self.lock("tmp"):  # sweep() must not see the directory before its lock is held
-                directory = Path(tempfile.mkdtemp(dir=self.root / "tmp"))
+                directory = Path(tempfile.mkdtemp(prefix=_WORK, dir=self.root / "tmp"))
                 live = stack.enter_context((directory / _LIVE).open("w"))
                 fcntl.flock(live, fcntl.LOCK_EX)
             try:
@@ -334,19 +353,21 @@ class Cache:
         writes there for a moment.
         """
         left = []
-        for path in (self.root / "locks").iterdir():
+        for path in (path for path in (self.root / "locks").iterdir() if path.is_file() and not path.is_symlink()):
             file = locks.try_lock(path, fcntl.LOCK_EX)
             if file is not None:
                 with file:
                     path.unlink()
         with self.lock("tmp"):
-            for directory in filter(_is_own, (self.root / "tmp").iterdir()):  # nobody else can remove one
-                (directory / _LIVE).touch()
+            for directory in filter(_is_own_work, (self.root / "tmp").iterdir()):  # nobody else can remove one
+                (directory / _LIVE).touch()  # again, for what was removed in part
                 file = locks.try_lock(directory / _LIVE, fcntl.LOCK_EX)
                 if file is not None:
                     with file:
                         _remove(directory)
-                    left += [directory] if directory.exists() else []
+                    if directory.exists():
+                        (directory / _LIVE).touch()
+                        left.append(directory)
         return left
 
 
@@ -377,11 +398,14 @@ def _is_open_elsewhere(file: IO[Any]) -> bool:
     return False
 
 
-def _is_own(path: Path) -> bool:
+def _is_own_work(path: Path) -> bool:
+    """Whether it is a work directory of this user's."""
     try:
-        return path.stat().st_uid == os.geteuid()
+        found = path.lstat()
     except FileNotFoundError:
         return False  # its build has just ended
+    is_work = path.name.startswith(_WORK) or (_EARLIER_WORK.fullmatch(path.name) and (path / _LIVE).is_file())
+    return bool(is_work) and stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
 
 
 def _remove(directory: Path) -> None:

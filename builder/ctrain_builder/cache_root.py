@@ -1,26 +1,48 @@
-"""Where the builder's cache is, whose it is (one user's or a group's), and whether its file system can serve."""
+"""Where the builder's cache is, that it is one, whose it is (one user's or a group's), and whether its file system can
+serve. A marker file tells a cache from every other directory: what is none is never filled, swept or cleared.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
+import re
 import socket
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Optional
 
 from ctrain_builder import atomic, locks
-from ctrain_builder.build_cache import Cache
+from ctrain_builder.build_cache import DIRECTORIES, Cache
 from ctrain_builder.mounts import mount_of
 from ctrain_runtime.errors import BuildError
 
+CACHE_MARKER = "ctrain-cache.json"
+LAYOUT_VERSION = 1
 _PRIVATE_ROOT = "/var/tmp/ctrain-{}"  # noqa: S108  # checked to be this user's
 # File systems that the kernel and fuse-overlayfs refuse as the upper directory of an overlay, or that break it.
 _NO_OVERLAYS = (
     *("9p", "afs", "beegfs", "ceph", "cifs", "exfat", "fuse.sshfs", "gpfs", "lustre", "nfs", "nfs4", "ntfs3", "smb3"),
     "vfat",
 )
+_EMPTY = ("lost+found",)  # what the root directory of a file system has
+_KEY = "[0-9a-f]{64}"
+# All that the caches of ctrain before it had markers consist of: names of files, by directory.
+_EARLIER_FILES = {
+    ".": r"host|upstream\.(json|lock)|upload-[0-9a-f]{16}|verified-[0-9a-f]{12}\.json|\..+\.\d+\.part",
+    "layers": rf"{_KEY}\.(sif|sqsh|json)",
+    "images": r"[a-z0-9][a-z0-9-]*_[A-Za-z0-9.-]+\.(sif|json)",
+    "inputs": r"[a-z0-9][a-z0-9-]*_.+\.json",
+    "facts": rf"({_KEY}|parent(-\d+){{5}}-\w+)\.json",
+    "durations": r"[a-z0-9][a-z0-9-]*_.+\.json",
+    "logs": r".+\.log",
+    "locks": r"[\w.-]+",
+    "space": r"[0-9a-f]{16}",
+}
+_EARLIER_WORK = r"tmp[a-z0-9_]{8}"
 
 
 def default_root() -> Path:
@@ -35,22 +57,106 @@ def open_cache(root: Optional[Path] = None) -> Cache:
     other.
     """
     root = (root or default_root()).absolute()  # the engine runs in other directories
-    try:
+    with _explained(root):
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # /var/tmp belongs to everybody: somebody else may have put a directory or a link of that name there.
-        found = root.lstat()
-        if not (_is_private(found) or _is_shared(root, found)):
-            hint = "Pass --cache DIR; to share one with a group: chgrp GROUP DIR, chmod 2770 DIR"
-            raise BuildError(f"unsafe cache {root}: a symlink, owned by another user, or writable by others", hint)
-        for name in ("layers", "images", "inputs", "facts", "durations", "logs", "locks", "tmp", "space"):
+        mode = stat.S_IMODE(_require_own(root).st_mode)
+        if _require_cache(root):
+            _mark(root, mode)
+        for name in DIRECTORIES:
             with contextlib.suppress(FileExistsError):
                 (root / name).mkdir()
-                (root / name).chmod(stat.S_IMODE(found.st_mode) | 0o055)
+                (root / name).chmod(mode | 0o055)
+            if not stat.S_ISDIR((root / name).lstat().st_mode):
+                raise BuildError(f"cache {root}: {name} is not a directory of its own", f"Remove {root / name}")
         _require_locks(root)
+    return Cache(root)
+
+
+def find_cache(root: Optional[Path] = None) -> Cache:
+    """The same for somebody who only looks: writes nothing. The cache, or what will be one, may be missing."""
+    root = (root or default_root()).absolute()
+    with _explained(root):
+        if os.path.lexists(root):
+            _require_own(root)
+            _require_cache(root)
+    return Cache(root)
+
+
+@contextlib.contextmanager
+def _explained(root: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         hint = "Choose another directory with --cache DIR or CTRAIN_CACHE"
         raise BuildError(f"cache {root} can't be used: {error.strerror}", hint) from error
-    return Cache(root)
+
+
+def _require_own(root: Path) -> os.stat_result:
+    """Raise BuildError unless the directory is private, or a group's."""
+    # /var/tmp belongs to everybody: somebody else may have put a directory or a link of that name there.
+    found = root.lstat()
+    if not (_is_private(found) or _is_shared(root, found)):
+        hint = "Pass --cache DIR; to share one with a group: chgrp GROUP DIR, chmod 2770 DIR"
+        raise BuildError(f"unsafe cache {root}: a symlink, owned by another user, or writable by others", hint)
+    return found
+
+
+def _require_cache(root: Path) -> bool:
+    """Whether the directory has no marker yet, but is empty or a cache of an earlier ctrain. Raises BuildError if it
+    is neither."""
+    entries = _entries(root)
+    marker = root / CACHE_MARKER
+    if not os.path.lexists(marker):  # after listing: another process may make the cache at this moment
+        stranger = next(_strangers(root), "") if entries else ""
+        if stranger:
+            problem = f"{root} is not a cache of ctrain: it has no {CACHE_MARKER} and is not empty ({stranger})"
+            raise BuildError(problem, "Pass --cache with a new or empty directory")
+        return True
+    with contextlib.suppress(ValueError, AttributeError):  # not written yet: that it is there counts
+        layout = json.loads(marker.read_text(encoding="utf-8")).get("layout")
+        if layout != LAYOUT_VERSION:
+            raise BuildError(
+                f"cache {root} has layout {layout}, not {LAYOUT_VERSION}", "Upgrade ctrain, or pass --cache"
+            )
+    return False
+
+
+def _entries(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir() if path.name not in _EMPTY)
+
+
+def _strangers(root: Path) -> Iterator[str]:
+    """What keeps a directory from being a cache of an earlier ctrain: what such a cache has not, or must have."""
+    for name in _entries(root):
+        if name not in DIRECTORIES and not (_is_file(root / name) and re.fullmatch(_EARLIER_FILES["."], name)):
+            yield name
+    if not _is_file(root / "host"):
+        yield "host missing"
+    for directory in DIRECTORIES:
+        if not _is_directory(root / directory):
+            yield f"{directory} missing or a link"
+            return
+        for path in (root / directory).iterdir():
+            name = path.name
+            if directory == "tmp":
+                is_known = _is_directory(path) and re.fullmatch(_EARLIER_WORK, name)
+            else:
+                is_known = _is_file(path) and re.fullmatch(_EARLIER_FILES[directory], name)
+            if not is_known:
+                yield f"{directory}/{name}"
+
+
+def _is_file(path: Path) -> bool:
+    return path.is_file() and not path.is_symlink()
+
+
+def _is_directory(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()
+
+
+def _mark(root: Path, mode: int) -> None:
+    with contextlib.suppress(FileExistsError):  # by another process at this moment
+        atomic.create_text(root / CACHE_MARKER, json.dumps({"layout": LAYOUT_VERSION}) + "\n", mode & 0o664)
 
 
 def _is_private(found: os.stat_result) -> bool:

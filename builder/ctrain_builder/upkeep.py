@@ -9,12 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ctrain_builder import layer_key
-from ctrain_builder.build_cache import Cache, LayerBuild, load_record
+from ctrain_builder.build_cache import DIRECTORIES, Cache, LayerBuild, load_record
 from ctrain_runtime.errors import ConfigError
 from ctrain_runtime.manifest import read_manifest
-
-_LARGE = ("layers", "images")  # what builds lock while they use it
-_RECORDS = ("inputs", "facts", "durations", "logs")
 
 
 @dataclass(frozen=True)
@@ -33,21 +30,20 @@ def entries(cache: Cache) -> list[Entry]:
     """All layers and images, the most recently used first."""
     users = _users(cache)
     found = []
-    for directory in _LARGE:
-        for path in (cache.root / directory).glob("*.s*"):
-            about, is_layer = path.stat(), directory == "layers"
-            names = users[path.stem] if is_layer else {(path.stem, path.stem)}
-            definition = "/".join(sorted({name for name, _ in names})) or path.stem[:12]
-            images = tuple(sorted({image for _, image in names}))
-            kind = "layer" if is_layer else "image"
-            found.append(Entry(path, kind, definition, about.st_size, about.st_mtime, images))
+    for path in cache.large_files():
+        about, is_layer = path.stat(), path.parent.name == "layers"
+        names = users[path.stem] if is_layer else {(path.stem, path.stem)}
+        definition = "/".join(sorted({name for name, _ in names})) or path.stem[:12]
+        images = tuple(sorted({image for _, image in names}))
+        kind = "layer" if is_layer else "image"
+        found.append(Entry(path, kind, definition, about.st_size, about.st_mtime, images))
     return sorted(found, key=lambda entry: -entry.used)
 
 
 def sizes(cache: Cache) -> dict[str, int]:
     """Bytes on disk, by directory of the cache."""
-    directories = [path for path in cache.root.iterdir() if path.is_dir() and not path.is_symlink()]
-    return {directory.name: sum(_blocks(path) for path in directory.rglob("*")) for directory in sorted(directories)}
+    directories = [cache.root / name for name in sorted(DIRECTORIES)]
+    return {path.name: sum(map(_blocks, path.rglob("*"))) for path in directories if not path.is_symlink()}
 
 
 def _blocks(path: Path) -> int:
@@ -67,9 +63,7 @@ def remove(cache: Cache, found: Iterable[Entry]) -> list[Entry]:
 def clear(cache: Cache) -> None:
     """Remove everything that no build uses just now."""
     remove(cache, entries(cache))
-    for directory in _RECORDS:
-        for path in (cache.root / directory).iterdir():
-            path.unlink(missing_ok=True)
+    cache.forget()
     cache.sweep()
 
 

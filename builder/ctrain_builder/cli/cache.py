@@ -5,7 +5,7 @@
   ctrain cache prune               list layers that no image needs any more; --yes removes them
   ctrain cache clear               the same for everything
 
-What a running build uses stays.
+What a running build uses stays, and so does every file that ctrain did not make.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 
 from ctrain_builder import upkeep
 from ctrain_builder.build_cache import Cache
-from ctrain_builder.cache_root import open_cache
+from ctrain_builder.cache_root import find_cache, open_cache
 from ctrain_builder.cli.options import add_yes, days
 from ctrain_builder.upkeep import Entry
 from ctrain_runtime.text import format_duration, format_size, pluralize, table
@@ -45,7 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    cache = open_cache(args.cache)
+    cache = find_cache(args.cache)  # looking writes nothing
+    if "yes" in args and args.yes and cache.root.exists():
+        cache = open_cache(args.cache)
     return int(args.run(args, cache))
 
 
@@ -67,7 +69,7 @@ def _du(args: argparse.Namespace, cache: Cache) -> int:
 def _prune(args: argparse.Namespace, cache: Cache) -> int:
     limit = float("-inf") if args.unused_for is None else time.time() - args.unused_for * 86400
     due = [entry for entry in upkeep.entries(cache) if not entry.images or entry.used < limit]
-    if args.yes:
+    if args.yes and cache.root.exists():
         due = upkeep.remove(cache, due)
         cache.sweep()
     return _show(args, due, "nothing to remove", _summary(args, due))
@@ -75,7 +77,7 @@ def _prune(args: argparse.Namespace, cache: Cache) -> int:
 
 def _clear(args: argparse.Namespace, cache: Cache) -> int:
     due = upkeep.entries(cache)
-    if args.yes:
+    if args.yes and cache.root.exists():
         upkeep.clear(cache)
         left = {entry.path for entry in upkeep.entries(cache)}
         due = [entry for entry in due if entry.path not in left]

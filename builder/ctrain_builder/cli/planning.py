@@ -37,7 +37,7 @@ def detect_site(args: argparse.Namespace) -> BuildHost:
 
 
 def engine_of_machine() -> Optional[Engine]:
-    """The engine on PATH; None without one: images can be planned and published nevertheless."""
+    """The engine on PATH; None without one: images can be planned nevertheless."""
     with contextlib.suppress(EngineError):
         return find_engine()
     return None

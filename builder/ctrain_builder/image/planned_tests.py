@@ -64,25 +64,26 @@ def _script(cache: Cache, digests: Sequence[str], questions: Questions) -> str:
 
 
 def fingerprint(check: ImageTest) -> str:
-    """Changes with what is tested, and how."""
+    """Changes with what is tested, and how; not with how many GPUs a machine has."""
     programs = reuse.programs(" ".join((*check.argv, check.script)))
-    return reuse.fingerprint("test", check.argv, check.script, check.gpu, programs)
+    argv = [word for word in check.argv if not (check.gpu and word.isdecimal())]
+    return reuse.fingerprint("test", argv, check.script, check.gpu, programs)
 
 
 def holding(
     checks: Iterable[ImageTest], recorded: Iterable[TestResult], engine: Optional[Engine]
 ) -> dict[str, TestResult]:
-    """Those of an image's recorded results that are of these tests and no failures, by name."""
+    """Those of an image's recorded results that are of these tests and no failures, by name. `engine`: the one that
+    would run them; None for somebody who runs none, and takes results of any engine, and of machines without GPUs."""
     results = {result.name: result for result in recorded}
     return {check.name: results[check.name] for check in checks if _holds(check, results.get(check.name), engine)}
 
 
 def _holds(check: ImageTest, result: Optional[TestResult], engine: Optional[Engine]) -> bool:
-    """`engine`: None, if this machine has none to compare with."""
     if result is None or result.outcome == "failed":
         return False
     if result.skipped:
-        return bool(check.skip)
+        return bool(check.skip) or (engine is None and check.gpu)
     same_engine = engine is None or result.engine == reuse.engine_name(engine)
     return same_engine and result.fingerprint == fingerprint(check)
 

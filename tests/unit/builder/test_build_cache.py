@@ -44,7 +44,7 @@ def test_a_work_directory_goes_even_if_its_folders_are_read_only(cache: Cache) -
 
 
 def test_sweep_removes_only_what_nobody_uses(cache: Cache) -> None:
-    left = cache.root / "tmp/killed"
+    left = cache.root / "tmp/ctrain-build-killed00"
     left.mkdir()
     (cache.root / "locks/killed").touch()
     with cache.work_directory() as alive, cache.lock("alive"):
@@ -59,8 +59,8 @@ def test_sweep_tells_what_it_could_not_remove(cache: Cache, monkeypatch: pytest.
         raise PermissionError(13, "Permission denied", str(folder))
 
     monkeypatch.setattr(shutil, "rmtree", fail)
-    (cache.root / "tmp/killed").mkdir()
-    assert cache.sweep() == [cache.root / "tmp/killed"]
+    (cache.root / "tmp/ctrain-build-killed00").mkdir()
+    assert cache.sweep() == [cache.root / "tmp/ctrain-build-killed00"]
 
 
 def test_too_little_space_is_said_before_anything_starts(cache: Cache) -> None:
@@ -185,7 +185,7 @@ def test_builds_side_by_side_do_not_count_on_the_same_space(cache: Cache, monkey
             pass
     assert told == ["waits"]
     assert cache._reserved() == 0
-    (cache.root / "space/killed").write_text("1000")
+    (cache.root / "space/d73319ac0006390b").write_text("1000")
     with cache.reserve(100, "alone"):
         pass
     with (

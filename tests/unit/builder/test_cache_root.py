@@ -129,9 +129,9 @@ def test_users_of_a_group_share_a_cache(shared: Path) -> None:
             cache.add_layer(work / "made", cache.layer("key", False), "")
         cache.new_log("x")
         cache.remember_fact("f", {"a": 1})
-        tempfile.mkdtemp(dir=shared / "tmp")  # as a killed build leaves it
-        (shared / "space/left").write_text("5")
-        (shared / "space/left").chmod(0o664)
+        tempfile.mkdtemp(prefix="ctrain-build-", dir=shared / "tmp")  # as a killed build leaves it
+        (shared / "space/d73319ac0006390b").write_text("5")
+        (shared / "space/d73319ac0006390b").chmod(0o664)
         return True
 
     def use() -> bool:

@@ -1,0 +1,232 @@
+"""Only directories that ctrain made are caches: no command fills, sweeps or clears another one."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ctrain_builder import cache_root
+from ctrain_builder.build_cache import Cache
+from ctrain_builder.cache_root import CACHE_MARKER, open_cache
+from ctrain_builder.cli.main import BUILD_VERBS
+from ctrain_runtime.cli.main import main
+from ctrain_runtime.errors import BuildError
+
+DIRECTORIES = ("layers", "images", "inputs", "facts", "durations", "logs", "locks", "tmp", "space")
+KEY = "64d6464bbe7e5fb790b23dc3d3ec4cd3c6d509ecfa729d9aa76fc45edc638835"
+FILES = {  # of a cache as ctrain left it before there was a marker
+    "host": "login01",
+    "upstream.json": "{}",
+    "upstream.lock": "",
+    f"layers/{KEY}.sif": "base",
+    f"layers/{KEY}.json": "{}",
+    "images/pytorch-cpu_2.13.0-hd.sif": "image",
+    "images/pytorch-cpu_2.13.0-hd.json": "{}",
+    "inputs/pytorch-cpu_2.13.0-hd.horovod.json": "{}",
+    f"facts/{KEY}.json": "{}",
+    "facts/parent-64769-12-34-56-78-file.json": "{}",
+    "durations/pytorch-cpu_2.13.0-hd.json": "{}",
+    "logs/pytorch-cpu_2.13.0-horovod.log": "text",
+    "logs/pytorch-cpu_2.13.0-test-all-reduce-by-MPI.blame.log": "text",
+    f"locks/{KEY}": "pid 1",
+    "locks/pytorch-cpu_2.13.0-hd": "pid 1",
+    "space/d73319ac0006390b": "5",
+    "tmp/tmpvqb08g2f/.live": "",
+}
+PROJECT = ("train.py", "tmp/data.bin", "tmp/tmpvqb08g2f/x", "logs/run.log", "inputs/a.json", "facts/f.json")
+
+
+def fill(root: Path, *names: str) -> dict[str, str]:
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(name)
+    return content(root)
+
+
+def content(root: Path) -> dict[str, str]:
+    return {str(path.relative_to(root)): path.read_text() if path.is_file() else "" for path in root.rglob("*")}
+
+
+def earlier(root: Path) -> None:
+    """A cache of an earlier ctrain."""
+    root.mkdir(mode=0o700)
+    for name in DIRECTORIES:
+        (root / name).mkdir()
+    for name, text in FILES.items():
+        (root / name).parent.mkdir(exist_ok=True)
+        (root / name).write_text(text)
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("cache", "list"),
+        ("cache", "du"),
+        ("cache", "prune"),
+        ("cache", "prune", "--yes"),
+        ("cache", "clear"),
+        ("cache", "clear", "--yes"),
+        ("build", "--plan", "small"),
+        ("build", "small"),
+        ("test", "small"),
+        ("upstream", "--offline"),
+    ],
+)
+def test_a_directory_of_somebodys_is_no_cache(
+    argv: tuple[str, ...], project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine = tmp_path / "mine"
+    before = fill(mine, *PROJECT)
+    options = [] if argv[0] == "cache" else ["--definitions", str(project / "definitions")]
+    assert main(BUILD_VERBS, [*argv, *options, "--cache", str(mine)]) == 77
+    said = capsys.readouterr()
+    assert content(mine) == before
+    assert len(said.err.splitlines()) == 1
+    assert f"{mine} is not a cache of ctrain: it has no {CACHE_MARKER} and is not empty (" in said.err
+    assert "Pass --cache with a new or empty directory" in said.err
+
+
+@pytest.mark.parametrize("action", [("list",), ("du",), ("list", "--json"), ("du", "--json"), ("prune",), ("clear",)])
+@pytest.mark.parametrize("place", ["missing", "empty", "earlier", "marked"])
+def test_looking_writes_nothing(action: tuple[str, ...], place: str, tmp_path: Path) -> None:
+    root = tmp_path / place
+    {"missing": lambda _: None, "empty": Path.mkdir, "earlier": earlier, "marked": open_cache}[place](root)
+    before = content(tmp_path)
+    assert main(BUILD_VERBS, ["cache", *action, "--cache", str(root)]) == 0
+    assert content(tmp_path) == before
+
+
+@pytest.mark.parametrize("action", ["prune", "clear"])
+def test_what_is_missing_is_not_created_to_be_cleared(action: str, tmp_path: Path) -> None:
+    assert main(BUILD_VERBS, ["cache", action, "--yes", "--cache", str(tmp_path / "missing")]) == 0
+    assert not (tmp_path / "missing").exists()
+
+
+def test_new_and_empty_directories_become_caches(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "disk/lost+found").mkdir(parents=True)
+    for name in ("new", "a/b", "empty", "disk"):
+        root = open_cache(tmp_path / name).root
+        assert json.loads((root / CACHE_MARKER).read_text()) == {"layout": 1}
+        (root / "mine").touch()
+        open_cache(root)  # whatever else is in it later
+
+
+def test_a_cache_of_an_earlier_ctrain_is_adopted_as_it_is(tmp_path: Path) -> None:
+    earlier(tmp_path / "cache")
+    before = content(tmp_path / "cache")
+    open_cache(tmp_path / "cache")
+    after = content(tmp_path / "cache")
+    assert after.pop(CACHE_MARKER)
+    assert after == before
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (lambda root: (root / "notes.txt").touch(), "notes.txt"),
+        (lambda root: (root / ".git").mkdir(), ".git"),
+        (lambda root: (root / "tmp/data.bin").touch(), "tmp/data.bin"),
+        (lambda root: (root / "logs/today").mkdir(), "logs/today"),
+        (lambda root: (root / "layers/mine.sif").touch(), "layers/mine.sif"),
+        (lambda root: (root / "facts/mine.json").touch(), "facts/mine.json"),
+        (lambda root: (root / "images/holiday.jpg").touch(), "images/holiday.jpg"),
+        (lambda root: (root / "host").unlink(), "host"),
+        (lambda root: shutil.rmtree(root / "locks"), "locks"),
+        (lambda root: (root / "inputs" / next((root / "inputs").iterdir())).unlink() or (root / "inputs").rmdir()
+         or (root / "inputs").symlink_to(root.parent), "inputs"),
+    ],
+)  # fmt: skip
+def test_what_is_almost_a_cache_is_none(change: Callable[[Path], object], named: str, tmp_path: Path) -> None:
+    root = tmp_path / "cache"
+    earlier(root)
+    change(root)
+    with pytest.raises(BuildError, match=rf"is not a cache of ctrain: .*\({named}") as raised:
+        open_cache(root)
+    assert "\n" not in str(raised.value)
+    assert not (root / CACHE_MARKER).exists()
+
+
+def test_a_directory_of_a_cache_that_is_a_link_is_refused(tmp_path: Path) -> None:
+    root = open_cache(tmp_path / "cache").root
+    (tmp_path / "mine").mkdir()
+    (root / "tmp").rmdir()
+    (root / "tmp").symlink_to(tmp_path / "mine")
+    with pytest.raises(BuildError, match=r"cache .*: tmp is not a directory of its own"):
+        open_cache(root)
+
+
+def test_a_cache_of_a_newer_ctrain_is_refused(tmp_path: Path) -> None:
+    root = open_cache(tmp_path / "cache").root
+    (root / CACHE_MARKER).write_text('{"layout": 2}')
+    with pytest.raises(BuildError, match=r"cache .* has layout 2.*Upgrade ctrain"):
+        open_cache(root)
+
+
+def test_two_that_open_a_new_cache_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second looks when the first has made the directory, and again when the marker has no text yet."""
+    root = tmp_path / "cache"
+    entries = cache_root._entries
+
+    def after_another(directory: Path) -> list[str]:
+        found = entries(directory)
+        (root / CACHE_MARKER).touch()
+        return found
+
+    monkeypatch.setattr(cache_root, "_entries", after_another)
+    assert open_cache(root) == Cache(root)
+    assert open_cache(root) == Cache(root)
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Cache:
+    return open_cache(tmp_path / "cache")
+
+
+def test_sweeping_takes_only_what_builds_have_left(cache: Cache) -> None:
+    kept = fill(cache.root / "tmp", "data.bin", "mine/x", "tmpvqb08g2f/x", "build-vqb08g2f/x")
+    (cache.root / "tmp/ctrain-build-00000000").mkdir()  # killed before its lock was there
+    for name in ("tmpleft0000", "ctrain-build-left0000"):
+        fill(cache.root / "tmp" / name, ".live", "x")
+    with cache.work_directory() as work:
+        assert cache.sweep() == []
+        assert work.exists()
+    assert content(cache.root / "tmp") == kept
+
+
+def test_clearing_takes_only_what_builds_have_made(cache: Cache) -> None:
+    mine = ("layers/notes.sh", "layers/a/b.sif", "images/x.squash", "inputs/a/b.json", "logs/words", "space/mine")
+    before = fill(cache.root, *mine)
+    fill(cache.root, f"layers/{KEY}.sqsh", "images/a_1-s.sif", f"facts/{KEY}.json", "logs/a.log", "inputs/a.json")
+    (cache.root / "layers/link.sif").symlink_to(cache.root)
+    assert main(BUILD_VERBS, ["cache", "clear", "--yes", "--cache", str(cache.root)]) == 0
+    with cache.reserve(1, "x"):
+        pass
+    (cache.root / "layers/link.sif").unlink()
+    assert content(cache.root) == before
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_a_work_directory_of_another_user_stays(cache: Cache) -> None:
+    fill(cache.root / "tmp/ctrain-build-left0000", ".live")
+    try:
+        os.chown(cache.root / "tmp/ctrain-build-left0000", 12345, -1)
+    except OSError:
+        pytest.skip("this user namespace has one user")
+    assert cache.sweep() == []
+    assert (cache.root / "tmp/ctrain-build-left0000/.live").exists()
+
+
+def test_a_work_directory_that_is_used_stays(cache: Cache) -> None:
+    fill(cache.root / "tmp/tmpvqb08g2f", ".live")
+    with (cache.root / "tmp/tmpvqb08g2f/.live").open() as live:
+        fcntl.flock(live, fcntl.LOCK_EX)
+        assert cache.sweep() == [cache.root / "tmp/tmpvqb08g2f"] or (cache.root / "tmp/tmpvqb08g2f").exists()
+    cache.sweep()
+    assert not (cache.root / "tmp/tmpvqb08g2f").exists()
