@@ -20,7 +20,7 @@ JOB_FILE = "job.yaml"
 _INTERPRETERS = re.compile(r"python[0-9.]*|bash|sh")
 _NO_SCRIPT = re.compile(r"-|-[A-Za-z]*[cm]")  # the program is standard input, a text or a module
 _OPTIONS_WITH_VALUE = ("-W", "-X", "-o", "-O")  # of these interpreters, before the script
-Launcher = Literal["auto", "mpi", "env", "torchrun", "gloo"]
+Launcher = Literal["auto", "mpi", "env", "torchrun", "gloo", "node"]
 Count = Union[int, str]  # a number, or "auto"
 Written = Union[str, int, float]  # a string, or a number that is kept as it is written
 Value = Union[Written, bool]
@@ -68,12 +68,14 @@ class JobFile:
     env: dict[str, Written] = field(default_factory=dict)
     layers: tuple[str, ...] = ()
     training: Optional[Training] = None
+    ranks: Literal["world", "independent"] = "world"
 
 
 @dataclass(frozen=True)
 class Job:
     """A job ready to be planned. `directory` is the host directory it runs in, None if it is part of the image; `file`
-    is its job.yaml, None for a command."""
+    is its job.yaml, None for a command. `independent`: its ranks form no world.
+    """
 
     name: str
     command: tuple[str, ...]
@@ -87,6 +89,7 @@ class Job:
     layers: tuple[Path, ...] = ()
     training: Optional[Training] = None
     file: Optional[Path] = None
+    independent: bool = False
 
     @property
     def where(self) -> str:
@@ -186,7 +189,7 @@ def _load(directory: Path, workdir: str, mounted: Optional[Path]) -> Job:
     layers = tuple(directory / expand_home(layer) for layer in keys.layers)
     env = {str(name): value for name, value in written.get("env", {}).items()}
     rest = (keys.launcher, keys.resources, keys.data, env, workdir, mounted, layers, keys.training, path)
-    job = Job(_name(directory.name), tuple(written["command"]), images, *rest)
+    job = Job(_name(directory.name), tuple(written["command"]), images, *rest, keys.ranks == "independent")
     script = missing_script(job)
     if script:
         raise JobError(f"{path}: command: {script} not found in {directory}", _script_hint(script, directory))
@@ -199,6 +202,8 @@ def _check(keys: JobFile, path: Path) -> None:
         raise JobError(f"{path}: command is empty", "Name the program, as in: command: [python, train.py]")
     if not keys.image:
         raise JobError(f"{path}: image is empty", "Name one, as in: image: pytorch; list images with: ctrain images")
+    if keys.ranks == "independent" and keys.launcher not in ("auto", "env"):
+        raise JobError(f"{path}: independent ranks have no launcher {keys.launcher}", "Leave out launcher")
     _check_count(f"{path}: resources.nodes", keys.resources.nodes, 1)
     _check_count(f"{path}: resources.gpus_per_node", keys.resources.gpus_per_node, 0, "auto")
     _check_count(f"{path}: resources.ranks_per_node", keys.resources.ranks_per_node, 1, "auto")

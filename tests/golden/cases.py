@@ -63,6 +63,11 @@ PLANS: dict[str, LaunchPlan] = {
         estimate=Expectation("A100", 10770816, {"parameters": 21541632, "output": 4096}, 79027986432, 4096, 100, 0.25),
     ),
     "slurm-gloo": a_plan(job=a_job(launcher="gloo"), nodes=2),
+    "slurm-node": dataclasses.replace(
+        a_plan(job=a_job(launcher="node", command=("bash", "run.sh")), nodes=2),
+        preflight=Preflight(True, "NCCL on several nodes", "nccl"),
+    ),
+    "slurm-independent": a_plan(job=a_job(launcher="env", independent=True), nodes=2),
     "slurm-many-ranks": a_plan(job=a_job(launcher="env"), nodes=8, ranks_per_node=40),
     "slurm-share": a_plan(
         facts=SHARED,

@@ -55,11 +55,13 @@ class Scripts:
         install(self.bin, "apptainer", "mpirun")
         self.engine = Engine("apptainer", str(self.bin / "apptainer"), "1.4.5")
 
-    def plan(self, *command: str, launcher: str = "env", local: bool = False, **parts: Any) -> LaunchPlan:
+    def plan(
+        self, *command: str, launcher: str = "env", local: bool = False, independent: bool = False, **parts: Any
+    ) -> LaunchPlan:
         """A plan of `command` in a container without layers; Slurm's unless `local`."""
         facts = LOCAL["facts"] if local else some_facts()
         defaults: dict[str, Any] = {
-            "job": a_job(command=command, workdir=str(self.folder), launcher=launcher),
+            "job": a_job(command=command, workdir=str(self.folder), launcher=launcher, independent=independent),
             "facts": facts.__class__(**{**facts.__dict__, "engine": self.engine}),
             "image": NO_LAYERS,
             "ranks_per_node": 1,

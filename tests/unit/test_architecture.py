@@ -83,7 +83,7 @@ def test_only_a_schedulers_own_code_has_its_words() -> None:
         for text in strings(path) if not re.match(r"schedulers/\w+/", module) else ():
             code = re.sub(r"(?m)(^|\s)#.*", "", text)  # comments of scripts
             found += [f"{module}: {match[0]}" for match in SCHEDULERS_WORDS.finditer(code)]
-    assert found == ["launchers/recognise.py: srun", "schedulers/__init__.py: slurm", "schedulers/__init__.py: pbs"]
+    assert found == ["launchers/starters.py: srun", "schedulers/__init__.py: slurm", "schedulers/__init__.py: pbs"]
 
 
 def strings(path: Path) -> Iterator[str]:

@@ -45,8 +45,10 @@ def add_arguments(parser: argparse.ArgumentParser, *, takes_job: bool = True) ->
         "--launcher",
         choices=get_args(Launcher),
         default="",
-        help="how ranks start (default: the job's; auto: as program and image need)",
+        help="how ranks start (default: the job's; auto: as program and image need; node: the command, once per node, "
+        "starts the node's ranks)",
     )
+    add("--independent", action="store_true", help="ranks form no world: each gets CTRAIN_TASK and GPUs of its own")
     add(
         "--image",
         default="",
@@ -83,6 +85,7 @@ def add_single_rank(parser: argparse.ArgumentParser) -> None:
     add("--here", action="store_true", help="run on this machine, with the image and settings of the site")
     add("--dry-run", action="store_true", help="print the plan and the scripts, run nothing")
     parser.set_defaults(job="", resume="", preflight="off", stage="", nodes=1, ranks_per_node=1, launcher="env")
+    parser.set_defaults(independent=False)
     _add_common(parser)
 
 
@@ -166,6 +169,7 @@ def make_request(args: argparse.Namespace) -> Request:
             gpus_per_node=args.gpus_per_node,
             ranks_per_node=args.ranks_per_node,
             launcher=args.launcher,
+            independent=args.independent,
             partition=args.partition,
             time=args.time,
             cpu_bind=args.cpu_bind,

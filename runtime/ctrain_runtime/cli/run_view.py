@@ -72,7 +72,8 @@ def _expected(estimate: Expectation, ranks: int) -> tuple[str, str]:
 
 
 def _where(plan: LaunchPlan) -> str:
-    ranks = f"{pluralize(plan.world_size, 'rank')}, launcher {plan.launcher}" + (f" ({plan.mpi})" if plan.mpi else "")
+    kind = "independent task" if plan.unit == "task" else "rank"
+    ranks = f"{pluralize(plan.world_size, kind)}, launcher {plan.launcher}" + (f" ({plan.mpi})" if plan.mpi else "")
     if not plan.partition:
         return f"this machine: {pluralize(plan.nodes, 'group')} of {plan.ranks_per_node}; {ranks}"
     gpus = f"{pluralize(plan.gpus_per_node, 'GPU')} per node, " if plan.gpus_per_node else ""
@@ -151,7 +152,7 @@ def _describe_failed(plan: LaunchPlan, failed: Rank, shown: str) -> list[str]:
     node = failed.number // (plan.recorded_ranks // plan.nodes)
     log = Path(plan.run_directory) / layout.rank_log(failed.number, node, plan.recorded_ranks)
     others = plan.recorded_ranks - 1
-    stopped = f"; {pluralize(others, 'other rank')} stopped" if others else ""
+    stopped = f"; {pluralize(others, f'other {plan.unit}')} stopped" if others else ""
     last = last_lines(log, failed.number)
     is_shown = last == _last(shown.splitlines())[-len(last) :]
     return [*(f"  | {line}" for line in last if not is_shown), f"its log: {log}{stopped}"]

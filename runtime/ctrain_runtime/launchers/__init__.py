@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from ctrain_runtime.launchers import gloo, per_rank, spawners, staging, world_scan
-from ctrain_runtime.launchers.fragments import PASSED
+from ctrain_runtime.launchers.fragments import passed
 from ctrain_runtime.plan.model import LaunchPlan
 from ctrain_runtime.schedulers.script import Task, TaskIdentity
 
@@ -13,7 +13,7 @@ from ctrain_runtime.schedulers.script import Task, TaskIdentity
 def variables_of_tasks(plan: LaunchPlan, identity: TaskIdentity) -> tuple[str, ...]:
     """The variables of a task that pass into its container, besides those of the plan; PREFIX* stands for several."""
     identity = _passing(plan, identity)
-    return (*PASSED, *identity.passed, *(f"{prefix}*" for prefix in identity.passed_prefixes))
+    return (*passed(plan), *identity.passed, *(f"{prefix}*" for prefix in identity.passed_prefixes))
 
 
 def _passing(plan: LaunchPlan, identity: TaskIdentity) -> TaskIdentity:
@@ -21,6 +21,9 @@ def _passing(plan: LaunchPlan, identity: TaskIdentity) -> TaskIdentity:
     if plan.launcher == "mpirun":
         # The scheduler's variables would make Open MPI start its daemons by the scheduler, which is not in the image.
         return identity.passing_only()
+    if plan.independent or plan.launcher == "node":
+        # Lightning, MPI and JAX take those of tasks for those of ranks.
+        return dataclasses.replace(identity.passing_only(), passed=identity.job_variables)
     names = {"mpi": per_rank.OPEN_MPI_NAMES, "gloo": gloo.variables(plan)}
     return identity.passing(*names.get(plan.launcher, ()))
 
@@ -31,6 +34,7 @@ def make_task(plan: LaunchPlan, identity: TaskIdentity) -> Task:
         "mpi": per_rank.make_task,
         "env": per_rank.make_task,
         "gloo": per_rank.make_task,
+        "node": per_rank.make_task,
         "torchrun": spawners.torchrun,
         "mpirun": spawners.mpirun,
     }

@@ -13,18 +13,25 @@ from ctrain_runtime.engines import apptainer
 from ctrain_runtime.errors import EngineError, SchedulerError
 from ctrain_runtime.gpus import COMPAT_DIRS, DRIVER_FILE, HOST_LIBRARIES
 from ctrain_runtime.image import LAYER_MARKER
-from ctrain_runtime.launchers import staging
+from ctrain_runtime.launchers import independent, node, staging
 from ctrain_runtime.plan.model import LaunchPlan
 from ctrain_runtime.schedulers.script import PREFLIGHT, TaskIdentity, run_step
 
 HOME_TRIES = 50  # to create a home; each loses against one that removes it
 NOT_FOUND = 127  # as shells report a command that does not exist
-# Who a rank is, its GPUs and threads. Everything else of the node stays out of the container.
-PASSED = (
-    *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT"),
+# GPUs and threads of a rank. Besides who it is, everything else of the node stays out of the container.
+DEVICES = (
     *("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "TERM"),
     *("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ZE_AFFINITY_MASK"),  # AMD, Intel
 )
+MEMBER = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
+
+
+def passed(plan: LaunchPlan) -> tuple[str, ...]:
+    """The variables of a task that pass into its container, whatever its scheduler."""
+    if plan.independent:
+        return (*independent.VARIABLES, *DEVICES)
+    return (*(node.VARIABLES if plan.launcher == "node" else MEMBER), *DEVICES)
 
 
 def head(plan: LaunchPlan, purpose: str) -> str:
@@ -51,7 +58,7 @@ refuse() {{ # CODE MESSAGE
 def recorder(plan: LaunchPlan) -> str:
     """Sends the output of a rank to its log. Needs RANK and NODE_RANK."""
     log = f'"$run/{layout.LOGS}/rank$RANK.log"'
-    if plan.world_size <= layout.MAX_RANK_LOGS:
+    if plan.recorded_ranks <= layout.MAX_RANK_LOGS:
         return f"exec >{log} 2>&1"
     return f"""\
 # Ranks of a node share a log, line by line: files grow with nodes, not with ranks.
@@ -71,9 +78,10 @@ def unless_preflight(plan: LaunchPlan, text: str) -> str:
 
 def world_check(plan: LaunchPlan, started_by: str) -> str:
     """Ranks that each believe to be alone train N wrong models without an error: stop instead."""
+    expected = plan.recorded_ranks
     return f"""\
-[ "$WORLD_SIZE" = {plan.world_size} ] ||
-  refuse {SchedulerError.exit_code} "{started_by} started $WORLD_SIZE ranks, but the plan has {plan.world_size}\""""
+[ "$WORLD_SIZE" = {expected} ] ||
+  refuse {SchedulerError.exit_code} "{started_by} started $WORLD_SIZE {plan.unit}s, but the plan has {expected}\""""
 
 
 def pass_signals(warn: str = "signal_step", *, interactive: bool = False) -> str:
@@ -119,7 +127,7 @@ def container(plan: LaunchPlan, identity: TaskIdentity) -> str:
         binds=(str(mount) for mount in plan.mounts if not plan.data_copy or mount != plan.data_copy.mount),
         overlays=[layer.path for layer in plan.layers],
     )
-    passed = (*PASSED, *identity.passed, *plan.passed)
+    names = (*passed(plan), *identity.passed, *plan.passed)
     modules = apptainer.load_modules(plan.engine, plan.modules)
     complaint = "the engine is not on PATH on $node, nor do the modules of the site file load it"
     check = f'command -v {shlex.quote(plan.engine.path)} >/dev/null || refuse {EngineError.exit_code} "{complaint}"\n'
@@ -127,7 +135,8 @@ def container(plan: LaunchPlan, identity: TaskIdentity) -> str:
 {modules + check if modules else ""}\
 export LOCAL_WORLD_SIZE={plan.ranks_per_node} OMP_NUM_THREADS={plan.cores_per_rank}
 {order_gpus(plan, identity)}\
-{apptainer.container_environment(plan.engine, plan.environment, passed, identity.passed_prefixes)}
+{independent.own_gpus(plan) if plan.independent else ""}\
+{apptainer.container_environment(plan.engine, plan.environment, names, identity.passed_prefixes)}
 {staging.data(plan)}{staging.image(plan)}
 {apptainer.launch_array(argv)}"""
 
@@ -208,7 +217,9 @@ def checked_command(plan: LaunchPlan, argv: list[str]) -> list[str]:
         checks.append((test, EngineError.exit_code, complaint))
     program = shlex.quote(plan.command[0])
     checks.append((f"command -v {program} >/dev/null", NOT_FOUND, f"command not found in the image: {plan.command[0]}"))
-    text = "; ".join((*before, *(f"{test} || {refusal(code, complaint)}" for test, code, complaint in checks)))
+    who = ("CTRAIN_TASK", "CTRAIN_NODE") if plan.independent else ("RANK", "NODE_RANK")
+    who = ("NODE_RANK", "NODE_RANK") if plan.launcher == "node" else who
+    text = "; ".join((*before, *(f"{test} || {refusal(code, complaint, *who)}" for test, code, complaint in checks)))
     return ["/bin/sh", "-c", f'{text}; exec "$@"', "ctrain", *argv]
 
 
@@ -231,13 +242,14 @@ def _driver_libraries(native_driver: int) -> str:
   done; break ;; esac; done"""
 
 
-def refusal(code: int, complaint: str) -> str:
-    """As refuse(), for the sh of the image. The message is made JSON here: it may hold what users typed.
+def refusal(code: int, complaint: str, number: str = "RANK", node: str = "NODE_RANK") -> str:
+    """As refuse(), for the sh of the image; `number` and `node` are the variables that have these in the container. The
+    message is made JSON here: it may hold what users typed.
 
     printf, because the echo of some shells reads backslashes.
     """
     fields = json.dumps({"what": "refused", "stage": "run", "code": code, "message": complaint})[1:]
-    event = f'"{{\\"rank\\": ${{RANK:-null}}, "{shlex.quote(fields)}'
-    file = f'"$CTRAIN_RUN_DIR/{layout.NODES}/$NODE_RANK.jsonl"'
+    event = f'"{{\\"rank\\": ${{{number}:-null}}, "{shlex.quote(fields)}'
+    file = f'"$CTRAIN_RUN_DIR/{layout.NODES}/${node}.jsonl"'
     show = f"printf '%s\\n' {shlex.quote('ctrain: ' + complaint)} >&2"
     return f"{{ {show}; printf '%s\\n' {event} >>{file}; exit {code}; }}"

@@ -1,36 +1,31 @@
-"""Commands that start ranks themselves: they are translated to a launcher, or refused."""
+"""Commands that start ranks themselves: they are translated to a launcher, run once per node, or refused."""
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shlex
-from dataclasses import dataclass
-from itertools import dropwhile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Optional
 
 from ctrain_runtime.errors import UsageError
 from ctrain_runtime.job import Count
 from ctrain_runtime.launchers import spawner_options
-from ctrain_runtime.launchers.spawner_options import SPAWNERS, Spawner
+from ctrain_runtime.launchers.spawner_options import OTHERS, SPAWNERS, Spawner
+from ctrain_runtime.launchers.starters import ENGINES, SUBMITTERS, after_env, name_of, simple_commands
 from ctrain_runtime.plan.environment import IDENTITY
 
-MODULES = {
-    "torch.distributed.run": "torchrun",
-    "torch.distributed.launch": "torchrun",
-    "horovod.runner.launch": "horovodrun",
-    "deepspeed.launcher.runner": "deepspeed",
-    "accelerate.commands.launch": "accelerate",
-}
-PYTHON = re.compile(r"python[0-9.]*")
-PYTHON_FLAGS = re.compile(r"-[bBdEiIOPqsSuvx]+")  # without values (man python)
+NODE = "node"
 PROGRAM = re.compile(r"python[0-9.]*|.*\.(py|sh)")
 NUMBER = re.compile(r"[1-9][0-9]{0,8}")
 AUTO = ("auto", "gpu", "cpu", "xpu")  # ranks per node, of torchrun
 NOT_PASSED = ("PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "HOME")  # mpirun passes on the image's; here they are the host's
 _VARIABLE = re.compile(r"[A-Z_]+(=.*)?")
-# As the deepspeed command starts programs, which then have it among their arguments (launcher/launch.py).
-_LOCAL_RANK = ("/bin/sh", "-c", 'exec "$@" --local_rank="$LOCAL_RANK"', "deepspeed")
+_IMAGE_OPTIONS = re.compile(  # of engines, with a value
+    r"-[BHWoSec]|--(bind|env|home|workdir|overlay|pwd|env-file|app|scratch|network|mount|cwd|security)"
+)
 
 
 @dataclass(frozen=True)
@@ -39,7 +34,9 @@ class Recognised:
 
     `prefix` are words that start it in each rank; `nodes`, `ranks_per_node` and `ranks` (in all) are from the options
     of `by`, None without; `env` are variables in the place of options, as of --env; `notes` name options that have no
-    effect here. `untranslated` is an option without an equivalent: then `command` is the whole one.
+    effect here. `hostfile` is an option that names hosts in a file. `untranslated` is an option without an equivalent:
+    then `command` is the whole one. So it is with launcher node: then `by` starts the ranks of each node, in a world of
+    their own if `apart` says so, in the words for a complaint; `instead` is the line to type.
     """
 
     command: tuple[str, ...]
@@ -52,6 +49,9 @@ class Recognised:
     env: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     untranslated: str = ""
+    hostfile: str = ""
+    apart: str = ""
+    instead: str = ""
 
 
 @dataclass(frozen=True)
@@ -64,36 +64,93 @@ class _Option:
 
 
 def recognise(command: tuple[str, ...]) -> Recognised:
-    """A command, translated if it begins with a spawner.
+    """A command, translated if it begins with a spawner; as it is, if it starts ranks in another way.
 
-    Raises UsageError for a spawner without a program, and for invalid numbers.
+    Raises UsageError for a spawner without a program, for invalid numbers, and for an engine.
     """
-    name, words = PurePath(command[0]).name if command else "", list(command[1:])
-    if PYTHON.fullmatch(name):
-        module = list(dropwhile(PYTHON_FLAGS.fullmatch, words))
-        name, words = MODULES.get(" ".join(module[1:2]), "") if module[:1] == ["-m"] else "", module[2:]
-    elif name == "accelerate":
-        name, words = name if words[:1] == ["launch"] else "", words[1:]
-    return _translate(name, words, command) if name in SPAWNERS else Recognised(command)
+    assigned, words = after_env(command)
+    name, rest = name_of(words)
+    if name not in SPAWNERS:
+        return keep(command)
+    translated = _translate(name, rest, command)
+    if translated.untranslated:
+        return translated
+    _refuse_engine(translated.command)
+    return replace(translated, env=(*assigned, *translated.env), apart="")
 
 
-def refuse_spawner(recognised: Recognised, ranks: int) -> None:
-    """Refuse a command that would start its own ranks in each of several ranks. Raises UsageError with the line to
-    type."""
-    command, unknown = recognised.command, recognised.untranslated
-    name = recognised.by if unknown else PurePath(command[0]).name
-    if ranks == 1 or not (unknown or name in (*SPAWNERS, "srun")):
+def keep(command: tuple[str, ...], *, requested: bool = False) -> Recognised:
+    """A command as it is: with launcher node, if it starts ranks. `requested`: somebody chose that launcher, and knows
+    what of the command's programs makes one world of all nodes."""
+    for words in simple_commands(command):
+        name, rest = name_of(words)
+        _refuse_engine(words)
+        if name in SPAWNERS:
+            return _kept(command, words, name, rest, requested=requested)
+        if name in OTHERS:
+            apart = "" if requested else name
+            line = OTHERS[name].format(name=name)
+            return Recognised(command, name, NODE, apart=apart, instead=f"ctrain run ... {line}")
+        if name in SUBMITTERS:
+            return Recognised(command, name, apart=name, instead=f"ctrain run ... -- {_program(words)}")
+    return Recognised(command)
+
+
+def _kept(command: tuple[str, ...], words: list[str], name: str, rest: list[str], *, requested: bool) -> Recognised:
+    kept = Recognised(command, name, NODE, instead=f"ctrain run ... -- {shlex.join(words)}")
+    with contextlib.suppress(UsageError):  # as $N for a number
+        of = _translate(name, rest, tuple(words))
+        kept = replace(kept, nodes=of.nodes, ranks_per_node=of.ranks_per_node, ranks=of.ranks, apart=of.apart)
+    if kept.apart:
+        return replace(kept, apart=f"{name} {kept.apart}", instead=f"Remove {kept.apart}")
+    return replace(kept, apart="" if requested or SPAWNERS[name].joins else name)
+
+
+def check(recognised: Recognised, launcher: str, nodes: int, ranks: int) -> None:
+    """Refuse a command that would make more than one world. Raises UsageError with the line to type."""
+    by, unknown = recognised.by, recognised.untranslated
+    if ranks == 1 or not by:
         return
-    start = next((at for at, word in enumerate(command[1:], 1) if PROGRAM.fullmatch(PurePath(word).name)), None)
-    program = list(command[start:]) if start else ["PROGRAM"]
-    if program[0].endswith(".py"):
-        program = ["python", *program]
-    problem = f"ctrain has no equivalent of {unknown}" if unknown else "ctrain starts the ranks itself"
-    otherwise = f"; or let {name} start those of one node: --nodes 1 --ranks-per-node 1" if unknown else ""
-    raise UsageError(
-        f"{name} would run in each of the {ranks} ranks, and start its own: {problem}",
-        f"Remove {name}: ctrain run ... -- {shlex.join(program)}{otherwise}",
-    )
+    if by in SUBMITTERS:
+        problem = f"{by} would run in each of the {ranks} ranks, and start its own: ctrain starts the ranks itself"
+        raise UsageError(problem, f"Remove {by}: {recognised.instead}")
+    if launcher == NODE and nodes > 1 and recognised.apart:
+        problem = f"{recognised.apart} would make a world of its own on each of {nodes} nodes"
+        raise UsageError(problem, recognised.instead)
+    if launcher == NODE and recognised.nodes not in (None, nodes):
+        hint = f"Pass --nodes {recognised.nodes}, or leave it to ctrain: remove the number of nodes from the command"
+        raise UsageError(f"{by} would make worlds of {recognised.nodes} nodes on {nodes} nodes", hint)
+    if unknown and (launcher != NODE or nodes > 1):
+        problem = f"{by} would run in each of the {ranks} ranks, and start its own: ctrain has no equivalent of"
+        hint = f"Remove {by}: ctrain run ... -- {_program(recognised.command)}; or let {by} start those of one node:"
+        if SPAWNERS[by].joins:
+            line = f"ctrain run ... --launcher node -- {shlex.join(recognised.command)}"
+            raise UsageError(f"{problem} {unknown}", f"Let {by} start the ranks of each node: {line}")
+        raise UsageError(f"{problem} {unknown}", f"{hint} --nodes 1")
+    if launcher != NODE and recognised.launcher == NODE:
+        problem = f"{by} would run in each of the {ranks} ranks, and start its own"
+        line = f"ctrain run ... --launcher node -- {shlex.join(recognised.command)}"
+        raise UsageError(problem, f"Let it start the ranks of each node: {line}")
+
+
+def _program(words: Sequence[str]) -> str:
+    """The program in a command, for the line to type."""
+    start = next((at for at, word in enumerate(words[1:], 1) if PROGRAM.fullmatch(PurePath(word).name)), None)
+    program = list(words[start:]) if start else ["PROGRAM"]
+    return shlex.join(["python", *program] if program[0].endswith(".py") else program)
+
+
+def _refuse_engine(words: Sequence[str]) -> None:
+    """Refuse a container in the container. Raises UsageError with the line to type."""
+    name = PurePath(words[0]).name if words else ""
+    if name not in ENGINES or list(words[1:2]) not in (["exec"], ["run"], ["shell"]):
+        return
+    rest = list(words[2:])
+    while rest and rest[0].startswith("-"):
+        rest = rest[2 if _IMAGE_OPTIONS.fullmatch(rest[0]) else 1 :]
+    image, program = (rest[0], rest[1:]) if rest else ("IMAGE", [])
+    line = f"ctrain run ... --image {shlex.quote(image)} -- {shlex.join(program) or 'PROGRAM'}"
+    raise UsageError(f"{name} {words[1]} is not for commands of a run: ctrain starts the container itself", line)
 
 
 def _translate(name: str, words: list[str], command: tuple[str, ...]) -> Recognised:
@@ -104,7 +161,8 @@ def _translate(name: str, words: list[str], command: tuple[str, ...]) -> Recogni
         given[""].word if "" in given else ":" if spawner_options.MCA in spawner.table and ":" in program else ""
     )
     if untranslated:
-        return Recognised(command, name, spawner.launcher, untranslated=untranslated)
+        note = f"launcher node: ctrain has no equivalent of {untranslated}, so {name} itself starts the ranks"
+        return Recognised(command, name, NODE, untranslated=untranslated, notes=(note,))
     if not program:
         raise UsageError(f"{name} has no program", f"As in: {name} train.py")
     if spawner_options.MODULE in given:
@@ -123,7 +181,7 @@ def _translate(name: str, words: list[str], command: tuple[str, ...]) -> Recogni
         tuple(program),
         name,
         next((launcher for launcher in spawner_options.LAUNCHERS if launcher in given), spawner.launcher),
-        _LOCAL_RANK if spawner.passes_local_rank and spawner_options.NO_LOCAL_RANK not in given else (),
+        _local_rank(spawner, program) if spawner_options.NO_LOCAL_RANK not in given else (),
         nodes,
         per_node or ("auto" if spawner_options.PER_NODE in given else None),
         ranks,
@@ -133,7 +191,17 @@ def _translate(name: str, words: list[str], command: tuple[str, ...]) -> Recogni
             for option in options
             if option.role == spawner_options.IGNORED
         ),
+        hostfile=f"{name} {given[spawner_options.HOSTFILE].word}" if spawner_options.HOSTFILE in given else "",
+        apart=given[spawner_options.ALONE].word if spawner_options.ALONE in given else "",
     )
+
+
+def _local_rank(spawner: Spawner, program: list[str]) -> tuple[str, ...]:
+    """The words that add the local rank to the arguments of a program."""
+    if spawner.local_rank[-1:] != ("torch.distributed.launch",):
+        return spawner.local_rank
+    before = 1 if program[0] != "python" else 3 if program[1] == "-m" else 2
+    return (*spawner.local_rank, str(before))
 
 
 def _split(spawner: Spawner, words: list[str]) -> tuple[list[_Option], list[str]]:

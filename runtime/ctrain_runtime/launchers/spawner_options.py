@@ -1,7 +1,9 @@
 """What becomes of the options of programs that start ranks; those that are not listed have no equivalent.
 
-Sources: `torchrun --help` (torch 2.13), man mpirun (Open MPI 4.1), `mpiexec -help` (MPICH), `horovodrun --help` and
-config_parser.py (Horovod 0.28), `deepspeed --help` (0.19), commands/launch.py and utils/launch.py of accelerate (1.15).
+Sources: `torchrun --help` (torch 2.13), its run.py and launch.py, man mpirun (Open MPI 4.1), `mpiexec -help` (MPICH),
+`horovodrun --help` and config_parser.py (Horovod 0.28), `deepspeed --help` (0.19), commands/launch.py and
+utils/launch.py of accelerate (1.15), cli/launcher.py of Composer, fabric/cli.py of Lightning, cli/launcher of
+ColossalAI.
 """
 
 from __future__ import annotations
@@ -11,6 +13,8 @@ from dataclasses import dataclass
 
 NODES, PER_NODE, RANKS = "nodes", "ranks per node", "ranks"  # the value is this number
 HOSTS = "hosts"  # as many nodes: a:4,b:4
+HOSTFILE = "hostfile"  # of as many nodes as ctrain cannot know
+ALONE = "alone"  # a world of this node alone; else as REPLACED
 REPLACED = "replaced"  # by hosts, ports and numbers of the plan
 IGNORED = "ignored"  # has no effect here, and is named in a note
 MODULE, PLAIN = "module", "plain"  # the program is a module; the program is started without Python
@@ -23,21 +27,23 @@ LAUNCHERS = ("mpi", "gloo")  # the option chooses this launcher
 @dataclass(frozen=True)
 class Spawner:
     """A program that starts ranks. `table` has the names of its options by their role, without leading dashes, and with
-    a "=" for each value that follows; `others` is the role of those that are not listed, "" for none."""
+    a "=" for each value that follows. `local_rank` are words that add the argument by which programs learn their local
+    rank; then comes how many words precede it, if it is not the last one. `joins`: started on each node with the
+    variables of launcher node, it makes one world."""
 
     launcher: str
     table: Mapping[str, str]
     starts_python: bool = True
-    passes_local_rank: bool = False
-    others: str = ""
+    local_rank: tuple[str, ...] = ()
+    joins: bool = False
 
     def role(self, option: str) -> tuple[str, int]:
-        """The role of an option, and how many values it takes."""
+        """The role of an option, and how many values it takes; "" for one that is not listed."""
         for role, names in self.table.items():
             for name in names.split():
                 if name.rstrip("=") == option:
                     return role, name.count("=")
-        return self.others, 1
+        return "", 0
 
 
 _MPIRUN = Spawner(
@@ -46,7 +52,8 @@ _MPIRUN = Spawner(
         RANKS: "np= n= c=",
         PER_NODE: "N= npernode= ppn=",
         HOSTS: "H= host= hosts=",
-        REPLACED: "hostfile= default-hostfile= machinefile= f= bind-to= bootstrap= bind-to-core"
+        HOSTFILE: "hostfile= default-hostfile= machinefile= f=",
+        REPLACED: "bind-to= bootstrap= bind-to-core"
         " bind-to-socket allow-run-as-root oversubscribe nooversubscribe genvall noprefix",
         IGNORED: "map-by= rank-by= output-filename= timeout= stdin= prefix= report-bindings tag-output timestamp-output"
         " display-map display-allocation v verbose q quiet l bynode byslot bycore merge-stderr-to-stdout",
@@ -55,27 +62,86 @@ _MPIRUN = Spawner(
     },
     starts_python=False,
 )
+_TORCHRUN = {
+    NODES: "nnodes=",
+    PER_NODE: "nproc-per-node=",
+    MODULE: "m module",
+    PLAIN: "no-python",
+    ALONE: "standalone",
+    REPLACED: "node-rank= master-addr= master-port= local-addr= rdzv-backend= rdzv-conf= rdzv-endpoint= rdzv-id="
+    " run-path",
+    IGNORED: "max-restarts= monitor-interval= start-method= event-log-handler= role= log-dir= logdir= logs-specs="
+    " r= redirects= t= tee= local-ranks-filter= duplicate-stdout-filters= duplicate-stderr-filters= numa-binding="
+    " signals-to-handle=",
+}
+# As these programs start others, which then have it among their arguments: the first of them for torch's, with the
+# name that its version has (run.py: --local-rank from 2.0 on), the last one for DeepSpeed's (launcher/launch.py).
+_TORCH_LOCAL_RANK = """\
+case $(python -c "import importlib.metadata as m; print(m.version('torch'))" 2>/dev/null) in
+  0.* | 1.* | '') option=--local_rank=$LOCAL_RANK ;;
+  *) option=--local-rank=$LOCAL_RANK ;;
+esac
+at=$1
+shift
+for word; do
+  [ "$at" != 0 ] || set -- "$@" "$option"
+  at=$((at - 1))
+  shift
+  set -- "$@" "$word"
+done
+[ "$at" != 0 ] || set -- "$@" "$option"
+exec "$@\""""
+_DEEPSPEED_LOCAL_RANK = ("/bin/sh", "-c", 'exec "$@" --local_rank="$LOCAL_RANK"', "deepspeed")
+_DEEPSPEED = Spawner(
+    "env",
+    {
+        NODES: "num-nodes=",
+        PER_NODE: "num-gpus= num-accelerators=",
+        MODULE: "module",
+        PLAIN: "no-python",
+        NO_LOCAL_RANK: "no-local-rank",
+        HOSTFILE: "H= hostfile=",
+        REPLACED: "master-port= master-addr= node-rank= launcher= ssh-port= bind-core-list= log-level="
+        " no-ssh no-ssh-check force-multi bind-cores-to-rank q quiet",
+        IGNORED: "launcher-args= enable-each-rank-log= save-pid",
+    },
+    local_rank=_DEEPSPEED_LOCAL_RANK,
+)
+_ACCELERATE = Spawner(
+    "env",
+    {
+        RANKS: "num-processes=",
+        NODES: "num-machines=",
+        MODULE: "m module",
+        PLAIN: "no-python",
+        REPLACED: "machine-rank= main-process-ip= main-process-port= rdzv-backend= rdzv-conf= multi-gpu"
+        " same-network q quiet",
+        IGNORED: "max-restarts= monitor-interval= t= tee= log-dir= role=",
+        "ACCELERATE_MIXED_PRECISION": "mixed-precision=",
+        "ACCELERATE_DYNAMO_BACKEND": "dynamo-backend=",
+        "OMP_NUM_THREADS": "num-cpu-threads-per-process=",
+        "ACCELERATE_USE_CPU=true": "cpu",
+        "ACCELERATE_DEBUG_MODE=true": "debug",
+        "ACCELERATE_CPU_AFFINITY=1": "enable-cpu-affinity",
+    },
+)
 SPAWNERS = {
-    "mpirun": _MPIRUN,
-    "mpiexec": _MPIRUN,
-    "torchrun": Spawner(
+    **dict.fromkeys(("mpirun", "mpiexec", "orterun", "prterun", "prun", "mpiexec.hydra"), _MPIRUN),
+    **{f"{name}.{kind}": _MPIRUN for name in ("mpirun", "mpiexec") for kind in ("openmpi", "mpich")},
+    "torchrun": Spawner("torchrun", _TORCHRUN, joins=True),
+    "torch.distributed.launch": Spawner(
         "torchrun",
-        {
-            NODES: "nnodes=",
-            PER_NODE: "nproc-per-node=",
-            MODULE: "m module",
-            PLAIN: "no-python",
-            REPLACED: "node-rank= master-addr= master-port= rdzv-backend= rdzv-conf= rdzv-endpoint= rdzv-id= standalone"
-            " run-path use-env",
-        },
-        others=IGNORED,
+        {**_TORCHRUN, NO_LOCAL_RANK: "use-env"},
+        local_rank=("/bin/sh", "-c", _TORCH_LOCAL_RANK, "torch.distributed.launch"),
+        joins=True,
     ),
     "horovodrun": Spawner(
         "auto",
         {
             RANKS: "np= num-proc=",
             HOSTS: "H= hosts=",
-            REPLACED: "hostfile= p= ssh-port= i= ssh-identity-file= start-timeout= disable-cache",
+            HOSTFILE: "hostfile=",
+            REPLACED: "p= ssh-port= i= ssh-identity-file= start-timeout= disable-cache",
             IGNORED: "output-filename= verbose prefix-timestamp prefix-output-with-timestamp",
             "mpi": "mpi",
             "gloo": "gloo",
@@ -91,36 +157,25 @@ SPAWNERS = {
         },
         starts_python=False,
     ),
-    "deepspeed": Spawner(
+    **dict.fromkeys(("deepspeed", "deepspeed.pt", "ds"), _DEEPSPEED),
+    **dict.fromkeys(("accelerate", "accelerate-launch"), _ACCELERATE),
+    "composer": Spawner(
         "env",
         {
-            NODES: "num-nodes=",
-            PER_NODE: "num-gpus= num-accelerators=",
-            MODULE: "module",
-            PLAIN: "no-python",
-            NO_LOCAL_RANK: "no-local-rank",
-            REPLACED: "H= hostfile= master-port= master-addr= node-rank= launcher= ssh-port= bind-core-list= log-level="
-            " no-ssh no-ssh-check force-multi bind-cores-to-rank q quiet",
-            IGNORED: "launcher-args= enable-each-rank-log= save-pid",
-        },
-        passes_local_rank=True,
-    ),
-    "accelerate": Spawner(
-        "env",
-        {
-            RANKS: "num-processes=",
-            NODES: "num-machines=",
-            MODULE: "m module",
-            PLAIN: "no-python",
-            REPLACED: "machine-rank= main-process-ip= main-process-port= rdzv-backend= rdzv-conf= multi-gpu"
-            " same-network q quiet",
-            IGNORED: "max-restarts= monitor-interval= t= tee= log-dir= role=",
-            "ACCELERATE_MIXED_PRECISION": "mixed-precision=",
-            "ACCELERATE_DYNAMO_BACKEND": "dynamo-backend=",
-            "OMP_NUM_THREADS": "num-cpu-threads-per-process=",
-            "ACCELERATE_USE_CPU=true": "cpu",
-            "ACCELERATE_DEBUG_MODE=true": "debug",
-            "ACCELERATE_CPU_AFFINITY=1": "enable-cpu-affinity",
+            PER_NODE: "n= nproc=",
+            MODULE: "m module-mode",
+            PLAIN: "c command-mode",
+            REPLACED: "world-size= base-rank= node-rank= master-addr= master-port=",
+            IGNORED: "stdout= stderr= v verbose",
         },
     ),
+}
+# Those without a translation, and the line to type for several nodes.
+OTHERS = {
+    **dict.fromkeys(
+        ("fabric", "lightning"),
+        "--launcher node -- bash -c '{name} run --num-nodes $CTRAIN_NODES --node-rank $NODE_RANK"
+        " --main-address $MASTER_ADDR --main-port $MASTER_PORT ...'",
+    ),
+    "colossalai": "-- torchrun --nproc-per-node N train.py",  # which is what it starts
 }

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ctrain_runtime import layout
 from ctrain_runtime.bash import array, quote_argv
-from ctrain_runtime.launchers import fragments, preflight, world_scan
+from ctrain_runtime.launchers import fragments, node, preflight, world_scan
 from ctrain_runtime.plan.model import LaunchPlan
 from ctrain_runtime.schedulers.script import Task, TaskIdentity
 
@@ -39,15 +39,9 @@ TERMINATED = '[ -z "$ending" ] || [ "$code" != 0 ] || code=143'
 
 
 def torchrun(plan: LaunchPlan, identity: TaskIdentity) -> Task:
-    """One task per node. The rendezvous is static: ranks are numbered by node, as under every other launcher."""
-    agent = [
-        *("python", "-m", "torch.distributed.run"),
-        *(f"--nnodes={plan.nodes}", f"--nproc_per_node={plan.ranks_per_node}"),
-        f"--rdzv_id={plan.run_key}",  # agents of another run do not join, whatever their port
-    ]
-    known = '"--node_rank=$NODE_RANK" "--master_addr=$MASTER_ADDR" "--master_port=$MASTER_PORT" --no_python'
+    """One task per node."""
     who = "# RANK, LOCAL_RANK and WORLD_SIZE are torchrun's."
-    return _task(plan, identity, "torchrun", f"{quote_argv(agent)} {known}", who, is_patient=True)
+    return _task(plan, identity, "torchrun", node.agent(plan), who, is_patient=True)
 
 
 def mpirun(plan: LaunchPlan, identity: TaskIdentity) -> Task:

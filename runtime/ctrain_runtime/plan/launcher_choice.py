@@ -13,24 +13,29 @@ from ctrain_runtime.site import Site
 HOROVOD = "horovod"
 # Their programs count ranks by MPI alone: started otherwise, each rank would train alone, without an error.
 COUNTED_BY_MPI = {"mpi4py": ("mpi",), HOROVOD: ("mpi", "gloo")}
+ALONE = "one rank alone: without RANK, WORLD_SIZE and MASTER_ADDR (--launcher env sets them)"
 LIBRARIES = (*COUNTED_BY_MPI, "deepspeed", "accelerate", "lightning", "pytorch_lightning", "jax", "torch")
 
 
 @dataclass(frozen=True)
 class Imports:
-    """The LIBRARIES that a program imports: all, and those that it cannot do without; `source` is what says so."""
+    """The LIBRARIES that a program imports: all, and those that it cannot do without; `source` is what says so.
+    `needs_rank`: it forms a group, or reads RANK, without asking whether there is one."""
 
     source: str = ""
     libraries: frozenset[str] = frozenset()
     required: frozenset[str] = frozenset()
+    needs_rank: bool = False
 
 
 @dataclass(frozen=True)
 class LauncherChoice:
-    """The launcher of a run. `notes` has a line with the reason, unless job, command or option name the launcher."""
+    """The launcher of a run. `notes` has a line with the reason, unless job, command or option name the launcher.
+    `independent`: its one rank is alone."""
 
     launcher: str
     notes: tuple[str, ...] = ()
+    independent: bool = False
 
 
 def start_mpi(site: Site, cluster: Cluster, nodes: int) -> tuple[str, str]:
@@ -57,10 +62,12 @@ def choose(
     `software` is that of the image's manifest, empty if unknown. Raises UsageError if the ranks would not find each
     other.
     """
+    ranks = size.nodes * size.ranks_per_node
+    if launcher == "auto" and ranks == 1 and not _needs_rank(imports):
+        return LauncherChoice("env", (ALONE,), independent=True)
     if launcher == "auto":
         launcher, reason = _propose(imports, software, site, cluster, size.nodes)
         return LauncherChoice(launcher, (f"launcher {launcher}: {reason}",))
-    ranks = size.nodes * size.ranks_per_node
     for library, launchers in COUNTED_BY_MPI.items():
         if library in imports.required and launcher not in launchers and ranks > 1:
             raise UsageError(
@@ -70,6 +77,12 @@ def choose(
     if launcher == "gloo" and software and HOROVOD not in software:
         raise UsageError("launcher gloo needs Horovod, which the image does not have", "Pass --launcher env or mpi")
     return LauncherChoice(launcher)
+
+
+def _needs_rank(imports: Imports) -> bool:
+    """Whether a program wants the variables of a world even if it is alone: most of those that test for RANK would then
+    start NCCL, also on CPUs."""
+    return imports.needs_rank or bool(imports.libraries & {*COUNTED_BY_MPI, "deepspeed"})
 
 
 def _propose(

@@ -41,8 +41,9 @@ def make_plan(
     _check_required(site, options)
     planned = choose_image(image, flat, options, facts, gpus=_gpu_maker(size, facts))
     launcher, flavour = start_mpi(site, facts.cluster, size.nodes) if job.launcher == "mpi" else (job.launcher, "")
-    tasks = {"torchrun": size.nodes, "mpirun": 1}.get(launcher, size.nodes * size.ranks_per_node)
-    horovod = "horovod" in image.manifest.software and size.nodes * size.ranks_per_node > 1
+    tasks = {"torchrun": size.nodes, "node": size.nodes, "mpirun": 1}.get(launcher, size.nodes * size.ranks_per_node)
+    in_world = size.nodes * size.ranks_per_node > 1 and launcher != "node" and not job.independent
+    horovod = "horovod" in image.manifest.software and in_world
     staging = decide(options.stage, site, planned, size.nodes, interactive=options.interactive)
     variables = mpi.environment(launcher, flavour, planned.cuda, horovod)
     data = data_mount(job, site, options)
@@ -92,6 +93,7 @@ def make_plan(
         task_starter=size.task_starter,
         cluster=facts.cluster.name,
         gpu_order=_gpu_order(site) if size.gpus_per_node else (),
+        independent=job.independent,
     )
 
 

@@ -22,6 +22,7 @@ class Options:
     gpus_per_node: Optional[int] = None
     ranks_per_node: Optional[int] = None
     launcher: str = ""
+    independent: bool = False
     partition: str = ""
     time: str = ""
     cpu_bind: str = ""
@@ -208,6 +209,15 @@ class LaunchPlan:
     def recorded_ranks(self) -> int:
         """How many processes have a log and a recorded start and end: ctrain does not start those below `node`."""
         return self.nodes if self.launcher == "node" else self.world_size
+
+    @property
+    def unit(self) -> str:
+        """What each of them is called."""
+        return "node" if self.launcher == "node" else "task" if self.independent and self.tasks > 1 else "rank"
+
+    def describe(self, number: int, host: str) -> str:
+        """One of them, for messages."""
+        return f"the command on {host}" if self.unit == "node" else f"{self.unit} {number} on {host}"
 
     @property
     def run_key(self) -> str:

@@ -139,7 +139,7 @@ def _exit(run: Run, seen: _Evidence, failed: Optional[Rank]) -> Exit:
     if seen.code == 0 or (seen.code is None and outcome is Outcome.COMPLETED):
         if up == run.plan.recorded_ranks or seen.code is None:  # without a code, files may still be in caches of NFS
             return Exit(0, "completed", "program")
-        return Exit(1, f"only {up} of {run.plan.recorded_ranks} ranks ever started", "ctrain")
+        return Exit(1, f"only {up} of {run.plan.recorded_ranks} {run.plan.unit}s ever started", "ctrain")
     if seen.cancelled:
         return Exit(CANCELLED, "cancelled", "user")
     if outcome in FROM_OUTSIDE:
@@ -164,21 +164,22 @@ def _lost_nodes(seen: _Evidence) -> str:
 def _first_failure(run: Run, seen: _Evidence) -> Optional[Rank]:
     """The rank that failed first: the one whose task the job's log names first, if that rank vanished."""
     vanished = {rank.number: rank for rank in seen.ranks if rank.exit_code is None}
-    named = run.scheduler.failed_task(_job_log(run)) if vanished and run.plan.ranks_per_task == 1 else None
+    named = run.scheduler.failed_task(_job_log(run)) if vanished and run.plan.tasks == run.plan.recorded_ranks else None
     return vanished.get(named.task) if named and named.task in vanished else ranks.first_failure(seen.ranks)
 
 
 def _failure(run: Run, seen: _Evidence, failed: Rank) -> Exit:
-    who = f"rank {failed.number} on {failed.host}"
+    who = run.plan.describe(failed.number, failed.host)
     if failed.refusal:
         return Exit(failed.exit_code or 1, f"{who}: {failed.refusal}", "ctrain")
     how, code = failed.exit_description(), failed.exit_code
     if code is None:
         named = run.scheduler.failed_task(_job_log(run))
-        if named and run.plan.ranks_per_task == 1 and named.task < run.plan.recorded_ranks:
-            who, how = f"rank {named.task} on {named.host or failed.host}", f"{named.how} (from the job's log)"
+        if named and run.plan.tasks == run.plan.recorded_ranks and named.task < run.plan.recorded_ranks:
+            who = run.plan.describe(named.task, named.host or failed.host)
+            how = f"{named.how} (from the job's log)"
     early = ranks.ended_before(seen.ranks, failed)
-    after = f"; rank {early.number} on {early.host} had ended before with exit code 0" if early else ""
+    after = f"; {run.plan.describe(early.number, early.host)} had ended before with exit code 0" if early else ""
     full = f"; disk full: {run.path}" if _is_full(run) else ""
     return Exit(code or seen.code or 1, f"{who} failed first: {how}{after}{full}", "program")
 

@@ -21,7 +21,12 @@ def decide(plan: LaunchPlan, site: Site, mode: str = "") -> Optional[Preflight]:
     them, and before the first run of an image here.
     """
     across = plan.nodes > 1 and bool(plan.partition)
-    if mode == "off" or plan.world_size == 1 or not (across or _ranks_meet(plan) or (mode and plan.partition)):
+    if (
+        mode == "off"
+        or plan.world_size == 1
+        or plan.independent
+        or not (across or _ranks_meet(plan) or (mode and plan.partition))
+    ):
         return None
     # NCCL needs a GPU for each rank. Under ROCm, RCCL has its name, its variables and its log.
     has_gpus = (plan.image.cuda or plan.image.rocm) and plan.ranks_per_node <= plan.gpus_per_node

@@ -15,7 +15,7 @@ from ctrain_runtime import facts, image, job, launchers, schedulers, trust, user
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import ImageNotFound, JobError, ResourceError, SchedulerError, UsageError
 from ctrain_runtime.facts import Cluster
-from ctrain_runtime.launchers.recognise import Recognised, recognise, refuse_spawner
+from ctrain_runtime.launchers.recognise import NODE, Recognised, check, keep, recognise
 from ctrain_runtime.plan.admission import NodeFacts
 from ctrain_runtime.plan.launcher_choice import HOROVOD, Imports, choose
 from ctrain_runtime.plan.make import make_plan
@@ -89,23 +89,32 @@ def prepare(request: Request) -> Prepared:
     planned, recognised = _job(request)
     with ThreadPoolExecutor(1) as pool:  # the engine takes as long to tell its version as the scheduler to answer
         engine = pool.submit(targets.find_site_engine, site, dry_run=request.dry_run)
-        target = _target(request, scheduler, planned, recognised.ranks)
-    refuse_spawner(recognised, target.size.nodes * target.size.ranks_per_node)
+        target = _target(request, scheduler, planned, recognised)
+    ranks = target.size.nodes * target.size.ranks_per_node
+    check(recognised, planned.launcher, target.size.nodes, ranks)
     imported = ALWAYS_IMPORTED.get(recognised.by) or read_imports(planned)
     choice = choose(planned.launcher, imported, target.image.manifest.software, site, target.cluster, target.size)
-    planned = replace(planned, launcher=choice.launcher, command=(*recognised.prefix, *planned.command))
+    planned = replace(
+        planned,
+        launcher=choice.launcher,
+        independent=planned.independent or choice.independent,
+        command=(*recognised.prefix, *planned.command),
+    )
     plan, assumed = _plan(request, planned, recognised.env, target, *engine.result())
     launch = scheduler.render(plan, launchers.make_task(plan, scheduler.identity(plan)))
     notes = (*choice.notes, *recognised.notes, *assumed, *target.notes)
     return Prepared(launch, notes, _image_source(request))
 
 
-def _target(request: Request, scheduler: Scheduler, planned: job.Job, ranks: Optional[int]) -> _Target:
-    """The nodes and the image. `ranks` is how many the job's command would start in all, if that says so."""
+def _target(request: Request, scheduler: Scheduler, planned: job.Job, recognised: Recognised) -> _Target:
+    """The nodes and the image."""
     site = request.site.site
     cluster, elsewhere = targets.find_cluster(scheduler, site, dry_run=request.dry_run)
+    if recognised.hostfile and not (request.options.nodes or recognised.nodes or cluster.allocation):
+        problem = f"{recognised.hostfile}: ctrain chooses the hosts, and does not read the file"
+        raise UsageError(problem, "Pass how many: --nodes N")
     selected_by = read_options((*site.submit, *request.options.scheduler_options), scheduler.short_options)
-    requested = make_size_request(request.options, planned, cluster, ranks, selected_by)
+    requested = make_size_request(request.options, planned, cluster, recognised.ranks, selected_by)
     try:
         scheduler.size(requested, cluster, site)  # what fits nowhere is refused before an image is pulled for it
     except ResourceError as error:
@@ -172,19 +181,31 @@ def runs_directory(site: Site) -> Path:
 
 def _job(request: Request) -> tuple[job.Job, Recognised]:
     """The job, with the launcher of the command line or of its command; and what became of its command."""
+    options = request.options
     if request.reference:
         planned = job.find(request.reference)
-        recognised = recognise(planned.command)
+        recognised = _recognised(planned.command, options.launcher or planned.launcher, planned.independent, options)
     else:
-        recognised = Recognised(request.command) if request.options.interactive else recognise(request.command)
+        recognised = _recognised(request.command, options.launcher, options.interactive, options)
         planned = job.from_command(recognised.command, Path.cwd(), request.job_name)
     resources = replace(
         planned.resources,
         nodes=recognised.nodes or planned.resources.nodes,
         ranks_per_node=recognised.ranks_per_node or planned.resources.ranks_per_node,
     )
-    launcher = request.options.launcher or recognised.launcher or planned.launcher
-    return replace(planned, launcher=launcher, command=recognised.command, resources=resources), recognised
+    independent = options.independent or planned.independent
+    if independent and options.launcher not in ("", "auto", "env"):
+        raise UsageError(f"independent ranks have no launcher {options.launcher}", "Leave out --launcher")
+    launcher = "env" if independent else options.launcher or recognised.launcher or planned.launcher
+    planned = replace(planned, launcher=launcher, independent=independent, resources=resources)
+    return replace(planned, command=recognised.command), recognised
+
+
+def _recognised(command: tuple[str, ...], launcher: str, independent: bool, options: Options) -> Recognised:
+    """A command that is translated, unless each task or each node runs it as it is."""
+    if independent or options.independent or not command:
+        return Recognised(command)
+    return keep(command, requested=True) if launcher == NODE else recognise(command)
 
 
 def _check_detected(request: Request) -> None:

@@ -41,7 +41,8 @@ class TaskIdentity:
     first node of what was started, not of the allocation around it. `mpi_bash` refuses what MPI could not work with,
     and adds to the array `binds`. `hosts` prints the names of the nodes. `passed` and `passed_prefixes` name the
     variables that pass into the container. `gpu_numbers` is the variable that has the node's numbers of the GPUs in
-    CUDA_VISIBLE_DEVICES, which counts those of a cgroup from 0 ("": none, or they are the same).
+    CUDA_VISIBLE_DEVICES, which counts those of a cgroup from 0 ("": none, or they are the same). `job_variables` are
+    about the job and its nodes alone: they pass into containers of tasks that are no ranks.
     """
 
     started_by: str
@@ -51,6 +52,7 @@ class TaskIdentity:
     passed: tuple[str, ...] = ()
     passed_prefixes: tuple[str, ...] = ()
     gpu_numbers: str = ""
+    job_variables: tuple[str, ...] = ()
 
     def passing(self, *names: str) -> TaskIdentity:
         """This one, with further variables that pass into the container."""

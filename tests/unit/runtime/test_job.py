@@ -127,7 +127,10 @@ def test_a_folder_without_a_job(reference: str, question: str, tmp_path: Path) -
         ("command: []\nimage: x\n", "command is empty. Name the program, as in"),
         ("command: python train.py\nimage: x\n", "command must be a list, not a string"),
         ("image: x\n", "key 'command' is missing"),
-        (MINIMAL + "launcher: mpirun\n", "launcher must be auto or mpi or env or torchrun or gloo, not 'mpirun'"),
+        (
+            MINIMAL + "launcher: mpirun\n",
+            "launcher must be auto or mpi or env or torchrun or gloo or node, not 'mpirun'",
+        ),
         (
             "command: [python, yes]\nimage: x\n",
             "command must be a string or a number, not a boolean (True). If it is",
@@ -165,6 +168,8 @@ def test_a_folder_without_a_job(reference: str, question: str, tmp_path: Path) -
             MINIMAL + "resources: {time: 2:00:00}\n",
             "resources: time must be a string, not an integer (7200). If it is text, put it in quotes",
         ),
+        (MINIMAL + "ranks: apart\n", "ranks must be world or independent, not 'apart'"),
+        (MINIMAL + "ranks: independent\nlauncher: mpi\n", "independent ranks have no launcher mpi. Leave out"),
         (MINIMAL + "nodes: 2\n", "unknown key 'nodes'"),
         (MINIMAL + "command: [x]\n", "line 3: duplicate key 'command'"),
     ],

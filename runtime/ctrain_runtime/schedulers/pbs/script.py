@@ -112,6 +112,7 @@ export MASTER_ADDR=${{MASTER_ADDR:?}} MASTER_PORT=${{MASTER_PORT:?}}"""
         bash=bash,
         mpi_bash=PALS_SOCKETS if mpiexec == PALS else "",
         passed=("PBS_JOBID", "PBS_JOBNAME"),
+        job_variables=("PBS_JOBID", "PBS_JOBNAME"),
         passed_prefixes=("PALS_", "PMI_", "PMIX_") if mpiexec else (),
     )
 

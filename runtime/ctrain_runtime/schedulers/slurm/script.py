@@ -36,6 +36,9 @@ LOGIN_TMPDIR = '[ -n "${SLURMD_NODENAME:-}" ] || unset TMPDIR'
 IDENTITY = """\
 task=${SLURM_PROCID:?} tasks=${SLURM_NTASKS:?} local_task=${SLURM_LOCALID:?} NODE_RANK=${SLURM_NODEID:?}"""
 
+# What scripts for one node ask for; by none of them does a library take tasks for ranks.
+JOB_VARIABLES = ("SLURM_JOB_ID", "SLURM_NNODES", "SLURM_JOB_NUM_NODES", "SLURM_NODEID", "SLURM_GPUS_ON_NODE")
+
 PMIX_CHECK = """\
 [ -n "${PMIX_RANK:-}" ] || refuse 72 "srun started this rank without PMIx: MPI would run with world size 1"
 # PMIx keeps its sockets in a directory of this step, known only here.
@@ -49,6 +52,7 @@ def identity(plan: LaunchPlan) -> TaskIdentity:
         bash=f"{IDENTITY}\n{RENDEZVOUS.format(salt=int(plan.run_key, 16) % 4536)}",
         mpi_bash=PMIX_CHECK if plan.mpi.startswith("pmix") else "",
         passed_prefixes=("SLURM_", "PMIX_", "PMI_"),
+        job_variables=JOB_VARIABLES,
         gpu_numbers="SLURM_STEP_GPUS",  # man srun, OUTPUT ENVIRONMENT VARIABLES
     )
 

@@ -52,7 +52,7 @@ def words(line: str) -> str:
         ("run --image pytorch-", "pytorch-cpu"),
         ("run --image pytorch:", "pytorch:24.12-hd-r1 pytorch:24.12-hd-r2 pytorch:dev pytorch:prod"),
         ("run --image=pytorch:p", "--image=pytorch:prod"),
-        ("run --image pytorch --i", "--image"),
+        ("run --image pytorch --i", "--image --independent"),
         ("run --data ", ""),
         ("run --data=", ""),
         ("run --json=", ""),

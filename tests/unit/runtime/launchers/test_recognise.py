@@ -3,6 +3,7 @@ from __future__ import annotations
 import contextlib
 import shlex
 import subprocess
+from pathlib import Path
 from typing import Any, Optional
 
 import pytest
@@ -11,8 +12,10 @@ from hypothesis import strategies as st
 
 from ctrain_runtime.errors import UsageError
 from ctrain_runtime.job import Count
-from ctrain_runtime.launchers.recognise import MODULES, Recognised, recognise, refuse_spawner
+from ctrain_runtime.launchers.recognise import NODE, Recognised, check, keep, recognise
 from ctrain_runtime.launchers.spawner_options import SPAWNERS
+from ctrain_runtime.launchers.starters import MODULES
+from samples.programs import write_program
 
 M_T = ("python", "-m", "t")
 OPTIONS = ["-np", "-x", "--mca", "--num_gpus=2", "--gloo", "-m", "--no_python", "--nnodes", "--cpu", "--unknown", "4"]
@@ -37,8 +40,8 @@ OPTIONS = ["-np", "-x", "--mca", "--num_gpus=2", "--gloo", "-m", "--no_python", 
         ("torchrun train.py --nproc_per_node 9 -m", "python train.py --nproc_per_node 9 -m", None, None),
         ("/opt/conda/bin/torchrun --nproc_per_node=2 train.py", "python train.py", None, 2),
         ("python -m torch.distributed.run --nproc_per_node=2 train.py", "python train.py", None, 2),
-        ("python3.10 -m torch.distributed.launch --use_env --nproc_per_node=2 t.py", "python t.py", None, 2),
         ("/usr/bin/python3 -u -m torch.distributed.run --nnodes=2 train.py", "python train.py", 2, None),
+        ("env torchrun --nnodes=2 train.py", "python train.py", 2, None),
     ],
 )
 def test_torchrun(line: str, command: str, nodes: Optional[int], ranks: Optional[Count]) -> None:
@@ -57,10 +60,14 @@ def test_torchrun(line: str, command: str, nodes: Optional[int], ranks: Optional
         "python train.py -m torch.distributed.run",
         "./setup.sh -m torch.distributed.run train.py",
         "mytorchrun train.py",
-        "bash -c torchrun",
+        "bash torchrun",
+        "bash train.sh torchrun x.py",
+        "bash -x",
+        "bash -c",
         "accelerate config",
         "accelerate",
-        "srun -n 4 ./app",
+        "env A=1 python train.py",
+        "env",
         "",
     ],
 )
@@ -72,7 +79,14 @@ def test_other_commands(line: str) -> None:
     ("line", "expected"),
     [
         ("mpirun -np 8 python train.py", {"ranks": 8}),
-        ("mpiexec -n 8 -ppn 4 -f hosts ./app", {"ranks": 8, "ranks_per_node": 4, "nodes": 2, "command": ("./app",)}),
+        (
+            "mpiexec -n 8 -ppn 4 -f hosts ./app",
+            {"ranks": 8, "ranks_per_node": 4, "nodes": 2, "command": ("./app",), "hostfile": "mpiexec -f"},
+        ),
+        ("orterun -np 8 python train.py", {"ranks": 8}),
+        ("prterun -np 8 python train.py", {"ranks": 8}),
+        ("mpiexec.hydra -np 8 python train.py", {"ranks": 8}),
+        ("mpirun.openmpi -np 8 python train.py", {"ranks": 8}),
         ("mpirun --np 8 -N 4 -H a:4,b:4 python train.py", {"ranks": 8, "ranks_per_node": 4, "nodes": 2}),
         ("mpirun -np 4 -H a,a,b,b -N 2 python train.py", {"ranks": 4, "ranks_per_node": 2, "nodes": 2}),
         ("mpirun -np 2 -x A -x B=1=2 --allow-run-as-root python train.py", {"ranks": 2, "env": ("A", "B=1=2")}),
@@ -129,7 +143,9 @@ LOCAL_RANK = ("/bin/sh", "-c", 'exec "$@" --local_rank="$LOCAL_RANK"', "deepspee
     [
         ("deepspeed train.py", {}),
         ("deepspeed --num_gpus=4 --num_nodes 2 train.py", {"ranks_per_node": 4, "nodes": 2}),
-        ("deepspeed --hostfile h --master_port 1 --launcher slurm train.py", {}),
+        ("deepspeed --hostfile h --master_port 1 --launcher slurm train.py", {"hostfile": "deepspeed --hostfile"}),
+        ("ds --num_gpus=4 train.py", {"ranks_per_node": 4, "by": "ds"}),
+        ("env X=1 DS_LOG=a=b deepspeed train.py", {"env": ("X=1", "DS_LOG=a=b")}),
         ("deepspeed --no_local_rank train.py", {"prefix": ()}),
         ("deepspeed --module package.train", {"command": ("python", "-m", "package.train")}),
         ("deepspeed --no_python ./train", {"command": ("./train",)}),
@@ -164,7 +180,8 @@ def test_the_local_rank_comes_last_and_nothing_is_expanded() -> None:
             },
         ),
         ("accelerate launch --machine_rank 1 --main_process_ip h --main_process_port 1 -m t", {"command": M_T}),
-        ("python -m accelerate.commands.launch --num_processes 2 train.py", {"ranks": 2}),
+        ("python -m accelerate.commands.launch --num_processes 2 train.py", {"ranks": 2, "by": "accelerate-launch"}),
+        ("accelerate-launch --num_processes 2 train.py", {"ranks": 2, "by": "accelerate-launch"}),
     ],
 )
 def test_accelerate(line: str, expected: dict[str, Any]) -> None:
@@ -177,25 +194,48 @@ def test_accelerate(line: str, expected: dict[str, Any]) -> None:
     [
         ("accelerate launch --config_file c.yaml train.py", "accelerate", "--config_file"),
         ("accelerate launch --mixed_precision bf16 --use_fsdp train.py", "accelerate", "--use_fsdp"),
-        ("python -m accelerate.commands.launch --use_deepspeed train.py", "accelerate", "--use_deepspeed"),
+        ("python -m accelerate.commands.launch --use_deepspeed train.py", "accelerate-launch", "--use_deepspeed"),
         ("deepspeed --include=h:1,2 train.py", "deepspeed", "--include"),
         ("horovodrun -np 2 --min-np 1 --host-discovery-script d.sh python train.py", "horovodrun", "--min-np"),
         ("mpirun -np 1 ./server : -np 3 python train.py", "mpirun", ":"),
         ("mpirun --app file", "mpirun", "--app"),
     ],
 )
-def test_an_option_without_an_equivalent_is_refused_unless_there_is_one_rank(line: str, name: str, option: str) -> None:
+def test_an_option_without_an_equivalent_is_refused_unless_there_is_one_node(line: str, name: str, option: str) -> None:
     recognised = recognise(tuple(line.split()))
     assert (recognised.command, recognised.by, recognised.untranslated) == (tuple(line.split()), name, option)
-    refuse_spawner(recognised, 1)
+    assert recognised.launcher == NODE
+    check(recognised, "env", 1, 1)
+    check(recognised, NODE, 1, 8)
+    for launcher in (NODE, "env"):  # whoever chose it
+        with pytest.raises(UsageError) as caught:
+            check(recognised, launcher, 2, 8)
+        assert caught.value.message == (
+            f"{name} would run in each of the 8 ranks, and start its own: ctrain has no equivalent of {option}"
+        )
+        assert caught.value.hint
+        assert caught.value.hint.startswith(f"Remove {name}: ctrain run ... -- ")
+        assert caught.value.hint.endswith(f"; or let {name} start those of one node: --nodes 1")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "torchrun --virtual-local-rank x.py config.yaml",
+        "torchrun --nproc 2 x.py",
+        "torchrun --use-env x.py",  # which only torch.distributed.launch has
+        "python -m torch.distributed.launch --new-in-2030 x.py config.yaml",
+    ],
+)
+def test_an_unknown_option_of_torchrun_never_takes_the_program_for_its_value(line: str) -> None:
+    words = tuple(line.split())
+    recognised = recognise(words)
+    assert (recognised.command, recognised.launcher) == (words, NODE)
     with pytest.raises(UsageError) as caught:
-        refuse_spawner(recognised, 8)
-    assert caught.value.message == (
-        f"{name} would run in each of the 8 ranks, and start its own: ctrain has no equivalent of {option}"
-    )
-    assert caught.value.hint
-    assert caught.value.hint.startswith(f"Remove {name}: ctrain run ... -- ")
-    assert caught.value.hint.endswith(f"; or let {name} start those of one node: --nodes 1 --ranks-per-node 1")
+        check(recognised, recognised.launcher, 2, 4)
+    line = f"ctrain run ... --launcher node -- {line}"
+    assert caught.value.hint == f"Let {recognised.by} start the ranks of each node: {line}"
+    check(keep(words, requested=True), NODE, 2, 4)
 
 
 @pytest.mark.parametrize("line", ["torchrun", "torchrun --standalone", "mpirun -np 4", "deepspeed --num_gpus"])
@@ -251,26 +291,164 @@ def test_every_command_is_recognised_or_not_without_a_traceback(name: str, comma
     [
         ("srun -n 4 ./run.sh", "./run.sh"),
         ("srun -n 4 train.py 'a b'", "python train.py 'a b'"),
-        ("srun -n 4 ./app", "PROGRAM"),
-        ("accelerate test", "PROGRAM"),
-        ("mpirun -np 2 srun x.sh", "x.sh"),
+        ("jsrun -n 4 ./app", "PROGRAM"),
+        ("bash -c 'module load x && aprun -n 4 ./x.sh'", "./x.sh"),
+        ("numactl -N 0 ibrun x.sh", "x.sh"),
     ],
 )
-def test_a_command_that_starts_ranks_itself_is_refused_with_the_line_to_type(line: str, suggestion: str) -> None:
+def test_what_starts_steps_of_a_scheduler_is_refused_with_the_line_to_type(line: str, suggestion: str) -> None:
     recognised = recognise(tuple(shlex.split(line)))
-    with pytest.raises(UsageError) as caught:
-        refuse_spawner(recognised, 8)
-    name = recognised.command[0]
-    assert caught.value.message == (
-        f"{name} would run in each of the 8 ranks, and start its own: ctrain starts the ranks itself"
-    )
-    assert caught.value.hint == f"Remove {name}: ctrain run ... -- {suggestion}"
+    name = recognised.by
+    for launcher in ("env", NODE):
+        with pytest.raises(UsageError) as caught:
+            check(recognised, launcher, 2, 8)
+        assert caught.value.message == (
+            f"{name} would run in each of the 8 ranks, and start its own: ctrain starts the ranks itself"
+        )
+        assert caught.value.hint == f"Remove {name}: ctrain run ... -- {suggestion}"
 
 
 def test_one_rank_may_start_its_own() -> None:
-    refuse_spawner(recognise(("srun", "-n", "4", "./app")), 1)
-    refuse_spawner(recognise(("python", "train.py")), 8)
-    refuse_spawner(recognise(("mpirun", "-np", "8", "python", "train.py")), 8)
+    check(recognise(("srun", "-n", "4", "./app")), "env", 1, 1)
+    check(recognise(("bash", "-c", "torchrun x.py")), "env", 1, 1)
+    check(recognise(("python", "train.py")), "env", 2, 8)
+    check(recognise(("mpirun", "-np", "8", "python", "train.py")), "mpi", 2, 8)
+
+
+@pytest.mark.parametrize(
+    ("line", "by", "nodes", "ranks_per_node"),
+    [
+        ("bash -c 'torchrun --nproc-per-node 2 x.py'", "torchrun", None, 2),
+        ("sh -c 'torchrun --nnodes 2 --nproc-per-node=2 x.py --lr 1'", "torchrun", 2, 2),
+        ("/bin/bash -lc 'python -m torch.distributed.run --nproc-per-node 2 w.py'", "torchrun", None, 2),
+        ("bash -e -o pipefail -c 'torchrun --nproc_per_node=2 x.py 2>&1 | tee log'", "torchrun", None, 2),
+        ("bash -c 'cd src && A=1 exec torchrun --nproc-per-node $N x.py'", "torchrun", None, None),
+        ("bash -c 'set -e\nsource env.sh\ntime torchrun \\\n --nproc_per_node 2 x.py'", "torchrun", None, 2),
+        ("bash -c 'if true; then torchrun --nproc_per_node 2 x.py; fi'", "torchrun", None, 2),
+        ("bash -c 'bash -c \"torchrun --nproc_per_node 2 x.py\"'", "torchrun", None, 2),
+        ("numactl --cpunodebind 0 -m 0 torchrun --nproc_per_node 2 x.py", "torchrun", None, 2),
+        ("env -u A B=1 torchrun --nproc_per_node 2 x.py", "torchrun", None, 2),
+        (
+            "nice -n 10 timeout 2h python -m torch.distributed.launch --nproc_per_node=2 x.py",
+            "torch.distributed.launch",
+            None,
+            2,
+        ),
+    ],
+)
+def test_torchrun_in_the_text_of_a_shell_is_started_once_per_node(
+    line: str, by: str, nodes: Optional[int], ranks_per_node: Optional[int]
+) -> None:
+    command = tuple(shlex.split(line.replace("\\n", "\n").replace("\\\\", "\\")))
+    recognised = recognise(command)
+    assert (recognised.command, recognised.by, recognised.launcher) == (command, by, NODE)
+    assert (recognised.nodes, recognised.ranks_per_node) == (nodes, ranks_per_node)
+    check(recognised, NODE, 2, 4)
+    with pytest.raises(UsageError) as caught:
+        check(recognised, "env", 2, 4)
+    assert str(caught.value) == (
+        f"{by} would run in each of the 4 ranks, and start its own. Let it start the ranks of each node:"
+        f" ctrain run ... --launcher node -- {shlex.join(command)}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "problem", "remedy"),
+    [
+        ("bash -c 'deepspeed --num_gpus 2 x.py'", "deepspeed", "ctrain run ... -- deepspeed --num_gpus 2 x.py"),
+        ("bash -c 'mpirun -np 4 ./x'", "mpirun", "ctrain run ... -- mpirun -np 4 ./x"),
+        ("time accelerate launch x.py", "accelerate", "ctrain run ... -- accelerate launch x.py"),
+        ("bash -c 'torchrun --standalone x.py'", "torchrun --standalone", "Remove --standalone"),
+        (
+            "fabric run --devices 2 x.py",
+            "fabric",
+            "ctrain run ... --launcher node -- bash -c 'fabric run --num-nodes $CTRAIN_NODES --node-rank $NODE_RANK"
+            " --main-address $MASTER_ADDR --main-port $MASTER_PORT ...'",
+        ),
+        (
+            "colossalai run --nproc_per_node 2 x.py",
+            "colossalai",
+            "ctrain run ... -- torchrun --nproc-per-node N train.py",
+        ),
+    ],
+)
+def test_what_would_make_a_world_of_each_node_is_refused(line: str, problem: str, remedy: str) -> None:
+    recognised = recognise(tuple(shlex.split(line)))
+    assert recognised.launcher == NODE
+    check(recognised, NODE, 1, 4)
+    with pytest.raises(UsageError) as caught:
+        check(recognised, NODE, 2, 4)
+    assert caught.value.message == f"{problem} would make a world of its own on each of 2 nodes"
+    assert caught.value.hint == remedy
+
+
+def test_worlds_of_another_number_of_nodes_are_refused() -> None:
+    recognised = keep(("bash", "-c", "torchrun --nnodes 1 x.py"), requested=True)
+    with pytest.raises(UsageError, match=r"^torchrun would make worlds of 1 nodes on 2 nodes\. Pass --nodes 1"):
+        check(recognised, NODE, 2, 4)
+
+
+def test_who_chooses_launcher_node_is_believed() -> None:
+    """A program of its own may know hosts and number of the node."""
+    for line in ("bash -c 'deepspeed --hostfile h --no_ssh --node_rank $NODE_RANK x.py'", "fabric run x.py"):
+        check(keep(tuple(shlex.split(line)), requested=True), NODE, 2, 4)
+
+
+@pytest.mark.parametrize(
+    ("line", "hint"),
+    [
+        ("singularity exec --nv -B /a:/b t.sif python x.py", "ctrain run ... --image t.sif -- python x.py"),
+        ("apptainer run docker://x/y:1", "ctrain run ... --image docker://x/y:1 -- PROGRAM"),
+        ("mpirun -np 8 singularity exec --bind /a t.sif python x.py", "ctrain run ... --image t.sif -- python x.py"),
+        ("bash -c 'cd a; singularity exec t.sif ./x'", "ctrain run ... --image t.sif -- ./x"),
+        ("docker run", "ctrain run ... --image IMAGE -- PROGRAM"),
+    ],
+)
+def test_a_container_in_the_container_is_refused_with_the_line_to_type(line: str, hint: str) -> None:
+    with pytest.raises(UsageError, match="ctrain starts the container itself") as caught:
+        recognise(tuple(shlex.split(line)))
+    assert caught.value.hint == hint
+
+
+LAUNCH = ("python", "-m", "torch.distributed.launch")
+
+
+@pytest.mark.parametrize(
+    ("words", "command", "before"),
+    [
+        ("--nproc_per_node=2 t.py -x", "python t.py -x", "2"),
+        ("-m package.t -x", "python -m package.t -x", "3"),
+        ("--no_python ./t -x", "./t -x", "1"),
+        ("--use_env t.py -x", "python t.py -x", ""),
+        ("--use-env t.py -x", "python t.py -x", ""),
+    ],
+)
+def test_torch_distributed_launch_passes_the_local_rank_unless_told_not_to(
+    words: str, command: str, before: str
+) -> None:
+    recognised = recognise((*LAUNCH, *words.split()))
+    assert (recognised.command, recognised.launcher) == (tuple(command.split()), "torchrun")
+    assert recognised.prefix[3:] == (("torch.distributed.launch", before) if before else ())
+
+
+@pytest.mark.parametrize(
+    ("version", "option"),
+    [
+        ("1.13.1+cu117", "--local_rank=3"),
+        ("2.13.0+cpu", "--local-rank=3"),
+        ("", "--local_rank=3"),
+        ("10.0", "--local-rank=3"),
+    ],
+)
+def test_the_local_rank_comes_first_by_the_name_that_torch_gives_it(tmp_path: Path, version: str, option: str) -> None:
+    write_program(tmp_path / "python", f"#!/bin/sh\necho {version}\n")
+    for arguments in (("$HOME", "a b", "--"), ()):
+        recognised = recognise((*LAUNCH, "--no_python", "show", *arguments))
+        words = [*recognised.prefix, *recognised.command]
+        write_program(tmp_path / "show", "#!/bin/sh\nprintf '%s|' \"$@\"\n")
+        environment = {"LOCAL_RANK": "3", "PATH": f"{tmp_path}:/usr/bin:/bin"}
+        output = subprocess.check_output(words, env=environment, text=True)
+        assert output == "|".join([option, *arguments, ""])
 
 
 def test_options_without_effect_are_named() -> None:

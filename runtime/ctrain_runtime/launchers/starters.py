@@ -1,0 +1,117 @@
+"""Finds the program that starts ranks in a command: behind env, in the text of a shell, by each of its names.
+
+Only what is typed is read. Files are not: what a script starts is unknown.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from pathlib import PurePath
+
+MODULES = {
+    "torch.distributed.run": "torchrun",
+    "torch.distributed.launch": "torch.distributed.launch",
+    "horovod.runner.launch": "horovodrun",
+    "deepspeed": "deepspeed",
+    "deepspeed.launcher.runner": "deepspeed",
+    "accelerate.commands.launch": "accelerate-launch",
+    "composer.cli.launcher": "composer",
+}
+# Their second word, where only that starts ranks.
+SUBCOMMANDS = {"accelerate": "launch", "fabric": "run", "lightning": "run", "colossalai": "run"}
+# Of schedulers: they would start a step in each rank.
+SUBMITTERS = ("srun", "jsrun", "lrun", "aprun", "ibrun", "ccc_mprun", "mpirun_rsh")
+ENGINES = ("apptainer", "singularity", "docker", "podman", "shifter")
+PYTHON = re.compile(r"python[0-9.]*")
+_PYTHON_FLAGS = re.compile(r"-[bBdEiIOPqsSuvx]+")  # without values (man python)
+_SHELL = re.compile(r"(ba|da|z|k|)sh")
+_SHELL_TEXT = re.compile(r"-[A-Za-z]*c")
+_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
+# Run what follows them; words of theirs begin with a dash or a digit, or name all of something.
+_WRAPPERS = ("env", "exec", "command", "time", "nice", "ionice", "nohup", "timeout", "stdbuf", "setsid", "chrt")
+_BINDERS = ("numactl", "taskset", "likwid-pin")
+_KEYWORDS = ("then", "do", "else", "!", "{")
+_OF_WRAPPER = re.compile(r"-.*|[0-9].*|all|[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
+_OPERATOR = re.compile(r"[;&|()]+")
+
+
+def name_of(words: Sequence[str]) -> tuple[str, list[str]]:
+    """The name of the program that `words` start, and its arguments: torchrun for `python -m torch.distributed.run`."""
+    name, rest = PurePath(words[0]).name if words else "", list(words[1:])
+    if PYTHON.fullmatch(name):
+        while rest and _PYTHON_FLAGS.fullmatch(rest[0]):
+            rest = rest[1:]
+        if rest[:1] == ["-m"] and " ".join(rest[1:2]) in MODULES:
+            return MODULES[rest[1]], rest[2:]
+        return name, rest
+    if name in SUBCOMMANDS:
+        return (name, rest[1:]) if rest[:1] == [SUBCOMMANDS[name]] else ("", rest)
+    return name, rest
+
+
+def after_env(command: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The variables that `env A=1 B=2 PROGRAM ...` sets, and the program's words; without any, the command."""
+    if not command or PurePath(command[0]).name != "env":
+        return (), tuple(command)
+    at = 1
+    while at < len(command) and _ASSIGNMENT.fullmatch(command[at]):
+        at += 1
+    return tuple(command[1:at]), tuple(command[at:])
+
+
+def simple_commands(command: Sequence[str]) -> Iterator[list[str]]:
+    """The simple commands that a command is made of, if it is the text of a shell; else itself. Each without what only
+    wraps it."""
+    words = _unwrapped(list(command))
+    text = _shell_text(words)
+    if text is None:
+        yield words
+        return
+    for simple in _split(text):
+        yield from simple_commands(simple) if len(simple) < len(command) + len(text) else ()
+
+
+def _unwrapped(words: list[str]) -> list[str]:
+    """Words without the variables and programs before the one that matters: X=1 numactl -N 0 PROGRAM ..."""
+    while words:
+        name = PurePath(words[0]).name
+        if _ASSIGNMENT.fullmatch(words[0]) or name in _KEYWORDS:
+            words = words[1:]
+        elif name in (*_WRAPPERS, *_BINDERS):
+            words = words[1:]
+            while words and _OF_WRAPPER.fullmatch(words[0]):
+                words = words[2 if name == "env" and words[0] in ("-u", "-C") else 1 :]
+        else:
+            break
+    return words
+
+
+def _shell_text(words: Sequence[str]) -> str | None:
+    """The text that a shell runs, as in `bash -lc TEXT`; None for anything else."""
+    if not words or not _SHELL.fullmatch(PurePath(words[0]).name):
+        return None
+    at = 1
+    while at < len(words) and words[at].startswith(("-", "+")):
+        if _SHELL_TEXT.fullmatch(words[at]):
+            return words[at + 1] if at + 1 < len(words) else None
+        at += 2 if words[at] in ("-o", "+o", "-O", "+O") else 1
+    return None
+
+
+def _split(text: str) -> list[list[str]]:
+    """The simple commands of a shell's text; none if its quotes do not match."""
+    lines = text.replace("\\\n", " ").replace("\n", ";")
+    lexer = shlex.shlex(lines, posix=True, punctuation_chars=";&|()")
+    lexer.whitespace_split, lexer.commenters = True, ""
+    commands: list[list[str]] = [[]]
+    try:
+        for word in lexer:
+            if _OPERATOR.fullmatch(word):
+                commands.append([])
+            else:
+                commands[-1].append(word)
+    except ValueError:
+        return []
+    return [command for command in commands if command]

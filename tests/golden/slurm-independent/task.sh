@@ -1,0 +1,139 @@
+#!/bin/bash -p
+# One independent task of digits-1, started by srun.
+run=/scratch/kim/ctrain/digits-1
+node=$(uname -n) # not HOSTNAME: srun hands down that of the first node
+node=${node%%.*}
+note() { # WHAT [MORE]: an event of this node; appends of one host do not get lost, on NFS neither
+  local now=${EPOCHREALTIME/[^0-9]/.} # some locales write a comma
+  now=${now:-$(date +%s.%N)}
+  printf '{"time": %s, "stage": "run", "node": "%s", "what": "%s"%s}\n' \
+    "${now:-null}" "$node" "$1" "${2:+, $2}" >>"$run/nodes/$NODE_RANK.jsonl"
+}
+refuse() { # CODE MESSAGE
+  echo "ctrain: $2" >&2
+  note refused "\"rank\": ${RANK:-null}, \"code\": $1, \"message\": \"$2\""
+  exit "$1"
+}
+binds=()
+task=${SLURM_PROCID:?} tasks=${SLURM_NTASKS:?} local_task=${SLURM_LOCALID:?} NODE_RANK=${SLURM_NODEID:?}
+hosts=${SLURM_STEP_NODELIST:?}
+while [[ ${hosts%%,*} == *\[* ]]; do
+  rest=${hosts#*\[}
+  hosts=${hosts%%\[*}${rest%%[],-]*}${rest#*\]}
+done
+export MASTER_ADDR=${hosts%%,*}
+export MASTER_PORT=$((61000 + (SLURM_JOB_ID + SLURM_STEP_ID + 4448) % 4536))
+export -n RANK WORLD_SIZE LOCAL_RANK
+RANK=$task WORLD_SIZE=$tasks
+export NODE_RANK
+export CTRAIN_TASK=$task CTRAIN_TASKS=$tasks CTRAIN_NODE=$NODE_RANK
+exec >"$run/logs/rank$RANK.log" 2>&1
+[ "$WORLD_SIZE" = 16 ] ||
+  refuse 72 "srun started $WORLD_SIZE tasks, but the plan has 16"
+exec 6<> <(:) # carries exit codes
+child='' ending=''
+signal_children() { # SIGNAL PID; fails if it has none
+  local kids=()
+  read -r -a kids <"/proc/$2/task/$2/children"
+  ((${#kids[@]})) && kill -s "$1" "${kids[@]}"
+} 2>/dev/null
+signal_step() { # SIGNAL
+  local tries=0
+  [ -n "$child" ] || return
+  until signal_children "$1" "$child" || ((++tries > 50)); do sleep 0.02; done
+}
+run_step() { # COMMAND...
+  code=143
+  [ -z "$ending" ] || return # a signal that came before
+  ( # without bash's own message about a command that was killed
+    trap - INT; trap : TERM; trap '' USR1 USR2; exec 5>&2 2>/dev/null
+    "$@" 2>&5 5>&- 6>&-
+    echo "$?" >&6
+  ) &
+  child=$!
+  [ -z "$ending" ] || signal_step TERM
+  while kill -0 "$child" 2>/dev/null; do wait "$child"; done 2>/dev/null # a signal ends `wait` early
+  { read -t 0 -u 6 && read -r -u 6 code; } || code=137 # what would report was killed itself
+  child=''
+}
+trap 'ending=yes; signal_step TERM' TERM
+trap 'signal_step USR1' USR1
+trap 'signal_step USR2' USR2
+base=${TMPDIR:-/tmp} # the submitting host's may be missing here; and engines read ':' and ',' as separators
+[[ $base == /* && -d $base && -w $base && $base != *[:,\\\"[:cntrl:]]* ]] || base=/tmp
+home=$base/ctrain-$UID-$node.887be2b4ed78 # a node's own, where TMPDIR is shared: locks on NFS may be local
+remove_unused() { # DIRECTORY: unless another process holds it
+  (exec 7<"$1" && flock -n -x 7 && rm -rf "$1") 2>/dev/null
+}
+for old in "$base/ctrain-$UID-$node."*; do # what runs left behind that were killed
+  [ "$old" = "$home" ] || [ -L "$old" ] || [ ! -O "$old" ] || remove_unused "$old"
+done
+tries=0
+until [ "$home" -ef /dev/fd/8 ]; do # again while the last user of it removes it
+  if mkdir -m 700 "$home" 2>/dev/null || { [ -d "$home" ] && [ -O "$home" ] && [ ! -L "$home" ]; }; then
+    { exec 8<"$home"; } 2>/dev/null && flock -s 8
+  elif ((++tries > 50)); then
+    refuse 73 "cannot create a home in $base on $node"
+  fi
+done
+leave() {
+  exec 8<&-
+  remove_unused "$home"
+}
+export LOCAL_WORLD_SIZE=8 OMP_NUM_THREADS=8
+IFS=, read -r -a devices <<<"${CUDA_VISIBLE_DEVICES-0,1,2,3,4,5,6,7}"
+share=$((${#devices[@]} / 8))
+((share)) || share=1
+if ((${#devices[@]})); then
+  first=$((local_task * share % ${#devices[@]}))
+  printf -v devices '%s,' "${devices[@]:first:share}"
+  export CUDA_VISIBLE_DEVICES=${devices%,}
+fi
+unset "${!APPTAINER@}" "${!SINGULARITY@}"
+for name in CTRAIN_TASK CTRAIN_TASKS CTRAIN_NODE OMP_NUM_THREADS CUDA_VISIBLE_DEVICES NVIDIA_VISIBLE_DEVICES TERM ROCR_VISIBLE_DEVICES HIP_VISIBLE_DEVICES GPU_DEVICE_ORDINAL ZE_AFFINITY_MASK SLURM_JOB_ID SLURM_NNODES SLURM_JOB_NUM_NODES SLURM_NODEID SLURM_GPUS_ON_NODE; do
+  [ -z "${!name+set}" ] || export "APPTAINERENV_$name=${!name}"
+done
+unset BASH_ENV ENV LD_LIBRARY_PATH LD_PRELOAD
+without=() # exported functions, and names like APPTAINERENV_A.B, which bash hands on but cannot unset
+while IFS='=' read -r -d '' name _; do
+  [[ $name =~ ^[A-Za-z_][A-Za-z0-9_]*$ ]] || without+=(-u "$name")
+done <"/proc/$$/environ"
+export APPTAINERENV_BASH_ENV=''
+export APPTAINERENV_CTRAIN_RUN_DIR=/scratch/kim/ctrain/digits-1
+export APPTAINERENV_ENV=''
+export APPTAINERENV_PYTHONNOUSERSITE=1
+export APPTAINERENV_PYTHONUNBUFFERED=1
+export APPTAINERENV_TORCHINDUCTOR_CACHE_DIR=/home/ctrain/.cache/torchinductor
+image=/apps/ctrain/pytorch_24.12-hd-py3-r3.sif
+launch=(
+  /usr/bin/apptainer
+  --quiet
+  exec
+  --cleanenv
+  --no-mount
+  cwd
+  --pwd
+  /opt/ctrain/examples/digits
+  --no-eval
+  --nv
+  --bind
+  /scratch/kim/ctrain/digits-1:/scratch/kim/ctrain/digits-1:rw
+)
+[ "${#without[@]}" = 0 ] || launch=(env "${without[@]}" "${launch[@]}")
+for bind in "${binds[@]}"; do launch+=(--bind "$bind"); done
+launch+=(--home "$home:/home/ctrain" "$image")
+launch+=(/bin/sh -c '{ read -r line </proc/driver/nvidia/version; } 2>/dev/null && for word in $line; do case $word in [1-9][0-9][0-9].*)
+  case $((${word%%.*} < 525)):${LD_LIBRARY_PATH-} in
+    1:*) first="/usr/local/cuda/compat/lib.real /usr/local/cuda/compat/lib /usr/local/cuda/compat" ;;
+    0:*/usr/local/cuda/compat*) first=/.singularity.d/libs ;;
+    *) first= ;;
+  esac
+  for libraries in $first; do
+    [ ! -e "$libraries/libcuda.so.1" ] ||
+      { export LD_LIBRARY_PATH="$libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"; break; }
+  done; break ;; esac; done; { read -r key </.singularity.d/ctrain-layer; } 2>/dev/null; [ "$key" = k1 ] || { printf '"'"'%s\n'"'"' '"'"'ctrain: this engine ignores the layers of the image (overlay is off, or Singularity lacks set-uid root)'"'"' >&2; printf '"'"'%s\n'"'"' "{\"rank\": ${CTRAIN_TASK:-null}, "'"'"'"what": "refused", "stage": "run", "code": 73, "message": "this engine ignores the layers of the image (overlay is off, or Singularity lacks set-uid root)"}'"'"' >>"$CTRAIN_RUN_DIR/nodes/$CTRAIN_NODE.jsonl"; exit 73; }; command -v python >/dev/null || { printf '"'"'%s\n'"'"' '"'"'ctrain: command not found in the image: python'"'"' >&2; printf '"'"'%s\n'"'"' "{\"rank\": ${CTRAIN_TASK:-null}, "'"'"'"what": "refused", "stage": "run", "code": 127, "message": "command not found in the image: python"}'"'"' >>"$CTRAIN_RUN_DIR/nodes/$CTRAIN_NODE.jsonl"; exit 127; }; exec "$@"' ctrain python train.py)
+note started "\"rank\": $RANK"
+run_step "${launch[@]}"
+leave
+note ended "\"rank\": $RANK, \"code\": $code"
+exit "$code"

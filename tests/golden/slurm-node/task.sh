@@ -1,0 +1,168 @@
+#!/bin/bash -p
+# One node's command of digits-1, started by srun.
+run=/scratch/kim/ctrain/digits-1
+node=$(uname -n) # not HOSTNAME: srun hands down that of the first node
+node=${node%%.*}
+note() { # WHAT [MORE]: an event of this node; appends of one host do not get lost, on NFS neither
+  local now=${EPOCHREALTIME/[^0-9]/.} # some locales write a comma
+  now=${now:-$(date +%s.%N)}
+  printf '{"time": %s, "stage": "run", "node": "%s", "what": "%s"%s}\n' \
+    "${now:-null}" "$node" "$1" "${2:+, $2}" >>"$run/nodes/$NODE_RANK.jsonl"
+}
+refuse() { # CODE MESSAGE
+  echo "ctrain: $2" >&2
+  note refused "\"rank\": ${RANK:-null}, \"code\": $1, \"message\": \"$2\""
+  exit "$1"
+}
+binds=()
+task=${SLURM_PROCID:?} tasks=${SLURM_NTASKS:?} local_task=${SLURM_LOCALID:?} NODE_RANK=${SLURM_NODEID:?}
+hosts=${SLURM_STEP_NODELIST:?}
+while [[ ${hosts%%,*} == *\[* ]]; do
+  rest=${hosts#*\[}
+  hosts=${hosts%%\[*}${rest%%[],-]*}${rest#*\]}
+done
+export MASTER_ADDR=${hosts%%,*}
+export MASTER_PORT=$((61000 + (SLURM_JOB_ID + SLURM_STEP_ID + 4448) % 4536))
+export -n RANK WORLD_SIZE LOCAL_RANK
+RANK=$task WORLD_SIZE=$tasks
+export NODE_RANK
+export PET_NNODES=2 PET_NODE_RANK=$NODE_RANK PET_NPROC_PER_NODE=8
+export PET_MASTER_ADDR=$MASTER_ADDR PET_MASTER_PORT=$MASTER_PORT
+export PET_RDZV_ENDPOINT=$MASTER_ADDR:$MASTER_PORT PET_RDZV_ID=887be2b4ed78
+export CTRAIN_NODES=2 CTRAIN_RANKS_PER_NODE=8 CTRAIN_GPUS_PER_NODE=8
+CTRAIN_HOSTS=$(scontrol show hostnames "$SLURM_STEP_NODELIST" | paste -sd, -)
+export CTRAIN_HOSTS
+if [ "${1-}" != preflight ]; then
+exec >"$run/logs/rank$RANK.log" 2>&1
+fi
+[ "$WORLD_SIZE" = 2 ] ||
+  refuse 72 "srun started $WORLD_SIZE nodes, but the plan has 2"
+scan=''
+scan_world() { # who joins the world of the run: see docs/runs.md
+  local python hosts
+  exec </dev/null >/dev/null 4<> <(:) # nobody writes to it
+  read -r -t 1 -u 4
+  mapfile -t hosts < <(scontrol show hostnames "$SLURM_STEP_NODELIST")
+  for python in /usr/bin/python3 /usr/libexec/platform-python python3 ''; do
+    ! "$python" -I -c 'import sys; sys.exit(sys.version_info < (3, 6))' || break
+  done
+  [ "$python" ] || return
+  exec "$python" -I "$run/scan.py" "$run" node "$NODE_RANK" 2 8 \
+    "${hosts[@]}" 2>&5
+}
+if [ "$local_task" = 0 ] && [ "${1-}" != preflight ]; then
+  scan_world 5>&2 2>/dev/null &
+  scan=$!
+fi
+exec 6<> <(:) # carries exit codes
+child='' ending=''
+signal_children() { # SIGNAL PID; fails if it has none
+  local kids=()
+  read -r -a kids <"/proc/$2/task/$2/children"
+  ((${#kids[@]})) && kill -s "$1" "${kids[@]}"
+} 2>/dev/null
+signal_step() { # SIGNAL
+  local tries=0
+  [ -n "$child" ] || return
+  until signal_children "$1" "$child" || ((++tries > 50)); do sleep 0.02; done
+}
+run_step() { # COMMAND...
+  code=143
+  [ -z "$ending" ] || return # a signal that came before
+  ( # without bash's own message about a command that was killed
+    trap - INT; trap : TERM; trap '' USR1 USR2; exec 5>&2 2>/dev/null
+    "$@" 2>&5 5>&- 6>&-
+    echo "$?" >&6
+  ) &
+  child=$!
+  [ -z "$ending" ] || signal_step TERM
+  while kill -0 "$child" 2>/dev/null; do wait "$child"; done 2>/dev/null # a signal ends `wait` early
+  { read -t 0 -u 6 && read -r -u 6 code; } || code=137 # what would report was killed itself
+  child=''
+}
+trap 'ending=yes; signal_step TERM' TERM
+trap 'signal_step USR1' USR1
+trap 'signal_step USR2' USR2
+base=${TMPDIR:-/tmp} # the submitting host's may be missing here; and engines read ':' and ',' as separators
+[[ $base == /* && -d $base && -w $base && $base != *[:,\\\"[:cntrl:]]* ]] || base=/tmp
+home=$base/ctrain-$UID-$node.887be2b4ed78 # a node's own, where TMPDIR is shared: locks on NFS may be local
+remove_unused() { # DIRECTORY: unless another process holds it
+  (exec 7<"$1" && flock -n -x 7 && rm -rf "$1") 2>/dev/null
+}
+for old in "$base/ctrain-$UID-$node."*; do # what runs left behind that were killed
+  [ "$old" = "$home" ] || [ -L "$old" ] || [ ! -O "$old" ] || remove_unused "$old"
+done
+tries=0
+until [ "$home" -ef /dev/fd/8 ]; do # again while the last user of it removes it
+  if mkdir -m 700 "$home" 2>/dev/null || { [ -d "$home" ] && [ -O "$home" ] && [ ! -L "$home" ]; }; then
+    { exec 8<"$home"; } 2>/dev/null && flock -s 8
+  elif ((++tries > 50)); then
+    refuse 73 "cannot create a home in $base on $node"
+  fi
+done
+leave() {
+  exec 8<&-
+  remove_unused "$home"
+}
+export LOCAL_WORLD_SIZE=8 OMP_NUM_THREADS=8
+unset "${!APPTAINER@}" "${!SINGULARITY@}"
+for name in NODE_RANK MASTER_ADDR MASTER_PORT PET_NNODES PET_NODE_RANK PET_NPROC_PER_NODE PET_MASTER_ADDR PET_MASTER_PORT PET_RDZV_ENDPOINT PET_RDZV_ID CTRAIN_NODES CTRAIN_HOSTS CTRAIN_RANKS_PER_NODE CTRAIN_GPUS_PER_NODE OMP_NUM_THREADS CUDA_VISIBLE_DEVICES NVIDIA_VISIBLE_DEVICES TERM ROCR_VISIBLE_DEVICES HIP_VISIBLE_DEVICES GPU_DEVICE_ORDINAL ZE_AFFINITY_MASK SLURM_JOB_ID SLURM_NNODES SLURM_JOB_NUM_NODES SLURM_NODEID SLURM_GPUS_ON_NODE; do
+  [ -z "${!name+set}" ] || export "APPTAINERENV_$name=${!name}"
+done
+unset BASH_ENV ENV LD_LIBRARY_PATH LD_PRELOAD
+without=() # exported functions, and names like APPTAINERENV_A.B, which bash hands on but cannot unset
+while IFS='=' read -r -d '' name _; do
+  [[ $name =~ ^[A-Za-z_][A-Za-z0-9_]*$ ]] || without+=(-u "$name")
+done <"/proc/$$/environ"
+export APPTAINERENV_BASH_ENV=''
+export APPTAINERENV_CTRAIN_RUN_DIR=/scratch/kim/ctrain/digits-1
+export APPTAINERENV_ENV=''
+export APPTAINERENV_PYTHONNOUSERSITE=1
+export APPTAINERENV_PYTHONUNBUFFERED=1
+export APPTAINERENV_TORCHINDUCTOR_CACHE_DIR=/home/ctrain/.cache/torchinductor
+image=/apps/ctrain/pytorch_24.12-hd-py3-r3.sif
+launch=(
+  /usr/bin/apptainer
+  --quiet
+  exec
+  --cleanenv
+  --no-mount
+  cwd
+  --pwd
+  /opt/ctrain/examples/digits
+  --no-eval
+  --nv
+  --bind
+  /scratch/kim/ctrain/digits-1:/scratch/kim/ctrain/digits-1:rw
+)
+[ "${#without[@]}" = 0 ] || launch=(env "${without[@]}" "${launch[@]}")
+for bind in "${binds[@]}"; do launch+=(--bind "$bind"); done
+launch+=(--home "$home:/home/ctrain" "$image")
+if [ "${1-}" = preflight ]; then
+  header=$(head -c 32768 "$image" 2>/dev/null | sha256sum)
+  run_step "${launch[@]}" /bin/sh -c 'command -v python3 >/dev/null || { echo '"'"'no preflight: the image has no python3'"'"'; exit 0; }; [ "${LOCAL_RANK:-0}" != 0 ] || python3 /scratch/kim/ctrain/digits-1/inside/nodes.py 2 nccl 0 8 "$1" || exit; shift; python3 -c '"'"'import importlib.util as u, sys; sys.exit(u.find_spec('"'"'"'"'"'"'"'"'torch'"'"'"'"'"'"'"'"') is None)'"'"' || { echo '"'"'no preflight of ranks: no torch'"'"'; exit 0; }; TORCH_CPP_LOG_LEVEL=ERROR exec "$@"' ctrain "$header" python -m torch.distributed.run --nnodes=2 --nproc_per_node=8 --rdzv_id=887be2b4ed78 "--node_rank=$NODE_RANK" "--master_addr=$MASTER_ADDR" "--master_port=$MASTER_PORT" --no_python python3 /scratch/kim/ctrain/digits-1/inside/world.py env 16 nccl 0 ''
+  leave
+  exit "$code"
+fi
+launch+=(/bin/sh -c '{ read -r line </proc/driver/nvidia/version; } 2>/dev/null && for word in $line; do case $word in [1-9][0-9][0-9].*)
+  case $((${word%%.*} < 525)):${LD_LIBRARY_PATH-} in
+    1:*) first="/usr/local/cuda/compat/lib.real /usr/local/cuda/compat/lib /usr/local/cuda/compat" ;;
+    0:*/usr/local/cuda/compat*) first=/.singularity.d/libs ;;
+    *) first= ;;
+  esac
+  for libraries in $first; do
+    [ ! -e "$libraries/libcuda.so.1" ] ||
+      { export LD_LIBRARY_PATH="$libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"; break; }
+  done; break ;; esac; done; { read -r key </.singularity.d/ctrain-layer; } 2>/dev/null; [ "$key" = k1 ] || { printf '"'"'%s\n'"'"' '"'"'ctrain: this engine ignores the layers of the image (overlay is off, or Singularity lacks set-uid root)'"'"' >&2; printf '"'"'%s\n'"'"' "{\"rank\": ${NODE_RANK:-null}, "'"'"'"what": "refused", "stage": "run", "code": 73, "message": "this engine ignores the layers of the image (overlay is off, or Singularity lacks set-uid root)"}'"'"' >>"$CTRAIN_RUN_DIR/nodes/$NODE_RANK.jsonl"; exit 73; }; command -v bash >/dev/null || { printf '"'"'%s\n'"'"' '"'"'ctrain: command not found in the image: bash'"'"' >&2; printf '"'"'%s\n'"'"' "{\"rank\": ${NODE_RANK:-null}, "'"'"'"what": "refused", "stage": "run", "code": 127, "message": "command not found in the image: bash"}'"'"' >>"$CTRAIN_RUN_DIR/nodes/$NODE_RANK.jsonl"; exit 127; }; exec "$@"' ctrain bash run.sh)
+note started "\"rank\": $RANK"
+run_step "${launch[@]}"
+if [ "$scan" ]; then
+  parent=''
+  read -r _ _ _ parent _ <"/proc/$scan/stat"
+  [ "$parent" != "$$" ] || kill "$scan"
+  wait "$scan"
+  [ "$?" != 81 ] || code=81
+fi 2>/dev/null
+leave
+note ended "\"rank\": $RANK, \"code\": $code"
+exit "$code"
