@@ -410,7 +410,8 @@ def main() -> int:
         now = time.monotonic()
         if now >= next_look:
             next_look = now + (EARLY_SECONDS if scan.looks < EARLY_LOOKS else LATE_SECONDS)
-            if scan.look(Processes(PROC), now) >= expected:
+            joined = scan.look(Processes(PROC), now)
+            if joined >= expected and launcher != "node":  # whose command may start more
                 return 0
             message = verdict(report.read(), int(ranks_per_node)) if scan.may_stop and node == "0" else ""
             if message:

@@ -15,7 +15,7 @@ PROGRAM = Path(__file__).with_name("scan.py")  # read, not imported: it runs by 
 
 def is_scanned(plan: LaunchPlan) -> bool:
     """Whether the ranks of a plan are meant to join one world, which is looked for."""
-    return plan.world_size > 1 and not plan.independent and not plan.interactive
+    return (plan.world_size > 1 or plan.launcher == "node") and not plan.independent and not plan.interactive
 
 
 def programs(plan: LaunchPlan) -> dict[str, str]:

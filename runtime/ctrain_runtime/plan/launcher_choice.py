@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ctrain_runtime.errors import SchedulerError, UsageError
 from ctrain_runtime.facts import Cluster
+from ctrain_runtime.plan.model import LaunchPlan
 from ctrain_runtime.plan.size import JobSize
 from ctrain_runtime.site import Site
 
@@ -20,12 +21,14 @@ LIBRARIES = (*COUNTED_BY_MPI, "deepspeed", "accelerate", "lightning", "pytorch_l
 @dataclass(frozen=True)
 class Imports:
     """The LIBRARIES that a program imports: all, and those that it cannot do without; `source` is what says so.
-    `needs_rank`: it forms a group, or reads RANK, without asking whether there is one."""
+    `needs_rank`: it forms a group, or reads RANK, without asking whether there is one. `alone`: nothing in it could
+    connect ranks, and that leaves no doubt."""
 
     source: str = ""
     libraries: frozenset[str] = frozenset()
     required: frozenset[str] = frozenset()
     needs_rank: bool = False
+    alone: bool = False
 
 
 @dataclass(frozen=True)
@@ -83,6 +86,16 @@ def _needs_rank(imports: Imports) -> bool:
     """Whether a program wants the variables of a world even if it is alone: most of those that test for RANK would then
     start NCCL, also on CPUs."""
     return imports.needs_rank or bool(imports.libraries & {*COUNTED_BY_MPI, "deepspeed"})
+
+
+def refuse_alone(imports: Imports, plan: LaunchPlan) -> None:
+    """Refuse several ranks of a program that would train a model in each of them. Raises UsageError."""
+    if imports.alone and plan.world_size > 1 and not plan.independent and plan.launcher != "node":
+        raise UsageError(
+            f"each of {plan.world_size} ranks would train a model of its own:"
+            f" {imports.source} imports torch, but nothing that connects ranks",
+            "If that is meant, pass --independent; else run one rank: --nodes 1 --ranks-per-node 1",
+        )
 
 
 def _propose(

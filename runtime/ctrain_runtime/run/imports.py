@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ctrain_runtime import job
 from ctrain_runtime.plan.launcher_choice import LIBRARIES, Imports
+from ctrain_runtime.run.lone_program import trains_alone
 
 MAX_BYTES = 1 << 20
 # An import that is indented may be one of several ways to run.
@@ -40,7 +41,9 @@ def read_imports(planned: job.Job) -> Imports:
             beside[False] |= perhaps
     libraries = frozenset(LIBRARIES)
     needs_rank = any(map(_NEEDS_RANK.search, texts)) and not any(map(_ASKS_FOR_RANK.search, texts))
-    return Imports(path.name, libraries & (beside[True] | beside[False]), libraries & beside[True], needs_rank)
+    every = libraries & (beside[True] | beside[False])
+    alone = every == {"torch"} and not needs_rank and trains_alone(path)
+    return Imports(path.name, every, libraries & beside[True], needs_rank, alone)
 
 
 def _modules(path: Path) -> tuple[set[str], set[str], str]:

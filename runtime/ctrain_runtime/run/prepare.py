@@ -17,7 +17,7 @@ from ctrain_runtime.errors import ImageNotFound, JobError, ResourceError, Schedu
 from ctrain_runtime.facts import Cluster
 from ctrain_runtime.launchers.recognise import NODE, Recognised, check, keep, recognise
 from ctrain_runtime.plan.admission import NodeFacts
-from ctrain_runtime.plan.launcher_choice import HOROVOD, Imports, choose
+from ctrain_runtime.plan.launcher_choice import HOROVOD, Imports, choose, refuse_alone
 from ctrain_runtime.plan.make import make_plan
 from ctrain_runtime.plan.model import Launch, LaunchPlan, Options
 from ctrain_runtime.plan.mounts import parse_mount
@@ -101,6 +101,7 @@ def prepare(request: Request) -> Prepared:
         command=(*recognised.prefix, *planned.command),
     )
     plan, assumed = _plan(request, planned, recognised.env, target, *engine.result())
+    refuse_alone(imported, plan)
     launch = scheduler.render(plan, launchers.make_task(plan, scheduler.identity(plan)))
     notes = (*choice.notes, *recognised.notes, *assumed, *target.notes)
     return Prepared(launch, notes, _image_source(request))

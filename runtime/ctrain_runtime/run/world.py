@@ -26,7 +26,7 @@ class World:
 def certify(plan: LaunchPlan, node_events: Iterable[Event]) -> World:
     """The certificate of a run, by the events of its nodes. Without any it is unproven: a lack of evidence shows
     nothing."""
-    if plan.independent or plan.world_size == 1:
+    if plan.independent or (plan.world_size == 1 and plan.launcher != "node"):
         return World(INDEPENDENT, 0, plan.recorded_ranks)
     seen = [event for event in node_events if event.stage == STAGE]
     joined = [rank for event in seen if event.what == "joined" for rank in event.ranks]

@@ -1,14 +1,15 @@
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
 
 from ctrain_runtime.errors import SchedulerError, UsageError
 from ctrain_runtime.facts import Cluster
-from ctrain_runtime.plan.launcher_choice import Imports, LauncherChoice, choose, start_mpi
+from ctrain_runtime.plan.launcher_choice import Imports, LauncherChoice, choose, refuse_alone, start_mpi
 from ctrain_runtime.plan.size import JobSize
-from samples.plans import CLUSTER, GPU_PARTITION, a_site
+from samples.plans import CLUSTER, GPU_PARTITION, a_job, a_plan, a_site
 
 MPI = {"mpi": "Open MPI 4.1.4", "torch": "2.13.0", "horovod": "0.28.1"}
 NO_MPI = {"torch": "2.13.0"}
@@ -116,4 +117,30 @@ def test_a_scheduler_that_cannot_start_mpi_on_several_nodes() -> None:
     assert str(caught.value) == (
         "slurm has no MPI plugin pmix or pmi2 (available: none, cray_shasta). Pass --launcher gloo for Horovod,"
         " or env if the program needs no MPI; or ask the administrators for PMIx"
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_refused"),
+    [
+        ({}, True),
+        ({"independent": True}, False),
+        ({"launcher": "node"}, False),
+        ({"nodes": 1, "ranks_per_node": 1}, False),
+    ],
+)
+def test_several_ranks_of_a_program_that_cannot_connect_them_are_refused(
+    changes: dict[str, Any], is_refused: bool
+) -> None:
+    plan = dataclasses.replace(a_plan(job=a_job(launcher="env"), nodes=1, ranks_per_node=4), **changes)
+    refuse_alone(Imports("mnist.py", frozenset({"torch"}), frozenset({"torch"})), plan)
+    alone = Imports("mnist.py", frozenset({"torch"}), frozenset({"torch"}), alone=True)
+    if not is_refused:
+        refuse_alone(alone, plan)
+        return
+    with pytest.raises(UsageError) as caught:
+        refuse_alone(alone, plan)
+    assert str(caught.value) == (
+        "each of 4 ranks would train a model of its own: mnist.py imports torch, but nothing that connects ranks. "
+        "If that is meant, pass --independent; else run one rank: --nodes 1 --ranks-per-node 1"
     )

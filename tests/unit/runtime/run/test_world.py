@@ -63,3 +63,8 @@ def test_a_doubt_is_said_only_if_somebody_has_looked(tmp_path: Path, world: Worl
 def test_the_scan_that_has_stopped_a_run_says_why() -> None:
     assert verdict([LOOKED]) == ""
     assert verdict([LOOKED, Event("stopped", "world", code=81, message="each of 2 ranks")]) == "each of 2 ranks"
+
+
+def test_one_node_whose_command_starts_the_ranks_may_have_a_world() -> None:
+    plan = dataclasses.replace(NODE, nodes=1, ranks_per_node=1, tasks=1, ranks_per_task=1)
+    assert certify(plan, [seen("joined", 0, 1, of=2)]) == World("joined", 2, 2)
