@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import typing
 from collections.abc import Mapping
+from enum import EnumMeta
 from typing import Any, TypeVar, Union
 
 from ctrain_runtime.errors import ConfigError
@@ -78,10 +79,11 @@ def _convert(hint: Any, value: Any, source: tuple[Source, ...]) -> Any:
             str(key): item if type(item) is kind else _convert(kind, item, (*source, key))
             for key, item in value.items()
         }
-    elif origin is typing.Literal:
-        if value in parts:
-            return value
-        raise ConfigError(f"{_format(source)} must be {' or '.join(map(str, parts))}, not {value!r}")
+    elif origin is typing.Literal or isinstance(hint, EnumMeta):
+        choices = {choice: choice for choice in parts} or {choice.value: choice for choice in hint}
+        if type(value) is str and value in choices:
+            return choices[value]
+        raise ConfigError(f"{_format(source)} must be {' or '.join(map(str, choices))}, not {value!r}")
     raise ConfigError(
         f"{_format(source)} must be {_name(hint)}, not {type_name(value)} ({value!r})",
         "If it is text, put it in quotes" if str in (hint, *parts) and isinstance(value, (bool, int, float)) else "",

@@ -63,7 +63,7 @@ def test_submit_runs_attach_cancel(cluster: Cluster) -> None:
     assert [line.split()[:2] for line in listed.splitlines()[1:]] == [["later", "running"]]
     done = cluster.run("ctrain", "cancel", "last")
     assert done.returncode == 0 and "cancelled job" in done.stdout, done.stdout + done.stderr
-    assert cluster.record("later")["exit"] == {"code": 130, "reason": "cancelled", "by": "user"}
+    assert cluster.record("later")["exit"] == {"code": 130, "reason": "cancelled", "by": "user", "ending": "cancelled"}
     done = cluster.run("ctrain", "attach", "later")
     assert done.returncode == 130 and "cancelled job" in done.stdout
     until(lambda: no_jobs(cluster), "the end of the job")
@@ -89,7 +89,7 @@ def test_a_reader_that_goes_does_not_keep_ctrl_c_from_the_job(cluster: Cluster) 
     process.communicate(timeout=90)
     until(lambda: no_jobs(cluster), "the end of the job")
     until(lambda: cluster.record("piped")["exit"] is not None, "the record")
-    assert cluster.record("piped")["exit"] == {"code": 130, "reason": "cancelled", "by": "user"}
+    assert cluster.record("piped")["exit"] == {"code": 130, "reason": "cancelled", "by": "user", "ending": "cancelled"}
 
 
 def test_who_cancelled_is_named_and_no_rank_is_blamed(cluster: Cluster) -> None:

@@ -52,7 +52,10 @@ def test_a_world_of_four_is_one_world(world: Cluster) -> None:
         assert log == f"WORLD {rank} 4 [0, 1, 2, 3] 6.0 {node} {rank}\n"
     record = world.record("one")
     assert record["nodes"] == ["node01", "node02"]
-    assert (record["world_size"], record["exit"]) == (4, {"code": 0, "reason": "completed", "by": "program"})
+    assert (record["world_size"], record["exit"]) == (
+        4,
+        {"code": 0, "reason": "completed", "by": "program", "ending": "completed"},
+    )
     (attempt,) = record["attempts"]
     assert (attempt["outcome"], f"job {attempt['job_id']}") == ("completed", attempt["name"])
     assert done.stdout.splitlines()[-1] == f"run directory: {run}"
@@ -68,6 +71,7 @@ def test_a_killed_rank_ends_the_job_and_is_named(world: Cluster) -> None:
         "code": 137,
         "reason": "rank 3 on node02 failed first: signal 9 (killed)",
         "by": "program",
+        "ending": "failed",
     }
 
 
@@ -121,7 +125,12 @@ def test_ctrl_c_cancels_the_job(cluster: Cluster) -> None:
     assert "cancelled job" in output
     assert taken.owner == "researcher" and 3000 < taken.until - time.time() < 3600  # the job's time limit: an hour
     assert leases() == []
-    assert cluster.record("cancelled")["exit"] == {"code": 130, "reason": "cancelled", "by": "user"}
+    assert cluster.record("cancelled")["exit"] == {
+        "code": 130,
+        "reason": "cancelled",
+        "by": "user",
+        "ending": "cancelled",
+    }
     until(lambda: not cluster.run("squeue", "--noheader").stdout.strip(), "the end of the job")
 
 

@@ -15,7 +15,7 @@ from typing import Any, Callable, Optional, Union
 from ctrain_runtime.errors import CtrainError
 from ctrain_runtime.run import directory, record
 from ctrain_runtime.run.submit import Run, with_job
-from ctrain_runtime.schedulers.protocol import FailedTask, Outcome, Status
+from ctrain_runtime.schedulers.protocol import FailedTask, Outcome, OutOfMemory, Status
 from samples import pbs_stand_in
 from samples.plans import a_launch, a_manifest, a_plan
 from samples.programs import SYSTEM, install
@@ -43,6 +43,7 @@ class StandIn:
 
     def __init__(self, *statuses: Status, failed: Optional[FailedTask] = None, job: str = "") -> None:
         self.statuses, self.failed, self.job = list(statuses) or [Status("running", "R")], failed, job
+        self.starved: Optional[OutOfMemory] = None
         self.refusals: list[CtrainError] = []  # of the next cancellations, or of the submission
         self.calls: list[str] = []
 
@@ -74,6 +75,9 @@ class StandIn:
     def failed_task(self, *_: object) -> Optional[FailedTask]:
         return self.failed
 
+    def out_of_memory(self, *_: object) -> Optional[OutOfMemory]:
+        return self.starved
+
 
 def submitted(path: Path, scheduler: Any, **parts: Any) -> Run:
     """A run in `path` whose job is number 7, of a plan of these parts."""
@@ -99,6 +103,13 @@ def write_ranks(run: Path, *codes: Optional[int], per_node: int = 2, ends: float
         write_events(run, {"what": "started", "time": 100.0, **who}, node=node)
         if code is not None:
             write_events(run, {"what": "ended", "time": ends + rank, "code": code, **who}, node=node)
+
+
+def write_signal(run: Path, *ranks: int, name: str = "TERM", time: float = 105.0) -> None:
+    """What job.sh and the tasks of `ranks` write that a signal has reached."""
+    write_events(run, {"what": "signalled", "time": time, "signal": name})
+    for rank in ranks:
+        write_events(run, {"what": "signalled", "time": time, "rank": rank, "signal": name}, node=rank // 2)
 
 
 def write_end(run: Path, code: int) -> None:

@@ -18,7 +18,7 @@ from ctrain_runtime.errors import SchedulerError
 from ctrain_runtime.facts import Cluster, Partition
 from ctrain_runtime.plan.model import Launch, LaunchPlan
 from ctrain_runtime.plan.size import JobSize, SizeRequest, check_capacity, resolve_count
-from ctrain_runtime.schedulers.protocol import FailedTask, Outcome, Status
+from ctrain_runtime.schedulers.protocol import FailedTask, Outcome, OutOfMemory, Status
 from ctrain_runtime.schedulers.script import Task, TaskIdentity, directives, job_script, start_script
 from ctrain_runtime.site import Site
 
@@ -117,11 +117,9 @@ export MASTER_ADDR=127.0.0.1 MASTER_PORT=61234""",
     def status(self, job_id: str, plan: LaunchPlan) -> Status:
         if "--mute" in plan.options:
             return Status("running", note="the toy does not answer")
-        try:
-            end = (self.root / f"{job_id}.end").read_text().strip()
-        except FileNotFoundError:
-            return Status("running", "R")
-        return Status("ended", "X", OUTCOMES.get(end, Outcome.FAILED))
+        end = self.root / f"{job_id}.end"
+        outcomes = [OUTCOMES.get(end.read_text().strip(), Outcome.FAILED)] if end.exists() else []
+        return Status("ended", "X", outcomes[0]) if outcomes else Status("running", "R")
 
     def cancel(self, job_id: str, plan: LaunchPlan) -> None:
         if "--clumsy" in plan.options and not (self.root / "asked").exists():
@@ -142,6 +140,9 @@ export MASTER_ADDR=127.0.0.1 MASTER_PORT=61234""",
         return f"toy {job_id}"
 
     def failed_task(self, job_log: str) -> Optional[FailedTask]:
+        return None
+
+    def out_of_memory(self, log: str) -> Optional[OutOfMemory]:
         return None
 
 

@@ -53,17 +53,17 @@ def follow(run: Run, terminal: Terminal, interrupts: Interrupts, *, as_json: boo
     """Show a run until it has ended or is left, and how it ended; returns its exit code. Raises SchedulerError for a
     job that cannot be cancelled."""
     terminal.submitted(run.job_name)
-    ending = watch(run, terminal, interrupts)
+    last = watch(run, terminal, interrupts)
     if interrupts.detach:
         return DETACHED
-    if not ending.gone:
+    if not last.gone:
         terminal.close()
         if not (interrupts.leave and (run.path / layout.CANCELLED).exists()):  # the mark of an accepted cancellation
             hint = f"Retry with: ctrain cancel {run.path}"
             raise SchedulerError(f"cannot cancel {run.job_name}; it may still be running", hint)
         print_line(f"{run.job_name} is being cancelled; see its end with: ctrain attach {run.path}", sys.stderr)
         return CANCELLED
-    return finish(run, conclude(run, ending.status), terminal, as_json=as_json)
+    return finish(run, conclude(run, last.status), terminal, as_json=as_json)
 
 
 def finish(run: Run, conclusion: Conclusion, terminal: Terminal, *, as_json: bool) -> int:

@@ -12,6 +12,7 @@ from ctrain_runtime.digest import short
 from ctrain_runtime.plan.model import DataCopy, Expectation, LaunchPlan, Preflight
 from ctrain_runtime.run.conclude import Conclusion
 from ctrain_runtime.run.directory import as_data
+from ctrain_runtime.run.ending import Ending
 from ctrain_runtime.run.measured import Measured
 from ctrain_runtime.run.prepare import Prepared
 from ctrain_runtime.run.ranks import Rank
@@ -19,6 +20,10 @@ from ctrain_runtime.text import format_seconds, format_size, pluralize, table
 from ctrain_runtime.time_limit import format_limit
 
 LAST_LINES = 8
+EARLY = {
+    *(Ending.CANCELLED, Ending.TIME_LIMIT, Ending.PREEMPTED, Ending.SAVED_AND_LEFT, Ending.INTERRUPTED),
+    *(Ending.NODE_FAILURE, Ending.UNKNOWN),
+}  # the program was not done, and did not fail
 WIDTH = 110
 TASKS = "each rank's, or its node's if set"
 TAIL_BYTES = 1 << 16
@@ -114,13 +119,13 @@ def ending(plan: LaunchPlan, conclusion: Conclusion, step: int = 0, shown: str =
     if ended and ended.by == "user":
         name = attempts[-1].name if attempts else plan.run
         lines.append(f"cancelled {name}" + (f" at step {step}" if step else ""))
-        if has_checkpoint(plan):
-            lines.append(f"checkpoint kept; resume with: --resume {plan.run_directory}")
     elif ended and ended.code != 0:
-        lines.append(ended.reason)
+        lines.append(ended.reason + (f"; last step {step}" if ended.ending in EARLY and step else ""))
         if conclusion.failed:
             lines += _describe_failed(plan, conclusion.failed, shown)
         lines.append(f"exit code {ended.code}" + ("" if ended.by == "program" else f" ({ended.by}'s)"))
+    if ended and ended.ending in EARLY and has_checkpoint(plan):
+        lines.append(f"checkpoint kept; resume with: --resume {plan.run_directory}")
     lines += world_view.closing(plan, conclusion.record)
     if estimate and measured:
         lines.append(_compared(estimate, measured))

@@ -20,6 +20,7 @@ from typing import Union
 from ctrain_runtime.cli.output import print_line
 from ctrain_runtime.cli.run_options import add_runs, add_site
 from ctrain_runtime.errors import CtrainError
+from ctrain_runtime.run.ending import Ending
 from ctrain_runtime.run.pick_up import find_run, list_runs, pick_up, refresh
 from ctrain_runtime.run.prepare import runs_directory
 from ctrain_runtime.run.record import Record
@@ -99,9 +100,10 @@ def _row(record: Record, status: Status) -> tuple[str, ...]:
 
 
 def state(record: Record, status: Status) -> str:
-    """As in waiting, running, completed, cancelled, failed (137)."""
+    """As in waiting, running, completed, cancelled, cancelled by an administrator, time limit, failed (137)."""
     if not record.exit:
         return status.phase
-    if record.exit.by == "user":
-        return "cancelled"
-    return "completed" if record.exit.code == 0 else f"failed ({record.exit.code})"
+    ending = record.exit.ending
+    if ending is Ending.CANCELLED and record.exit.by == "scheduler" and record.attempts:
+        return record.attempts[-1].outcome or ending.value
+    return f"{ending.value} ({record.exit.code})" if ending in (Ending.FAILED, Ending.REFUSED) else ending.value

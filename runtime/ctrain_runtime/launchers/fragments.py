@@ -84,8 +84,22 @@ def world_check(plan: LaunchPlan, started_by: str) -> str:
   refuse {SchedulerError.exit_code} "{started_by} started $WORLD_SIZE {plan.unit}s, but the plan has {expected}\""""
 
 
-def pass_signals(warn: str = "signal_step", *, interactive: bool = False) -> str:
-    """Bash that passes signals on to the step of this script (run_step); `warn` is the command for SIGUSR1 and SIGUSR2.
+# Evidence, as long as what was started has not ended by itself; and SIGTERM once, however often it is sent.
+END_STEP = """\
+signalled() {{ # SIGNAL
+  is_over || note signalled "\\"rank\\": ${{RANK:-null}}, \\"signal\\": \\"$1\\""
+}}
+end_step() {{
+  [ -z "$ending" ] || return
+  signalled TERM
+  ending=yes
+  {end}
+}}"""
+
+
+def pass_signals(warn: str = "signal_step", *, end: str = "pass_term", interactive: bool = False) -> str:
+    """Bash that passes signals on to the step of this script (run_step); `warn` is the command for SIGUSR1 and SIGUSR2,
+    `end` that for SIGTERM.
 
     Many schedulers signal nothing but this script: Slurm with proctrack/cgroup sends only SIGKILL to all that a task
     has started (its source, proctrack_cgroup.c). Some programs expect SIGUSR1 or SIGUSR2 before their time is over;
@@ -93,14 +107,15 @@ def pass_signals(warn: str = "signal_step", *, interactive: bool = False) -> str
 
     An interactive shell ignores SIGTERM, and hands SIGHUP on to its jobs before it ends (man bash, SIGNALS).
     """
-    end = "trap 'ending=yes; signal_step TERM' TERM"
+    warned = f"{warn} {{0}}" if interactive else f"signalled {{0}}; {warn} {{0}}"
+    end = f"{END_STEP.format(end=end)}\ntrap end_step TERM"
     if interactive:
         end = "trap 'ending=yes; signal_step HUP' TERM HUP\ntrap : INT QUIT # from the terminal: the shell's alone"
     return f"""\
-{run_step("USR1 USR2", interactive=interactive)}
+{run_step("USR1 USR2", interactive=interactive, witness=not interactive)}
 {end}
-trap '{warn} USR1' USR1
-trap '{warn} USR2' USR2"""
+trap '{warned.format("USR1")}' USR1
+trap '{warned.format("USR2")}' USR2"""
 
 
 def run_recorded(before: str = "", after: str = "") -> str:

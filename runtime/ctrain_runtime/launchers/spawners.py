@@ -32,8 +32,7 @@ end_ranks() {
   local pids
   read -r -d '' -a pids < <(rank_scripts)
   kill -TERM "${pids[@]}" 2>/dev/null || signal_step TERM # it has not started them yet
-}
-trap 'ending=yes; end_ranks' TERM"""
+}"""
 NO_FAILURE = '[ -z "$ending" ] || code=0 # mpirun would kill the other ranks\n'
 TERMINATED = '[ -z "$ending" ] || [ "$code" != 0 ] || code=143'
 
@@ -62,8 +61,8 @@ def _task(plan: LaunchPlan, identity: TaskIdentity, name: str, agent: str, who: 
         "export NODE_RANK",
         *world_scan.start(plan, identity),
         WARN_RANKS,
-        fragments.pass_signals("warn_ranks"),
         *([] if is_patient else [END_RANKS]),
+        fragments.pass_signals("warn_ranks", end="pass_term" if is_patient else "end_ranks"),
         fragments.home(plan),
         fragments.container(plan, identity),
         *([preflight.prove(plan, f"{agent} python3")] if plan.preflight else []),

@@ -7,13 +7,16 @@ import dataclasses
 import shutil
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Optional
 
 from ctrain_runtime import layout, lease
 from ctrain_runtime.errors import CANCELLED, CtrainError, WorldError
 from ctrain_runtime.run import events, preflight, ranks, record, world
+from ctrain_runtime.run.ending import FROM_OUTSIDE, TERMINATED, Ending, Interruption, interruption
 from ctrain_runtime.run.events import Event
 from ctrain_runtime.run.measured import measure
+from ctrain_runtime.run.memory import Shortage, shortage
 from ctrain_runtime.run.ranks import Rank
 from ctrain_runtime.run.record import Exit, Record
 from ctrain_runtime.run.submit import Run
@@ -24,20 +27,10 @@ FS_SYNC_SECONDS = 5.0  # for a shared file system to show the last files of an e
 FS_POLL_SECONDS = 0.2
 OUTCOME_POLL_SECONDS = 1.0
 OUTCOME_TIMEOUT_SECONDS = 15.0
-TERMINATED = 143  # 128 + SIGTERM: how a job ends that its scheduler stopped
 NODES_NAMED = 3  # at most, of those that failed
 PREFIX = "ctrain: "  # of error lines of ctrain's own scripts
 FULL_BYTES = 1 << 16  # less free space than this: the disk is full
-# The job was ended from outside: no rank is to blame, however it ended.
-FROM_OUTSIDE = {
-    Outcome.CANCELLED,
-    Outcome.CANCELLED_BY_USER,
-    Outcome.CANCELLED_BY_ADMIN,
-    Outcome.PREEMPTED,
-    Outcome.TIMEOUT,
-    Outcome.NODE_FAILURE,
-    Outcome.OUT_OF_MEMORY,
-}
+CANCELLED_BY_CTRAIN = Exit(CANCELLED, "cancelled", "user", Ending.CANCELLED)
 
 
 @dataclass(frozen=True)
@@ -60,6 +53,8 @@ class _Evidence:
     preflight: tuple[str, ...]  # what it has measured, and why it has failed
     world: World
     wrong_world: str  # why the scan of the nodes has stopped the run
+    interruption: Optional[Interruption]  # of its programs
+    signalled: Optional[float]  # when SIGTERM reached job.sh
 
 
 def conclude(run: Run, status: Status) -> Conclusion:
@@ -70,7 +65,9 @@ def conclude(run: Run, status: Status) -> Conclusion:
         with contextlib.suppress(CtrainError):  # job.sh was killed: its tasks may still be running
             run.scheduler.cancel(run.job_id, run.plan)
     failed = _first_failure(run, evidence) if evidence.code != 0 and not evidence.wrong_world else None
-    ended = _exit(run, evidence, failed)
+    short = _shortage(run, evidence, failed)
+    failed = short.rank if short else failed
+    ended = _exit(run, evidence, failed, short)
     changed = _record(run.record, evidence, ended)
     if run.plan.estimate:
         changed = dataclasses.replace(changed, measured=measure(run.path / layout.METRICS))
@@ -87,9 +84,9 @@ def conclude(run: Run, status: Status) -> Conclusion:
 
 def _final_status(run: Run, status: Status) -> Status:
     """The scheduler's final status, which may come a moment after the job's last act: only it shows what ended a job
-    from outside. A job that has succeeded need not wait for it."""
+    from outside. A job that has succeeded, and that no signal has reached, need not wait for it."""
     is_final = status.outcome and not status.provisional
-    if is_final or not run.job_id or events.end_code(events.read_job_events(run.path)) == 0:
+    if is_final or not run.job_id or is_undisturbed(run):
         return status
     deadline = time.monotonic() + OUTCOME_TIMEOUT_SECONDS
     while True:
@@ -100,6 +97,14 @@ def _final_status(run: Run, status: Status) -> Status:
         if late:
             return dataclasses.replace(status, word=last.word)
         time.sleep(OUTCOME_POLL_SECONDS)
+
+
+def is_undisturbed(run: Run) -> bool:
+    """Whether job.sh has recorded success, and no signal had reached the run: the scheduler need not be asked."""
+    job = events.read_job_events(run.path)
+    return events.end_code(job) == 0 and not interruption(
+        job, events.read_node_events(run.path), run.plan.recorded_ranks
+    )
 
 
 def _evidence(run: Run, status: Status) -> _Evidence:
@@ -120,6 +125,8 @@ def _evidence(run: Run, status: Status) -> _Evidence:
         preflight.messages(node_events),
         world.certify(run.plan, node_events),
         world.verdict(node_events),
+        interruption(job, node_events, run.plan.recorded_ranks),
+        next((event.time or 0.0 for event in job if event.what == "signalled" and event.signal == "TERM"), None),
     )
 
 
@@ -133,24 +140,83 @@ def _settled_events(run: Run, seconds: float) -> list[Event]:
         time.sleep(FS_POLL_SECONDS)
 
 
-def _exit(run: Run, seen: _Evidence, failed: Optional[Rank]) -> Exit:
+def _exit(run: Run, seen: _Evidence, failed: Optional[Rank], short: Optional[Shortage]) -> Exit:
     """The exit of a run: its cause. Causes come before their consequences."""
-    outcome, up = seen.status.outcome, ranks.started(seen.ranks)
+    outcome = seen.status.outcome
     if seen.code == 0 or (seen.code is None and outcome is Outcome.COMPLETED):
-        if up == run.plan.recorded_ranks or seen.code is None:  # without a code, files may still be in caches of NFS
-            return Exit(0, "completed", "program")
-        return Exit(1, f"only {up} of {run.plan.recorded_ranks} {run.plan.unit}s ever started", "ctrain")
+        return _early_end(seen) if seen.interruption else _full_end(run, seen)
     if seen.cancelled:
-        return Exit(CANCELLED, "cancelled", "user")
+        return CANCELLED_BY_CTRAIN
+    if short:
+        by, code = ("program", short.rank.exit_code) if short.rank else ("scheduler", seen.code)
+        return Exit(code or TERMINATED, short.reason, by, Ending.OUT_OF_MEMORY)
     if outcome in FROM_OUTSIDE:
-        word = f" ({seen.status.word})" if seen.status.word else ""
-        lost = _lost_nodes(seen) if outcome is Outcome.NODE_FAILURE else ""
-        return Exit(seen.code or TERMINATED, f"{outcome.value}{word}{lost}", "scheduler")
+        return _ended_by_scheduler(seen, outcome)
     if seen.wrong_world:
-        return Exit(WorldError.exit_code, seen.wrong_world, "ctrain")
+        return Exit(WorldError.exit_code, seen.wrong_world, "ctrain", Ending.REFUSED)
+    if _is_from_outside(seen, failed):
+        return _interrupted(seen)
     if failed:
         return _failure(run, seen, failed)
     return _silent_end(run, seen)
+
+
+def _shortage(run: Run, seen: _Evidence, failed: Optional[Rank]) -> Optional[Shortage]:
+    """The want of memory that ended a job, unless something else ended it from outside."""
+    if (
+        seen.code == 0
+        or seen.cancelled
+        or seen.status.outcome in {*FROM_OUTSIDE} - {Outcome.OUT_OF_MEMORY}
+        or seen.wrong_world
+    ):
+        return None
+    return shortage(run.plan, seen.ranks, failed, seen.status, run.scheduler.out_of_memory(_logs(run)))
+
+
+def _full_end(run: Run, seen: _Evidence) -> Exit:
+    """Of a job with exit code 0 that nothing has interrupted."""
+    up = ranks.started(seen.ranks)
+    if up == run.plan.recorded_ranks or seen.code is None:  # without a code, files may still be in caches of NFS
+        return Exit(0, "completed", "program", Ending.COMPLETED)
+    return Exit(1, f"only {up} of {run.plan.recorded_ranks} {run.plan.unit}s ever started", "ctrain", Ending.REFUSED)
+
+
+def _early_end(seen: _Evidence) -> Exit:
+    """Of a job with exit code 0 whose program got a signal: it has probably saved, and is not done."""
+    if seen.cancelled:
+        return CANCELLED_BY_CTRAIN
+    outcome = seen.status.outcome
+    if outcome in FROM_OUTSIDE:
+        return _ended_by_scheduler(seen, outcome)
+    if seen.interruption and (seen.interruption.signal != "TERM" or outcome is Outcome.COMPLETED):
+        after = f"ended with exit code 0 after SIG{seen.interruption.signal}"
+        reason = f"{after}: probably saved, and left before it was done"
+        return Exit(TERMINATED, reason, "program", Ending.SAVED_AND_LEFT)
+    return _interrupted(seen)
+
+
+def _ended_by_scheduler(seen: _Evidence, outcome: Outcome) -> Exit:
+    word = f" ({seen.status.word})" if seen.status.word else ""
+    lost = _lost_nodes(seen) if outcome is Outcome.NODE_FAILURE else ""
+    return Exit(seen.code or TERMINATED, f"{outcome.value}{word}{lost}", "scheduler", FROM_OUTSIDE[outcome])
+
+
+def _is_from_outside(seen: _Evidence, failed: Optional[Rank]) -> bool:
+    """Whether something else than a rank ended a job that has failed: a signal reached job.sh, or it was killed itself,
+    and no rank had failed by itself before."""
+    by_itself = failed and (failed.refusal or failed.exit_code not in (None, ranks.TERMINATED, ranks.KILLED))
+    if seen.signalled is not None:
+        return not (failed and by_itself and (failed.end or 0.0) < seen.signalled - ranks.ANSWER_SECONDS)
+    return bool(seen.code is None and seen.ranks and not by_itself and seen.status.outcome in (Outcome.UNKNOWN, None))
+
+
+def _interrupted(seen: _Evidence) -> Exit:
+    code, word = seen.code or TERMINATED, f" ({seen.status.word})" if seen.status.word else ""
+    if seen.interruption or seen.signalled is not None:
+        reason = f"ended from outside by SIGTERM; the scheduler does not name the sender{word}"
+        return Exit(code, reason, "scheduler", Ending.INTERRUPTED)
+    reason = f"job.sh was killed, and no rank had failed before: why is unknown{word}"
+    return Exit(code, reason, "scheduler", Ending.UNKNOWN)
 
 
 def _lost_nodes(seen: _Evidence) -> str:
@@ -171,7 +237,7 @@ def _first_failure(run: Run, seen: _Evidence) -> Optional[Rank]:
 def _failure(run: Run, seen: _Evidence, failed: Rank) -> Exit:
     who = run.plan.describe(failed.number, failed.host)
     if failed.refusal:
-        return Exit(failed.exit_code or 1, f"{who}: {failed.refusal}", "ctrain")
+        return Exit(failed.exit_code or 1, f"{who}: {failed.refusal}", "ctrain", Ending.REFUSED)
     how, code = failed.exit_description(), failed.exit_code
     if code is None:
         named = run.scheduler.failed_task(_job_log(run))
@@ -181,27 +247,31 @@ def _failure(run: Run, seen: _Evidence, failed: Rank) -> Exit:
     early = ranks.ended_before(seen.ranks, failed)
     after = f"; {run.plan.describe(early.number, early.host)} had ended before with exit code 0" if early else ""
     full = f"; disk full: {run.path}" if _is_full(run) else ""
-    return Exit(code or seen.code or 1, f"{who} failed first: {how}{after}{full}", "program")
+    return Exit(code or seen.code or 1, f"{who} failed first: {how}{after}{full}", "program", Ending.FAILED)
 
 
 def _silent_end(run: Run, seen: _Evidence) -> Exit:
     """No rank started, or none could record its end."""
     code = seen.code or 1
     if _is_full(run):
-        return Exit(code, f"disk full: {run.path}", "ctrain")
+        return Exit(code, f"disk full: {run.path}", "ctrain", Ending.FAILED)
     if not run.job_id:
-        return Exit(code, "the job was never submitted", "scheduler")
+        return Exit(code, "the job was never submitted", "scheduler", Ending.NEVER_STARTED)
     if seen.status.outcome is Outcome.NEVER_STARTED:
         reason = f": {seen.status.note}" if seen.status.note else ""
-        return Exit(code, f"the job never started{reason}", "scheduler")
+        return Exit(code, f"the job never started{reason}", "scheduler", Ending.NEVER_STARTED)
     if not seen.ranks and seen.code is None and not _job_log(run):
         # job.sh writes an event before anything else, if it can.
         problem = f"the job wrote nothing to {run.path}: its nodes may not see that directory"
-        return Exit(code, f"{problem}. Choose one that all nodes share: --runs DIR", "scheduler")
+        reason = f"{problem}. Choose one that all nodes share: --runs DIR"
+        return Exit(code, reason, "scheduler", Ending.UNKNOWN)
     word = seen.status.word or (seen.status.outcome.value if seen.status.outcome else "unknown")
     lines = [line.strip() for line in _job_log(run).splitlines() if line.strip()]
     own = [line[len(PREFIX) :] for line in lines if line.startswith(PREFIX)]
-    return Exit(code, [f"job ended: {word}", *lines, *own][-1], "ctrain" if own else "scheduler")
+    if own:
+        return Exit(code, own[-1], "ctrain", Ending.REFUSED)
+    ending = Ending.UNKNOWN if seen.code is None else Ending.FAILED
+    return Exit(code, [f"job ended: {word}", *lines][-1], "scheduler", ending)
 
 
 def _is_full(run: Run) -> bool:
@@ -212,8 +282,17 @@ def _is_full(run: Run) -> bool:
 
 
 def _job_log(run: Run) -> str:
+    return _read(run.path / layout.JOB_LOG)
+
+
+def _logs(run: Run) -> str:
+    """All that the scheduler says of the job."""
+    return _job_log(run) + _read(run.path / layout.SCHEDULER_LOG)
+
+
+def _read(path: Path) -> str:
     try:
-        return (run.path / layout.JOB_LOG).read_text(encoding="utf-8", errors="replace")
+        return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
 

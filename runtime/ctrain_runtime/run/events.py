@@ -13,7 +13,8 @@ from ctrain_runtime.run.follow import parse_object
 
 @dataclass(frozen=True)
 class Event:
-    """One line. `time` is in seconds since the epoch, None if the script could not get it."""
+    """One line. `time` is in seconds since the epoch, None if the script could not get it. `signal` is as in TERM;
+    `memory_limit` is in bytes, and set if the kernel has killed processes that needed more (0: no limit of its own)."""
 
     what: str
     stage: str = ""
@@ -25,6 +26,8 @@ class Event:
     message: str = ""
     ranks: tuple[int, ...] = ()
     of: Optional[int] = None
+    signal: str = ""
+    memory_limit: Optional[int] = None
 
 
 def read_job_events(run: Path) -> list[Event]:
@@ -76,6 +79,8 @@ def _parse(line: str) -> Optional[Event]:
         message=_typed(data, "message", str) or "",
         ranks=tuple(rank for rank in _typed(data, "ranks", list) or () if isinstance(rank, int)),
         of=_typed(data, "of", int),
+        signal=_typed(data, "signal", str) or "",
+        memory_limit=_typed(data, "memory_limit", int),
     )
 
 

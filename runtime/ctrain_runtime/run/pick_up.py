@@ -13,7 +13,7 @@ from typing import Optional
 from ctrain_runtime import layout, schedulers
 from ctrain_runtime.errors import CtrainError, DataError, SchedulerError
 from ctrain_runtime.run import directory, events, record
-from ctrain_runtime.run.conclude import Conclusion, conclude
+from ctrain_runtime.run.conclude import Conclusion, conclude, is_undisturbed
 from ctrain_runtime.run.submit import Run, submission_lock, with_job
 from ctrain_runtime.schedulers.protocol import Outcome, Status
 from ctrain_runtime.suggest import suggest
@@ -57,7 +57,7 @@ def current_status(run: Run) -> Status:
     if not run.job_id:
         return _status_without_job(run)
     code = events.end_code(events.read_job_events(run.path))
-    if code == 0:
+    if code == 0 and is_undisturbed(run):
         return Status("ended")
     status = run.scheduler.status(run.job_id, run.plan)
     if code is not None and status.phase != "unknown":  # else only its own cluster knows why

@@ -22,6 +22,7 @@ class Rank:
     """One rank. Times are in seconds since the epoch; `exit_code` is None while it runs, and if it vanished.
 
     `refusal` is the message of a check of ctrain's own that failed before its program started; "" otherwise.
+    `memory_limit` is set if processes of it were killed for want of memory: the limit in bytes, 0 if it has none.
     """
 
     number: int
@@ -30,6 +31,7 @@ class Rank:
     end: Optional[float] = None
     exit_code: Optional[int] = None
     refusal: str = ""
+    memory_limit: Optional[int] = None
 
     def exit_description(self) -> str:
         """How it ended, as text."""
@@ -58,11 +60,11 @@ def from_events(events: Iterable[Event]) -> list[Rank]:
     """Every rank that has started, or was refused, by number."""
     ranks: dict[int, Rank] = {}
     for event in events:
-        if event.rank is None:
+        if event.rank is None or event.what == "signalled":
             continue
         rank = ranks.get(event.rank, Rank(event.rank, event.node, event.time))
         if event.what == "ended":
-            rank = dataclasses.replace(rank, end=event.time, exit_code=event.code)
+            rank = dataclasses.replace(rank, end=event.time, exit_code=event.code, memory_limit=event.memory_limit)
         elif event.what == "refused":
             # The wrapper outside the container writes its end after the check inside has written the refusal.
             code = event.code if rank.exit_code is None else rank.exit_code

@@ -7,16 +7,18 @@ import time
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Optional
+from typing import Any, Optional
 
 from ctrain_runtime import command, config, layout
 from ctrain_runtime.errors import ConfigError, CtrainError
 from ctrain_runtime.plan.model import Expectation, LaunchPlan
-from ctrain_runtime.run import directory
+from ctrain_runtime.run import directory, ending
+from ctrain_runtime.run.ending import Ending
 from ctrain_runtime.run.measured import Measured
 from ctrain_runtime.run.world import World
 
-SCHEMA = 2
+SCHEMA = 3
+WITHOUT_ENDING = 2  # the schema before Exit had an ending
 GIT_SECONDS = 5.0
 
 
@@ -27,6 +29,7 @@ class Exit:
     code: int
     reason: str
     by: str  # program, ctrain, scheduler or user
+    ending: Ending
 
 
 @dataclass(frozen=True)
@@ -111,9 +114,22 @@ def load(run: Path) -> Record:
     """The record in a run directory. Raises DataError without one, ConfigError for one of another ctrain."""
     path = run / layout.RECORD
     data = directory.read_json(path)
+    if data.get("schema") == WITHOUT_ENDING:
+        data = _with_ending(data)
     if data.get("schema") != SCHEMA:
-        raise ConfigError(f"unsupported record schema in {path} (supported: {SCHEMA})", "Use the ctrain that wrote it")
+        problem = f"unsupported record schema in {path} (supported: {WITHOUT_ENDING}, {SCHEMA})"
+        raise ConfigError(problem, "Use the ctrain that wrote it")
     return config.load(Record, data, str(path))
+
+
+def _with_ending(data: dict[str, Any]) -> dict[str, Any]:
+    """A record of the schema before, as one of this."""
+    ended, attempts = data.get("exit"), data.get("attempts")
+    if isinstance(ended, dict):
+        last = attempts[-1] if isinstance(attempts, list) and attempts else None
+        outcome = last.get("outcome") if isinstance(last, dict) else ""
+        ended = {**ended, "ending": ending.of_old_record(ended, str(outcome)).value}
+    return {**data, "exit": ended, "schema": SCHEMA}
 
 
 def iso(seconds: float) -> str:

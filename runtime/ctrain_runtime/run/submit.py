@@ -15,6 +15,7 @@ from ctrain_runtime import layout, lease, schedulers
 from ctrain_runtime.errors import CtrainError, UnansweredSubmission
 from ctrain_runtime.plan.model import Launch, LaunchPlan
 from ctrain_runtime.run import directory, record
+from ctrain_runtime.run.ending import Ending
 from ctrain_runtime.run.record import Attempt, Exit, Record
 from ctrain_runtime.schedulers.protocol import Scheduler
 
@@ -64,7 +65,7 @@ def submit(launch: Launch) -> Run:
         raise
     except CtrainError as error:
         lease.release(plan.lease)
-        ended = Exit(error.exit_code, error.message, "ctrain")
+        ended = Exit(error.exit_code, error.message, "ctrain", Ending.NEVER_STARTED)
         record.save(dataclasses.replace(begun, end=record.iso(time.time()), exit=ended))
         raise
     return run

@@ -41,7 +41,7 @@ class RunObserver(Protocol):
 
 
 @dataclass(frozen=True)
-class Ending:
+class LastLook:
     """Why the watch is over. `status` is the last one known; `gone`: the job was ended or has ended."""
 
     status: Status
@@ -69,16 +69,16 @@ class Pause:
         return True
 
 
-def watch(run: Run, observer: RunObserver, interrupts: Interrupts) -> Ending:
+def watch(run: Run, observer: RunObserver, interrupts: Interrupts) -> LastLook:
     """Show the run until it has ended, or until a signal asks to leave it."""
     watcher = _Watcher(run, observer)
     while True:
         if interrupts.detach:
-            return Ending(watcher.status, gone=False)
+            return LastLook(watcher.status, gone=False)
         if interrupts.cancel:
             watcher.cancel()
         if watcher.step() or watcher.given_up() or interrupts.leave:
-            return Ending(watcher.status, watcher.gone)
+            return LastLook(watcher.status, watcher.gone)
         interrupts.wait(watcher.pause.seconds)
 
 

@@ -58,6 +58,16 @@ class FailedTask:
     how: str
 
 
+@dataclass(frozen=True)
+class OutOfMemory:
+    """What a scheduler's log says of a want of memory: the task and its host, if it names them, and the limit in bytes
+    (0: not logged)."""
+
+    task: Optional[int] = None
+    host: str = ""
+    limit: int = 0
+
+
 class Scheduler(Protocol):
     """A back end. It builds commands and scripts and parses answers; it holds no policy and no state."""
 
@@ -107,3 +117,6 @@ class Scheduler(Protocol):
 
     def failed_task(self, job_log: str) -> Optional[FailedTask]:
         """The first task that job.log reports as killed or failed, for a rank that could not record its end."""
+
+    def out_of_memory(self, log: str) -> Optional[OutOfMemory]:
+        """The first want of memory that the job's logs report; None if they report none."""

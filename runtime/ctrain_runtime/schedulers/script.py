@@ -83,12 +83,13 @@ def job_script(
     start: str,
     stage_in: Iterable[str] = (),
     preflight: str = "",
+    end_tasks: str = "  signal_step TERM",
 ) -> str:
     """The text of job.sh.
 
     `header` holds the scheduler's directives; `job_id` is bash for the job's id; `start` is one command that runs all
     tasks to their end; `before` is further bash for that stage. `stage_in` are commands that each copy a file to the
-    nodes, as far as they can, and `preflight` is one that must succeed.
+    nodes, as far as they can, and `preflight` is one that must succeed. `end_tasks` is bash that asks them to end.
     """
     release = f"rm -f {shlex.quote(plan.lease)} 2>/dev/null\n  " if plan.lease else ""
     return f"""\
@@ -106,11 +107,23 @@ event() {{ # STAGE WHAT [MORE]
 event before started "\\"job\\": \\"{job_id}\\""
 [ -z "${{CTRAIN_LOCK_FD:-}}" ] || exec {{CTRAIN_LOCK_FD}}>&- # the submission is over
 {apptainer.load_modules(plan.engine, plan.modules)}{before}
+end_tasks() {{
+{end_tasks}
+}}
 # Signals go on to the tasks, and this script outlives them.
 {run_step()}
-trap 'ending=yes; signal_step TERM' TERM INT
-trap 'signal_step USR1' USR1
-trap 'signal_step USR2' USR2
+signalled() {{ # SIGNAL: evidence, unless what runs has ended by itself before
+  is_over || event run signalled "\\"signal\\": \\"$1\\""
+}}
+end_step() {{ # once, however often it is asked
+  [ -z "$ending" ] || return
+  signalled TERM
+  ending=yes
+  end_tasks
+}}
+trap end_step TERM INT
+trap 'signalled USR1; signal_step USR1' USR1
+trap 'signalled USR2; signal_step USR2' USR2
 finish() {{
   {release}event after ended "\\"code\\": $code"
   exit "$code"
@@ -134,38 +147,64 @@ def renew_lease(plan: LaunchPlan) -> list[str]:
     ]
 
 
-def run_step(ignored: str = "", *, interactive: bool = False) -> str:
+# A process that sleeps beside a step, and that only a signal to the whole group, session or tree of the script ends.
+WITNESS = """\
+start_witness() {
+  ( # bash alone: the image may have no programs for it. Its name keeps it from those who look for a script
+    printf witness >"/proc/$BASHPID/comm"
+    trap - TERM
+    trap '' INT QUIT HUP USR1 USR2
+    eval "exec ${PMI_FD:+$PMI_FD>&-} 6>&- 8>&- >/dev/null 2>&1" <> <(:)
+    while kill -0 "$$"; do read -r -t 1; done
+  ) 2>/dev/null &
+  witness=$!
+  disown "$witness" # else bash reports its end
+}
+pass_term() { # torchrun signals the group of a rank, some schedulers all processes of a task: then the program has it
+  read -r -t 0.2 <> <(:)
+  ! kill -0 "${witness:-0}" 2>/dev/null || signal_step TERM
+}"""
+
+
+def run_step(ignored: str = "", *, interactive: bool = False, witness: bool = False) -> str:
     """Bash functions of scripts that outlive signals: run_step COMMAND... sets `code`, signal_step SIGNAL passes a
     signal on to what the step has started, or is about to start; after `ending` is set, no step starts.
 
     The exit code comes through a pipe from a subshell that waits in the foreground: `wait`, once a signal has ended it
     early, loses the status of a child that ends in that moment (seen with bash 5.2). `ignored` names signals that the
-    command ignores until it handles them. An `interactive` command keeps the terminal: bash would give a background
-    process no standard input, and Ctrl-C would end the subshell that reports the exit code.
+    command ignores until it handles them. With a `witness`, pass_term passes SIGTERM on unless the command has it. An
+    `interactive` command keeps the terminal: bash would give a background process no standard input, and Ctrl-C would
+    end the subshell that reports the exit code.
     """
     terminal_signals, stdin, end = ("trap : INT QUIT HUP", " <&0", "HUP") if interactive else ("trap - INT", "", "TERM")
     ignore = f"trap '' {ignored}; " if ignored else "trap : USR1 USR2; "
+    begin, over = ("\n  start_witness", '\n  kill "$witness" 2>/dev/null') if witness else ("", "")
     return f"""\
 exec 6<> <(:) # carries exit codes
-child='' ending=''
+child='' ending='' passed='' begun=''
 {SIGNAL_CHILDREN}
+{WITNESS + chr(10) if witness else ""}\
+is_over() {{ # whether what was started has ended
+  [ "$begun" ] && ! kill -0 "$child" 2>/dev/null
+}}
 signal_step() {{ # SIGNAL
   local tries=0
   [ -n "$child" ] || return
+  passed=$1
   until signal_children "$1" "$child" || ((++tries > 50)); do sleep 0.02; done
 }}
 run_step() {{ # COMMAND...
   code=143
-  [ -z "$ending" ] || return # a signal that came before
+  [ -z "$ending" ] || return # a signal that came before{begin}
   ( # without bash's own message about a command that was killed
     {terminal_signals}; trap : TERM; {ignore}exec 5>&2 2>/dev/null
     "$@" 2>&5 5>&- 6>&-
     echo "$?" >&6
   ){stdin} &
-  child=$!
-  [ -z "$ending" ] || signal_step {end}
+  child=$! begun=yes
+  [ -z "$ending" ] || [ "$passed" = {end} ] || signal_step {end}
   while kill -0 "$child" 2>/dev/null; do wait "$child"; done 2>/dev/null # a signal ends `wait` early
-  {{ read -t 0 -u 6 && read -r -u 6 code; }} || code=137 # what would report was killed itself
+  {{ read -t 0 -u 6 && read -r -u 6 code; }} || code=137 # what would report was killed itself{over}
   child=''
 }}"""
 

@@ -26,17 +26,27 @@ event before started "\"job\": \"$SLURM_JOB_ID\""
 [ -z "${CTRAIN_LOCK_FD:-}" ] || exec {CTRAIN_LOCK_FD}>&- # the submission is over
 # Tells the store. Where a node cannot write to it, what was recorded at the submission holds.
 touch --no-create '--date=+60 minutes' /apps/ctrain/in-use/pytorch_24.12-hd-py3-r3.sif@887be2b4ed78 2>/dev/null
+end_tasks() {
+  local step name
+  while IFS='|' read -r step name; do
+    [ "$name" != digits-1 ] || scancel --signal=TERM "$step"
+  done < <(squeue --noheader --steps --jobs="$SLURM_JOB_ID" --format='%i|%j') 2>/dev/null
+}
 # Signals go on to the tasks, and this script outlives them.
 exec 6<> <(:) # carries exit codes
-child='' ending=''
+child='' ending='' passed='' begun=''
 signal_children() { # SIGNAL PID; fails if it has none
   local kids=()
   read -r -a kids <"/proc/$2/task/$2/children"
   ((${#kids[@]})) && kill -s "$1" "${kids[@]}"
 } 2>/dev/null
+is_over() { # whether what was started has ended
+  [ "$begun" ] && ! kill -0 "$child" 2>/dev/null
+}
 signal_step() { # SIGNAL
   local tries=0
   [ -n "$child" ] || return
+  passed=$1
   until signal_children "$1" "$child" || ((++tries > 50)); do sleep 0.02; done
 }
 run_step() { # COMMAND...
@@ -47,15 +57,24 @@ run_step() { # COMMAND...
     "$@" 2>&5 5>&- 6>&-
     echo "$?" >&6
   ) &
-  child=$!
-  [ -z "$ending" ] || signal_step TERM
+  child=$! begun=yes
+  [ -z "$ending" ] || [ "$passed" = TERM ] || signal_step TERM
   while kill -0 "$child" 2>/dev/null; do wait "$child"; done 2>/dev/null # a signal ends `wait` early
   { read -t 0 -u 6 && read -r -u 6 code; } || code=137 # what would report was killed itself
   child=''
 }
-trap 'ending=yes; signal_step TERM' TERM INT
-trap 'signal_step USR1' USR1
-trap 'signal_step USR2' USR2
+signalled() { # SIGNAL: evidence, unless what runs has ended by itself before
+  is_over || event run signalled "\"signal\": \"$1\""
+}
+end_step() { # once, however often it is asked
+  [ -z "$ending" ] || return
+  signalled TERM
+  ending=yes
+  end_tasks
+}
+trap end_step TERM INT
+trap 'signalled USR1; signal_step USR1' USR1
+trap 'signalled USR2; signal_step USR2' USR2
 finish() {
   rm -f /apps/ctrain/in-use/pytorch_24.12-hd-py3-r3.sif@887be2b4ed78 2>/dev/null
   event after ended "\"code\": $code"

@@ -27,15 +27,19 @@ export RANK=$task WORLD_SIZE=$tasks LOCAL_RANK=$local_task NODE_RANK
 [ "$WORLD_SIZE" = 1 ] ||
   refuse 72 "srun started $WORLD_SIZE ranks, but the plan has 1"
 exec 6<> <(:) # carries exit codes
-child='' ending=''
+child='' ending='' passed='' begun=''
 signal_children() { # SIGNAL PID; fails if it has none
   local kids=()
   read -r -a kids <"/proc/$2/task/$2/children"
   ((${#kids[@]})) && kill -s "$1" "${kids[@]}"
 } 2>/dev/null
+is_over() { # whether what was started has ended
+  [ "$begun" ] && ! kill -0 "$child" 2>/dev/null
+}
 signal_step() { # SIGNAL
   local tries=0
   [ -n "$child" ] || return
+  passed=$1
   until signal_children "$1" "$child" || ((++tries > 50)); do sleep 0.02; done
 }
 run_step() { # COMMAND...
@@ -46,8 +50,8 @@ run_step() { # COMMAND...
     "$@" 2>&5 5>&- 6>&-
     echo "$?" >&6
   ) <&0 &
-  child=$!
-  [ -z "$ending" ] || signal_step HUP
+  child=$! begun=yes
+  [ -z "$ending" ] || [ "$passed" = HUP ] || signal_step HUP
   while kill -0 "$child" 2>/dev/null; do wait "$child"; done 2>/dev/null # a signal ends `wait` early
   { read -t 0 -u 6 && read -r -u 6 code; } || code=137 # what would report was killed itself
   child=''

@@ -50,34 +50,64 @@ if [ "$local_task" = 0 ] && [ "${1-}" != preflight ]; then
   scan=$!
 fi
 exec 6<> <(:) # carries exit codes
-child='' ending=''
+child='' ending='' passed='' begun=''
 signal_children() { # SIGNAL PID; fails if it has none
   local kids=()
   read -r -a kids <"/proc/$2/task/$2/children"
   ((${#kids[@]})) && kill -s "$1" "${kids[@]}"
 } 2>/dev/null
+start_witness() {
+  ( # bash alone: the image may have no programs for it. Its name keeps it from those who look for a script
+    printf witness >"/proc/$BASHPID/comm"
+    trap - TERM
+    trap '' INT QUIT HUP USR1 USR2
+    eval "exec ${PMI_FD:+$PMI_FD>&-} 6>&- 8>&- >/dev/null 2>&1" <> <(:)
+    while kill -0 "$$"; do read -r -t 1; done
+  ) 2>/dev/null &
+  witness=$!
+  disown "$witness" # else bash reports its end
+}
+pass_term() { # torchrun signals the group of a rank, some schedulers all processes of a task: then the program has it
+  read -r -t 0.2 <> <(:)
+  ! kill -0 "${witness:-0}" 2>/dev/null || signal_step TERM
+}
+is_over() { # whether what was started has ended
+  [ "$begun" ] && ! kill -0 "$child" 2>/dev/null
+}
 signal_step() { # SIGNAL
   local tries=0
   [ -n "$child" ] || return
+  passed=$1
   until signal_children "$1" "$child" || ((++tries > 50)); do sleep 0.02; done
 }
 run_step() { # COMMAND...
   code=143
   [ -z "$ending" ] || return # a signal that came before
+  start_witness
   ( # without bash's own message about a command that was killed
     trap - INT; trap : TERM; trap '' USR1 USR2; exec 5>&2 2>/dev/null
     "$@" 2>&5 5>&- 6>&-
     echo "$?" >&6
   ) &
-  child=$!
-  [ -z "$ending" ] || signal_step TERM
+  child=$! begun=yes
+  [ -z "$ending" ] || [ "$passed" = TERM ] || signal_step TERM
   while kill -0 "$child" 2>/dev/null; do wait "$child"; done 2>/dev/null # a signal ends `wait` early
   { read -t 0 -u 6 && read -r -u 6 code; } || code=137 # what would report was killed itself
+  kill "$witness" 2>/dev/null
   child=''
 }
-trap 'ending=yes; signal_step TERM' TERM
-trap 'signal_step USR1' USR1
-trap 'signal_step USR2' USR2
+signalled() { # SIGNAL
+  is_over || note signalled "\"rank\": ${RANK:-null}, \"signal\": \"$1\""
+}
+end_step() {
+  [ -z "$ending" ] || return
+  signalled TERM
+  ending=yes
+  pass_term
+}
+trap end_step TERM
+trap 'signalled USR1; signal_step USR1' USR1
+trap 'signalled USR2; signal_step USR2' USR2
 base=${TMPDIR:-/tmp} # the submitting host's may be missing here; and engines read ':' and ',' as separators
 [[ $base == /* && -d $base && -w $base && $base != *[:,\\\"[:cntrl:]]* ]] || base=/tmp
 home=$base/ctrain-$UID-$node.887be2b4ed78 # a node's own, where TMPDIR is shared: locks on NFS may be local

@@ -42,7 +42,7 @@ def test_a_run_from_start_to_end(bench: Bench, launcher: str) -> None:
     for rank in range(4):
         assert bench.log(rank) == f"rank {rank} of 4, local {rank % 2} of 2, node {rank // 2}\n"
     assert sorted(path.name for path in bench.one.glob("nodes/*")) == ["0.jsonl", "1.jsonl"]
-    assert bench.record()["exit"] == {"code": 0, "reason": "completed", "by": "program"}
+    assert bench.record()["exit"] == {"code": 0, "reason": "completed", "by": "program", "ending": "completed"}
     (attempt,) = bench.record()["attempts"]
     assert (attempt["job_id"], attempt["name"]) == JOB[name(bench)]
     assert attempt["outcome"] == "completed"
@@ -58,7 +58,7 @@ def test_the_rank_that_failed_first_is_named_not_its_task(bench: Bench, launcher
     code, out, _ = ended(bench.run(*FOUR, "--launcher", launcher, "--", "bash", "-c", program))
     (host,) = bench.record()["nodes"]
     reason = f"rank 3 on {host} failed first: exit code 9"
-    assert (code, bench.record()["exit"]) == (9, {"code": 9, "reason": reason, "by": "program"})
+    assert (code, bench.record()["exit"]) == (9, {"code": 9, "reason": reason, "by": "program", "ending": "failed"})
     assert "  | out of memory" in out.splitlines()
     assert f"its log: {bench.one}/logs/rank3.log; 3 other ranks stopped" in out.splitlines()
     assert not bench.orphans()
@@ -77,7 +77,7 @@ def test_submit_attach_runs_and_cancel(bench: Bench) -> None:
     code, out, _ = ended(bench.attach(verb="cancel", run="last"))
     assert code == 0
     assert f"cancelling {job} ..." in out.splitlines()
-    assert bench.record()["exit"] == {"code": 130, "reason": "cancelled", "by": "user"}
+    assert bench.record()["exit"] == {"code": 130, "reason": "cancelled", "by": "user", "ending": "cancelled"}
     assert bench.record()["attempts"][0]["outcome"] == "cancelled by its user"
     assert not bench.orphans()
     assert ended(bench.attach(verb="cancel"))[:2] == (0, "one has already ended: cancelled\n")
@@ -105,7 +105,7 @@ def test_a_job_that_is_refused(bench: Bench) -> None:
     option, reason, hint = REFUSED[name(bench)]
     code, _, error = ended(bench.run("--launcher", "env", f"--scheduler-option={option}", "--", "true"))
     assert (code, error.startswith(f"ctrain: {reason}. {hint}"), error.count("\n")) == (72, True, 1)
-    assert bench.record()["exit"] == {"code": 72, "reason": reason, "by": "ctrain"}
+    assert bench.record()["exit"] == {"code": 72, "reason": reason, "by": "ctrain", "ending": "never started"}
     assert bench.record()["attempts"] == []
     code, out, _ = ended(bench.attach())
     assert (code, out.splitlines()[0]) == (72, reason)
@@ -127,7 +127,7 @@ def test_ctrl_c_during_the_submission_cancels_the_job(bench: Bench) -> None:
     run.send_signal(signal.SIGINT)
     code, _, error = ended(run)
     assert (code, error) == (130, "")
-    assert bench.record()["exit"] == {"code": 130, "reason": "cancelled", "by": "user"}
+    assert bench.record()["exit"] == {"code": 130, "reason": "cancelled", "by": "user", "ending": "cancelled"}
     assert not bench.orphans()
 
 

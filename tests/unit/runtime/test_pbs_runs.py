@@ -106,7 +106,7 @@ def test_a_program_that_ignores_the_end_of_its_job(bench: Bench) -> None:
     all_up(bench)
     code, _, error = ended(bench.attach(verb="cancel"))
     assert (code, error) == (0, "")
-    assert bench.record()["exit"] == {"code": 130, "reason": "cancelled", "by": "user"}
+    assert bench.record()["exit"] == {"code": 130, "reason": "cancelled", "by": "user", "ending": "cancelled"}
     assert outcome(bench)[0] == "cancelled by its user"
     assert not bench.orphans()
 
@@ -234,7 +234,8 @@ while True:
     script = int((bench.folder / "pbs/1/sessions").read_text().split()[0])
     (job,) = Path(f"/proc/{script}/task/{script}/children").read_text().split()
     os.kill(int(job), signal.SIGUSR1)
-    assert ended(run)[0] == 0
+    assert ended(run)[0] == 143
+    assert bench.record()["exit"]["ending"] == "saved and left"
     assert [bench.log(rank) for rank in range(4)] == ["warned\n"] * 4
 
 

@@ -48,7 +48,7 @@ def test_a_run_from_start_to_end(bench: Bench, launcher: str) -> None:
     assert sorted(path.name for path in bench.one.glob("nodes/*")) == ["0.jsonl", "1.jsonl"]
     record = bench.record()
     assert (record["world_size"], record["launcher"], record["scheduler"]) == (4, launcher, "toy")
-    assert record["exit"] == {"code": 0, "reason": "completed", "by": "program"}
+    assert record["exit"] == {"code": 0, "reason": "completed", "by": "program", "ending": "completed"}
     (attempt,) = record["attempts"]
     assert (attempt["job_id"], attempt["name"], attempt["outcome"]) == ("1", "toy 1", "completed")
 

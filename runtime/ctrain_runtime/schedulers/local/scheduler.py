@@ -14,7 +14,7 @@ from ctrain_runtime.plan.model import Launch, LaunchPlan
 from ctrain_runtime.plan.size import JobSize, SizeRequest, check_capacity, resolve_count
 from ctrain_runtime.schedulers import process
 from ctrain_runtime.schedulers.local import script
-from ctrain_runtime.schedulers.protocol import FailedTask, Status
+from ctrain_runtime.schedulers.protocol import FailedTask, OutOfMemory, Status
 from ctrain_runtime.schedulers.script import Task, TaskIdentity
 from ctrain_runtime.site import Site
 
@@ -75,4 +75,8 @@ class Local:
         return process.name(job_id)
 
     def failed_task(self, job_log: str) -> Optional[FailedTask]:
+        return None
+
+    def out_of_memory(self, log: str) -> Optional[OutOfMemory]:
+        """None: the kernel's counts, which the ranks record, are all the evidence here."""
         return None

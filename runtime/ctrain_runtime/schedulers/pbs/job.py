@@ -11,7 +11,7 @@ from typing import Any, Optional
 from ctrain_runtime.errors import CtrainError
 from ctrain_runtime.plan.model import LaunchPlan
 from ctrain_runtime.schedulers.pbs import ownership
-from ctrain_runtime.schedulers.protocol import FailedTask, Outcome, Status
+from ctrain_runtime.schedulers.protocol import FailedTask, Outcome, OutOfMemory, Status
 
 WAITING = frozenset("QHWT")
 TERMINATED = 91  # a substate: ended on request (job.h, JOB_SUBSTATE_TERMINATED)
@@ -36,6 +36,12 @@ _ENDING = re.compile(r".*\) and (.+)$", re.DOTALL)  # Job run at ... on (...) an
 _TASK_FAILURE = re.compile(
     r"(?m)^(?P<host>[^\s:]+): rank (?P<task>[0-9]{1,9}) (?P<how>died from signal \d+|exited with code [1-9]\d*)"
 )
+# Of pbs_mom (resc_used), and of its cgroups hook.
+_OUT_OF_MEMORY = re.compile(
+    r"(?m)^=>> PBS: job killed: p?v?mem [0-9]+[kmgt]?b? exceeded limit (?P<limit>[0-9]{1,15})(?P<unit>[kmgt]?)b?"
+    r"|^.*Cgroup (?:mem|memsw|memory) limit exceeded"
+)
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
 def read_status(job_id: str, plan: LaunchPlan) -> Status:
@@ -105,3 +111,11 @@ def first_failed_task(job_log: str) -> Optional[FailedTask]:
     """
     failure = _TASK_FAILURE.search(job_log)
     return FailedTask(int(failure["task"]), failure["host"], failure["how"]) if failure else None
+
+
+def out_of_memory(log: str) -> Optional[OutOfMemory]:
+    """The first want of memory that PBS reports in a job's logs; None without one."""
+    report = _OUT_OF_MEMORY.search(log)
+    if not report:
+        return None
+    return OutOfMemory(limit=int(report["limit"]) * _UNITS[report["unit"]] if report["limit"] else 0)

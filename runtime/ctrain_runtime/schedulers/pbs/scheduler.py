@@ -14,7 +14,7 @@ from ctrain_runtime.plan.model import Launch, LaunchPlan
 from ctrain_runtime.plan.size import JobSize, SizeRequest
 from ctrain_runtime.schedulers import process, size
 from ctrain_runtime.schedulers.pbs import facts, job, script, submit
-from ctrain_runtime.schedulers.protocol import FailedTask, Status
+from ctrain_runtime.schedulers.protocol import FailedTask, OutOfMemory, Status
 from ctrain_runtime.schedulers.script import Task, TaskIdentity
 from ctrain_runtime.site import Site
 
@@ -79,3 +79,6 @@ class Pbs:
 
     def failed_task(self, job_log: str) -> Optional[FailedTask]:
         return job.first_failed_task(job_log)
+
+    def out_of_memory(self, log: str) -> Optional[OutOfMemory]:
+        return job.out_of_memory(log)

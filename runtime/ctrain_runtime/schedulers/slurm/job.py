@@ -9,7 +9,7 @@ from typing import Optional
 
 from ctrain_runtime.errors import CtrainError, SchedulerError
 from ctrain_runtime.plan.model import LaunchPlan
-from ctrain_runtime.schedulers.protocol import FailedTask, Outcome, Status
+from ctrain_runtime.schedulers.protocol import FailedTask, Outcome, OutOfMemory, Status
 from ctrain_runtime.schedulers.slurm import client, ownership
 
 TIMEOUT_SECONDS = 10
@@ -67,6 +67,13 @@ _STEP_ENDS = re.compile(
     r"^(?:[0-9]+: )?(?:srun: (?:\S+ _step_signal: )?Terminating StepId=|srun: Job step aborted|srun: forcing job term"
     r"|.*\berror: \*\*\* (?:JOB|STEP) \S+ ON \S+ CANCELLED)"
 )
+# Of slurmstepd with cgroups (22.05: "Detected 1 oom_kill event in StepId=", before: "oom-kill event(s)"), of srun, and
+# of slurmstepd where it samples memory itself (JobAcctGatherParams=OverMemoryKill).
+_OUT_OF_MEMORY = re.compile(
+    r"(?m)^(?:.*slurmstepd-(?P<node>[^\s:]+): )?.*(?:Detected [0-9]+ oom[_-]kill event"
+    r"|StepId=\S+ exceeded memory limit \([0-9]+ > (?P<limit>[0-9]{1,18})\))"
+)
+_TASK_OUT_OF_MEMORY = re.compile(r"Out Of Memory$")
 
 
 @dataclass(frozen=True)
@@ -187,3 +194,14 @@ def first_failed_task(job_log: str) -> Optional[FailedTask]:
         if _STEP_ENDS.match(line):
             return None
     return None
+
+
+def out_of_memory(log: str) -> Optional[OutOfMemory]:
+    """The first want of memory in a job's log, with the task if srun names it first; None without one."""
+    task = first_failed_task(log)
+    named = task if task and _TASK_OUT_OF_MEMORY.search(task.how) else None
+    report = _OUT_OF_MEMORY.search(log)
+    if not named and not report:
+        return None
+    host = named.host if named else (report["node"] or "" if report else "")
+    return OutOfMemory(named.task if named else None, host, int(report["limit"] or 0) if report else 0)

@@ -12,7 +12,7 @@ from ctrain_runtime.facts import Cluster
 from ctrain_runtime.plan.model import Launch, LaunchPlan
 from ctrain_runtime.plan.size import JobSize, SizeRequest
 from ctrain_runtime.schedulers import process, size
-from ctrain_runtime.schedulers.protocol import FailedTask, Status
+from ctrain_runtime.schedulers.protocol import FailedTask, OutOfMemory, Status
 from ctrain_runtime.schedulers.script import Task, TaskIdentity
 from ctrain_runtime.schedulers.slurm import client, facts, job, script, submit
 from ctrain_runtime.site import Site
@@ -70,3 +70,6 @@ class Slurm:
 
     def failed_task(self, job_log: str) -> Optional[FailedTask]:
         return job.first_failed_task(job_log)
+
+    def out_of_memory(self, log: str) -> Optional[OutOfMemory]:
+        return job.out_of_memory(log)

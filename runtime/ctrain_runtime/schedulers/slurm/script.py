@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 from ctrain_runtime import layout, time_limit
 from ctrain_runtime.bash import quote_argv
 from ctrain_runtime.plan.model import Launch, LaunchPlan
@@ -28,6 +30,8 @@ done
 export MASTER_ADDR=${{hosts%%,*}}
 export MASTER_PORT=$((61000 + (SLURM_JOB_ID + SLURM_STEP_ID + {salt}) % 4536))"""
 
+KILL_SECONDS = 30  # between SIGTERM and SIGKILL in an allocation, as Slurm's KillWait
+
 ALLOCATION_ONLY = ("SLURM_CPU_BIND", "SLURM_MEM_PER_CPU", "SLURM_MEM_PER_GPU")  # must not hold for the ranks
 
 # slurmd sets SLURMD_NODENAME (man srun, OUTPUT ENVIRONMENT VARIABLES); the shell of salloc is on a login node.
@@ -43,6 +47,16 @@ PMIX_CHECK = """\
 [ -n "${PMIX_RANK:-}" ] || refuse 72 "srun started this rank without PMIx: MPI would run with world size 1"
 # PMIx keeps its sockets in a directory of this step, known only here.
 [ -z "${PMIX_SERVER_TMPDIR:-}" ] || binds+=("$PMIX_SERVER_TMPDIR")"""
+
+# srun answers SIGTERM with SIGKILL to its tasks, at once ("forcing job termination"). Of a job that ends, Slurm signals
+# the steps itself; where job.sh alone was signalled, as in an allocation or by --signal=B:TERM, this does.
+END_TASKS = """\
+  local step name
+  while IFS='|' read -r step name; do
+    [ "$name" != {name} ] || scancel --signal=TERM "$step"
+  done < <(squeue --noheader --steps --jobs="$SLURM_JOB_ID" --format='%i|%j') 2>/dev/null"""
+FORCE = """
+  (sleep {grace} && kill -0 "$$" && signal_step TERM) 2>/dev/null & # nobody else ends a run in an allocation"""
 
 
 def identity(plan: LaunchPlan) -> TaskIdentity:
@@ -72,6 +86,7 @@ def render(plan: LaunchPlan, task: Task) -> Launch:
         start=quote_argv([*_srun(plan), *start_script(plan, task.script)]),
         stage_in=(quote_argv([*_srun_per_node(plan), *start_script(plan, script)]) for script in task.stages),
         preflight=quote_argv([*_srun(plan), *start_script(plan, task.script, PREFLIGHT)]) if plan.preflight else "",
+        end_tasks=_end_tasks(plan),
     )
     return Launch(plan, argv, {layout.JOB_SCRIPT: text, **task.scripts})
 
@@ -145,3 +160,8 @@ def _before(plan: LaunchPlan) -> str:
     if plan.preflight:
         lines.append(f'scontrol show hostnames "$SLURM_JOB_NODELIST" >"$run/{layout.HOSTS}"')
     return "\n".join([*lines, *renew_lease(plan)])
+
+
+def _end_tasks(plan: LaunchPlan) -> str:
+    force = FORCE.format(grace=KILL_SECONDS) if plan.allocation else ""
+    return END_TASKS.format(name=shlex.quote(plan.run)) + force

@@ -11,6 +11,7 @@ import pytest
 
 from ctrain_runtime.cli.main import RUNTIME_VERBS, main
 from ctrain_runtime.run import record
+from ctrain_runtime.run.ending import Ending
 from ctrain_runtime.run.record import Exit
 from ctrain_runtime.run.submit import Run
 from samples.plans import LOCAL
@@ -58,13 +59,23 @@ def test_the_current_directory_is_a_run(run: Run, monkeypatch: pytest.MonkeyPatc
 def test_the_first_to_look_concludes_the_others_show_the_same(run: Run, capsys: Out) -> None:
     assert attach("--json", "one") == 3
     first = json.loads(capsys.readouterr().out)
-    assert first["exit"] == {"code": 3, "reason": "rank 0 on gpu00 failed first: exit code 3", "by": "program"}
+    assert first["exit"] == {
+        "code": 3,
+        "reason": "rank 0 on gpu00 failed first: exit code 3",
+        "by": "program",
+        "ending": "failed",
+    }
     assert attach("one", "--json") == 3
     assert json.loads(capsys.readouterr().out) == first == json.loads((run.path / "record.json").read_text())
 
 
 @pytest.mark.parametrize(
-    "ended", [Exit(0, "completed", "program"), Exit(130, "cancelled", "user"), Exit(71, "x", "ctrain")]
+    "ended",
+    [
+        Exit(0, "completed", "program", Ending.COMPLETED),
+        Exit(130, "cancelled", "user", Ending.CANCELLED),
+        Exit(71, "x", "ctrain", Ending.REFUSED),
+    ],
 )
 def test_the_exit_code_is_that_of_the_run(run: Run, ended: Exit) -> None:
     record.save(dataclasses.replace(run.record, exit=ended))

@@ -15,8 +15,8 @@ import pytest
 from samples.runs import Bench, ended, wait_for
 
 READY = 'touch "$CTRAIN_RUN_DIR/ready-$RANK"; '
-CANCELLED = {"code": 130, "reason": "cancelled", "by": "user"}
-COMPLETED = {"code": 0, "reason": "completed", "by": "program"}
+CANCELLED = {"code": 130, "reason": "cancelled", "by": "user", "ending": "cancelled"}
+COMPLETED = {"code": 0, "reason": "completed", "by": "program", "ending": "completed"}
 NO_ERRORS = {"stderr": subprocess.DEVNULL}
 FOUR = ("--nodes", "2", "--ranks-per-node", "2")
 
@@ -131,7 +131,7 @@ def test_a_job_script_that_is_killed_leaves_nothing_behind(bench: Bench) -> None
     wait_for(lambda: all_ready(bench, 4))
     os.killpg(bench.job_process(), signal.SIGKILL)  # job.sh and its subshells; tasks have groups of their own
     code, out, _ = ended(run)
-    assert code != 0 and "failed first: no exit status" in out
+    assert code != 0 and "job.sh was killed, and no rank had failed before" in out and "failed first" not in out
     assert not bench.orphans()
 
 
@@ -164,7 +164,8 @@ time.sleep(600)
     wait_for(lambda: all_ready(bench, 1))
     os.kill(bench.job_process(), signal.SIGUSR1)
     code, _, _ = ended(run)
-    assert (code, bench.log(0)) == (0, "saved\n")
+    assert (code, bench.log(0)) == (143, "saved\n")
+    assert bench.record()["exit"]["ending"] == "saved and left"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -32,7 +32,7 @@ def test_a_run_on_this_machine(bench: Bench) -> None:
     ]
     last = (bench.runs / "one/logs/rank3.log").read_text()
     assert last == "rank 3 of 4, local 1 of 2, node 1, deep red\n"
-    assert bench.record()["exit"] == {"code": 0, "reason": "completed", "by": "program"}
+    assert bench.record()["exit"] == {"code": 0, "reason": "completed", "by": "program", "ending": "completed"}
 
 
 def test_a_run_with_a_layer_says_so_in_its_record_and_checks_that_it_is_there(bench: Bench) -> None:

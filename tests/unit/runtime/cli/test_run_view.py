@@ -12,6 +12,7 @@ from ctrain_runtime.job import Dataset
 from ctrain_runtime.plan.model import Expectation, LaunchPlan
 from ctrain_runtime.run import record
 from ctrain_runtime.run.conclude import Conclusion
+from ctrain_runtime.run.ending import Ending
 from ctrain_runtime.run.measured import Measured
 from ctrain_runtime.run.prepare import Prepared
 from ctrain_runtime.run.ranks import Rank
@@ -106,8 +107,12 @@ def ending(plan: LaunchPlan, ended: Exit, failed: int = -1, step: int = 0, shown
 
 
 def test_the_last_line_is_always_the_run_directory(plan: LaunchPlan) -> None:
-    assert ending(plan, Exit(0, "completed", "program")) == [f"run directory: {plan.run_directory}"]
-    for ended in (Exit(130, "cancelled", "user"), Exit(143, "time limit reached", "scheduler"), Exit(9, "x", "ctrain")):
+    assert ending(plan, Exit(0, "completed", "program", Ending.COMPLETED)) == [f"run directory: {plan.run_directory}"]
+    for ended in (
+        Exit(130, "cancelled", "user", Ending.CANCELLED),
+        Exit(143, "time limit reached", "scheduler", Ending.TIME_LIMIT),
+        Exit(9, "x", "ctrain", Ending.REFUSED),
+    ):
         assert ending(plan, ended)[-1] == f"run directory: {plan.run_directory}"
 
 
@@ -124,7 +129,7 @@ def test_an_estimate_beside_what_was_measured(plan: LaunchPlan) -> None:
         (Measured(250.0, 2 * 10**9), ("4.00 s", "250", "2.0 GB")),
         (Measured(), ("-", "-", "-")),
     ):
-        done = dataclasses.replace(begun, exit=Exit(0, "completed", "program"), measured=measured)
+        done = dataclasses.replace(begun, exit=Exit(0, "completed", "program", Ending.COMPLETED), measured=measured)
         assert run_view.ending(plan, Conclusion(done)).splitlines()[:-1] == [
             "                 estimated  measured",
             f"time per step    2.00 s     {cells[0]}",
@@ -134,7 +139,7 @@ def test_an_estimate_beside_what_was_measured(plan: LaunchPlan) -> None:
 
 
 def test_a_cancelled_run_names_its_job_its_step_and_its_checkpoint(plan: LaunchPlan) -> None:
-    cancelled = Exit(130, "cancelled", "user")
+    cancelled = Exit(130, "cancelled", "user", Ending.CANCELLED)
     assert ending(plan, cancelled)[0] == "cancelled job 7"
     (Path(plan.run_directory) / "checkpoint").mkdir()
     assert ending(plan, cancelled, step=400)[:-1] == ["cancelled job 7 at step 400"]
@@ -145,13 +150,13 @@ def test_a_cancelled_run_names_its_job_its_step_and_its_checkpoint(plan: LaunchP
 
 @pytest.mark.parametrize(("by", "code"), [("scheduler", "143 (scheduler's)"), ("program", "143")])
 def test_whose_exit_code_it_is(plan: LaunchPlan, by: str, code: str) -> None:
-    assert ending(plan, Exit(143, "why", by))[:-1] == ["why", f"exit code {code}"]
+    assert ending(plan, Exit(143, "why", by, Ending.FAILED))[:-1] == ["why", f"exit code {code}"]
 
 
 def test_a_failed_rank_is_shown_with_its_last_lines(plan: LaunchPlan) -> None:
     log = Path(plan.run_directory) / "logs/rank3.log"
     log.write_bytes(b"".join(b"line %d\n\n" % number for number in range(20)) + b"no UTF-8: \xff\n  \n")
-    lines = ending(plan, Exit(9, "rank 3 failed first", "program"), failed=3)
+    lines = ending(plan, Exit(9, "rank 3 failed first", "program", Ending.FAILED), failed=3)
     assert lines[0] == "rank 3 failed first"
     assert lines[1:9] == [
         *(f"  | line {number}" for number in range(13, 20)),
@@ -174,12 +179,12 @@ def test_last_lines_that_end_the_output_above_are_not_repeated(plan: LaunchPlan,
     log = Path(plan.run_directory) / "logs/rank3.log"
     log.write_text("start\nno images\n")
     quoted = ["  | start", "  | no images"] if repeated else []
-    lines = ending(plan, Exit(9, "rank 3 failed first", "program"), failed=3, shown=shown)
+    lines = ending(plan, Exit(9, "rank 3 failed first", "program", Ending.FAILED), failed=3, shown=shown)
     assert lines[:-2] == ["rank 3 failed first", *quoted, f"its log: {log}; 3 other ranks stopped"]
 
 
 def test_a_failed_rank_without_a_log(plan: LaunchPlan) -> None:
-    lines = ending(plan, Exit(9, "rank 1 failed first", "program"), failed=1)
+    lines = ending(plan, Exit(9, "rank 1 failed first", "program", Ending.FAILED), failed=1)
     assert lines[1] == f"its log: {plan.run_directory}/logs/rank1.log; 3 other ranks stopped"
 
 

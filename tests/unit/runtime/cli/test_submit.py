@@ -10,6 +10,7 @@ import pytest
 
 from ctrain_runtime.cli.main import RUNTIME_VERBS, main
 from ctrain_runtime.run import record
+from ctrain_runtime.run.ending import Ending
 from samples.runs import Bench, ended, wait_for
 
 ENV = ("--launcher", "env")
@@ -72,7 +73,7 @@ def test_a_signal_during_the_submission_cancels_the_job(bench: Bench, number: si
     code, out, error = ended(submit)
     assert (code, error) == (130, "")
     assert "cancelling toy 1 ..." in out
-    assert bench.record()["exit"] == {"code": 130, "reason": "cancelled", "by": "user"}
+    assert bench.record()["exit"] == {"code": 130, "reason": "cancelled", "by": "user", "ending": "cancelled"}
     assert not bench.orphans()
 
 
@@ -88,7 +89,7 @@ def test_a_terminal_that_is_closed_during_the_submission_leaves_the_job(bench: B
 def test_a_job_that_is_rejected(bench: Bench) -> None:
     code, out, error = ended(bench.run(*ENV, "--scheduler-option=--refuse", "--", "true", verb="submit"))
     assert (code, out, error) == (72, "", "ctrain: the toy rejected the job. Leave out --refuse\n")
-    assert record.load(bench.one).exit == record.Exit(72, "the toy rejected the job", "ctrain")
+    assert record.load(bench.one).exit == record.Exit(72, "the toy rejected the job", "ctrain", Ending.NEVER_STARTED)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Callable
 
 import pytest
@@ -49,11 +50,50 @@ def test_the_wrapper_passes_term_on_and_waits_for_the_program(scripts: Scripts) 
 
 
 def test_the_wrapper_outlives_a_signal_to_all(scripts: Scripts) -> None:
-    """Slurm's proctrack/linuxproc signals every process of a task: the program may get it twice."""
+    """Slurm's proctrack/linuxproc signals every process of a task, and torchrun the group of each rank."""
     task = start_program(scripts, "SIGTERM")
     os.killpg(task.pid, signal.SIGTERM)
     assert task.wait() == 5
     assert set(scripts.log().split()) == {"ready", "SIGTERM"}
+
+
+# Counts what reaches it, and ends half a second after the first.
+COUNTER = """\
+import os, signal, sys, time
+count = 0
+def handle(number, frame):
+    global count
+    count += 1
+signal.signal(signal.SIGTERM, handle)
+print("ready", flush=True)
+while not count:
+    time.sleep(0.01)
+end = time.monotonic() + 1.0
+while time.monotonic() < end:
+    time.sleep(0.01)
+print(count, flush=True)
+"""
+
+
+@pytest.mark.parametrize("times", [1, 3])
+@pytest.mark.parametrize("send", [os.kill, os.killpg])
+def test_term_reaches_the_program_once_however_often_and_to_how_many_it_is_sent(
+    scripts: Scripts, send: Callable[[int, int], None], times: int
+) -> None:
+    """Slurm sends it twice at the time limit. To a group it comes once, as from torchrun."""
+    program = scripts.folder / "counter.py"
+    program.write_text(COUNTER)
+    scripts.create(scripts.plan("python3", str(program)))
+    task = scripts.start("task.sh", **slurm_task())
+    wait_until(lambda: (scripts.run / "logs/rank0.log").exists() and scripts.log() == "ready\n")
+    send(task.pid, signal.SIGTERM)
+    for _ in range(times - 1):
+        time.sleep(0.1)
+        os.kill(task.pid, signal.SIGTERM)
+    assert task.wait() == 0
+    assert scripts.log() == "ready\n1\n"
+    signals = [event for event in scripts.node_events() if event["what"] == "signalled"]
+    assert signals == [{"stage": "run", "what": "signalled", "rank": 0, "signal": "TERM"}]
 
 
 @pytest.mark.parametrize("send", [os.kill, os.killpg])

@@ -12,12 +12,13 @@ import pytest
 from ctrain_runtime.errors import exit_codes
 from ctrain_runtime.run import conclude as module
 from ctrain_runtime.run import record
-from ctrain_runtime.run.conclude import FROM_OUTSIDE, conclude
+from ctrain_runtime.run.conclude import conclude
+from ctrain_runtime.run.ending import FROM_OUTSIDE, Ending
 from ctrain_runtime.run.record import Exit
 from ctrain_runtime.run.submit import Run
 from ctrain_runtime.schedulers.protocol import FailedTask, Outcome, Status
 from samples.plans import a_job, some_facts
-from samples.runs import StandIn, submitted, write_end, write_events, write_ranks
+from samples.runs import StandIn, submitted, write_end, write_events, write_ranks, write_signal
 
 BLAMING = [outcome for outcome in Outcome if outcome not in FROM_OUTSIDE]
 FAILING = [outcome for outcome in Outcome if outcome is not Outcome.COMPLETED]
@@ -54,7 +55,7 @@ def test_what_the_preflight_has_found_is_recorded(run: Run) -> None:
     (run.path / "logs/job.log").write_text(f"ctrain: preflight: {named}\nsrun: error: gpu01: task 1: Exited\n")
     write_end(run.path, 80)
     concluded = conclude(run, Status("ended", "FAILED", Outcome.FAILED))
-    assert concluded.record.exit == Exit(80, f"preflight: {named}", "ctrain")
+    assert concluded.record.exit == Exit(80, f"preflight: {named}", "ctrain", Ending.REFUSED)
     assert concluded.record.preflight == ("2 nodes reach each other", named)
 
 
@@ -62,7 +63,9 @@ def test_who_ended_a_job_is_asked_until_the_scheduler_knows(run: Run, scheduler:
     provisional = Status("ended", "exit status 271", Outcome.CANCELLED, provisional=True)
     scheduler.statuses = [provisional, provisional, Status("ended", "terminated by root", Outcome.CANCELLED_BY_ADMIN)]
     concluded = conclude(run, provisional).record
-    assert concluded.exit == Exit(143, "cancelled by an administrator (terminated by root)", "scheduler")
+    assert concluded.exit == Exit(
+        143, "cancelled by an administrator (terminated by root)", "scheduler", Ending.CANCELLED
+    )
 
 
 def test_a_scheduler_that_does_not_get_to_know_who_ended_a_job_is_not_waited_for(
@@ -70,7 +73,9 @@ def test_a_scheduler_that_does_not_get_to_know_who_ended_a_job_is_not_waited_for
 ) -> None:
     monkeypatch.setattr(module, "OUTCOME_TIMEOUT_SECONDS", 0.05)
     scheduler.statuses = [Status("ended", "exit status 271", Outcome.CANCELLED, provisional=True)]
-    assert conclude(run, scheduler.statuses[0]).record.exit == Exit(143, "cancelled (exit status 271)", "scheduler")
+    assert conclude(run, scheduler.statuses[0]).record.exit == Exit(
+        143, "cancelled (exit status 271)", "scheduler", Ending.CANCELLED
+    )
 
 
 # What the ranks show -> how it is named, for every outcome that blames nobody from outside.
@@ -84,12 +89,12 @@ def test_a_failure_is_the_first_ranks(run: Run, outcome: Outcome, has_end: bool)
     if has_end:
         write_end(run.path, 143)
     concluded = conclude(run, Status("ended", "X", outcome))
-    assert concluded.record.exit == Exit(9, "rank 1 on gpu00 failed first: exit code 9", "program")
+    assert concluded.record.exit == Exit(9, "rank 1 on gpu00 failed first: exit code 9", "program", Ending.FAILED)
     assert concluded.failed
     assert concluded.failed.number == 1
 
 
-@pytest.mark.parametrize("outcome", sorted(FROM_OUTSIDE))
+@pytest.mark.parametrize("outcome", sorted(FROM_OUTSIDE.keys() - {Outcome.OUT_OF_MEMORY}))
 @pytest.mark.parametrize("code", [None, 143])
 @pytest.mark.parametrize("codes", [(), (None, None, None, None), (143, 137, 143, 1)])
 def test_what_ended_the_job_from_outside_is_named_and_no_rank_is_blamed(
@@ -99,7 +104,7 @@ def test_what_ended_the_job_from_outside_is_named_and_no_rank_is_blamed(
     if code is not None:
         write_end(run.path, code)
     concluded = conclude(run, Status("ended", "WORD", outcome))
-    assert concluded.record.exit == Exit(143, f"{outcome.value} (WORD)", "scheduler")
+    assert concluded.record.exit == Exit(143, f"{outcome.value} (WORD)", "scheduler", FROM_OUTSIDE[outcome])
     assert concluded.failed is None
     assert concluded.record.attempts[-1].outcome == outcome.value
     assert concluded.record.attempts[-1].word == "WORD"
@@ -117,7 +122,7 @@ def test_nodes_that_failed_are_named(run: Run, codes: tuple[Optional[int], ...],
     write_ranks(run.path, *codes)
     write_end(run.path, 1)
     concluded = conclude(run, Status("ended", "NODE_FAIL", Outcome.NODE_FAILURE))
-    assert concluded.record.exit == Exit(1, f"node failure (NODE_FAIL){lost}", "scheduler")
+    assert concluded.record.exit == Exit(1, f"node failure (NODE_FAIL){lost}", "scheduler", Ending.NODE_FAILURE)
     assert concluded.failed is None
 
 
@@ -126,14 +131,14 @@ def test_completed_without_visible_events_is_success(run: Run, codes: tuple[Opti
     """Attribute caches of NFS hide the last files of an ended job for 30 s and longer."""
     write_ranks(run.path, *codes)
     concluded = conclude(run, Status("ended", "COMPLETED", Outcome.COMPLETED))
-    assert concluded.record.exit == Exit(0, "completed", "program")
+    assert concluded.record.exit == Exit(0, "completed", "program", Ending.COMPLETED)
     assert concluded.failed is None
 
 
 def test_success_by_the_jobs_own_word_asks_no_scheduler(run: Run, scheduler: StandIn) -> None:
     write_ranks(run.path, 0, 0, 0, 0)
     write_end(run.path, 0)
-    assert end(run) == Exit(0, "completed", "program")
+    assert end(run) == Exit(0, "completed", "program", Ending.COMPLETED)
     assert scheduler.calls == []
     assert record.load(run.path).attempts[-1].outcome == "completed"
 
@@ -142,13 +147,133 @@ def test_the_end_of_the_job_outweighs_a_cancellation_that_came_too_late(run: Run
     write_ranks(run.path, 0, 0, 0, 0)
     write_end(run.path, 0)
     (run.path / "cancelled").touch()
-    assert end(run, Outcome.COMPLETED) == Exit(0, "completed", "program")
+    assert end(run, Outcome.COMPLETED) == Exit(0, "completed", "program", Ending.COMPLETED)
+
+
+# A program that saves and exits 0 when it is told to end: outcome of its job -> how the run ended.
+SAVED = [
+    (Outcome.CANCELLED, Exit(143, "cancelled (X)", "scheduler", Ending.CANCELLED)),
+    (Outcome.CANCELLED_BY_USER, Exit(143, "cancelled by its user (X)", "scheduler", Ending.CANCELLED)),
+    (Outcome.CANCELLED_BY_ADMIN, Exit(143, "cancelled by an administrator (X)", "scheduler", Ending.CANCELLED)),
+    (Outcome.TIMEOUT, Exit(143, "time limit reached (X)", "scheduler", Ending.TIME_LIMIT)),
+    (Outcome.PREEMPTED, Exit(143, "preempted (X)", "scheduler", Ending.PREEMPTED)),
+    (Outcome.NODE_FAILURE, Exit(143, "node failure (X)", "scheduler", Ending.NODE_FAILURE)),
+    (
+        Outcome.COMPLETED,
+        Exit(
+            143,
+            "ended with exit code 0 after SIGTERM: probably saved, and left before it was done",
+            "program",
+            Ending.SAVED_AND_LEFT,
+        ),
+    ),
+    (
+        Outcome.UNKNOWN,
+        Exit(
+            143,
+            "ended from outside by SIGTERM; the scheduler does not name the sender (X)",
+            "scheduler",
+            Ending.INTERRUPTED,
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize(("outcome", "expected"), SAVED)
+@pytest.mark.parametrize("ranks", [(0, 1, 2, 3), (2,)])
+def test_a_program_that_was_interrupted_saved_and_exited_with_0_is_not_completed(
+    run: Run, scheduler: StandIn, outcome: Outcome, expected: Exit, ranks: tuple[int, ...]
+) -> None:
+    write_ranks(run.path, None, None, None, None)
+    write_signal(run.path, *ranks)
+    write_ranks(run.path, 0, 0, 0, 0)
+    write_end(run.path, 0)
+    scheduler.statuses = [Status("ended", "X", outcome)]
+    concluded = conclude(run, Status("ended"))  # as from the event of job.sh: the scheduler is asked
+    assert (concluded.record.exit, concluded.failed) == (expected, None)
+
+
+def test_the_accounting_may_lag_behind_the_end_of_an_interrupted_job(run: Run, scheduler: StandIn) -> None:
+    write_ranks(run.path, 0, 0, 0, 0)
+    write_signal(run.path, 0)
+    write_end(run.path, 0)
+    provisional = Status("ended", "X", Outcome.COMPLETED, provisional=True)
+    scheduler.statuses = [Status("running"), provisional, Status("ended", "TIMEOUT", Outcome.TIMEOUT)]
+    assert end(run) == Exit(143, "time limit reached (TIMEOUT)", "scheduler", Ending.TIME_LIMIT)
+
+
+def test_an_interrupted_run_that_ctrain_was_asked_to_cancel_is_cancelled(run: Run, scheduler: StandIn) -> None:
+    write_ranks(run.path, 0, 0, 0, 0)
+    write_signal(run.path, 0, 1, 2, 3)
+    write_end(run.path, 0)
+    (run.path / "cancelled").touch()
+    scheduler.statuses = [Status("ended", "CANCELLED", Outcome.CANCELLED_BY_USER)]
+    assert end(run) == Exit(130, "cancelled", "user", Ending.CANCELLED)
+
+
+def test_a_signal_that_comes_when_all_ranks_have_ended_interrupts_nothing(run: Run, scheduler: StandIn) -> None:
+    """job.sh may get it while srun still collects the ends of its tasks."""
+    write_ranks(run.path, 0, 0, 0, 0)
+    write_signal(run.path)
+    write_end(run.path, 0)
+    (run.path / "cancelled").touch()
+    assert end(run) == Exit(0, "completed", "program", Ending.COMPLETED)
+    assert scheduler.calls == []
+
+
+@pytest.mark.parametrize(("at", "ending"), [(105.0, "saved and left"), (100.5, "saved and left"), (90.0, "completed")])
+def test_a_warning_after_which_a_program_exits_with_0(run: Run, scheduler: StandIn, at: float, ending: str) -> None:
+    """At 90 s its ranks had not started."""
+    write_ranks(run.path, 0, 0, 0, 0)
+    write_signal(run.path, 0, 1, 2, 3, name="USR1", time=at)
+    write_end(run.path, 0)
+    scheduler.statuses = [Status("ended", "COMPLETED", Outcome.COMPLETED)]
+    ended = end(run)
+    assert (ended.ending.value, ended.code) == (ending, 0 if ending == "completed" else 143)
+
+
+def test_a_program_that_goes_on_for_long_after_a_warning_has_not_left_because_of_it(run: Run) -> None:
+    write_ranks(run.path, 0, 0, 0, 0, ends=2000.0)
+    write_signal(run.path, 0, 1, 2, 3, name="USR1")
+    write_end(run.path, 0)
+    assert end(run) == Exit(0, "completed", "program", Ending.COMPLETED)
+
+
+@pytest.mark.parametrize("codes", [(143, 143, 143, 143), (137, None, 143, 1), (None, None, None, None)])
+@pytest.mark.parametrize("code", [143, 137, None])
+def test_an_end_from_outside_that_the_scheduler_has_forgotten_blames_no_rank(
+    run: Run, codes: tuple[Optional[int], ...], code: Optional[int]
+) -> None:
+    """As on PBS without job history, and after qdel -W force."""
+    write_ranks(run.path, *codes)
+    write_signal(run.path, 0)
+    if code is not None:
+        write_end(run.path, code)
+    concluded = conclude(run, Status("ended", "", Outcome.UNKNOWN))
+    reason = "ended from outside by SIGTERM; the scheduler does not name the sender"
+    assert concluded.record.exit == Exit(code or 143, reason, "scheduler", Ending.INTERRUPTED)
+    assert concluded.failed is None
+
+
+def test_job_sh_was_killed_and_nobody_knows_why(run: Run) -> None:
+    write_ranks(run.path, None, 143, None, None)
+    concluded = conclude(run, Status("ended", "", Outcome.UNKNOWN))
+    reason = "job.sh was killed, and no rank had failed before: why is unknown"
+    assert concluded.record.exit == Exit(143, reason, "scheduler", Ending.UNKNOWN)
+    assert concluded.failed is None
+
+
+def test_a_rank_that_failed_well_before_the_signal_is_named(run: Run) -> None:
+    write_ranks(run.path, 9, 143, 143, 143)
+    write_signal(run.path, 1, 2, 3, time=118.0)
+    write_end(run.path, 143)
+    assert end(run, Outcome.UNKNOWN) == Exit(9, "rank 0 on gpu00 failed first: exit code 9", "program", Ending.FAILED)
 
 
 def test_success_of_too_few_ranks_is_none(run: Run) -> None:
     write_ranks(run.path, 0, 0, 0)
     write_end(run.path, 0)
-    assert end(run, Outcome.COMPLETED) == Exit(1, "only 3 of 4 ranks ever started", "ctrain")
+    assert end(run, Outcome.COMPLETED) == Exit(1, "only 3 of 4 ranks ever started", "ctrain", Ending.REFUSED)
 
 
 @pytest.mark.parametrize("outcome", FAILING)
@@ -156,7 +281,7 @@ def test_success_of_too_few_ranks_is_none(run: Run) -> None:
 def test_who_asks_ctrain_to_cancel_reads_so(run: Run, outcome: Outcome, codes: tuple[Optional[int], ...]) -> None:
     write_ranks(run.path, *codes)
     (run.path / "cancelled").touch()
-    assert end(run, outcome) == Exit(130, "cancelled", "user")
+    assert end(run, outcome) == Exit(130, "cancelled", "user", Ending.CANCELLED)
 
 
 def test_a_rank_that_left_before_is_named_beside_the_failure(run: Run) -> None:
@@ -173,7 +298,9 @@ def test_the_job_log_names_a_rank_whose_wrapper_was_killed(tmp_path: Path) -> No
     run = submitted(tmp_path / "one", scheduler, **SIZE)
     write_ranks(run.path, None, None, None, None)
     write_end(run.path, 137)
-    assert end(run, Outcome.FAILED) == Exit(137, "rank 2 on gpu01 failed first: Killed (from the job's log)", "program")
+    assert end(run, Outcome.FAILED) == Exit(
+        137, "rank 2 on gpu01 failed first: Killed (from the job's log)", "program", Ending.FAILED
+    )
 
 
 def test_a_failed_task_is_no_rank_where_a_task_has_several(tmp_path: Path) -> None:
@@ -189,7 +316,9 @@ def test_a_failed_task_is_no_rank_where_a_task_has_several(tmp_path: Path) -> No
 def test_a_programs_code_that_is_also_ctrains_is_the_programs(run: Run, code: int) -> None:
     write_ranks(run.path, code, 143, 143, 143)
     write_end(run.path, code)
-    assert end(run, Outcome.FAILED) == Exit(code, f"rank 0 on gpu00 failed first: exit code {code}", "program")
+    assert end(run, Outcome.FAILED) == Exit(
+        code, f"rank 0 on gpu00 failed first: exit code {code}", "program", Ending.FAILED
+    )
 
 
 @pytest.mark.parametrize("code", [72, 73, 127])
@@ -198,23 +327,23 @@ def test_ctrains_refusals_are_ctrains(run: Run, code: int) -> None:
         run.path, {"what": "refused", "rank": 0, "code": code, "message": "why", "time": 1.0, "node": "n"}, node=0
     )
     write_end(run.path, code)
-    assert end(run, Outcome.FAILED) == Exit(code, "rank 0 on n: why", "ctrain")
+    assert end(run, Outcome.FAILED) == Exit(code, "rank 0 on n: why", "ctrain", Ending.REFUSED)
 
 
 def test_no_rank_ever_started_and_the_job_log_says_why(run: Run) -> None:
     (run.path / "logs/job.log").write_text("banner\nctrain: cannot create a home in /tmp on gpu01\nsrun: error: 1\n\n")
     write_end(run.path, 73)
-    assert end(run, Outcome.FAILED) == Exit(73, "cannot create a home in /tmp on gpu01", "ctrain")
+    assert end(run, Outcome.FAILED) == Exit(73, "cannot create a home in /tmp on gpu01", "ctrain", Ending.REFUSED)
 
 
 def test_a_job_that_never_started(run: Run) -> None:
-    assert end(run, Outcome.NEVER_STARTED) == Exit(1, "the job never started", "scheduler")
+    assert end(run, Outcome.NEVER_STARTED) == Exit(1, "the job never started", "scheduler", Ending.NEVER_STARTED)
 
 
 def test_a_run_that_was_never_submitted(tmp_path: Path) -> None:
     begun = submitted(tmp_path / "one", StandIn(), **SIZE)
     run = dataclasses.replace(begun, record=dataclasses.replace(begun.record, attempts=()))
-    assert end(run, Outcome.NEVER_STARTED) == Exit(1, "the job was never submitted", "scheduler")
+    assert end(run, Outcome.NEVER_STARTED) == Exit(1, "the job was never submitted", "scheduler", Ending.NEVER_STARTED)
 
 
 def test_a_directory_that_the_nodes_do_not_see(run: Run) -> None:
@@ -228,7 +357,7 @@ def test_a_directory_that_the_nodes_do_not_see(run: Run) -> None:
 def test_a_full_disk_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = type("Usage", (), {"free": 0})
     monkeypatch.setattr(module.shutil, "disk_usage", lambda _: usage)
-    assert end(run, Outcome.FAILED) == Exit(1, f"disk full: {run.path}", "ctrain")
+    assert end(run, Outcome.FAILED) == Exit(1, f"disk full: {run.path}", "ctrain", Ending.FAILED)
 
 
 def test_a_full_disk_when_the_end_is_written_keeps_the_old_record(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,7 +405,7 @@ def test_a_run_of_a_thousand_nodes(tmp_path: Path, scheduler: StandIn) -> None:
     write_end(run.path, 9)
     assert sum(len(files) for _, _, files in os.walk(run.path)) < 2100
     concluded = conclude(run, Status("ended", "X", Outcome.FAILED))
-    assert concluded.record.exit == Exit(9, "rank 4321 on n540 failed first: exit code 9", "program")
+    assert concluded.record.exit == Exit(9, "rank 4321 on n540 failed first: exit code 9", "program", Ending.FAILED)
     assert len(concluded.record.nodes) == 1000
     assert (run.path / "record.json").stat().st_size < 50_000
 

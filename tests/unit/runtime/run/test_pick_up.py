@@ -16,6 +16,7 @@ from ctrain_runtime.errors import CtrainError, DataError, SchedulerError
 from ctrain_runtime.run import pick_up as module
 from ctrain_runtime.run import record
 from ctrain_runtime.run.conclude import Conclusion
+from ctrain_runtime.run.ending import Ending
 from ctrain_runtime.run.pick_up import current_status, find_run, list_runs, pick_up, refresh, require_known
 from ctrain_runtime.run.submit import Run, submission_lock
 from ctrain_runtime.schedulers import process
@@ -145,7 +146,9 @@ def test_a_submission_that_is_under_way_is_waited_for(lost: Run, scheduler: Stan
 
 
 def test_a_run_that_is_over_is_not_asked_about(run: Run, scheduler: StandIn) -> None:
-    over = dataclasses.replace(run, record=dataclasses.replace(run.record, exit=record.Exit(0, "completed", "program")))
+    over = dataclasses.replace(
+        run, record=dataclasses.replace(run.record, exit=record.Exit(0, "completed", "program", Ending.COMPLETED))
+    )
     assert refresh(over) == (Status("ended"), Conclusion(over.record))
     assert scheduler.calls == []
 
@@ -163,7 +166,7 @@ def test_a_run_whose_job_has_ended_is_concluded(run: Run, scheduler: StandIn) ->
     status, concluded = refresh(run)
     assert status.phase == "ended" and concluded
     assert concluded.record == record.load(run.path)
-    assert concluded.record.exit == record.Exit(0, "completed", "program")
+    assert concluded.record.exit == record.Exit(0, "completed", "program", Ending.COMPLETED)
     assert scheduler.calls == []
     assert not Path(run.plan.lease).exists()
 
@@ -264,7 +267,7 @@ def test_an_open_run_that_was_moved_or_copied_is_refused(run: Run) -> None:
 
 
 def test_a_run_that_has_ended_can_be_shown_wherever_it_is(run: Run) -> None:
-    over = dataclasses.replace(run.record, exit=record.Exit(3, "rank 0 failed", "program"))
+    over = dataclasses.replace(run.record, exit=record.Exit(3, "rank 0 failed", "program", Ending.FAILED))
     record.save(over)
     archived = run.path.rename(run.path.with_name("archived"))
     assert refresh(pick_up(archived)) == (Status("ended"), Conclusion(over))

@@ -10,6 +10,7 @@ import pytest
 from ctrain_runtime import user_layer
 from ctrain_runtime.errors import ConfigError, DataError
 from ctrain_runtime.run import directory, record
+from ctrain_runtime.run.ending import Ending
 from ctrain_runtime.run.record import Attempt, Exit, Record
 from samples.layers import write_layer
 from samples.plans import a_job, a_launch, a_manifest, a_plan
@@ -59,7 +60,9 @@ def test_a_machine_without_git(programs: Path, tmp_path: Path) -> None:
 
 def test_a_record_reads_back(begun: Record) -> None:
     attempt = Attempt("7", "job 7", "2026-11-22T00:00:00+00:00", outcome="failed", word="NODE_FAIL")
-    whole = dataclasses.replace(begun, attempts=(attempt,), nodes=("gpu01",), exit=Exit(1, "why", "scheduler"))
+    whole = dataclasses.replace(
+        begun, attempts=(attempt,), nodes=("gpu01",), exit=Exit(1, "why", "scheduler", Ending.FAILED)
+    )
     for written in (begun, whole):
         record.save(written)
         assert record.load(Path(begun.run_directory)) == written
@@ -69,10 +72,10 @@ def test_records_of_other_ctrains_are_named(begun: Record) -> None:
     run = Path(begun.run_directory)
     with pytest.raises(DataError, match=r"one is not a run directory: cannot read record\.json: No such file"):
         record.load(run)
-    for schema in (1, 3, None):
+    for schema in (1, 4, None):
         data = {**dataclasses.asdict(begun), "schema": schema}
         (run / "record.json").write_text(json.dumps(data))
-        with pytest.raises(ConfigError, match=r"unsupported record schema in .*record\.json \(supported: 2\)"):
+        with pytest.raises(ConfigError, match=r"unsupported record schema in .*record\.json \(supported: 2, 3\)"):
             record.load(run)
 
 

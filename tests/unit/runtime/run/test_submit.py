@@ -13,6 +13,7 @@ from ctrain_runtime import schedulers
 from ctrain_runtime.errors import CtrainError, DiskFullError, SchedulerError, UnansweredSubmission
 from ctrain_runtime.plan.model import Launch
 from ctrain_runtime.run import directory, record
+from ctrain_runtime.run.ending import Ending
 from ctrain_runtime.run.pick_up import pick_up
 from ctrain_runtime.run.submit import submission_lock, submit
 from samples.plans import a_launch, a_plan, some_facts
@@ -74,7 +75,7 @@ def test_a_job_that_is_rejected_is_recorded_and_frees_its_image(launch: Launch, 
     with pytest.raises(SchedulerError, match="rejected"):
         submit(launch)
     written = record.load(Path(launch.plan.run_directory))
-    assert written.exit == record.Exit(72, "rejected", "ctrain")
+    assert written.exit == record.Exit(72, "rejected", "ctrain", Ending.NEVER_STARTED)
     assert written.end
     assert written.attempts == ()
     assert not Path(launch.plan.lease).exists()

@@ -12,7 +12,7 @@ from ctrain_runtime.errors import SchedulerError
 from ctrain_runtime.run import watch as module
 from ctrain_runtime.run.interrupts import Interrupts
 from ctrain_runtime.run.submit import Run
-from ctrain_runtime.run.watch import BACKOFF, COUNT_SHARE, Ending, Pause, watch
+from ctrain_runtime.run.watch import BACKOFF, COUNT_SHARE, LastLook, Pause, watch
 from ctrain_runtime.schedulers.protocol import Outcome, Status
 from samples.runs import StandIn, submitted, write_end, write_events, write_ranks
 
@@ -98,7 +98,7 @@ def test_a_run_to_its_end(run: Run, clock: Clock, interrupts: NoSignals) -> None
     clock.later(5, appear)
     clock.later(8, speak)
     clock.later(20, lambda: write_end(run.path, 0))
-    assert watch(run, observer, interrupts) == Ending(Status("ended"), gone=True)
+    assert watch(run, observer, interrupts) == LastLook(Status("ended"), gone=True)
     assert [status.phase for status in dict.fromkeys(observer.of("status"))] == ["waiting", "running", "ended"]
     assert "".join(observer.of("output")) == "hello\n"
     assert [records for records in observer.of("metrics") if records] == [[{"step": 1}]]
@@ -190,7 +190,7 @@ def test_cancel_comes_before_any_word_of_it(run: Run, scheduler: StandIn, clock:
 
     observer = Strict()
     clock.later(3, lambda: setattr(interrupts, "cancel", True))
-    assert watch(run, observer, interrupts) == Ending(Status("ended", "X", Outcome.CANCELLED_BY_USER), gone=True)
+    assert watch(run, observer, interrupts) == LastLook(Status("ended", "X", Outcome.CANCELLED_BY_USER), gone=True)
     assert scheduler.calls.count("cancel") == 1
     assert observer.of("cancelling") == ["job 7"]
 
@@ -225,7 +225,7 @@ def test_a_cancelled_job_that_takes_for_ever_to_end_is_left(run: Run, interrupts
     scheduler = Completing()
     interrupts.cancel = True
     stuck = dataclasses.replace(run, scheduler=scheduler)
-    assert watch(stuck, Observer(), interrupts) == Ending(Status("running", "R"), gone=True)
+    assert watch(stuck, Observer(), interrupts) == LastLook(Status("running", "R"), gone=True)
     assert scheduler.calls.count("cancel") == 1
 
 
@@ -238,7 +238,7 @@ def test_a_second_interrupt_leaves_at_once(run: Run, scheduler: StandIn, interru
 
 def test_a_closed_terminal_leaves_the_run_alone(run: Run, scheduler: StandIn, interrupts: NoSignals) -> None:
     interrupts.detach = True
-    assert watch(run, Observer(), interrupts) == Ending(Status("waiting"), gone=False)
+    assert watch(run, Observer(), interrupts) == LastLook(Status("waiting"), gone=False)
     assert "cancel" not in scheduler.calls
 
 

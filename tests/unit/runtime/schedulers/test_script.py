@@ -81,6 +81,24 @@ def test_a_job_outlives_signals_and_writes_its_childs_code(scripts: Scripts, num
     assert scripts.job_events()[-1] == {"stage": "after", "what": "ended", "code": 5}
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+def test_a_job_records_that_it_was_signalled(scripts: Scripts, number: signal.Signals) -> None:
+    job = start_handler(scripts)
+    job.send_signal(number)
+    name = "TERM" if number == signal.SIGINT else number.name[3:]
+    wait_until(lambda: {"stage": "run", "what": "signalled", "signal": name} in scripts.job_events())
+    job.send_signal(signal.SIGTERM)
+    assert job.wait() == 5
+
+
+def test_a_signal_after_the_tasks_have_ended_is_no_evidence(scripts: Scripts) -> None:
+    write_job(scripts, "true")
+    text = (scripts.run / "job.sh").read_text()
+    (scripts.run / "job.sh").write_text(text.replace("\nfinish\n", "\nkill -TERM $$\nfinish\n"))
+    assert scripts.start("job.sh").wait() == 0
+    assert [event["what"] for event in scripts.job_events()] == ["started", "started", "ended"]
+
+
 def test_a_burst_of_signals(scripts: Scripts) -> None:
     job = start_handler(scripts)
     for _ in range(50):
@@ -90,7 +108,10 @@ def test_a_burst_of_signals(scripts: Scripts) -> None:
     for _ in range(20):
         job.send_signal(signal.SIGTERM)
     assert job.wait() == 5
-    assert [event["what"] for event in scripts.job_events()] == ["started", "started", "ended"]
+    events = scripts.job_events()
+    assert [event["what"] for event in events if event["what"] != "signalled"] == ["started", "started", "ended"]
+    assert [event["signal"] for event in events if event["what"] == "signalled"][-1] == "TERM"
+    assert sum(event.get("signal") == "TERM" for event in events) == 1
 
 
 def test_a_signal_before_the_tasks_start_ends_the_job(scripts: Scripts) -> None:
