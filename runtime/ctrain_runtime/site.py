@@ -85,6 +85,7 @@ class Site:
     engine: SiteEngine = field(default_factory=SiteEngine)
     partitions: dict[str, SitePartition] = field(default_factory=dict)
     partition: str = ""
+    partition_order: tuple[str, ...] = ()  # the preferred one first, where none is named
     required: tuple[str, ...] = ()  # options without which the site rejects jobs: account ...
     comment: str = ""
     submit: tuple[str, ...] = ()  # further options of sbatch, one per list item

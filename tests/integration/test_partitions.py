@@ -16,8 +16,8 @@ def reason(cluster: Cluster, *options: str) -> str:
     argv = ("ctrain", "run", "--dry-run", "--site", site, "--image", "pytorch-cpu", *options, "--", "python", "-c", "0")
     done = cluster.run(*argv)
     assert done.returncode == 0, done.stderr
-    (note,) = (line for line in done.stdout.splitlines() if line.startswith("note      partition "))
-    return note[len("note      ") :]
+    notes = [line[len("note      ") :] for line in done.stdout.splitlines() if line.startswith("note      ")]
+    return "; ".join(note for note in notes if note.startswith(("partition ", "other partitions ")))
 
 
 def administer(cluster: Cluster, *argv: str) -> None:
@@ -30,7 +30,7 @@ def states(cluster: Cluster) -> str:
     return cluster.run("squeue", "--noheader", "--format=%T").stdout.strip()
 
 
-def test_the_partition_follows_what_is_free(cluster: Cluster) -> None:
+def test_what_is_idle_does_not_change_ranks_and_gpus(cluster: Cluster) -> None:
     """debug allows too little time, and the jobs of spot are preempted; they share their nodes with the default."""
     assert reason(cluster) == DEFAULT
     instead = "1 of 1 nodes idle, instead of the default cas_v100_2 (2 GPUs per node)"
@@ -39,10 +39,13 @@ def test_the_partition_follows_what_is_free(cluster: Cluster) -> None:
     job = cluster.run("sbatch", "--parsable", *options).stdout.strip()
     try:
         until(lambda: states(cluster) == "RUNNING", "the start of the job")
-        instead = "instead of the default cas_v100_2 (0 of 2 nodes idle)"
-        assert reason(cluster) == f"partition skl chosen: 1 of 1 nodes idle, {instead}"
         waits = "partition cas_v100_2 chosen: 0 of 2 nodes idle, the cluster's default"
+        differ = "other partitions are idle, where the run would differ"
+        others = "skl: 1 rank and 0 GPUs per node; amd_a100nv_8: 8 ranks and 8 GPUs (a100) per node"
+        assert reason(cluster) == f"{waits}; {differ}: {others}"
         assert reason(cluster, "--nodes", "2") == waits
+        two = ("--gpus-per-node", "0", "--ranks-per-node", "2")
+        assert "of the same shape" in reason(cluster, *two)
     finally:
         cluster.run("scancel", job)
         until(lambda: not states(cluster), "the end of the job")

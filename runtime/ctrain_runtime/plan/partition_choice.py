@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Optional
 
@@ -11,35 +12,78 @@ from ctrain_runtime.job import Count
 from ctrain_runtime.manifest import Manifest
 from ctrain_runtime.plan import admission
 from ctrain_runtime.plan.size import SizeRequest, resolve_count
+from ctrain_runtime.text import pluralize
 
 Checks = tuple[tuple[bool, str], ...]  # whether each applies, and its text
 
 
-def choose_partition(request: SizeRequest, cluster: Cluster) -> tuple[Partition, str]:
-    """A partition that fits, and the reason in one line ("" if there is only one partition).
+def choose_partition(
+    request: SizeRequest, cluster: Cluster, order: Sequence[str] = ()
+) -> tuple[Partition, tuple[str, ...]]:
+    """A partition that fits, and notes: the reason (none if there is only one partition), and what else is idle.
 
-    In this order: one whose jobs are not preempted, that allows all of the time, that has enough idle nodes, the
-    cluster's default, the most idle nodes, the cluster's own order. If none fits it is the default: what is wrong with
-    the request is then for the checks of its size to say. `cluster` must have partitions.
+    What is idle must not change what a command does. So the partition is the first of a lasting order: one whose jobs
+    are not preempted, that allows all of the time, of the site's `order`, the cluster's default, the cluster's order.
+    Idleness decides only among those in which the run has the same shape. If none fits it is the default: what is wrong
+    with the request is then for the checks of its size to say. `cluster` must have partitions.
     """
     everything = (*cluster.partitions, *cluster.closed)
     default = next((part for part in everything if part.default), everything[0])
     obstacles = {part.name: _first(_obstacles(request, cluster, part)) for part in everything}
     fitting = [part for part in everything if not obstacles[part.name]]
     if len(everything) == 1 or not fitting:
-        return cluster.partitions[0] if default.closed else default, ""
+        return cluster.partitions[0] if default.closed else default, ()
 
-    def rank(part: Partition) -> tuple[list[bool], int]:
-        return [applies for applies, _ in _drawbacks(request, part)], -(part.idle or 0)
+    def rank(part: Partition) -> tuple[list[bool], int, bool]:
+        place = order.index(part.name) if part.name in order else len(order)
+        return [applies for applies, _ in _drawbacks(request, part)], place, not part.default
 
-    chosen = min(fitting, key=rank)
-    why = "the cluster's default" if chosen.default else ""
-    if default.default and not chosen.default:
+    preferred = min(fitting, key=rank)
+    idle = [part for part in fitting if rank(part)[0] == rank(preferred)[0] and not _is_busy(request, part)]
+    alike = [part for part in idle if _have_one_shape(request, cluster, part, preferred)]
+    is_busy = preferred.idle is not None and _is_busy(request, preferred)
+    chosen = max(alike, key=lambda part: part.idle or 0) if is_busy and alike else preferred
+    if chosen.default:
+        why = "the cluster's default"
+    elif chosen is not preferred:
+        why = f"instead of {preferred.name} ({_idle(preferred)}), of the same shape"
+    elif chosen.name in order:
+        why = "the first of the site's partition_order that fits"
+    elif default.default:
         why = (
             f"instead of the default {default.name} ({obstacles[default.name] or _first(_drawbacks(request, default))})"
         )
-    idle = "" if chosen.idle is None else _idle(chosen)
-    return chosen, f"partition {chosen.name} chosen: {', '.join(filter(None, (idle, why))) or 'the first that fits'}"
+    else:
+        why = "the first that fits"
+    state = "" if chosen.idle is None else f"{_idle(chosen)}, "
+    others = [_describe_idle(request, part) for part in idle] if is_busy and chosen is preferred else []
+    elsewhere = f"other partitions are idle, where the run would differ: {'; '.join(others)}" if others else ""
+    return chosen, tuple(filter(None, (f"partition {chosen.name} chosen: {state}{why}", elsewhere)))
+
+
+def _is_busy(request: SizeRequest, part: Partition) -> bool:
+    return (part.idle or 0) < resolve_count("--nodes", request.nodes, 1)
+
+
+def _shape(request: SizeRequest, part: Partition) -> tuple[int, int]:
+    """GPUs and ranks per node."""
+    gpus = resolve_count("--gpus-per-node", request.gpus_per_node, part.gpus, least=0)
+    return gpus, resolve_count("--ranks-per-node", request.ranks_per_node, gpus or 1)
+
+
+def _have_one_shape(request: SizeRequest, cluster: Cluster, part: Partition, other: Partition) -> bool:
+    """Whether a run has as many ranks and GPUs in both partitions, and GPUs that are known to be of one type."""
+    gpus, _ = shape = _shape(request, part)
+    members = [cluster.members.get(each.name) for each in (part, other)]
+    same_type = part.gpu_type == other.gpu_type != "" or (bool(members[0]) and members[0] == members[1])
+    return shape == _shape(request, other) and (same_type or not gpus)
+
+
+def _describe_idle(request: SizeRequest, part: Partition) -> str:
+    """An idle partition, and what a run would have there."""
+    gpus, ranks = _shape(request, part)
+    with_gpus = f"{pluralize(gpus, 'GPU')}{f' ({part.gpu_type})' if gpus and part.gpu_type else ''}"
+    return f"{part.name}: {pluralize(ranks, 'rank')} and {with_gpus} per node"
 
 
 def hosts_elsewhere(request: SizeRequest, cluster: Cluster, name: str) -> list[str]:
@@ -104,13 +148,7 @@ def _obstacles(request: SizeRequest, cluster: Cluster, part: Partition) -> Check
 
 def _drawbacks(request: SizeRequest, part: Partition) -> Checks:
     """Why another partition would be better, the worst reason first."""
-    is_busy = (part.idle or 0) < resolve_count("--nodes", request.nodes, 1)
-    return (
-        (part.preemptible, "preemptible"),
-        *_time_checks(request, part),
-        (is_busy, _idle(part)),
-        (not part.default, ""),
-    )
+    return ((part.preemptible, "preemptible"), *_time_checks(request, part))
 
 
 def _time_checks(request: SizeRequest, part: Partition) -> Checks:

@@ -9,7 +9,7 @@ from ctrain_runtime import time_limit
 from ctrain_runtime.errors import ResourceError, SchedulerError, UsageError
 from ctrain_runtime.facts import Allocation, Cluster, Partition
 from ctrain_runtime.plan.partition_choice import choose_partition, hosts_elsewhere, limit
-from ctrain_runtime.plan.size import JobSize, SizeRequest, check_capacity, resolve_count
+from ctrain_runtime.plan.size import JobSize, SizeRequest, check_capacity, resolve_count, unused_gpus
 from ctrain_runtime.site import Site
 from ctrain_runtime.suggest import suggest
 
@@ -22,11 +22,13 @@ def fit(request: SizeRequest, cluster: Cluster, site: Site) -> JobSize:
     if cluster.allocation:
         return _fit_allocation(request, cluster, site, cluster.allocation)
     if not cluster.partitions:
-        reasons = "".join(f"; {part.name} is {part.closed}" for part in cluster.closed)
-        raise SchedulerError(f"no partition is up{reasons}", "Retry later, or ask the administrators")
+        closed = "".join(f"; {part.name} is {part.closed}" for part in cluster.closed)
+        raise SchedulerError(f"no partition is up{closed}", "Retry later, or ask the administrators")
     cluster = limit(request, cluster)
     name = request.partition or ("" if hosts_elsewhere(request, cluster, site.partition) else site.partition)
-    partition, reason = (_find_partition(name, cluster), "") if name else choose_partition(request, cluster)
+    partition, reasons = (
+        (_find_partition(name, cluster), ()) if name else choose_partition(request, cluster, site.partition_order)
+    )
     scope = f"partition {partition.name}"
     nodes = resolve_count("--nodes", request.nodes, 1)
     check_capacity(scope, "usable node", partition.nodes, "--nodes", nodes)
@@ -36,7 +38,9 @@ def fit(request: SizeRequest, cluster: Cluster, site: Site) -> JobSize:
     ask_memory = cluster.memory_is_consumable and not partition.has_memory_default
     memory = _memory(partition, gpus, ask_memory, site.memory_per_gpu)
     size = _share(partition, nodes, gpus, ranks, site)
-    return replace(size, memory=memory, time_limit=minutes, notes=(*filter(None, (reason,)), *notes))
+    return replace(
+        size, memory=memory, time_limit=minutes, notes=(*reasons, *unused_gpus(request, gpus, ranks), *notes)
+    )
 
 
 def _fit_allocation(request: SizeRequest, cluster: Cluster, site: Site, allocation: Allocation) -> JobSize:
@@ -58,6 +62,7 @@ def _fit_allocation(request: SizeRequest, cluster: Cluster, site: Site, allocati
     # A step without a share of its own takes all memory of the allocation, and a second one waits for it.
     ask_memory = cluster.memory_is_consumable and gpus < limits.gpus
     memory, notes = _memory(limits, gpus, ask_memory, None), _ignored_in_allocation(request, allocation)
+    notes = (*unused_gpus(request, gpus, ranks), *notes)
     size = _share(limits, nodes, gpus, ranks, site)
     return replace(size, memory=memory, time_limit=allocation.minutes_left, notes=notes)
 

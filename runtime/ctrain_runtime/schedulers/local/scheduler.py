@@ -11,7 +11,7 @@ from ctrain_runtime import facts
 from ctrain_runtime.errors import UsageError
 from ctrain_runtime.facts import Cluster
 from ctrain_runtime.plan.model import Launch, LaunchPlan
-from ctrain_runtime.plan.size import JobSize, SizeRequest, check_capacity, resolve_count
+from ctrain_runtime.plan.size import JobSize, SizeRequest, check_capacity, resolve_count, unused_gpus
 from ctrain_runtime.schedulers import process
 from ctrain_runtime.schedulers.local import script
 from ctrain_runtime.schedulers.protocol import FailedTask, OutOfMemory, Status
@@ -39,7 +39,9 @@ class Local:
         gpus = resolve_count("--gpus-per-node", request.gpus_per_node, available, least=0)
         check_capacity("this machine", "GPU", available, "--gpus-per-node", gpus)
         ranks = resolve_count("--ranks-per-node", request.ranks_per_node, gpus or 1)
-        notes = ("--time does not apply to site local: nothing ends the run",) if request.time_is_explicit else ()
+        notes = unused_gpus(request, gpus, ranks)
+        if request.time_is_explicit:
+            notes += ("--time does not apply to site local: nothing ends the run",)
         cores = max(1, len(os.sched_getaffinity(0)) // (nodes * ranks))
         return JobSize(nodes, ranks, gpus, cores, cores, notes=notes)
 

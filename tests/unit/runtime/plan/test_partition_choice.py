@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Optional
 
 import pytest
 
@@ -21,13 +21,14 @@ ANY_GPU = a_manifest()  # with CUDA; its GPUs are unknown
 FOR_A100 = a_manifest(requires=Requires(arch=("8.0", "9.0")))
 NO_GPU = a_manifest(software={"torch": "2.13.0"})
 IDLE = "2 of 4 nodes idle"
+ELSEWHERE = "other partitions are idle, where the run would differ"
 
 
 def choose(cluster: Cluster = CLUSTER, **request: Any) -> tuple[str, str]:
-    part, reason = choose_partition(SizeRequest(**{"image": ANY_GPU, **request}), cluster)
+    part, notes = choose_partition(SizeRequest(**{"image": ANY_GPU, **request}), cluster)
     prefix = f"partition {part.name} chosen: "
-    assert not reason or reason.startswith(prefix)
-    return part.name, reason[len(prefix) :]
+    assert all(note.startswith(prefix) for note in notes[:1])
+    return part.name, "; ".join(notes)[len(prefix) :]
 
 
 def changed(name: str, **changes: Any) -> Cluster:
@@ -40,9 +41,14 @@ def changed(name: str, **changes: Any) -> Cluster:
     [
         ({}, "v100", f"{IDLE}, the cluster's default"),
         ({"nodes": 2}, "v100", f"{IDLE}, the cluster's default"),
-        ({"nodes": 3}, "a100", f"3 of 8 nodes idle, instead of the default v100 ({IDLE})"),
+        ({"nodes": 3}, "v100", f"{IDLE}, the cluster's default; {ELSEWHERE}: a100: 8 ranks and 8 GPUs (a100) per node"),
+        (
+            {"nodes": 3, "ranks_per_node": 2, "gpus_per_node": 2},
+            "v100",
+            f"{IDLE}, the cluster's default; {ELSEWHERE}: a100: 2 ranks and 2 GPUs (a100) per node",
+        ),
         ({"nodes": 4}, "v100", f"{IDLE}, the cluster's default"),  # it waits everywhere; debug is too short
-        ({"nodes": 4, "time": "30"}, "debug", f"4 of 4 nodes idle, instead of the default v100 ({IDLE})"),
+        ({"nodes": 4, "time": "30"}, "debug", f"4 of 4 nodes idle, instead of v100 ({IDLE}), of the same shape"),
         ({"nodes": 5}, "a100", "3 of 8 nodes idle, instead of the default v100 (4 usable nodes)"),
         ({"gpus_per_node": 8}, "a100", "3 of 8 nodes idle, instead of the default v100 (4 GPUs per node)"),
         ({"ranks_per_node": 33}, "v100", ""),  # fits nowhere
@@ -60,7 +66,16 @@ def changed(name: str, **changes: Any) -> Cluster:
         ),
         ({"image": replace(ANY_GPU, arch="")}, "v100", f"{IDLE}, the cluster's default"),  # of a sandbox
         ({"image": NO_GPU}, "v100", f"{IDLE}, the cluster's default"),
-        ({"image": NO_GPU, "nodes": 3}, "cpu", f"4 of 4 nodes idle, instead of the default v100 ({IDLE})"),
+        (
+            {"image": NO_GPU, "nodes": 4},
+            "v100",
+            f"{IDLE}, the cluster's default; {ELSEWHERE}: cpu: 1 rank and 0 GPUs per node",
+        ),
+        (
+            {"image": NO_GPU, "nodes": 4, "gpus_per_node": 0},  # one rank per node, wherever
+            "cpu",
+            f"4 of 4 nodes idle, instead of v100 ({IDLE}), of the same shape",
+        ),
         ({"image": None}, "v100", f"{IDLE}, the cluster's default"),
         ({"time": "3-00:00:00"}, "v100", f"{IDLE}, the cluster's default"),  # a job's default is shortened
         ({"time": "3-00:00:00", "time_is_explicit": True}, "v100", ""),  # then the size refuses it
@@ -74,7 +89,6 @@ def test_the_choice(request_: dict[str, Any], name: str, reason: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "request_", "why"),
     [
-        ({"idle": 0}, {}, "0 of 4 nodes idle"),
         ({"nodes": 0, "idle": 0}, {}, "0 usable nodes"),  # drained and down ones do not count
         ({"max_nodes": 1}, {"nodes": 2}, "at most 1 nodes per job"),
         ({"min_nodes": 2}, {}, "at least 2 nodes per job"),
@@ -85,7 +99,6 @@ def test_the_choice(request_: dict[str, Any], name: str, reason: str) -> None:
         ({"qos": Access(allowed=("long",))}, {}, "closed to QOS normal"),
         ({"preemptible": True}, {}, "preemptible"),
         ({"time_limit": 59}, {}, "time limit 00:59:00"),
-        ({"idle": None}, {}, "idle nodes unknown"),
     ],
 )
 def test_why_the_default_is_not_chosen(changes: dict[str, Any], request_: dict[str, Any], why: str) -> None:
@@ -144,9 +157,40 @@ def test_limits_of_qos_and_account(request_: dict[str, str], own_qos: str, expec
     assert (part.max_nodes, part.max_gpus, part.time_limit, part.limited_by) == expected
 
 
-def test_without_a_default_it_is_the_first_that_fits_best() -> None:
+@pytest.mark.parametrize("idle", [0, 2, 4, None])
+def test_how_many_nodes_are_idle_does_not_change_ranks_or_gpus(idle: Optional[int]) -> None:
+    """Else the same command would train with another number of ranks, on another GPU, from one hour to the next."""
+    for cluster in (changed("v100", idle=idle), changed("v100", idle=idle, gpu_type="")):
+        assert choose(cluster)[0] == "v100"
+
+
+def test_idle_nodes_of_the_same_kind_are_used() -> None:
+    twin = replace(V100, name="twin", default=False, idle=4)
+    busy = replace(V100, idle=0)
+    reason = "4 of 4 nodes idle, instead of v100 (0 of 4 nodes idle), of the same shape"
+    assert choose(Cluster((busy, A100, twin))) == ("twin", reason)
+    assert choose(Cluster((busy, replace(twin, idle=None))))[0] == "v100"
+    assert choose(Cluster((busy, replace(twin, preemptible=True))))[0] == "v100"
+    assert choose(Cluster((busy, replace(twin, gpus=2))))[0] == "v100"
+    assert choose(Cluster((busy, replace(twin, gpus=2))), gpus_per_node=2)[0] == "twin"
+    # Types that are not known may differ, unless the nodes are the same.
+    unknown = tuple(replace(part, gpu_type="") for part in (busy, twin))
+    assert choose(Cluster(unknown))[0] == "v100"
+    assert choose(Cluster(unknown, members=dict.fromkeys(("v100", "twin"), frozenset(("n1",)))))[0] == "twin"
+
+
+def test_a_site_has_an_order_of_preference() -> None:
+    request = SizeRequest(image=ANY_GPU)
+    part, (reason, *_) = choose_partition(request, CLUSTER, ("nowhere", "cpu", "a100", "v100"))
+    assert part.name == "a100", "cpu has no GPUs"
+    assert reason.endswith(": 3 of 8 nodes idle, the first of the site's partition_order that fits")
+    assert choose_partition(request, changed("a100", idle=0), ("a100",))[0].name == "a100"
+    assert choose_partition(replace(request, nodes=9), CLUSTER, ("a100",))[0].name == "v100", "then nothing fits"
+
+
+def test_without_a_default_it_is_the_first_that_fits() -> None:
     parts = tuple(replace(part, default=False) for part in (CPU, V100, A100))
-    assert choose(Cluster(parts)) == ("a100", "3 of 8 nodes idle")
+    assert choose(Cluster(parts)) == ("v100", "2 of 4 nodes idle, the first that fits")
     assert choose(Cluster(parts), image=NO_GPU)[0] == "cpu"
 
 

@@ -105,11 +105,23 @@ def test_the_choice_of_a_partition() -> None:
     assert fit(site=dataclasses.replace(SITE, partition="skl")).partition == "skl"
     assert fit(site=dataclasses.replace(SITE, partition="skl"), partition="amd_a100nv_8").gpus_per_node == 8
     busy = Cluster(partitions=(dataclasses.replace(GPU, idle=0), dataclasses.replace(CPU, idle=2)))
-    reason = "partition skl chosen: 2 of 2 nodes idle, instead of the default amd_a100nv_8 (0 of 8 nodes idle)"
-    assert (fit(busy).partition, fit(busy).notes) == ("skl", (reason,))
+    reason = "partition amd_a100nv_8 chosen: 0 of 8 nodes idle, the cluster's default"
+    elsewhere = "other partitions are idle, where the run would differ: skl: 1 rank and 0 GPUs per node"
+    assert (fit(busy).partition, fit(busy).notes) == ("amd_a100nv_8", (reason, elsewhere))
+    assert fit(busy, gpus_per_node=0).partition == "skl"
+    assert fit(site=dataclasses.replace(SITE, partition_order=("skl",))).partition == "skl"
     assert (fit(busy, partition="amd_a100nv_8").partition, fit(busy, partition="amd_a100nv_8").notes) == (GPU.name, ())
     no_default = Cluster(partitions=(CPU, dataclasses.replace(GPU, default=False)))
     assert fit(no_default).partition == "skl"
+
+
+@pytest.mark.parametrize("cluster", [CLUSTER, inside(gpus=8)])
+def test_gpus_that_ranks_may_not_use_are_not_reserved_without_a_word(cluster: Cluster) -> None:
+    """As of torchrun --nproc-per-node 3."""
+    unused = "all 8 GPUs of a node are reserved; one per rank: --gpus-per-node 3"
+    assert unused in fit(cluster, ranks_per_node=3).notes
+    for request in ({}, {"ranks_per_node": 8}, {"ranks_per_node": 3, "gpus_per_node": 8}, {"gpus_per_node": 0}):
+        assert not [note for note in fit(cluster, **request).notes if "reserved" in note]
 
 
 def test_nodes_that_the_user_names_count_more_than_the_partition_of_the_site() -> None:
