@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Optional
@@ -171,6 +171,42 @@ def count_intel_gpus() -> int:
     return sum(card.resolve().name.split(":")[1:2] != ["00"] for card in cards)
 
 
+def count_visible_gpus() -> int:
+    """The GPUs of this machine that programs started here would see."""
+    uuids = [uuid for text in _gpu_information() for uuid in re.findall(r"^GPU UUID:\s*(\S+)", text, re.MULTILINE)]
+    nvidia = count_visible(count_gpus(), os.environ.get("CUDA_VISIBLE_DEVICES"), uuids)
+    amd = count_visible(count_amd_gpus(), os.environ.get("ROCR_VISIBLE_DEVICES"))
+    return nvidia + count_visible(amd, os.environ.get("HIP_VISIBLE_DEVICES")) + count_intel_gpus()
+
+
+def count_visible(count: int, devices: Optional[str], uuids: Sequence[str] = ()) -> int:
+    """How many of `count` GPUs a program sees with CUDA_VISIBLE_DEVICES=`devices` (None: unset); `uuids`: if known.
+
+    As CUDA reads it (its Programming Guide, CUDA Environment Variables): a number, or the beginning of one UUID; the
+    list ends before the first entry that is neither, as in "-1", and is empty if an entry comes twice. A process sees
+    one MIG instance at most, and no whole GPU beside it.
+    """
+    if devices is None:
+        return count
+    seen: list[str] = []
+    for entry in map(str.strip, devices.split(",")):
+        if entry.startswith("MIG-"):
+            return min(count, 1) if not seen else len(seen)
+        of_uuid = [uuid for uuid in uuids if uuid.startswith(entry)] if entry.startswith("GPU-") else []
+        if len(of_uuid) == 1:
+            device = of_uuid[0]
+        elif entry.isascii() and entry.isdigit() and len(entry) < 5 and int(entry) < count:
+            device = str(int(entry))
+        elif entry.startswith("GPU-") and not uuids:
+            device = entry
+        else:
+            break
+        if device in seen:
+            return 0
+        seen.append(device)
+    return min(count, len(seen))
+
+
 def gpu_maker() -> Maker:
     """Whose GPUs this machine has; NVIDIA's if it has several makers', or none."""
     if not count_gpus() and count_amd_gpus():
@@ -180,8 +216,13 @@ def gpu_maker() -> Maker:
 
 def gpu_models() -> tuple[str, ...]:
     """The driver's names of this machine's NVIDIA GPUs, as in NVIDIA A100-SXM4-80GB; each model once."""
-    texts = (path.read_text(encoding="utf-8", errors="replace") for path in sorted(_GPUS.glob("*/information")))
-    return tuple(dict.fromkeys(model for text in texts for model in re.findall(r"^Model:\s*(.+)$", text, re.MULTILINE)))
+    models = (re.findall(r"^Model:\s*(.+)$", text, re.MULTILINE) for text in _gpu_information())
+    return tuple(dict.fromkeys(model for each in models for model in each))
+
+
+def _gpu_information() -> list[str]:
+    """What the driver tells of each of NVIDIA's GPUs."""
+    return [path.read_text(encoding="utf-8", errors="replace") for path in sorted(_GPUS.glob("*/information"))]
 
 
 def cpu_instructions() -> frozenset[str]:

@@ -226,6 +226,27 @@ def test_gpus_of_an_allocation_are_counted_however_they_were_requested(programs:
     assert (plan["nodes"], plan["gpus_per_node"], plan["ranks_per_node"]) == (2, 2, 2)
 
 
+def test_what_an_allocation_says_of_its_tasks_does_not_hold_for_ranks(programs: Cluster) -> None:
+    """Else srun would give each rank the one GPU of a task, and LOCAL_RANK 1 would find none."""
+    salloc = ["salloc", "--nodes=1", "--ntasks=2", "--gpus-per-task=1", "--hint=nomultithread", "--time=10"]
+    argv = [
+        "ctrain",
+        "run",
+        *IMAGE,
+        "--launcher",
+        "env",
+        "--name",
+        "per-task",
+        "--",
+        "printenv",
+        "CUDA_VISIBLE_DEVICES",
+    ]
+    done = programs.run(*salloc, *argv)
+    assert done.returncode == 0, done.stdout + done.stderr
+    texts = [(programs.runs("per-task") / "logs" / f"rank{rank}.log").read_text().split() for rank in range(2)]
+    assert texts == [["0,1"]] * 2
+
+
 def test_ranks_of_a_node_share_a_home_that_is_gone_afterwards(programs: Cluster) -> None:
     argv = ["--nodes", "2", *IMAGE, "--launcher", "env", "--name", "homes", "--", "/bin/sh", "-c"]
     program = 'touch "$HOME/$RANK"; sleep 2; ls -x "$HOME"'

@@ -66,9 +66,7 @@ def unused_gpus(request: SizeRequest, gpus: int, ranks: int) -> tuple[str, ...]:
     """A note on GPUs that nobody asked for and that ranks may not use: a rank is usually given one."""
     if ranks >= gpus or isinstance(request.gpus_per_node, int):
         return ()
-    return (
-        f"all {gpus} GPUs of a node are reserved; one per rank: --gpus-per-node {ranks}",
-    )
+    return (f"all {gpus} GPUs of a node are reserved; one per rank: --gpus-per-node {ranks}",)
 
 
 def check_capacity(scope: str, unit: str, available: int, option: str, requested: int) -> None:

@@ -27,15 +27,13 @@ GRACE_SECONDS = 10  # between SIGTERM and SIGKILL
 _started: list[subprocess.Popen[bytes]] = []  # kept, so that they are reaped without a warning
 
 
-def start(launch: Launch, pass_fds: tuple[int, ...] = ()) -> str:
+def start(launch: Launch, pass_fds: tuple[int, ...] = (), environ: Mapping[str, str] = os.environ) -> str:
     """Start job.sh in a session of its own, so that Ctrl-C reaches only ctrain; its id. Raises SchedulerError.
 
     It inherits the locked descriptor `pass_fds`, and closes it once it has written its first event.
     """
     run = Path(launch.plan.run_directory)
-    environ = dict(os.environ)
-    if pass_fds:
-        environ["CTRAIN_LOCK_FD"] = str(pass_fds[0])
+    lock = {"CTRAIN_LOCK_FD": str(pass_fds[0])} if pass_fds else {}
     try:
         # Ranks write their own logs; messages of bash, srun and mpirun go to the job's log.
         with (run / layout.JOB_LOG).open("ab") as log:
@@ -45,7 +43,7 @@ def start(launch: Launch, pass_fds: tuple[int, ...] = ()) -> str:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 cwd=run,
-                env=environ,
+                env={**environ, **lock},
                 start_new_session=True,
                 pass_fds=pass_fds,
             )

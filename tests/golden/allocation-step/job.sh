@@ -21,7 +21,6 @@ event() { # STAGE WHAT [MORE]
 }
 event before started "\"job\": \"$(uname -n):$$:$(cut -d ' ' -f 22 /proc/$$/stat)\""
 [ -z "${CTRAIN_LOCK_FD:-}" ] || exec {CTRAIN_LOCK_FD}>&- # the submission is over
-unset SLURM_CPU_BIND SLURM_MEM_PER_CPU SLURM_MEM_PER_GPU
 [ -n "${SLURMD_NODENAME:-}" ] || unset TMPDIR
 end_tasks() {
   local step name

@@ -84,7 +84,46 @@ def test_the_models_of_gpus_are_those_that_the_driver_names(tmp_path: Path, monk
         (tmp_path / str(number) / "information").write_text(text)
     monkeypatch.setattr(facts, "_GPUS", tmp_path)
     assert facts.count_gpus() == 3
+    for devices, count in (("0,2", 2), ("GPU-0", 0)):  # three have that UUID
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", devices)
+        assert facts.count_visible_gpus() == count
     assert facts.gpu_models() == ("NVIDIA A100-SXM4-80GB", "Tesla V100-PCIE-32GB")
+
+
+UUIDS = ("GPU-8932f937-d72c", "GPU-8932aaaa-d72c", "GPU-1234f937-d72c", "GPU-99")
+
+
+@pytest.mark.parametrize(
+    ("devices", "count"),
+    [
+        (None, 4),
+        ("0,1,2,3", 4),
+        ("2", 1),
+        (" 1 , 3 ", 2),
+        ("", 0),
+        ("-1", 0),
+        ("NoDevFiles", 0),
+        ("0,-1,1", 1),
+        ("0,4,1", 1),
+        ("0,9999999999999999999,1", 1),
+        ("0,1,0", 0),
+        ("GPU-8932f937-d72c,GPU-1234f937-d72c", 2),
+        ("GPU-8932f,GPU-1", 2),
+        ("GPU-8932,0", 0),  # two begin so
+        ("GPU-77,GPU-99", 0),
+        ("GPU-99,GPU-9", 0),  # twice the same
+        ("MIG-GPU-8932f937-d72c/1/2", 1),
+        ("MIG-1f3c,MIG-2f3c", 1),
+        ("\u0661", 0),
+    ],
+)
+def test_the_gpus_that_a_program_sees_as_cuda_counts_them(devices: Optional[str], count: int) -> None:
+    assert facts.count_visible(4, devices, UUIDS) == count
+    assert facts.count_visible(0, devices) == 0
+
+
+def test_uuids_that_nothing_names_are_believed() -> None:
+    assert facts.count_visible(4, "GPU-1,GPU-2") == 2
 
 
 @pytest.mark.parametrize(

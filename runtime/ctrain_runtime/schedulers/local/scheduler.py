@@ -34,10 +34,12 @@ class Local:
     def size(self, request: SizeRequest, cluster: Cluster, site: Site) -> JobSize:
         if request.partition:
             raise UsageError("site local has no partitions", "Remove --partition, or select a cluster with --site")
-        available = facts.count_gpus() + facts.count_amd_gpus() + facts.count_intel_gpus()
+        available = facts.count_visible_gpus()
         nodes = resolve_count("--nodes", request.nodes, 1)
         gpus = resolve_count("--gpus-per-node", request.gpus_per_node, available, least=0)
-        check_capacity("this machine", "GPU", available, "--gpus-per-node", gpus)
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        machine = "this machine" if visible is None else f"this machine with CUDA_VISIBLE_DEVICES={visible!r}"
+        check_capacity(machine, "GPU", available, "--gpus-per-node", gpus)
         ranks = resolve_count("--ranks-per-node", request.ranks_per_node, gpus or 1)
         notes = unused_gpus(request, gpus, ranks)
         if request.time_is_explicit:

@@ -16,6 +16,7 @@ from ctrain_runtime.errors import CtrainError, SchedulerError
 # overrides a script, SQUEUE_FORMAT changes answers, SCANCEL_INTERACTIVE asks questions, and those of an outer job
 # (SLURM_CPUS_PER_TASK, SLURM_UMASK ...) would leak into a new one. The commands get only those needed to reach Slurm.
 OPTION_PREFIXES = ("SLURM_", "SBATCH_", "SALLOC_", "SRUN_", "SQUEUE_", "SCANCEL_", "SCONTROL_", "SACCT_", "SINFO_")
+_STEP_OPTIONS = (*OPTION_PREFIXES, "SLURMD_DEBUG")
 KEPT = frozenset(
     {
         "SLURM_CONF",  # path of the configuration file
@@ -23,6 +24,20 @@ KEPT = frozenset(
         "SLURM_CLUSTERS",  # cluster of a federation
         "SLURM_JWT",  # token of the user, on sites without munge
     }
+)
+# srun also reads the variables of the allocation around it as options (man srun, INPUT ENVIRONMENT VARIABLES, 22.05 to
+# 26.05): SLURM_GPUS_PER_TASK of `salloc --gpus-per-task=1` would give each rank one GPU, SLURM_HINT fewer cores. A step
+# has options of its own; it needs to know which job it belongs to, and how to reach Slurm. What only describes the job
+# stays, for programs that read it.
+KEPT_IN_ALLOCATION = KEPT | {
+    *("SLURM_JOBID", "SLURM_NODELIST", "SLURM_NODE_ALIASES", "SLURM_CLUSTER_NAME", "SLURM_RESTART_COUNT"),
+    "SLURM_WORKING_CLUSTER",  # where the controller of the job is
+    "SLURM_STEPMGR",  # the node that manages the job's steps, instead of the controller
+    "SLURM_NETWORK",  # the job's own, without which its steps get none (Slingshot)
+}
+KEPT_PREFIXES = (
+    *("SLURM_JOB_", "SLURM_ARRAY_", "SLURM_SUBMIT_", "SLURM_TOPOLOGY_", "SLURM_HET_"),
+    *("SLURM_PMIX_", "SLURM_SPANK_", "SLURM_SACK_"),  # settings of plugins
 )
 
 _PREFIXES = re.compile(
@@ -73,6 +88,15 @@ def client_environment() -> dict[str, str]:
     theirs from the node, where the caller's may be missing, or shared with all nodes."""
     dropped = (*OPTION_PREFIXES, "TMPDIR")
     return {name: value for name, value in os.environ.items() if name in KEPT or not name.startswith(dropped)}
+
+
+def allocation_environment() -> dict[str, str]:
+    """The caller's environment for steps of the allocation around it, without what srun would read as options."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name in KEPT_IN_ALLOCATION or name.startswith(KEPT_PREFIXES) or not name.startswith(_STEP_OPTIONS)
+    }
 
 
 def require_commands(*programs: str) -> None:

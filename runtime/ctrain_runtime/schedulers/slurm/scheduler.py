@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -45,11 +44,12 @@ class Slurm:
 
     def submit(self, launch: Launch, pass_fds: tuple[int, ...] = ()) -> str:
         if launch.plan.allocation:
-            return process.start(launch, pass_fds)
+            return process.start(launch, pass_fds, client.allocation_environment())
         return submit.submit(launch, pass_fds)
 
     def interact(self, launch: Launch) -> int:
-        return process.interact(launch, os.environ if launch.plan.allocation else client.client_environment())
+        is_step = bool(launch.plan.allocation)
+        return process.interact(launch, client.allocation_environment() if is_step else client.client_environment())
 
     def find(self, plan: LaunchPlan) -> Optional[str]:
         return None if plan.allocation else submit.find(plan)

@@ -32,8 +32,6 @@ export MASTER_PORT=$((61000 + (SLURM_JOB_ID + SLURM_STEP_ID + {salt}) % 4536))""
 
 KILL_SECONDS = 30  # between SIGTERM and SIGKILL in an allocation, as Slurm's KillWait
 
-ALLOCATION_ONLY = ("SLURM_CPU_BIND", "SLURM_MEM_PER_CPU", "SLURM_MEM_PER_GPU")  # must not hold for the ranks
-
 # slurmd sets SLURMD_NODENAME (man srun, OUTPUT ENVIRONMENT VARIABLES); the shell of salloc is on a login node.
 LOGIN_TMPDIR = '[ -n "${SLURMD_NODENAME:-}" ] || unset TMPDIR'
 
@@ -138,10 +136,9 @@ def _srun_terminal(plan: LaunchPlan) -> list[str]:
     step = ["--pty", "--mpi=none", *([f"--cpu-bind={plan.cpu_bind}"] if plan.cpu_bind else [])]
     if not plan.allocation:
         return ["srun", *step, *_resources(plan), *_requested(plan)]
-    unset = [word for name in ALLOCATION_ONLY for word in ("-u", name)]
     size = ["--overlap", "--nodes=1", "--ntasks=1", f"--cpus-per-task={plan.cpus_per_task}"]
     gpus = [f"--gres=gpu:{plan.gpus_per_node}"] if plan.gpus_per_node else []
-    return ["env", *unset, "srun", *step, *size, *gpus]
+    return ["srun", *step, *size, *gpus]
 
 
 def _srun_per_node(plan: LaunchPlan) -> list[str]:
@@ -156,7 +153,7 @@ def _srun_per_node(plan: LaunchPlan) -> list[str]:
 def _before(plan: LaunchPlan) -> str:
     """The allocation's shell differs from the ranks; the image is needed for the job's time; and the preflight names
     nodes that never answer."""
-    lines = [f"unset {' '.join(ALLOCATION_ONLY)}", LOGIN_TMPDIR] if plan.allocation else []
+    lines = [LOGIN_TMPDIR] if plan.allocation else []
     if plan.preflight:
         lines.append(f'scontrol show hostnames "$SLURM_JOB_NODELIST" >"$run/{layout.HOSTS}"')
     return "\n".join([*lines, *renew_lease(plan)])

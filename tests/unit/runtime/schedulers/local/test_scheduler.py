@@ -32,12 +32,32 @@ def test_sizes(
     request_: dict[str, Any], gpus: int, size: tuple[int, int, int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ranks share the cores that ctrain itself may use, here eight."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(facts, "count_gpus", lambda: gpus)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
     nodes, ranks, gpus_per_node, cores = size
     assert SCHEDULER.size(SizeRequest(**request_), Cluster(), SITE) == JobSize(
         nodes=nodes, ranks_per_node=ranks, gpus_per_node=gpus_per_node, cpus_per_rank=cores, cores_per_rank=cores
     )
+
+
+def test_gpus_that_the_caller_has_hidden_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(facts, "count_gpus", lambda: 8)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "6,7")
+    size = SCHEDULER.size(SizeRequest(), Cluster(), SITE)
+    assert (size.gpus_per_node, size.ranks_per_node) == (2, 2)
+    complaint = "this machine with CUDA_VISIBLE_DEVICES='6,7' has 2 GPUs, 4 requested. Largest that fits: --gpus-per-"
+    with pytest.raises(ResourceError, match=f"^{complaint}"):
+        SCHEDULER.size(SizeRequest(gpus_per_node=4), Cluster(), SITE)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert SCHEDULER.size(SizeRequest(), Cluster(), SITE).gpus_per_node == 0
+
+
+def test_gpus_reserved_for_fewer_ranks_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(facts, "count_gpus", lambda: 8)
+    note = "all 8 GPUs of a node are reserved; one per rank: --gpus-per-node 3"
+    assert SCHEDULER.size(SizeRequest(ranks_per_node=3), Cluster(), SITE).notes == (note,)
 
 
 def test_a_time_limit_that_nothing_enforces_is_named() -> None:

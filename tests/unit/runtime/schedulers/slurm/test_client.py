@@ -29,6 +29,31 @@ def test_variables_that_are_options_do_not_reach_slurm(monkeypatch: pytest.Monke
     assert set(kept) <= set(environment)
 
 
+# man srun, INPUT ENVIRONMENT VARIABLES, and opt.c of 26.11; all begin with SLURM_.
+SRUN_OPTIONS = """
+ACCOUNT CONTAINER CORE_SPEC CPUS_PER_GPU CPUS_PER_TASK CPU_BIND DEBUG DISTRIBUTION DIST_PLANESIZE EPILOG EXACT EXCLUSIVE
+EXPORT_ENV GPUS GPUS_PER_NODE GPUS_PER_SOCKET GPUS_PER_TASK GPU_BIND GRES GRES_FLAGS HINT HOSTFILE IMMEDIATE
+KILL_BAD_EXIT LABELIO MEM_BIND MEM_PER_CPU MEM_PER_GPU MEM_PER_NODE MPI_TYPE NNODES NO_KILL NPROCS NTASKS
+NTASKS_PER_CORE NTASKS_PER_GPU NTASKS_PER_NODE NTASKS_PER_SOCKET NTASKS_PER_TRES OOM_KILL_STEP OPEN_MODE OVERCOMMIT
+OVERLAP PARTITION PROLOG QOS REMOTE_CWD RESERVATION SIGNAL SPREAD_JOB SRUN_MULTI STDINMODE STDOUTMODE TASK_EPILOG
+TASK_PROLOG THREADS THREADS_PER_CORE TIMELIMIT TRES_BIND TRES_PER_TASK UMASK UNBUFFEREDIO WAIT WORKING_DIR
+"""
+DESCRIPTION = """
+ARRAY_TASK_ID CLUSTERS CONF JOBID JOB_CPUS_PER_NODE JOB_ID JOB_NODELIST NETWORK STEPMGR SUBMIT_DIR WORKING_CLUSTER
+"""
+
+
+def test_steps_of_an_allocation_have_options_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What says which job it is, and where Slurm is, stays."""
+    dropped = [*(f"SLURM_{word}" for word in SRUN_OPTIONS.split()), "SRUN_CPUS_PER_TASK", "SLURMD_DEBUG", "SBATCH_GPUS"]
+    kept = [*(f"SLURM_{word}" for word in DESCRIPTION.split()), "SLURMD_NODENAME", "TMPDIR", "WANDB_MODE"]
+    for name in (*dropped, *kept):
+        monkeypatch.setenv(name, "x")
+    environment = client.allocation_environment()
+    assert not set(dropped) & set(environment)
+    assert set(kept) <= set(environment)
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize(
     ("name", "text"),

@@ -48,6 +48,8 @@ def test_in_an_allocation_a_run_is_a_process(programs: Path, launch: Launch, mon
 
         monkeypatch.setattr(process, name, record_call)
 
+    for name in ("SLURM_GPUS_PER_TASK", "SLURM_JOB_ID"):
+        monkeypatch.setenv(name, "1")
     note("start", "login01:7:9")
     note("status", Status("running"))
     note("cancel", None)
@@ -59,7 +61,9 @@ def test_in_an_allocation_a_run_is_a_process(programs: Path, launch: Launch, mon
     assert SCHEDULER.find(inside.plan) is None
     assert SCHEDULER.name(job_id) == "process 7"
     run = Path(inside.plan.run_directory)
-    assert calls == [("start", inside, (3,)), ("status", job_id), ("cancel", job_id, run)]
+    (_, *started), *others = calls
+    assert started[:2] == [inside, (3,)] and "SLURM_GPUS_PER_TASK" not in started[2] and "SLURM_JOB_ID" in started[2]
+    assert others == [("status", job_id), ("cancel", job_id, run)]
     assert not unused.exists()
 
 
