@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -19,10 +19,12 @@ from ctrain_runtime.sif import PARTITION
 from samples.sample_images import sif
 
 
-def plan(definitions: Path, name: str = "small", tag: str = "", digest: str = "") -> BuildPlan:
-    """The plan of an image; `digest` is that of its upstream image, if it has one."""
+def plan(
+    definitions: Path, name: str = "small", tag: str = "", digest: str = "", given: Mapping[str, str] = {}
+) -> BuildPlan:
+    """The plan of an image; `digest` is that of its upstream image, if it has one; `given` are its --build-arg."""
     spec = image_spec.find_spec(definitions, name, tag)
-    return build_plan.plan_image(spec, {}, {}, "amd64", lambda *_: True, lambda _: digest)
+    return build_plan.plan_image(spec, given, {}, "amd64", lambda *_: True, lambda _: digest)
 
 
 def put(cache: Cache, planned: BuildPlan, make_manifest: Callable[..., Manifest]) -> Path:

@@ -1,6 +1,8 @@
 """Publish an image that was built and tested to a store, as its next version.
 
-A store is a directory that all nodes see; `ctrain store init DIR` creates one.
+A store is a directory that all nodes see; `ctrain store init DIR` creates one. The image in the cache must be the one
+that `ctrain build` would make now, by the definitions and with the same --build-arg. With --digest, it is the one that
+has this digest, whatever it was made of.
 
   ctrain publish pytorch-cpu --store /apps/ctrain --channel dev
 """
@@ -9,28 +11,35 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import asdict, replace
+import shlex
+from dataclasses import asdict
 from typing import Optional
 
-from ctrain_builder import build, image_spec
+from ctrain_builder import build, build_plan, image_spec
+from ctrain_builder.build_cache import Cache
+from ctrain_builder.build_plan import BuildPlan
 from ctrain_builder.cache_root import open_cache
 from ctrain_builder.cli.bar import Bar, print_note
 from ctrain_builder.cli.options import add_dry_run, add_plan_arguments, digest, find_image
 from ctrain_builder.cli.planning import Parents, detect_site, plan_images
 from ctrain_builder.cli.signer import make_signer
 from ctrain_builder.cli.store.common import store_root
+from ctrain_builder.image_spec import ImageSpec
 from ctrain_builder.store import channels
 from ctrain_builder.store.publish import CopyObserver, PublishResult, find_same, publish, require_digest
 from ctrain_builder.store.refresh import refresh
-from ctrain_runtime.errors import ImageTestError
+from ctrain_runtime.errors import ImageTestError, RegistryError
+from ctrain_runtime.manifest import Manifest
 from ctrain_runtime.store import open_store
 from ctrain_runtime.text import format_size
+
+_SHOWN_REASONS = 2  # of each layer
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("image", metavar="IMAGE[:TAG]", help="an image of images.yaml")
     add_plan_arguments(parser)
-    parser.set_defaults(rebuild=None, base_max_age=None)
+    parser.set_defaults(rebuild=None, base_max_age=None, offline=True)  # a tag that moves after a build is not asked
     parser.add_argument("--store", metavar="DIR", help="the store's directory (default: $CTRAIN_STORE)")
     parser.add_argument("--channel", metavar="CHANNEL", help="also make this channel (prod, dev, ...) point to it")
     parser.add_argument(
@@ -41,7 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--digest",
         type=digest,
         metavar="DIGEST",
-        help="refuse any image but the one with this digest (see `ctrain images show`, `ctrain build --json`)",
+        help="publish the image with this digest and no other, also one that is not what `ctrain build` would make now "
+        "(see `ctrain images show`, `ctrain build --json`)",
     )
 
 
@@ -51,31 +61,65 @@ def execute(args: argparse.Namespace) -> int:
         channels.check(args.channel)
     cache = open_cache(args.cache)
     spec = find_image(image_spec.directory(args.definitions), args.image, args.tag)
-    [plan], _ = plan_images(args, [spec], cache, detect_site(args), Parents(cache))
-    if plan.problem:
-        raise plan.problem
     flat = build.is_flat(spec, args.flatten)
     path = cache.image(spec, flat)
     with cache.use(path) as there:  # it stays while it is copied
-        manifest = build.up_to_date(cache, plan, flat, None) if there else None
+        manifest = _publishable(args, cache, spec, flat) if there else None
         if manifest is None:
-            is_built = there and build.assembled(cache, plan, flat)
-            verb, state = ("test", "has not passed its tests") if is_built else ("build", "is not built and tested")
-            option = " --flatten" if args.flatten else ""
-            raise ImageTestError(f"image {spec.title} {state}", f"Run: ctrain {verb} {spec.name}:{spec.tag}{option}")
+            raise ImageTestError(f"image {spec.title} is not built and tested", f"Run: {_command('build', args, spec)}")
+        signer = make_signer(args.sign) if args.sign else None
         if args.dry_run:
             require_digest(path, manifest, args.digest or "")
-            same = find_same(open_store(root), replace(manifest, signed=bool(args.sign)))
+            same = find_same(open_store(root), manifest, signer)
             text = f"{same.manifest.reference} is the same image" if same else f"would publish {spec.title}"
             print(json.dumps({"new_version": not same, "done": False}, indent=2) if args.json else text)
             return 0
-        signer = make_signer(args.sign) if args.sign else None
         with Bar(f"copying {spec.title}", manifest.size) as bar:
             watch = CopyObserver(print_note, bar.at)
             outcome = publish(path, manifest, root, args.channel or "", watch, signer, args.digest or "")
     refresh(open_store(root), print_note)
     print(json.dumps(_as_data(outcome), indent=2) if args.json else _as_text(outcome, args.channel))
     return 0
+
+
+def _publishable(args: argparse.Namespace, cache: Cache, spec: ImageSpec, flat: bool) -> Optional[Manifest]:
+    """The manifest of the image in the cache; None if it is incomplete.
+
+    Raises ImageTestError unless it is the planned one and has passed its tests; of another one, which only its digest
+    can name, those tests count that its build has recorded.
+    """
+    manifest = build.finished(cache, spec, flat)
+    if manifest is None:
+        return None
+    [plan], _ = plan_images(args, [spec], cache, detect_site(args), Parents(cache))
+    if build.up_to_date(cache, plan, flat, None):
+        return manifest
+    is_planned = build.assembled(cache, plan, flat) is not None
+    if is_planned or (args.digest and not manifest.tested):
+        raise ImageTestError(f"image {spec.title} has not passed its tests", f"Run: {_command('test', args, spec)}")
+    if args.digest:
+        return manifest
+    if plan.problem and not isinstance(plan.problem, RegistryError):  # no image was built here on an unknown base
+        raise plan.problem
+    why = _differences(cache, plan)
+    what = f"image {spec.title} in the cache is not what `ctrain build` would make now{f' ({why})' if why else ''}"
+    hint = f"Run: {_command('build', args, spec)}; or pass the --build-arg of its build, or --digest {manifest.digest}"
+    raise ImageTestError(what, hint)
+
+
+def _differences(cache: Cache, plan: BuildPlan) -> str:
+    """Why the planned layers are other ones than those that were made last for this image; "" if that is unknown."""
+    if plan.problem:
+        return plan.problem.message
+    made = {layer.name: cache.made(plan.spec, layer.name) for layer in plan.layers}
+    recorded = {name: last.inputs for name, last in made.items() if last}
+    layers = zip(plan.layers, build_plan.status(plan, recorded.get))
+    return "; ".join(f"{layer.name}: {reason}" for layer, status in layers for reason in status.why[:_SHOWN_REASONS])
+
+
+def _command(verb: str, args: argparse.Namespace, spec: ImageSpec) -> str:
+    options = [*(["--flatten"] if args.flatten else []), *(f"--build-arg={text}" for text in args.build_arg)]
+    return shlex.join(["ctrain", verb, f"{spec.name}:{spec.tag}", *options])
 
 
 def _as_data(outcome: PublishResult) -> dict[str, object]:

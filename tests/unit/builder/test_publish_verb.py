@@ -2,17 +2,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ctrain_builder import manifest_writer
+from ctrain_builder.build_cache import LayerBuild
 from ctrain_builder.cache_root import open_cache
 from ctrain_builder.cli.main import BUILD_VERBS
 from ctrain_builder.store.init import init_store
 from ctrain_runtime.cli.main import RUNTIME_VERBS, main
 from ctrain_runtime.digest import file_digest
 from ctrain_runtime.manifest import Manifest, read_manifest
+from ctrain_runtime.registry.client import RegistryClient
 from ctrain_runtime.store import open_store
 from samples import built_image
 
@@ -89,6 +92,80 @@ def test_what_is_not_a_digest_is_refused(
     assert publish("--digest", text) == 64
     what = "must be sha256:HEX or sha256-regions:HEX with 12 to 64 hexadecimal digits"
     assert f"argument --digest: {what}, not {text!r}" in capsys.readouterr().err
+
+
+def test_what_is_not_the_planned_image_is_refused(
+    publish: Callable[..., int], project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The definitions have changed since, or a colleague has built another image under the name in a shared cache."""
+    cache = open_cache(tmp_path / "cache")
+    plan = built_image.plan(project / "definitions")
+    for layer in plan.layers:
+        cache.remember(plan.spec, layer.name, LayerBuild(layer.inputs, 1))
+    definition = project / "definitions/upper/upper.def"
+    text = definition.read_text()
+    definition.write_text(text.replace("echo", "printf"))
+    manifest = read_manifest(tmp_path / "cache/images/small_1.0-s.json")
+    for options in ((), ("--dry-run",), ("--channel", "prod")):
+        assert publish(*options) == 78
+        what = (
+            "image small 1.0 in the cache is not what `ctrain build` would make now (upper: definition changed (%post))"
+        )
+        assert what in (said := capsys.readouterr().err)
+        assert said.count("\n") == 1 and "Run: ctrain build small:1.0; or pass the --build-arg of its build" in said
+        assert f"or --digest {manifest.digest}\n" in said
+    definition.write_text(text)
+    assert publish("--build-arg", "COLOUR=blue") == 78
+    said = capsys.readouterr().err
+    assert "upper: argument COLOUR red -> blue" in said
+    assert "Run: ctrain build small:1.0 --build-arg=COLOUR=blue" in said
+    assert list(Path("store").rglob("*small*")) == []
+    assert publish() == 0
+
+
+def test_an_image_with_a_build_argument_is_published_with_the_same_one(
+    publish: Callable[..., int], project: Path, tmp_path: Path, make_manifest: Callable[..., Manifest]
+) -> None:
+    cache = open_cache(tmp_path / "cache")
+    plan = built_image.plan(project / "definitions", given={"COLOUR": "blue"})
+    image = built_image.put(cache, plan, make_manifest)
+    manifest = built_image.tested(cache, plan, read_manifest(image.with_suffix(".json")))
+    manifest_writer.write(image.with_suffix(".json"), manifest)
+    assert publish() == 78
+    assert publish("--build-arg", "COLOUR=blue") == 0
+
+
+def test_another_image_is_published_on_purpose(
+    publish: Callable[..., int], project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By its digest; but none that has not passed its tests."""
+    definition = project / "definitions/upper/upper.def"
+    definition.write_text(definition.read_text().replace("echo", "printf"))
+    path = tmp_path / "cache/images/small_1.0-s.json"
+    manifest = read_manifest(path)
+    assert publish("--digest", manifest.digest, "--dry-run") == 0
+    failed = replace(manifest, tests=(replace(manifest.tests[0], passed=False), *manifest.tests[1:]))
+    manifest_writer.write(path, failed)
+    assert publish("--digest", manifest.digest) == 78
+    assert "image small 1.0 has not passed its tests. Run: ctrain test small:1.0" in capsys.readouterr().err
+    manifest_writer.write(path, manifest)
+    assert publish("--digest", manifest.digest) == 0
+
+
+def test_publishing_asks_no_registry(
+    publish: Callable[..., int], project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The tag of a base may have moved since the build: what was tested is what goes out."""
+
+    def asked(*_: object) -> str:
+        raise AssertionError("a registry was asked")
+
+    monkeypatch.setattr(RegistryClient, "digest", asked)
+    assert publish() == 0
+    (project / "definitions/base/base.def").write_text("Bootstrap: docker\nFrom: nvcr.io/far/away:{{ VERSION }}\n")
+    capsys.readouterr()
+    assert publish() == 78
+    assert "make now (the digest of nvcr.io/far/away:1.0 is not known here yet). Run:" in capsys.readouterr().err
 
 
 def test_dry_run_publishes_nothing(publish: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
