@@ -106,8 +106,9 @@ class Lab:
         """Build the site's image anew, and publish it as prod. Returns the new file in the store."""
         init_store(self.root / "store")
         before = set((self.root / "store").glob("*.sif"))
-        self.site("build", "small", "--build-arg", f"ROUND={number}", *build)
-        self.site("publish", "small", "--store", str(self.root / "store"), "--channel", "prod", *publish)
+        argument = ("--build-arg", f"ROUND={number}")
+        self.site("build", "small", *argument, *build)
+        self.site("publish", "small", "--store", str(self.root / "store"), "--channel", "prod", *argument, *publish)
         [new] = set((self.root / "store").glob("*.sif")) - before
         return new
 
