@@ -11,21 +11,21 @@ EXPORTS = "export CTRAIN_TASK=$task CTRAIN_TASKS=$tasks CTRAIN_NODE=$NODE_RANK"
 def own_gpus(plan: LaunchPlan) -> str:
     """Bash that leaves a task its share of the node's GPUs; tasks beyond their number share them in turn.
 
-    The variable is that of the image's GPUs; where the scheduler does not set it, GPUs are numbered from 0.
+    The variable is that of the image's GPUs, which are numbered from 0 where the scheduler does not set it; of an image
+    for no known GPUs, those that the scheduler sets.
     """
     if not plan.gpus_per_node:
         return ""
-    name = "CUDA_VISIBLE_DEVICES" if plan.image.cuda else "ROCR_VISIBLE_DEVICES"
-    if not plan.image.cuda and not plan.image.rocm:
-        name = "ZE_AFFINITY_MASK"
-    every = ",".join(map(str, range(plan.gpus_per_node)))
+    names = "CUDA_VISIBLE_DEVICES" if plan.image.cuda else "ROCR_VISIBLE_DEVICES" if plan.image.rocm else ""
+    every = ",".join(map(str, range(plan.gpus_per_node))) if names else ""
     return f"""\
-IFS=, read -r -a devices <<<"${{{name}-{every}}}"
-share=$((${{#devices[@]}} / {plan.ranks_per_node}))
-((share)) || share=1
-if ((${{#devices[@]}})); then
+for name in {names or "CUDA_VISIBLE_DEVICES ZE_AFFINITY_MASK"}; do
+  IFS=, read -r -a devices <<<"${{!name-{every}}}"
+  ((${{#devices[@]}})) || continue
+  share=$((${{#devices[@]}} / {plan.ranks_per_node}))
+  ((share)) || share=1
   first=$((local_task * share % ${{#devices[@]}}))
   printf -v devices '%s,' "${{devices[@]:first:share}}"
-  export {name}=${{devices%,}}
-fi
+  export "$name=${{devices%,}}"
+done
 """

@@ -58,13 +58,22 @@ def start_mpi(site: Site, cluster: Cluster, nodes: int) -> tuple[str, str]:
 
 
 def choose(
-    launcher: str, imports: Imports, software: Mapping[str, str], site: Site, cluster: Cluster, size: JobSize
+    launcher: str,
+    imports: Imports,
+    software: Mapping[str, str],
+    site: Site,
+    cluster: Cluster,
+    size: JobSize,
+    *,
+    independent: bool = False,
 ) -> LauncherChoice:
-    """The launcher in the place of `auto`; any other is checked against the program.
+    """The launcher in the place of `auto`; any other is checked against the program, unless its ranks form no world.
 
     `software` is that of the image's manifest, empty if unknown. Raises UsageError if the ranks would not find each
     other.
     """
+    if independent:
+        return LauncherChoice(launcher, independent=True)
     ranks = size.nodes * size.ranks_per_node
     if launcher == "auto" and ranks == 1 and not _needs_rank(imports):
         return LauncherChoice("env", (ALONE,), independent=True)

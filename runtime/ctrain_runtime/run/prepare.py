@@ -93,11 +93,12 @@ def prepare(request: Request) -> Prepared:
     ranks = target.size.nodes * target.size.ranks_per_node
     check(recognised, planned.launcher, target.size.nodes, ranks)
     imported = ALWAYS_IMPORTED.get(recognised.by) or read_imports(planned)
-    choice = choose(planned.launcher, imported, target.image.manifest.software, site, target.cluster, target.size)
+    known = (target.image.manifest.software, site, target.cluster, target.size)
+    choice = choose(planned.launcher, imported, *known, independent=planned.independent)
     planned = replace(
         planned,
         launcher=choice.launcher,
-        independent=planned.independent or choice.independent,
+        independent=choice.independent,
         command=(*recognised.prefix, *planned.command),
     )
     plan, assumed = _plan(request, planned, recognised.env, target, *engine.result())

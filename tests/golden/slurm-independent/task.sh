@@ -111,14 +111,15 @@ leave() {
   remove_unused "$home"
 }
 export LOCAL_WORLD_SIZE=8 OMP_NUM_THREADS=8
-IFS=, read -r -a devices <<<"${CUDA_VISIBLE_DEVICES-0,1,2,3,4,5,6,7}"
-share=$((${#devices[@]} / 8))
-((share)) || share=1
-if ((${#devices[@]})); then
+for name in CUDA_VISIBLE_DEVICES; do
+  IFS=, read -r -a devices <<<"${!name-0,1,2,3,4,5,6,7}"
+  ((${#devices[@]})) || continue
+  share=$((${#devices[@]} / 8))
+  ((share)) || share=1
   first=$((local_task * share % ${#devices[@]}))
   printf -v devices '%s,' "${devices[@]:first:share}"
-  export CUDA_VISIBLE_DEVICES=${devices%,}
-fi
+  export "$name=${devices%,}"
+done
 unset "${!APPTAINER@}" "${!SINGULARITY@}"
 for name in CTRAIN_TASK CTRAIN_TASKS CTRAIN_NODE OMP_NUM_THREADS CUDA_VISIBLE_DEVICES NVIDIA_VISIBLE_DEVICES TERM ROCR_VISIBLE_DEVICES HIP_VISIBLE_DEVICES GPU_DEVICE_ORDINAL ZE_AFFINITY_MASK SLURM_JOB_ID SLURM_NNODES SLURM_JOB_NUM_NODES SLURM_NODEID SLURM_GPUS_ON_NODE; do
   [ -z "${!name+set}" ] || export "APPTAINERENV_$name=${!name}"

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
+from samples.plans import a_site
 from samples.scripts import Scripts, slurm_task
 
 SEEN = 'env | grep -E "^(RANK|WORLD|LOCAL_|NODE_RANK|MASTER|PET_|CTRAIN_[TN]|SLURM|PMI|CUDA)" | sort'
@@ -56,11 +59,18 @@ def test_each_task_sees_gpus_of_its_own(
 
 
 def test_the_order_of_the_site_holds_before_gpus_are_shared_out(scripts: Scripts) -> None:
-    from samples.plans import a_site
-
     plan = scripts.plan(
         "bash", "-c", "echo $CUDA_VISIBLE_DEVICES", independent=True, ranks_per_node=4, gpus_per_node=4,
         site=a_site(gpu_order=(3, 2, 1, 0)),
     )  # fmt: skip
     assert scripts.execute(plan, **slurm_task(1, 4), CUDA_VISIBLE_DEVICES="0,1,2,3") == 0
     assert scripts.log(1) == "2\n"
+
+
+def test_an_image_for_no_known_gpus_gets_a_share_of_those_that_the_scheduler_sets(scripts: Scripts) -> None:
+    """A program of the job's own directory may use them."""
+    show = "echo ${CUDA_VISIBLE_DEVICES-none} ${ZE_AFFINITY_MASK-none}"
+    plan = scripts.plan("bash", "-c", show, independent=True, ranks_per_node=2, gpus_per_node=2)
+    plan = dataclasses.replace(plan, image=dataclasses.replace(plan.image, cuda=False))
+    assert scripts.execute(plan, **slurm_task(1, 2), CUDA_VISIBLE_DEVICES="4,5") == 0
+    assert scripts.log(1) == "5 none\n"

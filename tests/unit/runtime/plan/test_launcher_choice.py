@@ -7,7 +7,7 @@ import pytest
 
 from ctrain_runtime.errors import SchedulerError, UsageError
 from ctrain_runtime.facts import Cluster
-from ctrain_runtime.plan.launcher_choice import Imports, LauncherChoice, choose, refuse_alone, start_mpi
+from ctrain_runtime.plan.launcher_choice import ALONE, Imports, LauncherChoice, choose, refuse_alone, start_mpi
 from ctrain_runtime.plan.size import JobSize
 from samples.plans import CLUSTER, GPU_PARTITION, a_job, a_plan, a_site
 
@@ -144,3 +144,27 @@ def test_several_ranks_of_a_program_that_cannot_connect_them_are_refused(
         "each of 4 ranks would train a model of its own: mnist.py imports torch, but nothing that connects ranks. "
         "If that is meant, pass --independent; else run one rank: --nodes 1 --ranks-per-node 1"
     )
+
+
+@pytest.mark.parametrize(
+    ("imports", "launcher", "alone"),
+    [
+        (program("torch"), "env", True),
+        (program("torch", "lightning", "accelerate"), "env", True),
+        (Imports(), "env", True),
+        (program("horovod", "torch"), "mpi", False),
+        (program("mpi4py"), "mpi", False),
+        (program("deepspeed", "torch"), "env", False),  # looks for MPI without them
+        (Imports("train.py", frozenset({"torch"}), frozenset({"torch"}), needs_rank=True), "env", False),
+    ],
+)
+def test_one_rank_alone_is_no_world(imports: Imports, launcher: str, alone: bool) -> None:
+    choice = choose("auto", imports, MPI, a_site(), CLUSTER, JobSize(1, 1))
+    assert (choice.launcher, choice.independent, choice.notes[0] == ALONE) == (launcher, alone, alone)
+    assert not choose("auto", imports, MPI, a_site(), CLUSTER, JobSize(1, 2)).independent
+    assert choose("env", Imports(), MPI, a_site(), CLUSTER, JobSize(1, 1)) == LauncherChoice("env")
+
+
+def test_independent_ranks_may_count_each_for_itself() -> None:
+    choice = choose("env", program("mpi4py"), MPI, a_site(), CLUSTER, JobSize(2, 2), independent=True)
+    assert choice == LauncherChoice("env", independent=True)

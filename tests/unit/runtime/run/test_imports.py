@@ -81,3 +81,31 @@ def test_a_file_that_is_no_text(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_bytes(b"\xff\x00import torch\nimport horovod\n" + b"\n" * (1 << 20) + b"import jax\n")
     found = read_imports(a_job(command=("python", "train.py"), directory=tmp_path))
     assert found.libraries == {"horovod"}
+
+
+@pytest.mark.parametrize(
+    ("text", "needs_rank"),
+    [
+        ("dist.init_process_group('gloo')\n", True),
+        ("def setup():\n    torch.distributed.init_process_group(backend)\n", True),
+        ("rank = int(os.environ['RANK'])\n", True),
+        ('local = os.environ["LOCAL_RANK"]\n', True),
+        ("local = int(os.environ.get('LOCAL_RANK', 0))\ndist.init_process_group('nccl')\n", True),  # does not ask
+        ("ddp = int(os.environ.get('RANK', -1)) != -1\nif ddp:\n    init_process_group(backend=backend)\n", False),
+        ("if 'RANK' in os.environ and 'WORLD_SIZE' in os.environ:\n    rank = int(os.environ['RANK'])\n", False),
+        ('if int(os.environ.get("WORLD_SIZE", "1")) > 1: dist.init_process_group()\n', False),
+        ("if os.getenv('LOCAL_RANK'): dist.init_process_group()\n", False),
+        ("if 'WORLD_SIZE' not in environ: os.environ['WORLD_SIZE'] = '1'\ndist.init_process_group()\n", False),
+        ("os.environ['RANK'] = '0'\nmain()\n", False),
+        ("import torch\n", False),
+        ("", False),
+    ],
+)
+def test_whether_a_program_needs_the_variables_of_a_world(text: str, needs_rank: bool, tmp_path: Path) -> None:
+    assert imports(tmp_path, text).needs_rank is needs_rank
+
+
+def test_modules_beside_the_program_may_form_its_group(tmp_path: Path) -> None:
+    (tmp_path / "setup_ddp.py").write_text("def setup():\n    dist.init_process_group('gloo')\n")
+    assert imports(tmp_path, "import setup_ddp\n").needs_rank
+    assert not imports(tmp_path, "import setup_ddp, os\nif 'RANK' in os.environ:\n    setup_ddp.setup()\n").needs_rank

@@ -95,12 +95,83 @@ def test_variables_of_mpirun_come_before_those_of_the_command_line() -> None:
     assert (plan.environment["A"], plan.environment["B"], plan.passed) == ("1", "2", ("MY_TOKEN",))
 
 
-def test_an_option_that_cannot_be_translated_is_left_to_one_rank() -> None:
+def test_a_command_that_cannot_be_translated_starts_the_ranks_of_one_node() -> None:
     Path("train.py").touch()
     command = ("accelerate", "launch", "--use_fsdp", "train.py")
     with pytest.raises(UsageError, match=r"ctrain has no equivalent of --use_fsdp"):
         plan_of(command=command, image="pytorch", options={"nodes": 2})
-    assert plan_of(command=command, image="pytorch", options={"ranks_per_node": 1}).command == command
+    for ranks in (1, 2):
+        prepared = prepare(asked(command=command, image="pytorch", options={"ranks_per_node": ranks}))
+        plan = prepared.launch.plan
+        assert (plan.command, plan.launcher, plan.tasks, plan.world_size) == (command, "node", 1, ranks)
+        note = "launcher node: ctrain has no equivalent of --use_fsdp, so accelerate itself starts the ranks"
+        assert note in prepared.notes
+
+
+def test_a_shell_that_starts_ranks_runs_once_per_node() -> None:
+    """As ranks, two of these would be two worlds, with exit code 0."""
+    command = ("bash", "-c", "torchrun --nproc-per-node 2 x.py")
+    plan = plan_of(command=command, image="pytorch", options={"nodes": 2})
+    assert (plan.launcher, plan.command, plan.tasks, plan.ranks_per_node) == ("node", command, 2, 2)
+    with pytest.raises(UsageError, match=r"^torchrun would run in each of the 4 ranks, and start its own. Let it"):
+        plan_of(command=command, image="pytorch", options={"nodes": 2, "launcher": "env"})
+    with pytest.raises(UsageError, match=r"^deepspeed would make a world of its own on each of 2 nodes. ctrain run"):
+        plan_of(command=("sh", "-c", "deepspeed x.py"), image="pytorch", options={"nodes": 2})
+    plan = plan_of(command=("sh", "-c", "deepspeed --num_gpus 2 x.py"), image="pytorch")
+    assert (plan.launcher, plan.nodes, plan.ranks_per_node) == ("node", 1, 2)
+
+
+def test_launcher_node_translates_nothing(machine: Path) -> None:
+    Path("x.py").touch()
+    command = ("torchrun", "--nproc-per-node", "2", "--virtual-local-rank", "x.py", "c.yaml")
+    with pytest.raises(UsageError, match="ctrain has no equivalent of --virtual-local-rank"):
+        plan_of(command=command, image="pytorch", options={"nodes": 2})
+    plan = plan_of(command=command, image="pytorch", options={"nodes": 2, "launcher": "node"})
+    assert (plan.launcher, plan.command) == ("node", command)
+    (machine / "job/job.yaml").write_text("command: [torchrun, train.py]\nimage: pytorch\nlauncher: node\n")
+    assert plan_of(options={"nodes": 2}).command == ("torchrun", "train.py")
+    with pytest.raises(UsageError, match=r"^torchrun --standalone would make a world of its own on each of 2 nodes"):
+        alone = ("torchrun", "--standalone", "x.py")
+        plan_of(command=alone, image="pytorch", options={"nodes": 2, "launcher": "node"})
+
+
+def test_how_many_hosts_a_file_names_is_asked_for() -> None:
+    Path("train.py").touch()
+    for command in ("deepspeed --hostfile h train.py", "mpirun -np 4 --hostfile h python train.py"):
+        name = f"{command.split()[0]} --hostfile"
+        with pytest.raises(UsageError, match=f"^{name}: ctrain chooses the hosts, and does not read the file. Pass"):
+            plan_of(command=tuple(command.split()), image="pytorch")
+        assert plan_of(command=tuple(command.split()), image="pytorch", options={"nodes": 2}).nodes == 2
+    assert plan_of(command=("deepspeed", "-H", "h", "--num_nodes", "2", "train.py"), image="pytorch").nodes == 2
+
+
+def test_independent_tasks_run_the_command_as_it_is(machine: Path) -> None:
+    Path("train.py").write_text("from mpi4py import MPI\n")
+    command = ("torchrun", "--nproc-per-node", "2", "train.py")
+    for given in (command, ("python", "train.py")):
+        plan = plan_of(command=given, image="pytorch", options={"nodes": 2, "independent": True})
+        assert (plan.command, plan.launcher, plan.independent, plan.tasks) == (given, "env", True, 4)
+        assert plan.preflight is None
+    with pytest.raises(UsageError, match=r"^independent ranks have no launcher mpi\. Leave out --launcher$"):
+        plan_of(command=command, image="pytorch", options={"independent": True, "launcher": "mpi"})
+    (machine / "job/job.yaml").write_text("command: [torchrun, train.py]\nimage: pytorch\nranks: independent\n")
+    plan = plan_of(options={"nodes": 2})
+    assert (plan.command, plan.independent) == (("torchrun", "train.py"), True)
+
+
+def test_one_rank_alone_has_no_rank_unless_its_program_needs_it() -> None:
+    """nanoGPT asks for RANK, and starts NCCL if there is one."""
+    asks = "import os, torch\nddp = int(os.environ.get('RANK', -1)) != -1\nif ddp: torch.init_process_group('nccl')\n"
+    for text, independent in ((asks, True), ("import torch\ntorch.distributed.init_process_group('nccl')\n", False)):
+        Path("train.py").write_text(text)
+        one = {"ranks_per_node": 1}
+        prepared = prepare(asked(command=("python", "train.py"), image="pytorch", options=one))
+        assert (prepared.launch.plan.independent, prepared.launch.plan.launcher) == (independent, "env")
+        alone = "one rank alone: without RANK, WORLD_SIZE and MASTER_ADDR (--launcher env sets them)"
+        assert (alone in prepared.notes) is independent
+        for options in ({**one, "launcher": "env"}, {"ranks_per_node": 2}):
+            assert not plan_of(command=("python", "train.py"), image="pytorch", options=options).independent
+    assert not plan_of(command=("torchrun", "train.py"), image="pytorch", options=one).independent
 
 
 def test_the_launcher_is_proposed_and_the_reason_noted(machine: Path) -> None:
