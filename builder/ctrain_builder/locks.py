@@ -21,8 +21,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, Optional
 
-from ctrain_builder.mounts import mount_of
 from ctrain_runtime.errors import StoreError
+from ctrain_runtime.mounts import mount_of
 from ctrain_runtime.text import user_name
 
 POLL_SECONDS = 0.1  # seconds between two tries to get a lock

@@ -11,8 +11,8 @@ import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from ctrain_builder import mounts
 from ctrain_builder.layers.container import Container
+from ctrain_runtime import mounts
 
 _WORK = "/unpack"
 _HEADER, _ROOT = "header.def", "root"

@@ -129,6 +129,9 @@ def ending(plan: LaunchPlan, conclusion: Conclusion, step: int = 0, shown: str =
     lines += world_view.closing(plan, conclusion.record)
     if estimate and measured:
         lines.append(_compared(estimate, measured))
+    if conclusion.record.doubtful:
+        again = f"ctrain attach {shlex.quote(plan.run_directory)}"
+        lines.append(f"not all files of the run are visible here yet; look again in a minute with: {again}")
     if conclusion.unsaved:
         again = f"Make it writable, and complete the record with: ctrain attach {shlex.quote(plan.run_directory)}"
         lines.append(f"cannot write to the run directory: {conclusion.unsaved}. {again}")

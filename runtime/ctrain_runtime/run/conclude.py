@@ -7,14 +7,14 @@ import dataclasses
 import shutil
 import time
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Optional
 
 from ctrain_runtime import layout, lease
 from ctrain_runtime.errors import CANCELLED, CtrainError, WorldError
-from ctrain_runtime.run import events, preflight, ranks, record, world
+from ctrain_runtime.run import events, preflight, ranks, record, shared_files, world
 from ctrain_runtime.run.ending import FROM_OUTSIDE, TERMINATED, Ending, Interruption, interruption
-from ctrain_runtime.run.events import Event
 from ctrain_runtime.run.measured import measure
 from ctrain_runtime.run.memory import Shortage, shortage
 from ctrain_runtime.run.ranks import Rank
@@ -23,8 +23,6 @@ from ctrain_runtime.run.submit import Run
 from ctrain_runtime.run.world import World
 from ctrain_runtime.schedulers.protocol import Outcome, Status
 
-FS_SYNC_SECONDS = 5.0  # for a shared file system to show the last files of an ended job
-FS_POLL_SECONDS = 0.2
 OUTCOME_POLL_SECONDS = 1.0
 OUTCOME_TIMEOUT_SECONDS = 15.0
 NODES_NAMED = 3  # at most, of those that failed
@@ -55,13 +53,15 @@ class _Evidence:
     wrong_world: str  # why the scan of the nodes has stopped the run
     interruption: Optional[Interruption]  # of its programs
     signalled: Optional[float]  # when SIGTERM reached job.sh
+    doubtful: bool  # something is missing that may only not be visible here yet
 
 
 def conclude(run: Run, status: Status) -> Conclusion:
-    """Determine how a run ended whose job is gone; record it, and release its image."""
+    """Determine how a run ended whose job is gone; record it, and release its image. A run that was concluded with
+    doubts is concluded again."""
     status = _final_status(run, status)
     evidence = _evidence(run, status)
-    if evidence.code is None and run.job_id:
+    if evidence.code is None and run.job_id and not run.record.exit:
         with contextlib.suppress(CtrainError):  # job.sh was killed: its tasks may still be running
             run.scheduler.cancel(run.job_id, run.plan)
     failed = _first_failure(run, evidence) if evidence.code != 0 and not evidence.wrong_world else None
@@ -110,8 +110,10 @@ def is_undisturbed(run: Run) -> bool:
 def _evidence(run: Run, status: Status) -> _Evidence:
     cancelled = (run.path / layout.CANCELLED).exists()
     waits = status.outcome in (Outcome.COMPLETED, Outcome.FAILED, Outcome.UNKNOWN, None) and not cancelled
-    job = _settled_events(run, FS_SYNC_SECONDS if waits and run.job_id else 0)
-    node_events = events.read_node_events(run.path)
+    is_first = run.record.exit is None
+    seen = shared_files.read_evidence(run.path, run.plan, wait=is_first and waits and bool(run.job_id))
+    job, node_events = seen.job, seen.nodes
+    doubtful = waits and not seen.complete and _may_be_hidden(run)
     all_ranks = ranks.from_events(node_events)
     times = [event.time for event in job if event.time]
     starts = [rank.start for rank in all_ranks if rank.start]
@@ -127,17 +129,15 @@ def _evidence(run: Run, status: Status) -> _Evidence:
         world.verdict(node_events),
         interruption(job, node_events, run.plan.recorded_ranks),
         next((event.time or 0.0 for event in job if event.what == "signalled" and event.signal == "TERM"), None),
+        doubtful,
     )
 
 
-def _settled_events(run: Run, seconds: float) -> list[Event]:
-    """The job's events once the last one is visible, or after `seconds`."""
-    deadline = time.monotonic() + seconds
-    while True:
-        job = events.read_job_events(run.path)
-        if events.end_code(job) is not None or time.monotonic() >= deadline:
-            return job
-        time.sleep(FS_POLL_SECONDS)
+def _may_be_hidden(run: Run) -> bool:
+    """Whether what is missing may be in caches: not if the run was concluded longer ago than these live."""
+    end = run.record.end
+    age = time.time() - datetime.fromisoformat(end).timestamp() if end else 0
+    return age < shared_files.CACHE_SECONDS and shared_files.has_caches(run.path)
 
 
 def _exit(run: Run, seen: _Evidence, failed: Optional[Rank], short: Optional[Shortage]) -> Exit:
@@ -309,4 +309,4 @@ def _record(begun: Record, seen: _Evidence, ended: Exit) -> Record:
         attempts = (*attempts[:-1], last)
     hosts = tuple(ranks.hosts(seen.ranks))
     changed = dataclasses.replace(begun, nodes=hosts, attempts=attempts, start=start, end=end, exit=ended)
-    return dataclasses.replace(changed, preflight=seen.preflight, world=seen.world)
+    return dataclasses.replace(changed, preflight=seen.preflight, world=seen.world, doubtful=seen.doubtful)

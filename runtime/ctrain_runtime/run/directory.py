@@ -22,6 +22,7 @@ from ctrain_runtime.launchers import preflight
 from ctrain_runtime.plan.environment import MASK, secret_names
 from ctrain_runtime.plan.model import Launch, LaunchPlan
 from ctrain_runtime.plan.mounts import data_problem
+from ctrain_runtime.run import shared_files
 
 
 def new_run_path(parent: Path, job: str, name: str = "") -> Path:
@@ -88,6 +89,7 @@ def _fill(path: Path, launch: Launch) -> None:
     for name in (layout.LOGS, layout.NODES, layout.CHECKPOINT):
         (path / name).mkdir()
     if not launch.plan.interactive:  # with a plan, it is a run
+        shared_files.create(path, launch.plan)
         write_json(path / layout.PLAN, as_data(launch))
     if launch.plan.preflight:
         shutil.copytree(preflight.INSIDE, path / layout.INSIDE, ignore=shutil.ignore_patterns("__*", layout.RENDEZVOUS))

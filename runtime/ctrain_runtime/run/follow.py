@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import json
+import os
 from pathlib import Path
 from typing import Any, Optional
 
@@ -13,10 +14,14 @@ class Tail:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._exists = False
         self._position = 0
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def read(self) -> str:
+        self._exists = self._exists or is_listed(self._path)
+        if not self._exists:
+            return ""
         try:
             with self._path.open("rb") as file:
                 file.seek(self._position)
@@ -37,6 +42,15 @@ class Metrics:
     def read(self) -> list[dict[str, Any]]:
         *lines, self._partial = (self._partial + self._tail.read()).split("\n")
         return [record for record in map(parse_object, lines) if record is not None]
+
+
+def is_listed(path: Path) -> bool:
+    """Whether a file exists, by the listing of its directory: clients of NFS and the like remember for up to a minute
+    that a name is missing which was looked at, and show new ones in listings."""
+    try:
+        return path.name in os.listdir(path.parent)  # noqa: PTH208  # names alone
+    except OSError:
+        return False
 
 
 def parse_object(line: str) -> Optional[dict[str, Any]]:

@@ -14,6 +14,7 @@ from ctrain_runtime import layout, schedulers
 from ctrain_runtime.errors import CtrainError, DataError, SchedulerError
 from ctrain_runtime.run import directory, events, record
 from ctrain_runtime.run.conclude import Conclusion, conclude, is_undisturbed
+from ctrain_runtime.run.record import Record
 from ctrain_runtime.run.submit import Run, submission_lock, with_job
 from ctrain_runtime.schedulers.protocol import Outcome, Status
 from ctrain_runtime.suggest import suggest
@@ -32,6 +33,8 @@ def pick_up(path: Path) -> Run:
     plan = directory.load_launch(path).plan
     run = Run(plan, record.load(path), schedulers.get(plan.scheduler))
     if run.record.exit:
+        if run.record.doubtful and not _is_same(path, run.path):  # its files are elsewhere: they correct nothing
+            return dataclasses.replace(run, record=dataclasses.replace(run.record, doubtful=False))
         return run
     if not _is_same(path, run.path):
         raise DataError(f"run directory {path} was moved or copied from {run.path}", "Move it back until the run ends")
@@ -47,9 +50,15 @@ def pick_up(path: Path) -> Run:
 def refresh(run: Run) -> tuple[Status, Optional[Conclusion]]:
     """The state of a run now, and its conclusion if its job has ended."""
     if run.record.exit:
-        return Status("ended"), Conclusion(run.record)
+        return Status("ended"), conclude(run, _concluded(run.record)) if run.record.doubtful else Conclusion(run.record)
     status = current_status(run)
     return status, conclude(run, status) if status.phase == "ended" else None
+
+
+def _concluded(concluded: Record) -> Status:
+    """The scheduler's last answer, as in the record of a run."""
+    last = concluded.attempts[-1] if concluded.attempts else None
+    return Status("ended", last.word if last else "", Outcome(last.outcome) if last else Outcome.NEVER_STARTED)
 
 
 def current_status(run: Run) -> Status:

@@ -52,7 +52,8 @@ class Record:
     """`nodes` are the hosts in the order of the ranks; `environment` holds names only; `revision` is the git commit of
     the job's directory; `preflight` is what the preflight has measured, and why it has failed. `estimate` is what the
     run was to need, and `measured` what it did, if that was asked for. `world` is the certificate of who joined, null
-    in records of older versions. It, `exit` and `end` are null until the run is known to have ended.
+    in records of older versions. It, `exit` and `end` are null until the run is known to have ended; `doubtful`: files
+    were missing that may appear later, and then correct how it ended.
     """
 
     run: str
@@ -75,6 +76,7 @@ class Record:
     start: Optional[str] = None
     end: Optional[str] = None
     exit: Optional[Exit] = None
+    doubtful: bool = False
     preflight: tuple[str, ...] = ()
     estimate: Optional[Expectation] = None
     measured: Optional[Measured] = None

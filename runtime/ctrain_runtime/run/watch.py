@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from ctrain_runtime import layout
 from ctrain_runtime.errors import CtrainError
-from ctrain_runtime.run import events, preflight, ranks
+from ctrain_runtime.run import events, preflight, ranks, shared_files
 from ctrain_runtime.run.follow import Metrics, Tail
 from ctrain_runtime.run.interrupts import Interrupts
 from ctrain_runtime.run.submit import Run
@@ -87,7 +87,8 @@ class _Watcher:
 
     def __init__(self, run: Run, observer: RunObserver) -> None:
         self._run, self._observer = run, observer
-        self._log = Tail(run.path / layout.rank_log(0, 0, run.plan.recorded_ranks))
+        self._first_log = run.path / layout.rank_log(0, 0, run.plan.recorded_ranks)
+        self._log = Tail(self._first_log)
         self._metrics = Metrics(run.path / layout.METRICS)
         self._job_log = Tail(run.path / layout.JOB_LOG)
         self.pause = Pause(FILE_POLL_SECONDS, FILE_BACKOFF)
@@ -115,6 +116,8 @@ class _Watcher:
             self._see(Status("running"))
         elif self._ask.due(now):
             self._see(self._run.scheduler.status(self._run.job_id, self._run.plan))
+        if self.status.phase == "ended" and shared_files.has_caches(self._run.path):
+            shared_files.renew((self._first_log, self._run.path / layout.METRICS))
         if self.status.phase != "waiting":
             self._show(now)
         self.pause.due(now)

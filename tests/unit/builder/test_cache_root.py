@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_builder import cache_root, mounts
+from ctrain_builder import cache_root
 from ctrain_builder.build_cache import Cache
 from ctrain_builder.cache_root import open_cache, require_overlays
 from ctrain_builder.layer_key import LayerInputs
+from ctrain_runtime import mounts
 from ctrain_runtime.errors import BuildError
 
 INPUTS = LayerInputs("parent", "", "amd64", {"A": "1"}, ("%post", "  x"), {"a/b": "644 0f"})

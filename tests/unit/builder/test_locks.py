@@ -10,7 +10,8 @@ from typing import IO
 
 import pytest
 
-from ctrain_builder import locks, mounts
+from ctrain_builder import locks
+from ctrain_runtime import mounts
 from ctrain_runtime.errors import StoreError
 
 ELSEWHERE = "pid 999999999 (kim on another, since 04:12 UTC)"

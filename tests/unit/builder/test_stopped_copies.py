@@ -13,13 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_builder import locks, mounts
+from ctrain_builder import locks
 from ctrain_builder.cli.main import BUILD_VERBS
 from ctrain_builder.store import channels, lifecycle, log
 from ctrain_builder.store.endpoints import StoreEndpoint
 from ctrain_builder.store.init import init_store
 from ctrain_builder.store.publish import CopyObserver, publish
 from ctrain_builder.store.writer import lock_store
+from ctrain_runtime import mounts
 from ctrain_runtime.cli.main import main
 from ctrain_runtime.manifest import Manifest
 from ctrain_runtime.store import Store, open_store

@@ -7,7 +7,6 @@ from typing import BinaryIO
 
 import pytest
 
-from ctrain_builder import mounts
 from ctrain_builder.store import copy as module
 from ctrain_builder.store.copy import (
     SharedRange,
@@ -20,7 +19,7 @@ from ctrain_builder.store.copy import (
     temporary,
 )
 from ctrain_builder.store.writer import Permissions
-from ctrain_runtime import sif
+from ctrain_runtime import mounts, sif
 from ctrain_runtime.manifest import Layer
 from ctrain_runtime.sif import PARTITION
 from ctrain_runtime.store import PublishedImage

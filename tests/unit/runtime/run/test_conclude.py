@@ -11,7 +11,7 @@ import pytest
 
 from ctrain_runtime.errors import exit_codes
 from ctrain_runtime.run import conclude as module
-from ctrain_runtime.run import record
+from ctrain_runtime.run import record, shared_files
 from ctrain_runtime.run.conclude import conclude
 from ctrain_runtime.run.ending import FROM_OUTSIDE, Ending
 from ctrain_runtime.run.record import Exit
@@ -27,8 +27,9 @@ SIZE = {"nodes": 2, "ranks_per_node": 2}
 
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "FS_SYNC_SECONDS", 0.01)
-    monkeypatch.setattr(module, "FS_POLL_SECONDS", 0.001)
+    monkeypatch.setattr(shared_files, "SYNC_SECONDS", 0.01)
+    monkeypatch.setattr(shared_files, "POLL_SECONDS", 0.001)
+    monkeypatch.setattr(shared_files, "has_caches", lambda _: False)
     monkeypatch.setattr(module, "OUTCOME_POLL_SECONDS", 0.001)
 
 

@@ -44,7 +44,7 @@ def test_names_that_cannot_be_names(tmp_path: Path, name: str) -> None:
 def test_create(launch: Launch) -> None:
     path = directory.create(launch)
     names = {entry.name for entry in path.iterdir()}
-    assert names == {"plan.json", "job.sh", "logs", "nodes", "checkpoint"}
+    assert names == {"plan.json", "job.sh", "events.jsonl", "logs", "nodes", "checkpoint"}
     assert (path / "job.sh").read_text(encoding="utf-8") == "echo 대전\n"
     assert json.loads((path / "plan.json").read_text()) == json.loads(json.dumps(directory.as_data(launch)))
 

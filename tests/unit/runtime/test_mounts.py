@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_builder import mounts
-from ctrain_builder.mounts import Mount, mount_of
+from ctrain_runtime import mounts
+from ctrain_runtime.mounts import Mount, mount_of
 
 # As kernels write them: of Debian 12, of Lustre 2.15 and NFS clients.
 TABLE = r"""
@@ -65,3 +65,14 @@ def test_the_kernels_own_table_has_this_directory(tmp_path: Path, monkeypatch: p
 )
 def test_the_mounts_below_a_directory(path: str, below: list[str]) -> None:
     assert mounts.points_below(Path(path)) == below
+
+
+@pytest.mark.parametrize(
+    ("path", "hides"),
+    [
+        *(("/nowhere/x", False), ("/scratch/old/x", False), ("/data/a b/x", False)),
+        *(("/home/kim", True), ("/apps/x", True), ("/over/x", True)),
+    ],
+)
+def test_whether_what_others_wrote_may_not_be_visible_yet(path: str, hides: bool) -> None:
+    assert mount_of(Path(path)).has_caches is hides

@@ -1,4 +1,5 @@
-"""Which file system a path is on, and whether `flock` there reaches every machine that mounts it."""
+"""Which file system a path is on, whether `flock` there reaches every machine that mounts it, and whether it shows at
+once what others write."""
 
 from __future__ import annotations
 
@@ -11,6 +12,8 @@ from pathlib import Path
 _TABLE = Path("/proc/self/mountinfo")
 _OF_ONE_MACHINE = frozenset(("bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "tmpfs", "xfs", "zfs"))
 _OF_CLUSTERS = frozenset(("ceph", "gfs2", "ocfs2"))
+# Those that keep the caches of all machines in step, by their locks; NFS, FUSE, CIFS, 9p ... do not.
+_COHERENT = _OF_ONE_MACHINE | _OF_CLUSTERS | {"lustre", "gpfs"}
 _NODE_LOCAL_NFS = frozenset(("nolock", "local_lock=all", "local_lock=flock"))
 
 
@@ -29,6 +32,12 @@ class Mount:
         if self.kind in ("nfs", "nfs4"):
             return not self.options & _NODE_LOCAL_NFS
         return self.kind in _OF_ONE_MACHINE | _OF_CLUSTERS
+
+    @property
+    def has_caches(self) -> bool:
+        """Whether sizes of files, and that a name is missing, may be those of a minute ago. True where that is not
+        known."""
+        return self.kind not in _COHERENT
 
 
 def mount_of(path: Path) -> Mount:
