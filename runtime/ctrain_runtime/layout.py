@@ -22,6 +22,7 @@ JOB_LOG = f"{LOGS}/job.log"
 SCHEDULER_LOG = f"{LOGS}/scheduler.log"  # of schedulers that deliver a job's output only when it has ended
 HOSTS = "hosts"  # of the run, one per line
 ENVIRONMENT = ".environment"  # values of the caller's variables, for its owner only, until the job ends
+SIGNALS = "signals"  # names of files are the signals that a job has got, where the scheduler passes none to all nodes
 METRICS = "metrics.jsonl"
 CHECKPOINT = "checkpoint"
 CANCELLED = "cancelled"  # exists once ctrain was asked to cancel the run

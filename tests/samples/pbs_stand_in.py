@@ -2,13 +2,19 @@
 
 No PBS could be installed where these tests run. The stand-in really runs jobs, as processes of this machine, and does
 what a real OpenPBS 23.06 did (tests/samples/pbs) or its source and manuals say: messages and exit codes; a login shell
-in $HOME with PBS's environment; output that is delivered only after the job has ended; SIGTERM, then SIGKILL; tasks of
-TM with neither the environment nor the output of their caller.
+in $HOME with PBS's environment; output that is delivered only after the job has ended; tasks of TM with neither the
+environment nor the output of their caller.
+
+A signal reaches all processes in the sessions of the script and of the tasks on the first host, and no others
+(mom_main.c, kill_job; mom_mach.c, kill_session). So the login shell dies of it, which ends the job with SIGKILL on all
+hosts; the engine's processes that serve an image die; and the demux of a job with several hosts dies, without which TM
+starts no task.
 
     ROOT/stopped       exists: the server does not answer; ROOT/refused has the names of commands that asked
     ROOT/slow          exists: qsub takes a second
     ROOT/walltime      its seconds are the time limit of all jobs
     ROOT/late          exists: no output is delivered, and jobs stay in state E
+    ROOT/ID/signal     its number is sent to the job
     ROOT/ID/job.json   attributes of job ID, as qstat prints them; beside it, its script, environment, spool and tasks
 """
 
@@ -96,15 +102,22 @@ class Job:
         new.write_text(json.dumps(self.attributes))
         new.replace(self.path / "job.json")
 
-    def processes(self) -> list[int]:
+    def processes(self, *, first_host: bool = False) -> list[int]:
         """The processes of the job: those of the sessions of its script and its tasks."""
-        sessions = set((self.path / "sessions").read_text().split())
+        tasks = [line.split() for line in (self.path / "sessions").read_text().splitlines()]
+        sessions = {session for session, host in tasks if not first_host or host == tasks[0][1]}
         return [int(line.split()[0]) for line in _sessions() if line.split()[1] in sessions]
 
-    def kill(self, number: int) -> None:
-        for pid in self.processes():
+    def kill(self, number: int, *, first_host: bool = False) -> None:
+        for pid in self.processes(first_host=first_host):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
+
+    @property
+    def has_demux(self) -> bool:
+        """Whether the demux runs, or none is needed: output of tasks on one host goes to files."""
+        demux = self.path / "demux"
+        return not demux.exists() or int(demux.read_text()) in self.processes()
 
     def end(self) -> None:
         """Kill until none is left: a process may fork while the others are listed."""
@@ -240,6 +253,7 @@ def run(root: Path, words: list[str]) -> None:
     mom = subprocess.Popen(
         ["-bash"],
         executable="/bin/bash",
+        preexec_fn=lambda: _begin_script(job.path, hosts),
         stdin=subprocess.PIPE,
         stdout=spool,
         stderr=spool,
@@ -247,7 +261,6 @@ def run(root: Path, words: list[str]) -> None:
         env={**variables, "PATH": "/usr/local/bin:/usr/bin:/bin"},
         start_new_session=True,
     )
-    (job.path / "sessions").write_text(f"{mom.pid}\n")
     assert mom.stdin
     mom.stdin.write(f"{job.path}/script\n".encode())
     mom.stdin.close()
@@ -324,10 +337,10 @@ def _wait(job: Job, mom: subprocess.Popen[bytes], started: float) -> tuple[int, 
     """How the job ended: its exit status, and what its comment says."""
     hours, minutes, seconds = map(int, job.attributes["Resource_List"].get("walltime", "00:10:00").split(":"))
     short = job.path.parent / "walltime"
-    limit = float(short.read_text()) if short.exists() else hours * 3600.0 + minutes * 60 + seconds
     killed, status, ending = 0.0, 0, ""
     while mom.poll() is None:
         delete, now = job.path / "delete", time.monotonic()
+        limit = float(short.read_text() or 0) if short.exists() else hours * 3600.0 + minutes * 60 + seconds
         if not killed and (delete.exists() or now - started > limit):
             killed = now
             status, ending = (271, "terminated by {}") if delete.exists() else (-29, "exceeded resource walltime")
@@ -336,7 +349,11 @@ def _wait(job: Job, mom: subprocess.Popen[bytes], started: float) -> tuple[int, 
             else:
                 with (job.path / "spool").open("a") as spool:
                     spool.write(f"=>> PBS: job killed: walltime {now - started:.0f} exceeded limit {limit:.0f}\n")
-            job.kill(signal.SIGTERM)
+            job.kill(signal.SIGTERM, first_host=True)
+        with contextlib.suppress(FileNotFoundError):
+            number = int((job.path / "signal").read_text())
+            (job.path / "signal").unlink()
+            job.kill(number, first_host=True)
         if killed and now - killed > KILL_DELAY_SECONDS:
             job.kill(signal.SIGKILL)
         time.sleep(POLL_SECONDS)
@@ -394,6 +411,8 @@ def pbs_tmrsh(root: Path, words: list[str]) -> NoReturn:
     job = Job.find(root, os.environ["PBS_JOBID"], "pbs_tmrsh")
     if host not in Path(os.environ["PBS_NODEFILE"]).read_text().split():
         fail(255, f'pbs_tmrsh: host "{host}" is not a node in job <{job.id}>')
+    if not job.has_demux:
+        fail(254, "pbs_tmrsh: task not started")
     variables = json.loads((job.path / "environment.json").read_text())
     with (job.path / "spool").open("ab") as spool:
         try:
@@ -405,7 +424,7 @@ def pbs_tmrsh(root: Path, words: list[str]) -> NoReturn:
                 cwd=variables["HOME"],
                 env=variables,
                 start_new_session=True,
-                preexec_fn=lambda: _begin_task(job.path),
+                preexec_fn=lambda: _begin_task(job.path, host),
             )
         except OSError as error:
             fail(254, f"{command[0]}: {error.strerror}")
@@ -413,10 +432,20 @@ def pbs_tmrsh(root: Path, words: list[str]) -> NoReturn:
     sys.exit(code if code >= 0 else -code)
 
 
-def _begin_task(job: Path) -> None:
+def _begin_script(job: Path, hosts: list[str]) -> None:
+    """MOM forks the demux from what becomes the login shell; it is in its session."""
+    (job / "sessions").write_text(f"{os.getpid()} {hosts[0]}\n")
+    if len(hosts) > 1:
+        demux = os.fork()
+        if not demux:
+            os.execv("/bin/sleep", ["pbs_demux", "infinity"])  # noqa: S606  # a program and its words
+        (job / "demux").write_text(str(demux))
+
+
+def _begin_task(job: Path, host: str) -> None:
     """A task is MOM's child, not this command's. MOM knows it before it runs, and starts none in a job that ended."""
     with (job / "sessions").open("a") as sessions:
-        sessions.write(f"{os.getpid()}\n")
+        sessions.write(f"{os.getpid()} {host}\n")
     if Job(job).attributes["job_state"] != "R":
         os._exit(1)
     for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):

@@ -84,12 +84,14 @@ def job_script(
     stage_in: Iterable[str] = (),
     preflight: str = "",
     end_tasks: str = "  signal_step TERM",
+    signal_step: str = "",
 ) -> str:
     """The text of job.sh.
 
     `header` holds the scheduler's directives; `job_id` is bash for the job's id; `start` is one command that runs all
     tasks to their end; `before` is further bash for that stage. `stage_in` are commands that each copy a file to the
     nodes, as far as they can, and `preflight` is one that must succeed. `end_tasks` is bash that asks them to end.
+    `signal_step` is a function of this name that replaces that of run_step().
     """
     release = f"rm -f {shlex.quote(plan.lease)} 2>/dev/null\n  " if plan.lease else ""
     return f"""\
@@ -111,7 +113,7 @@ end_tasks() {{
 {end_tasks}
 }}
 # Signals go on to the tasks, and this script outlives them.
-{run_step()}
+{run_step()}{signal_step}
 signalled() {{ # SIGNAL: evidence, unless what runs has ended by itself before
   is_over || event run signalled "\\"signal\\": \\"$1\\""
 }}

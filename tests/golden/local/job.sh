@@ -57,10 +57,7 @@ report() { # CODE
 start_tasks() { # FIRST COUNT SCRIPT [ARGUMENT]...: returns the exit code of the task that failed first, which ends all
   local task ended left=$2 code=0 groups=() killer='' signals=() starter=$BASHPID
   exec 8<> <(:) 9<> <(:)
-  # A trap that runs while `read` waits must not start processes: they would go on reading.
-  trap 'signals+=(TERM); echo >&8' TERM
-  trap 'signals+=(USR1); echo >&8' USR1
-  trap 'signals+=(USR2); echo >&8' USR2
+  catch_signals
   set -m
   for ((task = $1; task < $1 + $2; task++)); do
     run_task "$task" "${@:3}" &
@@ -77,6 +74,7 @@ start_tasks() { # FIRST COUNT SCRIPT [ARGUMENT]...: returns the exit code of the
       left=0 ended=137 # what would report was killed
     fi
     [ "$ended" = 0 ] || { [ "$code" != 0 ] || code=$ended; [ "${keep_going-}" ] || stop; }
+    look_for_signals
     handle_signals
   done
   [ -z "$killer" ] || kill "$killer" 2>/dev/null
@@ -85,6 +83,14 @@ start_tasks() { # FIRST COUNT SCRIPT [ARGUMENT]...: returns the exit code of the
 }
 tasks() { # FIRST COUNT SCRIPT [ARGUMENT]...: apart, so that signals reach it and not the tasks
   (start_tasks "$@")
+}
+catch_signals() { # a trap that runs while `read` waits must not start processes: they would go on reading
+  trap 'signals+=(TERM); echo >&8' TERM
+  trap 'signals+=(USR1); echo >&8' USR1
+  trap 'signals+=(USR2); echo >&8' USR2
+}
+look_for_signals() { # that come another way
+  :
 }
 handle_signals() {
   local name taken=("${signals[@]}")

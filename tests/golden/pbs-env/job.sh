@@ -81,10 +81,7 @@ report() { # CODE
 start_tasks() { # FIRST COUNT SCRIPT [ARGUMENT]...: returns the exit code of the task that failed first, which ends all
   local task ended left=$2 code=0 groups=() killer='' signals=() starter=$BASHPID
   exec 8<> <(:) 9<> <(:)
-  # A trap that runs while `read` waits must not start processes: they would go on reading.
-  trap 'signals+=(TERM); echo >&8' TERM
-  trap 'signals+=(USR1); echo >&8' USR1
-  trap 'signals+=(USR2); echo >&8' USR2
+  catch_signals
   set -m
   for ((task = $1; task < $1 + $2; task++)); do
     run_task "$task" "${@:3}" &
@@ -101,6 +98,7 @@ start_tasks() { # FIRST COUNT SCRIPT [ARGUMENT]...: returns the exit code of the
       left=0 ended=137 # what would report was killed
     fi
     [ "$ended" = 0 ] || { [ "$code" != 0 ] || code=$ended; [ "${keep_going-}" ] || stop; }
+    look_for_signals
     handle_signals
   done
   [ -z "$killer" ] || kill "$killer" 2>/dev/null
@@ -110,6 +108,14 @@ start_tasks() { # FIRST COUNT SCRIPT [ARGUMENT]...: returns the exit code of the
 tasks() { # FIRST COUNT SCRIPT [ARGUMENT]...: apart, so that signals reach it and not the tasks
   (start_tasks "$@")
 }
+catch_signals() { # a trap that runs while `read` waits must not start processes: they would go on reading
+  trap 'signals+=(TERM); echo >&8' TERM
+  trap 'signals+=(USR1); echo >&8' USR1
+  trap 'signals+=(USR2); echo >&8' USR2
+}
+look_for_signals() { # that come another way
+  :
+}
 handle_signals() {
   local name taken=("${signals[@]}")
   signals=()
@@ -117,20 +123,42 @@ handle_signals() {
     if [ "$name" = TERM ]; then stop; else signal_tasks "$name"; fi
   done
 }
+# PBS signals the sessions of a job's tasks, every process in them, but only on its first host; and the demux of the job
+# dies of it, so that TM starts nothing more. So what reaches job.sh becomes a file, and each node lists the directory:
+# no file is opened, and NFS, which caches attributes and missing names, revalidates a directory that is opened.
+catch_signals() { # not directly: on the first host each would come twice
+  trap : TERM USR1 USR2
+}
+last_signal=0
+signals_of_job() {
+  local path
+  for path in "$run/signals/$step."*; do # STEP.NUMBER.SIGNAL, in order
+    [[ ${path##*/} =~ ^[0-9]+\.([1-9][0-9]*)\.(TERM|USR1|USR2)$ ]] || continue
+    ((BASH_REMATCH[1] > last_signal)) || continue
+    last_signal=${BASH_REMATCH[1]}
+    signals+=("${BASH_REMATCH[2]}")
+  done
+}
+node_script=(/bin/bash -p -c '[ -r "$0" ] || { echo "ctrain: run directory $1 is not visible on $(uname -n). Choose one that all nodes share: --runs DIR" >&2; exit 71; }; shift; exec /bin/bash -p "$0" "$@"' /scratch/kim/ctrain/digits-1/node.sh /scratch/kim/ctrain/digits-1)
+# TM passes on neither environment nor signals, and delivers output only with the job's: so each node has a file for it.
 PATH=$PATH:$(sed -n 's/^PBS_EXEC=//p' "${PBS_CONF_FILE:-/etc/pbs.conf}" 2>/dev/null)/bin
+mkdir -p "$run/signals"
 run_task() { # NODE COUNT SCRIPT [ARGUMENT]...
   trap '' TERM USR1 USR2
-  pbs_tmrsh "${hosts[$1]}" /bin/bash -p -c '[ -r "$0" ] || { echo "ctrain: run directory $1 is not visible on $(uname -n). Choose one that all nodes share: --runs DIR" >&2; exit 71; }; shift; exec /bin/bash -p "$0" "$@"' /scratch/kim/ctrain/digits-1/node.sh /scratch/kim/ctrain/digits-1 "$PATH" "$MASTER_ADDR" "$MASTER_PORT" "$@" 8>&- 9>&-
+  pbs_tmrsh "${hosts[$1]}" "${node_script[@]}" "$PATH" "$MASTER_ADDR" "$MASTER_PORT" "$step" "$@" 8>&- 9>&-
   report "$?"
 }
-signal_tasks() { # SIGNAL
-  local host
-  for host in "${hosts[@]}"; do (pbs_tmrsh "$host" /bin/bash -p -c '[ -r "$0" ] || { echo "ctrain: run directory $1 is not visible on $(uname -n). Choose one that all nodes share: --runs DIR" >&2; exit 71; }; shift; exec /bin/bash -p "$0" "$@"' /scratch/kim/ctrain/digits-1/node.sh /scratch/kim/ctrain/digits-1 "$1" 8>&- 9>&- &); done
+signal_tasks() { # SIGNAL: those that job.sh has got are on their way; but the first failure ends all
+  [ "$1" != TERM ] || : >"$run/signals/$step.9999.TERM"
+}
+look_for_signals() {
+  signals_of_job
 }
 run_on_nodes() { # COUNT SCRIPT [ARGUMENT]...: runs a script COUNT times on each node
+  local code log step=$BASHPID # as job.sh knows it, too
   check_hosts || return
-  tasks 0 2 "$@"
-  local code=$? log
+  tasks 0 "${#hosts[@]}" "$@"
+  code=$?
   for log in "$run/logs/"node*.out; do [ ! -e "$log" ] || { cat "$log" && rm "$log"; }; done
   return "$code"
 }
@@ -170,6 +198,12 @@ run_step() { # COMMAND...
   while kill -0 "$child" 2>/dev/null; do wait "$child"; done 2>/dev/null # a signal ends `wait` early
   { read -t 0 -u 6 && read -r -u 6 code; } || code=137 # what would report was killed itself
   child=''
+}
+sent=1000
+signal_step() { # SIGNAL
+  [ -n "$child" ] || return
+  passed=$1
+  : >"$run/signals/$child.$((++sent)).$1"
 }
 signalled() { # SIGNAL: evidence, unless what runs has ended by itself before
   is_over || event run signalled "\"signal\": \"$1\""

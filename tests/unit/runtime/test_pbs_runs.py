@@ -217,26 +217,116 @@ def test_an_output_of_a_task_that_no_rank_has_is_in_the_log_of_the_job(bench: Be
     assert "no such option" in (bench.one / "logs/job.log").read_text()
 
 
-def test_signals_that_warn_reach_all_nodes(bench: Bench) -> None:
-    program = """\
+# --- signals: PBS sends them to whole sessions, and on the first host only
+
+# As the real one, it serves the image by a process of the task's session that has a process group and an environment of
+# its own, and may outlive it.
+ENGINE = """\
+#!/bin/bash
+if [[ " $* " == *" exec "* ]]; then
+  set -m
+  env -i sleep 600 &
+  set +m
+  export APPTAINERENV_SERVER=$!
+fi
+exec {engine} "$@"
+"""
+# What it got, and whether its image was there. It needs a moment to save.
+SIGNALLED = """\
 import os, signal, sys, time
-def end(*_):
-    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # it comes by each host, and both are this machine
-    print("warned")
-    sys.exit()  # a failure would end the others before they are warned
-signal.signal(signal.SIGUSR1, end)
-open(os.environ["CTRAIN_RUN_DIR"] + "/up" + os.environ["RANK"], "w").close()
+
+def note(number, frame):
+    try:
+        with open("/proc/" + os.environ["SERVER"] + "/stat") as stat:
+            image = "with" if stat.read().split()[2] != "Z" else "without"
+    except FileNotFoundError:
+        image = "without"
+    print(signal.Signals(number).name, image, "its image", flush=True)
+    if number == signal.SIGTERM:
+        deadline = time.monotonic() + 1
+        while time.monotonic() < deadline:  # a second signal would interrupt a longer pause
+            time.sleep(0.1)
+        print("saved", flush=True)
+        sys.exit()
+
+signal.signal(signal.SIGTERM, note)
+signal.signal(signal.SIGUSR1, note)
+with open(os.environ["CTRAIN_RUN_DIR"] + "/up" + os.environ["RANK"], "w") as up:
+    up.write(os.environ["SERVER"])
 while True:
     time.sleep(0.1)
 """
-    run = bench.run(*FOUR, "--", "python3", "-c", program)
-    all_up(bench)
-    script = int((bench.folder / "pbs/1/sessions").read_text().split()[0])
-    (job,) = Path(f"/proc/{script}/task/{script}/children").read_text().split()
+SAVED = "SIGTERM with its image\nsaved\n"
+
+
+@pytest.fixture
+def serving(bench: Bench) -> Bench:
+    """Hosts whose engine serves images by FUSE."""
+    engine = bench.folder / "bin/apptainer"
+    engine.rename(bench.folder / "bin/without-fuse")
+    engine.write_text(ENGINE.format(engine=bench.folder / "bin/without-fuse"))
+    engine.chmod(0o755)
+    bench.environment["GRACE"] = "10"
+    return bench
+
+
+def no_server_is_left(bench: Bench) -> bool:
+    return not any(Path("/proc", (bench.one / f"up{rank}").read_text()).exists() for rank in range(4))
+
+
+@pytest.mark.parametrize("how", ["walltime", "qdel", "cancel", "Ctrl-C"])
+def test_each_rank_is_ended_once_and_has_its_image(serving: Bench, how: str) -> None:
+    run = serving.run(*FOUR, "--", "python3", "-c", SIGNALLED)
+    all_up(serving)
+    if how == "walltime":
+        (serving.folder / "pbs/walltime").write_text("0")
+    elif how == "qdel":
+        (serving.folder / "pbs/1/delete").write_text("operator@login01")
+    elif how == "cancel":
+        assert ended(serving.attach(verb="cancel"))[0] == 0
+    else:
+        run.send_signal(signal.SIGINT)
+    ended(run)
+    wait_for(lambda: [serving.log(rank) for rank in range(4)] == [SAVED] * 4)
+    wait_for(lambda: no_server_is_left(serving))
+    assert not serving.orphans()
+
+
+def test_each_rank_is_warned_once_and_has_its_image(serving: Bench) -> None:
+    """qsig -s USR1. The login shell, which PBS starts the script with, dies of it: that ends the job."""
+    run = serving.run(*FOUR, "--", "python3", "-c", SIGNALLED)
+    all_up(serving)
+    (serving.folder / "pbs/1/signal").write_text(str(int(signal.SIGUSR1)))
+    ended(run)
+    warned = f"SIGUSR1 with its image\n{SAVED}"
+    wait_for(lambda: [serving.log(rank) for rank in range(4)] == [warned] * 4)
+    assert not serving.orphans()
+
+
+def test_a_signal_to_the_script_alone_warns_each_rank_once(serving: Bench) -> None:
+    """As sites do it whose login shells outlive signals."""
+    run = serving.run(*FOUR, "--", "python3", "-c", SIGNALLED)
+    all_up(serving)
+    script = int((serving.folder / "pbs/1/sessions").read_text().split()[0])
+    children = Path(f"/proc/{script}/task/{script}/children").read_text().split()
+    (job,) = [pid for pid in children if Path(f"/proc/{pid}/comm").read_text() != "sleep\n"]  # not the demux
     os.kill(int(job), signal.SIGUSR1)
+    wait_for(lambda: [serving.log(rank) for rank in range(4)] == ["SIGUSR1 with its image\n"] * 4)
+    os.kill(int(job), signal.SIGTERM)
     assert ended(run)[0] == 143
-    assert bench.record()["exit"]["ending"] == "saved and left"
-    assert [bench.log(rank) for rank in range(4)] == ["warned\n"] * 4
+    assert serving.record()["exit"]["ending"] == "saved and left"
+    assert [serving.log(rank) for rank in range(4)] == [f"SIGUSR1 with its image\n{SAVED}"] * 4
+
+
+def test_what_serves_an_image_does_not_outlive_a_stubborn_program(serving: Bench) -> None:
+    stubborn = 'trap "" TERM; echo "$SERVER" >"$CTRAIN_RUN_DIR/up$RANK"; while :; do sleep 1; done'
+    serving.environment["GRACE"] = "1"
+    assert ended(serving.run(*FOUR, "--", "bash", "-c", stubborn, verb="submit"))[0] == 0
+    all_up(serving)
+    wait_for(lambda: all((serving.one / f"up{rank}").read_text() for rank in range(4)))
+    assert ended(serving.attach(verb="cancel"))[0] == 0
+    wait_for(lambda: no_server_is_left(serving))
+    assert not serving.orphans()
 
 
 # --- inside an allocation

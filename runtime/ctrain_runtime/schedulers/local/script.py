@@ -64,10 +64,7 @@ report() {{ # CODE
 start_tasks() {{ # FIRST COUNT SCRIPT [ARGUMENT]...: returns the exit code of the task that failed first, which ends all
   local task ended left=$2 code=0 groups=() killer='' signals=() starter=$BASHPID
   exec 8<> <(:) 9<> <(:)
-  # A trap that runs while `read` waits must not start processes: they would go on reading.
-  trap 'signals+=(TERM); echo >&8' TERM
-  trap 'signals+=(USR1); echo >&8' USR1
-  trap 'signals+=(USR2); echo >&8' USR2
+  catch_signals
   set -m
   for ((task = $1; task < $1 + $2; task++)); do
     run_task "$task" "${{@:3}}" &
@@ -76,7 +73,7 @@ start_tasks() {{ # FIRST COUNT SCRIPT [ARGUMENT]...: returns the exit code of th
   set +m
   while ((left)); do
     ended=0
-    read -t 0 -u 9 || read -r -t 1 -u 8
+    read -t 0 -u 9 || read -r -t {poll} -u 8
     if read -t 0 -u 9; then
       read -r -u 9 ended
       ((left--))
@@ -84,6 +81,7 @@ start_tasks() {{ # FIRST COUNT SCRIPT [ARGUMENT]...: returns the exit code of th
       left=0 ended=137 # what would report was killed
     fi
     [ "$ended" = 0 ] || {{ [ "$code" != 0 ] || code=$ended; [ "${{keep_going-}}" ] || stop; }}
+    look_for_signals
     handle_signals
   done
   [ -z "$killer" ] || kill "$killer" 2>/dev/null
@@ -92,6 +90,14 @@ start_tasks() {{ # FIRST COUNT SCRIPT [ARGUMENT]...: returns the exit code of th
 }}
 tasks() {{ # FIRST COUNT SCRIPT [ARGUMENT]...: apart, so that signals reach it and not the tasks
   (start_tasks "$@")
+}}
+catch_signals() {{ # a trap that runs while `read` waits must not start processes: they would go on reading
+  trap 'signals+=(TERM); echo >&8' TERM
+  trap 'signals+=(USR1); echo >&8' USR1
+  trap 'signals+=(USR2); echo >&8' USR2
+}}
+look_for_signals() {{ # that come another way
+  :
 }}
 handle_signals() {{
   local name taken=("${{signals[@]}}")
@@ -107,12 +113,12 @@ def rendezvous(plan: LaunchPlan, address: str) -> str:
     return RENDEZVOUS.format(salt=int(plan.run_key, 16) % 4536, address=address)
 
 
-def task_functions(patience: int = 0) -> str:
+def task_functions(patience: int = 0, poll_seconds: int = 1) -> str:
     """Bash functions that run tasks as processes of this machine; they need `run`, and signal_children of run_step.
 
     `patience` is added to the seconds from SIGTERM to SIGKILL.
     """
-    return TASKS.format(grace=GRACE_SECONDS + patience, tries=KILL_TRIES)
+    return TASKS.format(grace=GRACE_SECONDS + patience, tries=KILL_TRIES, poll=poll_seconds)
 
 
 def identity(plan: LaunchPlan) -> TaskIdentity:

@@ -7,11 +7,32 @@ from ctrain_runtime.plan.model import LaunchPlan
 from ctrain_runtime.schedulers.process import GRACE_SECONDS
 from ctrain_runtime.schedulers.script import run_step
 
-# The guard alone is in the process group that Hydra kills. Its end, however it comes, ends the only writer of a pipe.
+# The guard alone is in the process group that Hydra kills, and in the session that PBS signals, with the engine's
+# processes that serve the image: so the task has a session of its own. The guard's end, however it comes, ends the only
+# writer of a pipe.
 GUARD = """\
 #!/bin/bash -p
 # Between Hydra and a task of {name}. If a rank fails or is killed, or calls MPI_Abort, or mpiexec is to end, Hydra
 # kills with SIGKILL at once: engines then leave processes behind. The task gets SIGTERM instead, and a grace period.
+if [ "$1" = watched ]; then # GUARD COMMAND...: what the guard starts, in its session
+  (
+    trap '' TERM USR1 USR2
+    signalled=''
+    while read -r -u 3 what; do
+      [ "$what" = ended ] || {{ signalled=yes && continue; }}
+      exec >&- 2>&- # Hydra kills all ranks if MPI's way to it closes before it has seen the end of the guard
+      while kill -0 "$2"; do sleep 0.1; done
+      exit
+    done
+    [ "$signalled" ] || kill -TERM "$$"
+    for ((tries = 0; tries < {tenths}; tries++)); do
+      kill -0 "$$" || exit
+      sleep 0.1
+    done
+    kill -KILL -- "-$$"
+  ) 2>/dev/null &
+  exec "${{@:3}}" 3<&-
+fi
 if [ "${{PMI_FD-}}" ]; then # MPI's way to Hydra; the scripts use low numbers
   exec {{pmi}}>&"$PMI_FD"
   export PMI_FD=$pmi
@@ -23,31 +44,16 @@ done
 exec 9<> <(:) 3</dev/fd/9 4>/dev/fd/9 9>&-
 {functions}
 watched() {{ # COMMAND...
-  local group=$BASHPID
   exec 4>&-
-  (
-    trap '' TERM USR1 USR2
-    if read -r -u 3; then # Hydra kills all ranks if MPI's way to it closes before it has seen the end of the guard
-      exec >&- 2>&-
-      while kill -0 "$$"; do sleep 0.1; done
-      exit
-    fi
-    signal_children TERM "$group"
-    for ((tries = 0; tries < {tenths}; tries++)); do
-      kill -0 "$group" || exit
-      sleep 0.1
-    done
-    kill -KILL -- "-$group"
-  ) 2>/dev/null &
-  "$@" 3<&-
+  setsid /bin/bash -p "$0" watched "$$" "$@"
 }}
-trap 'signal_step TERM' TERM
+trap 'echo signalled >&4; signal_step TERM' TERM
 trap 'signal_step USR1' USR1
 trap 'signal_step USR2' USR2
-set -m # a process group for the task
+set -m # a process group for what starts the task
 run_step watched /bin/bash -p "$@"
 [ "$code" = 0 ] || kill -KILL $$ # Hydra ends the other tasks if one is killed, but not if it fails
-echo >&4
+echo ended >&4
 """
 
 

@@ -7,6 +7,7 @@ pbs_tmrsh starts node.sh on each, and that starts the tasks, as site local does.
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 
 from ctrain_runtime import layout
 from ctrain_runtime.bash import quote_argv
@@ -50,51 +51,20 @@ run_mpiexec() {
   check_hosts && mpiexec "$@"
 }"""
 
-# TM passes on neither environment nor signals, and delivers output only with the job's: so each node has a file for it.
-TM = """\
-PATH=$PATH:$(sed -n 's/^PBS_EXEC=//p' "${{PBS_CONF_FILE:-/etc/pbs.conf}}" 2>/dev/null)/bin
-run_task() {{ # NODE COUNT SCRIPT [ARGUMENT]...
-  trap '' TERM USR1 USR2
-  pbs_tmrsh "${{hosts[$1]}}" {node} "$PATH" "$MASTER_ADDR" "$MASTER_PORT" "$@" 8>&- 9>&-
-  report "$?"
-}}
-signal_tasks() {{ # SIGNAL
-  local host
-  for host in "${{hosts[@]}}"; do (pbs_tmrsh "$host" {node} "$1" 8>&- 9>&- &); done
-}}
-run_on_nodes() {{ # COUNT SCRIPT [ARGUMENT]...: runs a script COUNT times on each node
-  check_hosts || return
-  tasks 0 {nodes} "$@"
-  local code=$? log
-  for log in "$run/{logs}/"node*.out; do [ ! -e "$log" ] || {{ cat "$log" && rm "$log"; }}; done
-  return "$code"
-}}
-run_all_on_nodes() {{ # a node that fails does not end the others
-  keep_going=yes run_on_nodes "$@"
+# job.sh keeps what it is sent for the nodes of the step that is under way: signals.bash.
+SIGNAL_STEP = f"""
+sent=1000
+signal_step() {{ # SIGNAL
+  [ -n "$child" ] || return
+  passed=$1
+  : >"$run/{layout.SIGNALS}/$child.$((++sent)).$1"
 }}"""
 
 NODE = """\
 #!/bin/bash -p
-# The tasks of one node of {name}, started by pbs_tmrsh. With a signal as its only argument: passes it on to them.
+# The tasks of one node of {name}, started by pbs_tmrsh.
 {environment}run={run}
-if [ "$#" = 1 ]; then
-  for pid in $(LC_ALL=C grep -slzxF "$run/{script}" /proc/[0-9]*/cmdline); do
-    pid=${{pid%/cmdline}} pid=${{pid#/proc/}}
-    [ "$(cat "/proc/$pid/comm" 2>/dev/null)" != bash ] || [ "$pid" = "$$" ] || kill -s "$1" "$pid"
-  done 2>/dev/null
-  exit 0
-fi
-export CTRAIN_RUN_DIR=$run PATH=$1 MASTER_ADDR=$2 MASTER_PORT=$3 NODE_RANK=$4
-count=$5
-shift 5
-exec >>"$run/{logs}/node$NODE_RANK.out" 2>&1
-{signals}
-{functions}
-marked() {{ # not what job.sh runs on this node
-  LC_ALL=C grep -slzxF "CTRAIN_RUN_DIR=$run" /proc/[0-9]*/environ | xargs -r grep -slzxF "NODE_RANK=$NODE_RANK"
-}}
-start_tasks "$((NODE_RANK * count))" "$count" "$@"
-"""
+{parts}"""
 
 
 def identity(plan: LaunchPlan) -> TaskIdentity:
@@ -140,6 +110,7 @@ def render(plan: LaunchPlan, task: Task) -> Launch:
         start=_start(plan, task.script),
         stage_in=(_start(plan, script, per_node=1) for script in task.stages),
         preflight=_start(plan, task.script, PREFLIGHT) if plan.preflight else "",
+        signal_step="" if _flavour(plan) else SIGNAL_STEP,
     )
     helpers = {"": {layout.NODE_SCRIPT: _node_script(plan)}, HYDRA: {layout.GUARD_SCRIPT: hydra.guard(plan)}}
     return Launch(plan, argv, {layout.JOB_SCRIPT: text, **task.scripts, **helpers.get(_flavour(plan), {})})
@@ -172,8 +143,8 @@ def _before(plan: LaunchPlan) -> str:
     hosts = HOSTS.format(nodes=plan.nodes, file=layout.HOSTS, code=SchedulerError.exit_code)
     start = [hydra.run_mpiexec(PATIENCE_SECONDS) if _flavour(plan) == HYDRA else MPIEXEC]
     if not _flavour(plan):
-        node = quote_argv(start_script(plan, layout.NODE_SCRIPT))
-        start = [task_functions(PATIENCE_SECONDS), TM.format(node=node, nodes=plan.nodes, logs=layout.LOGS)]
+        node = f"node_script=({quote_argv(start_script(plan, layout.NODE_SCRIPT))})"
+        start = [task_functions(PATIENCE_SECONDS, _poll_seconds(plan)), _bash("signals"), node, _bash("tm")]
     elif plan.nodes > 1:
         start.append("unset CUDA_VISIBLE_DEVICES # the GPUs of this node; mpiexec would pass it to all")
     return "\n".join([*log, *renew_lease(plan), hosts, rendezvous(plan, '"${hosts[0]}"'), *start])
@@ -200,13 +171,24 @@ def _start(plan: LaunchPlan, script: str, *arguments: str, per_node: int = 0) ->
     return quote_argv([*argv, *start_script(plan, script, *arguments)])
 
 
+def _poll_seconds(plan: LaunchPlan) -> int:
+    """How often each node lists the directory of signals: at most 500 times a second in all, with up to 1,000 nodes.
+
+    PBS waits 10 s by default between SIGTERM and SIGKILL (kill_delay), of which this is taken.
+    """
+    return 1 if plan.nodes <= 500 else 2
+
+
+def _bash(name: str) -> str:
+    """A part of job.sh or node.sh, which is a file of its own, without the lines for its readers and for shellcheck."""
+    return Path(__file__).with_name(f"{name}.bash").read_text(encoding="utf-8").partition("\n\n")[2].rstrip("\n")
+
+
 def _node_script(plan: LaunchPlan) -> str:
+    functions = (SIGNAL_CHILDREN, task_functions(poll_seconds=_poll_seconds(plan)))
     return NODE.format(
         name=plan.run,
         run=shlex.quote(plan.run_directory),
-        script=layout.NODE_SCRIPT,
-        logs=layout.LOGS,
         environment=_environment(plan),
-        signals=SIGNAL_CHILDREN,
-        functions=task_functions(),
+        parts="\n".join((*functions, _bash("signals"), _bash("node"), "")),
     )

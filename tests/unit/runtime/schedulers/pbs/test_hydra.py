@@ -54,6 +54,28 @@ def test_a_task_whose_guard_is_killed_gets_sigterm(guard: Path) -> None:
     assert log(guard) == ["up", "TERM"]
 
 
+def test_a_task_has_a_session_of_its_own(guard: Path) -> None:
+    """PBS signals all of its own, with the processes that serve the image."""
+    process = start(guard, NOTE + 'echo "$(ps -o sid= -p $$) $$"\n' + WAIT)
+    wait_for(lambda: log(guard) == ["up"])
+    for pid in subprocess.run(["pgrep", "-s", str(process.pid)], capture_output=True, text=True).stdout.split():
+        os.kill(int(pid), signal.SIGTERM)
+    session, task = process.communicate(timeout=60)[0].split()
+    assert session == task != str(process.pid)
+    assert log(guard) == ["up", "TERM"]
+
+
+def test_a_task_gets_sigterm_once(guard: Path) -> None:
+    """PBS signals the guard on the first host, and Hydra kills it when mpiexec is signalled, too."""
+    process = start(guard, 'trap \'echo TERM >>"$0.log"\' TERM; echo up >>"$0.log"\n' + WAIT)
+    wait_for(lambda: log(guard) == ["up"])
+    os.kill(process.pid, signal.SIGTERM)
+    wait_for(lambda: log(guard) == ["up", "TERM"])
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate(timeout=60)
+    assert log(guard) == ["up", "TERM"]
+
+
 def test_a_task_that_ignores_sigterm_is_killed(guard: Path) -> None:
     process = start(guard, "trap '' TERM; echo up >>\"$0.log\"\n" + WAIT)
     wait_for(lambda: log(guard) == ["up"])
