@@ -14,7 +14,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from ctrain_runtime import command, signatures
+from ctrain_runtime import command, sif, signatures
 from ctrain_runtime.digest import file_digest, short
 from ctrain_runtime.engines.apptainer import Engine, clean_environ, find_engine
 from ctrain_runtime.errors import CtrainError, ImageUnusable, SiteError, UsageError
@@ -130,6 +130,8 @@ def _untrusted(image: Image, site: Site, keys: Sequence[str], engine: Engine) ->
     """The error for an image that no trusted key has signed as it is offered: with what its publisher has to do."""
     path, problem = image.path, f"is not signed by a key that site {site.name} trusts"
     if _has_no_manifest(image):
+        if any(entry.kind == sif.SIGNATURE for entry in sif.read(path).entries) and not signatures.is_whole(path):
+            problem = f"{problem}: its signatures are not of all its objects"
         return ImageUnusable(f"image {path} {problem}", f"Ask its publisher to run: apptainer sign {path}")
     if any(verifies(engine, path, key) for key in keys):
         problem = "has a trusted signature in its file, but none on its name and version"

@@ -48,8 +48,13 @@ def write_signature(image: Path, manifest: Manifest, key: str = "A" * 40) -> Pat
     """A signature on name and digest beside an image, as `ctrain store sign` makes it; valid for a stand-in alone."""
     path = signatures.path_for(image, key)
     path.parent.mkdir(exist_ok=True)
-    path.write_bytes(sif(kind=0x4007, data=signatures.statement(manifest), more=[(SIGNATURE, b"signed")]))
+    path.write_bytes(statement_file(manifest))
     return path
+
+
+def statement_file(manifest: Manifest) -> bytes:
+    """A file with a statement and a signature, which is valid for a stand-in alone."""
+    return sif(kind=0x4007, data=signatures.statement(manifest), more=[(SIGNATURE, b"signed")])
 
 
 def sbom(**packages: str) -> bytes:

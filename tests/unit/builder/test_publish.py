@@ -6,7 +6,9 @@ import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -15,13 +17,16 @@ from ctrain_builder.store import lifecycle
 from ctrain_builder.store import publish as module
 from ctrain_builder.store.init import init_store
 from ctrain_builder.store.publish import PublishResult
+from ctrain_builder.store.signatures import Signature
 from ctrain_builder.store.writer import lock_store
+from ctrain_runtime import signatures
+from ctrain_runtime.digest import file_digest
 from ctrain_runtime.errors import ImageTestError, ImageUnusable, StoreError, UsageError
 from ctrain_runtime.manifest import Layer, Manifest
 from ctrain_runtime.sif import PARTITION
 from ctrain_runtime.store import open_store
 from samples.crashes import run_until
-from samples.sample_images import sif
+from samples.sample_images import sif, statement_file
 
 Publish = Callable[..., PublishResult]
 
@@ -243,3 +248,76 @@ def test_a_crash_at_any_step_gives_no_foreign_image_away(
         assert before != "foreign" or image.read_text() == "foreign"
         if finished:
             break
+
+
+class StubSigner:
+    """Signs nothing in a file; its statements are those of samples.sample_images."""
+
+    def __init__(self, key: str) -> None:
+        self.key, self.made = key * 40, list[str]()
+
+    def check(self) -> None:
+        pass
+
+    def sign(self, image: Path) -> str:
+        return file_digest(image)
+
+    def has_signed(self, path: Path) -> bool:
+        return path.name.endswith(f".{signatures.key_id(self.key)}.sif")
+
+    def make(self, manifest: Manifest, _: object) -> Signature:
+        self.made.append(manifest.version)
+        return Signature(self.key, statement_file(manifest))
+
+
+@pytest.fixture
+def sign(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
+    def make(key: str) -> Any:
+        signer = StubSigner(key)
+        monkeypatch.setattr(module.signatures, "make", signer.make)
+        return signer
+
+    return make
+
+
+def test_a_signed_version_counts_only_with_its_signature(
+    root: Path, tmp_path: Path, make_manifest: Callable[..., Manifest], monkeypatch: pytest.MonkeyPatch, sign: Any
+) -> None:
+    """Wherever publishing is interrupted; and what is left then is none of the version that gets the number."""
+    image = tmp_path / "small.sif"
+    for number in itertools.count():
+        content = f"image {number}"
+        image.write_text(content)
+        manifest = make_manifest(f"sha256:{hashlib.sha256(content.encode()).hexdigest()}")
+        manifest, signer = replace(manifest, size=len(content)), sign("AB"[number % 2])
+        done = run_until(number, partial(module.publish, image, manifest, root, "prod", signer=signer), monkeypatch)
+        for one in open_store(root).images():
+            added = signatures.added(one.path)
+            assert len(added) == 1 and signatures.covers(added[0], one.manifest), (number, added)
+        if done:
+            break
+    assert number > 10
+
+
+def test_the_number_that_is_signed_is_the_one_that_is_given(
+    root: Path, tmp_path: Path, publish: Publish, make_manifest: Callable[..., Manifest], sign: Any
+) -> None:
+    """Another command takes the number while somebody types a passphrase."""
+    image = tmp_path / "signed.sif"
+    image.write_text("signed")
+    manifest = replace(make_manifest(f"sha256:{hashlib.sha256(b'signed').hexdigest()}"), size=6)
+    signer = sign("A")
+    first = signer.make
+
+    def slow(manifest: Manifest, _: object) -> Signature:
+        if not signer.made:
+            publish("another")
+        return cast(Signature, first(manifest, _))
+
+    module.signatures.make = slow
+    outcome = module.publish(image, manifest, root, signer=signer)
+    assert signer.made == ["1.0-s-r1", "1.0-s-r2"]
+    (added,) = signatures.added(outcome.image.path)
+    assert outcome.image.manifest.release == 2 and signatures.covers(added, outcome.image.manifest)
+    assert not module.publish(image, manifest, root, signer=signer).new_version
+    assert module.publish(image, manifest, root, signer=sign("B")).image.manifest.release == 3
