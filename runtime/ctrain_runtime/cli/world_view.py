@@ -17,25 +17,23 @@ def closing(plan: LaunchPlan, record: Record) -> list[str]:
     if record.exit is None or record.exit.code not in (0, WorldError.exit_code):
         return []
     if record.exit.code:
-        return _lines_to_type(plan) if record.exit.by == "ctrain" else []
-    doubt = world.doubt(record.world, Path(plan.run_directory)) if record.world else ""
-    if not doubt:
-        return []
-    nested = record.world is not None and record.world.state == world.NESTED and plan.launcher != "node"
-    return [f"world: {doubt}", *(_lines_to_type(plan) if nested else [])]
+        return _lines_to_type(plan, record.exit.reason) if record.exit.by == "ctrain" else []
+    doubt = world.doubt(plan, record.world) if record.world else ""
+    return [f"world: {doubt}"] if doubt else []
 
 
-def _lines_to_type(plan: LaunchPlan) -> list[str]:
-    node, apart = _again(plan, "--launcher", "node"), _again(plan, "--independent")
-    return [
-        f"Let your command start the ranks of each node:  {node}",
-        f"Or say that they are meant to be apart:         {apart}",
-    ]
+def _lines_to_type(plan: LaunchPlan, reason: str) -> list[str]:
+    """torchrun alone takes its rendezvous from the variables of launcher node."""
+    node = ("Let your command start the ranks of each node:", _again(plan, "--launcher", "node"))
+    itself = ("Let ctrain start the ranks, not your script:", _again(plan, command=("python", "PROGRAM.py")))
+    first = node if world.STARTS_BY_NODE in reason else itself
+    lines = [first, ("Or say that they are meant to be apart:", _again(plan, "--independent"))]
+    return [f"{text:<48}{line}" for text, line in lines]
 
 
-def _again(plan: LaunchPlan, *options: str) -> str:
-    """The command line of the run, as far as the plan tells, with further options."""
+def _again(plan: LaunchPlan, *options: str, command: tuple[str, ...] = ()) -> str:
+    """The command line of the run, as far as the plan tells, with further options or another command."""
     nodes = ["--nodes", str(plan.nodes)] if plan.nodes > 1 else []
-    if (Path(plan.workdir) / JOB_FILE).is_file():
+    if (Path(plan.workdir) / JOB_FILE).is_file() and not command:
         return shlex.join(["ctrain", "run", plan.workdir, *nodes, *options])
-    return shlex.join(["ctrain", "run", *nodes, *options, "--", *plan.command])
+    return shlex.join(["ctrain", "run", *nodes, *options, "--", *(command or plan.command)])

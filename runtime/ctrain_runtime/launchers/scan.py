@@ -276,12 +276,12 @@ class Ranks:
 
 def _program(words: List[str]) -> str:
     """The name of a program for users: of the script or the module, if an interpreter runs it."""
-    names = [Path(word).name for word in words]
-    if "torch.distributed.run" in names:
-        return "torchrun"
-    plain = [name for name in names[1:] if not name.startswith("-")]
-    is_interpreter = bool(names) and re.match(r"python|bash$|sh$", names[0])
-    return (plain[:1] if is_interpreter else names[:1] or ["?"])[0] if plain or names else "?"
+    if "-m" in words[1:-1]:
+        module = words[words.index("-m") + 1]
+        return "torchrun" if module.startswith("torch.distributed.") else module.partition(".")[0]
+    plain = [word for word in words[1:] if not word.startswith("-")]
+    is_interpreted = bool(plain) and re.match(r"(python|bash$|sh$)", Path(words[0]).name)
+    return Path(plain[0] if is_interpreted else words[0]).name if words else "?"
 
 
 def _short(host: str) -> str:
@@ -315,12 +315,12 @@ class Report:
 
 def verdict(events: List[Dict[str, Any]], ranks_per_node: int) -> str:
     """Why the run must stop; "" as long as there is any doubt that it trains several models in the place of one."""
-    nested = [event for event in events if event["what"] == "nested" and event["lasting"]]
+    nested = [event for event in events if event.get("what") == "nested" and event.get("lasting")]
     by_ranks = {tuple(event["lasting"]): event for event in nested}.values()  # the last one of each
     ranks = {rank for event in by_ranks for rank in event["lasting"]}
     commands = {command for event in by_ranks for command in event["commands"]}
     is_crowded = all(event["members"] > ranks_per_node for event in by_ranks)
-    if any(event["what"] == "joined" for event in events) or len(ranks) < 2 or len(commands) > 1 or not is_crowded:
+    if any(event.get("what") == "joined" for event in events) or len(ranks) < 2 or len(commands) > 1 or not is_crowded:
         return ""
     sizes = [size for event in by_ranks for size in event["sizes"]]
     by = ", ".join(sorted({event["by"] for event in by_ranks}))
@@ -348,9 +348,10 @@ class Scan:
         """Look once, and report what is new; how many of the node's ranks have joined so far."""
         every = self._ranks.find(processes)
         own = {key for key in every if key[0] == self._node}
-        if own and not self.looks:
+        is_up = bool(own) or self._ranks.are_started_inside
+        if is_up and not self.looks:
             self._report.write("looked")
-        self.looks += bool(own)
+        self.looks += is_up
         missing = own - self._joined
         new = self._ranks.joined(processes, every) & missing if missing else set()
         if new:
@@ -382,6 +383,7 @@ class Scan:
 
 def stop(task: int, proc: Path) -> None:
     """End what a task has started: with SIGTERM, which the task passes on; after a while with SIGKILL."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # by which the task would end this process, too
     with contextlib.suppress(ProcessLookupError):
         os.kill(task, signal.SIGTERM)
     deadline = time.monotonic() + GRACE_SECONDS
@@ -398,7 +400,7 @@ def stop(task: int, proc: Path) -> None:
         time.sleep(0.2)
 
 
-def main() -> int:
+def watch() -> int:
     run, launcher, node, nodes, ranks_per_node = sys.argv[1:6]
     os.closerange(3, 1 << 10)  # some starters wait for whoever has what they gave to the task
     task, world_size = os.getppid(), int(nodes) * int(ranks_per_node)
@@ -415,12 +417,19 @@ def main() -> int:
                 return 0
             message = verdict(report.read(), int(ranks_per_node)) if scan.may_stop and node == "0" else ""
             if message:
-                print(f"ctrain: {message}", file=sys.stderr, flush=True)
                 report.write("stopped", code=WRONG_WORLD, message=message)
                 stop(task, PROC)
                 return WRONG_WORLD
         time.sleep(EARLY_SECONDS)
     return 0
+
+
+def main() -> int:
+    try:
+        return watch()
+    except Exception as error:  # the run goes on without evidence, and its record says so
+        Report(Path(sys.argv[1]), int(sys.argv[3])).write("failed", message=repr(error))
+        return 1
 
 
 if __name__ == "__main__":

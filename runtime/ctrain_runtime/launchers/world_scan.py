@@ -33,7 +33,7 @@ def start(plan: LaunchPlan, identity: TaskIdentity) -> list[str]:
 scan=''
 scan_world() {{ # who joins the world of the run: see docs/runs.md
   local python hosts
-  exec </dev/null >/dev/null 4<> <(:) # nobody writes to it
+  exec </dev/null >/dev/null 2>&1 4<> <(:) # nobody writes to it
   read -r -t 1 -u 4
   {hosts}
   for python in {PYTHONS} ''; do
@@ -41,10 +41,10 @@ scan_world() {{ # who joins the world of the run: see docs/runs.md
   done
   [ "$python" ] || return
   exec "$python" -I "$run/{layout.SCAN}" "$run" {plan.launcher} "$NODE_RANK" {plan.nodes} {plan.ranks_per_node} \\
-    "${{hosts[@]}}" 2>&5
+    "${{hosts[@]}}"
 }}
 if [ "$local_task" = 0 ] && [ "${{1-}}" != {PREFLIGHT} ]; then
-  scan_world 5>&2 2>/dev/null &
+  scan_world &
   scan=$!
 fi"""
     return [text]

@@ -10,6 +10,8 @@ from ctrain_runtime.plan.model import LaunchPlan
 from ctrain_runtime.run.events import Event, read_node_events
 
 STAGE = "world"
+STARTS_BY_NODE = "torchrun"  # a starter of ranks that joins the world of launcher node by its variables
+LOOKED = "looked"
 JOINED, INDEPENDENT, NESTED, UNPROVEN = "joined", "independent", "nested", "unproven"
 
 
@@ -33,8 +35,8 @@ def certify(plan: LaunchPlan, node_events: Iterable[Event]) -> World:
     # Where the command starts the ranks, it knows how many they are.
     of = max((event.of for event in seen if event.of), default=0) if plan.launcher == "node" else 0
     of, numbers = of or plan.world_size, set(joined)
-    nested = any(event.what == "nested" for event in seen)
-    if len(joined) > len(numbers) or (nested and not numbers):  # two nodes have ranks of the same number
+    nested = {rank for event in seen if event.what == "nested" for rank in event.ranks}
+    if len(joined) > len(numbers) or (len(nested) > 1 and not numbers):  # two nodes have ranks of the same number
         return World(NESTED, 0, of)
     return World(JOINED if len(numbers) == of else UNPROVEN, len(numbers), of)
 
@@ -44,13 +46,18 @@ def verdict(node_events: Iterable[Event]) -> str:
     return next((event.message for event in node_events if event.stage == STAGE and event.what == "stopped"), "")
 
 
-def doubt(world: World, run: Path) -> str:
+def doubt(plan: LaunchPlan, world: World) -> str:
     """What users should know about the world of a run that is completed; "" if it was joined, or nobody has looked:
     the run was too short, or its nodes have no Python."""
-    if world.state in (JOINED, INDEPENDENT) or all(event.stage != STAGE for event in read_node_events(run)):
+    if world.state in (JOINED, INDEPENDENT):
         return ""
+    if not any(event.stage == STAGE and event.what == LOOKED for event in read_node_events(Path(plan.run_directory))):
+        return ""
+    if world.state == NESTED and plan.launcher == "node":
+        return f"{NESTED}: the command of each node made a world of its own; let it use PET_* or CTRAIN_HOSTS"
     if world.state == NESTED:
-        return f"{NESTED}: ranks started ranks of their own, in several worlds"
+        use = "--launcher node if torchrun starts them, or --independent"
+        return f"{NESTED}: ranks started ranks of their own, in several worlds; use {use}"
     if world.joined:
         return f"{UNPROVEN}: {world.joined} of {world.of} ranks were seen to join one world"
     return f"{UNPROVEN}: no rank joined any group; use --independent or one rank"

@@ -30,7 +30,7 @@ fi
 scan=''
 scan_world() { # who joins the world of the run: see docs/runs.md
   local python hosts
-  exec </dev/null >/dev/null 4<> <(:) # nobody writes to it
+  exec </dev/null >/dev/null 2>&1 4<> <(:) # nobody writes to it
   read -r -t 1 -u 4
   mapfile -t hosts < <(cat "$run/hosts")
   for python in /usr/bin/python3 /usr/libexec/platform-python python3 ''; do
@@ -38,10 +38,10 @@ scan_world() { # who joins the world of the run: see docs/runs.md
   done
   [ "$python" ] || return
   exec "$python" -I "$run/scan.py" "$run" mpi "$NODE_RANK" 2 8 \
-    "${hosts[@]}" 2>&5
+    "${hosts[@]}"
 }
 if [ "$local_task" = 0 ] && [ "${1-}" != preflight ]; then
-  scan_world 5>&2 2>/dev/null &
+  scan_world &
   scan=$!
 fi
 exec 6<> <(:) # carries exit codes

@@ -118,7 +118,6 @@ def test_two_worlds_of_two_are_stopped_with_the_lines_to_type(bench: Bench) -> N
     ]
     assert bench.record()["exit"] == {"code": 81, "reason": reason, "by": "ctrain"}
     assert bench.record()["world"] == {"state": "nested", "joined": 0, "of": 2}
-    assert f"ctrain: {reason}\n" in bench.log(0)
     assert bench.orphans() == {}
 
 
@@ -130,3 +129,24 @@ def test_a_program_that_outlives_sigterm_is_stopped_all_the_same(bench: Bench) -
     code, _, _ = ended(bench.run(*TWO, "--", "bash", "run.sh", GRACE="60"))
     assert code == 81
     assert bench.orphans() == {}
+
+
+def test_a_program_that_calls_its_end_a_success_is_stopped_all_the_same(bench: Bench) -> None:
+    write_program(bench.folder / "bin/torchrun", TORCHRUN)
+    (bench.folder / "run.sh").write_text("trap 'kill %1; exit 0' TERM\ntorchrun &\nwait\n")
+    code, _, _ = ended(bench.run(*TWO, "--", "bash", "run.sh"))
+    assert code == 81
+    assert bench.record()["world"]["state"] == "nested"
+
+
+def test_a_scan_that_fails_leaves_the_run_alone(bench: Bench) -> None:
+    """Whatever a node's /proc looks like."""
+    scan = Path(bench.environment["SCAN"])
+    scan.write_text(scan.read_text().replace('PROC = Path("/proc")', 'PROC = Path("/proc/gone")'))
+    run = bench.run(*TWO, "--", "bash", "-c", 'until [ -e "$CTRAIN_RUN_DIR/done" ]; do sleep 0.05; done')
+    wait_for_event(bench, "failed")
+    (bench.one / "done").touch()
+    code, out, error = ended(run)
+    assert (code, error, "Traceback" in bench.log(0)) == (0, "", False)
+    assert bench.record()["world"]["state"] == "unproven"
+    assert "world:" not in out

@@ -438,3 +438,19 @@ def test_events_of_others_and_broken_ones_are_passed_over(run: Path) -> None:
     (run / "nodes/0.jsonl").write_text('{"stage": "run", "what": "started", "rank": 0}\n[]\n{"stage": "wor')
     Report(run, 1).write("looked")
     assert [event["what"] for event in Report(run, 0).read()] == ["looked"]
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        ("/usr/bin/python3 -u -m deepspeed.launcher.launch --world_info=x", "deepspeed"),
+        ("python -m torch.distributed.run --nproc-per-node 2 x.py", "torchrun"),
+        ("/usr/bin/python3 /usr/local/bin/torchrun x.py", "torchrun"),
+        ("/usr/bin/mpirun -np 2 python x.py", "mpirun"),
+        ("/bin/bash -e /home/kim/start.sh", "start.sh"),
+        ("python", "python"),
+        ("", "?"),
+    ],
+)
+def test_what_has_started_ranks_is_named_as_users_know_it(command: str, name: str) -> None:
+    assert module._program(command.split()) == name

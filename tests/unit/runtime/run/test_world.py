@@ -28,6 +28,8 @@ def seen(what: str, *ranks: int, of: int = 4) -> Event:
         (PLAN, [LOOKED], World("unproven", 0, 4)),
         (PLAN, [], World("unproven", 0, 4)),
         (PLAN, [seen("nested", 0), seen("nested", 0, 1)], World("nested", 0, 4)),
+        (PLAN, [seen("nested", 0)], World("unproven", 0, 4)),  # a launcher on rank 0 alone
+        (PLAN, [seen("nested", 0), seen("nested", 2)], World("nested", 0, 4)),
         (PLAN, [seen("nested", 0), seen("joined", 2, 3)], World("unproven", 2, 4)),
         (PLAN, [Event("started", "run", rank=0), Event("measured", "preflight")], World("unproven", 0, 4)),
         (dataclasses.replace(PLAN, independent=True), [seen("joined", 0)], World("independent", 0, 4)),
@@ -49,15 +51,20 @@ def test_the_certificate_says_what_was_seen(plan: LaunchPlan, events: list[Event
         (World("independent", 0, 4), ""),
         (World("unproven", 0, 4), "unproven: no rank joined any group; use --independent or one rank"),
         (World("unproven", 2, 4), "unproven: 2 of 4 ranks were seen to join one world"),
-        (World("nested", 0, 4), "nested: ranks started ranks of their own, in several worlds"),
+        (
+            World("nested", 0, 4),
+            "nested: ranks started ranks of their own, in several worlds; "
+            "use --launcher node if torchrun starts them, or --independent",
+        ),
     ],
 )
 def test_a_doubt_is_said_only_if_somebody_has_looked(tmp_path: Path, world: World, line: str) -> None:
     (tmp_path / "nodes").mkdir()
     write_events(tmp_path, {"what": "started", "rank": 0}, node=0)
-    assert doubt(world, tmp_path) == ""
+    plan = dataclasses.replace(PLAN, run_directory=str(tmp_path))
+    assert doubt(plan, world) == ""
     write_events(tmp_path, {"stage": "world", "what": "looked"}, node=1)
-    assert doubt(world, tmp_path) == line
+    assert doubt(plan, world) == line
 
 
 def test_the_scan_that_has_stopped_a_run_says_why() -> None:
@@ -68,3 +75,12 @@ def test_the_scan_that_has_stopped_a_run_says_why() -> None:
 def test_one_node_whose_command_starts_the_ranks_may_have_a_world() -> None:
     plan = dataclasses.replace(NODE, nodes=1, ranks_per_node=1, tasks=1, ranks_per_task=1)
     assert certify(plan, [seen("joined", 0, 1, of=2)]) == World("joined", 2, 2)
+
+
+def test_nodes_whose_commands_make_worlds_of_their_own_are_named(tmp_path: Path) -> None:
+    """As those of deepspeed, which takes its rendezvous from no variable."""
+    (tmp_path / "nodes").mkdir()
+    write_events(tmp_path, {"stage": "world", "what": "looked"}, node=0)
+    plan = dataclasses.replace(NODE, run_directory=str(tmp_path))
+    reason = "the command of each node made a world of its own; let it use PET_* or CTRAIN_HOSTS"
+    assert doubt(plan, World("nested", 0, 2)) == f"nested: {reason}"
