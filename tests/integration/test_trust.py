@@ -160,12 +160,17 @@ def test_an_object_that_was_added_later_is_found(tmp_path: Path, keys: Path) -> 
 _FILE_SYSTEM = ("--datatype", "4", "--partfs", "1", "--partarch", "2", "--parttype", "2")
 
 
-def pgp_keys() -> tuple[str, str]:
-    """The fingerprints of an admin and of somebody else, numbers 0 and 1 of the key ring."""
-    for name in ("Admin", "Stranger"):
-        engine("key", "newpair", "--name", name, "--email", f"{name}@example.org", "--password", "", "--push=false")
-    admin, stranger = re.findall(r"[0-9A-F]{40}", engine("key", "list", "--secret"))
-    return admin, stranger
+@pytest.fixture(scope="module")
+def key_ring(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A key ring with the keys of an admin and of somebody else, numbers 0 and 1."""
+    ring = tmp_path_factory.mktemp("ring")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("APPTAINER_KEYSDIR", str(ring))
+        for name in ("Admin", "Stranger"):
+            options = ("--name", name, "--email", f"{name}@example.org", "--password", "", "--push=false")
+            options += ("--bit-length", "2048")
+            engine("key", "newpair", *options)
+    return ring
 
 
 def with_a_signed_object(folder: Path, how: str) -> Path:
@@ -183,9 +188,12 @@ def with_a_signed_object(folder: Path, how: str) -> Path:
 
 
 @pytest.mark.parametrize("how", ["another group", "no group", "unsigned group"])
-def test_a_signature_on_a_part_is_none_on_the_file_system(tmp_path: Path, how: str) -> None:
+def test_a_signature_on_a_part_is_none_on_the_file_system(
+    tmp_path: Path, how: str, key_ring: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Engines verify each group by whatever key has signed it."""
-    admin, _ = pgp_keys()
+    monkeypatch.setenv("APPTAINER_KEYSDIR", str(key_ring))
+    admin, _ = re.findall(r"[0-9A-F]{40}", engine("key", "list", "--secret"))
     path = with_a_signed_object(tmp_path, how)
     image = Image(path, replace(foreign.locate(path, lambda *_: None).manifest, digest=trust._digest(path)))
     with pytest.raises(ImageUnusable, match=r"trusts: its signatures are not of all its objects\. Ask"):
