@@ -22,7 +22,7 @@ from urllib.parse import urlencode
 
 from ctrain_builder import atomic, manifest_writer
 from ctrain_builder.store.writer import Permissions, lock_store
-from ctrain_runtime import sbom
+from ctrain_runtime import outputs, sbom
 from ctrain_runtime.errors import ImageUnusable, UsageError
 from ctrain_runtime.image import Image
 from ctrain_runtime.outputs import CATALOGUE
@@ -89,13 +89,17 @@ def load_entries(store: Store) -> Catalogue:
 def write(catalogue: Catalogue, output: Optional[Path], say: Callable[[str], None]) -> Path:
     """Write the page into the store, or to `output`; its path. It is as readable as the store is.
 
-    The lock is for `gc`, which removes temporary files that nobody can be writing. The log is for what changes the
-    store; this does not. Raises StoreError, UsageError.
+    Under the lock, `gc` removes no temporary file of it; and the page is made again if others have changed the store
+    since it was read, so that no older one takes the place of theirs. The log is for what changes the store; this does
+    not. Raises StoreError, UsageError.
     """
     page, root = render(catalogue), catalogue.root
     if output is None:
         path = root / FILE
         with lock_store(root, say) as writer:
+            if outputs.fingerprint(writer.store.scan()) != outputs.fingerprint(catalogue.contents):
+                catalogue = load_entries(writer.store)
+                page = render(catalogue)
             writer.write(path, page)
             writer.record_output(path, CATALOGUE, catalogue.contents)
         return path

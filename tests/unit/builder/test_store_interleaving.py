@@ -18,6 +18,7 @@ from ctrain_builder.store import channels, lifecycle, log, writer
 from ctrain_builder.store.init import init_store
 from ctrain_builder.store.publish import publish
 from ctrain_builder.store.writer import lock_store
+from ctrain_runtime import outputs
 from ctrain_runtime.cli.main import main
 from ctrain_runtime.errors import StoreError
 from ctrain_runtime.manifest import Manifest, checksum
@@ -94,6 +95,15 @@ def test_verify_moves_no_version_that_became_whole_again(shop: Shop, first: Firs
     assert said == "small:1.0-s-r1 stays: it was changed while the store was read; verify it again\n"
     assert set(shop.versions) == {1, 2, 3}
     shop(*verify)
+
+
+def test_the_catalogue_lists_no_version_that_was_withdrawn_meanwhile(shop: Shop, first: First) -> None:
+    """Its page had been made before; the other command finds no older one to bring up to date."""
+    first(shop.root, lambda: withdraw(shop.root))
+    shop("catalogue")
+    page = (shop.root / "catalogue.html").read_text()
+    assert "small%3A1.0-s-r3" in page and "small%3A1.0-s-r2" not in page
+    assert outputs.find_stale(shop.root, open_store(shop.root).scan()) == []
 
 
 @pytest.fixture
