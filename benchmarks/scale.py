@@ -100,7 +100,7 @@ def simulate_cluster(directory: Path, nodes: int) -> None:
     node = record(SLURM, "show-node-oneline.out").splitlines(keepends=True)[0]
     with (records / "nodes").open("w") as file:
         file.writelines(node.replace("gpu03", f"gpu{number:05}") for number in range(nodes))
-    (records / "job").write_text("JobId=7 JobState=RUNNING Reason=None\n")
+    (records / "job").write_text("JobId=7 JobName=run JobState=RUNNING Reason=None\n")
     for name, recorded in (
         ("partitions", "show-partition.out"),
         ("config", "config-lines.out"),
@@ -213,7 +213,7 @@ def follow(directory: Path, nodes: int, per_node: int) -> Figures:
     lines = (f"srun: error: gpu{node:05}: tasks {node * per_node}: Terminated\n" for node in range(nodes))
     (run / "logs" / "job.log").write_text("srun: error: gpu00000: task 0: Exited with exit code 1\n" + "".join(lines))
     job('"stage": "after", "what": "ended", "code": 1')
-    (directory / "records" / "job").write_text("JobId=7 JobState=FAILED Reason=NonZeroExitCode\n")
+    (directory / "records" / "job").write_text("JobId=7 JobName=run JobState=FAILED Reason=NonZeroExitCode\n")
     attach = measure(directory, "attach", str(run), f"--runs={directory}", "--site=generic-slurm", code=1)
     return {"watch": life.costs, "attach": attach}
 

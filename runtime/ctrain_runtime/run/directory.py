@@ -89,8 +89,8 @@ def _fill(path: Path, launch: Launch) -> None:
     for name in (layout.LOGS, layout.NODES, layout.CHECKPOINT):
         (path / name).mkdir()
     if not launch.plan.interactive:  # with a plan, it is a run
-        shared_files.create(path, launch.plan)
         write_json(path / layout.PLAN, as_data(launch))
+        shared_files.create(path, launch.plan)
     if launch.plan.preflight:
         shutil.copytree(preflight.INSIDE, path / layout.INSIDE, ignore=shutil.ignore_patterns("__*", layout.RENDEZVOUS))
     for name, text in launch.scripts.items():

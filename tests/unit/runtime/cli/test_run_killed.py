@@ -27,6 +27,12 @@ def lasting(record: dict[str, Any]) -> dict[str, Any]:
     return {**kept, "outcome": attempt["outcome"], "word": attempt["word"]}
 
 
+def has_run(bench: Bench) -> bool:
+    """Whether the job has written anything: its files exist before it does."""
+    events = bench.one / "events.jsonl"
+    return events.exists() and events.stat().st_size > 0
+
+
 def bench_in(folder: Path, site: str) -> Bench:
     folder.mkdir()
     return Bench(folder, site)
@@ -37,7 +43,7 @@ def test_another_process_ends_with_the_record_of_an_undisturbed_run(tmp_path: Pa
     benches = [bench_in(tmp_path / name, site) for name in ("undisturbed", "disturbed")]
     ended(benches[0].run(*FOUR, "--", *PROGRAM))
     client = benches[1].run(*FOUR, "--", *PROGRAM)
-    wait_for(benches[1].one / "events.jsonl")
+    wait_for(lambda: has_run(benches[1]))
     client.kill()
     ended(client)
     code, out, error = ended(benches[1].attach(run=str(benches[1].one)))
@@ -58,7 +64,7 @@ def kill_and_attach(bench: Bench, moment: float) -> str:
         client.kill()
         ended(client)
     if not (bench.one / "plan.json").exists() or not (bench.one / "record.json").exists():
-        return "" if not bench.orphans() and not bench.one.joinpath("events.jsonl").exists() else "runs without a plan"
+        return "" if not bench.orphans() and not has_run(bench) else "runs without a plan"
     code, out, error = ended(bench.attach("--json"))
     if left := bench.orphans():
         return f"orphans: {left}"
@@ -66,7 +72,7 @@ def kill_and_attach(bench: Bench, moment: float) -> str:
     shown = json.loads(out) if out else {}
     if shown != record or code != record["exit"]["code"]:
         return f"attach shows {code} {shown} {error}, the record is {record}"
-    ran = bench.one.joinpath("events.jsonl").exists()
+    ran = has_run(bench)
     if record["exit"]["reason"] == "the job was never submitted":
         return "it ran, but the record says it was never submitted" if ran else ""
     return "" if ran and record["exit"]["code"] == 9 and len(record["attempts"]) == 1 else f"not true: {record}"
