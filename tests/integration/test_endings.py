@@ -131,6 +131,41 @@ def test_a_strangers_job_with_the_number_of_a_run_is_left_alone(cluster: Cluster
         cluster.run("scancel", "--user", "researcher")
 
 
+# Saves when it is told to end, as long as that takes, and exits 0; says how often it was told.
+SAVES = """\
+import os, signal, time
+told = []
+signal.signal(signal.SIGTERM, lambda *_: told.append(time.monotonic()))
+print("ready", flush=True)
+while not told or time.monotonic() < told[0] + 3:
+    time.sleep(0.05)
+print("saved after", len(told), flush=True)
+"""
+
+
+def start_saving(cluster: Cluster, name: str, *options: str, before: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+    """A run of two ranks on two nodes that save when they are told to end, once both are ready for it."""
+    cluster.write("saves.py", SAVES)
+    argv = [*before, "ctrain", "run", "--image", "pytorch-cpu", "--preflight", "off", "--ranks-per-node", "1"]
+    process = cluster.start(*argv, "--independent", "--name", name, *options, "--", "python", "saves.py")
+    logs = cluster.runs(name) / "logs"
+    until(lambda: sum("ready" in path.read_text() for path in logs.glob("rank*.log")) == 2, "two ready ranks", 120)
+    return process
+
+
+def saved_once(cluster: Cluster, name: str) -> bool:
+    logs = cluster.runs(name) / "logs"
+    return all((logs / f"rank{rank}.log").read_text().endswith("ready\nsaved after 1\n") for rank in range(2))
+
+
+def test_a_program_that_is_interrupted_saves_and_exits_with_0_is_not_completed(cluster: Cluster) -> None:
+    """By Ctrl-C, ctrain cancel, scancel, at the time limit, by preemption, and in an allocation."""
+    process = start_saving(cluster, "ctrl-c", "--nodes", "2")
+    os.killpg(process.pid, signal.SIGINT)
+    assert (process.wait(90), cluster.record("ctrl-c")["exit"]["ending"]) == (130, "cancelled")
+    assert saved_once(cluster, "ctrl-c")
+
+
 def test_a_preempted_job_is_named(cluster: Cluster) -> None:
     process = start_two_nodes(cluster, "spot", "--partition", "spot")
     assert cluster.run("srun", "--nodes=2", "--exclusive", "true", timeout=120).returncode == 0

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from pathlib import Path
 
 from ctrain_runtime import layout, user_layer
 from ctrain_runtime.engines import apptainer
@@ -121,11 +122,27 @@ trap '{warned.format("USR2")}' USR2"""
 def run_recorded(before: str = "", after: str = "") -> str:
     """Runs the array `launch` as a rank, and records when it started and how it ended; bash before and after that."""
     return f"""\
+{_memory_functions()}
+find_memory_group
+count_memory_kills
+killed_before=$killed
 note started "\\"rank\\": $RANK"
 run_step "${{launch[@]}}"
-{before}note ended "\\"rank\\": $RANK, \\"code\\": $code"
+count_memory_kills
+memory=''
+if [ "$code" != 0 ] && ((killed > killed_before)); then
+  find_memory_limit
+  memory=", \\"memory_limit\\": $memory_limit"
+fi
+{before}note ended "\\"rank\\": $RANK, \\"code\\": $code$memory"
 {after}exit "$code"
 """
+
+
+def _memory_functions() -> str:
+    """The functions of memory.bash."""
+    text = Path(__file__).with_name("memory.bash").read_text(encoding="utf-8")
+    return text[text.index("find_memory_group()") :].rstrip("\n")
 
 
 def container(plan: LaunchPlan, identity: TaskIdentity) -> str:

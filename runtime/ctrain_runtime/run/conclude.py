@@ -148,8 +148,9 @@ def _exit(run: Run, seen: _Evidence, failed: Optional[Rank], short: Optional[Sho
     if seen.cancelled:
         return CANCELLED_BY_CTRAIN
     if short:
-        by, code = ("program", short.rank.exit_code) if short.rank else ("scheduler", seen.code)
-        return Exit(code or TERMINATED, short.reason, by, Ending.OUT_OF_MEMORY)
+        own = short.rank.exit_code if short.rank else None
+        by = "program" if short.rank else "scheduler"
+        return Exit(own or seen.code or TERMINATED, short.reason, by, Ending.OUT_OF_MEMORY)
     if outcome in FROM_OUTSIDE:
         return _ended_by_scheduler(seen, outcome)
     if seen.wrong_world:

@@ -26,8 +26,6 @@ def shortage(
     rank = _starved(ranks, failed) or _logged_rank(plan, ranks, logged)
     if rank is None and not logged and status.outcome is not Outcome.OUT_OF_MEMORY:
         return None
-    if rank is None and logged and failed and failed.exit_code not in (None, 137, 143):
-        return None  # a rank that failed by itself comes before what the log says of the whole job
     job = f"the job on {logged.host}" if logged and logged.host else "the job"
     who = plan.describe(rank.number, rank.host) if rank else job
     return Shortage(rank, f"{who} ran out of memory{_limit(plan, rank, logged)}")

@@ -189,8 +189,51 @@ launch+=(/bin/sh -c '{ read -r line </proc/driver/nvidia/version; } 2>/dev/null 
     [ ! -e "$libraries/libcuda.so.1" ] ||
       { export LD_LIBRARY_PATH="$libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"; break; }
   done; break ;; esac; done; { read -r key </.singularity.d/ctrain-layer; } 2>/dev/null; [ "$key" = k1 ] || { printf '"'"'%s\n'"'"' '"'"'ctrain: this engine ignores the layers of the image (overlay is off, or Singularity lacks set-uid root)'"'"' >&2; printf '"'"'%s\n'"'"' "{\"rank\": ${RANK:-null}, "'"'"'"what": "refused", "stage": "run", "code": 73, "message": "this engine ignores the layers of the image (overlay is off, or Singularity lacks set-uid root)"}'"'"' >>"$CTRAIN_RUN_DIR/nodes/$NODE_RANK.jsonl"; exit 73; }; command -v python >/dev/null || { printf '"'"'%s\n'"'"' '"'"'ctrain: command not found in the image: python'"'"' >&2; printf '"'"'%s\n'"'"' "{\"rank\": ${RANK:-null}, "'"'"'"what": "refused", "stage": "run", "code": 127, "message": "command not found in the image: python"}'"'"' >>"$CTRAIN_RUN_DIR/nodes/$NODE_RANK.jsonl"; exit 127; }; exec "$@"' ctrain python train.py)
+find_memory_group() { # sets group, the cgroup's directory, and kills, the file that counts
+  local controllers path
+  group='' kills=''
+  while IFS=: read -r _ controllers path; do
+    case ,$controllers, in
+      *,memory,*)
+        group=/sys/fs/cgroup/memory${path%/} kills=memory.oom_control
+        return
+        ;;
+      ,,) group=/sys/fs/cgroup${path%/} kills=memory.events ;;
+    esac
+  done </proc/self/cgroup
+} 2>/dev/null
+count_memory_kills() { # sets killed
+  local name value
+  killed=0
+  while read -r name value _; do
+    [ "$name" != oom_kill ] || killed=$value
+  done <"$group/$kills"
+} 2>/dev/null
+find_memory_limit() { # sets memory_limit in bytes, 0 without one
+  local directory=$group name value
+  memory_limit=0
+  while read -r name value; do
+    [ "$name" != hierarchical_memory_limit ] || ((${#value} > 18)) || memory_limit=$value
+  done <"$group/memory.stat"
+  [ "$kills" = memory.events ] || return 0
+  while [[ $directory == /sys/fs/cgroup/* ]]; do
+    if read -r value <"$directory/memory.max" && [[ $value =~ ^[0-9]+$ ]]; then
+      ((memory_limit && memory_limit <= value)) || memory_limit=$value
+    fi
+    directory=${directory%/*}
+  done
+} 2>/dev/null
+find_memory_group
+count_memory_kills
+killed_before=$killed
 note started "\"rank\": $RANK"
 run_step "${launch[@]}"
+count_memory_kills
+memory=''
+if [ "$code" != 0 ] && ((killed > killed_before)); then
+  find_memory_limit
+  memory=", \"memory_limit\": $memory_limit"
+fi
 if [ "$scan" ]; then
   parent=''
   read -r _ _ _ parent _ <"/proc/$scan/stat"
@@ -199,5 +242,5 @@ if [ "$scan" ]; then
   [ "$?" != 81 ] || code=81
 fi 2>/dev/null
 leave
-note ended "\"rank\": $RANK, \"code\": $code"
+note ended "\"rank\": $RANK, \"code\": $code$memory"
 exit "$code"

@@ -96,11 +96,11 @@ def _ended(record: Mapping[str, Any], comment: str) -> Status:
     if by:
         own = by[1] == str(record.get("Job_Owner", "")).partition("@")[0]
         return Status("ended", word, Outcome.CANCELLED_BY_USER if own else Outcome.CANCELLED_BY_ADMIN)
+    if record.get("substate") == TERMINATED:  # also by qdel -W force: its exit status is 265, as of a killed script
+        return Status("ended", word, Outcome.CANCELLED)
     if isinstance(code, int):
         outcome = OUTCOMES.get(code, Outcome.NEVER_STARTED if code < 0 else Outcome.FAILED)
         return Status("ended", word, outcome, comment if outcome is Outcome.NEVER_STARTED else "")
-    if record.get("substate") == TERMINATED:
-        return Status("ended", word, Outcome.CANCELLED)
     return Status("ended", word, Outcome.NEVER_STARTED, "PBS deleted it; a job that it depends on may have failed")
 
 

@@ -16,7 +16,7 @@ from ctrain_runtime.run.conclude import conclude
 from ctrain_runtime.run.ending import FROM_OUTSIDE, Ending
 from ctrain_runtime.run.record import Exit
 from ctrain_runtime.run.submit import Run
-from ctrain_runtime.schedulers.protocol import FailedTask, Outcome, Status
+from ctrain_runtime.schedulers.protocol import FailedTask, Outcome, OutOfMemory, Status
 from samples.plans import a_job, some_facts
 from samples.runs import StandIn, submitted, write_end, write_events, write_ranks, write_signal
 
@@ -269,6 +269,61 @@ def test_a_rank_that_failed_well_before_the_signal_is_named(run: Run) -> None:
     write_signal(run.path, 1, 2, 3, time=118.0)
     write_end(run.path, 143)
     assert end(run, Outcome.UNKNOWN) == Exit(9, "rank 0 on gpu00 failed first: exit code 9", "program", Ending.FAILED)
+
+
+MORE = "Request more with --mem, or use fewer ranks per node"
+
+
+@pytest.mark.parametrize("outcome", [Outcome.FAILED, Outcome.OUT_OF_MEMORY, Outcome.UNKNOWN])
+def test_a_rank_that_ran_out_of_memory_is_named_with_the_limit_and_what_raises_it(run: Run, outcome: Outcome) -> None:
+    """Another rank reports the loss of its connection first."""
+    write_ranks(run.path, 1, 143, 143, ends=109.0)
+    write_events(run.path, {"what": "started", "time": 100.0, "rank": 3, "node": "gpu01"}, node=1)
+    killed = {"what": "ended", "time": 109.5, "rank": 3, "node": "gpu01", "code": 137, "memory_limit": 8_000_000_000}
+    write_events(run.path, killed, node=1)
+    write_end(run.path, 1)
+    concluded = conclude(run, Status("ended", "X", outcome))
+    reason = f"rank 3 on gpu01 ran out of memory: limit 8.0 GB per node. {MORE}"
+    assert concluded.record.exit == Exit(137, reason, "program", Ending.OUT_OF_MEMORY)
+    assert concluded.failed and concluded.failed.number == 3
+
+
+def test_a_task_that_the_log_reports_is_the_rank_that_ran_out_of_memory(run: Run, scheduler: StandIn) -> None:
+    """Its wrapper was killed with it, and could record nothing."""
+    write_ranks(run.path, 143, 143, None, 143)
+    write_end(run.path, 137)
+    scheduler.starved = OutOfMemory(2, "gpu01", 1 << 30)
+    reason = f"rank 2 on gpu01 ran out of memory: limit 1.1 GB per node. {MORE}"
+    assert end(run, Outcome.FAILED) == Exit(137, reason, "program", Ending.OUT_OF_MEMORY)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "logged", "who"),
+    [
+        (Outcome.OUT_OF_MEMORY, None, "the job"),
+        (Outcome.FAILED, OutOfMemory(), "the job"),
+        (Outcome.FAILED, OutOfMemory(None, "gpu01"), "the job on gpu01"),
+    ],
+)
+def test_want_of_memory_that_no_rank_could_record(
+    run: Run, scheduler: StandIn, outcome: Outcome, logged: Optional[OutOfMemory], who: str
+) -> None:
+    write_ranks(run.path, None, 143, 143, 143)
+    write_end(run.path, 1)
+    scheduler.starved = logged
+    concluded = conclude(run, Status("ended", "X", outcome))
+    assert concluded.record.exit == Exit(1, f"{who} ran out of memory. {MORE}", "scheduler", Ending.OUT_OF_MEMORY)
+    assert concluded.failed is None
+
+
+@pytest.mark.parametrize("outcome", [Outcome.CANCELLED_BY_USER, Outcome.TIMEOUT])
+def test_a_job_that_was_ended_from_outside_has_not_run_out_of_memory(
+    run: Run, scheduler: StandIn, outcome: Outcome
+) -> None:
+    write_ranks(run.path, 143, 143, 143, 137)
+    write_end(run.path, 143)
+    scheduler.starved = OutOfMemory()
+    assert end(run, outcome).ending is not Ending.OUT_OF_MEMORY
 
 
 def test_success_of_too_few_ranks_is_none(run: Run) -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 import pytest
 from hypothesis import given
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ctrain_runtime.errors import SchedulerError
 from ctrain_runtime.schedulers.pbs import client, job, ownership, submit
-from ctrain_runtime.schedulers.protocol import FailedTask, Outcome, Status
+from ctrain_runtime.schedulers.protocol import FailedTask, Outcome, OutOfMemory, Status
 from samples.plans import a_plan
 from samples.programs import answer, write_program
 from samples.recordings import pbs, pbs_errors, pbs_jobs
@@ -57,6 +57,27 @@ def test_a_job_that_an_operator_deleted() -> None:
     attributes = recorded("F-qdel-running")
     attributes["comment"] = attributes["comment"].replace("pbsuser@", "root@")
     assert job.parse_status(attributes).outcome is Outcome.CANCELLED_BY_ADMIN
+
+
+def test_a_running_job_that_was_forced_out_has_the_exit_status_of_a_killed_script() -> None:
+    """Seen on two hosts of OpenPBS 23.06: qdel -W force leaves 265, substate 91, and a comment without a name."""
+    comment = "Job run at Sun Nov 22 at 03:00 on (pbs01:ncpus=1) and terminated"
+    record = {"job_state": "F", "Exit_status": 265, "substate": 91, "comment": comment}
+    assert job.parse_status(record) == Status("ended", "terminated", Outcome.CANCELLED)
+
+
+@pytest.mark.parametrize(
+    ("log", "expected"),
+    [
+        ("x\n=>> PBS: job killed: mem 1048576kb exceeded limit 524288kb\n", OutOfMemory(limit=512 << 20)),
+        ("=>> PBS: job killed: vmem 3gb exceeded limit 2gb\n", OutOfMemory(limit=2 << 30)),
+        ("22.login01 Killed Cgroup mem limit exceeded\n", OutOfMemory()),
+        ("=>> PBS: job killed: walltime 10 exceeded limit 5\n", None),
+        ("", None),
+    ],
+)
+def test_want_of_memory_in_the_logs(log: str, expected: Optional[OutOfMemory]) -> None:
+    assert job.out_of_memory(log) == expected
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,13 @@ from __future__ import annotations
 import dataclasses
 import os
 from pathlib import Path
+from typing import Optional
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ctrain_runtime.schedulers.protocol import FailedTask, Outcome, Status
+from ctrain_runtime.schedulers.protocol import FailedTask, Outcome, OutOfMemory, Status
 from ctrain_runtime.schedulers.slurm import job, ownership
 from samples.plans import a_plan
 from samples.programs import answer, write_program
@@ -300,6 +301,37 @@ def test_tasks_that_end_with_their_step_did_not_fail(version: str, name: str) ->
 def test_a_list_of_tasks() -> None:
     expected = FailedTask(1, "n-7.example", "Out Of Memory")
     assert job.first_failed_task("x\nsrun: error: n-7.example: tasks 1,4-6: Out Of Memory\n") == expected
+
+
+# Of the cluster's Slurm 22.05 with cgroups; later ones say "Detected 1 oom_kill event in StepId=16.0" (their source).
+CGROUP_LOG = """\
+slurmstepd-node01: error: Detected 1 oom-kill event(s) in StepId=16.0. Some of your processes may have been killed by \
+the cgroup out-of-memory handler.
+srun: error: node01: task 0: Out Of Memory
+srun: launch/slurm: _step_signal: Terminating StepId=16.0
+slurmstepd-node01: error: *** STEP 16.0 ON node01 CANCELLED AT 2026-11-23T16:16:54 ***
+"""
+
+
+@pytest.mark.parametrize(
+    ("log", "expected"),
+    [
+        (CGROUP_LOG, OutOfMemory(0, "node01")),
+        (CGROUP_LOG.replace("1 oom-kill event(s) in", "3 oom_kill events in"), OutOfMemory(0, "node01")),
+        (CGROUP_LOG.splitlines()[0], OutOfMemory(None, "node01")),
+        ("[2026-11-21T03:12:14.012] error: Detected 1 oom_kill event in StepId=1.0. Some ...", OutOfMemory()),
+        ("srun: error: gpu7: tasks 3,5: Out Of Memory\n", OutOfMemory(3, "gpu7")),
+        ("srun: error: gpu7: task 3: Killed\nRuntimeError: CUDA out of memory\n", None),
+        ("", None),
+    ],
+)
+def test_want_of_memory_in_the_log(log: str, expected: Optional[OutOfMemory]) -> None:
+    assert job.out_of_memory(log) == expected
+
+
+@pytest.mark.parametrize(("version", "host"), [("24.11.5", "gpu03"), ("26.05.5", "")])
+def test_want_of_memory_that_slurm_has_sampled(version: str, host: str) -> None:
+    assert job.out_of_memory(collection(version, "srun.txt")["oom.job-out"]) == OutOfMemory(None, host, 52428800)
 
 
 @given(st.text())
