@@ -165,7 +165,7 @@ def _slices(types: Sequence[GpuType], gpu: gpus.Gpu) -> tuple[GpuType, ...]:
             name=f"{whole.name} MIG {part}",
             bf16=whole.bf16 * compute,
             fp32=whole.fp32 * compute,
-            memory=part.memory,
+            memory=min(part.memory, whole.memory),
             bandwidth=whole.bandwidth * memory,
             link=HOST_LINK,
             watts=whole.watts * compute,

@@ -3,6 +3,8 @@ from __future__ import annotations
 import math
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ctrain_runtime.errors import UsageError
 from ctrain_runtime.estimate.hardware import GPU_TYPES, find_gpus
@@ -70,6 +72,16 @@ def test_a_mig_instance_is_a_part_of_a_gpu(name: str, meant: str, memory: int, s
     assert (found.name, found.memory) == (meant, memory)
     assert found.bf16 == pytest.approx(whole.bf16 * share) and found.bandwidth <= whole.bandwidth
     assert found.link < whole.link and "link" in found.unverified, "instances have no NVLink"
+
+
+@given(st.from_regex(r"(nvidia_)?(a100|A30|h100|gh200|V100S?)[-_ a-z0-9.]{0,20}", fullmatch=True) | st.text())
+def test_any_name_is_a_gpu_or_refused_and_never_more_than_the_largest_of_its_model(name: str) -> None:
+    try:
+        types = find_gpus(name)
+    except UsageError:
+        return
+    assert types and all(0 <= found.memory <= 180 and 0 < found.bf16 <= 2250 for found in types)
+    assert list(types) == sorted(types, key=lambda found: found.memory)
 
 
 def test_unknown_gpus() -> None:
