@@ -75,12 +75,18 @@ def test_no_engine() -> None:
         find_engine()
 
 
-def test_modules_load_the_engine_unless_it_is_on_path(tmp_path: Path) -> None:
-    """The function `module` is that of a login shell; paths and names with special characters stay words."""
+@pytest.mark.parametrize(
+    "profile", ["unset BASH_ENV; echo Welcome; {}", "export BASH_ENV=$HOME/init; echo '{}' >\"$HOME/init\""]
+)
+def test_modules_load_the_engine_unless_it_is_on_path(tmp_path: Path, profile: str) -> None:
+    """The function `module` is that of a login shell; paths and names with special characters stay words.
+
+    A login shell reads BASH_ENV last, if it runs a command: the profile of an installed Lmod sets it, and so defines
+    `module` again.
+    """
     script = load_modules(Engine("apptainer", "our engine", "1.4.1"), ("/soft/module files", "a$(touch pwned);b"))
-    (tmp_path / ".bash_profile").write_text(
-        'echo Welcome; module() { printf "%s\\n" "$*" >>"$HOME/calls"; PATH=$PATH:$HOME/engines; }\n'
-    )
+    module = 'module() { printf "%s\\n" "$*" >>"$HOME/calls"; PATH=$PATH:$HOME/engines; }'
+    (tmp_path / ".bash_profile").write_text(profile.format(module) + "\n")
     answer(tmp_path / "engines", "our engine", "started")
     loaded = ["use /soft/module files", "load a$(touch pwned);b"]
     for path, calls in ((SYSTEM, loaded), (f"{tmp_path}/engines:{SYSTEM}", [])):
