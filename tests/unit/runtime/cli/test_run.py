@@ -129,7 +129,11 @@ SLURM = ("--dry-run", "--site", "generic-slurm", "--store", "store")
             69,
             "is an unknown architecture, this machine is",
         ),
-        (("--site", "./strict.yaml", "--store", "store", "./job"), 69, "digest mismatch: "),
+        (
+            ("--site", "./strict.yaml", "--store", "store", "./job"),
+            69,
+            "is not signed by a key that site strict trusts. Ask its publisher to run: ctrain store sign",
+        ),
         ((*LOCAL, "./job", "--layer", "x.sqsh"), 69, "cannot read layer x.sqsh: No such file or directory"),
         ((*LOCAL, "./job", "--layer", "no.sif"), 69, "no.sif is not a user layer: not a squashfs"),
         (
