@@ -46,9 +46,21 @@ def _files(definition: Definition, root: Path) -> Iterator[SourceFile]:
     for copy in definition.files:
         try:
             for path, relative in _below(root, copy.source, ()):
-                yield SourceFile(path, relative, os.access(path, os.X_OK), digest(path))
+                yield source_file(path, relative)
         except ConfigError as error:
             raise ConfigError(f"{definition.path}: %files names {copy.source}, {error.message}", error.hint) from error
+
+
+def source_file(path: Path, relative: PurePosixPath) -> SourceFile:
+    """A file at a path without links, under another name."""
+    return SourceFile(path, relative, os.access(path, os.X_OK), digest(path))
+
+
+def below(path: Path) -> Iterator[tuple[Path, PurePosixPath]]:
+    """(path without links, name below `path`) of a file, or of all files of a directory, sorted. Links are followed
+    within it, and never out of it. Raises ConfigError."""
+    root = _real(path)
+    return _below(root, PurePosixPath(), ()) if root.is_dir() else iter([(root, PurePosixPath())])
 
 
 def _below(root: Path, name: PurePosixPath, above: tuple[Path, ...]) -> Iterator[tuple[Path, PurePosixPath]]:

@@ -78,6 +78,29 @@ def test_a_layer_of_ones_own_runs_on_two_nodes(cluster: Cluster, mine: Path) -> 
     refused(changed, 64, "Rebuild it with: ctrain layer build requirements.txt --on pytorch-cpu:2.13.0-hd-r")
 
 
+def test_a_build_sees_what_is_named_and_nothing_else_of_the_user(cluster: Cluster, mine: Path) -> None:
+    """The requirements lie beside keys, as in a home."""
+    for name in (".ssh/id_ed25519", "tool/conf"):
+        cluster.write(f"mine/{name}", f"{name}\n")
+    wheel = next((mine / "wheels").glob("greeting*")).name
+    cluster.write("mine/more.txt", f"./wheels/{wheel}\n")
+    look = "ls -A1 /mnt/source >/opt/seen; test ! -e .ssh; "
+    for name, text, options in (
+        ("s.sh", look, []),
+        ("s.sh", f"{look} cat tool/conf >>/opt/seen; rm -r tool\n", ["--with", "tool"]),
+        ("r.txt", "-r more.txt\n", []),
+    ):
+        done = build(cluster, mine, name, text, *options)
+        assert done.returncode == 0, done.stdout + done.stderr
+        if name == "s.sh":
+            argv = ["unsquashfs", "-cat", "my.sqsh", "opt/seen"]
+            seen = subprocess.run(argv, cwd=mine, capture_output=True, text=True)
+            assert seen.stdout.split() == ["s.sh", *(["tool", "tool/conf"] if options else [])]
+    assert (mine / "tool/conf").exists(), "the build has copies"
+    home = build(cluster, mine, "r.txt", "greeting\n", "--with", str(cluster.home))
+    refused(home, 64, f"would show the whole home {cluster.home} to every program of the build")
+
+
 def other_store(cluster: Cluster, folder: Path) -> Path:
     """A store with the same files, whose manifests give another digest."""
     folder.mkdir()

@@ -2,6 +2,7 @@
 
   ctrain layer build requirements.txt --on pytorch:prod -o my.sqsh     add packages with pip
   ctrain layer build script.sh --on pytorch:prod -o my.sqsh            run a script as the container's root
+  ctrain layer build script.sh --with src --on pytorch:prod -o my.sqsh    that uses the directory src beside it
   ctrain layer show my.sqsh                                            show its image and its packages
   ctrain run --layer my.sqsh ...                                       use it in a run
 
@@ -11,16 +12,18 @@ Packages of the image are not changed: a layer that needs another torch, NCCL, M
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import os
 import platform
+import pwd
 import sys
 from pathlib import Path
 
 from ctrain_builder.cache_root import open_cache
 from ctrain_builder.cli.progress import ProgressLines
-from ctrain_builder.layers import build_host, host_tools, workspace
+from ctrain_builder.layers import build_host, host_tools, user_source, workspace
 from ctrain_builder.layers import user_layer as maker
 from ctrain_builder.layers.container import Container
 from ctrain_runtime import image, user_layer
@@ -38,6 +41,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="build|show")
     build = actions.add_parser("build", help="build a layer", allow_abbrev=False)
     build.add_argument("source", type=Path, metavar="FILE", help="a requirements file for pip, or a script (NAME.sh)")
+    build.add_argument(
+        "--with",
+        dest="named",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="file or directory that FILE uses: the build sees it beside FILE, and nothing else of yours (repeatable)",
+    )
     build.add_argument("--on", required=True, metavar="IMAGE", help="NAME[:CHANNEL|:VERSION], NAME@DIGEST or a .sif")
     build.add_argument("-o", "--output", type=Path, required=True, metavar="OUT", help="file to create, e.g. my.sqsh")
     build.add_argument("--store", metavar="DIR", help="store to look in (default: CTRAIN_STORE, then the site's)")
@@ -67,6 +79,7 @@ def _build(args: argparse.Namespace) -> UserLayer:
         hint = "Build an image whose definition has `Bootstrap: docker` and this `From:`; see: ctrain help images"
         raise UsageError(problem, hint)
     _check(source, output)
+    sources = user_source.collect(source, args.named, _homes())
     selected = select_site("", {"store": args.store})
     stores = [] if image.is_path(args.on) else open_stores(selected.store_dirs())
     on = image.find((args.on,), stores, platform.machine())
@@ -81,7 +94,7 @@ def _build(args: argparse.Namespace) -> UserLayer:
             site = build_host.detect(os.environ)
             container = Container(find_engine(), work, progress.tick, secrets=site.secrets)
             space = workspace.prepare(work, site)
-            layer = maker.make(container, on, source, space, log, output)
+            layer = maker.make(container, on, sources, space, log, output)
         step.end("built", output.stat().st_size)
     finally:
         progress.close()
@@ -92,12 +105,18 @@ def _check(source: Path, output: Path) -> None:
     """What would otherwise fail after the work."""
     if not source.is_file():
         raise UsageError(f"file {source} not found", "Name a requirements file or a script")
-    if set(str(source.parent)) & set(":,"):
-        raise UsageError(f"cannot mount {source.parent}: engines read ':' and ',' as separators", "Move the file")
     if not output.parent.is_dir() or output.is_dir():
         raise UsageError(f"-o {output} must be a file in an existing directory", "For example: -o my.sqsh")
     for tool in ("mksquashfs", "unsquashfs"):
         host_tools.require_tool(tool, "squashfs-tools")
+
+
+def _homes() -> list[Path]:
+    """The user's home directories: the account's, and what HOME says."""
+    names = [os.environ.get("HOME", "")]
+    with contextlib.suppress(KeyError):  # a user ID without an account
+        names.append(pwd.getpwuid(os.geteuid()).pw_dir)
+    return [Path(name).resolve() for name in names if name]
 
 
 def _as_json(layer: UserLayer) -> str:

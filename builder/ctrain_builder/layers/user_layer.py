@@ -8,13 +8,15 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 from ctrain_builder import atomic, files
+from ctrain_builder.files import SourceFile
 from ctrain_builder.layers import lowerdir
 from ctrain_builder.layers.container import CommandFailed, Container, LowerLayers, last_lines
 from ctrain_builder.layers.pack import pack
+from ctrain_builder.layers.user_source import is_script
 from ctrain_builder.layers.workspace import Workspace
 from ctrain_builder.manifest_writer import utc_now
 from ctrain_builder.tree import Tree
@@ -53,13 +55,23 @@ _PACKAGE_DIRECTORY = re.compile(r"(?:^|/)(?:site|dist)-packages/")
 _SHOWN = 3
 
 
-def make(container: Container, image: Image, source: Path, workspace: Workspace, log: Path, target: Path) -> UserLayer:
-    """Make the layer that `source` describes on `image`, as `target`. Raises BuildError, EngineError, DiskFullError."""
+def make(
+    container: Container,
+    image: Image,
+    sources: Sequence[SourceFile],
+    workspace: Workspace,
+    log: Path,
+    target: Path,
+) -> UserLayer:
+    """Make the layer that the first of the `sources` describes on `image`, as `target`; the others are all that it sees
+    besides. Raises BuildError, EngineError, DiskFullError.
+    """
+    source = sources[0].path
     os.umask(0o022)  # a layer must not depend on the umask of who builds it
     below = LowerLayers(image.path)
     upper = container.new_overlay()
     try:
-        _run(container, below, source, workspace, log)
+        _run(container, below, sources, workspace, log)
     finally:
         if _started(workspace):
             made = [*container.overlay_directories, workspace.mnt_dir, workspace.scratch]
@@ -81,17 +93,19 @@ def command_for(source: Path, text: str) -> list[str]:
     constrained = ["env", f"PIP_CONSTRAINT={_CONSTRAINTS}"]
     if text.startswith("#!"):
         return [*constrained, *shlex.split(text.splitlines()[0][2:]), inside]
-    if source.suffix == ".sh":
+    if is_script(source, text):
         return [*constrained, "/bin/sh", "-ex", inside]
     return ["python3", "-m", "pip", "install", "--constraint", _CONSTRAINTS, "--requirement", inside]
 
 
-def _run(container: Container, below: LowerLayers, source: Path, workspace: Workspace, log: Path) -> None:
-    (workspace.mnt_dir / "source").mkdir()
+def _run(
+    container: Container, below: LowerLayers, sources: Sequence[SourceFile], workspace: Workspace, log: Path
+) -> None:
+    source = sources[0].path
+    files.stage(sources, workspace.mnt_dir / "source")  # copies: some build systems write beside what they build
     (workspace.mnt_dir / "inside.sh").write_text(_INSIDE)
-    binds = [*workspace.binds, f"{source.parent}:/mnt/source:ro"]
     overlays = [*below.overlays, str(container.overlay)]
-    argv = container.argv("exec", below.base, overlays=overlays, binds=binds, as_root=True)
+    argv = container.argv("exec", below.base, overlays=overlays, binds=workspace.binds, as_root=True)
     try:
         container.run([*argv, "/bin/sh", "/mnt/inside.sh", *command_for(source, source.read_text())], log)
     except CommandFailed as error:
