@@ -216,13 +216,13 @@ def test_a_run_that_was_stopped_for_its_worlds_ends_with_the_lines_to_type(
     ours = dataclasses.replace(plan, nodes=1, command=("bash", "my run.sh"))
     reason = f"each of 2 ranks started ranks of its own ({by}, 2 worlds of 2, same command): they would train 2 models"
     apart = "Or say that they are meant to be apart:         ctrain run --independent -- bash 'my run.sh'"
-    lines = ending(ours, Exit(81, reason, "ctrain"))
+    lines = ending(ours, Exit(81, reason, "ctrain", Ending.REFUSED))
     assert lines[:-1] == [reason, "exit code 81 (ctrain's)", first, apart]
-    assert first not in ending(ours, Exit(81, "rank 0 on gpu01 failed first: exit code 81", "program"))
+    assert first not in ending(ours, Exit(81, "rank 0 on gpu01 failed first: exit code 81", "program", Ending.FAILED))
 
 
 def test_the_lines_to_type_name_the_directory_of_a_job(plan: LaunchPlan, tmp_path: Path) -> None:
     (tmp_path / "job.yaml").touch()
     ours = dataclasses.replace(plan, nodes=2, workdir=str(tmp_path))
-    lines = ending(ours, Exit(81, "(torchrun, 2 worlds of 2, same command)", "ctrain"))
+    lines = ending(ours, Exit(81, "(torchrun, 2 worlds of 2, same command)", "ctrain", Ending.REFUSED))
     assert f"ctrain run {tmp_path} --nodes 2 --independent" in lines[-2]

@@ -116,7 +116,7 @@ def test_two_worlds_of_two_are_stopped_with_the_lines_to_type(bench: Bench) -> N
         "Or say that they are meant to be apart:         ctrain run --independent -- bash run.sh",
         f"run directory: {bench.one}",
     ]
-    assert bench.record()["exit"] == {"code": 81, "reason": reason, "by": "ctrain"}
+    assert bench.record()["exit"] == {"code": 81, "reason": reason, "by": "ctrain", "ending": "refused"}
     assert bench.record()["world"] == {"state": "nested", "joined": 0, "of": 2}
     assert bench.orphans() == {}
 
