@@ -32,10 +32,8 @@ class Evidence:
 
 
 def create(run: Path, plan: LaunchPlan) -> None:
-    """Create the files that nodes write to and this host reads: a name that was never missing is not remembered so.
-    Raises OSError."""
-    for path in (layout.EVENTS, layout.JOB_LOG, layout.rank_log(0, 0, plan.recorded_ranks)):
-        (run / path).touch()
+    """Create the files of events: a name that was never missing is not remembered so. Raises OSError."""
+    (run / layout.EVENTS).touch()
     for node in range(plan.nodes):
         (run / layout.NODES / f"{node}.jsonl").touch()
 

@@ -117,7 +117,7 @@ class _Watcher:
         elif self._ask.due(now):
             self._see(self._run.scheduler.status(self._run.job_id, self._run.plan))
         if self.status.phase == "ended" and shared_files.has_caches(self._run.path):
-            shared_files.renew((self._first_log, self._run.path / layout.METRICS))
+            shared_files.renew((self._first_log,))
         if self.status.phase != "waiting":
             self._show(now)
         self.pause.due(now)

@@ -75,9 +75,10 @@ def look(run: Run) -> None:
 def test_files_of_nodes_exist_before_the_job_does(tmp_path: Path) -> None:
     plan = a_plan(run_directory=tmp_path / "one", **SIZE)
     run = directory.create(a_launch(plan))
-    for name in ("events.jsonl", "nodes/0.jsonl", "nodes/1.jsonl", "logs/job.log", "logs/rank0.log"):
+    for name in ("events.jsonl", "nodes/0.jsonl", "nodes/1.jsonl"):
         assert (run / name).read_bytes() == b""
     assert not (run / "nodes/2.jsonl").exists()
+    assert not list((run / "logs").iterdir())  # a log shows that a rank has started
     assert not (run / "metrics.jsonl").exists()  # the program's
 
 
