@@ -64,7 +64,8 @@ start_witness() {
     printf witness >"/proc/$BASHPID/comm"
     trap - TERM
     trap '' INT QUIT HUP USR1 USR2
-    eval "exec ${PMI_FD:+$PMI_FD>&-} 6>&- 8>&- >/dev/null 2>&1" <> <(:)
+    exec <> <(:) >/dev/null 6>&- 8>&- # it waits at a pipe that stays empty
+    [ -z "${PMI_FD-}" ] || eval "exec $PMI_FD>&-"
     while kill -0 "$$"; do read -r -t 1; done
   ) 2>/dev/null &
   witness=$!

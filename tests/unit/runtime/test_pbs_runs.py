@@ -100,6 +100,33 @@ def test_a_job_that_others_delete(bench: Bench) -> None:
     assert not bench.orphans()
 
 
+# Saves when it is told to end, and exits 0.
+SAVES = """
+import os, signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(print("saved")))
+open(os.environ["CTRAIN_RUN_DIR"] + "/up" + os.environ["RANK"], "w").close()
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "ending"), [("cancel", (130, "cancelled")), ("qdel", (143, "cancelled")), ("limit", (143, "time limit"))]
+)
+def test_a_program_that_saves_and_exits_0_when_its_job_is_ended_is_not_completed(
+    bench: Bench, how: str, ending: tuple[int, str]
+) -> None:
+    if how == "limit":
+        (bench.folder / "pbs/walltime").write_text("4")
+    assert ended(bench.run(*FOUR, "--", "python3", "-c", SAVES, verb="submit"))[0] == 0
+    all_up(bench)
+    if how == "qdel":
+        (bench.folder / "pbs/1/delete").write_text("operator@login01")
+    code, out, _ = ended(bench.attach(verb="cancel" if how == "cancel" else "attach"))
+    assert code == (0 if how == "cancel" else 143), out
+    assert (bench.record()["exit"]["code"], bench.record()["exit"]["ending"]) == ending
+    assert not bench.orphans()
+
+
 def test_a_program_that_ignores_the_end_of_its_job(bench: Bench) -> None:
     stubborn = ("--", "bash", "-c", 'trap "" TERM; touch "$CTRAIN_RUN_DIR/up$RANK"; while :; do sleep 1; done')
     assert ended(bench.run(*FOUR, *stubborn, verb="submit"))[0] == 0

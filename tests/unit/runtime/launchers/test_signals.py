@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from samples.scripts import Scripts, slurm_task, wait_until
+from samples.scripts import Scripts, is_running, slurm_task, wait_until
 
 # Signals may come while a handler runs: print would then fail.
 HANDLER = """\
@@ -94,6 +96,38 @@ def test_term_reaches_the_program_once_however_often_and_to_how_many_it_is_sent(
     assert scripts.log() == "ready\n1\n"
     signals = [event for event in scripts.node_events() if event["what"] == "signalled"]
     assert signals == [{"stage": "run", "what": "signalled", "rank": 0, "signal": "TERM"}]
+
+
+def test_the_witness_of_a_signal_to_all_sleeps_and_goes_with_the_step(scripts: Scripts) -> None:
+    task = start_program(scripts, "SIGTERM")
+    (witness,) = witnesses(task.pid)
+    assert str(Path(f"/proc/{witness}/fd/0").readlink()).startswith("pipe:")  # of /dev/null it would read without end
+    held = {str(path.readlink()) for path in Path(f"/proc/{witness}/fd").iterdir()}
+    assert not [path for path in held if path.startswith(str(scripts.folder)) and not path.endswith("task.sh")]
+    task.terminate()
+    assert task.wait() == 5
+    wait_until(lambda: not is_running(witness))
+
+
+def witnesses(group: int) -> list[int]:
+    """The witnesses that run in a process group (proc(5), stat, field 5)."""
+    mine = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has ended
+            text = path.read_text()
+            if "(witness)" in text and text.rpartition(")")[2].split()[2] == str(group):
+                mine.append(int(path.parent.name))
+    return list(filter(is_running, mine))
+
+
+def test_a_witness_does_not_outlive_its_script(scripts: Scripts) -> None:
+    task = start_program(scripts, "SIGTERM")
+    (witness,) = witnesses(task.pid)
+    task.kill()
+    task.wait()
+    wait_until(lambda: not is_running(witness))
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(task.pid, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("send", [os.kill, os.killpg])
