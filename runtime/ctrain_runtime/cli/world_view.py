@@ -1,4 +1,4 @@
-"""What users see about the world of a run that has ended: a doubt, and the lines to type."""
+"""What users see about the world of a run that has ended: its certificate, and the lines to type."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from ctrain_runtime.run.record import Record
 
 
 def closing(plan: LaunchPlan, record: Record) -> list[str]:
-    """Lines below the end of a run; none if its world was joined, or if it failed of something else."""
+    """Lines below the end of a run; none if nobody has looked, or if it failed of something else."""
     if record.exit is None or record.exit.code not in (0, WorldError.exit_code):
         return []
     if record.exit.code:
         return _lines_to_type(plan, record.exit.reason) if record.exit.by == "ctrain" else []
-    doubt = world.doubt(plan, record.world) if record.world else ""
-    return [f"world: {doubt}"] if doubt else []
+    note = world.note(plan, record.world) if record.world else ""
+    return [f"world: {note}"] if note else []
 
 
 def _lines_to_type(plan: LaunchPlan, reason: str) -> list[str]:

@@ -46,11 +46,13 @@ def verdict(node_events: Iterable[Event]) -> str:
     return next((event.message for event in node_events if event.stage == STAGE and event.what == "stopped"), "")
 
 
-def doubt(plan: LaunchPlan, world: World) -> str:
-    """What users should know about the world of a run that is completed; "" if it was joined, or nobody has looked:
-    the run was too short, or its nodes have no Python."""
-    if world.state in (JOINED, INDEPENDENT):
-        return ""
+def note(plan: LaunchPlan, world: World) -> str:
+    """The world of a run that is completed, for users; "" for one rank, and if nobody has looked: the run was too
+    short, or its nodes have no Python."""
+    if world.state == JOINED:
+        return f"{JOINED} {world.joined}/{world.of}"
+    if world.state == INDEPENDENT:
+        return INDEPENDENT if world.of > 1 else ""
     if not any(event.stage == STAGE and event.what == LOOKED for event in read_node_events(Path(plan.run_directory))):
         return ""
     if world.state == NESTED and plan.launcher == "node":

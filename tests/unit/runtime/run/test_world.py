@@ -7,7 +7,7 @@ import pytest
 
 from ctrain_runtime.plan.model import LaunchPlan
 from ctrain_runtime.run.events import Event
-from ctrain_runtime.run.world import World, certify, doubt, verdict
+from ctrain_runtime.run.world import World, certify, note, verdict
 from samples.plans import a_job, a_plan
 from samples.runs import write_events
 
@@ -47,8 +47,6 @@ def test_the_certificate_says_what_was_seen(plan: LaunchPlan, events: list[Event
 @pytest.mark.parametrize(
     ("world", "line"),
     [
-        (World("joined", 4, 4), ""),
-        (World("independent", 0, 4), ""),
         (World("unproven", 0, 4), "unproven: no rank joined any group; use --independent or one rank"),
         (World("unproven", 2, 4), "unproven: 2 of 4 ranks were seen to join one world"),
         (
@@ -62,9 +60,15 @@ def test_a_doubt_is_said_only_if_somebody_has_looked(tmp_path: Path, world: Worl
     (tmp_path / "nodes").mkdir()
     write_events(tmp_path, {"what": "started", "rank": 0}, node=0)
     plan = dataclasses.replace(PLAN, run_directory=str(tmp_path))
-    assert doubt(plan, world) == ""
+    assert note(plan, world) == ""
     write_events(tmp_path, {"stage": "world", "what": "looked"}, node=1)
-    assert doubt(plan, world) == line
+    assert note(plan, world) == line
+
+
+def test_a_certificate_is_said_as_it_is() -> None:
+    assert note(PLAN, World("joined", 4, 4)) == "joined 4/4"
+    assert note(PLAN, World("independent", 0, 4)) == "independent"
+    assert note(PLAN, World("independent", 0, 1)) == ""
 
 
 def test_the_scan_that_has_stopped_a_run_says_why() -> None:
@@ -83,4 +87,4 @@ def test_nodes_whose_commands_make_worlds_of_their_own_are_named(tmp_path: Path)
     write_events(tmp_path, {"stage": "world", "what": "looked"}, node=0)
     plan = dataclasses.replace(NODE, run_directory=str(tmp_path))
     reason = "the command of each node made a world of its own; let it use PET_* or CTRAIN_HOSTS"
-    assert doubt(plan, World("nested", 0, 2)) == f"nested: {reason}"
+    assert note(plan, World("nested", 0, 2)) == f"nested: {reason}"
