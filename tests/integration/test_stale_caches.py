@@ -26,7 +26,8 @@ whole = pytest.mark.skipif(not WHOLE, reason="CTRAIN_STALE=whole runs it")
 def stale(cluster: Cluster) -> Iterator[Cluster]:
     subprocess.run([ENTRY, "up", "--stale", str(SECONDS)], check=True)
     yield cluster
-    subprocess.run([ENTRY, "up"], check=True)
+    subprocess.run([ENTRY, "up"], check=True)  # ends jobs, too
+    subprocess.run(["rm", "-rf", *cluster.home.glob("stale-*")], check=True)
 
 
 def runs(cluster: Cluster, name: str) -> tuple[tuple[str, ...], Path]:
@@ -61,7 +62,9 @@ def test_a_failure_that_is_watched_keeps_code_rank_and_output(stale: Cluster) ->
 def test_a_run_that_somebody_looked_at_before_its_end(stale: Cluster) -> None:
     """What one session has looked at, the caches of its login node remember for the next one."""
     options, run = runs(stale, "looked")
-    program = "echo begun; sleep 8; echo last words; exit 5"
+    # Listings are fresh, so the program is told by one.
+    wait = 'until ls "$CTRAIN_RUN_DIR" | grep -q go-on; do sleep 0.2; done'
+    program = f"echo begun; {wait}; echo last words; exit 5"
     assert stale.run("ctrain", "submit", *options, "--", "/bin/sh", "-c", program).returncode == 0
     until(lambda: started(run) == 4, "the start")
     first = stale.start("ctrain", "attach", str(run))
@@ -69,6 +72,7 @@ def test_a_run_that_somebody_looked_at_before_its_end(stale: Cluster) -> None:
     assert any("begun" in line for line in iter(first.stdout.readline, ""))
     os.killpg(first.pid, signal.SIGHUP)
     first.communicate(timeout=60)
+    (run / "go-on").touch()
     until(lambda: '"after"' in (run / "events.jsonl").read_text(), "the end")
     done = stale.run("ctrain", "attach", str(run))
     assert done.returncode == 5, done.stdout + done.stderr

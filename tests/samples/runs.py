@@ -30,9 +30,11 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 from ctrain_runtime import schedulers
 from ctrain_runtime.cli.main import RUNTIME_VERBS, main
 from ctrain_runtime.launchers import world_scan
+from ctrain_runtime.run import pick_up
 from ctrain_runtime.schedulers.local import script
 schedulers.MODULES["toy"] = "samples.toy_scheduler"
 script.GRACE_SECONDS = float(os.environ.get("GRACE", script.GRACE_SECONDS))
+pick_up.SUBMISSION_SECONDS = 0  # what these schedulers have not taken when their lock is free, they never will
 world_scan.PROGRAM = Path(os.environ.get("SCAN", world_scan.PROGRAM))
 sys.exit(main(RUNTIME_VERBS, sys.argv[1:]))
 """
