@@ -60,6 +60,21 @@ def test_a_job_of_the_right_size_in_a_clean_environment(bench: Bench) -> None:
     assert "it's" not in (bench.one / "plan.json").read_text()
 
 
+def test_commands_of_nodes_and_independent_tasks(bench: Bench) -> None:
+    show = (
+        'echo "${RANK-none} ${NODE_RANK-none} ${CTRAIN_HOSTS-none} ${PET_NNODES-none} ${CTRAIN_TASK-none} $PBS_JOBID"'
+    )
+    code, _, error = ended(bench.run(*FOUR[:-2], "--launcher", "node", "--", "bash", "-c", show))
+    assert (code, error) == (0, "")
+    assert [bench.log(node) for node in range(2)] == [
+        f"none {node} 127.0.0.1,127.0.0.2 2 none 1.login01\n" for node in range(2)
+    ]
+    bench.one.rename(bench.runs / "before")
+    code, _, error = ended(bench.run(*FOUR[:-2], "--independent", "--", "bash", "-c", show))
+    assert (code, error) == (0, "")
+    assert [bench.log(task) for task in range(4)] == [f"none none none none {task} 2.login01\n" for task in range(4)]
+
+
 def test_image_and_data_are_copied_to_the_nodes(bench: Bench) -> None:
     """By TM, too, each node learns who is before it; here both are this machine, and one waits for the other."""
     digest = hashlib.sha256(bench.image.read_bytes()).hexdigest()
