@@ -31,7 +31,6 @@ PROC = Path("/proc")
 ESTABLISHED = "01"  # include/net/tcp_states.h
 SPAWNED = "--multiprocessing-fork"  # the last word of a process that Python's multiprocessing spawns
 LOOPBACK = ("127.", "::1")
-MOST_HOSTS = 256  # whose addresses each node asks for
 
 Address = Tuple[str, int]
 Connection = Tuple[Address, Address]  # local, remote
@@ -146,18 +145,16 @@ def _address(text: str) -> Address:
 
 
 class Names:
-    """Host names and their addresses, each asked for once."""
+    """Host names and their addresses, each asked for until it is known."""
 
     def __init__(self) -> None:
         self._known: Dict[str, Set[str]] = {}
 
     def addresses(self, host: str) -> Set[str]:
         if host not in self._known:
-            try:
+            with contextlib.suppress(OSError, UnicodeError):
                 self._known[host] = {str(entry[4][0]) for entry in socket.getaddrinfo(host, None)}
-            except (OSError, UnicodeError):
-                self._known[host] = set()
-        return self._known[host]
+        return self._known.get(host, set())
 
 
 def meeting_points(environment: Dict[str, str], names: Names) -> Set[Address]:
@@ -257,8 +254,8 @@ class Ranks:
         return Nested(tuple(key[1] for key in worlds), len(every), tuple(commands), starter)
 
     def _is_other_host(self, address: str) -> bool:
-        """Whether an address is that of another host of the run: asked of their names, if these are not too many."""
-        if address.startswith(LOOPBACK) or len(self._hosts) > MOST_HOSTS:
+        """Whether an address is that of another host of the run."""
+        if address.startswith(LOOPBACK):
             return False
         return any(address in self._names.addresses(host) for host in self._hosts)
 
@@ -310,20 +307,20 @@ class Report:
                 with contextlib.suppress(ValueError):
                     event = json.loads(line)
                     if isinstance(event, dict) and event.get("stage") == "world":
-                        yield event
+                        yield {**event, "file": path.name}
 
 
 def verdict(events: List[Dict[str, Any]], ranks_per_node: int) -> str:
     """Why the run must stop; "" as long as there is any doubt that it trains several models in the place of one."""
     nested = [event for event in events if event.get("what") == "nested" and event.get("lasting")]
-    by_ranks = {tuple(event["lasting"]): event for event in nested}.values()  # the last one of each
-    ranks = {rank for event in by_ranks for rank in event["lasting"]}
-    commands = {command for event in by_ranks for command in event["commands"]}
-    is_crowded = all(event["members"] > ranks_per_node for event in by_ranks)
+    by_node = {event["file"]: event for event in nested}.values()  # the last one of each
+    ranks = {rank for event in by_node for rank in event["lasting"]}
+    commands = {command for event in by_node for command in event["commands"]}
+    is_crowded = all(event["members"] > ranks_per_node for event in by_node)
     if any(event.get("what") == "joined" for event in events) or len(ranks) < 2 or len(commands) > 1 or not is_crowded:
         return ""
-    sizes = [size for event in by_ranks for size in event["sizes"]]
-    by = ", ".join(sorted({event["by"] for event in by_ranks}))
+    sizes = [size for event in by_node for size in event["sizes"]]
+    by = ", ".join(sorted({event["by"] for event in by_node}))
     worlds = f"{len(sizes)} worlds of {' or '.join(map(str, sorted(set(sizes))))}"
     each = f"each of {len(ranks)} ranks started ranks of its own"
     return f"{each} ({by}, {worlds}, same command): they would train {len(sizes)} models"

@@ -10,6 +10,7 @@ from ctrain_runtime.launchers.staging import PYTHONS
 from ctrain_runtime.plan.model import LaunchPlan
 from ctrain_runtime.schedulers.script import PREFLIGHT, TaskIdentity
 
+MOST_HOSTS = 256  # whose addresses each of them asks for
 PROGRAM = Path(__file__).with_name("scan.py")  # read, not imported: it runs by the nodes' own Python
 
 
@@ -28,7 +29,8 @@ def start(plan: LaunchPlan, identity: TaskIdentity) -> list[str]:
     waits for a second with bash alone: runs that end at once have no scan. An empty list: it has none."""
     if not is_scanned(plan):
         return []
-    hosts = f"mapfile -t hosts < <({identity.hosts})" if plan.nodes > 1 and identity.hosts else "hosts=()"
+    are_named = 1 < plan.nodes <= MOST_HOSTS and identity.hosts
+    hosts = f"mapfile -t hosts < <({identity.hosts})" if are_named else "hosts=()"
     text = f"""\
 scan=''
 scan_world() {{ # who joins the world of the run: see docs/runs.md

@@ -11,7 +11,7 @@ from typing import Any, Optional
 import pytest
 
 from ctrain_runtime.launchers import scan as module
-from ctrain_runtime.launchers.scan import MOST_HOSTS, Nested, Processes, Ranks, Report, Scan, verdict
+from ctrain_runtime.launchers.scan import Nested, Processes, Ranks, Report, Scan, verdict
 
 RUN = "/scratch/kim/one"
 MEET = ("127.0.0.1", 61001)
@@ -231,7 +231,6 @@ def test_a_connection_to_another_host_of_the_run_counts(proc: Proc, monkeypatch:
     proc.connect(first, None, ("10.1.0.1", 40000), ("10.1.0.2", 50000))
     proc.connect(second, None, ("10.1.0.1", 40001), ("10.1.0.77", 443))  # a web server
     assert joined(proc, "gloo", hosts=["gpu01", "gpu02", "unknown"]) == [0]
-    assert joined(proc, "gloo", hosts=[f"gpu{number}" for number in range(MOST_HOSTS)] + ["gpu02"]) == []
 
 
 def test_a_command_that_starts_the_ranks_says_who_they_are(proc: Proc, run: Path) -> None:
@@ -432,6 +431,18 @@ def test_one_rank_that_joins_in_the_end_stops_nothing(proc: Proc, run: Path) -> 
     looked(proc, run, times=[0, 30])
     Report(run, 1).write("joined", ranks=[7], of=8)
     assert verdict(Report(run, 0).read(), 2) == ""
+
+
+def test_a_node_that_has_written_twice_counts_once(proc: Proc, run: Path) -> None:
+    """One rank began to nest before the other."""
+    proc.world(proc.rank(0))
+    second = proc.rank(1)
+    scan = Scan(Ranks(RUN, "env", 2, []), Report(run, 0), 0)
+    for now in (0, 10, 30, 40, 70):
+        scan.look(Processes(proc.path), now)
+        if now == 10:
+            proc.world(second)
+    assert "2 worlds of 2" in verdict(Report(run, 0).read(), 2)
 
 
 def test_events_of_others_and_broken_ones_are_passed_over(run: Path) -> None:

@@ -88,3 +88,12 @@ def test_nodes_whose_commands_make_worlds_of_their_own_are_named(tmp_path: Path)
     plan = dataclasses.replace(NODE, run_directory=str(tmp_path))
     reason = "the command of each node made a world of its own; let it use PET_* or CTRAIN_HOSTS"
     assert note(plan, World("nested", 0, 2)) == f"nested: {reason}"
+
+
+def test_mpi_that_cannot_be_seen_is_not_blamed(tmp_path: Path) -> None:
+    (tmp_path / "nodes").mkdir()
+    write_events(tmp_path, {"stage": "world", "what": "looked"}, node=0)
+    plan = dataclasses.replace(PLAN, launcher="mpi", mpi="hydra", run_directory=str(tmp_path))
+    reason = "whether MPI by hydra has formed one world cannot be seen from outside"
+    assert note(plan, World("unproven", 0, 4)) == f"unproven: {reason}"
+    assert "no rank joined" in note(dataclasses.replace(plan, mpi="pmix_v4"), World("unproven", 0, 4))
