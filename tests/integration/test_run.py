@@ -190,7 +190,8 @@ def test_the_boundary_is_clean(cluster: Cluster) -> None:
     )
     cluster.write("secret.py", "value = 1")
     program = "import os, torch; print(sorted(os.environ), os.listdir(os.environ['HOME']))"
-    run = ["ctrain", "run", "--image", "pytorch-cpu", "--ranks-per-node", "1", "--name", "clean", "--", "python", "-c"]
+    run = ["ctrain", "run", "--image", "pytorch-cpu", "--ranks-per-node", "1", "--launcher", "env", "--name", "clean"]
+    run += ["--", "python", "-c"]
     try:
         done = cluster.run(*run, program, PYTHONPATH="/nonexistent", LD_PRELOAD="libm.so.6", CONDA_PREFIX="/opt/conda")
     finally:
