@@ -10,15 +10,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Optional
 
+from ctrain_builder import base_source, files, layer_key
 from ctrain_builder import definition as definitions
-from ctrain_builder import files, layer_key
 from ctrain_builder.definition import PARENT, Definition
 from ctrain_builder.files import SourceFile
 from ctrain_builder.image_spec import ImageSpec
 from ctrain_builder.layer_key import LayerInputs
 from ctrain_builder.parent import Parent, Part
-from ctrain_runtime import sif
-from ctrain_runtime.errors import ConfigError, CtrainError, ImageUnusable, RegistryError, UsageError
+from ctrain_runtime.errors import ConfigError, CtrainError, ImageNotFound, RegistryError, UsageError
 from ctrain_runtime.suggest import suggest
 
 MIRROR = "MIRROR"
@@ -110,8 +109,8 @@ def plan_image(
     """Plan `spec` with the --build-arg values `given` and the machine's own values `site`.
 
     `exists` tells whether the layer with a key (of a base: True) is in the cache; `resolve` gives the digest of an
-    upstream image, or raises RegistryError; `epoch` the time of the last change of some files; `find_parent` the parent
-    image for a reference, or raises CtrainError. Raises ConfigError.
+    upstream image (see base_source), or raises RegistryError; `epoch` the time of the last change of some files;
+    `find_parent` the parent image for a reference, or raises CtrainError. Raises ConfigError.
     """
     problem: Optional[CtrainError] = None
     below: Optional[Parent] = None
@@ -130,8 +129,8 @@ def plan_image(
         base, digest = "", ""
         if part.is_base:
             try:
-                base, digest = _upstream(rendered, resolve)
-            except RegistryError as error:
+                base, digest = base_source.identify(rendered, resolve)
+            except (RegistryError, ImageNotFound) as error:
                 problem = error
         listing = files.listing(rendered, part.source_root)
         inputs = LayerInputs(
@@ -175,33 +174,6 @@ def sources(spec: ImageSpec, given: Mapping[str, str]) -> set[PurePosixPath]:
 
 def _arguments(spec: ImageSpec, given: Mapping[str, str]) -> dict[str, str]:
     return {**spec.arguments, **given, spec.tag_argument: spec.tag}
-
-
-def _upstream(base: Definition, resolve: Callable[[str], str]) -> tuple[str, str]:
-    """What a (rendered) base starts from: the reference by digest of a docker image, and the digest; "" without one."""
-    bootstrap, source = base.header["bootstrap"].lower(), base.header.get("from", "")
-    if bootstrap == "localimage" and Path(source).is_file():
-        if _has_layers(Path(source)):
-            what = f"{base.path}: {source} has layers, which engines leave out of `Bootstrap: localimage`"
-            raise ConfigError(what, f"Build on it in images.yaml: from: {source}")
-        return "", f"sha256:{files.digest(Path(source))}"
-    if bootstrap != "docker":
-        return "", ""
-    if "registry" in base.header or "namespace" in base.header:
-        raise ConfigError(
-            f"{base.path}: Registry and Namespace are not supported", "Put the whole reference in `From:`"
-        )
-    name, _, digest = source.partition("@")
-    digest = digest or resolve(source)
-    directory, slash, last = name.rpartition("/")
-    return f"{directory}{slash}{last.partition(':')[0]}@{digest}", digest
-
-
-def _has_layers(path: Path) -> bool:
-    try:
-        return len(sif.partitions(path)) > 1
-    except ImageUnusable:  # another format, which has none
-        return False
 
 
 def renew(

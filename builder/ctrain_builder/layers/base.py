@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from ctrain_builder import base_source
 from ctrain_builder.build_plan import PlannedLayer
 from ctrain_builder.definition import Definition, parse, render
 from ctrain_builder.layers import layer, metadata, pack, sif_file
@@ -17,7 +18,6 @@ from ctrain_builder.layers.unpack import unpack
 from ctrain_builder.layers.workspace import Workspace
 from ctrain_builder.tree import Tree, remove
 
-_PACKAGES = ("arch", "busybox", "debootstrap", "dnf", "scratch", "yum", "zypper")  # headers that name no image
 _FROM = re.compile(r"(?mi)^(\s*from\s*:).*$")
 _FIRST_SECTION = re.compile(r"(?m)^[ \t]*%")
 # A container made of directories cannot add these.
@@ -50,16 +50,24 @@ def make(container: Container, planned: PlannedLayer, workspace: Workspace, log:
 
 def _unpack(container: Container, planned: PlannedLayer, root: Path, log: Path) -> None:
     """Let the engine make the directory `root` of what the header names. Raises SectionFailed."""
-    values = parse(planned.name, planned.definition.path, header(planned)).header
+    definition = parse(planned.name, planned.definition.path, header(planned))
+    values = definition.header
     try:
-        if values["bootstrap"].lower() in _PACKAGES:
+        if values["bootstrap"].lower() in base_source.PACKAGES:
             _install(container, planned, root, log)
         else:
             unpack(container, header(planned), values.get("from", ""), root, log, planned.epoch)
     except CommandFailed as error:
         raise SectionFailed("", error.code, log) from error
+    base_source.require_unchanged(definition, planned.inputs.base, _resolve)
     if container.downloads.exists():
         remove(container.downloads)  # space is freed step by step: an image may take most of the disk
+
+
+def _resolve(reference: str) -> str:
+    from ctrain_runtime import remote  # not for each start of ctrain
+
+    return remote.resolve(reference).digest
 
 
 def _install(container: Container, planned: PlannedLayer, root: Path, log: Path) -> None:

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from ctrain_builder.registry.resolver import DigestResolver
+from ctrain_runtime import remote
 from ctrain_runtime.errors import ConfigError, RegistryError
+from ctrain_runtime.pull import Meaning
 from ctrain_runtime.registry.client import RegistryClient
 from ctrain_runtime.registry.http_client import Unreachable
 
@@ -94,3 +96,23 @@ def test_a_damaged_memory_is_said_to_be_one(tmp_path: Path, text: str) -> None:
         RegistryError, match=r"upstream\.json is damaged: .*Delete it: the digests are requested again$"
     ):
         DigestResolver(tmp_path, offline=True).resolve(REFERENCE)
+
+
+@pytest.mark.parametrize("reference", ["oras://ghcr.example/lab/base:v1", "library://lib.example/lab/x/base:v1"])
+def test_files_of_registries_and_libraries(tmp_path: Path, reference: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[object] = [Meaning("sha256:1", "", ""), Unreachable("x does not answer")]
+
+    def resolve(asked: str) -> Meaning:
+        assert asked == reference
+        answer = told.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        assert isinstance(answer, Meaning)
+        return answer
+
+    monkeypatch.setattr(remote, "resolve", resolve)
+    for _ in range(2):
+        upstream = DigestResolver(tmp_path, registry=Answers({}))
+        assert upstream.resolve(reference) == "sha256:1", "the second time by memory"
+    assert list(upstream.troubles) == [reference.split("/")[2]]
+    assert DigestResolver(tmp_path, offline=True).resolve(reference) == "sha256:1"
