@@ -49,6 +49,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     operations, sizes = args.operations.split(","), args.sizes.split(",")
     _check(operations, sizes)
+    if args.independent or args.launcher == "node":
+        raise UsageError("bench measures ranks of one world", "Leave out --independent and --launcher node")
     request = run_options.make_request(args)
     program = f'TORCH_CPP_LOG_LEVEL=ERROR exec python3 -W ignore "$CTRAIN_RUN_DIR/{layout.BENCH_PROGRAM}" "$@"'
     command = ("/bin/sh", "-c", program, "bench", ",".join(sizes), ",".join(operations))

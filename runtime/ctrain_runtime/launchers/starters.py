@@ -70,7 +70,7 @@ def simple_commands(command: Sequence[str]) -> Iterator[list[str]]:
         yield words
         return
     for simple in _split(text):
-        yield from simple_commands(simple) if len(simple) < len(command) + len(text) else ()
+        yield from simple_commands(simple)
 
 
 def _unwrapped(words: list[str]) -> list[str]:

@@ -89,6 +89,12 @@ def test_what_cannot_be_measured(bench: Bench, arguments: tuple[str, ...], compl
     assert error.startswith(f"ctrain: {complaint}")
 
 
+@pytest.mark.parametrize("options", [("--independent",), ("--launcher", "node")])
+def test_what_forms_no_world_is_refused(options: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(RUNTIME_VERBS, ["bench", *options]) == 64
+    assert capsys.readouterr().err.startswith("ctrain: bench measures ranks of one world. Leave out --independent")
+
+
 def test_it_takes_no_job_and_no_command(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments in (["resnet50"], ["--", "true"]):
         assert main(RUNTIME_VERBS, ["bench", *arguments]) == 64

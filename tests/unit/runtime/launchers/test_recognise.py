@@ -456,3 +456,9 @@ def test_options_without_effect_are_named() -> None:
     recognised = recognise(words)
     assert recognised.notes == ("--max-restarts of torchrun has no effect here", "--tee of torchrun has no effect here")
     assert recognised.command == ("python", "x.py")
+
+
+@given(st.text(alphabet="ab'\"\\;&|()<>$`#\n =-", max_size=40), st.sampled_from(["-c", "-lc", "-ec", "-o"]))
+def test_the_text_of_a_shell_is_split_without_a_traceback(text: str, option: str) -> None:
+    command = ("bash", option, text)
+    assert recognise(command) == Recognised(command)
