@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,14 +44,15 @@ wait
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    bench = Bench(tmp_path)
+def bench(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Bench]:
+    bench = Bench(tmp_path, getattr(request, "param", "local"))
     text = world_scan.PROGRAM.read_text(encoding="utf-8")
     for name, seconds in (("EARLY_SECONDS, LATE_SECONDS", "0.05, 0.05"), ("NESTED_SECONDS", "0.5")):
         text, changed = re.subn(rf"^{name} = [0-9., ]+", f"{name} = {seconds}  ", text, flags=re.MULTILINE)
         assert changed
     bench.environment["SCAN"] = str(write_program(tmp_path / "scan.py", text))
-    return bench
+    yield bench
+    bench.end()
 
 
 def world_events(bench: Bench) -> list[dict[str, Any]]:
@@ -62,6 +64,7 @@ def wait_for_event(bench: Bench, what: str) -> None:
     wait_for(lambda: (bench.one / "nodes").is_dir() and what in [event["what"] for event in world_events(bench)])
 
 
+@pytest.mark.parametrize("bench", ["local", "pbs", "pals", "toy"], indirect=True)
 def test_ranks_that_meet_have_a_certificate(bench: Bench) -> None:
     (bench.folder / "meet.py").write_text(MEET)
     run = bench.run(*TWO, "--", "python3", "meet.py")
@@ -101,6 +104,7 @@ def test_one_rank_has_nobody_to_join(bench: Bench) -> None:
     assert not (bench.one / "scan.py").exists()
 
 
+@pytest.mark.parametrize("bench", ["local", "pbs", "pals"], indirect=True)
 def test_two_worlds_of_two_are_stopped_with_the_lines_to_type(bench: Bench) -> None:
     write_program(bench.folder / "bin/torchrun", TORCHRUN)
     (bench.folder / "run.sh").write_text("torchrun --nproc-per-node 2 x.py\n")
