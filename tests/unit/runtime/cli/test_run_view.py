@@ -116,6 +116,17 @@ def test_the_last_line_is_always_the_run_directory(plan: LaunchPlan) -> None:
         assert ending(plan, ended)[-1] == f"run directory: {plan.run_directory}"
 
 
+def test_a_run_that_was_ended_early_names_its_step_and_its_checkpoint(plan: LaunchPlan) -> None:
+    (Path(plan.run_directory) / "checkpoint").mkdir()
+    (Path(plan.run_directory) / "checkpoint/step-400.pt").touch()
+    limit = Exit(143, "time limit reached (TIMEOUT)", "scheduler", Ending.TIME_LIMIT)
+    assert ending(plan, limit, step=412)[:3] == [
+        "time limit reached (TIMEOUT); last step 412",
+        "exit code 143 (scheduler's)",
+        f"checkpoint kept; resume with: --resume {plan.run_directory}",
+    ]
+
+
 def test_an_estimate_beside_what_was_measured(plan: LaunchPlan) -> None:
     memory = {"parameters": 10**9, "output": 0}
     expected = Expectation("A100", 10, memory, 79 * 10**9, tokens=1000, steps=5, step_seconds=2)

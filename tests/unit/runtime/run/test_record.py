@@ -68,6 +68,36 @@ def test_a_record_reads_back(begun: Record) -> None:
         assert record.load(Path(begun.run_directory)) == written
 
 
+@pytest.mark.parametrize(
+    ("code", "by", "outcome", "expected"),
+    [
+        (0, "program", "completed", Ending.COMPLETED),
+        (130, "user", "cancelled by its user", Ending.CANCELLED),
+        (143, "scheduler", "time limit reached", Ending.TIME_LIMIT),
+        (1, "scheduler", "never started", Ending.NEVER_STARTED),
+        (143, "scheduler", "no longer known to the scheduler", Ending.UNKNOWN),
+        (9, "program", "failed", Ending.FAILED),
+        (80, "ctrain", "failed", Ending.REFUSED),
+    ],
+)
+def test_a_record_without_an_ending_is_read_with_one(
+    begun: Record, code: int, by: str, outcome: str, expected: Ending
+) -> None:
+    job = {"job_id": "7", "name": "job 7", "submitted": "2026-11-22T00:00:00+00:00", "outcome": outcome}
+    ended = {"code": code, "reason": "why", "by": by}
+    data = {**dataclasses.asdict(begun), "schema": 2, "exit": ended, "attempts": [job]}
+    (Path(begun.run_directory) / "record.json").write_text(json.dumps(data))
+    assert record.load(Path(begun.run_directory)).exit == Exit(code, "why", by, expected)
+
+
+def test_an_ending_that_is_none_is_refused(begun: Record) -> None:
+    ended = {"code": 1, "reason": "why", "by": "program", "ending": "fine"}
+    data = {**dataclasses.asdict(begun), "exit": ended}
+    (Path(begun.run_directory) / "record.json").write_text(json.dumps(data))
+    with pytest.raises(ConfigError, match=r"ending must be completed or cancelled or .*, not 'fine'"):
+        record.load(Path(begun.run_directory))
+
+
 def test_records_of_other_ctrains_are_named(begun: Record) -> None:
     run = Path(begun.run_directory)
     with pytest.raises(DataError, match=r"one is not a run directory: cannot read record\.json: No such file"):
