@@ -43,7 +43,7 @@ def test_a_node_that_fails_is_named_and_the_training_goes_on(mended: Cluster) ->
     reason = "node failure (NODE_FAIL): no exit status from node02"
     assert first.returncode and f"\n{reason}\n" in output and "failed first" not in output, output
     record = cluster.record("failed")
-    assert record["exit"] == {"code": first.returncode, "reason": reason, "by": "scheduler"}
+    assert record["exit"] == {"code": first.returncode, "reason": reason, "by": "scheduler", "ending": "node failure"}
     assert [attempt["outcome"] for attempt in record["attempts"]] == ["node failure"]
     before = losses(failed)
     for path in (failed / "checkpoint").iterdir():

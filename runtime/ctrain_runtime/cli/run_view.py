@@ -120,7 +120,7 @@ def ending(plan: LaunchPlan, conclusion: Conclusion, step: int = 0, shown: str =
         name = attempts[-1].name if attempts else plan.run
         lines.append(f"cancelled {name}" + (f" at step {step}" if step else ""))
     elif ended and ended.code != 0:
-        lines.append(ended.reason + (f"; last step {step}" if ended.ending in EARLY and step else ""))
+        lines += [ended.reason, *([f"last step: {step}"] if ended.ending in EARLY and step else [])]
         if conclusion.failed:
             lines += _describe_failed(plan, conclusion.failed, shown)
         lines.append(f"exit code {ended.code}" + ("" if ended.by == "program" else f" ({ended.by}'s)"))

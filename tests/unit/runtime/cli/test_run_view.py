@@ -120,8 +120,9 @@ def test_a_run_that_was_ended_early_names_its_step_and_its_checkpoint(plan: Laun
     (Path(plan.run_directory) / "checkpoint").mkdir()
     (Path(plan.run_directory) / "checkpoint/step-400.pt").touch()
     limit = Exit(143, "time limit reached (TIMEOUT)", "scheduler", Ending.TIME_LIMIT)
-    assert ending(plan, limit, step=412)[:3] == [
-        "time limit reached (TIMEOUT); last step 412",
+    assert ending(plan, limit, step=412)[:4] == [
+        "time limit reached (TIMEOUT)",
+        "last step: 412",
         "exit code 143 (scheduler's)",
         f"checkpoint kept; resume with: --resume {plan.run_directory}",
     ]
