@@ -19,7 +19,8 @@ def own_gpus(plan: LaunchPlan) -> str:
     names = "CUDA_VISIBLE_DEVICES" if plan.image.cuda else "ROCR_VISIBLE_DEVICES" if plan.image.rocm else ""
     every = ",".join(map(str, range(plan.gpus_per_node))) if names else ""
     return f"""\
-for name in {names or "CUDA_VISIBLE_DEVICES ZE_AFFINITY_MASK"}; do
+names=({names or "CUDA_VISIBLE_DEVICES ZE_AFFINITY_MASK"})
+for name in "${{names[@]}}"; do
   IFS=, read -r -a devices <<<"${{!name-{every}}}"
   ((${{#devices[@]}})) || continue
   share=$((${{#devices[@]}} / {plan.ranks_per_node}))

@@ -203,7 +203,8 @@ sent=1000
 signal_step() { # SIGNAL
   [ -n "$child" ] || return
   passed=$1
-  : >"$run/signals/$child.$((++sent)).$1"
+  ((++sent))
+  : >"$run/signals/$child.$sent.$1"
 }
 signalled() { # SIGNAL: evidence, unless what runs has ended by itself before
   is_over || event run signalled "\"signal\": \"$1\""

@@ -112,7 +112,8 @@ leave() {
   remove_unused "$home"
 }
 export LOCAL_WORLD_SIZE=8 OMP_NUM_THREADS=8
-for name in CUDA_VISIBLE_DEVICES; do
+names=(CUDA_VISIBLE_DEVICES)
+for name in "${names[@]}"; do
   IFS=, read -r -a devices <<<"${!name-0,1,2,3,4,5,6,7}"
   ((${#devices[@]})) || continue
   share=$((${#devices[@]} / 8))

@@ -57,7 +57,8 @@ sent=1000
 signal_step() {{ # SIGNAL
   [ -n "$child" ] || return
   passed=$1
-  : >"$run/{layout.SIGNALS}/$child.$((++sent)).$1"
+  ((++sent))
+  : >"$run/{layout.SIGNALS}/$child.$sent.$1"
 }}"""
 
 NODE = """\
