@@ -28,6 +28,7 @@ EARLY_LOOKS = 30
 NESTED_SECONDS = 30.0  # for which ranks must have had ranks of their own before they are stopped
 GRACE_SECONDS = 10.0  # from SIGTERM to SIGKILL
 PROC = Path("/proc")
+KERNEL = b"2"  # the parent of the kernel's own threads, of which nodes have thousands
 ESTABLISHED = "01"  # include/net/tcp_states.h
 SPAWNED = "--multiprocessing-fork"  # the last word of a process that Python's multiprocessing spawns
 LOOPBACK = ("127.", "::1")
@@ -77,13 +78,13 @@ class Processes:
     """The processes of this machine as they were at one moment, by number. What cannot be read is empty."""
 
     def __init__(self, proc: Path) -> None:
-        self._proc = proc
+        self._proc = str(proc)
         self.children: Dict[int, List[int]] = {}
         self.parents: Dict[int, int] = {}
-        for name in os.listdir(str(proc)):
+        for name in os.listdir(self._proc):
             if name.isdigit():
                 fields = self._read(name, "stat").rpartition(b")")[2].split()
-                if len(fields) > 1 and fields[0] not in b"ZX":
+                if len(fields) > 1 and fields[0] not in b"ZX" and fields[1] != KERNEL:
                     self.parents[int(name)] = int(fields[1])
                     self.children.setdefault(int(fields[1]), []).append(int(name))
 
@@ -96,7 +97,7 @@ class Processes:
 
     def sockets(self, pid: int) -> Iterator[str]:
         """The inodes of its sockets."""
-        directory = str(self._proc / str(pid) / "fd")
+        directory = f"{self._proc}/{pid}/fd"
         with contextlib.suppress(OSError):
             for name in os.listdir(directory):
                 with contextlib.suppress(OSError):
@@ -124,7 +125,8 @@ class Processes:
 
     def _read(self, *names: str) -> bytes:
         try:
-            return self._proc.joinpath(*names).read_bytes()
+            with open("/".join((self._proc, *names)), "rb", 0) as file:
+                return file.read()
         except OSError:  # it has ended, or it is another user's
             return b""
 
