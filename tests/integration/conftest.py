@@ -67,8 +67,14 @@ def foreign_torch(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 @pytest.fixture(autouse=True)
-def clean_runs(request: pytest.FixtureRequest) -> None:
-    """Runs are named by their tests; those of an earlier session would be in the way."""
-    if "cluster" in request.fixturenames:
-        home = request.getfixturevalue("cluster").home
-        subprocess.run(["rm", "-rf", str(home / "ctrain-runs")], check=True)
+def clean_runs(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Runs are named by their tests; those of an earlier session would be in the way. What a test leaves when it fails
+    ends with it: jobs would keep nodes from all that follow."""
+    if "cluster" not in request.fixturenames:
+        yield
+        return
+    cluster: Cluster = request.getfixturevalue("cluster")
+    subprocess.run(["rm", "-rf", str(cluster.home / "ctrain-runs")], check=True)
+    before = cluster.jobs()
+    yield
+    cluster.end_all(but=before)

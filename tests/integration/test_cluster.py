@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import subprocess
 import time
 
@@ -40,11 +42,11 @@ def wait_for_state(cluster: Cluster, job: str, *states: str) -> str:
 def test_partitions_differ_in_gpus_time_limit_and_cpus(cluster: Cluster) -> None:
     rows = cluster.run("sinfo", "--noheader", "--format=%P|%l|%D|%c|%m|%G").stdout.split()
     assert rows == [
-        "cas_v100_2*|2-00:00:00|2|2|8192|gpu:v100:2(S:0)",
+        f"cas_v100_2*|2-00:00:00|{cluster.nodes}|2|8192|gpu:v100:2(S:0)",
         "skl|2-00:00:00|1|2|8192|(null)",
         "amd_a100nv_8|12:00:00|1|16|16384|gpu:a100:8(S:0-1)",
-        "debug|10:00|2|2|8192|gpu:v100:2(S:0)",
-        "spot|2-00:00:00|2|2|8192|gpu:v100:2(S:0)",
+        f"debug|10:00|{cluster.nodes}|2|8192|gpu:v100:2(S:0)",
+        f"spot|2-00:00:00|{cluster.nodes}|2|8192|gpu:v100:2(S:0)",
     ]
 
 
@@ -72,8 +74,21 @@ def test_memory_that_is_not_asked_for_is_all_of_the_node(cluster: Cluster) -> No
 def test_jobs_of_spot_make_way(cluster: Cluster) -> None:
     job = submit(cluster, "--partition=spot", "--nodes=2", command="sleep 600")
     wait_for_state(cluster, job, "RUNNING")
-    srun(cluster, "--nodes=2", "--exclusive", "true")
+    srun(cluster, f"--nodes={cluster.nodes}", "--exclusive", "true")
     assert wait_for_state(cluster, job, "PREEMPTED", "CANCELLED", "COMPLETED", "FAILED") == "PREEMPTED"
+
+
+def test_what_a_test_leaves_ends_with_it(cluster: Cluster) -> None:
+    """When it fails, too: conftest.py."""
+    before = cluster.jobs()
+    job = submit(cluster, "--nodes=2", command="sleep 600")
+    wait_for_state(cluster, job, "RUNNING")
+    client = cluster.start("srun", "--partition=skl", "--ntasks=1", "sleep", "600")
+    marked = {**os.environ, "CTRAIN_RUN_DIR": f"{cluster.runs('left')}"}
+    rank = subprocess.Popen(["sleep", "600"], env=marked)
+    cluster.end_all(but=before)
+    assert cluster.jobs() == before
+    assert (client.poll(), rank.wait(timeout=60)) == (-signal.SIGKILL, -signal.SIGKILL)
 
 
 def test_a_job_that_takes_more_memory_than_its_own_is_killed(cluster: Cluster) -> None:

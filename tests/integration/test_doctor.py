@@ -39,7 +39,7 @@ def test_a_first_site_file_is_valid_and_runs(cluster: Cluster) -> None:
     try:
         assert done.returncode == 0, done.stderr
         text = (cluster.home / "first/ctrain/sites/first.yaml").read_text()
-        assert "cas_v100_2: {nodes: 2, cpus: 2, gpus: 2, gpu_type: v100, arch: x86_64" in text
+        assert f"cas_v100_2: {{nodes: {cluster.nodes}, cpus: 2, gpus: 2, gpu_type: v100, arch: x86_64" in text
         assert "mpi: [pmix, pmi2]    # of " in text
         assert cluster.run("ctrain", "site", "check", "first", **variables).returncode == 0
         command = ("--name", "first", "--launcher", "env", "--", "python", "-c", "print('runs')")

@@ -164,7 +164,7 @@ def test_the_time_limit_is_the_ending_of_a_program_that_saves(cluster: Cluster) 
 
 def test_a_preempted_job_is_named(cluster: Cluster) -> None:
     process = start_saving(cluster, "spot", "--partition", "spot")
-    assert cluster.run("srun", "--nodes=2", "--exclusive", "true", timeout=120).returncode == 0
+    assert cluster.run("srun", f"--nodes={cluster.nodes}", "--exclusive", "true", timeout=120).returncode == 0
     assert end_of(cluster, "spot", process) == ("preempted", "preempted")
 
 

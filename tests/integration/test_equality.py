@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from samples.cluster import ENTRY, Cluster, until
+from samples.cluster import Cluster, resized, until
 
 ROOT = Path(__file__).parents[2]
 TABLE = ROOT / "docs" / "equality.md"
@@ -66,9 +66,8 @@ def difference(curve: list[float], reference: list[float]) -> float:
 
 @pytest.fixture
 def four_nodes(cluster: Cluster) -> Iterator[Cluster]:
-    subprocess.run([ENTRY, "up", "--nodes", "4"], check=True)
-    yield cluster
-    subprocess.run([ENTRY, "up", "--nodes", "2"], check=True)
+    with resized(cluster, 4):
+        yield cluster
 
 
 def test_all_strategies_have_the_loss_curve_of_one_rank(four_nodes: Cluster) -> None:

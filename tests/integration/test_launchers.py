@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from samples.cluster import ENTRY, Cluster
+from samples.cluster import Cluster, resized
 from samples.pbs_hosts import TRAIN, logs, losses_on_pbs
 
 DDP = """\
@@ -78,9 +78,8 @@ def test_a_failed_rank_of_torchrun_is_named_not_its_task(programs: Cluster) -> N
 
 @pytest.fixture
 def four_nodes(programs: Cluster) -> Iterator[Cluster]:
-    subprocess.run([ENTRY, "up", "--nodes", "4"], check=True)
-    yield programs
-    subprocess.run([ENTRY, "up", "--nodes", "2"], check=True)
+    with resized(programs, 4):
+        yield programs
 
 
 def test_every_launcher_makes_one_world_with_the_same_losses(

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-
 from samples.cluster import Cluster, until
 
 SITE = "name: free\nscheduler: slurm\n"
-DEFAULT = "partition cas_v100_2 chosen: 2 of 2 nodes idle, the cluster's default"
 
 
 def reason(cluster: Cluster, *options: str) -> str:
@@ -20,10 +16,9 @@ def reason(cluster: Cluster, *options: str) -> str:
     return "; ".join(note for note in notes if note.startswith(("partition ", "other partitions ")))
 
 
-def administer(cluster: Cluster, *argv: str) -> None:
-    """Run a command of Slurm as root."""
-    environment = {**os.environ, "SLURM_CONF": str(cluster.state / "etc/slurm.conf")}
-    subprocess.run(argv, env=environment, check=True, stdout=subprocess.DEVNULL)
+def default(nodes: int) -> str:
+    """The reason for the default partition with so many idle nodes."""
+    return f"partition cas_v100_2 chosen: {nodes} of {nodes} nodes idle, the cluster's default"
 
 
 def states(cluster: Cluster) -> str:
@@ -32,14 +27,15 @@ def states(cluster: Cluster) -> str:
 
 def test_what_is_idle_does_not_change_ranks_and_gpus(cluster: Cluster) -> None:
     """debug allows too little time, and the jobs of spot are preempted; they share their nodes with the default."""
-    assert reason(cluster) == DEFAULT
+    nodes = cluster.nodes
+    assert reason(cluster) == default(nodes)
     instead = "1 of 1 nodes idle, instead of the default cas_v100_2 (2 GPUs per node)"
     assert reason(cluster, "--gpus-per-node", "4") == f"partition amd_a100nv_8 chosen: {instead}"
-    options = ("--partition=cas_v100_2", "--nodes=2", "--output=/dev/null", "--wrap=sleep 600")
+    options = ("--partition=cas_v100_2", f"--nodes={nodes}", "--output=/dev/null", "--wrap=sleep 600")
     job = cluster.run("sbatch", "--parsable", *options).stdout.strip()
     try:
         until(lambda: states(cluster) == "RUNNING", "the start of the job")
-        waits = "partition cas_v100_2 chosen: 0 of 2 nodes idle, the cluster's default"
+        waits = f"partition cas_v100_2 chosen: 0 of {nodes} nodes idle, the cluster's default"
         differ = "other partitions are idle, where the run would differ"
         others = "skl: 1 rank and 0 GPUs per node; amd_a100nv_8: 8 ranks and 8 GPUs (a100) per node"
         assert reason(cluster) == f"{waits}; {differ}: {others}"
@@ -52,25 +48,25 @@ def test_what_is_idle_does_not_change_ranks_and_gpus(cluster: Cluster) -> None:
 
 
 def test_drained_nodes_do_not_count(cluster: Cluster) -> None:
-    administer(cluster, "scontrol", "update", "nodename=node01", "state=drain", "reason=test")
+    cluster.administer("scontrol", "update", "nodename=node01", "state=drain", "reason=test")
     try:
-        assert reason(cluster) == "partition cas_v100_2 chosen: 1 of 1 nodes idle, the cluster's default"
+        assert reason(cluster) == default(cluster.nodes - 1)
     finally:
-        administer(cluster, "scontrol", "update", "nodename=node01", "state=resume")
+        cluster.administer("scontrol", "update", "nodename=node01", "state=resume")
 
 
 def test_groups_and_accounts_of_the_user_count(cluster: Cluster) -> None:
-    default = ("scontrol", "update", "partitionname=cas_v100_2")
+    partition = ("scontrol", "update", "partitionname=cas_v100_2")
     instead = "partition skl chosen: 1 of 1 nodes idle"
-    administer(cluster, "sacctmgr", "-i", "add", "account", "ai", "cluster=ctrain")
-    administer(cluster, "sacctmgr", "-i", "add", "user", "researcher", "account=ai", "cluster=ctrain")
+    cluster.administer("sacctmgr", "-i", "add", "account", "ai", "cluster=ctrain")
+    cluster.administer("sacctmgr", "-i", "add", "user", "researcher", "account=ai", "cluster=ctrain")
     try:
-        administer(cluster, *default, "AllowGroups=daemon")
+        cluster.administer(*partition, "AllowGroups=daemon")
         assert reason(cluster) == f"{instead}, the first that fits"  # Slurm does not show it
-        administer(cluster, *default, "AllowGroups=ALL", "AllowAccounts=bio")
+        cluster.administer(*partition, "AllowGroups=ALL", "AllowAccounts=bio")
         assert reason(cluster) == f"{instead}, instead of the default cas_v100_2 (closed to account ai)"
-        assert reason(cluster, "--account", "bio") == DEFAULT
+        assert reason(cluster, "--account", "bio") == default(cluster.nodes)
     finally:
-        administer(cluster, *default, "AllowGroups=ALL", "AllowAccounts=ALL")
-        administer(cluster, "sacctmgr", "-i", "delete", "user", "researcher")
-        administer(cluster, "sacctmgr", "-i", "delete", "account", "ai")
+        cluster.administer(*partition, "AllowGroups=ALL", "AllowAccounts=ALL")
+        cluster.administer("sacctmgr", "-i", "delete", "user", "researcher")
+        cluster.administer("sacctmgr", "-i", "delete", "account", "ai")

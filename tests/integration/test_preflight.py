@@ -43,8 +43,10 @@ def problems(cluster: Cluster, done: Done, name: str) -> list[str]:
 @pytest.fixture
 def three_nodes(cluster: Cluster) -> Iterator[str]:
     """A partition of three nodes: of two, none can be blamed."""
+    before = cluster.jobs()
     root(cluster, "scontrol", "create", "PartitionName=three", "Nodes=node01,node02,skl01", "State=UP")
     yield "three"
+    cluster.end_all(but=before)  # a partition with jobs cannot be deleted
     root(cluster, "scontrol", "delete", "PartitionName=three")
 
 

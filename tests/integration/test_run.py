@@ -232,7 +232,7 @@ def test_gpus_come_in_the_order_of_the_site(cluster: Cluster) -> None:
         (
             ["resnet50", "--nodes", "99"],
             74,
-            "partition cas_v100_2 has 2 usable nodes, 99 requested. Largest that fits: --nodes 2",
+            "partition cas_v100_2 has {nodes} usable nodes, 99 requested. Largest that fits: --nodes {nodes}",
         ),
         (
             ["resnet50", "--partition", "nope"],
@@ -254,7 +254,7 @@ def test_what_can_not_run_is_refused_in_one_line(cluster: Cluster, argv: list[st
     options = [*argv[:1], *data, *argv[1:]]
     done = cluster.run("ctrain", "run", *options)
     assert (done.returncode, done.stdout) == (code, "")
-    assert message in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
+    assert message.format(nodes=cluster.nodes) in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
     assert not (cluster.home / "ctrain-runs").exists()
 
 

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 
 import pytest
 
-from samples.cluster import ENTRY, Cluster
+from samples.cluster import Cluster, resized
 
 NODES = 64
 
 
 @pytest.fixture
 def many_nodes(cluster: Cluster) -> Iterator[Cluster]:
-    subprocess.run([ENTRY, "up", "--nodes", str(NODES)], check=True)
-    yield cluster
-    subprocess.run([ENTRY, "up", "--nodes", "2"], check=True)
+    with resized(cluster, NODES):
+        yield cluster
 
 
 def test_a_run_on_64_nodes(many_nodes: Cluster) -> None:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import signal
 import subprocess
 import textwrap
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
 ENTRY = str(Path(__file__).parents[1] / "cluster" / "cluster")
 Done = subprocess.CompletedProcess[str]
+
+_started: list[subprocess.Popen[str]] = []  # by the test that runs
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,11 @@ class Cluster:
         return self.state / "data" / "digits"
 
     @property
+    def nodes(self) -> int:
+        """How many nodes with V100s it has: 2, unless somebody has started it with more."""
+        return int(self.run("sinfo", "--noheader", "--partition=cas_v100_2", "--format=%D").stdout)
+
+    @property
     def confines(self) -> bool:
         """Whether jobs are held to the memory and GPUs that they asked for: the kernel has cgroup v1."""
         return "task/cgroup" in (self.state / "etc" / "slurm.conf").read_text()
@@ -55,7 +65,35 @@ class Cluster:
         """The same in the background, in a session of its own; no signal is ignored, as it may be for tests."""
         command = ["env", "--default-signal=INT,HUP", *self.command(*argv, cwd=cwd, **variables)]
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-        return subprocess.Popen(command, text=True, start_new_session=True, **streams)
+        process = subprocess.Popen(command, text=True, start_new_session=True, **streams)
+        _started.append(process)
+        return process
+
+    def administer(self, *argv: str) -> str:
+        """The output of a command of Slurm that root runs."""
+        environment = {**os.environ, "SLURM_CONF": str(self.state / "etc/slurm.conf")}
+        return subprocess.run(argv, env=environment, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+    def jobs(self) -> set[str]:
+        """The jobs of the researcher that have not ended."""
+        return set(self.administer("squeue", "--noheader", "--user=researcher", "--format=%A").split())
+
+    def end_all(self, *, but: set[str]) -> None:
+        """End what a test has left, which would be in the way of the next: programs in the background, all jobs but
+        these, and runs on this machine."""
+        for process in _started:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.communicate()
+        _started.clear()
+        if self.jobs() - but:
+            self.administer("scancel", *sorted(self.jobs() - but))
+            until(lambda: not self.jobs() - but, "the end of jobs that a test left", 120)
+        mark = f"CTRAIN_RUN_DIR={self.home}/ctrain-runs/".encode()
+        for path in Path("/proc").glob("[0-9]*/environ"):
+            with contextlib.suppress(OSError):  # it has ended
+                if any(entry.startswith(mark) for entry in path.read_bytes().split(b"\0")):
+                    os.kill(int(path.parent.name), signal.SIGKILL)
 
     def runs(self, name: str) -> Path:
         """The directory of a run."""
@@ -73,6 +111,17 @@ class Cluster:
         target.write_text(textwrap.dedent(text))
         subprocess.run(["chown", "-R", "researcher:", str(target.parent)], check=True)
         return target
+
+
+@contextlib.contextmanager
+def resized(cluster: Cluster, nodes: int) -> Iterator[Cluster]:
+    """The cluster with this number of nodes with V100s; then with as many as before."""
+    before = cluster.nodes
+    subprocess.run([ENTRY, "up", "--nodes", str(nodes)], check=True)
+    try:
+        yield cluster
+    finally:
+        subprocess.run([ENTRY, "up", "--nodes", str(before)], check=True)
 
 
 def until(condition: Callable[[], bool], event: str, seconds: float = 60) -> None:
