@@ -8,7 +8,7 @@ from pathlib import Path
 
 from samples.cluster import Cluster
 from samples.pbs_hosts import TRAIN, hosts_of_pbs, logs, on_pbs
-from samples.runs import wait_for
+from samples.runs import ended, wait_for
 
 FAILING = """\
 import os
@@ -35,6 +35,37 @@ def test_a_strict_preflight_on_a_node_of_pbs(cluster: Cluster, tmp_path: Path) -
     assert [words[1:3] for words in ranks] == [["0", "2"], ["1", "2"]]
     assert [event["what"] for event in events if event["stage"] == "preflight"] == ["started", "passed"]
     assert len(measured) == 1 and measured[0].startswith("gloo: all-reduce of ")
+
+
+SAVING = """\
+import os, signal, sys, time
+
+def save(number, frame):
+    print("SIGNAL", signal.Signals(number).name, flush=True)
+    import sqlite3, xml.dom.minidom  # from the image
+    print("SAVED", flush=True)
+    sys.exit()
+
+signal.signal(signal.SIGTERM, save)
+open(os.environ["CTRAIN_RUN_DIR"] + "/up" + os.environ["RANK"], "w").close()
+while True:
+    time.sleep(0.1)
+"""
+
+
+def test_a_deleted_job_saves_on_all_hosts_and_leaves_nothing(cluster: Cluster, tmp_path: Path) -> None:
+    """PBS kills the processes that serve the image on the first host, and signals none on the others."""
+    with hosts_of_pbs(tmp_path / "pbs") as bench:
+        (bench.folder / "train.py").write_text(SAVING)
+        where = ("--site", bench.site, "--runs", str(bench.runs), "--name", "one", "--image", str(cluster.image))
+        size = ("--nodes", "2", "--ranks-per-node", "2", "--gpus-per-node", "0", "--preflight", "off")
+        run = bench.ctrain("run", *where, *size, "--launcher", "env", "--", "python", "train.py")
+        wait_for(lambda: len(list(bench.one.glob("up*"))) == 4)
+        (bench.folder / "pbs/1/delete").write_text("operator@login01")
+        code, out, error = ended(run)
+        assert code == 143, out + error
+        assert not bench.orphans()
+        assert [logs(bench.one, word) for word in ("SIGNAL", "SAVED")] == [[["SIGNAL", "SIGTERM"]] * 4, [["SAVED"]] * 4]
 
 
 def test_an_open_mpi_under_hydra_is_refused_before_it_trains(

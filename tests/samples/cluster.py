@@ -84,7 +84,9 @@ class Cluster:
         for process in _started:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
-                process.communicate()
+                process.wait()
+            if process.stdout:
+                process.stdout.close()
         _started.clear()
         if self.jobs() - but:
             self.administer("scancel", *sorted(self.jobs() - but))
