@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import pytest
+
 from samples.cluster import Cluster, until
 
 SITE = "name: free\nscheduler: slurm\n"
+
+
+@pytest.fixture(autouse=True)
+def all_idle(cluster: Cluster) -> None:
+    """Nodes that a job waited for keep the mark "planned" until Slurm's backfill looks again, after half a minute."""
+    until(lambda: set(cluster.administer("sinfo", "--noheader", "--format=%T").split()) == {"idle"}, "idle nodes", 120)
 
 
 def reason(cluster: Cluster, *options: str) -> str:

@@ -88,8 +88,9 @@ class Cluster:
             if process.stdout:
                 process.stdout.close()
         _started.clear()
-        if self.jobs() - but:
-            self.administer("scancel", *sorted(self.jobs() - but))
+        left = self.jobs() - but
+        if left:
+            self.administer("scancel", *sorted(left))
             until(lambda: not self.jobs() - but, "the end of jobs that a test left", 120)
         mark = f"CTRAIN_RUN_DIR={self.home}/ctrain-runs/".encode()
         for path in Path("/proc").glob("[0-9]*/environ"):
