@@ -133,7 +133,7 @@ def test_a_program_that_saves_and_exits_0_when_ctrain_cancels_it_is_cancelled(cl
     process = start_saving(cluster, "ctrl-c", "--launcher", "torchrun")
     os.killpg(process.pid, signal.SIGINT)
     assert end_of(cluster, "ctrl-c", process) == ("cancelled", "cancelled by its user")
-    salloc = ("salloc", "--nodes=2", "--ntasks-per-node=2", "--time=5")
+    salloc = ("salloc", "--nodes=2", "--ntasks-per-node=2", "--gres=gpu:2", "--time=5")
     process = start_saving(cluster, "inside", before=salloc)
     assert cluster.run("ctrain", "cancel", "inside").returncode == 0
     assert end_of(cluster, "inside", process)[0] == "cancelled"
