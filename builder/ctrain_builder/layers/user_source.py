@@ -104,6 +104,8 @@ def _references(text: str, file: Path) -> Iterator[tuple[str, str]]:
     for line in text.replace("\\\n", " ").splitlines():
         line = re.sub(r"(^|\s)#.*", "", line).strip()
         option = _OPTION.fullmatch(line)
+        if line.startswith("-") and not option:  # as --index-url=https://HOST/simple
+            continue
         name = (option[2] or _SHORT[option[1]]) if option else ""
         path = _unquoted(option[3]) if option else _EXTRAS.sub("", _REST.sub("", line))
         url = _NAMED_URL.fullmatch(path)

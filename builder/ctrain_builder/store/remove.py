@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Optional
 
 from ctrain_builder import atomic
@@ -17,7 +18,7 @@ from ctrain_runtime import lease
 from ctrain_runtime.errors import ConfigError, ImageNotFound, StoreError
 from ctrain_runtime.lease import Lease
 from ctrain_runtime.manifest import Manifest, read_manifest
-from ctrain_runtime.store import PublishedImage, Store, is_gone
+from ctrain_runtime.store import QUARANTINE, PublishedImage, Store, is_gone
 from ctrain_runtime.suggest import suggest
 
 _NO_REASON = "removed by the store's administrators"
@@ -25,10 +26,12 @@ _NO_REASON = "removed by the store's administrators"
 
 @dataclass(frozen=True)
 class Removable:
-    """A version with a file of `size` bytes, and the channels and jobs that need it. `relatives`: published versions
-    that have its topmost layer, and what leaks in it."""
+    """A version with its files of `size` bytes in all (a second one, in quarantine, if it was copied again after it was
+    damaged), and the channels and jobs that need it. `relatives`: published versions that have its topmost layer, and
+    what leaks in it."""
 
     version: StoredVersion
+    files: tuple[Path, ...]
     size: int
     channels: tuple[str, ...]
     jobs: tuple[Lease, ...]
@@ -46,11 +49,13 @@ def find_removable(store: Store, reference: str) -> Removable:
     if found is None:
         hint = f"{suggest(reference, versions)} Available: {', '.join(versions) or 'none'}".strip()
         raise ImageNotFound(f"no version is called {reference!r}: name one as NAME:VERSION", hint)
-    if is_gone(found.image):
+    places = dict.fromkeys((found.image, store.root / QUARANTINE / found.image.name))
+    files = tuple(path for path in places if not is_gone(path))
+    if not files:
         raise StoreError(f"{reference} was removed before", "See: ctrain store list --all")
     jobs = tuple(one for one in lease.unexpired(store.root, time.time()) if one.image == found.image.name)
     channels = tuple(lifecycle.pointing(store, found.image.name))
-    return Removable(found, file_size(found.image), channels, jobs, _relatives(store, found))
+    return Removable(found, files, sum(map(file_size, files)), channels, jobs, _relatives(store, found))
 
 
 def _relatives(store: Store, version: StoredVersion) -> tuple[str, ...]:
@@ -90,6 +95,7 @@ def remove(writer: LockedStore, reference: str, why: str = "", force: bool = Fal
             lifecycle.take_out(writer, offered, why or _NO_REASON)
         else:
             lifecycle.retire_image(writer, offered)
-    image.unlink()
-    atomic.sync_directory(image.parent)
+    for path in found.files:
+        path.unlink()
+        atomic.sync_directory(path.parent)
     return found

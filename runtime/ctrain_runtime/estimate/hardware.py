@@ -67,6 +67,7 @@ _TYPES = (
 )
 GPU_TYPES = {gpu.name: gpu for gpu in _TYPES}
 MODELS = tuple(dict.fromkeys(name.partition("-")[0] for name in GPU_TYPES if not name.startswith("V100S")))
+_WITH_CPU = ("GH200",)  # drivers name them by the memory of their CPU: GH200 480GB, GH200 120GB (both have 96 GB)
 HOST_LINK = 10  # of MIG instances, which reach each other through the host's memory alone; a guess
 
 
@@ -125,8 +126,9 @@ def find_gpus(name: str) -> tuple[GpuType, ...]:
         raise UsageError(f"unknown GPU type {name!r}", hint)
     types = [(type_, parsed) for type_, parsed in types if gpu.form in ("", parsed.form)] or types
     found = sorted((type_ for type_, _ in types), key=lambda type_: type_.memory)
-    if gpu.memory and gpu.memory <= found[-1].memory:  # else it is the CPU's, as in GH200 480GB
-        found = [type_ for type_ in found if type_.memory == gpu.memory] or [_resized(found[0], gpu)]
+    listed = [type_ for type_ in found if type_.memory == gpu.memory]
+    if listed or (gpu.model not in _WITH_CPU and 0 < gpu.memory <= found[-1].memory):
+        found = listed or [_resized(found[0], gpu)]
     return _slices(found, gpu) if gpu.slice else tuple(found)
 
 

@@ -121,6 +121,21 @@ def test_a_quarantined_version(shop: Shop, tmp_path: Path) -> None:
     assert shop.file(1, "json", "quarantine").exists()
 
 
+def test_a_damaged_copy_in_quarantine_goes_with_it(shop: Shop, tmp_path: Path) -> None:
+    """A version that was copied again, after its first copy was moved away: what leaks is in both."""
+    text = shop.file(1).read_text()
+    shop.file(1).chmod(0o644)
+    shop.file(1).write_text("bad")
+    shop("verify", "--quarantine", "--yes", "--cache", str(tmp_path / "cache"), code=69)
+    shop.file(1).write_text(text)
+    shop.file(1, "json").write_text(shop.file(1, "json", "quarantine").read_text())
+    damaged = shop.file(1, "sif", "quarantine")
+    assert f"would remove small:1.0-s-r1 (6 B): {shop.file(1)}, {damaged}\n" in shop("remove", "small:1.0-s-r1")
+    shop("remove", "small:1.0-s-r1", "--yes")
+    assert not shop.file(1).exists() and not damaged.exists()
+    assert "small:1.0-s-r1 was removed before" in shop("remove", "small:1.0-s-r1", "--yes", code=76)
+
+
 def test_versions_that_have_its_topmost_layer_are_named(shop: Shop, tmp_path: Path) -> None:
     """What leaks in it leaks there, too."""
     image = tmp_path / "image.sif"

@@ -57,6 +57,7 @@ def test_nothing_but_the_file_itself(home: Path) -> None:
         ("-f wheels\n", ["wheels/a-1.whl", "wheels/b-2.tar.gz"]),
         ("--find-links ./wheels/\nb\n", ["wheels/a-1.whl", "wheels/b-2.tar.gz"]),
         ("-f https://x.example/links\n--index-url https://x.example/simple\n", []),
+        ("--index-url=https://x.example/simple\n--extra-index-url=https://x.example/cu121\nrich\n", []),
         ("-r 'a b.whl'\n", ["a b.whl"]),
         ("git+https://x.example/kit.git@v1\n-e git+https://x.example/kit.git#egg=kit\n", []),
         ("-r requirements.txt\n", []),

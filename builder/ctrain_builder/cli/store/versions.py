@@ -145,8 +145,8 @@ def _remove(args: argparse.Namespace, store: Store) -> int:
         with lock_store(store.root, print_note) as writer:
             found = remove(writer, reference, args.why.strip(), args.force)
         refresh(store, print_note)
-    image, size = found.version.image, format_size(found.size)
-    lines = [f"{'removed' if args.yes else 'would remove'} {reference} ({size}): {image}"]
+    files = ", ".join(map(str, found.files))
+    lines = [f"{'removed' if args.yes else 'would remove'} {reference} ({format_size(found.size)}): {files}"]
     lines += [f"needed by {one}" for one in found.needed_by]
     lines += [f"its topmost layer is also in {one}" for one in found.relatives]
     lines += [broken_channel(found.version.name, channel) for channel in found.channels]
@@ -154,7 +154,7 @@ def _remove(args: argparse.Namespace, store: Store) -> int:
     if not args.yes:
         force = " and --force" if found.needed_by and not args.force else ""
         lines.append(f"confirm with --yes{force}")
-    data = {"removed": reference, "path": str(image), "size": found.size, "needed_by": found.needed_by}
+    data = {"removed": reference, "path": str(found.version.image), "size": found.size, "needed_by": found.needed_by}
     return show(args, {**data, "relatives": found.relatives, "done": args.yes}, "\n".join(lines))
 
 

@@ -31,6 +31,7 @@ from samples.estimates import a_hardware
         ("h100", "H100-SXM5-80GB H100-PCIe-80GB H100-NVL-94GB"),
         ("NVIDIA H200 NVL", "H200-NVL-141GB"),
         ("NVIDIA GH200 480GB", "GH200-96GB GH200-144GB"),  # the CPU's memory
+        ("NVIDIA GH200 120GB", "GH200-96GB GH200-144GB"),  # the same
         ("NVIDIA GH200 144G HBM3e", "GH200-144GB"),
         ("NVIDIA A100-SXM-64GB", "A100-64GB"),
         ("NVIDIA L40S", "L40S-48GB"),
