@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_builder.cache_root import default_root
+from ctrain_builder.cache_root import CACHE_MARKER, default_root
 from ctrain_builder.layers import build_host
 from samples.cluster import Cluster, Done
 
@@ -77,6 +77,7 @@ def test_nothing_of_the_building_machine_is_in_the_image(cluster: Cluster) -> No
 def test_an_ordinary_user_builds_only_the_changed_layer(cluster: Cluster, changed: Path) -> None:
     cache = cluster.home / "cache"
     (cache / "layers").mkdir(parents=True, exist_ok=True)
+    shutil.copy(default_root() / CACHE_MARKER, cache)
     for layer in (default_root() / "layers").iterdir():
         if layer.is_file() and not (cache / "layers" / layer.name).exists():
             shutil.copyfile(layer, cache / "layers" / layer.name)

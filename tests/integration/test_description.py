@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from ctrain_builder.cache_root import default_root
+from ctrain_builder.cache_root import CACHE_MARKER, default_root
 from ctrain_runtime import sbom, sif
 from ctrain_runtime.manifest import read_manifest
 from samples.cluster import Cluster
@@ -98,7 +98,9 @@ def test_a_user_looks_at_it(cluster: Cluster, image: Path) -> None:
 def own_cache() -> Iterator[Path]:
     """A cache with the layers of the machine's, whose image must stay as it is."""
     cache = default_root().with_name(f"ctrain-test-{os.getpid()}")
-    (cache / "layers").mkdir(parents=True, mode=0o700)
+    cache.mkdir(mode=0o700)
+    shutil.copy(default_root() / CACHE_MARKER, cache)
+    (cache / "layers").mkdir()
     for layer in (default_root() / "layers").iterdir():
         os.link(layer, cache / "layers" / layer.name)
     yield cache

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -109,7 +108,8 @@ def other_store(cluster: Cluster, folder: Path) -> Path:
         manifest = read_manifest(path)
         digest = f"sha256:0000{manifest.digest[len('sha256:0000') :]}"
         write_manifest(folder / path.name, dataclasses.replace(manifest, digest=digest))
-        os.link(path.with_suffix(".sif"), (folder / path.name).with_suffix(".sif"))
+        # A copy: files of the researcher's home become his, and with a link so would that of the store.
+        shutil.copyfile(path.with_suffix(".sif"), (folder / path.name).with_suffix(".sif"))
     return folder
 
 
