@@ -232,7 +232,8 @@ class Ranks:
         Only programs that were started with variables of their own have other ones than the rank: processes that are
         forked (workers of a data loader) have the rank's. What multiprocessing spawns is an engine's, never a rank.
         """
-        own = {member.family: member for member in members(processes.environment(pids[0]))}
+        given = processes.environment(pids[0])  # below mpirun without RANK, which rank.sh adds
+        own = {member.family for member in members(given)}
         found: Dict[Tuple[Any, ...], Dict[int, int]] = {}
         inner: Set[int] = set()
         for pid in pids:
@@ -240,8 +241,8 @@ class Ranks:
                 inner.add(pid)  # what a nested rank has started, and workers of multiprocessing
                 continue
             for member in members(processes.environment(pid)):
-                mine = own.get(member.family)
-                if not mine or (mine.meeting != member.meeting and any(member.meeting)):
+                meeting = tuple(given.get(name, "") for name in member.family.meeting)
+                if meeting != member.meeting if any(member.meeting) else member.family not in own:
                     found.setdefault((member.family, member.size, member.meeting), {})[member.local] = pid
                     inner.add(pid)
         # A part of a larger world, as of torchrun that meets the one of another rank, is none of its own.

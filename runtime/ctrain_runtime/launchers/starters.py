@@ -32,6 +32,13 @@ _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
 # Run what follows them; words of theirs begin with a dash or a digit, or name all of something.
 _WRAPPERS = ("env", "exec", "command", "time", "nice", "ionice", "nohup", "timeout", "stdbuf", "setsid", "chrt")
 _BINDERS = ("numactl", "taskset", "likwid-pin")
+# Their options whose value is the next word, where that may look like a program.
+_VALUED = {
+    "env": ("-u", "--unset", "-C", "--chdir"),
+    "exec": ("-a",),
+    "time": ("-f", "--format", "-o", "--output"),
+    "timeout": ("-s", "--signal"),
+}
 _KEYWORDS = ("then", "do", "else", "!", "{")
 _OF_WRAPPER = re.compile(r"-.*|[0-9].*|all|[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
 _OPERATOR = re.compile(r"[;&|()]+")
@@ -81,8 +88,10 @@ def _unwrapped(words: list[str]) -> list[str]:
             words = words[1:]
         elif name in (*_WRAPPERS, *_BINDERS):
             words = words[1:]
+            if name == "command" and words[:1] in (["-v"], ["-V"]):  # only asks where it is
+                return []
             while words and _OF_WRAPPER.fullmatch(words[0]):
-                words = words[2 if name == "env" and words[0] in ("-u", "-C") else 1 :]
+                words = words[2 if words[0] in _VALUED.get(name, ()) else 1 :]
         else:
             break
     return words

@@ -328,6 +328,10 @@ def test_one_rank_may_start_its_own() -> None:
         ("bash -c 'bash -c \"torchrun --nproc_per_node 2 x.py\"'", "torchrun", None, 2),
         ("numactl --cpunodebind 0 -m 0 torchrun --nproc_per_node 2 x.py", "torchrun", None, 2),
         ("env -u A B=1 torchrun --nproc_per_node 2 x.py", "torchrun", None, 2),
+        ("env --chdir src torchrun --nproc_per_node 2 x.py", "torchrun", None, 2),
+        ("timeout -s KILL -k 9 2h torchrun --nproc_per_node 2 x.py", "torchrun", None, 2),
+        ("time -o seconds -f %e torchrun --nproc_per_node 2 x.py", "torchrun", None, 2),
+        ("bash -c 'command -v nvidia-smi; exec -a train torchrun --nproc_per_node 2 x.py'", "torchrun", None, 2),
         (
             "nice -n 10 timeout 2h python -m torch.distributed.launch --nproc_per_node=2 x.py",
             "torch.distributed.launch",
@@ -449,6 +453,12 @@ def test_the_local_rank_comes_first_by_the_name_that_torch_gives_it(tmp_path: Pa
         environment = {"LOCAL_RANK": "3", "PATH": f"{tmp_path}:/usr/bin:/bin"}
         output = subprocess.check_output(words, env=environment, text=True)
         assert output == "|".join([option, *arguments, ""])
+
+
+@pytest.mark.parametrize("text", ["command -v srun && nproc; python x.py", "command -V torchrun; python x.py"])
+def test_a_shell_that_asks_for_a_program_does_not_start_it(text: str) -> None:
+    command = ("bash", "-c", text)
+    assert recognise(command) == Recognised(command)
 
 
 def test_options_without_effect_are_named() -> None:

@@ -286,15 +286,35 @@ def by_horovodrun(proc: Proc) -> None:
             proc.start(proc.start(proc.fork(starter), "bash", "-c", "x", **own), "python", "x.py", **own)
 
 
+def below_mpirun(proc: Proc) -> None:
+    """Only what rank.sh has started knows RANK: the image's mpirun gives its own variables."""
+    meet = {"MASTER_ADDR": MEET[0], "MASTER_PORT": MEET[1]}
+    agent = proc.start(proc.start(proc.task(), "apptainer", "exec", **meet), "mpirun", "-np", "2", **meet)
+    for number in range(2):
+        mpi = {"OMPI_COMM_WORLD_RANK": number, "OMPI_COMM_WORLD_LOCAL_RANK": number, "OMPI_COMM_WORLD_SIZE": 2}
+        variables = {**meet, **mpi, "PMIX_NAMESPACE": "997064705"}
+        script = proc.fork(proc.start(agent, "/bin/bash", "-p", f"{RUN}/rank.sh", **variables))
+        own = {"RANK": number, "WORLD_SIZE": 2, "LOCAL_RANK": number, "NODE_RANK": 0}
+        proc.world(proc.start(script, "bash", "run.sh", **variables, **own))
+
+
 @pytest.mark.parametrize(
-    ("start", "by"), [(two_ranks_nest, "torchrun"), (by_mpirun, "mpirun"), (by_horovodrun, "horovodrun")]
+    ("start", "by", "launcher"),
+    [
+        (two_ranks_nest, "torchrun", "env"),
+        (by_mpirun, "mpirun", "env"),
+        (by_horovodrun, "horovodrun", "env"),
+        (below_mpirun, "torchrun", "mpirun"),
+    ],
 )
-def test_ranks_that_nest_for_long_are_stopped(start: Callable[[Proc], None], by: str, proc: Proc, run: Path) -> None:
+def test_ranks_that_nest_for_long_are_stopped(
+    start: Callable[[Proc], None], by: str, launcher: str, proc: Proc, run: Path
+) -> None:
     start(proc)
     times = [0, 1, 29.9]
-    assert looked(proc, run, times=times) == [("looked", []), ("nested", [0, 1])]
+    assert looked(proc, run, launcher, times=times) == [("looked", []), ("nested", [0, 1])]
     assert verdict(Report(run, 0).read(), 2) == ""
-    looked(proc, run, times=[0, 30])
+    looked(proc, run, launcher, times=[0, 30])
     reason = f"each of 2 ranks started ranks of its own ({by}, 2 worlds of 2, same command): they would train 2 models"
     assert verdict(Report(run, 0).read(), 2) == reason
 
