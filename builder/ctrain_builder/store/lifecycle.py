@@ -24,7 +24,7 @@ from ctrain_builder.store.writer import LockedStore
 from ctrain_runtime import lease
 from ctrain_runtime.errors import ConfigError, StoreError
 from ctrain_runtime.lease import Lease
-from ctrain_runtime.manifest import read_manifest
+from ctrain_runtime.manifest import Manifest, read_manifest
 from ctrain_runtime.references import resolve
 from ctrain_runtime.store import (
     CHANNELS,
@@ -122,6 +122,15 @@ def withdraw(writer: LockedStore, references: Sequence[str], why: str) -> list[P
         writer.log(log.WITHDRAW, manifest.name, manifest.version, digest=manifest.digest, why=why)
         take_out(writer, image, why)
     return found
+
+
+def relatives(store: Store, manifests: Sequence[Manifest]) -> tuple[str, ...]:
+    """The published versions, besides those of the `manifests`, that have the topmost layer of one of them, and with it
+    what leaks in it."""
+    tops = {manifest.layers[-1].digest for manifest in manifests if manifest.layers} - {""}
+    own = {manifest.file_name for manifest in manifests}
+    others = (one.manifest for one in store.images() if one.manifest.file_name not in own)
+    return tuple(one.reference for one in others if tops & {layer.digest for layer in one.layers})
 
 
 def take_out(writer: LockedStore, image: PublishedImage, why: str) -> None:

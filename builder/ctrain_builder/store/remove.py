@@ -55,14 +55,9 @@ def find_removable(store: Store, reference: str) -> Removable:
         raise StoreError(f"{reference} was removed before", "See: ctrain store list --all")
     jobs = tuple(one for one in lease.unexpired(store.root, time.time()) if one.image == found.image.name)
     channels = tuple(lifecycle.pointing(store, found.image.name))
-    return Removable(found, files, sum(map(file_size, files)), channels, jobs, _relatives(store, found))
-
-
-def _relatives(store: Store, version: StoredVersion) -> tuple[str, ...]:
-    manifest = _manifest(version)
-    top = manifest.layers[-1].digest if manifest and manifest.layers else ""
-    others = (one.manifest for one in store.images() if one.manifest.file_name != version.image.name)
-    return tuple(one.reference for one in others if top and top in {layer.digest for layer in one.layers})
+    manifest = _manifest(found)
+    relatives = lifecycle.relatives(store, [manifest] if manifest else [])
+    return Removable(found, files, sum(map(file_size, files)), channels, jobs, relatives)
 
 
 def _manifest(version: StoredVersion) -> Optional[Manifest]:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from ctrain_builder import atomic, manifest_writer
 from ctrain_builder.store import log
-from ctrain_builder.store.inventory import FileIdentity, StoredVersion, identify, stored_versions
+from ctrain_builder.store.inventory import REMOVED, FileIdentity, StoredVersion, identify, stored_versions
 from ctrain_builder.store.lifecycle import pointing
 from ctrain_builder.store.writer import LockedStore
 from ctrain_runtime import lease
@@ -65,8 +65,9 @@ class VerifyProgress:
 
 
 def subjects(store: Store) -> list[StoredVersion]:
-    """The versions to verify: also the retired ones, but none in quarantine."""
-    return [one for one in stored_versions(store, (".", RETIRED)) if one.image.parent.name != QUARANTINE]
+    """The versions to verify: also the retired ones, but none that is gone or in quarantine."""
+    found = (one for one in stored_versions(store, (".", RETIRED)) if one.state != REMOVED)
+    return [one for one in found if one.image.parent.name != QUARANTINE]
 
 
 def verify(

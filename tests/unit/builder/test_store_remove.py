@@ -68,6 +68,11 @@ def test_a_published_version_is_retired_with_it_and_its_number_is_not_given_agai
     assert set(shop.versions) == {2, 3, 4}
 
 
+def test_what_is_gone_is_not_verified(shop: Shop, tmp_path: Path) -> None:
+    shop("remove", "small:1.0-s-r1", "--yes")
+    assert "2 versions whole, 0 damaged" in shop("verify", "--cache", str(tmp_path / "cache"))
+
+
 def test_with_a_reason_the_same_image_is_not_published_again(shop: Shop) -> None:
     shop("remove", "small:1.0-s-r1", "--why", "holds a token", "--yes")
     assert "was withdrawn: holds a token" in shop("show", "small:1.0-s-r1", code=68)

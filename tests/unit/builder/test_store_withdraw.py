@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import shutil
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from ctrain_builder.store import lifecycle
+from ctrain_builder.store.publish import publish
 from ctrain_builder.store.writer import lock_store
 from ctrain_runtime.errors import CtrainError, StoreError
+from ctrain_runtime.manifest import Layer
 from ctrain_runtime.references import resolve
 from ctrain_runtime.store import open_store
 from samples.crashes import run_until
@@ -28,6 +33,21 @@ def test_it_shows_first_what_it_would_do(shop: Shop) -> None:
     assert said.startswith("would withdraw small:1.0-s-r2\nsmall:prod is an error for users until")
     assert said.endswith("confirm with --yes\n")
     assert sorted(shop.root.rglob("*")) == before
+
+
+def test_versions_that_have_its_topmost_layer_are_named(shop: Shop, tmp_path: Path) -> None:
+    """What leaks in it leaks there, too: as in the same image, published again with a signature."""
+    image = tmp_path / "image.sif"
+    for content, layers in (("four", "ab"), ("five", "ac"), ("six", "db"), ("seven", "eb")):
+        image.write_text(content)
+        manifest = replace(shop.make(f"sha256:{hashlib.sha256(content.encode()).hexdigest()}"), size=len(content))
+        publish(
+            image, replace(manifest, layers=tuple(Layer(one, one, 1, f"sha256:{one}") for one in layers)), shop.root
+        )
+    references = ("small:1.0-s-r4", "small:1.0-s-r7")
+    assert "small:1.0-s-r6 has the topmost layer of" in shop("withdraw", *references, "--why", REASON)
+    assert shop.data("withdraw", *references, "--why", REASON, "--yes")["relatives"] == ["small:1.0-s-r6"]
+    assert shop.data("withdraw", "small:1.0-s-r6", "--why", REASON, "--yes")["relatives"] == []
 
 
 def test_nobody_gets_it_and_users_are_told_why(shop: Shop) -> None:

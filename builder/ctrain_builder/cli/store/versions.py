@@ -122,8 +122,10 @@ def _withdraw(args: argparse.Namespace, store: Store) -> int:
     lines = [f"{'withdrew' if args.yes else 'would withdraw'} {name}" for name in names]
     for image in found:
         lines += [broken_channel(image.manifest.name, channel) for channel in image.channels]
+    relatives = lifecycle.relatives(store, [image.manifest for image in found])
+    lines += [f"{one} has the topmost layer of a withdrawn one" for one in relatives]
     emptied = [f"{image.manifest.name}:{channel}" for image in found for channel in image.channels]
-    data = {"withdrawn": names, "channels": emptied, "done": args.yes}
+    data = {"withdrawn": names, "channels": emptied, "relatives": relatives, "done": args.yes}
     return show(args, data, "\n".join([*lines, _LATER if args.yes else "confirm with --yes"]))
 
 
