@@ -64,4 +64,4 @@ def note(plan: LaunchPlan, world: World) -> str:
         return f"{UNPROVEN}: {world.joined} of {world.of} ranks were seen to join one world"
     if plan.launcher == "mpi" and not plan.mpi.startswith("pmix"):  # its ranks meet by pipes and shared memory
         return f"{UNPROVEN}: whether MPI by {plan.mpi} has formed one world cannot be seen from outside"
-    return f"{UNPROVEN}: no rank joined any group; use --independent or one rank"
+    return f"{UNPROVEN}: no rank was seen to join a group; if none does, use --independent or one rank"

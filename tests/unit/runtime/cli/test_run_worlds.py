@@ -84,7 +84,7 @@ def test_ranks_that_never_meet_are_named_at_the_end(bench: Bench) -> None:
     (bench.one / "done").touch()
     code, out, error = ended(run)
     assert (code, error) == (0, "")
-    note = "world: unproven: no rank joined any group; use --independent or one rank"
+    note = "world: unproven: no rank was seen to join a group; if none does, use --independent or one rank"
     assert out.splitlines()[-2:] == [note, f"run directory: {bench.one}"]
     assert bench.record()["world"] == {"state": "unproven", "joined": 0, "of": 2}
     assert bench.record()["exit"]["reason"] == "completed"

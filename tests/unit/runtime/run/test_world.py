@@ -47,7 +47,10 @@ def test_the_certificate_says_what_was_seen(plan: LaunchPlan, events: list[Event
 @pytest.mark.parametrize(
     ("world", "line"),
     [
-        (World("unproven", 0, 4), "unproven: no rank joined any group; use --independent or one rank"),
+        (
+            World("unproven", 0, 4),
+            "unproven: no rank was seen to join a group; if none does, use --independent or one rank",
+        ),
         (World("unproven", 2, 4), "unproven: 2 of 4 ranks were seen to join one world"),
         (
             World("nested", 0, 4),
@@ -96,4 +99,4 @@ def test_mpi_that_cannot_be_seen_is_not_blamed(tmp_path: Path) -> None:
     plan = dataclasses.replace(PLAN, launcher="mpi", mpi="hydra", run_directory=str(tmp_path))
     reason = "whether MPI by hydra has formed one world cannot be seen from outside"
     assert note(plan, World("unproven", 0, 4)) == f"unproven: {reason}"
-    assert "no rank joined" in note(dataclasses.replace(plan, mpi="pmix_v4"), World("unproven", 0, 4))
+    assert "no rank was seen" in note(dataclasses.replace(plan, mpi="pmix_v4"), World("unproven", 0, 4))
