@@ -39,7 +39,7 @@ def collect(source: Path, named: Sequence[Path], homes: Sequence[Path]) -> tuple
         found: _Names = {PurePosixPath(source.name): source}
         places = [_add(path, source.parent, homes, found) for path in named]
         if not is_script(source, _text(source)):
-            _require(source.parent, PurePosixPath(source.name), found, places)
+            _require(source.parent, PurePosixPath(source.name), found, places, homes)
         return tuple(files.source_file(path.resolve(), relative) for relative, path in found.items())
     except OSError as error:
         raise UsageError(f"cannot read {error.filename}: {error.strerror}") from error
@@ -66,7 +66,9 @@ def _add(path: Path, parent: Path, homes: Sequence[Path], found: _Names) -> Pure
     return name
 
 
-def _require(root: Path, file: PurePosixPath, found: _Names, places: Sequence[PurePosixPath]) -> None:
+def _require(
+    root: Path, file: PurePosixPath, found: _Names, places: Sequence[PurePosixPath], homes: Sequence[Path]
+) -> None:
     """Add to `found` what a requirements file names on this machine, and what the files name that it includes. What
     lies in `places` is seen in any case."""
     for option, text in _references(_text(root / file), root / file):
@@ -75,6 +77,10 @@ def _require(root: Path, file: PurePosixPath, found: _Names, places: Sequence[Pu
         path = root / relative
         if relative in found or any(place in (relative, *relative.parents) for place in places):
             continue
+        tops = {one.parts[:1] for one in (relative, path.resolve().relative_to(root))}
+        if root in homes and any("".join(top).startswith(".") for top in tops):
+            hint = f"Add it if every program of the build may read it: --with {path}"
+            raise UsageError(f"{root / file} names {text}, a hidden file of your home", hint)
         if path.is_dir() and option == "find-links":
             archives = (one for one in sorted(path.iterdir()) if one.name.lower().endswith(_ARCHIVES))
             found.update({relative / one.name: one for one in archives if one.is_file() and not one.is_symlink()})
@@ -84,7 +90,7 @@ def _require(root: Path, file: PurePosixPath, found: _Names, places: Sequence[Pu
         elif path.is_file():
             found[relative] = path
             if is_text:
-                _require(root, relative, found, places)
+                _require(root, relative, found, places, homes)
         else:
             raise UsageError(f"{root / file} names {text}, but there is no file {path}")
 

@@ -98,6 +98,21 @@ def test_what_it_must_not_name(home: Path, text: str, complaint: str) -> None:
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.parametrize("named", [".config/token", "./.config/token", ".config/../.config/token"])
+def test_hidden_files_of_a_home_are_not_named_by_a_requirements_file(home: Path, named: str) -> None:
+    """Who wrote the file, and a package in it, would get what programs keep there; elsewhere such names are usual."""
+    project = home / "project"
+    for place in (home, project):
+        (place / ".config").mkdir(exist_ok=True)
+        (place / ".config/token").write_text("abc\n")
+        (place / "requirements.txt").write_text(f"-c {named}\n")
+    with pytest.raises(UsageError, match=r"names \S+config/token, a hidden file of your home"):
+        user_source.collect(home / "requirements.txt", [], [home])
+    by_hand = user_source.collect(home / "requirements.txt", [home / ".config/token"], [home])
+    for sources in (by_hand, user_source.collect(project / "requirements.txt", [], [home])):
+        assert [str(one.relative) for one in sources] == ["requirements.txt", ".config/token"]
+
+
 def test_what_the_command_line_adds(home: Path) -> None:
     files = ["project/kit/__init__.py", "project/pyproject.toml"]
     assert others(home, "./project\n", "project") == files
