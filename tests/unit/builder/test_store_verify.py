@@ -155,6 +155,17 @@ def test_nothing_in_quarantine_is_replaced(shop: Shop, verify: Verify) -> None:
     assert shop.file(1).exists() and shop.file(1, "json").exists()
 
 
+def test_a_version_that_cannot_be_moved_keeps_no_other_one(shop: Shop, verify: Verify) -> None:
+    (shop.root / "quarantine").mkdir()
+    for number in (1, 3):
+        shop.file(number, "sif", "quarantine").write_text("an earlier one")
+    for number in (1, 2, 3):
+        spoil(shop.file(number))
+    said = verify("--quarantine", "--yes", "--force", code=76, stream="err")
+    assert all(f"quarantine/small_1.0-s-py3-r{number}.sif exists already" in said for number in (1, 3))
+    assert set(shop.versions) == {1, 3}, "the second is in quarantine"
+
+
 @pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EACCES])
 @pytest.mark.parametrize("suffix", ["sif", "json"])
 def test_what_cannot_be_read_is_not_damaged(

@@ -91,8 +91,12 @@ def _verify(args: argparse.Namespace, store: Store) -> int:
 
 
 def _quarantine(store: Store, damaged: Sequence[checks.VerifyResult], force: bool) -> list[str]:
-    """Move versions to quarantine, unless somebody needs them; the names of those that were moved."""
-    moved = []
+    """Move versions to quarantine, unless somebody needs them; the names of those that were moved.
+
+    Raises StoreError if the place of one is taken, when the others are moved.
+    """
+    moved: list[str] = []
+    blocked: list[StoreError] = []
     with lock_store(store.root, print_note) as writer:
         for finding in damaged:
             subject = finding.subject
@@ -105,11 +109,20 @@ def _quarantine(store: Store, damaged: Sequence[checks.VerifyResult], force: boo
                 print_note(f"{name} stays: needed by {needed}; --force moves it anyway")
                 continue
             channels = pointing(store, subject.image.name)
-            print_note(f"{name} is in {checks.quarantine(writer, finding)} now")
+            try:
+                directory = checks.quarantine(writer, finding)
+            except StoreError as error:
+                blocked.append(error)
+                continue
+            print_note(f"{name} is in {directory} now")
             for channel in channels:
                 print_note(broken_channel(subject.name, channel))
             moved.append(name)
     refresh(store, print_note)
+    for one in blocked[:-1]:
+        print_note(str(one))
+    if blocked:
+        raise blocked[-1]
     return moved
 
 
