@@ -21,6 +21,7 @@ NODE = "node"
 PROGRAM = re.compile(r"python[0-9.]*|.*\.(py|sh)")
 NUMBER = re.compile(r"[1-9][0-9]{0,8}")
 AUTO = ("auto", "gpu", "cpu", "xpu")  # ranks per node, of torchrun
+ABOUT = ("--help", "-h", "--version", "-V")  # with these, nothing is started
 NOT_PASSED = ("PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "HOME")  # mpirun passes on the image's; here they are the host's
 _VARIABLE = re.compile(r"[A-Z_]+(=.*)?")
 _IMAGE_OPTIONS = re.compile(  # of engines, with a value
@@ -85,6 +86,8 @@ def keep(command: tuple[str, ...], *, requested: bool = False) -> Recognised:
     for words in simple_commands(command):
         name, rest = name_of(words)
         _refuse_engine(words)
+        if rest and rest[0] in ABOUT:
+            continue
         if name in SPAWNERS:
             return _kept(command, words, name, rest, requested=requested)
         if name in OTHERS:

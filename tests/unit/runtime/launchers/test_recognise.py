@@ -455,7 +455,13 @@ def test_the_local_rank_comes_first_by_the_name_that_torch_gives_it(tmp_path: Pa
         assert output == "|".join([option, *arguments, ""])
 
 
-@pytest.mark.parametrize("text", ["command -v srun && nproc; python x.py", "command -V torchrun; python x.py"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("command -v srun && nproc; python x.py", "command -V torchrun; python x.py"),
+        *("mpirun --version; python x.py", "srun -V || torchrun -h; python x.py"),
+    ],
+)
 def test_a_shell_that_asks_for_a_program_does_not_start_it(text: str) -> None:
     command = ("bash", "-c", text)
     assert recognise(command) == Recognised(command)
