@@ -25,7 +25,7 @@ SUBCOMMANDS = {"accelerate": "launch", "fabric": "run", "lightning": "run", "col
 SUBMITTERS = ("srun", "jsrun", "lrun", "aprun", "ibrun", "ccc_mprun", "mpirun_rsh")
 ENGINES = ("apptainer", "singularity", "docker", "podman", "shifter")
 PYTHON = re.compile(r"python[0-9.]*")
-_PYTHON_FLAGS = re.compile(r"-[bBdEiIOPqsSuvx]+")  # without values (man python)
+_PYTHON_OPTION = re.compile(r"-([bBdEiIOPqsSuvx]+|[WX].*)")  # man python; the value of -W and -X may be the next word
 _SHELL = re.compile(r"(ba|da|z|k|)sh")
 _SHELL_TEXT = re.compile(r"-[A-Za-z]*c")
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
@@ -48,14 +48,22 @@ def name_of(words: Sequence[str]) -> tuple[str, list[str]]:
     """The name of the program that `words` start, and its arguments: torchrun for `python -m torch.distributed.run`."""
     name, rest = PurePath(words[0]).name if words else "", list(words[1:])
     if PYTHON.fullmatch(name):
-        while rest and _PYTHON_FLAGS.fullmatch(rest[0]):
-            rest = rest[1:]
-        if rest[:1] == ["-m"] and " ".join(rest[1:2]) in MODULES:
-            return MODULES[rest[1]], rest[2:]
-        return name, rest
+        return _name_of_module(name, rest)
     if name in SUBCOMMANDS:
         return (name, rest[1:]) if rest[:1] == [SUBCOMMANDS[name]] else ("", rest)
     return name, rest
+
+
+def _name_of_module(python: str, rest: list[str]) -> tuple[str, list[str]]:
+    """The program that Python runs as a module, or by the path of its script; else Python itself."""
+    while rest and _PYTHON_OPTION.fullmatch(rest[0]):
+        rest = rest[2 if rest[0] in ("-W", "-X") else 1 :]
+    if rest and rest[0].startswith("-m"):
+        module, *arguments = [rest[0][2:], *rest[1:]] if rest[0] != "-m" else rest[1:] or [""]
+        return (MODULES[module], arguments) if module in MODULES else (python, rest)
+    if rest and PurePath(rest[0]).name in {*MODULES.values(), *SUBCOMMANDS}:
+        return name_of(rest)
+    return python, rest
 
 
 def after_env(command: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
