@@ -7,6 +7,16 @@ from ctrain_runtime.plan.model import LaunchPlan
 VARIABLES = ("CTRAIN_TASK", "CTRAIN_TASKS", "CTRAIN_NODE")
 EXPORTS = "export CTRAIN_TASK=$task CTRAIN_TASKS=$tasks CTRAIN_NODE=$NODE_RANK"
 
+GPUS = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
+
+
+def notes(plan: LaunchPlan) -> tuple[str, ...]:
+    """Lines for the user: variables of the run that replace the GPUs of each task."""
+    if not plan.independent or plan.tasks == 1:
+        return ()
+    given = [name for name in GPUS if plan.environment.get(name) or name in plan.passed]
+    return tuple(f"all {plan.tasks} tasks have the same {name}; without it, each has GPUs of its own" for name in given)
+
 
 def own_gpus(plan: LaunchPlan) -> str:
     """Bash that leaves a task its share of the node's GPUs; tasks beyond their number share them in turn.

@@ -15,6 +15,7 @@ from ctrain_runtime import facts, image, job, launchers, schedulers, trust, user
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import ImageNotFound, JobError, ResourceError, SchedulerError, UsageError
 from ctrain_runtime.facts import Cluster
+from ctrain_runtime.launchers import independent
 from ctrain_runtime.launchers.recognise import NODE, Recognised, check, keep, recognise
 from ctrain_runtime.plan.admission import NodeFacts
 from ctrain_runtime.plan.launcher_choice import HOROVOD, Imports, choose, refuse_alone
@@ -173,7 +174,7 @@ def _plan(
         from ctrain_runtime.run.data_copy import request_copy  # reads digests as those of foreign images
 
         plan = replace(plan, data_copy=request_copy(plan, site, request.report))
-    return plan, notes
+    return plan, (*notes, *independent.notes(plan))
 
 
 def runs_directory(site: Site) -> Path:

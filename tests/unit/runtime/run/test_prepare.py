@@ -159,6 +159,15 @@ def test_independent_tasks_run_the_command_as_it_is(machine: Path) -> None:
     assert (plan.command, plan.independent) == (("torchrun", "train.py"), True)
 
 
+@pytest.mark.parametrize("given", [("CUDA_VISIBLE_DEVICES=0,1",), ("CUDA_VISIBLE_DEVICES",), ()])
+def test_independent_tasks_with_the_same_gpus_are_announced(given: tuple[str, ...]) -> None:
+    Path("train.py").touch()
+    options: dict[str, Any] = {"nodes": 2, "independent": True, "env": given}
+    notes = prepare(asked(command=("python", "train.py"), image="pytorch", options=options)).notes
+    note = "all 4 tasks have the same CUDA_VISIBLE_DEVICES; without it, each has GPUs of its own"
+    assert (note in notes) is bool(given)
+
+
 def test_one_rank_alone_has_no_rank_unless_its_program_needs_it() -> None:
     """nanoGPT asks for RANK, and starts NCCL if there is one."""
     asks = "import os, torch\nddp = int(os.environ.get('RANK', -1)) != -1\nif ddp: torch.init_process_group('nccl')\n"
