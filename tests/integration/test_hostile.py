@@ -299,7 +299,8 @@ def test_a_hostile_user_layer_leaves_the_host_untouched(place: Place) -> None:
         assert done.returncode in (0, 77), done.stdout + done.stderr
         untouched(place, before)
     log = (place.logs / "layer-out.sh.log").read_text()
-    assert "refused /mnt/source/written [Errno 30] Read-only file system" in log
+    assert "disks []" in log, "it has tried everything"
+    assert {path.name for path in source.iterdir()} == {*scripts}, "the build has copies, which it may write to"
 
 
 def test_passwords_of_the_build_host_are_nowhere(place: Place) -> None:
