@@ -23,7 +23,7 @@ from typing import Any, Optional
 from ctrain_runtime import gpus, image
 from ctrain_runtime.errors import CtrainError
 from ctrain_runtime.estimate import formulas
-from ctrain_runtime.estimate.hardware import find_gpu
+from ctrain_runtime.estimate.hardware import find_gpus
 
 Figures = dict[str, Optional[float]]
 
@@ -169,7 +169,7 @@ def misses(figures: Figures) -> bool:
 def peak_of(machine: dict[str, Any]) -> Optional[float]:
     """Operations per second: a core's as measured, a GPU's in bfloat16 by its data sheet; None for an unknown GPU."""
     try:
-        return find_gpu(machine["gpu"]).bf16 * 1e12 if machine["gpu"] else float(machine["operations_per_second"])
+        return find_gpus(machine["gpu"])[0].bf16 * 1e12 if machine["gpu"] else float(machine["operations_per_second"])
     except CtrainError:
         return None
 

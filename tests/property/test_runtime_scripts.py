@@ -285,6 +285,8 @@ def test_a_line_break_in_an_option_of_sbatch_is_refused(before: str, after: str)
 def test_every_script_is_bash(arguments: list[str], environment: dict[str, str], local: bool, launcher: str) -> None:
     parts: dict[str, Any] = LOCAL if local else {}
     plan = a_plan(**parts, job=a_job(command=("x", *arguments), env=environment, launcher=launcher))
-    for script in a_launch(plan).scripts.values():
+    for name, script in a_launch(plan).scripts.items():
+        if name.endswith(".py"):
+            continue
         done = subprocess.run(["/bin/bash", "-n"], input=os.fsencode(script), check=True, capture_output=True)
         assert done.stderr == b""

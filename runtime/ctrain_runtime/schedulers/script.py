@@ -163,6 +163,13 @@ start_witness() {
   witness=$!
   disown "$witness" # else bash reports its end
 }
+end_witness() { # until it has gone: one that has just started holds what this script has open, as the lock on the home
+  local parent='' tries=0
+  read -r _ _ _ parent _ <"/proc/$witness/stat"
+  [ "$parent" = "$$" ] || return # it was ended, and another process may have its number
+  kill -KILL "$witness"
+  while kill -0 "$witness" && ((++tries < 100)); do sleep 0.01; done
+} 2>/dev/null
 pass_term() { # torchrun signals the group of a rank, some schedulers all processes of a task: then the program has it
   read -r -t 0.2 <> <(:)
   ! kill -0 "${witness:-0}" 2>/dev/null || signal_step TERM
@@ -181,7 +188,7 @@ def run_step(ignored: str = "", *, interactive: bool = False, witness: bool = Fa
     """
     terminal_signals, stdin, end = ("trap : INT QUIT HUP", " <&0", "HUP") if interactive else ("trap - INT", "", "TERM")
     ignore = f"trap '' {ignored}; " if ignored else "trap : USR1 USR2; "
-    begin, over = ("\n  start_witness", '\n  kill "$witness" 2>/dev/null') if witness else ("", "")
+    begin, over = ("\n  start_witness", "\n  end_witness") if witness else ("", "")
     return f"""\
 exec 6<> <(:) # carries exit codes
 child='' ending='' passed='' begun=''

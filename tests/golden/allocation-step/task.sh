@@ -46,6 +46,13 @@ start_witness() {
   witness=$!
   disown "$witness" # else bash reports its end
 }
+end_witness() { # until it has gone: one that has just started holds what this script has open, as the lock on the home
+  local parent='' tries=0
+  read -r _ _ _ parent _ <"/proc/$witness/stat"
+  [ "$parent" = "$$" ] || return # it was ended, and another process may have its number
+  kill -KILL "$witness"
+  while kill -0 "$witness" && ((++tries < 100)); do sleep 0.01; done
+} 2>/dev/null
 pass_term() { # torchrun signals the group of a rank, some schedulers all processes of a task: then the program has it
   read -r -t 0.2 <> <(:)
   ! kill -0 "${witness:-0}" 2>/dev/null || signal_step TERM
@@ -72,7 +79,7 @@ run_step() { # COMMAND...
   [ -z "$ending" ] || [ "$passed" = TERM ] || signal_step TERM
   while kill -0 "$child" 2>/dev/null; do wait "$child"; done 2>/dev/null # a signal ends `wait` early
   { read -t 0 -u 6 && read -r -u 6 code; } || code=137 # what would report was killed itself
-  kill "$witness" 2>/dev/null
+  end_witness
   child=''
 }
 signalled() { # SIGNAL

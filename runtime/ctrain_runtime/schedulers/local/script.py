@@ -51,6 +51,7 @@ stop() {{
   signal_tasks TERM
   (sleep {grace} && kill_leftovers) &
   killer=$!
+  disown "$killer" # else some versions of bash report that it was killed
 }}
 run_task() {{ # TASK SCRIPT [ARGUMENT]...: the signal is for the task; wait for it, to report how it ended
   trap : TERM USR1 USR2

@@ -110,7 +110,7 @@ def test_a_burst_of_signals(scripts: Scripts) -> None:
     assert job.wait() == 5
     events = scripts.job_events()
     assert [event["what"] for event in events if event["what"] != "signalled"] == ["started", "started", "ended"]
-    assert [event["signal"] for event in events if event["what"] == "signalled"][-1] == "TERM"
+    # Of signals that wait, bash takes the one with the lowest number first: TERM need not be the last.
     assert sum(event.get("signal") == "TERM" for event in events) == 1
 
 
