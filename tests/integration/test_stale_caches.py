@@ -24,10 +24,12 @@ whole = pytest.mark.skipif(not WHOLE, reason="CTRAIN_STALE=whole runs it")
 
 @pytest.fixture(scope="module")
 def stale(cluster: Cluster) -> Iterator[Cluster]:
-    subprocess.run([ENTRY, "up", "--stale", str(SECONDS)], check=True)
-    yield cluster
-    subprocess.run([ENTRY, "up"], check=True)  # ends jobs, too
-    subprocess.run(["rm", "-rf", *cluster.home.glob("stale-*")], check=True)
+    try:
+        subprocess.run([ENTRY, "up", "--stale", str(SECONDS)], check=True)
+        yield cluster
+    finally:
+        subprocess.run([ENTRY, "up"], check=True)  # ends jobs, too
+        subprocess.run(["rm", "-rf", *cluster.home.glob("stale-*")], check=True)
 
 
 def runs(cluster: Cluster, name: str) -> tuple[tuple[str, ...], Path]:
