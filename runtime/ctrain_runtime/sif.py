@@ -6,6 +6,7 @@ written by Singularity 3.x and 4.x and every Apptainer.
 
 from __future__ import annotations
 
+import os
 import struct
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,9 +49,9 @@ def read(path: Path) -> Sif:
     Raises ImageUnusable if the file cannot be read, is not a SIF or is truncated.
     """
     try:
-        with path.open("rb") as file:
+        with open(path, "rb", opener=_opener) as file:
             size = path.stat().st_size
-            raw = file.read(HEADER.size)
+            raw = file.read(HEADER.size) or b""
             if len(raw) < HEADER.size or HEADER.unpack(raw)[1] != b"SIF_MAGIC\0":
                 raise ImageUnusable(f"{path} is not a SIF image", "Build one with: ctrain build")
             _, _, _, arch, _, _, _, _, total, offset, length, data_offset, data_size = HEADER.unpack(raw)
@@ -74,6 +75,11 @@ def read(path: Path) -> Sif:
         raise _truncated(path, size, end)
     name = ARCHITECTURES.get(arch[:2].decode("ascii", "replace"), "an unknown architecture")
     return Sif(name, tuple(sorted(entries, key=lambda entry: entry.number)))
+
+
+def _opener(path: str, flags: int) -> int:
+    """Opens a FIFO, too, without waiting for who writes to it."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def check(path: Path) -> str:

@@ -129,6 +129,12 @@ def _has_no_manifest(image: Image) -> bool:
 def _untrusted(image: Image, site: Site, keys: Sequence[str], engine: Engine) -> ImageUnusable:
     """The error for an image that no trusted key has signed as it is offered: with what its publisher has to do."""
     path, problem = image.path, f"is not signed by a key that site {site.name} trusts"
+    unknown = [key for key in keys if _is_absent(engine, key)]
+    if unknown:
+        what = (
+            f"image {path} cannot be verified: PGP key {unknown[0]}, which site {site.name} trusts, is in no key ring"
+        )
+        return ImageUnusable(what, f"Import it with: {Path(engine.path).name} key import FILE")
     if _has_no_manifest(image):
         if any(entry.kind == sif.SIGNATURE for entry in sif.read(path).entries) and not signatures.is_whole(path):
             problem = f"{problem}: its signatures are not of all its objects"
@@ -137,6 +143,15 @@ def _untrusted(image: Image, site: Site, keys: Sequence[str], engine: Engine) ->
         problem = "has a trusted signature in its file, but none on its name and version"
     hint = f"Ask its publisher to run: ctrain store sign {image.manifest.reference} --key KEY"
     return ImageUnusable(f"image {path} {problem}", hint)
+
+
+def _is_absent(engine: Engine, key: str) -> bool:
+    """Whether a PGP key is certainly in no key ring that the engine verifies with: then no signature by it is valid."""
+    if not _FINGERPRINT.fullmatch(key):
+        return False
+    argv = [[engine.path, "key", "list", *ring] for ring in ((), ("--global",))]
+    listed = "".join(command.run(one, env=key_environ(), check=False).stdout for one in argv)
+    return "Public key listing" in listed and key.upper() not in listed.upper()
 
 
 def _signers(output: str) -> set[str]:

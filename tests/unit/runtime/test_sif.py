@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import struct
 from pathlib import Path
 
@@ -22,6 +23,19 @@ def test_a_whole_image_and_its_architecture(tmp_path: Path, arch: bytes, name: s
     path = tmp_path / "x.sif"
     path.write_bytes(sif(arch))
     assert check(path) == name
+
+
+def test_a_fifo_is_no_image_and_nobody_waits_for_its_writer(tmp_path: Path) -> None:
+    path = tmp_path / "x.sif"
+    os.mkfifo(path)
+    with pytest.raises(ImageUnusable, match="is not a SIF image"):
+        read(path)
+    writer = os.open(path, os.O_RDWR)
+    try:
+        with pytest.raises(ImageUnusable, match="is not a SIF image"):
+            read(path)
+    finally:
+        os.close(writer)
 
 
 DESCRIPTORS = 32 + 10 + 3 + 3 + 16 + 4 * 8  # where the header says at which offset they lie

@@ -115,6 +115,16 @@ def test_no_trusted_signature(image: Image, programs: Path, said: str, code: int
         trust.require_trusted(image, strict())
 
 
+@pytest.mark.parametrize(("ring", "absent"), [(STRANGER, True), (ADMIN, False)])
+def test_a_trusted_key_that_no_key_ring_has(image: Image, programs: Path, ring: str, absent: bool) -> None:
+    """Nothing is known of the image then: to call it unsigned would send people to its publisher."""
+    engine(programs, f"Public key listing (/home/me/.apptainer/keys/pgp-public):\n\n    Fingerprint:       {ring}\n")
+    unverifiable = rf"^image {image.path} cannot be verified: PGP key {ADMIN}, which site mine trusts, is in no"
+    unsigned = rf"^image {image.path} is not signed by a key that site mine trusts\."
+    with pytest.raises(ImageUnusable, match=unverifiable if absent else unsigned):
+        trust.require_trusted(image, strict())
+
+
 @pytest.mark.parametrize(
     ("text", "kind"), [("-----BEGIN PUBLIC KEY-----", "key"), ("BEGIN CERTIFICATE", "certificate")]
 )
