@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import functools
 import typing
 from collections.abc import Mapping
@@ -20,6 +21,7 @@ _TYPE_NAMES: dict[type, str] = {
     float: "a number",
     list: "a list",
     dict: "a mapping",
+    datetime.date: "a date",
     type(None): "null",
 }
 Source = Union[str, tuple[Any, ...]]  # a file name; or the Source of the enclosing mapping, and the keys below it

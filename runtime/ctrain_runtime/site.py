@@ -108,13 +108,14 @@ class SelectedSite:
     """The selected site and the `reason`. `explicit`: it was named, not detected.
 
     `sources` has the source of each key (a file and its layer, a variable, an option, "default"), and as KEY.ENTRY
-    that of each entry of a mapping.
+    that of each entry of a mapping. `layers` are what it was made from, lowest first.
     """
 
     site: Site
     reason: str
     explicit: bool
     sources: Mapping[str, str]
+    layers: tuple[Layer, ...] = ()
 
     def store_dirs(self) -> tuple[str, ...]:
         """The directories of the site's stores. Raises ConfigError, UsageError."""
@@ -135,8 +136,9 @@ def select_site(name: str = "", options: Optional[Mapping[str, object]] = None) 
     if not explicit:
         layers, reason = _detect()
     above = [project.layer] if project else []
-    site, sources = _build([*layers, *above, *_environment_layers(), *_option_layers(options or {})])
-    return SelectedSite(site, reason, explicit, sources)
+    layers = [*layers, *above, *_environment_layers(), *_option_layers(options or {})]
+    site, sources = _build(layers)
+    return SelectedSite(site, reason, explicit, sources, tuple(layers))
 
 
 def site_names() -> list[str]:

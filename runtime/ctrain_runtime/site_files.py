@@ -71,7 +71,7 @@ def read_site_file(path: Path, level: Level, kind: type) -> Layer:
     data = _read_checked(path, kind)
     if level != Level.FILE and data.get("name", path.stem) != path.stem:
         raise ConfigError(f"{path}: name must be {path.stem!r}, the file's name, not {data['name']!r}")
-    return Layer(level, _source(path, level), {"name": path.stem, **data})
+    return Layer(level, _source(path, level), {"name": path.stem, **data}, str(path))
 
 
 def save_key(site: str, key: str, entries: Mapping[str, Any]) -> Path:

@@ -29,12 +29,13 @@ class Level(IntEnum):
 class Layer:
     """Plain values by key. None resets a key, or an entry of a mapping, to its default.
 
-    `source` is the name for users: a file, an environment variable or an option.
+    `source` is the name for users: a file, an environment variable or an option. `file` is its path, if it is one.
     """
 
     level: Level
     source: str
     values: Mapping[str, Any]
+    file: str = ""
 
 
 @dataclass(frozen=True)

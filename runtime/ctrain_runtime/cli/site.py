@@ -2,7 +2,7 @@
 
   ctrain site list                  all sites, and which one applies here
   ctrain site show                  all keys of the site that applies here
-  ctrain site show neuron --why     ... of another site, and where each value comes from
+  ctrain site show neuron --why     ... of another site, and why: the file, and what its author has it from
   ctrain site check                 check all files, and the programs and directories of this site
   ctrain site init --dry-run        show a first file for this cluster; without --dry-run, write it
 
@@ -23,7 +23,8 @@ from ctrain_runtime.doctor import Finding
 from ctrain_runtime.doctor.profile import make_profile, write_profile
 from ctrain_runtime.doctor.sites import check_files, check_site
 from ctrain_runtime.errors import CtrainError, SiteError
-from ctrain_runtime.site import DEFAULT, SelectedSite, load_site, select_site
+from ctrain_runtime.site import DEFAULT, load_site, select_site
+from ctrain_runtime.site_evidence import explain
 from ctrain_runtime.site_files import LEVEL_NAMES, site_paths
 from ctrain_runtime.site_layers import Level
 from ctrain_runtime.text import table
@@ -39,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     init.add_argument("--dry-run", action="store_true", help="print the file instead of writing it")
     for action in (show, check):
         action.add_argument("site", nargs="?", default="", metavar="SITE", help="(default: the one that applies here)")
-    show.add_argument("--why", action="store_true", help="add where each value comes from")
+    show.add_argument("--why", action="store_true", help="add where each value comes from, and what it rests on")
     for action in (listing, show, check):
         action.add_argument("--json", action="store_true", help="print one JSON object instead of text")
 
@@ -85,13 +86,14 @@ def _describe(name: str, paths: Mapping[Level, Path]) -> tuple[str, str, str, st
 
 def _show(args: argparse.Namespace) -> str:
     selected = select_site(args.site)
+    evidence = explain(selected.layers, selected.sources) if args.json or args.why else {}
     if args.json:
         keys = {"reason": selected.reason, "explicit": selected.explicit, "sources": dict(selected.sources)}
-        return json.dumps({"site": asdict(selected.site), **keys}, indent=2)
-    rows = [(key, value, _source(key, selected)) for key, value in _flatten(asdict(selected.site))]
-    if not args.why:
-        rows = [(key, value, "") for key, value, _ in rows]
-    head, *others = rows
+        return json.dumps({"site": asdict(selected.site), **keys, "evidence": evidence}, indent=2)
+    head, *others = (
+        (key, value, selected.sources.get(key, DEFAULT), evidence.get(key, "")) if args.why else (key, value)
+        for key, value in _flatten(asdict(selected.site))
+    )
     return table(head, others)
 
 
@@ -108,10 +110,6 @@ def _as_text(value: Any) -> str:
     if isinstance(value, str):
         return value or "-"
     return json.dumps(value) if value or isinstance(value, bool) else "-"
-
-
-def _source(key: str, selected: SelectedSite) -> str:
-    return selected.sources.get(key, DEFAULT)
 
 
 def _check(args: argparse.Namespace) -> int:

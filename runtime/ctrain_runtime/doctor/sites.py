@@ -10,8 +10,9 @@ from ctrain_runtime import command, schedulers
 from ctrain_runtime.doctor import Finding
 from ctrain_runtime.errors import CtrainError
 from ctrain_runtime.plan.mounts import SQUASHFS
-from ctrain_runtime.site import DEFAULT, SelectedSite, expand, load_site
-from ctrain_runtime.site_files import is_world_writable, site_paths
+from ctrain_runtime.site import DEFAULT, SelectedSite, Site, expand, load_site
+from ctrain_runtime.site_evidence import read_evidence
+from ctrain_runtime.site_files import is_world_writable, read_site_file, site_paths
 
 
 def check_files() -> Iterator[Finding]:
@@ -21,6 +22,8 @@ def check_files() -> Iterator[Finding]:
         writable = [path for path in paths.values() if is_world_writable(path)]
         try:
             load_site(name)
+            for level, path in paths.items():
+                read_evidence(read_site_file(path, level, Site))
         except CtrainError as error:
             yield Finding(subject, "fail", error.message, error.hint)
         else:

@@ -127,3 +127,18 @@ def test_init_writes_a_site_that_passes_the_check(
     assert path.read_text() == text
     assert site("check", "ours") == 0
     assert site("init", "ours") == 64
+
+
+def test_show_why_names_what_a_value_of_a_real_site_rests_on(user_file: Path, capsys: Out) -> None:
+    user_file.with_name("titan.yaml").write_text("partitions: {gpu: null, mine: {nodes: 2, cpus: 4}}\nmpi: [pmi2]\n")
+    assert site("show", "titan", "--why") == 0
+    rows = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
+    assert rows["mpi"].endswith(f"{user_file.with_name('titan.yaml')} (user)")
+    user_file.with_name("titan.yaml").unlink()
+    assert site("show", "titan", "--why") == 0
+    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("partitions.gpu"))
+    file = f"{site_files.BUILT_IN_DIR}/titan.yaml (built-in)"
+    assert f"{file} nodes, gpus, gpu_type: memory, 2026-11-23: a talk of 2023" in " ".join(line.split())
+    assert "cpus, arch: unverified, 2026-11-23: nobody" in line
+    assert site("show", "titan", "--json") == 0
+    assert "a talk of 2023" in json.loads(capsys.readouterr().out)["evidence"]["partitions.gpu"]

@@ -116,3 +116,15 @@ def test_every_key_that_names_a_directory_is_checked() -> None:
     unchecked |= {"env", "staging"}  # staging is on the nodes
     checked = {"scheduler", "stores", "runs", "cache", "image_cache", "datasets", "mounts", "trusted_keys"}
     assert unchecked | checked == set(Site.__dataclass_fields__)
+
+
+def test_wrong_sources_of_a_site_are_named_with_its_file(tmp_path: Path) -> None:
+    folder = tmp_path / "config/ctrain/sites/sources"
+    folder.mkdir(parents=True)
+    (folder.parent / "ours.yaml").write_text("extends: local\nrequired: [account]\n")
+    (folder / "ours.yaml").write_text("sources: [{source: a, read: 2026-11-23, sure: user, keys: [partition]}]\n")
+    ours = next(one for one in check_files() if one.subject == "site ours")
+    assert (ours.level, ours.text) == (
+        "fail",
+        f"{folder}/ours.yaml: partition is not set by {folder.parent}/ours.yaml",
+    )
