@@ -17,7 +17,9 @@ WORLD = """\
     total = torch.ones(1)
     dist.all_reduce(total)
     rank = dist.get_rank()
-    print("WORLD", rank, dist.get_world_size(), int(total), os.environ["LOCAL_RANK"], sys.argv[1:], flush=True)
+    # In one write: the ranks of a node share a log, and print writes word by word where output is not buffered.
+    words = ("WORLD", rank, dist.get_world_size(), int(total), os.environ["LOCAL_RANK"], sys.argv[1:])
+    os.write(1, (" ".join(map(str, words)) + "\\n").encode())
     dist.barrier()
     sys.exit(int(os.environ.get("CODE", "0")) if rank == 3 else 0)
 """
@@ -43,8 +45,7 @@ RUN = ("ctrain", "run", "--image", "pytorch-cpu", "--preflight", "off")
 def worlds(cluster: Cluster, name: str) -> list[str]:
     """What all ranks of a run printed of their world, in the order of their numbers."""
     texts = [path.read_text() for path in cluster.runs(name).glob("logs/rank*.log")]
-    lines = re.findall(r"^WORLD (.*?)$", "\n".join(texts), re.MULTILINE)  # ranks of a node write to one log at a time
-    return sorted(lines)
+    return sorted(re.findall(r"^WORLD (.*)$", "\n".join(texts), re.MULTILINE))
 
 
 @pytest.fixture

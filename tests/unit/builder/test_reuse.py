@@ -104,6 +104,16 @@ def test_everything_else_matters_to_all(
     assert reuse.needed_layers(cache, container, stack({**CODE, **content}), 0) == 2
 
 
+@pytest.mark.parametrize("mode", [0o700, 0o775, 0o1777, 0o2755])
+def test_another_mode_of_a_directory_than_below_matters(
+    mode: int, cache: Cache, container: Fake, tmp_path: Path, stack: Callable[..., Stack]
+) -> None:
+    """/usr/bin that is its owner's alone is another image, though the layer adds nothing to it."""
+    (tmp_path / "layer0/usr/bin").mkdir(parents=True)
+    (tmp_path / "layer0/usr/bin").chmod(mode)
+    assert reuse.needed_layers(cache, container, stack(CODE), 0) == 2
+
+
 def test_a_link_in_the_place_of_metadata_or_opt_matters(cache: Cache, container: Fake, tmp_path: Path) -> None:
     for name in (".singularity.d/env", "opt"):
         folder = tmp_path / name.replace("/", "-")
