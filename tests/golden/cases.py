@@ -62,6 +62,11 @@ PLANS: dict[str, LaunchPlan] = {
         a_plan(job=a_job(launcher="torchrun"), nodes=2),
         estimate=Expectation("A100", 10770816, {"parameters": 21541632, "output": 4096}, 79027986432, 4096, 100, 0.25),
     ),
+    "slurm-hpcx": a_plan(
+        site=a_site(mpi=("pmi2", "pmix")),
+        image=an_image(software={"cuda": "13.4", "horovod": "0.28.1", "hpcx": "2.50", "mpi": "Open MPI 5.0.10"}),
+        nodes=2,
+    ),
     "slurm-gloo": a_plan(job=a_job(launcher="gloo"), nodes=2),
     "slurm-node": dataclasses.replace(
         a_plan(job=a_job(launcher="node", command=("bash", "run.sh")), nodes=2),

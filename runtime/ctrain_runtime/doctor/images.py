@@ -6,16 +6,17 @@ from collections.abc import Iterator
 
 from ctrain_runtime import facts, image
 from ctrain_runtime.doctor import Finding
-from ctrain_runtime.errors import CtrainError, EngineError
+from ctrain_runtime.errors import CtrainError, EngineError, SchedulerError
 from ctrain_runtime.facts import Cluster
 from ctrain_runtime.image import Image
 from ctrain_runtime.plan import admission
+from ctrain_runtime.plan.mpi_start import FITS, OTHERWISE, fit, start_mpi
 from ctrain_runtime.plan.size import JobSize
 from ctrain_runtime.run import select_image
 from ctrain_runtime.run.targets import find_nodes, find_site_engine
 from ctrain_runtime.site import SelectedSite, Site
 
-_OTHERWISE = "Pass --launcher env, or gloo for Horovod; or ask the administrators for PMIx"
+SEVERAL_NODES = 2
 
 
 def check_image(reference: str, selected: SelectedSite, cluster: Cluster) -> Iterator[Finding]:
@@ -77,16 +78,11 @@ def _check_mpi(site: Site, cluster: Cluster, image: Image) -> Finding:
         return Finding("mpi", "ok", "the image has no MPI: use launcher env or torchrun")
     if not cluster.partitions:
         return Finding("mpi", "ok", f"{mpi} of the image: its mpirun starts the ranks of one machine")
-    for flavour in site.mpi:
-        if flavour in cluster.mpi:
-            text = f"{mpi} of the image, started by {site.scheduler} with {flavour}"
-            # Open MPI knows PMIx since 2.0, and PMI-2 only if it was built for it, since 5 never (its documentation,
-            # "Launching with Slurm"); MPICH and its kin the reverse.
-            is_open_mpi, has_pmix = mpi.startswith("Open MPI"), "pmix" in image.manifest.software
-            fits = is_open_mpi or has_pmix if flavour.startswith("pmix") else not is_open_mpi
-            if fits:
-                return Finding("mpi", "ok", text)
-            return Finding("mpi", "warn", f"{text}, which it may not know: the preflight counts the ranks", _OTHERWISE)
-    wanted = " or ".join(site.mpi)
-    text = f"{site.scheduler} has no MPI plugin {wanted} (available: {', '.join(cluster.mpi) or 'none'}) for {mpi}"
-    return Finding("mpi", "warn", text, _OTHERWISE)
+    try:
+        _, plugin = start_mpi(site, cluster, SEVERAL_NODES, image.manifest.software)
+    except SchedulerError as error:
+        return Finding("mpi", "warn", error.message, error.hint)
+    text = f"{mpi} of the image, started by {site.scheduler} with {plugin}"
+    if fit(plugin, image.manifest.software) == FITS:
+        return Finding("mpi", "ok", text)
+    return Finding("mpi", "warn", f"{text}, which it may not know: the preflight counts the ranks", OTHERWISE)

@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import re
 import shutil
 import subprocess
+from collections.abc import Mapping
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -28,6 +30,8 @@ def collect() -> dict[str, str]:
     mpirun = shutil.which("mpirun")
     if mpirun:
         found["mpi"] = mpi_name(subprocess.run([mpirun, "--version"], capture_output=True, text=True).stdout)
+        if hpcx := hpcx_version(os.environ, os.path.realpath(mpirun)):
+            found["hpcx"] = hpcx
     return found
 
 
@@ -35,6 +39,15 @@ def mpi_name(said: str) -> str:
     """Name and version in what mpirun says: Open MPI's, Hydra's (MPICH and its kin); of others, the first line."""
     named = re.match(r"\S+ \(([^)]+)\) (\S+)|(HYDRA) build details:\s+Version:\s+(\S+)", said)
     return " ".join(filter(None, named.groups())) if named else said.partition("\n")[0]
+
+
+def hpcx_version(environ: Mapping[str, str], mpirun: str) -> str:
+    """The version of NVIDIA's HPC-X if `mpirun`, a real path, is of it: NVIDIA's images name it in a variable, their
+    newer ones install it in /usr/local/mpi. "" for another MPI."""
+    version = environ.get("HPCX_VERSION", "")
+    if "/hpcx" in mpirun or (version and mpirun.startswith("/usr/local/mpi/")):
+        return version or "unknown"
+    return ""
 
 
 def torch_facts() -> dict[str, str]:

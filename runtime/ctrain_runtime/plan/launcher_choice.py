@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ctrain_runtime.errors import SchedulerError, UsageError
 from ctrain_runtime.facts import Cluster
 from ctrain_runtime.plan.model import LaunchPlan
+from ctrain_runtime.plan.mpi_start import start_mpi
 from ctrain_runtime.plan.size import JobSize
 from ctrain_runtime.site import Site
 
@@ -39,22 +40,6 @@ class LauncherChoice:
     launcher: str
     notes: tuple[str, ...] = ()
     independent: bool = False
-
-
-def start_mpi(site: Site, cluster: Cluster, nodes: int) -> tuple[str, str]:
-    """The launcher of MPI ranks, and the scheduler's plugin for them: the first of the site's choices that it has.
-
-    Without one, the image's mpirun starts them ("mpirun", ""), on one host. Raises SchedulerError if there are several.
-    """
-    for flavour in site.mpi:
-        if flavour in cluster.mpi:
-            return "mpi", flavour
-    if nodes == 1 or not cluster.partitions:
-        return "mpirun", ""
-    raise SchedulerError(
-        f"{site.scheduler} has no MPI plugin {' or '.join(site.mpi)} (available: {', '.join(cluster.mpi) or 'none'})",
-        "Pass --launcher gloo for Horovod, or env if the program needs no MPI; or ask the administrators for PMIx",
-    )
 
 
 def choose(
@@ -112,9 +97,9 @@ def _propose(
 ) -> tuple[str, str]:
     without = "" if "mpi" in software else "the image has no MPI" if software else "the image's contents are unknown"
     try:
-        start_mpi(site, cluster, nodes)
-    except SchedulerError:
-        without = f"{site.scheduler} starts no MPI ranks on several nodes"
+        start_mpi(site, cluster, nodes, software)
+    except SchedulerError as error:
+        without = error.message
     library = next((name for name in LIBRARIES if name in imports.libraries), "")
     if not library:
         return ("env", without) if without else ("mpi", "the image has MPI")

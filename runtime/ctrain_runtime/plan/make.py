@@ -14,9 +14,9 @@ from ctrain_runtime.job import Job
 from ctrain_runtime.plan import mpi
 from ctrain_runtime.plan.environment import make_environment, passed_names, secret_names
 from ctrain_runtime.plan.image_choice import choose_image, plan_user_layers
-from ctrain_runtime.plan.launcher_choice import start_mpi
 from ctrain_runtime.plan.model import LaunchPlan, Options
 from ctrain_runtime.plan.mounts import data_mount, make_mounts
+from ctrain_runtime.plan.mpi_start import start_mpi
 from ctrain_runtime.plan.size import JobSize
 from ctrain_runtime.plan.staging import decide
 from ctrain_runtime.site import Site
@@ -40,12 +40,14 @@ def make_plan(
     """
     _check_required(site, options)
     planned = choose_image(image, flat, options, facts, gpus=_gpu_maker(size, facts))
-    launcher, flavour = start_mpi(site, facts.cluster, size.nodes) if job.launcher == "mpi" else (job.launcher, "")
+    launcher, flavour = job.launcher, ""
+    if launcher == "mpi":
+        launcher, flavour = start_mpi(site, facts.cluster, size.nodes, image.manifest.software)
     tasks = {"torchrun": size.nodes, "node": size.nodes, "mpirun": 1}.get(launcher, size.nodes * size.ranks_per_node)
     in_world = size.nodes * size.ranks_per_node > 1 and launcher != "node" and not job.independent
     horovod = "horovod" in image.manifest.software and in_world
     staging = decide(options.stage, site, planned, size.nodes, interactive=options.interactive)
-    variables = mpi.environment(launcher, flavour, planned.cuda, horovod)
+    variables = mpi.environment(launcher, flavour, planned.cuda, horovod, "hpcx" in image.manifest.software)
     data = data_mount(job, site, options)
     environment, origins = make_environment(job, site, options, run_directory, variables)
     return LaunchPlan(

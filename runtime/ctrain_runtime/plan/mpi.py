@@ -26,14 +26,18 @@ MPIRUN = {
     "OMPI_MCA_rmaps_base_oversubscribe": "1",
     "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",  # the same for Open MPI 5
 }
+# HPC-X's collectives do not support MPI_THREAD_MULTIPLE, which Horovod asks for (JCSDA/spack-stack#1681; not run here).
+# NVIDIA's images of 24.01 set the first one themselves; Horovod's all-reduce is NCCL's in any case.
+HOROVOD_OVER_HPCX = {"OMPI_MCA_coll_hcoll_enable": "0", "OMPI_MCA_coll_ucc_enable": "0"}
 # Horovod counts ranks by MPI: in ranks that were started otherwise, each would train alone. A controller that does not
 # exist ends them in hvd.init, with "only MPI and Gloo are supported" (horovod/common/utils/env_parser.cc).
 NO_HOROVOD = {"HOROVOD_CONTROLLER": "none"}
 
 
-def environment(launcher: str, flavour: str, cuda: bool, horovod: bool = False) -> dict[str, str]:
+def environment(launcher: str, flavour: str, cuda: bool, horovod: bool = False, hpcx: bool = False) -> dict[str, str]:
     """The variables for ranks that are started with MPI; `flavour` is the scheduler's plugin, "" for mpirun. Without
     MPI, those that keep the image's Horovod, if there are several ranks and it has one, from running N worlds of one.
+    `hpcx`: the image's MPI is NVIDIA's HPC-X.
     """
     if launcher not in ("mpi", "mpirun"):
         return NO_HOROVOD if horovod and launcher != "gloo" else {}
@@ -42,4 +46,5 @@ def environment(launcher: str, flavour: str, cuda: bool, horovod: bool = False) 
         **(PMIX if flavour.startswith("pmix") else {}),
         **({} if cuda else CPU),
         **(MPIRUN if launcher == "mpirun" else {}),
+        **(HOROVOD_OVER_HPCX if horovod and hpcx else {}),
     }

@@ -7,12 +7,15 @@ The scheduler's count proves nothing: an MPI that does not understand how it was
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import ctypes.util
 import datetime
 import os
 import sys
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Optional
 
@@ -22,6 +25,7 @@ import node_checks
 import nodes
 
 TIMEOUT_SECONDS = 60
+HANG_SECONDS = 60  # NCCL on one node is done in a second or two
 POLL_SECONDS = 0.05
 SLOW = 0.5  # of the expected bandwidth, or of other nodes': less is another transport, or a broken link
 
@@ -87,6 +91,29 @@ def report_far_cores(device: Any) -> None:
         )
 
 
+@contextlib.contextmanager
+def ends_in_time(backend: str, ranks: int, ranks_per_node: int) -> Iterator[None]:
+    """End this rank with a message if what is done within hangs in NCCL: it raises no exception, and torch's own
+    watchdog aborts the process without a word of what to do."""
+    problem = f"nccl: the first all-reduce of {ranks} ranks is not done after {HANG_SECONDS} s"
+    if ranks == ranks_per_node and os.environ.get("NCCL_P2P_DISABLE") != "1":
+        # Reported for containers on machines with several GPUs (apptainer#2729, open; not run here: it needs GPUs).
+        problem += ". If their GPUs cannot reach each other's memory from the container: --env NCCL_P2P_DISABLE=1"
+
+    def give_up() -> None:
+        nodes.report("failed", f"{nodes.node_name()}: {problem}")
+        os._exit(1)
+
+    timer = threading.Timer(HANG_SECONDS, give_up)
+    timer.daemon = True
+    if backend == "nccl":
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
 def bandwidth_problems(store: Any, backend: str, expected: float, network: str) -> list[str]:
     """Measure an all-reduce of all ranks, and report it; on rank 0 what is wrong with it."""
     import collectives
@@ -98,11 +125,14 @@ def bandwidth_problems(store: Any, backend: str, expected: float, network: str) 
     device = collectives.device_of(backend)
     if backend == "nccl":
         report_far_cores(device)
-    patience = datetime.timedelta(seconds=TIMEOUT_SECONDS)
+    ranks_per_node = int(os.environ["LOCAL_WORLD_SIZE"])
+    # torch's own watchdog, which would end the rank without a message, must not be the first.
+    patience = datetime.timedelta(seconds=TIMEOUT_SECONDS * (2 if backend == "nccl" else 1))
     dist.init_process_group(backend, store=store, rank=rank, world_size=ranks, timeout=patience)
-    line = collectives.check_bandwidth(backend, device)
+    with ends_in_time(backend, ranks, ranks_per_node):
+        line = collectives.check_bandwidth(backend, device)
     text = log.read_text(errors="replace") if log.exists() else ""
-    chosen, ranks_per_node = nccl_log.network(text), int(os.environ["LOCAL_WORLD_SIZE"])
+    chosen = nccl_log.network(text)
     adapters = node_checks.fast_adapters() if ranks > ranks_per_node else []
     wrong = nccl_log.network_problem(text, network, adapters)
     store.set(f"network {rank}", f"{nodes.node_name()} {wrong}")

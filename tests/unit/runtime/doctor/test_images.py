@@ -110,8 +110,20 @@ def test_layers_that_are_not_mounted(selected: SelectedSite, programs: Path) -> 
 def test_a_scheduler_without_the_plugin(selected: SelectedSite) -> None:
     finding = check(selected, Cluster((GPU,), ("none", "pmi2")), software=SOFTWARE)["mpi"]
     assert finding.level == "warn"
-    assert finding.text == "slurm has no MPI plugin pmix_v4 (available: none, pmi2) for Open MPI 4.1.7"
-    assert finding.hint.startswith("Pass --launcher env, or gloo for Horovod")
+    assert finding.text == "slurm has no MPI plugin pmix_v4 (available: none, pmi2)"
+    assert finding.hint.startswith("Pass --launcher gloo for Horovod, env")
+
+
+def test_open_mpi_5_is_not_started_by_pmi2(selected: SelectedSite) -> None:
+    site = replace(selected, site=replace(selected.site, mpi=("pmi2", "pmix_v4")))
+    software = {"mpi": "Open MPI 5.0.10"}
+    finding = check(site, Cluster((GPU,), ("none", "pmi2")), software=software)["mpi"]
+    assert finding.level == "warn"
+    assert finding.text.startswith(
+        "Open MPI 5.0.10 of the image needs PMIx: under slurm's pmi2 each rank would be alone"
+    )
+    finding = check(site, Cluster((GPU,), ("none", "pmi2", "pmix_v4")), software=software)["mpi"]
+    assert (finding.level, finding.text) == ("ok", "Open MPI 5.0.10 of the image, started by slurm with pmix_v4")
 
 
 @pytest.mark.parametrize(

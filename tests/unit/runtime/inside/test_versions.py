@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from ctrain_runtime.inside.versions import mpi_name
+from ctrain_runtime.inside.versions import hpcx_version, mpi_name
 
 
 @pytest.mark.parametrize(
@@ -23,3 +23,17 @@ from ctrain_runtime.inside.versions import mpi_name
 )
 def test_the_name_of_an_mpi(said: str, name: str) -> None:
     assert mpi_name(said) == name
+
+
+@pytest.mark.parametrize(
+    ("variable", "mpirun", "version"),
+    [
+        ("2.16rc4", "/opt/hpcx/ompi/bin/orterun", "2.16rc4"),
+        ("", "/opt/hpcx-v2.20/ompi/bin/orterun", "unknown"),
+        ("2.50", "/usr/local/mpi/bin/prterun", "2.50"),
+        ("2.50", "/usr/bin/orterun", ""),  # another MPI was installed, and comes first
+        ("", "/usr/bin/orterun", ""),
+    ],
+)
+def test_hpcx(variable: str, mpirun: str, version: str) -> None:
+    assert hpcx_version({"HPCX_VERSION": variable} if variable else {}, mpirun) == version

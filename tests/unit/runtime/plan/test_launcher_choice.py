@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from ctrain_runtime.errors import SchedulerError, UsageError
+from ctrain_runtime.errors import UsageError
 from ctrain_runtime.facts import Cluster
-from ctrain_runtime.plan.launcher_choice import ALONE, Imports, LauncherChoice, choose, refuse_alone, start_mpi
+from ctrain_runtime.plan.launcher_choice import ALONE, Imports, LauncherChoice, choose, refuse_alone
 from ctrain_runtime.plan.size import JobSize
 from samples.plans import CLUSTER, GPU_PARTITION, a_job, a_plan, a_site
 
@@ -15,6 +15,10 @@ MPI = {"mpi": "Open MPI 4.1.4", "torch": "2.13.0", "horovod": "0.28.1"}
 NO_MPI = {"torch": "2.13.0"}
 NO_PMI = Cluster((GPU_PARTITION,), ("none", "cray_shasta"))
 LOCAL = Cluster()
+NO_PLUGIN = "slurm has no MPI plugin pmix or pmi2 (available: none, cray_shasta)"
+ONLY_PMI2 = Cluster((GPU_PARTITION,), ("none", "pmi2"))
+OPEN_MPI_5 = {**MPI, "mpi": "Open MPI 5.0.10"}
+NO_PMIX = "Open MPI 5.0.10 of the image needs PMIx: under slurm's pmi2 each rank would be alone (available: none, pmi2)"
 
 
 def program(*libraries: str, optional: tuple[str, ...] = ()) -> Imports:
@@ -33,9 +37,15 @@ def program(*libraries: str, optional: tuple[str, ...] = ()) -> Imports:
             NO_PMI,
             2,
             "gloo",
-            "train.py imports horovod, and slurm starts no MPI ranks on several nodes",
+            f"train.py imports horovod, and {NO_PLUGIN}",
         ),
         (program("horovod"), NO_MPI, CLUSTER, 2, "gloo", "train.py imports horovod, and the image has no MPI"),
+        (program("horovod"), OPEN_MPI_5, ONLY_PMI2, 2, "gloo", f"train.py imports horovod, and {NO_PMIX}"),
+        (program("horovod"), OPEN_MPI_5, ONLY_PMI2, 1, "mpi", "train.py imports horovod"),  # by the image's mpirun
+        (program("horovod"), MPI, ONLY_PMI2, 2, "mpi", "train.py imports horovod"),
+        (program("torch"), OPEN_MPI_5, ONLY_PMI2, 2, "env", "train.py imports torch"),
+        (program("mpi4py"), OPEN_MPI_5, ONLY_PMI2, 2, "mpi", "train.py imports mpi4py"),  # is then refused
+        (Imports(), OPEN_MPI_5, ONLY_PMI2, 2, "env", NO_PMIX),
         (program("mpi4py", "torch"), MPI, CLUSTER, 2, "mpi", "train.py imports mpi4py"),
         (program("mpi4py", "horovod"), NO_MPI, NO_PMI, 2, "mpi", "train.py imports mpi4py"),  # is then refused
         (program("torch", "deepspeed"), MPI, CLUSTER, 2, "env", "train.py imports deepspeed"),
@@ -48,7 +58,7 @@ def program(*libraries: str, optional: tuple[str, ...] = ()) -> Imports:
         (Imports(), NO_MPI, CLUSTER, 2, "env", "the image has no MPI"),
         (Imports(), {}, CLUSTER, 2, "env", "the image's contents are unknown"),
         (Imports(), NO_MPI, LOCAL, 1, "env", "the image has no MPI"),  # mpirun would not be found
-        (Imports(), MPI, NO_PMI, 2, "env", "slurm starts no MPI ranks on several nodes"),
+        (Imports(), MPI, NO_PMI, 2, "env", NO_PLUGIN),
     ],
 )
 def test_the_launcher_that_is_proposed(
@@ -96,28 +106,6 @@ def test_a_launcher_that_is_named_is_taken_without_a_word(launcher: str, imports
 def test_gloo_without_horovod_is_refused() -> None:
     with pytest.raises(UsageError, match=r"^launcher gloo needs Horovod, which the image does not have"):
         choose("gloo", Imports(), NO_MPI, a_site(), CLUSTER, JobSize(4, 2))
-
-
-@pytest.mark.parametrize(
-    ("cluster", "nodes", "started"),
-    [
-        (CLUSTER, 2, ("mpi", "pmix")),
-        (LOCAL, 2, ("mpirun", "")),
-        (Cluster((GPU_PARTITION,)), 1, ("mpirun", "")),
-        (NO_PMI, 1, ("mpirun", "")),
-    ],
-)
-def test_how_mpi_starts(cluster: Cluster, nodes: int, started: Any) -> None:
-    assert start_mpi(a_site(), cluster, nodes) == started
-
-
-def test_a_scheduler_that_cannot_start_mpi_on_several_nodes() -> None:
-    with pytest.raises(SchedulerError) as caught:
-        start_mpi(a_site(), NO_PMI, 2)
-    assert str(caught.value) == (
-        "slurm has no MPI plugin pmix or pmi2 (available: none, cray_shasta). Pass --launcher gloo for Horovod,"
-        " or env if the program needs no MPI; or ask the administrators for PMIx"
-    )
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from ctrain_runtime.plan import mpi
-from samples.plans import a_job, a_plan, an_image
+from samples.plans import LOCAL, a_job, a_plan, an_image
 
 
 @pytest.mark.parametrize("launcher", ["env", "torchrun"])
@@ -48,3 +48,32 @@ def test_ranks_that_wait_yield_their_cores_only_without_gpus() -> None:
 def test_mpirun_accepts_root_and_more_ranks_than_cores() -> None:
     assert mpi.environment("mpirun", "", cuda=True).items() >= mpi.MPIRUN.items()
     assert not mpi.MPIRUN.items() & mpi.environment("mpi", "pmix", cuda=True).items()
+
+
+@pytest.mark.parametrize(
+    ("launcher", "software", "disabled"),
+    [
+        ("mpi", {"horovod": "0.28.1", "hpcx": "2.16rc4"}, True),
+        ("mpi", {"horovod": "0.28.1"}, False),
+        ("mpi", {"hpcx": "2.16rc4"}, False),  # mpi4py may have use for them
+        ("gloo", {"horovod": "0.28.1", "hpcx": "2.16rc4"}, False),
+        ("env", {"horovod": "0.28.1", "hpcx": "2.16rc4"}, False),
+        ("torchrun", {"horovod": "0.28.1", "hpcx": "2.16rc4"}, False),
+    ],
+)
+def test_horovod_does_not_use_the_collectives_of_hpcx(launcher: str, software: dict[str, str], disabled: bool) -> None:
+    """They fail with MPI_THREAD_MULTIPLE."""
+    names = ("OMPI_MCA_coll_hcoll_enable", "OMPI_MCA_coll_ucc_enable")
+    image = an_image(software={"mpi": "Open MPI 4.1.5rc2", **software})
+    plan = a_plan(job=a_job(launcher=launcher), image=image, nodes=2)
+    assert [plan.environment.get(name) for name in names] == ["0" if disabled else None] * 2
+    if launcher == "mpi":
+        alone = a_plan(**LOCAL, image=image, nodes=1, ranks_per_node=2)
+        assert (alone.launcher, alone.environment.get(names[0])) == ("mpirun", "0" if disabled else None)
+
+
+def test_a_value_of_ones_own_for_hpcx_wins() -> None:
+    image = an_image(software={"mpi": "Open MPI 4.1.5rc2", "horovod": "0.28.1", "hpcx": "2.16rc4"})
+    plan = a_plan(image=image, nodes=2, env=("OMPI_MCA_coll_ucc_enable=1",))
+    assert plan.environment["OMPI_MCA_coll_ucc_enable"] == "1"
+    assert plan.origins["OMPI_MCA_coll_ucc_enable"] == "option"

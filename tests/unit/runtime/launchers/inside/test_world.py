@@ -7,6 +7,7 @@ import importlib
 import json
 import os
 import sys
+import threading
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -148,6 +149,24 @@ def test_a_problem_is_an_event_and_ends_the_rank(world: World, monkeypatch: pyte
         ("measured", "preflight", "node01"),
         ("failed", "preflight", "node01"),
     ]
+
+
+@pytest.mark.parametrize(("per_node", "disabled", "hinted"), [("4", "", True), ("4", "1", False), ("1", "", False)])
+def test_an_all_reduce_of_nccl_that_hangs_is_named(
+    per_node: str, disabled: str, hinted: bool, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended, codes = threading.Event(), []
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", per_node)
+    monkeypatch.setenv("NCCL_P2P_DISABLE", disabled)
+    monkeypatch.setattr(world.module, "HANG_SECONDS", 0.01, raising=False)
+    monkeypatch.setattr(os, "_exit", lambda code: (codes.append(code), ended.set()))
+    hang = sys.modules["collectives"]
+    monkeypatch.setattr(hang, "check_bandwidth", lambda *_: ended.wait(30) and {"size": 1, "bus": 1.0}, raising=False)
+    world.problems()
+    assert codes == [1]
+    message = json.loads((world.run / "nodes/0.jsonl").read_text().splitlines()[0])["message"]
+    assert message.startswith("node01: nccl: the first all-reduce of 4 ranks is not done after 0.01 s")
+    assert ("NCCL_P2P_DISABLE=1" in message) is hinted
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+# a copy of scan.py
