@@ -191,11 +191,16 @@ class RegistryClient:
         self, url: str, ref: Reference, headers: Mapping[str, str], call: Request = GET, actions: str = PULL
     ) -> Response:
         """Ask for something of a repository; when it asks for a login, once more with one. Raises RegistryError."""
-        own = origin(url) == origin(ref.api)  # an upload may be sent elsewhere, and our login is not for there
-        sent = {**headers, "Authorization": self._authorization.get((ref.name, actions), "") if own else ""}
-        answer = self._web.fetch(url, sent, call)
-        # If we were sent to another host, that is who asks, and our login is not for it.
-        if own and answer.status == 401 and origin(answer.url) == origin(url):
+        if origin(url) != origin(ref.api):  # an upload may be sent elsewhere, and our login is not for there
+            return self._web.fetch(url, headers, call)
+        before = self._authorization.get((ref.name, actions), "")
+        answer = self._web.fetch(url, {**headers, "Authorization": before}, call)
+        if _asks_for_login(answer, url) and before and not call.body:
+            # It has run out. Who still shows it may be sent to a service that serves only users with a name: nvcr.io
+            # names authn.nvidia.com then (NVIDIA/nvidia-container-toolkit#1945), and its own service without a token.
+            del self._authorization[ref.name, actions]
+            answer = self._web.fetch(url, headers, call)
+        if _asks_for_login(answer, url):
             self._authorization[ref.name, actions] = self._log_in(answer, ref, actions)
             answer = self._web.fetch(url, {**headers, "Authorization": self._authorization[ref.name, actions]}, call)
         return answer
@@ -215,7 +220,8 @@ class RegistryClient:
         """A token for these actions in the repository, and for no more, from the service that the registry names."""
         realm = asked.get("realm", "")
         scope = f"repository:{ref.repository}:{actions}" if ref.repository else "registry:catalog:*"
-        query = {"service": asked.get("service", ""), "scope": scope}
+        service = asked.get("service", "")  # Docker's client names none, rather than an empty one
+        query = {**({"service": service} if service else {}), "scope": scope}
         if login and login.name == credentials.TOKEN:
             form = {"grant_type": "refresh_token", "refresh_token": login.secret, "client_id": "ctrain", **query}
             answer = self._web.fetch(realm, _FORM, Request("POST", urlencode(form).encode()))
@@ -247,6 +253,11 @@ class RegistryClient:
         tags = self.tags(ref.name)
         near = difflib.get_close_matches(ref.tag, tags, n=3) or tags[-3:]
         return RegistryError(f"{ref.name} has no tag {ref.tag}", f"It has {', '.join(near)}" if near else "It has none")
+
+
+def _asks_for_login(answer: Response, url: str) -> bool:
+    """Whether it is the host of `url` that does: another one, to which we were sent, gets no login of ours."""
+    return answer.status == 401 and origin(answer.url) == origin(url)
 
 
 def digest_of(content: bytes) -> str:

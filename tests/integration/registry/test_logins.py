@@ -7,6 +7,7 @@ import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Optional
 
 import pytest
 
@@ -22,6 +23,7 @@ from samples.registry import (
     USER,
     Answer,
     Front,
+    Request,
     demand_token,
     digest_of,
     front,
@@ -98,6 +100,45 @@ def test_a_token_that_has_run_out_is_renewed(before: Front) -> None:
     before.stand = lambda request: refused if "/v2/" in request.path and expired and expired.pop() else usual(request)
     assert sorted(client.tags(f"{before.host}/{NAME}")) == TAGS
     assert len(before.asked("/token")) == 2
+
+
+@pytest.mark.parametrize(("password", "environ"), [(False, {}), (True, LOGIN)], ids=["anonymous", "login"])
+def test_with_a_token_that_has_run_out_another_service_is_named(
+    before: Front, layouts: Path, password: bool, environ: dict[str, str]
+) -> None:
+    """As nvcr.io does: it names authn.nvidia.com, which is not for anonymous clients. Only without a token it names the
+    service that is."""
+    demand_token(before, password=password)
+    client = RegistryClient(environ)
+    reference = f"{before.host}/{NAME}:24.12-py3"
+    assert client.digest(reference) == digest_of(layouts / "one")
+    with front() as elsewhere:
+        elsewhere.stand = lambda _: Answer(401, {}, b"")
+        challenge = {"WWW-Authenticate": f'Bearer realm="http://{elsewhere.host}/token",scope="repository:x:pull"'}
+        usual, expired = before.stand, [request.headers.get("authorization") for request in before.asked("/v2/")][-1]
+        assert expired
+        until = len(before.asked("/token"))
+
+        def stand(request: Request) -> Optional[Answer]:
+            is_old = request.headers.get("authorization") == expired and len(before.asked("/token")) == until
+            return Answer(401, challenge, b"") if is_old else usual(request)
+
+        before.stand = stand
+        assert client.digest(reference) == digest_of(layouts / "one")
+        assert not elsewhere.requests  # nothing of ours goes there
+    assert [request.headers.get("authorization") for request in before.asked("/v2/")][-3:] == [expired, None, expired]
+    assert len(before.asked("/token")) == 2
+
+
+def test_a_registry_that_needs_no_token_any_more(before: Front, layouts: Path) -> None:
+    demand_token(before)
+    client = RegistryClient(LOGIN)
+    client.tags(f"{before.host}/{NAME}")
+    refused = Answer(401, {"WWW-Authenticate": f'Bearer realm="http://{before.host}/token"'}, b"")
+    before.stand = lambda request: refused if request.headers.get("authorization") else None
+    assert client.digest(f"{before.host}/{NAME}:24.12-py3") == digest_of(layouts / "one")
+    assert client.tags(f"{before.host}/{NAME}")
+    assert len(before.asked("/token")) == 1
 
 
 def test_a_token_service_that_is_not_private_gets_no_password(before: Front) -> None:

@@ -82,7 +82,8 @@ def in_memory(front: Front, challenge: str) -> None:
     [
         ('Bearer realm="http://{host}/token",service="s, t"', "service=s%2C+t&"),
         ('bearer Realm="x", realm = "http://{host}/token" , service=s', "service=s&"),
-        ('Basic realm="login", Bearer realm="http://{host}/token",scope="repository:x:pull,push"', "service=&"),
+        ('Basic realm="login", Bearer realm="http://{host}/token",scope="repository:x:pull,push"', ""),
+        ('Bearer realm="http://{host}/token",service=""', ""),
         ('Bearer realm="http://{host}/token?account=me",service="s"', "account=me&service=s&"),
     ],
 )
@@ -114,6 +115,14 @@ def test_an_identity_token_is_exchanged(tmp_path: Path) -> None:
             "grant_type=refresh_token&refresh_token=i%2Bd&client_id=ctrain&service=s&scope=repository%3Ax%3Apull"
         )
         assert "authorization" not in asked.headers
+
+
+def test_an_identity_token_for_a_service_without_a_name(tmp_path: Path) -> None:
+    with front() as made:
+        in_memory(made, 'Bearer realm="http://{host}/token"')
+        (tmp_path / "config.json").write_text(json.dumps({"auths": {made.host: {"identitytoken": "i+d"}}}))
+        assert RegistryClient({"DOCKER_CONFIG": str(tmp_path), "HOME": str(tmp_path)}).tags(f"{made.host}/x") == ("1",)
+        assert "service" not in made.asked("/token")[0].body
 
 
 def test_a_token_service_that_fails_is_named() -> None:
