@@ -7,7 +7,7 @@ import hashlib
 import json
 from pathlib import Path
 
-from ctrain_runtime import launchers
+from ctrain_runtime import gpus, launchers
 from ctrain_runtime.facts import Allocation, Cluster
 from ctrain_runtime.job import Dataset
 from ctrain_runtime.plan.model import Expectation, LaunchPlan, Preflight
@@ -36,6 +36,7 @@ SHARED = some_facts(
     )
 )
 PBS_CLUSTER = Cluster((dataclasses.replace(GPU_PARTITION, cpu_bind=""),))
+ROCM_IMAGE = an_image(name="rocm-pytorch", software={"torch": "2.9.1", "rocm": "6.4.2"})
 CPU_IMAGE = an_image(name="pytorch-cpu", software={"torch": "2.13.0"})
 
 PLANS: dict[str, LaunchPlan] = {
@@ -110,9 +111,12 @@ PLANS: dict[str, LaunchPlan] = {
 # Each site that ships, as a dry run plans it where there is no cluster.
 def _site_plan(name: str, launcher: str) -> LaunchPlan:
     site, _ = load_site(name)
+    site = dataclasses.replace(site, staging=site.staging.replace("$USER", "kim"))
+    amd = any(gpus.maker(part.gpu_type) == "amd" for part in site.partitions.values())
     engine = find_site_engine(site)[0] if site.engine.path else ENGINE
     plan = a_plan(
         site=site,
+        **({"image": ROCM_IMAGE} if amd else {}),
         facts=some_facts(cluster=describe_cluster(site), engine=engine),
         job=a_job(launcher=launcher),
         settings=tuple((option, "mine") for option in site.required if option != "comment"),

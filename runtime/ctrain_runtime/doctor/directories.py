@@ -12,6 +12,7 @@ from typing import Callable
 from ctrain_runtime.doctor import Finding, check_clock
 from ctrain_runtime.errors import CtrainError
 from ctrain_runtime.paths import expand_home
+from ctrain_runtime.plan.staging import staging_directory
 from ctrain_runtime.run.prepare import runs_directory
 from ctrain_runtime.run.pulled_image import writable_cache
 from ctrain_runtime.site import SelectedSite
@@ -38,7 +39,7 @@ def check_directories(selected: SelectedSite) -> Iterator[Finding]:
         else:
             yield from _check(subject, next(filter(os.path.isdir, (path, *path.parents))), hint, low=_LOW_BYTES)
     yield from _check("home", expand_home("~"), "Free space: du -xh ~ | sort -h | tail")
-    staging = Path(site.staging)
+    staging = Path(staging_directory(site) or ".")
     if site.staging and staging.is_dir():
         yield next(_check("staging", staging, "Remove files that no job uses any more", low=_LOW_BYTES))
     elif site.staging:

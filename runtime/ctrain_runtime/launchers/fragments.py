@@ -174,17 +174,18 @@ export LOCAL_WORLD_SIZE={plan.ranks_per_node} OMP_NUM_THREADS={plan.cores_per_ra
 
 
 def order_gpus(plan: LaunchPlan, identity: TaskIdentity) -> str:
-    """Bash that puts CUDA_VISIBLE_DEVICES into the site's order, as far as the job has these GPUs.
+    """Bash that puts the visible GPUs (of the image's maker) into the site's order, as far as the job has these GPUs.
 
     It stays as it is where it holds anything else than numbers of the node's GPUs (UUIDs, MIG) and the scheduler does
     not tell these, and where it is not set although the job may have only some of the GPUs.
     """
     if not plan.gpu_order:
         return ""
+    name = "ROCR_VISIBLE_DEVICES" if plan.image.rocm else "CUDA_VISIBLE_DEVICES"
     every = ",".join(map(str, sorted(plan.gpu_order))) if plan.gpus_per_node == len(plan.gpu_order) else ""
     numbers = f"${{{identity.gpu_numbers}:-$devices}}" if identity.gpu_numbers else "$devices"
     return f"""\
-devices=${{CUDA_VISIBLE_DEVICES-{every}}}
+devices=${{{name}-{every}}}
 IFS=, read -r -a numbers <<<"{numbers}"
 IFS=, read -r -a devices <<<"$devices"
 ordered=()
@@ -193,7 +194,7 @@ for number in {" ".join(map(str, plan.gpu_order))}; do
 done
 if ((${{#ordered[@]}} && ${{#ordered[@]}} == ${{#devices[@]}} && ${{#devices[@]}} == ${{#numbers[@]}})); then
   printf -v devices '%s,' "${{ordered[@]}}"
-  export CUDA_VISIBLE_DEVICES=${{devices%,}}
+  export {name}=${{devices%,}}
 fi
 """
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ctrain_runtime.errors import ConfigError, UsageError
 from ctrain_runtime.plan.model import PlannedImage
-from ctrain_runtime.site import Site
+from ctrain_runtime.site import Site, expand
 from ctrain_runtime.text import format_duration, format_size
 
 # The cost model makes copies look dear and the shared file system fast: by itself, ctrain copies only where it surely
@@ -37,16 +37,23 @@ def shared_seconds(size: float, nodes: int, rate: float = SHARED_RATE) -> float:
     return nodes * size / rate
 
 
+def staging_directory(site: Site) -> str:
+    """The site's directory on each node's own disk, "" if it names none. Raises ConfigError."""
+    directory = expand(site.staging, f"site {site.name}: staging") if site.staging else ""
+    if directory and not directory.startswith("/"):
+        raise ConfigError(f"site {site.name}: staging must be an absolute path, not {directory!r}")
+    return directory
+
+
 def decide(mode: str, site: Site, image: PlannedImage, nodes: int, *, interactive: bool) -> Staging:
     """What --stage (`mode`, "": auto) comes to. A shell waits for no copy.
 
     Raises UsageError for a copy that is impossible, ConfigError for a directory that is not absolute.
     """
-    if site.staging and not site.staging.startswith("/"):
-        raise ConfigError(f"site {site.name}: staging must be an absolute path, not {site.staging!r}")
+    directory = staging_directory(site)
     if mode == "never":
         return Staging(reason="off: --stage never")
-    if not site.staging or not image.digest:
+    if not directory or not image.digest:
         problem = f"site {site.name} names no directory on the nodes' own disks" if image.digest else "it has no digest"
         if mode == "always":
             raise UsageError(f"cannot copy the image to nodes: {problem}", "Set `staging` in a site file of your own")
@@ -54,6 +61,6 @@ def decide(mode: str, site: Site, image: PlannedImage, nodes: int, *, interactiv
     used = USED * image.size
     copy, shared = copy_seconds(image.size, nodes), shared_seconds(used, nodes)
     copies = not interactive and (mode == "always" or copy < shared)
-    action = f"copied to {site.staging} on each node" if copies else f"only where {site.staging} has a copy already"
+    action = f"copied to {directory} on each node" if copies else f"only where {directory} has a copy already"
     estimate = f"about {format_duration(copy)}; to read {nodes} x {format_size(int(used))} of the shared image, about"
-    return Staging(site.staging, copies, f"{action} (a copy takes {estimate} {format_duration(shared)})")
+    return Staging(directory, copies, f"{action} (a copy takes {estimate} {format_duration(shared)})")

@@ -7,6 +7,7 @@ from pathlib import Path
 from ctrain_runtime.errors import DataError, UsageError
 from ctrain_runtime.foreign import cached_digest
 from ctrain_runtime.plan.model import DataCopy, LaunchPlan
+from ctrain_runtime.plan.staging import staging_directory
 from ctrain_runtime.pull import Report
 from ctrain_runtime.site import Site
 
@@ -22,11 +23,12 @@ def request_copy(plan: LaunchPlan, site: Site, report: Report) -> DataCopy:
     if not mount:
         hint = f"Make one, once, with: mksquashfs {plan.data} FILE.sqfs; then pass --data FILE.sqfs"
         raise UsageError(f"--stage-data copies one file, a SquashFS image, not the directory {plan.data}", hint)
-    if not site.staging:
+    directory = staging_directory(site)
+    if not directory:
         problem = f"--stage-data: site {site.name} names no directory on the nodes' own disks"
         raise UsageError(problem, "Set `staging` in a site file of your own")
     path = Path(mount.source)
     try:
-        return DataCopy(mount, cached_digest(path, report), path.stat().st_size, site.staging)
+        return DataCopy(mount, cached_digest(path, report), path.stat().st_size, directory)
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}", "Check its permissions") from error

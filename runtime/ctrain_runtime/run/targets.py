@@ -33,7 +33,9 @@ def find_cluster(scheduler: Scheduler, site: Site, *, dry_run: bool = False) -> 
             raise
         return describe_cluster(site), (f"partitions are those of the file of site {site.name}: {error.message}",)
     described = {part.name: part for part in describe_cluster(site).partitions}
-    return replace(cluster, partitions=tuple(_complete(part, described) for part in cluster.partitions)), ()
+    threads = site.threads_per_core or 0
+    parts = (_limit_threads(_complete(part, described), threads) for part in cluster.partitions)
+    return replace(cluster, partitions=tuple(parts)), ()
 
 
 def describe_cluster(site: Site) -> Cluster:
@@ -65,6 +67,13 @@ def _complete(part: Partition, described: dict[str, Partition]) -> Partition:
     known = described.get(part.name, part)
     gpu_type = gpus.more_exact(part.gpu_type, known.gpu_type)
     return replace(part, gpu_type=gpu_type, arch=part.arch or known.arch, driver=known.driver)
+
+
+def _limit_threads(part: Partition, threads: int) -> Partition:
+    """The partition as jobs see it that get only some of each core's hardware threads (--threads-per-core)."""
+    if not 0 < threads < part.threads_per_core:
+        return part
+    return replace(part, cpus=part.cpus // part.threads_per_core * threads, threads_per_core=threads)
 
 
 def find_nodes(cluster: Cluster, size: JobSize) -> NodeFacts:

@@ -173,7 +173,7 @@ def test_an_unknown_site(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SiteError, match=r"^unknown site 'generic-slrum'. Did you mean 'generic-slurm'\?$"):
         select_site("generic-slrum")
     with pytest.raises(
-        SiteError, match=r"^unknown site 'nowhere'. Sites: .*generic-slurm, local.*; or the path of a site"
+        SiteError, match=r"^unknown site 'nowhere'. Sites: .*generic-slurm, .*local, .*; or the path of a site"
     ):
         select_site("nowhere")
     with pytest.raises(SiteError, match=r"^site file not found: titan/x.yaml$"):

@@ -152,6 +152,16 @@ def test_gpus_come_in_the_order_of_the_cores_next_to_them(
     assert scripts.log() == f"{expected}\n"
 
 
+def test_amd_gpus_have_a_variable_of_their_own(scripts: Scripts) -> None:
+    """CUDA_VISIBLE_DEVICES, which ROCm reads, too, stays: it counts what ROCR_VISIBLE_DEVICES has left."""
+    plan = scripts.plan("sh", "-c", "echo $ROCR_VISIBLE_DEVICES $CUDA_VISIBLE_DEVICES")
+    image = dataclasses.replace(plan.image, cuda=False, rocm=True)
+    plan = dataclasses.replace(plan, image=image, gpu_order=(4, 5, 2, 3, 6, 7, 0, 1), gpus_per_node=8)
+    given = "0,1,2,3,4,5,6,7"
+    assert scripts.execute(plan, **slurm_task(), ROCR_VISIBLE_DEVICES=given, CUDA_VISIBLE_DEVICES=given) == 0
+    assert scripts.log() == f"4,5,2,3,6,7,0,1 {given}\n"
+
+
 def test_gpus_that_no_variable_names_stay_as_they_are_for_a_part_of_a_node(scripts: Scripts) -> None:
     """Which ones the job has is not known: a number of one that it lacks would hide those after it."""
     plan = dataclasses.replace(

@@ -62,6 +62,14 @@ def test_where_no_copy_is_possible(parts: dict[str, Any], problem: str) -> None:
         decided("always", **parts)
 
 
+def test_a_directory_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("USER", "kim")
+    assert decided(site=a_site(staging="/mnt/bb/$USER")).directory == "/mnt/bb/kim"
+    monkeypatch.delenv("USER")
+    with pytest.raises(ConfigError, match="staging: variable not set"):
+        decided(site=a_site(staging="/mnt/bb/$USER"))
+
+
 def test_a_relative_directory_is_refused() -> None:
     with pytest.raises(ConfigError, match="staging must be an absolute path, not 'scratch'"):
         decided(site=a_site(staging="scratch"))
