@@ -36,9 +36,15 @@ unit: .venv
 machine:
 	tests/cluster/install
 
+# HASHES=yes: only packages with the hashes of .ci/requirements.txt, and none of those for tests.
 .venv: pyproject.toml
 	python3 -m venv .venv
+ifdef HASHES
+	.venv/bin/pip install --quiet --require-hashes --only-binary :all: --requirement .ci/requirements.txt
+	.venv/bin/pip install --quiet --no-deps --no-index --no-build-isolation --editable .
+else
 	.venv/bin/pip install --quiet --editable '.[build,dev]'
+endif
 	touch .venv
 
 down:

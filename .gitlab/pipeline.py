@@ -18,7 +18,7 @@ TEMPLATE = Path(__file__).with_name("image.yml")
 def pipeline(plan: dict[str, Any]) -> dict[str, Any]:
     """The pipeline as data. A pipeline must have a job, also when there is nothing to do."""
     template: dict[str, Any] = yaml.safe_load(TEMPLATE.read_text(encoding="utf-8"))
-    build, promote = template.pop("build"), template.pop("promote")
+    build, publish, promote = (template.pop(stage) for stage in template["stages"])
     jobs: dict[str, Any] = {}
     for image in plan["images"]:
         name, tag = f"{image['name']}:{image['tag']}", image["tag"]
@@ -27,12 +27,9 @@ def pipeline(plan: dict[str, Any]) -> dict[str, Any]:
         variables = {"IMAGE": name, "NAME": image["store_name"], **channels}
         place = f"{image['name']}-{tag}"  # names of resource groups have no colon
         jobs[f"build {name}"] = {**build, "variables": variables, "resource_group": f"build-{place}"}
-        jobs[f"promote {name}"] = {
-            **promote,
-            "variables": variables,
-            "resource_group": f"promote-{place}",
-            "needs": [f"build {name}"],
-        }
+        for stage, job, needed in (("publish", publish, "build"), ("promote", promote, "publish")):
+            own = {"variables": variables, "resource_group": f"{stage}-{place}", "needs": [f"{needed} {name}"]}
+            jobs[f"{stage} {name}"] = {**job, **own}
     nothing = {"nothing to build": {"stage": "build", "tags": build["tags"], "script": ["true"]}}
     return {**template, **(jobs or nothing)}
 

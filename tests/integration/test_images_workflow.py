@@ -121,6 +121,8 @@ class GitHub:
             "github.token": "",
             "vars.CTRAIN_STORE == ''": False,
             "vars.CTRAIN_STORE": str(machine.store),
+            "vars.CTRAIN_CACHE || '/var/tmp/ctrain-ci'": machine.environment["CTRAIN_CACHE"],
+            "vars.CTRAIN_SIGN_KEY": "",
             "vars.PIP_EXTRA_INDEX_URL": "",
             "inputs.large && vars.CTRAIN_CACHE || '/var/tmp/ctrain-ci'": machine.environment["CTRAIN_CACHE"],
             "inputs.large && vars.CTRAIN_CACHE_SIZE || !inputs.large && '4GB' || ''": "",
@@ -245,6 +247,38 @@ def test_a_late_approval_promotes_what_was_tested_then(machine: Machine) -> None
     assert machine.channels() == {"1.0-r1": ["prod"], "1.0-r2": ["dev"]}
 
 
+def test_the_publishing_account_installs_what_has_a_known_hash(tmp_path: Path) -> None:
+    names = (
+        "Makefile",
+        "pyproject.toml",
+        "README.md",
+        "LICENSE",
+        ".ci",
+        "builder",
+        "runtime",
+        "definitions",
+        "examples",
+    )
+    for name in names:
+        (tmp_path / name).symlink_to(CHECKOUT / name)
+
+    def install() -> subprocess.CompletedProcess[str]:
+        make = ["make", ".venv", "HASHES=yes"]
+        return subprocess.run(make, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+
+    done = install()
+    assert done.returncode == 0, done.stderr
+    version = subprocess.run([tmp_path / ".venv/bin/ctrain", "--version"], check=True, capture_output=True, text=True)
+    assert version.stdout.startswith("ctrain ")
+    requirements = (CHECKOUT / ".ci/requirements.txt").read_text()
+    (tmp_path / ".ci").unlink()
+    (tmp_path / ".ci").mkdir()
+    (tmp_path / ".ci/requirements.txt").write_text(re.sub(r"sha256:[0-9a-f]{8}", "sha256:00000000", requirements))
+    subprocess.run(["rm", "-rf", tmp_path / ".venv"], check=True)
+    done = install()
+    assert done.returncode != 0 and "DO NOT MATCH THE HASHES" in done.stderr
+
+
 def test_gitlab_does_the_same(machine: Machine, tmp_path: Path) -> None:
     """Each job runs in the checkout; artifacts go from one to the next."""
     work = tmp_path / "work"
@@ -252,8 +286,12 @@ def test_gitlab_does_the_same(machine: Machine, tmp_path: Path) -> None:
     for name in (*CHECKOUT.iterdir(),):
         (work / name.name).symlink_to(name)
 
+    key = tmp_path / "key.pem"
+    subprocess.run(["openssl", "genpkey", "-algorithm", "ed25519", "-out", str(key)], check=True)
+
     def run(job: Mapping[str, Any]) -> str:
-        return machine.bash("\n".join(job["script"]), work, job.get("variables", {}))
+        settings = {"CTRAIN_SIGN_KEY": str(key), **job.get("variables", {})}
+        return machine.bash("\n".join(job["script"]), work, settings)
 
     def plan() -> dict[str, Any]:
         run(yaml.safe_load((CHECKOUT / ".gitlab-ci.yml").read_text())["plan"])
@@ -264,11 +302,15 @@ def test_gitlab_does_the_same(machine: Machine, tmp_path: Path) -> None:
     child = plan()
     for tag in ("1.0", "0.9"):
         run(child[f"build small:{tag}"])
+        run(child[f"publish small:{tag}"])
         (work / "published.json").rename(tmp_path / f"{tag}.json")
     assert machine.channels() == {"1.0-r1": ["dev"], "0.9-r1": ["0.9-dev"]}
+    assert [image["signed"] for image in machine.images()] == [True, True]
     assert list(plan()) == ["stages", "variables", "nothing to build"]
     machine.change()
-    run(plan()["build small:1.0"])
+    newer = plan()
+    run(newer["build small:1.0"])
+    assert "packages: 0 added, 0 removed, 0 changed" in run(newer["publish small:1.0"])
     (tmp_path / "1.0.json").rename(work / "published.json")  # the artifact of the first pipeline
     run(child["promote small:1.0"])
     assert machine.channels() == {"1.0-r1": ["prod"], "0.9-r1": ["0.9-dev"], "1.0-r2": ["dev"]}

@@ -90,14 +90,24 @@ def test_each_image_has_its_channels_and_its_own_approval() -> None:
     for name, job in jobs(pipeline).items():
         if name.startswith("promote"):
             [needed] = job["needs"]
+            assert needed == name.replace("promote", "publish")
             assert pipeline[needed]["artifacts"]["expire_in"] == "never", "an approval may come weeks later"
             assert (job["when"], "environment" in job) == ("manual", True)
+
+
+def test_nothing_is_built_by_the_account_that_writes_to_the_store() -> None:
+    builds = {
+        name: "ctrain build" in " ".join(job["script"])
+        for name, job in jobs(child(PLAN)).items()
+        if job["tags"] == ["$CTRAIN_STORE_RUNNER"]
+    }
+    assert len(builds) == 4 and not any(builds.values())
 
 
 def test_the_plan_is_one_that_ctrain_makes(tmp_path: Path) -> None:
     argv = [str(BIN / "ctrain"), "build", "--all", "--plan", "--json", "--offline", "--cache", str(tmp_path)]
     plan = json.loads(subprocess.run(argv, cwd=CHECKOUT, capture_output=True, text=True, check=True).stdout)
-    assert len(jobs(child(plan))) == 2 * len(plan["images"]) > 0
+    assert len(jobs(child(plan))) == 3 * len(plan["images"]) > 0
 
 
 @pytest.mark.skipif(not shutil.which("shellcheck"), reason="shellcheck is not on PATH")

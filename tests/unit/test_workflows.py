@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,28 @@ def test_what_is_planned_for_its_old_base_is_built_on_a_new_one() -> None:
     texts |= {name: (CHECKOUT / name).read_text() for name in (".gitlab-ci.yml", ".gitlab/image.yml")}
     ages = {name: re.findall(r"bin/ctrain build(?:.*--base-max-age (\d+))?", text) for name, text in texts.items()}
     assert ages == {name: ["30", "30"] for name in texts}
+
+
+def test_nothing_is_built_by_the_account_that_writes_to_the_store() -> None:
+    """Nor installed that its hash does not vouch for."""
+    stores = [job for job in workflow("image.yml")["jobs"].values() if "CTRAIN_STORE_RUNNER" in job["runs-on"]]
+    assert len(stores) == 2
+    for job in stores:
+        scripts = [step["run"] for step in job["steps"] if "run" in step]
+        assert "make .venv HASHES=yes" in scripts and not any("ctrain build" in script for script in scripts)
+
+
+def test_what_publishes_is_known_by_its_hash() -> None:
+    """And no index is named in the file: sites have mirrors."""
+    text = (CHECKOUT / ".ci" / "requirements.txt").read_text()
+    pinned = re.findall(r"(?m)^([\w.-]+)==\S+.*((?:\\\n +--hash=sha256:[0-9a-f]{64} *)+)$", text)
+    assert {name for name, _ in pinned} == set(re.findall(r"(?m)^([\w.-]+)==", text))
+    wanted = [
+        text for text in metadata.requires("ctrain") or () if "extra ==" not in text or 'extra == "build"' in text
+    ]
+    assert len(wanted) >= 4
+    assert {re.split("[><=]", text)[0] for text in wanted} | {"setuptools"} <= {name for name, _ in pinned}
+    assert "://" not in text
 
 
 def test_every_step_is_a_command_that_people_run_too() -> None:
