@@ -16,6 +16,7 @@ from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import CtrainError
 from ctrain_runtime.gpus import DRIVER_FILE, Maker
 from ctrain_runtime.image import LAYER_MARKER, Image
+from ctrain_runtime.time_limit import NodeRange
 from ctrain_runtime.user_cache import UserCache
 
 _GPUS = Path("/proc/driver/nvidia/gpus")
@@ -48,7 +49,9 @@ class Partition:
     `has_memory_default`: a job that requests no memory gets a share that the administrators chose.
     `cpu_bind` is the binding of ranks to cores ("": left to the cluster, or not supported).
     `idle` are the usable nodes without a job (None: unknown). `preemptible`: its jobs make way for those of others.
-    `driver` is the version of NVIDIA's ("": unknown).
+    `driver` is the version of NVIDIA's ("": unknown). `by_nodes` are the limits of time that depend on the number of
+    nodes; a job outside of all of them would never start. Of a user's jobs `max_running` run at a time, and
+    `max_submitted` may wait or run (None: unknown, or no limit).
     """
 
     name: str
@@ -74,6 +77,9 @@ class Partition:
     accounts: Access = Access()
     qos: Access = Access()
     driver: str = ""
+    by_nodes: tuple[NodeRange, ...] = ()
+    max_running: Optional[int] = None
+    max_submitted: Optional[int] = None
 
     @property
     def scope(self) -> str:

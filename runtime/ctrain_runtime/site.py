@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import pwd
 import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -35,17 +37,20 @@ class Detect:
 class SiteEngine:
     """The engine of the compute nodes. `path` is absolute or a name on their PATH ("": the one found here), `version`
     its version where the login nodes lack it. `modules` are loaded before it; one that begins with / is a directory of
-    module files."""
+    module files. `fakeroot`: containers do not start without --fakeroot."""
 
     path: str = ""
     version: str = ""
     modules: tuple[str, ...] = ()
+    fakeroot: bool = False
 
 
 @dataclass(frozen=True)
 class SitePartition:
     """A partition as administrators describe it: what the scheduler does not tell, and all of it where there is no
-    scheduler to ask. The numbers are those of a node; `arch` is the output of `uname -m`, `time_limit` as for --time.
+    scheduler to ask. The numbers are those of a node; `arch` is the output of `uname -m`. `time_limit` is as for
+    --time, one for all jobs or one for each range of nodes, as in {"10-24": "3:00:00"}. `cpus` are those that the
+    scheduler counts, of which a core has `threads_per_core`.
     """
 
     nodes: int
@@ -53,9 +58,37 @@ class SitePartition:
     gpus: int = 0
     gpu_type: str = ""
     arch: str = ""
-    time_limit: str = "UNLIMITED"
+    time_limit: Union[str, dict[str, str]] = "UNLIMITED"
     driver: str = ""  # version of NVIDIA's: the oldest of the partition's nodes
     min_nodes: int = 1  # of a job
+    max_nodes: Optional[int] = None  # of a job; None: `nodes`
+    threads_per_core: int = 1
+    max_running: Optional[int] = None  # jobs of one user at a time
+    max_submitted: Optional[int] = None  # those and the ones that wait
+
+
+@dataclass(frozen=True)
+class SiteQos:
+    """The limits of the jobs of a QOS, where there is no scheduler to ask."""
+
+    time_limit: str = "UNLIMITED"
+    max_nodes: Optional[int] = None
+
+
+@dataclass(frozen=True)
+class Conditional:
+    """The value of a variable that holds for images whose NCCL is of the version `since_nccl` or newer."""
+
+    value: str
+    since_nccl: str
+
+
+@dataclass(frozen=True)
+class SiteNotes:
+    """Lines for users of what nobody has seen work at a site: of all runs, and of those on several nodes."""
+
+    always: str = ""
+    multinode: str = ""
 
 
 @dataclass(frozen=True)
@@ -86,6 +119,10 @@ class Site:
     partitions: dict[str, SitePartition] = field(default_factory=dict)
     partition: str = ""
     partition_order: tuple[str, ...] = ()  # the preferred one first, where none is named
+    qos: dict[str, SiteQos] = field(default_factory=dict)
+    default_qos: str = ""  # that of jobs that name none, where there is no scheduler to ask
+    interactive_time: str = ""  # the longest that an interactive job may take
+    not_requested: tuple[Literal["gpus", "memory", "partition"], ...] = ()  # what jobs must not ask for
     required: tuple[str, ...] = ()  # options without which the site rejects jobs: account ...
     comment: str = ""
     submit: tuple[str, ...] = ()  # further options of sbatch, one per list item
@@ -99,9 +136,14 @@ class Site:
     staging: str = ""  # a directory on each node's own disk, to which images are copied
     expected_bandwidth: ExpectedBandwidth = field(default_factory=ExpectedBandwidth)
     nccl_network: str = ""  # as NCCL names it in its log: IB, AWS Libfabric, Socket
+    address_suffix: str = ""  # of a node's name in the fast network, for MASTER_ADDR
     datasets: dict[str, str] = field(default_factory=dict)
     mounts: tuple[str, ...] = ()
+    host_libraries: tuple[str, ...] = ()  # patterns of files of the nodes that the image's libraries get
+    library_paths: tuple[str, ...] = ()  # first on LD_LIBRARY_PATH in the container
     env: dict[str, str] = field(default_factory=dict)
+    env_multinode: dict[str, Union[str, Conditional]] = field(default_factory=dict)  # of runs on several nodes
+    notes: SiteNotes = field(default_factory=SiteNotes)
 
 
 @dataclass(frozen=True)
@@ -148,9 +190,13 @@ def site_names() -> list[str]:
 
 
 def expand(text: str, where: str) -> str:
-    """`text` with ~ and $VARIABLES replaced. Raises ConfigError if a variable or a home does not exist."""
+    """`text` with ~ and $VARIABLES replaced; $USER is the caller, even if it is not set. Raises ConfigError if another
+    variable or a home does not exist."""
+    known = {name: value for name, value in os.environ.items() if value}  # an empty one would leave /scratch//runs
+    with contextlib.suppress(KeyError):  # no account here
+        known.setdefault("USER", pwd.getpwuid(os.getuid()).pw_name)
     try:
-        return str(Path(string.Template(text).substitute(os.environ)).expanduser())
+        return str(Path(string.Template(text).substitute(known)).expanduser())
     except (KeyError, ValueError) as error:
         raise ConfigError(f"{where}: variable not set in {text!r}: {error}") from error
     except RuntimeError as error:  # of expanduser

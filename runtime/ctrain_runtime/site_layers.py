@@ -11,6 +11,8 @@ from ctrain_runtime.errors import SiteError
 
 SIGNATURE_KEYS = ("require_signature", "trusted_keys")
 TRUST_KEYS = (*SIGNATURE_KEYS, "images")
+# Who sets a variable, or resets it, need not know that a lower layer has it for runs on several nodes only.
+_GENERAL, _SPECIAL = "env", "env_multinode"
 
 
 class Level(IntEnum):
@@ -51,6 +53,9 @@ def merge(layers: Iterable[Layer]) -> Merged:
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
     for layer in layers:
+        for entry in layer.values.get(_GENERAL) or ():
+            values.get(_SPECIAL, {}).pop(entry, None)
+            sources.pop(f"{_SPECIAL}.{entry}", None)
         for key, value in layer.values.items():
             sources[key] = layer.source
             if isinstance(value, Mapping):

@@ -3,12 +3,52 @@
 from __future__ import annotations
 
 import re
-from typing import Optional
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Optional, Union
 
 from ctrain_runtime.errors import UsageError
 
 LARGEST_PART = 59  # of the minutes of an hour and the seconds of a minute
+_RANGE = re.compile(r"([1-9]\d*)(?:-([1-9]\d*)?)?")
 _FORMS = re.compile(r"(?:(?P<days>\d+)-)?(?P<first>\d+)(?::(?P<second>\d+))?(?::(?P<third>\d+))?")
+
+
+@dataclass(frozen=True)
+class NodeRange:
+    """The limit in minutes (None: none) of jobs of `least` to `most` nodes (None: and more)."""
+
+    least: int
+    most: Optional[int]
+    minutes: Optional[int]
+
+    def holds(self, nodes: int) -> bool:
+        return self.least <= nodes and (self.most is None or nodes <= self.most)
+
+    def __str__(self) -> str:
+        if self.most == self.least:
+            return f"{self.least} node{'' if self.least == 1 else 's'}"
+        return f"{self.least} nodes and more" if self.most is None else f"{self.least} to {self.most} nodes"
+
+
+def parse_ranges(limits: Union[str, Mapping[str, str]]) -> tuple[NodeRange, ...]:
+    """The ranges of nodes with a limit each, written as "10-24", "5" or "100-", by their size; one limit for all jobs
+    is one range. Raises UsageError."""
+    if isinstance(limits, str):
+        return (NodeRange(1, None, parse_limit(limits)),)
+    ranges = []
+    for text, limit in limits.items():
+        form = _RANGE.fullmatch(text.strip())
+        least = int(form[1]) if form else 0
+        most = None if text.strip().endswith("-") else int(form[2] or least) if form else 0
+        if not form or (most is not None and most < least):
+            raise UsageError(f"invalid range of nodes {text!r}", "Write it as 10-24, 5, or 100- for 100 and more")
+        ranges.append(NodeRange(least, most, parse_limit(limit)))
+    ranges.sort(key=lambda one: one.least)
+    for one, following in zip(ranges, ranges[1:]):
+        if one.most is None or one.most >= following.least:
+            raise UsageError(f"ranges of nodes overlap: {one} and {following}", "Give each number of nodes one limit")
+    return tuple(ranges)
 
 
 def parse_limit(text: str) -> Optional[int]:

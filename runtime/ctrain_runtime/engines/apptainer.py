@@ -23,11 +23,13 @@ CALLER_VARIABLES = ("BASH_ENV", "ENV", "LD_LIBRARY_PATH", "LD_PRELOAD")
 
 @dataclass(frozen=True)
 class Engine:
-    """A container engine: its kind (apptainer or singularity), absolute path and version."""
+    """A container engine: its kind (apptainer or singularity), absolute path and version. `fakeroot`: without that
+    option it starts nothing here."""
 
     name: str
     path: str
     version: str
+    fakeroot: bool = False
 
 
 def find_engine() -> Engine:
@@ -79,6 +81,8 @@ def exec_argv(
         argv += ["--pwd", workdir]
     if _numbers(engine) >= NO_EVAL_SINCE[engine.name]:
         argv.append("--no-eval")  # else a $ in the value of a variable would be expanded, or run, by a shell inside
+    if engine.fakeroot:
+        argv.append("--fakeroot")
     if as_root:
         argv.append("--userns")  # root in a restricted machine may lack capabilities that a plain exec asks for
     argv += [*(["--nv"] if cuda else []), *(["--rocm"] if rocm else [])]
@@ -89,13 +93,27 @@ def exec_argv(
     return argv
 
 
-def launch_array(argv: list[str]) -> str:
+# The files of a node whose libraries the image needs, where the node has them (hidden option of all engines, which OLCF
+# documents as APPTAINER_CONTAINLIBS); they come last on the LD_LIBRARY_PATH.
+_HOST_LIBRARIES = """
+libraries=
+for pattern in {patterns}; do
+  for file in $pattern; do # without quotes: a pattern
+    if [ -f "$file" ]; then libraries+=,$file; else echo "ctrain: host library $file not found on $node" >&2; fi
+  done
+done
+[ -z "$libraries" ] || launch+=(--containlibs "${{libraries#,}}")"""
+
+
+def launch_array(argv: list[str], host_libraries: Iterable[str] = ()) -> str:
     """Bash that sets the array `launch` to the argv of `exec` and what only the node knows: the arrays `without`
-    (container_environment) and `binds`, the directory `home`, and the file `image`."""
+    (container_environment) and `binds`, the directory `home`, and the file `image`. `host_libraries` are patterns."""
+    patterns = quote_argv(host_libraries)
+    more = _HOST_LIBRARIES.format(patterns=patterns) if patterns else ""
     return f"""\
 {array("launch", argv)}
 [ "${{#without[@]}}" = 0 ] || launch=(env "${{without[@]}}" "${{launch[@]}}")
-for bind in "${{binds[@]}}"; do launch+=(--bind "$bind"); done
+for bind in "${{binds[@]}}"; do launch+=(--bind "$bind"); done{more}
 launch+=(--home "$home:{HOME}" "$image")"""
 
 

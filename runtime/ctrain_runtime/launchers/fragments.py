@@ -170,7 +170,7 @@ export LOCAL_WORLD_SIZE={plan.ranks_per_node} OMP_NUM_THREADS={plan.cores_per_ra
 {independent.own_gpus(plan) if plan.independent else ""}\
 {apptainer.container_environment(plan.engine, plan.environment, names, identity.passed_prefixes)}
 {staging.data(plan)}{staging.image(plan)}
-{apptainer.launch_array(argv)}"""
+{apptainer.launch_array(argv, plan.host_libraries)}"""
 
 
 def order_gpus(plan: LaunchPlan, identity: TaskIdentity) -> str:
@@ -239,7 +239,8 @@ def checked_command(plan: LaunchPlan, argv: list[str]) -> list[str]:
     anything.
     """
     checks = []
-    before = [_driver_libraries(plan.image.native_driver)] if plan.image.native_driver else []
+    before = [_library_paths(plan.library_paths)] if plan.library_paths else []
+    before += [_driver_libraries(plan.image.native_driver)] if plan.image.native_driver else []
     if plan.image.marker:
         test = f'{{ read -r key </{LAYER_MARKER}; }} 2>/dev/null; [ "$key" = {shlex.quote(plan.image.marker)} ]'
         complaint = "this engine ignores the layers of the image (overlay is off, or Singularity lacks set-uid root)"
@@ -254,6 +255,15 @@ def checked_command(plan: LaunchPlan, argv: list[str]) -> list[str]:
     who = ("NODE_RANK", "NODE_RANK") if plan.launcher == "node" else who
     text = "; ".join((*before, *(f"{test} || {refusal(code, complaint, *who)}" for test, code, complaint in checks)))
     return ["/bin/sh", "-c", f'{text}; exec "$@"', "ctrain", *argv]
+
+
+def _library_paths(patterns: tuple[str, ...]) -> str:
+    """sh that puts directories first on the loader's path, as far as the container has them."""
+    text = """\
+more=
+for directory in {patterns}; do [ ! -d "$directory" ] || more="$more${{more:+:}}$directory"; done
+[ -z "$more" ] || {{ export LD_LIBRARY_PATH="$more${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}"; }}"""
+    return text.format(patterns=" ".join(patterns))
 
 
 def _driver_libraries(native_driver: int) -> str:

@@ -84,8 +84,8 @@ def native_driver(image: Manifest) -> int:
 def compiled_models(image: Manifest, names: Iterable[str]) -> tuple[str, ...]:
     """The models of the GPUs `names` that the image is compiled for, each once: for the same major capability, and an
     equal or lower minor one."""
-    codes = [_numbers(code) for code in image.requires.arch]
-    found = [(gpu.model, _numbers(gpu.capability)) for gpu in map(identify, names) if gpu.capability]
+    codes = [numbers(code) for code in image.requires.arch]
+    found = [(gpu.model, numbers(gpu.capability)) for gpu in map(identify, names) if gpu.capability]
     compiled = (model for model, of in found if any(code[0] == of[0] and code <= of for code in codes))
     return tuple(dict.fromkeys(compiled))
 
@@ -102,9 +102,9 @@ def nearest(image: Manifest, published: Iterable[Manifest], nodes: NodeFacts) ->
 
 def _too_old(image: Manifest, name: str) -> str:
     """Newer GPUs than those that the image is compiled for may compile its PTX; older ones can do nothing."""
-    codes = [_numbers(code) for code in image.requires.arch]
+    codes = [numbers(code) for code in image.requires.arch]
     gpu = identify(name) if codes else Gpu(name)
-    if not gpu.capability or min(codes) <= _numbers(gpu.capability):
+    if not gpu.capability or min(codes) <= numbers(gpu.capability):
         return ""
     compiled = " ".join(image.requires.arch)
     return f"GPU {gpu.model} (compute capability {gpu.capability}) is older than the image's GPU code ({compiled})"
@@ -120,19 +120,20 @@ def _driver_problem(image: Manifest, nodes: NodeFacts) -> str:
             return f"{problem}, and GPU {gpu} has no forward compatibility"
     if not image.layers and "cuda-compat" not in image.software:  # ctrain's own images come with their requirements
         return f"{problem}, and the image has no libraries for forward compatibility"
-    if older and all(_numbers(nodes.driver) < _numbers(branch) for branch in older):
+    if older and all(numbers(nodes.driver) < numbers(branch) for branch in older):
         return f"{problem}; by forward compatibility also {', '.join(older)}"
     return ""
 
 
 def _is_of_branch(driver: str, branch: str) -> bool:
     """Whether a driver (470.82.01) is of a branch that a list names by its first version (470.57), or by its number."""
-    return _numbers(driver)[:1] == _numbers(branch)[:1] and _numbers(driver) >= _numbers(branch)
+    return numbers(driver)[:1] == numbers(branch)[:1] and numbers(driver) >= numbers(branch)
 
 
 def _is_older(driver: str, native: int) -> bool:
-    return bool(_numbers(driver)) and _numbers(driver) < (native,)
+    return bool(numbers(driver)) and numbers(driver) < (native,)
 
 
-def _numbers(version: str) -> tuple[int, ...]:
+def numbers(version: str) -> tuple[int, ...]:
+    """The numbers of a version, to compare it."""
     return tuple(map(int, re.findall(r"\d+", version)))

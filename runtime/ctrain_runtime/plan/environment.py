@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from ctrain_runtime.engines.apptainer import HOME
 from ctrain_runtime.errors import ConfigError, CtrainError, JobError, UsageError
 from ctrain_runtime.job import Job
+from ctrain_runtime.plan.admission import numbers
 from ctrain_runtime.plan.model import Options
 from ctrain_runtime.site import Site, expand
 
@@ -40,13 +42,19 @@ DEFAULTS = {
 
 
 def make_environment(
-    job: Job, site: Site, options: Options, run_directory: Path, mpi: Mapping[str, str]
+    job: Job,
+    site: Site,
+    options: Options,
+    run_directory: Path,
+    mpi: Mapping[str, str],
+    multinode: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[dict[str, str], dict[str, str]]:
     """The variables of the program, and the origin of each; later ones win.
 
-    Raises UsageError, JobError or ConfigError for bad names.
+    `multinode` are those of the site for several nodes. Raises UsageError, JobError or ConfigError for bad names.
     """
     _check_names(site.env, ConfigError, f"site {site.name}: env")
+    _check_names(site.env_multinode, ConfigError, f"site {site.name}: env_multinode")
     _check_names(job.env, JobError, f"{job.where}: env")
     run = {"CTRAIN_RUN_DIR": str(run_directory), **({"CTRAIN_RESUME": RESUME} if options.resume else {})}
     layers = (
@@ -54,6 +62,7 @@ def make_environment(
         ("ctrain, for MPI", mpi),
         (f"site {site.name}: cache", _caches(site)),
         (f"site {site.name}: env", site.env),
+        (f"site {site.name}: env_multinode", multinode),
         (f"job {job.name}: env", job.env),
         ("option", _assigned(options.env)),
     )
@@ -65,6 +74,28 @@ def make_environment(
             if name not in passed:
                 variables[name], origins[name] = value, origin
     return variables, origins
+
+
+def multinode_environment(site: Site, software: Mapping[str, str]) -> dict[str, str]:
+    """The site's variables of runs on several nodes, for an image with that software."""
+    chosen = {}
+    for name, entry in site.env_multinode.items():
+        if isinstance(entry, str):
+            chosen[name] = entry
+        elif numbers(software.get("nccl", "")) >= numbers(entry.since_nccl):
+            chosen[name] = entry.value
+    return chosen
+
+
+def unknown_conditions(site: Site, software: Mapping[str, str]) -> tuple[str, ...]:
+    """Lines on variables of which nobody knows whether they are for the image."""
+    if software.get("nccl"):
+        return ()
+    return tuple(
+        f"{name}={entry.value} is for NCCL {entry.since_nccl} and newer; the image's is unknown: not set"
+        for name, entry in site.env_multinode.items()
+        if not isinstance(entry, str)
+    )
 
 
 def passed_names(env: Iterable[str]) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Optional
 
@@ -11,8 +12,8 @@ from ctrain_runtime.facts import Facts
 from ctrain_runtime.gpus import Maker, maker
 from ctrain_runtime.image import Image
 from ctrain_runtime.job import Job
-from ctrain_runtime.plan import mpi
-from ctrain_runtime.plan.environment import make_environment, passed_names, secret_names
+from ctrain_runtime.plan import binding, mpi
+from ctrain_runtime.plan.environment import make_environment, multinode_environment, passed_names, secret_names
 from ctrain_runtime.plan.image_choice import choose_image, plan_user_layers
 from ctrain_runtime.plan.model import LaunchPlan, Options
 from ctrain_runtime.plan.mounts import data_mount, make_mounts
@@ -49,7 +50,11 @@ def make_plan(
     staging = decide(options.stage, site, planned, size.nodes, interactive=options.interactive)
     variables = mpi.environment(launcher, flavour, planned.cuda, horovod, "hpcx" in image.manifest.software)
     data = data_mount(job, site, options)
-    environment, origins = make_environment(job, site, options, run_directory, variables)
+    across = multinode_environment(site, image.manifest.software) if size.nodes > 1 and size.partition else {}
+    environment, origins = make_environment(job, site, options, run_directory, variables, across)
+    ranks = size.nodes * size.ranks_per_node
+    cpu_bind = options.cpu_bind or site.cpu_bind or size.cpu_bind
+    listed, cores = binding.fit(cpu_bind, size.ranks_per_node, one_task=tasks < ranks)
     return LaunchPlan(
         run=run_directory.name,
         run_directory=str(run_directory),
@@ -67,11 +72,11 @@ def make_plan(
         ranks_per_task=size.nodes * size.ranks_per_node // tasks,
         gpus_per_node=size.gpus_per_node,
         cpus_per_rank=size.cpus_per_rank,
-        cores_per_rank=size.cores_per_rank,
+        cores_per_rank=min(size.cores_per_rank, cores or size.cores_per_rank),
         memory=size.memory,
         partition=size.partition,
         time_limit=size.time_limit,
-        cpu_bind=options.cpu_bind or site.cpu_bind or size.cpu_bind,
+        cpu_bind=options.cpu_bind or listed,
         settings={**({"comment": site.comment} if site.comment else {}), **dict(options.settings)},
         options=(*site.submit, *options.scheduler_options),
         allocation=facts.cluster.allocation.job_id if facts.cluster.allocation else None,
@@ -96,6 +101,10 @@ def make_plan(
         cluster=facts.cluster.name,
         gpu_order=_gpu_order(site) if size.gpus_per_node else (),
         independent=job.independent,
+        not_requested=_not_requested(site, options),
+        address_suffix=_address_suffix(site),
+        host_libraries=_absolute(site, "host_libraries"),
+        library_paths=_absolute(site, "library_paths"),
     )
 
 
@@ -105,6 +114,28 @@ def _gpu_maker(size: JobSize, facts: Facts) -> Optional[Maker]:
         return None
     types = {part.name: part.gpu_type for part in facts.cluster.partitions}
     return maker(types[size.partition]) if size.partition in types else facts.gpu_maker
+
+
+def _not_requested(site: Site, options: Options) -> tuple[str, ...]:
+    """What the job does not ask for; a partition that the user names is."""
+    return tuple(what for what in site.not_requested if not (what == "partition" and options.partition))
+
+
+def _address_suffix(site: Site) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9.-]*", site.address_suffix):
+        problem = f"site {site.name}: address_suffix {site.address_suffix!r} is no part of a host's name"
+        raise ConfigError(problem, "As in: address_suffix: .hsn.example.org")
+    return site.address_suffix
+
+
+def _absolute(site: Site, key: str) -> tuple[str, ...]:
+    """The paths of a key, which become words of scripts. Raises ConfigError."""
+    paths: tuple[str, ...] = getattr(site, key)
+    for path in paths:
+        if not re.fullmatch(r"/[A-Za-z0-9._/+*?-]*", path):
+            problem = f"site {site.name}: {key}: {path!r} is not an absolute path of letters, digits and ._+-*?/"
+            raise ConfigError(problem, f"As in: {key}: [/usr/lib64]")
+    return paths
 
 
 def _gpu_order(site: Site) -> tuple[int, ...]:

@@ -200,6 +200,10 @@ class LaunchPlan:
     cluster: str = ""  # the scheduler's name for it, where the job's number counts; "": unknown, or none
     gpu_order: tuple[int, ...] = ()  # a node's GPUs by local rank; empty: as the node numbers them
     independent: bool = False  # declared, or one rank alone: no RANK, no rendezvous; each task has GPUs of its own
+    not_requested: tuple[str, ...] = ()  # what the site's jobs must not ask for: gpus, memory, partition
+    address_suffix: str = ""  # of the first node's name, for MASTER_ADDR
+    host_libraries: tuple[str, ...] = ()  # patterns of files of the nodes, which the container gets where they exist
+    library_paths: tuple[str, ...] = ()  # first on LD_LIBRARY_PATH in the container
 
     @property
     def world_size(self) -> int:

@@ -43,7 +43,7 @@ def environment(launcher: str, flavour: str, cuda: bool, horovod: bool = False, 
         return NO_HOROVOD if horovod and launcher != "gloo" else {}
     return {
         **SHARED_MEMORY,
-        **(PMIX if flavour.startswith("pmix") else {}),
+        **(PMIX if "pmix" in flavour else {}),
         **({} if cuda else CPU),
         **(MPIRUN if launcher == "mpirun" else {}),
         **(HOROVOD_OVER_HPCX if horovod and hpcx else {}),

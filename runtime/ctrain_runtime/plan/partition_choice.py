@@ -92,7 +92,7 @@ def hosts_elsewhere(request: SizeRequest, cluster: Cluster, name: str) -> list[s
 
 
 def limit(request: SizeRequest, cluster: Cluster) -> Cluster:
-    """The cluster with the limits of QOS and accounts that hold for the request's jobs.
+    """The cluster with the limits of QOS, accounts and ranges of nodes that hold for the request's jobs.
 
     Of the partition's QOS, the job's and the account, the first that sets a limit counts
     (slurm.schedmd.com/resource_limits.html, hierarchy).
@@ -112,9 +112,25 @@ def limit(request: SizeRequest, cluster: Cluster) -> Cluster:
             own = getattr(part, what)
             if most is not None and (own is None or most < own):
                 changes[what], by[who] = most, None
-        return replace(part, **changes, limited_by=", ".join(by))
+        return replace(part, **changes, limited_by=", ".join(filter(None, (part.limited_by, *by))))
 
-    return replace(cluster, partitions=tuple(map(limited, cluster.partitions)))
+    nodes = resolve_count("--nodes", request.nodes, 1)
+    in_range = (_in_range(part, nodes) for part in cluster.partitions)
+    return replace(cluster, partitions=tuple(map(limited, in_range)))
+
+
+def _in_range(part: Partition, nodes: int) -> Partition:
+    """The partition with the limit of time of jobs of that many nodes. The widest counts where several queues take
+    them; where none does, the next larger number is the least."""
+    ranges = [one for one in part.by_nodes if one.holds(nodes)]
+    if not part.by_nodes or nodes > max((one.most or nodes) for one in part.by_nodes):
+        return part
+    if not ranges:
+        return replace(part, min_nodes=min(one.least for one in part.by_nodes if one.least > nodes))
+    widest = max(ranges, key=lambda one: (one.minutes is None, one.minutes or 0))
+    if widest.minutes is None or (part.time_limit is not None and part.time_limit <= widest.minutes):
+        return part
+    return replace(part, time_limit=widest.minutes, limited_by=f"jobs of {widest}")
 
 
 def _first(checks: Checks) -> str:

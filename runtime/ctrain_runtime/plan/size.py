@@ -30,6 +30,7 @@ class SizeRequest:
     qos: str = ""
     nodelist: str = ""
     hosts: tuple[str, ...] = ()
+    interactive: bool = False
 
 
 @dataclass(frozen=True)

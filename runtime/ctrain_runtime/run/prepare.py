@@ -17,6 +17,7 @@ from ctrain_runtime.errors import ImageNotFound, JobError, ResourceError, Schedu
 from ctrain_runtime.facts import Cluster
 from ctrain_runtime.launchers import independent
 from ctrain_runtime.launchers.recognise import NODE, Recognised, check, keep, recognise
+from ctrain_runtime.plan import site_notes
 from ctrain_runtime.plan.admission import NodeFacts
 from ctrain_runtime.plan.launcher_choice import HOROVOD, Imports, choose, refuse_alone
 from ctrain_runtime.plan.make import make_plan
@@ -174,7 +175,8 @@ def _plan(
         from ctrain_runtime.run.data_copy import request_copy  # reads digests as those of foreign images
 
         plan = replace(plan, data_copy=request_copy(plan, site, request.report))
-    return plan, (*notes, *independent.notes(plan))
+    of_site = site_notes.notes(plan, site, target.cluster, target.image.manifest.software)
+    return plan, (*notes, *of_site, *independent.notes(plan))
 
 
 def runs_directory(site: Site) -> Path:
@@ -261,6 +263,7 @@ def make_size_request(
         account=settings.get("account", ""),
         qos=settings.get("qos", ""),
         nodelist=settings.get("nodelist", ""),
+        interactive=options.interactive,
     )
 
 

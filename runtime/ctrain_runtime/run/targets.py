@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Union
 
 from ctrain_runtime import facts, gpus, time_limit
 from ctrain_runtime.engines.apptainer import Engine, find_engine, identify
 from ctrain_runtime.errors import ConfigError, EngineError, SchedulerError, UsageError
-from ctrain_runtime.facts import Cluster, Partition
+from ctrain_runtime.facts import Cluster, Limits, Partition
 from ctrain_runtime.plan import admission
 from ctrain_runtime.plan.admission import NodeFacts
 from ctrain_runtime.plan.size import JobSize
 from ctrain_runtime.schedulers.protocol import Scheduler
 from ctrain_runtime.site import Site
+from ctrain_runtime.time_limit import NodeRange
 
 ASSUMED = Engine("apptainer", "apptainer", "1.1.0")  # in a dry run without any: the oldest with all options
 
@@ -34,21 +37,31 @@ def find_cluster(scheduler: Scheduler, site: Site, *, dry_run: bool = False) -> 
         return describe_cluster(site), (f"partitions are those of the file of site {site.name}: {error.message}",)
     described = {part.name: part for part in describe_cluster(site).partitions}
     threads = site.threads_per_core or 0
-    parts = (_limit_threads(_complete(part, described), threads) for part in cluster.partitions)
+    parts = (_limit_threads(_complete(site, part, described), threads) for part in cluster.partitions)
     return replace(cluster, partitions=tuple(parts)), ()
 
 
 def describe_cluster(site: Site) -> Cluster:
     """The cluster as the site's file describes it. Raises ConfigError for a wrong time limit."""
-    return Cluster(tuple(_describe(site, name) for name in site.partitions), mpi=site.mpi)
+    partitions = tuple(_describe(site, name) for name in site.partitions)
+    limits = {
+        f"QOS {name}": Limits(qos.max_nodes, time_limit=_ranges(site, f"qos.{name}", qos.time_limit)[0].minutes)
+        for name, qos in site.qos.items()
+    }
+    return Cluster(partitions, mpi=site.mpi, qos=site.default_qos, limits=limits)
+
+
+def _ranges(site: Site, key: str, limits: Union[str, Mapping[str, str]]) -> tuple[NodeRange, ...]:
+    try:
+        return time_limit.parse_ranges(limits)
+    except UsageError as error:
+        raise ConfigError(f"site {site.name}: {key}: {error.message}", error.hint) from error
 
 
 def _describe(site: Site, name: str) -> Partition:
     part = site.partitions[name]
-    try:
-        limit = time_limit.parse_limit(part.time_limit)
-    except UsageError as error:
-        raise ConfigError(f"site {site.name}: partitions.{name}: {error.message}", error.hint) from error
+    ranges = _ranges(site, f"partitions.{name}", part.time_limit)
+    by_nodes = ranges if isinstance(part.time_limit, dict) else ()
     return Partition(
         name,
         default=name == site.partition,
@@ -58,15 +71,29 @@ def _describe(site: Site, name: str) -> Partition:
         gpu_type=part.gpu_type,
         arch=part.arch,
         driver=part.driver,
-        time_limit=limit,
-        min_nodes=part.min_nodes,
+        time_limit=None if by_nodes else ranges[0].minutes,
+        threads_per_core=part.threads_per_core,
+        min_nodes=max(part.min_nodes, by_nodes[0].least if by_nodes else 1),
+        max_nodes=part.max_nodes or (by_nodes[-1].most if by_nodes else None),
+        by_nodes=by_nodes,
+        max_running=part.max_running,
+        max_submitted=part.max_submitted,
     )
 
 
-def _complete(part: Partition, described: dict[str, Partition]) -> Partition:
+def _complete(site: Site, part: Partition, described: dict[str, Partition]) -> Partition:
+    """A partition with what the scheduler does not tell; GPUs that it does not know are those of the file, too."""
     known = described.get(part.name, part)
     gpu_type = gpus.more_exact(part.gpu_type, known.gpu_type)
-    return replace(part, gpu_type=gpu_type, arch=part.arch or known.arch, driver=known.driver)
+    return replace(
+        part,
+        gpus=known.gpus if "gpus" in site.not_requested else part.gpus,
+        gpu_type=gpu_type,
+        arch=part.arch or known.arch,
+        driver=known.driver,
+        max_running=known.max_running,
+        max_submitted=known.max_submitted,
+    )
 
 
 def _limit_threads(part: Partition, threads: int) -> Partition:
@@ -94,11 +121,11 @@ def find_site_engine(site: Site, *, dry_run: bool = False) -> tuple[Engine, Note
     """
     path, version = site.engine.path, site.engine.version
     if path and version:
-        return Engine("apptainer" if "apptainer" in path else "singularity", path, version), ()
+        engine = Engine("apptainer" if "apptainer" in path else "singularity", path, version)
+        return replace(engine, fakeroot=site.engine.fakeroot), ()
     try:
-        if path:
-            return replace(identify(path), path=path), ()
-        return find_engine(), ()
+        engine = replace(identify(path), path=path) if path else find_engine()
+        return replace(engine, fakeroot=site.engine.fakeroot), ()
     except EngineError as error:
         if dry_run:
             return ASSUMED, (f"no engine on this machine: planned for {ASSUMED.name} {ASSUMED.version}",)

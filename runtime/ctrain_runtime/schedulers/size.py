@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Optional
 
 from ctrain_runtime import time_limit
-from ctrain_runtime.errors import ResourceError, SchedulerError, UsageError
+from ctrain_runtime.errors import ConfigError, ResourceError, SchedulerError, UsageError
 from ctrain_runtime.facts import Allocation, Cluster, Partition
 from ctrain_runtime.plan.partition_choice import choose_partition, hosts_elsewhere, limit
 from ctrain_runtime.plan.size import JobSize, SizeRequest, check_capacity, resolve_count, unused_gpus
@@ -34,9 +34,10 @@ def fit(request: SizeRequest, cluster: Cluster, site: Site) -> JobSize:
     check_capacity(scope, "usable node", partition.nodes, "--nodes", nodes)
     gpus, ranks = _gpus_and_ranks(request, f"a node of {scope}", partition.cpus, partition.gpus)
     _check_limits(partition, nodes, gpus)
-    minutes, notes = _time_limit(request, partition)
+    minutes, notes = _time_limit(request, _limit_interactive(request, partition, site))
     ask_memory = cluster.memory_is_consumable and not partition.has_memory_default
-    memory = _memory(partition, gpus, ask_memory, site.memory_per_gpu)
+    may_ask = "memory" not in site.not_requested
+    memory = _memory(partition, gpus, ask_memory, site.memory_per_gpu) if may_ask else None
     size = _share(partition, nodes, gpus, ranks, site)
     return replace(
         size, memory=memory, time_limit=minutes, notes=(*reasons, *unused_gpus(request, gpus, ranks), *notes)
@@ -60,7 +61,7 @@ def _fit_allocation(request: SizeRequest, cluster: Cluster, site: Site, allocati
         cpu_bind=known.cpu_bind if known else "",
     )
     # A step without a share of its own takes all memory of the allocation, and a second one waits for it.
-    ask_memory = cluster.memory_is_consumable and gpus < limits.gpus
+    ask_memory = cluster.memory_is_consumable and gpus < limits.gpus and "memory" not in site.not_requested
     memory, notes = _memory(limits, gpus, ask_memory, None), _ignored_in_allocation(request, allocation)
     notes = (*unused_gpus(request, gpus, ranks), *notes)
     size = _share(limits, nodes, gpus, ranks, site)
@@ -149,6 +150,19 @@ def _time_limit(request: SizeRequest, partition: Partition) -> tuple[Optional[in
             f"{partition.scope} allows {text}, {request.time} requested", f"Longest that fits: --time {text}"
         )
     return longest, (f"time limit shortened from {request.time} to {text}, the maximum of {partition.scope}",)
+
+
+def _limit_interactive(request: SizeRequest, partition: Partition, site: Site) -> Partition:
+    """The partition with the site's limit of interactive jobs, for one of these. Raises ConfigError."""
+    if not request.interactive or not site.interactive_time:
+        return partition
+    try:
+        most = time_limit.parse_limit(site.interactive_time)
+    except UsageError as error:
+        raise ConfigError(f"site {site.name}: interactive_time: {error.message}", error.hint) from error
+    if most is None or (partition.time_limit is not None and partition.time_limit <= most):
+        return partition
+    return replace(partition, time_limit=most, limited_by="interactive jobs")
 
 
 def _ignored_in_allocation(request: SizeRequest, allocation: Allocation) -> tuple[str, ...]:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+import pwd
 from pathlib import Path
 
 import pytest
@@ -268,3 +270,17 @@ def test_expand_never_leaves_a_hole(text: str) -> None:
 def test_the_home_of_nobody() -> None:
     with pytest.raises(ConfigError, match=r"^x: home directory not found: '~nobody-of-this-name/runs'$"):
         site.expand("~nobody-of-this-name/runs", "x")
+
+
+def test_the_user_of_a_path_without_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """/scratch//ctrain is nobody's directory, or everybody's."""
+    me = pwd.getpwuid(os.getuid()).pw_name
+    for change in (lambda: monkeypatch.delenv("USER", raising=False), lambda: monkeypatch.setenv("USER", "")):
+        change()
+        assert site.expand("/scratch/$USER/ctrain", "x") == f"/scratch/{me}/ctrain"
+    monkeypatch.setattr(os, "getuid", lambda: 4_000_000)
+    with pytest.raises(ConfigError, match=r"^neuron\.yaml: runs: variable not set in '/scratch/\$USER/ctrain': 'USER'"):
+        site.expand("/scratch/$USER/ctrain", "neuron.yaml: runs")
+    monkeypatch.setenv("SCRATCH", "")
+    with pytest.raises(ConfigError, match=r"^x: variable not set in"):
+        site.expand("$SCRATCH/runs", "x")

@@ -63,3 +63,17 @@ def test_only_images_of_stores_stays_what_the_system_demands(level: Level) -> No
 def test_signatures_can_be_required_above_the_system() -> None:
     check_trust_keys([Layer(Level.SYSTEM, "etc", {"trusted_keys": ["/k"]}), Layer(Level.USER, "mine", ON)])
     check_trust_keys([Layer(Level.BUILT_IN, "own", ON), Layer(Level.SYSTEM, "etc", {"require_signature": False})])
+
+
+def test_who_sets_a_variable_need_not_know_that_it_holds_on_several_nodes() -> None:
+    """Files of users have `env: {NCCL_NET: null}`, of the time when the sites had it in `env`."""
+    below = Layer(Level.BUILT_IN, "site", {"env_multinode": {"NCCL_NET": "AWS Libfabric", "A": "1"}, "env": {"A": "0"}})
+    merged = merge([below, Layer(Level.USER, "user", {"env": {"NCCL_NET": None}})])
+    assert merged.values == {"env": {"A": "0"}, "env_multinode": {"A": "1"}}
+    assert "env_multinode.NCCL_NET" not in merged.sources
+    assert merge([below, Layer(Level.USER, "user", {"env": {"A": "2"}})]).values == {
+        "env": {"A": "2"},
+        "env_multinode": {"NCCL_NET": "AWS Libfabric"},
+    }
+    assert merge([below, Layer(Level.USER, "user", {"env": None})]).values["env_multinode"]["A"] == "1"
+    assert below.values["env_multinode"] == {"NCCL_NET": "AWS Libfabric", "A": "1"}

@@ -47,3 +47,35 @@ def test_anything_else_is_refused(text: str) -> None:
 @pytest.mark.parametrize(("minutes", "text"), [(1, "00:01:00"), (60, "01:00:00"), (2880, "2-00:00:00")])
 def test_as_slurm_writes_it(minutes: int, text: str) -> None:
     assert time_limit.format_limit(minutes) == text
+
+
+def test_limits_by_nodes() -> None:
+    ranges = time_limit.parse_ranges({"25-99": "6:00:00", "10-24": "3:00:00", "5": "30", "100-": "UNLIMITED"})
+    assert [(one.least, one.most, one.minutes, str(one)) for one in ranges] == [
+        (5, 5, 30, "5 nodes"),
+        (10, 24, 180, "10 to 24 nodes"),
+        (25, 99, 360, "25 to 99 nodes"),
+        (100, None, None, "100 nodes and more"),
+    ]
+    assert [one.holds(24) for one in ranges] == [False, True, False, False]
+    assert ranges[-1].holds(10_000)
+    assert time_limit.parse_ranges("1:00:00") == (time_limit.NodeRange(1, None, 60),)
+
+
+@pytest.mark.parametrize(
+    ("limits", "complaint"),
+    [
+        ({"10-9": "1:00"}, "invalid range of nodes '10-9'"),
+        ({"0-9": "1:00"}, "invalid range of nodes '0-9'"),
+        ({"-9": "1:00"}, "invalid range of nodes '-9'"),
+        ({"many": "1:00"}, "invalid range of nodes 'many'"),
+        ({"": "1:00"}, "invalid range of nodes ''"),
+        ({"1-10": "1:00", "10-20": "2:00"}, "ranges of nodes overlap: 1 to 10 nodes and 10 to 20 nodes"),
+        ({"1-": "1:00", "10-20": "2:00"}, "ranges of nodes overlap: 1 nodes and more and 10 to 20 nodes"),
+        ({"1-5": "soon"}, "invalid time limit 'soon'"),
+    ],
+)
+def test_limits_by_nodes_that_are_wrong(limits: dict[str, str], complaint: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        time_limit.parse_ranges(limits)
+    assert raised.value.message == complaint

@@ -15,9 +15,10 @@ from ctrain_runtime import time_limit
 from ctrain_runtime.errors import CtrainError, SchedulerError
 from ctrain_runtime.facts import Allocation, Cluster, Partition
 from ctrain_runtime.schedulers.pbs import client, ownership
-from ctrain_runtime.schedulers.pbs.script import HYDRA, PALS
+from ctrain_runtime.schedulers.pbs.script import HYDRA, PALS, PALS_PMIX
 from ctrain_runtime.site import Site
 from ctrain_runtime.text import user_name
+from ctrain_runtime.time_limit import NodeRange
 
 COMMANDS = ("qsub", "qstat", "qselect", "qdel", "pbsnodes")
 # States in which a host starts no job (man pbs_node_attributes). Others only show that it is in use.
@@ -52,13 +53,23 @@ def read_cluster(site: Site) -> Cluster:
         nodes = pool.submit(client.ask, "pbsnodes", "-a", "-F", "json", kind="nodes")
         parts = parse_queues(queues.result(), parse_hosts(nodes.result()), server.result())
         return Cluster(
-            partitions=tuple(part for part in parts if not part.closed),
+            partitions=tuple(_with_cores(part, site) for part in parts if not part.closed),
             closed=tuple(part for part in parts if part.closed),
-            mpi=tuple(flavour for flavour in site.mpi if flavour == PALS or (flavour == HYDRA and _has_hydra())),
+            mpi=tuple(flavour for flavour in site.mpi if _starts(flavour)),
             allocation=current.result(),
             memory_is_consumable=True,
             name=next(iter(server.result()), ""),
         )
+
+
+def _with_cores(part: Partition, site: Site) -> Partition:
+    """PBS does not tell how many of the CPUs that it counts are one core."""
+    described = site.partitions.get(part.name)
+    return replace(part, threads_per_core=described.threads_per_core) if described else part
+
+
+def _starts(flavour: str) -> bool:
+    return flavour in (PALS, PALS_PMIX) or (flavour == HYDRA and _has_hydra())
 
 
 def _has_hydra() -> bool:
@@ -106,7 +117,8 @@ def _list(queue: dict[str, Any], name: str) -> list[str]:
 
 
 def _routed(part: Partition, destinations: list[Partition]) -> Partition:
-    """A routing queue has the widest of the limits of its destinations, as far as its own allow."""
+    """A routing queue has the widest of the limits of its destinations, as far as its own allow; and of time that of
+    the destination that takes a job's nodes: PBS would take the job, find none for it, and drop it without a word."""
     if not destinations:
         return part
 
@@ -116,7 +128,9 @@ def _routed(part: Partition, destinations: list[Partition]) -> Partition:
         return min(known, default=None)
 
     fewest = max(part.min_nodes, min(queue.min_nodes for queue in destinations))
-    return replace(part, min_nodes=fewest, **{name: widest(name) for name in ("max_nodes", "max_gpus", "time_limit")})
+    ranges = tuple(NodeRange(queue.min_nodes, queue.max_nodes, queue.time_limit) for queue in destinations)
+    limits = {name: widest(name) for name in ("max_nodes", "max_gpus", "time_limit")}
+    return replace(part, min_nodes=fewest, by_nodes=ranges, **limits)
 
 
 def _closed(queue: dict[str, Any]) -> str:

@@ -88,7 +88,7 @@ def _chunks(plan: LaunchPlan, settings: dict[str, str]) -> str:
     memory = settings.get("mem") or (f"{plan.memory}mb" if plan.memory is not None else "")
     parts = [
         f"{plan.nodes}:ncpus={plan.cpus_per_rank * plan.ranks_per_node}:mpiprocs={plan.tasks_per_node}",
-        *([f"ngpus={plan.gpus_per_node}"] if plan.gpus_per_node else []),
+        *([f"ngpus={plan.gpus_per_node}"] if plan.gpus_per_node and "gpus" not in plan.not_requested else []),
         *([f"mem={memory}"] if memory else []),
         *([settings["constraint"]] if "constraint" in settings else []),
     ]

@@ -33,7 +33,7 @@ class Pbs:
         return tuple(dict.fromkeys(part.gpu_type or part.name for part in partitions if part.gpus))
 
     def size(self, request: SizeRequest, cluster: Cluster, site: Site) -> JobSize:
-        starter = script.PALS if script.PALS in site.mpi else ""
+        starter = script.PALS if {script.PALS, script.PALS_PMIX} & set(site.mpi) else ""
         return replace(size.fit(request, cluster, site), task_starter=starter)
 
     def identity(self, plan: LaunchPlan) -> TaskIdentity:

@@ -27,7 +27,7 @@ from ctrain_runtime.schedulers.script import (
     start_script,
 )
 
-PALS, HYDRA = "pals", "hydra"
+PALS, PALS_PMIX, HYDRA = "pals", "pals-pmix", "hydra"
 PATIENCE_SECONDS = 5  # for node.sh or guard.sh to end its tasks before its end is not waited for
 
 MPIEXEC_TASK = "task=${PMI_RANK:-${PMI_ID:-${PALS_RANKID:?}}} tasks=${PMI_SIZE:-%d}"
@@ -119,7 +119,8 @@ def render(plan: LaunchPlan, task: Task) -> Launch:
 
 def _flavour(plan: LaunchPlan) -> str:
     """The mpiexec that starts the tasks; "": TM does."""
-    return "" if plan.interactive else plan.mpi or plan.task_starter
+    flavour = "" if plan.interactive else plan.mpi or plan.task_starter
+    return PALS if flavour == PALS_PMIX else flavour
 
 
 def _directives(plan: LaunchPlan) -> str:
@@ -148,7 +149,12 @@ def _before(plan: LaunchPlan) -> str:
         start = [task_functions(PATIENCE_SECONDS, _poll_seconds(plan)), _bash("signals"), node, _bash("tm")]
     elif plan.nodes > 1:
         start.append("unset CUDA_VISIBLE_DEVICES # the GPUs of this node; mpiexec would pass it to all")
-    return "\n".join([*log, *renew_lease(plan), hosts, rendezvous(plan, '"${hosts[0]}"'), *start])
+    return "\n".join([*log, *renew_lease(plan), hosts, rendezvous(plan, _address(plan)), *start])
+
+
+def _address(plan: LaunchPlan) -> str:
+    """The first node's, in the network that the site names."""
+    return f'"${{hosts[0]%%.*}}"{plan.address_suffix}' if plan.address_suffix else '"${hosts[0]}"'
 
 
 def _start(plan: LaunchPlan, script: str, *arguments: str, per_node: int = 0) -> str:
@@ -163,6 +169,7 @@ def _start(plan: LaunchPlan, script: str, *arguments: str, per_node: int = 0) ->
         # Else scripts that know nothing of it may close Hydra's socket, PMI_FD, which ends all.
         argv += [*(["-pmi-port"] if per_node else []), *(["-bind-to", binding] if binding else [])]
     else:
+        argv += ["--pmi=pmix"] if plan.mpi == PALS_PMIX and not per_node else []
         argv += ["--cpu-bind", binding] if binding else []
         argv += ["--depth", str(plan.cpus_per_task)] if binding == "depth" else []
     if per_node:

@@ -63,12 +63,16 @@ def passed_options(plan: LaunchPlan) -> list[str]:
     return [option for option in plan.options if not _is_gres(option)]
 
 
+def asks_for_gpus(plan: LaunchPlan) -> bool:
+    return plan.gpus_per_node > 0 and "gpus" not in plan.not_requested
+
+
 def gres(plan: LaunchPlan) -> list[str]:
     """--gres with the GPUs of the plan and whatever else the user requests: only the last one counts for Slurm.
 
     The user may name the type of the GPUs, but not another number. Raises UsageError.
     """
-    items = [f"gpu:{plan.gpus_per_node}"] if plan.gpus_per_node else []
+    items = [f"gpu:{plan.gpus_per_node}"] if asks_for_gpus(plan) else []
     for option in filter(_is_gres, plan.options):
         for item in filter(None, re.split(r"[=\s]+", option, maxsplit=1)[-1].split(",")):
             if re.match(r"gpu\b", item):

@@ -17,7 +17,7 @@ from ctrain_runtime.schedulers.script import (
     renew_lease,
     start_script,
 )
-from ctrain_runtime.schedulers.slurm.options import gres, passed_options, require_one_line
+from ctrain_runtime.schedulers.slurm.options import asks_for_gpus, gres, passed_options, require_one_line
 
 # The first name of a list like gpu[03-05,09],cpu1 without a call of scontrol: MASTER_ADDR is the first node of this
 # step, since two runs may share an allocation. The ports lie above the ephemeral ones.
@@ -27,7 +27,7 @@ while [[ ${{hosts%%,*}} == *\\[* ]]; do
   rest=${{hosts#*\\[}}
   hosts=${{hosts%%\\[*}}${{rest%%[],-]*}}${{rest#*\\]}}
 done
-export MASTER_ADDR=${{hosts%%,*}}
+export MASTER_ADDR={address}
 export MASTER_PORT=$((61000 + (SLURM_JOB_ID + SLURM_STEP_ID + {salt}) % 4536))"""
 
 KILL_SECONDS = 30  # between SIGTERM and SIGKILL in an allocation, as Slurm's KillWait
@@ -61,11 +61,20 @@ def identity(plan: LaunchPlan) -> TaskIdentity:
     return TaskIdentity(
         started_by="srun",
         hosts='scontrol show hostnames "$SLURM_STEP_NODELIST"',
-        bash=f"{IDENTITY}\n{RENDEZVOUS.format(salt=int(plan.run_key, 16) % 4536)}",
+        bash=f"{IDENTITY}\n{RENDEZVOUS.format(salt=int(plan.run_key, 16) % 4536, address=_address(plan))}",
         mpi_bash=PMIX_CHECK if plan.mpi.startswith("pmix") else "",
         passed_prefixes=("SLURM_", "PMIX_", "PMI_"),
         job_variables=JOB_VARIABLES,
         gpu_numbers="SLURM_STEP_GPUS",  # man srun, OUTPUT ENVIRONMENT VARIABLES
+    )
+
+
+def _address(plan: LaunchPlan) -> str:
+    """The first node's, in the network that the site names. Slurm's names of nodes have no dots, or lose them here."""
+    return (
+        f'$(host=${{hosts%%,*}} && echo "${{host%%.*}}"){plan.address_suffix}'
+        if plan.address_suffix
+        else "${hosts%%,*}"
     )
 
 
@@ -101,7 +110,7 @@ def _options(plan: LaunchPlan) -> list[str]:
 def _resources(plan: LaunchPlan) -> list[str]:
     return [
         f"--job-name={plan.run}",
-        f"--partition={plan.partition}",
+        *([f"--partition={plan.partition}"] if "partition" not in plan.not_requested else []),
         f"--nodes={plan.nodes}",
         f"--ntasks={plan.tasks}",
         f"--ntasks-per-node={plan.tasks_per_node}",
@@ -122,7 +131,7 @@ def _srun(plan: LaunchPlan) -> list[str]:
     return [
         *("srun", f"--job-name={plan.run}", f"--nodes={plan.nodes}", f"--ntasks={plan.tasks}"),
         *(f"--ntasks-per-node={plan.tasks_per_node}", f"--cpus-per-task={plan.cpus_per_task}"),
-        *([f"--gres=gpu:{plan.gpus_per_node}"] if plan.allocation and plan.gpus_per_node else []),
+        *([f"--gres=gpu:{plan.gpus_per_node}"] if plan.allocation and asks_for_gpus(plan) else []),
         *([f"--mem={plan.memory}M"] if plan.allocation and plan.memory is not None else []),
         *(["--overlap"] if plan.in_step else []),
         "--distribution=block:block",
@@ -137,7 +146,7 @@ def _srun_terminal(plan: LaunchPlan) -> list[str]:
     if not plan.allocation:
         return ["srun", *step, *_resources(plan), *_requested(plan)]
     size = ["--overlap", "--nodes=1", "--ntasks=1", f"--cpus-per-task={plan.cpus_per_task}"]
-    gpus = [f"--gres=gpu:{plan.gpus_per_node}"] if plan.gpus_per_node else []
+    gpus = [f"--gres=gpu:{plan.gpus_per_node}"] if asks_for_gpus(plan) else []
     return ["srun", *step, *size, *gpus]
 
 

@@ -113,7 +113,8 @@ def test_every_key_that_names_a_directory_is_checked() -> None:
     unchecked = {"name", "description", "extends", "detect", "require_signature", "partition", "comment", "submit"}
     unchecked |= {"engine", "expected_bandwidth", "images", "nccl_network", "partitions", "required"}
     unchecked |= {"mpi", "cpus_per_gpu", "memory_per_gpu", "cpu_bind", "gpu_order", "partition_order", "share_runs"}
-    unchecked |= {"env", "staging", "threads_per_core"}  # staging is on the nodes
+    unchecked |= {"env", "env_multinode", "notes", "qos", "default_qos", "interactive_time", "not_requested"}
+    unchecked |= {"staging", "threads_per_core", "host_libraries", "library_paths", "address_suffix"}  # of the nodes
     checked = {"scheduler", "stores", "runs", "cache", "image_cache", "datasets", "mounts", "trusted_keys"}
     assert unchecked | checked == set(Site.__dataclass_fields__)
 

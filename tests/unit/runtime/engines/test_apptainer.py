@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 from pathlib import Path
@@ -196,3 +197,21 @@ def test_a_pull_bypasses_the_cache_of_the_engine() -> None:
 def test_driver_libraries_of_the_gpus_that_the_image_is_for(cuda: bool, rocm: bool, options: list[str]) -> None:
     argv = apptainer.exec_argv(ENGINE, cuda=cuda, rocm=rocm)
     assert [option for option in argv if option in ("--nv", "--rocm")] == options
+
+
+def test_a_site_whose_engine_starts_nothing_without_fakeroot() -> None:
+    assert "--fakeroot" not in apptainer.exec_argv(ENGINE)
+    assert "--fakeroot" in apptainer.exec_argv(dataclasses.replace(ENGINE, fakeroot=True))
+
+
+def test_libraries_of_the_node(tmp_path: Path) -> None:
+    """Those that exist; what is missing is named, and starts the container all the same."""
+    for name in ("libcxi.so.1", "libjson-c.so.3", "libjson-c.so.5"):
+        (tmp_path / name).touch()
+    patterns = [f"{tmp_path}/{name}" for name in ("libcxi.so.1", "libjson-c.so.*", "libnl-3.so.200")]
+    bash = f"binds=() without=() home=/h image=/i node=n7\n{apptainer.launch_array(['exec'], patterns)}"
+    show = """\nprintf '%s\\n' "${launch[@]}" """
+    done = subprocess.run(["/bin/bash", "-p", "-uc", bash + show], capture_output=True, text=True, check=True)
+    names = ",".join(f"{tmp_path}/{name}" for name in ("libcxi.so.1", "libjson-c.so.3", "libjson-c.so.5"))
+    assert done.stdout.splitlines() == ["exec", "--containlibs", names, "--home", "/h:/home/ctrain", "/i"]
+    assert done.stderr == f"ctrain: host library {tmp_path}/libnl-3.so.200 not found on n7\n"

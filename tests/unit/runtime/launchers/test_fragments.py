@@ -14,11 +14,12 @@ import pytest
 
 from ctrain_runtime import layout
 from ctrain_runtime.engines.apptainer import Engine
+from ctrain_runtime.errors import ConfigError
 from ctrain_runtime.gpus import DRIVER_FILE, HOST_LIBRARIES
 from ctrain_runtime.launchers import fragments
 from ctrain_runtime.schedulers.script import TaskIdentity
 from samples.layers import a_layer
-from samples.plans import a_job, a_plan, an_image, some_facts
+from samples.plans import a_job, a_plan, a_site, an_image, some_facts
 from samples.programs import SYSTEM, write_program
 from samples.scripts import NO_LAYERS, Scripts, slurm_task, wait_until
 
@@ -382,3 +383,29 @@ def test_userns_only_for_root_and_nv_only_for_cuda_images() -> None:
     assert "--userns" in fragments.container(a_plan(facts=some_facts(is_root=True)), AN_IDENTITY)
     assert "--nv" not in fragments.container(a_plan(image=an_image(software={})), AN_IDENTITY)
     assert "  --rocm\n" in fragments.container(a_plan(image=an_image(software={"rocm": "6.2.4"})), AN_IDENTITY)
+
+
+@pytest.mark.parametrize("shell", [["bash"], ["dash"], ["busybox", "sh"]])
+@pytest.mark.parametrize(("before", "after"), [(None, "{0}/mpi-1/lib:{0}/hwloc"), ("/x", "{0}/mpi-1/lib:{0}/hwloc:/x")])
+def test_directories_of_libraries(tmp_path: Path, shell: list[str], before: Optional[str], after: str) -> None:
+    if not shutil.which(shell[0]):
+        pytest.skip(f"{shell[0]} is not on PATH")
+    for name in ("mpi-1/lib", "hwloc"):
+        (tmp_path / name).mkdir(parents=True)
+    patterns = tuple(f"{tmp_path}/{name}" for name in ("mpi-*/lib", "missing", "hwloc"))
+    plan = dataclasses.replace(
+        a_plan(job=a_job(command=("env",)), image=an_image(software={}, layers=NO_LAYERS.manifest.layers)),
+        library_paths=patterns,
+    )
+    _, *argv = fragments.checked_command(plan, ["env"])
+    environment = {"PATH": SYSTEM, **({"LD_LIBRARY_PATH": before} if before else {})}
+    argv = [str(shutil.which(shell[0])), *shell[1:], *argv]
+    done = subprocess.run(argv, env=environment, capture_output=True, text=True)
+    assert f"LD_LIBRARY_PATH={after.format(tmp_path)}" in done.stdout.splitlines()
+
+
+@pytest.mark.parametrize("path", ["usr/lib64", "/usr/lib 64", "/x;touch /y", "/$(x)", "/a:b"])
+def test_paths_of_libraries_are_no_shell(path: str) -> None:
+    for key in ("host_libraries", "library_paths"):
+        with pytest.raises(ConfigError, match=f"^site neuron: {key}: "):
+            a_plan(site=a_site(**{key: (path,)}))

@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, Optional
 
 import pytest
 
 from ctrain_runtime.errors import ConfigError, CtrainError, JobError, UsageError
+from ctrain_runtime.plan import site_notes
 from ctrain_runtime.plan.environment import IDENTITY, passed_names, secret_names
-from samples.plans import LOCAL, RUN, a_job, a_plan, a_site
+from ctrain_runtime.site import Conditional
+from samples.plans import CLUSTER, LOCAL, RUN, a_job, a_plan, a_site, an_image
 
 
 def test_the_environment_and_who_wins() -> None:
@@ -45,6 +47,44 @@ def test_the_origin_of_each_variable() -> None:
         "C": "option",
         "UCX_TLS": "option",
     }
+
+
+def test_variables_of_several_nodes() -> None:
+    """Slingshot is not configured for jobs on one node: a network that NCCL must take would fail there."""
+    site = a_site(env={"A": "site", "FI": "site"}, env_multinode={"A": "several", "NCCL_NET": "AWS Libfabric"})
+    one, two = (a_plan(site=site, nodes=nodes) for nodes in (1, 2))
+    assert {name: one.environment.get(name) for name in ("A", "FI", "NCCL_NET")} == {
+        "A": "site",
+        "FI": "site",
+        "NCCL_NET": None,
+    }
+    assert (two.environment["A"], two.environment["NCCL_NET"]) == ("several", "AWS Libfabric")
+    assert two.origins["NCCL_NET"] == "site neuron: env_multinode"
+    job = a_job(env={"NCCL_NET": "Socket"})
+    assert a_plan(site=site, job=job, nodes=2).environment["NCCL_NET"] == "Socket"
+    assert (
+        "NCCL_NET" not in a_plan(**{**LOCAL, "site": dataclasses.replace(site, scheduler="local")}, nodes=2).environment
+    )
+
+
+@pytest.mark.parametrize(
+    ("nccl", "value", "lines"),
+    [
+        ("2.26.5", None, 0),
+        ("2.27", "^LL128", 0),
+        ("2.27.3", "^LL128", 0),
+        ("2.100", "^LL128", 0),
+        ("", None, 1),
+    ],
+)
+def test_variables_of_a_version_of_nccl(nccl: str, value: Optional[str], lines: int) -> None:
+    site = a_site(env_multinode={"NCCL_PROTO": Conditional("^LL128", "2.27")})
+    software = {"torch": "2.6.0", "cuda": "12.6", "mpi": "Open MPI 4.1.7", **({"nccl": nccl} if nccl else {})}
+    plan = a_plan(site=site, image=an_image(software=software), nodes=2)
+    assert plan.environment.get("NCCL_PROTO") == value
+    unknown = "NCCL_PROTO=^LL128 is for NCCL 2.27 and newer; the image's is unknown: not set"
+    assert site_notes.notes(plan, site, CLUSTER, software) == (unknown,) * lines
+    assert site_notes.notes(a_plan(site=site, nodes=1), site, CLUSTER, software) == ()
 
 
 @pytest.mark.parametrize("name", ["BASH_ENV", "ENV", "TORCHINDUCTOR_CACHE_DIR"])

@@ -10,11 +10,11 @@ from ctrain_runtime import facts, schedulers
 from ctrain_runtime.cli.main import RUNTIME_VERBS, main
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import ConfigError, EngineError, ResourceError, SchedulerError
-from ctrain_runtime.facts import Cluster, Partition
+from ctrain_runtime.facts import Cluster, Limits, Partition
 from ctrain_runtime.plan.admission import NodeFacts
 from ctrain_runtime.plan.size import JobSize
-from ctrain_runtime.run.targets import ASSUMED, find_cluster, find_nodes, find_site_engine
-from ctrain_runtime.site import Site, SiteEngine, SitePartition, load_site, site_names
+from ctrain_runtime.run.targets import ASSUMED, describe_cluster, find_cluster, find_nodes, find_site_engine
+from ctrain_runtime.site import Site, SiteEngine, SitePartition, SiteQos, load_site, site_names
 from samples import programs as fakes
 from samples.sample_images import write_store
 
@@ -163,3 +163,41 @@ def test_the_driver_is_the_word_of_the_sites_file(programs: Path) -> None:
     site = dataclasses.replace(SITE, partitions={"gpu": SitePartition(1, 8, driver="470.57")})
     assert find_cluster(SLURM, site)[0].partitions[0].driver == "470.57"
     assert find_cluster(SLURM, site, dry_run=True)[0].partitions[0].driver == "470.57"
+
+
+def test_a_file_with_limits_by_nodes_and_of_qos() -> None:
+    part = SitePartition(560, 64, 4, time_limit={"10-24": "3:00:00", "25-": "1-0"}, threads_per_core=2, max_running=1)
+    qos = {"debug": SiteQos("0:30:00", 8), "regular": SiteQos("2-0")}
+    site = dataclasses.replace(SITE, partitions={"prod": part}, qos=qos, default_qos="debug")
+    cluster = describe_cluster(site)
+    (prod,) = cluster.partitions
+    assert (prod.min_nodes, prod.max_nodes, prod.time_limit, prod.threads_per_core, prod.max_running) == (
+        *(10, None, None),
+        *(2, 1),
+    )
+    assert [one.minutes for one in prod.by_nodes] == [180, 1440]
+    assert (cluster.qos, cluster.limits) == (
+        "debug",
+        {"QOS debug": Limits(8, time_limit=30), "QOS regular": Limits(None, time_limit=2880)},
+    )
+    for changes, key in (
+        ({"partitions": {"prod": SitePartition(1, 1, time_limit={"x": "1"})}}, "partitions.prod"),
+        ({"qos": {"debug": SiteQos("soon")}}, "qos.debug"),
+    ):
+        with pytest.raises(ConfigError, match=rf"^site ours: {key}: invalid "):
+            describe_cluster(dataclasses.replace(site, **changes))
+
+
+def test_gpus_that_the_scheduler_does_not_know(programs: Path) -> None:
+    """Else a node of it would have none, and no run could use any."""
+    fakes.slurm(programs, Partition("gpu", True, nodes=4, cpus=16, gpus=0))
+    assert find_cluster(SLURM, SITE)[0].partitions[0].gpus == 0
+    site = dataclasses.replace(SITE, not_requested=("gpus",))
+    assert find_cluster(SLURM, site)[0].partitions[0].gpus == 8
+
+
+def test_an_engine_that_needs_fakeroot(programs: Path) -> None:
+    site = dataclasses.replace(SITE, engine=SiteEngine("apptainer", "1.4.1", fakeroot=True))
+    assert find_site_engine(site)[0] == Engine("apptainer", "apptainer", "1.4.1", fakeroot=True)
+    fakes.answer(programs, "apptainer", "apptainer version 1.4.1\n")
+    assert find_site_engine(dataclasses.replace(SITE, engine=SiteEngine(fakeroot=True)))[0].fakeroot

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ctrain_runtime.errors import CtrainError, ResourceError, SchedulerError, UsageError
+from ctrain_runtime import time_limit
+from ctrain_runtime.errors import ConfigError, CtrainError, ResourceError, SchedulerError, UsageError
 from ctrain_runtime.facts import Allocation, Cluster, Limits, Partition
 from ctrain_runtime.plan.size import JobSize, SizeRequest
 from ctrain_runtime.schedulers import size
@@ -300,3 +301,60 @@ def test_no_job_asks_for_more_than_a_node_has(
     assert 1 <= fitted.ranks_per_node * fitted.cpus_per_rank <= cpus
     assert 1 <= fitted.cores_per_rank <= fitted.cpus_per_rank
     assert fitted.memory is None or 0 < fitted.memory <= partition.memory
+
+
+RANGES = (time_limit.NodeRange(10, 24, 180), time_limit.NodeRange(25, 99, 360), time_limit.NodeRange(150, 496, 1440))
+PROD = dataclasses.replace(GPU, name="prod", nodes=560, time_limit=None, min_nodes=10, max_nodes=496, by_nodes=RANGES)
+
+
+@pytest.mark.parametrize(
+    ("request_", "complaint", "hint"),
+    [
+        (
+            {"nodes": 10, "time": "20:00:00", "time_is_explicit": True},
+            "partition prod (jobs of 10 to 24 nodes) allows 03:00:00, 20:00:00 requested",
+            "Longest that fits: --time 03:00:00",
+        ),
+        ({"nodes": 2}, "partition prod needs at least 10 nodes per job, 2 requested", "Smallest that fits: --nodes 10"),
+        (
+            {"nodes": 497},
+            "partition prod allows 496 nodes per job, 497 requested",
+            "Largest that fits: --nodes 496",
+        ),
+        (
+            {"nodes": 120},
+            "partition prod needs at least 150 nodes per job, 120 requested",
+            "Smallest that fits: --nodes 150",
+        ),
+    ],
+)
+def test_a_job_that_no_queue_takes_is_refused(request_: dict[str, Any], complaint: str, hint: str) -> None:
+    """PBS takes it, finds no queue behind the routing one that does, and drops it without a word."""
+    with pytest.raises(ResourceError) as caught:
+        fit(Cluster((PROD,)), partition="prod", **request_)
+    assert (caught.value.message, caught.value.hint) == (complaint, hint)
+
+
+@pytest.mark.parametrize(("nodes", "minutes"), [(10, 180), (24, 180), (25, 360), (496, 1200)])
+def test_the_limit_of_time_depends_on_the_nodes(nodes: int, minutes: int) -> None:
+    assert fit(Cluster((PROD,)), nodes=nodes, time="20:00:00").time_limit == minutes
+
+
+def test_the_widest_of_ranges_that_overlap() -> None:
+    part = dataclasses.replace(PROD, by_nodes=(*RANGES, time_limit.NodeRange(1, None, None)))
+    assert fit(Cluster((part,)), nodes=20, time="20:00:00").time_limit == 1200
+    part = dataclasses.replace(part, time_limit=60)
+    assert fit(Cluster((part,)), nodes=20, time="20:00:00").time_limit == 60
+
+
+def test_interactive_jobs_end_earlier() -> None:
+    site = dataclasses.replace(SITE, interactive_time="8:00:00")
+    shell = {"interactive": True, "time_is_explicit": True}
+    assert fit(site=site, time="8:00:00", **shell).time_limit == 480
+    assert fit(site=site, time="24:00:00").time_limit == 1440
+    assert fit(site=site, time="24:00:00", interactive=True).time_limit == 480
+    assert fit(site=site, partition="skl", gpus_per_node=0, interactive=True, time="8:00:00").time_limit == 60
+    with pytest.raises(ResourceError, match=r"\(interactive jobs\) allows 08:00:00, 9:00:00 requested"):
+        fit(site=site, time="9:00:00", **shell)
+    with pytest.raises(ConfigError, match=r"^site neuron: interactive_time: invalid time limit 'soon'"):
+        fit(site=dataclasses.replace(SITE, interactive_time="soon"), interactive=True)

@@ -13,6 +13,7 @@ from ctrain_runtime.errors import SchedulerError
 from ctrain_runtime.facts import Allocation, Partition
 from ctrain_runtime.schedulers.pbs import client, facts
 from ctrain_runtime.site import Site
+from ctrain_runtime.time_limit import NodeRange
 from samples.programs import answer, write_program
 from samples.recordings import pbs, pbs_errors, pbs_jobs
 
@@ -130,6 +131,7 @@ def test_a_routing_queue_has_the_widest_limits_of_its_destinations() -> None:
     parts = {part.name: part for part in facts.parse_queues(parsed, hosts(), {"s": {}})}
     assert (parts["prod"].min_nodes, parts["prod"].max_nodes, parts["prod"].time_limit) == (10, 496, 720)
     assert (parts["prod"].closed, parts["prod"].max_gpus, parts["large"].max_gpus) == ("", None, 99)
+    assert parts["prod"].by_nodes == (NodeRange(10, 24, 180), NodeRange(100, 496, 1440))
     assert parts["small"].closed == "reached only through other queues"
     parsed["small"]["resources_max"] = {}
     (endless, *_) = facts.parse_queues({**parsed, "prod": {**prod, "resources_max": {}}}, hosts(), {"s": {}})

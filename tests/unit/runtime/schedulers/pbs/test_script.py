@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ctrain_runtime.errors import UsageError
+from ctrain_runtime import schedulers
+from ctrain_runtime.errors import ConfigError, UsageError
 from ctrain_runtime.facts import Allocation, Cluster
 from ctrain_runtime.plan.model import LaunchPlan, Preflight
+from ctrain_runtime.plan.size import SizeRequest
 from ctrain_runtime.schedulers.pbs import script
 from ctrain_runtime.site import Site
 from samples import pbs_stand_in
@@ -218,3 +220,29 @@ def test_hosts_are_those_of_the_node_file_once_each(tmp_path: Path) -> None:
             check=True,
         )
         assert done.stdout == expected
+
+
+def test_what_a_site_does_not_ask_for() -> None:
+    """Where PBS does not know GPUs, no node has the `ngpus` that a chunk asks for, and the job never starts."""
+    plan = pbs(site={"not_requested": ("gpus",)})
+    assert plan.gpus_per_node == 8
+    assert ["-l", "select=1:ncpus=64:mpiprocs=8"] in options(plan)
+
+
+def test_pals_with_pmix() -> None:
+    """Two of ALCF's examples start MPI ranks with --pmi=pmix; other tasks speak no PMI."""
+    mpi = pbs(("pals-pmix",), job=a_job())
+    assert mpi.mpi == "pals-pmix"
+    assert "mpiexec -n 8 -ppn 8 --hostfile /scratch/kim/ctrain/digits-1/hosts --pmi=pmix" in start(mpi)
+    assert mpi.environment["PMIX_MCA_psec"] == "native"
+    size = schedulers.get("pbs").size(SizeRequest(), Cluster((GPU,)), Site("ours", "pbs", mpi=("pals-pmix",)))
+    assert size.task_starter == "pals"
+    assert "--pmi=pmix" not in start(pbs(("pals-pmix",)))
+    assert "--pmi=pmix" not in start(pbs(("pals",), job=a_job()))
+
+
+def test_the_first_node_has_an_address_in_the_fast_network() -> None:
+    job = a_launch(pbs(site={"address_suffix": ".hsn.cm.example.org"}, nodes=2)).scripts["job.sh"]
+    assert 'export MASTER_ADDR="${hosts[0]%%.*}".hsn.cm.example.org MASTER_PORT' in job
+    with pytest.raises(ConfigError, match=r"^site ours: address_suffix '\$\(x\)' is no part of a host's name"):
+        pbs(site={"address_suffix": "$(x)"})

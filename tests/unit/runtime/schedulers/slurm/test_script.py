@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from ctrain_runtime.errors import UsageError
 from ctrain_runtime.facts import Allocation, Cluster
+from ctrain_runtime.plan import site_notes
 from ctrain_runtime.plan.model import LaunchPlan
 from ctrain_runtime.schedulers.slurm import script
 from samples.plans import CLUSTER, GPU_PARTITION, a_job, a_launch, a_plan, a_site, some_facts
@@ -238,3 +239,40 @@ def test_a_shell_does_not_wait_for_a_copy_of_the_image() -> None:
     shell = a_plan(site=staged, interactive=True, stage="always", nodes=1, ranks_per_node=1, job=ENV)
     assert a_plan(site=staged, stage="always").stages_image and not shell.stages_image
     assert not any("stage" in name for name in a_launch(shell).scripts)
+
+
+def test_what_a_site_does_not_ask_for() -> None:
+    """NERSC's users choose nodes by --constraint and --qos: whether a job may name a partition is unknown."""
+    site = a_site(not_requested=("partition", "gpus"), submit=("--constraint=gpu",))
+    asked = options(a_plan(site=site))
+    assert not [option for option in asked if option.startswith(("--partition", "--gres"))]
+    assert "--partition=skl" in options(a_plan(site=site, partition="skl", gpus_per_node=0))
+    shell = a_launch(a_plan(site=site, job=ENV, interactive=True, ranks_per_node=1, gpus_per_node=1)).argv
+    assert not [option for option in shell if option.startswith(("--partition", "--gres"))]
+    assert "--gres=gpu:8" not in step(a_plan(site=site, facts=inside()))
+
+
+def test_memory_that_must_not_be_asked_for() -> None:
+    """KISTI's guide: --mem is not usable. Its Slurm allocates memory like cores, for which ctrain would ask."""
+    shared = dataclasses.replace(GPU_PARTITION, memory=1_000_000)
+    site = a_site(not_requested=("memory",), memory_per_gpu=1000)
+    for allocation in (None, Allocation("41873", 2, "amd_a100nv_8", cpus=64, gpus=8, memory=1_000_000)):
+        cluster = Cluster((shared,), ("pmix",), memory_is_consumable=True, allocation=allocation)
+        plan = a_plan(site=site, facts=some_facts(cluster=cluster), gpus_per_node=1)
+        assert plan.memory is None
+        assert "--mem" not in job(plan)
+    explicit = a_plan(site=site, settings=(("mem", "9G"),))
+    assert "--mem=9G" in options(explicit)
+    assert site_notes.notes(explicit, site, CLUSTER, {}) == (
+        "--mem 9G: by its documentation, site neuron takes no requests for memory",
+    )
+
+
+@pytest.mark.parametrize("hosts", ["n7", "n[7-9]", "n7.cluster,n8"])
+def test_the_first_node_has_an_address_in_the_fast_network(hosts: str) -> None:
+    plan = a_plan(site=a_site(address_suffix="-hsn0"), job=ENV)
+    bash = f"{script.identity(plan).bash}; echo $MASTER_ADDR"
+    known = {"SLURM_STEP_NODELIST": hosts, "SLURM_JOB_ID": "1", "SLURM_STEP_ID": "0"}
+    known |= dict.fromkeys(("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NODEID"), "0")
+    done = subprocess.run(["/bin/bash", "-p", "-c", bash], env=known, capture_output=True, text=True, check=True)
+    assert done.stdout == "n7-hsn0\n"

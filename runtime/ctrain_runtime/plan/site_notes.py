@@ -1,0 +1,37 @@
+"""What a site's file says of a run that its user should know: what is unproven, and limits that no job shows. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ctrain_runtime.facts import Cluster
+from ctrain_runtime.plan import binding
+from ctrain_runtime.plan.environment import unknown_conditions
+from ctrain_runtime.plan.model import LaunchPlan
+from ctrain_runtime.site import Site
+from ctrain_runtime.text import pluralize
+
+
+def notes(plan: LaunchPlan, site: Site, cluster: Cluster, software: Mapping[str, str]) -> tuple[str, ...]:
+    """Lines for the user; `software` is that of the image's manifest."""
+    across = plan.nodes > 1 and bool(plan.partition)
+    conditions = unknown_conditions(site, software) if across and (plan.image.cuda or plan.image.rocm) else ()
+    own = (site.notes.always, site.notes.multinode if across else "")
+    lines = (*(f"site {site.name}: {text}" for text in own if text), binding.note(plan, site))
+    return (*filter(None, lines), *conditions, *_jobs(plan, cluster), *_memory(plan))
+
+
+def _jobs(plan: LaunchPlan, cluster: Cluster) -> tuple[str, ...]:
+    """How many jobs a user may have in the partition, where the site says so."""
+    part = next((part for part in cluster.partitions if part.name == plan.partition), None)
+    if not part or plan.allocation or not (part.max_running or part.max_submitted):
+        return ()
+    running = f"{pluralize(part.max_running, 'job')} of yours can run at a time" if part.max_running else ""
+    submitted = f"{part.max_submitted} can run or wait" if part.max_submitted else ""
+    return (f"partition {part.name}: {', '.join(filter(None, (running, submitted)))}",)
+
+
+def _memory(plan: LaunchPlan) -> tuple[str, ...]:
+    if "memory" not in plan.not_requested or "mem" not in plan.settings:
+        return ()
+    return (f"--mem {plan.settings['mem']}: by its documentation, site {plan.site} takes no requests for memory",)
