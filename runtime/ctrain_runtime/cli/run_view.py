@@ -10,6 +10,7 @@ from ctrain_runtime import launchers, layout, schedulers
 from ctrain_runtime.cli import world_view
 from ctrain_runtime.digest import short
 from ctrain_runtime.plan.model import DataCopy, Expectation, LaunchPlan, Preflight
+from ctrain_runtime.run import shared_files
 from ctrain_runtime.run.conclude import Conclusion
 from ctrain_runtime.run.directory import as_data
 from ctrain_runtime.run.ending import Ending
@@ -168,6 +169,8 @@ def _describe_failed(plan: LaunchPlan, failed: Rank, shown: str) -> list[str]:
 
 def last_lines(log: Path, rank: int) -> list[str]:
     """The last lines of a rank in its log, which ranks of its node may share. Only the end of the file is read."""
+    if shared_files.has_caches(log.parent):
+        shared_files.renew((log,))
     try:
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - TAIL_BYTES))
