@@ -1,26 +1,56 @@
-# make demo   the whole path on this machine: cluster, image, a network trained on two nodes
-# make test   all tests, with the real cluster and image
-# Both set up what they need on a fresh Debian 12, as root.
+# make demo    the whole path on this machine: cluster, image, a network trained on two nodes
+# make test    all tests, with the real cluster and image; at the end the 20 slowest, and which part failed
+# make quick   what most changes would break, in minutes: units, a run on two nodes, a build of one layer
+# They set up what they need on a fresh Debian 12, as root.
 
 SHELL := /bin/bash
+.SHELLFLAGS := -o pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: demo test test-cluster test-others test-python39 check unit down clean machine
+
+RESULTS := build/test
+PYTEST := .venv/bin/pytest --durations=20
+SIDE_BY_SIDE := --numprocesses=3 --dist=worksteal
+UNIT_TESTS := tests/unit tests/property tests/golden
+PYTHON := python3
+SYSTEM := test-cluster test-images
+PARTS := $(SYSTEM) test-unit test-python39 test-check
+.PHONY: demo test system quick $(PARTS) quick-run check unit unit-python machine down clean
 
 demo: machine .venv
 	tests/cluster/demo
 
-# Two at once: there is one cluster, and a core beside it. What each says comes when it has ended.
-test: machine .venv check
-	$(MAKE) --no-print-directory --jobs 2 --output-sync=target test-cluster test-others test-python39
+# Two parts at once: there is one cluster, and a core beside it. One that fails does not keep the others from running.
+test: machine .venv
+	tests/parts $(PARTS)
+
+# What CI runs beside the units.
+system: machine .venv
+	tests/parts $(SYSTEM)
+
+quick: machine .venv
+	tests/parts quick-run test-unit
+
+$(PARTS) quick-run: | $(RESULTS)
+$(RESULTS):
+	@mkdir -p $@
 
 test-cluster:
-	.venv/bin/pytest -m cluster
+	$(PYTEST) -m cluster 2>&1 | tee $(RESULTS)/cluster.log
 
-test-others:
-	.venv/bin/pytest -m 'not cluster'
+test-images:
+	$(PYTEST) -m 'integration and not cluster' 2>&1 | tee $(RESULTS)/images.log
+
+test-unit:
+	$(PYTEST) $(SIDE_BY_SIDE) $(UNIT_TESTS) 2>&1 | tee $(RESULTS)/unit.log
 
 test-python39:
-	.venv/bin/python tests/python39/run
+	.venv/bin/python tests/python39/run --durations=20 2>&1 | tee $(RESULTS)/python39.log
+
+test-check:
+	@$(MAKE) --no-print-directory check 2>&1 | tee $(RESULTS)/check.log
+
+quick-run:
+	$(PYTEST) -m quick tests/integration 2>&1 | tee $(RESULTS)/quick-run.log
 
 # Formatting, types and scripts: seconds, no cluster.
 check: .venv
@@ -31,7 +61,13 @@ check: .venv
 
 # What runs on any machine, without root.
 unit: .venv
-	.venv/bin/pytest tests/unit tests/property tests/golden
+	.venv/bin/pytest $(SIDE_BY_SIDE) $(UNIT_TESTS)
+
+# The units that need no development tool, under another Python: make unit-python PYTHON=python3.13
+unit-python:
+	$(PYTHON) -m venv --clear build/python
+	build/python/bin/pip install --quiet --editable '.[build,test]'
+	build/python/bin/pytest $(SIDE_BY_SIDE) tests/unit/runtime tests/unit/builder tests/property
 
 machine:
 	tests/cluster/install

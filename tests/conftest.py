@@ -9,8 +9,12 @@ from pathlib import Path, PurePosixPath
 import pytest
 from hypothesis import HealthCheck, settings
 
+from samples.long_mode import often
+
 # A machine that is busy building images is slow; that is no bug of what is tested.
-settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "patient", deadline=None, max_examples=often(100, 25), suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("patient")
 
 # Shells start jobs in the background with SIGINT ignored, which programs inherit: tests of Ctrl-C would hang.

@@ -74,6 +74,7 @@ def test_nothing_of_the_building_machine_is_in_the_image(cluster: Cluster) -> No
     assert found.stdout == "", found.stderr
 
 
+@pytest.mark.quick
 def test_an_ordinary_user_builds_only_the_changed_layer(cluster: Cluster, changed: Path) -> None:
     cache = cluster.home / "cache"
     (cache / "layers").mkdir(parents=True, exist_ok=True)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from ctrain_builder.cli.main import BUILD_VERBS
 from ctrain_builder.store.modules import lua_text, tcl_text
 from ctrain_runtime.cli.main import main
+from samples.long_mode import often
 from samples.programs import write_program
 from samples.sample_images import write_store
 
@@ -151,7 +152,7 @@ def test_what_is_retired_is_gone(module: Module, root: Path) -> None:
     assert "24.12-hd-r1" in module("module load ctrain-pytorch/24.12-hd-r1", SHOW).replace("\n||||\n", "")
 
 
-@settings(max_examples=50)
+@settings(max_examples=often(50, 20))
 @given(st.lists(st.text("""a \\"$[]{}();#'`é\n\t"""), max_size=20))
 def test_text_is_text_in_tcl_and_lua(tmp_path_factory: pytest.TempPathFactory, texts: list[str]) -> None:
     folder = tmp_path_factory.mktemp("quoting")

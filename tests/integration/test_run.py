@@ -41,6 +41,7 @@ def logs(run: Path) -> list[str]:
     return [(run / "logs" / f"rank{rank}.log").read_text() for rank in range(4)]
 
 
+@pytest.mark.quick
 def test_a_world_of_four_is_one_world(world: Cluster) -> None:
     done = world.run(
         "ctrain", "run", "--nodes", "2", "--image", "pytorch-cpu", "--name", "one", "--", "python", "world.py"

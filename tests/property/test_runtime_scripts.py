@@ -26,6 +26,7 @@ from ctrain_runtime.launchers import fragments
 from ctrain_runtime.plan.model import LaunchPlan
 from ctrain_runtime.run import directory
 from ctrain_runtime.schedulers.pbs import submit
+from samples.long_mode import often
 from samples.plans import GPU_PARTITION, LOCAL, a_job, a_launch, a_plan, a_site, some_facts
 from samples.programs import SYSTEM, install, write_program
 from samples.scripts import NO_LAYERS
@@ -118,7 +119,7 @@ SLURM = {
 }
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=often(60, 15))
 @given(st.lists(text, max_size=3), variables, variables, path, path, st.lists(path, max_size=2), in_path)
 @example(TRICKY, {f"X{number}": value for number, value in enumerate(TRICKY)}, {}, "/a b", "/it's $HOME", [], "`id` %j")
 def test_all_text_survives_srun_and_the_engine(
@@ -171,7 +172,7 @@ QUEUED = {"SLURM_JOB_ID": "7", "PBS_JOBID": "7.login01", "PBS_JOBNAME": "x"}
 
 
 @pytest.mark.parametrize(("scheduler", "mpi"), [("slurm", ()), ("pbs", ()), ("pbs", ("pals",))])
-@settings(deadline=None, max_examples=10)
+@settings(deadline=None, max_examples=often(10, 4))
 @given(st.lists(text, max_size=3), variables, variables, in_path)
 @example(
     TRICKY,
@@ -215,7 +216,7 @@ def test_all_text_survives_whole_jobs(
     assert not Path(plan.run_directory, layout.ENVIRONMENT).exists()
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=often(30, 8))
 @given(st.lists(text, max_size=3), in_path)
 @example(TRICKY, "`id` 'x $HOME")
 def test_all_text_survives_mpirun(bench: Bench, arguments: list[str], run: str) -> None:
@@ -231,7 +232,7 @@ def test_all_text_survives_mpirun(bench: Bench, arguments: list[str], run: str) 
     assert (seen["RANK"], seen["WORLD_SIZE"], seen["LOCAL_RANK"]) == ("0", "1", "0")
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=often(40, 12))
 @given(text)
 def test_every_refusal_is_an_event(bench: Bench, program: str) -> None:
     """Whatever the command that is not found is called."""
@@ -278,7 +279,7 @@ def test_a_line_break_in_an_option_of_sbatch_is_refused(before: str, after: str)
         a_launch(plan)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=often(25, 8))
 @given(st.lists(text, max_size=2), variables, st.booleans(), st.sampled_from(["mpi", "env", "torchrun"]))
 @example(TRICKY, {f"X{number}": value for number, value in enumerate(TRICKY)}, True, "mpi")
 @example(TRICKY, {f"X{number}": value for number, value in enumerate(TRICKY)}, False, "torchrun")

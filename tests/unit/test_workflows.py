@@ -23,11 +23,62 @@ def workflow(name: str) -> dict[str, Any]:
     return data
 
 
-@pytest.mark.parametrize("lint", [("actionlint",), ("zizmor", "--offline", "--persona=auditor", str(WORKFLOWS))])
+@pytest.mark.parametrize(
+    "lint",
+    [
+        ("actionlint",),
+        ("zizmor", "--offline", "--persona=auditor", str(WORKFLOWS.parent)),
+        ("check-jsonschema", "--builtin-schema=vendor.dependabot", str(WORKFLOWS.parent / "dependabot.yml")),
+    ],
+)
 def test_linters_find_nothing(lint: tuple[str, ...]) -> None:
     argv = [str(Path(sys.executable).with_name(lint[0])), *lint[1:]]
     done = subprocess.run(argv, cwd=CHECKOUT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def commands_of(name: str) -> list[str]:
+    return [step["run"] for job in workflow(name)["jobs"].values() for step in job["steps"] if "run" in step]
+
+
+def planned_commands(*targets: str) -> str:
+    """What make would run for targets, without running it."""
+    argv = ["make", "--dry-run", "--always-make", *targets]
+    done = subprocess.run(argv, cwd=CHECKOUT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_ci_runs_all_that_make_test_runs() -> None:
+    """In jobs of their own; the one of the night is make test itself."""
+    jobs = workflow("ci.yml")["jobs"]
+    assert commands_of("ci.yml")[:3] == ["make check", 'make "$TARGET"', 'make "$TARGET"']
+    matrix = jobs["unit"]["strategy"]["matrix"]
+    assert matrix["python"] == ["3.9", "3.10", "3.11", "3.12", "3.13"]
+    assert matrix["include"] == [{"python": "3.11", "target": "unit"}]
+    assert jobs["unit"]["env"]["TARGET"] == "${{ matrix.target || 'unit-python' }}"
+    assert jobs["system"]["env"]["TARGET"] == "${{ github.event_name == 'schedule' && 'test' || 'system' }}"
+    everything, system = (
+        re.findall(r"(?m)^tests/parts (.+)$", planned_commands(target))[0].split() for target in ("test", "system")
+    )
+    assert set(everything) - set(system) == {"test-unit", "test-python39", "test-check"}
+    assert set(system) == {"test-cluster", "test-images"}
+
+
+def test_what_makes_up_make_test_is_every_test_once() -> None:
+    words = {name: planned_commands(name) for name in ("test-cluster", "test-images", "test-unit")}
+    assert " -m cluster " in words["test-cluster"]
+    assert " -m 'integration and not cluster' " in words["test-images"]
+    directories = {path.parent for path in CHECKOUT.glob("tests/*/**/test_*.py")}
+    tops = {directory.relative_to(CHECKOUT).parts[1] for directory in directories}
+    assert tops == {"unit", "property", "golden", "integration"}
+    assert re.search(r" tests/unit tests/property tests/golden ", words["test-unit"])
+
+
+def test_a_pinned_action_has_one_version_everywhere() -> None:
+    texts = "".join(path.read_text() for path in WORKFLOWS.glob("*.yml"))
+    pins = set(re.findall(r"uses: (actions/\S+)@(\w{40} # v\S+)", texts))
+    assert len(pins) == len({name for name, _ in pins}) == 5
 
 
 def test_images_get_every_input_that_they_need() -> None:

@@ -54,7 +54,8 @@ def test_the_first_failure_ends_the_others() -> None:
     started = threading.Barrier(2, timeout=10)
 
     def test(check: ImageTest, tick: Tick) -> Result:
-        started.wait()
+        if check.name in ("a", "b"):  # a worker may take another one before the failure is seen
+            started.wait()
         if check.name == "a":
             return Result("a", False, "0.1")
         try:
@@ -67,7 +68,7 @@ def test_the_first_failure_ends_the_others() -> None:
 
     gpu = ImageTest("GPU", ("true",), gpu=True)
     assert list(side_by_side.run([*CHECKS, gpu], 2, test, no_tick)) == ["a"]
-    assert ended == ["b"]
+    assert "b" in ended and "GPU" not in ended
 
 
 def test_an_interrupt_ends_all() -> None:

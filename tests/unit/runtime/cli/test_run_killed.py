@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
+from samples.long_mode import often
 from samples.runs import Bench, ended, wait_for
 
-KILLS, AT_ONCE, SEED = 50, 3, 10
+KILLS, AT_ONCE, SEED = often(50, 10), 3, 10
 FOUR = ("--nodes", "2", "--ranks-per-node", "2", "--launcher", "env")
 PROGRAM = ("bash", "-c", 'echo "rank $RANK"; sleep 0.1; [ "$RANK" != 3 ] || exit 9; sleep 0.1')
 VARYING = {"start", "end", "created", "attempts", "run_directory", "image"}
@@ -78,7 +79,7 @@ def kill_and_attach(bench: Bench, moment: float) -> str:
     return "" if ran and record["exit"]["code"] == 9 and len(record["attempts"]) == 1 else f"not true: {record}"
 
 
-def test_fifty_kills_at_random_moments(tmp_path: Path) -> None:
+def test_kills_at_random_moments(tmp_path: Path) -> None:
     """Spread over the life of a run, and closer together where it is submitted."""
     moments = random.Random(SEED)
     probe = bench_in(tmp_path / "probe", "local")
