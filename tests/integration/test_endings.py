@@ -305,3 +305,19 @@ def test_a_client_killed_early_leaves_no_orphan(cluster: Cluster, after: float) 
     recorded = cluster.record(name)["exit"]
     assert recorded["reason"] in ("completed", "the job was never submitted"), done.stdout + done.stderr
     until(lambda: no_jobs(cluster), "the end of the job")
+
+
+def test_programs_below_a_shell_save_when_their_run_is_cancelled(cluster: Cluster) -> None:
+    """The shell would die at once, and with it its torchrun; torchrun tells its workers itself, once."""
+    cluster.write("saves.py", SAVES)
+    cluster.write("run.sh", "torchrun --nproc-per-node 2 saves.py\necho after\n")
+    words = ["ctrain", "run", "--nodes", "2", *SLEEP, "--launcher", "node", "--name", "shells", "--", "bash", "run.sh"]
+    process = cluster.start(*words)
+    logs = [cluster.runs("shells") / f"logs/rank{node}.log" for node in range(2)]
+    until(lambda: [path.exists() and path.read_text().count("ready") for path in logs] == [2, 2], "all ranks", 120)
+    os.killpg(process.pid, signal.SIGINT)
+    process.communicate(timeout=120)
+    assert process.returncode == 130
+    for log in logs:
+        lines = log.read_text().splitlines()
+        assert (lines.count("saved after 1"), lines.count("after")) == (2, 0), lines

@@ -98,7 +98,7 @@ end_step() {{
 }}"""
 
 
-def pass_signals(warn: str = "signal_step", *, end: str = "pass_term", interactive: bool = False) -> str:
+def pass_signals(warn: str = "signal_programs", *, end: str = "pass_term", interactive: bool = False) -> str:
     """Bash that passes signals on to the step of this script (run_step); `warn` is the command for SIGUSR1 and SIGUSR2,
     `end` that for SIGTERM.
 
@@ -106,14 +106,18 @@ def pass_signals(warn: str = "signal_step", *, end: str = "pass_term", interacti
     has started (its source, proctrack_cgroup.c). Some programs expect SIGUSR1 or SIGUSR2 before their time is over;
     they are ignored by default, because the engine's own processes would die of them.
 
+    They reach programs past the shells that have started them (programs.bash).
+
     An interactive shell ignores SIGTERM, and hands SIGHUP on to its jobs before it ends (man bash, SIGNALS).
     """
-    warned = f"{warn} {{0}}" if interactive else f"signalled {{0}}; {warn} {{0}}"
+    warned = f"signalled {{0}}; {warn} {{0}}"
     end = f"{END_STEP.format(end=end)}\ntrap end_step TERM"
     if interactive:
+        warned = "signal_step {0}"
         end = "trap 'ending=yes; signal_step HUP' TERM HUP\ntrap : INT QUIT # from the terminal: the shell's alone"
+    programs = "" if interactive else _functions("programs.bash", "READERS=") + "\n"
     return f"""\
-{run_step("USR1 USR2", interactive=interactive, witness=not interactive)}
+{programs}{run_step("USR1 USR2", interactive=interactive, witness=not interactive)}
 {end}
 trap '{warned.format("USR1")}' USR1
 trap '{warned.format("USR2")}' USR2"""
@@ -122,7 +126,7 @@ trap '{warned.format("USR2")}' USR2"""
 def run_recorded(before: str = "", after: str = "") -> str:
     """Runs the array `launch` as a rank, and records when it started and how it ended; bash before and after that."""
     return f"""\
-{_memory_functions()}
+{_functions("memory.bash", "find_memory_group()")}
 find_memory_group
 count_memory_kills
 killed_before=$killed
@@ -139,10 +143,10 @@ fi
 """
 
 
-def _memory_functions() -> str:
-    """The functions of memory.bash."""
-    text = Path(__file__).with_name("memory.bash").read_text(encoding="utf-8")
-    return text[text.index("find_memory_group()") :].rstrip("\n")
+def _functions(name: str, first: str) -> str:
+    """The text of a file of bash functions beside this one, from the words `first` on."""
+    text = Path(__file__).with_name(name).read_text(encoding="utf-8")
+    return text[text.index(first) :].rstrip("\n")
 
 
 def container(plan: LaunchPlan, identity: TaskIdentity) -> str:

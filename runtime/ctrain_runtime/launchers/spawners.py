@@ -20,10 +20,12 @@ rank_scripts() {{ # the processes of {layout.RANK_SCRIPT} of this run on this no
     [ "$(cat "/proc/$pid/comm" 2>/dev/null)" != bash ] || echo "$pid"
   done
 }}
-warn_ranks() {{ # SIGNAL: to what each of them has started
-  local pid
-  for pid in $(rank_scripts); do signal_children "$1" "$pid"; done
-}}"""
+warn_ranks() {{ # SIGNAL: to the programs of each of them
+  local pid programs=() shells=() others=()
+  for pid in $(rank_scripts); do find_programs "$pid"; done
+  mapfile -t programs < <(printf '%s\\n' "${{programs[@]}}" | sort -u) # below the script, and below its subshell
+  kill -s "$1" "${{programs[@]}}"
+}} 2>/dev/null"""
 # torchrun passes SIGTERM on and waits for half a minute. mpirun kills its ranks a second later, and likewise when the
 # first of them fails (odls_base_sigkill_timeout of Open MPI 4.1): too soon to save a checkpoint. So SIGTERM goes past
 # it, and it learns of no failure then.

@@ -151,6 +151,7 @@ def renew_lease(plan: LaunchPlan) -> list[str]:
 
 # A process that sleeps beside a step, and that only a signal to the whole group, session or tree of the script ends.
 WITNESS = """\
+to_all='' # whether SIGTERM came to everything that the step runs
 start_witness() {
   ( # bash alone: the image may have no programs for it. Its name keeps it from those who look for a script
     printf witness >"/proc/$BASHPID/comm"
@@ -172,7 +173,7 @@ end_witness() { # until it has gone: one that has just started holds what this s
 } 2>/dev/null
 pass_term() { # torchrun signals the group of a rank, some schedulers all processes of a task: then the program has it
   read -r -t 0.2 <> <(:)
-  ! kill -0 "${witness:-0}" 2>/dev/null || signal_step TERM
+  if kill -0 "${witness:-0}" 2>/dev/null; then signal_programs TERM; else to_all=yes; fi
 }"""
 
 
@@ -182,13 +183,14 @@ def run_step(ignored: str = "", *, interactive: bool = False, witness: bool = Fa
 
     The exit code comes through a pipe from a subshell that waits in the foreground: `wait`, once a signal has ended it
     early, loses the status of a child that ends in that moment (seen with bash 5.2). `ignored` names signals that the
-    command ignores until it handles them. With a `witness`, pass_term passes SIGTERM on unless the command has it. An
+    command ignores until it handles them. With a `witness`, pass_term passes SIGTERM on unless the command has it, by
+    functions of launchers/programs.bash; what a signal to all has left of the command then ends in its own time. An
     `interactive` command keeps the terminal: bash would give a background process no standard input, and Ctrl-C would
     end the subshell that reports the exit code.
     """
     terminal_signals, stdin, end = ("trap : INT QUIT HUP", " <&0", "HUP") if interactive else ("trap - INT", "", "TERM")
     ignore = f"trap '' {ignored}; " if ignored else "trap : USR1 USR2; "
-    begin, over = ("\n  start_witness", "\n  end_witness") if witness else ("", "")
+    begin, over = ("\n  start_witness", "\n  end_witness\n  wait_for_survivors") if witness else ("", "")
     return f"""\
 exec 6<> <(:) # carries exit codes
 child='' ending='' passed='' begun=''

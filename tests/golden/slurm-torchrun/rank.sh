@@ -35,6 +35,128 @@ launch=(
   python
   train.py
 )
+READERS=' tee cat sed awk gawk mawk grep tail head ts tr ' # end by themselves when their input does
+WRAPPERS=' starter starter-suid appinit sinit timeout time ' # of engines and others: pass signals on to what they run
+OTHERS_PATIENCE=20 TRAP_PATIENCE=10                         # tenths of a second
+
+children_of() { # PID: sets kids; threads have children of their own
+  local path more
+  kids=()
+  for path in "/proc/$1/task/"*/children; do
+    read -r -a more <"$path"
+    kids+=("${more[@]}")
+  done
+} 2>/dev/null
+look_at() { # PID: sets name, and words of its command line
+  name='' words=()
+  read -r name <"/proc/$1/comm"
+  mapfile -d '' -t words <"/proc/$1/cmdline"
+} 2>/dev/null
+find_programs() { # PID [shells]: adds what runs below it to programs, shells and others; of an engine only shells
+  local kid kids name words before=${#programs[@]}
+  children_of "$1"
+  for kid in "${kids[@]}"; do
+    look_at "$kid"
+    if [[ ${words[0]##*/} =~ ^-?(ba|da|a|k|mk|z)?sh$ ]]; then # of a script that is executed, too
+      before=${#programs[@]}
+      find_programs "$kid"
+      if ((${#programs[@]} > before)); then shells+=("$kid"); else others+=("$kid"); fi
+    elif [[ $WRAPPERS == *" $name "* ]]; then
+      before=${#programs[@]}
+      find_programs "$kid" shells
+      ((${#programs[@]} > before)) || programs+=("$kid")
+    elif [ "${2-}" ]; then
+      : # serves the image
+    elif [[ $READERS == *" $name "* || ${words[1]-} == */rendezvous.py ]]; then
+      others+=("$kid")
+    else
+      programs+=("$kid")
+    fi
+  done
+}
+states() { # PID...: prints a letter for each process that exists (proc(5), stat)
+  local pid stat
+  for pid; do
+    stat=''
+    read -r stat <"/proc/$pid/stat"
+    stat=${stat##*) }
+    printf %s "${stat:0:1}"
+  done
+} 2>/dev/null
+any_runs() { # PID...
+  [[ $(states "$@") == *[!ZX]* ]]
+}
+signals_of() { # PID FIELD: prints a set of signals in /proc/PID/status as a number
+  local key value
+  while read -r key value; do
+    [ "$key" != "$2:" ] || echo $((16#$value))
+  done <"/proc/$1/status"
+} 2>/dev/null
+has_own_answer() { # PID: whether a shell has a trap for SIGTERM. With one for EXIT it catches all (SIGILL), and ends
+  local caught
+  caught=$(signals_of "$1" SigCgt)
+  ((caught & 1 << 14 && !(caught & 1 << 3)))
+}
+any_got_a_signal() { # PID...: that are stopped
+  local pid
+  for pid; do (($(signals_of "$pid" ShdPnd) == 0)) || return 0; done
+  return 1
+} 2>/dev/null
+end_programs() { # some shells trap SIGTERM: what those send to the programs, which are stopped meanwhile, is enough
+  local pid waiting=() trapping=() tries=0
+  for pid in "${shells[@]}"; do
+    if has_own_answer "$pid"; then trapping+=("$pid"); else waiting+=("$pid"); fi
+  done
+  ((!${#waiting[@]})) || kill -STOP "${waiting[@]}"
+  if ((${#trapping[@]})); then
+    kill -STOP "${programs[@]}"
+    # A signal that comes with SIGSTOP would be taken first.
+    until [[ $(states "${programs[@]}") != *[!TZX]* ]] || ((++tries > TRAP_PATIENCE)); do sleep 0.1; done
+    tries=0
+    kill -TERM "${trapping[@]}"
+    until any_got_a_signal "${programs[@]}" || ((++tries > TRAP_PATIENCE)); do sleep 0.1; done
+    ((tries <= TRAP_PATIENCE)) || kill -TERM "${programs[@]}"
+    kill -CONT "${programs[@]}"
+  else
+    kill -TERM "${programs[@]}"
+  fi
+  ((!${#waiting[@]})) || end_shells
+} 2>/dev/null
+end_shells() { # when what they wait for has ended, and what reads its output has had a moment
+  (
+    local tries=0
+    trap '' TERM INT HUP USR1 USR2
+    while kill -0 "$$" && any_runs "${programs[@]}"; do sleep 0.05; done
+    while ((++tries < OTHERS_PATIENCE)) && any_runs "${others[@]}"; do sleep 0.1; done
+    kill -TERM "${waiting[@]}"
+    kill -CONT "${waiting[@]}"
+  ) 6>&- 8>&- >/dev/null 2>&1 &
+  disown "$!"
+}
+signal_programs() { # SIGNAL
+  local programs=() shells=() others=() tries=0
+  [ -n "$child" ] || return
+  # shellcheck disable=SC2034
+  passed=$1
+  until find_programs "$child"; ((${#programs[@]} + ${#others[@]})) || ((++tries > 50)); do sleep 0.02; done
+  ((${#programs[@]})) || { programs=("${others[@]}") others=(); }
+  ((${#programs[@]})) || return
+  if [ "$1" = TERM ]; then end_programs; else kill -s "$1" "${programs[@]}" 2>/dev/null; fi
+}
+wait_for_survivors() { # of a signal to the whole group, which has ended the shell alone; $$ leads the group
+  local path stat fields left=$to_all
+  while [ "$left" ]; do
+    left=''
+    for path in /proc/[0-9]*/stat; do
+      stat=''
+      read -r stat <"$path"
+      read -r -a fields <<<"${stat##*) }" # state, parent, group ... (proc(5))
+      if [ "${fields[2]-}" != "$$" ] || [[ ${fields[0]} == [ZX] ]]; then continue; fi
+      [ "${stat%% *}" = "$$" ] || [ "${fields[1]}" = "$$" ] || left=yes
+    done
+    [ -z "$left" ] || sleep 0.1
+  done
+} 2>/dev/null
 exec 6<> <(:) # carries exit codes
 child='' ending='' passed='' begun=''
 signal_children() { # SIGNAL PID; fails if it has none
@@ -42,6 +164,7 @@ signal_children() { # SIGNAL PID; fails if it has none
   read -r -a kids <"/proc/$2/task/$2/children"
   ((${#kids[@]})) && kill -s "$1" "${kids[@]}"
 } 2>/dev/null
+to_all='' # whether SIGTERM came to everything that the step runs
 start_witness() {
   ( # bash alone: the image may have no programs for it. Its name keeps it from those who look for a script
     printf witness >"/proc/$BASHPID/comm"
@@ -63,7 +186,7 @@ end_witness() { # until it has gone: one that has just started holds what this s
 } 2>/dev/null
 pass_term() { # torchrun signals the group of a rank, some schedulers all processes of a task: then the program has it
   read -r -t 0.2 <> <(:)
-  ! kill -0 "${witness:-0}" 2>/dev/null || signal_step TERM
+  if kill -0 "${witness:-0}" 2>/dev/null; then signal_programs TERM; else to_all=yes; fi
 }
 is_over() { # whether what was started has ended
   [ "$begun" ] && ! kill -0 "$child" 2>/dev/null
@@ -88,6 +211,7 @@ run_step() { # COMMAND...
   while kill -0 "$child" 2>/dev/null; do wait "$child"; done 2>/dev/null # a signal ends `wait` early
   { read -t 0 -u 6 && read -r -u 6 code; } || code=137 # what would report was killed itself
   end_witness
+  wait_for_survivors
   child=''
 }
 signalled() { # SIGNAL
@@ -100,8 +224,8 @@ end_step() {
   pass_term
 }
 trap end_step TERM
-trap 'signalled USR1; signal_step USR1' USR1
-trap 'signalled USR2; signal_step USR2' USR2
+trap 'signalled USR1; signal_programs USR1' USR1
+trap 'signalled USR2; signal_programs USR2' USR2
 find_memory_group() { # sets group, the cgroup's directory, and kills, the file that counts
   local controllers path
   group='' kills=''
