@@ -17,7 +17,7 @@ from ctrain_builder import estimate, manifest_writer
 from ctrain_builder.build_cache import Cache, LayerBuild, LayerContent
 from ctrain_builder.build_plan import BuildPlan, PlannedLayer
 from ctrain_builder.cache_root import require_overlays
-from ctrain_builder.image import describe, flatten, planned_tests, reuse, sbom, tests
+from ctrain_builder.image import describe, flatten, licenses, planned_tests, reuse, sbom, tests
 from ctrain_builder.image.assemble import ReusableImage, assemble
 from ctrain_builder.image.describe import Content
 from ctrain_builder.image.reuse import Stack
@@ -244,10 +244,13 @@ class Builder:
         log = self.cache.log(spec, "image-flat" if flat else "image")
         expected = estimate.step(estimate.IMAGE, plan, kept_layers(self.cache, plan, flat))
         step = self.progress.begin("image", spec.name, log, self.cache.durations(spec).get(expected))
-        parts = stack.files[0], stack.files[1:], plan.arch, describe.labels(plan, flat), log
         earlier = earlier_image(self.cache, plan)
         with self.cache.work_directory() as work:
             container = self._container(work)
+            upstream = {} if plan.parent else describe.inspect_labels(container, stack.files[0])
+            license_of = licenses.by_layer(plan, upstream)
+            labels = describe.labels(plan, flat, license_of)
+            parts = stack.files[0], stack.files[1:], plan.arch, labels, log
             taken = self.cache.take(path, work / "earlier.sif")  # from here on there is no image
             if flat:
                 made = flatten.flatten(container, *parts)
@@ -258,7 +261,7 @@ class Builder:
                     self.progress.note(note)
                 made = assemble(container, *parts)
             content = self._examine(container, stack, made)
-            sbom.attach(container, plan, made, content.packages, log)
+            sbom.attach(container, plan, made, content.packages, license_of, log)
             manifest = describe.manifest(container, plan, made, stack.contents, content)
             used.enter_context(self.cache.use(made))
             self.cache.place(made, path)

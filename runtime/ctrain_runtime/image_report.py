@@ -8,7 +8,16 @@ from typing import Optional
 
 from ctrain_runtime.digest import short
 from ctrain_runtime.image import Image
-from ctrain_runtime.manifest import ENTRY_POINT, PARENT_LABEL, Layer, Manifest, Requires, TestResult
+from ctrain_runtime.manifest import (
+    ENTRY_POINT,
+    LICENSES_LABEL,
+    PARENT_LABEL,
+    Layer,
+    Manifest,
+    Requires,
+    TestResult,
+    layer_licenses,
+)
 from ctrain_runtime.text import format_duration, format_size, table
 
 Packages = Mapping[tuple[str, str], str]  # (kind, name) -> version
@@ -66,6 +75,7 @@ def describe(image: Image, packages: Packages, problem: str, signers: Sequence[s
         ("file", f"{image.path} ({format_size(manifest.size)})"),
         ("base", f"{manifest.base.reference}  {short(manifest.base.digest)}".rstrip()),
         ("parent", manifest.labels.get(PARENT_LABEL, "")),
+        ("licences", manifest.labels.get(LICENSES_LABEL, "")),
         ("built", _built(manifest)),
         ("starts", f"{manifest.labels[ENTRY_POINT]} (not by ctrain)" if ENTRY_POINT in manifest.labels else ""),
         ("with", ", ".join(f"{name} {number}" for name, number in manifest.tools.items())),
@@ -76,16 +86,23 @@ def describe(image: Image, packages: Packages, problem: str, signers: Sequence[s
     ]
     if image.foreign:
         return _rows(rows)
-    layers = [(part.definition, format_size(part.size), part.key[:12], short(part.digest)) for part in manifest.layers]
+    layers = [("layer", "size", "key", "digest"), *(_layer(part) for part in manifest.layers)]
+    if licenses := layer_licenses(manifest.labels):
+        column = ("licence", *(licenses.get(part.definition, "-") for part in manifest.layers))
+        layers = [(*row, cell) for row, cell in zip(layers, column)]
     tests = [(test.name, _outcome(test)) for test in manifest.tests]
     merged = "\nIts layers are merged into one file system." if manifest.flat else ""
     return "\n".join(
         (
             _rows(rows),
-            f"\n{table(('layer', 'size', 'key', 'digest'), layers)}{merged}",
+            f"\n{table(layers[0], layers[1:])}{merged}",
             f"\n{table(('test', 'result'), tests)}",
         )
     )
+
+
+def _layer(part: Layer) -> tuple[str, ...]:
+    return (part.definition, format_size(part.size), part.key[:12], short(part.digest))
 
 
 def _rows(rows: Sequence[tuple[str, str]]) -> str:

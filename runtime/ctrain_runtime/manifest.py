@@ -18,6 +18,8 @@ _FIRST_WITH_CHECKSUM = 3
 CHECKSUM = "checksum"  # key whose value covers all other keys
 _BELOW = "below"  # of schema 4: null; or, for a thin image, the file of its base, which versions shared
 PARENT_LABEL = "org.ctrain.parent"  # the published image that this one was built on, with its digest
+LICENSES_LABEL = "org.opencontainers.image.licenses"  # of all that an image holds, combined
+LAYER_LICENSES_LABEL = "org.ctrain.licenses"  # the same by layer, as in "base: BSD-3-Clause; upper: MIT"
 CPU_LABEL = "org.ctrain.cpu"  # the CPU that an image for x86-64 is compiled for, as gcc's -march: x86-64-v3
 ENTRY_POINT = "entry point"  # label: the program that `apptainer run` would start
 FLAT_SUFFIX = "-flat"  # of images whose layers are merged into one file system
@@ -186,3 +188,9 @@ def checksum(data: Mapping[str, Any]) -> str:
     """The value of key CHECKSUM: SHA-256 of all other keys as JSON, sorted and without spaces."""
     text = json.dumps(data, sort_keys=True, separators=(",", ":"))
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+
+
+def layer_licenses(labels: Mapping[str, str]) -> dict[str, str]:
+    """The licence of each layer that names one, from the base upwards; {} for images made before labels had them."""
+    parts = labels.get(LAYER_LICENSES_LABEL, "").split("; ")
+    return {name: licence for name, colon, licence in (part.partition(": ") for part in parts) if colon}

@@ -120,7 +120,7 @@ class Built:
     def put_together(self, name: str, make: Callable[..., Path]) -> Path:
         step, (first, *rest) = self.room(name), self.files
         made = make(container(step), first, rest, self.plan.arch, LABELS, self.log(name))
-        sbom.attach(container(step), self.plan, made, {}, self.log(name))
+        sbom.attach(container(step), self.plan, made, {}, {}, self.log(name))
         return made
 
     def room(self, name: str) -> Path:

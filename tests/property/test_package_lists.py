@@ -45,7 +45,7 @@ def found(content: dict[tuple[str, str], str]) -> dict[str, Any]:
 def test_packages_read_back(file: Path, content: dict[tuple[str, str], str]) -> None:
     spec = ImageSpec("x", "x", "s", "1", "TAG", (BASE,), Path())
     plan = BuildPlan(spec, "amd64", (PlannedLayer(BASE, {}, (), INPUTS, "key", exists=True),))
-    file.write_bytes(sif(more=[(SBOM, document(plan, found(content)).encode())]))
+    file.write_bytes(sif(more=[(SBOM, document(plan, found(content), {}).encode())]))
     assert packages(file) == content
 
 

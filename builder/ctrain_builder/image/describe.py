@@ -6,7 +6,7 @@ import contextlib
 import json
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -16,13 +16,23 @@ from ctrain_builder import ngc
 from ctrain_builder.build_cache import LayerContent
 from ctrain_builder.build_plan import BuildPlan
 from ctrain_builder.digests import regions_digest
+from ctrain_builder.image import licenses
 from ctrain_builder.image.tests import run_probe
 from ctrain_builder.layers import metadata
 from ctrain_builder.layers.container import Container
 from ctrain_builder.manifest_writer import utc_now
 from ctrain_runtime import command, config, sif
 from ctrain_runtime.errors import BuildError, ConfigError
-from ctrain_runtime.manifest import CPU_LABEL, PARENT_LABEL, Base, Layer, Manifest, Requires
+from ctrain_runtime.manifest import (
+    CPU_LABEL,
+    LAYER_LICENSES_LABEL,
+    LICENSES_LABEL,
+    PARENT_LABEL,
+    Base,
+    Layer,
+    Manifest,
+    Requires,
+)
 
 EXAMINE = "examine.py"
 _OCI = "org.opencontainers.image."
@@ -69,15 +79,19 @@ def examine(container: Container, image: Path) -> Content:
     return Content(**told)
 
 
-def labels(plan: BuildPlan, flat: bool) -> dict[str, str]:
-    """The labels of an image as a whole; those of its layers lie below them. The same plan gives the same labels."""
+def labels(plan: BuildPlan, flat: bool, license_of: Mapping[str, str]) -> dict[str, str]:
+    """The labels of an image as a whole; those of its layers lie below them. The same plan gives the same labels.
+
+    `license_of` has the licences of its layers.
+    """
     spec, base = plan.spec, _origin(plan)
     parent = plan.parent
     told = {
         f"{_OCI}title": spec.store_name,
         f"{_OCI}version": f"{spec.tag}-{spec.stack}",
         f"{_OCI}description": "; ".join(_of_layers(plan, f"{_OCI}description")),
-        f"{_OCI}licenses": " AND ".join(_of_layers(plan, f"{_OCI}licenses")),
+        LICENSES_LABEL: licenses.combined(license_of.values()),
+        LAYER_LICENSES_LABEL: licenses.as_label(license_of),
         f"{_OCI}created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(max(part.epoch for part in plan.layers))),
         f"{_OCI}revision": _revision(spec.source_root) or "",
         f"{_OCI}base.name": base.reference if base.digest else "",
@@ -139,7 +153,7 @@ def manifest(
         tests=(),
         tools=_tools(container),
         revision=_revision(plan.spec.source_root),
-        labels={**_labels(container, image), **_base_built(plan, contents)},
+        labels={**inspect_labels(container, image), **_base_built(plan, contents)},
         base=_base(plan),
         flat=len(sif.partitions(image)) == 1 < len(plan.layers),
         requires=_requires(plan, arch) if "cuda" in software else Requires(),
@@ -165,7 +179,7 @@ def _requires(plan: BuildPlan, arch: str) -> Requires:
     return Requires(release.needs_driver.strip("-~"), release.older_drivers, table.gpus(arch), tuple(arch.split()))
 
 
-def _labels(container: Container, image: Path) -> dict[str, str]:
+def inspect_labels(container: Container, image: Path) -> dict[str, str]:
     """The labels of an image, as `inspect` tells them."""
     said: dict[str, Any] = json.loads(
         container.output([container.engine.path, "inspect", "--json", "--labels", str(image)])

@@ -28,24 +28,37 @@ def require() -> None:
         raise BuildError(what, "Run: pip install cyclonedx-python-lib")
 
 
-def attach(container: Container, plan: BuildPlan, image: Path, packages: Mapping[str, Any], log: Path) -> None:
+def attach(
+    container: Container,
+    plan: BuildPlan,
+    image: Path,
+    packages: Mapping[str, Any],
+    license_of: Mapping[str, str],
+    log: Path,
+) -> None:
     """Put the list of an image's packages into its file. Raises BuildError."""
-    (container.work / _NAME).write_text(document(plan, packages), encoding="utf-8")
+    (container.work / _NAME).write_text(document(plan, packages, license_of), encoding="utf-8")
     argv = [container.engine.path, "sif", "add", *_OBJECT, str(image), str(container.work / _NAME)]
     container.require(argv, log, f"cannot add the package list to {image}")
 
 
-def document(plan: BuildPlan, packages: Mapping[str, Any]) -> str:
-    """The CycloneDX document for what inside/examine.py found ({} without Python); the same for equal images."""
+def document(plan: BuildPlan, packages: Mapping[str, Any], license_of: Mapping[str, str]) -> str:
+    """The CycloneDX document for what inside/examine.py found ({} without Python); the same for equal images.
+
+    `license_of` has the licences of the image's layers, which are parts of the image in it.
+    """
     from cyclonedx.model.bom import Bom, BomMetaData
     from cyclonedx.model.component import Component, ComponentType
     from cyclonedx.output.json import JsonV1Dot6
 
     spec = plan.spec
     version = f"{spec.tag}-{spec.stack}"
-    image = Component(name=spec.store_name, version=version, type=ComponentType.CONTAINER, bom_ref="image")
+    layers = [_layer(name, licence) for name, licence in license_of.items()]
+    image = Component(
+        name=spec.store_name, version=version, type=ComponentType.CONTAINER, bom_ref="image", components=layers
+    )
     time = datetime.fromtimestamp(max(layer.epoch for layer in plan.layers), timezone.utc)
-    content = json.dumps([plan.keys, packages], sort_keys=True)
+    content = json.dumps([plan.keys, packages, dict(license_of)], sort_keys=True)
     components = list(_components(packages))
     bom = Bom(
         components=components,
@@ -54,6 +67,16 @@ def document(plan: BuildPlan, packages: Mapping[str, Any]) -> str:
     )
     bom.register_dependency(image, components)
     return JsonV1Dot6(bom).output_as_string(indent=1)
+
+
+def _layer(name: str, licence: str) -> Component:
+    from cyclonedx.model.component import Component, ComponentType
+    from cyclonedx.model.license import DisjunctiveLicense
+    from cyclonedx.spdx import is_supported_id
+
+    known = is_supported_id(licence)
+    found = DisjunctiveLicense(id=licence) if known else DisjunctiveLicense(name=licence)
+    return Component(name=name, type=ComponentType.CONTAINER, bom_ref=f"layer {name}", licenses=[found])
 
 
 def _components(packages: Mapping[str, Any]) -> Iterator[Component]:

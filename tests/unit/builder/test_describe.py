@@ -10,7 +10,7 @@ from ctrain_builder import build_plan, image_spec
 from ctrain_builder.build_cache import LayerContent
 from ctrain_builder.build_plan import BuildPlan
 from ctrain_builder.digests import regions_digest
-from ctrain_builder.image import describe
+from ctrain_builder.image import describe, licenses
 from ctrain_builder.image.describe import Content
 from ctrain_builder.layers.container import Container
 from ctrain_runtime.engines.apptainer import Engine
@@ -54,11 +54,12 @@ def ngc(project: Path) -> Path:
 
 def test_labels_of_an_image_from_a_registry(ngc: Path) -> None:
     image = planned(ngc, "24.12")
-    assert describe.labels(image, flat=False) == {
+    assert describe.labels(image, False, licenses.by_layer(image, {})) == {
         "org.opencontainers.image.title": "small",
         "org.opencontainers.image.version": "24.12-s",
         "org.opencontainers.image.description": "Release 24.12; Tools",
         "org.opencontainers.image.licenses": "LicenseRef-NVIDIA AND MIT",
+        "org.ctrain.licenses": "base: LicenseRef-NVIDIA; upper: MIT",
         "org.opencontainers.image.created": "2023-11-14T22:13:20Z",
         "org.opencontainers.image.base.name": "nvcr.io/nvidia/small:24.12-py3",
         "org.opencontainers.image.base.digest": DIGEST,
@@ -69,19 +70,19 @@ def test_labels_of_an_image_from_a_registry(ngc: Path) -> None:
 
 
 def test_labels_say_only_what_is_known(project: Path) -> None:
-    labels = describe.labels(planned(project), flat=True)
+    labels = describe.labels(planned(project), True, {})
     assert labels["org.ctrain.flat"] == "yes"
     assert not [name for name in labels if name.endswith(("licenses", "description", "base.name", "base.digest"))]
 
 
 def test_the_cpu_that_a_layer_is_compiled_for(project: Path) -> None:
     image = planned(project)
-    assert CPU_LABEL not in describe.labels(image, flat=False)
+    assert CPU_LABEL not in describe.labels(image, False, {})
     base, upper = image.layers
     inputs = dataclasses.replace(upper.inputs, arguments={"CPU_ARCH": "haswell"})
     image = dataclasses.replace(image, layers=(base, dataclasses.replace(upper, inputs=inputs)))
-    assert describe.labels(image, flat=False)[CPU_LABEL] == "haswell"
-    assert CPU_LABEL not in describe.labels(dataclasses.replace(image, arch="arm64"), flat=False)
+    assert describe.labels(image, False, {})[CPU_LABEL] == "haswell"
+    assert CPU_LABEL not in describe.labels(dataclasses.replace(image, arch="arm64"), False, {})
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 
 from ctrain_builder import build_plan, estimate, image_spec, parent
 from ctrain_builder.cache_root import open_cache
-from ctrain_builder.image import describe
+from ctrain_builder.image import describe, licenses
 from ctrain_builder.layers import inherit
 from ctrain_builder.layers.container import Container
 from ctrain_builder.parent import Parent, Part
@@ -291,10 +291,11 @@ def test_an_image_is_labelled_with_its_parent_and_has_its_requirements(project: 
     path = described(tmp_path / "x.sif", "ngc", "horovod", base=base, labels=labels, requires=needs)
     found = find(str(path))
     made = planned(project, found)
-    told = describe.labels(made, flat=False)
+    told = describe.labels(made, False, licenses.by_layer(made, {}))
     assert told["org.ctrain.parent"] == f"pytorch:24.12-hd-r3@{found.digest}"
     assert told["org.opencontainers.image.base.digest"] == found.digest
     assert told["org.opencontainers.image.licenses"] == "BSD-3-Clause"
+    assert told["org.ctrain.licenses"] == "pytorch:24.12-hd-r3: BSD-3-Clause"
     assert told["org.ctrain.layers"] == "ngc horovod upper"
     assert describe._base(made) == base
     assert describe._requires(made, "8.0") == needs

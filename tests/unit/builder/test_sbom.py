@@ -33,7 +33,7 @@ def planned(project: Path) -> BuildPlan:
 
 
 def test_the_document(planned: BuildPlan) -> None:
-    told = json.loads(sbom.document(planned, PACKAGES))
+    told = json.loads(sbom.document(planned, PACKAGES, {}))
     assert (told["bomFormat"], told["specVersion"]) == ("CycloneDX", "1.6")
     assert told["metadata"]["timestamp"] == "2023-11-14T22:13:20+00:00"
     image = told["metadata"]["component"]
@@ -50,15 +50,15 @@ def test_the_document(planned: BuildPlan) -> None:
 
 def test_equal_images_have_equal_documents(planned: BuildPlan) -> None:
     backwards = {**PACKAGES, "pypi": dict(reversed(PACKAGES["pypi"].items()))}
-    assert sbom.document(planned, PACKAGES) == sbom.document(planned, backwards)
+    assert sbom.document(planned, PACKAGES, {}) == sbom.document(planned, backwards, {})
     other = {**PACKAGES, "pypi": {**PACKAGES["pypi"], "numpy": "2.5.0"}}
-    numbers = [json.loads(sbom.document(planned, packages))["serialNumber"] for packages in (PACKAGES, other)]
+    numbers = [json.loads(sbom.document(planned, packages, {}))["serialNumber"] for packages in (PACKAGES, other)]
     assert numbers[0] != numbers[1]
 
 
 def test_the_run_time_reads_it(planned: BuildPlan, tmp_path: Path) -> None:
     path = tmp_path / "x.sif"
-    path.write_bytes(sif(more=[(SBOM, sbom.document(planned, PACKAGES).encode())]))
+    path.write_bytes(sif(more=[(SBOM, sbom.document(planned, PACKAGES, {}).encode())]))
     assert reader.packages(path) == {
         ("pypi", "torch"): "2.6.0a0+df5bbc0",
         ("pypi", "numpy"): "2.4.6",
@@ -68,7 +68,7 @@ def test_the_run_time_reads_it(planned: BuildPlan, tmp_path: Path) -> None:
 
 
 def test_an_image_without_packages(planned: BuildPlan) -> None:
-    told = json.loads(sbom.document(planned, {}))
+    told = json.loads(sbom.document(planned, {}, {}))
     assert "components" not in told or told["components"] == []
 
 

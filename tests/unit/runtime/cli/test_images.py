@@ -78,6 +78,22 @@ GPU      skipped: the building machine has no GPU
     )
 
 
+def test_show_tells_the_licence_of_the_base_beside_those_of_the_layers(store: Path, capsys: Out) -> None:
+    labels = {
+        "org.opencontainers.image.licenses": "LicenseRef-NVIDIA AND Apache-2.0",
+        "org.ctrain.licenses": "pytorch-ngc: LicenseRef-NVIDIA; horovod: Apache-2.0",
+    }
+    write_image(store, release=3, layers=NEW_LAYERS, digest="sha256:03", labels=labels)
+    assert images("show", "pytorch:24.12-hd-r3") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "licences   LicenseRef-NVIDIA AND Apache-2.0" in lines
+    assert [line.split()[-1] for line in lines if line.startswith(("layer ", "pytorch-ngc ", "train "))] == [
+        "licence",
+        "LicenseRef-NVIDIA",
+        "-",
+    ]
+
+
 @pytest.mark.usefixtures("store")
 def test_the_list_counts_the_tests_that_were_run(capsys: Out) -> None:
     assert images() == 0
