@@ -120,7 +120,7 @@ def _evidence(run: Run, status: Status) -> _Evidence:
     return _Evidence(
         events.end_code(job),
         min((*starts, *times), default=0.0),
-        max(times) if events.end_code(job) is not None and times else time.time(),
+        max(times) if events.end_code(job) is not None and times else _recorded_end(run) or time.time(),
         all_ranks,
         status,
         cancelled,
@@ -135,9 +135,14 @@ def _evidence(run: Run, status: Status) -> _Evidence:
 
 def _may_be_hidden(run: Run) -> bool:
     """Whether what is missing may be in caches: not if the run was concluded longer ago than these live."""
-    end = run.record.end
-    age = time.time() - datetime.fromisoformat(end).timestamp() if end else 0
+    end = _recorded_end(run)
+    age = time.time() - end if end else 0
     return age < shared_files.CACHE_SECONDS and shared_files.has_caches(run.path)
+
+
+def _recorded_end(run: Run) -> Optional[float]:
+    """When the run had ended, if it was concluded before: looking again does not make it longer."""
+    return datetime.fromisoformat(run.record.end).timestamp() if run.record.end else None
 
 
 def _exit(run: Run, seen: _Evidence, failed: Optional[Rank], short: Optional[Shortage]) -> Exit:

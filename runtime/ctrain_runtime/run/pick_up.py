@@ -56,9 +56,11 @@ def refresh(run: Run) -> tuple[Status, Optional[Conclusion]]:
 
 
 def _concluded(concluded: Record) -> Status:
-    """The scheduler's last answer, as in the record of a run."""
-    last = concluded.attempts[-1] if concluded.attempts else None
-    return Status("ended", last.word if last else "", Outcome(last.outcome) if last else Outcome.NEVER_STARTED)
+    """The scheduler's last answer, as in the record of a run. An outcome without its word was ctrain's conclusion."""
+    if not concluded.attempts:
+        return Status("ended", outcome=Outcome.NEVER_STARTED)
+    last = concluded.attempts[-1]
+    return Status("ended", last.word, Outcome(last.outcome) if last.word else Outcome.UNKNOWN)
 
 
 def current_status(run: Run) -> Status:

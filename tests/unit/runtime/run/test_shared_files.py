@@ -157,6 +157,25 @@ def test_doubt_ends_with_the_life_of_caches(run: Run, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.usefixtures("cache")
+def test_a_later_look_without_new_files_changes_neither_the_end_nor_its_cause(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A scheduler that has forgotten the job names no cause: another look is none, either."""
+    write_ranks(run.path, None, None, None, None)
+    first = conclude(run, Status("ended", outcome=Outcome.UNKNOWN)).record
+    assert first.exit and first.exit.ending is Ending.UNKNOWN
+    assert first.doubtful
+    monkeypatch.setattr(shared_files, "CACHE_SECONDS", HOUR)
+    end = record.iso(time.time() - HOUR / 2)
+    earlier = replace(first, end=end, attempts=(replace(first.attempts[-1], end=end),))
+    record.save(earlier)
+    _, conclusion = refresh(pick_up(run.path))
+    assert conclusion
+    assert conclusion.record == earlier
+    assert not conclusion.failed
+
+
+@pytest.mark.usefixtures("cache")
 def test_the_record_of_a_run_that_was_moved_is_left_alone(run: Run) -> None:
     first = conclude(run, FAILED).record
     moved = run.path.rename(run.path.with_name("moved"))
