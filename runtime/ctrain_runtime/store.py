@@ -133,9 +133,11 @@ class Store:
             reason = " ".join((self.root / f"{stem}{WITHDRAWN}").read_text("utf-8", "replace").split())
             return f"was withdrawn: {''.join(filter(str.isprintable, reason))}"
         except FileNotFoundError:
-            if not is_gone(self.root / RETIRED / f"{stem}.json"):
-                return "was removed" if is_gone(self.root / f"{stem}.sif") else "was retired"
-            return "" if is_gone(self.root / QUARANTINE / f"{stem}.json") else "is damaged and in quarantine"
+            is_removed = all(is_gone(place / f"{stem}.sif") for place in (self.root, self.root / QUARANTINE))
+            for directory, state in ((RETIRED, "was retired"), (QUARANTINE, "is damaged and in quarantine")):
+                if not is_gone(self.root / directory / f"{stem}.json"):
+                    return "was removed" if is_removed else state
+            return ""
         except OSError as error:
             return f"cannot be checked: {error.strerror}"
 

@@ -48,6 +48,11 @@ class StoredVersion:
         return RETIRED if is_gone(self.image.with_suffix(WITHDRAWN)) else WAS_WITHDRAWN
 
 
+def is_withdrawn(store: Store, version: StoredVersion) -> bool:
+    """Whether users are told why a version is not offered; whatever has become of its file."""
+    return not is_gone(store.root / f"{version.image.stem}{WITHDRAWN}")
+
+
 def stored_versions(store: Store, directories: Sequence[str] = _DIRECTORIES) -> list[StoredVersion]:
     """The versions whose manifests are in these directories of a store, each once: a crash may have left two."""
     manifests: dict[str, Path] = {}

@@ -19,16 +19,16 @@ from ctrain_builder import atomic, manifest_writer
 from ctrain_builder.digests import REGIONS
 from ctrain_builder.store import channels, log, signatures
 from ctrain_builder.store.copy import copy, shared, temporary
+from ctrain_builder.store.inventory import REMOVED, is_withdrawn, stored_versions
 from ctrain_builder.store.sign import Signer
 from ctrain_builder.store.writer import LockedStore, Permissions, lock_store, translate_os_errors
 from ctrain_runtime import signatures as signed
 from ctrain_runtime.digest import file_digest, kind, matches
 from ctrain_runtime.errors import ImageTestError, ImageUnusable, StoreError, UsageError
-from ctrain_runtime.manifest import Manifest, read_manifest, version_of
+from ctrain_runtime.manifest import Manifest, read_manifest
 from ctrain_runtime.store import (
     QUARANTINE,
     RETIRED,
-    WITHDRAWN,
     PublishedImage,
     Store,
     list_directory,
@@ -104,11 +104,11 @@ def find_same(store: Store, wanted: Manifest, signer: Optional[Signer] = None) -
 
 def _require_not_withdrawn(store: Store, wanted: Manifest) -> None:
     """Raises StoreError for an image that was withdrawn: under a new number it would leak what it leaked before."""
-    for note in list_directory(store.root, f"{wanted.name}_*{WITHDRAWN}"):
-        path = store.root / RETIRED / f"{note.stem}.json"
-        if path.exists() and _is_same(read_manifest(path), wanted):
-            hint = f"Build another, or run: ctrain store restore {wanted.name}:{version_of(note.stem)}"
-            raise StoreError(f"this image {store.absence(note.stem)}", hint)
+    for version in stored_versions(store, (RETIRED, QUARANTINE)):
+        named = version.name == wanted.name and is_withdrawn(store, version)
+        if named and _is_same(read_manifest(version.manifest), wanted):
+            restore = "" if version.state == REMOVED else f", or run: ctrain store restore {version.reference}"
+            raise StoreError(f"this image {store.absence(version.image.stem)}", f"Build another{restore}")
 
 
 def _is_same(one: Manifest, other: Manifest) -> bool:

@@ -10,7 +10,14 @@ from dataclasses import dataclass
 
 from ctrain_builder import atomic
 from ctrain_builder.store import channels, log
-from ctrain_builder.store.inventory import QUARANTINED, FileIdentity, StoredVersion, identify, stored_versions
+from ctrain_builder.store.inventory import (
+    QUARANTINED,
+    FileIdentity,
+    StoredVersion,
+    identify,
+    is_withdrawn,
+    stored_versions,
+)
 from ctrain_builder.store.writer import LockedStore
 from ctrain_runtime.digest import file_digest
 from ctrain_runtime.errors import ImageNotFound, ImageUnusable, StoreError
@@ -51,7 +58,9 @@ def _locate(store: Store, reference: str) -> StoredVersion:
     if (store.root / found.manifest.name).exists():
         raise StoreError(f"{reference} is published", f"Remove {found.manifest} if it is not needed")
     if not found.image.is_file():
-        raise StoreError(f"{reference} was removed", "Build and publish it again; it gets another number")
+        again = "Build another: the same image is not published again"
+        hint = again if is_withdrawn(store, found) else "Build and publish it again; it gets another number"
+        raise StoreError(f"{reference} was removed", hint)
     return found
 
 

@@ -76,8 +76,12 @@ def test_what_is_gone_is_not_verified(shop: Shop, tmp_path: Path) -> None:
 def test_with_a_reason_the_same_image_is_not_published_again(shop: Shop) -> None:
     shop("remove", "small:1.0-s-r1", "--why", "holds a token", "--yes")
     assert "was withdrawn: holds a token" in shop("show", "small:1.0-s-r1", code=68)
-    with pytest.raises(StoreError, match="this image was withdrawn: holds a token"):
+    with pytest.raises(StoreError, match="this image was withdrawn: holds a token") as refused:
         shop.publish("one")
+    assert refused.value.hint == "Build another"
+    said = shop("restore", "small:1.0-s-r1", code=76)
+    assert "publish it again" not in said, "which is refused"
+    assert "Build another" in said
 
 
 def test_a_version_of_a_channel_goes_only_by_force_and_users_are_told_why(shop: Shop) -> None:
@@ -124,6 +128,16 @@ def test_a_quarantined_version(shop: Shop, tmp_path: Path) -> None:
     shop("remove", "small:1.0-s-r1", "--yes")
     assert not shop.file(1, "sif", "quarantine").exists()
     assert shop.file(1, "json", "quarantine").exists()
+    assert "image 'small:1.0-s-r1' was removed" in shop("show", "small:1.0-s-r1", code=68)
+
+
+def test_a_quarantined_version_that_leaks_is_not_published_again(shop: Shop, tmp_path: Path) -> None:
+    shop.file(1).chmod(0o644)
+    shop.file(1).write_text("bad")
+    shop("verify", "--quarantine", "--yes", "--cache", str(tmp_path / "cache"), code=69)
+    shop("remove", "small:1.0-s-r1", "--why", "holds a token", "--yes")
+    with pytest.raises(StoreError, match="this image was withdrawn: holds a token"):
+        shop.publish("one")
 
 
 def test_a_damaged_copy_in_quarantine_goes_with_it(shop: Shop, tmp_path: Path) -> None:
