@@ -43,22 +43,24 @@ def choose_partition(
     alike = [part for part in idle if _have_one_shape(request, cluster, part, preferred)]
     is_busy = preferred.idle is not None and _is_busy(request, preferred)
     chosen = max(alike, key=lambda part: part.idle or 0) if is_busy and alike else preferred
-    if chosen.default:
-        why = "the cluster's default"
-    elif chosen is not preferred:
+    if chosen is not preferred:
         why = f"instead of {preferred.name} ({_idle(preferred)}), of the same shape"
-    elif chosen.name in order:
-        why = "the first of the site's partition_order that fits"
-    elif default.default:
-        why = (
-            f"instead of the default {default.name} ({obstacles[default.name] or _first(_drawbacks(request, default))})"
-        )
     else:
-        why = "the first that fits"
+        problem = obstacles[default.name] or _first(_drawbacks(request, default))
+        why = _why_first(chosen, default, problem, order)
     state = "" if chosen.idle is None else f"{_idle(chosen)}, "
     others = [_describe_idle(request, part) for part in idle] if is_busy and chosen is preferred else []
     elsewhere = f"other partitions are idle, where the run would differ: {'; '.join(others)}" if others else ""
     return chosen, tuple(filter(None, (f"partition {chosen.name} chosen: {state}{why}", elsewhere)))
+
+
+def _why_first(chosen: Partition, default: Partition, problem: str, order: Sequence[str]) -> str:
+    """Why a partition is the first of the lasting order; `problem`: why it is not the default."""
+    if chosen.default:
+        return "the cluster's default"
+    if chosen.name in order:
+        return "the first of the site's partition_order that fits"
+    return f"instead of the default {default.name} ({problem})" if default.default else "the first that fits"
 
 
 def _is_busy(request: SizeRequest, part: Partition) -> bool:

@@ -188,6 +188,13 @@ def test_a_site_has_an_order_of_preference() -> None:
     assert choose_partition(replace(request, nodes=9), CLUSTER, ("a100",))[0].name == "v100", "then nothing fits"
 
 
+def test_a_default_that_is_chosen_as_the_idle_one_is_said_to_be_idle() -> None:
+    twin = replace(V100, name="twin", default=False, idle=0)
+    part, (reason,) = choose_partition(SizeRequest(image=ANY_GPU), Cluster((V100, twin)), ("twin",))
+    assert part.name == "v100"
+    assert reason.endswith(f": {IDLE}, instead of twin (0 of 4 nodes idle), of the same shape")
+
+
 def test_without_a_default_it_is_the_first_that_fits() -> None:
     parts = tuple(replace(part, default=False) for part in (CPU, V100, A100))
     assert choose(Cluster(parts)) == ("v100", "2 of 4 nodes idle, the first that fits")
