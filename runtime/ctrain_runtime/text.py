@@ -6,6 +6,7 @@ import grp
 import pwd
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Optional
 
 
 def pluralize(number: int, noun: str) -> str:
@@ -76,8 +77,9 @@ def group_name(gid: int) -> str:
         return str(gid)
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Rows in aligned columns, separated by two spaces."""
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, widest: Optional[int] = None) -> str:
+    """Rows in aligned columns, separated by two spaces; a cell wider than `widest` moves only the rest of its row."""
     lines = [head, *rows]
     widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
+    widths = [width if widest is None else min(width, widest) for width in widths]
     return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in lines)

@@ -94,3 +94,18 @@ def pbs_jobs() -> dict[str, str]:
 def pbs_errors() -> dict[str, tuple[int, str]]:
     """A command -> its exit code, and its errors."""
     return {title.split()[0]: (int(title.split()[1]), body) for title, body in _parts(pbs("errors.txt")).items()}
+
+
+def install_pbs(programs: Path) -> Path:
+    """The commands of the recorded PBS that ask for its nodes, queues and jobs."""
+    subjects = "".join(
+        f"  *' {option} '*) cat <<'END'\n{pbs(name)}\nEND\n  ;;\n"
+        for option, name in (("-B", "server.out"), ("-Q", "queues.out"))
+    )
+    jobs = f"  *) cat <<'END'\n{pbs_jobs()['R-2nodes']}\nEND\n  ;;\n"
+    write_program(
+        programs / "qstat",
+        f'#!/bin/bash\ncat() {{ printf "%s\\n" "$(</dev/stdin)"; }}\ncase " $* " in\n{subjects}{jobs}esac\n',
+    )
+    answer(programs, "pbsnodes", pbs("nodes.out"))
+    return programs

@@ -3,10 +3,10 @@
   ctrain site list                  all sites, and which one applies here
   ctrain site show                  all keys of the site that applies here
   ctrain site show neuron --why     ... of another site, and why: the file, and what its author has it from
-  ctrain site check                 check all files, and the programs and directories of this site
+  ctrain site check                 check all files, and this site: its directories, and its file against it
   ctrain site init --dry-run        show a first file for this cluster; without --dry-run, write it
 
-SITE is a name or the path of a site file. `check` exits with 67 if a check fails.
+SITE is a name or the path of a site file. `check` exits with 67 if a check fails or the file differs from the site.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any
 
 from ctrain_runtime.cli.doctor import report
 from ctrain_runtime.doctor import Finding
+from ctrain_runtime.doctor.compare import compare
 from ctrain_runtime.doctor.profile import make_profile, write_profile
 from ctrain_runtime.doctor.sites import check_files, check_site
 from ctrain_runtime.errors import CtrainError, SiteError
@@ -28,6 +29,8 @@ from ctrain_runtime.site_evidence import explain
 from ctrain_runtime.site_files import LEVEL_NAMES, site_paths
 from ctrain_runtime.site_layers import Level
 from ctrain_runtime.text import table
+
+WIDEST = 40  # of a column, so that a long value moves only its own line
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,6 +44,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for action in (show, check):
         action.add_argument("site", nargs="?", default="", metavar="SITE", help="(default: the one that applies here)")
     show.add_argument("--why", action="store_true", help="add where each value comes from, and what it rests on")
+    check.add_argument(
+        "--image", default="", metavar="IMAGE", help="look for NCCL's plugin and its libraries in this image"
+    )
     for action in (listing, show, check):
         action.add_argument("--json", action="store_true", help="print one JSON object instead of text")
 
@@ -94,7 +100,7 @@ def _show(args: argparse.Namespace) -> str:
         (key, value, selected.sources.get(key, DEFAULT), evidence.get(key, "")) if args.why else (key, value)
         for key, value in _flatten(asdict(selected.site))
     )
-    return table(head, others)
+    return table(head, others, widest=WIDEST)
 
 
 def _flatten(keys: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -118,6 +124,7 @@ def _check(args: argparse.Namespace) -> int:
         selected = select_site(args.site)
         findings.append(Finding("site", "ok", f"{selected.site.name} ({selected.reason})"))
         findings += check_site(selected)
+        findings += compare(selected, args.image)
     except CtrainError as error:
         findings.append(Finding("site", "fail", error.message, error.hint))
     return SiteError.exit_code if report(findings, as_json=args.json) else 0

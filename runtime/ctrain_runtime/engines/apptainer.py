@@ -46,7 +46,11 @@ def find_engine() -> Engine:
 
 def identify(path: str) -> Engine:
     """The engine at `path`. Raises EngineError if it does not work."""
-    banner = _version(path)
+    return read_banner(path, _version(path))
+
+
+def read_banner(path: str, banner: str) -> Engine:
+    """The engine at `path` by what it prints as its version."""
     number = re.search(r"\d+(?:\.\d+)+", banner)
     # A site's `singularity` may be a link to Apptainer: its variables are then called APPTAINERENV_.
     kind = "apptainer" if "apptainer" in banner else "singularity"

@@ -243,7 +243,7 @@ def checked_command(plan: LaunchPlan, argv: list[str]) -> list[str]:
     anything.
     """
     checks = []
-    before = [_library_paths(plan.library_paths)] if plan.library_paths else []
+    before = [library_paths(plan.library_paths)] if plan.library_paths else []
     before += [_driver_libraries(plan.image.native_driver)] if plan.image.native_driver else []
     if plan.image.marker:
         test = f'{{ read -r key </{LAYER_MARKER}; }} 2>/dev/null; [ "$key" = {shlex.quote(plan.image.marker)} ]'
@@ -261,7 +261,7 @@ def checked_command(plan: LaunchPlan, argv: list[str]) -> list[str]:
     return ["/bin/sh", "-c", f'{text}; exec "$@"', "ctrain", *argv]
 
 
-def _library_paths(patterns: tuple[str, ...]) -> str:
+def library_paths(patterns: tuple[str, ...]) -> str:
     """sh that puts directories first on the loader's path, as far as the container has them."""
     text = """\
 more=

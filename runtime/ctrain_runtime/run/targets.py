@@ -37,7 +37,7 @@ def find_cluster(scheduler: Scheduler, site: Site, *, dry_run: bool = False) -> 
         return describe_cluster(site), (f"partitions are those of the file of site {site.name}: {error.message}",)
     described = {part.name: part for part in describe_cluster(site).partitions}
     threads = site.threads_per_core or 0
-    parts = (_limit_threads(_complete(site, part, described), threads) for part in cluster.partitions)
+    parts = (limit_threads(_complete(site, part, described), threads) for part in cluster.partitions)
     return replace(cluster, partitions=tuple(parts)), ()
 
 
@@ -96,7 +96,7 @@ def _complete(site: Site, part: Partition, described: dict[str, Partition]) -> P
     )
 
 
-def _limit_threads(part: Partition, threads: int) -> Partition:
+def limit_threads(part: Partition, threads: int) -> Partition:
     """The partition as jobs see it that get only some of each core's hardware threads (--threads-per-core)."""
     if not 0 < threads < part.threads_per_core:
         return part

@@ -14,8 +14,8 @@ from ctrain_runtime.facts import Allocation, Partition
 from ctrain_runtime.schedulers.pbs import client, facts
 from ctrain_runtime.site import Site
 from ctrain_runtime.time_limit import NodeRange
-from samples.programs import answer, write_program
-from samples.recordings import pbs, pbs_errors, pbs_jobs
+from samples.programs import answer
+from samples.recordings import install_pbs, pbs, pbs_errors, pbs_jobs
 
 SITE = Site(name="generic-pbs", scheduler="pbs", mpi=("pals", "hydra", "pmix"))
 MEMORY = 24684084 >> 10
@@ -35,17 +35,7 @@ def queues(**changes: Any) -> tuple[Partition, ...]:
 @pytest.fixture
 def cluster(programs: Path) -> Path:
     """The commands of the recorded cluster."""
-    subjects = "".join(
-        f"  *' {option} '*) cat <<'END'\n{pbs(name)}\nEND\n  ;;\n"
-        for option, name in (("-B", "server.out"), ("-Q", "queues.out"))
-    )
-    jobs = f"  *) cat <<'END'\n{pbs_jobs()['R-2nodes']}\nEND\n  ;;\n"
-    write_program(
-        programs / "qstat",
-        f'#!/bin/bash\ncat() {{ printf "%s\\n" "$(</dev/stdin)"; }}\ncase " $* " in\n{subjects}{jobs}esac\n',
-    )
-    answer(programs, "pbsnodes", pbs("nodes.out"))
-    return programs
+    return install_pbs(programs)
 
 
 @pytest.mark.usefixtures("cluster")
