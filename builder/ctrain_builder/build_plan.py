@@ -112,6 +112,7 @@ def plan_image(
     upstream image (see base_source), or raises RegistryError; `epoch` the time of the last change of some files;
     `find_parent` the parent image for a reference, or raises CtrainError. Raises ConfigError.
     """
+    spec = replace(spec, variant=spec.variant.on(arch))
     problem: Optional[CtrainError] = None
     below: Optional[Parent] = None
     if spec.parent:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Optional
 
@@ -18,23 +18,52 @@ from ctrain_builder import parent as parents
 from ctrain_builder.definition import Definition
 from ctrain_runtime import config, strict_yaml
 from ctrain_runtime.errors import ConfigError, UsageError
+from ctrain_runtime.image import OCI_ARCH
 from ctrain_runtime.paths import data_dir
 from ctrain_runtime.store import NAME_RE, TAG_RE
 from ctrain_runtime.suggest import suggest
 
 FILE = "images.yaml"
+ARCHITECTURES = tuple(OCI_ARCH.values())
 _DEFINITION_RE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # part of file names, never a path
 
 
 @dataclass(frozen=True)
+class ArchitectureSpec:
+    """What differs on one architecture of CPUs; None: nothing."""
+
+    arguments: dict[str, str] = field(default_factory=dict)
+    python: Optional[str] = None
+    mpi: Optional[str] = None
+    constraints: Optional[str] = None
+    sm: Optional[str] = None
+
+
+@dataclass(frozen=True)
 class TagSpec:
-    """One tag of an image. `arguments` go to its definitions; the rest is what its tests expect to find in it."""
+    """One tag of an image. `arguments` go to its definitions; the rest is what its tests expect to find in it.
+
+    `architectures` has what differs on CPUs of other kinds, by their names in registries (arm64).
+    """
 
     arguments: dict[str, str] = field(default_factory=dict)
     python: str = ""  # as in 3.12
     mpi: str = ""  # the directory of its MPI, as in /opt/hpcx/ompi
     constraints: str = ""  # pip's constraint file in the image
     sm: str = ""  # the GPUs that it is compiled for, as in "7.0 8.0"
+    architectures: dict[str, ArchitectureSpec] = field(default_factory=dict)
+
+    def on(self, arch: str) -> TagSpec:
+        """What holds on the CPUs of `arch`."""
+        other = self.architectures.get(arch, ArchitectureSpec())
+        declared = {name: getattr(other, name) for name in ("python", "mpi", "constraints", "sm")}
+        changed = {name: value for name, value in declared.items() if value is not None}
+        return replace(self, arguments={**self.arguments, **other.arguments}, architectures={}, **changed)
+
+    @property
+    def declared(self) -> dict[str, str]:
+        """What its tests expect to find."""
+        return {name: getattr(self, name) for name in ("python", "mpi", "constraints", "sm")}
 
 
 @dataclass(frozen=True)
@@ -43,7 +72,7 @@ class ImageEntry:
 
     `parent` (`from` in the file) is the image that the chain is built on instead of a base; then `tag_argument` may be
     one of any definition, or missing. `tags` is its matrix. `horovod` lists what its Horovod can do, in the words of
-    `horovodrun --check-build`.
+    `horovodrun --check-build`. `architectures` holds at all tags; what a tag says of an architecture comes over it.
     """
 
     chain: tuple[str, ...]
@@ -54,6 +83,7 @@ class ImageEntry:
     store_name: Optional[str] = None
     horovod: tuple[str, ...] = ()
     tags: dict[str, TagSpec] = field(default_factory=dict)
+    architectures: dict[str, ArchitectureSpec] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -178,7 +208,7 @@ def _spec(directory: Path, name: str, entry: ImageEntry, tag: str) -> ImageSpec:
     _check_chain(where, chain, entry)
     _check_arguments(where, chain, entry)
     tag = tag or entry.tag
-    root, variant = directory.resolve().parent, entry.tags.get(tag, TagSpec())
+    root, variant = directory.resolve().parent, _variant(entry, tag)
     return ImageSpec(
         name=name,
         store_name=stem,
@@ -192,6 +222,17 @@ def _spec(directory: Path, name: str, entry: ImageEntry, tag: str) -> ImageSpec:
         is_default=tag == entry.tag,
         parent=_parent(where, entry.parent, root),
     )
+
+
+def _variant(entry: ImageEntry, tag: str) -> TagSpec:
+    """What is declared of a tag; of one that is not in the matrix only what holds on an architecture at all tags."""
+    variant = entry.tags.get(tag, TagSpec())
+    both = dict(entry.architectures)
+    for arch, own in variant.architectures.items():
+        general = both.get(arch, ArchitectureSpec())
+        known = {name: value for name, value in asdict(own).items() if value is not None}
+        both[arch] = replace(general, **{**known, "arguments": {**general.arguments, **own.arguments}})
+    return replace(variant, architectures=both)
 
 
 def _parent(where: str, reference: str, root: Path) -> str:
@@ -248,8 +289,16 @@ def _check_chain(where: str, chain: tuple[Definition, ...], entry: ImageEntry) -
 
 def _check_arguments(where: str, chain: tuple[Definition, ...], entry: ImageEntry) -> None:
     known = frozenset().union(*(part.placeholders for part in chain)) - {definition.PARENT, entry.tag_argument}
-    for tag, variant in entry.tags.items():
-        for name in variant.arguments:
+    found = {f"tags.{tag}": variant.arguments for tag, variant in entry.tags.items()}
+    parts = {"": entry.architectures, **{f"tags.{tag}.": variant.architectures for tag, variant in entry.tags.items()}}
+    for prefix, architectures in parts.items():
+        for arch, other in architectures.items():
+            if arch not in ARCHITECTURES:
+                hint = f"{suggest(arch, ARCHITECTURES)} Known: {', '.join(ARCHITECTURES)}".strip()
+                raise ConfigError(f"{where}: {prefix}architectures: {arch} is not an architecture of images", hint)
+            found[f"{prefix}architectures.{arch}"] = other.arguments
+    for place, arguments in found.items():
+        for name in arguments:
             if name not in known:
                 hint = f"{suggest(name, known)} Known: {', '.join(sorted(known))}".strip()
-                raise ConfigError(f"{where}: tags.{tag}: no definition of the chain uses argument {name}", hint)
+                raise ConfigError(f"{where}: {place}: no definition of the chain uses argument {name}", hint)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import platform
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Optional
@@ -34,6 +35,7 @@ from ctrain_builder.layer_key import LayerInputs
 from ctrain_builder.layers.build_host import BuildHost
 from ctrain_runtime.engines.apptainer import find_engine
 from ctrain_runtime.errors import UsageError
+from ctrain_runtime.image import OCI_ARCH
 from ctrain_runtime.manifest import Manifest
 
 
@@ -45,6 +47,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--unpublished", action="store_true", help="only images that no store has with the same layers ($CTRAIN_STORE)"
     )
     parser.add_argument("--plan", action="store_true", help="only show which layers are stale and why")
+    parser.add_argument(
+        "--arch",
+        choices=sorted(OCI_ARCH.values()),
+        metavar="ARCH",
+        help="with --plan: as on machines with other CPUs, such as arm64 of GH200 nodes; images are built on one",
+    )
     parser.add_argument(
         "--tests",
         choices=[which.value for which in WhichTests],
@@ -82,8 +90,9 @@ def execute(args: argparse.Namespace) -> int:
     specs = _wanted(args, definitions)
     cache = open_cache(args.cache)
     site = detect_site(args)
-    parents = Parents(cache)
-    planned, make = plan_images(args, specs, cache, site, parents)
+    machine = _machine(args)
+    parents = Parents(cache, machine)
+    planned, make = plan_images(args, specs, cache, site, parents, machine)
     before: Optional[dict[str, dict[str, LayerInputs]]] = None
     if args.changed_since:
         with cache.work_directory() as work:
@@ -99,6 +108,16 @@ def execute(args: argparse.Namespace) -> int:
     if args.plan:
         return _show(args, cache, planned, before)
     return _build(args, cache, site, planned, parents)
+
+
+def _machine(args: argparse.Namespace) -> str:
+    """The kind of machine that --arch names, as `uname -m` tells it; "" without the option."""
+    machine = next((name for name, arch in OCI_ARCH.items() if arch == args.arch), "")
+    if machine and machine != platform.machine() and not args.plan:
+        raise UsageError(
+            f"images for {args.arch} are built on machines of that kind", "Add --plan to see what is built"
+        )
+    return machine
 
 
 def _show(

@@ -44,13 +44,18 @@ def engine_of_machine() -> Optional[Engine]:
 
 
 def plan_images(
-    args: argparse.Namespace, specs: Sequence[ImageSpec], cache: Cache, site: BuildHost, parents: Parents
+    args: argparse.Namespace,
+    specs: Sequence[ImageSpec],
+    cache: Cache,
+    site: BuildHost,
+    parents: Parents,
+    machine: str = "",
 ) -> tuple[list[BuildPlan], Callable[[ImageSpec], BuildPlan]]:
-    """The plans of the images, and what makes such plans."""
+    """The plans of the images on a `machine` (as `uname -m` tells, "" for this one), and what makes such plans."""
     given = parse_build_args(args.build_arg)
     build_plan.check_build_args(specs, given)
     registries = _Registries(cache, args.offline)
-    make = _planner(cache, site, given, registries, parents)
+    make = _planner(cache, site, given, registries, parents, machine or platform.machine())
     wanted = _renewals(args, specs)
 
     def built(part: PlannedLayer) -> str:
@@ -81,15 +86,14 @@ def _renewals(args: argparse.Namespace, specs: Sequence[ImageSpec]) -> Callable[
 class Parents:
     """Finds the parent images of definitions, in the stores of the site that this machine belongs to."""
 
-    def __init__(self, cache: Cache) -> None:
-        self._cache = cache
+    def __init__(self, cache: Cache, machine: str = "") -> None:
+        self._cache, self._machine = cache, machine or platform.machine()
         self._known: dict[str, Parent] = {}
         self._selected: Optional[SelectedSite] = None
 
     def find(self, reference: str) -> Parent:
         if reference not in self._known:
-            machine = platform.machine()
-            self._known[reference] = parent.find(reference, self.stores, machine, self._cache.facts)
+            self._known[reference] = parent.find(reference, self.stores, self._machine, self._cache.facts)
         return self._known[reference]
 
     def require_trust(self, found: Parent) -> None:
@@ -126,9 +130,9 @@ class _Registries:
 
 
 def _planner(
-    cache: Cache, site: BuildHost, given: Mapping[str, str], registries: _Registries, parents: Parents
+    cache: Cache, site: BuildHost, given: Mapping[str, str], registries: _Registries, parents: Parents, machine: str
 ) -> Callable[[ImageSpec], BuildPlan]:
-    arch = OCI_ARCH.get(platform.machine(), platform.machine())
+    arch = OCI_ARCH.get(machine, machine)
     own = {build_plan.MIRROR: site.mirror} if site.mirror else {}
     epoch = history.epochs(os.environ)
     return lambda spec: build_plan.plan_image(

@@ -6,7 +6,7 @@ import json
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +80,7 @@ def checks(
     if top:
         marker = f'test "$(cat /{metadata.DIRECTORY}/{metadata.MARKER})" = "$0"'
         yield ImageTest("layers mounted", ("/bin/sh", "-c", marker, plan.layers[top].key), top, reusable=False)
-    declared = {name: value for name, value in asdict(plan.spec.variant).items() if name != "arguments"}
+    declared = plan.spec.variant.declared
     if any(declared.values()):
         yield ImageTest("as declared", (*_PYTHON, "/mnt/declared.py", json.dumps(declared)))
     own = [name for name in ("tensorflow", "torch", "torchvision") if name in base]

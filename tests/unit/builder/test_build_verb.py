@@ -15,6 +15,7 @@ from ctrain_builder import manifest_writer
 from ctrain_builder.cache_root import open_cache
 from ctrain_builder.image.describe import BASE_BUILT
 from ctrain_builder.store.init import init_store
+from ctrain_runtime.errors import UsageError
 from ctrain_runtime.manifest import Layer, Manifest
 from samples import built_image
 from samples.sample_images import sif
@@ -61,6 +62,17 @@ def test_the_plan_of_one_image(ctrain: Ctrain, capsys: pytest.CaptureFixture[str
     assert [(layer["definition"], layer["state"]) for layer in image["layers"]] == [("base", "new"), ("upper", "new")]
     assert told["needed"] > 0
     assert told["free"] > 0
+
+
+def test_the_plan_for_other_cpus(ctrain: Ctrain, capsys: pytest.CaptureFixture[str]) -> None:
+    assert ctrain("build", "small", "--plan", "--json") == 0
+    (here,) = _told(capsys)["images"]
+    assert ctrain("build", "small", "--plan", "--json", "--arch", "ppc64le") == 0
+    (there,) = _told(capsys)["images"]
+    assert there["arch"] == "ppc64le" != here["arch"]
+    assert not {layer["key"] for layer in there["layers"]} & {layer["key"] for layer in here["layers"]}
+    assert ctrain("build", "small", "--arch", "ppc64le") == UsageError.exit_code
+    assert "images for ppc64le are built on machines of that kind. Add --plan" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("matrix")

@@ -135,3 +135,61 @@ def test_a_definition_can_not_run_scripts_on_the_host(project: Path, name: str, 
     path.write_text(path.read_text() + f"%{section}\n    touch /tmp/x\n")
     with pytest.raises(ConfigError, match=f"%{section} would run on the build host"):
         image_spec.find_spec(project / "definitions", "small")
+
+
+ARCHITECTURES = """\
+    architectures:
+      arm64: {arguments: {COLOUR: grey}}
+    tags:
+      "1.0":
+        arguments: {COLOUR: green}
+        python: "3.12"
+        sm: "7.0 8.0"
+        architectures:
+          arm64: {sm: "8.0"}
+      "2.0": {sm: "9.0", architectures: {arm64: {arguments: {COLOUR: black}, sm: ""}}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("tag", "arch", "colour", "declared"),
+    [
+        ("1.0", "amd64", "green", {"python": "3.12", "sm": "7.0 8.0"}),
+        ("1.0", "arm64", "grey", {"python": "3.12", "sm": "8.0"}),
+        ("2.0", "arm64", "black", {"python": "", "sm": ""}),
+        ("3.0", "arm64", "grey", {"python": "", "sm": ""}),  # not in the matrix
+        ("3.0", "amd64", "red", {"python": "", "sm": ""}),
+    ],
+)
+def test_what_differs_on_another_architecture(
+    project: Path, tag: str, arch: str, colour: str, declared: dict[str, str]
+) -> None:
+    images = project / "definitions/images.yaml"
+    images.write_text(images.read_text().rstrip("\n") + "\n" + ARCHITECTURES)
+    spec = image_spec.find_spec(project / "definitions", "small", tag)
+    plan = build_plan.plan_image(spec, {}, {}, arch, lambda *_: False, str)
+    assert plan.layers[1].inputs.arguments["COLOUR"] == colour
+    assert plan.spec.variant.declared.items() >= declared.items()
+    given = build_plan.plan_image(spec, {"COLOUR": "mine"}, {}, arch, lambda *_: False, str)
+    assert given.layers[1].inputs.arguments["COLOUR"] == "mine"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (
+            "      arm64:",
+            "      aarch64:",
+            "small: architectures: aarch64 is not an architecture .* Known: amd64, arm64",
+        ),
+        ("          arm64:", "          amr64:", r"tags.1.0.architectures: amr64 is .* Did you mean 'arm64'"),
+        ("COLOUR: grey", "COLOR: grey", "architectures.arm64: no definition of the chain uses argument COLOR"),
+        ("COLOUR: black", "COLOR: black", "tags.2.0.architectures.arm64: no definition of the chain uses argument"),
+        ('sm: "8.0"}', 'smm: "8.0"}', "unknown key 'smm'"),
+    ],
+)
+def test_mistakes_about_architectures_are_named(project: Path, old: str, new: str, message: str) -> None:
+    images = project / "definitions/images.yaml"
+    images.write_text(images.read_text().rstrip("\n") + "\n" + ARCHITECTURES.replace(old, new))
+    with pytest.raises(ConfigError, match=message):
+        image_spec.find_spec(project / "definitions", "small")
