@@ -7,12 +7,11 @@ nodes make one world, wherever in a script they are. For other programs the same
 from __future__ import annotations
 
 from ctrain_runtime.bash import quote_argv
+from ctrain_runtime.plan.environment import NODE_IDENTITY
 from ctrain_runtime.plan.model import LaunchPlan
 from ctrain_runtime.schedulers.script import TaskIdentity
 
-_PET = ("NNODES", "NODE_RANK", "NPROC_PER_NODE", "MASTER_ADDR", "MASTER_PORT", "RDZV_ENDPOINT", "RDZV_ID")
-_PLAIN = ("CTRAIN_NODES", "CTRAIN_HOSTS", "CTRAIN_RANKS_PER_NODE", "CTRAIN_GPUS_PER_NODE")
-VARIABLES = ("NODE_RANK", "MASTER_ADDR", "MASTER_PORT", *(f"PET_{name}" for name in _PET), *_PLAIN)
+VARIABLES = ("NODE_RANK", "MASTER_ADDR", "MASTER_PORT", *NODE_IDENTITY)
 
 
 def exports(plan: LaunchPlan, identity: TaskIdentity) -> str:

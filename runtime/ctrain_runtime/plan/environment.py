@@ -30,6 +30,12 @@ IDENTITY = (
     *("CTRAIN_RUN_DIR", "CTRAIN_RESUME", "CTRAIN_TASK", "CTRAIN_TASKS", "CTRAIN_NODE"),
 )
 
+# Set by launcher node, so that what starts the ranks of each node makes one world of them.
+_PET = ("NNODES", "NODE_RANK", "NPROC_PER_NODE", "MASTER_ADDR", "MASTER_PORT", "RDZV_ENDPOINT", "RDZV_ID")
+NODE_IDENTITY = (
+    *(f"PET_{name}" for name in _PET),
+    *("CTRAIN_NODES", "CTRAIN_HOSTS", "CTRAIN_RANKS_PER_NODE", "CTRAIN_GPUS_PER_NODE"),
+)
 
 # What would run, or land outside of the node's own HOME, if images and tools had their way.
 DEFAULTS = {
@@ -73,7 +79,16 @@ def make_environment(
         for name, value in layer.items():
             if name not in passed:
                 variables[name], origins[name] = value, origin
+    if job.launcher == "node":
+        _refuse_node_identity({**origins, **dict.fromkeys(passed, "option")})
     return variables, origins
+
+
+def _refuse_node_identity(origins: Mapping[str, str]) -> None:
+    """Refuse variables that would give each node another world than the plan's. Raises UsageError."""
+    for name in NODE_IDENTITY:
+        if name in origins:
+            raise UsageError(f"{origins[name]}: {name} is set by ctrain for each node", "Remove it")
 
 
 def multinode_environment(site: Site, software: Mapping[str, str]) -> dict[str, str]:

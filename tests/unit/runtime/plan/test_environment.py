@@ -140,6 +140,22 @@ def test_who_a_rank_is_cannot_be_set(name: str) -> None:
         a_plan(site=a_site(env={name: "1"}))
 
 
+@pytest.mark.parametrize("name", ["PET_NNODES", "PET_RDZV_ENDPOINT", "CTRAIN_HOSTS"])
+def test_the_world_of_launcher_node_cannot_be_set(name: str) -> None:
+    """PET_NNODES=1 would make a world of each node."""
+    by_node, same = a_job(launcher="node"), {name: "1"}
+    for origin, parts in (
+        ("option", {"job": by_node, "env": (f"{name}=1",)}),
+        ("option", {"job": by_node, "env": (name,)}),
+        ("site neuron: env", {"job": by_node, "site": a_site(env=same)}),
+        ("job digits: env", {"job": a_job(launcher="node", env=same)}),
+    ):
+        with pytest.raises(UsageError) as caught:
+            a_plan(**parts)
+        assert caught.value.message == f"{origin}: {name} is set by ctrain for each node"
+    assert a_plan(job=a_job(launcher="torchrun"), env=(f"{name}=1",)).environment[name] == "1"
+
+
 def test_a_name_alone_passes_the_callers_value_and_leaves_no_trace_in_the_plan() -> None:
     plan = a_plan(env=("WANDB_API_KEY", "A=b"))
     assert plan.passed == ("WANDB_API_KEY",)
