@@ -41,8 +41,8 @@ _FICLONE = 0x40049409  # ioctl_ficlone(2)
 BASE_SUFFIX = ".sif"
 DIRECTORIES = ("layers", "images", "inputs", "facts", "durations", "logs", "locks", "tmp", "space")
 _WORK = "ctrain-build-"  # with which the name of a work directory begins
-_EARLIER_WORK = re.compile(r"tmp[a-z0-9_]{8}")
-_RESERVED = re.compile(r"[0-9a-f]{16}")
+EARLIER_WORK = re.compile(r"tmp[a-z0-9_]{8}")  # of a ctrain before it had markers in caches
+RESERVED = re.compile(r"[0-9a-f]{16}")  # names in space/
 _RECORDS = ("inputs/*.json", "facts/*.json", "durations/*.json", "logs/*.log")
 
 
@@ -229,7 +229,7 @@ class Cache:
     def _reserved(self) -> int:
         """Bytes that running builds have reserved. What killed ones have left is removed."""
         total = 0
-        for path in (path for path in (self.root / "space").iterdir() if _RESERVED.fullmatch(path.name)):
+        for path in (path for path in (self.root / "space").iterdir() if RESERVED.fullmatch(path.name)):
             file = locks.try_lock(path, fcntl.LOCK_EX)
             if file is not None:
                 with file:
@@ -404,7 +404,7 @@ def _is_own_work(path: Path) -> bool:
         found = path.lstat()
     except FileNotFoundError:
         return False  # its build has just ended
-    is_work = path.name.startswith(_WORK) or (_EARLIER_WORK.fullmatch(path.name) and (path / _LIVE).is_file())
+    is_work = path.name.startswith(_WORK) or (EARLIER_WORK.fullmatch(path.name) and (path / _LIVE).is_file())
     return bool(is_work) and stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
 
 

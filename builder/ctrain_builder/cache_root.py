@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Optional
 
 from ctrain_builder import atomic, locks
-from ctrain_builder.build_cache import DIRECTORIES, Cache
+from ctrain_builder.build_cache import DIRECTORIES, EARLIER_WORK, RESERVED, Cache
 from ctrain_runtime.errors import BuildError
 from ctrain_runtime.mounts import mount_of
 
@@ -40,9 +40,8 @@ _EARLIER_FILES = {
     "durations": r"[a-z0-9][a-z0-9-]*_.+\.json",
     "logs": r".+\.log",
     "locks": r"[\w.-]+",
-    "space": r"[0-9a-f]{16}",
+    "space": RESERVED.pattern,
 }
-_EARLIER_WORK = r"tmp[a-z0-9_]{8}"
 
 
 def default_root() -> Path:
@@ -139,7 +138,7 @@ def _strangers(root: Path) -> Iterator[str]:
         for path in (root / directory).iterdir():
             name = path.name
             if directory == "tmp":
-                is_known = _is_directory(path) and re.fullmatch(_EARLIER_WORK, name)
+                is_known = _is_directory(path) and EARLIER_WORK.fullmatch(name)
             else:
                 is_known = _is_file(path) and re.fullmatch(_EARLIER_FILES[directory], name)
             if not is_known:

@@ -148,6 +148,12 @@ def pointing(store: Store, file_name: str) -> list[str]:
     return [channel for channel, target in channels.links(store.root, name).items() if target == file_name]
 
 
+def needed_by(store: Store, file_name: str) -> tuple[str, ...]:
+    """Who needs the file of an image, published or not, as in "channel prod"."""
+    jobs = (one for one in lease.unexpired(store.root, time.time()) if one.image == file_name)
+    return (*(f"channel {channel}" for channel in pointing(store, file_name)), *map(str, jobs))
+
+
 def retire_image(writer: LockedStore, image: PublishedImage) -> None:
     """Take the manifest of a version to the retired ones, unless it is no longer published."""
     path = image.path.with_suffix(".json")

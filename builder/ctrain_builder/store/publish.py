@@ -104,7 +104,7 @@ def find_same(store: Store, wanted: Manifest, signer: Optional[Signer] = None) -
 
 def _require_not_withdrawn(store: Store, wanted: Manifest) -> None:
     """Raises StoreError for an image that was withdrawn: under a new number it would leak what it leaked before."""
-    for version in stored_versions(store, (RETIRED, QUARANTINE)):
+    for version in stored_versions(store, (RETIRED,)):
         named = version.name == wanted.name and is_withdrawn(store, version)
         if named and _is_same(read_manifest(version.manifest), wanted):
             restore = "" if version.state == REMOVED else f", or run: ctrain store restore {version.reference}"

@@ -5,7 +5,6 @@ Its manifest stays in STORE/retired, so that its number is not given again and `
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
@@ -14,11 +13,9 @@ from ctrain_builder import atomic
 from ctrain_builder.store import lifecycle, log
 from ctrain_builder.store.inventory import PUBLISHED, StoredVersion, file_size, stored_versions
 from ctrain_builder.store.writer import LockedStore
-from ctrain_runtime import lease
 from ctrain_runtime.errors import ConfigError, ImageNotFound, StoreError
-from ctrain_runtime.lease import Lease
 from ctrain_runtime.manifest import Manifest, read_manifest
-from ctrain_runtime.store import QUARANTINE, PublishedImage, Store, is_gone
+from ctrain_runtime.store import QUARANTINE, RETIRED, PublishedImage, Store, is_gone
 from ctrain_runtime.suggest import suggest
 
 _NO_REASON = "removed by the store's administrators"
@@ -27,19 +24,15 @@ _NO_REASON = "removed by the store's administrators"
 @dataclass(frozen=True)
 class Removable:
     """A version with its files of `size` bytes in all (a second one, in quarantine, if it was copied again after it was
-    damaged), and the channels and jobs that need it. `relatives`: published versions that have its topmost layer, and
-    what leaks in it."""
+    damaged), its channels, and who needs it. `relatives`: published versions that have its topmost layer, and what
+    leaks in it."""
 
     version: StoredVersion
     files: tuple[Path, ...]
     size: int
     channels: tuple[str, ...]
-    jobs: tuple[Lease, ...]
+    needed_by: tuple[str, ...]
     relatives: tuple[str, ...]
-
-    @property
-    def needed_by(self) -> tuple[str, ...]:
-        return (*(f"channel {channel}" for channel in self.channels), *map(str, self.jobs))
 
 
 def find_removable(store: Store, reference: str) -> Removable:
@@ -53,11 +46,11 @@ def find_removable(store: Store, reference: str) -> Removable:
     files = tuple(path for path in places if not is_gone(path))
     if not files:
         raise StoreError(f"{reference} was removed before", "See: ctrain store list --all")
-    jobs = tuple(one for one in lease.unexpired(store.root, time.time()) if one.image == found.image.name)
+    needed_by = lifecycle.needed_by(store, found.image.name)
     channels = tuple(lifecycle.pointing(store, found.image.name))
     manifest = _manifest(found)
     relatives = lifecycle.relatives(store, [manifest] if manifest else [])
-    return Removable(found, files, sum(map(file_size, files)), channels, jobs, relatives)
+    return Removable(found, files, sum(map(file_size, files)), channels, needed_by, relatives)
 
 
 def _manifest(version: StoredVersion) -> Optional[Manifest]:
@@ -90,6 +83,9 @@ def remove(writer: LockedStore, reference: str, why: str = "", force: bool = Fal
             lifecycle.take_out(writer, offered, why or _NO_REASON)
         else:
             lifecycle.retire_image(writer, offered)
+    if manifest and version.manifest.parent.name == QUARANTINE:  # from where `sync` may bring a version back
+        writer.write(writer.directory(RETIRED) / version.manifest.name, version.manifest.read_text(encoding="utf-8"))
+        version.manifest.unlink()
     for path in found.files:
         path.unlink()
         atomic.sync_directory(path.parent)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -21,7 +20,6 @@ from ctrain_builder.store import log
 from ctrain_builder.store.inventory import REMOVED, FileIdentity, StoredVersion, identify, stored_versions
 from ctrain_builder.store.lifecycle import pointing
 from ctrain_builder.store.writer import LockedStore
-from ctrain_runtime import lease
 from ctrain_runtime.digest import read_chunks
 from ctrain_runtime.errors import ConfigError, StoreError
 from ctrain_runtime.manifest import SCHEMA, Unchecked, read_manifest
@@ -134,13 +132,6 @@ def _digest(path: Path, done: Callable[[int], None]) -> str:
 def _facts(path: Path) -> list[int]:
     found = path.stat()
     return [found.st_size, found.st_mtime_ns]
-
-
-def needed_by(store: Store, subject: StoredVersion) -> str:
-    """Who needs an image, as in "channel prod"; "" for nobody."""
-    leases = lease.active(store.root, time.time())
-    jobs = [f"a job of {leases[subject.image.name].owner}"] if subject.image.name in leases else []
-    return ", ".join([*(f"channel {channel}" for channel in pointing(store, subject.image.name)), *jobs])
 
 
 def quarantine(writer: LockedStore, finding: VerifyResult) -> Path:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from ctrain_builder.cli.main import BUILD_VERBS
 from ctrain_builder.store import remove as module
 from ctrain_builder.store.publish import publish
 from ctrain_builder.store.writer import lock_store
 from ctrain_runtime import lease
+from ctrain_runtime.cli.main import main
 from ctrain_runtime.errors import CtrainError, StoreError
 from ctrain_runtime.manifest import Layer
 from ctrain_runtime.store import open_store
@@ -127,7 +130,7 @@ def test_a_quarantined_version(shop: Shop, tmp_path: Path) -> None:
     shop("verify", "--quarantine", "--yes", "--cache", str(tmp_path / "cache"), code=69)
     shop("remove", "small:1.0-s-r1", "--yes")
     assert not shop.file(1, "sif", "quarantine").exists()
-    assert shop.file(1, "json", "quarantine").exists()
+    assert shop.file(1, "json", "retired").exists()
     assert "image 'small:1.0-s-r1' was removed" in shop("show", "small:1.0-s-r1", code=68)
 
 
@@ -138,6 +141,21 @@ def test_a_quarantined_version_that_leaks_is_not_published_again(shop: Shop, tmp
     shop("remove", "small:1.0-s-r1", "--why", "holds a token", "--yes")
     with pytest.raises(StoreError, match="this image was withdrawn: holds a token"):
         shop.publish("one")
+
+
+@pytest.mark.parametrize("why", [(), ("--why", "holds a token")])
+def test_a_quarantined_version_that_was_removed_is_not_brought_back(
+    shop: Shop, tmp_path: Path, why: tuple[str, ...]
+) -> None:
+    """`sync` replaces what is damaged; not what was removed."""
+    other = shutil.copytree(shop.root, tmp_path / "other")
+    shop.file(1).chmod(0o644)
+    shop.file(1).write_text("bad")
+    shop("verify", "--quarantine", "--yes", "--cache", str(tmp_path / "cache"), code=69)
+    shop("remove", "small:1.0-s-r1", *why, "--yes")
+    assert main(BUILD_VERBS, ["store", "sync", str(other), str(shop.root)]) == 0
+    assert set(shop.versions) == {2, 3}
+    assert not shop.file(1).exists()
 
 
 def test_a_damaged_copy_in_quarantine_goes_with_it(shop: Shop, tmp_path: Path) -> None:

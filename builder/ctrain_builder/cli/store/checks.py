@@ -18,7 +18,7 @@ from ctrain_builder.store import log
 from ctrain_builder.store import usage as usages
 from ctrain_builder.store import verify as checks
 from ctrain_builder.store.inventory import file_size, stored_versions
-from ctrain_builder.store.lifecycle import pointing
+from ctrain_builder.store.lifecycle import needed_by, pointing
 from ctrain_builder.store.refresh import refresh
 from ctrain_builder.store.writer import lock_store
 from ctrain_runtime.errors import ImageUnusable, StoreError, UsageError
@@ -104,7 +104,7 @@ def _quarantine(store: Store, damaged: Sequence[checks.VerifyResult], force: boo
             if not finding.is_current:
                 print_note(f"{name} stays: it was changed while the store was read; verify it again")
                 continue
-            needed = checks.needed_by(store, subject)
+            needed = "; ".join(needed_by(store, subject.image.name))
             if needed and not force:
                 print_note(f"{name} stays: needed by {needed}; --force moves it anyway")
                 continue
