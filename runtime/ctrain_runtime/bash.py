@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 
 def quote_argv(argv: Iterable[str]) -> str:
@@ -19,3 +20,9 @@ def array(name: str, argv: Iterable[str]) -> str:
 def exports(variables: Mapping[str, str]) -> str:
     """Lines that export variables, by name. The names must be names of variables: they are not quoted."""
     return "\n".join(f"export {name}={shlex.quote(value)}" for name, value in sorted(variables.items()))
+
+
+def fragment(path: Path) -> str:
+    """A part of a script, which is a file of its own, without its head: the lines up to the first empty one, which are
+    for readers and for shellcheck."""
+    return path.read_text(encoding="utf-8").partition("\n\n")[2].rstrip("\n")

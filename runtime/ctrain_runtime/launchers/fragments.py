@@ -10,6 +10,7 @@ import shlex
 from pathlib import Path
 
 from ctrain_runtime import layout, user_layer
+from ctrain_runtime.bash import fragment
 from ctrain_runtime.engines import apptainer
 from ctrain_runtime.errors import EngineError, SchedulerError
 from ctrain_runtime.gpus import COMPAT_DIRS, DRIVER_FILE, HOST_LIBRARIES
@@ -18,6 +19,7 @@ from ctrain_runtime.launchers import independent, node, staging
 from ctrain_runtime.plan.model import LaunchPlan
 from ctrain_runtime.schedulers.script import PREFLIGHT, TaskIdentity, run_step
 
+_HERE = Path(__file__).parent
 HOME_TRIES = 50  # to create a home; each loses against one that removes it
 NOT_FOUND = 127  # as shells report a command that does not exist
 # GPUs and threads of a rank. Besides who it is, everything else of the node stays out of the container.
@@ -115,7 +117,7 @@ def pass_signals(warn: str = "signal_programs", *, end: str = "pass_term", inter
     if interactive:
         warned = "signal_step {0}"
         end = "trap 'ending=yes; signal_step HUP' TERM HUP\ntrap : INT QUIT # from the terminal: the shell's alone"
-    programs = "" if interactive else _functions("programs.bash", "READERS=") + "\n"
+    programs = "" if interactive else fragment(_HERE / "programs.bash") + "\n"
     return f"""\
 {programs}{run_step("USR1 USR2", interactive=interactive, witness=not interactive)}
 {end}
@@ -126,7 +128,7 @@ trap '{warned.format("USR2")}' USR2"""
 def run_recorded(before: str = "", after: str = "") -> str:
     """Runs the array `launch` as a rank, and records when it started and how it ended; bash before and after that."""
     return f"""\
-{_functions("memory.bash", "find_memory_group()")}
+{fragment(_HERE / "memory.bash")}
 find_memory_group
 count_memory_kills
 killed_before=$killed
@@ -141,12 +143,6 @@ fi
 {before}note ended "\\"rank\\": $RANK, \\"code\\": $code$memory"
 {after}exit "$code"
 """
-
-
-def _functions(name: str, first: str) -> str:
-    """The text of a file of bash functions beside this one, from the words `first` on."""
-    text = Path(__file__).with_name(name).read_text(encoding="utf-8")
-    return text[text.index(first) :].rstrip("\n")
 
 
 def container(plan: LaunchPlan, identity: TaskIdentity) -> str:

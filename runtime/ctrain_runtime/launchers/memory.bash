@@ -1,6 +1,7 @@
 #!/bin/bash
 # Whether the kernel has killed processes of this task for want of memory, by its cgroup (of version 1 or 2).
 # shellcheck disable=SC2034  # the scripts that include this use the variables
+
 find_memory_group() { # sets group, the cgroup's directory, and kills, the file that counts
   local controllers path
   group='' kills=''

@@ -10,7 +10,7 @@ import shlex
 from pathlib import Path
 
 from ctrain_runtime import layout
-from ctrain_runtime.bash import quote_argv
+from ctrain_runtime.bash import fragment, quote_argv
 from ctrain_runtime.errors import SchedulerError, UsageError
 from ctrain_runtime.plan.model import Launch, LaunchPlan
 from ctrain_runtime.schedulers import process
@@ -188,8 +188,7 @@ def _poll_seconds(plan: LaunchPlan) -> int:
 
 
 def _bash(name: str) -> str:
-    """A part of job.sh or node.sh, which is a file of its own, without the lines for its readers and for shellcheck."""
-    return Path(__file__).with_name(f"{name}.bash").read_text(encoding="utf-8").partition("\n\n")[2].rstrip("\n")
+    return fragment(Path(__file__).with_name(f"{name}.bash"))
 
 
 def _node_script(plan: LaunchPlan) -> str:
