@@ -141,6 +141,7 @@ class Site:
     mounts: tuple[str, ...] = ()
     host_libraries: tuple[str, ...] = ()  # patterns of files of the nodes that the image's libraries get
     library_paths: tuple[str, ...] = ()  # first on LD_LIBRARY_PATH in the container
+    mpi_library_paths: tuple[str, ...] = ()  # before these, where the scheduler starts MPI ranks
     env: dict[str, str] = field(default_factory=dict)
     env_multinode: dict[str, Union[str, Conditional]] = field(default_factory=dict)  # of runs on several nodes
     notes: SiteNotes = field(default_factory=SiteNotes)

@@ -13,6 +13,9 @@ FITS, MAY_FIT, ALONE = "fits", "may fit", "each rank alone"
 # Slurm's plugins without PMIx: PMI-2, Cray's PMI-2, PMI-1 (`openmpi`), nothing. Under PMI-2, and where srun got no
 # option, Open MPI 5.0.3 made N worlds of one rank (open-mpi/ompi#13523); the others are inferred: it has PMIx only.
 _WITHOUT_PMIX = ("pmi2", "cray_shasta", "openmpi", "none")
+# mpiexec of PALS and of Hydra speaks MPICH's PMI: no Open MPI in an image does ("libmpi.so.40 not found: use
+# MPICH-compatible base images", ALCF's documentation of containers).
+_OF_MPICH = ("pals", "hydra")
 OTHERWISE = (
     "Pass --launcher gloo for Horovod, env or torchrun if the program needs no MPI; or ask the administrators for PMIx"
 )
@@ -26,9 +29,9 @@ def fit(plugin: str, software: Mapping[str, str]) -> str:
     """
     mpi = software.get("mpi", "")
     open_mpi = re.match(r"Open MPI v?(\d+)", mpi)
-    if open_mpi and int(open_mpi[1]) >= 5 and plugin in _WITHOUT_PMIX:
+    if open_mpi and (plugin in _OF_MPICH or (int(open_mpi[1]) >= 5 and plugin in _WITHOUT_PMIX)):
         return ALONE
-    if plugin.startswith("pmix"):
+    if "pmix" in plugin:
         return FITS if open_mpi or "pmix" in software or not mpi else MAY_FIT
     return MAY_FIT if open_mpi else FITS
 

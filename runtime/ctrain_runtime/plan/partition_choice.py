@@ -27,8 +27,7 @@ def choose_partition(
     Idleness decides only among those in which the run has the same shape. If none fits it is the default: what is wrong
     with the request is then for the checks of its size to say. `cluster` must have partitions.
     """
-    everything = (*cluster.partitions, *cluster.closed)
-    default = next((part for part in everything if part.default), everything[0])
+    everything, default = (*cluster.partitions, *cluster.closed), _default(cluster)
     obstacles = {part.name: _first(_obstacles(request, cluster, part)) for part in everything}
     fitting = [part for part in everything if not obstacles[part.name]]
     if len(everything) == 1 or not fitting:
@@ -61,6 +60,11 @@ def _why_first(chosen: Partition, default: Partition, problem: str, order: Seque
     if chosen.name in order:
         return "the first of the site's partition_order that fits"
     return f"instead of the default {default.name} ({problem})" if default.default else "the first that fits"
+
+
+def _default(cluster: Cluster) -> Partition:
+    everything = (*cluster.partitions, *cluster.closed)
+    return next((part for part in everything if part.default), everything[0])
 
 
 def _is_busy(request: SizeRequest, part: Partition) -> bool:
@@ -160,7 +164,7 @@ def _obstacles(request: SizeRequest, cluster: Cluster, part: Partition) -> Check
         (isinstance(gpus, int) and gpus > part.gpus, f"{part.gpus} GPUs per node"),
         (isinstance(ranks, int) and ranks > part.cpus, f"{part.cpus} CPUs per node"),
         *(_time_checks(request, part) if request.time_is_explicit else ()),
-        *_image_checks(request.image, part, gpus),
+        *_image_checks(request.image, part, gpus, _default(cluster).arch),
     )
 
 
@@ -176,11 +180,17 @@ def _time_checks(request: SizeRequest, part: Partition) -> Checks:
     return ((limit is None or limit > part.time_limit, f"time limit {time_limit.format_limit(part.time_limit)}"),)
 
 
-def _image_checks(image: Optional[Manifest], part: Partition, gpus: Count) -> Checks:
+def _image_checks(image: Optional[Manifest], part: Partition, gpus: Count, usual_arch: str) -> Checks:
+    """An image of an unknown architecture (not pulled yet, a sandbox) is taken for one of the `usual_arch`."""
     if image is None:
         return ()
+    is_unusual = not image.arch and usual_arch != "" and part.arch not in ("", usual_arch)
     refusal = admission.refusal(image, admission.nodes_of(part, use_gpus=gpus != 0))
-    return (gpus != 0 and "cuda" in image.software and not part.gpus, "no GPUs"), (bool(refusal), refusal)
+    return (
+        (gpus != 0 and "cuda" in image.software and not part.gpus, "no GPUs"),
+        (bool(refusal), refusal),
+        (is_unusual, f"{part.arch}, and the image's architecture is unknown"),
+    )
 
 
 def _idle(part: Partition) -> str:

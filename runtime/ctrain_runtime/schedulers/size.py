@@ -80,7 +80,7 @@ def _check_limits(partition: Partition, nodes: int, gpus: int) -> None:
     most, scope = partition.max_nodes, partition.scope
     if most is not None and nodes > most:
         problem = f"{scope} allows {most} nodes per job, {nodes} requested"
-        raise ResourceError(problem, f"Largest that fits: --nodes {most}")
+        raise ResourceError(problem, _or_another_qos(f"Largest that fits: --nodes {most}", partition))
     if nodes < partition.min_nodes:
         problem = f"{scope} needs at least {partition.min_nodes} nodes per job, {nodes} requested"
         raise ResourceError(problem, f"Smallest that fits: --nodes {partition.min_nodes}")
@@ -88,6 +88,10 @@ def _check_limits(partition: Partition, nodes: int, gpus: int) -> None:
     if most is not None and nodes * gpus > most:
         problem = f"{scope} allows {most} GPUs per job, {nodes * gpus} requested"
         raise ResourceError(problem, f"Largest that fits: --gpus-per-node {most // nodes}")
+
+
+def _or_another_qos(hint: str, partition: Partition) -> str:
+    return f"{hint}; another QOS may allow more: --qos NAME" if "QOS" in partition.limited_by else hint
 
 
 def _find_partition(name: str, cluster: Cluster) -> Partition:
@@ -147,7 +151,8 @@ def _time_limit(request: SizeRequest, partition: Partition) -> tuple[Optional[in
     text = time_limit.format_limit(longest)
     if request.time_is_explicit:
         raise ResourceError(
-            f"{partition.scope} allows {text}, {request.time} requested", f"Longest that fits: --time {text}"
+            f"{partition.scope} allows {text}, {request.time} requested",
+            _or_another_qos(f"Longest that fits: --time {text}", partition),
         )
     return longest, (f"time limit shortened from {request.time} to {text}, the maximum of {partition.scope}",)
 

@@ -11,7 +11,6 @@ from ctrain_runtime.site_evidence import explain, leaf_paths, read_evidence
 from ctrain_runtime.site_layers import Layer, Level
 
 OF_NO_REAL_SITE = {"generic-pbs", "generic-slurm", "local"}
-TO_COME = {"aurora", "neuron", "perlmutter", "polaris"}  # may still lack their file
 PROFILES = sorted({path.stem for path in site_files.BUILT_IN_DIR.glob("*.yaml")} - OF_NO_REAL_SITE)
 ABOUT_THE_FILE = {"name", "description", "extends"}
 
@@ -41,8 +40,6 @@ def layer(sources: str, name: str = "ours") -> Layer:
 def test_each_value_of_a_real_site_that_ships_has_a_source(name: str) -> None:
     shipped = site_files.read_site_file(site_files.BUILT_IN_DIR / f"{name}.yaml", Level.BUILT_IN, Site)
     evidence = read_evidence(shipped)
-    if name in TO_COME and not evidence:
-        pytest.skip("its sources are still in its comments")
     facts = [path for path in leaf_paths(shipped.values) if path not in ABOUT_THE_FILE]
     assert [path for path in facts if not any(one.covers(path) for one in evidence)] == []
 

@@ -35,6 +35,8 @@ MPIEXEC_TASK = "task=${PMI_RANK:-${PMI_ID:-${PALS_RANKID:?}}} tasks=${PMI_SIZE:-
 # PALS's sockets, which only compute nodes have (ALCF's documentation of containers).
 PALS_SOCKETS = "[ ! -d /var/run/palsd ] || binds+=(/var/run/palsd)"
 
+PMIX_SOCKETS = '[ -z "${PMIX_SERVER_TMPDIR:-}" ] || binds+=("$PMIX_SERVER_TMPDIR")'
+
 # Two runs may share an allocation: each has its hosts, by the names that TM and mpiexec know.
 HOSTS = """\
 mapfile -t hosts < <(awk '!seen[$0]++' "${{PBS_NODEFILE:?}}")
@@ -81,7 +83,9 @@ export MASTER_ADDR=${{MASTER_ADDR:?}} MASTER_PORT=${{MASTER_PORT:?}}"""
         started_by="mpiexec" if mpiexec else "pbs_tmrsh",
         hosts=f'cat "$run/{layout.HOSTS}"',
         bash=bash,
-        mpi_bash=PALS_SOCKETS if mpiexec == PALS else "",
+        mpi_bash="\n".join((PALS_SOCKETS, *([PMIX_SOCKETS] if plan.mpi == PALS_PMIX else [])))
+        if mpiexec == PALS
+        else "",
         passed=("PBS_JOBID", "PBS_JOBNAME"),
         job_variables=("PBS_JOBID", "PBS_JOBNAME"),
         passed_prefixes=("PALS_", "PMI_", "PMIX_") if mpiexec else (),

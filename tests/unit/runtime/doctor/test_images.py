@@ -124,6 +124,11 @@ def test_open_mpi_5_is_not_started_by_pmi2(selected: SelectedSite) -> None:
     )
     finding = check(site, Cluster((GPU,), ("none", "pmi2", "pmix_v4")), software=software)["mpi"]
     assert (finding.level, finding.text) == ("ok", "Open MPI 5.0.10 of the image, started by slurm with pmix_v4")
+    for flavour in ("pals", "hydra"):  # they speak the PMI of MPICH
+        site = replace(selected, site=replace(selected.site, mpi=(flavour,)))
+        finding = check(site, Cluster((GPU,), (flavour,)), software=software)["mpi"]
+        assert finding.level == "warn"
+        assert f"under slurm's {flavour} each rank would be alone" in finding.text
 
 
 @pytest.mark.parametrize(
@@ -134,7 +139,6 @@ def test_open_mpi_5_is_not_started_by_pmi2(selected: SelectedSite) -> None:
         ("pmi2", {"mpi": "HYDRA 5.0.2"}, "ok"),
         ("pmix", {"mpi": "HYDRA 5.0.2"}, "warn"),
         ("pmix", {"mpi": "HYDRA 5.0.2", "pmix": "OpenPMIx 4.2.2"}, "ok"),
-        ("pals", {"mpi": "Open MPI 5.0.3"}, "warn"),
     ],
 )
 def test_an_mpi_that_may_not_know_how_the_scheduler_starts_it(

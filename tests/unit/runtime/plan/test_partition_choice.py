@@ -208,3 +208,14 @@ def test_partitions_of_a_site_file() -> None:
 
 def test_one_partition_is_no_choice() -> None:
     assert choose(Cluster((A100,))) == ("a100", "")
+
+
+def test_an_image_of_an_unknown_architecture_is_not_offered_the_unusual_one() -> None:
+    """An image that is not pulled yet, on Neuron: most likely for x86, so gh200_1 is not for it."""
+    unknown = a_manifest(arch="", software={})
+    busy = Cluster((replace(V100, idle=0), ARM))
+    assert "arm" in choose(busy, image=a_manifest(arch="arm64"), gpus_per_node=1)[0]
+    assert choose(busy, image=unknown) == ("v100", "0 of 4 nodes idle, the cluster's default")
+    reason = choose(Cluster((V100, ARM)), image=unknown, gpus_per_node=8)
+    assert reason == ("v100", "")  # none fits: what is wrong is said of the default
+    assert choose(Cluster((replace(V100, arch=""), ARM)), image=unknown, gpus_per_node=8)[0] == "arm"

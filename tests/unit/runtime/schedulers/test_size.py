@@ -195,11 +195,13 @@ def test_a_partition_that_limits_the_nodes_of_a_job() -> None:
 
 def test_limits_of_a_job_that_are_not_the_partitions_own() -> None:
     cluster = dataclasses.replace(CLUSTER, qos="normal", limits={"QOS normal": Limits(2, 8, 30)})
-    scope = "partition amd_a100nv_8 (QOS normal)"
+    scope, another = "partition amd_a100nv_8 (QOS normal)", "another QOS may allow more: --qos NAME"
     assert (
         refusal(ResourceError, cluster, nodes=3)
-        == f"{scope} allows 2 nodes per job, 3 requested. Largest that fits: --nodes 2"
+        == f"{scope} allows 2 nodes per job, 3 requested. Largest that fits: --nodes 2; {another}"
     )
+    late = {"time": "2:00:00", "time_is_explicit": True}
+    assert refusal(ResourceError, cluster, **late).endswith(f"Longest that fits: --time 00:30:00; {another}")
     expected = f"{scope} allows 8 GPUs per job, 16 requested. Largest that fits: --gpus-per-node 4"
     assert refusal(ResourceError, cluster, nodes=2) == expected
     note = f"time limit shortened from 1:00:00 to 00:30:00, the maximum of {scope}"
