@@ -239,8 +239,6 @@ def checked_command(plan: LaunchPlan, argv: list[str]) -> list[str]:
     anything.
     """
     checks = []
-    before = [library_paths(plan.library_paths)] if plan.library_paths else []
-    before += [_driver_libraries(plan.image.native_driver)] if plan.image.native_driver else []
     if plan.image.marker:
         test = f'{{ read -r key </{LAYER_MARKER}; }} 2>/dev/null; [ "$key" = {shlex.quote(plan.image.marker)} ]'
         complaint = "this engine ignores the layers of the image (overlay is off, or Singularity lacks set-uid root)"
@@ -253,8 +251,18 @@ def checked_command(plan: LaunchPlan, argv: list[str]) -> list[str]:
     checks.append((f"command -v {program} >/dev/null", NOT_FOUND, f"command not found in the image: {plan.command[0]}"))
     who = ("CTRAIN_TASK", "CTRAIN_NODE") if plan.independent else ("RANK", "NODE_RANK")
     who = ("NODE_RANK", "NODE_RANK") if plan.launcher == "node" else who
-    text = "; ".join((*before, *(f"{test} || {refusal(code, complaint, *who)}" for test, code, complaint in checks)))
+    text = "; ".join(
+        (*libraries(plan), *(f"{test} || {refusal(code, complaint, *who)}" for test, code, complaint in checks))
+    )
     return ["/bin/sh", "-c", f'{text}; exec "$@"', "ctrain", *argv]
+
+
+def libraries(plan: LaunchPlan) -> tuple[str, ...]:
+    """Commands of sh that put the libraries of the site and of the right driver first on the loader's path, for all
+    that runs in the container."""
+    driver = plan.image.native_driver
+    paths = library_paths(plan.library_paths) if plan.library_paths else ""
+    return tuple(filter(None, (paths, _driver_libraries(driver) if driver else "")))
 
 
 def library_paths(patterns: tuple[str, ...]) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ctrain_runtime import layout
 from ctrain_runtime.bash import quote_argv
+from ctrain_runtime.launchers import fragments
 from ctrain_runtime.plan.model import LaunchPlan
 from ctrain_runtime.schedulers.script import PREFLIGHT
 
@@ -31,8 +32,9 @@ def prove(plan: LaunchPlan, agent: str = "python3", *, needs_torch: bool = False
     meet = f'[ "${{LOCAL_RANK:-0}}" != 0 ] || {nodes} "$1" || exit; ' if plan.nodes > 1 or gpus else ""
     note = "echo 'no preflight: the image has no python3'"
     torch = f"python3 -c {shlex.quote(HAS_TORCH)} || {{ echo 'no preflight of ranks: no torch'; exit 0; }}; "
+    before = "".join(f"{command}; " for command in fragments.libraries(plan))
     text = (
-        f"command -v python3 >/dev/null || {{ {note}; exit 0; }}; {meet}shift; {torch if needs_torch else ''}"
+        f"{before}command -v python3 >/dev/null || {{ {note}; exit 0; }}; {meet}shift; {torch if needs_torch else ''}"
         'TORCH_CPP_LOG_LEVEL=ERROR exec "$@"'
     )
     kind = "mpi" if plan.launcher == "mpi" else "env"

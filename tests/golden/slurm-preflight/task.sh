@@ -307,7 +307,16 @@ launch+=(--home "$home:/home/ctrain" "$image")
 if [ "${1-}" = preflight ]; then
   header=$(head -c 32768 "$image" 2>/dev/null | sha256sum)
   signalled() { :; } # what ends this has interrupted no program
-  run_step "${launch[@]}" /bin/sh -c 'command -v python3 >/dev/null || { echo '"'"'no preflight: the image has no python3'"'"'; exit 0; }; [ "${LOCAL_RANK:-0}" != 0 ] || python3 /scratch/kim/ctrain/digits-1/inside/nodes.py 2 nccl 0 8 "$1" || exit; shift; TORCH_CPP_LOG_LEVEL=ERROR exec "$@"' ctrain "$header" python3 /scratch/kim/ctrain/digits-1/inside/world.py mpi 16 nccl 36.5 'AWS Libfabric'
+  run_step "${launch[@]}" /bin/sh -c '{ read -r line </proc/driver/nvidia/version; } 2>/dev/null && for word in $line; do case $word in [1-9][0-9][0-9].*)
+  case $((${word%%.*} < 525)):${LD_LIBRARY_PATH-} in
+    1:*) first="/usr/local/cuda/compat/lib.real /usr/local/cuda/compat/lib /usr/local/cuda/compat" ;;
+    0:*/usr/local/cuda/compat*) first=/.singularity.d/libs ;;
+    *) first= ;;
+  esac
+  for libraries in $first; do
+    [ ! -e "$libraries/libcuda.so.1" ] ||
+      { export LD_LIBRARY_PATH="$libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"; break; }
+  done; break ;; esac; done; command -v python3 >/dev/null || { echo '"'"'no preflight: the image has no python3'"'"'; exit 0; }; [ "${LOCAL_RANK:-0}" != 0 ] || python3 /scratch/kim/ctrain/digits-1/inside/nodes.py 2 nccl 0 8 "$1" || exit; shift; TORCH_CPP_LOG_LEVEL=ERROR exec "$@"' ctrain "$header" python3 /scratch/kim/ctrain/digits-1/inside/world.py mpi 16 nccl 36.5 'AWS Libfabric'
   leave
   exit "$code"
 fi

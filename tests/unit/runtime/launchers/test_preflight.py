@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 
+from ctrain_runtime.launchers import fragments
 from ctrain_runtime.launchers.preflight import prove
 from ctrain_runtime.plan.model import Preflight
 from samples.plans import a_plan
@@ -26,3 +27,14 @@ def test_on_one_node_no_nodes_meet() -> None:
 
 def test_no_preflight() -> None:
     assert prove(a_plan()) == ""
+
+
+def test_the_preflight_has_the_libraries_of_the_run() -> None:
+    """Without them NCCL's plugin does not load, nor CUDA where the driver is older than the image's: the preflight
+    would refuse a run that works."""
+    plan = dataclasses.replace(a_plan(nodes=2), preflight=Preflight(True, "requested"), library_paths=("/hostlib",))
+    text = prove(plan)
+    assert plan.image.native_driver
+    for part in fragments.libraries(plan):
+        assert part.replace("'", "'\"'\"'") in text
+    assert text.index("/hostlib") < text.index("command -v python3") < text.index("nodes.py")
