@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from samples.cluster import Cluster, resized
+from samples.long_mode import often
 from samples.pbs_hosts import TRAIN, logs, losses_on_pbs
 
 DDP = """\
@@ -76,46 +77,50 @@ def test_a_failed_rank_of_torchrun_is_named_not_its_task(programs: Cluster) -> N
     assert "logs/rank3.log; 3 other ranks stopped" in done.stdout
 
 
+NODES = often(4, 2)  # of two ranks each
+WORLD = str(2 * NODES)
+
+
 @pytest.fixture
-def four_nodes(programs: Cluster) -> Iterator[Cluster]:
-    with resized(programs, 4):
+def all_nodes(programs: Cluster) -> Iterator[Cluster]:
+    with resized(programs, max(NODES, programs.nodes)):
         yield programs
 
 
 def test_every_launcher_makes_one_world_with_the_same_losses(
-    four_nodes: Cluster, foreign_torch: Path, tmp_path: Path
+    all_nodes: Cluster, foreign_torch: Path, tmp_path: Path
 ) -> None:
     """By commands that would start ranks themselves, on this machine, and on PBS. Gloo needs neither MPI nor PMI."""
-    four_nodes.write("train.py", TRAIN)
+    all_nodes.write("train.py", TRAIN)
     commands = {
-        "mpirun": ("mpi", "mpirun", "-np", "8", "-x", "LIBRARY=horovod", "python", "train.py"),
-        "horovodrun": ("gloo", "horovodrun", "-np", "8", "--gloo", "python", "train.py"),
+        "mpirun": ("mpi", "mpirun", "-np", WORLD, "-x", "LIBRARY=horovod", "python", "train.py"),
+        "horovodrun": ("gloo", "horovodrun", "-np", WORLD, "--gloo", "python", "train.py"),
         "torchrun": ("torchrun", "torchrun", "--nproc_per_node", "2", "train.py"),
         "deepspeed": ("env", "deepspeed", "--num_gpus", "2", "train.py"),
-        "accelerate": ("env", "accelerate", "launch", "--cpu", "--num_processes", "8", "train.py"),
+        "accelerate": ("env", "accelerate", "launch", "--cpu", "--num_processes", WORLD, "train.py"),
     }
     losses = {}
     for name, (launcher, *command) in commands.items():
-        losses[name] = losses_of(four_nodes, name, launcher, *IMAGE, "--", *command)
-        assert ("--mpi=pmix" if launcher == "mpi" else "--mpi=none") in (four_nodes.runs(name) / "job.sh").read_text()
+        losses[name] = losses_of(all_nodes, name, launcher, *IMAGE, "--", *command)
+        assert ("--mpi=pmix" if launcher == "mpi" else "--mpi=none") in (all_nodes.runs(name) / "job.sh").read_text()
     for launcher, recorded in (("env", "env"), ("torchrun", "torchrun"), ("gloo", "gloo"), ("mpi", "mpirun")):
         here = ("--site", "local", "--ranks-per-node", "2", "--launcher", launcher, *IMAGE, "--", "python", "train.py")
-        losses[f"local-{launcher}"] = losses_of(four_nodes, f"local-{launcher}", recorded, *here)
+        losses[f"local-{launcher}"] = losses_of(all_nodes, f"local-{launcher}", recorded, *here)
     for launcher in ("env", "torchrun", "gloo", "mpi"):
-        losses[f"pbs {launcher}"] = losses_on_pbs(four_nodes, tmp_path / launcher, launcher, foreign_torch)
+        losses[f"pbs {launcher}"] = losses_on_pbs(all_nodes, tmp_path / launcher, launcher, foreign_torch, NODES)
     every = [loss for name in losses.values() for loss in name]
     assert max(every) - min(every) < 1e-6, losses
 
 
 def losses_of(cluster: Cluster, name: str, launcher: str, *arguments: str) -> set[float]:
-    """The losses of 8 ranks, started by a launcher on four nodes."""
+    """The losses of all ranks, two on each node, started by a launcher."""
     library = "horovod" if launcher in ("mpi", "mpirun", "gloo") else "torch"
-    options = ("--nodes", "4", "--name", name, "--env", f"LIBRARY={library}", "--preflight", "off")
+    options = ("--nodes", str(NODES), "--name", name, "--env", f"LIBRARY={library}", "--preflight", "off")
     done = cluster.run("ctrain", "run", *options, *arguments)
     assert done.returncode == 0, done.stdout + done.stderr
     assert cluster.record(name)["launcher"] == launcher
     ranks = logs(cluster.runs(name), "LOSS")
-    assert [words[1:3] for words in ranks] == [[str(rank), "8"] for rank in range(8)]
+    assert [words[1:3] for words in ranks] == [[str(rank), WORLD] for rank in range(2 * NODES)]
     own = {"deepspeed": "--local_rank={}"}.get(name, "")
     assert [" ".join(words[5:]) for words in ranks] == [own.format(words[4]) for words in ranks]
     return {float(words[3]) for words in ranks}

@@ -111,15 +111,15 @@ def on_pbs(bench: Bench, image: str, launcher: str, *options: str) -> tuple[int,
     return code, out + error
 
 
-def losses_on_pbs(cluster: Cluster, folder: Path, launcher: str, mpich: Path) -> set[float]:
-    """The losses of the same 8 ranks on four of its hosts; of those of MPI, in the image with MPICH."""
+def losses_on_pbs(cluster: Cluster, folder: Path, launcher: str, mpich: Path, nodes: int) -> set[float]:
+    """The losses of the same ranks on as many of its hosts; of those of MPI, in the image with MPICH."""
     image, hydra = (str(mpich), mpich) if launcher == "mpi" else (str(cluster.image), None)
     with hosts_of_pbs(folder, hydra) as bench:
         (folder / "train.py").write_text(TRAIN)
-        size = ("--nodes", "4", "--ranks-per-node", "2", "--preflight", "off")  # all hosts are this machine
+        size = ("--nodes", str(nodes), "--ranks-per-node", "2", "--preflight", "off")  # all hosts are this machine
         code, text = on_pbs(bench, image, launcher, *size)
         assert code == 0, text
         assert f"launcher {launcher}{' (hydra)' if launcher == 'mpi' else ''};" in text
         ranks = logs(bench.one, "LOSS")
-    assert [words[1:3] for words in ranks] == [[str(rank), "8"] for rank in range(8)]
+    assert [words[1:3] for words in ranks] == [[str(rank), str(2 * nodes)] for rank in range(2 * nodes)]
     return {float(words[3]) for words in ranks}

@@ -42,7 +42,12 @@ def started(bench: Bench, *arguments: str, program: str = "jupyter-lab", **varia
     file.write_text(SERVER.format(folder=bench.folder))
     file.chmod(0o755)
     process = bench.ctrain(*words(bench, *arguments), **variables)
-    wait_for(lambda: (bench.one / "logs/rank0.log").exists() and "notebook  " in bench.log(0))
+    try:
+        wait_for(lambda: (bench.one / "logs/rank0.log").exists() and "notebook  " in bench.log(0))
+    except AssertionError as error:  # seen once, on a busy machine: what was it waiting for?
+        files = {path.name: path.read_text() for path in bench.one.rglob("*") if path.suffix in (".log", ".jsonl")}
+        process.kill()
+        raise AssertionError(f"{files}\n{bench.processes()}\n{process.communicate()}") from error
     return process
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from ctrain_runtime.launchers import relay
-from ctrain_runtime.launchers.relay import FRAME, REQUEST, Copy, Neighbours, NotCopied
+from ctrain_runtime.launchers.relay import CHUNK_BYTES, FRAME, REQUEST, Copy, Neighbours, NotCopied
 from ctrain_runtime.launchers.staging import PROGRAM
 from samples.scripts import wait_until
 
@@ -149,7 +149,8 @@ def test_the_rest_is_read_when_the_node_before_is_lost(nodes: Nodes) -> None:
 def test_wrong_contents_leave_no_copy(nodes: Nodes) -> None:
     node = nodes.start(1, nodes.image, after=False)
     with neighbour(nodes.ports[0]) as sock:
-        send(sock, bytes(len(CONTENT)))
+        for start in range(0, len(CONTENT), CHUNK_BYTES):  # as a node sends it
+            send(sock, bytes(min(CHUNK_BYTES, len(CONTENT) - start)))
         code, why = ended(node)
     assert code == 1 and "digest mismatch" in why
     assert not nodes.copies(1)
