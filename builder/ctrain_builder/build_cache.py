@@ -339,6 +339,7 @@ class Cache:
         with contextlib.ExitStack() as stack:
             with self.lock("tmp"):  # sweep() must not see the directory before its lock is held
                 directory = Path(tempfile.mkdtemp(prefix=_WORK, dir=self.root / "tmp"))
+                stack.callback(_remove, directory)  # once its lock is closed: on NFS, an open file stays as .nfs0123
                 live = stack.enter_context((directory / _LIVE).open("w"))
                 fcntl.flock(live, fcntl.LOCK_EX)
             try:
@@ -365,6 +366,7 @@ class Cache:
                 if file is not None:
                     with file:
                         _remove(directory)
+                    _remove(directory)  # what the lock has left, which was open: see work_directory
                     if directory.exists():
                         (directory / _LIVE).touch()
                         left.append(directory)
