@@ -48,8 +48,11 @@ def read_evidence(layer: Layer) -> tuple[Evidence, ...]:
     Raises ConfigError, also for a key that the file does not set: its evidence would be of something else.
     """
     path = Path(layer.file).parent / FOLDER / Path(layer.file).name
-    if not layer.file or not path.is_file():
-        return ()
+    try:
+        if not layer.file or not path.is_file():
+            return ()
+    except OSError as error:  # in a directory that may not be entered
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
     evidence = config.load(_File, strict_yaml.read(path), str(path)).sources
     leaves = list(leaf_paths(layer.values))
     for one in evidence:

@@ -3,6 +3,7 @@ machine is unknown, which is no difference: login nodes may lack the engine, the
 
 from __future__ import annotations
 
+import glob
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,11 +13,12 @@ from ctrain_runtime import command, facts, gpus, mounts, schedulers, time_limit
 from ctrain_runtime.doctor import Finding
 from ctrain_runtime.engines import apptainer
 from ctrain_runtime.engines.apptainer import Engine
-from ctrain_runtime.errors import CtrainError, EngineError
+from ctrain_runtime.errors import ConfigError, CtrainError, EngineError
 from ctrain_runtime.facts import Cluster, Partition
 from ctrain_runtime.image import Image
 from ctrain_runtime.launchers import fragments
 from ctrain_runtime.plan.environment import multinode_environment
+from ctrain_runtime.plan.make import absolute_patterns
 from ctrain_runtime.plan.staging import staging_directory
 from ctrain_runtime.run import select_image
 from ctrain_runtime.run.targets import describe_cluster, find_site_engine, limit_threads
@@ -69,7 +71,7 @@ def _compare_partitions(selected: SelectedSite, cluster: Cluster, described: Clu
             yield Finding(subject, "warn", f"unknown: it is {closed[part.name]}")
         elif part.name not in here:
             yield Finding(subject, "fail", f"differs: not on this cluster, which has {', '.join(here)}", hint)
-        elif differences := list(_differences(part, here[part.name])):
+        elif differences := list(_differences(part, here[part.name], gpus_known="gpus" not in site.not_requested)):
             yield Finding(subject, "fail", f"differs: {'; '.join(differences)}", hint)
         else:
             agree.append(part.name)
@@ -80,12 +82,14 @@ def _compare_partitions(selected: SelectedSite, cluster: Cluster, described: Clu
             yield Finding(f"partition {name}", "fail", "differs: not on this cluster, and jobs would ask for it")
 
 
-def _differences(described: Partition, here: Partition) -> Iterator[str]:
+def _differences(described: Partition, here: Partition, *, gpus_known: bool) -> Iterator[str]:
     """What contradicts. Nodes do not: some may be down, and a file may name fewer than there are, as a job may have."""
-    for name in ("cpus", "gpus", "min_nodes"):
+    for name in ("cpus", "min_nodes", "max_nodes"):
         own, real = getattr(described, name), getattr(here, name)
-        if own != real and (real or name == "gpus"):
+        if own and real and own != real:
             yield f"{name} {own}, here {real}"
+    if gpus_known and described.gpus != here.gpus:
+        yield f"gpus {described.gpus}, here {here.gpus}"
     limit, real_limit = described.time_limit, here.time_limit
     if limit is not None and real_limit is not None and limit != real_limit:
         yield f"time_limit {time_limit.format_limit(limit)}, here {time_limit.format_limit(real_limit)}"
@@ -169,6 +173,9 @@ def _compare_plugin(selected: SelectedSite, reference: str, *, in_job: bool) -> 
         return
     try:
         lines = _look(site, find_site_engine(site)[0], image)
+    except ConfigError as error:
+        yield Finding("NCCL plugin", "fail", error.message, error.hint)
+        return
     except CtrainError as error:
         word, level = _unseen(in_job=in_job)
         yield Finding("NCCL plugin", level, f"{word}: {error.message}", error.hint or IN_A_JOB)
@@ -195,7 +202,8 @@ def _look(site: Site, engine: Engine, image: Image) -> list[str]:
     if lacking:
         raise EngineError(f"this machine lacks what the site mounts: {', '.join(lacking)}")
     software = image.manifest.software
-    libraries = [str(file) for pattern in site.host_libraries for file in sorted(Path("/").glob(pattern.lstrip("/")))]
+    patterns = absolute_patterns(site, "host_libraries")
+    libraries = [file for pattern in patterns for file in sorted(glob.glob(pattern))]  # noqa: PTH207  # absolute
     argv = apptainer.exec_argv(
         engine,
         as_root=os.geteuid() == 0,
@@ -207,7 +215,8 @@ def _look(site: Site, engine: Engine, image: Image) -> list[str]:
     argv += ["--containlibs", ",".join(libraries)] if libraries else []
     variables = {**site.env, **multinode_environment(site, software)}
     family = {f"{engine.name.upper()}ENV_{name}": value for name, value in variables.items()}
-    paths = fragments.library_paths(site.library_paths) if site.library_paths else ""
+    directories = absolute_patterns(site, "library_paths")
+    paths = fragments.library_paths(directories) if directories else ""
     script = f"{paths}\n{_SCRIPT.read_text(encoding='utf-8')}"
     environ = {**apptainer.clean_environ(os.environ), **family}
     result = command.run([*argv, str(image.path), "/bin/sh", "-c", script], env=environ, check=False)

@@ -52,7 +52,7 @@ def make_plan(
     data = data_mount(job, site, options)
     across = multinode_environment(site, image.manifest.software) if size.nodes > 1 and size.partition else {}
     environment, origins = make_environment(job, site, options, run_directory, variables, across)
-    of_mpi = _absolute(site, "mpi_library_paths") if launcher == "mpi" else ()
+    of_mpi = absolute_patterns(site, "mpi_library_paths") if launcher == "mpi" else ()
     ranks = size.nodes * size.ranks_per_node
     cpu_bind = options.cpu_bind or site.cpu_bind or size.cpu_bind
     listed, cores = binding.fit(cpu_bind, size.ranks_per_node, one_task=tasks < ranks)
@@ -104,8 +104,8 @@ def make_plan(
         independent=job.independent,
         not_requested=_not_requested(site, options),
         address_suffix=_address_suffix(site),
-        host_libraries=_absolute(site, "host_libraries"),
-        library_paths=(*of_mpi, *_absolute(site, "library_paths")),
+        host_libraries=absolute_patterns(site, "host_libraries"),
+        library_paths=(*of_mpi, *absolute_patterns(site, "library_paths")),
     )
 
 
@@ -129,7 +129,7 @@ def _address_suffix(site: Site) -> str:
     return site.address_suffix
 
 
-def _absolute(site: Site, key: str) -> tuple[str, ...]:
+def absolute_patterns(site: Site, key: str) -> tuple[str, ...]:
     """The paths of a key, which become words of scripts. Raises ConfigError."""
     paths: tuple[str, ...] = getattr(site, key)
     for path in paths:

@@ -70,6 +70,16 @@ def test_a_site_without_sources_has_none(tmp_path: Path) -> None:
     assert explain([ours], {"env.NCCL_NET": ours.source}) == {}
 
 
+def test_sources_that_may_not_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_path: Path) -> bool:
+        raise PermissionError(13, "Permission denied")
+
+    ours = layer(SOURCES)
+    monkeypatch.setattr(Path, "is_file", refuse)
+    with pytest.raises(ConfigError, match=r"^cannot read .*sources/ours\.yaml: Permission denied$"):
+        read_evidence(ours)
+
+
 @pytest.mark.parametrize(
     ("sources", "complaint"),
     [

@@ -72,6 +72,13 @@ def test_threads_are_counted_as_jobs_get_them(programs: Path) -> None:
     assert findings(f"partitions: {{{AGREES}}}\nthreads_per_core: 1")["partitions"][0] == "ok"
 
 
+def test_gpus_that_the_scheduler_does_not_know(slurm: Path) -> None:
+    fakes.slurm(slurm, replace(HERE, gpus=0, gpu_type=""))
+    key = f"partitions: {{{AGREES}}}"
+    assert findings(key)["partition gpu"] == ("fail", "differs: gpus 8, here 0")
+    assert findings(f"{key}\nnot_requested: [gpus]")["partitions"][0] == "ok"
+
+
 @pytest.mark.usefixtures("slurm")
 def test_mpi_that_nobody_offers() -> None:
     assert findings("mpi: [pmi2]")["mpi"] == ("fail", "differs: none of pmi2 is offered here (pmix, none)")
@@ -175,6 +182,9 @@ def test_the_plugin_and_the_libraries_that_it_lacks(
     lost = findings(f"{key}\nmounts: [/nowhere]", "pytorch")["NCCL plugin"]
     assert lost == ("warn", "unknown: this machine lacks what the site mounts: /nowhere")
     assert findings(key, "nothing")["image"][0] == "fail"
+    for name in ("library_paths", "host_libraries"):  # which become words of a script
+        wrong = findings(f"nccl_network: AWS Libfabric\n{name}: ['/a;touch b']{store}", "pytorch")["NCCL plugin"]
+        assert (wrong[0], name in wrong[1]) == ("fail", True)
 
 
 def test_the_verb_says_so_by_its_exit_code(slurm: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
