@@ -121,16 +121,29 @@ def oci_layout_of_tar(
     arches: Sequence[str] = ("amd64",),
 ) -> Path:
     """oci_layout() with the layer as a tar file (uncompressed)."""
+    return oci_layout_of_tars(folder, [tar], env=env, labels=labels, arches=arches)
+
+
+def oci_layout_of_tars(
+    folder: Path,
+    tars: Sequence[bytes],
+    *,
+    env: Sequence[str] = (),
+    labels: Mapping[str, str] = {},  # read
+    arches: Sequence[str] = ("amd64",),
+) -> Path:
+    """The same with several layers, the lowest first."""
     (folder / "blobs/sha256").mkdir(parents=True)
-    layer = _blob(folder, gzip.compress(tar, mtime=0), "application/vnd.oci.image.layer.v1.tar+gzip")
-    diff = f"sha256:{hashlib.sha256(tar).hexdigest()}"
+    kind = "application/vnd.oci.image.layer.v1.tar+gzip"
+    layers = [_blob(folder, gzip.compress(tar, mtime=0), kind) for tar in tars]
+    diffs = [f"sha256:{hashlib.sha256(tar).hexdigest()}" for tar in tars]
     manifests = []
     for arch in arches:
         settings = {"Env": ["PATH=/usr/bin:/bin", f"ARCH={arch}", *env], "Labels": dict(labels)}
-        rootfs = {"type": "layers", "diff_ids": [diff]}
+        rootfs = {"type": "layers", "diff_ids": diffs}
         config = {"architecture": arch, "os": "linux", "config": settings, "rootfs": rootfs}
         config_blob = _json_blob(folder, config, "application/vnd.oci.image.config.v1+json")
-        manifest = {"schemaVersion": 2, "mediaType": _MANIFEST, "config": config_blob, "layers": [layer]}
+        manifest = {"schemaVersion": 2, "mediaType": _MANIFEST, "config": config_blob, "layers": layers}
         described = _json_blob(folder, manifest, _MANIFEST)
         manifests.append({**described, "platform": {"architecture": arch, "os": "linux"}})
     if len(arches) > 1:

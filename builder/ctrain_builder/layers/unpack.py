@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import os
 import secrets
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+from ctrain_builder.layers import without_owners
 from ctrain_builder.layers.container import Container
+from ctrain_builder.tree import Tree
 from ctrain_runtime import mounts
 
 _WORK = "/unpack"
@@ -54,8 +57,11 @@ def unpack(container: Container, header: str, source: str, root: Path, log: Path
     argv = container.argv("exec", rootfs, binds=binds, as_root=True, is_engine=True)
     argv += [engine.path, "build", "--sandbox", f"{_WORK}/{_ROOT}", f"{_WORK}/{_HEADER}"]
     inside = {f"{family}ENV_{name}": value for name, value in {**outside, **own}.items() if name != "HOME"}
+    if container.root:
+        argv = [sys.executable, without_owners.__file__, *argv]
     container.run(argv, log, variables=inside)
     (work / _ROOT).rename(root)
+    Tree(root).let_owner_read()
 
 
 def _setting(outside: Mapping[str, str], name: str) -> str:
