@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, Optional, Union
 
-from ctrain_runtime import command, config, site_files
+from ctrain_runtime import command, config, site_files, strict_yaml
 from ctrain_runtime.errors import ConfigError, SiteError
 from ctrain_runtime.site_files import ProjectFile
 from ctrain_runtime.site_layers import Layer, Level, check_trust_keys, merge
@@ -243,19 +243,21 @@ def _detect() -> tuple[list[Layer], str]:
     best: list[Layer] = []
     best_criteria: tuple[str, ...] = ()
     for name, paths in site_files.site_paths().items():
+        if list(paths) == [Level.BUILT_IN] and not _match(strict_yaml.read_key(paths[Level.BUILT_IN], "detect")):
+            continue  # unread: every command asks all sites, and YAML is slow
         own = _read_layers(paths)
-        if not _matching_criteria(own):
+        if not _match(merge(own).values.get("detect")):
             continue
         layers = [*_inherit(own, (name,)), *own]
-        criteria = _matching_criteria(layers)
+        criteria = _match(merge(layers).values.get("detect"))
         if len(criteria) > len(best_criteria):
             best, best_criteria = layers, criteria
     return best or _load_layers(FALLBACK), f"detected: {', '.join(best_criteria) or 'no scheduler here'}"
 
 
-def _matching_criteria(layers: Sequence[Layer]) -> tuple[str, ...]:
+def _match(detect: Optional[Mapping[str, Any]]) -> tuple[str, ...]:
     """The criteria of a site if all of them match, else none."""
-    detect = merge(layers).values.get("detect", {})
+    detect = detect or {}
     commands, paths = detect.get("commands", ()), detect.get("paths", ())
     return (*commands, *paths) if all(map(command.which, commands)) and all(map(os.path.exists, paths)) else ()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,15 @@ def read(path: Path, *, numbers_as_written: bool = False) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise ConfigError(f"{path} must be a mapping, not {type_name(data)}")
     return data
+
+
+def read_key(path: Path, key: str) -> Any:
+    """The value of a key at the top of a file of ctrain's own, None if it has none; the rest is not read."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    begin = next((number for number, line in enumerate(lines) if line.startswith(f"{key}:")), len(lines))
+    more = itertools.takewhile(lambda line: line[:1] in ("", " ", "#", "-"), lines[begin + 1 :])
+    data = yaml.load("\n".join([*lines[begin : begin + 1], *more]), _StrictLoader)  # noqa: S506  # as in read()
+    return data[key] if data else None
 
 
 def key_lines(path: Path) -> dict[str, int]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_runtime import site
+from ctrain_runtime import site, site_files, strict_yaml
 from ctrain_runtime.errors import ConfigError, SiteError
 from ctrain_runtime.site import load_site, select_site
 from samples.programs import answer
@@ -61,6 +61,21 @@ def test_a_site_inherits_criteria_only_if_it_adds_some(tmp_path: Path) -> None:
     assert select_site().reason == f"detected: sinfo, sbatch, srun, {tmp_path}"
     write(SYSTEM / "ours.yaml", "extends: generic-slurm\ndetect: {paths: [/not/there]}\n")
     assert select_site().site.name == "generic-slurm"
+
+
+@pytest.mark.usefixtures("slurm")
+def test_only_sites_that_may_apply_are_read_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every command asks all sites, and YAML is slow to read; a user's file may change the criteria."""
+    write(USER / "polaris.yaml", "partition: mine\n")
+    whole, read = [], site_files.read_site_file
+    monkeypatch.setattr(site_files, "read_site_file", lambda path, *more: whole.append(path.stem) or read(path, *more))
+    assert select_site().site.name == "generic-slurm"
+    assert sorted(whole) == ["generic-slurm", "polaris", "polaris"]
+
+
+@pytest.mark.parametrize("path", sorted(BUILT_IN.glob("*.yaml")), ids=lambda path: path.stem)
+def test_criteria_are_read_without_the_rest_of_a_file(path: Path) -> None:
+    assert strict_yaml.read_key(path, "detect") == strict_yaml.read(path).get("detect")
 
 
 @pytest.mark.usefixtures("programs")
