@@ -67,7 +67,7 @@ def test_a_script_that_makes_a_world_on_each_node_is_stopped(cluster: Cluster) -
     assert done.stdout.splitlines()[-5:-1] == [
         reason,
         "exit code 81 (ctrain's)",
-        "Let your command start the ranks of each node:  ctrain run --nodes 2 --launcher node -- bash nested.sh",
-        "Or say that they are meant to be apart:         ctrain run --nodes 2 --independent -- bash nested.sh",
+        "Let your command start the ranks of each node:  ctrain run ... --launcher node -- bash nested.sh",
+        "Or say that they are meant to be apart:         ctrain run ... --independent -- bash nested.sh",
     ]
     assert cluster.record("nested")["world"] == {"state": "nested", "joined": 0, "of": 2}

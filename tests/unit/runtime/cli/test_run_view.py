@@ -218,8 +218,11 @@ def test_of_a_huge_log_only_the_end_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("by", "first"),
     [
-        ("torchrun", "Let your command start the ranks of each node:  ctrain run --launcher node -- bash 'my run.sh'"),
-        ("deepspeed", "Let ctrain start the ranks, not your script:    ctrain run -- python PROGRAM.py"),
+        (
+            "torchrun",
+            "Let your command start the ranks of each node:  ctrain run ... --launcher node -- bash 'my run.sh'",
+        ),
+        ("deepspeed", "Let ctrain start the ranks, not your script:    ctrain run ... -- python PROGRAM.py"),
     ],
 )
 def test_a_run_that_was_stopped_for_its_worlds_ends_with_the_lines_to_type(
@@ -227,7 +230,7 @@ def test_a_run_that_was_stopped_for_its_worlds_ends_with_the_lines_to_type(
 ) -> None:
     ours = dataclasses.replace(plan, nodes=1, command=("bash", "my run.sh"))
     reason = f"each of 2 ranks started ranks of its own ({by}, 2 worlds of 2, same command): they would train 2 models"
-    apart = "Or say that they are meant to be apart:         ctrain run --independent -- bash 'my run.sh'"
+    apart = "Or say that they are meant to be apart:         ctrain run ... --independent -- bash 'my run.sh'"
     lines = ending(ours, Exit(81, reason, "ctrain", Ending.REFUSED))
     assert lines[:-1] == [reason, "exit code 81 (ctrain's)", first, apart]
     assert first not in ending(ours, Exit(81, "rank 0 on gpu01 failed first: exit code 81", "program", Ending.FAILED))
@@ -237,4 +240,4 @@ def test_the_lines_to_type_name_the_directory_of_a_job(plan: LaunchPlan, tmp_pat
     (tmp_path / "job.yaml").touch()
     ours = dataclasses.replace(plan, nodes=2, workdir=str(tmp_path))
     lines = ending(ours, Exit(81, "(torchrun, 2 worlds of 2, same command)", "ctrain", Ending.REFUSED))
-    assert f"ctrain run {tmp_path} --nodes 2 --independent" in lines[-2]
+    assert f"ctrain run {tmp_path} ... --independent" in lines[-2]

@@ -116,8 +116,8 @@ def test_two_worlds_of_two_are_stopped_with_the_lines_to_type(bench: Bench) -> N
     assert out.splitlines()[-5:] == [
         reason,
         "exit code 81 (ctrain's)",
-        "Let your command start the ranks of each node:  ctrain run --launcher node -- bash run.sh",
-        "Or say that they are meant to be apart:         ctrain run --independent -- bash run.sh",
+        "Let your command start the ranks of each node:  ctrain run ... --launcher node -- bash run.sh",
+        "Or say that they are meant to be apart:         ctrain run ... --independent -- bash run.sh",
         f"run directory: {bench.one}",
     ]
     assert bench.record()["exit"] == {"code": 81, "reason": reason, "by": "ctrain", "ending": "refused"}
