@@ -37,7 +37,7 @@ def look_up(job_id: str, plan: LaunchPlan) -> JobRecord:
     if record is not None and is_job_of(record, plan):
         return JobRecord(job_id, record)
     server = plan.cluster or job_id.partition(".")[2]  # an older ctrain did not record it
-    if is_same_server(server, here):
+    if not server or is_same_server(server, here or _own_server()):  # an answer that is an error may lack the name
         return JobRecord(job_id, None)
     there = f"{job_id}@{server}"  # man qstat: an id may name the server to ask
     try:
@@ -49,11 +49,17 @@ def look_up(job_id: str, plan: LaunchPlan) -> JobRecord:
 
 def check_server(plan: LaunchPlan) -> None:
     """Raise OtherServerError if this host's server is not that of the plan; CtrainError if PBS does not answer."""
+    if plan.cluster and not is_same_server(plan.cluster, _own_server()):
+        raise OtherServerError(plan.cluster)
+
+
+def _own_server() -> str:
+    """The name of the server that this host's commands ask; "" if it tells none. Raises CtrainError if it does not
+    answer."""
     result = client.run(["qstat", "-B", "-f", "-F", "json"], timeout=TIMEOUT_SECONDS)
     if result.code != 0:
         raise SchedulerError(client.error_text(result))
-    if plan.cluster and not is_same_server(plan.cluster, client.server(result.stdout)):
-        raise OtherServerError(plan.cluster)
+    return client.server(result.stdout)
 
 
 def is_job_of(record: Attributes, plan: LaunchPlan) -> bool:
@@ -76,5 +82,5 @@ def read_record(job_id: str) -> tuple[Optional[Attributes], str]:
 
 
 def is_same_server(name: str, here: str) -> bool:
-    """Whether two names are of one server, be one without the domain. An answer without a name is this host's own."""
+    """Whether two names are of one server, be one without the domain; "" is this host's own."""
     return not here or name == here or name.startswith(f"{here}.") or here.startswith(f"{name}.")

@@ -168,7 +168,11 @@ def test_the_status_of_a_job(programs: Path) -> None:
 def test_a_job_that_pbs_has_forgotten(programs: Path) -> None:
     for name in ("qstat-unknown-id-xf-json", "qstat-finished-no-x-f-json"):
         code, error = pbs_errors()[name]
-        answer(programs, "qstat", "{}", error=error, code=code)
+        calls = answer(programs, "qstat", "{}", error=error, code=code)
+        of_server = """[ "$1" != -B ] || { echo '{"pbs_server": "login01"}'; exit; }\n"""
+        write_program(
+            calls.with_name("qstat"), calls.with_name("qstat").read_text().replace("case", f"{of_server}case")
+        )
         assert job.read_status("99999", PLAN) == Status("ended", outcome=Outcome.UNKNOWN)
 
 
@@ -194,17 +198,17 @@ def test_a_server_without_a_history_of_jobs(programs: Path) -> None:
     assert job.read_status("7.s", PLAN) == Status("running")
 
 
-def two_servers(programs: Path, here: str = "", there: str = "") -> Path:
+def two_servers(programs: Path, here: str = "", there: str = "", unknown: str = '{"pbs_server": "login01"}') -> Path:
     """qstat on a host whose server is login01, where a job is as in `here` ("": unknown); `there` is the same of server
     `other`, which is not reached without it. The file that logs its calls."""
     for name, text in (("here", here), ("there", there)):
         (programs / f"qstat.{name}").write_text(text)
-    unknown = '{"pbs_server": "login01"}'
     script = f"""\
 #!/bin/bash
 cd {programs}
 echo "$*" >>qstat.calls
 case "$*" in
+  "-B "*) echo '{{"pbs_server": "login01"}}' ;;
   *@other) [ -s qstat.there ] || {{ echo "Unknown Host." >&2; exit 150; }}; echo "$(<qstat.there)" ;;
   *) [ -s qstat.here ] || {{ echo '{unknown}'; echo "qstat: Unknown Job Id" >&2; exit 153; }}; echo "$(<qstat.here)" ;;
 esac
@@ -214,6 +218,13 @@ esac
 
 
 STRANGER = JOBS["F-walltime"].replace("/home/pbsuser/t", "/home/pbsuser/other")
+
+
+def test_an_answer_without_the_name_of_a_server_is_not_taken_for_that_of_the_jobs(programs: Path) -> None:
+    """qstat was recorded with an unknown job: what it prints beside the error was not."""
+    two_servers(programs, unknown="")
+    assert job.read_status("18.other", dataclasses.replace(PLAN, cluster="other")).phase == "unknown"
+    assert job.read_status("18.login01", PLAN) == Status("ended", outcome=Outcome.UNKNOWN)
 
 
 @pytest.mark.parametrize("here", ["", STRANGER])
