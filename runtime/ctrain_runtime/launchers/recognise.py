@@ -67,7 +67,7 @@ class _Option:
 def recognise(command: tuple[str, ...]) -> Recognised:
     """A command, translated if it begins with a spawner; as it is, if it starts ranks in another way.
 
-    Raises UsageError for a spawner without a program, for invalid numbers, and for an engine.
+    Raises UsageError for a spawner without a program, or of another one; for invalid numbers, and for an engine.
     """
     assigned, words = after_env(command)
     name, rest = name_of(words)
@@ -76,8 +76,16 @@ def recognise(command: tuple[str, ...]) -> Recognised:
     translated = _translate(name, rest, command)
     if translated.untranslated:
         return translated
-    _refuse_engine(translated.command)
+    _refuse_inner(name, translated)
     return replace(translated, env=(*assigned, *translated.env), apart="")
+
+
+def _refuse_inner(name: str, translated: Recognised) -> None:
+    """Refuse a spawner whose program starts ranks, too; but one rank may, and torchrun that is told of the others."""
+    inner = keep(translated.command)
+    if inner.by and inner.nodes is None and translated.ranks != 1:
+        problem = f"{name} would start {inner.by} in each rank, and that ranks of its own"
+        raise UsageError(problem, f"Remove {name}: ctrain run ... -- {shlex.join(translated.command)}")
 
 
 def keep(command: tuple[str, ...], *, requested: bool = False) -> Recognised:

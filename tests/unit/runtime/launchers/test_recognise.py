@@ -398,6 +398,37 @@ def test_worlds_of_another_number_of_nodes_are_refused() -> None:
         check(recognised, NODE, 2, 4)
 
 
+@pytest.mark.parametrize(
+    ("line", "inner", "rest"),
+    [
+        ("mpirun -np 2 torchrun --nproc-per-node 2 x.py", "torchrun", "torchrun --nproc-per-node 2 x.py"),
+        ("mpiexec -n 4 env X=1 deepspeed x.py", "deepspeed", "env X=1 deepspeed x.py"),
+        ("mpirun bash -c 'torchrun x.py'", "torchrun", "bash -c 'torchrun x.py'"),
+        ("torchrun --no-python accelerate launch x.py", "accelerate", "accelerate launch x.py"),
+    ],
+)
+def test_a_spawner_of_spawners_is_refused_with_the_line_to_type(line: str, inner: str, rest: str) -> None:
+    """Each rank would have a world of its own."""
+    name = line.split()[0]
+    with pytest.raises(UsageError) as caught:
+        recognise(tuple(shlex.split(line)))
+    assert caught.value.message == f"{name} would start {inner} in each rank, and that ranks of its own"
+    assert caught.value.hint == f"Remove {name}: ctrain run ... -- {rest}"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "mpirun -np 2 -npernode 1 torchrun --nnodes 2 --node-rank $RANK --master-addr $HOST --nproc-per-node 4 x.py",
+        "mpirun -np 1 torchrun --nproc-per-node 2 x.py",
+        "mpirun -np 2 torchrun --help",
+        "mpirun -np 2 python x.py torchrun",
+    ],
+)
+def test_a_spawner_of_one_or_of_parts_of_a_world_is_not(line: str) -> None:
+    assert recognise(tuple(shlex.split(line))).launcher == "mpi"
+
+
 def test_who_chooses_launcher_node_is_believed() -> None:
     """A program of its own may know hosts and number of the node."""
     for line in ("bash -c 'deepspeed --hostfile h --no_ssh --node_rank $NODE_RANK x.py'", "fabric run x.py"):
