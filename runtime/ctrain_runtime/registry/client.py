@@ -198,7 +198,7 @@ class RegistryClient:
         if _asks_for_login(answer, url) and before and not call.body:
             # It has run out. Who still shows it may be sent to a service that serves only users with a name: nvcr.io
             # names authn.nvidia.com then (NVIDIA/nvidia-container-toolkit#1945), and its own service without a token.
-            del self._authorization[ref.name, actions]
+            self._authorization.pop((ref.name, actions), None)
             answer = self._web.fetch(url, headers, call)
         if _asks_for_login(answer, url):
             self._authorization[ref.name, actions] = self._log_in(answer, ref, actions)

@@ -26,6 +26,7 @@ import nodes
 
 TIMEOUT_SECONDS = 60
 HANG_SECONDS = 60  # NCCL on one node is done in a second or two
+RANKS_PER_SECOND = 20  # that connect on several nodes, at least
 POLL_SECONDS = 0.05
 SLOW = 0.5  # of the expected bandwidth, or of other nodes': less is another transport, or a broken link
 
@@ -91,11 +92,17 @@ def report_far_cores(device: Any) -> None:
         )
 
 
+def longest_seconds(ranks: int, ranks_per_node: int) -> float:
+    """What NCCL may take to connect all ranks and to measure."""
+    return HANG_SECONDS + (0 if ranks == ranks_per_node else ranks / RANKS_PER_SECOND)
+
+
 @contextlib.contextmanager
 def ends_in_time(backend: str, ranks: int, ranks_per_node: int) -> Iterator[None]:
     """End this rank with a message if what is done within hangs in NCCL: it raises no exception, and torch's own
     watchdog aborts the process without a word of what to do."""
-    problem = f"nccl: the first all-reduce of {ranks} ranks is not done after {HANG_SECONDS} s"
+    seconds = longest_seconds(ranks, ranks_per_node)
+    problem = f"nccl: the first all-reduce of {ranks} ranks is not done after {seconds:g} s"
     if ranks == ranks_per_node and os.environ.get("NCCL_P2P_DISABLE") != "1":
         # Reported for containers on machines with several GPUs (apptainer#2729, open; not run here: it needs GPUs).
         problem += ". If their GPUs cannot reach each other's memory from the container: --env NCCL_P2P_DISABLE=1"
@@ -104,7 +111,7 @@ def ends_in_time(backend: str, ranks: int, ranks_per_node: int) -> Iterator[None
         nodes.report("failed", f"{nodes.node_name()}: {problem}")
         os._exit(1)
 
-    timer = threading.Timer(HANG_SECONDS, give_up)
+    timer = threading.Timer(seconds, give_up)
     timer.daemon = True
     if backend == "nccl":
         timer.start()
@@ -127,7 +134,8 @@ def bandwidth_problems(store: Any, backend: str, expected: float, network: str) 
         report_far_cores(device)
     ranks_per_node = int(os.environ["LOCAL_WORLD_SIZE"])
     # torch's own watchdog, which would end the rank without a message, must not be the first.
-    patience = datetime.timedelta(seconds=TIMEOUT_SECONDS * (2 if backend == "nccl" else 1))
+    longest = longest_seconds(ranks, ranks_per_node) + TIMEOUT_SECONDS
+    patience = datetime.timedelta(seconds=longest if backend == "nccl" else TIMEOUT_SECONDS)
     dist.init_process_group(backend, store=store, rank=rank, world_size=ranks, timeout=patience)
     with ends_in_time(backend, ranks, ranks_per_node):
         line = collectives.check_bandwidth(backend, device)

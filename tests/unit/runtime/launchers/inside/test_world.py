@@ -165,7 +165,8 @@ def test_an_all_reduce_of_nccl_that_hangs_is_named(
     world.problems()
     assert codes == [1]
     message = json.loads((world.run / "nodes/0.jsonl").read_text().splitlines()[0])["message"]
-    assert message.startswith("node01: nccl: the first all-reduce of 4 ranks is not done after 0.01 s")
+    seconds = "0.01" if per_node == "4" else "0.21"  # on several nodes it takes longer to connect
+    assert message.startswith(f"node01: nccl: the first all-reduce of 4 ranks is not done after {seconds} s")
     assert ("NCCL_P2P_DISABLE=1" in message) is hinted
 
 
