@@ -1,6 +1,7 @@
 #!/bin/sh
 # Looks for the network plugin of NCCL or RCCL as these would find it, and for the libraries that it needs; run in a
-# container with the site's mounts and variables. Prints "plugin PATH", and "lacks NAME" for each missing library.
+# container with the site's mounts and variables. Prints "plugin PATH", and "lacks NAME" for each missing library, and
+# for each version of one that it needs.
 # Without a plugin it prints nothing; "unknown" where the image has no ldd.
 plugin=
 case ${NCCL_NET_PLUGIN-} in
@@ -19,6 +20,12 @@ esac
 [ -n "$plugin" ] || exit 0
 echo "plugin $plugin"
 command -v ldd >/dev/null || { echo unknown; exit 0; }
-ldd "$plugin" 2>&1 | while read -r name arrow where _; do
-  [ "$arrow $where" != "=> not" ] || echo "lacks $name"
+ldd "$plugin" 2>&1 | while read -r name arrow where rest; do
+  case "$name $arrow $where $rest" in
+    *" => not found"*) echo "lacks $name" ;;
+    *": version "*" not found"*) # NAME: version `SYMBOLS' not found (required by FILE)
+      where=${where#?}
+      echo "lacks ${where%?} of ${name%:}"
+      ;;
+  esac
 done

@@ -173,6 +173,9 @@ def test_the_plugin_and_the_libraries_that_it_lacks(
     assert findings(key)["NCCL plugin"][1].startswith("unknown: ")
     lacks = f"{tmp_path}/libnccl-net.so: differs: lacks libcxi.so.1"
     assert findings(key, "pytorch")["NCCL plugin"] == ("fail", lacks)
+    version = "/opt/libfabric.so.1: version `FABRIC_1.8' not found (required by /a/libnccl-net.so)"
+    fakes.write_program(slurm / "ldd", f'#!/bin/sh\necho "{version.replace("`", chr(92) + "`")}" >&2\n')
+    assert findings(key, "pytorch")["NCCL plugin"][1].endswith("differs: lacks FABRIC_1.8 of /opt/libfabric.so.1")
     fakes.write_program(slurm / "ldd", "#!/bin/sh\n")
     assert findings(key, "pytorch")["NCCL plugin"] == ("ok", f"{tmp_path}/libnccl-net.so, with all its libraries")
     by_path = f"nccl_network: AWS Libfabric\nlibrary_paths: ['{tmp_path}']{store}"
