@@ -305,7 +305,7 @@ def test_a_hostile_user_layer_leaves_the_host_untouched(place: Place) -> None:
 
 def test_passwords_of_the_build_host_are_nowhere(place: Place) -> None:
     secret = "correct-horse"
-    shows = "    . /mnt/build-env.sh\n    env; cat /mnt/pip.conf; echo $https_proxy >&2\n"
+    shows = "    . /mnt/build-env.sh\n    env; cat /mnt/build-env.sh; echo $https_proxy >&2\n"
     variables = {
         "https_proxy": f"http://kim:{secret}@127.0.0.1:9",
         "PIP_INDEX_URL": f"https://kim:{secret}@pypi.invalid/",

@@ -31,7 +31,8 @@ _BUNDLE_VARIABLES = ("SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE", "CURL_CA
 _PROXY_VARIABLES = ("http_proxy", "https_proxy", "ftp_proxy", "no_proxy")
 # pip's settings that say where packages come from. The rest (caches, targets, user installs) concern the host only.
 _PIP_INDEXES = ("index-url", "extra-index-url", "find-links")
-_PIP_SETTINGS = (*_PIP_INDEXES, "no-index", "trusted-host", "timeout", "retries")
+_PIP_SOURCES = (*_PIP_INDEXES, "no-index", "trusted-host", "pypi-url")
+_PIP_SETTINGS = (*_PIP_SOURCES, "timeout", "default-timeout", "retries")
 
 
 @dataclass(frozen=True)
@@ -74,17 +75,23 @@ def detect(environ: Mapping[str, str], etc: Path = Path("/etc")) -> BuildHost:
 def write(site: BuildHost, directory: Path) -> None:
     """Fill the directory that is bound at /mnt."""
     environment = {**site.proxies, **{name.upper(): value for name, value in site.proxies.items()}}
-    environment["PIP_CONFIG_FILE"] = f"{INSIDE}/pip.conf"
+    # With this name pip reads no files at all. Those of an image may name an index that is gone: pip would retry it.
+    environment["PIP_CONFIG_FILE"] = os.devnull
+    environment.update({_variable(key): value for key, value in site.pip.items()})
     environment["PYTHONHASHSEED"] = "0"  # sets that get into files have the same order each time
     if site.bundle:
         shutil.copyfile(site.bundle, directory / "ca-bundle.crt")
         environment.update(dict.fromkeys(_BUNDLE_VARIABLES, f"{INSIDE}/ca-bundle.crt"))
     for number in range(len(site.package_dirs)):
         (directory / "local" / str(number)).mkdir(parents=True)
-    settings = "".join(f"{key} = {value}\n" for key, value in site.pip.items())
-    (directory / "pip.conf").write_text(f"[global]\n{settings}", encoding="utf-8")
     exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in environment.items())
-    (directory / ENVIRONMENT).write_text(_UNTRACED.format(exports=exports), encoding="utf-8")
+    unset = f"unset {' '.join(map(_variable, _PIP_SOURCES))}\n"  # those of an image
+    (directory / ENVIRONMENT).write_text(_UNTRACED.format(exports=unset + exports), encoding="utf-8")
+
+
+def _variable(key: str) -> str:
+    """The variable by which pip gets a setting."""
+    return f"PIP_{key.upper().replace('-', '_')}"
 
 
 def _pip_settings(environ: Mapping[str, str], etc: Path) -> dict[str, str]:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -108,11 +109,34 @@ def test_the_bound_directory_can_be_sourced(etc: Path, tmp_path: Path) -> None:
     lent = tmp_path / "lent"
     lent.mkdir()
     build_host.write(build_host.detect(environ, etc), lent)
-    script = f'. {lent}/build-env.sh; echo "$https_proxy|$HTTPS_PROXY|$PIP_CERT|$PIP_CONFIG_FILE"'
+    script = f'. {lent}/build-env.sh; echo "$https_proxy|$HTTPS_PROXY|$PIP_CERT"'
     said = subprocess.run(["/bin/sh", "-c", script], capture_output=True, text=True, check=True).stdout
     proxy = "http://p.example:1/?a=b c"
-    assert said == f"{proxy}|{proxy}|/mnt/ca-bundle.crt|/mnt/pip.conf\n"
+    assert said == f"{proxy}|{proxy}|/mnt/ca-bundle.crt\n"
     assert (lent / "ca-bundle.crt").read_text() == "own"
+
+
+def test_pip_in_a_build_has_the_machines_settings_alone(tmp_path: Path) -> None:
+    """The image of this test names an index that is gone: for all users, for root, and by variables."""
+    (tmp_path / "lent").mkdir()
+    settings = {"index-url": "https://i.example/simple", "find-links": "/wheels /more", "timeout": "7"}
+    build_host.write(build_host.BuildHost(settings, (), None, {}), tmp_path / "lent")
+    for folder in ("xdg/pip", ".config/pip", ".pip"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "pip.conf").write_text("[global]\nextra-index-url = https://gone.invalid/\n")
+    image = {
+        "HOME": str(tmp_path),
+        "XDG_CONFIG_DIRS": str(tmp_path / "xdg"),
+        "PIP_EXTRA_INDEX_URL": "https://gone.invalid/",
+    }
+    script = f". {tmp_path}/lent/build-env.sh; {sys.executable} -m pip config list"
+    done = subprocess.run(["/bin/sh", "-euc", script], env=image, capture_output=True, text=True, check=True)
+    shown = [line for line in done.stdout.splitlines() if "config-file" not in line]
+    assert sorted(shown) == [
+        ":env:.find-links='/wheels /more'",
+        ":env:.index-url='https://i.example/simple'",
+        ":env:.timeout='7'",
+    ]
 
 
 SECRET = build_host.BuildHost(
