@@ -134,20 +134,27 @@ def plan_image(
             except (RegistryError, ImageNotFound) as error:
                 problem = error
         listing = files.listing(rendered, part.source_root)
-        inputs = LayerInputs(
-            parent=parent,
-            base=digest,
-            arch=arch,
-            arguments={name: used[name] for name in sorted(used.keys() - _NEUTRAL.keys())},
-            definition=layer_key.significant_lines(part.text),
-            files={str(file.relative): f"{file.mode:o} {file.digest}" for file in listing},
-        )
+        inputs = _inputs(part, parent, digest, arch, used, listing)
         parent = "" if problem else layer_key.compute_key(inputs)
         there = not problem and exists(parent, part.is_base)
         time = epoch([part.path, *(part.source_root / copy.source for copy in rendered.files)])
         layers.append(PlannedLayer(part, wanted, listing, inputs, parent, there, base, time))
         parent_name = part.name
     return BuildPlan(spec, arch, tuple(layers), problem, below)
+
+
+def _inputs(
+    part: Definition, parent: str, base: str, arch: str, used: Mapping[str, str], listing: Sequence[SourceFile]
+) -> LayerInputs:
+    """What the key of a definition's layer is computed of; `used` are the values of its arguments."""
+    return LayerInputs(
+        parent=parent,
+        base=base,
+        arch=arch,
+        arguments={name: used[name] for name in sorted(used.keys() - _NEUTRAL.keys())},
+        definition=layer_key.significant_lines(part.text),
+        files={str(file.relative): f"{file.mode:o} {file.digest}" for file in listing},
+    )
 
 
 def _inherited(spec: ImageSpec, parent: Parent, arch: str, exists: Callable[[str, bool], bool]) -> list[PlannedLayer]:

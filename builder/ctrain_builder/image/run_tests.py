@@ -58,25 +58,14 @@ class Tester:
         record(())
         checks = self._checks()
         marks = {check.name: self._mark(check) for check in checks if check.reusable}
-        engine = reuse.engine_name(self.container.engine)
         results = {} if rerun else self._known(checks, marks, recorded)
         for name in results:
             self.progress.done("test", name, UNCHANGED)
         due = [check for check in checks if check.name not in results]
         logs = {check.name: self._log(check) for check in due}
-        durations = self.cache.durations(self.plan.spec)
 
         def test(check: ImageTest, tick: side_by_side.Tick) -> TestResult:
-            log = logs[check.name]
-            step = self.progress.begin("test", check.name, log, durations.get(f"test {check.name}"))
-            if check.reusable:  # if this one fails, that it has passed before says nothing
-                self.cache.forget_fact(marks[check.name])
-            result = tests.run(replace(self.container, tick=tick), image, check, log)
-            result = replace(result, fingerprint=planned_tests.fingerprint(check), engine=engine)
-            if result.passed and check.reusable:
-                self.cache.remember_fact(marks[check.name], asdict(result))
-            step.end(result.outcome)
-            return result
+            return self._run_one(image, check, logs[check.name], marks.get(check.name, ""), tick)
 
         done = side_by_side.run(due, at_once, test, self.progress.tick)
         self.cache.remember_durations(
@@ -87,6 +76,20 @@ class Tester:
         for check in due:
             if check.name in done and done[check.name].outcome == "failed":
                 raise self._failed(check, logs[check.name])
+
+    def _run_one(self, image: Path, check: ImageTest, log: Path, mark: str, tick: side_by_side.Tick) -> TestResult:
+        """Run a test; that it has passed is remembered under `mark` ("": it is not reusable)."""
+        expected = self.cache.durations(self.plan.spec).get(f"test {check.name}")
+        step = self.progress.begin("test", check.name, log, expected)
+        if mark:  # if this one fails, that it has passed before says nothing
+            self.cache.forget_fact(mark)
+        result = tests.run(replace(self.container, tick=tick), image, check, log)
+        engine = reuse.engine_name(self.container.engine)
+        result = replace(result, fingerprint=planned_tests.fingerprint(check), engine=engine)
+        if result.passed and mark:
+            self.cache.remember_fact(mark, asdict(result))
+        step.end(result.outcome)
+        return result
 
     def _checks(self) -> list[ImageTest]:
         questions = Questions(
