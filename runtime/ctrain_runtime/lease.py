@@ -80,6 +80,11 @@ def unexpired(root: Path, now: float, longest: float = LONGEST_DAYS) -> list[Lea
     return sorted(leases, key=lambda lease: lease.until)
 
 
+def of_image(image: Path, now: float) -> list[Lease]:
+    """The unexpired leases on the file of an image of a store."""
+    return [one for one in unexpired(image.parent, now) if one.image == image.name]
+
+
 def active(root: Path, now: float, longest: float = LONGEST_DAYS) -> dict[str, Lease]:
     """The unexpired leases at time `now` by image file name; of several, the one that expires last."""
     return {lease.image: lease for lease in unexpired(root, now, longest)}

@@ -150,7 +150,7 @@ def pointing(store: Store, file_name: str) -> list[str]:
 
 def needed_by(store: Store, file_name: str) -> tuple[str, ...]:
     """Who needs the file of an image, published or not, as in "channel prod"."""
-    jobs = (one for one in lease.unexpired(store.root, time.time()) if one.image == file_name)
+    jobs = lease.of_image(store.root / file_name, time.time())
     return (*(f"channel {channel}" for channel in pointing(store, file_name)), *map(str, jobs))
 
 

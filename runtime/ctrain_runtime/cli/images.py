@@ -95,7 +95,7 @@ def _show(args: argparse.Namespace) -> str:
 def _users(path: Path) -> tuple[list[Lease], list[str]]:
     """The leases that jobs hold on an image, and these, or why they are unknown, in words."""
     try:
-        leases = [one for one in lease.unexpired(path.parent, time.time()) if one.image == path.name]
+        leases = lease.of_image(path, time.time())
     except StoreError as error:
         return [], [error.message]
     return leases, list(map(str, leases))

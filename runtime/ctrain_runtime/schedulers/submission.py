@@ -12,6 +12,13 @@ from ctrain_runtime.errors import CtrainError, SchedulerError, UnansweredSubmiss
 from ctrain_runtime.plan.model import Launch, LaunchPlan
 
 TIMEOUT_SECONDS = 120
+# Why options that users pass on to the command are refused, and what to do.
+PLANNED = "it contradicts the plan"
+NEEDS_LOG = ("ctrain reads the job's output in the run directory", "Remove it")
+STARTS_AGAIN = (
+    "a second start would mix its records with those of the first",
+    "Remove it; --resume RUN goes on from a run",
+)
 
 
 def submit(

@@ -13,19 +13,18 @@ from collections.abc import Iterator
 from ctrain_runtime import layout
 from ctrain_runtime.errors import UsageError
 from ctrain_runtime.plan.model import LaunchPlan
+from ctrain_runtime.schedulers.submission import NEEDS_LOG, PLANNED, STARTS_AGAIN
 
 FLAGS = "fhGIVXz"  # options of qsub without a value (its source: qsub_sup.c, GETOPT_ARGS)
-PLANNED = "it contradicts the plan"
-LOGGED = "ctrain reads the job's output in the run directory"
 
 REFUSED = {
-    "e": (LOGGED, "Remove it"),
+    "e": NEEDS_LOG,
     "I": ("an interactive job runs no script", "Remove it"),
     "J": ("all subjobs of an array would write to one run directory", "Submit one run per element"),
-    "j": (LOGGED, "Remove it"),
+    "j": NEEDS_LOG,
     "N": (PLANNED, "Use --name NAME"),
-    "o": (LOGGED, "Remove it"),
-    "r": ("a second start would mix its records with those of the first", "Remove it; --resume RUN goes on from a run"),
+    "o": NEEDS_LOG,
+    "r": STARTS_AGAIN,
     "V": ("it would pass all variables of this shell to the nodes", "Remove it; --env NAME passes one"),
     "z": ("ctrain needs the id that qsub prints", "Remove it"),
 }

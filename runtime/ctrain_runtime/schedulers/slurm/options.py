@@ -10,23 +10,19 @@ from collections.abc import Iterator
 
 from ctrain_runtime.errors import UsageError
 from ctrain_runtime.plan.model import LaunchPlan
+from ctrain_runtime.schedulers.submission import NEEDS_LOG, PLANNED, STARTS_AGAIN
 
 FLAGS = "HhOQsvVW"  # short options of sbatch without a value (man sbatch)
-PLANNED = "it contradicts the plan"
-LOGGED = "ctrain reads the job's output in the run directory"
 
 REFUSED = {
     "array": ("all tasks of an array would write to one run directory", "Submit one run per element"),
     "chdir": ("the job runs in the run directory", "Use --runs DIR for where run directories are"),
     "clusters": ("the plan is made for this cluster", "Run ctrain on a login node of the other one"),
-    "error": (LOGGED, "Remove it"),
+    "error": NEEDS_LOG,
     "job-name": (PLANNED, "Use --name NAME"),
     "nodes": (PLANNED, "Use --nodes"),
-    "output": (LOGGED, "Remove it"),
-    "requeue": (
-        "a second start would mix its records with those of the first",
-        "Remove it; --resume RUN goes on from a run",
-    ),
+    "output": NEEDS_LOG,
+    "requeue": STARTS_AGAIN,
     "test-only": ("sbatch would queue nothing", "Use --dry-run"),
     "time": (PLANNED, "Use --time"),
     "wait": ("sbatch would wait for the end of the job", "Remove it; ctrain run waits"),
