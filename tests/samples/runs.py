@@ -34,6 +34,7 @@ from ctrain_runtime.run import pick_up
 from ctrain_runtime.schedulers.local import script
 schedulers.MODULES["toy"] = "samples.toy_scheduler"
 script.GRACE_SECONDS = float(os.environ.get("GRACE", script.GRACE_SECONDS))
+script.CANCEL_GRACE_SECONDS = float(os.environ.get("GRACE", script.CANCEL_GRACE_SECONDS))
 pick_up.SUBMISSION_SECONDS = 0  # what these schedulers have not taken when their lock is free, they never will
 world_scan.PROGRAM = Path(os.environ.get("SCAN", world_scan.PROGRAM))
 sys.exit(main(RUNTIME_VERBS, sys.argv[1:]))

@@ -119,7 +119,7 @@ def ending(plan: LaunchPlan, conclusion: Conclusion, step: int = 0, shown: str =
     lines = []
     if ended and ended.by == "user":
         name = attempts[-1].name if attempts else plan.run
-        lines.append(f"cancelled {name}" + (f" at step {step}" if step else ""))
+        lines.append(f"cancelled {name}" + (f" at step {step}" if step else "") + ended.reason[len("cancelled") :])
     elif ended and ended.code != 0:
         lines += [ended.reason, *([f"last step: {step}"] if ended.ending in EARLY and step else [])]
         if conclusion.failed:

@@ -14,7 +14,7 @@ from typing import Optional
 from ctrain_runtime import layout, lease
 from ctrain_runtime.errors import CANCELLED, CtrainError, WorldError
 from ctrain_runtime.run import events, preflight, ranks, record, shared_files, world
-from ctrain_runtime.run.ending import FROM_OUTSIDE, TERMINATED, Ending, Interruption, interruption
+from ctrain_runtime.run.ending import EARLY, FROM_OUTSIDE, TERMINATED, Ending, Interruption, cut_short, interruption
 from ctrain_runtime.run.measured import measure
 from ctrain_runtime.run.memory import Shortage, shortage
 from ctrain_runtime.run.ranks import Rank
@@ -52,6 +52,7 @@ class _Evidence:
     world: World
     wrong_world: str  # why the scan of the nodes has stopped the run
     interruption: Optional[Interruption]  # of its programs
+    cut_short: list[Rank]  # had no time to end after SIGTERM
     signalled: Optional[float]  # when SIGTERM reached job.sh
     doubtful: bool  # something is missing that may only not be visible here yet
 
@@ -67,7 +68,7 @@ def conclude(run: Run, status: Status) -> Conclusion:
     failed = _first_failure(run, evidence) if evidence.code != 0 and not evidence.wrong_world else None
     short = _shortage(run, evidence, failed)
     failed = short.rank if short else failed
-    ended = _exit(run, evidence, failed, short)
+    ended = _cut_short(run, evidence, _exit(run, evidence, failed, short))
     changed = _record(run.record, evidence, ended)
     if run.plan.estimate:
         changed = dataclasses.replace(changed, measured=measure(run.path / layout.METRICS))
@@ -128,6 +129,7 @@ def _evidence(run: Run, status: Status) -> _Evidence:
         world.certify(run.plan, node_events),
         world.verdict(node_events),
         interruption(job, node_events, run.plan.recorded_ranks),
+        cut_short(node_events),
         next((event.time or 0.0 for event in job if event.what == "signalled" and event.signal == "TERM"), None),
         doubtful,
     )
@@ -165,6 +167,15 @@ def _exit(run: Run, seen: _Evidence, failed: Optional[Rank], short: Optional[Sho
     if failed:
         return _failure(run, seen, failed)
     return _silent_end(run, seen)
+
+
+def _cut_short(run: Run, seen: _Evidence, ended: Exit) -> Exit:
+    """`ended`; its reason says so if ranks had no time to save."""
+    if not seen.cut_short or ended.ending not in EARLY:
+        return ended
+    who = f"{len(seen.cut_short)} of {run.plan.recorded_ranks} {run.plan.unit}s"
+    reason = f"{ended.reason}; {who} recorded no end after SIGTERM, or were killed: a checkpoint may be incomplete"
+    return dataclasses.replace(ended, reason=reason)
 
 
 def _shortage(run: Run, seen: _Evidence, failed: Optional[Rank]) -> Optional[Shortage]:

@@ -33,6 +33,8 @@ class Ending(str, Enum):
     UNKNOWN = "unknown"
 
 
+# Whoever ended the run has asked its programs to end, and these may have saved.
+EARLY = (Ending.CANCELLED, Ending.TIME_LIMIT, Ending.PREEMPTED, Ending.INTERRUPTED)
 # The job was ended from outside, by the scheduler's word: no rank is to blame.
 FROM_OUTSIDE = {
     Outcome.CANCELLED: Ending.CANCELLED,
@@ -67,6 +69,12 @@ def interruption(job: list[Event], nodes: list[Event], world_size: int) -> Optio
     if terminated:
         return Interruption("TERM", terminated.time)
     return _warning([*job, *reached], ended_well)
+
+
+def cut_short(nodes: list[Event]) -> list[Rank]:
+    """The ranks that SIGTERM has reached, and that were killed after it, or have not recorded how they ended."""
+    told = {event.rank for event in nodes if event.what == "signalled" and event.signal == "TERM"}
+    return [rank for rank in ranks.from_events(nodes) if rank.number in told and rank.exit_code in (None, ranks.KILLED)]
 
 
 def _warning(events: list[Event], ended_well: list[Rank]) -> Optional[Interruption]:

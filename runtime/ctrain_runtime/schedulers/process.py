@@ -22,7 +22,10 @@ from ctrain_runtime.schedulers.protocol import Outcome, Status
 
 # The id, as job.sh computes it of itself.
 JOB_ID = "$(uname -n):$$:$(cut -d ' ' -f 22 /proc/$$/stat)"
-GRACE_SECONDS = 10  # between SIGTERM and SIGKILL
+GRACE_SECONDS = 10  # between SIGTERM and SIGKILL, where a rank has failed: the others wait for it in vain
+CANCEL_GRACE_SECONDS = (
+    30  # where somebody has ended the run: a busy machine needs more than 10 to save (seen at load 13)
+)
 
 _started: list[subprocess.Popen[bytes]] = []  # kept, so that they are reaped without a warning
 

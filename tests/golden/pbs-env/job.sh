@@ -63,10 +63,10 @@ any_task() {
   for group in "${groups[@]}"; do ! kill -0 -- "-$group" 2>/dev/null || return 0; done
   return 1
 }
-stop() {
+stop() { # SECONDS: that they have
   [ -z "$killer" ] || return
   signal_tasks TERM
-  (sleep 15 && kill_leftovers) &
+  (sleep "$1" && kill_leftovers) &
   killer=$!
   disown "$killer" # else some versions of bash report that it was killed
 }
@@ -98,7 +98,7 @@ start_tasks() { # FIRST COUNT SCRIPT [ARGUMENT]...: returns the exit code of the
     elif ! any_task && ! read -t 0 -u 9; then
       left=0 ended=137 # what would report was killed
     fi
-    [ "$ended" = 0 ] || { [ "$code" != 0 ] || code=$ended; [ "${keep_going-}" ] || stop; }
+    [ "$ended" = 0 ] || { [ "$code" != 0 ] || code=$ended; [ "${keep_going-}" ] || stop 15; }
     look_for_signals
     handle_signals
   done
@@ -121,7 +121,7 @@ handle_signals() {
   local name taken=("${signals[@]}")
   signals=()
   for name in "${taken[@]}"; do
-    if [ "$name" = TERM ]; then stop; else signal_tasks "$name"; fi
+    if [ "$name" = TERM ]; then stop 15; else signal_tasks "$name"; fi
   done
 }
 # PBS signals the sessions of a job's tasks, every process in them, but only on its first host; and the demux of the job

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ctrain_runtime import layout
 from ctrain_runtime.bash import quote_argv
 from ctrain_runtime.plan.model import Launch, LaunchPlan
-from ctrain_runtime.schedulers.process import GRACE_SECONDS, JOB_ID
+from ctrain_runtime.schedulers.process import CANCEL_GRACE_SECONDS, GRACE_SECONDS, JOB_ID
 from ctrain_runtime.schedulers.script import Task, TaskIdentity, job_script, start_script
 
 KILL_TRIES = 50  # a tenth of a second each
@@ -46,10 +46,10 @@ any_task() {{
   for group in "${{groups[@]}}"; do ! kill -0 -- "-$group" 2>/dev/null || return 0; done
   return 1
 }}
-stop() {{
+stop() {{ # SECONDS: that they have
   [ -z "$killer" ] || return
   signal_tasks TERM
-  (sleep {grace} && kill_leftovers) &
+  (sleep "$1" && kill_leftovers) &
   killer=$!
   disown "$killer" # else some versions of bash report that it was killed
 }}
@@ -81,7 +81,7 @@ start_tasks() {{ # FIRST COUNT SCRIPT [ARGUMENT]...: returns the exit code of th
     elif ! any_task && ! read -t 0 -u 9; then
       left=0 ended=137 # what would report was killed
     fi
-    [ "$ended" = 0 ] || {{ [ "$code" != 0 ] || code=$ended; [ "${{keep_going-}}" ] || stop; }}
+    [ "$ended" = 0 ] || {{ [ "$code" != 0 ] || code=$ended; [ "${{keep_going-}}" ] || stop {grace}; }}
     look_for_signals
     handle_signals
   done
@@ -104,7 +104,7 @@ handle_signals() {{
   local name taken=("${{signals[@]}}")
   signals=()
   for name in "${{taken[@]}}"; do
-    if [ "$name" = TERM ]; then stop; else signal_tasks "$name"; fi
+    if [ "$name" = TERM ]; then stop {asked}; else signal_tasks "$name"; fi
   done
 }}"""
 
@@ -114,12 +114,14 @@ def rendezvous(plan: LaunchPlan, address: str) -> str:
     return RENDEZVOUS.format(salt=int(plan.run_key, 16) % 4536, address=address)
 
 
-def task_functions(patience: int = 0, poll_seconds: int = 1) -> str:
+def task_functions(patience: int = 0, poll_seconds: int = 1, *, cancel_grace: float | None = None) -> str:
     """Bash functions that run tasks as processes of this machine; they need `run`, and signal_children of run_step.
 
-    `patience` is added to the seconds from SIGTERM to SIGKILL.
+    `patience` is added to the seconds from SIGTERM to SIGKILL; `cancel_grace` replaces them if the run was cancelled.
     """
-    return TASKS.format(grace=GRACE_SECONDS + patience, tries=KILL_TRIES, poll=poll_seconds)
+    grace = GRACE_SECONDS + patience
+    asked = grace if cancel_grace is None else cancel_grace
+    return TASKS.format(grace=grace, asked=asked, tries=KILL_TRIES, poll=poll_seconds)
 
 
 def identity(plan: LaunchPlan) -> TaskIdentity:
@@ -137,9 +139,8 @@ def render(plan: LaunchPlan, task: Task) -> Launch:
         return on_terminal(plan, task, meet)
     stage_in = [quote_argv(["env", "CTRAIN_TASK=0", *start_script(plan, script)]) for script in task.stages]
     start = f"tasks 0 {plan.tasks} {task.script}"
-    text = job_script(
-        plan, header="", job_id=JOB_ID, before=f"{meet}\n{task_functions()}", start=start, stage_in=stage_in
-    )
+    functions = task_functions(cancel_grace=CANCEL_GRACE_SECONDS)
+    text = job_script(plan, header="", job_id=JOB_ID, before=f"{meet}\n{functions}", start=start, stage_in=stage_in)
     return Launch(plan, _argv(plan), {layout.JOB_SCRIPT: text, **task.scripts})
 
 

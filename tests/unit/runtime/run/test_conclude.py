@@ -252,6 +252,8 @@ def test_an_end_from_outside_that_the_scheduler_has_forgotten_blames_no_rank(
         write_end(run.path, code)
     concluded = conclude(run, Status("ended", "", Outcome.UNKNOWN))
     reason = "ended from outside by SIGTERM; the scheduler does not name the sender"
+    if codes[0] != 143:
+        reason += "; 1 of 4 ranks recorded no end after SIGTERM, or were killed: a checkpoint may be incomplete"
     assert concluded.record.exit == Exit(code or 143, reason, "scheduler", Ending.INTERRUPTED)
     assert concluded.failed is None
 

@@ -109,7 +109,7 @@ def test_a_task_whose_wrapper_is_killed(scripts: Scripts) -> None:
 def test_a_task_that_ignores_term_is_killed_after_the_grace_period(
     scripts: Scripts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(script, "GRACE_SECONDS", 0.5)
+    monkeypatch.setattr(script, "CANCEL_GRACE_SECONDS", 0.5)
     job = start(scripts, "trap '' TERM; echo $$ >pid$RANK; while :; do sleep 0.1; done", ranks=2)
     programs = pids(scripts, 2)
     job.send_signal(signal.SIGTERM)
