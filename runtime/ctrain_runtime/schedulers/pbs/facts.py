@@ -27,6 +27,7 @@ UNUSABLE = frozenset(
 )
 
 ROUTES = "route_destinations"
+CLOSED = "closed to"
 
 Objects = dict[str, dict[str, Any]]
 
@@ -121,6 +122,7 @@ def _routed(part: Partition, destinations: list[Partition]) -> Partition:
     the destination that takes a job's nodes: PBS would take the job, find none for it, and drop it without a word."""
     if not destinations:
         return part
+    destinations = [queue for queue in destinations if not queue.closed.startswith(CLOSED)] or destinations
 
     def widest(name: str) -> Any:
         limits = [getattr(queue, name) for queue in destinations]
@@ -137,9 +139,9 @@ def _closed(queue: dict[str, Any]) -> str:
     """Why a queue takes or starts no jobs of the caller; "" if it does (man pbs_queue_attributes)."""
     user, is_set = user_name(os.getuid()), {name for name, value in queue.items() if value == "True"}
     if "acl_user_enable" in is_set and not _admits(_list(queue, "acl_users"), {user}):
-        return f"closed to {user}"
+        return f"{CLOSED} {user}"
     if "acl_group_enable" in is_set and not _admits(_list(queue, "acl_groups"), _groups()):
-        return f"closed to the groups of {user}"
+        return f"{CLOSED} the groups of {user}"
     if "from_route_only" in is_set:
         return "reached only through other queues"
     return next((text for name, text in (("enabled", "disabled"), ("started", "stopped")) if name not in is_set), "")

@@ -144,7 +144,9 @@ def test_the_plugin_of_polaris_and_what_it_needs() -> None:
     assert any(plugin.startswith(f"{mount.target}/") for mount in planned.mounts)
     for name in ("libcxi", "libjson-c", "libnl-3"):
         assert any(f"/{name}.so" in pattern for pattern in planned.host_libraries)
-    assert {"/soft/libraries/hwloc/lib"} <= set(planned.library_paths)
+    assert {"/soft/libraries/hwloc/lib", plugin.rpartition("/")[0]} <= set(planned.library_paths)
+    old = plan("polaris", nodes=2, software={**OPEN_MPI, "nccl": "2.18.3"})  # would look for libnccl-net-PATH.so
+    assert "NCCL_NET_PLUGIN" not in old.environment
     task = a_launch(planned).scripts["task.sh"]
     assert "--fakeroot" in task
     assert "--containlibs" in task

@@ -123,6 +123,8 @@ def test_a_routing_queue_has_the_widest_limits_of_its_destinations() -> None:
     assert (parts["prod"].closed, parts["prod"].max_gpus, parts["large"].max_gpus) == ("", None, 99)
     assert parts["prod"].by_nodes == (NodeRange(10, 24, 180), NodeRange(100, 496, 1440))
     assert parts["small"].closed == "reached only through other queues"
+    others = {**parsed, "large": {**large, "acl_user_enable": "True", "acl_users": "other"}}
+    assert facts.parse_queues(others, hosts(), {"s": {}})[0].by_nodes == (NodeRange(10, 24, 180),)
     parsed["small"]["resources_max"] = {}
     (endless, *_) = facts.parse_queues({**parsed, "prod": {**prod, "resources_max": {}}}, hosts(), {"s": {}})
     assert (endless.max_nodes, endless.time_limit) == (None, None)
