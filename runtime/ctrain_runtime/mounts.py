@@ -43,12 +43,12 @@ class Mount:
 def mount_of(path: Path) -> Mount:
     """The mount that `path` is on."""
     real = os.path.realpath(path)
-    best, found = "", Mount("unknown", frozenset())
+    longest, mount = "", Mount("unknown", frozenset())
     for point, rest in _table():
-        if len(point) >= len(best) and f"{real}/".startswith(f"{point}/"):  # of several at one place, the last
+        if len(point) >= len(longest) and f"{real}/".startswith(f"{point}/"):  # of several at one place, the last
             kind, _, options = rest.split(" ", 2)
-            best, found = point, Mount(kind, frozenset(options.split(",")))
-    return found
+            longest, mount = point, Mount(kind, frozenset(options.split(",")))
+    return mount
 
 
 def points_below(directory: Path) -> list[str]:

@@ -55,7 +55,7 @@ class Interruption:
     time: Optional[float]
 
 
-def interruption(job: list[Event], nodes: list[Event], world_size: int) -> Optional[Interruption]:
+def interruption(job: list[Event], nodes: list[Event], recorded_ranks: int) -> Optional[Interruption]:
     """What reached a run before its end; None if nothing did that could have ended it.
 
     Tasks record a signal only while their program runs. job.sh may get one when all ranks have just ended: that has
@@ -64,7 +64,7 @@ def interruption(job: list[Event], nodes: list[Event], world_size: int) -> Optio
     reached = [event for event in nodes if event.what == "signalled"]
     terminated = next((event for event in reached if event.signal == "TERM"), None)
     ended_well = [rank for rank in ranks.from_events(nodes) if rank.exit_code == 0]
-    if terminated is None and len(ended_well) < world_size:
+    if terminated is None and len(ended_well) < recorded_ranks:
         terminated = next((event for event in job if event.what == "signalled" and event.signal == "TERM"), None)
     if terminated:
         return Interruption("TERM", terminated.time)
@@ -82,8 +82,8 @@ def _warning(events: list[Event], ended_well: list[Rank]) -> Optional[Interrupti
     begun = min((rank.start for rank in ended_well if rank.start), default=0.0)
     ended = max((rank.end for rank in ended_well if rank.end), default=0.0)
     for event in reversed(events):
-        is_late = event.time is None or (begun <= event.time and ended - event.time <= WARNED_SECONDS)
-        if event.what == "signalled" and event.signal.startswith("USR") and is_late:
+        may_have_ended_it = event.time is None or (begun <= event.time and ended - event.time <= WARNED_SECONDS)
+        if event.what == "signalled" and event.signal.startswith("USR") and may_have_ended_it:
             return Interruption(event.signal, event.time)
     return None
 
@@ -93,10 +93,10 @@ def of_old_record(ended: Mapping[str, Any], outcome: str) -> Ending:
     if ended.get("code") == 0:
         return Ending.COMPLETED
     by = ended.get("by")
-    known = {known.value: value for known, value in FROM_OUTSIDE.items()}
+    endings = {known.value: value for known, value in FROM_OUTSIDE.items()}
     if by == "user":
         return Ending.CANCELLED
     if by == "scheduler":
         never = outcome == Outcome.NEVER_STARTED.value
-        return Ending.NEVER_STARTED if never else known.get(outcome, Ending.UNKNOWN)
+        return Ending.NEVER_STARTED if never else endings.get(outcome, Ending.UNKNOWN)
     return Ending.REFUSED if by == "ctrain" else Ending.FAILED

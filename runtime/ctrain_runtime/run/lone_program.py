@@ -92,9 +92,9 @@ def _local(module: str, here: Path, top: Path) -> list[Path]:
     base = here if level else top
     for _ in range(level - 1):
         base = base.parent
-    found, parts = [], [part for part in name.split(".") if part]
+    local, parts = [], [part for part in name.split(".") if part]
     for at in range(len(parts) + 1):
         path = base.joinpath(*parts[:at])
         files = [path / "__init__.py", *([path.with_suffix(".py")] if at else [])]
-        found += [file for file in files if file.is_file() and (at or level)]
-    return found
+        local += [file for file in files if file.is_file() and (at or level)]
+    return local
