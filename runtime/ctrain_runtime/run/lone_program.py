@@ -1,7 +1,8 @@
 """Whether a program's text leaves no doubt that several ranks of it would each train a model of its own.
 
 It imports torch, and else only modules that are known to connect nothing, as do its local modules; and nothing in them
-has the name of what connects ranks, tells them apart, or imports by a text that only the run knows.
+has the name of what connects ranks, tells them apart, or imports by a text that only the run knows; nor does one read
+variables by such a text.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ _DOUBT = re.compile(
     r"|load_library|cpp_extension|nodenum|array_index|^(ompi|pmix?|pals)_|^hub$|^exec[lv]|^spawn|^fork|^system$|^popen|^uname$",
     re.IGNORECASE,
 )
+_ENVIRONMENT = {"environ", "environb", "getenv", "getenvb"}
 _BUILTINS = ("eval", "exec", "compile", "__import__")  # whose texts only the run knows
 
 
@@ -45,7 +47,7 @@ def trains_alone(program: Path) -> bool:
             continue
         seen.add(path)
         tree = _parse(path)
-        if tree is None or len(seen) > MAX_FILES or any(map(_is_doubtful, ast.walk(tree))):
+        if tree is None or len(seen) > MAX_FILES or any(map(_is_doubtful, ast.walk(tree))) or _reads_variables(tree):
             return False
         for module in _imports(tree):
             local = _local(module, path.parent, program.parent)
@@ -72,6 +74,25 @@ def _is_doubtful(node: ast.AST) -> bool:
     values = (getattr(node, field, None) for field in ("id", "attr", "name", "module", "arg", "value"))
     words = (word for value in values if isinstance(value, str) and " " not in value for word in value.split("."))
     return any(map(_DOUBT.search, words))
+
+
+def _reads_variables(tree: ast.AST) -> bool:
+    """Whether it reads variables by names that its text does not have: all of os.environ, or one that the run names."""
+    plain: set[int] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+            plain.add(id(node.value))
+        elif isinstance(node, ast.Compare) and isinstance(node.left, ast.Constant):
+            plain.update(map(id, node.comparators))
+        elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+            plain.add(id(node.func))
+            if isinstance(node.func, ast.Attribute):
+                plain.add(id(node.func.value))
+    for node in ast.walk(tree):
+        renamed = node.name if isinstance(node, ast.alias) and node.asname else ""
+        if id(node) not in plain and _ENVIRONMENT & {getattr(node, "id", ""), getattr(node, "attr", ""), renamed}:
+            return True
+    return False
 
 
 def _imports(tree: ast.AST) -> Iterator[str]:

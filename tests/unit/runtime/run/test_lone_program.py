@@ -91,6 +91,27 @@ def test_whatever_leaves_a_doubt_does(line: str, tmp_path: Path) -> None:
     assert not alone(tmp_path, f"{PLAIN}\n{line}\n")
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "number = [os.environ[name] for name in ('A', 'B')]",
+        "number = os.environ.get(args.variable)",
+        "number = os.getenv('A' + 'B')",
+        "for name, value in os.environ.items(): print(name)",
+        "settings = dict(os.environ)",
+        "from os import environ as variables",
+    ],
+)
+def test_variables_by_names_that_only_the_run_knows_are_a_doubt(line: str, tmp_path: Path) -> None:
+    """One of them may tell the ranks apart."""
+    assert not alone(tmp_path, PLAIN.replace("class Net", f"{line}\n\nclass Net"))
+
+
+def test_variables_by_plain_names_are_none(tmp_path: Path) -> None:
+    line = "os.environ['OMP_NUM_THREADS'] = os.getenv('A') or os.environ.get('B', '') if 'C' in os.environ else ''"
+    assert alone(tmp_path, PLAIN.replace("class Net", f"{line}\n\nclass Net"))
+
+
 def test_local_modules_are_followed(tmp_path: Path) -> None:
     text = f"import model.net\nfrom tools import seeds\n{PLAIN}"
     net = {"model/net.py": "from . import parts\n", "model/parts.py": "import torch\n", "tools.py": "seeds = [1]\n"}
