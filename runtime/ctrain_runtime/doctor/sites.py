@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from ctrain_runtime import command, schedulers
 from ctrain_runtime.doctor import Finding
 from ctrain_runtime.errors import CtrainError
+from ctrain_runtime.plan.environment import multinode_environment
 from ctrain_runtime.plan.mounts import SQUASHFS
+from ctrain_runtime.run.targets import describe_cluster
 from ctrain_runtime.site import DEFAULT, SelectedSite, Site, expand, load_site
 from ctrain_runtime.site_evidence import read_evidence
 from ctrain_runtime.site_files import is_world_writable, read_site_file, site_paths
+from ctrain_runtime.time_limit import parse_limit
 
 
 def check_files() -> Iterator[Finding]:
@@ -37,6 +40,7 @@ def check_site(selected: SelectedSite) -> Iterator[Finding]:
     """Whether this user has the programs and directories of a site on this machine."""
     site = selected.site
     yield from _check_programs(selected)
+    yield from _check_forms(selected)
     if not site.stores:
         yield Finding("stores", "warn", f"site {site.name} has no stores", "Set `stores`, CTRAIN_STORE or --store DIR")
     for store in site.stores:
@@ -57,6 +61,21 @@ def check_site(selected: SelectedSite) -> Iterator[Finding]:
     for key in site.trusted_keys:
         if "/" in key:  # otherwise a fingerprint
             yield _check_exists("trusted_keys", key, selected)
+
+
+def _check_forms(selected: SelectedSite) -> Iterator[Finding]:
+    """The values that a plan would refuse: limits of time, ranges of nodes, versions."""
+    site = selected.site
+    checks: tuple[tuple[str, Callable[[], object]], ...] = (
+        ("partitions", lambda: describe_cluster(site)),
+        ("interactive_time", lambda: parse_limit(site.interactive_time or "0")),
+        ("env_multinode", lambda: multinode_environment(site, {})),
+    )
+    for key, check in checks:
+        try:
+            check()
+        except CtrainError as error:
+            yield Finding(key, "fail", f"{_source(key, selected)}: {error.message}", error.hint)
 
 
 def _check_programs(selected: SelectedSite) -> Iterator[Finding]:

@@ -92,11 +92,14 @@ def _refuse_node_identity(origins: Mapping[str, str]) -> None:
 
 
 def multinode_environment(site: Site, software: Mapping[str, str]) -> dict[str, str]:
-    """The site's variables of runs on several nodes, for an image with that software."""
+    """The site's variables of runs on several nodes, for an image with that software. Raises ConfigError."""
     chosen = {}
     for name, entry in site.env_multinode.items():
         if isinstance(entry, str):
             chosen[name] = entry
+        elif not numbers(entry.since_nccl):
+            problem = f"since_nccl must be a version of NCCL, not {entry.since_nccl!r}"
+            raise ConfigError(f"site {site.name}: env_multinode.{name}: {problem}", 'As in: since_nccl: "2.27"')
         elif numbers(software.get("nccl", "")) >= numbers(entry.since_nccl):
             chosen[name] = entry.value
     return chosen

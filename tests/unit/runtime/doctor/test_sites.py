@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ctrain_runtime.doctor.sites import check_files, check_site
-from ctrain_runtime.site import SelectedSite, Site, select_site, site_names
+from ctrain_runtime.site import Conditional, SelectedSite, Site, SitePartition, select_site, site_names
 from samples.programs import answer
 
 
@@ -43,6 +43,17 @@ def test_a_site_whose_needs_are_all_met(tmp_path: Path) -> None:
         ),
         ({"runs": "/dev/null/runs"}, "runs", "/dev/null: not a directory"),
         ({"cache": "/not/there"}, "cache", "/not/there: directory not found"),
+        (
+            {"partitions": {"prod": SitePartition(1, 1, time_limit={"9-1": "1:00:00"})}},
+            "partitions",
+            "mine.yaml (user): site local: partitions.prod: invalid range of nodes '9-1'",
+        ),
+        ({"interactive_time": "soon"}, "interactive_time", "mine.yaml (user): invalid time limit 'soon'"),
+        (
+            {"env_multinode": {"A": Conditional("1", "new")}},
+            "env_multinode",
+            "mine.yaml (user): site local: env_multinode.A: since_nccl must be a version of NCCL, not 'new'",
+        ),
         ({"image_cache": "/not/there"}, "image_cache", "/not/there: directory not found"),
         ({"datasets": {"x": "/not/there"}}, "datasets.x", "/not/there: directory not found"),
         ({"mounts": ("/not/there:/x:ro",)}, "mounts", "/not/there: not found"),

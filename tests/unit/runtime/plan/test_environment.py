@@ -87,6 +87,14 @@ def test_variables_of_a_version_of_nccl(nccl: str, value: Optional[str], lines: 
     assert site_notes.notes(a_plan(site=site, nodes=1), site, CLUSTER, software) == ()
 
 
+def test_a_version_of_nccl_that_is_none() -> None:
+    site = a_site(env_multinode={"NCCL_PROTO": Conditional("^LL128", "new")})
+    with pytest.raises(
+        ConfigError, match=r"^site neuron: env_multinode.NCCL_PROTO: since_nccl must be a version of NC"
+    ):
+        a_plan(site=site, nodes=2)
+
+
 @pytest.mark.parametrize("name", ["BASH_ENV", "ENV", "TORCHINDUCTOR_CACHE_DIR"])
 def test_what_images_and_tools_would_do_can_be_asked_for(name: str) -> None:
     assert a_plan(env=(f"{name}=/x",)).environment[name] == "/x"
