@@ -117,10 +117,17 @@ class WorldError(CtrainError):
 
 
 CANCELLED = 130  # 128 + SIGINT, as shells report it
+ENDED = {  # 128 + a signal
+    129: "the terminal was closed (SIGHUP); the run continues",
+    CANCELLED: "cancelled (Ctrl-C or SIGTERM)",
+    137: "out of memory, or a rank was killed (SIGKILL)",
+    143: "ended early: time limit, preemption, a lost node, SIGTERM; or saved and left",
+}
 
 
 def exit_codes() -> list[tuple[int, str]]:
-    """(code, meaning) of every error above, in ascending order, for `ctrain help exit-codes`."""
+    """(code, meaning) of every error above and of runs that were ended, in ascending order, for `ctrain help
+    exit-codes`."""
     classes: list[type[CtrainError]] = [CtrainError, *CtrainError.__subclasses__()]
     codes = [(error.exit_code, error.meaning) for error in classes]
-    return sorted([*codes, (CANCELLED, "cancelled (Ctrl-C or SIGTERM)")])
+    return sorted([*codes, *ENDED.items()])

@@ -182,7 +182,14 @@ def count_visible_gpus() -> int:
     uuids = [uuid for text in _gpu_information() for uuid in re.findall(r"^GPU UUID:\s*(\S+)", text, re.MULTILINE)]
     nvidia = count_visible(count_gpus(), os.environ.get("CUDA_VISIBLE_DEVICES"), uuids)
     amd = count_visible(count_amd_gpus(), os.environ.get("ROCR_VISIBLE_DEVICES"))
-    return nvidia + count_visible(amd, os.environ.get("HIP_VISIBLE_DEVICES")) + count_intel_gpus()
+    return nvidia + count_visible(amd, os.environ.get("HIP_VISIBLE_DEVICES")) + _visible_intel_gpus()
+
+
+def _visible_intel_gpus() -> int:
+    """By ZE_AFFINITY_MASK: numbers of cards, or CARD.TILE; an empty one hides nothing (Level Zero's specification,
+    Environment Variables; not seen on such a machine)."""
+    count, mask = count_intel_gpus(), os.environ.get("ZE_AFFINITY_MASK", "")
+    return min(count, len({entry.partition(".")[0].strip() for entry in mask.split(",")})) if mask else count
 
 
 def count_visible(count: int, devices: Optional[str], uuids: Sequence[str] = ()) -> int:

@@ -15,12 +15,11 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from pathlib import Path
 
 from ctrain_builder import upkeep
 from ctrain_builder.build_cache import Cache
 from ctrain_builder.cache_root import find_cache, open_cache
-from ctrain_builder.cli.options import add_yes, days
+from ctrain_builder.cli.options import add_yes, cache_directory, days
 from ctrain_builder.upkeep import Entry
 from ctrain_runtime.text import format_duration, format_size, pluralize, table
 
@@ -30,7 +29,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     def add(name: str, text: str, run: Callable[[argparse.Namespace, Cache], int]) -> argparse.ArgumentParser:
         action = actions.add_parser(name, help=text, allow_abbrev=False)
-        action.add_argument("--cache", type=Path, metavar="DIR", help="the cache ($CTRAIN_CACHE, /var/tmp/ctrain-UID)")
+        action.add_argument(
+            "--cache", type=cache_directory, metavar="DIR", help="the cache ($CTRAIN_CACHE, /var/tmp/ctrain-UID)"
+        )
         action.add_argument("--json", action="store_true", help="print one JSON object instead of text")
         action.set_defaults(run=run)
         return action

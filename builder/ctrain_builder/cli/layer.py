@@ -22,6 +22,7 @@ import sys
 from pathlib import Path
 
 from ctrain_builder.cache_root import open_cache
+from ctrain_builder.cli.options import cache_directory
 from ctrain_builder.cli.progress import ProgressLines
 from ctrain_builder.layers import build_host, host_tools, user_source, workspace
 from ctrain_builder.layers import user_layer as maker
@@ -54,7 +55,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     build.add_argument("-o", "--output", type=Path, required=True, metavar="OUT", help="file to create, e.g. my.sqsh")
     build.add_argument("--store", metavar="DIR", help="store to look in (default: CTRAIN_STORE, then the site's)")
     build.add_argument(
-        "--cache", type=Path, metavar="DIR", help="for the log and temporary files ($CTRAIN_CACHE, /var/tmp/ctrain-UID)"
+        "--cache",
+        type=cache_directory,
+        metavar="DIR",
+        help="for the log and temporary files ($CTRAIN_CACHE, /var/tmp/ctrain-UID)",
     )
     show = actions.add_parser("show", help="show what a layer is built on and what it adds", allow_abbrev=False)
     show.add_argument("layer", type=Path, metavar="LAYER")

@@ -26,12 +26,19 @@ def add_definitions_argument(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def cache_directory(text: str) -> Path:
+    """The value of --cache. An empty one, as of a variable that is not set, would be the current directory."""
+    if not text:
+        raise argparse.ArgumentTypeError("must be a directory, not empty")
+    return Path(text)
+
+
 def add_cache_arguments(parser: argparse.ArgumentParser) -> None:
     """Where images are described and kept; shared with `ctrain publish`."""
     add_definitions_argument(parser)
     parser.add_argument(
         "--cache",
-        type=Path,
+        type=cache_directory,
         metavar="DIR",
         help="where layers, images and logs are kept ($CTRAIN_CACHE, /var/tmp/ctrain-UID)",
     )

@@ -21,7 +21,7 @@ from typing import Any, Optional
 
 from ctrain_builder import build_plan, image_spec, ngc
 from ctrain_builder.cache_root import open_cache
-from ctrain_builder.cli.options import add_definitions_argument, parse_build_args
+from ctrain_builder.cli.options import add_definitions_argument, cache_directory, parse_build_args
 from ctrain_builder.image_spec import ImageSpec
 from ctrain_builder.ngc import Table
 from ctrain_builder.registry.resolver import DigestResolver
@@ -48,7 +48,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_definitions_argument(parser)
     parser.add_argument(
-        "--cache", type=Path, metavar="DIR", help="where builders remember digests ($CTRAIN_CACHE, /var/tmp/ctrain-UID)"
+        "--cache",
+        type=cache_directory,
+        metavar="DIR",
+        help="where builders remember digests ($CTRAIN_CACHE, /var/tmp/ctrain-UID)",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
 

@@ -68,13 +68,13 @@ class Terminal:
             self._notes.add(status.note)
             self.show(status.note)
 
-    def ranks(self, started: int, total: int) -> None:
-        """Show how many ranks are up. Called repeatedly: silence after the start is noticed here."""
+    def ranks(self, started: int, total: int, unit: str) -> None:
+        """Show how many ranks, or nodes, are up. Called repeatedly: silence after the start is noticed here."""
         if self._has_output:
             return
-        all_up = f"{pluralize(total, 'rank')} up, waiting for the first output"
+        all_up = f"{pluralize(total, unit)} up, waiting for the first output"
         if self._live:
-            self._move(f"starting: {started}/{total} ranks up" if started < total else all_up)
+            self._move(f"starting: {started}/{total} {unit}s up" if started < total else all_up)
         elif started >= total:
             self._all_up = time.monotonic() if self._all_up is None else self._all_up
             if time.monotonic() - self._all_up >= SILENCE_SECONDS:

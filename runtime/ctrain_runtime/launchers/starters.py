@@ -32,12 +32,30 @@ _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
 # Run what follows them; words of theirs begin with a dash or a digit, or name all of something.
 _WRAPPERS = ("env", "exec", "command", "time", "nice", "ionice", "nohup", "timeout", "stdbuf", "setsid", "chrt")
 _BINDERS = ("numactl", "taskset", "likwid-pin")
+# The same, with a second word: they run what follows in an environment, or measure it.
+_RUNNERS = {
+    **dict.fromkeys(("uv", "poetry", "pdm", "hatch", "rye", "pixi", "pipenv", "conda", "mamba", "micromamba"), "run"),
+    "nsys": "profile",
+}
 # Their options whose value is the next word, where that may look like a program.
 _VALUED = {
     "env": ("-u", "--unset", "-C", "--chdir"),
     "exec": ("-a",),
     "time": ("-f", "--format", "-o", "--output"),
     "timeout": ("-s", "--signal"),
+    **dict.fromkeys(("conda", "mamba", "micromamba"), ("-n", "--name", "-p", "--prefix", "--cwd")),
+    "uv": (
+        "-p",
+        "--python",
+        "-w",
+        "--with",
+        "--with-editable",
+        "--with-requirements",
+        "--extra",
+        "--group",
+        "--project",
+    ),
+    "nsys": ("-o", "--output", "-t", "--trace", "-s", "--sample", "-w", "-c", "-f", "-x", "-y", "-d", "-e", "-b", "-k"),
 }
 _KEYWORDS = ("then", "do", "else", "!", "{")
 _OF_WRAPPER = re.compile(r"-.*|[0-9].*|all|[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
@@ -94,8 +112,8 @@ def _unwrapped(words: list[str]) -> list[str]:
         name = PurePath(words[0]).name
         if _ASSIGNMENT.fullmatch(words[0]) or name in _KEYWORDS:
             words = words[1:]
-        elif name in (*_WRAPPERS, *_BINDERS):
-            words = words[1:]
+        elif name in (*_WRAPPERS, *_BINDERS) or words[1:2] == [_RUNNERS.get(name)]:
+            words = words[2 if name in _RUNNERS else 1 :]
             if name == "command" and words[:1] in (["-v"], ["-V"]):  # only asks where it is
                 return []
             while words and _OF_WRAPPER.fullmatch(words[0]):

@@ -107,3 +107,12 @@ def test_sizes_do_not_lead_through_links(ctrain: Callable[..., str], cache: Cach
     sizes = json.loads(ctrain("du", "--json"))["sizes"]
     assert "loop" not in sizes
     assert sizes["logs"] == 0
+
+
+@pytest.mark.parametrize(
+    "words", [("cache", "list"), ("upstream",), ("build", "pytorch-cpu"), ("layer", "build", "x", "-o", "y")]
+)
+def test_an_empty_name_is_not_the_current_directory(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    """As of `--cache "$UNSET"`."""
+    assert main(BUILD_VERBS, [*words, "--cache", ""]) == 64
+    assert "--cache: must be a directory, not empty" in capsys.readouterr().err

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from ctrain_runtime.errors import CANCELLED, CtrainError, UsageError, exit_codes
+from ctrain_runtime.errors import CANCELLED, ENDED, CtrainError, UsageError, exit_codes
 
 
 def test_an_error_is_one_line_with_its_next_step() -> None:
@@ -10,11 +10,11 @@ def test_an_error_is_one_line_with_its_next_step() -> None:
 
 def test_every_kind_of_error_has_a_code_of_its_own() -> None:
     codes = [code for code, _ in exit_codes()]
-    assert len(codes) == len(set(codes)) == len(CtrainError.__subclasses__()) + 2
+    assert len(codes) == len(set(codes)) == len(CtrainError.__subclasses__()) + 1 + len(ENDED)
     assert codes == sorted(codes)
 
 
 def test_codes_look_neither_like_a_programs_nor_like_a_signals() -> None:
-    codes = {code for code, _ in exit_codes()} - {CANCELLED}
+    codes = {code for code, _ in exit_codes()} - set(ENDED)
     assert codes <= set(range(64, 82))
     assert CANCELLED == 128 + 2

@@ -51,6 +51,9 @@ class Local:
         return script.identity(plan)
 
     def render(self, plan: LaunchPlan, task: Task) -> Launch:
+        if plan.options:
+            problem = f"site local has no scheduler that could take {plan.options[0]}"
+            raise UsageError(problem, "Remove --scheduler-option, or select a cluster with --site")
         return script.render(plan, task)
 
     def check(self, launch: Launch) -> None:

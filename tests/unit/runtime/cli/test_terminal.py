@@ -40,7 +40,7 @@ def test_a_file_gets_plain_lines_and_no_bar() -> None:
         Status("ended", "X", Outcome.FAILED),
     ):
         terminal.status(status)
-    terminal.ranks(1, 2)
+    terminal.ranks(1, 2, "rank")
     terminal.job_log("srun: error: x")
     terminal.output("epoch 1\nhalf a li")
     terminal.metrics([RECORD])
@@ -105,9 +105,9 @@ def test_the_start_moves_on_a_terminal_until_the_first_output() -> None:
     screen = Screen()
     terminal = Terminal(screen)
     for started in (3, 3, 16):
-        terminal.ranks(started, 16)
+        terminal.ranks(started, 16, "rank")
     terminal.output("epoch 1\n")
-    terminal.ranks(16, 16)
+    terminal.ranks(16, 16, "rank")
     terminal.close()
     assert screen.getvalue() == (
         f"starting: 3/16 ranks up{ERASE}16 ranks up, waiting for the first output{ERASE}epoch 1\n"
@@ -117,9 +117,9 @@ def test_the_start_moves_on_a_terminal_until_the_first_output() -> None:
 def test_the_start_ends_with_the_first_record() -> None:
     screen = Screen()
     terminal = Terminal(screen)
-    terminal.ranks(1, 2)
+    terminal.ranks(1, 2, "rank")
     terminal.metrics([{"step": 1}])
-    terminal.ranks(2, 2)
+    terminal.ranks(2, 2, "rank")
     assert screen.getvalue() == f"starting: 1/2 ranks up{ERASE}"
 
 
@@ -128,21 +128,21 @@ def test_a_file_is_told_of_silence_once(clock: Callable[[float], None]) -> None:
     terminal = Terminal(out)
     for now, started in ((0.0, 1), (50.0, 2), (50.0 + SILENCE_SECONDS - 1, 2)):
         clock(now)
-        terminal.ranks(started, 2)
+        terminal.ranks(started, 2, "rank")
     assert out.getvalue() == ""
     clock(50.0 + SILENCE_SECONDS)
-    terminal.ranks(2, 2)
-    terminal.ranks(2, 2)
+    terminal.ranks(2, 2, "rank")
+    terminal.ranks(2, 2, "rank")
     assert out.getvalue() == "2 ranks up, waiting for the first output\n"
 
 
 def test_output_in_time_is_no_silence(clock: Callable[[float], None]) -> None:
     out = io.StringIO()
     terminal = Terminal(out)
-    terminal.ranks(2, 2)
+    terminal.ranks(2, 2, "rank")
     terminal.output("x\n")
     clock(99.0)
-    terminal.ranks(2, 2)
+    terminal.ranks(2, 2, "rank")
     assert out.getvalue() == "x\n"
 
 
@@ -205,7 +205,7 @@ def tell_everything(terminal: Terminal) -> None:
     terminal.show("site      local")
     terminal.submitted("job 7")
     terminal.status(Status("waiting", "Priority", starts_at="soon", note="x"))
-    terminal.ranks(2, 2)
+    terminal.ranks(2, 2, "rank")
     terminal.job_log("x")
     terminal.output("half")
     terminal.metrics([RECORD])
@@ -235,3 +235,12 @@ def test_nothing_is_raised_when_the_stream_is_closed() -> None:
     out = io.StringIO()
     out.close()
     tell_everything(Terminal(out))
+
+
+def test_nodes_whose_commands_start_the_ranks_are_no_ranks() -> None:
+    stream = Screen()
+    terminal = Terminal(stream)
+    terminal.ranks(1, 2, "node")
+    assert "starting: 1/2 nodes up" in stream.getvalue()
+    terminal.ranks(2, 2, "node")
+    assert "2 nodes up, waiting for the first output" in stream.getvalue()

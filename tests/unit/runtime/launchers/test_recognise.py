@@ -337,6 +337,10 @@ def test_one_rank_may_start_its_own() -> None:
         ("env --chdir src torchrun --nproc_per_node 2 x.py", "torchrun", None, 2),
         ("timeout -s KILL -k 9 2h torchrun --nproc_per_node 2 x.py", "torchrun", None, 2),
         ("time -o seconds -f %e torchrun --nproc_per_node 2 x.py", "torchrun", None, 2),
+        ("uv run --with einops torchrun --nproc_per_node 2 x.py", "torchrun", None, 2),
+        ("conda run -n train --no-capture-output torchrun --nproc_per_node 2 x.py", "torchrun", None, 2),
+        ("bash -c 'poetry run torchrun --nproc_per_node 2 x.py'", "torchrun", None, 2),
+        ("nsys profile -t cuda,nvtx -o report torchrun --nproc_per_node 2 x.py", "torchrun", None, 2),
         ("bash -c 'command -v nvidia-smi; exec -a train torchrun --nproc_per_node 2 x.py'", "torchrun", None, 2),
         (
             "nice -n 10 timeout 2h python -m torch.distributed.launch --nproc_per_node=2 x.py",

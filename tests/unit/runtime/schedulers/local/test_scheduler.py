@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import os
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from ctrain_runtime import facts
 from ctrain_runtime.errors import CtrainError, ResourceError, UsageError
 from ctrain_runtime.facts import Cluster
+from ctrain_runtime.launchers import make_task
 from ctrain_runtime.plan.size import JobSize, SizeRequest
 from ctrain_runtime.schedulers.local import SCHEDULER
 from samples.plans import LOCAL, a_plan
@@ -100,3 +102,19 @@ def test_nothing_is_queued() -> None:
 def test_the_gpus_are_those_that_the_driver_names(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(facts, "gpu_models", lambda: ("NVIDIA A30",))
     assert SCHEDULER.gpus(SITE) == ("NVIDIA A30",)
+
+
+def test_options_of_a_scheduler_are_refused() -> None:
+    plan = dataclasses.replace(a_plan(**LOCAL), options=("--licenses=x",))
+    task = make_task(plan, SCHEDULER.identity(plan))
+    with pytest.raises(UsageError, match=r"^site local has no scheduler that could take --licenses=x\. Remove"):
+        SCHEDULER.render(plan, task)
+
+
+@pytest.mark.parametrize(("mask", "count"), [("", 2), ("1", 1), ("0,1", 2), ("0.0,0.1", 1), ("0,0", 1)])
+def test_intel_gpus_that_the_caller_has_hidden(mask: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(facts, "count_gpus", lambda: 0)
+    monkeypatch.setattr(facts, "count_amd_gpus", lambda: 0)
+    monkeypatch.setattr(facts, "count_intel_gpus", lambda: 2)
+    monkeypatch.setenv("ZE_AFFINITY_MASK", mask)
+    assert facts.count_visible_gpus() == count
