@@ -36,9 +36,10 @@ from ctrain_runtime.errors import DiskFullError, StoreError
 from ctrain_runtime.manifest import SCHEMA, Manifest, checksum, read_manifest
 from ctrain_runtime.store import CHANNELS, Store, channel_target, open_store, pending_manifest
 from samples import fuse
+from samples.long_mode import often
 from samples.stores import BASE, LAYER, Image, Images, disk
 
-KILLS = 200
+KILLS = often(200, 60)
 SECONDS = float(os.environ.get("CTRAIN_STORE_SECONDS", "10"))  # of many at once
 GROUP, ADMINS = 12000, (12001, 12002)
 OLDER_SCHEMAS = range(1, SCHEMA)
