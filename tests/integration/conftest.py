@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from ctrain_builder.cache_root import default_root
 from samples.cluster import ENTRY, Cluster
 from samples.foreign_torch import build
 
@@ -50,6 +52,14 @@ def cluster() -> Iterator[Cluster]:
     yield up
     if was_down:
         subprocess.run([ENTRY, "down"], check=True)
+
+
+@pytest.fixture(scope="session")
+def pytorch_cpu() -> Path:
+    """The image of that name, in the builder's cache: for tests that need no cluster."""
+    subprocess.run([str(Path(sys.executable).with_name("ctrain")), "build", "pytorch-cpu"], check=True)
+    (image,) = (default_root() / "images").glob("pytorch-cpu_*-hd.sif")
+    return image
 
 
 @pytest.fixture(scope="session")

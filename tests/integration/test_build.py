@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,12 +24,11 @@ def ctrain(*argv: str) -> Done:
     return subprocess.run([CTRAIN, *argv], capture_output=True, text=True, timeout=900)
 
 
-def plan(*argv: str) -> dict[str, bool]:
-    """Definition -> whether its layer exists."""
-    done = ctrain("build", "pytorch-cpu", "--plan", "--json", *argv)
+def layers() -> list[dict[str, Any]]:
+    done = ctrain("build", "pytorch-cpu", "--plan", "--json")
     assert done.returncode == 0, done.stderr
     [image] = json.loads(done.stdout)["images"]
-    return {layer["definition"]: layer["exists"] for layer in image["layers"]}
+    return list(image["layers"])
 
 
 @pytest.fixture
@@ -42,7 +42,8 @@ def changed(tmp_path: Path) -> Path:
 
 
 def test_what_exists_is_not_built_again() -> None:
-    assert plan() == {"pytorch-cpu": True, "horovod": True, "deepspeed": True, "libraries": True, "train": True}
+    exist = {layer["definition"]: layer["exists"] for layer in layers()}
+    assert exist == {"pytorch-cpu": True, "horovod": True, "deepspeed": True, "libraries": True, "train": True}
     done = ctrain("build", "pytorch-cpu")
     assert done.returncode == 0
     assert "is up to date, nothing to do" in done.stdout
@@ -79,9 +80,10 @@ def test_an_ordinary_user_builds_only_the_changed_layer(cluster: Cluster, change
     cache = cluster.home / "cache"
     (cache / "layers").mkdir(parents=True, exist_ok=True)
     shutil.copy(default_root() / CACHE_MARKER, cache)
-    for layer in (default_root() / "layers").iterdir():
-        if layer.is_file() and not (cache / "layers" / layer.name).exists():
-            shutil.copyfile(layer, cache / "layers" / layer.name)
+    for planned in layers():
+        for layer in (default_root() / "layers").glob(f"{planned['key']}.*"):
+            if not (cache / "layers" / layer.name).exists():
+                shutil.copyfile(layer, cache / "layers" / layer.name)
     copy = cluster.home / "changed"
     shutil.copytree(changed.parent, copy, dirs_exist_ok=True)
     copy.chmod(0o755)  # pytest's folders are root's alone

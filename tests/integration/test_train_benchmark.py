@@ -7,16 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-from samples.cluster import Cluster
-
 FILE = Path(__file__).parents[2] / "benchmarks" / "train.py"
 
 
-def test_examples_are_measured_beside_plain_programs(cluster: Cluster) -> None:
-    image = cluster.store / "channels" / "pytorch-cpu_prod.sif"
+def test_examples_are_measured_beside_plain_programs(pytorch_cpu: Path) -> None:
     chosen = ["--rounds=1", "--case=gpt single", "--case=resnet50 ddp 1"]
     done = subprocess.run(
-        [sys.executable, FILE, "--json", f"--image={image}", *chosen], capture_output=True, text=True, timeout=500
+        [sys.executable, FILE, "--json", f"--image={pytorch_cpu}", *chosen], capture_output=True, text=True, timeout=500
     )
     assert done.returncode in (0, 1), done.stderr  # 1: below the limit, which other programs decide here
     summary = json.loads(done.stdout.splitlines()[-1])
