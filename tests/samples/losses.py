@@ -15,8 +15,8 @@ import pytest
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "losses"
 # Relative. The image is the same, but CPUs with other instructions add in another order. Between AVX-512 and SSE 4, the
-# losses that are kept differ by 2e-5 at most; what comes later can differ by more, so only first steps are kept. One of
-# the changes above shows in them as 1e-2 and more.
+# losses that are kept differ by 2e-5 at most (Keras' by 2e-4, without oneDNN); what comes later can differ by more, so
+# only first steps are kept. One of the changes above shows in them as 1e-2 and more.
 BOUND = 1e-3
 
 
