@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -12,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_builder.cache_root import default_root
 from samples.cluster import ENTRY, Cluster
 from samples.foreign_torch import build
 
@@ -57,9 +57,9 @@ def cluster() -> Iterator[Cluster]:
 @pytest.fixture(scope="session")
 def pytorch_cpu() -> Path:
     """The image of that name, in the builder's cache: for tests that need no cluster."""
-    subprocess.run([str(Path(sys.executable).with_name("ctrain")), "build", "pytorch-cpu"], check=True)
-    (image,) = (default_root() / "images").glob("pytorch-cpu_*-hd.sif")
-    return image
+    argv = [str(Path(sys.executable).with_name("ctrain")), "build", "pytorch-cpu", "--json"]
+    built = json.loads(subprocess.run(argv, check=True, stdout=subprocess.PIPE).stdout)
+    return Path(built["images"][0]["path"])
 
 
 @pytest.fixture(scope="session")
