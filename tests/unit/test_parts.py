@@ -10,7 +10,10 @@ MAKEFILE = """\
 SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -c
 good:
+\t@sleep 0.5
 \t@(for n in $$(seq 30); do echo "$$n.50s call     test_$$n"; done; echo "3 passed") | tee $(RESULTS)/good.log
+later:
+\t@echo "2 passed" | tee $(RESULTS)/later.log
 bad:
 \t@(echo "99.00s setup    test_bad"; echo "1 failed"; exit 1) | tee $(RESULTS)/bad.log
 """
@@ -22,12 +25,19 @@ def run(folder: Path, *parts: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_part_that_fails_hides_no_other(tmp_path: Path) -> None:
-    done = run(tmp_path, "bad", "good")
+    done = run(tmp_path, "bad", "good", "later")
     assert done.returncode != 0
     assert done.stderr.endswith("not all parts passed\n")
     end = done.stdout.partition("the slowest tests\n")[2].splitlines()
     assert end[:3] == ["99.00s setup    test_bad", "30.50s call     test_30", "29.50s call     test_29"]
-    assert end[19:] == ["12.50s call     test_12", "", "the parts", "bad          1 failed", "good         3 passed"]
+    assert end[19:] == [
+        "12.50s call     test_12",
+        "",
+        "the parts",
+        "bad          1 failed",
+        "good         3 passed",
+        "later        2 passed",
+    ]
 
 
 def test_all_parts_passed(tmp_path: Path) -> None:
