@@ -129,7 +129,7 @@ class Site:
     mpi: tuple[str, ...] = ("pmix", "pmi2")  # in order of preference
     cpus_per_gpu: Optional[int] = None
     memory_per_gpu: Optional[int] = None  # MB
-    threads_per_core: Optional[int] = None  # that a job gets by the site's default
+    job_threads_per_core: Optional[int] = None  # that a job gets by the site's default
     cpu_bind: str = ""
     gpu_order: tuple[int, ...] = ()  # a node's GPUs in the order of the cores next to them
     cache: str = ""  # a shared directory for downloaded models

@@ -60,7 +60,7 @@ def compare(selected: SelectedSite, image: str = "") -> Iterator[Finding]:
 
 def _compare_partitions(selected: SelectedSite, cluster: Cluster, described: Cluster) -> Iterator[Finding]:
     site = selected.site
-    here = {part.name: limit_threads(part, site.threads_per_core or 0) for part in cluster.partitions}
+    here = {part.name: limit_threads(part, site.job_threads_per_core or 0) for part in cluster.partitions}
     closed = {part.name: part.closed for part in cluster.closed}
     agree = []
     for part in described.partitions if here or closed else ():

@@ -36,7 +36,7 @@ def find_cluster(scheduler: Scheduler, site: Site, *, dry_run: bool = False) -> 
             raise
         return describe_cluster(site), (f"partitions are those of the file of site {site.name}: {error.message}",)
     described = {part.name: part for part in describe_cluster(site).partitions}
-    threads = site.threads_per_core or 0
+    threads = site.job_threads_per_core or 0
     parts = (limit_threads(_complete(site, part, described), threads) for part in cluster.partitions)
     return replace(cluster, partitions=tuple(parts)), ()
 

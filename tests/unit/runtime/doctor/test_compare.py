@@ -69,7 +69,7 @@ def test_partitions_that_this_cluster_lacks() -> None:
 @pytest.mark.usefixtures("slurm")
 def test_threads_are_counted_as_jobs_get_them(programs: Path) -> None:
     fakes.slurm(programs, replace(HERE, cpus=128, threads_per_core=2))
-    assert findings(f"partitions: {{{AGREES}}}\nthreads_per_core: 1")["partitions"][0] == "ok"
+    assert findings(f"partitions: {{{AGREES}}}\njob_threads_per_core: 1")["partitions"][0] == "ok"
 
 
 def test_gpus_that_the_scheduler_does_not_know(slurm: Path) -> None:

@@ -58,7 +58,9 @@ def test_a_dry_run_holds_the_limits_of_a_partition(tmp_path: Path, capsys: pytes
 def test_cpus_are_those_that_a_job_gets_by_the_sites_default(programs: Path) -> None:
     """Frontier: 56 free cores with two threads each, of which jobs get one; -c 14 would ask for 14 cores."""
     fakes.slurm(programs, Partition("batch", True, nodes=2, cpus=112, gpus=8, threads_per_core=2))
-    parts = [find_cluster(SLURM, dataclasses.replace(SITE, threads_per_core=n))[0].partitions[0] for n in (None, 1, 2)]
+    parts = [
+        find_cluster(SLURM, dataclasses.replace(SITE, job_threads_per_core=n))[0].partitions[0] for n in (None, 1, 2)
+    ]
     assert [(part.cpus, part.threads_per_core) for part in parts] == [(112, 2), (56, 1), (112, 2)]
 
 
