@@ -185,6 +185,11 @@ class Bench:
         assert isinstance(data, dict)
         return data
 
+    def ending(self) -> dict[str, Any]:
+        """The exit in the record, without the count of ranks that were killed: some stand-ins give no grace period."""
+        exit_ = self.record()["exit"]
+        return {**exit_, "reason": exit_["reason"].partition("; ")[0]}
+
     def job_process(self) -> int:
         """The process of the run's job.sh, on site local."""
         return int(self.record()["attempts"][0]["job_id"].split(":")[1])

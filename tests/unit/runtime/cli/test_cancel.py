@@ -157,7 +157,7 @@ def test_printing_does_not_decide_over_a_cancellation(bench: Bench, streams: str
         script, cwd=bench.folder, env=bench.environment, timeout=60, check=False, stdout=subprocess.DEVNULL
     )
     assert done.returncode == 0
-    assert bench.record()["exit"] == {"code": 130, "reason": "cancelled", "by": "user", "ending": "cancelled"}
+    assert bench.ending() == {"code": 130, "reason": "cancelled", "by": "user", "ending": "cancelled"}
     assert not bench.orphans()
 
 
@@ -165,5 +165,5 @@ def test_two_that_cancel_at_once(bench: Bench) -> None:
     assert ended(bench.run("--launcher", "env", "--", "sleep", "600", verb="submit"))[0] == 0
     results = [ended(cancel) for cancel in [bench.attach(verb="cancel") for _ in range(3)]]
     assert [(code, error) for code, _, error in results] == [(0, "")] * 3
-    assert bench.record()["exit"] == {"code": 130, "reason": "cancelled", "by": "user", "ending": "cancelled"}
+    assert bench.ending() == {"code": 130, "reason": "cancelled", "by": "user", "ending": "cancelled"}
     assert not bench.orphans()

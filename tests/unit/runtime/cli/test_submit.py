@@ -73,7 +73,7 @@ def test_a_signal_during_the_submission_cancels_the_job(bench: Bench, number: si
     code, out, error = ended(submit)
     assert (code, error) == (130, "")
     assert "cancelling toy 1 ..." in out
-    assert bench.record()["exit"] == {"code": 130, "reason": "cancelled", "by": "user", "ending": "cancelled"}
+    assert bench.ending() == {"code": 130, "reason": "cancelled", "by": "user", "ending": "cancelled"}
     assert not bench.orphans()
 
 
