@@ -1,13 +1,15 @@
 #!/bin/sh
 # Sourced by the %post of a layer that compiles Python packages on an image with PyTorch: settings and functions.
-# shellcheck source=/dev/null
-if [ -f /mnt/build-env.sh ]; then . /mnt/build-env.sh; fi
+# `work` is the directory of this file and of python_packages.py.
 # %post does not get the image's environment, which says where NGC's compiler, MPI and CUDA are.
 # shellcheck source=/dev/null
 for part in /.singularity.d/env/*.sh; do . "$part"; done
+# Last: where packages come from is the building machine's business, not the image's.
+# shellcheck source=/dev/null
+if [ -f /mnt/build-env.sh ]; then . /mnt/build-env.sh; fi
 # NGC's BASH_ENV would start a driver check in every shell of the build.
 unset BASH_ENV
-export PIP_BREAK_SYSTEM_PACKAGES=1 PIP_ROOT_USER_ACTION=ignore PIP_NO_CACHE_DIR=1
+export PIP_BREAK_SYSTEM_PACKAGES=1 PIP_ROOT_USER_ACTION=ignore PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 
 package_directory() { # PACKAGE
     python3 -c "import importlib.util as u; print(*u.find_spec('$1').submodule_search_locations)"
@@ -17,21 +19,40 @@ version_of() { # PACKAGE
     python3 -c "from importlib.metadata import version; print(version('$1'))"
 }
 
-# NAME==VERSION, or NAME alone where the constraint file of NGC's image (from 25.03 on) has the version.
-constrained() { # NAME==VERSION
-    if grep -Eiqs "^$(echo "${1%%==*}" | tr - .) *[=<>~!]" "${PIP_CONSTRAINT:-/dev/null}"; then
-        echo "${1%%==*}"
-    else
-        echo "$1"
-    fi
+# Whether the image has packages of such versions ("torch>=2.6", "python>=3.11"); whether it has them, or its constraint
+# file lets pip install them.
+image_has() { ask has "$@"; }       # REQUIREMENT...
+image_allows() { ask allows "$@"; } # REQUIREMENT...
+ask() {
+    answer=0
+    # shellcheck disable=SC2154
+    python3 "$work/python_packages.py" "$@" || answer=$?
+    case $answer in
+        0) return 0 ;;
+        10) return 1 ;;
+        *) exit 1 ;;
+    esac
 }
 
-# A package that the parent has stays as it is: NGC's set was tested together. Pins are the newest versions that both
-# Python 3.8 (in 22.03) and 3.13 have.
-install_missing() { # NAME==VERSION...
-    for pin in "$@"; do
-        python3 -m pip show --quiet "${pin%%==*}" || python3 -m pip install --no-deps "$(constrained "$pin")"
-    done
+# A package that the image has stays as it is, since NGC's set was tested together, unless one that is installed here, or
+# the one whose source is in DIRECTORY, needs another version.
+install_missing() { # [--for DIRECTORY] [--without NAME]... NAME==VERSION...
+    python3 "$work/python_packages.py" install "$@"
+}
+
+# NAME==VERSION, or NAME alone where the constraint file of NGC's image (from 25.03 on) has another version.
+constrained() { # NAME==VERSION
+    python3 "$work/python_packages.py" pin "$1"
+}
+
+# The C++ standard for which torch compiles extensions, as 17.
+torch_standard() {
+    grep -o 'std=c++[0-9]*' "$(package_directory torch)/utils/cpp_extension.py" | grep -o '[0-9]*$' | sort -n | tail -n 1
+}
+
+cmake_at_least() { # VERSION
+    present=$(cmake --version | sed -n 's/^cmake version //p')
+    [ "$(printf '%s\n' "$1" "${present:-0}" | sort -V | head -n 1)" = "$1" ]
 }
 
 torch_before=$(version_of torch)
