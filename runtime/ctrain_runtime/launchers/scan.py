@@ -211,9 +211,15 @@ class Ranks:
     def joined(self, processes: Processes, ranks: Dict[Key, List[int]]) -> Set[Key]:
         """The ranks that hold a connection to their meeting point, to another rank here, or to another host of the
         run."""
-        connections = processes.connections()
+        connections, strays = processes.connections(), self._strays(processes, ranks)
         held = {
-            key: {connections[inode] for pid in pids for inode in processes.sockets(pid) if inode in connections}
+            key: {
+                connections[inode]
+                for pid in pids
+                if pid not in strays
+                for inode in processes.sockets(pid)
+                if inode in connections
+            }
             for key, pids in ranks.items()
         }
         owners = {connection: key for key, every in held.items() for connection in every}
@@ -226,8 +232,33 @@ class Ranks:
                     found.add(key)
         return found
 
+    def _strays(self, processes: Processes, ranks: Dict[Key, List[int]]) -> Set[int]:
+        """The processes of nested worlds of several ranks that meet in one place by chance: each deepspeed takes port
+        29500, so ranks of one reach another's. They join nothing of the run's."""
+        worlds: Dict[Tuple[Any, ...], List[int]] = {}
+        below: Dict[Tuple[Any, ...], Set[Key]] = {}
+        for key, pids in ranks.items():
+            for world, by_local in self._worlds(processes, pids).items():
+                worlds.setdefault(world, []).extend(by_local.values())
+                below.setdefault(world, set()).add(key)
+        colliding = [pid for world, pids in worlds.items() if len(below[world]) > 1 for pid in pids]
+        return {one for pid in colliding for one in processes.below(pid)}
+
     def nested(self, processes: Processes, pids: List[int]) -> Optional[Nested]:
-        """The ranks that a rank has started, if these are at least two and meet elsewhere than the rank does.
+        """The ranks that a rank has started, if these are at least two and meet elsewhere than the rank does."""
+        worlds = self._worlds(processes, pids)
+        if not worlds:
+            return None
+        family = next(iter(worlds))[0]  # the same ranks may have variables of several families
+        worlds = {key: by_local for key, by_local in worlds.items() if key[0] == family}
+        every = [pid for by_local in worlds.values() for pid in by_local.values()]
+        commands = sorted(" ".join(processes.words(pid)) for pid in every)
+        starter = _program(processes.words(processes.parents.get(every[0], 0)))
+        return Nested(tuple(key[1] for key in worlds), len(every), tuple(commands), starter)
+
+    def _worlds(self, processes: Processes, pids: List[int]) -> Dict[Tuple[Any, ...], Dict[int, int]]:
+        """The worlds that a rank has started: of each, known by family, size and meeting point, the processes by local
+        rank.
 
         Only programs that were started with variables of their own have other ones than the rank: processes that are
         forked (workers of a data loader) have the rank's. What multiprocessing spawns is an engine's, never a rank.
@@ -246,15 +277,7 @@ class Ranks:
                     found.setdefault((member.family, member.size, member.meeting), {})[member.local] = pid
                     inner.add(pid)
         # A part of a larger world, as of torchrun that meets the one of another rank, is none of its own.
-        worlds = {key: by_local for key, by_local in found.items() if len(by_local) >= key[1]}
-        if not worlds:
-            return None
-        family = next(iter(worlds))[0]  # the same ranks may have variables of several families
-        worlds = {key: by_local for key, by_local in worlds.items() if key[0] == family}
-        every = [pid for by_local in worlds.values() for pid in by_local.values()]
-        commands = sorted(" ".join(processes.words(pid)) for pid in every)
-        starter = _program(processes.words(processes.parents.get(every[0], 0)))
-        return Nested(tuple(key[1] for key in worlds), len(every), tuple(commands), starter)
+        return {key: by_local for key, by_local in found.items() if len(by_local) >= key[1]}
 
     def _is_other_host(self, address: str) -> bool:
         """Whether an address is that of another host of the run."""

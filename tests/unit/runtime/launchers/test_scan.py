@@ -163,6 +163,21 @@ def test_a_rank_with_ranks_of_its_own_is_nested_and_has_not_joined(proc: Proc) -
     assert nested(proc)[0] == Nested((2,), 2, ("python -u x.py", "python -u x.py"), "torchrun")
 
 
+def test_worlds_that_meet_at_one_port_by_chance_join_nobody(proc: Proc) -> None:
+    """As those of two deepspeed: both take 29500, and a rank of the second reaches the first one's."""
+    first, second = (proc.world(proc.rank(number)) for number in range(2))
+    proc.connect(second[1], first[0], ("127.0.0.1", 45000), OTHER)
+    proc.connect(proc.fork(second[1]), first[0], ("127.0.0.1", 45001), ("127.0.0.1", 45002))
+    assert joined(proc) == []
+    assert set(nested(proc)) == {0, 1}
+
+
+def test_engines_of_two_ranks_that_speak_to_each_other_show_that_these_have_joined(proc: Proc) -> None:
+    first, second = (proc.world(proc.rank(number), meet=("127.0.0.1", 29500 + number)) for number in range(2))
+    proc.connect(second[1], first[0], ("127.0.0.1", 45000), ("127.0.0.1", 45002))
+    assert joined(proc) == [0, 1]
+
+
 # Joined: each launcher has its own way, and so has each library.
 
 
