@@ -46,3 +46,11 @@ def test_all_parts_passed(tmp_path: Path) -> None:
     done = run(tmp_path, "good")
     assert (done.returncode, done.stderr) == (0, "")
     assert "failed" not in done.stdout
+
+
+def test_what_tests_start_is_no_part_of_the_make_that_runs_them(tmp_path: Path) -> None:
+    """They call make themselves, which would look for the job server of the other, and keep its options."""
+    (tmp_path / "Makefile").write_text(f"include {PROGRAM.parents[1]}/Makefile\nprobe:\n\t@env\n")
+    make = ["make", "--keep-going", "--jobs", "2", "--output-sync=target", "RESULTS=x", "probe"]
+    done = subprocess.run(make, cwd=tmp_path, check=True, capture_output=True, text=True, timeout=60)
+    assert [line for line in done.stdout.splitlines() if line.startswith(("MAKEFLAGS", "MFLAGS"))] == []
