@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ctrain_builder.layers import secrets
 from ctrain_runtime import command
-from ctrain_runtime.engines.apptainer import Engine
+from ctrain_runtime.engines.apptainer import Engine, no_eval
 from ctrain_runtime.errors import BuildError, DiskFullError, EngineError
 
 # Variables of the engine's own that may say where things come from; all others would change what a build sees.
@@ -113,7 +113,7 @@ class Container:
         is_engine: bool = False,
     ) -> list[str]:
         """`apptainer ACTION OPTIONS IMAGE`; a command may follow. `as_root`: as the root user of a user namespace.
-        `is_engine`: the command is an engine, which mounts.
+        `is_engine`: the command is an engine, which mounts, and gets variables as they are.
 
         --pid: when the container ends, so does everything that was started in it.
         --hostname: a result must not depend on the machine's name, and Horovod's Gloo dies of a segmentation fault
@@ -123,7 +123,7 @@ class Container:
         argv = [self.engine.path, "--quiet", action, "--pid", "--cleanenv", "--pwd", "/"]
         argv += ["--hostname", hostname] if hostname else []
         argv += ["--contain", "--no-mount", "home,cwd,tmp,sys,bind-paths"]
-        argv += [] if is_engine else ["--security", f"seccomp:{NO_MOUNTS}"]
+        argv += no_eval(self.engine) if is_engine else ["--security", f"seccomp:{NO_MOUNTS}"]
         if as_root:
             argv.append("--fakeroot")
         elif self.root:

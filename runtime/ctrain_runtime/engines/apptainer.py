@@ -83,8 +83,7 @@ def exec_argv(
     argv = [engine.path, "--quiet", "exec", "--cleanenv", "--no-mount", unmounted]
     if workdir:
         argv += ["--pwd", workdir]
-    if _numbers(engine) >= NO_EVAL_SINCE[engine.name]:
-        argv.append("--no-eval")  # else a $ in the value of a variable would be expanded, or run, by a shell inside
+    argv += no_eval(engine)
     if engine.fakeroot:
         argv.append("--fakeroot")
     if as_root:
@@ -189,6 +188,11 @@ if ! command -v {quote_argv([engine.path])} >/dev/null; then
   path=$({quote_argv(["/bin/bash", "-lc", load, "ctrain", *modules])}) && export PATH=$PATH:${{path##*$'\\n'}}
 fi
 """
+
+
+def no_eval(engine: Engine) -> list[str]:
+    """The option without which a $ in the value of a variable is expanded, or run, by a shell inside; none before."""
+    return ["--no-eval"] if _numbers(engine) >= NO_EVAL_SINCE[engine.name] else []
 
 
 def _numbers(engine: Engine) -> tuple[int, ...]:
