@@ -60,7 +60,7 @@ def test_a_terminal_takes_everything(batches: list[list[dict[str, Any]]], texts:
         terminal.metrics(batch)
     for text in texts:
         terminal.output(text)
-        terminal.ranks(1, 2)
+        terminal.ranks(1, 2, "rank")
         terminal.warn(text)
     terminal.close()
     out.flush()

@@ -57,6 +57,7 @@ warn_ranks() { # SIGNAL: to the programs of each of them
 READERS=' tee cat sed awk gawk mawk grep tail head ts tr ' # end by themselves when their input does
 WRAPPERS=' starter starter-suid appinit sinit timeout time ' # of engines and others: pass signals on to what they run
 OTHERS_PATIENCE=20 TRAP_PATIENCE=10                         # tenths of a second
+START_PATIENCE=500                                          # looks, 20 ms apart
 
 children_of() { # PID: sets kids; threads have children of their own
   local path more
@@ -71,9 +72,11 @@ look_at() { # PID: sets name, and words of its command line
   read -r name <"/proc/$1/comm"
   mapfile -d '' -t words <"/proc/$1/cmdline"
 } 2>/dev/null
-find_programs() { # PID [shells]: adds what runs below it to programs, shells and others; of an engine only shells
+find_programs() { # PID [shells]: adds what runs below it to programs, shells and others; of an engine only shells.
+  # Sets `beginning` if a process of the engine has no children: it will become the program, and loses signals until then.
   local kid kids name words before=${#programs[@]}
   children_of "$1"
+  if [ "${2-}" ] && ((!${#kids[@]})); then beginning=yes; fi
   for kid in "${kids[@]}"; do
     look_at "$kid"
     if [[ ${words[0]##*/} =~ ^-?(ba|da|a|k|mk|z)?sh$ ]]; then # of a script that is executed, too
@@ -153,11 +156,17 @@ end_shells() { # when what they wait for has ended, and what reads its output ha
   disown "$!"
 }
 signal_programs() { # SIGNAL
-  local programs=() shells=() others=() tries=0
+  local programs shells others beginning tries=0
   [ -n "$child" ] || return
   # shellcheck disable=SC2034
   passed=$1
-  until find_programs "$child"; ((${#programs[@]} + ${#others[@]})) || ((++tries > 50)); do sleep 0.02; done
+  while ((tries++ < START_PATIENCE)); do
+    programs=() shells=() others=() beginning=''
+    find_programs "$child"
+    if ((${#programs[@]} + ${#others[@]})) && [ -z "$beginning" ]; then break; fi
+    any_runs "$child" || break
+    sleep 0.02
+  done
   ((${#programs[@]})) || { programs=("${others[@]}") others=(); }
   ((${#programs[@]})) || return
   if [ "$1" = TERM ]; then end_programs; else kill -s "$1" "${programs[@]}" 2>/dev/null; fi

@@ -123,6 +123,29 @@ def test_an_engine_that_serves_the_image_is_not_signalled_with_the_program(
     assert scripts.log().split() == ["ready", "saved", "1", "0"]
 
 
+# As the real one while it prepares the container: a process that later becomes the program, and that loses signals.
+BEGINNING = """\
+trap : TERM
+touch beginning
+until ((SECONDS >= 2)); do :; done
+exec "$@"
+"""
+
+
+def test_a_signal_that_comes_while_the_engine_begins_is_not_lost(scripts: Scripts) -> None:
+    (scripts.folder / "engine.sh").write_text(BEGINNING)
+    shutil.copy("/bin/bash", scripts.bin / "starter")
+    engine = scripts.bin / "apptainer"
+    call = f'"${{inside[@]}}" starter {scripts.folder}/engine.sh "$@"'
+    engine.write_text(engine.read_text().replace('"${inside[@]}" "$@"', call))
+    scripts.create(scripts.plan("sleep", "600"))
+    task = scripts.start("task.sh", **slurm_task())
+    wait_until(lambda: (scripts.folder / "beginning").exists())
+    task.terminate()
+    assert task.wait(30) == 143
+    assert scripts.node_events()[-1]["what"] == "ended"
+
+
 def test_a_signal_to_all_leaves_the_program_its_time_to_save(scripts: Scripts) -> None:
     """As torchrun signals the group of a rank: the shell dies of it at once."""
     (scripts.folder / "run.sh").write_text("python3 saves.py\necho after")

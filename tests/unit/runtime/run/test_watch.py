@@ -102,7 +102,7 @@ def test_a_run_to_its_end(run: Run, clock: Clock, interrupts: NoSignals) -> None
     assert [status.phase for status in dict.fromkeys(observer.of("status"))] == ["waiting", "running", "ended"]
     assert "".join(observer.of("output")) == "hello\n"
     assert [records for records in observer.of("metrics") if records] == [[{"step": 1}]]
-    assert ("ranks", 4, 4) in observer.seen
+    assert ("ranks", 4, 4, "rank") in observer.seen
 
 
 def test_a_message_of_the_preflight_is_shown_once_whichever_node_writes_first(
@@ -143,7 +143,7 @@ def test_a_node_whose_ranks_are_all_up_is_not_read_again(
     watch(run, observer, interrupts)
     assert [name for name, _ in reads].count("0.jsonl") == 1
     assert [name for name, _ in reads].count("1.jsonl") > 2
-    assert ("ranks", 4, 4) in observer.seen
+    assert ("ranks", 4, 4, "rank") in observer.seen
 
 
 def test_counting_ranks_takes_a_share_of_the_time_however_slow_the_files_are(
