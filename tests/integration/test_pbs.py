@@ -6,6 +6,7 @@ import contextlib
 import json
 from pathlib import Path
 
+from ctrain_runtime.manifest import checksum
 from samples.cluster import Cluster
 from samples.pbs_hosts import TRAIN, hosts_of_pbs, logs, on_pbs
 from samples.runs import ended, wait_for
@@ -68,13 +69,30 @@ def test_a_deleted_job_saves_on_all_hosts_and_leaves_nothing(cluster: Cluster, t
         assert [logs(bench.one, word) for word in ("SIGNAL", "SAVED")] == [[["SIGNAL", "SIGTERM"]] * 4, [["SAVED"]] * 4]
 
 
-def test_an_open_mpi_under_hydra_is_refused_before_it_trains(
+def test_an_open_mpi_under_hydra_is_refused_before_it_waits(
     cluster: Cluster, foreign_torch: Path, tmp_path: Path
 ) -> None:
-    """Hydra speaks PMI, which Debian's Open MPI lacks: each rank would train alone."""
+    """Hydra speaks PMI, which Open MPI lacks: each rank would train alone. One host has the mpirun of the image."""
     with hosts_of_pbs(tmp_path / "pbs", hydra=foreign_torch) as bench:
         (bench.folder / "train.py").write_text(TRAIN)
-        code, text = on_pbs(bench, str(cluster.image), "mpi", "--nodes", "1", "--ranks-per-node", "2")
+        code, text = on_pbs(bench, str(cluster.image), "mpi", "--nodes", "2", "--ranks-per-node", "2")
+        assert code == 72, text
+        assert "Open MPI 4.1.4 of the image" in text and "--launcher gloo" in text
+        assert not bench.one.exists()
+
+
+def test_an_mpi_that_nobody_knew_is_refused_under_hydra_before_it_trains(
+    cluster: Cluster, foreign_torch: Path, tmp_path: Path
+) -> None:
+    """The image's manifest does not name its Open MPI; the ranks of the preflight do."""
+    manifest = json.loads(cluster.image.with_suffix(".json").read_text())
+    del manifest["software"]["mpi"], manifest["checksum"]
+    image = tmp_path / cluster.image.name
+    image.hardlink_to(cluster.image)
+    image.with_suffix(".json").write_text(json.dumps({**manifest, "checksum": checksum(manifest)}))
+    with hosts_of_pbs(tmp_path / "pbs", hydra=foreign_torch) as bench:
+        (bench.folder / "train.py").write_text(TRAIN)
+        code, text = on_pbs(bench, str(image), "mpi", "--nodes", "1", "--ranks-per-node", "2")
         assert code == 80, text
         seen = "MPI in the image sees 1 ranks, but 2 were started"
         assert f"{seen}. Pass --launcher gloo for Horovod, or env if the program needs no MPI\n" in text
