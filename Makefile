@@ -80,7 +80,7 @@ ifdef HASHES
 	.venv/bin/pip install --quiet --require-hashes --only-binary :all: --requirement .ci/requirements.txt
 	.venv/bin/pip install --quiet --no-deps --no-index --no-build-isolation --editable .
 else
-	.venv/bin/pip install --quiet --editable '.[build,dev]'
+	.venv/bin/pip install --quiet --quiet --editable '.[build,dev]'
 endif
 	touch .venv
 

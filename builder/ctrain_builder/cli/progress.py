@@ -1,4 +1,4 @@
-"""Shows a build: a line when a step ends; on a terminal also a live line for each step that runs."""
+"""Shows a build: a line when a step begins, each minute, and when it ends; on a terminal live lines."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:  # an optional dependency, imported where there is a terminal
     from rich.text import Text
 
 _NAME_WIDTH = 20
+_WIDTH = 120
+_SILENT = 60.0  # seconds after which a step that runs is shown again where no terminal shows it
 
 
 class Stopped(Exception):
@@ -50,6 +52,9 @@ class ProgressLines:
     def tick(self) -> None:
         if self._stop.is_set():
             raise Stopped
+        for step in [] if self._live else list(self._running):
+            if step.is_silent():
+                self._print(step.describe()[:_WIDTH])
 
     def note(self, text: str) -> None:
         self._print(text)
@@ -100,7 +105,7 @@ class _Step:
     def __init__(self, lines: ProgressLines, kind: str, name: str, log: Path, expected: Optional[float]) -> None:
         self.kind, self.name = kind, name
         self._lines, self._log, self._expected = lines, log, expected
-        self._started = time.monotonic()
+        self._started = self._shown = time.monotonic()
 
     @property
     def elapsed(self) -> float:
@@ -108,6 +113,14 @@ class _Step:
 
     def end(self, outcome: str, size: Optional[int] = None) -> None:
         self._lines.end(self, outcome, size)
+
+    def is_silent(self) -> bool:
+        """Whether nobody has seen it for long; who asks shows it then."""
+        now = time.monotonic()
+        silent = now - self._shown >= _SILENT
+        if silent:
+            self._shown = now
+        return silent
 
     def describe(self) -> str:
         """Its name, the time elapsed and expected, and the last line of its log."""

@@ -39,6 +39,24 @@ def test_a_line_when_a_step_begins_and_ends(log: Path) -> None:
     assert out.getvalue().splitlines()[0].endswith("usually takes 1 min 1 s")
 
 
+def test_where_no_terminal_is_a_step_is_shown_each_minute(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [1000.0]
+    monkeypatch.setattr("ctrain_builder.cli.progress.time.monotonic", lambda: clock[0])
+    log.write_text("compiling " + "x" * 300)
+    out = io.StringIO()
+    lines = ProgressLines(out, "small 1.0  ")
+    step = lines.begin("layer", "base", log, 300)
+    for clock[0] in (1059.0, 1060.0, 1061.0, 1119.0, 1120.0):
+        lines.tick()
+    step.end("built", 7)
+    lines.tick()
+    shown = out.getvalue().splitlines()
+    assert len(shown) == 4
+    assert shown[1].startswith("small 1.0  layer   base                  1 min 0 s of about 5 min 0 s  compiling xxx")
+    assert "2 min 0 s of about" in shown[2]
+    assert len(shown[1]) == len(shown[2]) == 131
+
+
 def test_on_a_terminal_all_steps_that_run_are_shown(log: Path) -> None:
     pytest.importorskip("rich")
     out = Terminal()
