@@ -39,7 +39,7 @@ PACKAGES = {
         "accelerate": "1.0.1",
         "pytorch-lightning": "2.0.9.post0",
     },
-    "24.12": {**_NEW, "transformers": "5.12.1", "regex": "2026.11.15"},
+    "24.12": {**_NEW, "transformers": "4.52.4", "regex": "2024.11.6"},
     "26.08": {**_NEW, "transformers": "4.57.6", "regex": "2024.11.6", "megatron-core": "0.16.1"},
 }
 CATALOG = """\

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -271,3 +272,48 @@ def test_questions_of_a_definition(image: Image) -> None:
 def test_a_question_that_has_no_answer_ends_the_build(image: Image) -> None:
     (image.root / "site" / "other.egg-info").mkdir()
     assert layer_shell(image, "(if image_has other; then echo yes; else echo no; fi) || echo ended") == "ended"
+
+
+def libraries_for(image: Image, torch: str, constraints: str) -> dict[str, str]:
+    """The packages that libraries.def asks for, with their versions."""
+    for info in (image.root / "site").glob("torch-*"):
+        shutil.rmtree(info)
+    image.add("torch", torch)
+    image.add("numpy", "1.26.4")
+    (image.root / "constraints.txt").write_text(constraints)
+    text = (PROGRAM.parent / "libraries" / "libraries.def").read_text().replace("{{ TRANSFORMERS }}", "5.23.0")
+    _, sourced, chooses = text.partition('    . "$work/python_layer.sh"\n')
+    chooses, installs, _ = chooses.partition("    check_torch\n")
+    assert sourced and "install_missing --without hf-xet" in chooses and installs
+    asked = "install_missing() { shift 2; printf '%s\\n' \"$@\"; }"
+    script = f"export PIP_CONSTRAINT={image.root}/constraints.txt\n{asked}\n{chooses}"
+    pins = [line.partition("==") for line in layer_shell(image, script).splitlines()]
+    return {name: version for name, _, version in pins}
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="the lists are for the Python of NVIDIA's newer images")
+@pytest.mark.parametrize(
+    ("torch", "constraints", "expected"),
+    [
+        # transformers takes 2.6.0a0 for 2.6, and from 4.53 on imports TransformGetItemToIndex, which 24.12 lacks.
+        ("2.6.0a0+df5bbc0", "", {"transformers[torch]": "4.52.4", "megatron-core": "0.15.2"}),
+        ("2.5.0a0+e000cf0", "", {"transformers[torch]": "5.12.1", "megatron-core": "0.15.2"}),
+        ("2.6.0", "", {"transformers[torch]": "5.23.0", "megatron-core": "0.16.1", "torchmetrics": "1.9.0"}),
+        ("2.14.0a0+4fdf77b", "safetensors==0.7.0", {"transformers[torch]": "5.12.1"}),
+        ("2.14.0a0+4fdf77b", "regex==2024.11.6", {"transformers[torch]": "4.57.6", "huggingface-hub": "0.36.2"}),
+        # What hub, torchmetrics and megatron-core need
+        ("2.14.0a0+4fdf77b", "idna==3.11", {"transformers[torch]": "5.12.1"}),
+        ("2.14.0a0+4fdf77b", "click==8.3.1", {"transformers[torch]": "4.57.6"}),
+        (
+            "2.14.0a0+4fdf77b",
+            "packaging==23.2\nlightning-utilities==0.15.2",
+            {"transformers[torch]": "5.23.0", "megatron-core": None, "torchmetrics": "1.8.2"},
+        ),
+        ("2.5.0", "packaging==23.2", {"megatron-core": None}),
+    ],
+)
+def test_libraries_are_what_torch_and_the_constraint_file_allow(
+    image: Image, torch: str, constraints: str, expected: dict[str, str | None]
+) -> None:
+    chosen = libraries_for(image, torch, constraints)
+    assert {name: chosen.get(name) for name in expected} == expected
