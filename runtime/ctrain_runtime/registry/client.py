@@ -31,6 +31,7 @@ from ctrain_runtime.registry.http_client import (
 )
 
 PULL, PUSH = "pull", "pull,push"  # what a token is for
+_STRANGE = "Check for a proxy or login page, or report it to its administrators"
 _FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 _MANIFESTS = (
     "application/vnd.oci.image.index.v1+json",
@@ -219,6 +220,8 @@ class RegistryClient:
     def _token(self, asked: Mapping[str, str], login: Optional[credentials.Login], ref: Reference, actions: str) -> str:
         """A token for these actions in the repository, and for no more, from the service that the registry names."""
         realm = asked.get("realm", "")
+        if not realm.startswith(("https://", "http://")):
+            raise RegistryError(f"{ref.host} names no address where tokens are to be had", _STRANGE)
         scope = f"repository:{ref.repository}:{actions}" if ref.repository else "registry:catalog:*"
         service = asked.get("service", "")  # Docker's client names none, rather than an empty one
         query = {**({"service": service} if service else {}), "scope": scope}
@@ -231,7 +234,10 @@ class RegistryClient:
         if answer.status != 200:
             raise self.refusal(answer, ref, actions)
         data = answer.data()
-        return str(data.get("token") or data.get("access_token"))
+        token = data.get("token") or data.get("access_token")
+        if not isinstance(token, str) or not (token.isascii() and token.isprintable()):  # or no header could hold it
+            raise RegistryError(f"{host(answer.url)} did not return a token for {ref.host}", _STRANGE)
+        return token
 
     def refusal(self, answer: Response, ref: Reference, actions: str = PULL) -> RegistryError:
         """Why there is no answer, and what to do."""

@@ -104,6 +104,30 @@ def test_challenges_that_cannot_be_met(challenge: str) -> None:
             RegistryClient({}).tags(f"{made.host}/x")
 
 
+@pytest.mark.parametrize(
+    "challenge", ["Bearer service=s", 'Bearer realm=""', 'Bearer realm="/token"', "Bearer realm=file:/t"]
+)
+def test_a_challenge_without_an_address(challenge: str) -> None:
+    with front() as made:
+        in_memory(made, challenge)
+        with pytest.raises(RegistryError, match=rf"^{made.host} names no address where tokens are to be had\. "):
+            RegistryClient({}).tags(f"{made.host}/x")
+        assert made.asked("/token") == []
+
+
+@pytest.mark.parametrize(
+    "answer", [{}, {"token": None}, {"token": 5}, {"token": ["t"]}, {"token": "a\r\nX: y"}, {"token": "é"}]
+)
+def test_a_token_service_that_sends_none(answer: object) -> None:
+    """It was asked with "None", and the registry seemed to deny access."""
+    with front() as made, front() as auth:
+        in_memory(made, f'Bearer realm="http://{auth.host}/token"')
+        auth.stand = lambda _: Answer(200, {}, json.dumps(answer).encode())
+        with pytest.raises(RegistryError, match=rf"^{auth.host} did not return a token for {made.host}\. "):
+            RegistryClient({}).tags(f"{made.host}/x")
+        assert len(made.requests) == 1
+
+
 def test_an_identity_token_is_exchanged(tmp_path: Path) -> None:
     with front() as made:
         in_memory(made, 'Bearer realm="http://{host}/token",service=s')
