@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import stat
+import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 
+from ctrain_builder.layers import without_owners
 from ctrain_builder.layers.container import Container
 from ctrain_builder.layers.unpack import unpack
 from ctrain_runtime.engines.apptainer import Engine
@@ -28,7 +31,7 @@ class Stub(Container):
 
     def run(self, argv: Sequence[str], *_: object, variables: Mapping[str, str], **__: object) -> None:
         assert (self.work / "unpack-rootfs/var/lib/apptainer/mnt/session").is_dir()
-        (self.work / "unpack/root").mkdir()
+        (self.work / "unpack/root/locked").mkdir(parents=True, mode=0)
         self.calls.append((argv, variables))
 
 
@@ -49,6 +52,15 @@ def call(stub: Stub, source: str = "nvcr.io/small:1") -> tuple[list[str], Mappin
     assert "s3cret" not in " ".join(argv)
     inside = {name[len("APPTAINERENV_") :]: value for name, value in variables.items()}
     return [after for word, after in zip(argv, argv[1:]) if word == "--bind"], inside
+
+
+@pytest.mark.parametrize("root", [True, False])
+def test_images_with_owners_and_locked_directories_can_be_unpacked(stub: Stub, root: bool) -> None:
+    """Only root's engine changes owners; whoever builds must read what it has unpacked."""
+    call(replace(stub, root=root))
+    ((argv, _),) = stub.calls
+    assert (list(argv[:2]) == [sys.executable, without_owners.__file__]) is root
+    assert stat.S_IMODE((stub.work / "root/locked").stat().st_mode) == 0o500
 
 
 def test_only_the_work_directory_and_the_cache_are_writable(stub: Stub) -> None:

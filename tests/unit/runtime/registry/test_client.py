@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from pathlib import Path
 
@@ -94,6 +95,29 @@ def test_challenges(challenge: str, query: str) -> None:
         assert RegistryClient(login).tags(f"{made.host}/x") == ("1",)
         # Never more rights than to pull.
         assert [request.path for request in made.asked("/token")] == [f"/token?{query}scope=repository%3Ax%3Apull"]
+
+
+def test_a_token_that_has_run_out_is_not_shown_to_ask_for_another() -> None:
+    """nvcr.io names another service to whom still shows it, which is not for anonymous clients."""
+    with front() as made, front() as elsewhere:
+        valid, issued = ["Bearer 0"], itertools.count()
+
+        def stand(request: Request) -> Answer:
+            if request.path.startswith("/token"):
+                return Answer(200, {}, json.dumps({"token": str(next(issued))}).encode())
+            shown = request.headers.get("authorization")
+            realm = f"http://{elsewhere.host if shown else made.host}/token"
+            ours = Answer(200, {}, b'{"tags": ["1"]}')
+            return ours if shown in valid else Answer(401, {"WWW-Authenticate": f'Bearer realm="{realm}"'}, b"")
+
+        made.stand = stand
+        client = RegistryClient({})
+        assert client.tags(f"{made.host}/x") == ("1",)
+        valid[:] = ["Bearer 1"]
+        assert client.tags(f"{made.host}/x") == ("1",)
+        shown = [request.headers.get("authorization") for request in made.asked("/v2/")]
+        assert shown == [None, "Bearer 0", "Bearer 0", None, "Bearer 1"]
+        assert elsewhere.requests == []
 
 
 @pytest.mark.parametrize("challenge", ["", "Digest realm=x", "Basic realm=x"])
