@@ -85,9 +85,10 @@ class _Target:
 def prepare(request: Request) -> Prepared:
     """Plan a run. Starts nothing, and leaves nothing but a pulled image in the cache, in a dry run not even that.
     Raises CtrainError."""
-    site = request.site.site
     _check_detected(request)
-    scheduler = schedulers.get(site.scheduler)
+    scheduler = schedulers.get(request.site.site.scheduler)
+    request, replaced = _without_replaced(request, scheduler)
+    site = request.site.site
     planned, recognised = _job(request)
     with ThreadPoolExecutor(1) as pool:  # the engine takes as long to tell its version as the scheduler to answer
         engine = pool.submit(targets.find_site_engine, site, dry_run=request.dry_run)
@@ -106,8 +107,22 @@ def prepare(request: Request) -> Prepared:
     plan, assumed = _plan(request, planned, recognised.env, target, *engine.result())
     refuse_alone(imported, plan)
     launch = scheduler.render(plan, launchers.make_task(plan, scheduler.identity(plan)))
-    notes = (*choice.notes, *recognised.notes, *assumed, *target.notes)
+    notes = (*choice.notes, *recognised.notes, *replaced, *assumed, *target.notes)
     return Prepared(launch, notes, _image_source(request))
+
+
+def _without_replaced(request: Request, scheduler: Scheduler) -> tuple[Request, tuple[str, ...]]:
+    """The request without the site's options of the scheduler that the command line gives anew, and a note on each:
+    they follow ctrain's own in the script, where of what is given twice the last counts."""
+    site = request.site.site
+    given = dict(request.options.settings)
+    given.update({"partition": request.options.partition} if request.options.partition else {})
+    names = {option: set(read_options((option,), scheduler.short_options)) & given.keys() for option in site.submit}
+    kept = tuple(option for option in site.submit if not names[option])
+    notes = (
+        f"--{name} {given[name]} replaces {option} of site {site.name}" for option in names for name in names[option]
+    )
+    return replace(request, site=replace(request.site, site=replace(site, submit=kept))), tuple(notes)
 
 
 def _target(request: Request, scheduler: Scheduler, planned: job.Job, recognised: Recognised) -> _Target:

@@ -21,7 +21,10 @@ class Slurm:
     """Jobs of sbatch; inside an allocation, steps that a process of this machine starts and srun spreads."""
 
     programs: tuple[str, ...] = facts.COMMANDS
-    short_options: Mapping[str, str] = {"-A": "account", "-p": "partition", "-q": "qos", "-w": "nodelist"}
+    short_options: Mapping[str, str] = {
+        "-A": "account", "-C": "constraint", "-p": "partition",
+        "-q": "qos", "-w": "nodelist", "-x": "exclude",
+    }
 
     def facts(self, site: Site) -> Cluster:
         return facts.read_cluster()

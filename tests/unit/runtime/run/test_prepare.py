@@ -347,3 +347,32 @@ def test_options_of_the_scheduler_count_as_they_do_for_it() -> None:
     further = {"partition": "b", "account": "bio", "nodelist": "n1"}
     size = make_size_request(options, a_job(), Cluster(), None, further)
     assert (size.partition, size.account, size.qos, size.nodelist) == ("b", "bio", "normal", "n1")
+
+
+@pytest.mark.parametrize(
+    ("submit", "options", "directive"),
+    [
+        ("--constraint=gpu", {"settings": (("constraint", "gpu&hbm80g"),)}, "--constraint='gpu&hbm80g'"),
+        ("-C gpu", {"settings": (("constraint", "a100"),)}, "--constraint=a100"),
+        ("--account=ours", {"settings": (("account", "mine"),)}, "--account=mine"),
+        ("-A ours", {"settings": (("account", "mine"),)}, "--account=mine"),
+        ("-x n1", {"settings": (("exclude", "n2"),)}, "--exclude=n2"),
+        ("--partition=other", {"partition": "gpu"}, "--partition=gpu"),
+    ],
+)
+def test_the_command_line_replaces_the_options_of_a_site(submit: str, options: dict[str, Any], directive: str) -> None:
+    """Of what is given twice sbatch takes the last: the site's came last, and another account was charged."""
+    Path("ours.yaml").write_text(f"scheduler: slurm\nsubmit: ['{submit}', --exclusive]\n")
+    prepared = prepare(asked("./ours.yaml", options))
+    assert prepared.launch.plan.options == ("--exclusive",)
+    lines = [line.replace("'", "") for line in prepared.launch.scripts["job.sh"].splitlines()]
+    assert f"#SBATCH {directive}".replace("'", "") in lines
+    name, _, value = directive.partition("=")
+    assert f"{name} {value} replaces {submit} of site ours".replace("'", "") in prepared.notes
+
+
+def test_options_of_a_site_that_nobody_replaces() -> None:
+    Path("ours.yaml").write_text("scheduler: slurm\nsubmit: [--constraint=gpu, -A ours]\n")
+    prepared = prepare(asked("./ours.yaml", {"settings": (("qos", "long"),)}))
+    assert prepared.launch.plan.options == ("--constraint=gpu", "-A ours")
+    assert not [note for note in prepared.notes if "replaces" in note]
