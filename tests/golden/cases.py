@@ -37,6 +37,7 @@ SHARED = some_facts(
 )
 PBS_CLUSTER = Cluster((dataclasses.replace(GPU_PARTITION, cpu_bind=""),))
 ROCM_IMAGE = an_image(name="rocm-pytorch", software={"torch": "2.9.1", "rocm": "6.4.2"})
+XPU_IMAGE = an_image(name="xpu-pytorch", software={"torch": "2.10.0+xpu", "xpu": "20250302"})
 CPU_IMAGE = an_image(name="pytorch-cpu", software={"torch": "2.13.0"})
 
 PLANS: dict[str, LaunchPlan] = {
@@ -112,11 +113,11 @@ PLANS: dict[str, LaunchPlan] = {
 def _site_plan(name: str, launcher: str) -> LaunchPlan:
     site, _ = load_site(name)
     site = dataclasses.replace(site, staging=site.staging.replace("$USER", "kim"))
-    amd = any(gpus.maker(part.gpu_type) == "amd" for part in site.partitions.values())
+    makers = {gpus.maker(part.gpu_type) for part in site.partitions.values()}
     engine = find_site_engine(site)[0] if site.engine.path else ENGINE
     plan = a_plan(
         site=site,
-        **({"image": ROCM_IMAGE} if amd else {}),
+        image=ROCM_IMAGE if "amd" in makers else XPU_IMAGE if "intel" in makers else an_image(),
         facts=some_facts(cluster=describe_cluster(site), engine=engine),
         job=a_job(launcher=launcher),
         settings=tuple((option, "mine") for option in site.required if option != "comment"),

@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Optional
+from typing import Literal, Optional, Union
 
 from ctrain_runtime.facts import Partition
-from ctrain_runtime.gpus import Gpu, identify
+from ctrain_runtime.gpus import Gpu, Maker, identify, maker
 from ctrain_runtime.image import OCI_ARCH
 from ctrain_runtime.manifest import CPU_LABEL, Manifest
 
@@ -24,24 +24,38 @@ _CONSUMER_GPU = re.compile(r"geforce|rtx[ _-]?[2-5]0[5-9]0", re.IGNORECASE)
 _V3 = frozenset(("abm", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe"))
 _INSTRUCTIONS = {"x86-64-v3": _V3, "haswell": _V3}
 
+_MAKES: dict[str, Maker] = {"cuda": "nvidia", "rocm": "amd", "xpu": "intel"}  # by software of images
+_NAMES: dict[Maker, str] = {"nvidia": "NVIDIA", "amd": "AMD", "intel": "Intel"}
+
 
 @dataclass(frozen=True)
 class NodeFacts:
     """What is known of the nodes of a run. `name` is theirs for users; `arch` is the output of `uname -m`; `gpus` are
-    the scheduler's or the driver's names of those that the run uses; `driver` is NVIDIA's version ("": unknown);
-    `instructions` are those of the CPU (empty: unknown)."""
+    the scheduler's or the driver's names of those that the run uses, `maker` whose they are; `driver` is NVIDIA's
+    version ("": unknown); `instructions` are those of the CPU (empty: unknown)."""
 
     name: str
     arch: str = ""
     gpus: tuple[str, ...] = ()
     driver: str = ""
     instructions: frozenset[str] = frozenset()
+    maker: Union[Maker, Literal[""]] = ""
 
 
 def nodes_of(part: Partition, *, use_gpus: bool) -> NodeFacts:
     """What is known of the nodes of a partition; its name may tell the type of its GPUs."""
     gpus = (part.gpu_type or part.name,) if use_gpus and part.gpus else ()
-    return NodeFacts(f"partition {part.name}", part.arch, gpus, part.driver)
+    return NodeFacts(
+        f"partition {part.name}", part.arch, gpus, part.driver, maker=_maker(part.gpu_type) if gpus else ""
+    )
+
+
+def _maker(gpu_type: str) -> Union[Maker, Literal[""]]:
+    """Whose GPUs of a type are. Only the type tells: AMD's in the name of a partition are often the CPUs."""
+    if identify(gpu_type).model:
+        return "nvidia"
+    other = maker(gpu_type)
+    return other if other != "nvidia" else ""  # which stands for what is not known, too
 
 
 def refusal(image: Manifest, nodes: NodeFacts) -> str:
@@ -53,6 +67,10 @@ def refusal(image: Manifest, nodes: NodeFacts) -> str:
     missing = _INSTRUCTIONS.get(compiled_for, frozenset()) - nodes.instructions
     if nodes.instructions and missing:
         return f"the CPU of {nodes.name} lacks {' '.join(sorted(missing))}, the image is compiled for {compiled_for}"
+    made_for = {_MAKES[key] for key in _MAKES if key in image.software}
+    if nodes.gpus and nodes.maker and made_for and nodes.maker not in made_for:
+        whose = f"the GPUs of {nodes.name} ({', '.join(nodes.gpus)}) are {_NAMES[nodes.maker]}'s"
+        return f"{whose}, the image is for {' and '.join(sorted(_NAMES[of] for of in made_for))}'s"
     if not nodes.gpus or "cuda" not in image.software:
         return ""
     if "musl" in image.software:

@@ -22,8 +22,12 @@ class Slurm:
 
     programs: tuple[str, ...] = facts.COMMANDS
     short_options: Mapping[str, str] = {
-        "-A": "account", "-C": "constraint", "-p": "partition",
-        "-q": "qos", "-w": "nodelist", "-x": "exclude",
+        "-A": "account",
+        "-C": "constraint",
+        "-p": "partition",
+        "-q": "qos",
+        "-w": "nodelist",
+        "-x": "exclude",
     }
 
     def facts(self, site: Site) -> Cluster:

@@ -5,8 +5,9 @@ from typing import Any, Optional
 
 import pytest
 
+from ctrain_runtime.facts import Partition
 from ctrain_runtime.manifest import CPU_LABEL, Requires
-from ctrain_runtime.plan.admission import NodeFacts, compiled_models, native_driver, nearest, notes, refusal
+from ctrain_runtime.plan.admission import NodeFacts, compiled_models, native_driver, nearest, nodes_of, notes, refusal
 from samples.plans import a_manifest
 
 # TORCH_CUDA_ARCH_LIST of NVIDIA's tags 24.12 and 25.04.
@@ -29,6 +30,8 @@ def foreign(**software: str) -> Any:
 
 VOLTA = a_manifest(requires=Requires(arch=WITH_VOLTA))
 NO_VOLTA = a_manifest(requires=Requires(arch=WITHOUT_VOLTA))
+ROCM = a_manifest(software={"torch": "2.9.1", "rocm": "6.4.2"})
+BOTH = a_manifest(software={"torch": "2.9.1", "rocm": "6.4.2", "cuda": "12.6"})
 HASWELL = a_manifest(labels={CPU_LABEL: "haswell"})
 V3 = frozenset(("abm", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe"))  # of the flags of a Haswell
 UNLISTED = "whether it runs by forward compatibility is unknown, no list names that driver"
@@ -53,6 +56,26 @@ OLD = "CUDA 12.6 needs driver 525 or newer, partition gpu has"
         (HASWELL, nodes(), ""),  # the CPU is not known
         (a_manifest(), replace(nodes(), instructions=frozenset(("sse2",))), ""),
         (a_manifest(labels={CPU_LABEL: "znver9"}), replace(nodes(), instructions=frozenset(("sse2",))), ""),
+        # Whose GPUs the partition has, where its type of GPUs says so
+        (
+            VOLTA,
+            replace(nodes("mi250x"), maker="amd"),
+            "the GPUs of partition gpu (mi250x) are AMD's, the image is for N",
+        ),
+        (
+            VOLTA,
+            replace(nodes("max1550"), maker="intel"),
+            "the GPUs of partition gpu (max1550) are Intel's, the image is",
+        ),
+        (
+            ROCM,
+            replace(nodes("a100"), maker="nvidia"),
+            "the GPUs of partition gpu (a100) are NVIDIA's, the image is for A",
+        ),
+        (ROCM, replace(nodes("mi250x"), maker="amd"), ""),
+        (ROCM, nodes("gpu"), ""),  # of unknown GPUs
+        (BOTH, replace(nodes("mi250x"), maker="amd"), ""),
+        (BOTH, replace(nodes("a100"), maker="nvidia"), ""),
         # GPU generation, in the spellings of schedulers and drivers
         (VOLTA, nodes("v100"), ""),
         (VOLTA, nodes("Tesla V100S-PCIE-32GB"), ""),
@@ -161,3 +184,21 @@ def test_the_gpus_that_it_compiled_models_for() -> None:
 def test_the_nearest_image_that_fits(published: list[Any], version: Optional[str]) -> None:
     found = nearest(NO_VOLTA, published, nodes("v100"))
     assert (found.version if found else None) == version
+
+
+@pytest.mark.parametrize(
+    ("gpu_type", "name", "use_gpus", "maker"),
+    [
+        ("mi250x", "batch", True, "amd"),
+        ("mi250x", "batch", False, ""),
+        ("max1550", "debug", True, "intel"),
+        ("a100", "amd_a100nv_8", True, "nvidia"),
+        ("", "amd_a100nv_8", True, ""),  # AMD's are the CPUs
+        ("gpu", "any", True, ""),  # a type that says nothing
+    ],
+)
+def test_whose_gpus_a_partition_has_is_known_by_their_type(
+    gpu_type: str, name: str, use_gpus: bool, maker: str
+) -> None:
+    part = Partition(name, True, nodes=1, cpus=8, gpus=4, gpu_type=gpu_type)
+    assert nodes_of(part, use_gpus=use_gpus).maker == maker
