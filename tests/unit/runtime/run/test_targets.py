@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_runtime import facts, schedulers
+from ctrain_runtime import facts, gpus, schedulers
 from ctrain_runtime.cli.main import RUNTIME_VERBS, main
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import ConfigError, EngineError, ResourceError, SchedulerError
@@ -32,9 +32,15 @@ SITE = Site(
 def test_a_dry_run_for_every_site_on_any_machine(
     site: str, launcher: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Without scheduler, engine and the directories of the site; only the image must exist."""
+    """Without scheduler, engine and the directories of the site; only the image, for its GPUs, must exist."""
     monkeypatch.setenv("USER", "kim")
-    write_store(tmp_path / "store", {}, channels={"pytorch_prod": "pytorch_24.12-hd-py3-r3.sif"})
+    types = [part.gpu_type for part in load_site(site)[0].partitions.values()]
+    software = {"amd": {"rocm": "6.4.2"}, "intel": {"xpu": "20250302"}}.get(gpus.maker("".join(types)))
+    write_store(
+        tmp_path / "store",
+        {"software": software} if software else {},
+        channels={"pytorch_prod": "pytorch_24.12-hd-py3-r3.sif"},
+    )
     for part in load_site(site)[0].partitions.values():
         monkeypatch.setattr("platform.machine", lambda arch=part.arch: arch)
     required = [f"--{name}=mine" for name in load_site(site)[0].required]
@@ -44,6 +50,19 @@ def test_a_dry_run_for_every_site_on_any_machine(
     assert f"site      {site} (dry run: nothing is started)" in out
     assert "--- job.sh" in out
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.usefixtures("programs")
+@pytest.mark.parametrize("site", ["aurora", "frontier", "lumi-g"])
+def test_images_for_nvidias_gpus_are_refused_where_others_are(
+    site: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They were planned without a word, and would have trained on the CPUs."""
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    write_store(tmp_path / "store", {}, channels={"pytorch_prod": "pytorch_24.12-hd-py3-r3.sif"})
+    job = ("--image", "pytorch", "--launcher", "env", "--runs", "runs", "--account=mine", "--", "python3")
+    assert main(RUNTIME_VERBS, ["run", "--site", site, "--store", "store", "--dry-run", *job]) == 69
+    assert "s, the image is for NVIDIA's. Select another image or partition" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("programs")
@@ -152,7 +171,7 @@ def test_the_nodes_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     volta = Partition("cas_v100nv_8", False, nodes=2, cpus=64, gpus=8)
     cluster = Cluster((gpu, volta))
     found = find_nodes(cluster, JobSize(2, 8, gpus_per_node=8, partition="gpu"))
-    assert found == NodeFacts("partition gpu", "x86_64", ("a100",), "470.57")
+    assert found == NodeFacts("partition gpu", "x86_64", ("a100",), "470.57", maker="nvidia")
     assert find_nodes(cluster, JobSize(2, 8, partition="gpu")).gpus == ()
     other = find_nodes(cluster, JobSize(2, 8, gpus_per_node=1, partition="cas_v100nv_8"))
     assert (other.arch, other.gpus) == (platform.machine(), ("cas_v100nv_8",)), "a partition's name may tell"
