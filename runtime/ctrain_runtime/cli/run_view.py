@@ -85,7 +85,7 @@ def _where(plan: LaunchPlan) -> str:
     gpus = f"{pluralize(plan.gpus_per_node, 'GPU')} per node, " if plan.gpus_per_node else ""
     inside = f" in allocation {plan.allocation}" if plan.allocation else ""
     limit = "no time limit" if plan.time_limit is None else f"limit {format_limit(plan.time_limit)}"
-    cores = f"{gpus}{pluralize(plan.cpus_per_rank, 'core')} per rank"
+    cores = f"{gpus}{pluralize(plan.cores_per_rank, 'core')} per rank"
     return f"{plan.nodes} x {plan.partition}{inside}: {cores}; {ranks}; {limit}"
 
 

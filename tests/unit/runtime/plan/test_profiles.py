@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from ctrain_runtime.cli.main import RUNTIME_VERBS, main
 from ctrain_runtime.errors import ResourceError, SchedulerError
 from ctrain_runtime.plan import site_notes
 from ctrain_runtime.plan.launcher_choice import Imports, choose
@@ -17,6 +18,8 @@ from ctrain_runtime.run.targets import describe_cluster, find_site_engine
 from ctrain_runtime.schedulers import size
 from ctrain_runtime.site import Site, load_site
 from samples.plans import a_job, a_launch, a_plan, an_image, some_facts
+from samples.programs import answer
+from samples.sample_images import write_store
 
 OPEN_MPI = {"torch": "2.6.0", "cuda": "12.6", "mpi": "Open MPI 4.1.7", "horovod": "0.28.1", "nccl": "2.23.4"}
 MPICH = {**OPEN_MPI, "mpi": "MPICH 4.2.3", "nccl": "2.27.3"}
@@ -202,6 +205,15 @@ def test_threads_of_perlmutter_are_cores() -> None:
     """-c counts 128 hardware threads of 64 cores."""
     planned = plan("perlmutter")
     assert (planned.cpus_per_rank, planned.cores_per_rank) == (32, 16)
+
+
+def test_what_is_shown_counts_cores(programs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """32 hardware threads were shown as 32 cores."""
+    answer(programs, "apptainer", "apptainer version 1.4.5\n")
+    store = write_store(tmp_path / "store", {}, channels={"pytorch_prod": "pytorch_24.12-hd-py3-r3.sif"})
+    argv = ["run", "--site", "perlmutter", "--account", "x", "--image", "pytorch", "--store", str(store), "--dry-run"]
+    assert main(RUNTIME_VERBS, [*argv, "--launcher", "env", "--", "true"]) == 0
+    assert "1 x gpu: 4 GPUs per node, 16 cores per rank; 4 ranks" in capsys.readouterr().out
 
 
 # --- Neuron
