@@ -171,9 +171,21 @@ def _check(data: Mapping[str, Any], kind: type, more: Collection[str], where: st
     known = {field.name for field in fields(kind)} | set(more)
     given = {key: _drop_nulls(value) for key, value in data.items() if value is not None or key not in known}
     config.load(kind, {**_REQUIRED, **{key: value for key, value in given.items() if key not in more}}, where)
-    for key, value in given.items():
-        if type(value) is int and value < 1:
-            raise ConfigError(f"{where}: {key} must be a positive integer, not {value}")
+    for path, number in _numbers(given):
+        may_be_zero = path.startswith("expected_bandwidth.") or path.endswith((".cpus", ".gpus", ".nodes"))
+        if number < 0 and may_be_zero:
+            raise ConfigError(f"{where}: {path} must not be negative, but is {number}")
+        if number < 1 and not may_be_zero:
+            raise ConfigError(f"{where}: {path} must be a positive integer, not {number}")
+
+
+def _numbers(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, int]]:
+    """The whole numbers of keys, and of the entries of mappings, each with its path."""
+    for key, value in values.items():
+        if isinstance(value, dict):
+            yield from _numbers(value, f"{above}{key}.")
+        elif type(value) is int:
+            yield f"{above}{key}", value
 
 
 def _drop_nulls(value: Any) -> Any:

@@ -33,22 +33,31 @@ class NodeRange:
 
 def parse_ranges(limits: Union[str, Mapping[str, str]]) -> tuple[NodeRange, ...]:
     """The ranges of nodes with a limit each, written as "10-24", "5" or "100-", by their size; one limit for all jobs
-    is one range. Raises UsageError."""
+    is one range. Raises UsageError, also for a limit of no time."""
     if isinstance(limits, str):
-        return (NodeRange(1, None, parse_limit(limits)),)
+        return (NodeRange(1, None, _of_jobs(limits)),)
     ranges = []
+    if not limits:
+        raise UsageError("time_limit has no range of nodes", 'Write {"1-": "1:00:00"}, or one limit for all jobs')
     for text, limit in limits.items():
         form = _RANGE.fullmatch(text.strip())
         least = int(form[1]) if form else 0
         most = None if text.strip().endswith("-") else int(form[2] or least) if form else 0
         if not form or (most is not None and most < least):
             raise UsageError(f"invalid range of nodes {text!r}", "Write it as 10-24, 5, or 100- for 100 and more")
-        ranges.append(NodeRange(least, most, parse_limit(limit)))
+        ranges.append(NodeRange(least, most, _of_jobs(limit)))
     ranges.sort(key=lambda one: one.least)
     for one, following in zip(ranges, ranges[1:]):
         if one.most is None or one.most >= following.least:
             raise UsageError(f"ranges of nodes overlap: {one} and {following}", "Give each number of nodes one limit")
     return tuple(ranges)
+
+
+def _of_jobs(text: str) -> Optional[int]:
+    minutes = parse_limit(text)
+    if minutes == 0:
+        raise UsageError(f"invalid time limit {text!r}: no job fits", "Write it as HH:MM:SS, D-HH:MM:SS or minutes")
+    return minutes
 
 
 def parse_limit(text: str) -> Optional[int]:

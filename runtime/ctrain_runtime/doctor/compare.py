@@ -49,6 +49,9 @@ def compare(selected: SelectedSite, image: str = "") -> Iterator[Finding]:
     except CtrainError as error:
         yield Finding("partitions", "warn", f"unknown: {error.message}", error.hint)
         cluster, described = Cluster(), Cluster()
+    else:
+        if scheduler.programs and not (cluster.partitions or cluster.closed):
+            yield Finding("partitions", "warn", f"unknown: {site.scheduler} names no partition")
     yield from _compare_partitions(selected, cluster, described)
     if cluster.partitions and scheduler.programs:
         yield _compare_mpi(site, cluster)

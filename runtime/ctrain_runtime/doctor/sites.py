@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 from ctrain_runtime import command, schedulers
 from ctrain_runtime.doctor import Finding
 from ctrain_runtime.errors import CtrainError
-from ctrain_runtime.plan.environment import multinode_environment
-from ctrain_runtime.plan.mounts import SQUASHFS
+from ctrain_runtime.plan.environment import check_site_names, multinode_environment
+from ctrain_runtime.plan.make import absolute_patterns, check_address_suffix, check_gpu_order
+from ctrain_runtime.plan.mounts import SQUASHFS, site_mounts
 from ctrain_runtime.run.targets import describe_cluster
 from ctrain_runtime.site import DEFAULT, SelectedSite, Site, expand, load_site
 from ctrain_runtime.site_evidence import read_evidence
 from ctrain_runtime.site_files import is_world_writable, read_site_file, site_paths
 from ctrain_runtime.time_limit import parse_limit
+
+_PATTERNS = ("host_libraries", "library_paths", "mpi_library_paths")
 
 
 def check_files() -> Iterator[Finding]:
@@ -64,11 +68,16 @@ def check_site(selected: SelectedSite) -> Iterator[Finding]:
 
 
 def _check_forms(selected: SelectedSite) -> Iterator[Finding]:
-    """The values that a plan would refuse: limits of time, ranges of nodes, versions."""
+    """The values that a plan would refuse."""
     site = selected.site
     checks: tuple[tuple[str, Callable[[], object]], ...] = (
         ("partitions", lambda: describe_cluster(site)),
         ("interactive_time", lambda: parse_limit(site.interactive_time or "0")),
+        ("gpu_order", lambda: check_gpu_order(site)),
+        ("address_suffix", lambda: check_address_suffix(site)),
+        ("mounts", lambda: site_mounts(site)),
+        *((key, partial(absolute_patterns, site, key)) for key in _PATTERNS),
+        *((key, partial(check_site_names, site, key)) for key in ("env", "env_multinode")),
         ("env_multinode", lambda: multinode_environment(site, {})),
     )
     for key, check in checks:

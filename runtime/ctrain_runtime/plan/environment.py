@@ -59,8 +59,8 @@ def make_environment(
 
     `multinode` are those of the site for several nodes. Raises UsageError, JobError or ConfigError for bad names.
     """
-    _check_names(site.env, ConfigError, f"site {site.name}: env")
-    _check_names(site.env_multinode, ConfigError, f"site {site.name}: env_multinode")
+    check_site_names(site, "env")
+    check_site_names(site, "env_multinode")
     _check_names(job.env, JobError, f"{job.where}: env")
     run = {"CTRAIN_RUN_DIR": str(run_directory), **({"CTRAIN_RESUME": RESUME} if options.resume else {})}
     layers = (
@@ -138,6 +138,11 @@ def _caches(site: Site) -> dict[str, str]:
         return {}
     cache = expand(site.cache, f"site {site.name}: cache")
     return {"HF_HOME": f"{cache}/huggingface", "TORCH_HOME": f"{cache}/torch"}
+
+
+def check_site_names(site: Site, key: str) -> None:
+    """Check the names of a site's variables. Raises ConfigError."""
+    _check_names(getattr(site, key), ConfigError, f"site {site.name}: {key}")
 
 
 def _check_names(names: Iterable[str], error: type[CtrainError], source: str) -> None:

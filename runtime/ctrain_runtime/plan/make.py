@@ -100,10 +100,10 @@ def make_plan(
         interactive=options.interactive,
         task_starter=size.task_starter,
         cluster=facts.cluster.name,
-        gpu_order=_gpu_order(site) if size.gpus_per_node else (),
+        gpu_order=check_gpu_order(site) if size.gpus_per_node else (),
         independent=job.independent,
         not_requested=_not_requested(site, options),
-        address_suffix=_address_suffix(site),
+        address_suffix=check_address_suffix(site),
         host_libraries=absolute_patterns(site, "host_libraries"),
         library_paths=(*of_mpi, *absolute_patterns(site, "library_paths")),
     )
@@ -122,7 +122,8 @@ def _not_requested(site: Site, options: Options) -> tuple[str, ...]:
     return tuple(what for what in site.not_requested if not (what == "partition" and options.partition))
 
 
-def _address_suffix(site: Site) -> str:
+def check_address_suffix(site: Site) -> str:
+    """The key, which becomes part of a word of scripts. Raises ConfigError."""
     if not re.fullmatch(r"[A-Za-z0-9.-]*", site.address_suffix):
         problem = f"site {site.name}: address_suffix {site.address_suffix!r} is no part of a host's name"
         raise ConfigError(problem, "As in: address_suffix: .hsn.example.org")
@@ -139,7 +140,8 @@ def absolute_patterns(site: Site, key: str) -> tuple[str, ...]:
     return paths
 
 
-def _gpu_order(site: Site) -> tuple[int, ...]:
+def check_gpu_order(site: Site) -> tuple[int, ...]:
+    """The key. Raises ConfigError."""
     if sorted(site.gpu_order) != list(range(len(site.gpu_order))):
         problem = f"site {site.name}: gpu_order must hold each GPU of a node once, not {list(site.gpu_order)}"
         raise ConfigError(problem, "As in: gpu_order: [3, 2, 1, 0]")

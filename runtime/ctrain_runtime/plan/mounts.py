@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Optional
 
-from ctrain_runtime.errors import DataError, UsageError
+from ctrain_runtime.errors import ConfigError, DataError, UsageError
 from ctrain_runtime.job import Job
 from ctrain_runtime.plan.environment import RESUME
 from ctrain_runtime.plan.model import Mount, Options
@@ -20,7 +20,7 @@ def make_mounts(job: Job, site: Site, options: Options, run_directory: Path) -> 
 
     The run directory and the user's directory keep their paths inside, so that paths in arguments hold.
     """
-    mounts = [parse_mount(text) for text in (*site.mounts, *options.mounts)]
+    mounts = [*site_mounts(site), *(parse_mount(text) for text in options.mounts)]
     if site.cache:
         cache = expand(site.cache, f"site {site.name}: cache")
         mounts.append(Mount(cache, cache, read_only=False))
@@ -64,10 +64,18 @@ def data_problem(mount: Mount) -> Optional[DataError]:
     return DataError(f"cannot mount the data set {path}: not a directory, and not such an image", hint)
 
 
-def parse_mount(text: str) -> Mount:
-    """The mount SRC, SRC:DST or SRC:DST:ro|rw, as for engines. SRC alone keeps its path inside."""
+def site_mounts(site: Site) -> list[Mount]:
+    """The mounts of a site's file. Raises ConfigError."""
+    try:
+        return [parse_mount(text, "mounts:") for text in site.mounts]
+    except UsageError as error:
+        raise ConfigError(f"site {site.name}: {error.message}", "As in: mounts: [/scratch:/scratch:ro]") from error
+
+
+def parse_mount(text: str, where: str = "--mount") -> Mount:
+    """The mount SRC, SRC:DST or SRC:DST:ro|rw, as for engines. SRC alone keeps its path inside. Raises UsageError."""
     source, *rest = text.split(":")
     mode = rest.pop() if len(rest) == 2 else "rw"
     if not source or len(rest) > 1 or mode not in ("ro", "rw"):
-        raise UsageError(f"--mount {text!r} is not SRC[:DST[:ro]]", "As in: --mount /scratch/me:/scratch:ro")
+        raise UsageError(f"{where} {text!r} is not SRC[:DST[:ro]]", "As in: --mount /scratch/me:/scratch:ro")
     return Mount(source, rest[0] if rest else source, mode == "ro")

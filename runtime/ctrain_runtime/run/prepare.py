@@ -22,7 +22,7 @@ from ctrain_runtime.plan.admission import NodeFacts
 from ctrain_runtime.plan.launcher_choice import HOROVOD, Imports, choose, refuse_alone
 from ctrain_runtime.plan.make import make_plan
 from ctrain_runtime.plan.model import Launch, LaunchPlan, Options
-from ctrain_runtime.plan.mounts import parse_mount
+from ctrain_runtime.plan.mounts import site_mounts
 from ctrain_runtime.plan.size import JobSize, SizeRequest
 from ctrain_runtime.run import directory, preflight, select_image, targets
 from ctrain_runtime.run.imports import read_imports
@@ -184,7 +184,7 @@ def _plan(
         expected, more = expect(planned, plan.command, target.size, gpus, site.expected_bandwidth.nccl)
         plan, notes = replace(plan, estimate=expected), (*notes, *more)
     if target.is_here:
-        of_nodes = [parse_mount(text).source for text in site.mounts] if plan.partition else ()
+        of_nodes = [mount.source for mount in site_mounts(site)] if plan.partition else ()
         directory.check_mount_sources(plan, of_nodes)
     if request.stage_data:
         from ctrain_runtime.run.data_copy import request_copy  # reads digests as those of foreign images

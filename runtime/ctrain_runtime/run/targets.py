@@ -60,7 +60,11 @@ def _ranges(site: Site, key: str, limits: Union[str, Mapping[str, str]]) -> tupl
 
 def _describe(site: Site, name: str) -> Partition:
     part = site.partitions[name]
-    ranges = _ranges(site, f"partitions.{name}", part.time_limit)
+    key = f"partitions.{name}"
+    ranges = _ranges(site, key, part.time_limit)
+    if part.max_nodes is not None and part.max_nodes < part.min_nodes:
+        problem = f"min_nodes is {part.min_nodes}, max_nodes {part.max_nodes}: no job fits"
+        raise ConfigError(f"site {site.name}: {key}: {problem}", "Correct one of them, or leave it out")
     by_nodes = ranges if isinstance(part.time_limit, dict) else ()
     return Partition(
         name,

@@ -56,6 +56,16 @@ def test_a_directory_that_cannot_be_read_is_not_skipped(monkeypatch: pytest.Monk
         ("site: slurm\n", "s.yaml, line 1: unknown key 'site'"),
         ("1: x\n", "s.yaml: unknown key 1"),
         ("cpus_per_gpu: 0\n", "line 1: cpus_per_gpu must be a positive integer, not 0"),
+        ("partitions: {p: {nodes: -4, cpus: 8}}\n", "line 1: partitions.p.nodes must not be negative, but is -4"),
+        (
+            "partitions: {p: {nodes: 1, cpus: 2, threads_per_core: 0}}\n",
+            "line 1: partitions.p.threads_per_core must be a positive integer, not 0",
+        ),
+        ("qos: {q: {max_nodes: 0}}\n", "line 1: qos.q.max_nodes must be a positive integer, not 0"),
+        (
+            "partitions: {p: {nodes: 1, cpus: 2, gpus: -1}}\n",
+            "line 1: partitions.p.gpus must not be negative, but is -1",
+        ),
         ("memory_per_gpu: true\n", "line 1: memory_per_gpu must be an integer or null, not a boolean (True)"),
         ("a: 1\na: 2\n", "s.yaml, line 2: duplicate key 'a'"),
         ("a: [\n", "s.yaml, line 2: "),

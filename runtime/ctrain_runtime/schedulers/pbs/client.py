@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ctrain_runtime import command
@@ -67,7 +67,14 @@ def parse(text: str, kind: str) -> dict[str, dict[str, Any]]:
     except (ValueError, RecursionError) as error:
         raise SchedulerError(f"PBS's answer is not JSON: {error}") from error
     objects = answer.get(kind) if isinstance(answer, dict) else None
-    return {name: value for name, value in (objects or {}).items() if isinstance(value, dict)}
+    objects = objects if isinstance(objects, dict) else {}
+    return {name: value for name, value in objects.items() if isinstance(value, dict)}
+
+
+def mapping(record: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """The attribute of an object that has names of its own, as resources_max; {} if it has another form."""
+    value = record.get(name)
+    return value if isinstance(value, dict) else {}
 
 
 def server(text: str) -> str:

@@ -85,12 +85,12 @@ def parse_hosts(nodes: Objects) -> tuple[Host, ...]:
     """The hosts in the output of `pbsnodes -a`, which lists vnodes."""
     vnodes: dict[str, list[dict[str, Any]]] = {}
     for name, node in nodes.items():
-        vnodes.setdefault(str(node.get("resources_available", {}).get("host", name)), []).append(node)
+        vnodes.setdefault(str(client.mapping(node, "resources_available").get("host", name)), []).append(node)
     return tuple(_host(parts) for parts in vnodes.values())
 
 
 def _host(vnodes: list[dict[str, Any]]) -> Host:
-    available = [node.get("resources_available", {}) for node in vnodes]
+    available = [client.mapping(node, "resources_available") for node in vnodes]
     states = {state for node in vnodes for state in str(node.get("state", "state-unknown")).split(",")}
     return Host(
         queue=next((str(node["queue"]) for node in vnodes if node.get("queue")), ""),
@@ -178,7 +178,7 @@ def _partition(name: str, queue: dict[str, Any], hosts: tuple[Host, ...], server
     own = [host for host in own if host.gpus == most]
     usable = [host for host in own if host.usable]
     sized = usable or own  # a queue whose hosts are all down still shows their sizes
-    limits = {**server.get("resources_max", {}), **queue.get("resources_max", {})}
+    limits = {**client.mapping(server, "resources_max"), **client.mapping(queue, "resources_max")}
     return Partition(
         name=name,
         default=name == server.get("default_queue"),
@@ -188,12 +188,12 @@ def _partition(name: str, queue: dict[str, Any], hosts: tuple[Host, ...], server
         gpu_type=next((host.gpu_type for host in sized), ""),
         time_limit=read_minutes(limits.get("walltime")),
         memory=min((host.memory for host in sized), default=0),
-        min_nodes=client.read_count(queue.get("resources_min", {}).get("nodect")) or 1,
+        min_nodes=client.read_count(client.mapping(queue, "resources_min").get("nodect")) or 1,
         max_nodes=client.read_count(limits.get("nodect")) or None,
         max_gpus=client.read_count(limits["ngpus"]) if "ngpus" in limits else None,
         closed=_closed(queue),
         idle=sum(host.idle for host in usable),
-        has_memory_default=any("mem" in part.get("default_chunk", {}) for part in (server, queue)),
+        has_memory_default=any("mem" in client.mapping(part, "default_chunk") for part in (server, queue)),
     )
 
 
@@ -227,8 +227,8 @@ def read_allocation() -> Optional[Allocation]:
 def parse_allocation(job_id: str, record: Mapping[str, Any]) -> Allocation:
     """The allocation in the record of a running job; of unequal nodes, the smallest counts."""
     hosts = client.read_hosts(dict(record))
-    limit = read_minutes(record.get("Resource_List", {}).get("walltime"))
-    used = read_minutes(record.get("resources_used", {}).get("walltime")) or 0
+    limit = read_minutes(client.mapping(record, "Resource_List").get("walltime"))
+    used = read_minutes(client.mapping(record, "resources_used").get("walltime")) or 0
     return Allocation(
         job_id=job_id,
         nodes=max(1, len(hosts)),

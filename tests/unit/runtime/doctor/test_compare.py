@@ -90,6 +90,12 @@ def test_a_cluster_that_does_not_answer(slurm: Path) -> None:
     assert (level, text[:9]) == ("warn", "unknown: ")
 
 
+def test_a_cluster_that_names_no_partition(slurm: Path) -> None:
+    """`site check` passed over it in silence, as if the partitions agreed."""
+    fakes.answer(slurm, "scontrol", "")
+    assert findings(f"partitions: {{{AGREES}}}")["partitions"] == ("warn", "unknown: slurm names no partition")
+
+
 @pytest.mark.usefixtures("programs")
 def test_elsewhere_nothing_is_compared() -> None:
     assert findings(f"partitions: {{{AGREES}}}\nstaging: /nowhere\nnccl_network: AWS Libfabric") == {}

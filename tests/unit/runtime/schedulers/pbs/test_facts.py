@@ -232,3 +232,18 @@ def test_what_is_not_a_number_is_none() -> None:
     sizes = ("24684084kb", "500gb", "1048576", "1TB", "1024mw", "", None)
     assert [client.read_megabytes(size) for size in sizes] == [24105, 512000, 1, 1 << 20, 0, 0, 0]
     assert json.loads("{}") == client.parse("Welcome!\n{}", "Jobs")
+
+
+ODD: tuple[Any, ...] = ("x", 7, [1], None, {"nodect": "many", "walltime": "1:xx:00", "mem": [1]})
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_answers_of_another_form_end_in_no_traceback(odd: Any) -> None:
+    """A queue whose resources_max was text ended ctrain with a TypeError."""
+    names = ("resources_max", "resources_min", "default_chunk", "resources_available")
+    described = dict.fromkeys(names, odd)
+    queue = {**described, "queue_type": odd, "route_destinations": odd, "acl_users": odd, "enabled": "True"}
+    read = facts.parse_hosts({"n1": {**described, "state": odd, "queue": odd}})
+    part, *_ = facts.parse_queues({"prod": queue}, read, {"pbs": {**described, "default_queue": odd}})
+    assert (part.name, part.cpus, part.max_nodes, part.time_limit) == ("prod", 0, None, None)
+    assert client.parse(json.dumps({"Queue": odd}), "Queue") == {}
