@@ -146,13 +146,14 @@ def find_spec(directory: Path, name: str, tag: str = "") -> ImageSpec:
     """
     if tag and not TAG_RE.fullmatch(tag):
         raise UsageError(f"{tag!r} is not a tag", "Use letters, digits, '.' and '-'")
-    known: list[str] = []
+    known: dict[str, str] = {}  # the names in stores, by image
     for place in dict.fromkeys((directory, packaged())):
         entries = _entries(place)
         if name in entries:
             return _spec(place, name, entries[name], tag)
-        known += entries
-    hint = f"{suggest(name, known)} It has: {', '.join(sorted(set(known)))}".strip()
+        known = {**{image: entry.store_name or image for image, entry in entries.items()}, **known}
+    built = [f"{image} is published as {name}." for image, published in known.items() if published == name]
+    hint = f"{' '.join(built) or suggest(name, known)} It has: {', '.join(sorted(known))}".strip()
     raise UsageError(f"{directory / FILE} has no image {name!r}", hint)
 
 

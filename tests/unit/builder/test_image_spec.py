@@ -55,6 +55,14 @@ def test_an_unknown_image_lists_those_that_exist(project: Path) -> None:
         image_spec.find_spec(project / "definitions", "smal")
 
 
+def test_an_image_asked_for_by_its_name_in_stores_is_named(project: Path) -> None:
+    """Not pytorch-cpu, whose name is more like it."""
+    with pytest.raises(
+        UsageError, match=r"no image 'pytorch'\. pytorch-ngc is published as pytorch\. It has: pytorch-cpu, "
+    ):
+        image_spec.find_spec(project / "definitions", "pytorch")
+
+
 @pytest.mark.parametrize("tag", ["../x", "a/b", "a_b", ""])
 def test_names_that_could_leave_the_folder_are_refused(project: Path, tag: str) -> None:
     images = project / "definitions/images.yaml"
