@@ -80,6 +80,7 @@ class Partition:
     by_nodes: tuple[NodeRange, ...] = ()
     max_running: Optional[int] = None
     max_submitted: Optional[int] = None
+    min_time: int = 0  # minutes that a job must ask for
 
     @property
     def scope(self) -> str:

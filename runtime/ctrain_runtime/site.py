@@ -65,6 +65,7 @@ class SitePartition:
     threads_per_core: int = 1
     max_running: Optional[int] = None  # jobs of one user at a time
     max_submitted: Optional[int] = None  # those and the ones that wait
+    min_time: str = ""  # the least that a job must ask for
 
 
 @dataclass(frozen=True)

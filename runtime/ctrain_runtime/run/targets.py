@@ -82,6 +82,7 @@ def _describe(site: Site, name: str) -> Partition:
         by_nodes=by_nodes,
         max_running=part.max_running,
         max_submitted=part.max_submitted,
+        min_time=_ranges(site, key, part.min_time)[0].minutes or 0 if part.min_time else 0,
     )
 
 
@@ -97,6 +98,7 @@ def _complete(site: Site, part: Partition, described: dict[str, Partition]) -> P
         driver=known.driver,
         max_running=known.max_running,
         max_submitted=known.max_submitted,
+        min_time=part.min_time or known.min_time,
     )
 
 

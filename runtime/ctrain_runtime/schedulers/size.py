@@ -145,6 +145,10 @@ def _time_limit(request: SizeRequest, partition: Partition) -> tuple[Optional[in
     requested = time_limit.parse_limit(request.time)
     if requested == 0:
         raise UsageError(f"--time must be at least one minute, not {request.time!r}")
+    if requested is not None and requested < partition.min_time:
+        least = time_limit.format_limit(partition.min_time)
+        problem = f"partition {partition.name} needs at least {least} per job, {request.time} requested"
+        raise ResourceError(problem, f"Shortest that fits: --time {least}")
     longest = partition.time_limit
     if longest is None or (requested is not None and requested <= longest):
         return requested, ()

@@ -132,7 +132,8 @@ def _routed(part: Partition, destinations: list[Partition]) -> Partition:
     fewest = max(part.min_nodes, min(queue.min_nodes for queue in destinations))
     ranges = tuple(NodeRange(queue.min_nodes, queue.max_nodes, queue.time_limit) for queue in destinations)
     limits = {name: widest(name) for name in ("max_nodes", "max_gpus", "time_limit")}
-    return replace(part, min_nodes=fewest, by_nodes=ranges, **limits)
+    shortest = max(part.min_time, min(queue.min_time for queue in destinations))
+    return replace(part, min_nodes=fewest, min_time=shortest, by_nodes=ranges, **limits)
 
 
 def _closed(queue: dict[str, Any]) -> str:
@@ -191,6 +192,7 @@ def _partition(name: str, queue: dict[str, Any], hosts: tuple[Host, ...], server
         min_nodes=client.read_count(client.mapping(queue, "resources_min").get("nodect")) or 1,
         max_nodes=client.read_count(limits.get("nodect")) or None,
         max_gpus=client.read_count(limits["ngpus"]) if "ngpus" in limits else None,
+        min_time=read_minutes(client.mapping(queue, "resources_min").get("walltime")) or 0,
         closed=_closed(queue),
         idle=sum(host.idle for host in usable),
         has_memory_default=any("mem" in client.mapping(part, "default_chunk") for part in (server, queue)),

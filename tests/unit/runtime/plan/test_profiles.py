@@ -140,6 +140,15 @@ def test_the_queues_of_polaris() -> None:
     )
 
 
+@pytest.mark.parametrize("name", ["polaris", "aurora"])
+def test_jobs_of_less_than_5_minutes_fit_no_queue_of_alcf(name: str) -> None:
+    """A routing queue drops them without a word."""
+    for queue, nodes in (("debug", 1), ("prod", 256)):
+        message = refusal(name, nodes=nodes, partition=queue, time="4:00")
+        assert f"partition {queue} needs at least 00:05:00 per job, 4:00 requested" in message
+        assert plan(name, nodes=nodes, partition=queue, time="5").time_limit == 5
+
+
 def test_the_plugin_of_polaris_and_what_it_needs() -> None:
     planned = plan("polaris", nodes=2)
     plugin = planned.environment["NCCL_NET_PLUGIN"]

@@ -161,6 +161,11 @@ def test_limits_of_queues_and_of_the_server() -> None:
     assert not queues()[0].has_memory_default
 
 
+def test_the_least_time_of_a_queue() -> None:
+    assert queues(resources_min={"walltime": "00:05:00"})[0].min_time == 5
+    assert queues()[0].min_time == 0
+
+
 def test_gpus_of_a_server_that_is_stopped(programs: Path) -> None:
     for name, key in (("qstat", "qstat-server-stopped"), ("pbsnodes", "pbsnodes-server-stopped")):
         code, error = pbs_errors()[key]
