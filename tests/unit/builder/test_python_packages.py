@@ -297,7 +297,7 @@ def libraries_for(image: Image, torch: str, constraints: str) -> dict[str, str]:
     [
         # transformers takes 2.6.0a0 for 2.6, and from 4.53 on imports TransformGetItemToIndex, which 24.12 lacks.
         ("2.6.0a0+df5bbc0", "", {"transformers[torch]": "4.52.4", "megatron-core": "0.15.2"}),
-        ("2.5.0a0+e000cf0", "", {"transformers[torch]": "5.12.1", "megatron-core": "0.15.2"}),
+        ("2.5.0a0+e000cf0", "packaging==23.2", {"transformers[torch]": "5.12.1", "megatron-core": None}),
         ("2.6.0", "", {"transformers[torch]": "5.23.0", "megatron-core": "0.16.1", "torchmetrics": "1.9.0"}),
         ("2.14.0a0+4fdf77b", "safetensors==0.7.0", {"transformers[torch]": "5.12.1"}),
         ("2.14.0a0+4fdf77b", "regex==2024.11.6", {"transformers[torch]": "4.57.6", "huggingface-hub": "0.36.2"}),
@@ -309,7 +309,6 @@ def libraries_for(image: Image, torch: str, constraints: str) -> dict[str, str]:
             "packaging==23.2\nlightning-utilities==0.15.2",
             {"transformers[torch]": "5.23.0", "megatron-core": None, "torchmetrics": "1.8.2"},
         ),
-        ("2.5.0", "packaging==23.2", {"megatron-core": None}),
     ],
 )
 def test_libraries_are_what_torch_and_the_constraint_file_allow(
