@@ -81,6 +81,10 @@ def _check_limits(partition: Partition, nodes: int, gpus: int) -> None:
     if most is not None and nodes > most:
         problem = f"{scope} allows {most} nodes per job, {nodes} requested"
         raise ResourceError(problem, _or_another_qos(f"Largest that fits: --nodes {most}", partition))
+    fewer = [one.most for one in partition.by_nodes if one.most is not None and one.most < nodes]
+    if nodes < partition.min_nodes and fewer:  # between two ranges
+        hint = f"Nearest that fit: --nodes {max(fewer)} or --nodes {partition.min_nodes}"
+        raise ResourceError(f"{scope} takes no jobs of {nodes} nodes", hint)
     if nodes < partition.min_nodes:
         problem = f"{scope} needs at least {partition.min_nodes} nodes per job, {nodes} requested"
         raise ResourceError(problem, f"Smallest that fits: --nodes {partition.min_nodes}")

@@ -325,8 +325,8 @@ PROD = dataclasses.replace(GPU, name="prod", nodes=560, time_limit=None, min_nod
         ),
         (
             {"nodes": 120},
-            "partition prod needs at least 150 nodes per job, 120 requested",
-            "Smallest that fits: --nodes 150",
+            "partition prod takes no jobs of 120 nodes",
+            "Nearest that fit: --nodes 99 or --nodes 150",
         ),
     ],
 )
