@@ -51,13 +51,14 @@ run_step() { # COMMAND...
   [ -z "$ending" ] || return # a signal that came before
   ( # without bash's own message about a command that was killed
     trap - INT; trap : TERM; trap : USR1 USR2; exec 5>&2 2>/dev/null
+    echo 137 >&6 # until it is known: what reports may be killed itself
     "$@" 2>&5 5>&- 6>&-
     echo "$?" >&6
   ) &
   child=$! begun=yes
   [ -z "$ending" ] || [ "$passed" = TERM ] || signal_step TERM
   while kill -0 "$child" 2>/dev/null; do wait "$child"; done 2>/dev/null # a signal ends `wait` early
-  { read -t 0 -u 6 && read -r -u 6 code; } || code=137 # what would report was killed itself
+  while read -t 0 -u 6 && read -r -u 6 code; do :; done # without any, a signal to all came before the command
   child=''
 }
 signalled() { # SIGNAL: evidence, unless what runs has ended by itself before

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from ctrain_runtime.plan.model import LaunchPlan, Preflight
-from ctrain_runtime.schedulers.script import TaskIdentity, directives, job_script, start_script
+from ctrain_runtime.schedulers.script import TaskIdentity, directives, job_script, run_step, start_script
 from golden import cases
 from samples.plans import a_launch, a_plan, some_facts
 from samples.scripts import Scripts, wait_until
@@ -181,6 +181,15 @@ def test_a_child_killed_outright(scripts: Scripts) -> None:
     write_job(scripts, "bash -c 'kill -KILL $$'")
     assert scripts.start("job.sh").wait() == 137
     assert scripts.job_events()[-1]["code"] == 137
+
+
+def test_a_signal_to_all_before_a_step_has_begun_is_no_kill(tmp_path: Path) -> None:
+    """As torchrun signals the group of a rank that it has just started: the subshell has no trap yet."""
+    early = 'trap() {\n  [ "$BASHPID" = "$$" ] || kill -TERM "$BASHPID"\n  builtin trap "$@"\n}'
+    text = f'{run_step()}\n{early}\nrun_step touch "$0.begun"\necho "$code"\n'
+    done = subprocess.run(["bash", "-pc", text, str(tmp_path / "step")], stdout=subprocess.PIPE, text=True, check=True)
+    assert done.stdout == "143\n"
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_lease_ends_with_the_job(scripts: Scripts) -> None:
