@@ -41,16 +41,16 @@ def make_plan(
     """
     _check_required(site, options)
     planned = choose_image(image, flat, options, facts, gpus=_gpu_maker(size, facts))
-    launcher, flavour = job.launcher, ""
+    software, launcher, flavour = image.manifest.software, job.launcher, ""
     if launcher == "mpi":
-        launcher, flavour = start_mpi(site, facts.cluster, size.nodes, image.manifest.software)
+        launcher, flavour = start_mpi(site, facts.cluster, size.nodes, software)
     tasks = {"torchrun": size.nodes, "node": size.nodes, "mpirun": 1}.get(launcher, size.nodes * size.ranks_per_node)
     in_world = size.nodes * size.ranks_per_node > 1 and launcher != "node" and not job.independent
-    horovod = "horovod" in image.manifest.software and in_world
+    horovod, on_gpus = "horovod" in software and in_world, planned.cuda or planned.rocm or "xpu" in software
     staging = decide(options.stage, site, planned, size.nodes, interactive=options.interactive)
-    variables = mpi.environment(launcher, flavour, planned.cuda, horovod, "hpcx" in image.manifest.software)
+    variables = mpi.environment(launcher, flavour, on_gpus, horovod, "hpcx" in software)
     data = data_mount(job, site, options)
-    across = multinode_environment(site, image.manifest.software) if size.nodes > 1 and size.partition else {}
+    across = multinode_environment(site, software) if size.nodes > 1 and size.partition else {}
     environment, origins = make_environment(job, site, options, run_directory, variables, across)
     of_mpi = absolute_patterns(site, "mpi_library_paths") if launcher == "mpi" else ()
     ranks = size.nodes * size.ranks_per_node

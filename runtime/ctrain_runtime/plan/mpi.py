@@ -34,17 +34,17 @@ HOROVOD_OVER_HPCX = {"OMPI_MCA_coll_hcoll_enable": "0", "OMPI_MCA_coll_ucc_enabl
 NO_HOROVOD = {"HOROVOD_CONTROLLER": "none"}
 
 
-def environment(launcher: str, flavour: str, cuda: bool, horovod: bool = False, hpcx: bool = False) -> dict[str, str]:
+def environment(launcher: str, flavour: str, gpus: bool, horovod: bool = False, hpcx: bool = False) -> dict[str, str]:
     """The variables for ranks that are started with MPI; `flavour` is the scheduler's plugin, "" for mpirun. Without
     MPI, those that keep the image's Horovod, if there are several ranks and it has one, from running N worlds of one.
-    `hpcx`: the image's MPI is NVIDIA's HPC-X.
+    `gpus`: the image computes on GPUs; `hpcx`: its MPI is NVIDIA's HPC-X.
     """
     if launcher not in ("mpi", "mpirun"):
         return NO_HOROVOD if horovod and launcher != "gloo" else {}
     return {
         **SHARED_MEMORY,
         **(PMIX if "pmix" in flavour else {}),
-        **({} if cuda else CPU),
+        **({} if gpus else CPU),
         **(MPIRUN if launcher == "mpirun" else {}),
         **(HOROVOD_OVER_HPCX if horovod and hpcx else {}),
     }
