@@ -9,11 +9,12 @@ from pathlib import Path
 
 from ctrain_runtime import gpus, launchers
 from ctrain_runtime.facts import Allocation, Cluster
+from ctrain_runtime.image import Image
 from ctrain_runtime.job import Dataset
 from ctrain_runtime.plan.model import Expectation, LaunchPlan, Preflight
 from ctrain_runtime.run.directory import as_data
 from ctrain_runtime.run.targets import describe_cluster, find_site_engine
-from ctrain_runtime.site import load_site
+from ctrain_runtime.site import Site, load_site
 from ctrain_runtime.site_files import BUILT_IN_DIR
 from samples.layers import a_layer
 from samples.plans import CLUSTER, ENGINE, GPU_PARTITION, LOCAL, a_job, a_launch, a_plan, a_site, an_image, some_facts
@@ -38,6 +39,10 @@ SHARED = some_facts(
 PBS_CLUSTER = Cluster((dataclasses.replace(GPU_PARTITION, cpu_bind=""),))
 ROCM_IMAGE = an_image(name="rocm-pytorch", software={"torch": "2.9.1", "rocm": "6.4.2"})
 XPU_IMAGE = an_image(name="xpu-pytorch", software={"torch": "2.10.0+xpu", "xpu": "20250302"})
+# As NVIDIA's of 25.10; its NCCL is new enough for all that sites have by its version.
+OF_NVIDIA = {"torch": "2.9.0", "cuda": "13.0", "nccl": "2.27.7", "horovod": "0.28.1"}
+NVIDIA_IMAGE = an_image(software={**OF_NVIDIA, "mpi": "Open MPI 4.1.7", "hpcx": "2.24.1"})
+MPICH_IMAGE = an_image(software={**OF_NVIDIA, "mpi": "HYDRA 4.3.1"})  # for the mpiexec of PALS and of Hydra
 CPU_IMAGE = an_image(name="pytorch-cpu", software={"torch": "2.13.0"})
 
 PLANS: dict[str, LaunchPlan] = {
@@ -113,11 +118,10 @@ PLANS: dict[str, LaunchPlan] = {
 def _site_plan(name: str, launcher: str) -> LaunchPlan:
     site, _ = load_site(name)
     site = dataclasses.replace(site, staging=site.staging.replace("$USER", "kim"))
-    makers = {gpus.maker(part.gpu_type) for part in site.partitions.values()}
     engine = find_site_engine(site)[0] if site.engine.path else ENGINE
     plan = a_plan(
         site=site,
-        image=ROCM_IMAGE if "amd" in makers else XPU_IMAGE if "intel" in makers else an_image(),
+        image=_site_image(site, launcher),
         facts=some_facts(cluster=describe_cluster(site), engine=engine),
         job=a_job(launcher=launcher),
         settings=tuple((option, "mine") for option in site.required if option != "comment"),
@@ -127,10 +131,18 @@ def _site_plan(name: str, launcher: str) -> LaunchPlan:
     return plan if site.partitions else dataclasses.replace(plan, cpus_per_rank=1, cores_per_rank=1)  # this machine's
 
 
+def _site_image(site: Site, launcher: str) -> Image:
+    """One for the site's GPUs, with an MPI that its scheduler can start."""
+    makers = {gpus.maker(part.gpu_type) for part in site.partitions.values()}
+    if makers & {"amd", "intel"}:
+        return ROCM_IMAGE if "amd" in makers else XPU_IMAGE
+    return MPICH_IMAGE if launcher == "mpi" and site.scheduler == "pbs" else NVIDIA_IMAGE
+
+
 SITE_PLANS: dict[str, LaunchPlan] = {
     f"sites/{name}-{launcher}": _site_plan(name, launcher)
     for name in sorted(path.stem for path in BUILT_IN_DIR.glob("*.yaml"))
-    for launcher in ("env", "gloo", "mpi", "torchrun")
+    for launcher in ("env", "gloo", "mpi", "node", "torchrun")
 }
 
 
