@@ -53,6 +53,18 @@ def choose_partition(
     return chosen, tuple(filter(None, (f"partition {chosen.name} chosen: {state}{why}", elsewhere)))
 
 
+def others_that_take(request: SizeRequest, cluster: Cluster, refused: Partition) -> tuple[str, ...]:
+    """The names of partitions with nodes of the same kind that would take what one has refused."""
+    return tuple(
+        part.name
+        for part in cluster.partitions
+        if part.name != refused.name
+        and bool(part.gpus) == bool(refused.gpus)
+        and part.arch in ("", refused.arch)
+        and not _first(_obstacles(request, cluster, part))
+    )
+
+
 def _why_first(chosen: Partition, default: Partition, problem: str, order: Sequence[str]) -> str:
     """Why a partition is the first of the lasting order; `problem`: why it is not the default."""
     if chosen.default:

@@ -8,10 +8,12 @@ from typing import Optional
 from ctrain_runtime import time_limit
 from ctrain_runtime.errors import ConfigError, ResourceError, SchedulerError, UsageError
 from ctrain_runtime.facts import Allocation, Cluster, Partition
-from ctrain_runtime.plan.partition_choice import choose_partition, hosts_elsewhere, limit
+from ctrain_runtime.plan.partition_choice import choose_partition, hosts_elsewhere, limit, others_that_take
 from ctrain_runtime.plan.size import JobSize, SizeRequest, check_capacity, resolve_count, unused_gpus
 from ctrain_runtime.site import Site
 from ctrain_runtime.suggest import suggest
+
+OTHERS = 5  # partitions that a complaint names, at most
 
 
 def fit(request: SizeRequest, cluster: Cluster, site: Site) -> JobSize:
@@ -29,11 +31,22 @@ def fit(request: SizeRequest, cluster: Cluster, site: Site) -> JobSize:
     partition, reasons = (
         (_find_partition(name, cluster), ()) if name else choose_partition(request, cluster, site.partition_order)
     )
-    scope = f"partition {partition.name}"
+    try:
+        return _fit_partition(request, cluster, site, partition, reasons)
+    except ResourceError as error:
+        others = ", ".join(others_that_take(request, cluster, partition)[:OTHERS])
+        hint = f"{error.hint}; other partitions take it as it is: {others}" if others else error.hint
+        raise ResourceError(error.message, hint) from error
+
+
+def _fit_partition(
+    request: SizeRequest, cluster: Cluster, site: Site, partition: Partition, reasons: tuple[str, ...]
+) -> JobSize:
     nodes = resolve_count("--nodes", request.nodes, 1)
-    check_capacity(scope, "usable node", partition.nodes, "--nodes", nodes)
-    gpus, ranks = _gpus_and_ranks(request, f"a node of {scope}", partition.cpus, partition.gpus)
-    _check_limits(partition, nodes, gpus)
+    _check_nodes(partition, nodes)
+    scope = f"a node of partition {partition.name}"
+    gpus, ranks = _gpus_and_ranks(request, scope, partition.cpus, partition.gpus)
+    _check_gpus(partition, nodes, gpus)
     minutes, notes = _time_limit(request, _limit_interactive(request, partition, site))
     ask_memory = cluster.memory_is_consumable and not partition.has_memory_default
     may_ask = "memory" not in site.not_requested
@@ -75,12 +88,13 @@ def _share(limits: Partition, nodes: int, gpus: int, ranks: int, site: Site) -> 
     return JobSize(nodes, ranks, gpus, cpus, cores, partition=limits.name, cpu_bind=limits.cpu_bind)
 
 
-def _check_limits(partition: Partition, nodes: int, gpus: int) -> None:
-    """Raise ResourceError if a job of that size could never start in the partition."""
+def _check_nodes(partition: Partition, nodes: int) -> None:
+    """Raise ResourceError if a job of so many nodes could never start in the partition."""
     most, scope = partition.max_nodes, partition.scope
-    if most is not None and nodes > most:
+    if most is not None and nodes > most and most < partition.nodes:
         problem = f"{scope} allows {most} nodes per job, {nodes} requested"
         raise ResourceError(problem, _or_another_qos(f"Largest that fits: --nodes {most}", partition))
+    check_capacity(f"partition {partition.name}", "usable node", partition.nodes, "--nodes", nodes)
     fewer = [one.most for one in partition.by_nodes if one.most is not None and one.most < nodes]
     if nodes < partition.min_nodes and fewer:  # between two ranges
         hint = f"Nearest that fit: --nodes {max(fewer)} or --nodes {partition.min_nodes}"
@@ -88,9 +102,13 @@ def _check_limits(partition: Partition, nodes: int, gpus: int) -> None:
     if nodes < partition.min_nodes:
         problem = f"{scope} needs at least {partition.min_nodes} nodes per job, {nodes} requested"
         raise ResourceError(problem, f"Smallest that fits: --nodes {partition.min_nodes}")
+
+
+def _check_gpus(partition: Partition, nodes: int, gpus: int) -> None:
+    """Raise ResourceError if the partition allows no job so many GPUs."""
     most = partition.max_gpus
     if most is not None and nodes * gpus > most:
-        problem = f"{scope} allows {most} GPUs per job, {nodes * gpus} requested"
+        problem = f"{partition.scope} allows {most} GPUs per job, {nodes * gpus} requested"
         raise ResourceError(problem, f"Largest that fits: --gpus-per-node {most // nodes}")
 
 

@@ -193,6 +193,50 @@ def test_a_partition_that_limits_the_nodes_of_a_job() -> None:
     assert refusal(ResourceError, cluster, nodes=5) == expected
 
 
+@pytest.mark.parametrize(
+    ("most", "nodes", "complaint"),
+    [
+        (4, 9, "partition amd_a100nv_8 allows 4 nodes per job, 9 requested. Largest that fits: --nodes 4"),
+        (20, 9, "partition amd_a100nv_8 has 8 usable nodes, 9 requested. Largest that fits: --nodes 8"),
+        (8, 9, "partition amd_a100nv_8 has 8 usable nodes, 9 requested. Largest that fits: --nodes 8"),
+    ],
+)
+def test_what_is_said_to_fit_fits(most: int, nodes: int, complaint: str) -> None:
+    """--nodes 24 was said to fit the queue debug of Polaris, which takes jobs of 2."""
+    cluster = Cluster((dataclasses.replace(GPU, max_nodes=most),))
+    with pytest.raises(ResourceError) as caught:
+        fit(cluster, nodes=nodes)
+    assert str(caught.value) == complaint
+    assert fit(cluster, nodes=int(complaint.rpartition(" ")[2])).nodes
+
+
+def test_other_partitions_that_take_the_job_are_named() -> None:
+    """Those with GPUs of other types, too, but not those without, for other CPUs, or too small themselves."""
+    parts = {
+        "v100": {"gpu_type": "v100", "gpus": 4},
+        "large": {},
+        "cpus": {"gpus": 0},
+        "arm": {"arch": "aarch64"},
+        "small": {"nodes": 3},
+        "short": {"time_limit": 30},
+        "testing": {"max_nodes": 2},
+    }
+    big = dataclasses.replace(GPU, arch="x86_64")
+    more = tuple(
+        dataclasses.replace(big, **{"name": name, "default": False, "nodes": 64, **changes})
+        for name, changes in parts.items()
+    )
+    cluster, own = Cluster((big, *more)), "partition amd_a100nv_8"
+    for request, complaint in (
+        ({"nodes": 9, "time": "1:00:00"}, f"{own} has 8 usable nodes, 9 requested. Largest that fits: --nodes 8"),
+        ({"time": "72:00:00"}, f"{own} allows 2-00:00:00, 72:00:00 requested. Longest that fits: --time 2-00:00:00"),
+    ):
+        with pytest.raises(ResourceError) as caught:
+            fit(cluster, partition="amd_a100nv_8", time_is_explicit=True, **request)
+        others = "; other partitions take it as it is: v100, large" if "nodes" in request else ""
+        assert str(caught.value) == complaint + others
+
+
 def test_limits_of_a_job_that_are_not_the_partitions_own() -> None:
     cluster = dataclasses.replace(CLUSTER, qos="normal", limits={"QOS normal": Limits(2, 8, 30)})
     scope, another = "partition amd_a100nv_8 (QOS normal)", "another QOS may allow more: --qos NAME"
