@@ -67,7 +67,7 @@ def refusal(image: Manifest, nodes: NodeFacts) -> str:
     missing = _INSTRUCTIONS.get(compiled_for, frozenset()) - nodes.instructions
     if nodes.instructions and missing:
         return f"the CPU of {nodes.name} lacks {' '.join(sorted(missing))}, the image is compiled for {compiled_for}"
-    made_for = {_MAKES[key] for key in _MAKES if key in image.software}
+    made_for = _makers(image)
     if nodes.gpus and nodes.maker and made_for and nodes.maker not in made_for:
         whose = f"the GPUs of {nodes.name} ({', '.join(nodes.gpus)}) are {_NAMES[nodes.maker]}'s"
         return f"{whose}, the image is for {' and '.join(sorted(_NAMES[of] for of in made_for))}'s"
@@ -78,8 +78,24 @@ def refusal(image: Manifest, nodes: NodeFacts) -> str:
     return next(filter(None, (_too_old(image, gpu) for gpu in nodes.gpus)), "") or _driver_problem(image, nodes)
 
 
+def _makers(image: Manifest) -> set[Maker]:
+    """For whose GPUs the image is; empty for CPUs, and where that is not known."""
+    return {_MAKES[key] for key in _MAKES if key in image.software}
+
+
+def _is_for_cpus(image: Manifest) -> bool:
+    """Whether its framework is known to have no GPUs; not all builds for Intel's say so otherwise (versions.py)."""
+    known = {"torch", "tensorflow"} & image.software.keys()
+    return bool(known) and not _makers(image) and not image.software.get("torch", "").endswith("+xpu")
+
+
 def notes(image: Manifest, nodes: NodeFacts) -> tuple[str, ...]:
-    """Lines for an image that needs forward compatibility on `nodes`, and on what of one from elsewhere is unknown."""
+    """Lines for an image that leaves the GPUs of `nodes` idle or needs forward compatibility there, and on what of one
+    from elsewhere is unknown."""
+    if nodes.gpus and _is_for_cpus(image):
+        return (
+            f"the image computes on CPUs alone: the GPUs of {nodes.name} stay idle (--gpus-per-node 0 asks for none)",
+        )
     if not nodes.gpus or "cuda" not in image.software:
         return ()
     if _is_older(nodes.driver, native_driver(image)):
@@ -113,7 +129,7 @@ def nearest(image: Manifest, published: Iterable[Manifest], nodes: NodeFacts) ->
     fitting = [
         other
         for other in published
-        if not other.flat and ("cuda" in other.software) == ("cuda" in image.software) and not refusal(other, nodes)
+        if not other.flat and bool(_makers(other)) == bool(_makers(image)) and not refusal(other, nodes)
     ]
     return next((other for other in reversed(fitting) if other.name == image.name), fitting[-1] if fitting else None)
 

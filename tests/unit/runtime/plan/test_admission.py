@@ -157,6 +157,26 @@ def test_what_of_a_foreign_image_is_unknown_is_named() -> None:
     assert notes(image, nodes("")) == notes(a_manifest(), nodes()) == ()
 
 
+@pytest.mark.parametrize(
+    ("software", "idle"),
+    [
+        ({"torch": "2.13.0+cpu"}, True),
+        ({"torch": "2.13.0"}, True),
+        ({"tensorflow": "2.15.1"}, True),
+        ({"torch": "2.9.1", "rocm": "6.4.2"}, False),
+        ({"torch": "2.10.0+xpu"}, False),
+        ({"python": "3.12"}, False),  # JAX, or what was not looked at
+        ({}, False),
+    ],
+)
+def test_gpus_that_an_image_leaves_idle(software: dict[str, str], idle: bool) -> None:
+    """A node's eight were reserved for an image without CUDA, and nothing was said."""
+    image = a_manifest(software=software)
+    line = "the image computes on CPUs alone: the GPUs of partition gpu stay idle (--gpus-per-node 0 asks for none)"
+    assert (line in notes(image, nodes())) is idle
+    assert notes(image, nodes("")) == ()
+
+
 def test_the_drivers_of_each_version_of_cuda() -> None:
     assert [native_driver(of_cuda(version)) for version in ("11.8", "12.0", "13.1", "x", "")] == [450, 525, 580, 0, 0]
 
@@ -184,6 +204,16 @@ def test_the_gpus_that_it_compiled_models_for() -> None:
 def test_the_nearest_image_that_fits(published: list[Any], version: Optional[str]) -> None:
     found = nearest(NO_VOLTA, published, nodes("v100"))
     assert (found.version if found else None) == version
+
+
+def test_the_nearest_image_for_gpus_of_another_maker_is_one_for_gpus() -> None:
+    """For an image of AMD's one for CPUs was named, which would train on CPUs beside NVIDIA's GPUs."""
+    cpus = a_manifest(name="pytorch-cpu", software={"torch": "2.13.0"})
+    on_nvidia = replace(nodes("v100"), maker="nvidia")
+    on_amd = replace(nodes("mi250x"), maker="amd")
+    assert nearest(ROCM, [VOLTA, cpus], on_nvidia) == VOLTA
+    assert nearest(VOLTA, [ROCM, cpus], on_amd) == ROCM
+    assert nearest(ROCM, [cpus], on_nvidia) is None
 
 
 @pytest.mark.parametrize(
