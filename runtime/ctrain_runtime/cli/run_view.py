@@ -9,7 +9,8 @@ from pathlib import Path
 from ctrain_runtime import launchers, layout, schedulers
 from ctrain_runtime.cli import world_view
 from ctrain_runtime.digest import short
-from ctrain_runtime.plan.model import DataCopy, Expectation, LaunchPlan, Preflight
+from ctrain_runtime.plan.environment import RESUME
+from ctrain_runtime.plan.model import DataCopy, Expectation, LaunchPlan, Mount, Preflight
 from ctrain_runtime.run import shared_files
 from ctrain_runtime.run.conclude import Conclusion
 from ctrain_runtime.run.directory import as_data
@@ -38,13 +39,13 @@ def summary(prepared: Prepared, reason: str) -> str:
     if plan.image.instead_of:
         substitute = f", flattened, in place of {plan.image.instead_of}: this engine ignores overlay partitions"
     name = f"{plan.image.name} {plan.image.version}".rstrip() + channel
-    data = [mount for mount in plan.mounts if mount.read_only]
+    read_only = [mount for mount in plan.mounts if mount.read_only]
     rows = [
         ("site", f"{plan.site} ({reason})"),
         ("image", f"{name}  {short(plan.image.digest)}{prepared.image_source}{substitute}"),
         *(("layer", f"{layer.path}  {short(layer.digest)}") for layer in plan.layers),
         ("where", _where(plan)),
-        *(("data", f"{mount.source} -> {mount.target} (read-only)") for mount in data),
+        *((_what(plan, mount), f"{mount.source} -> {mount.target} (read-only)") for mount in read_only),
         *([("staging", plan.staging_reason)] if plan.staging else []),
         *([("staging", _copied(plan.data_copy))] if plan.data_copy else []),
         *(("estimate", line) for line in (_expected(plan.estimate, plan.world_size) if plan.estimate else ())),
@@ -53,6 +54,11 @@ def summary(prepared: Prepared, reason: str) -> str:
         *(("note", note) for note in prepared.notes),
     ]
     return "\n".join(f"{key:<10}{value}" for key, value in rows)
+
+
+def _what(plan: LaunchPlan, mount: Mount) -> str:
+    """What the run reads is data; the rest is the site's, or for the program to know."""
+    return "data" if mount.source == plan.data or mount.target == RESUME else "mount"
 
 
 def _copied(copy: DataCopy) -> str:

@@ -26,9 +26,10 @@ def _jobs(plan: LaunchPlan, cluster: Cluster) -> tuple[str, ...]:
     part = next((part for part in cluster.partitions if part.name == plan.partition), None)
     if not part or plan.allocation or not (part.max_running or part.max_submitted):
         return ()
-    running = f"{pluralize(part.max_running, 'job')} of yours can run at a time" if part.max_running else ""
-    submitted = f"{part.max_submitted} can run or wait" if part.max_submitted else ""
-    return (f"partition {part.name}: {', '.join(filter(None, (running, submitted)))}",)
+    limits = ((part.max_running, "can run at a time"), (part.max_submitted, "can run or wait"))
+    (most, what), *more = ((most, what) for most, what in limits if most)
+    texts = (f"{pluralize(most, 'job')} of yours {what}", *(f"{most} {what}" for most, what in more))
+    return (f"partition {part.name}: {', '.join(texts)}",)
 
 
 def _memory(plan: LaunchPlan) -> tuple[str, ...]:

@@ -36,6 +36,17 @@ def test_the_header_of_a_run_on_a_cluster() -> None:
     ]
 
 
+def test_what_a_site_mounts_is_not_called_data() -> None:
+    """Libraries of nodes were (/opt/cray)."""
+    site = a_site(mounts=("/opt/cray:/opt/cray:ro",))
+    plan = a_plan(site=site, job=a_job(data=Dataset("imagenet")), data="/data/imagenet", resume="/scratch/old")
+    assert [line for line in summary(plan) if "(read-only)" in line] == [
+        "mount     /opt/cray -> /opt/cray (read-only)",
+        "data      /data/imagenet -> /data (read-only)",
+        "data      /scratch/old -> /resume (read-only)",
+    ]
+
+
 @pytest.mark.parametrize(
     ("parts", "where"),
     [

@@ -9,6 +9,7 @@ import pytest
 from ctrain_runtime.errors import ResourceError
 from ctrain_runtime.plan import site_notes
 from ctrain_runtime.plan.model import LaunchPlan
+from ctrain_runtime.run import preflight
 from ctrain_runtime.run.targets import describe_cluster, find_site_engine
 from ctrain_runtime.site import load_site
 from samples.plans import ENGINE, a_job, a_launch, a_plan, an_image, some_facts
@@ -64,6 +65,12 @@ def test_a_job_of_frontier(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "64 usable nodes, 65" in refusal("frontier", partition="extended", nodes=65)
 
 
+def test_jobs_that_may_wait_on_frontier(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It said `100 can run or wait`, and not what."""
+    monkeypatch.setenv("USER", "kim")
+    assert "partition batch: 100 jobs of yours can run or wait" in notes(plan("frontier"))
+
+
 def test_the_network_of_frontier(monkeypatch: pytest.MonkeyPatch) -> None:
     """OLCF: for correctness, and not for one node. RCCL used TCP in silence where its plugin was missing."""
     monkeypatch.setenv("USER", "kim")
@@ -102,6 +109,18 @@ def test_the_partitions_of_lumi(partition: str, nodes: int, time: str, jobs: str
     assert planned.gpu_order == AMD_ORDER
     assert "#SBATCH --cpus-per-task=7" in lines(planned)
     assert planned.environment["NCCL_SOCKET_IFNAME"].startswith("hsn0")
+
+
+def test_the_network_of_lumi() -> None:
+    """What the plugin is called differs between images, so none is forced: the preflight refuses sockets."""
+    one, two = (plan("lumi-g", nodes=nodes) for nodes in (1, 2))
+    network = ("NCCL_NET_GDR_LEVEL", "NCCL_SOCKET_IFNAME", "CXI_FORK_SAFE", "FI_CXI_DISABLE_CQ_HUGETLB")
+    assert set(network) <= two.environment.keys()
+    assert not set(network) & one.environment.keys()
+    assert "NCCL_NET" not in two.environment
+    check = preflight.decide(two, load_site("lumi-g")[0])
+    assert check and check.strict and check.backend == "nccl"
+    assert [any("network plugin" in note for note in notes(planned)) for planned in (one, two)] == [False, True]
 
 
 def test_leonardo() -> None:
