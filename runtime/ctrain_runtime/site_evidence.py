@@ -54,7 +54,7 @@ def read_evidence(layer: Layer) -> tuple[Evidence, ...]:
     except OSError as error:  # in a directory that may not be entered
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
     evidence = config.load(_File, strict_yaml.read(path), str(path)).sources
-    leaves = list(leaf_paths(layer.values))
+    leaves = list(leaf_paths(strict_yaml.read(Path(layer.file))))  # not of the layer: who extends the site drops keys
     for one in evidence:
         for key in one.keys:
             if not any(replace(one, keys=(key,)).covers(leaf) for leaf in leaves):

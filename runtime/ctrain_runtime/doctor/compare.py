@@ -43,6 +43,8 @@ def compare(selected: SelectedSite, image: str = "") -> Iterator[Finding]:
         return  # a finding of check_site
     scheduler = schedulers.get(site.scheduler)
     if not all(map(command.which, scheduler.programs)):
+        if image:
+            yield Finding("NCCL plugin", "warn", f"unknown: not looked for where {site.scheduler} is not", IN_A_JOB)
         return
     try:
         cluster, described = scheduler.facts(site), describe_cluster(site)

@@ -6,7 +6,7 @@ import pytest
 
 from ctrain_runtime import site_files
 from ctrain_runtime.errors import ConfigError
-from ctrain_runtime.site import Site
+from ctrain_runtime.site import Site, select_site
 from ctrain_runtime.site_evidence import explain, leaf_paths, read_evidence
 from ctrain_runtime.site_layers import Layer, Level
 
@@ -61,6 +61,22 @@ def test_a_value_of_a_higher_layer_does_not_get_the_source_of_the_one_below() ->
     ours = layer(SOURCES)
     above = Layer(Level.ENVIRONMENT, "VARIABLE", {"env": {"NCCL_NET": "Socket"}})
     assert explain([ours, above], {"env.NCCL_NET": "VARIABLE", "env.LC_ALL": "default"}) == {}
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_a_site_that_extends_one_that_ships_shows_its_sources(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its `detect` is not inherited, and the parent's source of that was called an error of its file."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    path = tmp_path / "ctrain/sites/ours.yaml"
+    path.parent.mkdir(parents=True)
+    path.write_text(f"extends: {name}\nruns: /runs\n")
+    selected = select_site("ours")
+    texts = explain(selected.layers, selected.sources)
+    assert texts.keys() >= {key for key in selected.sources if key.startswith("partitions.")}
+    assert selected.sources["detect"] == "default"
+    assert "runs" not in texts
 
 
 def test_a_site_without_sources_has_none(tmp_path: Path) -> None:

@@ -208,3 +208,10 @@ def test_the_verb_says_so_by_its_exit_code(slurm: Path, tmp_path: Path, capsys: 
     assert main(RUNTIME_VERBS, ["site", "check", "ours"]) == 67
     line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("partition gpu"))
     assert " ".join(line.split()) == f"partition gpu fail differs: cpus 48, here 64 Set by {path} (user)"
+
+
+def test_an_image_that_nobody_looks_at_is_not_passed_over_in_silence() -> None:
+    assert findings("", "pytorch", scheduler="pbs") == {
+        "NCCL plugin": ("warn", "unknown: not looked for where pbs is not")
+    }
+    assert findings("", scheduler="pbs") == {}
