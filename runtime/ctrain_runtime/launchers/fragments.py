@@ -266,12 +266,13 @@ def libraries(plan: LaunchPlan) -> tuple[str, ...]:
 
 
 def library_paths(patterns: tuple[str, ...]) -> str:
-    """sh that puts directories first on the loader's path, as far as the container has them."""
+    """sh that puts directories first on the loader's path, as far as the container has them. Of several that a pattern
+    matches the last by its name comes first: of versions, the newest."""
     text = """\
 more=
-for directory in {patterns}; do [ ! -d "$directory" ] || more="$more${{more:+:}}$directory"; done
+for directory in {patterns}; do [ ! -d "$directory" ] || more="$directory${{more:+:}}$more"; done
 [ -z "$more" ] || {{ export LD_LIBRARY_PATH="$more${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}"; }}"""
-    return text.format(patterns=" ".join(patterns))
+    return text.format(patterns=" ".join(reversed(patterns)))
 
 
 def _driver_libraries(native_driver: int) -> str:

@@ -386,11 +386,15 @@ def test_userns_only_for_root_and_nv_only_for_cuda_images() -> None:
 
 
 @pytest.mark.parametrize("shell", [["bash"], ["dash"], ["busybox", "sh"]])
-@pytest.mark.parametrize(("before", "after"), [(None, "{0}/mpi-1/lib:{0}/hwloc"), ("/x", "{0}/mpi-1/lib:{0}/hwloc:/x")])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(None, "{0}/mpi-2/lib:{0}/mpi-1/lib:{0}/hwloc"), ("/x", "{0}/mpi-2/lib:{0}/mpi-1/lib:{0}/hwloc:/x")],
+)
 def test_directories_of_libraries(tmp_path: Path, shell: list[str], before: Optional[str], after: str) -> None:
+    """Of several versions of libfabric the oldest came first."""
     if not shutil.which(shell[0]):
         pytest.skip(f"{shell[0]} is not on PATH")
-    for name in ("mpi-1/lib", "hwloc"):
+    for name in ("mpi-1/lib", "mpi-2/lib", "mpi-3", "hwloc"):
         (tmp_path / name).mkdir(parents=True)
     patterns = tuple(f"{tmp_path}/{name}" for name in ("mpi-*/lib", "missing", "hwloc"))
     plan = dataclasses.replace(
