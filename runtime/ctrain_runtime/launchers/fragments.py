@@ -20,6 +20,7 @@ from ctrain_runtime.plan.model import LaunchPlan
 from ctrain_runtime.schedulers.script import PREFLIGHT, TaskIdentity, run_step
 
 _HERE = Path(__file__).parent
+PROGRAMS = _HERE / "programs.bash"  # finds what signals are for
 HOME_TRIES = 50  # to create a home; each loses against one that removes it
 NOT_FOUND = 127  # as shells report a command that does not exist
 # GPUs and threads of a rank. Besides who it is, everything else of the node stays out of the container.
@@ -117,7 +118,7 @@ def pass_signals(warn: str = "signal_programs", *, end: str = "pass_term", inter
     if interactive:
         warned = "signal_step {0}"
         end = "trap 'ending=yes; signal_step HUP' TERM HUP\ntrap : INT QUIT # from the terminal: the shell's alone"
-    programs = "" if interactive else fragment(_HERE / "programs.bash") + "\n"
+    programs = "" if interactive else fragment(PROGRAMS) + "\n"
     return f"""\
 {programs}{run_step("USR1 USR2", interactive=interactive, witness=not interactive)}
 {end}

@@ -51,6 +51,10 @@ if [ "$local_task" = 0 ] && [ "${1-}" != preflight ]; then
 fi
 READERS=' tee cat sed awk gawk mawk grep tail head ts tr ' # end by themselves when their input does
 WRAPPERS=' starter starter-suid appinit sinit timeout time ' # of engines and others: pass signals on to what they run
+# Starters of ranks that do not leave these their time to save: deepspeed and accelerate die of SIGTERM, deepspeed's part
+# on each node ends its ranks one after the other, mpirun kills them a second later. They end with what they have started.
+STARTERS=' deepspeed deepspeed.pt ds deepspeed.launcher.runner deepspeed.launcher.launch'
+STARTERS+=' accelerate accelerate-launch accelerate.commands.launch mpirun mpiexec orterun mpirun.openmpi mpiexec.openmpi '
 OTHERS_PATIENCE=20 TRAP_PATIENCE=10                         # tenths of a second
 START_PATIENCE=500                                          # looks, 20 ms apart
 
@@ -67,6 +71,13 @@ look_at() { # PID: sets name, and words of its command line
   read -r name <"/proc/$1/comm"
   mapfile -d '' -t words <"/proc/$1/cmdline"
 } 2>/dev/null
+is_starter() { # by the name of its program, or of what Python runs: python PATH/deepspeed, python -m deepspeed
+  local word=${words[0]-}
+  if [[ ${word##*/} == python* ]]; then
+    for word in "${words[@]:1}"; do [[ $word == -* ]] || break; done
+  fi
+  [[ $STARTERS == *" ${word##*/} "* ]]
+}
 find_programs() { # PID [shells]: adds what runs below it to programs, shells and others; of an engine only shells.
   # Sets `beginning` if a process of the engine has no children: it will become the program, and loses signals until then.
   local kid kids name words before=${#programs[@]}
@@ -81,6 +92,10 @@ find_programs() { # PID [shells]: adds what runs below it to programs, shells an
     elif [[ $WRAPPERS == *" $name "* ]]; then
       before=${#programs[@]}
       find_programs "$kid" shells
+      ((${#programs[@]} > before)) || programs+=("$kid")
+    elif is_starter; then
+      before=${#programs[@]}
+      find_programs "$kid"
       ((${#programs[@]} > before)) || programs+=("$kid")
     elif [ "${2-}" ]; then
       : # serves the image

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from ctrain_runtime.launchers import make_task, world_scan
+from ctrain_runtime.bash import fragment
+from ctrain_runtime.launchers import fragments, make_task, world_scan
 from ctrain_runtime.schedulers.script import TaskIdentity
 from samples.plans import a_job, a_plan
 from samples.scripts import Scripts, slurm_task
@@ -47,10 +48,13 @@ def test_a_task_that_srun_did_not_number_stops(scripts: Scripts) -> None:
 @pytest.mark.parametrize("launcher", ["mpi", "env", "gloo"])
 def test_what_runs_per_rank_is_a_shell(launcher: str) -> None:
     """No Python of ctrain's, which 8 ranks of 10,000 nodes would read from a shared file system at once: only the first
-    rank of gloo starts a server by it, and the first one of each node the scan."""
+    rank of gloo starts a server by it, and the first one of each node the scan. What looks for programs knows Python's
+    name, and starts nothing."""
     plan, identity = a_plan(job=a_job(launcher=launcher, command=("/bin/true",))), TaskIdentity("srun", "")
     text, (scan,) = make_task(plan, identity).scripts["task.sh"], world_scan.start(plan, identity)
-    lines = text.replace(scan, "").splitlines()
+    looks = fragment(fragments.PROGRAMS)
+    assert looks in text
+    lines = text.replace(scan, "").replace(looks, "").splitlines()
     serve = ['[ "$RANK" != 0 ] || serve=(python3'] if launcher == "gloo" else []
     assert [line.partition(' "$run')[0] for line in lines if "python" in line] == serve
 

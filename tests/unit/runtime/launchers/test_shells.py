@@ -109,18 +109,21 @@ exit $code
 def test_an_engine_that_serves_the_image_is_not_signalled_with_the_program(
     scripts: Scripts, command: tuple[str, ...]
 ) -> None:
-    (scripts.folder / "engine.sh").write_text(ENGINE)
     (scripts.folder / "run.sh").write_text("python3 saves.py; echo after")
-    shutil.copy("/bin/bash", scripts.bin / "starter")
-    engine = scripts.bin / "apptainer"
-    wrapped = engine.read_text().replace(
-        '"${inside[@]}" "$@"', f'"${{inside[@]}}" starter {scripts.folder}/engine.sh "$@"'
-    )
-    engine.write_text(wrapped)
+    serve(scripts)
     task = start(scripts, *command)
     task.terminate()
     assert task.wait(60) == (143 if command[0] == "bash" else 0)
     assert scripts.log().split() == ["ready", "saved", "1", "0"]
+
+
+def serve(scripts: Scripts) -> None:
+    """Put the ENGINE below the fake one."""
+    (scripts.folder / "engine.sh").write_text(ENGINE)
+    shutil.copy("/bin/bash", scripts.bin / "starter")
+    engine = scripts.bin / "apptainer"
+    call = f'"${{inside[@]}}" starter {scripts.folder}/engine.sh "$@"'
+    engine.write_text(engine.read_text().replace('"${inside[@]}" "$@"', call))
 
 
 # As the real one while it prepares the container: a process that later becomes the program, and that loses signals.
@@ -167,6 +170,42 @@ def test_what_a_program_starts_is_its_own(scripts: Scripts) -> None:
     task.terminate()
     task.wait(60)
     assert sorted(scripts.log().splitlines()) == ["ready", "ready", "saved 1 0", "saved 1 0"]
+
+
+# As the real ones: the first dies of SIGTERM and leaves its child behind; the second, deepspeed's or mpirun, ends its
+# ranks itself, here so that not all have time to save.
+DEEPSPEED = """\
+import subprocess, sys
+sys.exit(subprocess.run([sys.executable, "-u", "-m", "deepspeed.launcher.launch", *sys.argv[1:]]).returncode)
+"""
+LAUNCH = """\
+import signal, subprocess, sys
+ranks = [subprocess.Popen([sys.executable, *sys.argv[1:]]) for _ in "12"]
+signal.signal(signal.SIGTERM, lambda *_: [ranks[0].terminate(), ranks[0].wait(), ranks[1].kill(), sys.exit(1)])
+sys.exit(max(rank.wait() for rank in ranks))
+"""
+
+
+@pytest.mark.parametrize("served", [False, True])
+@pytest.mark.parametrize("command", ["bin/deepspeed", "-m deepspeed", "bin/accelerate launch", "bin/mpirun"])
+def test_ranks_get_the_signal_past_starters_that_do_not_pass_it_on(
+    scripts: Scripts, command: str, served: bool
+) -> None:
+    launcher = scripts.folder / "deepspeed" / "launcher"
+    launcher.mkdir(parents=True)
+    (launcher / "launch.py").write_text(LAUNCH)
+    (launcher.parent / "__main__.py").write_text(DEEPSPEED)
+    write_program(scripts.bin / "deepspeed", f"#!/usr/bin/env python3\n{DEEPSPEED}")
+    write_program(scripts.bin / "accelerate", f"#!/usr/bin/env python3\n{DEEPSPEED.replace('argv[1:]', 'argv[2:]')}")
+    write_program(scripts.bin / "mpirun", f"#!/usr/bin/env python3\n{LAUNCH}")
+    (scripts.folder / "run.sh").write_text(f"python3 {command} saves.py\necho after")
+    if served:
+        serve(scripts)
+    task = start(scripts, *(("python3", *command.split(), "saves.py") if served else ("bash", "run.sh")), ready=2)
+    task.terminate()
+    task.wait(60)
+    assert sorted(scripts.log().splitlines()) == ["ready", "ready", "saved 1 0", "saved 1 0"]
+    assert scripts.node_events()[-1]["what"] == "ended"
 
 
 def test_a_warning_reaches_the_program_below_a_shell(scripts: Scripts) -> None:
