@@ -110,7 +110,7 @@ def plan_image(
 
     `exists` tells whether the layer with a key (of a base: True) is in the cache; `resolve` gives the digest of an
     upstream image (see base_source), or raises RegistryError; `epoch` the time of the last change of some files;
-    `find_parent` the parent image for a reference, or raises CtrainError. Raises ConfigError.
+    `find_parent` the parent image for a reference, or raises CtrainError. Raises ConfigError for the definitions.
     """
     spec = replace(spec, variant=spec.variant.on(arch))
     problem: Optional[CtrainError] = None
@@ -131,7 +131,7 @@ def plan_image(
         if part.is_base:
             try:
                 base, digest = base_source.identify(rendered, resolve)
-            except (RegistryError, ImageNotFound) as error:
+            except (ConfigError, RegistryError, ImageNotFound) as error:
                 problem = error
         listing = files.listing(rendered, part.source_root)
         inputs = _inputs(part, parent, digest, arch, used, listing)
