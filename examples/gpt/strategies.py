@@ -9,7 +9,7 @@ import torch
 from config import Config
 from example import InputError, World
 from gpt_model import GPT, cross_entropy
-from swap import swap_directory
+from swap import prepare_offload
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -101,7 +101,7 @@ class Strategy:
         config, self.deepspeed, sizes = self.config, deepspeed, [*map(torch.numel, self.model.parameters())]
         zero = {"stage": int(self.name[-1]), "reduce_bucket_size": min(sum(sizes), 25_000_000)}
         if config.offload != "none":
-            target = {"device": config.offload, "nvme_path": swap_directory() if config.offload == "nvme" else None}
+            target = {"device": config.offload, "nvme_path": prepare_offload(config.offload)}
             pinned = {"buffer_size": max(sizes)}  # by default 1 GB in all
             zero |= {"offload_optimizer": target} | ({"offload_param": target | pinned} if self.name == "zero3" else {})
             self.optimizer = deepspeed.ops.adam.DeepSpeedCPUAdam(groups, lr=config.lr, betas=BETAS)

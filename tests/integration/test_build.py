@@ -43,7 +43,8 @@ def changed(tmp_path: Path) -> Path:
 
 def test_what_exists_is_not_built_again() -> None:
     exist = {layer["definition"]: layer["exists"] for layer in layers()}
-    assert exist == {"pytorch-cpu": True, "horovod": True, "deepspeed": True, "libraries": True, "train": True}
+    assert all(exist.values())
+    assert [*exist] == ["pytorch-cpu", "horovod", "deepspeed", "deepspeed-ops", "libraries", "train"]
     done = ctrain("build", "pytorch-cpu")
     assert done.returncode == 0
     assert "is up to date, nothing to do" in done.stdout

@@ -76,7 +76,7 @@ def test_inspect_tells_the_labels_of_image_and_layers(cluster: Cluster, image: P
     labels = said["data"]["attributes"]["labels"]
     built = manifest["labels"]["org.ctrain.base.built"]  # not in the image: it would differ from build to build
     assert {**labels, "org.ctrain.base.built": built} == manifest["labels"]
-    assert labels["org.ctrain.layers"] == "pytorch-cpu horovod deepspeed libraries train"
+    assert labels["org.ctrain.layers"] == "pytorch-cpu horovod deepspeed deepspeed-ops libraries train"
     assert labels["org.ctrain.key"] == manifest["layers"][-1]["key"]
     assert labels["org.opencontainers.image.title"] == "pytorch-cpu"
     assert labels["org.opencontainers.image.licenses"] == "BSD-3-Clause AND Apache-2.0"

@@ -89,7 +89,8 @@ def project(folder: Path) -> None:
         shutil.copytree(CHECKOUT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     base = folder / "definitions/pytorch-ngc/pytorch-ngc.def"
     base.write_text(without_test(base.read_text()))
-    more, features, older = "deepspeed, libraries, train", "PyTorch, MPI, Gloo", "DEEPSPEED: 0.14.5, CPU_ARCH: haswell"
+    more, features = "deepspeed, deepspeed-ops, libraries, train", "PyTorch, MPI, Gloo"
+    older = "DEEPSPEED: 0.14.5, CPU_ARCH: haswell"
     if not WHOLE:
         more, features, older = "libraries", "", ""
         horovod = folder / "definitions/horovod/horovod.def"

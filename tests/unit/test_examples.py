@@ -120,20 +120,14 @@ def test_gpt_refuses_to_offload_what_its_strategy_would_keep(monkeypatch: pytest
 
 @pytest.fixture
 def swap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
-    """swap_directory of examples/common, where DeepSpeed has async_io or not; HOME is below tmp_path."""
+    """swap_directory of examples/common; HOME is below tmp_path."""
     monkeypatch.syspath_prepend(str(EXAMPLES / "common"))
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("CTRAIN_RUN_DIR", "/run")
     monkeypatch.delenv("TMPDIR", raising=False)
     function = runpy.run_path(str(EXAMPLES / "common" / "swap.py"))["swap_directory"]
 
-    def call(operator: bool = True) -> Path:
-        monkeypatch.setitem(sys.modules, "deepspeed", ModuleType("deepspeed"))
-        facts = SimpleNamespace(installed_ops={"async_io": operator})
-        monkeypatch.setitem(sys.modules, "deepspeed.git_version_info", facts)
-        return Path(function())
-
-    return call
+    return lambda: Path(function())
 
 
 def test_gpt_swaps_to_the_nodes_disk_and_clears_up(
@@ -151,11 +145,37 @@ def test_gpt_swaps_to_the_nodes_disk_and_clears_up(
     assert [*tmp_path.rglob("*")] == [tmp_path / "scratch"]
 
 
-def test_gpt_refuses_to_swap_without_the_operator_or_to_a_file_system_in_memory(
+@pytest.mark.parametrize(
+    ("offload", "installed", "lacking"),
+    [
+        ("cpu", {"cpu_adam": True, "async_io": False}, ""),
+        ("cpu", {"cpu_adam": False, "async_io": True}, "cpu_adam"),
+        ("nvme", {"cpu_adam": True, "async_io": True}, ""),
+        ("nvme", {"cpu_adam": True, "async_io": False}, "async_io"),
+        ("nvme", {"cpu_adam": False}, "cpu_adam"),
+    ],
+)
+def test_gpt_refuses_an_offload_whose_operators_the_image_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, offload: str, installed: dict[str, bool], lacking: str
+) -> None:
+    monkeypatch.syspath_prepend(str(EXAMPLES / "common"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    prepare = runpy.run_path(str(EXAMPLES / "common" / "swap.py"))["prepare_offload"]
+    monkeypatch.setitem(sys.modules, "deepspeed", ModuleType("deepspeed"))
+    monkeypatch.setitem(sys.modules, "deepspeed.git_version_info", SimpleNamespace(installed_ops=installed))
+    monkeypatch.setattr(atexit, "register", lambda *_: None)
+    if not lacking:
+        directory = prepare(offload)
+        assert [directory and Path(directory).parent] == [tmp_path if offload == "nvme" else None]
+        return
+    why = rf"^offload={offload} needs the operator {lacking} of DeepSpeed, which this image lacks; .* offload=none$"
+    with pytest.raises(ValueError, match=why):
+        prepare(offload)
+
+
+def test_gpt_refuses_to_swap_to_a_file_system_in_memory(
     swap: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(ValueError, match=r"^offload=nvme needs the operator async_io of DeepSpeed, .* offload=cpu$"):
-        swap(operator=False)
     real = os.open
 
     def no_direct(path: str, flags: int, *more: int) -> int:
