@@ -17,7 +17,7 @@ SYSTEM := test-cluster test-images
 PARTS := $(SYSTEM) test-unit test-python39 test-check
 .PHONY: demo test system quick $(PARTS) quick-run check unit unit-python machine down clean
 
-demo: machine .venv
+demo:
 	tests/cluster/demo
 
 # Two parts at once: there is one cluster, and a core beside it. One that fails does not keep the others from running.
@@ -80,7 +80,7 @@ ifdef HASHES
 	.venv/bin/pip install --quiet --require-hashes --only-binary :all: --requirement .ci/requirements.txt
 	.venv/bin/pip install --quiet --no-deps --no-index --no-build-isolation --editable .
 else
-	.venv/bin/pip install --quiet --quiet --editable '.[build,dev]'
+	.venv/bin/pip install --quiet --quiet --no-compile --editable '.[build,dev]' # Python compiles what is used
 endif
 	touch .venv
 
