@@ -8,7 +8,7 @@ import errno
 import functools
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Optional
@@ -22,12 +22,13 @@ from ctrain_builder.image.assemble import ReusableImage, assemble
 from ctrain_builder.image.describe import Content
 from ctrain_builder.image.reuse import Stack
 from ctrain_builder.image.run_tests import Tester
+from ctrain_builder.image.tests import ImageTest
 from ctrain_builder.image_spec import ImageSpec
 from ctrain_builder.layers import base, inherit, layer, workspace
 from ctrain_builder.layers.build_host import BuildHost
 from ctrain_builder.layers.container import Container, LowerLayers, SectionFailed
 from ctrain_builder.parent import Parent
-from ctrain_builder.progress import Progress
+from ctrain_builder.progress import Progress, StepName
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import BuildError, ConfigError, DiskFullError, ImageTestError
 from ctrain_runtime.manifest import Manifest, TestResult, read_manifest
@@ -139,6 +140,10 @@ class Builder:
     ) -> Manifest:
         """Build the layers, the image and its manifest unless they exist, and test the image."""
         kept = kept_layers(self.cache, plan, flat)
+        expected, basis = estimate.steps(self.cache, plan, kept)
+        if self.tests is WhichTests.LATER:
+            expected.pop(StepName("test"), None)
+        self.progress.expect(expected, basis)
         with _timed(times, "layers"):
             stack = self._make_layers(plan, flat, used)
         manifest = self._kept(plan, path, flat, used)
@@ -214,10 +219,11 @@ class Builder:
                 where = f"in %{error.section} " if error.section else ""
                 what = f"definition {planned.name} of image {spec.title} failed {where}(exit code {error.code})"
                 raise StepFailed(what, log) from error
-            if planned is not plan.layers[-1]:  # before others are built on it; the topmost is tested in the image
-                self._test_layer(container, plan, [*below, made], log)
+            # Before others are built on it; the topmost is tested in the image.
+            passed = self._test_layer(container, plan, [*below, made], log) if planned is not plan.layers[-1] else {}
             used.enter_context(self.cache.use(made))  # before others can see it, and evict it
             self.cache.add_layer(made, target, manifest_writer.utc_now())
+            self._remember_passes(container, plan, [*below, target], passed)
         step.end("copied" if planned.part else "built", target.stat().st_size)
 
     def _make_content(self, container: Container, planned: PlannedLayer, below: list[Path], log: Path) -> Path:
@@ -229,14 +235,31 @@ class Builder:
             return base.make(container, planned, prepared, log)
         return layer.make(container, planned, LowerLayers(below[0], tuple(below[1:])), prepared, log)
 
-    def _test_layer(self, container: Container, plan: BuildPlan, files: list[Path], log: Path) -> None:
-        """Run the %test of the topmost of the layers `files`."""
+    def _test_layer(
+        self, container: Container, plan: BuildPlan, files: list[Path], log: Path
+    ) -> dict[ImageTest, TestResult]:
+        """Run the %test of the topmost of the layers `files`. Raises StepFailed."""
         number = len(files) - 1
         below = LowerLayers(files[0], tuple(files[1:]))
+        passed: dict[ImageTest, TestResult] = {}
         for check in tests.definition_checks(plan):
-            if check.since == number and not tests.run(container, below.base, check, log, below.overlays).passed:
-                name = plan.layers[number].name
-                raise StepFailed(f"definition {name} of image {plan.spec.title} failed in %test", log)
+            if check.since == number:
+                passed[check] = tests.run(container, below.base, check, log, below.overlays)
+                if not passed[check].passed:
+                    name = plan.layers[number].name
+                    raise StepFailed(f"definition {name} of image {plan.spec.title} failed in %test", log)
+        return passed
+
+    def _remember_passes(
+        self, container: Container, plan: BuildPlan, files: list[Path], passed: Mapping[ImageTest, TestResult]
+    ) -> None:
+        """An image of these layers, or of more that the tests cannot see, need not run them again."""
+        parts = plan.layers[: len(files)]
+        contents = (self.cache.layer_content(part.key, part.definition.is_base) for part in parts)
+        stack = Stack(tuple(files), tuple(contents))
+        for check, result in passed.items():
+            mark = planned_tests.mark(self.cache, container, stack, check, flat=False)
+            self.cache.remember_fact(mark, asdict(planned_tests.identified(result, check, container.engine)))
 
     def _assemble(self, plan: BuildPlan, stack: Stack, path: Path, flat: bool, used: contextlib.ExitStack) -> Manifest:
         """Put the image together and describe it; from here on it exists, but has passed no test."""

@@ -75,6 +75,8 @@ From: {{ PARENT }}
     test "$(cat /opt/code/word)" != wrong
 """
 ALL = {"layers mounted", *(f"%test of {name}" for name in ("base", "tools", "watch", "code"))}
+# It has passed on its layer, and what lies above adds nothing that it can see; base has a layer above that may break it.
+NEW = ALL - {"%test of tools"}
 PASSED, UNCHANGED = "passed", "passed (unchanged)"
 
 
@@ -131,7 +133,7 @@ def rerun(found: dict[str, str]) -> set[str]:
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     project = Project(tmp_path_factory.mktemp("unchanged"))
-    assert rerun(project.build()) == ALL
+    assert rerun(project.build()) == NEW
     return project
 
 
@@ -245,7 +247,7 @@ def test_layers_are_built_again_on_request_and_tested_if_they_differ(project: Pr
     project.build()
     lines = project.ctrain("build", "small", "--rebuild=tools").stdout.splitlines()
     assert built(lines) == ["tools", "watch", "code"]
-    assert rerun(outcomes(lines)) == ALL, "a layer of the same key has another content"
+    assert rerun(outcomes(lines)) == NEW, "a layer of the same key has another content"
     time = r"\d+(\.\d)? s"
     assert re.search(rf" is built and tested in {time} \(layers {time}, image {time}, tests {time}\): ", lines[-1]), (
         lines

@@ -8,13 +8,15 @@ same, wherever the checkout is, and whichever version of ctrain has run the test
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Optional
 
 from ctrain_builder.build_cache import Cache
 from ctrain_builder.build_plan import BuildPlan
 from ctrain_builder.image import reuse, tests
+from ctrain_builder.image.reuse import Stack
 from ctrain_builder.image.tests import ImageTest
+from ctrain_builder.layers.container import Container
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.facts import count_gpus
 from ctrain_runtime.manifest import Manifest, TestResult
@@ -68,6 +70,20 @@ def fingerprint(check: ImageTest) -> str:
     programs = reuse.programs(" ".join((*check.argv, check.script)))
     argv = [word for word in check.argv if not (check.gpu and word.isdecimal())]
     return reuse.fingerprint("test", argv, check.script, check.gpu, programs)
+
+
+def mark(cache: Cache, container: Container, stack: Stack, check: ImageTest, flat: bool) -> str:
+    """The fingerprint of all that the result of a test depends on, in an image of these layers."""
+    count = len(stack.files)
+    if not check.all_layers:
+        count = reuse.needed_layers(cache, container, stack, check.since)
+    contents, surroundings = stack.digests(count), reuse.surroundings(container)
+    return reuse.fingerprint("result", fingerprint(check), contents, flat, surroundings)
+
+
+def identified(result: TestResult, check: ImageTest, engine: Engine) -> TestResult:
+    """The result with what says of which test it is, and by which engine."""
+    return replace(result, fingerprint=fingerprint(check), engine=reuse.engine_name(engine))
 
 
 def holding(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ctrain_builder.build_cache import Cache
 from ctrain_builder.build_plan import BuildPlan
-from ctrain_builder.image import planned_tests, reuse, side_by_side, tests
+from ctrain_builder.image import planned_tests, side_by_side, tests
 from ctrain_builder.image.planned_tests import Questions
 from ctrain_builder.image.reuse import Stack
 from ctrain_builder.image.tests import ImageTest
@@ -84,8 +84,7 @@ class Tester:
         if mark:  # if this one fails, that it has passed before says nothing
             self.cache.forget_fact(mark)
         result = tests.run(replace(self.container, tick=tick), image, check, log)
-        engine = reuse.engine_name(self.container.engine)
-        result = replace(result, fingerprint=planned_tests.fingerprint(check), engine=engine)
+        result = planned_tests.identified(result, check, self.container.engine)
         if result.passed and mark:
             self.cache.remember_fact(mark, asdict(result))
         step.end(result.outcome)
@@ -99,12 +98,7 @@ class Tester:
         return planned_tests.planned(self.cache, self.plan, self.stack.digests(len(self.stack.files)), questions)
 
     def _mark(self, check: ImageTest) -> str:
-        """The fingerprint of all that the result of a test depends on."""
-        count = len(self.stack.files)
-        if not check.all_layers:
-            count = reuse.needed_layers(self.cache, self.container, self.stack, check.since)
-        contents, surroundings = self.stack.digests(count), reuse.surroundings(self.container)
-        return reuse.fingerprint("result", planned_tests.fingerprint(check), contents, self.flat, surroundings)
+        return planned_tests.mark(self.cache, self.container, self.stack, check, self.flat)
 
     def _known(
         self, checks: Sequence[ImageTest], marks: dict[str, str], recorded: Sequence[TestResult]

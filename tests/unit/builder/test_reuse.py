@@ -11,8 +11,9 @@ import pytest
 
 from ctrain_builder.build_cache import Cache, LayerContent
 from ctrain_builder.cache_root import open_cache
-from ctrain_builder.image import reuse
+from ctrain_builder.image import planned_tests, reuse
 from ctrain_builder.image.reuse import Stack
+from ctrain_builder.image.tests import ImageTest
 from ctrain_builder.layers import container as container_module
 from ctrain_builder.layers.container import Container
 from ctrain_runtime.engines.apptainer import Engine
@@ -189,3 +190,19 @@ def test_a_test_depends_on_the_programs_that_it_names_and_their_modules() -> Non
     assert named("python3 /mnt/zero_step.py") == ["workers.py", "zero_step.py"]
     assert named("python3 /mnt/unchanged.py {}") == ["unchanged.py", "versions.py"]
     assert named("python3 -c 'import torch'") == []
+
+
+def test_a_pass_on_the_layer_alone_holds_for_images_whose_other_layers_are_private(
+    cache: Cache, container: Fake, stack: Callable[..., Stack], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reuse, "surroundings", lambda _: ())
+    layers = stack({**METADATA, "usr/bin/tool": "1"}, CODE, {**METADATA, "usr/bin/other": "1"})
+
+    def mark(*numbers: int, **facts: bool) -> str:
+        chosen = Stack(tuple(layers.files[n] for n in numbers), tuple(layers.contents[n] for n in numbers))
+        check = ImageTest("%test of tools", ("/mnt/script",), since=1, script="test -x /usr/bin/tool", **facts)
+        return planned_tests.mark(cache, container, chosen, check, flat=False)
+
+    assert mark(0, 1) == mark(0, 1, 2)
+    assert mark(0, 1) != mark(0, 1, 3), "it may have changed what the test sees"
+    assert mark(0, 1, all_layers=True) != mark(0, 1, 2, all_layers=True), "the test looks at all layers"
