@@ -8,6 +8,7 @@ from typing import Optional
 
 from ctrain_builder.build_cache import Cache
 from ctrain_builder.build_plan import BuildPlan
+from ctrain_builder.progress import StepName
 from ctrain_runtime.errors import RegistryError
 from ctrain_runtime.text import format_size
 
@@ -16,6 +17,10 @@ _GUESSES = {"docker": 10_000_000_000, "debootstrap": 800_000_000, "localimage": 
 _UNPACKED = 3  # a layer's files take about three times the space of the compressed layer
 _WORTH_A_NOTE = 1_000_000_000  # bytes; copied in a second or two
 IMAGE, TESTS = "image", "tests"
+# Seconds on 2 cores near their mirrors, for a machine's first build: of layers, of an image of these, and of its tests.
+# Other layers have none: a guess would be worse than nothing.
+_TYPICAL = {"pytorch-cpu": 95.0, "horovod": 90.0, "deepspeed": 40.0, "deepspeed-ops": 190.0, "libraries": 45.0}
+_TYPICAL |= {"train": 2.0, "image": 6.0, "test": 50.0}
 
 
 def step(kind: str, plan: BuildPlan, kept: int) -> str:
@@ -25,17 +30,40 @@ def step(kind: str, plan: BuildPlan, kept: int) -> str:
 
 
 def seconds(cache: Cache, plan: BuildPlan, kept: int) -> Optional[float]:
-    """The time for the layers that are missing, for the image and its tests; None if unknown.
+    """The time for the layers that are missing, for the image and its tests, as the last builds took it; None if
+    unknown.
 
     `kept` is how many of its layers the image in the cache has already.
     """
-    made = [cache.made(plan.spec, layer.name) for layer in plan.layers if not layer.exists]
+    remembered = _remembered(cache, plan, kept)
+    return sum(remembered.values()) if remembered else None
+
+
+def steps(cache: Cache, plan: BuildPlan, kept: int) -> tuple[dict[StepName, float], str]:
+    """The seconds of each step that `seconds` counts, and on what they rest; {} if they are unknown."""
+    remembered = _remembered(cache, plan, kept)
+    if remembered:
+        return remembered, "as the last builds took it"
+    typical = {due: _TYPICAL.get(due.name if due.kind == "layer" else due.kind, 0.0) for due in _due(plan, kept)}
+    known = kept == 0 and all(typical.values())
+    return (typical, "by what is typical of 2 cores; each step that ends corrects it") if known else ({}, "")
+
+
+def _remembered(cache: Cache, plan: BuildPlan, kept: int) -> dict[StepName, float]:
+    """What each step took last; {} unless that is known of all."""
     durations = cache.durations(plan.spec)
-    steps = [IMAGE, TESTS] if kept < len(plan.layers) else [TESTS]
-    found = [durations.get(step(kind, plan, kept)) for kind in steps]
-    found += [last.seconds if last else None for last in made]
-    known = [time for time in found if time]
-    return sum(known) if len(known) == len(found) else None
+    found: dict[StepName, float] = {}
+    for due in _due(plan, kept):
+        last = cache.made(plan.spec, due.name) if due.kind == "layer" else None
+        kind = IMAGE if due.kind == "image" else TESTS
+        found[due] = (last.seconds if last else 0) if due.kind == "layer" else durations.get(step(kind, plan, kept), 0)
+    return found if all(found.values()) else {}
+
+
+def _due(plan: BuildPlan, kept: int) -> list[StepName]:
+    """The steps that a build takes."""
+    image = [StepName("image", plan.spec.name)] if kept < len(plan.layers) else []
+    return [*(StepName("layer", part.name) for part in plan.layers if not part.exists), *image, StepName("test")]
 
 
 def space(cache: Cache, plan: BuildPlan, flat: bool, download: Optional[int] = None) -> tuple[int, int]:

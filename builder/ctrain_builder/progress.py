@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Optional, Protocol
+from typing import NamedTuple, Optional, Protocol
+
+
+class StepName(NamedTuple):
+    """What a step is called; the tests of an image, which run side by side, are one step without a name."""
+
+    kind: str
+    name: str = ""
 
 
 class Step(Protocol):
@@ -17,8 +25,10 @@ class Progress(Protocol):
 
     `begin` may be called in several threads; `expected` is what the step took before, in seconds. `done` is a step
     of which nothing is left to do. `tick` is called several times a second; what it raises ends the build.
+    `expect` tells how many seconds all steps to come take, and on what that rests.
     """
 
+    def expect(self, steps: Mapping[StepName, float], basis: str) -> None: ...
     def begin(self, kind: str, name: str, log: Path, expected: Optional[float] = None) -> Step: ...
     def done(self, kind: str, name: str, outcome: str, size: Optional[int] = None) -> None: ...
     def tick(self) -> None: ...

@@ -1,14 +1,18 @@
-"""Shows a build: a line when a step begins, each minute, and when it ends; on a terminal live lines."""
+"""Shows a build: a line when a step begins, twice a minute, and when it ends; on a terminal live lines. They tell how
+long the build has run, and how long it will."""
 
 from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Optional, TextIO
 
+from ctrain_builder.cli.time_left import TimeLeft
 from ctrain_builder.layers.container import last_lines
+from ctrain_builder.progress import StepName
 from ctrain_runtime.text import format_duration, format_size
 
 if TYPE_CHECKING:  # an optional dependency, imported where there is a terminal
@@ -17,7 +21,7 @@ if TYPE_CHECKING:  # an optional dependency, imported where there is a terminal
 
 _NAME_WIDTH = 20
 _WIDTH = 120
-_SILENT = 60.0  # seconds after which a step that runs is shown again where no terminal shows it
+_SILENT = 30.0  # seconds after which a step that runs is shown again where no terminal shows it
 
 
 class Stopped(Exception):
@@ -36,11 +40,18 @@ class ProgressLines:
         self._prefix = prefix
         self._stop = stop or threading.Event()
         self._running: list[_Step] = []
+        self._time = TimeLeft()
         self._live = self._start_live() if live and out.isatty() and find_spec("rich") else None
+
+    def expect(self, steps: Mapping[StepName, float], basis: str) -> None:
+        self._time.expect(steps)
+        if steps:
+            self._print(f"about {format_duration(sum(steps.values()))} to go, {basis}")
 
     def begin(self, kind: str, name: str, log: Path, expected: Optional[float] = None) -> _Step:
         step = _Step(self, kind, name, log, expected)
         self._running.append(step)
+        self._time.begin(step.step_name)
         if not self._live and kind != "test":
             usual = f"usually takes {format_duration(expected)}" if expected else ""
             self._print(f"{kind:<8}{name:<{_NAME_WIDTH}}  started   {log}  {usual}")
@@ -54,7 +65,9 @@ class ProgressLines:
             raise Stopped
         for step in [] if self._live else list(self._running):
             if step.is_silent():
-                self._print(step.describe()[:_WIDTH])
+                total = self._time.describe()
+                width = _WIDTH - len(total) - 2
+                self._print(f"{step.describe()[:width]:<{width}}  {total}")
 
     def note(self, text: str) -> None:
         self._print(text)
@@ -67,9 +80,11 @@ class ProgressLines:
 
     def end(self, step: _Step, outcome: str, size: Optional[int]) -> None:
         self._running.remove(step)
+        self._time.end(step.step_name)
         if self._live:
             self._live.refresh()  # else its line is drawn once more below the one that ends it
-        self._line(step.kind, step.name, outcome, size, format_duration(step.elapsed))
+        total = "" if step.kind == "test" else f"({self._time.describe()})"
+        self._line(step.kind, step.name, outcome, size, f"{format_duration(step.elapsed):<11}  {total}")
 
     def _start_live(self) -> Live:
         from rich.console import Console
@@ -83,8 +98,10 @@ class ProgressLines:
     def _render(self) -> Text:
         from rich.text import Text
 
-        lines = (f"{self._prefix}{step.describe()}" for step in list(self._running))
-        return Text("\n".join(lines), no_wrap=True, overflow="crop")
+        lines = [step.describe() for step in list(self._running)]
+        if lines:
+            lines.append(self._time.describe())
+        return Text("\n".join(f"{self._prefix}{line}" for line in lines), no_wrap=True, overflow="crop")
 
     def _line(self, kind: str, name: str, outcome: str, size_in_bytes: Optional[int], time_taken: str) -> None:
         shown = "" if size_in_bytes is None else format_size(size_in_bytes)
@@ -104,6 +121,7 @@ class _Step:
 
     def __init__(self, lines: ProgressLines, kind: str, name: str, log: Path, expected: Optional[float]) -> None:
         self.kind, self.name = kind, name
+        self.step_name = StepName(kind, "" if kind == "test" else name)
         self._lines, self._log, self._expected = lines, log, expected
         self._started = self._shown = time.monotonic()
 

@@ -10,6 +10,7 @@ from ctrain_builder import build_plan, estimate, image_spec
 from ctrain_builder.build_cache import Cache, LayerBuild
 from ctrain_builder.build_plan import BuildPlan
 from ctrain_builder.cache_root import open_cache
+from ctrain_builder.progress import StepName
 
 
 @pytest.fixture
@@ -32,6 +33,28 @@ def test_the_time_is_that_of_the_last_build_with_the_same_lowest_change(cache: C
     cache.remember_durations(planned.spec, {"image above upper": 2, "tests above upper": 4, "test imports": 9})
     assert estimate.seconds(cache, planned, 1) == 14
     assert estimate.seconds(cache, planned, 0) == 158
+
+
+def test_a_first_build_takes_what_is_typical_of_its_layers(
+    cache: Cache, planned: BuildPlan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert estimate.steps(cache, planned, 0) == ({}, ""), "nobody knows this layer"
+    monkeypatch.setitem(estimate._TYPICAL, "upper", 40.0)
+    steps, basis = estimate.steps(cache, planned, 0)
+    assert list(steps) == [StepName("layer", "upper"), StepName("image", "small"), StepName("test")]
+    assert steps[StepName("layer", "upper")] == 40.0 and "2 cores" in basis
+    assert estimate.seconds(cache, planned, 0) is None, "a plan tells only what was seen here"
+    assert estimate.steps(cache, planned, 1) == ({}, ""), "which tests are due after a change is another matter"
+    cache.remember(planned.spec, "upper", LayerBuild(planned.layers[1].inputs, 5, 8))
+    cache.remember_durations(planned.spec, {"image above base": 30, "tests above base": 120})
+    steps, basis = estimate.steps(cache, planned, 0)
+    assert (list(steps.values()), basis) == ([8, 30, 120], "as the last builds took it")
+
+
+def test_what_is_typical_is_known_of_the_image_of_the_demo(cache: Cache) -> None:
+    spec = image_spec.find_spec(image_spec.packaged(), "pytorch-cpu-slim")
+    plan = build_plan.plan_image(spec, {"MIRROR": "x"}, {}, "amd64", lambda _key, _is_base: False, lambda _: "")
+    assert estimate.steps(cache, plan, 0)[0].keys() >= {StepName("layer", part.name) for part in plan.layers}
 
 
 def test_where_only_tests_are_missing(cache: Cache, planned: BuildPlan) -> None:
