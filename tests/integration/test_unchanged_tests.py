@@ -75,7 +75,7 @@ From: {{ PARENT }}
     test "$(cat /opt/code/word)" != wrong
 """
 ALL = {"layers mounted", *(f"%test of {name}" for name in ("base", "tools", "watch", "code"))}
-# It has passed on its layer, and what lies above adds nothing that it can see; base has a layer above that may break it.
+# It has passed on its layer, and what lies above adds nothing that it sees; base has a layer above that may break it.
 NEW = ALL - {"%test of tools"}
 PASSED, UNCHANGED = "passed", "passed (unchanged)"
 
