@@ -30,9 +30,12 @@ launch=(
 READERS=' tee cat sed awk gawk mawk grep tail head ts tr ' # end by themselves when their input does
 WRAPPERS=' starter starter-suid appinit sinit timeout time ' # of engines and others: pass signals on to what they run
 # Starters of ranks that do not leave these their time to save: deepspeed and accelerate die of SIGTERM, deepspeed's part
-# on each node ends its ranks one after the other, mpirun kills them a second later. They end with what they have started.
+# on each node ends its ranks one after the other, mpirun kills them a second later, horovodrun after five. They end with
+# what they have started.
 STARTERS=' deepspeed deepspeed.pt ds deepspeed.launcher.runner deepspeed.launcher.launch'
-STARTERS+=' accelerate accelerate-launch accelerate.commands.launch mpirun mpiexec orterun mpirun.openmpi mpiexec.openmpi '
+STARTERS+=' accelerate accelerate-launch accelerate.commands.launch horovodrun horovod.runner.launch'
+STARTERS+=' mpirun mpiexec orterun mpirun.openmpi mpiexec.openmpi '
+TRACKER='from multiprocessing.resource_tracker import' # ignores SIGTERM, and ends with who has started it
 OTHERS_PATIENCE=20 TRAP_PATIENCE=10                         # tenths of a second
 START_PATIENCE=500                                          # looks, 20 ms apart
 
@@ -54,7 +57,7 @@ is_starter() { # by the name of its program, or of what Python runs: python PATH
   if [[ ${word##*/} == python* ]]; then
     for word in "${words[@]:1}"; do [[ $word == -* ]] || break; done
   fi
-  [[ $STARTERS == *" ${word##*/} "* ]]
+  [[ $STARTERS == *" ${word##*/} "* || $word == 'from multiprocessing.spawn import'* ]] # by which horovodrun starts shells
 }
 find_programs() { # PID [shells]: adds what runs below it to programs, shells and others; of an engine only shells.
   # Sets `beginning` if a process of the engine has no children: it will become the program, and loses signals until then.
@@ -77,7 +80,7 @@ find_programs() { # PID [shells]: adds what runs below it to programs, shells an
       ((${#programs[@]} > before)) || programs+=("$kid")
     elif [ "${2-}" ]; then
       : # serves the image
-    elif [[ $READERS == *" $name "* || ${words[1]-} == */rendezvous.py ]]; then
+    elif [[ $READERS == *" $name "* || ${words[1]-} == */rendezvous.py || ${words[*]} == *$TRACKER* ]]; then
       others+=("$kid")
     else
       programs+=("$kid")

@@ -184,10 +184,22 @@ ranks = [subprocess.Popen([sys.executable, *sys.argv[1:]]) for _ in "12"]
 signal.signal(signal.SIGTERM, lambda *_: [ranks[0].terminate(), ranks[0].wait(), ranks[1].kill(), sys.exit(1)])
 sys.exit(max(rank.wait() for rank in ranks))
 """
+# Starts shells by spawned processes, beside which runs a tracker that ignores SIGTERM.
+HOROVODRUN = """\
+import multiprocessing, subprocess, sys
+def run(words):
+    subprocess.run(["/bin/sh", "-c", " ".join(words) + "; exit $?"])
+if __name__ == "__main__":
+    context = multiprocessing.get_context("spawn")
+    ranks = [context.Process(target=run, args=([sys.executable, *sys.argv[1:]],)) for _ in "12"]
+    [rank.start() for rank in ranks]
+    [rank.join() for rank in ranks]
+"""
+STARTERS = ("bin/deepspeed", "-m deepspeed", "bin/accelerate launch", "bin/mpirun", "bin/horovodrun")
 
 
 @pytest.mark.parametrize("served", [False, True])
-@pytest.mark.parametrize("command", ["bin/deepspeed", "-m deepspeed", "bin/accelerate launch", "bin/mpirun"])
+@pytest.mark.parametrize("command", STARTERS)
 def test_ranks_get_the_signal_past_starters_that_do_not_pass_it_on(
     scripts: Scripts, command: str, served: bool
 ) -> None:
@@ -198,6 +210,7 @@ def test_ranks_get_the_signal_past_starters_that_do_not_pass_it_on(
     write_program(scripts.bin / "deepspeed", f"#!/usr/bin/env python3\n{DEEPSPEED}")
     write_program(scripts.bin / "accelerate", f"#!/usr/bin/env python3\n{DEEPSPEED.replace('argv[1:]', 'argv[2:]')}")
     write_program(scripts.bin / "mpirun", f"#!/usr/bin/env python3\n{LAUNCH}")
+    write_program(scripts.bin / "horovodrun", f"#!/usr/bin/env python3\n{HOROVODRUN}")
     (scripts.folder / "run.sh").write_text(f"python3 {command} saves.py\necho after")
     if served:
         serve(scripts)
