@@ -99,6 +99,7 @@ def _complete(site: Site, part: Partition, described: dict[str, Partition]) -> P
         max_running=known.max_running,
         max_submitted=known.max_submitted,
         min_time=part.min_time or known.min_time,
+        by_nodes=part.by_nodes or known.by_nodes,
     )
 
 

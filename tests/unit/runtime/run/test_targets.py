@@ -12,9 +12,10 @@ from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import ConfigError, EngineError, ResourceError, SchedulerError
 from ctrain_runtime.facts import Cluster, Limits, Partition
 from ctrain_runtime.plan.admission import NodeFacts
-from ctrain_runtime.plan.size import JobSize
+from ctrain_runtime.plan.size import JobSize, SizeRequest
 from ctrain_runtime.run.targets import ASSUMED, describe_cluster, find_cluster, find_nodes, find_site_engine
 from ctrain_runtime.site import Site, SiteEngine, SitePartition, SiteQos, load_site, site_names
+from ctrain_runtime.time_limit import NodeRange
 from samples import programs as fakes
 from samples.sample_images import write_store
 
@@ -207,6 +208,20 @@ def test_a_file_with_limits_by_nodes_and_of_qos() -> None:
     ):
         with pytest.raises(ConfigError, match=rf"^site ours: {key}: invalid "):
             describe_cluster(dataclasses.replace(site, **changes))
+
+
+def test_limits_by_nodes_that_the_scheduler_does_not_tell(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Frontier's bins are in no partition of Slurm: 12 h on one node were planned there, and 2 h elsewhere."""
+    fakes.slurm(programs, Partition("batch", True, nodes=9000, cpus=56, gpus=8, time_limit=1440))
+    bins = {"1-91": "2:00:00", "92-183": "6:00:00", "184-9472": "12:00:00"}
+    site = dataclasses.replace(SITE, partitions={"batch": SitePartition(9472, 56, 8, time_limit=bins)})
+    cluster, _ = find_cluster(SLURM, site)
+    for nodes, hours in ((1, 2), (100, 6), (184, 12)):
+        request = SizeRequest(nodes=nodes, time="24:00:00")
+        assert SLURM.size(request, cluster, site).time_limit == hours * 60
+    told = dataclasses.replace(cluster.partitions[0], by_nodes=(NodeRange(1, 10, 30),))
+    monkeypatch.setattr(type(SLURM), "facts", lambda *_: Cluster((told,)))
+    assert find_cluster(SLURM, site)[0].partitions[0].by_nodes == told.by_nodes
 
 
 def test_gpus_that_the_scheduler_does_not_know(programs: Path) -> None:
