@@ -31,8 +31,14 @@ def fit(cpu_bind: str, ranks_per_node: int, *, one_task: bool = False) -> tuple[
 
 
 def note(plan: LaunchPlan, site: Site) -> str:
-    """That a site's list is not used; "" if it is, or has none."""
-    if not _LISTS.fullmatch(site.cpu_bind) or plan.cpu_bind != "none" or plan.ranks_per_task > 1:
+    """That ranks are not where the site's list, or its order of GPUs, would have them; "" if they are, or it has none.
+
+    Started by torchrun, an example took 10 minutes on Frontier instead of 10 s (OLCF's user guide, PyTorch).
+    """
+    listed = bool(_LISTS.fullmatch(site.cpu_bind))
+    if plan.launcher == "torchrun" and plan.ranks_per_task > 1 and (listed or plan.gpu_order):
+        return "ranks of torchrun are not bound to the cores next to their GPUs; --launcher env binds each"
+    if not listed or plan.cpu_bind != "none" or plan.ranks_per_task > 1:
         return ""
     return f"ranks are not bound to cores: cpu_bind of site {site.name} lists fewer than {plan.ranks_per_node} per node"
 

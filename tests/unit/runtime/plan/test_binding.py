@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import Optional
+from typing import Any, Optional
 
 import pytest
 
@@ -61,4 +61,21 @@ def test_a_list_of_the_user_is_passed_on_and_counts_for_threads() -> None:
 def test_torchrun_has_the_cores_of_all_its_ranks() -> None:
     plan = a_plan(site=a_site(cpu_bind=AURORA), job=a_job(launcher="torchrun"))
     assert (plan.cpu_bind, plan.cores_per_rank) == ("none", 8)
-    assert binding.note(plan, a_site(cpu_bind=AURORA)) == ""
+
+
+@pytest.mark.parametrize(
+    ("keys", "launcher", "noted"),
+    [
+        ({"cpu_bind": AURORA}, "torchrun", True),
+        ({"gpu_order": (1, 0)}, "torchrun", True),
+        ({"gpu_order": (1, 0)}, "env", False),
+        ({"gpu_order": (1, 0)}, "node", False),  # the command's own business
+        ({"cpu_bind": "cores"}, "torchrun", False),
+    ],
+)
+def test_ranks_of_torchrun_that_are_not_next_to_their_gpus(keys: Any, launcher: str, noted: bool) -> None:
+    site = a_site(**keys)
+    plan = a_plan(site=site, job=a_job(launcher=launcher), gpus_per_node=2)
+    assert ("not bound to the cores next to their GPUs" in binding.note(plan, site)) is noted
+    alone = a_plan(site=site, job=a_job(launcher=launcher), gpus_per_node=1)
+    assert "next to" not in binding.note(alone, site)

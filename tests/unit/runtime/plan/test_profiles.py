@@ -76,7 +76,7 @@ def test_the_ranks_of_aurora_have_their_cores(launcher: str, ranks: int, listed:
     assert planned.cpu_bind == (":".join(("list", *documented[:listed])) if listed else "none")
     assert planned.cores_per_rank == threads
     assert f"OMP_NUM_THREADS={planned.cores_per_rank}\n" in a_launch(planned).scripts["task.sh"]
-    assert any("not bound" in note for note in notes(planned)) is (ranks == 13)
+    assert any("not bound to cores" in note for note in notes(planned)) is (ranks == 13)
 
 
 def test_the_queues_of_aurora() -> None:
