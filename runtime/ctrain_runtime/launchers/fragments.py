@@ -5,6 +5,7 @@ The scripts run under `bash -p`: else BASH_ENV and functions of the caller's she
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shlex
 from pathlib import Path
@@ -21,6 +22,7 @@ from ctrain_runtime.schedulers.script import PREFLIGHT, TaskIdentity, run_step
 
 _HERE = Path(__file__).parent
 PROGRAMS = _HERE / "programs.bash"  # finds what signals are for
+EXTENSIONS = ".cache/torch_extensions"  # in the home
 HOME_TRIES = 50  # to create a home; each loses against one that removes it
 NOT_FOUND = 127  # as shells report a command that does not exist
 # GPUs and threads of a rank. Besides who it is, everything else of the node stays out of the container.
@@ -205,8 +207,10 @@ def home(plan: LaunchPlan) -> str:
     comes in.
 
     Whoever uses it holds a shared lock on it, so that the last to leave removes it, and so that what killed runs left
-    behind can be told from what is in use.
+    behind can be told from what is in use. The first one removes locks of compilations that an earlier attempt left.
     """
+    image = "".join((plan.image.digest, *(layer.digest for layer in plan.layers)))
+    key = hashlib.sha256(image.encode()).hexdigest()[:16] if plan.image.digest else ""
     return f"""\
 base=${{TMPDIR:-/tmp}} # the submitting host's may be missing here; and engines read ':' and ',' as separators
 [[ $base == /* && -d $base && -w $base && $base != *[:,\\\\\\"[:cntrl:]]* ]] || base=/tmp
@@ -220,15 +224,18 @@ done
 tries=0
 until [ "$home" -ef /dev/fd/8 ]; do # again while the last user of it removes it
   if mkdir -m 700 "$home" 2>/dev/null || {{ [ -d "$home" ] && [ -O "$home" ] && [ ! -L "$home" ]; }}; then
-    {{ exec 8<"$home"; }} 2>/dev/null && flock -s 8
+    {{ exec 8<"$home"; }} 2>/dev/null && {{ ! flock -n -x 8 || rm -f "$home"/{EXTENSIONS}/*/lock; }} && flock -s 8
   elif ((++tries > {HOME_TRIES})); then
     refuse {EngineError.exit_code} "cannot create a home in $base on $node"
   fi
 done
+extensions_key={key}
+{fragment(_HERE / "extensions.bash")}
 leave() {{
   exec 8<&-
-  remove_unused "$home"
-}}"""
+  (exec 7<"$home" && flock -n -x 7 && {{ [ "$code" != 0 ] || keep_extensions; rm -rf "$home"; }}) 2>/dev/null
+}}
+take_extensions"""
 
 
 def checked_command(plan: LaunchPlan, argv: list[str]) -> list[str]:

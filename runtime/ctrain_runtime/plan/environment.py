@@ -44,6 +44,7 @@ DEFAULTS = {
     "BASH_ENV": "",  # NGC images probe the GPU at each start of bash and sh: 2.5 s
     "ENV": "",
     "TORCHINDUCTOR_CACHE_DIR": f"{HOME}/.cache/torchinductor",  # its default is below /tmp, which jobs share
+    "TORCH_EXTENSIONS_DIR": f"{HOME}/.cache/torch_extensions",  # where scripts put what earlier runs compiled
 }
 
 

@@ -314,15 +314,57 @@ done
 tries=0
 until [ "$home" -ef /dev/fd/8 ]; do # again while the last user of it removes it
   if mkdir -m 700 "$home" 2>/dev/null || { [ -d "$home" ] && [ -O "$home" ] && [ ! -L "$home" ]; }; then
-    { exec 8<"$home"; } 2>/dev/null && flock -s 8
+    { exec 8<"$home"; } 2>/dev/null && { ! flock -n -x 8 || rm -f "$home"/.cache/torch_extensions/*/lock; } && flock -s 8
   elif ((++tries > 50)); then
     refuse 73 "cannot create a home in $base on $node"
   fi
 done
+extensions_key=34188dc9f49596e0
+KEEP_DAYS=30
+made=$home/.cache/torch_extensions # TORCH_EXTENSIONS_DIR, inside
+find_kept() { # sets kept, the place of what was compiled for this image on such a node; fails if there can be none
+  local cache=${XDG_CACHE_HOME:-${HOME:+$HOME/.cache}} sum
+  [[ $cache == /* && $extensions_key ]] || return
+  read -r sum _ < <(
+    { grep -m 1 -E '^(flags|Features)' /proc/cpuinfo && grep -h '^Model:' /proc/driver/nvidia/gpus/*/information; } | cksum
+  )
+  kept=$cache/ctrain/extensions/$extensions_key-$sum
+  [ ! -L "$kept" ] && { [ ! -e "$kept" ] || [ -O "$kept" ]; }
+} 2>/dev/null
+take_extensions() { # the first rank of a node does it; the others wait
+  local part=$home/.extensions
+  { find_kept && [ -d "$kept" ]; } || return 0
+  {
+    flock 9
+    [ ! -e "$made" ] || return 0
+    touch "$kept"
+    rm -rf "$part"
+    cp -a "$kept" "$part" && mkdir -p "${made%/*}" && mv -T "$part" "$made"
+  } 9>"$home/.extensions.lock"
+} 2>/dev/null
+keep_extensions() { # of a run that ended well, by its last rank on the node
+  local directory name new
+  find_kept || return 0
+  find "${kept%/*}" -mindepth 1 -maxdepth 1 -mtime "+$KEEP_DAYS" -exec rm -rf {} +
+  find "$kept" -mindepth 1 -maxdepth 1 -name '.*' -mtime +1 -exec rm -rf {} + # of killed ones
+  for directory in "$made"/*/; do
+    directory=${directory%/} name=${directory##*/}
+    { [ -e "$directory/$name.so" ] && [ ! -e "$directory/lock" ]; } || continue # a rank was killed
+    ! cmp -s "$directory/$name.so" "$kept/$name/$name.so" || continue
+    mkdir -p "${kept%/*}" && { mkdir -m 700 "$kept" || [ -O "$kept" ]; } || return 0
+    new=$kept/.$name.$node.$$
+    if cp -a "$directory" "$new"; then # another node may do the same: the first wins
+      mv -T "$kept/$name" "$new.old"
+      mv -T "$new" "$kept/$name"
+    fi
+    rm -rf "$new" "$new.old"
+  done
+} 2>/dev/null
 leave() {
   exec 8<&-
-  remove_unused "$home"
+  (exec 7<"$home" && flock -n -x 7 && { [ "$code" != 0 ] || keep_extensions; rm -rf "$home"; }) 2>/dev/null
 }
+take_extensions
 export LOCAL_WORLD_SIZE=8 OMP_NUM_THREADS=8
 unset "${!APPTAINER@}" "${!SINGULARITY@}"
 for name in "${!SLURM_@}" "${!PMIX_@}" "${!PMI_@}" RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE NODE_RANK MASTER_ADDR MASTER_PORT OMP_NUM_THREADS CUDA_VISIBLE_DEVICES NVIDIA_VISIBLE_DEVICES TERM ROCR_VISIBLE_DEVICES HIP_VISIBLE_DEVICES GPU_DEVICE_ORDINAL ZE_AFFINITY_MASK HOROVOD_CONTROLLER HOROVOD_CPU_OPERATIONS HOROVOD_HOSTNAME HOROVOD_RANK HOROVOD_SIZE HOROVOD_LOCAL_RANK HOROVOD_LOCAL_SIZE HOROVOD_CROSS_RANK HOROVOD_CROSS_SIZE HOROVOD_GLOO_IFACE HOROVOD_GLOO_RENDEZVOUS_ADDR HOROVOD_GLOO_RENDEZVOUS_PORT HOROVOD_GLOO_TIMEOUT_SECONDS; do
@@ -339,6 +381,7 @@ export APPTAINERENV_ENV=''
 export APPTAINERENV_PYTHONNOUSERSITE=1
 export APPTAINERENV_PYTHONUNBUFFERED=1
 export APPTAINERENV_TORCHINDUCTOR_CACHE_DIR=/home/ctrain/.cache/torchinductor
+export APPTAINERENV_TORCH_EXTENSIONS_DIR=/home/ctrain/.cache/torch_extensions
 image=/apps/ctrain/pytorch_24.12-hd-py3-r3.sif
 launch=(
   /usr/bin/apptainer

@@ -110,6 +110,7 @@ def test_what_passes_from_the_node_into_the_container(scripts: Scripts) -> None:
         "BASH_ENV": "",
         "ENV": "",
         "TORCHINDUCTOR_CACHE_DIR": "/home/ctrain/.cache/torchinductor",
+        "TORCH_EXTENSIONS_DIR": "/home/ctrain/.cache/torch_extensions",
     }
 
 

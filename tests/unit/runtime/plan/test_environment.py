@@ -21,6 +21,7 @@ def test_the_environment_and_who_wins() -> None:
         "BASH_ENV": "",
         "ENV": "",
         "TORCHINDUCTOR_CACHE_DIR": "/home/ctrain/.cache/torchinductor",
+        "TORCH_EXTENSIONS_DIR": "/home/ctrain/.cache/torch_extensions",
         "CTRAIN_RUN_DIR": str(RUN),
         "A": "site",
         "B": "job",
