@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Optional
 
@@ -45,8 +45,8 @@ def choose_partition(
     if chosen is not preferred:
         why = f"instead of {preferred.name} ({_idle(preferred)}), of the same shape"
     else:
-        problem = obstacles[default.name] or _first(_drawbacks(request, default))
-        why = _why_first(chosen, default, problem, order)
+        problems = {part.name: obstacles[part.name] or _first(_drawbacks(request, part)) for part in everything}
+        why = _why_first(chosen, default, problems, order)
     state = "" if chosen.idle is None else f"{_idle(chosen)}, "
     others = [_describe_idle(request, part) for part in idle] if is_busy and chosen is preferred else []
     elsewhere = f"other partitions are idle, where the run would differ: {'; '.join(others)}" if others else ""
@@ -65,13 +65,17 @@ def others_that_take(request: SizeRequest, cluster: Cluster, refused: Partition)
     )
 
 
-def _why_first(chosen: Partition, default: Partition, problem: str, order: Sequence[str]) -> str:
-    """Why a partition is the first of the lasting order; `problem`: why it is not the default."""
+def _why_first(chosen: Partition, default: Partition, problems: Mapping[str, str], order: Sequence[str]) -> str:
+    """Why a partition is the first of the lasting order; `problems`: why each of the others is not."""
+    preferred = order[: order.index(chosen.name)] if chosen.name in order else order
+    skipped = next((name for name in preferred if problems.get(name)), "")
+    instead = f", instead of {skipped} ({problems[skipped]})" if skipped else ""
     if chosen.default:
-        return "the cluster's default"
+        return f"the cluster's default{instead}"
     if chosen.name in order:
-        return "the first of the site's partition_order that fits"
-    return f"instead of the default {default.name} ({problem})" if default.default else "the first that fits"
+        return f"the first of the site's partition_order that fits{instead}"
+    problem = problems[default.name]
+    return f"instead of the default {default.name} ({problem})" if default.default else f"the first that fits{instead}"
 
 
 def _default(cluster: Cluster) -> Partition:

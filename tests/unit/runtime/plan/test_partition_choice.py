@@ -183,9 +183,18 @@ def test_a_site_has_an_order_of_preference() -> None:
     request = SizeRequest(image=ANY_GPU)
     part, (reason, *_) = choose_partition(request, CLUSTER, ("nowhere", "cpu", "a100", "v100"))
     assert part.name == "a100", "cpu has no GPUs"
-    assert reason.endswith(": 3 of 8 nodes idle, the first of the site's partition_order that fits")
+    fits = "the first of the site's partition_order that fits"
+    assert reason.endswith(f": 3 of 8 nodes idle, {fits}, instead of cpu (no GPUs)")
     assert choose_partition(request, changed("a100", idle=0), ("a100",))[0].name == "a100"
     assert choose_partition(replace(request, nodes=9), CLUSTER, ("a100",))[0].name == "v100", "then nothing fits"
+
+
+def test_a_preferred_partition_without_nodes_is_named_where_another_one_has_other_gpus() -> None:
+    """It was left out without a word: the same command had 4 ranks in the place of 8 as long as nodes were drained."""
+    drained = changed("a100", nodes=0, idle=0)
+    part, (reason, *_) = choose_partition(SizeRequest(image=ANY_GPU), drained, ("a100",))
+    assert part.name == "v100"
+    assert reason.endswith(f": {IDLE}, the cluster's default, instead of a100 (0 usable nodes)")
 
 
 def test_a_default_that_is_chosen_as_the_idle_one_is_said_to_be_idle() -> None:
