@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Optional
+from typing import TYPE_CHECKING, Optional
 
 from ctrain_builder import estimate, manifest_writer
 from ctrain_builder.build_cache import Cache, LayerBuild, LayerContent
@@ -30,9 +30,12 @@ from ctrain_builder.layers.container import Container, LowerLayers, SectionFaile
 from ctrain_builder.parent import Parent
 from ctrain_builder.progress import Progress, StepName
 from ctrain_runtime.engines.apptainer import Engine
-from ctrain_runtime.errors import BuildError, ConfigError, DiskFullError, ImageTestError
+from ctrain_runtime.errors import BuildError, ConfigError, CtrainError, DiskFullError, ImageTestError, RegistryError
 from ctrain_runtime.manifest import Manifest, TestResult, read_manifest
 from ctrain_runtime.text import format_size
+
+if TYPE_CHECKING:  # it loads a client of registries, which most builds don't need
+    from ctrain_builder.shared_layers import SharedLayers
 
 
 class WhichTests(enum.Enum):
@@ -53,18 +56,21 @@ class StepFailed(BuildError):
 
 @dataclass(frozen=True)
 class BuildResult:
-    """A finished image; `fresh` if it was made or tested just now. `seconds` of what was done, by kind of step."""
+    """A finished image; `fresh` if it was made or tested just now. `seconds` of what was done, by kind of step.
+    `not_uploaded`: why its layers did not reach the registry that they were to go to."""
 
     path: Path
     manifest: Manifest
     fresh: bool
     seconds: dict[str, float]
+    not_uploaded: Optional[CtrainError] = None
 
 
 @dataclass(frozen=True)
 class Builder:
     """`flat`: make flat images. `cap`: the size in bytes that the cache is cut down to after a build. `trust`: raises
-    CtrainError for a parent image that no image may be built on. `tests_at_once`: how many run side by side."""
+    CtrainError for a parent image that no image may be built on. `tests_at_once`: how many run side by side. `shared`:
+    where layers are taken from, and brought to, besides the cache."""
 
     cache: Cache
     engine: Engine
@@ -75,6 +81,7 @@ class Builder:
     trust: Callable[[Parent], None] = lambda _: None
     tests: WhichTests = WhichTests.NEEDED
     tests_at_once: int = 1
+    shared: Optional[SharedLayers] = None
 
     def build(self, plan: BuildPlan) -> BuildResult:
         """Build what the planned image lacks. Raises BuildError, DiskFullError, ImageTestError, RegistryError."""
@@ -108,8 +115,11 @@ class Builder:
             fresh = manifest is None
             if manifest is None:
                 manifest = self._make(plan, path, flat, used, times)
+            problem = None
+            if self.shared and self.shared.target and manifest.tested:
+                problem = self.shared.upload(plan, manifest, self.cache, self.progress)
             self._evict()
-        return BuildResult(path, manifest, fresh, times)
+        return BuildResult(path, manifest, fresh, times, problem)
 
     def _is_finished(self, plan: BuildPlan, manifest: Manifest) -> bool:
         if self.tests is WhichTests.NEEDED:
@@ -171,8 +181,10 @@ class Builder:
         files: list[Path] = []
         contents: list[LayerContent] = []
         for planned in plan.layers:
-            below_built = contents[-1].built if contents else ""
-            files.append(self._layer(plan, planned, files, max(planned.not_before, below_built), used))
+            below = contents[-1] if contents else LayerContent("", 0)
+            if planned.offer and planned.offer.parent != below.digest:
+                planned = replace(planned, offer=None)
+            files.append(self._layer(plan, planned, files, max(planned.not_before, below.built), used))
             contents.append(self.cache.layer_content(planned.key, planned.definition.is_base))
         self._sweep_as_root(left, files[0], plan.spec)
         return Stack(tuple(files), tuple(contents))
@@ -197,12 +209,40 @@ class Builder:
                 self.cache.use(target)
             ):
                 self.progress.done("layer", planned.name, "cached", target.stat().st_size)
-            else:
+            elif not self._download(plan, planned, below, target, not_before, used):
                 started = time.monotonic()
                 self._make_layer(plan, planned, below, target, used)
                 seconds = max(1, round(time.monotonic() - started))
         self.cache.remember(plan.spec, planned.name, LayerBuild(planned.inputs, target.stat().st_size, seconds))
         return target
+
+    def _download(
+        self,
+        plan: BuildPlan,
+        planned: PlannedLayer,
+        below: list[Path],
+        target: Path,
+        not_before: str,
+        used: contextlib.ExitStack,
+    ) -> bool:
+        """Take a layer from a registry. False if none offers it, or if that fails, which ends no build."""
+        offer = planned.offer
+        if self.shared is None or offer is None or offer.origin in self.shared.failed:
+            return False
+        log = self.cache.log(plan.spec, planned.name)
+        step = self.progress.begin("layer", planned.name, log)
+        try:
+            with self.cache.work_directory() as work:
+                made = self.shared.fetch(self._container(work), planned, offer, below, log)
+                used.enter_context(self.cache.use(made))
+                built = min(max(offer.built, not_before), manifest_writer.utc_now())  # clocks differ
+                self.cache.add_layer(made, target, built, offer.origin)
+        except (BuildError, ConfigError, RegistryError) as error:
+            step.end("failed")
+            self.progress.note(f"layer {planned.name} is built: {error.message}")
+            return False
+        step.end("downloaded", target.stat().st_size)
+        return True
 
     def _make_layer(
         self, plan: BuildPlan, planned: PlannedLayer, below: list[Path], target: Path, used: contextlib.ExitStack
@@ -222,7 +262,7 @@ class Builder:
             # Before others are built on it; the topmost is tested in the image.
             passed = self._test_layer(container, plan, [*below, made], log) if planned is not plan.layers[-1] else {}
             used.enter_context(self.cache.use(made))  # before others can see it, and evict it
-            self.cache.add_layer(made, target, manifest_writer.utc_now())
+            self.cache.add_layer(made, target, manifest_writer.utc_now(), private=bool(self.site.secrets))
             self._remember_passes(container, plan, [*below, target], passed)
         step.end("copied" if planned.part else "built", target.stat().st_size)
 

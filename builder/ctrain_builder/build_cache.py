@@ -22,7 +22,7 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, Any, Optional, TypeVar
@@ -33,7 +33,7 @@ from ctrain_builder.layer_key import LayerInputs
 from ctrain_runtime import config, sif
 from ctrain_runtime.digest import file_digest
 from ctrain_runtime.errors import BuildError, ConfigError, DiskFullError
-from ctrain_runtime.text import format_size
+from ctrain_runtime.text import format_size, user_name
 
 T = TypeVar("T")
 _LIVE = ".live"  # a work directory's lock file: locked for as long as its build lives
@@ -59,12 +59,15 @@ class LayerBuild:
 class LayerContent:
     """What is in a layer: digest and size (bytes) of its partition, and when it was built (UTC; "" if unknown).
 
-    Two layers of one key can differ, if packages that a definition installs have changed in between.
+    Two layers of one key can differ, if packages that a definition installs have changed in between. `origin`: the
+    repository that it was downloaded from. `private`: its %post could read passwords of the build host.
     """
 
     digest: str
     size: int
     built: str = ""
+    origin: str = ""
+    private: bool = False
 
 
 @dataclass(frozen=True)
@@ -77,16 +80,16 @@ class Cache:
     def has_layer(self, key: str, is_base: bool) -> bool:
         return self.layer(key, is_base).is_file()
 
-    def add_layer(self, made: Path, target: Path, built: str) -> None:
-        """Move a finished layer to its place in the cache, then describe it; `built` is the time, in UTC."""
+    def add_layer(self, made: Path, target: Path, built: str, origin: str = "", private: bool = False) -> None:
+        """Move a finished layer to its place in the cache, then describe it; the rest is as in LayerContent."""
         target.with_suffix(".json").unlink(missing_ok=True)  # first: it describes the file that is replaced
         self.place(made, target)
-        self._describe(target, built)
+        self._describe(target, built, origin, private)
 
     def layer_content(self, key: str, is_base: bool) -> LayerContent:
         """What is in a layer of the cache. Reads all of it if that is not recorded."""
         path = self.layer(key, is_base)
-        return self.known_content(key, is_base) or self._describe(path, "")
+        return self.known_content(key, is_base) or self._describe(path)
 
     def known_content(self, key: str, is_base: bool) -> Optional[LayerContent]:
         """What is in a layer of the cache; None if it is not in the cache, or not recorded."""
@@ -97,13 +100,21 @@ class Cache:
         content = self.known_content(key, is_base)
         return content.built if content else ""
 
-    def _describe(self, path: Path, built: str) -> LayerContent:
-        offset, size = 0, path.stat().st_size
-        if path.suffix == BASE_SUFFIX:  # the partition of a base is only a part of its file
-            [system] = sif.partitions(path)
-            offset, size = system.offset, system.size
-        content = LayerContent(file_digest(path, offset, size), size, built)
-        self.write(path.with_suffix(".json"), asdict(content))
+    def downloaded_by_other(self, key: str, is_base: bool, sources: Collection[str]) -> str:
+        """Who, and from where, has downloaded a layer that is none of this user's, root's or the `sources`'; or ""."""
+        content = self.known_content(key, is_base)
+        if content and content.origin and content.origin not in sources:
+            with contextlib.suppress(FileNotFoundError):
+                owner = self.layer(key, is_base).stat().st_uid
+                if owner not in (0, os.geteuid()):
+                    return f"{user_name(owner)} from {content.origin}"
+        return ""
+
+    def _describe(self, path: Path, built: str = "", origin: str = "", private: bool = False) -> LayerContent:
+        offset, size = partition(path)
+        content = LayerContent(file_digest(path, offset, size), size, built, origin, private)
+        known = {name: value for name, value in asdict(content).items() if value != "" and value is not False}
+        self.write(path.with_suffix(".json"), known)  # earlier versions know only what most layers have
         return content
 
     def image(self, spec: ImageSpec, flat: bool = False) -> Path:
@@ -371,6 +382,14 @@ class Cache:
                         (directory / _LIVE).touch()
                         left.append(directory)
         return left
+
+
+def partition(layer: Path) -> tuple[int, int]:
+    """Where in a layer's file its partition is, and how large, in bytes: of a base it is only a part of the file."""
+    if layer.suffix == BASE_SUFFIX:
+        [system] = sif.partitions(layer)
+        return system.offset, system.size
+    return 0, layer.stat().st_size
 
 
 def _read(path: Path) -> Optional[dict[str, Any]]:

@@ -17,8 +17,10 @@ from ctrain_builder.files import SourceFile
 from ctrain_builder.image_spec import ImageSpec
 from ctrain_builder.layer_key import LayerInputs
 from ctrain_builder.parent import Parent, Part
+from ctrain_builder.registry.stored_layer import StoredLayer
 from ctrain_runtime.errors import ConfigError, CtrainError, ImageNotFound, RegistryError, UsageError
 from ctrain_runtime.suggest import suggest
+from ctrain_runtime.text import format_size
 
 MIRROR = "MIRROR"
 # Arguments that say where the building machine gets things, not what the image is: no part of a layer's key.
@@ -26,7 +28,7 @@ SITE_ARGUMENTS = (MIRROR,)
 _NEUTRAL = {name: f"{{{{ {name} }}}}" for name in (PARENT, *SITE_ARGUMENTS)}
 FALLBACK_EPOCH = 315619200  # 1980-01-02: the time of what has none, within the range of every archive format
 
-OK, STALE, NEW, UNKNOWN = "ok", "stale", "new", "unknown"
+OK, STALE, NEW, UNKNOWN, DOWNLOAD = "ok", "stale", "new", "unknown", "download"
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,8 @@ class PlannedLayer:
     `base` is what a docker base starts from, by its digest: "host/name@sha256:...". `epoch` is the time that the
     layer's files get (SOURCE_DATE_EPOCH), in seconds since 1970; it is no part of the key. `part` is the file system of
     the parent image that the layer is a copy of; then there is nothing to build. `not_before`: one that was built
-    earlier (UTC) is built again; "" if any will do. `renewal`: why the one in the cache is; "" if it will do.
+    earlier (UTC) is built again; "" if any will do. `renewal`: why the one in the cache is; "" if it will do. `offer`:
+    the layer in a registry that will do if it was built on what is below here; `downloads`: that is certain.
     """
 
     definition: Definition
@@ -50,6 +53,8 @@ class PlannedLayer:
     part: Optional[Part] = None
     not_before: str = ""
     renewal: str = ""
+    offer: Optional[StoredLayer] = None
+    downloads: bool = False
 
     @property
     def name(self) -> str:
@@ -86,7 +91,8 @@ class BuildPlan:
 
 @dataclass(frozen=True)
 class BuildStatus:
-    """How it stands with a layer: ok (it exists), stale, new or unknown; and what has changed since the last one."""
+    """How it stands with a layer: ok (it exists), stale, new, unknown or download; and what has changed since the last
+    one."""
 
     state: str
     why: tuple[str, ...] = ()
@@ -203,6 +209,32 @@ def renew(
     return replace(plan, layers=tuple(layers))
 
 
+def with_offers(
+    plan: BuildPlan,
+    digest: Callable[[PlannedLayer], str],
+    find: Callable[[PlannedLayer, Optional[str]], Optional[StoredLayer]],
+) -> BuildPlan:
+    """`plan` with what registries have of the layers that don't exist.
+
+    `digest` tells that of an existing layer, "" if it is not known. `find` looks for an offer that `fits` a layer on
+    the one below, whose digest is None before it is built: it may turn out to be what an offer was built on.
+    """
+    layers: list[PlannedLayer] = []
+    below: Optional[str] = ""
+    for layer in plan.layers:
+        offer = None if layer.exists or layer.part or plan.problem else find(layer, below)
+        layer = replace(layer, offer=offer, downloads=offer is not None and below is not None)
+        own = digest(layer) if layer.exists else layer.part.digest if layer.part else ""
+        below = (offer.digest if offer and layer.downloads else own) or None
+        layers.append(layer)
+    return replace(plan, layers=tuple(layers))
+
+
+def fits(layer: PlannedLayer, offer: StoredLayer, below: Optional[str]) -> bool:
+    """Whether an offer is as new as asked for, and was built on what has the digest `below` (None: unknown)."""
+    return offer.built >= layer.not_before and below in (None, offer.parent)
+
+
 def status(plan: BuildPlan, before: Callable[[str], Optional[LayerInputs]]) -> tuple[BuildStatus, ...]:
     """How it stands with each layer; `before` gives the inputs that a definition's layer had last."""
     return tuple(_status(plan, layer, before(layer.name)) for layer in plan.layers)
@@ -214,6 +246,8 @@ def _status(plan: BuildPlan, layer: PlannedLayer, before: Optional[LayerInputs])
     why = layer_key.differences(before, layer.inputs) if before else ()
     if layer.exists:
         return BuildStatus(OK, why)
+    if layer.offer and layer.downloads:
+        return BuildStatus(DOWNLOAD, (f"{format_size(layer.offer.size)} from {layer.offer.origin}",))
     if layer.renewal:
         return BuildStatus(STALE, (layer.renewal,))
     if before is None:

@@ -30,10 +30,9 @@ def step(kind: str, plan: BuildPlan, kept: int) -> str:
 
 
 def seconds(cache: Cache, plan: BuildPlan, kept: int) -> Optional[float]:
-    """The time for the layers that are missing, for the image and its tests, as the last builds took it; None if
-    unknown.
+    """The time for the layers that are built, for the image and its tests, as the last builds took it; None if unknown.
 
-    `kept` is how many of its layers the image in the cache has already.
+    `kept` is how many of its layers the image in the cache has already. Downloads of layers are not counted.
     """
     remembered = _remembered(cache, plan, kept)
     return sum(remembered.values()) if remembered else None
@@ -63,7 +62,8 @@ def _remembered(cache: Cache, plan: BuildPlan, kept: int) -> dict[StepName, floa
 def _due(plan: BuildPlan, kept: int) -> list[StepName]:
     """The steps that a build takes."""
     image = [StepName("image", plan.spec.name)] if kept < len(plan.layers) else []
-    return [*(StepName("layer", part.name) for part in plan.layers if not part.exists), *image, StepName("test")]
+    built = (part.name for part in plan.layers if not part.exists and not part.downloads)
+    return [*(StepName("layer", name) for name in built), *image, StepName("test")]
 
 
 def space(cache: Cache, plan: BuildPlan, flat: bool, download: Optional[int] = None) -> tuple[int, int]:
@@ -77,10 +77,12 @@ def space(cache: Cache, plan: BuildPlan, flat: bool, download: Optional[int] = N
             there += cache.layer(part.key, part.definition.is_base).stat().st_size
         except FileNotFoundError:
             made = cache.made(plan.spec, part.name)
-            known = part.part.size if part.part else made.size if made else download if part.base else None
+            copied = part.part or part.offer
+            known = copied.size if copied else made.size if made else download if part.base else None
             size = known or _GUESSES.get(part.definition.header["bootstrap"], _GUESSES["docker"])
             missing += size
-            largest = max(largest, size if part.part else _UNPACKED * size)  # a parent's layers are not unpacked
+            # A parent's layers are not unpacked. One that is to be downloaded may have to be built after all.
+            largest = max(largest, size if part.part else _UNPACKED * size)
     whole = missing + there
     kept = missing + whole
     while_layers_are_built = missing + largest  # the image comes later
@@ -101,7 +103,7 @@ def copy_note(cache: Cache, base: Path, in_use: bool) -> str:
 def download(plan: BuildPlan) -> Optional[int]:
     """The compressed size in bytes of the upstream image that is to be downloaded; None where that is not known."""
     base = plan.layers[0]
-    if not base.base or base.exists:
+    if not base.base or base.exists or base.downloads:
         return None
     from ctrain_runtime.registry.client import RegistryClient  # which loads much that other builds don't need
 

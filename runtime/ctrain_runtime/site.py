@@ -114,6 +114,7 @@ class Site:
     trusted_keys: tuple[str, ...] = ()
     images: Literal["any", "store"] = "any"  # store: only images of the site's stores
     image_cache: str = ""  # a shared directory for pulled images
+    layer_caches: tuple[str, ...] = ()  # repositories (oras://HOST/PATH) from which `ctrain build` takes layers
     runs: str = "ctrain-runs"  # directory of run directories; on a cluster, one that all nodes share
     share_runs: bool = False  # others may enter run directories as far as the umask allows
     engine: SiteEngine = field(default_factory=SiteEngine)

@@ -9,7 +9,7 @@ from typing import Any
 
 from ctrain_runtime.errors import SiteError
 
-SIGNATURE_KEYS = ("require_signature", "trusted_keys")
+SIGNATURE_KEYS = ("require_signature", "trusted_keys", "layer_caches")
 TRUST_KEYS = (*SIGNATURE_KEYS, "images")
 # Who sets a variable, or resets it, need not know that a lower layer has it for runs on several nodes only.
 _GENERAL, _SPECIAL = "env", "env_multinode"

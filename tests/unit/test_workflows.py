@@ -106,7 +106,8 @@ def test_what_is_planned_for_its_old_base_is_built_on_a_new_one() -> None:
     texts = {name: (WORKFLOWS / name).read_text() for name in ("images.yml", "image.yml")}
     texts |= {name: (CHECKOUT / name).read_text() for name in (".gitlab-ci.yml", ".gitlab/image.yml")}
     ages = {name: re.findall(r"bin/ctrain build(?:.*--base-max-age (\d+))?", text) for name, text in texts.items()}
-    assert ages == {name: ["30", "30"] for name in texts}
+    times = {"images.yml": 2, "image.yml": 3, ".gitlab-ci.yml": 2, ".gitlab/image.yml": 3}
+    assert ages == {name: ["30"] * count for name, count in times.items()}
 
 
 def test_nothing_is_built_by_the_account_that_writes_to_the_store() -> None:

@@ -24,7 +24,8 @@ _SHOWN_OF_LOG = 15
 
 @dataclass(frozen=True)
 class BuildOutcome:
-    """What became of an image. With neither of the two it was not begun, because another one had failed."""
+    """What became of an image. With neither of the two it was not begun, because another one had failed. With both, it
+    was built, and `error` is why its layers are not in the registry that they were to go to."""
 
     plan: BuildPlan
     built: Optional[BuildResult] = None
@@ -45,7 +46,8 @@ def run(
         print(json.dumps({"images": list(map(_image, outcomes))}, indent=2))
     elif not outcomes:
         print("nothing to build")
-    return next((outcome.error.exit_code for outcome in outcomes if outcome.error), 0)
+    failures = sorted((outcome for outcome in outcomes if outcome.error), key=lambda outcome: bool(outcome.built))
+    return next((outcome.error.exit_code for outcome in failures if outcome.error), 0)
 
 
 def build(
@@ -76,7 +78,9 @@ def build(
             lines.close()
         size = format_size(built.manifest.size)
         lines.note(f"{plan.spec.title}-{plan.spec.stack} {_state(plan, built)}: {built.path} ({size})")
-        return BuildOutcome(plan, built)
+        if built.not_uploaded:
+            sys.stderr.write(f"ctrain: the layers of {plan.spec.title} are not shared: {built.not_uploaded}\n")
+        return BuildOutcome(plan, built, built.not_uploaded)
 
     if jobs <= 1:
         return _report_failures([one(plan) for plan in planned])
@@ -108,7 +112,7 @@ def _complaint(error: CtrainError) -> str:
 
 def _report_failures(outcomes: list[BuildOutcome]) -> list[BuildOutcome]:
     """Of several images, say which have failed."""
-    failed = [outcome.plan.spec.title for outcome in outcomes if outcome.error]
+    failed = [outcome.plan.spec.title for outcome in outcomes if outcome.error and not outcome.built]
     if failed and len(outcomes) > 1:
         skipped = sum(not (outcome.built or outcome.error) for outcome in outcomes)
         rest = f"; {pluralize(skipped, 'image')} not started (pass --keep-going to continue)" if skipped else ""

@@ -17,7 +17,7 @@ import os
 import platform
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Optional
+from typing import TYPE_CHECKING, Optional
 
 from ctrain_builder import history, image_spec
 from ctrain_builder.build import Builder, BuildResult, WhichTests, is_flat, is_of
@@ -25,8 +25,16 @@ from ctrain_builder.build_cache import Cache
 from ctrain_builder.build_plan import BuildPlan
 from ctrain_builder.cache_root import open_cache
 from ctrain_builder.cli import batch, plan_view
+from ctrain_builder.cli.bar import print_note
 from ctrain_builder.cli.options import add_plan_arguments, days, find_image, parse_build_args, parse_size, positive
-from ctrain_builder.cli.planning import Parents, detect_site, engine_of_machine, plan_images
+from ctrain_builder.cli.planning import (
+    Parents,
+    detect_site,
+    engine_of_machine,
+    layer_sources,
+    plan_images,
+    shared_layers,
+)
 from ctrain_builder.cli.progress import ProgressLines
 from ctrain_builder.image import side_by_side
 from ctrain_builder.image.describe import BASE_BUILT
@@ -37,6 +45,9 @@ from ctrain_runtime.engines.apptainer import find_engine
 from ctrain_runtime.errors import UsageError
 from ctrain_runtime.image import OCI_ARCH
 from ctrain_runtime.manifest import Manifest
+
+if TYPE_CHECKING:
+    from ctrain_builder.shared_layers import SharedLayers
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -82,6 +93,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="after a build, evict least recently used entries until the cache fits SIZE, e.g. 200GB "
         "($CTRAIN_CACHE_SIZE; default: no limit)",
     )
+    parser.add_argument(
+        "--cache-from",
+        action="append",
+        default=[],
+        metavar="oras://HOST/PATH",
+        help="download layers from this repository instead of building them: who can write there decides what is in "
+        "them (repeatable; default: `layer_caches` of the site)",
+    )
+    parser.add_argument(
+        "--cache-to",
+        metavar="oras://HOST/PATH",
+        help="upload the layers of images that have passed their tests to this repository",
+    )
+    parser.add_argument(
+        "--cache-bases",
+        action="store_true",
+        help="with --cache-to: also bases that start from images of others, where their licences allow that",
+    )
     add_plan_arguments(parser)
 
 
@@ -92,7 +121,9 @@ def execute(args: argparse.Namespace) -> int:
     site = detect_site(args)
     machine = _machine(args)
     parents = Parents(cache, machine)
-    planned, make = plan_images(args, specs, cache, site, parents, machine)
+    sources = layer_sources(args, parents.site())
+    shared = shared_layers(args, sources)
+    planned, make = plan_images(args, specs, cache, site, parents, machine, sources)
     before: Optional[dict[str, dict[str, LayerInputs]]] = None
     if args.changed_since:
         with cache.work_directory() as work:
@@ -105,9 +136,11 @@ def execute(args: argparse.Namespace) -> int:
         planned = [
             plan for plan in planned if not any(_is_published(cache, plan, args.flatten, had) for had in published)
         ]
+    if shared:
+        planned = [shared.with_offers(plan, cache, print_note) for plan in planned]
     if args.plan:
         return _show(args, cache, planned, before)
-    return _build(args, cache, site, planned, parents)
+    return _build(args, cache, site, planned, parents, shared)
 
 
 def _machine(args: argparse.Namespace) -> str:
@@ -140,7 +173,12 @@ def _show(
 
 
 def _build(
-    args: argparse.Namespace, cache: Cache, site: BuildHost, planned: Sequence[BuildPlan], parents: Parents
+    args: argparse.Namespace,
+    cache: Cache,
+    site: BuildHost,
+    planned: Sequence[BuildPlan],
+    parents: Parents,
+    shared: Optional[SharedLayers],
 ) -> int:
     cap = args.cache_size
     if cap is None and os.environ.get("CTRAIN_CACHE_SIZE"):
@@ -150,7 +188,7 @@ def _build(
 
     def build_one(lines: ProgressLines, plan: BuildPlan) -> BuildResult:
         trust, tests = parents.require_trust, WhichTests(args.tests)
-        return Builder(cache, engine, site, lines, args.flatten, cap, trust, tests, at_once).build(plan)
+        return Builder(cache, engine, site, lines, args.flatten, cap, trust, tests, at_once, shared).build(plan)
 
     return batch.run(planned, build_one, args.json, args.jobs, args.keep_going)
 

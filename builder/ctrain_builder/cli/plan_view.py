@@ -8,7 +8,7 @@ from typing import Any, Optional
 
 from ctrain_builder import build, build_plan, estimate, layer_key
 from ctrain_builder.build_cache import Cache
-from ctrain_builder.build_plan import NEW, OK, STALE, UNKNOWN, BuildPlan, BuildStatus
+from ctrain_builder.build_plan import NEW, OK, STALE, UNKNOWN, BuildPlan, BuildStatus, PlannedLayer
 from ctrain_builder.layer_key import LayerInputs
 from ctrain_builder.manifest_writer import seconds_since
 from ctrain_runtime.engines.apptainer import Engine
@@ -75,7 +75,14 @@ def as_data(cache: Cache, outlooks: Sequence[ImagePlanStatus]) -> dict[str, Any]
 def _image(outlook: ImagePlanStatus) -> dict[str, Any]:
     plan, spec = outlook.plan, outlook.plan.spec
     layers = [
-        {"definition": part.name, "key": part.key, "exists": part.exists, "epoch": part.epoch, **asdict(status)}
+        {
+            "definition": part.name,
+            "key": part.key,
+            "exists": part.exists,
+            "epoch": part.epoch,
+            **asdict(status),
+            "download": _download(part),
+        }
         for part, status in zip(plan.layers, outlook.layers)
     ]
     return {
@@ -95,6 +102,11 @@ def _image(outlook: ImagePlanStatus) -> dict[str, Any]:
         **asdict(outlook.image),
         "layers": layers,
     }
+
+
+def _download(part: PlannedLayer) -> Optional[dict[str, Any]]:
+    """What of a layer comes from a registry instead of being built; None: nothing."""
+    return {"from": part.offer.origin, "size": part.offer.size} if part.offer and part.downloads else None
 
 
 def as_text(cache: Cache, outlooks: Sequence[ImagePlanStatus]) -> str:
@@ -133,6 +145,9 @@ def _summary(cache: Cache, outlooks: Sequence[ImagePlanStatus]) -> str:
     known = [outlook.seconds for outlook in stale if outlook.seconds]
     if stale and len(known) == len(stale):
         parts.append(f"about {format_duration(sum(known))}")
+    sizes = {part.key: part.offer.size for one in stale for part in one.plan.layers if part.offer and part.downloads}
+    if sizes:
+        parts.append(f"{format_size(sum(sizes.values()))} to download")
     if stale:
         parts.append(
             f"needs at most {format_size(_needed(outlooks))}, {format_size(cache.free)} are free in {cache.root}"

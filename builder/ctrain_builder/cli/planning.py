@@ -8,11 +8,12 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Optional
 
 from ctrain_builder import build_plan, history, manifest_writer, parent
+from ctrain_builder.build import WhichTests
 from ctrain_builder.build_cache import Cache
 from ctrain_builder.build_plan import BuildPlan, PlannedLayer
 from ctrain_builder.cli.options import parse_build_args
@@ -28,6 +29,7 @@ from ctrain_runtime.store import Store, open_stores
 
 if TYPE_CHECKING:
     from ctrain_builder.registry.resolver import DigestResolver
+    from ctrain_builder.shared_layers import SharedLayers
 
 
 def detect_site(args: argparse.Namespace) -> BuildHost:
@@ -50,13 +52,16 @@ def plan_images(
     site: BuildHost,
     parents: Parents,
     machine: str = "",
+    sources: Optional[Collection[str]] = None,
 ) -> tuple[list[BuildPlan], Callable[[ImageSpec], BuildPlan]]:
-    """The plans of the images on a `machine` (as `uname -m` tells, "" for this one), and what makes such plans."""
+    """The plans of the images on a `machine` (as `uname -m` tells, "" for this one), and what makes such plans.
+
+    `sources`: the registries whose layers may be in the images; None where the images themselves are what counts."""
     given = parse_build_args(args.build_arg)
     build_plan.check_build_args(specs, given)
     registries = _Registries(cache, args.offline)
     make = _planner(cache, site, given, registries, parents, machine or platform.machine())
-    wanted = _renewals(args, specs)
+    wanted = _renewals(args, specs, cache, sources)
 
     def built(part: PlannedLayer) -> str:
         return cache.built(part.key, part.definition.is_base)
@@ -66,8 +71,12 @@ def plan_images(
     return planned, make
 
 
-def _renewals(args: argparse.Namespace, specs: Sequence[ImageSpec]) -> Callable[[PlannedLayer], tuple[str, str]]:
-    """The time before which a layer must not have been built, by --rebuild and --base-max-age, and why."""
+def _renewals(
+    args: argparse.Namespace, specs: Sequence[ImageSpec], cache: Cache, sources: Optional[Collection[str]]
+) -> Callable[[PlannedLayer], tuple[str, str]]:
+    """The time before which a layer must not have been built, by --rebuild and --base-max-age, and why.
+
+    In a cache of a group, a layer from a registry that only another member has named is built again, too."""
     layer, age, now = args.rebuild, args.base_max_age, time.time()
     names = {part.name for spec in specs for part in spec.chain}
     if layer and layer not in names:
@@ -78,9 +87,41 @@ def _renewals(args: argparse.Namespace, specs: Sequence[ImageSpec]) -> Callable[
             return manifest_writer.utc(now), "--rebuild"
         if age is not None and part.is_from_mirror:
             return manifest_writer.utc(now - age * 86400), f"older than {age:g} days"
+        if sources is not None and (who := cache.downloaded_by_other(part.key, part.definition.is_base, sources)):
+            return manifest_writer.utc(now), f"downloaded by {who}"
         return "", ""
 
     return wanted
+
+
+def layer_sources(args: argparse.Namespace, selected: SelectedSite) -> tuple[str, ...]:
+    """The registries whose layers may be in images: those that the command line names, or else the site.
+
+    Raises UsageError for one that the site does not name although it requires signatures."""
+    sources = tuple(args.cache_from) or selected.site.layer_caches
+    if selected.site.require_signature and not set(sources) <= set(selected.site.layer_caches):
+        what = f"site {selected.site.name} requires signatures, which layers of registries do not have"
+        raise UsageError(f"--cache-from: {what}", "Its administrators can name registries: `layer_caches`")
+    return sources
+
+
+def shared_layers(args: argparse.Namespace, sources: tuple[str, ...]) -> Optional[SharedLayers]:
+    """Where layers are taken from and brought to; None if no registry is asked. Raises UsageError."""
+    targets = [] if args.cache_to is None else [args.cache_to]
+    if targets and (args.offline or args.tests == WhichTests.LATER.value):
+        raise UsageError("--cache-to uploads layers of tested images", "Remove --offline and --tests later")
+    if targets and parse_build_args(args.build_arg).keys() - set(build_plan.SITE_ARGUMENTS):
+        what = "--cache-to uploads no layer with a value of --build-arg, which may be secret"
+        raise UsageError(what, "Put the value into images.yaml, or remove --cache-to")
+    sources = () if args.offline else sources
+    if not (sources or targets):
+        return None
+    from ctrain_builder.registry import layers  # a client of registries
+    from ctrain_builder.shared_layers import SharedLayers
+
+    for place in (*sources, *targets):
+        layers.check(place)
+    return SharedLayers(sources, "".join(targets), args.cache_bases)
 
 
 class Parents:
@@ -97,12 +138,12 @@ class Parents:
         return self._known[reference]
 
     def require_trust(self, found: Parent) -> None:
-        parent.require_trust(found, self._site().site)
+        parent.require_trust(found, self.site().site)
 
     def stores(self) -> list[Store]:
-        return open_stores(self._site().store_dirs())
+        return open_stores(self.site().store_dirs())
 
-    def _site(self) -> SelectedSite:
+    def site(self) -> SelectedSite:
         self._selected = self._selected or select_site("", {})
         return self._selected
 

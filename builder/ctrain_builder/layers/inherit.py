@@ -1,17 +1,17 @@
-"""Layers that come from a parent image: each of its file systems, copied as it is."""
+"""Layers that were not built here, but come as file systems: those of a parent image, and of a registry."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ctrain_builder.layers import pack, sif_file
+from ctrain_builder.layers import metadata, pack, sif_file
 from ctrain_builder.layers.container import Container, LowerLayers
 from ctrain_builder.layers.layer import copy_metadata
 from ctrain_builder.parent import Part
 from ctrain_runtime.digest import read_chunks
-from ctrain_runtime.errors import ImageUnusable
+from ctrain_runtime.errors import BuildError, ImageUnusable
 
 
 def copy(container: Container, part: Part, log: Path, *, arch: str, is_base: bool) -> Path:
@@ -19,10 +19,20 @@ def copy(container: Container, part: Part, log: Path, *, arch: str, is_base: boo
     directory. Raises BuildError, ImageUnusable."""
     packed = pack.packed(container)
     _extract(part, packed)
-    if not is_base:
-        return packed
+    return as_base(container, packed, log, arch) if is_base else packed
+
+
+def as_base(container: Container, packed: Path, log: Path, arch: str) -> Path:
+    """The new SIF of a file system, which is used up. Raises BuildError."""
     files = {"Singularity": "", **copy_metadata(container, LowerLayers(packed), log)}
     return sif_file.new(container, packed, arch, files, {}, log)
+
+
+def require_key(container: Container, packed: Path, below: Sequence[Path], key: str, log: Path) -> None:
+    """Raise BuildError unless a file system is an upper layer with this key on the layers `below`."""
+    layers = LowerLayers(below[0], (*below[1:], packed))
+    if copy_metadata(container, layers, log).get(metadata.MARKER, "").strip() != key:
+        raise BuildError(f"{packed.name} is not the layer with the key {key[:12]}", f"Log: {log}")
 
 
 def _extract(part: Part, target: Path) -> None:

@@ -80,7 +80,7 @@ def read_small(client: RegistryClient, ref: Reference) -> bytes:
 
 def push_small(client: RegistryClient, ref: Reference, content: bytes, name: str) -> None:
     """Make a tag point to a SIF that fits in memory. Raises RegistryError."""
-    _push(client, ref, _put(client, ref, content), _put(client, ref, b"{}"), name)
+    _push(client, ref, put_small(client, ref, content), put_small(client, ref, b"{}"), name)
 
 
 class Download:
@@ -131,25 +131,42 @@ def push(
     """
     note = notes / f"upload-{digest_of(f'{ref.name} {manifest.digest}'.encode())[-16:]}"
     with locks.hold(note.with_suffix(".lock")):
-        if not _has_blob(client, ref, manifest.digest, manifest.size):
-            upload = _Upload(client, ref, note)
-            upload.resume()
-            digest = _send(upload, manifest.size, read, client.pause, done)
-            if digest != manifest.digest:
-                note.unlink()
-                what = f"{manifest.name} {manifest.version} is damaged: it has the digest {digest}"
-                raise ImageUnusable(what, f"Its manifest records {manifest.digest}; see: ctrain store verify")
-            upload.finish(digest, manifest.size)
-    done(manifest.size)
+        sent = put_blob(client, ref, manifest.digest, manifest.size, read, done, note)
+        if sent != manifest.digest:
+            note.unlink()
+            what = f"{manifest.name} {manifest.version} is damaged: it has the digest {sent}"
+            raise ImageUnusable(what, f"Its manifest records {manifest.digest}; see: ctrain store verify")
+
+
+def put_blob(
+    client: RegistryClient,
+    ref: Reference,
+    digest: str,
+    size: int,
+    read: ReadAt,
+    done: Callable[[int], None],
+    note: Optional[Path] = None,
+) -> str:
+    """Bring a blob, whose bytes `read` gives, to a repository that lacks it. The digest of what was sent: only if it is
+    `digest`, the repository has it now. In the file `note` is kept how far it has come. Raises RegistryError."""
+    if not _has_blob(client, ref, digest, size):
+        upload = _Upload(client, ref, note)
+        upload.resume()
+        sent = _send(upload, size, read, client.pause, done)
+        if sent != digest:
+            return sent
+        upload.finish(digest, size)
+    done(size)
+    return digest
 
 
 def tag(client: RegistryClient, ref: Reference, manifest: Manifest) -> None:
     """Make a tag point to an image that is in its repository. Raises RegistryError."""
-    config = _put(client, ref, manifest_writer.as_text(manifest).encode())
+    config = put_small(client, ref, manifest_writer.as_text(manifest).encode())
     _push(client, ref, {"digest": manifest.digest, "size": manifest.size}, config, manifest.file_name)
 
 
-def _put(client: RegistryClient, ref: Reference, content: bytes) -> Mapping[str, Any]:
+def put_small(client: RegistryClient, ref: Reference, content: bytes) -> Mapping[str, Any]:
     """Bring a small blob to a repository; what names it in a manifest."""
     digest, size = digest_of(content), len(content)
     if not _has_blob(client, ref, digest, size):
@@ -162,8 +179,12 @@ def _put(client: RegistryClient, ref: Reference, content: bytes) -> Mapping[str,
 def _push(client: RegistryClient, ref: Reference, sif: Mapping[str, Any], config: Mapping[str, Any], name: str) -> None:
     """Make a tag point to the SIF and the configuration, which are in its repository."""
     layer = {"mediaType": _LAYER, **sif, "annotations": {"org.opencontainers.image.title": name}}
-    facts = {"mediaType": _CONFIG, **config}
-    body = json.dumps({"schemaVersion": 2, "mediaType": _OCI, "config": facts, "layers": [layer]}).encode()
+    put_manifest(client, ref, {"config": {"mediaType": _CONFIG, **config}, "layers": [layer]})
+
+
+def put_manifest(client: RegistryClient, ref: Reference, content: Mapping[str, Any]) -> None:
+    """Make a tag point to an artifact whose blobs are in its repository. Raises RegistryError."""
+    body = json.dumps({"schemaVersion": 2, "mediaType": _OCI, **content}).encode()
     url = f"{ref.api}/manifests/{ref.tag}"
     answer = client.ask(url, ref, {"Content-Type": _OCI}, Request("PUT", body), PUSH)
     if answer.status != 201:

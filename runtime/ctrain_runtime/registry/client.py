@@ -171,7 +171,21 @@ class RegistryClient:
 
     def manifest(self, ref: Reference) -> tuple[str, dict[str, Any]]:
         """(digest, content). The digest is computed from the content."""
-        answer = self._get(f"{ref.api}/manifests/{ref.digest or ref.tag}", ref, ", ".join(_MANIFESTS))
+        return self._content(self._ask_manifest(ref), ref)
+
+    def find(self, ref: Reference, actions: str = PULL) -> Optional[tuple[str, dict[str, Any]]]:
+        """The same; None where there is no such tag, or no such repository."""
+        answer = self._ask_manifest(ref, actions)
+        return None if answer.status == 404 else self._content(answer, ref, actions)
+
+    def _ask_manifest(self, ref: Reference, actions: str = PULL) -> Response:
+        url = f"{ref.api}/manifests/{ref.digest or ref.tag}"
+        return self.ask(url, ref, {"Accept": ", ".join(_MANIFESTS)}, actions=actions)
+
+    def _content(self, answer: Response, ref: Reference, actions: str = PULL) -> tuple[str, dict[str, Any]]:
+        """What is in the answer to such a question. Raises RegistryError."""
+        if answer.status != 200:
+            raise self.refusal(answer, ref, actions)
         for claimed in (ref.digest, answer.headers.get("Docker-Content-Digest")):
             _check_digest(answer, claimed, ref)
         data = answer.data()
@@ -181,9 +195,9 @@ class RegistryClient:
             )
         return digest_of(answer.body), data
 
-    def _get(self, url: str, ref: Reference, accept: str = "*/*") -> Response:
+    def _get(self, url: str, ref: Reference) -> Response:
         """GET from a repository: what it has. Raises RegistryError."""
-        answer = self.ask(url, ref, {"Accept": accept})
+        answer = self.ask(url, ref, {"Accept": "*/*"})
         if answer.status != 200:
             raise self.refusal(answer, ref)
         return answer

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from ctrain_builder.build_plan import BuildPlan
 from ctrain_builder.cli import build as verb
 from ctrain_builder.cli.progress import Stopped
 from ctrain_builder.progress import Progress
-from ctrain_runtime.errors import BuildError, DiskFullError
+from ctrain_runtime.errors import BuildError, DiskFullError, RegistryError
 from ctrain_runtime.manifest import Manifest
 
 Ctrain = Callable[..., int]
@@ -99,3 +100,26 @@ def test_an_interrupt_ends_all_builds(ctrain: Ctrain, builder: type[FakeBuilder]
     builder.build = wait_for_ever  # type: ignore[method-assign]  # of a stand-in
     assert ctrain("build", "small:1.0", "small:0.9", "--jobs", "2") == 130
     assert ended == ["0.9"]
+
+
+@pytest.mark.usefixtures("matrix")
+def test_layers_that_do_not_reach_their_registry_are_an_error_of_a_built_image(
+    ctrain: Ctrain, builder: type[FakeBuilder], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It ends no other build, and a failed build counts more."""
+    build = builder.build
+
+    def not_uploaded(self: FakeBuilder, plan: BuildPlan) -> BuildResult:
+        return replace(build(self, plan), not_uploaded=RegistryError("r is full"))
+
+    builder.build = not_uploaded  # type: ignore[method-assign]  # of a stand-in
+    assert ctrain("build", "small:1.0", "small:0.9", "--json") == RegistryError.exit_code
+    out, err = capsys.readouterr()
+    assert [line for line in err.splitlines() if line.startswith("ctrain: ")] == [
+        "ctrain: the layers of small 1.0 are not shared: r is full",
+        "ctrain: the layers of small 0.9 are not shared: r is full",
+    ]
+    assert "images failed" not in err
+    assert [(image["path"], image["exit_code"]) for image in json.loads(out)["images"]] == [("x.sif", 79)] * 2
+    builder.failing = ("0.9",)
+    assert ctrain("build", "small:1.0", "small:0.9") == DiskFullError.exit_code

@@ -2,11 +2,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Optional
 
 import pytest
 
 from ctrain_builder import build_plan, image_spec
-from ctrain_builder.build_plan import FALLBACK_EPOCH, BuildPlan
+from ctrain_builder.build_plan import FALLBACK_EPOCH, BuildPlan, PlannedLayer
+from ctrain_builder.registry.stored_layer import StoredLayer
 from ctrain_runtime.errors import ConfigError, RegistryError, UsageError
 
 A, B = f"sha256:{'a1' * 32}", f"sha256:{'b2' * 32}"
@@ -210,3 +212,49 @@ def test_only_bases_from_mirrors_get_newer_packages(project: Path) -> None:
         image_spec.find_spec(project / "definitions", "small"), {}, {}, "amd64", lambda *_: True, lambda _: ""
     )
     assert [part.is_from_mirror for part in found.layers] == [True, False]
+
+
+def offer(part: PlannedLayer, digest: str, parent: str, built: str = "2026-11-02T00:00:00Z") -> StoredLayer:
+    return StoredLayer("oras://r/x", part.key, part.name, "amd64", digest, 5, parent, built)
+
+
+def offered(plan: BuildPlan, *offers: StoredLayer, digest: str = "") -> list[tuple[bool, bool]]:
+    """Whether there is an offer for each layer, and whether it certainly will do."""
+
+    def find(part: PlannedLayer, below: Optional[str]) -> Optional[StoredLayer]:
+        return next((one for one in offers if one.key == part.key and build_plan.fits(part, one, below)), None)
+
+    found = build_plan.with_offers(plan, lambda _: digest, find).layers
+    return [(part.offer is not None, part.downloads) for part in found]
+
+
+def test_an_offer_must_have_been_built_on_the_layer_below(project: Path) -> None:
+    plan = _plan(project)
+    base, upper = plan.layers
+    assert offered(plan, offer(base, A, ""), offer(upper, B, A)) == [(True, True), (True, True)]
+    assert offered(plan, offer(base, A, ""), offer(upper, B, B)) == [(True, True), (False, False)]
+    assert offered(plan, offer(base, A, B), offer(upper, B, A)) == [(False, False), (True, False)]
+    # A base that is built here may turn out to be the one that the offer was built on.
+    assert offered(plan, offer(upper, B, A)) == [(False, False), (True, False)]
+    here = _plan(project, have=plan.keys[:1])
+    assert offered(here, offer(base, A, ""), offer(upper, B, A), digest=A) == [(False, False), (True, True)]
+    assert offered(here, offer(upper, B, A), digest=B) == [(False, False), (False, False)]
+    assert offered(here, offer(upper, B, A), digest="") == [(False, False), (True, False)], "its digest is not recorded"
+
+
+def test_an_offer_must_be_as_new_as_asked_for(project: Path) -> None:
+    plan = build_plan.renew(_plan(project), lambda _: "", lambda _: ("2026-11-02T00:00:00Z", "older than 30 days"))
+    base, upper = plan.layers
+    assert offered(plan, offer(base, A, ""), offer(upper, B, A)) == [(True, True), (True, True)]
+    old = offer(base, A, "", "2026-11-01T23:59:59Z")
+    assert offered(plan, old, offer(upper, B, A)) == [(False, False), (True, False)]
+
+
+def test_nothing_is_asked_for_what_exists_or_cannot_be_known(ngc: Path) -> None:
+    plan = _plan(ngc)
+    asked = []
+    build_plan.with_offers(_plan(ngc, have=plan.keys), lambda _: A, lambda part, _: asked.append(part))
+    spec = image_spec.find_spec(ngc / "definitions", "small")
+    unknown = build_plan.plan_image(spec, {}, {}, "amd64", lambda *_: False, _unreachable)
+    build_plan.with_offers(unknown, lambda _: A, lambda part, _: asked.append(part))
+    assert asked == []

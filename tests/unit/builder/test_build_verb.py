@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import os
 import subprocess
 import time
 from collections.abc import Callable
@@ -11,11 +12,14 @@ from typing import Any
 
 import pytest
 
-from ctrain_builder import manifest_writer
+from ctrain_builder import build_plan, manifest_writer
+from ctrain_builder.build_plan import BuildPlan
 from ctrain_builder.cache_root import open_cache
 from ctrain_builder.image.describe import BASE_BUILT
+from ctrain_builder.registry.stored_layer import StoredLayer
+from ctrain_builder.shared_layers import SharedLayers
 from ctrain_builder.store.init import init_store
-from ctrain_runtime.errors import UsageError
+from ctrain_runtime.errors import ConfigError, UsageError
 from ctrain_runtime.manifest import Layer, Manifest
 from samples import built_image
 from samples.sample_images import sif
@@ -293,6 +297,13 @@ def test_only_what_differs_from_a_commit_is_planned(
         (("build", "--all", "--jobs", "0"), 64, "argument --jobs: must be a positive integer, not '0'"),
         (("build", "--all", "--jobs", "x"), 64, "argument --jobs: must be a positive integer, not 'x'"),
         (("build", "small", "--cache-size", "huge"), 64, "'huge' is not a size"),
+        (("build", "small", "--cache-from", "r.example.org/x"), 64, "'r.example.org/x' is not a repository of a reg"),
+        (("build", "small", "--cache-from", ""), 64, "'' is not a repository of a registry. Write it as oras://HOST"),
+        (("build", "small", "--cache-to", ""), 64, "'' is not a repository of a registry. Write it as oras://HOST"),
+        (("build", "small", "--cache-to", "oras://r.example.org"), 64, "'oras://r.example.org' is not a repository"),
+        (("build", "small", "--cache-to", "oras://r/x", "--offline"), 64, "tested images. Remove --offline"),
+        (("build", "small", "--cache-to", "oras://r/x", "--tests", "later"), 64, "--cache-to uploads layers of tested"),
+        (("build", "small", "--cache-to", "oras://r/x", "--build-arg", "COLOUR=x"), 64, "which may be secret. Put the"),
         (("build", "other", "--offline"), 79, "the digest of nvcr.io/far/away:7 is not known"),
         (("publish", "small", "--store", "s"), 78, "small 1.0 is not built and tested. Run: ctrain build small:1.0"),
         (("publish", "small:2.0", "--flatten", "--store", "s"), 78, "Run: ctrain build small:2.0 --flatten"),
@@ -338,3 +349,109 @@ def test_layers_to_build_again_are_planned_with_the_reason(
     assert rows("--rebuild=upper") == ["small 1.0 base ok packages of 40 d ago", "upper stale --rebuild"]
     assert ctrain("build", "small", "--rebuild=uper") == 64
     assert "--rebuild: no layer 'uper' in these images. Known: base, upper" in capsys.readouterr().err
+
+
+LAYERS = "layer_caches: [{}]\n"
+
+
+@pytest.fixture
+def etc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The directory of the administrators' site files."""
+    folder = tmp_path / "etc"
+    folder.mkdir()
+    monkeypatch.setattr("ctrain_runtime.site_files.SYSTEM_DIR", folder)
+    monkeypatch.setenv("CTRAIN_SITE", "local")
+    return folder
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
+    """The sources that builds have, in turn."""
+    found: list[tuple[str, ...]] = []
+
+    def remember(self: SharedLayers, plan: BuildPlan, *_: object) -> BuildPlan:
+        found.append(self.sources)
+        return plan
+
+    monkeypatch.setattr(SharedLayers, "with_offers", remember)
+    return found
+
+
+def test_layers_come_from_where_the_command_line_or_else_the_site_says(
+    ctrain: Ctrain, etc: Path, asked: list[tuple[str, ...]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert ctrain("build", "small", "--plan") == 0
+    (etc / "local.yaml").write_text(LAYERS.format("oras://r.example.org/a"))
+    assert ctrain("build", "small", "--plan") == 0
+    assert ctrain("build", "small", "--plan", "--cache-from", "oras://r/b", "--cache-from", "oras://r/c") == 64
+    assert ctrain("build", "small", "--plan", "--cache-from", "oras://r:1/b", "--cache-from", "oras://r:1/c") == 0
+    assert ctrain("build", "small", "--plan", "--offline") == 0
+    assert asked == [("oras://r.example.org/a",), ("oras://r:1/b", "oras://r:1/c")]
+    # Not where a repository says that was just cloned.
+    monkeypatch.chdir(tmp_path)
+    Path("ctrain.yaml").write_text(LAYERS.format("oras://r.example.org/evil"))
+    assert ctrain("build", "small", "--plan") == ConfigError.exit_code
+
+
+def test_where_signatures_are_required_only_the_site_names_registries(
+    ctrain: Ctrain, etc: Path, asked: list[tuple[str, ...]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    signed = "require_signature: true\ntrusted_keys: [/key]\n"
+    (etc / "local.yaml").write_text(signed + LAYERS.format("oras://r.example.org/a"))
+    assert ctrain("build", "small", "--plan") == 0
+    assert ctrain("build", "small", "--plan", "--cache-from", "oras://r.example.org/a") == 0
+    assert asked == [("oras://r.example.org/a",)] * 2
+    capsys.readouterr()
+    assert ctrain("build", "small", "--plan", "--cache-from", "oras://r.example.org/b") == UsageError.exit_code
+    assert "site local requires signatures, which layers of registries do not have" in capsys.readouterr().err
+
+
+def test_what_another_member_of_the_group_has_downloaded_is_built_again(
+    ctrain: Ctrain, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unless one takes layers from there oneself: what others name on their command lines is their own business."""
+    ctrain("build", "small", "--plan", "--json")
+    (image,) = _told(capsys)["images"]
+    cache = open_cache(tmp_path / "cache")
+    for layer, is_base in zip(image["layers"], (True, False)):
+        made = cache.root / "tmp/made"
+        made.write_bytes(sif())
+        cache.add_layer(made, cache.layer(layer["key"], is_base), "2026-11-24T00:00:00Z", "oras://r:1/theirs")
+    monkeypatch.setattr(SharedLayers, "with_offers", lambda _self, plan, *_: plan)
+
+    def states(*options: str) -> list[tuple[str, str]]:
+        assert ctrain("build", "small", "--plan", "--json", *options) == 0
+        (image,) = _told(capsys)["images"]
+        return [(layer["state"], " ".join(layer["why"])) for layer in image["layers"]]
+
+    assert states() == [("ok", "")] * 2, "one's own"
+    os.chown(cache.layer(image["layers"][1]["key"], False), 4712, -1)
+    assert states() == [("ok", ""), ("stale", "downloaded by user 4712 from oras://r:1/theirs")]
+    assert states("--cache-from", "oras://r:1/theirs") == [("ok", "")] * 2
+
+
+def test_the_plan_tells_what_is_downloaded(
+    ctrain: Ctrain, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def offers(_self: SharedLayers, plan: BuildPlan, *_: object) -> BuildPlan:
+        digests = [f"sha256:{letter * 64}" for letter in "ab"]
+        found = [
+            StoredLayer("oras://r:1/x", part.key, part.name, "amd64", digest, size, parent, "2026-11-24T00:00:00Z")
+            for part, digest, size, parent in zip(plan.layers, digests, (311_000_000, 12_000_000), ("", digests[0]))
+        ]
+        return build_plan.with_offers(plan, lambda _: "", lambda part, _: found[part.name == "upper"])
+
+    monkeypatch.setattr(SharedLayers, "with_offers", offers)
+    options = ("build", "small", "--plan", "--cache-from", "oras://r:1/x")
+    assert ctrain(*options) == 0
+    _, base, upper, summary = capsys.readouterr().out.splitlines()
+    assert base.split(maxsplit=3)[2:] == ["base", "download  311 MB from oras://r:1/x"]
+    assert upper.split(maxsplit=1) == ["upper", "download  12.0 MB from oras://r:1/x"]
+    assert summary.startswith("1 image to build; 323 MB to download; needs at most ")
+    assert ctrain(*options, "--json") == 0
+    (image,) = _told(capsys)["images"]
+    assert [layer["download"] for layer in image["layers"]] == [
+        {"from": "oras://r:1/x", "size": 311_000_000},
+        {"from": "oras://r:1/x", "size": 12_000_000},
+    ]
+    assert [layer["state"] for layer in image["layers"]] == ["download"] * 2

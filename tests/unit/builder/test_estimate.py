@@ -11,6 +11,7 @@ from ctrain_builder.build_cache import Cache, LayerBuild
 from ctrain_builder.build_plan import BuildPlan
 from ctrain_builder.cache_root import open_cache
 from ctrain_builder.progress import StepName
+from ctrain_builder.registry.stored_layer import StoredLayer
 
 
 @pytest.fixture
@@ -90,3 +91,17 @@ def test_a_copy_of_a_large_base_is_announced(cache: Cache, monkeypatch: pytest.M
     os.truncate(base, 1000)
     monkeypatch.setattr(Cache, "shares_blocks", lambda *_: False)
     assert estimate.copy_note(cache, base, in_use=False) == ""
+
+
+def test_what_a_registry_offers_has_its_size_and_takes_no_time_to_build(cache: Cache, planned: BuildPlan) -> None:
+    base, upper = planned.layers
+    offer = StoredLayer("oras://r/x", upper.key, "upper", "amd64", "sha256:0", 700, "sha256:1", "2026-11-24T00:00:00Z")
+    plan = dataclasses.replace(
+        planned, layers=(base, dataclasses.replace(upper, exists=False, offer=offer, downloads=True))
+    )
+    cache.layer(base.key, True).write_bytes(bytes(1000))
+    cache.remember(plan.spec, "upper", LayerBuild(upper.inputs, 500, 8))
+    # At most: it may have to be built after all.
+    assert estimate.space(cache, plan, flat=False) == (700 + 1700, 400)
+    cache.remember_durations(plan.spec, {"image above upper": 2, "tests above upper": 4})
+    assert estimate.seconds(cache, plan, 1) == 6

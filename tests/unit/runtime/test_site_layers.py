@@ -45,7 +45,15 @@ def test_null_removes_an_entry() -> None:
 ON: dict[str, Any] = {"require_signature": True, "trusted_keys": ["/k"]}
 
 
-@pytest.mark.parametrize("change", [{"require_signature": False}, {"trusted_keys": ["/mine"]}, {"trusted_keys": None}])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"require_signature": False},
+        {"trusted_keys": ["/mine"]},
+        {"trusted_keys": None},
+        {"layer_caches": ["oras://r/x"]},
+    ],
+)
 @pytest.mark.parametrize("level", [Level.USER, Level.FILE])
 def test_signatures_that_the_system_requires_stay(level: Level, change: dict[str, Any]) -> None:
     chain = [Layer(Level.SYSTEM, "etc", ON), Layer(Level.SYSTEM, "child", {"runs": "r"}), Layer(level, "mine", change)]

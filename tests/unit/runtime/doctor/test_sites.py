@@ -158,7 +158,7 @@ def test_the_files_of_all_sites(tmp_path: Path) -> None:
 def test_every_key_that_names_a_directory_is_checked() -> None:
     """A new key of a site has to be considered here."""
     unchecked = {"name", "description", "extends", "detect", "require_signature", "partition", "comment", "submit"}
-    unchecked |= {"engine", "expected_bandwidth", "images", "nccl_network", "partitions", "required"}
+    unchecked |= {"engine", "expected_bandwidth", "images", "layer_caches", "nccl_network", "partitions", "required"}
     unchecked |= {"mpi", "cpus_per_gpu", "memory_per_gpu", "cpu_bind", "gpu_order", "partition_order", "share_runs"}
     unchecked |= {"env", "env_multinode", "notes", "qos", "default_qos", "interactive_time", "not_requested"}
     of_nodes = {

@@ -1,0 +1,85 @@
+"""Layers in registries: looks them up by their keys, downloads and uploads them."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Optional
+
+from ctrain_builder.digests import ReadAt
+from ctrain_builder.registry import artifacts, stored_layer
+from ctrain_builder.registry.stored_layer import StoredLayer, Unusable
+from ctrain_runtime.errors import ConfigError, ImageUnusable, UsageError
+from ctrain_runtime.registry.client import PULL, PUSH, Reference, RegistryClient, parse
+
+SCHEME = "oras://"
+_CHUNK = 1 << 20  # bytes
+UPLOADED, EXISTS, NEWER_EXISTS = "uploaded", "exists", "newer exists"  # how an upload ends
+
+
+def check(origin: str) -> None:
+    """Raise UsageError unless `origin` names a repository: oras://HOST[:PORT]/PATH, without a tag."""
+    where = origin[len(SCHEME) :]
+    with contextlib.suppress(ConfigError):
+        if origin.startswith(SCHEME) and parse(f"{where}:x").name == where:
+            return
+    raise UsageError(f"{origin!r} is not a repository of a registry", f"Write it as {SCHEME}HOST[:PORT]/PATH")
+
+
+def find(client: RegistryClient, origin: str, key: str, arch: str, actions: str = PULL) -> Optional[StoredLayer]:
+    """The layer with this key in a repository; None if there is none. Raises RegistryError."""
+    found = client.find(_reference(origin, key), actions)
+    return stored_layer.read(found[1], origin, key, arch) if found else None
+
+
+def download(client: RegistryClient, layer: StoredLayer, target: Path, done: Callable[[int], None]) -> None:
+    """Write a layer's partition to a new file; `done` is told the bytes that have come.
+
+    Raises RegistryError; Unusable for a content with another digest. Then the file is of no use.
+    """
+    source = artifacts.Download(client, _reference(layer.origin, layer.key), layer.digest)
+    sha, at = hashlib.sha256(), 0
+    with target.open("wb") as file:
+        while at < layer.size:
+            part = source.read(min(_CHUNK, layer.size - at), at)
+            sha.update(part)
+            file.write(part)
+            at += len(part)
+            done(at)
+    if f"sha256:{sha.hexdigest()}" != layer.digest:
+        what = f"digest mismatch: {layer.origin}:{layer.key[:12]} is not what its manifest records"
+        raise Unusable(what, "Report it to the registry's administrators")
+
+
+def upload(client: RegistryClient, layer: StoredLayer, read: ReadAt, done: Callable[[int], None]) -> str:
+    """Bring a layer, whose partition `read` gives, to its repository, unless it or a newer one of its key is there.
+
+    Raises RegistryError; ImageUnusable if the partition is not the one that is described.
+    """
+    ref = _reference(layer.origin, layer.key)
+    with contextlib.suppress(Unusable):
+        found = find(client, layer.origin, layer.key, layer.arch, PUSH)  # of a new repository, readers know nothing
+        if found and (found.digest, found.parent) == (layer.digest, layer.parent):
+            return EXISTS
+        if found and found.built > layer.built:
+            return NEWER_EXISTS
+    sent = artifacts.put_blob(client, ref, layer.digest, layer.size, read, done)
+    if sent != layer.digest:
+        what = f"layer {layer.definition} in the cache is damaged: it has the digest {sent}, not {layer.digest}"
+        raise ImageUnusable(what, f"Build it again: --rebuild={layer.definition}")
+    config = artifacts.put_small(client, ref, b"{}")
+    artifacts.put_manifest(client, ref, stored_layer.artifact(layer, config, _version()))
+    return UPLOADED
+
+
+def _reference(origin: str, key: str) -> Reference:
+    return parse(f"{origin[len(SCHEME) :]}:{key}")
+
+
+def _version() -> str:
+    with contextlib.suppress(PackageNotFoundError):  # run from a checkout, not installed
+        return version("ctrain")
+    return ""
