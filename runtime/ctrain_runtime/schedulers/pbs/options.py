@@ -54,6 +54,9 @@ def job_options(plan: LaunchPlan) -> list[list[str]]:
             settings[setting[1]] = setting[2]
         for letter, value in () if setting else _parse(option):
             _refuse(option, letter, value)
+            if letter == "q" and not option.startswith("-q"):
+                problem = f"qsub option {option!r} combines letters: ctrain reads -q, too"
+                raise UsageError(problem, "Write -q QUEUE apart")
             if letter == "A":
                 settings["account"] = value.strip()
             elif letter == "l":

@@ -50,6 +50,7 @@ SHORT = {
     "W": "wait",
 }
 READ = ("account", "nodelist", "partition", "qos")  # ctrain, too, takes them into account, by these names
+COMBINED = re.compile(rf"-[{FLAGS}]+([Apqw])")  # their letters, behind others
 
 
 def passed_options(plan: LaunchPlan) -> list[str]:
@@ -98,6 +99,12 @@ def _refuse(option: str) -> None:
         if name in REFUSED:
             reason, use = REFUSED[name]
             raise UsageError(f"sbatch option {option!r} is not supported: {reason}", use)
+    combined = COMBINED.match(option)
+    if combined:
+        raise UsageError(
+            f"sbatch option {option!r} combines letters: ctrain reads -{combined[1]}, too",
+            f"Write -{combined[1]} VALUE apart",
+        )
     abbreviated = re.match(r"--([a-z-]+)", option)
     full = [name for name in READ if abbreviated and name.startswith(abbreviated[1]) and name != abbreviated[1]]
     if full:

@@ -117,6 +117,13 @@ def test_what_contradicts_the_plan_is_refused(option: str, reason: str) -> None:
         assert str(caught.value) == f"qsub option {option!r} is not supported: {reason}"
 
 
+def test_the_queue_stands_apart() -> None:
+    """Else the job would go to a queue that the plan does not know."""
+    with pytest.raises(UsageError) as caught:
+        words("-hq other")
+    assert str(caught.value) == "qsub option '-hq other' combines letters: ctrain reads -q, too. Write -q QUEUE apart"
+
+
 @pytest.mark.parametrize("option", ["-m ae", "-Wumask=022", "-p 10", "-P project", "-l filesystems=select=2", "-koed"])
 def test_other_options_pass(option: str) -> None:
     assert " ".join(words(option)[-1]) == option

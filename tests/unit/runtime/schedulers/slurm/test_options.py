@@ -50,6 +50,13 @@ def test_what_ctrain_reads_is_not_abbreviated(option: str, full: str) -> None:
         passed_options(a_plan(scheduler_options=(option,)))
 
 
+def test_what_ctrain_reads_stands_apart() -> None:
+    """Else the job would go to a partition that the plan does not know."""
+    with pytest.raises(UsageError) as caught:
+        passed_options(a_plan(scheduler_options=("-Hp other",)))
+    assert str(caught.value) == "sbatch option '-Hp other' combines letters: ctrain reads -p, too. Write -p VALUE apart"
+
+
 PASSED = [
     *(
         "--time-min=5",
