@@ -90,7 +90,7 @@ def test_a_user_looks_at_it(cluster: Cluster, image: Path) -> None:
         assert part in shown.stdout
     compared = cluster.run("ctrain", "images", "diff", "pytorch-cpu", str(image))
     assert compared.returncode == 0, compared.stderr
-    assert compared.stdout.count("  same\n") == 5
+    assert compared.stdout.count("  same\n") == 6
     assert compared.stdout.endswith("packages: 0 added, 0 removed, 0 changed\n")
 
 
