@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -238,8 +239,8 @@ def test_a_base_does_not_lose_the_layers_of_a_local_image(project: Path, tmp_pat
         f"Bootstrap: localimage\nFrom: {path}\n%labels\n    version {{{{ VERSION }}}}\n"
     )
     spec = image_spec.find_spec(project / "definitions", "small")
-    with pytest.raises(ConfigError, match=f"x.sif has layers, .* Build on it in images.yaml: from: {path}"):
-        build_plan.plan_image(spec, {}, {}, "amd64", lambda *_: False, str)
+    problem = build_plan.plan_image(spec, {}, {}, "amd64", lambda *_: False, str).problem
+    assert re.search(f"x.sif has layers, .* Build on it in images.yaml: from: {path}", str(problem))
     written(path, SYSTEM)
     assert build_plan.plan_image(spec, {}, {}, "amd64", lambda *_: False, str).layers[0].inputs.base == file_digest(
         path

@@ -149,10 +149,6 @@ def test_a_program_that_ignores_the_end_of_its_job(bench: Bench) -> None:
     code, _, error = ended(bench.attach(verb="cancel"))
     assert (code, error) == (0, "")
     assert bench.ending() == {"code": 130, "reason": "cancelled", "by": "user", "ending": "cancelled"}
-    nodes = [json.loads(line) for path in bench.one.glob("nodes/*.jsonl") for line in path.read_text().splitlines()]
-    asked = {event["rank"] for event in nodes if event["what"] == "signalled"} - {None}  # some of them twice
-    count = f"; {len(asked)} of 4 ranks recorded no end after SIGTERM" if asked else ""  # PBS kills the others unasked
-    assert bench.record()["exit"]["reason"].startswith(f"cancelled{count}")
     assert outcome(bench)[0] == "cancelled by its user"
     assert not bench.orphans()
 

@@ -37,7 +37,7 @@ STUBBORN = {
     "ignores SIGTERM": "trap '' TERM; " + READY + "while :; do sleep 1; done",
     "has left the session": "setsid sleep 600 & " + READY + "wait",
     "has become a daemon": "(setsid sleep 600 </dev/null >/dev/null 2>&1 & ) ; " + READY + "exec sleep 600",
-    "ignores it in a child": "(trap '' TERM; exec sleep 600) & " + READY + "wait",
+    "ignores it in a child": "(trap '' TERM; " + READY + "exec sleep 600) & wait",
 }
 
 

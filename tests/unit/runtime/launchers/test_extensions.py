@@ -120,7 +120,16 @@ def test_the_lock_of_a_killed_attempt_stops_nobody(scripts: Scripts) -> None:
     wait_until(lambda: bool([*scripts.homes.glob("*/.cache/torch_extensions/adam/lock")]))
     os.killpg(killed.pid, signal.SIGKILL)
     killed.wait()
+    wait_until(lambda: not has_processes(killed.pid))  # as long as one of them dies, the home is in use
     assert scripts.start("task.sh", **slurm_task()).wait() == 1, "the lock is gone"
+
+
+def has_processes(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def test_the_lock_of_a_rank_that_compiles_stays(scripts: Scripts) -> None:
