@@ -22,6 +22,7 @@ from ctrain_builder.store.init import init_store
 from ctrain_runtime.errors import ConfigError, UsageError
 from ctrain_runtime.manifest import Layer, Manifest
 from samples import built_image
+from samples.programs import give_away
 from samples.sample_images import sif
 
 Ctrain = Callable[..., int]
@@ -425,7 +426,7 @@ def test_what_another_member_of_the_group_has_downloaded_is_built_again(
         return [(layer["state"], " ".join(layer["why"])) for layer in image["layers"]]
 
     assert states() == [("ok", "")] * 2, "one's own"
-    os.chown(cache.layer(image["layers"][1]["key"], False), 4712, -1)
+    give_away(cache.layer(image["layers"][1]["key"], False), 4712)
     assert states() == [("ok", ""), ("stale", "downloaded by user 4712 from oras://r:1/theirs")]
     assert states("--cache-from", "oras://r:1/theirs") == [("ok", "")] * 2
 
