@@ -3,6 +3,7 @@
 Runs in the image while a layer is built, on its Python (3.8 or later): operators.py WORK_DIRECTORY
 """
 
+# ruff: noqa: E402  # DeepSpeed reads a variable when it is imported: that is set first
 from __future__ import annotations
 
 import base64
@@ -27,9 +28,9 @@ FACTS = PACKAGE / "git_version_info_installed.py"
 # Decided when the package was installed; without it DeepSpeed looks for a GPU when it is imported.
 os.environ["DS_ACCELERATOR"] = re.search(r"(?m)^accelerator_name='(\w+)'", FACTS.read_text(encoding="utf-8"))[1]
 
-from deepspeed.ops.op_builder.all_ops import ALL_OPS  # noqa: E402  # this imports deepspeed
-from setuptools import Extension, setup  # noqa: E402
-from torch.utils.cpp_extension import BuildExtension  # noqa: E402
+from deepspeed.ops.op_builder.all_ops import ALL_OPS
+from setuptools import Extension, setup
+from torch.utils.cpp_extension import BuildExtension
 
 # Those that an accelerator has. pin_memory: what async_io loads since 0.19; utils: for tensors on GPUs.
 WANTED = ("async_io", "pin_memory", "cpu_adam", "fused_adam", "deepspeed_shm_comm", "utils")

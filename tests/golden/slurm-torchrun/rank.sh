@@ -157,7 +157,7 @@ end_shells() { # when what they wait for has ended, and what reads its output ha
 signal_programs() { # SIGNAL
   local programs shells others beginning tries=0
   [ -n "$child" ] || return
-  # shellcheck disable=SC2034
+  # shellcheck disable=SC2034  # read by the scripts that include this
   passed=$1
   while ((tries++ < START_PATIENCE)); do
     programs=() shells=() others=() beginning=''

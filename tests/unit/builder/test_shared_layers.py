@@ -269,7 +269,8 @@ def build(project: Path, cache: Cache, shared: object, lines: Lines, monkeypatch
     monkeypatch.setattr(Builder, "_make_layer", make_layer)
     monkeypatch.setattr(Builder, "_assemble", stop)
     monkeypatch.setattr("ctrain_builder.build.require_overlays", lambda _: None)
-    Builder(cache, ENGINE, BuildHost({}, (), None, {}), lines, shared=shared).build(whole)  # type: ignore[arg-type]
+    builder = Builder(cache, ENGINE, BuildHost({}, (), None, {}), lines, shared=shared)  # type: ignore[arg-type]  # a stand-in
+    builder.build(whole)
 
 
 def test_downloads_take_the_place_of_builds(
