@@ -44,7 +44,7 @@ def compare(selected: SelectedSite, image: str = "") -> Iterator[Finding]:
     scheduler = schedulers.get(site.scheduler)
     if not all(map(command.which, scheduler.programs)):
         if image:
-            yield Finding("NCCL plugin", "warn", f"unknown: not looked for where {site.scheduler} is not", IN_A_JOB)
+            yield Finding("NCCL plugin", "warn", f"unknown: this machine has no {site.scheduler}", IN_A_JOB)
         return
     try:
         cluster, described = scheduler.facts(site), describe_cluster(site)
