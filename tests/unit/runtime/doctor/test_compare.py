@@ -211,7 +211,5 @@ def test_the_verb_says_so_by_its_exit_code(slurm: Path, tmp_path: Path, capsys: 
 
 
 def test_an_image_that_nobody_looks_at_is_not_passed_over_in_silence() -> None:
-    assert findings("", "pytorch", scheduler="pbs") == {
-        "NCCL plugin": ("warn", "unknown: this machine has no pbs")
-    }
+    assert findings("", "pytorch", scheduler="pbs") == {"NCCL plugin": ("warn", "unknown: this machine has no pbs")}
     assert findings("", scheduler="pbs") == {}
