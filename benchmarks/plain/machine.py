@@ -19,7 +19,7 @@ import numpy
 import torch
 from PIL import Image
 
-sys.path.append("/opt/ctrain/examples/common")
+sys.path.insert(1, "/opt/ctrain/examples/common")
 import images
 from example import World
 

@@ -1,6 +1,7 @@
 """What every example shares: its place among the ranks, metrics.jsonl, and an end that cannot abort.
 
-    sys.path.extend([str(Path(__file__).resolve().parents[1] / "common"), "/opt/ctrain/examples/common"])
+    sys.path.insert(1, "/opt/ctrain/examples/common")
+    sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "common"))
     from example import Metrics, begin, finish
 
     def main() -> int:
@@ -13,8 +14,8 @@
     if __name__ == "__main__":
         finish(main)
 
-The second path serves copies of an example, which run in an image that has this file. A program gets the framework that
-it names, and no other.
+The first path serves copies of an example, which run in an image that has this file. Both precede those of packages, of
+which some have an `example`, too. A program gets the framework that it names, and no other.
 """
 
 from __future__ import annotations

@@ -9,7 +9,8 @@ import os
 import sys
 from pathlib import Path
 
-sys.path.extend([str(Path(__file__).resolve().parents[1] / "common"), "/opt/ctrain/examples/common"])
+sys.path.insert(1, "/opt/ctrain/examples/common")
+sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "common"))
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # no notes of each rank about its CPU
 import horovod.tensorflow as hvd
 import numpy as np

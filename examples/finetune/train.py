@@ -18,7 +18,8 @@ import torch
 import transformers
 from accelerate import Accelerator, DataLoaderConfiguration
 
-sys.path.extend([str(Path(__file__).resolve().parents[1] / "common"), "/opt/ctrain/examples/common"])
+sys.path.insert(1, "/opt/ctrain/examples/common")
+sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "common"))
 from checkpoint import load_checkpoint, save_checkpoint
 from example import Metrics, World, begin, finish, resume_dir, run_dir
 from pretrain import pretrain

@@ -8,7 +8,8 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-sys.path.extend([str(Path(__file__).resolve().parents[1] / "common"), "/opt/ctrain/examples/common"])
+sys.path.insert(1, "/opt/ctrain/examples/common")
+sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "common"))
 import sharded
 import torch
 from characters import Corpus
@@ -38,8 +39,7 @@ def facts_of(start: Path | None, config: Config) -> dict:
 
 
 def train(config: Config, world: World, directory: Path, start: Path | None = None) -> tuple[list[float], Path | None]:
-    """The loss of each step, and the last checkpoint: None if SIGTERM ended the training. Writes metrics.jsonl and
-    checkpoint/ to the directory."""
+    """The loss of each step, and the last checkpoint (None: SIGTERM ended the training), of what is in the directory."""
     facts = facts_of(start, config)
     corpus = Corpus(config.data, config.context, facts["vocabulary"])
     strategy = Strategy(config, world, make_model(config, corpus.vocabulary))

@@ -22,7 +22,8 @@ from pytorch_lightning.plugins.environments import TorchElasticEnvironment
 from torch.nn.functional import cross_entropy
 from torchvision import models
 
-sys.path.extend([str(Path(__file__).resolve().parents[1] / "common"), "/opt/ctrain/examples/common"])
+sys.path.insert(1, "/opt/ctrain/examples/common")
+sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "common"))
 import images
 from example import Metrics, World, begin, finish, resume_dir, run_dir
 

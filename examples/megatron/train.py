@@ -13,7 +13,8 @@ import signal
 import sys
 from pathlib import Path
 
-sys.path.extend([str(Path(__file__).resolve().parents[1] / "common"), "/opt/ctrain/examples/common"])
+sys.path.insert(1, "/opt/ctrain/examples/common")
+sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "common"))
 import torch
 from characters import Corpus
 from example import InputError, Metrics, World, begin, finish, resume_dir, run_dir

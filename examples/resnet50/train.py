@@ -1,7 +1,5 @@
-"""Train torchvision's ResNet-50 on an ImageFolder tree, with Horovod or PyTorch's DistributedDataParallel.
-
-What Horovod asks of a training program is marked, "Horovod 1" to "Horovod 5", here and in strategies.py.
-"""
+"""Train torchvision's ResNet-50 on an ImageFolder tree, with Horovod or PyTorch's DistributedDataParallel. What Horovod
+asks of a training program is marked, "Horovod 1" to "Horovod 5", here and in strategies.py."""
 
 from __future__ import annotations
 
@@ -18,7 +16,8 @@ import torch
 from torch.nn.functional import cross_entropy
 from torchvision.models import resnet50
 
-sys.path.extend([str(Path(__file__).resolve().parents[1] / "common"), "/opt/ctrain/examples/common"])
+sys.path.insert(1, "/opt/ctrain/examples/common")
+sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "common"))
 import images
 from checkpoint import load_checkpoint, save_checkpoint
 from example import InputError, Metrics, World, begin, finish, run_dir

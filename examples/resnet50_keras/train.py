@@ -14,7 +14,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-sys.path.extend([str(Path(__file__).resolve().parents[1] / "common"), "/opt/ctrain/examples/common"])
+sys.path.insert(1, "/opt/ctrain/examples/common")
+sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "common"))
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # no notes of each rank about its CPU
 import data
 import horovod.tensorflow as hvd

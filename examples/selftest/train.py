@@ -21,7 +21,8 @@ from collectives import LIBRARIES, check, expected_results, skip_reason
 from pyinstrument import Profiler
 from torch.nn.parallel import DistributedDataParallel
 
-sys.path.extend([str(Path(__file__).resolve().parents[1] / "common"), "/opt/ctrain/examples/common"])
+sys.path.insert(1, "/opt/ctrain/examples/common")
+sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "common"))
 from example import Metrics, World, begin, finish, run_dir
 
 STEPS = 200

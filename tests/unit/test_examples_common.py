@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 from PIL import Image
@@ -32,6 +32,18 @@ tensorflow = ModuleType("tensorflow")
 tensorflow.config = Config()
 sys.modules.update({"horovod": ModuleType("horovod"), "horovod.tensorflow": hvd, "tensorflow": tensorflow})
 """
+
+
+@pytest.mark.parametrize("program", sorted(EXAMPLES.glob("*/*.py")), ids=lambda path: str(path.relative_to(EXAMPLES)))
+def test_modules_of_packages_do_not_hide_those_of_the_examples(program: Path) -> None:
+    """A package of DeepSpeed's time for Python 3.8 has an example.py, and no program of the image could start."""
+    changes = [node for node in ast.parse(program.read_text()).body if ast.unparse(node).startswith("sys.path")]
+    path = ["directory of the program", "packages"]
+    changed = ast.Module(changes, [])
+    names = {"sys": SimpleNamespace(path=path), "Path": Path, "__file__": str(program)}
+    exec(compile(changed, str(program), "exec"), names)  # noqa: S102  # of this checkout
+    copies = [str(COMMON), "/opt/ctrain/examples/common"] if changes else []
+    assert path == ["directory of the program", *copies, "packages"]
 
 
 def run(program: str, **variables: str) -> subprocess.CompletedProcess[str]:
