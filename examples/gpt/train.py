@@ -39,7 +39,7 @@ def facts_of(start: Path | None, config: Config) -> dict:
 
 
 def train(config: Config, world: World, directory: Path, start: Path | None = None) -> tuple[list[float], Path | None]:
-    """The loss of each step, and the last checkpoint (None: SIGTERM ended the training), of what is in the directory."""
+    """The loss of each step, and the last checkpoint (None: SIGTERM came). Writes metrics.jsonl and checkpoint/."""
     facts = facts_of(start, config)
     corpus = Corpus(config.data, config.context, facts["vocabulary"])
     strategy = Strategy(config, world, make_model(config, corpus.vocabulary))
