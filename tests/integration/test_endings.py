@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -211,15 +212,21 @@ def test_warning_signals_reach_the_program_and_kill_nothing(cluster: Cluster) ->
 
 def test_a_rank_whose_wrapper_was_killed_is_named(cluster: Cluster) -> None:
     process = start_two_nodes(cluster, "wrapper")
-    time.sleep(2)  # all containers are up
+    until(lambda: len(pids_of("--exact", "--full", "sleep 600")) == 4, "four programs", 60)
     # task.sh of rank 3 and all below it: nobody is left to write how it ended.
-    pids = subprocess.run(["pgrep", "-f", "wrapper/task.sh"], capture_output=True, text=True).stdout.split()
-    victims = [pid for pid in pids if environment_of(pid).get("SLURM_PROCID") == "3"]
-    children = subprocess.run(["pgrep", "--parent", ",".join(victims)], capture_output=True, text=True).stdout.split()
-    subprocess.run(["kill", "-KILL", *{*victims, *children}], check=True)
+    victims = [pid for pid in pids_of("--full", "wrapper/task.sh") if environment_of(pid).get("SLURM_PROCID") == "3"]
+    for pid in {*victims, *pids_of("--parent", ",".join(victims))}:
+        with contextlib.suppress(ProcessLookupError):  # what a script looks up by is gone in a moment
+            os.kill(int(pid), signal.SIGKILL)
     output, _ = process.communicate(timeout=120)
     assert "rank 3 on node02 failed first" in output and "(from the job's log)" in output, output
     assert process.returncode != 0
+
+
+def pids_of(*options: str) -> list[str]:
+    done = subprocess.run(["pgrep", *options], capture_output=True, text=True)
+    assert done.returncode in (0, 1), done.stderr  # 1: none
+    return done.stdout.split()
 
 
 def environment_of(pid: str) -> dict[str, str]:

@@ -32,6 +32,11 @@ def all_ready(bench: Bench, ranks: int) -> bool:
     return len(list(bench.one.glob("ready-*"))) == ranks
 
 
+def all_asleep(bench: Bench, ranks: int) -> bool:
+    """Whether each rank is past what it says ready from: until then its shell has not become what resists."""
+    return all_ready(bench, ranks) and sum(b"sleep\0" in command for command in bench.processes().values()) >= ranks
+
+
 # How a program may resist: each is one rank's command, after it has said that it is ready.
 STUBBORN = {
     "ignores SIGTERM": "trap '' TERM; " + READY + "while :; do sleep 1; done",
@@ -45,7 +50,7 @@ STUBBORN = {
 @pytest.mark.parametrize("how", sorted(STUBBORN))
 def test_ctrl_c_ends_the_whole_tree(bench: Bench, how: str, launcher: str) -> None:
     run = bench.run(*FOUR, "--launcher", launcher, "--", "bash", "-c", STUBBORN[how])
-    wait_for(lambda: all_ready(bench, 4))
+    wait_for(lambda: all_asleep(bench, 4))
     run.send_signal(signal.SIGINT)
     code, out, error = ended(run)
     assert (code, error) == (130, "")
