@@ -17,8 +17,23 @@ settings.register_profile(
 )
 settings.load_profile("patient")
 
-# Shells start jobs in the background with SIGINT ignored, which programs inherit: tests of Ctrl-C would hang.
+# Shells start jobs in the background with SIGINT ignored, and nohup ignores SIGHUP, which programs inherit: tests of
+# Ctrl-C and of closed terminals would wait for nothing.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--one-case-each", action="store_true", help="run only the first case of a parametrised test")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--one-case-each"):
+        first: dict[str, pytest.Item] = {}
+        for item in items:
+            first.setdefault(item.nodeid.partition("[")[0], item)
+        config.hook.pytest_deselected(items=[item for item in items if item not in first.values()])
+        items[:] = first.values()
 
 
 @pytest.fixture(scope="session")

@@ -14,6 +14,7 @@ import pytest
 
 from ctrain_builder.cache_root import default_root
 from samples.cluster import Done, until
+from samples.long_mode import LONG
 from samples.losses import check_losses
 
 CHECKOUT = Path(__file__).parents[2]
@@ -102,11 +103,19 @@ def test_resnet50_goes_on_after_a_killed_and_a_cancelled_run(keras: Keras) -> No
     assert again and min(cancelled) % 5 == 1, "the steps after the last checkpoint"
     expected = {step: killed[step] for step in again}
     assert {step: cancelled[step] for step in again} == pytest.approx(expected, rel=1e-5)
+    latest = (keras.runs / "cancelled" / "checkpoint" / "checkpoint").read_text()
+    assert f'model_checkpoint_path: "step-{max(cancelled)}"' in latest
+    if LONG:  # the other examples go on from what they saved when they were cancelled, each day
+        check_the_rest(keras, max(cancelled))
 
+
+def check_the_rest(keras: Keras, saved: int) -> None:
+    """The run that was cancelled goes on from its last step, and learns."""
+    job, options = "resnet50_keras", ("--", "--epochs", "2", "--checkpoint-every", "5")
     third = keras.run("resumed", job, "--resume", str(keras.runs / "cancelled"), *options)
     assert third.returncode == 0, third.stdout
     resumed = keras.losses("resumed")
-    assert (min(resumed), max(resumed)) == (max(cancelled) + 1, 44)
+    assert (min(resumed), max(resumed)) == (saved + 1, 44)
     validations = [line for line in keras.lines("resumed") if "val_accuracy" in line]
     assert validations[-1]["val_accuracy"] > 0.5, "chance is 0.1"
     assert validations[-1]["val_images"] == len(list((keras.data / "val").glob("*/*")))
