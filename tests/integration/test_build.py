@@ -24,8 +24,8 @@ def ctrain(*argv: str) -> Done:
     return subprocess.run([CTRAIN, *argv], capture_output=True, text=True, timeout=900)
 
 
-def layers() -> list[dict[str, Any]]:
-    done = ctrain("build", "pytorch-cpu", "--plan", "--json")
+def layers(name: str = "pytorch-cpu") -> list[dict[str, Any]]:
+    done = ctrain("build", name, "--plan", "--json")
     assert done.returncode == 0, done.stderr
     [image] = json.loads(done.stdout)["images"]
     return list(image["layers"])
@@ -79,10 +79,11 @@ def test_nothing_of_the_building_machine_is_in_the_image(cluster: Cluster) -> No
 
 @pytest.mark.quick
 def test_an_ordinary_user_builds_only_the_changed_layer(cluster: Cluster, changed: Path) -> None:
+    """Of the slim image, whose other layers are those of the whole one."""
     cache = cluster.home / "cache"
     (cache / "layers").mkdir(parents=True, exist_ok=True)
     shutil.copy(default_root() / CACHE_MARKER, cache)
-    for planned in layers():
+    for planned in layers("pytorch-cpu-slim"):
         for layer in (default_root() / "layers").glob(f"{planned['key']}.*"):
             if not (cache / "layers" / layer.name).exists():
                 shutil.copyfile(layer, cache / "layers" / layer.name)
@@ -92,7 +93,7 @@ def test_an_ordinary_user_builds_only_the_changed_layer(cluster: Cluster, change
     subprocess.run(["chown", "researcher:", cluster.home], check=True)
     subprocess.run(["chown", "-R", "researcher:", cache], check=True)
     cache.chmod(0o700)
-    argv = ["build", "pytorch-cpu", "--definitions", f"{copy}/definitions", "--cache", str(cache)]
+    argv = ["build", "pytorch-cpu-slim", "--definitions", f"{copy}/definitions", "--cache", str(cache)]
     done = cluster.run("ctrain", *argv, timeout=600)
     try:
         assert done.returncode == 0, done.stdout + done.stderr

@@ -16,11 +16,13 @@ from pathlib import Path
 import pytest
 
 from samples import hostile, registry, tiny
+from samples.long_mode import LONG
 from samples.registry import Registry
 from samples.wheels import write_wheel
 
 pytestmark = pytest.mark.cluster  # its ordinary user is the cluster's
 CHECKOUT = Path(__file__).parents[2]
+EACH = (("root", "base"), ("researcher", "upper"), ("root", "upper"), ("researcher", "base"))
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  # the host's own
 IMAGES = """\
 images:
@@ -230,7 +232,7 @@ def test_a_hostile_post_leaves_the_host_untouched(place: Place, where: str) -> N
     assert "label" not in labels
 
 
-@pytest.mark.parametrize("where", ["base", "upper"])
+@pytest.mark.parametrize(("place", "where"), EACH if LONG else EACH[:2], indirect=["place"])
 @pytest.mark.parametrize(
     "post",
     [

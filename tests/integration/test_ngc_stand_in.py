@@ -1,8 +1,8 @@
 """The traps of NVIDIA's images: definitions on stand-ins for three of them, which a real registry on loopback serves.
 
 On stand-ins without torch and compilers the part of horovod.def is run that meets the traps, and libraries.def without
-its test; that of 22.03 with CTRAIN_LONG=1 only. With CTRAIN_STAND_IN=whole it is the real chain on whole ones, which
-takes ten minutes more for each.
+its test; those of 22.03 and 24.12 with CTRAIN_LONG=1 only. With CTRAIN_STAND_IN=whole it is the real chain on whole ones,
+which takes ten minutes more for each.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from samples.long_mode import LONG
 CHECKOUT = Path(__file__).parents[2]
 CTRAIN = str(CHECKOUT / ".venv" / "bin" / "ctrain")
 WHOLE = os.environ.get("CTRAIN_STAND_IN") == "whole"
-TAGS = tuple(ngc_stand_in.RELEASES) if WHOLE or LONG else ("24.12", "26.08")
+TAGS = tuple(ngc_stand_in.RELEASES) if WHOLE or LONG else ("26.08",)
 _NEW = {"safetensors": "0.7.0", "accelerate": "1.15.0", "pytorch-lightning": "2.6.6"}
 PACKAGES = {
     "22.03": {

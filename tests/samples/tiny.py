@@ -1,11 +1,14 @@
-"""A tiny real image, made of programs of this (Debian) machine in a second: a base for builds that run for real."""
+"""A tiny real image, made of programs of this (Debian) machine: a base for builds that run for real."""
 
 from __future__ import annotations
 
+import atexit
+import functools
 import os
 import re
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -42,13 +45,20 @@ def rootfs(folder: Path, programs: Sequence[str] = PROGRAMS) -> Path:
 
 def sif(path: Path) -> Path:
     """The image file `path`, made."""
-    scratch = path.with_suffix(".rootfs")
-    options = ["--fakeroot"] if os.geteuid() == 0 else []
-    subprocess.run(
-        ["apptainer", "--quiet", "build", *options, str(path), str(rootfs(scratch))], check=True, capture_output=True
-    )
-    shutil.rmtree(scratch)
+    shutil.copyfile(_image(), path)
+    path.chmod(0o755)  # as the engine makes it
     return path
+
+
+@functools.cache
+def _image() -> Path:
+    """The image, which takes seconds to make: once for all tests of a process."""
+    folder = Path(tempfile.mkdtemp(prefix="ctrain-tiny-"))
+    atexit.register(shutil.rmtree, folder)
+    options = ["--fakeroot"] if os.geteuid() == 0 else []
+    argv = ["apptainer", "--quiet", "build", *options, str(folder / "tiny.sif"), str(rootfs(folder / "rootfs"))]
+    subprocess.run(argv, check=True, capture_output=True)
+    return folder / "tiny.sif"
 
 
 def _install(program: Path, folder: Path) -> set[Path]:
