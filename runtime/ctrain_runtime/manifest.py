@@ -179,7 +179,7 @@ def parse_manifest(text: bytes, source: str) -> Manifest:
     if (recorded or schema >= _FIRST_WITH_CHECKSUM) and recorded != checksum(data):
         raise ConfigError(f"checksum mismatch: {source} was modified", "Check with: ctrain store verify")
     if data.pop(_BELOW, None):
-        hint = "Publish the image again, then remove this version: see `ctrain help store.md`"
+        hint = "Publish the image again, then remove this version: see `ctrain help store`"
         raise Unchecked(f"{source} is of a thin image, which lacks its base and is no longer supported", hint)
     return config.load(Manifest, {**data, "schema": SCHEMA}, source)
 

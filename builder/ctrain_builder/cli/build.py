@@ -2,11 +2,11 @@
 
 Cached layers are reused; up-to-date images are not rebuilt.
 
-  ctrain build --plan                             show stale layers and why: every image at every tag
-  ctrain build pytorch-cpu                        build one image
-  ctrain build pytorch-ngc:22.03 pytorch-cpu      two images, the first at another upstream version
-  ctrain build --changed-since origin/main        only images that differ from that commit
-  ctrain build --all --unpublished                only images that the store lacks
+  ctrain build --plan                             # show stale layers and why: every image at every tag
+  ctrain build pytorch-cpu                        # build one image
+  ctrain build pytorch-ngc:22.03 pytorch-cpu      # two images, the first at another upstream version
+  ctrain build --changed-since origin/main        # only images that differ from that commit
+  ctrain build --all --unpublished                # only images that the store lacks
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Show and shrink the cache of builds. Everything in it can be built again.
 
-  ctrain cache list                layers and images, and which images need them
-  ctrain cache du                  sizes
-  ctrain cache prune               list layers that no image needs any more; --yes removes them
-  ctrain cache clear               the same for everything
+  ctrain cache list                # layers and images, and which images need them
+  ctrain cache du                  # sizes
+  ctrain cache prune               # list layers that no image needs any more; --yes removes them
+  ctrain cache clear               # the same for everything
 
 What a running build uses stays, and so does every file that ctrain did not make.
 """

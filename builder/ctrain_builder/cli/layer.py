@@ -1,10 +1,10 @@
 """Build or show a user layer on top of a published image. See: ctrain help user-layers
 
-  ctrain layer build requirements.txt --on pytorch:prod -o my.sqsh     add packages with pip
-  ctrain layer build script.sh --on pytorch:prod -o my.sqsh            run a script as the container's root
-  ctrain layer build script.sh --with src --on pytorch:prod -o my.sqsh    that uses the directory src beside it
-  ctrain layer show my.sqsh                                            show its image and its packages
-  ctrain run --layer my.sqsh ...                                       use it in a run
+  ctrain layer build requirements.txt --on pytorch:prod -o my.sqsh     # add packages with pip
+  ctrain layer build script.sh --on pytorch:prod -o my.sqsh            # run a script as the container's root
+  ctrain layer build script.sh --with src --on pytorch:prod -o my.sqsh    # that uses the directory src beside it
+  ctrain layer show my.sqsh                                            # show its image and its packages
+  ctrain run resnet50 --layer my.sqsh                                  # use it in a run
 
 Packages of the image are not changed: a layer that needs another torch, NCCL, MPI or CUDA is refused.
 """

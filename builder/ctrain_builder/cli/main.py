@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import sys
 
-from ctrain_runtime.cli.main import RUNTIME_VERBS, Verb
+from ctrain_runtime.cli.main import ADMIN, IMAGES, RUNTIME_VERBS, Verb
 from ctrain_runtime.cli.main import main as run_cli
 
 BUILD_VERBS = (
-    Verb("build", "build images from definitions", "ctrain_builder.cli.build"),
-    Verb("test", "test images built with --tests later", "ctrain_builder.cli.test"),
-    Verb("publish", "publish a built image to a store", "ctrain_builder.cli.publish"),
-    Verb("cache", "show and shrink the cache of builds", "ctrain_builder.cli.cache"),
-    Verb("store", "manage a store: promote, roll back, retire, verify, sync", "ctrain_builder.cli.store"),
-    Verb("upstream", "list new and moved tags of upstream base images", "ctrain_builder.cli.upstream"),
-    Verb("layer", "build or show a user layer on top of a published image", "ctrain_builder.cli.layer"),
+    Verb("layer", IMAGES, "build or show a user layer on top of a published image", "ctrain_builder.cli.layer"),
+    Verb("build", IMAGES, "build images from definitions", "ctrain_builder.cli.build"),
+    Verb("test", IMAGES, "test images built with --tests later", "ctrain_builder.cli.test"),
+    Verb("publish", IMAGES, "publish a built image to a store", "ctrain_builder.cli.publish"),
+    Verb("store", ADMIN, "manage a store: promote, roll back, retire, verify, sync", "ctrain_builder.cli.store"),
+    Verb("upstream", ADMIN, "list new and moved tags of upstream base images", "ctrain_builder.cli.upstream"),
+    Verb("cache", ADMIN, "show and shrink the cache of builds", "ctrain_builder.cli.cache"),
 )
 
 

@@ -2,8 +2,8 @@
 
 A test whose result cannot have changed is not run again, unless --rerun is given.
 
-  ctrain build pytorch-cpu --tests later     build it now
-  ctrain test pytorch-cpu                    test it later; `ctrain publish` refuses it until then
+  ctrain build pytorch-cpu --tests later     # build it now
+  ctrain test pytorch-cpu                    # test it later; `ctrain publish` refuses it until then
 """
 
 from __future__ import annotations

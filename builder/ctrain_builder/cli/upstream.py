@@ -1,9 +1,9 @@
 """List new and moved tags of upstream base images.
 
-  ctrain upstream                 all images in images.yaml that start from a registry
-  ctrain upstream pytorch-ngc     this image
-  ctrain upstream --offline       contact no registry; show definitions/ngc.yaml
-  ctrain upstream --build-arg REGISTRY=mirror.example.org     use a mirror of the registry
+  ctrain upstream                 # all images in images.yaml that start from a registry
+  ctrain upstream pytorch-ngc     # this image
+  ctrain upstream --offline       # contact no registry; show definitions/ngc.yaml
+  ctrain upstream --build-arg REGISTRY=mirror.example.org     # use a mirror of the registry
 
 A moved tag makes images stale: `ctrain build --plan` shows which. `~` marks unverified values, `-` unknown ones.
 """

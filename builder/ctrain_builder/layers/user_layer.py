@@ -200,7 +200,7 @@ def _check(
         more = f" and {len(replaced) - _SHOWN} more" if len(replaced) > _SHOWN else ""
         raise BuildError(
             f"{source.name} replaces or hides files of the image: {', '.join(replaced[:_SHOWN])}{more}",
-            "Leave torch, NCCL, MPI and CUDA to the image, or build an image of your own; see: ctrain help images.md",
+            "Leave torch, NCCL, MPI and CUDA to the image, or build an image of your own; see: ctrain help images",
         )
 
 

@@ -1,7 +1,7 @@
 """Measure the network as the ranks of a job see it: collective operations of torch.distributed in an image.
 
-  ctrain bench --nodes 2 --image pytorch                                   all operations and sizes
-  ctrain bench --nodes 2 --image pytorch --operations all-reduce --save    what the preflight of each run expects
+  ctrain bench --nodes 2 --image pytorch                                   # all operations and sizes
+  ctrain bench --nodes 2 --image pytorch --operations all-reduce --save    # what the preflight of each run expects
 
 It is a run like any other, with NCCL on GPUs and Gloo without. Bandwidths are in GB/s (10^9 bytes per second). --save
 writes `expected_bandwidth` to your own file of the site. See: ctrain help network

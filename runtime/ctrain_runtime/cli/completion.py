@@ -1,7 +1,7 @@
 """Print the shell script that completes commands, options, jobs, sites and image names.
 
-  source <(ctrain completion bash)      in ~/.bashrc
-  source <(ctrain completion zsh)       in ~/.zshrc, after compinit
+  source <(ctrain completion bash)      # in ~/.bashrc
+  source <(ctrain completion zsh)       # in ~/.zshrc, after compinit
 
 If ctrain has no completion, the shell completes file names.
 """

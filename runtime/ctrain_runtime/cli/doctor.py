@@ -1,8 +1,8 @@
 """Check this machine, the site and its stores for problems, on a login node or in a job on a compute node.
 
-  ctrain doctor                          check engine, scheduler, network, directories, clocks and stores
-  ctrain doctor --image pytorch:prod     ... and whether this image can run here
-  ctrain doctor --store /apps/ctrain     check only this store
+  ctrain doctor                          # check engine, scheduler, network, directories, clocks and stores
+  ctrain doctor --image pytorch:prod     # ... and whether this image can run here
+  ctrain doctor --store /apps/ctrain     # check only this store
 
 Exits with 0 if no check fails; else with 70, or with 76 for --store.
 """

@@ -1,11 +1,11 @@
 """Estimate what training a GPT will take: memory, time, energy, and which layout of GPUs is best.
 
   ctrain estimate gpt3-175b --gpu-type A100 --gpus 1024 --tp 8 --pp 16 --recompute full --tokens 300B
-  ctrain estimate 7.5B --nodes 4 --tokens 300B --fit     on the GPUs of this site; search the layout
-  ctrain estimate gpt2-xl --gpus 8 --explain             each formula, its source and its numbers
+  ctrain estimate 7.5B --nodes 4 --tokens 300B --fit     # on the GPUs of this site; search the layout
+  ctrain estimate gpt2-xl --gpus 8 --explain             # each formula, its source and its numbers
 
 MODEL is a preset or a number of parameters; options change its shape. Without --gpu-type, GPUs and network are those of
-the site. With --fit, options of the layout that are given are kept. See: ctrain help estimate.md
+the site. With --fit, options of the layout that are given are kept. See: ctrain help estimate
 """
 
 from __future__ import annotations

@@ -25,31 +25,26 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def topics(verbs: Sequence[Verb]) -> list[str]:
-    """All topics. A page with the name of a command keeps its .md: `images`, `images.md`."""
-    return [EXIT_CODES, *_pages(verbs), *(verb.name for verb in verbs)]
+    """All topics: the exit codes, the pages of the documentation, and the commands, of which some have a page."""
+    return list(dict.fromkeys([EXIT_CODES, *_pages(), *(verb.name for verb in verbs)]))
 
 
-def _pages(verbs: Sequence[Verb]) -> dict[str, Path]:
+def _pages() -> dict[str, Path]:
     """The documentation, by topic."""
-    commands = {verb.name for verb in verbs}
-    paths = sorted(data_dir("docs").glob("*.md"))
-    return {path.name if path.stem in commands else path.stem: path for path in paths}
+    return {path.stem: path for path in sorted(data_dir("docs").glob("*.md"))}
 
 
 def _explain(topic: str, verbs: Sequence[Verb]) -> str:
-    pages = _pages(verbs)
-    if topic == EXIT_CODES:
+    name = topic[:-3] if topic.endswith(".md") else topic
+    if name == EXIT_CODES:
         return _exit_codes()
-    for verb in verbs:
-        if verb.name == topic:
-            more = f"\nMore: ctrain help {topic}.md" if f"{topic}.md" in pages else ""
-            return parser_of(verb).format_help() + more
-    page = pages.get(topic) or pages.get(topic[:-3] if topic.endswith(".md") else f"{topic}.md")
-    if page is None:
-        raise UsageError(
-            f"unknown topic {topic!r}", f"{suggest(topic, topics(verbs))} List the topics with: ctrain help".strip()
-        )
-    return page.read_text(encoding="utf-8").rstrip("\n")
+    parts = [parser_of(verb).format_help() for verb in verbs if verb.name == name]
+    if page := _pages().get(name):
+        parts.append(page.read_text(encoding="utf-8"))
+    if not parts:
+        hint = f"{suggest(name, topics(verbs))} List the topics with: ctrain help".strip()
+        raise UsageError(f"unknown topic {topic!r}", hint)
+    return "\n".join(parts).rstrip("\n")
 
 
 def _exit_codes() -> str:
@@ -58,7 +53,7 @@ def _exit_codes() -> str:
 
 
 def _overview(verbs: Sequence[Verb]) -> str:
-    titles = {name: path.read_text(encoding="utf-8").partition("\n")[0] for name, path in _pages(verbs).items()}
+    titles = {name: path.read_text(encoding="utf-8").partition("\n")[0] for name, path in _pages().items()}
     rows = [(EXIT_CODES, "Exit codes"), *((name, title.lstrip("# ")) for name, title in titles.items())]
     commands = ", ".join(verb.name for verb in verbs)
     usage = f"Show a topic with: ctrain help TOPIC. Commands are topics, too: {commands}"

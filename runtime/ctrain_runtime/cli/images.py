@@ -1,9 +1,9 @@
 """List published images, oldest first; inspect one image or compare two.
 
-  ctrain images                                   list the stores of this site
-  ctrain images --store /apps/ctrain              list this store (or set $CTRAIN_STORE)
-  ctrain images show pytorch:prod                 show layers, origin, tests and supported nodes
-  ctrain images diff pytorch:prod pytorch:dev     list packages that differ, and the size of each layer
+  ctrain images                                   # list the stores of this site
+  ctrain images --store /apps/ctrain              # list this store (or set $CTRAIN_STORE)
+  ctrain images show pytorch:prod                 # show layers, origin, tests and supported nodes
+  ctrain images diff pytorch:prod pytorch:dev     # list packages that differ, and the size of each layer
 
 An image is NAME[:CHANNEL|:VERSION], NAME@DIGEST or a path (.sif, sandbox). `tests`: passed/run before publishing.
 `fits here`: this site's GPUs the image was compiled for (`fits`, if no GPUs are known here: all its GPUs).

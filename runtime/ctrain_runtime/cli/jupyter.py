@@ -1,8 +1,8 @@
 """Start JupyterLab in an image on a compute node, with the environment, mounts, home and GPUs of a run.
 
-  ctrain jupyter pytorch --gpus-per-node 1            on a node of the cluster
-  ctrain jupyter pytorch --here                       on this machine
-  ctrain jupyter pytorch -- --ServerApp.root_dir=..   further options of the server
+  ctrain jupyter pytorch --gpus-per-node 1            # on a node of the cluster
+  ctrain jupyter pytorch --here                       # on this machine
+  ctrain jupyter pytorch -- --ServerApp.root_dir=..    # further options of the server
 
 Prints the URL, and the ssh command that makes it reachable from your own machine. It is a run: Ctrl-C ends it, and
 after a lost terminal ctrain attach shows the lines again.

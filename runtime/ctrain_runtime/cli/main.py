@@ -16,34 +16,35 @@ from typing import Any, NoReturn, Optional
 from ctrain_runtime.cli import output
 from ctrain_runtime.errors import CtrainError, DiskFullError, UsageError
 
+RUN, LOOK, IMAGES, ADMIN, MACHINE = GROUPS = ("run", "look and plan", "images", "administration", "this machine")
+
 
 @dataclass(frozen=True)
 class Verb:
     """A word after `ctrain`. Its module has add_arguments(parser) and execute(args) -> exit code."""
 
     name: str
+    group: str  # one of GROUPS
     help: str
     module: str  # imported only when the verb is used: start-up is measured
     takes_command: bool = False  # arguments after `--` go to the program that it starts
 
 
 RUNTIME_VERBS = (
-    Verb(
-        "run", "run a job on the nodes of a cluster, or on this machine", "ctrain_runtime.cli.run", takes_command=True
-    ),
-    Verb("submit", "submit a job and return once it is queued", "ctrain_runtime.cli.submit", takes_command=True),
-    Verb("shell", "open a shell in an image on a compute node", "ctrain_runtime.cli.shell", takes_command=True),
-    Verb("jupyter", "start JupyterLab in an image on a compute node", "ctrain_runtime.cli.jupyter", takes_command=True),
-    Verb("bench", "measure the network as the ranks of a job see it", "ctrain_runtime.cli.bench"),
-    Verb("estimate", "estimate the memory, time and layout of a training", "ctrain_runtime.cli.estimate"),
-    Verb("attach", "watch a run that was submitted earlier", "ctrain_runtime.cli.attach"),
-    Verb("runs", "list your runs", "ctrain_runtime.cli.runs"),
-    Verb("cancel", "cancel a run", "ctrain_runtime.cli.cancel"),
-    Verb("images", "list the published images", "ctrain_runtime.cli.images"),
-    Verb("site", "list, show and check sites: the profiles of clusters", "ctrain_runtime.cli.site"),
-    Verb("doctor", "check this machine, its site and stores for problems", "ctrain_runtime.cli.doctor"),
-    Verb("completion", "print the script that completes words in bash or zsh", "ctrain_runtime.cli.completion"),
-    Verb("help", "explain a command or a topic, such as exit-codes", "ctrain_runtime.cli.help"),
+    Verb("run", RUN, "run a job on a cluster or on this machine", "ctrain_runtime.cli.run", takes_command=True),
+    Verb("submit", RUN, "submit a job and return once it is queued", "ctrain_runtime.cli.submit", takes_command=True),
+    Verb("attach", RUN, "watch a run that was submitted earlier", "ctrain_runtime.cli.attach"),
+    Verb("cancel", RUN, "cancel a run", "ctrain_runtime.cli.cancel"),
+    Verb("shell", RUN, "open a shell in an image on a compute node", "ctrain_runtime.cli.shell", takes_command=True),
+    Verb("jupyter", RUN, "start JupyterLab on a compute node", "ctrain_runtime.cli.jupyter", takes_command=True),
+    Verb("runs", LOOK, "list your runs", "ctrain_runtime.cli.runs"),
+    Verb("estimate", LOOK, "estimate the memory, time and layout of a training", "ctrain_runtime.cli.estimate"),
+    Verb("bench", LOOK, "measure the network as the ranks of a job see it", "ctrain_runtime.cli.bench"),
+    Verb("images", IMAGES, "list the published images", "ctrain_runtime.cli.images"),
+    Verb("doctor", MACHINE, "check this machine, its site and stores for problems", "ctrain_runtime.cli.doctor"),
+    Verb("site", MACHINE, "list, show and check sites: the profiles of clusters", "ctrain_runtime.cli.site"),
+    Verb("completion", MACHINE, "print the script for completion in bash or zsh", "ctrain_runtime.cli.completion"),
+    Verb("help", MACHINE, "explain a command or a topic, such as exit-codes", "ctrain_runtime.cli.help"),
 )
 BROKEN_PIPE = 128 + 13  # as shells report SIGPIPE
 GARBAGE_THRESHOLD = 50_000  # objects: what imports make stays, and to look for garbage in it took 5 % of a start
@@ -169,13 +170,12 @@ def _split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _overview(verbs: Sequence[Verb]) -> str:
-    rows = "\n".join(f"  {verb.name:<12}{verb.help}" for verb in verbs)
-    return (
-        "usage: ctrain COMMAND [OPTIONS]\n\n"
-        "Distributed deep learning in Apptainer containers on supercomputers.\n\n"
-        f"commands:\n{rows}\n\n"
-        "ctrain COMMAND --help explains a command; ctrain help lists further topics."
-    )
+    parts = ["usage: ctrain COMMAND [OPTIONS]", "Distributed deep learning in Apptainer containers on supercomputers."]
+    for group in GROUPS:
+        rows = [f"  {verb.name:<12}{verb.help}" for verb in verbs if verb.group == group]
+        parts += ["\n".join((f"{group}:", *rows))] if rows else []
+    parts.append("ctrain COMMAND --help explains a command; ctrain help lists further topics.")
+    return "\n\n".join(parts)
 
 
 def _fail(error: CtrainError, as_json: bool) -> int:

@@ -1,11 +1,13 @@
 """Run a job on the nodes of a cluster, or on this machine, and watch it to its end.
 
-  ctrain run resnet50 --nodes 2                                  a packaged job
-  ctrain run ./my_experiment --nodes 4                           a directory with a job.yaml
-  ctrain run --nodes 2 --image pytorch -- python train.py ...    any command, in the current directory
+  ctrain run resnet50 --nodes 2                                 # a packaged job
+  ctrain run ./my_experiment --nodes 4                          # a directory with a job.yaml
+  ctrain run --nodes 2 --image pytorch -- python train.py       # any command, in the current directory
+  ctrain run resnet50 --nodes 2 --dry-run                       # what would run, and where: nothing is started
+  ctrain run resnet50 --nodes 2 --resume resnet50-1121-0412     # from the checkpoint of an earlier run
 
 Arguments after -- go to the program; without JOB they are the command. Ctrl-C cancels the run; a closed terminal does
-not: ctrain attach picks it up. Exits with the program's code.
+not: ctrain attach picks it up. Exits with the program's code. See: ctrain help jobs, ctrain help runs
 """
 
 from __future__ import annotations
@@ -31,9 +33,9 @@ DETACHED = 129  # 128 + SIGHUP: the terminal was closed, the run continues
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    run_options.add_arguments(parser)
+    others = run_options.add_arguments(parser)
     parser.add_argument("--dry-run", action="store_true", help="print the plan and the scripts, run nothing")
-    parser.add_argument("--json", action="store_true", help="print the plan or the record as JSON")
+    others.add_argument("--json", action="store_true", help="print the plan or the record as JSON")
 
 
 def execute(args: argparse.Namespace) -> int:

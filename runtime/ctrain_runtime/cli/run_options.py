@@ -31,91 +31,61 @@ SETTINGS = {  # that every scheduler has
 }
 
 
-def add_arguments(parser: argparse.ArgumentParser, *, takes_job: bool = True) -> None:
+def add_arguments(parser: argparse.ArgumentParser, *, takes_job: bool = True) -> argparse._ArgumentGroup:
+    """The options of a run: first those that most people need, then all others by subject. Returns the last group, for
+    further options of a verb that few need."""
+    parser.usage = f"%(prog)s [OPTIONS]{' [JOB] [-- ARGUMENTS]' if takes_job else ''}"
     add = parser.add_argument
     if takes_job:
         add("job", nargs="?", metavar="JOB", help="a packaged job, or ./DIRECTORY with a job.yaml")
-        add("--resume", default="", metavar="RUN", help="run to resume; its checkpoint/ is mounted at /resume")
-        add("--estimate", action="store_true", help="estimate memory and time of the training; refuse what cannot fit")
     else:
         parser.set_defaults(job="", resume="")
     add("--nodes", type=int, metavar="N", help="number of nodes")
-    add("--ranks-per-node", type=int, metavar="N", help="ranks per node (default: one per GPU, or 1 without GPUs)")
-    add(
-        "--launcher",
-        choices=get_args(Launcher),
-        default="",
-        help="how ranks start (default: the job's; auto: as program and image need; node: the command, once per node, "
-        "starts the node's ranks)",
-    )
-    add("--independent", action="store_true", help="ranks form no world: each gets CTRAIN_TASK and GPUs of its own")
-    add(
-        "--image",
-        default="",
-        metavar="IMAGE",
-        help=f"{IMAGE}, then the job's)",
-    )
-    add(
-        "--preflight",
-        choices=("off", "warn", "strict"),
-        default="",
-        help="check nodes, network and ranks before the program starts: not at all, only to warn, or to stop the job "
-        "(default: strict, where something is not proven yet)",
-    )
-    add(
+    _add_gpus(parser)
+    add("--image", default="", metavar="IMAGE", help=f"{IMAGE}, then the job's)")
+    _add_basics(parser)
+    if takes_job:
+        add("--resume", default="", metavar="RUN", help="run to resume; its checkpoint/ is mounted at /resume")
+    _add_ranks(parser)
+    _add_checks(parser, takes_job=takes_job)
+    image = _add_image(parser)
+    image.add_argument(
         "--stage",
         choices=("auto", "always", "never"),
         default="",
         help="copy the image to the nodes' own disks before the ranks start (default: auto, where it pays)",
     )
-    add("--stage-data", action="store_true", help="copy the data set, a SquashFS image, to the nodes' own disks, too")
-    _add_common(parser)
+    text = "copy the data set, a SquashFS image, to the nodes' own disks, too"
+    image.add_argument("--stage-data", action="store_true", help=text)
+    _add_scheduler(parser)
+    return _add_place(parser)
 
 
 def add_single_rank(parser: argparse.ArgumentParser) -> None:
     """The arguments of the verbs that start one rank in an image."""
+    parser.usage = "%(prog)s [OPTIONS] [IMAGE] [-- ARGUMENTS]"
     add = parser.add_argument
-    add(
-        "image",
-        nargs="?",
-        default="",
-        metavar="IMAGE",
-        help=f"{IMAGE})",
-    )
+    add("image", nargs="?", default="", metavar="IMAGE", help=f"{IMAGE})")
     add("--here", action="store_true", help="run on this machine, with the image and settings of the site")
     add("--dry-run", action="store_true", help="print the plan and the scripts, run nothing")
     parser.set_defaults(job="", resume="", preflight="off", stage="", nodes=1, ranks_per_node=1, launcher="env")
     parser.set_defaults(independent=False)
-    _add_common(parser)
+    _add_gpus(parser)
+    _add_basics(parser)
+    _add_image(parser)
+    _add_scheduler(parser)
+    _add_place(parser)
 
 
-def _add_common(parser: argparse.ArgumentParser) -> None:
+def _add_gpus(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--gpus-per-node", type=int, metavar="N", help="GPUs per node (default: all)")
+
+
+def _add_basics(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--pull", action="store_true", help="pull the image of a reference again, even if it is cached")
-    add("--gpus-per-node", type=int, metavar="N", help="GPUs per node (default: all)")
-    add(
-        "--layer", action="append", default=[], type=Path, metavar="FILE", help="user layer over the image (repeatable)"
-    )
-    add("--store", metavar="DIR", help="store of the image (default: CTRAIN_STORE, then the site's)")
-    add_site(parser)
+    add("--data", default="", metavar="PATH", help="data set, a directory or a SquashFS image, mounted read-only")
     add("--partition", default="", metavar="PARTITION", help="partition of the cluster")
     add("--time", default="", metavar="LIMIT", help="time limit, as in 2:00:00")
-    for name, text in SETTINGS.items():
-        add(f"--{name}", default="", metavar=name.upper(), help=text)
-    add(
-        "--cpu-bind",
-        default="",
-        metavar="BINDING",
-        help="binding of ranks (default: cores, if the site allows)",
-    )
-    add(
-        "--scheduler-option",
-        action="append",
-        default=[],
-        metavar="OPTION",
-        help="any other option of the scheduler, as in --scheduler-option=--licenses=x (repeatable)",
-    )
-    add("--data", default="", metavar="PATH", help="data set, a directory or a SquashFS image, mounted read-only")
     add(
         "--env",
         action="append",
@@ -130,16 +100,72 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
         metavar="SRC[:DST[:ro]]",
         help="bind-mount SRC at DST (default: same path; `:ro` read-only; repeatable)",
     )
-    add_runs(parser)
-    add("--name", default="", help="name of the run (default: the job's and the time)")
 
 
-def add_site(parser: argparse.ArgumentParser) -> None:
+def _add_ranks(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("ranks").add_argument
+    add("--ranks-per-node", type=int, metavar="N", help="ranks per node (default: one per GPU, or 1 without GPUs)")
+    add(
+        "--launcher",
+        choices=get_args(Launcher),
+        default="",
+        help="how ranks start (default: the job's; auto: as program and image need; node: the command, once per node, "
+        "starts the node's ranks)",
+    )
+    add("--independent", action="store_true", help="ranks form no world: each gets CTRAIN_TASK and GPUs of its own")
+
+
+def _add_checks(parser: argparse.ArgumentParser, *, takes_job: bool) -> None:
+    add = parser.add_argument_group("checks before the start").add_argument
+    add(
+        "--preflight",
+        choices=("off", "warn", "strict"),
+        default="",
+        help="check nodes, network and ranks before the program starts: not at all, only to warn, or to stop the job "
+        "(default: strict, where something is not proven yet)",
+    )
+    if takes_job:
+        add("--estimate", action="store_true", help="estimate memory and time of the training; refuse what cannot fit")
+
+
+def _add_image(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+    group = parser.add_argument_group("image")
+    add = group.add_argument
+    text = "user layer over the image (repeatable)"
+    add("--layer", action="append", default=[], type=Path, metavar="FILE", help=text)
+    add("--store", metavar="DIR", help="store of the image (default: CTRAIN_STORE, then the site's)")
+    add("--pull", action="store_true", help="pull the image of a reference again, even if it is cached")
+    return group
+
+
+def _add_scheduler(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("scheduler").add_argument
+    for name, text in SETTINGS.items():
+        add(f"--{name}", default="", metavar=name.upper(), help=text)
+    add("--cpu-bind", default="", metavar="BINDING", help="binding of ranks (default: cores, if the site allows)")
+    add(
+        "--scheduler-option",
+        action="append",
+        default=[],
+        metavar="OPTION",
+        help="any other option of the scheduler, as in --scheduler-option=--licenses=x (repeatable)",
+    )
+
+
+def _add_place(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+    group = parser.add_argument_group("site, record and output")
+    add_site(group)
+    add_runs(group)
+    group.add_argument("--name", default="", help="name of the run (default: the job's and the time)")
+    return group
+
+
+def add_site(parser: argparse._ActionsContainer) -> None:
     """The option --site."""
     parser.add_argument("--site", metavar="SITE", help="name or file of a site (default: CTRAIN_SITE, then detected)")
 
 
-def add_runs(parser: argparse.ArgumentParser) -> None:
+def add_runs(parser: argparse._ActionsContainer) -> None:
     """The option --runs, of all verbs on runs."""
     parser.add_argument(
         "--runs", default="", metavar="DIR", help="parent directory of runs (default: CTRAIN_RUNS, then the site's)"

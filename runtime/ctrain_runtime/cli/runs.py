@@ -3,7 +3,7 @@
   ctrain runs
   ctrain runs --all --json
 
-See: ctrain help runs.md
+See: ctrain help runs
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Open a shell in an image on a compute node, with the environment, mounts, home and GPUs of a run.
 
-  ctrain shell pytorch --gpus-per-node 1              a shell on a node of the cluster, as rank 0 of 1
-  ctrain shell pytorch --here                         the same on this machine
-  ctrain shell pytorch -- python -m pdb train.py      any program that needs a terminal
+  ctrain shell pytorch --gpus-per-node 1              # a shell on a node of the cluster, as rank 0 of 1
+  ctrain shell pytorch --here                         # the same on this machine
+  ctrain shell pytorch -- python -m pdb train.py      # any program that needs a terminal
 
 Inside an allocation it starts at once. It ends with the terminal, and ctrain runs does not list it. Exits with the
 shell's code.

@@ -1,10 +1,10 @@
 """Show, check and make sites: the profiles of clusters. See: ctrain help sites
 
-  ctrain site list                  all sites, and which one applies here
-  ctrain site show                  all keys of the site that applies here
-  ctrain site show neuron --why     ... of another site, and why: the file, and what its author has it from
-  ctrain site check                 check all files, and this site: its directories, and its file against it
-  ctrain site init --dry-run        show a first file for this cluster; without --dry-run, write it
+  ctrain site list                  # all sites, and which one applies here
+  ctrain site show                  # all keys of the site that applies here
+  ctrain site show neuron --why     # ... of another site, and why: the file, and what its author has it from
+  ctrain site check                 # check all files, and this site: its directories, and its file against it
+  ctrain site init --dry-run        # show a first file for this cluster; without --dry-run, write it
 
 SITE is a name or the path of a site file. `check` exits with 67 if a check fails or the file differs from the site.
 """

@@ -22,8 +22,8 @@ from ctrain_runtime.run.submit import submit
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    run_options.add_arguments(parser)
-    parser.add_argument("--json", action="store_true", help="print the record as JSON")
+    others = run_options.add_arguments(parser)
+    others.add_argument("--json", action="store_true", help="print the record as JSON")
 
 
 def execute(args: argparse.Namespace) -> int:

@@ -37,7 +37,7 @@ def expect(
     Raises UsageError for a job that does not say what it trains, or nothing possible; ResourceError if it does not fit.
     """
     if not job.training:
-        hint = "Add `training` to its job.yaml (ctrain help estimate.md), or omit --estimate"
+        hint = "Add `training` to its job.yaml (ctrain help estimate), or omit --estimate"
         raise UsageError(f"job {job.name} cannot be estimated: it does not say what it trains", hint)
     ranks, nics = size.nodes * size.ranks_per_node, max(1, size.gpus_per_node)
     types = _gpu_types(size, gpus)

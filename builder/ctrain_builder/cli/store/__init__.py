@@ -1,27 +1,27 @@
 """Manage a store: channels, retirement, garbage collection, integrity.
 
-  ctrain store init /apps/ctrain                   make a missing or empty directory a store
-  ctrain store list                                list versions; --retired, --quarantined, --all: others
-  ctrain store show pytorch:prod                   one version, and which jobs use it; see also: diff OLD NEW
-  ctrain store promote pytorch 24.12-hd-r4 prod    point channel prod of pytorch to this version
-  ctrain store rollback pytorch prod               point it to the previous version
-  ctrain store channel rm pytorch beta --yes       remove a channel
-  ctrain store retire pytorch:24.12-hd-r3          offer a version no longer; its file is kept for a while
-  ctrain store retire --keep 5 pytorch             the same for all but the newest five, and those in use
-  ctrain store withdraw pytorch:24.12-hd-r3 --why 'has a token'   take it out of use and channels; users see why
-  ctrain store restore pytorch:24.12-hd-r3         offer a retired, withdrawn or quarantined version again
-  ctrain store remove pytorch:24.12-hd-r3          remove one version's file at once: it says first who needs it
-  ctrain store gc                                  list removable files; --quarantine: also damaged images
-  ctrain store verify                              re-read all files; --quarantine moves damaged ones aside
-  ctrain store sign pytorch:24.12-hd-r3 --key K    add a signature; --all-signed-by OLD rotates keys
-  ctrain store du                                  show sizes and shared data
-  ctrain store log                                 list all changes
-  ctrain store modules --output /apps/modules      write module files: module load ctrain-pytorch/24.12-hd-r3
-  ctrain store sync SRC DST                        copy versions to another store, also through a registry
-  ctrain store catalogue                           write a web page into the store: search, compare, copy commands
+  ctrain store init /apps/ctrain                   # make a missing or empty directory a store
+  ctrain store list                                # list versions; --retired, --quarantined, --all: others
+  ctrain store show pytorch:prod                   # one version, and which jobs use it; see also: diff OLD NEW
+  ctrain store promote pytorch 24.12-hd-r4 prod    # point channel prod of pytorch to this version
+  ctrain store rollback pytorch prod               # point it to the previous version
+  ctrain store channel rm pytorch beta --yes       # remove a channel
+  ctrain store retire pytorch:24.12-hd-r3          # offer a version no longer; its file is kept for a while
+  ctrain store retire --keep 5 pytorch             # the same for all but the newest five, and those in use
+  ctrain store withdraw pytorch:24.12-hd-r3 --why 'has a token'   # take it out of use and channels; users see why
+  ctrain store restore pytorch:24.12-hd-r3         # offer a retired, withdrawn or quarantined version again
+  ctrain store remove pytorch:24.12-hd-r3          # remove one version's file at once: it says first who needs it
+  ctrain store gc                                  # list removable files; --quarantine: also damaged images
+  ctrain store verify                              # re-read all files; --quarantine moves damaged ones aside
+  ctrain store sign pytorch:24.12-hd-r3 --key key.pem    # add a signature; --all-signed-by OLD rotates keys
+  ctrain store du                                  # show sizes and shared data
+  ctrain store log                                 # list all changes
+  ctrain store modules --output /apps/modules      # write module files: module load ctrain-pytorch/24.12-hd-r3
+  ctrain store sync /apps/ctrain /mnt/disk         # copy versions to another store, also through a registry
+  ctrain store catalogue                           # write a web page into the store: search, compare, copy commands
 
 What removes or moves something lists it first, and does it with --yes; what acts at once has --dry-run.
-The store is --store DIR or $CTRAIN_STORE. See: ctrain help store.md
+The store is --store DIR or $CTRAIN_STORE. See: ctrain help store
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from ctrain_runtime.store import Store, open_store, store_path
 _SYNC = """\
 Copy versions from one store to another, with their names and numbers.
 
-  ctrain store sync ./store oras://registry.example.com/images        all versions to a registry
-  ctrain store sync oras://registry.example.com/images /apps/ctrain   and from there to another store
-  ctrain store sync /apps/ctrain /mnt/disk pytorch:prod --channels    the version in prod, with the channel
+  ctrain store sync ./store oras://registry.example.com/images        # all versions to a registry
+  ctrain store sync oras://registry.example.com/images /apps/ctrain   # and from there to another store
+  ctrain store sync /apps/ctrain /mnt/disk pytorch:prod --channels    # the version in prod, with the channel
 
 SRC and DST are directories, or places in a registry, where each image is a repository, and versions and channels are
 its tags: `apptainer pull oras://registry.example.com/images/pytorch:prod` works too. What DST has already is not copied

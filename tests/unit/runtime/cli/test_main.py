@@ -14,7 +14,7 @@ from typing import Callable
 import pytest
 
 from ctrain_runtime.cli import main as module
-from ctrain_runtime.cli.main import RUNTIME_VERBS, Verb, main
+from ctrain_runtime.cli.main import RUN, RUNTIME_VERBS, Verb, main
 from ctrain_runtime.errors import StoreError
 from samples.runs import Bench
 
@@ -38,7 +38,7 @@ def verb(monkeypatch: pytest.MonkeyPatch) -> Does:
             execute=function,
         )
         monkeypatch.setattr(module.importlib, "import_module", lambda _: does)
-        return [Verb("do", "does it", "nowhere"), Verb("run", "runs", "nowhere", takes_command=True)]
+        return [Verb("do", RUN, "does it", "nowhere"), Verb("run", RUN, "runs", "nowhere", takes_command=True)]
 
     return make
 
@@ -56,7 +56,7 @@ def test_every_verb_has_help_with_a_description(verb: str, capsys: pytest.Captur
         main(RUNTIME_VERBS, [verb, "--help"])
     assert ended.value.code == 0
     usage, description = capsys.readouterr().out.split("\n\n", 2)[:2]
-    assert usage.startswith(f"usage: ctrain {verb} [-h]")
+    assert usage.startswith((f"usage: ctrain {verb} [-h]", f"usage: ctrain {verb} [OPTIONS]"))
     assert description
 
 
