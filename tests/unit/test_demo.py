@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import shutil
 import subprocess
 import time
@@ -11,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from ctrain_builder import image_spec
+from ctrain_runtime.cli.main import RUNTIME_VERBS, parser_of
 
 PROGRAM = Path(__file__).resolve().parents[1] / "cluster" / "demo"
 MAKEFILE = '.venv:\n\t@echo ".venv $(CURDIR)" >> log\n'
@@ -37,7 +40,8 @@ fi
 def tree(tmp_path: Path) -> Path:
     folder = tmp_path / "tests/cluster"
     folder.mkdir(parents=True)
-    shutil.copy(PROGRAM, folder)
+    for program in (PROGRAM, PROGRAM.with_name("login")):
+        shutil.copy(program, folder)
     for name in ("install", "cluster", "provision"):
         (folder / name).write_text(STAND_IN)
         (folder / name).chmod(0o755)
@@ -76,7 +80,18 @@ def test_all_is_made_and_the_image_meanwhile(tree: Path) -> None:
         ["packages", "environment", "cluster", "users", "data", "image", "publish", "training"]
     )
     assert phases(tree).index("data") < phases(tree).index("image")
-    assert done.stdout.splitlines()[-1].startswith("from the start until here: ")
+    assert re.search(r"\n\nIn \d+ s: a Slurm cluster came up on this machine; image pytorch-cpu-slim was ", done.stdout)
+
+
+def test_it_ends_with_three_commands_that_can_be_pasted(tree: Path) -> None:
+    commands = [line for line in run(tree).stdout.splitlines() if line.startswith("  tests/cluster/login ")]
+    assert len(commands) == 3
+    for command in commands:
+        subprocess.run(["bash", "-c", command], cwd=tree, check=True, timeout=60)
+        words = shlex.split(command, comments=True)[1:]
+        assert started(tree)[-1].endswith(f"/usr/bin:/bin -- {shlex.join(words)}")
+        own = words[2 : words.index("--") if "--" in words else None]
+        parser_of(next(verb for verb in RUNTIME_VERBS if verb.name == words[1])).parse_args(own)
 
 
 @pytest.mark.parametrize(("part", "first"), [("up", "cluster up"), ("users", "provision users")])

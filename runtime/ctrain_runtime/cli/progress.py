@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
 from ctrain_runtime.text import format_duration, significant
@@ -16,17 +16,23 @@ LONGEST_SECONDS = 10 * 365 * 86400.0  # of an ETA
 
 def progress(record: Mapping[str, Any], left: Optional[float], blocks: str = BLOCKS) -> str:
     """One line for a record; missing values, and those of a wrong type, are left out. `left`: remaining seconds."""
-    loss = _number(record.get("loss"))
-    parts = [_epoch(record), *_steps(record, blocks)]
-    if loss is not None:
-        parts.append(f"loss {significant(loss)}")
-    for unit in RATES:
-        rate = _number(record.get(f"{unit}_per_second"))
-        if rate is not None and 0 <= rate <= LARGEST:
-            parts.append(f"{rate:,.0f} {unit}/s" if rate >= 10 else f"{significant(rate)} {unit}/s")
+    parts = [_epoch(record), *_steps(record, blocks), *_measures(record)]
     if left is not None and 0 < left <= LONGEST_SECONDS:
         parts.append(f"ETA {format_duration(left)}")
     return "  ".join(part for part in parts if part)
+
+
+def last_words(record: Mapping[str, Any]) -> str:
+    """The same without a bar, for a run that has ended; "" if the record holds nothing of it."""
+    step, steps = whole(record.get("step")), whole(record.get("steps"))
+    at = "" if step is None else f"step {step}/{steps}" if steps and step <= steps else f"step {step}"
+    return ", ".join(part for part in (_epoch(record), at, *_measures(record)) if part)
+
+
+def last_with_loss(records: Sequence[Mapping[str, Any]]) -> Optional[Mapping[str, Any]]:
+    """The last record that shows where a training is; others hold what is known only now and then."""
+    shown = (record for record in reversed(records) if "loss" in record and whole(record.get("step")) is not None)
+    return next(shown, None)
 
 
 class Pace:
@@ -71,6 +77,18 @@ def _epoch(record: Mapping[str, Any]) -> str:
     if epoch is None or not epochs:
         return ""
     return f"epoch {min(epoch, epochs)}/{epochs}"  # after the last one, programs report the next
+
+
+def _measures(record: Mapping[str, Any]) -> list[str]:
+    parts = []
+    loss = _number(record.get("loss"))
+    if loss is not None:
+        parts.append(f"loss {significant(loss)}")
+    for unit in RATES:
+        rate = _number(record.get(f"{unit}_per_second"))
+        if rate is not None and 0 <= rate <= LARGEST:
+            parts.append(f"{rate:,.0f} {unit}/s" if rate >= 10 else f"{significant(rate)} {unit}/s")
+    return parts
 
 
 def _steps(record: Mapping[str, Any], blocks: str) -> list[str]:

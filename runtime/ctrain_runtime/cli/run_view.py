@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import shlex
 import textwrap
+from datetime import datetime
 from pathlib import Path
 
 from ctrain_runtime import launchers, layout, schedulers
 from ctrain_runtime.cli import world_view
+from ctrain_runtime.cli.progress import last_with_loss, last_words
 from ctrain_runtime.digest import short
 from ctrain_runtime.plan.environment import RESUME
 from ctrain_runtime.plan.model import DataCopy, Expectation, LaunchPlan, Mount, Preflight
@@ -15,10 +17,12 @@ from ctrain_runtime.run import shared_files
 from ctrain_runtime.run.conclude import Conclusion
 from ctrain_runtime.run.directory import as_data
 from ctrain_runtime.run.ending import Ending
+from ctrain_runtime.run.follow import parse_object
 from ctrain_runtime.run.measured import Measured
 from ctrain_runtime.run.prepare import Prepared
 from ctrain_runtime.run.ranks import Rank
-from ctrain_runtime.text import format_seconds, format_size, pluralize, table
+from ctrain_runtime.run.record import Record
+from ctrain_runtime.text import format_duration, format_seconds, format_size, pluralize, table
 from ctrain_runtime.time_limit import format_limit
 
 LAST_LINES = 8
@@ -131,6 +135,8 @@ def ending(plan: LaunchPlan, conclusion: Conclusion, step: int = 0, shown: str =
         if conclusion.failed:
             lines += _describe_failed(plan, conclusion.failed, shown)
         lines.append(f"exit code {ended.code}" + ("" if ended.by == "program" else f" ({ended.by}'s)"))
+    elif ended:
+        lines.append(_completed(plan, conclusion.record))
     if ended and ended.ending in EARLY and has_checkpoint(plan):
         lines.append(f"checkpoint kept; resume with: --resume {plan.run_directory}")
     lines += world_view.closing(plan, conclusion.record)
@@ -144,6 +150,17 @@ def ending(plan: LaunchPlan, conclusion: Conclusion, step: int = 0, shown: str =
         lines.append(f"cannot write to the run directory: {conclusion.unsaved}. {again}")
     lines.append(f"run directory: {plan.run_directory}")
     return "\n".join(lines)
+
+
+def _completed(plan: LaunchPlan, record: Record) -> str:
+    """That a run is complete, how long its job took, and what its program has last measured."""
+    took = ""
+    if record.start and record.end:
+        seconds = (datetime.fromisoformat(record.end) - datetime.fromisoformat(record.start)).total_seconds()
+        took = f" in {seconds:.0f} s" if seconds < 10 else f" in {format_duration(seconds)}"  # they are whole ones
+    records = [found for found in map(parse_object, _tail(Path(plan.run_directory) / layout.METRICS)) if found]
+    measured = last_words(last_with_loss(records) or {})
+    return f"completed{took}" + (f"; last metrics: {measured}" if measured else "")
 
 
 def _compared(estimate: Expectation, measured: Measured) -> str:
@@ -174,19 +191,24 @@ def _describe_failed(plan: LaunchPlan, failed: Rank, shown: str) -> list[str]:
 
 
 def last_lines(log: Path, rank: int) -> list[str]:
-    """The last lines of a rank in its log, which ranks of its node may share. Only the end of the file is read."""
-    if shared_files.has_caches(log.parent):
-        shared_files.renew((log,))
-    try:
-        with log.open("rb") as file:
-            file.seek(max(0, log.stat().st_size - TAIL_BYTES))
-            lines = file.read().decode("utf-8", "replace").splitlines()
-    except OSError:
-        return []
+    """The last lines of a rank in its log, which ranks of its node may share."""
+    lines = _tail(log)
     if log.name.startswith("node"):
         prefix = f"[{rank}] "
         lines = [line[len(prefix) :] for line in lines if line.startswith(prefix)]
     return _last(lines)
+
+
+def _tail(path: Path) -> list[str]:
+    """The lines at the end of a file, which alone is read; none if it cannot be."""
+    if shared_files.has_caches(path.parent):
+        shared_files.renew((path,))
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - TAIL_BYTES))
+            return file.read().decode("utf-8", "replace").splitlines()
+    except OSError:
+        return []
 
 
 def _last(lines: list[str]) -> list[str]:

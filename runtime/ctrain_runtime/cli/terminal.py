@@ -7,7 +7,7 @@ import time
 from typing import Any, Optional, TextIO
 
 from ctrain_runtime.cli.output import ERASE_LINE, Writer
-from ctrain_runtime.cli.progress import ASCII_BLOCKS, BLOCKS, Pace, progress, whole
+from ctrain_runtime.cli.progress import ASCII_BLOCKS, BLOCKS, Pace, last_with_loss, progress, whole
 from ctrain_runtime.schedulers.protocol import Status
 from ctrain_runtime.text import clock_time, pluralize
 
@@ -100,9 +100,9 @@ class Terminal:
         if steps:
             self._end_start()
             left = self._pace.update(steps[-1], time.monotonic())
-            with_loss = [record for record in steps if "loss" in record]
-            if with_loss:
-                self._move(progress(with_loss[-1], left, self._blocks))
+            shown = last_with_loss(steps)
+            if shown:
+                self._move(progress(shown, left, self._blocks))
 
     def cancelling(self, name: str) -> None:
         self.show(f"cancelling {name} ...")

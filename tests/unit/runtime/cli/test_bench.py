@@ -45,8 +45,9 @@ def run(bench: Bench, *arguments: str) -> tuple[int, str, str]:
 def test_the_table_of_rank_0_and_a_plot(bench: Bench) -> None:
     code, out, error = run(bench, "--sizes", "1024,1048576", "--operations", "all-reduce")
     assert code == 0, out + error
-    *_, table, directory, empty, head, bar = out.splitlines()
+    *_, table, completed, directory, empty, head, bar = out.splitlines()
     assert table == "table of 1024,1048576 for all-reduce"
+    assert completed.startswith("completed in ")
     assert directory == f"run directory: {bench.one}"
     assert (empty, head) == ("", "best bus bandwidth of 2 ranks by gloo; a node's links have 1.25 GB/s")
     assert bar == f"all-reduce  1.0 MB  {'█' * 32}{'░' * 8}  1 GB/s  80% of the link"

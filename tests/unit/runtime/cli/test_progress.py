@@ -4,7 +4,7 @@ from typing import Any, Optional
 
 import pytest
 
-from ctrain_runtime.cli.progress import ASCII_BLOCKS, LARGEST, Pace, progress, whole
+from ctrain_runtime.cli.progress import ASCII_BLOCKS, LARGEST, Pace, last_with_loss, last_words, progress, whole
 
 RECORD = {"step": 412, "steps": 1251, "loss": 5.914, "epoch": 1, "epochs": 90, "images_per_second": 11930.4}
 
@@ -32,6 +32,27 @@ RECORD = {"step": 412, "steps": 1251, "loss": 5.914, "epoch": 1, "epochs": 90, "
 )
 def test_progress(record: dict[str, Any], left: Optional[float], line: str) -> None:
     assert progress(record, left) == line
+
+
+@pytest.mark.parametrize(
+    ("record", "words"),
+    [
+        (RECORD, "epoch 1/90, step 412/1251, loss 5.91, 11,930 images/s"),
+        ({"step": 9, "steps": 3, "loss": 0.5}, "step 9, loss 0.500"),
+        ({"step": 0, "steps": 0}, "step 0"),
+        ({"step": "1", "loss": False}, ""),
+        ({}, ""),
+    ],
+)
+def test_last_words(record: dict[str, Any], words: str) -> None:
+    assert last_words(record) == words
+
+
+def test_the_last_record_with_a_step_and_a_loss() -> None:
+    """Programs write accuracies and the like only now and then."""
+    record = {"step": 2, "loss": 1.0}
+    assert last_with_loss([{"step": 1, "loss": 2.0}, record, {"step": 2, "accuracy": 0.5}, {"loss": 3.0}]) is record
+    assert last_with_loss([{"step": -1, "loss": 2.0}]) is None
 
 
 def test_a_bar_for_an_encoding_without_blocks() -> None:

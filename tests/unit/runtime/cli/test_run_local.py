@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -26,10 +27,10 @@ def test_a_run_on_this_machine(bench: Bench) -> None:
     assert (code, error) == (0, "")
     assert out.splitlines()[0] == "site      local (requested)"
     assert out.splitlines()[2] == "where     this machine: 2 groups of 2; 4 ranks, launcher mpirun"
-    assert out.splitlines()[-2:] == [
-        "rank 0 of 4, local 0 of 2, node 0, deep red",
-        f"run directory: {bench.runs}/one",
-    ]
+    words, completed, *last = out.splitlines()[-3:]
+    assert words == "rank 0 of 4, local 0 of 2, node 0, deep red"
+    assert re.fullmatch(r"completed in \d+ s", completed)
+    assert last == [f"run directory: {bench.runs}/one"]
     last = (bench.runs / "one/logs/rank3.log").read_text()
     assert last == "rank 3 of 4, local 1 of 2, node 1, deep red\n"
     assert bench.record()["exit"] == {"code": 0, "reason": "completed", "by": "program", "ending": "completed"}

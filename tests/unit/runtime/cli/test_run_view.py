@@ -3,7 +3,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 import pytest
 
@@ -118,13 +118,48 @@ def ending(plan: LaunchPlan, ended: Exit, failed: int = -1, step: int = 0, shown
 
 
 def test_the_last_line_is_always_the_run_directory(plan: LaunchPlan) -> None:
-    assert ending(plan, Exit(0, "completed", "program", Ending.COMPLETED)) == [f"run directory: {plan.run_directory}"]
     for ended in (
+        Exit(0, "completed", "program", Ending.COMPLETED),
         Exit(130, "cancelled", "user", Ending.CANCELLED),
         Exit(143, "time limit reached", "scheduler", Ending.TIME_LIMIT),
         Exit(9, "x", "ctrain", Ending.REFUSED),
     ):
         assert ending(plan, ended)[-1] == f"run directory: {plan.run_directory}"
+
+
+BEGUN = "2026-11-22T00:00:00+00:00"
+
+
+@pytest.mark.parametrize(
+    ("end", "took"),
+    [
+        ("2026-11-22T00:00:00+00:00", " in 0 s"),
+        ("2026-11-22T00:00:09+00:00", " in 9 s"),
+        ("2026-11-22T00:01:03+00:00", " in 1 min 3 s"),
+        ("2026-11-22T02:34:03+00:00", " in 2 h 34 min"),
+        (None, ""),
+    ],
+)
+def test_a_run_that_is_complete_says_so_and_how_long_it_took(plan: LaunchPlan, end: Optional[str], took: str) -> None:
+    complete = Exit(0, "completed", "program", Ending.COMPLETED)
+    done = dataclasses.replace(record.begin(plan), exit=complete, start=BEGUN, end=end)
+    assert run_view.ending(plan, Conclusion(done)).splitlines()[:-1] == [f"completed{took}"]
+
+
+@pytest.mark.parametrize(
+    ("metrics", "shown"),
+    [
+        ('{"step": 1, "loss": 9}\n{"step": 2, "steps": 2, "loss": 0.5}\n', "; last metrics: step 2/2, loss 0.500"),
+        ('{"step": 2, "loss": 0.5}\n{"step": 2, "val_loss": 3}\n{"lo', "; last metrics: step 2, loss 0.500"),
+        ('{"step": "two", "loss": 0.5}\n', ""),
+        ("{}\nnot JSON\n", ""),
+        ("x" * run_view.TAIL_BYTES + '\n{"step": 7, "loss": 1}\n', "; last metrics: step 7, loss 1.00"),
+    ],
+)
+def test_a_complete_run_shows_the_last_metrics_of_its_program(plan: LaunchPlan, metrics: str, shown: str) -> None:
+    (Path(plan.run_directory) / "metrics.jsonl").write_text(metrics)
+    assert ending(plan, Exit(0, "completed", "program", Ending.COMPLETED))[:-1] == [f"completed{shown}"]
+    assert not [line for line in ending(plan, Exit(9, "x", "program", Ending.FAILED)) if "metrics" in line]
 
 
 def test_a_run_that_was_ended_early_names_its_step_and_its_checkpoint(plan: LaunchPlan) -> None:
@@ -153,7 +188,7 @@ def test_an_estimate_beside_what_was_measured(plan: LaunchPlan) -> None:
         (Measured(), ("-", "-", "-")),
     ):
         done = dataclasses.replace(begun, exit=Exit(0, "completed", "program", Ending.COMPLETED), measured=measured)
-        assert run_view.ending(plan, Conclusion(done)).splitlines()[:-1] == [
+        assert run_view.ending(plan, Conclusion(done)).splitlines()[1:-1] == [
             "                 estimated  measured",
             f"time per step    2.00 s     {cells[0]}",
             f"tokens/s         500        {cells[1]}",
