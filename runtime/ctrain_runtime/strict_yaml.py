@@ -1,4 +1,5 @@
-"""Reads YAML files, strictly: a duplicate key is an error with its line. Apart from config, which also serves JSON."""
+"""Reads YAML files, strictly: a duplicate key is an error with its line; writes lines of them. Apart from config, which
+also serves JSON."""
 
 from __future__ import annotations
 
@@ -85,3 +86,9 @@ def _line(error: yaml.YAMLError) -> str:
 
 def _problem(error: yaml.YAMLError) -> str:
     return str(getattr(error, "problem", None) or error).splitlines()[0]
+
+
+def entry(key: str, value: Any, comment: str = "") -> str:
+    """A line of YAML with a comment."""
+    text = yaml.safe_dump({key: value}, default_flow_style=True, sort_keys=False, width=10**6).strip()[1:-1]
+    return f"{text}    # {' '.join(comment.split())}" if comment else text

@@ -21,13 +21,14 @@ from typing import Any
 from ctrain_runtime.cli.doctor import report
 from ctrain_runtime.doctor import Finding
 from ctrain_runtime.doctor.compare import compare
-from ctrain_runtime.doctor.profile import make_profile, write_profile
+from ctrain_runtime.doctor.profile import make_profile
 from ctrain_runtime.doctor.sites import check_files, check_site
 from ctrain_runtime.errors import CtrainError, SiteError
 from ctrain_runtime.site import DEFAULT, load_site, select_site
 from ctrain_runtime.site_evidence import explain
 from ctrain_runtime.site_files import LEVEL_NAMES, site_paths
 from ctrain_runtime.site_layers import Level
+from ctrain_runtime.starting_points.templates import write_new
 from ctrain_runtime.text import table
 
 WIDEST = 40  # of a column, so that a long value moves only its own line
@@ -65,7 +66,7 @@ def _init(args: argparse.Namespace) -> int:
     if args.dry_run:
         print(text, end="")
         return 0
-    write_profile(path, text)
+    write_new(path, text, "See what it would be: --dry-run")
     print(f"wrote {path}\nread it, then check it with: ctrain site check {path.stem}")
     return 0
 

@@ -9,12 +9,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from ctrain_runtime import schedulers, time_limit
+from ctrain_runtime import schedulers, strict_yaml, time_limit
 from ctrain_runtime.doctor import fabric
 from ctrain_runtime.engines.apptainer import find_engine
-from ctrain_runtime.errors import ConfigError, EngineError, UsageError
+from ctrain_runtime.errors import EngineError, UsageError
 from ctrain_runtime.facts import Cluster, Partition
 from ctrain_runtime.job import NAME
 from ctrain_runtime.run.targets import find_cluster
@@ -40,34 +38,29 @@ def make_profile(selected: SelectedSite, name: str = "") -> tuple[Path, str]:
     return site_dirs()[Level.USER] / f"{name}.yaml", "".join(f"{line}\n" for line in _lines(name, selected, cluster))
 
 
-def write_profile(path: Path, text: str) -> None:
-    """Write a new file, whole or not at all. Raises ConfigError, also if it exists by now."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(text, encoding="utf-8")
-        os.link(temporary, path)  # a rename would replace the file of another process
-    except OSError as error:
-        raise ConfigError(f"cannot write {path}: {error.strerror}", "See what it would be: --dry-run") from error
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
 def _lines(name: str, selected: SelectedSite, cluster: Cluster) -> Iterator[str]:
     site = selected.site
     yield f"# Written by `ctrain site init` on {socket.gethostname()}. All keys: ctrain help sites"
-    yield _entry("name", name)
-    yield _entry("description", f"cluster {name}" if cluster.partitions else f"machine {name}")
-    yield _entry("scheduler", site.scheduler, f"site {site.name}: {selected.reason}")
+    yield strict_yaml.entry("name", name)
+    yield strict_yaml.entry("description", f"cluster {name}" if cluster.partitions else f"machine {name}")
+    yield strict_yaml.entry("scheduler", site.scheduler, f"site {site.name}: {selected.reason}")
     yield from _engine(schedulers.get(site.scheduler).programs)
     stores = os.environ.get("CTRAIN_STORE", "")
-    yield _entry("stores", [stores], "CTRAIN_STORE") if stores else "# stores: [DIR]    # where images are published"
-    yield _entry("runs", *_runs())
+    yield (
+        strict_yaml.entry("stores", [stores], "CTRAIN_STORE")
+        if stores
+        else "# stores: [DIR]    # where images are published"
+    )
+    yield strict_yaml.entry("runs", *_runs())
     if cluster.partitions:
         mpi = [flavour for flavour in site.mpi if flavour in cluster.mpi]
-        yield _entry("mpi", mpi, f"of {', '.join(cluster.mpi)}") if mpi else f"# mpi: none of {', '.join(site.mpi)}"
+        yield (
+            strict_yaml.entry("mpi", mpi, f"of {', '.join(cluster.mpi)}")
+            if mpi
+            else f"# mpi: none of {', '.join(site.mpi)}"
+        )
         yield f"partitions:    # as {site.scheduler} shows them; without `partition`, each run gets one that is free"
-        yield from (f"  {_entry(part.name, _describe(part), _notes(part))}" for part in cluster.partitions)
+        yield from (f"  {strict_yaml.entry(part.name, _describe(part), _notes(part))}" for part in cluster.partitions)
     for adapter, state in fabric.adapters().items():
         yield f"# fabric: {adapter} {state}; NCCL finds it by itself, if not: env: {{NCCL_IB_HCA: {adapter}}}"
     for variable in filter(os.environ.get, _PROXIES):  # not the value, which may hold a password
@@ -85,7 +78,7 @@ def _engine(programs: tuple[str, ...]) -> Iterator[str]:
         yield f"# engine: {engine.name} {engine.version} on PATH here; nodes need it at the same path"
         criteria["paths"] = [engine.path]
     if criteria:
-        yield _entry("detect", criteria, "the site applies where all of these exist")
+        yield strict_yaml.entry("detect", criteria, "the site applies where all of these exist")
 
 
 def _runs() -> tuple[str, str]:
@@ -106,9 +99,3 @@ def _describe(part: Partition) -> Mapping[str, Any]:
 
 def _notes(part: Partition) -> str:
     return ", ".join(["the default"] * part.default + ["preemptible"] * part.preemptible)
-
-
-def _entry(key: str, value: Any, source: str = "") -> str:
-    """A line of YAML with a comment."""
-    text = yaml.safe_dump({key: value}, default_flow_style=True, sort_keys=False, width=10**6).strip()[1:-1]
-    return f"{text}    # {' '.join(source.split())}" if source else text

@@ -46,10 +46,10 @@ def trains_alone(program: Path) -> bool:
         if path in seen:
             continue
         seen.add(path)
-        tree = _parse(path)
+        tree = parse(path)
         if tree is None or len(seen) > MAX_FILES or any(map(_is_doubtful, ast.walk(tree))) or _reads_variables(tree):
             return False
-        for module in _imports(tree):
+        for module in imported_modules(tree):
             local = _local(module, path.parent, program.parent)
             if not local and module.strip(".") and module.lstrip(".").partition(".")[0] not in HARMLESS:
                 return False
@@ -58,7 +58,8 @@ def trains_alone(program: Path) -> bool:
     return imports_torch
 
 
-def _parse(path: Path) -> Optional[ast.AST]:
+def parse(path: Path) -> Optional[ast.AST]:
+    """The program in a file; None if it cannot be read, or is not Python of this version."""
     try:
         if path.stat().st_size > MAX_BYTES:
             return None
@@ -95,7 +96,7 @@ def _reads_variables(tree: ast.AST) -> bool:
     return False
 
 
-def _imports(tree: ast.AST) -> Iterator[str]:
+def imported_modules(tree: ast.AST) -> Iterator[str]:
     """The modules that are imported anywhere, relative ones with their dots; of `from a import b` both a and a.b."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

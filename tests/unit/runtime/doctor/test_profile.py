@@ -9,6 +9,7 @@ from ctrain_runtime.doctor import fabric, profile
 from ctrain_runtime.errors import ConfigError, SchedulerError, UsageError
 from ctrain_runtime.facts import Partition
 from ctrain_runtime.site import Site, SitePartition, load_site, select_site
+from ctrain_runtime.starting_points.templates import write_new
 from samples import programs as fakes
 
 GPU = Partition("gpu", True, nodes=4, cpus=16, gpus=2, gpu_type="a100", time_limit=1440, arch="x86_64")
@@ -31,7 +32,7 @@ def machine(programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def write(name: str = "ours") -> tuple[Site, str]:
     """The site as ctrain reads what it has written, and the text."""
     path, text = profile.make_profile(select_site(), name)
-    profile.write_profile(path, text)
+    write_new(path, text, "")
     return load_site(name)[0], text
 
 
@@ -89,7 +90,7 @@ def test_nothing_is_overwritten(machine: Path) -> None:
         profile.make_profile(select_site(), "neuron")
     path.write_text("scheduler: local\n")
     with pytest.raises(ConfigError, match=rf"^cannot write {path}: File exists"):  # of another process meanwhile
-        profile.write_profile(path, "scheduler: slurm\n")
+        write_new(path, "scheduler: slurm\n", "See what it would be: --dry-run")
     assert path.read_text() == "scheduler: local\n"
     assert list(path.parent.iterdir()) == [path]
 
