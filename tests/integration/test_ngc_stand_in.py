@@ -1,8 +1,8 @@
 """The traps of NVIDIA's images: definitions on stand-ins for three of them, which a real registry on loopback serves.
 
 On stand-ins without torch and compilers the part of horovod.def is run that meets the traps, and libraries.def without
-its test; those of 22.03 and 24.12 with CTRAIN_LONG=1 only. With CTRAIN_STAND_IN=whole it is the real chain on whole ones,
-which takes ten minutes more for each.
+its test; those of 22.03 and 24.12 with CTRAIN_LONG=1 only. With CTRAIN_STAND_IN=whole it is the real chain on whole
+ones, which takes ten minutes more for each.
 """
 
 from __future__ import annotations
