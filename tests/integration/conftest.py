@@ -21,14 +21,13 @@ DOWN = 3  # the exit code of `cluster status` when there is no cluster
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All tests below this folder take minutes and come last. Files with a test that needs the cluster are marked:
-    there is one cluster only, but `make test` runs the others beside it."""
+    """All tests below this folder take minutes and come last. Those that need the cluster are marked: there is one
+    cluster only, but `make test` runs the others beside it."""
     here = Path(__file__).parent
     ours = [item for item in items if here in item.path.parents]
-    with_cluster = {item.path for item in ours if "cluster" in getattr(item, "fixturenames", ())}
     for item in ours:
         item.add_marker(pytest.mark.integration)
-        if item.path in with_cluster:
+        if "cluster" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.cluster)
     items[:] = [item for item in items if item not in ours] + ours
 

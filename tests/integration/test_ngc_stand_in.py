@@ -23,7 +23,7 @@ import pytest
 from ctrain_builder import build_cache
 from ctrain_builder.cache_root import default_root
 from samples import ngc_stand_in, registry
-from samples.cluster import Cluster, Done
+from samples.cluster import Done
 from samples.long_mode import LONG
 
 CHECKOUT = Path(__file__).parents[2]
@@ -114,7 +114,7 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def make(cluster: Cluster, work: Path) -> Callable[[str], Image]:  # noqa: ARG001  # brings the base
+def make(pytorch_cpu: Path, work: Path) -> Callable[[str], Image]:  # noqa: ARG001  # brings the base
     plan = json.loads(ctrain("build", "pytorch-cpu", "--plan", "--json").stdout)
     base = build_cache.Cache(default_root()).layer(plan["images"][0]["layers"][0]["key"], True)
     ngc_stand_in.pack(base, work / "base.tar", whole=WHOLE)

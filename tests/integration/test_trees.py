@@ -120,7 +120,7 @@ def packed_at(path: Path) -> int:
     return int.from_bytes(path.read_bytes()[at + 8 : at + 12], "little")
 
 
-@pytest.mark.usefixtures("cluster")
+@pytest.mark.usefixtures("pytorch_cpu")
 @pytest.mark.skipif(not WHOLE, reason="compiles all of an image for a quarter of an hour: CTRAIN_TREES=whole")
 def test_all_real_definitions_make_the_files_of_plain_builds(tmp_path: Path) -> None:
     plan, cache = real_plan(), open_cache()
@@ -135,7 +135,7 @@ def test_all_real_definitions_make_the_files_of_plain_builds(tmp_path: Path) -> 
     assert differences(seen(plain), seen(base, [f"{layer}:ro" for layer in layers])) == []
 
 
-@pytest.mark.usefixtures("cluster")
+@pytest.mark.usefixtures("pytorch_cpu")
 def test_real_definitions_make_the_files_of_plain_builds(tmp_path: Path) -> None:
     """One that removes and installs packages, and `train`, on the real base."""
     site, plan = build_host.detect(os.environ), real_plan()
