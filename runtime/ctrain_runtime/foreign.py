@@ -128,9 +128,9 @@ def cached_digest(path: Path, report: Report) -> str:
 def _software(image: Path, engine: Engine, as_root: bool) -> dict[str, str]:
     versions = Path(inside.__file__).with_name("versions.py").read_text(encoding="utf-8")
     argv = [*apptainer.isolated_exec_argv(engine, as_root=as_root), str(image)]
-    lines = _output([*argv, "/bin/sh", "-c", _LOOK, "ctrain", versions + _PYTHON]).splitlines()
+    lines = output([*argv, "/bin/sh", "-c", _LOOK, "ctrain", versions + _PYTHON]).splitlines()
     found: dict[str, Any] = dict(line.partition(" ")[::2] for line in lines)
-    found.update(_json(next((line for line in reversed(lines) if line.startswith("{")), "")))
+    found.update(last_object(lines))
     return {name: found[name] for name in sorted(_NAMES & found.keys()) if _is_value(found[name])}
 
 
@@ -140,7 +140,7 @@ def _is_value(value: object) -> bool:
 
 def _labels(image: Path, engine: Engine) -> dict[str, str]:
     """The labels of an image, and as ENTRY_POINT the program that `run` would start."""
-    text = _output([engine.path, "--quiet", "inspect", "--json", "--labels", "--runscript", str(image)])
+    text = output([engine.path, "--quiet", "inspect", "--json", "--labels", "--runscript", str(image)])
     data = _json(text[text.find("{") :]).get("data")
     attributes = data.get("attributes") if isinstance(data, dict) else None
     if not isinstance(attributes, dict):
@@ -157,6 +157,11 @@ def _printable(text: str) -> str:
     return "".join(filter(str.isprintable, text))[:500]
 
 
+def last_object(lines: list[str]) -> dict[str, Any]:
+    """The JSON object in the last line that begins one; {} if there is none."""
+    return _json(next((line for line in reversed(lines) if line.startswith("{")), ""))
+
+
 def _json(text: str) -> dict[str, Any]:
     """The JSON object in what an image, or the engine for it, printed; {} for anything else."""
     try:
@@ -166,7 +171,7 @@ def _json(text: str) -> dict[str, Any]:
     return data if isinstance(data, dict) else {}
 
 
-def _output(argv: list[str]) -> str:
+def output(argv: list[str]) -> str:
     """The output of a command about an image. Raises EngineError if it fails, takes too long or does not end."""
     with tempfile.TemporaryDirectory(prefix="ctrain-") as directory:
         log = Path(directory) / "output"

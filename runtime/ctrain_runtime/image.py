@@ -34,14 +34,14 @@ class Image:
 
     @property
     def foreign(self) -> bool:
-        """Whether ctrain did not build it, or lacks its manifest."""
-        return not self.manifest.layers
+        """Whether it has no manifest: ctrain did not build it, or has lost that."""
+        return not self.manifest.tag
 
     @property
     def marker(self) -> str:
         """The contents of LAYER_MARKER when all layers are mounted; "" for an image without layers above its base."""
         layers, labels = self.manifest.layers, self.manifest.labels
-        if self.foreign and " " in labels.get(LAYERS_LABEL, "") and labels.get(FLAT_LABEL) == "no":
+        if not layers and " " in labels.get(LAYERS_LABEL, "") and labels.get(FLAT_LABEL) == "no":
             return labels.get(KEY_LABEL, "")
         return layers[-1].key if len(layers) > 1 else ""
 

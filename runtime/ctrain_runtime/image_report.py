@@ -9,6 +9,7 @@ from typing import Optional
 from ctrain_runtime.digest import short
 from ctrain_runtime.image import Image
 from ctrain_runtime.manifest import (
+    ADOPTED_LABEL,
     ENTRY_POINT,
     LICENSES_LABEL,
     PARENT_LABEL,
@@ -75,6 +76,7 @@ def describe(image: Image, packages: Packages, problem: str, signers: Sequence[s
         ("file", f"{image.path} ({format_size(manifest.size)})"),
         ("base", f"{manifest.base.reference}  {short(manifest.base.digest)}".rstrip()),
         ("parent", manifest.labels.get(PARENT_LABEL, "")),
+        ("adopted", manifest.labels.get(ADOPTED_LABEL, "")),
         ("licences", manifest.labels.get(LICENSES_LABEL, "")),
         ("built", _built(manifest)),
         ("starts", f"{manifest.labels[ENTRY_POINT]} (not by ctrain)" if ENTRY_POINT in manifest.labels else ""),
@@ -84,7 +86,7 @@ def describe(image: Image, packages: Packages, problem: str, signers: Sequence[s
         *(("used by", user) for user in users),
         *facts(manifest, package_counts or problem),
     ]
-    if image.foreign:
+    if not manifest.layers:
         return _rows(rows)
     layers = [("layer", "size", "key", "digest"), *(_layer(part) for part in manifest.layers)]
     if licenses := layer_licenses(manifest.labels):

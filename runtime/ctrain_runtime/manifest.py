@@ -18,6 +18,9 @@ _FIRST_WITH_CHECKSUM = 3
 CHECKSUM = "checksum"  # key whose value covers all other keys
 _BELOW = "below"  # of schema 4: null; or, for a thin image, the file of its base, which versions shared
 PARENT_LABEL = "org.ctrain.parent"  # the published image that this one was built on, with its digest
+ADOPTED_LABEL = (
+    "org.ctrain.adopted"  # of the manifest alone: the file that a version was copied from, as in PATH@sha256:...
+)
 LICENSES_LABEL = "org.opencontainers.image.licenses"  # of all that an image holds, combined
 LAYER_LICENSES_LABEL = "org.ctrain.licenses"  # the same by layer, as in "base: BSD-3-Clause; upper: MIT"
 CPU_LABEL = "org.ctrain.cpu"  # the CPU that an image for x86-64 is compiled for, as gcc's -march: x86-64-v3
@@ -129,6 +132,16 @@ class Manifest:
     def file_name(self) -> str:
         """As in pytorch_24.12-hd-py3-r3.sif."""
         return f"{file_stem(self.name, self.version)}.sif"
+
+    @property
+    def adopted(self) -> bool:
+        """Whether it is a version of a store that ctrain did not build: nothing of it was tested."""
+        return bool(self.tag) and not self.layers
+
+    @property
+    def adopted_digest(self) -> str:
+        """The digest of the file that it was adopted from, which had no package list; "" if ctrain built it."""
+        return self.labels.get(ADOPTED_LABEL, "").rpartition("@")[2] if self.adopted else ""
 
     @property
     def tested(self) -> bool:

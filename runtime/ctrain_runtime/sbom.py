@@ -12,14 +12,18 @@ from ctrain_runtime.errors import ImageUnusable
 _KIND = re.compile(r"pkg:([a-z]+)/")  # of a package URL, as in pkg:pypi/torch@2.13.0
 
 
+class NoPackageList(ImageUnusable):
+    """An image without a list of its packages."""
+
+
 def packages(path: Path) -> dict[tuple[str, str], str]:
     """(type, name) -> version of every package; types are those of package URLs: pypi, deb.
 
-    Raises ImageUnusable if the image has no package list.
+    Raises NoPackageList if there is no list; ImageUnusable if it cannot be read.
     """
     content = sif.object_bytes(path, sif.SBOM)
     if content is None:
-        raise ImageUnusable(f"{path} has no package list (built by an older ctrain)", "Rebuild and publish it")
+        raise NoPackageList(f"{path} has no package list (built by an older ctrain)", "Rebuild and publish it")
     try:
         components = json.loads(content).get("components", ())  # omitted if there are none
         rows = ((_KIND.match(item["purl"]), item["name"], item["version"]) for item in components)

@@ -5,6 +5,8 @@ that `ctrain build` would make now, by the definitions and with the same --build
 has this digest, whatever it was made of.
 
   ctrain publish pytorch-cpu --store /apps/ctrain --channel dev
+
+Images that ctrain did not build: ctrain store adopt FILE.sif
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ from ctrain_builder.image_spec import ImageSpec
 from ctrain_builder.store import channels
 from ctrain_builder.store.publish import CopyObserver, PublishResult, find_same, publish, require_digest
 from ctrain_builder.store.refresh import refresh
-from ctrain_runtime.errors import ImageTestError, RegistryError
+from ctrain_runtime.errors import ImageTestError, RegistryError, UsageError
+from ctrain_runtime.image import is_path
 from ctrain_runtime.manifest import Manifest
 from ctrain_runtime.store import open_store
 from ctrain_runtime.text import format_size
@@ -60,6 +63,10 @@ def execute(args: argparse.Namespace) -> int:
     if args.channel is not None:
         channels.check(args.channel)
     cache = open_cache(args.cache)
+    if is_path(args.image):
+        adopt = shlex.join(["ctrain", "store", "adopt", args.image, "--store", str(root)])
+        problem = f"{args.image} is a file, not an image of images.yaml that `ctrain build` has built"
+        raise UsageError(problem, f"To bring an image file into the store: {adopt}")
     spec = find_image(image_spec.directory(args.definitions), args.image, args.tag)
     flat = build.is_flat(spec, args.flatten)
     path = cache.image(spec, flat)

@@ -55,7 +55,9 @@ class _DebianPackage:
 
 
 @dataclass(frozen=True)
-class _Packages:
+class Packages:
+    """What inside/packages.py finds."""
+
     system: dict[str, str] = field(default_factory=dict)
     deb: tuple[_DebianPackage, ...] = ()
     pypi: dict[str, str] = field(default_factory=dict)
@@ -66,7 +68,7 @@ class _Answer:
     """What inside/examine.py prints."""
 
     software: dict[str, str] = field(default_factory=dict)
-    packages: _Packages = field(default_factory=_Packages)
+    packages: Packages = field(default_factory=Packages)
 
 
 def examine(container: Container, image: Path) -> Content:

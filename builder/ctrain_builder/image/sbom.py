@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timezone
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 from ctrain_builder.build_plan import BuildPlan
 from ctrain_builder.layers.container import Container
 from ctrain_runtime.errors import BuildError
+from ctrain_runtime.manifest import Manifest
 
 if TYPE_CHECKING:  # an optional dependency, imported when an image is built
     from cyclonedx.model.component import Component
 
 _NAME = "sbom.cdx.json"
-_OBJECT = ("--datatype", "9", "--sbomformat", "cyclonedx-json", "--groupid", "1", "--filename", _NAME)
+OBJECT = ("--datatype", "9", "--sbomformat", "cyclonedx-json", "--groupid", "1", "--filename", _NAME)
 
 
 def require() -> None:
@@ -38,7 +39,7 @@ def attach(
 ) -> None:
     """Put the list of an image's packages into its file. Raises BuildError."""
     (container.work / _NAME).write_text(document(plan, packages, license_of), encoding="utf-8")
-    argv = [container.engine.path, "sif", "add", *_OBJECT, str(image), str(container.work / _NAME)]
+    argv = [container.engine.path, "sif", "add", *OBJECT, str(image), str(container.work / _NAME)]
     container.require(argv, log, f"cannot add the package list to {image}")
 
 
@@ -47,23 +48,31 @@ def document(plan: BuildPlan, packages: Mapping[str, Any], license_of: Mapping[s
 
     `license_of` has the licences of the image's layers, which are parts of the image in it.
     """
+    layers = [_layer(name, licence) for name, licence in license_of.items()]
+    content = [plan.keys, packages, dict(license_of)]
+    version = f"{plan.spec.tag}-{plan.spec.stack}"
+    return _document(plan.spec.store_name, version, packages, layers, content, max(part.epoch for part in plan.layers))
+
+
+def document_of_adopted(manifest: Manifest, packages: Mapping[str, Any], epoch: float) -> str:
+    """The same of a file that was modified at `epoch`; the same for equal files."""
+    version = f"{manifest.tag}-{manifest.stack}"
+    return _document(manifest.name, version, packages, (), [manifest.digest, packages], epoch)
+
+
+def _document(
+    name: str, version: str, packages: Mapping[str, Any], layers: Iterable[Component], content: Any, epoch: float
+) -> str:
     from cyclonedx.model.bom import Bom, BomMetaData
     from cyclonedx.model.component import Component, ComponentType
     from cyclonedx.output.json import JsonV1Dot6
 
-    spec = plan.spec
-    version = f"{spec.tag}-{spec.stack}"
-    layers = [_layer(name, licence) for name, licence in license_of.items()]
-    image = Component(
-        name=spec.store_name, version=version, type=ComponentType.CONTAINER, bom_ref="image", components=layers
-    )
-    time = datetime.fromtimestamp(max(layer.epoch for layer in plan.layers), timezone.utc)
-    content = json.dumps([plan.keys, packages, dict(license_of)], sort_keys=True)
+    image = Component(name=name, version=version, type=ComponentType.CONTAINER, bom_ref="image", components=layers)
     components = list(_components(packages))
     bom = Bom(
         components=components,
-        serial_number=uuid.uuid5(uuid.NAMESPACE_OID, content),
-        metadata=BomMetaData(component=image, timestamp=time),
+        serial_number=uuid.uuid5(uuid.NAMESPACE_OID, json.dumps(content, sort_keys=True)),
+        metadata=BomMetaData(component=image, timestamp=datetime.fromtimestamp(epoch, timezone.utc)),
     )
     bom.register_dependency(image, components)
     return JsonV1Dot6(bom).output_as_string(indent=1)

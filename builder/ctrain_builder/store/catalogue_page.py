@@ -82,7 +82,10 @@ def load_entries(store: Store) -> Catalogue:
             held = sorted((kind, name, number) for (kind, name), number in sbom.packages(image.path).items())
             versions.append(CatalogueEntry(image, tuple(places.setdefault(one, len(places)) for one in held)))
         except ImageUnusable as error:
-            versions.append(CatalogueEntry(image, problem=error.message))
+            is_known = image.manifest.adopted and isinstance(
+                error, sbom.NoPackageList
+            )  # a file without Python, or signed
+            versions.append(CatalogueEntry(image, problem="" if is_known else error.message))
     return Catalogue(scan, root, manifest_writer.utc_now(), tuple(versions), tuple(places))
 
 

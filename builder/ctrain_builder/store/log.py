@@ -15,7 +15,7 @@ from ctrain_runtime.errors import ConfigError
 from ctrain_runtime.store import STORE_LOG
 from ctrain_runtime.text import user_name
 
-PUBLISH, SYNC, PROMOTE, ROLLBACK = "publish", "sync", "promote", "rollback"
+PUBLISH, ADOPT, SYNC, PROMOTE, ROLLBACK = "publish", "adopt", "sync", "promote", "rollback"
 CHANNEL_RM, MOVES = "channel rm", (SYNC, PROMOTE, ROLLBACK)
 RETIRE, WITHDRAW, RESTORE, REMOVE, QUARANTINE = "retire", "withdraw", "restore", "remove", "quarantine"
 SIGN = "sign"

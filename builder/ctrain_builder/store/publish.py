@@ -74,13 +74,13 @@ def publish(
     if not manifest.tested:
         raise ImageTestError(f"image {image} has not passed its tests", "Build it again with: ctrain build")
     wanted = replace(manifest, signed=signer is not None)
-    _require_not_withdrawn(open_store(root), wanted)
+    require_not_withdrawn(open_store(root), wanted)
     with translate_os_errors(root), contextlib.ExitStack() as copies:
         known = find_same(open_store(root), wanted, signer)
         if known or kind(digest) == kind(manifest.digest):
             require_digest(image, manifest, digest)
         copied = None if known else copies.enter_context(_copy(image, wanted, root, watch, signer, digest))
-        published, known = _commit(root, wanted, copied, signer, channel, watch)
+        published, known = commit_copy(root, wanted, copied, signer, channel, watch)
     names = tuple(sorted({*published.channels, channel} - {""}))
     return PublishResult(replace(published, channels=names), known is None)
 
@@ -102,7 +102,7 @@ def find_same(store: Store, wanted: Manifest, signer: Optional[Signer] = None) -
     return next((found for found in same if signer is None or signatures.is_signed(found, signer)), None)
 
 
-def _require_not_withdrawn(store: Store, wanted: Manifest) -> None:
+def require_not_withdrawn(store: Store, wanted: Manifest) -> None:
     """Raises StoreError for an image that was withdrawn: under a new number it would leak what it leaked before."""
     for version in stored_versions(store, (RETIRED,)):
         named = version.name == wanted.name and is_withdrawn(store, version)
@@ -112,11 +112,14 @@ def _require_not_withdrawn(store: Store, wanted: Manifest) -> None:
 
 
 def _is_same(one: Manifest, other: Manifest) -> bool:
-    """Whether two images are the same: the same file, or put together once more from the same layers."""
+    """Whether two images are the same: the same file, copies of one, or put together once more from the same layers."""
     if one.name != other.name or one.flat != other.flat:
         return False
     layers = [[(layer.definition, layer.digest) for layer in manifest.layers] for manifest in (one, other)]
-    return one.digest == other.digest or (layers[0] == layers[1] != [] and all(digest for _, digest in layers[0]))
+    digests = [{manifest.digest, manifest.adopted_digest} - {""} for manifest in (one, other)]
+    return not digests[0].isdisjoint(digests[1]) or (
+        layers[0] == layers[1] != [] and all(digest for _, digest in layers[0])
+    )
 
 
 @contextlib.contextmanager
@@ -143,30 +146,34 @@ def _copy(
         yield file, replace(manifest, digest=digest, size=file.stat().st_size)
 
 
-def _commit(
+def commit_copy(
     root: Path,
     wanted: Manifest,
     copied: Optional[tuple[Path, Manifest]],
     signer: Optional[Signer],
     channel: str,
     watch: CopyObserver,
+    adopted_from: str = "",
 ) -> tuple[PublishedImage, Optional[PublishedImage]]:
     """Give a finished copy the next number, and move the channel; the version, and it again if it was there already.
 
+    `adopted_from` is for the log: the file that is adopted, "" if ctrain built the image.
     What a key signs states the number, and somebody may have to type a passphrase: so that is done before, with the
     number that comes next, and once more if somebody else has taken that meanwhile.
     """
     release = 0
     while True:
-        release = max(release, _last_release(root, wanted)) + 1
+        release = max(release, last_release(root, wanted)) + 1
         numbered = replace(copied[1], release=release) if copied else wanted
         signature = signatures.make(numbered, signer) if copied and signer else None
         with lock_store(root, watch.say) as writer:
-            _require_not_withdrawn(writer.store, wanted)  # again: others publish, retire and withdraw meanwhile
+            require_not_withdrawn(writer.store, wanted)  # again: others publish, retire and withdraw meanwhile
             known = find_same(writer.store, wanted, signer)
             if not known and not copied:
                 raise StoreError(f"{wanted.name} was retired while it was published", "Run the command again")
-            published = known or (_take_number(writer, copied[0], numbered, signature) if copied else None)
+            published = known or (
+                _take_number(writer, copied[0], numbered, signature, adopted_from) if copied else None
+            )
             if published and channel:
                 channels.point(writer, channel, published, log.PROMOTE)
         if published:
@@ -174,18 +181,23 @@ def _commit(
 
 
 def _take_number(
-    writer: LockedStore, file: Path, manifest: Manifest, signature: Optional[signatures.Signature]
+    writer: LockedStore,
+    file: Path,
+    manifest: Manifest,
+    signature: Optional[signatures.Signature],
+    adopted_from: str,
 ) -> Optional[PublishedImage]:
     """Publish a finished copy under its number; None if that was taken meanwhile, also by a version that is gone."""
     numbered = replace(manifest, published=manifest_writer.utc_now())
-    if numbered.release <= _last_release(writer.root, numbered) or not reserve(writer, numbered):
+    if numbered.release <= last_release(writer.root, numbered) or not reserve(writer, numbered):
         return None
     path = writer.root / numbered.file_name
     for left in signed.added(path):  # by a publish that was interrupted: no version had this number
         left.unlink()
     if signature:
         signatures.put(writer, PublishedImage(numbered, path, ()), signature)
-    return commit_version(writer, file, numbered, log.PUBLISH)
+    action, why = (log.ADOPT, f"from {adopted_from}") if adopted_from else (log.PUBLISH, "")
+    return commit_version(writer, file, numbered, action, why)
 
 
 def reserve(writer: LockedStore, manifest: Manifest) -> bool:
@@ -224,7 +236,7 @@ def commit_version(writer: LockedStore, file: Path, manifest: Manifest, action: 
     return PublishedImage(manifest, path, ())
 
 
-def _last_release(root: Path, manifest: Manifest) -> int:
+def last_release(root: Path, manifest: Manifest) -> int:
     """The highest number that a version of this name, tag and stack has, or once had; 0 if there is none.
 
     An empty .sif has only its own name: a publish that was killed between its first two steps, which the next repeats.

@@ -37,9 +37,9 @@ def plan(source: Endpoint, target: Endpoint, wanted: Sequence[str], with_channel
     """
     versions, left_out = source.versions({reference.partition(":")[0] for reference in wanted})
     chosen = _choose(versions, wanted, source, left_out)
-    untested = [one.manifest for one in chosen if not one.manifest.tested]
+    untested = [one.manifest for one in chosen if not (one.manifest.tested or one.manifest.adopted)]
     left_out += [_untested(manifest, source) for manifest in untested]
-    chosen = [one for one in chosen if one.manifest.tested]
+    chosen = [one for one in chosen if one.manifest not in untested]
     manifests = [one.manifest for one in chosen]
     held = target.held(manifests)
     for manifest, has in zip(manifests, held):

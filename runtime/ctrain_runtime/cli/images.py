@@ -79,7 +79,7 @@ def _show(args: argparse.Namespace) -> str:
     try:
         packages, problem = sbom.packages(shown.path), ""
     except ImageUnusable as error:
-        packages, problem = {}, "" if shown.foreign else error.message
+        packages, problem = {}, error.message if shown.manifest.layers else ""
     signers, of_file = _signers(shown)
     leases, users = _users(shown.path)
     if args.json:

@@ -21,14 +21,14 @@ def choose_image(
 ) -> PlannedImage:
     """The plan's image: `image`, or `flat` if the engine does not mount layers. Raises EngineError if neither works.
 
-    A foreign image of which nobody knows for whose GPUs it is gets those that the run uses (None: no GPUs): without
-    them it would compute on CPUs and say nothing.
+    An image that ctrain did not build, and of which nobody knows for whose GPUs it is, gets those that the run uses
+    (None: no GPUs): without them it would compute on CPUs and say nothing.
     """
     chosen = _mountable(image, flat, options, facts) if facts.ignores_layers else image
     software = chosen.manifest.software
     # Not all builds of torch for Intel's GPUs have torch.version.xpu.
     is_known = bool({"cuda", "rocm", "xpu"} & software.keys()) or software.get("torch", "").endswith(("+cpu", "+xpu"))
-    unknown = image.foreign and not is_known
+    unknown = not image.manifest.layers and not is_known
     return PlannedImage(
         name=chosen.manifest.name,
         version=chosen.manifest.version,

@@ -33,6 +33,8 @@ def select(
     if not located.path.exists():
         return located, notes
     trust.require_trusted(located, site.site)
+    if located.manifest.adopted:
+        notes = (*notes, f"{located.manifest.reference} is untested: it was adopted, ctrain did not build it")
     if located.foreign:
         located, contents = _examine(located, report)
         notes = (*notes, f"{located.manifest.name} is untested: ctrain did not build it; contents {contents}")

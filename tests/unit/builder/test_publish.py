@@ -193,7 +193,7 @@ def test_a_foreign_image_keeps_its_name_whenever_it_comes(
     publish: Publish, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also when it comes after the numbers were looked at."""
-    monkeypatch.setattr(module, "_last_release", lambda *_: 0)
+    monkeypatch.setattr(module, "last_release", lambda *_: 0)
     (root / "small_1.0-s-py3-r1.sif").write_text("foreign")
     assert publish("a").image.manifest.release == 2
     assert (root / "small_1.0-s-py3-r1.sif").read_text() == "foreign"
@@ -231,7 +231,7 @@ def test_a_crash_at_any_step_gives_no_foreign_image_away(
     publish: Publish, root: Path, monkeypatch: pytest.MonkeyPatch, late: bool
 ) -> None:
     """Neither one that has the next number when it is reserved, nor one that takes it after the crash."""
-    monkeypatch.setattr(module, "_last_release", lambda *_: 0)
+    monkeypatch.setattr(module, "last_release", lambda *_: 0)
     shutil.copytree(root, root.with_name("before"), symlinks=True)
     image = root / "small_1.0-s-py3-r1.sif"
     for number in itertools.count():

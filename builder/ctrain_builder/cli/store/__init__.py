@@ -1,6 +1,7 @@
 """Manage a store: channels, retirement, garbage collection, integrity.
 
   ctrain store init /apps/ctrain                   # make a missing or empty directory a store
+  ctrain store adopt /apps/images/*.sif            # bring image files that ctrain did not build into the store
   ctrain store list                                # list versions; --retired, --quarantined, --all: others
   ctrain store show pytorch:prod                   # one version, and which jobs use it; see also: diff OLD NEW
   ctrain store promote pytorch 24.12-hd-r4 prod    # point channel prod of pytorch to this version
@@ -30,7 +31,7 @@ import argparse
 from pathlib import Path
 
 from ctrain_builder.cli.options import add_dry_run
-from ctrain_builder.cli.store import channels, checks, pages, signatures, versions
+from ctrain_builder.cli.store import adopt, channels, checks, pages, signatures, versions
 from ctrain_builder.cli.store.common import Run, show, store_root
 from ctrain_builder.store.init import init_store
 from ctrain_runtime.cli import images
@@ -67,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     images.add_show_arguments(add("show", "one version, and which jobs use it: as `ctrain images show`", _look))
     images.add_diff_arguments(add("diff", "what changed between two versions: as `ctrain images diff`", _look))
-    for family in (versions, channels, signatures, checks, pages):
+    for family in (adopt, versions, channels, signatures, checks, pages):
         family.add_actions(add)
     shown = argparse.RawDescriptionHelpFormatter
     text = "copy versions to another store, or to and from a registry"

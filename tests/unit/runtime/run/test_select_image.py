@@ -92,6 +92,24 @@ def test_an_image_that_ctrain_did_not_build(foreign: Path) -> None:
     )
 
 
+def test_an_adopted_image_is_known_by_its_manifest(foreign: Path) -> None:
+    software = {"cuda": "12.6", "glibc": "2.36"}
+    facts = {"name": "env", "tag": "1.0", "stack": "adopted", "release": 1, "layers": (), "tests": ()}
+    path = write_image(foreign.parent / "store", software=software, requires=Requires(), **facts)
+    prepared = prepare(asked(image="env", options={"nodes": 2}))
+    planned = prepared.launch.plan.image
+    assert (planned.name, planned.version, planned.cuda) == ("env", "1.0-adopted-r1", True)
+    assert Path(planned.path).absolute() == path
+    assert prepared.notes == (
+        "env:1.0-adopted-r1 is untested: it was adopted, ctrain did not build it",
+        "not compared with partition gpu: the driver, the image's GPU code",
+    )
+    assert "exec" not in (foreign.parent / "engine").read_text(), "nothing of it was run"
+    path.write_bytes(sif(data=b"longer than it was"))
+    with pytest.raises(ImageUnusable, match="size mismatch"):
+        prepare(asked(image="env"))
+
+
 def test_an_image_that_does_not_fit_the_nodes_names_one_that_does(machine: Path, programs: Path) -> None:
     requires = Requires(arch=("7.5", "8.0"))
     write_image(machine / "store", tag="25.04", release=1, requires=requires, published="2026-11-20T01:02:03Z")
