@@ -73,6 +73,7 @@ class ImageEntry:
     `parent` (`from` in the file) is the image that the chain is built on instead of a base; then `tag_argument` may be
     one of any definition, or missing. `tags` is its matrix. `horovod` lists what its Horovod can do, in the words of
     `horovodrun --check-build`. `architectures` holds at all tags; what a tag says of an architecture comes over it.
+    `redistribute` tells whether it may be passed on to others; None leaves that to its licences.
     """
 
     chain: tuple[str, ...]
@@ -82,6 +83,7 @@ class ImageEntry:
     parent: str = ""
     store_name: Optional[str] = None
     horovod: tuple[str, ...] = ()
+    redistribute: Optional[bool] = None
     tags: dict[str, TagSpec] = field(default_factory=dict)
     architectures: dict[str, ArchitectureSpec] = field(default_factory=dict)
 
@@ -109,6 +111,7 @@ class ImageSpec:
     horovod: tuple[str, ...] = ()
     is_default: bool = True
     parent: str = ""  # as parent.check wants it, a path absolute; "" for a chain with a base
+    redistribute: Optional[bool] = None
 
     @property
     def arguments(self) -> Mapping[str, str]:
@@ -222,6 +225,7 @@ def _spec(directory: Path, name: str, entry: ImageEntry, tag: str) -> ImageSpec:
         horovod=entry.horovod,
         is_default=tag == entry.tag,
         parent=_parent(where, entry.parent, root),
+        redistribute=entry.redistribute,
     )
 
 

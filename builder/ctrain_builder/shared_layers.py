@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Optional
 
-from ctrain_builder import build_plan
+from ctrain_builder import build_plan, redistribution
 from ctrain_builder.build_cache import Cache, LayerContent, partition
 from ctrain_builder.build_plan import BuildPlan, PlannedLayer
 from ctrain_builder.layers import inherit, pack
@@ -94,7 +94,7 @@ class SharedLayers:
             content = cache.known_content(part.key, part.definition.is_base) or LayerContent("", 0)
             if part.part or content.origin == self.target:
                 continue
-            if why := self._reason_to_keep(part, content):
+            if why := self._reason_to_keep(plan, part, content):
                 progress.note(f"layer {part.name} is not uploaded: {why}")
                 continue
             facts = (part.key, part.name, plan.arch, content.digest, content.size, parent, content.built)
@@ -110,7 +110,9 @@ class SharedLayers:
                 break  # what lies above ours does not fit it
         return None
 
-    def _reason_to_keep(self, part: PlannedLayer, content: LayerContent) -> str:
+    def _reason_to_keep(self, plan: BuildPlan, part: PlannedLayer, content: LayerContent) -> str:
+        if redistribution.declared(plan) == redistribution.NO:
+            return "images.yaml says of the image or its parent: redistribute: no"
         if content.origin:
             return f"it comes from {content.origin}"
         if content.private:

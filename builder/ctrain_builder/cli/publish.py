@@ -14,10 +14,10 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Optional
 
-from ctrain_builder import build, build_plan, image_spec
+from ctrain_builder import build, build_plan, image_spec, redistribution
 from ctrain_builder.build_cache import Cache
 from ctrain_builder.build_plan import BuildPlan
 from ctrain_builder.cache_root import open_cache
@@ -32,7 +32,7 @@ from ctrain_builder.store.publish import CopyObserver, PublishResult, find_same,
 from ctrain_builder.store.refresh import refresh
 from ctrain_runtime.errors import ImageTestError, RegistryError, UsageError
 from ctrain_runtime.image import is_path
-from ctrain_runtime.manifest import Manifest
+from ctrain_runtime.manifest import REDISTRIBUTE_LABEL, Manifest
 from ctrain_runtime.store import open_store
 from ctrain_runtime.text import format_size
 
@@ -99,6 +99,8 @@ def _publishable(args: argparse.Namespace, cache: Cache, spec: ImageSpec, flat: 
     if manifest is None:
         return None
     [plan], _ = plan_images(args, [spec], cache, detect_site(args), Parents(cache))
+    if word := redistribution.declared(plan):  # as it is today: it changes no image
+        manifest = replace(manifest, labels={**manifest.labels, REDISTRIBUTE_LABEL: word})
     if build.up_to_date(cache, plan, flat, None):
         return manifest
     is_planned = build.assembled(cache, plan, flat) is not None

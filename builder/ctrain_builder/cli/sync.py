@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Optional
 
 from ctrain_builder.cache_root import open_cache
 from ctrain_builder.cli.bar import Bar, print_note
@@ -15,7 +15,7 @@ from ctrain_builder.store import sync
 from ctrain_builder.store.endpoints import SCHEME, Endpoint, RegistryEndpoint, StoreEndpoint
 from ctrain_builder.store.publish import CopyObserver
 from ctrain_builder.store.refresh import refresh
-from ctrain_runtime.errors import ConfigError, CtrainError, ImageTestError, ImageUnusable, StoreError
+from ctrain_runtime.errors import ConfigError, CtrainError, ImageTestError, ImageUnusable, StoreError, UsageError
 from ctrain_runtime.manifest import Manifest
 from ctrain_runtime.references import join_all
 from ctrain_runtime.registry.client import RegistryClient
@@ -28,12 +28,15 @@ def execute(args: argparse.Namespace) -> int:
     client = RegistryClient(os.environ)
     source, target = (_place(text, client, args.cache) for text in (args.source, args.target))
     try:
-        plan = sync.plan(source, target, join_all(args.images), args.channels)
+        overridden = args.redistribute is not None
+        if overridden:
+            _check_reason(args.redistribute, source)
+        plan = sync.plan(source, target, join_all(args.images), args.channels, redistribute=overridden)
         for left_out in plan.left_out:
             print_note(f"ctrain: left out: {left_out}")
         moves, failed = plan.moves, list[CtrainError]()
         if not args.dry_run:
-            moves, failed = _do(plan, source, target)
+            moves, failed = _do(plan, source, target, args.redistribute)
     except Unreachable as error:
         if "--offline" in error.hint:  # which is for builds
             raise Unreachable(error.message, "Retry later: it resumes") from error
@@ -43,6 +46,14 @@ def execute(args: argparse.Namespace) -> int:
     plan = replace(plan, moves=moves, left_out=(*plan.left_out, *failed))
     print(json.dumps(_as_data(plan, args.dry_run), indent=2) if args.json else _as_text(plan, target, args.dry_run))
     return _exit_code(plan.left_out)
+
+
+def _check_reason(reason: str, source: Endpoint) -> None:
+    """Raises UsageError."""
+    if not reason.strip():
+        raise UsageError("--redistribute must not be empty", "The log of SRC keeps this reason")
+    if not isinstance(source, StoreEndpoint):
+        raise UsageError(f"--redistribute is kept in the log of SRC, and {source} has none", "Copy from a store")
 
 
 def _exit_code(problems: Sequence[CtrainError]) -> int:
@@ -59,10 +70,14 @@ def _place(text: str, client: RegistryClient, cache: Any) -> Endpoint:
     return StoreEndpoint(store_path(text))
 
 
-def _do(plan: sync.Plan, source: Endpoint, target: Endpoint) -> tuple[tuple[sync.Move, ...], list[CtrainError]]:
+def _do(
+    plan: sync.Plan, source: Endpoint, target: Endpoint, reason: Optional[str]
+) -> tuple[tuple[sync.Move, ...], list[CtrainError]]:
     """Carry out a plan; the channels that were moved, and why others were not: both ends change while versions are
-    copied."""
+    copied. `reason`: why what is not to be passed on is passed on."""
     for manifest in plan.copies:
+        if reason and target.passes_on and isinstance(source, StoreEndpoint):
+            sync.record(manifest, reason, source, target)
         with Bar(f"copying {_title(manifest)}", manifest.size) as bar:
             target.put(manifest, source, CopyObserver(print_note, bar.at))
     for manifest in (*plan.copies, *plan.present):

@@ -58,6 +58,8 @@ class Held:
 class StoreEndpoint:
     """A store in a directory."""
 
+    passes_on = False  # what comes here stays with those who have the file system
+
     def __init__(self, root: Path) -> None:
         self.root = root
 
@@ -177,6 +179,8 @@ def _receive(file: Path, wanted: Manifest, read: ReadAt, parts: Sequence[SharedR
 
 class RegistryEndpoint:
     """A place in a registry: HOST[:PORT]/PATH. In the directory `notes` is kept how far uploads have come."""
+
+    passes_on = True  # who can read it is the registry's to decide
 
     def __init__(self, where: str, client: RegistryClient, notes: Path) -> None:
         self._where, self._client, self._notes = where.rstrip("/"), client, notes

@@ -18,7 +18,7 @@ from ctrain_runtime.text import user_name
 PUBLISH, ADOPT, SYNC, PROMOTE, ROLLBACK = "publish", "adopt", "sync", "promote", "rollback"
 CHANNEL_RM, MOVES = "channel rm", (SYNC, PROMOTE, ROLLBACK)
 RETIRE, WITHDRAW, RESTORE, REMOVE, QUARANTINE = "retire", "withdraw", "restore", "remove", "quarantine"
-SIGN = "sign"
+SIGN, REDISTRIBUTE = "sign", "redistribute"
 
 
 @dataclass(frozen=True)

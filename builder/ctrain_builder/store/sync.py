@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ctrain_builder.store.endpoints import Endpoint, Version, needs_copy
+from ctrain_builder.redistribution import reason_to_keep
+from ctrain_builder.store import log
+from ctrain_builder.store.endpoints import Endpoint, StoreEndpoint, Version, needs_copy
+from ctrain_builder.store.writer import lock_store
 from ctrain_runtime.errors import CtrainError, ImageNotFound, ImageTestError, StoreError
 from ctrain_runtime.manifest import Manifest
 
@@ -30,9 +33,12 @@ class Plan:
     left_out: tuple[CtrainError, ...]
 
 
-def plan(source: Endpoint, target: Endpoint, wanted: Sequence[str], with_channels: bool) -> Plan:
+def plan(
+    source: Endpoint, target: Endpoint, wanted: Sequence[str], with_channels: bool, *, redistribute: bool = False
+) -> Plan:
     """For all versions, or those that are `wanted`: NAME, NAME:VERSION or NAME:CHANNEL.
 
+    `redistribute`: also to a registry what is not to be passed on.
     Raises ImageNotFound; StoreError when a version is there with another digest.
     """
     versions, left_out = source.versions({reference.partition(":")[0] for reference in wanted})
@@ -40,8 +46,13 @@ def plan(source: Endpoint, target: Endpoint, wanted: Sequence[str], with_channel
     untested = [one.manifest for one in chosen if not (one.manifest.tested or one.manifest.adopted)]
     left_out += [_untested(manifest, source) for manifest in untested]
     chosen = [one for one in chosen if one.manifest not in untested]
+    held = target.held([one.manifest for one in chosen])
+    if target.passes_on and not redistribute:
+        kept = [has is None and reason_to_keep(one.manifest) for one, has in zip(chosen, held)]
+        left_out += [_kept(one.manifest, why, target) for one, why in zip(chosen, kept) if why]
+        held = [has for has, why in zip(held, kept) if not why]
+        chosen = [one for one, why in zip(chosen, kept) if not why]
     manifests = [one.manifest for one in chosen]
-    held = target.held(manifests)
     for manifest, has in zip(manifests, held):
         needs_copy(has, manifest, target)
     moves: list[Move] = []
@@ -63,6 +74,18 @@ def _untested(manifest: Manifest, source: Endpoint) -> ImageTestError:
     failed = [test.name for test in manifest.tests if test.outcome == "failed"]
     problem = f"failed its tests ({', '.join(failed)})" if failed else "has not passed its tests"
     return ImageTestError(f"{manifest.reference} in {source} {problem}", "Publish one there that passes them")
+
+
+def _kept(manifest: Manifest, why: str, target: Endpoint) -> StoreError:
+    hint = "If you may pass it on: --redistribute REASON; see: ctrain help licences"
+    return StoreError(f"{manifest.reference} is not passed on to {target}: {why}", hint)
+
+
+def record(manifest: Manifest, reason: str, source: StoreEndpoint, target: Endpoint) -> None:
+    """Log in `source` why a version goes to others all the same, if there is a reason against it."""
+    if reason_to_keep(manifest):
+        with lock_store(source.root) as writer:
+            writer.log(log.REDISTRIBUTE, manifest.name, manifest.version, why=f"to {target}: {reason}")
 
 
 def point(move: Move, source: Endpoint, target: Endpoint) -> None:

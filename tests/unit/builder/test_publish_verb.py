@@ -188,3 +188,17 @@ def test_a_file_is_no_store(publish: Callable[..., int], capsys: pytest.CaptureF
     Path("file").touch()
     assert publish("--store", "file") == 76
     assert capsys.readouterr().err == "ctrain: file is a file, not the directory of a store. Pass --store DIR\n"
+
+
+def test_the_manifest_tells_whether_it_may_be_passed_on(publish: Callable[..., int], project: Path) -> None:
+    """By images.yaml as it is at that time: the image is the same, and is not built again."""
+    images = project / "definitions/images.yaml"
+    text = images.read_text()
+    images.write_text(f"{text}    redistribute: no\n")
+    assert publish() == 0
+    (image,) = open_store(Path("store")).images()
+    assert image.manifest.labels["org.ctrain.redistribute"] == "no"
+    images.write_text(text)
+    assert publish() == 0
+    (same,) = open_store(Path("store")).images()
+    assert same == image, "what is published stays as it is"

@@ -165,6 +165,17 @@ def test_nothing_goes_on_top_of_a_newer_layer(
     assert list(shelf.manifests) == [whole.keys[0]]
 
 
+def test_nothing_is_uploaded_of_an_image_that_images_yaml_keeps(
+    built: tuple[Cache, BuildPlan, Manifest], where: str, lines: Lines, shelf: Shelf
+) -> None:
+    cache, whole, manifest = built
+    kept = dataclasses.replace(whole, spec=dataclasses.replace(whole.spec, redistribute=False))
+    assert SharedLayers(target=where, bases=True, client=client).upload(kept, manifest, cache, lines) is None
+    why = "images.yaml says of the image or its parent: redistribute: no"
+    assert lines.notes == [f"layer {name} is not uploaded: {why}" for name in ("base", "upper")]
+    assert not shelf.blobs
+
+
 def test_an_upload_that_fails_is_told(
     built: tuple[Cache, BuildPlan, Manifest], where: str, lines: Lines, registry: Front
 ) -> None:

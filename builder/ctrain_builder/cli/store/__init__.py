@@ -46,7 +46,8 @@ Copy versions from one store to another, with their names and numbers.
 
 SRC and DST are directories, or places in a registry, where each image is a repository, and versions and channels are
 its tags: `apptainer pull oras://registry.example.com/images/pytorch:prod` works too. What DST has already is not copied
-again. If interrupted, it resumes. A registry asks for the login that `apptainer registry login` has left.
+again. If interrupted, it resumes. A registry asks for the login that `apptainer registry login` has left; images that
+may not be passed on (ctrain help licences) go to none, unless --redistribute tells why they may.
 """
 
 
@@ -77,6 +78,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     sync.add_argument("target", metavar="DST", help="the same; `ctrain store init` creates a store")
     sync.add_argument("images", nargs="*", default=[], metavar="NAME[:VERSION|:CHANNEL]", help="default: all")
     sync.add_argument("--channels", action="store_true", help="also make DST's channels point to what SRC's do")
+    text = "also pass on to a registry what licences or images.yaml forbid; REASON goes to the log of SRC"
+    sync.add_argument("--redistribute", metavar="REASON", help=text)
     add_dry_run(sync)
     sync.add_argument("--json", action="store_true", help="print one JSON object instead of text")
     sync.add_argument("--cache", type=Path, metavar="DIR", help="where uploads are recorded ($CTRAIN_CACHE)")

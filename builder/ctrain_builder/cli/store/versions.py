@@ -74,7 +74,7 @@ def _list(args: argparse.Namespace, store: Store) -> int:
     wanted = {inventory.QUARANTINED} if args.quarantined else set()
     wanted |= {RETIRED, inventory.WAS_WITHDRAWN, inventory.REMOVED} if args.retired else set()
     versions = [one for one in inventory.stored_versions(store) if args.all or one.state in wanted]
-    changes = {(entry.name, entry.version): entry for entry in log.read(store.root) if not entry.channel}
+    changes = {(entry.name, entry.version): entry for entry in log.read(store.root) if _changes_state(entry)}
     rows, data = [], []
     for one in sorted(versions, key=lambda one: one.reference):
         change, size = changes.get((one.name, one.version)), inventory.file_size(one.image)
@@ -83,6 +83,10 @@ def _list(args: argparse.Namespace, store: Store) -> int:
         rows.append((*facts, format_size(size), why))
         data.append(dict(zip(_LISTED, (*facts, size, why, str(one.image)))))
     return show(args, {"versions": data}, table(_LISTED[:-1], rows) if rows else "no such versions")
+
+
+def _changes_state(entry: log.Entry) -> bool:
+    return not entry.channel and entry.action != log.REDISTRIBUTE
 
 
 def _retire(args: argparse.Namespace, store: Store) -> int:

@@ -1,0 +1,48 @@
+"""May an image be passed on, as to a registry? Decided by what images.yaml says, else by the licences that are known.
+
+No legal advice: docs/licences.md.
+"""
+
+from __future__ import annotations
+
+from ctrain_builder.build_plan import BuildPlan
+from ctrain_runtime.manifest import LICENSES_LABEL, REDISTRIBUTE_LABEL, Manifest, layer_licenses
+
+YES, NO, UNKNOWN = "yes", "no", "unknown"
+_OF_ITS_OWN = "LicenseRef-"  # begins the SPDX name of a licence that is on no list, as NVIDIA's of its containers
+
+
+def declared(plan: BuildPlan) -> str:
+    """The value of REDISTRIBUTE_LABEL: what images.yaml says of an image, and what holds for its parent; "" if nothing
+    does. A parent that may not be passed on stays so in all that is built on it."""
+    inherited = _of_parent(plan)
+    if inherited == NO or plan.spec.redistribute is None:
+        return inherited
+    return YES if plan.spec.redistribute else NO
+
+
+def reason_to_keep(manifest: Manifest) -> str:
+    """Why an image is not passed on; "" if it may be."""
+    told = manifest.labels.get(REDISTRIBUTE_LABEL, "")
+    if told == NO:
+        return "images.yaml says `redistribute: no` of it or its parent"
+    if told == YES:
+        return ""
+    if manifest.adopted or told == UNKNOWN:
+        return "ctrain did not build all of it, and does not know its licences"
+    licences = manifest.labels.get(LICENSES_LABEL, "").replace("(", " ").replace(")", " ").split()
+    if own := next((licence for licence in licences if licence.startswith(_OF_ITS_OWN)), ""):
+        return f"it is under {own}"
+    if manifest.base.digest and manifest.layers[0].definition not in layer_licenses(manifest.labels):
+        return f"no licence is known of its base {manifest.base.reference}"
+    return ""
+
+
+def _of_parent(plan: BuildPlan) -> str:
+    if not plan.parent:
+        return ""
+    image = plan.parent.image
+    if not image or image.manifest.adopted:
+        return UNKNOWN
+    told = image.manifest.labels.get(REDISTRIBUTE_LABEL, "")
+    return "" if told == YES else told
