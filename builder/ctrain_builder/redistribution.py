@@ -5,11 +5,15 @@ No legal advice: docs/licences.md.
 
 from __future__ import annotations
 
+import re
+
 from ctrain_builder.build_plan import BuildPlan
 from ctrain_runtime.manifest import LICENSES_LABEL, REDISTRIBUTE_LABEL, Manifest, layer_licenses
 
 YES, NO, UNKNOWN = "yes", "no", "unknown"
-_OF_ITS_OWN = "LicenseRef-"  # begins the SPDX name of a licence that is on no list, as NVIDIA's of its containers
+# LicenseRef- begins SPDX's name of a licence that is on no list, as NVIDIA's of its containers; others write free text.
+_LISTED = r"\(*(?!LicenseRef-)[A-Za-z0-9.+-]+\)*"
+_ALL_LISTED = re.compile(rf"({_LISTED}( (AND|OR|WITH) {_LISTED})*)?")
 
 
 def declared(plan: BuildPlan) -> str:
@@ -30,9 +34,9 @@ def reason_to_keep(manifest: Manifest) -> str:
         return ""
     if manifest.adopted or told == UNKNOWN:
         return "ctrain did not build all of it, and does not know its licences"
-    licences = manifest.labels.get(LICENSES_LABEL, "").replace("(", " ").replace(")", " ").split()
-    if own := next((licence for licence in licences if licence.startswith(_OF_ITS_OWN)), ""):
-        return f"it is under {own}"
+    licences = manifest.labels.get(LICENSES_LABEL, "")
+    if not _ALL_LISTED.fullmatch(licences):
+        return f"not all of its licences are on SPDX's list: {licences}"
     if manifest.base.digest and manifest.layers[0].definition not in layer_licenses(manifest.labels):
         return f"no licence is known of its base {manifest.base.reference}"
     return ""

@@ -45,7 +45,7 @@ for directory in {" ".join(COMPAT_DIRS)}; do
   done
 done
 getconf GNU_LIBC_VERSION 2>/dev/null || for library in /lib/ld-musl-*; do [ ! -e "$library" ] || echo musl yes; done
-if command -v python3 >/dev/null; then exec python3 -c "$1"; fi
+if python3 -c "import importlib.metadata" 2>/dev/null; then exec python3 -c "$1"; fi
 """
 _PYTHON = """
 import ctypes, json

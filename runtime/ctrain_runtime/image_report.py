@@ -12,6 +12,7 @@ from ctrain_runtime.manifest import (
     ADOPTED_LABEL,
     ENTRY_POINT,
     LICENSES_LABEL,
+    PACKAGE_LICENSES_LABEL,
     PARENT_LABEL,
     REDISTRIBUTE_LABEL,
     Layer,
@@ -22,6 +23,7 @@ from ctrain_runtime.manifest import (
 )
 from ctrain_runtime.text import format_duration, format_size, table
 
+_SHOWN_LICENSES = 4  # of packages; the manifest has all
 Packages = Mapping[tuple[str, str], str]  # (kind, name) -> version
 
 
@@ -71,6 +73,8 @@ def describe(image: Image, packages: Packages, problem: str, signers: Sequence[s
     manifest = image.manifest
     kinds = [kind for kind, _ in packages]
     package_counts = ", ".join(f"{kinds.count(kind)} {kind}" for kind in sorted(set(kinds)))
+    if package_counts:
+        package_counts += _package_licenses(manifest)
     channel = f" ({image.channel})" if image.channel else ""
     rows = [
         ("image", f"{manifest.name} {manifest.version}".rstrip() + f"{channel}  {short(manifest.digest)}".rstrip()),
@@ -111,6 +115,14 @@ def _layer(part: Layer) -> tuple[str, ...]:
 
 def _rows(rows: Sequence[tuple[str, str]]) -> str:
     return "\n".join(f"{key:<11}{value}" for key, value in rows if value)
+
+
+def _package_licenses(manifest: Manifest) -> str:
+    """The most frequent licences of the packages, after their number."""
+    named = manifest.labels.get(PACKAGE_LICENSES_LABEL, "").split("; ")
+    more = [f"{len(named) - _SHOWN_LICENSES} other licences"] if len(named) > _SHOWN_LICENSES else []
+    shown = ", ".join([*named[:_SHOWN_LICENSES], *more])
+    return f"; {shown}" if shown else ""
 
 
 def _built(manifest: Manifest) -> str:

@@ -24,6 +24,8 @@ ADOPTED_LABEL = (
 LICENSES_LABEL = "org.opencontainers.image.licenses"  # of all that an image holds, combined
 LAYER_LICENSES_LABEL = "org.ctrain.licenses"  # the same by layer, as in "base: BSD-3-Clause; upper: MIT"
 REDISTRIBUTE_LABEL = "org.ctrain.redistribute"  # of the manifest alone: whether it may be passed on: yes, no or unknown
+# Of packages, of the manifest alone: how many are under which, as in "MIT 61; BSD-3-Clause 40; not named 12"
+PACKAGE_LICENSES_LABEL = "org.ctrain.licenses.packages"
 CPU_LABEL = "org.ctrain.cpu"  # the CPU that an image for x86-64 is compiled for, as gcc's -march: x86-64-v3
 ENTRY_POINT = "entry point"  # label: the program that `apptainer run` would start
 FLAT_SUFFIX = "-flat"  # of images whose layers are merged into one file system

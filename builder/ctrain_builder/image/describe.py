@@ -61,6 +61,7 @@ class Packages:
     system: dict[str, str] = field(default_factory=dict)
     deb: tuple[_DebianPackage, ...] = ()
     pypi: dict[str, str] = field(default_factory=dict)
+    licenses: dict[str, dict[str, tuple[str, ...]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -155,7 +156,11 @@ def manifest(
         tests=(),
         tools=_tools(container),
         revision=_revision(plan.spec.source_root),
-        labels={**inspect_labels(container, image), **_base_built(plan, contents)},
+        labels={
+            **inspect_labels(container, image),
+            **_base_built(plan, contents),
+            **licenses.of_packages(content.packages),
+        },
         base=_base(plan),
         flat=len(sif.partitions(image)) == 1 < len(plan.layers),
         requires=_requires(plan, arch) if "cuda" in software else Requires(),

@@ -14,13 +14,15 @@ from ctrain_runtime.engines import apptainer
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import ConfigError, EngineError
 
-_LOOK = 'command -v python3 >/dev/null || exit 0; exec python3 -c "$1"'
-_PRINT = '\nimport json\nprint()\nprint(json.dumps({"system": system(), "deb": dpkg(), "pypi": python()}))\n'
+_LOOK = 'python3 -c "import importlib.metadata" 2>/dev/null || exit 0; exec python3 -c "$1"'
+_PRINT = "\nimport json\nprint()\nprint(json.dumps(everything()))\n"
+_KINDS = ("deb", "pypi")
+_LICENCE = re.compile(r"[^\w .,+()/-]", re.ASCII)  # what is not in the name of a licence
 _WORD = re.compile(r"[\w.+:~!-]{1,200}", re.ASCII)
 
 
 def collect(image: Path, engine: Engine, *, as_root: bool) -> dict[str, Any]:
-    """As inside/packages.py finds them, in a container without network and files of the host; {} without Python.
+    """As inside/packages.py finds them, in a container without network and files of the host; {} without Python 3.8.
 
     Raises EngineError if they cannot be learned.
     """
@@ -37,6 +39,11 @@ def collect(image: Path, engine: Engine, *, as_root: bool) -> dict[str, Any]:
         "system": {key: value for key, value in found.system.items() if _are_words(key, value)},
         "deb": [asdict(one) for one in found.deb if _are_words(one.package, one.version, one.architecture)],
         "pypi": {name: version for name, version in found.pypi.items() if _are_words(name, version)},
+        "licenses": {
+            kind: {name: [_LICENCE.sub("", text) for text in texts] for name, texts in of.items() if _are_words(name)}
+            for kind, of in found.licenses.items()
+            if kind in _KINDS
+        },
     }
 
 

@@ -6,11 +6,15 @@ and a definition that is built on another one adds nothing.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from ctrain_builder.build_plan import BuildPlan
 from ctrain_builder.layers import metadata
-from ctrain_runtime.manifest import LICENSES_LABEL, layer_licenses
+from ctrain_runtime.manifest import LICENSES_LABEL, PACKAGE_LICENSES_LABEL, layer_licenses
+
+_NONE_NAMED = "not named"
 
 
 def by_layer(plan: BuildPlan, base: Mapping[str, str]) -> dict[str, str]:
@@ -36,6 +40,15 @@ def combined(licenses: Iterable[str]) -> str:
 
 def as_label(licenses: Mapping[str, str]) -> str:
     return "; ".join(f"{layer}: {licence}" for layer, licence in licenses.items())
+
+
+def of_packages(packages: Mapping[str, Any]) -> dict[str, str]:
+    """The label with the licences of an image's packages and how many are under each, the most frequent first; {} if
+    nothing is known of them. `packages` is what inside/packages.py finds."""
+    named = [names for kind in packages.get("licenses", {}).values() for names in kind.values()]
+    counts = Counter(name for names in named for name in names or [_NONE_NAMED])
+    most = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return {PACKAGE_LICENSES_LABEL: "; ".join(f"{name} {count}" for name, count in most)} if most else {}
 
 
 def _of_parent(plan: BuildPlan) -> dict[str, str]:

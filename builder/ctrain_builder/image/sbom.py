@@ -17,6 +17,7 @@ from ctrain_runtime.manifest import Manifest
 
 if TYPE_CHECKING:  # an optional dependency, imported when an image is built
     from cyclonedx.model.component import Component
+    from cyclonedx.model.license import DisjunctiveLicense
 
 _NAME = "sbom.cdx.json"
 OBJECT = ("--datatype", "9", "--sbomformat", "cyclonedx-json", "--groupid", "1", "--filename", _NAME)
@@ -80,12 +81,15 @@ def _document(
 
 def _layer(name: str, licence: str) -> Component:
     from cyclonedx.model.component import Component, ComponentType
+
+    return Component(name=name, type=ComponentType.CONTAINER, bom_ref=f"layer {name}", licenses=_licenses([licence]))
+
+
+def _licenses(names: Iterable[str]) -> list[DisjunctiveLicense]:
     from cyclonedx.model.license import DisjunctiveLicense
     from cyclonedx.spdx import is_supported_id
 
-    known = is_supported_id(licence)
-    found = DisjunctiveLicense(id=licence) if known else DisjunctiveLicense(name=licence)
-    return Component(name=name, type=ComponentType.CONTAINER, bom_ref=f"layer {name}", licenses=[found])
+    return [DisjunctiveLicense(id=name) if is_supported_id(name) else DisjunctiveLicense(name=name) for name in names]
 
 
 def _components(packages: Mapping[str, Any]) -> Iterator[Component]:
@@ -93,11 +97,16 @@ def _components(packages: Mapping[str, Any]) -> Iterator[Component]:
     from packageurl import PackageURL
 
     system = packages.get("system", {})
+    license_of = packages.get("licenses", {})
+
+    def component(kind: str, name: str, version: str, url: PackageURL) -> Component:
+        licences = _licenses(license_of.get(kind, {}).get(name, ()))
+        return Component(name=name, version=version, purl=url, bom_ref=str(url), licenses=licences)
+
     for name, version in packages.get("pypi", {}).items():
-        url = PackageURL("pypi", name=name, version=version)
-        yield Component(name=name, version=version, purl=url, bom_ref=str(url))
+        yield component("pypi", name, version, PackageURL("pypi", name=name, version=version))
     for package in packages.get("deb", ()):
         name, version = package["package"], package["version"]
         facts = {"arch": package["architecture"], "distro": system.get("VERSION_CODENAME", "")}
         url = PackageURL("deb", system.get("ID", "debian"), name, version, facts)
-        yield Component(name=name, version=version, purl=url, bom_ref=str(url))
+        yield component("deb", name, version, url)

@@ -14,9 +14,9 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Optional
+from typing import Any, Optional
 
-from ctrain_builder.image import foreign_packages, sbom
+from ctrain_builder.image import foreign_packages, licenses, sbom
 from ctrain_builder.store import adopted_name
 from ctrain_builder.store.adopted_name import AdoptedName
 from ctrain_builder.store.copy import SharedRange, copy, finalise, temporary
@@ -145,29 +145,30 @@ def _copy(adoption: Adoption, root: Path, engine: Engine, watch: CopyObserver) -
         copied = copy(source, file, access, parts=[whole], done=watch.done)
         if copied.digest != manifest.digest:
             raise ImageUnusable(f"{source} has changed since it was examined", "Run the command again")
-        if _add_packages(file, adoption, engine, watch):
+        if packages := _add_packages(file, adoption, engine, watch):
             finalise(file, access)
-            manifest = replace(manifest, digest=file_digest(file), size=file.stat().st_size)
+            labels = {**manifest.labels, **licenses.of_packages(packages)}
+            manifest = replace(manifest, digest=file_digest(file), size=file.stat().st_size, labels=labels)
         yield file, manifest
 
 
-def _add_packages(file: Path, adoption: Adoption, engine: Engine, watch: CopyObserver) -> bool:
-    """Put the list of an image's packages into its copy; whether there is one to put there."""
+def _add_packages(file: Path, adoption: Adoption, engine: Engine, watch: CopyObserver) -> dict[str, Any]:
+    """Put the list of an image's packages into its copy. Returns them; {} if there is none to put there."""
     if {entry.kind for entry in sif.read(file).entries} & {sif.SIGNATURE, sif.SBOM}:
-        return False
+        return {}
     try:
         packages = foreign_packages.collect(adoption.file, engine, as_root=os.geteuid() == 0)
     except EngineError as error:
         watch.say(f"ctrain: {adoption.file}: its packages are not known: {error.message}")
-        return False
+        return {}
     if not packages:
-        return False
+        return {}
     file.chmod(0o600)
     with tempfile.NamedTemporaryFile("w", encoding="utf-8", suffix=".json") as listed:
         listed.write(sbom.document_of_adopted(adoption.manifest, packages, adoption.file.stat().st_mtime))
         listed.flush()
         command.run([engine.path, "sif", "add", *sbom.OBJECT, str(file), listed.name])
-    return True
+    return packages
 
 
 def _key(manifest: Manifest) -> AdoptedName:

@@ -28,6 +28,7 @@ FOUND = {
     "system": {"ID": "ubuntu", "VERSION_CODENAME": "focal"},
     "deb": [{"package": "libc6", "version": "2.31-0ubuntu9", "architecture": "amd64"}],
     "pypi": {"torch": "1.12.0", "evil": "$(reboot)"},
+    "licenses": {"pypi": {"torch": ["BSD-3 $(x)"], "\x1b": []}, "deb": {"libc6": []}, "x": {}},
 }
 LABELS = {"org.label-schema.usage.singularity.deffile.from": "nvcr.io/nvidia/pytorch:22.03-py3"}
 # Adds a list as the engine does, but for its header: a new file with the same partition.
@@ -119,7 +120,10 @@ def test_what_hostile_packages_are_called_is_dropped(site: Site, monkeypatch: py
         "ctrain_builder.image.sbom.document_of_adopted", lambda _manifest, packages, _time: f"{listed.append(packages)}"
     )
     site.adopt(site.image("env.sif"), "--yes")
-    assert listed == [{**FOUND, "pypi": {"torch": "1.12.0"}}]
+    licenses = {"pypi": {"torch": ["BSD-3 (x)"]}, "deb": {"libc6": []}}
+    assert listed == [{**FOUND, "pypi": {"torch": "1.12.0"}, "licenses": licenses}]
+    (manifest,) = site.published().values()
+    assert manifest.labels["org.ctrain.licenses.packages"] == "BSD-3 (x) 1; not named 1"
 
 
 @pytest.mark.parametrize("kind", [SIGNATURE, SBOM])
@@ -225,7 +229,7 @@ def test_it_is_shown_and_listed(site: Site, capsys: pytest.CaptureFixture[str]) 
     said = capsys.readouterr().out
     assert f"adopted    {file}@sha256:" in said
     assert "built      not by ctrain: untested\n" in said
-    assert "packages   1 pypi\n" in said
+    assert "packages   1 pypi; BSD-3 (x) 1, not named 1\n" in said
 
 
 def test_it_is_copied_to_another_store(site: Site, tmp_path: Path) -> None:

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -92,7 +94,13 @@ def image(tmp_path: Path) -> Path:
     return path
 
 
-def make(build: BuildPlan, image: Path, software: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Manifest:
+def make(
+    build: BuildPlan,
+    image: Path,
+    software: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    packages: Mapping[str, Any] = {},
+) -> Manifest:
     container = Container(Engine("apptainer", "/usr/bin/apptainer", "1.4.5"), image.parent, lambda: None)
     inspected = '{"data": {"attributes": {"labels": {"a": "b"}}}, "type": "container"}'
     monkeypatch.setattr(Container, "output", lambda _self, _argv: inspected)
@@ -101,7 +109,7 @@ def make(build: BuildPlan, image: Path, software: dict[str, str], monkeypatch: p
     packer.chmod(0o755)
     monkeypatch.setenv("PATH", str(image.parent), prepend=":")
     contents = [LayerContent("sha256:02", 4, "2026-11-01T00:00:00Z"), LayerContent("sha256:03", 5)]
-    return describe.manifest(container, build, image, contents, Content(software))
+    return describe.manifest(container, build, image, contents, Content(software, dict(packages)))
 
 
 def test_the_manifest_of_an_image_for_gpus(ngc: Path, image: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,6 +123,12 @@ def test_the_manifest_of_an_image_for_gpus(ngc: Path, image: Path, monkeypatch: 
     assert (manifest.size, manifest.flat) == (image.stat().st_size, False)
     assert (manifest.labels, manifest.tested) == ({"a": "b"}, False)
     assert (manifest.tools["apptainer"], manifest.tools["mksquashfs"]) == ("1.4.5", "4.5.1")
+
+
+def test_the_manifest_has_the_licences_of_packages(ngc: Path, image: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    packages = {"licenses": {"pypi": {"torch": ("BSD-3-Clause",)}}}
+    manifest = make(planned(ngc), image, {}, monkeypatch, packages)
+    assert manifest.labels == {"a": "b", "org.ctrain.licenses.packages": "BSD-3-Clause 1"}
 
 
 def test_a_tag_or_a_table_that_is_not_known(ngc: Path, image: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -162,6 +162,42 @@ def test_python_packages_by_the_name_that_pip_means(tmp_path: Path, monkeypatch:
     assert module("packages").python() == {"foo-bar-baz": "2.0"}
 
 
+@pytest.mark.parametrize(
+    ("lines", "licenses"),
+    [
+        ("License-Expression: MIT AND PSF-2.0\nLicense: MIT License", ["MIT AND PSF-2.0"]),
+        ("License: Apache 2.0\nClassifier: License :: OSI Approved :: BSD License", ["Apache 2.0"]),
+        ("License: UNKNOWN\nClassifier: License :: OSI Approved :: BSD License", ["BSD License"]),
+        (f"License: Copyright (c) {'x' * 80}\nClassifier: License :: OSI Approved :: BSD License", ["BSD License"]),
+        (
+            "License: Copyright (c) Kim\n        All rights reserved.\nClassifier: License :: Public Domain",
+            ["Public Domain"],
+        ),
+        ("Classifier: License :: OSI Approved\nClassifier: Topic :: Text", []),
+        ("Summary: x", []),
+    ],
+)
+def test_the_licence_of_a_python_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: str, licenses: list[str]
+) -> None:
+    packages = module("packages")
+    monkeypatch.setattr(packages, "STATUS", tmp_path / "none")
+    write(tmp_path, "x-1.dist-info/METADATA", f"Metadata-Version: 2.1\nName: x\nVersion: 1\n{lines}\n\nText\n")
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    assert packages.licenses() == {"pypi": {"x": licenses}, "deb": {}}
+
+
+def test_the_licences_of_debian_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    packages = module("packages")
+    monkeypatch.setattr(packages, "STATUS", write(tmp_path, "status", DPKG))
+    monkeypatch.setattr(packages, "DOCUMENTS", tmp_path)
+    monkeypatch.setattr(sys, "path", [])
+    text = "Format: https://x\n\nFiles: *\nLicense: GPL-2+\n\nFiles: x\nLicense: Expat\n text\n\nLicense: GPL-2+\n"
+    write(tmp_path, "libc6/copyright", text + f"License: {'x' * 81}\nLicense:\n")
+    write(tmp_path, "held/copyright", "This is\nLicense: free\n")
+    assert packages.licenses() == {"pypi": {}, "deb": {"libc6": ["Expat", "GPL-2+"], "held": []}}
+
+
 def test_what_is_as_in_the_base_passes(image: Path) -> None:
     before = facts(image)
     write(image, "torch/__pycache__/x.cpython-311.pyc", "compiled since")

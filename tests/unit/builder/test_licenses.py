@@ -30,6 +30,13 @@ def test_the_licence_of_an_upstream_image_is_not_hidden_by_that_of_a_layer(plann
     assert layer_licenses({"org.ctrain.licenses": licenses.as_label(found)}) == found
 
 
+def test_the_licences_of_packages_are_counted() -> None:
+    of = {"pypi": {"a": ("MIT",), "b": ("MIT",), "c": ()}, "deb": {"d": ("GPL-2+", "Expat"), "e": ("GPL-2+", "MIT")}}
+    label = {"org.ctrain.licenses.packages": "MIT 3; GPL-2+ 2; Expat 1; not named 1"}
+    assert licenses.of_packages({"licenses": of}) == label
+    assert licenses.of_packages({}) == licenses.of_packages({"licenses": {"pypi": {}, "deb": {}}}) == {}
+
+
 def test_what_an_upstream_image_says_stands_beside_what_its_definition_says(project: Path) -> None:
     path = project / "definitions/base/base.def"
     path.write_text(f"{path.read_text()}\n%labels\n    {LICENSES_LABEL} LicenseRef-NVIDIA\n")

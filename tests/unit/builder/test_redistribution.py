@@ -30,6 +30,7 @@ OCI, OWN, WORD = "org.opencontainers.image.licenses", "org.ctrain.licenses", "or
 NVIDIA = {OCI: "LicenseRef-NVIDIA AND MIT", OWN: "base: LicenseRef-NVIDIA; upper: MIT"}
 FREE = {OCI: "(MIT OR BSD-2-Clause) AND MIT", OWN: "base: MIT OR BSD-2-Clause; upper: MIT"}
 UPPER_ALONE = {OCI: "MIT", OWN: "upper: MIT"}
+LIST = "not all of its licences are on SPDX's list:"
 LAYERS = (Layer("base", "k0", 1), Layer("upper", "k1", 1))
 FAR = Base("docker.io/lab/image:1", f"sha256:{'a' * 64}")
 
@@ -47,8 +48,10 @@ def parent(manifest: Optional[Manifest]) -> Any:
     [
         ({}, Base("debootstrap bookworm"), ""),
         (FREE, FAR, ""),
-        (NVIDIA, FAR, "it is under LicenseRef-NVIDIA"),
-        ({OCI: "MIT AND (LicenseRef-Lab OR MIT)"}, Base(), "it is under LicenseRef-Lab"),
+        (NVIDIA, FAR, "not all of its licences are on SPDX's list: LicenseRef-NVIDIA AND MIT"),
+        ({OCI: "MIT AND (LicenseRef-Lab OR MIT)"}, Base(), f"{LIST} MIT AND (LicenseRef-Lab OR MIT)"),
+        ({OCI: "MIT AND NVIDIA Deep Learning"}, Base(), f"{LIST} MIT AND NVIDIA Deep Learning"),
+        ({OCI: "GPL-2.0+ WITH Classpath-exception-2.0"}, Base(), ""),
         ({**NVIDIA, WORD: "yes"}, FAR, ""),
         ({**FREE, WORD: "no"}, FAR, "images.yaml says `redistribute: no` of it or its parent"),
         ({**FREE, WORD: "unknown"}, FAR, "ctrain did not build all of it, and does not know its licences"),
@@ -140,7 +143,7 @@ def test_what_its_licence_keeps_here_goes_to_no_registry(places: Places) -> None
     for options in (["--dry-run"], []):
         said = places.sync("--channels", *options, code=76)
         assert "ctrain: left out: ngc:24.12-hd-r3 is not passed on to oras://" in said
-        assert "it is under LicenseRef-NVIDIA. If you may pass it on: --redistribute REASON" in said
+        assert "LicenseRef-NVIDIA AND MIT. If you may pass it on: --redistribute REASON" in said
         assert "copied free 1.0-hd-r3" in said and "copied ngc" not in said
     assert not [entry for entry in log.read(places.root) if entry.action == "redistribute"]
 

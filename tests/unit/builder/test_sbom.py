@@ -48,6 +48,18 @@ def test_the_document(planned: BuildPlan) -> None:
     assert sorted(held) == sorted(part["bom-ref"] for part in told["components"])
 
 
+def test_packages_have_their_licences(planned: BuildPlan) -> None:
+    license_of = {"pypi": {"torch": ("BSD-3-Clause",), "numpy": ("BSD License",)}, "deb": {"libc6": ("GPL-2+", "MIT")}}
+    told = json.loads(sbom.document(planned, {**PACKAGES, "licenses": license_of}, {}))
+    licenses = {part["name"]: [one["license"] for one in part.get("licenses", ())] for part in told["components"]}
+    assert licenses == {
+        "torch": [{"id": "BSD-3-Clause"}],
+        "numpy": [{"name": "BSD License"}],
+        "libc6": [{"id": "MIT"}, {"name": "GPL-2+"}],
+        "libstdc++6": [],
+    }
+
+
 def test_equal_images_have_equal_documents(planned: BuildPlan) -> None:
     backwards = {**PACKAGES, "pypi": dict(reversed(PACKAGES["pypi"].items()))}
     assert sbom.document(planned, PACKAGES, {}) == sbom.document(planned, backwards, {})

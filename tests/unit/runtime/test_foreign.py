@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,14 @@ def test_the_facts_of_an_image_are_learned_once(machine: Machine) -> None:
     machine.image.write_bytes(sif(data=b"rebuilt!"))
     machine.answer(look="glibc 2.36\n")
     assert machine.examine()[0].manifest.software == {"glibc": "2.36"}
+
+
+def test_a_python_that_is_too_old_hides_nothing_else(tmp_path: Path) -> None:
+    write_program(tmp_path / "python3", "#!/bin/sh\necho 'SyntaxError: future feature annotations' >&2\nexit 1\n")
+    environ = {"PATH": f"{tmp_path}:/usr/bin:/bin", "CUDA_VERSION": "10.1"}
+    look = ["/bin/sh", "-c", foreign._LOOK, "ctrain", "print('{}')"]
+    done = subprocess.run(look, env=environ, capture_output=True, text=True, check=True)
+    assert "cuda 10.1\n" in done.stdout and "{}" not in done.stdout
 
 
 def test_it_is_looked_at_in_a_container_that_sees_nothing_of_the_host(machine: Machine) -> None:

@@ -7,5 +7,4 @@ import json
 import packages
 import versions
 
-listed = {"system": packages.system(), "deb": packages.dpkg(), "pypi": packages.python()}
-print(json.dumps({"software": versions.collect(), "packages": listed}))
+print(json.dumps({"software": versions.collect(), "packages": packages.everything()}))

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import re
-from importlib.metadata import distributions
+from importlib.metadata import Distribution, distributions
 from pathlib import Path
 
 STATUS = Path("/var/lib/dpkg/status")
 RELEASE = Path("/etc/os-release")
+DOCUMENTS = Path("/usr/share/doc")
+LONGEST = 80  # characters of a licence's name; longer ones are the text of a licence
+
+
+def everything() -> dict[str, object]:
+    return {"system": system(), "deb": dpkg(), "pypi": python(), "licenses": licenses()}
 
 
 def system() -> dict[str, str]:
@@ -18,12 +24,42 @@ def system() -> dict[str, str]:
 
 def python() -> dict[str, str]:
     """Normalised name -> version; of two versions the one that is imported."""
-    found: dict[str, str] = {}
+    return {name: distribution.version for name, distribution in _imported().items()}
+
+
+def licenses() -> dict[str, dict[str, list[str]]]:
+    """Kind -> package -> its licences, as its metadata or Debian's copyright file names them."""
+    return {
+        "pypi": {name: _of_metadata(distribution) for name, distribution in _imported().items()},
+        "deb": {package["package"]: _of_copyright(DOCUMENTS / package["package"]) for package in dpkg()},
+    }
+
+
+def _imported() -> dict[str, Distribution]:
+    found: dict[str, Distribution] = {}
     for distribution in distributions():
         name = distribution.metadata["Name"]
         if name and distribution.version:  # what a removed package left behind has neither
-            found.setdefault(re.sub(r"[-_.]+", "-", name).lower(), distribution.version)
+            found.setdefault(re.sub(r"[-_.]+", "-", name).lower(), distribution)
     return found
+
+
+def _of_metadata(distribution: Distribution) -> list[str]:
+    """An expression of SPDX, if it has one; else what its author wrote, or chose of PyPI's list."""
+    metadata = distribution.metadata
+    for stated in (metadata[key] for key in ("License-Expression", "License") if key in metadata):
+        if stated and len(stated) <= LONGEST and "\n" not in stated and stated != "UNKNOWN":
+            return [stated]
+    chosen = [line.split(" :: ") for line in metadata.get_all("Classifier", [])]
+    return [words[-1] for words in chosen if words[0] == "License" and words[-1] != "OSI Approved"]
+
+
+def _of_copyright(folder: Path) -> list[str]:
+    """The names in a copyright file that a program can read (DEP 5)."""
+    path = folder / "copyright"
+    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    found = re.findall(r"(?m)^License:[ \t]*(\S.*?)\s*$", text) if text.startswith("Format:") else []
+    return sorted({name for name in found if len(name) <= LONGEST})
 
 
 def dpkg() -> list[dict[str, str]]:
