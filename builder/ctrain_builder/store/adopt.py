@@ -31,7 +31,7 @@ from ctrain_runtime.manifest import ADOPTED_LABEL, Base, Manifest
 from ctrain_runtime.pull import Report
 from ctrain_runtime.store import PublishedImage, Store
 
-_ENCRYPTED = 5  # type of a file system, in the first bytes of a partition's own facts
+_ENCRYPTED = (5, 6)  # types of file systems, in the first bytes of a partition's own facts: by root, by gocryptfs
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ def _check(file: Path) -> None:
         raise ImageUnusable(
             f"architecture mismatch: {file} is {arch}, this machine is {machine}", "Adopt it on such one"
         )
-    if any(int.from_bytes(entry.extra[:4], "little") == _ENCRYPTED for entry in sif.partitions(file)):
+    if any(int.from_bytes(entry.extra[:4], "little") in _ENCRYPTED for entry in sif.partitions(file)):
         raise ImageUnusable(f"{file} is encrypted", "Only images that all users of the store can run are adopted")
 
 

@@ -146,7 +146,7 @@ def test_an_image_that_tells_no_packages_is_adopted_without_a_list(site: Site, a
 def test_one_bad_file_does_not_stop_the_others(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
     whole, other = sif(ARCH), HEADER_OF["aarch64" if platform.machine() != "aarch64" else "x86_64"]
     extra = 128 + DESCRIPTOR.size - 384
-    encrypted = whole[:extra] + struct.pack("<i", 5) + whole[extra + 4 :]
+    encrypted = [whole[:extra] + struct.pack("<i", kind) + whole[extra + 4 :] for kind in (5, 6)]
     assert HEADER.size == 128
     built = site.image("built_1.0.sif")
     built.with_suffix(".json").write_text("{}")
@@ -154,7 +154,8 @@ def test_one_bad_file_does_not_stop_the_others(site: Site, capsys: pytest.Captur
         site.image("cut_1.0.sif", whole[:-1]): "is truncated",
         site.image("text_1.0.sif", b"hello"): "is not a SIF image",
         site.image("foreign_1.0.sif", sif(other)): "architecture mismatch",
-        site.image("secret_1.0.sif", encrypted): "is encrypted",
+        site.image("secret_1.0.sif", encrypted[0]): "is encrypted",
+        site.image("private_1.0.sif", encrypted[1]): "is encrypted",
         site.image("broken_1.0.sif"): "cannot look inside",
         site.images / "missing_1.0.sif": "No such file",
         site.images: "is a directory",
