@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -69,7 +70,8 @@ def _locate(
 
         return foreign.locate(Path(reference), report), ()
     stores = [] if image.is_path(reference) else open_stores(site.store_dirs())
-    return image.find_any_arch(references, stores), ()
+    found = image.find_any_arch(references, stores)
+    return dataclasses.replace(found, path=found.path.absolute()), ()  # the run has another working directory
 
 
 def _examine(located: Image, report: Report) -> tuple[Image, str]:
