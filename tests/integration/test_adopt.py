@@ -64,22 +64,9 @@ def test_adopted_images_are_listed_whole_and_run(tmp_path: Path, monkeypatch: py
     assert subprocess.run(verify, check=False).returncode == 0, "its signature holds"
 
     file.unlink()
-    run = [
-        CTRAIN,
-        "run",
-        "--site",
-        "local",
-        "--store",
-        store,
-        "--image",
-        "pytorch",
-        "--",
-        "python3",
-        "-c",
-        "print(6 * 7)",
-    ]
+    words = ["run", "--site", "local", "--store", "store", "--image", "pytorch", "--", "python3", "-c", "print(6 * 7)"]
     home = {**os.environ, "HOME": str(tmp_path)}
-    done = subprocess.run(run, cwd=tmp_path, env=home, capture_output=True, text=True, check=False)
+    done = subprocess.run([CTRAIN, *words], cwd=tmp_path, env=home, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "42" in done.stdout.split()
     assert "pytorch:22.03-hd-r1 is untested: it was adopted, ctrain did not build it" in done.stdout + done.stderr
