@@ -1,6 +1,6 @@
 """All errors that ctrain reports to users: one line each, with a distinct exit code.
 
-The codes are 64 to 81: distinct from the small codes of training programs and from 128 + signal. A program's own exit
+The codes are 64 to 82: distinct from the small codes of training programs and from 128 + signal. A program's own exit
 code passes through ctrain unchanged.
 """
 
@@ -114,6 +114,11 @@ class PreflightError(CtrainError):
 class WorldError(CtrainError):
     exit_code = 81
     meaning = "ranks started ranks of their own instead of joining one world"
+
+
+class ImportIncomplete(CtrainError):
+    exit_code = 82
+    meaning = "imported, but for lines that are listed"
 
 
 CANCELLED = 130  # 128 + SIGINT, as shells report it

@@ -49,7 +49,7 @@ def environment(wheel: Path, tmp_path: Path) -> dict[str, str]:
 
 def test_the_page_holds_word_for_word(checkout: Path, environment: dict[str, str]) -> None:
     blocks = BLOCK.findall((checkout / "docs/your-image.md").read_text())
-    assert len(blocks) == 5
+    assert len(blocks) == 6
     script = "".join(f"echo '=== {number}'\n{block}" for number, block in enumerate(blocks, 1))
     bash = ["bash", "-eu", "-o", "pipefail", "-c", script]
     done = subprocess.run(
@@ -62,7 +62,7 @@ def test_the_page_holds_word_for_word(checkout: Path, environment: dict[str, str
         timeout=TIMEOUT_SECONDS,
     )
     assert done.returncode == 0, done.stdout
-    _, _, described, built, stacked, changed = done.stdout.split("=== ")
+    _, _, described, built, stacked, changed, imported = done.stdout.split("=== ")
     assert "1 image to build" in described
     assert "published lab 1.26.4-py-r1" in built
     assert "numpy 1.26.4" in built
@@ -73,6 +73,8 @@ def test_the_page_holds_word_for_word(checkout: Path, environment: dict[str, str
     assert plan[1][:4] == ["lab-code", "stale", "code/train.py", "changed"]
     assert "published lab-train 1-code-r2" in changed
     assert "median 2.0" in changed
+    plan = [line.split() for line in imported.splitlines() if "lab-base" in line or "lab-docker  new" in line]
+    assert [plan[0][2:4], plan[1][:2]] == [["lab-base", "ok"], ["lab-docker", "new"]], imported
     sif = Path(environment["HOME"], "images/channels/lab_prod.sif")
     as_user = ["--userns"] if os.geteuid() == 0 else []
     plain = ["apptainer", "--quiet", "exec", "--no-mount", "home,cwd,tmp", *as_user, str(sif)]

@@ -43,8 +43,8 @@ packages >/mnt/after
 _CONSTRAINTS = "/mnt/constraints.txt"
 
 # What stays the image's: Python packages, programs, libraries, directories.
-_PACKAGES = ("torch", "torchvision", "torchaudio", "triton", "tensorflow", "horovod", "deepspeed", "mpi4py")
-_MODULE = re.compile(rf"(?:^|/)(?:site|dist)-packages/({'|'.join(_PACKAGES)})(?:[/.-]|$)")
+IMAGE_PACKAGES = ("torch", "torchvision", "torchaudio", "triton", "tensorflow", "horovod", "deepspeed", "mpi4py")
+_MODULE = re.compile(rf"(?:^|/)(?:site|dist)-packages/({'|'.join(IMAGE_PACKAGES)})(?:[/.-]|$)")
 _PROGRAM = re.compile(r"(?:^|/)bin/(?:mpirun|mpiexec|orted|prterun|nvcc|horovodrun|torchrun)$")
 _LIBRARY = re.compile(
     r"(?:^|/)lib(?:nccl|mpi|open-rte|open-pal|pmix|uc[mpst]|cuda|cudart|cudnn|cublas|cufft|curand|cusolver|cusparse"
@@ -195,7 +195,7 @@ def _check(
     certain, doubtful = offences(listing, before)
     existing = lowerdir.existing(container, below, [PurePosixPath(path) for path in doubtful], log)
     replaced = [f"/{path}" for path in (*certain, *existing)]
-    replaced = replaced or [name for name in _PACKAGES if name in before and before[name] != after.get(name)]
+    replaced = replaced or [name for name in IMAGE_PACKAGES if name in before and before[name] != after.get(name)]
     if replaced:
         more = f" and {len(replaced) - _SHOWN} more" if len(replaced) > _SHOWN else ""
         raise BuildError(

@@ -1,0 +1,182 @@
+"""Make a definition, or a requirements file for a user layer, of what you already have.
+
+  ctrain import Dockerfile                        # write definitions/NAME/NAME.def, on its own FROM
+  ctrain import Dockerfile --on pytorch-cpu       # on an image of images.yaml, in place of FROM
+  ctrain import Dockerfile --on store:pytorch:prod --target train    # on a published image; one of its stages
+  ctrain import Singularity -o definitions/lab/lab.def               # a Singularity recipe, under another name
+  ctrain import environment.yml --on pytorch      # conda's, as a requirements file; what pip has not is listed
+  ctrain import uv.lock --on pytorch              # the locked versions
+
+Every line that is not carried over is listed, with the reason and what to do; then the exit code is 82.
+Existing files are never overwritten. See: ctrain help import
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import itertools
+import json
+import os
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Optional
+
+from ctrain_builder import atomic, image_spec
+from ctrain_builder import parent as parents
+from ctrain_builder.cli.options import find_image
+from ctrain_builder.imports.findings import Finding
+from ctrain_builder.imports.kind import Kind, image_name, kind_of
+from ctrain_runtime.errors import ConfigError, ImportIncomplete, UsageError
+from ctrain_runtime.image import is_path
+from ctrain_runtime.store import NAME_RE
+from ctrain_runtime.text import pluralize
+
+if TYPE_CHECKING:
+    from ctrain_builder.imports.entry import Below
+
+_SHOWN_CHARACTERS = 100
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "file",
+        type=Path,
+        metavar="FILE",
+        help="Dockerfile, Singularity recipe, requirements.txt, uv.lock, environment.yml",
+    )
+    parser.add_argument(
+        "--on", metavar="IMAGE", help="what it is stacked on: an image of images.yaml, store:NAME, a .sif"
+    )
+    parser.add_argument("--target", default="", metavar="STAGE", help="stage of a Dockerfile (default: the last)")
+    parser.add_argument("--context", type=Path, metavar="DIR", help="what COPY copies from (default: FILE's directory)")
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="OUT", help="file to create (default: definitions/NAME/NAME.def)"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+
+
+def execute(args: argparse.Namespace) -> int:
+    text = _read(args.file)
+    kind = kind_of(args.file, text)
+    if kind in (Kind.DOCKERFILE, Kind.RECIPE):
+        return _definition(args, kind, text)
+    return _layer(args, kind, text)
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{file} is not a text file") from error
+    except OSError as error:
+        raise UsageError(f"cannot read {file}: {error.strerror}") from error
+
+
+def _definition(args: argparse.Namespace, kind: Kind, text: str) -> int:
+    from ctrain_builder.imports import definitions  # with spython, which the other kinds do not need
+    from ctrain_builder.imports.copies import Context
+
+    output = _definition_path(args)
+    context = Context((args.context or args.file.parent).resolve(), output.parents[2], output.parents[1])
+    on = _below(args.on, output.parents[1]) if args.on else None
+    name, where = output.stem, str(args.file)
+    if kind is Kind.RECIPE:
+        made = definitions.of_recipe(text, where, name, context, on)
+    else:
+        made = definitions.of_dockerfile(text, where, name, context, on, args.target)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    _create(output, made.text)
+    catalog = output.parents[1] / image_spec.FILE
+    add = [f"add to {_short(catalog)}, below `images:`{'' if catalog.is_file() else ' (a new file)'}:", made.entry]
+    steps = [*add, f"then: ctrain build {name} --plan"]
+    return _report(args, output, made.findings, steps, {"entry": made.entry})
+
+
+def _definition_path(args: argparse.Namespace) -> Path:
+    """Where the definition goes: below the directory of images.yaml, in one of its own name."""
+    name = image_name(args.file)
+    default = Path(os.environ.get("CTRAIN_DEFINITIONS", "definitions")) / name / f"{name}.def"
+    path = (args.output or default).absolute()
+    if path.suffix != ".def" or path.parent.name != path.stem or not NAME_RE.fullmatch(path.stem):
+        raise UsageError(f"-o {args.output} is not the place of a definition", f"For example: -o {default}")
+    return Path(os.path.realpath(path.parents[1])) / path.stem / path.name
+
+
+def _below(reference: str, directory: Path) -> Below:
+    """What --on names: an image of images.yaml, or one that exists."""
+    if reference.startswith(parents.STORE) or is_path(reference):
+        parents.check(reference)
+        return reference
+    has_catalog = (directory / image_spec.FILE).is_file()
+    return find_image(directory if has_catalog else image_spec.packaged(), reference, "")
+
+
+def _layer(args: argparse.Namespace, kind: Kind, text: str) -> int:
+    if not args.on:
+        raise UsageError(
+            f"{args.file}: packages are added to a published image", "Name it: --on IMAGE (see: ctrain images)"
+        )
+    made: Path = args.file
+    findings: Sequence[Finding] = ()
+    if kind is not Kind.REQUIREMENTS:
+        from ctrain_builder.imports import packages, uv_lock
+
+        of = uv_lock.of_lock if kind is Kind.UV_LOCK else packages.of_environment
+        found = of(text, str(args.file))
+        made, findings = args.output or args.file.with_name(f"{args.file.stem}-requirements.txt"), found.findings
+        _create(made, packages.requirements_text(found.lines, args.file.name))
+    layer = f"{args.file.stem}.sqsh"
+    command = shlex.join(["ctrain", "layer", "build", str(made), "--on", args.on, "-o", layer])
+    run = shlex.join(["ctrain", "run", "--image", args.on, "--layer", layer])
+    steps = [f"build the layer: {command}", f"run with it:     {run} ..."]
+    return _report(args, made if made != args.file else None, findings, steps, {"command": command})
+
+
+def _create(path: Path, text: str) -> None:
+    try:
+        atomic.create_text(path, text)
+    except FileExistsError as error:
+        raise UsageError(f"{path} exists already, and is not overwritten", "Name another file: -o OUT") from error
+
+
+def _report(
+    args: argparse.Namespace,
+    output: Optional[Path],
+    findings: Sequence[Finding],
+    steps: Sequence[str],
+    more: Mapping[str, Any],
+) -> int:
+    """Say what was written and what was not. Raises ImportIncomplete if somebody must act on a line."""
+    lost = [finding for finding in findings if finding.lost]
+    if args.json:
+        told = [{**dataclasses.asdict(finding), "advice": finding.advice} for finding in findings]
+        print(json.dumps({"output": output and str(output), "findings": told, **more}, indent=2))
+    else:
+        if output:
+            print(f"written: {_short(output)}")
+        for title, some in (("not carried over", lost), ("to know", [one for one in findings if not one.lost])):
+            print("\n".join([f"\n{title}:", *_told(some)] if some else []), end="\n" if some else "")
+        print("\n" + "\n".join(steps))
+    if lost:
+        what = f"{pluralize(len(lost), 'line')} of {args.file} not carried over"
+        raise ImportIncomplete(what, "They are listed above, each with what to do")
+    return 0
+
+
+def _told(findings: Sequence[Finding]) -> Iterator[str]:
+    """Each line once, with all that is to be told of it."""
+    for (line, text), some in itertools.groupby(findings, lambda finding: (finding.line, finding.text)):
+        yield f"  line {line}: {_cut(text)}"
+        yield from dict.fromkeys(f"    {finding.advice}" for finding in some)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]} ..."
+
+
+def _short(path: Path) -> str:
+    """A path as it is typed here."""
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)

@@ -1,0 +1,1 @@
+"""What users have - Dockerfiles, Singularity recipes, lists of packages - as definitions and requirements files."""
