@@ -24,8 +24,8 @@ AUTO = ("auto", "gpu", "cpu", "xpu")  # ranks per node, of torchrun
 ABOUT = ("--help", "-h", "--version", "-V")  # with these, nothing is started
 NOT_PASSED = ("PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "HOME")  # mpirun passes on the image's; here they are the host's
 _VARIABLE = re.compile(r"[A-Z_]+(=.*)?")
-_IMAGE_OPTIONS = re.compile(  # of engines, with a value
-    r"-[BHWoSec]|--(bind|env|home|workdir|overlay|pwd|env-file|app|scratch|network|mount|cwd|security)"
+IMAGE_OPTIONS = re.compile(  # of engines, with a value; -c, -C and -e have none
+    r"-[BHWoS]|--(bind|env|home|workdir|overlay|pwd|env-file|app|scratch|network|mount|cwd|security)"
 )
 
 
@@ -158,7 +158,7 @@ def _refuse_engine(words: Sequence[str]) -> None:
         return
     rest = list(words[2:])
     while rest and rest[0].startswith("-"):
-        rest = rest[2 if _IMAGE_OPTIONS.fullmatch(rest[0]) else 1 :]
+        rest = rest[2 if IMAGE_OPTIONS.fullmatch(rest[0]) else 1 :]
     image, program = (rest[0], rest[1:]) if rest else ("IMAGE", [])
     line = f"ctrain run ... --image {shlex.quote(image)} -- {shlex.join(program) or 'PROGRAM'}"
     raise UsageError(f"{name} {words[1]} is not for commands of a run: ctrain starts the container itself", line)

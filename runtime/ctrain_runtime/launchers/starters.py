@@ -97,7 +97,7 @@ def after_env(command: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]
 def simple_commands(command: Sequence[str]) -> Iterator[list[str]]:
     """The simple commands that a command is made of, if it is the text of a shell; else itself. Each without what only
     wraps it."""
-    words = _unwrapped(list(command))
+    words = unwrapped(list(command))
     text = _shell_text(words)
     if text is None:
         yield words
@@ -106,7 +106,7 @@ def simple_commands(command: Sequence[str]) -> Iterator[list[str]]:
         yield from simple_commands(simple)
 
 
-def _unwrapped(words: list[str]) -> list[str]:
+def unwrapped(words: list[str]) -> list[str]:
     """Words without the variables and programs before the one that matters: X=1 numactl -N 0 PROGRAM ..."""
     while words:
         name = PurePath(words[0]).name

@@ -42,7 +42,7 @@ DEFAULT_PLACE = "scatter"  # else PBS may put several chunks on one host
 
 _SETTING = re.compile(r"--([a-z]+)=(.*)", re.DOTALL)
 _SETTINGS = ("account", "constraint", "mem", "reservation")
-_ITEM = re.compile(r",(?=\s*\w+=)")  # between NAME=VALUE,NAME=VALUE
+ITEM = re.compile(r",(?=\s*\w+=)")  # between NAME=VALUE,NAME=VALUE
 
 
 def job_options(plan: LaunchPlan) -> list[list[str]]:
@@ -52,7 +52,7 @@ def job_options(plan: LaunchPlan) -> list[list[str]]:
         setting = _SETTING.fullmatch(option)
         if setting:
             settings[setting[1]] = setting[2]
-        for letter, value in () if setting else _parse(option):
+        for letter, value in () if setting else parse_letters(option):
             _refuse(option, letter, value)
             if letter == "q" and not option.startswith("-q"):
                 problem = f"qsub option {option!r} combines letters: ctrain reads -q, too"
@@ -60,7 +60,7 @@ def job_options(plan: LaunchPlan) -> list[list[str]]:
             if letter == "A":
                 settings["account"] = value.strip()
             elif letter == "l":
-                items = _ITEM.split(value.strip())
+                items = ITEM.split(value.strip())
                 place = next((_place(plan, option, item) for item in items if _name(item) == "place"), place)
                 passed += [["-l", item.strip()] for item in items if _name(item) != "place"]
             else:
@@ -97,7 +97,7 @@ def _chunks(plan: LaunchPlan, settings: dict[str, str]) -> str:
     return ":".join(parts)
 
 
-def _parse(option: str) -> Iterator[tuple[str, str]]:
+def parse_letters(option: str) -> Iterator[tuple[str, str]]:
     """The letters of an option as getopt reads them, each with its value: `-hry` is -h and `-r y`."""
     if not re.match(r"-[A-Za-z]", option):
         yield "", option
@@ -121,7 +121,7 @@ def _words(letter: str, value: str) -> list[str]:
 def _refuse(option: str, letter: str, value: str) -> None:
     """Raise UsageError if this option, or one of its resources or attributes, contradicts the plan."""
     refused = REFUSED.get(letter)
-    for name in map(_name, _ITEM.split(value)):
+    for name in map(_name, ITEM.split(value)):
         if letter == "l" and name in REFUSED_RESOURCES:
             refused = PLANNED, REFUSED_RESOURCES[name]
         elif letter == "W" and name in REFUSED_ATTRIBUTES:

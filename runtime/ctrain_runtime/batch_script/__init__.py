@@ -1,0 +1,1 @@
+"""Batch scripts of sbatch and qsub, read without running them: what they request, and the container that they start."""
