@@ -39,6 +39,7 @@ def read(text: str) -> None:
 @given(scripts)
 @example('srun singularity exec p.sif python "$(' + "(" * 500)
 @example("A=" + "$((" + "(" * 90 + "1" + ")" * 90 + "))\nsrun $A singularity exec p.sif x")
+@example("srun singularity exec p.sif x " + "${A:-" * 3000)
 def test_any_text_is_a_job_or_an_error(text: str) -> None:
     try:
         read(text)

@@ -20,7 +20,7 @@ def test_the_page_holds_word_for_word(checkout: Path, tmp_path: Path) -> None:
     images, programs = tmp_path / "images", tmp_path / "programs"
     images.mkdir()
     programs.mkdir()
-    written = write_image(images)
+    written = write_image(images, layers=())
     written.rename(images / "pytorch.sif")
     written.with_suffix(".json").rename(images / "pytorch.json")
     (tmp_path / "data").mkdir()

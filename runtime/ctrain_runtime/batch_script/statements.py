@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from dataclasses import dataclass
+from typing import Optional
 
 _BLANK = re.compile(r"(?:[^\S\n]|\\\r?\n)+")
 _COMMENT = re.compile(r"#[^\n]*")
@@ -105,11 +106,11 @@ class _Reader:
     def _skip_documents(self) -> None:
         """Skip the texts that << announced, up to the line that ends each."""
         for end in self._documents:
-            while self.at < len(self.text):
-                line, newline, _ = self.text[self.at :].partition("\n")
-                self.at += len(line) + len(newline)
-                if line.strip() == end:
-                    break
+            line: Optional[str] = None
+            while self.at < len(self.text) and line != end:
+                newline = self.text.find("\n", self.at)
+                stop = len(self.text) if newline < 0 else newline
+                line, self.at = self.text[self.at : stop].strip(), min(stop + 1, len(self.text))
         self._documents = []
 
     def _word(self) -> Word:

@@ -17,9 +17,10 @@ _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 _DEFAULT = re.compile(r"\$\{(\w+):?[-=](.*)\}", re.DOTALL)
 _CHECKED = re.compile(r"\$\{(\w+):?\?.*\}", re.DOTALL)
 _SUMS = {ast.Add: int.__add__, ast.Sub: int.__sub__, ast.Mult: int.__mul__, ast.FloorDiv: int.__floordiv__}
-_LONGEST = 20_000  # characters of a value: A=$A$A, again and again, would fill the memory
+_LONGEST = 4_000  # characters of a value: A=$A$A, again and again, would fill the memory
 _LONGEST_SUM = 100
 _LARGEST = 10**9
+_DEEPEST = 20  # defaults in defaults: ${A:-${B:-x}}
 
 
 def clean(text: str) -> str:
@@ -97,7 +98,7 @@ class Variables:
     def _value_or(self, name: str, default: str) -> Optional[str]:
         if name in self.values:
             return self.values[name] or None
-        commands = read_statements(f'x="{default}"') if '"' not in default else []
+        commands = read_statements(f'x="{default}"') if '"' not in default and default.count("${") < _DEEPEST else []
         value = self.text(commands[0].words[0])[2:] if len(commands) == 1 else ""
         return value if commands and is_known(value) else None
 

@@ -22,7 +22,7 @@ from ctrain_runtime.cli.output import print_line
 from ctrain_runtime.errors import JobError, UsageError
 from ctrain_runtime.text import pluralize
 
-LARGEST_SCRIPT = 1 << 20  # bytes
+LARGEST_SCRIPT = 1 << 17  # bytes
 LISTED = 4  # lines that the screen names; all are in job.yaml
 
 

@@ -443,7 +443,7 @@ def test_who_chooses_launcher_node_is_believed() -> None:
     ("line", "hint"),
     [
         ("singularity exec --nv -B /a:/b t.sif python x.py", "ctrain run ... --image t.sif -- python x.py"),
-        ("apptainer exec -e -c t.sif python x.py", "ctrain run ... --image t.sif -- python x.py"),
+        ("apptainer exec -e t.sif python x.py", "ctrain run ... --image t.sif -- python x.py"),
         ("apptainer run docker://x/y:1", "ctrain run ... --image docker://x/y:1 -- PROGRAM"),
         ("mpirun -np 8 singularity exec --bind /a t.sif python x.py", "ctrain run ... --image t.sif -- python x.py"),
         ("bash -c 'cd a; singularity exec t.sif ./x'", "ctrain run ... --image t.sif -- ./x"),
