@@ -1,8 +1,10 @@
-"""Make a job of what you already have.
+"""Make a job of a batch script that starts a container: write its job.yaml, and print the line that runs it.
 
-  ctrain import script job.sbatch            job.yaml of a batch script of sbatch or qsub, and the line that runs it
+  ctrain import script job.sbatch                 # a script for sbatch, which is not run
+  ctrain import script job.pbs -o lab/job.yaml    # one for qsub; the job in another directory
 
-Nothing of the script is run. Lines that are not in the job are comments in job.yaml.
+Lines of the script that are not in the job are comments in job.yaml. Nothing is overwritten.
+See: ctrain help from-sbatch
 """
 
 from __future__ import annotations
