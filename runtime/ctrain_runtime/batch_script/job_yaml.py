@@ -70,5 +70,21 @@ def _printable(text: str) -> str:
 
 def _flow(value: Any) -> str:
     """A value in YAML, on one line."""
-    text = yaml.safe_dump([value], default_flow_style=True, width=float("inf"), sort_keys=False, allow_unicode=True)
-    return str(text).strip()[1:-1]
+    style: dict[str, Any] = {
+        "default_flow_style": True,
+        "width": float("inf"),
+        "sort_keys": False,
+        "allow_unicode": True,
+    }
+    return str(yaml.dump([value], Dumper=_Dumper, **style)).strip()[1:-1]
+
+
+class _Dumper(yaml.SafeDumper):
+    """SafeDumper that writes the line breaks of a text as \\n; SafeDumper itself breaks the line, twice each."""
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"' if "\n" in text else None)
+
+
+_Dumper.add_representer(str, _text)

@@ -34,6 +34,11 @@ def test_what_is_written_is_read_as_it_was() -> None:
     assert "launcher: mpi\n" in job_text(replace(JOB, launcher="mpi"), "x")
 
 
+def test_a_program_of_several_lines_is_on_one() -> None:
+    text = job_text(replace(JOB, command=("bash", "-c", "\ncd x\n./y 'z'\n"), remarks=()), "x")
+    assert "command: [bash, -c, \"\\ncd x\\n./y 'z'\\n\"]\n" in text
+
+
 def test_lines_of_the_script_are_comments() -> None:
     text = job_text(JOB, "job\n.sbatch")
     assert text.startswith("# Made from job .sbatch by: ctrain import script.")
