@@ -25,7 +25,7 @@ def test_the_page_holds_word_for_word(checkout: Path, tmp_path: Path) -> None:
     written.with_suffix(".json").rename(images / "pytorch.json")
     (tmp_path / "data").mkdir()
     install(programs, "apptainer")
-    main = "import sys; from ctrain_runtime.cli import main; sys.exit(main.main(main.RUNTIME_VERBS, sys.argv[1:]))"
+    main = "import sys; from ctrain_builder.cli.main import main; sys.exit(main())"
     write_program(programs / "ctrain", f"#!/bin/sh\nexec {sys.executable} -c '{main}' \"$@\"\n")
     environment = {
         "PATH": f"{programs}:{SYSTEM}",

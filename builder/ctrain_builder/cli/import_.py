@@ -1,4 +1,4 @@
-"""Make a definition, or a requirements file for a user layer, of what you already have.
+"""Make a definition, a requirements file for a user layer, or a job of what you already have.
 
   ctrain import Dockerfile                        # write definitions/NAME/NAME.def, on its own FROM
   ctrain import Dockerfile --on pytorch-cpu       # on an image of images.yaml, in place of FROM
@@ -6,9 +6,11 @@
   ctrain import Singularity -o definitions/lab/lab.def               # a Singularity recipe, under another name
   ctrain import environment.yml --on pytorch      # conda's, as a requirements file; what pip has not is listed
   ctrain import uv.lock --on pytorch              # the locked versions
+  ctrain import script job.sbatch                 # a script for sbatch or qsub: job.yaml, and the line that runs it
+  ctrain import script job.pbs -o lab/job.yaml    # the job in another directory
 
 Every line that is not carried over is listed, with the reason and what to do; then the exit code is 82.
-Existing files are never overwritten. See: ctrain help import
+In a job.yaml they are comments. Existing files are never overwritten. See: ctrain help import, ctrain help from-sbatch
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Optional
 
 from ctrain_builder import atomic, image_spec
 from ctrain_builder import parent as parents
+from ctrain_builder.cli.import_script import import_script
 from ctrain_builder.cli.options import find_image
 from ctrain_builder.imports.findings import Finding
 from ctrain_builder.imports.kind import Kind, image_name, kind_of
@@ -41,10 +44,10 @@ _SHOWN_CHARACTERS = 100
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "file",
-        type=Path,
-        metavar="FILE",
-        help="Dockerfile, Singularity recipe, requirements.txt, uv.lock, environment.yml",
+        "words",
+        nargs="+",
+        metavar="[script] FILE",
+        help="Dockerfile, Singularity recipe, requirements.txt, uv.lock, environment.yml; or script and a batch script",
     )
     parser.add_argument(
         "--on", metavar="IMAGE", help="what it is stacked on: an image of images.yaml, store:NAME, a .sif"
@@ -52,12 +55,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--target", default="", metavar="STAGE", help="stage of a Dockerfile (default: the last)")
     parser.add_argument("--context", type=Path, metavar="DIR", help="what COPY copies from (default: FILE's directory)")
     parser.add_argument(
-        "-o", "--output", type=Path, metavar="OUT", help="file to create (default: definitions/NAME/NAME.def)"
+        "-o", "--output", type=Path, metavar="OUT", help="file to create (default: definitions/NAME/NAME.def, job.yaml)"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
 
 
 def execute(args: argparse.Namespace) -> int:
+    *kinds, file = args.words
+    args.file = Path(file)
+    if kinds == ["script"]:
+        if args.on or args.target or args.context or args.json:
+            raise UsageError("ctrain import script takes no option but -o", "See: ctrain import --help")
+        return import_script(args.file, args.output)
+    if kinds:
+        raise UsageError(f"ctrain import takes one file, not {len(args.words)}", "See: ctrain import --help")
     text = _read(args.file)
     kind = kind_of(args.file, text)
     if kind in (Kind.DOCKERFILE, Kind.RECIPE):

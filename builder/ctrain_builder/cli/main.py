@@ -9,7 +9,7 @@ from ctrain_runtime.cli.main import main as run_cli
 
 BUILD_VERBS = (
     Verb("layer", IMAGES, "build or show a user layer on top of a published image", "ctrain_builder.cli.layer"),
-    Verb("import", IMAGES, "make a definition or a layer of what you have", "ctrain_builder.cli.import_"),
+    Verb("import", IMAGES, "make a definition, a layer or a job of what you have", "ctrain_builder.cli.import_"),
     Verb("build", IMAGES, "build images from definitions", "ctrain_builder.cli.build"),
     Verb("test", IMAGES, "test images built with --tests later", "ctrain_builder.cli.test"),
     Verb("publish", IMAGES, "publish a built image to a store", "ctrain_builder.cli.publish"),

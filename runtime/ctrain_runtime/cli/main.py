@@ -37,7 +37,6 @@ RUNTIME_VERBS = (
     Verb("cancel", RUN, "cancel a run", "ctrain_runtime.cli.cancel"),
     Verb("shell", RUN, "open a shell in an image on a compute node", "ctrain_runtime.cli.shell", takes_command=True),
     Verb("jupyter", RUN, "start JupyterLab on a compute node", "ctrain_runtime.cli.jupyter", takes_command=True),
-    Verb("import", RUN, "make a job of a batch script", "ctrain_runtime.cli.import_script"),
     Verb("init", RUN, "write a first job.yaml, definition, site file or layer", "ctrain_runtime.cli.init"),
     Verb("runs", LOOK, "list your runs", "ctrain_runtime.cli.runs"),
     Verb("estimate", LOOK, "estimate the memory, time and layout of a training", "ctrain_runtime.cli.estimate"),

@@ -1,19 +1,15 @@
-"""Make a job of a batch script that starts a container: write its job.yaml, and print the line that runs it.
-
-  ctrain import script job.sbatch                 # a script for sbatch, which is not run
-  ctrain import script job.pbs -o lab/job.yaml    # one for qsub; the job in another directory
+"""`ctrain import script`: makes a job of a batch script that starts a container, and prints the line that runs it.
 
 Lines of the script that are not in the job are comments in job.yaml. Nothing is overwritten.
-See: ctrain help from-sbatch
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import shlex
 from dataclasses import replace
 from pathlib import Path
+from typing import Optional
 
 from ctrain_runtime import job
 from ctrain_runtime.batch_script.job import make_job
@@ -28,24 +24,12 @@ LARGEST_SCRIPT = 1 << 17  # bytes
 LISTED = 4  # lines that the screen names; all are in job.yaml
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    actions = parser.add_subparsers(dest="action", required=True, metavar="script")
-    script = actions.add_parser("script", help="make a job.yaml of a batch script", allow_abbrev=False)
-    script.add_argument("file", metavar="FILE", help="a batch script, read as if it were submitted in this directory")
-    script.add_argument(
-        "-o",
-        "--output",
-        default="",
-        metavar="DIR/job.yaml",
-        help="the file to write (default: in the directory where the script starts its program)",
-    )
-
-
-def execute(args: argparse.Namespace) -> int:
-    script = Path(args.file)
+def import_script(script: Path, output: Optional[Path]) -> int:
+    """Write the job of a script, read as if it were submitted in this directory: to `output`, by default in the
+    directory where the script starts its program. Raises JobError, UsageError."""
     here = str(Path.cwd())
     made = make_job(_read(script, here))
-    path = Path(args.output or Path(_start(made, here), job.JOB_FILE))
+    path = output or Path(_start(made, here), job.JOB_FILE)
     if path.name != job.JOB_FILE:
         raise UsageError(
             f"--output {path}: a job is a directory with a {job.JOB_FILE}", f"As in: -o {path.parent}/job.yaml"

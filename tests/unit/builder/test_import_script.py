@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from ctrain_builder.cli.main import BUILD_VERBS
 from ctrain_runtime import job
 from ctrain_runtime.batch_script.slurm_options import SAME
 from ctrain_runtime.cli.main import RUNTIME_VERBS, main
@@ -41,7 +42,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(*argv: str) -> int:
-    return main(RUNTIME_VERBS, argv)
+    return main([*RUNTIME_VERBS, *BUILD_VERBS], argv)
 
 
 def test_a_script_becomes_a_job_and_the_line_that_runs_it(here: Path, capsys: Out) -> None:
