@@ -1,11 +1,16 @@
-"""Where things are on this machine: the user's home directory, and the data directories that come with ctrain."""
+"""Where things are on this machine: the user's home directory, what comes with ctrain, and where it is installed."""
 
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
+from typing import Optional
 
 from ctrain_runtime.errors import CtrainError
+
+INSTALLATION = "ctrain-installation.json"  # in PREFIX/VERSION, once all of that version is there
+INSTALLED_SITES, INSTALLED_STORE = "sites", "store"  # in PREFIX, for all of its versions
 
 
 def expand_home(path: str) -> Path:
@@ -20,3 +25,9 @@ def data_dir(name: str) -> Path:
         if (root / name).is_dir():
             return root / name
     raise CtrainError(f"incomplete installation: directory {name}/ not found", "Reinstall ctrain")
+
+
+def installation_prefix() -> Optional[Path]:
+    """The directory of all versions, site files and the store, if `ctrain install` has installed this ctrain."""
+    version = Path(sys.prefix).parent  # of PREFIX/VERSION/venv
+    return version.parent if (version / INSTALLATION).is_file() else None

@@ -13,6 +13,7 @@ from typing import Any, Literal, Optional, Union
 
 from ctrain_runtime import command, config, site_files, strict_yaml
 from ctrain_runtime.errors import ConfigError, SiteError
+from ctrain_runtime.paths import INSTALLED_STORE, installation_prefix
 from ctrain_runtime.site_files import ProjectFile
 from ctrain_runtime.site_layers import Layer, Level, check_trust_keys, merge
 from ctrain_runtime.store import store_path
@@ -182,7 +183,7 @@ def select_site(name: str = "", options: Optional[Mapping[str, object]] = None) 
     if not explicit:
         layers, reason = _detect()
     above = [project.layer] if project else []
-    layers = [*layers, *above, *_environment_layers(), *_option_layers(options or {})]
+    layers = [*_installation_layers(), *layers, *above, *_environment_layers(), *_option_layers(options or {})]
     site, sources = _build(layers)
     return SelectedSite(site, reason, explicit, sources, tuple(layers))
 
@@ -308,6 +309,15 @@ def _inherit(own: Sequence[Layer], seen: tuple[str, ...]) -> list[Layer]:
         replace(layer, values={key: value for key, value in layer.values.items() if key not in dropped})
         for layer in _load_layers(parent, seen=seen)
     ]
+
+
+def _installation_layers() -> list[Layer]:
+    """The store beside this ctrain, for sites whose files name none."""
+    prefix = installation_prefix()
+    store = prefix and prefix / INSTALLED_STORE
+    if not store or not store.is_dir():
+        return []
+    return [Layer(Level.INSTALLATION, f"{prefix} (installation)", _as_values("stores", str(store)))]
 
 
 def _environment_layers() -> list[Layer]:

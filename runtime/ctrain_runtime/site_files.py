@@ -1,7 +1,8 @@
 """The files of sites: finds them, and reads them as checked layers.
 
-/etc/ctrain and $XDG_CONFIG_HOME/ctrain (XDG Base Directory Specification; ~/.config) have a file sites/NAME.yaml for
-each site that they define or change. A project has one file, ctrain.yaml, for whichever site its runs use.
+The directory of `ctrain install`, /etc/ctrain and $XDG_CONFIG_HOME/ctrain (XDG Base Directory Specification; ~/.config)
+have a file sites/NAME.yaml for each site that they define or change. A project has one file, ctrain.yaml, for whichever
+site its runs use.
 """
 
 from __future__ import annotations
@@ -16,14 +17,20 @@ from typing import Any, Optional
 
 from ctrain_runtime import config, strict_yaml
 from ctrain_runtime.errors import ConfigError, SiteError
-from ctrain_runtime.paths import expand_home
+from ctrain_runtime.paths import INSTALLED_SITES, expand_home, installation_prefix
 from ctrain_runtime.site_layers import TRUST_KEYS, Layer, Level
 
 BUILT_IN_DIR = Path(__file__).parent / "sites"
 SYSTEM_DIR = Path("/etc/ctrain/sites")
 PROJECT_FILE = "ctrain.yaml"
 
-LEVEL_NAMES = {Level.BUILT_IN: "built-in", Level.SYSTEM: "system", Level.USER: "user", Level.PROJECT: "project"}
+LEVEL_NAMES = {
+    Level.BUILT_IN: "built-in",
+    Level.INSTALLATION: "installation",
+    Level.SYSTEM: "system",
+    Level.USER: "user",
+    Level.PROJECT: "project",
+}
 # A site is defined by its own file, and must not trust what a repository that was just cloned names, nor start it: even
 # a dry run asks the engine for its version.
 _NOT_IN_PROJECTS = ("name", "description", "extends", "detect", "scheduler", "engine", *TRUST_KEYS)
@@ -44,7 +51,13 @@ def site_dirs() -> Mapping[Level, Path]:
     config_home = os.environ.get("XDG_CONFIG_HOME", "")
     if not Path(config_home).is_absolute():  # as the specification demands
         config_home = str(expand_home("~") / ".config")
-    return {Level.BUILT_IN: BUILT_IN_DIR, Level.SYSTEM: SYSTEM_DIR, Level.USER: Path(config_home, "ctrain", "sites")}
+    prefix = installation_prefix()
+    return {
+        Level.BUILT_IN: BUILT_IN_DIR,
+        **({Level.INSTALLATION: prefix / INSTALLED_SITES} if prefix else {}),
+        Level.SYSTEM: SYSTEM_DIR,
+        Level.USER: Path(config_home, "ctrain", "sites"),
+    }
 
 
 def site_paths() -> Mapping[str, Mapping[Level, Path]]:

@@ -19,12 +19,13 @@ class Level(IntEnum):
     """Where a layer comes from, lowest first."""
 
     BUILT_IN = 0
-    SYSTEM = 1
-    USER = 2
-    FILE = 3  # a site file that --site or CTRAIN_SITE names by its path
-    PROJECT = 4
-    ENVIRONMENT = 5
-    OPTION = 6
+    INSTALLATION = 1
+    SYSTEM = 2
+    USER = 3
+    FILE = 4  # a site file that --site or CTRAIN_SITE names by its path
+    PROJECT = 5
+    ENVIRONMENT = 6
+    OPTION = 7
 
 
 @dataclass(frozen=True)

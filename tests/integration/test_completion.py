@@ -24,16 +24,22 @@ SHELLS = {
         "autoload -U compinit; compinit -Du; unsetopt prompt_sp; source <(ctrain completion zsh)",
     ),
 }
+# The file of `ctrain install`, which compinit finds.
+INSTALLED = (
+    ["zsh", "-f", "-i"],
+    "mkdir own; ctrain completion zsh >own/_ctrain; fpath=(~/own $fpath); autoload -U compinit; compinit -Du; "
+    "unsetopt prompt_sp",
+)
 
 
 class Terminal:
     """An interactive shell."""
 
-    def __init__(self, shell: str, environment: dict[str, str]) -> None:
-        argv, setup = SHELLS[shell]
+    def __init__(self, shell: tuple[list[str], str], environment: dict[str, str]) -> None:
+        argv, setup = shell
         self._process, self._screen = pty.fork()
         if not self._process:
-            os.execvpe(argv[0], argv, {**environment, "TERM": "dumb"})  # noqa: S606  # argv is from SHELLS
+            os.execvpe(argv[0], argv, {**environment, "TERM": "dumb"})  # noqa: S606  # argv is from above
         # In two parts: the prompt is not to be seen while it is typed.
         self._send(f"cd; {setup}; PS1='{PROMPT[:2]}''{PROMPT[2:]}'\n")
         self._until(PROMPT)
@@ -73,12 +79,15 @@ def _as_shown(text: str) -> str:
     return line
 
 
-@pytest.fixture(scope="module", params=list(SHELLS))
-def terminal(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminal]:
-    if not shutil.which(request.param):
+def find_shell(name: str) -> None:
+    if not shutil.which(name):
         if os.environ.get("CI"):
-            pytest.fail(f"CI must have {request.param}: see tests/cluster/install")
-        pytest.skip(f"no {request.param} here: tests/cluster/install brings it")
+            pytest.fail(f"CI must have {name}: see tests/cluster/install")
+        pytest.skip(f"no {name} here: tests/cluster/install brings it")
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     home = tmp_path_factory.mktemp("home")
     channels = {"pytorch_prod": "pytorch_24.12-hd-py3-r1.sif"}
     store = write_store(home / "store", {"release": 1}, {"release": 2}, {"name": "cpu"}, channels=channels)
@@ -86,7 +95,13 @@ def terminal(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     (home / "broken/ctrain-store.json").write_text("{")
     (home / "file.txt").touch()
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    shell = Terminal(request.param, {"PATH": path, "HOME": str(home), "CTRAIN_STORE": str(store), "LANG": "C.UTF-8"})
+    return {"PATH": path, "HOME": str(home), "CTRAIN_STORE": str(store), "LANG": "C.UTF-8"}
+
+
+@pytest.fixture(scope="module", params=list(SHELLS))
+def terminal(request: pytest.FixtureRequest, environment: dict[str, str]) -> Iterator[Terminal]:
+    find_shell(request.param)
+    shell = Terminal(SHELLS[request.param], environment)
     yield shell
     shell.close()
 
@@ -115,3 +130,13 @@ def terminal(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 )
 def test_what_a_tab_makes_of_a_line(terminal: Terminal, typed: str, line: str) -> None:
     assert terminal.after_tab(typed) == line
+
+
+def test_zsh_finds_the_installed_file_by_itself(environment: dict[str, str]) -> None:
+    find_shell("zsh")
+    shell = Terminal(INSTALLED, environment)
+    try:
+        assert shell.after_tab("ctrain ima") == "ctrain images "  # the first one loads the file
+        assert shell.after_tab("ctrain run --im") == "ctrain run --image "
+    finally:
+        shell.close()

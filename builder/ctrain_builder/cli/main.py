@@ -16,6 +16,7 @@ BUILD_VERBS = (
     Verb("store", ADMIN, "manage a store: promote, roll back, retire, verify, sync", "ctrain_builder.cli.store"),
     Verb("upstream", ADMIN, "list new and moved tags of upstream base images", "ctrain_builder.cli.upstream"),
     Verb("cache", ADMIN, "show and shrink the cache of builds", "ctrain_builder.cli.cache"),
+    Verb("install", ADMIN, "install ctrain for all users, upgrade it, go back", "ctrain_builder.cli.install"),
 )
 
 

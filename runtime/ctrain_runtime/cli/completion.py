@@ -19,13 +19,15 @@ _ctrain() {{
 }}
 complete -o default -F _ctrain ctrain
 """
+# Also a function of compinit's, which reads the first line and calls the file.
 _ZSH = f"""\
+#compdef ctrain
 _ctrain() {{
     local -a candidates
     candidates=("${{(@f)$(ctrain {COMPLETE} "${{(j: :)words[1,CURRENT-1]}} $PREFIX" "$PREFIX" 2>/dev/null)}}")
     if [[ -n $candidates ]]; then compadd -- $candidates; else _files; fi
 }}
-compdef _ctrain ctrain
+if [[ $funcstack[1] == _ctrain ]]; then _ctrain "$@"; else compdef _ctrain ctrain; fi
 """
 _SCRIPTS = {"bash": _BASH, "zsh": _ZSH}
 

@@ -22,9 +22,12 @@ from ctrain_runtime.doctor.directories import check_directories
 from ctrain_runtime.doctor.engines import check_engine
 from ctrain_runtime.doctor.fabric import check_fabric
 from ctrain_runtime.doctor.images import check_image
+from ctrain_runtime.doctor.sites import check_selection
 from ctrain_runtime.errors import CtrainError, StoreError
 from ctrain_runtime.facts import Cluster
 from ctrain_runtime.site import SelectedSite, select_site
+from ctrain_runtime.site_files import site_dirs
+from ctrain_runtime.site_layers import Level
 from ctrain_runtime.text import table
 
 
@@ -45,6 +48,7 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _check_machine(selected: SelectedSite, image: str) -> Iterator[Finding]:
+    yield check_selection(selected)
     yield from check_engine(selected.site)
     cluster, findings = check_cluster(selected.site)
     yield from findings
@@ -59,8 +63,11 @@ def _check_stores(selected: SelectedSite) -> Iterator[Finding]:
     for root in roots:
         yield from stores.check_store(Path(root))
     if not roots:
-        hint = "Pass --store DIR, set CTRAIN_STORE, or add `stores` to the site file"
-        yield Finding("stores", "warn", f"site {selected.site.name} has no store configured", hint)
+        name = selected.site.name
+        named = next((layer.file for layer in selected.layers if layer.level == Level.FILE), "")
+        file = named or site_dirs()[Level.USER] / f"{name}.yaml"
+        hint = f"Make one: ctrain store init DIR, and add `stores: [DIR]` to {file}; without one: --image FILE.sif"
+        yield Finding("stores", "warn", f"site {name} has no store configured", hint)
 
 
 def report(findings: Sequence[Finding], *, as_json: bool) -> bool:

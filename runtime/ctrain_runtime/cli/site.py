@@ -22,7 +22,7 @@ from ctrain_runtime.cli.doctor import report
 from ctrain_runtime.doctor import Finding
 from ctrain_runtime.doctor.compare import compare
 from ctrain_runtime.doctor.profile import make_profile
-from ctrain_runtime.doctor.sites import check_files, check_site
+from ctrain_runtime.doctor.sites import check_files, check_selection, check_site
 from ctrain_runtime.errors import CtrainError, SiteError
 from ctrain_runtime.site import DEFAULT, load_site, select_site
 from ctrain_runtime.site_evidence import explain
@@ -123,7 +123,7 @@ def _check(args: argparse.Namespace) -> int:
     findings = [] if args.site else list(check_files())
     try:
         selected = select_site(args.site)
-        findings.append(Finding("site", "ok", f"{selected.site.name} ({selected.reason})"))
+        findings.append(check_selection(selected))
         findings += check_site(selected)
         findings += compare(selected, args.image)
     except CtrainError as error:

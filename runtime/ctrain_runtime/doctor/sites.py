@@ -17,6 +17,7 @@ from ctrain_runtime.run.targets import describe_cluster
 from ctrain_runtime.site import DEFAULT, SelectedSite, Site, expand, load_site
 from ctrain_runtime.site_evidence import read_evidence
 from ctrain_runtime.site_files import is_world_writable, read_site_file, site_paths
+from ctrain_runtime.site_layers import Level
 from ctrain_runtime.time_limit import parse_limit
 
 _PATTERNS = ("host_libraries", "library_paths", "mpi_library_paths")
@@ -38,6 +39,19 @@ def check_files() -> Iterator[Finding]:
                 yield Finding(subject, "fail", f"world-writable: {path}", f"Run: chmod o-w {path}")
             if not writable:
                 yield Finding(subject, "ok", ", ".join(map(str, paths.values())))
+
+
+def check_selection(selected: SelectedSite) -> Finding:
+    """Which site applies here, and whether a file describes this very cluster."""
+    site = selected.site
+    text = f"{site.name} ({selected.reason})"
+    is_described = any(layer.file and layer.level > Level.BUILT_IN for layer in selected.layers)
+    if selected.explicit or is_described or site.detect.paths:
+        return Finding("site", "ok", text)
+    if not schedulers.get(site.scheduler).programs:
+        hint = "On a cluster: load its scheduler's module, or choose a site: ctrain site list"
+        return Finding("site", "ok", f"{text}: runs are processes of this machine", hint)
+    return Finding("site", "warn", f"{text}: no file describes this cluster", "Write a first one: ctrain site init")
 
 
 def check_site(selected: SelectedSite) -> Iterator[Finding]:

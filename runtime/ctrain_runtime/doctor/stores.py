@@ -43,7 +43,9 @@ def check_store(root: Path) -> Iterator[Finding]:
         yield Finding(subject, "fail", f"not owned by a maintainer: {_list(unexpected)}", hint)
     if not (problems or writable or unexpected):
         group = f" and group {group_name(status.st_gid)}" if status.st_mode & stat.S_IWGRP else ""
-        yield Finding(subject, "ok", f"{pluralize(len(contents.images), 'image')}; writable by {owner}{group} only")
+        text = f"{pluralize(len(contents.images), 'image')}; writable by {owner}{group} only"
+        hint = "" if contents.images else f"Publish a first one, as in: ctrain publish pytorch-cpu-slim --store {root}"
+        yield Finding(subject, "warn" if hint else "ok", text, hint)
 
 
 def _world_writable(root: Path) -> list[Path]:

@@ -40,7 +40,7 @@ def find_engine() -> Engine:
             return identify(path)
     raise EngineError(
         "neither apptainer nor singularity is on PATH",
-        "Install Apptainer, or load its module (module load singularity)",
+        "Run: module load apptainer, or module load singularity; or install Apptainer: ctrain help installing",
     )
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_runtime import site_files
+from ctrain_runtime import paths, site_files
+from samples.sample_images import write_store
 
 
 @pytest.fixture
@@ -16,6 +17,17 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     monkeypatch.setenv("PATH", str(folder))
     return folder
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """`ctrain install` has installed what is running, in this prefix, which has a store."""
+    prefix = tmp_path / "apps/ctrain"
+    (prefix / "0.1.0").mkdir(parents=True)
+    (prefix / "0.1.0" / paths.INSTALLATION).touch()
+    monkeypatch.setattr("sys.prefix", str(prefix / "0.1.0/venv"))
+    write_store(prefix / "store")
+    return prefix
 
 
 @pytest.fixture(autouse=True)

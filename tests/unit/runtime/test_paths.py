@@ -40,3 +40,11 @@ def test_the_copy_of_a_wheel_comes_first(package: Path) -> None:
 def test_neither() -> None:
     with pytest.raises(CtrainError, match=r"incomplete installation: directory examples/ not found. Reinstall ctrain"):
         paths.data_dir("examples")
+
+
+def test_what_ctrain_install_has_installed_knows_its_prefix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.prefix", str(tmp_path / "0.1.0/venv"))
+    (tmp_path / "0.1.0/venv").mkdir(parents=True)
+    assert paths.installation_prefix() is None
+    (tmp_path / "0.1.0" / paths.INSTALLATION).touch()
+    assert paths.installation_prefix() == tmp_path

@@ -73,6 +73,35 @@ def test_only_sites_that_may_apply_are_read_as_a_whole(monkeypatch: pytest.Monke
     assert sorted(whole) == ["generic-slurm", "polaris", "polaris"]
 
 
+@pytest.mark.usefixtures("slurm")
+def test_the_files_of_an_installation_lie_below_those_of_the_machine(installed: Path) -> None:
+    write(installed / "sites/generic-slurm.yaml", "partition: gpu\ncomment: all\n")
+    write(SYSTEM / "generic-slurm.yaml", "comment: this machine\n")
+    selected = select_site()
+    assert (selected.site.partition, selected.site.comment) == ("gpu", "this machine")
+    assert selected.sources["partition"] == f"{installed}/sites/generic-slurm.yaml (installation)"
+    write(installed / "sites/ours.yaml", f"scheduler: slurm\ndetect: {{paths: [{installed}, /, /usr, /etc]}}\n")
+    assert select_site().site.name == "ours"
+
+
+def test_the_store_of_an_installation_is_the_default(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    selected = select_site("local")
+    assert selected.store_dirs() == (f"{installed}/store",)
+    assert selected.sources["stores"] == f"{installed} (installation)"
+    assert select_site("neuron").store_dirs() == ("/apps/applications/singularity_images/ctrain",)
+    write(USER / "local.yaml", "stores: [/ours]\n")
+    assert select_site("local").store_dirs() == ("/ours",)
+    monkeypatch.setenv("CTRAIN_STORE", "/mine")
+    assert select_site("local").store_dirs() == ("/mine",)
+
+
+def test_administrators_of_an_installation_can_demand_signatures(installed: Path) -> None:
+    write(installed / "sites/local.yaml", "require_signature: true\n")
+    write(USER / "local.yaml", "require_signature: false\n")
+    with pytest.raises(SiteError, match="require_signature cannot be changed"):
+        select_site("local")
+
+
 @pytest.mark.parametrize("path", sorted(BUILT_IN.glob("*.yaml")), ids=lambda path: path.stem)
 def test_criteria_are_read_without_the_rest_of_a_file(path: Path) -> None:
     assert strict_yaml.read_key(path, "detect") == strict_yaml.read(path).get("detect")

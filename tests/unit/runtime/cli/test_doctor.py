@@ -78,17 +78,21 @@ def findings(out: str) -> list[tuple[str, str]]:
     return [(finding["subject"], finding["level"]) for finding in json.loads(out)["findings"]]
 
 
-def test_all_of_a_machine(healthy: Path, capsys: Out) -> None:
+def test_all_of_a_machine(healthy: Path, tmp_path: Path, capsys: Out) -> None:
     """A site without stores is no failure."""
     assert doctor("--json") == 0
-    subjects = ["engine", "subuid", "scheduler", "fabric", "runs", "clock", "image_cache", "clock", "home", "clock"]
-    subjects += ["engine tmp", "TMPDIR"]
+    subjects = ["site", "engine", "subuid", "scheduler", "fabric"]
+    subjects += ["runs", "clock", "image_cache", "clock", "home", "clock", "engine tmp", "TMPDIR"]
     out = capsys.readouterr().out
     assert [(subject, level.replace("warn", "ok")) for subject, level in findings(out)[:-1]] == [
         (subject, "ok") for subject in subjects
     ]  # a small disk is warned of
     assert findings(out)[-1] == ("stores", "warn")
-    assert json.loads(out)["findings"][-1]["text"] == "site local has no store configured"
+    last = json.loads(out)["findings"][-1]
+    assert last["text"] == "site local has no store configured"
+    assert (
+        f"ctrain store init DIR, and add `stores: [DIR]` to {tmp_path}/config/ctrain/sites/local.yaml" in last["hint"]
+    )
     (healthy / "apptainer").unlink()
     assert doctor() == 70
     assert "engine       fail  neither apptainer nor singularity is on PATH" in capsys.readouterr().out
@@ -105,3 +109,22 @@ def test_several_stores_are_all_checked(store: Path, tmp_path: Path, capsys: Out
     (tmp_path / "mine.yaml").write_text(f"name: mine\nscheduler: local\nstores: [nowhere, {store}]\n")
     assert main(RUNTIME_VERBS, ["doctor", "--site", "./mine.yaml", "--json"]) == 70
     assert [level for subject, level in findings(capsys.readouterr().out) if "store" in subject] == ["fail", "ok"]
+
+
+@pytest.mark.usefixtures("healthy")
+def test_right_after_an_installation_its_store_wants_an_image(installed: Path, capsys: Out) -> None:
+    assert doctor("--json") == 0
+    last = json.loads(capsys.readouterr().out)["findings"][-1]
+    assert (last["subject"], last["level"]) == (f"store {installed}/store", "warn")
+    assert last["hint"] == f"Publish a first one, as in: ctrain publish pytorch-cpu-slim --store {installed}/store"
+
+
+@pytest.mark.usefixtures("programs")
+def test_a_machine_with_nothing_has_a_line_to_type_for_each_thing(capsys: Out) -> None:
+    assert main(RUNTIME_VERBS, ["doctor", "--json"]) == 70
+    found = {one["subject"]: one["hint"] for one in json.loads(capsys.readouterr().out)["findings"]}
+    assert "ctrain site list" in found["site"]
+    assert (
+        "module load apptainer, or module load singularity; or install Apptainer: ctrain help inst" in found["engine"]
+    )
+    assert "ctrain store init DIR" in found["stores"]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ctrain_runtime.doctor.sites import check_files, check_site
+from ctrain_runtime.doctor.sites import check_files, check_selection, check_site
 from ctrain_runtime.site import Conditional, SelectedSite, Site, SitePartition, select_site, site_names
 from samples.programs import answer
 
@@ -20,6 +20,33 @@ def some_site(**keys: Any) -> SelectedSite:
 
 def troubles(selected: SelectedSite) -> list[tuple[str, str]]:
     return [(one.subject, one.text) for one in check_site(selected) if one.level != "ok"]
+
+
+def selection() -> tuple[str, str, str]:
+    found = check_selection(select_site())
+    return found.level, found.text, found.hint
+
+
+@pytest.mark.usefixtures("programs")
+def test_a_machine_without_a_scheduler() -> None:
+    text = "local (detected: no scheduler here): runs are processes of this machine"
+    hint = "On a cluster: load its scheduler's module, or choose a site: ctrain site list"
+    assert selection() == ("ok", text, hint)
+
+
+def test_a_cluster_that_no_file_describes(programs: Path, tmp_path: Path) -> None:
+    for name in ("sinfo", "sbatch", "srun"):
+        answer(programs, name)
+    text = "generic-slurm (detected: sinfo, sbatch, srun)"
+    assert selection() == ("warn", f"{text}: no file describes this cluster", "Write a first one: ctrain site init")
+    (tmp_path / "config/ctrain/sites").mkdir(parents=True)
+    (tmp_path / "config/ctrain/sites/generic-slurm.yaml").write_text("partition: gpu\n")
+    assert selection() == ("ok", text, "")
+
+
+def test_a_site_that_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CTRAIN_SITE", "generic-slurm")
+    assert selection() == ("ok", "generic-slurm (requested by CTRAIN_SITE)", "")
 
 
 def test_a_site_whose_needs_are_all_met(tmp_path: Path) -> None:
