@@ -13,6 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ctrain_builder.cli.main import BUILD_VERBS
+from ctrain_builder.install import modulefiles
+from ctrain_builder.install.prefix import Installation, Prefix, complete, make_current
 from ctrain_builder.store.modules import lua_text, tcl_text
 from ctrain_runtime.cli.main import main
 from samples.long_mode import often
@@ -55,19 +57,26 @@ def root(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 @pytest.fixture(params=list(COMMANDS))
 def module(request: pytest.FixtureRequest, root: Path) -> Module:
     """module(line, ...): what bash shows after these lines, in each of which `module` is the tool's."""
-    tool = shlex.quote(str((TOOLS / COMMANDS[request.param]).resolve()))
 
     def run(*lines: str) -> str:
-        script = "\n".join((f'module() {{ eval "$({tool} bash "$@")"; }}', *lines))
-        surroundings = {"PATH": os.environ["PATH"], "HOME": str(root.parent), "MODULEPATH": f"{root.parent}/modules"}
-        quiet = {"LMOD_PAGER": "none", "MODULES_PAGER": "", "LANG": "C.UTF-8"}
-        done = subprocess.run(
-            ["bash", "-c", script], env={**surroundings, **quiet}, cwd=root.parent, capture_output=True, text=True
-        )
+        said = run_lines(request.param, root.parent, *lines)
         assert not (root.parent / "pwned").exists()
-        return done.stdout + done.stderr
+        return said
 
     return run
+
+
+def run_lines(tool: str, directory: Path, *lines: str) -> str:
+    """What bash shows in this directory, which has module files in modules/ or modulefiles/."""
+    program = shlex.quote(str((TOOLS / COMMANDS[tool]).resolve()))
+    script = "\n".join((f'module() {{ eval "$({program} bash "$@")"; }}', *lines))
+    path = f"{directory}/modules:{directory}/modulefiles"
+    surroundings = {"PATH": "/usr/bin:/bin", "HOME": str(directory), "MODULEPATH": path}
+    quiet = {"LMOD_PAGER": "none", "MODULES_PAGER": "", "LANG": "C.UTF-8"}
+    done = subprocess.run(
+        ["bash", "-c", script], env={**surroundings, **quiet}, cwd=directory, capture_output=True, text=True
+    )
+    return done.stdout + done.stderr
 
 
 def loaded(root: Path, name: str, release: int) -> str:
@@ -150,6 +159,28 @@ def test_what_is_retired_is_gone(module: Module, root: Path) -> None:
     store("modules", "--output", f"{root.parent}/modules")
     assert module("module load ctrain-pytorch", SHOW) == loaded(root, "pytorch", 2)
     assert "24.12-hd-r1" in module("module load ctrain-pytorch/24.12-hd-r1", SHOW).replace("\n||||\n", "")
+
+
+@pytest.mark.parametrize("tool", COMMANDS)
+def test_the_modules_of_ctrain_itself(tool: str, tmp_path: Path) -> None:
+    """The default is the current version; versions replace each other; users keep their own python."""
+    prefix = Prefix(tmp_path)
+    for version in ("0.1.0", "0.2.0"):
+        (tmp_path / version / "bin").mkdir(parents=True)
+        write_program(tmp_path / version / "bin/ctrain", f"#!/bin/sh\necho {version}\n")
+        complete(prefix.version(version), Installation(version, "2026-11-24", "a wheel"))
+    show = "ctrain; echo $LOADEDMODULES"
+    for version in ("0.1.0", "0.2.0"):
+        make_current(prefix, version)
+        modulefiles.write(prefix)
+        assert run_lines(tool, tmp_path, "module load ctrain", show) == f"{version}\nctrain/{version}\n"
+    switched = run_lines(tool, tmp_path, "module load ctrain", "module switch ctrain ctrain/0.1.0 2>/dev/null", show)
+    assert switched == "0.1.0\nctrain/0.1.0\n"
+    unloaded = run_lines(
+        tool, tmp_path, "module load ctrain/0.1.0; module unload ctrain", "command -v ctrain || echo no"
+    )
+    assert unloaded == "no\n"
+    assert "ctrain 0.2.0: distributed deep learning" in run_lines(tool, tmp_path, "module whatis ctrain")
 
 
 @settings(max_examples=often(50, 20))

@@ -18,20 +18,14 @@ import yaml
 
 from ctrain_builder import build_plan, image_spec
 from ctrain_runtime.image import OCI_ARCH
+from samples.wheels import build_wheel
 
 Ctrain = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture(scope="module")
 def wheel(checkout: Path, project_files: list[PurePosixPath], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from a copy: setuptools leaves a build folder in its source, which the next wheel would take along."""
-    source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
-    for name in project_files:
-        (source / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(checkout / name, source / name)
-    run([sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", out, source])
-    (built,) = out.iterdir()
-    return built
+    return build_wheel(checkout, project_files, tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture(scope="module")

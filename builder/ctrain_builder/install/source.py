@@ -1,4 +1,4 @@
-"""What pip installs: a wheel, or what this ctrain was installed from."""
+"""What pip installs: a wheel, by default that which this ctrain was installed from."""
 
 from __future__ import annotations
 
@@ -19,15 +19,14 @@ _MAKE_ONE = "Pass --wheel FILE; in a checkout make one with: python3 -m pip whee
 
 @dataclass(frozen=True)
 class Source:
-    """A version of ctrain, and where pip gets it: the URL of a wheel, or "" for what its index has."""
+    """A version of ctrain, and the URL of its wheel: never a name, which public indexes have for another project."""
 
     version: str
-    url: str = ""
+    url: str
 
     def requirement(self, extras: str = "") -> str:
         """As pip reads it (PEP 508)."""
-        name = f"ctrain[{extras}]" if extras else "ctrain"
-        return f"{name} @ {self.url}" if self.url else f"{name}=={self.version}"
+        return f"ctrain[{extras}] @ {self.url}" if extras else f"ctrain @ {self.url}"
 
 
 def from_wheel(path: Path) -> Source:
@@ -46,8 +45,8 @@ def from_running() -> Source:
     """What pip installed this ctrain from, by its own note (PEP 610). Raises UsageError if that is no wheel now."""
     running = metadata.distribution("ctrain")
     note = running.read_text("direct_url.json")
-    if note is None:  # from an index, or a directory of wheels
-        return Source(running.version)
+    if note is None:
+        raise UsageError("this ctrain was installed by its name, not from a wheel that could be taken again", _MAKE_ONE)
     origin: Any = json.loads(note)
     url = urlsplit(origin["url"])
     if "archive_info" not in origin:

@@ -44,7 +44,8 @@ def check_store(root: Path) -> Iterator[Finding]:
     if not (problems or writable or unexpected):
         group = f" and group {group_name(status.st_gid)}" if status.st_mode & stat.S_IWGRP else ""
         text = f"{pluralize(len(contents.images), 'image')}; writable by {owner}{group} only"
-        hint = "" if contents.images else f"Publish a first one, as in: ctrain publish pytorch-cpu-slim --store {root}"
+        first = "ctrain build pytorch-cpu-slim && ctrain publish pytorch-cpu-slim"
+        hint = "" if contents.images else f"Publish a first one, as in: {first} --store {root}"
         yield Finding(subject, "warn" if hint else "ok", text, hint)
 
 

@@ -174,7 +174,7 @@ def test_a_nearly_full_disk_is_named_where_venv_says_nothing(ctrain: Install, mo
     assert "no space left for " in ctrain(version="0.1.0", code=75)
 
 
-def test_another_package_of_that_name_is_not_taken_for_ctrain(
+def test_what_does_not_start_as_this_version_is_not_installed(
     ctrain: Install, prefix: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SAYS", "3.1.4")
@@ -290,8 +290,6 @@ def noted(monkeypatch: pytest.MonkeyPatch, note: object) -> None:
 def test_without_a_wheel_it_is_what_is_running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_wheel(tmp_path, "ctrain", "0.1.0", "")
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    noted(monkeypatch, None)
-    assert source.from_running().requirement("build") == "ctrain[build]==0.1.0"
     noted(monkeypatch, {"url": "https://host/ctrain-0.1.0-py3-none-any.whl", "archive_info": {}})
     assert source.from_running().requirement() == "ctrain @ https://host/ctrain-0.1.0-py3-none-any.whl"
     for archive in ({}, {"hashes": {"sha256": digest}}):  # uv writes none
@@ -302,6 +300,9 @@ def test_without_a_wheel_it_is_what_is_running(tmp_path: Path, monkeypatch: pyte
         source.from_running()
     path.unlink()
     with pytest.raises(UsageError, match="wheel not found"):
+        source.from_running()
+    noted(monkeypatch, None)
+    with pytest.raises(UsageError, match="was installed by its name, not from a wheel"):
         source.from_running()
     noted(monkeypatch, {"url": "file:///checkout", "dir_info": {"editable": True}})
     with pytest.raises(UsageError, match=r"not installed from a wheel, but from file:///checkout. Pass --wheel FILE"):

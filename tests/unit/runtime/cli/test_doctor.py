@@ -116,7 +116,9 @@ def test_right_after_an_installation_its_store_wants_an_image(installed: Path, c
     assert doctor("--json") == 0
     last = json.loads(capsys.readouterr().out)["findings"][-1]
     assert (last["subject"], last["level"]) == (f"store {installed}/store", "warn")
-    assert last["hint"] == f"Publish a first one, as in: ctrain publish pytorch-cpu-slim --store {installed}/store"
+    assert last["hint"].endswith(
+        f"ctrain build pytorch-cpu-slim && ctrain publish pytorch-cpu-slim --store {installed}/store"
+    )
 
 
 @pytest.mark.usefixtures("programs")
