@@ -1,9 +1,9 @@
 """Install ctrain for all users: versions beside each other below one directory, one of them the current one.
 
-  ctrain install --prefix /apps/ctrain                   install the version that is running
-  ctrain install --prefix /apps/ctrain --wheel FILE      install another one beside it
-  ctrain install --prefix /apps/ctrain --switch 0.2.0    give users this version; or go back to an older one
-  ctrain install --prefix /apps/ctrain --list            list the versions
+  ctrain install --prefix /apps/ctrain                   # install the version that is running
+  ctrain install --prefix /apps/ctrain --wheel ctrain-0.2.0-py3-none-any.whl    # install another one beside it
+  ctrain install --prefix /apps/ctrain --switch 0.2.0    # give users this version; or go back to an older one
+  ctrain install --prefix /apps/ctrain --list            # list the versions
 
 The first version is the current one at once. Users run: module use /apps/ctrain/modulefiles; module load ctrain
 """
