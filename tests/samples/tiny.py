@@ -45,6 +45,7 @@ def rootfs(folder: Path, programs: Sequence[str] = PROGRAMS) -> Path:
 
 def sif(path: Path) -> Path:
     """The image file `path`, made."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(_image(), path)
     path.chmod(0o755)  # as the engine makes it
     return path
