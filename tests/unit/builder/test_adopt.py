@@ -94,7 +94,8 @@ def test_a_version_is_a_copy_with_a_manifest(site: Site, capsys: pytest.CaptureF
     file = site.image("pytorch_22.03-hd-py3.sif")
     before = file.stat()
     site.adopt(file, "--channel", "prod", "--yes")
-    assert "adopted\nrun one as: ctrain run --image pytorch:22.03-hd-r1 -- python train.py" in capsys.readouterr().out
+    run = f"ctrain run --store {site.root} --image pytorch:22.03-hd-r1 -- python train.py"
+    assert f"adopted\nrun one as: {run}\n" in capsys.readouterr().out
     assert (file.stat().st_mtime_ns, file.stat().st_ino) == (before.st_mtime_ns, before.st_ino)
     ((reference, manifest),) = site.published().items()
     copy = site.root / "pytorch_22.03-hd-py3-r1.sif"

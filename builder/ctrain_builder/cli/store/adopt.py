@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -48,7 +49,7 @@ def _adopt(args: argparse.Namespace, store: Store) -> int:
         refresh(store, print_note)
     for file, error in plan.left_out:
         print_note(f"ctrain: left out: {'' if str(file) in error.message else f'{file}: '}{error}")
-    show(args, _as_data(plan, args.yes), _as_text(plan, args.yes))
+    show(args, _as_data(plan, args.yes), _as_text(plan, store, args.yes))
     return plan.left_out[0][1].exit_code if plan.left_out else 0
 
 
@@ -87,13 +88,14 @@ def _as_data(plan: Plan, done: bool) -> dict[str, object]:
     return {"adopted": listed, "left_out": left_out, "done": done}
 
 
-def _as_text(plan: Plan, done: bool) -> str:
+def _as_text(plan: Plan, store: Store, done: bool) -> str:
     if not plan.adoptions:
         return "nothing to adopt"
     text = table(_HEAD, [_row(one, done) for one in plan.adoptions])
     last = plan.adoptions[-1]
     if done:
-        return f"{text}\nrun one as: ctrain run --image {last.manifest.reference} -- python train.py"
+        where = shlex.join(["--store", str(store.root), "--image", last.manifest.reference])
+        return f"{text}\nrun one as: ctrain run {where} -- python train.py"
     return f"{text}\nto name one otherwise: NAME:TAG-STACK={last.file}; confirm with --yes"
 
 
