@@ -67,6 +67,8 @@ def execute(args: argparse.Namespace) -> int:
         if args.on or args.target or args.context or args.json:
             raise UsageError("ctrain import script takes no option but -o", "See: ctrain import --help")
         return import_script(args.file, args.output)
+    if file == "script" and not args.file.exists():
+        raise UsageError("ctrain import script needs a batch script", "As in: ctrain import script job.sbatch")
     if kinds:
         raise UsageError(f"ctrain import takes one file, not {len(args.words)}", "See: ctrain import --help")
     text = _read(args.file)

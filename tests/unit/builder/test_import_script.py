@@ -90,6 +90,17 @@ def test_nothing_is_overwritten(here: Path, capsys: Out) -> None:
     assert (here / "job.yaml").read_text() == "mine"
 
 
+def test_one_file_is_imported(here: Path, capsys: Out) -> None:
+    for argv, error in (
+        (("script",), "ctrain import script needs a batch script. As in: ctrain import script job.sbatch"),
+        (("script", "job.sbatch", "--json"), "ctrain import script takes no option but -o"),
+        (("job.sbatch", "Dockerfile"), "ctrain import takes one file, not 2"),
+    ):
+        assert run("import", *argv) == 64
+        assert error in capsys.readouterr().err
+    assert not (here / "job.yaml").exists()
+
+
 @pytest.mark.parametrize(
     ("argv", "code", "error"),
     [
