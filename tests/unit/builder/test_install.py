@@ -183,12 +183,13 @@ def test_what_does_not_start_as_this_version_is_not_installed(
 
 
 def test_after_a_kill_the_next_installation_removes_what_was_left(
-    ctrain: Install, prefix: Path, python: Path, tmp_path: Path
+    ctrain: Install, prefix: Path, python: Path, tmp_path: Path, checkout: Path
 ) -> None:
     wheel = str(write_wheel(tmp_path, "ctrain", "0.2.0", ""))
+    roots = os.pathsep.join(str(checkout / name) for name in ("builder", "runtime"))  # as pytest has them
     code = "import sys; from ctrain_builder.cli.main import main; sys.exit(main())"
     argv = [sys.executable, "-c", code, "install", "--prefix", str(prefix), "--python", str(python), "--wheel", wheel]
-    process = subprocess.Popen(argv, env={**os.environ, "FAIL": "wait"}, start_new_session=True)
+    process = subprocess.Popen(argv, env={**os.environ, "FAIL": "wait", "PYTHONPATH": roots}, start_new_session=True)
     while not (tmp_path / "calls.waiting").exists():
         assert process.poll() is None
         time.sleep(0.02)
