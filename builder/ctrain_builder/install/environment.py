@@ -20,6 +20,8 @@ _PIP = ("-I", "-m", "pip", "--disable-pip-version-check", "install", "--quiet", 
 
 def make(directory: Path, python: str, requirement: str) -> None:
     """Make the environment `directory` for this Python, and let pip install `requirement` there. Raises CtrainError."""
+    # Before Python 3.11, venv links to the Python of another environment, which may be closed to others, or removed.
+    python = str(Path(command.which(python) or python).resolve())
     if command.run([python, "-I", "-c", "import ensurepip"], check=False).code:
         hint = "Run as root: apt install python3-venv; or choose another one: --python PROGRAM"
         raise CtrainError(f"{python} cannot make Python environments: it has no ensurepip", hint)

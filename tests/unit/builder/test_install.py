@@ -35,6 +35,7 @@ case $2 in
         if [ "$3" = venv ]; then
             mkdir -p "$4/bin"
             cp "$0" "$4/bin/python"
+            echo "home = ${0%/*}" >"$4/pyvenv.cfg"
         else
             if [ "$FAIL" = wait ]; then touch "$CALLS.waiting"; sleep 600; fi
             grep -oE '[0-9]+\.[0-9]+\.[0-9]+' <<<"${!#}" | head -1 >"${0%python}ctrain"
@@ -244,6 +245,18 @@ def test_a_python_that_other_users_cannot_start_is_refused(open_directory: Path,
     assert main(BUILD_VERBS, [*argv, str(open_directory / "apps")]) == 70
     assert not (open_directory / "apps/0.1.0").exists()
     assert main(BUILD_VERBS, [*argv, str(home / "apps")]) == 0, "for oneself any Python will do"
+
+
+def test_the_python_is_not_that_of_another_environment(
+    ctrain: Install, prefix: Path, python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as the one from which ctrain is installed: that may be removed."""
+    (tmp_path / "own/bin").mkdir(parents=True)
+    (tmp_path / "own/bin/python3").symlink_to(python)
+    monkeypatch.setenv("PATH", f"{tmp_path}/own/bin:{os.environ['PATH']}")
+    for version, name in (("0.1.0", str(tmp_path / "own/bin/python3")), ("0.2.0", "python3")):
+        ctrain("--python", name, version=version)
+        assert (prefix / version / "venv/pyvenv.cfg").read_text() == f"home = {tmp_path}\n"
 
 
 @pytest.mark.parametrize(
