@@ -72,7 +72,7 @@ def test_apptainer_comes_before_singularity(programs: Path) -> None:
 
 @pytest.mark.usefixtures("programs")
 def test_no_engine() -> None:
-    with pytest.raises(EngineError, match=r"neither apptainer nor singularity is on PATH. Install Apptainer"):
+    with pytest.raises(EngineError, match=r"neither apptainer nor singularity is on PATH. Run: module load apptainer"):
         find_engine()
 
 
