@@ -62,11 +62,11 @@ def execute(args: argparse.Namespace) -> int:
     root = store_root(args.store)
     if args.channel is not None:
         channels.check(args.channel)
-    cache = open_cache(args.cache)
     if is_path(args.image):
         adopt = shlex.join(["ctrain", "store", "adopt", args.image, "--store", str(root)])
         problem = f"{args.image} is a file, not an image of images.yaml that `ctrain build` has built"
         raise UsageError(problem, f"To bring an image file into the store: {adopt}")
+    cache = open_cache(args.cache)
     spec = find_image(image_spec.directory(args.definitions), args.image, args.tag)
     flat = build.is_flat(spec, args.flatten)
     path = cache.image(spec, flat)
