@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from samples.cluster import Cluster
+from samples.long_mode import LONG
 
 BLOCK = re.compile(r"(?ms)^```bash\n(.*?)^```$")
 
@@ -38,6 +39,7 @@ def test_on_a_laptop(blocks: list[str], pytorch_cpu: Path, tmp_path: Path) -> No
     assert "failed first: exit code 3" in failed and failed.endswith("\ncode 3\n"), failed
 
 
+@pytest.mark.skipif(not LONG, reason="other runs on two nodes show the same by day: CTRAIN_LONG=1")
 def test_on_a_cluster(blocks: list[str], cluster: Cluster) -> None:
     program, *_ = blocks
     done = cluster.run(*script(program, *blocks[4:]), timeout=600)
