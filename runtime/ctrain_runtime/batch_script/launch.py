@@ -59,11 +59,11 @@ class _Reading:
         if not is_known(spec):
             self.lose(f"bind {spec}", "a part of it is not known")
             return
-        source, colon, rest = spec.partition(":")
-        if not source.startswith("/") and self.directory is None:
+        relative, colon, rest = spec.partition(":")
+        source = join(self.directory, relative)
+        if source is None:
             self.lose(f"bind {spec}", "the directory that it is relative to is not known")
             return
-        source = os.path.normpath(os.path.join(self.directory or "/", source))  # noqa: PTH118  # of a text, not a file
         try:
             parse_mount(f"{source}{colon}{rest}")
         except UsageError:
