@@ -53,8 +53,8 @@ def propose(program: Path, directory: Path) -> Keys:
 def fill(template: str, keys: Keys) -> str:
     """A template of job.yaml with these keys, each in the place of the template's own."""
     for key, (value, reason) in keys.items():
-        line = strict_yaml.entry(key, value, reason)
-        template = re.sub(rf"(?m)^#?{key}:.*$", lambda _, line=line: line, template, count=1)  # type: ignore[misc]
+        line = strict_yaml.entry(key, value, reason).replace("\\", r"\\")  # which re.sub reads as escapes
+        template = re.sub(rf"(?m)^#?{key}:.*$", line, template, count=1)
     return template
 
 
