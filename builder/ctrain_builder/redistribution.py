@@ -27,12 +27,12 @@ def declared(plan: BuildPlan) -> str:
 
 def reason_to_keep(manifest: Manifest) -> str:
     """Why an image is not passed on; "" if it may be."""
-    told = manifest.labels.get(REDISTRIBUTE_LABEL, "")
-    if told == NO:
+    word = manifest.labels.get(REDISTRIBUTE_LABEL, "")
+    if word == NO:
         return "images.yaml says `redistribute: no` of it or its parent"
-    if told == YES:
+    if word == YES:
         return ""
-    if manifest.adopted or told == UNKNOWN:
+    if manifest.adopted or word == UNKNOWN:
         return "ctrain did not build all of it, and does not know its licences"
     licences = manifest.labels.get(LICENSES_LABEL, "")
     if not _ALL_LISTED.fullmatch(licences):
@@ -48,5 +48,5 @@ def _of_parent(plan: BuildPlan) -> str:
     image = plan.parent.image
     if not image or image.manifest.adopted:
         return UNKNOWN
-    told = image.manifest.labels.get(REDISTRIBUTE_LABEL, "")
-    return "" if told == YES else told
+    word = image.manifest.labels.get(REDISTRIBUTE_LABEL, "")
+    return "" if word == YES else word

@@ -116,7 +116,7 @@ def no_space(root: Path) -> DiskFullError:
     return DiskFullError(f"no space left for {root}", "Free disk space and retry; nothing is half installed")
 
 
-def make_room(prefix: Prefix, version: str) -> Path:
+def make_directory(prefix: Prefix, version: str) -> Path:
     """The new, empty directory of a version. Removes what interrupted installations have left, of others, too."""
     path = prefix.version(version)
     for directory in {path, *(environment.parent for environment in prefix.root.glob("*/venv"))}:

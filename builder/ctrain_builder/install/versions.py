@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from ctrain_builder import atomic
 from ctrain_builder.install import environment, modulefiles
-from ctrain_builder.install.prefix import Installation, Prefix, changing, complete, make_current, make_room
+from ctrain_builder.install.prefix import Installation, Prefix, changing, complete, make_current, make_directory
 from ctrain_builder.install.source import Source
 from ctrain_builder.store.init import init_store
 from ctrain_runtime import command
@@ -48,7 +48,7 @@ def switch(prefix: Prefix, version: str, say: Say) -> None:
 
 def _add(prefix: Prefix, source: Source, extras: str, python: str) -> None:
     """In place, since Python environments cannot be moved: `complete` is what makes it count."""
-    path = make_room(prefix, source.version)
+    path = make_directory(prefix, source.version)
     try:
         environment.make(path / "venv", python, source.requirement(extras))
         start = path / "bin/ctrain"
