@@ -98,8 +98,12 @@ class Scripts:
         return (self.run / layout.JOB_LOG).read_text(encoding="utf-8")
 
     def node_events(self, node: int = 0) -> list[dict[str, Any]]:
-        """The events of a node, every line of which must be JSON, without times and hosts."""
-        return _read_events(self.run / layout.NODES / f"{node}.jsonl")
+        """The events of a node, every line of which must be JSON, without times and hosts.
+
+        And without `looked`: on a busy machine, the scan comes by while even a short program runs.
+        """
+        events = _read_events(self.run / layout.NODES / f"{node}.jsonl")
+        return [event for event in events if event["what"] != "looked"]
 
     def job_events(self) -> list[dict[str, Any]]:
         return _read_events(self.run / layout.EVENTS)
