@@ -22,7 +22,8 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from ctrain_runtime import image, layout
+from ctrain_runtime import image
+from ctrain_runtime.base import run_files
 from ctrain_runtime.errors import CtrainError
 from ctrain_runtime.run.events import read_job_events, read_node_events
 from ctrain_runtime.store import open_store
@@ -272,7 +273,7 @@ def phases_of(times: Times, run: Path) -> Phases:
     ranks = read_node_events(run)
     started = min(event.time or 0.0 for event in ranks if event.what == "started")
     ended = max(event.time or 0.0 for event in ranks if event.what == "ended")
-    submitted = (run / layout.SUBMIT_LOCK).stat().st_mtime
+    submitted = (run / run_files.SUBMIT_LOCK).stat().st_mtime
     begun, step, over = job["before", "started"], job["run", "started"], job["after", "ended"]
     moments = (times.start, submitted, begun, step, started, ended, over, times.end)
     return Phases(*(later - earlier for earlier, later in zip(moments, moments[1:])))

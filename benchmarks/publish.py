@@ -25,7 +25,7 @@ from disks import reflink_disk
 
 from ctrain_builder.store.init import init_store
 from ctrain_builder.store.publish import publish
-from ctrain_runtime.digest import file_digest
+from ctrain_runtime.base.digest import file_digest
 from ctrain_runtime.manifest import CHECKSUM, Layer, Manifest, TestResult, checksum
 from ctrain_runtime.store import LAYOUT_VERSION, STORE_MARKER
 

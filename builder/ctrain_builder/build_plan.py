@@ -18,9 +18,9 @@ from ctrain_builder.image_spec import ImageSpec
 from ctrain_builder.layer_key import LayerInputs
 from ctrain_builder.parent import Parent, Part
 from ctrain_builder.registry.stored_layer import StoredLayer
+from ctrain_runtime.base.suggest import suggest
+from ctrain_runtime.base.text import format_size
 from ctrain_runtime.errors import ConfigError, CtrainError, ImageNotFound, RegistryError, UsageError
-from ctrain_runtime.suggest import suggest
-from ctrain_runtime.text import format_size
 
 MIRROR = "MIRROR"
 # Arguments that say where the building machine gets things, not what the image is: no part of a layer's key.

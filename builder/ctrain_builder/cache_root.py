@@ -17,8 +17,8 @@ from typing import Optional
 
 from ctrain_builder import atomic, locks
 from ctrain_builder.build_cache import DIRECTORIES, EARLIER_WORK, RESERVED, Cache
+from ctrain_runtime.base.file_systems import mount_of
 from ctrain_runtime.errors import BuildError
-from ctrain_runtime.mounts import mount_of
 
 CACHE_MARKER = "ctrain-cache.json"
 LAYOUT_VERSION = 1

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ctrain_runtime import sif
-from ctrain_runtime.digest import file_digest
+from ctrain_runtime.base.digest import file_digest
 from ctrain_runtime.errors import ImageUnusable
 from ctrain_runtime.manifest import Layer
 

@@ -9,8 +9,8 @@ from typing import Optional
 from ctrain_builder.build_cache import Cache
 from ctrain_builder.build_plan import BuildPlan
 from ctrain_builder.progress import StepName
+from ctrain_runtime.base.text import format_size
 from ctrain_runtime.errors import RegistryError
-from ctrain_runtime.text import format_size
 
 # Sizes in bytes of layers that were never made: an NGC base, a Debian base, an upper layer.
 _GUESSES = {"docker": 10_000_000_000, "debootstrap": 800_000_000, "localimage": 300_000_000}

@@ -13,7 +13,7 @@ from typing import IO, Any
 
 from ctrain_builder.definition import Definition
 from ctrain_builder.tree import Tree
-from ctrain_runtime.digest import CHUNK_BYTES, read_chunks
+from ctrain_runtime.base.digest import CHUNK_BYTES, read_chunks
 from ctrain_runtime.errors import BuildError, ConfigError
 
 _LITTER = "__pycache__"  # the building machine's byte code; running the tests must not make an image stale

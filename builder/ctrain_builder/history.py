@@ -10,7 +10,7 @@ from pathlib import Path
 from ctrain_builder import build_plan, image_spec
 from ctrain_builder.build_plan import FALLBACK_EPOCH, BuildPlan
 from ctrain_builder.image_spec import ImageSpec
-from ctrain_runtime import command
+from ctrain_runtime.base import command
 from ctrain_runtime.errors import CtrainError, UsageError
 
 _ELSEWHERE = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")

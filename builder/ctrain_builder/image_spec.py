@@ -16,12 +16,12 @@ from typing import Any, Optional
 from ctrain_builder import definition
 from ctrain_builder import parent as parents
 from ctrain_builder.definition import Definition
-from ctrain_runtime import config, strict_yaml
+from ctrain_runtime.base import config, strict_yaml
+from ctrain_runtime.base.paths import data_dir
+from ctrain_runtime.base.suggest import suggest
 from ctrain_runtime.errors import ConfigError, UsageError
 from ctrain_runtime.image import OCI_ARCH
-from ctrain_runtime.paths import data_dir
 from ctrain_runtime.store import NAME_RE, TAG_RE
-from ctrain_runtime.suggest import suggest
 
 FILE = "images.yaml"
 ARCHITECTURES = tuple(OCI_ARCH.values())

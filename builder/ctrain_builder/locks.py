@@ -21,9 +21,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, Optional
 
+from ctrain_runtime.base.file_systems import mount_of
+from ctrain_runtime.base.text import user_name
 from ctrain_runtime.errors import StoreError
-from ctrain_runtime.mounts import mount_of
-from ctrain_runtime.text import user_name
 
 POLL_SECONDS = 0.1  # seconds between two tries to get a lock
 NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)  # of flock: Lustre without it, NFS without lockd

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
-from ctrain_runtime import config, strict_yaml
+from ctrain_runtime.base import config, strict_yaml
 from ctrain_runtime.errors import ConfigError
 
 FILE = "ngc.yaml"

@@ -14,7 +14,7 @@ from typing import Optional
 
 from ctrain_runtime import image as images
 from ctrain_runtime import sif
-from ctrain_runtime.digest import file_digest
+from ctrain_runtime.base.digest import file_digest
 from ctrain_runtime.errors import ConfigError, ImageUnusable
 from ctrain_runtime.image import Image
 from ctrain_runtime.manifest import Layer

@@ -10,14 +10,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Optional
 
-from ctrain_runtime import command, lease
+from ctrain_runtime import lease
+from ctrain_runtime.base import command
+from ctrain_runtime.base.time_limit import NodeRange
+from ctrain_runtime.base.user_cache import UserCache
 from ctrain_runtime.engines import apptainer
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import CtrainError
 from ctrain_runtime.gpus import DRIVER_FILE, Maker
 from ctrain_runtime.image import LAYER_MARKER, Image
-from ctrain_runtime.time_limit import NodeRange
-from ctrain_runtime.user_cache import UserCache
 
 _GPUS = Path("/proc/driver/nvidia/gpus")
 _CPUS = Path("/proc/cpuinfo")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Optional
 
-from ctrain_runtime import paths
+from ctrain_runtime.base import paths
 from ctrain_runtime.manifest import Requires
 
 DRIVER_FILE = Path("/proc/driver/nvidia/version")
@@ -87,7 +87,7 @@ def maker(gpu_type: str) -> Maker:
 
 @functools.cache
 def _capabilities() -> Mapping[str, str]:
-    from ctrain_runtime import strict_yaml  # only here: YAML is slow to import
+    from ctrain_runtime.base import strict_yaml  # only here: YAML is slow to import
 
     generations = strict_yaml.read(paths.data_dir("definitions") / "ngc.yaml")["generations"]
     return {model: capability for capability, generation in generations.items() for model in generation["gpus"]}

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Optional
 
-from ctrain_runtime.digest import short
+from ctrain_runtime.base.digest import short
+from ctrain_runtime.base.text import format_duration, format_size, table
 from ctrain_runtime.image import Image
 from ctrain_runtime.manifest import (
     ADOPTED_LABEL,
@@ -21,7 +22,6 @@ from ctrain_runtime.manifest import (
     TestResult,
     layer_licenses,
 )
-from ctrain_runtime.text import format_duration, format_size, table
 
 _SHOWN_LICENSES = 4  # of packages; the manifest has all
 Packages = Mapping[tuple[str, str], str]  # (kind, name) -> version

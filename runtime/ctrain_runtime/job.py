@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Optional, Union
 
-from ctrain_runtime import config, paths, strict_yaml
+from ctrain_runtime.base import config, paths, strict_yaml
+from ctrain_runtime.base.paths import expand_home
+from ctrain_runtime.base.suggest import closest, suggest
+from ctrain_runtime.base.time_limit import parse_limit
 from ctrain_runtime.errors import ConfigError, JobError, UsageError
-from ctrain_runtime.paths import expand_home
-from ctrain_runtime.suggest import closest, suggest
-from ctrain_runtime.time_limit import parse_limit
 
 EXAMPLES_DIR_IN_IMAGE = "/opt/ctrain/examples"  # where definitions/train puts the examples inside an image
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")

@@ -18,8 +18,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from ctrain_runtime.base.text import user_name
 from ctrain_runtime.errors import StoreError
-from ctrain_runtime.text import user_name
 
 LEASES = "in-use"
 MAX_LEASE_SECONDS = 30 * 86400  # of a queued job, or one without a time limit

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Optional
 
-from ctrain_runtime import config
+from ctrain_runtime.base import config
 from ctrain_runtime.errors import ConfigError
 
 SCHEMA = 4  # 1 lacks the fields with a default below, 1 and 2 the checksum; 4 may have `below`

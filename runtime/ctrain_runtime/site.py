@@ -11,13 +11,14 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, Optional, Union
 
-from ctrain_runtime import command, config, site_files, strict_yaml
+from ctrain_runtime import site_files
+from ctrain_runtime.base import command, config, strict_yaml
+from ctrain_runtime.base.paths import INSTALLED_STORE, installation_prefix
+from ctrain_runtime.base.suggest import suggest
 from ctrain_runtime.errors import ConfigError, SiteError
-from ctrain_runtime.paths import INSTALLED_STORE, installation_prefix
 from ctrain_runtime.site_files import ProjectFile
 from ctrain_runtime.site_layers import Layer, Level, check_trust_keys, merge
 from ctrain_runtime.store import store_path
-from ctrain_runtime.suggest import suggest
 
 FALLBACK = "local"
 DEFAULT = "default"

@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal
 
-from ctrain_runtime import config, strict_yaml
+from ctrain_runtime.base import config, strict_yaml
 from ctrain_runtime.errors import ConfigError
 from ctrain_runtime.site_layers import Layer
 

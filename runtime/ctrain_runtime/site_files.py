@@ -15,9 +15,9 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Optional
 
-from ctrain_runtime import config, strict_yaml
+from ctrain_runtime.base import config, strict_yaml
+from ctrain_runtime.base.paths import INSTALLED_SITES, expand_home, installation_prefix
 from ctrain_runtime.errors import ConfigError, SiteError
-from ctrain_runtime.paths import INSTALLED_SITES, expand_home, installation_prefix
 from ctrain_runtime.site_layers import TRUST_KEYS, Layer, Level
 
 BUILT_IN_DIR = Path(__file__).parent / "sites"

@@ -15,8 +15,8 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
-from ctrain_runtime import config
-from ctrain_runtime.digest import read_chunks
+from ctrain_runtime.base import config
+from ctrain_runtime.base.digest import read_chunks
 from ctrain_runtime.errors import ConfigError, ImageUnusable
 
 USER_LAYERS = ".singularity.d/ctrain-user-layers"  # in the container; holds KEY.json of each mounted layer

@@ -7,7 +7,7 @@ from __future__ import annotations
 from ctrain_builder import build_plan, definition, image_spec
 from ctrain_builder.build_plan import MIRROR
 from ctrain_builder.image_spec import ImageSpec
-from ctrain_runtime.paths import data_dir
+from ctrain_runtime.base.paths import data_dir
 
 FOLDER = "definitions"
 

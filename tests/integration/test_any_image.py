@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import ctrain_runtime
-from ctrain_runtime.digest import file_digest
+from ctrain_runtime.base.digest import file_digest
 from ctrain_runtime.image import OCI_ARCH
 from samples import library, registry, tiny
 from samples.cluster import until

@@ -20,8 +20,8 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 from ctrain_builder.cli.main import BUILD_VERBS
 from ctrain_builder.store.init import init_store
 from ctrain_builder.store.publish import publish
+from ctrain_runtime.base.digest import file_digest
 from ctrain_runtime.cli.main import main
-from ctrain_runtime.digest import file_digest
 from ctrain_runtime.manifest import Base, Layer, Manifest, Requires
 from ctrain_runtime.manifest import TestResult as Result
 from ctrain_runtime.sif import SBOM

@@ -19,7 +19,7 @@ import pytest
 import yaml
 
 from ctrain_builder.store.init import init_store
-from ctrain_runtime.digest import file_digest
+from ctrain_runtime.base.digest import file_digest
 from samples import tiny
 
 CHECKOUT = Path(__file__).parents[2]

@@ -18,8 +18,8 @@ from ctrain_builder.store import catalogue_page
 from ctrain_builder.store.init import init_store
 from ctrain_builder.store.publish import publish
 from ctrain_runtime import sif
+from ctrain_runtime.base.digest import file_digest
 from ctrain_runtime.cli.main import main
-from ctrain_runtime.digest import file_digest
 from ctrain_runtime.image import LAYER_MARKER, find_any_arch
 from ctrain_runtime.manifest import Layer, Manifest
 from ctrain_runtime.manifest import TestResult as Result

@@ -30,7 +30,7 @@ from ctrain_builder.store import verify as checks
 from ctrain_builder.store.init import init_store
 from ctrain_builder.store.publish import CopyObserver, publish
 from ctrain_builder.store.writer import lock_store
-from ctrain_runtime.digest import file_digest
+from ctrain_runtime.base.digest import file_digest
 from ctrain_runtime.doctor.contents import check_contents
 from ctrain_runtime.errors import DiskFullError, StoreError
 from ctrain_runtime.manifest import SCHEMA, Manifest, checksum, read_manifest

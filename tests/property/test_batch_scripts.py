@@ -6,7 +6,7 @@ import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ctrain_runtime import config
+from ctrain_runtime.base import config
 from ctrain_runtime.batch_script.job import make_job
 from ctrain_runtime.batch_script.job_yaml import job_text, run_line
 from ctrain_runtime.batch_script.script import read_script

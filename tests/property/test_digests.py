@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ctrain_builder.digests import RegionHasher, regions, regions_digest
-from ctrain_runtime.digest import file_digest
+from ctrain_runtime.base.digest import file_digest
 from ctrain_runtime.errors import ImageUnusable
 from ctrain_runtime.manifest import Layer
 from ctrain_runtime.sif import PARTITION

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ctrain_builder.definition import parse, render
 from ctrain_builder.layer_key import LayerInputs, compute_key, differences, significant_lines
 from ctrain_builder.layers.overlay import Upper, whiteouts
-from ctrain_runtime import config
+from ctrain_runtime.base import config
 
 HEADER = "Bootstrap: docker\n%post\n"
 plain = st.text(st.characters(exclude_characters="{}%#\n\r", exclude_categories=("C", "Z")), min_size=1, max_size=20)

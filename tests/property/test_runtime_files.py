@@ -11,7 +11,7 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from ctrain_runtime import config, strict_yaml
+from ctrain_runtime.base import config, strict_yaml
 from ctrain_runtime.errors import ConfigError, ImageUnusable
 from ctrain_runtime.job import JobFile
 from ctrain_runtime.manifest import SCHEMA, Manifest, read_manifest

@@ -7,7 +7,7 @@ from typing import Any, Optional
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ctrain_runtime import time_limit
+from ctrain_runtime.base import time_limit
 from ctrain_runtime.errors import ResourceError, UsageError
 from ctrain_runtime.facts import Allocation, Cluster, Partition
 from ctrain_runtime.job import Resources

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ctrain_runtime import layout
+from ctrain_runtime.base import run_files
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import UsageError
 from ctrain_runtime.facts import Cluster
@@ -213,7 +213,7 @@ def test_all_text_survives_whole_jobs(
             argv, seen = bench.run(plan, "job.sh", lambda: submit.write_environment(plan), **environment)
     assert_survived(plan, argv, ["python", *arguments])
     assert passed(seen).items() >= {**of_caller, **plan.environment, **of_job, "RANK": "0"}.items()
-    assert not Path(plan.run_directory, layout.ENVIRONMENT).exists()
+    assert not Path(plan.run_directory, run_files.ENVIRONMENT).exists()
 
 
 @settings(deadline=None, max_examples=often(30, 8))

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
-from ctrain_runtime.digest import file_digest
+from ctrain_runtime.base.digest import file_digest
 from samples.registry import Answer, Front, Request, front
 
 _JSON = {"Content-Type": "application/json"}

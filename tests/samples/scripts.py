@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ctrain_runtime import layout
+from ctrain_runtime.base import run_files
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.plan.model import LaunchPlan
 from ctrain_runtime.run import directory
@@ -75,7 +75,7 @@ class Scripts:
 
     def start(self, script: str, **environment: str) -> subprocess.Popen[bytes]:
         """Start a script of the run as a scheduler does; what it prints goes to job.log."""
-        with (self.run / layout.JOB_LOG).open("ab") as log:
+        with (self.run / run_files.JOB_LOG).open("ab") as log:
             return subprocess.Popen(
                 ["/bin/bash", "-p", str(self.run / script)],
                 env={"PATH": f"{self.bin}:{SYSTEM}", "TMPDIR": str(self.homes), **environment},
@@ -86,7 +86,7 @@ class Scripts:
                 start_new_session=True,
             )
 
-    def execute(self, plan: LaunchPlan, script: str = layout.TASK_SCRIPT, **environment: str) -> int:
+    def execute(self, plan: LaunchPlan, script: str = run_files.TASK_SCRIPT, **environment: str) -> int:
         """Create the run and run a script of it to its end; the exit code."""
         self.create(plan)
         return self.start(script, **environment).wait(WAIT_SECONDS)
@@ -95,18 +95,18 @@ class Scripts:
         return (self.run / f"logs/rank{rank}.log").read_text(encoding="utf-8", errors="surrogateescape")
 
     def job_log(self) -> str:
-        return (self.run / layout.JOB_LOG).read_text(encoding="utf-8")
+        return (self.run / run_files.JOB_LOG).read_text(encoding="utf-8")
 
     def node_events(self, node: int = 0) -> list[dict[str, Any]]:
         """The events of a node, every line of which must be JSON, without times and hosts.
 
         And without `looked`: on a busy machine, the scan comes by while even a short program runs.
         """
-        events = _read_events(self.run / layout.NODES / f"{node}.jsonl")
+        events = _read_events(self.run / run_files.NODES / f"{node}.jsonl")
         return [event for event in events if event["what"] != "looked"]
 
     def job_events(self) -> list[dict[str, Any]]:
-        return _read_events(self.run / layout.EVENTS)
+        return _read_events(self.run / run_files.EVENTS)
 
 
 def _read_events(path: Path) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ctrain_runtime import sif
-from ctrain_runtime.digest import file_digest
+from ctrain_runtime.base.digest import file_digest
 from ctrain_runtime.manifest import Layer, Manifest
 from ctrain_runtime.manifest import TestResult as Result
 

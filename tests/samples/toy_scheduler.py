@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Optional
 
-from ctrain_runtime.bash import quote_argv
+from ctrain_runtime.base.bash import quote_argv
 from ctrain_runtime.errors import SchedulerError
 from ctrain_runtime.facts import Cluster, Partition
 from ctrain_runtime.plan.model import Launch, LaunchPlan

@@ -8,7 +8,7 @@ import time
 from types import TracebackType
 from typing import Optional
 
-from ctrain_runtime.text import format_duration, format_size
+from ctrain_runtime.base.text import format_duration, format_size
 
 _WIDTH = 20
 _PAUSE = 0.2  # seconds

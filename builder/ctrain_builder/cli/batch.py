@@ -16,8 +16,8 @@ from ctrain_builder.cli.progress import ProgressLines
 from ctrain_builder.estimate import IMAGE
 from ctrain_builder.image.run_tests import TestsFailed
 from ctrain_builder.layers.container import last_lines
+from ctrain_runtime.base.text import format_duration, format_size, pluralize
 from ctrain_runtime.errors import CtrainError
-from ctrain_runtime.text import format_duration, format_size, pluralize
 
 _SHOWN_OF_LOG = 15
 

@@ -21,7 +21,7 @@ from ctrain_builder.build_cache import Cache
 from ctrain_builder.cache_root import find_cache, open_cache
 from ctrain_builder.cli.options import add_yes, cache_directory, days
 from ctrain_builder.upkeep import Entry
-from ctrain_runtime.text import format_duration, format_size, pluralize, table
+from ctrain_runtime.base.text import format_duration, format_size, pluralize, table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

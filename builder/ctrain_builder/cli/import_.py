@@ -31,10 +31,10 @@ from ctrain_builder.cli.import_script import import_script
 from ctrain_builder.cli.options import find_image
 from ctrain_builder.imports.findings import Finding
 from ctrain_builder.imports.kind import Kind, image_name, kind_of
+from ctrain_runtime.base.text import pluralize
 from ctrain_runtime.errors import ConfigError, ImportIncomplete, UsageError
 from ctrain_runtime.image import is_path
 from ctrain_runtime.store import NAME_RE
-from ctrain_runtime.text import pluralize
 
 if TYPE_CHECKING:
     from ctrain_builder.imports.entry import Below

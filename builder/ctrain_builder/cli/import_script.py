@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Optional
 
 from ctrain_runtime import job
+from ctrain_runtime.base.text import pluralize
 from ctrain_runtime.batch_script.job import make_job
 from ctrain_runtime.batch_script.job_yaml import describe, job_text, run_line, shorten
 from ctrain_runtime.batch_script.model import BatchJob, Remark
 from ctrain_runtime.batch_script.script import BatchScript, read_script
 from ctrain_runtime.cli.output import print_line
 from ctrain_runtime.errors import JobError, UsageError
-from ctrain_runtime.text import pluralize
 
 LARGEST_SCRIPT = 1 << 17  # bytes
 LISTED = 4  # lines that the screen names; all are in job.yaml

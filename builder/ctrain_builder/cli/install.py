@@ -17,9 +17,9 @@ from pathlib import Path
 from ctrain_builder.install import versions
 from ctrain_builder.install.prefix import Prefix, open_prefix
 from ctrain_builder.install.source import from_running, from_wheel
+from ctrain_runtime.base.text import table
 from ctrain_runtime.cli.output import print_line
 from ctrain_runtime.errors import UsageError
-from ctrain_runtime.text import table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from ctrain_builder import image_spec
 from ctrain_builder.digests import REGIONS
 from ctrain_builder.image_spec import ImageSpec
-from ctrain_runtime.digest import SHOWN_DIGITS
+from ctrain_runtime.base.digest import SHOWN_DIGITS
 from ctrain_runtime.errors import UsageError
 
 _UNITS = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}

@@ -11,8 +11,8 @@ from ctrain_builder.build_cache import Cache
 from ctrain_builder.build_plan import NEW, OK, STALE, UNKNOWN, BuildPlan, BuildStatus, PlannedLayer
 from ctrain_builder.layer_key import LayerInputs
 from ctrain_builder.manifest_writer import seconds_since
+from ctrain_runtime.base.text import format_duration, format_size, pluralize, table
 from ctrain_runtime.engines.apptainer import Engine
-from ctrain_runtime.text import format_duration, format_size, pluralize, table
 
 _SHOWN = 4  # reasons in the table; machines get all
 

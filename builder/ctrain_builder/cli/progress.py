@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Optional, TextIO
 from ctrain_builder.cli.time_left import TimeLeft
 from ctrain_builder.layers.container import last_lines
 from ctrain_builder.progress import StepName
-from ctrain_runtime.text import format_duration, format_size
+from ctrain_runtime.base.text import format_duration, format_size
 
 if TYPE_CHECKING:  # an optional dependency, imported where there is a terminal
     from rich.live import Live

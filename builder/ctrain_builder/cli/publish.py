@@ -30,11 +30,11 @@ from ctrain_builder.image_spec import ImageSpec
 from ctrain_builder.store import channels
 from ctrain_builder.store.publish import CopyObserver, PublishResult, find_same, publish, require_digest
 from ctrain_builder.store.refresh import refresh
+from ctrain_runtime.base.text import format_size
 from ctrain_runtime.errors import ImageTestError, RegistryError, UsageError
 from ctrain_runtime.image import is_path
 from ctrain_runtime.manifest import REDISTRIBUTE_LABEL, Manifest
 from ctrain_runtime.store import open_store
-from ctrain_runtime.text import format_size
 
 _SHOWN_REASONS = 2  # of each layer
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 
 from ctrain_builder.progress import StepName
-from ctrain_runtime.text import format_duration
+from ctrain_runtime.base.text import format_duration
 
 _ENOUGH = 5.0  # seconds of steps that have ended, from which on they tell how fast this machine is
 

@@ -26,12 +26,12 @@ from ctrain_builder.image_spec import ImageSpec
 from ctrain_builder.ngc import Table
 from ctrain_builder.registry.resolver import DigestResolver
 from ctrain_builder.upstream_check import GONE, MOVED, NEW, TagStatus, UpstreamChecker, uses_registry
-from ctrain_runtime.digest import short
+from ctrain_runtime.base.digest import short
+from ctrain_runtime.base.suggest import suggest
+from ctrain_runtime.base.text import pluralize, table
 from ctrain_runtime.errors import UsageError
 from ctrain_runtime.image import OCI_ARCH
 from ctrain_runtime.registry.client import RegistryClient
-from ctrain_runtime.suggest import suggest
-from ctrain_runtime.text import pluralize, table
 
 HEAD = ("image", "tag", "state", "CUDA", "framework", "Python", "driver >=", "GPUs")
 

@@ -21,7 +21,8 @@ from ctrain_builder.image.tests import run_probe
 from ctrain_builder.layers import metadata
 from ctrain_builder.layers.container import Container
 from ctrain_builder.manifest_writer import utc_now
-from ctrain_runtime import command, config, sif
+from ctrain_runtime import sif
+from ctrain_runtime.base import command, config
 from ctrain_runtime.errors import BuildError, ConfigError
 from ctrain_runtime.manifest import (
     CPU_LABEL,

@@ -9,7 +9,8 @@ from typing import Any
 
 from ctrain_builder.image import inside
 from ctrain_builder.image.describe import Packages
-from ctrain_runtime import config, foreign
+from ctrain_runtime import foreign
+from ctrain_runtime.base import config
 from ctrain_runtime.engines import apptainer
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import ConfigError, EngineError

@@ -24,7 +24,8 @@ from ctrain_builder import files
 from ctrain_builder.build_cache import Cache, LayerContent
 from ctrain_builder.layers import metadata
 from ctrain_builder.layers.container import NO_MOUNTS, Container, LowerLayers
-from ctrain_runtime import command, inside
+from ctrain_runtime import inside
+from ctrain_runtime.base import command
 from ctrain_runtime.engines.apptainer import Engine
 
 INSIDE = Path(__file__).parent / "inside"  # programs that run inside an image

@@ -16,7 +16,7 @@ from ctrain_builder.image.reuse import Stack
 from ctrain_builder.image.tests import ImageTest
 from ctrain_builder.layers.container import Container
 from ctrain_builder.progress import Progress
-from ctrain_runtime import config
+from ctrain_runtime.base import config
 from ctrain_runtime.errors import ConfigError, ImageTestError
 from ctrain_runtime.manifest import TestResult
 

@@ -8,7 +8,7 @@ import stat
 from pathlib import Path
 
 from ctrain_builder.install.prefix import no_space
-from ctrain_runtime import command
+from ctrain_runtime.base import command
 from ctrain_runtime.errors import CtrainError
 
 _SECONDS = 1800  # for a slow index and a slow file system

@@ -22,9 +22,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ctrain_builder import atomic, locks
-from ctrain_runtime import config
+from ctrain_runtime.base import config
+from ctrain_runtime.base.paths import INSTALLATION, INSTALLED_SITES, INSTALLED_STORE
 from ctrain_runtime.errors import ConfigError, CtrainError, DiskFullError, UsageError
-from ctrain_runtime.paths import INSTALLATION, INSTALLED_SITES, INSTALLED_STORE
 from ctrain_runtime.store import STORE_MARKER
 
 _LOCK = ".ctrain-install.lock"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from ctrain_runtime.digest import file_digest
+from ctrain_runtime.base.digest import file_digest
 from ctrain_runtime.errors import UsageError
 
 _WHEEL = re.compile(r"ctrain-([^-/]+)-py3-none-any\.whl")

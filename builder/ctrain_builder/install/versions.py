@@ -11,7 +11,7 @@ from ctrain_builder.install import environment, modulefiles
 from ctrain_builder.install.prefix import Installation, Prefix, changing, complete, make_current, make_directory
 from ctrain_builder.install.source import Source
 from ctrain_builder.store.init import init_store
-from ctrain_runtime import command
+from ctrain_runtime.base import command
 from ctrain_runtime.errors import CtrainError, UsageError
 
 Say = Callable[[str], None]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ctrain_builder.layers import secrets
-from ctrain_runtime import command
+from ctrain_runtime.base import command
 from ctrain_runtime.engines.apptainer import Engine, no_eval
 from ctrain_runtime.errors import BuildError, DiskFullError, EngineError
 

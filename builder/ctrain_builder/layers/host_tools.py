@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ctrain_builder.layers.container import Container
-from ctrain_runtime import command
+from ctrain_runtime.base import command
 from ctrain_runtime.errors import BuildError
 
 INSIDE = "/.ctrain"  # where the container sees the directory of the programs and their files

@@ -10,7 +10,7 @@ from ctrain_builder.layers import metadata, pack, sif_file
 from ctrain_builder.layers.container import Container, LowerLayers
 from ctrain_builder.layers.layer import copy_metadata
 from ctrain_builder.parent import Part
-from ctrain_runtime.digest import read_chunks
+from ctrain_runtime.base.digest import read_chunks
 from ctrain_runtime.errors import BuildError, ImageUnusable
 
 

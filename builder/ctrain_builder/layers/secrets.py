@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 from urllib.parse import unquote
 
 from ctrain_builder.tree import Tree
-from ctrain_runtime.digest import read_chunks
+from ctrain_runtime.base.digest import read_chunks
 from ctrain_runtime.errors import BuildError
 
 _USER = re.compile(r"://([^/\n]+)@")

@@ -15,7 +15,7 @@ from pathlib import Path
 from ctrain_builder.layers import without_owners
 from ctrain_builder.layers.container import Container
 from ctrain_builder.tree import Tree
-from ctrain_runtime import mounts
+from ctrain_runtime.base import file_systems
 
 _WORK = "/unpack"
 _HEADER, _ROOT = "header.def", "root"
@@ -74,4 +74,4 @@ def _with_mounts(paths: Iterable[str]) -> Iterator[str]:
     there = (path for path in paths if path.startswith("/") and path != "/" and Path(path).exists())
     for path in dict.fromkeys(there):
         yield path
-        yield from mounts.points_below(Path(path))
+        yield from file_systems.points_below(Path(path))

@@ -20,7 +20,8 @@ from ctrain_builder.layers.user_source import is_script
 from ctrain_builder.layers.workspace import Workspace
 from ctrain_builder.manifest_writer import utc_now
 from ctrain_builder.tree import Tree
-from ctrain_runtime import command, user_layer
+from ctrain_runtime import user_layer
+from ctrain_runtime.base import command
 from ctrain_runtime.errors import BuildError, EngineError
 from ctrain_runtime.image import Image
 from ctrain_runtime.user_layer import Description, Parent, UserLayer

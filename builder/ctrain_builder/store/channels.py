@@ -9,10 +9,10 @@ from typing import Optional
 from ctrain_builder import atomic
 from ctrain_builder.store import log
 from ctrain_builder.store.writer import LockedStore
+from ctrain_runtime.base.suggest import suggest
 from ctrain_runtime.errors import ImageNotFound, StoreError, UsageError
 from ctrain_runtime.manifest import is_version, version_of
 from ctrain_runtime.store import CHANNELS, NAME_RE, TAG_RE, PublishedImage, Store, channel_target, list_directory
-from ctrain_runtime.suggest import suggest
 
 
 def check(channel: str) -> None:

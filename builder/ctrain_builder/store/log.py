@@ -10,10 +10,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ctrain_builder.manifest_writer import utc_now
-from ctrain_runtime import config
+from ctrain_runtime.base import config
+from ctrain_runtime.base.text import user_name
 from ctrain_runtime.errors import ConfigError
 from ctrain_runtime.store import STORE_LOG
-from ctrain_runtime.text import user_name
 
 PUBLISH, ADOPT, SYNC, PROMOTE, ROLLBACK = "publish", "adopt", "sync", "promote", "rollback"
 CHANNEL_RM, MOVES = "channel rm", (SYNC, PROMOTE, ROLLBACK)

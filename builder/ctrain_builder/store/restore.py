@@ -19,11 +19,11 @@ from ctrain_builder.store.inventory import (
     stored_versions,
 )
 from ctrain_builder.store.writer import LockedStore
-from ctrain_runtime.digest import file_digest
+from ctrain_runtime.base.digest import file_digest
+from ctrain_runtime.base.suggest import suggest
 from ctrain_runtime.errors import ImageNotFound, ImageUnusable, StoreError
 from ctrain_runtime.manifest import read_manifest
 from ctrain_runtime.store import QUARANTINE, RETIRED, WITHDRAWN, Store
-from ctrain_runtime.suggest import suggest
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ctrain_builder import atomic
-from ctrain_runtime import command, sif, trust
-from ctrain_runtime.digest import file_digest
+from ctrain_runtime import sif, trust
+from ctrain_runtime.base import command
+from ctrain_runtime.base.digest import file_digest
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import CtrainError, StoreError, UsageError
 

@@ -17,7 +17,8 @@ from ctrain_builder.store import log
 from ctrain_builder.store.copy import finalise
 from ctrain_builder.store.sign import Signer
 from ctrain_builder.store.writer import LockedStore, lock_store
-from ctrain_runtime import command, signatures
+from ctrain_runtime import signatures
+from ctrain_runtime.base import command
 from ctrain_runtime.errors import StoreError
 from ctrain_runtime.manifest import Manifest
 from ctrain_runtime.references import resolve

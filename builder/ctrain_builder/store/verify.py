@@ -20,7 +20,7 @@ from ctrain_builder.store import log
 from ctrain_builder.store.inventory import REMOVED, FileIdentity, StoredVersion, identify, stored_versions
 from ctrain_builder.store.lifecycle import pointing
 from ctrain_builder.store.writer import LockedStore
-from ctrain_runtime.digest import read_chunks
+from ctrain_runtime.base.digest import read_chunks
 from ctrain_runtime.errors import ConfigError, StoreError
 from ctrain_runtime.manifest import SCHEMA, Unchecked, read_manifest
 from ctrain_runtime.store import QUARANTINE, RETIRED, Store, is_gone

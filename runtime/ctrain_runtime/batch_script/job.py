@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Optional
 
+from ctrain_runtime.base.time_limit import parse_limit
 from ctrain_runtime.batch_script.environment import why_left_out
 from ctrain_runtime.batch_script.model import BatchJob, Launch, Remark
 from ctrain_runtime.batch_script.script import BatchScript
@@ -14,7 +15,6 @@ from ctrain_runtime.job import Count, Resources
 from ctrain_runtime.launchers.recognise import Recognised, keep, recognise
 from ctrain_runtime.launchers.spawner_options import SPAWNERS
 from ctrain_runtime.plan.mounts import parse_mount
-from ctrain_runtime.time_limit import parse_limit
 
 DEFAULT_IMAGE = "pytorch"  # of scripts without a container
 _ONE_RANK = ("torchrun", "torch.distributed.launch")  # what they start on each node unless they are told a number

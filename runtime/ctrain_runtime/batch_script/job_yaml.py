@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from ctrain_runtime.bash import quote_argv
+from ctrain_runtime.base.bash import quote_argv
 from ctrain_runtime.batch_script.model import BatchJob, Remark
 from ctrain_runtime.plan.environment import LOGIN, MASK, secret_names
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from ctrain_runtime.base.time_limit import format_limit
 from ctrain_runtime.batch_script.model import Remark, Request
 from ctrain_runtime.schedulers.pbs.options import DEFAULT_PLACE, ITEM, REFUSED, parse_letters
-from ctrain_runtime.time_limit import format_limit
 
 DECIDED = {
     **dict.fromkeys("eoj", "the output is in the run directory"),

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from ctrain_runtime import schedulers
-from ctrain_runtime.bash import quote_argv
+from ctrain_runtime.base.bash import quote_argv
 from ctrain_runtime.batch_script.model import Remark, Request
 from ctrain_runtime.schedulers.slurm.options import FLAGS, REFUSED, SHORT
 from ctrain_runtime.schedulers.submission import PLANNED

@@ -16,7 +16,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ctrain_runtime import layout
+from ctrain_runtime.base import run_files
+from ctrain_runtime.base.text import format_size, table
 from ctrain_runtime.cli import run_options, run_view
 from ctrain_runtime.cli.output import Writer
 from ctrain_runtime.cli.progress import ASCII_BLOCKS, BLOCKS
@@ -29,7 +30,6 @@ from ctrain_runtime.run.prepare import prepare
 from ctrain_runtime.run.submit import submit
 from ctrain_runtime.site import site_names
 from ctrain_runtime.site_files import save_key
-from ctrain_runtime.text import format_size, table
 
 OPERATIONS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast")
 SIZES = tuple(str(1 << power) for power in range(10, 29, 3))  # 1 kB to 268 MB
@@ -52,7 +52,7 @@ def execute(args: argparse.Namespace) -> int:
     if args.independent or args.launcher == "node":
         raise UsageError("bench measures ranks of one world", "Leave out --independent and --launcher node")
     request = run_options.make_request(args)
-    program = f'TORCH_CPP_LOG_LEVEL=ERROR exec python3 -W ignore "$CTRAIN_RUN_DIR/{layout.BENCH_PROGRAM}" "$@"'
+    program = f'TORCH_CPP_LOG_LEVEL=ERROR exec python3 -W ignore "$CTRAIN_RUN_DIR/{run_files.BENCH_PROGRAM}" "$@"'
     command = ("/bin/sh", "-c", program, "bench", ",".join(sizes), ",".join(operations))
     options = dataclasses.replace(request.options, launcher=args.launcher or "env")
     prepared = prepare(
@@ -63,8 +63,8 @@ def execute(args: argparse.Namespace) -> int:
         raise UsageError("--save needs an all-reduce on several nodes", "Add: --nodes 2 --operations all-reduce")
     if args.save and plan.site not in site_names():
         raise UsageError(f"--save: {args.site} has no name of a site", "Add `expected_bandwidth` to that file yourself")
-    text = (INSIDE / layout.BENCH_PROGRAM).read_text(encoding="utf-8")
-    launch = dataclasses.replace(prepared.launch, scripts={**prepared.launch.scripts, layout.BENCH_PROGRAM: text})
+    text = (INSIDE / run_files.BENCH_PROGRAM).read_text(encoding="utf-8")
+    launch = dataclasses.replace(prepared.launch, scripts={**prepared.launch.scripts, run_files.BENCH_PROGRAM: text})
     if args.dry_run:
         print(run_view.describe(dataclasses.replace(prepared, launch=launch)))
         return 0
@@ -72,7 +72,7 @@ def execute(args: argparse.Namespace) -> int:
     with Interrupts() as interrupts:
         terminal.show(run_view.summary(prepared, request.site.reason))
         code = follow(submit(launch), terminal, interrupts, as_json=False)
-    lines = (Path(plan.run_directory) / layout.BENCH).read_text().splitlines() if code == 0 else []
+    lines = (Path(plan.run_directory) / run_files.BENCH).read_text().splitlines() if code == 0 else []
     results = [json.loads(line) for line in lines]
     if args.json:
         print(json.dumps({"run": plan.run_directory, "exit_code": code, "results": results}, indent=2))

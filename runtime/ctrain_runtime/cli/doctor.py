@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from ctrain_runtime.base.text import table
 from ctrain_runtime.cli.run_options import add_site
 from ctrain_runtime.doctor import Finding, stores
 from ctrain_runtime.doctor.cluster import check_cluster
@@ -28,7 +29,6 @@ from ctrain_runtime.facts import Cluster
 from ctrain_runtime.site import SelectedSite, select_site
 from ctrain_runtime.site_files import site_dirs
 from ctrain_runtime.site_layers import Level
-from ctrain_runtime.text import table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -18,6 +18,7 @@ import sys
 from typing import Any, get_args
 
 from ctrain_runtime import gpus, schedulers
+from ctrain_runtime.base.run_files import METRICS
 from ctrain_runtime.cli import estimate_view
 from ctrain_runtime.cli.output import Writer, print_line
 from ctrain_runtime.cli.progress import ASCII_BLOCKS, BLOCKS
@@ -30,7 +31,6 @@ from ctrain_runtime.estimate.layout import Attention, Layout, Precision, Recompu
 from ctrain_runtime.estimate.model import PRESETS, Model, find_model, parse_amount
 from ctrain_runtime.facts import Partition
 from ctrain_runtime.job import Value
-from ctrain_runtime.layout import METRICS
 from ctrain_runtime.plan.size import check_capacity
 from ctrain_runtime.run import record
 from ctrain_runtime.run.measured import RATE, measure

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any, Optional
 
+from ctrain_runtime.base.text import format_seconds, format_size, pluralize, table
 from ctrain_runtime.estimate.estimate import Estimate, capacity
 from ctrain_runtime.estimate.fit import Fit, compare
 from ctrain_runtime.estimate.formulas import MEMORY, TIME, Formula
-from ctrain_runtime.text import format_seconds, format_size, pluralize, table
 
 BAR_COLUMNS = 30
 SHOWN = 8  # layouts

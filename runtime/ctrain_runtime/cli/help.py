@@ -6,11 +6,11 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from ctrain_runtime.base.paths import data_dir
+from ctrain_runtime.base.suggest import suggest
+from ctrain_runtime.base.text import table
 from ctrain_runtime.cli.main import Verb, parser_of
 from ctrain_runtime.errors import UsageError, exit_codes
-from ctrain_runtime.paths import data_dir
-from ctrain_runtime.suggest import suggest
-from ctrain_runtime.text import table
 
 EXIT_CODES = "exit-codes"
 

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from ctrain_runtime import foreign, image, image_report, lease, sbom, signatures
+from ctrain_runtime.base.text import format_size, table
 from ctrain_runtime.cli.output import Activity
 from ctrain_runtime.doctor.contents import check_contents
 from ctrain_runtime.engines.apptainer import find_engine
@@ -32,7 +33,6 @@ from ctrain_runtime.lease import Lease
 from ctrain_runtime.plan.admission import compiled_models
 from ctrain_runtime.references import join, join_all
 from ctrain_runtime.store import PublishedImage, Store, open_store, open_stores, store_path
-from ctrain_runtime.text import format_size, table
 
 HEAD = ("image", "version", "channel", "age", "size", "torch", "CUDA", "fits here", "tests", "signed")
 

@@ -18,6 +18,7 @@ import sys
 from dataclasses import replace
 
 from ctrain_runtime import schedulers
+from ctrain_runtime.base.text import user_name
 from ctrain_runtime.cli import run_options, run_view
 from ctrain_runtime.cli.output import print_line
 from ctrain_runtime.cli.run import follow
@@ -27,7 +28,6 @@ from ctrain_runtime.plan.model import Options
 from ctrain_runtime.run.interrupts import Interrupts
 from ctrain_runtime.run.prepare import prepare
 from ctrain_runtime.run.submit import submit
-from ctrain_runtime.text import user_name
 
 TOKEN = "JUPYTER_TOKEN"  # noqa: S105  # a variable that the server reads: other users' ps does not show it
 PORTS = range(20000, 32000)  # below those of outgoing connections (ip(7), ip_local_port_range)

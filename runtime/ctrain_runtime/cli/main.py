@@ -62,7 +62,7 @@ class Parser(argparse.ArgumentParser):
         try:
             super()._check_value(action, value)
         except argparse.ArgumentError as error:
-            from ctrain_runtime.suggest import suggest
+            from ctrain_runtime.base.suggest import suggest
 
             near = suggest(str(value), map(str, action.choices or ()))
             raise UsageError(str(error), f"{near} See: {self.prog} --help".strip()) from error
@@ -134,7 +134,7 @@ def _dispatch(verbs: Sequence[Verb], argv: Sequence[str]) -> int:
         sys.stdout.writelines(f"{word}\n" for word in complete.words(verbs, *argv[1:]))
         return 0
     if argv[0] not in known:
-        from ctrain_runtime.suggest import suggest
+        from ctrain_runtime.base.suggest import suggest
 
         known_verbs = f"Known: {', '.join(known)}"
         raise UsageError(f"unknown command {argv[0]!r}", f"{suggest(argv[0], known)} {known_verbs}".strip())

@@ -10,8 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from ctrain_runtime import job
+from ctrain_runtime.base.suggest import suggest
 from ctrain_runtime.errors import UsageError
-from ctrain_runtime.suggest import suggest
 
 INTERPRETERS = {".py": "python", ".sh": "bash"}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
-from ctrain_runtime.text import format_duration, significant
+from ctrain_runtime.base.text import format_duration, significant
 
 BAR_COLUMNS = 20
 BLOCKS, ASCII_BLOCKS = "█░", "#-"  # done, remaining; ASCII for encodings that lack the others

@@ -17,7 +17,7 @@ import dataclasses
 import json
 import sys
 
-from ctrain_runtime import layout
+from ctrain_runtime.base import run_files
 from ctrain_runtime.cli import run_options, run_view
 from ctrain_runtime.cli.output import print_line
 from ctrain_runtime.cli.terminal import Terminal
@@ -60,7 +60,7 @@ def follow(run: Run, terminal: Terminal, interrupts: Interrupts, *, as_json: boo
         return DETACHED
     if not last.gone:
         terminal.close()
-        if not (interrupts.leave and (run.path / layout.CANCELLED).exists()):  # the mark of an accepted cancellation
+        if not (interrupts.leave and (run.path / run_files.CANCELLED).exists()):  # the mark of an accepted cancellation
             hint = f"Retry with: ctrain cancel {run.path}"
             raise SchedulerError(f"cannot cancel {run.job_name}; it may still be running", hint)
         print_line(f"{run.job_name} is being cancelled; see its end with: ctrain attach {run.path}", sys.stderr)

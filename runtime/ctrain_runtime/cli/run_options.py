@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
+from ctrain_runtime.base.paths import expand_home
 from ctrain_runtime.cli.output import Activity
 from ctrain_runtime.job import Launcher
-from ctrain_runtime.paths import expand_home
 from ctrain_runtime.plan.model import Options
 from ctrain_runtime.run.prepare import Request
 from ctrain_runtime.site import FALLBACK, select_site

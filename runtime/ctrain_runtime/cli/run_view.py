@@ -7,10 +7,13 @@ import textwrap
 from datetime import datetime
 from pathlib import Path
 
-from ctrain_runtime import launchers, layout, schedulers
+from ctrain_runtime import launchers, schedulers
+from ctrain_runtime.base import run_files
+from ctrain_runtime.base.digest import short
+from ctrain_runtime.base.text import format_duration, format_seconds, format_size, pluralize, table
+from ctrain_runtime.base.time_limit import format_limit
 from ctrain_runtime.cli import world_view
 from ctrain_runtime.cli.progress import last_with_loss, last_words
-from ctrain_runtime.digest import short
 from ctrain_runtime.plan.environment import RESUME
 from ctrain_runtime.plan.model import DataCopy, Expectation, LaunchPlan, Mount, Preflight
 from ctrain_runtime.run import shared_files
@@ -22,8 +25,6 @@ from ctrain_runtime.run.measured import Measured
 from ctrain_runtime.run.prepare import Prepared
 from ctrain_runtime.run.ranks import Rank
 from ctrain_runtime.run.record import Record
-from ctrain_runtime.text import format_duration, format_seconds, format_size, pluralize, table
-from ctrain_runtime.time_limit import format_limit
 
 LAST_LINES = 8
 EARLY = {
@@ -158,7 +159,7 @@ def _completed(plan: LaunchPlan, record: Record) -> str:
     if record.start and record.end:
         seconds = (datetime.fromisoformat(record.end) - datetime.fromisoformat(record.start)).total_seconds()
         took = f" in {seconds:.0f} s" if seconds < 10 else f" in {format_duration(seconds)}"  # they are whole ones
-    records = [found for found in map(parse_object, _tail(Path(plan.run_directory) / layout.METRICS)) if found]
+    records = [found for found in map(parse_object, _tail(Path(plan.run_directory) / run_files.METRICS)) if found]
     measured = last_words(last_with_loss(records) or {})
     return f"completed{took}" + (f"; last metrics: {measured}" if measured else "")
 
@@ -176,13 +177,13 @@ def _compared(estimate: Expectation, measured: Measured) -> str:
 
 
 def has_checkpoint(plan: LaunchPlan) -> bool:
-    checkpoint = Path(plan.run_directory) / layout.CHECKPOINT
+    checkpoint = Path(plan.run_directory) / run_files.CHECKPOINT
     return checkpoint.is_dir() and any(checkpoint.iterdir())
 
 
 def _describe_failed(plan: LaunchPlan, failed: Rank, shown: str) -> list[str]:
     node = failed.number // (plan.recorded_ranks // plan.nodes)
-    log = Path(plan.run_directory) / layout.rank_log(failed.number, node, plan.recorded_ranks)
+    log = Path(plan.run_directory) / run_files.rank_log(failed.number, node, plan.recorded_ranks)
     others = plan.recorded_ranks - 1
     stopped = f"; {pluralize(others, f'other {plan.unit}')} stopped" if others else ""
     last = last_lines(log, failed.number)

@@ -17,6 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Union
 
+from ctrain_runtime.base.text import pluralize, table
 from ctrain_runtime.cli.output import print_line
 from ctrain_runtime.cli.run_options import add_runs, add_site
 from ctrain_runtime.errors import CtrainError
@@ -26,7 +27,6 @@ from ctrain_runtime.run.prepare import runs_directory
 from ctrain_runtime.run.record import Record
 from ctrain_runtime.schedulers.protocol import Status
 from ctrain_runtime.site import select_site
-from ctrain_runtime.text import pluralize, table
 
 SHOWN = 20
 PARALLEL = 8  # runs that are refreshed at a time

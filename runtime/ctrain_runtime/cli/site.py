@@ -18,6 +18,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from ctrain_runtime.base.text import table
 from ctrain_runtime.cli.doctor import report
 from ctrain_runtime.doctor import Finding
 from ctrain_runtime.doctor.compare import compare
@@ -29,7 +30,6 @@ from ctrain_runtime.site_evidence import explain
 from ctrain_runtime.site_files import LEVEL_NAMES, site_paths
 from ctrain_runtime.site_layers import Level
 from ctrain_runtime.starting_points.templates import write_new
-from ctrain_runtime.text import table
 
 WIDEST = 40  # of a column, so that a long value moves only its own line
 

@@ -6,10 +6,10 @@ import shutil
 import time
 from typing import Any, Optional, TextIO
 
+from ctrain_runtime.base.text import clock_time, pluralize
 from ctrain_runtime.cli.output import ERASE_LINE, Writer
 from ctrain_runtime.cli.progress import ASCII_BLOCKS, BLOCKS, Pace, last_with_loss, progress, whole
 from ctrain_runtime.schedulers.protocol import Status
-from ctrain_runtime.text import clock_time, pluralize
 
 KEPT = 1 << 14  # characters
 SILENCE_SECONDS = 10.0  # without output after all ranks are up; then a line says so where no terminal shows it

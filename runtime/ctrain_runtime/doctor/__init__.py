@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from ctrain_runtime.text import format_duration
+from ctrain_runtime.base.text import format_duration
 
 _CLOCK_WARN_SECONDS = 2  # make, checkpoints and logs of several nodes sort by time
 _CLOCK_FAIL_SECONDS = 300  # munge and Kerberos reject messages that are older (man munged, --ttl)

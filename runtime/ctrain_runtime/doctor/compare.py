@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-from ctrain_runtime import command, facts, gpus, mounts, schedulers, time_limit
+from ctrain_runtime import facts, gpus, schedulers
+from ctrain_runtime.base import command, file_systems, time_limit
 from ctrain_runtime.doctor import Finding
 from ctrain_runtime.engines import apptainer
 from ctrain_runtime.engines.apptainer import Engine
@@ -152,7 +153,7 @@ def _compare_staging(selected: SelectedSite, *, in_job: bool) -> Iterator[Findin
         word, level = _unseen(in_job=in_job)
         yield Finding("staging", level, f"{directory}: {word}: not on this machine", IN_A_JOB)
         return
-    kind = mounts.mount_of(Path(directory)).kind
+    kind = file_systems.mount_of(Path(directory)).kind
     if kind in _SHARED or kind == "tmpfs":
         problem = "memory of the node" if kind == "tmpfs" else "shared by all nodes"
         text = f"{directory}: differs: it is {problem} ({kind}), not a disk of the node"

@@ -9,14 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Callable
 
+from ctrain_runtime.base.paths import expand_home
+from ctrain_runtime.base.text import format_size
 from ctrain_runtime.doctor import Finding, check_clock
 from ctrain_runtime.errors import CtrainError
-from ctrain_runtime.paths import expand_home
 from ctrain_runtime.plan.staging import staging_directory
 from ctrain_runtime.run.prepare import runs_directory
 from ctrain_runtime.run.pulled_image import writable_cache
 from ctrain_runtime.site import SelectedSite
-from ctrain_runtime.text import format_size
 
 _ENGINE_TMPDIR = ("APPTAINER_TMPDIR", "SINGULARITY_TMPDIR")  # where engines unpack layers
 _PROBE_BYTES = 1 << 20  # written, because quotas show only then

@@ -8,13 +8,13 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from ctrain_runtime import command
+from ctrain_runtime.base import command
+from ctrain_runtime.base.text import user_name
 from ctrain_runtime.doctor import Finding
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import CtrainError, EngineError
 from ctrain_runtime.run.targets import find_site_engine
 from ctrain_runtime.site import Site
-from ctrain_runtime.text import user_name
 
 _FUSE = Path("/dev/fuse")
 _SUBORDINATE_IDS = (Path("/etc/subuid"), Path("/etc/subgid"))

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ctrain_runtime import schedulers, strict_yaml, time_limit
+from ctrain_runtime import schedulers
+from ctrain_runtime.base import strict_yaml, time_limit
 from ctrain_runtime.doctor import fabric
 from ctrain_runtime.engines.apptainer import find_engine
 from ctrain_runtime.errors import EngineError, UsageError

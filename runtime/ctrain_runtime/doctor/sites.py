@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from ctrain_runtime import command, schedulers
+from ctrain_runtime import schedulers
+from ctrain_runtime.base import command
+from ctrain_runtime.base.time_limit import parse_limit
 from ctrain_runtime.doctor import Finding
 from ctrain_runtime.errors import CtrainError
 from ctrain_runtime.plan.environment import check_site_names, multinode_environment
@@ -18,7 +20,6 @@ from ctrain_runtime.site import DEFAULT, SelectedSite, Site, expand, load_site
 from ctrain_runtime.site_evidence import read_evidence
 from ctrain_runtime.site_files import is_world_writable, read_site_file, site_paths
 from ctrain_runtime.site_layers import Level
-from ctrain_runtime.time_limit import parse_limit
 
 _PATTERNS = ("host_libraries", "library_paths", "mpi_library_paths")
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ctrain_runtime import command
-from ctrain_runtime.bash import array, exports, quote_argv
+from ctrain_runtime.base import command
+from ctrain_runtime.base.bash import array, exports, quote_argv
 from ctrain_runtime.errors import CtrainError, EngineError
 
 HOME = "/home/ctrain"  # inside; a private directory of the node

@@ -9,11 +9,11 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ctrain_runtime.base.text import format_size
 from ctrain_runtime.errors import ResourceError, UsageError
 from ctrain_runtime.estimate.estimate import Case, Estimate, capacity, make_estimate
 from ctrain_runtime.estimate.formulas import TIME
 from ctrain_runtime.estimate.layout import SHARDED, divisors
-from ctrain_runtime.text import format_size
 
 EQUAL = 0.005  # times that differ by less agree in three digits
 MAX_GPUS = 1 << 17  # beyond, the search for the fewest GPUs ends

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ctrain_runtime import gpus
+from ctrain_runtime.base.suggest import suggest
 from ctrain_runtime.errors import UsageError
-from ctrain_runtime.suggest import suggest
 
 NIC_EFFICIENCY = 0.96  # of the line rate: 24 of 25 GB/s (HDR, nccl issue 412), 48 of 50 (NDR, nccl-tests issue 290)
 # Seconds of a step of a ring within a node and to the next: NCCL's own figures (src/graph/tuning.cc: ring, simple).

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from ctrain_runtime.base.text import pluralize
 from ctrain_runtime.errors import UsageError
 from ctrain_runtime.estimate.hardware import Hardware
 from ctrain_runtime.estimate.model import Model
-from ctrain_runtime.text import pluralize
 
 Strategy = Literal["ddp", "zero1", "zero2", "zero3", "fsdp"]
 Schedule = Literal["1f1b", "gpipe"]

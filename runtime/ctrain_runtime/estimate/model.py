@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from ctrain_runtime.base.suggest import suggest
 from ctrain_runtime.errors import UsageError
-from ctrain_runtime.suggest import suggest
 
 SCALES = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 LARGEST = 1e16

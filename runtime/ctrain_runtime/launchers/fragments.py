@@ -10,8 +10,9 @@ import json
 import shlex
 from pathlib import Path
 
-from ctrain_runtime import layout, user_layer
-from ctrain_runtime.bash import fragment
+from ctrain_runtime import user_layer
+from ctrain_runtime.base import run_files
+from ctrain_runtime.base.bash import fragment
 from ctrain_runtime.engines import apptainer
 from ctrain_runtime.errors import EngineError, SchedulerError
 from ctrain_runtime.gpus import COMPAT_DIRS, DRIVER_FILE, HOST_LIBRARIES
@@ -52,7 +53,7 @@ note() {{ # WHAT [MORE]: an event of this node; appends of one host do not get l
   local now=${{EPOCHREALTIME/[^0-9]/.}} # some locales write a comma
   now=${{now:-$(date +%s.%N)}}
   printf '{{"time": %s, "stage": "run", "node": "%s", "what": "%s"%s}}\\n' \\
-    "${{now:-null}}" "$node" "$1" "${{2:+, $2}}" >>"$run/{layout.NODES}/$NODE_RANK.jsonl"
+    "${{now:-null}}" "$node" "$1" "${{2:+, $2}}" >>"$run/{run_files.NODES}/$NODE_RANK.jsonl"
 }}
 refuse() {{ # CODE MESSAGE
   echo "ctrain: $2" >&2
@@ -63,15 +64,15 @@ refuse() {{ # CODE MESSAGE
 
 def recorder(plan: LaunchPlan) -> str:
     """Sends the output of a rank to its log. Needs RANK and NODE_RANK."""
-    log = f'"$run/{layout.LOGS}/rank$RANK.log"'
-    if plan.recorded_ranks <= layout.MAX_RANK_LOGS:
+    log = f'"$run/{run_files.LOGS}/rank$RANK.log"'
+    if plan.recorded_ranks <= run_files.MAX_RANK_LOGS:
         return f"exec >{log} 2>&1"
     return f"""\
 # Ranks of a node share a log, line by line: files grow with nodes, not with ranks.
 if [ "$RANK" = 0 ]; then
   exec >{log} 2>&1
 else
-  exec > >(trap '' INT TERM USR1 USR2 && exec sed -u "s/^/[$RANK] /" >>"$run/{layout.LOGS}/node$NODE_RANK.log") 2>&1
+  exec > >(trap '' INT TERM USR1 USR2 && exec sed -u "s/^/[$RANK] /" >>"$run/{run_files.LOGS}/node$NODE_RANK.log") 2>&1
 fi"""
 
 
@@ -310,6 +311,6 @@ def refusal(code: int, complaint: str, number: str = "RANK", node: str = "NODE_R
     """
     fields = json.dumps({"what": "refused", "stage": "run", "code": code, "message": complaint})[1:]
     event = f'"{{\\"rank\\": ${{{number}:-null}}, "{shlex.quote(fields)}'
-    file = f'"$CTRAIN_RUN_DIR/{layout.NODES}/${node}.jsonl"'
+    file = f'"$CTRAIN_RUN_DIR/{run_files.NODES}/${node}.jsonl"'
     show = f"printf '%s\\n' {shlex.quote('ctrain: ' + complaint)} >&2"
     return f"{{ {show}; printf '%s\\n' {event} >>{file}; exit {code}; }}"

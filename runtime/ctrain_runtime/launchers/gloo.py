@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from ctrain_runtime import layout
-from ctrain_runtime.bash import array
+from ctrain_runtime.base import run_files
+from ctrain_runtime.base.bash import array
 from ctrain_runtime.errors import SchedulerError
 from ctrain_runtime.launchers import fragments
 from ctrain_runtime.plan.model import LaunchPlan
@@ -60,11 +60,11 @@ def join(plan: LaunchPlan) -> str:
     """Bash that exports the variables, and sets the array `serve`: what precedes the program in the container. In the
     first rank that is the server; in the others a wait for it, beside which their containers start."""
     exports = "\n".join(f"export {name}={value}" for name, value in variables(plan).items())
-    server = f'python3 "$run/{layout.RENDEZVOUS}" "$HOROVOD_GLOO_RENDEZVOUS_PORT" {plan.nodes} {plan.ranks_per_node}'
+    server = f'python3 "$run/{run_files.RENDEZVOUS}" "$HOROVOD_GLOO_RENDEZVOUS_PORT" {plan.nodes} {plan.ranks_per_node}'
     refusal = fragments.refusal(SchedulerError.exit_code, "cannot connect to the server of the first rank")
     wait = f"""\
 until timeout 10 /bin/bash -p -c {shlex.quote(CONNECT)} 2>/dev/null; do
-  ! grep -qs '"what": "ended", "rank": 0,' "$CTRAIN_RUN_DIR/{layout.NODES}/0.jsonl" || break # and its server with it
+  ! grep -qs '"what": "ended", "rank": 0,' "$CTRAIN_RUN_DIR/{run_files.NODES}/0.jsonl" || break # and its server with it
   ((SECONDS < {PATIENCE_SECONDS})) || {refusal}
   sleep $((SECONDS < 2 ? 0 : 1)).05
 done

@@ -6,7 +6,7 @@ nodes make one world, wherever in a script they are. For other programs the same
 
 from __future__ import annotations
 
-from ctrain_runtime.bash import quote_argv
+from ctrain_runtime.base.bash import quote_argv
 from ctrain_runtime.plan.environment import NODE_IDENTITY
 from ctrain_runtime.plan.model import LaunchPlan
 from ctrain_runtime.schedulers.script import TaskIdentity

@@ -3,8 +3,8 @@ independent tasks, which are no ranks of a world, and launcher node, with one ta
 
 from __future__ import annotations
 
-from ctrain_runtime import layout
-from ctrain_runtime.bash import quote_argv
+from ctrain_runtime.base import run_files
+from ctrain_runtime.base.bash import quote_argv
 from ctrain_runtime.launchers import fragments, gloo, independent, node, preflight, world_scan
 from ctrain_runtime.plan.model import LaunchPlan
 from ctrain_runtime.schedulers.script import Task, TaskIdentity
@@ -42,8 +42,8 @@ def make_task(plan: LaunchPlan, identity: TaskIdentity) -> Task:
         f"launch+=({check} {serve}{quote_argv(plan.command)})",
         fragments.run_recorded(before=f"{world_scan.end(plan)}leave\n"),
     ]
-    programs = {layout.RENDEZVOUS: gloo.SERVER.read_text(encoding="utf-8")} if horovod else {}
-    return Task(layout.TASK_SCRIPT, {layout.TASK_SCRIPT: "\n".join(text), **programs})
+    programs = {run_files.RENDEZVOUS: gloo.SERVER.read_text(encoding="utf-8")} if horovod else {}
+    return Task(run_files.TASK_SCRIPT, {run_files.TASK_SCRIPT: "\n".join(text), **programs})
 
 
 def _who(plan: LaunchPlan, identity: TaskIdentity) -> list[str]:

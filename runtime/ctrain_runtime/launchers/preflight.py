@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from ctrain_runtime import layout
-from ctrain_runtime.bash import quote_argv
+from ctrain_runtime.base import run_files
+from ctrain_runtime.base.bash import quote_argv
 from ctrain_runtime.launchers import fragments
 from ctrain_runtime.plan.model import LaunchPlan
 from ctrain_runtime.schedulers.script import PREFLIGHT
@@ -25,7 +25,7 @@ def prove(plan: LaunchPlan, agent: str = "python3", *, needs_torch: bool = False
     check = plan.preflight
     if not check:
         return ""
-    directory = f"{plan.run_directory}/{layout.INSIDE}"
+    directory = f"{plan.run_directory}/{run_files.INSIDE}"
     by_tcp = check.expected if check.backend == "gloo" else 0.0  # NCCL's fabric is another than that of sockets
     gpus = plan.gpus_per_node if plan.image.cuda else 0
     nodes = quote_argv(["python3", f"{directory}/nodes.py", str(plan.nodes), check.backend, f"{by_tcp:g}", str(gpus)])

@@ -5,17 +5,17 @@ What they start is rank.sh, which finds out who it is, runs the program, and rec
 
 from __future__ import annotations
 
-from ctrain_runtime import layout
-from ctrain_runtime.bash import array, quote_argv
+from ctrain_runtime.base import run_files
+from ctrain_runtime.base.bash import array, quote_argv
 from ctrain_runtime.launchers import fragments, node, preflight, world_scan
 from ctrain_runtime.plan.model import LaunchPlan
 from ctrain_runtime.schedulers.script import Task, TaskIdentity
 
 # What starts the ranks does not pass on the signals that warn.
 WARN_RANKS = f"""\
-rank_scripts() {{ # the processes of {layout.RANK_SCRIPT} of this run on this node
+rank_scripts() {{ # the processes of {run_files.RANK_SCRIPT} of this run on this node
   local pid
-  for pid in $(LC_ALL=C grep -slzxF "$run/{layout.RANK_SCRIPT}" /proc/[0-9]*/cmdline); do
+  for pid in $(LC_ALL=C grep -slzxF "$run/{run_files.RANK_SCRIPT}" /proc/[0-9]*/cmdline); do
     pid=${{pid%/cmdline}} pid=${{pid#/proc/}}
     [ "$(cat "/proc/$pid/comm" 2>/dev/null)" != bash ] || echo "$pid"
   done
@@ -68,7 +68,7 @@ def _task(plan: LaunchPlan, identity: TaskIdentity, name: str, agent: str, who: 
         fragments.home(plan),
         fragments.container(plan, identity),
         *([preflight.prove(plan, f"{agent} python3")] if plan.preflight else []),
-        f'launch+=({agent} /bin/bash -p "$run/{layout.RANK_SCRIPT}")',
+        f'launch+=({agent} /bin/bash -p "$run/{run_files.RANK_SCRIPT}")',
         'run_step "${launch[@]}"',
         *([] if is_patient else [TERMINATED]),
         f"{world_scan.end(plan)}leave",
@@ -83,5 +83,5 @@ def _task(plan: LaunchPlan, identity: TaskIdentity, name: str, agent: str, who: 
         fragments.pass_signals(),
         fragments.run_recorded(after="" if is_patient else NO_FAILURE),
     ]
-    scripts = {layout.TASK_SCRIPT: "\n".join(task), layout.RANK_SCRIPT: "\n".join(rank)}
-    return Task(layout.TASK_SCRIPT, scripts)
+    scripts = {run_files.TASK_SCRIPT: "\n".join(task), run_files.RANK_SCRIPT: "\n".join(rank)}
+    return Task(run_files.TASK_SCRIPT, scripts)

@@ -7,7 +7,7 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from ctrain_runtime import layout
+from ctrain_runtime.base import run_files
 from ctrain_runtime.plan.model import IMAGE_ROOT, DataCopy, LaunchPlan
 from ctrain_runtime.schedulers.script import TaskIdentity
 
@@ -38,15 +38,15 @@ def scripts(plan: LaunchPlan, identity: TaskIdentity) -> dict[str, str]:
     """The scripts that each node runs, one after the other, before the ranks start; {} for none."""
     made = {}
     if plan.stages_image:
-        made[layout.STAGE_SCRIPT] = _script(plan, _image(plan), identity)
+        made[run_files.STAGE_SCRIPT] = _script(plan, _image(plan), identity)
     if plan.data_copy:
-        made[layout.STAGE_DATA_SCRIPT] = _script(plan, _data(plan.data_copy), identity)
+        made[run_files.STAGE_DATA_SCRIPT] = _script(plan, _data(plan.data_copy), identity)
     return made
 
 
 def programs() -> dict[str, str]:
     """What these scripts need beside them."""
-    return {layout.RELAY: PROGRAM.read_text(encoding="utf-8")}
+    return {run_files.RELAY: PROGRAM.read_text(encoding="utf-8")}
 
 
 def _script(plan: LaunchPlan, copied: _Copied, identity: TaskIdentity) -> str:
@@ -72,8 +72,8 @@ done
   echo "ctrain: $file not copied to $(uname -n): no Python 3.6 or later there. Ranks there read the shared file" >&2
   exit 1
 }}
-exec "$python" -I "$run/{layout.RELAY}" "$file" {copied.size} {shlex.quote(copied.name)} "$directory" \\
-  "$run/{layout.STAGE_KEY}" {START_SECONDS + plan.nodes // NODES_PER_SECOND} "$before" "$port"
+exec "$python" -I "$run/{run_files.RELAY}" "$file" {copied.size} {shlex.quote(copied.name)} "$directory" \\
+  "$run/{run_files.STAGE_KEY}" {START_SECONDS + plan.nodes // NODES_PER_SECOND} "$before" "$port"
 """
 
 

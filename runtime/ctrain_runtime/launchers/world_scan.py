@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ctrain_runtime import layout
+from ctrain_runtime.base import run_files
 from ctrain_runtime.errors import WorldError
 from ctrain_runtime.launchers.staging import PYTHONS
 from ctrain_runtime.plan.model import LaunchPlan
@@ -21,7 +21,7 @@ def is_scanned(plan: LaunchPlan) -> bool:
 
 def programs(plan: LaunchPlan) -> dict[str, str]:
     """What the scan needs in the run directory."""
-    return {layout.SCAN: PROGRAM.read_text(encoding="utf-8")} if is_scanned(plan) else {}
+    return {run_files.SCAN: PROGRAM.read_text(encoding="utf-8")} if is_scanned(plan) else {}
 
 
 def start(plan: LaunchPlan, identity: TaskIdentity) -> list[str]:
@@ -42,7 +42,7 @@ scan_world() {{ # who joins the world of the run: see docs/runs.md
     ! "$python" -I -c 'import sys; sys.exit(sys.version_info < (3, 6))' || break
   done
   [ "$python" ] || return
-  exec "$python" -I "$run/{layout.SCAN}" "$run" {plan.launcher} "$NODE_RANK" {plan.nodes} {plan.ranks_per_node} \\
+  exec "$python" -I "$run/{run_files.SCAN}" "$run" {plan.launcher} "$NODE_RANK" {plan.nodes} {plan.ranks_per_node} \\
     "${{hosts[@]}}"
 }}
 if [ "$local_task" = 0 ] && [ "${{1-}}" != {PREFLIGHT} ]; then

@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from ctrain_runtime import config
+from ctrain_runtime.base import config
+from ctrain_runtime.base.text import format_duration, pluralize
+from ctrain_runtime.base.time_limit import format_limit
 from ctrain_runtime.errors import ConfigError, ResourceError, UsageError
 from ctrain_runtime.estimate.estimate import Case, capacity, make_estimate
 from ctrain_runtime.estimate.fit import advice, excess
@@ -18,8 +20,6 @@ from ctrain_runtime.estimate.model import Model
 from ctrain_runtime.job import Job, Training, Value
 from ctrain_runtime.plan.model import Expectation
 from ctrain_runtime.plan.size import JobSize
-from ctrain_runtime.text import format_duration, pluralize
-from ctrain_runtime.time_limit import format_limit
 
 ALL = "all"  # the number of ranks
 AT_MOST = "largest_micro_batch"  # of a program that adapts it to a replica's share

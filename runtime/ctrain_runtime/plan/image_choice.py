@@ -6,7 +6,7 @@ import shlex
 from pathlib import Path
 from typing import Optional
 
-from ctrain_runtime.digest import short
+from ctrain_runtime.base.digest import short
 from ctrain_runtime.errors import EngineError, UsageError
 from ctrain_runtime.facts import Facts
 from ctrain_runtime.gpus import Maker

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ctrain_runtime.base.text import pluralize
 from ctrain_runtime.facts import Cluster
 from ctrain_runtime.plan import binding
 from ctrain_runtime.plan.environment import unknown_conditions
 from ctrain_runtime.plan.model import LaunchPlan
 from ctrain_runtime.site import Site
-from ctrain_runtime.text import pluralize
 
 
 def notes(plan: LaunchPlan, site: Site, cluster: Cluster, software: Mapping[str, str]) -> tuple[str, ...]:

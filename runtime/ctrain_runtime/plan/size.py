@@ -14,7 +14,7 @@ from ctrain_runtime.manifest import Manifest
 class SizeRequest:
     """The request of the command line and the job. "auto": as many as fit (nodes of an allocation, GPUs of a node).
 
-    `time` is as written, in Slurm's forms (time_limit.py); `time_is_explicit`: it is from the command line, so it must
+    `time` is as written, in Slurm's forms (base/time_limit.py); `time_is_explicit`: it is from the command line, so it must
     not be shortened silently. `partition` is "" if it may be chosen: for `image`, and for `account` and `qos` ("": the
     user's defaults). `nodelist` are nodes that must be used, as the scheduler writes them, `hosts` their names.
     """

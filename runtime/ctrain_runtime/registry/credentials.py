@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Optional
 
-from ctrain_runtime import command
+from ctrain_runtime.base import command
 from ctrain_runtime.errors import ConfigError, CtrainError
 
 TOKEN = "<token>"  # noqa: S105  # what credential helpers say instead of a name, when the secret is an identity token

@@ -11,7 +11,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Optional
 
-from ctrain_runtime import layout, lease
+from ctrain_runtime import lease
+from ctrain_runtime.base import run_files
 from ctrain_runtime.errors import CANCELLED, CtrainError, WorldError
 from ctrain_runtime.run import events, preflight, ranks, record, shared_files, world
 from ctrain_runtime.run.ending import EARLY, FROM_OUTSIDE, TERMINATED, Ending, Interruption, cut_short, interruption
@@ -71,7 +72,7 @@ def conclude(run: Run, status: Status) -> Conclusion:
     ended = _cut_short(run, evidence, _exit(run, evidence, failed, short))
     changed = _record(run.record, evidence, ended)
     if run.plan.estimate:
-        changed = dataclasses.replace(changed, measured=measure(run.path / layout.METRICS))
+        changed = dataclasses.replace(changed, measured=measure(run.path / run_files.METRICS))
     lease.release(run.plan.lease)
     preflight.remember(run.plan, events.read_job_events(run.path))
     unsaved = ""
@@ -109,7 +110,7 @@ def is_undisturbed(run: Run) -> bool:
 
 
 def _evidence(run: Run, status: Status) -> _Evidence:
-    cancelled = (run.path / layout.CANCELLED).exists()
+    cancelled = (run.path / run_files.CANCELLED).exists()
     waits = status.outcome in (Outcome.COMPLETED, Outcome.FAILED, Outcome.UNKNOWN, None) and not cancelled
     is_first = run.record.exit is None
     seen = shared_files.read_evidence(run.path, run.plan, wait=is_first and waits and bool(run.job_id))
@@ -299,12 +300,12 @@ def _is_full(run: Run) -> bool:
 
 
 def _job_log(run: Run) -> str:
-    return _read(run.path / layout.JOB_LOG)
+    return _read(run.path / run_files.JOB_LOG)
 
 
 def _logs(run: Run) -> str:
     """All that the scheduler says of the job."""
-    return _job_log(run) + _read(run.path / layout.SCHEDULER_LOG)
+    return _job_log(run) + _read(run.path / run_files.SCHEDULER_LOG)
 
 
 def _read(path: Path) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from ctrain_runtime import config, layout
+from ctrain_runtime.base import config, run_files
 from ctrain_runtime.errors import ConfigError, CtrainError, DataError, DiskFullError, UsageError
 from ctrain_runtime.job import NAME
 from ctrain_runtime.launchers import preflight
@@ -78,21 +78,22 @@ def remove_shell(launch: Launch) -> bool:
     path = Path(launch.plan.run_directory)
     for name in launch.scripts:
         (path / name).unlink(missing_ok=True)
-    shutil.rmtree(path / layout.NODES, ignore_errors=True)
-    for directory in (path / layout.LOGS, path / layout.CHECKPOINT, path):
+    shutil.rmtree(path / run_files.NODES, ignore_errors=True)
+    for directory in (path / run_files.LOGS, path / run_files.CHECKPOINT, path):
         with contextlib.suppress(OSError):  # not empty
             directory.rmdir()
     return not path.exists()
 
 
 def _fill(path: Path, launch: Launch) -> None:
-    for name in (layout.LOGS, layout.NODES, layout.CHECKPOINT):
+    for name in (run_files.LOGS, run_files.NODES, run_files.CHECKPOINT):
         (path / name).mkdir()
     if not launch.plan.interactive:  # with a plan, it is a run
-        write_json(path / layout.PLAN, as_data(launch))
+        write_json(path / run_files.PLAN, as_data(launch))
         shared_files.create(path, launch.plan)
     if launch.plan.preflight:
-        shutil.copytree(preflight.INSIDE, path / layout.INSIDE, ignore=shutil.ignore_patterns("__*", layout.RENDEZVOUS))
+        left_out = shutil.ignore_patterns("__*", run_files.RENDEZVOUS)
+        shutil.copytree(preflight.INSIDE, path / run_files.INSIDE, ignore=left_out)
     for name, text in launch.scripts.items():
         (path / name).touch(mode=0o600)  # task.sh holds values of secrets
         (path / name).write_text(text, encoding="utf-8", errors="surrogateescape")
@@ -116,7 +117,7 @@ def as_data(launch: Launch) -> dict[str, Any]:
 
 def load_launch(run: Path) -> Launch:
     """The launch in plan.json. Raises DataError or ConfigError."""
-    path = run / layout.PLAN
+    path = run / run_files.PLAN
     return config.load(Launch, read_json(path), str(path))
 
 
@@ -146,7 +147,7 @@ def write_json(path: Path, data: Any) -> None:
 
 def checkpoint_of(run: Path) -> Path:
     """The checkpoint directory of an earlier run, for --resume. Raises DataError if it is empty."""
-    checkpoint = run.resolve() / layout.CHECKPOINT
+    checkpoint = run.resolve() / run_files.CHECKPOINT
     if not checkpoint.is_dir() or not any(checkpoint.iterdir()):
         raise DataError(f"run {run} has no checkpoint to resume from", f"Expected in {checkpoint}")
     return checkpoint

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
-from ctrain_runtime import layout
+from ctrain_runtime.base import run_files
 from ctrain_runtime.run.follow import parse_object
 
 
@@ -32,7 +32,7 @@ class Event:
 
 def read_job_events(run: Path) -> list[Event]:
     """The events of job.sh, in order."""
-    return read(run / layout.EVENTS)
+    return read(run / run_files.EVENTS)
 
 
 def read_node_events(run: Path) -> list[Event]:
@@ -42,7 +42,7 @@ def read_node_events(run: Path) -> list[Event]:
 
 def node_files(run: Path) -> list[Path]:
     """The files of the events of tasks and ranks, one per node."""
-    return sorted((run / layout.NODES).glob("*.jsonl"))
+    return sorted((run / run_files.NODES).glob("*.jsonl"))
 
 
 def end_code(events: Iterable[Event]) -> Optional[int]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Optional
 
+from ctrain_runtime.base.text import format_size
 from ctrain_runtime.plan.model import LaunchPlan
 from ctrain_runtime.run.ranks import ANSWER_SECONDS, Rank
 from ctrain_runtime.schedulers.protocol import Outcome, OutOfMemory, Status
-from ctrain_runtime.text import format_size
 
 
 @dataclass(frozen=True)

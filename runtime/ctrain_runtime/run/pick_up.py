@@ -10,14 +10,15 @@ from datetime import datetime
 from pathlib import Path
 from typing import Optional
 
-from ctrain_runtime import layout, schedulers
+from ctrain_runtime import schedulers
+from ctrain_runtime.base import run_files
+from ctrain_runtime.base.suggest import suggest
 from ctrain_runtime.errors import CtrainError, DataError, SchedulerError
 from ctrain_runtime.run import directory, events, record
 from ctrain_runtime.run.conclude import Conclusion, conclude, is_undisturbed
 from ctrain_runtime.run.record import Record
 from ctrain_runtime.run.submit import Run, submission_lock, with_job
 from ctrain_runtime.schedulers.protocol import Outcome, Status
-from ctrain_runtime.suggest import suggest
 
 LAST = "last"
 SUBMISSION_SECONDS = 600  # after which a job that the scheduler does not know was not submitted
@@ -123,13 +124,13 @@ def list_runs(parent: Path) -> Iterator[Path]:
 
 def _created(path: Path) -> float:
     try:
-        return (path / layout.PLAN).stat().st_mtime
+        return (path / run_files.PLAN).stat().st_mtime
     except OSError:  # removed meanwhile
         return 0
 
 
 def _is_run(path: Path) -> bool:
-    return os.path.isfile(path / layout.PLAN)  # noqa: PTH113  # Path.is_file raises for other users' directories
+    return os.path.isfile(path / run_files.PLAN)  # noqa: PTH113  # Path.is_file raises for other users' directories
 
 
 def _is_foreign(path: Path) -> bool:

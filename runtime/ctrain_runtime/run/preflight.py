@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Optional
 
+from ctrain_runtime.base.user_cache import UserCache
 from ctrain_runtime.plan.model import LaunchPlan, Preflight
 from ctrain_runtime.run.events import Event
 from ctrain_runtime.site import Site
-from ctrain_runtime.user_cache import UserCache
 
 STAGE = "preflight"
 CACHE = "worlds"

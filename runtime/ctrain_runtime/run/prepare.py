@@ -12,6 +12,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Optional
 
 from ctrain_runtime import facts, image, job, launchers, schedulers, trust, user_layer
+from ctrain_runtime.base.text import pluralize
+from ctrain_runtime.base.time_limit import parse_limit
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import ImageNotFound, JobError, ResourceError, SchedulerError, UsageError
 from ctrain_runtime.facts import Cluster
@@ -28,8 +30,6 @@ from ctrain_runtime.run import directory, preflight, select_image, targets
 from ctrain_runtime.run.imports import read_imports
 from ctrain_runtime.schedulers.protocol import Scheduler
 from ctrain_runtime.site import FALLBACK, SelectedSite, Site, expand
-from ctrain_runtime.text import pluralize
-from ctrain_runtime.time_limit import parse_limit
 
 if TYPE_CHECKING:  # start-up is measured
     from ctrain_runtime.pull import Report

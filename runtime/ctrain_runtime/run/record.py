@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Optional
 
-from ctrain_runtime import command, config, layout
+from ctrain_runtime.base import command, config, run_files
 from ctrain_runtime.errors import ConfigError, CtrainError
 from ctrain_runtime.plan.model import Expectation, LaunchPlan
 from ctrain_runtime.run import directory, ending
@@ -109,12 +109,12 @@ def begin(plan: LaunchPlan) -> Record:
 
 def save(record: Record) -> None:
     """Replace record.json atomically. Raises OSError."""
-    directory.write_json(Path(record.run_directory) / layout.RECORD, dataclasses.asdict(record))
+    directory.write_json(Path(record.run_directory) / run_files.RECORD, dataclasses.asdict(record))
 
 
 def load(run: Path) -> Record:
     """The record in a run directory. Raises DataError without one, ConfigError for one of another ctrain."""
-    path = run / layout.RECORD
+    path = run / run_files.RECORD
     data = directory.read_json(path)
     if data.get("schema") == WITHOUT_ENDING:
         data = _with_ending(data)

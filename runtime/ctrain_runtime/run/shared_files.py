@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ctrain_runtime import layout
-from ctrain_runtime.mounts import mount_of
+from ctrain_runtime.base import run_files
+from ctrain_runtime.base.file_systems import mount_of
 from ctrain_runtime.plan.model import LaunchPlan
 from ctrain_runtime.run import events, ranks
 from ctrain_runtime.run.events import Event
@@ -33,9 +33,9 @@ class Evidence:
 
 def create(run: Path, plan: LaunchPlan) -> None:
     """Create the files of events: a name that was never missing is not remembered so. Raises OSError."""
-    (run / layout.EVENTS).touch()
+    (run / run_files.EVENTS).touch()
     for node in range(plan.nodes):
-        (run / layout.NODES / f"{node}.jsonl").touch()
+        (run / run_files.NODES / f"{node}.jsonl").touch()
 
 
 def has_caches(run: Path) -> bool:
@@ -62,7 +62,7 @@ def read_evidence(run: Path, plan: LaunchPlan, *, wait: bool) -> Evidence:
         if seen.complete or waited >= (_patience(seen, caches=caches) if wait else 0):
             return seen
         if caches:
-            renew((run / layout.EVENTS, *events.node_files(run)))
+            renew((run / run_files.EVENTS, *events.node_files(run)))
         time.sleep(POLL_SECONDS)
 
 

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ctrain_runtime import layout, lease, schedulers
+from ctrain_runtime import lease, schedulers
+from ctrain_runtime.base import run_files
 from ctrain_runtime.errors import CtrainError, UnansweredSubmission
 from ctrain_runtime.plan.model import Launch, LaunchPlan
 from ctrain_runtime.run import directory, record
@@ -86,7 +87,7 @@ def submission_lock(run: Path) -> Iterator[int]:
 
     A process that picks up a run without a job id waits for the lock: after ctrain is killed, sbatch may still run.
     """
-    descriptor = os.open(run / layout.SUBMIT_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(run / run_files.SUBMIT_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         with contextlib.suppress(OSError):  # a file system without locks: then only the events have the id
             fcntl.flock(descriptor, fcntl.LOCK_EX)

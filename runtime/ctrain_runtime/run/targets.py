@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Union
 
-from ctrain_runtime import facts, gpus, time_limit
+from ctrain_runtime import facts, gpus
+from ctrain_runtime.base import time_limit
+from ctrain_runtime.base.time_limit import NodeRange
 from ctrain_runtime.engines.apptainer import Engine, find_engine, identify
 from ctrain_runtime.errors import ConfigError, EngineError, SchedulerError, UsageError
 from ctrain_runtime.facts import Cluster, Limits, Partition
@@ -16,7 +18,6 @@ from ctrain_runtime.plan.admission import NodeFacts
 from ctrain_runtime.plan.size import JobSize
 from ctrain_runtime.schedulers.protocol import Scheduler
 from ctrain_runtime.site import Site
-from ctrain_runtime.time_limit import NodeRange
 
 ASSUMED = Engine("apptainer", "apptainer", "1.1.0")  # in a dry run without any: the oldest with all options
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from ctrain_runtime import layout
+from ctrain_runtime.base import run_files
 from ctrain_runtime.errors import CtrainError
 from ctrain_runtime.run import events, preflight, ranks, shared_files
 from ctrain_runtime.run.follow import Metrics, Tail
@@ -87,10 +87,10 @@ class _Watcher:
 
     def __init__(self, run: Run, observer: RunObserver) -> None:
         self._run, self._observer = run, observer
-        self._first_log = run.path / layout.rank_log(0, 0, run.plan.recorded_ranks)
+        self._first_log = run.path / run_files.rank_log(0, 0, run.plan.recorded_ranks)
         self._log = Tail(self._first_log)
-        self._metrics = Metrics(run.path / layout.METRICS)
-        self._job_log = Tail(run.path / layout.JOB_LOG)
+        self._metrics = Metrics(run.path / run_files.METRICS)
+        self._job_log = Tail(run.path / run_files.JOB_LOG)
         self.pause = Pause(FILE_POLL_SECONDS, FILE_BACKOFF)
         self._ask = Pause(SCHEDULER_POLL_SECONDS)
         self.status = Status("waiting")
@@ -131,7 +131,7 @@ class _Watcher:
             return
         first, self._cancel_tried = not self._cancel_asked, now
         self._cancel_asked = self._cancel_asked or now
-        mark = self._run.path / layout.CANCELLED
+        mark = self._run.path / run_files.CANCELLED
         with contextlib.suppress(OSError):  # a full disk does not keep a job alive
             mark.touch()
         try:

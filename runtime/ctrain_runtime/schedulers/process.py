@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Optional
 
-from ctrain_runtime import command, layout
+from ctrain_runtime.base import command, run_files
 from ctrain_runtime.errors import CtrainError, SchedulerError
 from ctrain_runtime.plan.model import Launch
 from ctrain_runtime.schedulers.protocol import Outcome, Status
@@ -39,7 +39,7 @@ def start(launch: Launch, pass_fds: tuple[int, ...] = (), environ: Mapping[str, 
     lock = {"CTRAIN_LOCK_FD": str(pass_fds[0])} if pass_fds else {}
     try:
         # Ranks write their own logs; messages of bash, srun and mpirun go to the job's log.
-        with (run / layout.JOB_LOG).open("ab") as log:
+        with (run / run_files.JOB_LOG).open("ab") as log:
             popen = subprocess.Popen(
                 launch.argv,
                 stdin=subprocess.DEVNULL,

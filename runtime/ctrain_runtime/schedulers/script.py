@@ -7,8 +7,8 @@ import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ctrain_runtime import layout
-from ctrain_runtime.bash import quote_argv
+from ctrain_runtime.base import run_files
+from ctrain_runtime.base.bash import quote_argv
 from ctrain_runtime.engines import apptainer
 from ctrain_runtime.errors import DataError, PreflightError
 from ctrain_runtime.lease import MAX_LEASE_SECONDS
@@ -104,7 +104,7 @@ event() {{ # STAGE WHAT [MORE]
   local now=${{EPOCHREALTIME/[^0-9]/.}} # some locales write a comma
   now=${{now:-$(date +%s.%N)}}
   printf '{{"time": %s, "stage": "%s", "node": "%s", "what": "%s"%s}}\\n' \\
-    "${{now:-null}}" "$1" "${{node%%.*}}" "$2" "${{3:+, $3}}" >>"$run/{layout.EVENTS}"
+    "${{now:-null}}" "$1" "${{node%%.*}}" "$2" "${{3:+, $3}}" >>"$run/{run_files.EVENTS}"
 }}
 event before started "\\"job\\": \\"{job_id}\\""
 [ -z "${{CTRAIN_LOCK_FD:-}}" ] || exec {{CTRAIN_LOCK_FD}}>&- # the submission is over
@@ -226,9 +226,9 @@ def _stage_in(commands: Iterable[str]) -> str:
     return "".join(
         f"""\
 event stage-in started
-(umask 077 && od -An -N16 -tx1 /dev/urandom | tr -d ' \n' >"$run/{layout.STAGE_KEY}")
+(umask 077 && od -An -N16 -tx1 /dev/urandom | tr -d ' \n' >"$run/{run_files.STAGE_KEY}")
 run_step {command}
-rm -f "$run/{layout.STAGE_KEY}"
+rm -f "$run/{run_files.STAGE_KEY}"
 event stage-in ended "\\"code\\": $code" # a node without a copy reads the file where it is
 
 """
@@ -240,7 +240,7 @@ def _preflight(plan: LaunchPlan, preflight: str) -> str:
     if not preflight:
         return ""
     check = plan.preflight
-    complaint = f"preflight failed; messages are in {layout.JOB_LOG}"
+    complaint = f"preflight failed; messages are in {run_files.JOB_LOG}"
     if plan.launcher == "mpi":  # MPI ends ranks that cannot start before they report anything
         complaint += (
             ". If the image's MPI does not form one world here, pass --launcher gloo for Horovod, or env for programs"
@@ -252,7 +252,7 @@ event preflight started
 run_step {preflight}
 if [ "$code" != 0 ]; then
   [ -z "$ending" ] || finish # it was ended, and proves nothing
-  grep -qs '^ctrain: preflight' "$run/{layout.JOB_LOG}" || echo "ctrain: {complaint}" >&2
+  grep -qs '^ctrain: preflight' "$run/{run_files.JOB_LOG}" || echo "ctrain: {complaint}" >&2
   event preflight failed
   {failed}
 else

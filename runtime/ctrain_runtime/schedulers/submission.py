@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Callable, Optional
 
-from ctrain_runtime.command import CommandResult
+from ctrain_runtime.base.command import CommandResult
 from ctrain_runtime.errors import CtrainError, SchedulerError, UnansweredSubmission
 from ctrain_runtime.plan.model import Launch, LaunchPlan
 

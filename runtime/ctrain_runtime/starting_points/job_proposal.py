@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Optional
 
-from ctrain_runtime import strict_yaml
+from ctrain_runtime.base import strict_yaml
 from ctrain_runtime.errors import UsageError
 from ctrain_runtime.job import from_command
 from ctrain_runtime.launchers import recognise

@@ -16,7 +16,7 @@ from ctrain_builder import cache_root
 from ctrain_builder.build_cache import Cache
 from ctrain_builder.cache_root import open_cache, require_overlays
 from ctrain_builder.layer_key import LayerInputs
-from ctrain_runtime import mounts
+from ctrain_runtime.base import file_systems
 from ctrain_runtime.errors import BuildError
 
 INPUTS = LayerInputs("parent", "", "amd64", {"A": "1"}, ("%post", "  x"), {"a/b": "644 0f"})
@@ -56,7 +56,7 @@ def test_a_cache_of_another_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str, refused: bool
 ) -> None:
     (tmp_path / "mounts").write_text(f"40 22 0:40 / {tmp_path} rw - lustre 10.0.0.1@tcp:/x rw,{option}\n")
-    monkeypatch.setattr(mounts, "_TABLE", tmp_path / "mounts")
+    monkeypatch.setattr(file_systems, "_TABLE", tmp_path / "mounts")
     monkeypatch.setattr("socket.gethostname", lambda: "login01")
     for _ in range(2):
         open_cache(tmp_path / "cache")
@@ -73,7 +73,7 @@ def test_a_file_system_that_holds_no_overlay_is_refused_at_once(
     kind: str, cache: Cache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     require_overlays(cache)
-    monkeypatch.setattr(cache_root, "mount_of", lambda _: mounts.Mount(kind, frozenset()))
+    monkeypatch.setattr(cache_root, "mount_of", lambda _: file_systems.Mount(kind, frozenset()))
     with pytest.raises(BuildError, match=f"no layer can be built in cache .*: {kind} cannot hold a writable overlay"):
         require_overlays(cache)
 

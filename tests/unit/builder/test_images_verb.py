@@ -9,7 +9,7 @@ import pytest
 
 from ctrain_builder.store.init import init_store
 from ctrain_builder.store.publish import publish
-from ctrain_runtime import text
+from ctrain_runtime.base import text
 from ctrain_runtime.cli import images
 from ctrain_runtime.cli.main import RUNTIME_VERBS, main
 from ctrain_runtime.manifest import Manifest

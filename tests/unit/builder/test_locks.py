@@ -11,7 +11,7 @@ from typing import IO
 import pytest
 
 from ctrain_builder import locks
-from ctrain_runtime import mounts
+from ctrain_runtime.base import file_systems
 from ctrain_runtime.errors import StoreError
 
 ELSEWHERE = "pid 999999999 (kim on another, since 04:12 UTC)"
@@ -56,7 +56,7 @@ def nfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def mount(place: Path, monkeypatch: pytest.MonkeyPatch, kind: str, options: str) -> None:
     table = place.with_name(f"{place.name}-mounts")
     table.write_text(f"40 22 0:40 / {place} rw - {kind} server:/x {options}\n")
-    monkeypatch.setattr(mounts, "_TABLE", table)
+    monkeypatch.setattr(file_systems, "_TABLE", table)
 
 
 def one_at_a_time(path: Path, machines: bool) -> bool:

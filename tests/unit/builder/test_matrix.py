@@ -7,7 +7,7 @@ import pytest
 from ctrain_builder import build_plan, definition, image_spec, ngc
 from ctrain_builder.build_plan import MIRROR
 from ctrain_builder.image_spec import ImageSpec
-from ctrain_runtime.paths import data_dir
+from ctrain_runtime.base.paths import data_dir
 
 DEFINITIONS = data_dir("definitions")
 NGC = [spec for spec in image_spec.all_specs(DEFINITIONS) if spec.name.endswith("-ngc")]

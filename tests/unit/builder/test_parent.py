@@ -17,7 +17,7 @@ from ctrain_builder.layers import inherit
 from ctrain_builder.layers.container import Container
 from ctrain_builder.parent import Parent, Part
 from ctrain_runtime import sif
-from ctrain_runtime.digest import file_digest
+from ctrain_runtime.base.digest import file_digest
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import ConfigError, ImageNotFound, ImageUnusable
 from ctrain_runtime.manifest import Base, Layer, Requires

@@ -20,7 +20,7 @@ from ctrain_builder.store.publish import PublishResult
 from ctrain_builder.store.signatures import Signature
 from ctrain_builder.store.writer import lock_store
 from ctrain_runtime import signatures
-from ctrain_runtime.digest import file_digest
+from ctrain_runtime.base.digest import file_digest
 from ctrain_runtime.errors import ImageTestError, ImageUnusable, StoreError, UsageError
 from ctrain_runtime.manifest import Layer, Manifest
 from ctrain_runtime.sif import PARTITION

@@ -16,8 +16,8 @@ from ctrain_builder.cli.main import BUILD_VERBS
 from ctrain_builder.redistribution import declared, reason_to_keep
 from ctrain_builder.store import log
 from ctrain_builder.store.init import init_store
+from ctrain_runtime.base.digest import file_digest
 from ctrain_runtime.cli.main import main
-from ctrain_runtime.digest import file_digest
 from ctrain_runtime.errors import ConfigError
 from ctrain_runtime.manifest import Base, Layer, Manifest
 from ctrain_runtime.store import open_store

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_runtime.command import run_logged
+from ctrain_runtime.base.command import run_logged
 
 
 def test_output_and_code(tmp_path: Path) -> None:

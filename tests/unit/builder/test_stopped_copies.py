@@ -20,7 +20,7 @@ from ctrain_builder.store.endpoints import StoreEndpoint
 from ctrain_builder.store.init import init_store
 from ctrain_builder.store.publish import CopyObserver, publish
 from ctrain_builder.store.writer import lock_store
-from ctrain_runtime import mounts
+from ctrain_runtime.base import file_systems
 from ctrain_runtime.cli.main import main
 from ctrain_runtime.manifest import Manifest
 from ctrain_runtime.store import Store, open_store
@@ -40,7 +40,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     if request.param:
         table = tmp_path / "mounts"
         table.write_text(f"40 22 0:40 / {root} rw - lustre 10.0.0.1@tcp:/x rw,{request.param}\n")
-        monkeypatch.setattr(mounts, "_TABLE", table)
+        monkeypatch.setattr(file_systems, "_TABLE", table)
     return open_store(root)
 
 

@@ -19,7 +19,8 @@ from ctrain_builder.store.copy import (
     temporary,
 )
 from ctrain_builder.store.writer import Permissions
-from ctrain_runtime import mounts, sif
+from ctrain_runtime import sif
+from ctrain_runtime.base import file_systems
 from ctrain_runtime.manifest import Layer
 from ctrain_runtime.sif import PARTITION
 from ctrain_runtime.store import PublishedImage
@@ -94,7 +95,7 @@ def test_on_lustre_a_file_is_striped_before_it_is_written(tmp_path: Path, monkey
     monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
     assert not is_lustre(tmp_path)
     (tmp_path / "mounts").write_text(f"40 22 0:40 / {tmp_path} rw - lustre 10.0.0.1@tcp:/x rw,flock\n")
-    monkeypatch.setattr(mounts, "_TABLE", tmp_path / "mounts")
+    monkeypatch.setattr(file_systems, "_TABLE", tmp_path / "mounts")
     assert is_lustre(tmp_path)
     said: list[str] = []
     with temporary(tmp_path, "x.sif", said.append) as path:

@@ -12,8 +12,8 @@ import pytest
 
 from ctrain_builder.cli.main import BUILD_VERBS
 from ctrain_runtime import lease
+from ctrain_runtime.base.text import user_name
 from ctrain_runtime.cli.main import main
-from ctrain_runtime.text import user_name
 from samples.shop import Shop
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_runtime import paths, site_files
+from ctrain_runtime import site_files
+from ctrain_runtime.base import paths
 from samples.sample_images import write_store
 
 

@@ -6,7 +6,8 @@ from typing import Optional
 
 import pytest
 
-from ctrain_runtime import job, paths
+from ctrain_runtime import job
+from ctrain_runtime.base import paths
 from ctrain_runtime.errors import JobError, UsageError
 from ctrain_runtime.job import Dataset, Job, Resources, Training
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_runtime import site, site_files, strict_yaml
+from ctrain_runtime import site, site_files
+from ctrain_runtime.base import strict_yaml
 from ctrain_runtime.errors import ConfigError, SiteError
 from ctrain_runtime.site import load_site, select_site
 from samples.programs import answer

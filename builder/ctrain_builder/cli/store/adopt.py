@@ -16,11 +16,11 @@ from ctrain_builder.store import adopt, adopted_name, channels
 from ctrain_builder.store.adopt import Adoption, Plan, Request
 from ctrain_builder.store.publish import CopyObserver
 from ctrain_builder.store.refresh import refresh
+from ctrain_runtime.base.text import format_size, table
 from ctrain_runtime.cli.output import Activity
 from ctrain_runtime.engines.apptainer import Engine, find_engine
 from ctrain_runtime.errors import CtrainError
 from ctrain_runtime.store import Store
-from ctrain_runtime.text import format_size, table
 
 _HEAD = ("file", "image", "channel", "size", "torch", "CUDA", "")
 

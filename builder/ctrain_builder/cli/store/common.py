@@ -9,9 +9,9 @@ from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Optional, Protocol
 
+from ctrain_runtime.base.suggest import suggest
 from ctrain_runtime.errors import UsageError
 from ctrain_runtime.store import Store, store_path
-from ctrain_runtime.suggest import suggest
 
 Run = Callable[[argparse.Namespace, Store], int]
 

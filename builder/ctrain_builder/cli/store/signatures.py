@@ -11,7 +11,8 @@ from ctrain_builder.cli.signer import make_signer
 from ctrain_builder.cli.store.common import AddAction, show
 from ctrain_builder.store import signatures
 from ctrain_runtime import trust
-from ctrain_runtime.digest import file_digest, short
+from ctrain_runtime.base.digest import file_digest, short
+from ctrain_runtime.base.text import table
 from ctrain_runtime.engines.apptainer import Engine, find_engine
 from ctrain_runtime.errors import ImageUnusable, UsageError
 from ctrain_runtime.image import Image
@@ -19,7 +20,6 @@ from ctrain_runtime.references import join_all, resolve
 from ctrain_runtime.signatures import added, covers
 from ctrain_runtime.site import select_site
 from ctrain_runtime.store import PublishedImage, Store
-from ctrain_runtime.text import table
 
 
 def add_actions(add: AddAction) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ctrain_runtime import layout
-from ctrain_runtime.bash import quote_argv
+from ctrain_runtime.base import run_files
+from ctrain_runtime.base.bash import quote_argv
 from ctrain_runtime.plan.model import Launch, LaunchPlan
 from ctrain_runtime.schedulers.process import CANCEL_GRACE_SECONDS, GRACE_SECONDS, JOB_ID
 from ctrain_runtime.schedulers.script import Task, TaskIdentity, job_script, start_script
@@ -141,15 +141,15 @@ def render(plan: LaunchPlan, task: Task) -> Launch:
     start = f"tasks 0 {plan.tasks} {task.script}"
     functions = task_functions(cancel_grace=CANCEL_GRACE_SECONDS)
     text = job_script(plan, header="", job_id=JOB_ID, before=f"{meet}\n{functions}", start=start, stage_in=stage_in)
-    return Launch(plan, _argv(plan), {layout.JOB_SCRIPT: text, **task.scripts})
+    return Launch(plan, _argv(plan), {run_files.JOB_SCRIPT: text, **task.scripts})
 
 
 def on_terminal(plan: LaunchPlan, task: Task, before: str) -> Launch:
     """One task as a process of this machine, with its terminal."""
     start = quote_argv(["exec", *start_script(plan, task.script)])
     text = f"#!/bin/bash -p\n{before}\nexport CTRAIN_TASK=0\n{start}\n"
-    return Launch(plan, _argv(plan), {layout.JOB_SCRIPT: text, **task.scripts})
+    return Launch(plan, _argv(plan), {run_files.JOB_SCRIPT: text, **task.scripts})
 
 
 def _argv(plan: LaunchPlan) -> tuple[str, ...]:
-    return "/bin/bash", "-p", f"{plan.run_directory}/{layout.JOB_SCRIPT}"
+    return "/bin/bash", "-p", f"{plan.run_directory}/{run_files.JOB_SCRIPT}"

@@ -8,8 +8,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ctrain_runtime import command
-from ctrain_runtime.command import CommandResult
+from ctrain_runtime.base import command
+from ctrain_runtime.base.command import CommandResult
 from ctrain_runtime.errors import CtrainError, SchedulerError
 
 TIMEOUT_SECONDS = 30

@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Optional
 
-from ctrain_runtime import time_limit
+from ctrain_runtime.base import time_limit
+from ctrain_runtime.base.text import user_name
+from ctrain_runtime.base.time_limit import NodeRange
 from ctrain_runtime.errors import CtrainError, SchedulerError
 from ctrain_runtime.facts import Allocation, Cluster, Partition
 from ctrain_runtime.schedulers.pbs import client, ownership
 from ctrain_runtime.schedulers.pbs.script import HYDRA, PALS, PALS_PMIX
 from ctrain_runtime.site import Site
-from ctrain_runtime.text import user_name
-from ctrain_runtime.time_limit import NodeRange
 
 COMMANDS = ("qsub", "qstat", "qselect", "qdel", "pbsnodes")
 # States in which a host starts no job (man pbs_node_attributes). Others only show that it is in use.

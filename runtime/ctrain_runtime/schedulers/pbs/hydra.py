@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ctrain_runtime import layout
+from ctrain_runtime.base import run_files
 from ctrain_runtime.plan.model import LaunchPlan
 from ctrain_runtime.schedulers.process import GRACE_SECONDS
 from ctrain_runtime.schedulers.script import run_step
@@ -76,7 +76,7 @@ run_mpiexec() {{
 
 def run_mpiexec(patience: int) -> str:
     """The bash function that runs mpiexec. `patience`: seconds after the last SIGKILL."""
-    return RUN_MPIEXEC.format(nodes=layout.NODES, tenths=(GRACE_SECONDS + patience) * 10)
+    return RUN_MPIEXEC.format(nodes=run_files.NODES, tenths=(GRACE_SECONDS + patience) * 10)
 
 
 def guard(plan: LaunchPlan) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ctrain_runtime import layout
+from ctrain_runtime.base import run_files
 from ctrain_runtime.errors import UsageError
 from ctrain_runtime.plan.model import LaunchPlan
 from ctrain_runtime.schedulers.submission import NEEDS_LOG, PLANNED, STARTS_AGAIN
@@ -80,7 +80,7 @@ def _own(plan: LaunchPlan, settings: dict[str, str], place: str) -> Iterator[lis
     if plan.time_limit is not None:
         yield ["-l", f"walltime={plan.time_limit // 60:02d}:{plan.time_limit % 60:02d}:00"]
     yield ["-j", "oe"]
-    yield ["-o", f"{plan.run_directory}/{layout.SCHEDULER_LOG}"]
+    yield ["-o", f"{plan.run_directory}/{run_files.SCHEDULER_LOG}"]
     yield ["-r", "n"]  # a second start would mix its records with those of the first
     if "account" in settings:
         yield ["-A", settings["account"]]

@@ -9,8 +9,8 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from ctrain_runtime import layout
-from ctrain_runtime.bash import fragment, quote_argv
+from ctrain_runtime.base import run_files
+from ctrain_runtime.base.bash import fragment, quote_argv
 from ctrain_runtime.errors import SchedulerError, UsageError
 from ctrain_runtime.plan.model import Launch, LaunchPlan
 from ctrain_runtime.schedulers import process
@@ -60,7 +60,7 @@ signal_step() {{ # SIGNAL
   [ -n "$child" ] || return
   passed=$1
   ((++sent))
-  : >"$run/{layout.SIGNALS}/$child.$sent.$1"
+  : >"$run/{run_files.SIGNALS}/$child.$sent.$1"
 }}"""
 
 NODE = """\
@@ -81,7 +81,7 @@ export MASTER_ADDR=${{MASTER_ADDR:?}} MASTER_PORT=${{MASTER_PORT:?}}"""
     # Not all PBS_*: Open MPI in the image would take PBS_ENVIRONMENT for a reason to use TM, which is not there.
     return TaskIdentity(
         started_by="mpiexec" if mpiexec else "pbs_tmrsh",
-        hosts=f'cat "$run/{layout.HOSTS}"',
+        hosts=f'cat "$run/{run_files.HOSTS}"',
         bash=bash,
         mpi_bash="\n".join((PALS_SOCKETS, *([PMIX_SOCKETS] if plan.mpi == PALS_PMIX else [])))
         if mpiexec == PALS
@@ -104,7 +104,7 @@ def render(plan: LaunchPlan, task: Task) -> Launch:
     if plan.cpu_bind and not _flavour(plan):
         hint = "Remove it; where mpiexec is PALS's, set `mpi: [pals]` in the site file"
         raise UsageError(f"--cpu-bind {plan.cpu_bind}: pbs_tmrsh does not bind tasks", hint)
-    job = f"{plan.run_directory}/{layout.JOB_SCRIPT}"
+    job = f"{plan.run_directory}/{run_files.JOB_SCRIPT}"
     # -f: else a process of qsub's stays in the background for a minute, with the lock of the submission.
     argv = ("/bin/bash", "-p", job) if plan.allocation else ("qsub", "-f", job)
     text = job_script(
@@ -117,8 +117,8 @@ def render(plan: LaunchPlan, task: Task) -> Launch:
         preflight=_start(plan, task.script, PREFLIGHT) if plan.preflight else "",
         signal_step="" if _flavour(plan) else SIGNAL_STEP,
     )
-    helpers = {"": {layout.NODE_SCRIPT: _node_script(plan)}, HYDRA: {layout.GUARD_SCRIPT: hydra.guard(plan)}}
-    return Launch(plan, argv, {layout.JOB_SCRIPT: text, **task.scripts, **helpers.get(_flavour(plan), {})})
+    helpers = {"": {run_files.NODE_SCRIPT: _node_script(plan)}, HYDRA: {run_files.GUARD_SCRIPT: hydra.guard(plan)}}
+    return Launch(plan, argv, {run_files.JOB_SCRIPT: text, **task.scripts, **helpers.get(_flavour(plan), {})})
 
 
 def _flavour(plan: LaunchPlan) -> str:
@@ -138,18 +138,18 @@ def _directives(plan: LaunchPlan) -> str:
 
 def _environment(plan: LaunchPlan, *, remove: bool = False) -> str:
     """Bash that exports the caller's variables, before any of its own."""
-    path = shlex.quote(f"{plan.run_directory}/{layout.ENVIRONMENT}")
+    path = shlex.quote(f"{plan.run_directory}/{run_files.ENVIRONMENT}")
     trap = f"trap {shlex.quote(f'rm -f {path}')} EXIT\n" if remove else ""
     return f"{trap}[ ! -r {path} ] || . {path}\n" if plan.passed else ""
 
 
 def _before(plan: LaunchPlan) -> str:
     # A job starts in $HOME, and PBS delivers what it prints only when it has ended.
-    log = [] if plan.allocation else [f'cd "$run" && exec >>"$run/{layout.JOB_LOG}" 2>&1']
-    hosts = HOSTS.format(nodes=plan.nodes, file=layout.HOSTS, code=SchedulerError.exit_code)
+    log = [] if plan.allocation else [f'cd "$run" && exec >>"$run/{run_files.JOB_LOG}" 2>&1']
+    hosts = HOSTS.format(nodes=plan.nodes, file=run_files.HOSTS, code=SchedulerError.exit_code)
     start = [hydra.run_mpiexec(PATIENCE_SECONDS) if _flavour(plan) == HYDRA else MPIEXEC]
     if not _flavour(plan):
-        node = f"node_script=({quote_argv(start_script(plan, layout.NODE_SCRIPT))})"
+        node = f"node_script=({quote_argv(start_script(plan, run_files.NODE_SCRIPT))})"
         start = [task_functions(PATIENCE_SECONDS, _poll_seconds(plan)), _bash("signals"), node, _bash("tm")]
     elif plan.nodes > 1:
         start.append("unset CUDA_VISIBLE_DEVICES # the GPUs of this node; mpiexec would pass it to all")
@@ -167,7 +167,7 @@ def _start(plan: LaunchPlan, script: str, *arguments: str, per_node: int = 0) ->
     if not flavour:
         return quote_argv(["run_all_on_nodes" if per_node else "run_on_nodes", str(count), script, *arguments])
     argv = ["run_mpiexec", "-n", str(per_node * plan.nodes or plan.tasks), "-ppn", str(count)]
-    argv += ["--hostfile" if flavour == PALS else "-f", f"{plan.run_directory}/{layout.HOSTS}"]
+    argv += ["--hostfile" if flavour == PALS else "-f", f"{plan.run_directory}/{run_files.HOSTS}"]
     binding = "none" if per_node or plan.ranks_per_task > 1 else plan.cpu_bind
     if flavour == HYDRA:
         # Else scripts that know nothing of it may close Hydra's socket, PMI_FD, which ends all.
@@ -179,7 +179,7 @@ def _start(plan: LaunchPlan, script: str, *arguments: str, per_node: int = 0) ->
     if per_node:
         argv += ["/bin/bash", "-p", "-c", '"$@" || true', "ctrain"]
     elif flavour == HYDRA:
-        script, arguments = layout.GUARD_SCRIPT, (f"{plan.run_directory}/{script}", *arguments)
+        script, arguments = run_files.GUARD_SCRIPT, (f"{plan.run_directory}/{script}", *arguments)
     return quote_argv([*argv, *start_script(plan, script, *arguments)])
 
 

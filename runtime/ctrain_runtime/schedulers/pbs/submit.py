@@ -8,8 +8,8 @@ import re
 from pathlib import Path
 from typing import Optional
 
-from ctrain_runtime import layout
-from ctrain_runtime.bash import exports
+from ctrain_runtime.base import run_files
+from ctrain_runtime.base.bash import exports
 from ctrain_runtime.errors import CtrainError, SchedulerError
 from ctrain_runtime.plan.model import Launch, LaunchPlan
 from ctrain_runtime.schedulers import submission
@@ -30,7 +30,7 @@ def write_environment(plan: LaunchPlan) -> None:
     if not plan.passed:
         return
     values = {name: os.environ[name] for name in plan.passed if name in os.environ}
-    path = Path(plan.run_directory, layout.ENVIRONMENT)
+    path = Path(plan.run_directory, run_files.ENVIRONMENT)
     try:
         path.touch(mode=0o600)
         path.write_bytes(os.fsencode(exports(values)))
@@ -41,7 +41,7 @@ def write_environment(plan: LaunchPlan) -> None:
 def remove_environment(plan: LaunchPlan) -> None:
     """Remove that file of a job that did not start, or was killed."""
     with contextlib.suppress(OSError):
-        Path(plan.run_directory, layout.ENVIRONMENT).unlink(missing_ok=True)
+        Path(plan.run_directory, run_files.ENVIRONMENT).unlink(missing_ok=True)
 
 
 def submit(launch: Launch, pass_fds: tuple[int, ...] = ()) -> str:

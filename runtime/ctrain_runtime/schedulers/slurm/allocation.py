@@ -6,7 +6,7 @@ import os
 import re
 from typing import Optional
 
-from ctrain_runtime import time_limit
+from ctrain_runtime.base import time_limit
 from ctrain_runtime.errors import CtrainError, SchedulerError
 from ctrain_runtime.facts import Allocation
 from ctrain_runtime.schedulers.slurm import client, job

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Optional
 
-from ctrain_runtime import command
-from ctrain_runtime.command import CommandResult
+from ctrain_runtime.base import command
+from ctrain_runtime.base.command import CommandResult
 from ctrain_runtime.errors import CtrainError, SchedulerError
 
 # Variables are options for Slurm's commands (man sbatch, squeue, scancel: ENVIRONMENT VARIABLES): SBATCH_PARTITION

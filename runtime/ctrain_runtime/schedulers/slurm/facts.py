@@ -12,12 +12,12 @@ from datetime import datetime
 from functools import cache
 from typing import Optional
 
-from ctrain_runtime import time_limit
+from ctrain_runtime.base import time_limit
+from ctrain_runtime.base.text import user_name
 from ctrain_runtime.errors import CtrainError
 from ctrain_runtime.facts import Access, Cluster, Limits, Partition
 from ctrain_runtime.schedulers.slurm import allocation, client
 from ctrain_runtime.schedulers.slurm.client import parse_gres
-from ctrain_runtime.text import user_name
 
 SHOW_NODES = ("scontrol", "--oneliner", "show", "node")
 SHOW_PARTITIONS = ("scontrol", "--oneliner", "show", "partition")

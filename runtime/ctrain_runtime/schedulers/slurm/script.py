@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shlex
 
-from ctrain_runtime import layout, time_limit
-from ctrain_runtime.bash import quote_argv
+from ctrain_runtime.base import run_files, time_limit
+from ctrain_runtime.base.bash import quote_argv
 from ctrain_runtime.plan.model import Launch, LaunchPlan
 from ctrain_runtime.schedulers import process
 from ctrain_runtime.schedulers.script import (
@@ -83,7 +83,7 @@ def render(plan: LaunchPlan, task: Task) -> Launch:
     if the user's terminal is the job's."""
     if plan.interactive:
         return Launch(plan, (*_srun_terminal(plan), *start_script(plan, task.script)), task.scripts)
-    job = f"{plan.run_directory}/{layout.JOB_SCRIPT}"
+    job = f"{plan.run_directory}/{run_files.JOB_SCRIPT}"
     argv = ("/bin/bash", "-p", job) if plan.allocation else ("sbatch", "--parsable", job)
     text = job_script(
         plan,
@@ -95,13 +95,13 @@ def render(plan: LaunchPlan, task: Task) -> Launch:
         preflight=quote_argv([*_srun(plan), *start_script(plan, task.script, PREFLIGHT)]) if plan.preflight else "",
         end_tasks=_end_tasks(plan),
     )
-    return Launch(plan, argv, {layout.JOB_SCRIPT: text, **task.scripts})
+    return Launch(plan, argv, {run_files.JOB_SCRIPT: text, **task.scripts})
 
 
 def _options(plan: LaunchPlan) -> list[str]:
     return [
         *_resources(plan),
-        f"--output={plan.run_directory.replace('%', '%%')}/{layout.JOB_LOG}",  # sbatch expands a lone %
+        f"--output={plan.run_directory.replace('%', '%%')}/{run_files.JOB_LOG}",  # sbatch expands a lone %
         "--no-requeue",  # a second start would mix its records with those of the first
         *_requested(plan),
     ]
@@ -164,7 +164,7 @@ def _before(plan: LaunchPlan) -> str:
     nodes that never answer."""
     lines = [LOGIN_TMPDIR] if plan.allocation else []
     if plan.preflight:
-        lines.append(f'scontrol show hostnames "$SLURM_JOB_NODELIST" >"$run/{layout.HOSTS}"')
+        lines.append(f'scontrol show hostnames "$SLURM_JOB_NODELIST" >"$run/{run_files.HOSTS}"')
     return "\n".join([*lines, *renew_lease(plan)])
 
 

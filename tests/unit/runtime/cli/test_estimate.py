@@ -9,7 +9,8 @@ from typing import Any, Optional
 
 import pytest
 
-from ctrain_runtime import facts, job, layout
+from ctrain_runtime import facts, job
+from ctrain_runtime.base import run_files
 from ctrain_runtime.cli.main import RUNTIME_VERBS, main
 from ctrain_runtime.estimate.layout import Layout
 from ctrain_runtime.estimate.model import PRESETS
@@ -186,8 +187,8 @@ def test_dimensions_make_or_change_a_model(capsys: pytest.CaptureFixture[str]) -
 def a_run(parent: Path, ranks: int, metrics: str, expected: Optional[Expectation] = None) -> None:
     plan = a_plan(run_directory=parent / "one", nodes=1, ranks_per_node=ranks)
     (parent / "one").mkdir(parents=True)
-    (parent / "one" / layout.PLAN).write_text("{}")
-    (parent / "one" / layout.METRICS).write_text(metrics)
+    (parent / "one" / run_files.PLAN).write_text("{}")
+    (parent / "one" / run_files.METRICS).write_text(metrics)
     record.save(replace(record.begin(plan), estimate=expected))
 
 

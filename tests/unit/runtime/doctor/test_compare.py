@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from ctrain_runtime.base.file_systems import Mount
 from ctrain_runtime.cli.main import RUNTIME_VERBS, main
 from ctrain_runtime.doctor import compare
 from ctrain_runtime.facts import Allocation, Cluster, Partition
-from ctrain_runtime.mounts import Mount
 from ctrain_runtime.schedulers.slurm.scheduler import Slurm
 from ctrain_runtime.site import select_site
 from samples import programs as fakes

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from ctrain_runtime.base.text import user_name
 from ctrain_runtime.doctor import Finding, engines
 from ctrain_runtime.site import Site, SiteEngine
-from ctrain_runtime.text import user_name
 from samples.programs import answer, write_program
 
 SITE = Site(name="ours", scheduler="slurm")

@@ -12,7 +12,7 @@ from typing import Optional
 
 import pytest
 
-from ctrain_runtime import layout
+from ctrain_runtime.base import run_files
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import ConfigError
 from ctrain_runtime.gpus import DRIVER_FILE, HOST_LIBRARIES
@@ -61,7 +61,7 @@ def test_ranks_of_a_large_run_share_the_log_of_their_node(scripts: Scripts) -> N
     for rank in (0, 41, 42):
         assert scripts.start("task.sh", **slurm_task(rank, size=320, per_node=40)).wait() == 0
     assert scripts.log() == "one\ntwo\n"
-    shared = scripts.run / layout.rank_log(41, 1, plan.world_size)
+    shared = scripts.run / run_files.rank_log(41, 1, plan.world_size)
     lines = [f"[{rank}] {word}" for rank in (41, 42) for word in ("one", "two")]
     wait_until(lambda: sorted(shared.read_text().splitlines()) == lines)
     assert [path.name for path in sorted((scripts.run / "logs").iterdir())] == ["job.log", "node1.log", "rank0.log"]

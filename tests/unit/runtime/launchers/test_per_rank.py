@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from ctrain_runtime.bash import fragment
+from ctrain_runtime.base.bash import fragment
 from ctrain_runtime.launchers import fragments, make_task, world_scan
 from ctrain_runtime.schedulers.script import TaskIdentity
 from samples.plans import a_job, a_plan

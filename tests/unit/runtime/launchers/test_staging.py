@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_runtime import layout
+from ctrain_runtime.base import run_files
 from ctrain_runtime.launchers.staging import KEEP_DAYS, PYTHONS
 from ctrain_runtime.plan.model import DataCopy, LaunchPlan, Mount
 from samples.plans import a_launch, a_site
@@ -60,11 +60,11 @@ def copies(disk: Path) -> Path:
 
 
 def stage(scripts: Scripts, plan: LaunchPlan) -> int:
-    return scripts.execute(plan, layout.STAGE_SCRIPT, **slurm_task())
+    return scripts.execute(plan, run_files.STAGE_SCRIPT, **slurm_task())
 
 
 def stage_again(scripts: Scripts) -> int:
-    return scripts.start(layout.STAGE_SCRIPT, **slurm_task()).wait()
+    return scripts.start(run_files.STAGE_SCRIPT, **slurm_task()).wait()
 
 
 def engine_argv(scripts: Scripts) -> list[str]:
@@ -93,7 +93,7 @@ def test_a_node_without_a_copy_runs_the_image_itself(scripts: Scripts, plan: Lau
 
 def test_a_copy_is_made_once(scripts: Scripts, plan: LaunchPlan, image: Path, disk: Path) -> None:
     scripts.create(plan)
-    first = [scripts.start(layout.STAGE_SCRIPT, **slurm_task()) for _ in range(4)]
+    first = [scripts.start(run_files.STAGE_SCRIPT, **slurm_task()) for _ in range(4)]
     assert [process.wait() for process in first] == [0] * 4
     [copy] = copies(disk).iterdir()
     inode = copy.stat().st_ino
@@ -172,7 +172,7 @@ def test_a_copy_is_locked_while_a_rank_uses_it(scripts: Scripts, plan: LaunchPla
         os.utime(path, (old, old))
     image.rename(image.with_suffix(".other"))
     other = dataclasses.replace(plan, image=dataclasses.replace(plan.image, digest="sha256:" + "0" * 64))
-    (scripts.run / layout.STAGE_SCRIPT).write_text(a_launch(other).scripts[layout.STAGE_SCRIPT])
+    (scripts.run / run_files.STAGE_SCRIPT).write_text(a_launch(other).scripts[run_files.STAGE_SCRIPT])
     assert stage_again(scripts) == 1
     assert [path.name for path in copies(disk).iterdir()] == [copy.name]
     (scripts.bin / "apptainer.stop").touch()
@@ -197,13 +197,13 @@ def test_a_copy_that_exists_is_used_without_making_any(
     shutil.rmtree(scripts.run)
     auto = dataclasses.replace(plan, stages_image=False)
     scripts.create(auto)
-    assert not (scripts.run / layout.STAGE_SCRIPT).exists()
+    assert not (scripts.run / run_files.STAGE_SCRIPT).exists()
     assert str(copies(disk) / f"{digest(image)}.sif") in engine_argv(scripts)
 
 
 def test_a_node_without_python_is_named(scripts: Scripts, plan: LaunchPlan, disk: Path) -> None:
     scripts.create(plan)
-    script = scripts.run / layout.STAGE_SCRIPT
+    script = scripts.run / run_files.STAGE_SCRIPT
     script.write_text(script.read_text().replace(PYTHONS, "/missing/python3"))
     assert stage_again(scripts) == 1
     assert "no Python 3.6 or later there. Ranks there read the shared file" in scripts.job_log()
@@ -213,12 +213,12 @@ def test_a_node_without_python_is_named(scripts: Scripts, plan: LaunchPlan, disk
 def test_stage_asks_the_node_before_and_serves_the_node_after(scripts: Scripts, plan: LaunchPlan) -> None:
     program(scripts, "scontrol", "printf '%s\\n' gpu01 gpu02 gpu03")
     scripts.create(dataclasses.replace(plan, nodes=3))
-    script = scripts.run / layout.STAGE_SCRIPT
+    script = scripts.run / run_files.STAGE_SCRIPT
     show = scripts.bin / "python3"
     program(scripts, "python3", '[ "$2" = -c ] || printf "%s\\n" "${@: -2}"')
     script.write_text(script.read_text().replace(PYTHONS, str(show)))
     for task in range(3):
-        assert scripts.start(layout.STAGE_SCRIPT, **slurm_task(task, 3, 1, "gpu[01-03]")).wait() == 0
+        assert scripts.start(run_files.STAGE_SCRIPT, **slurm_task(task, 3, 1, "gpu[01-03]")).wait() == 0
     asked = [line for line in scripts.job_log().splitlines() if not line.startswith("copying ")]
     port = asked[1]
     assert 61000 <= int(port) < 65536
@@ -243,7 +243,7 @@ def data_bind(scripts: Scripts) -> str:
 def test_the_data_set_is_copied_and_the_copy_is_mounted(scripts: Scripts, data_plan: LaunchPlan, disk: Path) -> None:
     assert stage(scripts, data_plan) == 0
     assert data_bind(scripts) == f"{data_plan.data}:/data:image-src=/,ro"  # until there is a copy
-    assert scripts.start(layout.STAGE_DATA_SCRIPT, **slurm_task()).wait() == 0
+    assert scripts.start(run_files.STAGE_DATA_SCRIPT, **slurm_task()).wait() == 0
     copy = copies(disk) / f"{digest(Path(data_plan.data))}.sqfs"
     assert copy.read_bytes() == Path(data_plan.data).read_bytes()
     assert data_bind(scripts) == f"{copy}:/data:image-src=/,ro"
@@ -252,12 +252,12 @@ def test_the_data_set_is_copied_and_the_copy_is_mounted(scripts: Scripts, data_p
 
 def test_the_image_stays_where_it_is_if_only_data_is_copied(scripts: Scripts, data_plan: LaunchPlan) -> None:
     plan = dataclasses.replace(data_plan, staging="", stages_image=False)
-    job = (scripts.create(plan) / layout.JOB_SCRIPT).read_text()
-    assert not (scripts.run / layout.STAGE_SCRIPT).exists()
-    assert job.count("event stage-in started") == 1 and f"/{layout.STAGE_DATA_SCRIPT}" in job
+    job = (scripts.create(plan) / run_files.JOB_SCRIPT).read_text()
+    assert not (scripts.run / run_files.STAGE_SCRIPT).exists()
+    assert job.count("event stage-in started") == 1 and f"/{run_files.STAGE_DATA_SCRIPT}" in job
     assert plan.image.path in engine_argv(scripts)
 
 
 def test_image_and_data_are_copied_one_after_the_other(data_plan: LaunchPlan) -> None:
-    steps = re.findall(r"^run_step .*/(stage\w*\.sh)", a_launch(data_plan).scripts[layout.JOB_SCRIPT], re.MULTILINE)
-    assert steps == [layout.STAGE_SCRIPT, layout.STAGE_DATA_SCRIPT]
+    steps = re.findall(r"^run_step .*/(stage\w*\.sh)", a_launch(data_plan).scripts[run_files.JOB_SCRIPT], re.MULTILINE)
+    assert steps == [run_files.STAGE_SCRIPT, run_files.STAGE_DATA_SCRIPT]

@@ -7,7 +7,7 @@ from typing import Optional
 
 import pytest
 
-from ctrain_runtime import layout
+from ctrain_runtime.base import run_files
 from ctrain_runtime.cli import run_view
 from ctrain_runtime.run import conclude as module
 from ctrain_runtime.run import shared_files
@@ -44,7 +44,7 @@ def end(run: Run, *codes: Optional[int], told: tuple[int, ...] = (0, 1, 2, 3)) -
 
 def test_a_cancelled_run_says_that_its_ranks_had_no_time_to_save(run: Run) -> None:
     """As on a busy machine, where saving takes longer than the grace period."""
-    (run.path / layout.CANCELLED).touch()
+    (run.path / run_files.CANCELLED).touch()
     end(run, 0, 143, None, 137)
     ended = conclusion(run, Outcome.FAILED)
     assert ended.record.exit

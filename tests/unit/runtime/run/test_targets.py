@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ctrain_runtime import facts, gpus, schedulers
+from ctrain_runtime.base.time_limit import NodeRange
 from ctrain_runtime.cli.main import RUNTIME_VERBS, main
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import ConfigError, EngineError, ResourceError, SchedulerError
@@ -15,7 +16,6 @@ from ctrain_runtime.plan.admission import NodeFacts
 from ctrain_runtime.plan.size import JobSize, SizeRequest
 from ctrain_runtime.run.targets import ASSUMED, describe_cluster, find_cluster, find_nodes, find_site_engine
 from ctrain_runtime.site import Site, SiteEngine, SitePartition, SiteQos, load_site, site_names
-from ctrain_runtime.time_limit import NodeRange
 from samples import programs as fakes
 from samples.sample_images import write_store
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ctrain_runtime import time_limit
+from ctrain_runtime.base import time_limit
 from ctrain_runtime.errors import ConfigError, CtrainError, ResourceError, SchedulerError, UsageError
 from ctrain_runtime.facts import Allocation, Cluster, Limits, Partition
 from ctrain_runtime.plan.size import JobSize, SizeRequest

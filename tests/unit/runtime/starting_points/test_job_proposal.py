@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_runtime import job, strict_yaml
+from ctrain_runtime import job
+from ctrain_runtime.base import strict_yaml
+from ctrain_runtime.base.paths import data_dir
 from ctrain_runtime.errors import UsageError
-from ctrain_runtime.paths import data_dir
 from ctrain_runtime.starting_points import templates
 from ctrain_runtime.starting_points.job_proposal import Keys, fill, propose
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_runtime import job, strict_yaml
+from ctrain_runtime import job
+from ctrain_runtime.base import strict_yaml
 from ctrain_runtime.errors import ConfigError
 from ctrain_runtime.plan.expectation import read_training
 from ctrain_runtime.site import load_site

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ctrain_runtime.command import CommandResult
+from ctrain_runtime.base.command import CommandResult
 from ctrain_runtime.schedulers.slurm import client
 from samples.recordings import VERSIONS, record
 

@@ -4,7 +4,7 @@ from typing import Optional
 
 import pytest
 
-from ctrain_runtime import time_limit
+from ctrain_runtime.base import time_limit
 from ctrain_runtime.errors import UsageError
 
 

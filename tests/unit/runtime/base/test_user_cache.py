@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_runtime.user_cache import UserCache
+from ctrain_runtime.base.user_cache import UserCache
 
 
 @pytest.fixture(autouse=True)

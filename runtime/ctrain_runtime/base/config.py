@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from enum import EnumMeta
 from typing import Any, TypeVar, Union
 
+from ctrain_runtime.base.suggest import suggest
 from ctrain_runtime.errors import ConfigError
-from ctrain_runtime.suggest import suggest
 
 T = TypeVar("T")
 _TYPE_NAMES: dict[type, str] = {

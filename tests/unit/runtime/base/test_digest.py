@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_runtime import digest
-from ctrain_runtime.digest import file_digest, matches, read_chunks, short
+from ctrain_runtime.base import digest
+from ctrain_runtime.base.digest import file_digest, matches, read_chunks, short
 
 CONTENT = bytes(range(256)) * 10
 

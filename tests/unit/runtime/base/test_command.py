@@ -12,7 +12,7 @@ from typing import Any, Optional
 
 import pytest
 
-from ctrain_runtime import command
+from ctrain_runtime.base import command
 from ctrain_runtime.errors import CtrainError
 from samples.programs import answer, write_program
 
@@ -86,8 +86,8 @@ def test_an_interrupt_ends_only_a_command_of_the_same_session(
     pid, done = tmp_path / "pid", tmp_path / "done"
     # Interrupts its caller once that waits (it closes stdin), waits until it is gone, and then does its work.
     work = f"echo $$ >{pid}; cat; kill -INT $PPID; while kill -0 $PPID 2>&-; do sleep 0.01; done; echo x >{done}"
-    call = f"from ctrain_runtime import command; command.run(['/bin/sh', '-c', {work!r}], new_session={new_session})"
-    env = {**os.environ, "PYTHONPATH": str(Path(command.__file__).parents[1])}
+    call = f"from ctrain_runtime.base import command as c; c.run(['/bin/sh', '-c', {work!r}], new_session={new_session})"
+    env = {**os.environ, "PYTHONPATH": str(Path(command.__file__).parents[2])}
     caller = subprocess.run([sys.executable, "-c", call], env=env, capture_output=True, text=True, check=False)
     assert "KeyboardInterrupt" in caller.stderr
     wait_for(lambda: not Path(f"/proc/{pid.read_text().strip()}").exists())

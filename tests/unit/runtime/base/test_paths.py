@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_runtime import paths
+from ctrain_runtime.base import paths
 from ctrain_runtime.errors import CtrainError
 
 
@@ -21,7 +21,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An installation in an empty folder; returns the package's folder."""
     package = tmp_path / "runtime/ctrain_runtime"
     package.mkdir(parents=True)
-    monkeypatch.setattr(paths, "__file__", str(package / "paths.py"))
+    monkeypatch.setattr(paths, "__file__", str(package / "base/paths.py"))
     return package
 
 

@@ -20,7 +20,7 @@ def expand_home(path: str) -> Path:
 
 def data_dir(name: str) -> Path:
     """`definitions/`, `examples/` or `docs/`: in the wheel a copy (setup.py), in a checkout at its top level."""
-    package = Path(__file__).resolve().parent
+    package = Path(__file__).resolve().parents[1]
     for root in (package / "share", package.parents[1]):
         if (root / name).is_dir():
             return root / name

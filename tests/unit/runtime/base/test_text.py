@@ -4,7 +4,7 @@ from datetime import datetime
 
 import pytest
 
-from ctrain_runtime import text
+from ctrain_runtime.base import text
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_runtime import strict_yaml
+from ctrain_runtime.base import strict_yaml
 from ctrain_runtime.errors import ConfigError
 
 

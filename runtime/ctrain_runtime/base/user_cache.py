@@ -14,7 +14,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from ctrain_runtime.paths import expand_home
+from ctrain_runtime.base.paths import expand_home
 
 
 def cache_dir() -> Path:

@@ -6,7 +6,7 @@ import subprocess
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ctrain_runtime.bash import array, exports, quote_argv
+from ctrain_runtime.base.bash import array, exports, quote_argv
 
 WORDS = st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])), max_size=4)
 PRINT = "import json, sys; json.dump(sys.argv[1:], sys.stdout)"

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from ctrain_runtime.config import type_name
+from ctrain_runtime.base.config import type_name
 from ctrain_runtime.errors import ConfigError
 
 

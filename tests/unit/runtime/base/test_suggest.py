@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from ctrain_runtime.suggest import closest, suggest
+from ctrain_runtime.base.suggest import closest, suggest
 
 OPTIONS = ("--nodes", "--name", "--gpus-per-node", "--ranks-per-node", "--layer", "--env", "--time", "--site")
 

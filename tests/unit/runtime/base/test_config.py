@@ -5,7 +5,7 @@ from typing import Any, Literal, Optional, Union
 
 import pytest
 
-from ctrain_runtime import config
+from ctrain_runtime.base import config
 from ctrain_runtime.errors import ConfigError
 
 

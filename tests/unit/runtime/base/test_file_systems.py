@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_runtime import mounts
-from ctrain_runtime.mounts import Mount, mount_of
+from ctrain_runtime.base import file_systems
+from ctrain_runtime.base.file_systems import Mount, mount_of
 
 # As kernels write them: of Debian 12, of Lustre 2.15 and NFS clients.
 TABLE = r"""
@@ -25,7 +25,7 @@ TABLE = r"""
 @pytest.fixture(autouse=True)
 def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mountinfo").write_text(TABLE.lstrip())
-    monkeypatch.setattr(mounts, "_TABLE", tmp_path / "mountinfo")
+    monkeypatch.setattr(file_systems, "_TABLE", tmp_path / "mountinfo")
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_the_kernels_own_table_has_this_directory(tmp_path: Path, monkeypatch: p
     ],
 )
 def test_the_mounts_below_a_directory(path: str, below: list[str]) -> None:
-    assert mounts.points_below(Path(path)) == below
+    assert file_systems.points_below(Path(path)) == below
 
 
 @pytest.mark.parametrize(

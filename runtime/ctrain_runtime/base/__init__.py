@@ -1,0 +1,1 @@
+"""What everything else stands on: other programs, digests, quoting, configuration, files of runs, words for users."""
