@@ -26,7 +26,7 @@ from ctrain_runtime import image
 from ctrain_runtime.base import run_files
 from ctrain_runtime.errors import CtrainError
 from ctrain_runtime.run.events import read_job_events, read_node_events
-from ctrain_runtime.store import open_store
+from ctrain_runtime.store.store import open_store
 
 Argv = tuple[str, ...]
 Figures = dict[str, float]

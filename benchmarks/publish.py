@@ -26,8 +26,8 @@ from disks import reflink_disk
 from ctrain_builder.store.init import init_store
 from ctrain_builder.store.publish import publish
 from ctrain_runtime.base.digest import file_digest
-from ctrain_runtime.manifest import CHECKSUM, Layer, Manifest, TestResult, checksum
-from ctrain_runtime.store import LAYOUT_VERSION, STORE_MARKER
+from ctrain_runtime.store.manifest import CHECKSUM, Layer, Manifest, TestResult, checksum
+from ctrain_runtime.store.store import LAYOUT_VERSION, STORE_MARKER
 
 GB = 1_000_000_000
 LAYER = 20_000_000  # bytes of the layer that changes

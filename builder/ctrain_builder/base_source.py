@@ -13,8 +13,8 @@ from pathlib import Path
 
 from ctrain_builder import files
 from ctrain_builder.definition import Definition
-from ctrain_runtime import sif
 from ctrain_runtime.errors import BuildError, ConfigError, ImageNotFound, ImageUnusable
+from ctrain_runtime.store import sif
 
 # Headers that name no image but install packages, or nothing.
 PACKAGES = ("arch", "busybox", "debootstrap", "dnf", "scratch", "yum", "zypper")

@@ -32,7 +32,7 @@ from ctrain_builder.progress import Progress, StepName
 from ctrain_runtime.base.text import format_size
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import BuildError, ConfigError, CtrainError, DiskFullError, ImageTestError, RegistryError
-from ctrain_runtime.manifest import Manifest, TestResult, read_manifest
+from ctrain_runtime.store.manifest import Manifest, TestResult, read_manifest
 
 if TYPE_CHECKING:  # it loads a client of registries, which most builds don't need
     from ctrain_builder.shared_layers import SharedLayers

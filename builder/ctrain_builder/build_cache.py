@@ -30,11 +30,11 @@ from typing import IO, Any, Optional, TypeVar
 from ctrain_builder import atomic, locks, tree
 from ctrain_builder.image_spec import ImageSpec
 from ctrain_builder.layer_key import LayerInputs
-from ctrain_runtime import sif
 from ctrain_runtime.base import config
 from ctrain_runtime.base.digest import file_digest
 from ctrain_runtime.base.text import format_size, user_name
 from ctrain_runtime.errors import BuildError, ConfigError, DiskFullError
+from ctrain_runtime.store import sif
 
 T = TypeVar("T")
 _LIVE = ".live"  # a work directory's lock file: locked for as long as its build lives

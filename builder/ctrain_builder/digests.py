@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ctrain_runtime import sif
 from ctrain_runtime.base.digest import file_digest
 from ctrain_runtime.errors import ImageUnusable
-from ctrain_runtime.manifest import Layer
+from ctrain_runtime.store import sif
+from ctrain_runtime.store.manifest import Layer
 
 REGIONS = "sha256-regions:"
 ReadAt = Callable[[int, int], bytes]  # gives so many bytes of an image, or fewer, from an offset on; b"" at the end

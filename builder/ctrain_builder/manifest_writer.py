@@ -1,4 +1,4 @@
-"""Writes manifests. They are read by ctrain_runtime.manifest."""
+"""Writes manifests. They are read by ctrain_runtime.store.manifest."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ctrain_builder import atomic
-from ctrain_runtime.manifest import CHECKSUM, Manifest, checksum
+from ctrain_runtime.store.manifest import CHECKSUM, Manifest, checksum
 
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from ctrain_builder.build_plan import BuildPlan
-from ctrain_runtime.manifest import LICENSES_LABEL, REDISTRIBUTE_LABEL, Manifest, layer_licenses
+from ctrain_runtime.store.manifest import LICENSES_LABEL, REDISTRIBUTE_LABEL, Manifest, layer_licenses
 
 YES, NO, UNKNOWN = "yes", "no", "unknown"
 # LicenseRef- begins SPDX's name of a licence that is on no list, as NVIDIA's of its containers; others write free text.

@@ -23,9 +23,9 @@ from ctrain_builder.registry import layers
 from ctrain_builder.registry.stored_layer import StoredLayer, Unusable
 from ctrain_runtime.base.text import format_size
 from ctrain_runtime.errors import CtrainError
-from ctrain_runtime.manifest import Manifest
 from ctrain_runtime.registry.client import RegistryClient
 from ctrain_runtime.registry.http_client import Unreachable
+from ctrain_runtime.store.manifest import Manifest
 
 _LOG_SECONDS = 1.0  # between two lines of a log
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from ctrain_builder import layer_key
 from ctrain_builder.build_cache import DIRECTORIES, Cache, LayerBuild, load_record
 from ctrain_runtime.errors import ConfigError
-from ctrain_runtime.manifest import read_manifest
+from ctrain_runtime.store.manifest import read_manifest
 
 
 @dataclass(frozen=True)

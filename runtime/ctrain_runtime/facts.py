@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Optional
 
-from ctrain_runtime import lease
 from ctrain_runtime.base import command
 from ctrain_runtime.base.time_limit import NodeRange
 from ctrain_runtime.base.user_cache import UserCache
@@ -19,6 +18,7 @@ from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import CtrainError
 from ctrain_runtime.gpus import DRIVER_FILE, Maker
 from ctrain_runtime.image import LAYER_MARKER, Image
+from ctrain_runtime.store import lease
 
 _GPUS = Path("/proc/driver/nvidia/gpus")
 _CPUS = Path("/proc/cpuinfo")

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ctrain_runtime import inside, sif
+from ctrain_runtime import inside
 from ctrain_runtime.base import command
 from ctrain_runtime.base.digest import file_digest
 from ctrain_runtime.base.user_cache import UserCache, file_conditions
@@ -23,8 +23,9 @@ from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import CtrainError, EngineError, ImageUnusable
 from ctrain_runtime.gpus import COMPAT_DIRS
 from ctrain_runtime.image import Image
-from ctrain_runtime.manifest import ENTRY_POINT, Manifest, Requires
 from ctrain_runtime.pull import Report
+from ctrain_runtime.store import sif
+from ctrain_runtime.store.manifest import ENTRY_POINT, Manifest, Requires
 
 _SCHEMA = 2  # of the cached facts
 _TIMEOUT_SECONDS = 180

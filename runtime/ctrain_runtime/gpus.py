@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal, Optional
 
 from ctrain_runtime.base import paths
-from ctrain_runtime.manifest import Requires
+from ctrain_runtime.store.manifest import Requires
 
 DRIVER_FILE = Path("/proc/driver/nvidia/version")
 # The libraries of a newer driver, in NVIDIA's images and in its package cuda-compat (its guide CUDA Compatibility).

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
 
-from ctrain_runtime import sif, store
 from ctrain_runtime.errors import ConfigError, ImageNotFound, ImageUnusable
-from ctrain_runtime.manifest import FLAT_SUFFIX, Manifest, read_manifest
-from ctrain_runtime.references import resolve
+from ctrain_runtime.store import sif, store
+from ctrain_runtime.store.manifest import FLAT_SUFFIX, Manifest, read_manifest
+from ctrain_runtime.store.references import resolve
 
 LAYER_MARKER = ".singularity.d/ctrain-layer"  # in the container; holds the key of the topmost mounted layer
 # Of images that ctrain built; they remain when the manifest is lost.

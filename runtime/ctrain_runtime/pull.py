@@ -29,13 +29,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable, Optional
 
-from ctrain_runtime import sif
 from ctrain_runtime.base import command
 from ctrain_runtime.base.digest import file_digest
 from ctrain_runtime.base.text import format_size
 from ctrain_runtime.engines import apptainer
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import ConfigError, CtrainError, DiskFullError, RegistryError, UsageError
+from ctrain_runtime.store import sif
 
 LIBRARY = "library://"
 SCHEMES = ("docker://", "oras://", LIBRARY)

@@ -18,7 +18,7 @@ from ctrain_runtime.base.suggest import suggest
 from ctrain_runtime.errors import ConfigError, SiteError
 from ctrain_runtime.site_files import ProjectFile
 from ctrain_runtime.site_layers import Layer, Level, check_trust_keys, merge
-from ctrain_runtime.store import store_path
+from ctrain_runtime.store.store import store_path
 
 FALLBACK = "local"
 DEFAULT = "default"

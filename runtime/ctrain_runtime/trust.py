@@ -14,7 +14,6 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from ctrain_runtime import sif, signatures
 from ctrain_runtime.base import command
 from ctrain_runtime.base.digest import file_digest, short
 from ctrain_runtime.base.user_cache import UserCache, file_conditions
@@ -22,6 +21,7 @@ from ctrain_runtime.engines.apptainer import Engine, clean_environ, find_engine
 from ctrain_runtime.errors import CtrainError, ImageUnusable, SiteError, UsageError
 from ctrain_runtime.image import Image, is_foreign, is_path
 from ctrain_runtime.site import SelectedSite, Site
+from ctrain_runtime.store import sif, signatures
 
 CACHE = "verified"
 _RULES = 2  # changes with what is asked of an image: what an earlier ctrain has verified is verified again

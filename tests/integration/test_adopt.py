@@ -10,10 +10,10 @@ import pytest
 
 from ctrain_builder.cli.main import BUILD_VERBS
 from ctrain_builder.store.init import init_store
-from ctrain_runtime import sbom
 from ctrain_runtime.base.digest import file_digest
 from ctrain_runtime.cli.main import main
-from ctrain_runtime.store import open_store
+from ctrain_runtime.store import sbom
+from ctrain_runtime.store.store import open_store
 from samples import tiny
 
 CTRAIN = Path(__file__).parents[2] / ".venv/bin/ctrain"

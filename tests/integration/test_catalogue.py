@@ -22,9 +22,9 @@ from ctrain_builder.store.init import init_store
 from ctrain_builder.store.publish import publish
 from ctrain_runtime.base.digest import file_digest
 from ctrain_runtime.cli.main import main
-from ctrain_runtime.manifest import Base, Layer, Manifest, Requires
-from ctrain_runtime.manifest import TestResult as Result
-from ctrain_runtime.sif import SBOM
+from ctrain_runtime.store.manifest import Base, Layer, Manifest, Requires
+from ctrain_runtime.store.manifest import TestResult as Result
+from ctrain_runtime.store.sif import SBOM
 from samples.plans import a_manifest
 from samples.sample_images import sbom, sif, write_store
 

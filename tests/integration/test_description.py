@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from ctrain_builder.cache_root import CACHE_MARKER, default_root
-from ctrain_runtime import sbom, sif
-from ctrain_runtime.manifest import read_manifest
+from ctrain_runtime.store import sbom, sif
+from ctrain_runtime.store.manifest import read_manifest
 from samples.cluster import Cluster
 
 CHECKOUT = Path(__file__).parents[2]

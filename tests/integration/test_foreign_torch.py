@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_runtime import sif
+from ctrain_runtime.store import sif
 from samples import registry
 from samples.cluster import Cluster
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from ctrain_builder.digests import RegionHasher, regions
-from ctrain_runtime import sif
 from ctrain_runtime.errors import CtrainError
-from ctrain_runtime.manifest import read_manifest
+from ctrain_runtime.store import sif
+from ctrain_runtime.store.manifest import read_manifest
 from samples import tiny
 from samples.long_mode import often
 

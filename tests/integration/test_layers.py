@@ -20,7 +20,7 @@ from ctrain_builder.image import flatten, sbom
 from ctrain_builder.image.assemble import assemble
 from ctrain_builder.layers import base, layer, lowerdir, workspace
 from ctrain_builder.layers.container import LowerLayers
-from ctrain_runtime import sif
+from ctrain_runtime.store import sif
 from samples import fuse, tiny
 from samples.chains import NOTHING, Chain, container
 from samples.cluster import Cluster

@@ -13,10 +13,10 @@ import pytest
 
 from ctrain_builder.cli.main import BUILD_VERBS
 from ctrain_builder.store.init import init_store
-from ctrain_runtime import sif
 from ctrain_runtime.base.digest import file_digest
 from ctrain_runtime.cli.main import main
-from ctrain_runtime.manifest import PARENT_LABEL, Manifest, read_manifest
+from ctrain_runtime.store import sif
+from ctrain_runtime.store.manifest import PARENT_LABEL, Manifest, read_manifest
 from samples import tiny
 
 SITE_IMAGES = """\

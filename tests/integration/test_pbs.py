@@ -6,7 +6,7 @@ import contextlib
 import json
 from pathlib import Path
 
-from ctrain_runtime.manifest import checksum
+from ctrain_runtime.store.manifest import checksum
 from samples.cluster import Cluster
 from samples.pbs_hosts import TRAIN, hosts_of_pbs, logs, on_pbs
 from samples.runs import ended, wait_for

@@ -17,13 +17,13 @@ from ctrain_builder.digests import regions_digest
 from ctrain_builder.store import catalogue_page
 from ctrain_builder.store.init import init_store
 from ctrain_builder.store.publish import publish
-from ctrain_runtime import sif
 from ctrain_runtime.base.digest import file_digest
 from ctrain_runtime.cli.main import main
 from ctrain_runtime.image import LAYER_MARKER, find_any_arch
-from ctrain_runtime.manifest import Layer, Manifest
-from ctrain_runtime.manifest import TestResult as Result
-from ctrain_runtime.store import open_store
+from ctrain_runtime.store import sif
+from ctrain_runtime.store.manifest import Layer, Manifest
+from ctrain_runtime.store.manifest import TestResult as Result
+from ctrain_runtime.store.store import open_store
 from samples import tiny
 
 ADD = ("apptainer", "sif", "add", "--groupid", "1", "--datatype", "4", "--partfs", "1", "--partarch", "2", "--parttype")

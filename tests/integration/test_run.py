@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_runtime import lease
+from ctrain_runtime.store import lease
 from samples.cluster import Cluster, started, until
 
 WORLD = """\

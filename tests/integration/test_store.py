@@ -33,8 +33,8 @@ from ctrain_builder.store.writer import lock_store
 from ctrain_runtime.base.digest import file_digest
 from ctrain_runtime.doctor.contents import check_contents
 from ctrain_runtime.errors import DiskFullError, StoreError
-from ctrain_runtime.manifest import SCHEMA, Manifest, checksum, read_manifest
-from ctrain_runtime.store import CHANNELS, Store, channel_target, open_store, pending_manifest
+from ctrain_runtime.store.manifest import SCHEMA, Manifest, checksum, read_manifest
+from ctrain_runtime.store.store import CHANNELS, Store, channel_target, open_store, pending_manifest
 from samples import fuse
 from samples.long_mode import often
 from samples.stores import BASE, LAYER, Image, Images, disk

@@ -20,7 +20,7 @@ from ctrain_builder import build_plan, image_spec
 from ctrain_builder.build_plan import BuildPlan
 from ctrain_builder.cache_root import open_cache
 from ctrain_builder.layers import build_host
-from ctrain_runtime import sif
+from ctrain_runtime.store import sif
 from samples import tiny
 from samples.chains import Chain
 from samples.trees import differences, seen

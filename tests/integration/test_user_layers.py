@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from ctrain_runtime.image import LAYER_MARKER
-from ctrain_runtime.manifest import Layer, read_manifest
-from ctrain_runtime.store import STORE_MARKER as MARKER_OF_STORE
+from ctrain_runtime.store.manifest import Layer, read_manifest
+from ctrain_runtime.store.store import STORE_MARKER as MARKER_OF_STORE
 from samples.cluster import Cluster, Done
 from samples.layers import write_layer
 from samples.sample_images import write_image, write_manifest, write_store

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ctrain_builder.store.catalogue_page import Catalogue, CatalogueEntry, render
 from ctrain_runtime.errors import ConfigError
-from ctrain_runtime.store import PublishedImage, StoreContents
+from ctrain_runtime.store.store import PublishedImage, StoreContents
 from samples.plans import a_manifest
 
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from ctrain_builder.digests import RegionHasher, regions, regions_digest
 from ctrain_runtime.base.digest import file_digest
 from ctrain_runtime.errors import ImageUnusable
-from ctrain_runtime.manifest import Layer
-from ctrain_runtime.sif import PARTITION
+from ctrain_runtime.store.manifest import Layer
+from ctrain_runtime.store.sif import PARTITION
 from samples.sample_images import sif
 
 contents = st.lists(st.binary(min_size=1, max_size=50), min_size=1, max_size=4)

@@ -14,8 +14,8 @@ from ctrain_builder.digests import regions_digest
 from ctrain_builder.image import planned_tests, reuse
 from ctrain_builder.image.planned_tests import Questions
 from ctrain_runtime.engines.apptainer import find_engine
-from ctrain_runtime.manifest import Layer, Manifest, TestResult
-from ctrain_runtime.sif import PARTITION
+from ctrain_runtime.store.manifest import Layer, Manifest, TestResult
+from ctrain_runtime.store.sif import PARTITION
 from samples.sample_images import sif
 
 

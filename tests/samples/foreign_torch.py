@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ctrain_runtime import sif
+from ctrain_runtime.store import sif
 
 # Debian with torch, as debootstrap and pip make it for definitions/pytorch-cpu; packed anew by the engine alone. MPICH
 # takes the place of Debian's Open MPI, which mpi4py would choose.

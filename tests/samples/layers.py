@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ctrain_runtime import user_layer
-from ctrain_runtime.manifest import Manifest
+from ctrain_runtime.store.manifest import Manifest
 from ctrain_runtime.user_layer import Description, Parent, UserLayer
 from samples.plans import a_manifest
 

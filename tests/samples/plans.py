@@ -11,11 +11,11 @@ from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.facts import Cluster, Facts, Partition
 from ctrain_runtime.image import Image
 from ctrain_runtime.job import Job, Resources
-from ctrain_runtime.manifest import Layer, Manifest, TestResult
 from ctrain_runtime.plan.make import make_plan
 from ctrain_runtime.plan.model import Launch, LaunchPlan, Options
 from ctrain_runtime.run.prepare import make_size_request
 from ctrain_runtime.site import Site
+from ctrain_runtime.store.manifest import Layer, Manifest, TestResult
 
 RUN = Path("/scratch/kim/ctrain/digits-1")
 ENGINE = Engine("apptainer", "/usr/bin/apptainer", "1.4.5")

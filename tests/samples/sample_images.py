@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ctrain_runtime import signatures
-from ctrain_runtime.manifest import Manifest, checksum
-from ctrain_runtime.sif import DESCRIPTOR, HEADER, PARTITION, SIGNATURE
+from ctrain_runtime.store import signatures
+from ctrain_runtime.store.manifest import Manifest, checksum
+from ctrain_runtime.store.sif import DESCRIPTOR, HEADER, PARTITION, SIGNATURE
 from samples.plans import a_manifest
 
 GROUP = 0xF0000001  # number 1, as SIFs have it

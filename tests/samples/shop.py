@@ -14,8 +14,8 @@ from ctrain_builder.cli.main import BUILD_VERBS
 from ctrain_builder.store.init import init_store
 from ctrain_builder.store.publish import publish
 from ctrain_runtime.cli.main import RUNTIME_VERBS, main
-from ctrain_runtime.manifest import SCHEMA, Manifest, checksum
-from ctrain_runtime.store import open_store
+from ctrain_runtime.store.manifest import SCHEMA, Manifest, checksum
+from ctrain_runtime.store.store import open_store
 
 
 class Shop:

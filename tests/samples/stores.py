@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ctrain_runtime import sif
 from ctrain_runtime.base.digest import file_digest
-from ctrain_runtime.manifest import Layer, Manifest
-from ctrain_runtime.manifest import TestResult as Result
+from ctrain_runtime.store import sif
+from ctrain_runtime.store.manifest import Layer, Manifest
+from ctrain_runtime.store.manifest import TestResult as Result
 
 BASE, LAYER = 3_000_000, 100_000  # bytes
 

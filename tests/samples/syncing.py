@@ -9,7 +9,7 @@ from typing import Any
 
 from ctrain_builder.store import lifecycle
 from ctrain_builder.store import verify as checks
-from ctrain_runtime.store import Store, open_store
+from ctrain_runtime.store.store import Store, open_store
 from samples.registry import Answer, Front, Request
 
 CHUNK = 1 << 20  # of uploads, so that small images take several

@@ -25,7 +25,7 @@ from ctrain_runtime.engines.apptainer import Engine, find_engine
 from ctrain_runtime.errors import EngineError, UsageError
 from ctrain_runtime.image import OCI_ARCH
 from ctrain_runtime.site import SelectedSite, select_site
-from ctrain_runtime.store import Store, open_stores
+from ctrain_runtime.store.store import Store, open_stores
 
 if TYPE_CHECKING:
     from ctrain_builder.registry.resolver import DigestResolver

@@ -33,8 +33,8 @@ from ctrain_builder.store.refresh import refresh
 from ctrain_runtime.base.text import format_size
 from ctrain_runtime.errors import ImageTestError, RegistryError, UsageError
 from ctrain_runtime.image import is_path
-from ctrain_runtime.manifest import REDISTRIBUTE_LABEL, Manifest
-from ctrain_runtime.store import open_store
+from ctrain_runtime.store.manifest import REDISTRIBUTE_LABEL, Manifest
+from ctrain_runtime.store.store import open_store
 
 _SHOWN_REASONS = 2  # of each layer
 

@@ -17,11 +17,11 @@ from ctrain_builder.store.publish import CopyObserver
 from ctrain_builder.store.refresh import refresh
 from ctrain_runtime.base.text import format_size, pluralize
 from ctrain_runtime.errors import ConfigError, CtrainError, ImageTestError, ImageUnusable, StoreError, UsageError
-from ctrain_runtime.manifest import Manifest
-from ctrain_runtime.references import join_all
 from ctrain_runtime.registry.client import RegistryClient
 from ctrain_runtime.registry.http_client import Unreachable
-from ctrain_runtime.store import open_store, store_path
+from ctrain_runtime.store.manifest import Manifest
+from ctrain_runtime.store.references import join_all
+from ctrain_runtime.store.store import open_store, store_path
 
 
 def execute(args: argparse.Namespace) -> int:

@@ -14,7 +14,7 @@ from typing import Optional
 from ctrain_builder.layers import sif_file
 from ctrain_builder.layers.container import Container, LowerLayers
 from ctrain_builder.layers.layer import copy_metadata
-from ctrain_runtime import sif
+from ctrain_runtime.store import sif
 
 
 @dataclass(frozen=True)

@@ -21,10 +21,10 @@ from ctrain_builder.image.tests import run_probe
 from ctrain_builder.layers import metadata
 from ctrain_builder.layers.container import Container
 from ctrain_builder.manifest_writer import utc_now
-from ctrain_runtime import sif
 from ctrain_runtime.base import command, config
 from ctrain_runtime.errors import BuildError, ConfigError
-from ctrain_runtime.manifest import (
+from ctrain_runtime.store import sif
+from ctrain_runtime.store.manifest import (
     CPU_LABEL,
     LAYER_LICENSES_LABEL,
     LICENSES_LABEL,

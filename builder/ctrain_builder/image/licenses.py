@@ -12,7 +12,7 @@ from typing import Any
 
 from ctrain_builder.build_plan import BuildPlan
 from ctrain_builder.layers import metadata
-from ctrain_runtime.manifest import LICENSES_LABEL, PACKAGE_LICENSES_LABEL, layer_licenses
+from ctrain_runtime.store.manifest import LICENSES_LABEL, PACKAGE_LICENSES_LABEL, layer_licenses
 
 _NONE_NAMED = "not named"
 

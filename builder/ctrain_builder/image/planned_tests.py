@@ -19,7 +19,7 @@ from ctrain_builder.image.tests import ImageTest
 from ctrain_builder.layers.container import Container
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.facts import count_gpus
-from ctrain_runtime.manifest import Manifest, TestResult
+from ctrain_runtime.store.manifest import Manifest, TestResult
 
 
 class NotRemembered(Exception):

@@ -18,7 +18,7 @@ from ctrain_builder.layers.container import Container
 from ctrain_builder.progress import Progress
 from ctrain_runtime.base import config
 from ctrain_runtime.errors import ConfigError, ImageTestError
-from ctrain_runtime.manifest import TestResult
+from ctrain_runtime.store.manifest import TestResult
 
 UNCHANGED = "passed (unchanged)"
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ctrain_builder.build_plan import BuildPlan
 from ctrain_builder.layers.container import Container
 from ctrain_runtime.errors import BuildError
-from ctrain_runtime.manifest import Manifest
+from ctrain_runtime.store.manifest import Manifest
 
 if TYPE_CHECKING:  # an optional dependency, imported when an image is built
     from cyclonedx.model.component import Component

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ctrain_builder.image.tests import ImageTest
 from ctrain_runtime.base.command import POLL_SECONDS
-from ctrain_runtime.manifest import TestResult
+from ctrain_runtime.store.manifest import TestResult
 
 _MEMORY_OF_A_TEST = 4_000_000_000  # bytes; most have two processes that import a framework
 Tick = Callable[[], None]

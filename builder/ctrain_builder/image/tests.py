@@ -16,7 +16,7 @@ from ctrain_builder.image.reuse import copy_programs
 from ctrain_builder.layers import metadata
 from ctrain_builder.layers.container import CommandFailed, Container, LowerLayers
 from ctrain_runtime.errors import BuildError, CtrainError
-from ctrain_runtime.manifest import TestResult
+from ctrain_runtime.store.manifest import TestResult
 
 UNCHANGED = "unchanged.py"
 # As root, with more processes than cores, without a home or a GPU: no reason for a test to fail.

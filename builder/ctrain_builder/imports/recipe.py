@@ -16,7 +16,7 @@ from ctrain_builder.imports.copies import Context, Missing
 from ctrain_builder.imports.findings import Finding
 from ctrain_builder.imports.stages import Base, of_image, without_tag
 from ctrain_runtime.errors import ConfigError
-from ctrain_runtime.store import TAG_RE
+from ctrain_runtime.store.store import TAG_RE
 
 _BOOTSTRAP = re.compile(r"(?i)bootstrap\s*:")
 _PLACEHOLDER = re.compile(r"\{\{\s*(\w+)\s*\}\}")

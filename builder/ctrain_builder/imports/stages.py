@@ -10,7 +10,7 @@ from ctrain_builder.imports.findings import Finding
 from ctrain_builder.imports.instructions import Instruction
 from ctrain_builder.imports.words import Unknown, Variable, Word, placeholders, plain, split
 from ctrain_runtime.errors import ConfigError, UsageError
-from ctrain_runtime.store import TAG_RE
+from ctrain_runtime.store.store import TAG_RE
 
 SCRATCH = "scratch"
 

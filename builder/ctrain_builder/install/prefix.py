@@ -25,7 +25,7 @@ from ctrain_builder import atomic, locks
 from ctrain_runtime.base import config
 from ctrain_runtime.base.paths import INSTALLATION, INSTALLED_SITES, INSTALLED_STORE
 from ctrain_runtime.errors import ConfigError, CtrainError, DiskFullError, UsageError
-from ctrain_runtime.store import STORE_MARKER
+from ctrain_runtime.store.store import STORE_MARKER
 
 _LOCK = ".ctrain-install.lock"
 _PATH = re.compile(r"/[\w/.+-]*")  # as PATH, the first line of scripts, Tcl and Lua take it without quotes

@@ -20,9 +20,9 @@ from ctrain_builder import atomic, locks, manifest_writer
 from ctrain_builder.digests import ReadAt
 from ctrain_runtime.base.text import format_size
 from ctrain_runtime.errors import ImageUnusable, RegistryError
-from ctrain_runtime.manifest import Manifest, parse_manifest
 from ctrain_runtime.registry.client import PUSH, Reference, RegistryClient, digest_of
 from ctrain_runtime.registry.http_client import GET, Request, Response, Unreachable, follow
+from ctrain_runtime.store.manifest import Manifest, parse_manifest
 
 # Apptainer: internal/pkg/client/oras/config.go and layer.go; SingularityCE has the same
 _CONFIG = "application/vnd.sylabs.sif.config.v1+json"

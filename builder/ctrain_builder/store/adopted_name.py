@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ctrain_runtime.errors import UsageError
-from ctrain_runtime.manifest import Manifest
-from ctrain_runtime.store import NAME_RE, TAG_RE
+from ctrain_runtime.store.manifest import Manifest
+from ctrain_runtime.store.store import NAME_RE, TAG_RE
 
 STACK = "adopted"  # of an image whose file name tells none
 FROM_LABEL = "org.label-schema.usage.singularity.deffile.from"  # which engines write: the image that one was made from

@@ -22,12 +22,12 @@ from urllib.parse import urlencode
 
 from ctrain_builder import atomic, manifest_writer
 from ctrain_builder.store.writer import Permissions, lock_store
-from ctrain_runtime import outputs, sbom
 from ctrain_runtime.base.text import format_size, pluralize
 from ctrain_runtime.errors import ImageUnusable, UsageError
 from ctrain_runtime.image import Image
-from ctrain_runtime.outputs import CATALOGUE
-from ctrain_runtime.store import PublishedImage, Store, StoreContents
+from ctrain_runtime.store import outputs, sbom
+from ctrain_runtime.store.outputs import CATALOGUE
+from ctrain_runtime.store.store import PublishedImage, Store, StoreContents
 
 FILE = "catalogue.html"
 _PAGE = Path(__file__).parent / "page"

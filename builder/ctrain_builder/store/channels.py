@@ -11,8 +11,8 @@ from ctrain_builder.store import log
 from ctrain_builder.store.writer import LockedStore
 from ctrain_runtime.base.suggest import suggest
 from ctrain_runtime.errors import ImageNotFound, StoreError, UsageError
-from ctrain_runtime.manifest import is_version, version_of
-from ctrain_runtime.store import CHANNELS, NAME_RE, TAG_RE, PublishedImage, Store, channel_target, list_directory
+from ctrain_runtime.store.manifest import is_version, version_of
+from ctrain_runtime.store.store import CHANNELS, NAME_RE, TAG_RE, PublishedImage, Store, channel_target, list_directory
 
 
 def check(channel: str) -> None:

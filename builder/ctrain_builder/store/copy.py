@@ -22,13 +22,13 @@ from typing import BinaryIO, Optional
 from ctrain_builder import locks
 from ctrain_builder.digests import ReadAt, Region, RegionHasher, regions
 from ctrain_builder.store.writer import Permissions
-from ctrain_runtime import sif
 from ctrain_runtime.base import command
 from ctrain_runtime.base.file_systems import mount_of
 from ctrain_runtime.base.text import format_size
 from ctrain_runtime.errors import DiskFullError, ImageUnusable
-from ctrain_runtime.manifest import Layer, Manifest
-from ctrain_runtime.store import PublishedImage
+from ctrain_runtime.store import sif
+from ctrain_runtime.store.manifest import Layer, Manifest
+from ctrain_runtime.store.store import PublishedImage
 
 PART = ".part"  # ends the names of temporary files
 _LOCK = ".lock"

@@ -21,19 +21,11 @@ from ctrain_builder.store.copy import SharedRange, fill, resumable_file, resume_
 from ctrain_builder.store.inventory import PUBLISHED, stored_versions
 from ctrain_builder.store.publish import CopyObserver, commit_version, reserve
 from ctrain_builder.store.writer import LockedStore, Permissions, lock_store, translate_os_errors
-from ctrain_runtime import signatures as signed
 from ctrain_runtime.errors import ConfigError, CtrainError, ImageUnusable, RegistryError, StoreError, UsageError
-from ctrain_runtime.manifest import Manifest, is_version, read_manifest
 from ctrain_runtime.registry.client import Reference, RegistryClient, parse
-from ctrain_runtime.store import (
-    NAME_RE,
-    RETIRED,
-    TAG_RE,
-    PublishedImage,
-    is_gone,
-    open_store,
-    pending_manifest,
-)
+from ctrain_runtime.store import signatures as signed
+from ctrain_runtime.store.manifest import Manifest, is_version, read_manifest
+from ctrain_runtime.store.store import NAME_RE, RETIRED, TAG_RE, PublishedImage, is_gone, open_store, pending_manifest
 
 SCHEME = "oras://"
 _SIGNATURE_TAG = re.compile(r"(.+)\.[0-9a-f]{16}\.sig")  # the version, and the key's ID as in the name of its file

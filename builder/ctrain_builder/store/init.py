@@ -8,7 +8,7 @@ from pathlib import Path
 from ctrain_builder import atomic
 from ctrain_builder.store.writer import LOCK, Permissions, translate_os_errors
 from ctrain_runtime.errors import StoreError
-from ctrain_runtime.store import LAYOUT_VERSION, STORE_MARKER, MarkerNotFound, has_store_files, open_store
+from ctrain_runtime.store.store import LAYOUT_VERSION, STORE_MARKER, MarkerNotFound, has_store_files, open_store
 
 
 def init_store(root: Path, repair: bool = False) -> bool:

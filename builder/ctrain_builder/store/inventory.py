@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ctrain_runtime.manifest import version_of
-from ctrain_runtime.store import QUARANTINE, RETIRED, WITHDRAWN, Store, is_gone, list_directory
+from ctrain_runtime.store.manifest import version_of
+from ctrain_runtime.store.store import QUARANTINE, RETIRED, WITHDRAWN, Store, is_gone, list_directory
 
 PUBLISHED, REMOVED, WAS_WITHDRAWN, QUARANTINED = "published", "removed", "withdrawn", "quarantined"
 _DIRECTORIES = (".", RETIRED, QUARANTINE)

@@ -21,12 +21,12 @@ from ctrain_builder.store import channels, log
 from ctrain_builder.store.copy import PART, copier, discard
 from ctrain_builder.store.inventory import StoredVersion, stored_versions
 from ctrain_builder.store.writer import LockedStore
-from ctrain_runtime import lease
 from ctrain_runtime.errors import ConfigError, StoreError
-from ctrain_runtime.lease import Lease
-from ctrain_runtime.manifest import Manifest, read_manifest
-from ctrain_runtime.references import resolve
-from ctrain_runtime.store import (
+from ctrain_runtime.store import lease
+from ctrain_runtime.store.lease import Lease
+from ctrain_runtime.store.manifest import Manifest, read_manifest
+from ctrain_runtime.store.references import resolve
+from ctrain_runtime.store.store import (
     CHANNELS,
     QUARANTINE,
     RETIRED,

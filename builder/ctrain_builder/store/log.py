@@ -13,7 +13,7 @@ from ctrain_builder.manifest_writer import utc_now
 from ctrain_runtime.base import config
 from ctrain_runtime.base.text import user_name
 from ctrain_runtime.errors import ConfigError
-from ctrain_runtime.store import STORE_LOG
+from ctrain_runtime.store.store import STORE_LOG
 
 PUBLISH, ADOPT, SYNC, PROMOTE, ROLLBACK = "publish", "adopt", "sync", "promote", "rollback"
 CHANNEL_RM, MOVES = "channel rm", (SYNC, PROMOTE, ROLLBACK)

@@ -25,9 +25,17 @@ from ctrain_runtime import image_report
 from ctrain_runtime.base.text import format_size
 from ctrain_runtime.errors import StoreError
 from ctrain_runtime.image import Image
-from ctrain_runtime.outputs import MODULES
-from ctrain_runtime.references import select
-from ctrain_runtime.store import DEFAULT_CHANNEL, NAME_RE, TAG_RE, DanglingChannel, PublishedImage, Store, StoreContents
+from ctrain_runtime.store.outputs import MODULES
+from ctrain_runtime.store.references import select
+from ctrain_runtime.store.store import (
+    DEFAULT_CHANNEL,
+    NAME_RE,
+    TAG_RE,
+    DanglingChannel,
+    PublishedImage,
+    Store,
+    StoreContents,
+)
 
 DEFAULT = "default"  # what both tools call the version that a name alone means
 _TCL, _LUA, _SHELL = "#%Module1.0 ", "-- ", "#!/bin/sh\n# "  # how the files begin

@@ -22,11 +22,11 @@ from ctrain_builder.store.copy import copy, shared, temporary
 from ctrain_builder.store.inventory import REMOVED, is_withdrawn, stored_versions
 from ctrain_builder.store.sign import Signer
 from ctrain_builder.store.writer import LockedStore, Permissions, lock_store, translate_os_errors
-from ctrain_runtime import signatures as signed
 from ctrain_runtime.base.digest import file_digest, kind, matches
 from ctrain_runtime.errors import ImageTestError, ImageUnusable, StoreError, UsageError
-from ctrain_runtime.manifest import Manifest, read_manifest
-from ctrain_runtime.store import (
+from ctrain_runtime.store import signatures as signed
+from ctrain_runtime.store.manifest import Manifest, read_manifest
+from ctrain_runtime.store.store import (
     QUARANTINE,
     RETIRED,
     PublishedImage,

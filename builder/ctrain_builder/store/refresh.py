@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ctrain_builder.store import catalogue_page, modules
-from ctrain_runtime import outputs
 from ctrain_runtime.errors import CtrainError
-from ctrain_runtime.store import Store
+from ctrain_runtime.store import outputs
+from ctrain_runtime.store.store import Store
 
 Say = Callable[[str], None]
 _REFRESH: dict[str, Callable[[Store, Path, Say], object]] = {

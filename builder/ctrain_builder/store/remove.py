@@ -15,8 +15,8 @@ from ctrain_builder.store.inventory import PUBLISHED, StoredVersion, file_size, 
 from ctrain_builder.store.writer import LockedStore
 from ctrain_runtime.base.suggest import suggest
 from ctrain_runtime.errors import ConfigError, ImageNotFound, StoreError
-from ctrain_runtime.manifest import Manifest, read_manifest
-from ctrain_runtime.store import QUARANTINE, RETIRED, PublishedImage, Store, is_gone
+from ctrain_runtime.store.manifest import Manifest, read_manifest
+from ctrain_runtime.store.store import QUARANTINE, RETIRED, PublishedImage, Store, is_gone
 
 _NO_REASON = "removed by the store's administrators"
 

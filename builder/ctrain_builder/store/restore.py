@@ -22,8 +22,8 @@ from ctrain_builder.store.writer import LockedStore
 from ctrain_runtime.base.digest import file_digest
 from ctrain_runtime.base.suggest import suggest
 from ctrain_runtime.errors import ImageNotFound, ImageUnusable, StoreError
-from ctrain_runtime.manifest import read_manifest
-from ctrain_runtime.store import QUARANTINE, RETIRED, WITHDRAWN, Store
+from ctrain_runtime.store.manifest import read_manifest
+from ctrain_runtime.store.store import QUARANTINE, RETIRED, WITHDRAWN, Store
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Signatures on the name, version and digest of a version: when it is published, and later by other keys.
 
 A published file is never written to, and engines keep a signature in the file that it covers. So a small SIF of its own
-is signed, which holds a statement about the version: see ctrain_runtime.signatures.
+is signed, which holds a statement about the version: see ctrain_runtime.store.signatures.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from ctrain_builder.store import log
 from ctrain_builder.store.copy import finalise
 from ctrain_builder.store.sign import Signer
 from ctrain_builder.store.writer import LockedStore, lock_store
-from ctrain_runtime import signatures
 from ctrain_runtime.base import command
 from ctrain_runtime.errors import StoreError
-from ctrain_runtime.manifest import Manifest
-from ctrain_runtime.references import resolve
-from ctrain_runtime.store import PublishedImage
+from ctrain_runtime.store import signatures
+from ctrain_runtime.store.manifest import Manifest
+from ctrain_runtime.store.references import resolve
+from ctrain_runtime.store.store import PublishedImage
 
 _OBJECT = ("--datatype", "7", "--groupid", "1")  # generic data, in the group that is signed
 

@@ -10,7 +10,7 @@ from ctrain_builder.store import log
 from ctrain_builder.store.endpoints import Endpoint, StoreEndpoint, Version, needs_copy
 from ctrain_builder.store.writer import lock_store
 from ctrain_runtime.errors import CtrainError, ImageNotFound, ImageTestError, StoreError
-from ctrain_runtime.manifest import Manifest
+from ctrain_runtime.store.manifest import Manifest
 
 
 @dataclass(frozen=True)

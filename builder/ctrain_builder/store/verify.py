@@ -22,8 +22,8 @@ from ctrain_builder.store.lifecycle import pointing
 from ctrain_builder.store.writer import LockedStore
 from ctrain_runtime.base.digest import read_chunks
 from ctrain_runtime.errors import ConfigError, StoreError
-from ctrain_runtime.manifest import SCHEMA, Unchecked, read_manifest
-from ctrain_runtime.store import QUARANTINE, RETIRED, Store, is_gone
+from ctrain_runtime.store.manifest import SCHEMA, Unchecked, read_manifest
+from ctrain_runtime.store.store import QUARANTINE, RETIRED, Store, is_gone
 
 
 @dataclass(frozen=True)

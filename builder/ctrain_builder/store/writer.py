@@ -13,9 +13,9 @@ from typing import Optional
 
 from ctrain_builder import atomic, locks
 from ctrain_builder.store import log
-from ctrain_runtime import lease, outputs
 from ctrain_runtime.errors import DiskFullError, StoreError
-from ctrain_runtime.store import Store, StoreContents, open_store
+from ctrain_runtime.store import lease, outputs
+from ctrain_runtime.store.store import Store, StoreContents, open_store
 
 LOCK = ".ctrain-store.lock"
 _LIMIT = 600  # seconds to wait for the lock, which is held for seconds: copies, downloads and signatures do without

@@ -14,9 +14,9 @@ from typing import Optional
 from ctrain_runtime import job
 from ctrain_runtime.cli.help import topics
 from ctrain_runtime.cli.main import Verb, parser_of
-from ctrain_runtime.manifest import read_manifest
 from ctrain_runtime.site import select_site, site_names
-from ctrain_runtime.store import DEFAULT_CHANNEL, RETIRED, open_stores
+from ctrain_runtime.store.manifest import read_manifest
+from ctrain_runtime.store.store import DEFAULT_CHANNEL, RETIRED, open_stores
 
 _PLAIN = re.compile(r"[A-Za-z0-9@:._=+-]+")  # safe in every shell: names may come from another user's store
 

@@ -22,17 +22,18 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ctrain_runtime import foreign, image, image_report, lease, sbom, signatures
+from ctrain_runtime import foreign, image, image_report
 from ctrain_runtime.base.text import format_size, table
 from ctrain_runtime.cli.output import Activity
 from ctrain_runtime.doctor.contents import check_contents
 from ctrain_runtime.engines.apptainer import find_engine
 from ctrain_runtime.errors import CtrainError, EngineError, ImageUnusable, StoreError, UsageError
 from ctrain_runtime.image import Image
-from ctrain_runtime.lease import Lease
 from ctrain_runtime.plan.admission import compiled_models
-from ctrain_runtime.references import join, join_all
-from ctrain_runtime.store import PublishedImage, Store, open_store, open_stores, store_path
+from ctrain_runtime.store import lease, sbom, signatures
+from ctrain_runtime.store.lease import Lease
+from ctrain_runtime.store.references import join, join_all
+from ctrain_runtime.store.store import PublishedImage, Store, open_store, open_stores, store_path
 
 HEAD = ("image", "version", "channel", "age", "size", "torch", "CUDA", "fits here", "tests", "signed")
 

@@ -5,12 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from ctrain_runtime import outputs
 from ctrain_runtime.doctor import Finding
 from ctrain_runtime.errors import ConfigError, CtrainError, ImageUnusable, StoreError
 from ctrain_runtime.image import check_size
-from ctrain_runtime.manifest import Unchecked, is_version, read_manifest
-from ctrain_runtime.store import QUARANTINE, RETIRED, Store, StoreContents, is_gone, list_directory, pending_manifest
+from ctrain_runtime.store import outputs
+from ctrain_runtime.store.manifest import Unchecked, is_version, read_manifest
+from ctrain_runtime.store.store import (
+    QUARANTINE,
+    RETIRED,
+    Store,
+    StoreContents,
+    is_gone,
+    list_directory,
+    pending_manifest,
+)
 
 
 def check_contents(store: Store, contents: StoreContents) -> Iterator[Finding]:

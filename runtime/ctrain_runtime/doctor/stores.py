@@ -12,13 +12,13 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from ctrain_runtime import lease
 from ctrain_runtime.base.text import group_name, pluralize, user_name
 from ctrain_runtime.doctor import Finding
 from ctrain_runtime.doctor.contents import check_contents
 from ctrain_runtime.errors import StoreError
-from ctrain_runtime.signatures import SIGNATURES
-from ctrain_runtime.store import CHANNELS, QUARANTINE, RETIRED, open_store
+from ctrain_runtime.store import lease
+from ctrain_runtime.store.signatures import SIGNATURES
+from ctrain_runtime.store.store import CHANNELS, QUARANTINE, RETIRED, open_store
 
 _MAX_PATHS = 5  # named in one finding
 

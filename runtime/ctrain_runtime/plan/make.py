@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 from typing import Optional
 
-from ctrain_runtime import lease
 from ctrain_runtime.errors import ConfigError, UsageError
 from ctrain_runtime.facts import Facts
 from ctrain_runtime.gpus import Maker, maker
@@ -21,6 +20,7 @@ from ctrain_runtime.plan.mpi_start import start_mpi
 from ctrain_runtime.plan.size import JobSize
 from ctrain_runtime.plan.staging import decide
 from ctrain_runtime.site import Site
+from ctrain_runtime.store import lease
 
 
 def make_plan(

@@ -10,9 +10,9 @@ from ctrain_runtime.base import time_limit
 from ctrain_runtime.base.text import pluralize
 from ctrain_runtime.facts import Cluster, Limits, Partition
 from ctrain_runtime.job import Count
-from ctrain_runtime.manifest import Manifest
 from ctrain_runtime.plan import admission
 from ctrain_runtime.plan.size import SizeRequest, resolve_count
+from ctrain_runtime.store.manifest import Manifest
 
 Checks = tuple[tuple[bool, str], ...]  # whether each applies, and its text
 

@@ -7,16 +7,16 @@ from typing import Optional
 
 from ctrain_runtime.errors import ResourceError, UsageError
 from ctrain_runtime.job import Count
-from ctrain_runtime.manifest import Manifest
+from ctrain_runtime.store.manifest import Manifest
 
 
 @dataclass(frozen=True)
 class SizeRequest:
     """The request of the command line and the job. "auto": as many as fit (nodes of an allocation, GPUs of a node).
 
-    `time` is as written, in Slurm's forms (base/time_limit.py); `time_is_explicit`: it is from the command line, so it must
-    not be shortened silently. `partition` is "" if it may be chosen: for `image`, and for `account` and `qos` ("": the
-    user's defaults). `nodelist` are nodes that must be used, as the scheduler writes them, `hosts` their names.
+    `time` is as written, in Slurm's forms (base/time_limit); `time_is_explicit`: it is from the command line, so it
+    must not be shortened silently. `partition` is "" if it may be chosen: for `image`, and for `account` and `qos` ("":
+    the user's defaults). `nodelist` are nodes that must be used, as the scheduler writes them, `hosts` their names.
     """
 
     nodes: Count = 1

@@ -11,7 +11,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Optional
 
-from ctrain_runtime import lease
 from ctrain_runtime.base import run_files
 from ctrain_runtime.errors import CANCELLED, CtrainError, WorldError
 from ctrain_runtime.run import events, preflight, ranks, record, shared_files, world
@@ -23,6 +22,7 @@ from ctrain_runtime.run.record import Exit, Record
 from ctrain_runtime.run.submit import Run
 from ctrain_runtime.run.world import World
 from ctrain_runtime.schedulers.protocol import Outcome, Status
+from ctrain_runtime.store import lease
 
 OUTCOME_POLL_SECONDS = 1.0
 OUTCOME_TIMEOUT_SECONDS = 15.0

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from ctrain_runtime import lease, schedulers
+from ctrain_runtime import schedulers
 from ctrain_runtime.plan.model import Launch
 from ctrain_runtime.run import directory
+from ctrain_runtime.store import lease
 
 
 def open_shell(launch: Launch) -> tuple[int, bool]:

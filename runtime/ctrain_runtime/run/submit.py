@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ctrain_runtime import lease, schedulers
+from ctrain_runtime import schedulers
 from ctrain_runtime.base import run_files
 from ctrain_runtime.errors import CtrainError, UnansweredSubmission
 from ctrain_runtime.plan.model import Launch, LaunchPlan
@@ -19,6 +19,7 @@ from ctrain_runtime.run import directory, record
 from ctrain_runtime.run.ending import Ending
 from ctrain_runtime.run.record import Attempt, Exit, Record
 from ctrain_runtime.schedulers.protocol import Scheduler
+from ctrain_runtime.store import lease
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from ctrain_runtime.base import run_files
 from ctrain_runtime.base.bash import quote_argv
 from ctrain_runtime.engines import apptainer
 from ctrain_runtime.errors import DataError, PreflightError
-from ctrain_runtime.lease import MAX_LEASE_SECONDS
 from ctrain_runtime.plan.model import LaunchPlan
+from ctrain_runtime.store.lease import MAX_LEASE_SECONDS
 
 SIGNAL_CHILDREN = """\
 signal_children() { # SIGNAL PID; fails if it has none

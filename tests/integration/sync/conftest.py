@@ -14,7 +14,7 @@ from ctrain_builder.registry import artifacts
 from ctrain_builder.store.init import init_store
 from ctrain_builder.store.publish import publish
 from ctrain_runtime.cli.main import main
-from ctrain_runtime.store import Store, open_store
+from ctrain_runtime.store.store import Store, open_store
 from samples import registry as samples
 from samples.registry import Front, front, serve
 from samples.stores import Image, Images

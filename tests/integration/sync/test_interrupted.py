@@ -16,7 +16,7 @@ import pytest
 from ctrain_builder.store import usage
 from ctrain_builder.store.init import init_store
 from ctrain_builder.store.publish import publish
-from ctrain_runtime.store import Store, open_store
+from ctrain_runtime.store.store import Store, open_store
 from samples.registry import Answer, Front, Request
 from samples.stores import Image, disk
 from samples.syncing import MIB, R1, R2, Sync, moved, place, same

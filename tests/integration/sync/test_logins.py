@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from ctrain_builder.store.publish import publish
-from ctrain_runtime.store import Store
+from ctrain_runtime.store.store import Store
 from samples import registry as samples
 from samples.registry import PASSWORD, USER, Answer, Front, demand_token, front, serve
 from samples.stores import Images

@@ -16,7 +16,7 @@ from ctrain_builder.registry import artifacts
 from ctrain_builder.store.init import init_store
 from ctrain_builder.store.publish import publish
 from ctrain_runtime.registry.client import Reference, RegistryClient
-from ctrain_runtime.store import Store, open_store
+from ctrain_runtime.store.store import Store, open_store
 from samples.registry import Answer, Front, Request
 from samples.stores import Images, disk
 from samples.syncing import CHUNK, MIB, R1, R2, Sync, moved, place, same, spoil

@@ -15,7 +15,7 @@ from ctrain_builder.store.publish import publish
 from ctrain_builder.store.sign import Signer
 from ctrain_builder.store.writer import lock_store
 from ctrain_runtime.engines.apptainer import find_engine
-from ctrain_runtime.store import Store, open_store
+from ctrain_runtime.store.store import Store, open_store
 from samples import registry as samples
 from samples.stores import Image, Images
 from samples.syncing import R1, R2, Sync, channels, place, same

@@ -10,7 +10,7 @@ import pytest
 
 from ctrain_builder.cli.main import BUILD_VERBS
 from ctrain_runtime.cli.main import main
-from ctrain_runtime.manifest import Layer, Manifest, TestResult
+from ctrain_runtime.store.manifest import Layer, Manifest, TestResult
 from samples.shop import Shop
 
 BASE = """\

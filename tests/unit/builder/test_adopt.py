@@ -13,12 +13,12 @@ import pytest
 from ctrain_builder.cli.main import BUILD_VERBS
 from ctrain_builder.store import log
 from ctrain_builder.store.init import init_store
-from ctrain_runtime import sbom
 from ctrain_runtime.base.digest import file_digest
 from ctrain_runtime.cli.main import RUNTIME_VERBS, main
-from ctrain_runtime.manifest import Manifest
-from ctrain_runtime.sif import DESCRIPTOR, HEADER, SBOM, SIGNATURE
-from ctrain_runtime.store import open_store
+from ctrain_runtime.store import sbom
+from ctrain_runtime.store.manifest import Manifest
+from ctrain_runtime.store.sif import DESCRIPTOR, HEADER, SBOM, SIGNATURE
+from ctrain_runtime.store.store import open_store
 from samples.programs import write_program
 from samples.sample_images import HEADER_OF, sif
 from samples.sample_images import sbom as package_list

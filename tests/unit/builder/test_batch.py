@@ -14,7 +14,7 @@ from ctrain_builder.cli import build as verb
 from ctrain_builder.cli.progress import Stopped
 from ctrain_builder.progress import Progress
 from ctrain_runtime.errors import BuildError, DiskFullError, RegistryError
-from ctrain_runtime.manifest import Manifest
+from ctrain_runtime.store.manifest import Manifest
 
 Ctrain = Callable[..., int]
 

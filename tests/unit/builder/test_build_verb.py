@@ -19,7 +19,7 @@ from ctrain_builder.registry.stored_layer import StoredLayer
 from ctrain_builder.shared_layers import SharedLayers
 from ctrain_builder.store.init import init_store
 from ctrain_runtime.errors import ConfigError, UsageError
-from ctrain_runtime.manifest import Layer, Manifest
+from ctrain_runtime.store.manifest import Layer, Manifest
 from samples import built_image
 from samples.programs import give_away
 from samples.sample_images import sif

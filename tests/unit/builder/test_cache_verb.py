@@ -15,7 +15,7 @@ from ctrain_builder.build_cache import Cache, LayerBuild
 from ctrain_builder.cache_root import open_cache
 from ctrain_builder.cli.main import BUILD_VERBS
 from ctrain_runtime.cli.main import main
-from ctrain_runtime.manifest import Manifest
+from ctrain_runtime.store.manifest import Manifest
 
 
 @pytest.fixture

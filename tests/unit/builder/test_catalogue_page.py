@@ -14,10 +14,10 @@ import pytest
 
 from ctrain_builder.cli.main import BUILD_VERBS
 from ctrain_builder.store import catalogue_page, lifecycle
-from ctrain_runtime import lease, outputs
 from ctrain_runtime.cli.main import main
-from ctrain_runtime.sif import SBOM
-from ctrain_runtime.store import open_store
+from ctrain_runtime.store import lease, outputs
+from ctrain_runtime.store.sif import SBOM
+from ctrain_runtime.store.store import open_store
 from samples.sample_images import sbom, sif, write_store
 
 

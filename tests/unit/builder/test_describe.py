@@ -17,8 +17,8 @@ from ctrain_builder.image.describe import Content
 from ctrain_builder.layers.container import Container
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import BuildError
-from ctrain_runtime.manifest import CPU_LABEL, Base, Manifest, Requires
-from ctrain_runtime.sif import PARTITION
+from ctrain_runtime.store.manifest import CPU_LABEL, Base, Manifest, Requires
+from ctrain_runtime.store.sif import PARTITION
 from samples.sample_images import sif
 
 DIGEST = f"sha256:{'a1' * 32}"

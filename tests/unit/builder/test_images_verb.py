@@ -12,7 +12,7 @@ from ctrain_builder.store.publish import publish
 from ctrain_runtime.base import text
 from ctrain_runtime.cli import images
 from ctrain_runtime.cli.main import RUNTIME_VERBS, main
-from ctrain_runtime.manifest import Manifest
+from ctrain_runtime.store.manifest import Manifest
 
 
 @pytest.fixture

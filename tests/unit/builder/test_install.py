@@ -20,7 +20,7 @@ from ctrain_builder.cli.main import BUILD_VERBS
 from ctrain_builder.install import source
 from ctrain_runtime.cli.main import main
 from ctrain_runtime.errors import UsageError
-from ctrain_runtime.store import open_store
+from ctrain_runtime.store.store import open_store
 from samples.programs import write_program
 from samples.wheels import write_wheel
 

@@ -12,7 +12,7 @@ from ctrain_builder.cli.main import BUILD_VERBS
 from ctrain_builder.store import lifecycle, verify
 from ctrain_builder.store.writer import lock_store
 from ctrain_runtime.cli.main import main
-from ctrain_runtime.store import RETIRED, open_store
+from ctrain_runtime.store.store import RETIRED, open_store
 from samples.sample_images import write_store
 
 DAY = 86400

@@ -9,7 +9,7 @@ import pytest
 from ctrain_builder import build_plan, image_spec
 from ctrain_builder.build_plan import BuildPlan
 from ctrain_builder.image import licenses, sbom
-from ctrain_runtime.manifest import LICENSES_LABEL, layer_licenses
+from ctrain_runtime.store.manifest import LICENSES_LABEL, layer_licenses
 
 NVIDIA = "NVIDIA Deep Learning Container License"
 

@@ -16,13 +16,13 @@ from ctrain_builder.image import describe, licenses
 from ctrain_builder.layers import inherit
 from ctrain_builder.layers.container import Container
 from ctrain_builder.parent import Parent, Part
-from ctrain_runtime import sif
 from ctrain_runtime.base.digest import file_digest
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import ConfigError, ImageNotFound, ImageUnusable
-from ctrain_runtime.manifest import Base, Layer, Requires
 from ctrain_runtime.site import Site
-from ctrain_runtime.store import Store
+from ctrain_runtime.store import sif
+from ctrain_runtime.store.manifest import Base, Layer, Requires
+from ctrain_runtime.store.store import Store
 from samples import sample_images
 from samples.plans import a_manifest
 

@@ -19,12 +19,12 @@ from ctrain_builder.store.init import init_store
 from ctrain_builder.store.publish import PublishResult
 from ctrain_builder.store.signatures import Signature
 from ctrain_builder.store.writer import lock_store
-from ctrain_runtime import signatures
 from ctrain_runtime.base.digest import file_digest
 from ctrain_runtime.errors import ImageTestError, ImageUnusable, StoreError, UsageError
-from ctrain_runtime.manifest import Layer, Manifest
-from ctrain_runtime.sif import PARTITION
-from ctrain_runtime.store import open_store
+from ctrain_runtime.store import signatures
+from ctrain_runtime.store.manifest import Layer, Manifest
+from ctrain_runtime.store.sif import PARTITION
+from ctrain_runtime.store.store import open_store
 from samples.crashes import run_until
 from samples.sample_images import sif, statement_file
 

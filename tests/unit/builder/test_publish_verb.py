@@ -14,9 +14,9 @@ from ctrain_builder.cli.main import BUILD_VERBS
 from ctrain_builder.store.init import init_store
 from ctrain_runtime.base.digest import file_digest
 from ctrain_runtime.cli.main import RUNTIME_VERBS, main
-from ctrain_runtime.manifest import Manifest, read_manifest
 from ctrain_runtime.registry.client import RegistryClient
-from ctrain_runtime.store import open_store
+from ctrain_runtime.store.manifest import Manifest, read_manifest
+from ctrain_runtime.store.store import open_store
 from samples import built_image
 
 

@@ -19,8 +19,8 @@ from ctrain_builder.store.init import init_store
 from ctrain_runtime.base.digest import file_digest
 from ctrain_runtime.cli.main import main
 from ctrain_runtime.errors import ConfigError
-from ctrain_runtime.manifest import Base, Layer, Manifest
-from ctrain_runtime.store import open_store
+from ctrain_runtime.store.manifest import Base, Layer, Manifest
+from ctrain_runtime.store.store import open_store
 from samples.plans import a_manifest
 from samples.registry import Front, front
 from samples.sample_images import write_image, write_store

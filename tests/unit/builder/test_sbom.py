@@ -9,9 +9,9 @@ import pytest
 from ctrain_builder import build_plan, image_spec
 from ctrain_builder.build_plan import BuildPlan
 from ctrain_builder.image import sbom
-from ctrain_runtime import sbom as reader
 from ctrain_runtime.errors import BuildError
-from ctrain_runtime.sif import SBOM
+from ctrain_runtime.store import sbom as reader
+from ctrain_runtime.store.sif import SBOM
 from samples.sample_images import sif
 
 PACKAGES: dict[str, Any] = {

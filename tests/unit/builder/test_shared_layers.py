@@ -25,8 +25,8 @@ from ctrain_builder.registry.stored_layer import StoredLayer
 from ctrain_builder.shared_layers import SharedLayers
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import BuildError, ConfigError, DiskFullError, RegistryError
-from ctrain_runtime.manifest import Layer, Manifest
 from ctrain_runtime.registry.client import RegistryClient, digest_of
+from ctrain_runtime.store.manifest import Layer, Manifest
 from samples.registry import Answer, Front, front
 from samples.sample_images import sif
 from samples.shelf import Shelf

@@ -22,8 +22,8 @@ from ctrain_builder.store.publish import CopyObserver, publish
 from ctrain_builder.store.writer import lock_store
 from ctrain_runtime.base import file_systems
 from ctrain_runtime.cli.main import main
-from ctrain_runtime.manifest import Manifest
-from ctrain_runtime.store import Store, open_store
+from ctrain_runtime.store.manifest import Manifest
+from ctrain_runtime.store.store import Store, open_store
 
 Copy = Callable[[str, CopyObserver], None]
 

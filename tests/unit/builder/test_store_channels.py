@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from ctrain_runtime.errors import StoreError
-from ctrain_runtime.references import resolve, select
-from ctrain_runtime.store import Store, open_store
+from ctrain_runtime.store.references import resolve, select
+from ctrain_runtime.store.store import Store, open_store
 from samples.shop import Shop
 
 HIJACK = "1.0-s-r1"

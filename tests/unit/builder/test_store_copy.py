@@ -19,11 +19,11 @@ from ctrain_builder.store.copy import (
     temporary,
 )
 from ctrain_builder.store.writer import Permissions
-from ctrain_runtime import sif
 from ctrain_runtime.base import file_systems
-from ctrain_runtime.manifest import Layer
-from ctrain_runtime.sif import PARTITION
-from ctrain_runtime.store import PublishedImage
+from ctrain_runtime.store import sif
+from ctrain_runtime.store.manifest import Layer
+from ctrain_runtime.store.sif import PARTITION
+from ctrain_runtime.store.store import PublishedImage
 from samples.plans import a_manifest
 from samples.sample_images import sif as a_sif
 

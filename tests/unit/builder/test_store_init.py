@@ -14,7 +14,7 @@ from ctrain_builder.store import init as module
 from ctrain_builder.store.init import init_store
 from ctrain_runtime.cli.main import RUNTIME_VERBS, main
 from ctrain_runtime.errors import StoreError
-from ctrain_runtime.store import open_store
+from ctrain_runtime.store.store import open_store
 from samples.sample_images import write_store
 
 VERBS = [*RUNTIME_VERBS, *BUILD_VERBS]

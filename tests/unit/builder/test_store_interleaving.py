@@ -18,11 +18,11 @@ from ctrain_builder.store import channels, lifecycle, log, writer
 from ctrain_builder.store.init import init_store
 from ctrain_builder.store.publish import publish
 from ctrain_builder.store.writer import lock_store
-from ctrain_runtime import outputs
 from ctrain_runtime.cli.main import main
 from ctrain_runtime.errors import StoreError
-from ctrain_runtime.manifest import Manifest, checksum
-from ctrain_runtime.store import open_store
+from ctrain_runtime.store import outputs
+from ctrain_runtime.store.manifest import Manifest, checksum
+from ctrain_runtime.store.store import open_store
 from samples.shop import Shop
 
 

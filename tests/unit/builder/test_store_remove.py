@@ -16,11 +16,11 @@ from ctrain_builder.cli.main import BUILD_VERBS
 from ctrain_builder.store import remove as module
 from ctrain_builder.store.publish import publish
 from ctrain_builder.store.writer import lock_store
-from ctrain_runtime import lease
 from ctrain_runtime.cli.main import main
 from ctrain_runtime.errors import CtrainError, StoreError
-from ctrain_runtime.manifest import Layer
-from ctrain_runtime.store import open_store
+from ctrain_runtime.store import lease
+from ctrain_runtime.store.manifest import Layer
+from ctrain_runtime.store.store import open_store
 from samples.crashes import run_until
 from samples.shop import Shop
 

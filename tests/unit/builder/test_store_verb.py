@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from ctrain_builder.cli.main import BUILD_VERBS
-from ctrain_runtime import lease
 from ctrain_runtime.base.text import user_name
 from ctrain_runtime.cli.main import main
+from ctrain_runtime.store import lease
 from samples.shop import Shop
 
 

@@ -14,9 +14,9 @@ from ctrain_builder.store import lifecycle
 from ctrain_builder.store.publish import publish
 from ctrain_builder.store.writer import lock_store
 from ctrain_runtime.errors import CtrainError, StoreError
-from ctrain_runtime.manifest import Layer
-from ctrain_runtime.references import resolve
-from ctrain_runtime.store import open_store
+from ctrain_runtime.store.manifest import Layer
+from ctrain_runtime.store.references import resolve
+from ctrain_runtime.store.store import open_store
 from samples.crashes import run_until
 from samples.shop import Shop
 

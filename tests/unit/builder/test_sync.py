@@ -19,9 +19,9 @@ from ctrain_builder.store.publish import publish
 from ctrain_builder.store.writer import lock_store
 from ctrain_runtime.cli.main import main
 from ctrain_runtime.errors import UsageError
-from ctrain_runtime.manifest import Manifest
 from ctrain_runtime.registry.client import RegistryClient
-from ctrain_runtime.store import open_store
+from ctrain_runtime.store.manifest import Manifest
+from ctrain_runtime.store.store import open_store
 from samples.crashes import run_until
 
 Sync = Callable[..., str]

@@ -17,8 +17,8 @@ from ctrain_builder.image import reuse, sbom, tests
 from ctrain_builder.image.tests import ImageTest
 from ctrain_builder.layers.container import Container
 from ctrain_builder.store.init import init_store
-from ctrain_runtime.manifest import Manifest
-from ctrain_runtime.manifest import TestResult as Result
+from ctrain_runtime.store.manifest import Manifest
+from ctrain_runtime.store.manifest import TestResult as Result
 from samples import built_image
 
 MATRIX = '    horovod: [PyTorch, MPI]\n    tags: {"1.0": {python: "3.11"}}\n'

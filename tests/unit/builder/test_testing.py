@@ -17,7 +17,7 @@ from ctrain_builder.image.tests import ImageTest
 from ctrain_builder.layers.container import Container
 from ctrain_builder.progress import Step, StepName
 from ctrain_runtime.engines.apptainer import Engine
-from ctrain_runtime.manifest import TestResult as Result
+from ctrain_runtime.store.manifest import TestResult as Result
 
 CHECKS = (
     ImageTest("own", ("own",)),

@@ -11,7 +11,7 @@ from ctrain_runtime import foreign
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import ImageUnusable
 from ctrain_runtime.image import Image
-from ctrain_runtime.manifest import ENTRY_POINT
+from ctrain_runtime.store.manifest import ENTRY_POINT
 from samples.programs import write_program
 from samples.sample_images import sif
 

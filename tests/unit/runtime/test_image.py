@@ -6,8 +6,8 @@ import pytest
 
 from ctrain_runtime import image
 from ctrain_runtime.errors import ImageNotFound, ImageUnusable
-from ctrain_runtime.manifest import Layer
-from ctrain_runtime.store import open_store
+from ctrain_runtime.store.manifest import Layer
+from ctrain_runtime.store.store import open_store
 from samples.sample_images import sif, write_image, write_store
 
 FIRST = "pytorch_24.12-hd-py3-r3.sif"

@@ -35,7 +35,7 @@ from ctrain_builder.cli.store import adopt, channels, checks, pages, signatures,
 from ctrain_builder.cli.store.common import Run, show, store_root
 from ctrain_builder.store.init import init_store
 from ctrain_runtime.cli import images
-from ctrain_runtime.store import Store, open_store, store_path
+from ctrain_runtime.store.store import Store, open_store, store_path
 
 _SYNC = """\
 Copy versions from one store to another, with their names and numbers.

@@ -20,7 +20,7 @@ from ctrain_runtime.base.text import format_size, table
 from ctrain_runtime.cli.output import Activity
 from ctrain_runtime.engines.apptainer import Engine, find_engine
 from ctrain_runtime.errors import CtrainError
-from ctrain_runtime.store import Store
+from ctrain_runtime.store.store import Store
 
 _HEAD = ("file", "image", "channel", "size", "torch", "CUDA", "")
 

@@ -12,8 +12,8 @@ from ctrain_builder.store import channels, log
 from ctrain_builder.store.refresh import refresh
 from ctrain_builder.store.writer import lock_store
 from ctrain_runtime.errors import UsageError
-from ctrain_runtime.references import join, resolve, select
-from ctrain_runtime.store import DEFAULT_CHANNEL, PublishedImage, Store
+from ctrain_runtime.store.references import join, resolve, select
+from ctrain_runtime.store.store import DEFAULT_CHANNEL, PublishedImage, Store
 
 
 def add_actions(add: AddAction) -> None:

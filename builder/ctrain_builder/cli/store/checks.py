@@ -23,7 +23,7 @@ from ctrain_builder.store.refresh import refresh
 from ctrain_builder.store.writer import lock_store
 from ctrain_runtime.base.text import format_duration, format_size, pluralize, table
 from ctrain_runtime.errors import ImageUnusable, StoreError, UsageError
-from ctrain_runtime.store import Store
+from ctrain_runtime.store.store import Store
 
 
 def add_actions(add: AddAction) -> None:

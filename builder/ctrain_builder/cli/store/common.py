@@ -11,7 +11,7 @@ from typing import Optional, Protocol
 
 from ctrain_runtime.base.suggest import suggest
 from ctrain_runtime.errors import UsageError
-from ctrain_runtime.store import Store, store_path
+from ctrain_runtime.store.store import Store, store_path
 
 Run = Callable[[argparse.Namespace, Store], int]
 

@@ -10,7 +10,7 @@ from ctrain_builder.cli.store.common import AddAction, show
 from ctrain_builder.store import catalogue_page, modules
 from ctrain_runtime.base.text import format_size, pluralize, table
 from ctrain_runtime.errors import StoreError
-from ctrain_runtime.store import Store
+from ctrain_runtime.store.store import Store
 
 
 def add_actions(add: AddAction) -> None:

@@ -18,8 +18,8 @@ from ctrain_builder.store.writer import lock_store
 from ctrain_runtime.base.text import format_size, pluralize, table
 from ctrain_runtime.cli import images
 from ctrain_runtime.errors import UsageError
-from ctrain_runtime.references import join, join_all
-from ctrain_runtime.store import RETIRED, Store
+from ctrain_runtime.store.references import join, join_all
+from ctrain_runtime.store.store import RETIRED, Store
 
 _VERSION_HELP = "NAME VERSION is the same as NAME:VERSION"
 _LISTED = ("name", "version", "state", "since", "size", "why", "path")

@@ -86,7 +86,9 @@ def test_an_interrupt_ends_only_a_command_of_the_same_session(
     pid, done = tmp_path / "pid", tmp_path / "done"
     # Interrupts its caller once that waits (it closes stdin), waits until it is gone, and then does its work.
     work = f"echo $$ >{pid}; cat; kill -INT $PPID; while kill -0 $PPID 2>&-; do sleep 0.01; done; echo x >{done}"
-    call = f"from ctrain_runtime.base import command as c; c.run(['/bin/sh', '-c', {work!r}], new_session={new_session})"
+    call = (
+        f"from ctrain_runtime.base import command as c; c.run(['/bin/sh', '-c', {work!r}], new_session={new_session})"
+    )
     env = {**os.environ, "PYTHONPATH": str(Path(command.__file__).parents[2])}
     caller = subprocess.run([sys.executable, "-c", call], env=env, capture_output=True, text=True, check=False)
     assert "KeyboardInterrupt" in caller.stderr

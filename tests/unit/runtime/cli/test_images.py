@@ -8,10 +8,10 @@ import pytest
 
 from ctrain_runtime.cli.main import RUNTIME_VERBS, main
 from ctrain_runtime.errors import SchedulerError
-from ctrain_runtime.manifest import Base, Layer, Requires
-from ctrain_runtime.manifest import TestResult as Result
 from ctrain_runtime.schedulers.local.scheduler import Local
-from ctrain_runtime.sif import SBOM
+from ctrain_runtime.store.manifest import Base, Layer, Requires
+from ctrain_runtime.store.manifest import TestResult as Result
+from ctrain_runtime.store.sif import SBOM
 from samples import programs as fakes
 from samples.sample_images import sbom, sif, write_image, write_store
 

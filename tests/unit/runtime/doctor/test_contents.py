@@ -11,7 +11,7 @@ import pytest
 
 from ctrain_runtime.cli.main import RUNTIME_VERBS, main
 from ctrain_runtime.doctor import contents
-from ctrain_runtime.store import open_store
+from ctrain_runtime.store.store import open_store
 from samples.sample_images import write_image, write_store
 
 R1, R2 = "pytorch_24.12-hd-py3-r1", "pytorch_24.12-hd-py3-r2"

@@ -6,8 +6,8 @@ from typing import Any, Optional
 import pytest
 
 from ctrain_runtime.facts import Partition
-from ctrain_runtime.manifest import CPU_LABEL, Requires
 from ctrain_runtime.plan.admission import NodeFacts, compiled_models, native_driver, nearest, nodes_of, notes, refusal
+from ctrain_runtime.store.manifest import CPU_LABEL, Requires
 from samples.plans import a_manifest
 
 # TORCH_CUDA_ARCH_LIST of NVIDIA's tags 24.12 and 25.04.

@@ -8,7 +8,7 @@ import pytest
 from ctrain_runtime.errors import EngineError, UsageError
 from ctrain_runtime.facts import Cluster
 from ctrain_runtime.gpus import Maker
-from ctrain_runtime.manifest import Layer
+from ctrain_runtime.store.manifest import Layer
 from samples.layers import a_layer
 from samples.plans import GPU_PARTITION, LOCAL, a_plan, an_image
 from samples.plans import some_facts as facts

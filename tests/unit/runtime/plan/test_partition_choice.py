@@ -6,9 +6,9 @@ from typing import Any, Optional
 import pytest
 
 from ctrain_runtime.facts import Access, Cluster, Limits, Partition
-from ctrain_runtime.manifest import Requires
 from ctrain_runtime.plan.partition_choice import choose_partition, limit
 from ctrain_runtime.plan.size import SizeRequest
+from ctrain_runtime.store.manifest import Requires
 from samples.plans import a_manifest
 
 V100 = Partition("v100", True, nodes=4, cpus=32, gpus=4, gpu_type="v100", time_limit=2880, arch="x86_64", idle=2)

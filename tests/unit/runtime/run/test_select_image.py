@@ -14,10 +14,10 @@ from ctrain_runtime.errors import (
     ImageUnusable,
     RegistryError,
 )
-from ctrain_runtime.manifest import Requires
 from ctrain_runtime.pull import Meaning
 from ctrain_runtime.registry.http_client import Unreachable
 from ctrain_runtime.run.prepare import prepare
+from ctrain_runtime.store.manifest import Requires
 from samples import programs as fakes
 from samples.run_requests import GPU, asked, make_machine, plan_of
 from samples.sample_images import sif, write_image

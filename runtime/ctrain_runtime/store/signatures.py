@@ -14,9 +14,9 @@ import hashlib
 import json
 from pathlib import Path
 
-from ctrain_runtime import sif
 from ctrain_runtime.errors import ImageUnusable
-from ctrain_runtime.manifest import Manifest
+from ctrain_runtime.store import sif
+from ctrain_runtime.store.manifest import Manifest
 
 SIGNATURES = "signatures"
 _STATEMENT = 0x4007  # object type: generic data

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from ctrain_runtime.manifest import Requires
+from ctrain_runtime.store.manifest import Requires
 
 GPUS = ("V100", "A100", "A10", "H100", "H200", "GH200", "L4", "RTX PRO 6000")
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from ctrain_runtime.references import join, join_all
+from ctrain_runtime.store.references import join, join_all
 
 
 @pytest.mark.parametrize(

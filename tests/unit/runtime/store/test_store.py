@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from ctrain_runtime.errors import ConfigError, ImageNotFound, StoreError
-from ctrain_runtime.manifest import CHECKSUM, SCHEMA, checksum, read_manifest
-from ctrain_runtime.manifest import TestResult as Result
-from ctrain_runtime.references import resolve
-from ctrain_runtime.store import Store, open_store
+from ctrain_runtime.store.manifest import CHECKSUM, SCHEMA, checksum, read_manifest
+from ctrain_runtime.store.manifest import TestResult as Result
+from ctrain_runtime.store.references import resolve
+from ctrain_runtime.store.store import Store, open_store
 from samples.plans import a_manifest
 from samples.sample_images import write_image, write_manifest, write_store
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ctrain_runtime.errors import ImageUnusable
-from ctrain_runtime.sif import HEADER, PARTITION, SBOM, check, object_bytes, partitions, read
+from ctrain_runtime.store.sif import HEADER, PARTITION, SBOM, check, object_bytes, partitions, read
 from samples.sample_images import sif
 
 
@@ -95,6 +95,6 @@ def test_an_image_that_is_removed_while_it_is_read(tmp_path: Path, monkeypatch: 
     path.write_bytes(sif(more=[(SBOM, b"{}")]))
     before = read(path)
     path.unlink()
-    monkeypatch.setattr("ctrain_runtime.sif.read", lambda _: before)
+    monkeypatch.setattr("ctrain_runtime.store.sif.read", lambda _: before)
     with pytest.raises(ImageUnusable, match=r"cannot read .*x\.sif: No such file or directory"):
         object_bytes(path, SBOM)

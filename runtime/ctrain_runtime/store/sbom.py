@@ -6,8 +6,8 @@ import json
 import re
 from pathlib import Path
 
-from ctrain_runtime import sif
 from ctrain_runtime.errors import ImageUnusable
+from ctrain_runtime.store import sif
 
 _KIND = re.compile(r"pkg:([a-z]+)/")  # of a package URL, as in pkg:pypi/torch@2.13.0
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ctrain_runtime.errors import StoreError
-from ctrain_runtime.store import StoreContents
+from ctrain_runtime.store.store import StoreContents
 
 FILE = "ctrain-outputs.json"
 MODULES, CATALOGUE = "modules", "catalogue"

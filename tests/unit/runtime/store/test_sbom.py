@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from ctrain_runtime.errors import ImageUnusable
-from ctrain_runtime.sbom import packages
-from ctrain_runtime.sif import SBOM
+from ctrain_runtime.store.sbom import packages
+from ctrain_runtime.store.sif import SBOM
 from samples.sample_images import sbom, sif
 
 

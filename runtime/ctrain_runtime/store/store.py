@@ -23,9 +23,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ctrain_runtime import signatures
 from ctrain_runtime.errors import ConfigError, StoreError, UsageError
-from ctrain_runtime.manifest import Manifest, Unchecked, read_manifest, version_of
+from ctrain_runtime.store import signatures
+from ctrain_runtime.store.manifest import Manifest, Unchecked, read_manifest, version_of
 
 STORE_MARKER, STORE_LOG = "ctrain-store.json", "ctrain-store.log"
 LAYOUT_VERSION = 1

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_runtime import lease
+from ctrain_runtime.store import lease
 
 NOW = 1_000_000.0
 

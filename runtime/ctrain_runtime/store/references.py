@@ -8,8 +8,8 @@ from typing import Optional
 from ctrain_runtime.base.digest import matches
 from ctrain_runtime.base.suggest import closest, suggest
 from ctrain_runtime.errors import ImageNotFound
-from ctrain_runtime.manifest import file_stem, is_version
-from ctrain_runtime.store import DEFAULT_CHANNEL, NAME_RE, TAG_RE, PublishedImage, Store, StoreContents
+from ctrain_runtime.store.manifest import file_stem, is_version
+from ctrain_runtime.store.store import DEFAULT_CHANNEL, NAME_RE, TAG_RE, PublishedImage, Store, StoreContents
 
 _DIGEST = "sha256:"
 
