@@ -16,7 +16,7 @@ from ctrain_runtime import image as images
 from ctrain_runtime.base.digest import file_digest
 from ctrain_runtime.errors import ConfigError, ImageUnusable
 from ctrain_runtime.image import Image
-from ctrain_runtime.site import Site
+from ctrain_runtime.site.model import Site
 from ctrain_runtime.store import sif
 from ctrain_runtime.store.manifest import Layer
 from ctrain_runtime.store.store import Store

@@ -14,8 +14,9 @@ from ctrain_runtime.job import Dataset
 from ctrain_runtime.plan.model import Expectation, LaunchPlan, Preflight
 from ctrain_runtime.run.directory import as_data
 from ctrain_runtime.run.targets import describe_cluster, find_site_engine
-from ctrain_runtime.site import Site, load_site
-from ctrain_runtime.site_files import BUILT_IN_DIR
+from ctrain_runtime.site.files import BUILT_IN_DIR
+from ctrain_runtime.site.model import Site
+from ctrain_runtime.site.select import load_site
 from samples.layers import a_layer
 from samples.plans import CLUSTER, ENGINE, GPU_PARTITION, LOCAL, a_job, a_launch, a_plan, a_site, an_image, some_facts
 

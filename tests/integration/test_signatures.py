@@ -26,7 +26,7 @@ from ctrain_runtime.engines.apptainer import find_engine
 from ctrain_runtime.errors import ImageUnusable
 from ctrain_runtime.image import Image, find_any_arch
 from ctrain_runtime.registry.client import RegistryClient, parse
-from ctrain_runtime.site import Site
+from ctrain_runtime.site.model import Site
 from ctrain_runtime.store import signatures
 from ctrain_runtime.store.manifest import Layer, read_manifest
 from ctrain_runtime.store.store import open_store

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ctrain_runtime.site_layers import Layer, Level, merge
+from ctrain_runtime.site.layers import Layer, Level, merge
 
 SCALARS = ("partition", "comment", "mpi")
 MAPPINGS = ("env", "datasets")

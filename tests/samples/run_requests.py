@@ -9,7 +9,7 @@ from typing import Any
 from ctrain_runtime.facts import Partition
 from ctrain_runtime.plan.model import LaunchPlan, Options
 from ctrain_runtime.run.prepare import Request, prepare
-from ctrain_runtime.site import select_site
+from ctrain_runtime.site.select import select_site
 from samples import programs as fakes
 from samples.sample_images import write_store
 

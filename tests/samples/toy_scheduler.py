@@ -20,7 +20,7 @@ from ctrain_runtime.plan.model import Launch, LaunchPlan
 from ctrain_runtime.plan.size import JobSize, SizeRequest, check_capacity, resolve_count
 from ctrain_runtime.schedulers.protocol import FailedTask, Outcome, OutOfMemory, Status
 from ctrain_runtime.schedulers.script import Task, TaskIdentity, directives, job_script, start_script
-from ctrain_runtime.site import Site
+from ctrain_runtime.site.model import Site
 
 NODES, SLOTS = 2, 2
 OUTCOMES = {"0": Outcome.COMPLETED, "killed": Outcome.CANCELLED_BY_USER}

@@ -32,7 +32,7 @@ from ctrain_runtime.base.digest import short
 from ctrain_runtime.base.text import format_size, table
 from ctrain_runtime.engines.apptainer import find_engine
 from ctrain_runtime.errors import UsageError
-from ctrain_runtime.site import select_site
+from ctrain_runtime.site.select import select_site
 from ctrain_runtime.store.store import open_stores
 from ctrain_runtime.trust import require_trusted
 from ctrain_runtime.user_layer import UserLayer

@@ -24,7 +24,7 @@ from ctrain_builder.parent import Parent
 from ctrain_runtime.engines.apptainer import Engine, find_engine
 from ctrain_runtime.errors import EngineError, UsageError
 from ctrain_runtime.image import OCI_ARCH
-from ctrain_runtime.site import SelectedSite, select_site
+from ctrain_runtime.site.select import SelectedSite, select_site
 from ctrain_runtime.store.store import Store, open_stores
 
 if TYPE_CHECKING:

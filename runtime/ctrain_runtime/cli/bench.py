@@ -28,8 +28,8 @@ from ctrain_runtime.launchers.preflight import INSIDE
 from ctrain_runtime.run.interrupts import Interrupts
 from ctrain_runtime.run.prepare import prepare
 from ctrain_runtime.run.submit import submit
-from ctrain_runtime.site import site_names
-from ctrain_runtime.site_files import save_key
+from ctrain_runtime.site.files import save_key
+from ctrain_runtime.site.select import site_names
 
 OPERATIONS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast")
 SIZES = tuple(str(1 << power) for power in range(10, 29, 3))  # 1 kB to 268 MB

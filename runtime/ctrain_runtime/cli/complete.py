@@ -14,7 +14,7 @@ from typing import Optional
 from ctrain_runtime import job
 from ctrain_runtime.cli.help import topics
 from ctrain_runtime.cli.main import Verb, parser_of
-from ctrain_runtime.site import select_site, site_names
+from ctrain_runtime.site.select import select_site, site_names
 from ctrain_runtime.store.manifest import read_manifest
 from ctrain_runtime.store.store import DEFAULT_CHANNEL, RETIRED, open_stores
 

@@ -26,9 +26,9 @@ from ctrain_runtime.doctor.images import check_image
 from ctrain_runtime.doctor.sites import check_selection
 from ctrain_runtime.errors import CtrainError, StoreError
 from ctrain_runtime.facts import Cluster
-from ctrain_runtime.site import SelectedSite, select_site
-from ctrain_runtime.site_files import site_dirs
-from ctrain_runtime.site_layers import Level
+from ctrain_runtime.site.files import site_dirs
+from ctrain_runtime.site.layers import Level
+from ctrain_runtime.site.select import SelectedSite, select_site
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -37,7 +37,7 @@ from ctrain_runtime.run.measured import RATE, measure
 from ctrain_runtime.run.pick_up import find_run
 from ctrain_runtime.run.prepare import runs_directory
 from ctrain_runtime.run.targets import find_cluster
-from ctrain_runtime.site import SelectedSite, select_site
+from ctrain_runtime.site.select import SelectedSite, select_site
 
 GPUS_PER_NODE = 8  # where nothing is known of the nodes
 SEQUENCES = 512  # of a batch, about, if none is given

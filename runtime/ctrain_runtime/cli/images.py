@@ -156,7 +156,7 @@ def _stores(args: argparse.Namespace) -> list[Store]:
     named = args.store or os.environ.get("CTRAIN_STORE")
     if named:
         return [open_store(store_path(named))]
-    from ctrain_runtime.site import select_site  # only here: slow to import
+    from ctrain_runtime.site.select import select_site  # only here: slow to import
 
     stores = open_stores(select_site().store_dirs())
     if not stores:
@@ -185,7 +185,7 @@ def _list(args: argparse.Namespace) -> str:
 def _site_gpus() -> tuple[str, ...]:
     """GPU names of this cluster or machine; () if unknown."""
     from ctrain_runtime import schedulers
-    from ctrain_runtime.site import select_site
+    from ctrain_runtime.site.select import select_site
 
     site = select_site().site
     try:

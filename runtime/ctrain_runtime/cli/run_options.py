@@ -13,7 +13,7 @@ from ctrain_runtime.cli.output import Activity
 from ctrain_runtime.job import Launcher
 from ctrain_runtime.plan.model import Options
 from ctrain_runtime.run.prepare import Request
-from ctrain_runtime.site import FALLBACK, select_site
+from ctrain_runtime.site.select import FALLBACK, select_site
 
 IMAGE = (
     "NAME[:CHANNEL|:VERSION], NAME@DIGEST, the path of a .sif or a sandbox, or a reference as in"

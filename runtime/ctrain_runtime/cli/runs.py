@@ -26,7 +26,7 @@ from ctrain_runtime.run.pick_up import find_run, list_runs, pick_up, refresh
 from ctrain_runtime.run.prepare import runs_directory
 from ctrain_runtime.run.record import Record
 from ctrain_runtime.schedulers.protocol import Status
-from ctrain_runtime.site import select_site
+from ctrain_runtime.site.select import select_site
 
 SHOWN = 20
 PARALLEL = 8  # runs that are refreshed at a time

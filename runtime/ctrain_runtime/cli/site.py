@@ -25,10 +25,10 @@ from ctrain_runtime.doctor.compare import compare
 from ctrain_runtime.doctor.profile import make_profile
 from ctrain_runtime.doctor.sites import check_files, check_selection, check_site
 from ctrain_runtime.errors import CtrainError, SiteError
-from ctrain_runtime.site import DEFAULT, load_site, select_site
-from ctrain_runtime.site_evidence import explain
-from ctrain_runtime.site_files import LEVEL_NAMES, site_paths
-from ctrain_runtime.site_layers import Level
+from ctrain_runtime.site.evidence import explain
+from ctrain_runtime.site.files import LEVEL_NAMES, site_paths
+from ctrain_runtime.site.layers import Level
+from ctrain_runtime.site.select import DEFAULT, load_site, select_site
 from ctrain_runtime.starting_points.templates import write_new
 
 WIDEST = 40  # of a column, so that a long value moves only its own line

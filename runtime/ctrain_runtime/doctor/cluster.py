@@ -11,7 +11,7 @@ from ctrain_runtime.doctor import Finding, check_clock
 from ctrain_runtime.errors import CtrainError
 from ctrain_runtime.facts import Cluster
 from ctrain_runtime.run.targets import find_cluster
-from ctrain_runtime.site import Site
+from ctrain_runtime.site.model import Site
 
 
 def check_cluster(site: Site) -> tuple[Optional[Cluster], list[Finding]]:

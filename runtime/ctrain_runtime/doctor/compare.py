@@ -23,7 +23,8 @@ from ctrain_runtime.plan.make import absolute_patterns
 from ctrain_runtime.plan.staging import staging_directory
 from ctrain_runtime.run import select_image
 from ctrain_runtime.run.targets import describe_cluster, find_site_engine, limit_threads
-from ctrain_runtime.site import SelectedSite, Site
+from ctrain_runtime.site.model import Site
+from ctrain_runtime.site.select import SelectedSite
 
 Level = Literal["warn", "fail"]
 EXAMPLE = "example"  # a partition of the generic sites, for dry runs where there is no scheduler

@@ -16,7 +16,7 @@ from ctrain_runtime.errors import CtrainError
 from ctrain_runtime.plan.staging import staging_directory
 from ctrain_runtime.run.prepare import runs_directory
 from ctrain_runtime.run.pulled_image import writable_cache
-from ctrain_runtime.site import SelectedSite
+from ctrain_runtime.site.select import SelectedSite
 
 _ENGINE_TMPDIR = ("APPTAINER_TMPDIR", "SINGULARITY_TMPDIR")  # where engines unpack layers
 _PROBE_BYTES = 1 << 20  # written, because quotas show only then

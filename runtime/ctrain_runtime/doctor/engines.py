@@ -14,7 +14,7 @@ from ctrain_runtime.doctor import Finding
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import CtrainError, EngineError
 from ctrain_runtime.run.targets import find_site_engine
-from ctrain_runtime.site import Site
+from ctrain_runtime.site.model import Site
 
 _FUSE = Path("/dev/fuse")
 _SUBORDINATE_IDS = (Path("/etc/subuid"), Path("/etc/subgid"))

@@ -14,7 +14,8 @@ from ctrain_runtime.plan.mpi_start import FITS, OTHERWISE, fit, start_mpi
 from ctrain_runtime.plan.size import JobSize
 from ctrain_runtime.run import select_image
 from ctrain_runtime.run.targets import find_nodes, find_site_engine
-from ctrain_runtime.site import SelectedSite, Site
+from ctrain_runtime.site.model import Site
+from ctrain_runtime.site.select import SelectedSite
 
 SEVERAL_NODES = 2
 

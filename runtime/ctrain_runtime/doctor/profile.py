@@ -17,9 +17,9 @@ from ctrain_runtime.errors import EngineError, UsageError
 from ctrain_runtime.facts import Cluster, Partition
 from ctrain_runtime.job import NAME
 from ctrain_runtime.run.targets import find_cluster
-from ctrain_runtime.site import SelectedSite
-from ctrain_runtime.site_files import site_dirs, site_paths
-from ctrain_runtime.site_layers import Level
+from ctrain_runtime.site.files import site_dirs, site_paths
+from ctrain_runtime.site.layers import Level
+from ctrain_runtime.site.select import SelectedSite
 
 _SCRATCH = "/scratch"
 _PROXIES = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY")

@@ -16,10 +16,11 @@ from ctrain_runtime.plan.environment import check_site_names, multinode_environm
 from ctrain_runtime.plan.make import absolute_patterns, check_address_suffix, check_gpu_order
 from ctrain_runtime.plan.mounts import SQUASHFS, site_mounts
 from ctrain_runtime.run.targets import describe_cluster
-from ctrain_runtime.site import DEFAULT, SelectedSite, Site, expand, load_site
-from ctrain_runtime.site_evidence import read_evidence
-from ctrain_runtime.site_files import is_world_writable, read_site_file, site_paths
-from ctrain_runtime.site_layers import Level
+from ctrain_runtime.site.evidence import read_evidence
+from ctrain_runtime.site.files import is_world_writable, read_site_file, site_paths
+from ctrain_runtime.site.layers import Level
+from ctrain_runtime.site.model import Site
+from ctrain_runtime.site.select import DEFAULT, SelectedSite, expand, load_site
 
 _PATTERNS = ("host_libraries", "library_paths", "mpi_library_paths")
 

@@ -6,7 +6,7 @@ import re
 from typing import Optional
 
 from ctrain_runtime.plan.model import LaunchPlan
-from ctrain_runtime.site import Site
+from ctrain_runtime.site.model import Site
 
 # PALS's list (ALCF, "Running Jobs"), Slurm's map_cpu and mask_cpu (man srun, --cpu-bind).
 _LISTS = re.compile(r"(?P<how>(?:\w+,)*(?P<kind>list|map_cpu|mask_cpu):)(?P<entries>[0-9a-fA-Fx,:-]+)")

@@ -12,7 +12,8 @@ from ctrain_runtime.errors import ConfigError, CtrainError, JobError, UsageError
 from ctrain_runtime.job import Job
 from ctrain_runtime.plan.admission import numbers
 from ctrain_runtime.plan.model import Options
-from ctrain_runtime.site import Site, expand
+from ctrain_runtime.site.model import Site
+from ctrain_runtime.site.select import expand
 
 RESUME = "/resume"
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

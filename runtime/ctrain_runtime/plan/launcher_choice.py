@@ -10,7 +10,7 @@ from ctrain_runtime.facts import Cluster
 from ctrain_runtime.plan.model import LaunchPlan
 from ctrain_runtime.plan.mpi_start import start_mpi
 from ctrain_runtime.plan.size import JobSize
-from ctrain_runtime.site import Site
+from ctrain_runtime.site.model import Site
 
 HOROVOD = "horovod"
 # Their programs count ranks by MPI alone: started otherwise, each rank would train alone, without an error.

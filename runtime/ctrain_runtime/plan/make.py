@@ -19,7 +19,7 @@ from ctrain_runtime.plan.mounts import data_mount, make_mounts
 from ctrain_runtime.plan.mpi_start import start_mpi
 from ctrain_runtime.plan.size import JobSize
 from ctrain_runtime.plan.staging import decide
-from ctrain_runtime.site import Site
+from ctrain_runtime.site.model import Site
 from ctrain_runtime.store import lease
 
 

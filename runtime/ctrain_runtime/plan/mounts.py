@@ -9,7 +9,8 @@ from ctrain_runtime.errors import ConfigError, DataError, UsageError
 from ctrain_runtime.job import Job
 from ctrain_runtime.plan.environment import RESUME
 from ctrain_runtime.plan.model import Mount, Options
-from ctrain_runtime.site import Site, expand
+from ctrain_runtime.site.model import Site
+from ctrain_runtime.site.select import expand
 
 SQUASHFS = (".sqfs", ".sqsh", ".squashfs")  # how the names of such images end
 MAGIC = b"hsqs"  # how they begin (the Linux kernel's squashfs_fs.h)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from ctrain_runtime.errors import SchedulerError
 from ctrain_runtime.facts import Cluster
-from ctrain_runtime.site import Site
+from ctrain_runtime.site.model import Site
 
 FITS, MAY_FIT, ALONE = "fits", "may fit", "each rank alone"
 # Slurm's plugins without PMIx: PMI-2, Cray's PMI-2, PMI-1 (`openmpi`), nothing. Under PMI-2, and where srun got no

@@ -9,7 +9,7 @@ from ctrain_runtime.facts import Cluster
 from ctrain_runtime.plan import binding
 from ctrain_runtime.plan.environment import unknown_conditions
 from ctrain_runtime.plan.model import LaunchPlan
-from ctrain_runtime.site import Site
+from ctrain_runtime.site.model import Site
 
 
 def notes(plan: LaunchPlan, site: Site, cluster: Cluster, software: Mapping[str, str]) -> tuple[str, ...]:

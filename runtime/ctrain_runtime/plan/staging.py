@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from ctrain_runtime.base.text import format_duration, format_size
 from ctrain_runtime.errors import ConfigError, UsageError
 from ctrain_runtime.plan.model import PlannedImage
-from ctrain_runtime.site import Site, expand
+from ctrain_runtime.site.model import Site
+from ctrain_runtime.site.select import expand
 
 # The cost model makes copies look dear and the shared file system fast: by itself, ctrain copies only where it surely
 # pays. What is measured, and how, is in benchmarks/README.md.

@@ -9,7 +9,7 @@ from ctrain_runtime.foreign import cached_digest
 from ctrain_runtime.plan.model import DataCopy, LaunchPlan
 from ctrain_runtime.plan.staging import staging_directory
 from ctrain_runtime.pull import Report
-from ctrain_runtime.site import Site
+from ctrain_runtime.site.model import Site
 
 
 def request_copy(plan: LaunchPlan, site: Site, report: Report) -> DataCopy:

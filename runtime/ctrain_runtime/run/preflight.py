@@ -8,7 +8,7 @@ from typing import Optional
 from ctrain_runtime.base.user_cache import UserCache
 from ctrain_runtime.plan.model import LaunchPlan, Preflight
 from ctrain_runtime.run.events import Event
-from ctrain_runtime.site import Site
+from ctrain_runtime.site.model import Site
 
 STAGE = "preflight"
 CACHE = "worlds"

@@ -29,7 +29,8 @@ from ctrain_runtime.plan.size import JobSize, SizeRequest
 from ctrain_runtime.run import directory, preflight, select_image, targets
 from ctrain_runtime.run.imports import read_imports
 from ctrain_runtime.schedulers.protocol import Scheduler
-from ctrain_runtime.site import FALLBACK, SelectedSite, Site, expand
+from ctrain_runtime.site.model import Site
+from ctrain_runtime.site.select import FALLBACK, SelectedSite, expand
 
 if TYPE_CHECKING:  # start-up is measured
     from ctrain_runtime.pull import Report

@@ -14,7 +14,7 @@ from ctrain_runtime.errors import CtrainError, RegistryError
 from ctrain_runtime.image import Image
 from ctrain_runtime.pull import Meaning, PulledImage, Report
 from ctrain_runtime.registry.http_client import Unreachable
-from ctrain_runtime.site import SelectedSite, expand
+from ctrain_runtime.site.select import SelectedSite, expand
 
 Notes = tuple[str, ...]
 

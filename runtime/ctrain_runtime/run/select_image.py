@@ -13,7 +13,7 @@ from ctrain_runtime.errors import EngineError, ImageUnusable
 from ctrain_runtime.image import Image
 from ctrain_runtime.plan import admission
 from ctrain_runtime.plan.admission import NodeFacts
-from ctrain_runtime.site import SelectedSite
+from ctrain_runtime.site.select import SelectedSite
 from ctrain_runtime.store.store import open_stores
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from ctrain_runtime.plan import admission
 from ctrain_runtime.plan.admission import NodeFacts
 from ctrain_runtime.plan.size import JobSize
 from ctrain_runtime.schedulers.protocol import Scheduler
-from ctrain_runtime.site import Site
+from ctrain_runtime.site.model import Site
 
 ASSUMED = Engine("apptainer", "apptainer", "1.1.0")  # in a dry run without any: the oldest with all options
 

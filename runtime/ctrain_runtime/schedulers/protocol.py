@@ -11,7 +11,7 @@ from ctrain_runtime.facts import Cluster
 from ctrain_runtime.plan.model import Launch, LaunchPlan
 from ctrain_runtime.plan.size import JobSize, SizeRequest
 from ctrain_runtime.schedulers.script import Task, TaskIdentity
-from ctrain_runtime.site import Site
+from ctrain_runtime.site.model import Site
 
 
 class Outcome(str, Enum):

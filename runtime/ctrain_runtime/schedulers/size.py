@@ -11,7 +11,7 @@ from ctrain_runtime.errors import ConfigError, ResourceError, SchedulerError, Us
 from ctrain_runtime.facts import Allocation, Cluster, Partition
 from ctrain_runtime.plan.partition_choice import choose_partition, hosts_elsewhere, limit, others_that_take
 from ctrain_runtime.plan.size import JobSize, SizeRequest, check_capacity, resolve_count, unused_gpus
-from ctrain_runtime.site import Site
+from ctrain_runtime.site.model import Site
 
 OTHERS = 5  # partitions that a complaint names, at most
 

@@ -359,7 +359,7 @@ def etc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The directory of the administrators' site files."""
     folder = tmp_path / "etc"
     folder.mkdir()
-    monkeypatch.setattr("ctrain_runtime.site_files.SYSTEM_DIR", folder)
+    monkeypatch.setattr("ctrain_runtime.site.files.SYSTEM_DIR", folder)
     monkeypatch.setenv("CTRAIN_SITE", "local")
     return folder
 

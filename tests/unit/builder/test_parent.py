@@ -19,7 +19,7 @@ from ctrain_builder.parent import Parent, Part
 from ctrain_runtime.base.digest import file_digest
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import ConfigError, ImageNotFound, ImageUnusable
-from ctrain_runtime.site import Site
+from ctrain_runtime.site.model import Site
 from ctrain_runtime.store import sif
 from ctrain_runtime.store.manifest import Base, Layer, Requires
 from ctrain_runtime.store.store import Store

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_runtime import site_files
 from ctrain_runtime.base import paths
+from ctrain_runtime.site import files
 from samples.sample_images import write_store
 
 
@@ -36,5 +36,5 @@ def _shipped_sites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Site files and caches of the machine and of its user must not change what the tests see, nor be changed by them;
     those of the tests are in `etc`, `config` and `cache`."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(site_files, "SYSTEM_DIR", tmp_path / "etc" / "ctrain" / "sites")
+    monkeypatch.setattr(files, "SYSTEM_DIR", tmp_path / "etc" / "ctrain" / "sites")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))

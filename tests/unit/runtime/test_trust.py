@@ -12,7 +12,7 @@ import pytest
 from ctrain_runtime import trust
 from ctrain_runtime.errors import CtrainError, EngineError, ImageUnusable, SiteError
 from ctrain_runtime.image import Image, find_any_arch
-from ctrain_runtime.site import Site
+from ctrain_runtime.site.model import Site
 from ctrain_runtime.store import signatures
 from samples.programs import answer
 from samples.sample_images import sif, write_image, write_signature

@@ -16,7 +16,7 @@ from ctrain_runtime.base.text import table
 from ctrain_runtime.engines.apptainer import Engine, find_engine
 from ctrain_runtime.errors import ImageUnusable, UsageError
 from ctrain_runtime.image import Image
-from ctrain_runtime.site import select_site
+from ctrain_runtime.site.select import select_site
 from ctrain_runtime.store.references import join_all, resolve
 from ctrain_runtime.store.signatures import added, covers
 from ctrain_runtime.store.store import PublishedImage, Store

@@ -18,7 +18,7 @@ from ctrain_runtime.errors import CtrainError, SchedulerError
 from ctrain_runtime.facts import Allocation, Cluster, Partition
 from ctrain_runtime.schedulers.pbs import client, ownership
 from ctrain_runtime.schedulers.pbs.script import HYDRA, PALS, PALS_PMIX
-from ctrain_runtime.site import Site
+from ctrain_runtime.site.model import Site
 
 COMMANDS = ("qsub", "qstat", "qselect", "qdel", "pbsnodes")
 # States in which a host starts no job (man pbs_node_attributes). Others only show that it is in use.

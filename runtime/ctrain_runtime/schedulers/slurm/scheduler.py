@@ -14,7 +14,7 @@ from ctrain_runtime.schedulers import process, size
 from ctrain_runtime.schedulers.protocol import FailedTask, OutOfMemory, Status
 from ctrain_runtime.schedulers.script import Task, TaskIdentity
 from ctrain_runtime.schedulers.slurm import client, facts, job, script, submit
-from ctrain_runtime.site import Site
+from ctrain_runtime.site.model import Site
 
 
 class Slurm:

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_runtime import site_files
 from ctrain_runtime.cli.main import RUNTIME_VERBS, main
 from ctrain_runtime.facts import Partition
+from ctrain_runtime.site import files
 from samples.programs import answer, slurm
 
 Out = pytest.CaptureFixture[str]
-SLURM_YAML = f"{site_files.BUILT_IN_DIR}/generic-slurm.yaml (built-in)"
+SLURM_YAML = f"{files.BUILT_IN_DIR}/generic-slurm.yaml (built-in)"
 
 
 @pytest.fixture(autouse=True)
@@ -84,7 +84,7 @@ def test_show_of_an_unknown_site(capsys: Out) -> None:
 def test_check_of_a_site_without_trouble(user_file: Path, tmp_path: Path, capsys: Out) -> None:
     assert site("check") == 0
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
-    shipped, changed = sorted(site_files.BUILT_IN_DIR.glob("*.yaml")), {"generic-slurm": [user_file]}
+    shipped, changed = sorted(files.BUILT_IN_DIR.glob("*.yaml")), {"generic-slurm": [user_file]}
     assert lines == [
         *(f"site {path.stem} ok {', '.join(map(str, (path, *changed.get(path.stem, ()))))}" for path in shipped),
         "site ok generic-slurm (detected: sinfo, sbatch, srun)",
@@ -138,7 +138,7 @@ def test_show_why_names_what_a_value_of_a_real_site_rests_on(user_file: Path, ca
     user_file.with_name("titan.yaml").unlink()
     assert site("show", "titan", "--why") == 0
     line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("partitions.gpu"))
-    file = f"{site_files.BUILT_IN_DIR}/titan.yaml (built-in)"
+    file = f"{files.BUILT_IN_DIR}/titan.yaml (built-in)"
     assert f"{file} nodes, gpus, gpu_type: memory, 2026-11-23: a talk of 2023" in " ".join(line.split())
     assert "cpus, arch: unverified, 2026-11-23: nobody" in line
     assert site("show", "titan", "--json") == 0

@@ -8,7 +8,7 @@ import pytest
 from ctrain_runtime.doctor import Finding, check_clock
 from ctrain_runtime.doctor.cluster import check_cluster
 from ctrain_runtime.facts import Partition
-from ctrain_runtime.site import Site
+from ctrain_runtime.site.model import Site
 from samples import programs as fakes
 
 SITE = Site(name="ours", scheduler="slurm")

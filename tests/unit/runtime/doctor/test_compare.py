@@ -10,7 +10,7 @@ from ctrain_runtime.cli.main import RUNTIME_VERBS, main
 from ctrain_runtime.doctor import compare
 from ctrain_runtime.facts import Allocation, Cluster, Partition
 from ctrain_runtime.schedulers.slurm.scheduler import Slurm
-from ctrain_runtime.site import select_site
+from ctrain_runtime.site.select import select_site
 from samples import programs as fakes
 from samples.recordings import install_pbs
 from samples.sample_images import write_store

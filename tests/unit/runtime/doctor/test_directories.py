@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ctrain_runtime.doctor import Finding, directories
-from ctrain_runtime.site import select_site
+from ctrain_runtime.site.select import select_site
 
 
 @pytest.fixture(autouse=True)

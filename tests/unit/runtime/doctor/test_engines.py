@@ -7,7 +7,7 @@ import pytest
 
 from ctrain_runtime.base.text import user_name
 from ctrain_runtime.doctor import Finding, engines
-from ctrain_runtime.site import Site, SiteEngine
+from ctrain_runtime.site.model import Site, SiteEngine
 from samples.programs import answer, write_program
 
 SITE = Site(name="ours", scheduler="slurm")

@@ -10,7 +10,7 @@ from ctrain_runtime import facts
 from ctrain_runtime.doctor import Finding
 from ctrain_runtime.doctor.images import check_image
 from ctrain_runtime.facts import Allocation, Cluster, Partition
-from ctrain_runtime.site import SelectedSite, select_site
+from ctrain_runtime.site.select import SelectedSite, select_site
 from ctrain_runtime.store.manifest import Requires
 from samples.programs import answer
 from samples.sample_images import write_store

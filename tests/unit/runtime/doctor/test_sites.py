@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from ctrain_runtime.doctor.sites import check_files, check_selection, check_site
-from ctrain_runtime.site import Conditional, SelectedSite, Site, SitePartition, select_site, site_names
+from ctrain_runtime.site.model import Conditional, Site, SitePartition
+from ctrain_runtime.site.select import SelectedSite, select_site, site_names
 from samples.programs import answer
 
 

@@ -8,7 +8,7 @@ import pytest
 from ctrain_runtime.errors import ConfigError, CtrainError, JobError, UsageError
 from ctrain_runtime.plan import site_notes
 from ctrain_runtime.plan.environment import IDENTITY, passed_names, secret_names
-from ctrain_runtime.site import Conditional
+from ctrain_runtime.site.model import Conditional
 from samples.plans import CLUSTER, LOCAL, RUN, a_job, a_plan, a_site, an_image
 
 

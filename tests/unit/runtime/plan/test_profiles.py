@@ -16,7 +16,8 @@ from ctrain_runtime.plan.model import LaunchPlan
 from ctrain_runtime.plan.size import SizeRequest
 from ctrain_runtime.run.targets import describe_cluster, find_site_engine
 from ctrain_runtime.schedulers import size
-from ctrain_runtime.site import Site, load_site
+from ctrain_runtime.site.model import Site
+from ctrain_runtime.site.select import load_site
 from samples.plans import a_job, a_launch, a_plan, an_image, some_facts
 from samples.programs import answer
 from samples.sample_images import write_store

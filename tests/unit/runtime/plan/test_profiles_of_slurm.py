@@ -11,7 +11,7 @@ from ctrain_runtime.plan import site_notes
 from ctrain_runtime.plan.model import LaunchPlan
 from ctrain_runtime.run import preflight
 from ctrain_runtime.run.targets import describe_cluster, find_site_engine
-from ctrain_runtime.site import load_site
+from ctrain_runtime.site.select import load_site
 from samples.plans import ENGINE, a_job, a_launch, a_plan, an_image, some_facts
 
 ROCM = {"torch": "2.9.1", "rocm": "6.4.2"}

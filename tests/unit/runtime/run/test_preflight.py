@@ -10,7 +10,7 @@ from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.plan.model import LaunchPlan, Preflight
 from ctrain_runtime.run import preflight
 from ctrain_runtime.run.events import Event
-from ctrain_runtime.site import ExpectedBandwidth
+from ctrain_runtime.site.model import ExpectedBandwidth
 from samples.plans import LOCAL, a_job, a_plan, a_site, an_image, some_facts
 
 CPU = an_image(name="pytorch-cpu", software={"torch": "2.13.0"})

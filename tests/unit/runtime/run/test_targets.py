@@ -15,7 +15,8 @@ from ctrain_runtime.facts import Cluster, Limits, Partition
 from ctrain_runtime.plan.admission import NodeFacts
 from ctrain_runtime.plan.size import JobSize, SizeRequest
 from ctrain_runtime.run.targets import ASSUMED, describe_cluster, find_cluster, find_nodes, find_site_engine
-from ctrain_runtime.site import Site, SiteEngine, SitePartition, SiteQos, load_site, site_names
+from ctrain_runtime.site.model import Site, SiteEngine, SitePartition, SiteQos
+from ctrain_runtime.site.select import load_site, site_names
 from samples import programs as fakes
 from samples.sample_images import write_store
 

@@ -12,7 +12,7 @@ from ctrain_runtime.errors import ConfigError, CtrainError, ResourceError, Sched
 from ctrain_runtime.facts import Allocation, Cluster, Limits, Partition
 from ctrain_runtime.plan.size import JobSize, SizeRequest
 from ctrain_runtime.schedulers import size
-from ctrain_runtime.site import Site
+from ctrain_runtime.site.model import Site
 
 SITE = Site(name="neuron", scheduler="slurm")
 GPU = Partition(

@@ -13,7 +13,7 @@ from ctrain_runtime import job
 from ctrain_runtime.base import strict_yaml
 from ctrain_runtime.errors import ConfigError
 from ctrain_runtime.plan.expectation import read_training
-from ctrain_runtime.site import load_site
+from ctrain_runtime.site.select import load_site
 from ctrain_runtime.starting_points import templates
 
 

@@ -13,7 +13,7 @@ from ctrain_runtime.base.time_limit import NodeRange
 from ctrain_runtime.errors import SchedulerError
 from ctrain_runtime.facts import Allocation, Partition
 from ctrain_runtime.schedulers.pbs import client, facts
-from ctrain_runtime.site import Site
+from ctrain_runtime.site.model import Site
 from samples.programs import answer
 from samples.recordings import install_pbs, pbs, pbs_errors, pbs_jobs
 

@@ -15,7 +15,7 @@ import pytest
 from ctrain_runtime.facts import Cluster
 from ctrain_runtime.plan.model import LaunchPlan
 from ctrain_runtime.schedulers.local import script as local
-from ctrain_runtime.site import Site
+from ctrain_runtime.site.model import Site
 from samples.plans import GPU_PARTITION, a_job, a_launch, a_plan, some_facts
 from samples.programs import SYSTEM
 from samples.runs import wait_for

@@ -8,7 +8,7 @@ import pytest
 from ctrain_runtime.errors import UsageError
 from ctrain_runtime.facts import Cluster
 from ctrain_runtime.schedulers.pbs.options import job_options
-from ctrain_runtime.site import Site
+from ctrain_runtime.site.model import Site
 from samples import pbs_stand_in
 from samples.plans import GPU_PARTITION, a_job, a_plan, some_facts
 

@@ -15,7 +15,7 @@ from ctrain_runtime.facts import Allocation, Cluster
 from ctrain_runtime.plan.model import LaunchPlan, Preflight
 from ctrain_runtime.plan.size import SizeRequest
 from ctrain_runtime.schedulers.pbs import script
-from ctrain_runtime.site import Site
+from ctrain_runtime.site.model import Site
 from samples import pbs_stand_in
 from samples.plans import GPU_PARTITION, a_job, a_launch, a_plan, some_facts
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from ctrain_runtime.errors import SiteError
-from ctrain_runtime.site_layers import Layer, Level, check_trust_keys, merge
+from ctrain_runtime.site.layers import Layer, Level, check_trust_keys, merge
 
 
 def layers(*values: dict[str, Any]) -> list[Layer]:

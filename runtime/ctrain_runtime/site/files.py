@@ -18,9 +18,9 @@ from typing import Any, Optional
 from ctrain_runtime.base import config, strict_yaml
 from ctrain_runtime.base.paths import INSTALLED_SITES, expand_home, installation_prefix
 from ctrain_runtime.errors import ConfigError, SiteError
-from ctrain_runtime.site_layers import TRUST_KEYS, Layer, Level
+from ctrain_runtime.site.layers import TRUST_KEYS, Layer, Level
 
-BUILT_IN_DIR = Path(__file__).parent / "sites"
+BUILT_IN_DIR = Path(__file__).parents[1] / "sites"
 SYSTEM_DIR = Path("/etc/ctrain/sites")
 PROJECT_FILE = "ctrain.yaml"
 

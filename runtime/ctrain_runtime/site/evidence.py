@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from ctrain_runtime.base import config, strict_yaml
 from ctrain_runtime.errors import ConfigError
-from ctrain_runtime.site_layers import Layer
+from ctrain_runtime.site.layers import Layer
 
 FOLDER = "sources"
 

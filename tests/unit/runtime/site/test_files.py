@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_runtime import site_files
 from ctrain_runtime.errors import ConfigError, SiteError
-from ctrain_runtime.site import Site
-from ctrain_runtime.site_layers import Level
+from ctrain_runtime.site import files
+from ctrain_runtime.site.layers import Level
+from ctrain_runtime.site.model import Site
 
 
 def write(path: Path, text: str = "partition: x\n") -> Path:
@@ -20,10 +20,10 @@ def write(path: Path, text: str = "partition: x\n") -> Path:
 def test_the_users_directory_follows_the_xdg_specification(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/kim")
     monkeypatch.setenv("XDG_CONFIG_HOME", "/conf")
-    assert site_files.site_dirs()[Level.USER] == Path("/conf/ctrain/sites")
+    assert files.site_dirs()[Level.USER] == Path("/conf/ctrain/sites")
     for ignored in ("", "relative/conf"):
         monkeypatch.setenv("XDG_CONFIG_HOME", ignored)
-        assert site_files.site_dirs()[Level.USER] == Path("/home/kim/.config/ctrain/sites")
+        assert files.site_dirs()[Level.USER] == Path("/home/kim/.config/ctrain/sites")
 
 
 def test_the_files_of_a_site_lowest_first(tmp_path: Path) -> None:
@@ -31,8 +31,8 @@ def test_the_files_of_a_site_lowest_first(tmp_path: Path) -> None:
     system, user = write(tmp_path / "etc" / name), write(tmp_path / "config" / name)
     write(tmp_path / "config/ctrain/sites/.generic-slurm.yaml")
     write(tmp_path / "config/ctrain/sites/generic-slurm.yaml~")
-    paths = site_files.site_paths()
-    assert set(paths) == {path.stem for path in site_files.BUILT_IN_DIR.glob("*.yaml")}
+    paths = files.site_paths()
+    assert set(paths) == {path.stem for path in files.BUILT_IN_DIR.glob("*.yaml")}
     assert list(paths["generic-slurm"].values())[1:] == [system, user]
 
 
@@ -42,7 +42,7 @@ def test_a_directory_that_cannot_be_read_is_not_skipped(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(Path, "iterdir", refuse)
     with pytest.raises(ConfigError, match=r"^cannot read .*sites: Permission denied"):
-        site_files.site_paths()
+        files.site_paths()
 
 
 @pytest.mark.parametrize(
@@ -76,13 +76,13 @@ def test_a_directory_that_cannot_be_read_is_not_skipped(monkeypatch: pytest.Monk
 )
 def test_a_file_that_is_wrong_names_file_line_and_key(tmp_path: Path, text: str, complaint: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        site_files.read_site_file(write(tmp_path / "s.yaml", text), Level.USER, Site)
+        files.read_site_file(write(tmp_path / "s.yaml", text), Level.USER, Site)
     assert complaint in str(caught.value)
 
 
 def test_a_file_with_some_keys(tmp_path: Path) -> None:
     path = write(tmp_path / "s.yaml", "partition: null\nenv: {A: null, B: '1'}\ncpus_per_gpu: 8\n")
-    layer = site_files.read_site_file(path, Level.USER, Site)
+    layer = files.read_site_file(path, Level.USER, Site)
     assert (layer.level, layer.source) == (Level.USER, f"{path} (user)")
     assert layer.values == {"name": "s", "partition": None, "env": {"A": None, "B": "1"}, "cpus_per_gpu": 8}
 
@@ -90,7 +90,7 @@ def test_a_file_with_some_keys(tmp_path: Path) -> None:
 def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "s.yaml")
     with pytest.raises(ConfigError, match=r"s\.yaml is not a regular file$"):
-        site_files.read_site_file(tmp_path / "s.yaml", Level.USER, Site)
+        files.read_site_file(tmp_path / "s.yaml", Level.USER, Site)
 
 
 @pytest.fixture
@@ -107,38 +107,38 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_project_file_is_the_nearest_up_to_the_root_of_the_repository(project: Path) -> None:
     repository = project.parents[1]
     write(repository.parent / "ctrain.yaml")
-    assert site_files.find_project_file() is None
+    assert files.find_project_file() is None
     for directory in (repository, project.parent, project):
         write(directory / "ctrain.yaml")
-        assert site_files.find_project_file() == directory / "ctrain.yaml"
+        assert files.find_project_file() == directory / "ctrain.yaml"
 
 
 def test_without_a_repository_the_search_ends_at_home(project: Path) -> None:
     (project.parents[1] / ".git").rmdir()
     home = project.parents[2]
     write(home.parent / "ctrain.yaml")
-    assert site_files.find_project_file() is None
-    assert write(home / "ctrain.yaml") == site_files.find_project_file()
+    assert files.find_project_file() is None
+    assert write(home / "ctrain.yaml") == files.find_project_file()
 
 
 def test_elsewhere_only_the_current_directory_counts(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (project.parents[1] / ".git").rmdir()
     monkeypatch.setenv("HOME", "/nowhere")
     write(project.parent / "ctrain.yaml")
-    assert site_files.find_project_file() is None
-    assert write(project / "ctrain.yaml") == site_files.find_project_file()
+    assert files.find_project_file() is None
+    assert write(project / "ctrain.yaml") == files.find_project_file()
 
 
 def test_parents_that_everyone_can_write_to_are_not_searched(project: Path) -> None:
     file = write(project.parents[1] / "ctrain.yaml")
     file.parent.chmod(0o1777)
-    assert site_files.find_project_file() is None
+    assert files.find_project_file() is None
 
 
 def test_a_file_that_another_user_left_where_everyone_can_write(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = write(project / "ctrain.yaml")
     project.chmod(0o1777)
-    assert site_files.find_project_file() == file
+    assert files.find_project_file() == file
     if os.getuid() == 0:
         try:
             os.chown(file, 12345, -1)
@@ -146,19 +146,19 @@ def test_a_file_that_another_user_left_where_everyone_can_write(project: Path, m
             pytest.skip(f"this user namespace has no other user: {error.strerror}")
     monkeypatch.setattr(os, "getuid", lambda: 54321)
     with pytest.raises(SiteError, match=r"ctrain\.yaml belongs to another user, in a world-writable"):
-        site_files.find_project_file()
+        files.find_project_file()
 
 
 def test_a_current_directory_that_was_deleted(project: Path) -> None:
     project.rmdir()
-    assert site_files.find_project_file() is None
+    assert files.find_project_file() is None
 
 
 @pytest.mark.usefixtures("project")
 def test_a_project_file() -> None:
-    assert site_files.read_project_file(Site) is None
+    assert files.read_project_file(Site) is None
     path = write(Path("ctrain.yaml").absolute(), "site: neuron\npartition: x\nenv: {A: '1'}\n")
-    file = site_files.read_project_file(Site)
+    file = files.read_project_file(Site)
     assert file
     assert (file.path, file.site) == (path, "neuron")
     assert (file.layer.level, file.layer.source) == (Level.PROJECT, f"{path} (project)")
@@ -189,7 +189,7 @@ def test_a_project_file() -> None:
 def test_a_project_file_that_is_wrong_or_hostile(text: str, complaint: str) -> None:
     path = write(Path("ctrain.yaml").absolute(), text)
     with pytest.raises(ConfigError) as caught:
-        site_files.read_project_file(Site)
+        files.read_project_file(Site)
     assert str(caught.value).startswith(str(path))
     assert complaint in str(caught.value)
 
@@ -207,22 +207,22 @@ partition: x
 
 def test_a_saved_key_leaves_the_rest_of_a_file_alone(tmp_path: Path) -> None:
     path = write(tmp_path / "config/ctrain/sites/generic-slurm.yaml", OLD)
-    assert site_files.save_key("generic-slurm", "expected_bandwidth", {"gloo": 1.25}) == path
+    assert files.save_key("generic-slurm", "expected_bandwidth", {"gloo": 1.25}) == path
     new = "# mine\nexpected_bandwidth: {nccl: 90, gloo: 1.25}\n# the partition\npartition: x\n"
     assert path.read_text() == new
-    site_files.save_key("generic-slurm", "expected_bandwidth", {"nccl": 96})
+    files.save_key("generic-slurm", "expected_bandwidth", {"nccl": 96})
     assert path.read_text() == new.replace("90", "96")
-    layer = site_files.read_site_file(path, Level.USER, Site)
+    layer = files.read_site_file(path, Level.USER, Site)
     assert layer.values["expected_bandwidth"] == {"nccl": 96, "gloo": 1.25}
 
 
 def test_a_saved_key_of_a_new_file_and_of_a_link(tmp_path: Path) -> None:
     path = tmp_path / "config/ctrain/sites/generic-slurm.yaml"
-    site_files.save_key("generic-slurm", "expected_bandwidth", {"gloo": 1.25})
+    files.save_key("generic-slurm", "expected_bandwidth", {"gloo": 1.25})
     assert path.read_text() == "expected_bandwidth: {gloo: 1.25}\n"
     path.rename(tmp_path / "real.yaml")
     path.symlink_to(tmp_path / "real.yaml")
-    site_files.save_key("generic-slurm", "expected_bandwidth", {"gloo": 2})
+    files.save_key("generic-slurm", "expected_bandwidth", {"gloo": 2})
     assert path.is_symlink()
     assert (tmp_path / "real.yaml").read_text() == "expected_bandwidth: {gloo: 2}\n"
     assert [file.name for file in tmp_path.glob("*.yaml")] == ["real.yaml"]

@@ -4,14 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_runtime import site_files
 from ctrain_runtime.errors import ConfigError
-from ctrain_runtime.site import Site, select_site
-from ctrain_runtime.site_evidence import explain, leaf_paths, read_evidence
-from ctrain_runtime.site_layers import Layer, Level
+from ctrain_runtime.site import files
+from ctrain_runtime.site.evidence import explain, leaf_paths, read_evidence
+from ctrain_runtime.site.layers import Layer, Level
+from ctrain_runtime.site.model import Site
+from ctrain_runtime.site.select import select_site
 
 OF_NO_REAL_SITE = {"generic-pbs", "generic-slurm", "local"}
-PROFILES = sorted({path.stem for path in site_files.BUILT_IN_DIR.glob("*.yaml")} - OF_NO_REAL_SITE)
+PROFILES = sorted({path.stem for path in files.BUILT_IN_DIR.glob("*.yaml")} - OF_NO_REAL_SITE)
 ABOUT_THE_FILE = {"name", "description", "extends"}
 
 SITE = """
@@ -33,12 +34,12 @@ def layer(sources: str, name: str = "ours") -> Layer:
     folder = path.parent / "sources"
     folder.mkdir(exist_ok=True)
     (folder / path.name).write_text(sources)
-    return site_files.read_site_file(path, Level.USER, Site)
+    return files.read_site_file(path, Level.USER, Site)
 
 
 @pytest.mark.parametrize("name", PROFILES)
 def test_each_value_of_a_real_site_that_ships_has_a_source(name: str) -> None:
-    shipped = site_files.read_site_file(site_files.BUILT_IN_DIR / f"{name}.yaml", Level.BUILT_IN, Site)
+    shipped = files.read_site_file(files.BUILT_IN_DIR / f"{name}.yaml", Level.BUILT_IN, Site)
     evidence = read_evidence(shipped)
     facts = [path for path in leaf_paths(shipped.values) if path not in ABOUT_THE_FILE]
     assert [path for path in facts if not any(one.covers(path) for one in evidence)] == []

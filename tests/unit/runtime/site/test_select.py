@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_runtime import site, site_files
 from ctrain_runtime.base import strict_yaml
 from ctrain_runtime.errors import ConfigError, SiteError
-from ctrain_runtime.site import load_site, select_site
+from ctrain_runtime.site import files, model, select
+from ctrain_runtime.site.select import load_site, select_site
 from samples.programs import answer
 
 SYSTEM = Path("etc/ctrain/sites")
 USER = Path("config/ctrain/sites")
-BUILT_IN = Path(site.__file__).parent / "sites"
+BUILT_IN = files.BUILT_IN_DIR
 
 
 def write(path: Path, text: str) -> Path:
@@ -68,8 +68,8 @@ def test_a_site_inherits_criteria_only_if_it_adds_some(tmp_path: Path) -> None:
 def test_only_sites_that_may_apply_are_read_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every command asks all sites, and YAML is slow to read; a user's file may change the criteria."""
     write(USER / "polaris.yaml", "partition: mine\n")
-    whole, read = [], site_files.read_site_file
-    monkeypatch.setattr(site_files, "read_site_file", lambda path, *more: whole.append(path.stem) or read(path, *more))
+    whole, read = [], files.read_site_file
+    monkeypatch.setattr(files, "read_site_file", lambda path, *more: whole.append(path.stem) or read(path, *more))
     assert select_site().site.name == "generic-slurm"
     assert sorted(whole) == ["generic-slurm", "polaris", "polaris"]
 
@@ -169,7 +169,7 @@ def test_a_site_extends_another() -> None:
     write(USER / "base.yaml", "partition: b\n")
     mine, sources = load_site("mine")
     assert (mine.name, mine.scheduler, mine.partition, mine.env) == ("mine", "slurm", "b", {"A": "1", "B": "2"})
-    assert (mine.extends, mine.description, mine.detect) == ("base", "", site.Detect())
+    assert (mine.extends, mine.description, mine.detect) == ("base", "", model.Detect())
     assert sources["env.A"] == f"{(SYSTEM / 'base.yaml').absolute()} (system)"
 
 
@@ -293,7 +293,7 @@ def test_the_sites_that_ship(name: str) -> None:
 def test_a_named_site_reads_only_its_own_files() -> None:
     write(USER / "broken.yaml", "{")
     assert select_site("local").site.name == "local"
-    assert "broken" in site.site_names()
+    assert "broken" in select.site_names()
     with pytest.raises(ConfigError, match=r"broken\.yaml, line 1"):
         select_site()
 
@@ -301,20 +301,20 @@ def test_a_named_site_reads_only_its_own_files() -> None:
 def test_expand(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("USER", "kim")
     monkeypatch.setenv("HOME", "/home/kim")
-    assert site.expand("/scratch/$USER/ctrain", "x") == "/scratch/kim/ctrain"
-    assert site.expand("~/runs", "x") == "/home/kim/runs"
-    assert site.expand("/a/${USER}s", "x") == "/a/kims"
+    assert select.expand("/scratch/$USER/ctrain", "x") == "/scratch/kim/ctrain"
+    assert select.expand("~/runs", "x") == "/home/kim/runs"
+    assert select.expand("/a/${USER}s", "x") == "/a/kims"
 
 
 @pytest.mark.parametrize("text", ["/scratch/$NOBODY_SET_THIS", "/cost/$5"])
 def test_expand_never_leaves_a_hole(text: str) -> None:
     with pytest.raises(ConfigError, match=r"^site neuron: runs: variable not set in '.*': "):
-        site.expand(text, "site neuron: runs")
+        select.expand(text, "site neuron: runs")
 
 
 def test_the_home_of_nobody() -> None:
     with pytest.raises(ConfigError, match=r"^x: home directory not found: '~nobody-of-this-name/runs'$"):
-        site.expand("~nobody-of-this-name/runs", "x")
+        select.expand("~nobody-of-this-name/runs", "x")
 
 
 def test_the_user_of_a_path_without_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -322,10 +322,10 @@ def test_the_user_of_a_path_without_the_variable(monkeypatch: pytest.MonkeyPatch
     me = pwd.getpwuid(os.getuid()).pw_name
     for change in (lambda: monkeypatch.delenv("USER", raising=False), lambda: monkeypatch.setenv("USER", "")):
         change()
-        assert site.expand("/scratch/$USER/ctrain", "x") == f"/scratch/{me}/ctrain"
+        assert select.expand("/scratch/$USER/ctrain", "x") == f"/scratch/{me}/ctrain"
     monkeypatch.setattr(os, "getuid", lambda: 4_000_000)
     with pytest.raises(ConfigError, match=r"^neuron\.yaml: runs: variable not set in '/scratch/\$USER/ctrain': 'USER'"):
-        site.expand("/scratch/$USER/ctrain", "neuron.yaml: runs")
+        select.expand("/scratch/$USER/ctrain", "neuron.yaml: runs")
     monkeypatch.setenv("SCRATCH", "")
     with pytest.raises(ConfigError, match=r"^x: variable not set in"):
-        site.expand("$SCRATCH/runs", "x")
+        select.expand("$SCRATCH/runs", "x")
