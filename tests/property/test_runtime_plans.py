@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ctrain_runtime.base import time_limit
+from ctrain_runtime.cluster.model import Allocation, Cluster, Partition
 from ctrain_runtime.errors import ResourceError, UsageError
-from ctrain_runtime.facts import Allocation, Cluster, Partition
 from ctrain_runtime.job import Resources
 from ctrain_runtime.plan.model import LaunchPlan
 from samples.plans import a_job, a_plan, some_facts

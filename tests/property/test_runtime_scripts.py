@@ -19,9 +19,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ctrain_runtime.base import run_files
+from ctrain_runtime.cluster.model import Cluster
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import UsageError
-from ctrain_runtime.facts import Cluster
 from ctrain_runtime.launchers import fragments
 from ctrain_runtime.plan.model import LaunchPlan
 from ctrain_runtime.run import directory

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from ctrain_runtime import launchers, schedulers
+from ctrain_runtime.cluster.facts import Facts
+from ctrain_runtime.cluster.model import Cluster, Partition
 from ctrain_runtime.engines.apptainer import Engine
-from ctrain_runtime.facts import Cluster, Facts, Partition
 from ctrain_runtime.image import Image
 from ctrain_runtime.job import Job, Resources
 from ctrain_runtime.plan.make import make_plan

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_runtime.facts import Partition
+from ctrain_runtime.cluster.model import Partition
 
 BIN = Path(__file__).parent / "bin"
 SYSTEM = "/usr/bin:/bin"  # bash, date, mktemp ...: what the scripts of a run use

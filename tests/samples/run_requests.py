@@ -6,7 +6,7 @@ import platform
 from pathlib import Path
 from typing import Any
 
-from ctrain_runtime.facts import Partition
+from ctrain_runtime.cluster.model import Partition
 from ctrain_runtime.plan.model import LaunchPlan, Options
 from ctrain_runtime.run.prepare import Request, prepare
 from ctrain_runtime.site.select import select_site

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Optional
 
 from ctrain_runtime.base.bash import quote_argv
+from ctrain_runtime.cluster.model import Cluster, Partition
 from ctrain_runtime.errors import SchedulerError
-from ctrain_runtime.facts import Cluster, Partition
 from ctrain_runtime.plan.model import Launch, LaunchPlan
 from ctrain_runtime.plan.size import JobSize, SizeRequest, check_capacity, resolve_count
 from ctrain_runtime.schedulers.protocol import FailedTask, Outcome, OutOfMemory, Status

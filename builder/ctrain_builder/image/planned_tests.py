@@ -17,8 +17,8 @@ from ctrain_builder.image import reuse, tests
 from ctrain_builder.image.reuse import Stack
 from ctrain_builder.image.tests import ImageTest
 from ctrain_builder.layers.container import Container
+from ctrain_runtime.cluster.machine import count_gpus
 from ctrain_runtime.engines.apptainer import Engine
-from ctrain_runtime.facts import count_gpus
 from ctrain_runtime.store.manifest import Manifest, TestResult
 
 

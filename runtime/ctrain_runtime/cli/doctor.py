@@ -17,6 +17,7 @@ from pathlib import Path
 
 from ctrain_runtime.base.text import table
 from ctrain_runtime.cli.run_options import add_site
+from ctrain_runtime.cluster.model import Cluster
 from ctrain_runtime.doctor import Finding, stores
 from ctrain_runtime.doctor.cluster import check_cluster
 from ctrain_runtime.doctor.directories import check_directories
@@ -25,7 +26,6 @@ from ctrain_runtime.doctor.fabric import check_fabric
 from ctrain_runtime.doctor.images import check_image
 from ctrain_runtime.doctor.sites import check_selection
 from ctrain_runtime.errors import CtrainError, StoreError
-from ctrain_runtime.facts import Cluster
 from ctrain_runtime.site.files import site_dirs
 from ctrain_runtime.site.layers import Level
 from ctrain_runtime.site.select import SelectedSite, select_site

@@ -23,13 +23,13 @@ from ctrain_runtime.cli import estimate_view
 from ctrain_runtime.cli.output import Writer, print_line
 from ctrain_runtime.cli.progress import ASCII_BLOCKS, BLOCKS
 from ctrain_runtime.cli.run_options import add_runs, add_site
+from ctrain_runtime.cluster.model import Partition
 from ctrain_runtime.errors import DataError, ResourceError, UsageError
 from ctrain_runtime.estimate import fit
 from ctrain_runtime.estimate.estimate import Case, calibrate, make_estimate
 from ctrain_runtime.estimate.hardware import MODELS, Hardware, ambiguity, find_gpus, make_hardware
 from ctrain_runtime.estimate.layout import Attention, Layout, Precision, Recompute, Schedule, Strategy
 from ctrain_runtime.estimate.model import PRESETS, Model, find_model, parse_amount
-from ctrain_runtime.facts import Partition
 from ctrain_runtime.job import Value
 from ctrain_runtime.plan.size import check_capacity
 from ctrain_runtime.run import record

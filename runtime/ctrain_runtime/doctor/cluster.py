@@ -7,9 +7,9 @@ from typing import Optional
 
 from ctrain_runtime import schedulers
 from ctrain_runtime.base.text import pluralize
+from ctrain_runtime.cluster.model import Cluster
 from ctrain_runtime.doctor import Finding, check_clock
 from ctrain_runtime.errors import CtrainError
-from ctrain_runtime.facts import Cluster
 from ctrain_runtime.run.targets import find_cluster
 from ctrain_runtime.site.model import Site
 

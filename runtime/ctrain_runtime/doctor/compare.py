@@ -9,13 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-from ctrain_runtime import facts, gpus, schedulers
+from ctrain_runtime import gpus, schedulers
 from ctrain_runtime.base import command, file_systems, time_limit
+from ctrain_runtime.cluster import machine
+from ctrain_runtime.cluster.model import Cluster, Partition
 from ctrain_runtime.doctor import Finding
 from ctrain_runtime.engines import apptainer
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import ConfigError, CtrainError, EngineError
-from ctrain_runtime.facts import Cluster, Partition
 from ctrain_runtime.image import Image
 from ctrain_runtime.launchers import fragments
 from ctrain_runtime.plan.environment import multinode_environment
@@ -189,7 +190,7 @@ def _compare_plugin(selected: SelectedSite, reference: str, *, in_job: bool) -> 
         return
     plugin = next((line.partition(" ")[2] for line in lines if line.startswith("plugin ")), "")
     lacking = [line.partition(" ")[2] for line in lines if line.startswith("lacks ")]
-    if not facts.count_gpus():
+    if not machine.count_gpus():
         lacking = [name for name in lacking if name != _DRIVER]
     if not plugin:
         text = f"differs: neither {image.manifest.name} nor the site's mounts have one"

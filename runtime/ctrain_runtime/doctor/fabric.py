@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from ctrain_runtime import facts
+from ctrain_runtime.cluster import machine
 from ctrain_runtime.doctor import Finding
 from ctrain_runtime.launchers.inside.node_checks import SLINGSHOT_LINKS
 
@@ -52,6 +52,6 @@ def check_fabric() -> Iterator[Finding]:
         hint = "Ask the administrators to run: modprobe ib_uverbs && chmod 666 /dev/infiniband/uverbs*"
         yield Finding("verbs", "fail", f"{_VERBS}/uverbs*: not accessible; NCCL would use TCP", hint)
     peer_memory = ("nvidia_peermem", "nv_peer_mem")
-    if facts.count_gpus() and verbs and not any((_MODULES / name).is_dir() for name in peer_memory):
+    if machine.count_gpus() and verbs and not any((_MODULES / name).is_dir() for name in peer_memory):
         hint = "Ask the administrators to run: modprobe nvidia_peermem"
         yield Finding("peermem", "warn", "nvidia_peermem is not loaded: adapters cannot read GPU memory", hint)

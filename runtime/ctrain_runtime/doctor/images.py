@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ctrain_runtime import facts, image
+from ctrain_runtime import image
+from ctrain_runtime.cluster import facts, machine
+from ctrain_runtime.cluster.model import Cluster
 from ctrain_runtime.doctor import Finding
 from ctrain_runtime.errors import CtrainError, EngineError, SchedulerError
-from ctrain_runtime.facts import Cluster
 from ctrain_runtime.image import Image
 from ctrain_runtime.plan import admission
 from ctrain_runtime.plan.mpi_start import FITS, OTHERWISE, fit, start_mpi
@@ -48,7 +49,7 @@ def _check_nodes(cluster: Cluster, found: Image) -> Finding:
         parts = (part for part in cluster.partitions if part.gpus or not needs_gpus)
         nodes = [admission.nodes_of(part, use_gpus=True) for part in parts]
     else:
-        nodes = [find_nodes(Cluster(), JobSize(1, 1, gpus_per_node=facts.count_gpus()))]
+        nodes = [find_nodes(Cluster(), JobSize(1, 1, gpus_per_node=machine.count_gpus()))]
     problems = {one.name: admission.refusal(found.manifest, one) for one in nodes}
     fitting = [name for name, problem in problems.items() if not problem]
     reasons = dict.fromkeys(problem for problem in problems.values() if problem)

@@ -11,10 +11,10 @@ from typing import Any
 
 from ctrain_runtime import schedulers
 from ctrain_runtime.base import strict_yaml, time_limit
+from ctrain_runtime.cluster.model import Cluster, Partition
 from ctrain_runtime.doctor import fabric
 from ctrain_runtime.engines.apptainer import find_engine
 from ctrain_runtime.errors import EngineError, UsageError
-from ctrain_runtime.facts import Cluster, Partition
 from ctrain_runtime.job import NAME
 from ctrain_runtime.run.targets import find_cluster
 from ctrain_runtime.site.files import site_dirs, site_paths

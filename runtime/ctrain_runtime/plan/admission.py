@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, Optional, Union
 
-from ctrain_runtime.facts import Partition
+from ctrain_runtime.cluster.model import Partition
 from ctrain_runtime.gpus import Gpu, Maker, identify, maker
 from ctrain_runtime.image import OCI_ARCH
 from ctrain_runtime.store.manifest import CPU_LABEL, Manifest

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Optional
 
 from ctrain_runtime.base.digest import short
+from ctrain_runtime.cluster.facts import Facts
 from ctrain_runtime.errors import EngineError, UsageError
-from ctrain_runtime.facts import Facts
 from ctrain_runtime.gpus import Maker
 from ctrain_runtime.image import Image
 from ctrain_runtime.plan.admission import native_driver

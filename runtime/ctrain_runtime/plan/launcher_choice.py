@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ctrain_runtime.cluster.model import Cluster
 from ctrain_runtime.errors import SchedulerError, UsageError
-from ctrain_runtime.facts import Cluster
 from ctrain_runtime.plan.model import LaunchPlan
 from ctrain_runtime.plan.mpi_start import start_mpi
 from ctrain_runtime.plan.size import JobSize

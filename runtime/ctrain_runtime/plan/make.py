@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 from typing import Optional
 
+from ctrain_runtime.cluster.facts import Facts
 from ctrain_runtime.errors import ConfigError, UsageError
-from ctrain_runtime.facts import Facts
 from ctrain_runtime.gpus import Maker, maker
 from ctrain_runtime.image import Image
 from ctrain_runtime.job import Job

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from ctrain_runtime.cluster.model import Cluster
 from ctrain_runtime.errors import SchedulerError
-from ctrain_runtime.facts import Cluster
 from ctrain_runtime.site.model import Site
 
 FITS, MAY_FIT, ALONE = "fits", "may fit", "each rank alone"

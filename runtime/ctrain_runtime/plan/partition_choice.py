@@ -8,7 +8,7 @@ from typing import Any, Optional
 
 from ctrain_runtime.base import time_limit
 from ctrain_runtime.base.text import pluralize
-from ctrain_runtime.facts import Cluster, Limits, Partition
+from ctrain_runtime.cluster.model import Cluster, Limits, Partition
 from ctrain_runtime.job import Count
 from ctrain_runtime.plan import admission
 from ctrain_runtime.plan.size import SizeRequest, resolve_count

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ctrain_runtime.base.text import pluralize
-from ctrain_runtime.facts import Cluster
+from ctrain_runtime.cluster.model import Cluster
 from ctrain_runtime.plan import binding
 from ctrain_runtime.plan.environment import unknown_conditions
 from ctrain_runtime.plan.model import LaunchPlan

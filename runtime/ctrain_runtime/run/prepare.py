@@ -11,12 +11,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Optional
 
-from ctrain_runtime import facts, image, job, launchers, schedulers, trust, user_layer
+from ctrain_runtime import image, job, launchers, schedulers, trust, user_layer
 from ctrain_runtime.base.text import pluralize
 from ctrain_runtime.base.time_limit import parse_limit
+from ctrain_runtime.cluster import facts
+from ctrain_runtime.cluster.model import Cluster
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import ImageNotFound, JobError, ResourceError, SchedulerError, UsageError
-from ctrain_runtime.facts import Cluster
 from ctrain_runtime.launchers import independent
 from ctrain_runtime.launchers.recognise import NODE, Recognised, check, keep, recognise
 from ctrain_runtime.plan import site_notes

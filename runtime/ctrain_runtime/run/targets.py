@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Union
 
-from ctrain_runtime import facts, gpus
+from ctrain_runtime import gpus
 from ctrain_runtime.base import time_limit
 from ctrain_runtime.base.time_limit import NodeRange
+from ctrain_runtime.cluster import machine
+from ctrain_runtime.cluster.model import Cluster, Limits, Partition
 from ctrain_runtime.engines.apptainer import Engine, find_engine, identify
 from ctrain_runtime.errors import ConfigError, EngineError, SchedulerError, UsageError
-from ctrain_runtime.facts import Cluster, Limits, Partition
 from ctrain_runtime.plan import admission
 from ctrain_runtime.plan.admission import NodeFacts
 from ctrain_runtime.plan.size import JobSize
@@ -118,8 +119,8 @@ def find_nodes(cluster: Cluster, size: JobSize) -> NodeFacts:
         if part.name == size.partition:
             nodes = admission.nodes_of(part, use_gpus=use_gpus)
             return replace(nodes, arch=nodes.arch or here)
-    models = facts.gpu_models() if use_gpus else ()
-    return NodeFacts("this machine", here, models, facts.driver_version(), facts.cpu_instructions())
+    models = machine.gpu_models() if use_gpus else ()
+    return NodeFacts("this machine", here, models, machine.driver_version(), machine.cpu_instructions())
 
 
 def find_site_engine(site: Site, *, dry_run: bool = False) -> tuple[Engine, Notes]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Literal, Optional, Protocol
 
-from ctrain_runtime.facts import Cluster
+from ctrain_runtime.cluster.model import Cluster
 from ctrain_runtime.plan.model import Launch, LaunchPlan
 from ctrain_runtime.plan.size import JobSize, SizeRequest
 from ctrain_runtime.schedulers.script import Task, TaskIdentity

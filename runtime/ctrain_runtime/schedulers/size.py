@@ -7,8 +7,8 @@ from typing import Optional
 
 from ctrain_runtime.base import time_limit
 from ctrain_runtime.base.suggest import suggest
+from ctrain_runtime.cluster.model import Allocation, Cluster, Partition
 from ctrain_runtime.errors import ConfigError, ResourceError, SchedulerError, UsageError
-from ctrain_runtime.facts import Allocation, Cluster, Partition
 from ctrain_runtime.plan.partition_choice import choose_partition, hosts_elsewhere, limit, others_that_take
 from ctrain_runtime.plan.size import JobSize, SizeRequest, check_capacity, resolve_count, unused_gpus
 from ctrain_runtime.site.model import Site

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Optional
 
-from ctrain_runtime import facts
+from ctrain_runtime.cluster import machine
+from ctrain_runtime.cluster.model import Cluster
 from ctrain_runtime.errors import UsageError
-from ctrain_runtime.facts import Cluster
 from ctrain_runtime.plan.model import Launch, LaunchPlan
 from ctrain_runtime.plan.size import JobSize, SizeRequest, check_capacity, resolve_count, unused_gpus
 from ctrain_runtime.schedulers import process
@@ -29,17 +29,17 @@ class Local:
         return Cluster()
 
     def gpus(self, site: Site) -> tuple[str, ...]:
-        return facts.gpu_models()
+        return machine.gpu_models()
 
     def size(self, request: SizeRequest, cluster: Cluster, site: Site) -> JobSize:
         if request.partition:
             raise UsageError("site local has no partitions", "Remove --partition, or select a cluster with --site")
-        available = facts.count_visible_gpus()
+        available = machine.count_visible_gpus()
         nodes = resolve_count("--nodes", request.nodes, 1)
         gpus = resolve_count("--gpus-per-node", request.gpus_per_node, available, least=0)
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-        machine = "this machine" if visible is None else f"this machine with CUDA_VISIBLE_DEVICES={visible!r}"
-        check_capacity(machine, "GPU", available, "--gpus-per-node", gpus)
+        where = "this machine" if visible is None else f"this machine with CUDA_VISIBLE_DEVICES={visible!r}"
+        check_capacity(where, "GPU", available, "--gpus-per-node", gpus)
         ranks = resolve_count("--ranks-per-node", request.ranks_per_node, gpus or 1)
         notes = unused_gpus(request, gpus, ranks)
         if request.time_is_explicit:

@@ -14,8 +14,8 @@ from typing import Any, Optional
 from ctrain_runtime.base import time_limit
 from ctrain_runtime.base.text import user_name
 from ctrain_runtime.base.time_limit import NodeRange
+from ctrain_runtime.cluster.model import Allocation, Cluster, Partition
 from ctrain_runtime.errors import CtrainError, SchedulerError
-from ctrain_runtime.facts import Allocation, Cluster, Partition
 from ctrain_runtime.schedulers.pbs import client, ownership
 from ctrain_runtime.schedulers.pbs.script import HYDRA, PALS, PALS_PMIX
 from ctrain_runtime.site.model import Site

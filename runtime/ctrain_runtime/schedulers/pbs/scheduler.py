@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Optional
 
+from ctrain_runtime.cluster.model import Cluster
 from ctrain_runtime.errors import CtrainError, UnansweredSubmission
-from ctrain_runtime.facts import Cluster
 from ctrain_runtime.plan.model import Launch, LaunchPlan
 from ctrain_runtime.plan.size import JobSize, SizeRequest
 from ctrain_runtime.schedulers import process, size

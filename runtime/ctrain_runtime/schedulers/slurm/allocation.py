@@ -7,8 +7,8 @@ import re
 from typing import Optional
 
 from ctrain_runtime.base import time_limit
+from ctrain_runtime.cluster.model import Allocation
 from ctrain_runtime.errors import CtrainError, SchedulerError
-from ctrain_runtime.facts import Allocation
 from ctrain_runtime.schedulers.slurm import client, job
 from ctrain_runtime.schedulers.slurm.client import parse_gres, parse_tres
 

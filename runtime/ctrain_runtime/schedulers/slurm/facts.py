@@ -14,8 +14,8 @@ from typing import Optional
 
 from ctrain_runtime.base import time_limit
 from ctrain_runtime.base.text import user_name
+from ctrain_runtime.cluster.model import Access, Cluster, Limits, Partition
 from ctrain_runtime.errors import CtrainError
-from ctrain_runtime.facts import Access, Cluster, Limits, Partition
 from ctrain_runtime.schedulers.slurm import allocation, client
 from ctrain_runtime.schedulers.slurm.client import parse_gres
 

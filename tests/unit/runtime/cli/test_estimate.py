@@ -9,9 +9,10 @@ from typing import Any, Optional
 
 import pytest
 
-from ctrain_runtime import facts, job
+from ctrain_runtime import job
 from ctrain_runtime.base import run_files
 from ctrain_runtime.cli.main import RUNTIME_VERBS, main
+from ctrain_runtime.cluster import machine
 from ctrain_runtime.estimate.layout import Layout
 from ctrain_runtime.estimate.model import PRESETS
 from ctrain_runtime.plan.expectation import read_training
@@ -244,5 +245,5 @@ def test_a_run_without_rates_cannot_calibrate(capsys: pytest.CaptureFixture[str]
 
 
 def test_no_gpu_is_needed_here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(facts, "gpu_models", lambda: ())
+    monkeypatch.setattr(machine, "gpu_models", lambda: ())
     assert estimate(capsys, "gpt2", *A100)[0] == 0

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ctrain_runtime.cli.main import RUNTIME_VERBS, main
-from ctrain_runtime.facts import Partition
+from ctrain_runtime.cluster.model import Partition
 from samples import programs as fakes
 from samples.estimates import TRAINING
 from samples.layers import write_layer

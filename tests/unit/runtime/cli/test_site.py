@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ctrain_runtime.cli.main import RUNTIME_VERBS, main
-from ctrain_runtime.facts import Partition
+from ctrain_runtime.cluster.model import Partition
 from ctrain_runtime.site import files
 from samples.programs import answer, slurm
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from ctrain_runtime.cluster.model import Partition
 from ctrain_runtime.doctor import Finding, check_clock
 from ctrain_runtime.doctor.cluster import check_cluster
-from ctrain_runtime.facts import Partition
 from ctrain_runtime.site.model import Site
 from samples import programs as fakes
 

@@ -7,8 +7,8 @@ import pytest
 
 from ctrain_runtime.base.file_systems import Mount
 from ctrain_runtime.cli.main import RUNTIME_VERBS, main
+from ctrain_runtime.cluster.model import Allocation, Cluster, Partition
 from ctrain_runtime.doctor import compare
-from ctrain_runtime.facts import Allocation, Cluster, Partition
 from ctrain_runtime.schedulers.slurm.scheduler import Slurm
 from ctrain_runtime.site.select import select_site
 from samples import programs as fakes
@@ -148,7 +148,7 @@ def test_the_engine(slurm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_the_disk_of_a_node(kind: str, level: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compare.mounts, "mount_of", lambda _path: Mount(kind, frozenset()))
+    monkeypatch.setattr(compare.file_systems, "mount_of", lambda _path: Mount(kind, frozenset()))
     found = findings(f"staging: {tmp_path}")["staging"]
     assert (found[0], found[1].removeprefix(str(tmp_path)).lstrip(": ")) == (level, text)
 

@@ -6,29 +6,29 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_runtime import facts
+from ctrain_runtime.cluster import machine
 from ctrain_runtime.doctor import Finding, fabric
 
 
 @pytest.fixture(autouse=True)
-def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("_INFINIBAND", "_CXI", "_VERBS", "_MODULES"):
         monkeypatch.setattr(fabric, name, tmp_path / name)
-    monkeypatch.setattr(facts, "count_gpus", lambda: 8)
+    monkeypatch.setattr(machine, "count_gpus", lambda: 8)
     return tmp_path
 
 
-def add_port(machine: Path, device: str, state: str, port: int = 1) -> None:
-    directory = machine / "_INFINIBAND" / device / "ports" / str(port)
+def add_port(files: Path, device: str, state: str, port: int = 1) -> None:
+    directory = files / "_INFINIBAND" / device / "ports" / str(port)
     directory.mkdir(parents=True)
     (directory / "state").write_text(f"{state}\n")
     (directory / "rate").write_text("200 Gb/sec (4X HDR)\n")
 
 
-def add_verbs(machine: Path) -> None:
-    (machine / "_VERBS").mkdir()
-    (machine / "_VERBS/uverbs0").touch()
-    (machine / "_MODULES/nvidia_peermem").mkdir(parents=True)
+def add_verbs(files: Path) -> None:
+    (files / "_VERBS").mkdir()
+    (files / "_VERBS/uverbs0").touch()
+    (files / "_MODULES/nvidia_peermem").mkdir(parents=True)
 
 
 def check() -> dict[str, Finding]:
@@ -39,54 +39,54 @@ def test_no_adapter() -> None:
     assert check()["fabric"].text == "no InfiniBand, RoCE or Slingshot adapter: ranks of several nodes use TCP"
 
 
-def test_adapters_that_work(machine: Path) -> None:
-    add_port(machine, "mlx5_0", "4: ACTIVE")
-    add_port(machine, "mlx5_1", "1: DOWN")
-    add_verbs(machine)
+def test_adapters_that_work(files: Path) -> None:
+    add_port(files, "mlx5_0", "4: ACTIVE")
+    add_port(files, "mlx5_1", "1: DOWN")
+    add_verbs(files)
     (finding,) = check().values()
     expected = "mlx5_0 ACTIVE 200 Gb/sec (4X HDR), mlx5_1 DOWN 200 Gb/sec (4X HDR)"
     assert (finding.level, finding.text) == ("ok", expected)
 
 
-def test_of_two_ports_the_active_one_counts(machine: Path) -> None:
-    add_port(machine, "mlx5_0", "1: DOWN", 1)
-    add_port(machine, "mlx5_0", "4: ACTIVE", 2)
+def test_of_two_ports_the_active_one_counts(files: Path) -> None:
+    add_port(files, "mlx5_0", "1: DOWN", 1)
+    add_port(files, "mlx5_0", "4: ACTIVE", 2)
     assert fabric.adapters() == {"mlx5_0": "ACTIVE 200 Gb/sec (4X HDR)"}
 
 
-def test_no_active_port(machine: Path) -> None:
-    add_port(machine, "mlx5_0", "2: INIT")
-    add_verbs(machine)
+def test_no_active_port(files: Path) -> None:
+    add_port(files, "mlx5_0", "2: INIT")
+    add_verbs(files)
     (finding,) = check().values()
     assert (finding.level, finding.text) == ("fail", "no port is active: mlx5_0 INIT 200 Gb/sec (4X HDR)")
 
 
-def test_devices_that_the_user_cannot_open(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    add_port(machine, "mlx5_0", "4: ACTIVE")
+def test_devices_that_the_user_cannot_open(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    add_port(files, "mlx5_0", "4: ACTIVE")
     assert check()["verbs"].level == "fail"  # no module ib_uverbs
-    add_verbs(machine)
+    add_verbs(files)
     assert "verbs" not in check()
     monkeypatch.setattr("os.access", lambda *_: False)
     assert (check()["verbs"].level, "chmod 666" in check()["verbs"].hint) == ("fail", True)
 
 
-def test_adapters_that_cannot_read_gpu_memory(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    add_port(machine, "mlx5_0", "4: ACTIVE")
-    add_verbs(machine)
-    (machine / "_MODULES/nvidia_peermem").rmdir()
+def test_adapters_that_cannot_read_gpu_memory(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    add_port(files, "mlx5_0", "4: ACTIVE")
+    add_verbs(files)
+    (files / "_MODULES/nvidia_peermem").rmdir()
     assert (check()["peermem"].level, check()["peermem"].hint) == (
         "warn",
         "Ask the administrators to run: modprobe nvidia_peermem",
     )
-    monkeypatch.setattr(facts, "count_gpus", lambda: 0)
+    monkeypatch.setattr(machine, "count_gpus", lambda: 0)
     assert "peermem" not in check()
 
 
-def test_slingshot(machine: Path) -> None:
-    (machine / "_CXI/cxi0").mkdir(parents=True)
+def test_slingshot(files: Path) -> None:
+    (files / "_CXI/cxi0").mkdir(parents=True)
     assert check() == {"fabric": Finding("fabric", "ok", "cxi0 present")}
     for device, file, state in (("cxi0", "port/link", "down"), ("cxi1", "port/0/link/state", "down")):
-        path = machine / "_CXI" / device / "device" / file
+        path = files / "_CXI" / device / "device" / file
         path.parent.mkdir(parents=True)
         path.write_text(f"{state}\n")
     assert (check()["fabric"].level, check()["fabric"].text) == (

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from ctrain_runtime import facts
+from ctrain_runtime.cluster import machine
+from ctrain_runtime.cluster.model import Allocation, Cluster, Partition
 from ctrain_runtime.doctor import Finding
 from ctrain_runtime.doctor.images import check_image
-from ctrain_runtime.facts import Allocation, Cluster, Partition
 from ctrain_runtime.site.select import SelectedSite, select_site
 from ctrain_runtime.store.manifest import Requires
 from samples.programs import answer
@@ -89,9 +89,9 @@ def test_partitions_that_an_image_fits(selected: SelectedSite) -> None:
 def test_the_driver_of_a_compute_node(
     driver: str, level: str, text: str, selected: SelectedSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(facts, "count_gpus", lambda: 4)
-    monkeypatch.setattr(facts, "gpu_models", lambda: ("NVIDIA A100-SXM4-80GB",))
-    monkeypatch.setattr(facts, "driver_version", lambda: driver)
+    monkeypatch.setattr(machine, "count_gpus", lambda: 4)
+    monkeypatch.setattr(machine, "gpu_models", lambda: ("NVIDIA A100-SXM4-80GB",))
+    monkeypatch.setattr(machine, "driver_version", lambda: driver)
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
     allocation = replace(SLURM, allocation=Allocation("41", 1, "gpu", cpus=4, gpus=4))
     requires = Requires(driver="525", older_drivers=("470.57",), arch=("8.0",))

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from ctrain_runtime.cluster.model import Partition
 from ctrain_runtime.doctor import fabric, profile
 from ctrain_runtime.errors import ConfigError, SchedulerError, UsageError
-from ctrain_runtime.facts import Partition
 from ctrain_runtime.site.model import Site, SitePartition
 from ctrain_runtime.site.select import load_site, select_site
 from ctrain_runtime.starting_points.templates import write_new

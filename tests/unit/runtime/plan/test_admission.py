@@ -5,7 +5,7 @@ from typing import Any, Optional
 
 import pytest
 
-from ctrain_runtime.facts import Partition
+from ctrain_runtime.cluster.model import Partition
 from ctrain_runtime.plan.admission import NodeFacts, compiled_models, native_driver, nearest, nodes_of, notes, refusal
 from ctrain_runtime.store.manifest import CPU_LABEL, Requires
 from samples.plans import a_manifest

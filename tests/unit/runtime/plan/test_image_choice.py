@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
+from ctrain_runtime.cluster.model import Cluster
 from ctrain_runtime.errors import EngineError, UsageError
-from ctrain_runtime.facts import Cluster
 from ctrain_runtime.gpus import Maker
 from ctrain_runtime.store.manifest import Layer
 from samples.layers import a_layer
@@ -71,7 +71,7 @@ def test_a_foreign_image_for_unknown_gpus_gets_those_of_the_partition(gpu_type: 
 def test_a_foreign_image_for_unknown_gpus_gets_those_of_this_machine(
     maker: Maker, cuda: bool, rocm: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ctrain_runtime.facts.count_gpus", lambda: 2)
+    monkeypatch.setattr("ctrain_runtime.cluster.machine.count_gpus", lambda: 2)
     local = {**LOCAL, "facts": replace(LOCAL["facts"], gpu_maker=maker)}
     image = a_plan(image=FOREIGN, gpus_per_node=2, **local).image
     assert (image.cuda, image.rocm) == (cuda, rocm)

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from ctrain_runtime.cluster.model import Cluster
 from ctrain_runtime.errors import UsageError
-from ctrain_runtime.facts import Cluster
 from ctrain_runtime.plan.launcher_choice import ALONE, Imports, LauncherChoice, choose, refuse_alone
 from ctrain_runtime.plan.size import JobSize
 from samples.plans import CLUSTER, GPU_PARTITION, a_job, a_plan, a_site

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from ctrain_runtime.cluster.facts import Facts
+from ctrain_runtime.cluster.model import Allocation, Cluster
 from ctrain_runtime.errors import ConfigError, UsageError
-from ctrain_runtime.facts import Allocation, Cluster, Facts
 from samples.plans import CLUSTER, ENGINE, GPU_PARTITION, LOCAL, RUN, a_job, a_plan, a_site
 from samples.plans import some_facts as facts
 

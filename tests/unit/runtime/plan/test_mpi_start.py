@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from ctrain_runtime.cluster.model import Cluster
 from ctrain_runtime.errors import SchedulerError
-from ctrain_runtime.facts import Cluster
 from ctrain_runtime.plan.mpi_start import start_mpi
 from ctrain_runtime.site.select import load_site
 from samples.plans import CLUSTER, GPU_PARTITION, a_job, a_plan, a_site, an_image, some_facts

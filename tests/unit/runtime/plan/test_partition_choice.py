@@ -5,7 +5,7 @@ from typing import Any, Optional
 
 import pytest
 
-from ctrain_runtime.facts import Access, Cluster, Limits, Partition
+from ctrain_runtime.cluster.model import Access, Cluster, Limits, Partition
 from ctrain_runtime.plan.partition_choice import choose_partition, limit
 from ctrain_runtime.plan.size import SizeRequest
 from ctrain_runtime.store.manifest import Requires

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from ctrain_runtime.cluster.model import Allocation, Cluster
 from ctrain_runtime.errors import (
     CtrainError,
     DataError,
@@ -18,7 +19,6 @@ from ctrain_runtime.errors import (
     SchedulerError,
     UsageError,
 )
-from ctrain_runtime.facts import Allocation, Cluster
 from ctrain_runtime.job import Resources
 from ctrain_runtime.plan.model import Options
 from ctrain_runtime.run.prepare import Prepared, make_size_request, prepare, read_options

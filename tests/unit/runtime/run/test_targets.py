@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_runtime import facts, gpus, schedulers
+from ctrain_runtime import gpus, schedulers
 from ctrain_runtime.base.time_limit import NodeRange
 from ctrain_runtime.cli.main import RUNTIME_VERBS, main
+from ctrain_runtime.cluster import machine
+from ctrain_runtime.cluster.model import Cluster, Limits, Partition
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import ConfigError, EngineError, ResourceError, SchedulerError
-from ctrain_runtime.facts import Cluster, Limits, Partition
 from ctrain_runtime.plan.admission import NodeFacts
 from ctrain_runtime.plan.size import JobSize, SizeRequest
 from ctrain_runtime.run.targets import ASSUMED, describe_cluster, find_cluster, find_nodes, find_site_engine
@@ -166,9 +167,9 @@ def test_a_dry_run_needs_no_engine() -> None:
 
 
 def test_the_nodes_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(facts, "gpu_models", lambda: ("NVIDIA A30",))
-    monkeypatch.setattr(facts, "driver_version", lambda: "535.54")
-    monkeypatch.setattr(facts, "cpu_instructions", lambda: frozenset(("sse2",)))
+    monkeypatch.setattr(machine, "gpu_models", lambda: ("NVIDIA A30",))
+    monkeypatch.setattr(machine, "driver_version", lambda: "535.54")
+    monkeypatch.setattr(machine, "cpu_instructions", lambda: frozenset(("sse2",)))
     gpu = Partition("gpu", False, nodes=2, cpus=64, gpus=8, gpu_type="a100", arch="x86_64", driver="470.57")
     volta = Partition("cas_v100nv_8", False, nodes=2, cpus=64, gpus=8)
     cluster = Cluster((gpu, volta))

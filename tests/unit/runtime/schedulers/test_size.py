@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ctrain_runtime.base import time_limit
+from ctrain_runtime.cluster.model import Allocation, Cluster, Limits, Partition
 from ctrain_runtime.errors import ConfigError, CtrainError, ResourceError, SchedulerError, UsageError
-from ctrain_runtime.facts import Allocation, Cluster, Limits, Partition
 from ctrain_runtime.plan.size import JobSize, SizeRequest
 from ctrain_runtime.schedulers import size
 from ctrain_runtime.site.model import Site

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from ctrain_runtime import facts
+from ctrain_runtime.cluster import machine
+from ctrain_runtime.cluster.model import Cluster
 from ctrain_runtime.errors import CtrainError, ResourceError, UsageError
-from ctrain_runtime.facts import Cluster
 from ctrain_runtime.launchers import make_task
 from ctrain_runtime.plan.size import JobSize, SizeRequest
 from ctrain_runtime.schedulers.local import SCHEDULER
@@ -35,7 +35,7 @@ def test_sizes(
 ) -> None:
     """Ranks share the cores that ctrain itself may use, here eight."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr(facts, "count_gpus", lambda: gpus)
+    monkeypatch.setattr(machine, "count_gpus", lambda: gpus)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
     nodes, ranks, gpus_per_node, cores = size
     assert SCHEDULER.size(SizeRequest(**request_), Cluster(), SITE) == JobSize(
@@ -44,7 +44,7 @@ def test_sizes(
 
 
 def test_gpus_that_the_caller_has_hidden_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(facts, "count_gpus", lambda: 8)
+    monkeypatch.setattr(machine, "count_gpus", lambda: 8)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "6,7")
     size = SCHEDULER.size(SizeRequest(), Cluster(), SITE)
     assert (size.gpus_per_node, size.ranks_per_node) == (2, 2)
@@ -57,7 +57,7 @@ def test_gpus_that_the_caller_has_hidden_are_not_counted(monkeypatch: pytest.Mon
 
 def test_gpus_reserved_for_fewer_ranks_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr(facts, "count_gpus", lambda: 8)
+    monkeypatch.setattr(machine, "count_gpus", lambda: 8)
     note = "all 8 GPUs of a node are reserved; one per rank: --gpus-per-node 3"
     assert SCHEDULER.size(SizeRequest(ranks_per_node=3), Cluster(), SITE).notes == (note,)
 
@@ -85,7 +85,7 @@ def test_a_time_limit_that_nothing_enforces_is_named() -> None:
 def test_what_does_not_fit(
     request_: dict[str, Any], kind: type[CtrainError], complaint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(facts, "count_gpus", lambda: 1)
+    monkeypatch.setattr(machine, "count_gpus", lambda: 1)
     with pytest.raises(kind) as caught:
         SCHEDULER.size(SizeRequest(**request_), Cluster(), SITE)
     assert str(caught.value).startswith(complaint)
@@ -100,7 +100,7 @@ def test_nothing_is_queued() -> None:
 
 
 def test_the_gpus_are_those_that_the_driver_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(facts, "gpu_models", lambda: ("NVIDIA A30",))
+    monkeypatch.setattr(machine, "gpu_models", lambda: ("NVIDIA A30",))
     assert SCHEDULER.gpus(SITE) == ("NVIDIA A30",)
 
 
@@ -113,8 +113,8 @@ def test_options_of_a_scheduler_are_refused() -> None:
 
 @pytest.mark.parametrize(("mask", "count"), [("", 2), ("1", 1), ("0,1", 2), ("0.0,0.1", 1), ("0,0", 1)])
 def test_intel_gpus_that_the_caller_has_hidden(mask: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(facts, "count_gpus", lambda: 0)
-    monkeypatch.setattr(facts, "count_amd_gpus", lambda: 0)
-    monkeypatch.setattr(facts, "count_intel_gpus", lambda: 2)
+    monkeypatch.setattr(machine, "count_gpus", lambda: 0)
+    monkeypatch.setattr(machine, "count_amd_gpus", lambda: 0)
+    monkeypatch.setattr(machine, "count_intel_gpus", lambda: 2)
     monkeypatch.setenv("ZE_AFFINITY_MASK", mask)
-    assert facts.count_visible_gpus() == count
+    assert machine.count_visible_gpus() == count

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from ctrain_runtime.base.time_limit import NodeRange
+from ctrain_runtime.cluster.model import Allocation, Partition
 from ctrain_runtime.errors import SchedulerError
-from ctrain_runtime.facts import Allocation, Partition
 from ctrain_runtime.schedulers.pbs import client, facts
 from ctrain_runtime.site.model import Site
 from samples.programs import answer

@@ -12,7 +12,7 @@ from typing import Any, Callable
 
 import pytest
 
-from ctrain_runtime.facts import Cluster
+from ctrain_runtime.cluster.model import Cluster
 from ctrain_runtime.plan.model import LaunchPlan
 from ctrain_runtime.schedulers.local import script as local
 from ctrain_runtime.site.model import Site

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from ctrain_runtime.cluster.model import Cluster
 from ctrain_runtime.errors import UsageError
-from ctrain_runtime.facts import Cluster
 from ctrain_runtime.schedulers.pbs.options import job_options
 from ctrain_runtime.site.model import Site
 from samples import pbs_stand_in

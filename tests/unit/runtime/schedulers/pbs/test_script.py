@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ctrain_runtime import schedulers
+from ctrain_runtime.cluster.model import Allocation, Cluster
 from ctrain_runtime.errors import ConfigError, UsageError
-from ctrain_runtime.facts import Allocation, Cluster
 from ctrain_runtime.plan.model import LaunchPlan, Preflight
 from ctrain_runtime.plan.size import SizeRequest
 from ctrain_runtime.schedulers.pbs import script

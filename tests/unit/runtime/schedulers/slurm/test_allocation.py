@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ctrain_runtime.cluster.model import Allocation
 from ctrain_runtime.errors import CtrainError, SchedulerError
-from ctrain_runtime.facts import Allocation
 from ctrain_runtime.schedulers.slurm import facts
 from ctrain_runtime.schedulers.slurm.allocation import is_in_step, parse_allocation, read_allocation
 from samples.programs import answer

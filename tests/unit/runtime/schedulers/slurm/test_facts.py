@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ctrain_runtime.cluster.model import Access, Limits, Partition
 from ctrain_runtime.errors import CtrainError, SchedulerError
-from ctrain_runtime.facts import Access, Limits, Partition
 from ctrain_runtime.schedulers.slurm import facts
 from ctrain_runtime.schedulers.slurm.facts import Node, parse_node_state, parse_nodes, parse_partitions
 from samples import programs as fakes

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from ctrain_runtime.cluster.model import Allocation, Cluster
 from ctrain_runtime.errors import UsageError
-from ctrain_runtime.facts import Allocation, Cluster
 from ctrain_runtime.plan import site_notes
 from ctrain_runtime.plan.model import LaunchPlan
 from ctrain_runtime.schedulers.slurm import script
