@@ -22,9 +22,9 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from ctrain_runtime import image
 from ctrain_runtime.base import run_files
 from ctrain_runtime.errors import CtrainError
+from ctrain_runtime.images import image
 from ctrain_runtime.run.events import read_job_events, read_node_events
 from ctrain_runtime.store.store import open_store
 

@@ -20,10 +20,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
-from ctrain_runtime import gpus, image
+from ctrain_runtime import gpus
 from ctrain_runtime.errors import CtrainError
 from ctrain_runtime.estimate import formulas
 from ctrain_runtime.estimate.hardware import find_gpus
+from ctrain_runtime.images import image
 
 Figures = dict[str, Optional[float]]
 

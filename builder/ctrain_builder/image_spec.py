@@ -20,7 +20,7 @@ from ctrain_runtime.base import config, strict_yaml
 from ctrain_runtime.base.paths import data_dir
 from ctrain_runtime.base.suggest import suggest
 from ctrain_runtime.errors import ConfigError, UsageError
-from ctrain_runtime.image import OCI_ARCH
+from ctrain_runtime.images.image import OCI_ARCH
 from ctrain_runtime.store.store import NAME_RE, TAG_RE
 
 FILE = "images.yaml"

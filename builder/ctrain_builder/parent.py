@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
 
-from ctrain_runtime import image as images
 from ctrain_runtime.base.digest import file_digest
 from ctrain_runtime.errors import ConfigError, ImageUnusable
-from ctrain_runtime.image import Image
+from ctrain_runtime.images import image as images
+from ctrain_runtime.images.image import Image
+from ctrain_runtime.images.trust import require_trusted
 from ctrain_runtime.site.model import Site
 from ctrain_runtime.store import sif
 from ctrain_runtime.store.manifest import Layer
 from ctrain_runtime.store.store import Store
-from ctrain_runtime.trust import require_trusted
 
 STORE = "store:"
 _SQUASHFS = b"hsqs"

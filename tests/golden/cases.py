@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ctrain_runtime import gpus, launchers
 from ctrain_runtime.cluster.model import Allocation, Cluster
-from ctrain_runtime.image import Image
+from ctrain_runtime.images.image import Image
 from ctrain_runtime.job import Dataset
 from ctrain_runtime.plan.model import Expectation, LaunchPlan, Preflight
 from ctrain_runtime.run.directory import as_data

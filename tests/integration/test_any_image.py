@@ -16,7 +16,7 @@ import pytest
 
 import ctrain_runtime
 from ctrain_runtime.base.digest import file_digest
-from ctrain_runtime.image import OCI_ARCH
+from ctrain_runtime.images.image import OCI_ARCH
 from samples import library, registry, tiny
 from samples.cluster import until
 from samples.library import Library

@@ -19,7 +19,7 @@ from ctrain_builder.store.init import init_store
 from ctrain_builder.store.publish import publish
 from ctrain_runtime.base.digest import file_digest
 from ctrain_runtime.cli.main import main
-from ctrain_runtime.image import LAYER_MARKER, find_any_arch
+from ctrain_runtime.images.image import LAYER_MARKER, find_any_arch
 from ctrain_runtime.store import sif
 from ctrain_runtime.store.manifest import Layer, Manifest
 from ctrain_runtime.store.manifest import TestResult as Result

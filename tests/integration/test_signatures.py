@@ -20,11 +20,11 @@ from ctrain_builder.registry import artifacts
 from ctrain_builder.store import log
 from ctrain_builder.store.publish import CopyObserver, publish
 from ctrain_builder.store.sign import Signer
-from ctrain_runtime import trust
 from ctrain_runtime.cli.main import main
 from ctrain_runtime.engines.apptainer import find_engine
 from ctrain_runtime.errors import ImageUnusable
-from ctrain_runtime.image import Image, find_any_arch
+from ctrain_runtime.images import trust
+from ctrain_runtime.images.image import Image, find_any_arch
 from ctrain_runtime.registry.client import RegistryClient, parse
 from ctrain_runtime.site.model import Site
 from ctrain_runtime.store import signatures

@@ -18,12 +18,12 @@ from ctrain_builder.cli.main import BUILD_VERBS
 from ctrain_builder.store.init import init_store
 from ctrain_builder.store.publish import CopyObserver, publish
 from ctrain_builder.store.sign import Signer, may_need_passphrase
-from ctrain_runtime import foreign, trust
 from ctrain_runtime.base.user_cache import UserCache, file_conditions
 from ctrain_runtime.cli.main import main
 from ctrain_runtime.engines.apptainer import find_engine
 from ctrain_runtime.errors import ImageUnusable, SiteError, UsageError
-from ctrain_runtime.image import Image, find_any_arch
+from ctrain_runtime.images import foreign, trust
+from ctrain_runtime.images.image import Image, find_any_arch
 from ctrain_runtime.site.model import Site
 from ctrain_runtime.store import sif, signatures
 from ctrain_runtime.store.manifest import Layer, read_manifest

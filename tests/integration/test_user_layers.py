@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_runtime.image import LAYER_MARKER
+from ctrain_runtime.images.image import LAYER_MARKER
 from ctrain_runtime.store.manifest import Layer, read_manifest
 from ctrain_runtime.store.store import STORE_MARKER as MARKER_OF_STORE
 from samples.cluster import Cluster, Done

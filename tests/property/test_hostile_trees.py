@@ -20,7 +20,7 @@ from ctrain_builder.layers.container import CommandFailed, Container, LowerLayer
 from ctrain_builder.tree import Tree
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import BuildError, ConfigError
-from ctrain_runtime.user_layer import USER_LAYERS
+from ctrain_runtime.images.user_layer import USER_LAYERS
 from samples import hostile
 from samples.chains import NOTHING, Chain
 

@@ -14,7 +14,7 @@ from ctrain_builder.definition import parse
 from ctrain_builder.image.sbom import document
 from ctrain_builder.image_spec import ImageSpec
 from ctrain_builder.layer_key import LayerInputs
-from ctrain_runtime.image_report import changes
+from ctrain_runtime.images.report import changes
 from ctrain_runtime.store.sbom import packages
 from ctrain_runtime.store.sif import SBOM
 from samples.sample_images import sif

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from ctrain_runtime.base import config, strict_yaml
 from ctrain_runtime.errors import ConfigError, ImageUnusable
+from ctrain_runtime.images.user_layer import read as read_layer
 from ctrain_runtime.job import JobFile
 from ctrain_runtime.run import events, ranks
 from ctrain_runtime.run.follow import Metrics
 from ctrain_runtime.store.manifest import SCHEMA, Manifest, read_manifest
 from ctrain_runtime.store.sif import DESCRIPTOR, HEADER, PARTITION, SBOM, check, object_bytes
-from ctrain_runtime.user_layer import read as read_layer
 from samples.layers import write_layer
 from samples.plans import a_manifest
 from samples.sample_images import sif, write_manifest

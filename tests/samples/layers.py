@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from ctrain_runtime import user_layer
+from ctrain_runtime.images import user_layer
+from ctrain_runtime.images.user_layer import Description, Parent, UserLayer
 from ctrain_runtime.store.manifest import Manifest
-from ctrain_runtime.user_layer import Description, Parent, UserLayer
 from samples.plans import a_manifest
 
 

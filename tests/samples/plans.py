@@ -10,7 +10,7 @@ from ctrain_runtime import launchers, schedulers
 from ctrain_runtime.cluster.facts import Facts
 from ctrain_runtime.cluster.model import Cluster, Partition
 from ctrain_runtime.engines.apptainer import Engine
-from ctrain_runtime.image import Image
+from ctrain_runtime.images.image import Image
 from ctrain_runtime.job import Job, Resources
 from ctrain_runtime.plan.make import make_plan
 from ctrain_runtime.plan.model import Launch, LaunchPlan, Options

@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from ctrain_builder import build_plan, image_spec
-from ctrain_runtime.image import OCI_ARCH
+from ctrain_runtime.images.image import OCI_ARCH
 from samples.wheels import build_wheel
 
 Ctrain = Callable[..., "subprocess.CompletedProcess[str]"]

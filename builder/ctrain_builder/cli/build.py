@@ -43,7 +43,7 @@ from ctrain_builder.layer_key import LayerInputs
 from ctrain_builder.layers.build_host import BuildHost
 from ctrain_runtime.engines.apptainer import find_engine
 from ctrain_runtime.errors import UsageError
-from ctrain_runtime.image import OCI_ARCH
+from ctrain_runtime.images.image import OCI_ARCH
 from ctrain_runtime.store.manifest import Manifest
 
 if TYPE_CHECKING:

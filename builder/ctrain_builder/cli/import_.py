@@ -33,7 +33,7 @@ from ctrain_builder.imports.findings import Finding
 from ctrain_builder.imports.kind import Kind, image_name, kind_of
 from ctrain_runtime.base.text import pluralize
 from ctrain_runtime.errors import ConfigError, ImportIncomplete, UsageError
-from ctrain_runtime.image import is_path
+from ctrain_runtime.images.image import is_path
 from ctrain_runtime.store.store import NAME_RE
 
 if TYPE_CHECKING:

@@ -27,15 +27,15 @@ from ctrain_builder.cli.progress import ProgressLines
 from ctrain_builder.layers import build_host, host_tools, user_source, workspace
 from ctrain_builder.layers import user_layer as maker
 from ctrain_builder.layers.container import Container
-from ctrain_runtime import image, user_layer
 from ctrain_runtime.base.digest import short
 from ctrain_runtime.base.text import format_size, table
 from ctrain_runtime.engines.apptainer import find_engine
 from ctrain_runtime.errors import UsageError
+from ctrain_runtime.images import image, user_layer
+from ctrain_runtime.images.trust import require_trusted
+from ctrain_runtime.images.user_layer import UserLayer
 from ctrain_runtime.site.select import select_site
 from ctrain_runtime.store.store import open_stores
-from ctrain_runtime.trust import require_trusted
-from ctrain_runtime.user_layer import UserLayer
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -23,7 +23,7 @@ from ctrain_builder.layers.build_host import BuildHost
 from ctrain_builder.parent import Parent
 from ctrain_runtime.engines.apptainer import Engine, find_engine
 from ctrain_runtime.errors import EngineError, UsageError
-from ctrain_runtime.image import OCI_ARCH
+from ctrain_runtime.images.image import OCI_ARCH
 from ctrain_runtime.site.select import SelectedSite, select_site
 from ctrain_runtime.store.store import Store, open_stores
 

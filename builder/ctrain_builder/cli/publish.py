@@ -32,7 +32,7 @@ from ctrain_builder.store.publish import CopyObserver, PublishResult, find_same,
 from ctrain_builder.store.refresh import refresh
 from ctrain_runtime.base.text import format_size
 from ctrain_runtime.errors import ImageTestError, RegistryError, UsageError
-from ctrain_runtime.image import is_path
+from ctrain_runtime.images.image import is_path
 from ctrain_runtime.store.manifest import REDISTRIBUTE_LABEL, Manifest
 from ctrain_runtime.store.store import open_store
 

@@ -30,7 +30,7 @@ from ctrain_runtime.base.digest import short
 from ctrain_runtime.base.suggest import suggest
 from ctrain_runtime.base.text import pluralize, table
 from ctrain_runtime.errors import UsageError
-from ctrain_runtime.image import OCI_ARCH
+from ctrain_runtime.images.image import OCI_ARCH
 from ctrain_runtime.registry.client import RegistryClient
 
 HEAD = ("image", "tag", "state", "CUDA", "framework", "Python", "driver >=", "GPUs")

@@ -9,11 +9,11 @@ from typing import Any
 
 from ctrain_builder.image import inside
 from ctrain_builder.image.describe import Packages
-from ctrain_runtime import foreign
 from ctrain_runtime.base import config
 from ctrain_runtime.engines import apptainer
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import ConfigError, EngineError
+from ctrain_runtime.images import foreign
 
 _LOOK = 'python3 -c "import importlib.metadata" 2>/dev/null || exit 0; exec python3 -c "$1"'
 _PRINT = "\nimport json\nprint()\nprint(json.dumps(everything()))\n"

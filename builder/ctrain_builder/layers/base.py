@@ -65,7 +65,7 @@ def _unpack(container: Container, planned: PlannedLayer, root: Path, log: Path) 
 
 
 def _resolve(reference: str) -> str:
-    from ctrain_runtime import remote  # not for each start of ctrain
+    from ctrain_runtime.images import remote  # not for each start of ctrain
 
     return remote.resolve(reference).digest
 

@@ -20,11 +20,11 @@ from ctrain_builder.layers.user_source import is_script
 from ctrain_builder.layers.workspace import Workspace
 from ctrain_builder.manifest_writer import utc_now
 from ctrain_builder.tree import Tree
-from ctrain_runtime import user_layer
 from ctrain_runtime.base import command
 from ctrain_runtime.errors import BuildError, EngineError
-from ctrain_runtime.image import Image
-from ctrain_runtime.user_layer import Description, Parent, UserLayer
+from ctrain_runtime.images import user_layer
+from ctrain_runtime.images.image import Image
+from ctrain_runtime.images.user_layer import Description, Parent, UserLayer
 
 # Runs in the container, as root; its arguments are the command that adds things.
 _INSIDE = """\

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Optional
 
 from ctrain_builder import atomic, manifest_writer
-from ctrain_runtime import remote
 from ctrain_runtime.errors import RegistryError
+from ctrain_runtime.images import remote
 from ctrain_runtime.registry.client import RegistryClient, parse
 from ctrain_runtime.registry.http_client import Unreachable
 

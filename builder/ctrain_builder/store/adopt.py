@@ -22,13 +22,13 @@ from ctrain_builder.store.adopted_name import AdoptedName
 from ctrain_builder.store.copy import SharedRange, copy, finalise, temporary
 from ctrain_builder.store.publish import CopyObserver, commit_copy, find_same, last_release, require_not_withdrawn
 from ctrain_builder.store.writer import Permissions, translate_os_errors
-from ctrain_runtime import foreign
 from ctrain_runtime.base import command
 from ctrain_runtime.base.digest import file_digest
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import CtrainError, EngineError, ImageUnusable, StoreError
-from ctrain_runtime.image import OCI_ARCH
-from ctrain_runtime.pull import Report
+from ctrain_runtime.images import foreign
+from ctrain_runtime.images.image import OCI_ARCH
+from ctrain_runtime.images.pull import Report
 from ctrain_runtime.store import sif
 from ctrain_runtime.store.manifest import ADOPTED_LABEL, Base, Manifest
 from ctrain_runtime.store.store import PublishedImage, Store

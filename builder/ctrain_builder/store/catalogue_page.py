@@ -24,7 +24,7 @@ from ctrain_builder import atomic, manifest_writer
 from ctrain_builder.store.writer import Permissions, lock_store
 from ctrain_runtime.base.text import format_size, pluralize
 from ctrain_runtime.errors import ImageUnusable, UsageError
-from ctrain_runtime.image import Image
+from ctrain_runtime.images.image import Image
 from ctrain_runtime.store import outputs, sbom
 from ctrain_runtime.store.outputs import CATALOGUE
 from ctrain_runtime.store.store import PublishedImage, Store, StoreContents

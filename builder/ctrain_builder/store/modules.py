@@ -21,10 +21,10 @@ from typing import Optional
 
 from ctrain_builder import atomic
 from ctrain_builder.store.writer import Permissions, lock_store
-from ctrain_runtime import image_report
 from ctrain_runtime.base.text import format_size
 from ctrain_runtime.errors import StoreError
-from ctrain_runtime.image import Image
+from ctrain_runtime.images import report
+from ctrain_runtime.images.image import Image
 from ctrain_runtime.store.outputs import MODULES
 from ctrain_runtime.store.references import select
 from ctrain_runtime.store.store import (
@@ -256,13 +256,13 @@ def _image(module: Module, root: Path) -> Image:
 
 def _whatis(module: Module) -> str:
     manifest = module.image.manifest
-    facts = dict(image_report.facts(manifest))
+    facts = dict(report.facts(manifest))
     return _plain(f"Description: {manifest.name} {manifest.version} for ctrain: {facts.get('software', facts['fits'])}")
 
 
 def _help(module: Module) -> str:
     manifest = module.image.manifest
-    rows = [*image_report.facts(manifest), ("size", format_size(manifest.size))]
+    rows = [*report.facts(manifest), ("size", format_size(manifest.size))]
     return "\n".join(
         (
             f"{manifest.name} {manifest.version}, a container image for distributed deep learning\n",

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ctrain_builder import atomic
-from ctrain_runtime import trust
 from ctrain_runtime.base import command
 from ctrain_runtime.base.digest import file_digest
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import CtrainError, StoreError, UsageError
+from ctrain_runtime.images import trust
 from ctrain_runtime.store import sif
 
 _ENCRYPTED = b"ENCRYPTED"  # BEGIN ENCRYPTED PRIVATE KEY (PKCS 8), or Proc-Type: 4,ENCRYPTED

@@ -22,13 +22,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ctrain_runtime import foreign, image, image_report
 from ctrain_runtime.base.text import format_size, table
 from ctrain_runtime.cli.output import Activity
 from ctrain_runtime.doctor.contents import check_contents
 from ctrain_runtime.engines.apptainer import find_engine
 from ctrain_runtime.errors import CtrainError, EngineError, ImageUnusable, StoreError, UsageError
-from ctrain_runtime.image import Image
+from ctrain_runtime.images import foreign, image, report
+from ctrain_runtime.images.image import Image
 from ctrain_runtime.plan.admission import compiled_models
 from ctrain_runtime.store import lease, sbom, signatures
 from ctrain_runtime.store.lease import Lease
@@ -84,13 +84,13 @@ def _show(args: argparse.Namespace) -> str:
     signers, of_file = _signers(shown)
     leases, users = _users(shown.path)
     if args.json:
-        version, listed = shown.manifest.version, image_report.as_list(packages)
+        version, listed = shown.manifest.version, report.as_list(packages)
         facts = {"version": version, "path": str(shown.path), "channel": shown.channel, **asdict(shown.manifest)}
         return json.dumps(
             {**facts, "signed_by": signers, "used_by": list(map(asdict, leases)), "packages": listed}, indent=2
         )
     named = [*signers, *(f"{key} (its file, not its name and version)" for key in of_file)]
-    return image_report.describe(shown, packages, problem, named, users)
+    return report.describe(shown, packages, problem, named, users)
 
 
 def _users(path: Path) -> tuple[list[Lease], list[str]]:
@@ -128,13 +128,13 @@ def _diff(args: argparse.Namespace) -> str:
     if len(images) != 2:
         raise UsageError(f"specify two images, not {len(images)}", "As in: ctrain images diff pytorch:prod pytorch:dev")
     old, new = (_find(reference, args) for reference in images)
-    packages = image_report.changes(sbom.packages(old.path), sbom.packages(new.path))
-    layers = image_report.layer_sizes(old.manifest, new.manifest)
+    packages = report.changes(sbom.packages(old.path), sbom.packages(new.path))
+    layers = report.layer_sizes(old.manifest, new.manifest)
     if args.json:
         sides = [{"version": side.manifest.version, "path": str(side.path)} for side in (old, new)]
         facts = {"old": sides[0], "new": sides[1], "layers": list(map(asdict, layers))}
         return json.dumps({**facts, "packages": list(map(asdict, packages))}, indent=2)
-    return image_report.compare(old.manifest, new.manifest, layers, packages)
+    return report.compare(old.manifest, new.manifest, layers, packages)
 
 
 def _find(reference: str, args: argparse.Namespace) -> Image:

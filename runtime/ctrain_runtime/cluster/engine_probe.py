@@ -12,7 +12,7 @@ from ctrain_runtime.base.user_cache import UserCache
 from ctrain_runtime.engines import apptainer
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import CtrainError
-from ctrain_runtime.image import LAYER_MARKER, Image
+from ctrain_runtime.images.image import LAYER_MARKER, Image
 
 
 def ignores_layers(engine: Engine, image: Image, root: bool) -> bool:

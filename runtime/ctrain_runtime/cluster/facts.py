@@ -10,7 +10,7 @@ from ctrain_runtime.cluster.machine import gpu_maker
 from ctrain_runtime.cluster.model import Cluster
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.gpus import Maker
-from ctrain_runtime.image import Image
+from ctrain_runtime.images.image import Image
 from ctrain_runtime.store import lease
 
 

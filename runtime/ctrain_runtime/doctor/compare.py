@@ -17,7 +17,7 @@ from ctrain_runtime.doctor import Finding
 from ctrain_runtime.engines import apptainer
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import ConfigError, CtrainError, EngineError
-from ctrain_runtime.image import Image
+from ctrain_runtime.images.image import Image
 from ctrain_runtime.launchers import fragments
 from ctrain_runtime.plan.environment import multinode_environment
 from ctrain_runtime.plan.make import absolute_patterns

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ctrain_runtime.doctor import Finding
 from ctrain_runtime.errors import ConfigError, CtrainError, ImageUnusable, StoreError
-from ctrain_runtime.image import check_size
+from ctrain_runtime.images.image import check_size
 from ctrain_runtime.store import outputs
 from ctrain_runtime.store.manifest import Unchecked, is_version, read_manifest
 from ctrain_runtime.store.store import (

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ctrain_runtime import image
 from ctrain_runtime.cluster import facts, machine
 from ctrain_runtime.cluster.model import Cluster
 from ctrain_runtime.doctor import Finding
 from ctrain_runtime.errors import CtrainError, EngineError, SchedulerError
-from ctrain_runtime.image import Image
+from ctrain_runtime.images import image
+from ctrain_runtime.images.image import Image
 from ctrain_runtime.plan import admission
 from ctrain_runtime.plan.mpi_start import FITS, OTHERWISE, fit, start_mpi
 from ctrain_runtime.plan.size import JobSize

@@ -10,13 +10,13 @@ import json
 import shlex
 from pathlib import Path
 
-from ctrain_runtime import user_layer
 from ctrain_runtime.base import run_files
 from ctrain_runtime.base.bash import fragment
 from ctrain_runtime.engines import apptainer
 from ctrain_runtime.errors import EngineError, SchedulerError
 from ctrain_runtime.gpus import COMPAT_DIRS, DRIVER_FILE, HOST_LIBRARIES
-from ctrain_runtime.image import LAYER_MARKER
+from ctrain_runtime.images import user_layer
+from ctrain_runtime.images.image import LAYER_MARKER
 from ctrain_runtime.launchers import independent, node, staging
 from ctrain_runtime.plan.model import LaunchPlan
 from ctrain_runtime.schedulers.script import PREFLIGHT, TaskIdentity, run_step

@@ -13,7 +13,7 @@ from typing import Literal, Optional, Union
 
 from ctrain_runtime.cluster.model import Partition
 from ctrain_runtime.gpus import Gpu, Maker, identify, maker
-from ctrain_runtime.image import OCI_ARCH
+from ctrain_runtime.images.image import OCI_ARCH
 from ctrain_runtime.store.manifest import CPU_LABEL, Manifest
 
 # The first driver branch that runs all programs of a major version of CUDA without forward compatibility.

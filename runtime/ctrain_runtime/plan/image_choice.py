@@ -10,10 +10,10 @@ from ctrain_runtime.base.digest import short
 from ctrain_runtime.cluster.facts import Facts
 from ctrain_runtime.errors import EngineError, UsageError
 from ctrain_runtime.gpus import Maker
-from ctrain_runtime.image import Image
+from ctrain_runtime.images.image import Image
+from ctrain_runtime.images.user_layer import UserLayer
 from ctrain_runtime.plan.admission import native_driver
 from ctrain_runtime.plan.model import Options, PlannedImage, PlannedUserLayer
-from ctrain_runtime.user_layer import UserLayer
 
 
 def choose_image(

@@ -9,7 +9,7 @@ from typing import Optional
 from ctrain_runtime.cluster.facts import Facts
 from ctrain_runtime.errors import ConfigError, UsageError
 from ctrain_runtime.gpus import Maker, maker
-from ctrain_runtime.image import Image
+from ctrain_runtime.images.image import Image
 from ctrain_runtime.job import Job
 from ctrain_runtime.plan import binding, mpi
 from ctrain_runtime.plan.environment import make_environment, multinode_environment, passed_names, secret_names

@@ -8,8 +8,8 @@ from typing import Optional
 
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import UsageError
+from ctrain_runtime.images.user_layer import UserLayer
 from ctrain_runtime.job import Value
-from ctrain_runtime.user_layer import UserLayer
 
 IMAGE_ROOT = "image-src=/,"  # how engines are asked for the contents of an image ("Bind Paths and Mounts")
 

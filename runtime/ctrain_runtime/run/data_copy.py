@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from ctrain_runtime.errors import DataError, UsageError
-from ctrain_runtime.foreign import cached_digest
+from ctrain_runtime.images.foreign import cached_digest
+from ctrain_runtime.images.pull import Report
 from ctrain_runtime.plan.model import DataCopy, LaunchPlan
 from ctrain_runtime.plan.staging import staging_directory
-from ctrain_runtime.pull import Report
 from ctrain_runtime.site.model import Site
 
 

@@ -11,13 +11,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Optional
 
-from ctrain_runtime import image, job, launchers, schedulers, trust, user_layer
+from ctrain_runtime import job, launchers, schedulers
 from ctrain_runtime.base.text import pluralize
 from ctrain_runtime.base.time_limit import parse_limit
 from ctrain_runtime.cluster import facts
 from ctrain_runtime.cluster.model import Cluster
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import ImageNotFound, JobError, ResourceError, SchedulerError, UsageError
+from ctrain_runtime.images import image, trust, user_layer
 from ctrain_runtime.launchers import independent
 from ctrain_runtime.launchers.recognise import NODE, Recognised, check, keep, recognise
 from ctrain_runtime.plan import site_notes
@@ -34,7 +35,7 @@ from ctrain_runtime.site.model import Site
 from ctrain_runtime.site.select import FALLBACK, SelectedSite, expand
 
 if TYPE_CHECKING:  # start-up is measured
-    from ctrain_runtime.pull import Report
+    from ctrain_runtime.images.pull import Report
 
 IMAGE = "CTRAIN_IMAGE"  # set by module files
 ALWAYS_IMPORTED = {"horovodrun": Imports("horovodrun's program", frozenset({HOROVOD}))}

@@ -6,13 +6,13 @@ import os
 from pathlib import Path
 from typing import Optional
 
-from ctrain_runtime import foreign, pull, remote
 from ctrain_runtime.base.digest import short
 from ctrain_runtime.base.user_cache import cache_dir
 from ctrain_runtime.engines.apptainer import find_engine
 from ctrain_runtime.errors import CtrainError, RegistryError
-from ctrain_runtime.image import Image
-from ctrain_runtime.pull import Meaning, PulledImage, Report
+from ctrain_runtime.images import foreign, pull, remote
+from ctrain_runtime.images.image import Image
+from ctrain_runtime.images.pull import Meaning, PulledImage, Report
 from ctrain_runtime.registry.http_client import Unreachable
 from ctrain_runtime.site.select import SelectedSite, expand
 

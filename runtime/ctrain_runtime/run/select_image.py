@@ -7,17 +7,17 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ctrain_runtime import image, trust
 from ctrain_runtime.engines.apptainer import find_engine
 from ctrain_runtime.errors import EngineError, ImageUnusable
-from ctrain_runtime.image import Image
+from ctrain_runtime.images import image, trust
+from ctrain_runtime.images.image import Image
 from ctrain_runtime.plan import admission
 from ctrain_runtime.plan.admission import NodeFacts
 from ctrain_runtime.site.select import SelectedSite
 from ctrain_runtime.store.store import open_stores
 
 if TYPE_CHECKING:
-    from ctrain_runtime.pull import Report
+    from ctrain_runtime.images.pull import Report
 
 Notes = tuple[str, ...]
 
@@ -66,7 +66,7 @@ def _locate(
 
         return pulled_image.locate(reference, site, report, again=again, dry_run=dry_run)
     if image.is_foreign(reference):
-        from ctrain_runtime import foreign  # start-up is measured
+        from ctrain_runtime.images import foreign  # start-up is measured
 
         return foreign.locate(Path(reference), report), ()
     stores = [] if image.is_path(reference) else open_stores(site.store_dirs())
@@ -76,7 +76,7 @@ def _locate(
 
 def _examine(located: Image, report: Report) -> tuple[Image, str]:
     """The image with its facts, and these as text."""
-    from ctrain_runtime import foreign
+    from ctrain_runtime.images import foreign
 
     try:
         examined, problem = foreign.examine(located, find_engine(), report, as_root=os.geteuid() == 0)

@@ -216,7 +216,7 @@ def test_a_file_that_changes_meanwhile_is_not_adopted(
     site: Site, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = site.image("env_1.0.sif")
-    monkeypatch.setattr("ctrain_runtime.foreign.cached_digest", lambda _path, _report: f"sha256:{'0' * 64}")
+    monkeypatch.setattr("ctrain_runtime.images.foreign.cached_digest", lambda _path, _report: f"sha256:{'0' * 64}")
     site.adopt(file, "--yes", code=69)
     assert f"left out: {file} has changed since it was examined" in capsys.readouterr().err
     assert site.published() == {} and not list(site.root.glob(".env*"))

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from ctrain_builder.registry.resolver import DigestResolver
-from ctrain_runtime import remote
 from ctrain_runtime.errors import ConfigError, RegistryError
-from ctrain_runtime.pull import Meaning
+from ctrain_runtime.images import remote
+from ctrain_runtime.images.pull import Meaning
 from ctrain_runtime.registry.client import RegistryClient
 from ctrain_runtime.registry.http_client import Unreachable
 

@@ -10,12 +10,12 @@ from ctrain_builder.cli.options import add_dry_run
 from ctrain_builder.cli.signer import make_signer
 from ctrain_builder.cli.store.common import AddAction, show
 from ctrain_builder.store import signatures
-from ctrain_runtime import trust
 from ctrain_runtime.base.digest import file_digest, short
 from ctrain_runtime.base.text import table
 from ctrain_runtime.engines.apptainer import Engine, find_engine
 from ctrain_runtime.errors import ImageUnusable, UsageError
-from ctrain_runtime.image import Image
+from ctrain_runtime.images import trust
+from ctrain_runtime.images.image import Image
 from ctrain_runtime.site.select import select_site
 from ctrain_runtime.store.references import join_all, resolve
 from ctrain_runtime.store.signatures import added, covers

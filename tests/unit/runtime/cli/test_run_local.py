@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_runtime import user_layer
+from ctrain_runtime.images import user_layer
 from ctrain_runtime.store.manifest import read_manifest
 from samples.estimates import TRAINING
 from samples.layers import write_layer

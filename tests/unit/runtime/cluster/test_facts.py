@@ -8,7 +8,7 @@ import pytest
 from ctrain_runtime.cluster import facts
 from ctrain_runtime.cluster.model import Cluster
 from ctrain_runtime.engines.apptainer import Engine, find_engine
-from ctrain_runtime.image import Image
+from ctrain_runtime.images.image import Image
 from samples.plans import a_manifest, an_image
 from samples.programs import answer, write_program
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_runtime import user_layer
 from ctrain_runtime.errors import ConfigError, DataError
+from ctrain_runtime.images import user_layer
 from ctrain_runtime.run import directory, record
 from ctrain_runtime.run.ending import Ending
 from ctrain_runtime.run.record import Attempt, Exit, Record

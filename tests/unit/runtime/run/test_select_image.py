@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_runtime import remote
 from ctrain_runtime.errors import (
     CtrainError,
     ImageUnusable,
     RegistryError,
 )
-from ctrain_runtime.pull import Meaning
+from ctrain_runtime.images import remote
+from ctrain_runtime.images.pull import Meaning
 from ctrain_runtime.registry.http_client import Unreachable
 from ctrain_runtime.run.prepare import prepare
 from ctrain_runtime.store.manifest import Requires

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_runtime import user_layer
 from ctrain_runtime.errors import ImageUnusable
+from ctrain_runtime.images import user_layer
 from samples.layers import a_description, write_layer
 from samples.plans import a_manifest
 

@@ -6,8 +6,8 @@ import platform
 import re
 
 from ctrain_runtime.errors import RegistryError
-from ctrain_runtime.image import OCI_ARCH
-from ctrain_runtime.pull import Meaning, check_reference
+from ctrain_runtime.images.image import OCI_ARCH
+from ctrain_runtime.images.pull import Meaning, check_reference
 from ctrain_runtime.registry.client import RegistryClient, parse
 from ctrain_runtime.registry.http_client import HttpClient, server
 

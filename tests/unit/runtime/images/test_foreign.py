@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from ctrain_runtime import foreign
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import ImageUnusable
-from ctrain_runtime.image import Image
+from ctrain_runtime.images import foreign
+from ctrain_runtime.images.image import Image
 from ctrain_runtime.store.manifest import ENTRY_POINT
 from samples.programs import write_program
 from samples.sample_images import sif

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from ctrain_runtime import remote
 from ctrain_runtime.errors import ConfigError, RegistryError, UsageError
-from ctrain_runtime.image import OCI_ARCH
-from ctrain_runtime.pull import Meaning
+from ctrain_runtime.images import remote
+from ctrain_runtime.images.image import OCI_ARCH
+from ctrain_runtime.images.pull import Meaning
 from ctrain_runtime.registry.client import Reference, RegistryClient
 from ctrain_runtime.registry.http_client import Unreachable
 from samples import library

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_runtime import pull as module
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import ConfigError, CtrainError, DiskFullError, ImageUnusable, RegistryError, UsageError
-from ctrain_runtime.pull import Meaning, PulledImage, check_reference, find_cached, find_meaning, pull
+from ctrain_runtime.images import pull as module
+from ctrain_runtime.images.pull import Meaning, PulledImage, check_reference, find_cached, find_meaning, pull
 from samples.programs import write_program
 from samples.runs import wait_for
 from samples.sample_images import sif
@@ -238,7 +238,7 @@ PROCESS = """\
 import sys
 from pathlib import Path
 from ctrain_runtime.engines.apptainer import Engine
-from ctrain_runtime.pull import pull
+from ctrain_runtime.images.pull import pull
 engine = Engine("apptainer", sys.argv[1], "1.4.5")
 print(pull(sys.argv[2], None, Path(sys.argv[3]), engine, lambda what, _: print(what, flush=True)).path)
 """

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_runtime import trust
 from ctrain_runtime.errors import CtrainError, EngineError, ImageUnusable, SiteError
-from ctrain_runtime.image import Image, find_any_arch
+from ctrain_runtime.images import trust
+from ctrain_runtime.images.image import Image, find_any_arch
 from ctrain_runtime.site.model import Site
 from ctrain_runtime.store import signatures
 from samples.programs import answer

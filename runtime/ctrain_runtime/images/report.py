@@ -8,7 +8,7 @@ from typing import Optional
 
 from ctrain_runtime.base.digest import short
 from ctrain_runtime.base.text import format_duration, format_size, table
-from ctrain_runtime.image import Image
+from ctrain_runtime.images.image import Image
 from ctrain_runtime.store.manifest import (
     ADOPTED_LABEL,
     ENTRY_POINT,

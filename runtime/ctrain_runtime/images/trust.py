@@ -19,7 +19,7 @@ from ctrain_runtime.base.digest import file_digest, short
 from ctrain_runtime.base.user_cache import UserCache, file_conditions
 from ctrain_runtime.engines.apptainer import Engine, clean_environ, find_engine
 from ctrain_runtime.errors import CtrainError, ImageUnusable, SiteError, UsageError
-from ctrain_runtime.image import Image, is_foreign, is_path
+from ctrain_runtime.images.image import Image, is_foreign, is_path
 from ctrain_runtime.site.model import Site
 from ctrain_runtime.site.select import SelectedSite
 from ctrain_runtime.store import sif, signatures

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_runtime import image
 from ctrain_runtime.errors import ImageNotFound, ImageUnusable
+from ctrain_runtime.images import image
 from ctrain_runtime.store.manifest import Layer
 from ctrain_runtime.store.store import open_store
 from samples.sample_images import sif, write_image, write_store

@@ -22,8 +22,8 @@ from ctrain_runtime.engines import apptainer
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import CtrainError, EngineError, ImageUnusable
 from ctrain_runtime.gpus import COMPAT_DIRS
-from ctrain_runtime.image import Image
-from ctrain_runtime.pull import Report
+from ctrain_runtime.images.image import Image
+from ctrain_runtime.images.pull import Report
 from ctrain_runtime.store import sif
 from ctrain_runtime.store.manifest import ENTRY_POINT, Manifest, Requires
 
