@@ -457,7 +457,7 @@ def test_a_run_of_a_thousand_nodes(tmp_path: Path, scheduler: StandIn) -> None:
             who: dict[str, Any] = {"stage": "run", "node": f"n{node}", "rank": rank}
             lines.append(json.dumps({"time": 100.0, "what": "started", **who}))
             lines.append(json.dumps({"time": 200.0 - (code == 9), "what": "ended", "code": code, **who}))
-            with (run.path / module.layout.rank_log(rank, node, run.plan.world_size)).open("a") as log:
+            with (run.path / module.run_files.rank_log(rank, node, run.plan.world_size)).open("a") as log:
                 log.write(f"[{rank}] hello\n")
         (run.path / f"nodes/{node}.jsonl").write_text("\n".join(lines) + "\n")
     write_end(run.path, 9)
