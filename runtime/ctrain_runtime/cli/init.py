@@ -15,6 +15,7 @@ import argparse
 from pathlib import Path
 
 from ctrain_runtime.errors import UsageError
+from ctrain_runtime.job import JOB_FILE
 from ctrain_runtime.starting_points import templates
 
 
@@ -32,6 +33,10 @@ def execute(args: argparse.Namespace) -> int:
         raise UsageError(f"--from is for jobs, not for a {args.kind}", "Use: ctrain init job --from PROGRAM")
     kind, text = templates.KINDS[args.kind], templates.read(args.kind)
     path = args.output or (args.program.parent / kind.output if args.program else Path(kind.output))
+    if args.kind == "job" and path.name != JOB_FILE:
+        directory = path if path.is_dir() else path.parent
+        what = f"--output {path}: a job is a directory with a {JOB_FILE}"
+        raise UsageError(what, f"As in: -o {directory / JOB_FILE}")
     if args.program:
         from ctrain_runtime.starting_points import job_proposal
 

@@ -48,8 +48,17 @@ def test_a_job_for_a_program_is_written_beside_it(tmp_path: Path, capsys: Out) -
     assert init("job", "--from", "mine/train.py") == 0
     assert capsys.readouterr().out == "wrote mine/job.yaml\nread it and change it; then: ctrain run ./mine --dry-run\n"
     assert "\nlauncher: mpi    # train.py imports mpi4py\n" in (tmp_path / "mine/job.yaml").read_text()
-    assert init("job", "--from", "mine/train.py", "-o", "all.yaml") == 0
-    assert "\ncommand: [python, mine/train.py]\n" in (tmp_path / "all.yaml").read_text()
+    assert init("job", "--from", "mine/train.py", "-o", "job.yaml") == 0
+    assert "\ncommand: [python, mine/train.py]\n" in (tmp_path / "job.yaml").read_text()
+
+
+def test_a_job_that_ctrain_run_would_not_find_is_not_written(tmp_path: Path, capsys: Out) -> None:
+    (tmp_path / "mine").mkdir()
+    for output, instead in (("x.yaml", "job.yaml"), ("new/x.yaml", "new/job.yaml"), ("mine", "mine/job.yaml")):
+        assert init("job", "-o", output) == 64
+        rule = f"--output {output}: a job is a directory with a job.yaml. As in: -o {instead}"
+        assert capsys.readouterr().err == f"ctrain: {rule}\n"
+    assert [path.name for path in tmp_path.rglob("*")] == ["mine"]
 
 
 def test_what_cannot_be_written_is_refused(tmp_path: Path, capsys: Out) -> None:
