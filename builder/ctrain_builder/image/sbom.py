@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ctrain_builder.build_plan import BuildPlan
 from ctrain_builder.layers.container import Container
+from ctrain_runtime.base.paths import missing_package_hint
 from ctrain_runtime.errors import BuildError
 from ctrain_runtime.store.manifest import Manifest
 
@@ -27,7 +28,7 @@ def require() -> None:
     """Raise BuildError, before a long build, if the library that writes package lists is not there."""
     if not find_spec("cyclonedx"):
         what = "Python package cyclonedx-python-lib, needed for package lists, is not installed"
-        raise BuildError(what, "Run: pip install cyclonedx-python-lib")
+        raise BuildError(what, missing_package_hint("cyclonedx-python-lib"))
 
 
 def attach(

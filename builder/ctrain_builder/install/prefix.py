@@ -40,6 +40,12 @@ class Installation:
     installed: str
     source: str
 
+    @property
+    def extras(self) -> tuple[str, ...]:
+        """The optional packages' names, as in ctrain[build] @ URL."""
+        names = re.match(r"ctrain\[([^]]*)\] @", self.source)
+        return tuple(name.strip() for name in names[1].split(",")) if names else ()
+
 
 @dataclass(frozen=True)
 class Prefix:

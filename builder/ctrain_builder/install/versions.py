@@ -25,14 +25,26 @@ def install(prefix: Prefix, source: Source, extras: str, python: str, say: Say) 
     with changing(prefix, say):
         prefix.sites.mkdir(exist_ok=True)
         init_store(prefix.store)
-        is_new = source.version not in [installation.version for installation in prefix.installations()]
-        if is_new:
+        installed = {installation.version: installation for installation in prefix.installations()}
+        is_new = source.version not in installed
+        if not is_new:
+            _check_extras(prefix, installed[source.version], extras)
+        else:
             say(f"installing ctrain {source.version} to {prefix.version(source.version)}")
             _add(prefix, source, extras, python)
         if not prefix.current_version():
             make_current(prefix, source.version)
         modulefiles.write(prefix)
     return is_new
+
+
+def _check_extras(prefix: Prefix, installation: Installation, extras: str) -> None:
+    """Raise UsageError if a complete version, which never changes, lacks packages that are asked for."""
+    missing = {name.strip() for name in extras.split(",") if name.strip()} - set(installation.extras)
+    if missing:
+        what = f"ctrain {installation.version} in {prefix.root} is without [{','.join(sorted(missing))}]"
+        again = f"rm -r {prefix.version(installation.version)}"
+        raise UsageError(f"{what}, and a complete version never changes", f"If no program uses it: {again}; then retry")
 
 
 def switch(prefix: Prefix, version: str, say: Say) -> None:

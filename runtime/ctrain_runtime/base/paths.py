@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Optional
 
@@ -25,6 +26,16 @@ def data_dir(name: str) -> Path:
         if (root / name).is_dir():
             return root / name
     raise CtrainError(f"incomplete installation: directory {name}/ not found", "Reinstall ctrain")
+
+
+def missing_package_hint(package: str) -> str:
+    """The next step for who lacks a Python package that a command of ctrain needs."""
+    prefix = installation_prefix()
+    if prefix:
+        return f"The ctrain in {prefix} is for all users: install your own, with [build]; see: ctrain help installing"
+    if not find_spec("pip"):  # as in an environment of uv
+        return "Install ctrain again, with [build]; see: ctrain help installing"
+    return f"Run: {sys.executable} -m pip install {package}"
 
 
 def installation_prefix() -> Optional[Path]:

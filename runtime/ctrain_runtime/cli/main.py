@@ -114,8 +114,10 @@ def _missing_package(error: ModuleNotFoundError) -> CtrainError:
     package = (error.name or "").partition(".")[0]
     if package.startswith("ctrain"):
         raise error
+    from ctrain_runtime.base.paths import missing_package_hint
+
     what = f"this command needs the Python package {package}, which is not installed"
-    return CtrainError(what, f"Run: {sys.executable} -m pip install {package}")
+    return CtrainError(what, missing_package_hint(package))
 
 
 def _dispatch(verbs: Sequence[Verb], argv: Sequence[str]) -> int:

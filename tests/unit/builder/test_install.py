@@ -116,6 +116,18 @@ def test_an_upgrade_lies_beside_the_old_version_until_it_is_switched_to(ctrain: 
     assert second.startswith("0.2.0 20")
 
 
+def test_what_a_complete_version_lacks_is_not_added_to_it(ctrain: Install, prefix: Path) -> None:
+    ctrain(version="0.1.0")
+    what = f"ctrain 0.1.0 in {prefix} is without [build], and a complete version never changes"
+    refused = f"ctrain: {what}. If no program uses it: rm -r {prefix}/0.1.0; then retry\n"
+    assert ctrain("--extras", "build", version="0.1.0", code=64) == refused
+    shutil.rmtree(prefix / "0.1.0")
+    assert "installed  " in ctrain("--extras", "build", version="0.1.0")
+    assert current(prefix) == "0.1.0"
+    for extras in ("build", ""):
+        assert "unchanged  " in ctrain("--extras", extras, version="0.1.0")
+
+
 def test_modules_of_all_versions_and_the_default(ctrain: Install, prefix: Path) -> None:
     for version in ("0.1.0", "0.2.0"):
         ctrain(version=version)

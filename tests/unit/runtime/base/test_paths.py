@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -48,3 +49,16 @@ def test_what_ctrain_install_has_installed_knows_its_prefix(tmp_path: Path, monk
     assert paths.installation_prefix() is None
     (tmp_path / "0.1.0" / paths.INSTALLATION).touch()
     assert paths.installation_prefix() == tmp_path
+
+
+def test_a_missing_package_is_not_put_where_all_users_or_no_pip_would_find_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert paths.missing_package_hint("spython") == f"Run: {sys.executable} -m pip install spython"
+    monkeypatch.setattr(paths, "find_spec", lambda _name: None)
+    assert paths.missing_package_hint("spython") == "Install ctrain again, with [build]; see: ctrain help installing"
+    (tmp_path / "0.1.0/venv").mkdir(parents=True)
+    (tmp_path / "0.1.0" / paths.INSTALLATION).touch()
+    monkeypatch.setattr("sys.prefix", str(tmp_path / "0.1.0/venv"))
+    hint = f"The ctrain in {tmp_path} is for all users: install your own, with [build]; see: ctrain help installing"
+    assert paths.missing_package_hint("spython") == hint
