@@ -14,7 +14,7 @@ from ctrain_runtime.base.digest import file_digest
 from ctrain_runtime.errors import UsageError
 
 _WHEEL = re.compile(r"ctrain-([^-/]+)-py3-none-any\.whl")
-_MAKE_ONE = "Pass --wheel FILE; in a checkout make one with: python3 -m pip wheel --no-deps ."
+_MAKE_ONE = "Pass --wheel FILE; in a checkout make one with: pip wheel --no-deps ."
 
 
 @dataclass(frozen=True)

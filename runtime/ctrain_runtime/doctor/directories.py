@@ -27,6 +27,7 @@ _LOW_UNPACKED_BYTES = 3 * _LOW_BYTES  # the layers of an image, what they hold, 
 def check_directories(selected: SelectedSite) -> Iterator[Finding]:
     """Whether there is space for runs and images, in the home and in TMPDIR. Writes 1 MB to each; no trace is left."""
     site = selected.site
+    devices: set[int] = set()
     created: tuple[tuple[str, Callable[[], Path], str], ...] = (  # where they are missing, by ctrain
         ("runs", lambda: runs_directory(site), "Choose another directory: --runs DIR, or `runs` in a site file"),
         ("image_cache", lambda: writable_cache(selected), "Remove images of it, or set `image_cache` in a site file"),
@@ -37,22 +38,23 @@ def check_directories(selected: SelectedSite) -> Iterator[Finding]:
         except CtrainError as error:
             yield Finding(subject, "fail", error.message, error.hint)
         else:
-            yield from _check(subject, next(filter(os.path.isdir, (path, *path.parents))), hint, low=_LOW_BYTES)
-    yield from _check("home", expand_home("~"), "Free space: du -xh ~ | sort -h | tail")
+            existing = next(filter(os.path.isdir, (path, *path.parents)))
+            yield from _check(subject, existing, hint, devices, low=_LOW_BYTES)
+    yield from _check("home", expand_home("~"), "Free space: du -xh ~ | sort -h | tail", devices)
     staging = Path(staging_directory(site) or ".")
     if site.staging and staging.is_dir():
-        yield next(_check("staging", staging, "Remove files that no job uses any more", low=_LOW_BYTES))
+        yield next(_check("staging", staging, "Remove files that no job uses any more", devices, low=_LOW_BYTES))
     elif site.staging:
         hint = "Run ctrain doctor in a job, too: nodes without it read the image where it is"
         yield Finding("staging", "warn", f"{staging}: not found on this machine", hint)
     unpacked = Path(next(filter(None, map(os.environ.get, _ENGINE_TMPDIR)), tempfile.gettempdir()))
     hint = f"To pull images of docker://, set {_ENGINE_TMPDIR[0]} to a directory with more space"
-    yield next(_check("engine tmp", unpacked, hint, low=_LOW_UNPACKED_BYTES))
+    yield next(_check("engine tmp", unpacked, hint, devices, low=_LOW_UNPACKED_BYTES))
     yield _check_tmpdir(os.environ.get("TMPDIR", "/tmp"))  # noqa: S108  # the default of programs
 
 
-def _check(subject: str, directory: Path, hint: str, *, low: int = 0) -> Iterator[Finding]:
-    """Its space, then the clock of its file server."""
+def _check(subject: str, directory: Path, hint: str, devices: set[int], *, low: int = 0) -> Iterator[Finding]:
+    """Its space, then the clock of its file server, unless it is on one of `devices`, to which its own is added."""
     try:
         skew = _probe(directory)
     except OSError as error:
@@ -63,7 +65,10 @@ def _check(subject: str, directory: Path, hint: str, *, low: int = 0) -> Iterato
     is_low = free < low
     text = f"{directory}: {format_size(free)} free"
     yield Finding(subject, "warn" if is_low else "ok", text, hint if is_low else "")
-    yield check_clock(f"the file server of {directory}", skew)
+    device = directory.stat().st_dev
+    if device not in devices:
+        devices.add(device)
+        yield check_clock(f"the file server of {directory}", skew)
 
 
 def _probe(directory: Path) -> float:

@@ -307,7 +307,7 @@ def test_only_what_differs_from_a_commit_is_planned(
         (("build", "other", "--offline"), 79, "the digest of nvcr.io/far/away:7 is not known"),
         (("publish", "small", "--store", "s"), 78, "small 1.0 is not built and tested. Run: ctrain build small:1.0"),
         (("publish", "small:2.0", "--flatten", "--store", "s"), 78, "Run: ctrain build small:2.0 --flatten"),
-        (("publish", "small"), 64, "no store configured"),
+        (("publish", "small"), 64, "no store named"),
     ],
 )
 def test_mistakes_are_one_line(

@@ -275,6 +275,11 @@ def test_sizes(shop: Shop) -> None:
 def test_without_a_store(shop: Shop, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CTRAIN_STORE", raising=False)
     assert main(BUILD_VERBS, ["store", "log"]) == 64
-    assert "no store configured" in capsys.readouterr().err
+    assert capsys.readouterr().err == "ctrain: no store named. Pass --store DIR or set CTRAIN_STORE\n"
+    site = shop.root.with_name("ours.yaml")
+    site.write_text("extends: local\nstores: [/apps/images]\n")
+    monkeypatch.setenv("CTRAIN_SITE", str(site))
+    assert main(BUILD_VERBS, ["store", "log"]) == 64, "what runs read is not written to unasked"
+    assert capsys.readouterr().err == "ctrain: no store named. Pass --store /apps/images or set CTRAIN_STORE\n"
     assert not shop.root.with_name("x").exists()
     assert main(BUILD_VERBS, ["store", "log", "--store", str(shop.root.with_name("x"))]) == 76

@@ -26,8 +26,15 @@ def store_root(option: Optional[str]) -> Path:
     """The store of --store or CTRAIN_STORE. Raises UsageError."""
     root = option or os.environ.get("CTRAIN_STORE")
     if not root:
-        raise UsageError("no store configured", "Pass --store DIR or set CTRAIN_STORE")
+        raise UsageError("no store named", f"Pass --store {_for_runs() or 'DIR'} or set CTRAIN_STORE")
     return store_path(root)
+
+
+def _for_runs() -> str:
+    """The store that runs look in first; "" if there is none. What changes a store is never told it by a site file."""
+    from ctrain_runtime.site.select import select_site  # only here: slow to import
+
+    return next(iter(select_site().store_dirs()), "")
 
 
 def check_names(store: Store, names: Iterable[str], known: Collection[str]) -> None:

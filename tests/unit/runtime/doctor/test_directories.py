@@ -46,9 +46,7 @@ def test_there_is_space_and_nothing_is_left(home: Path, tmp_path: Path) -> None:
         ("runs", "ok"),
         ("clock", "ok"),
         ("image_cache", "ok"),
-        ("clock", "ok"),
         ("home", "ok"),
-        ("clock", "ok"),
         ("engine tmp", "ok"),
         ("TMPDIR", "ok"),
     ]
@@ -115,6 +113,17 @@ def test_the_clock_of_the_file_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(directories.time, "time", lambda: now() - 3600)
     finding = find("clock")
     assert (finding.level, finding.text.endswith("is 1 h 0 min ahead")) == ("fail", True)
+
+
+def test_each_file_server_has_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, home: Path) -> None:
+    of_files = Path.stat
+
+    def stat(path: Path, **options: Any) -> Any:
+        return SimpleNamespace(st_dev=7) if path == home else of_files(path, **options)
+
+    monkeypatch.setattr(Path, "stat", stat)
+    clocks = [finding.text for finding in check(image_cache=str(tmp_path)) if finding.subject == "clock"]
+    assert clocks == [f"agrees with the file server of {directory}" for directory in (tmp_path, home)]
 
 
 @pytest.mark.parametrize(
