@@ -91,6 +91,8 @@ def _definition(args: argparse.Namespace, kind: Kind, text: str) -> int:
     from ctrain_builder.imports import definitions  # with spython, which the other kinds do not need
     from ctrain_builder.imports.copies import Context
 
+    if args.context and not args.context.is_dir():
+        raise UsageError(f"--context {args.context} is not a directory", "Name the one that COPY copies from")
     output = _definition_path(args)
     context = Context((args.context or args.file.parent).resolve(), output.parents[2], output.parents[1])
     on = _below(args.on, output.parents[1]) if args.on else None
@@ -138,6 +140,8 @@ def _layer(args: argparse.Namespace, kind: Kind, text: str) -> int:
 
         of = uv_lock.of_lock if kind is Kind.UV_LOCK else packages.of_environment
         found = of(text, str(args.file))
+        if not found.lines:
+            return _report(args, None, found.findings, ["no packages are left: no layer is needed"], {"command": ""})
         made, findings = args.output or args.file.with_name(f"{args.file.stem}-requirements.txt"), found.findings
         _create(made, packages.requirements_text(found.lines, args.file.name))
     layer = f"{args.file.stem}.sqsh"

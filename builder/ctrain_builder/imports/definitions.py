@@ -12,7 +12,7 @@ from ctrain_builder.imports.copies import Context
 from ctrain_builder.imports.entry import Below, entry
 from ctrain_builder.imports.findings import Finding
 from ctrain_builder.imports.stages import Base
-from ctrain_builder.imports.words import Unknown
+from ctrain_builder.imports.words import Unknown, placeholders
 from ctrain_runtime.errors import ConfigError
 
 _PARENT = Base(f"{{{{ {definition.PARENT} }}}}")
@@ -45,6 +45,9 @@ def of_dockerfile(text: str, where: str, name: str, context: Context, on: Below 
         if first.first.flags:
             why = "the image is that of the build host's CPU"
             findings.append(Finding(first.first.line, str(first.first), why, lost=False))
+        for missing in dict.fromkeys(name for name in placeholders(base.source) if name not in base.arguments):
+            todo = f"Give one to each build, --build-arg {missing}=VALUE, or write it into %arguments"
+            findings.append(Finding(first.first.line, str(first.first), f"{missing} has no value", todo, lost=False))
     else:
         base = _PARENT
         findings.append(_replaced(first.first.line, str(first.first)))

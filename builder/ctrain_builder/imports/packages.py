@@ -29,6 +29,7 @@ _RENAMED = {
     "ruamel_yaml": "ruamel.yaml",
     "tensorboard-base": "tensorboard",
 }
+_INTERPRETER = {"python": "Python", "pip": "pip"}
 _IMAGES_OWN = (*IMAGE_PACKAGES, "pytorch", "pytorch-cpu", "pytorch-gpu", "tensorflow-gpu", "tensorflow-cpu")
 _NOT_PYTHON = re.compile(
     r"_.*|lib(?!rosa|cst|sass|tmux).*|.*[_-](linux-64|linux-aarch64|devel|dev|static)|(gcc|gxx|gfortran|clang)([_-].*|xx)?"
@@ -36,8 +37,10 @@ _NOT_PYTHON = re.compile(
     r"|cuda.*|cudatoolkit.*|cudnn|nccl|magma.*|pytorch-(cuda|mutex)|mkl|mkl-service|mkl_.*|openblas|blas|lapack|intel-openmp"
     r"|openmpi.*|mpich.*|mpi|ucx|hdf5|netcdf4?-?c?|fftw|gsl|boost(-cpp)?|eigen|openssl|ca-certificates|zlib|zstd|bzip2|xz|lz4-c|snappy"
     r"|readline|ncurses|tk|sqlite|ffmpeg|x264|lame|openh264|gmp|mpfr|nettle|gnutls|libx.*|xorg-.*|freetype|jpeg|giflib|openjpeg|icu"
-    r"|git|git-lfs|curl|wget|tmux|nodejs|openjdk|r-.*|conda.*|mamba|pip|python_abi|qt(-main)?|glib|gst.*|expat|dbus|pcre2?|yaml"
+    r"|git|git-lfs|curl|wget|tmux|nodejs|openjdk|r-.*|conda.*|mamba|python_abi|qt(-main)?|glib|gst.*|expat|dbus|pcre2?|yaml"
 )
+_EDITABLE = re.compile(r"(-e|--editable)[ =]\s*")
+_DIRECTORY = re.compile(r"\.{0,2}/|\.{1,2}(\[|$)")
 _SPEC = re.compile(r"(?:[\w./-]+::)?([A-Za-z0-9_][\w.-]*)\s*(?:\[[^]]*\])?\s*(.*)")
 
 
@@ -79,8 +82,15 @@ def _of_node(node: yaml.Node) -> Iterator[tuple[list[str], list[Finding]]]:
 
 
 def _of_pip(text: str, line: int) -> tuple[list[str], list[Finding]]:
-    name = re.split(r"[^\w.-]", text.strip(), maxsplit=1)[0]
-    return ([], [image_has(text, line)]) if is_images_own(name) else ([text.strip()], [])
+    text = text.strip()
+    if is_images_own(re.split(r"[^\w.-]", text, maxsplit=1)[0]):
+        return [], [image_has(text, line)]
+    wanted = _EDITABLE.sub("", text)
+    if _DIRECTORY.match(wanted) and not wanted.endswith(".whl"):
+        todo = "Build a wheel of it (pip wheel --no-deps DIR), and name that"
+        return [], [Finding(line, text, "builds of layers see no directories of yours", todo)]
+    linked = wanted != text
+    return [wanted], [Finding(line, text, "it is installed, not linked to its source", lost=False)] if linked else []
 
 
 def _of_package(text: str, line: int) -> tuple[list[str], list[Finding]]:
@@ -88,8 +98,8 @@ def _of_package(text: str, line: int) -> tuple[list[str], list[Finding]]:
     name = found[1].lower() if found else ""
     if found is None:
         return [], [Finding(line, text, "it is not the name of a package")]
-    if name == "python":
-        return [], [Finding(line, text, "the Python is that of the image", lost=False)]
+    if name in _INTERPRETER:
+        return [], [Finding(line, text, f"the {_INTERPRETER[name]} is that of the image", lost=False)]
     if is_images_own(name):
         return [], [image_has(text, line)]
     if _NOT_PYTHON.fullmatch(name):

@@ -62,9 +62,13 @@ def select(instructions: Sequence[Instruction], where: str, target: str, escape:
     if target.lower() not in ("", *names):
         raise UsageError(f"{where} has no stage {target}", f"It has: {', '.join(names)}")
     chain = [names[target.lower()] if target else len(stages) - 1]
-    while (below := _stage_below(stages, chain[0])) is not None:
-        chain.insert(0, below)
     arguments, findings = _global(instructions[: starts[0]], escape)
+    while (below := _stage_below(stages, chain[0], arguments)) is not None:
+        first = stages[chain[0]].first
+        if not plain_or_empty(stages[chain[0]].image):
+            why = f"it is the stage {stages[below].name}, whatever the arguments are"
+            findings.append(Finding(first.line, str(first), why, lost=False))
+        chain.insert(0, below)
     for number, stage in enumerate(stages):
         if number not in chain:
             why = "a stage that is not part of the image"
@@ -110,16 +114,16 @@ def _stage(instructions: Sequence[Instruction], escape: str) -> Stage:
     return Stage(instructions[0], name, words[0] if words else (), tuple(instructions[1:]))
 
 
-def _stage_below(stages: Sequence[Stage], number: int) -> int | None:
-    name = plain_or_empty(stages[number].image).lower()
+def _stage_below(stages: Sequence[Stage], number: int, arguments: dict[str, str]) -> int | None:
+    name = plain_or_empty(stages[number].image, arguments).lower()
     earlier = [below for below in range(number) if name and stages[below].name == name]
     return earlier[-1] if earlier else None
 
 
-def plain_or_empty(word: Word) -> str:
-    """A word without variables; "" for others."""
+def plain_or_empty(word: Word, known: dict[str, str] | None = None) -> str:
+    """A word with the values of `known`; "" for one with other variables."""
     try:
-        return plain(word, {}, {})
+        return plain(word, {}, known or {})
     except Unknown:
         return ""
 

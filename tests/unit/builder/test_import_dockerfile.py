@@ -121,6 +121,7 @@ def test_nothing_is_dropped_silently(text: str, line: int, lost: bool, advice: s
         ),
         ("FROM a:1 AS x\nRUN b\nFROM x\nRUN c", "a:{{ TAG }}", {"TAG": "1"}, "1"),
         ("FROM a:1 AS x\nFROM b:2\nRUN c", "b:{{ TAG }}", {"TAG": "2"}, "2"),
+        ("ARG R=Own\nFROM a:1 AS own\nRUN b\nFROM b:2 AS c\nFROM $R\nRUN d", "a:{{ TAG }}", {"TAG": "1"}, "1"),
     ],
 )
 def test_the_base_has_its_tag_as_an_argument(text: str, source: str, arguments: dict[str, str], tag: str) -> None:
@@ -139,6 +140,14 @@ def test_stages_that_are_built_on_each_other_are_one() -> None:
     assert "( no )" in imported(text, target="OTHER").text
     with pytest.raises(UsageError, match=r"has no stage nix. It has: x, other, last"):
         imported(text, target="nix")
+
+
+def test_arguments_of_from_that_no_build_can_give_or_that_each_must() -> None:
+    text = "ARG R=own\nFROM a:1 AS own\nRUN b\nFROM ${R}\nRUN c"
+    assert lines(text, base="") == ["( b )", "( c )"]
+    assert told(text, base="") == [(4, False, "it is the stage own, whatever the arguments are")]
+    advice = "V has no value. Give one to each build, --build-arg V=VALUE, or write it into %arguments"
+    assert told("ARG V\nFROM python:$V", base="") == [(2, False, advice)]
 
 
 def test_stacked_on_an_image_its_own_base_is_replaced() -> None:

@@ -13,6 +13,7 @@ name: x
 channels: [conda-forge]
 dependencies:
   - python=3.10
+  - pip>=20.1
   - numpy=1.26
   - conda-forge::scipy==1.11.4
   - pandas=2.1.4=py310h1
@@ -38,11 +39,34 @@ def test_packages_of_conda_that_pip_has_and_those_it_has_not() -> None:
     )
     assert [(one.line, one.text, one.lost) for one in found.findings] == [
         (4, "python=3.10", False),
-        (12, "pytorch=2.1", False),
-        (13, "cudatoolkit=11.8", True),
-        (14, "libgcc-ng", True),
-        (17, "torch==2.1", False),
+        (5, "pip>=20.1", False),
+        (13, "pytorch=2.1", False),
+        (14, "cudatoolkit=11.8", True),
+        (15, "libgcc-ng", True),
+        (18, "torch==2.1", False),
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "advice"),
+    [
+        ("rich", "rich", ()),
+        ("./x.whl", "./x.whl", ()),
+        (
+            "-e git+https://h/x.git@main#egg=x",
+            "git+https://h/x.git@main#egg=x",
+            ("it is installed, not linked to its",),
+        ),
+        ("-e .", None, ("builds of layers see no directories of yours. Build a wheel of it",)),
+        ("..[docs,cpu]", None, ("builds of layers see no directories",)),
+        ("../lib", None, ("builds of layers see no directories",)),
+    ],
+)
+def test_what_conda_gives_to_pip(text: str, line: str | None, advice: tuple[str, ...]) -> None:
+    found = of_environment(f"dependencies: [pip: ['{text}']]", "environment.yml")
+    assert found.lines == ((line,) if line else ())
+    assert len(found.findings) == len(advice)
+    assert all(one.advice.startswith(start) for one, start in zip(found.findings, advice))
 
 
 @pytest.mark.parametrize("text", ["- a", "a: 1", "dependencies: x", "a: [", "", "\t"])

@@ -57,6 +57,13 @@ def test_the_entry_that_is_printed_makes_the_definition_an_image(capsys: pytest.
     assert (spec.tag, spec.tag_argument, [part.name for part in spec.chain]) == ("3.11-slim", "TAG", ["lab"])
 
 
+def test_a_context_that_does_not_exist(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ctrain("Dockerfile", "--context", "lab") == 64
+    hint = "Name the one that COPY copies from"
+    assert capsys.readouterr().err == f"ctrain: --context lab is not a directory. {hint}\n"
+    assert not Path("definitions").exists()
+
+
 def test_on_an_image_of_the_catalog_it_is_the_last_of_its_chain(capsys: pytest.CaptureFixture[str]) -> None:
     assert ctrain("Dockerfile", "--on", "pytorch-ngc:22.03") == 0
     out = capsys.readouterr().out
@@ -129,3 +136,10 @@ def test_lists_of_packages_become_layers(capsys: pytest.CaptureFixture[str]) -> 
     assert Path("environment-requirements.txt").read_text() == (
         "# From environment.yml, by ctrain import.\nnumpy==1.26.*\n"
     )
+
+
+def test_a_list_of_what_the_image_has_needs_no_layer(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("environment.yml").write_text("dependencies: [python=3.11, pytorch]\n")
+    assert ctrain("environment.yml", "--on", "pytorch") == 0
+    assert capsys.readouterr().out.endswith("\n\nno packages are left: no layer is needed\n")
+    assert not Path("environment-requirements.txt").exists()
