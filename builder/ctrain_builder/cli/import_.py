@@ -183,10 +183,14 @@ def _report(
 
 
 def _told(findings: Sequence[Finding]) -> Iterator[str]:
-    """Each line once, with all that is to be told of it."""
-    for (line, text), some in itertools.groupby(findings, lambda finding: (finding.line, finding.text)):
-        yield f"  line {line}: {_cut(text)}"
-        yield from dict.fromkeys(f"    {finding.advice}" for finding in some)
+    """Each line once, with all that is to be told of it; the same of several lines in a row is told after the last."""
+    lines = [
+        (f"  line {line}: {_cut(text)}", tuple(dict.fromkeys(f"    {finding.advice}" for finding in some)))
+        for (line, text), some in itertools.groupby(findings, lambda finding: (finding.line, finding.text))
+    ]
+    for advice, alike in itertools.groupby(lines, lambda line: line[1]):
+        yield from (line for line, _ in alike)
+        yield from advice
 
 
 def _cut(text: str) -> str:

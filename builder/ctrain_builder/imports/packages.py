@@ -26,6 +26,7 @@ _RENAMED = {
     "pyqt": "pyqt5",
     "pytables": "tables",
     "python-graphviz": "graphviz",
+    "python-tzdata": "tzdata",
     "ruamel_yaml": "ruamel.yaml",
     "tensorboard-base": "tensorboard",
 }
@@ -36,7 +37,7 @@ _NOT_PYTHON = re.compile(
     r"|(c|cxx|fortran)-compiler|compilers|binutils.*|ld_impl.*|sysroot.*|kernel-headers.*|make|automake|autoconf|pkg-config|ninja-base"
     r"|cuda.*|cudatoolkit.*|cudnn|nccl|magma.*|pytorch-(cuda|mutex)|mkl|mkl-service|mkl_.*|openblas|blas|lapack|intel-openmp"
     r"|openmpi.*|mpich.*|mpi|ucx|hdf5|netcdf4?-?c?|fftw|gsl|boost(-cpp)?|eigen|openssl|ca-certificates|zlib|zstd|bzip2|xz|lz4-c|snappy"
-    r"|readline|ncurses|tk|sqlite|ffmpeg|x264|lame|openh264|gmp|mpfr|nettle|gnutls|libx.*|xorg-.*|freetype|jpeg|giflib|openjpeg|icu"
+    r"|readline|ncurses|tk|tzdata|sqlite|lcms2|lerc|numpy-base|ffmpeg|x264|lame|openh264|gmp|mpfr|nettle|gnutls|libx.*|xorg-.*|freetype|jpeg|giflib|openjpeg|icu"
     r"|git|git-lfs|curl|wget|tmux|nodejs|openjdk|r-.*|conda.*|mamba|python_abi|qt(-main)?|glib|gst.*|expat|dbus|pcre2?|yaml"
 )
 _EDITABLE = re.compile(r"(-e|--editable)[ =]\s*")

@@ -24,6 +24,7 @@ dependencies:
   - pytorch=2.1
   - cudatoolkit=11.8
   - libgcc-ng
+  - tzdata=2022f
   - foo[version='>=1']
   - pip:
       - torch==2.1
@@ -43,7 +44,8 @@ def test_packages_of_conda_that_pip_has_and_those_it_has_not() -> None:
         (13, "pytorch=2.1", False),
         (14, "cudatoolkit=11.8", True),
         (15, "libgcc-ng", True),
-        (18, "torch==2.1", False),
+        (16, "tzdata=2022f", True),
+        (19, "torch==2.1", False),
     ]
 
 
