@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Optional
@@ -45,7 +46,13 @@ def propose(program: Path, directory: Path) -> Keys:
     tree = parse(path)
     if tree is None or path.suffix != ".py":
         hint = "Without --from, ctrain init job writes a job to be filled in"
-        raise UsageError(f"cannot read {program}: neither Python nor a shell script (.sh)", hint)
+        this = ".".join(map(str, sys.version_info[:2]))
+        why = (
+            f"Python {this} cannot parse it"
+            if path.suffix == ".py"
+            else "neither Python (.py) nor a shell script (.sh)"
+        )
+        raise UsageError(f"cannot read {program}: {why}", hint)
     imports = read_imports(from_command(("python", relative), top))
     return _of_python(relative, path.name, tree, imports)
 

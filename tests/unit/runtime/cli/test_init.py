@@ -61,6 +61,21 @@ def test_a_job_that_ctrain_run_would_not_find_is_not_written(tmp_path: Path, cap
     assert [path.name for path in tmp_path.rglob("*")] == ["mine"]
 
 
+@pytest.mark.parametrize("output", ["lab.def", "definitions/lab.def", "definitions/Lab/Lab.def", "lab/lab.txt"])
+def test_a_definition_that_ctrain_build_would_not_find_is_not_written(output: str, tmp_path: Path, capsys: Out) -> None:
+    assert init("definition", "-o", output) == 64
+    rule = f"--output {output}: a definition is NAME/NAME.def, of small letters, digits and -"
+    assert capsys.readouterr().err == f"ctrain: {rule}. As in: -o definitions/lab/lab.def\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_next_step_can_be_pasted(capsys: Out) -> None:
+    assert init("job", "-o", "my job/job.yaml") == 0
+    assert capsys.readouterr().out.endswith("; then: ctrain run './my job' --dry-run\n")
+    assert init("layer", "-o", "my layer.txt") == 0
+    assert "ctrain layer build './my layer.txt' --on pytorch:prod -o 'my layer'.sqsh\n" in capsys.readouterr().out
+
+
 def test_what_cannot_be_written_is_refused(tmp_path: Path, capsys: Out) -> None:
     assert init("site", "--from", "train.py") == 64
     assert capsys.readouterr().err == (
