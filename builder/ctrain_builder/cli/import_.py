@@ -101,7 +101,6 @@ def _definition(args: argparse.Namespace, kind: Kind, text: str) -> int:
         made = definitions.of_recipe(text, where, name, context, on)
     else:
         made = definitions.of_dockerfile(text, where, name, context, on, args.target)
-    output.parent.mkdir(parents=True, exist_ok=True)
     _create(output, made.text)
     catalog = output.parents[1] / image_spec.FILE
     add = [f"add to {_short(catalog)}, below `images:`{'' if catalog.is_file() else ' (a new file)'}:", made.entry]
@@ -152,10 +151,14 @@ def _layer(args: argparse.Namespace, kind: Kind, text: str) -> int:
 
 
 def _create(path: Path, text: str) -> None:
+    other = "Name another file: -o OUT"
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         atomic.create_text(path, text)
+    except (PermissionError, FileNotFoundError, NotADirectoryError) as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}", other) from error
     except FileExistsError as error:
-        raise UsageError(f"{path} exists already, and is not overwritten", "Name another file: -o OUT") from error
+        raise UsageError(f"{path} exists already, and is not overwritten", other) from error
 
 
 def _report(

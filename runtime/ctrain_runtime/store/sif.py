@@ -112,7 +112,8 @@ def entry_bytes(path: Path, entry: SifObject) -> bytes:
 
 
 def _unreadable(path: Path, error: OSError) -> ImageUnusable:
-    return ImageUnusable(f"cannot read {path}: {error.strerror}", "Check its permissions")
+    hint = "Check its name" if isinstance(error, FileNotFoundError) else "Check its permissions"
+    return ImageUnusable(f"cannot read {path}: {error.strerror}", hint)
 
 
 def _truncated(path: Path, size: int, needed: int) -> ImageUnusable:

@@ -88,6 +88,9 @@ def test_the_names_are_shown_first_and_nothing_is_done(site: Site, capsys: pytes
         [str(new), "pytorch:24.12-adopted-r1", "prod", "1.3", "kB", "1.12.0", "11.6", "new"],
     ]
     assert site.published() == {} and not list((site.root / "channels").glob("*"))
+    spaced = site.image("my tools.sif")
+    site.adopt(spaced)
+    assert f"to name one otherwise: NAME:TAG-STACK='{spaced}'; confirm with --yes\n" in capsys.readouterr().out
 
 
 def test_a_version_is_a_copy_with_a_manifest(site: Site, capsys: pytest.CaptureFixture[str]) -> None:

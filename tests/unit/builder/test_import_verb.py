@@ -57,6 +57,13 @@ def test_the_entry_that_is_printed_makes_the_definition_an_image(capsys: pytest.
     assert (spec.tag, spec.tag_argument, [part.name for part in spec.chain]) == ("3.11-slim", "TAG", ["lab"])
 
 
+def test_a_place_that_cannot_be_written_to(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("file").touch()
+    assert ctrain("Dockerfile", "-o", "file/definitions/lab/lab.def") == 64
+    error = capsys.readouterr().err
+    assert error.startswith("ctrain: cannot write /") and error.endswith("directory. Name another file: -o OUT\n")
+
+
 def test_a_context_that_does_not_exist(capsys: pytest.CaptureFixture[str]) -> None:
     assert ctrain("Dockerfile", "--context", "lab") == 64
     hint = "Name the one that COPY copies from"

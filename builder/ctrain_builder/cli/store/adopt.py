@@ -96,7 +96,7 @@ def _as_text(plan: Plan, store: Store, done: bool) -> str:
     if done:
         where = shlex.join(["--store", str(store.root), "--image", last.manifest.reference])
         return f"{text}\nrun one as: ctrain run {where} -- python train.py"
-    return f"{text}\nto name one otherwise: NAME:TAG-STACK={last.file}; confirm with --yes"
+    return f"{text}\nto name one otherwise: NAME:TAG-STACK={shlex.quote(str(last.file))}; confirm with --yes"
 
 
 def _row(one: Adoption, done: bool) -> tuple[str, ...]:

@@ -67,7 +67,7 @@ def test_a_damaged_image_is_named(tmp_path: Path, content: bytes, complaint: str
 
 
 def test_an_image_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(ImageUnusable, match=r"cannot read .*x.sif: No such file or directory"):
+    with pytest.raises(ImageUnusable, match=r"cannot read .*x.sif: No such file or directory\. Check its name$"):
         check(tmp_path / "x.sif")
     with pytest.raises(ImageUnusable, match=r"cannot read .*: Is a directory"):
         check(tmp_path)
