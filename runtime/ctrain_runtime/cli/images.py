@@ -160,7 +160,8 @@ def _stores(args: argparse.Namespace) -> list[Store]:
 
     stores = open_stores(select_site().store_dirs())
     if not stores:
-        raise UsageError("no store configured", "Pass --store DIR or set CTRAIN_STORE")
+        hint = "Pass --store DIR or set CTRAIN_STORE; or make one: ctrain store init DIR"
+        raise UsageError("no store configured", hint)
     return stores
 
 

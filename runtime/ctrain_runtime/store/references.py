@@ -67,7 +67,7 @@ def resolve(stores: list[Store], reference: str) -> PublishedImage:
     manifests = [image.manifest for image in images]
     available = sorted({manifest.reference if wanted else manifest.name for manifest in manifests})
     roots = ", ".join(str(store.root) for store in stores) or "any store (none configured)"
-    publish = "Publish an image with: ctrain publish, or pass --store DIR"
+    publish = "Pass --image ./FILE.sif or --store DIR; or publish an image: ctrain publish, ctrain store adopt"
     hint = f"{_suggestion(images, name, wanted)} Available: {', '.join(available)}".strip() if available else publish
     damaged = [str(error) for scan in scans for error in scan.damaged]
     raise ImageNotFound(f"image {reference!r} not found in {roots}", "; ".join([hint, *damaged]))

@@ -52,7 +52,8 @@ def test_an_empty_store_is_one_line(store: Path, capsys: pytest.CaptureFixture[s
 def test_no_store_is_a_usage_error(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.delenv("CTRAIN_STORE", raising=False)
     assert main(RUNTIME_VERBS, ["images"]) == 64
-    assert capsys.readouterr().err == "ctrain: no store configured. Pass --store DIR or set CTRAIN_STORE\n"
+    hint = "Pass --store DIR or set CTRAIN_STORE; or make one: ctrain store init DIR"
+    assert capsys.readouterr().err == f"ctrain: no store configured. {hint}\n"
 
 
 @pytest.mark.parametrize(("seconds", "expected"), [(40, "40 s"), (725, "12 min"), (7300, "2 h"), (18_150_000, "210 d")])

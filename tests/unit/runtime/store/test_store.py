@@ -102,11 +102,11 @@ def test_what_is_not_there(store: Store, reference: str, complaint: str) -> None
 
 
 def test_nowhere_to_look(tmp_path: Path) -> None:
-    with pytest.raises(ImageNotFound, match=r"not found in any store \(none configured\). Publish an image with"):
+    with pytest.raises(ImageNotFound, match=r"not found in any store \(none configured\). Pass --image \./FILE.sif"):
         resolve([], "pytorch")
     empty = open_store(write_store(tmp_path / "empty"))
     assert empty.images() == ()
-    with pytest.raises(ImageNotFound, match="or pass --store DIR"):
+    with pytest.raises(ImageNotFound, match="or publish an image: ctrain publish, ctrain store adopt"):
         resolve([empty], "pytorch")
 
 
