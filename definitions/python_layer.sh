@@ -45,6 +45,33 @@ constrained() { # NAME==VERSION
     python3 "$work/python_packages.py" pin "$1"
 }
 
+# Make files in the new DIRECTORY by a command. `ctrain build` keeps them for the next build in which the same programs have
+# run, and where they count for the same packages: mirrors can have newer ones.
+compile_once() { # DIRECTORY COMMAND...
+    directory=$1
+    shift
+    name=$(basename "$directory")
+    packages=$({ dpkg-query --show || true; python3 -m pip list --format freeze; } | sha256sum)
+    kept=/mnt/compiled/$name-${packages%% *}
+    if [ -d "$kept" ]; then
+        echo "$name: compiled before, taken from the cache"
+        cp -r "$kept" "$directory"
+        return
+    fi
+    mkdir "$directory"
+    # Not the layer's time, which changes with its tests. What Python compiled of the image would be missing next time.
+    (export SOURCE_DATE_EPOCH=315619200 PYTHONDONTWRITEBYTECODE=1; "$@")
+    if [ -d /mnt/compiled ]; then
+        rm -rf /mnt/compiled/"$name"-*
+        cp -r "$directory" "$kept"
+    fi
+}
+
+# By its name, so that pip does not note a path that is gone; from nowhere else.
+install_wheel() { # DIRECTORY NAME
+    PIP_CONSTRAINT='' PIP_NO_INDEX=1 PIP_FIND_LINKS="$1" python3 -m pip install --no-deps --force-reinstall "$2"
+}
+
 # The C++ standard for which torch compiles extensions, as 17.
 torch_standard() {
     grep -o 'std=c++[0-9]*' "$(package_directory torch)/utils/cpp_extension.py" | grep -o '[0-9]*$' | sort -n | tail -n 1

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Optional
 
-from ctrain_builder import estimate, manifest_writer
+from ctrain_builder import compiled, estimate, manifest_writer
 from ctrain_builder.build_cache import Cache, LayerBuild, LayerContent
 from ctrain_builder.build_plan import BuildPlan, PlannedLayer
 from ctrain_builder.cache_root import require_overlays
@@ -213,7 +213,8 @@ class Builder:
                 started = time.monotonic()
                 self._make_layer(plan, planned, below, target, used)
                 seconds = max(1, round(time.monotonic() - started))
-        self.cache.remember(plan.spec, planned.name, LayerBuild(planned.inputs, target.stat().st_size, seconds))
+        made = LayerBuild(planned.inputs, target.stat().st_size, seconds, planned.recipe)
+        self.cache.remember(plan.spec, planned.name, made)
         return target
 
     def _download(
@@ -261,16 +262,27 @@ class Builder:
                 raise StepFailed(what, log) from error
             # Before others are built on it; the topmost is tested in the image.
             passed = self._test_layer(container, plan, [*below, made], log) if planned is not plan.layers[-1] else {}
+            if self._may_keep(plan, planned, len(below)):
+                compiled.keep(self.cache, planned.recipe, work, work / workspace.MNT)
             used.enter_context(self.cache.use(made))  # before others can see it, and evict it
             self.cache.add_layer(made, target, manifest_writer.utc_now(), private=bool(self.site.secrets))
             self._remember_passes(container, plan, [*below, target], passed)
         step.end("copied" if planned.part else "built", target.stat().st_size)
+
+    def _may_keep(self, plan: BuildPlan, planned: PlannedLayer, number: int) -> bool:
+        """Whether later builds may have what a layer has compiled: its %test has passed, all below was built here, and
+        no %post could read a password of the build host."""
+        contents = (self.cache.known_content(part.key, part.definition.is_base) for part in plan.layers[:number])
+        is_own = all(content and not content.origin and not content.private for content in contents)
+        return is_own and not self.site.secrets and planned is not plan.layers[-1]
 
     def _make_content(self, container: Container, planned: PlannedLayer, below: list[Path], log: Path) -> Path:
         if planned.part:
             arch, is_base = planned.inputs.arch, planned.definition.is_base
             return inherit.copy(container, planned.part, log, arch=arch, is_base=is_base)
         prepared = workspace.prepare(container.work, self.site)
+        if not planned.not_before:
+            compiled.offer(self.cache, planned.recipe, prepared.mnt_dir)
         if planned.definition.is_base:
             return base.make(container, planned, prepared, log)
         return layer.make(container, planned, LowerLayers(below[0], tuple(below[1:])), prepared, log)

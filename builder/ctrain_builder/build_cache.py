@@ -3,7 +3,7 @@
 layers/KEY.sif    a base layer        images/NAME_TAG-STACK[-flat].{sif,json}   finished images with their manifests
 layers/KEY.sqsh   an upper layer      inputs/NAME_TAG-STACK.DEFINITION.json     what a layer was made of last
 layers/KEY.json   what is in it       facts/FINGERPRINT.json    answers of programs in images, and tests that passed
-durations/NAME_TAG-STACK.json   of an image's steps
+durations/NAME_TAG-STACK.json   of an image's steps    compiled/RECIPE.{tar,json}    what layers have compiled: compiled
 logs/NAME_TAG-STEP.log    locks/ of running builds    tmp/ their work directories    space/ what they may still write
 host    the machine that uses it, where locks do not reach others    ctrain-cache.json    that it is a cache: cache_root
 
@@ -40,7 +40,7 @@ T = TypeVar("T")
 _LIVE = ".live"  # a work directory's lock file: locked for as long as its build lives
 _FICLONE = 0x40049409  # ioctl_ficlone(2)
 BASE_SUFFIX = ".sif"
-DIRECTORIES = ("layers", "images", "inputs", "facts", "durations", "logs", "locks", "tmp", "space")
+DIRECTORIES = ("layers", "compiled", "images", "inputs", "facts", "durations", "logs", "locks", "tmp", "space")
 _WORK = "ctrain-build-"  # with which the name of a work directory begins
 EARLIER_WORK = re.compile(r"tmp[a-z0-9_]{8}")  # of a ctrain before it had markers in caches
 RESERVED = re.compile(r"[0-9a-f]{16}")  # names in space/
@@ -49,11 +49,13 @@ _RECORDS = ("inputs/*.json", "facts/*.json", "durations/*.json", "logs/*.log")
 
 @dataclass(frozen=True)
 class LayerBuild:
-    """How a layer of an image was made last. `size` is in bytes; `seconds` is 0 if this image never built it."""
+    """How a layer of an image was made last. `size` is in bytes; `seconds` is 0 if this image never built it; `recipe`:
+    see layer_key."""
 
     inputs: LayerInputs
     size: int
     seconds: int = 0
+    recipe: str = ""
 
 
 @dataclass(frozen=True)
@@ -78,11 +80,15 @@ class Cache:
     def layer(self, key: str, is_base: bool) -> Path:
         return self.root / "layers" / f"{key}{BASE_SUFFIX if is_base else '.sqsh'}"
 
+    def compiled(self, recipe: str) -> Path:
+        """What the layer that is made so has compiled."""
+        return self.root / "compiled" / f"{recipe}.tar"
+
     def has_layer(self, key: str, is_base: bool) -> bool:
         return self.layer(key, is_base).is_file()
 
     def add_layer(self, made: Path, target: Path, built: str, origin: str = "", private: bool = False) -> None:
-        """Move a finished layer to its place in the cache, then describe it; the rest is as in LayerContent."""
+        """Move a finished layer, or what it has compiled, to its place, then describe it; the rest: LayerContent."""
         target.with_suffix(".json").unlink(missing_ok=True)  # first: it describes the file that is replaced
         self.place(made, target)
         self._describe(target, built, origin, private)
@@ -304,7 +310,8 @@ class Cache:
         return target
 
     def evict(self, cap: int) -> int:
-        """Remove layers and images, the least recently used first, until the rest has at most `cap` bytes.
+        """Remove layers, images and what was compiled, the least recently used first, until the rest has at most
+        `cap` bytes.
 
         What any build uses stays. Returns the bytes that are left.
         """
@@ -321,8 +328,8 @@ class Cache:
         return total
 
     def large_files(self) -> list[Path]:
-        """All layers and images."""
-        patterns = (f"layers/*{BASE_SUFFIX}", "layers/*.sqsh", "images/*.sif")
+        """All layers and images, and what layers have compiled."""
+        patterns = (f"layers/*{BASE_SUFFIX}", "layers/*.sqsh", "images/*.sif", "compiled/*.tar")
         found = (path for pattern in patterns for path in self.root.glob(pattern))
         return [path for path in found if path.is_file() and not path.is_symlink()]
 
@@ -332,7 +339,7 @@ class Cache:
             path.unlink(missing_ok=True)
 
     def remove(self, path: Path) -> bool:
-        """Remove a layer or image with its description, unless a build uses it."""
+        """Remove such a file with its description, unless a build uses it."""
         maker = locks.try_hold(self.root / "locks" / path.stem, self._lock_mode)
         if maker is None:
             return False  # a build replaces it: what is there in a moment is not what was there

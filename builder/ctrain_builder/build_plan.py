@@ -40,6 +40,7 @@ class PlannedLayer:
     the parent image that the layer is a copy of; then there is nothing to build. `not_before`: one that was built
     earlier (UTC) is built again; "" if any will do. `renewal`: why the one in the cache is; "" if it will do. `offer`:
     the layer in a registry that will do if it was built on what is below here; `downloads`: that is certain.
+    `recipe`: see layer_key.
     """
 
     definition: Definition
@@ -55,6 +56,7 @@ class PlannedLayer:
     renewal: str = ""
     offer: Optional[StoredLayer] = None
     downloads: bool = False
+    recipe: str = ""
 
     @property
     def name(self) -> str:
@@ -127,7 +129,7 @@ def plan_image(
         except CtrainError as error:
             problem = error
     layers = _inherited(spec, below, arch, exists) if below else []
-    parent, parent_name = (layers[-1].key, layers[-1].name) if layers else ("", "")
+    parent, parent_name, recipe = (layers[-1].key, layers[-1].name, layers[-1].recipe) if layers else ("", "", "")
     for part in spec.chain:
         values = {**site, **_arguments(spec, given), PARENT: parent_name}
         wanted = {name: value for name, value in values.items() if name in part.placeholders}
@@ -142,9 +144,10 @@ def plan_image(
         listing = files.listing(rendered, part.source_root)
         inputs = _inputs(part, parent, digest, arch, used, listing)
         parent = "" if problem else layer_key.compute_key(inputs)
+        recipe = layer_key.compute_recipe(inputs, recipe)
         there = not problem and exists(parent, part.is_base)
         time = epoch([part.path, *(part.source_root / copy.source for copy in rendered.files)])
-        layers.append(PlannedLayer(part, wanted, listing, inputs, parent, there, base, time))
+        layers.append(PlannedLayer(part, wanted, listing, inputs, parent, there, base, time, recipe=recipe))
         parent_name = part.name
     return BuildPlan(spec, arch, tuple(layers), problem, below)
 
@@ -175,7 +178,8 @@ def _inherited(spec: ImageSpec, parent: Parent, arch: str, exists: Callable[[str
         about = definitions.parse(part.layer, part.file, f"Bootstrap: localimage\nFrom: {source}\n")
         inputs = LayerInputs(below.key if below else "", part.digest, arch, {}, (), {})
         key, values = layer_key.compute_key(inputs), {PARENT: below.name} if below else {}
-        layers.append(PlannedLayer(about, values, (), inputs, key, exists(key, not below), part=part))
+        recipe = layer_key.compute_recipe(inputs, below.recipe if below else "")
+        layers.append(PlannedLayer(about, values, (), inputs, key, exists(key, not below), part=part, recipe=recipe))
     return layers
 
 

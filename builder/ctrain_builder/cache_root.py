@@ -42,6 +42,7 @@ _EARLIER_FILES = {
     "locks": r"[\w.-]+",
     "space": RESERVED.pattern,
 }
+_EARLIER_DIRECTORIES = (*list(_EARLIER_FILES)[1:], "tmp")
 
 
 def default_root() -> Path:
@@ -127,11 +128,11 @@ def _entries(directory: Path) -> list[str]:
 def _strangers(root: Path) -> Iterator[str]:
     """What keeps a directory from being a cache of an earlier ctrain: what such a cache has not, or must have."""
     for name in _entries(root):
-        if name not in DIRECTORIES and not (_is_file(root / name) and re.fullmatch(_EARLIER_FILES["."], name)):
+        if name not in _EARLIER_DIRECTORIES and not (_is_file(root / name) and re.fullmatch(_EARLIER_FILES["."], name)):
             yield name
     if not _is_file(root / "host"):
         yield "host missing"
-    for directory in DIRECTORIES:
+    for directory in _EARLIER_DIRECTORIES:
         if not _is_directory(root / directory):
             yield f"{directory} missing or a link"
             return

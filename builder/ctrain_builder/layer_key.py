@@ -8,6 +8,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
+# Sections that say what an image is and how it is used: no %post runs anything of them.
+_ABOUT = ("%help", "%labels", "%runscript", "%startscript", "%test")
 LAYER_FORMAT = 4  # part of every key: raise it when the builder makes layers differently
 
 
@@ -26,6 +28,17 @@ class LayerInputs:
 
 def compute_key(inputs: LayerInputs) -> str:
     return hashlib.sha256(json.dumps(asdict(inputs), sort_keys=True).encode()).hexdigest()
+
+
+def compute_recipe(inputs: LayerInputs, below: str) -> str:
+    """A digest of all that runs to make a layer and those below it; `below` is the recipe of the next, "" for a base.
+
+    Unlike a key, it stays the same whatever tests, labels and help say.
+    """
+    found = _sections(inputs.definition).items()
+    sections = {name: text.rstrip() for name, text in found if name not in _ABOUT}  # empty lines separate them
+    made = [below, inputs.base, inputs.arch, inputs.arguments, sections, inputs.files]
+    return hashlib.sha256(json.dumps(made, sort_keys=True).encode()).hexdigest()
 
 
 def significant_lines(text: str) -> tuple[str, ...]:

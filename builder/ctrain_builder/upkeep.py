@@ -13,10 +13,13 @@ from ctrain_builder.build_cache import DIRECTORIES, Cache, LayerBuild, load_reco
 from ctrain_runtime.errors import ConfigError
 from ctrain_runtime.store.manifest import read_manifest
 
+_KINDS = {"layers": "layer", "compiled": "compiled", "images": "image"}  # by directory
+
 
 @dataclass(frozen=True)
 class Entry:
-    """A layer or an image. `size` in bytes; `used` in seconds since 1970; `images` need it, as far as is known."""
+    """A layer, what one has compiled, or an image. `size` in bytes; `used` in seconds since 1970; `images` need it, as
+    far as is known."""
 
     path: Path
     kind: str
@@ -27,15 +30,14 @@ class Entry:
 
 
 def entries(cache: Cache) -> list[Entry]:
-    """All layers and images, the most recently used first."""
+    """All of these, the most recently used first."""
     users = _users(cache)
     found = []
     for path in cache.large_files():
-        about, is_layer = path.stat(), path.parent.name == "layers"
-        names = users[path.stem] if is_layer else {(path.stem, path.stem)}
+        about, kind = path.stat(), _KINDS[path.parent.name]
+        names = {(path.stem, path.stem)} if kind == "image" else users[path.stem]
         definition = "/".join(sorted({name for name, _ in names})) or path.stem[:12]
         images = tuple(sorted({image for _, image in names}))
-        kind = "layer" if is_layer else "image"
         found.append(Entry(path, kind, definition, about.st_size, about.st_mtime, images))
     return sorted(found, key=lambda entry: -entry.used)
 
@@ -68,7 +70,7 @@ def clear(cache: Cache) -> None:
 
 
 def _users(cache: Cache) -> defaultdict[str, set[tuple[str, str]]]:
-    """Key of a layer -> (definition, image) for images in the cache and the last build of each."""
+    """Key or recipe of a layer -> (definition, image) for images in the cache and the last build of each."""
     found: defaultdict[str, set[tuple[str, str]]] = defaultdict(set)
     for path in (cache.root / "images").glob("*.json"):
         try:
@@ -80,5 +82,6 @@ def _users(cache: Cache) -> defaultdict[str, set[tuple[str, str]]]:
     for path in (cache.root / "inputs").glob("*.json"):
         image, _, definition = path.stem.rpartition(".")
         if made := load_record(LayerBuild, path):
-            found[layer_key.compute_key(made.inputs)].add((definition, image))
+            for name in (layer_key.compute_key(made.inputs), made.recipe):
+                found[name].add((definition, image))
     return found

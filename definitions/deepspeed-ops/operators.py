@@ -1,6 +1,9 @@
-"""Compiles operators of DeepSpeed from the sources in its package into it, so that jobs need no compiler for them.
+"""Compiles operators of DeepSpeed from the sources in its package, so that jobs need no compiler for them.
 
-Runs in the image while a layer is built, on its Python (3.8 or later): operators.py WORK_DIRECTORY
+Runs in the image while a layer is built, on its Python (3.8 or later):
+
+    operators.py compile WORK_DIRECTORY DIRECTORY    compiles them, below DIRECTORY, where they are below the package's
+    operators.py install DIRECTORY                   puts them into the package
 """
 
 # ruff: noqa: E402  # DeepSpeed reads a variable when it is imported: that is set first
@@ -63,8 +66,8 @@ def local_names(source: Path) -> list[str]:
     return LOCAL_NAME.findall(source.read_text(encoding="utf-8"))
 
 
-def compile_operator(name: str, work: Path) -> None:
-    """Compile one operator to where DeepSpeed looks for it, in one unit if its files allow that."""
+def compile_operator(name: str, work: Path, made: Path) -> None:
+    """Compile one operator to below `made`, in one unit if its files allow that."""
     os.chdir(work)  # builders name sources relative to it
     extension = ALL_OPS[name].builder()
     extension.extra_link_args.append("-s")  # as strip does
@@ -76,26 +79,29 @@ def compile_operator(name: str, work: Path) -> None:
         whole.write_text(unit(sources, [local_names(source) for source in sources]), encoding="utf-8")
         extension.sources = [str(whole), *(source for source in apart if source not in together)]
         try:
-            run_setup(extension, work / name)
+            run_setup(extension, work / name, made)
             return
         except (RuntimeError, SystemExit):  # torch raises the one, setuptools the other
             print(f"operators.py: the files of {name} do not go into one unit; each is compiled by itself", flush=True)
             extension.sources = apart
-    run_setup(extension, work / f"{name}-apart")
+    run_setup(extension, work / f"{name}-apart", made)
 
 
-def run_setup(extension: Extension, build: Path) -> None:
+def run_setup(extension: Extension, build: Path, made: Path) -> None:
     setup(
         name="operators",
         ext_modules=[extension],
         cmdclass={"build_ext": BuildExtension.with_options(use_ninja=True)},
-        script_args=["build_ext", "--build-lib", str(PACKAGE.parent), "--build-temp", str(build)],
+        script_args=["build_ext", "--build-lib", str(made), "--build-temp", str(build)],
     )
 
 
-def file_of(name: str) -> Path:
-    [path] = PACKAGE.parent.glob(f"{ALL_OPS[name].absolute_name().replace('.', '/')}.*.so")
-    return path
+def place(name: str, made: Path) -> Path:
+    """Put a compiled operator where DeepSpeed looks for it."""
+    [path] = made.glob(f"{ALL_OPS[name].absolute_name().replace('.', '/')}.*.so")
+    target = PACKAGE.parent / path.relative_to(made)
+    target.parent.mkdir(exist_ok=True)
+    return Path(shutil.copy(path, target))
 
 
 def register(names: Sequence[str]) -> list[Path]:
@@ -123,16 +129,22 @@ def record(changed: Sequence[Path]) -> None:
         csv.writer(out, lineterminator="\n").writerows(rows[name] for name in sorted(rows))
 
 
-def main() -> None:
-    work = Path(sys.argv[1])
+def compile_all(names: Sequence[str], work: Path, made: Path) -> None:
     copy_sources(work)
-    names = [name for name in WANTED if name in ALL_OPS]
     cores = len(os.sched_getaffinity(0))
     with ProcessPoolExecutor(cores, mp_context=multiprocessing.get_context("fork")) as pool:  # torch is imported once
-        for done in [pool.submit(compile_operator, name, work) for name in names]:
+        for done in [pool.submit(compile_operator, name, work, made) for name in names]:
             done.result()
-    files = [file_of(name) for name in names]
-    record([*files, *register(names)])
+
+
+def main() -> None:
+    names = [name for name in WANTED if name in ALL_OPS]
+    directories = [Path(word) for word in sys.argv[2:]]
+    if sys.argv[1] == "compile":
+        compile_all(names, *directories)
+    else:
+        files = [place(name, *directories) for name in names]
+        record([*files, *register(names)])
 
 
 if __name__ == "__main__":

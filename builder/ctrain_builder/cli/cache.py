@@ -1,8 +1,8 @@
 """Show and shrink the cache of builds. Everything in it can be built again.
 
-  ctrain cache list                # layers and images, and which images need them
+  ctrain cache list                # layers, what they have compiled, images, and which images need them
   ctrain cache du                  # sizes
-  ctrain cache prune               # list layers that no image needs any more; --yes removes them
+  ctrain cache prune               # list what no image needs any more; --yes removes it
   ctrain cache clear               # the same for everything
 
 What a running build uses stays, and so does every file that ctrain did not make.
@@ -36,9 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action.set_defaults(run=run)
         return action
 
-    add("list", "list layers and images", _list)
+    add("list", "list layers, what they have compiled, and images", _list)
     add("du", "show sizes", _du)
-    prune = add("prune", "remove layers that no image needs any more", _prune)
+    prune = add("prune", "remove what no image needs any more", _prune)
     prune.add_argument("--unused-for", type=days, metavar="DAYS", help="also what no build has used for this long")
     clear = add("clear", "remove everything", _clear)
     for action in (prune, clear):

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from ctrain_builder import compiled
 from ctrain_builder.layers import build_host
 from ctrain_builder.layers.build_host import BuildHost
 
+MNT = "mnt"
 _HOSTS = "hosts"
 _STARTED = "started"  # an empty file
 
@@ -42,12 +44,13 @@ def started(directory: Path) -> float:
 
 def prepare(directory: Path, site: BuildHost) -> Workspace:
     """Make the workspace in the (empty) work directory of a build."""
-    workspace = Workspace(directory / "mnt", directory / "scratch", site)
+    workspace = Workspace(directory / MNT, directory / "scratch", site)
     (directory / _STARTED).touch()
     hosts = Path("/etc/hosts")
     (directory / _HOSTS).write_bytes(hosts.read_bytes() if hosts.exists() else b"127.0.0.1 localhost\n")
     workspace.mnt_dir.mkdir()
     workspace.scratch.mkdir()
     workspace.scratch.chmod(0o1777)
+    (workspace.mnt_dir / compiled.DIRECTORY).mkdir()
     build_host.write(site, workspace.mnt_dir)
     return workspace

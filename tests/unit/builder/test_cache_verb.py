@@ -66,6 +66,22 @@ def test_a_list_names_what_needs_each_layer(ctrain: Callable[..., str]) -> None:
     assert [row.split()[-2:] for row in rows if " old " in row] == [["no", "image"]]
 
 
+def test_what_was_compiled_is_needed_by_the_image_that_was_built_so(
+    cache: Cache, project: Path, ctrain: Callable[..., str]
+) -> None:
+    spec = image_spec.find_spec(project / "definitions", "small")
+    upper = build_plan.plan_image(spec, {}, {}, "amd64", lambda *_: False, lambda _: "").layers[1]
+    cache.remember(spec, "upper", LayerBuild(upper.inputs, 5, recipe=upper.recipe))
+    for recipe in (upper.recipe, "old"):
+        cache.compiled(recipe).write_bytes(bytes(1000))
+    rows = [entry for entry in entries(ctrain("list", "--json")) if entry[0] == "compiled"]
+    assert rows == [("compiled", "old", []), ("compiled", "upper", ["small_1.0-s"])]
+    assert ctrain("prune", "--yes").splitlines()[-1] == "removed 2 files (2.0 kB)"
+    assert [path.stem for path in (cache.root / "compiled").iterdir()] == [upper.recipe]
+    ctrain("clear", "--yes")
+    assert list((cache.root / "compiled").iterdir()) == []
+
+
 def test_prune_removes_what_no_image_needs_once_it_is_confirmed(cache: Cache, ctrain: Callable[..., str]) -> None:
     assert ctrain("prune").splitlines()[-1] == "1 file (1.0 kB); confirm with --yes"
     assert (cache.root / "layers/old.sqsh").exists()

@@ -102,7 +102,7 @@ def test_one_unit_means_what_its_files_mean(load: Callable[..., dict[str, Any]],
     assert said[0] == said[1] == ["12", "22", "23"]
 
 
-def test_what_is_compiled_in_one_unit(load: Callable[..., dict[str, Any]], package: Path, tmp_path: Path) -> None:
+def test_what_is_compiled_in_one_unit(load: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
     """Sources of C++ go into one; those of CUDA, and one alone, stay what they are."""
     asked: list[tuple[list[str], str]] = []
 
@@ -115,10 +115,10 @@ def test_what_is_compiled_in_one_unit(load: Callable[..., dict[str, Any]], packa
     for name in ("a.cpp", "b.cpp"):
         (tmp_path / name).write_text("static int same = 1;\n")
     for name in operators:
-        program["compile_operator"](name, tmp_path)
+        program["compile_operator"](name, tmp_path, tmp_path / "made")
     assert asked == [
-        ([str(tmp_path / "async_io.cpp"), "k.cu"], str(package.parent)),
-        (["a.cpp", "k.cu"], str(package.parent)),
+        ([str(tmp_path / "async_io.cpp"), "k.cu"], str(tmp_path / "made")),
+        (["a.cpp", "k.cu"], str(tmp_path / "made")),
     ]
     text = (tmp_path / "async_io.cpp").read_text()
     assert [line.replace(f"{tmp_path}/", "") for line in text.splitlines()] == [
@@ -157,16 +157,20 @@ def test_files_that_do_not_go_together_are_compiled_apart(
     program = load({"async_io": Operator("async_io", "a.cpp", "b.cpp")}, run_setup)
     for name in ("a.cpp", "b.cpp"):
         (tmp_path / name).touch()
-    program["compile_operator"]("async_io", tmp_path)
+    program["compile_operator"]("async_io", tmp_path, tmp_path / "made")
     assert asked == [[str(tmp_path / "async_io.cpp")], ["a.cpp", "b.cpp"]]
     assert "the files of async_io do not go into one unit; each is compiled by itself" in capsys.readouterr().out
 
 
-def test_deepspeed_and_pip_are_told(load: Callable[..., dict[str, Any]], package: Path) -> None:
+def test_deepspeed_and_pip_are_told(load: Callable[..., dict[str, Any]], package: Path, tmp_path: Path) -> None:
     program = load({name: Operator(name) for name in ("async_io", "cpu_adam", "other")})
-    made = package / "ops" / "async_io_op.cpython-311-x86_64-linux-gnu.so"
-    made.write_bytes(b"operator")
-    assert program["file_of"]("async_io") == made
+    compiled = tmp_path / "made" / "deepspeed" / "ops" / "async_io_op.cpython-311-x86_64-linux-gnu.so"
+    compiled.parent.mkdir(parents=True)
+    compiled.write_bytes(b"operator")
+    compiled.chmod(0o775)
+    (package / "ops").rmdir()  # as that of deepspeed_shm_comm, which no file of Python is in
+    made = program["place"]("async_io", tmp_path / "made")
+    assert made == package / "ops" / compiled.name and made.stat().st_mode == compiled.stat().st_mode
     program["record"]([made, *program["register"](["async_io"])])
     facts = package / "git_version_info_installed.py"
     assert facts.read_text() == FACTS.replace("'async_io': False", "'async_io': True")

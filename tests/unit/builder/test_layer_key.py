@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ctrain_builder import build_plan, image_spec
-from ctrain_builder.layer_key import LayerInputs, compute_key, differences, significant_lines
+from ctrain_builder.layer_key import LayerInputs, compute_key, compute_recipe, differences, significant_lines
 
 
 def _inputs(project: Path, **given: str) -> LayerInputs:
@@ -104,3 +104,52 @@ def test_arguments_count_by_their_values_only() -> None:
         "%post",
         "  echo {{ A }}",
     )
+
+
+def _recipe(project: Path, arch: str = "amd64", **given: str) -> str:
+    spec = image_spec.find_spec(project / "definitions", "small")
+    return build_plan.plan_image(spec, given, {}, arch, lambda _key, _is_base: False, str).layers[-1].recipe
+
+
+ABOUT = "%labels\n    a b\n\n%help\n    Help.\n\n%runscript\n    true\n\n%startscript\n    true\n\n"
+
+
+@pytest.mark.parametrize("name", ["upper", "base"])
+def test_tests_and_what_an_image_says_of_itself_are_in_the_key_but_not_in_the_recipe(project: Path, name: str) -> None:
+    key, made = _key(project), _recipe(project)
+    path = project / f"definitions/{name}/{name}.def"
+    path.write_text(f"{path.read_text().partition('%test')[0]}\n{ABOUT}%test\n    test 1 = 1\n")
+    assert _key(project) != key
+    assert _recipe(project) == made
+
+
+@pytest.mark.parametrize(
+    ("path", "old", "new"),
+    [
+        ("definitions/upper/upper.def", "    echo", "    echo  more"),
+        ("definitions/upper/upper.def", "%post\n", "%post -c /bin/bash\n"),
+        ("definitions/upper/upper.def", "%post\n", "%environment\n    export CXX=g++\n\n%post\n"),
+        ("definitions/upper/upper.def", "/opt/x", "/opt/y"),
+        ("definitions/upper/upper.def", "=red", "=blue"),
+        ("definitions/base/base.def", "    echo", "    echo  more"),
+        ("definitions/base/base.def", "bookworm", "trixie"),
+        ("definitions/images.yaml", 'tag: "1.0"', 'tag: "1.1"'),
+        ("examples/x/train.py", "print(1)", "print(2)"),
+    ],
+)
+def test_all_that_runs_in_a_layer_or_below_is_in_the_recipe(project: Path, path: str, old: str, new: str) -> None:
+    """Else a definition could put what it has compiled in the place of another one's."""
+    before = _recipe(project)
+    _edit(project / path, old, new)
+    assert _recipe(project) != before
+
+
+def test_the_architecture_and_arguments_are_in_the_recipe(project: Path) -> None:
+    assert len({_recipe(project), _recipe(project, "arm64"), _recipe(project, COLOUR="blue")}) == 3
+
+
+def test_the_recipe_stands_for_those_below_without_their_keys() -> None:
+    inputs = LayerInputs("", "", "amd64", {}, ("%post",), {})
+    assert len({compute_recipe(inputs, below) for below in ("", "a", "b")}) == 3
+    assert compute_recipe(replace(inputs, parent="x", format=0), "a") == compute_recipe(inputs, "a")
+    assert compute_recipe(replace(inputs, base="sha256:1"), "a") != compute_recipe(inputs, "a")
