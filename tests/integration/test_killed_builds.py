@@ -22,7 +22,7 @@ from samples.long_mode import often
 
 CHECKOUT = Path(__file__).parents[2]
 CTRAIN = str(CHECKOUT / ".venv" / "bin" / "ctrain")
-KILLS = often(50, 8)
+KILLS = often(50, 4)
 KILLS_OF_A_BUILD = 5  # before it may go on to its end
 LONGEST = 0.4  # of the time of a whole build: so that kills hit every part of it
 LAYERS = ("one", "two", "three")
