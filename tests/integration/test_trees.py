@@ -23,6 +23,7 @@ from ctrain_builder.layers import build_host
 from ctrain_runtime.store import sif
 from samples import tiny
 from samples.chains import Chain
+from samples.long_mode import often
 from samples.trees import differences, seen
 
 CHECKOUT = Path(__file__).parents[2]
@@ -45,7 +46,7 @@ KINDS = (
     *("symlink", "link", "link", "link", "move", "mode", "set_id", "attribute", "fifo"),
 )
 MODES = (0o644, 0o755, 0o1777, 0o600, 0o555, 0o711)
-TREES, LAYERS, STEPS = 25, 3, 30
+TREES, LAYERS, STEPS = often(25, 8), 3, 30
 WHOLE = os.environ.get("CTRAIN_TREES") == "whole"
 
 
