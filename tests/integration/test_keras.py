@@ -19,6 +19,7 @@ from samples.losses import check_losses
 
 CHECKOUT = Path(__file__).parents[2]
 CTRAIN = str(CHECKOUT / ".venv" / "bin" / "ctrain")
+EVERY = 3  # steps between checkpoints of ResNet-50: it is killed after the first of them and before the second
 
 
 @dataclass(frozen=True)
@@ -79,9 +80,9 @@ def test_digits_are_learnt(keras: Keras) -> None:
 
 def test_resnet50_goes_on_after_a_killed_and_a_cancelled_run(keras: Keras) -> None:
     """After the kill, the steps since the last checkpoint are trained again, with the same losses."""
-    job, options = "resnet50_keras", ("--", "--epochs", "2", "--checkpoint-every", "5")
+    job, options = "resnet50_keras", ("--", "--epochs", "2", "--checkpoint-every", str(EVERY))
     first = keras.start("killed", job, *options)
-    until(lambda: max(keras.losses("killed"), default=0) >= 8, "step 8", 600)
+    until(lambda: max(keras.losses("killed"), default=0) > EVERY, "a step after a checkpoint", 600)
     found = subprocess.run(["pgrep", "-f", "python train.py --epochs 2"], capture_output=True, text=True)
     ranks = [pid for pid in found.stdout.split() if Path(f"/proc/{pid}/comm").read_text().startswith("python")]
     assert len(ranks) == 2, "a process per rank"
@@ -100,7 +101,7 @@ def test_resnet50_goes_on_after_a_killed_and_a_cancelled_run(keras: Keras) -> No
     cancelled = keras.losses("cancelled")
     assert f"terminated after step {max(cancelled)} of 44; a checkpoint was saved" in output, output
     again = killed.keys() & cancelled.keys()
-    assert again and min(cancelled) % 5 == 1, "the steps after the last checkpoint"
+    assert again and min(cancelled) % EVERY == 1, "the steps after the last checkpoint"
     expected = {step: killed[step] for step in again}
     assert {step: cancelled[step] for step in again} == pytest.approx(expected, rel=1e-5)
     latest = (keras.runs / "cancelled" / "checkpoint" / "checkpoint").read_text()
@@ -111,7 +112,7 @@ def test_resnet50_goes_on_after_a_killed_and_a_cancelled_run(keras: Keras) -> No
 
 def check_the_rest(keras: Keras, saved: int) -> None:
     """The run that was cancelled goes on from its last step, and learns."""
-    job, options = "resnet50_keras", ("--", "--epochs", "2", "--checkpoint-every", "5")
+    job, options = "resnet50_keras", ("--", "--epochs", "2", "--checkpoint-every", str(EVERY))
     third = keras.run("resumed", job, "--resume", str(keras.runs / "cancelled"), *options)
     assert third.returncode == 0, third.stdout
     resumed = keras.losses("resumed")
