@@ -20,9 +20,9 @@ from samples.long_mode import LONG
 from samples.registry import Registry
 from samples.wheels import write_wheel
 
-pytestmark = pytest.mark.cluster  # its ordinary user is the cluster's
 CHECKOUT = Path(__file__).parents[2]
-EACH = (("root", "base"), ("researcher", "upper"), ("root", "upper"), ("researcher", "base"))
+CLUSTERS = pytest.mark.cluster  # an ordinary user, whom the cluster makes
+RESEARCHER = pytest.param("researcher", marks=CLUSTERS)
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  # the host's own
 IMAGES = """\
 images:
@@ -93,6 +93,13 @@ EOF
     echo 127.0.0.9 written >> /etc/hosts || true
     python3 /opt/out.py
 """
+
+
+def one_each(name: str, first: str, second: str) -> pytest.MarkDecorator:
+    """Parameters of a test: both users with both values; by day, each with one."""
+    cases = [("root", first), ("researcher", second), ("root", second), ("researcher", first)]
+    marked = [pytest.param(*case, marks=CLUSTERS if case[0] == "researcher" else ()) for case in cases]
+    return pytest.mark.parametrize(("place", name), marked if LONG else marked[:2], indirect=["place"])
 
 
 @dataclass(frozen=True)
@@ -176,7 +183,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
         yield running
 
 
-@pytest.fixture(params=["root", "researcher"])
+@pytest.fixture(params=["root", RESEARCHER])
 def place(request: pytest.FixtureRequest) -> Iterator[Place]:
     user = str(request.param)
     if os.geteuid() != 0:
@@ -218,7 +225,7 @@ def untouched(place: Place, before: list[str]) -> None:
     assert not any(hostile.SECRET.encode() in content for content in place.everything_made())
 
 
-@pytest.mark.parametrize("where", ["base", "upper"])
+@one_each("where", "base", "upper")
 def test_a_hostile_post_leaves_the_host_untouched(place: Place, where: str) -> None:
     place.define(**{where: LINKS + BREAK_OUT})
     before = place.around()
@@ -232,7 +239,7 @@ def test_a_hostile_post_leaves_the_host_untouched(place: Place, where: str) -> N
     assert "label" not in labels
 
 
-@pytest.mark.parametrize(("place", "where"), EACH if LONG else EACH[:2], indirect=["place"])
+@one_each("where", "base", "upper")
 @pytest.mark.parametrize(
     "post",
     [
@@ -253,7 +260,7 @@ def test_what_can_not_be_built_is_refused_in_a_line(place: Place, where: str, po
     untouched(place, before)
 
 
-@pytest.mark.parametrize("bootstrap", ["localimage", "docker"])
+@one_each("bootstrap", "localimage", "docker")
 def test_a_hostile_upstream_image_leaves_the_host_untouched(
     place: Place, tmp_path: Path, bootstrap: str, server: Registry
 ) -> None:
@@ -282,6 +289,7 @@ def test_files_never_leave_the_project(place: Place) -> None:
     untouched(place, before)
 
 
+@pytest.mark.parametrize("place", ["root", RESEARCHER] if LONG else ["root"], indirect=True)
 def test_a_hostile_user_layer_leaves_the_host_untouched(place: Place) -> None:
     place.define()
     assert place.build().returncode == 0
@@ -305,6 +313,7 @@ def test_a_hostile_user_layer_leaves_the_host_untouched(place: Place) -> None:
     assert {path.name for path in source.iterdir()} == {*scripts}, "the build has copies, which it may write to"
 
 
+@pytest.mark.parametrize("place", ["root", RESEARCHER] if LONG else [RESEARCHER], indirect=True)
 def test_passwords_of_the_build_host_are_nowhere(place: Place) -> None:
     secret = "correct-horse"
     shows = "    . /mnt/build-env.sh\n    env; cat /mnt/build-env.sh; echo $https_proxy >&2\n"
