@@ -23,7 +23,7 @@ from ctrain_builder.layers import build_host
 from ctrain_runtime.store import sif
 from samples import tiny
 from samples.chains import Chain
-from samples.long_mode import often
+from samples.long_mode import LONG, often
 from samples.trees import differences, seen
 
 CHECKOUT = Path(__file__).parents[2]
@@ -137,6 +137,9 @@ def test_all_real_definitions_make_the_files_of_plain_builds(tmp_path: Path) -> 
 
 
 @pytest.mark.usefixtures("pytorch_cpu")
+@pytest.mark.skipif(
+    not LONG, reason="by day the generated trees, and small definitions in test_layers.py: CTRAIN_LONG=1"
+)
 def test_real_definitions_make_the_files_of_plain_builds(tmp_path: Path) -> None:
     """One that removes and installs packages, and `train`, on the real base."""
     site, plan = build_host.detect(os.environ), real_plan()
