@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from samples import foreign_torch as foreign
 from samples.cluster import ENTRY, Cluster
-from samples.foreign_torch import build
+from samples.kept import kept
 
 PROVISION = str(Path(ENTRY).with_name("provision"))
 DOWN = 3  # the exit code of `cluster status` when there is no cluster
@@ -62,13 +63,13 @@ def pytorch_cpu() -> Path:
 
 
 @pytest.fixture(scope="session")
-def foreign_torch(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def foreign_torch(cluster: Cluster) -> Iterator[Path]:
     """An image with torch and MPICH that ctrain did not build, where all users can read it."""
-    work = tmp_path_factory.mktemp("foreign")
+    made_from = " ".join((cluster.digest, foreign.DEFINITION, *foreign.WHEELS))
+    file = kept("foreign.sif", made_from, lambda path: foreign.build(cluster.image, path))
     directory = Path(tempfile.mkdtemp(dir=cluster.state))
     path = directory / "foreign.sif"
-    build(cluster.image, work, path)
-    shutil.rmtree(work)
+    shutil.copyfile(file, path)
     directory.chmod(0o755)
     path.chmod(0o644)
     yield path

@@ -14,9 +14,11 @@ import pytest
 from playwright.sync_api import expect, sync_playwright
 
 from samples.cluster import Cluster, until
+from samples.kept import kept
 
 TUNNEL = re.compile(r"tunnel    ssh -N -L ([0-9]+):(node[0-9]+):([0-9]+) researcher@192\.0\.2\.1 ")
 URL = re.compile(r"notebook  (http://127\.0\.0\.1:([0-9]+)/\?token=[0-9a-f]{48})\n")
+REQUIREMENTS = "jupyterlab\n"
 SLOW_MS = 120_000  # for the first page of a new server, and for a kernel, on a busy machine
 
 
@@ -33,10 +35,18 @@ def chromium() -> str:
 @pytest.fixture
 def folder(cluster: Cluster) -> Path:
     """A directory of the researcher's with lab.sqsh, a user layer with JupyterLab."""
-    folder = cluster.write("lab/requirements.txt", "jupyterlab\n").parent
-    argv = ["ctrain", "layer", "build", "requirements.txt", "--on", "pytorch-cpu", "-o", "lab.sqsh"]
-    made = cluster.run(*argv, cwd=folder, **{name: value for name, value in os.environ.items() if name[:4] == "PIP_"})
-    assert made.returncode == 0, made.stdout + made.stderr
+    folder = cluster.write("lab/requirements.txt", REQUIREMENTS).parent
+    lab = folder / "lab.sqsh"
+
+    def make(path: Path) -> None:
+        argv = ["ctrain", "layer", "build", "requirements.txt", "--on", "pytorch-cpu", "-o", lab.name]
+        settings = {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
+        made = cluster.run(*argv, cwd=folder, **settings)
+        assert made.returncode == 0, made.stdout + made.stderr
+        shutil.move(lab, path)
+
+    shutil.copyfile(kept("lab.sqsh", f"{cluster.digest} {REQUIREMENTS}", make), lab)
+    shutil.chown(lab, "researcher", "researcher")
     return folder
 
 

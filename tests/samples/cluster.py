@@ -37,6 +37,12 @@ class Cluster:
         return next(self.store.glob("pytorch-cpu_*.sif"))
 
     @property
+    def digest(self) -> str:
+        """Of the `pytorch-cpu` that runs get."""
+        image = (self.store / "channels" / "pytorch-cpu_prod.sif").resolve()
+        return str(json.loads(image.with_suffix(".json").read_text())["digest"])
+
+    @property
     def digits(self) -> Path:
         return self.state / "data" / "digits"
 

@@ -32,8 +32,9 @@ WHEELS = ("mpich==5.0.2", "mpi4py==4.1.2")
 PYTHON = "3.11"  # Debian 12's
 
 
-def build(published: Path, work: Path, path: Path) -> None:
-    """Build the image as `path`, from the published `pytorch-cpu`, in the folder `work`."""
+def build(published: Path, path: Path) -> None:
+    """Build the image as `path`, from the published `pytorch-cpu`, in its folder."""
+    work = path.parent
     with (work / "debian.sqsh").open("wb") as out:
         number = str(sif.partitions(published)[0].number)
         subprocess.run(["apptainer", "sif", "dump", number, str(published)], stdout=out, check=True)

@@ -1,0 +1,27 @@
+"""Files that tests make once and keep for later sessions, beside the image of tests/python39/run."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+
+def kept(name: str, made_from: str, make: Callable[[Path], None]) -> Path:
+    """The file that `make` writes to a path in a new folder, made once from `made_from`. Its predecessors go."""
+    cache = Path(os.environ.get("CTRAIN_TEST_CACHE") or "/var/cache/ctrain-tests")
+    cache.mkdir(parents=True, exist_ok=True)
+    file = cache / f"{hashlib.sha256(made_from.encode()).hexdigest()[:12]}-{name}"
+    if not file.exists():
+        work = Path(tempfile.mkdtemp(dir=cache))
+        try:
+            make(work / name)
+            for old in cache.glob(f"*-{name}"):
+                old.unlink()
+            (work / name).rename(file)
+        finally:
+            shutil.rmtree(work)
+    return file
