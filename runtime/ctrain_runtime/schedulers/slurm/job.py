@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 from dataclasses import dataclass
@@ -97,7 +98,8 @@ def read_status(job_id: str, plan: LaunchPlan) -> Status:
         status = parse_status(known.text)
         return _name_canceller(job_id, plan, known, status) if status.outcome is Outcome.CANCELLED else status
     # Slurm forgets jobs MinJobAge after their end.
-    return _read_accounting(job_id, plan, known.options) or _forgotten(job_id, plan)
+    lines = _read_accounting(job_id, plan, known.options)
+    return parse_accounting(lines or "", os.getuid()) or _forgotten(job_id, plan)
 
 
 def _forgotten(job_id: str, plan: LaunchPlan) -> Status:
@@ -147,13 +149,16 @@ def strip_free_text(text: str) -> str:
 
 
 def _name_canceller(job_id: str, plan: LaunchPlan, known: ownership.JobRecord, status: Status) -> Status:
-    """`status` with the user who cancelled the job, which only the accounting has."""
-    recorded = _read_accounting(job_id, plan, known.options)
-    return recorded if recorded and recorded.word == status.word else status
+    """`status` with the user who cancelled the job, which only the accounting has; it may record the end later."""
+    lines = _read_accounting(job_id, plan, known.options)
+    if lines is None:
+        return status
+    recorded = parse_accounting(lines, os.getuid())
+    return recorded if recorded and recorded.word == status.word else dataclasses.replace(status, provisional=True)
 
 
-def _read_accounting(job_id: str, plan: LaunchPlan, options: tuple[str, ...]) -> Optional[Status]:
-    """How a run's job ended, by the accounting; None without accounting, and before it has recorded the end."""
+def _read_accounting(job_id: str, plan: LaunchPlan, options: tuple[str, ...]) -> Optional[str]:
+    """The lines of a run's job in the accounting, as JOBID|STATE|EXITCODE; None without accounting."""
     fields = "--format=JobID,State,ExitCode,WorkDir"
     argv = ["sacct", *options, "--jobs", job_id, "--allocations", "--noheader", "--parsable2", fields]
     try:
@@ -164,7 +169,7 @@ def _read_accounting(job_id: str, plan: LaunchPlan, options: tuple[str, ...]) ->
         return None
     lines = [line.split("|", 3) for line in result.stdout.splitlines()]
     own = [line[:3] for line in lines if len(line) == 4 and ownership.is_same(line[3], plan.run_directory)]
-    return parse_accounting("\n".join(map("|".join, own)), os.getuid())
+    return "\n".join(map("|".join, own))
 
 
 def parse_accounting(text: str, uid: int) -> Optional[Status]:
