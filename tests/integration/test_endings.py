@@ -215,7 +215,7 @@ def test_a_rank_whose_wrapper_was_killed_is_named(cluster: Cluster) -> None:
     until(lambda: len(pids_of("--exact", "--full", "sleep 600")) == 4, "four programs", 60)
     # task.sh of rank 3 and all below it: nobody is left to write how it ended.
     victims = [pid for pid in pids_of("--full", "wrapper/task.sh") if environment_of(pid).get("SLURM_PROCID") == "3"]
-    for pid in {*victims, *pids_of("--parent", ",".join(victims))}:
+    for pid in [*victims, *pids_of("--parent", ",".join(victims))]:  # the script first: it would record the others' end
         with contextlib.suppress(ProcessLookupError):  # what a script looks up by is gone in a moment
             os.kill(int(pid), signal.SIGKILL)
     output, _ = process.communicate(timeout=120)
