@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -55,7 +56,11 @@ def test_ctrl_c_ends_the_whole_tree(bench: Bench, how: str, launcher: str) -> No
     code, out, error = ended(run)
     assert (code, error) == (130, "")
     assert bench.ending() == CANCELLED
-    assert ("4 of 4 ranks recorded no end" in bench.record()["exit"]["reason"]) == how.startswith("ignores")
+    few = (
+        "[1-4]" if how == "ignores it in a child" else "4"
+    )  # if the child is killed first, its rank may record that end
+    no_end = re.search(rf"{few} of 4 ranks recorded no end", bench.record()["exit"]["reason"])
+    assert bool(no_end) == how.startswith("ignores")
     assert "cancelling process" in out
     assert not bench.orphans()
 
