@@ -46,6 +46,10 @@ class Context:
         try:
             found = sorted(self.directory.glob(relative)) if pattern else [self.directory / relative]
             found = [path.resolve() for path in found if path.exists() and not (pattern and self.is_ignored(path))]
+        except PermissionError as error:
+            raise Missing(
+                f"{name} cannot be read: {error.strerror}", f"Check the permissions in {self.directory}"
+            ) from error
         except (ValueError, NotImplementedError, OSError, RuntimeError) as error:  # what pathlib says to strange names
             raise Missing(f"{name} cannot be the name of a file", "Name the files in %files") from error
         if not found:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ctrain_builder import definition, files
-from ctrain_builder.imports.copies import Context
+from ctrain_builder.imports.copies import Context, Missing
 from ctrain_builder.imports.definitions import Imported, of_dockerfile
 from ctrain_builder.imports.instructions import read
 from ctrain_runtime.errors import ConfigError, UsageError
@@ -252,3 +252,12 @@ def test_a_file_without_from_is_refused() -> None:
         imported("FROM $X")
     with pytest.raises(ConfigError, match="line 1: FROM names no image"):
         imported("FROM")
+
+
+def test_a_directory_that_may_not_be_read_is_no_strange_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_path: Path) -> bool:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "exists", refuse)  # as below a directory that is closed to its user: root may read all
+    with pytest.raises(Missing, match=r"^closed/file cannot be read: Permission denied$"):
+        Context(tmp_path, tmp_path, tmp_path).sources("closed/file")
