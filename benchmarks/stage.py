@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ctrain_runtime.launchers.staging import PROGRAM
+from ctrain_runtime.payload import FOLDER
 from ctrain_runtime.plan.staging import START_SECONDS, copy_seconds, shared_seconds
 
 LIMIT = 1.5  # times what one link needs for the image
@@ -109,7 +109,7 @@ def time_chain(names: list[str], image: Path, folder: Path) -> float:
     for number in range(len(names)):
         before = f"{address(number - 1)}:{PORT}" if number else ""
         after = PORT if number < len(names) - 1 else 0
-        argv = (sys.executable, "-I", PROGRAM, *where, folder / f"disk{number}", key, 10, before, after)
+        argv = (sys.executable, "-I", FOLDER / "relay.py", *where, folder / f"disk{number}", key, 10, before, after)
         commands.append(tuple(map(str, argv)))
     return timed(names, commands)
 

@@ -7,7 +7,7 @@ import hashlib
 import json
 from pathlib import Path
 
-from ctrain_runtime import gpus, launchers
+from ctrain_runtime import gpus
 from ctrain_runtime.cluster.model import Allocation, Cluster
 from ctrain_runtime.images.image import Image
 from ctrain_runtime.job import Dataset
@@ -21,7 +21,6 @@ from samples.layers import a_layer
 from samples.plans import CLUSTER, ENGINE, GPU_PARTITION, LOCAL, a_job, a_launch, a_plan, a_site, an_image, some_facts
 
 FOLDER = Path(__file__).parent
-PROGRAMS = tuple(sorted(Path(launchers.__file__).parent.rglob("*.py")))
 SITE = a_site(submit=("--account=ai lab",), comment="pytorch", datasets={"imagenet": "/apps/imagenet"})
 ALLOCATION = Allocation("41873", 2, "amd_a100nv_8", cpus=64, gpus=8)
 PBS_ALLOCATION = Allocation("41.pbs", 2, "workq", cpus=64, gpus=8)
@@ -151,11 +150,6 @@ def _without(text: str, lines: set[str]) -> str:
     return "\n".join(line for line in text.split("\n") if line not in lines)
 
 
-def _named(text: str) -> str:
-    """The name of the program in the runtime of which `text` is an unchanged copy; else the text."""
-    return next((f"# a copy of {path.name}\n" for path in PROGRAMS if path.read_text(encoding="utf-8") == text), text)
-
-
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -171,10 +165,9 @@ def files() -> dict[str, str]:
         scripts, data = launch.scripts, as_data(launch)
         del data["scripts"]  # they lie beside it
         if case in SITE_PLANS:  # of all scripts, the lines that no script of PLANS has, and a digest of the whole
-            whole += [f"{_digest(_named(text))}  {case}/{name}\n" for name, text in sorted(scripts.items())]
+            whole += [f"{_digest(text)}  {case}/{name}\n" for name, text in sorted(scripts.items())]
             own = {name: _without(text, everywhere) for name, text in scripts.items()}
             scripts = {"own-lines.txt": "".join(f"--- {name}\n{text}\n" for name, text in own.items() if text)}
-        scripts = {name: _named(text) for name, text in scripts.items()}
         parts = {**scripts, "plan.json": json.dumps(data, indent=2) + "\n"}
         found.update({f"{case}/{name}": text for name, text in parts.items()})
     return {**found, "sites/scripts.sha256": "".join(whole)}

@@ -88,7 +88,7 @@ def test_a_slow_link(cluster: Cluster, three_nodes: str) -> None:
 @pytest.mark.usefixtures("slow_link")
 def test_a_slow_link_by_the_back_end_itself(cluster: Cluster, three_nodes: str) -> None:
     """What the ranks see where sockets are not the network of the back end."""
-    [inside] = (cluster.state / "apps/venv/lib").glob("python3*/site-packages/ctrain_runtime/launchers/inside")
+    [inside] = (cluster.state / "apps/venv/lib").glob("python3*/site-packages/ctrain_runtime/payload/preflight")
     where = ("--nodes", "3", "--partition", three_nodes, *ONE_RANK, "--mount", f"{inside}:/preflight:ro")
     # Nodes that share a busy machine differ by more than nodes do, and the slow one by much more.
     change = "import os, sys; sys.path.insert(0, '/preflight'); import world; world.SLOW = 0.1; os._exit(world.main())"

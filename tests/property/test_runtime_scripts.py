@@ -18,11 +18,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from ctrain_runtime import payload
 from ctrain_runtime.base import run_files
 from ctrain_runtime.cluster.model import Cluster
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import UsageError
-from ctrain_runtime.launchers import fragments
 from ctrain_runtime.plan.model import LaunchPlan
 from ctrain_runtime.run import directory
 from ctrain_runtime.schedulers.pbs import submit
@@ -154,7 +154,11 @@ def assert_survived(plan: LaunchPlan, argv: list[str], command: list[str]) -> No
     assert binds[: len(plan.mounts)] == list(map(str, plan.mounts))
     home = argv.index("--home", argv.index("--pwd") + 2)
     assert argv[home + 1].endswith(f"{plan.run_key}:/home/ctrain")
-    assert argv[home + 2 :] == [plan.image.path, *fragments.checked_command(plan, command)]
+    assert argv[home + 2 :] == [
+        *(plan.image.path, "/bin/sh", f"{plan.run_directory}/{run_files.INSIDE_SCRIPT}", "0", "0"),
+        *("driver", str(plan.image.native_driver), "marker", plan.image.marker),
+        *("need", command[0], "run", *command),
+    ]
 
 
 def passed(seen: dict[str, str]) -> dict[str, str]:
@@ -237,14 +241,14 @@ def test_all_text_survives_mpirun(bench: Bench, arguments: list[str], run: str) 
 def test_every_refusal_is_an_event(bench: Bench, program: str) -> None:
     """Whatever the command that is not found is called."""
     program = f"no-such-{program}"
-    plan = a_plan(job=a_job(command=(program,)), image=NO_LAYERS)
     (bench.folder / "nodes").mkdir(exist_ok=True)
     events = bench.folder / "nodes/0.jsonl"
     events.unlink(missing_ok=True)
-    environment = {"CTRAIN_RUN_DIR": str(bench.folder), "NODE_RANK": "0", "RANK": "5", "PATH": SYSTEM}
-    done = subprocess.run(fragments.checked_command(plan, [program]), env=environment, capture_output=True)
+    environment = {"CTRAIN_RUN_DIR": str(bench.folder), "PATH": SYSTEM}
+    argv = ["/bin/sh", payload.FOLDER / run_files.INSIDE_SCRIPT, "5", "0", "need", program, "run", program]
+    done = subprocess.run(argv, env=environment, capture_output=True)
     assert done.returncode == 127
-    (event,) = events.read_text(encoding="utf-8").splitlines()
+    (event,) = events.read_text(encoding="utf-8").split("\n")[:-1]
     message = f"command not found in the image: {program}"
     assert json.loads(event) == {"what": "refused", "stage": "run", "rank": 5, "code": 127, "message": message}
     assert done.stderr == os.fsencode(f"ctrain: {message}\n")

@@ -29,14 +29,20 @@ from pathlib import Path
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from ctrain_runtime import schedulers
 from ctrain_runtime.cli.main import RUNTIME_VERBS, main
-from ctrain_runtime.launchers import world_scan
+from ctrain_runtime import payload
 from ctrain_runtime.run import pick_up
 from ctrain_runtime.schedulers.local import script
 schedulers.MODULES["toy"] = "samples.toy_scheduler"
 script.GRACE_SECONDS = float(os.environ.get("GRACE", script.GRACE_SECONDS))
 script.CANCEL_GRACE_SECONDS = float(os.environ.get("GRACE", script.CANCEL_GRACE_SECONDS))
 pick_up.SUBMISSION_SECONDS = 0  # what these schedulers have not taken when their lock is free, they never will
-world_scan.PROGRAM = Path(os.environ.get("SCAN", world_scan.PROGRAM))
+text, grace = payload.text, os.environ.get("GRACE", "10")
+def changed(name):
+    if name == "scan.py" and "SCAN" in os.environ:
+        return Path(os.environ["SCAN"]).read_text()
+    return text(name).replace("ct_grace=10 ct_asked_grace=10 ", f"ct_grace={grace} ct_asked_grace={grace} ").replace(
+        "ct_grace=15 ct_asked_grace=15 ", f"ct_grace={float(grace) + 5} ct_asked_grace={float(grace) + 5} ")
+payload.text = changed
 sys.exit(main(RUNTIME_VERBS, sys.argv[1:]))
 """
 

@@ -110,5 +110,9 @@ class Scripts:
 
 
 def _read_events(path: Path) -> list[dict[str, Any]]:
-    events = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+    events = (
+        [json.loads(line) for line in path.read_text(encoding="utf-8", errors="surrogateescape").splitlines()]
+        if path.exists()
+        else []
+    )
     return [{key: value for key, value in event.items() if key not in ("time", "node")} for event in events]

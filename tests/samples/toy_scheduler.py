@@ -80,10 +80,10 @@ export MASTER_ADDR=127.0.0.1 MASTER_PORT=61234""",
             plan,
             header=directives("#TOY", [f"-n {plan.tasks}", *plan.options]),
             job_id="$TOY_JOB",
-            before=f"export TOY_TASKS={plan.tasks}\n{TOYRUN}",
+            before=[f"export TOY_TASKS={plan.tasks}", TOYRUN],
             start=quote_argv(["toyrun", *start_script(plan, task.script)]),
         )
-        return Launch(plan, ("toysub", "job.sh"), {"job.sh": text, **task.scripts})
+        return Launch(plan, ("toysub", "job.sh"), {"job.sh": text, **task.scripts}, task.files)
 
     def check(self, launch: Launch) -> None:
         """Nothing: the toy takes all jobs."""

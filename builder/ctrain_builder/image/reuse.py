@@ -24,12 +24,12 @@ from ctrain_builder import files
 from ctrain_builder.build_cache import Cache, LayerContent
 from ctrain_builder.layers import metadata
 from ctrain_builder.layers.container import NO_MOUNTS, Container, LowerLayers
-from ctrain_runtime import inside
+from ctrain_runtime import payload
 from ctrain_runtime.base import command
 from ctrain_runtime.engines.apptainer import Engine
 
 INSIDE = Path(__file__).parent / "inside"  # programs that run inside an image
-VERSIONS = Path(inside.__file__).with_name("versions.py")  # the module that they share with the runtime
+VERSIONS = payload.FOLDER / "versions.py"  # the module that they share with the runtime
 _FORMAT = 2  # of fingerprints: raise it when programs are run in another way
 _ENTRY = re.compile(r"(?P<mode>\S{10}) root/root +\d+ \S+ \S+ squashfs-root(?P<path>/.*)?")
 _SHORT = 12  # hex digits

@@ -7,6 +7,9 @@ RECORD = "record.json"
 JOB_SCRIPT, TASK_SCRIPT, RANK_SCRIPT = "job.sh", "task.sh", "rank.sh"
 STAGE_SCRIPT, STAGE_DATA_SCRIPT, RELAY = "stage.sh", "stage_data.sh", "relay.py"
 STAGE_KEY = ".stage"  # the secret of the nodes that copy files, for their owner only, until they have
+LIBRARY = "ctrain.bash"  # the functions of all these scripts
+INSIDE_SCRIPT = "inside.sh"  # the first that the container of a rank runs
+PREFLIGHT_SCRIPT = "preflight.sh"
 NODE_SCRIPT = "node.sh"  # starts the tasks of a node, where the scheduler starts one process per node
 GUARD_SCRIPT = "guard.sh"  # starts a task, where what the scheduler starts is killed without a warning
 

@@ -24,7 +24,7 @@ from ctrain_runtime.cli.progress import ASCII_BLOCKS, BLOCKS
 from ctrain_runtime.cli.run import follow
 from ctrain_runtime.cli.terminal import Terminal
 from ctrain_runtime.errors import UsageError
-from ctrain_runtime.launchers.preflight import INSIDE
+from ctrain_runtime.payload import PREFLIGHT
 from ctrain_runtime.run.interrupts import Interrupts
 from ctrain_runtime.run.prepare import prepare
 from ctrain_runtime.run.submit import submit
@@ -63,7 +63,7 @@ def execute(args: argparse.Namespace) -> int:
         raise UsageError("--save needs an all-reduce on several nodes", "Add: --nodes 2 --operations all-reduce")
     if args.save and plan.site not in site_names():
         raise UsageError(f"--save: {args.site} has no name of a site", "Add `expected_bandwidth` to that file yourself")
-    text = (INSIDE / run_files.BENCH_PROGRAM).read_text(encoding="utf-8")
+    text = (PREFLIGHT / run_files.BENCH_PROGRAM).read_text(encoding="utf-8")
     launch = dataclasses.replace(prepared.launch, scripts={**prepared.launch.scripts, run_files.BENCH_PROGRAM: text})
     if args.dry_run:
         print(run_view.describe(dataclasses.replace(prepared, launch=launch)))

@@ -35,6 +35,9 @@ DETACHED = 129  # 128 + SIGHUP: the terminal was closed, the run continues
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     others = run_options.add_arguments(parser)
     parser.add_argument("--dry-run", action="store_true", help="print the plan and the scripts, run nothing")
+    others.add_argument(
+        "--full", action="store_true", help="with --dry-run: print also the files that are the same in every run"
+    )
     others.add_argument("--json", action="store_true", help="print the plan or the record as JSON")
 
 
@@ -43,7 +46,7 @@ def execute(args: argparse.Namespace) -> int:
     prepared = prepare(request)
     if args.dry_run:
         as_json = json.dumps(directory.as_data(prepared.launch), indent=2)
-        print(as_json if args.json else run_view.describe(prepared))
+        print(as_json if args.json else run_view.describe(prepared, full=args.full))
         return 0
     terminal = Terminal(sys.stderr if args.json else sys.stdout)
     with Interrupts() as interrupts:

@@ -7,7 +7,7 @@ import textwrap
 from datetime import datetime
 from pathlib import Path
 
-from ctrain_runtime import launchers, schedulers
+from ctrain_runtime import launchers, payload, schedulers
 from ctrain_runtime.base import run_files
 from ctrain_runtime.base.digest import short
 from ctrain_runtime.base.text import format_duration, format_seconds, format_size, pluralize, table
@@ -100,8 +100,8 @@ def _where(plan: LaunchPlan) -> str:
     return f"{plan.nodes} x {plan.partition}{inside}: {cores}; {ranks}; {limit}"
 
 
-def describe(prepared: Prepared) -> str:
-    """The output of a dry run. Values of secrets are masked."""
+def describe(prepared: Prepared, *, full: bool = False) -> str:
+    """The output of a dry run, `full` with the files that are the same in every run. Values of secrets are masked."""
     launch = prepared.launch
     shown = as_data(launch)
     plan = launch.plan
@@ -114,6 +114,7 @@ def describe(prepared: Prepared) -> str:
         *(f"env       {name}  (option: this shell's value)" for name in plan.passed),
         *(f"env       {line}" for line in textwrap.wrap(f"{' '.join(_variables_of_tasks(plan))}  ({TASKS})", WIDTH)),
         *(f"\n--- {name}\n{text.rstrip()}" for name, text in shown["scripts"].items()),
+        *(f"\n--- {name}\n{payload.text(name).rstrip()}" for name in (launch.files if full else ())),
     ]
     return "\n".join(parts)
 

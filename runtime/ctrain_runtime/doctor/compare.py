@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-from ctrain_runtime import gpus, schedulers
-from ctrain_runtime.base import command, file_systems, time_limit
+from ctrain_runtime import gpus, payload, schedulers
+from ctrain_runtime.base import command, file_systems, run_files, time_limit
 from ctrain_runtime.cluster import machine
 from ctrain_runtime.cluster.model import Cluster, Partition
 from ctrain_runtime.doctor import Finding
@@ -18,7 +18,6 @@ from ctrain_runtime.engines import apptainer
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import ConfigError, CtrainError, EngineError
 from ctrain_runtime.images.image import Image
-from ctrain_runtime.launchers import fragments
 from ctrain_runtime.plan.environment import multinode_environment
 from ctrain_runtime.plan.make import absolute_patterns
 from ctrain_runtime.plan.staging import staging_directory
@@ -224,10 +223,11 @@ def _look(site: Site, engine: Engine, image: Image) -> list[str]:
     variables = {**site.env, **multinode_environment(site, software)}
     family = {f"{engine.name.upper()}ENV_{name}": value for name, value in variables.items()}
     directories = absolute_patterns(site, "library_paths")
-    paths = fragments.library_paths(directories) if directories else ""
-    script = f"{paths}\n{_SCRIPT.read_text(encoding='utf-8')}"
+    paths = ["paths", " ".join(reversed(directories))] if directories else []
+    inside = ["/bin/sh", "-c", payload.text(run_files.INSIDE_SCRIPT), run_files.INSIDE_SCRIPT, "", "", *paths, "run"]
+    script = ["/bin/sh", "-c", _SCRIPT.read_text(encoding="utf-8")]
     environ = {**apptainer.clean_environ(os.environ), **family}
-    result = command.run([*argv, str(image.path), "/bin/sh", "-c", script], env=environ, check=False)
+    result = command.run([*argv, str(image.path), *inside, *script], env=environ, check=False)
     if result.code:
         raise EngineError(f"no container starts here: {apptainer.last_error(result.stderr) or result.code}")
     return result.stdout.splitlines()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ctrain_runtime.cluster import machine
 from ctrain_runtime.doctor import Finding
-from ctrain_runtime.launchers.inside.node_checks import SLINGSHOT_LINKS
+from ctrain_runtime.payload.preflight.node_checks import SLINGSHOT_LINKS
 
 _INFINIBAND = Path("/sys/class/infiniband")  # RoCE and EFA, too
 _CXI = Path("/sys/class/cxi")  # HPE Slingshot

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import shlex
+import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from ctrain_runtime.base import command
-from ctrain_runtime.base.bash import array, exports, quote_argv
+from ctrain_runtime.base.bash import exports, quote_argv
 from ctrain_runtime.errors import CtrainError, EngineError
 
 HOME = "/home/ctrain"  # inside; a private directory of the node
@@ -96,30 +98,6 @@ def exec_argv(
     return argv
 
 
-# The files of a node whose libraries the image needs, where the node has them (hidden option of all engines, which OLCF
-# documents as APPTAINER_CONTAINLIBS); they come last on the LD_LIBRARY_PATH.
-_HOST_LIBRARIES = """
-libraries=
-for pattern in {patterns}; do
-  for file in $pattern; do # without quotes: a pattern
-    if [ -f "$file" ]; then libraries+=,$file; else echo "ctrain: host library $file not found on $node" >&2; fi
-  done
-done
-[ -z "$libraries" ] || launch+=(--containlibs "${{libraries#,}}")"""
-
-
-def launch_array(argv: list[str], host_libraries: Iterable[str] = ()) -> str:
-    """Bash that sets the array `launch` to the argv of `exec` and what only the node knows: the arrays `without`
-    (container_environment) and `binds`, the directory `home`, and the file `image`. `host_libraries` are patterns."""
-    patterns = quote_argv(host_libraries)
-    more = _HOST_LIBRARIES.format(patterns=patterns) if patterns else ""
-    return f"""\
-{array("launch", argv)}
-[ "${{#without[@]}}" = 0 ] || launch=(env "${{without[@]}}" "${{launch[@]}}")
-for bind in "${{binds[@]}}"; do launch+=(--bind "$bind"); done{more}
-launch+=(--home "$home:{HOME}" "$image")"""
-
-
 def isolated_exec_argv(engine: Engine, *, as_root: bool) -> list[str]:
     """`apptainer exec OPTIONS` for an image that nobody trusts: without network, and without files of the host.
 
@@ -151,43 +129,19 @@ def clean_environ(environ: Mapping[str, str]) -> dict[str, str]:
 
 def container_environment(
     engine: Engine, fixed: Mapping[str, str], passed: Iterable[str], passed_prefixes: Iterable[str]
-) -> str:
-    """Bash that sets the environment of the container: `fixed`, and those of `passed` that are set on the node.
-
-    Everything else stays out: the caller's settings of the engine are unset, --cleanenv does the rest. The array
-    `without` holds options of env(1) for variables that bash cannot unset.
-    """
+) -> list[str]:
+    """Lines of bash that set the environment of the container: `fixed`, and what of `passed` is set on the node."""
     family = f"{engine.name.upper()}ENV_"
-    own = " ".join(f'"${{!{prefix}@}}"' for prefix in CALLER_PREFIXES)
-    prefixes = " ".join(f'"${{!{prefix}@}}"' for prefix in passed_prefixes)
-    return f"""\
-unset {own}
-for name in {" ".join(filter(None, (prefixes, quote_argv(passed))))}; do
-  [ -z "${{!name+set}}" ] || export "{family}$name=${{!name}}"
-done
-unset {quote_argv(CALLER_VARIABLES)}
-without=() # exported functions, and names like APPTAINERENV_A.B, which bash hands on but cannot unset
-while IFS='=' read -r -d '' name _; do
-  [[ $name =~ ^[A-Za-z_][A-Za-z0-9_]*$ ]] || without+=(-u "$name")
-done <"/proc/$$/environ"
-{exports({f"{family}{name}": value for name, value in fixed.items()})}"""
-
-
-def load_modules(engine: Engine, modules: Iterable[str]) -> str:
-    """Bash that puts the engine on PATH by a site's modules, if it is not; "" without modules.
-
-    They are loaded in a login shell, since the scripts of a run read no start-up files; only its PATH is kept.
-    """
-    if not modules:
-        return ""
-    load = (
-        """for m; do case $m in /*) module use "$m" ;; *) module load "$m" ;; esac; done >&2; printf '\\n%s' "$PATH\""""
+    names = [*(f'"${{!{prefix}@}}"' for prefix in passed_prefixes), *map(shlex.quote, passed)]
+    lines = textwrap.wrap(
+        " ".join(["pass_variables", family, *names]), 118, break_long_words=False, break_on_hyphens=False
     )
-    return f"""\
-if ! command -v {quote_argv([engine.path])} >/dev/null; then
-  path=$({quote_argv(["/bin/bash", "-lc", load, "ctrain", *modules])}) && export PATH=$PATH:${{path##*$'\\n'}}
-fi
-"""
+    return [" \\\n  ".join(lines), exports({f"{family}{name}": value for name, value in fixed.items()})]
+
+
+def load_modules(engine: Engine, modules: Iterable[str]) -> list[str]:
+    """The line of bash that puts the engine on PATH by a site's modules, if it is not; none without modules."""
+    return [f"load_modules {quote_argv([engine.path, *modules])}"] if modules else []
 
 
 def no_eval(engine: Engine) -> list[str]:

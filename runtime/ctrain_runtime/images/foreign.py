@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ctrain_runtime import inside
+from ctrain_runtime import payload
 from ctrain_runtime.base import command
 from ctrain_runtime.base.digest import file_digest
 from ctrain_runtime.base.user_cache import UserCache, file_conditions
@@ -128,7 +128,7 @@ def cached_digest(path: Path, report: Report) -> str:
 
 
 def _software(image: Path, engine: Engine, as_root: bool) -> dict[str, str]:
-    versions = Path(inside.__file__).with_name("versions.py").read_text(encoding="utf-8")
+    versions = payload.text("versions.py")
     argv = [*apptainer.isolated_exec_argv(engine, as_root=as_root), str(image)]
     lines = output([*argv, "/bin/sh", "-c", _LOOK, "ctrain", versions + _PYTHON]).splitlines()
     found: dict[str, Any] = dict(line.partition(" ")[::2] for line in lines)

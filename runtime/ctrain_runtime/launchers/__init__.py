@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from ctrain_runtime.launchers import gloo, per_rank, spawners, staging, world_scan
+from ctrain_runtime.base import run_files
+from ctrain_runtime.launchers import gloo, per_rank, spawners, staging
 from ctrain_runtime.launchers.fragments import passed
 from ctrain_runtime.plan.model import LaunchPlan
 from ctrain_runtime.schedulers.script import Task, TaskIdentity
@@ -24,7 +25,7 @@ def _passing(plan: LaunchPlan, identity: TaskIdentity) -> TaskIdentity:
     if plan.independent or plan.launcher == "node":
         # Lightning, MPI and JAX take those of tasks for those of ranks.
         return dataclasses.replace(identity.passing_only(), passed=identity.job_variables)
-    names = {"mpi": per_rank.OPEN_MPI_NAMES, "gloo": gloo.variables(plan)}
+    names = {"mpi": per_rank.OPEN_MPI_NAMES, "gloo": gloo.VARIABLES}
     return identity.passing(*names.get(plan.launcher, ()))
 
 
@@ -40,5 +41,5 @@ def make_task(plan: LaunchPlan, identity: TaskIdentity) -> Task:
     }
     task = kinds[plan.launcher](plan, _passing(plan, identity))
     stages = staging.scripts(plan, identity)
-    more = {**world_scan.programs(plan), **stages, **(staging.programs() if stages else {})}
-    return dataclasses.replace(task, scripts={**task.scripts, **more}, stages=tuple(stages))
+    files = (*task.files, *(staging.FILES if stages else ()), *([run_files.PREFLIGHT_SCRIPT] if plan.preflight else []))
+    return dataclasses.replace(task, scripts={**task.scripts, **stages}, files=files, stages=tuple(stages))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ctrain_runtime.base.bash import quote_argv
 from ctrain_runtime.plan.model import LaunchPlan
 
 VARIABLES = ("CTRAIN_TASK", "CTRAIN_TASKS", "CTRAIN_NODE")
@@ -18,25 +19,15 @@ def notes(plan: LaunchPlan) -> tuple[str, ...]:
     return tuple(f"all {plan.tasks} tasks have the same {name}; without it, each has GPUs of its own" for name in given)
 
 
-def own_gpus(plan: LaunchPlan) -> str:
-    """Bash that leaves a task its share of the node's GPUs; tasks beyond their number share them in turn.
+def own_gpus(plan: LaunchPlan) -> list[str]:
+    """The line that leaves a task its share of the node's GPUs.
 
     The variable is that of the image's GPUs, which are numbered from 0 where the scheduler does not set it; of an image
     for no known GPUs, those that the scheduler sets.
     """
     if not plan.gpus_per_node:
-        return ""
-    names = "CUDA_VISIBLE_DEVICES" if plan.image.cuda else "ROCR_VISIBLE_DEVICES" if plan.image.rocm else ""
-    every = ",".join(map(str, range(plan.gpus_per_node))) if names else ""
-    return f"""\
-names=({names or "CUDA_VISIBLE_DEVICES ZE_AFFINITY_MASK"})
-for name in "${{names[@]}}"; do
-  IFS=, read -r -a devices <<<"${{!name-{every}}}"
-  ((${{#devices[@]}})) || continue
-  share=$((${{#devices[@]}} / {plan.ranks_per_node}))
-  ((share)) || share=1
-  first=$((local_task * share % ${{#devices[@]}}))
-  printf -v devices '%s,' "${{devices[@]:first:share}}"
-  export "$name=${{devices%,}}"
-done
-"""
+        return []
+    name = "CUDA_VISIBLE_DEVICES" if plan.image.cuda else "ROCR_VISIBLE_DEVICES" if plan.image.rocm else ""
+    every = ",".join(map(str, range(plan.gpus_per_node))) if name else ""
+    names = [name] if name else ["CUDA_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"]
+    return [quote_argv(["take_gpus", str(plan.ranks_per_node), every, *names])]

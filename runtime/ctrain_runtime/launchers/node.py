@@ -1,7 +1,7 @@
 """What launcher node adds to a task: one per node, whose command starts the node's ranks by a program of its own.
 
-torchrun takes the values of options that are not given from PET_* (torch/distributed/argparse_util.py): so those of all
-nodes make one world, wherever in a script they are. For other programs the same is in plain variables.
+torchrun takes the values of options that are not given from PET_*: so those of all nodes make one world, wherever in a
+script they are. For other programs the same is in plain variables.
 """
 
 from __future__ import annotations
@@ -15,17 +15,8 @@ VARIABLES = ("NODE_RANK", "MASTER_ADDR", "MASTER_PORT", *NODE_IDENTITY)
 
 
 def exports(plan: LaunchPlan, identity: TaskIdentity) -> str:
-    """Bash that sets VARIABLES of a task, but those that it has from `identity`.
-
-    The endpoint holds for the back end c10d, too, and before a master address that a script has made up.
-    """
-    return f"""\
-export PET_NNODES={plan.nodes} PET_NODE_RANK=$NODE_RANK PET_NPROC_PER_NODE={plan.ranks_per_node}
-export PET_MASTER_ADDR=$MASTER_ADDR PET_MASTER_PORT=$MASTER_PORT
-export PET_RDZV_ENDPOINT=$MASTER_ADDR:$MASTER_PORT PET_RDZV_ID={plan.run_key}
-export CTRAIN_NODES={plan.nodes} CTRAIN_RANKS_PER_NODE={plan.ranks_per_node} CTRAIN_GPUS_PER_NODE={plan.gpus_per_node}
-CTRAIN_HOSTS=$({identity.hosts} | paste -sd, -)
-export CTRAIN_HOSTS"""
+    """The line that sets VARIABLES of a task, but those that it has from `identity`."""
+    return f"export_node {plan.nodes} {plan.ranks_per_node} {plan.gpus_per_node} {plan.run_key} {identity.hosts}"
 
 
 def agent(plan: LaunchPlan) -> str:

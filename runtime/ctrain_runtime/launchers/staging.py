@@ -4,34 +4,15 @@ copy where there is one."""
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
-from pathlib import Path
 
 from ctrain_runtime.base import run_files
+from ctrain_runtime.base.bash import quote_argv
 from ctrain_runtime.plan.model import IMAGE_ROOT, DataCopy, LaunchPlan
-from ctrain_runtime.schedulers.script import TaskIdentity
+from ctrain_runtime.schedulers.script import TaskIdentity, library
 
-PROGRAM = Path(__file__).with_name("relay.py")  # read, not imported: it runs by the nodes' own Python
-KEEP_DAYS = 7  # after its last use, a copy stays on its node for so long
+FILES = (run_files.RELAY,)  # what these scripts need beside them
 START_SECONDS = 10  # between the starts of two nodes; besides:
 NODES_PER_SECOND = 100  # that a scheduler starts, at least
-PYTHONS = "/usr/bin/python3 /usr/libexec/platform-python python3"  # one that is not on the shared file system first
-
-
-@dataclass(frozen=True)
-class _Copied:
-    """A file, and its copy below `parent` on a node's own disk."""
-
-    path: str
-    size: int
-    name: str
-    parent: str
-
-    @property
-    def bash(self) -> str:
-        return f"""\
-file={shlex.quote(self.path)}
-directory={shlex.quote(self.parent)}/ctrain-images-$UID"""
 
 
 def scripts(plan: LaunchPlan, identity: TaskIdentity) -> dict[str, str]:
@@ -44,70 +25,42 @@ def scripts(plan: LaunchPlan, identity: TaskIdentity) -> dict[str, str]:
     return made
 
 
-def programs() -> dict[str, str]:
-    """What these scripts need beside them."""
-    return {run_files.RELAY: PROGRAM.read_text(encoding="utf-8")}
-
-
-def _script(plan: LaunchPlan, copied: _Copied, identity: TaskIdentity) -> str:
+def _script(plan: LaunchPlan, copied: list[str], identity: TaskIdentity) -> str:
+    seconds = START_SECONDS + plan.nodes // NODES_PER_SECOND
     return f"""\
 #!/bin/bash -p
 # For {plan.run}, copies a file to the disk of this node. A node that cannot do that is named, and does without.
 trap '' USR1 USR2
-run={shlex.quote(plan.run_directory)}
+{library(plan)}
 {identity.bash}
-{copied.bash}
-[ "$task" != 0 ] || echo "copying $file to $directory on each node"
-if [ -O "$directory" ] && [ ! -L "$directory" ]; then # a copy in use is locked
-  find "$directory" -maxdepth 1 -type f -mtime +{KEEP_DAYS} -exec flock -n {{}} rm -f {{}} \\;
-fi
-mapfile -t hosts < <({identity.hosts})
-before='' port=0
-[ "$task" = 0 ] || before=${{hosts[task - 1]}}:$MASTER_PORT
-((task + 1 >= ${{#hosts[@]}})) || port=$MASTER_PORT
-for python in {PYTHONS} ''; do
-  ! "$python" -I -c 'import sys; sys.exit(sys.version_info < (3, 6))' 2>/dev/null || break
-done
-[ "$python" ] || {{
-  echo "ctrain: $file not copied to $(uname -n): no Python 3.6 or later there. Ranks there read the shared file" >&2
-  exit 1
-}}
-exec "$python" -I "$run/{run_files.RELAY}" "$file" {copied.size} {shlex.quote(copied.name)} "$directory" \\
-  "$run/{run_files.STAGE_KEY}" {START_SECONDS + plan.nodes // NODES_PER_SECOND} "$before" "$port"
+copy_to_disk {quote_argv(copied)} {seconds} {identity.hosts}
 """
 
 
+def copy_of_image(plan: LaunchPlan) -> list[str]:
+    """The line that sets `copy`: to that of the image on this node if there is one."""
+    return [f"find_copy {quote_argv(_image(plan))}"] if plan.staging else []
+
+
 def image(plan: LaunchPlan) -> str:
-    """Bash that sets `image`: to the copy on this node if there is one."""
-    return _use(_image(plan), "image") if plan.staging else f"image={shlex.quote(plan.image.path)}"
+    """Bash for the file of the image, after copy_of_image."""
+    return '"$copy"' if plan.staging else shlex.quote(plan.image.path)
 
 
-def data(plan: LaunchPlan) -> str:
-    """Bash that adds the data set to the array `binds`, the copy if this node has one; "" if none is planned."""
+def data(plan: LaunchPlan) -> list[str]:
+    """Lines that add the data set to the array `binds`, the copy if this node has one; none if none is planned."""
     if not plan.data_copy:
-        return ""
+        return []
     target = shlex.quote(f":{plan.data_copy.mount.target}:{IMAGE_ROOT}ro")
-    return f'{_use(_data(plan.data_copy), "data")}\nbinds+=("$data"{target})\n'
+    return [f"find_copy {quote_argv(_data(plan.data_copy))}", f'ct_binds+=("$copy"{target})']
 
 
-def _use(copied: _Copied, variable: str) -> str:
-    """Bash that sets `variable` to the copy, else to the file. A lock says that it is in use, for as long as what the
-    task starts has the file open. After a crash of the node, a copy may be shorter than the file."""
-    return f"""\
-{copied.bash}
-{variable}=$file
-copy=$directory/{shlex.quote(copied.name)} # complete: it got this name when its digest was checked
-if [ -O "$directory" ] && [ ! -L "$directory" ] && [ "$(stat -c %s "$copy" 2>/dev/null)" = {copied.size} ] &&
-  {{ exec {{in_use}}<"$copy"; }} 2>/dev/null && flock -s -n "$in_use"; then
-  touch -c "$copy"
-  {variable}=$copy
-fi"""
-
-
-def _image(plan: LaunchPlan) -> _Copied:
+def _image(plan: LaunchPlan) -> list[str]:
+    """The file, its size, and the name and parent of its copy, below which users have directories of their own."""
     image = plan.image
-    return _Copied(image.path, image.size, f"{image.digest.partition(':')[2]}.sif", plan.staging)
+    return [image.path, str(image.size), f"{image.digest.partition(':')[2]}.sif", plan.staging]
 
 
-def _data(copy: DataCopy) -> _Copied:
-    return _Copied(copy.mount.source, copy.size, f"{copy.digest.partition(':')[2]}.sqfs", copy.directory)
+def _data(copy: DataCopy) -> list[str]:
+    """The same for the data set."""
+    return [copy.mount.source, str(copy.size), f"{copy.digest.partition(':')[2]}.sqfs", copy.directory]

@@ -241,9 +241,11 @@ class LaunchPlan:
 class Launch:
     """A plan in the form that a scheduler runs.
 
-    `argv` is run in the run directory and starts it; `scripts` maps names of files there to their whole text.
+    `argv` is run in the run directory and starts it; `scripts` maps names of files there to their whole text, and
+    `files` names those that are the same in every run (payload/).
     """
 
     plan: LaunchPlan
     argv: tuple[str, ...]
     scripts: dict[str, str]
+    files: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Whether the image is first copied to the nodes' own disks, and why. Pure; launchers/relay.py makes the copies."""
+"""Whether the image is first copied to the nodes' own disks, and why. Pure; payload/relay.py makes the copies."""
 
 from __future__ import annotations
 

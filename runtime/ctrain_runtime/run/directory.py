@@ -15,10 +15,10 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+from ctrain_runtime import payload
 from ctrain_runtime.base import config, run_files
 from ctrain_runtime.errors import ConfigError, CtrainError, DataError, DiskFullError, UsageError
 from ctrain_runtime.job import NAME
-from ctrain_runtime.launchers import preflight
 from ctrain_runtime.plan.environment import MASK, secret_names
 from ctrain_runtime.plan.model import Launch, LaunchPlan
 from ctrain_runtime.plan.mounts import data_problem
@@ -76,7 +76,7 @@ def discard(path: Path, error: OSError) -> CtrainError:
 def remove_shell(launch: Launch) -> bool:
     """Remove the directory of a shell, but nothing that was written to it; whether it is gone."""
     path = Path(launch.plan.run_directory)
-    for name in launch.scripts:
+    for name in (*launch.scripts, *launch.files):
         (path / name).unlink(missing_ok=True)
     shutil.rmtree(path / run_files.NODES, ignore_errors=True)
     for directory in (path / run_files.LOGS, path / run_files.CHECKPOINT, path):
@@ -93,7 +93,10 @@ def _fill(path: Path, launch: Launch) -> None:
         shared_files.create(path, launch.plan)
     if launch.plan.preflight:
         left_out = shutil.ignore_patterns("__*", run_files.RENDEZVOUS)
-        shutil.copytree(preflight.INSIDE, path / run_files.INSIDE, ignore=left_out)
+        shutil.copytree(payload.PREFLIGHT, path / run_files.INSIDE, ignore=left_out)
+    for name in launch.files:
+        (path / name).touch(mode=0o600)
+        (path / name).write_text(payload.text(name), encoding="utf-8")
     for name, text in launch.scripts.items():
         (path / name).touch(mode=0o600)  # task.sh holds values of secrets
         (path / name).write_text(text, encoding="utf-8", errors="surrogateescape")

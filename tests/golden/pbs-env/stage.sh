@@ -2,25 +2,7 @@
 # For digits-1, copies a file to the disk of this node. A node that cannot do that is named, and does without.
 trap '' USR1 USR2
 run=/scratch/kim/ctrain/digits-1
-task=${CTRAIN_TASK:?} tasks=8
-local_task=$((task % 4)) NODE_RANK=$((task / 4))
-export MASTER_ADDR=${MASTER_ADDR:?} MASTER_PORT=${MASTER_PORT:?}
-file=/apps/ctrain/pytorch_24.12-hd-py3-r3.sif
-directory=/local/ctrain-images-$UID
-[ "$task" != 0 ] || echo "copying $file to $directory on each node"
-if [ -O "$directory" ] && [ ! -L "$directory" ]; then # a copy in use is locked
-  find "$directory" -maxdepth 1 -type f -mtime +7 -exec flock -n {} rm -f {} \;
-fi
-mapfile -t hosts < <(cat "$run/hosts")
-before='' port=0
-[ "$task" = 0 ] || before=${hosts[task - 1]}:$MASTER_PORT
-((task + 1 >= ${#hosts[@]})) || port=$MASTER_PORT
-for python in /usr/bin/python3 /usr/libexec/platform-python python3 ''; do
-  ! "$python" -I -c 'import sys; sys.exit(sys.version_info < (3, 6))' 2>/dev/null || break
-done
-[ "$python" ] || {
-  echo "ctrain: $file not copied to $(uname -n): no Python 3.6 or later there. Ranks there read the shared file" >&2
-  exit 1
-}
-exec "$python" -I "$run/relay.py" "$file" 5 9f2c41d0a7e3.sif "$directory" \
-  "$run/.stage" 10 "$before" "$port"
+. "$run/ctrain.bash" || exit 71
+identify_task 8 4
+need_rendezvous
+copy_to_disk /apps/ctrain/pytorch_24.12-hd-py3-r3.sif 5 9f2c41d0a7e3.sif /local 10 cat "$run/hosts"

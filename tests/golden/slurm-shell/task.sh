@@ -1,139 +1,15 @@
 #!/bin/bash -p
 # One rank of digits-1, started by srun.
 run=/scratch/kim/ctrain/digits-1
-node=$(uname -n) # not HOSTNAME: srun hands down that of the first node
-node=${node%%.*}
-note() { # WHAT [MORE]: an event of this node; appends of one host do not get lost, on NFS neither
-  local now=${EPOCHREALTIME/[^0-9]/.} # some locales write a comma
-  now=${now:-$(date +%s.%N)}
-  printf '{"time": %s, "stage": "run", "node": "%s", "what": "%s"%s}\n' \
-    "${now:-null}" "$node" "$1" "${2:+, $2}" >>"$run/nodes/$NODE_RANK.jsonl"
-}
-refuse() { # CODE MESSAGE
-  echo "ctrain: $2" >&2
-  note refused "\"rank\": ${RANK:-null}, \"code\": $1, \"message\": \"$2\""
-  exit "$1"
-}
-binds=()
-task=${SLURM_PROCID:?} tasks=${SLURM_NTASKS:?} local_task=${SLURM_LOCALID:?} NODE_RANK=${SLURM_NODEID:?}
-hosts=${SLURM_STEP_NODELIST:?}
-while [[ ${hosts%%,*} == *\[* ]]; do
-  rest=${hosts#*\[}
-  hosts=${hosts%%\[*}${rest%%[],-]*}${rest#*\]}
-done
-export MASTER_ADDR=${hosts%%,*}
-export MASTER_PORT=$((61000 + (SLURM_JOB_ID + SLURM_STEP_ID + 4448) % 4536))
-export RANK=$task WORLD_SIZE=$tasks LOCAL_RANK=$local_task NODE_RANK
-[ "$WORLD_SIZE" = 1 ] ||
-  refuse 72 "srun started $WORLD_SIZE ranks, but the plan has 1"
-exec 6<> <(:) # carries exit codes
-child='' ending='' passed='' begun=''
-signal_children() { # SIGNAL PID; fails if it has none
-  local kids=()
-  read -r -a kids <"/proc/$2/task/$2/children"
-  ((${#kids[@]})) && kill -s "$1" "${kids[@]}"
-} 2>/dev/null
-is_over() { # whether what was started has ended
-  [ "$begun" ] && ! kill -0 "$child" 2>/dev/null
-}
-signal_step() { # SIGNAL
-  local tries=0
-  [ -n "$child" ] || return
-  passed=$1
-  until signal_children "$1" "$child" || ((++tries > 50)); do sleep 0.02; done
-}
-run_step() { # COMMAND...
-  code=143
-  [ -z "$ending" ] || return # a signal that came before
-  ( # without bash's own message about a command that was killed
-    trap : INT QUIT HUP; trap : TERM; trap '' USR1 USR2; exec 5>&2 2>/dev/null
-    echo 137 >&6 # until it is known: what reports may be killed itself
-    "$@" 2>&5 5>&- 6>&-
-    echo "$?" >&6
-  ) <&0 &
-  child=$! begun=yes
-  [ -z "$ending" ] || [ "$passed" = HUP ] || signal_step HUP
-  while kill -0 "$child" 2>/dev/null; do wait "$child"; done 2>/dev/null # a signal ends `wait` early
-  while read -t 0 -u 6 && read -r -u 6 code; do :; done # without any, a signal to all came before the command
-  child=''
-}
-trap 'ending=yes; signal_step HUP' TERM HUP
-trap : INT QUIT # from the terminal: the shell's alone
-trap 'signal_step USR1' USR1
-trap 'signal_step USR2' USR2
-base=${TMPDIR:-/tmp} # the submitting host's may be missing here; and engines read ':' and ',' as separators
-[[ $base == /* && -d $base && -w $base && $base != *[:,\\\"[:cntrl:]]* ]] || base=/tmp
-home=$base/ctrain-$UID-$node.887be2b4ed78 # a node's own, where TMPDIR is shared: locks on NFS may be local
-remove_unused() { # DIRECTORY: unless another process holds it
-  (exec 7<"$1" && flock -n -x 7 && rm -rf "$1") 2>/dev/null
-}
-for old in "$base/ctrain-$UID-$node."*; do # what runs left behind that were killed
-  [ "$old" = "$home" ] || [ -L "$old" ] || [ ! -O "$old" ] || remove_unused "$old"
-done
-tries=0
-until [ "$home" -ef /dev/fd/8 ]; do # again while the last user of it removes it
-  if mkdir -m 700 "$home" 2>/dev/null || { [ -d "$home" ] && [ -O "$home" ] && [ ! -L "$home" ]; }; then
-    { exec 8<"$home"; } 2>/dev/null && { ! flock -n -x 8 || rm -f "$home"/.cache/torch_extensions/*/lock; } && flock -s 8
-  elif ((++tries > 50)); then
-    refuse 73 "cannot create a home in $base on $node"
-  fi
-done
-extensions_key=34188dc9f49596e0
-KEEP_DAYS=30
-made=$home/.cache/torch_extensions # TORCH_EXTENSIONS_DIR, inside
-find_kept() { # sets kept, the place of what was compiled for this image on such a node; fails if there can be none
-  local cache=${XDG_CACHE_HOME:-${HOME:+$HOME/.cache}} sum
-  [[ $cache == /* && $extensions_key ]] || return
-  read -r sum _ < <(
-    { grep -m 1 -E '^(flags|Features)' /proc/cpuinfo && grep -h '^Model:' /proc/driver/nvidia/gpus/*/information; } | cksum
-  )
-  kept=$cache/ctrain/extensions/$extensions_key-$sum
-  [ ! -L "$kept" ] && { [ ! -e "$kept" ] || [ -O "$kept" ]; }
-} 2>/dev/null
-take_extensions() { # the first rank of a node does it; the others wait
-  local part=$home/.extensions
-  { find_kept && [ -d "$kept" ]; } || return 0
-  {
-    flock 9
-    [ ! -e "$made" ] || return 0
-    touch "$kept"
-    rm -rf "$part"
-    cp -a "$kept" "$part" && mkdir -p "${made%/*}" && mv -T "$part" "$made"
-  } 9>"$home/.extensions.lock"
-} 2>/dev/null
-keep_extensions() { # of a run that ended well, by its last rank on the node
-  local directory name new
-  find_kept || return 0
-  find "${kept%/*}" -mindepth 1 -maxdepth 1 -mtime "+$KEEP_DAYS" -exec rm -rf {} +
-  find "$kept" -mindepth 1 -maxdepth 1 -name '.*' -mtime +1 -exec rm -rf {} + # of killed ones
-  for directory in "$made"/*/; do
-    directory=${directory%/} name=${directory##*/}
-    { [ -e "$directory/$name.so" ] && [ ! -e "$directory/lock" ]; } || continue # a rank was killed
-    ! cmp -s "$directory/$name.so" "$kept/$name/$name.so" || continue
-    mkdir -p "${kept%/*}" && { mkdir -m 700 "$kept" || [ -O "$kept" ]; } || return 0
-    new=$kept/.$name.$node.$$
-    if cp -a "$directory" "$new"; then # another node may do the same: the first wins
-      mv -T "$kept/$name" "$new.old"
-      mv -T "$new" "$kept/$name"
-    fi
-    rm -rf "$new" "$new.old"
-  done
-} 2>/dev/null
-leave() {
-  exec 8<&-
-  (exec 7<"$home" && flock -n -x 7 && { [ "$code" != 0 ] || keep_extensions; rm -rf "$home"; }) 2>/dev/null
-}
-take_extensions
-export LOCAL_WORLD_SIZE=1 OMP_NUM_THREADS=8
-unset "${!APPTAINER@}" "${!SINGULARITY@}"
-for name in "${!SLURM_@}" "${!PMIX_@}" "${!PMI_@}" RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE NODE_RANK MASTER_ADDR MASTER_PORT OMP_NUM_THREADS CUDA_VISIBLE_DEVICES NVIDIA_VISIBLE_DEVICES TERM ROCR_VISIBLE_DEVICES HIP_VISIBLE_DEVICES GPU_DEVICE_ORDINAL ZE_AFFINITY_MASK; do
-  [ -z "${!name+set}" ] || export "APPTAINERENV_$name=${!name}"
-done
-unset BASH_ENV ENV LD_LIBRARY_PATH LD_PRELOAD
-without=() # exported functions, and names like APPTAINERENV_A.B, which bash hands on but cannot unset
-while IFS='=' read -r -d '' name _; do
-  [[ $name =~ ^[A-Za-z_][A-Za-z0-9_]*$ ]] || without+=(-u "$name")
-done <"/proc/$$/environ"
+. "$run/ctrain.bash" || exit 71
+identify_slurm_task 4448
+export RANK=$task WORLD_SIZE=$tasks LOCAL_RANK=$local_task NODE_RANK LOCAL_WORLD_SIZE=1 OMP_NUM_THREADS=8
+check_world 1 ranks srun
+pass_signals_on_terminal
+use_home 887be2b4ed78 34188dc9f49596e0
+pass_variables APPTAINERENV_ "${!SLURM_@}" "${!PMIX_@}" "${!PMI_@}" RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE \
+  NODE_RANK MASTER_ADDR MASTER_PORT OMP_NUM_THREADS CUDA_VISIBLE_DEVICES NVIDIA_VISIBLE_DEVICES TERM \
+  ROCR_VISIBLE_DEVICES HIP_VISIBLE_DEVICES GPU_DEVICE_ORDINAL ZE_AFFINITY_MASK
 export APPTAINERENV_BASH_ENV=''
 export APPTAINERENV_CTRAIN_RUN_DIR=/scratch/kim/ctrain/digits-1
 export APPTAINERENV_ENV=''
@@ -141,79 +17,7 @@ export APPTAINERENV_PYTHONNOUSERSITE=1
 export APPTAINERENV_PYTHONUNBUFFERED=1
 export APPTAINERENV_TORCHINDUCTOR_CACHE_DIR=/home/ctrain/.cache/torchinductor
 export APPTAINERENV_TORCH_EXTENSIONS_DIR=/home/ctrain/.cache/torch_extensions
-image=/apps/ctrain/pytorch_24.12-hd-py3-r3.sif
-launch=(
-  /usr/bin/apptainer
-  --quiet
-  exec
-  --cleanenv
-  --no-mount
-  cwd
-  --pwd
-  /opt/ctrain/examples/digits
-  --no-eval
-  --nv
-  --bind
-  /scratch/kim/ctrain/digits-1:/scratch/kim/ctrain/digits-1:rw
-)
-[ "${#without[@]}" = 0 ] || launch=(env "${without[@]}" "${launch[@]}")
-for bind in "${binds[@]}"; do launch+=(--bind "$bind"); done
-launch+=(--home "$home:/home/ctrain" "$image")
-launch+=(/bin/sh -c '{ read -r line </proc/driver/nvidia/version; } 2>/dev/null && for word in $line; do case $word in [1-9][0-9][0-9].*)
-  case $((${word%%.*} < 525)):${LD_LIBRARY_PATH-} in
-    1:*) first="/usr/local/cuda/compat/lib.real /usr/local/cuda/compat/lib /usr/local/cuda/compat" ;;
-    0:*/usr/local/cuda/compat*) first=/.singularity.d/libs ;;
-    *) first= ;;
-  esac
-  for libraries in $first; do
-    [ ! -e "$libraries/libcuda.so.1" ] ||
-      { export LD_LIBRARY_PATH="$libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"; break; }
-  done; break ;; esac; done; { read -r key </.singularity.d/ctrain-layer; } 2>/dev/null; [ "$key" = k1 ] || { printf '"'"'%s\n'"'"' '"'"'ctrain: this engine ignores the layers of the image (overlay is off, or Singularity lacks set-uid root)'"'"' >&2; printf '"'"'%s\n'"'"' "{\"rank\": ${RANK:-null}, "'"'"'"what": "refused", "stage": "run", "code": 73, "message": "this engine ignores the layers of the image (overlay is off, or Singularity lacks set-uid root)"}'"'"' >>"$CTRAIN_RUN_DIR/nodes/$NODE_RANK.jsonl"; exit 73; }; command -v python >/dev/null || { printf '"'"'%s\n'"'"' '"'"'ctrain: command not found in the image: python'"'"' >&2; printf '"'"'%s\n'"'"' "{\"rank\": ${RANK:-null}, "'"'"'"what": "refused", "stage": "run", "code": 127, "message": "command not found in the image: python"}'"'"' >>"$CTRAIN_RUN_DIR/nodes/$NODE_RANK.jsonl"; exit 127; }; exec "$@"' ctrain python train.py)
-find_memory_group() { # sets group, the cgroup's directory, and kills, the file that counts
-  local controllers path
-  group='' kills=''
-  while IFS=: read -r _ controllers path; do
-    case ,$controllers, in
-      *,memory,*)
-        group=/sys/fs/cgroup/memory${path%/} kills=memory.oom_control
-        return
-        ;;
-      ,,) group=/sys/fs/cgroup${path%/} kills=memory.events ;;
-    esac
-  done </proc/self/cgroup
-} 2>/dev/null
-count_memory_kills() { # sets killed
-  local name value
-  killed=0
-  while read -r name value _; do
-    [ "$name" != oom_kill ] || killed=$value
-  done <"$group/$kills"
-} 2>/dev/null
-find_memory_limit() { # sets memory_limit in bytes, 0 without one
-  local directory=$group name value
-  memory_limit=0
-  while read -r name value; do
-    [ "$name" != hierarchical_memory_limit ] || ((${#value} > 18)) || memory_limit=$value
-  done <"$group/memory.stat"
-  [ "$kills" = memory.events ] || return 0
-  while [[ $directory == /sys/fs/cgroup/* ]]; do
-    if read -r value <"$directory/memory.max" && [[ $value =~ ^[0-9]+$ ]]; then
-      ((memory_limit && memory_limit <= value)) || memory_limit=$value
-    fi
-    directory=${directory%/*}
-  done
-} 2>/dev/null
-find_memory_group
-count_memory_kills
-killed_before=$killed
-note started "\"rank\": $RANK"
-run_step "${launch[@]}"
-count_memory_kills
-memory=''
-if [ "$code" != 0 ] && ((killed > killed_before)); then
-  find_memory_limit
-  memory=", \"memory_limit\": $memory_limit"
-fi
-leave
-note ended "\"rank\": $RANK, \"code\": $code$memory"
-exit "$code"
+launch=(/usr/bin/apptainer --quiet exec --cleanenv --no-mount cwd --pwd /opt/ctrain/examples/digits --no-eval --nv)
+launch+=(--bind /scratch/kim/ctrain/digits-1:/scratch/kim/ctrain/digits-1:rw)
+enter /home/ctrain /apps/ctrain/pytorch_24.12-hd-py3-r3.sif
+run_rank "${launch[@]}" /bin/sh "$run/inside.sh" "$RANK" "$NODE_RANK" driver 525 marker k1 need python run python train.py

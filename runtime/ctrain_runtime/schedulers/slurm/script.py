@@ -19,62 +19,22 @@ from ctrain_runtime.schedulers.script import (
 )
 from ctrain_runtime.schedulers.slurm.options import asks_for_gpus, gres, passed_options, require_one_line
 
-# The first name of a list like gpu[03-05,09],cpu1 without a call of scontrol: MASTER_ADDR is the first node of this
-# step, since two runs may share an allocation. The ports lie above the ephemeral ones.
-RENDEZVOUS = """\
-hosts=${{SLURM_STEP_NODELIST:?}}
-while [[ ${{hosts%%,*}} == *\\[* ]]; do
-  rest=${{hosts#*\\[}}
-  hosts=${{hosts%%\\[*}}${{rest%%[],-]*}}${{rest#*\\]}}
-done
-export MASTER_ADDR={address}
-export MASTER_PORT=$((61000 + (SLURM_JOB_ID + SLURM_STEP_ID + {salt}) % 4536))"""
-
 KILL_SECONDS = 30  # between SIGTERM and SIGKILL in an allocation, as Slurm's KillWait
-
-# slurmd sets SLURMD_NODENAME (man srun, OUTPUT ENVIRONMENT VARIABLES); the shell of salloc is on a login node.
-LOGIN_TMPDIR = '[ -n "${SLURMD_NODENAME:-}" ] || unset TMPDIR'
-
-IDENTITY = """\
-task=${SLURM_PROCID:?} tasks=${SLURM_NTASKS:?} local_task=${SLURM_LOCALID:?} NODE_RANK=${SLURM_NODEID:?}"""
 
 # What scripts for one node ask for; by none of them does a library take tasks for ranks.
 JOB_VARIABLES = ("SLURM_JOB_ID", "SLURM_NNODES", "SLURM_JOB_NUM_NODES", "SLURM_NODEID", "SLURM_GPUS_ON_NODE")
 
-PMIX_CHECK = """\
-[ -n "${PMIX_RANK:-}" ] || refuse 72 "srun started this rank without PMIx: MPI would run with world size 1"
-# PMIx keeps its sockets in a directory of this step, known only here.
-[ -z "${PMIX_SERVER_TMPDIR:-}" ] || binds+=("$PMIX_SERVER_TMPDIR")"""
-
-# srun answers SIGTERM with SIGKILL to its tasks, at once ("forcing job termination"). Of a job that ends, Slurm signals
-# the steps itself; where job.sh alone was signalled, as in an allocation or by --signal=B:TERM, this does.
-END_TASKS = """\
-  local step name
-  while IFS='|' read -r step name; do
-    [ "$name" != {name} ] || scancel --signal=TERM "$step"
-  done < <(squeue --noheader --steps --jobs="$SLURM_JOB_ID" --format='%i|%j') 2>/dev/null"""
-FORCE = """
-  (sleep {grace} && kill -0 "$$" && signal_step TERM) 2>/dev/null & # nobody else ends a run in an allocation"""
-
 
 def identity(plan: LaunchPlan) -> TaskIdentity:
+    salt = int(plan.run_key, 16) % 4536
     return TaskIdentity(
         started_by="srun",
-        hosts='scontrol show hostnames "$SLURM_STEP_NODELIST"',
-        bash=f"{IDENTITY}\n{RENDEZVOUS.format(salt=int(plan.run_key, 16) % 4536, address=_address(plan))}",
-        mpi_bash=PMIX_CHECK if plan.mpi.startswith("pmix") else "",
+        hosts="slurm_hosts",
+        bash=quote_argv(["identify_slurm_task", str(salt), *([plan.address_suffix] if plan.address_suffix else [])]),
+        mpi_bash="need_pmix" if plan.mpi.startswith("pmix") else "",
         passed_prefixes=("SLURM_", "PMIX_", "PMI_"),
         job_variables=JOB_VARIABLES,
         gpu_numbers="SLURM_STEP_GPUS",  # man srun, OUTPUT ENVIRONMENT VARIABLES
-    )
-
-
-def _address(plan: LaunchPlan) -> str:
-    """The first node's, in the network that the site names. Slurm's names of nodes have no dots, or lose them here."""
-    return (
-        f'$(host=${{hosts%%,*}} && echo "${{host%%.*}}"){plan.address_suffix}'
-        if plan.address_suffix
-        else "${hosts%%,*}"
     )
 
 
@@ -82,7 +42,7 @@ def render(plan: LaunchPlan, task: Task) -> Launch:
     """The scripts and the command that starts them: sbatch, or bash in the allocation that the user already has; srun,
     if the user's terminal is the job's."""
     if plan.interactive:
-        return Launch(plan, (*_srun_terminal(plan), *start_script(plan, task.script)), task.scripts)
+        return Launch(plan, (*_srun_terminal(plan), *start_script(plan, task.script)), task.scripts, task.files)
     job = f"{plan.run_directory}/{run_files.JOB_SCRIPT}"
     argv = ("/bin/bash", "-p", job) if plan.allocation else ("sbatch", "--parsable", job)
     text = job_script(
@@ -93,9 +53,8 @@ def render(plan: LaunchPlan, task: Task) -> Launch:
         start=quote_argv([*_srun(plan), *start_script(plan, task.script)]),
         stage_in=(quote_argv([*_srun_per_node(plan), *start_script(plan, script)]) for script in task.stages),
         preflight=quote_argv([*_srun(plan), *start_script(plan, task.script, PREFLIGHT)]) if plan.preflight else "",
-        end_tasks=_end_tasks(plan),
     )
-    return Launch(plan, argv, {run_files.JOB_SCRIPT: text, **task.scripts})
+    return Launch(plan, argv, {run_files.JOB_SCRIPT: text, **task.scripts}, task.files)
 
 
 def _options(plan: LaunchPlan) -> list[str]:
@@ -159,15 +118,13 @@ def _srun_per_node(plan: LaunchPlan) -> list[str]:
     ]
 
 
-def _before(plan: LaunchPlan) -> str:
+def _before(plan: LaunchPlan) -> list[str]:
     """The allocation's shell differs from the ranks; the image is needed for the job's time; and the preflight names
     nodes that never answer."""
-    lines = [LOGIN_TMPDIR] if plan.allocation else []
-    if plan.preflight:
-        lines.append(f'scontrol show hostnames "$SLURM_JOB_NODELIST" >"$run/{run_files.HOSTS}"')
-    return "\n".join([*lines, *renew_lease(plan)])
-
-
-def _end_tasks(plan: LaunchPlan) -> str:
-    force = FORCE.format(grace=KILL_SECONDS) if plan.allocation else ""
-    return END_TASKS.format(name=shlex.quote(plan.run)) + force
+    force = f"; force_end {KILL_SECONDS}" if plan.allocation else ""
+    return [
+        *(["leave_login_node"] if plan.allocation else []),
+        *([f'scontrol show hostnames "$SLURM_JOB_NODELIST" >"$run/{run_files.HOSTS}"'] if plan.preflight else []),
+        *renew_lease(plan),
+        f"end_tasks() {{ end_slurm_steps {shlex.quote(plan.run)}{force}; }}",
+    ]

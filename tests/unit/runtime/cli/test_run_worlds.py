@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from ctrain_runtime.launchers import world_scan
+from ctrain_runtime import payload
 from samples.programs import write_program
 from samples.runs import Bench, ended, wait_for
 
@@ -46,7 +46,7 @@ wait
 @pytest.fixture
 def bench(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Bench]:
     bench = Bench(tmp_path, getattr(request, "param", "local"))
-    text = world_scan.PROGRAM.read_text(encoding="utf-8")
+    text = payload.text("scan.py")
     for name, seconds in (("EARLY_SECONDS, LATE_SECONDS", "0.05, 0.05"), ("NESTED_SECONDS", "0.5")):
         text, changed = re.subn(rf"^{name} = [0-9., ]+", f"{name} = {seconds}  ", text, flags=re.MULTILINE)
         assert changed

@@ -7,11 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from ctrain_runtime import payload
+from ctrain_runtime.base.bash import quote_argv
 from ctrain_runtime.engines import apptainer
 from ctrain_runtime.engines.apptainer import Engine, find_engine, load_modules
 from ctrain_runtime.errors import EngineError
 from samples.plans import ENGINE
 from samples.programs import SYSTEM, answer, write_program
+
+LIBRARY = f"run=/nowhere\n{payload.text('ctrain.bash')}"
 
 
 def test_the_argv_of_exec() -> None:
@@ -93,11 +97,11 @@ def test_modules_load_the_engine_unless_it_is_on_path(tmp_path: Path, profile: s
     for path, calls in ((SYSTEM, loaded), (f"{tmp_path}/engines:{SYSTEM}", [])):
         (tmp_path / "calls").write_text("")
         environment = {"HOME": str(tmp_path), "PATH": path}
-        argv = ["bash", "-p", "-c", f"{script}our\\ engine"]
+        argv = ["bash", "-p", "-c", "\n".join([LIBRARY, *script, "our\\ engine"])]
         done = subprocess.run(argv, env=environment, cwd=tmp_path, capture_output=True, text=True)
         assert (done.stdout, (tmp_path / "calls").read_text().splitlines()) == ("started", calls)
     assert not (tmp_path / "pwned").exists()
-    assert load_modules(Engine("apptainer", "our engine", "1.4.1"), ()) == ""
+    assert load_modules(Engine("apptainer", "our engine", "1.4.1"), ()) == []
 
 
 def test_an_engine_that_does_not_start(programs: Path) -> None:
@@ -135,12 +139,13 @@ def test_a_clean_environment_keeps_only_what_does_not_change_containers() -> Non
     assert apptainer.clean_environ({**HOSTILE, "PATH": "/bin", "HOME": "/root"}) == {"PATH": "/bin", "HOME": "/root"}
 
 
-def environment_of_engine(folder: Path, bash: str, **environment: str) -> dict[str, str]:
-    """What an engine gets that is started after `bash`."""
+def environment_of_engine(folder: Path, lines: list[str], **environment: str) -> dict[str, str]:
+    """What an engine gets that is started after these lines of a script."""
     dump = write_program(
         folder / "dump", "#!/usr/bin/env python3\nimport json, os; print(json.dumps(dict(os.environ)))"
     )
-    argv = ["/bin/bash", "-p", "-c", f"{bash}\nexec {dump}"]
+    lines = [LIBRARY, *lines, f'exec env "${{ct_without[@]}}" {dump}']
+    argv = ["/bin/bash", "-p", "-c", "\n".join(lines)]
     done = subprocess.run(argv, env={"PATH": SYSTEM, **environment}, capture_output=True, text=True, check=True)
     seen: dict[str, str] = json.loads(done.stdout)
     return {name: value for name, value in seen.items() if name not in ("PATH", "PWD", "SHLVL", "_", "LC_CTYPE")}
@@ -148,8 +153,8 @@ def environment_of_engine(folder: Path, bash: str, **environment: str) -> dict[s
 
 def test_the_engines_name_decides_how_variables_pass(tmp_path: Path) -> None:
     old = Engine("singularity", "/usr/bin/singularity", "3.8.7")
-    bash = apptainer.container_environment(old, {"A": "it's $HOME"}, ["RANK", "UNSET"], ["SLURM_"])
-    seen = environment_of_engine(tmp_path, bash, RANK="3", SLURM_PROCID="4", SLURMD="5")
+    lines = apptainer.container_environment(old, {"A": "it's $HOME"}, ["RANK", "UNSET"], ["SLURM_"])
+    seen = environment_of_engine(tmp_path, lines, RANK="3", SLURM_PROCID="4", SLURMD="5")
     assert seen == {
         "RANK": "3",
         "SLURM_PROCID": "4",
@@ -161,20 +166,20 @@ def test_the_engines_name_decides_how_variables_pass(tmp_path: Path) -> None:
 
 
 def test_nothing_of_a_hostile_shell_reaches_the_engine(tmp_path: Path) -> None:
-    bash = apptainer.container_environment(ENGINE, {"A": "1"}, ["RANK"], [])
-    assert environment_of_engine(tmp_path, bash, **HOSTILE) == {"APPTAINERENV_A": "1"}
+    lines = apptainer.container_environment(ENGINE, {"A": "1"}, ["RANK"], [])
+    assert environment_of_engine(tmp_path, lines, **HOSTILE) == {"APPTAINERENV_A": "1"}
 
 
 def test_what_the_user_passes_by_name_is_the_callers_value(tmp_path: Path) -> None:
-    bash = apptainer.container_environment(ENGINE, {}, ["LD_LIBRARY_PATH", "LC_ALL"], [])
-    seen = environment_of_engine(tmp_path, bash, LD_LIBRARY_PATH="/mine", LC_ALL="C.UTF-8")
+    lines = apptainer.container_environment(ENGINE, {}, ["LD_LIBRARY_PATH", "LC_ALL"], [])
+    seen = environment_of_engine(tmp_path, lines, LD_LIBRARY_PATH="/mine", LC_ALL="C.UTF-8")
     assert seen.items() >= {"APPTAINERENV_LD_LIBRARY_PATH": "/mine", "APPTAINERENV_LC_ALL": "C.UTF-8"}.items()
     assert "LD_LIBRARY_PATH" not in seen
 
 
 def test_a_fixed_value_wins_over_a_passed_one(tmp_path: Path) -> None:
-    bash = apptainer.container_environment(ENGINE, {"OMP_NUM_THREADS": "7"}, ["OMP_NUM_THREADS"], [])
-    assert environment_of_engine(tmp_path, bash, OMP_NUM_THREADS="1")["APPTAINERENV_OMP_NUM_THREADS"] == "7"
+    lines = apptainer.container_environment(ENGINE, {"OMP_NUM_THREADS": "7"}, ["OMP_NUM_THREADS"], [])
+    assert environment_of_engine(tmp_path, lines, OMP_NUM_THREADS="1")["APPTAINERENV_OMP_NUM_THREADS"] == "7"
 
 
 def test_an_image_that_nobody_trusts_shares_nothing_with_the_host() -> None:
@@ -209,9 +214,9 @@ def test_libraries_of_the_node(tmp_path: Path) -> None:
     for name in ("libcxi.so.1", "libjson-c.so.3", "libjson-c.so.5"):
         (tmp_path / name).touch()
     patterns = [f"{tmp_path}/{name}" for name in ("libcxi.so.1", "libjson-c.so.*", "libnl-3.so.200")]
-    bash = f"binds=() without=() home=/h image=/i node=n7\n{apptainer.launch_array(['exec'], patterns)}"
-    show = """\nprintf '%s\\n' "${launch[@]}" """
-    done = subprocess.run(["/bin/bash", "-p", "-uc", bash + show], capture_output=True, text=True, check=True)
+    lines = [LIBRARY, "node=n7 ct_home=/h launch=(exec)", quote_argv(["add_host_libraries", *patterns])]
+    lines += ["enter /home/ctrain /i", """printf '%s\\n' "${launch[@]}" """]
+    done = subprocess.run(["/bin/bash", "-p", "-uc", "\n".join(lines)], capture_output=True, text=True, check=True)
     names = ",".join(f"{tmp_path}/{name}" for name in ("libcxi.so.1", "libjson-c.so.3", "libjson-c.so.5"))
     assert done.stdout.splitlines() == ["exec", "--containlibs", names, "--home", "/h:/home/ctrain", "/i"]
     assert done.stderr == f"ctrain: host library {tmp_path}/libnl-3.so.200 not found on n7\n"

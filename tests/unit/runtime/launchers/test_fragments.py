@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -12,11 +13,13 @@ from typing import Optional
 
 import pytest
 
+from ctrain_runtime import payload
 from ctrain_runtime.base import run_files
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import ConfigError
-from ctrain_runtime.gpus import DRIVER_FILE, HOST_LIBRARIES
+from ctrain_runtime.gpus import COMPAT_DIRS, DRIVER_FILE, HOST_LIBRARIES
 from ctrain_runtime.launchers import fragments
+from ctrain_runtime.plan.model import LaunchPlan
 from ctrain_runtime.schedulers.script import TaskIdentity
 from samples.layers import a_layer
 from samples.plans import a_job, a_plan, a_site, an_image, some_facts
@@ -41,7 +44,7 @@ def test_events_say_when_and_where_in_every_locale(scripts: Scripts) -> None:
     """Some locales write the comma of EPOCHREALTIME as a comma; a test machine may lack them, so it is set here."""
     scripts.create(scripts.plan("true"))
     head = fragments.head(scripts.plan("true"), "")
-    code = f"{head}\nunset EPOCHREALTIME; EPOCHREALTIME=1700000000,123456\nNODE_RANK=0\nnote started"
+    code = f"{head}\nunset EPOCHREALTIME; EPOCHREALTIME=1700000000,123456\nNODE_RANK=0\nnode_event started"
     subprocess.run(["/bin/bash", "-p", "-c", code], check=True)
     event = json.loads((scripts.run / "nodes/0.jsonl").read_text())
     host = subprocess.run(["uname", "-n"], capture_output=True, text=True, check=True).stdout.split(".")[0].strip()
@@ -287,19 +290,24 @@ def test_a_command_that_the_image_lacks_is_named(scripts: Scripts, name: str) ->
     assert refused == {"what": "refused", "stage": "run", "rank": 0, "code": 127, "message": message}
 
 
+def inside(plan: LaunchPlan, script: Path, *command: str) -> list[str]:
+    """The arguments of sh in the container of a rank without a number, on node 0."""
+    words = shlex.split(fragments.inside(plan))[4:]
+    return [str(script), "", "0", *words, *command]
+
+
 @pytest.mark.parametrize("shell", [["bash"], ["bash", "--posix"], ["dash"], ["busybox", "sh"]])
 @pytest.mark.parametrize("name", HOSTILE_NAMES)
 def test_refusals_are_json_under_every_sh(tmp_path: Path, shell: list[str], name: str) -> None:
     if not shutil.which(shell[0]):
         pytest.skip(f"{shell[0]} is not on PATH")
     (tmp_path / "nodes").mkdir()
-    plan = a_plan(job=a_job(command=(name,)), image=NO_LAYERS)
-    _, *argv = fragments.checked_command(plan, [name])
+    argv = inside(a_plan(job=a_job(command=(name,)), image=NO_LAYERS), payload.FOLDER / "inside.sh", name)
     environment = {"CTRAIN_RUN_DIR": str(tmp_path), "NODE_RANK": "0", "PATH": "/nonexistent"}
     program = str(shutil.which(shell[0]))
     done = subprocess.run([program, *shell[1:], *argv], env=environment, capture_output=True)
     assert (done.returncode, os.fsdecode(done.stderr)) == (127, f"ctrain: command not found in the image: {name}\n")
-    event = json.loads((tmp_path / "nodes/0.jsonl").read_text())
+    event = json.loads((tmp_path / "nodes/0.jsonl").read_text(errors="surrogateescape"))
     assert (event["message"], event["rank"]) == (f"command not found in the image: {name}", None)
 
 
@@ -353,9 +361,10 @@ def test_the_driver_libraries_that_fit_the_nodes_driver_come_first(
     if driver is not None:
         version.write_text(driver)
     plan = a_plan(job=a_job(command=("env",)), image=an_image(layers=NO_LAYERS.manifest.layers))
-    _, *argv = fragments.checked_command(plan, ["env"])
-    argv[1] = argv[1].replace(str(DRIVER_FILE), str(version)).replace("/usr/local/cuda/compat", str(compat))
-    argv[1] = argv[1].replace(HOST_LIBRARIES, str(host))
+    text = payload.text("inside.sh").replace(str(DRIVER_FILE), str(version))
+    text = text.replace(COMPAT_DIRS[-1], str(compat)).replace(HOST_LIBRARIES, str(host))
+    (tmp_path / "inside.sh").write_text(text)
+    argv = inside(plan, tmp_path / "inside.sh", "env")
     given = {} if before is None else {"LD_LIBRARY_PATH": before.format(compat=compat)}
     environment = {"PATH": SYSTEM, **given}
     program = str(shutil.which(shell[0]))
@@ -366,7 +375,7 @@ def test_the_driver_libraries_that_fit_the_nodes_driver_come_first(
 
 
 def test_images_without_cuda_have_no_forward_compatibility() -> None:
-    assert "LD_LIBRARY_PATH" not in fragments.checked_command(a_plan(image=an_image(software={})), ["true"])[2]
+    assert "driver" not in fragments.inside(a_plan(image=an_image(software={}))).split()
 
 
 AN_IDENTITY = TaskIdentity("srun", "")
@@ -375,15 +384,16 @@ AN_IDENTITY = TaskIdentity("srun", "")
 def test_user_layers_lie_over_the_image() -> None:
     plan = a_plan(layers=(a_layer("/my layer.sqsh"),))
     bash = fragments.container(plan, AN_IDENTITY)
-    assert f"\nimage={plan.image.path}\n" in bash
-    assert bash.endswith('\nlaunch+=(--home "$home:/home/ctrain" "$image")')
-    assert "  --overlay\n  '/my layer.sqsh:ro'\n" in bash
+    assert bash[-2:] == ["launch+=(--overlay '/my layer.sqsh:ro')", f"enter /home/ctrain {plan.image.path}"]
 
 
 def test_userns_only_for_root_and_nv_only_for_cuda_images() -> None:
-    assert "--userns" in fragments.container(a_plan(facts=some_facts(is_root=True)), AN_IDENTITY)
-    assert "--nv" not in fragments.container(a_plan(image=an_image(software={})), AN_IDENTITY)
-    assert "  --rocm\n" in fragments.container(a_plan(image=an_image(software={"rocm": "6.2.4"})), AN_IDENTITY)
+    def options(plan: LaunchPlan) -> list[str]:
+        return " ".join(fragments.container(plan, AN_IDENTITY)).replace(")", " ").split()
+
+    assert "--userns" in options(a_plan(facts=some_facts(is_root=True)))
+    assert "--nv" not in options(a_plan(image=an_image(software={})))
+    assert "--rocm" in options(a_plan(image=an_image(software={"rocm": "6.2.4"})))
 
 
 @pytest.mark.parametrize("shell", [["bash"], ["dash"], ["busybox", "sh"]])
@@ -402,7 +412,7 @@ def test_directories_of_libraries(tmp_path: Path, shell: list[str], before: Opti
         a_plan(job=a_job(command=("env",)), image=an_image(software={}, layers=NO_LAYERS.manifest.layers)),
         library_paths=patterns,
     )
-    _, *argv = fragments.checked_command(plan, ["env"])
+    argv = inside(plan, payload.FOLDER / "inside.sh", "env")
     environment = {"PATH": SYSTEM, **({"LD_LIBRARY_PATH": before} if before else {})}
     argv = [str(shutil.which(shell[0])), *shell[1:], *argv]
     done = subprocess.run(argv, env=environment, capture_output=True, text=True)

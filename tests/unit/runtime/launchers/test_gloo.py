@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from ctrain_runtime import payload
 from ctrain_runtime.launchers import gloo
 from samples.programs import SYSTEM, write_program
 from samples.scripts import Scripts, slurm_task
@@ -39,9 +40,11 @@ def test_other_ranks_wait_for_it_and_are_numbered_by_node(scripts: Scripts, list
     master = listener.getsockname()[1] + 2268
     plan = scripts.plan("sh", "-c", SHOW, launcher="gloo", nodes=2, ranks_per_node=2)
     scripts.create(plan)
-    script = scripts.run / "task.sh"
-    text = script.read_text().replace("61000 + (MASTER_PORT - 61000 + 2268) % 4536", "MASTER_PORT - 2268")
-    script.write_text(text.replace("export RANK=", f"MASTER_ADDR=127.0.0.1 MASTER_PORT={master}\nexport RANK="))
+    library, script = scripts.run / "ctrain.bash", scripts.run / "task.sh"
+    usual = "61000 + (MASTER_PORT - 61000 + 2268) % 4536"
+    library.write_text(library.read_text().replace(usual, "MASTER_PORT - 2268"))
+    meet = f"MASTER_ADDR=127.0.0.1 MASTER_PORT={master}\nexport RANK="
+    script.write_text(script.read_text().replace("export RANK=", meet))
     assert scripts.start("task.sh", **slurm_task(rank=3, size=4, per_node=2)).wait(30) == 0
     assert scripts.log(3).splitlines() == [
         "HOROVOD_CONTROLLER=gloo",
@@ -110,7 +113,8 @@ def test_the_interface_of_the_most_specific_route(
     (tmp_path / "route").write_text(ROUTES.format(rows=table))
     known = f"echo '{address}      STREAM node01'; echo '10.9.9.9  DGRAM'" if address else "exit 2"
     write_program(tmp_path / "getent", f"#!/bin/bash\n[ \"$*\" = 'ahostsv4 node01' ] && {{ {known}; }}\n")
-    text = gloo.INTERFACE.replace("/proc/net/route", str(tmp_path / "route"))
-    script = f'MASTER_ADDR=node01\n{text}\necho "$interface"'
+    text = payload.text("ctrain.bash").replace("/proc/net/route", str(tmp_path / "route"))
+    script = f"run=/\n{text}\ninterface_to node01"
     environment = {"PATH": f"{tmp_path}:{SYSTEM}"}
-    assert subprocess.check_output(["/bin/bash", "-c", script], env=environment, text=True) == f"{interface}\n"
+    shown = subprocess.check_output(["/bin/bash", "-c", script], env=environment, text=True)
+    assert shown.removesuffix("\n") == interface

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_runtime import launchers
+from ctrain_runtime import payload
 from samples.scripts import Scripts, slurm_task
 
-TEXT = Path(launchers.__file__).with_name("memory.bash").read_text(encoding="utf-8")
+TEXT = (payload.FOLDER / "bash/memory.bash").read_text(encoding="utf-8")
 UNLIMITED = "9223372036854771712"
 # As recorded on Slurm 22.05 with cgroup v1; hybrid hierarchies have a line of v2, too.
 V1 = "4:memory:/slurm_node01/uid_1001/job_16/step_0/task_0\n3:cpuset:/\n0::/\n"
@@ -61,9 +61,9 @@ def test_a_rank_records_that_the_kernel_has_killed_processes_of_it(
     files(counts.parent, memory__events="oom_kill 5\n", memory__max="1000000\n")
     (scripts.folder / "self").write_text(V2)
     scripts.create(scripts.plan("bash", "-c", f"echo oom_kill {5 + kills} >{counts}; exit {code}"))
-    task = scripts.run / "task.sh"
-    text = task.read_text().replace("/sys/fs/cgroup", str(scripts.folder / "cgroup"))
-    task.write_text(text.replace("/proc/self/cgroup", str(scripts.folder / "self")))
+    library = scripts.run / "ctrain.bash"
+    text = library.read_text().replace("/sys/fs/cgroup", str(scripts.folder / "cgroup"))
+    library.write_text(text.replace("/proc/self/cgroup", str(scripts.folder / "self")))
     assert scripts.start("task.sh", **slurm_task()).wait() == code
     ended = scripts.node_events()[-1]
     assert (ended["code"], ended.get("memory_limit")) == (code, 1000000 if known else None)

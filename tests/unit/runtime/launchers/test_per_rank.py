@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from ctrain_runtime import payload
 from ctrain_runtime.base.bash import fragment
-from ctrain_runtime.launchers import fragments, make_task, world_scan
+from ctrain_runtime.launchers import make_task
 from ctrain_runtime.schedulers.script import TaskIdentity
 from samples.plans import a_job, a_plan
 from samples.scripts import Scripts, slurm_task
@@ -51,18 +52,21 @@ def test_what_runs_per_rank_is_a_shell(launcher: str) -> None:
     rank of gloo starts a server by it, and the first one of each node the scan. What looks for programs knows Python's
     name, and starts nothing."""
     plan, identity = a_plan(job=a_job(launcher=launcher, command=("/bin/true",))), TaskIdentity("srun", "")
-    text, (scan,) = make_task(plan, identity).scripts["task.sh"], world_scan.start(plan, identity)
-    looks = fragment(fragments.PROGRAMS)
-    assert looks in text
-    lines = text.replace(scan, "").replace(looks, "").splitlines()
-    serve = ['[ "$RANK" != 0 ] || serve=(python3'] if launcher == "gloo" else []
-    assert [line.partition(' "$run')[0] for line in lines if "python" in line] == serve
+    assert "python" not in make_task(plan, identity).scripts["task.sh"]
+    parts = {path.stem: fragment(path) for path in (payload.FOLDER / "bash").glob("*.bash")}
+    assert {name for name, text in parts.items() if "python" in text} == {
+        "gloo",
+        "programs",
+        "world",
+        "staging",
+    }
 
 
 def test_launchers_are_chosen_by_the_plan() -> None:
-    names = {
-        launcher: set(make_task(a_plan(job=a_job(launcher=launcher)), TaskIdentity("srun", "")).scripts)
+    tasks = {
+        launcher: make_task(a_plan(job=a_job(launcher=launcher)), TaskIdentity("srun", ""))
         for launcher in ("mpi", "env", "torchrun")
     }
-    one = {"task.sh", "scan.py"}
+    names = {launcher: {*task.scripts, *task.files} for launcher, task in tasks.items()}
+    one = {"task.sh", "ctrain.bash", "inside.sh", "scan.py"}
     assert names == {"mpi": one, "env": one, "torchrun": one | {"rank.sh"}}

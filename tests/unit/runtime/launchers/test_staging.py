@@ -14,12 +14,18 @@ from pathlib import Path
 import pytest
 
 from ctrain_runtime.base import run_files
-from ctrain_runtime.launchers.staging import KEEP_DAYS, PYTHONS
 from ctrain_runtime.plan.model import DataCopy, LaunchPlan, Mount
 from samples.plans import a_launch, a_site
 from samples.scripts import NO_LAYERS, Scripts, slurm_task, wait_until
 
 DAY = 24 * 3600
+COPIES_DAYS = 7  # staging.bash
+
+
+def use_python(scripts: Scripts, path: str) -> None:
+    """That the library finds no other."""
+    library = scripts.run / run_files.LIBRARY
+    library.write_text(re.sub(r"(?m)^CT_PYTHONS=.*$", f"CT_PYTHONS=({path})", library.read_text()))
 
 
 @pytest.fixture
@@ -140,7 +146,7 @@ def test_copies_that_were_not_used_for_long_and_parts_of_killed_ones_go(
     scripts: Scripts, plan: LaunchPlan, disk: Path
 ) -> None:
     copies(disk).mkdir(mode=0o700)
-    old = time.time() - (KEEP_DAYS + 2) * DAY
+    old = time.time() - (COPIES_DAYS + 2) * DAY
     for name in ("a.sif", "b.sif.part", "kept.sif"):
         (copies(disk) / name).touch()
         if name != "kept.sif":
@@ -153,7 +159,7 @@ def test_copies_that_were_not_used_for_long_and_parts_of_killed_ones_go(
 def test_a_copy_in_use_does_not_age(scripts: Scripts, plan: LaunchPlan, image: Path, disk: Path) -> None:
     assert stage(scripts, plan) == 0
     copy = copies(disk) / f"{digest(image)}.sif"
-    old = time.time() - (KEEP_DAYS - 2) * DAY
+    old = time.time() - (COPIES_DAYS - 2) * DAY
     os.utime(copy, (old, old))
     assert stage_again(scripts) == 0
     assert copy.stat().st_mtime > old + DAY
@@ -167,7 +173,7 @@ def test_a_copy_is_locked_while_a_rank_uses_it(scripts: Scripts, plan: LaunchPla
     rank = scripts.start("task.sh", **slurm_task())
     wait_until((disk / "up").exists)
     (copies(disk) / "unused.sif").touch()
-    old = time.time() - (KEEP_DAYS + 2) * DAY
+    old = time.time() - (COPIES_DAYS + 2) * DAY
     for path in copies(disk).iterdir():
         os.utime(path, (old, old))
     image.rename(image.with_suffix(".other"))
@@ -203,8 +209,7 @@ def test_a_copy_that_exists_is_used_without_making_any(
 
 def test_a_node_without_python_is_named(scripts: Scripts, plan: LaunchPlan, disk: Path) -> None:
     scripts.create(plan)
-    script = scripts.run / run_files.STAGE_SCRIPT
-    script.write_text(script.read_text().replace(PYTHONS, "/missing/python3"))
+    use_python(scripts, "/missing/python3")
     assert stage_again(scripts) == 1
     assert "no Python 3.6 or later there. Ranks there read the shared file" in scripts.job_log()
     assert not copies(disk).exists()
@@ -213,10 +218,9 @@ def test_a_node_without_python_is_named(scripts: Scripts, plan: LaunchPlan, disk
 def test_stage_asks_the_node_before_and_serves_the_node_after(scripts: Scripts, plan: LaunchPlan) -> None:
     program(scripts, "scontrol", "printf '%s\\n' gpu01 gpu02 gpu03")
     scripts.create(dataclasses.replace(plan, nodes=3))
-    script = scripts.run / run_files.STAGE_SCRIPT
     show = scripts.bin / "python3"
     program(scripts, "python3", '[ "$2" = -c ] || printf "%s\\n" "${@: -2}"')
-    script.write_text(script.read_text().replace(PYTHONS, str(show)))
+    use_python(scripts, str(show))
     for task in range(3):
         assert scripts.start(run_files.STAGE_SCRIPT, **slurm_task(task, 3, 1, "gpu[01-03]")).wait() == 0
     asked = [line for line in scripts.job_log().splitlines() if not line.startswith("copying ")]
@@ -254,10 +258,12 @@ def test_the_image_stays_where_it_is_if_only_data_is_copied(scripts: Scripts, da
     plan = dataclasses.replace(data_plan, staging="", stages_image=False)
     job = (scripts.create(plan) / run_files.JOB_SCRIPT).read_text()
     assert not (scripts.run / run_files.STAGE_SCRIPT).exists()
-    assert job.count("event stage-in started") == 1 and f"/{run_files.STAGE_DATA_SCRIPT}" in job
+    assert job.count("\ncopy_to_nodes ") == 1 and f"/{run_files.STAGE_DATA_SCRIPT}" in job
     assert plan.image.path in engine_argv(scripts)
 
 
 def test_image_and_data_are_copied_one_after_the_other(data_plan: LaunchPlan) -> None:
-    steps = re.findall(r"^run_step .*/(stage\w*\.sh)", a_launch(data_plan).scripts[run_files.JOB_SCRIPT], re.MULTILINE)
+    steps = re.findall(
+        r"^copy_to_nodes .*/(stage\w*\.sh)", a_launch(data_plan).scripts[run_files.JOB_SCRIPT], re.MULTILINE
+    )
     assert steps == [run_files.STAGE_SCRIPT, run_files.STAGE_DATA_SCRIPT]

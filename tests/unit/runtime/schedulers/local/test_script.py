@@ -10,8 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from ctrain_runtime import payload
 from ctrain_runtime.schedulers.local import script
 from samples.scripts import Scripts, is_running, wait_until
+
+LIBRARY = f"run=/\n{payload.text('ctrain.bash')}"
 
 
 @pytest.fixture
@@ -66,9 +69,9 @@ def test_the_task_that_fails_first_ends_the_others_and_gives_the_exit_code(scrip
 def test_a_task_that_ends_just_when_nobody_listens_has_not_failed(scripts: Scripts) -> None:
     """Its exit code is in the pipe when job.sh notices that it is gone."""
     scripts.create(scripts.plan("bash", "-c", "until [ -e go ]; do sleep 0.01; done", local=True))
-    job = scripts.run / "job.sh"
+    library = scripts.run / "ctrain.bash"
     late = f'any_task() {{\n  touch {scripts.folder}/go; while kill -0 -- "-${{groups[0]}}"; do sleep 0.01; done\n'
-    job.write_text(job.read_text().replace("any_task() {\n", late))
+    library.write_text(library.read_text().replace("any_task() {\n", late))
     assert scripts.start("job.sh").wait() == 0
     assert (scripts.folder / "go").exists()
 
@@ -76,11 +79,11 @@ def test_a_task_that_ends_just_when_nobody_listens_has_not_failed(scripts: Scrip
 def test_a_failure_is_seen_although_what_wakes_the_shell_is_lost(scripts: Scripts) -> None:
     """`read` with a time limit may take a line and fail, which must never be the one with the exit code."""
     scripts.create(scripts.plan("bash", "-c", "exit 3", local=True))
-    job = scripts.run / "job.sh"
-    text = job.read_text()
+    library = scripts.run / "ctrain.bash"
+    text = library.read_text()
     assert text.count("\n  echo >&8\n") == 1
     assert "-t" not in next(line for line in text.splitlines() if "ended" in line and "read" in line)
-    job.write_text(text.replace("\n  echo >&8\n", "\n"))
+    library.write_text(text.replace("\n  echo >&8\n", "\n"))
     assert scripts.start("job.sh").wait() == 3
     assert scripts.job_events()[-1]["code"] == 3
 
@@ -168,22 +171,22 @@ def test_mpirun_and_all_of_its_ranks_end_with_the_job(scripts: Scripts) -> None:
 
 
 def test_a_port_in_use_is_not_chosen() -> None:
-    _, rest = script.RENDEZVOUS.format(salt=0, address="127.0.0.1").split("\n", 1)
     with socket.socket() as taken:
         port = next(port for port in range(65535, 61000, -1) if taken.connect_ex(("127.0.0.1", port)))
     with socket.socket() as taken:
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         taken.bind(("127.0.0.1", port))
         taken.listen()
-        code = f"MASTER_PORT={port}\n{rest}\necho $MASTER_PORT"
+        code = f"{LIBRARY}\nset_rendezvous 127.0.0.1 $(({port - 61000} - $$ % 4536 + 4536))\necho $MASTER_PORT"
         done = subprocess.run(["/bin/bash", "-p", "-c", code], capture_output=True, text=True, check=True)
     assert 61000 <= int(done.stdout) <= 65535
     assert int(done.stdout) != port
 
 
 def test_ports_are_never_below_or_above_their_range() -> None:
-    text = script.RENDEZVOUS.format(salt=4535, address="127.0.0.1").split("\n")[0]
     for pid in ("1", "4536", "32768", "4194304"):
-        code = f"{text.replace('$$', pid)}; echo $MASTER_PORT"
+        code = (
+            f"{LIBRARY.replace('(61000 + ($$', f'(61000 + ({pid}')}\nset_rendezvous 127.0.0.1 4535\necho $MASTER_PORT"
+        )
         done = subprocess.run(["/bin/bash", "-c", code], capture_output=True, text=True, check=True)
         assert 61000 <= int(done.stdout) <= 65535

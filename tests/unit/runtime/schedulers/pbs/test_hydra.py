@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_runtime.schedulers.pbs import hydra
-from samples.plans import a_plan
+from ctrain_runtime import payload
 from samples.runs import wait_for
 
 NOTE = 'trap \'echo TERM >>"$0.log"; exit 3\' TERM; echo up >>"$0.log"\n'
@@ -18,11 +17,11 @@ WAIT = "while :; do sleep 0.05; done\n"
 
 
 @pytest.fixture
-def guard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(hydra, "GRACE_SECONDS", 1)
-    script = tmp_path / "guard.sh"
-    script.write_text(hydra.guard(a_plan()))
-    return script
+def guard(tmp_path: Path) -> Path:
+    """With a grace period of a second."""
+    for name in ("ctrain.bash", "guard.sh"):
+        (tmp_path / name).write_text(payload.text(name).replace("\nTENTHS=100 ", "\nTENTHS=10 "))
+    return tmp_path / "guard.sh"
 
 
 def start(guard: Path, task: str, *, fds: tuple[int, ...] = ()) -> subprocess.Popen[str]:
@@ -133,24 +132,22 @@ def at_end(pipe: int) -> bool:
 
 
 @pytest.mark.parametrize(("ends", "counted"), [(True, "2 2"), (False, "2 1")])
-def test_the_job_waits_for_tasks_that_mpiexec_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: bool, counted: str
-) -> None:
-    monkeypatch.setattr(hydra, "GRACE_SECONDS", 30 if ends else 0)
+def test_the_job_waits_for_tasks_that_mpiexec_left(tmp_path: Path, ends: bool, counted: str) -> None:
     (tmp_path / "nodes").mkdir()
     (tmp_path / "nodes/0.jsonl").write_text('{"what": "started"}\n{"what": "ended"}\n')
     (tmp_path / "nodes/1.jsonl").write_text('{"what": "started"}\n')
     late = f'(sleep 1; echo \'{{"what": "ended"}}\' >>{tmp_path}/nodes/1.jsonl) >/dev/null &' if ends else ""
     text = f"""\
 run={tmp_path}
+{payload.text("ctrain.bash")}
+CT_HYDRA_TENTHS={310 if ends else 10}
 check_hosts() {{ :; }}
 mpiexec() {{
   {late}
   return 7
 }}
-{hydra.run_mpiexec(1)}
-run_mpiexec
-echo "$? $(count started) $(count ended)"
+run_hydra
+echo "$? $(count_events started) $(count_events ended)"
 """
     done = subprocess.run(["/bin/bash", "-uc", text], capture_output=True, text=True, timeout=60)
     assert (done.stdout, done.stderr) == (f"7 {counted}\n", "")

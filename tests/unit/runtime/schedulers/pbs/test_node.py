@@ -12,9 +12,9 @@ from typing import Any, Callable
 
 import pytest
 
+from ctrain_runtime import payload
 from ctrain_runtime.cluster.model import Cluster
 from ctrain_runtime.plan.model import LaunchPlan
-from ctrain_runtime.schedulers.local import script as local
 from ctrain_runtime.site.model import Site
 from samples.plans import GPU_PARTITION, a_job, a_launch, a_plan, some_facts
 from samples.programs import SYSTEM
@@ -38,17 +38,19 @@ def a_pbs_plan(run: Path, **parts: Any) -> LaunchPlan:
 
 
 @pytest.fixture
-def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
+def start(tmp_path: Path) -> Iterator[Start]:
     """start(TASK) runs node 1's one task of a step named 7."""
-    monkeypatch.setattr(local, "GRACE_SECONDS", 5)
-    (tmp_path / "node.sh").write_text(a_launch(a_pbs_plan(tmp_path)).scripts["node.sh"])
+    for name in ("ctrain.bash", "node.sh"):
+        (tmp_path / name).write_text(
+            payload.text(name).replace("\nct_grace=10 ct_asked_grace=10 ", "\nct_grace=5 ct_asked_grace=5 ")
+        )
     (tmp_path / "signals").mkdir()
     (tmp_path / "logs").mkdir()
     started: list[subprocess.Popen[bytes]] = []
 
     def begin(task: str) -> subprocess.Popen[bytes]:
         (tmp_path / "task.sh").write_text(task)
-        argv = ["/bin/bash", "-p", f"{tmp_path}/node.sh", SYSTEM, "node00", "61000", "7", "1", "1", "task.sh"]
+        argv = ["/bin/bash", "-p", f"{tmp_path}/node.sh", SYSTEM, "node00", "61000", "7", "1", "1", "1", "task.sh"]
         started.append(subprocess.Popen(argv, start_new_session=True, stdin=subprocess.DEVNULL))
         return started[-1]
 
@@ -105,5 +107,5 @@ def test_tasks_are_ended_if_what_waits_for_them_is_killed(start: Start, tmp_path
 
 @pytest.mark.parametrize(("nodes", "seconds"), [(1, 1), (500, 1), (501, 2), (1000, 2)])
 def test_nodes_ask_at_most_500_times_a_second(tmp_path: Path, nodes: int, seconds: int) -> None:
-    node = a_launch(a_pbs_plan(tmp_path, nodes=nodes)).scripts["node.sh"]
-    assert f"read -r -t {seconds} -u 8" in node
+    job = a_launch(a_pbs_plan(tmp_path, nodes=nodes)).scripts["job.sh"]
+    assert f"\nuse_tm {seconds} /bin/bash " in job

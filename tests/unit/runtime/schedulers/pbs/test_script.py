@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ctrain_runtime import schedulers
+from ctrain_runtime import payload, schedulers
 from ctrain_runtime.cluster.model import Allocation, Cluster
 from ctrain_runtime.errors import ConfigError, UsageError
 from ctrain_runtime.plan.model import LaunchPlan, Preflight
@@ -39,7 +39,7 @@ def options(plan: LaunchPlan) -> list[list[str]]:
 def start(plan: LaunchPlan) -> str:
     """The command that starts the tasks, up to the script."""
     lines = a_launch(plan).scripts["job.sh"].split("\n")
-    return next(line for line in reversed(lines) if line.startswith("run_step "))[9:].partition(" /bin/bash")[0]
+    return next(line for line in reversed(lines) if line.startswith("run_job "))[8:].partition(" /bin/bash")[0]
 
 
 # --- what is submitted
@@ -63,7 +63,7 @@ def test_a_shell_needs_an_interactive_job() -> None:
     launch = a_launch(pbs(("pals",), cluster=inside, site={"cpu_bind": "depth"}, **shell))
     assert launch.argv == ("/bin/bash", "-p", "/scratch/kim/ctrain/digits-1/job.sh")
     assert "CTRAIN_TASK=0" in launch.scripts["job.sh"]
-    assert "${CTRAIN_TASK:?}" in launch.scripts["task.sh"]
+    assert "\nidentify_task " in launch.scripts["task.sh"]
 
 
 def test_the_request() -> None:
@@ -137,7 +137,7 @@ def test_any_value_reaches_qsub_as_it_is(account: str, value: str) -> None:
 def test_tasks_by_tm() -> None:
     assert start(pbs(nodes=2)) == "run_on_nodes 8 task.sh"
     assert start(pbs(nodes=2, job=a_job(launcher="torchrun"))) == "run_on_nodes 1 task.sh"
-    assert "node.sh" in a_launch(pbs()).scripts
+    assert "node.sh" in a_launch(pbs()).files
 
 
 def test_tasks_by_pals() -> None:
@@ -146,13 +146,13 @@ def test_tasks_by_pals() -> None:
     assert start(pbs(("pals",), **depth)) == f"run_mpiexec -n 16 -ppn 8 --hostfile {hosts} --cpu-bind depth --depth 8"
     plan = pbs(("pals",), **depth, job=a_job(launcher="torchrun"))
     assert start(plan) == f"run_mpiexec -n 2 -ppn 1 --hostfile {hosts} --cpu-bind none"
-    assert "node.sh" not in a_launch(plan).scripts
+    assert "node.sh" not in a_launch(plan).files
 
 
 def test_hydra_starts_only_mpi_ranks() -> None:
     hosts = "/scratch/kim/ctrain/digits-1/hosts"
     mpi = pbs(("hydra",), nodes=2, job=a_job(launcher="mpi"), cpu_bind="core")
-    assert start(mpi) == f"run_mpiexec -n 16 -ppn 8 -f {hosts} -bind-to core"
+    assert start(mpi) == f"run_hydra -n 16 -ppn 8 -f {hosts} -bind-to core"
     assert start(pbs(("hydra",), nodes=2)) == "run_on_nodes 8 task.sh"
 
 
@@ -161,11 +161,11 @@ def test_a_guard_is_between_hydra_and_the_ranks_alone() -> None:
         pbs(("hydra",), nodes=2, job=a_job(launcher="mpi")), preflight=Preflight(True, "", "gloo")
     )
     scripts = a_launch(mpi).scripts
-    steps = [line for line in scripts["job.sh"].split("\n") if line.startswith("run_step run_mpiexec")]
+    steps = [line for line in scripts["job.sh"].split("\n") if " run_hydra " in line]
     task = "/scratch/kim/ctrain/digits-1/guard.sh /scratch/kim/ctrain/digits-1 /scratch/kim/ctrain/digits-1/task.sh"
     assert [step.partition('"$@"\' ')[2] for step in steps] == [f"{task} preflight", task]
     for plan in (pbs(("hydra",)), pbs(("pals",), job=a_job(launcher="mpi"))):
-        assert "guard.sh" not in a_launch(plan).scripts
+        assert "guard.sh" not in a_launch(plan).files
     staged = pbs(("hydra",), job=a_job(launcher="mpi"), site={"staging": "/local"}, stage="always", nodes=2)
     [stage] = [line for line in a_launch(staged).scripts["job.sh"].split("\n") if "/stage.sh" in line]
     assert "guard.sh" not in stage and " -pmi-port " in stage and "|| true" in stage
@@ -184,7 +184,11 @@ def test_who_a_task_is(variables: dict[str, str]) -> None:
     show = 'echo "$task $tasks $local_task $NODE_RANK $MASTER_ADDR:$MASTER_PORT"'
     environment = {**variables, "MASTER_ADDR": "x1", "MASTER_PORT": "61000"}
     done = subprocess.run(
-        ["/bin/bash", "-uc", f"{identity.bash}\n{show}"], env=environment, capture_output=True, text=True, check=True
+        ["/bin/bash", "-uc", f"run=/\n{payload.text('ctrain.bash')}\n{identity.bash}\n{show}"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert done.stdout == "9 16 1 1 x1:61000\n"
 
@@ -197,20 +201,20 @@ def test_of_the_job_only_its_name_passes() -> None:
 def test_the_gpus_of_the_first_node_are_not_passed_to_all() -> None:
     unset = "unset CUDA_VISIBLE_DEVICES"
     assert unset in a_launch(pbs(("pals",), nodes=2)).scripts["job.sh"]
+    assert unset in a_launch(pbs(("hydra",), nodes=2, job=a_job(launcher="mpi"))).scripts["job.sh"]
     assert unset not in a_launch(pbs(("pals",), nodes=1)).scripts["job.sh"]
     assert unset not in a_launch(pbs(nodes=2)).scripts["job.sh"]  # TM gives each node its own
 
 
 def test_hosts_are_those_of_the_node_file_once_each(tmp_path: Path) -> None:
     (tmp_path / "nodes").write_text("x2\nx2\nx1\nx1\nx3\n")
-    text = a_launch(pbs(("pals",), nodes=2, run_directory=tmp_path)).scripts["job.sh"]
-    text = text[text.index("mapfile") : text.index("MASTER_PORT=")]
+    assert "\nlist_hosts 2\n" in a_launch(pbs(("pals",), nodes=2)).scripts["job.sh"]
     for nodes, expected in (
         ("nodes", "x2\nx1\n"),
         ("few", "ctrain: PBS_NODEFILE has 1 hosts, but the plan has 2\n72\n"),
     ):
         (tmp_path / "few").write_text("x1\nx1\n")
-        code = f"run={tmp_path}\n{text}\ncheck_hosts && cat $run/hosts || echo $?"
+        code = f"run={tmp_path}\n{payload.text('ctrain.bash')}\nlist_hosts 2\ncheck_hosts && cat $run/hosts || echo $?"
         done = subprocess.run(
             ["/bin/bash", "-c", code],
             env={"PBS_NODEFILE": str(tmp_path / nodes), "PATH": "/usr/bin:/bin"},
@@ -243,6 +247,6 @@ def test_pals_with_pmix() -> None:
 
 def test_the_first_node_has_an_address_in_the_fast_network() -> None:
     job = a_launch(pbs(site={"address_suffix": ".hsn.cm.example.org"}, nodes=2)).scripts["job.sh"]
-    assert 'export MASTER_ADDR="${hosts[0]%%.*}".hsn.cm.example.org MASTER_PORT' in job
+    assert '\nset_rendezvous "${hosts[0]%%.*}".hsn.cm.example.org ' in job
     with pytest.raises(ConfigError, match=r"^site ours: address_suffix '\$\(x\)' is no part of a host's name"):
         pbs(site={"address_suffix": "$(x)"})

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from ctrain_runtime import payload
 from ctrain_runtime.cluster.model import Allocation, Cluster
 from ctrain_runtime.errors import UsageError
 from ctrain_runtime.plan import site_notes
@@ -31,7 +32,7 @@ def options(plan: LaunchPlan) -> list[str]:
 
 def step(plan: LaunchPlan) -> list[str]:
     """The options of srun."""
-    line = next(line for line in job(plan).splitlines() if line.startswith("run_step srun "))
+    line = next(line for line in job(plan).splitlines() if line.startswith("run_job srun "))
     return line[: line.index(" /bin/bash")].split()[2:]
 
 
@@ -122,9 +123,8 @@ def test_how_ranks_are_bound_can_be_chosen() -> None:
 
 def test_the_store_learns_how_long_the_image_is_needed() -> None:
     text = job(a_plan(facts=some_facts(lease_dir="/apps/in use"), time="90"))
-    assert "touch --no-create '--date=+90 minutes' '/apps/in use/" in text
-    assert "rm -f '/apps/in use/" in text
-    assert "touch" not in job(a_plan())
+    assert "\nct_lease='/apps/in use/" in text and "\nrenew_lease 90\n" in text
+    assert "lease" not in job(a_plan())
 
 
 # --- the rendezvous
@@ -132,7 +132,10 @@ def test_the_store_learns_how_long_the_image_is_needed() -> None:
 
 def rendezvous(hosts: str, job_id: str = "7", step_id: str = "0", run: str = "/a") -> tuple[str, int]:
     plan = a_plan(run_directory=Path(run))
-    bash = script.identity(plan).bash + '\nprintf "%s\\0%s" "$MASTER_ADDR" "$MASTER_PORT"'
+    bash = (
+        f"run={run}\n{payload.text('ctrain.bash')}\n{script.identity(plan).bash}"
+        + '\nprintf "%s\\0%s" "$MASTER_ADDR" "$MASTER_PORT"'
+    )
     task = {"SLURM_PROCID": "0", "SLURM_NTASKS": "1", "SLURM_LOCALID": "0", "SLURM_NODEID": "0"}
     where = {"SLURM_STEP_NODELIST": hosts, "SLURM_JOB_ID": job_id, "SLURM_STEP_ID": step_id}
     done = subprocess.run(
@@ -187,7 +190,7 @@ def test_the_first_node_of_any_list(names: list[list[Any]]) -> None:
 @pytest.mark.parametrize(("variables", "kept"), [({}, ""), ({"SLURMD_NODENAME": "gpu01"}, "/scratch")])
 def test_tmpdir_of_a_login_node_stays_there(variables: dict[str, str], kept: str) -> None:
     """The shell of salloc is on one; a batch script is on a node, whose directory it may have chosen."""
-    text = f'{script.LOGIN_TMPDIR}\necho "${{TMPDIR-}}"'
+    text = f'run=/\n{payload.text("ctrain.bash")}\nleave_login_node\necho "${{TMPDIR-}}"'
     done = subprocess.run(["bash", "-c", text], env={"TMPDIR": "/scratch", **variables}, stdout=subprocess.PIPE)
     assert done.stdout.decode().strip() == kept
 
@@ -205,7 +208,7 @@ def test_ports_lie_above_the_ephemeral_ones(job_id: str, step_id: str) -> None:
 
 
 def test_a_task_outside_of_a_step_stops() -> None:
-    bash = script.identity(a_plan()).bash
+    bash = f"run=/\n{payload.text('ctrain.bash')}\n{script.identity(a_plan()).bash}"
     done = subprocess.run(["/bin/bash", "-p", "-c", bash], env={"PATH": os.defpath}, capture_output=True, text=True)
     assert done.returncode != 0
     assert "SLURM_PROCID" in done.stderr
@@ -271,7 +274,7 @@ def test_memory_that_must_not_be_asked_for() -> None:
 @pytest.mark.parametrize("hosts", ["n7", "n[7-9]", "n7.cluster,n8"])
 def test_the_first_node_has_an_address_in_the_fast_network(hosts: str) -> None:
     plan = a_plan(site=a_site(address_suffix="-hsn0"), job=ENV)
-    bash = f"{script.identity(plan).bash}; echo $MASTER_ADDR"
+    bash = f"run=/\n{payload.text('ctrain.bash')}\n{script.identity(plan).bash}; echo $MASTER_ADDR"
     known = {"SLURM_STEP_NODELIST": hosts, "SLURM_JOB_ID": "1", "SLURM_STEP_ID": "0"}
     known |= dict.fromkeys(("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NODEID"), "0")
     done = subprocess.run(["/bin/bash", "-p", "-c", bash], env=known, capture_output=True, text=True, check=True)

@@ -1,0 +1,43 @@
+#!/bin/bash
+# What job.sh does around its steps: its record, the lease on the image in the store, stages before the run.
+# shellcheck disable=SC2154  # variables of other parts, and of the script
+
+ct_lease='' # on the image in its store
+begin_job() { # ID
+  export CTRAIN_RUN_DIR=$run # marks every process of the run
+  job_event before started "\"job\": \"$1\""
+  [ -z "${CTRAIN_LOCK_FD:-}" ] || exec {CTRAIN_LOCK_FD}>&- # the submission is over
+}
+renew_lease() { # MINUTES: that the job may take. Where a node cannot write to the store, what was recorded before holds
+  touch --no-create "--date=+$1 minutes" "$ct_lease" 2>/dev/null
+}
+end_job() {
+  [ -z "$ct_lease" ] || rm -f "$ct_lease" 2>/dev/null
+  job_event after ended "\"code\": $code"
+  exit "$code"
+}
+copy_to_nodes() { # COMMAND...: by which each node copies a file to its disk, as far as it can
+  job_event stage-in started
+  (umask 077 && od -An -N16 -tx1 /dev/urandom | tr -d ' \n' >"$run/.stage")
+  run_step "$@"
+  rm -f "$run/.stage"
+  job_event stage-in ended "\"code\": $code" # a node without a copy reads the file where it is
+}
+preflight() { # CODE ADVICE COMMAND...: without a code to end with, its failure is only reported
+  job_event preflight started
+  run_step "${@:3}"
+  if [ "$code" = 0 ]; then
+    job_event preflight passed
+    return
+  fi
+  [ -z "$ending" ] || end_job # it was ended, and proves nothing
+  grep -qs '^ctrain: preflight' "$run/logs/job.log" ||
+    echo "ctrain: preflight failed; messages are in logs/job.log$2" >&2
+  job_event preflight failed
+  [ -z "$1" ] || { code=$1 && end_job; }
+}
+run_job() { # COMMAND...: that runs all tasks to their end
+  job_event run started
+  run_step "$@"
+  end_job
+}

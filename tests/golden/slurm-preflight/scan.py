@@ -1,1 +1,0 @@
-# a copy of scan.py
