@@ -73,5 +73,10 @@ end_witness() { # until it has gone: one that has just started holds what this s
 } 2>/dev/null
 pass_term() { # torchrun signals the group of a rank, some schedulers all processes of a task: then the program has it
   read -r -t 0.2 <> <(:)
-  if kill -0 "${witness:-0}" 2>/dev/null; then signal_programs TERM; else to_all=yes; fi
+  if [ "${witness-}" ] && has_sigterm "$witness"; then to_all=yes; else signal_programs TERM; fi
+}
+has_sigterm() { # PID: whether it has ended a process, or will as soon as a busy machine lets it run
+  local pending
+  pending=$(signals_of "$1" ShdPnd)
+  ((${pending:-0} & 1 << 14)) || [[ $(states "$1") != [!ZX] ]]
 }
