@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 
 from ctrain_runtime import gpus
-from ctrain_runtime.cluster.model import Allocation, Cluster
+from ctrain_runtime.cluster.model import Allocation, Cluster, Machine
 from ctrain_runtime.images.image import Image
 from ctrain_runtime.job import Dataset
 from ctrain_runtime.plan.model import Expectation, LaunchPlan, Preflight
@@ -109,9 +109,12 @@ PLANS: dict[str, LaunchPlan] = {
         preflight=Preflight(True, "site key preflight"),
     ),
     "local": a_plan(
-        **{**LOCAL, "facts": some_facts(is_root=True, cluster=Cluster())}, image=CPU_IMAGE, ranks_per_node=2
+        **{**LOCAL, "facts": dataclasses.replace(LOCAL["facts"], is_root=True)}, image=CPU_IMAGE, ranks_per_node=2
     ),
 }
+
+
+HERE = Cluster(machine=Machine(gpus=0, cores=1))
 
 
 # Each site that ships, as a dry run plans it where there is no cluster.
@@ -119,16 +122,15 @@ def _site_plan(name: str, launcher: str) -> LaunchPlan:
     site, _ = load_site(name)
     site = dataclasses.replace(site, staging=site.staging.replace("$USER", "kim"))
     engine = find_site_engine(site)[0] if site.engine.path else ENGINE
-    plan = a_plan(
+    return a_plan(
         site=site,
         image=_site_image(site, launcher),
-        facts=some_facts(cluster=describe_cluster(site), engine=engine),
+        facts=some_facts(cluster=describe_cluster(site) if site.partitions else HERE, engine=engine),
         job=a_job(launcher=launcher),
         settings=tuple((option, "mine") for option in site.required if option != "comment"),
         nodes=2 if site.partitions else 1,
         gpus_per_node=None if site.partitions else 0,
     )
-    return plan if site.partitions else dataclasses.replace(plan, cpus_per_rank=1, cores_per_rank=1)  # this machine's
 
 
 def _site_image(site: Site, launcher: str) -> Image:

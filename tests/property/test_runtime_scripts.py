@@ -225,7 +225,7 @@ def test_all_text_survives_whole_jobs(
 @example(TRICKY, "`id` 'x $HOME")
 def test_all_text_survives_mpirun(bench: Bench, arguments: list[str], run: str) -> None:
     plan = a_plan(
-        **{**LOCAL, "facts": some_facts(cluster=Cluster())},
+        **LOCAL,
         job=a_job(command=(bench.dump, *arguments)),
         image=NO_LAYERS,
         run_directory=run_path(bench, run),

@@ -8,10 +8,11 @@ from typing import Any
 
 from ctrain_runtime import launchers, schedulers
 from ctrain_runtime.cluster.facts import Facts
-from ctrain_runtime.cluster.model import Cluster, Partition
+from ctrain_runtime.cluster.model import Cluster, Machine, Partition
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.images.image import Image
 from ctrain_runtime.job import Job, Resources
+from ctrain_runtime.plan import sizing
 from ctrain_runtime.plan.make import make_plan
 from ctrain_runtime.plan.model import Launch, LaunchPlan, Options
 from ctrain_runtime.run.prepare import make_size_request
@@ -78,8 +79,9 @@ def a_plan(**parts: Any) -> LaunchPlan:
     options = Options(
         **{field.name: parts.pop(field.name) for field in dataclasses.fields(Options) if field.name in parts}
     )
+    options = dataclasses.replace(options, preflight=options.preflight or "off")
     job, site, facts = parts.pop("job", a_job()), parts.pop("site", a_site()), parts.pop("facts", some_facts())
-    size = schedulers.get(site.scheduler).size(make_size_request(options, job, facts.cluster), facts.cluster, site)
+    size = sizing.fit(make_size_request(options, job, facts.cluster), facts.cluster, site)
     image, run = parts.pop("image", an_image()), parts.pop("run_directory", RUN)
     return make_plan(job, site, image, options, facts, size, run, **parts)
 
@@ -90,4 +92,7 @@ def a_launch(plan: LaunchPlan) -> Launch:
     return scheduler.render(plan, launchers.make_task(plan, scheduler.identity(plan)))
 
 
-LOCAL: dict[str, Any] = {"site": Site(name="local", scheduler="local"), "facts": some_facts(cluster=Cluster())}
+LOCAL: dict[str, Any] = {
+    "site": Site(name="local", scheduler="local"),
+    "facts": some_facts(cluster=Cluster(machine=Machine(gpus=0, cores=2))),
+}

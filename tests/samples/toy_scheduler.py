@@ -17,7 +17,6 @@ from ctrain_runtime.base.bash import quote_argv
 from ctrain_runtime.cluster.model import Cluster, Partition
 from ctrain_runtime.errors import SchedulerError
 from ctrain_runtime.plan.model import Launch, LaunchPlan
-from ctrain_runtime.plan.size import JobSize, SizeRequest, check_capacity, resolve_count
 from ctrain_runtime.schedulers.protocol import FailedTask, Outcome, OutOfMemory, Status
 from ctrain_runtime.schedulers.script import Task, TaskIdentity, directives, job_script, start_script
 from ctrain_runtime.site.model import Site
@@ -54,16 +53,13 @@ class Toy:
         return Path(os.environ["TOY_ROOT"])
 
     def facts(self, site: Site) -> Cluster:
-        return Cluster((Partition("toys", True, NODES, cpus=SLOTS, gpus=0),))
+        return Cluster((Partition("toys", True, NODES, cpus=SLOTS, gpus=0, time_limit=10),))
 
     def gpus(self, site: Site) -> tuple[str, ...]:
         return ()
 
-    def size(self, request: SizeRequest, cluster: Cluster, site: Site) -> JobSize:
-        nodes = resolve_count("--nodes", request.nodes, 1)
-        check_capacity("the toy", "node", NODES, "--nodes", nodes)
-        ranks = resolve_count("--ranks-per-node", request.ranks_per_node, SLOTS)
-        return JobSize(nodes, ranks, partition="toys", time_limit=10)
+    def hosts(self, nodelist: str) -> tuple[str, ...]:
+        return ()
 
     def identity(self, plan: LaunchPlan) -> TaskIdentity:
         per_node = plan.tasks_per_node

@@ -101,8 +101,17 @@ class Allocation:
 
 
 @dataclass(frozen=True)
+class Machine:
+    """A machine without a scheduler: its GPUs and cores that programs may use; `scope` is its name in messages."""
+
+    gpus: int
+    cores: int
+    scope: str = "this machine"
+
+
+@dataclass(frozen=True)
 class Cluster:
-    """A scheduler's cluster. `mpi`: its plugins that start MPI ranks.
+    """A scheduler's cluster, or one `machine` in its place. `mpi`: the scheduler's plugins that start MPI ranks.
 
     `memory_is_consumable`: memory is allocated like cores, so a job must ask for its share. `account` and `qos` are the
     caller's defaults, `name` is the cluster's ("": unknown). `clock_skew` is how many seconds the controller's clock is
@@ -121,3 +130,4 @@ class Cluster:
     closed: tuple[Partition, ...] = ()
     members: Mapping[str, frozenset[str]] = field(default_factory=dict)
     limits: Mapping[str, Limits] = field(default_factory=dict)
+    machine: Optional[Machine] = None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Optional
 
@@ -14,11 +16,12 @@ from ctrain_runtime.job import Job
 from ctrain_runtime.plan import binding, mpi
 from ctrain_runtime.plan.environment import make_environment, multinode_environment, passed_names, secret_names
 from ctrain_runtime.plan.image_choice import choose_image, plan_user_layers
-from ctrain_runtime.plan.model import LaunchPlan, Options
+from ctrain_runtime.plan.model import DataCopy, Expectation, LaunchPlan, Options
 from ctrain_runtime.plan.mounts import data_mount, make_mounts
-from ctrain_runtime.plan.mpi_start import start_mpi
+from ctrain_runtime.plan.mpi_start import choose_task_starter, start_mpi
+from ctrain_runtime.plan.preflight import plan_preflight
 from ctrain_runtime.plan.size import JobSize
-from ctrain_runtime.plan.staging import decide
+from ctrain_runtime.plan.staging import plan_staging
 from ctrain_runtime.site.model import Site
 from ctrain_runtime.store import lease
 
@@ -32,10 +35,14 @@ def make_plan(
     size: JobSize,
     run_directory: Path,
     flat: Optional[Image] = None,
+    data_copy: Optional[DataCopy] = None,
+    estimate: Optional[Expectation] = None,
+    is_proven: Callable[[LaunchPlan], bool] = lambda _plan: False,
 ) -> LaunchPlan:
     """The launch plan. Paths in `site` and `options` are absolute already; the run's name is the directory's.
 
-    `flat` is the flattened image that can replace `image`, if there is one. The job's launcher is not `auto`. Raises
+    `flat` is the flattened image that can replace `image`, if there is one; `is_proven` tells whether the preflight of
+    such a run has passed here. The job's launcher is not `auto`. Raises
     UsageError, SchedulerError, EngineError or DataError if the plan would fail, JobError or ConfigError for invalid
     names of variables of the job or the site, and for a staging directory that is not absolute.
     """
@@ -47,7 +54,7 @@ def make_plan(
     tasks = {"torchrun": size.nodes, "node": size.nodes, "mpirun": 1}.get(launcher, size.nodes * size.ranks_per_node)
     in_world = size.nodes * size.ranks_per_node > 1 and launcher != "node" and not job.independent
     horovod, on_gpus = "horovod" in software and in_world, planned.cuda or planned.rocm or "xpu" in software
-    staging = decide(options.stage, site, planned, size.nodes, interactive=options.interactive)
+    staging = plan_staging(options.stage, site, planned, size.nodes, interactive=options.interactive)
     variables = mpi.environment(launcher, flavour, on_gpus, horovod, "hpcx" in software)
     data = data_mount(job, site, options)
     across = multinode_environment(site, software) if size.nodes > 1 and size.partition else {}
@@ -56,7 +63,7 @@ def make_plan(
     ranks = size.nodes * size.ranks_per_node
     cpu_bind = options.cpu_bind or site.cpu_bind or size.cpu_bind
     listed, cores = binding.fit(cpu_bind, size.ranks_per_node, one_task=tasks < ranks)
-    return LaunchPlan(
+    plan = LaunchPlan(
         run=run_directory.name,
         run_directory=str(run_directory),
         job=job.name,
@@ -98,7 +105,7 @@ def make_plan(
         as_root=facts.is_root,
         private=not site.share_runs or bool(secret_names(environment)),
         interactive=options.interactive,
-        task_starter=size.task_starter,
+        task_starter=choose_task_starter(site),
         cluster=facts.cluster.name,
         gpu_order=check_gpu_order(site) if size.gpus_per_node else (),
         independent=job.independent,
@@ -106,7 +113,10 @@ def make_plan(
         address_suffix=check_address_suffix(site),
         host_libraries=absolute_patterns(site, "host_libraries"),
         library_paths=(*of_mpi, *absolute_patterns(site, "library_paths")),
+        data_copy=data_copy,
+        estimate=estimate,
     )
+    return replace(plan, preflight=plan_preflight(plan, site, options.preflight, is_proven))
 
 
 def _gpu_maker(size: JobSize, facts: Facts) -> Optional[Maker]:

@@ -56,3 +56,8 @@ def start_mpi(site: Site, cluster: Cluster, nodes: int, software: Mapping[str, s
         )
         raise SchedulerError(problem, OTHERWISE)
     raise SchedulerError(f"{site.scheduler} has no MPI plugin {' or '.join(site.mpi)} {available}", OTHERWISE)
+
+
+def choose_task_starter(site: Site) -> str:
+    """What starts tasks that are no ranks of MPI, where the scheduler has a choice; "" is its own way."""
+    return "pals" if {"pals", "pals-pmix"} & set(site.mpi) else ""

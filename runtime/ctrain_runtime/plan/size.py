@@ -1,4 +1,4 @@
-"""The size of a job, as requested and as granted. The rules are those of each scheduler."""
+"""The size of a job, as requested and as granted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class SizeRequest:
 
     `time` is as written, in Slurm's forms (base/time_limit); `time_is_explicit`: it is from the command line, so it
     must not be shortened silently. `partition` is "" if it may be chosen: for `image`, and for `account` and `qos` ("":
-    the user's defaults). `nodelist` are nodes that must be used, as the scheduler writes them, `hosts` their names.
+    the user's defaults). `hosts` are the names of nodes that must be used.
     """
 
     nodes: Count = 1
@@ -28,7 +28,6 @@ class SizeRequest:
     image: Optional[Manifest] = None
     account: str = ""
     qos: str = ""
-    nodelist: str = ""
     hosts: tuple[str, ...] = ()
     interactive: bool = False
 
@@ -37,9 +36,8 @@ class SizeRequest:
 class JobSize:
     """The resources of a job. `cpus_per_rank` counts the scheduler's CPUs (hardware threads on some clusters),
     `cores_per_rank` physical cores; `memory` is MB per node (None: the scheduler's default); `time_limit` is in
-    minutes (None: no limit); `cpu_bind` is the binding of ranks to cores ("": left to the cluster). `task_starter` is
-    what starts tasks, where the scheduler has a choice ("": its own way). `notes` are lines for the user: limits that
-    were shortened or that do not apply.
+    minutes (None: no limit); `cpu_bind` is the binding of ranks to cores ("": left to the cluster). `notes` are lines
+    for the user: limits that were shortened or that do not apply.
     """
 
     nodes: int
@@ -51,7 +49,6 @@ class JobSize:
     partition: str = ""
     time_limit: Optional[int] = None
     cpu_bind: str = ""
-    task_starter: str = ""
     notes: tuple[str, ...] = ()
 
 

@@ -46,7 +46,7 @@ def staging_directory(site: Site) -> str:
     return directory
 
 
-def decide(mode: str, site: Site, image: PlannedImage, nodes: int, *, interactive: bool) -> Staging:
+def plan_staging(mode: str, site: Site, image: PlannedImage, nodes: int, *, interactive: bool) -> Staging:
     """What --stage (`mode`, "": auto) comes to. A shell waits for no copy.
 
     Raises UsageError for a copy that is impossible, ConfigError for a directory that is not absolute.

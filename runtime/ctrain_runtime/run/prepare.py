@@ -21,12 +21,12 @@ from ctrain_runtime.errors import ImageNotFound, JobError, ResourceError, Schedu
 from ctrain_runtime.images import image, trust, user_layer
 from ctrain_runtime.launchers import independent
 from ctrain_runtime.launchers.recognise import NODE, Recognised, check, keep, recognise
-from ctrain_runtime.plan import site_notes
+from ctrain_runtime.plan import site_notes, sizing
 from ctrain_runtime.plan.admission import NodeFacts
 from ctrain_runtime.plan.launcher_choice import HOROVOD, Imports, choose, refuse_alone
 from ctrain_runtime.plan.make import make_plan
-from ctrain_runtime.plan.model import Launch, LaunchPlan, Options
-from ctrain_runtime.plan.mounts import site_mounts
+from ctrain_runtime.plan.model import DataCopy, Expectation, Launch, LaunchPlan, Options
+from ctrain_runtime.plan.mounts import data_mount, site_mounts
 from ctrain_runtime.plan.size import JobSize, SizeRequest
 from ctrain_runtime.run import directory, preflight, select_image, targets
 from ctrain_runtime.run.imports import read_imports
@@ -137,12 +137,14 @@ def _target(request: Request, scheduler: Scheduler, planned: job.Job, recognised
         raise UsageError(problem, "Pass how many: --nodes N")
     selected_by = read_options((*site.submit, *request.options.scheduler_options), scheduler.short_options)
     requested = make_size_request(request.options, planned, cluster, recognised.ranks, selected_by)
+    nodelist = {**dict(request.options.settings), **selected_by}.get("nodelist", "")
+    requested = replace(requested, hosts=scheduler.hosts(nodelist))
     try:
-        scheduler.size(requested, cluster, site)  # what fits nowhere is refused before an image is pulled for it
+        sizing.fit(requested, cluster, site)  # what fits nowhere is refused before an image is pulled for it
     except ResourceError as error:
         raise ResourceError(f"{error.message}{_resources_of_file(planned, request.options)}", error.hint) from error
     selected, notes = _image(request, planned)
-    size = scheduler.size(replace(requested, image=selected.manifest), cluster, site)
+    size = sizing.fit(replace(requested, image=selected.manifest), cluster, site)
     nodes = targets.find_nodes(cluster, size)
     admitted = select_image.admit(selected, nodes, request.site)
     return _Target(cluster, size, nodes, selected, (*elsewhere, *size.notes, *notes, *admitted), not elsewhere)
@@ -178,23 +180,34 @@ def _plan(
         layers=tuple(map(user_layer.read, (*planned.layers, *request.layers))),
     )
     run = directory.new_run_path(parent, planned.name, request.name)
-    plan = make_plan(planned, site, target.image, options, detected, target.size, run, flat)
-    plan = replace(plan, preflight=preflight.decide(plan, site, options.preflight))
-    if request.estimate:
-        from ctrain_runtime.plan.expectation import expect  # only here: start-up is measured
-
-        gpus = target.nodes.gpus if plan.image.cuda else ()
-        expected, more = expect(planned, plan.command, target.size, gpus, site.expected_bandwidth.nccl)
-        plan, notes = replace(plan, estimate=expected), (*notes, *more)
+    expected, assumed = _expect(planned, options, target, site) if request.estimate else (None, ())
+    plan = make_plan(
+        *(planned, site, target.image, options, detected, target.size, run, flat),
+        data_copy=_data_copy(request, planned, options) if request.stage_data else None,
+        estimate=expected,
+        is_proven=preflight.is_proven,
+    )
     if target.is_here:
         of_nodes = [mount.source for mount in site_mounts(site)] if plan.partition else ()
         directory.check_mount_sources(plan, of_nodes)
-    if request.stage_data:
-        from ctrain_runtime.run.data_copy import request_copy  # reads digests as those of foreign images
-
-        plan = replace(plan, data_copy=request_copy(plan, site, request.report))
     of_site = site_notes.notes(plan, site, target.cluster, target.image.manifest.software)
-    return plan, (*notes, *of_site, *independent.notes(plan))
+    return plan, (*notes, *assumed, *of_site, *independent.notes(plan))
+
+
+def _expect(
+    planned: job.Job, options: Options, target: _Target, site: Site
+) -> tuple[Optional[Expectation], Iterable[str]]:
+    from ctrain_runtime.plan.expectation import expect  # only here: start-up is measured
+
+    gpus = target.nodes.gpus if "cuda" in target.image.manifest.software else ()
+    return expect(planned, (*planned.command, *options.arguments), target.size, gpus, site.expected_bandwidth.nccl)
+
+
+def _data_copy(request: Request, planned: job.Job, options: Options) -> DataCopy:
+    from ctrain_runtime.run.data_copy import request_copy  # reads digests as those of foreign images
+
+    site = request.site.site
+    return request_copy(data_mount(planned, site, options), site, request.report)
 
 
 def runs_directory(site: Site) -> Path:
@@ -280,7 +293,6 @@ def make_size_request(
         time_is_explicit=bool(options.time),
         account=settings.get("account", ""),
         qos=settings.get("qos", ""),
-        nodelist=settings.get("nodelist", ""),
         interactive=options.interactive,
     )
 

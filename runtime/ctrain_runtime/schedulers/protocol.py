@@ -9,7 +9,6 @@ from typing import Literal, Optional, Protocol
 
 from ctrain_runtime.cluster.model import Cluster
 from ctrain_runtime.plan.model import Launch, LaunchPlan
-from ctrain_runtime.plan.size import JobSize, SizeRequest
 from ctrain_runtime.schedulers.script import Task, TaskIdentity
 from ctrain_runtime.site.model import Site
 
@@ -80,8 +79,8 @@ class Scheduler(Protocol):
     def gpus(self, site: Site) -> tuple[str, ...]:
         """Names of the site's GPUs: a100, NVIDIA A30 ... Raises CtrainError if the scheduler does not answer."""
 
-    def size(self, request: SizeRequest, cluster: Cluster, site: Site) -> JobSize:
-        """The size of a job that fits. Pure. Raises UsageError, ResourceError or SchedulerError if none does."""
+    def hosts(self, nodelist: str) -> tuple[str, ...]:
+        """The names of the nodes that an option of the scheduler lists; () if they are not known. Pure."""
 
     def identity(self, plan: LaunchPlan) -> TaskIdentity:
         """How a task of the plan gets its number, node and rendezvous. Pure."""

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Optional
 
 from ctrain_runtime.cluster import machine
-from ctrain_runtime.cluster.model import Cluster
+from ctrain_runtime.cluster.model import Cluster, Machine
 from ctrain_runtime.errors import UsageError
 from ctrain_runtime.plan.model import Launch, LaunchPlan
-from ctrain_runtime.plan.size import JobSize, SizeRequest, check_capacity, resolve_count, unused_gpus
 from ctrain_runtime.schedulers import process
 from ctrain_runtime.schedulers.local import script
 from ctrain_runtime.schedulers.protocol import FailedTask, OutOfMemory, Status
@@ -26,26 +25,15 @@ class Local:
     short_options: Mapping[str, str] = {}
 
     def facts(self, site: Site) -> Cluster:
-        return Cluster()
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        scope = "this machine" if visible is None else f"this machine with CUDA_VISIBLE_DEVICES={visible!r}"
+        return Cluster(machine=Machine(machine.count_visible_gpus(), len(os.sched_getaffinity(0)), scope))
 
     def gpus(self, site: Site) -> tuple[str, ...]:
         return machine.gpu_models()
 
-    def size(self, request: SizeRequest, cluster: Cluster, site: Site) -> JobSize:
-        if request.partition:
-            raise UsageError("site local has no partitions", "Remove --partition, or select a cluster with --site")
-        available = machine.count_visible_gpus()
-        nodes = resolve_count("--nodes", request.nodes, 1)
-        gpus = resolve_count("--gpus-per-node", request.gpus_per_node, available, least=0)
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-        where = "this machine" if visible is None else f"this machine with CUDA_VISIBLE_DEVICES={visible!r}"
-        check_capacity(where, "GPU", available, "--gpus-per-node", gpus)
-        ranks = resolve_count("--ranks-per-node", request.ranks_per_node, gpus or 1)
-        notes = unused_gpus(request, gpus, ranks)
-        if request.time_is_explicit:
-            notes += ("--time does not apply to site local: nothing ends the run",)
-        cores = max(1, len(os.sched_getaffinity(0)) // (nodes * ranks))
-        return JobSize(nodes, ranks, gpus, cores, cores, notes=notes)
+    def hosts(self, nodelist: str) -> tuple[str, ...]:
+        return ()
 
     def identity(self, plan: LaunchPlan) -> TaskIdentity:
         return script.identity(plan)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Optional
 
 from ctrain_runtime.cluster.model import Cluster
 from ctrain_runtime.errors import CtrainError, UnansweredSubmission
 from ctrain_runtime.plan.model import Launch, LaunchPlan
-from ctrain_runtime.plan.size import JobSize, SizeRequest
-from ctrain_runtime.schedulers import process, size
+from ctrain_runtime.schedulers import process
 from ctrain_runtime.schedulers.pbs import facts, job, script, submit
 from ctrain_runtime.schedulers.protocol import FailedTask, OutOfMemory, Status
 from ctrain_runtime.schedulers.script import Task, TaskIdentity
@@ -32,9 +30,8 @@ class Pbs:
         partitions = facts.read_cluster(site).partitions
         return tuple(dict.fromkeys(part.gpu_type or part.name for part in partitions if part.gpus))
 
-    def size(self, request: SizeRequest, cluster: Cluster, site: Site) -> JobSize:
-        starter = script.PALS if {script.PALS, script.PALS_PMIX} & set(site.mpi) else ""
-        return replace(size.fit(request, cluster, site), task_starter=starter)
+    def hosts(self, nodelist: str) -> tuple[str, ...]:
+        return ()
 
     def identity(self, plan: LaunchPlan) -> TaskIdentity:
         return script.identity(plan)

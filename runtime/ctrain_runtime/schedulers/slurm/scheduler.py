@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Optional
 
 from ctrain_runtime.cluster.model import Cluster
 from ctrain_runtime.plan.model import Launch, LaunchPlan
-from ctrain_runtime.plan.size import JobSize, SizeRequest
-from ctrain_runtime.schedulers import process, size
+from ctrain_runtime.schedulers import process
 from ctrain_runtime.schedulers.protocol import FailedTask, OutOfMemory, Status
 from ctrain_runtime.schedulers.script import Task, TaskIdentity
 from ctrain_runtime.schedulers.slurm import client, facts, job, script, submit
@@ -36,8 +34,8 @@ class Slurm:
     def gpus(self, site: Site) -> tuple[str, ...]:
         return facts.read_gpus()
 
-    def size(self, request: SizeRequest, cluster: Cluster, site: Site) -> JobSize:
-        return size.fit(replace(request, hosts=client.expand_hosts(request.nodelist)), cluster, site)
+    def hosts(self, nodelist: str) -> tuple[str, ...]:
+        return client.expand_hosts(nodelist)
 
     def identity(self, plan: LaunchPlan) -> TaskIdentity:
         return script.identity(plan)

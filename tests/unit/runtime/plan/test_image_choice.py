@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from ctrain_runtime.cluster.model import Cluster
+from ctrain_runtime.cluster.model import Cluster, Machine
 from ctrain_runtime.errors import EngineError, UsageError
 from ctrain_runtime.gpus import Maker
 from ctrain_runtime.store.manifest import Layer
@@ -68,11 +68,9 @@ def test_a_foreign_image_for_unknown_gpus_gets_those_of_the_partition(gpu_type: 
 @pytest.mark.parametrize(
     ("maker", "cuda", "rocm"), [("nvidia", True, False), ("amd", False, True), ("intel", False, False)]
 )
-def test_a_foreign_image_for_unknown_gpus_gets_those_of_this_machine(
-    maker: Maker, cuda: bool, rocm: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("ctrain_runtime.cluster.machine.count_gpus", lambda: 2)
-    local = {**LOCAL, "facts": replace(LOCAL["facts"], gpu_maker=maker)}
+def test_a_foreign_image_for_unknown_gpus_gets_those_of_this_machine(maker: Maker, cuda: bool, rocm: bool) -> None:
+    here = Cluster(machine=Machine(gpus=2, cores=2))
+    local = {**LOCAL, "facts": replace(LOCAL["facts"], gpu_maker=maker, cluster=here)}
     image = a_plan(image=FOREIGN, gpus_per_node=2, **local).image
     assert (image.cuda, image.rocm) == (cuda, rocm)
 

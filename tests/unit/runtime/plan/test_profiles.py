@@ -10,12 +10,11 @@ import pytest
 
 from ctrain_runtime.cli.main import RUNTIME_VERBS, main
 from ctrain_runtime.errors import ResourceError, SchedulerError
-from ctrain_runtime.plan import site_notes
+from ctrain_runtime.plan import site_notes, sizing
 from ctrain_runtime.plan.launcher_choice import Imports, choose
 from ctrain_runtime.plan.model import LaunchPlan
 from ctrain_runtime.plan.size import SizeRequest
 from ctrain_runtime.run.targets import describe_cluster, find_site_engine
-from ctrain_runtime.schedulers import size
 from ctrain_runtime.site.model import Site
 from ctrain_runtime.site.select import load_site
 from samples.plans import a_job, a_launch, a_plan, an_image, some_facts
@@ -177,7 +176,7 @@ def test_both_cases_of_proxies() -> None:
 def test_mpi_is_not_the_default_where_open_mpi_does_not_work() -> None:
     own = site("polaris")
     cluster = describe_cluster(own)
-    wanted = size.fit(SizeRequest(nodes=2), cluster, own)
+    wanted = sizing.fit(SizeRequest(nodes=2), cluster, own)
     horovod = Imports("train.py", frozenset({"horovod"}), frozenset({"horovod"}))
     chosen = choose("auto", horovod, OPEN_MPI, own, cluster, wanted)
     assert chosen.launcher == "gloo"
@@ -260,7 +259,7 @@ def test_limits_of_jobs_are_shown(partition: str, running: int, submitted: int) 
 def test_the_choice_of_a_partition_respects_the_architecture(arch: str, on_arm: bool, gpus: Any) -> None:
     own = site("neuron")
     image = an_image(arch=arch).manifest
-    chosen = size.fit(SizeRequest(image=image, gpus_per_node=gpus), describe_cluster(own), own)
+    chosen = sizing.fit(SizeRequest(image=image, gpus_per_node=gpus), describe_cluster(own), own)
     assert (chosen.partition == "gh200_1") is on_arm
 
 

@@ -9,7 +9,7 @@ import pytest
 from ctrain_runtime.errors import ResourceError
 from ctrain_runtime.plan import site_notes
 from ctrain_runtime.plan.model import LaunchPlan
-from ctrain_runtime.run import preflight
+from ctrain_runtime.plan.preflight import plan_preflight
 from ctrain_runtime.run.targets import describe_cluster, find_site_engine
 from ctrain_runtime.site.select import load_site
 from samples.plans import ENGINE, a_job, a_launch, a_plan, an_image, some_facts
@@ -118,7 +118,7 @@ def test_the_network_of_lumi() -> None:
     assert set(network) <= two.environment.keys()
     assert not set(network) & one.environment.keys()
     assert "NCCL_NET" not in two.environment
-    check = preflight.decide(two, load_site("lumi-g")[0])
+    check = plan_preflight(two, load_site("lumi-g")[0], "", lambda _: False)
     assert check and check.strict and check.backend == "nccl"
     assert [any("network plugin" in note for note in notes(planned)) for planned in (one, two)] == [False, True]
 

@@ -9,7 +9,7 @@ import pytest
 from ctrain_runtime.errors import ConfigError, UsageError
 from ctrain_runtime.plan.image_choice import choose_image
 from ctrain_runtime.plan.model import Options
-from ctrain_runtime.plan.staging import Staging, copy_seconds, decide, shared_seconds
+from ctrain_runtime.plan.staging import Staging, copy_seconds, plan_staging, shared_seconds
 from samples.plans import a_plan, a_site, an_image, some_facts
 
 SITE = a_site(staging="/local")
@@ -18,7 +18,7 @@ SIZE = 8_000_000_000
 
 def decided(mode: str = "", nodes: int = 2, site: Any = SITE, interactive: bool = False, **image: Any) -> Staging:
     planned = choose_image(an_image(**{"size": SIZE, **image}), None, Options(), some_facts(), gpus="nvidia")
-    return decide(mode, site, planned, nodes, interactive=interactive)
+    return plan_staging(mode, site, planned, nodes, interactive=interactive)
 
 
 @pytest.mark.parametrize(("nodes", "copies"), [(1, False), (8, False), (50, False), (100, True), (1000, True)])

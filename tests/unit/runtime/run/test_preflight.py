@@ -2,15 +2,16 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 import pytest
 
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.plan.model import LaunchPlan, Preflight
+from ctrain_runtime.plan.preflight import plan_preflight
 from ctrain_runtime.run import preflight
 from ctrain_runtime.run.events import Event
-from ctrain_runtime.site.model import ExpectedBandwidth
+from ctrain_runtime.site.model import ExpectedBandwidth, Site
 from samples.plans import LOCAL, a_job, a_plan, a_site, an_image, some_facts
 
 CPU = an_image(name="pytorch-cpu", software={"torch": "2.13.0"})
@@ -23,12 +24,16 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache/ctrain/worlds.json"
 
 
+def decide(plan: LaunchPlan, site: Site, mode: str = "") -> Optional[Preflight]:
+    return plan_preflight(plan, site, mode, preflight.is_proven)
+
+
 def checked(plan: LaunchPlan) -> LaunchPlan:
     return dataclasses.replace(plan, preflight=Preflight(True, "first run of this image here"))
 
 
 def needed(plan: LaunchPlan) -> bool:
-    return preflight.decide(plan, a_site()) is not None
+    return decide(plan, a_site()) is not None
 
 
 @pytest.mark.parametrize(
@@ -59,15 +64,15 @@ def test_nccl_on_several_nodes_is_checked_each_time(software: dict[str, str]) ->
     """RCCL is torch's back end "nccl", too."""
     plan = a_plan(nodes=2, image=an_image(software=software))
     preflight.remember(checked(plan), PASSED)
-    assert preflight.decide(plan, a_site()) == Preflight(True, "NCCL on several nodes", "nccl")
-    assert preflight.decide(plan, a_site(), "off") is None
+    assert decide(plan, a_site()) == Preflight(True, "NCCL on several nodes", "nccl")
+    assert decide(plan, a_site(), "off") is None
 
 
 def test_what_is_requested_takes_place_wherever_a_scheduler_starts_ranks() -> None:
     torchrun = a_job(launcher="torchrun")
-    decided = preflight.decide(a_plan(nodes=1, job=torchrun), a_site(), "strict")
+    decided = decide(a_plan(nodes=1, job=torchrun), a_site(), "strict")
     assert decided == Preflight(True, "requested", "nccl")
-    assert preflight.decide(a_plan(**LOCAL, ranks_per_node=2, job=torchrun), a_site(), "strict") is None
+    assert decide(a_plan(**LOCAL, ranks_per_node=2, job=torchrun), a_site(), "strict") is None
 
 
 @pytest.mark.parametrize(
@@ -119,26 +124,26 @@ def test_a_site_with_expectations_holds_every_run_on_several_nodes_to_them() -> 
     plan = a_plan(nodes=2)
     preflight.remember(checked(plan), PASSED)
     reason = f"site {a_site().name} has expectations of its network"
-    assert preflight.decide(plan, a_site(**FABRIC)) == Preflight(True, reason, "nccl", 36.5, "AWS Libfabric")
-    assert preflight.decide(a_plan(nodes=2, image=CPU), a_site(**FABRIC)) == Preflight(True, reason, "gloo", 1.0, "")
+    assert decide(plan, a_site(**FABRIC)) == Preflight(True, reason, "nccl", 36.5, "AWS Libfabric")
+    assert decide(a_plan(nodes=2, image=CPU), a_site(**FABRIC)) == Preflight(True, reason, "gloo", 1.0, "")
 
 
 def test_one_node_is_held_to_no_expectation_of_the_network() -> None:
-    decided = preflight.decide(a_plan(nodes=1), a_site(**FABRIC))
+    decided = decide(a_plan(nodes=1), a_site(**FABRIC))
     assert decided == Preflight(True, "first run of this image here", "nccl")
 
 
 def test_ranks_that_share_gpus_cannot_use_nccl() -> None:
-    decided = preflight.decide(a_plan(nodes=2, gpus_per_node=2, ranks_per_node=4), a_site(**FABRIC))
+    decided = decide(a_plan(nodes=2, gpus_per_node=2, ranks_per_node=4), a_site(**FABRIC))
     assert decided == Preflight(True, f"site {a_site().name} has expectations of its network", "gloo", 1.0, "")
 
 
 def test_what_the_command_line_requests() -> None:
     plan, site = a_plan(nodes=2), a_site(**FABRIC)
-    assert preflight.decide(plan, site, "off") is None
+    assert decide(plan, site, "off") is None
     preflight.remember(checked(plan), PASSED)
     for mode, strict in (("warn", False), ("strict", True)):
-        decided = preflight.decide(plan, a_site(), mode)
+        decided = decide(plan, a_site(), mode)
         assert decided == Preflight(strict, "requested", "nccl")
 
 

@@ -344,9 +344,9 @@ def test_options_of_the_scheduler_that_select(
 def test_options_of_the_scheduler_count_as_they_do_for_it() -> None:
     """They come after ctrain's own, so they win; the choice of a partition must know them."""
     options = Options(partition="a", settings=(("account", "ai"), ("qos", "normal")))
-    further = {"partition": "b", "account": "bio", "nodelist": "n1"}
+    further = {"partition": "b", "account": "bio"}
     size = make_size_request(options, a_job(), Cluster(), None, further)
-    assert (size.partition, size.account, size.qos, size.nodelist) == ("b", "bio", "normal", "n1")
+    assert (size.partition, size.account, size.qos) == ("b", "bio", "normal")
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from ctrain_runtime.cluster import machine
 from ctrain_runtime.cluster.model import Cluster, Limits, Partition
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import ConfigError, EngineError, ResourceError, SchedulerError
+from ctrain_runtime.plan import sizing
 from ctrain_runtime.plan.admission import NodeFacts
 from ctrain_runtime.plan.size import JobSize, SizeRequest
 from ctrain_runtime.run.targets import ASSUMED, describe_cluster, find_cluster, find_nodes, find_site_engine
@@ -220,7 +221,7 @@ def test_limits_by_nodes_that_the_scheduler_does_not_tell(programs: Path, monkey
     cluster, _ = find_cluster(SLURM, site)
     for nodes, hours in ((1, 2), (100, 6), (184, 12)):
         request = SizeRequest(nodes=nodes, time="24:00:00")
-        assert SLURM.size(request, cluster, site).time_limit == hours * 60
+        assert sizing.fit(request, cluster, site).time_limit == hours * 60
     told = dataclasses.replace(cluster.partitions[0], by_nodes=(NodeRange(1, 10, 30),))
     monkeypatch.setattr(type(SLURM), "facts", lambda *_: Cluster((told,)))
     assert find_cluster(SLURM, site)[0].partitions[0].by_nodes == told.by_nodes

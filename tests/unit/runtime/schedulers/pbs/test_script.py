@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ctrain_runtime import payload, schedulers
+from ctrain_runtime import payload
 from ctrain_runtime.cluster.model import Allocation, Cluster
 from ctrain_runtime.errors import ConfigError, UsageError
 from ctrain_runtime.plan.model import LaunchPlan, Preflight
-from ctrain_runtime.plan.size import SizeRequest
 from ctrain_runtime.schedulers.pbs import script
 from ctrain_runtime.site.model import Site
 from samples import pbs_stand_in
@@ -239,8 +238,7 @@ def test_pals_with_pmix() -> None:
     assert mpi.mpi == "pals-pmix"
     assert "mpiexec -n 8 -ppn 8 --hostfile /scratch/kim/ctrain/digits-1/hosts --pmi=pmix" in start(mpi)
     assert mpi.environment["PMIX_MCA_psec"] == "native"
-    size = schedulers.get("pbs").size(SizeRequest(), Cluster((GPU,)), Site("ours", "pbs", mpi=("pals-pmix",)))
-    assert size.task_starter == "pals"
+    assert pbs(("pals-pmix",)).task_starter == "pals"
     assert "--pmi=pmix" not in start(pbs(("pals-pmix",)))
     assert "--pmi=pmix" not in start(pbs(("pals",), job=a_job()))
 

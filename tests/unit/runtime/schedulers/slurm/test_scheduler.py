@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from ctrain_runtime.plan import sizing
 from ctrain_runtime.plan.model import Launch
 from ctrain_runtime.plan.size import SizeRequest
 from ctrain_runtime.schedulers import process
@@ -27,7 +28,7 @@ def test_a_job_from_its_facts_to_its_end(programs: Path, launch: Launch) -> None
     site = a_site()
     cluster = SCHEDULER.facts(site)
     assert SCHEDULER.gpus(site) == ("a100",)
-    assert SCHEDULER.size(SizeRequest(gpus_per_node=2), cluster, site).cpus_per_rank == 1
+    assert sizing.fit(SizeRequest(gpus_per_node=2), cluster, site).cpus_per_rank == 1
     SCHEDULER.check(launch)
     job_id = SCHEDULER.submit(launch)
     assert SCHEDULER.name(job_id) == "job 9"

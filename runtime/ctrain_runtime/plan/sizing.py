@@ -1,4 +1,4 @@
-"""The size of a job of a cluster: its partition, and the nodes, GPUs, CPUs, memory and time that fit there. Pure."""
+"""Fits a job to a cluster: its partition, and the nodes, GPUs, CPUs, memory and time that it gets there. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Optional
 
 from ctrain_runtime.base import time_limit
 from ctrain_runtime.base.suggest import suggest
-from ctrain_runtime.cluster.model import Allocation, Cluster, Partition
+from ctrain_runtime.cluster.model import Allocation, Cluster, Machine, Partition
 from ctrain_runtime.errors import ConfigError, ResourceError, SchedulerError, UsageError
 from ctrain_runtime.plan.partition_choice import choose_partition, hosts_elsewhere, limit, others_that_take
 from ctrain_runtime.plan.size import JobSize, SizeRequest, check_capacity, resolve_count, unused_gpus
@@ -17,10 +17,12 @@ OTHERS = 5  # partitions that a complaint names, at most
 
 
 def fit(request: SizeRequest, cluster: Cluster, site: Site) -> JobSize:
-    """The size of a job, or inside an allocation that of a step.
+    """The size of a job; inside an allocation that of a step, and of a run on a machine without a scheduler.
 
     Raises UsageError, ResourceError or SchedulerError if nothing fits.
     """
+    if cluster.machine:
+        return _fit_machine(request, site, cluster.machine)
     if cluster.allocation:
         return _fit_allocation(request, cluster, site, cluster.allocation)
     if not cluster.partitions:
@@ -37,6 +39,22 @@ def fit(request: SizeRequest, cluster: Cluster, site: Site) -> JobSize:
         others = ", ".join(others_that_take(request, cluster, partition)[:OTHERS])
         hint = f"{error.hint}; other partitions take it as it is: {others}" if others else error.hint
         raise ResourceError(error.message, hint) from error
+
+
+def _fit_machine(request: SizeRequest, site: Site, machine: Machine) -> JobSize:
+    """Nodes are groups of ranks there, which share its cores."""
+    if request.partition:
+        problem = f"site {site.name} has no partitions"
+        raise UsageError(problem, "Remove --partition, or select a cluster with --site")
+    nodes = resolve_count("--nodes", request.nodes, 1)
+    gpus = resolve_count("--gpus-per-node", request.gpus_per_node, machine.gpus, least=0)
+    check_capacity(machine.scope, "GPU", machine.gpus, "--gpus-per-node", gpus)
+    ranks = resolve_count("--ranks-per-node", request.ranks_per_node, gpus or 1)
+    notes = unused_gpus(request, gpus, ranks)
+    if request.time_is_explicit:
+        notes += (f"--time does not apply to site {site.name}: nothing ends the run",)
+    cores = max(1, machine.cores // (nodes * ranks))
+    return JobSize(nodes, ranks, gpus, cores, cores, notes=notes)
 
 
 def _fit_partition(

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ctrain_runtime.base import time_limit
-from ctrain_runtime.cluster.model import Allocation, Cluster, Limits, Partition
+from ctrain_runtime.cluster.model import Allocation, Cluster, Limits, Machine, Partition
 from ctrain_runtime.errors import ConfigError, CtrainError, ResourceError, SchedulerError, UsageError
+from ctrain_runtime.plan import sizing
 from ctrain_runtime.plan.size import JobSize, SizeRequest
-from ctrain_runtime.schedulers import size
 from ctrain_runtime.site.model import Site
 
 SITE = Site(name="neuron", scheduler="slurm")
@@ -32,7 +32,7 @@ ALLOCATION = Allocation("41", nodes=2, partition="skl", cpus=16, gpus=4, memory=
 
 
 def fit(cluster: Cluster = CLUSTER, site: Site = SITE, **request: Any) -> JobSize:
-    return size.fit(SizeRequest(**request), cluster, site)
+    return sizing.fit(SizeRequest(**request), cluster, site)
 
 
 def inside(cluster: Cluster = CLUSTER, **allocation: Any) -> Cluster:
@@ -404,3 +404,63 @@ def test_interactive_jobs_end_earlier() -> None:
         fit(site=site, time="9:00:00", **shell)
     with pytest.raises(ConfigError, match=r"^site neuron: interactive_time: invalid time limit 'soon'"):
         fit(site=dataclasses.replace(SITE, interactive_time="soon"), interactive=True)
+
+
+# --- A machine without a scheduler
+
+
+def fit_machine(gpus: int = 0, scope: str = "this machine", **request: Any) -> JobSize:
+    return fit(Cluster(machine=Machine(gpus, 8, scope)), Site(name="local", scheduler="local"), **request)
+
+
+@pytest.mark.parametrize(
+    ("request_", "gpus", "size"),
+    [
+        ({}, 0, (1, 1, 0, 8)),
+        ({}, 2, (1, 2, 2, 4)),
+        ({"gpus_per_node": 1}, 2, (1, 1, 1, 8)),
+        ({"gpus_per_node": 0}, 2, (1, 1, 0, 8)),
+        ({"nodes": 2, "ranks_per_node": 2}, 0, (2, 2, 0, 2)),
+        ({"nodes": "auto", "ranks_per_node": 3}, 2, (1, 3, 2, 2)),
+        ({"ranks_per_node": 9}, 0, (1, 9, 0, 1)),
+        ({"time": "10"}, 0, (1, 1, 0, 8)),
+    ],
+)
+def test_ranks_share_the_cores_of_a_machine(
+    request_: dict[str, Any], gpus: int, size: tuple[int, int, int, int]
+) -> None:
+    nodes, ranks, gpus_per_node, cores = size
+    assert fit_machine(gpus, **request_) == JobSize(
+        nodes=nodes, ranks_per_node=ranks, gpus_per_node=gpus_per_node, cpus_per_rank=cores, cores_per_rank=cores
+    )
+
+
+def test_gpus_of_a_machine_reserved_for_fewer_ranks_are_noted() -> None:
+    note = "all 8 GPUs of a node are reserved; one per rank: --gpus-per-node 3"
+    assert fit_machine(8, ranks_per_node=3).notes == (note,)
+
+
+def test_a_time_limit_that_nothing_enforces_is_named() -> None:
+    size = fit_machine(time="10", time_is_explicit=True)
+    assert size.notes == ("--time does not apply to site local: nothing ends the run",)
+    assert size.time_limit is None
+
+
+@pytest.mark.parametrize(
+    ("request_", "kind", "complaint"),
+    [
+        ({"nodes": 0}, UsageError, "--nodes must be at least 1, not 0"),
+        ({"partition": "skl"}, UsageError, "site local has no partitions. Remove --partition, or select a cluster"),
+        (
+            {"gpus_per_node": 2, "scope": "this machine with CUDA_VISIBLE_DEVICES='6'"},
+            ResourceError,
+            "this machine with CUDA_VISIBLE_DEVICES='6' has 1 GPU, 2 requested. Largest that fits: --gpus-per-node 1",
+        ),
+        ({"gpus_per_node": -1}, UsageError, "--gpus-per-node must be at least 0, not -1"),
+        ({"ranks_per_node": 0}, UsageError, "--ranks-per-node must be at least 1, not 0"),
+    ],
+)
+def test_what_does_not_fit_a_machine(request_: dict[str, Any], kind: type[CtrainError], complaint: str) -> None:
+    with pytest.raises(kind) as caught:
+        fit_machine(1, **request_)
+    assert str(caught.value).startswith(complaint)
