@@ -38,10 +38,10 @@ def epochs(environ: Mapping[str, str]) -> Callable[[Sequence[Path]], int]:
 
 def _commit_time(paths: Sequence[Path]) -> int:
     try:
-        said = _git(["log", "-1", "--format=%ct", "--", *map(str, paths)], paths[0].parent)
+        output = _git(["log", "-1", "--format=%ct", "--", *map(str, paths)], paths[0].parent)
     except CtrainError:  # no git, or no repository
         return FALLBACK_EPOCH
-    return int(said) if said.strip() else FALLBACK_EPOCH
+    return int(output) if output.strip() else FALLBACK_EPOCH
 
 
 def plans_at(

@@ -76,7 +76,7 @@ def test_a_node_that_cannot_copy_runs_the_image_of_the_store(cluster: Cluster, d
     run(cluster, "half", "--stage", "always")
     log = (cluster.runs("half") / "logs/job.log").read_text()
     assert ".sif not copied to node01: cannot use" in log
-    assert "node02 reads the rest of the shared file: cannot have it from node01: connection closed" in log
+    assert "node02 lost the connection to node01 (connection closed); reading the rest from the shared" in log
     [copy] = disks["node02"].iterdir()
     shared = "/".join(Path(cluster.record("half")["image"]["path"]).parts[-2:])
     assert images(cluster, "half") == [shared, shared, *[f"{copy.parent.name}/{copy.name}"] * 2]

@@ -189,21 +189,21 @@ def _requires(plan: BuildPlan, arch: str) -> Requires:
 
 def inspect_labels(container: Container, image: Path) -> dict[str, str]:
     """The labels of an image, as `inspect` tells them."""
-    said: dict[str, Any] = json.loads(
+    answer: dict[str, Any] = json.loads(
         container.output([container.engine.path, "inspect", "--json", "--labels", str(image)])
     )
-    found: dict[str, str] = said["data"]["attributes"]["labels"]
-    return found
+    labels: dict[str, str] = answer["data"]["attributes"]["labels"]
+    return labels
 
 
 def _tools(container: Container) -> dict[str, str]:
     """The versions of what made the image."""
-    found = {container.engine.name: container.engine.version}
+    tools = {container.engine.name: container.engine.version}
     with contextlib.suppress(PackageNotFoundError):  # run from a checkout, not installed
-        found["ctrain"] = version("ctrain")
-    said = command.run(["mksquashfs", "-version"], check=False).stdout
-    number = re.search(r"version (\S+)", said)
-    return {**found, "mksquashfs": number[1]} if number else found
+        tools["ctrain"] = version("ctrain")
+    banner = command.run(["mksquashfs", "-version"], check=False).stdout
+    number = re.search(r"version (\S+)", banner)
+    return {**tools, "mksquashfs": number[1]} if number else tools
 
 
 def _revision(directory: Path) -> Optional[str]:
@@ -212,5 +212,5 @@ def _revision(directory: Path) -> Optional[str]:
     if not git:
         return None
     asked = [git, "-C", str(directory), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    said = command.run(asked, check=False)
-    return said.stdout.strip() if said.code == 0 else None
+    completed = command.run(asked, check=False)
+    return completed.stdout.strip() if completed.code == 0 else None

@@ -66,9 +66,11 @@ def _add(prefix: Prefix, source: Source, extras: str, python: str) -> None:
         start = path / "bin/ctrain"
         start.parent.mkdir()
         atomic.write_text(start, _START.format(path), 0o755)
-        said = command.run([str(start), "--version"]).stdout.strip()
-        if said != f"ctrain {source.version}":
-            raise CtrainError(f"what pip has installed says {said!r}, not ctrain {source.version}", "Pass --wheel FILE")
+        banner = command.run([str(start), "--version"]).stdout.strip()
+        if banner != f"ctrain {source.version}":
+            raise CtrainError(
+                f"what pip has installed says {banner!r}, not ctrain {source.version}", "Pass --wheel FILE"
+            )
         for shell, name in _COMPLETION.items():
             (path / "share" / name).parent.mkdir(parents=True)
             atomic.write_text(path / "share" / name, command.run([str(start), "completion", shell]).stdout)

@@ -61,7 +61,7 @@ def follow(run: Run, terminal: Terminal, interrupts: Interrupts, *, as_json: boo
     last = watch(run, terminal, interrupts)
     if interrupts.detach:
         return DETACHED
-    if not last.gone:
+    if not last.job_is_over:
         terminal.close()
         if not (interrupts.leave and (run.path / run_files.CANCELLED).exists()):  # the mark of an accepted cancellation
             hint = f"Retry with: ctrain cancel {run.path}"

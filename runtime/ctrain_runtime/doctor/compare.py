@@ -131,15 +131,15 @@ def _compare_engine(selected: SelectedSite, *, in_job: bool) -> Iterator[Finding
     except CtrainError as error:
         output = error.message
     real = apptainer.read_banner(described.path, output.splitlines()[-1] if output else "")
-    said = f"{described.path} {described.version}"
+    planned = f"{described.path} {described.version}"
     if not output or not real.version[:1].isdigit():
         word, level = _unseen(in_job=in_job)
-        yield Finding("engine", level, f"{said}: {word}: not on PATH here, nor do its modules load it", IN_A_JOB)
+        yield Finding("engine", level, f"{planned}: {word}: not on PATH here, nor do its modules load it", IN_A_JOB)
     elif real.version != described.version:
-        text = f"{said}: differs: here {real.name} {real.version}"
+        text = f"{planned}: differs: here {real.name} {real.version}"
         yield Finding("engine", "fail", text, f"Set by {selected.sources['engine']}")
     else:
-        yield Finding("engine", "ok", f"{said}, as here")
+        yield Finding("engine", "ok", f"{planned}, as here")
 
 
 def _compare_staging(selected: SelectedSite, *, in_job: bool) -> Iterator[Finding]:

@@ -56,7 +56,7 @@ class PulledImage:
 
 
 @dataclass(frozen=True)
-class Meaning:
+class ResolvedReference:
     """The image that a reference means in its registry. `digest` is that of the manifest for docker://, else of the
     file; `entry` is its name in every cache, and `reference` pulls it."""
 
@@ -82,9 +82,9 @@ def find_cached(reference: str, caches: Iterable[Path]) -> Optional[PulledImage]
     return _find(link_path(cache, reference) for cache in caches)
 
 
-def find_meaning(meaning: Meaning, caches: Iterable[Path]) -> Optional[PulledImage]:
+def find_resolved(resolved: ResolvedReference, caches: Iterable[Path]) -> Optional[PulledImage]:
     """The image that a reference means, if any reference was pulled as it into one of `caches`. Raises ConfigError."""
-    return _find(cache / meaning.entry for cache in caches)
+    return _find(cache / resolved.entry for cache in caches)
 
 
 def _find(entries: Iterable[Path]) -> Optional[PulledImage]:
@@ -95,28 +95,34 @@ def _find(entries: Iterable[Path]) -> Optional[PulledImage]:
 
 
 def pull(
-    reference: str, meaning: Optional[Meaning], cache: Path, engine: Engine, report: Report, *, again: bool = False
+    reference: str,
+    resolved: Optional[ResolvedReference],
+    cache: Path,
+    engine: Engine,
+    report: Report,
+    *,
+    again: bool = False,
 ) -> PulledImage:
-    """Pull `reference` into `cache`, unless its `meaning` is there. If that is unknown (None): unless another process
-    has just pulled the reference, and it is not to be pulled `again`.
+    """Pull `reference` into `cache`, unless the image that it is `resolved` to is there. If that is unknown (None):
+    unless another process has just pulled the reference, and it is not to be pulled `again`.
 
     Raises UsageError, RegistryError, DiskFullError, ImageUnusable, ConfigError; CtrainError if the cache cannot be
     written to. Nothing is left then.
     """
     check_reference(reference)
     link = link_path(cache, reference)
-    entry = cache / meaning.entry if meaning else link
+    entry = cache / resolved.entry if resolved else link
     if not cache.is_absolute():
         raise ConfigError(f"image cache {cache} is not an absolute path", "Set `image_cache` of the site")
     try:
         cache.mkdir(parents=True, exist_ok=True)
         _check_trusted(cache)
         with _lock(entry, lambda: report(f"waiting for another process to pull {reference}", "")) as locked:
-            image = None if again and not meaning else _read_entry(entry)
+            image = None if again and not resolved else _read_entry(entry)
             for killed in cache.glob(f".{entry.stem}.*/") if locked else ():
                 shutil.rmtree(killed, ignore_errors=True)
             with tempfile.TemporaryDirectory(prefix=f".{entry.stem}.", dir=cache) as directory:
-                image = image or _pull(reference, meaning, cache, Path(directory), engine, report)
+                image = image or _pull(reference, resolved, cache, Path(directory), engine, report)
                 for name in {entry, link}:
                     if not _IMAGE.fullmatch(name.name):  # else it is the image itself
                         _point(name, image, Path(directory))
@@ -187,12 +193,12 @@ def _mode(cache: Path, mode: int) -> int:
 
 
 def _pull(
-    reference: str, meaning: Optional[Meaning], cache: Path, directory: Path, engine: Engine, report: Report
+    reference: str, resolved: Optional[ResolvedReference], cache: Path, directory: Path, engine: Engine, report: Report
 ) -> PulledImage:
     new, log = directory / "image.sif", directory / "log"
 
     report(f"pulling {reference}", "")
-    argv = apptainer.pull_argv(engine, meaning.reference if meaning else reference, new)
+    argv = apptainer.pull_argv(engine, resolved.reference if resolved else reference, new)
     # Where the engine unpacks layers, it leaves them when it is ended at a bad moment.
     variable = f"{engine.name.upper()}_TMPDIR"
     parent = os.environ.get(variable)
@@ -212,8 +218,8 @@ def _pull(
     sif.check(new)
     report(f"verifying {reference}", "")
     digest = file_digest(new)
-    if reference.startswith(LIBRARY) and meaning and digest != meaning.digest:  # engines verify all others
-        problem = f"digest mismatch for {reference}: announced {meaning.digest}, received {digest}"
+    if reference.startswith(LIBRARY) and resolved and digest != resolved.digest:  # engines verify all others
+        problem = f"digest mismatch for {reference}: announced {resolved.digest}, received {digest}"
         raise RegistryError(problem, "Run it again: the tag may just have moved. Else report it to the library")
     image = cache / f"{digest.replace(':', '-')}.sif"
     if not image.is_file():  # else another reference, or an earlier pull, means the same

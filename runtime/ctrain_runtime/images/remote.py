@@ -7,7 +7,7 @@ import re
 
 from ctrain_runtime.errors import RegistryError
 from ctrain_runtime.images.image import OCI_ARCH
-from ctrain_runtime.images.pull import Meaning, check_reference
+from ctrain_runtime.images.pull import ResolvedReference, check_reference
 from ctrain_runtime.registry.client import RegistryClient, parse
 from ctrain_runtime.registry.http_client import HttpClient, server
 
@@ -15,7 +15,7 @@ TIMEOUT_SECONDS = 5
 _SIF = "application/vnd.sylabs.sif.layer.v1.sif"  # as `apptainer push` labels the file
 
 
-def resolve(reference: str) -> Meaning:
+def resolve(reference: str) -> ResolvedReference:
     """Ask the registry of `reference`, with the engine's logins.
 
     Raises UsageError, ConfigError for logins that cannot be read, RegistryError if the registry refuses, and its
@@ -30,7 +30,7 @@ def resolve(reference: str) -> Meaning:
     digest, manifest = RegistryClient(timeout=TIMEOUT_SECONDS, pause=lambda _: None).manifest(named)
     name = digest.replace(":", "-")
     if scheme == "docker":
-        return Meaning(digest, f"oci-{name}-{platform.machine()}.sif", f"docker://{named.name}@{digest}")
+        return ResolvedReference(digest, f"oci-{name}-{platform.machine()}.sif", f"docker://{named.name}@{digest}")
     layers = manifest.get("layers")
     for layer in layers if isinstance(layers, list) else ():
         if isinstance(layer, dict) and layer.get("mediaType") == _SIF:
@@ -38,12 +38,12 @@ def resolve(reference: str) -> Meaning:
     raise RegistryError(f"{reference} is not a SIF file", f"For an image of layers: docker://{named}")
 
 
-def _file(digest: str, reference: str) -> Meaning:
+def _file(digest: str, reference: str) -> ResolvedReference:
     if not re.fullmatch("sha256:[0-9a-f]{64}", digest):  # it becomes the name of a file
         raise RegistryError(
             f"{reference} is announced without its SHA-256", "Report it to the administrators of its server"
         )
-    return Meaning(digest, f"{digest.replace(':', '-')}.sif", reference)
+    return ResolvedReference(digest, f"{digest.replace(':', '-')}.sif", reference)
 
 
 def _library_digest(address: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from ctrain_runtime.base import run_files
-from ctrain_runtime.launchers import gloo, per_rank, spawners, staging
+from ctrain_runtime.launchers import gloo, per_rank, spawned_ranks, staging
 from ctrain_runtime.launchers.fragments import passed
 from ctrain_runtime.plan.model import LaunchPlan
 from ctrain_runtime.schedulers.script import Task, TaskIdentity
@@ -36,8 +36,8 @@ def make_task(plan: LaunchPlan, identity: TaskIdentity) -> Task:
         "env": per_rank.make_task,
         "gloo": per_rank.make_task,
         "node": per_rank.make_task,
-        "torchrun": spawners.torchrun,
-        "mpirun": spawners.mpirun,
+        "torchrun": spawned_ranks.torchrun,
+        "mpirun": spawned_ranks.mpirun,
     }
     task = kinds[plan.launcher](plan, _passing(plan, identity))
     stages = staging.scripts(plan, identity)

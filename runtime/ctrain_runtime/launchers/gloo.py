@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ctrain_runtime.plan.model import LaunchPlan
 
-PATIENCE_SECONDS = 300  # the first node may still be reading the image; and ranks may load data unevenly
+JOIN_TIMEOUT_SECONDS = 300  # the first node may still be reading the image; and ranks may load data unevenly
 
 # Horovod's variables of a rank (horovod/common/gloo/gloo_context.cc), which join_gloo exports.
 VARIABLES = (
@@ -16,4 +16,4 @@ VARIABLES = (
 
 def join(plan: LaunchPlan) -> str:
     """The line that exports the variables, and sets the array `serve`: what precedes the program in the container."""
-    return f"join_gloo {plan.nodes} {plan.ranks_per_node} {PATIENCE_SECONDS}"
+    return f"join_gloo {plan.nodes} {plan.ranks_per_node} {JOIN_TIMEOUT_SECONDS}"

@@ -139,7 +139,8 @@ class Neighbours:
                     copy.receive(sock)
         except OSError as error:
             reason = error.strerror or error
-            complain(f"{os.uname().nodename} reads the rest of the shared file: cannot have it from {host}: {reason}")
+            lost = f"{os.uname().nodename} lost the connection to {host} ({reason})"
+            complain(f"{lost}; reading the rest from the shared file system")
 
     def serve(self, copy: Copy) -> None:
         """From now on, send the copy to the node after; this process does not end before."""

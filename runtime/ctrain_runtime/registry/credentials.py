@@ -90,12 +90,12 @@ def _of_helper(name: str, server: str, path: Path) -> Optional[Login]:
     """Ask the program docker-credential-NAME, which keeps logins in a key ring."""
     program = f"docker-credential-{name}"
     try:
-        said = command.run([program, "get"], stdin=server, check=False)
-        if said.code:
-            if "not found" in said.stdout:
+        completed = command.run([program, "get"], stdin=server, check=False)
+        if completed.code:
+            if "not found" in completed.stdout:
                 return None
-            raise CtrainError(f"{program} failed: {said.last_error_line()}")
-        answer = json.loads(said.stdout)
+            raise CtrainError(f"{program} failed: {completed.last_error_line()}")
+        answer = json.loads(completed.stdout)
         return Login(str(answer["Username"]), str(answer["Secret"]))
     except (ValueError, KeyError, TypeError):
         raise ConfigError(f"{program} does not answer with a login for {server}", f"{path} names it") from None

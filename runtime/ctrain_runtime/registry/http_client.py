@@ -30,7 +30,7 @@ _LARGEST = 16_000_000  # bytes; registries limit manifests to 4 MB
 _PART = 1 << 20  # bytes of a stream at a time
 _LATER = "Retry later, or for a build, do not ask registries: --offline"
 _TOO_LATE = (TimeoutError, socket.timeout)  # two kinds before Python 3.10
-_HOPELESS = (*_TOO_LATE, socket.gaierror, ssl.SSLError, ValueError)  # another try would end like the first
+_PERMANENT_ERRORS = (*_TOO_LATE, socket.gaierror, ssl.SSLError, ValueError)  # another try would end like the first
 
 
 class Unreachable(RegistryError):
@@ -91,7 +91,7 @@ class HttpClient:
                 answer = self._once(url, headers, call)
             except (requests.RequestException, TimeoutError, ValueError) as error:
                 root = _root(error)
-                if last or isinstance(root, _HOPELESS):
+                if last or isinstance(root, _PERMANENT_ERRORS):
                     raise Unreachable(f"{host(url)} cannot be reached: {self._why(root)}", _hint(root)) from error
             else:
                 if answer.status != 429 and answer.status < 500:
@@ -116,7 +116,7 @@ class HttpClient:
                 url,
                 data=io.BytesIO(call.body) if call.body else None,  # a file: its time-out is for a piece, not for all
                 headers={**sent, "Accept-Encoding": "identity", "User-Agent": "ctrain"},
-                auth=_as_it_is,
+                auth=_without_netrc,
                 timeout=(min(10, self._timeout), timeout),
                 allow_redirects=False,
                 stream=True,
@@ -147,8 +147,8 @@ class HttpClient:
             return f"its certificate is not trusted ({root.verify_message})"
         if isinstance(root, ValueError):  # its text may hold a header
             return "the address is not valid"
-        said = getattr(root, "strerror", None) or (str(root) if isinstance(root, OSError) else "")
-        return said or "the connection was cut"
+        reason = getattr(root, "strerror", None) or (str(root) if isinstance(root, OSError) else "")
+        return reason or "the connection was cut"
 
 
 def host(url: str) -> str:
@@ -189,7 +189,7 @@ def _require_privacy(url: str) -> None:
         raise RegistryError(f"{origin(url)} is not reached by https", "Plain http is for registries on this machine")
 
 
-def _as_it_is(request: requests.PreparedRequest) -> requests.PreparedRequest:
+def _without_netrc(request: requests.PreparedRequest) -> requests.PreparedRequest:
     """Authentication that leaves our headers alone; without one, requests sends what ~/.netrc has for the host."""
     return request
 

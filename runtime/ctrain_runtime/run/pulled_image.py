@@ -12,7 +12,7 @@ from ctrain_runtime.engines.apptainer import find_engine
 from ctrain_runtime.errors import CtrainError, RegistryError
 from ctrain_runtime.images import foreign, pull, remote
 from ctrain_runtime.images.image import Image
-from ctrain_runtime.images.pull import Meaning, PulledImage, Report
+from ctrain_runtime.images.pull import PulledImage, Report, ResolvedReference
 from ctrain_runtime.registry.http_client import Unreachable
 from ctrain_runtime.site.select import SelectedSite, expand
 
@@ -26,23 +26,23 @@ def locate(reference: str, site: SelectedSite, report: Report, *, again: bool, d
     """
     own, shared = _caches(site)
     cached = pull.find_cached(reference, (own, shared))
-    meaning, problem = _resolve(reference, optional=cached is not None and not again)
-    current = pull.find_meaning(meaning, (own, shared)) if meaning else None
+    resolved, problem = _resolve(reference, optional=cached is not None and not again)
+    current = pull.find_resolved(resolved, (own, shared)) if resolved else None
     if cached and not again:
         moved = f"{reference} has moved since it was pulled; --pull pulls what it means now"
         unknown = f"{reference} was pulled before; whether it has moved is unknown: {problem}"
-        notes = (unknown,) if problem else (moved,) if meaning and current != cached else ()
+        notes = (unknown,) if problem else (moved,) if resolved and current != cached else ()
         return _image(reference, cached, report), notes
     cache = writable_cache(site)
     if current and (dry_run or current.path.parent != cache):  # where it is, it cannot be given this name
         return _image(reference, current, report), ()
     if dry_run:
-        digest = f" ({short(meaning.digest)})" if meaning else ""
+        digest = f" ({short(resolved.digest)})" if resolved else ""
         note = f"{reference}{digest} would be pulled into {cache}; until then nothing of it is known or checked"
         return foreign.not_pulled(reference, pull.link_path(cache, reference)), (note,)
-    if not meaning and reference.startswith(pull.LIBRARY):  # the engine would wait without end, and verify nothing
+    if not resolved and reference.startswith(pull.LIBRARY):  # the engine would wait without end, and verify nothing
         raise RegistryError(f"cannot pull {reference}: {problem}", "Check the host, the network and https_proxy")
-    return _image(reference, pull.pull(reference, meaning, cache, find_engine(), report, again=again), report), ()
+    return _image(reference, pull.pull(reference, resolved, cache, find_engine(), report, again=again), report), ()
 
 
 def writable_cache(site: SelectedSite) -> Path:
@@ -58,7 +58,7 @@ def _caches(site: SelectedSite) -> tuple[Path, Path]:
     return own, Path(expand(shared, f"{site.sources['image_cache']}: image_cache")) if shared else own
 
 
-def _resolve(reference: str, *, optional: bool) -> tuple[Optional[Meaning], str]:
+def _resolve(reference: str, *, optional: bool) -> tuple[Optional[ResolvedReference], str]:
     """What `reference` means now, or why that is unknown. A refusal is raised, unless the answer is `optional`; without
     any answer the engine is left to pull from registries, to which it may know other ways."""
     if optional and ("@" in reference or (reference.startswith(pull.LIBRARY) and ":sha256." in reference)):

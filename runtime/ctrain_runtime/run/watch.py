@@ -42,10 +42,10 @@ class RunObserver(Protocol):
 
 @dataclass(frozen=True)
 class LastLook:
-    """Why the watch is over. `status` is the last one known; `gone`: the job was ended or has ended."""
+    """Why the watch is over. `status` is the last one known; `job_is_over`: the job was ended or has ended."""
 
     status: Status
-    gone: bool
+    job_is_over: bool
 
 
 class Pause:
@@ -74,11 +74,11 @@ def watch(run: Run, observer: RunObserver, interrupts: Interrupts) -> LastLook:
     watcher = _Watcher(run, observer)
     while True:
         if interrupts.detach:
-            return LastLook(watcher.status, gone=False)
+            return LastLook(watcher.status, job_is_over=False)
         if interrupts.cancel:
             watcher.cancel()
         if watcher.step() or watcher.given_up() or interrupts.leave:
-            return LastLook(watcher.status, watcher.gone)
+            return LastLook(watcher.status, watcher.job_is_over)
         interrupts.wait(watcher.pause.seconds)
 
 
@@ -94,7 +94,7 @@ class _Watcher:
         self.pause = Pause(FILE_POLL_SECONDS, FILE_BACKOFF)
         self._ask = Pause(SCHEDULER_POLL_SECONDS)
         self.status = Status("waiting")
-        self.gone = False
+        self.job_is_over = False
         self._started = 0.0  # when the job was first seen to run
         self._up: dict[Path, int] = {}  # ranks that have started, by the file of their node
         self._count_at = 0.0  # when to count them next
@@ -121,8 +121,8 @@ class _Watcher:
         if self.status.phase != "waiting":
             self._show(now)
         self.pause.due(now)
-        self.gone = self.status.phase == "ended"
-        return self.gone
+        self.job_is_over = self.status.phase == "ended"
+        return self.job_is_over
 
     def cancel(self) -> None:
         """Cancel the job, and only then report it; retry from time to time while the scheduler refuses."""
@@ -152,7 +152,7 @@ class _Watcher:
         """Whether a cancelled job takes too long to end, or could not be cancelled."""
         if not self._cancel_asked or time.monotonic() - self._cancel_asked < CANCEL_TIMEOUT_SECONDS:
             return False
-        self.gone = self._cancelled
+        self.job_is_over = self._cancelled
         return True
 
     def _see(self, status: Status) -> None:

@@ -3,7 +3,7 @@ node only the GPUs are checked.
 
 Usage: nodes.py NODES BACKEND EXPECTED GPUS IMAGE, once on each node, in the image. EXPECTED is in GB/s (0: unknown),
 GPUS the planned number per node; IMAGE identifies the image of this node. NODE_RANK numbers the nodes. Node 0 listens
-at MASTER_ADDR, collects the reports and judges. Only IPv4 and the standard library are used.
+at MASTER_ADDR, collects the reports and diagnoses. Only IPv4 and the standard library are used.
 
 It stays in seconds at 1,000 nodes: each connects to all others, and measures its rate with log2(NODES) of them, in
 rounds of fixed time. A slow node is slow in all of its rounds; its partners are fast in others.
@@ -27,7 +27,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from judge import edges, judge, own_problems
+from diagnosis import diagnose, edges, own_problems
 from node_checks import GPU_SECONDS, gpu_problems, own_address
 
 CONNECT_SECONDS = 2.0
@@ -161,7 +161,7 @@ class Line:
 
 
 def lead(server: socket.socket, count: int, expected: float) -> None:
-    """Collect the reports of all nodes, judge, and tell each whether all is well."""
+    """Collect the reports of all nodes, diagnose, and tell each whether all is well."""
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a connection per node: 1024 may be too few
     patience = _patience(count)
@@ -184,7 +184,7 @@ def lead(server: socket.socket, count: int, expected: float) -> None:
     deadline = time.monotonic() + 3 * CONNECT_SECONDS + len(rounds(count)) * ROUND_SECONDS + GPU_SECONDS
     for rank, node in enumerate([] if problems else roster):
         node.update(lines[rank].read(deadline - time.monotonic()) or LOST)
-    problems = problems or own_problems(roster) + judge(roster, expected)
+    problems = problems or own_problems(roster) + diagnose(roster, expected)
     for problem in problems:
         report("failed", problem)
     if not problems:

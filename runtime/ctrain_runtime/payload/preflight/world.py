@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Optional
 
-import judge
+import diagnosis
 import nccl_log
 import node_checks
 import nodes
@@ -159,7 +159,7 @@ def bandwidth_problems(store: Any, backend: str, expected: float, network: str) 
         return [f"{name}: {why}" for name, why in wrong_nodes.items()]
     names = [name for name, _, _ in seen[::ranks_per_node]]
     between = " and ".join(names) if len(names) == 2 else f"all {len(names)} nodes"
-    return judge.slow(names, rates, 0, SLOW) or [f"slow network between {between}: {found}"]
+    return diagnosis.slow(names, rates, 0, SLOW) or [f"slow network between {between}: {found}"]
 
 
 def main() -> int:

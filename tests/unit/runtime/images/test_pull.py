@@ -14,7 +14,7 @@ import pytest
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import ConfigError, CtrainError, DiskFullError, ImageUnusable, RegistryError, UsageError
 from ctrain_runtime.images import pull as module
-from ctrain_runtime.images.pull import Meaning, PulledImage, check_reference, find_cached, find_meaning, pull
+from ctrain_runtime.images.pull import PulledImage, ResolvedReference, check_reference, find_cached, find_resolved, pull
 from samples.programs import write_program
 from samples.runs import wait_for
 from samples.sample_images import sif
@@ -105,17 +105,17 @@ def test_a_library_has_no_default(name: str) -> None:
 
 def test_what_a_library_sends_is_what_it_announced(pulls: Pulls, monkeypatch: pytest.MonkeyPatch) -> None:
     reference, digest = "library://l.example/team/nets/small:1", f"sha256:{sha256(sif()).hexdigest()}"
-    meaning = Meaning(digest, f"{digest.replace(':', '-')}.sif", reference)
+    resolved = ResolvedReference(digest, f"{digest.replace(':', '-')}.sif", reference)
     pulls.source.write_bytes(sif(data=b"other"))
     mismatch = rf"^digest mismatch for {reference}: announced {digest}, received sha256:[0-9a-f]{{64}}\. Run it again: "
     with pytest.raises(RegistryError, match=mismatch):
-        pull(reference, meaning, pulls.cache, pulls.engine, pulls.report)
+        pull(reference, resolved, pulls.cache, pulls.engine, pulls.report)
     assert pulls.names() == []
     pulls.source.write_bytes(sif())
     pulls.answer(f'[ -z "$APPTAINER_LIBRARY$SINGULARITY_LIBRARY" ] && cp {pulls.source} "$3"')
     for name in ("APPTAINER_LIBRARY", "SINGULARITY_LIBRARY"):
         monkeypatch.setenv(name, "https://other.example")
-    assert pull(reference, meaning, pulls.cache, pulls.engine, pulls.report).digest == digest
+    assert pull(reference, resolved, pulls.cache, pulls.engine, pulls.report).digest == digest
 
 
 @pytest.mark.parametrize(
@@ -168,12 +168,14 @@ def test_a_directory_to_unpack_in_that_does_not_exist(
 
 
 def test_an_image_is_pulled_by_what_its_reference_means(pulls: Pulls) -> None:
-    meaning = Meaning(f"sha256:{'a' * 64}", f"oci-sha256-{'a' * 64}-x86_64.sif", "docker://r.example/x@sha256:aa")
-    first = pull("docker://r.example/x:1", meaning, pulls.cache, pulls.engine, pulls.report)
-    assert pulls.calls.read_text().split()[-1] == meaning.reference
-    assert find_meaning(meaning, [pulls.cache]) == first
-    assert (pulls.cache / meaning.entry).resolve() == first.path
-    assert pull("docker://r.example/x:2", meaning, pulls.cache, pulls.engine, pulls.report, again=True) == first
+    resolved = ResolvedReference(
+        f"sha256:{'a' * 64}", f"oci-sha256-{'a' * 64}-x86_64.sif", "docker://r.example/x@sha256:aa"
+    )
+    first = pull("docker://r.example/x:1", resolved, pulls.cache, pulls.engine, pulls.report)
+    assert pulls.calls.read_text().split()[-1] == resolved.reference
+    assert find_resolved(resolved, [pulls.cache]) == first
+    assert (pulls.cache / resolved.entry).resolve() == first.path
+    assert pull("docker://r.example/x:2", resolved, pulls.cache, pulls.engine, pulls.report, again=True) == first
     assert find_cached("docker://r.example/x:2", [pulls.cache]) == first
     assert len(pulls.calls.read_text().splitlines()) == 1
     assert {what for what in pulls.reported if what.startswith("pulling")} == {"pulling docker://r.example/x:1"}
@@ -181,10 +183,10 @@ def test_an_image_is_pulled_by_what_its_reference_means(pulls: Pulls) -> None:
 
 def test_a_sif_file_that_changed_after_the_question_has_its_own_name(pulls: Pulls) -> None:
     """Its registry announced another digest: no entry may claim that."""
-    meaning = Meaning(f"sha256:{'a' * 64}", f"sha256-{'a' * 64}.sif", REFERENCE)
-    image = pull(REFERENCE, meaning, pulls.cache, pulls.engine, pulls.report)
-    assert image.digest != meaning.digest
-    assert find_meaning(meaning, [pulls.cache]) is None
+    resolved = ResolvedReference(f"sha256:{'a' * 64}", f"sha256-{'a' * 64}.sif", REFERENCE)
+    image = pull(REFERENCE, resolved, pulls.cache, pulls.engine, pulls.report)
+    assert image.digest != resolved.digest
+    assert find_resolved(resolved, [pulls.cache]) is None
     assert find_cached(REFERENCE, [pulls.cache]) == image
 
 

@@ -11,7 +11,7 @@ import pytest
 from ctrain_runtime.errors import ConfigError, RegistryError, UsageError
 from ctrain_runtime.images import remote
 from ctrain_runtime.images.image import OCI_ARCH
-from ctrain_runtime.images.pull import Meaning
+from ctrain_runtime.images.pull import ResolvedReference
 from ctrain_runtime.registry.client import Reference, RegistryClient
 from ctrain_runtime.registry.http_client import Unreachable
 from samples import library
@@ -45,11 +45,11 @@ def layers(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 )
 def test_an_image_of_docker_is_pulled_by_its_digest(reference: str, pulled: str) -> None:
     entry = f"oci-{DIGEST.replace(':', '-')}-{platform.machine()}.sif"
-    assert remote.resolve(reference) == Meaning(DIGEST, entry, f"{pulled}@{DIGEST}")
+    assert remote.resolve(reference) == ResolvedReference(DIGEST, entry, f"{pulled}@{DIGEST}")
 
 
 def test_the_file_of_oras_is_known_before_it_is_pulled(layers: list[Any]) -> None:
-    expected = Meaning(FILE, f"{FILE.replace(':', '-')}.sif", "oras://r.example/x:1")
+    expected = ResolvedReference(FILE, f"{FILE.replace(':', '-')}.sif", "oras://r.example/x:1")
     assert remote.resolve("oras://r.example/x:1") == expected
     layers[:] = [{"mediaType": "application/json", "digest": DIGEST}, SIF]
     assert remote.resolve("oras://r.example/x:1") == expected
@@ -88,7 +88,7 @@ def test_a_library_tells_the_digest_of_its_file(books: Library) -> None:
     digest = f"sha256:{sha256(b'an image').hexdigest()}"
     for name in ("team/nets/small:1", "team/nets/small"):
         reference = books.reference(name)
-        assert remote.resolve(reference) == Meaning(digest, f"{digest.replace(':', '-')}.sif", reference)
+        assert remote.resolve(reference) == ResolvedReference(digest, f"{digest.replace(':', '-')}.sif", reference)
     assert books.downloads() == 0
 
 

@@ -121,7 +121,7 @@ def test_a_node_without_a_directory_is_named_and_the_next_reads_the_shared_file(
     (_, _), (code, why), (next_code, next_why), last = map(ended, chain)
     assert (code, next_code, last) == (1, 0, (0, ""))
     assert f"not copied to {os.uname().nodename}: cannot use {nodes.disk(1)}: Not a directory." in why
-    assert "reads the rest of the shared file" in next_why
+    assert "reading the rest from the shared file system" in next_why
     assert [len(nodes.copies(number)) for number in (0, 2, 3)] == [1, 1, 1]
 
 
@@ -140,7 +140,7 @@ def test_the_rest_is_read_when_the_node_before_is_lost(nodes: Nodes) -> None:
         send(sock, b"")
         sock.sendall(FRAME.pack(5000, len(CONTENT)) + CONTENT[1000:1500])  # it ends in the middle of a frame
     code, said = ended(node)
-    assert code == 0 and "cannot have it from 127.0.0.1: connection closed" in said
+    assert code == 0 and "lost the connection to 127.0.0.1 (connection closed)" in said
     assert ended(last) == (0, "")  # it never noticed
     assert nodes.copies(1)[0].read_bytes() == nodes.copies(2)[0].read_bytes() == CONTENT
 
@@ -260,7 +260,7 @@ def test_a_node_before_that_never_starts_is_not_waited_for(
     copy = Copy(part, 10, 0)
     Neighbours(str(nodes.folder / "key"), 0.0, f"127.0.0.1:{nodes.ports[0]}", 0).fetch(copy)
     assert copy.have == 0
-    assert "cannot have it from 127.0.0.1: Connection refused" in capsys.readouterr().err
+    assert "lost the connection to 127.0.0.1 (Connection refused)" in capsys.readouterr().err
 
 
 def test_the_program_is_for_old_pythons_too() -> None:

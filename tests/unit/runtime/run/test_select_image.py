@@ -14,7 +14,7 @@ from ctrain_runtime.errors import (
     RegistryError,
 )
 from ctrain_runtime.images import remote
-from ctrain_runtime.images.pull import Meaning
+from ctrain_runtime.images.pull import ResolvedReference
 from ctrain_runtime.registry.http_client import Unreachable
 from ctrain_runtime.run.prepare import prepare
 from ctrain_runtime.store.manifest import Requires
@@ -46,21 +46,21 @@ class FakeRegistry:
     """What references mean; it cannot be reached at first."""
 
     def __init__(self) -> None:
-        self.meanings: dict[str, Meaning] = {}
+        self.resolved: dict[str, ResolvedReference] = {}
         self.error: CtrainError = Unreachable("r.example cannot be reached: gone")
         self.asked = 0
 
-    def resolve(self, reference: str) -> Meaning:
+    def resolve(self, reference: str) -> ResolvedReference:
         self.asked += 1
-        if reference not in self.meanings:
+        if reference not in self.resolved:
             raise self.error
-        return self.meanings[reference]
+        return self.resolved[reference]
 
     def push(self, reference: str, letter: str) -> None:
         """Let `reference` mean the image whose digest is made of this letter."""
         digest = f"sha256:{letter * 64}"
         name = f"docker://r.example/team/train@{digest}"
-        self.meanings[reference] = Meaning(digest, f"oci-sha256-{letter * 64}-x.sif", name)
+        self.resolved[reference] = ResolvedReference(digest, f"oci-sha256-{letter * 64}-x.sif", name)
 
 
 @pytest.fixture
@@ -200,7 +200,7 @@ def test_one_image_of_two_names_is_pulled_once(foreign: Path, registry: FakeRegi
     first, second = (plan_of(image=reference).image for reference in (REFERENCE, other))
     assert (first.path, first.name, second.name) == (second.path, REFERENCE, other)
     assert len(pulls(foreign)) == 1
-    registry.meanings.clear()
+    registry.resolved.clear()
     assert plan_of(image=other).image.path == first.path, "both names are known without the registry"
 
 
@@ -220,7 +220,7 @@ def test_an_image_of_a_library_is_pulled_only_if_its_digest_is_known(foreign: Pa
         prepare(asked(image=reference))
     assert not (foreign.parent / "engine").exists() or not pulls(foreign)
     assert "would be pulled" in str(prepare(asked(image=reference, dry_run=True)).notes)
-    registry.meanings[reference] = Meaning(f"sha256:{digest}", f"sha256-{digest}.sif", reference)
+    registry.resolved[reference] = ResolvedReference(f"sha256:{digest}", f"sha256-{digest}.sif", reference)
     asked_before = registry.asked
     for _ in range(2):
         assert plan_of(image=reference).image.digest == f"sha256:{digest}"
@@ -234,7 +234,7 @@ def test_a_registry_that_refuses_ends_a_run_only_if_it_is_needed(foreign: Path, 
     assert not (foreign.parent / "engine").exists() or not pulls(foreign)
     registry.push(REFERENCE, "a")
     prepare(asked(image=REFERENCE))
-    registry.meanings.clear()
+    registry.resolved.clear()
     assert "is unknown: r.example/team/train has no tag 1" in str(prepare(asked(image=REFERENCE)).notes)
     with pytest.raises(RegistryError):
         prepare(asked(image=REFERENCE, pull=True))

@@ -98,7 +98,7 @@ def test_a_run_to_its_end(run: Run, clock: Clock, interrupts: NoSignals) -> None
     clock.later(5, appear)
     clock.later(8, speak)
     clock.later(20, lambda: write_end(run.path, 0))
-    assert watch(run, observer, interrupts) == LastLook(Status("ended"), gone=True)
+    assert watch(run, observer, interrupts) == LastLook(Status("ended"), job_is_over=True)
     assert [status.phase for status in dict.fromkeys(observer.of("status"))] == ["waiting", "running", "ended"]
     assert "".join(observer.of("output")) == "hello\n"
     assert [records for records in observer.of("metrics") if records] == [[{"step": 1}]]
@@ -190,7 +190,9 @@ def test_cancel_comes_before_any_word_of_it(run: Run, scheduler: StandIn, clock:
 
     observer = Strict()
     clock.later(3, lambda: setattr(interrupts, "cancel", True))
-    assert watch(run, observer, interrupts) == LastLook(Status("ended", "X", Outcome.CANCELLED_BY_USER), gone=True)
+    assert watch(run, observer, interrupts) == LastLook(
+        Status("ended", "X", Outcome.CANCELLED_BY_USER), job_is_over=True
+    )
     assert scheduler.calls.count("cancel") == 1
     assert observer.of("cancelling") == ["job 7"]
 
@@ -201,7 +203,7 @@ def test_a_cancel_that_fails_is_shown_and_tried_again(
     scheduler.refusals = [SchedulerError("scancel: timed out"), SchedulerError("scancel: timed out")]
     observer = Observer()
     clock.later(3, lambda: setattr(interrupts, "cancel", True))
-    assert watch(run, observer, interrupts).gone
+    assert watch(run, observer, interrupts).job_is_over
     assert scheduler.calls.count("cancel") == 3
     assert observer.of("cancelling") == ["job 7"]
     assert observer.of("warn") == ["scancel: timed out; trying again"]  # once
@@ -210,7 +212,7 @@ def test_a_cancel_that_fails_is_shown_and_tried_again(
 def test_a_job_that_cannot_be_cancelled_is_not_called_gone(run: Run, scheduler: StandIn, interrupts: NoSignals) -> None:
     scheduler.refusals = [SchedulerError("no")] * 100
     interrupts.cancel = True
-    assert not watch(run, Observer(), interrupts).gone
+    assert not watch(run, Observer(), interrupts).job_is_over
     assert scheduler.calls.count("cancel") > 5
     assert not (run.path / "cancelled").exists(), "what ends it later was not the user"
 
@@ -225,20 +227,20 @@ def test_a_cancelled_job_that_takes_for_ever_to_end_is_left(run: Run, interrupts
     scheduler = Completing()
     interrupts.cancel = True
     stuck = dataclasses.replace(run, scheduler=scheduler)
-    assert watch(stuck, Observer(), interrupts) == LastLook(Status("running", "R"), gone=True)
+    assert watch(stuck, Observer(), interrupts) == LastLook(Status("running", "R"), job_is_over=True)
     assert scheduler.calls.count("cancel") == 1
 
 
 def test_a_second_interrupt_leaves_at_once(run: Run, scheduler: StandIn, interrupts: NoSignals) -> None:
     scheduler.refusals = [SchedulerError("no")] * 100
     interrupts.cancel = interrupts.leave = True
-    assert not watch(run, Observer(), interrupts).gone
+    assert not watch(run, Observer(), interrupts).job_is_over
     assert scheduler.calls.count("cancel") == 1
 
 
 def test_a_closed_terminal_leaves_the_run_alone(run: Run, scheduler: StandIn, interrupts: NoSignals) -> None:
     interrupts.detach = True
-    assert watch(run, Observer(), interrupts) == LastLook(Status("waiting"), gone=False)
+    assert watch(run, Observer(), interrupts) == LastLook(Status("waiting"), job_is_over=False)
     assert "cancel" not in scheduler.calls
 
 
@@ -250,7 +252,7 @@ def test_a_full_disk_does_not_keep_a_job_alive(
 
     monkeypatch.setattr(Path, "touch", full)
     interrupts.cancel = True
-    assert watch(run, Observer(), interrupts).gone
+    assert watch(run, Observer(), interrupts).job_is_over
     assert "cancel" in scheduler.calls
 
 

@@ -20,8 +20,8 @@ from ctrain_runtime.payload import PREFLIGHT
 NODE = """\
 import os, re, sys, time
 sys.path.insert(0, {inside!r})
-import judge, nodes
-judge.SLOW = 0.001
+import diagnosis, nodes
+diagnosis.SLOW = 0.001
 rank = int(os.environ["NODE_RANK"])
 nodes.node_name = lambda: f"node{{rank}}"
 nodes.own_address = lambda backend, connected: (f"127.0.1.{{rank + 1}}", "made up")

@@ -42,7 +42,7 @@ class World:
 
     def __init__(self, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.run, self.log, self.bus, self.rates = run, IB, 90.0, RATES
-        for module in ("judge", "nccl_log", "node_checks", "nodes", "world"):
+        for module in ("diagnosis", "nccl_log", "node_checks", "nodes", "world"):
             monkeypatch.delitem(sys.modules, module, raising=False)
         monkeypatch.syspath_prepend(PREFLIGHT)
         dist: Any = ModuleType("torch.distributed")

@@ -9,7 +9,7 @@ from typing import Any
 SLOW = 0.25  # of what plain sockets get: their rates scatter
 
 
-def judge(nodes: list[dict[str, Any]], expected: float) -> list[str]:
+def diagnose(nodes: list[dict[str, Any]], expected: float) -> list[str]:
     """What is wrong between the nodes. `expected` is in GB/s, 0 if unknown.
 
     Each has seen what it does not reach (`unreached`: pairs of a node and the reason), and the rates at which it

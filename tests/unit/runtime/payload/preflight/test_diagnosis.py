@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ctrain_runtime.payload.preflight.judge import SLOW, judge, own_problems, slow
+from ctrain_runtime.payload.preflight.diagnosis import SLOW, diagnose, own_problems, slow
 
 
 def a_node(name: str, **parts: Any) -> dict[str, Any]:
@@ -46,7 +46,7 @@ def test_the_node_of_most_failures_is_named_once() -> None:
         a_node("gpu3"),
         a_node("gpu4", unreached=down),
     ]
-    assert judge(nodes, 0) == [
+    assert diagnose(nodes, 0) == [
         "gpu1 does not reach gpu3 (10.0.0.3, its route's): timed out; 3 such failures with gpu3",
     ]
 
@@ -55,7 +55,7 @@ def test_two_failures_that_have_nothing_in_common_are_both_named() -> None:
     nodes = [a_node(f"gpu{number}") for number in range(1, 5)]
     nodes[0]["unreached"] = [(1, "No route to host")]
     nodes[2]["unreached"] = [(3, "timed out")]
-    assert judge(nodes, 0) == [
+    assert diagnose(nodes, 0) == [
         "gpu1 does not reach gpu2 (10.0.0.2, its route's): No route to host",
         "gpu3 does not reach gpu4 (10.0.0.4, its route's): timed out",
     ]
@@ -90,7 +90,7 @@ def test_of_two_nodes_none_is_blamed_alone() -> None:
 @given(st.integers(5, 40), st.data())
 def test_any_slow_node_is_named_and_no_other(count: int, data: st.DataObject) -> None:
     """Whatever the rates of the others are within a factor of two, in the rounds that nodes.py makes."""
-    from ctrain_runtime.payload.preflight.judge import edges
+    from ctrain_runtime.payload.preflight.diagnosis import edges
 
     culprit = data.draw(st.integers(0, count - 1))
     distances = [1 + (2**number - 1) % (count - 1) for number in range(max(4, (count - 1).bit_length()))]
