@@ -24,6 +24,8 @@ from ctrain_runtime.plan.model import Launch, LaunchPlan
 from ctrain_runtime.plan.mounts import data_problem
 from ctrain_runtime.run import shared_files
 
+SCHEMA = 2  # of plan.json: one more for each key that an older ctrain must not overlook. 1 had none of its own
+
 
 def new_run_path(parent: Path, job: str, name: str = "") -> Path:
     """The directory of a new run: `name` if given, else the job's name and the time; it does not exist yet."""
@@ -109,7 +111,7 @@ def _not_created(path: Path, error: OSError) -> CtrainError:
 
 def as_data(launch: Launch) -> dict[str, Any]:
     """The launch as plain data, for --dry-run --json and plan.json. Values of secrets are masked."""
-    data = dataclasses.asdict(launch)
+    data = {"schema": SCHEMA, **dataclasses.asdict(launch)}
     environment = data["plan"]["environment"]
     for name in secret_names(environment):
         value, environment[name] = environment[name], MASK
@@ -119,9 +121,15 @@ def as_data(launch: Launch) -> dict[str, Any]:
 
 
 def load_launch(run: Path) -> Launch:
-    """The launch in plan.json. Raises DataError or ConfigError."""
+    """The launch in plan.json, in which keys that are younger than it have their defaults. Raises DataError or
+    ConfigError."""
     path = run / run_files.PLAN
-    return config.load(Launch, read_json(path), str(path))
+    data = read_json(path)
+    schema = data.pop("schema", 1)
+    if type(schema) is not int or schema > SCHEMA:
+        problem = f"{path} has schema {schema!r}; this ctrain reads those up to {SCHEMA}"
+        raise ConfigError(problem, "Use the ctrain that started the run, or a newer one")
+    return config.load(Launch, data, str(path))
 
 
 def read_json(path: Path) -> dict[str, Any]:

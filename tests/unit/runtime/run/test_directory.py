@@ -108,6 +108,28 @@ def test_a_damaged_plan_is_named(tmp_path: Path, text: str, complaint: str) -> N
         directory.load_launch(Path("nowhere"))
 
 
+def test_a_plan_of_an_older_ctrain_reads_with_the_defaults_of_younger_keys(tmp_path: Path) -> None:
+    plan = directory.create(a_launch(a_plan(run_directory=tmp_path / "run"))) / "plan.json"
+    data = json.loads(plan.read_text())
+    for key in ("schema", "files"):
+        del data[key]
+    del data["plan"]["library_paths"]
+    plan.write_text(json.dumps(data))
+    launch = directory.load_launch(plan.parent)
+    assert (launch.files, launch.plan.library_paths, launch.plan.run) == ((), (), "run")
+
+
+@pytest.mark.parametrize("schema", [99, "2", None, True])
+def test_a_plan_of_a_younger_ctrain_is_refused(tmp_path: Path, schema: object) -> None:
+    plan = directory.create(a_launch(a_plan(run_directory=tmp_path / "run"))) / "plan.json"
+    plan.write_text(json.dumps({**json.loads(plan.read_text()), "schema": schema}))
+    complaint = (
+        rf"plan\.json has schema {schema!r}; this ctrain reads those up to 2. Use the ctrain that started the run"
+    )
+    with pytest.raises(ConfigError, match=complaint):
+        directory.load_launch(plan.parent)
+
+
 def test_a_missing_mount_source_is_named(tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     directory.check_mount_sources(a_plan(run_directory=tmp_path / "run", mounts=(f"{tmp_path}/there",)))
