@@ -21,7 +21,7 @@ from ctrain_runtime.base import run_files
 from ctrain_runtime.cli import run_options, run_view
 from ctrain_runtime.cli.output import print_line
 from ctrain_runtime.cli.terminal import Terminal
-from ctrain_runtime.errors import CANCELLED, SchedulerError
+from ctrain_runtime.errors import CANCELLED, SchedulerError, UsageError
 from ctrain_runtime.run import directory
 from ctrain_runtime.run.conclude import Conclusion, conclude
 from ctrain_runtime.run.interrupts import Interrupts
@@ -42,6 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
+    if args.full and (args.json or not args.dry_run):
+        raise UsageError("--full belongs to the text of a dry run", "Pass --dry-run --full, without --json")
     request = dataclasses.replace(run_options.make_request(args), dry_run=args.dry_run)
     prepared = prepare(request)
     if args.dry_run:

@@ -370,3 +370,12 @@ def test_an_engine_that_ignores_layers(machine: Path, programs: Path, capsys: py
         "image     pytorch 24.12-hd-r3-flat (prod)  sha256:f1a7,"
         " flattened, in place of 24.12-hd-r3: this engine ignores overlay partitions"
     )
+
+
+@pytest.mark.usefixtures("machine")
+@pytest.mark.parametrize("options", [(), ("--json",), ("--dry-run", "--json")])
+def test_full_belongs_to_the_text_of_a_dry_run(options: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert ctrain("--full", *options, *LOCAL, "./job") == 64
+    assert "--full belongs to the text of a dry run. Pass --dry-run --full, without --json" in capsys.readouterr().err
+    assert ctrain("--full", "--dry-run", *LOCAL, "./job") == 0
+    assert "\n--- ctrain.bash\n" in capsys.readouterr().out
