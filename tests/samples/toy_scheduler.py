@@ -17,8 +17,9 @@ from ctrain_runtime.base.bash import quote_argv
 from ctrain_runtime.cluster.model import Cluster, Partition
 from ctrain_runtime.errors import SchedulerError
 from ctrain_runtime.plan.model import Launch, LaunchPlan
+from ctrain_runtime.plan.task import Task, TaskIdentity
 from ctrain_runtime.schedulers.protocol import FailedTask, Outcome, OutOfMemory, Status
-from ctrain_runtime.schedulers.script import Task, TaskIdentity, directives, job_script, start_script
+from ctrain_runtime.schedulers.script import directives, job_script, start_script
 from ctrain_runtime.site.model import Site
 
 NODES, SLOTS = 2, 2

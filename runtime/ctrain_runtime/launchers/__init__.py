@@ -8,7 +8,7 @@ from ctrain_runtime.base import run_files
 from ctrain_runtime.launchers import gloo, per_rank, spawned_ranks, staging
 from ctrain_runtime.launchers.fragments import passed
 from ctrain_runtime.plan.model import LaunchPlan
-from ctrain_runtime.schedulers.script import Task, TaskIdentity
+from ctrain_runtime.plan.task import Task, TaskIdentity
 
 
 def variables_of_tasks(plan: LaunchPlan, identity: TaskIdentity) -> tuple[str, ...]:

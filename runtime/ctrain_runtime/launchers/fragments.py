@@ -10,7 +10,8 @@ from ctrain_runtime.base.bash import quote_argv
 from ctrain_runtime.engines import apptainer
 from ctrain_runtime.launchers import independent, node, staging
 from ctrain_runtime.plan.model import LaunchPlan
-from ctrain_runtime.schedulers.script import TaskIdentity, library
+from ctrain_runtime.plan.task import TaskIdentity
+from ctrain_runtime.schedulers.script import library
 
 # GPUs and threads of a rank. Besides who it is, everything else of the node stays out of the container.
 DEVICES = (

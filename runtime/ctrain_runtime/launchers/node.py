@@ -9,7 +9,7 @@ from __future__ import annotations
 from ctrain_runtime.base.bash import quote_argv
 from ctrain_runtime.plan.environment import NODE_IDENTITY
 from ctrain_runtime.plan.model import LaunchPlan
-from ctrain_runtime.schedulers.script import TaskIdentity
+from ctrain_runtime.plan.task import TaskIdentity
 
 VARIABLES = ("NODE_RANK", "MASTER_ADDR", "MASTER_PORT", *NODE_IDENTITY)
 

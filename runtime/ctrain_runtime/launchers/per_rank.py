@@ -7,7 +7,7 @@ from ctrain_runtime.base import run_files
 from ctrain_runtime.base.bash import quote_argv
 from ctrain_runtime.launchers import fragments, gloo, independent, node, preflight, world_scan
 from ctrain_runtime.plan.model import LaunchPlan
-from ctrain_runtime.schedulers.script import Task, TaskIdentity
+from ctrain_runtime.plan.task import Task, TaskIdentity
 
 # Many programs ask these for their rank: mpirun of Open MPI sets them (man mpirun), srun does not.
 OPEN_MPI_NAMES = tuple(f"OMPI_COMM_WORLD_{word}" for word in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"))

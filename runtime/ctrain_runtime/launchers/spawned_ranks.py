@@ -9,7 +9,7 @@ from ctrain_runtime.base import run_files
 from ctrain_runtime.base.bash import quote_argv
 from ctrain_runtime.launchers import fragments, node, preflight, world_scan
 from ctrain_runtime.plan.model import LaunchPlan
-from ctrain_runtime.schedulers.script import Task, TaskIdentity
+from ctrain_runtime.plan.task import Task, TaskIdentity
 
 TERMINATED = '[ -z "$ending" ] || [ "$code" != 0 ] || code=143'
 

@@ -8,7 +8,8 @@ import shlex
 from ctrain_runtime.base import run_files
 from ctrain_runtime.base.bash import quote_argv
 from ctrain_runtime.plan.model import IMAGE_ROOT, DataCopy, LaunchPlan
-from ctrain_runtime.schedulers.script import TaskIdentity, library
+from ctrain_runtime.plan.task import TaskIdentity
+from ctrain_runtime.schedulers.script import library
 
 FILES = (run_files.RELAY,)  # what these scripts need beside them
 START_SECONDS = 10  # between the starts of two nodes; besides:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ctrain_runtime.base import run_files
 from ctrain_runtime.plan.model import LaunchPlan
-from ctrain_runtime.schedulers.script import TaskIdentity
+from ctrain_runtime.plan.task import TaskIdentity
 
 MOST_HOSTS = 256  # whose addresses each of them asks for
 

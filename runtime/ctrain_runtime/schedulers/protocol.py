@@ -9,7 +9,7 @@ from typing import Literal, Optional, Protocol
 
 from ctrain_runtime.cluster.model import Cluster
 from ctrain_runtime.plan.model import Launch, LaunchPlan
-from ctrain_runtime.schedulers.script import Task, TaskIdentity
+from ctrain_runtime.plan.task import Task, TaskIdentity
 from ctrain_runtime.site.model import Site
 
 

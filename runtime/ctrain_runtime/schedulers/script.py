@@ -2,61 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 import shlex
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from ctrain_runtime.base import run_files
 from ctrain_runtime.base.bash import quote_argv
 from ctrain_runtime.engines import apptainer
 from ctrain_runtime.errors import DataError, PreflightError
-from ctrain_runtime.plan.model import LaunchPlan
+from ctrain_runtime.plan.model import Launch, LaunchPlan
+from ctrain_runtime.plan.task import Task
 from ctrain_runtime.store.lease import MAX_LEASE_SECONDS
 
 PREFLIGHT = "preflight"  # the argument by which a task proves its world instead of running the program
-
-
-@dataclass(frozen=True)
-class Task:
-    """What the scheduler starts `plan.tasks` times: the name of a script in the run directory. `scripts` maps the names
-    of the scripts that it needs to their texts, and `files` are static ones (payload/). `stages` are scripts that each
-    node runs once before, in this order."""
-
-    script: str
-    scripts: dict[str, str]
-    files: tuple[str, ...] = (run_files.LIBRARY, run_files.INSIDE_SCRIPT)
-    stages: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class TaskIdentity:
-    """How a task learns who it is.
-
-    `bash` sets task, tasks, local_task, NODE_RANK, and exports MASTER_ADDR and MASTER_PORT: the rendezvous is the
-    first node of what was started, not of the allocation around it. `mpi_bash` refuses what MPI could not work with,
-    and adds to the array `binds`. `hosts` is a command that prints the names of the nodes. `passed` and
-    `passed_prefixes` name the variables that pass into the container. `gpu_numbers` is the variable that has the node's
-    numbers of the GPUs in CUDA_VISIBLE_DEVICES, which counts those of a cgroup from 0 ("": none, or they are the same).
-    `job_variables` are about the job and its nodes alone: they pass into containers of tasks that are no ranks.
-    """
-
-    started_by: str
-    bash: str
-    mpi_bash: str = ""
-    hosts: str = ""
-    passed: tuple[str, ...] = ()
-    passed_prefixes: tuple[str, ...] = ()
-    gpu_numbers: str = ""
-    job_variables: tuple[str, ...] = ()
-
-    def passing(self, *names: str) -> TaskIdentity:
-        """This one, with further variables that pass into the container."""
-        return dataclasses.replace(self, passed=(*self.passed, *names))
-
-    def passing_only(self) -> TaskIdentity:
-        """This one, with none of the scheduler's variables passing into the container."""
-        return dataclasses.replace(self, passed=(), passed_prefixes=())
 
 
 def start_script(plan: LaunchPlan, script: str, *arguments: str) -> list[str]:
@@ -76,6 +33,11 @@ def library(plan: LaunchPlan) -> str:
     Scripts run under `bash -p`: else BASH_ENV and functions of the caller's shell would run first (man bash, -p).
     """
     return f'run={shlex.quote(plan.run_directory)}\n. "$run/{run_files.LIBRARY}" || exit {DataError.exit_code}'
+
+
+def rendezvous(plan: LaunchPlan, address: str) -> str:
+    """The line that exports the rendezvous of a run whose first task is on this machine; `address` is bash."""
+    return f"set_rendezvous {address} {int(plan.run_key, 16) % 4536}"
 
 
 def job_script(
@@ -111,6 +73,18 @@ def job_script(
 {library(plan)}
 {chr(10).join(lines)}
 """
+
+
+def on_terminal(plan: LaunchPlan, task: Task, before: str) -> Launch:
+    """One task as a process of this machine, with its terminal."""
+    start = quote_argv(["exec", *start_script(plan, task.script)])
+    text = f"#!/bin/bash -p\n{library(plan)}\n{before}\nexport CTRAIN_TASK=0\n{start}\n"
+    return Launch(plan, job_argv(plan), {run_files.JOB_SCRIPT: text, **task.scripts}, task.files)
+
+
+def job_argv(plan: LaunchPlan) -> tuple[str, ...]:
+    """The argv that runs job.sh on this machine."""
+    return "/bin/bash", "-p", f"{plan.run_directory}/{run_files.JOB_SCRIPT}"
 
 
 def renew_lease(plan: LaunchPlan) -> list[str]:

@@ -11,10 +11,10 @@ from ctrain_runtime.cluster import machine
 from ctrain_runtime.cluster.model import Cluster, Machine
 from ctrain_runtime.errors import UsageError
 from ctrain_runtime.plan.model import Launch, LaunchPlan
+from ctrain_runtime.plan.task import Task, TaskIdentity
 from ctrain_runtime.schedulers import process
 from ctrain_runtime.schedulers.local import script
 from ctrain_runtime.schedulers.protocol import FailedTask, OutOfMemory, Status
-from ctrain_runtime.schedulers.script import Task, TaskIdentity
 from ctrain_runtime.site.model import Site
 
 

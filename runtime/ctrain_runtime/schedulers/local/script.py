@@ -5,13 +5,9 @@ from __future__ import annotations
 from ctrain_runtime.base import run_files
 from ctrain_runtime.base.bash import quote_argv
 from ctrain_runtime.plan.model import Launch, LaunchPlan
+from ctrain_runtime.plan.task import Task, TaskIdentity
 from ctrain_runtime.schedulers.process import CANCEL_GRACE_SECONDS, GRACE_SECONDS, JOB_ID
-from ctrain_runtime.schedulers.script import Task, TaskIdentity, job_script, library, start_script
-
-
-def rendezvous(plan: LaunchPlan, address: str) -> str:
-    """The line that exports the rendezvous of a run whose first task is on this machine; `address` is bash."""
-    return f"set_rendezvous {address} {int(plan.run_key, 16) % 4536}"
+from ctrain_runtime.schedulers.script import job_argv, job_script, on_terminal, rendezvous, start_script
 
 
 def identity(plan: LaunchPlan) -> TaskIdentity:
@@ -28,15 +24,4 @@ def render(plan: LaunchPlan, task: Task) -> Launch:
     before = [meet, f"ct_grace={GRACE_SECONDS} ct_asked_grace={CANCEL_GRACE_SECONDS}"]
     start = f"tasks 0 {plan.tasks} {task.script}"
     text = job_script(plan, header="", job_id=JOB_ID, before=before, start=start, stage_in=stage_in)
-    return Launch(plan, _argv(plan), {run_files.JOB_SCRIPT: text, **task.scripts}, task.files)
-
-
-def on_terminal(plan: LaunchPlan, task: Task, before: str) -> Launch:
-    """One task as a process of this machine, with its terminal."""
-    start = quote_argv(["exec", *start_script(plan, task.script)])
-    text = f"#!/bin/bash -p\n{library(plan)}\n{before}\nexport CTRAIN_TASK=0\n{start}\n"
-    return Launch(plan, _argv(plan), {run_files.JOB_SCRIPT: text, **task.scripts}, task.files)
-
-
-def _argv(plan: LaunchPlan) -> tuple[str, ...]:
-    return "/bin/bash", "-p", f"{plan.run_directory}/{run_files.JOB_SCRIPT}"
+    return Launch(plan, job_argv(plan), {run_files.JOB_SCRIPT: text, **task.scripts}, task.files)

@@ -10,10 +10,10 @@ from typing import Optional
 from ctrain_runtime.cluster.model import Cluster
 from ctrain_runtime.errors import CtrainError, UnansweredSubmission
 from ctrain_runtime.plan.model import Launch, LaunchPlan
+from ctrain_runtime.plan.task import Task, TaskIdentity
 from ctrain_runtime.schedulers import process
 from ctrain_runtime.schedulers.pbs import facts, job, script, submit
 from ctrain_runtime.schedulers.protocol import FailedTask, OutOfMemory, Status
-from ctrain_runtime.schedulers.script import Task, TaskIdentity
 from ctrain_runtime.site.model import Site
 
 

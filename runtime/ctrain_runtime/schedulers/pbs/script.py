@@ -12,14 +12,14 @@ from ctrain_runtime.base import run_files
 from ctrain_runtime.base.bash import quote_argv
 from ctrain_runtime.errors import UsageError
 from ctrain_runtime.plan.model import Launch, LaunchPlan
+from ctrain_runtime.plan.task import Task, TaskIdentity
 from ctrain_runtime.schedulers import process
-from ctrain_runtime.schedulers.local.script import on_terminal, rendezvous
 from ctrain_runtime.schedulers.pbs.options import job_options
 from ctrain_runtime.schedulers.script import (
     PREFLIGHT,
-    Task,
-    TaskIdentity,
     job_script,
+    on_terminal,
+    rendezvous,
     renew_lease,
     start_script,
 )

@@ -7,11 +7,10 @@ import shlex
 from ctrain_runtime.base import run_files, time_limit
 from ctrain_runtime.base.bash import quote_argv
 from ctrain_runtime.plan.model import Launch, LaunchPlan
+from ctrain_runtime.plan.task import Task, TaskIdentity
 from ctrain_runtime.schedulers import process
 from ctrain_runtime.schedulers.script import (
     PREFLIGHT,
-    Task,
-    TaskIdentity,
     directives,
     job_script,
     renew_lease,

@@ -20,7 +20,7 @@ from ctrain_runtime.errors import ConfigError
 from ctrain_runtime.gpus import COMPAT_DIRS, DRIVER_FILE, HOST_LIBRARIES
 from ctrain_runtime.launchers import fragments
 from ctrain_runtime.plan.model import LaunchPlan
-from ctrain_runtime.schedulers.script import TaskIdentity
+from ctrain_runtime.plan.task import TaskIdentity
 from samples.layers import a_layer
 from samples.plans import a_job, a_plan, a_site, an_image, some_facts
 from samples.programs import SYSTEM, write_program

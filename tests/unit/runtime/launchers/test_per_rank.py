@@ -5,7 +5,7 @@ import pytest
 from ctrain_runtime import payload
 from ctrain_runtime.base.bash import fragment
 from ctrain_runtime.launchers import make_task
-from ctrain_runtime.schedulers.script import TaskIdentity
+from ctrain_runtime.plan.task import TaskIdentity
 from samples.plans import a_job, a_plan
 from samples.scripts import Scripts, slurm_task
 

@@ -14,7 +14,8 @@ import pytest
 
 from ctrain_runtime import payload
 from ctrain_runtime.plan.model import LaunchPlan, Preflight
-from ctrain_runtime.schedulers.script import TaskIdentity, directives, job_script, start_script
+from ctrain_runtime.plan.task import TaskIdentity
+from ctrain_runtime.schedulers.script import directives, job_script, start_script
 from golden import cases
 from samples.plans import a_launch, some_facts
 from samples.scripts import Scripts, wait_until
