@@ -238,6 +238,7 @@ def test_all_text_survives_mpirun(bench: Bench, arguments: list[str], run: str) 
 
 @settings(deadline=None, max_examples=often(40, 12))
 @given(text)
+@example("\udcff\udc80")  # bytes that are no text
 def test_every_refusal_is_an_event(bench: Bench, program: str) -> None:
     """Whatever the command that is not found is called."""
     program = f"no-such-{program}"
@@ -248,7 +249,7 @@ def test_every_refusal_is_an_event(bench: Bench, program: str) -> None:
     argv = ["/bin/sh", payload.FOLDER / run_files.INSIDE_SCRIPT, "5", "0", "need", program, "run", program]
     done = subprocess.run(argv, env=environment, capture_output=True)
     assert done.returncode == 127
-    (event,) = events.read_text(encoding="utf-8").split("\n")[:-1]
+    (event,) = events.read_text(encoding="utf-8", errors="surrogateescape").split("\n")[:-1]
     message = f"command not found in the image: {program}"
     assert json.loads(event) == {"what": "refused", "stage": "run", "rank": 5, "code": 127, "message": message}
     assert done.stderr == os.fsencode(f"ctrain: {message}\n")
