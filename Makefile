@@ -7,6 +7,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -c
 .DELETE_ON_ERROR:
 unexport MAKEFLAGS MFLAGS MAKEOVERRIDES # tests start make as users do, not as a part of this one
+unexport PYTHONDONTWRITEBYTECODE # each worker of pytest would compile all tests anew
 
 RESULTS := build/test
 PYTEST := .venv/bin/pytest --durations=20
