@@ -30,18 +30,21 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 from ctrain_runtime import schedulers
 from ctrain_runtime.cli.main import RUNTIME_VERBS, main
 from ctrain_runtime import payload
-from ctrain_runtime.run import pick_up
+from ctrain_runtime.run import conclude, pick_up, watch
 from ctrain_runtime.schedulers.local import script
 schedulers.MODULES["toy"] = "samples.toy_scheduler"
 script.GRACE_SECONDS = float(os.environ.get("GRACE", script.GRACE_SECONDS))
 script.CANCEL_GRACE_SECONDS = float(os.environ.get("GRACE", script.CANCEL_GRACE_SECONDS))
+# The schedulers are stand-ins: they may be asked often.
+conclude.OUTCOME_POLL_SECONDS, watch.SCHEDULER_POLL_SECONDS, watch.CANCEL_RETRY_SECONDS = 0.05, (0.1, 0.5), 0.5
 pick_up.SUBMISSION_SECONDS = 0  # what these schedulers have not taken when their lock is free, they never will
 text, grace = payload.text, os.environ.get("GRACE", "10")
 def changed(name):
     if name == "scan.py" and "SCAN" in os.environ:
         return Path(os.environ["SCAN"]).read_text()
     return text(name).replace("ct_grace=10 ct_asked_grace=10 ", f"ct_grace={grace} ct_asked_grace={grace} ").replace(
-        "ct_grace=15 ct_asked_grace=15 ", f"ct_grace={float(grace) + 5} ct_asked_grace={float(grace) + 5} ")
+        "ct_grace=15 ct_asked_grace=15 ", f"ct_grace={float(grace) + 5} ct_asked_grace={float(grace) + 5} ").replace(
+        "ct_poll=$1 ", "ct_poll=0.1 ")
 payload.text = changed
 sys.exit(main(RUNTIME_VERBS, sys.argv[1:]))
 """
@@ -156,7 +159,7 @@ class Bench:
             "HOME": str(folder),
             "TMPDIR": str(folder),
             "TOY_ROOT": str(folder / "toy"),
-            "GRACE": "1",  # seconds, as most tests need none
+            "GRACE": "60",  # seconds: what ends by itself is not killed before, however busy the machine is
         }
 
     def ctrain(self, *arguments: str, streams: Any = None, **variables: str) -> subprocess.Popen[str]:

@@ -144,6 +144,7 @@ def test_a_program_that_saves_and_exits_0_when_its_job_is_ended_is_not_completed
 
 def test_a_program_that_ignores_the_end_of_its_job(bench: Bench) -> None:
     stubborn = ("--", "bash", "-c", 'trap "" TERM; touch "$CTRAIN_RUN_DIR/up$RANK"; while :; do sleep 1; done')
+    bench.environment["GRACE"] = "1"
     assert ended(bench.run(*FOUR, *stubborn, verb="submit"))[0] == 0
     all_up(bench)
     code, _, error = ended(bench.attach(verb="cancel"))
@@ -308,7 +309,6 @@ def serving(bench: Bench) -> Bench:
     engine.rename(bench.folder / "bin/without-fuse")
     engine.write_text(ENGINE.format(engine=bench.folder / "bin/without-fuse"))
     engine.chmod(0o755)
-    bench.environment["GRACE"] = "10"
     return bench
 
 
