@@ -13,7 +13,7 @@ from ctrain_builder.image_spec import ImageSpec
 from ctrain_runtime.base.digest import SHOWN_DIGITS
 from ctrain_runtime.errors import UsageError
 
-_UNITS = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
+_UNITS = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 
 
 def add_definitions_argument(parser: argparse.ArgumentParser) -> None:
@@ -113,8 +113,11 @@ def digest(text: str) -> str:
 
 
 def parse_size(text: str) -> int:
-    """Bytes of a size as in 200GB, 1.5 TB or 5000000 (powers of 1000). Raises UsageError."""
+    """Bytes of a size as in 200GB or 1.5 TB (powers of 1000); only 0 needs no unit. Raises UsageError."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.strip().lower())
+    if found and found[2] == "" and float(found[1]) == 0:
+        return 0
     if not found or found[2] not in _UNITS:
-        raise UsageError(f"{text!r} is not a size", "Write it as in 200GB (kB, MB, GB, TB; powers of 1000)")
+        what = f"size {text!r} has no unit" if found and not found[2] else f"{text!r} is not a size"
+        raise UsageError(what, "Write it as in 200GB (B, kB, MB, GB, TB; powers of 1000)")
     return round(float(found[1]) * _UNITS[found[2]])

@@ -151,7 +151,7 @@ def test_a_cache_above_its_cap_is_cut(
     monkeypatch.setenv("CTRAIN_CACHE_SIZE", "2kB")
     assert ctrain("build", "small") == 0
     assert old.exists()
-    assert ctrain("build", "small", "--cache-size", "999") == 0
+    assert ctrain("build", "small", "--cache-size", "999B") == 0
     assert not old.exists()
     assert len(list((tmp_path / "cache/layers").iterdir())) == 2
 
