@@ -7,9 +7,11 @@ base that changes unseen would be up to date forever.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Optional
 
 from ctrain_builder import files
 from ctrain_builder.definition import Definition
@@ -49,6 +51,17 @@ def identify(base: Definition, resolve: Callable[[str], str]) -> tuple[str, str]
         return "", _layout(base, source)
     hint = _INSTEAD.get(bootstrap, "Use an image of a registry, or a file: docker, localimage, docker-archive ...")
     raise ConfigError(f"{base.path}: a base of `Bootstrap: {bootstrap}` can change unseen", hint)
+
+
+def local_size(base: Definition) -> Optional[int]:
+    """The bytes of the files that a (rendered) base starts from; None if they are elsewhere, or cannot be read."""
+    bootstrap, source = base.header["bootstrap"].lower(), base.header.get("from", "")
+    with contextlib.suppress(ConfigError, ImageNotFound, OSError):
+        if bootstrap in ("localimage", *_ARCHIVES):
+            return _existing(base, source).stat().st_size
+        if bootstrap == "oci":
+            return sum(path.stat().st_size for path in _index(base, source).parent.glob("blobs/*/*"))
+    return None
 
 
 def require_unchanged(base: Definition, digest: str, resolve: Callable[[str], str]) -> None:
@@ -101,10 +114,14 @@ def _has_layers(path: Path) -> bool:
 
 def _layout(base: Definition, source: str) -> str:
     """The digest of an OCI layout's index: engines compare all below it with the digests in it."""
-    places = (Path(source), Path(source.rpartition(":")[0] or source))  # PATH:TAG
+    return f"sha256:{hashlib.sha256(_index(base, source).read_bytes()).hexdigest()}"
+
+
+def _index(base: Definition, source: str) -> Path:
+    """The index of the OCI layout PATH or PATH:TAG."""
+    places = (Path(source), Path(source.rpartition(":")[0] or source))
     directory = next((place for place in places if place.is_dir()), places[0])
-    text = _existing(base, str(directory / _INDEX)).read_bytes()
-    return f"sha256:{hashlib.sha256(text).hexdigest()}"
+    return _existing(base, str(directory / _INDEX))
 
 
 def _existing(base: Definition, source: str) -> Path:

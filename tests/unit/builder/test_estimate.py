@@ -77,6 +77,34 @@ def test_space_is_that_of_the_largest_moment(cache: Cache, planned: BuildPlan) -
     assert estimate.space(cache, planned, flat=False) == (9000, 4500 + 3 * 4000 - 9000)
 
 
+@pytest.mark.parametrize(
+    ("bootstrap", "source"),
+    [("docker-archive", "image.tar"), ("oci-archive", "image.tar:v1"), ("localimage", "image.tar"), ("oci", "oci:v1")],
+)
+def test_the_size_of_files_that_a_base_starts_from_is_known(
+    cache: Cache, project: Path, tmp_path: Path, bootstrap: str, source: str
+) -> None:
+    """An archive of 2 MB needed 40 GB, as an image of NVIDIA's does."""
+    (tmp_path / "image.tar").write_bytes(bytes(2000))
+    (tmp_path / "oci/blobs/sha256").mkdir(parents=True)
+    (tmp_path / "oci/index.json").write_text("{}")
+    for name in "ab":
+        (tmp_path / "oci/blobs/sha256" / name).write_bytes(bytes(1000))
+    definition = project / "definitions/base/base.def"
+    definition.write_text(f"Bootstrap: {bootstrap}\nFrom: {tmp_path}/{source}\n%post\n  echo {{{{ VERSION }}}}\n")
+    spec = image_spec.find_spec(project / "definitions", "small")
+
+    def space() -> int:
+        plan = build_plan.plan_image(spec, {}, {}, "amd64", lambda _key, is_base: not is_base, lambda _: "")
+        cache.layer(plan.layers[1].key, False).write_bytes(b"")
+        return sum(estimate.space(cache, plan, flat=False))
+
+    assert space() == 8000, "the layer, and its files, which take three times as much"
+    (tmp_path / "image.tar").unlink()
+    (tmp_path / "oci/index.json").unlink()
+    assert space() > 10**9, "the plan says what is missing"
+
+
 def test_a_copy_of_a_large_base_is_announced(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     base = cache.layer("key", True)
     base.write_bytes(b"")
