@@ -38,7 +38,7 @@ def regions(image: Path, layers: Sequence[Layer]) -> list[Region]:
         return [Region(0, size)]  # a flat one
     for entry, layer in partitions:
         if entry.size != layer.size or entry.offset < at:
-            raise ImageUnusable(f"{image} does not consist of the layers in its manifest", "Build it again")
+            raise ImageUnusable(f"{image} does not consist of the layers in its manifest")
         found += [Region(at, entry.offset - at), Region(entry.offset, entry.size, layer.digest)]
         at = entry.offset + entry.size
     return [*found, Region(at, size - at)]

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ctrain_builder import layer_key
-from ctrain_builder.build_cache import DIRECTORIES, Cache, LayerBuild, load_record
-from ctrain_runtime.errors import ConfigError
-from ctrain_runtime.store.manifest import read_manifest
+from ctrain_builder.build_cache import DIRECTORIES, Cache, LayerBuild, load_record, partition
+from ctrain_runtime.base.digest import file_digest
+from ctrain_runtime.errors import ConfigError, ImageUnusable
+from ctrain_runtime.store.manifest import Layer, read_manifest
 
 _KINDS = {"layers": "layer", "compiled": "compiled", "images": "image"}  # by directory
 
@@ -60,6 +61,26 @@ def _blocks(path: Path) -> int:
 def remove(cache: Cache, found: Iterable[Entry]) -> list[Entry]:
     """Remove what no build uses just now. Returns what was removed."""
     return [entry for entry in found if cache.remove(entry.path)]
+
+
+def remove_damaged(cache: Cache, image: Path, layers: Iterable[Layer]) -> list[str]:
+    """Remove an image that is not as it was built, and those of its layers that are not: the next build makes them
+    again. Returns what was removed."""
+    removed = ["the image"] if cache.remove(image) else []
+    for layer in layers:
+        for is_base in (True, False):
+            path, recorded = cache.layer(layer.key, is_base), cache.known_content(layer.key, is_base)
+            if recorded and path.is_file() and _digest(path) != recorded.digest and cache.remove(path):
+                removed.append(f"layer {layer.definition}")
+    return removed
+
+
+def _digest(layer: Path) -> str:
+    """Of a layer's partition; "" if it has none."""
+    try:
+        return file_digest(layer, *partition(layer))
+    except (ImageUnusable, ValueError):
+        return ""
 
 
 def clear(cache: Cache) -> None:

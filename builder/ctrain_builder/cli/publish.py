@@ -15,6 +15,7 @@ import argparse
 import json
 import shlex
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Optional
 
 from ctrain_builder import build, build_plan, image_spec, redistribution
@@ -28,10 +29,11 @@ from ctrain_builder.cli.signer import make_signer
 from ctrain_builder.cli.store.common import store_root
 from ctrain_builder.image_spec import ImageSpec
 from ctrain_builder.store import channels
-from ctrain_builder.store.publish import CopyObserver, PublishResult, find_same, publish, require_digest
+from ctrain_builder.store.publish import CopyObserver, NotAsBuilt, PublishResult, find_same, publish, require_digest
 from ctrain_builder.store.refresh import refresh
+from ctrain_builder.upkeep import remove_damaged
 from ctrain_runtime.base.text import format_size
-from ctrain_runtime.errors import ImageTestError, RegistryError, UsageError
+from ctrain_runtime.errors import ImageTestError, ImageUnusable, RegistryError, UsageError
 from ctrain_runtime.images.image import is_path
 from ctrain_runtime.store.manifest import REDISTRIBUTE_LABEL, Manifest
 from ctrain_runtime.store.store import open_store
@@ -69,6 +71,16 @@ def execute(args: argparse.Namespace) -> int:
     cache = open_cache(args.cache)
     spec = find_image(image_spec.directory(args.definitions), args.image, args.tag)
     flat = build.is_flat(spec, args.flatten)
+    try:
+        return _publish(args, cache, spec, flat, root)
+    except NotAsBuilt as error:
+        manifest = build.finished(cache, spec, flat)
+        removed = remove_damaged(cache, cache.image(spec, flat), manifest.layers if manifest else ())
+        what = f"{error.message}; removed from the cache: {', '.join(removed) or 'nothing, as a build uses it'}"
+        raise ImageUnusable(what, f"Run: {_command('build', args, spec)}") from error
+
+
+def _publish(args: argparse.Namespace, cache: Cache, spec: ImageSpec, flat: bool, root: Path) -> int:
     path = cache.image(spec, flat)
     with cache.use(path) as there:  # it stays while it is copied
         manifest = _publishable(args, cache, spec, flat) if there else None

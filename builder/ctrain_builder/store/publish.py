@@ -37,6 +37,10 @@ from ctrain_runtime.store.store import (
 )
 
 
+class NotAsBuilt(ImageUnusable):
+    """The file of an image is not what its manifest records."""
+
+
 @dataclass(frozen=True)
 class PublishResult:
     """`new_version`: False when the store had the same digest already."""
@@ -65,7 +69,7 @@ def publish(
     """Copy a tested image into the store at `root` under its next release number; move `channel` to it if given.
 
     `digest`, if given, must be that of its manifest or, before it is signed, of its file; or the beginning of either.
-    Raises ImageTestError, ImageUnusable, StoreError, DiskFullError, UsageError.
+    Raises ImageTestError, NotAsBuilt, StoreError, DiskFullError, UsageError.
     """
     if channel:
         channels.check(channel)
@@ -127,17 +131,20 @@ def _copy(
     image: Path, manifest: Manifest, root: Path, watch: CopyObserver, signer: Optional[Signer], wanted: str
 ) -> Iterator[tuple[Path, Manifest]]:
     """A copy of the image in the store, whole and signed but without a name, and its manifest. `wanted` is the digest
-    that its file must have, if any. Raises ImageUnusable, UsageError.
+    that its file must have, if any. Raises NotAsBuilt, UsageError.
 
     The store's lock is not held: this takes minutes for 10 GB, and nobody's rollback should wait for it.
     """
     with temporary(root, image.name, watch.say) as file:
-        parts = shared(image, manifest, open_store(root).images())
         by_regions = manifest.digest.startswith(REGIONS)
-        copied = copy(image, file, Permissions(root.stat()), manifest.layers if by_regions else (), parts, watch.done)
+        layers = manifest.layers if by_regions else ()
+        try:
+            parts = shared(image, manifest, open_store(root).images())
+            copied = copy(image, file, Permissions(root.stat()), layers, parts, watch.done)
+        except ImageUnusable as error:
+            raise NotAsBuilt(error.message) from error
         if manifest.digest != (copied.regions if by_regions else copied.digest):
-            hint = "Build it again with: ctrain build"
-            raise ImageUnusable(f"{image} has changed since it was built and tested", hint)
+            raise NotAsBuilt(f"{image} has changed since it was built and tested")
         digest = copied.digest
         require_digest(image, manifest, wanted, digest)
         if signer:

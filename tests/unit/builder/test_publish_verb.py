@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_builder import manifest_writer
+from ctrain_builder import build, manifest_writer
 from ctrain_builder.build_cache import LayerBuild
 from ctrain_builder.cache_root import open_cache
 from ctrain_builder.cli.main import BUILD_VERBS
@@ -18,6 +18,7 @@ from ctrain_runtime.registry.client import RegistryClient
 from ctrain_runtime.store.manifest import Manifest, read_manifest
 from ctrain_runtime.store.store import open_store
 from samples import built_image
+from samples.sample_images import sif
 
 
 @pytest.fixture
@@ -176,6 +177,30 @@ def test_dry_run_publishes_nothing(publish: Callable[..., int], capsys: pytest.C
     capsys.readouterr()
     assert publish("--dry-run") == 0
     assert capsys.readouterr().out == "small:1.0-s-r1 is the same image\n"
+
+
+@pytest.mark.parametrize("damaged", ["image", "layer", "header"])
+def test_what_is_damaged_in_the_cache_is_removed_so_that_a_build_makes_it_again(
+    publish: Callable[..., int], project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], damaged: str
+) -> None:
+    """`publish` said that it should be built again, `build` that it was up to date."""
+    cache = open_cache(tmp_path / "cache")
+    plan = built_image.plan(project / "definitions")
+    image = cache.image(plan.spec)
+    whole = image.read_bytes()
+    cache.layer(plan.layers[0].key, True).write_bytes(sif(data=b"base"))
+    image.write_bytes(whole[:8] if damaged == "header" else whole.replace(b"upper", b"UPPER"))
+    if damaged == "layer":
+        cache.layer(plan.layers[1].key, False).write_bytes(b"UPPER")
+    assert build.assembled(cache, plan, False), "a build reads no images"
+    assert publish("--channel", "prod") == 69
+    said = capsys.readouterr().err
+    layer = ", layer upper" * (damaged == "layer")
+    assert f"; removed from the cache: the image{layer}. Run: ctrain build small:1.0\n" in said
+    assert said.startswith(f"ctrain: {image} ") and said.count("\n") == 1
+    assert build.assembled(cache, plan, False) is None
+    assert [cache.has_layer(layer.key, layer.definition.is_base) for layer in plan.layers] == [True, damaged != "layer"]
+    assert list(Path("store").rglob("*small*")) == []
 
 
 def test_an_empty_channel_is_refused(publish: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
