@@ -10,10 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any, Optional, TextIO
 
+from ctrain_builder import estimate
 from ctrain_builder.build import BuildResult, StepFailed
 from ctrain_builder.build_plan import BuildPlan
 from ctrain_builder.cli.progress import ProgressLines
-from ctrain_builder.estimate import IMAGE
 from ctrain_builder.image.run_tests import TestsFailed
 from ctrain_builder.layers.container import last_lines
 from ctrain_runtime.base.text import format_duration, format_size, pluralize
@@ -95,12 +95,15 @@ def build(
 
 def _state(plan: BuildPlan, built: BuildResult) -> str:
     """What became of an image, and what it took."""
+    has_no_tests = estimate.TESTS in built.seconds and not built.manifest.tests
     hint = "" if built.manifest.tested else f", not tested (run: ctrain test {plan.spec.name}:{plan.spec.tag})"
-    if not built.fresh:
+    if has_no_tests:
+        hint = ", but has no tests, which publishing needs (add a %test)"
+    if not built.fresh or (has_no_tests and estimate.IMAGE not in built.seconds):
         return f"is up to date, nothing to do{hint}"
     parts = ", ".join(f"{kind} {format_duration(seconds)}" for kind, seconds in built.seconds.items())
     total = format_duration(sum(built.seconds.values()))
-    what = "tested" if IMAGE not in built.seconds else "built and tested" if not hint else "built"
+    what = "tested" if estimate.IMAGE not in built.seconds else "built and tested" if not hint else "built"
     return f"is {what} in {total} ({parts}){hint}"
 
 

@@ -27,6 +27,7 @@ from ctrain_builder.cli.options import add_dry_run, add_plan_arguments, digest, 
 from ctrain_builder.cli.planning import Parents, detect_site, plan_images
 from ctrain_builder.cli.signer import make_signer
 from ctrain_builder.cli.store.common import store_root
+from ctrain_builder.image import planned_tests
 from ctrain_builder.image_spec import ImageSpec
 from ctrain_builder.store import channels
 from ctrain_builder.store.publish import CopyObserver, NotAsBuilt, PublishResult, find_same, publish, require_digest
@@ -116,6 +117,9 @@ def _publishable(args: argparse.Namespace, cache: Cache, spec: ImageSpec, flat: 
     if build.up_to_date(cache, plan, flat, None):
         return manifest
     is_planned = build.assembled(cache, plan, flat) is not None
+    if is_planned and planned_tests.remembered(cache, plan, manifest) == []:
+        hint = f"Add a %test to a definition, as in {spec.chain[-1].path}"
+        raise ImageTestError(f"image {spec.title} has no tests, which publishing needs", hint)
     if is_planned or (args.digest and not manifest.tested):
         raise ImageTestError(f"image {spec.title} has not passed its tests", f"Run: {_command('test', args, spec)}")
     if args.digest:

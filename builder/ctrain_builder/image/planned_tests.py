@@ -104,11 +104,15 @@ def _holds(check: ImageTest, result: Optional[TestResult], engine: Optional[Engi
     return same_engine and result.fingerprint == fingerprint(check)
 
 
-def passed(cache: Cache, plan: BuildPlan, manifest: Manifest, engine: Optional[Engine]) -> bool:
-    """Whether an image of the planned layers has passed all its tests as they are today. Asks no image: False if the
-    cache does not know what its tests are."""
+def remembered(cache: Cache, plan: BuildPlan, manifest: Manifest) -> Optional[list[ImageTest]]:
+    """The tests of an image of the planned layers as they are today. Asks no image: None if the cache does not know."""
     try:
-        checks = planned(cache, plan, [layer.digest for layer in manifest.layers], _REMEMBERED)
+        return planned(cache, plan, [layer.digest for layer in manifest.layers], _REMEMBERED)
     except NotRemembered:
-        return False
-    return manifest.tested and len(holding(checks, manifest.tests, engine)) == len(checks)
+        return None
+
+
+def passed(cache: Cache, plan: BuildPlan, manifest: Manifest, engine: Optional[Engine]) -> bool:
+    """Whether an image of the planned layers is known to have passed all its tests as they are today."""
+    checks = remembered(cache, plan, manifest)
+    return checks is not None and manifest.tested and len(holding(checks, manifest.tests, engine)) == len(checks)

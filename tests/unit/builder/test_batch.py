@@ -123,3 +123,33 @@ def test_layers_that_do_not_reach_their_registry_are_an_error_of_a_built_image(
     assert [(image["path"], image["exit_code"]) for image in json.loads(out)["images"]] == [("x.sif", 79)] * 2
     builder.failing = ("0.9",)
     assert ctrain("build", "small:1.0", "small:0.9") == DiskFullError.exit_code
+
+
+@pytest.mark.parametrize(
+    ("tests", "seconds", "what"),
+    [
+        ("kept", {"image": 2.0, "tests": 3.0}, "is built and tested in 5.0 s (image 2.0 s, tests 3.0 s)"),
+        ("kept", {"tests": 3.0}, "is tested in 3.0 s (tests 3.0 s)"),
+        ("none", {"image": 2.0}, "is built in 2.0 s (image 2.0 s), not tested (run: ctrain test small:1.0)"),
+        ("none", {"image": 2.0, "tests": 0.0}, "is built in 2.0 s (image 2.0 s, tests 0.0 s), but has no tests, which"),
+        (
+            "none",
+            {"tests": 0.0},
+            "is up to date, nothing to do, but has no tests, which publishing needs (add a %test)",
+        ),
+    ],
+)
+def test_an_image_is_tested_or_not_or_has_no_tests(
+    ctrain: Ctrain,
+    builder: type[FakeBuilder],
+    capsys: pytest.CaptureFixture[str],
+    tests: str,
+    seconds: dict[str, float],
+    what: str,
+) -> None:
+    """One without tests was "tested in 0.1 s, not tested"."""
+    manifest = builder.manifest if tests == "kept" else replace(builder.manifest, tests=())
+    built = BuildResult(Path("x.sif"), manifest, True, seconds)
+    builder.build = lambda *_: built  # type: ignore[method-assign]  # of a stand-in
+    assert ctrain("build", "small") == 0
+    assert f"small 1.0-s {what}" in capsys.readouterr().out

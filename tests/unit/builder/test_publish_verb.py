@@ -203,6 +203,25 @@ def test_what_is_damaged_in_the_cache_is_removed_so_that_a_build_makes_it_again(
     assert list(Path("store").rglob("*small*")) == []
 
 
+def test_an_image_without_tests_is_refused_with_what_it_lacks(
+    publish: Callable[..., int],
+    project: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    make_manifest: Callable[..., Manifest],
+) -> None:
+    """`publish` said that `ctrain test` should test it, which had nothing to run."""
+    images = project / "definitions/images.yaml"
+    images.write_text(images.read_text().replace("[base, upper]", "[base]"))
+    cache, plan = open_cache(tmp_path / "cache"), built_image.plan(project / "definitions")
+    image = built_image.put(cache, plan, make_manifest)
+    assert built_image.tested(cache, plan, read_manifest(image.with_suffix(".json"))).tests == ()
+    assert publish() == 78
+    base = project / "definitions/base/base.def"
+    told = f"image small 1.0 has no tests, which publishing needs. Add a %test to a definition, as in {base}\n"
+    assert capsys.readouterr().err == f"ctrain: {told}"
+
+
 def test_an_empty_channel_is_refused(publish: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
     assert publish("--channel", "") == 64
     assert "'' is not a channel name" in capsys.readouterr().err
