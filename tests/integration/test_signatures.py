@@ -146,6 +146,21 @@ def test_a_new_key_does_not_vouch_for_a_manifest_that_was_changed(root: Path, ke
     assert len(list((root / signatures.SIGNATURES).iterdir())) == 1, "of the old key, when it was published"
 
 
+def test_a_key_vouches_for_no_file_that_its_manifest_does_not_know(
+    root: Path, keys: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = image(root, 1).path
+    path.chmod(0o644)
+    whole = path.read_bytes()
+    path.write_bytes(bytes([whole[0] ^ 1]) + whole[1:])
+    sign = ("sign", "pytorch:24.12-hd-r1", "--key", keys / "new.pem")
+    store(root, *sign, code=69)
+    assert f"digest mismatch: {path} is sha256:" in capsys.readouterr().err
+    assert signatures.added(path) == []
+    path.write_bytes(whole)
+    store(root, *sign)
+
+
 def test_show_and_list_tell_who_signed(root: Path, keys: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store(root, "show", "pytorch:24.12-hd-r1")
     assert re.search(r"^signed +no$", capsys.readouterr().out, re.MULTILINE)

@@ -18,7 +18,8 @@ from ctrain_builder.store.copy import finalise
 from ctrain_builder.store.sign import Signer
 from ctrain_builder.store.writer import LockedStore, lock_store
 from ctrain_runtime.base import command
-from ctrain_runtime.errors import StoreError
+from ctrain_runtime.base.digest import file_digest, short
+from ctrain_runtime.errors import ImageUnusable, StoreError
 from ctrain_runtime.store import signatures
 from ctrain_runtime.store.manifest import Manifest
 from ctrain_runtime.store.references import resolve
@@ -35,13 +36,22 @@ class Signature:
     content: bytes
 
 
-def sign(root: Path, image: PublishedImage, signer: Signer, say: Callable[[str], None] = lambda _: None) -> str:
-    """Add a signature to a version; the key, or "" if it has a signature by this key already.
+def sign(
+    root: Path, image: PublishedImage, signer: Signer, say: Callable[[str], None] = lambda _: None, digest: str = ""
+) -> str:
+    """Add a signature to a version; the key, or "" if it has a signature by this key already. `digest`: that of its
+    file, if that was just read; else it is read, since a key must not vouch for what nobody has read.
 
-    The store's lock is not held while somebody types a passphrase. Raises ImageNotFound, StoreError.
+    The store's lock is not held while somebody types a passphrase. Raises ImageNotFound, ImageUnusable, StoreError.
     """
     if is_signed(image, signer):
         return ""
+    digest = digest or file_digest(image.path)
+    if digest != image.manifest.digest:
+        problem = (
+            f"digest mismatch: {image.path} is {short(digest)}, its manifest records {short(image.manifest.digest)}"
+        )
+        raise ImageUnusable(problem, "It was modified after publishing; see: ctrain store verify")
     signature = make(image.manifest, signer)
     with lock_store(root, say) as writer:
         current = resolve([writer.store], image.manifest.reference)  # others retire meanwhile

@@ -138,9 +138,20 @@ def _untrusted(image: Image, site: Site, keys: Sequence[str], engine: Engine) ->
         )
         return ImageUnusable(what, f"Import it with: {Path(engine.path).name} key import FILE")
     if _has_no_manifest(image):
-        if any(entry.kind == sif.SIGNATURE for entry in sif.read(path).entries) and not signatures.is_whole(path):
-            problem = f"{problem}: its signatures are not of all its objects"
+        if any(entry.kind == sif.SIGNATURE for entry in sif.read(path).entries):
+            is_whole = signatures.is_whole(path)
+            why = (
+                "another key has signed it, or it was changed since"
+                if is_whole
+                else "its signatures are not of all its objects"
+            )
+            problem = f"{problem}: {why}"
         return ImageUnusable(f"image {path} {problem}", f"Ask its publisher to run: apptainer sign {path}")
+    added = signatures.added(path)
+    if added and not any(signatures.covers(one, image.manifest) for one in added):
+        problem = "has signatures, but of another digest, name or version"
+        hint = "It was changed after it was signed; report it to the store's owner"
+        return ImageUnusable(f"image {path} {problem}", hint)
     if any(verifies(engine, path, key) for key in keys):
         problem = "has a trusted signature in its file, but none on its name and version"
     hint = f"Ask its publisher to run: ctrain store sign {image.manifest.reference} --key KEY"

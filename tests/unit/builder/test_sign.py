@@ -6,9 +6,12 @@ from pathlib import Path
 import pytest
 
 from ctrain_builder.cli import signer
+from ctrain_builder.store import signatures
 from ctrain_builder.store.sign import Signer
 from ctrain_runtime.engines.apptainer import Engine
-from ctrain_runtime.errors import UsageError
+from ctrain_runtime.errors import ImageUnusable, UsageError
+from ctrain_runtime.store.store import open_store
+from samples.shop import Shop
 
 PASSPHRASE = "correct horse"
 PUBLIC = "-----BEGIN PUBLIC KEY-----\nMCow\n-----END PUBLIC KEY-----\n"
@@ -72,3 +75,13 @@ def test_no_answer_to_the_question_for_a_passphrase(locked: Path, monkeypatch: p
     monkeypatch.setattr("getpass.getpass", ask)
     with pytest.raises(UsageError, match="no passphrase given for key"):
         signer._passphrase(str(locked))
+
+
+def test_no_key_vouches_for_a_file_that_its_manifest_does_not_know(shop: Shop) -> None:
+    image = open_store(shop.root).images()[0]
+    image.path.chmod(0o644)
+    image.path.write_text("evil!")
+    with pytest.raises(
+        ImageUnusable, match=rf"^digest mismatch: {image.path} is sha256:.*, its manifest records sha256:"
+    ):
+        signatures.sign(shop.root, image, _signer(Path("/nowhere.pem")))

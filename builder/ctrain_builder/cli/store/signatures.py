@@ -51,7 +51,8 @@ def _sign(args: argparse.Namespace, store: Store) -> int:
         name, key = image.manifest.reference, ""
         did = f"would be signed with {args.key}"
         if not args.dry_run:
-            key = signatures.sign(store.root, image, signer, print_note)
+            has_read = image.manifest.digest if args.all_signed_by else ""  # by _split
+            key = signatures.sign(store.root, image, signer, print_note, has_read)
             did = f"signed with {key}" if key else "has a signature by this key already"
         data.append({"image": name, "digest": image.manifest.digest, "key": key or None})
         lines.append(f"{name} ({short(image.manifest.digest)}) {did}")

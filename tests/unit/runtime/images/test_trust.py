@@ -5,15 +5,17 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ctrain_runtime.errors import CtrainError, EngineError, ImageUnusable, SiteError
-from ctrain_runtime.images import trust
+from ctrain_runtime.images import foreign, trust
 from ctrain_runtime.images.image import Image, find_any_arch
 from ctrain_runtime.site.model import Site
 from ctrain_runtime.store import signatures
+from ctrain_runtime.store.sif import SIGNATURE
 from samples.programs import answer
 from samples.sample_images import sif, write_image, write_signature
 
@@ -202,3 +204,23 @@ def test_a_failure_is_not_cached(image: Image, programs: Path) -> None:
 def test_what_cannot_be_verified_is_refused(image: Image, site: Site, error: type[CtrainError], complaint: str) -> None:
     with pytest.raises(error, match=f"^{complaint}"):
         trust.require_trusted(image, site)
+
+
+def test_an_image_that_was_changed_with_its_manifest_is_not_called_unsigned(image: Image, programs: Path) -> None:
+    engine(programs, signed_by(ADMIN))
+    forged = replace(image, manifest=replace(image.manifest, digest=f"sha256:{'0' * 64}"))
+    complaint = "has signatures, but of another digest, name or version. It was changed after it was signed; report it"
+    with pytest.raises(ImageUnusable, match=complaint):
+        trust.require_trusted(forged, strict())
+
+
+def test_a_file_that_another_key_has_signed_or_that_was_changed_is_not_called_unsigned(
+    image: Image, programs: Path
+) -> None:
+    """Its signature is on all of it, but not valid by a trusted key: why, the engine alone could tell."""
+    engine(programs, code=255)
+    image.path.write_bytes(sif(more=[(SIGNATURE, b"signed")]))
+    image.path.with_suffix(".json").unlink()
+    complaint = "is not signed by a key that site mine trusts: another key has signed it, or it was changed since. Ask"
+    with pytest.raises(ImageUnusable, match=complaint):
+        trust.require_trusted(foreign.locate(image.path, lambda *_: None), strict())
