@@ -26,16 +26,18 @@ def check(channel: str) -> None:
 def earlier_version(store: Store, name: str, channel: str) -> PublishedImage:
     """What a channel pointed to before its last move; after a rollback to that, what it pointed to before that.
 
-    Raises StoreError when the log knows no earlier version that is still published.
+    Raises ImageNotFound for a channel that never was; StoreError without an earlier version that is still published.
     """
     earlier = _history(store.root, name, channel, pointed(store.root, name, channel))
+    hint = f"Choose a version: ctrain store promote {name} VERSION {channel}"
+    if not earlier:
+        require(store.root, name, channel)
+        raise StoreError(f"{channel} of {name} has had no earlier version", hint)
     versions = {one.manifest.version: one for one in store.images() if one.manifest.name == name}
-    found = versions.get(earlier[-1]) if earlier else None
-    if found is None:
-        what = f"its last one, {earlier[-1]}, is no longer published" if earlier else "the log records none"
-        hint = f"Choose a version: ctrain store promote {name} VERSION {channel}"
+    if earlier[-1] not in versions:
+        what = f"its last one, {earlier[-1]}, is no longer published"
         raise StoreError(f"channel {channel} of {name} cannot be rolled back: {what}", hint)
-    return found
+    return versions[earlier[-1]]
 
 
 def _history(root: Path, name: str, channel: str, now: str) -> list[str]:

@@ -53,8 +53,11 @@ def _locate(store: Store, reference: str) -> StoredVersion:
     candidates = {one.reference: one for one in stored_versions(store, (RETIRED, QUARANTINE))}
     found = candidates.get(reference)
     if found is None:
+        if any(image.manifest.reference == reference for image in store.images()):
+            raise StoreError(f"{reference} is published; nothing to restore")
         problem = f"no retired, withdrawn or quarantined version is called {reference!r}"
-        raise ImageNotFound(problem, f"{suggest(reference, candidates)} Available: {', '.join(candidates)}".strip(" :"))
+        hint = f"{suggest(reference, candidates)} Available: {', '.join(candidates) or 'none'}".strip()
+        raise ImageNotFound(problem, hint)
     if (store.root / found.manifest.name).exists():
         raise StoreError(f"{reference} is published", f"Remove {found.manifest} if it is not needed")
     if not found.image.is_file():

@@ -47,7 +47,7 @@ def test_rollback_goes_one_further_back_each_time(shop: Shop) -> None:
     }
     assert shop.data("rollback", "small", "prod")["version"] == "1.0-s-r1"
     complaint = shop("rollback", "small", "prod", code=76)
-    assert "cannot be rolled back: the log records none. Choose a version" in complaint
+    assert "prod of small has had no earlier version. Choose a version" in complaint
     assert shop.versions == {1: ("prod",), 2: (), 3: ("dev",)}
 
 
@@ -151,6 +151,11 @@ def test_a_version_that_is_gone_is_no_place_to_go_back_to(shop: Shop) -> None:
     assert "its last one, 1.0-s-r1, is no longer published" in shop("rollback", "small", "prod", code=76)
 
 
+def test_a_channel_that_never_was_cannot_be_rolled_back(shop: Shop) -> None:
+    assert "smal has no channel 'prod' in" in shop("rollback", "smal", "prod", code=68)
+    assert "Did you mean 'prod'? Channels of small: dev, prod" in shop("rollback", "small", "prdo", code=68)
+
+
 def test_gc_leaves_what_a_job_needs(shop: Shop) -> None:
     shop("retire", "small:1.0-s-r1", "--yes")
     ended, running = (shop.root / "in-use" / f"{shop.file(1).name}@{run}" for run in ("1", "2"))
@@ -192,8 +197,12 @@ def test_what_is_not_retired(shop: Shop, reference: str, code: int, complaint: s
 
 def test_restore(shop: Shop) -> None:
     before = shop.file(1, "json").read_text()
+    published = "ctrain: small:1.0-s-r2 is published; nothing to restore\n"
+    assert shop("restore", "small:1.0-s-r2", code=76) == published
+    assert shop("restore", "small:1.0-s-r9", code=68).endswith("is called 'small:1.0-s-r9'. Available: none\n")
     shop("retire", "small:1.0-s-r1", "--yes")
-    assert "Available: small:1.0-s-r1" in shop("restore", "small:1.0-s-r2", code=68)
+    assert "Available: small:1.0-s-r1" in shop("restore", "small:1.0-s-r9", code=68)
+    assert shop("restore", "small:1.0-s-r2", "--dry-run", code=76) == published
     assert shop("restore", "small:1.0-s-r1") == "small:1.0-s-r1 is offered again\n"
     assert set(shop.versions) == {1, 2, 3}
     assert shop.file(1, "json").read_text() == before
