@@ -18,6 +18,7 @@ from typing import Optional
 from ctrain_builder import atomic, locks
 from ctrain_builder.build_cache import DIRECTORIES, EARLIER_WORK, RESERVED, Cache
 from ctrain_runtime.base.file_systems import mount_of
+from ctrain_runtime.base.text import user_name
 from ctrain_runtime.errors import BuildError
 
 CACHE_MARKER = "ctrain-cache.json"
@@ -97,8 +98,18 @@ def _require_own(root: Path) -> os.stat_result:
     found = root.lstat()
     if not (_is_private(found) or _is_shared(root, found)):
         hint = "Pass --cache DIR; to share one with a group: chgrp GROUP DIR, chmod 2770 DIR"
-        raise BuildError(f"unsafe cache {root}: a symlink, owned by another user, or writable by others", hint)
+        raise BuildError(f"unsafe cache {root}: {_why_unsafe(found)}", hint)
     return found
+
+
+def _why_unsafe(found: os.stat_result) -> str:
+    if stat.S_ISLNK(found.st_mode):
+        return "it is a symlink"
+    if not stat.S_ISDIR(found.st_mode):
+        return "it is not a directory"
+    if found.st_uid == os.geteuid() or found.st_mode & stat.S_IWOTH:
+        return "others can write to it"
+    return f"it belongs to {user_name(found.st_uid)}, and is not shared with a group of yours"
 
 
 def _require_cache(root: Path) -> bool:

@@ -265,10 +265,12 @@ def _definition(where: str, directory: Path, name: str) -> Definition:
 
 
 def _check_names(where: str, names: Mapping[str, str], words: Mapping[str, str]) -> None:
-    wrong = {key: value for key, value in names.items() if not NAME_RE.fullmatch(value)}
-    wrong.update({key: value for key, value in words.items() if not TAG_RE.fullmatch(value)})
-    for key, value in wrong.items():
-        raise ConfigError(f"{where}: {key} {value!r} cannot be part of a file name", "Use letters, digits and '-'")
+    for key, value in names.items():
+        if not NAME_RE.fullmatch(value):
+            raise ConfigError(f"{where}: {key} {value!r}: image names have lowercase letters, digits and '-'")
+    for key, value in words.items():
+        if not TAG_RE.fullmatch(value):
+            raise ConfigError(f"{where}: {key} {value!r}: tags and stacks have letters, digits, '.' and '-'")
 
 
 def _check_chain(where: str, chain: tuple[Definition, ...], entry: ImageEntry) -> None:

@@ -118,7 +118,7 @@ def _rows(outlook: ImagePlanStatus) -> list[tuple[str, str, str, str]]:
     found = [(part.name, status.state, _why(status)) for part, status in zip(outlook.plan.layers, outlook.layers)]
     base = outlook.plan.layers[0].inputs.base
     if outlook.built and outlook.plan.layers[0].is_from_mirror and not outlook.layers[0].why:
-        found[0] = (*found[0][:2], f"packages of {format_duration(seconds_since(outlook.built))} ago")
+        found[0] = (*found[0][:2], f"base built {format_duration(seconds_since(outlook.built))} ago")
     parent = outlook.plan.parent
     if base and not outlook.layers[0].why:
         found[0] = (*found[0][:2], f"from {parent.title}" if parent else layer_key.short(base))

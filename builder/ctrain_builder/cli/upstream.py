@@ -60,6 +60,8 @@ def execute(args: argparse.Namespace) -> int:
     definitions = image_spec.directory(args.definitions)
     wanted = _wanted(args.images, _specs(definitions, args.images))
     given = parse_build_args(args.build_arg)
+    if given and not wanted:
+        raise UsageError("no image starts from a registry, so that no --build-arg counts", "Remove --build-arg")
     build_plan.check_build_args((spec for specs in wanted.values() for spec in specs), given)
     known = ngc.read(definitions if (definitions / ngc.FILE).is_file() else image_spec.packaged())
     registry = None if args.offline else RegistryClient()

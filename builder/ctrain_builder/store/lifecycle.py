@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Optional
 
 from ctrain_builder import atomic
+from ctrain_builder.manifest_writer import utc
 from ctrain_builder.store import channels, log
 from ctrain_builder.store.copy import PART, copier, discard
 from ctrain_builder.store.inventory import StoredVersion, stored_versions
@@ -200,7 +201,7 @@ def garbage(
     for version, since in retired(store):
         days, image = (now - since) / _DAY, store.root / version.image.name
         if image.is_file() and image.name not in keeping and days >= grace:
-            yield Removal(image, image.stat().st_size, f"retired {days:.0f} days ago", version)
+            yield Removal(image, image.stat().st_size, f"retired {utc(since)[:10]}", version)
     manifests = {version.manifest.stem for version in stored_versions(store)}
     for path in list_directory(store.root / QUARANTINE, "*_*.sif") if quarantined else ():
         if path.stem in manifests:  # also of a version that is published again

@@ -341,12 +341,12 @@ def test_layers_to_build_again_are_planned_with_the_reason(
         assert ctrain("build", "small", "--plan", *options) == 0
         return [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()[1:3]]
 
-    assert rows() == ["small 1.0 base ok packages of 40 d ago", "upper ok"]
+    assert rows() == ["small 1.0 base ok base built 40 d ago", "upper ok"]
     assert rows("--base-max-age", "41") == rows()
     parent = "upper stale parent was built again"
     assert rows("--base-max-age", "30") == ["small 1.0 base stale older than 30 days", parent]
     assert rows("--rebuild") == ["small 1.0 base stale --rebuild", "upper stale --rebuild"]
-    assert rows("--rebuild=upper") == ["small 1.0 base ok packages of 40 d ago", "upper stale --rebuild"]
+    assert rows("--rebuild=upper") == ["small 1.0 base ok base built 40 d ago", "upper stale --rebuild"]
     assert ctrain("build", "small", "--rebuild=uper") == 64
     assert "--rebuild: no layer 'uper' in these images. Known: base, upper" in capsys.readouterr().err
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import codecs
 import errno
 import fcntl
+import functools
 import os
 import shutil
 import tempfile
@@ -14,9 +15,10 @@ import pytest
 
 from ctrain_builder import cache_root
 from ctrain_builder.build_cache import Cache
-from ctrain_builder.cache_root import open_cache, require_overlays
+from ctrain_builder.cache_root import find_cache, open_cache, require_overlays
 from ctrain_builder.layer_key import LayerInputs
 from ctrain_runtime.base import file_systems
+from ctrain_runtime.base.text import user_name
 from ctrain_runtime.errors import BuildError
 
 INPUTS = LayerInputs("parent", "", "amd64", {"A": "1"}, ("%post", "  x"), {"a/b": "644 0f"})
@@ -37,9 +39,22 @@ def test_a_cache_that_others_could_have_prepared_is_refused(tmp_path: Path) -> N
     (tmp_path / "link").symlink_to("real")
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(0o777)
-    for name in ("link", "open"):
-        with pytest.raises(BuildError, match=": a symlink, owned by another user, or writable by others"):
+    for name, why in (("link", "it is a symlink"), ("open", "others can write to it")):
+        with pytest.raises(BuildError, match=rf"^unsafe cache {tmp_path / name}: {why}\. Pass --cache DIR"):
             open_cache(tmp_path / name)
+    (tmp_path / "file").touch()
+    with pytest.raises(BuildError, match=f"unsafe cache {tmp_path / 'file'}: it is not a directory"):
+        find_cache(tmp_path / "file")
+
+
+def test_a_cache_of_another_user_names_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    open_cache(tmp_path / "cache")
+    owner = user_name(os.geteuid())
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    with pytest.raises(
+        BuildError, match=f": it belongs to {owner}, and is not shared with a group of yours. Pass --cache DIR"
+    ):
+        open_cache(tmp_path / "cache")
 
 
 def test_a_cache_where_nothing_can_be_locked_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,18 +166,19 @@ def test_users_of_a_group_share_a_cache(shared: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="not root: this takes another user")
 def test_a_cache_of_another_group_or_for_everybody_is_refused(shared: Path) -> None:
-    def refused() -> bool:
-        with pytest.raises(BuildError, match=r"writable by others.* to share one with a group: chgrp GROUP DIR"):
+    def refused(why: str) -> bool:
+        with pytest.raises(BuildError, match=f"{why}. Pass --cache DIR; to share one with a group: chgrp GROUP DIR"):
             open_cache(shared)
         return True
 
+    not_shared = functools.partial(refused, "it belongs to root, and is not shared with a group of yours")
     os.chown(shared, -1, 4322)
-    assert as_user(12345, refused) == 0
+    assert as_user(12345, not_shared) == 0
     os.chown(shared, -1, 4321)
     shared.chmod(0o2777)
-    assert as_user(12345, refused) == 0
+    assert as_user(12345, functools.partial(refused, "others can write to it")) == 0
     shared.chmod(0o770)  # new files would not belong to the group
-    assert as_user(12345, refused) == 0
+    assert as_user(12345, not_shared) == 0
 
 
 def test_the_place_that_nobody_has_chosen_is_never_shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,7 +186,7 @@ def test_the_place_that_nobody_has_chosen_is_never_shared(tmp_path: Path, monkey
     root = tmp_path / f"cache-{os.geteuid()}"
     root.mkdir()
     root.chmod(0o2770)
-    with pytest.raises(BuildError, match="writable by others"):
+    with pytest.raises(BuildError, match="others can write to it"):
         open_cache(root)
     other = tmp_path / "chosen"
     other.mkdir()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -36,7 +37,7 @@ def test_every_image_at_every_tag(project: Path) -> None:
     [
         ("{22.10: {}}", "22.1 is a number. Write it in quotes"),
         ("{'2.0': {}}", "tag '1.0' is not one of its tags. They are 2.0"),
-        ("{'1.0': {}, '../x': {}}", "cannot be part of a file name"),
+        ("{'1.0': {}, '../x': {}}", "tag '../x': tags and stacks have letters, digits, '.' and '-'"),
         ("{'1.0': {phyton: '3.11'}}", "unknown key 'phyton'"),
         ("{'1.0': {arguments: {COLOR: blue}}}", "uses argument COLOR. Did you mean 'COLOUR'. Known: COLOUR, MIRROR"),
         ("{'1.0': {arguments: {COLOUR: 1.0}}}", "must be a string"),
@@ -63,11 +64,20 @@ def test_an_image_asked_for_by_its_name_in_stores_is_named(project: Path) -> Non
         image_spec.find_spec(project / "definitions", "pytorch")
 
 
+@pytest.mark.parametrize("name", ["UP", "a.b", "a_b", "-a"])
+def test_what_image_names_have(project: Path, name: str) -> None:
+    images = project / "definitions/images.yaml"
+    images.write_text(images.read_text().replace("small:", f"{name}:"))
+    told = f"images.{name}: image '{name}': image names have lowercase letters, digits and '-'"
+    with pytest.raises(ConfigError, match=f"{re.escape(told)}$"):
+        image_spec.all_specs(project / "definitions")
+
+
 @pytest.mark.parametrize("tag", ["../x", "a/b", "a_b", ""])
 def test_names_that_could_leave_the_folder_are_refused(project: Path, tag: str) -> None:
     images = project / "definitions/images.yaml"
     images.write_text(images.read_text().replace('"1.0"', f'"{tag}"'))
-    with pytest.raises(ConfigError, match="cannot be part of a file name"):
+    with pytest.raises(ConfigError, match=r"tags and stacks have letters, digits, '[.]' and '-'$"):
         image_spec.find_spec(project / "definitions", "small")
     if tag:
         with pytest.raises(UsageError, match="is not a tag"):

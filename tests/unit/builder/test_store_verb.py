@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from ctrain_builder.cli.main import BUILD_VERBS
+from ctrain_builder.manifest_writer import utc
 from ctrain_runtime.base.text import user_name
 from ctrain_runtime.cli.main import main
 from ctrain_runtime.store import lease
@@ -167,7 +168,8 @@ def test_gc_leaves_what_a_job_needs(shop: Shop) -> None:
     assert shop.file(1).exists() and running.exists() and not ended.exists()
     assert shop.data("gc")["needed"][0]["image"] == shop.file(1).name
     running.unlink()
-    assert "retired 0 days ago" in shop("gc", "--grace", "0", "--yes")
+    day = utc(shop.file(1, "json", "retired").stat().st_mtime)[:10]
+    assert f"  retired {day}\n" in shop("gc", "--grace", "0", "--yes")
     assert not shop.file(1).exists()
 
 
@@ -215,12 +217,15 @@ def test_gc_keeps_what_was_retired_lately(shop: Shop) -> None:
     retired = shop.file(1, "json", "retired")
     os.utime(retired, (0, retired.stat().st_mtime - 31 * 86400))
     said = shop("gc")
-    assert "small_1.0-s-py3-r1.sif  3 B   retired 31 days ago" in said
+    day = utc(retired.stat().st_mtime)[:10]
+    assert f"small_1.0-s-py3-r1.sif  3 B   retired {day}\n" in said
     assert said.endswith("\n1 file (3 B); confirm with --yes\n")
     assert shop.file(1).exists()
     assert shop("gc", "--yes").endswith("removed 1 file (3 B)\n")
     assert not shop.file(1).exists()
     assert shop.data("log")["entries"][-1]["action"] == "remove"
+    (removed,) = shop.data("list", "--retired")["versions"]
+    assert removed["why"] == f"retired {day}", "true on each later day, too"
     assert "small:1.0-s-r1 was removed" in shop("restore", "small:1.0-s-r1", code=76)
 
 

@@ -255,6 +255,8 @@ def test_wrong_arguments(ask: Ask, arguments: list[str], complaint: str) -> None
 def test_no_image_to_watch(ask: Ask, tmp_path: Path) -> None:
     (tmp_path / "definitions/images.yaml").write_text(IMAGES.partition("  torch:")[0])
     assert ask() == (0, "no image of images.yaml starts from one in a registry\n", "")
+    told = "ctrain: no image starts from a registry, so that no --build-arg counts. Remove --build-arg\n"
+    assert ask("--build-arg", "FOO=x") == (64, "", told)
 
 
 def test_the_table_is_about_nvidias_images_only(ask: Ask, tmp_path: Path) -> None:
