@@ -12,7 +12,7 @@ from typing import Any, Optional
 from ctrain_builder.cache_root import open_cache
 from ctrain_builder.cli.bar import Bar, print_note
 from ctrain_builder.store import sync
-from ctrain_builder.store.endpoints import SCHEME, Endpoint, RegistryEndpoint, StoreEndpoint
+from ctrain_builder.store.endpoints import SCHEME, Endpoint, NameTaken, RegistryEndpoint, StoreEndpoint
 from ctrain_builder.store.publish import CopyObserver
 from ctrain_builder.store.refresh import refresh
 from ctrain_runtime.base.text import format_size, pluralize
@@ -34,16 +34,16 @@ def execute(args: argparse.Namespace) -> int:
         plan = sync.plan(source, target, join_all(args.images), args.channels, redistribute=overridden)
         for left_out in plan.left_out:
             print_note(f"ctrain: left out: {left_out}")
-        moves, failed = plan.moves, list[CtrainError]()
+        failed: list[CtrainError] = []
         if not args.dry_run:
-            moves, failed = _do(plan, source, target, args.redistribute)
+            plan, failed = _do(plan, source, target, args.redistribute)
     except Unreachable as error:
         if "--offline" in error.hint:  # which is for builds
             raise Unreachable(error.message, "Retry later: it resumes") from error
         raise
     for problem in failed:
         print_note(f"ctrain: {problem}")
-    plan = replace(plan, moves=moves, left_out=(*plan.left_out, *failed))
+    plan = replace(plan, left_out=(*plan.left_out, *failed))
     print(json.dumps(_as_data(plan, args.dry_run), indent=2) if args.json else _as_text(plan, target, args.dry_run))
     return _exit_code(plan.left_out)
 
@@ -58,7 +58,7 @@ def _check_reason(reason: str, source: Endpoint) -> None:
 
 def _exit_code(problems: Sequence[CtrainError]) -> int:
     """0 if all that was left out are images that ctrain did not make."""
-    if any(isinstance(error, ConfigError) for error in problems):
+    if any(isinstance(error, (ConfigError, ImageUnusable)) for error in problems):
         return ImageUnusable.exit_code
     own = (error.exit_code for error in problems if isinstance(error, (ImageTestError, StoreError)))
     return next(own, 0)
@@ -72,20 +72,25 @@ def _place(text: str, client: RegistryClient, cache: Any) -> Endpoint:
 
 def _do(
     plan: sync.Plan, source: Endpoint, target: Endpoint, reason: Optional[str]
-) -> tuple[tuple[sync.Move, ...], list[CtrainError]]:
-    """Carry out a plan; the channels that were moved, and why others were not: both ends change while versions are
-    copied. `reason`: why what is not to be passed on is passed on."""
+) -> tuple[sync.Plan, list[CtrainError]]:
+    """Carry out a plan; what of it was done, and why the rest was not: a version may be bad, and both ends change while
+    versions are copied. `reason`: why what is not to be passed on is passed on."""
+    copied: list[Manifest] = []
+    failed: list[CtrainError] = []
     for manifest in plan.copies:
         if reason and target.passes_on and isinstance(source, StoreEndpoint):
             sync.record(manifest, reason, source, target)
-        with Bar(f"copying {_title(manifest)}", manifest.size) as bar:
-            target.put(manifest, source, CopyObserver(print_note, bar.at))
-    for manifest in (*plan.copies, *plan.present):
+        try:
+            with Bar(f"copying {_title(manifest)}", manifest.size) as bar:
+                target.put(manifest, source, CopyObserver(print_note, bar.at))
+            copied.append(manifest)
+        except (ImageUnusable, NameTaken) as error:
+            failed.append(error)
+    for manifest in (*copied, *plan.present):
         if target.sign(manifest, source.added_signatures(manifest)):
             print_note(f"{_title(manifest)}: signatures added")
     moved: list[sync.Move] = []
-    failed: list[CtrainError] = []
-    for move in plan.moves:
+    for move in (one for one in plan.moves if one.manifest in (*copied, *plan.present)):
         try:
             sync.point(move, source, target)
             moved.append(move)
@@ -93,7 +98,7 @@ def _do(
             failed.append(error)
     if isinstance(target, StoreEndpoint):
         refresh(open_store(target.root), print_note)
-    return tuple(moved), failed
+    return replace(plan, copies=tuple(copied), moves=tuple(moved)), failed
 
 
 def _as_data(plan: sync.Plan, dry_run: bool) -> dict[str, Any]:

@@ -21,7 +21,15 @@ from ctrain_builder.store.copy import SharedRange, fill, resumable_file, resume_
 from ctrain_builder.store.inventory import PUBLISHED, stored_versions
 from ctrain_builder.store.publish import CopyObserver, commit_version, reserve
 from ctrain_builder.store.writer import LockedStore, Permissions, lock_store, translate_os_errors
-from ctrain_runtime.errors import ConfigError, CtrainError, ImageUnusable, RegistryError, StoreError, UsageError
+from ctrain_runtime.errors import (
+    ConfigError,
+    CtrainError,
+    ImageNotFound,
+    ImageUnusable,
+    RegistryError,
+    StoreError,
+    UsageError,
+)
 from ctrain_runtime.registry.client import Reference, RegistryClient, parse
 from ctrain_runtime.store import signatures as signed
 from ctrain_runtime.store.manifest import Manifest, is_version, read_manifest
@@ -41,10 +49,15 @@ class Version:
 
 @dataclass(frozen=True)
 class Held:
-    """What a place has under the name of a version. `offered`: it was not retired."""
+    """What a place has under the name of a version. `offered`: it was not retired. `problem`: why it cannot be told."""
 
     digest: str
     offered: bool = True
+    problem: Optional[StoreError] = None
+
+
+class NameTaken(StoreError):
+    """A file that is no version has a version's name."""
 
 
 class StoreEndpoint:
@@ -72,7 +85,7 @@ class StoreEndpoint:
             yield functools.partial(os.pread, file.fileno()), path
 
     def held(self, wanted: Sequence[Manifest]) -> list[Optional[Held]]:
-        """What there is of each version. Raises StoreError for what is damaged."""
+        """What there is of each version."""
         store = open_store(self.root)
         asked = {one.digest for one in wanted}
         found: dict[str, Held] = {}
@@ -87,7 +100,8 @@ class StoreEndpoint:
             for path in (self.root / name, self.root / RETIRED / name):
                 if one.file_name not in found and not is_gone(path):
                     hint = "See: ctrain doctor. If it is damaged: ctrain store verify --quarantine --yes, then sync"
-                    raise StoreError(f"{path} is damaged, or of a newer ctrain", hint)
+                    problem = StoreError(f"{path} is damaged, or of a newer ctrain", hint)
+                    found[one.file_name] = Held("", False, problem)
         return [found.get(one.file_name) for one in wanted]
 
     def pointed(self, name: str, channel: str) -> str:
@@ -144,13 +158,13 @@ class StoreEndpoint:
 
 
 def _reserve(writer: LockedStore, manifest: Manifest) -> None:
-    """Take the name of a version. Raises StoreError where something has it that this did not put there."""
+    """Take the name of a version. Raises NameTaken where something has it that this did not put there."""
     path = writer.root / manifest.file_name
     pending = pending_manifest(path)
     if pending.exists():  # an interrupted sync's: the lock is held
         writer.write(pending, manifest_writer.as_text(manifest))
     elif not reserve(writer, manifest):
-        raise StoreError(f"{path} exists, but has no manifest", "Check what it is, and move it out of the store")
+        raise NameTaken(f"{path} exists, but has no manifest", "Check what it is, and move it out of the store")
 
 
 def _receive(file: Path, wanted: Manifest, read: ReadAt, parts: Sequence[SharedRange], watch: CopyObserver) -> None:
@@ -185,7 +199,8 @@ class RegistryEndpoint:
         return f"{SCHEME}{self._where}"
 
     def versions(self, names: Collection[str]) -> tuple[list[Version], list[CtrainError]]:
-        """All versions of images with these names, or of all images; and what is damaged or not ours."""
+        """All versions of images with these names, or of all images; and what is damaged or not ours. Raises
+        ImageNotFound where nothing is: nobody makes a place in a registry, so that any mistyped one is there."""
         found: dict[str, Manifest] = {}
         tags: dict[str, list[str]] = {}
         left_out: list[CtrainError] = []
@@ -200,6 +215,8 @@ class RegistryEndpoint:
                     f"{ref} and other tags have different images of version {manifest.version}", "Remove one there"
                 )
             tags.setdefault(manifest.file_name, []).append(ref.tag)
+        if not (found or left_out):
+            raise ImageNotFound(f"{self} has no images", "Check the path, and whether your login may list it")
         others = {file: tuple(tag for tag in tags[file] if tag != found[file].version) for file in found}
         return [Version(manifest, others[file]) for file, manifest in found.items()], left_out
 
@@ -290,6 +307,8 @@ Endpoint = Union[StoreEndpoint, RegistryEndpoint]
 
 def needs_copy(held: Optional[Held], manifest: Manifest, where: Endpoint) -> bool:
     """Whether a place has nothing of a version yet. Raises StoreError where it has something else under its name."""
+    if held and held.problem:
+        raise held.problem
     if held and held.digest != manifest.digest:
         what = f"{where} has a different {manifest.name} {manifest.version}: {held.digest[:19]}"
         raise StoreError(

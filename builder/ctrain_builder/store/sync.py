@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Optional
 
 from ctrain_builder.redistribution import reason_to_keep
 from ctrain_builder.store import log
-from ctrain_builder.store.endpoints import Endpoint, StoreEndpoint, Version, needs_copy
+from ctrain_builder.store.endpoints import Endpoint, Held, StoreEndpoint, Version, needs_copy
 from ctrain_builder.store.writer import lock_store
 from ctrain_runtime.errors import CtrainError, ImageNotFound, ImageTestError, StoreError
 from ctrain_runtime.store.manifest import Manifest
@@ -36,7 +37,7 @@ class Plan:
 def plan(
     source: Endpoint, target: Endpoint, wanted: Sequence[str], with_channels: bool, *, redistribute: bool = False
 ) -> Plan:
-    """For all versions, or those that are `wanted`: NAME, NAME:VERSION or NAME:CHANNEL.
+    """For all versions, or those that are `wanted`: NAME, NAME:VERSION or NAME:CHANNEL (then no other channel moves).
 
     `redistribute`: also to a registry what is not to be passed on.
     Raises ImageNotFound; StoreError when a version is there with another digest.
@@ -50,8 +51,9 @@ def plan(
     if target.passes_on and not redistribute:
         kept = [has is None and reason_to_keep(one.manifest) for one, has in zip(chosen, held)]
         left_out += [_kept(one.manifest, why, target) for one, why in zip(chosen, kept) if why]
-        held = [has for has, why in zip(held, kept) if not why]
-        chosen = [one for one, why in zip(chosen, kept) if not why]
+        chosen, held = _of(chosen, held, [not why for why in kept])
+    left_out += [has.problem for has in held if has and has.problem]
+    chosen, held = _of(chosen, held, [not (has and has.problem) for has in held])
     manifests = [one.manifest for one in chosen]
     for manifest, has in zip(manifests, held):
         needs_copy(has, manifest, target)
@@ -68,6 +70,14 @@ def plan(
         tuple(moves),
         tuple(left_out),
     )
+
+
+def _of(
+    chosen: Sequence[Version], held: Sequence[Optional[Held]], wanted: Sequence[bool]
+) -> tuple[list[Version], list[Optional[Held]]]:
+    """The versions that are wanted, and what there is of each."""
+    pairs = [pair for pair, is_wanted in zip(zip(chosen, held), wanted) if is_wanted]
+    return [one for one, _ in pairs], [has for _, has in pairs]
 
 
 def _untested(manifest: Manifest, source: Endpoint) -> ImageTestError:
@@ -107,10 +117,14 @@ def _choose(
     for reference in wanted:
         name, _, word = reference.partition(":")
         named = [one for one in versions if one.manifest.name == name]
-        meant = [one for one in named if word in ("", one.manifest.version, *one.channels)]
+        meant = [one for one in named if word in ("", one.manifest.version)]
+        meant = meant or [replace(one, channels=(word,)) for one in named if word in one.channels]
         if not meant:
             known = ", ".join(f"{name}:{one.manifest.version}" for one in named) or "none of that name"
             hint = "; ".join([f"Available: {known}", *map(str, left_out)])
             raise ImageNotFound(f"image {reference!r} is not in {source}", hint)
-        found.update({one.manifest.file_name: one for one in meant})
+        for one in meant:
+            before = found.get(one.manifest.file_name)
+            also = before.channels if before else ()
+            found[one.manifest.file_name] = replace(one, channels=tuple(dict.fromkeys((*also, *one.channels))))
     return list(found.values()) if wanted else list(versions)

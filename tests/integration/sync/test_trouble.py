@@ -62,7 +62,7 @@ def test_bytes_that_were_changed_on_the_way(
 ) -> None:
     other = tmp_path / "other"
     before.fault = spoil("GET", "/blobs/", flip, times)
-    said = sync(place(before), other, code=69)
+    said = sync(place(before), other, "small:prod", code=69)
     assert "digest mismatch: the copy of small_1.0-s-py3-r1.sif is sha256:" in said
     assert [path.name for path in other.iterdir()] == ["ctrain-store.json"]
     before.fault = lambda _, __: None

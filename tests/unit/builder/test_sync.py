@@ -242,3 +242,60 @@ def test_a_channel_called_like_a_version_does_not_come(fill: Callable[..., Path]
     (source / "channels/small_1.0-s-r9.sif").symlink_to("../small_1.0-s-py3-r1.sif")
     assert "'1.0-s-r9' looks like a version" in sync(source, target, "--channels", code=64)
     assert "1.0-s-r9" not in state(target)["1.0-s-r1"]
+
+
+def damage(source: Path, target: Path, how: str) -> str:
+    """Make version r1 one that cannot be copied; the error."""
+    if how == "bytes":
+        (source / "small_1.0-s-py3-r1.sif").chmod(0o644)
+        (source / "small_1.0-s-py3-r1.sif").write_text("eno")
+        return "digest mismatch: the copy of small_1.0-s-py3-r1.sif is"
+    if how == "foreign":
+        (target / "small_1.0-s-py3-r1.sif").write_text("foreign")
+        return f"{target / 'small_1.0-s-py3-r1.sif'} exists, but has no manifest"
+    (target / "small_1.0-s-py3-r1.json").write_text("{}")
+    return f"{target / 'small_1.0-s-py3-r1.json'} is damaged, or of a newer ctrain"
+
+
+@pytest.mark.parametrize(("how", "code"), [("bytes", 69), ("foreign", 76), ("manifest", 76)])
+def test_a_bad_version_does_not_keep_the_others_back(
+    fill: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], how: str, code: int
+) -> None:
+    source, target = fill("source", prod="one", dev="two"), new_store(tmp_path / "target")
+    complaint = damage(source, target, how)
+    assert main(BUILD_VERBS, ["store", "sync", str(source), str(target), "--channels"]) == code
+    said = capsys.readouterr()
+    assert complaint in said.err and said.err.count("\n") == 1
+    assert said.out == (
+        "copied small 1.0-s-r2 (3 B)\nchannel dev of small is 1.0-s-r2 (it is new)\n"
+        "1 version copied (3 B), 0 there already\n"
+    )
+    assert state(target) == {"1.0-s-r2": ("dev",)}, "and no channel prod"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "channels"),
+    [
+        (["small:prod"], ("prod",)),
+        (["small:prod", "small:beta"], ("beta", "prod")),
+        (["small:prod", "small:1.0-s-r1"], ("beta", "dev", "prod")),
+        (["small:1.0-s-r1"], ("beta", "dev", "prod")),
+        (["small"], ("beta", "dev", "prod")),
+    ],
+)
+def test_of_a_channel_that_is_named_no_other_one_is_set(
+    fill: Callable[..., Path], sync: Sync, tmp_path: Path, wanted: list[str], channels: tuple[str, ...]
+) -> None:
+    source, target = fill("source", prod="one", dev="one", beta="one"), new_store(tmp_path / "target")
+    sync(source, target, *wanted, "--channels")
+    assert state(target) == {"1.0-s-r1": channels}
+
+
+def test_a_mistyped_path_in_a_registry_has_no_images(
+    sync: Sync, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RegistryClient, "repositories", lambda *_: iter(["lab/images/small"]))
+    monkeypatch.setenv("CTRAIN_CACHE", str(tmp_path / "cache"))
+    target = new_store(tmp_path / "target")
+    told = "ctrain: oras://h.example/lab/imagse has no images. Check the path, and whether your login may list it\n"
+    assert sync("oras://h.example/lab/imagse", target, code=68) == told
