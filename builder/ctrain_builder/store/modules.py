@@ -21,7 +21,7 @@ from typing import Optional
 
 from ctrain_builder import atomic
 from ctrain_builder.store.writer import Permissions, lock_store
-from ctrain_runtime.base.text import format_size
+from ctrain_runtime.base.text import format_size, one_line
 from ctrain_runtime.errors import StoreError
 from ctrain_runtime.images import report
 from ctrain_runtime.images.image import Image
@@ -140,7 +140,7 @@ def files(
             argv = shlex.join((*_image(module, root).plain_argv, program))
             texts[f"{_COMMANDS}/{module.name}/{program}"] = f'{_head(_SHELL, root)}exec {argv} "$@"\n'
     for one in broken:
-        name, reason = f"ctrain-{one.name}/{one.channel}", _plain(str(one))
+        name, reason = f"ctrain-{one.name}/{one.channel}", one_line(str(one))
         texts[name] = _head(_TCL, root) + _failure_in_tcl(reason)
         texts[f"{name}.lua"] = f'{_head(_LUA, root)}if mode() == "load" then\n    LmodError({lua_text(reason)})\nend\n'
     for family in families:
@@ -257,7 +257,9 @@ def _image(module: Module, root: Path) -> Image:
 def _whatis(module: Module) -> str:
     manifest = module.image.manifest
     facts = dict(report.facts(manifest))
-    return _plain(f"Description: {manifest.name} {manifest.version} for ctrain: {facts.get('software', facts['fits'])}")
+    return one_line(
+        f"Description: {manifest.name} {manifest.version} for ctrain: {facts.get('software', facts['fits'])}"
+    )
 
 
 def _help(module: Module) -> str:
@@ -266,18 +268,13 @@ def _help(module: Module) -> str:
     return "\n".join(
         (
             f"{manifest.name} {manifest.version}, a container image for distributed deep learning\n",
-            *(_plain(f"  {key:<11}{value}") for key, value in rows),
+            *(one_line(f"  {key:<11}{value}") for key, value in rows),
             "\nSIF is its path. `ctrain run` takes it by CTRAIN_IMAGE and CTRAIN_STORE:",
             "  ctrain run resnet50 --nodes 2",
             *([f"Its programs are commands: {', '.join(module.programs)}"] if module.programs else []),
             f"  srun {shlex.join(Image(module.image.path, manifest).plain_argv)} python train.py",
         )
     )
-
-
-def _plain(text: str) -> str:
-    """`text` on one line."""
-    return "".join(letter if letter.isprintable() else " " for letter in text)
 
 
 def tcl_text(text: str) -> str:

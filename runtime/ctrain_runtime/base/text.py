@@ -77,9 +77,14 @@ def group_name(gid: int) -> str:
         return str(gid)
 
 
+def one_line(text: str) -> str:
+    """`text` without what moves a terminal's cursor or changes its colours: others may have written it."""
+    return "".join(letter if letter.isprintable() else " " for letter in text)
+
+
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, widest: Optional[int] = None) -> str:
     """Rows in aligned columns, separated by two spaces; a cell wider than `widest` moves only the rest of its row."""
-    lines = [head, *rows]
+    lines = [list(map(one_line, line)) for line in (head, *rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
     widths = [width if widest is None else min(width, widest) for width in widths]
     return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in lines)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Optional
 
 from ctrain_runtime.base.digest import short
-from ctrain_runtime.base.text import format_duration, format_size, table
+from ctrain_runtime.base.text import format_duration, format_size, one_line, table
 from ctrain_runtime.images.image import Image
 from ctrain_runtime.store.manifest import (
     ADOPTED_LABEL,
@@ -114,7 +114,7 @@ def _layer(part: Layer) -> tuple[str, ...]:
 
 
 def _rows(rows: Sequence[tuple[str, str]]) -> str:
-    return "\n".join(f"{key:<11}{value}" for key, value in rows if value)
+    return "\n".join(f"{key:<11}{one_line(value)}" for key, value in rows if value)
 
 
 def _package_licenses(manifest: Manifest) -> str:
@@ -184,9 +184,10 @@ def compare(old: Manifest, new: Manifest, layers: Sequence[LayerSize], packages:
     summary = ", ".join(
         f"{signs.count(sign)} {word}" for sign, word in (("+", "added"), ("-", "removed"), ("", "changed"))
     )
+    title = f"{old.name} {old.version} -> {new.name} {new.version}"
     return "\n".join(
         (
-            f"{old.name} {old.version} -> {new.name} {new.version}: {format_size(old.size)} -> {format_size(new.size)}",
+            f"{one_line(title)}: {format_size(old.size)} -> {format_size(new.size)}",
             f"\n{table(('layer', 'old', 'new', ''), sizes)}",
             f"\npackages: {summary}",
             *([table(("", "kind", "package", "old", "new"), lines)] if lines else []),

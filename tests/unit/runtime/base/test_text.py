@@ -79,3 +79,9 @@ def test_clock_times() -> None:
     assert text.clock_time(f"{today}T05:12:09") == "05:12"
     assert text.clock_time("2031-01-02T05:12:09") == "2031-01-02 05:12"
     assert text.clock_time("soon") == "soon"
+
+
+def test_what_others_have_written_moves_no_cursor() -> None:
+    evil = "\x1b[2J\x1b]0;t\x07a\nb\x9b1m"
+    assert text.one_line(evil) == " [2J ]0;t a b 1m"
+    assert text.table(("x",), [(evil,)]) == "x\n [2J ]0;t a b 1m"

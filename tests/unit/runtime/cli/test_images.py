@@ -271,3 +271,16 @@ def test_show_examines_what_ctrain_did_not_build(programs: Path, tmp_path: Path,
     fakes.write_program(programs / "apptainer", f"#!/bin/bash\ncase $* in {version} *) exit 1 ;; esac\n")
     assert images("show", str(path)) == 73
     assert "cannot examine" in capsys.readouterr().err
+
+
+def test_a_manifest_sends_nothing_to_the_terminal(tmp_path: Path, capsys: Out) -> None:
+    evil = "\x1b]0;title\x07\x1b[2J"
+    facts = {"software": {"torch": evil, evil: "1"}, "tools": {"x": evil}, "labels": {"org.ctrain.parent": evil}}
+    root = write_store(tmp_path / "store", {**facts, "requires": Requires(evil), "base": Base(evil)})
+    (image,) = root.glob("*.sif")
+    for argv in (("show", str(image)), ("diff", str(image), str(image)), ("--store", str(root))):
+        images(*argv)
+        output = "".join(capsys.readouterr())
+        assert "\x1b" not in output and "\x07" not in output, argv
+    images("show", str(image))
+    assert " ]0;title  [2J" in capsys.readouterr().out
