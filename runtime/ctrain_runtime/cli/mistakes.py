@@ -12,8 +12,7 @@ from pathlib import Path
 from ctrain_runtime import job
 from ctrain_runtime.base.suggest import suggest
 from ctrain_runtime.errors import UsageError
-
-INTERPRETERS = {".py": "python", ".sh": "bash"}
+from ctrain_runtime.run.typed_command import INTERPRETERS
 
 
 def check(parser: argparse.ArgumentParser, own: Sequence[str], args: argparse.Namespace, unknown: list[str]) -> None:

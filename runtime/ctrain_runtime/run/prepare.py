@@ -28,7 +28,7 @@ from ctrain_runtime.plan.make import make_plan
 from ctrain_runtime.plan.model import DataCopy, Expectation, Launch, LaunchPlan, Options
 from ctrain_runtime.plan.mounts import data_mount, site_mounts
 from ctrain_runtime.plan.size import JobSize, SizeRequest
-from ctrain_runtime.run import directory, preflight, select_image, targets
+from ctrain_runtime.run import directory, outside_paths, preflight, select_image, targets, typed_command
 from ctrain_runtime.run.imports import read_imports
 from ctrain_runtime.schedulers.protocol import Scheduler
 from ctrain_runtime.site.model import Site
@@ -187,9 +187,11 @@ def _plan(
         estimate=expected,
         is_proven=preflight.is_proven,
     )
+    _check_passed(request.options.env)
     if target.is_here:
         of_nodes = [mount.source for mount in site_mounts(site)] if plan.partition else ()
         directory.check_mount_sources(plan, of_nodes)
+        notes = (*notes, *outside_paths.notes(plan))
     of_site = site_notes.notes(plan, site, target.cluster, target.image.manifest.software)
     return plan, (*notes, *assumed, *of_site, *independent.notes(plan))
 
@@ -210,6 +212,13 @@ def _data_copy(request: Request, planned: job.Job, options: Options) -> DataCopy
     return request_copy(data_mount(planned, site, options), site, request.report)
 
 
+def _check_passed(env: tuple[str, ...]) -> None:
+    """Refuse --env NAME of a variable that this shell does not have: the program would miss it hours later."""
+    missing = next((text for text in env if "=" not in text and text not in os.environ), None)
+    if missing:
+        raise UsageError(f"--env {missing}: not set in this shell", f"Export it, or pass --env {missing}=VALUE")
+
+
 def runs_directory(site: Site) -> Path:
     """The parent of run directories. Raises ConfigError."""
     return Path(expand(site.runs, f"site {site.name}: runs")).resolve()
@@ -224,6 +233,7 @@ def _job(request: Request) -> tuple[job.Job, Recognised]:
     else:
         recognised = _recognised(request.command, options.launcher, options.interactive, options)
         planned = job.from_command(recognised.command, Path.cwd(), request.job_name)
+        typed_command.check(recognised.command, Path(planned.workdir))
     resources = replace(
         planned.resources,
         nodes=recognised.nodes or planned.resources.nodes,

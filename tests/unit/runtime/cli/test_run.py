@@ -212,7 +212,10 @@ def test_what_does_not_fit_the_cluster_is_refused(
     assert not (queue / "ctrain-runs").exists()
 
 
-def test_a_dry_run_shows_everything_and_makes_nothing(queue: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_run_shows_everything_and_makes_nothing(
+    queue: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PASSED", "1")
     secret = ("--env", "A=b c", "--env", "MY_TOKEN=s3cret", "--env", "PASSED")
     assert ctrain(*SLURM, "./job", "--nodes", "2", "--name", "one", *secret) == 0
     shown = capsys.readouterr().out

@@ -21,6 +21,7 @@ from ctrain_runtime.errors import (
 )
 from ctrain_runtime.job import Resources
 from ctrain_runtime.plan.model import Options
+from ctrain_runtime.run import outside_paths
 from ctrain_runtime.run.prepare import Prepared, make_size_request, prepare, read_options
 from samples import programs as fakes
 from samples.plans import a_job
@@ -83,6 +84,7 @@ def test_ranks_of_other_launchers_are_spread_over_the_nodes(
 
 
 def test_ranks_that_cannot_be_spread_evenly() -> None:
+    Path("app").touch(0o755)
     with pytest.raises(UsageError, match=r"^5 ranks cannot be spread evenly over 2 nodes\. Pass --nodes N and "):
         plan_of(command=("mpirun", "-np", "5", "./app"), image="pytorch", options={"nodes": 2})
     size = {"nodes": 1, "ranks_per_node": 3}
@@ -90,9 +92,29 @@ def test_ranks_that_cannot_be_spread_evenly() -> None:
 
 
 def test_variables_of_mpirun_come_before_those_of_the_command_line() -> None:
+    Path("app").touch(0o755)
     command = ("mpirun", "-x", "A=1", "-x", "B=1", "-x", "MY_TOKEN", "./app")
     plan = plan_of(command=command, image="pytorch", options={"env": ("B=2",)})
     assert (plan.environment["A"], plan.environment["B"], plan.passed) == ("1", "2", ("MY_TOKEN",))
+
+
+def test_a_variable_that_is_not_set_is_missed_before_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError, match=r"^--env HF_TOKEN: not set in this shell. Export it, or pass --env HF_TOKEN="):
+        prepare(asked(options={"env": ("A=1", "HF_TOKEN")}))
+    monkeypatch.setenv("HF_TOKEN", "")
+    assert plan_of(options={"env": ("A=1", "HF_TOKEN")}).passed == ("HF_TOKEN",)
+    Path("app").touch(0o755)
+    command = ("mpirun", "-x", "NOT_SET", "./app")  # only a warning there
+    assert plan_of(command=command, image="pytorch").passed == ("NOT_SET",)
+
+
+def test_paths_that_the_program_cannot_see_are_noted(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outside_paths, "_OF_THE_IMAGE", set())  # the tests' own directory may be below /tmp
+    (machine / "data").mkdir()
+    note = f"{machine}/data is outside of every mount: the program cannot see it. Pass --mount {machine}/data"
+    assert note in prepare(asked(command=("--data", f"{machine}/data"))).notes
+    mounted = {"mounts": (f"{machine}/data",)}
+    assert note not in prepare(asked(command=("--data", f"{machine}/data"), options=mounted)).notes
 
 
 def test_a_command_that_cannot_be_translated_starts_the_ranks_of_one_node() -> None:
@@ -160,8 +182,11 @@ def test_independent_tasks_run_the_command_as_it_is(machine: Path) -> None:
 
 
 @pytest.mark.parametrize("given", [("CUDA_VISIBLE_DEVICES=0,1",), ("CUDA_VISIBLE_DEVICES",), ()])
-def test_independent_tasks_with_the_same_gpus_are_announced(given: tuple[str, ...]) -> None:
+def test_independent_tasks_with_the_same_gpus_are_announced(
+    given: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     Path("train.py").touch()
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     options: dict[str, Any] = {"nodes": 2, "independent": True, "env": given}
     notes = prepare(asked(command=("python", "train.py"), image="pytorch", options=options)).notes
     note = "all 4 tasks have the same CUDA_VISIBLE_DEVICES; without it, each has GPUs of its own"
