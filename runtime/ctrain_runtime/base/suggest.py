@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-MIN_SIMILARITY = 0.6  # of 1; below it, words do not look alike
+MIN_SIMILARITY = 0.65  # of 1; below it, words do not look alike: `partition` is not `description`
 MIN_PREFIX_LETTERS = 2  # too many words begin with a given letter
 
 

@@ -1,4 +1,5 @@
-"""Slurm's format of time limits: minutes, MM:SS, HH:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS (man sbatch, --time)."""
+"""Time limits in Slurm's format (minutes, MM:SS, HH:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS: man sbatch, --time), or with
+units, as in 90m, 2h, 1d12h."""
 
 from __future__ import annotations
 
@@ -12,6 +13,8 @@ from ctrain_runtime.errors import UsageError
 LARGEST_PART = 59  # of the minutes of an hour and the seconds of a minute
 _RANGE = re.compile(r"([1-9]\d*)(?:-([1-9]\d*)?)?")
 _FORMS = re.compile(r"(?:(?P<days>\d+)-)?(?P<first>\d+)(?::(?P<second>\d+))?(?::(?P<third>\d+))?")
+_UNITS = re.compile(r"(?=\d)(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?:in)?)?")
+HINT = "Write it as HH:MM:SS, D-HH:MM:SS or minutes, or as in 90m, 2h, 1d12h"
 
 
 @dataclass(frozen=True)
@@ -56,21 +59,24 @@ def parse_ranges(limits: Union[str, Mapping[str, str]]) -> tuple[NodeRange, ...]
 def _of_jobs(text: str) -> Optional[int]:
     minutes = parse_limit(text)
     if minutes == 0:
-        raise UsageError(f"invalid time limit {text!r}: no job fits", "Write it as HH:MM:SS, D-HH:MM:SS or minutes")
+        raise UsageError(f"invalid time limit {text!r}: no job fits", HINT)
     return minutes
 
 
 def parse_limit(text: str) -> Optional[int]:
     """The limit in whole minutes, rounded up; None for Slurm's "infinite" and "UNLIMITED". Raises UsageError.
 
-    Minutes and seconds that follow a larger unit end at 59: 90:00 is a limit, 1:99:00 is not.
+    In Slurm's format, minutes and seconds that follow a larger unit end at 59: 90:00 is a limit, 1:99:00 is not.
     """
     if text.lower() in ("infinite", "unlimited"):
         return None
+    if units := _UNITS.fullmatch(text.strip()):
+        days, hours, mins = (int(part or 0) for part in units.groups())
+        return (days * 24 + hours) * 60 + mins
     form = _FORMS.fullmatch(text.strip())
     first, second, third = (int(form[part] or 0) if form else 0 for part in ("first", "second", "third"))
     if not form or max(second, third) > LARGEST_PART:
-        raise UsageError(f"invalid time limit {text!r}", "Write it as HH:MM:SS, D-HH:MM:SS or minutes")
+        raise UsageError(f"invalid time limit {text!r}", HINT)
     if form["days"]:
         hours, mins, seconds = int(form["days"]) * 24 + first, second, third
     elif form["third"]:

@@ -136,10 +136,9 @@ def _dispatch(verbs: Sequence[Verb], argv: Sequence[str]) -> int:
         sys.stdout.writelines(f"{word}\n" for word in complete.words(verbs, *argv[1:]))
         return 0
     if argv[0] not in known:
-        from ctrain_runtime.base.suggest import suggest
+        from ctrain_runtime.cli import mistakes
 
-        known_verbs = f"Known: {', '.join(known)}"
-        raise UsageError(f"unknown command {argv[0]!r}", f"{suggest(argv[0], known)} {known_verbs}".strip())
+        raise mistakes.unknown_command(argv[0], list(known))
     verb = known[argv[0]]
     own, rest = _split(argv[1:])
     if rest and not verb.takes_command:

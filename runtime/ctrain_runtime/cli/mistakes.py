@@ -14,6 +14,32 @@ from ctrain_runtime.base.suggest import suggest
 from ctrain_runtime.errors import UsageError
 from ctrain_runtime.run.typed_command import INTERPRETERS
 
+HABITS = {  # commands of other tools, and what does the same
+    **dict.fromkeys(("stop", "kill"), "ctrain cancel"),
+    **dict.fromkeys(("logs", "log"), "ctrain attach"),
+    **dict.fromkeys(("status", "ps", "queue"), "ctrain runs"),
+    **dict.fromkeys(("list", "ls"), "ctrain runs, or ctrain images"),
+}
+SHORT_OPTIONS = {  # of srun and sbatch
+    "-A": "--account",
+    "-C": "--constraint",
+    "-J": "--name",
+    "-N": "--nodes",
+    "-n": "--ranks-per-node",
+    "-p": "--partition",
+    "-q": "--qos",
+    "-t": "--time",
+    "-w": "--nodelist",
+    "-x": "--exclude",
+}
+
+
+def unknown_command(name: str, known: Sequence[str]) -> UsageError:
+    """The error for a first argument that is not a command."""
+    if name in HABITS:
+        return UsageError(f"unknown command {name!r}", f"Did you mean: {HABITS[name]}")
+    return UsageError(f"unknown command {name!r}", f"{suggest(name, known)} Known: {', '.join(known)}".strip())
+
 
 def check(parser: argparse.ArgumentParser, own: Sequence[str], args: argparse.Namespace, unknown: list[str]) -> None:
     """Raise UsageError for a command in place of the job, and for arguments that the verb does not have.
@@ -33,7 +59,7 @@ def check(parser: argparse.ArgumentParser, own: Sequence[str], args: argparse.Na
 
 def _hint(parser: argparse.ArgumentParser, own: Sequence[str], args: argparse.Namespace, unknown: list[str]) -> str:
     options = [word.partition("=")[0] for word in unknown if word.startswith("-")]
-    meant = next(filter(None, (suggest(option, _options(parser, own)) for option in options)), "")
+    meant = next(filter(None, (_suggest_option(option, list(_options(parser, own))) for option in options)), "")
     reference = getattr(args, "job", None)
     if reference and _is_job(reference):
         line = _line(parser, _without(own, unknown), [*unknown, *args.rest])
@@ -42,6 +68,12 @@ def _hint(parser: argparse.ArgumentParser, own: Sequence[str], args: argparse.Na
     else:
         return f"{meant} See: {parser.prog} --help".strip()
     return f"{meant} Put the program's own arguments after --: {line}".strip()
+
+
+def _suggest_option(option: str, known: Sequence[str]) -> str:
+    """The question for an option: srun's short ones may have their value behind them, as in -N2."""
+    same = SHORT_OPTIONS.get(option[:2])
+    return f"Did you mean {same!r}?" if same in known else suggest(option, known)
 
 
 def _line(parser: argparse.ArgumentParser, own: Sequence[str], program: Sequence[str]) -> str:

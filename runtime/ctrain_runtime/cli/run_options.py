@@ -85,7 +85,7 @@ def _add_basics(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--data", default="", metavar="PATH", help="data set, a directory or a SquashFS image, mounted read-only")
     add("--partition", default="", metavar="PARTITION", help="partition of the cluster")
-    add("--time", default="", metavar="LIMIT", help="time limit, as in 2:00:00")
+    add("--time", default="", metavar="LIMIT", help="time limit, as in 2:00:00 or 90m")
     add(
         "--env",
         action="append",

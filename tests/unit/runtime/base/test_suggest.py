@@ -20,6 +20,8 @@ OPTIONS = ("--nodes", "--name", "--gpus-per-node", "--ranks-per-node", "--layer"
         ("rum", ("run", "images"), "run"),
         ("resnet5", ("digits", "resnet50"), "resnet50"),
         ("pytorch", ("pytorch-cpu", "pytorch-cpu-flat"), "pytorch-cpu"),
+        ("partition", ("description", "resources"), ""),
+        ("description", ("reservation", "partition"), ""),
         ("", ("run",), ""),
         ("run", (), ""),
     ],
