@@ -12,6 +12,8 @@ from pathlib import Path
 from ctrain_runtime import job
 from ctrain_runtime.base.suggest import suggest
 from ctrain_runtime.errors import UsageError
+from ctrain_runtime.launchers.spawner_options import SPAWNERS
+from ctrain_runtime.launchers.starters import PYTHON
 from ctrain_runtime.run.typed_command import INTERPRETERS
 
 HABITS = {  # commands of other tools, and what does the same
@@ -20,6 +22,8 @@ HABITS = {  # commands of other tools, and what does the same
     **dict.fromkeys(("status", "ps", "queue"), "ctrain runs"),
     **dict.fromkeys(("list", "ls"), "ctrain runs, or ctrain images"),
 }
+# With a value; hardly ever a program's own.
+OWN_OPTIONS = ("--image", "--nodes", "--gpus-per-node", "--ranks-per-node", "--partition", "--account", "--site")
 SHORT_OPTIONS = {  # of srun and sbatch
     "-A": "--account",
     "-C": "--constraint",
@@ -50,8 +54,9 @@ def check(parser: argparse.ArgumentParser, own: Sequence[str], args: argparse.Na
     if reference and _is_command(reference):
         start = _position(parser, own, reference)
         interpreter = INTERPRETERS.get(Path(reference).suffix)
-        command = [*([interpreter] if interpreter else []), *own[start:], *args.rest]
-        line = _line(parser, own[:start], command)
+        options, words = _own_options(own[start:])
+        command = [*([interpreter] if interpreter else []), *words, *args.rest]
+        line = _line(parser, [*own[:start], *options], command)
         raise UsageError(f"{reference!r} is a program, not a job", f"Put the command after --: {line}")
     if unknown:
         raise UsageError(f"unrecognized arguments: {' '.join(unknown)}", _hint(parser, own, args, unknown))
@@ -68,6 +73,16 @@ def _hint(parser: argparse.ArgumentParser, own: Sequence[str], args: argparse.Na
     else:
         return f"{meant} See: {parser.prog} --help".strip()
     return f"{meant} Put the program's own arguments after --: {line}".strip()
+
+
+def _own_options(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The options among the words of a command that are ctrain's, with their values, and all other words."""
+    options: list[str] = []
+    others: list[str] = []
+    for word in words:
+        is_value = bool(options) and options[-1] in OWN_OPTIONS
+        (options if is_value or word.partition("=")[0] in OWN_OPTIONS else others).append(word)
+    return options, others
 
 
 def _suggest_option(option: str, known: Sequence[str]) -> str:
@@ -89,7 +104,9 @@ def _is_command(reference: str) -> bool:
     if reference in job.names() or job.is_job_directory(reference):
         return False
     path = Path(reference)
-    return path.suffix in INTERPRETERS or path.is_file() or shutil.which(reference) is not None
+    if path.suffix in INTERPRETERS or PYTHON.fullmatch(reference) or reference in SPAWNERS:
+        return True
+    return path.is_file() or shutil.which(reference) is not None
 
 
 def _position(parser: argparse.ArgumentParser, own: Sequence[str], reference: str) -> int:

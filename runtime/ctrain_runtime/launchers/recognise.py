@@ -7,19 +7,20 @@ import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import PurePath
 from typing import Optional
 
 from ctrain_runtime.errors import UsageError
 from ctrain_runtime.job import Count
-from ctrain_runtime.launchers import spawner_options
+from ctrain_runtime.launchers import lines_to_type, spawner_options
 from ctrain_runtime.launchers.spawner_options import OTHERS, SPAWNERS, Spawner
 from ctrain_runtime.launchers.starters import ENGINES, SUBMITTERS, after_env, name_of, simple_commands
 from ctrain_runtime.plan.environment import IDENTITY
 
 NODE = "node"
-PROGRAM = re.compile(r"python[0-9.]*|.*\.(py|sh)")
 NUMBER = re.compile(r"[1-9][0-9]{0,8}")
+ELASTIC = re.compile(r"[0-9]+:([0-9]+)")
 AUTO = ("auto", "gpu", "cpu", "xpu")  # ranks per node, of torchrun
 ABOUT = ("--help", "-h", "--version", "-V")  # with these, nothing is started
 NOT_PASSED = ("PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "HOME")  # mpirun passes on the image's; here they are the host's
@@ -103,7 +104,7 @@ def keep(command: tuple[str, ...], *, requested: bool = False) -> Recognised:
             line = OTHERS[name].format(name=name)
             return Recognised(command, name, NODE, apart=apart, instead=f"ctrain run ... {line}")
         if name in SUBMITTERS:
-            return Recognised(command, name, apart=name, instead=f"ctrain run ... -- {_program(words)}")
+            return Recognised(command, name, apart=name, instead=lines_to_type.step_line(name, words))
     return Recognised(command)
 
 
@@ -133,22 +134,15 @@ def check(recognised: Recognised, launcher: str, nodes: int, ranks: int) -> None
         raise UsageError(f"{by} would make worlds of {recognised.nodes} nodes on {nodes} nodes", hint)
     if unknown and (launcher != NODE or nodes > 1):
         problem = f"{by} would run in each of the {ranks} ranks, and start its own: ctrain has no equivalent of"
-        hint = f"Remove {by}: ctrain run ... -- {_program(recognised.command)}; or let {by} start those of one node:"
-        if SPAWNERS[by].joins:
-            line = f"ctrain run ... --launcher node -- {shlex.join(recognised.command)}"
-            raise UsageError(f"{problem} {unknown}", f"Let {by} start the ranks of each node: {line}")
-        raise UsageError(f"{problem} {unknown}", f"{hint} --nodes 1")
+        if recognised.instead:
+            raise UsageError(f"{problem} {unknown}", recognised.instead)
+        program = lines_to_type.program_line(recognised.command)
+        hint = f"Remove {by}: ctrain run ... -- {program}; or let {by} start those of one node: --nodes 1"
+        raise UsageError(f"{problem} {unknown}", hint)
     if launcher != NODE and recognised.launcher == NODE:
         problem = f"{by} would run in each of the {ranks} ranks, and start its own"
         line = f"ctrain run ... --launcher node -- {shlex.join(recognised.command)}"
         raise UsageError(problem, f"Let it start the ranks of each node: {line}")
-
-
-def _program(words: Sequence[str]) -> str:
-    """The program in a command, for the line to type."""
-    start = next((at for at, word in enumerate(words[1:], 1) if PROGRAM.fullmatch(PurePath(word).name)), None)
-    program = list(words[start:]) if start else ["PROGRAM"]
-    return shlex.join(["python", *program] if program[0].endswith(".py") else program)
 
 
 def _refuse_engine(words: Sequence[str]) -> None:
@@ -173,7 +167,8 @@ def _translate(name: str, words: list[str], command: tuple[str, ...]) -> Recogni
     )
     if untranslated:
         note = f"launcher node: ctrain has no equivalent of {untranslated}, so {name} itself starts the ranks"
-        return Recognised(command, name, NODE, untranslated=untranslated, notes=(note,))
+        instead = _instead(name, spawner, words, command, untranslated)
+        return Recognised(command, name, NODE, untranslated=untranslated, notes=(note,), instead=instead)
     if not program:
         raise UsageError(f"{name} has no program", f"As in: {name} train.py")
     if spawner_options.MODULE in given:
@@ -207,6 +202,25 @@ def _translate(name: str, words: list[str], command: tuple[str, ...]) -> Recogni
     )
 
 
+def _instead(name: str, spawner: Spawner, words: list[str], command: tuple[str, ...], untranslated: str) -> str:
+    """The hint for an option without an equivalent, or for several programs; "" without a line that does the same."""
+    of_each_node = f"Let {name} start the ranks of each node:"
+    if spawner.joins:
+        return f"{of_each_node} ctrain run ... --launcher node -- {shlex.join(command)}"
+    if spawner.on_each_node:
+        start = command[: len(command) - len(words)]
+        return f"{of_each_node} {lines_to_type.on_each_node(start, spawner.on_each_node, words)}"
+    if untranslated != ":":
+        return ""
+    ranks, programs = [], []
+    for is_colon, group in groupby(words, ":".__eq__):
+        if not is_colon:
+            options, program = _split(spawner, list(group))
+            ranks.append(next((option.value for option in options if option.role == spawner_options.RANKS), ""))
+            programs.append(program)
+    return f"One command starts all programs of a run: {lines_to_type.by_rank(ranks, programs)}"
+
+
 def _local_rank(spawner: Spawner, program: list[str]) -> tuple[str, ...]:
     """The words that add the local rank to the arguments of a program."""
     if spawner.local_rank[-1:] != ("torch.distributed.launch",):
@@ -238,6 +252,9 @@ def _count(name: str, option: Optional[_Option]) -> Optional[int]:
     """The number that an option gives; None without the option. Raises UsageError if it is not one."""
     if option is None or (option.role == spawner_options.PER_NODE and option.value in AUTO):
         return None
+    if option.role == spawner_options.NODES and (elastic := ELASTIC.fullmatch(option.value)):
+        problem = f"{name} {option.word} {option.value} is elastic: the number of a run's nodes does not change"
+        raise UsageError(problem, f"Pass --nodes {elastic[1]}, and remove {option.word} from the command")
     if not NUMBER.fullmatch(option.value):
         problem = f"{name} {option.word} must be a positive integer, not {option.value!r}"
         raise UsageError(problem, f"As in: {option.word} 2")

@@ -29,13 +29,15 @@ class Spawner:
     """A program that starts ranks. `table` has the names of its options by their role, without leading dashes, and with
     a "=" for each value that follows. `local_rank` are words that add the argument by which programs learn their local
     rank; then comes how many words precede it, if it is not the last one. `joins`: started on each node with the
-    variables of launcher node, it makes one world."""
+    variables of launcher node, it makes one world. `on_each_node` are options, as a shell reads them, by which it does
+    so without knowing these variables."""
 
     launcher: str
     table: Mapping[str, str]
     starts_python: bool = True
     local_rank: tuple[str, ...] = ()
     joins: bool = False
+    on_each_node: str = ""
 
     def role(self, option: str) -> tuple[str, int]:
         """The role of an option, and how many values it takes; "" for one that is not listed."""
@@ -124,6 +126,8 @@ _ACCELERATE = Spawner(
         "ACCELERATE_DEBUG_MODE=true": "debug",
         "ACCELERATE_CPU_AFFINITY=1": "enable-cpu-affinity",
     },
+    on_each_node="--num_machines $CTRAIN_NODES --num_processes $((CTRAIN_NODES * CTRAIN_RANKS_PER_NODE))"
+    " --machine_rank $NODE_RANK --main_process_ip $MASTER_ADDR --main_process_port $MASTER_PORT",
 )
 SPAWNERS = {
     **dict.fromkeys(("mpirun", "mpiexec", "orterun", "prterun", "prun", "mpiexec.hydra"), _MPIRUN),

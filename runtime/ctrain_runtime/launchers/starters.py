@@ -22,7 +22,8 @@ MODULES = {
 # Their second word, where only that starts ranks.
 SUBCOMMANDS = {"accelerate": "launch", "fabric": "run", "lightning": "run", "colossalai": "run"}
 # Of schedulers: they would start a step in each rank.
-SUBMITTERS = ("srun", "jsrun", "lrun", "aprun", "ibrun", "ccc_mprun", "mpirun_rsh")
+SRUN = "srun"
+SUBMITTERS = (SRUN, "jsrun", "lrun", "aprun", "ibrun", "ccc_mprun", "mpirun_rsh")
 ENGINES = ("apptainer", "singularity", "docker", "podman", "shifter")
 PYTHON = re.compile(r"python[0-9.]*")
 _PYTHON_OPTION = re.compile(r"-([bBdEiIOPqsSuvx]+|[WX].*)")  # man python; the value of -W and -X may be the next word

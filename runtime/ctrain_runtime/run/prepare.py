@@ -28,7 +28,15 @@ from ctrain_runtime.plan.make import make_plan
 from ctrain_runtime.plan.model import DataCopy, Expectation, Launch, LaunchPlan, Options
 from ctrain_runtime.plan.mounts import data_mount, site_mounts
 from ctrain_runtime.plan.size import JobSize, SizeRequest
-from ctrain_runtime.run import directory, outside_paths, preflight, select_image, targets, typed_command
+from ctrain_runtime.run import (
+    accelerate_config,
+    directory,
+    outside_paths,
+    preflight,
+    select_image,
+    targets,
+    typed_command,
+)
 from ctrain_runtime.run.imports import read_imports
 from ctrain_runtime.schedulers.protocol import Scheduler
 from ctrain_runtime.site.model import Site
@@ -110,7 +118,7 @@ def prepare(request: Request) -> Prepared:
     plan, assumed = _plan(request, planned, recognised.env, target, *engine.result())
     refuse_alone(imported, plan)
     launch = scheduler.render(plan, launchers.make_task(plan, scheduler.identity(plan)))
-    notes = (*choice.notes, *recognised.notes, *replaced, *assumed, *target.notes)
+    notes = (*choice.notes, *recognised.notes, *accelerate_config.notes(recognised), *replaced, *assumed, *target.notes)
     return Prepared(launch, notes, _image_source(request))
 
 

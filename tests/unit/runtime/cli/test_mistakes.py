@@ -31,7 +31,12 @@ PROGRAM = "Put the program's own arguments after --: ctrain run "
     [
         ("run --image X args.py", 64, f"'args.py' {COMMAND}--image X -- python args.py"),
         ("run --image X gone.py", 64, f"'gone.py' {COMMAND}--image X -- python gone.py"),
-        ("run ./args.py --nodes 2", 64, f"'./args.py' {COMMAND}-- python ./args.py --nodes 2"),
+        ("run ./args.py --nodes 2", 64, f"'./args.py' {COMMAND}--nodes 2 -- python ./args.py"),
+        ("run python args.py --image I", 64, f"'python' {COMMAND}--image I -- python args.py"),
+        ("run python args.py --lr 1 --image=I --x", 64, f"'python' {COMMAND}--image=I -- python args.py --lr 1 --x"),
+        ("run --name n python3.12 args.py --nodes", 64, "argument --nodes: expected one argument"),
+        ("run python3.12 args.py", 64, f"'python3.12' {COMMAND}-- python3.12 args.py"),
+        ("run torchrun args.py --image I", 64, f"'torchrun' {COMMAND}--image I -- torchrun args.py"),
         ("run --nodes 2 python args.py --lr 0.1", 64, f"'python' {COMMAND}--nodes 2 -- python args.py --lr 0.1"),
         ("run --name python python -- args.py", 64, f"'python' {COMMAND}--name python -- python args.py"),
         ("run sleep", 65, "unknown job 'sleep'. Did you mean ./sleep? Jobs: "),

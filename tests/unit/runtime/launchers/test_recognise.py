@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shlex
 import subprocess
 from pathlib import Path
@@ -198,12 +199,8 @@ def test_accelerate(line: str, expected: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("line", "name", "option"),
     [
-        ("accelerate launch --config_file c.yaml train.py", "accelerate", "--config_file"),
-        ("accelerate launch --mixed_precision bf16 --use_fsdp train.py", "accelerate", "--use_fsdp"),
-        ("python -m accelerate.commands.launch --use_deepspeed train.py", "accelerate-launch", "--use_deepspeed"),
         ("deepspeed --include=h:1,2 train.py", "deepspeed", "--include"),
         ("horovodrun -np 2 --min-np 1 --host-discovery-script d.sh python train.py", "horovodrun", "--min-np"),
-        ("mpirun -np 1 ./server : -np 3 python train.py", "mpirun", ":"),
         ("mpirun --app file", "mpirun", "--app"),
     ],
 )
@@ -222,6 +219,51 @@ def test_an_option_without_an_equivalent_is_refused_unless_there_is_one_node(lin
         assert caught.value.hint
         assert caught.value.hint.startswith(f"Remove {name}: ctrain run ... -- ")
         assert caught.value.hint.endswith(f"; or let {name} start those of one node: --nodes 1")
+
+
+ACCELERATE = (
+    "--num_machines $CTRAIN_NODES --num_processes $((CTRAIN_NODES * CTRAIN_RANKS_PER_NODE)) --machine_rank $NODE_RANK"
+    " --main_process_ip $MASTER_ADDR --main_process_port $MASTER_PORT"
+)
+
+
+@pytest.mark.parametrize(
+    ("line", "hint"),
+    [
+        (
+            "accelerate launch --config_file c.yaml train.py",
+            f"--launcher node -- bash -c 'accelerate launch {ACCELERATE} --config_file c.yaml train.py'",
+        ),
+        (
+            "env A=1 python -m accelerate.commands.launch --use_fsdp train.py --lr 1",
+            f"-- bash -c 'env A=1 python -m accelerate.commands.launch {ACCELERATE} --use_fsdp train.py --lr 1'",
+        ),
+        (
+            "mpirun -np 1 ./server : -n 3 python train.py 'a b' : ./last",
+            """[ "$RANK" -ge 1 ] || exec ./server; [ "$RANK" -ge 4 ] || exec python train.py '"'"'a b'"'"'; """,
+        ),
+        ("horovodrun --host-discovery-script d.sh python t.py", "Remove horovodrun: ctrain run ... -- python t.py; or"),
+        ("deepspeed --enable train.py python to.py", "Remove deepspeed: ctrain run ... -- python to.py; or"),
+        ("deepspeed --enable train.py to.py", "Remove deepspeed: ctrain run ... -- python train.py to.py; or"),
+        ("deepspeed --autotuning run train.py to.py", "Remove deepspeed: ctrain run ... -- python train.py to.py; or"),
+    ],
+)
+def test_the_line_to_type_does_the_same(line: str, hint: str) -> None:
+    recognised = recognise(tuple(shlex.split(line)))
+    assert recognised.untranslated
+    check(recognised, NODE, 1, 8)
+    with pytest.raises(UsageError) as caught:
+        check(recognised, NODE, 2, 8)
+    assert hint in caught.value.hint
+    proposed = shlex.split(caught.value.hint.partition(" -- ")[2].partition("; or let")[0])
+    check(keep(tuple(proposed), requested=True), NODE, 2, 8)
+
+
+def test_several_programs_are_chosen_by_rank() -> None:
+    command = ("mpirun", "-np", "1", "echo", "a", ":", "-np", "2", "echo", "b c", ":", "echo", "d")
+    line = shlex.split(recognise(command).instead.partition(" -- ")[2])
+    said = [subprocess.check_output(line, env={"RANK": str(rank), "PATH": os.environ["PATH"]}) for rank in range(4)]
+    assert said == [b"a\n", b"b c\n", b"b c\n", b"d\n"]
 
 
 @pytest.mark.parametrize(
@@ -253,7 +295,10 @@ def test_a_spawner_without_a_program(line: str) -> None:
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
-        ("torchrun --nnodes=1:4 train.py", "torchrun --nnodes must be a positive integer, not '1:4'"),
+        (
+            "torchrun --nnodes=1:4 train.py",
+            "torchrun --nnodes 1:4 is elastic: the number of a run's nodes does not change",
+        ),
         ("mpirun -np 0 ./app", "mpirun -np must be a positive integer, not '0'"),
         ("mpirun -np auto ./app", "mpirun -np must be a positive integer, not 'auto'"),
         ("deepspeed --num_gpus=-1 t.py", "deepspeed --num_gpus must be a positive integer, not '-1'"),
@@ -295,11 +340,16 @@ def test_every_command_is_recognised_or_not_without_a_traceback(name: str, comma
 @pytest.mark.parametrize(
     ("line", "suggestion"),
     [
-        ("srun -n 4 ./run.sh", "./run.sh"),
-        ("srun -n 4 train.py 'a b'", "python train.py 'a b'"),
-        ("jsrun -n 4 ./app", "PROGRAM"),
-        ("bash -c 'module load x && aprun -n 4 ./x.sh'", "./x.sh"),
-        ("numactl -N 0 ibrun x.sh", "x.sh"),
+        ("srun -n 4 ./run.sh", "--ranks-per-node 4 -- ./run.sh"),
+        ("srun -n 4 train.py 'a b'", "--ranks-per-node 4 -- python train.py 'a b'"),
+        ("srun -n 4 -N 2 python x.py", "--nodes 2 --ranks-per-node 2 -- python x.py"),
+        ("srun --nodes=2 --ntasks-per-node 4 python x.py -n 7", "--nodes 2 --ranks-per-node 4 -- python x.py -n 7"),
+        ("srun -N2 --ntasks=8 --gres gpu:4 python x.py", "--nodes 2 --ranks-per-node 4 -- python x.py"),
+        ("srun -n $N -N '' python x.py", "-- python x.py"),
+        ("srun -n 5 -N 2 python x.py", "--nodes 2 -- python x.py"),
+        ("jsrun -n 4 ./app", "-- PROGRAM"),
+        ("bash -c 'module load x && aprun -n 4 -N 2 ./x.sh'", "-- ./x.sh"),
+        ("numactl -N 0 ibrun x.sh", "-- x.sh"),
     ],
 )
 def test_what_starts_steps_of_a_scheduler_is_refused_with_the_line_to_type(line: str, suggestion: str) -> None:
@@ -311,7 +361,7 @@ def test_what_starts_steps_of_a_scheduler_is_refused_with_the_line_to_type(line:
         assert caught.value.message == (
             f"{name} would run in each of the 8 ranks, and start its own: ctrain starts the ranks itself"
         )
-        assert caught.value.hint == f"Remove {name}: ctrain run ... -- {suggestion}"
+        assert caught.value.hint == f"Remove {name}: ctrain run ... {suggestion}"
 
 
 def test_one_rank_may_start_its_own() -> None:
