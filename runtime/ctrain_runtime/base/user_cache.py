@@ -43,6 +43,10 @@ class UserCache:
         entry = self._entries.get(key)
         return entry[1] if isinstance(entry, list) and len(entry) == 2 and entry[0] == conditions else None
 
+    def has(self, key: str) -> bool:
+        """Whether something was put under `key`, whatever its conditions were."""
+        return key in self._entries
+
     def put(self, key: str, conditions: list[object], value: object) -> None:
         """Store `value`, a plain JSON value other than None."""
         self._entries[key] = [conditions, value]

@@ -37,12 +37,12 @@ def make_plan(
     flat: Optional[Image] = None,
     data_copy: Optional[DataCopy] = None,
     estimate: Optional[Expectation] = None,
-    is_proven: Callable[[LaunchPlan], bool] = lambda _plan: False,
+    unproven: Callable[[LaunchPlan], str] = lambda _plan: "unknown",
 ) -> LaunchPlan:
     """The launch plan. Paths in `site` and `options` are absolute already; the run's name is the directory's.
 
-    `flat` is the flattened image that can replace `image`, if there is one; `is_proven` tells whether the preflight of
-    such a run has passed here. The job's launcher is not `auto`. Raises
+    `flat` is the flattened image that can replace `image`, if there is one; `unproven` tells why no preflight of such a
+    run has passed here ("": one has). The job's launcher is not `auto`. Raises
     UsageError, SchedulerError, EngineError or DataError if the plan would fail, JobError or ConfigError for invalid
     names of variables of the job or the site, and for a staging directory that is not absolute.
     """
@@ -116,7 +116,7 @@ def make_plan(
         data_copy=data_copy,
         estimate=estimate,
     )
-    return replace(plan, preflight=plan_preflight(plan, site, options.preflight, is_proven))
+    return replace(plan, preflight=plan_preflight(plan, site, options.preflight, unproven))
 
 
 def _gpu_maker(size: JobSize, facts: Facts) -> Optional[Maker]:

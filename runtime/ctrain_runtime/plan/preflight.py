@@ -10,10 +10,10 @@ from ctrain_runtime.site.model import Site
 
 
 def plan_preflight(
-    plan: LaunchPlan, site: Site, mode: str, is_proven: Callable[[LaunchPlan], bool]
+    plan: LaunchPlan, site: Site, mode: str, unproven: Callable[[LaunchPlan], str]
 ) -> Optional[Preflight]:
-    """The preflight of a plan; None without one. `mode` is that of the command line, "" if not given; `is_proven` tells
-    whether the preflight of such a run has passed here.
+    """The preflight of a plan; None without one. `mode` is that of the command line, "" if not given; `unproven` tells
+    why no preflight of such a run has passed here ("": one has).
 
     By default it keeps short jobs short: it takes place on several nodes if the site has expectations or NCCL connects
     them, and before the first run of an image here.
@@ -37,10 +37,10 @@ def plan_preflight(
         reason = f"site {site.name} has expectations of its network"
     elif across and backend == "nccl":  # which may fall back to sockets on any node, at any time
         reason = "NCCL on several nodes"
-    elif not is_proven(plan):
-        reason = "first run of this image here"
     else:
-        return None
+        reason = unproven(plan)
+        if not reason:
+            return None
     return Preflight(mode != "warn", reason, backend, expected, network)
 
 

@@ -12,9 +12,15 @@ STAGE = "preflight"
 CACHE = "worlds"
 
 
-def is_proven(plan: LaunchPlan) -> bool:
-    """Whether the preflight of a run like this one has passed here."""
-    return UserCache(CACHE).get(*_entry(plan)) is not None
+def unproven(plan: LaunchPlan) -> str:
+    """Why no preflight of a run like this one has passed here; "" if one has."""
+    cache, entry = UserCache(CACHE), _entry(plan)
+    if cache.get(*entry) is not None:
+        return ""
+    nodes = "several nodes of " if plan.nodes > 1 else ""
+    where = f"on {nodes}{plan.partition or 'this machine'} with launcher {plan.launcher}"
+    changed = "MPI, engine or network settings changed since this image was checked"
+    return f"{changed} {where}" if cache.has(entry[0]) else f"first run of this image {where}"
 
 
 def remember(plan: LaunchPlan, job: Iterable[Event]) -> None:

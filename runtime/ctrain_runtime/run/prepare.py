@@ -193,7 +193,7 @@ def _plan(
         *(planned, site, target.image, options, detected, target.size, run, flat),
         data_copy=_data_copy(request, planned, options) if request.stage_data else None,
         estimate=expected,
-        is_proven=preflight.is_proven,
+        unproven=preflight.unproven,
     )
     _check_passed(request.options.env)
     if target.is_here:

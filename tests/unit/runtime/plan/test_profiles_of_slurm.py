@@ -118,7 +118,7 @@ def test_the_network_of_lumi() -> None:
     assert set(network) <= two.environment.keys()
     assert not set(network) & one.environment.keys()
     assert "NCCL_NET" not in two.environment
-    check = plan_preflight(two, load_site("lumi-g")[0], "", lambda _: False)
+    check = plan_preflight(two, load_site("lumi-g")[0], "", lambda _: "new")
     assert check and check.strict and check.backend == "nccl"
     assert [any("network plugin" in note for note in notes(planned)) for planned in (one, two)] == [False, True]
 

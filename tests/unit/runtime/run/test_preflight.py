@@ -25,7 +25,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def decide(plan: LaunchPlan, site: Site, mode: str = "") -> Optional[Preflight]:
-    return plan_preflight(plan, site, mode, preflight.is_proven)
+    return plan_preflight(plan, site, mode, preflight.unproven)
 
 
 def checked(plan: LaunchPlan) -> LaunchPlan:
@@ -111,6 +111,24 @@ def test_it_is_repeated_when_something_that_matters_changes(changes: dict[str, A
     assert needed(a_plan(**changes))
 
 
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"partition": "skl", "ranks_per_node": 2}, "first run of this image on skl with launcher mpi"),
+        ({"job": a_job(launcher="env")}, "first run of this image on amd_a100nv_8 with launcher env"),
+        ({"nodes": 2, "image": CPU}, "first run of this image on several nodes of amd_a100nv_8 with launcher mpi"),
+        (
+            {"env": ("OMPI_MCA_btl=tcp",)},
+            "MPI, engine or network settings changed since this image was checked on amd_a100nv_8 with launcher mpi",
+        ),
+    ],
+)
+def test_the_reason_tells_what_is_new(changes: dict[str, Any], reason: str) -> None:
+    preflight.remember(checked(a_plan()), PASSED)
+    decided = decide(a_plan(**changes), a_site())
+    assert decided and decided.reason == reason
+
+
 def test_a_cache_that_cannot_be_written_only_means_another_check(cache: Path) -> None:
     cache.parent.parent.write_text("a file")
     preflight.remember(checked(a_plan()), PASSED)
@@ -130,7 +148,7 @@ def test_a_site_with_expectations_holds_every_run_on_several_nodes_to_them() -> 
 
 def test_one_node_is_held_to_no_expectation_of_the_network() -> None:
     decided = decide(a_plan(nodes=1), a_site(**FABRIC))
-    assert decided == Preflight(True, "first run of this image here", "nccl")
+    assert decided == Preflight(True, "first run of this image on amd_a100nv_8 with launcher mpi", "nccl")
 
 
 def test_ranks_that_share_gpus_cannot_use_nccl() -> None:
