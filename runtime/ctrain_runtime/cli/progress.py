@@ -7,19 +7,28 @@ from typing import Any, Optional
 
 from ctrain_runtime.base.text import format_duration, significant
 
-BAR_COLUMNS = 20
+BAR_COLUMNS, MIN_BAR_COLUMNS = 20, 5
+GAP = "  "
+WIDE = 1000  # columns: no limit
 BLOCKS, ASCII_BLOCKS = "█░", "#-"  # done, remaining; ASCII for encodings that lack the others
 LARGEST = 10**15  # of steps, epochs and rates; larger values are nonsense, and Python refuses to print some
 RATES = ("images", "tokens")  # keys without _per_second
 LONGEST_SECONDS = 10 * 365 * 86400.0  # of an ETA
 
 
-def progress(record: Mapping[str, Any], left: Optional[float], blocks: str = BLOCKS) -> str:
-    """One line for a record; missing values, and those of a wrong type, are left out. `left`: remaining seconds."""
-    parts = [_epoch(record), *_steps(record, blocks), *_measures(record)]
-    if left is not None and 0 < left <= LONGEST_SECONDS:
-        parts.append(f"ETA {format_duration(left)}")
-    return "  ".join(part for part in parts if part)
+def progress(record: Mapping[str, Any], left: Optional[float], blocks: str = BLOCKS, columns: int = WIDE) -> str:
+    """One line for a record; missing values, and those of a wrong type, are left out. `left`: remaining seconds. What
+    does not fit in `columns` is the bar's length, then the bar, then the last measures."""
+    epoch, count, measures = _epoch(record), _count(record), _measures(record)
+    eta = f"ETA {format_duration(left)}" if left is not None and 0 < left <= LONGEST_SECONDS else ""
+    while measures and len(_join(epoch, count, *measures, eta)) > columns:
+        measures.pop()
+    room = columns - len(_join(epoch, count, *measures, eta)) - len(GAP)
+    return _join(epoch, _bar(record, blocks, min(room, BAR_COLUMNS)), count, *measures, eta)
+
+
+def _join(*parts: str) -> str:
+    return GAP.join(part for part in parts if part)
 
 
 def last_words(record: Mapping[str, Any]) -> str:
@@ -91,11 +100,17 @@ def _measures(record: Mapping[str, Any]) -> list[str]:
     return parts
 
 
-def _steps(record: Mapping[str, Any], blocks: str) -> list[str]:
+def _count(record: Mapping[str, Any]) -> str:
     step, steps = whole(record.get("step")), whole(record.get("steps"))
     if step is None:
-        return []
-    if not steps or step > steps:
-        return [f"step {step}"]
-    full = BAR_COLUMNS * step // steps
-    return [blocks[0] * full + blocks[1] * (BAR_COLUMNS - full), f"{step}/{steps}"]
+        return ""
+    return f"{step}/{steps}" if steps and step <= steps else f"step {step}"
+
+
+def _bar(record: Mapping[str, Any], blocks: str, columns: int) -> str:
+    """The bar; "" where it would be too short to tell anything, or the number of steps is unknown."""
+    step, steps = whole(record.get("step")), whole(record.get("steps"))
+    if step is None or not steps or step > steps or columns < MIN_BAR_COLUMNS:
+        return ""
+    full = columns * step // steps
+    return blocks[0] * full + blocks[1] * (columns - full)

@@ -102,7 +102,8 @@ class Terminal:
             left = self._pace.update(steps[-1], time.monotonic())
             shown = last_with_loss(steps)
             if shown:
-                self._move(progress(shown, left, self._blocks))
+                columns = shutil.get_terminal_size().columns - 1  # of which _draw shows the rest
+                self._move(progress(shown, left, self._blocks, columns))
 
     def cancelling(self, name: str) -> None:
         self.show(f"cancelling {name} ...")

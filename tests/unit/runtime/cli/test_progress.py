@@ -35,6 +35,20 @@ def test_progress(record: dict[str, Any], left: Optional[float], line: str) -> N
 
 
 @pytest.mark.parametrize(
+    ("columns", "line"),
+    [
+        (86, "epoch 1/90  ██████░░░░░░░░░░░░░░  412/1251  loss 5.91  11,930 images/s  ETA 2 h 31 min"),
+        (76, "epoch 1/90  ███░░░░░░░  412/1251  loss 5.91  11,930 images/s  ETA 2 h 31 min"),
+        (68, "epoch 1/90  412/1251  loss 5.91  11,930 images/s  ETA 2 h 31 min"),
+        (60, "epoch 1/90  ███░░░░░░░░  412/1251  loss 5.91  ETA 2 h 31 min"),
+        (30, "epoch 1/90  412/1251  ETA 2 h 31 min"),
+    ],
+)
+def test_a_narrow_terminal_has_a_shorter_bar(columns: int, line: str) -> None:
+    assert progress(RECORD, 9060.0, columns=columns) == line
+
+
+@pytest.mark.parametrize(
     ("record", "words"),
     [
         (RECORD, "epoch 1/90, step 412/1251, loss 5.91, 11,930 images/s"),
