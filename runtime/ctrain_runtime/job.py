@@ -119,7 +119,10 @@ def is_job_directory(reference: str) -> bool:
 
 
 def _suggest_job(reference: str) -> str:
-    """ "Did you mean" the parent of this job.yaml, a packaged job, or a job beside the missing directory; else ""."""
+    """What to do with a job.yml; "Did you mean" the parent of this job.yaml, a packaged job, or a job beside the
+    missing directory; else ""."""
+    if (misnamed := Path(reference, "job.yml")).is_file():
+        return f"Rename {misnamed} to {JOB_FILE}."
     parent, name = os.path.split(reference.rstrip("/"))
     if name == JOB_FILE and is_job_directory(parent):
         return f"Did you mean {parent}?"
@@ -140,7 +143,8 @@ def from_command(command: tuple[str, ...], directory: Path, name: str = "") -> J
         raise UsageError("no job or command given", "Use: ctrain run JOB, or ctrain run -- COMMAND")
     # Path.is_file raises for a word that is too long for a file's name.
     program = next((word for word in command[1:] if os.path.isfile(directory / word)), command[0])  # noqa: PTH113
-    job = Job(name or _name(Path(program).stem), command, (), "auto", Resources(), None, {}, str(directory), directory)
+    name = _name(name or _module_of(command) or Path(program).stem)
+    job = Job(name, command, (), "auto", Resources(), None, {}, str(directory), directory)
     script = missing_script(job)
     if script:
         raise UsageError(f"{script} not found in {directory}", _script_hint(script, directory))
@@ -160,16 +164,29 @@ def missing_script(job: Job) -> Optional[str]:
 
 def script_of(command: tuple[str, ...]) -> str:
     """The script that Python or a shell runs; "" for anything else (-m, -c), and for other programs."""
+    instead, words = _behind_options(command)
+    return words[0] if not instead and words and words[0].endswith((".py", ".sh")) else ""
+
+
+def _module_of(command: tuple[str, ...]) -> str:
+    """The module that Python runs; "" for anything else."""
+    instead, words = _behind_options(command)
+    return words[0] if instead.endswith("m") and words else ""
+
+
+def _behind_options(command: tuple[str, ...]) -> tuple[str, list[str]]:
+    """The option by which an interpreter runs something else than a script (-m, -c, -; "" without), and the words
+    behind its options; none for other programs."""
     program, *words = command
     if not _INTERPRETERS.fullmatch(Path(program).name):
-        return ""
+        return "", []
     while words and words[0].startswith("-"):
         option = words.pop(0)
         if _NO_SCRIPT.fullmatch(option):
-            return ""
+            return option, words
         if option in _OPTIONS_WITH_VALUE:
             words = words[1:]
-    return words[0] if words and words[0].endswith((".py", ".sh")) else ""
+    return "", words
 
 
 def _script_hint(script: str, directory: Path) -> str:

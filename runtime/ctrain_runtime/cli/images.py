@@ -2,7 +2,7 @@
 
   ctrain images                                   # list the stores of this site
   ctrain images --store /apps/ctrain              # list this store (or set $CTRAIN_STORE)
-  ctrain images show pytorch:prod                 # show layers, origin, tests and supported nodes
+  ctrain images show pytorch:prod                 # show layers, origin, tests and supported nodes; also without `show`
   ctrain images diff pytorch:prod pytorch:dev     # list packages that differ, and the size of each layer
 
 An image is NAME[:CHANNEL|:VERSION], NAME@DIGEST or a path (.sif, sandbox). `tests`: passed/run before publishing.

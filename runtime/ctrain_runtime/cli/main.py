@@ -28,6 +28,7 @@ class Verb:
     help: str
     module: str  # imported only when the verb is used: start-up is measured
     takes_command: bool = False  # arguments after `--` go to the program that it starts
+    default_action: str = ""  # of its actions, for a first argument that is none of them
 
 
 RUNTIME_VERBS = (
@@ -41,7 +42,7 @@ RUNTIME_VERBS = (
     Verb("runs", LOOK, "list your runs", "ctrain_runtime.cli.runs"),
     Verb("estimate", LOOK, "estimate the memory, time and layout of a training", "ctrain_runtime.cli.estimate"),
     Verb("bench", LOOK, "measure the network as the ranks of a job see it", "ctrain_runtime.cli.bench"),
-    Verb("images", IMAGES, "list the published images", "ctrain_runtime.cli.images"),
+    Verb("images", IMAGES, "list the published images", "ctrain_runtime.cli.images", default_action="show"),
     Verb("doctor", MACHINE, "check this machine, its site and stores for problems", "ctrain_runtime.cli.doctor"),
     Verb("site", MACHINE, "list, show and check sites: the profiles of clusters", "ctrain_runtime.cli.site"),
     Verb("completion", MACHINE, "print the script for completion in bash or zsh", "ctrain_runtime.cli.completion"),
@@ -144,12 +145,22 @@ def _dispatch(verbs: Sequence[Verb], argv: Sequence[str]) -> int:
     if rest and not verb.takes_command:
         raise UsageError(f"ctrain {verb.name} takes no arguments after --", f"See: ctrain {verb.name} --help")
     parser = parser_of(verb)
+    if verb.default_action and own and _is_no_action(own[0], parser):
+        own.insert(0, verb.default_action)
     args, unknown = parser.parse_known_args(own, argparse.Namespace(rest=rest, verbs=verbs))
     if unknown or verb.takes_command:
         from ctrain_runtime.cli import mistakes
 
         mistakes.check(parser, own, args, unknown)
     return int(importlib.import_module(verb.module).execute(args))
+
+
+def _is_no_action(word: str, parser: argparse.ArgumentParser) -> bool:
+    """Whether a first argument is neither an option nor an action, nor looks like a mistyped one."""
+    from ctrain_runtime.base.suggest import closest
+
+    actions = next(action.choices or () for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    return not word.startswith("-") and word not in actions and not closest(word, actions)
 
 
 def parser_of(verb: Verb) -> Parser:

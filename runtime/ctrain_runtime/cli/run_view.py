@@ -92,7 +92,8 @@ def _where(plan: LaunchPlan) -> str:
     kind = "independent task" if plan.unit == "task" else "rank"
     ranks = f"{pluralize(plan.world_size, kind)}, launcher {plan.launcher}" + (f" ({plan.mpi})" if plan.mpi else "")
     if not plan.partition:
-        return f"this machine: {pluralize(plan.nodes, 'group')} of {plan.ranks_per_node}; {ranks}"
+        groups = f"{plan.nodes} groups of {plan.ranks_per_node}; " if plan.nodes > 1 else ""
+        return f"this machine: {groups}{ranks}"
     gpus = f"{pluralize(plan.gpus_per_node, 'GPU')} per node, " if plan.gpus_per_node else ""
     inside = f" in allocation {plan.allocation}" if plan.allocation else ""
     limit = "no time limit" if plan.time_limit is None else f"limit {format_limit(plan.time_limit)}"

@@ -31,6 +31,11 @@ from ctrain_runtime.site.layers import Level
 from ctrain_runtime.site.select import DEFAULT, load_site, select_site
 from ctrain_runtime.starting_points.templates import write_new
 
+WHY_HEAD = ("key", "value", "set in", "rests on, read on")
+LEGEND = """\
+set in    the file and its level, or a variable; default: in no file
+rests on  documented: the site's documentation; excerpt: a part of it; user: what one of its users publishes;
+          memory: its author's; unverified: a guess"""
 WIDEST = 40  # of a column, so that a long value moves only its own line
 
 
@@ -97,11 +102,13 @@ def _show(args: argparse.Namespace) -> str:
     if args.json:
         keys = {"reason": selected.reason, "explicit": selected.explicit, "sources": dict(selected.sources)}
         return json.dumps({"site": asdict(selected.site), **keys, "evidence": evidence}, indent=2)
-    head, *others = (
+    rows = [
         (key, value, selected.sources.get(key, DEFAULT), evidence.get(key, "")) if args.why else (key, value)
         for key, value in _flatten(asdict(selected.site))
-    )
-    return table(head, others, widest=WIDEST)
+    ]
+    if not args.why:
+        return table(rows[0], rows[1:], widest=WIDEST)
+    return f"{table(WHY_HEAD, rows, widest=WIDEST)}\n\n{LEGEND}"
 
 
 def _flatten(keys: dict[str, Any]) -> Iterator[tuple[str, str]]:

@@ -114,16 +114,19 @@ def _at_path(path: Path) -> Image:
 
 
 def _in_stores(references: tuple[str, ...], stores: list[store.Store]) -> Image:
-    missing = None
+    missing: list[ImageNotFound] = []
     for reference in references:
         try:
             image = resolve(stores, reference)
         except ImageNotFound as error:
-            missing = missing or error
+            missing.append(error)
             continue
         channel = store.DEFAULT_CHANNEL if store.DEFAULT_CHANNEL in image.channels else "".join(image.channels[:1])
         return Image(image.path, image.manifest, channel)
-    raise missing or ImageNotFound("the job has no image", "Pass --image NAME; list images with: ctrain images")
+    if not missing:
+        raise ImageNotFound("the job has no image", "Pass --image NAME; list images with: ctrain images")
+    others = "".join(f"; neither is {reference!r}" for reference in references[1:])
+    raise ImageNotFound(f"{missing[0].message}{others}", missing[0].hint)
 
 
 def find_flat_variant(image: Image) -> Optional[Image]:

@@ -6,7 +6,7 @@ import contextlib
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import PurePath
 from typing import Optional
@@ -24,6 +24,7 @@ ELASTIC = re.compile(r"[0-9]+:([0-9]+)")
 AUTO = ("auto", "gpu", "cpu", "xpu")  # ranks per node, of torchrun
 ABOUT = ("--help", "-h", "--version", "-V")  # with these, nothing is started
 NOT_PASSED = ("PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "HOME")  # mpirun passes on the image's; here they are the host's
+_NUMBERS = (spawner_options.NODES, spawner_options.PER_NODE, spawner_options.RANKS, spawner_options.HOSTS)
 _VARIABLE = re.compile(r"[A-Z_]+(=.*)?")
 IMAGE_OPTIONS = re.compile(  # of engines, with a value; -c, -C and -e have none
     r"-[BHWoS]|--(bind|env|home|workdir|overlay|pwd|env-file|app|scratch|network|mount|cwd|security)"
@@ -54,6 +55,7 @@ class Recognised:
     hostfile: str = ""
     apart: str = ""
     instead: str = ""
+    numbers: str = field(default="", compare=False)  # the options that `nodes` and the others are from, as written
 
 
 @dataclass(frozen=True)
@@ -113,6 +115,7 @@ def _kept(command: tuple[str, ...], words: list[str], name: str, rest: list[str]
     with contextlib.suppress(UsageError):  # as $N for a number
         of = _translate(name, rest, tuple(words))
         kept = replace(kept, nodes=of.nodes, ranks_per_node=of.ranks_per_node, ranks=of.ranks, apart=of.apart)
+        kept = replace(kept, numbers=of.numbers)
     if kept.apart:
         return replace(kept, apart=f"{name} {kept.apart}", instead=f"Remove {kept.apart}")
     return replace(kept, apart="" if requested or SPAWNERS[name].joins else name)
@@ -199,6 +202,7 @@ def _translate(name: str, words: list[str], command: tuple[str, ...]) -> Recogni
         ),
         hostfile=f"{name} {given[spawner_options.HOSTFILE].word}" if spawner_options.HOSTFILE in given else "",
         apart=given[spawner_options.ALONE].word if spawner_options.ALONE in given else "",
+        numbers=" ".join([name, *(f"{option.word} {option.value}" for option in options if option.role in _NUMBERS)]),
     )
 
 

@@ -150,7 +150,8 @@ def _target(request: Request, scheduler: Scheduler, planned: job.Job, recognised
     try:
         sizing.fit(requested, cluster, site)  # what fits nowhere is refused before an image is pulled for it
     except ResourceError as error:
-        raise ResourceError(f"{error.message}{_resources_of_file(planned, request.options)}", error.hint) from error
+        origin = _resources_of_file(planned, request.options, recognised.numbers)
+        raise ResourceError(f"{error.message}{origin}", error.hint) from error
     selected, notes = _image(request, planned)
     size = sizing.fit(replace(requested, image=selected.manifest), cluster, site)
     nodes = targets.find_nodes(cluster, size)
@@ -158,12 +159,14 @@ def _target(request: Request, scheduler: Scheduler, planned: job.Job, recognised
     return _Target(cluster, size, nodes, selected, (*elsewhere, *size.notes, *notes, *admitted), not elsewhere)
 
 
-def _resources_of_file(planned: job.Job, options: Options) -> str:
-    """The resources that job.yaml asks for and the command line leaves to it, for complaints; "" without any."""
+def _resources_of_file(planned: job.Job, options: Options, numbers: str) -> str:
+    """The resources that job.yaml, or a command's own options (`numbers`), ask for and the command line leaves to them,
+    for complaints; "" without any."""
     keys = ("nodes", "gpus_per_node", "ranks_per_node")
     own = {key: getattr(planned.resources, key) for key in keys if getattr(options, key) is None}
     given = [f"{key}: {value}" for key, value in own.items() if value != getattr(job.Resources(), key)]
-    return f" ({planned.where}: resources: {', '.join(given)})" if given else ""
+    origin = f"{planned.file}: resources: {', '.join(given)}" if planned.file else numbers
+    return f" ({origin})" if given else ""
 
 
 def _plan(

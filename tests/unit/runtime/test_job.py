@@ -111,10 +111,14 @@ def test_a_job_that_is_not_packaged(reference: str, question: str, tmp_path: Pat
         ("./ddp/job.yaml", "Did you mean ./ddp? "),
         ("./gpt", "Did you mean gpt? "),
         ("./no/where", ""),
+        ("./old", "Rename old/job.yml to job.yaml. "),
+        ("{}/old/", "Rename {}/old/job.yml to job.yaml. "),
     ],
 )
 def test_a_folder_without_a_job(reference: str, question: str, tmp_path: Path) -> None:
     write(tmp_path / "ddp", MINIMAL)
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old/job.yml").touch()
     with pytest.raises(JobError) as caught:
         job.find(reference.format(tmp_path))
     path = Path(reference.format(tmp_path)).resolve() / "job.yaml"
@@ -189,7 +193,7 @@ def test_a_job_file_that_is_wrong(tmp_path: Path, text: str, complaint: str) -> 
         (("python", "-u", "code/my train.py", "--lr", "0.1"), "my-train"),
         (("hostname", "-s"), "hostname"),
         (("./a.out", "train.py"), "train"),
-        (("python", "-m", "nanogpt.train", "x=1"), "python"),
+        (("python", "-u", "-m", "nanogpt.train", "x=1", "train.py"), "nanogpt.train"),
         (("..",), "job"),
         (("대전",), "job"),
     ],

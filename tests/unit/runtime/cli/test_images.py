@@ -49,6 +49,14 @@ def images(*argv: str) -> int:
     return main(RUNTIME_VERBS, ["images", *argv])
 
 
+def test_a_name_alone_is_shown(store: Path, capsys: Out) -> None:
+    assert images("pytorch:dev") == 0
+    first = capsys.readouterr().out
+    assert images("pytorch", "dev") == 0
+    assert first == capsys.readouterr().out
+    assert f"file       {store}/pytorch_24.12-hd-py3-r2.sif" in first
+
+
 def test_show_tells_all_that_is_known(store: Path, capsys: Out) -> None:
     assert images("show", "pytorch:dev") == 0
     assert (
@@ -232,6 +240,7 @@ def test_a_layer_is_the_same_by_its_content(tmp_path: Path, capsys: Out) -> None
         (("diff", "a"), 64, "specify two images, not 1"),
         (("shwo",), 64, "invalid choice: 'shwo'"),
         (("show", "pytroch"), 68, "image 'pytroch' not found in"),
+        (("pytroch",), 68, "image 'pytroch' not found in"),
         (("show", "./x.sif"), 68, "image file x.sif not found"),
         (("diff", "pytorch", "pytorch:none"), 68, "image 'pytorch:none' not found in"),
     ],

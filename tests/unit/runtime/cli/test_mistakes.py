@@ -62,7 +62,8 @@ PROGRAM = "Put the program's own arguments after --: ctrain run "
         ("ps", 64, "unknown command 'ps'. Did you mean: ctrain runs\n"),
         ("list", 64, "unknown command 'list'. Did you mean: ctrain runs, or ctrain images\n"),
         ("rum", 64, "unknown command 'rum'. Did you mean 'run'? Known: run, "),
-        ("images x y z", 64, "See: ctrain images --help"),
+        ("images x y z", 64, "unrecognized arguments: z. See: ctrain images --help"),
+        ("images shwo x", 64, "Did you mean 'show'? See: ctrain images --help"),
     ],
 )
 def test_the_line_to_type(line: str, code: int, complaint: str, capsys: pytest.CaptureFixture[str]) -> None:

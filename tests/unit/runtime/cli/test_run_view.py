@@ -50,7 +50,7 @@ def test_what_a_site_mounts_is_not_called_data() -> None:
 @pytest.mark.parametrize(
     ("parts", "where"),
     [
-        ({**LOCAL}, "this machine: 1 group of 1; 1 rank, launcher mpirun"),
+        ({**LOCAL}, "this machine: 1 rank, launcher mpirun"),
         ({**LOCAL, "nodes": 2, "ranks_per_node": 3}, "this machine: 2 groups of 3; 6 ranks, launcher mpirun"),
         (
             {"partition": "skl", "launcher": "env", "job": a_job(launcher="env")},

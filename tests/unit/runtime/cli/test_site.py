@@ -49,7 +49,7 @@ def test_list_shows_invalid_sites_too(user_file: Path, capsys: Out) -> None:
 
 def test_show(capsys: Out) -> None:
     assert site("show") == 0
-    rows = {line.split()[0]: line.split(maxsplit=1)[1] for line in capsys.readouterr().out.splitlines()}
+    rows = {line.split()[0]: line.split(maxsplit=1)[1] for line in capsys.readouterr().out.splitlines() if line}
     assert list(rows)[:2] == ["name", "scheduler"]
     shown = ("name", "scheduler", "partition", "env.NCCL_DEBUG", "mpi", "require_signature", "cpus_per_gpu")
     values = ["generic-slurm", "slurm", "gpu", "INFO", '["pmix", "pmi2"]', "false", "-"]
@@ -60,7 +60,9 @@ def test_show(capsys: Out) -> None:
 def test_show_why(user_file: Path, capsys: Out, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CTRAIN_RUNS", "/scratch/runs")
     assert site("show", "generic-slurm", "--why") == 0
-    rows = {line.split()[0]: " ".join(line.split()[1:]) for line in capsys.readouterr().out.splitlines()}
+    rows = {line.split()[0]: " ".join(line.split()[1:]) for line in capsys.readouterr().out.splitlines() if line}
+    assert rows["key"] == "value set in rests on, read on"
+    assert rows["rests"].startswith("on documented: the site's documentation")
     assert rows["scheduler"] == f"slurm {SLURM_YAML}"
     assert rows["partition"] == f"gpu {user_file} (user)"
     assert rows["env.NCCL_DEBUG"] == f"INFO {user_file} (user)"
@@ -133,7 +135,7 @@ def test_init_writes_a_site_that_passes_the_check(
 def test_show_why_names_what_a_value_of_a_real_site_rests_on(user_file: Path, capsys: Out) -> None:
     user_file.with_name("titan.yaml").write_text("partitions: {gpu: null, mine: {nodes: 2, cpus: 4}}\nmpi: [pmi2]\n")
     assert site("show", "titan", "--why") == 0
-    rows = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
+    rows = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line}
     assert rows["mpi"].endswith(f"{user_file.with_name('titan.yaml')} (user)")
     user_file.with_name("titan.yaml").unlink()
     assert site("show", "titan", "--why") == 0

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shlex
 import shutil
 from pathlib import Path
 from typing import Any
@@ -401,3 +402,18 @@ def test_options_of_a_site_that_nobody_replaces() -> None:
     prepared = prepare(asked("./ours.yaml", {"settings": (("qos", "long"),)}))
     assert prepared.launch.plan.options == ("--constraint=gpu", "-A ours")
     assert not [note for note in prepared.notes if "replaces" in note]
+
+
+@pytest.mark.parametrize(
+    ("command", "origin"),
+    [
+        ("torchrun --nproc-per-node 300 train.py", " (torchrun --nproc-per-node 300)"),
+        ("torchrun --nnodes=40 --nproc-per-node=2 -m json", " (torchrun --nnodes 40 --nproc-per-node 2)"),
+        ("bash -c 'torchrun --nnodes 40 train.py'", " (torchrun --nnodes 40)"),
+    ],
+)
+def test_a_refusal_names_the_options_of_the_command(command: str, origin: str) -> None:
+    Path("train.py").touch()
+    with pytest.raises(ResourceError) as caught:
+        prepare(asked(command=tuple(shlex.split(command)), image="pytorch"))
+    assert caught.value.message.endswith(origin)
