@@ -19,7 +19,8 @@ MAGIC = b"hsqs"  # how they begin (the Linux kernel's squashfs_fs.h)
 def make_mounts(job: Job, site: Site, options: Options, run_directory: Path) -> tuple[Mount, ...]:
     """The mounts of a run, in order. Raises UsageError, or DataError if the site lacks the job's data set.
 
-    The run directory and the user's directory keep their paths inside, so that paths in arguments hold.
+    The run directory and the user's directory keep their paths inside, so that paths in arguments hold. Older engines
+    mount in this order: the run directory may lie in the data set's.
     """
     mounts = [*site_mounts(site), *(parse_mount(text) for text in options.mounts)]
     if site.cache:
@@ -27,10 +28,13 @@ def make_mounts(job: Job, site: Site, options: Options, run_directory: Path) -> 
         mounts.append(Mount(cache, cache, read_only=False))
     if job.directory:
         mounts.append(Mount(str(job.directory), str(job.directory), read_only=False))
-    mounts.append(Mount(str(run_directory), str(run_directory), read_only=False))
     data = data_mount(job, site, options)
     if data:
+        if data.source != data.target and Path(data.target) in (run_directory, *run_directory.parents):
+            problem = f"the data set would be mounted at {data.target}, over the run directory {run_directory}"
+            raise UsageError(problem, "Choose another parent of runs: --runs DIR")
         mounts.append(data)
+    mounts.append(Mount(str(run_directory), str(run_directory), read_only=False))
     if options.resume:
         mounts.append(Mount(options.resume, RESUME, read_only=True))
     return tuple(mounts)

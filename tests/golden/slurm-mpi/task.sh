@@ -33,8 +33,8 @@ export APPTAINERENV_TORCH_EXTENSIONS_DIR=/home/ctrain/.cache/torch_extensions
 export APPTAINERENV_UCX_POSIX_USE_PROC_LINK=n
 export APPTAINERENV_UCX_TLS='^cma'
 launch=(/usr/bin/apptainer --quiet exec --cleanenv --no-mount cwd --pwd /opt/ctrain/examples/digits --no-eval --nv)
-launch+=(--bind /scratch/kim/ctrain/digits-1:/scratch/kim/ctrain/digits-1:rw)
 launch+=(--bind /apps/imagenet:/data:ro)
+launch+=(--bind /scratch/kim/ctrain/digits-1:/scratch/kim/ctrain/digits-1:rw)
 launch+=(--bind /scratch/kim/ctrain/digits-0/checkpoint:/resume:ro)
 enter /home/ctrain /apps/ctrain/pytorch_24.12-hd-py3-r3.sif
 run_rank "${launch[@]}" /bin/sh "$run/inside.sh" "$RANK" "$NODE_RANK" driver 525 marker k1 need python run python train.py --name 'it'"'"'s $HOME'

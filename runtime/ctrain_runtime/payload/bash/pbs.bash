@@ -16,14 +16,14 @@ add_pmix_sockets() {
   [ -z "${PMIX_SERVER_TMPDIR:-}" ] || ct_binds+=("$PMIX_SERVER_TMPDIR")
 }
 list_hosts() { # COUNT: two runs may share an allocation: each has its hosts, by the names that TM and mpiexec know
-  host_count=$1
+  ct_host_count=$1
   mapfile -t hosts < <(awk '!seen[$0]++' "${PBS_NODEFILE:?}")
-  hosts=("${hosts[@]::host_count}")
+  hosts=("${hosts[@]::ct_host_count}")
   printf '%s\n' "${hosts[@]}" >"$run/hosts"
 }
 check_hosts() {
-  [ "${#hosts[@]}" != "$host_count" ] || return 0
-  echo "ctrain: PBS_NODEFILE has ${#hosts[@]} hosts, but the plan has $host_count" >&2
+  [ "${#hosts[@]}" != "$ct_host_count" ] || return 0
+  echo "ctrain: PBS_NODEFILE has ${#hosts[@]} hosts, but the plan has $ct_host_count" >&2
   return 72
 }
 run_mpiexec() {

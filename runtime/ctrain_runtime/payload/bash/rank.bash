@@ -48,7 +48,7 @@ header_of() { # IMAGE: prints a digest of a SIF's header: its id, and where and 
   head -c 32768 "$1" 2>/dev/null | sha256sum
 }
 prove_world() { # COMMAND...: ends a task with the preflight
-  record_signal=: # what ends this has interrupted no program
+  ct_record_signal=: # what ends this has interrupted no program
   run_step "${launch[@]}" "$@"
   leave
   exit "$code"

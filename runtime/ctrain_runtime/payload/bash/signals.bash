@@ -5,20 +5,20 @@
 
 pass_signals() { # RECORD END WARN: commands that record a signal, pass on SIGTERM, and SIGUSR1 and SIGUSR2
   exec 6<> <(:) # carries exit codes
-  record_signal=$1 end_command=$2 warn_command=$3
+  ct_record_signal=$1 ct_end_command=$2 ct_warn_command=$3
   trap end_step TERM
   trap 'warn_step USR1' USR1
   trap 'warn_step USR2' USR2
 }
 end_step() {
   [ -z "$ending" ] || return
-  is_over || "$record_signal" TERM
+  is_over || "$ct_record_signal" TERM
   ending=yes
-  "$end_command"
+  "$ct_end_command"
 }
 warn_step() { # SIGNAL
-  is_over || "$record_signal" "$1"
-  "$warn_command" "$1"
+  is_over || "$ct_record_signal" "$1"
+  "$ct_warn_command" "$1"
 }
 pass_signals_to_tasks() { # of job.sh; end_tasks is its scheduler's
   pass_signals record_job_signal end_tasks signal_step

@@ -25,8 +25,8 @@ def test_mounts() -> None:
         "/d:/e:ro",
         "/f:/g:rw",
         "/home/kim/job:/home/kim/job:rw",
-        f"{RUN}:{RUN}:rw",
         "/apps/imagenet:/images:ro",
+        f"{RUN}:{RUN}:rw",
         "/scratch/kim/old/checkpoint:/resume:ro",
     ]
     assert plan.environment["CTRAIN_RESUME"] == "/resume"
@@ -35,9 +35,9 @@ def test_mounts() -> None:
 def test_data() -> None:
     wants = a_job(data=Dataset("imagenet"))
     has = a_site(datasets={"imagenet": "/apps/imagenet"})
-    assert a_plan(job=wants, site=has, data="/mine").mounts[-1] == Mount("/mine", "/data", read_only=True)
-    assert a_plan(data="/mine").mounts[-1] == Mount("/mine", "/data", read_only=True)
-    assert a_plan(job=wants, site=has).mounts[-1] == Mount("/apps/imagenet", "/data", read_only=True)
+    assert a_plan(job=wants, site=has, data="/mine").mounts[-2] == Mount("/mine", "/data", read_only=True)
+    assert a_plan(data="/mine").mounts[-2] == Mount("/mine", "/data", read_only=True)
+    assert a_plan(job=wants, site=has).mounts[-2] == Mount("/apps/imagenet", "/data", read_only=True)
     assert (a_plan(job=wants, site=has).data, a_plan().data) == ("/apps/imagenet", "")
     with pytest.raises(DataError) as caught:
         a_plan(job=wants)
@@ -47,11 +47,20 @@ def test_data() -> None:
     )
 
 
+def test_a_data_set_over_the_run_directory_is_refused() -> None:
+    """Apptainer before 1.2 would hide the run directory from all ranks; later ones find no place for it."""
+    problem = "the data set would be mounted at /scratch, over the run directory /scratch/kim/ctrain/digits-1. Choose"
+    with pytest.raises(UsageError, match=problem):
+        a_plan(job=a_job(data=Dataset("imagenet", "/scratch")), data="/lustre/imagenet")
+    whole = a_plan(job=a_job(data=Dataset("imagenet", "/scratch")), data="/scratch")
+    assert list(map(str, whole.mounts))[-2:] == ["/scratch:/scratch:ro", f"{RUN}:{RUN}:rw"]
+
+
 def test_data_in_one_file() -> None:
     site = a_site(datasets={"imagenet": "/apps/imagenet.sqfs"})
     plan = a_plan(job=a_job(data=Dataset("imagenet", "/images")), site=site)
-    assert str(plan.mounts[-1]) == "/apps/imagenet.sqfs:/images:image-src=/,ro"
-    assert (plan.data, a_plan(data="/x.squashfs").mounts[-1].is_image) == ("/apps/imagenet.sqfs", True)
+    assert str(plan.mounts[-2]) == "/apps/imagenet.sqfs:/images:image-src=/,ro"
+    assert (plan.data, a_plan(data="/x.squashfs").mounts[-2].is_image) == ("/apps/imagenet.sqfs", True)
     assert not a_plan(mounts=("/x.sqfs",)).mounts[0].is_image
 
 
@@ -72,7 +81,7 @@ def test_what_a_data_set_can_be(tmp_path: Path, name: str, problem: str) -> None
     for file, text in {"images.sqfs": b"hsqs...", "images.img": b"hsqs...", "short.sqfs": b"hs"}.items():
         (tmp_path / file).write_bytes(text)
     path = tmp_path / name
-    error = data_problem(a_plan(data=str(path)).mounts[-1])
+    error = data_problem(a_plan(data=str(path)).mounts[-2])
     assert (error.message if error else "") == problem.format(path)
 
 
