@@ -30,6 +30,7 @@ for step in range(3):
     model(torch.full((2, 4), float(rank))).sum().backward()
     optimizer.step()
 print("END", rank, size, [f"{value:.6f}" for value in model.module.weight.flatten().tolist()], flush=True)
+dist.destroy_process_group()  # without it torch may abort at its end (pytorch/pytorch#190489)
 """
 
 
