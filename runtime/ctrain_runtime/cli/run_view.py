@@ -17,7 +17,7 @@ from ctrain_runtime.cli.progress import last_with_loss, last_words
 from ctrain_runtime.plan.environment import RESUME
 from ctrain_runtime.plan.model import DataCopy, Expectation, LaunchPlan, Mount, Preflight
 from ctrain_runtime.run import shared_files
-from ctrain_runtime.run.conclude import Conclusion
+from ctrain_runtime.run.conclude import PREFIX, Conclusion
 from ctrain_runtime.run.directory import as_data
 from ctrain_runtime.run.ending import Ending
 from ctrain_runtime.run.follow import parse_object
@@ -134,10 +134,11 @@ def ending(plan: LaunchPlan, conclusion: Conclusion, step: int = 0, shown: str =
         name = attempts[-1].name if attempts else plan.run
         lines.append(f"cancelled {name}" + (f" at step {step}" if step else "") + ended.reason[len("cancelled") :])
     elif ended and ended.code != 0:
-        lines += [ended.reason, *([f"last step: {step}"] if ended.ending in EARLY and step else [])]
+        lines += [_reason(plan, conclusion, shown), *([f"last step: {step}"] if ended.ending in EARLY and step else [])]
         if conclusion.failed:
-            lines += _describe_failed(plan, conclusion.failed, shown)
-        lines.append(f"exit code {ended.code}" + ("" if ended.by == "program" else f" ({ended.by}'s)"))
+            lines += _describe_failed(plan, conclusion.failed, conclusion.others, shown)
+        if not ended.reason.endswith(f"exit code {ended.code}"):
+            lines.append(f"exit code {ended.code}" + ("" if ended.by == "program" else f" ({ended.by}'s)"))
     elif ended:
         lines.append(_completed(plan, conclusion.record))
     if ended and ended.ending in EARLY and has_checkpoint(plan):
@@ -183,14 +184,25 @@ def has_checkpoint(plan: LaunchPlan) -> bool:
     return checkpoint.is_dir() and any(checkpoint.iterdir())
 
 
-def _describe_failed(plan: LaunchPlan, failed: Rank, shown: str) -> list[str]:
+def _reason(plan: LaunchPlan, conclusion: Conclusion, shown: str) -> str:
+    """Why a run has failed; what ends the output above is not repeated."""
+    failed, reason = conclusion.failed, conclusion.record.exit.reason if conclusion.record.exit else ""
+    above = _last(shown.splitlines())[-1:]
+    if failed and failed.refusal and above == [f"{PREFIX}{failed.refusal}"]:
+        return f"{plan.describe(failed.number, failed.host)} did not start its program"
+    return reason
+
+
+def _describe_failed(plan: LaunchPlan, failed: Rank, others: tuple[tuple[int, str], ...], shown: str) -> list[str]:
     node = failed.number // (plan.recorded_ranks // plan.nodes)
     log = Path(plan.run_directory) / run_files.rank_log(failed.number, node, plan.recorded_ranks)
-    others = plan.recorded_ranks - 1
-    stopped = f"; {pluralize(others, f'other {plan.unit}')} stopped" if others else ""
+    (number, what), *rest = others or [(0, "")]
+    more = "".join(f", {number} {what}" for number, what in rest)
+    fates = f"; {pluralize(number, f'other {plan.unit}')} {what}{more}" if number else ""
     last = last_lines(log, failed.number)
     is_shown = last == _last(shown.splitlines())[-len(last) :]
-    return [*(f"  | {line}" for line in last if not is_shown), f"its log: {log}{stopped}"]
+    is_shown = is_shown or last[-1:] == [f"{PREFIX}{failed.refusal}"]  # then the reason has it
+    return [*(f"  | {line}" for line in last if not is_shown), f"its log: {log}{fates}"]
 
 
 def last_lines(log: Path, rank: int) -> list[str]:

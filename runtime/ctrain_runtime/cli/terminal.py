@@ -70,7 +70,7 @@ class Terminal:
 
     def ranks(self, started: int, total: int, unit: str) -> None:
         """Show how many ranks, or nodes, are up. Called repeatedly: silence after the start is noticed here."""
-        if self._has_output:
+        if self._has_output or self._phase == "ended":
             return
         all_up = f"{pluralize(total, unit)} up, waiting for the first output"
         if self._live:

@@ -34,11 +34,13 @@ CANCELLED_BY_CTRAIN = Exit(CANCELLED, "cancelled", "user", Ending.CANCELLED)
 
 @dataclass(frozen=True)
 class Conclusion:
-    """The record of an ended run, the rank that failed first, if one did, and why the record could not be saved."""
+    """The record of an ended run, the rank that failed first, if one did, what became of how many `others`, and why the
+    record could not be saved."""
 
     record: Record
     failed: Optional[Rank] = None
     unsaved: str = ""
+    others: tuple[tuple[int, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,8 @@ def conclude(run: Run, status: Status) -> Conclusion:
     except OSError as error:  # on a full disk the record stays open; the next command on the run retries
         unsaved = error.strerror or str(error)
     blamed = failed if ended.by in ("program", "ctrain") and ended.code != 0 else None
-    return Conclusion(changed, blamed, unsaved)
+    others = ranks.fates(evidence.ranks, blamed, run.plan.recorded_ranks) if blamed else ()
+    return Conclusion(changed, blamed, unsaved, others)
 
 
 def _final_status(run: Run, status: Status) -> Status:
@@ -238,9 +241,9 @@ def _interrupted(seen: _Evidence) -> Exit:
 
 
 def _lost_nodes(seen: _Evidence) -> str:
-    """The nodes whose ranks have not recorded their end, unless that is all of them."""
+    """The nodes whose ranks have not recorded their end, unless that is all of several."""
     lost = ranks.hosts([rank for rank in seen.ranks if rank.exit_code is None])
-    if not lost or len(lost) == len(ranks.hosts(seen.ranks)):
+    if not lost or 1 < len(lost) == len(ranks.hosts(seen.ranks)):
         return ""
     return f": no exit status from {', '.join(lost[:NODES_NAMED])}{', ...' if len(lost) > NODES_NAMED else ''}"
 
@@ -289,7 +292,8 @@ def _silent_end(run: Run, seen: _Evidence) -> Exit:
     if own:
         return Exit(code, own[-1], "ctrain", Ending.REFUSED)
     ending = Ending.UNKNOWN if seen.code is None else Ending.FAILED
-    return Exit(code, [f"job ended: {word}", *lines][-1], "scheduler", ending)
+    causes = [line for line in lines if not run.scheduler.failed_task(line)]  # these tell the code, which stands below
+    return Exit(code, [f"job ended: {word}", *(causes or lines)][-1], "scheduler", ending)
 
 
 def _is_full(run: Run) -> bool:

@@ -91,6 +91,20 @@ def first_failure(ranks: list[Rank]) -> Optional[Rank]:
     return vanished if vanished and (failed is None or failed.exit_code == TERMINATED) else failed
 
 
+def fates(ranks: list[Rank], failed: Rank, total: int) -> tuple[tuple[int, str], ...]:
+    """What became of the other ranks of a run: how many, and what."""
+    codes = [rank.exit_code for rank in ranks if rank.number != failed.number]
+    stopped = sum(code in (None, TERMINATED, KILLED) for code in codes)
+    completed = codes.count(0)
+    counted = (
+        (stopped, "stopped"),
+        (len(codes) - stopped - completed, "failed, too"),
+        (completed, "ended with exit code 0"),
+        (total - 1 - len(codes), "never started"),
+    )
+    return tuple((number, what) for number, what in counted if number)
+
+
 def ended_before(ranks: list[Rank], failed: Rank) -> Optional[Rank]:
     """The first rank that ended with code 0 well before `failed`: others may have waited for it in vain."""
     early = [rank for rank in ranks if rank.exit_code == 0 and _end(rank) < _end(failed) - EARLY_SECONDS]

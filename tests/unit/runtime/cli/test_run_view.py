@@ -114,7 +114,8 @@ def ending(plan: LaunchPlan, ended: Exit, failed: int = -1, step: int = 0, shown
     job = Attempt("7", "job 7", "2026-11-22T00:00:00+00:00")
     done = dataclasses.replace(begun, exit=ended, attempts=(job,))
     rank = Rank(failed, "gpu01", 1.0, 2.0, ended.code) if failed >= 0 else None
-    return run_view.ending(plan, Conclusion(done, rank), step, shown).splitlines()
+    others = ((3, "stopped"),) if rank else ()
+    return run_view.ending(plan, Conclusion(done, rank, others=others), step, shown).splitlines()
 
 
 def test_the_last_line_is_always_the_run_directory(plan: LaunchPlan) -> None:
@@ -221,6 +222,37 @@ def test_a_failed_rank_is_shown_with_its_last_lines(plan: LaunchPlan) -> None:
         "  | no UTF-8: \N{REPLACEMENT CHARACTER}",
     ]
     assert lines[9:11] == [f"its log: {log}; 3 other ranks stopped", "exit code 9"]
+
+
+@pytest.mark.parametrize(
+    ("others", "text"),
+    [
+        (((3, "stopped"),), "; 3 other ranks stopped"),
+        (((1, "stopped"), (2, "failed, too")), "; 1 other rank stopped, 2 failed, too"),
+        ((), ""),
+    ],
+)
+def test_what_became_of_the_other_ranks(plan: LaunchPlan, others: tuple[tuple[int, str], ...], text: str) -> None:
+    ended = Exit(9, "rank 1 on gpu01 failed first: exit code 9", "program", Ending.FAILED)
+    done = dataclasses.replace(record.begin(plan), exit=ended)
+    failed = Conclusion(done, Rank(1, "gpu01", 1.0, 2.0, 9), others=others)
+    assert run_view.ending(plan, failed).splitlines()[:-1] == [
+        ended.reason,  # which has the code
+        f"its log: {plan.run_directory}/logs/rank1.log{text}",
+    ]
+
+
+def test_a_refusal_that_ends_the_output_above_is_not_repeated(plan: LaunchPlan) -> None:
+    refusal = "command not found in the image: x"
+    ended = Exit(127, f"rank 3 on gpu01: {refusal}", "ctrain", Ending.REFUSED)
+    done = dataclasses.replace(record.begin(plan), exit=ended)
+    failed = Conclusion(done, Rank(3, "gpu01", 1.0, 2.0, 127, refusal))
+    log = Path(plan.run_directory) / "logs/rank3.log"
+    log.write_text(f"ctrain: {refusal}\n")
+    rest = [f"its log: {log}", "exit code 127 (ctrain's)", f"run directory: {plan.run_directory}"]
+    above = run_view.ending(plan, failed, shown=f"ctrain: {refusal}\n").splitlines()
+    assert above == ["rank 3 on gpu01 did not start its program", *rest]
+    assert run_view.ending(plan, failed).splitlines() == [ended.reason, *rest]
 
 
 @pytest.mark.parametrize(

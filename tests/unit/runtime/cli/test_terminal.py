@@ -136,6 +136,18 @@ def test_a_file_is_told_of_silence_once(clock: Callable[[float], None]) -> None:
     assert out.getvalue() == "2 ranks up, waiting for the first output\n"
 
 
+def test_silence_until_the_end_is_not_told_again(clock: Callable[[float], None]) -> None:
+    out = io.StringIO()
+    terminal = Terminal(out)
+    terminal.status(Status("running"))
+    for now in (0.0, SILENCE_SECONDS):
+        clock(now)
+        terminal.ranks(2, 2, "rank")
+    terminal.status(Status("ended"))
+    terminal.ranks(2, 2, "rank")
+    assert out.getvalue() == "the job started\n2 ranks up, waiting for the first output\n"
+
+
 def test_output_in_time_is_no_silence(clock: Callable[[float], None]) -> None:
     out = io.StringIO()
     terminal = Terminal(out)

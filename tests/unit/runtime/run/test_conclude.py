@@ -17,6 +17,7 @@ from ctrain_runtime.run.ending import FROM_OUTSIDE, Ending
 from ctrain_runtime.run.record import Exit
 from ctrain_runtime.run.submit import Run
 from ctrain_runtime.schedulers.protocol import FailedTask, Outcome, OutOfMemory, Status
+from ctrain_runtime.schedulers.slurm import job as slurm
 from samples.plans import a_job, some_facts
 from samples.runs import StandIn, submitted, write_end, write_events, write_ranks, write_signal
 
@@ -117,6 +118,8 @@ def test_what_ended_the_job_from_outside_is_named_and_no_rank_is_blamed(
         ((1, 143, None, None), ": no exit status from gpu01"),
         ((1, 1, None, 1, *[None] * 4), ": no exit status from gpu01, gpu02, gpu03"),
         ((1, 1, *[None] * 8), ": no exit status from gpu01, gpu02, gpu03, ..."),
+        ((1, None), ": no exit status from gpu00"),  # of its only node
+        ((None, None, None, None), ""),
     ],
 )
 def test_nodes_that_failed_are_named(run: Run, codes: tuple[Optional[int], ...], lost: str) -> None:
@@ -386,6 +389,27 @@ def test_ctrains_refusals_are_ctrains(run: Run, code: int) -> None:
     )
     write_end(run.path, code)
     assert end(run, Outcome.FAILED) == Exit(code, "rank 0 on n: why", "ctrain", Ending.REFUSED)
+
+
+def test_of_the_job_log_the_cause_is_told_not_its_consequence(
+    run: Run, scheduler: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scheduler, "failed_task", slurm.first_failed_task)
+    log = "slurmstepd: error: task_prolog: no space\nsrun: error: gpu00: tasks 0-1: Exited with exit code 7\n"
+    (run.path / "logs/job.log").write_text(log)
+    write_end(run.path, 7)
+    cause = "slurmstepd: error: task_prolog: no space"
+    assert end(run, Outcome.FAILED) == Exit(7, cause, "scheduler", Ending.FAILED)
+    (run.path / "logs/job.log").write_text(log.partition("\n")[2])
+    assert end(run, Outcome.FAILED).reason == "srun: error: gpu00: tasks 0-1: Exited with exit code 7"
+
+
+def test_what_became_of_the_others_is_counted(run: Run) -> None:
+    write_ranks(run.path, 0, 9, 143)
+    write_end(run.path, 9)
+    concluded = conclude(run, Status("ended", "X", Outcome.FAILED))
+    assert concluded.others == ((1, "stopped"), (1, "ended with exit code 0"), (1, "never started"))
+    assert conclude(run, Status("ended", "X", Outcome.TIMEOUT)).others == ()  # no rank is blamed
 
 
 def test_no_rank_ever_started_and_the_job_log_says_why(run: Run) -> None:

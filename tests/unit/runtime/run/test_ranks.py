@@ -99,6 +99,14 @@ def test_a_rank_that_left_early_with_success() -> None:
     assert ranks.ended_before([Rank(0, "a", 1.0, 30.0, 0), vanished], vanished) is not None
 
 
+def test_what_became_of_the_others() -> None:
+    codes = (9, 143, 137, None, 1, 0, 0)
+    all_ranks = [Rank(number, "a", 1.0, 2.0, code) for number, code in enumerate(codes)]
+    fates = ((3, "stopped"), (1, "failed, too"), (2, "ended with exit code 0"), (1, "never started"))
+    assert ranks.fates(all_ranks, all_ranks[0], 8) == fates
+    assert ranks.fates(all_ranks[:1], all_ranks[0], 1) == ()
+
+
 @pytest.mark.parametrize(
     ("code", "words"),
     [
