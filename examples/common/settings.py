@@ -1,8 +1,8 @@
-"""Settings as KEY=VALUE words: a dataclass has their names, types and defaults."""
+"""Settings as KEY=VALUE or --KEY VALUE words: a dataclass has their names, types and defaults."""
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Iterator
 from dataclasses import fields
 from typing import TypeVar
 
@@ -14,10 +14,10 @@ Config = TypeVar("Config")
 def parse(
     words: list[str], config: type[Config], choices: dict[str, tuple[str, ...]], may_be_zero: Container[str]
 ) -> Config:
-    """The settings of KEY=VALUE or --KEY=VALUE words. Integers are positive. Raises InputError."""
+    """The settings of KEY=VALUE, --KEY=VALUE and --KEY VALUE words. Integers are positive. Raises InputError."""
     types = {field.name: type(field.default) for field in fields(config)}
     values = {}
-    for key, _, text in (word.removeprefix("--").partition("=") for word in words):
+    for key, text in _pairs(words):
         if key not in types:
             raise InputError(f"unknown setting {key!r}; pass KEY=VALUE with a key of {', '.join(types)}")
         try:
@@ -29,3 +29,18 @@ def parse(
         if types[key] is int and values[key] < (least := int(key not in may_be_zero)):
             raise InputError(f"{key} must be at least {least}, not {text!r}")
     return config(**values)
+
+
+def _pairs(words: list[str]) -> Iterator[tuple[str, str]]:
+    """Each key with its text; --KEY alone is true, and its hyphens are underscores."""
+    following = [*words[1:], "--"]
+    is_value = False
+    for word, behind in zip(words, following):
+        key, equals, text = word.partition("=")
+        if is_value:
+            is_value = False
+        elif key.startswith("--"):
+            is_value = not equals and not behind.startswith("--")
+            yield key[2:].replace("-", "_"), text if equals else behind if is_value else "true"
+        else:
+            yield key, text

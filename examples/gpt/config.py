@@ -45,7 +45,7 @@ class Config:
 
 
 def parse(words: list[str]) -> Config:
-    """The settings of KEY=VALUE or --KEY=VALUE words. Raises InputError."""
+    """The settings of KEY=VALUE, --KEY=VALUE or --KEY VALUE words. Raises InputError."""
     config = settings.parse(words, Config, CHOICES, may_be_zero=("warmup", "seed", "sample"))
     needed = {"cpu": "zero1, zero2 or zero3", "nvme": "zero3"}.get(config.offload, config.strategy)
     if config.strategy not in needed:

@@ -106,6 +106,31 @@ def test_what_the_page_of_gpt_runs_can_run_on_nodes_with_8_gpus(nodes: int) -> N
     assert len(commands) >= 5 and any("--estimate" in command for command in commands)
 
 
+@pytest.mark.parametrize(
+    ("words", "changes"),
+    [
+        ("--strategy zero1 --pp 4", {"strategy": "zero1", "pp": 4}),  # as ctrain estimate advises
+        ("strategy=zero1 pp=4", {"strategy": "zero1", "pp": 4}),
+        (
+            "--micro-batch 4 --bf16 --steps=9 recompute=true",
+            {"micro_batch": 4, "bf16": True, "steps": 9, "recompute": True},
+        ),
+        ("--data a=b --recompute", {"data": "a=b", "recompute": True}),
+    ],
+)
+def test_gpt_takes_settings_in_both_forms(words: str, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(EXAMPLES / "common"))
+    config = runpy.run_path(str(EXAMPLES / "gpt" / "config.py"))
+    assert config["parse"](words.split()) == config["Config"](**changes)
+
+
+@pytest.mark.parametrize("words", ["--steps", "--steps --bf16", "zero1", "--no 1", "--pp 0", "- 1", "--strategy x"])
+def test_gpt_refuses_what_is_no_setting(words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(EXAMPLES / "common"))
+    with pytest.raises(ValueError, match=r"^(unknown setting|[a-z]+ must be )"):
+        runpy.run_path(str(EXAMPLES / "gpt" / "config.py"))["parse"](words.split())
+
+
 def test_gpt_refuses_to_offload_what_its_strategy_would_keep(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(EXAMPLES / "common"))
     parse = runpy.run_path(str(EXAMPLES / "gpt" / "config.py"))["parse"]
