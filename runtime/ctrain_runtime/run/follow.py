@@ -5,8 +5,11 @@ from __future__ import annotations
 import codecs
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Optional
+
+PIECE_BYTES = 1 << 20
 
 
 class Tail:
@@ -19,17 +22,23 @@ class Tail:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def read(self) -> str:
+        return "".join(self.pieces())
+
+    def pieces(self) -> Iterator[str]:
+        """The same piece by piece: at an attach, a log may have grown to any size."""
         self._exists = self._exists or is_listed(self._path)
         if not self._exists:
-            return ""
+            return
         try:
             with self._path.open("rb") as file:
                 file.seek(self._position)
-                added = file.read()
+                left = os.fstat(file.fileno()).st_size - self._position  # what is added meanwhile is for the next read
+                while left > 0 and (added := file.read(min(left, PIECE_BYTES))):
+                    left -= len(added)
+                    self._position += len(added)
+                    yield self._decoder.decode(added)
         except OSError:  # it does not exist yet, or its file system is away
-            return ""
-        self._position += len(added)
-        return self._decoder.decode(added)
+            return
 
 
 class Metrics:

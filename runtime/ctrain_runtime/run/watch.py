@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -165,11 +166,13 @@ class _Watcher:
         self._observer.status(status)
 
     def _show(self, now: float) -> None:
-        records, text = self._metrics.read(), self._log.read()
+        records, pieces = self._metrics.read(), self._log.pieces()
+        text = next(pieces, "")
         if (records or text) and not self._output_seen and self._run.plan.preflight:
             self._count_ranks()  # a fast program's first output may come before its preflight was shown
         self._observer.metrics(records)
-        self._observer.output(text)
+        for piece in chain((text,), pieces):
+            self._observer.output(piece)
         if records or text:
             self._output_seen = True
             self.pause.reset()

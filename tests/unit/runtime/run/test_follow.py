@@ -2,6 +2,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from ctrain_runtime.run import follow
 from ctrain_runtime.run.follow import Metrics, Tail
 
 
@@ -28,6 +31,19 @@ def test_a_letter_that_is_only_half_written_waits(tmp_path: Path) -> None:
         found += tail.read()
         assert "\ufffd" not in found
     assert found == letters
+
+
+def test_a_long_log_is_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follow, "PIECE_BYTES", 4)
+    text = "line 대전\n" * 5
+    append(tmp_path / "log", text.encode())
+    tail = Tail(tmp_path / "log")
+    pieces = tail.pieces()
+    first = next(pieces)
+    append(tmp_path / "log", b"added")
+    rest = list(pieces)
+    assert first + "".join(rest) == text and max(map(len, rest)) <= 4
+    assert tail.read() == "added"
 
 
 def test_bytes_that_are_no_text_are_shown_as_such(tmp_path: Path) -> None:

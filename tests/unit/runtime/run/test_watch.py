@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ctrain_runtime.errors import SchedulerError
+from ctrain_runtime.run import follow
 from ctrain_runtime.run import watch as module
 from ctrain_runtime.run.interrupts import Interrupts
 from ctrain_runtime.run.submit import Run
@@ -103,6 +104,16 @@ def test_a_run_to_its_end(run: Run, clock: Clock, interrupts: NoSignals) -> None
     assert "".join(observer.of("output")) == "hello\n"
     assert [records for records in observer.of("metrics") if records] == [[{"step": 1}]]
     assert ("ranks", 4, 4, "rank") in observer.seen
+
+
+def test_a_long_log_is_shown_in_pieces(run: Run, interrupts: NoSignals, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follow, "PIECE_BYTES", 4)
+    observer = Observer()
+    (run.path / "logs/rank0.log").write_text("a long log\n")
+    write_ranks(run.path, 0, 0, 0, 0)
+    write_end(run.path, 0)
+    assert watch(run, observer, interrupts).gone
+    assert observer.of("output") == ["a lo", "ng l", "og\n"]
 
 
 def test_a_message_of_the_preflight_is_shown_once_whichever_node_writes_first(
