@@ -17,7 +17,7 @@ from ctrain_runtime.base.time_limit import parse_limit
 from ctrain_runtime.cluster import facts
 from ctrain_runtime.cluster.model import Cluster
 from ctrain_runtime.engines.apptainer import Engine
-from ctrain_runtime.errors import ImageNotFound, JobError, ResourceError, SchedulerError, UsageError
+from ctrain_runtime.errors import CtrainError, ImageNotFound, JobError, ResourceError, SchedulerError, UsageError
 from ctrain_runtime.images import image, trust, user_layer
 from ctrain_runtime.launchers import independent
 from ctrain_runtime.launchers.recognise import NODE, Recognised, check, keep, recognise
@@ -33,10 +33,12 @@ from ctrain_runtime.run import (
     directory,
     outside_paths,
     preflight,
+    record,
     select_image,
     targets,
     typed_command,
 )
+from ctrain_runtime.run.ending import Ending
 from ctrain_runtime.run.imports import read_imports
 from ctrain_runtime.schedulers.protocol import Scheduler
 from ctrain_runtime.site.model import Site
@@ -183,11 +185,12 @@ def _plan(
     for layer in planned.layers:
         if not layer.exists():
             raise JobError(f"{planned.where}: layers: {layer} not found", "Build it with: ctrain layer build")
+    resumed = _resumed(request.resume, parent) if request.resume else None
     options = replace(
         request.options,
         arguments=request.command if request.reference else (),
         env=(*env, *request.options.env),
-        resume=str(directory.checkpoint_of(_resumed(request.resume, parent))) if request.resume else "",
+        resume=str(directory.checkpoint_of(resumed)) if resumed else "",
         layers=tuple(map(user_layer.read, (*planned.layers, *request.layers))),
     )
     run = directory.new_run_path(parent, planned.name, request.name)
@@ -204,7 +207,8 @@ def _plan(
         directory.check_mount_sources(plan, of_nodes)
         notes = (*notes, *outside_paths.notes(plan))
     of_site = site_notes.notes(plan, site, target.cluster, target.image.manifest.software)
-    return plan, (*notes, *assumed, *of_site, *independent.notes(plan))
+    done = _resume_notes(resumed) if resumed else ()
+    return plan, (*notes, *assumed, *done, *of_site, *independent.notes(plan))
 
 
 def _expect(
@@ -340,3 +344,13 @@ def _resumed(reference: str, parent: Path) -> Path:
     """The run directory of --resume: a path, or the name of a run."""
     path = Path(reference)
     return path if "/" in reference or path.is_dir() else parent / reference
+
+
+def _resume_notes(run: Path) -> tuple[str, ...]:
+    """A line for a run that was done: what resumes it has nothing left to do, and ends as if it had trained."""
+    try:
+        ended = record.load(run).exit
+    except CtrainError:  # a checkpoint without a record, or with one of an older ctrain
+        return ()
+    done = f"run {run.name} has completed: resumed, it ends at once unless it is to train longer"
+    return (done,) if ended and ended.ending is Ending.COMPLETED else ()

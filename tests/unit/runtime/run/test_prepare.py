@@ -22,11 +22,14 @@ from ctrain_runtime.errors import (
 )
 from ctrain_runtime.job import Resources
 from ctrain_runtime.plan.model import Options
-from ctrain_runtime.run import outside_paths
+from ctrain_runtime.run import outside_paths, record
+from ctrain_runtime.run.ending import Ending
 from ctrain_runtime.run.prepare import Prepared, make_size_request, prepare, read_options
+from ctrain_runtime.run.record import Exit
 from samples import programs as fakes
 from samples.plans import a_job
 from samples.run_requests import GPU, asked, make_machine, plan_of
+from samples.runs import StandIn, submitted
 from samples.sample_images import sif, write_image
 
 
@@ -320,6 +323,16 @@ def test_resume_takes_a_run_by_name_or_path(machine: Path) -> None:
     assert plan_of(resume="old").resume == f"{machine}/ctrain-runs/old/checkpoint"
     assert plan_of(resume="elsewhere/old").resume == f"{machine}/elsewhere/old/checkpoint"
     assert "CTRAIN_RESUME" in plan_of(resume="old").environment
+
+
+def test_a_run_that_was_done_is_named_before_it_is_resumed(machine: Path) -> None:
+    run = submitted(machine / "ctrain-runs/old", StandIn())
+    (run.path / "checkpoint/step-1.pt").touch()
+    note = "run old has completed: resumed, it ends at once unless it is to train longer"
+    assert note not in prepare(asked(resume="old")).notes
+    for code, ending in ((143, Ending.TIME_LIMIT), (0, Ending.COMPLETED)):
+        record.save(dataclasses.replace(run.record, exit=Exit(code, "why", "program", ending)))
+        assert (note in prepare(asked(resume="old")).notes) is (code == 0)
 
 
 def test_a_current_directory_that_was_deleted(machine: Path) -> None:
