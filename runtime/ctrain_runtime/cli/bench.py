@@ -3,8 +3,8 @@
   ctrain bench --nodes 2 --image pytorch                                   # all operations and sizes
   ctrain bench --nodes 2 --image pytorch --operations all-reduce --save    # what the preflight of each run expects
 
-It is a run like any other, with NCCL on GPUs and Gloo without. Bandwidths are in GB/s (10^9 bytes per second). --save
-writes `expected_bandwidth` to your own file of the site. See: ctrain help network
+It is a run like any other, with NCCL on GPUs and Gloo without. 1 GB/s is 10^9 bytes per second. --save writes
+`expected_bandwidth` to your own file of the site. See: ctrain help network
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def plot(results: list[dict[str, Any]], blocks: str) -> str:
         done = round(line["bus"] / full * BAR_COLUMNS)
         bar = blocks[0] * done + blocks[1] * (BAR_COLUMNS - done)
         share = f"{line['bus'] / link:.0%} of the link" if link else ""
-        rows.append((line["operation"], format_size(line["size"]), bar, f"{line['bus']:.3g} GB/s", share))
+        rows.append((line["operation"], format_size(line["size"]), bar, f"{format_size(line['bus'] * 1e9)}/s", share))
     known = f"; a node's links have {link:.3g} GB/s" if link else ""
     return f"best bus bandwidth of {ranks} ranks by {backend}{known}\n{table(rows[0], rows[1:])}"
 

@@ -80,6 +80,22 @@ def measure(name: str, size: int, device: Any) -> dict[str, Any]:
     return {"operation": name, "size": size, "seconds": seconds, "algorithm": algorithm, "bus": bus}
 
 
+def row(line: dict[str, Any]) -> str:
+    """A line of the table, each number in a unit of its size."""
+    numbers = scaled(line["size"], "B"), f"{line['seconds'] * 1e3:.3f} ms"
+    rates = (scaled(line[kind] * 1e9, "B/s") for kind in ("algorithm", "bus"))
+    return f"{line['operation']:<16}" + "".join(f"{number:>14}" for number in (*numbers, *rates))
+
+
+def scaled(number: float, unit: str) -> str:
+    """As in 1.024 kB, 291.000 MB/s."""
+    for prefix in "", "k", "M":
+        if number < 1000:
+            return f"{number:.3f} {prefix}{unit}"
+        number /= 1000
+    return f"{number:.3f} G{unit}"
+
+
 def check_bandwidth(backend: str, device: Any) -> dict[str, Any]:
     """An all-reduce of real size, or of what a slow network moves in about a second."""
     size = 1 << 20
@@ -160,8 +176,7 @@ def main() -> None:
         for size in sizes:
             line = measure(name, size, device)
             if first:
-                times = f"{line['seconds'] * 1e3:>11.3f} ms{line['algorithm']:>9.3f} GB/s{line['bus']:>9.3f} GB/s"
-                print(f"{name:<16}{size / 1e6:>11.3f} MB{times}", flush=True)
+                print(row(line), flush=True)
                 with Path(os.environ["CTRAIN_RUN_DIR"], "bench.jsonl").open("a") as file:
                     file.write(json.dumps({**line, **link}) + "\n")
     leave(0)

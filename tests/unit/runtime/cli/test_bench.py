@@ -50,7 +50,7 @@ def test_the_table_of_rank_0_and_a_plot(bench: Bench) -> None:
     assert completed.startswith("completed in ")
     assert directory == f"run directory: {bench.one}"
     assert (empty, head) == ("", "best bus bandwidth of 2 ranks by gloo; a node's links have 1.25 GB/s")
-    assert bar == f"all-reduce  1.0 MB  {'█' * 32}{'░' * 8}  1 GB/s  80% of the link"
+    assert bar == f"all-reduce  1.0 MB  {'█' * 32}{'░' * 8}  1.0 GB/s  80% of the link"
 
 
 def test_json_has_all_measurements_and_stdout_nothing_else(bench: Bench) -> None:
@@ -107,5 +107,5 @@ def test_a_plot_without_a_known_link_is_relative() -> None:
     results = [{**line, "operation": name, "bus": bus} for name, bus in (("broadcast", 2.0), ("all-reduce", 40.0))]
     head, first, second = plot(results, "#-").splitlines()
     assert head == "best bus bandwidth of 4 ranks by nccl"
-    assert first.split() == ["all-reduce", "8", "B", "#" * 40, "40", "GB/s"]
-    assert second.split() == ["broadcast", "8", "B", "##" + "-" * 38, "2", "GB/s"]
+    assert first.split() == ["all-reduce", "8", "B", "#" * 40, "40.0", "GB/s"]
+    assert second.split() == ["broadcast", "8", "B", "##" + "-" * 38, "2.0", "GB/s"]
