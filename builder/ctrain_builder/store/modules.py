@@ -12,6 +12,7 @@ Tcl and Lua share a directory: environment-modules sees no file that does not be
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +26,7 @@ from ctrain_runtime.base.text import format_size, one_line
 from ctrain_runtime.errors import StoreError
 from ctrain_runtime.images import report
 from ctrain_runtime.images.image import Image
-from ctrain_runtime.store.outputs import MODULES
+from ctrain_runtime.store.outputs import MODULES, read_outputs
 from ctrain_runtime.store.references import select
 from ctrain_runtime.store.store import (
     DEFAULT_CHANNEL,
@@ -105,19 +106,33 @@ def _broken(contents: StoreContents, offered: Sequence[Module]) -> list[Dangling
 
 
 def update(store: Store, output: Path, say: Callable[[str], None]) -> tuple[list[Module], ModulefileChanges]:
-    """Write the module files of a store, and note that they were. Raises StoreError."""
+    """Write the module files of a store, and note that they were. Raises StoreError.
+
+    Who may not write to the store gets files of their own, which no change of it brings up to date.
+    """
     root = store.root.absolute()
-    with lock_store(root, say) as writer:  # what channels mean stays so until it is written
-        contents = writer.store.scan()
-        offered = modules(contents)
-        done = write(output, root, files(root, output, offered, _broken(contents, offered)))
-        writer.record_output(output, MODULES, contents)
+    if not os.access(root, os.W_OK):
+        say(f"{root} cannot be written: run this again after each change of the store")
+        contents = Store(root).scan()
+        offered, done = _write_all(root, output, contents)
+    else:
+        with lock_store(root, say) as writer:  # what channels mean stays so until it is written
+            contents = writer.store.scan()
+            offered, done = _write_all(root, output, contents)
+            writer.record_output(output, MODULES, contents)
     for problem in (*contents.damaged, *contents.dangling):
         say(str(problem))
     for image in contents.images:
         if not nameable(image):
             say(f"{image.path} gets no module: its name does not have ctrain's form")
     return offered, done
+
+
+def _write_all(root: Path, output: Path, contents: StoreContents) -> tuple[list[Module], ModulefileChanges]:
+    offered = modules(contents)
+    made = [one for one in read_outputs(root) if one.path == output.absolute()]
+    names = [Path(one.store) for one in made if one.is_moved() or one.names(root)]
+    return offered, write(output, root, files(root, output, offered, _broken(contents, offered)), names)
 
 
 def files(
@@ -161,22 +176,24 @@ def _is_default(one: DanglingChannel, family: str) -> bool:
     return (f"ctrain-{one.name}", one.channel) == (family, DEFAULT_CHANNEL)
 
 
-def write(output: Path, root: Path, texts: Mapping[str, str]) -> ModulefileChanges:
-    """Make `output` hold these files and no others for the store at `root`. What this did not make stays.
+def write(output: Path, root: Path, texts: Mapping[str, str], names: Sequence[Path] = ()) -> ModulefileChanges:
+    """Make `output` hold these files and no others for the store at `root`, or under its other or earlier `names`. What
+    this did not make stays.
 
     Raises StoreError, before anything is written, when something else is in the place of one of these.
     """
     wanted = {output / name: text for name, text in texts.items()}
+    roots = (root, *names)
     try:
         for path in wanted:
-            if (path.exists() or path.is_symlink()) and not _is_own(path, root):
+            if (path.exists() or path.is_symlink()) and not _is_own(path, roots):
                 what = f"{path} was not made by `ctrain store modules` for store {root}"
                 raise StoreError(what, "Choose another directory, or remove it")
         written = [path for path, text in wanted.items() if not path.exists() or path.read_bytes() != text.encode()]
         for path in written:
             atomic.write_text(path, wanted[path], *_access(output, path.parent))
         candidates = {*output.glob("ctrain-*/*"), *output.glob(f"{_COMMANDS}/ctrain-*/*/*")}
-        removed = [path for path in sorted(candidates - {*wanted}) if _is_own(path, root)]
+        removed = [path for path in sorted(candidates - {*wanted}) if _is_own(path, roots)]
         for path in removed:
             path.unlink()
         for directory in {path.parent for path in removed}:
@@ -212,10 +229,10 @@ def _head(kind: str, root: Path) -> str:
     return f"{kind}made by `ctrain store modules` for store {json.dumps(str(root))}, and replaced by it\n"
 
 
-def _is_own(path: Path, root: Path) -> bool:
+def _is_own(path: Path, roots: Sequence[Path]) -> bool:
     if path.is_symlink() or not path.is_file():
         return False
-    heads = tuple(_head(kind, root).encode() for kind in (_TCL, _LUA, _SHELL))
+    heads = tuple(_head(kind, root).encode() for kind in (_TCL, _LUA, _SHELL) for root in roots)
     with path.open("rb") as file:
         return file.read(max(map(len, heads))).startswith(heads)
 

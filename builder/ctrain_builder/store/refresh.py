@@ -32,7 +32,8 @@ def refresh(store: Store, say: Say) -> None:
                 raise CtrainError("somebody else has recorded it")
             if output.kind not in _REFRESH:
                 raise CtrainError("a newer ctrain has made it")
-            _REFRESH[output.kind](store, output.path, say)
+            named = Store(Path(output.store)) if output.names(root) else store
+            _REFRESH[output.kind](named, output.path, say)
             say(f"updated {output.path}")
         except CtrainError as error:
             say(f"ctrain: {output.path} is out of date: {error}. Run: {output.command(root)}")

@@ -74,8 +74,8 @@ class LockedStore:
 
     def record_output(self, path: Path, kind: str, contents: StoreContents) -> None:
         """Note what was made from these contents, so that it can be kept up to date."""
-        others = [output for output in outputs.read_outputs(self.root) if output.path != path]
-        made = outputs.Output(path, kind, outputs.fingerprint(contents))
+        others = [output for output in outputs.read_outputs(self.root) if output.path != path.absolute()]
+        made = outputs.Output(path.absolute(), kind, outputs.fingerprint(contents), str(self.root.absolute()))
         self.write(self.root / outputs.FILE, outputs.as_json([*others, made]))
 
     def directory(self, name: str, mode: Optional[int] = None) -> Path:

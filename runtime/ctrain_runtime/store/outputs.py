@@ -1,6 +1,6 @@
 """What was made from a store's contents: module files and the catalogue, which are out of date after each change.
 
-STORE/ctrain-outputs.json    {"/apps/modules": {"kind": "modules", "fingerprint": "9f2c..."}}
+STORE/ctrain-outputs.json    {"/apps/modules": {"kind": "modules", "fingerprint": "9f2c...", "store": "/apps/ctrain"}}
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ import json
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ctrain_runtime.errors import StoreError
-from ctrain_runtime.store.store import StoreContents
+from ctrain_runtime.store.store import StoreContents, is_gone
 
 FILE = "ctrain-outputs.json"
 MODULES, CATALOGUE = "modules", "catalogue"
@@ -20,11 +21,24 @@ MODULES, CATALOGUE = "modules", "catalogue"
 
 @dataclass(frozen=True)
 class Output:
-    """Module files or the catalogue, at `path`, and a fingerprint of the contents from which it was made."""
+    """Module files or the catalogue, at `path`, and a fingerprint of the contents from which it was made. `store`: the
+    path in it by which the store is found; "" if an earlier ctrain has made it."""
 
     path: Path
     kind: str
     fingerprint: str
+    store: str = ""
+
+    def is_moved(self) -> bool:
+        """Whether the store was moved since: nothing is where it was."""
+        return bool(self.store) and is_gone(Path(self.store))
+
+    def names(self, root: Path) -> bool:
+        """Whether its path of the store still leads to the one at `root`: of a symlink there are two."""
+        try:
+            return bool(self.store) and Path(self.store).samefile(root)
+        except OSError:
+            return False
 
     def command(self, root: Path) -> str:
         """The command that makes it again."""
@@ -44,7 +58,7 @@ def read_outputs(root: Path) -> list[Output]:
     path = root / FILE
     try:
         made = json.loads(path.read_text(encoding="utf-8"))
-        return [Output(Path(output), str(facts["kind"]), str(facts["fingerprint"])) for output, facts in made.items()]
+        return [_read(root, output, facts) for output, facts in made.items()]
     except FileNotFoundError:
         return []
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -52,13 +66,23 @@ def read_outputs(root: Path) -> list[Output]:
         raise StoreError(f"cannot read {path}: {error!r}", hint) from error
 
 
+def _read(root: Path, output: str, facts: dict[str, Any]) -> Output:
+    kind = str(facts["kind"])
+    path = root.absolute() / Path(output).name if kind == CATALOGUE else Path(output)  # it moves with the store
+    return Output(path, kind, str(facts["fingerprint"]), str(facts.get("store", "")))
+
+
 def as_json(made: list[Output]) -> str:
     """The text of the file."""
-    facts = {str(output.path): {"kind": output.kind, "fingerprint": output.fingerprint} for output in made}
+    facts = {
+        str(output.path): {"kind": output.kind, "fingerprint": output.fingerprint, "store": output.store}
+        for output in made
+    }
     return json.dumps(facts, indent=2) + "\n"
 
 
 def find_stale(root: Path, contents: StoreContents) -> list[Output]:
-    """Those that exist and were made from other contents. Raises StoreError."""
+    """Those that exist and were made from other contents, or where the store was before. Raises StoreError."""
     now = fingerprint(contents)
-    return [output for output in read_outputs(root) if output.fingerprint != now and output.path.exists()]
+    made = (output for output in read_outputs(root) if output.path.exists())
+    return [output for output in made if output.fingerprint != now or output.is_moved()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -115,3 +116,55 @@ def test_what_only_a_newer_ctrain_can_make_again_is_reported(shop: Shop, tmp_pat
     said = shop("promote", "small", "1.0-s-r3", "prod", stream="err")
     assert f"{tmp_path}/modules is out of date: a newer ctrain has made it. Run: ctrain store index" in said
     assert f"updated {shop.root}/catalogue.html" in said
+
+
+def test_a_store_that_was_moved_brings_its_own_along(shop: Shop, tmp_path: Path) -> None:
+    modules, before = tmp_path / "modules", shop.root
+    make(shop, modules)
+    shop.root = shop.root.rename(tmp_path / "moved")
+    said = shop("list", stream="err")
+    assert f"{shop.root}/catalogue.html is out of date" in said and f"{modules} is out of date" in said
+    said = shop("promote", "small", "1.0-s-r3", "prod", stream="err")
+    assert {*said.splitlines()} == {f"updated {modules}", f"updated {shop.root}/catalogue.html"}
+    texts = [path.read_text() for path in modules.rglob("*") if path.is_file()]
+    assert texts and not any(str(before) in text for text in texts)
+    assert shop("list", stream="err") == ""
+
+
+def test_a_store_keeps_the_name_by_which_its_modules_were_made(shop: Shop, tmp_path: Path) -> None:
+    """Users know the link, which stays when the store behind it is another one."""
+    modules, real, link = tmp_path / "modules", shop.root, tmp_path / "link"
+    link.symlink_to("store")
+    shop.root = link
+    make(shop, modules)
+    shop.root = real
+    said = shop("promote", "small", "1.0-s-r3", "prod", stream="err")
+    assert f"updated {modules}" in said and "out of date" not in said
+    assert f'SIF "{link}/small_1.0-s-py3-r3.sif"' in (modules / "ctrain-small/1.0-s-r3").read_text()
+    assert shop("list", stream="err") == ""
+    shop("modules", "--output", str(modules))
+    assert f'SIF "{real}/small_1.0-s-py3-r3.sif"' in (modules / "ctrain-small/1.0-s-r3").read_text(), "as it is named"
+    shop.root = link
+    assert shop("list", stream="err") == ""
+
+
+def test_another_store_in_the_place_of_a_moved_one_gives_nothing_away(shop: Shop, tmp_path: Path) -> None:
+    """The modules of the one that is there now are not those of the one that was moved."""
+    modules = tmp_path / "modules"
+    make(shop, modules)
+    before = shop.root
+    shop.root = shop.root.rename(tmp_path / "moved")
+    init_store(before)
+    said = shop("promote", "small", "1.0-s-r3", "prod", stream="err")
+    assert f"{modules} is out of date: {modules}/ctrain-small/1.0-s-r1 was not made by `ctrain store modules`" in said
+
+
+def test_who_may_not_write_to_the_store_gets_modules_of_their_own(
+    shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: not (Path(path) == shop.root and mode == os.W_OK))
+    before = sorted(shop.root.rglob("*"))
+    said = shop("modules", "--output", str(tmp_path / "mine"), stream="err")
+    assert said == f"{shop.root} cannot be written: run this again after each change of the store\n"
+    assert (tmp_path / "mine/ctrain-small/1.0-s-r1").exists()
+    assert sorted(shop.root.rglob("*")) == before
