@@ -218,8 +218,8 @@ def _differs(plan: BuildPlan, old: Optional[BuildPlan]) -> bool:
 
 def _is_published(cache: Cache, plan: BuildPlan, flatten: bool, found: Manifest) -> bool:
     """Whether a published image is the planned one, and none of its layers is to be built again."""
-    kind = (plan.spec.store_name, is_flat(plan.spec, flatten))
-    if (found.name, found.flat) != kind or not is_of(found, plan):
+    kind = (plan.spec.store_name, plan.spec.tag, plan.spec.stack, is_flat(plan.spec, flatten))
+    if (found.name, found.tag, found.stack, found.flat) != kind or not is_of(found, plan):
         return False
     base = plan.layers[0]
     built = found.labels.get(BASE_BUILT, found.built)  # the image's own time in manifests of earlier versions

@@ -79,15 +79,17 @@ def retirable(store: Store, references: Sequence[str]) -> list[PublishedImage]:
 
 
 def surplus(store: Store, names: Sequence[str], keep: int, now: float) -> list[PublishedImage]:
-    """The versions of images (of all without `names`) besides the newest `keep` of each; flat ones count apart.
+    """The versions of images (of all without `names`) besides the newest `keep` of each tag and stack; flat ones count
+    apart.
 
     Without those that a channel or, at time `now`, a job needs.
     """
     leased = lease.active(store.root, now)
-    versions: dict[tuple[str, bool], list[PublishedImage]] = {}
+    versions: dict[tuple[str, str, str, bool], list[PublishedImage]] = {}
     for image in store.images():
-        if not names or image.manifest.name in names:
-            versions.setdefault((image.manifest.name, image.manifest.flat), []).append(image)
+        one = image.manifest
+        if not names or one.name in names:
+            versions.setdefault((one.name, one.tag, one.stack, one.flat), []).append(image)
     older = (image for images in versions.values() for image in images[:-keep])
     return [image for image in older if not image.channels and image.path.name not in leased]
 

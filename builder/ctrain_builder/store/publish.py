@@ -101,8 +101,11 @@ def require_digest(image: Path, manifest: Manifest, wanted: str, of_file: str = 
 
 
 def find_same(store: Store, wanted: Manifest, signer: Optional[Signer] = None) -> Optional[PublishedImage]:
-    """The newest version that is this image; with a signer, of those that its key has signed."""
-    same = (found for found in reversed(store.images()) if _is_same(found.manifest, wanted))
+    """The newest version that is this image, by its tag and stack, too, unless it is adopted: the first name of a file
+    stays. With a signer, of those that its key has signed."""
+    named = (wanted.tag, wanted.stack)
+    images = (found for found in reversed(store.images()) if _is_same(found.manifest, wanted))
+    same = (one for one in images if wanted.adopted or (one.manifest.tag, one.manifest.stack) == named)
     return next((found for found in same if signer is None or signatures.is_signed(found, signer)), None)
 
 

@@ -164,7 +164,7 @@ def test_only_what_no_store_has_is_planned(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """An unpublished plan can't be known to be published; another name, kind or layer is another image."""
+    """An unpublished plan can't be known to be published; another name, tag, stack, kind or layer is another image."""
 
     def left() -> list[str]:
         assert ctrain("build", "--unpublished", "--plan", "--json", "--offline") == 0
@@ -182,6 +182,8 @@ def test_only_what_no_store_has_is_planned(
     for manifest in (
         dataclasses.replace(planned, flat=True),
         dataclasses.replace(planned, name="other"),
+        dataclasses.replace(planned, tag="2.0"),
+        dataclasses.replace(planned, stack="x"),
         dataclasses.replace(make_manifest(layers=(*layers[:1], ("upper", "k"))), release=2),
     ):
         _publish(store, manifest)

@@ -91,6 +91,19 @@ def test_put_together_again_from_the_same_layers_it_is_no_new_version(publish: P
     assert publish("e", all_layers=unknown).new_version
 
 
+def test_another_tag_or_stack_is_another_version(publish: Publish, root: Path) -> None:
+    """Also of the same layers: it was no new version, under any name that anybody had asked for."""
+    layers = (Layer("base", "k0", 1, "sha256:1"),)
+    publish("a", all_layers=layers)
+    renamed = publish("a", "prod", all_layers=layers, tag="2.0")
+    assert (renamed.new_version, renamed.image.manifest.version) == (True, "2.0-s-r1")
+    assert not publish("a", all_layers=layers, tag="2.0").new_version
+    with lock_store(root) as writer:
+        lifecycle.withdraw(writer, ["small:1.0-s-r1"], "leaks")
+    with pytest.raises(StoreError, match="this image was withdrawn: leaks"):
+        publish("a", all_layers=layers, tag="3.0")
+
+
 def test_a_channel_moves(publish: Publish, root: Path) -> None:
     publish("a", "prod")
     publish("b", "prod")

@@ -101,6 +101,15 @@ def test_retention_keeps_the_newest_and_what_is_needed(shop: Shop) -> None:
     assert "must be a positive integer" in shop("retire", "--keep", "0", code=64)
 
 
+def test_retention_keeps_versions_of_each_tag(shop: Shop) -> None:
+    """Those of an older tag were retired by newer releases of another one."""
+    shop.publish("old", tag="0.9")
+    for content in ("four", "five"):
+        shop.publish(content)
+    assert shop.data("retire", "--keep", "1", "--yes")["retired"] == ["small:1.0-s-r1", "small:1.0-s-r4"]
+    assert "0.9-s-r1" in {image["version"] for image in shop.data("list")["images"]}
+
+
 def test_versions_in_all_states_are_listed_and_counted(shop: Shop, tmp_path: Path) -> None:
     shop.publish("four")
     shop("retire", "small:1.0-s-r1", "--why", "too old", "--yes")

@@ -8,7 +8,7 @@
   ctrain store rollback pytorch prod               # point it to the previous version
   ctrain store channel rm pytorch beta --yes       # remove a channel
   ctrain store retire pytorch:24.12-hd-r3          # offer a version no longer; its file is kept for a while
-  ctrain store retire --keep 5 pytorch             # the same for all but the newest five, and those in use
+  ctrain store retire --keep 5 pytorch             # all but the newest five of each tag, and those in use
   ctrain store withdraw pytorch:24.12-hd-r3 --why 'has a token'   # take it out of use and channels; users see why
   ctrain store restore pytorch:24.12-hd-r3         # offer a retired, withdrawn or quarantined version again
   ctrain store remove pytorch:24.12-hd-r3          # remove one version's file at once: it says first who needs it

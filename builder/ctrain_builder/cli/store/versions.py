@@ -33,7 +33,7 @@ def add_actions(add: AddAction) -> None:
     listing.add_argument("--all", action="store_true", help="all versions that the store has ever had, in any state")
     retire = add("retire", "no longer offer versions", _retire)
     retire.add_argument("versions", nargs="*", metavar="NAME:VERSION", help=f"{_VERSION_HELP}; with --keep: NAME")
-    text = "all but the newest N of each image, and those that a channel or a job needs"
+    text = "all but the newest N of each image, tag and stack, and those that a channel or a job needs"
     retire.add_argument("--keep", type=positive, metavar="N", help=text)
     retire.add_argument("--why", default="", metavar="TEXT", help="for the log")
     withdraw = add("withdraw", "take versions out of use at once, also out of channels", _withdraw)
