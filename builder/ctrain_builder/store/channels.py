@@ -32,6 +32,8 @@ def earlier_version(store: Store, name: str, channel: str) -> PublishedImage:
     hint = f"Choose a version: ctrain store promote {name} VERSION {channel}"
     if not earlier:
         require(store.root, name, channel)
+        if log.is_lost(store.root):
+            raise StoreError(f"the earlier version of {channel} of {name} is unknown: the store's log is lost", hint)
         raise StoreError(f"{channel} of {name} has had no earlier version", hint)
     versions = {one.manifest.version: one for one in store.images() if one.manifest.name == name}
     if earlier[-1] not in versions:

@@ -13,7 +13,7 @@ from ctrain_builder.manifest_writer import utc_now
 from ctrain_runtime.base import config
 from ctrain_runtime.base.text import user_name
 from ctrain_runtime.errors import ConfigError
-from ctrain_runtime.store.store import STORE_LOG
+from ctrain_runtime.store.store import RETIRED, STORE_LOG, is_gone, list_directory
 
 PUBLISH, ADOPT, SYNC, PROMOTE, ROLLBACK = "publish", "adopt", "sync", "promote", "rollback"
 CHANNEL_RM, MOVES = "channel rm", (SYNC, PROMOTE, ROLLBACK)
@@ -58,6 +58,12 @@ def append(root: Path, new: Entry, mode: int) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def is_lost(root: Path) -> bool:
+    """Whether a store that has or had versions has no log: each change has written one."""
+    manifests = (path for place in (root, root / RETIRED) for path in list_directory(place, "*_*.json"))
+    return is_gone(root / STORE_LOG) and any(manifests)
 
 
 def read(root: Path) -> Iterator[Entry]:

@@ -12,6 +12,7 @@ import pytest
 
 from ctrain_builder.cli.main import BUILD_VERBS
 from ctrain_builder.manifest_writer import utc
+from ctrain_builder.store.init import init_store
 from ctrain_runtime.base.text import user_name
 from ctrain_runtime.cli.main import main
 from ctrain_runtime.store import lease
@@ -287,6 +288,18 @@ def test_the_log_tells_who_changed_what(shop: Shop) -> None:
     head, *lines = shop("log", "small").splitlines()
     assert head.split() == ["when", "who", "what", "image", "channel", "from", "to", "why"]
     assert lines[3].split()[2:] == ["promote", "small", "prod", "1.0-s-r1", "1.0-s-r2"]
+
+
+def test_a_log_that_is_lost_is_not_one_without_changes(shop: Shop, tmp_path: Path) -> None:
+    log = shop.root / "ctrain-store.log"
+    log.unlink()
+    lost = f"ctrain: {log} is lost: what was changed is unknown. Restore it from a backup; the next change begins a new"
+    assert lost in shop("log", code=76) and lost in shop("log", "small", "--json", code=76)
+    unknown = "the earlier version of prod of small is unknown: the store's log is lost. Choose a version: ctrain store"
+    assert unknown in shop("rollback", "small", "prod", code=76)
+    shop.root = tmp_path / "new"
+    init_store(shop.root)
+    assert shop("log") == "no changes yet\n"
 
 
 def test_sizes(shop: Shop) -> None:

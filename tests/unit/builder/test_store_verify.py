@@ -286,3 +286,13 @@ def test_of_a_retired_version_only_the_image_is_quarantined(shop: Shop, verify: 
     shop.file(1, "sif", "quarantine").write_text("one")
     shop("restore", "small:1.0-s-r1")
     assert set(shop.versions) == {1, 2, 3}
+
+
+@pytest.mark.parametrize("words", [("small:1.0-s-r1",), ("small", "1.0-s-r1")])
+def test_one_version_is_verified(shop: Shop, verify: Verify, words: tuple[str, ...]) -> None:
+    shop("retire", "small:1.0-s-r1", "--yes")
+    spoil(shop.file(2))
+    assert verify(*words).startswith("1 version whole, 0 damaged, 0 not checked (3 B, ")
+    said = verify("small:1.0-s-r9", code=64, stream="err")
+    assert "has no image 'small:1.0-s-r9'. " in said
+    assert said.endswith("Available: small:1.0-s-r1, small:1.0-s-r2, small:1.0-s-r3\n")

@@ -23,12 +23,13 @@ from ctrain_builder.store.refresh import refresh
 from ctrain_builder.store.writer import lock_store
 from ctrain_runtime.base.text import format_duration, format_size, pluralize, table
 from ctrain_runtime.errors import ImageUnusable, StoreError, UsageError
-from ctrain_runtime.store.store import Store
+from ctrain_runtime.store.references import join_all
+from ctrain_runtime.store.store import STORE_LOG, Store
 
 
 def add_actions(add: AddAction) -> None:
     verify = add("verify", "read all images again and compare their digests", _verify)
-    verify.add_argument("names", nargs="*", metavar="NAME", help="images to look at (default: all)")
+    verify.add_argument("names", nargs="*", metavar="NAME[:VERSION]", help="images to look at (default: all)")
     verify.add_argument("--jobs", type=int, default=2, metavar="N", help="images read at once (default: 2)")
     verify.add_argument("--quarantine", action="store_true", help="move damaged versions to quarantine/, with --yes")
     verify.add_argument("--force", action="store_true", help="with --quarantine: also what a channel or a job needs")
@@ -52,14 +53,16 @@ def _verify(args: argparse.Namespace, store: Store) -> int:
     if (args.force or args.yes) and not args.quarantine:
         raise UsageError("--force and --yes are for --quarantine", "Add it, or remove them")
     every = checks.subjects(store)
-    check_names(store, args.names, {subject.name for subject in every})
+    names = join_all(args.names)
+    check_names(store, (name for name in names if ":" not in name), {subject.name for subject in every})
+    check_names(store, (name for name in names if ":" in name), {subject.reference for subject in every})
     if args.signatures and (args.quarantine or args.force):
         raise UsageError("--signatures moves no images", "Remove --quarantine and --force")
     if args.key and not args.signatures:
         raise UsageError("--key requires --signatures", "Add --signatures")
     if args.signatures:
-        return signatures.verify(args, store, args.names)
-    wanted = [subject for subject in every if not args.names or subject.name in args.names]
+        return signatures.verify(args, store, names)
+    wanted = [subject for subject in every if not names or {subject.name, subject.reference} & {*names}]
     cache = open_cache(args.cache)
     place = hashlib.sha256(str(store.root.resolve()).encode()).hexdigest()[:12]
     notes = checks.VerifyProgress(cache.root / f"verified-{place}.json")
@@ -69,7 +72,7 @@ def _verify(args: argparse.Namespace, store: Store) -> int:
         found = [finding for finding in checks.verify(wanted, notes, max(1, args.jobs), bar.add) if finding.problem]
     damaged = [finding for finding in found if finding.is_damaged]
     unchecked = [finding for finding in found if not finding.is_damaged]
-    dangling = [one for one in store.scan().dangling if not args.names or one.name in args.names]
+    dangling = [one for one in store.scan().dangling if not names or one.name in names]
     moved = _quarantine(store, damaged, args.force) if damaged and args.yes else []
     taken = format_duration(time.monotonic() - started)
     lines = [
@@ -142,6 +145,9 @@ def _du(args: argparse.Namespace, store: Store) -> int:
 
 
 def _log(args: argparse.Namespace, store: Store) -> int:
+    if log.is_lost(store.root):
+        hint = "Restore it from a backup; the next change begins a new one"
+        raise StoreError(f"{store.root / STORE_LOG} is lost: what was changed is unknown", hint)
     entries = list(log.read(store.root))
     known = {entry.name for entry in entries} | {version.name for version in stored_versions(store)}
     check_names(store, [] if args.name is None else [args.name], known)

@@ -78,7 +78,7 @@ def _sign_by_name(image: PublishedImage) -> str:
 
 
 def verify(args: argparse.Namespace, store: Store, names: Sequence[str]) -> int:
-    """Check the signatures of the versions of these images, or of all.
+    """Check the signatures of these versions, of all versions of these images, or of all.
 
     The exit code is that of ImageUnusable if a version has none by one of the keys, or one of another version.
     """
@@ -90,7 +90,9 @@ def verify(args: argparse.Namespace, store: Store, names: Sequence[str]) -> int:
     engine = find_engine()
     keys = [trust.check_key(key) for key in keys]
     rows, problems, data = [], [], []
-    for image in (image for image in store.images() if not names or image.manifest.name in names):
+    for image in store.images():
+        if names and not {image.manifest.name, image.manifest.reference} & {*names}:
+            continue
         valid = [key for key in keys if trust.is_signed_by(Image(image.path, image.manifest), key, engine)]
         if not valid:
             in_file = any(trust.verifies(engine, image.path, key) for key in keys)
