@@ -67,7 +67,7 @@ def add_diff_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     if args.action == "show":
-        print(_show(args))
+        print(show(_find(join(args.image, args.version), args), args.json))
     elif args.action == "diff":
         print(_diff(args))
     else:
@@ -75,15 +75,15 @@ def execute(args: argparse.Namespace) -> int:
     return 0
 
 
-def _show(args: argparse.Namespace) -> str:
-    shown = _find(join(args.image, args.version), args)
+def show(shown: Image, as_json: bool) -> str:
+    """All that is known of an image."""
     try:
         packages, problem = sbom.packages(shown.path), ""
     except ImageUnusable as error:
         packages, problem = {}, error.message if shown.manifest.layers else ""
     signers, of_file = _signers(shown)
     leases, users = _users(shown.path)
-    if args.json:
+    if as_json:
         version, listed = shown.manifest.version, report.as_list(packages)
         facts = {"version": version, "path": str(shown.path), "channel": shown.channel, **asdict(shown.manifest)}
         return json.dumps(

@@ -143,6 +143,20 @@ def test_who_uses_a_version(shop: Shop) -> None:
     assert shop.data("show", "small:dev")["used_by"] == []
 
 
+def test_a_version_that_is_no_longer_offered_is_shown(shop: Shop, tmp_path: Path) -> None:
+    shop("retire", "small:1.0-s-r1", "--yes")
+    first, second, *_ = shop("show", "small", "1.0-s-r1").splitlines()
+    assert first == "small:1.0-s-r1 was retired" and second.startswith("image      small 1.0-s-r1  sha256:")
+    assert shop.data("show", "small:1.0-s-r1")["path"] == str(shop.file(1))
+    shop("withdraw", "small:1.0-s-r2", "--why", "has a token", "--yes")
+    assert shop("show", "small:1.0-s-r2").startswith("small:1.0-s-r2 was withdrawn: has a token\nimage ")
+    shop.file(3).chmod(0o644)
+    shop.file(3).write_text("bad")
+    shop("verify", "--quarantine", "--yes", "--force", "--cache", str(tmp_path / "cache"), code=69)
+    assert shop("show", "small:1.0-s-r3").startswith("small:1.0-s-r3 is damaged and in quarantine\nimage ")
+    assert "was withdrawn: has a token" in shop("show", "small:prod", code=76), "a channel leads nowhere"
+
+
 def test_a_name_that_the_log_does_not_have(shop: Shop) -> None:
     assert "has no image 'smal'. Did you mean 'small'? Available: small" in shop("log", "smal", code=64)
 

@@ -34,7 +34,11 @@ from ctrain_builder.cli.options import add_dry_run
 from ctrain_builder.cli.store import adopt, channels, checks, pages, signatures, versions
 from ctrain_builder.cli.store.common import Run, show, store_root
 from ctrain_builder.store.init import init_store
+from ctrain_builder.store.inventory import PUBLISHED, REMOVED, stored_versions
 from ctrain_runtime.cli import images
+from ctrain_runtime.images.image import Image
+from ctrain_runtime.store.manifest import read_manifest
+from ctrain_runtime.store.references import join
 from ctrain_runtime.store.store import Store, open_store, store_path
 
 _SYNC = """\
@@ -67,8 +71,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     init.add_argument("--json", action="store_true", help="print one JSON object instead of text")
     init.set_defaults(execute=_init)
 
-    images.add_show_arguments(add("show", "one version, and which jobs use it: as `ctrain images show`", _look))
-    images.add_diff_arguments(add("diff", "what changed between two versions: as `ctrain images diff`", _look))
+    images.add_show_arguments(add("show", "one version, and which jobs use it: as `ctrain images show`", _show))
+    images.add_diff_arguments(add("diff", "what changed between two versions: as `ctrain images diff`", _diff))
     for family in (adopt, versions, channels, signatures, checks, pages):
         family.add_actions(add)
     shown = argparse.RawDescriptionHelpFormatter
@@ -102,5 +106,17 @@ def _sync(args: argparse.Namespace) -> int:
     return sync.execute(args)
 
 
-def _look(args: argparse.Namespace, _: Store) -> int:
+def _show(args: argparse.Namespace, store: Store) -> int:
+    reference = join(args.image, args.version)
+    unpublished = {one.reference: one for one in stored_versions(store) if one.state not in (PUBLISHED, REMOVED)}
+    if reference not in unpublished or any(one.manifest.reference == reference for one in store.images()):
+        return images.execute(args)
+    found = unpublished[reference]
+    if not args.json:
+        print(f"{reference} {store.absence(found.image.stem)}")
+    print(images.show(Image(found.image, read_manifest(found.manifest)), args.json))
+    return 0
+
+
+def _diff(args: argparse.Namespace, _: Store) -> int:
     return images.execute(args)
