@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 from pathlib import Path
@@ -117,9 +118,14 @@ PLANS: dict[str, LaunchPlan] = {
 HERE = Cluster(machine=Machine(gpus=0, cores=1))
 
 
+@functools.cache
+def _site(name: str) -> Site:
+    return load_site(name)[0]
+
+
 # Each site that ships, as a dry run plans it where there is no cluster.
 def _site_plan(name: str, launcher: str) -> LaunchPlan:
-    site, _ = load_site(name)
+    site = _site(name)
     site = dataclasses.replace(site, staging=site.staging.replace("$USER", "kim"))
     engine = find_site_engine(site)[0] if site.engine.path else ENGINE
     return a_plan(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from ctrain_runtime.plan import site_notes
 from ctrain_runtime.plan.model import LaunchPlan
 from ctrain_runtime.plan.preflight import plan_preflight
 from ctrain_runtime.run.targets import describe_cluster, find_site_engine
+from ctrain_runtime.site.model import Site
 from ctrain_runtime.site.select import load_site
 from samples.plans import ENGINE, a_job, a_launch, a_plan, an_image, some_facts
 
@@ -18,8 +20,13 @@ ROCM = {"torch": "2.9.1", "rocm": "6.4.2"}
 AMD_ORDER = (4, 5, 2, 3, 6, 7, 0, 1)
 
 
+@functools.cache
+def site(name: str) -> Site:
+    return load_site(name)[0]
+
+
 def plan(name: str, **options: Any) -> LaunchPlan:
-    own = load_site(name)[0]
+    own = site(name)
     engine = find_site_engine(own)[0] if own.engine.path else ENGINE
     settings = (*((option, "mine") for option in own.required), *options.pop("settings", ()))
     image = {"image": an_image(software=ROCM)} if own.gpu_order else {}
@@ -34,7 +41,7 @@ def refusal(name: str, **options: Any) -> str:
 
 
 def notes(planned: LaunchPlan) -> tuple[str, ...]:
-    own = load_site(planned.site)[0]
+    own = site(planned.site)
     return site_notes.notes(planned, own, describe_cluster(own), ROCM)
 
 
@@ -118,7 +125,7 @@ def test_the_network_of_lumi() -> None:
     assert set(network) <= two.environment.keys()
     assert not set(network) & one.environment.keys()
     assert "NCCL_NET" not in two.environment
-    check = plan_preflight(two, load_site("lumi-g")[0], "", lambda _: "new")
+    check = plan_preflight(two, site("lumi-g"), "", lambda _: "new")
     assert check and check.strict and check.backend == "nccl"
     assert [any("network plugin" in note for note in notes(planned)) for planned in (one, two)] == [False, True]
 
