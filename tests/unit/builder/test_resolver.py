@@ -11,7 +11,7 @@ import pytest
 from ctrain_builder.registry.resolver import DigestResolver
 from ctrain_runtime.errors import ConfigError, RegistryError
 from ctrain_runtime.images import remote
-from ctrain_runtime.images.pull import Meaning
+from ctrain_runtime.images.pull import ResolvedReference
 from ctrain_runtime.registry.client import RegistryClient
 from ctrain_runtime.registry.http_client import Unreachable
 
@@ -100,14 +100,14 @@ def test_a_damaged_memory_is_said_to_be_one(tmp_path: Path, text: str) -> None:
 
 @pytest.mark.parametrize("reference", ["oras://ghcr.example/lab/base:v1", "library://lib.example/lab/x/base:v1"])
 def test_files_of_registries_and_libraries(tmp_path: Path, reference: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[object] = [Meaning("sha256:1", "", ""), Unreachable("x does not answer")]
+    told: list[object] = [ResolvedReference("sha256:1", "", ""), Unreachable("x does not answer")]
 
-    def resolve(asked: str) -> Meaning:
+    def resolve(asked: str) -> ResolvedReference:
         assert asked == reference
         answer = told.pop(0)
         if isinstance(answer, Exception):
             raise answer
-        assert isinstance(answer, Meaning)
+        assert isinstance(answer, ResolvedReference)
         return answer
 
     monkeypatch.setattr(remote, "resolve", resolve)

@@ -73,7 +73,7 @@ def test_variables_of_the_user_win(scripts: Scripts) -> None:
 
 
 def test_a_server_that_never_answers(scripts: Scripts, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gloo, "PATIENCE_SECONDS", 1)
+    monkeypatch.setattr(gloo, "JOIN_TIMEOUT_SECONDS", 1)
     plan = scripts.plan("true", launcher="gloo", nodes=2, ranks_per_node=1)
     assert scripts.execute(plan, **slurm_task(rank=1, size=2, per_node=1, hosts="no-such-host.invalid")) == 72
     assert scripts.log(1) == "ctrain: cannot connect to the server of the first rank\n"
