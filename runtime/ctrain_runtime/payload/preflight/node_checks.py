@@ -26,14 +26,15 @@ def own_address(backend: str, connected: str) -> tuple[str, str]:
     """The address that the back end will use on this node, and where it is from. Raises OSError without one.
 
     Without a variable, gloo uses the address of the host name (torch, ProcessGroupGloo::createDefaultDevice). What NCCL
-    would choose is not known here: the address that is `connected` to the other nodes stands for it.
+    would choose is not known here: the address that is `connected` to the first node stands for it; on that node itself
+    it is "", since its name may mean a loopback address there (Debian's /etc/hosts), until the others have connected.
     """
     variable = VARIABLES[backend]
     wanted = os.environ.get(variable, "")
     if not wanted and backend == "gloo":
         return socket.gethostbyname(socket.gethostname()), f"its host name's; {variable} chooses another"
     if not wanted:
-        return connected, f"its route's; {variable} chooses another"
+        return "" if connected.startswith("127.") else connected, f"its route's; {variable} chooses another"
     for _, name in socket.if_nameindex():
         if matches(name, wanted, backend):
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:

@@ -168,14 +168,17 @@ def lead(server: socket.socket, count: int, expected: float) -> None:
     deadline = time.monotonic() + patience
     lines: dict[int, Line] = {}
     nodes: dict[int, dict[str, Any]] = {}
+    reached = ""  # the address of this node to which others have connected
     with contextlib.suppress(OSError):  # the time is over
         while len(nodes) < count:
             server.settimeout(max(0.01, deadline - time.monotonic()))
-            line = Line(server.accept()[0])
+            sock = server.accept()[0]
+            line = Line(sock)
             node = line.read(CONNECT_SECONDS)
             if isinstance(node, dict) and node.get("run") == os.environ["CTRAIN_RUN_DIR"]:  # else it is a stranger
                 lines[node["rank"]], nodes[node["rank"]] = line, node
-    roster = [nodes[rank] for rank in sorted(nodes)]
+                reached = sock.getsockname()[0] if node["rank"] else reached
+    roster = [{**node, "address": node["address"] or reached} for _, node in sorted(nodes.items())]
     missing = f"did not start, or not reach {os.environ['MASTER_ADDR']}, in {patience:.0f} s: its link or node is down"
     problems = [f"{name}: {missing}" for name in _missing(roster, count)] + own_problems(roster)
     answer = json.dumps([] if problems else roster)  # once: it is long

@@ -53,6 +53,7 @@ def test_the_address_without_a_variable(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr("socket.gethostname", lambda: "localhost")
     assert own_address("gloo", "10.0.0.7")[0] == "127.0.0.1"
     assert own_address("nccl", "10.0.0.7")[0] == "10.0.0.7"
+    assert own_address("nccl", "127.0.1.1")[0] == "", "of the first node, whose own name is a loopback address there"
 
 
 @pytest.mark.parametrize(

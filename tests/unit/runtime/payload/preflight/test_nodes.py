@@ -82,6 +82,16 @@ def test_nodes_that_reach_each_other(run: Path) -> None:
     assert reported(run)["failed"] == []
 
 
+def test_the_first_node_has_the_address_at_which_others_reach_it(run: Path) -> None:
+    """Its own name may mean a loopback address there, and nowhere else: that stopped jobs of NCCL."""
+    unknown = "nodes.own_address = lambda backend, connected: ('', 'its route')"
+    shown = "nodes.own_problems = lambda all: [node['address'] for node in all]"
+    assert meet(run, 3, {0: f"{unknown}\n{shown}"}) == [1, 1, 1]
+    assert reported(run)["failed"] == ["127.0.0.1", "127.0.1.2", "127.0.1.3"]
+    (run / "nodes/0.jsonl").unlink()
+    assert meet(run, 3, {0: unknown}) == [0, 0, 0]
+
+
 def test_a_node_that_never_comes_is_named(run: Path) -> None:
     assert meet(run, 3, {}, absent=(1,), patience=3) == [1, 1]
     [failed] = reported(run)["failed"]
