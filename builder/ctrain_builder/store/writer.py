@@ -83,6 +83,7 @@ class LockedStore:
         path = self.root / name
         if not path.exists():
             path.mkdir()
+            os.chown(path, -1, self.access.group)  # without setgid it would be the publisher's own
             path.chmod(self.access.directory if mode is None else mode)
             atomic.sync_directory(self.root)
         return path

@@ -168,3 +168,19 @@ def test_who_may_not_write_to_the_store_gets_modules_of_their_own(
     assert said == f"{shop.root} cannot be written: run this again after each change of the store\n"
     assert (tmp_path / "mine/ctrain-small/1.0-s-r1").exists()
     assert sorted(shop.root.rglob("*")) == before
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="not root: this takes another group")
+def test_without_setgid_new_directories_belong_to_the_group_of_their_store(shop: Shop, tmp_path: Path) -> None:
+    """They got the primary group of whoever came first: the other administrators could not write there."""
+    output = tmp_path / "modules"
+    output.mkdir()
+    for root in (shop.root, output):
+        shutil.rmtree(root / "channels", ignore_errors=True)
+        os.chown(root, -1, 4321)
+        root.chmod(0o775)
+    shop("promote", "small", "1.0-s-r1", "prod")
+    shop("retire", "small:1.0-s-r2", "--yes")
+    shop("modules", "--output", str(output))
+    found = [shop.root / "channels", shop.root / "retired", *(path for path in output.rglob("*") if path.is_dir())]
+    assert {(path.stat().st_gid, path.stat().st_mode & 0o7777) for path in found} == {(4321, 0o775)}
