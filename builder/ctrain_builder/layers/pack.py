@@ -112,11 +112,17 @@ def _run(container: Container, argv: Sequence[str], directory: Path, found: Uppe
 
 
 def _refuse_secrets(container: Container, tree: Tree) -> None:
-    """Of what the build has written; the rest has come from archives and images, which don't know them."""
+    """Of what the build has written; what is older has come from images below, which don't know them.
+
+    By the time of the last change, which %post cannot set. It can that of the content (`touch -d @0`, `cp -p`), but so
+    do archives, whose files may hold a short password by chance: there the long ones alone are looked for.
+    """
     if container.secrets:
         started = workspace.started(container.work)
-        new = [entry for entry in tree.walk() if entry.is_file and entry.status.st_mtime >= started]
-        secrets.refuse(tree, (entry.name for entry in new), container.secrets)
+        new = [entry for entry in tree.walk() if entry.is_file and entry.status.st_ctime >= started]
+        dated = {entry.name for entry in new if entry.status.st_mtime < started}
+        secrets.refuse(tree, (entry.name for entry in new if entry.name not in dated), container.secrets)
+        secrets.refuse(tree, dated, [secret for secret in container.secrets if len(secret) >= secrets.BY_NO_CHANCE])
 
 
 def _clamp_mtimes(tree: Tree, found: Upper, epoch: int, started: float) -> int:

@@ -14,6 +14,7 @@ from ctrain_runtime.errors import BuildError
 _USER = re.compile(r"://([^/\n]+)@")
 _LOGIN = re.compile(r"://[^/\s]+@")
 _SHORTEST = 4  # characters; a shorter one is part of too much else, and is looked for with its user only
+BY_NO_CHANCE = 8  # characters; files that have nothing to do with a secret of this length don't hold it
 _MASK = b"****"
 
 
