@@ -16,7 +16,10 @@ from ctrain_builder.tree import Tree
 from ctrain_runtime.base.digest import CHUNK_BYTES, read_chunks
 from ctrain_runtime.errors import BuildError, ConfigError
 
-_LITTER = "__pycache__"  # the building machine's byte code; running the tests must not make an image stale
+_LITTER = frozenset({"__pycache__"})  # the building machine's byte code; running the tests must not make an image stale
+_PRIVATE = frozenset(
+    {".env", ".git"}
+)  # passwords, and all that a project ever had: in no image, unless %files names them
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,7 @@ def listing(definition: Definition, root: Path) -> tuple[SourceFile, ...]:
 def _files(definition: Definition, root: Path) -> Iterator[SourceFile]:
     for copy in definition.files:
         try:
-            for path, relative in _below(root, copy.source, ()):
+            for path, relative in _below(root, copy.source, (), _LITTER | _PRIVATE):
                 yield source_file(path, relative)
         except ConfigError as error:
             raise ConfigError(f"{definition.path}: %files names {copy.source}, {error.message}", error.hint) from error
@@ -63,8 +66,11 @@ def below(path: Path) -> Iterator[tuple[Path, PurePosixPath]]:
     return _below(root, PurePosixPath(), ()) if root.is_dir() else iter([(root, PurePosixPath())])
 
 
-def _below(root: Path, name: PurePosixPath, above: tuple[Path, ...]) -> Iterator[tuple[Path, PurePosixPath]]:
-    """(path without links, name) of the files at and below `name`; `above` are the directories on the way there."""
+def _below(
+    root: Path, name: PurePosixPath, above: tuple[Path, ...], left_out: frozenset[str] = _LITTER
+) -> Iterator[tuple[Path, PurePosixPath]]:
+    """(path without links, name) of the files at and below `name`; `above` are the directories on the way there.
+    `left_out`: names that directories are searched without."""
     path = _real(root / name)
     if not path.is_relative_to(root):
         raise ConfigError(f"but {name} is a link out of the project", f"Copy its target into {root}")
@@ -74,8 +80,8 @@ def _below(root: Path, name: PurePosixPath, above: tuple[Path, ...]) -> Iterator
         raise ConfigError(f"which is not in {root}")
     if path.is_dir():
         for found in sorted(path.iterdir()):
-            if found.name != _LITTER:
-                yield from _below(root, name / found.name, (*above, path))
+            if found.name not in left_out:
+                yield from _below(root, name / found.name, (*above, path), left_out)
     elif path.is_file():
         yield path, name
     else:

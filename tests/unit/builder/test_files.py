@@ -84,3 +84,14 @@ def test_a_file_that_becomes_a_link_after_it_was_planned_is_not_read(
     (project / "examples/x/train.py").symlink_to(tmp_path / "same")
     with pytest.raises(BuildError, match="must be a regular file"):
         files.stage(listing, tmp_path / "staged")
+
+
+def test_passwords_and_the_history_of_a_project_are_left_out_unless_they_are_named(project: Path) -> None:
+    for name in (".env", "sub/.env", ".git/config", "sub/.git", ".env.example", ".gitignore"):
+        (project / "examples/x" / name).parent.mkdir(exist_ok=True)
+        (project / "examples/x" / name).write_text("TOKEN=x")
+    kept = ["examples/x/.env.example", "examples/x/.gitignore", "examples/x/sub/data.txt", "examples/x/train.py"]
+    assert _listed(project) == kept
+    definition_file = project / "definitions/upper/upper.def"
+    definition_file.write_text(definition_file.read_text().replace("examples/x /opt/x", "examples/x/.env /opt/x/.env"))
+    assert _listed(project) == ["examples/x/.env"]
