@@ -38,14 +38,21 @@ script.CANCEL_GRACE_SECONDS = float(os.environ.get("GRACE", script.CANCEL_GRACE_
 # The schedulers are stand-ins: they may be asked often.
 conclude.OUTCOME_POLL_SECONDS, watch.SCHEDULER_POLL_SECONDS, watch.CANCEL_RETRY_SECONDS = 0.05, (0.1, 0.5), 0.5
 pick_up.SUBMISSION_SECONDS = 0  # what these schedulers have not taken when their lock is free, they never will
-text, grace = payload.text, os.environ.get("GRACE", "10")
-def changed(name):
+grace, text = float(os.environ.get("GRACE", 10)), payload.text
+CHANGES = {
+    "ct_grace=10 ct_asked_grace=10 ": f"ct_grace={grace} ct_asked_grace={grace} ",
+    "ct_grace=15 ct_asked_grace=15 ": f"ct_grace={grace + 5} ct_asked_grace={grace + 5} ",
+    "ct_poll=$1 ": "ct_poll=0.1 ",
+    "read -r -t 1 -u 4": f"read -r -t {os.environ.get('SCAN_AFTER', 1)} -u 4",  # before the scan starts
+}
+def changed_text(name):
     if name == "scan.py" and "SCAN" in os.environ:
         return Path(os.environ["SCAN"]).read_text()
-    return text(name).replace("ct_grace=10 ct_asked_grace=10 ", f"ct_grace={grace} ct_asked_grace={grace} ").replace(
-        "ct_grace=15 ct_asked_grace=15 ", f"ct_grace={float(grace) + 5} ct_asked_grace={float(grace) + 5} ").replace(
-        "ct_poll=$1 ", "ct_poll=0.1 ")
-payload.text = changed
+    changed = text(name)
+    for old, new in CHANGES.items():
+        changed = changed.replace(old, new)
+    return changed
+payload.text = changed_text
 sys.exit(main(RUNTIME_VERBS, sys.argv[1:]))
 """
 

@@ -50,7 +50,7 @@ def bench(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Bench]:
     for name, seconds in (("EARLY_SECONDS, LATE_SECONDS", "0.05, 0.05"), ("NESTED_SECONDS", "0.5")):
         text, changed = re.subn(rf"^{name} = [0-9., ]+", f"{name} = {seconds}  ", text, flags=re.MULTILINE)
         assert changed
-    bench.environment["SCAN"] = str(write_program(tmp_path / "scan.py", text))
+    bench.environment.update(SCAN=str(write_program(tmp_path / "scan.py", text)), SCAN_AFTER="0.1")
     yield bench
     bench.end()
 
@@ -92,7 +92,7 @@ def test_ranks_that_never_meet_are_named_at_the_end(bench: Bench) -> None:
 
 
 def test_a_run_that_nobody_has_looked_at_is_unproven_without_a_word(bench: Bench) -> None:
-    code, out, _ = ended(bench.run(*TWO, "--", "true"))
+    code, out, _ = ended(bench.run(*TWO, "--", "true", SCAN_AFTER="600"))
     assert code == 0
     assert "world:" not in out
     assert bench.record()["world"] == {"state": "unproven", "joined": 0, "of": 2}
