@@ -105,9 +105,13 @@ def cpu_instructions() -> frozenset[str]:
 
 def driver_version() -> str:
     """The version of this machine's NVIDIA driver; "" without one."""
+    version = re.search(r"Kernel Module.*?\s(\d{3}[.\d]*)", driver_text())
+    return version[1] if version else ""
+
+
+def driver_text() -> str:
+    """What this machine's NVIDIA driver tells of itself; "" without one."""
     try:
-        text = DRIVER_FILE.read_text(encoding="utf-8", errors="replace")
+        return DRIVER_FILE.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
-    version = re.search(r"Kernel Module.*?\s(\d{3}[.\d]*)", text)
-    return version[1] if version else ""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import platform
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -52,6 +54,15 @@ def check_fabric() -> Iterator[Finding]:
         hint = "Ask the administrators to run: modprobe ib_uverbs && chmod 666 /dev/infiniband/uverbs*"
         yield Finding("verbs", "fail", f"{_VERBS}/uverbs*: not accessible; NCCL would use TCP", hint)
     peer_memory = ("nvidia_peermem", "nv_peer_mem")
-    if machine.count_gpus() and verbs and not any((_MODULES / name).is_dir() for name in peer_memory):
+    has_module = any((_MODULES / name).is_dir() for name in peer_memory)
+    if machine.count_gpus() and verbs and not (has_module or _has_dma_buf()):
         hint = "Ask the administrators to run: modprobe nvidia_peermem"
         yield Finding("peermem", "warn", "nvidia_peermem is not loaded: adapters cannot read GPU memory", hint)
+
+
+def _has_dma_buf() -> bool:
+    """Whether adapters read GPU memory by DMA-BUF, without nvidia_peermem: NVIDIA's open kernel module under Linux 5.12
+    or later ("GPUDirect RDMA and GPUDirect Storage" of NVIDIA's GPU Operator). Kernels that have it from a later one
+    are not known by their version."""
+    kernel = tuple(map(int, re.findall(r"\d+", platform.release())[:2]))
+    return kernel >= (5, 12) and "Open Kernel Module" in machine.driver_text()

@@ -78,6 +78,14 @@ def test_adapters_that_cannot_read_gpu_memory(files: Path, monkeypatch: pytest.M
         "warn",
         "Ask the administrators to run: modprobe nvidia_peermem",
     )
+    for kernel, module, warns in (
+        ("6.8.0-45-generic", "NVIDIA UNIX Open Kernel Module for x86_64  570.124.06", False),  # by DMA-BUF
+        ("5.4.0-200-generic", "NVIDIA UNIX Open Kernel Module for x86_64  570.124.06", True),
+        ("6.8.0-45-generic", "NVIDIA UNIX x86_64 Kernel Module  570.124.06", True),
+    ):
+        monkeypatch.setattr("platform.release", lambda kernel=kernel: kernel)
+        monkeypatch.setattr(machine, "driver_text", lambda module=module: f"NVRM version: {module}\n")
+        assert ("peermem" in check()) is warns
     monkeypatch.setattr(machine, "count_gpus", lambda: 0)
     assert "peermem" not in check()
 
