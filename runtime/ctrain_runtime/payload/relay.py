@@ -7,7 +7,8 @@ none), SECONDS the time between the starts of two nodes. A node that is left wit
 1. The last node reports its progress.
 
 No node waits for a bad one: who loses the node before it reads the rest of the shared file, and a slow node leaves the
-chain. Other users are not trusted: neither what they put into DIRECTORY, nor what connects without the run's key.
+chain. Other users are not trusted: neither what they put into DIRECTORY, nor what connects or listens without the run's
+key, which both ends prove to have and neither sends.
 
 ctrain copies this file to the run directory. The node's own Python runs it, from 3.6 on: hence no later annotations.
 """
@@ -28,7 +29,8 @@ from pathlib import Path
 from typing import Any
 
 CHUNK_BYTES = 1 << 18
-REQUEST = struct.Struct("!32sQ")  # the key, and bytes that this node has
+NONCE_BYTES = 32
+REQUEST = struct.Struct("!32sQ")  # the proof of the node after, and bytes that it has
 FRAME = struct.Struct("!IQ")  # bytes that follow, and bytes that the sender has
 STRANGER_SECONDS = 2.0  # in which a connection must have sent its request
 SILENCE_SECONDS = 10.0  # after which a connection is lost: a living node sends something every second
@@ -135,7 +137,7 @@ class Neighbours:
         try:
             if host:
                 with self._connect(host, int(port)) as sock:
-                    sock.sendall(REQUEST.pack(self._key, copy.have))
+                    ask(sock, self._key, copy.have)
                     copy.receive(sock)
         except OSError as error:
             reason = error.strerror or error
@@ -174,11 +176,36 @@ class Neighbours:
             sock, _ = listener.accept()
             sock.settimeout(STRANGER_SECONDS)
             with contextlib.suppress(OSError):
-                key, have = REQUEST.unpack(fill(sock, memoryview(bytearray(REQUEST.size))))
-                if hmac.compare_digest(key, self._key):
-                    sock.settimeout(SILENCE_SECONDS)
-                    return sock, have
+                have = grant(sock, self._key)
+                sock.settimeout(SILENCE_SECONDS)
+                return sock, have
             sock.close()
+
+
+def ask(sock: socket.socket, key: bytes, have: int) -> None:
+    """Ask the node before for what follows `have` bytes. Raises OSError if it cannot prove that it has the key."""
+    own = os.urandom(NONCE_BYTES)
+    sock.sendall(own)
+    answer = bytes(fill(sock, memoryview(bytearray(2 * NONCE_BYTES))))
+    other, proof = answer[:NONCE_BYTES], answer[NONCE_BYTES:]
+    if not hmac.compare_digest(proof, prove(key, b"before", own + other)):
+        raise OSError("it lacks the key of the run")
+    sock.sendall(REQUEST.pack(prove(key, b"after", own + other), have))
+
+
+def grant(sock: socket.socket, key: bytes) -> int:
+    """The bytes that the node after has. Raises OSError if it cannot prove that it has the key."""
+    other, own = bytes(fill(sock, memoryview(bytearray(NONCE_BYTES)))), os.urandom(NONCE_BYTES)
+    sock.sendall(own + prove(key, b"before", other + own))
+    proof, have = REQUEST.unpack(fill(sock, memoryview(bytearray(REQUEST.size))))
+    if not hmac.compare_digest(proof, prove(key, b"after", other + own)):
+        raise OSError("it lacks the key of the run")
+    return int(have)
+
+
+def prove(key: bytes, role: bytes, nonces: bytes) -> bytes:
+    """What only a node with the key can say of these nonces; each role says another (RFC 2104)."""
+    return hmac.new(key, role + nonces, "sha256").digest()
 
 
 def fill(sock: socket.socket, buffer: memoryview) -> memoryview:

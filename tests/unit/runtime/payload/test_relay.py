@@ -88,7 +88,7 @@ def neighbour(port: int) -> Iterator[socket.socket]:
         server.settimeout(WAIT_SECONDS)
         sock, _ = server.accept()
         with sock:
-            assert REQUEST.unpack(relay.fill(sock, memoryview(bytearray(REQUEST.size)))) == (KEY, 0)
+            assert relay.grant(sock, KEY) == 0
             yield sock
 
 
@@ -182,11 +182,36 @@ def test_a_copy_that_was_ended_is_never_used_and_made_again(nodes: Nodes, end: i
 def test_nothing_is_sent_without_the_key(nodes: Nodes) -> None:
     node = nodes.start(0, nodes.image)
     wait_until(lambda: nodes.copies(0) and nodes.copies(0)[0].suffix == ".sif")
-    with socket.create_connection(("127.0.0.1", nodes.ports[0]), WAIT_SECONDS) as sock:
-        sock.sendall(REQUEST.pack(b"x" * 32, 0))
+    where = ("127.0.0.1", nodes.ports[0])
+    with (
+        socket.create_connection(where, WAIT_SECONDS) as sock,
+        pytest.raises(OSError, match="it lacks the key of the run"),
+    ):
+        relay.ask(sock, b"x" * 32, 0)
+    with socket.create_connection(where, WAIT_SECONDS) as sock:
+        sock.sendall(b"n" * relay.NONCE_BYTES)
+        seen = sock.recv(2 * relay.NONCE_BYTES, socket.MSG_WAITALL)
+        sock.sendall(REQUEST.pack(seen[relay.NONCE_BYTES :], 0))  # what the other end has proven is no proof
         assert sock.recv(1) == b""
     assert ended(nodes.start(1, after=False)) == (0, "")
     assert ended(node) == (0, "")
+
+
+def test_nothing_is_taken_from_who_lacks_the_key_nor_shown_to_him(nodes: Nodes) -> None:
+    """A stranger who listens at the port got the key, and so the data of the node before it."""
+    seen = b""
+    with socket.create_server(("127.0.0.1", nodes.ports[0])) as server:
+        server.settimeout(WAIT_SECONDS)
+        node = nodes.start(1, nodes.image, after=False)
+        sock, _ = server.accept()
+        with sock:
+            seen += sock.recv(relay.NONCE_BYTES, socket.MSG_WAITALL)
+            sock.sendall(b"x" * 2 * relay.NONCE_BYTES)
+            seen += sock.recv(1 << 10)
+    assert len(seen) == relay.NONCE_BYTES and KEY not in seen
+    code, said = ended(node)
+    assert code == 0 and "(it lacks the key of the run); reading the rest" in said
+    assert [copy.read_bytes() for copy in nodes.copies(1)] == [CONTENT]
 
 
 @pytest.fixture
