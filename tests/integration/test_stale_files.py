@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_runtime.cli.run_view import last_lines
+from ctrain_runtime.cli.run_view import lines_of
 from ctrain_runtime.run import events
 from ctrain_runtime.run.conclude import conclude
 from ctrain_runtime.run.submit import Run
@@ -79,11 +79,11 @@ def test_the_last_lines_of_the_failed_rank_are_shown_to_whoever_looked_at_its_lo
     log = watched.written / "logs/rank0.log"
     log.write_text("begun\n")
     seen = watched.run.path / "logs/rank0.log"
-    assert last_lines(seen, 0) == ["begun"]
+    assert lines_of(seen, 0) == ["begun"]
     assert seen.stat().st_size == len("begun\n")  # whoever follows a log asks for its size alone, which is remembered
     with log.open("a") as file:
         file.write("last words\n")
-    assert last_lines(seen, 0) == ["begun", "last words"]
+    assert lines_of(seen, 0) == ["begun", "last words"]
 
 
 def test_a_job_that_failed_before_any_rank_has_not_written_nothing(watched: Watched) -> None:

@@ -17,6 +17,7 @@ from ctrain_runtime.cli.progress import last_with_loss, last_words
 from ctrain_runtime.plan.environment import RESUME
 from ctrain_runtime.plan.model import DataCopy, Expectation, LaunchPlan, Mount, Preflight
 from ctrain_runtime.run import shared_files
+from ctrain_runtime.run.advice import advise
 from ctrain_runtime.run.conclude import PREFIX, Conclusion
 from ctrain_runtime.run.directory import as_data
 from ctrain_runtime.run.ending import Ending
@@ -199,19 +200,21 @@ def _describe_failed(plan: LaunchPlan, failed: Rank, others: tuple[tuple[int, st
     (number, what), *rest = others or [(0, "")]
     more = "".join(f", {number} {what}" for number, what in rest)
     fates = f"; {pluralize(number, f'other {plan.unit}')} {what}{more}" if number else ""
-    last = last_lines(log, failed.number)
+    printed = lines_of(log, failed.number)
+    last, remedy = _last(printed), advise(printed)
     is_shown = last == _last(shown.splitlines())[-len(last) :]
     is_shown = is_shown or last[-1:] == [f"{PREFIX}{failed.refusal}"]  # then the reason has it
-    return [*(f"  | {line}" for line in last if not is_shown), f"its log: {log}{fates}"]
+    advice = [f"advice: {remedy}"] if remedy else []
+    return [*(f"  | {line}" for line in last if not is_shown), *advice, f"its log: {log}{fates}"]
 
 
-def last_lines(log: Path, rank: int) -> list[str]:
-    """The last lines of a rank in its log, which ranks of its node may share."""
+def lines_of(log: Path, rank: int) -> list[str]:
+    """The lines of a rank at the end of its log, which ranks of its node may share."""
     lines = _tail(log)
     if log.name.startswith("node"):
         prefix = f"[{rank}] "
         lines = [line[len(prefix) :] for line in lines if line.startswith(prefix)]
-    return _last(lines)
+    return lines
 
 
 def _tail(path: Path) -> list[str]:

@@ -273,6 +273,14 @@ def test_last_lines_that_end_the_output_above_are_not_repeated(plan: LaunchPlan,
     assert lines[:-2] == ["rank 3 failed first", *quoted, f"its log: {log}; 3 other ranks stopped"]
 
 
+def test_a_known_cause_is_followed_by_its_remedy(plan: LaunchPlan) -> None:
+    log = Path(plan.run_directory) / "logs/rank1.log"
+    log.write_text("Traceback\nModuleNotFoundError: No module named 'einops'\n")
+    lines = ending(plan, Exit(1, "rank 1 failed first", "program", Ending.FAILED), failed=1)
+    at = lines.index("  | ModuleNotFoundError: No module named 'einops'")
+    assert lines[at + 1].startswith("advice: the image has no Python module einops: add its package by a layer")
+
+
 def test_a_failed_rank_without_a_log(plan: LaunchPlan) -> None:
     lines = ending(plan, Exit(9, "rank 1 failed first", "program", Ending.FAILED), failed=1)
     assert lines[1] == f"its log: {plan.run_directory}/logs/rank1.log; 3 other ranks stopped"
@@ -281,7 +289,7 @@ def test_a_failed_rank_without_a_log(plan: LaunchPlan) -> None:
 def test_the_last_lines_of_a_rank_in_a_log_that_ranks_share(tmp_path: Path) -> None:
     log = tmp_path / "node1.log"
     log.write_text("[17] mine\n[1] other\n[170] other\n[17] mine, too\n[17] \n")
-    assert run_view.last_lines(log, 17) == ["mine", "mine, too"]
+    assert run_view.lines_of(log, 17) == ["mine", "mine, too", ""]
 
 
 def test_of_a_huge_log_only_the_end_is_read(tmp_path: Path) -> None:
@@ -290,7 +298,7 @@ def test_of_a_huge_log_only_the_end_is_read(tmp_path: Path) -> None:
         file.truncate(10**11)  # sparse: to read it would take minutes
         file.seek(0, 2)
         file.write(b"\nthe end\n")
-    assert run_view.last_lines(log, 0)[-1] == "the end"
+    assert run_view.lines_of(log, 0)[-1] == "the end"
 
 
 @pytest.mark.parametrize(
