@@ -7,12 +7,13 @@ from pathlib import Path
 
 import numpy as np
 from PIL import Image
+from settings import OptionParser
 
 SIZE = 32
 
 
 def make_parser(description: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser = OptionParser(description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     parser.add_argument("--data", type=Path, default="/data", metavar="DIR", help="directory with train/ and val/")
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--batch-size", type=int, default=16, metavar="N", help="pictures per rank and step")

@@ -1,14 +1,33 @@
-"""Settings as KEY=VALUE or --KEY VALUE words: a dataclass has their names, types and defaults."""
+"""Settings as KEY=VALUE or --KEY VALUE words: a dataclass, or a parser, has their names, types and defaults."""
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+import argparse
+import sys
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import fields
-from typing import TypeVar
+from typing import Any, Optional, TypeVar
 
 from example import InputError
 
 Config = TypeVar("Config")
+
+
+class OptionParser(argparse.ArgumentParser):
+    """An ArgumentParser that takes its options as KEY=VALUE, too."""
+
+    def parse_known_args(self, args: Optional[Sequence[str]] = None, namespace: Any = None) -> Any:
+        words = sys.argv[1:] if args is None else args
+        return super().parse_known_args([option for word in words for option in self._options(word)], namespace)
+
+    def _options(self, word: str) -> list[str]:
+        key, equals, value = word.partition("=")
+        name = f"--{key.replace('_', '-')}"
+        action = self._option_string_actions.get(name) if equals else None
+        if action is None:
+            return [word]
+        is_flag = action.nargs == 0
+        return [f"{name}={value}"] if not is_flag else [name] if value.lower() == "true" else []
 
 
 def parse(

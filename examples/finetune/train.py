@@ -23,13 +23,14 @@ sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "common"))
 from checkpoint import load_checkpoint, save_checkpoint
 from example import Metrics, World, begin, finish, resume_dir, run_dir
 from pretrain import pretrain
+from settings import OptionParser
 from text import find_files, passages, split
 from torch.utils.data import DataLoader
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 
 def parse_options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
+    parser = OptionParser(
         description="Fine-tune a transformer to tell texts apart.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )

@@ -26,12 +26,13 @@ sys.path.insert(1, "/opt/ctrain/examples/common")
 sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "common"))
 import images
 from example import Metrics, World, begin, finish, resume_dir, run_dir
+from settings import OptionParser
 
 RESNETS = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
 
 
 def parse_options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
+    parser = OptionParser(
         description="Train a ResNet under PyTorch Lightning.", formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
     images.add_options(parser)

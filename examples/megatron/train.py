@@ -28,6 +28,7 @@ from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.tensor_parallel.random import initialize_rng_tracker
 from megatron.core.transformer import TransformerConfig
 from megatron.core.transformer.module import Float16Module
+from settings import OptionParser
 from step_clock import StepClock
 from weights import fill
 
@@ -37,7 +38,7 @@ stop_asked: list[int] = []  # signals
 
 
 def parse(words: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser = OptionParser(description=__doc__.split("\n", 1)[0])
     add = functools.partial(parser.add_argument, metavar="N", type=int)
     add("--data", metavar="PATH", type=str, default="", help="a text file or a directory of them")
     add("--tp", default=1, help="ranks that share each layer")

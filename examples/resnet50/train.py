@@ -21,6 +21,7 @@ sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "common"))
 import images
 from checkpoint import load_checkpoint, save_checkpoint
 from example import InputError, Metrics, World, begin, finish, run_dir
+from settings import OptionParser
 from step_clock import StepClock
 from strategies import Ddp, Horovod
 
@@ -29,7 +30,7 @@ stop_asked: list[int] = []  # signals
 
 
 def parse_options(words: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
+    parser = OptionParser(
         description="Train ResNet-50 on an ImageFolder tree.", formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
     images.add_options(parser)

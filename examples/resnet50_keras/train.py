@@ -23,13 +23,14 @@ import numpy as np
 import tensorflow as tf
 from example import InputError, Metrics, World, begin, finish, run_dir
 from keras_checkpoint import restore
+from settings import OptionParser
 from step_clock import StepClock
 
 stop_asked: list[int] = []  # signals
 
 
 def parse_options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
+    parser = OptionParser(
         description="Train Keras's ResNet-50 on an ImageFolder tree with Horovod.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )

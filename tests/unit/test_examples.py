@@ -124,6 +124,24 @@ def test_gpt_takes_settings_in_both_forms(words: str, changes: dict[str, Any], m
     assert config["parse"](words.split()) == config["Config"](**changes)
 
 
+def test_examples_with_options_take_settings_in_both_forms(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(EXAMPLES / "common"))
+    parser = runpy.run_path(str(EXAMPLES / "common" / "settings.py"))["OptionParser"]()
+    parser.add_argument("--batch-size", type=int)
+    parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--data")
+    both = SimpleNamespace(batch_size=4, compile=True, data="a=b")
+    assert vars(parser.parse_args(["--batch-size", "4", "--compile", "--data", "a=b"])) == vars(both)
+    assert vars(parser.parse_args(["batch_size=4", "compile=true", "data=a=b"])) == vars(both)
+    assert not parser.parse_args(["compile=false"]).compile
+    monkeypatch.setattr(sys, "argv", ["train.py", "batch-size=5"])
+    assert parser.parse_args().batch_size == 5
+    with pytest.raises(SystemExit):
+        parser.parse_args(["steps=4"])
+    for program in EXAMPLES.glob("*/train*.py"):
+        assert "argparse.ArgumentParser(" not in program.read_text(), program
+
+
 @pytest.mark.parametrize("words", ["--steps", "--steps --bf16", "zero1", "--no 1", "--pp 0", "- 1", "--strategy x"])
 def test_gpt_refuses_what_is_no_setting(words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(EXAMPLES / "common"))
