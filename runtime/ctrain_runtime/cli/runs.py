@@ -46,7 +46,7 @@ def _add_where(parser: argparse.ArgumentParser) -> None:
 
 def add_run_argument(parser: argparse.ArgumentParser) -> None:
     """The argument RUN, of the verbs that act on one run."""
-    parser.add_argument("run", metavar="RUN", help="name or directory of a run, or `last`")
+    parser.add_argument("run", metavar="RUN", help="name, directory or job number of a run, or `last`")
     _add_where(parser)
 
 

@@ -24,6 +24,7 @@ from ctrain_runtime.plan.model import Launch, LaunchPlan
 from ctrain_runtime.plan.mounts import data_problem
 from ctrain_runtime.run import shared_files
 
+LAST = "last"  # in place of a run's name: the newest
 SCHEMA = 2  # of plan.json: one more for each key that an older ctrain must not overlook. 1 had none of its own
 
 
@@ -31,6 +32,8 @@ def new_run_path(parent: Path, job: str, name: str = "") -> Path:
     """The directory of a new run: `name` if given, else the job's name and the time; it does not exist yet."""
     if name and not NAME.fullmatch(name):
         raise UsageError(f"invalid --name {name!r}", "Use letters, digits, '.', '_' and '-'")
+    if name == LAST:
+        raise UsageError(f"--name {LAST}: this word means the newest run", "Choose another --name")
     if name and (parent / name).exists():
         raise UsageError(f"run {parent / name} already exists", "Choose another --name")
     base = name or f"{job}-{time.strftime('%m%d-%H%M%S')}"

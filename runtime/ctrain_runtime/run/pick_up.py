@@ -20,7 +20,6 @@ from ctrain_runtime.run.record import Record
 from ctrain_runtime.run.submit import Run, submission_lock, with_job
 from ctrain_runtime.schedulers.protocol import Outcome, Status
 
-LAST = "last"
 SUBMISSION_SECONDS = 600  # after which a job that the scheduler does not know was not submitted
 
 
@@ -95,8 +94,8 @@ def require_known(status: Status) -> None:
 
 
 def find_run(reference: str, parent: Path) -> Path:
-    """The directory of RUN: a name below `parent`, a path, or `last`. Raises DataError."""
-    if reference == LAST:
+    """The directory of RUN: a name below `parent`, a path, `last`, or the number of a job. Raises DataError."""
+    if reference == directory.LAST:
         newest = next(list_runs(parent), None)
         if newest is None:
             raise DataError(f"no runs in {parent}", "Name the parent directory of runs with --runs DIR")
@@ -105,6 +104,11 @@ def find_run(reference: str, parent: Path) -> Path:
     if "/" not in reference and not _is_run(path):
         path = parent / reference
     if not _is_run(path):
+        if jobs := [run for run in list_runs(parent) if _had_job(run, reference)]:
+            if len(jobs) > 1:  # of other clusters, or after the scheduler began to count anew
+                runs = ", ".join(run.name for run in jobs)
+                raise DataError(f"job {reference} is of several runs: {runs}", "Name one of them")
+            return jobs[0].resolve()
         names = [run.name for run in list_runs(parent)]
         hint = suggest(reference, names) or "List runs with: ctrain runs"
         raise DataError(f"run {reference!r} not found in {parent}", hint)
@@ -120,6 +124,13 @@ def list_runs(parent: Path) -> Iterator[Path]:
     except OSError as error:
         raise DataError(f"cannot read {parent}: {error.strerror}") from error
     yield from sorted(candidates, key=_created, reverse=True)
+
+
+def _had_job(path: Path, job_id: str) -> bool:
+    try:
+        return any(attempt.job_id == job_id for attempt in record.load(path).attempts)
+    except CtrainError:  # a record that cannot be read names no job
+        return False
 
 
 def _created(path: Path) -> float:

@@ -41,6 +41,11 @@ def test_names_that_cannot_be_names(tmp_path: Path, name: str) -> None:
         directory.new_run_path(tmp_path, "digits", name)
 
 
+def test_the_word_for_the_newest_run_is_no_name(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"^--name last: this word means the newest run. Choose another --name"):
+        directory.new_run_path(tmp_path, "digits", "last")
+
+
 def test_create(launch: Launch) -> None:
     path = directory.create(launch)
     names = {entry.name for entry in path.iterdir()}

@@ -13,15 +13,16 @@ import pytest
 
 from ctrain_runtime import schedulers
 from ctrain_runtime.errors import CtrainError, DataError, SchedulerError
+from ctrain_runtime.run import directory, record
 from ctrain_runtime.run import pick_up as module
-from ctrain_runtime.run import record
 from ctrain_runtime.run.conclude import Conclusion
 from ctrain_runtime.run.ending import Ending
 from ctrain_runtime.run.pick_up import current_status, find_run, list_runs, pick_up, refresh, require_known
+from ctrain_runtime.run.record import Attempt
 from ctrain_runtime.run.submit import Run, submission_lock
 from ctrain_runtime.schedulers import process
 from ctrain_runtime.schedulers.protocol import Outcome, Status
-from samples.plans import some_facts
+from samples.plans import a_launch, a_plan, some_facts
 from samples.programs import give_away
 from samples.runs import StandIn, submitted, write_end, write_events, write_ranks
 
@@ -219,6 +220,22 @@ def test_runs_that_are_not_there_are_named(tmp_path: Path) -> None:
         find_run("x", tmp_path)
     with pytest.raises(DataError, match=r"^no runs in .*/nowhere\. Name the parent directory of runs with --runs DIR$"):
         find_run("last", tmp_path / "nowhere")
+
+
+def test_the_run_of_a_job_by_its_number(tmp_path: Path) -> None:
+    """It is what ctrain prints: job 41873."""
+    for name, job in (("one", "41873"), ("two", "41874"), ("three", "41874"), ("broken", "9")):
+        plan = a_plan(run_directory=tmp_path / name)
+        directory.create(a_launch(plan))
+        record.save(
+            dataclasses.replace(record.begin(plan), attempts=(Attempt(job, f"job {job}", "2026-11-22T00:00:00"),))
+        )
+    (tmp_path / "broken/record.json").write_text("{")
+    assert find_run("41873", tmp_path) == tmp_path / "one"
+    with pytest.raises(DataError, match=r"^job 41874 is of several runs: (two, three|three, two). Name one of them"):
+        find_run("41874", tmp_path)
+    with pytest.raises(DataError, match="run '9' not found"):
+        find_run("9", tmp_path)
 
 
 def test_plan_and_record_are_plain_json(run: Run) -> None:
