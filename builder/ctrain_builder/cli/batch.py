@@ -38,10 +38,11 @@ def run(
     as_json: bool,
     jobs: int = 1,
     keep_going: bool = False,
+    secrets: Sequence[str] = (),
 ) -> int:
     """Build the images and tell what became of them; the exit code of the first failure. As JSON, the only thing on
-    stdout is one object."""
-    outcomes = build(planned, build_one, sys.stderr if as_json else sys.stdout, jobs, keep_going)
+    stdout is one object. `secrets`: what the log of a running step may still show."""
+    outcomes = build(planned, build_one, sys.stderr if as_json else sys.stdout, jobs, keep_going, secrets)
     if as_json:
         print(json.dumps({"images": list(map(_image, outcomes))}, indent=2))
     elif not outcomes:
@@ -56,6 +57,7 @@ def build(
     out: TextIO,
     jobs: int,
     keep_going: bool,
+    secrets: Sequence[str] = (),
 ) -> list[BuildOutcome]:
     """Build the images by `build_one`, `jobs` at once. Successes go to `out`, failures to stderr."""
     jobs = min(jobs, len(planned))
@@ -66,7 +68,7 @@ def build(
         if failed.is_set() and not keep_going:
             return BuildOutcome(plan)
         prefix = f"{plan.spec.title:<{width}}  " if len(planned) > 1 else ""
-        lines = ProgressLines(out, prefix, live=jobs == 1, stop=stop)
+        lines = ProgressLines(out, prefix, live=jobs == 1, stop=stop, secrets=secrets)
         try:
             built = build_one(lines, plan)
         except CtrainError as error:

@@ -15,7 +15,9 @@ import argparse
 import json
 import os
 import platform
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Optional
 
@@ -26,7 +28,15 @@ from ctrain_builder.build_plan import BuildPlan
 from ctrain_builder.cache_root import open_cache
 from ctrain_builder.cli import batch, plan_view
 from ctrain_builder.cli.bar import print_note
-from ctrain_builder.cli.options import add_plan_arguments, days, find_image, parse_build_args, parse_size, positive
+from ctrain_builder.cli.options import (
+    add_plan_arguments,
+    days,
+    find_image,
+    parse_build_args,
+    parse_secrets,
+    parse_size,
+    positive,
+)
 from ctrain_builder.cli.planning import (
     Parents,
     detect_site,
@@ -48,6 +58,10 @@ from ctrain_runtime.store.manifest import Manifest
 
 if TYPE_CHECKING:
     from ctrain_builder.shared_layers import SharedLayers
+
+_SECRET_NAME = re.compile(
+    r"(^|_)(TOKEN|PASSWORD|PASSWD|PASSPHRASE|SECRET|CREDENTIALS?|(API|ACCESS|PRIVATE)_?KEY)($|_)", re.IGNORECASE
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -111,6 +125,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="with --cache-to: also bases that start from images of others, where their licences allow that",
     )
+    parser.add_argument(
+        "--secret",
+        action="append",
+        default=[],
+        metavar="NAME=FILE",
+        help="let each %%post read FILE as /mnt/secrets/NAME; it gets into no image, key or log (repeatable)",
+    )
     add_plan_arguments(parser)
 
 
@@ -118,7 +139,10 @@ def execute(args: argparse.Namespace) -> int:
     definitions = image_spec.directory(args.definitions)
     specs = _wanted(args, definitions)
     cache = open_cache(args.cache)
-    site = detect_site(args)
+    site = replace(detect_site(args), build_secrets=parse_secrets(args.secret))
+    for name in filter(_SECRET_NAME.search, parse_build_args(args.build_arg)):
+        what = f"the value of --build-arg {name} gets into the image, its labels, logs and plans"
+        print_note(f"ctrain: {what}. If it is secret: --secret {name}=FILE")
     machine = _machine(args)
     parents = Parents(cache, machine)
     sources = layer_sources(args, parents.site())
@@ -190,7 +214,7 @@ def _build(
         trust, tests = parents.require_trust, WhichTests(args.tests)
         return Builder(cache, engine, site, lines, args.flatten, cap, trust, tests, at_once, shared).build(plan)
 
-    return batch.run(planned, build_one, args.json, args.jobs, args.keep_going)
+    return batch.run(planned, build_one, args.json, args.jobs, args.keep_going, site.secrets)
 
 
 def _wanted(args: argparse.Namespace, definitions: Path) -> Sequence[ImageSpec]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from ctrain_builder import image_spec
 from ctrain_builder.digests import REGIONS
 from ctrain_builder.image_spec import ImageSpec
+from ctrain_builder.layers.secrets import BuildSecret, read_secret
 from ctrain_runtime.base.digest import SHOWN_DIGITS
 from ctrain_runtime.errors import UsageError
 
@@ -83,6 +84,14 @@ def parse_build_args(texts: Sequence[str]) -> dict[str, str]:
         if text.find("=") < 1:
             raise UsageError(f"--build-arg must be NAME=VALUE, not {text!r}")
     return dict(text.split("=", 1) for text in texts)
+
+
+def parse_secrets(texts: Sequence[str]) -> tuple[BuildSecret, ...]:
+    """The files of --secret by name. Raises UsageError."""
+    for text in texts:
+        if text.find("=") < 1:
+            raise UsageError(f"--secret must be NAME=FILE, not {text!r}")
+    return tuple(read_secret(name, Path(path)) for name, path in dict(text.split("=", 1) for text in texts).items())
 
 
 def find_image(definitions: Path, text: str, tag: str) -> ImageSpec:

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Optional, TextIO
 
 from ctrain_builder.cli.time_left import TimeLeft
 from ctrain_builder.layers.container import last_lines
+from ctrain_builder.layers.secrets import mask
 from ctrain_builder.progress import StepName
 from ctrain_runtime.base.text import format_duration, format_size
 
@@ -32,11 +33,20 @@ class ProgressLines:
     """A ctrain_builder.progress.Progress that prints.
 
     `prefix` names the image in each line, when several are built. `live` is for one build at a time. Once `stop` is
-    set, the build ends.
+    set, the build ends. Of `secrets` the last lines of running steps show nothing.
     """
 
-    def __init__(self, out: TextIO, prefix: str = "", *, live: bool = True, stop: Optional[threading.Event] = None):
+    def __init__(
+        self,
+        out: TextIO,
+        prefix: str = "",
+        *,
+        live: bool = True,
+        stop: Optional[threading.Event] = None,
+        secrets: Sequence[str] = (),
+    ):
         self._out = out
+        self.secrets = secrets
         self._prefix = prefix
         self._stop = stop or threading.Event()
         self._running: list[_Step] = []
@@ -144,5 +154,6 @@ class _Step:
         """Its name, the time elapsed and expected, and the last line of its log."""
         usual = f" of about {format_duration(self._expected)}" if self._expected else ""
         said = "".join(last_lines(self._log, 1)) if self._log.exists() else ""
+        said = mask(said.encode(), self._lines.secrets).decode()
         line = f"{self.kind:<8}{self.name:<{_NAME_WIDTH}}  {format_duration(self.elapsed)}{usual:<16}  {said.strip()}"
         return "".join(c for c in line if c.isprintable())

@@ -17,10 +17,12 @@ from typing import Optional
 from urllib.parse import unquote, urlsplit
 
 from ctrain_builder.layers import secrets
+from ctrain_builder.layers.secrets import BuildSecret
 from ctrain_runtime.errors import ConfigError
 
 INSIDE = "/mnt"
 ENVIRONMENT = "build-env.sh"
+_SECRETS = "secrets"
 # A shell with -x, as that of %post, does not show what it sets here.
 _UNTRACED = """\
 {{ case $- in *x*) ctrain_trace=x ;; *) ctrain_trace= ;; esac; set +x; }} 2>/dev/null
@@ -44,14 +46,17 @@ class BuildHost:
     bundle: Optional[Path]
     proxies: Mapping[str, str]
     mirror: str = ""
+    build_secrets: tuple[BuildSecret, ...] = ()
 
     @property
     def binds(self) -> list[str]:
-        return [f"{directory}:{INSIDE}/local/{number}:ro" for number, directory in enumerate(self.package_dirs)]
+        local = (f"{directory}:{INSIDE}/local/{number}:ro" for number, directory in enumerate(self.package_dirs))
+        return [*local, *(f"{one.path}:{INSIDE}/{_SECRETS}/{one.name}:ro" for one in self.build_secrets)]
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        return secrets.find([*self.proxies.values(), *self.pip.values(), self.mirror])
+        own = (word for one in self.build_secrets for word in one.words)
+        return (*own, *secrets.find([*self.proxies.values(), *self.pip.values(), self.mirror]))
 
 
 def detect(environ: Mapping[str, str], etc: Path = Path("/etc")) -> BuildHost:
@@ -84,6 +89,9 @@ def write(site: BuildHost, directory: Path) -> None:
         environment.update(dict.fromkeys(_BUNDLE_VARIABLES, f"{INSIDE}/ca-bundle.crt"))
     for number in range(len(site.package_dirs)):
         (directory / "local" / str(number)).mkdir(parents=True)
+    for one in site.build_secrets:
+        (directory / _SECRETS).mkdir(exist_ok=True)
+        (directory / _SECRETS / one.name).touch()
     exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in environment.items())
     unset = f"unset {' '.join(map(_variable, _PIP_SOURCES))}\n"  # those of an image
     (directory / ENVIRONMENT).write_text(_UNTRACED.format(exports=unset + exports), encoding="utf-8")

@@ -1,21 +1,57 @@
-"""Passwords in the addresses of proxies, mirrors and package indexes: kept out of logs, errors and layers."""
+"""Build secrets, and passwords in addresses of proxies, mirrors and indexes: kept out of logs, errors and layers."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote
 
 from ctrain_builder.tree import Tree
 from ctrain_runtime.base.digest import read_chunks
-from ctrain_runtime.errors import BuildError
+from ctrain_runtime.errors import BuildError, UsageError
 
 _USER = re.compile(r"://([^/\n]+)@")
 _LOGIN = re.compile(r"://[^/\s]+@")
 _SHORTEST = 4  # characters; a shorter one is part of too much else, and is looked for with its user only
 BY_NO_CHANCE = 8  # characters; files that have nothing to do with a secret of this length don't hold it
 _MASK = b"****"
+_LARGEST = 65536  # bytes of a build secret
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+_FRAME = "-----"  # begins the first and the last line of a PEM file, which many files have
+
+
+@dataclass(frozen=True)
+class BuildSecret:
+    """A file of the build host that %post sees as /mnt/secrets/NAME. `words` are its lines: what logs and layers must
+    not hold."""
+
+    name: str
+    path: Path
+    words: tuple[str, ...]
+
+
+def read_secret(name: str, path: Path) -> BuildSecret:
+    """The secret in a file. Raises UsageError."""
+    path = path.absolute()
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"--secret: {name!r} is not a name", "Use letters, digits, '_', '.' and '-'")
+    if {":", ","} & {*str(path)}:
+        raise UsageError(f"--secret {name}: {path} has a ':' or ',' in its path", "Move it: engines could not mount it")
+    try:
+        with path.open("rb") as file:
+            text = file.read(_LARGEST + 1)
+    except OSError as error:
+        raise UsageError(f"--secret {name}: cannot read {path}: {error.strerror}") from error
+    if len(text) > _LARGEST:
+        raise UsageError(f"--secret {name}: {path} has more than {_LARGEST} bytes", "Is it the right file?")
+    lines = (line.strip() for line in text.decode("utf-8", "replace").splitlines())
+    words = {line for line in lines if len(line) >= BY_NO_CHANCE and not line.startswith(_FRAME)}
+    if not words:
+        hint = f"Logs and layers are searched for lines of {BY_NO_CHANCE} characters and more"
+        raise UsageError(f"--secret {name}: {path} has no line that could be told from other text", hint)
+    return BuildSecret(name, path, tuple(sorted(words, key=len, reverse=True)))
 
 
 def find(texts: Iterable[str]) -> tuple[str, ...]:
@@ -63,4 +99,5 @@ def refuse(tree: Tree, names: Iterable[PurePosixPath], secrets: Iterable[str]) -
                 end = end[-longest:] + chunk
                 if any(secret in end for secret in wanted):
                     what = f"/{name} of the layer holds a password of the build host's proxy, mirror or package index"
-                    raise BuildError(what, "Remove the file, or the address in it, at the end of %post")
+                    hint = "Remove the file, or what is secret in it, at the end of %post"
+                    raise BuildError(f"{what}, or a build secret", hint)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ctrain_builder.layers import build_host
+from ctrain_builder.layers.secrets import BuildSecret
 from ctrain_runtime.errors import ConfigError
 
 
@@ -166,3 +167,13 @@ def test_the_secrets_of_settings() -> None:
         *("it's s3cret", "kim:it's s3cret@", "p%40ss", "p@ss", "token:p%40ss@", "token:p@ss@"),
         *("aptpass", "apt:aptpass@"),
     }
+
+
+def test_build_secrets_are_mounted_for_post_and_kept_out_of_logs_and_layers(tmp_path: Path) -> None:
+    secret = BuildSecret("hub", tmp_path / "token", ("correct-horse",))
+    host = build_host.BuildHost({}, (), None, {"http_proxy": "http://kim:s3cret@proxy"}, build_secrets=(secret,))
+    assert host.binds == [f"{tmp_path}/token:/mnt/secrets/hub:ro"]
+    assert host.secrets == ("correct-horse", "kim:s3cret@", "s3cret")
+    build_host.write(host, tmp_path)
+    assert (tmp_path / "secrets/hub").read_text() == "", "where it is mounted"
+    assert "correct-horse" not in (tmp_path / build_host.ENVIRONMENT).read_text()

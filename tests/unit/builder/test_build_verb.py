@@ -457,3 +457,29 @@ def test_the_plan_tells_what_is_downloaded(
         {"from": "oras://r:1/x", "size": 12_000_000},
     ]
     assert [layer["state"] for layer in image["layers"]] == ["download"] * 2
+
+
+@pytest.mark.parametrize(
+    ("name", "is_told"),
+    [("HF_TOKEN", True), ("DB_PASSWORD", True), ("ApiKey", True), ("KEYS", False), ("COLOUR", False)],
+)
+def test_arguments_that_look_secret_are_named(
+    ctrain: Ctrain, project: Path, capsys: pytest.CaptureFixture[str], name: str, is_told: bool
+) -> None:
+    definition = project / "definitions/upper/upper.def"
+    definition.write_text(definition.read_text().replace("COLOUR", name))
+    assert ctrain("build", "small", "--plan", "--build-arg", f"{name}=x") == 0
+    told = f"the value of --build-arg {name} gets into the image, its labels, logs and plans. If it is secret: --secret"
+    assert (told in capsys.readouterr().err) == is_told
+
+
+def test_secrets_are_files(ctrain: Ctrain, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert ctrain("build", "small", "--plan", "--secret", "hub") == 64
+    assert "--secret must be NAME=FILE, not 'hub'" in capsys.readouterr().err
+    assert ctrain("build", "small", "--plan", "--secret", f"hub={tmp_path}/nothing") == 64
+    assert f"--secret hub: cannot read {tmp_path}/nothing: No such file" in capsys.readouterr().err
+    (tmp_path / "token").write_text("correct-horse")
+    assert ctrain("build", "small", "--plan", "--json") == 0
+    plain = _told(capsys)["images"]
+    assert ctrain("build", "small", "--plan", "--json", "--secret", f"hub={tmp_path}/token") == 0
+    assert _told(capsys)["images"] == plain, "it is in no key, and in no plan"

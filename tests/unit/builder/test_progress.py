@@ -128,3 +128,11 @@ def test_without_the_library_a_terminal_gets_the_plain_lines(log: Path, monkeypa
     lines.close()
     assert "\x1b" not in out.getvalue()
     assert len(out.getvalue().splitlines()) == 2
+
+
+def test_what_a_running_step_shows_has_no_secrets(tmp_path: Path) -> None:
+    """Its log is masked when its command has ended."""
+    log = tmp_path / "log"
+    log.write_text("+ curl -H correct-horse\n")
+    lines = ProgressLines(io.StringIO(), live=False, secrets=("correct-horse",))
+    assert lines.begin("layer", "base", log).describe().endswith("+ curl -H ****")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path, PurePosixPath
+from typing import Optional
 
 import pytest
 from hypothesis import given
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 
 from ctrain_builder.layers import secrets
 from ctrain_builder.tree import Tree
-from ctrain_runtime.errors import BuildError
+from ctrain_runtime.errors import BuildError, UsageError
 
 
 @pytest.mark.parametrize(
@@ -53,3 +54,28 @@ def test_a_file_with_a_secret_gets_into_no_layer(tmp_path: Path, at: int) -> Non
     assert "s3cret" not in str(caught.value)
     secrets.refuse(tree, [name], ("another",))
     secrets.refuse(tree, [name], ())
+
+
+def test_a_build_secret_is_its_lines(tmp_path: Path) -> None:
+    key = tmp_path / "key.pem"
+    key.write_text("-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2Vw\nshort\n-----END PRIVATE KEY-----\n")
+    assert secrets.read_secret("key", key) == secrets.BuildSecret("key", key, ("MC4CAQAwBQYDK2Vw",))
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "text", "complaint"),
+    [
+        ("../x", "f", "long enough", "'../x' is not a name"),
+        ("x", "a,b", "long enough", "has a ':' or ',' in its path"),
+        ("x", "f", "1234567", "has no line that could be told from other text"),
+        ("x", "f", "x" * 70_000, "has more than 65536 bytes"),
+        ("x", "f", None, "cannot read .*: No such file"),
+    ],
+)
+def test_what_cannot_be_a_build_secret(
+    tmp_path: Path, name: str, file: str, text: Optional[str], complaint: str
+) -> None:
+    if text is not None:
+        (tmp_path / file).write_text(text)
+    with pytest.raises(UsageError, match=complaint):
+        secrets.read_secret(name, tmp_path / file)
