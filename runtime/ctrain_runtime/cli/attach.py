@@ -3,8 +3,8 @@
   ctrain attach last
   ctrain attach resnet50-1121-0412
 
-RUN is a run's name or directory, or `last`. Ctrl-C cancels the run. Exits with the program's code. If the run has
-ended, print how.
+RUN is a run's name, directory or job number, or `last`. Ctrl-C cancels the run. Exits with the program's code. If the
+run has ended, print how.
 """
 
 from __future__ import annotations
