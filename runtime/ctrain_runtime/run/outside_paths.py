@@ -17,7 +17,7 @@ def notes(plan: LaunchPlan) -> tuple[str, ...]:
     """A line for each word of the command that names an existing path outside of every mount."""
     words = dict.fromkeys(word.partition("=")[2] or word for word in plan.command)
     return tuple(
-        f"{word} is outside of every mount: the program cannot see it. Pass --mount {shlex.quote(mount)}"
+        f"no mount shows {word} to the program, unless the engine's configuration does: --mount {shlex.quote(mount)}"
         for word in words
         if (mount := _missing_mount(word, plan))
     )

@@ -42,7 +42,7 @@ def test_a_path_that_the_program_cannot_see_is_named(word: str, mount: str, work
     top = work.parent
     word, option = word.format(top=top), f"{top}/{mount}".rstrip("/").format(top=top)
     shown = word.partition("=")[2] or word
-    line = f"{shown} is outside of every mount: the program cannot see it. Pass --mount {option}"
+    line = f"no mount shows {shown} to the program, unless the engine's configuration does: --mount {option}"
     assert notes(work, "python", "x.py", word, word) == (line,)
 
 

@@ -115,7 +115,8 @@ def test_a_variable_that_is_not_set_is_missed_before_the_queue(monkeypatch: pyte
 def test_paths_that_the_program_cannot_see_are_noted(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outside_paths, "_OF_THE_IMAGE", set())  # the tests' own directory may be below /tmp
     (machine / "data").mkdir()
-    note = f"{machine}/data is outside of every mount: the program cannot see it. Pass --mount {machine}/data"
+    unless = "unless the engine's configuration does"
+    note = f"no mount shows {machine}/data to the program, {unless}: --mount {machine}/data"
     assert note in prepare(asked(command=("--data", f"{machine}/data"))).notes
     mounted = {"mounts": (f"{machine}/data",)}
     assert note not in prepare(asked(command=("--data", f"{machine}/data"), options=mounted)).notes
