@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import textwrap
 from datetime import datetime
@@ -138,7 +139,7 @@ def ending(plan: LaunchPlan, conclusion: Conclusion, step: int = 0, shown: str =
         lines += [_reason(plan, conclusion, shown), *([f"last step: {step}"] if ended.ending in EARLY and step else [])]
         if conclusion.failed:
             lines += _describe_failed(plan, conclusion.failed, conclusion.others, shown)
-        if not ended.reason.endswith(f"exit code {ended.code}"):
+        if not re.search(rf"exit code {ended.code}\b", ended.reason):
             lines.append(f"exit code {ended.code}" + ("" if ended.by == "program" else f" ({ended.by}'s)"))
     elif ended:
         lines.append(_completed(plan, conclusion.record))

@@ -242,6 +242,20 @@ def test_what_became_of_the_other_ranks(plan: LaunchPlan, others: tuple[tuple[in
     ]
 
 
+@pytest.mark.parametrize(
+    ("reason", "told"),
+    [
+        ("rank 1 on gpu01 failed first: exit code 7", False),
+        ("rank 1 on gpu01 failed first: Exited with exit code 7 (from the job's log)", False),
+        ("rank 1 on gpu01 failed first: exit code 7; disk full: /scratch", False),
+        ("rank 1 on gpu01 failed first: exit code 77", True),
+        ("rank 1 on gpu01 failed first: signal 9 (killed)", True),
+    ],
+)
+def test_a_code_that_the_reason_has_is_not_repeated(plan: LaunchPlan, reason: str, told: bool) -> None:
+    assert ("exit code 7" in ending(plan, Exit(7, reason, "program", Ending.FAILED), failed=1)) is told
+
+
 def test_a_refusal_that_ends_the_output_above_is_not_repeated(plan: LaunchPlan) -> None:
     refusal = "command not found in the image: x"
     ended = Exit(127, f"rank 3 on gpu01: {refusal}", "ctrain", Ending.REFUSED)

@@ -100,6 +100,8 @@ echo "JobId=7 JobName=${{!#}} JobState=PENDING Reason=Alone"
             "cancelled by an administrator",
         ),
         (Exit(143, "why", "scheduler", Ending.TIME_LIMIT), "time limit reached", "time limit"),
+        (Exit(143, "why", "scheduler", Ending.INTERRUPTED), "failed", "interrupted"),
+        (Exit(143, "why", "scheduler", Ending.NODE_FAILURE), "node failure", "node failure"),
         (Exit(143, "why", "program", Ending.SAVED_AND_LEFT), "completed", "saved and left"),
         (Exit(137, "why", "program", Ending.OUT_OF_MEMORY), "failed", "out of memory"),
         (Exit(9, "why", "program", Ending.FAILED), "failed", "failed (9)"),
