@@ -119,16 +119,22 @@ def _layout(base: Definition, source: str) -> str:
 
 def _index(base: Definition, source: str) -> Path:
     """The index of the OCI layout PATH or PATH:TAG."""
-    places = (Path(source), Path(source.rpartition(":")[0] or source))
-    directory = next((place for place in places if place.is_dir()), places[0])
+    directory = next((place for place in _places(source) if place.is_dir()), Path(source))
     return _existing(base, str(directory / _INDEX))
 
 
 def _existing(base: Definition, source: str) -> Path:
     """The file that `From:` names; an archive may be PATH:TAG."""
     if not source.startswith("/"):  # engines build in another directory
-        raise ConfigError(f"{base.path}: From: {source} is relative", "Write an absolute path")
-    for path in (Path(source), Path(source.rpartition(":")[0] or source)):
+        near = (directory / source for directory in (Path.cwd(), base.path.parent.absolute()))
+        found = next((f": From: {path}" for path in near if any(one.exists() for one in _places(str(path)))), "")
+        raise ConfigError(f"{base.path}: From: {source} is relative", f"Write an absolute path{found}")
+    for path in _places(source):
         if path.is_file():
             return path
     raise ImageNotFound(f"{base.path}: there is no file {source}", "Correct `From:`, or build where the file is")
+
+
+def _places(source: str) -> tuple[Path, Path]:
+    """What PATH or PATH:TAG may name."""
+    return Path(source), Path(source.rpartition(":")[0] or source)

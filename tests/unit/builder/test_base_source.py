@@ -121,6 +121,18 @@ def test_what_has_no_identity_is_refused_for_its_image_alone(plan: Plan, header:
     assert "\n" not in str(made.problem)
 
 
+@pytest.mark.parametrize("name", ["base.tar", "base.tar:v1"])
+def test_a_relative_file_is_refused_with_the_path_to_write(
+    plan: Plan, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Plain builds look where they are started: in the project, say, or beside the definition."""
+    monkeypatch.chdir(tmp_path)
+    for directory in (project / "definitions/base", tmp_path):
+        (directory / "base.tar").touch()
+        problem = plan(f"Bootstrap: docker-archive\nFrom: {name}").problem
+        assert str(problem).endswith(f"From: {name} is relative. Write an absolute path: From: {directory}/{name}")
+
+
 @pytest.mark.parametrize("header", ["Bootstrap: yum\nMirrorURL: http://x.example", "Bootstrap: scratch"])
 def test_packages_count_by_their_age(plan: Plan, header: str) -> None:
     made = plan(header)
