@@ -11,7 +11,7 @@ hosts; the engine's processes that serve an image die; and the demux of a job wi
 starts no task.
 
     ROOT/stopped       exists: the server does not answer; ROOT/refused has the names of commands that asked
-    ROOT/slow          exists: qsub takes a second
+    ROOT/slow          exists: qsub waits, and the file is called slowly, until ROOT/go exists
     ROOT/walltime      its seconds are the time limit of all jobs
     ROOT/late          exists: no output is delivered, and jobs stay in state E
     ROOT/ID/signal     its number is sent to the job
@@ -149,7 +149,9 @@ def qsub(root: Path, words: list[str]) -> None:
             break
     if (root / "slow").exists():
         (root / "slow").rename(root / "slowly")
-        time.sleep(1)
+        deadline = time.monotonic() + 120
+        while not (root / "go").exists() and time.monotonic() < deadline:
+            time.sleep(POLL_SECONDS)
     attributes = _attributes(options)
     with (root / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

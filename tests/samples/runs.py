@@ -30,13 +30,14 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 from ctrain_runtime import schedulers
 from ctrain_runtime.cli.main import RUNTIME_VERBS, main
 from ctrain_runtime import payload
-from ctrain_runtime.run import conclude, pick_up, watch
+from ctrain_runtime.run import conclude, interrupts, pick_up, watch
 from ctrain_runtime.schedulers.local import script
 schedulers.MODULES["toy"] = "samples.toy_scheduler"
 script.GRACE_SECONDS = float(os.environ.get("GRACE", script.GRACE_SECONDS))
 script.CANCEL_GRACE_SECONDS = float(os.environ.get("GRACE", script.CANCEL_GRACE_SECONDS))
 # The schedulers are stand-ins: they may be asked often.
 conclude.OUTCOME_POLL_SECONDS, watch.SCHEDULER_POLL_SECONDS, watch.CANCEL_RETRY_SECONDS = 0.05, (0.1, 0.5), 0.5
+interrupts.DEBOUNCE_SECONDS = 60  # two signals of a test are one Ctrl-C, however long it has to wait between them
 pick_up.SUBMISSION_SECONDS = 0  # what these schedulers have not taken when their lock is free, they never will
 grace, text = float(os.environ.get("GRACE", 10)), payload.text
 CHANGES = {

@@ -43,7 +43,8 @@ toyrun() {
 class Toy:
     """Implements Scheduler. TOY_ROOT is the folder of its jobs: ID.pid, and ID.end with the exit code or `killed`.
 
-    Options of its own: --refuse the job, --slow to take it, --mute when asked, --clumsy in cancelling the first time.
+    Options of its own: --refuse the job, --slow to take it (until ID.go exists), --mute when asked, --clumsy in
+    cancelling the first time.
     """
 
     programs: tuple[str, ...] = ()
@@ -89,7 +90,8 @@ export MASTER_ADDR=127.0.0.1 MASTER_PORT=61234""",
         if "--refuse" in launch.plan.options:
             raise SchedulerError("the toy rejected the job", "Leave out --refuse")
         job_id = str(len(list(self.root.glob("*.pid"))) + 1)
-        slow = ': >"$0.slow"; sleep 1;' if "--slow" in launch.plan.options else ""
+        wait = ': >"$0.slow"; until [ -e "$0.go" ] || ((SECONDS > 120)); do sleep 0.02; done;'
+        slow = wait if "--slow" in launch.plan.options else ""
         held = "".join(f" {descriptor}>&-" for descriptor in pass_fds)
         start = f'setsid bash -c "$1" "$0" >logs/job.log 2>&1{held} &'
         toysub = f'{slow} {start} until [ -s "$0.pid" ]; do sleep 0.02; done'

@@ -73,7 +73,7 @@ def test_a_failure_ends_the_rest_unless_told_to_keep_going(
 def test_jobs_build_at_once_and_name_the_image_in_each_line(
     ctrain: Ctrain, builder: type[FakeBuilder], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    builder.meet = threading.Barrier(3, timeout=10).wait  # passes only if three builds run at the same time
+    builder.meet = threading.Barrier(3, timeout=60).wait  # passes only if three builds run at the same time
     assert ctrain("build", "--all", "--offline", "--jobs", "3") == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 9
@@ -84,7 +84,7 @@ def test_jobs_build_at_once_and_name_the_image_in_each_line(
 def test_an_interrupt_ends_all_builds(ctrain: Ctrain, builder: type[FakeBuilder]) -> None:
     """Both builds wait for ever; one of them is told to stop as by Ctrl-C, the other must be ended by it."""
     ended: list[str] = []
-    both = threading.Barrier(2, timeout=10)
+    both = threading.Barrier(2, timeout=60)
 
     def wait_for_ever(self: FakeBuilder, plan: BuildPlan) -> BuildResult:
         both.wait()

@@ -22,7 +22,7 @@ def no_tick() -> None: ...
 
 
 def test_tests_run_side_by_side() -> None:
-    meeting = threading.Barrier(2, timeout=10)
+    meeting = threading.Barrier(2, timeout=60)
 
     def meet(check: ImageTest, tick: Tick) -> Result:
         meeting.wait()  # passes only if two run at the same time
@@ -51,7 +51,7 @@ def test_tests_on_gpus_run_alone_and_last() -> None:
 
 def test_the_first_failure_ends_the_others() -> None:
     ended: list[str] = []
-    started = threading.Barrier(2, timeout=10)
+    started = threading.Barrier(2, timeout=60)
 
     def test(check: ImageTest, tick: Tick) -> Result:
         if check.name in ("a", "b"):  # a worker may take another one before the failure is seen

@@ -16,7 +16,10 @@ from samples.runs import Bench, ended, wait_for
 FOUR = ("--nodes", "2", "--ranks-per-node", "2", "--gpus-per-node", "0", "--preflight", "off")
 PRINT_RANK = 'echo "rank $RANK of $WORLD_SIZE, local $LOCAL_RANK of $LOCAL_WORLD_SIZE, node $NODE_RANK"'
 JOB = {"toy": ("1", "toy 1"), "pbs": ("1.login01", "job 1"), "pals": ("1.login01", "job 1")}
-SLOW = {"toy": ("--scheduler-option=--slow", "toy/1.slow"), "pbs": ("--preflight=off", "pbs/slowly")}
+SLOW = {
+    "toy": ("--scheduler-option=--slow", "toy/1.slow", "toy/1.go"),
+    "pbs": ("--preflight=off", "pbs/slowly", "pbs/go"),
+}
 REFUSED = {
     "toy": ("--refuse", "the toy rejected the job", "Leave out --refuse"),
     "pbs": ("-l nosuchres=3", "qsub rejected the job: Unknown resource Resource_List.nosuchres", "Script: "),
@@ -115,8 +118,8 @@ def test_a_job_that_is_refused(bench: Bench) -> None:
 
 
 def begin_slowly(bench: Bench, *program: str) -> subprocess.Popen[str]:
-    """A run whose submission takes a second, and has begun."""
-    option, sign = SLOW[name(bench)]
+    """A run whose submission has begun, and goes on when the test says so."""
+    option, sign, _ = SLOW[name(bench)]
     if name(bench) == "pbs":
         (bench.folder / "pbs/slow").touch()
     run = bench.run("--launcher", "env", option, "--", *program)
@@ -124,22 +127,37 @@ def begin_slowly(bench: Bench, *program: str) -> subprocess.Popen[str]:
     return run
 
 
+def end_submission(bench: Bench) -> None:
+    (bench.folder / SLOW[name(bench)][2]).touch()
+
+
 @pytest.mark.parametrize("bench", ["toy", "pbs"], indirect=True)
 def test_ctrl_c_during_the_submission_cancels_the_job(bench: Bench) -> None:
     run = begin_slowly(bench, "sleep", "600")
     run.send_signal(signal.SIGINT)
+    end_submission(bench)
     code, _, error = ended(run)
     assert (code, error) == (130, "")
     assert bench.ending() == {"code": 130, "reason": "cancelled", "by": "user", "ending": "cancelled"}
     assert not bench.orphans()
 
 
+def waits_for_a_lock(pid: int) -> bool:
+    """proc(5), locks: `12: -> FLOCK  ADVISORY  WRITE PID ...` waits for lock 12."""
+    locks = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
+    return ["->", str(pid)] in [[words[1], words[5]] for words in locks if len(words) > 5]
+
+
 @pytest.mark.parametrize("bench", ["toy", "pbs"], indirect=True)
 def test_a_kill_during_the_submission_loses_nothing(bench: Bench) -> None:
     """The scheduler's command is still at work when its ctrain is gone: attach waits for it, and finds the job."""
-    run = begin_slowly(bench, "bash", "-c", "sleep 1; echo ran")
+    run = begin_slowly(bench, "echo", "ran")
     run.kill()
-    ended(run)
-    code, _, error = ended(bench.attach())
+    run.wait()
+    attach = bench.attach()
+    wait_for(lambda: waits_for_a_lock(attach.pid))
+    end_submission(bench)
+    code, _, error = ended(attach)
+    ended(run)  # whose output the scheduler's command had
     assert (code, error, bench.log(0)) == (0, "", "ran\n")
     assert bench.record()["attempts"][0]["job_id"] == JOB[name(bench)][0]

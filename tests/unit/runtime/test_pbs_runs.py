@@ -95,8 +95,10 @@ def test_image_and_data_are_copied_to_the_nodes(bench: Bench) -> None:
 
 
 def test_a_job_ended_at_its_time_limit(bench: Bench) -> None:
-    (bench.folder / "pbs/walltime").write_text("2")
-    code, out, _ = ended(bench.run(*FOUR, *FOREVER))
+    run = bench.run(*FOUR, *FOREVER)
+    all_up(bench)
+    (bench.folder / "pbs/walltime").write_text("0")
+    code, out, _ = ended(run)
     assert code == 143
     assert "time limit reached (exceeded resource walltime)" in out
     assert bench.record()["exit"]["by"] == "scheduler"
@@ -130,11 +132,11 @@ time.sleep(600)
 def test_a_program_that_saves_and_exits_0_when_its_job_is_ended_is_not_completed(
     bench: Bench, how: str, ending: tuple[int, str]
 ) -> None:
-    if how == "limit":
-        (bench.folder / "pbs/walltime").write_text("4")
     assert ended(bench.run(*FOUR, "--", "python3", "-c", SAVES, verb="submit"))[0] == 0
     all_up(bench)
-    if how == "qdel":
+    if how == "limit":
+        (bench.folder / "pbs/walltime").write_text("0")
+    elif how == "qdel":
         (bench.folder / "pbs/1/delete").write_text("operator@login01")
     code, out, _ = ended(bench.attach(verb="cancel" if how == "cancel" else "attach"))
     assert code == (0 if how == "cancel" else 143), out

@@ -113,10 +113,12 @@ def test_resume_shows_the_checkpoint_of_the_earlier_run(bench: Bench) -> None:
 def test_a_job_ends_its_lease_whoever_is_gone(bench: Bench) -> None:
     leases = bench.image.parent / "in-use"
     leases.mkdir()
-    run = bench.run("--", "bash", "-c", 'touch "$CTRAIN_RUN_DIR/up"; sleep 1')
+    go = bench.folder / "go"
+    run = bench.run("--", "bash", "-c", f'touch "$CTRAIN_RUN_DIR/up"; until [ -e {go} ]; do sleep 0.05; done')
     wait_for(bench.one / "up")
     assert len(list(leases.iterdir())) == 1
     run.kill()
     ended(run)
+    go.touch()
     wait_for(lambda: not list(leases.iterdir()))
     assert bench.record()["exit"] is None  # nobody has looked yet

@@ -70,6 +70,7 @@ def test_a_signal_during_the_submission_cancels_the_job(bench: Bench, number: si
     submit = bench.run(*ENV, "--scheduler-option=--slow", "--", "sleep", "60", verb="submit")
     wait_for(bench.folder / "toy/1.slow")
     submit.send_signal(number)
+    (bench.folder / "toy/1.go").touch()
     code, out, error = ended(submit)
     assert (code, error) == (130, "")
     assert "cancelling toy 1 ..." in out
@@ -81,6 +82,7 @@ def test_a_terminal_that_is_closed_during_the_submission_leaves_the_job(bench: B
     submit = bench.run(*ENV, "--scheduler-option=--slow", "--", "true", verb="submit")
     wait_for(bench.folder / "toy/1.slow")
     submit.send_signal(signal.SIGHUP)
+    (bench.folder / "toy/1.go").touch()
     assert ended(submit)[0] == 0
     assert ended(bench.attach())[0] == 0
     assert bench.record()["exit"]["reason"] == "completed"
