@@ -11,8 +11,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import check_jsonschema
 import pytest
 import yaml
+from click.testing import CliRunner
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
@@ -47,9 +49,9 @@ def complaints(pipeline: dict[str, Any], folder: Path) -> str:
     """What GitLab's schema has against a pipeline; "" if nothing."""
     path = folder / "pipeline.yml"
     path.write_text(json.dumps(pipeline))
-    check = [str(BIN / "check-jsonschema"), "--builtin-schema", "vendor.gitlab-ci", "--data-transform", "gitlab-ci"]
-    done = subprocess.run([*check, str(path)], capture_output=True, text=True)
-    return "" if done.returncode == 0 else done.stdout + done.stderr
+    options = ["--builtin-schema", "vendor.gitlab-ci", "--data-transform", "gitlab-ci"]
+    done = CliRunner().invoke(check_jsonschema.main, [*options, str(path)])
+    return "" if done.exit_code == 0 else done.output
 
 
 @pytest.mark.parametrize("pipeline", [parent(), child(PLAN), child({"images": []})], ids=["parent", "child", "nothing"])
@@ -66,7 +68,7 @@ def test_gitlab_would_take_it(pipeline: dict[str, Any], tmp_path: Path) -> None:
 def test_the_schema_knows_mistakes(key: str, value: object, tmp_path: Path) -> None:
     broken = copy.deepcopy(child(PLAN))
     broken["build pytorch-ngc:24.12"][key] = value
-    assert complaints(broken, tmp_path)
+    assert "validation errors" in complaints(broken, tmp_path)
 
 
 def test_the_child_is_an_artifact_of_the_job_that_is_named() -> None:
