@@ -109,7 +109,7 @@ class _CommandLine:
 
 def _published(kind: str, values: Mapping[str, str], last: str) -> Sequence[str]:
     """Names, versions and channels in the stores, for an argument of a kind; `values` are the arguments before it."""
-    if kind not in ("IMAGE", "NAME", "NAME:VERSION", "VERSION", "CHANNEL"):
+    if kind not in ("IMAGE", "NAME", "NAME:VERSION", "NAME[:VERSION]", "VERSION", "CHANNEL"):
         return []
     stores = open_stores(select_site(values.get("site", ""), values).store_dirs())
     retired: list[str] = []
@@ -128,6 +128,8 @@ def _published(kind: str, values: Mapping[str, str], last: str) -> Sequence[str]
     channels = [f"{image.manifest.name}:{channel}" for image in images for channel in image.channels]
     if kind == "NAME":
         return names
+    if kind == "NAME[:VERSION]":
+        return versions if ":" in last else names
     if kind == "NAME:VERSION":
         return [*versions, *retired]
     return [*channels, *(versions if ":" in last else names)]

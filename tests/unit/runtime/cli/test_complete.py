@@ -79,6 +79,7 @@ def words(line: str) -> str:
         ),
         ("store rollback pytorch ", "dev prod"),
         ("store verify pytorch pytorch-", "pytorch-cpu"),
+        ("store verify pytorch-cpu:", "pytorch-cpu:24.12-hd-r1"),
         ("publish pytorch-cpu --channel d", "dev"),
         ("upstream py", ""),  # its images are not those of a store
         ("completion b", "bash"),

@@ -311,8 +311,8 @@ def test_options_and_variables_of_the_user(
     assert [(mount["source"], mount["target"]) for mount in plan["mounts"]] == [
         (f"{machine}/data", "/d"),
         (f"{machine}/job", f"{machine}/job"),
-        (plan["run_directory"], plan["run_directory"]),
         (f"{machine}/data", "/data"),
+        (plan["run_directory"], plan["run_directory"]),
     ]
     assert plan_of(capsys, "./job", "--runs", "there")["run_directory"].startswith(f"{machine}/there/job-")
     assert plan_of(capsys, "./job", "--site", "generic-slurm")["scheduler"] == "slurm"

@@ -112,7 +112,7 @@ def test_a_long_log_is_shown_in_pieces(run: Run, interrupts: NoSignals, monkeypa
     (run.path / "logs/rank0.log").write_text("a long log\n")
     write_ranks(run.path, 0, 0, 0, 0)
     write_end(run.path, 0)
-    assert watch(run, observer, interrupts).gone
+    assert watch(run, observer, interrupts).job_is_over
     assert observer.of("output") == ["a lo", "ng l", "og\n"]
 
 
