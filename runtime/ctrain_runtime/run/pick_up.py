@@ -126,9 +126,10 @@ def list_runs(parent: Path) -> Iterator[Path]:
     yield from sorted(candidates, key=_created, reverse=True)
 
 
-def _had_job(path: Path, job_id: str) -> bool:
+def _had_job(path: Path, number: str) -> bool:
+    """By its id, or the number in its name for users: process 4711."""
     try:
-        return any(attempt.job_id == job_id for attempt in record.load(path).attempts)
+        return any(number in (job.job_id, job.name.rpartition(" ")[2]) for job in record.load(path).attempts)
     except CtrainError:  # a record that cannot be read names no job
         return False
 

@@ -224,12 +224,12 @@ def test_runs_that_are_not_there_are_named(tmp_path: Path) -> None:
 
 def test_the_run_of_a_job_by_its_number(tmp_path: Path) -> None:
     """It is what ctrain prints: job 41873."""
-    for name, job in (("one", "41873"), ("two", "41874"), ("three", "41874"), ("broken", "9")):
+    jobs = {"one": ("41873", "job 41873"), "two": ("41874", "job 41874"), "broken": ("9", "job 9")}
+    jobs["three"] = ("host:41874:0", "process 41874")
+    for name, (number, shown) in jobs.items():
         plan = a_plan(run_directory=tmp_path / name)
         directory.create(a_launch(plan))
-        record.save(
-            dataclasses.replace(record.begin(plan), attempts=(Attempt(job, f"job {job}", "2026-11-22T00:00:00"),))
-        )
+        record.save(dataclasses.replace(record.begin(plan), attempts=(Attempt(number, shown, "2026-11-22T00:00:00"),)))
     (tmp_path / "broken/record.json").write_text("{")
     assert find_run("41873", tmp_path) == tmp_path / "one"
     with pytest.raises(DataError, match=r"^job 41874 is of several runs: (two, three|three, two). Name one of them"):
