@@ -23,7 +23,8 @@ class Access:
 
 @dataclass(frozen=True)
 class Partition:
-    """A partition or queue. `nodes` are those that can be used; CPUs, GPUs and memory those of its smallest node.
+    """A partition or queue. `nodes` are those that can be used, and `in_maintenance` those that will be, after a
+    reservation; CPUs, GPUs and memory are those of its smallest node.
 
     `cpus` are schedulable ones (hardware threads where the scheduler counts them, without cores reserved for the
     system); `memory` is in MB (0: unknown); `time_limit` in minutes (None: no limit); `arch` is the output of
@@ -65,6 +66,7 @@ class Partition:
     max_running: Optional[int] = None
     max_submitted: Optional[int] = None
     min_time: int = 0  # minutes that a job must ask for
+    in_maintenance: int = 0
 
     @property
     def scope(self) -> str:

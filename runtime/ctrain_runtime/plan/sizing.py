@@ -70,9 +70,8 @@ def _fit_partition(
     may_ask = "memory" not in site.not_requested
     memory = _memory(partition, gpus, ask_memory, site.memory_per_gpu) if may_ask else None
     size = _share(partition, nodes, gpus, ranks, site)
-    return replace(
-        size, memory=memory, time_limit=minutes, notes=(*reasons, *unused_gpus(request, gpus, ranks), *notes)
-    )
+    notes = (*reasons, *unused_gpus(request, gpus, ranks), *_waits_for(partition, nodes), *notes)
+    return replace(size, memory=memory, time_limit=minutes, notes=notes)
 
 
 def _fit_allocation(request: SizeRequest, cluster: Cluster, site: Site, allocation: Allocation) -> JobSize:
@@ -109,10 +108,11 @@ def _share(limits: Partition, nodes: int, gpus: int, ranks: int, site: Site) -> 
 def _check_nodes(partition: Partition, nodes: int) -> None:
     """Raise ResourceError if a job of so many nodes could never start in the partition."""
     most, scope = partition.max_nodes, partition.scope
-    if most is not None and nodes > most and most < partition.nodes:
+    existing = partition.nodes + partition.in_maintenance
+    if most is not None and nodes > most and most < existing:
         problem = f"{scope} allows {most} nodes per job, {nodes} requested"
         raise ResourceError(problem, _or_another_qos(f"Largest that fits: --nodes {most}", partition))
-    check_capacity(f"partition {partition.name}", "usable node", partition.nodes, "--nodes", nodes)
+    check_capacity(f"partition {partition.name}", "usable node", existing, "--nodes", nodes)
     fewer = [one.most for one in partition.by_nodes if one.most is not None and one.most < nodes]
     if nodes < partition.min_nodes and fewer:  # between two ranges
         hint = f"Nearest that fit: --nodes {max(fewer)} or --nodes {partition.min_nodes}"
@@ -120,6 +120,17 @@ def _check_nodes(partition: Partition, nodes: int) -> None:
     if nodes < partition.min_nodes:
         problem = f"{scope} needs at least {partition.min_nodes} nodes per job, {nodes} requested"
         raise ResourceError(problem, f"Smallest that fits: --nodes {partition.min_nodes}")
+
+
+def _waits_for(partition: Partition, nodes: int) -> tuple[str, ...]:
+    """A note on nodes that a job waits for, as sbatch queues it."""
+    if nodes <= partition.nodes:
+        return ()
+    those = "1 is" if partition.in_maintenance == 1 else f"{partition.in_maintenance} are"
+    usable = (
+        f"partition {partition.name} has {partition.nodes or 'no'} usable node{'' if partition.nodes == 1 else 's'}"
+    )
+    return (f"{usable}, and {those} in maintenance: the job waits for them",)
 
 
 def _check_gpus(partition: Partition, nodes: int, gpus: int) -> None:

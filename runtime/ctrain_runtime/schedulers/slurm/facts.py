@@ -81,7 +81,8 @@ _PARTITION_FIELDS = client.fields_pattern(
 
 @dataclass(frozen=True)
 class Node:
-    """A node: its schedulable CPUs, GPUs and memory (MB), as in Partition. `partitions` are the names of its own."""
+    """A node: its schedulable CPUs, GPUs and memory (MB), as in Partition. `partitions` are the names of its own.
+    `in_maintenance`: not usable until a reservation ends."""
 
     partitions: tuple[str, ...]
     usable: bool
@@ -94,6 +95,7 @@ class Node:
     arch: str
     has_binding_policy: bool = False
     name: str = ""
+    in_maintenance: bool = False
 
 
 def read_cluster() -> Cluster:
@@ -248,6 +250,7 @@ def _make_node(items: tuple[tuple[str, str], ...]) -> Node:
         arch=fields.get("Arch", ""),
         has_binding_policy="CpuBind" in fields,
         name=fields.get("NodeName", ""),
+        in_maintenance="MAINT" in states,
     )
 
 
@@ -285,7 +288,8 @@ def _make_partition(
     fields: dict[str, str], nodes: Sequence[Node], settings: Mapping[str, str], highest_tier: int
 ) -> Partition:
     usable = [node for node in nodes if node.usable]
-    sized = usable or nodes  # a partition whose nodes are all down still shows their sizes
+    maintained = [node for node in nodes if node.in_maintenance]
+    sized = [*usable, *maintained] or nodes  # a partition whose nodes are all down still shows their sizes
     smallest = min(sized, key=lambda node: node.gpus, default=None)
     archs = {node.arch for node in sized}
     return Partition(
@@ -306,6 +310,7 @@ def _make_partition(
         has_memory_default=_has_memory_default(settings) or _has_memory_default(fields),
         cpu_bind=_cpu_bind(fields, sized, settings),
         idle=sum(node.idle for node in nodes),
+        in_maintenance=len(maintained),
         preemptible=_is_preemptible(fields, settings, highest_tier),
         accounts=Access(_names(fields.get("AllowAccounts", "")), _names(fields.get("DenyAccounts", ""))),
         qos=Access(_names(fields.get("AllowQos", "")), _names(fields.get("DenyQos", ""))),

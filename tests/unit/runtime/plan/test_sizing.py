@@ -210,6 +210,29 @@ def test_what_is_said_to_fit_fits(most: int, nodes: int, complaint: str) -> None
     assert fit(cluster, nodes=int(complaint.rpartition(" ")[2])).nodes
 
 
+def test_a_job_waits_for_nodes_in_maintenance() -> None:
+    """As sbatch queues it (ReqNodeNotAvail); on the day of a maintenance every run was refused."""
+    some = dataclasses.replace(GPU, nodes=5, in_maintenance=3)
+    assert fit(Cluster((some,)), nodes=5).notes == ()
+    note = "partition amd_a100nv_8 has 5 usable nodes, and 3 are in maintenance: the job waits for them"
+    assert fit(Cluster((some,)), nodes=8).notes == (note,)
+    whole = dataclasses.replace(GPU, nodes=0, in_maintenance=1)
+    note = "partition amd_a100nv_8 has no usable nodes, and 1 is in maintenance: the job waits for them"
+    assert fit(Cluster((whole,))).notes[-1] == note
+    with pytest.raises(ResourceError, match="has 8 usable nodes, 9 requested"):
+        fit(Cluster((some,)), nodes=9)
+
+
+def test_another_partition_is_chosen_rather_than_nodes_in_maintenance() -> None:
+    closed = dataclasses.replace(GPU, nodes=0, in_maintenance=8)
+    other = dataclasses.replace(GPU, name="other", default=False)
+    chosen = fit(Cluster((closed, other)))
+    assert (chosen.partition, chosen.notes) == (
+        "other",
+        ("partition other chosen: instead of the default amd_a100nv_8 (nodes in maintenance)",),
+    )
+
+
 def test_other_partitions_that_take_the_job_are_named() -> None:
     """Those with GPUs of other types, too, but not those without, for other CPUs, or too small themselves."""
     parts = {

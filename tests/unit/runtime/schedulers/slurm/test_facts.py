@@ -249,6 +249,20 @@ def test_a_partition_is_as_small_as_its_smallest_usable_node() -> None:
     )
 
 
+def test_nodes_in_maintenance_are_counted_apart() -> None:
+    back = dataclasses.replace(GPU_NODE, usable=False, idle=False, in_maintenance=True, gpus=4)
+    (partition,) = parse_partitions(partition_line(), [GPU_NODE, back])
+    assert (partition.nodes, partition.in_maintenance, partition.gpus) == (1, 1, 4)
+    for state, maintained in (
+        ("IDLE+MAINT+RESERVED", True),
+        ("DOWN+MAINT", True),
+        ("idle$", True),
+        ("IDLE+DRAIN", False),
+    ):
+        (node,) = parse_nodes(node_line(State=state))
+        assert (node.usable, node.in_maintenance) == (False, maintained)
+
+
 def test_a_partition_whose_nodes_are_all_down_shows_what_they_are() -> None:
     down = dataclasses.replace(GPU_NODE, usable=False)
     (partition,) = parse_partitions(partition_line(), [down])
