@@ -110,10 +110,12 @@ def _start_time(pid: int, *, of_zombies: bool = False) -> Optional[int]:
 
 
 def kill_leftovers(run: Path) -> None:
-    """Kill all processes of `run` on this machine."""
-    for pid in _marked(run):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    """Kill all processes of `run` on this machine; they are stopped first, so that none records the end of another."""
+    marked = _marked(run)
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in marked:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
 
 
 def _marked(run: Path) -> list[int]:

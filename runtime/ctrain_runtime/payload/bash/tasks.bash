@@ -23,14 +23,17 @@ set_rendezvous() { # HOST SALT: of a run whose first task is on this machine. Th
 marked() { # the processes of the run on this machine
   LC_ALL=C grep -slzxF "CTRAIN_RUN_DIR=$run" /proc/[0-9]*/environ
 }
-kill_leftovers() { # until none is left: some start others meanwhile
-  local pid left=yes tries=0
+kill_leftovers() { # until none is left: some start others meanwhile. All are stopped first: else the script of a rank whose
+  # program is killed before it would record that this has ended by itself.
+  local pid left=yes tries=0 pids
   while [ "$left" ] && ((++tries <= CT_KILL_TRIES)); do
-    left=
+    left='' pids=()
     for pid in $(marked); do
       pid=${pid%/environ} pid=${pid#/proc/}
-      case $pid in "$$" | "$starter" | "$BASHPID") ;; *) kill -KILL "$pid" 2>/dev/null && left=yes ;; esac
+      case $pid in "$$" | "$starter" | "$BASHPID") ;; *) pids+=("$pid") ;; esac
     done
+    [ "${#pids[@]}" = 0 ] || kill -STOP "${pids[@]}" 2>/dev/null
+    for pid in "${pids[@]}"; do ! kill -KILL "$pid" 2>/dev/null || left=yes; done
     [ -z "$left" ] || sleep 0.1
   done
 }
