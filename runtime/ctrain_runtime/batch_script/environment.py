@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Optional
 
-from ctrain_runtime.launchers.recognise import NOT_PASSED
+from ctrain_runtime.launchers.translate import NOT_PASSED
 from ctrain_runtime.plan.environment import IDENTITY, NODE_IDENTITY, VARIABLE, secret_names
 
 _OF_GPUS = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")

@@ -12,8 +12,8 @@ from ctrain_runtime.batch_script.script import BatchScript
 from ctrain_runtime.batch_script.variables import as_written, is_known, unknown_in
 from ctrain_runtime.errors import UsageError
 from ctrain_runtime.job import Count, Resources
-from ctrain_runtime.launchers.recognise import Recognised, keep, recognise
 from ctrain_runtime.launchers.spawner_options import SPAWNERS
+from ctrain_runtime.launchers.translate import TranslatedCommand, keep, translate_command
 from ctrain_runtime.plan.mounts import parse_mount
 
 DEFAULT_IMAGE = "pytorch"  # of scripts without a container
@@ -27,7 +27,7 @@ def make_job(script: BatchScript) -> BatchJob:
     remarks = list(script.remarks)
     sizes = _sizes(script)
     nodes, tasks = _layout(sizes, launch, remarks)
-    found = _recognised(launch.program)
+    found = _translate(launch.program)
     is_translated = found.by in SPAWNERS and not (found.untranslated or found.prefix or found.command == launch.program)
     command = found.command if is_translated else launch.program
     ranks = _ranks(found, nodes, tasks, launch, remarks)
@@ -91,7 +91,7 @@ def _layout(sizes: Mapping[str, str], launch: Launch, remarks: list[Remark]) -> 
     return nodes, max(1, tasks // nodes)
 
 
-def _ranks(found: Recognised, nodes: int, tasks: Optional[int], launch: Launch, remarks: list[Remark]) -> Count:
+def _ranks(found: TranslatedCommand, nodes: int, tasks: Optional[int], launch: Launch, remarks: list[Remark]) -> Count:
     """Ranks per node: those that the program starts itself, else a node's tasks."""
     if not found.by:
         return tasks or "auto"
@@ -117,18 +117,18 @@ def _gpus(sizes: Mapping[str, str], script: BatchScript, nodes: int, tasks: Opti
     return "auto" if script.launch.gpus or script.request.scheduler != "slurm" else 0
 
 
-def _recognised(program: tuple[str, ...]) -> Recognised:
+def _translate(program: tuple[str, ...]) -> TranslatedCommand:
     """The program without what starts its ranks; the whole of it, where a number is not known."""
     try:
-        return recognise(program)
+        return translate_command(program)
     except UsageError:
         try:
             return keep(program)
         except UsageError:
-            return Recognised(program)
+            return TranslatedCommand(program)
 
 
-def _launcher(found: Recognised, launch: Launch, *, is_translated: bool) -> str:
+def _launcher(found: TranslatedCommand, launch: Launch, *, is_translated: bool) -> str:
     if is_translated:
         return found.launcher
     by_mpi = launch.mpi.startswith("pm") or launch.starter not in ("", "srun")

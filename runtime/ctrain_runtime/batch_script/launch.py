@@ -13,9 +13,9 @@ from ctrain_runtime.batch_script.model import Launch, Remark
 from ctrain_runtime.batch_script.variables import as_written, is_known
 from ctrain_runtime.errors import UsageError
 from ctrain_runtime.launchers import spawner_options
-from ctrain_runtime.launchers.recognise import IMAGE_OPTIONS
 from ctrain_runtime.launchers.spawner_options import SPAWNERS
 from ctrain_runtime.launchers.starters import SUBMITTERS, unwrapped
+from ctrain_runtime.launchers.translate import IMAGE_OPTIONS
 from ctrain_runtime.plan.mounts import parse_mount
 
 _BINDING = ("depth", "d", "cpu-bind", "cc", "line-buffer")  # of PALS and aprun: ctrain starts and binds the ranks

@@ -20,7 +20,7 @@ from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import CtrainError, ImageNotFound, JobError, ResourceError, SchedulerError, UsageError
 from ctrain_runtime.images import image, trust, user_layer
 from ctrain_runtime.launchers import independent
-from ctrain_runtime.launchers.recognise import NODE, Recognised, check, keep, recognise
+from ctrain_runtime.launchers.translate import NODE, TranslatedCommand, check, keep, translate_command
 from ctrain_runtime.plan import site_notes, sizing
 from ctrain_runtime.plan.admission import NodeFacts
 from ctrain_runtime.plan.launcher_choice import HOROVOD, Imports, choose, refuse_alone
@@ -102,25 +102,25 @@ def prepare(request: Request) -> Prepared:
     scheduler = schedulers.get(request.site.site.scheduler)
     request, replaced = _without_replaced(request, scheduler)
     site = request.site.site
-    planned, recognised = _job(request)
+    planned, translated = _job(request)
     with ThreadPoolExecutor(1) as pool:  # the engine takes as long to tell its version as the scheduler to answer
         engine = pool.submit(targets.find_site_engine, site, dry_run=request.dry_run)
-        target = _target(request, scheduler, planned, recognised)
+        target = _target(request, scheduler, planned, translated)
     ranks = target.size.nodes * target.size.ranks_per_node
-    check(recognised, planned.launcher, target.size.nodes, ranks)
-    imported = ALWAYS_IMPORTED.get(recognised.by) or read_imports(planned)
+    check(translated, planned.launcher, target.size.nodes, ranks)
+    imported = ALWAYS_IMPORTED.get(translated.by) or read_imports(planned)
     known = (target.image.manifest.software, site, target.cluster, target.size)
     choice = choose(planned.launcher, imported, *known, independent=planned.independent)
     planned = replace(
         planned,
         launcher=choice.launcher,
         independent=choice.independent,
-        command=(*recognised.prefix, *planned.command),
+        command=(*translated.prefix, *planned.command),
     )
-    plan, assumed = _plan(request, planned, recognised.env, target, *engine.result())
+    plan, assumed = _plan(request, planned, translated.env, target, *engine.result())
     refuse_alone(imported, plan)
     launch = scheduler.render(plan, launchers.make_task(plan, scheduler.identity(plan)))
-    notes = (*choice.notes, *recognised.notes, *accelerate_config.notes(recognised), *replaced, *assumed, *target.notes)
+    notes = (*choice.notes, *translated.notes, *accelerate_config.notes(translated), *replaced, *assumed, *target.notes)
     return Prepared(launch, notes, _image_source(request))
 
 
@@ -138,21 +138,21 @@ def _without_replaced(request: Request, scheduler: Scheduler) -> tuple[Request, 
     return replace(request, site=replace(request.site, site=replace(site, submit=kept))), tuple(notes)
 
 
-def _target(request: Request, scheduler: Scheduler, planned: job.Job, recognised: Recognised) -> _Target:
+def _target(request: Request, scheduler: Scheduler, planned: job.Job, translated: TranslatedCommand) -> _Target:
     """The nodes and the image."""
     site = request.site.site
     cluster, elsewhere = targets.find_cluster(scheduler, site, dry_run=request.dry_run)
-    if recognised.hostfile and not (request.options.nodes or recognised.nodes or cluster.allocation):
-        problem = f"{recognised.hostfile}: ctrain chooses the hosts, and does not read the file"
+    if translated.hostfile and not (request.options.nodes or translated.nodes or cluster.allocation):
+        problem = f"{translated.hostfile}: ctrain chooses the hosts, and does not read the file"
         raise UsageError(problem, "Pass how many: --nodes N")
     selected_by = read_options((*site.submit, *request.options.scheduler_options), scheduler.short_options)
-    requested = make_size_request(request.options, planned, cluster, recognised.ranks, selected_by)
+    requested = make_size_request(request.options, planned, cluster, translated.ranks, selected_by)
     nodelist = {**dict(request.options.settings), **selected_by}.get("nodelist", "")
     requested = replace(requested, hosts=scheduler.hosts(nodelist))
     try:
         sizing.fit(requested, cluster, site)  # what fits nowhere is refused before an image is pulled for it
     except ResourceError as error:
-        origin = _resources_of_file(planned, request.options, recognised.numbers)
+        origin = _resources_of_file(planned, request.options, translated.numbers)
         raise ResourceError(f"{error.message}{origin}", error.hint) from error
     selected, notes = _image(request, planned)
     size = sizing.fit(replace(requested, image=selected.manifest), cluster, site)
@@ -239,34 +239,34 @@ def runs_directory(site: Site) -> Path:
     return Path(expand(site.runs, f"site {site.name}: runs")).resolve()
 
 
-def _job(request: Request) -> tuple[job.Job, Recognised]:
+def _job(request: Request) -> tuple[job.Job, TranslatedCommand]:
     """The job, with the launcher of the command line or of its command; and what became of its command."""
     options = request.options
     if request.reference:
         planned = job.find(request.reference)
-        recognised = _recognised(planned.command, options.launcher or planned.launcher, planned.independent, options)
+        translated = _translate(planned.command, options.launcher or planned.launcher, planned.independent, options)
     else:
-        recognised = _recognised(request.command, options.launcher, options.interactive, options)
-        planned = job.from_command(recognised.command, Path.cwd(), request.job_name)
-        typed_command.check(recognised.command, Path(planned.workdir))
+        translated = _translate(request.command, options.launcher, options.interactive, options)
+        planned = job.from_command(translated.command, Path.cwd(), request.job_name)
+        typed_command.check(translated.command, Path(planned.workdir))
     resources = replace(
         planned.resources,
-        nodes=recognised.nodes or planned.resources.nodes,
-        ranks_per_node=recognised.ranks_per_node or planned.resources.ranks_per_node,
+        nodes=translated.nodes or planned.resources.nodes,
+        ranks_per_node=translated.ranks_per_node or planned.resources.ranks_per_node,
     )
     independent = options.independent or planned.independent
     if independent and options.launcher not in ("", "auto", "env"):
         raise UsageError(f"independent ranks have no launcher {options.launcher}", "Leave out --launcher")
-    launcher = "env" if independent else options.launcher or recognised.launcher or planned.launcher
+    launcher = "env" if independent else options.launcher or translated.launcher or planned.launcher
     planned = replace(planned, launcher=launcher, independent=independent, resources=resources)
-    return replace(planned, command=recognised.command), recognised
+    return replace(planned, command=translated.command), translated
 
 
-def _recognised(command: tuple[str, ...], launcher: str, independent: bool, options: Options) -> Recognised:
+def _translate(command: tuple[str, ...], launcher: str, independent: bool, options: Options) -> TranslatedCommand:
     """A command that is translated, unless each task or each node runs it as it is."""
     if independent or options.independent or not command:
-        return Recognised(command)
-    return keep(command, requested=True) if launcher == NODE else recognise(command)
+        return TranslatedCommand(command)
+    return keep(command, requested=True) if launcher == NODE else translate_command(command)
 
 
 def _check_detected(request: Request) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Optional
 from ctrain_runtime.base import strict_yaml
 from ctrain_runtime.errors import UsageError
 from ctrain_runtime.job import from_command
-from ctrain_runtime.launchers import recognise
+from ctrain_runtime.launchers import translate
 from ctrain_runtime.plan.launcher_choice import COUNTED_BY_MPI, HOROVOD, LIBRARIES, Imports
 from ctrain_runtime.run.imports import read_imports
 from ctrain_runtime.run.lone_program import imported_modules, parse
@@ -68,8 +68,8 @@ def fill(template: str, keys: Keys) -> str:
 def _of_script(path: Path, relative: str) -> Keys:
     """A script is run as it is: once per node if it starts ranks, else in each rank."""
     text = _COMMENTS.sub("", path.read_text(encoding="utf-8", errors="replace"))
-    found = recognise.keep(("bash", "-c", text), requested=True)
-    if found.by and found.launcher != recognise.NODE:
+    found = translate.keep(("bash", "-c", text), requested=True)
+    if found.by and found.launcher != translate.NODE:
         problem = f"{path.name} starts its program by {found.by}, which would run in each rank"
         raise UsageError(problem, "Name that program, or remove it from the script")
     starts = f"{path.name} starts ranks by {found.by}" if found.by else f"{path.name} starts no ranks"

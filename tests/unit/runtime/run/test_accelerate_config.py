@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_runtime.launchers.recognise import recognise
+from ctrain_runtime.launchers.translate import translate_command
 from ctrain_runtime.run.accelerate_config import notes
 from ctrain_runtime.run.prepare import prepare
 from samples.run_requests import asked, make_machine
@@ -36,10 +36,10 @@ def test_a_file_that_accelerate_would_read_is_named(
     note = f"{file} is not read. Pass what it sets as options of accelerate, as in --mixed_precision bf16"
     assert note in prepare(asked(command=LAUNCH, image="pytorch")).notes
     monkeypatch.setenv("XDG_CACHE_HOME", str(home / "xdg"))
-    assert notes(recognise(LAUNCH)) == ()
+    assert notes(translate_command(LAUNCH)) == ()
     other = write_config(home / "hf")
     monkeypatch.setenv("HF_HOME", str(home / "hf"))
-    assert notes(recognise(("bash", "-c", "accelerate launch x.py"))) == (note.replace(file, other),)
+    assert notes(translate_command(("bash", "-c", "accelerate launch x.py"))) == (note.replace(file, other),)
 
 
 @pytest.mark.parametrize(
@@ -47,8 +47,8 @@ def test_a_file_that_accelerate_would_read_is_named(
 )
 def test_another_command_reads_no_such_file(command: tuple[str, ...], home: Path) -> None:
     write_config(home / ".cache/huggingface")
-    assert notes(recognise(command)) == ()
+    assert notes(translate_command(command)) == ()
 
 
 def test_without_such_a_file_there_is_nothing_to_note() -> None:
-    assert notes(recognise(LAUNCH)) == ()
+    assert notes(translate_command(LAUNCH)) == ()

@@ -32,7 +32,7 @@ IMAGE_OPTIONS = re.compile(  # of engines, with a value; -c, -C and -e have none
 
 
 @dataclass(frozen=True)
-class Recognised:
+class TranslatedCommand:
     """A command without the program `by` that would start its ranks; "" if it is the program itself.
 
     `prefix` are words that start it in each rank; `nodes`, `ranks_per_node` and `ranks` (in all) are from the options
@@ -67,7 +67,7 @@ class _Option:
     value: str
 
 
-def recognise(command: tuple[str, ...]) -> Recognised:
+def translate_command(command: tuple[str, ...]) -> TranslatedCommand:
     """A command, translated if it begins with a spawner; as it is, if it starts ranks in another way.
 
     Raises UsageError for a spawner without a program, or of another one; for invalid numbers, and for an engine.
@@ -83,7 +83,7 @@ def recognise(command: tuple[str, ...]) -> Recognised:
     return replace(translated, env=(*assigned, *translated.env), apart="")
 
 
-def _refuse_inner(name: str, translated: Recognised) -> None:
+def _refuse_inner(name: str, translated: TranslatedCommand) -> None:
     """Refuse a spawner whose program starts ranks, too; but one rank may, and torchrun that is told of the others."""
     inner = keep(translated.command)
     if inner.by and inner.nodes is None and translated.ranks != 1:
@@ -91,7 +91,7 @@ def _refuse_inner(name: str, translated: Recognised) -> None:
         raise UsageError(problem, f"Remove {name}: ctrain run ... -- {shlex.join(translated.command)}")
 
 
-def keep(command: tuple[str, ...], *, requested: bool = False) -> Recognised:
+def keep(command: tuple[str, ...], *, requested: bool = False) -> TranslatedCommand:
     """A command as it is: with launcher node, if it starts ranks. `requested`: somebody chose that launcher, and knows
     what of the command's programs makes one world of all nodes."""
     for words in simple_commands(command):
@@ -104,14 +104,16 @@ def keep(command: tuple[str, ...], *, requested: bool = False) -> Recognised:
         if name in OTHERS:
             apart = "" if requested else name
             line = OTHERS[name].format(name=name)
-            return Recognised(command, name, NODE, apart=apart, instead=f"ctrain run ... {line}")
+            return TranslatedCommand(command, name, NODE, apart=apart, instead=f"ctrain run ... {line}")
         if name in SUBMITTERS:
-            return Recognised(command, name, apart=name, instead=lines_to_type.step_line(name, words))
-    return Recognised(command)
+            return TranslatedCommand(command, name, apart=name, instead=lines_to_type.step_line(name, words))
+    return TranslatedCommand(command)
 
 
-def _kept(command: tuple[str, ...], words: list[str], name: str, rest: list[str], *, requested: bool) -> Recognised:
-    kept = Recognised(command, name, NODE, instead=f"ctrain run ... -- {shlex.join(words)}")
+def _kept(
+    command: tuple[str, ...], words: list[str], name: str, rest: list[str], *, requested: bool
+) -> TranslatedCommand:
+    kept = TranslatedCommand(command, name, NODE, instead=f"ctrain run ... -- {shlex.join(words)}")
     with contextlib.suppress(UsageError):  # as $N for a number
         of = _translate(name, rest, tuple(words))
         kept = replace(kept, nodes=of.nodes, ranks_per_node=of.ranks_per_node, ranks=of.ranks, apart=of.apart)
@@ -121,30 +123,30 @@ def _kept(command: tuple[str, ...], words: list[str], name: str, rest: list[str]
     return replace(kept, apart="" if requested or SPAWNERS[name].joins else name)
 
 
-def check(recognised: Recognised, launcher: str, nodes: int, ranks: int) -> None:
+def check(translated: TranslatedCommand, launcher: str, nodes: int, ranks: int) -> None:
     """Refuse a command that would make more than one world. Raises UsageError with the line to type."""
-    by, unknown = recognised.by, recognised.untranslated
+    by, unknown = translated.by, translated.untranslated
     if ranks == 1 or not by:
         return
     if by in SUBMITTERS:
         problem = f"{by} would run in each of the {ranks} ranks, and start its own: ctrain starts the ranks itself"
-        raise UsageError(problem, f"Remove {by}: {recognised.instead}")
-    if launcher == NODE and nodes > 1 and recognised.apart:
-        problem = f"{recognised.apart} would make a world of its own on each of {nodes} nodes"
-        raise UsageError(problem, recognised.instead)
-    if launcher == NODE and recognised.nodes not in (None, nodes):
-        hint = f"Pass --nodes {recognised.nodes}, or leave it to ctrain: remove the number of nodes from the command"
-        raise UsageError(f"{by} would make worlds of {recognised.nodes} nodes on {nodes} nodes", hint)
+        raise UsageError(problem, f"Remove {by}: {translated.instead}")
+    if launcher == NODE and nodes > 1 and translated.apart:
+        problem = f"{translated.apart} would make a world of its own on each of {nodes} nodes"
+        raise UsageError(problem, translated.instead)
+    if launcher == NODE and translated.nodes not in (None, nodes):
+        hint = f"Pass --nodes {translated.nodes}, or leave it to ctrain: remove the number of nodes from the command"
+        raise UsageError(f"{by} would make worlds of {translated.nodes} nodes on {nodes} nodes", hint)
     if unknown and (launcher != NODE or nodes > 1):
         problem = f"{by} would run in each of the {ranks} ranks, and start its own: ctrain has no equivalent of"
-        if recognised.instead:
-            raise UsageError(f"{problem} {unknown}", recognised.instead)
-        program = lines_to_type.program_line(recognised.command)
+        if translated.instead:
+            raise UsageError(f"{problem} {unknown}", translated.instead)
+        program = lines_to_type.program_line(translated.command)
         hint = f"Remove {by}: ctrain run ... -- {program}; or let {by} start those of one node: --nodes 1"
         raise UsageError(f"{problem} {unknown}", hint)
-    if launcher != NODE and recognised.launcher == NODE:
+    if launcher != NODE and translated.launcher == NODE:
         problem = f"{by} would run in each of the {ranks} ranks, and start its own"
-        line = f"ctrain run ... --launcher node -- {shlex.join(recognised.command)}"
+        line = f"ctrain run ... --launcher node -- {shlex.join(translated.command)}"
         raise UsageError(problem, f"Let it start the ranks of each node: {line}")
 
 
@@ -161,7 +163,7 @@ def _refuse_engine(words: Sequence[str]) -> None:
     raise UsageError(f"{name} {words[1]} is not for commands of a run: ctrain starts the container itself", line)
 
 
-def _translate(name: str, words: list[str], command: tuple[str, ...]) -> Recognised:
+def _translate(name: str, words: list[str], command: tuple[str, ...]) -> TranslatedCommand:
     spawner = SPAWNERS[name]
     options, program = _split(spawner, words)
     given = {option.role: option for option in options}
@@ -171,7 +173,7 @@ def _translate(name: str, words: list[str], command: tuple[str, ...]) -> Recogni
     if untranslated:
         note = f"launcher node: ctrain has no equivalent of {untranslated}, so {name} itself starts the ranks"
         instead = _instead(name, spawner, words, command, untranslated)
-        return Recognised(command, name, NODE, untranslated=untranslated, notes=(note,), instead=instead)
+        return TranslatedCommand(command, name, NODE, untranslated=untranslated, notes=(note,), instead=instead)
     if not program:
         raise UsageError(f"{name} has no program", f"As in: {name} train.py")
     if spawner_options.MODULE in given:
@@ -186,7 +188,7 @@ def _translate(name: str, words: list[str], command: tuple[str, ...]) -> Recogni
         nodes = len({host.partition(":")[0] for host in given[spawner_options.HOSTS].value.split(",")})
     elif ranks and per_node:
         nodes = nodes or max(1, ranks // per_node)
-    return Recognised(
+    return TranslatedCommand(
         tuple(program),
         name,
         next((launcher for launcher in spawner_options.LAUNCHERS if launcher in given), spawner.launcher),

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from ctrain_runtime.errors import UsageError
 from ctrain_runtime.job import Count
-from ctrain_runtime.launchers.recognise import NODE, Recognised, check, keep, recognise
 from ctrain_runtime.launchers.spawner_options import SPAWNERS
 from ctrain_runtime.launchers.starters import MODULES
+from ctrain_runtime.launchers.translate import NODE, TranslatedCommand, check, keep, translate_command
 from samples.programs import write_program
 
 M_T = ("python", "-m", "t")
@@ -49,8 +49,8 @@ OPTIONS = ["-np", "-x", "--mca", "--num_gpus=2", "--gloo", "-m", "--no_python", 
     ],
 )
 def test_torchrun(line: str, command: str, nodes: Optional[int], ranks: Optional[Count]) -> None:
-    expected = Recognised(tuple(command.split()), "torchrun", "torchrun", nodes=nodes, ranks_per_node=ranks)
-    assert recognise(tuple(line.split())) == expected
+    expected = TranslatedCommand(tuple(command.split()), "torchrun", "torchrun", nodes=nodes, ranks_per_node=ranks)
+    assert translate_command(tuple(line.split())) == expected
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_torchrun(line: str, command: str, nodes: Optional[int], ranks: Optional
     ],
 )
 def test_other_commands(line: str) -> None:
-    assert recognise(tuple(line.split())) == Recognised(tuple(line.split()))
+    assert translate_command(tuple(line.split())) == TranslatedCommand(tuple(line.split()))
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_other_commands(line: str) -> None:
 def test_mpirun(line: str, expected: dict[str, Any]) -> None:
     name = line.split()[0]
     plain: dict[str, Any] = {"command": ("python", "train.py"), "by": name, "launcher": "mpi"}
-    assert recognise(tuple(line.split())) == Recognised(**{**plain, **expected})
+    assert translate_command(tuple(line.split())) == TranslatedCommand(**{**plain, **expected})
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_mpirun(line: str, expected: dict[str, Any]) -> None:
 )
 def test_horovodrun(line: str, expected: dict[str, Any]) -> None:
     plain: dict[str, Any] = {"command": ("python", "train.py"), "by": "horovodrun", "launcher": "auto"}
-    assert recognise(tuple(line.split())) == Recognised(**{**plain, **expected})
+    assert translate_command(tuple(line.split())) == TranslatedCommand(**{**plain, **expected})
 
 
 LOCAL_RANK = ("/bin/sh", "-c", 'exec "$@" --local_rank="$LOCAL_RANK"', "deepspeed")
@@ -162,7 +162,7 @@ LOCAL_RANK = ("/bin/sh", "-c", 'exec "$@" --local_rank="$LOCAL_RANK"', "deepspee
 )
 def test_deepspeed_passes_the_local_rank_as_an_argument(line: str, expected: dict[str, Any]) -> None:
     plain: dict[str, Any] = {"command": ("python", "train.py"), "by": "deepspeed", "launcher": "env"}
-    assert recognise(tuple(line.split())) == Recognised(**{**plain, "prefix": LOCAL_RANK, **expected})
+    assert translate_command(tuple(line.split())) == TranslatedCommand(**{**plain, "prefix": LOCAL_RANK, **expected})
 
 
 def test_the_local_rank_comes_last_and_nothing_is_expanded() -> None:
@@ -193,7 +193,7 @@ def test_the_local_rank_comes_last_and_nothing_is_expanded() -> None:
 )
 def test_accelerate(line: str, expected: dict[str, Any]) -> None:
     plain: dict[str, Any] = {"command": ("python", "train.py"), "by": "accelerate", "launcher": "env"}
-    assert recognise(tuple(line.split())) == Recognised(**{**plain, **expected})
+    assert translate_command(tuple(line.split())) == TranslatedCommand(**{**plain, **expected})
 
 
 @pytest.mark.parametrize(
@@ -205,14 +205,14 @@ def test_accelerate(line: str, expected: dict[str, Any]) -> None:
     ],
 )
 def test_an_option_without_an_equivalent_is_refused_unless_there_is_one_node(line: str, name: str, option: str) -> None:
-    recognised = recognise(tuple(line.split()))
-    assert (recognised.command, recognised.by, recognised.untranslated) == (tuple(line.split()), name, option)
-    assert recognised.launcher == NODE
-    check(recognised, "env", 1, 1)
-    check(recognised, NODE, 1, 8)
+    translated = translate_command(tuple(line.split()))
+    assert (translated.command, translated.by, translated.untranslated) == (tuple(line.split()), name, option)
+    assert translated.launcher == NODE
+    check(translated, "env", 1, 1)
+    check(translated, NODE, 1, 8)
     for launcher in (NODE, "env"):  # whoever chose it
         with pytest.raises(UsageError) as caught:
-            check(recognised, launcher, 2, 8)
+            check(translated, launcher, 2, 8)
         assert caught.value.message == (
             f"{name} would run in each of the 8 ranks, and start its own: ctrain has no equivalent of {option}"
         )
@@ -249,11 +249,11 @@ ACCELERATE = (
     ],
 )
 def test_the_line_to_type_does_the_same(line: str, hint: str) -> None:
-    recognised = recognise(tuple(shlex.split(line)))
-    assert recognised.untranslated
-    check(recognised, NODE, 1, 8)
+    translated = translate_command(tuple(shlex.split(line)))
+    assert translated.untranslated
+    check(translated, NODE, 1, 8)
     with pytest.raises(UsageError) as caught:
-        check(recognised, NODE, 2, 8)
+        check(translated, NODE, 2, 8)
     assert hint in caught.value.hint
     proposed = shlex.split(caught.value.hint.partition(" -- ")[2].partition("; or let")[0])
     check(keep(tuple(proposed), requested=True), NODE, 2, 8)
@@ -261,7 +261,7 @@ def test_the_line_to_type_does_the_same(line: str, hint: str) -> None:
 
 def test_several_programs_are_chosen_by_rank() -> None:
     command = ("mpirun", "-np", "1", "echo", "a", ":", "-np", "2", "echo", "b c", ":", "echo", "d")
-    line = shlex.split(recognise(command).instead.partition(" -- ")[2])
+    line = shlex.split(translate_command(command).instead.partition(" -- ")[2])
     said = [subprocess.check_output(line, env={"RANK": str(rank), "PATH": os.environ["PATH"]}) for rank in range(4)]
     assert said == [b"a\n", b"b c\n", b"b c\n", b"d\n"]
 
@@ -277,19 +277,19 @@ def test_several_programs_are_chosen_by_rank() -> None:
 )
 def test_an_unknown_option_of_torchrun_never_takes_the_program_for_its_value(line: str) -> None:
     words = tuple(line.split())
-    recognised = recognise(words)
-    assert (recognised.command, recognised.launcher) == (words, NODE)
+    translated = translate_command(words)
+    assert (translated.command, translated.launcher) == (words, NODE)
     with pytest.raises(UsageError) as caught:
-        check(recognised, recognised.launcher, 2, 4)
+        check(translated, translated.launcher, 2, 4)
     line = f"ctrain run ... --launcher node -- {line}"
-    assert caught.value.hint == f"Let {recognised.by} start the ranks of each node: {line}"
+    assert caught.value.hint == f"Let {translated.by} start the ranks of each node: {line}"
     check(keep(words, requested=True), NODE, 2, 4)
 
 
 @pytest.mark.parametrize("line", ["torchrun", "torchrun --standalone", "mpirun -np 4", "deepspeed --num_gpus"])
 def test_a_spawner_without_a_program(line: str) -> None:
     with pytest.raises(UsageError, match=r"^(torchrun|mpirun|deepspeed) has no program. As in: \1 train.py"):
-        recognise(tuple(line.split()))
+        translate_command(tuple(line.split()))
 
 
 @pytest.mark.parametrize(
@@ -307,7 +307,7 @@ def test_a_spawner_without_a_program(line: str) -> None:
 )
 def test_numbers_must_be_numbers(line: str, problem: str) -> None:
     with pytest.raises(UsageError) as caught:
-        recognise(tuple(line.split()))
+        translate_command(tuple(line.split()))
     assert caught.value.message.startswith(problem)
 
 
@@ -325,16 +325,16 @@ def test_what_follows_the_program_is_never_touched(
 ) -> None:
     flat = [word for option in given_options for word in option]
     command = ("torchrun", *flat, *(["-m"] if module else []), "program", *arguments)
-    recognised = recognise(command)
-    assert recognised.command == ("python", *(["-m"] if module else []), "program", *arguments)
+    translated = translate_command(command)
+    assert translated.command == ("python", *(["-m"] if module else []), "program", *arguments)
 
 
 @given(st.sampled_from([*SPAWNERS, *MODULES]), st.lists(st.one_of(words, st.sampled_from(OPTIONS)), max_size=6))
 def test_every_command_is_recognised_or_not_without_a_traceback(name: str, command: list[str]) -> None:
     start = ["python", "-m", name] if name in MODULES else [name]
     with contextlib.suppress(UsageError):
-        recognised = recognise((*start, *command))
-        assert recognised.command[-1] == [*start, *command][-1]
+        translated = translate_command((*start, *command))
+        assert translated.command[-1] == [*start, *command][-1]
 
 
 @pytest.mark.parametrize(
@@ -353,11 +353,11 @@ def test_every_command_is_recognised_or_not_without_a_traceback(name: str, comma
     ],
 )
 def test_what_starts_steps_of_a_scheduler_is_refused_with_the_line_to_type(line: str, suggestion: str) -> None:
-    recognised = recognise(tuple(shlex.split(line)))
-    name = recognised.by
+    translated = translate_command(tuple(shlex.split(line)))
+    name = translated.by
     for launcher in ("env", NODE):
         with pytest.raises(UsageError) as caught:
-            check(recognised, launcher, 2, 8)
+            check(translated, launcher, 2, 8)
         assert caught.value.message == (
             f"{name} would run in each of the 8 ranks, and start its own: ctrain starts the ranks itself"
         )
@@ -365,10 +365,10 @@ def test_what_starts_steps_of_a_scheduler_is_refused_with_the_line_to_type(line:
 
 
 def test_one_rank_may_start_its_own() -> None:
-    check(recognise(("srun", "-n", "4", "./app")), "env", 1, 1)
-    check(recognise(("bash", "-c", "torchrun x.py")), "env", 1, 1)
-    check(recognise(("python", "train.py")), "env", 2, 8)
-    check(recognise(("mpirun", "-np", "8", "python", "train.py")), "mpi", 2, 8)
+    check(translate_command(("srun", "-n", "4", "./app")), "env", 1, 1)
+    check(translate_command(("bash", "-c", "torchrun x.py")), "env", 1, 1)
+    check(translate_command(("python", "train.py")), "env", 2, 8)
+    check(translate_command(("mpirun", "-np", "8", "python", "train.py")), "mpi", 2, 8)
 
 
 @pytest.mark.parametrize(
@@ -404,12 +404,12 @@ def test_torchrun_in_the_text_of_a_shell_is_started_once_per_node(
     line: str, by: str, nodes: Optional[int], ranks_per_node: Optional[int]
 ) -> None:
     command = tuple(shlex.split(line.replace("\\n", "\n").replace("\\\\", "\\")))
-    recognised = recognise(command)
-    assert (recognised.command, recognised.by, recognised.launcher) == (command, by, NODE)
-    assert (recognised.nodes, recognised.ranks_per_node) == (nodes, ranks_per_node)
-    check(recognised, NODE, 2, 4)
+    translated = translate_command(command)
+    assert (translated.command, translated.by, translated.launcher) == (command, by, NODE)
+    assert (translated.nodes, translated.ranks_per_node) == (nodes, ranks_per_node)
+    check(translated, NODE, 2, 4)
     with pytest.raises(UsageError) as caught:
-        check(recognised, "env", 2, 4)
+        check(translated, "env", 2, 4)
     assert str(caught.value) == (
         f"{by} would run in each of the 4 ranks, and start its own. Let it start the ranks of each node:"
         f" ctrain run ... --launcher node -- {shlex.join(command)}"
@@ -437,19 +437,19 @@ def test_torchrun_in_the_text_of_a_shell_is_started_once_per_node(
     ],
 )
 def test_what_would_make_a_world_of_each_node_is_refused(line: str, problem: str, remedy: str) -> None:
-    recognised = recognise(tuple(shlex.split(line)))
-    assert recognised.launcher == NODE
-    check(recognised, NODE, 1, 4)
+    translated = translate_command(tuple(shlex.split(line)))
+    assert translated.launcher == NODE
+    check(translated, NODE, 1, 4)
     with pytest.raises(UsageError) as caught:
-        check(recognised, NODE, 2, 4)
+        check(translated, NODE, 2, 4)
     assert caught.value.message == f"{problem} would make a world of its own on each of 2 nodes"
     assert caught.value.hint == remedy
 
 
 def test_worlds_of_another_number_of_nodes_are_refused() -> None:
-    recognised = keep(("bash", "-c", "torchrun --nnodes 1 x.py"), requested=True)
+    translated = keep(("bash", "-c", "torchrun --nnodes 1 x.py"), requested=True)
     with pytest.raises(UsageError, match=r"^torchrun would make worlds of 1 nodes on 2 nodes\. Pass --nodes 1"):
-        check(recognised, NODE, 2, 4)
+        check(translated, NODE, 2, 4)
 
 
 @pytest.mark.parametrize(
@@ -465,7 +465,7 @@ def test_a_spawner_of_spawners_is_refused_with_the_line_to_type(line: str, inner
     """Each rank would have a world of its own."""
     name = line.split()[0]
     with pytest.raises(UsageError) as caught:
-        recognise(tuple(shlex.split(line)))
+        translate_command(tuple(shlex.split(line)))
     assert caught.value.message == f"{name} would start {inner} in each rank, and that ranks of its own"
     assert caught.value.hint == f"Remove {name}: ctrain run ... -- {rest}"
 
@@ -480,7 +480,7 @@ def test_a_spawner_of_spawners_is_refused_with_the_line_to_type(line: str, inner
     ],
 )
 def test_a_spawner_of_one_or_of_parts_of_a_world_is_not(line: str) -> None:
-    assert recognise(tuple(shlex.split(line))).launcher == "mpi"
+    assert translate_command(tuple(shlex.split(line))).launcher == "mpi"
 
 
 def test_who_chooses_launcher_node_is_believed() -> None:
@@ -502,7 +502,7 @@ def test_who_chooses_launcher_node_is_believed() -> None:
 )
 def test_a_container_in_the_container_is_refused_with_the_line_to_type(line: str, hint: str) -> None:
     with pytest.raises(UsageError, match="ctrain starts the container itself") as caught:
-        recognise(tuple(shlex.split(line)))
+        translate_command(tuple(shlex.split(line)))
     assert caught.value.hint == hint
 
 
@@ -522,9 +522,9 @@ LAUNCH = ("python", "-m", "torch.distributed.launch")
 def test_torch_distributed_launch_passes_the_local_rank_unless_told_not_to(
     words: str, command: str, before: str
 ) -> None:
-    recognised = recognise((*LAUNCH, *words.split()))
-    assert (recognised.command, recognised.launcher) == (tuple(command.split()), "torchrun")
-    assert recognised.prefix[3:] == (("torch.distributed.launch", before) if before else ())
+    translated = translate_command((*LAUNCH, *words.split()))
+    assert (translated.command, translated.launcher) == (tuple(command.split()), "torchrun")
+    assert translated.prefix[3:] == (("torch.distributed.launch", before) if before else ())
 
 
 @pytest.mark.parametrize(
@@ -539,8 +539,8 @@ def test_torch_distributed_launch_passes_the_local_rank_unless_told_not_to(
 def test_the_local_rank_comes_first_by_the_name_that_torch_gives_it(tmp_path: Path, version: str, option: str) -> None:
     write_program(tmp_path / "python", f"#!/bin/sh\necho {version}\n")
     for arguments in (("$HOME", "a b", "--"), ()):
-        recognised = recognise((*LAUNCH, "--no_python", "show", *arguments))
-        words = [*recognised.prefix, *recognised.command]
+        translated = translate_command((*LAUNCH, "--no_python", "show", *arguments))
+        words = [*translated.prefix, *translated.command]
         write_program(tmp_path / "show", "#!/bin/sh\nprintf '%s|' \"$@\"\n")
         environment = {"LOCAL_RANK": "3", "PATH": f"{tmp_path}:/usr/bin:/bin"}
         output = subprocess.check_output(words, env=environment, text=True)
@@ -556,17 +556,17 @@ def test_the_local_rank_comes_first_by_the_name_that_torch_gives_it(tmp_path: Pa
 )
 def test_a_shell_that_asks_for_a_program_does_not_start_it(text: str) -> None:
     command = ("bash", "-c", text)
-    assert recognise(command) == Recognised(command)
+    assert translate_command(command) == TranslatedCommand(command)
 
 
 def test_options_without_effect_are_named() -> None:
     words = ("torchrun", "--standalone", "--max-restarts", "3", "--rdzv-id=1", "--tee=3", "--nproc_per_node=2", "x.py")
-    recognised = recognise(words)
-    assert recognised.notes == ("--max-restarts of torchrun has no effect here", "--tee of torchrun has no effect here")
-    assert recognised.command == ("python", "x.py")
+    translated = translate_command(words)
+    assert translated.notes == ("--max-restarts of torchrun has no effect here", "--tee of torchrun has no effect here")
+    assert translated.command == ("python", "x.py")
 
 
 @given(st.text(alphabet="ab'\"\\;&|()<>$`#\n =-", max_size=40), st.sampled_from(["-c", "-lc", "-ec", "-o"]))
 def test_the_text_of_a_shell_is_split_without_a_traceback(text: str, option: str) -> None:
     command = ("bash", option, text)
-    assert recognise(command) == Recognised(command)
+    assert translate_command(command) == TranslatedCommand(command)
