@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE # each worker of pytest would compile all tests
 
 RESULTS := build/test
 PYTEST := .venv/bin/pytest --durations=20
-SIDE_BY_SIDE := --numprocesses=3 --dist=worksteal
+SIDE_BY_SIDE := --numprocesses=4 --dist=worksteal
 UNIT_TESTS := tests/unit tests/property tests/golden
 PYTHON := python3
 SYSTEM := test-cluster test-images
