@@ -41,10 +41,10 @@ exit {code}
     return calls
 
 
-def give_away(path: Path, user: int) -> None:
-    """Make another user the owner of a file."""
+def give_away(path: Path, user: int, group: int = -1) -> None:
+    """Make another user the owner of a file; -1 leaves it, as in os.chown."""
     try:
-        os.chown(path, user, -1)
+        os.chown(path, user, group)
     except OSError:
         pytest.skip("only root can give files away, and only to users that its user namespace has")
 
