@@ -2,7 +2,7 @@
 # What a program compiles for torch (torch.utils.cpp_extension: operators of DeepSpeed, one's own) is compiled once per user,
 # image and kind of node, not in every run. The user's cache keeps it; ranks work on a copy in the node's home, so nobody
 # waits for the lock of a killed one there, and nobody sees half of a file.
-# shellcheck disable=SC2154  # home.bash sets home, extensions_key and made: TORCH_EXTENSIONS_DIR, inside
+# shellcheck disable=SC2154  # home.bash sets ct_home, ct_extensions_key and ct_made: TORCH_EXTENSIONS_DIR, inside
 
 CT_EXTENSIONS_DAYS=30
 find_kept() { # sets kept, the place of what was compiled for this image on such a node; fails if there can be none

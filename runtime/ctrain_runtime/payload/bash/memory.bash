@@ -1,6 +1,6 @@
 #!/bin/bash
 # Whether the kernel has killed processes of this task for want of memory, by its cgroup (of version 1 or 2).
-# shellcheck disable=SC2034  # the scripts that include this use the variables
+# shellcheck disable=SC2034  # rank.bash uses the variables
 
 find_memory_group() { # sets group, the cgroup's directory, and kills, the file that counts
   local controllers path

@@ -2,7 +2,7 @@
 # Signals for what a step runs, past the shells that have started it: a shell that waits for a program dies of SIGTERM at
 # once, and the program's container and its time to save end with it. So the program gets the signal; its shells are
 # stopped until it has ended, and get the signal then, so that they start nothing more. Needs `child`, `passed` and `to_all`.
-# shellcheck disable=SC2154  # the scripts that include this set them
+# shellcheck disable=SC2154  # steps.bash and signals.bash set them
 
 READERS=' tee cat sed awk gawk mawk grep tail head ts tr ' # end by themselves when their input does
 WRAPPERS=' starter starter-suid appinit sinit timeout time ' # of engines and others: pass signals on to what they run
@@ -126,7 +126,7 @@ end_shells() { # when what they wait for has ended, and what reads its output ha
 signal_programs() { # SIGNAL
   local programs shells others beginning tries=0
   [ -n "$child" ] || return
-  # shellcheck disable=SC2034  # read by the scripts that include this
+  # shellcheck disable=SC2034  # read by steps.bash
   passed=$1
   while ((tries++ < START_PATIENCE)); do
     programs=() shells=() others=() beginning=''
