@@ -72,12 +72,19 @@ class Response:
         raise RegistryError(f"{host(self.url)} did not return a registry response", "Check for a proxy or login page")
 
 
+class _Session(requests.Session):
+    """Leaves redirects to HttpClient. Otherwise requests reads the body of each to its end, however long it takes."""
+
+    def get_redirect_target(self, resp: requests.Response) -> None:  # noqa: ARG002  # the signature of requests
+        return None
+
+
 class HttpClient:
     """Keeps connections. `timeout` is how many seconds an answer may take in all."""
 
     def __init__(self, timeout: float, pause: Callable[[float], None]) -> None:
         self._timeout, self._pause = timeout, pause
-        self._session = requests.Session()
+        self._session = _Session()
         # The certificates that this machine and its engine trust, not those that come with requests.
         paths = ssl.get_default_verify_paths()
         self._session.verify = paths.cafile or paths.capath or True

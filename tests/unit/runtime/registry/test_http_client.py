@@ -60,6 +60,13 @@ def test_a_form_is_not_sent_on() -> None:
         assert other.requests == []
 
 
+def test_the_body_of_a_redirect_is_not_awaited() -> None:
+    with front() as made:
+        there = Answer(302, {"Location": "/there"}, b"never whole", silence=60)
+        made.stand = lambda request: Answer(200, {}, b"{}") if request.path == "/there" else there
+        assert HttpClient(5, lambda _: None).fetch(f"http://{made.host}/", {}).data() == {}
+
+
 def test_a_header_that_is_not_one_is_not_shown() -> None:
     with pytest.raises(Unreachable, match="cannot be reached: the address is not valid") as caught:
         HttpClient(5, lambda _: None).fetch("http://localhost/", {"Authorization": "Bearer se\ncret"})
