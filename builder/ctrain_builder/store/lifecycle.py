@@ -41,7 +41,6 @@ from ctrain_runtime.store.store import (
 )
 
 GRACE_DAYS = 30.0  # days
-LONGEST_LEASE = lease.LONGEST_DAYS  # days that jobs can keep a version after its retirement, whatever their leases say
 _DAY = 86400
 # Of copies, small files and locks; and links in channels/
 _OWN_PART = re.compile(r"\..+\.(sif|json|html|lock)(\.\w+)?\.part(\.lock)?|\.[a-z0-9-]+_[^_]+\.sif\.\d+")
@@ -178,20 +177,20 @@ def retired(store: Store) -> Iterator[tuple[StoredVersion, float]]:
                     yield version, version.manifest.stat().st_mtime
 
 
-def leases_on_retired(store: Store, now: float, longest: float = LONGEST_LEASE) -> list[Lease]:
-    """By whom retired versions are still needed: at most `longest` days, because anybody can make a lease that lasts
-    for ever."""
-    leases = lease.active(store.root, now, max(longest, LONGEST_LEASE))
-    ends = {version.image.name: since + longest * _DAY for version, since in retired(store)}
+def leases_on_retired(store: Store, now: float) -> list[Lease]:
+    """The leases on retired versions.
+
+    They count for at most LONGEST_DAYS after the retirement, because anybody can make a lease that never expires.
+    """
+    leases = lease.active(store.root, now)
+    ends = {version.image.name: since + lease.LONGEST_DAYS * _DAY for version, since in retired(store)}
     bounded = (
         replace(leases[name], until=min(leases[name].until, end)) for name, end in ends.items() if name in leases
     )
     return [one for one in bounded if one.until > now]
 
 
-def garbage(
-    store: Store, grace: float, now: float, longest: float = LONGEST_LEASE, quarantined: bool = False
-) -> Iterator[Removal]:
+def garbage(store: Store, grace: float, now: float, quarantined: bool = False) -> Iterator[Removal]:
     """What can be removed: versions that were retired `grace` days ago and no job needs, and what crashes have left;
     the images in quarantine, too, if `quarantined`. Their manifests stay, so that no number is given again.
 
@@ -199,7 +198,7 @@ def garbage(
     pending name, and temporary files. An image with any other manifest, readable or not, or with none, stays.
     """
     links = list_directory(store.root / CHANNELS, "*.sif")
-    keeping = {*map(channel_target, links), *(one.image for one in leases_on_retired(store, now, longest))}
+    keeping = {*map(channel_target, links), *(one.image for one in leases_on_retired(store, now))}
     for version, since in retired(store):
         days, image = (now - since) / _DAY, store.root / version.image.name
         if image.is_file() and image.name not in keeping and days >= grace:
@@ -228,13 +227,11 @@ def copies(store: Store) -> list[tuple[Path, str]]:
     return [(path, who) for path, who in parts if who]
 
 
-def collect(
-    writer: LockedStore, grace: float, longest: float = LONGEST_LEASE, quarantined: bool = False
-) -> list[Removal]:
+def collect(writer: LockedStore, grace: float, quarantined: bool = False) -> list[Removal]:
     """Remove what `garbage` finds. Of commands that run, only copies are there, which their locks keep."""
     now = time.time()
     lease.sweep(writer.root, now)
-    found = list(garbage(writer.store, grace, now, longest, quarantined))
+    found = list(garbage(writer.store, grace, now, quarantined))
     for one in found:
         if one.version:
             writer.log(log.REMOVE, one.version.name, one.version.version, why=one.why)

@@ -74,9 +74,9 @@ def release(path: str) -> None:
             Path(path).unlink(missing_ok=True)
 
 
-def unexpired(root: Path, now: float, longest: float = LONGEST_DAYS) -> list[Lease]:
+def unexpired(root: Path, now: float) -> list[Lease]:
     """The leases that have not expired at time `now`; the one that expires last comes last."""
-    leases = (lease for lease in (_read(path, longest) for path in _paths(root)) if lease.until > now)
+    leases = (lease for lease in (_read(path) for path in _paths(root)) if lease.until > now)
     return sorted(leases, key=lambda lease: lease.until)
 
 
@@ -85,9 +85,9 @@ def of_image(image: Path, now: float) -> list[Lease]:
     return [one for one in unexpired(image.parent, now) if one.image == image.name]
 
 
-def active(root: Path, now: float, longest: float = LONGEST_DAYS) -> dict[str, Lease]:
+def active(root: Path, now: float) -> dict[str, Lease]:
     """The unexpired leases at time `now` by image file name; of several, the one that expires last."""
-    return {lease.image: lease for lease in unexpired(root, now, longest)}
+    return {lease.image: lease for lease in unexpired(root, now)}
 
 
 def sweep(root: Path, now: float) -> None:
@@ -108,7 +108,7 @@ def _paths(root: Path) -> list[Path]:
         raise StoreError(f"cannot list {root / LEASES}: {error.strerror}", "Ask the store's owner") from error
 
 
-def _read(path: Path, longest: float) -> Lease:
+def _read(path: Path, longest: float = LONGEST_DAYS) -> Lease:
     image = path.name.rpartition("@")[0]
     try:
         status = path.lstat()

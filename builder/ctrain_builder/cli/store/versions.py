@@ -56,13 +56,6 @@ def add_actions(add: AddAction) -> None:
         metavar="DAYS",
         help=f"how long retired versions are kept (default: {lifecycle.GRACE_DAYS:.0f})",
     )
-    gc.add_argument(
-        "--longest-lease",
-        type=days,
-        default=lifecycle.LONGEST_LEASE,
-        metavar="DAYS",
-        help=f"how long jobs can keep a version after its retirement (default: {lifecycle.LONGEST_LEASE:.0f})",
-    )
     gc.add_argument("--quarantine", action="store_true", help="also the damaged images in quarantine/")
     for action in (retire, withdraw, remove, gc):
         add_yes(action)
@@ -167,15 +160,15 @@ def _remove(args: argparse.Namespace, store: Store) -> int:
 def _gc(args: argparse.Namespace, store: Store) -> int:
     if args.yes:
         with lock_store(store.root, print_note) as writer:
-            found = lifecycle.collect(writer, args.grace, args.longest_lease, args.quarantine)
+            found = lifecycle.collect(writer, args.grace, args.quarantine)
     else:
-        found = list(lifecycle.garbage(store, args.grace, time.time(), args.longest_lease, args.quarantine))
+        found = list(lifecycle.garbage(store, args.grace, time.time(), args.quarantine))
     total = sum(one.size for one in found)
     rows = [(one.path.name, format_size(one.size), one.why) for one in found]
     what = f"{pluralize(len(found), 'file')} ({format_size(total)})"
     summary = f"removed {what}" if args.yes else f"{what}; confirm with --yes"
     text = f"{table(('file', 'size', 'why'), rows)}\n{summary}" if found else "nothing to remove"
-    kept = lifecycle.leases_on_retired(store, time.time(), args.longest_lease)
+    kept = lifecycle.leases_on_retired(store, time.time())
     files = [{"path": str(one.path), "size": one.size, "why": one.why} for one in found]
     copies = [{"path": str(path), "by": who} for path, who in lifecycle.copies(store)]
     data = {"files": files, "size": total, "done": args.yes, "needed": [asdict(one) for one in kept], "copies": copies}
