@@ -41,8 +41,11 @@ class Slice:
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU as a scheduler or a driver names it; its model (A100) and compute capability (8.0), "" if not known. As far
-    as the name says: its form (SXM, PCIe, NVL, V100S), its memory in GB, and which part of it (None: all) it is."""
+    """A GPU as a scheduler or a driver names it.
+
+    `model`: as in A100; `capability`: as in 8.0; "" if unknown. The rest is set as far as the name says it: `form`
+    (SXM, PCIe, NVL, V100S), `memory` in GB, and `slice`, the part of the GPU (None: all of it).
+    """
 
     name: str
     model: str = ""

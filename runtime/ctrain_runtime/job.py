@@ -46,8 +46,11 @@ class Dataset:
 
 @dataclass(frozen=True)
 class Training:
-    """What a job trains, in the terms of `ctrain estimate`. NAME=DEFAULT is a setting of the program, `all` the number
-    of ranks. `when` changes the layout: for the setting NAME=VALUE, keys and their values."""
+    """The training of a job, in the terms of `ctrain estimate`.
+
+    NAME=DEFAULT is a setting of the program, `all` the number of ranks. `when` changes the layout: for the setting
+    NAME=VALUE, keys and their values.
+    """
 
     model: dict[str, Value]
     layout: dict[str, Value]
@@ -73,8 +76,11 @@ class JobFile:
 
 @dataclass(frozen=True)
 class Job:
-    """A job ready to be planned. `directory` is the host directory it runs in, None if it is part of the image; `file`
-    is its job.yaml, None for a command. `independent`: its ranks form no world.
+    """A job ready to be planned.
+
+    `directory`: the host directory it runs in, None if it is part of the image; `file`: its job.yaml, None for a
+    command.
+    `independent`: its ranks form no world.
     """
 
     name: str

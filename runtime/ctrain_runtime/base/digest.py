@@ -26,8 +26,10 @@ def read_chunks(file: IO[bytes], size: Optional[int] = None) -> Iterator[bytes]:
 def file_digest(
     path: Path, offset: int = 0, size: Optional[int] = None, tick: Callable[[int], None] = lambda _bytes: None
 ) -> str:
-    """The digest of a file, or of `size` bytes of it, as in sha256:9f2c... `tick` is called now and then with the
-    number of bytes that were read. Raises OSError."""
+    """The digest of a file, or of `size` bytes of it, as in sha256:9f2c...
+
+    `tick` is called now and then with the number of bytes that were read. Raises OSError.
+    """
     sha, done = hashlib.sha256(), 0
     with path.open("rb") as file:
         file.seek(offset)

@@ -1,5 +1,7 @@
-"""Reads YAML files, strictly: a duplicate key is an error with its line; writes lines of them. Apart from config, which
-also serves JSON."""
+"""Reads YAML files strictly (a duplicate key is an error with its line), and writes lines of them.
+
+It is apart from `config`, which also serves JSON.
+"""
 
 from __future__ import annotations
 

@@ -10,8 +10,10 @@ from ctrain_runtime.job import Count
 
 @dataclass(frozen=True)
 class Remark:
-    """Why a line of the script is not in the job. `lost`: what it did is missing; else ctrain does it, or no job needs
-    it."""
+    """Why a line of the script is not in the job.
+
+    `lost`: its effect is missing; otherwise ctrain provides it, or no job needs it.
+    """
 
     line: int
     text: str
@@ -21,9 +23,11 @@ class Remark:
 
 @dataclass
 class Request:
-    """What the head of a script requests, filled line by line. `sizes` have the names of sbatch's options and values as
-    they are written: nodes, ntasks, ntasks-per-node, gpus, gpus-per-node, gpus-per-task, time, chdir. `options` are
-    words of `ctrain run`."""
+    """The requests in the head of a script, filled line by line.
+
+    `sizes`: values as they are written, by the names of sbatch's options: nodes, ntasks, ntasks-per-node, gpus,
+    gpus-per-node, gpus-per-task, time, chdir. `options`: words of `ctrain run`.
+    """
 
     scheduler: str = ""
     sizes: dict[str, str] = field(default_factory=dict)
@@ -56,9 +60,11 @@ class Launch:
 
 @dataclass(frozen=True)
 class BatchJob:
-    """The job that does what the launch in a `line` of a script did: keys of job.yaml, and further words of `ctrain
-    run`. `gpus_per_node` and `ranks_per_node` are "auto" if the script does not say; `directory` is where the program
-    starts, None if that is unknown."""
+    """The job that does what the launch in a `line` of a script did: keys of job.yaml, and words of `ctrain run`.
+
+    `gpus_per_node` and `ranks_per_node` are "auto" if the script does not say. `directory` is where the program starts,
+    None if that is unknown.
+    """
 
     line: int
     image: str

@@ -17,14 +17,17 @@ LONGEST_SECONDS = 10 * 365 * 86400.0  # of an ETA
 
 
 def progress(record: Mapping[str, Any], left: Optional[float], blocks: str = BLOCKS, columns: int = WIDE) -> str:
-    """One line for a record; missing values, and those of a wrong type, are left out. `left`: remaining seconds. What
-    does not fit in `columns` is the bar's length, then the bar, then the last measures."""
+    """One line for a record; missing values, and those of a wrong type, are left out.
+
+    `left`: the remaining seconds. To fit into `columns`, the bar gets shorter, then is left out; last measures go
+    first.
+    """
     epoch, count, measures = _epoch(record), _count(record), _measures(record)
     eta = f"ETA {format_duration(left)}" if left is not None and 0 < left <= LONGEST_SECONDS else ""
     while measures and len(_join(epoch, count, *measures, eta)) > columns:
         measures.pop()
-    room = columns - len(_join(epoch, count, *measures, eta)) - len(GAP)
-    return _join(epoch, _bar(record, blocks, min(room, BAR_COLUMNS)), count, *measures, eta)
+    columns_left = columns - len(_join(epoch, count, *measures, eta)) - len(GAP)
+    return _join(epoch, _bar(record, blocks, min(columns_left, BAR_COLUMNS)), count, *measures, eta)
 
 
 def _join(*parts: str) -> str:

@@ -127,8 +127,10 @@ def _variables_of_tasks(plan: LaunchPlan) -> tuple[str, ...]:
 
 
 def ending(plan: LaunchPlan, conclusion: Conclusion, step: int = 0, shown: str = "") -> str:
-    """The last lines of a run; the very last one is always the run directory. `step` is the last one seen, `shown` the
-    end of the output above: what it ends with is not repeated."""
+    """The last lines of a run; the very last one is always the run directory.
+
+    `step`: the last one seen; `shown`: the end of the output above, whose last lines are not repeated.
+    """
     ended, attempts = conclusion.record.exit, conclusion.record.attempts
     estimate, measured = conclusion.record.estimate, conclusion.record.measured
     lines = []

@@ -16,8 +16,11 @@ from ctrain_runtime.store import lease
 
 @dataclass(frozen=True)
 class Facts:
-    """`gpu_maker`: whose GPUs this machine has. `ignores_layers`: the engine does not mount the overlay partitions of
-    the selected image. `lease_dir`: the writable directory for leases in its store; "" if there is none."""
+    """Facts about this machine, and about the selected image on it.
+
+    `gpu_maker`: the maker of this machine's GPUs. `ignores_layers`: the engine does not mount the image's overlay
+    partitions. `lease_dir`: the writable directory for leases in its store; "" if there is none.
+    """
 
     is_root: bool
     engine: Engine

@@ -179,7 +179,7 @@ def _compare_plugin(selected: SelectedSite, reference: str, *, in_job: bool) -> 
         yield Finding("image", "fail", error.message, error.hint)
         return
     try:
-        lines = _look(site, find_site_engine(site)[0], image)
+        lines = _examine_plugin(site, find_site_engine(site)[0], image)
     except ConfigError as error:
         yield Finding("NCCL plugin", "fail", error.message, error.hint)
         return
@@ -203,7 +203,7 @@ def _compare_plugin(selected: SelectedSite, reference: str, *, in_job: bool) -> 
         yield Finding("NCCL plugin", "ok", f"{plugin}, with all its libraries")
 
 
-def _look(site: Site, engine: Engine, image: Image) -> list[str]:
+def _examine_plugin(site: Site, engine: Engine, image: Image) -> list[str]:
     """What the script prints in a container with the site's mounts and variables. Raises EngineError."""
     lacking = [path for path in (mount.partition(":")[0] for mount in site.mounts) if not os.access(path, os.F_OK)]
     if lacking:

@@ -61,8 +61,10 @@ def check_fabric() -> Iterator[Finding]:
 
 
 def _has_dma_buf() -> bool:
-    """Whether adapters read GPU memory by DMA-BUF, without nvidia_peermem: NVIDIA's open kernel module under Linux 5.12
-    or later ("GPUDirect RDMA and GPUDirect Storage" of NVIDIA's GPU Operator). Kernels that have it from a later one
-    are not known by their version."""
+    """Whether adapters read GPU memory by DMA-BUF, without nvidia_peermem.
+
+    That takes NVIDIA's open kernel module under Linux 5.12 or later ("GPUDirect RDMA and GPUDirect Storage" of NVIDIA's
+    GPU Operator). Kernels with a backport are not known by their version.
+    """
     kernel = tuple(map(int, re.findall(r"\d+", platform.release())[:2]))
     return kernel >= (5, 12) and "Open Kernel Module" in machine.driver_text()

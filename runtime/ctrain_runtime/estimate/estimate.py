@@ -70,8 +70,11 @@ def make_estimate(case: Case) -> Estimate:
 
 
 def calibrate(case: Case, gpus: int, tokens_per_second: float) -> tuple[float, float]:
-    """The efficiency with which the estimate for `gpus` GPUs, as many micro batches per replica, has the rate measured;
-    and the rate that was estimated. Raises UsageError for an impossible layout, and for a rate out of reach."""
+    """The efficiency with which the estimate reaches the measured `tokens_per_second`, and the rate that was estimated.
+
+    It is for `gpus` GPUs with as many micro batches per replica. Raises UsageError for an impossible layout, and for a
+    rate out of reach.
+    """
     layout, hardware = case.layout, case.hardware
     per_replica = layout.micro_batch * layout.micro_batches(hardware.count)
     layout = replace(layout, batch=max(1, layout.data_parallel(gpus)) * per_replica)

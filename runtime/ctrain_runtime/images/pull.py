@@ -44,7 +44,7 @@ _REFERENCE = re.compile(r"[a-z]+://\w[\w.:/@+-]*", re.ASCII)
 _IMAGE = re.compile(r"sha256-([0-9a-f]{64})\.sif")
 _LOG_TAIL_BYTES = 4096
 _STALL_SECONDS = 300.0  # without any change to the engine's files: it waits for its registry without end
-_LOOK_SECONDS = 30.0  # between two looks at them: layers can have very many files
+_CHECK_SECONDS = 30.0  # between two looks at them: layers can have very many files
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,11 @@ class PulledImage:
 
 @dataclass(frozen=True)
 class ResolvedReference:
-    """The image that a reference means in its registry. `digest` is that of the manifest for docker://, else of the
-    file; `entry` is its name in every cache, and `reference` pulls it."""
+    """The image that a reference means in its registry.
+
+    `digest`: that of the manifest for docker://, else of the file; `entry`: its name in every cache; `reference` pulls
+    it.
+    """
 
     digest: str
     entry: str
@@ -103,11 +106,11 @@ def pull(
     *,
     again: bool = False,
 ) -> PulledImage:
-    """Pull `reference` into `cache`, unless the image that it is `resolved` to is there. If that is unknown (None):
-    unless another process has just pulled the reference, and it is not to be pulled `again`.
+    """Pull `reference` into `cache`, unless the image that it is `resolved` to is in it.
 
-    Raises UsageError, RegistryError, DiskFullError, ImageUnusable, ConfigError; CtrainError if the cache cannot be
-    written to. Nothing is left then.
+    If that image is unknown (None), pull unless another process has just done so, or in any case with `again`. Raises
+    UsageError, RegistryError, DiskFullError, ImageUnusable, ConfigError; CtrainError if the cache cannot be written to.
+    Then no file is left.
     """
     check_reference(reference)
     link = link_path(cache, reference)
@@ -247,13 +250,13 @@ class _Stall:
     def __init__(self, reference: str, directories: tuple[Path, ...]) -> None:
         self._reference, self._directories = reference, directories
         self._size, self._changed = -1, 0.0
-        self._look = 0.0
+        self._next_check = 0.0
 
     def check(self, now: float) -> None:
         """Raise RegistryError if they have not changed for too long."""
-        if now < self._look:
+        if now < self._next_check:
             return
-        self._look = now + _LOOK_SECONDS
+        self._next_check = now + _CHECK_SECONDS
         size = sum(map(_bytes_below, self._directories))
         if size != self._size:
             self._size, self._changed = size, now

@@ -16,8 +16,11 @@ ONE_OF = {"rank": "rank of ", "task": "independent task of ", "node": "node's co
 
 
 def make_task(plan: LaunchPlan, identity: TaskIdentity) -> Task:
-    """One rank: finds out who it is, runs the program, and records how it ended. Of launcher node, and where ranks are
-    independent, RANK is the number in logs and events, which the program does not see."""
+    """One rank: it finds out who it is, runs the program, and records how it ended.
+
+    Of launcher node, and where ranks are independent, RANK is the number in logs and events, which the program does not
+    see.
+    """
     mpi, horovod = plan.launcher == "mpi", plan.launcher == "gloo"
     serve = '"${ct_serve[@]}" ' if horovod else ""
     text = [

@@ -26,11 +26,14 @@ LAUNCHERS = ("mpi", "gloo")  # the option chooses this launcher
 
 @dataclass(frozen=True)
 class Spawner:
-    """A program that starts ranks. `table` has the names of its options by their role, without leading dashes, and with
-    a "=" for each value that follows. `local_rank` are words that add the argument by which programs learn their local
-    rank; then comes how many words precede it, if it is not the last one. `joins`: started on each node with the
-    variables of launcher node, it makes one world. `on_each_node` are options, as a shell reads them, by which it does
-    so without knowing these variables."""
+    """A program that starts ranks, and its options.
+
+    `table`: the names of its options by role, without leading dashes, with a "=" for each value that follows.
+    `local_rank`: words that add the argument by which programs learn their local rank; then, unless it is the last
+    argument, how many words precede it.
+    `joins`: started on each node with the variables of launcher node, it makes one world.
+    `on_each_node`: options, as a shell reads them, by which it does so without knowing these variables.
+    """
 
     launcher: str
     table: Mapping[str, str]

@@ -30,9 +30,12 @@ _NAMES: dict[Maker, str] = {"nvidia": "NVIDIA", "amd": "AMD", "intel": "Intel"}
 
 @dataclass(frozen=True)
 class NodeFacts:
-    """What is known of the nodes of a run. `name` is theirs for users; `arch` is the output of `uname -m`; `gpus` are
-    the scheduler's or the driver's names of those that the run uses, `maker` whose they are; `driver` is NVIDIA's
-    version ("": unknown); `instructions` are those of the CPU (empty: unknown)."""
+    """The known facts about the nodes of a run.
+
+    `name`: the nodes, as messages call them; `arch`: the output of `uname -m`.
+    `gpus`: the GPUs that the run uses, as the scheduler or the driver names them; `maker`: who made them.
+    `driver`: NVIDIA's version ("": unknown); `instructions`: those of the CPU (empty: unknown).
+    """
 
     name: str
     arch: str = ""

@@ -21,9 +21,11 @@ LIBRARIES = (*COUNTED_BY_MPI, "deepspeed", "accelerate", "lightning", "pytorch_l
 
 @dataclass(frozen=True)
 class Imports:
-    """The LIBRARIES that a program imports: all, and those that it cannot do without; `source` is what says so.
-    `needs_rank`: it forms a group, or reads RANK, without asking whether there is one. `alone`: nothing in it could
-    connect ranks, and that leaves no doubt."""
+    """The LIBRARIES that a program imports: all of them, and those that it requires.
+
+    `source`: the file that says so. `needs_rank`: it forms a group, or reads RANK, without asking whether there is one.
+    `alone`: certainly nothing in it could connect ranks.
+    """
 
     source: str = ""
     libraries: frozenset[str] = frozenset()

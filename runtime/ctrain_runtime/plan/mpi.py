@@ -35,9 +35,10 @@ NO_HOROVOD = {"HOROVOD_CONTROLLER": "none"}
 
 
 def environment(launcher: str, flavour: str, gpus: bool, horovod: bool = False, hpcx: bool = False) -> dict[str, str]:
-    """The variables for ranks that are started with MPI; `flavour` is the scheduler's plugin, "" for mpirun. Without
-    MPI, those that keep the image's Horovod, if there are several ranks and it has one, from running N worlds of one.
-    `gpus`: the image computes on GPUs; `hpcx`: its MPI is NVIDIA's HPC-X.
+    """The variables for ranks that are started with MPI; `flavour` is the scheduler's plugin, "" for mpirun.
+
+    Without MPI: those that keep the image's Horovod, if it has one, from running N worlds of one. `gpus`: the image
+    computes on GPUs; `hpcx`: its MPI is NVIDIA's HPC-X.
     """
     if launcher not in ("mpi", "mpirun"):
         return NO_HOROVOD if horovod and launcher != "gloo" else {}

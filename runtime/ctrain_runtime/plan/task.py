@@ -10,9 +10,11 @@ from ctrain_runtime.base import run_files
 
 @dataclass(frozen=True)
 class Task:
-    """What the scheduler starts `plan.tasks` times: the name of a script in the run directory. `scripts` maps the names
-    of the scripts that it needs to their texts, and `files` are static ones (payload/). `stages` are scripts that each
-    node runs once before, in this order."""
+    """What the scheduler starts `plan.tasks` times.
+
+    `script`: the name of a script in the run directory; `scripts`: the texts of all scripts that it needs, by name;
+    `files`: static ones (payload/). `stages`: scripts that each node runs once before, in this order.
+    """
 
     script: str
     scripts: dict[str, str]

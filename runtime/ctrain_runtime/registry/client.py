@@ -126,8 +126,8 @@ class RegistryClient:
             if not following or page.keys() <= found.keys():  # or it would lead us in circles
                 return tuple({**found, **page})
             found.update(page)
-            there = urlsplit(follow(url, following[0]))
-            url = f"{origin(url)}{there.path}?{there.query}"  # whatever host it names: our login is for this one
+            page_url = urlsplit(follow(url, following[0]))
+            url = f"{origin(url)}{page_url.path}?{page_url.query}"  # whatever host it names: our login is for this one
 
     def config(self, reference: str, arch: str = "amd64") -> dict[str, Any]:
         """What an image for Linux on `arch` is configured with: `Env`, `Labels` and so on."""
@@ -222,8 +222,8 @@ class RegistryClient:
 
     def _log_in(self, answer: Response, ref: Reference, actions: str) -> str:
         """The header Authorization that a 401 asks for: a login, or a token for it (or for nobody in particular)."""
-        asked = answer.headers.get("WWW-Authenticate", "")
-        challenges = {match[1].lower(): match[2] for match in _CHALLENGE.finditer(asked)}
+        header = answer.headers.get("WWW-Authenticate", "")
+        challenges = {match[1].lower(): match[2] for match in _CHALLENGE.finditer(header)}
         login = credentials.find(ref.host, self._environ)
         if "bearer" in challenges:
             return "Bearer " + self._token(dict(_FIELD.findall(challenges["bearer"])), login, ref, actions)
@@ -231,13 +231,15 @@ class RegistryClient:
             return login.basic
         raise self.refusal(answer, ref, actions)
 
-    def _token(self, asked: Mapping[str, str], login: Optional[credentials.Login], ref: Reference, actions: str) -> str:
+    def _token(
+        self, fields: Mapping[str, str], login: Optional[credentials.Login], ref: Reference, actions: str
+    ) -> str:
         """A token for these actions in the repository, and for no more, from the service that the registry names."""
-        realm = asked.get("realm", "")
+        realm = fields.get("realm", "")
         if not realm.startswith(("https://", "http://")):
             raise RegistryError(f"{ref.host} names no address where tokens are to be had", _STRANGE)
         scope = f"repository:{ref.repository}:{actions}" if ref.repository else "registry:catalog:*"
-        service = asked.get("service", "")  # Docker's client names none, rather than an empty one
+        service = fields.get("service", "")  # Docker's client names none, rather than an empty one
         query = {**({"service": service} if service else {}), "scope": scope}
         if login and login.name == credentials.TOKEN:
             form = {"grant_type": "refresh_token", "refresh_token": login.secret, "client_id": "ctrain", **query}

@@ -39,8 +39,10 @@ class Unreachable(RegistryError):
 
 @dataclass(frozen=True)
 class Request:
-    """How an address is asked. `patience` is how many seconds longer than others the answer may take. With `stream`,
-    what is found is not read at once."""
+    """How a URL is requested.
+
+    `patience`: how many seconds longer than others the answer may take. `stream`: the body is not read at once.
+    """
 
     method: str = "GET"
     body: bytes = b""
@@ -53,8 +55,11 @@ GET = Request()
 
 @dataclass(frozen=True)
 class Response:
-    """`url` is where it came from in the end. `parts` are the bytes of a stream, which has no `body`; while they come,
-    each read may take as long as a whole answer. They raise Unreachable."""
+    """The answer of a server.
+
+    `url`: where it came from, after redirects. `parts`: the bytes of a stream, which has no `body`; each read of them
+    may take as long as a whole answer. They raise Unreachable.
+    """
 
     url: str
     status: int
@@ -103,8 +108,8 @@ class HttpClient:
             else:
                 if answer.status != 429 and answer.status < 500:
                     return answer
-                wished = answer.headers.get("Retry-After", "")
-                wait = max(wait, int(wished[:9])) if wished.isdecimal() else wait
+                retry_after = answer.headers.get("Retry-After", "")
+                wait = max(wait, int(retry_after[:9])) if retry_after.isdecimal() else wait
                 if last or wait > _LONGEST_WAIT:
                     raise Unreachable(f"{host(url)} answers {answer.status} {answer.reason}", _LATER)
             self._pause(wait)
@@ -129,12 +134,12 @@ class HttpClient:
                 stream=True,
                 proxies={"http": ""},  # plain http is for this machine, which no proxy stands before
             )
-            found = url, response.status_code, response.reason, response.headers
+            head = url, response.status_code, response.reason, response.headers
             if call.stream and response.status_code in (200, 206):
-                return Response(*found, b"", self._parts(url, response))
+                return Response(*head, b"", self._parts(url, response))
             with response:
                 if call.method not in ("GET", "HEAD") or not response.is_redirect:
-                    return Response(*found, b"" if call.method == "HEAD" else _read(response, deadline))
+                    return Response(*head, b"" if call.method == "HEAD" else _read(response, deadline))
                 url = follow(url, response.headers["Location"])
         raise Unreachable(f"{host(url)} redirects without end", _LATER)
 

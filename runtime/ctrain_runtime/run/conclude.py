@@ -88,8 +88,11 @@ def conclude(run: Run, status: Status) -> Conclusion:
 
 
 def _final_status(run: Run, status: Status) -> Status:
-    """The scheduler's final status, which may come a moment after the job's last act: only it shows what ended a job
-    from outside. A job that has succeeded, and that no signal has reached, need not wait for it."""
+    """The scheduler's final status, which may come a moment after the job's last act.
+
+    Only the scheduler shows what ended a job from outside. A job that has succeeded, and that no signal has reached,
+    need not wait for it.
+    """
     is_final = status.outcome and not status.provisional
     if is_final or not run.job_id or is_undisturbed(run):
         return status

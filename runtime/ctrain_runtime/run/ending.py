@@ -73,8 +73,10 @@ def interruption(job: list[Event], nodes: list[Event], recorded_ranks: int) -> O
 
 def cut_short(nodes: list[Event]) -> list[Rank]:
     """The ranks that SIGTERM has reached, and that were killed after it, or have not recorded how they ended."""
-    told = {event.rank for event in nodes if event.what == "signalled" and event.signal == "TERM"}
-    return [rank for rank in ranks.from_events(nodes) if rank.number in told and rank.exit_code in (None, ranks.KILLED)]
+    reached = {event.rank for event in nodes if event.what == "signalled" and event.signal == "TERM"}
+    return [
+        rank for rank in ranks.from_events(nodes) if rank.number in reached and rank.exit_code in (None, ranks.KILLED)
+    ]
 
 
 def _warning(events: list[Event], ended_well: list[Rank]) -> Optional[Interruption]:

@@ -13,8 +13,11 @@ from ctrain_runtime.run.follow import parse_object
 
 @dataclass(frozen=True)
 class Event:
-    """One line. `time` is in seconds since the epoch, None if the script could not get it. `signal` is as in TERM;
-    `memory_limit` is in bytes, and set if the kernel has killed processes that needed more (0: no limit of its own)."""
+    """One line of an event file.
+
+    `time`: in seconds since the epoch, None if the script could not get it; `signal`: as in TERM. `memory_limit`: in
+    bytes, set if the kernel has killed processes that needed more (0: no limit of its own).
+    """
 
     what: str
     stage: str = ""

@@ -30,8 +30,8 @@ class Interrupts:
         self._wakeup = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
         numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         # Signals that the caller ignores stay ignored, as SIGHUP under nohup.
-        taken = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
-        self._before: dict[signal.Signals, Any] = {number: signal.signal(number, self._take) for number in taken}
+        handled = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+        self._before: dict[signal.Signals, Any] = {number: signal.signal(number, self._handle) for number in handled}
         # Where job.sh is a child, its end is seen at once: every signal that has a handler ends the wait.
         self._before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, lambda *_: None)
         return self
@@ -50,7 +50,7 @@ class Interrupts:
         if select.select([self._read], [], [], seconds)[0]:
             os.read(self._read, 4096)
 
-    def _take(self, number: int, _frame: Optional[FrameType]) -> None:
+    def _handle(self, number: int, _frame: Optional[FrameType]) -> None:
         now = time.monotonic()
         if number == signal.SIGHUP:
             self.detach = True

@@ -34,8 +34,11 @@ class Exit:
 
 @dataclass(frozen=True)
 class Attempt:
-    """One job of a run. `name` is for users; `outcome` is one of schedulers.protocol.Outcome, `word` the scheduler's
-    own state. `cluster` is where the job's number counts ("": unknown, or a process). Times are ISO 8601 in UTC."""
+    """One job of a run; times are ISO 8601 in UTC.
+
+    `name`: the job's name for users; `outcome`: one of schedulers.protocol.Outcome; `word`: the scheduler's own state.
+    `cluster`: where the job's number counts ("": unknown, or a process).
+    """
 
     job_id: str
     name: str
@@ -49,11 +52,14 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Record:
-    """`nodes` are the hosts in the order of the ranks; `environment` holds names only; `revision` is the git commit of
-    the job's directory; `preflight` is what the preflight has measured, and why it has failed. `estimate` is what the
-    run was to need, and `measured` what it did, if that was asked for. `world` is the certificate of who joined, null
-    in records of older versions. It, `exit` and `end` are null until the run is known to have ended; `doubtful`: files
-    were missing that may appear later, and then correct how it ended.
+    """The record of a run: record.json.
+
+    `nodes`: the hosts in the order of the ranks; `environment`: names only; `revision`: the git commit of the job's
+    directory. `preflight`: its measurements, and why it failed. `estimate` and `measured`: the expected and the
+    measured needs, if --estimate was given. `world`: the certificate of who joined, null in records of older versions.
+
+    `world`, `exit` and `end` are null until the run is known to have ended. `doubtful`: files were missing that may
+    appear later, and then correct how it ended.
     """
 
     run: str

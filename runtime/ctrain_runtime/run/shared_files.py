@@ -44,8 +44,11 @@ def has_caches(run: Path) -> bool:
 
 
 def renew(paths: Iterable[Path]) -> None:
-    """Make this host ask for the sizes of files anew: they come with the answer to a change, be it to the same mode.
-    It does not refresh that a name is missing: before that is remembered, follow.Tail looks at listings."""
+    """Make this host ask for the sizes of files anew.
+
+    They come with the answer to a change, be it to the same mode. It does not refresh that a name is missing: before
+    that is remembered, follow.Tail looks at listings.
+    """
     for path in paths:
         with contextlib.suppress(OSError):
             path.chmod(stat.S_IMODE(path.stat().st_mode))

@@ -16,9 +16,13 @@ class Detect:
 
 @dataclass(frozen=True)
 class SiteEngine:
-    """The engine of the compute nodes. `path` is absolute or a name on their PATH ("": the one found here), `version`
-    its version where the login nodes lack it. `modules` are loaded before it; one that begins with / is a directory of
-    module files. `fakeroot`: containers do not start without --fakeroot."""
+    """The engine of the compute nodes.
+
+    `path`: absolute, or a name on their PATH ("": the one found here); `version`: where the login nodes lack the
+    engine.
+    `modules`: loaded before it; one that begins with / is a directory of module files.
+    `fakeroot`: containers do not start without --fakeroot.
+    """
 
     path: str = ""
     version: str = ""
@@ -28,10 +32,11 @@ class SiteEngine:
 
 @dataclass(frozen=True)
 class SitePartition:
-    """A partition as administrators describe it: what the scheduler does not tell, and all of it where there is no
-    scheduler to ask. The numbers are those of a node; `arch` is the output of `uname -m`. `time_limit` is as for
-    --time, one for all jobs or one for each range of nodes, as in {"10-24": "3:00:00"}. `cpus` are those that the
-    scheduler counts, of which a core has `threads_per_core`.
+    """A partition as administrators describe it, where the scheduler does not say, or where there is none to ask.
+
+    The numbers are those of a node; `arch` is the output of `uname -m`. `time_limit` is as for --time, one for all jobs
+    or one for each range of nodes, as in {"10-24": "3:00:00"}. `cpus` are those that the scheduler counts, of which a
+    core has `threads_per_core`.
     """
 
     nodes: int

@@ -21,8 +21,10 @@ MODULES, CATALOGUE = "modules", "catalogue"
 
 @dataclass(frozen=True)
 class Output:
-    """Module files or the catalogue, at `path`, and a fingerprint of the contents from which it was made. `store`: the
-    path in it by which the store is found; "" if an earlier ctrain has made it."""
+    """Module files or the catalogue at `path`, with a fingerprint of the contents that they show.
+
+    `store`: the path by which the store is found in them; "" if an earlier ctrain made them.
+    """
 
     path: Path
     kind: str

@@ -33,18 +33,18 @@ class JobRecord:
 
 def look_up(job_id: str, plan: LaunchPlan) -> JobRecord:
     """What PBS has of a run's job. Raises OtherServerError, or CtrainError if PBS does not answer."""
-    record, here = read_record(job_id)
+    record, server_here = read_record(job_id)
     if record is not None and is_job_of(record, plan):
         return JobRecord(job_id, record)
     server = plan.cluster or job_id.partition(".")[2]  # an older ctrain did not record it
-    if not server or is_same_server(server, here or _own_server()):  # an answer that is an error may lack the name
+    if not server or is_same_server(server, server_here or _own_server()):  # an error may lack the name
         return JobRecord(job_id, None)
-    there = f"{job_id}@{server}"  # man qstat: an id may name the server to ask
+    remote_id = f"{job_id}@{server}"  # man qstat: an id may name the server to ask
     try:
-        record, _ = read_record(there)
+        record, _ = read_record(remote_id)
     except CtrainError as error:
         raise OtherServerError(server) from error
-    return JobRecord(there, record if record is not None and is_job_of(record, plan) else None)
+    return JobRecord(remote_id, record if record is not None and is_job_of(record, plan) else None)
 
 
 def check_server(plan: LaunchPlan) -> None:

@@ -250,7 +250,7 @@ def test_a_registry_that_falls_silent_is_not_waited_for(
     pulls: Pulls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_STALL_SECONDS", 0.5)
-    monkeypatch.setattr(module, "_LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(module, "_CHECK_SECONDS", 0.1)
     pulls.answer(f'echo $$ >{tmp_path / "pid"}; head -c 900 {pulls.source} >"$3"; exec sleep 300')
     silent = rf"cannot pull {REFERENCE}: no progress for 0\.5 s after \d.*B from r\.example:5000\. Check the network"
     with pytest.raises(RegistryError, match=silent):
