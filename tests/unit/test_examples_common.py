@@ -112,7 +112,8 @@ def pictures() -> ModuleType:
     return module
 
 
-def test_pictures_are_arrays_with_the_label_of_their_directory(tmp_path: Path) -> None:
+def test_pictures_are_arrays_with_the_label_of_their_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(COMMON)  # as programs put it on the path
     for name, grey in (("zero/a.png", 0), ("one/b.png", 255), ("one/a.png", 0)):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         Image.new("RGB", (8, 8), (grey, grey, grey)).save(tmp_path / name)
