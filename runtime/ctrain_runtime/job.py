@@ -79,8 +79,7 @@ class Job:
     """A job ready to be planned.
 
     `directory`: the host directory it runs in, None if it is part of the image; `file`: its job.yaml, None for a
-    command.
-    `independent`: its ranks form no world.
+    command. `independent`: its ranks form no world.
     """
 
     name: str

@@ -149,7 +149,7 @@ class Container:
     ) -> None:
         """Run to the end with `variables` besides the environment; the command and its output go to `log`.
 
-        Raises Failed, or the cause that the log gives: DiskFullError, EngineError.
+        Raises CommandFailed, or the cause that the log gives: DiskFullError, EngineError.
         """
         with open(log, "a", encoding="utf-8", opener=_private) as file:
             start = file.tell()

@@ -19,8 +19,8 @@ LONGEST_SECONDS = 10 * 365 * 86400.0  # of an ETA
 def progress(record: Mapping[str, Any], left: Optional[float], blocks: str = BLOCKS, columns: int = WIDE) -> str:
     """One line for a record; missing values, and those of a wrong type, are left out.
 
-    `left`: the remaining seconds. To fit into `columns`, the bar gets shorter, then is left out; last measures go
-    first.
+    `left`: the remaining seconds. To fit into `columns`, the bar gets shorter, then is left out, and then measures are,
+    the last one first.
     """
     epoch, count, measures = _epoch(record), _count(record), _measures(record)
     eta = f"ETA {format_duration(left)}" if left is not None and 0 < left <= LONGEST_SECONDS else ""

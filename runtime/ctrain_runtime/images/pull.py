@@ -44,7 +44,7 @@ _REFERENCE = re.compile(r"[a-z]+://\w[\w.:/@+-]*", re.ASCII)
 _IMAGE = re.compile(r"sha256-([0-9a-f]{64})\.sif")
 _LOG_TAIL_BYTES = 4096
 _STALL_SECONDS = 300.0  # without any change to the engine's files: it waits for its registry without end
-_CHECK_SECONDS = 30.0  # between two looks at them: layers can have very many files
+_CHECK_SECONDS = 30.0  # between two checks: layers can have very many files
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,8 @@ class Detect:
 class SiteEngine:
     """The engine of the compute nodes.
 
-    `path`: absolute, or a name on their PATH ("": the one found here); `version`: where the login nodes lack the
-    engine.
-    `modules`: loaded before it; one that begins with / is a directory of module files.
+    `path`: absolute, or a name on their PATH ("": the one found here); `version`: its version, for login nodes that
+    lack the engine. `modules`: loaded before it; one that begins with / is a directory of module files.
     `fakeroot`: containers do not start without --fakeroot.
     """
 
