@@ -10,9 +10,9 @@ pass_signals() { # RECORD END WARN: commands that record a signal, pass on SIGTE
   trap 'warn_step USR1' USR1
   trap 'warn_step USR2' USR2
 }
-end_step() {
+end_step() { # a signal to all may have ended the program before this script, on a busy machine, gets it
   [ -z "$ending" ] || return
-  is_over || "$ct_record_signal" TERM
+  if ! is_over || reached_all; then "$ct_record_signal" TERM; fi
   ending=yes
   "$ct_end_command"
 }
@@ -65,15 +65,19 @@ start_witness() {
   disown "$witness" # else bash reports its end
 }
 end_witness() { # until it has gone: one that has just started holds what this script has open, as the lock on the home
-  local parent='' tries=0
-  read -r _ _ _ parent _ <"/proc/$witness/stat"
+  local pid=$witness parent='' tries=0
+  witness='' # its end tells no more
+  read -r _ _ _ parent _ <"/proc/$pid/stat"
   [ "$parent" = "$$" ] || return # it was ended, and another process may have its number
-  kill -KILL "$witness"
-  while kill -0 "$witness" && ((++tries < 100)); do sleep 0.01; done
+  kill -KILL "$pid"
+  while kill -0 "$pid" && ((++tries < 100)); do sleep 0.01; done
 } 2>/dev/null
 pass_term() { # torchrun signals the group of a rank, some schedulers all processes of a task: then the program has it
   read -r -t 0.2 <> <(:)
-  if [ "${witness-}" ] && has_sigterm "$witness"; then to_all=yes; else signal_programs TERM; fi
+  if reached_all; then to_all=yes; else signal_programs TERM; fi
+}
+reached_all() { # whether SIGTERM came to everything that the step runs, as far as its witness can tell
+  [ "${witness-}" ] && has_sigterm "$witness"
 }
 has_sigterm() { # PID: whether it has ended a process, or will as soon as a busy machine lets it run
   local pending

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from ctrain_runtime import payload
 from samples.scripts import Scripts, is_running, slurm_task, wait_until
 
 # Signals may come while a handler runs: print would then fail.
@@ -136,6 +137,29 @@ def test_term_ends_a_program_that_does_not_handle_it(scripts: Scripts, send: Cal
     send(task.pid, signal.SIGTERM)
     assert task.wait() == 128 + signal.SIGTERM
     assert scripts.node_events()[-1] == {"stage": "run", "what": "ended", "rank": 0, "code": 143}
+
+
+# A program has just ended, and the trap of the script runs only now, as on a busy machine; $1 is what the witness got.
+LATE = """\
+cd "$2" && . ./programs.bash && . ./signals.bash
+is_over() { true; }
+record() { echo "recorded $1"; }
+ending='' ct_record_signal=record ct_end_command=:
+start_witness
+[ "$1" = none ] || kill -s "$1" "$witness"
+end_step
+end_witness || :
+"""
+
+
+@pytest.mark.parametrize(("sent", "recorded"), [("TERM", "recorded TERM\n"), ("none", "")])
+def test_a_signal_to_all_is_recorded_also_when_it_ended_the_program_before_the_script_got_it(
+    sent: str, recorded: str
+) -> None:
+    """Without that, an interrupted rank looks like one that nothing had reached; one that had ended before was not."""
+    library = Path(payload.__file__).parent / "bash"
+    done = subprocess.run(["bash", "-c", LATE, "late", sent, str(library)], check=True, capture_output=True, text=True)
+    assert done.stdout == recorded
 
 
 def test_warning_signals_reach_a_program_that_handles_them(scripts: Scripts) -> None:
