@@ -1,7 +1,8 @@
-"""Files that are whole or not there: written under a temporary name on the same file system, then renamed."""
+"""Files and directories that are whole or not there: written under a temporary name beside their own, then renamed."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from typing import Literal
@@ -36,6 +37,24 @@ def _write(path: Path, how: Literal["w", "x"], text: str, mode: int, group: int)
         except BaseException:
             path.unlink(missing_ok=True)
             raise
+
+
+def create_directory(path: Path, mode: int, group: int = -1) -> None:
+    """Create `path`, durably; nobody sees it with another mode or group, whatever the umask. One that exists stays."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    temporary.mkdir()
+    try:
+        os.chown(temporary, -1, group)
+        temporary.chmod(mode)
+        if not path.exists():
+            temporary.rename(path)
+    except OSError:  # another has just created it, and has files in it
+        if not path.is_dir():
+            raise
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            temporary.rmdir()
+    sync_directory(path.parent)
 
 
 def move(source: Path, target: Path) -> None:

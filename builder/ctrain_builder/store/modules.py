@@ -211,9 +211,7 @@ def _access(output: Path, directory: Path) -> tuple[int, int]:
     access = Permissions(output.stat())
     missing = [path for path in (directory, *directory.parents) if not path.exists()]
     for path in reversed(missing):
-        path.mkdir()
-        os.chown(path, -1, access.group)
-        path.chmod(access.directory)
+        atomic.create_directory(path, access.directory, access.group)
     is_command = _COMMANDS in directory.relative_to(output).parts
     return access.file | (access.file & 0o444) >> 2 if is_command else access.file, access.group
 

@@ -82,10 +82,8 @@ class LockedStore:
         """A directory of the store, made if it isn't there; with the mode of its other directories unless told."""
         path = self.root / name
         if not path.exists():
-            path.mkdir()
-            os.chown(path, -1, self.access.group)  # without setgid it would be the publisher's own
-            path.chmod(self.access.directory if mode is None else mode)
-            atomic.sync_directory(self.root)
+            # Without setgid it would have the publisher's own group
+            atomic.create_directory(path, self.access.directory if mode is None else mode, self.access.group)
         return path
 
 
