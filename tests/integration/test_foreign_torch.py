@@ -20,17 +20,19 @@ OTHER = "games"  # an account of every Debian
 DDP = """\
 import torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
+def train(rank, size):
+    torch.manual_seed(rank)
+    model = DistributedDataParallel(torch.nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(3):
+        optimizer.zero_grad()
+        model(torch.full((2, 4), float(rank))).sum().backward()
+        optimizer.step()
+    print("END", rank, size, [f"{value:.6f}" for value in model.module.weight.flatten().tolist()], flush=True)
 dist.init_process_group("gloo")
-rank, size = dist.get_rank(), dist.get_world_size()
-torch.manual_seed(rank)
-model = DistributedDataParallel(torch.nn.Linear(4, 1))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for step in range(3):
-    optimizer.zero_grad()
-    model(torch.full((2, 4), float(rank))).sum().backward()
-    optimizer.step()
-print("END", rank, size, [f"{value:.6f}" for value in model.module.weight.flatten().tolist()], flush=True)
-dist.destroy_process_group()  # without it torch may abort at its end (pytorch/pytorch#190489)
+train(dist.get_rank(), dist.get_world_size())
+# Without it torch may abort at its end (pytorch/pytorch#190489), and so while the model, which keeps the group, is alive
+dist.destroy_process_group()
 """
 
 
