@@ -22,14 +22,14 @@ demo:
 	tests/cluster/demo
 
 # Two parts at once: there is one cluster, and a core beside it. One that fails does not keep the others from running.
-test: machine .venv
+test: machine .venv/tools
 	tests/parts $(PARTS)
 
 # What CI runs beside the units.
-system: machine .venv
+system: machine .venv/tools
 	tests/parts $(SYSTEM)
 
-quick: machine .venv
+quick: machine .venv/tools
 	tests/parts quick-run test-unit
 
 $(PARTS) quick-run: | $(RESULTS)
@@ -55,14 +55,14 @@ quick-run:
 	$(PYTEST) -m quick tests/integration 2>&1 | tee $(RESULTS)/quick-run.log
 
 # Formatting, types and scripts: seconds, no cluster.
-check: .venv
+check: .venv/tools
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
 	shellcheck --external-sources --source-path=SCRIPTDIR $$(git ls-files ':!tests/golden' | xargs awk 'FNR == 1 && /^#!.*sh/ {print FILENAME}')
 
 # What runs on any machine, without root.
-unit: .venv
+unit: .venv/tools
 	.venv/bin/pytest $(SIDE_BY_SIDE) $(UNIT_TESTS)
 
 # The units that need no development tool, under another Python: make unit-python PYTHON=python3.13
@@ -74,16 +74,21 @@ unit-python:
 machine:
 	tests/cluster/install
 
-# HASHES=yes: only packages with the hashes of .ci/requirements.txt, and none of those for tests.
+# What `ctrain build` needs. HASHES=yes: only packages with the hashes of .ci/requirements.txt.
 .venv: pyproject.toml
 	python3 -m venv .venv
 ifdef HASHES
 	.venv/bin/pip install --quiet --require-hashes --only-binary :all: --requirement .ci/requirements.txt
 	.venv/bin/pip install --quiet --no-deps --no-index --no-build-isolation --editable .
 else
-	.venv/bin/pip install --quiet --quiet --no-compile --editable '.[build,dev]' # Python compiles what is used
+	.venv/bin/pip install --quiet --quiet --no-compile --editable '.[build]' # Python compiles what is used
 endif
 	touch .venv
+
+# And what tests and checks need.
+.venv/tools: .venv
+	.venv/bin/pip install --quiet --quiet --no-compile --editable '.[build,dev]'
+	touch .venv/tools
 
 down:
 	tests/cluster/cluster down
