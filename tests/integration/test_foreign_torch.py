@@ -31,7 +31,7 @@ def train(rank, size):
     print("END", rank, size, [f"{value:.6f}" for value in model.module.weight.flatten().tolist()], flush=True)
 dist.init_process_group("gloo")
 train(dist.get_rank(), dist.get_world_size())
-# Without it torch may abort at its end (pytorch/pytorch#190489), and so while the model, which keeps the group, is alive
+# Without it torch may abort at its end (pytorch/pytorch#190489); also if the model, which keeps the group, outlives it
 dist.destroy_process_group()
 """
 

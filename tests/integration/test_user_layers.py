@@ -100,6 +100,41 @@ def test_a_build_sees_what_is_named_and_nothing_else_of_the_user(cluster: Cluste
     refused(home, 64, f"would show the whole home {cluster.home} to every program of the build")
 
 
+LISTS = {
+    "environment.yml": "dependencies:\n  - python=3.11\n  - pytorch=2.1\n  - numpy\n  - pip:\n    - greeting==1.0\n",
+    "uv.lock": """\
+version = 1
+requires-python = ">=3.11"
+[[package]]
+name = "mine"
+version = "0.1"
+source = { virtual = "." }
+dependencies = [{ name = "greeting" }, { name = "torch" }]
+[[package]]
+name = "greeting"
+version = "1.0"
+source = { registry = "https://pypi.org/simple" }
+[[package]]
+name = "torch"
+version = "2.1"
+source = { registry = "https://pypi.org/simple" }
+""",
+}
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_an_imported_list_becomes_a_layer(cluster: Cluster, mine: Path, name: str) -> None:
+    """torch and numpy, which both name, are the image's own."""
+    cluster.write(f"mine/{name}", LISTS[name])
+    imported = cluster.run("ctrain", "import", name, "--on", "pytorch-cpu", cwd=mine)
+    assert imported.returncode == 0, imported.stdout + imported.stderr
+    [line] = [line for line in imported.stdout.splitlines() if line.startswith("build the layer: ")]
+    _, _, _, requirements, *_ = line.partition(": ")[2].split()
+    built = build(cluster, mine, requirements, "", "--json")
+    assert built.returncode == 0, built.stdout + built.stderr
+    assert json.loads(built.stdout)["packages"] == {"greeting": "1.0"}
+
+
 def other_store(cluster: Cluster, folder: Path) -> Path:
     """A store with the same files, whose manifests give another digest."""
     folder.mkdir()
