@@ -30,7 +30,7 @@ from ctrain_builder.cache_root import default_root
 
 PARTITIONS = (1, 4, 12)
 COMPRESSIONS = {
-    **{f"gzip {level}": ("-comp", "gzip", "-Xcompression-level", str(level)) for level in (1, 6, 9)},
+    **{f"gzip {level}": ("-comp", "gzip", "-Xcompression-level", str(level)) for level in (1, 4, 6, 9)},
     **{f"zstd {level}": ("-comp", "zstd", "-Xcompression-level", str(level)) for level in (1, 3, 9, 15, 19)},
 }
 LAYER = COMPRESSIONS["gzip 9"]  # what mksquashfs does unless told, and so what `apptainer build` does
