@@ -21,6 +21,7 @@ from ctrain_runtime.store import sif
 # Headers that name no image but install packages, or nothing.
 PACKAGES = ("arch", "busybox", "debootstrap", "dnf", "scratch", "yum", "zypper")
 _ARCHIVES = ("docker-archive", "oci-archive")
+_FILES = ("localimage", "oci", *_ARCHIVES)
 _INSTEAD = {
     "docker-daemon": "Save it, docker save -o FILE.tar NAME, and use `Bootstrap: docker-archive` with that file",
     "shub": "Singularity Hub is closed; use an image of a registry: `Bootstrap: docker`",
@@ -34,7 +35,7 @@ def identify(base: Definition, resolve: Callable[[str], str]) -> tuple[str, str]
 
     Raises ConfigError, ImageNotFound for a file that is missing, and what `resolve` raises.
     """
-    bootstrap, source = base.header["bootstrap"].lower(), base.header.get("from", "")
+    bootstrap, source = base.header["bootstrap"].lower(), located(base)
     if bootstrap in PACKAGES:
         return "", ""
     if not source:
@@ -53,9 +54,17 @@ def identify(base: Definition, resolve: Callable[[str], str]) -> tuple[str, str]
     raise ConfigError(f"{base.path}: a base of `Bootstrap: {bootstrap}` can change unseen", hint)
 
 
+def located(base: Definition) -> str:
+    """What `From:` of a (rendered) base names. A relative path is below the directory of its definition, from wherever
+    the build is started."""
+    source = base.header.get("from", "")
+    is_file = source and base.header["bootstrap"].lower() in _FILES
+    return str((base.path.parent / source).resolve()) if is_file else source
+
+
 def local_size(base: Definition) -> Optional[int]:
     """The bytes of the files that a (rendered) base starts from; None if they are elsewhere, or cannot be read."""
-    bootstrap, source = base.header["bootstrap"].lower(), base.header.get("from", "")
+    bootstrap, source = base.header["bootstrap"].lower(), located(base)
     with contextlib.suppress(ConfigError, ImageNotFound, OSError):
         if bootstrap in ("localimage", *_ARCHIVES):
             return _existing(base, source).stat().st_size
@@ -125,14 +134,11 @@ def _index(base: Definition, source: str) -> Path:
 
 def _existing(base: Definition, source: str) -> Path:
     """The file that `From:` names; an archive may be PATH:TAG."""
-    if not source.startswith("/"):  # engines build in another directory
-        near = (directory / source for directory in (Path.cwd(), base.path.parent.absolute()))
-        found = next((f": From: {path}" for path in near if any(one.exists() for one in _places(str(path)))), "")
-        raise ConfigError(f"{base.path}: From: {source} is relative", f"Write an absolute path{found}")
     for path in _places(source):
         if path.is_file():
             return path
-    raise ImageNotFound(f"{base.path}: there is no file {source}", "Correct `From:`, or build where the file is")
+    hint = "Correct `From:` (a relative path starts at the definition's directory), or build where the file is"
+    raise ImageNotFound(f"{base.path}: there is no file {source}", hint)
 
 
 def _places(source: str) -> tuple[Path, Path]:

@@ -18,13 +18,13 @@ CTRAIN = str(Path(__file__).parents[2] / ".venv" / "bin" / "ctrain")
 IMAGES = "images:\n  small: {chain: [base], stack: s, tag: '1.0', tag_argument: VERSION}\n"
 BASE = """\
 Bootstrap: docker-archive
-From: {archive}
+From: ../../base.tar
 
 %test
     test -e /word
 
 %labels
-    version {{{{ VERSION }}}}
+    version {{ VERSION }}
 """
 
 
@@ -54,7 +54,7 @@ def test_a_changed_archive_makes_its_base_stale(tmp_path: Path, monkeypatch: pyt
     """Called by a make that has variables of its own, or by whoever has a $ in one: a shell inside would expand it."""
     monkeypatch.setenv("MAKEOVERRIDES", "${-*-command-variables-*-}")
     archive, rootfs = tmp_path / "base.tar", tiny.rootfs(tmp_path / "rootfs")
-    for name, text in {"images.yaml": IMAGES, "base/base.def": BASE.format(archive=archive)}.items():
+    for name, text in {"images.yaml": IMAGES, "base/base.def": BASE}.items():
         (tmp_path / "definitions" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "definitions" / name).write_text(text)
 

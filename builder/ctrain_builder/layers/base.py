@@ -80,16 +80,19 @@ def _install(container: Container, planned: PlannedLayer, root: Path, log: Path)
 
 
 def header(planned: PlannedLayer) -> str:
-    """What the engine gets: where the base comes from, by digest if it is a docker image."""
-    text = _FIRST_SECTION.split(render(planned.definition, planned.arguments).text, maxsplit=1)[0]
-    return _by_digest(text, planned)
+    """What the engine gets: where the base comes from, by digest if it is a docker image, by its whole path if it is a
+    file: the engine builds in a directory of its own."""
+    definition = render(planned.definition, planned.arguments)
+    text = _FIRST_SECTION.split(definition.text, maxsplit=1)[0]
+    return _from(text, planned.base or base_source.located(definition))
 
 
 def shown(planned: PlannedLayer) -> Definition:
     """The definition that the image shows."""
-    text = _by_digest(metadata.shown(planned).text, planned)
+    text = _from(metadata.shown(planned).text, planned.base)
     return parse(planned.name, planned.definition.path, text)
 
 
-def _by_digest(text: str, planned: PlannedLayer) -> str:
-    return _FROM.sub(rf"\1 {planned.base}", text, count=1) if planned.base else text
+def _from(text: str, source: str) -> str:
+    """The text of a definition with another source, if there is one."""
+    return _FROM.sub(lambda line: f"{line[1]} {source}", text, count=1) if source else text

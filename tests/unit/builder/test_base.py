@@ -36,6 +36,14 @@ def test_a_docker_base_is_named_by_its_digest(project: Path) -> None:
     assert base.shown(planned).text == f"{base.header(planned)}%post\n    echo From: here\n"
 
 
+def test_the_engine_gets_the_whole_path_of_a_file_and_the_image_shows_it_as_written(project: Path) -> None:
+    path = project / "definitions/base/base.def"
+    path.write_text("Bootstrap: localimage\nFrom: ../{{ VERSION }}.sif\n")
+    planned = _planned(project)
+    assert base.header(planned) == f"Bootstrap: localimage\nFrom: {project}/definitions/1.0.sif\n"
+    assert base.shown(planned).text == "Bootstrap: localimage\nFrom: ../1.0.sif\n"
+
+
 def test_a_base_has_the_metadata_of_a_plain_build(project: Path) -> None:
     planned = _planned(project, {"MIRROR": MIRROR})
     mirror = "org.label-schema.usage.singularity.deffile.mirrorurl"
