@@ -24,9 +24,10 @@ from ctrain_builder.image.reuse import Stack
 from ctrain_builder.image.run_tests import Tester
 from ctrain_builder.image.tests import ImageTest
 from ctrain_builder.image_spec import ImageSpec
-from ctrain_builder.layers import base, inherit, layer, workspace
+from ctrain_builder.layers import base, failure, inherit, layer, workspace
 from ctrain_builder.layers.build_host import BuildHost
-from ctrain_builder.layers.container import Container, LowerLayers, SectionFailed
+from ctrain_builder.layers.container import Container, LowerLayers
+from ctrain_builder.layers.failure import Failure, SectionFailed
 from ctrain_builder.parent import Parent
 from ctrain_builder.progress import Progress, StepName
 from ctrain_runtime.base.text import format_size
@@ -47,11 +48,11 @@ class WhichTests(enum.Enum):
 
 
 class StepFailed(BuildError):
-    """A definition failed; its last words are in `log`."""
+    """A definition failed, as its output tells."""
 
-    def __init__(self, message: str, log: Path) -> None:
-        super().__init__(message, f"Log: {log}")
-        self.log = log
+    def __init__(self, message: str, output: Failure) -> None:
+        super().__init__(f"{message}{output}", f"Log: {output.log}")
+        self.output = output
 
 
 @dataclass(frozen=True)
@@ -259,7 +260,7 @@ class Builder:
             except SectionFailed as error:
                 where = f"in %{error.section} " if error.section else ""
                 what = f"definition {planned.name} of image {spec.title} failed {where}(exit code {error.code})"
-                raise StepFailed(what, log) from error
+                raise StepFailed(what, error.failure) from error
             # Before others are built on it; the topmost is tested in the image.
             passed = self._test_layer(container, plan, [*below, made], log) if planned is not plan.layers[-1] else {}
             if self._may_keep(plan, planned, len(below)):
@@ -299,7 +300,8 @@ class Builder:
                 passed[check] = tests.run(container, below.base, check, log, below.overlays)
                 if not passed[check].passed:
                     name = plan.layers[number].name
-                    raise StepFailed(f"definition {name} of image {plan.spec.title} failed in %test", log)
+                    what = f"definition {name} of image {plan.spec.title} failed in %test"
+                    raise StepFailed(what, failure.read(log))
         return passed
 
     def _remember_passes(

@@ -6,7 +6,7 @@ import contextlib
 import os
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from ctrain_builder import build_cache, definition, files
 from ctrain_builder.build_plan import PlannedLayer
 from ctrain_builder.layers import base, bytecode, layer, lowerdir, metadata, overlay, pack, user_layer, workspace
-from ctrain_builder.layers.container import CommandFailed, Container, LowerLayers, SectionFailed
+from ctrain_builder.layers.container import CommandFailed, Container, LowerLayers
+from ctrain_builder.layers.failure import SectionFailed
 from ctrain_builder.tree import Tree
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import BuildError, ConfigError
@@ -156,6 +157,7 @@ def test_a_post_that_fails_with_hostile_answers(lent: dict[str, str]) -> None:
             (room.mnt_dir / "section").unlink()
             (room.mnt_dir / "metadata").rmdir()
             hostile.fill(room.mnt_dir, lent, work.with_name("host"))
+            (work / "log").touch()
             raise CommandFailed(1, work / "log")
 
         try:
@@ -168,6 +170,9 @@ def test_a_post_that_fails_with_hostile_answers(lent: dict[str, str]) -> None:
 def test_a_base_whose_post_is_hostile(in_image: dict[str, str]) -> None:
     with untouched() as work:
         part = planned(work)
+        parent = part.definition.path.with_name("the-parent")
+        parent.touch()
+        part = replace(part, inputs=replace(part.inputs, base=f"sha256:{files.digest(parent)}"))
         room = workspace.prepare(work, NOTHING)
 
         def build() -> None:

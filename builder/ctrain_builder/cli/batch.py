@@ -15,11 +15,10 @@ from ctrain_builder.build import BuildResult, StepFailed
 from ctrain_builder.build_plan import BuildPlan
 from ctrain_builder.cli.progress import ProgressLines
 from ctrain_builder.image.run_tests import TestsFailed
-from ctrain_builder.layers.container import last_lines
 from ctrain_runtime.base.text import format_duration, format_size, pluralize
 from ctrain_runtime.errors import CtrainError
 
-_SHOWN_OF_LOG = 15
+_SHOWN_LINES = 15
 
 
 @dataclass(frozen=True)
@@ -110,8 +109,8 @@ def _state(plan: BuildPlan, built: BuildResult) -> str:
 
 
 def _complaint(error: CtrainError) -> str:
-    """The error in one line; before it the last lines of the failed step's log."""
-    last = last_lines(error.log, _SHOWN_OF_LOG) if isinstance(error, (StepFailed, TestsFailed)) else []
+    """The error in one line; before it the last lines that the failed command printed."""
+    last = error.output.lines[-_SHOWN_LINES:] if isinstance(error, (StepFailed, TestsFailed)) else ()
     return "".join(f"  | {line}\n" for line in last) + f"ctrain: {error}\n"
 
 

@@ -14,7 +14,9 @@ from ctrain_builder.image import planned_tests, side_by_side, tests
 from ctrain_builder.image.planned_tests import Questions
 from ctrain_builder.image.reuse import Stack
 from ctrain_builder.image.tests import ImageTest
+from ctrain_builder.layers import failure
 from ctrain_builder.layers.container import Container
+from ctrain_builder.layers.failure import Failure
 from ctrain_builder.progress import Progress
 from ctrain_runtime.base import config
 from ctrain_runtime.errors import ConfigError, ImageTestError
@@ -24,11 +26,11 @@ UNCHANGED = "passed (unchanged)"
 
 
 class TestsFailed(ImageTestError):
-    """The image is there but must not be published; what its tests said is in `log`."""
+    """The image is there but must not be published, as the output of a test tells."""
 
-    def __init__(self, message: str, log: Path) -> None:
-        super().__init__(message, f"Log: {log}")
-        self.log = log
+    def __init__(self, test: str, since: str, output: Failure) -> None:
+        super().__init__(f"{test} failed{output}; {since}", f"Log: {output.log}")
+        self.output = output
 
 
 @dataclass(frozen=True)
@@ -115,11 +117,12 @@ class Tester:
 
     def _failed(self, check: ImageTest, log: Path) -> TestsFailed:
         """The error for a test that failed, with the layer since which it fails."""
+        output = failure.read(log)
         layer = tests.first_failing_layer(
             self.container, self.plan, self.stack.files, check, log.with_suffix(".blame.log")
         )
         since = f"first failing layer: {layer}" if layer else "it passes with the same layers mounted by --overlay"
-        return TestsFailed(f"test {check.name!r} of image {self.plan.spec.title} failed; {since}", log)
+        return TestsFailed(f"test {check.name!r} of image {self.plan.spec.title}", since, output)
 
     def _log(self, check: ImageTest) -> Path:
         name = re.sub(r"\W+", "-", check.name).strip("-")

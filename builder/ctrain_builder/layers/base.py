@@ -13,7 +13,8 @@ from ctrain_builder import base_source
 from ctrain_builder.build_plan import PlannedLayer
 from ctrain_builder.definition import Definition, parse, render
 from ctrain_builder.layers import layer, metadata, pack, sif_file
-from ctrain_builder.layers.container import CommandFailed, Container, SectionFailed
+from ctrain_builder.layers.container import CommandFailed, Container
+from ctrain_builder.layers.failure import SectionFailed
 from ctrain_builder.layers.unpack import unpack
 from ctrain_builder.layers.workspace import Workspace
 from ctrain_builder.tree import Tree, remove
@@ -58,7 +59,7 @@ def _unpack(container: Container, planned: PlannedLayer, root: Path, log: Path) 
         else:
             unpack(container, header(planned), values.get("from", ""), root, log, planned.epoch)
     except CommandFailed as error:
-        raise SectionFailed("", error.code, log) from error
+        raise SectionFailed("", error) from error
     base_source.require_unchanged(definition, planned.inputs.base, _resolve)
     if container.downloads.exists():
         remove(container.downloads)  # space is freed step by step: an image may take most of the disk

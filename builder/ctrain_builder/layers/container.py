@@ -48,14 +48,6 @@ class CommandFailed(Exception):
         self.log = log
 
 
-class SectionFailed(CommandFailed):
-    """A section of a definition failed; `section` is "" when it can't be told."""
-
-    def __init__(self, section: str, code: int, log: Path) -> None:
-        super().__init__(code, log)
-        self.section = section
-
-
 @dataclass(frozen=True)
 class LowerLayers:
     """What a layer is made on: the base image, and the layer files on it, lowest first."""
@@ -213,11 +205,11 @@ def _private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-def last_lines(log: Path, count: int) -> list[str]:
+def last_lines(log: Path, count: int, read_bytes: int = 20_000) -> list[str]:
     """The last lines of a log that say something, fit for a terminal: without control characters, and without logins in
     addresses, as the log of a running command may still have some."""
     with log.open("rb") as file:
-        file.seek(max(0, log.stat().st_size - 20_000))
+        file.seek(max(0, log.stat().st_size - read_bytes))
         text = secrets.mask_logins(file.read().decode("utf-8", "replace").replace("\r", "\n"))
     lines = (_CONTROL.sub("", line) for line in text.split("\n"))
     return [line for line in lines if line.strip()][-count:]

@@ -9,7 +9,8 @@ from ctrain_builder import files
 from ctrain_builder.build_plan import PlannedLayer
 from ctrain_builder.definition import Definition, Section, render
 from ctrain_builder.layers import hardlinks, metadata, pack
-from ctrain_builder.layers.container import CommandFailed, Container, LowerLayers, SectionFailed
+from ctrain_builder.layers.container import CommandFailed, Container, LowerLayers
+from ctrain_builder.layers.failure import SectionFailed
 from ctrain_builder.layers.workspace import Workspace
 from ctrain_builder.tree import Tree
 
@@ -74,7 +75,7 @@ def run_post(
         container.run([*argv, "/bin/sh", "/mnt/inside.sh", *post], log)
     except CommandFailed as error:
         section = (Tree(workspace.mnt_dir).read("section") or "").strip()
-        raise SectionFailed(section if section in _SECTIONS else "", error.code, log) from error
+        raise SectionFailed(section if section in _SECTIONS else "", error) from error
 
 
 def script_argv(section: Section, script: str) -> list[str]:

@@ -13,8 +13,8 @@ from pathlib import Path, PurePosixPath
 
 from ctrain_builder import atomic, files
 from ctrain_builder.files import SourceFile
-from ctrain_builder.layers import lowerdir
-from ctrain_builder.layers.container import CommandFailed, Container, LowerLayers, last_lines
+from ctrain_builder.layers import failure, lowerdir
+from ctrain_builder.layers.container import CommandFailed, Container, LowerLayers
 from ctrain_builder.layers.pack import pack
 from ctrain_builder.layers.user_source import is_script
 from ctrain_builder.layers.workspace import Workspace
@@ -110,15 +110,15 @@ def _run(
     try:
         container.run([*argv, "/bin/sh", "/mnt/inside.sh", *command_for(source, source.read_text())], log)
     except CommandFailed as error:
-        said = last_lines(log, 1) or [f"exit code {error.code}"]
+        output = failure.read(log)
         if not _started(workspace):
-            what = f"{container.engine.name} can't run a container with an overlay over {below.base}: {said[0].strip()}"
+            what = f"{container.engine.name} can't run a container with an overlay over {below.base}{output}"
             raise EngineError(what, f"Log: {log}") from error
         reason = conflict(source.name, log.read_text(errors="replace"))
         if reason:
             hint = f"A layer only adds to its image; pip's output: {log}"
             raise BuildError(reason, hint) from error
-        what = f"{source.name} failed with exit code {error.code}: {said[0].strip()}"
+        what = f"{source.name} failed with exit code {error.code}{output}"
         raise BuildError(what, f"Log: {log}") from error
 
 

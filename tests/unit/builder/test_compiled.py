@@ -20,6 +20,7 @@ from ctrain_builder.cache_root import open_cache
 from ctrain_builder.layers import layer, workspace
 from ctrain_builder.layers.build_host import BuildHost
 from ctrain_builder.layers.container import Container
+from ctrain_builder.layers.failure import Failure
 from ctrain_builder.layers.workspace import Workspace
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import BuildError
@@ -267,7 +268,7 @@ def test_the_topmost_layer_keeps_nothing(making: Making) -> None:
 
 def test_a_layer_whose_test_fails_keeps_nothing(making: Making, tmp_path: Path) -> None:
     def fail() -> dict[Any, Any]:
-        raise StepFailed("definition upper failed in %test", tmp_path / "log")
+        raise StepFailed("definition upper failed in %test", Failure(tmp_path / "log", ()))
 
     making.passes = fail
     with pytest.raises(StepFailed):
