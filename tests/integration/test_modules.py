@@ -105,14 +105,16 @@ def test_a_withdrawn_version_is_an_error_with_the_reason(module: Module, root: P
     assert module("module load ctrain-pytorch/dev", SHOW) == loaded(root, "pytorch", 2)
 
 
-def test_the_programs_of_the_image_are_commands_while_it_is_loaded(module: Module, root: Path) -> None:
-    show = "command -v torchrun || echo none"
-    commands = root.parent / "modules/.commands/ctrain-pytorch/24.12-hd-r1/torchrun"
+def test_a_command_runs_programs_of_the_image_while_it_is_loaded(module: Module, root: Path) -> None:
+    show = "command -v ctrain-pytorch || echo none"
+    commands = root.parent / "modules/.commands/ctrain-pytorch/24.12-hd-r1/ctrain-pytorch"
     assert module("module load ctrain-pytorch", show, "module unload ctrain-pytorch", show) == f"{commands}\nnone\n"
+    python = "command -v python3"
+    assert module(python, "module load ctrain-pytorch", python) == "/usr/bin/python3\n/usr/bin/python3\n"
     engine = root.parent / "engine"
     engine.mkdir()
     write_program(engine / "apptainer", '#!/bin/sh\nprintf "%s|" "$@"\n')
-    said = module("module load ctrain-pytorch", f"PATH={engine}:$PATH", "torchrun 'a b'")
+    said = module("module load ctrain-pytorch", f"PATH={engine}:$PATH", "ctrain-pytorch torchrun 'a b'")
     assert said == f"exec|--nv|{root}/pytorch_24.12-hd-py3-r1.sif|torchrun|a b|"
 
 

@@ -4,7 +4,8 @@
     OUTPUT/ctrain-pytorch/24.12-hd-r3.lua    Lua: of two files of one name, Lmod takes this one
     OUTPUT/ctrain-pytorch/.modulerc(.lua)    which version is the default, and what the channels mean
     OUTPUT/ctrain-pytorch/prod(.lua)         of a channel that points to no published version: an error with the reason
-    OUTPUT/.commands/ctrain-pytorch/24.12-hd-r3/python    what its module puts on PATH: the image's programs
+    OUTPUT/.commands/ctrain-pytorch/24.12-hd-r3/ctrain-pytorch    what its module puts on PATH: it runs a program of the
+                                             image, under a name that no program of the host has
 
 Tcl and Lua share a directory: environment-modules sees no file that does not begin with `#%Module`.
 """
@@ -41,7 +42,6 @@ from ctrain_runtime.store.store import (
 DEFAULT = "default"  # what both tools call the version that a name alone means
 _TCL, _LUA, _SHELL = "#%Module1.0 ", "-- ", "#!/bin/sh\n# "  # how the files begin
 _COMMANDS = ".commands"  # module tools skip names that begin with a dot
-_PROGRAMS = {"python": "python", "python3": "python", "torchrun": "torch", "mpirun": "mpi", "horovodrun": "horovod"}
 
 
 @dataclass(frozen=True)
@@ -58,11 +58,6 @@ class Module:
     @property
     def name(self) -> str:
         return f"{self.family}/{self.image.manifest.version}"
-
-    @property
-    def programs(self) -> list[str]:
-        """Those of the image that are offered as commands, by what it says it has."""
-        return [program for program, software in _PROGRAMS.items() if software in self.image.manifest.software]
 
 
 @dataclass(frozen=True)
@@ -151,9 +146,8 @@ def files(
         path = str(output / _COMMANDS / module.name)
         texts[module.name] = _head(_TCL, root) + _in_tcl(module, root, families, path)
         texts[f"{module.name}.lua"] = _head(_LUA, root) + _in_lua(module, root, families, path)
-        for program in module.programs:
-            argv = shlex.join((*_image(module, root).plain_argv, program))
-            texts[f"{_COMMANDS}/{module.name}/{program}"] = f'{_head(_SHELL, root)}exec {argv} "$@"\n'
+        argv = shlex.join(_image(module, root).plain_argv)
+        texts[f"{_COMMANDS}/{module.name}/{module.family}"] = f'{_head(_SHELL, root)}exec {argv} "$@"\n'
     for one in broken:
         name, reason = f"ctrain-{one.name}/{one.channel}", one_line(str(one))
         texts[name] = _head(_TCL, root) + _failure_in_tcl(reason)
@@ -243,7 +237,7 @@ def _in_tcl(module: Module, root: Path, families: Sequence[str], path: str) -> s
         f"module-whatis {tcl_text(_whatis(module))}",
         f"conflict {' '.join(map(tcl_text, families))}",
         *settings,
-        *([f"prepend-path PATH {tcl_text(path)}"] if module.programs else []),
+        f"prepend-path PATH {tcl_text(path)}",
     ]
     return "\n".join(lines) + "\n"
 
@@ -255,7 +249,7 @@ def _in_lua(module: Module, root: Path, families: Sequence[str], path: str) -> s
         f"whatis({lua_text(_whatis(module))})",
         f"conflict({', '.join(map(lua_text, families))})",
         *settings,
-        *([f'prepend_path("PATH", {lua_text(path)})'] if module.programs else []),
+        f'prepend_path("PATH", {lua_text(path)})',
     ]
     return "\n".join(lines) + "\n"
 
@@ -287,8 +281,8 @@ def _help(module: Module) -> str:
             *(one_line(f"  {key:<11}{value}") for key, value in rows),
             "\nSIF is its path. `ctrain run` takes it by CTRAIN_IMAGE and CTRAIN_STORE:",
             "  ctrain run resnet50 --nodes 2",
-            *([f"Its programs are commands: {', '.join(module.programs)}"] if module.programs else []),
-            f"  srun {shlex.join(Image(module.image.path, manifest).plain_argv)} python train.py",
+            f"{module.family} runs any program of it:",
+            f"  srun {module.family} python train.py",
         )
     )
 
