@@ -204,6 +204,8 @@ def read_options(options: list[str]) -> tuple[dict[str, str], dict[str, str]]:
         if letter == "l":
             for name, amount in re.findall(r"(\w+)=(.*?)(?:,\s*(?=\w+=)|$)", value):
                 resources.setdefault(name.lower(), amount)
+        elif letter == "W":  # attributes, each of its own
+            given["W"] = f"{given['W']},{value}" if "W" in given else value
         else:
             given.setdefault(letter, value)
     return given, resources
@@ -216,6 +218,8 @@ def _attributes(options: list[str]) -> dict[str, Any]:
         fail(5, 'qsub: "-lresource=" cannot be used with "select" or "place", resource is: ncpus')
     if given.get("q", "workq") not in QUEUES:
         fail(170, "qsub: Unknown queue")
+    if not given["o"].isascii():
+        fail(2, "qsub: illegal -o value")
     if "nosuchres" in resources:
         fail(187, "qsub: Unknown resource Resource_List.nosuchres")
     if resources.get("walltime", "") > QUEUES[given.get("q", "workq")]:
@@ -224,15 +228,22 @@ def _attributes(options: list[str]) -> dict[str, Any]:
     return {
         "Job_Name": given["N"],
         "Job_Owner": f"{user}@{SERVER}",
-        "job_state": "H" if given.get("W", "").startswith("depend=") else "Q",
+        "job_state": "H" if "depend=" in given.get("W", "") else "Q",
         "queue": given.get("q", "workq"),
         "ctime": now,
-        "Hold_Types": "s" if given.get("W", "").startswith("depend=") else "n",
-        "Output_Path": f"{SERVER}:{given['o']}",
+        "Hold_Types": "s" if "depend=" in given.get("W", "") else "n",
+        "Output_Path": f"{SERVER}:{Path.cwd() / given['o']}",  # prepare_path.c
+        "umask": _umask(given),
         "Resource_List": resources,
         "substate": 10,
         "Submit_arguments": "-f",
     }
+
+
+def _umask(given: dict[str, str]) -> int:
+    """077 unless -W says another (start_exec.c, finish_exec and start_process)."""
+    found = re.search(r"umask=(\d+)", given.get("W", ""))
+    return int(found[1] if found else "77", 8)
 
 
 def run(root: Path, words: list[str]) -> None:
@@ -276,7 +287,7 @@ def run(root: Path, words: list[str]) -> None:
     output = Path(job.attributes["Output_Path"].partition(":")[2])
     with contextlib.suppress(OSError):
         shutil.copyfile(job.path / "spool", output)
-        output.chmod(0o600)
+        output.chmod(0o666 & ~job.attributes["umask"])
     substate = 92 if status == 0 else 91 if "terminated" in ending else 93
     job.set(job_state="F", substate=substate, comment=f"{where} and {ending}")
 
@@ -437,6 +448,7 @@ def pbs_tmrsh(root: Path, words: list[str]) -> NoReturn:
 def _begin_script(job: Path, hosts: list[str]) -> None:
     """MOM forks the demux from what becomes the login shell; it is in its session."""
     (job / "sessions").write_text(f"{os.getpid()} {hosts[0]}\n")
+    os.umask(Job(job).attributes["umask"])
     if len(hosts) > 1:
         demux = os.fork()
         if not demux:
@@ -448,6 +460,7 @@ def _begin_task(job: Path, host: str) -> None:
     """A task is MOM's child, not this command's. MOM knows it before it runs, and starts none in a job that ended."""
     with (job / "sessions").open("a") as sessions:
         sessions.write(f"{os.getpid()} {host}\n")
+    os.umask(Job(job).attributes["umask"])
     if Job(job).attributes["job_state"] != "R":
         os._exit(1)
     for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):

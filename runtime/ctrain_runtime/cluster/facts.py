@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from ctrain_runtime.cluster.engine_probe import ignores_layers
 from ctrain_runtime.cluster.machine import gpu_maker
@@ -19,7 +21,8 @@ class Facts:
     """Facts about this machine, and about the selected image on it.
 
     `gpu_maker`: the maker of this machine's GPUs. `ignores_layers`: the engine does not mount the image's overlay
-    partitions. `lease_dir`: the writable directory for leases in its store; "" if there is none.
+    partitions. `lease_dir`: the writable directory for leases in its store; "" if there is none. `umask`: the caller's,
+    in octal; "" if unknown.
     """
 
     is_root: bool
@@ -28,10 +31,18 @@ class Facts:
     cluster: Cluster = field(default_factory=Cluster)
     ignores_layers: bool = False
     lease_dir: str = ""
+    umask: str = ""
 
 
 def detect_facts(cluster: Cluster, image: Image, engine: Engine) -> Facts:
     """The facts about this machine and about running `image` on it with `engine`."""
     root = os.geteuid() == 0
     ignores = ignores_layers(engine, image, root)
-    return Facts(root, engine, gpu_maker(), cluster, ignores, lease.writable_lease_dir(image.path))
+    return Facts(root, engine, gpu_maker(), cluster, ignores, lease.writable_lease_dir(image.path), _umask())
+
+
+def _umask() -> str:
+    """From proc(5), which Linux before 4.7 does not tell: os.umask would change it, for all threads."""
+    status = Path("/proc/self/status").read_text(encoding="utf-8", errors="replace")
+    found = re.search(r"(?m)^Umask:\s*([0-7]+)$", status)
+    return found[1][-3:] if found else ""

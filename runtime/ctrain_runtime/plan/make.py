@@ -113,6 +113,7 @@ def make_plan(
         address_suffix=check_address_suffix(site),
         host_libraries=absolute_patterns(site, "host_libraries"),
         library_paths=(*of_mpi, *absolute_patterns(site, "library_paths")),
+        umask=facts.umask,
         data_copy=data_copy,
         estimate=estimate,
     )

@@ -204,6 +204,7 @@ class LaunchPlan:
     address_suffix: str = ""  # of the first node's name, for MASTER_ADDR
     host_libraries: tuple[str, ...] = ()  # patterns of files of the nodes, which the container gets where they exist
     library_paths: tuple[str, ...] = ()  # first on LD_LIBRARY_PATH in the container
+    umask: str = ""  # the caller's, in octal; "": unknown
 
     @property
     def world_size(self) -> int:

@@ -4,7 +4,7 @@
 #PBS -l select=2:ncpus=64:mpiprocs=8:ngpus=8
 #PBS -l place=scatter
 #PBS -j oe
-#PBS -o /scratch/kim/ctrain/digits-1/logs/scheduler.log
+#PBS -o logs/scheduler.log
 #PBS -r n
 # Run digits-1: prepares, starts the tasks, and writes how it ended, whoever watches.
 run=/scratch/kim/ctrain/digits-1

@@ -5,7 +5,7 @@
 #PBS -l place=scatter
 #PBS -l walltime=01:00:00
 #PBS -j oe
-#PBS -o /scratch/kim/ctrain/digits-1/logs/scheduler.log
+#PBS -o logs/scheduler.log
 #PBS -r n
 #PBS -A 'ai lab'
 #PBS -Wdepend=afterok:41.pbs

@@ -60,6 +60,24 @@ def test_a_job_of_the_right_size_in_a_clean_environment(bench: Bench) -> None:
     assert "it's" not in (bench.one / "plan.json").read_text()
 
 
+def test_files_of_a_job_have_the_modes_of_the_users_umask(bench: Bench) -> None:
+    """PBS's own is 077 for what jobs and tasks write, whatever the user's is."""
+    code, _, error = ended(bench.run(*FOUR, "--", "touch", str(bench.folder / "out"), streams={"umask": 0o027}))
+    assert (code, error) == (0, "")
+    log = bench.one / "logs/scheduler.log"
+    wait_for(log)
+    wait_for(lambda: log.stat().st_mode & 0o777 == 0o640)
+    assert [(bench.folder / "out").stat().st_mode & 0o777, (bench.one / "hosts").stat().st_mode & 0o777] == [0o640] * 2
+
+
+def test_a_run_directory_with_letters_that_are_not_ascii(bench: Bench) -> None:
+    """qsub refuses them in the path of its log."""
+    runs = bench.folder / "Läufe"
+    code, _, error = ended(bench.run(*FOUR, "--runs", str(runs), "--", "true"))
+    assert (code, error) == (0, "")
+    wait_for(runs / "one/logs/scheduler.log")
+
+
 def test_commands_of_nodes_and_independent_tasks(bench: Bench) -> None:
     show = (
         'echo "${RANK-none} ${NODE_RANK-none} ${CTRAIN_HOSTS-none} ${PET_NNODES-none} ${CTRAIN_TASK-none} $PBS_JOBID"'

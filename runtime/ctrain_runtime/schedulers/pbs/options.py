@@ -69,10 +69,17 @@ def job_options(plan: LaunchPlan) -> list[list[str]]:
         if name not in _SETTINGS:
             hint = "Pass PBS's own option, as in: --scheduler-option='-l NAME=VALUE'"
             raise UsageError(f"PBS has no --{name} (supported: {', '.join(_SETTINGS)})", hint)
-    return [*_own(plan, settings, place), *reversed(passed)]
+    umask = "" if _sets_umask(plan) else plan.umask
+    return [*_own(plan, settings, place, umask), *reversed(passed)]
 
 
-def _own(plan: LaunchPlan, settings: dict[str, str], place: str) -> Iterator[list[str]]:
+def _sets_umask(plan: LaunchPlan) -> bool:
+    """Whether the user's options do."""
+    letters = (pair for option in plan.options for pair in parse_letters(option))
+    return any(_name(item) == "umask" for letter, value in letters if letter == "W" for item in ITEM.split(value))
+
+
+def _own(plan: LaunchPlan, settings: dict[str, str], place: str, umask: str) -> Iterator[list[str]]:
     yield ["-N", plan.run]
     yield ["-q", settings.get("reservation", plan.partition)]  # a reservation is a queue
     yield ["-l", f"select={_chunks(plan, settings)}"]
@@ -80,7 +87,9 @@ def _own(plan: LaunchPlan, settings: dict[str, str], place: str) -> Iterator[lis
     if plan.time_limit is not None:
         yield ["-l", f"walltime={plan.time_limit // 60:02d}:{plan.time_limit % 60:02d}:00"]
     yield ["-j", "oe"]
-    yield ["-o", f"{plan.run_directory}/{run_files.SCHEDULER_LOG}"]
+    yield ["-o", run_files.SCHEDULER_LOG]  # in the directory of qsub, which lets no letters but ASCII through here
+    if umask:  # else 077 (man pbs_job_attributes)
+        yield ["-W", f"umask={umask}"]
     yield ["-r", "n"]  # a second start would mix its records with those of the first
     if "account" in settings:
         yield ["-A", settings["account"]]

@@ -56,6 +56,9 @@ def render(plan: LaunchPlan, task: Task) -> Launch:
     if plan.cpu_bind and not _flavour(plan):
         hint = "Remove it; where mpiexec is PALS's, set `mpi: [pals]` in the site file"
         raise UsageError(f"--cpu-bind {plan.cpu_bind}: pbs_tmrsh does not bind tasks", hint)
+    if "\\" in plan.run_directory and not plan.allocation:  # seen with OpenPBS 23.06
+        problem = f"PBS cannot tell of jobs in {plan.run_directory}: a backslash makes its answers invalid JSON"
+        raise UsageError(problem, "Use another directory: --runs DIR")
     job = f"{plan.run_directory}/{run_files.JOB_SCRIPT}"
     # -f: else a process of qsub's stays in the background for a minute, with the lock of the submission.
     argv = ("/bin/bash", "-p", job) if plan.allocation else ("qsub", "-f", job)

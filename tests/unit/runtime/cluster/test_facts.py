@@ -20,6 +20,16 @@ def test_detect_facts(programs: Path) -> None:
     assert (here.is_root, here.engine.version, here.cluster) == (os.geteuid() == 0, "1.4.5", cluster)
 
 
+def test_the_umask_is_read_and_not_changed(programs: Path) -> None:
+    answer(programs, "apptainer", "apptainer version 1.4.5\n")
+    before = os.umask(0o027)
+    try:
+        assert facts.detect_facts(Cluster(), an_image(), find_engine()).umask == "027"
+        assert os.umask(before) == 0o027
+    finally:
+        os.umask(before)
+
+
 @pytest.mark.parametrize(
     ("said", "ignores"),
     [

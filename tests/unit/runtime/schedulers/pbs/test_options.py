@@ -19,7 +19,7 @@ def words(*options: str, site: tuple[str, ...] = (), **parts: Any) -> list[list[
     cluster = Cluster((dataclasses.replace(GPU_PARTITION, cpu_bind=""),))
     plan = a_plan(
         site=Site(name="ours", scheduler="pbs", submit=site),
-        facts=some_facts(cluster=cluster),
+        facts=some_facts(cluster=cluster, umask=parts.pop("umask", "")),
         job=a_job(launcher="env"),
         scheduler_options=options,
         **{"nodes": 2, **parts},
@@ -127,3 +127,10 @@ def test_the_queue_stands_apart() -> None:
 @pytest.mark.parametrize("option", ["-m ae", "-Wumask=022", "-p 10", "-P project", "-l filesystems=select=2", "-koed"])
 def test_other_options_pass(option: str) -> None:
     assert " ".join(words(option)[-1]) == option
+
+
+def test_files_of_a_job_have_the_modes_that_the_users_umask_leaves() -> None:
+    assert ["-W", "umask=027"] in words(umask="027")
+    for own in ("-Wumask=022", "-W group_list=ai,umask=022"):
+        assert [line for line in words(own, umask="027") if "umask" in line[-1]] == [words(own)[-1]]
+    assert not [line for line in words() if "umask" in line[-1]]

@@ -65,8 +65,15 @@ def test_a_shell_needs_an_interactive_job() -> None:
     assert "\nidentify_task " in launch.scripts["task.sh"]
 
 
+def test_a_run_directory_that_makes_pbs_answers_invalid() -> None:
+    with pytest.raises(UsageError) as caught:
+        a_launch(pbs(run_directory=Path("/scratch/k\\im/digits-1")))
+    problem = "PBS cannot tell of jobs in /scratch/k\\im/digits-1: a backslash makes its answers invalid JSON"
+    assert str(caught.value) == f"{problem}. Use another directory: --runs DIR"
+
+
 def test_the_request() -> None:
-    log = "/scratch/kim/ctrain/digits-1/logs/scheduler.log"
+    log = "logs/scheduler.log"
     assert options(pbs(nodes=3, gpus_per_node=4, time="26:00:00")) == [
         ["-N", "digits-1"],
         ["-q", "amd_a100nv_8"],
