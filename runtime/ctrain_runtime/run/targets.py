@@ -19,6 +19,7 @@ from ctrain_runtime.plan.admission import NodeFacts
 from ctrain_runtime.plan.size import JobSize
 from ctrain_runtime.schedulers.protocol import Scheduler
 from ctrain_runtime.site.model import Site
+from ctrain_runtime.site.select import others_detected
 
 ASSUMED = Engine("apptainer", "apptainer", "1.1.0")  # in a dry run without any: the oldest with all options
 
@@ -34,9 +35,12 @@ def find_cluster(scheduler: Scheduler, site: Site, *, dry_run: bool = False) -> 
     try:
         cluster = scheduler.facts(site)
     except SchedulerError as error:
+        others = " or ".join(f"--site {name}" for name in others_detected(site))
+        hint = f"Another scheduler is installed here, too: {others}" if others else error.hint
         if not dry_run:
-            raise
-        return describe_cluster(site), (f"partitions are those of the file of site {site.name}: {error.message}",)
+            raise SchedulerError(error.message, hint) from error
+        note = f"partitions are those of the file of site {site.name}: {error.message}"
+        return describe_cluster(site), (f"{note}. {hint}" if others else note,)
     described = {part.name: part for part in describe_cluster(site).partitions}
     threads = site.job_threads_per_core or 0
     parts = (limit_threads(_complete(site, part, described), threads) for part in cluster.partitions)

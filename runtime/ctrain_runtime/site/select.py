@@ -6,7 +6,7 @@ import contextlib
 import os
 import pwd
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Optional
@@ -116,13 +116,22 @@ def _check_not_weaker(project: ProjectFile, layers: Sequence[Layer]) -> None:
         raise SiteError(f"{project.path}: {problem}", hint)
 
 
+def others_detected(site: Site) -> list[str]:
+    """The names of the sites that match here, too, and have another scheduler. Raises SiteError or ConfigError."""
+    return [name for name, layers, _ in _matching() if merge(layers).values.get("scheduler") != site.scheduler]
+
+
 def _detect() -> tuple[list[Layer], str]:
-    """The layers of the site whose criteria all match; of several, the one with the most criteria.
+    """The layers of the site whose criteria all match; of several, the one with the most criteria."""
+    _, best, criteria = max(_matching(), key=lambda found: len(found[2]), default=("", [], ()))
+    return best or _load_layers(FALLBACK), f"detected: {', '.join(criteria) or 'no scheduler here'}"
+
+
+def _matching() -> Iterator[tuple[str, list[Layer], tuple[str, ...]]]:
+    """The name, the layers and the criteria of each site whose criteria all match here.
 
     Only sites with criteria of their own can be detected; where these do not match, parents are not read.
     """
-    best: list[Layer] = []
-    best_criteria: tuple[str, ...] = ()
     for name, paths in files.site_paths().items():
         if list(paths) == [Level.BUILT_IN] and not _match(strict_yaml.read_key(paths[Level.BUILT_IN], "detect")):
             continue  # unread: every command asks all sites, and YAML is slow
@@ -130,10 +139,8 @@ def _detect() -> tuple[list[Layer], str]:
         if not _match(merge(own).values.get("detect")):
             continue
         layers = [*_inherit(own, (name,)), *own]
-        criteria = _match(merge(layers).values.get("detect"))
-        if len(criteria) > len(best_criteria):
-            best, best_criteria = layers, criteria
-    return best or _load_layers(FALLBACK), f"detected: {', '.join(best_criteria) or 'no scheduler here'}"
+        if criteria := _match(merge(layers).values.get("detect")):
+            yield name, layers, criteria
 
 
 def _match(detect: Optional[Mapping[str, Any]]) -> tuple[str, ...]:

@@ -197,7 +197,7 @@ def test_a_server_that_is_stopped_for_a_while(bench: Bench) -> None:
     assert (code, out.splitlines()[1].split()[1]) == (0, "running")
     error = ended(bench.run("--name", "two", "--launcher", "env", "--", "true"))[2]
     why = "Connection refused; cannot connect to server login01 (errno=15010)"
-    assert error == f"ctrain: PBS does not answer: {why}. Retry later, or ask the administrators\n"
+    assert error == f"ctrain: PBS does not answer: {why}. Retry later, or run here with --site local\n"
     stopped.unlink()
     go.touch()
     assert ended(run)[0] == 3

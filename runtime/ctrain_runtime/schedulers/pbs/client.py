@@ -47,7 +47,7 @@ def ask(*argv: str, kind: str) -> dict[str, dict[str, Any]]:
     if not command.which(argv[0]):
         hint = "Load PBS's module, or run here with --site local"
         raise SchedulerError(f"PBS command {argv[0]} not found on PATH", hint)
-    hint = "Retry later, or ask the administrators"
+    hint = "Retry later, or run here with --site local"
     try:
         result = run(argv)
     except CtrainError as error:

@@ -144,7 +144,7 @@ def read_gpus() -> tuple[str, ...]:
 
 
 def _ask(argv: Sequence[str]) -> str:
-    hint = "Retry later, or ask the administrators"
+    hint = "Retry later, or run here with --site local"
     return client.query(argv, timeout=TIMEOUT_SECONDS, problem="Slurm does not answer", hint=hint)
 
 

@@ -18,7 +18,7 @@ from ctrain_runtime.plan.admission import NodeFacts
 from ctrain_runtime.plan.size import JobSize, SizeRequest
 from ctrain_runtime.run.targets import ASSUMED, describe_cluster, find_cluster, find_nodes, find_site_engine
 from ctrain_runtime.site.model import Site, SiteEngine, SitePartition, SiteQos
-from ctrain_runtime.site.select import load_site, site_names
+from ctrain_runtime.site.select import load_site, select_site, site_names
 from samples import programs as fakes
 from samples.sample_images import write_store
 
@@ -109,6 +109,26 @@ def test_a_dry_run_where_the_scheduler_does_not_answer(programs: Path) -> None:
     assert "Unable to contact slurm controller" in notes[0]
     with pytest.raises(SchedulerError, match="Unable to contact"):
         find_cluster(SLURM, SITE)
+
+
+def test_where_a_scheduler_does_not_answer_another_one_that_is_installed_is_named(programs: Path) -> None:
+    """Slurm's commands come with packages, also where PBS runs the jobs; by its criteria Slurm is detected."""
+    for name in {"sinfo", "srun", *SLURM.programs}:
+        fakes.answer(programs, name, error="resolve_ctls_from_dns_srv: res_nsearch error: Unknown host\n", code=1)
+    for name in ("qsub", "qstat"):
+        fakes.answer(programs, name, "")
+    site = select_site().site
+    assert site.name == "generic-slurm"
+    with pytest.raises(SchedulerError) as caught:
+        find_cluster(SLURM, site)
+    problem = "Slurm does not answer: resolve_ctls_from_dns_srv: res_nsearch error: Unknown host"
+    other = "Another scheduler is installed here, too: --site generic-pbs"
+    assert str(caught.value) == f"{problem}. {other}"
+    _, notes = find_cluster(SLURM, site, dry_run=True)
+    assert notes == (f"partitions are those of the file of site generic-slurm: {problem}. {other}",)
+    (programs / "qsub").unlink()
+    with pytest.raises(SchedulerError, match=r"Unknown host. Retry later, or run here with --site local$"):
+        find_cluster(SLURM, site)
 
 
 @pytest.mark.parametrize("dry_run", [True, False])

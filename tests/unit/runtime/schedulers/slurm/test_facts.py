@@ -110,7 +110,7 @@ def test_a_controller_that_is_dead(programs: Path, version: str) -> None:
     answer(programs, "scontrol", error=record(version, "dead-scontrol-show-job-1.err"), code=1)
     expected = (
         "Slurm does not answer: slurm_load_jobs error: Unable to contact slurm controller "
-        "(connect failure). Retry later, or ask the administrators"
+        "(connect failure). Retry later, or run here with --site local"
     )
     with pytest.raises(SchedulerError, match=f"^{re.escape(expected)}$"):
         facts.read_cluster()
