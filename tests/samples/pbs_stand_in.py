@@ -13,6 +13,7 @@ starts no task.
     ROOT/stopped       exists: the server does not answer; ROOT/refused has the names of commands that asked
     ROOT/slow          exists: qsub waits, and the file is called slowly, until ROOT/go exists
     ROOT/walltime      its seconds are the time limit of all jobs
+    ROOT/down          what pbsnodes -l prints
     ROOT/late          exists: no output is delivered, and jobs stay in state E
     ROOT/ID/signal     its number is sent to the job
     ROOT/ID/job.json   attributes of job ID, as qstat prints them; beside it, its script, environment, spool and tasks
@@ -408,7 +409,10 @@ def qselect(root: Path, words: list[str]) -> None:
             print(job.id)
 
 
-def pbsnodes(*_: object) -> None:
+def pbsnodes(root: Path, words: list[str]) -> None:
+    if "-l" in words:
+        print((root / "down").read_text() if (root / "down").exists() else "", end="")
+        return
     available = {"arch": "linux", "mem": "24684084kb", "ncpus": NCPUS, "ngpus": NGPUS}
     _print("nodes", {host: {"state": "free", "resources_available": {**available, "host": host}} for host in HOSTS})
 

@@ -108,9 +108,13 @@ def read_hosts(job: dict[str, Any]) -> dict[str, dict[str, int]]:
     exec_host (pbs01/0*2+pbs02/0) and exec_vnode ((pbs01:ncpus=2:ngpus=1)+(pbs02:ncpus=1)) have the same order.
     """
     hosts: dict[str, dict[str, int]] = {}
-    names = [part.split("/")[0] for part in str(job.get("exec_host", "")).split("+") if part]
-    for name, chunk in zip(names, _CHUNK.findall(str(job.get("exec_vnode", "")))):
+    for name, chunk in zip(host_names(job), _CHUNK.findall(str(job.get("exec_vnode", "")))):
         total = hosts.setdefault(name, {"ncpus": 0, "ngpus": 0, "mem": 0})
         for resource, value in re.findall(r":(ncpus|ngpus|mem)=([^:+]*)", chunk):
             total[resource] += read_megabytes(value) if resource == "mem" else read_count(value)
     return hosts
+
+
+def host_names(job: Mapping[str, Any]) -> list[str]:
+    """The host of each chunk of a job."""
+    return [part.split("/")[0] for part in str(job.get("exec_host", "")).split("+") if part]

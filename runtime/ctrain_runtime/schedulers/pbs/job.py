@@ -10,10 +10,12 @@ from typing import Any, Optional
 
 from ctrain_runtime.errors import CtrainError
 from ctrain_runtime.plan.model import LaunchPlan
-from ctrain_runtime.schedulers.pbs import ownership
+from ctrain_runtime.schedulers.pbs import client, ownership
 from ctrain_runtime.schedulers.protocol import FailedTask, Outcome, OutOfMemory, Status
 
 WAITING = frozenset("QHWT")
+UNREACHED = frozenset({"down", "state-unknown"})  # states of a node (man pbs_node_attributes)
+HOSTS_NAMED = 3  # at most
 TERMINATED = 91  # a substate: ended on request (job.h, JOB_SUBSTATE_TERMINATED)
 SIGTERM = 271  # as an exit status: 256 + 15, also if the script handles the signal
 # Exit_status by which PBS itself ended a job (job.h, JOB_EXEC_*). Other negative ones: it could not start it.
@@ -52,7 +54,29 @@ def read_status(job_id: str, plan: LaunchPlan) -> Status:
         return Status("unknown", note=str(error))
     except CtrainError as error:
         return Status("running", note=f"PBS does not answer ({error.message}); retrying")
-    return Status("ended", outcome=Outcome.UNKNOWN) if record is None else parse_status(record)
+    if record is None:
+        return Status("ended", outcome=Outcome.UNKNOWN)
+    status = parse_status(record)
+    if record.get("job_state") != "R" or not (down := _down_hosts(record)):
+        return status
+    hosts = f"{', '.join(down[:HOSTS_NAMED])}{', ...' if len(down) > HOSTS_NAMED else ''}"
+    note = f"{hosts} down, and PBS may keep the job all the same. To end it: ctrain cancel {plan.run}"
+    return replace(status, note=note)
+
+
+def _down_hosts(record: Mapping[str, Any]) -> list[str]:
+    """Those of a running job's hosts that PBS cannot reach; none if it does not answer: the next look asks again.
+
+    It leaves the job of a crashed host in state R (seen with OpenPBS 23.06: "not killing job yet").
+    """
+    try:
+        listed = client.run(["pbsnodes", "-l"], timeout=ownership.TIMEOUT_SECONDS).stdout
+    except CtrainError:
+        return []
+    lines = [line.split(None, 2) for line in listed.splitlines()]  # NAME STATE[,STATE]... COMMENT
+    down = {line[0] for line in lines if len(line) > 1 and UNREACHED & set(line[1].split(","))}
+    vnodes = re.findall(r"\(([^:()]+):", str(record.get("exec_vnode", "")))
+    return list(dict.fromkeys(host for host, vnode in zip(client.host_names(record), vnodes) if {host, vnode} & down))
 
 
 def parse_status(record: Mapping[str, Any]) -> Status:

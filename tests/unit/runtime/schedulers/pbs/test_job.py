@@ -165,6 +165,28 @@ def test_the_status_of_a_job(programs: Path) -> None:
     assert calls.read_text() == "-x -f -F json 18.login01\n"
 
 
+DOWN = "pbs02                down,job-busy node down: communication closed\n"  # pbsnodes -l, recorded
+
+
+@pytest.mark.parametrize(
+    ("listed", "note"),
+    [
+        (DOWN, "pbs02 down, and PBS may keep the job all the same. To end it: ctrain cancel t"),
+        ("pbs02 offline,job-busy for tests\npbs03 down\n", ""),  # no new jobs there; of another job
+        (
+            "pbs01 state-unknown,down\n" + DOWN,
+            "pbs01, pbs02 down, and PBS may keep the job all the same. To end it: ctrain cancel t",
+        ),
+        ("", ""),
+    ],
+)
+def test_hosts_of_a_running_job_that_are_down(programs: Path, listed: str, note: str) -> None:
+    """PBS leaves the job in state R; pbsnodes knows."""
+    answer(programs, "qstat", JOBS["R-node-down"])
+    answer(programs, "pbsnodes", listed)
+    assert job.read_status("60.login01", PLAN) == Status("running", note=note)
+
+
 def test_a_job_that_pbs_has_forgotten(programs: Path) -> None:
     for name in ("qstat-unknown-id-xf-json", "qstat-finished-no-x-f-json"):
         code, error = pbs_errors()[name]
