@@ -19,7 +19,19 @@ from ctrain_runtime.site.files import BUILT_IN_DIR
 from ctrain_runtime.site.model import Site
 from ctrain_runtime.site.select import load_site
 from samples.layers import a_layer
-from samples.plans import CLUSTER, ENGINE, GPU_PARTITION, LOCAL, a_job, a_launch, a_plan, a_site, an_image, some_facts
+from samples.plans import (
+    CLUSTER,
+    ENGINE,
+    GPU_PARTITION,
+    LOCAL,
+    a_job,
+    a_launch,
+    a_plan,
+    a_site,
+    an_image,
+    changed,
+    some_facts,
+)
 
 FOLDER = Path(__file__).parent
 SITE = a_site(submit=("--account=ai lab",), comment="pytorch", datasets={"imagenet": "/apps/imagenet"})
@@ -62,11 +74,11 @@ PLANS: dict[str, LaunchPlan] = {
     ),
     "allocation": a_plan(facts=INSIDE, gpus_per_node=4),
     "allocation-step": a_plan(facts=IN_STEP, job=a_job(launcher="env"), nodes=1, gpus_per_node=0, cpu_bind="none"),
-    "slurm-preflight": dataclasses.replace(
+    "slurm-preflight": changed(
         a_plan(nodes=2), preflight=Preflight(True, "first run of this image here", "nccl", 36.5, "AWS Libfabric")
     ),
     "slurm-staging": a_plan(site=a_site(staging="/local disk"), nodes=2, stage="always"),
-    "slurm-torchrun": dataclasses.replace(
+    "slurm-torchrun": changed(
         a_plan(job=a_job(launcher="torchrun"), nodes=2),
         estimate=Expectation("A100", 10770816, {"parameters": 21541632, "output": 4096}, 79027986432, 4096, 100, 0.25),
     ),
@@ -76,7 +88,7 @@ PLANS: dict[str, LaunchPlan] = {
         nodes=2,
     ),
     "slurm-gloo": a_plan(job=a_job(launcher="gloo"), nodes=2),
-    "slurm-node": dataclasses.replace(
+    "slurm-node": changed(
         a_plan(job=a_job(launcher="node", command=("bash", "run.sh")), nodes=2),
         preflight=Preflight(True, "NCCL on several nodes", "nccl"),
     ),
@@ -102,7 +114,7 @@ PLANS: dict[str, LaunchPlan] = {
         scheduler_options=("-Wdepend=afterok:41.pbs",),
         env=("WANDB_API_KEY",),
     ),
-    "pbs-allocation": dataclasses.replace(
+    "pbs-allocation": changed(
         a_plan(
             site=a_site(name="ours", scheduler="pbs", mpi=("pals",), cpu_bind="depth"),
             facts=some_facts(cluster=dataclasses.replace(PBS_CLUSTER, mpi=("pals",), allocation=PBS_ALLOCATION)),

@@ -230,7 +230,7 @@ def test_gpus_of_an_allocation_are_counted_however_they_were_requested(programs:
     done = programs.run(*salloc, "ctrain", "run", *IMAGE, "--dry-run", "--json", "--", "true")
     assert done.returncode == 0, done.stderr
     plan = json.loads(done.stdout[done.stdout.index("{") :])["plan"]
-    assert (plan["nodes"], plan["gpus_per_node"], plan["ranks_per_node"]) == (2, 2, 2)
+    assert (plan["size"]["nodes"], plan["size"]["gpus_per_node"], plan["size"]["ranks_per_node"]) == (2, 2, 2)
 
 
 def test_what_an_allocation_says_of_its_tasks_does_not_hold_for_ranks(programs: Cluster) -> None:
@@ -277,7 +277,7 @@ def test_a_secret_passes_through_and_is_written_nowhere(programs: Cluster) -> No
     run = programs.runs("secret")
     assert subprocess.run(["grep", "-rl", value, str(run)], stdout=subprocess.DEVNULL).returncode == 1
     assert "hunter2" not in (run / "record.json").read_text()
-    assert json.loads((run / "plan.json").read_text())["plan"]["environment"]["OTHER_KEY"] == "***"
+    assert json.loads((run / "plan.json").read_text())["plan"]["environment"]["variables"]["OTHER_KEY"] == "***"
     assert run.stat().st_mode & 0o077 == 0
 
 

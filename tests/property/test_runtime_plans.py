@@ -71,12 +71,16 @@ def test_a_plan_holds_or_is_refused(
     except (ResourceError, UsageError):
         return
     available = allocation or partition
-    assert 1 <= plan.nodes <= available.nodes
-    assert 0 <= plan.gpus_per_node <= (available.gpus or 0)
-    assert plan.ranks_per_node >= 1
-    assert plan.cpus_per_rank >= plan.cores_per_rank >= 1
-    assert plan.ranks_per_node * plan.cpus_per_rank <= available.cpus
-    for option, planned in ((nodes, plan.nodes), (gpus, plan.gpus_per_node), (ranks, plan.ranks_per_node)):
+    assert 1 <= plan.size.nodes <= available.nodes
+    assert 0 <= plan.size.gpus_per_node <= (available.gpus or 0)
+    assert plan.size.ranks_per_node >= 1
+    assert plan.size.cpus_per_rank >= plan.size.cores_per_rank >= 1
+    assert plan.size.ranks_per_node * plan.size.cpus_per_rank <= available.cpus
+    for option, planned in (
+        (nodes, plan.size.nodes),
+        (gpus, plan.size.gpus_per_node),
+        (ranks, plan.size.ranks_per_node),
+    ):
         assert option in (None, planned)
     _check_time(plan, partition, allocation, limit)
     _check_tasks(plan)
@@ -84,20 +88,20 @@ def test_a_plan_holds_or_is_refused(
 
 def _check_time(plan: LaunchPlan, partition: Partition, allocation: Optional[Allocation], limit: str) -> None:
     if allocation:
-        assert plan.time_limit == allocation.minutes_left
+        assert plan.size.time_limit == allocation.minutes_left
         return
     if partition.time_limit is not None:
-        assert plan.time_limit is not None
-        assert plan.time_limit <= partition.time_limit
+        assert plan.size.time_limit is not None
+        assert plan.size.time_limit <= partition.time_limit
     if limit:
-        assert plan.time_limit == time_limit.parse_limit(limit)
+        assert plan.size.time_limit == time_limit.parse_limit(limit)
 
 
 def _check_tasks(plan: LaunchPlan) -> None:
     """Whatever starts them, the ranks of all tasks are the world."""
-    assert plan.world_size == plan.nodes * plan.ranks_per_node == plan.tasks * plan.ranks_per_task
-    assert plan.cpus_per_task * plan.tasks == plan.cpus_per_rank * plan.world_size
-    assert plan.launcher == "mpirun" or plan.tasks == plan.nodes * plan.tasks_per_node
+    assert plan.size.world_size == plan.size.nodes * plan.size.ranks_per_node == plan.tasks * plan.ranks_per_task
+    assert plan.cpus_per_task * plan.tasks == plan.size.cpus_per_rank * plan.size.world_size
+    assert plan.program.launcher == "mpirun" or plan.tasks == plan.size.nodes * plan.tasks_per_node
 
 
 @given(st.integers(1, 100000))

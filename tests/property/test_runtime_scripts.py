@@ -142,16 +142,16 @@ def test_all_text_survives_srun_and_the_engine(
     )
     argv, seen = bench.run(plan, "task.sh", **SLURM)
     assert_survived(plan, argv, ["python", *arguments])
-    expected = {**plan.environment, **of_job, **of_user, **SLURM, "RANK": "0", "MASTER_ADDR": "gpu01"}
+    expected = {**plan.environment.variables, **of_job, **of_user, **SLURM, "RANK": "0", "MASTER_ADDR": "gpu01"}
     assert passed(seen).items() >= expected.items()
 
 
 def assert_survived(plan: LaunchPlan, argv: list[str], command: list[str]) -> None:
     """The engine was called for the plan, with each word as it was given."""
-    assert argv[:7] == [plan.engine.path, "--quiet", "exec", "--cleanenv", "--no-mount", "cwd", "--pwd"]
-    assert argv[7] == plan.workdir
+    assert argv[:7] == [plan.image.engine.path, "--quiet", "exec", "--cleanenv", "--no-mount", "cwd", "--pwd"]
+    assert argv[7] == plan.program.workdir
     binds = [argv[at + 1] for at, word in enumerate(argv) if word == "--bind"]
-    assert binds[: len(plan.mounts)] == list(map(str, plan.mounts))
+    assert binds[: len(plan.mounts.paths)] == list(map(str, plan.mounts.paths))
     home = argv.index("--home", argv.index("--pwd") + 2)
     assert argv[home + 1].endswith(f"{plan.run_key}:/home/ctrain")
     assert argv[home + 2 :] == [
@@ -216,7 +216,7 @@ def test_all_text_survives_whole_jobs(
         with mock.patch.dict(os.environ, of_caller):
             argv, seen = bench.run(plan, "job.sh", lambda: submit.write_environment(plan), **environment)
     assert_survived(plan, argv, ["python", *arguments])
-    assert passed(seen).items() >= {**of_caller, **plan.environment, **of_job, "RANK": "0"}.items()
+    assert passed(seen).items() >= {**of_caller, **plan.environment.variables, **of_job, "RANK": "0"}.items()
     assert not Path(plan.run_directory, run_files.ENVIRONMENT).exists()
 
 

@@ -81,9 +81,19 @@ def a_plan(**parts: Any) -> LaunchPlan:
     )
     options = dataclasses.replace(options, preflight=options.preflight or "off")
     job, site, facts = parts.pop("job", a_job()), parts.pop("site", a_site()), parts.pop("facts", some_facts())
-    size = sizing.fit(make_size_request(options, job, facts.cluster), facts.cluster, site)
+    fit = sizing.fit(make_size_request(options, job, facts.cluster), facts.cluster, site)
     image, run = parts.pop("image", an_image()), parts.pop("run_directory", RUN)
-    return make_plan(job, site, image, options, facts, size, run, **parts)
+    return make_plan(job, site, image, options, facts, fit, run, **parts)
+
+
+def changed(plan: LaunchPlan, **values: Any) -> LaunchPlan:
+    """The plan with other values, in whichever of its groups they are."""
+    names = [field.name for field in dataclasses.fields(plan)]
+    for name, value in values.items():
+        group = next((part for part in names if name != part and hasattr(getattr(plan, part), name)), "")
+        part = dataclasses.replace(getattr(plan, group), **{name: value}) if group and name not in names else value
+        plan = dataclasses.replace(plan, **{group if part is not value else name: part})
+    return plan
 
 
 def a_launch(plan: LaunchPlan) -> Launch:

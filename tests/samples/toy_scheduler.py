@@ -76,7 +76,7 @@ export MASTER_ADDR=127.0.0.1 MASTER_PORT=61234""",
     def render(self, plan: LaunchPlan, task: Task) -> Launch:
         text = job_script(
             plan,
-            header=directives("#TOY", [f"-n {plan.tasks}", *plan.options]),
+            header=directives("#TOY", [f"-n {plan.tasks}", *plan.placement.options]),
             job_id="$TOY_JOB",
             before=[f"export TOY_TASKS={plan.tasks}", TOYRUN],
             start=quote_argv(["toyrun", *start_script(plan, task.script)]),
@@ -87,11 +87,11 @@ export MASTER_ADDR=127.0.0.1 MASTER_PORT=61234""",
         """Nothing: the toy takes all jobs."""
 
     def submit(self, launch: Launch, pass_fds: tuple[int, ...] = ()) -> str:
-        if "--refuse" in launch.plan.options:
+        if "--refuse" in launch.plan.placement.options:
             raise SchedulerError("the toy rejected the job", "Leave out --refuse")
         job_id = str(len(list(self.root.glob("*.pid"))) + 1)
         wait = ': >"$0.slow"; until [ -e "$0.go" ] || ((SECONDS > 120)); do sleep 0.02; done;'
-        slow = wait if "--slow" in launch.plan.options else ""
+        slow = wait if "--slow" in launch.plan.placement.options else ""
         held = "".join(f" {descriptor}>&-" for descriptor in pass_fds)
         start = f'setsid bash -c "$1" "$0" >logs/job.log 2>&1{held} &'
         toysub = f'{slow} {start} until [ -s "$0.pid" ]; do sleep 0.02; done'
@@ -114,14 +114,14 @@ export MASTER_ADDR=127.0.0.1 MASTER_PORT=61234""",
         return next((job for job, text in texts.items() if text.rstrip().endswith(f" {plan.run_directory}")), None)
 
     def status(self, job_id: str, plan: LaunchPlan) -> Status:
-        if "--mute" in plan.options:
+        if "--mute" in plan.placement.options:
             return Status("running", note="the toy does not answer")
         end = self.root / f"{job_id}.end"
         outcomes = [OUTCOMES.get(end.read_text().strip(), Outcome.FAILED)] if end.exists() else []
         return Status("ended", "X", outcomes[0]) if outcomes else Status("running", "R")
 
     def cancel(self, job_id: str, plan: LaunchPlan) -> None:
-        if "--clumsy" in plan.options and not (self.root / "asked").exists():
+        if "--clumsy" in plan.placement.options and not (self.root / "asked").exists():
             (self.root / "asked").touch()
             raise SchedulerError("the toy dropped the request")
         end = self.root / f"{job_id}.end"

@@ -59,7 +59,7 @@ def execute(args: argparse.Namespace) -> int:
         dataclasses.replace(request, command=command, job_name="bench", options=options, dry_run=args.dry_run)
     )
     plan = prepared.launch.plan
-    if args.save and (plan.nodes == 1 or not plan.partition or "all-reduce" not in operations):
+    if args.save and (plan.size.nodes == 1 or not plan.placement.partition or "all-reduce" not in operations):
         raise UsageError("--save needs an all-reduce on several nodes", "Add: --nodes 2 --operations all-reduce")
     if args.save and plan.site not in site_names():
         raise UsageError(f"--save: {args.site} has no name of a site", "Add `expected_bandwidth` to that file yourself")

@@ -46,17 +46,18 @@ def summary(prepared: Prepared, reason: str) -> str:
     if plan.image.instead_of:
         substitute = f", flattened, in place of {plan.image.instead_of}: this engine ignores overlay partitions"
     name = f"{plan.image.name} {plan.image.version}".rstrip() + channel
-    read_only = [mount for mount in plan.mounts if mount.read_only]
+    estimate = plan.checks.estimate
+    read_only = [mount for mount in plan.mounts.paths if mount.read_only]
     rows = [
         ("site", f"{plan.site} ({reason})"),
         ("image", f"{name}  {short(plan.image.digest)}{prepared.image_source}{substitute}"),
-        *(("layer", f"{layer.path}  {short(layer.digest)}") for layer in plan.layers),
+        *(("layer", f"{layer.path}  {short(layer.digest)}") for layer in plan.image.layers),
         ("where", _where(plan)),
         *((_what(plan, mount), f"{mount.source} -> {mount.target} (read-only)") for mount in read_only),
-        *([("staging", plan.staging_reason)] if plan.staging else []),
-        *([("staging", _copied(plan.data_copy))] if plan.data_copy else []),
-        *(("estimate", line) for line in (_expected(plan.estimate, plan.world_size) if plan.estimate else ())),
-        *([("preflight", _preflight(plan.preflight))] if plan.preflight else []),
+        *([("staging", plan.staging.reason)] if plan.staging.directory else []),
+        *([("staging", _copied(plan.staging.data_copy))] if plan.staging.data_copy else []),
+        *(("estimate", line) for line in (_expected(estimate, plan.size.world_size) if estimate else ())),
+        *([("preflight", _preflight(plan.checks.preflight))] if plan.checks.preflight else []),
         ("run", f"{plan.run}  ->  {plan.run_directory}"),
         *(("note", note) for note in prepared.notes),
     ]
@@ -65,7 +66,7 @@ def summary(prepared: Prepared, reason: str) -> str:
 
 def _what(plan: LaunchPlan, mount: Mount) -> str:
     """What the run reads is data; the rest is the site's, or for the program to know."""
-    return "data" if mount.source == plan.data or mount.target == RESUME else "mount"
+    return "data" if mount.source == plan.mounts.data or mount.target == RESUME else "mount"
 
 
 def _copied(copy: DataCopy) -> str:
@@ -92,29 +93,31 @@ def _expected(estimate: Expectation, ranks: int) -> tuple[str, str]:
 
 def _where(plan: LaunchPlan) -> str:
     kind = "independent task" if plan.unit == "task" else "rank"
-    ranks = f"{pluralize(plan.world_size, kind)}, launcher {plan.launcher}" + (f" ({plan.mpi})" if plan.mpi else "")
-    if not plan.partition:
-        groups = f"{plan.nodes} groups of {plan.ranks_per_node}; " if plan.nodes > 1 else ""
+    program, size, placement = plan.program, plan.size, plan.placement
+    mpi = f" ({program.mpi})" if program.mpi else ""
+    ranks = f"{pluralize(size.world_size, kind)}, launcher {program.launcher}{mpi}"
+    if not placement.partition:
+        groups = f"{size.nodes} groups of {size.ranks_per_node}; " if size.nodes > 1 else ""
         return f"this machine: {groups}{ranks}"
-    gpus = f"{pluralize(plan.gpus_per_node, 'GPU')} per node, " if plan.gpus_per_node else ""
-    inside = f" in allocation {plan.allocation}" if plan.allocation else ""
-    limit = "no time limit" if plan.time_limit is None else f"limit {format_limit(plan.time_limit)}"
-    cores = f"{gpus}{pluralize(plan.cores_per_rank, 'core')} per rank"
-    return f"{plan.nodes} x {plan.partition}{inside}: {cores}; {ranks}; {limit}"
+    gpus = f"{pluralize(size.gpus_per_node, 'GPU')} per node, " if size.gpus_per_node else ""
+    inside = f" in allocation {placement.allocation}" if placement.allocation else ""
+    limit = "no time limit" if size.time_limit is None else f"limit {format_limit(size.time_limit)}"
+    cores = f"{gpus}{pluralize(size.cores_per_rank, 'core')} per rank"
+    return f"{size.nodes} x {placement.partition}{inside}: {cores}; {ranks}; {limit}"
 
 
 def describe(prepared: Prepared, *, full: bool = False) -> str:
     """The output of a dry run, `full` with the files that are the same in every run. Values of secrets are masked."""
     launch = prepared.launch
     shown = as_data(launch)
-    plan = launch.plan
+    plan, variables = launch.plan, shown["plan"]["environment"]["variables"]
     parts = [
         summary(prepared, "dry run: nothing is started"),
-        *([] if plan.staging else [f"staging   {plan.staging_reason}"]),
+        *([] if plan.staging.directory else [f"staging   {plan.staging.reason}"]),
         "command   " + " ".join(launch.argv),
-        *(f"mount     {mount}" for mount in plan.mounts),
-        *(f"env       {name}={value}  ({plan.origins[name]})" for name, value in shown["plan"]["environment"].items()),
-        *(f"env       {name}  (option: this shell's value)" for name in plan.passed),
+        *(f"mount     {mount}" for mount in plan.mounts.paths),
+        *(f"env       {name}={value}  ({plan.environment.origins[name]})" for name, value in variables.items()),
+        *(f"env       {name}  (option: this shell's value)" for name in plan.environment.passed),
         *(f"env       {line}" for line in textwrap.wrap(f"{' '.join(_variables_of_tasks(plan))}  ({TASKS})", WIDTH)),
         *(f"\n--- {name}\n{text.rstrip()}" for name, text in shown["scripts"].items()),
         *(f"\n--- {name}\n{payload.text(name).rstrip()}" for name in (launch.files if full else ())),
@@ -198,7 +201,7 @@ def _reason(plan: LaunchPlan, conclusion: Conclusion, shown: str) -> str:
 
 
 def _describe_failed(plan: LaunchPlan, failed: Rank, others: tuple[tuple[int, str], ...], shown: str) -> list[str]:
-    node = failed.number // (plan.recorded_ranks // plan.nodes)
+    node = failed.number // (plan.recorded_ranks // plan.size.nodes)
     log = Path(plan.run_directory) / run_files.rank_log(failed.number, node, plan.recorded_ranks)
     (number, what), *rest = others or [(0, "")]
     more = "".join(f", {number} {what}" for number, what in rest)

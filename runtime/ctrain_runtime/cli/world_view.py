@@ -34,6 +34,6 @@ def _lines_to_type(plan: LaunchPlan, reason: str) -> list[str]:
 def _again(plan: LaunchPlan, *options: str, command: tuple[str, ...] = ()) -> str:
     """The command line of the run with further options or another command; the dots are those that it had, as --image,
     of which the plan has only what became of them."""
-    if (Path(plan.workdir) / JOB_FILE).is_file() and not command:
-        return f"ctrain run {shlex.quote(plan.workdir)} ... {shlex.join(options)}"
-    return " ".join(("ctrain run ...", *options, "--", shlex.join(command or plan.command)))
+    if (Path(plan.program.workdir) / JOB_FILE).is_file() and not command:
+        return f"ctrain run {shlex.quote(plan.program.workdir)} ... {shlex.join(options)}"
+    return " ".join(("ctrain run ...", *options, "--", shlex.join(command or plan.program.command)))

@@ -19,14 +19,14 @@ def variables_of_tasks(plan: LaunchPlan, identity: TaskIdentity) -> tuple[str, .
 
 def _passing(plan: LaunchPlan, identity: TaskIdentity) -> TaskIdentity:
     """`identity` with the variables that pass into the containers of the plan's launcher."""
-    if plan.launcher == "mpirun":
+    if plan.program.launcher == "mpirun":
         # The scheduler's variables would make Open MPI start its daemons by the scheduler, which is not in the image.
         return identity.passing_only()
-    if plan.independent or plan.launcher == "node":
+    if plan.program.independent or plan.program.launcher == "node":
         # Lightning, MPI and JAX take those of tasks for those of ranks.
         return dataclasses.replace(identity.passing_only(), passed=identity.job_variables)
     names = {"mpi": per_rank.OPEN_MPI_NAMES, "gloo": gloo.VARIABLES}
-    return identity.passing(*names.get(plan.launcher, ()))
+    return identity.passing(*names.get(plan.program.launcher, ()))
 
 
 def make_task(plan: LaunchPlan, identity: TaskIdentity) -> Task:
@@ -39,7 +39,8 @@ def make_task(plan: LaunchPlan, identity: TaskIdentity) -> Task:
         "torchrun": spawned_ranks.torchrun,
         "mpirun": spawned_ranks.mpirun,
     }
-    task = kinds[plan.launcher](plan, _passing(plan, identity))
+    task = kinds[plan.program.launcher](plan, _passing(plan, identity))
     stages = staging.scripts(plan, identity)
-    files = (*task.files, *(staging.FILES if stages else ()), *([run_files.PREFLIGHT_SCRIPT] if plan.preflight else []))
+    preflight = [run_files.PREFLIGHT_SCRIPT] if plan.checks.preflight else []
+    files = (*task.files, *(staging.FILES if stages else ()), *preflight)
     return dataclasses.replace(task, scripts={**task.scripts, **stages}, files=files, stages=tuple(stages))

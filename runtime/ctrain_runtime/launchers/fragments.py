@@ -24,9 +24,9 @@ INSIDE = f'/bin/sh "$run/{run_files.INSIDE_SCRIPT}" "$RANK" "$NODE_RANK"'
 
 def passed(plan: LaunchPlan) -> tuple[str, ...]:
     """The variables of a task that pass into its container, whatever its scheduler."""
-    if plan.independent:
+    if plan.program.independent:
         return (*independent.VARIABLES, *DEVICES)
-    return (*(node.VARIABLES if plan.launcher == "node" else MEMBER), *DEVICES)
+    return (*(node.VARIABLES if plan.program.launcher == "node" else MEMBER), *DEVICES)
 
 
 def head(plan: LaunchPlan, purpose: str) -> str:
@@ -45,12 +45,12 @@ def world_check(plan: LaunchPlan, started_by: str) -> str:
 
 def sizes(plan: LaunchPlan) -> str:
     """Assignments of how many ranks a node has, and threads a rank."""
-    return f"LOCAL_WORLD_SIZE={plan.ranks_per_node} OMP_NUM_THREADS={plan.cores_per_rank}"
+    return f"LOCAL_WORLD_SIZE={plan.size.ranks_per_node} OMP_NUM_THREADS={plan.size.cores_per_rank}"
 
 
 def home(plan: LaunchPlan) -> str:
     """The home on the node's disk. What programs compile is kept for the same image and layers."""
-    image = "".join((plan.image.digest, *(layer.digest for layer in plan.layers)))
+    image = "".join((plan.image.digest, *(layer.digest for layer in plan.image.layers)))
     key = hashlib.sha256(image.encode()).hexdigest()[:16] if plan.image.digest else ""
     return quote_argv(["use_home", plan.run_key, key])
 
@@ -60,47 +60,49 @@ def container(plan: LaunchPlan, identity: TaskIdentity) -> list[str]:
 
     Binds that only the node knows come from the array `binds`, which the identity may have filled, and the data set.
     """
+    image, program, environment, copy = plan.image, plan.program, plan.environment, plan.staging.data_copy
     options = apptainer.exec_argv(
-        plan.engine, workdir=plan.workdir, as_root=plan.as_root, cuda=plan.image.cuda, rocm=plan.image.rocm
+        image.engine, workdir=program.workdir, as_root=program.as_root, cuda=image.cuda, rocm=image.rocm
     )
-    mounts = [str(mount) for mount in plan.mounts if not plan.data_copy or mount != plan.data_copy.mount]
-    modules = apptainer.load_modules(plan.engine, plan.modules)
-    names = (*passed(plan), *identity.passed, *plan.passed)
+    mounts = [str(mount) for mount in plan.mounts.paths if not copy or mount != copy.mount]
+    modules = apptainer.load_modules(image.engine, environment.modules)
+    names = (*passed(plan), *identity.passed, *environment.passed)
     return [
         *modules,
-        *([f"need_engine {shlex.quote(plan.engine.path)}"] if modules else []),
+        *([f"need_engine {shlex.quote(image.engine.path)}"] if modules else []),
         *order_gpus(plan, identity),
-        *(independent.own_gpus(plan) if plan.independent else []),
-        *apptainer.container_environment(plan.engine, plan.environment, names, identity.passed_prefixes),
+        *(independent.own_gpus(plan) if program.independent else []),
+        *apptainer.container_environment(image.engine, environment.variables, names, identity.passed_prefixes),
         *staging.data(plan),
         *staging.copy_of_image(plan),
         f"launch=({quote_argv(options)})",
         *(f"launch+=(--bind {shlex.quote(mount)})" for mount in mounts),
-        *(f"launch+=(--overlay {shlex.quote(f'{layer.path}:ro')})" for layer in plan.layers),
-        *([f"add_host_libraries {quote_argv(plan.host_libraries)}"] if plan.host_libraries else []),
+        *(f"launch+=(--overlay {shlex.quote(f'{layer.path}:ro')})" for layer in image.layers),
+        *([f"add_host_libraries {quote_argv(environment.host_libraries)}"] if environment.host_libraries else []),
         f"enter {apptainer.HOME} {staging.image(plan)}",
     ]
 
 
 def order_gpus(plan: LaunchPlan, identity: TaskIdentity) -> list[str]:
     """The line that puts the visible GPUs (of the image's maker) into the site's order."""
-    if not plan.gpu_order:
+    order = plan.placement.gpu_order
+    if not order:
         return []
     name = "ROCR_VISIBLE_DEVICES" if plan.image.rocm else "CUDA_VISIBLE_DEVICES"
-    every = ",".join(map(str, sorted(plan.gpu_order))) if plan.gpus_per_node == len(plan.gpu_order) else ""
-    return [quote_argv(["order_gpus", name, identity.gpu_numbers, every, *map(str, plan.gpu_order)])]
+    every = ",".join(map(str, sorted(order))) if plan.size.gpus_per_node == len(order) else ""
+    return [quote_argv(["order_gpus", name, identity.gpu_numbers, every, *map(str, order)])]
 
 
 def inside(plan: LaunchPlan) -> str:
     """The start of a rank's command in the container: inside.sh with its checks, up to the program."""
     checks = ["marker", plan.image.marker] if plan.image.marker else []
-    for layer in plan.layers:
+    for layer in plan.image.layers:
         checks += ["layer", layer.key, layer.path]
-    return " ".join((INSIDE, quote_argv([*libraries(plan), *checks, "need", plan.command[0], "run"])))
+    return " ".join((INSIDE, quote_argv([*libraries(plan), *checks, "need", plan.program.command[0], "run"])))
 
 
 def libraries(plan: LaunchPlan) -> list[str]:
     """Words of inside.sh that put the libraries of the site and of the right driver first on the loader's path. Of
     patterns, the first is to come first."""
-    paths = ["paths", " ".join(reversed(plan.library_paths))] if plan.library_paths else []
+    paths = ["paths", " ".join(reversed(plan.environment.library_paths))] if plan.environment.library_paths else []
     return [*paths, *(["driver", str(plan.image.native_driver)] if plan.image.native_driver else [])]

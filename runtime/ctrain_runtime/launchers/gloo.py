@@ -16,4 +16,4 @@ VARIABLES = (
 
 def join(plan: LaunchPlan) -> str:
     """The line that exports the variables, and sets the array `serve`: what precedes the program in the container."""
-    return f"join_gloo {plan.nodes} {plan.ranks_per_node} {JOIN_TIMEOUT_SECONDS}"
+    return f"join_gloo {plan.size.nodes} {plan.size.ranks_per_node} {JOIN_TIMEOUT_SECONDS}"

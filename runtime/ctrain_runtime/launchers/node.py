@@ -16,7 +16,8 @@ VARIABLES = ("NODE_RANK", "MASTER_ADDR", "MASTER_PORT", *NODE_IDENTITY)
 
 def exports(plan: LaunchPlan, identity: TaskIdentity) -> str:
     """The line that sets VARIABLES of a task, but those that it has from `identity`."""
-    return f"export_node {plan.nodes} {plan.ranks_per_node} {plan.gpus_per_node} {plan.run_key} {identity.hosts}"
+    size = plan.size
+    return f"export_node {size.nodes} {size.ranks_per_node} {size.gpus_per_node} {plan.run_key} {identity.hosts}"
 
 
 def agent(plan: LaunchPlan) -> str:
@@ -24,7 +25,7 @@ def agent(plan: LaunchPlan) -> str:
     numbered by node, as under every other launcher."""
     words = [
         *("python", "-m", "torch.distributed.run"),
-        *(f"--nnodes={plan.nodes}", f"--nproc_per_node={plan.ranks_per_node}"),
+        *(f"--nnodes={plan.size.nodes}", f"--nproc_per_node={plan.size.ranks_per_node}"),
         f"--rdzv_id={plan.run_key}",  # agents of another run do not join, whatever their port
     ]
     known = '"--node_rank=$NODE_RANK" "--master_addr=$MASTER_ADDR" "--master_port=$MASTER_PORT" --no_python'

@@ -21,23 +21,23 @@ def make_task(plan: LaunchPlan, identity: TaskIdentity) -> Task:
     Of launcher node, and where ranks are independent, RANK is the number in logs and events, which the program does not
     see.
     """
-    mpi, horovod = plan.launcher == "mpi", plan.launcher == "gloo"
+    mpi, horovod = plan.program.launcher == "mpi", plan.program.launcher == "gloo"
     serve = '"${ct_serve[@]}" ' if horovod else ""
     text = [
         fragments.head(plan, f"One {ONE_OF[plan.unit]}{plan.run}, started by {identity.started_by}."),
         identity.bash,
         *_who(plan, identity),
         *(["export_open_mpi"] if mpi else []),
-        *([] if plan.interactive else [fragments.recorder(plan)]),
+        *([] if plan.program.interactive else [fragments.recorder(plan)]),
         fragments.world_check(plan, identity.started_by),
         *([identity.mpi_bash] if mpi and identity.mpi_bash else []),
         *([gloo.join(plan)] if horovod else []),
         *world_scan.start(plan, identity),
-        "pass_signals_on_terminal" if plan.interactive else "pass_signals_to_program",
+        "pass_signals_on_terminal" if plan.program.interactive else "pass_signals_to_program",
         fragments.home(plan),
         *fragments.container(plan, identity),
         *_preflight(plan),
-        f'run_rank "${{launch[@]}}" {fragments.inside(plan)} {serve}{quote_argv(plan.command)}',
+        f'run_rank "${{launch[@]}}" {fragments.inside(plan)} {serve}{quote_argv(plan.program.command)}',
         "",
     ]
     more = (*world_scan.files(plan), *([run_files.RENDEZVOUS] if horovod else []))
@@ -45,9 +45,9 @@ def make_task(plan: LaunchPlan, identity: TaskIdentity) -> Task:
 
 
 def _who(plan: LaunchPlan, identity: TaskIdentity) -> list[str]:
-    if not plan.independent and plan.launcher != "node":
+    if not plan.program.independent and plan.program.launcher != "node":
         return [f"export RANK=$task WORLD_SIZE=$tasks LOCAL_RANK=$local_task NODE_RANK {fragments.sizes(plan)}"]
-    known = node.exports(plan, identity) if plan.launcher == "node" else independent.EXPORTS
+    known = node.exports(plan, identity) if plan.program.launcher == "node" else independent.EXPORTS
     return [
         "export -n RANK WORLD_SIZE LOCAL_RANK",
         "RANK=$task WORLD_SIZE=$tasks",
@@ -57,6 +57,6 @@ def _who(plan: LaunchPlan, identity: TaskIdentity) -> list[str]:
 
 
 def _preflight(plan: LaunchPlan) -> list[str]:
-    if plan.launcher != "node":
+    if plan.program.launcher != "node":
         return preflight.prove(plan)
     return preflight.prove(plan, f"{node.agent(plan)} python3", needs_torch=True)

@@ -15,15 +15,15 @@ def prove(plan: LaunchPlan, agent: str = "python3", *, needs_torch: bool = False
 
     On each node one process checks the GPUs and has the nodes meet; then the ranks do. Without Python none does.
     """
-    check = plan.preflight
+    check, size = plan.checks.preflight, plan.size
     if not check:
         return []
     directory = f"{plan.run_directory}/{run_files.INSIDE}"
     by_tcp = check.expected if check.backend == "gloo" else 0.0  # NCCL's fabric is another than that of sockets
-    gpus = plan.gpus_per_node if plan.image.cuda else 0
-    nodes = ["nodes", str(plan.nodes), check.backend, f"{by_tcp:g}", str(gpus)] if plan.nodes > 1 or gpus else []
-    kind = "mpi" if plan.launcher == "mpi" else "env"
-    ranks = [f"{directory}/world.py", kind, str(plan.world_size), check.backend, f"{check.expected:g}", check.network]
+    gpus = size.gpus_per_node if plan.image.cuda else 0
+    nodes = ["nodes", str(size.nodes), check.backend, f"{by_tcp:g}", str(gpus)] if size.nodes > 1 or gpus else []
+    kind = "mpi" if plan.program.launcher == "mpi" else "env"
+    ranks = [f"{directory}/world.py", kind, str(size.world_size), check.backend, f"{check.expected:g}", check.network]
     words = [*fragments.libraries(plan), "run", "/bin/sh", f"{plan.run_directory}/{run_files.PREFLIGHT_SCRIPT}"]
     text = f"""\
 [ "$ct_stage" != {PREFLIGHT} ] || prove_world {fragments.INSIDE} {quote_argv(words)} \\

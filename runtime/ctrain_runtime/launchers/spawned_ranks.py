@@ -22,10 +22,10 @@ def torchrun(plan: LaunchPlan, identity: TaskIdentity) -> Task:
 
 def mpirun(plan: LaunchPlan, identity: TaskIdentity) -> Task:
     """One task in all, on one host: the image's own mpirun, which is there wherever MPI programs are."""
-    agent = quote_argv(["mpirun", "-np", str(plan.world_size), "--bind-to", "none"])
+    agent = quote_argv(["mpirun", "-np", str(plan.size.world_size), "--bind-to", "none"])
     who = f"""\
 export RANK=${{OMPI_COMM_WORLD_RANK:?}} WORLD_SIZE=${{OMPI_COMM_WORLD_SIZE:?}}
-export LOCAL_RANK=$((RANK % {plan.ranks_per_node})) NODE_RANK=$((RANK / {plan.ranks_per_node}))"""
+export LOCAL_RANK=$((RANK % {plan.size.ranks_per_node})) NODE_RANK=$((RANK / {plan.size.ranks_per_node}))"""
     return _task(plan, identity, "mpirun", agent, who, is_patient=False)
 
 
@@ -52,7 +52,7 @@ def _task(plan: LaunchPlan, identity: TaskIdentity, name: str, agent: str, who: 
         fragments.world_check(plan, name),
         "pass_signals_to_program",
         *([] if is_patient else ["ct_spares_others=yes"]),
-        f"run_rank {fragments.inside(plan)} {quote_argv(plan.command)}\n",
+        f"run_rank {fragments.inside(plan)} {quote_argv(plan.program.command)}\n",
     ]
     scripts = {run_files.TASK_SCRIPT: "\n".join(task), run_files.RANK_SCRIPT: "\n".join(rank)}
     return Task(run_files.TASK_SCRIPT, scripts, (*Task.files, *world_scan.files(plan)))

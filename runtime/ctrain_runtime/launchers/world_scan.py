@@ -11,7 +11,9 @@ MOST_HOSTS = 256  # whose addresses each of them asks for
 
 def is_scanned(plan: LaunchPlan) -> bool:
     """Whether the ranks of a plan are meant to join one world, which is looked for."""
-    return (plan.world_size > 1 or plan.launcher == "node") and not plan.independent and not plan.interactive
+    program = plan.program
+    several = plan.size.world_size > 1 or program.launcher == "node"
+    return several and not program.independent and not program.interactive
 
 
 def files(plan: LaunchPlan) -> tuple[str, ...]:
@@ -23,5 +25,5 @@ def start(plan: LaunchPlan, identity: TaskIdentity) -> list[str]:
     """The line that starts the scan in the first task of each node; none without one."""
     if not is_scanned(plan):
         return []
-    hosts = f" {identity.hosts}" if 1 < plan.nodes <= MOST_HOSTS and identity.hosts else ""
-    return [f"start_scan {plan.launcher} {plan.nodes} {plan.ranks_per_node}{hosts}"]
+    hosts = f" {identity.hosts}" if 1 < plan.size.nodes <= MOST_HOSTS and identity.hosts else ""
+    return [f"start_scan {plan.program.launcher} {plan.size.nodes} {plan.size.ranks_per_node}{hosts}"]

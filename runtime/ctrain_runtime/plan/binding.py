@@ -36,11 +36,12 @@ def note(plan: LaunchPlan, site: Site) -> str:
     Started by torchrun, an example took 10 minutes on Frontier instead of 10 s (OLCF's user guide, PyTorch).
     """
     listed = bool(_LISTS.fullmatch(site.cpu_bind))
-    if plan.launcher == "torchrun" and plan.ranks_per_task > 1 and (listed or plan.gpu_order):
+    if plan.program.launcher == "torchrun" and plan.ranks_per_task > 1 and (listed or plan.placement.gpu_order):
         return "ranks of torchrun are not bound to the cores next to their GPUs; --launcher env binds each"
-    if not listed or plan.cpu_bind != "none" or plan.ranks_per_task > 1:
+    if not listed or plan.placement.cpu_bind != "none" or plan.ranks_per_task > 1:
         return ""
-    return f"ranks are not bound to cores: cpu_bind of site {site.name} lists fewer than {plan.ranks_per_node} per node"
+    fewer = f"lists fewer than {plan.size.ranks_per_node} per node"
+    return f"ranks are not bound to cores: cpu_bind of site {site.name} {fewer}"
 
 
 def _count(kind: str, entry: str) -> int:

@@ -39,7 +39,7 @@ def expect(
     if not job.training:
         hint = "Add `training` to its job.yaml (ctrain help estimate), or omit --estimate"
         raise UsageError(f"job {job.name} cannot be estimated: it does not say what it trains", hint)
-    ranks, nics = size.nodes * size.ranks_per_node, max(1, size.gpus_per_node)
+    ranks, nics = size.world_size, max(1, size.gpus_per_node)
     types = _gpu_types(size, gpus)
     try:
         model, layout, steps = read_training(job.training, command, ranks)

@@ -14,12 +14,16 @@ from ctrain_runtime.images.image import Image
 from ctrain_runtime.images.user_layer import UserLayer
 from ctrain_runtime.plan.admission import native_driver
 from ctrain_runtime.plan.model import Options, PlannedImage, PlannedUserLayer
+from ctrain_runtime.store import lease
 
 
 def choose_image(
-    image: Image, flat: Optional[Image], options: Options, facts: Facts, *, gpus: Optional[Maker]
+    image: Image, flat: Optional[Image], options: Options, facts: Facts, run_directory: Path, *, gpus: Optional[Maker]
 ) -> PlannedImage:
-    """The plan's image: `image`, or `flat` if the engine does not mount layers. Raises EngineError if neither works.
+    """The plan's image: `image`, or `flat` if the engine does not mount layers, with the user layers.
+
+    Raises EngineError if neither works, UsageError if a layer was built on another image, or two have different
+    versions.
 
     An image that ctrain did not build, and of which nobody knows for whose GPUs it is, gets those that the run uses
     (None: no GPUs): without them it would compute on CPUs and say nothing.
@@ -41,6 +45,9 @@ def choose_image(
         size=chosen.manifest.size,
         native_driver=native_driver(chosen.manifest),
         instead_of="" if chosen is image else image.manifest.version,
+        engine=facts.engine,
+        layers=_plan_user_layers(image, options.layers),
+        lease=lease.lease_path(facts.lease_dir, str(chosen.path), run_directory),
     )
 
 
@@ -60,8 +67,7 @@ def _mountable(image: Image, flat: Optional[Image], options: Options, facts: Fac
     return flat
 
 
-def plan_user_layers(image: Image, layers: tuple[UserLayer, ...]) -> tuple[PlannedUserLayer, ...]:
-    """The plan's user layers. Raises UsageError if one was built on another image, or two have different versions."""
+def _plan_user_layers(image: Image, layers: tuple[UserLayer, ...]) -> tuple[PlannedUserLayer, ...]:
     manifest = image.manifest
     seen: dict[str, tuple[str, Path]] = {}
     for layer in layers:

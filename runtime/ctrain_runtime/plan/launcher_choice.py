@@ -61,7 +61,7 @@ def choose(
     """
     if independent:
         return LauncherChoice(launcher, independent=True)
-    ranks = size.nodes * size.ranks_per_node
+    ranks = size.world_size
     if launcher == "auto" and ranks == 1 and not _needs_rank(imports):
         return LauncherChoice("env", (ALONE,), independent=True)
     if launcher == "auto":
@@ -86,9 +86,9 @@ def _needs_rank(imports: Imports) -> bool:
 
 def refuse_alone(imports: Imports, plan: LaunchPlan) -> None:
     """Refuse several ranks of a program that would train a model in each of them. Raises UsageError."""
-    if imports.alone and plan.world_size > 1 and not plan.independent and plan.launcher != "node":
+    if imports.alone and plan.size.world_size > 1 and not plan.program.independent and plan.program.launcher != "node":
         raise UsageError(
-            f"each of {plan.world_size} ranks would train a model of its own:"
+            f"each of {plan.size.world_size} ranks would train a model of its own:"
             f" {imports.source} imports torch, but nothing that connects ranks",
             "If that is meant, pass --independent; else run one rank: --nodes 1 --ranks-per-node 1",
         )

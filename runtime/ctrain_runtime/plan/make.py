@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Optional
@@ -15,15 +15,26 @@ from ctrain_runtime.images.image import Image
 from ctrain_runtime.job import Job
 from ctrain_runtime.plan import binding, mpi
 from ctrain_runtime.plan.environment import make_environment, multinode_environment, passed_names, secret_names
-from ctrain_runtime.plan.image_choice import choose_image, plan_user_layers
-from ctrain_runtime.plan.model import DataCopy, Expectation, LaunchPlan, Options
+from ctrain_runtime.plan.image_choice import choose_image
+from ctrain_runtime.plan.model import (
+    Checks,
+    DataCopy,
+    Environment,
+    Expectation,
+    LaunchPlan,
+    Mounts,
+    Options,
+    Placement,
+    PlannedImage,
+    Program,
+    count_tasks,
+)
 from ctrain_runtime.plan.mounts import data_mount, make_mounts
 from ctrain_runtime.plan.mpi_start import choose_task_starter, start_mpi
 from ctrain_runtime.plan.preflight import plan_preflight
-from ctrain_runtime.plan.size import JobSize
+from ctrain_runtime.plan.size import Fit
 from ctrain_runtime.plan.staging import plan_staging
 from ctrain_runtime.site.model import Site
-from ctrain_runtime.store import lease
 
 
 def make_plan(
@@ -32,7 +43,7 @@ def make_plan(
     image: Image,
     options: Options,
     facts: Facts,
-    size: JobSize,
+    fit: Fit,
     run_directory: Path,
     flat: Optional[Image] = None,
     data_copy: Optional[DataCopy] = None,
@@ -47,85 +58,103 @@ def make_plan(
     names of variables of the job or the site, and for a staging directory that is not absolute.
     """
     _check_required(site, options)
-    planned = choose_image(image, flat, options, facts, gpus=_gpu_maker(size, facts))
-    software, launcher, flavour = image.manifest.software, job.launcher, ""
-    if launcher == "mpi":
-        launcher, flavour = start_mpi(site, facts.cluster, size.nodes, software)
-    tasks = {"torchrun": size.nodes, "node": size.nodes, "mpirun": 1}.get(launcher, size.nodes * size.ranks_per_node)
-    in_world = size.nodes * size.ranks_per_node > 1 and launcher != "node" and not job.independent
-    horovod, on_gpus = "horovod" in software and in_world, planned.cuda or planned.rocm or "xpu" in software
-    staging = plan_staging(options.stage, site, planned, size.nodes, interactive=options.interactive)
-    variables = mpi.environment(launcher, flavour, on_gpus, horovod, "hpcx" in software)
+    gpus = _gpu_maker(fit, facts)
+    planned = choose_image(image, flat, options, facts, run_directory, gpus=gpus)
+    program = _program(job, site, options, facts, fit, image.manifest.software)
+    staging = plan_staging(options.stage, site, planned, fit.size.nodes, interactive=options.interactive)
+    environment = _environment(job, site, image, options, run_directory, fit, program, planned)
     data = data_mount(job, site, options)
-    across = multinode_environment(site, software) if size.nodes > 1 and size.partition else {}
-    environment, origins = make_environment(job, site, options, run_directory, variables, across)
-    of_mpi = absolute_patterns(site, "mpi_library_paths") if launcher == "mpi" else ()
-    ranks = size.nodes * size.ranks_per_node
-    cpu_bind = options.cpu_bind or site.cpu_bind or size.cpu_bind
-    listed, cores = binding.fit(cpu_bind, size.ranks_per_node, one_task=tasks < ranks)
+    cpu_bind = options.cpu_bind or site.cpu_bind or fit.cpu_bind
+    one_task = count_tasks(program.launcher, fit.size) < fit.size.world_size
+    listed, cores = binding.fit(cpu_bind, fit.size.ranks_per_node, one_task=one_task)
     plan = LaunchPlan(
         run=run_directory.name,
         run_directory=str(run_directory),
+        private=not site.share_runs or bool(secret_names(environment.variables)),
         job=job.name,
         site=site.name,
         scheduler=site.scheduler,
         image=planned,
-        layers=plan_user_layers(image, options.layers),
-        engine=facts.engine,
-        launcher=launcher,
-        mpi=flavour,
-        nodes=size.nodes,
-        ranks_per_node=size.ranks_per_node,
-        tasks=tasks,
-        ranks_per_task=size.nodes * size.ranks_per_node // tasks,
-        gpus_per_node=size.gpus_per_node,
-        cpus_per_rank=size.cpus_per_rank,
-        cores_per_rank=min(size.cores_per_rank, cores or size.cores_per_rank),
-        memory=size.memory,
-        partition=size.partition,
-        time_limit=size.time_limit,
-        cpu_bind=options.cpu_bind or listed,
-        settings={**({"comment": site.comment} if site.comment else {}), **dict(options.settings)},
-        options=(*site.submit, *options.scheduler_options),
-        allocation=facts.cluster.allocation.job_id if facts.cluster.allocation else None,
-        in_step=bool(facts.cluster.allocation and facts.cluster.allocation.in_step),
+        program=program,
+        size=replace(fit.size, cores_per_rank=min(fit.size.cores_per_rank, cores or fit.size.cores_per_rank)),
+        placement=_placement(site, options, facts, fit, options.cpu_bind or listed),
+        environment=environment,
+        mounts=Mounts(
+            make_mounts(job, site, options, run_directory), data=data.source if data else "", resume=options.resume
+        ),
+        staging=replace(staging, data_copy=data_copy),
+        checks=Checks(estimate=estimate),
+    )
+    preflight = plan_preflight(plan, site, options.preflight, unproven)
+    return replace(plan, checks=replace(plan.checks, preflight=preflight))
+
+
+def _program(job: Job, site: Site, options: Options, facts: Facts, fit: Fit, software: Mapping[str, str]) -> Program:
+    launcher, flavour = job.launcher, ""
+    if launcher == "mpi":
+        launcher, flavour = start_mpi(site, facts.cluster, fit.size.nodes, software)
+    return Program(
         command=(*job.command, *options.arguments),
         workdir=job.workdir,
-        environment=environment,
-        origins=origins,
-        modules=site.engine.modules,
-        passed=passed_names(options.env),
-        mounts=make_mounts(job, site, options, run_directory),
-        staging=staging.directory,
-        stages_image=staging.copies,
-        staging_reason=staging.reason,
-        data=data.source if data else "",
-        resume=options.resume,
-        lease=lease.lease_path(facts.lease_dir, planned.path, run_directory),
-        as_root=facts.is_root,
-        private=not site.share_runs or bool(secret_names(environment)),
-        interactive=options.interactive,
+        launcher=launcher,
+        mpi=flavour,
         task_starter=choose_task_starter(site),
-        cluster=facts.cluster.name,
-        gpu_order=check_gpu_order(site) if size.gpus_per_node else (),
         independent=job.independent,
-        not_requested=_not_requested(site, options),
-        address_suffix=check_address_suffix(site),
-        host_libraries=absolute_patterns(site, "host_libraries"),
-        library_paths=(*of_mpi, *absolute_patterns(site, "library_paths")),
+        interactive=options.interactive,
+        as_root=facts.is_root,
         umask=facts.umask,
-        data_copy=data_copy,
-        estimate=estimate,
     )
-    return replace(plan, preflight=plan_preflight(plan, site, options.preflight, unproven))
 
 
-def _gpu_maker(size: JobSize, facts: Facts) -> Optional[Maker]:
+def _placement(site: Site, options: Options, facts: Facts, fit: Fit, cpu_bind: str) -> Placement:
+    allocation = facts.cluster.allocation
+    return Placement(
+        partition=fit.partition,
+        allocation=allocation.job_id if allocation else None,
+        in_step=bool(allocation and allocation.in_step),
+        cluster=facts.cluster.name,
+        settings={**({"comment": site.comment} if site.comment else {}), **dict(options.settings)},
+        options=(*site.submit, *options.scheduler_options),
+        not_requested=_not_requested(site, options),
+        cpu_bind=cpu_bind,
+        gpu_order=check_gpu_order(site) if fit.size.gpus_per_node else (),
+        address_suffix=check_address_suffix(site),
+    )
+
+
+def _environment(
+    job: Job,
+    site: Site,
+    image: Image,
+    options: Options,
+    run_directory: Path,
+    fit: Fit,
+    program: Program,
+    planned: PlannedImage,
+) -> Environment:
+    software, launcher = image.manifest.software, program.launcher
+    in_world = fit.size.world_size > 1 and launcher != "node" and not program.independent
+    horovod, on_gpus = "horovod" in software and in_world, planned.cuda or planned.rocm or "xpu" in software
+    of_mpi = mpi.environment(launcher, program.mpi, on_gpus, horovod, "hpcx" in software)
+    across = multinode_environment(site, software) if fit.size.nodes > 1 and fit.partition else {}
+    variables, origins = make_environment(job, site, options, run_directory, of_mpi, across)
+    libraries = absolute_patterns(site, "mpi_library_paths") if launcher == "mpi" else ()
+    return Environment(
+        variables=variables,
+        origins=origins,
+        passed=passed_names(options.env),
+        modules=site.engine.modules,
+        host_libraries=absolute_patterns(site, "host_libraries"),
+        library_paths=(*libraries, *absolute_patterns(site, "library_paths")),
+    )
+
+
+def _gpu_maker(fit: Fit, facts: Facts) -> Optional[Maker]:
     """Whose GPUs the run uses; None without GPUs."""
-    if not size.gpus_per_node:
+    if not fit.size.gpus_per_node:
         return None
     types = {part.name: part.gpu_type for part in facts.cluster.partitions}
-    return maker(types[size.partition]) if size.partition in types else facts.gpu_maker
+    return maker(types[fit.partition]) if fit.partition in types else facts.gpu_maker
 
 
 def _not_requested(site: Site, options: Options) -> tuple[str, ...]:

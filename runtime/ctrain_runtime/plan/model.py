@@ -10,6 +10,7 @@ from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import UsageError
 from ctrain_runtime.images.user_layer import UserLayer
 from ctrain_runtime.job import Value
+from ctrain_runtime.plan.size import JobSize
 
 IMAGE_ROOT = "image-src=/,"  # how engines are asked for the contents of an image ("Bind Paths and Mounts")
 
@@ -60,27 +61,6 @@ class Mount:
 
 
 @dataclass(frozen=True)
-class PlannedImage:
-    """The image of a run. `marker` is the key of its topmost layer, asserted by every rank at its start.
-
-    `instead_of` is the version of the image that was asked for, if this is the flattened one in its place. With drivers
-    before `native_driver` (0: unknown) its CUDA needs forward compatibility.
-    """
-
-    name: str
-    version: str
-    channel: str
-    digest: str
-    path: str
-    marker: str
-    cuda: bool
-    instead_of: str
-    native_driver: int = 0
-    rocm: bool = False
-    size: int = 0  # bytes
-
-
-@dataclass(frozen=True)
 class PlannedUserLayer:
     """A user layer of a run. `key` marks it inside, which every rank asserts; `digest` is the file's."""
 
@@ -92,6 +72,32 @@ class PlannedUserLayer:
     def __post_init__(self) -> None:
         if any(character in self.path for character in ":,\n"):
             raise UsageError(f"cannot mount layer {self.path!r}: engines read ':' and ',' as separators", "Rename it")
+
+
+@dataclass(frozen=True)
+class PlannedImage:
+    """The image of a run, its user layers and the engine. `marker` is the key of its topmost layer, asserted by every
+    rank at its start.
+
+    `instead_of` is the version of the image that was asked for, if this is the flattened one in its place. With drivers
+    before `native_driver` (0: unknown) its CUDA needs forward compatibility. `lease` is the file of the lease on it in
+    the store ("": none).
+    """
+
+    name: str
+    version: str
+    channel: str
+    digest: str
+    path: str
+    marker: str
+    cuda: bool
+    instead_of: str
+    engine: Engine
+    layers: tuple[PlannedUserLayer, ...] = ()
+    lease: str = ""
+    native_driver: int = 0
+    rocm: bool = False
+    size: int = 0  # bytes
 
 
 @dataclass(frozen=True)
@@ -136,89 +142,143 @@ class Expectation:
 
 
 @dataclass(frozen=True)
+class Program:
+    """What runs, and how its ranks start.
+
+    `mpi` is how the scheduler starts MPI ranks, "" when it need not; `task_starter` is what starts tasks, where the
+    scheduler has a choice ("": its own way). With `independent`, declared or one rank alone, ranks form no world: no
+    RANK, no rendezvous, GPUs of its own for each task. An `interactive` one has the user's terminal, and nothing is
+    recorded.
+    """
+
+    command: tuple[str, ...]
+    workdir: str
+    launcher: str
+    mpi: str = ""
+    task_starter: str = ""
+    independent: bool = False
+    interactive: bool = False
+    as_root: bool = False
+    umask: str = ""  # the caller's, in octal; "": unknown
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where a run takes place, and what its scheduler is asked for besides its size.
+
+    `allocation` is the job inside which it takes place, if any, and `in_step` whether it must share the resources of a
+    job step there. `cluster` is the scheduler's name for it, where the job's number counts ("": unknown, or none).
+    """
+
+    partition: str = ""
+    allocation: Optional[str] = None
+    in_step: bool = False
+    cluster: str = ""
+    settings: dict[str, str] = field(default_factory=dict)  # options that every scheduler has: account, comment ...
+    options: tuple[str, ...] = ()  # further options of the scheduler's submission command, as they are
+    not_requested: tuple[str, ...] = ()  # what the site's jobs must not ask for: gpus, memory, partition
+    cpu_bind: str = ""
+    gpu_order: tuple[int, ...] = ()  # a node's GPUs by local rank; empty: as the node numbers them
+    address_suffix: str = ""  # of the first node's name, for MASTER_ADDR
+
+
+@dataclass(frozen=True)
+class Environment:
+    """What programs find in the container besides the image. `passed` are variables whose values come from the caller's
+    environment and are written nowhere."""
+
+    variables: dict[str, str]
+    origins: dict[str, str] = field(default_factory=dict)  # of each of them: site, job, option ...
+    passed: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()  # that put the engine on the PATH of a node
+    host_libraries: tuple[str, ...] = ()  # patterns of files of the nodes, which the container gets where they exist
+    library_paths: tuple[str, ...] = ()  # first on LD_LIBRARY_PATH
+
+
+@dataclass(frozen=True)
+class Mounts:
+    """The host paths that the container sees, in order. `data` is the one of the data set, `resume` that of the
+    checkpoint of an earlier run ("": none)."""
+
+    paths: tuple[Mount, ...]
+    data: str = ""
+    resume: str = ""
+
+
+@dataclass(frozen=True)
+class Staging:
+    """The copies on the nodes' own disks. A copy of the image in `directory` is used ("": none), and if it `copies`
+    each node gets one first; the `reason` is for the user."""
+
+    directory: str = ""
+    copies: bool = False
+    reason: str = ""
+    data_copy: Optional[DataCopy] = None
+
+
+@dataclass(frozen=True)
+class Checks:
+    """What is known or checked before the program starts."""
+
+    preflight: Optional[Preflight] = None
+    estimate: Optional[Expectation] = None
+
+
+def count_tasks(launcher: str, size: JobSize) -> int:
+    """How many tasks the scheduler starts for the ranks."""
+    return {"torchrun": size.nodes, "node": size.nodes, "mpirun": 1}.get(launcher, size.world_size)
+
+
+@dataclass(frozen=True)
 class LaunchPlan:
-    """Everything that decides a run.
+    """Everything that decides a run. `private`: its directory is for its owner only.
 
-    The scheduler starts `tasks` tasks on `nodes` nodes; a rank is one training process. The launcher relates them:
-    `mpi`, `env` and `gloo` have one rank per task, `torchrun` a node's ranks, `mpirun` all of them; `node` has a task
-    per node, whose command starts the node's ranks itself. With `independent` ranks form no world at all.
-
-    `cpus_per_rank` counts what the scheduler counts, `cores_per_rank` physical cores; `memory` is MB per node and
-    `time_limit` minutes (None: the scheduler's default, no limit). `mpi` is how the scheduler starts MPI ranks, ""
-    when it need not. `staging` is a directory on each node's own disk: a copy of the image there is used ("": none),
-    and with `stages_image` each node gets one first; `staging_reason` is for the user. `allocation` is the job inside
-    which the run takes place, if any, and `in_step` whether it must share the resources of a job step there. `lease` is
-    the file of the lease on the image in the store; "" without one.
-    `passed` are variables whose values come from the caller's environment and are written nowhere.
+    The scheduler starts `tasks` tasks; a rank is one training process. The launcher relates them: `mpi`, `env` and
+    `gloo` have one rank per task, `torchrun` a node's ranks, `mpirun` all of them; `node` has a task per node, whose
+    command starts the node's ranks itself.
     """
 
     run: str
     run_directory: str
+    private: bool
     job: str
     site: str
     scheduler: str
     image: PlannedImage
-    layers: tuple[PlannedUserLayer, ...]
-    engine: Engine
-    launcher: str
-    mpi: str
-    nodes: int
-    ranks_per_node: int
-    tasks: int
-    ranks_per_task: int
-    gpus_per_node: int
-    cpus_per_rank: int
-    cores_per_rank: int
-    memory: Optional[int]
-    partition: str
-    time_limit: Optional[int]
-    cpu_bind: str
-    settings: dict[str, str]  # options that every scheduler has: account, qos, comment ...
-    options: tuple[str, ...]  # further options of the scheduler's submission command, as they are
-    allocation: Optional[str]
-    in_step: bool
-    command: tuple[str, ...]
-    workdir: str
-    environment: dict[str, str]
-    modules: tuple[str, ...]  # that put the engine on the PATH of a node
-    passed: tuple[str, ...]
-    mounts: tuple[Mount, ...]
-    staging: str
-    data: str
-    resume: str
-    lease: str
-    as_root: bool
-    private: bool  # the run directory is for its owner only
-    preflight: Optional[Preflight] = None
-    estimate: Optional[Expectation] = None
-    interactive: bool = False  # its one rank has the user's terminal; nothing is recorded
-    origins: dict[str, str] = field(default_factory=dict)  # of the variables in `environment`: site, job, option ...
-    stages_image: bool = False
-    staging_reason: str = ""
-    data_copy: Optional[DataCopy] = None
-    task_starter: str = ""  # what starts tasks, where the scheduler has a choice; "" is its own way
-    cluster: str = ""  # the scheduler's name for it, where the job's number counts; "": unknown, or none
-    gpu_order: tuple[int, ...] = ()  # a node's GPUs by local rank; empty: as the node numbers them
-    independent: bool = False  # declared, or one rank alone: no RANK, no rendezvous; each task has GPUs of its own
-    not_requested: tuple[str, ...] = ()  # what the site's jobs must not ask for: gpus, memory, partition
-    address_suffix: str = ""  # of the first node's name, for MASTER_ADDR
-    host_libraries: tuple[str, ...] = ()  # patterns of files of the nodes, which the container gets where they exist
-    library_paths: tuple[str, ...] = ()  # first on LD_LIBRARY_PATH in the container
-    umask: str = ""  # the caller's, in octal; "": unknown
+    program: Program
+    size: JobSize
+    placement: Placement
+    environment: Environment
+    mounts: Mounts
+    staging: Staging = Staging()
+    checks: Checks = Checks()
 
     @property
-    def world_size(self) -> int:
-        return self.nodes * self.ranks_per_node
+    def tasks(self) -> int:
+        return count_tasks(self.program.launcher, self.size)
+
+    @property
+    def tasks_per_node(self) -> int:
+        return max(1, self.tasks // self.size.nodes)
+
+    @property
+    def ranks_per_task(self) -> int:
+        return self.size.world_size // self.tasks
+
+    @property
+    def cpus_per_task(self) -> int:
+        return self.size.cpus_per_rank * self.ranks_per_task
 
     @property
     def recorded_ranks(self) -> int:
         """How many processes have a log and a recorded start and end: ctrain does not start those below `node`."""
-        return self.nodes if self.launcher == "node" else self.world_size
+        return self.size.nodes if self.program.launcher == "node" else self.size.world_size
 
     @property
     def unit(self) -> str:
         """What each of them is called."""
-        return "node" if self.launcher == "node" else "task" if self.independent and self.tasks > 1 else "rank"
+        is_task = self.program.independent and self.tasks > 1
+        return "node" if self.program.launcher == "node" else "task" if is_task else "rank"
 
     def describe(self, number: int, host: str) -> str:
         """One of them, for messages."""
@@ -228,14 +288,6 @@ class LaunchPlan:
     def run_key(self) -> str:
         """A short name for the run that is unique on a node."""
         return hashlib.sha256(self.run_directory.encode(errors="surrogateescape")).hexdigest()[:12]
-
-    @property
-    def tasks_per_node(self) -> int:
-        return max(1, self.tasks // self.nodes)
-
-    @property
-    def cpus_per_task(self) -> int:
-        return self.cpus_per_rank * self.ranks_per_task
 
 
 @dataclass(frozen=True)

@@ -18,16 +18,16 @@ def plan_preflight(
     By default it keeps short jobs short: it takes place on several nodes if the site has expectations or NCCL connects
     them, and before the first run of an image here.
     """
-    across = plan.nodes > 1 and bool(plan.partition)
+    across = plan.size.nodes > 1 and bool(plan.placement.partition)
     if (
         mode == "off"
-        or plan.world_size == 1
-        or plan.independent
-        or not (across or _ranks_meet(plan) or (mode and plan.partition))
+        or plan.size.world_size == 1
+        or plan.program.independent
+        or not (across or _ranks_meet(plan) or (mode and plan.placement.partition))
     ):
         return None
     # NCCL needs a GPU for each rank. Under ROCm, RCCL has its name, its variables and its log.
-    has_gpus = (plan.image.cuda or plan.image.rocm) and plan.ranks_per_node <= plan.gpus_per_node
+    has_gpus = (plan.image.cuda or plan.image.rocm) and plan.size.ranks_per_node <= plan.size.gpus_per_node
     backend = "nccl" if has_gpus else "gloo"
     expected = float(getattr(site.expected_bandwidth, backend)) if across else 0.0
     network = site.nccl_network if across and backend == "nccl" else ""
@@ -46,4 +46,4 @@ def plan_preflight(
 
 def _ranks_meet(plan: LaunchPlan) -> bool:
     """Whether the ranks have to meet in a way that may fail on one node, too."""
-    return plan.launcher == "mpi" or (plan.launcher == "env" and bool(plan.partition))
+    return plan.program.launcher == "mpi" or (plan.program.launcher == "env" and bool(plan.placement.partition))

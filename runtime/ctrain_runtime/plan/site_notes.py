@@ -14,7 +14,7 @@ from ctrain_runtime.site.model import Site
 
 def notes(plan: LaunchPlan, site: Site, cluster: Cluster, software: Mapping[str, str]) -> tuple[str, ...]:
     """Lines for the user; `software` is that of the image's manifest."""
-    across = plan.nodes > 1 and bool(plan.partition)
+    across = plan.size.nodes > 1 and bool(plan.placement.partition)
     conditions = unknown_conditions(site, software) if across and (plan.image.cuda or plan.image.rocm) else ()
     own = (site.notes.always, site.notes.multinode if across else "")
     lines = (*(f"site {site.name}: {text}" for text in own if text), binding.note(plan, site))
@@ -23,8 +23,8 @@ def notes(plan: LaunchPlan, site: Site, cluster: Cluster, software: Mapping[str,
 
 def _jobs(plan: LaunchPlan, cluster: Cluster) -> tuple[str, ...]:
     """How many jobs a user may have in the partition, where the site says so."""
-    part = next((part for part in cluster.partitions if part.name == plan.partition), None)
-    if not part or plan.allocation or not (part.max_running or part.max_submitted):
+    part = next((part for part in cluster.partitions if part.name == plan.placement.partition), None)
+    if not part or plan.placement.allocation or not (part.max_running or part.max_submitted):
         return ()
     limits = ((part.max_running, "can run at a time"), (part.max_submitted, "can run or wait"))
     (most, what), *more = ((most, what) for most, what in limits if most)
@@ -33,6 +33,7 @@ def _jobs(plan: LaunchPlan, cluster: Cluster) -> tuple[str, ...]:
 
 
 def _memory(plan: LaunchPlan) -> tuple[str, ...]:
-    if "memory" not in plan.not_requested or "mem" not in plan.settings:
+    settings = plan.placement.settings
+    if "memory" not in plan.placement.not_requested or "mem" not in settings:
         return ()
-    return (f"--mem {plan.settings['mem']}: by its documentation, site {plan.site} takes no requests for memory",)
+    return (f"--mem {settings['mem']}: by its documentation, site {plan.site} takes no requests for memory",)

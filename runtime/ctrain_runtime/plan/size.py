@@ -36,9 +36,7 @@ class SizeRequest:
 class JobSize:
     """The resources of a job. `cpus_per_rank` counts the scheduler's CPUs (hardware threads on some clusters),
     `cores_per_rank` physical cores; `memory` is MB per node (None: the scheduler's default); `time_limit` is in
-    minutes (None: no limit); `cpu_bind` is the binding of ranks to cores ("": left to the cluster). `notes` are lines
-    for the user: limits that were shortened or that do not apply.
-    """
+    minutes (None: no limit)."""
 
     nodes: int
     ranks_per_node: int
@@ -46,8 +44,21 @@ class JobSize:
     cpus_per_rank: int = 1
     cores_per_rank: int = 1
     memory: Optional[int] = None
-    partition: str = ""
     time_limit: Optional[int] = None
+
+    @property
+    def world_size(self) -> int:
+        return self.nodes * self.ranks_per_node
+
+
+@dataclass(frozen=True)
+class Fit:
+    """The size of a job where it fits: in a partition ("": on this machine), whose binding of ranks to cores is
+    `cpu_bind` ("": left to the cluster). `notes` are lines for the user: limits that were shortened or that do not
+    apply."""
+
+    size: JobSize
+    partition: str = ""
     cpu_bind: str = ""
     notes: tuple[str, ...] = ()
 

@@ -10,14 +10,15 @@ from ctrain_runtime.base.suggest import suggest
 from ctrain_runtime.cluster.model import Allocation, Cluster, Machine, Partition
 from ctrain_runtime.errors import ConfigError, ResourceError, SchedulerError, UsageError
 from ctrain_runtime.plan.partition_choice import choose_partition, hosts_elsewhere, limit, others_that_take
-from ctrain_runtime.plan.size import JobSize, SizeRequest, check_capacity, resolve_count, unused_gpus
+from ctrain_runtime.plan.size import Fit, JobSize, SizeRequest, check_capacity, resolve_count, unused_gpus
 from ctrain_runtime.site.model import Site
 
 OTHERS = 5  # partitions that a complaint names, at most
 
 
-def fit(request: SizeRequest, cluster: Cluster, site: Site) -> JobSize:
-    """The size of a job; inside an allocation that of a step, and of a run on a machine without a scheduler.
+def fit(request: SizeRequest, cluster: Cluster, site: Site) -> Fit:
+    """Where a job fits, and its size there; inside an allocation that of a step, and of a run on a machine without a
+    scheduler.
 
     Raises UsageError, ResourceError or SchedulerError if nothing fits.
     """
@@ -41,7 +42,7 @@ def fit(request: SizeRequest, cluster: Cluster, site: Site) -> JobSize:
         raise ResourceError(error.message, hint) from error
 
 
-def _fit_machine(request: SizeRequest, site: Site, machine: Machine) -> JobSize:
+def _fit_machine(request: SizeRequest, site: Site, machine: Machine) -> Fit:
     """Nodes are groups of ranks there, which share its cores."""
     if request.partition:
         problem = f"site {site.name} has no partitions"
@@ -54,12 +55,12 @@ def _fit_machine(request: SizeRequest, site: Site, machine: Machine) -> JobSize:
     if request.time_is_explicit:
         notes += (f"--time does not apply to site {site.name}: nothing ends the run",)
     cores = max(1, machine.cores // (nodes * ranks))
-    return JobSize(nodes, ranks, gpus, cores, cores, notes=notes)
+    return Fit(JobSize(nodes, ranks, gpus, cores, cores), notes=notes)
 
 
 def _fit_partition(
     request: SizeRequest, cluster: Cluster, site: Site, partition: Partition, reasons: tuple[str, ...]
-) -> JobSize:
+) -> Fit:
     nodes = resolve_count("--nodes", request.nodes, 1)
     _check_nodes(partition, nodes)
     scope = f"a node of partition {partition.name}"
@@ -69,12 +70,12 @@ def _fit_partition(
     ask_memory = cluster.memory_is_consumable and not partition.has_memory_default
     may_ask = "memory" not in site.not_requested
     memory = _memory(partition, gpus, ask_memory, site.memory_per_gpu) if may_ask else None
-    size = _share(partition, nodes, gpus, ranks, site)
+    size = replace(_share(partition, nodes, gpus, ranks, site), memory=memory, time_limit=minutes)
     notes = (*reasons, *unused_gpus(request, gpus, ranks), *_waits_for(partition, nodes), *notes)
-    return replace(size, memory=memory, time_limit=minutes, notes=notes)
+    return Fit(size, partition.name, partition.cpu_bind, notes)
 
 
-def _fit_allocation(request: SizeRequest, cluster: Cluster, site: Site, allocation: Allocation) -> JobSize:
+def _fit_allocation(request: SizeRequest, cluster: Cluster, site: Site, allocation: Allocation) -> Fit:
     scope = f"allocation {allocation.job_id}"
     nodes = resolve_count("--nodes", request.nodes, allocation.nodes)
     check_capacity(scope, "node", allocation.nodes, "--nodes", nodes)
@@ -94,15 +95,15 @@ def _fit_allocation(request: SizeRequest, cluster: Cluster, site: Site, allocati
     ask_memory = cluster.memory_is_consumable and gpus < limits.gpus and "memory" not in site.not_requested
     memory, notes = _memory(limits, gpus, ask_memory, None), _ignored_in_allocation(request, allocation)
     notes = (*unused_gpus(request, gpus, ranks), *notes)
-    size = _share(limits, nodes, gpus, ranks, site)
-    return replace(size, memory=memory, time_limit=allocation.minutes_left, notes=notes)
+    size = replace(_share(limits, nodes, gpus, ranks, site), memory=memory, time_limit=allocation.minutes_left)
+    return Fit(size, limits.name, limits.cpu_bind, notes)
 
 
 def _share(limits: Partition, nodes: int, gpus: int, ranks: int, site: Site) -> JobSize:
     """The size of a job with `gpus` and `ranks` per node, and the cores that go with them."""
     cpus = _cpus_per_rank(limits, gpus, ranks, site.cpus_per_gpu)
     cores = max(1, cpus // limits.threads_per_core)
-    return JobSize(nodes, ranks, gpus, cpus, cores, partition=limits.name, cpu_bind=limits.cpu_bind)
+    return JobSize(nodes, ranks, gpus, cpus, cores)
 
 
 def _check_nodes(partition: Partition, nodes: int) -> None:

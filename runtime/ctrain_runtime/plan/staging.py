@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ctrain_runtime.base.text import format_duration, format_size
 from ctrain_runtime.errors import ConfigError, UsageError
-from ctrain_runtime.plan.model import PlannedImage
+from ctrain_runtime.plan.model import PlannedImage, Staging
 from ctrain_runtime.site.model import Site
 from ctrain_runtime.site.select import expand
 
@@ -17,15 +15,6 @@ HOP_BYTES = 1 << 18  # that a node receives, at most, before it sends them on: a
 START_SECONDS = 2.0  # of the step that copies; measured on 2 nodes: 0.3 s
 SHARED_RATE = 2e9  # bytes/s of one file of the shared file system, for all nodes together: an assumption
 USED = 0.35  # part of an image that `import torch` reads; measured: 203 of 571 MB
-
-
-@dataclass(frozen=True)
-class Staging:
-    """The directory of copies on each node ("": none is used), whether each node gets one first, and the reason."""
-
-    directory: str = ""
-    copies: bool = False
-    reason: str = ""
 
 
 def copy_seconds(size: int, nodes: int, rate: float = LINK_RATE) -> float:

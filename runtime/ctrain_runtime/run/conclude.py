@@ -73,9 +73,9 @@ def conclude(run: Run, status: Status) -> Conclusion:
     failed = short.rank if short else failed
     ended = _cut_short(run, evidence, _exit(run, evidence, failed, short))
     changed = _record(run.record, evidence, ended)
-    if run.plan.estimate:
+    if run.plan.checks.estimate:
         changed = dataclasses.replace(changed, measured=measure(run.path / run_files.METRICS))
-    lease.release(run.plan.lease)
+    lease.release(run.plan.image.lease)
     preflight.remember(run.plan, events.read_job_events(run.path))
     unsaved = ""
     try:

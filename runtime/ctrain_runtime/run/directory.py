@@ -22,10 +22,10 @@ from ctrain_runtime.job import NAME
 from ctrain_runtime.plan.environment import MASK, secret_names
 from ctrain_runtime.plan.model import Launch, LaunchPlan
 from ctrain_runtime.plan.mounts import data_problem
-from ctrain_runtime.run import shared_files
+from ctrain_runtime.run import old_plan, shared_files
 
 LAST = "last"  # in place of a run's name: the newest
-SCHEMA = 2  # of plan.json: one more for each key that an older ctrain must not overlook. 1 had none of its own
+SCHEMA = 3  # of plan.json: one more for each key that an older ctrain must not overlook. 1 had none of its own
 
 
 def new_run_path(parent: Path, job: str, name: str = "") -> Path:
@@ -49,10 +49,10 @@ def check_mount_sources(plan: LaunchPlan, of_nodes: Collection[str] = ()) -> Non
 
     Raises DataError.
     """
-    for mount in plan.mounts:
+    for mount in plan.mounts.paths:
         if not Path(mount.source).exists() and mount.source not in (plan.run_directory, *of_nodes):
             raise DataError(f"cannot mount {mount.source} at {mount.target}: not found", "Check the path")
-        if mount.source == plan.data and (problem := data_problem(mount)):
+        if mount.source == plan.mounts.data and (problem := data_problem(mount)):
             raise problem
 
 
@@ -93,10 +93,10 @@ def remove_shell(launch: Launch) -> bool:
 def _fill(path: Path, launch: Launch) -> None:
     for name in (run_files.LOGS, run_files.NODES, run_files.CHECKPOINT):
         (path / name).mkdir()
-    if not launch.plan.interactive:  # with a plan, it is a run
+    if not launch.plan.program.interactive:  # with a plan, it is a run
         write_json(path / run_files.PLAN, as_data(launch))
         shared_files.create(path, launch.plan)
-    if launch.plan.preflight:
+    if launch.plan.checks.preflight:
         left_out = shutil.ignore_patterns("__*", run_files.RENDEZVOUS)
         shutil.copytree(payload.PREFLIGHT, path / run_files.INSIDE, ignore=left_out)
     for name in launch.files:
@@ -115,7 +115,7 @@ def _not_created(path: Path, error: OSError) -> CtrainError:
 def as_data(launch: Launch) -> dict[str, Any]:
     """The launch as plain data, for --dry-run --json and plan.json. Values of secrets are masked."""
     data = {"schema": SCHEMA, **dataclasses.asdict(launch)}
-    environment = data["plan"]["environment"]
+    environment = data["plan"]["environment"]["variables"]
     for name in secret_names(environment):
         value, environment[name] = environment[name], MASK
         written = f"{name}={shlex.quote(value)}"  # the whole assignment: a short value may occur elsewhere, too
@@ -132,6 +132,8 @@ def load_launch(run: Path) -> Launch:
     if type(schema) is not int or schema > SCHEMA:
         problem = f"{path} has schema {schema!r}; this ctrain reads those up to {SCHEMA}"
         raise ConfigError(problem, "Use the ctrain that started the run, or a newer one")
+    if schema <= old_plan.SCHEMA:
+        data = old_plan.group(data)
     return config.load(Launch, data, str(path))
 
 

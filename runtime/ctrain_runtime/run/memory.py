@@ -47,9 +47,9 @@ def _logged_rank(plan: LaunchPlan, ranks: list[Rank], logged: Optional[OutOfMemo
 
 def _limit(plan: LaunchPlan, rank: Optional[Rank], logged: Optional[OutOfMemory]) -> str:
     known = rank.memory_limit if rank and rank.memory_limit else (logged.limit if logged else 0)
-    requested = plan.memory << 20 if plan.memory else 0
+    requested = plan.size.memory << 20 if plan.size.memory else 0
     size = known or requested
     limit = f": limit {format_size(size)} per node" if size else ""
-    if plan.allocation:
+    if plan.placement.allocation:
         return f"{limit}. Start the allocation with more, as by --mem"
-    return f"{limit}. Request more with --mem, or use fewer ranks per node" if plan.partition else limit
+    return f"{limit}. Request more with --mem, or use fewer ranks per node" if plan.placement.partition else limit

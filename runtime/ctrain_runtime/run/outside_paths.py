@@ -15,7 +15,7 @@ _OF_THE_IMAGE |= {"usr", "var"}
 
 def notes(plan: LaunchPlan) -> tuple[str, ...]:
     """A line for each word of the command that names an existing path outside of every mount."""
-    words = dict.fromkeys(word.partition("=")[2] or word for word in plan.command)
+    words = dict.fromkeys(word.partition("=")[2] or word for word in plan.program.command)
     return tuple(
         f"no mount shows {word} to the program, unless the engine's configuration does: --mount {shlex.quote(mount)}"
         for word in words
@@ -25,13 +25,13 @@ def notes(plan: LaunchPlan) -> tuple[str, ...]:
 
 def _missing_mount(word: str, plan: LaunchPlan) -> str:
     """The mount without which the program cannot see a path; "" for one that it sees, and for all other words."""
-    path = os.path.normpath(Path(plan.workdir, word))
+    path = os.path.normpath(Path(plan.program.workdir, word))
     if not os.path.exists(path) or not _is_of_users(path):  # noqa: PTH110  # Path.exists raises for long words
         return ""
     real = os.path.realpath(path)
-    if not any(_is_below(path, mount.target) for mount in plan.mounts):
+    if not any(_is_below(path, mount.target) for mount in plan.mounts.paths):
         return real if path == real else f"{real}:{path}"
-    sources = (os.path.realpath(mount.source) for mount in plan.mounts)  # a symlink may lead out of them
+    sources = (os.path.realpath(mount.source) for mount in plan.mounts.paths)  # a symlink may lead out of them
     return real if _is_of_users(real) and not any(_is_below(real, source) for source in sources) else ""
 
 

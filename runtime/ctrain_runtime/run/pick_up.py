@@ -81,7 +81,7 @@ def _status_without_job(run: Run) -> Status:
     if run.unknown:
         return Status("unknown", note=run.unknown)
     age = time.time() - datetime.fromisoformat(run.record.created).timestamp()
-    if run.plan.partition and not run.plan.allocation and age < SUBMISSION_SECONDS:
+    if run.plan.placement.partition and not run.plan.placement.allocation and age < SUBMISSION_SECONDS:
         certain = f"{SUBMISSION_SECONDS // 60} minutes after the submission that is certain"
         return Status("unknown", note=f"the scheduler knows no job of this run; {certain}. Retry later")
     return Status("ended", outcome=Outcome.NEVER_STARTED)

@@ -17,15 +17,15 @@ def unproven(plan: LaunchPlan) -> str:
     cache, entry = UserCache(CACHE), _entry(plan)
     if cache.get(*entry) is not None:
         return ""
-    nodes = "several nodes of " if plan.nodes > 1 else ""
-    where = f"on {nodes}{plan.partition or 'this machine'} with launcher {plan.launcher}"
+    nodes = "several nodes of " if plan.size.nodes > 1 else ""
+    where = f"on {nodes}{plan.placement.partition or 'this machine'} with launcher {plan.program.launcher}"
     changed = "MPI, engine or network settings changed since this image was checked"
     return f"{changed} {where}" if cache.has(entry[0]) else f"first run of this image {where}"
 
 
 def remember(plan: LaunchPlan, job: Iterable[Event]) -> None:
     """Cache that the preflight of a run has passed."""
-    if plan.preflight and any(event.stage == STAGE and event.what == "passed" for event in job):
+    if plan.checks.preflight and any(event.stage == STAGE and event.what == "passed" for event in job):
         UserCache(CACHE).put(*_entry(plan), True)
 
 
@@ -36,9 +36,6 @@ def messages(events: Iterable[Event]) -> tuple[str, ...]:
 
 def _entry(plan: LaunchPlan) -> tuple[str, list[object]]:
     prefixes = ("OMPI_", "PMIX_", "UCX_", "NCCL_", "GLOO_", "FI_")
-    settings = {name: value for name, value in plan.environment.items() if name.startswith(prefixes)}
-    return f"{plan.site} {plan.partition} {plan.launcher} {plan.image.digest} {plan.nodes > 1}", [
-        plan.mpi,
-        plan.engine.version,
-        settings,
-    ]
+    settings = {name: value for name, value in plan.environment.variables.items() if name.startswith(prefixes)}
+    world = f"{plan.site} {plan.placement.partition} {plan.program.launcher} {plan.image.digest} {plan.size.nodes > 1}"
+    return world, [plan.program.mpi, plan.image.engine.version, settings]

@@ -27,7 +27,7 @@ from ctrain_runtime.plan.launcher_choice import HOROVOD, Imports, choose, refuse
 from ctrain_runtime.plan.make import make_plan
 from ctrain_runtime.plan.model import DataCopy, Expectation, Launch, LaunchPlan, Options
 from ctrain_runtime.plan.mounts import data_mount, site_mounts
-from ctrain_runtime.plan.size import JobSize, SizeRequest
+from ctrain_runtime.plan.size import Fit, SizeRequest
 from ctrain_runtime.run import (
     accelerate_config,
     directory,
@@ -88,7 +88,7 @@ class _Target:
     """Where a run fits, and its image. `is_here` is false for a dry run on a machine that is not the site's."""
 
     cluster: Cluster
-    size: JobSize
+    fit: Fit
     nodes: NodeFacts
     image: image.Image
     notes: tuple[str, ...]
@@ -106,10 +106,9 @@ def prepare(request: Request) -> Prepared:
     with ThreadPoolExecutor(1) as pool:  # the engine takes as long to tell its version as the scheduler to answer
         engine = pool.submit(targets.find_site_engine, site, dry_run=request.dry_run)
         target = _target(request, scheduler, planned, translated)
-    ranks = target.size.nodes * target.size.ranks_per_node
-    check(translated, planned.launcher, target.size.nodes, ranks)
+    check(translated, planned.launcher, target.fit.size.nodes, target.fit.size.world_size)
     imported = ALWAYS_IMPORTED.get(translated.by) or read_imports(planned)
-    known = (target.image.manifest.software, site, target.cluster, target.size)
+    known = (target.image.manifest.software, site, target.cluster, target.fit.size)
     choice = choose(planned.launcher, imported, *known, independent=planned.independent)
     planned = replace(
         planned,
@@ -155,10 +154,10 @@ def _target(request: Request, scheduler: Scheduler, planned: job.Job, translated
         origin = _resources_of_file(planned, request.options, translated.numbers)
         raise ResourceError(f"{error.message}{origin}", error.hint) from error
     selected, notes = _image(request, planned)
-    size = sizing.fit(replace(requested, image=selected.manifest), cluster, site)
-    nodes = targets.find_nodes(cluster, size)
+    fit = sizing.fit(replace(requested, image=selected.manifest), cluster, site)
+    nodes = targets.find_nodes(cluster, fit.partition, use_gpus=fit.size.gpus_per_node > 0)
     admitted = select_image.admit(selected, nodes, request.site)
-    return _Target(cluster, size, nodes, selected, (*elsewhere, *size.notes, *notes, *admitted), not elsewhere)
+    return _Target(cluster, fit, nodes, selected, (*elsewhere, *fit.notes, *notes, *admitted), not elsewhere)
 
 
 def _resources_of_file(planned: job.Job, options: Options, numbers: str) -> str:
@@ -196,14 +195,14 @@ def _plan(
     run = directory.new_run_path(parent, planned.name, request.name)
     expected, assumed = _expect(planned, options, target, site) if request.estimate else (None, ())
     plan = make_plan(
-        *(planned, site, target.image, options, detected, target.size, run, flat),
+        *(planned, site, target.image, options, detected, target.fit, run, flat),
         data_copy=_data_copy(request, planned, options) if request.stage_data else None,
         estimate=expected,
         unproven=preflight.unproven,
     )
     _check_passed(request.options.env)
     if target.is_here:
-        of_nodes = [mount.source for mount in site_mounts(site)] if plan.partition else ()
+        of_nodes = [mount.source for mount in site_mounts(site)] if plan.placement.partition else ()
         directory.check_mount_sources(plan, of_nodes)
         notes = (*notes, *outside_paths.notes(plan))
     of_site = site_notes.notes(plan, site, target.cluster, target.image.manifest.software)
@@ -217,7 +216,7 @@ def _expect(
     from ctrain_runtime.plan.expectation import expect  # only here: start-up is measured
 
     gpus = target.nodes.gpus if "cuda" in target.image.manifest.software else ()
-    return expect(planned, (*planned.command, *options.arguments), target.size, gpus, site.expected_bandwidth.nccl)
+    return expect(planned, (*planned.command, *options.arguments), target.fit.size, gpus, site.expected_bandwidth.nccl)
 
 
 def _data_copy(request: Request, planned: job.Job, options: Options) -> DataCopy:

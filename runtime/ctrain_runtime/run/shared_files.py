@@ -34,7 +34,7 @@ class Evidence:
 def create(run: Path, plan: LaunchPlan) -> None:
     """Create the files of events: a name that was never missing is not remembered so. Raises OSError."""
     (run / run_files.EVENTS).touch()
-    for node in range(plan.nodes):
+    for node in range(plan.size.nodes):
         (run / run_files.NODES / f"{node}.jsonl").touch()
 
 

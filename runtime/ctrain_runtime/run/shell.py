@@ -16,9 +16,9 @@ def open_shell(launch: Launch) -> tuple[int, bool]:
     scheduler = schedulers.get(launch.plan.scheduler)
     directory.create(launch)
     try:
-        lease.acquire(launch.plan.lease, launch.plan.run_directory)
+        lease.acquire(launch.plan.image.lease, launch.plan.run_directory)
         code = scheduler.interact(launch)
     finally:
-        lease.release(launch.plan.lease)
+        lease.release(launch.plan.image.lease)
         is_gone = directory.remove_shell(launch)
     return code, is_gone

@@ -58,7 +58,7 @@ def submit(launch: Launch) -> Run:
         record.save(begun)
     except OSError as error:
         raise directory.discard(path, error) from error
-    lease.acquire(plan.lease, plan.run_directory)
+    lease.acquire(plan.image.lease, plan.run_directory)
     try:
         with submission_lock(path) as descriptor:
             job_id = scheduler.submit(launch, (descriptor,))
@@ -66,7 +66,7 @@ def submit(launch: Launch) -> Run:
     except UnansweredSubmission:
         raise
     except CtrainError as error:
-        lease.release(plan.lease)
+        lease.release(plan.image.lease)
         ended = Exit(error.exit_code, error.message, "ctrain", Ending.NEVER_STARTED)
         record.save(dataclasses.replace(begun, end=record.iso(time.time()), exit=ended))
         raise
@@ -75,7 +75,7 @@ def submit(launch: Launch) -> Run:
 
 def with_job(run: Run, job_id: str) -> Run:
     """The run with its job, which is added to its record; on a full disk, only the job's events have it."""
-    attempt = Attempt(job_id, run.scheduler.name(job_id), record.iso(time.time()), cluster=run.plan.cluster)
+    attempt = Attempt(job_id, run.scheduler.name(job_id), record.iso(time.time()), cluster=run.plan.placement.cluster)
     changed = dataclasses.replace(run.record, attempts=(*run.record.attempts, attempt))
     with contextlib.suppress(OSError):
         record.save(changed)

@@ -16,7 +16,6 @@ from ctrain_runtime.engines.apptainer import Engine, find_engine, identify
 from ctrain_runtime.errors import ConfigError, EngineError, SchedulerError, UsageError
 from ctrain_runtime.plan import admission
 from ctrain_runtime.plan.admission import NodeFacts
-from ctrain_runtime.plan.size import JobSize
 from ctrain_runtime.schedulers.protocol import Scheduler
 from ctrain_runtime.site.model import Site
 from ctrain_runtime.site.select import others_detected
@@ -116,11 +115,11 @@ def limit_threads(part: Partition, threads: int) -> Partition:
     return replace(part, cpus=part.cpus // part.threads_per_core * threads, threads_per_core=threads)
 
 
-def find_nodes(cluster: Cluster, size: JobSize) -> NodeFacts:
+def find_nodes(cluster: Cluster, partition: str, *, use_gpus: bool) -> NodeFacts:
     """What is known of the nodes of a run: those of its partition, or this machine."""
-    here, use_gpus = platform.machine(), size.gpus_per_node > 0
+    here = platform.machine()
     for part in cluster.partitions:
-        if part.name == size.partition:
+        if part.name == partition:
             nodes = admission.nodes_of(part, use_gpus=use_gpus)
             return replace(nodes, arch=nodes.arch or here)
     models = machine.gpu_models() if use_gpus else ()

@@ -168,7 +168,7 @@ class _Watcher:
     def _show(self, now: float) -> None:
         records, pieces = self._metrics.read(), self._log.pieces()
         text = next(pieces, "")
-        if (records or text) and not self._output_seen and self._run.plan.preflight:
+        if (records or text) and not self._output_seen and self._run.plan.checks.preflight:
             self._count_ranks()  # a fast program's first output may come before its preflight was shown
         self._observer.metrics(records)
         for piece in chain((text,), pieces):
@@ -197,7 +197,7 @@ class _Watcher:
     def _count_ranks(self) -> int:
         """How many ranks have started. The files of nodes whose ranks all have are not read again."""
         for path in events.node_files(self._run.path):
-            if self._up.get(path, 0) < self._run.plan.recorded_ranks // self._run.plan.nodes:
+            if self._up.get(path, 0) < self._run.plan.recorded_ranks // self._run.plan.size.nodes:
                 node_events = events.read(path)
                 self._up[path] = ranks.started(ranks.from_events(node_events))
                 for message in preflight.messages(node_events):

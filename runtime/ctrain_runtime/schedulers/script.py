@@ -58,9 +58,9 @@ def job_script(
     succeed.
     """
     lines = [
-        *([f"ct_lease={shlex.quote(plan.lease)}"] if plan.lease else []),
+        *([f"ct_lease={shlex.quote(plan.image.lease)}"] if plan.image.lease else []),
         f'begin_job "{job_id}"',
-        *apptainer.load_modules(plan.engine, plan.modules),
+        *apptainer.load_modules(plan.image.engine, plan.environment.modules),
         *before,
         "pass_signals_to_tasks",
         *(f"copy_to_nodes {command}" for command in stage_in),
@@ -89,14 +89,14 @@ def job_argv(plan: LaunchPlan) -> tuple[str, ...]:
 
 def renew_lease(plan: LaunchPlan) -> list[str]:
     """The line by which a job, once it runs, limits the lease on its image to its own time."""
-    return [f"renew_lease {plan.time_limit or MAX_LEASE_SECONDS // 60}"] if plan.lease else []
+    return [f"renew_lease {plan.size.time_limit or MAX_LEASE_SECONDS // 60}"] if plan.image.lease else []
 
 
 def _preflight(plan: LaunchPlan, command: str) -> str:
-    check = plan.preflight
+    check = plan.checks.preflight
     code = str(PreflightError.exit_code) if not check or check.strict else ""
     advice = ""
-    if plan.launcher == "mpi":  # MPI ends ranks that cannot start before they report anything
+    if plan.program.launcher == "mpi":  # MPI ends ranks that cannot start before they report anything
         advice = (
             ". If the image's MPI does not form one world here, pass --launcher gloo for Horovod, or env for programs"
             " without MPI"

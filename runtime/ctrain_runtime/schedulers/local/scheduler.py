@@ -39,8 +39,8 @@ class Local:
         return script.identity(plan)
 
     def render(self, plan: LaunchPlan, task: Task) -> Launch:
-        if plan.options:
-            problem = f"site local has no scheduler that could take {plan.options[0]}"
+        if plan.placement.options:
+            problem = f"site local has no scheduler that could take {plan.placement.options[0]}"
             raise UsageError(problem, "Remove --scheduler-option, or select a cluster with --site")
         return script.render(plan, task)
 

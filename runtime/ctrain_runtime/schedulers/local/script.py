@@ -12,13 +12,13 @@ from ctrain_runtime.schedulers.script import job_argv, job_script, on_terminal, 
 
 def identity(plan: LaunchPlan) -> TaskIdentity:
     """The tasks of a group, which stands for a node, have the same NODE_RANK."""
-    per_group = max(1, plan.ranks_per_node // plan.ranks_per_task)
+    per_group = max(1, plan.size.ranks_per_node // plan.ranks_per_task)
     return TaskIdentity(started_by="ctrain", bash=f"identify_task {plan.tasks} {per_group}", hosts="echo localhost")
 
 
 def render(plan: LaunchPlan, task: Task) -> Launch:
     meet = rendezvous(plan, "127.0.0.1")  # every rank is on this machine
-    if plan.interactive:
+    if plan.program.interactive:
         return on_terminal(plan, task, meet)
     stage_in = [quote_argv(["env", "CTRAIN_TASK=0", *start_script(plan, script)]) for script in task.stages]
     before = [meet, f"ct_grace={GRACE_SECONDS} ct_asked_grace={CANCEL_GRACE_SECONDS}"]

@@ -47,8 +47,8 @@ ITEM = re.compile(r",(?=\s*\w+=)")  # between NAME=VALUE,NAME=VALUE
 
 def job_options(plan: LaunchPlan) -> list[list[str]]:
     """The words of each option. Raises UsageError for what PBS lacks, and for what contradicts the plan."""
-    settings, place, passed = dict(plan.settings), DEFAULT_PLACE, []
-    for option in plan.options:
+    settings, place, passed = dict(plan.placement.settings), DEFAULT_PLACE, []
+    for option in plan.placement.options:
         setting = _SETTING.fullmatch(option)
         if setting:
             settings[setting[1]] = setting[2]
@@ -69,23 +69,23 @@ def job_options(plan: LaunchPlan) -> list[list[str]]:
         if name not in _SETTINGS:
             hint = "Pass PBS's own option, as in: --scheduler-option='-l NAME=VALUE'"
             raise UsageError(f"PBS has no --{name} (supported: {', '.join(_SETTINGS)})", hint)
-    umask = "" if _sets_umask(plan) else plan.umask
+    umask = "" if _sets_umask(plan) else plan.program.umask
     return [*_own(plan, settings, place, umask), *reversed(passed)]
 
 
 def _sets_umask(plan: LaunchPlan) -> bool:
     """Whether the user's options do."""
-    letters = (pair for option in plan.options for pair in parse_letters(option))
+    letters = (pair for option in plan.placement.options for pair in parse_letters(option))
     return any(_name(item) == "umask" for letter, value in letters if letter == "W" for item in ITEM.split(value))
 
 
 def _own(plan: LaunchPlan, settings: dict[str, str], place: str, umask: str) -> Iterator[list[str]]:
     yield ["-N", plan.run]
-    yield ["-q", settings.get("reservation", plan.partition)]  # a reservation is a queue
+    yield ["-q", settings.get("reservation", plan.placement.partition)]  # a reservation is a queue
     yield ["-l", f"select={_chunks(plan, settings)}"]
     yield ["-l", f"place={place}"]
-    if plan.time_limit is not None:
-        yield ["-l", f"walltime={plan.time_limit // 60:02d}:{plan.time_limit % 60:02d}:00"]
+    if plan.size.time_limit is not None:
+        yield ["-l", f"walltime={plan.size.time_limit // 60:02d}:{plan.size.time_limit % 60:02d}:00"]
     yield ["-j", "oe"]
     yield ["-o", run_files.SCHEDULER_LOG]  # in the directory of qsub, which lets no letters but ASCII through here
     if umask:  # else 077 (man pbs_job_attributes)
@@ -96,10 +96,11 @@ def _own(plan: LaunchPlan, settings: dict[str, str], place: str, umask: str) -> 
 
 
 def _chunks(plan: LaunchPlan, settings: dict[str, str]) -> str:
-    memory = settings.get("mem") or (f"{plan.memory}mb" if plan.memory is not None else "")
+    size, may_ask = plan.size, "gpus" not in plan.placement.not_requested
+    memory = settings.get("mem") or (f"{size.memory}mb" if size.memory is not None else "")
     parts = [
-        f"{plan.nodes}:ncpus={plan.cpus_per_rank * plan.ranks_per_node}:mpiprocs={plan.tasks_per_node}",
-        *([f"ngpus={plan.gpus_per_node}"] if plan.gpus_per_node and "gpus" not in plan.not_requested else []),
+        f"{size.nodes}:ncpus={size.cpus_per_rank * size.ranks_per_node}:mpiprocs={plan.tasks_per_node}",
+        *([f"ngpus={size.gpus_per_node}"] if size.gpus_per_node and may_ask else []),
         *([f"mem={memory}"] if memory else []),
         *([settings["constraint"]] if "constraint" in settings else []),
     ]
@@ -147,7 +148,7 @@ def _place(plan: LaunchPlan, option: str, item: str) -> str:
     """The user's place; ctrain's arrangement, if that says only how hosts are shared."""
     place = item.partition("=")[2].strip()
     arrangement = place.partition(":")[0].lower()
-    if arrangement == "pack" and plan.nodes > 1:
-        problem = f"qsub option {option!r} is not supported: it would put {plan.nodes} nodes on one host"
+    if arrangement == "pack" and plan.size.nodes > 1:
+        problem = f"qsub option {option!r} is not supported: it would put {plan.size.nodes} nodes on one host"
         raise UsageError(problem, f"Use place={DEFAULT_PLACE}")
     return place if arrangement in ARRANGEMENTS else f"{DEFAULT_PLACE}:{place}"

@@ -36,7 +36,7 @@ def look_up(job_id: str, plan: LaunchPlan) -> JobRecord:
     record, server_here = read_record(job_id)
     if record is not None and is_job_of(record, plan):
         return JobRecord(job_id, record)
-    server = plan.cluster or job_id.partition(".")[2]  # an older ctrain did not record it
+    server = plan.placement.cluster or job_id.partition(".")[2]  # an older ctrain did not record it
     if not server or is_same_server(server, server_here or _own_server()):  # an error may lack the name
         return JobRecord(job_id, None)
     remote_id = f"{job_id}@{server}"  # man qstat: an id may name the server to ask
@@ -49,8 +49,8 @@ def look_up(job_id: str, plan: LaunchPlan) -> JobRecord:
 
 def check_server(plan: LaunchPlan) -> None:
     """Raise OtherServerError if this host's server is not that of the plan; CtrainError if PBS does not answer."""
-    if plan.cluster and not is_same_server(plan.cluster, _own_server()):
-        raise OtherServerError(plan.cluster)
+    if plan.placement.cluster and not is_same_server(plan.placement.cluster, _own_server()):
+        raise OtherServerError(plan.placement.cluster)
 
 
 def _own_server() -> str:

@@ -44,8 +44,9 @@ class Pbs:
 
     def submit(self, launch: Launch, pass_fds: tuple[int, ...] = ()) -> str:
         submit.write_environment(launch.plan)
+        start = process.start if launch.plan.placement.allocation else submit.submit
         try:
-            return process.start(launch, pass_fds) if launch.plan.allocation else submit.submit(launch, pass_fds)
+            return start(launch, pass_fds)
         except UnansweredSubmission:  # the job may start, and need it
             raise
         except CtrainError:
@@ -59,13 +60,13 @@ class Pbs:
             process.kill_leftovers(Path(launch.plan.run_directory))
 
     def find(self, plan: LaunchPlan) -> Optional[str]:
-        return None if plan.allocation else submit.find(plan)
+        return None if plan.placement.allocation else submit.find(plan)
 
     def status(self, job_id: str, plan: LaunchPlan) -> Status:
-        return process.status(job_id) if plan.allocation else job.read_status(job_id, plan)
+        return process.status(job_id) if plan.placement.allocation else job.read_status(job_id, plan)
 
     def cancel(self, job_id: str, plan: LaunchPlan) -> None:
-        if plan.allocation:
+        if plan.placement.allocation:
             process.cancel(job_id, Path(plan.run_directory))
         else:
             submit.cancel(job_id, plan)

@@ -31,7 +31,8 @@ def identity(plan: LaunchPlan) -> TaskIdentity:
     """Tasks fill one node after the other. job.sh exports the rendezvous."""
     mpiexec = _flavour(plan)
     who = "identify_mpiexec_task" if mpiexec else "identify_task"
-    sockets = ["add_pals_sockets", *(["add_pmix_sockets"] if plan.mpi == PALS_PMIX else [])] if mpiexec == PALS else []
+    pmix = ["add_pmix_sockets"] if plan.program.mpi == PALS_PMIX else []
+    sockets = ["add_pals_sockets", *pmix] if mpiexec == PALS else []
     # Not all PBS_*: Open MPI in the image would take PBS_ENVIRONMENT for a reason to use TM, which is not there.
     return TaskIdentity(
         started_by="mpiexec" if mpiexec else "pbs_tmrsh",
@@ -46,30 +47,31 @@ def identity(plan: LaunchPlan) -> TaskIdentity:
 
 def render(plan: LaunchPlan, task: Task) -> Launch:
     """The scripts and the command that starts them: qsub, or bash in the allocation that the user already has."""
-    if plan.interactive:
-        if not plan.allocation:  # qsub -I returns neither the exit code of a command nor, as recorded, its output
+    if plan.program.interactive:
+        # qsub -I returns neither the exit code of a command nor, as recorded, its output
+        if not plan.placement.allocation:
             words = [word for option in job_options(plan) if option[0] not in ("-j", "-o", "-r") for word in option]
             raise UsageError(
                 "on PBS a shell needs an interactive job", f"Run: qsub -I {quote_argv(words)}; retry in it"
             )
         return on_terminal(plan, task, rendezvous(plan, "127.0.0.1"))
-    if plan.cpu_bind and not _flavour(plan):
+    if plan.placement.cpu_bind and not _flavour(plan):
         hint = "Remove it; where mpiexec is PALS's, set `mpi: [pals]` in the site file"
-        raise UsageError(f"--cpu-bind {plan.cpu_bind}: pbs_tmrsh does not bind tasks", hint)
-    if "\\" in plan.run_directory and not plan.allocation:  # seen with OpenPBS 23.06
+        raise UsageError(f"--cpu-bind {plan.placement.cpu_bind}: pbs_tmrsh does not bind tasks", hint)
+    if "\\" in plan.run_directory and not plan.placement.allocation:  # seen with OpenPBS 23.06
         problem = f"PBS cannot tell of jobs in {plan.run_directory}: a backslash makes its answers invalid JSON"
         raise UsageError(problem, "Use another directory: --runs DIR")
     job = f"{plan.run_directory}/{run_files.JOB_SCRIPT}"
     # -f: else a process of qsub's stays in the background for a minute, with the lock of the submission.
-    argv = ("/bin/bash", "-p", job) if plan.allocation else ("qsub", "-f", job)
+    argv = ("/bin/bash", "-p", job) if plan.placement.allocation else ("qsub", "-f", job)
     text = job_script(
         plan,
         header=_directives(plan) + _environment(plan),
-        job_id=process.JOB_ID if plan.allocation else "$PBS_JOBID",
+        job_id=process.JOB_ID if plan.placement.allocation else "$PBS_JOBID",
         before=_before(plan),
         start=_start(plan, task.script),
         stage_in=(_start(plan, script, per_node=1) for script in task.stages),
-        preflight=_start(plan, task.script, PREFLIGHT) if plan.preflight else "",
+        preflight=_start(plan, task.script, PREFLIGHT) if plan.checks.preflight else "",
     )
     more = {"": (run_files.NODE_SCRIPT,), HYDRA: (run_files.GUARD_SCRIPT,)}.get(_flavour(plan), ())
     return Launch(plan, argv, {run_files.JOB_SCRIPT: text, **task.scripts}, (*task.files, *more))
@@ -77,7 +79,7 @@ def render(plan: LaunchPlan, task: Task) -> Launch:
 
 def _flavour(plan: LaunchPlan) -> str:
     """The mpiexec that starts the tasks; "": TM does."""
-    flavour = "" if plan.interactive else plan.mpi or plan.task_starter
+    flavour = "" if plan.program.interactive else plan.program.mpi or plan.program.task_starter
     return PALS if flavour == PALS_PMIX else flavour
 
 
@@ -93,23 +95,24 @@ def _directives(plan: LaunchPlan) -> str:
 def _environment(plan: LaunchPlan) -> str:
     """Bash that exports the caller's variables, before any of its own."""
     path = shlex.quote(f"{plan.run_directory}/{run_files.ENVIRONMENT}")
-    return f"trap {shlex.quote(f'rm -f {path}')} EXIT\n[ ! -r {path} ] || . {path}\n" if plan.passed else ""
+    return f"trap {shlex.quote(f'rm -f {path}')} EXIT\n[ ! -r {path} ] || . {path}\n" if plan.environment.passed else ""
 
 
 def _before(plan: LaunchPlan) -> list[str]:
     # A job starts in $HOME, and PBS delivers what it prints only when it has ended.
-    log = [] if plan.allocation else [f'cd "$run" && exec >>"$run/{run_files.JOB_LOG}" 2>&1']
+    log = [] if plan.placement.allocation else [f'cd "$run" && exec >>"$run/{run_files.JOB_LOG}" 2>&1']
     start = []
     if not _flavour(plan):
         start = [quote_argv(["use_tm", str(_poll_seconds(plan)), *start_script(plan, run_files.NODE_SCRIPT)])]
-    elif plan.nodes > 1:
+    elif plan.size.nodes > 1:
         start = ["unset CUDA_VISIBLE_DEVICES # the GPUs of this node; mpiexec would pass it to all"]
-    return [*log, *renew_lease(plan), f"list_hosts {plan.nodes}", rendezvous(plan, _address(plan)), *start]
+    return [*log, *renew_lease(plan), f"list_hosts {plan.size.nodes}", rendezvous(plan, _address(plan)), *start]
 
 
 def _address(plan: LaunchPlan) -> str:
     """The first node's, in the network that the site names."""
-    return f'"${{hosts[0]%%.*}}"{shlex.quote(plan.address_suffix)}' if plan.address_suffix else '"${hosts[0]}"'
+    suffix = plan.placement.address_suffix
+    return f'"${{hosts[0]%%.*}}"{shlex.quote(suffix)}' if suffix else '"${hosts[0]}"'
 
 
 def _start(plan: LaunchPlan, script: str, *arguments: str, per_node: int = 0) -> str:
@@ -117,20 +120,15 @@ def _start(plan: LaunchPlan, script: str, *arguments: str, per_node: int = 0) ->
     count, flavour = per_node or plan.tasks_per_node, _flavour(plan)
     if not flavour:
         return quote_argv(["run_all_on_nodes" if per_node else "run_on_nodes", str(count), script, *arguments])
-    argv = [
-        "run_hydra" if flavour == HYDRA else "run_mpiexec",
-        "-n",
-        str(per_node * plan.nodes or plan.tasks),
-        "-ppn",
-        str(count),
-    ]
+    total = per_node * plan.size.nodes or plan.tasks
+    argv = ["run_hydra" if flavour == HYDRA else "run_mpiexec", "-n", str(total), "-ppn", str(count)]
     argv += ["--hostfile" if flavour == PALS else "-f", f"{plan.run_directory}/{run_files.HOSTS}"]
-    binding = "none" if per_node or plan.ranks_per_task > 1 else plan.cpu_bind
+    binding = "none" if per_node or plan.ranks_per_task > 1 else plan.placement.cpu_bind
     if flavour == HYDRA:
         # Else scripts that know nothing of it may close Hydra's socket, PMI_FD, which ends all.
         argv += [*(["-pmi-port"] if per_node else []), *(["-bind-to", binding] if binding else [])]
     else:
-        argv += ["--pmi=pmix"] if plan.mpi == PALS_PMIX and not per_node else []
+        argv += ["--pmi=pmix"] if plan.program.mpi == PALS_PMIX and not per_node else []
         argv += ["--cpu-bind", binding] if binding else []
         argv += ["--depth", str(plan.cpus_per_task)] if binding == "depth" else []
     if per_node:
@@ -145,4 +143,4 @@ def _poll_seconds(plan: LaunchPlan) -> int:
 
     PBS waits 10 s by default between SIGTERM and SIGKILL (kill_delay), of which this is taken.
     """
-    return 1 if plan.nodes <= 500 else 2
+    return 1 if plan.size.nodes <= 500 else 2

@@ -27,9 +27,9 @@ def write_environment(plan: LaunchPlan) -> None:
 
     Tasks get the environment of their node, not that of qsub; and the server shows everybody the values of qsub -v.
     """
-    if not plan.passed:
+    if not plan.environment.passed:
         return
-    values = {name: os.environ[name] for name in plan.passed if name in os.environ}
+    values = {name: os.environ[name] for name in plan.environment.passed if name in os.environ}
     path = Path(plan.run_directory, run_files.ENVIRONMENT)
     try:
         path.touch(mode=0o600)
@@ -64,7 +64,7 @@ def find(plan: LaunchPlan) -> Optional[str]:
     Runs in other directories may have the same name.
     """
     try:
-        if plan.cluster:
+        if plan.placement.cluster:
             ownership.check_server(plan)
         result = client.run_with_history("qselect", "-N", plan.run)
         if result.code != 0:

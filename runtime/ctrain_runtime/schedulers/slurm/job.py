@@ -104,7 +104,7 @@ def read_status(job_id: str, plan: LaunchPlan) -> Status:
 
 def _forgotten(job_id: str, plan: LaunchPlan) -> Status:
     """Of a job that its cluster no longer knows. An older ctrain did not record the cluster: then it may be another."""
-    if plan.cluster:
+    if plan.placement.cluster:
         return Status("ended", outcome=Outcome.UNKNOWN)
     note = f"Slurm has no job {job_id} of this run here, and its record names no cluster"
     return Status("unknown", note=f"{note}. Look from the cluster where it was submitted")

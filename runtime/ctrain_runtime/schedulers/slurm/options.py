@@ -55,13 +55,13 @@ COMBINED = re.compile(rf"-[{FLAGS}]+([Apqw])")  # their letters, behind others
 
 def passed_options(plan: LaunchPlan) -> list[str]:
     """The further options of a job, as they are. Raises UsageError for what contradicts the plan."""
-    for option in plan.options:
+    for option in plan.placement.options:
         _refuse(option)
-    return [option for option in plan.options if not _is_gres(option)]
+    return [option for option in plan.placement.options if not _is_gres(option)]
 
 
 def asks_for_gpus(plan: LaunchPlan) -> bool:
-    return plan.gpus_per_node > 0 and "gpus" not in plan.not_requested
+    return plan.size.gpus_per_node > 0 and "gpus" not in plan.placement.not_requested
 
 
 def gres(plan: LaunchPlan) -> list[str]:
@@ -69,12 +69,12 @@ def gres(plan: LaunchPlan) -> list[str]:
 
     The user may name the type of the GPUs, but not another number. Raises UsageError.
     """
-    items = [f"gpu:{plan.gpus_per_node}"] if asks_for_gpus(plan) else []
-    for option in filter(_is_gres, plan.options):
+    items = [f"gpu:{plan.size.gpus_per_node}"] if asks_for_gpus(plan) else []
+    for option in filter(_is_gres, plan.placement.options):
         for item in filter(None, re.split(r"[=\s]+", option, maxsplit=1)[-1].split(",")):
             if re.match(r"gpu\b", item):
                 number = re.search(r":([0-9]+)(?:\(.*\))?$", item)
-                if int(number[1] if number else 1) != plan.gpus_per_node:
+                if int(number[1] if number else 1) != plan.size.gpus_per_node:
                     raise UsageError(f"sbatch option {option!r} is not supported: {PLANNED}", "Use --gpus-per-node")
                 items = [item, *(other for other in items if not re.match(r"gpu\b", other))]
             else:

@@ -39,12 +39,12 @@ def look_up(job_id: str, plan: LaunchPlan) -> JobRecord:
     text = _show((), job_id)
     if text and is_job_of(text, plan):
         return JobRecord((), text)
-    options = reach(plan.cluster)
+    options = reach(plan.placement.cluster)
     if options:
         try:
             text = _show(options, job_id)
         except SchedulerError as error:
-            raise OtherClusterError(plan.cluster) from error
+            raise OtherClusterError(plan.placement.cluster) from error
     return JobRecord(options, text if is_job_of(text, plan) else "")
 
 

@@ -44,28 +44,28 @@ class Slurm:
         return script.render(plan, task)
 
     def check(self, launch: Launch) -> None:
-        if not launch.plan.allocation:
+        if not launch.plan.placement.allocation:
             submit.check(launch)
 
     def submit(self, launch: Launch, pass_fds: tuple[int, ...] = ()) -> str:
-        if launch.plan.allocation:
+        if launch.plan.placement.allocation:
             return process.start(launch, pass_fds, client.allocation_environment())
         return submit.submit(launch, pass_fds)
 
     def interact(self, launch: Launch) -> int:
-        is_step = bool(launch.plan.allocation)
+        is_step = bool(launch.plan.placement.allocation)
         return process.interact(launch, client.allocation_environment() if is_step else client.client_environment())
 
     def find(self, plan: LaunchPlan) -> Optional[str]:
-        return None if plan.allocation else submit.find(plan)
+        return None if plan.placement.allocation else submit.find(plan)
 
     def status(self, job_id: str, plan: LaunchPlan) -> Status:
-        if plan.allocation:
+        if plan.placement.allocation:
             return process.status(job_id)
         return job.read_status(job_id, plan)
 
     def cancel(self, job_id: str, plan: LaunchPlan) -> None:
-        if plan.allocation:
+        if plan.placement.allocation:
             process.cancel(job_id, Path(plan.run_directory))
         else:
             submit.cancel(job_id, plan)

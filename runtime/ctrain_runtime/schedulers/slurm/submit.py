@@ -53,7 +53,7 @@ def check(launch: Launch) -> None:
 
 def find(plan: LaunchPlan) -> Optional[str]:
     """The id of the newest job of a run: in the queue, or ended. Raises SchedulerError if Slurm does not answer."""
-    options = ownership.reach(plan.cluster)
+    options = ownership.reach(plan.placement.cluster)
     output = client.query(
         ["squeue", *options, "--me", "--noheader", "--states=all", f"--name={plan.run}", "--format=%A|%Z"],
         timeout=FIND_TIMEOUT_SECONDS,
@@ -95,6 +95,6 @@ def cancel(job_id: str, plan: LaunchPlan) -> None:
     if known.text:
         argv = ["scancel", *known.options, job_id]
         client.query(argv, timeout=CANCEL_TIMEOUT_SECONDS, problem=problem, hint=hint, new_session=True)
-    elif not plan.cluster:
+    elif not plan.placement.cluster:
         reason = "Slurm has no job of this run with that number here, and the record names no cluster"
         raise SchedulerError(f"{problem}: {reason}", "Cancel it on the cluster where it was submitted")

@@ -102,7 +102,7 @@ def test_a_scancel_that_refuses(run: Run, programs: Path, capsys: Out) -> None:
 @pytest.mark.parametrize("code", [0, 3])
 def test_a_run_that_has_ended_is_concluded_not_cancelled(run: Run, programs: Path, code: int, capsys: Out) -> None:
     calls = answer(programs, "scancel")
-    write_ranks(run.path, *[code] * run.plan.world_size)
+    write_ranks(run.path, *[code] * run.plan.size.world_size)
     write_end(run.path, code)
     answer(programs, "scontrol", "JobId=7 JobName=one JobState=COMPLETED Reason=None\n")
     assert ctrain("cancel") == 0

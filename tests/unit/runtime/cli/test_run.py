@@ -254,8 +254,8 @@ def test_a_training_is_estimated_before_anything_is_queued(capsys: pytest.Captur
         r"estimate  [\d.]+ ms per step on A100-SXM4-40GB; 1000 steps: [\dmins. ]+, [\d.]+ GPU hours", time
     )
     plan = plan_of(capsys, "--estimate", *SLURM[1:], "./trainer")
-    assert (plan["estimate"]["gpu"], plan["estimate"]["steps"]) == ("A100-SXM4-40GB", 1000)
-    assert plan_of(capsys, *SLURM[1:], "./trainer")["estimate"] is None
+    assert (plan["checks"]["estimate"]["gpu"], plan["checks"]["estimate"]["steps"]) == ("A100-SXM4-40GB", 1000)
+    assert plan_of(capsys, *SLURM[1:], "./trainer")["checks"]["estimate"] is None
 
 
 @pytest.mark.usefixtures("trainer")
@@ -306,9 +306,9 @@ def test_options_and_variables_of_the_user(
     monkeypatch.setenv("CTRAIN_RUNS", "here")
     (machine / "data").mkdir()
     plan = plan_of(capsys, "./job", "--data", "data", "--mount", "data:/d:ro", "--", "--lr", "0.1", "--", "x")
-    assert (plan["site"], plan["command"]) == ("local", ["python", "train.py", "--lr", "0.1", "--", "x"])
+    assert (plan["site"], plan["program"]["command"]) == ("local", ["python", "train.py", "--lr", "0.1", "--", "x"])
     assert Path(plan["run_directory"]).parent == machine / "here"
-    assert [(mount["source"], mount["target"]) for mount in plan["mounts"]] == [
+    assert [(mount["source"], mount["target"]) for mount in plan["mounts"]["paths"]] == [
         (f"{machine}/data", "/d"),
         (f"{machine}/job", f"{machine}/job"),
         (f"{machine}/data", "/data"),
@@ -321,8 +321,8 @@ def test_options_and_variables_of_the_user(
 def test_a_command_of_ones_own(machine: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (machine / "train.py").touch()
     plan = plan_of(capsys, *LOCAL, "--image", "pytorch", "--", "python", "train.py", "--nodes", "3")
-    assert (plan["job"], plan["nodes"], plan["workdir"]) == ("train", 1, str(machine))
-    assert plan["command"] == ["python", "train.py", "--nodes", "3"]
+    assert (plan["job"], plan["size"]["nodes"], plan["program"]["workdir"]) == ("train", 1, str(machine))
+    assert plan["program"]["command"] == ["python", "train.py", "--nodes", "3"]
 
 
 def test_the_image_of_a_loaded_module(
@@ -348,7 +348,10 @@ def test_the_image_of_a_loaded_module(
 def test_an_image_by_path_needs_no_store(machine: Path, capsys: pytest.CaptureFixture[str]) -> None:
     image = machine / "store/pytorch_24.12-hd-py3-r3.sif"
     plan = plan_of(capsys, "--site", "neuron", "--image", str(image), "--runs", "runs", "--", "hostname")
-    assert (plan["image"]["path"], plan["settings"]) == (str(image), {"comment": "field=efficientai;appl=pytorch"})
+    assert (plan["image"]["path"], plan["placement"]["settings"]) == (
+        str(image),
+        {"comment": "field=efficientai;appl=pytorch"},
+    )
 
 
 def test_user_layers_of_the_job_and_of_the_command_line(machine: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -357,10 +360,10 @@ def test_user_layers_of_the_job_and_of_the_command_line(machine: Path, capsys: p
     (machine / "layered/train.py").touch()
     write_layer(machine / "layered/own.sqsh", a_manifest(), timm="1.0.31")
     plan = plan_of(capsys, *LOCAL, "./layered", "--layer", "my.sqsh")
-    assert [layer["path"] for layer in plan["layers"]] == [f"{machine}/layered/own.sqsh", f"{machine}/my.sqsh"]
+    assert [layer["path"] for layer in plan["image"]["layers"]] == [f"{machine}/layered/own.sqsh", f"{machine}/my.sqsh"]
     assert ctrain("--dry-run", *LOCAL, "./job", "--layer", "my.sqsh") == 0
     said = capsys.readouterr().out
-    assert f"\nlayer     {machine}/my.sqsh  {plan['layers'][1]['digest'][:19]}\n" in said
+    assert f"\nlayer     {machine}/my.sqsh  {plan['image']['layers'][1]['digest'][:19]}\n" in said
 
 
 def test_an_engine_that_ignores_layers(machine: Path, programs: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,7 +17,7 @@ from ctrain_runtime.run.measured import Measured
 from ctrain_runtime.run.prepare import Prepared
 from ctrain_runtime.run.ranks import Rank
 from ctrain_runtime.run.record import Attempt, Exit
-from samples.plans import LOCAL, a_job, a_launch, a_plan, a_site, an_image, some_facts
+from samples.plans import LOCAL, a_job, a_launch, a_plan, a_site, an_image, changed, some_facts
 
 
 def summary(plan: LaunchPlan, **parts: Any) -> list[str]:
@@ -72,7 +72,7 @@ def test_the_decision_on_staging_is_explained() -> None:
 
 
 def test_a_run_without_a_time_limit_and_inside_an_allocation() -> None:
-    plan = dataclasses.replace(a_plan(), time_limit=None, allocation="37")
+    plan = changed(a_plan(), time_limit=None, allocation="37")
     (where,) = [line for line in summary(plan) if line.startswith("where")]
     assert where.startswith("where     1 x amd_a100nv_8 in allocation 37: ")
     assert where.endswith("; no time limit")
@@ -178,8 +178,8 @@ def test_a_run_that_was_ended_early_names_its_step_and_its_checkpoint(plan: Laun
 def test_an_estimate_beside_what_was_measured(plan: LaunchPlan) -> None:
     memory = {"parameters": 10**9, "output": 0}
     expected = Expectation("A100", 10, memory, 79 * 10**9, tokens=1000, steps=5, step_seconds=2)
-    begun = record.begin(dataclasses.replace(plan, estimate=expected))
-    shown = [line for line in summary(dataclasses.replace(plan, estimate=expected)) if line.startswith("estimate")]
+    begun = record.begin(changed(plan, estimate=expected))
+    shown = [line for line in summary(changed(plan, estimate=expected)) if line.startswith("estimate")]
     assert shown == [
         "estimate  10 parameters; 1.0 GB per rank of 79.0 GB usable: parameters 1.0 GB",
         "estimate  2.00 s per step on A100; 5 steps: 10.00 s, 0.0111 GPU hours",
@@ -328,7 +328,7 @@ def test_of_a_huge_log_only_the_end_is_read(tmp_path: Path) -> None:
 def test_a_run_that_was_stopped_for_its_worlds_ends_with_the_lines_to_type(
     plan: LaunchPlan, by: str, first: str
 ) -> None:
-    ours = dataclasses.replace(plan, nodes=1, command=("bash", "my run.sh"))
+    ours = changed(plan, nodes=1, command=("bash", "my run.sh"))
     reason = f"each of 2 ranks started ranks of its own ({by}, 2 worlds of 2, same command): they would train 2 models"
     apart = "Or say that they are meant to be apart:         ctrain run ... --independent -- bash 'my run.sh'"
     lines = ending(ours, Exit(81, reason, "ctrain", Ending.REFUSED))
@@ -338,6 +338,6 @@ def test_a_run_that_was_stopped_for_its_worlds_ends_with_the_lines_to_type(
 
 def test_the_lines_to_type_name_the_directory_of_a_job(plan: LaunchPlan, tmp_path: Path) -> None:
     (tmp_path / "job.yaml").touch()
-    ours = dataclasses.replace(plan, nodes=2, workdir=str(tmp_path))
+    ours = changed(plan, nodes=2, workdir=str(tmp_path))
     lines = ending(ours, Exit(81, "(torchrun, 2 worlds of 2, same command)", "ctrain", Ending.REFUSED))
     assert f"ctrain run {tmp_path} ... --independent" in lines[-2]

@@ -31,7 +31,7 @@ def two(tmp_path: Path) -> Path:
     (tmp_path / "in-use").mkdir()
     local = {**LOCAL, "facts": some_facts(lease_dir=str(tmp_path / "in-use"), cluster=LOCAL["facts"].cluster)}
     run = submitted(tmp_path / "runs/one", StandIn(), **local)
-    Path(run.plan.lease).touch()
+    Path(run.plan.image.lease).touch()
     write_ranks(run.path, 3)
     write_end(run.path, 3)
     record.save(run.record)

@@ -22,7 +22,7 @@ from ctrain_runtime.launchers import fragments
 from ctrain_runtime.plan.model import LaunchPlan
 from ctrain_runtime.plan.task import TaskIdentity
 from samples.layers import a_layer
-from samples.plans import a_job, a_plan, a_site, an_image, some_facts
+from samples.plans import a_job, a_plan, a_site, an_image, changed, some_facts
 from samples.programs import SYSTEM, write_program
 from samples.scripts import NO_LAYERS, Scripts, slurm_task, wait_until
 
@@ -64,7 +64,7 @@ def test_ranks_of_a_large_run_share_the_log_of_their_node(scripts: Scripts) -> N
     for rank in (0, 41, 42):
         assert scripts.start("task.sh", **slurm_task(rank, size=320, per_node=40)).wait() == 0
     assert scripts.log() == "one\ntwo\n"
-    shared = scripts.run / run_files.rank_log(41, 1, plan.world_size)
+    shared = scripts.run / run_files.rank_log(41, 1, plan.size.world_size)
     lines = [f"[{rank}] {word}" for rank in (41, 42) for word in ("one", "two")]
     wait_until(lambda: sorted(shared.read_text().splitlines()) == lines)
     assert [path.name for path in sorted((scripts.run / "logs").iterdir())] == ["job.log", "node1.log", "rank0.log"]
@@ -72,7 +72,7 @@ def test_ranks_of_a_large_run_share_the_log_of_their_node(scripts: Scripts) -> N
 
 def test_an_engine_that_no_module_loads(scripts: Scripts) -> None:
     plan = scripts.plan("true")
-    plan = dataclasses.replace(plan, engine=Engine("apptainer", "no-engine", "1.4.5"), modules=("apptainer/9",))
+    plan = changed(plan, engine=Engine("apptainer", "no-engine", "1.4.5"), modules=("apptainer/9",))
     assert scripts.execute(plan, **slurm_task()) == 73
     (event,) = scripts.node_events()
     assert event["message"].startswith("the engine is not on PATH on ")
@@ -149,9 +149,7 @@ def test_gpus_come_in_the_order_of_the_cores_next_to_them(
     scripts: Scripts, given: Optional[str], numbers: Optional[str], expected: str
 ) -> None:
     environment = {"CUDA_VISIBLE_DEVICES": given, "SLURM_STEP_GPUS": numbers}
-    plan = dataclasses.replace(
-        scripts.plan("printenv", "CUDA_VISIBLE_DEVICES"), gpu_order=(3, 2, 1, 0), gpus_per_node=4
-    )
+    plan = changed(scripts.plan("printenv", "CUDA_VISIBLE_DEVICES"), gpu_order=(3, 2, 1, 0), gpus_per_node=4)
     present = {name: value for name, value in environment.items() if value is not None}
     assert scripts.execute(plan, **slurm_task(), **present) == 0
     assert scripts.log() == f"{expected}\n"
@@ -161,7 +159,7 @@ def test_amd_gpus_have_a_variable_of_their_own(scripts: Scripts) -> None:
     """CUDA_VISIBLE_DEVICES, which ROCm reads, too, stays: it counts what ROCR_VISIBLE_DEVICES has left."""
     plan = scripts.plan("sh", "-c", "echo $ROCR_VISIBLE_DEVICES $CUDA_VISIBLE_DEVICES")
     image = dataclasses.replace(plan.image, cuda=False, rocm=True)
-    plan = dataclasses.replace(plan, image=image, gpu_order=(4, 5, 2, 3, 6, 7, 0, 1), gpus_per_node=8)
+    plan = changed(plan, image=image, gpu_order=(4, 5, 2, 3, 6, 7, 0, 1), gpus_per_node=8)
     given = "0,1,2,3,4,5,6,7"
     assert scripts.execute(plan, **slurm_task(), ROCR_VISIBLE_DEVICES=given, CUDA_VISIBLE_DEVICES=given) == 0
     assert scripts.log() == f"4,5,2,3,6,7,0,1 {given}\n"
@@ -169,9 +167,7 @@ def test_amd_gpus_have_a_variable_of_their_own(scripts: Scripts) -> None:
 
 def test_gpus_that_no_variable_names_stay_as_they_are_for_a_part_of_a_node(scripts: Scripts) -> None:
     """Which ones the job has is not known: a number of one that it lacks would hide those after it."""
-    plan = dataclasses.replace(
-        scripts.plan("printenv", "CUDA_VISIBLE_DEVICES"), gpu_order=(3, 2, 1, 0), gpus_per_node=2
-    )
+    plan = changed(scripts.plan("printenv", "CUDA_VISIBLE_DEVICES"), gpu_order=(3, 2, 1, 0), gpus_per_node=2)
     assert scripts.execute(plan, **slurm_task()) == 1
     assert scripts.log() == ""
 
@@ -408,7 +404,7 @@ def test_directories_of_libraries(tmp_path: Path, shell: list[str], before: Opti
     for name in ("mpi-1/lib", "mpi-2/lib", "mpi-3", "hwloc"):
         (tmp_path / name).mkdir(parents=True)
     patterns = tuple(f"{tmp_path}/{name}" for name in ("mpi-*/lib", "missing", "hwloc"))
-    plan = dataclasses.replace(
+    plan = changed(
         a_plan(job=a_job(command=("env",)), image=an_image(software={}, layers=NO_LAYERS.manifest.layers)),
         library_paths=patterns,
     )

@@ -13,7 +13,7 @@ SEEN = 'env | grep -E "^(RANK|WORLD|LOCAL_|NODE_RANK|MASTER|PET_|CTRAIN_[TN]|SLU
 def test_an_independent_task_has_its_number_and_nothing_of_a_world(scripts: Scripts) -> None:
     """By SLURM_* and PMI*, libraries would take tasks for ranks."""
     plan = scripts.plan("bash", "-c", f"{SEEN}; exit 4", independent=True, nodes=2, ranks_per_node=2)
-    assert (plan.tasks, plan.recorded_ranks, plan.launcher) == (4, 4, "env")
+    assert (plan.tasks, plan.recorded_ranks, plan.program.launcher) == (4, 4, "env")
     around = {"PMI_RANK": "1", "PMIX_RANK": "1", "RANK": "7", "SLURM_NNODES": "2", "CUDA_VISIBLE_DEVICES": "0,1,2,3"}
     assert scripts.execute(plan, **{**slurm_task(rank=3, size=4, per_node=2), **around}) == 4
     assert scripts.log(3).splitlines() == [

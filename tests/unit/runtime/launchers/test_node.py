@@ -19,7 +19,7 @@ def scripts(tmp_path: Path) -> Scripts:
 
 def test_the_command_of_a_node_knows_all_nodes_and_no_rank(scripts: Scripts) -> None:
     plan = scripts.plan("bash", "-c", f"{PET}; exit 5", launcher="node", nodes=2, ranks_per_node=4)
-    assert (plan.tasks, plan.ranks_per_task, plan.world_size, plan.recorded_ranks) == (2, 4, 8, 2)
+    assert (plan.tasks, plan.ranks_per_task, plan.size.world_size, plan.recorded_ranks) == (2, 4, 8, 2)
     task = slurm_task(rank=1, size=2, per_node=1, hosts="gpu[03-04]")
     around = {"RANK": "7", "WORLD_SIZE": "9", "LOCAL_RANK": "3", "PMIX_RANK": "1", "SLURM_NNODES": "2"}
     assert scripts.execute(plan, **task, **around) == 5
@@ -68,5 +68,5 @@ def test_a_program_that_is_not_in_the_image_is_refused_by_its_number(
 
 
 def test_mpi_in_a_script_is_not_stopped_as_horovod_without_mpi_is(scripts: Scripts) -> None:
-    assert "HOROVOD_CONTROLLER" not in scripts.plan("true", launcher="node", nodes=2).environment
-    assert "HOROVOD_CONTROLLER" not in scripts.plan("true", independent=True, nodes=2).environment
+    assert "HOROVOD_CONTROLLER" not in scripts.plan("true", launcher="node", nodes=2).environment.variables
+    assert "HOROVOD_CONTROLLER" not in scripts.plan("true", independent=True, nodes=2).environment.variables

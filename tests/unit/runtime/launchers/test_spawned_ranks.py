@@ -64,7 +64,7 @@ def test_torchrun_that_starts_another_number_of_ranks_is_refused(scripts: Script
 
 def test_mpirun_starts_all_ranks_from_one_task(scripts: Scripts) -> None:
     plan = scripts.plan("bash", "-c", SAY, launcher="mpi", local=True, nodes=2, ranks_per_node=2, env=("LC_ALL=POSIX",))
-    assert (plan.launcher, plan.tasks, plan.ranks_per_task) == ("mpirun", 1, 4)
+    assert (plan.program.launcher, plan.tasks, plan.ranks_per_task) == ("mpirun", 1, 4)
     assert scripts.execute(plan, CTRAIN_TASK="0", SLURM_PROCID="5", PMIX_RANK="6") == 0
     assert scripts.log(0) == "0/4 local 0/2 node 0 locale POSIX\n"
     assert scripts.log(3) == "3/4 local 1/2 node 1 locale POSIX\n"

@@ -15,7 +15,7 @@ import pytest
 
 from ctrain_runtime.base import run_files
 from ctrain_runtime.plan.model import DataCopy, LaunchPlan, Mount
-from samples.plans import a_launch, a_site
+from samples.plans import a_launch, a_site, changed
 from samples.scripts import NO_LAYERS, Scripts, slurm_task, wait_until
 
 DAY = 24 * 3600
@@ -201,7 +201,7 @@ def test_a_copy_that_exists_is_used_without_making_any(
 ) -> None:
     assert stage(scripts, plan) == 0
     shutil.rmtree(scripts.run)
-    auto = dataclasses.replace(plan, stages_image=False)
+    auto = changed(plan, copies=False)
     scripts.create(auto)
     assert not (scripts.run / run_files.STAGE_SCRIPT).exists()
     assert str(copies(disk) / f"{digest(image)}.sif") in engine_argv(scripts)
@@ -217,7 +217,7 @@ def test_a_node_without_python_is_named(scripts: Scripts, plan: LaunchPlan, disk
 
 def test_stage_asks_the_node_before_and_serves_the_node_after(scripts: Scripts, plan: LaunchPlan) -> None:
     program(scripts, "scontrol", "printf '%s\\n' gpu01 gpu02 gpu03")
-    scripts.create(dataclasses.replace(plan, nodes=3))
+    scripts.create(changed(plan, nodes=3))
     show = scripts.bin / "python3"
     program(scripts, "python3", '[ "$2" = -c ] || printf "%s\\n" "${@: -2}"')
     use_python(scripts, str(show))
@@ -236,7 +236,7 @@ def data_plan(plan: LaunchPlan, tmp_path: Path, disk: Path) -> LaunchPlan:
     file.write_bytes(b"hsqs" * 50_000)
     mount = Mount(str(file), "/data", read_only=True, is_image=True)
     copy = DataCopy(mount, f"sha256:{digest(file)}", file.stat().st_size, str(disk))
-    return dataclasses.replace(plan, mounts=(*plan.mounts, mount), data=mount.source, data_copy=copy)
+    return changed(plan, paths=(*plan.mounts.paths, mount), data=mount.source, data_copy=copy)
 
 
 def data_bind(scripts: Scripts) -> str:
@@ -246,16 +246,16 @@ def data_bind(scripts: Scripts) -> str:
 
 def test_the_data_set_is_copied_and_the_copy_is_mounted(scripts: Scripts, data_plan: LaunchPlan, disk: Path) -> None:
     assert stage(scripts, data_plan) == 0
-    assert data_bind(scripts) == f"{data_plan.data}:/data:image-src=/,ro"  # until there is a copy
+    assert data_bind(scripts) == f"{data_plan.mounts.data}:/data:image-src=/,ro"  # until there is a copy
     assert scripts.start(run_files.STAGE_DATA_SCRIPT, **slurm_task()).wait() == 0
-    copy = copies(disk) / f"{digest(Path(data_plan.data))}.sqfs"
-    assert copy.read_bytes() == Path(data_plan.data).read_bytes()
+    copy = copies(disk) / f"{digest(Path(data_plan.mounts.data))}.sqfs"
+    assert copy.read_bytes() == Path(data_plan.mounts.data).read_bytes()
     assert data_bind(scripts) == f"{copy}:/data:image-src=/,ro"
     assert str(copies(disk) / f"{digest(Path(data_plan.image.path))}.sif") in engine_argv(scripts)
 
 
 def test_the_image_stays_where_it_is_if_only_data_is_copied(scripts: Scripts, data_plan: LaunchPlan) -> None:
-    plan = dataclasses.replace(data_plan, staging="", stages_image=False)
+    plan = changed(data_plan, directory="", copies=False)
     job = (scripts.create(plan) / run_files.JOB_SCRIPT).read_text()
     assert not (scripts.run / run_files.STAGE_SCRIPT).exists()
     assert job.count("\ncopy_to_nodes ") == 1 and f"/{run_files.STAGE_DATA_SCRIPT}" in job

@@ -35,15 +35,15 @@ def test_a_list_fits_the_ranks(cpu_bind: str, ranks: int, used: str, cores: Opti
 def test_ranks_have_as_many_threads_as_cores() -> None:
     """One core and 8 threads on it were rendered."""
     plan = a_plan(site=a_site(cpu_bind="list:4:9:14:19:20:25:56:61"))
-    assert (plan.cpu_bind, plan.cores_per_rank) == ("list:4:9:14:19:20:25:56:61", 1)
+    assert (plan.placement.cpu_bind, plan.size.cores_per_rank) == ("list:4:9:14:19:20:25:56:61", 1)
     plan = a_plan(site=a_site(cpu_bind="list:0-7:8-15"), gpus_per_node=1)
-    assert (plan.cpu_bind, plan.cores_per_rank) == ("list:0-7", 8)
+    assert (plan.placement.cpu_bind, plan.size.cores_per_rank) == ("list:0-7", 8)
 
 
 def test_a_list_that_is_too_short_is_not_used_and_that_is_a_note() -> None:
     site = a_site(cpu_bind="list:0-7:8-15")
     plan = a_plan(site=site)
-    assert (plan.cpu_bind, plan.cores_per_rank) == ("none", 8)
+    assert (plan.placement.cpu_bind, plan.size.cores_per_rank) == ("none", 8)
     assert binding.note(plan, site) == (
         "ranks are not bound to cores: cpu_bind of site neuron lists fewer than 8 per node"
     )
@@ -53,14 +53,14 @@ def test_a_list_that_is_too_short_is_not_used_and_that_is_a_note() -> None:
 
 def test_a_list_of_the_user_is_passed_on_and_counts_for_threads() -> None:
     plan = a_plan(cpu_bind="map_cpu:0,1")
-    assert (plan.cpu_bind, plan.cores_per_rank) == ("map_cpu:0,1", 8)
+    assert (plan.placement.cpu_bind, plan.size.cores_per_rank) == ("map_cpu:0,1", 8)
     plan = a_plan(cpu_bind="map_cpu:0,1", gpus_per_node=2)
-    assert (plan.cpu_bind, plan.cores_per_rank) == ("map_cpu:0,1", 1)
+    assert (plan.placement.cpu_bind, plan.size.cores_per_rank) == ("map_cpu:0,1", 1)
 
 
 def test_torchrun_has_the_cores_of_all_its_ranks() -> None:
     plan = a_plan(site=a_site(cpu_bind=AURORA), job=a_job(launcher="torchrun"))
-    assert (plan.cpu_bind, plan.cores_per_rank) == ("none", 8)
+    assert (plan.placement.cpu_bind, plan.size.cores_per_rank) == ("none", 8)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from samples.plans import CLUSTER, LOCAL, RUN, a_job, a_plan, a_site, an_image
 def test_the_environment_and_who_wins() -> None:
     site = a_site(env={"A": "site", "B": "site", "C": "site"})
     job = a_job(launcher="env", env={"B": "job", "C": "job"})
-    assert a_plan(site=site, job=job, env=("C=option=x", "D=")).environment == {
+    assert a_plan(site=site, job=job, env=("C=option=x", "D=")).environment.variables == {
         "PYTHONNOUSERSITE": "1",
         "PYTHONUNBUFFERED": "1",
         "BASH_ENV": "",
@@ -36,9 +36,10 @@ def test_the_origin_of_each_variable() -> None:
         job=a_job(env={"B": "job"}),
         env=("C=option", "UCX_TLS=tcp", "PASSED"),
     )
-    assert plan.origins.keys() == plan.environment.keys()
+    assert plan.environment.origins.keys() == plan.environment.variables.keys()
     assert {
-        name: plan.origins[name] for name in ("BASH_ENV", "OMPI_MCA_smsc", "HF_HOME", "A", "B", "C", "UCX_TLS")
+        name: plan.environment.origins[name]
+        for name in ("BASH_ENV", "OMPI_MCA_smsc", "HF_HOME", "A", "B", "C", "UCX_TLS")
     } == {
         "BASH_ENV": "ctrain",
         "OMPI_MCA_smsc": "ctrain, for MPI",
@@ -54,17 +55,18 @@ def test_variables_of_several_nodes() -> None:
     """Slingshot is not configured for jobs on one node: a network that NCCL must take would fail there."""
     site = a_site(env={"A": "site", "FI": "site"}, env_multinode={"A": "several", "NCCL_NET": "AWS Libfabric"})
     one, two = (a_plan(site=site, nodes=nodes) for nodes in (1, 2))
-    assert {name: one.environment.get(name) for name in ("A", "FI", "NCCL_NET")} == {
+    assert {name: one.environment.variables.get(name) for name in ("A", "FI", "NCCL_NET")} == {
         "A": "site",
         "FI": "site",
         "NCCL_NET": None,
     }
-    assert (two.environment["A"], two.environment["NCCL_NET"]) == ("several", "AWS Libfabric")
-    assert two.origins["NCCL_NET"] == "site neuron: env_multinode"
+    assert (two.environment.variables["A"], two.environment.variables["NCCL_NET"]) == ("several", "AWS Libfabric")
+    assert two.environment.origins["NCCL_NET"] == "site neuron: env_multinode"
     job = a_job(env={"NCCL_NET": "Socket"})
-    assert a_plan(site=site, job=job, nodes=2).environment["NCCL_NET"] == "Socket"
+    assert a_plan(site=site, job=job, nodes=2).environment.variables["NCCL_NET"] == "Socket"
     assert (
-        "NCCL_NET" not in a_plan(**{**LOCAL, "site": dataclasses.replace(site, scheduler="local")}, nodes=2).environment
+        "NCCL_NET"
+        not in a_plan(**{**LOCAL, "site": dataclasses.replace(site, scheduler="local")}, nodes=2).environment.variables
     )
 
 
@@ -82,7 +84,7 @@ def test_variables_of_a_version_of_nccl(nccl: str, value: Optional[str], lines: 
     site = a_site(env_multinode={"NCCL_PROTO": Conditional("^LL128", "2.27")})
     software = {"torch": "2.6.0", "cuda": "12.6", "mpi": "Open MPI 4.1.7", **({"nccl": nccl} if nccl else {})}
     plan = a_plan(site=site, image=an_image(software=software), nodes=2)
-    assert plan.environment.get("NCCL_PROTO") == value
+    assert plan.environment.variables.get("NCCL_PROTO") == value
     unknown = "NCCL_PROTO=^LL128 is for NCCL 2.27 and newer; the image's is unknown: not set"
     assert site_notes.notes(plan, site, CLUSTER, software) == (unknown,) * lines
     assert site_notes.notes(a_plan(site=site, nodes=1), site, CLUSTER, software) == ()
@@ -98,18 +100,18 @@ def test_a_version_of_nccl_that_is_none() -> None:
 
 @pytest.mark.parametrize("name", ["BASH_ENV", "ENV", "TORCHINDUCTOR_CACHE_DIR"])
 def test_what_images_and_tools_would_do_can_be_asked_for(name: str) -> None:
-    assert a_plan(env=(f"{name}=/x",)).environment[name] == "/x"
-    assert name not in a_plan(env=(name,)).environment
+    assert a_plan(env=(f"{name}=/x",)).environment.variables[name] == "/x"
+    assert name not in a_plan(env=(name,)).environment.variables
 
 
 def test_settings_of_mpi_can_be_overridden() -> None:
-    assert a_plan().environment["UCX_TLS"] == "^cma"
-    assert a_plan(site=a_site(env={"UCX_TLS": "tcp"})).environment["UCX_TLS"] == "tcp"
+    assert a_plan().environment.variables["UCX_TLS"] == "^cma"
+    assert a_plan(site=a_site(env={"UCX_TLS": "tcp"})).environment.variables["UCX_TLS"] == "tcp"
 
 
 def test_the_checkpoint_to_resume_from() -> None:
-    assert a_plan(resume="/old/checkpoint").environment["CTRAIN_RESUME"] == "/resume"
-    assert "CTRAIN_RESUME" not in a_plan().environment
+    assert a_plan(resume="/old/checkpoint").environment.variables["CTRAIN_RESUME"] == "/resume"
+    assert "CTRAIN_RESUME" not in a_plan().environment.variables
 
 
 @pytest.mark.parametrize("text", ["=b", "1A=b", "A-B=c", "A B=c", "É=c", "", "A;B=c", "A B", "1", "$(x)", "A\n=b"])
@@ -162,13 +164,13 @@ def test_the_world_of_launcher_node_cannot_be_set(name: str) -> None:
         with pytest.raises(UsageError) as caught:
             a_plan(**parts)
         assert caught.value.message == f"{origin}: {name} is set by ctrain for each node"
-    assert a_plan(job=a_job(launcher="torchrun"), env=(f"{name}=1",)).environment[name] == "1"
+    assert a_plan(job=a_job(launcher="torchrun"), env=(f"{name}=1",)).environment.variables[name] == "1"
 
 
 def test_a_name_alone_passes_the_callers_value_and_leaves_no_trace_in_the_plan() -> None:
     plan = a_plan(env=("WANDB_API_KEY", "A=b"))
-    assert plan.passed == ("WANDB_API_KEY",)
-    assert "WANDB_API_KEY" not in plan.environment
+    assert plan.environment.passed == ("WANDB_API_KEY",)
+    assert "WANDB_API_KEY" not in plan.environment.variables
     assert passed_names(("A=b", "C")) == ("C",)
 
 
@@ -205,5 +207,7 @@ def test_a_run_is_private_unless_the_site_shares_runs() -> None:
 
 
 def test_a_local_run_and_one_without_mpi() -> None:
-    assert a_plan(**LOCAL).environment["OMPI_ALLOW_RUN_AS_ROOT"] == "1"
-    assert not any(name.startswith(("OMPI", "PMIX", "UCX")) for name in a_plan(job=a_job(launcher="env")).environment)
+    assert a_plan(**LOCAL).environment.variables["OMPI_ALLOW_RUN_AS_ROOT"] == "1"
+    assert not any(
+        name.startswith(("OMPI", "PMIX", "UCX")) for name in a_plan(job=a_job(launcher="env")).environment.variables
+    )

@@ -77,7 +77,7 @@ def test_a_foreign_image_for_unknown_gpus_gets_those_of_this_machine(maker: Make
 
 def test_user_layers_are_planned_in_their_order() -> None:
     first, second = a_layer("/a.sqsh", "a" * 64, einops="0.8.2"), a_layer("/b.sqsh", "b" * 64, einops="0.8.2")
-    planned = a_plan(layers=(first, second)).layers
+    planned = a_plan(layers=(first, second)).image.layers
     assert [(layer.path, layer.key) for layer in planned] == [("/a.sqsh", "a" * 64), ("/b.sqsh", "b" * 64)]
     assert (planned[0].digest, planned[0].packages) == ("sha256:1a7e", {"einops": "0.8.2"})
 

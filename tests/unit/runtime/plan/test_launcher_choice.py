@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import pytest
@@ -9,7 +8,7 @@ from ctrain_runtime.cluster.model import Cluster
 from ctrain_runtime.errors import UsageError
 from ctrain_runtime.plan.launcher_choice import ALONE, Imports, LauncherChoice, choose, refuse_alone
 from ctrain_runtime.plan.size import JobSize
-from samples.plans import CLUSTER, GPU_PARTITION, a_job, a_plan, a_site
+from samples.plans import CLUSTER, GPU_PARTITION, a_job, a_plan, a_site, changed
 
 MPI = {"mpi": "Open MPI 4.1.4", "torch": "2.13.0", "horovod": "0.28.1"}
 NO_MPI = {"torch": "2.13.0"}
@@ -120,7 +119,7 @@ def test_gloo_without_horovod_is_refused() -> None:
 def test_several_ranks_of_a_program_that_cannot_connect_them_are_refused(
     changes: dict[str, Any], is_refused: bool
 ) -> None:
-    plan = dataclasses.replace(a_plan(job=a_job(launcher="env"), nodes=1, ranks_per_node=4), **changes)
+    plan = changed(a_plan(job=a_job(launcher="env"), nodes=1, ranks_per_node=4), **changes)
     refuse_alone(Imports("mnist.py", frozenset({"torch"}), frozenset({"torch"})), plan)
     alone = Imports("mnist.py", frozenset({"torch"}), frozenset({"torch"}), alone=True)
     if not is_refused:

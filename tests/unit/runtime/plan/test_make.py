@@ -26,14 +26,14 @@ def test_tasks_and_ranks(
     launcher: Any, tasks: int, tasks_per_node: int, ranks_per_task: int, cpus_per_task: int
 ) -> None:
     plan = a_plan(job=a_job(launcher=launcher), nodes=2, ranks_per_node=3)
-    assert (plan.nodes, plan.ranks_per_node, plan.world_size) == (2, 3, 6)
+    assert (plan.size.nodes, plan.size.ranks_per_node, plan.size.world_size) == (2, 3, 6)
     assert (plan.tasks, plan.tasks_per_node, plan.ranks_per_task) == (tasks, tasks_per_node, ranks_per_task)
-    assert (plan.cpus_per_rank, plan.cpus_per_task) == (21, cpus_per_task)
+    assert (plan.size.cpus_per_rank, plan.cpus_per_task) == (21, cpus_per_task)
 
 
 def test_mpirun_is_one_task_whatever_the_groups_of_ranks() -> None:
     plan = a_plan(**LOCAL, nodes=3, ranks_per_node=2)
-    assert (plan.launcher, plan.tasks, plan.tasks_per_node, plan.ranks_per_task) == ("mpirun", 1, 1, 6)
+    assert (plan.program.launcher, plan.tasks, plan.tasks_per_node, plan.ranks_per_task) == ("mpirun", 1, 1, 6)
 
 
 @pytest.mark.parametrize(
@@ -50,46 +50,61 @@ def test_how_the_scheduler_starts_mpi(
     launcher: Any, preferred: tuple[str, ...], offered: tuple[str, ...], chosen: str
 ) -> None:
     here = facts(cluster=Cluster((GPU_PARTITION,), offered))
-    assert a_plan(job=a_job(launcher=launcher), site=a_site(mpi=preferred), facts=here).mpi == chosen
+    assert a_plan(job=a_job(launcher=launcher), site=a_site(mpi=preferred), facts=here).program.mpi == chosen
 
 
 def test_the_size_is_the_schedulers() -> None:
     plan = a_plan(nodes=2, gpus_per_node=4)
-    assert (plan.nodes, plan.gpus_per_node, plan.ranks_per_node) == (2, 4, 4)
-    assert (plan.cpus_per_rank, plan.cores_per_rank, plan.memory) == (8, 8, None)
-    assert (plan.partition, plan.time_limit) == ("amd_a100nv_8", 60)
+    assert (plan.size.nodes, plan.size.gpus_per_node, plan.size.ranks_per_node) == (2, 4, 4)
+    assert (plan.size.cpus_per_rank, plan.size.cores_per_rank, plan.size.memory) == (8, 8, None)
+    assert (plan.placement.partition, plan.size.time_limit) == ("amd_a100nv_8", 60)
 
 
 def test_an_allocation() -> None:
     plan = a_plan(facts=inside(in_step=True))
-    assert (plan.allocation, plan.in_step, plan.nodes, plan.gpus_per_node) == ("41", True, 4, 2)
-    assert (a_plan(facts=inside()).in_step, a_plan().allocation, a_plan().in_step) == (False, None, False)
+    assert (plan.placement.allocation, plan.placement.in_step, plan.size.nodes, plan.size.gpus_per_node) == (
+        "41",
+        True,
+        4,
+        2,
+    )
+    assert (a_plan(facts=inside()).placement.in_step, a_plan().placement.allocation, a_plan().placement.in_step) == (
+        False,
+        None,
+        False,
+    )
 
 
 def test_options_that_a_site_requires() -> None:
     site = a_site(required=("account", "comment"))
     with pytest.raises(UsageError, match=r"^site neuron requires --account\. Pass --account VALUE, or set `submit: "):
         a_plan(site=site)
-    assert a_plan(site=a_site(required=("comment",), comment="pytorch")).settings == {"comment": "pytorch"}
+    assert a_plan(site=a_site(required=("comment",), comment="pytorch")).placement.settings == {"comment": "pytorch"}
     site = a_site(required=("account",), submit=("--account=ai",))
-    assert a_plan(site=site).options == ("--account=ai",)
-    assert a_plan(site=a_site(required=("account",)), settings=(("account", "ai"),)).settings == {"account": "ai"}
+    assert a_plan(site=site).placement.options == ("--account=ai",)
+    assert a_plan(site=a_site(required=("account",)), settings=(("account", "ai"),)).placement.settings == {
+        "account": "ai"
+    }
 
 
 def test_settings_and_further_options_of_the_scheduler() -> None:
     site = a_site(submit=("--constraint=ib",), comment="pytorch", cpu_bind="sockets")
     plan = a_plan(site=site, settings=(("account", "ai"),), scheduler_options=("--switches=1",))
-    assert plan.settings == {"comment": "pytorch", "account": "ai"}
-    assert plan.options == ("--constraint=ib", "--switches=1")
-    assert plan.cpu_bind == "sockets"
-    assert a_plan(site=site, settings=(("comment", "mine"),), cpu_bind="none").settings == {"comment": "mine"}
-    assert (a_plan().settings, a_plan().options, a_plan().cpu_bind) == ({}, (), "cores")  # as the partition allows
+    assert plan.placement.settings == {"comment": "pytorch", "account": "ai"}
+    assert plan.placement.options == ("--constraint=ib", "--switches=1")
+    assert plan.placement.cpu_bind == "sockets"
+    assert a_plan(site=site, settings=(("comment", "mine"),), cpu_bind="none").placement.settings == {"comment": "mine"}
+    assert (a_plan().placement.settings, a_plan().placement.options, a_plan().placement.cpu_bind) == (
+        {},
+        (),
+        "cores",
+    )  # as the partition allows
 
 
 def test_the_order_of_gpus() -> None:
     site = a_site(gpu_order=(3, 2, 1, 0))
-    assert a_plan(site=site, gpus_per_node=2).gpu_order == (3, 2, 1, 0)
-    assert a_plan(site=site, gpus_per_node=0).gpu_order == a_plan().gpu_order == ()
+    assert a_plan(site=site, gpus_per_node=2).placement.gpu_order == (3, 2, 1, 0)
+    assert a_plan(site=site, gpus_per_node=0).placement.gpu_order == a_plan().placement.gpu_order == ()
 
 
 @pytest.mark.parametrize("order", [(0, 0), (1, 2), (0, -1)])
@@ -100,15 +115,16 @@ def test_an_order_that_is_not_of_all_gpus(order: tuple[int, ...]) -> None:
 
 def test_the_rest_of_a_plan() -> None:
     plan = a_plan(arguments=("--lr", "0.1"), facts=facts(is_root=True), resume="/old/checkpoint")
-    assert (plan.run, plan.run_directory, plan.resume) == ("digits-1", str(RUN), "/old/checkpoint")
-    assert plan.command == ("python", "train.py", "--lr", "0.1")
-    assert (plan.job, plan.site, plan.scheduler, plan.engine) == ("digits", "neuron", "slurm", ENGINE)
-    assert (plan.as_root, plan.lease, plan.workdir) == (True, "", "/opt/ctrain/examples/digits")
+    assert (plan.run, plan.run_directory, plan.mounts.resume) == ("digits-1", str(RUN), "/old/checkpoint")
+    assert plan.program.command == ("python", "train.py", "--lr", "0.1")
+    assert (plan.job, plan.site, plan.scheduler, plan.image.engine) == ("digits", "neuron", "slurm", ENGINE)
+    assert (plan.program.as_root, plan.image.lease, plan.program.workdir) == (True, "", "/opt/ctrain/examples/digits")
 
 
 def test_the_lease_of_the_image_is_the_runs_own() -> None:
     leases = {
-        a_plan(facts=facts(lease_dir="/apps/in-use"), run_directory=Path(run)).lease for run in ("/a/run", "/b/run")
+        a_plan(facts=facts(lease_dir="/apps/in-use"), run_directory=Path(run)).image.lease
+        for run in ("/a/run", "/b/run")
     }
     assert len(leases) == 2
     assert all(lease.startswith("/apps/in-use/pytorch_24.12-hd") for lease in leases)

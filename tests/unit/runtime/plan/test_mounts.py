@@ -18,7 +18,7 @@ def test_mounts() -> None:
         mounts=("/a", "/b:/c", "/d:/e:ro", "/f:/g:rw"),
         resume="/scratch/kim/old/checkpoint",
     )
-    assert list(map(str, plan.mounts)) == [
+    assert list(map(str, plan.mounts.paths)) == [
         "/opt/site:/opt/site:rw",
         "/a:/a:rw",
         "/b:/c:rw",
@@ -29,16 +29,16 @@ def test_mounts() -> None:
         f"{RUN}:{RUN}:rw",
         "/scratch/kim/old/checkpoint:/resume:ro",
     ]
-    assert plan.environment["CTRAIN_RESUME"] == "/resume"
+    assert plan.environment.variables["CTRAIN_RESUME"] == "/resume"
 
 
 def test_data() -> None:
     wants = a_job(data=Dataset("imagenet"))
     has = a_site(datasets={"imagenet": "/apps/imagenet"})
-    assert a_plan(job=wants, site=has, data="/mine").mounts[-2] == Mount("/mine", "/data", read_only=True)
-    assert a_plan(data="/mine").mounts[-2] == Mount("/mine", "/data", read_only=True)
-    assert a_plan(job=wants, site=has).mounts[-2] == Mount("/apps/imagenet", "/data", read_only=True)
-    assert (a_plan(job=wants, site=has).data, a_plan().data) == ("/apps/imagenet", "")
+    assert a_plan(job=wants, site=has, data="/mine").mounts.paths[-2] == Mount("/mine", "/data", read_only=True)
+    assert a_plan(data="/mine").mounts.paths[-2] == Mount("/mine", "/data", read_only=True)
+    assert a_plan(job=wants, site=has).mounts.paths[-2] == Mount("/apps/imagenet", "/data", read_only=True)
+    assert (a_plan(job=wants, site=has).mounts.data, a_plan().mounts.data) == ("/apps/imagenet", "")
     with pytest.raises(DataError) as caught:
         a_plan(job=wants)
     assert str(caught.value) == (
@@ -53,15 +53,15 @@ def test_a_data_set_over_the_run_directory_is_refused() -> None:
     with pytest.raises(UsageError, match=problem):
         a_plan(job=a_job(data=Dataset("imagenet", "/scratch")), data="/lustre/imagenet")
     whole = a_plan(job=a_job(data=Dataset("imagenet", "/scratch")), data="/scratch")
-    assert list(map(str, whole.mounts))[-2:] == ["/scratch:/scratch:ro", f"{RUN}:{RUN}:rw"]
+    assert list(map(str, whole.mounts.paths))[-2:] == ["/scratch:/scratch:ro", f"{RUN}:{RUN}:rw"]
 
 
 def test_data_in_one_file() -> None:
     site = a_site(datasets={"imagenet": "/apps/imagenet.sqfs"})
     plan = a_plan(job=a_job(data=Dataset("imagenet", "/images")), site=site)
-    assert str(plan.mounts[-2]) == "/apps/imagenet.sqfs:/images:image-src=/,ro"
-    assert (plan.data, a_plan(data="/x.squashfs").mounts[-2].is_image) == ("/apps/imagenet.sqfs", True)
-    assert not a_plan(mounts=("/x.sqfs",)).mounts[0].is_image
+    assert str(plan.mounts.paths[-2]) == "/apps/imagenet.sqfs:/images:image-src=/,ro"
+    assert (plan.mounts.data, a_plan(data="/x.squashfs").mounts.paths[-2].is_image) == ("/apps/imagenet.sqfs", True)
+    assert not a_plan(mounts=("/x.sqfs",)).mounts.paths[0].is_image
 
 
 @pytest.mark.parametrize(
@@ -81,17 +81,17 @@ def test_what_a_data_set_can_be(tmp_path: Path, name: str, problem: str) -> None
     for file, text in {"images.sqfs": b"hsqs...", "images.img": b"hsqs...", "short.sqfs": b"hs"}.items():
         (tmp_path / file).write_bytes(text)
     path = tmp_path / name
-    error = data_problem(a_plan(data=str(path)).mounts[-2])
+    error = data_problem(a_plan(data=str(path)).mounts.paths[-2])
     assert (error.message if error else "") == problem.format(path)
 
 
 def test_a_cache_for_all_jobs_is_mounted_and_named() -> None:
     plan = a_plan(site=a_site(cache="/scratch/models"))
-    assert Mount("/scratch/models", "/scratch/models", read_only=False) in plan.mounts
-    assert plan.environment["HF_HOME"] == "/scratch/models/huggingface"
-    assert plan.environment["TORCH_HOME"] == "/scratch/models/torch"
+    assert Mount("/scratch/models", "/scratch/models", read_only=False) in plan.mounts.paths
+    assert plan.environment.variables["HF_HOME"] == "/scratch/models/huggingface"
+    assert plan.environment.variables["TORCH_HOME"] == "/scratch/models/torch"
     mine = a_plan(site=a_site(cache="/scratch/models"), env=("HF_HOME=/mine",))
-    assert mine.environment["HF_HOME"] == "/mine"
+    assert mine.environment.variables["HF_HOME"] == "/mine"
 
 
 @pytest.mark.parametrize("text", ["/a:/b:x", "/a:/b:ro:rw", "", ":/b", ":"])

@@ -17,8 +17,8 @@ def test_horovod_does_not_run_worlds_of_one(launcher: str, stopped: bool) -> Non
     image = an_image(software={"horovod": "0.28.1"})
     ranks = a_plan(job=a_job(launcher=launcher), image=image, nodes=2)
     alone = a_plan(job=a_job(launcher=launcher), image=image, nodes=1, ranks_per_node=1)
-    assert (ranks.environment.get("HOROVOD_CONTROLLER") == "none") is stopped
-    assert "HOROVOD_CONTROLLER" not in alone.environment
+    assert (ranks.environment.variables.get("HOROVOD_CONTROLLER") == "none") is stopped
+    assert "HOROVOD_CONTROLLER" not in alone.environment.variables
 
 
 @pytest.mark.parametrize(("launcher", "flavour"), [("mpi", "pmix"), ("mpi", "pmi2"), ("mpirun", "")])
@@ -52,7 +52,7 @@ def test_ranks_that_wait_yield_their_cores_only_without_gpus() -> None:
 def test_gpus_of_every_maker_are_gpus(software: dict[str, str], yields: bool) -> None:
     """Ranks on AMD's and Intel's yielded their cores as those of CPUs do."""
     plan = a_plan(image=an_image(software=software), nodes=2)
-    assert ("OMPI_MCA_mpi_yield_when_idle" in plan.environment) is yields
+    assert ("OMPI_MCA_mpi_yield_when_idle" in plan.environment.variables) is yields
 
 
 def test_mpirun_accepts_root_and_more_ranks_than_cores() -> None:
@@ -76,14 +76,17 @@ def test_horovod_does_not_use_the_collectives_of_hpcx(launcher: str, software: d
     names = ("OMPI_MCA_coll_hcoll_enable", "OMPI_MCA_coll_ucc_enable")
     image = an_image(software={"mpi": "Open MPI 4.1.5rc2", **software})
     plan = a_plan(job=a_job(launcher=launcher), image=image, nodes=2)
-    assert [plan.environment.get(name) for name in names] == ["0" if disabled else None] * 2
+    assert [plan.environment.variables.get(name) for name in names] == ["0" if disabled else None] * 2
     if launcher == "mpi":
         alone = a_plan(**LOCAL, image=image, nodes=1, ranks_per_node=2)
-        assert (alone.launcher, alone.environment.get(names[0])) == ("mpirun", "0" if disabled else None)
+        assert (alone.program.launcher, alone.environment.variables.get(names[0])) == (
+            "mpirun",
+            "0" if disabled else None,
+        )
 
 
 def test_a_value_of_ones_own_for_hpcx_wins() -> None:
     image = an_image(software={"mpi": "Open MPI 4.1.5rc2", "horovod": "0.28.1", "hpcx": "2.16rc4"})
     plan = a_plan(image=image, nodes=2, env=("OMPI_MCA_coll_ucc_enable=1",))
-    assert plan.environment["OMPI_MCA_coll_ucc_enable"] == "1"
-    assert plan.origins["OMPI_MCA_coll_ucc_enable"] == "option"
+    assert plan.environment.variables["OMPI_MCA_coll_ucc_enable"] == "1"
+    assert plan.environment.origins["OMPI_MCA_coll_ucc_enable"] == "option"

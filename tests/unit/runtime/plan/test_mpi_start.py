@@ -62,7 +62,7 @@ def test_ranks_of_open_mpi_5_are_never_started_by_pmi2() -> None:
             image=an_image(software=OPEN_MPI_5),
             nodes=2,
         )
-        assert (plan.launcher, plan.mpi) == (launcher, "")
+        assert (plan.program.launcher, plan.program.mpi) == (launcher, "")
 
 
 def test_perlmutter_has_pmi2_alone() -> None:

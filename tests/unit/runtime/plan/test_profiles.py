@@ -75,9 +75,9 @@ def test_the_ranks_of_aurora_have_their_cores(launcher: str, ranks: int, listed:
     """17 threads on one core each were rendered."""
     planned = plan("aurora", launcher, ranks_per_node=ranks)
     documented = [f"{first}-{first + 3}" for first in (*range(4, 28, 4), *range(56, 80, 4))]
-    assert planned.cpu_bind == (":".join(("list", *documented[:listed])) if listed else "none")
-    assert planned.cores_per_rank == threads
-    assert f"OMP_NUM_THREADS={planned.cores_per_rank}\n" in a_launch(planned).scripts["task.sh"]
+    assert planned.placement.cpu_bind == (":".join(("list", *documented[:listed])) if listed else "none")
+    assert planned.size.cores_per_rank == threads
+    assert f"OMP_NUM_THREADS={planned.size.cores_per_rank}\n" in a_launch(planned).scripts["task.sh"]
     assert any("not bound to cores" in note for note in notes(planned)) is (ranks == 13)
 
 
@@ -91,7 +91,7 @@ def test_the_queues_of_aurora() -> None:
         assert plan("aurora", nodes=nodes, partition="prod", time="24:00:00" if hours == 24 else f"{hours}:00:00")
         message = refusal("aurora", nodes=nodes, partition="prod", time="25:00:00")
         assert f"allows {'1-00' if hours == 24 else hours}:00:00, 25:00:00 requested" in message
-    assert plan("aurora", partition="capacity", nodes=16, time="168:00:00").time_limit == 168 * 60
+    assert plan("aurora", partition="capacity", nodes=16, time="168:00:00").size.time_limit == 168 * 60
 
 
 def test_a_job_of_aurora() -> None:
@@ -106,10 +106,10 @@ def test_a_job_of_aurora() -> None:
 def test_the_settings_of_aurora_are_those_of_its_example_for_one_node() -> None:
     planned = plan("aurora", nodes=2)
     wanted = {"CCL_ATL_TRANSPORT": "ofi", "CCL_ZE_IPC_EXCHANGE": "sockets", "FI_PROVIDER": "tcp"}
-    assert wanted.items() <= planned.environment.items()
-    assert "CCL_KVS_MODE" not in planned.environment
-    assert "/usr/lib64:/hostevent:ro" in map(str, planned.mounts)
-    assert planned.library_paths == ("/hostevent",)
+    assert wanted.items() <= planned.environment.variables.items()
+    assert "CCL_KVS_MODE" not in planned.environment.variables
+    assert "/usr/lib64:/hostevent:ro" in map(str, planned.mounts.paths)
+    assert planned.environment.library_paths == ("/hostevent",)
     assert any("for one node" in note for note in notes(planned))
     assert not any("for one node" in note for note in notes(plan("aurora", nodes=1)))
 
@@ -129,13 +129,13 @@ def test_the_settings_of_aurora_are_those_of_its_example_for_one_node() -> None:
 def test_a_job_that_would_vanish_on_polaris_is_refused(nodes: int, time: str, limit: str) -> None:
     message = refusal("polaris", nodes=nodes, time=time, partition="prod")
     assert f"allows {limit}, {time} requested" in message
-    assert plan("polaris", nodes=nodes, time=limit, partition="prod").time_limit
-    assert plan("polaris", nodes=100, time=time, partition="prod").time_limit
+    assert plan("polaris", nodes=nodes, time=limit, partition="prod").size.time_limit
+    assert plan("polaris", nodes=100, time=time, partition="prod").size.time_limit
 
 
 def test_the_queues_of_polaris() -> None:
     assert "needs at least 10 nodes" in refusal("polaris", nodes=9, partition="prod")
-    assert plan("polaris", nodes=4, partition="capacity", time="168:00:00").time_limit == 168 * 60
+    assert plan("polaris", nodes=4, partition="capacity", time="168:00:00").size.time_limit == 168 * 60
     assert "allows 4 nodes" in refusal("polaris", nodes=5, partition="capacity")
     assert "partition capacity: 1 job of yours can run at a time, 2 can run or wait" in notes(
         plan("polaris", partition="capacity")
@@ -148,19 +148,19 @@ def test_jobs_of_less_than_5_minutes_fit_no_queue_of_alcf(name: str) -> None:
     for queue, nodes in (("debug", 1), ("prod", 256)):
         message = refusal(name, nodes=nodes, partition=queue, time="4:00")
         assert f"partition {queue} needs at least 00:05:00 per job, 4:00 requested" in message
-        assert plan(name, nodes=nodes, partition=queue, time="5").time_limit == 5
+        assert plan(name, nodes=nodes, partition=queue, time="5").size.time_limit == 5
 
 
 def test_the_plugin_of_polaris_and_what_it_needs() -> None:
     planned = plan("polaris", nodes=2)
-    plugin = planned.environment["NCCL_NET_PLUGIN"]
+    plugin = planned.environment.variables["NCCL_NET_PLUGIN"]
     assert plugin == "/soft/libraries/aws-ofi-nccl/v1.9.1-aws/lib/libnccl-net.so"
-    assert any(plugin.startswith(f"{mount.target}/") for mount in planned.mounts)
+    assert any(plugin.startswith(f"{mount.target}/") for mount in planned.mounts.paths)
     for name in ("libcxi", "libjson-c", "libnl-3"):
-        assert any(f"/{name}.so" in pattern for pattern in planned.host_libraries)
-    assert {"/soft/libraries/hwloc/lib", plugin.rpartition("/")[0]} <= set(planned.library_paths)
+        assert any(f"/{name}.so" in pattern for pattern in planned.environment.host_libraries)
+    assert {"/soft/libraries/hwloc/lib", plugin.rpartition("/")[0]} <= set(planned.environment.library_paths)
     old = plan("polaris", nodes=2, software={**OPEN_MPI, "nccl": "2.18.3"})  # would look for libnccl-net-PATH.so
-    assert "NCCL_NET_PLUGIN" not in old.environment
+    assert "NCCL_NET_PLUGIN" not in old.environment.variables
     task = a_launch(planned).scripts["task.sh"]
     assert "--fakeroot" in task
     assert "add_host_libraries " in task
@@ -169,7 +169,7 @@ def test_the_plugin_of_polaris_and_what_it_needs() -> None:
 def test_both_cases_of_proxies() -> None:
     """curl reads only http_proxy."""
     for name in ("polaris", "aurora"):
-        environment = plan(name).environment
+        environment = plan(name).environment.variables
         for variable in ("http_proxy", "https_proxy"):
             assert environment[variable] == environment[variable.upper()] == "http://proxy.alcf.anl.gov:3128"
         assert "alcf.anl.gov" in environment["no_proxy"]
@@ -178,7 +178,7 @@ def test_both_cases_of_proxies() -> None:
 def test_mpi_is_not_the_default_where_open_mpi_does_not_work() -> None:
     own = site("polaris")
     cluster = describe_cluster(own)
-    wanted = sizing.fit(SizeRequest(nodes=2), cluster, own)
+    wanted = sizing.fit(SizeRequest(nodes=2), cluster, own).size
     horovod = Imports("train.py", frozenset({"horovod"}), frozenset({"horovod"}))
     chosen = choose("auto", horovod, OPEN_MPI, own, cluster, wanted)
     assert chosen.launcher == "gloo"
@@ -188,9 +188,9 @@ def test_mpi_is_not_the_default_where_open_mpi_does_not_work() -> None:
     with pytest.raises(SchedulerError, match="each rank would be alone"):
         plan("polaris", "mpi", nodes=2)
     mpi = plan("polaris", "mpi", MPICH, nodes=2)
-    assert any(path.endswith("/lib-abi-mpich") for path in mpi.library_paths)
+    assert any(path.endswith("/lib-abi-mpich") for path in mpi.environment.library_paths)
     assert "add_pals_sockets" in a_launch(mpi).scripts["task.sh"].splitlines()
-    assert not any("mpich" in path for path in plan("polaris", nodes=2).library_paths)
+    assert not any("mpich" in path for path in plan("polaris", nodes=2).environment.library_paths)
 
 
 # --- Perlmutter
@@ -203,19 +203,19 @@ def test_perlmutter_says_that_its_engine_is_unknown() -> None:
 
 def test_the_qos_of_perlmutter() -> None:
     planned = plan("perlmutter", nodes=8)
-    assert planned.time_limit == 30
+    assert planned.size.time_limit == 30
     assert "--partition" not in directives(planned)
     assert "#SBATCH --constraint=gpu" in directives(planned)
     assert "partition gpu (QOS debug) allows 8 nodes per job, 9 requested" in refusal("perlmutter", nodes=9)
     regular = plan("perlmutter", nodes=9, time="24:00:00", settings=(("qos", "regular"),))
-    assert regular.time_limit == 24 * 60
+    assert regular.size.time_limit == 24 * 60
     assert "#SBATCH --qos=regular" in directives(regular)
 
 
 def test_threads_of_perlmutter_are_cores() -> None:
     """-c counts 128 hardware threads of 64 cores."""
     planned = plan("perlmutter")
-    assert (planned.cpus_per_rank, planned.cores_per_rank) == (32, 16)
+    assert (planned.size.cpus_per_rank, planned.size.cores_per_rank) == (32, 16)
 
 
 def test_what_is_shown_counts_cores(programs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -236,15 +236,15 @@ def test_neuron_is_never_asked_for_memory() -> None:
     parts = tuple(dataclasses.replace(part, memory=1_000_000) for part in cluster.partitions)
     cluster = dataclasses.replace(cluster, partitions=parts, memory_is_consumable=True)
     planned = a_plan(site=own, facts=some_facts(cluster=cluster), job=a_job(launcher="env"), gpus_per_node=1)
-    assert planned.memory is None
+    assert planned.size.memory is None
     assert "--mem" not in directives(planned)
 
 
 def test_interactive_jobs_of_neuron_end_at_8_hours() -> None:
     shell = {"interactive": True, "ranks_per_node": 1, "gpus_per_node": 1}
-    assert plan("neuron", time="8:00:00", **shell).time_limit == 480
+    assert plan("neuron", time="8:00:00", **shell).size.time_limit == 480
     assert "(interactive jobs) allows 08:00:00" in refusal("neuron", time="9:00:00", **shell)
-    assert plan("neuron", time="48:00:00").time_limit == 2880
+    assert plan("neuron", time="48:00:00").size.time_limit == 2880
 
 
 @pytest.mark.parametrize(
@@ -270,7 +270,7 @@ def test_the_choice_of_a_partition_respects_the_architecture(arch: str, on_arm: 
 
 @pytest.mark.parametrize("name", SLINGSHOT)
 def test_the_network_of_slingshot_is_forced_on_several_nodes_only(name: str) -> None:
-    one, two = (plan(name, nodes=nodes).environment for nodes in (1, 2))
+    one, two = (plan(name, nodes=nodes).environment.variables for nodes in (1, 2))
     assert not [variable for variable in one if variable.startswith("NCCL_NET")]
     assert two["NCCL_NET"] == "AWS Libfabric"
 
@@ -278,7 +278,9 @@ def test_the_network_of_slingshot_is_forced_on_several_nodes_only(name: str) -> 
 @pytest.mark.parametrize("name", SLINGSHOT)
 def test_ll128_is_off_from_nccl_2_27_on(name: str) -> None:
     new, old, unknown = {**OPEN_MPI, "nccl": "2.27.3"}, OPEN_MPI, {**OPEN_MPI, "nccl": ""}
-    values = [plan(name, software=each, nodes=2).environment.get("NCCL_PROTO") for each in (new, old, unknown)]
+    values = [
+        plan(name, software=each, nodes=2).environment.variables.get("NCCL_PROTO") for each in (new, old, unknown)
+    ]
     assert values == ["^LL128", None, None]
     assert [any("NCCL_PROTO" in note for note in notes(plan(name, nodes=2), each)) for each in (new, old, unknown)] == [
         *(False, False),
@@ -293,6 +295,6 @@ def test_who_has_switched_the_plugin_off_still_has_it_off(tmp_path: Path, monkey
     path.parent.mkdir(parents=True)
     path.write_text("env: {NCCL_NET: null, NCCL_CROSS_NIC: '2'}\n")
     monkeypatch.setitem(globals(), "site", lambda name: load_site(name)[0])  # not as other tests have read it
-    environment = plan("polaris", nodes=2).environment
+    environment = plan("polaris", nodes=2).environment.variables
     assert "NCCL_NET" not in environment
     assert (environment["NCCL_CROSS_NIC"], environment["NCCL_COLLNET_ENABLE"]) == ("2", "1")

@@ -52,7 +52,7 @@ def lines(planned: LaunchPlan) -> list[str]:
 @pytest.mark.parametrize(("nodes", "hours"), [(1, 2), (91, 2), (92, 6), (183, 6), (184, 12), (9472, 12)])
 def test_the_bins_of_frontier(nodes: int, hours: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("USER", "kim")
-    assert plan("frontier", nodes=nodes, time=f"{hours}:00:00").time_limit == hours * 60
+    assert plan("frontier", nodes=nodes, time=f"{hours}:00:00").size.time_limit == hours * 60
     assert f"allows {hours:02d}:00:00, {hours}:01:00 requested" in refusal(
         "frontier", nodes=nodes, time=f"{hours}:01:00"
     )
@@ -63,11 +63,11 @@ def test_a_job_of_frontier(monkeypatch: pytest.MonkeyPatch) -> None:
     planned = plan("frontier", nodes=2)
     asked = lines(planned)
     assert {"#SBATCH --partition=batch", "#SBATCH --cpus-per-task=7", "#SBATCH --constraint=nvme"} <= set(asked)
-    assert planned.gpu_order == AMD_ORDER
-    assert planned.staging == "/mnt/bb/kim"
-    assert {"/usr/share/libdrm", "/var/spool/slurmd", "/opt/cray"} <= {mount.source for mount in planned.mounts}
+    assert planned.placement.gpu_order == AMD_ORDER
+    assert planned.staging.directory == "/mnt/bb/kim"
+    assert {"/usr/share/libdrm", "/var/spool/slurmd", "/opt/cray"} <= {mount.source for mount in planned.mounts.paths}
     for name in ("libcxi", "libjson-c", "libnl-3", "libjansson", "libxpmem"):
-        assert f"/usr/lib64/{name}.so.*" in planned.host_libraries
+        assert f"/usr/lib64/{name}.so.*" in planned.environment.host_libraries
     assert "allows 1-00:00:00" in refusal("frontier", partition="extended", time="24:01:00")
     assert "64 usable nodes, 65" in refusal("frontier", partition="extended", nodes=65)
 
@@ -96,8 +96,8 @@ def test_the_network_of_frontier(monkeypatch: pytest.MonkeyPatch) -> None:
         "FI_CXI_DEFAULT_TX_SIZE": "2048",
         "FI_CXI_RX_MATCH_MODE": "hybrid",
     }
-    assert wanted.items() <= plan("frontier", nodes=2).environment.items()
-    assert not wanted.keys() & plan("frontier", nodes=1).environment.keys()
+    assert wanted.items() <= plan("frontier", nodes=2).environment.variables.items()
+    assert not wanted.keys() & plan("frontier", nodes=1).environment.variables.keys()
 
 
 @pytest.mark.parametrize(
@@ -113,18 +113,18 @@ def test_the_partitions_of_lumi(partition: str, nodes: int, time: str, jobs: str
     assert f"partition {partition}: {jobs}" in notes(planned)
     assert f"has {nodes} usable nodes" in refusal("lumi-g", partition=partition, nodes=nodes + 1)
     assert "requested" in refusal("lumi-g", partition=partition, time=time.replace(":00:00", ":01:00"))
-    assert planned.gpu_order == AMD_ORDER
+    assert planned.placement.gpu_order == AMD_ORDER
     assert "#SBATCH --cpus-per-task=7" in lines(planned)
-    assert planned.environment["NCCL_SOCKET_IFNAME"].startswith("hsn0")
+    assert planned.environment.variables["NCCL_SOCKET_IFNAME"].startswith("hsn0")
 
 
 def test_the_network_of_lumi() -> None:
     """What the plugin is called differs between images, so none is forced: the preflight refuses sockets."""
     one, two = (plan("lumi-g", nodes=nodes) for nodes in (1, 2))
     network = ("NCCL_NET_GDR_LEVEL", "NCCL_SOCKET_IFNAME", "CXI_FORK_SAFE", "FI_CXI_DISABLE_CQ_HUGETLB")
-    assert set(network) <= two.environment.keys()
-    assert not set(network) & one.environment.keys()
-    assert "NCCL_NET" not in two.environment
+    assert set(network) <= two.environment.variables.keys()
+    assert not set(network) & one.environment.variables.keys()
+    assert "NCCL_NET" not in two.environment.variables
     check = plan_preflight(two, site("lumi-g"), "", lambda _: "new")
     assert check and check.strict and check.backend == "nccl"
     assert [any("network plugin" in note for note in notes(planned)) for planned in (one, two)] == [False, True]
@@ -136,10 +136,12 @@ def test_leonardo() -> None:
     assert {f"#SBATCH --{option}" for option in wanted} <= set(lines(planned))
     assert "(QOS normal) allows 1-00:00:00" in refusal("leonardo", time="25:00:00")
     long, short = ({"settings": (("qos", f"boost_qos_{name}"),)} for name in ("lprod", "dbg"))
-    assert plan("leonardo", time="96:00:00", **long).time_limit == 96 * 60
+    assert plan("leonardo", time="96:00:00", **long).size.time_limit == 96 * 60
     assert "(QOS boost_qos_dbg) allows 00:30:00" in refusal("leonardo", time="0:31:00", **short)
-    assert not planned.mounts[:-1]
-    assert not [name for name in planned.environment if name.startswith("NCCL")]  # it finds InfiniBand by itself
+    assert not planned.mounts.paths[:-1]
+    assert not [
+        name for name in planned.environment.variables if name.startswith("NCCL")
+    ]  # it finds InfiniBand by itself
 
 
 def test_snellius() -> None:

@@ -11,7 +11,7 @@ from ctrain_runtime.base import time_limit
 from ctrain_runtime.cluster.model import Allocation, Cluster, Limits, Machine, Partition
 from ctrain_runtime.errors import ConfigError, CtrainError, ResourceError, SchedulerError, UsageError
 from ctrain_runtime.plan import sizing
-from ctrain_runtime.plan.size import JobSize, SizeRequest
+from ctrain_runtime.plan.size import Fit, JobSize, SizeRequest
 from ctrain_runtime.site.model import Site
 
 SITE = Site(name="neuron", scheduler="slurm")
@@ -31,7 +31,7 @@ CLUSTER = Cluster((GPU, CPU), ("pmix", "none"))
 ALLOCATION = Allocation("41", nodes=2, partition="skl", cpus=16, gpus=4, memory=64_000, minutes_left=35)
 
 
-def fit(cluster: Cluster = CLUSTER, site: Site = SITE, **request: Any) -> JobSize:
+def fit(cluster: Cluster = CLUSTER, site: Site = SITE, **request: Any) -> Fit:
     return sizing.fit(SizeRequest(**request), cluster, site)
 
 
@@ -40,16 +40,9 @@ def inside(cluster: Cluster = CLUSTER, **allocation: Any) -> Cluster:
 
 
 def test_a_whole_node() -> None:
-    assert fit() == JobSize(
-        nodes=1,
-        ranks_per_node=8,
-        gpus_per_node=8,
-        cpus_per_rank=16,
-        cores_per_rank=8,
-        partition="amd_a100nv_8",
-        time_limit=60,
-        notes=("partition amd_a100nv_8 chosen: the cluster's default",),
-    )
+    size = JobSize(nodes=1, ranks_per_node=8, gpus_per_node=8, cpus_per_rank=16, cores_per_rank=8, time_limit=60)
+    notes = ("partition amd_a100nv_8 chosen: the cluster's default",)
+    assert fit() == Fit(size, partition="amd_a100nv_8", notes=notes)
 
 
 @pytest.mark.parametrize(
@@ -69,17 +62,17 @@ def test_a_whole_node() -> None:
 )
 def test_cpus_go_with_the_gpus(request_: dict[str, Any], gpus: int, ranks: int, cpus: int, cores: int) -> None:
     fitted = fit(**request_)
-    assert (fitted.gpus_per_node, fitted.ranks_per_node) == (gpus, ranks)
-    assert (fitted.cpus_per_rank, fitted.cores_per_rank) == (cpus, cores)
+    assert (fitted.size.gpus_per_node, fitted.size.ranks_per_node) == (gpus, ranks)
+    assert (fitted.size.cpus_per_rank, fitted.size.cores_per_rank) == (cpus, cores)
 
 
 def test_a_site_can_give_a_gpu_fewer_cpus() -> None:
     site = dataclasses.replace(SITE, cpus_per_gpu=8, memory_per_gpu=50_000)
     fitted = fit(site=site, gpus_per_node=2)
-    assert (fitted.cpus_per_rank, fitted.memory) == (8, 100_000)
-    assert fit(site=dataclasses.replace(SITE, cpus_per_gpu=100)).cpus_per_rank == 16  # no more than there are
-    assert fit(site=site, partition="skl").cpus_per_rank == 40
-    assert fit(site=site, partition="skl").memory is None
+    assert (fitted.size.cpus_per_rank, fitted.size.memory) == (8, 100_000)
+    assert fit(site=dataclasses.replace(SITE, cpus_per_gpu=100)).size.cpus_per_rank == 16  # no more than there are
+    assert fit(site=site, partition="skl").size.cpus_per_rank == 40
+    assert fit(site=site, partition="skl").size.memory is None
 
 
 @pytest.mark.parametrize(
@@ -92,19 +85,19 @@ def test_a_site_can_give_a_gpu_fewer_cpus() -> None:
     ],
 )
 def test_memory_goes_with_the_gpus_where_it_is_allocated(request_: dict[str, Any], memory: int) -> None:
-    assert fit(dataclasses.replace(CLUSTER, memory_is_consumable=True), **request_).memory == memory
-    assert fit(**request_).memory is None
+    assert fit(dataclasses.replace(CLUSTER, memory_is_consumable=True), **request_).size.memory == memory
+    assert fit(**request_).size.memory is None
 
 
 def test_administrators_defaults_for_memory_stand() -> None:
     partitions = (dataclasses.replace(GPU, has_memory_default=True),)
-    assert fit(Cluster(partitions=partitions, memory_is_consumable=True)).memory is None
+    assert fit(Cluster(partitions=partitions, memory_is_consumable=True)).size.memory is None
 
 
 def test_the_choice_of_a_partition() -> None:
     assert fit().partition == "amd_a100nv_8"
     assert fit(site=dataclasses.replace(SITE, partition="skl")).partition == "skl"
-    assert fit(site=dataclasses.replace(SITE, partition="skl"), partition="amd_a100nv_8").gpus_per_node == 8
+    assert fit(site=dataclasses.replace(SITE, partition="skl"), partition="amd_a100nv_8").size.gpus_per_node == 8
     busy = Cluster(partitions=(dataclasses.replace(GPU, idle=0), dataclasses.replace(CPU, idle=2)))
     reason = "partition amd_a100nv_8 chosen: 0 of 8 nodes idle, the cluster's default"
     elsewhere = "other partitions are idle, where the run would differ: skl: 1 rank and 0 GPUs per node"
@@ -188,7 +181,7 @@ def test_no_partition_is_up() -> None:
 
 def test_a_partition_that_limits_the_nodes_of_a_job() -> None:
     cluster = Cluster(partitions=(dataclasses.replace(GPU, max_nodes=4),))
-    assert fit(cluster, nodes=4).nodes == 4
+    assert fit(cluster, nodes=4).size.nodes == 4
     expected = "partition amd_a100nv_8 allows 4 nodes per job, 5 requested. Largest that fits: --nodes 4"
     assert refusal(ResourceError, cluster, nodes=5) == expected
 
@@ -207,7 +200,7 @@ def test_what_is_said_to_fit_fits(most: int, nodes: int, complaint: str) -> None
     with pytest.raises(ResourceError) as caught:
         fit(cluster, nodes=nodes)
     assert str(caught.value) == complaint
-    assert fit(cluster, nodes=int(complaint.rpartition(" ")[2])).nodes
+    assert fit(cluster, nodes=int(complaint.rpartition(" ")[2])).size.nodes
 
 
 def test_a_job_waits_for_nodes_in_maintenance() -> None:
@@ -273,7 +266,7 @@ def test_limits_of_a_job_that_are_not_the_partitions_own() -> None:
     assert refusal(ResourceError, cluster, nodes=2) == expected
     note = f"time limit shortened from 1:00:00 to 00:30:00, the maximum of {scope}"
     assert fit(cluster).notes[-1] == note
-    assert fit(cluster, nodes=2, gpus_per_node=4).time_limit == 30
+    assert fit(cluster, nodes=2, gpus_per_node=4).size.time_limit == 30
 
 
 def test_a_partition_for_large_jobs() -> None:
@@ -292,29 +285,22 @@ def test_a_partition_that_is_closed_is_refused_with_the_reason() -> None:
 
 def test_the_default_time_of_a_job_is_shortened_and_that_is_noted() -> None:
     fitted = fit(partition="skl", time="UNLIMITED")
-    assert fitted.time_limit == 60
+    assert fitted.size.time_limit == 60
     assert fitted.notes == ("time limit shortened from UNLIMITED to 01:00:00, the maximum of partition skl",)
     assert fit(partition="skl", time="45:00", time_is_explicit=True).notes == ()
     endless = Cluster(partitions=(dataclasses.replace(GPU, time_limit=None),))
-    assert fit(endless, time="UNLIMITED").time_limit is None
+    assert fit(endless, time="UNLIMITED").size.time_limit is None
 
 
 def test_a_step_in_an_allocation() -> None:
-    assert fit(inside(), nodes="auto") == JobSize(
-        nodes=2,
-        ranks_per_node=4,
-        gpus_per_node=4,
-        cpus_per_rank=4,
-        cores_per_rank=4,
-        partition="skl",
-        time_limit=35,
-    )
+    size = JobSize(nodes=2, ranks_per_node=4, gpus_per_node=4, cpus_per_rank=4, cores_per_rank=4, time_limit=35)
+    assert fit(inside(), nodes="auto") == Fit(size, partition="skl")
 
 
 def test_an_allocation_shares_its_memory_among_steps() -> None:
     consumable = inside(dataclasses.replace(CLUSTER, memory_is_consumable=True))
-    assert fit(consumable, gpus_per_node=1).memory == 16_000
-    assert fit(consumable).memory is None
+    assert fit(consumable, gpus_per_node=1).size.memory == 16_000
+    assert fit(consumable).size.memory is None
 
 
 def test_options_that_do_not_apply_in_an_allocation_are_noted() -> None:
@@ -343,11 +329,11 @@ def test_gpus_of_an_allocation_that_cannot_be_counted_are_asked_for() -> None:
     )
     assert refusal(SchedulerError, unknown) == expected
     fitted = fit(unknown, gpus_per_node=2)
-    assert (fitted.gpus_per_node, fitted.ranks_per_node, fitted.cpus_per_rank) == (2, 2, 8)
+    assert (fitted.size.gpus_per_node, fitted.size.ranks_per_node, fitted.size.cpus_per_rank) == (2, 2, 8)
 
 
 def test_an_allocation_whose_partition_is_no_longer_up() -> None:
-    assert fit(Cluster(allocation=ALLOCATION)).nodes == 1
+    assert fit(Cluster(allocation=ALLOCATION)).size.nodes == 1
 
 
 @given(
@@ -367,9 +353,9 @@ def test_no_job_asks_for_more_than_a_node_has(
         fitted = fit(cluster, gpus_per_node=gpus, ranks_per_node=ranks)
     except ResourceError:
         return
-    assert 1 <= fitted.ranks_per_node * fitted.cpus_per_rank <= cpus
-    assert 1 <= fitted.cores_per_rank <= fitted.cpus_per_rank
-    assert fitted.memory is None or 0 < fitted.memory <= partition.memory
+    assert 1 <= fitted.size.ranks_per_node * fitted.size.cpus_per_rank <= cpus
+    assert 1 <= fitted.size.cores_per_rank <= fitted.size.cpus_per_rank
+    assert fitted.size.memory is None or 0 < fitted.size.memory <= partition.memory
 
 
 RANGES = (time_limit.NodeRange(10, 24, 180), time_limit.NodeRange(25, 99, 360), time_limit.NodeRange(150, 496, 1440))
@@ -406,23 +392,23 @@ def test_a_job_that_no_queue_takes_is_refused(request_: dict[str, Any], complain
 
 @pytest.mark.parametrize(("nodes", "minutes"), [(10, 180), (24, 180), (25, 360), (496, 1200)])
 def test_the_limit_of_time_depends_on_the_nodes(nodes: int, minutes: int) -> None:
-    assert fit(Cluster((PROD,)), nodes=nodes, time="20:00:00").time_limit == minutes
+    assert fit(Cluster((PROD,)), nodes=nodes, time="20:00:00").size.time_limit == minutes
 
 
 def test_the_widest_of_ranges_that_overlap() -> None:
     part = dataclasses.replace(PROD, by_nodes=(*RANGES, time_limit.NodeRange(1, None, None)))
-    assert fit(Cluster((part,)), nodes=20, time="20:00:00").time_limit == 1200
+    assert fit(Cluster((part,)), nodes=20, time="20:00:00").size.time_limit == 1200
     part = dataclasses.replace(part, time_limit=60)
-    assert fit(Cluster((part,)), nodes=20, time="20:00:00").time_limit == 60
+    assert fit(Cluster((part,)), nodes=20, time="20:00:00").size.time_limit == 60
 
 
 def test_interactive_jobs_end_earlier() -> None:
     site = dataclasses.replace(SITE, interactive_time="8:00:00")
     shell = {"interactive": True, "time_is_explicit": True}
-    assert fit(site=site, time="8:00:00", **shell).time_limit == 480
-    assert fit(site=site, time="24:00:00").time_limit == 1440
-    assert fit(site=site, time="24:00:00", interactive=True).time_limit == 480
-    assert fit(site=site, partition="skl", gpus_per_node=0, interactive=True, time="8:00:00").time_limit == 60
+    assert fit(site=site, time="8:00:00", **shell).size.time_limit == 480
+    assert fit(site=site, time="24:00:00").size.time_limit == 1440
+    assert fit(site=site, time="24:00:00", interactive=True).size.time_limit == 480
+    assert fit(site=site, partition="skl", gpus_per_node=0, interactive=True, time="8:00:00").size.time_limit == 60
     with pytest.raises(ResourceError, match=r"\(interactive jobs\) allows 08:00:00, 9:00:00 requested"):
         fit(site=site, time="9:00:00", **shell)
     with pytest.raises(ConfigError, match=r"^site neuron: interactive_time: invalid time limit 'soon'"):
@@ -432,7 +418,7 @@ def test_interactive_jobs_end_earlier() -> None:
 # --- A machine without a scheduler
 
 
-def fit_machine(gpus: int = 0, scope: str = "this machine", **request: Any) -> JobSize:
+def fit_machine(gpus: int = 0, scope: str = "this machine", **request: Any) -> Fit:
     return fit(Cluster(machine=Machine(gpus, 8, scope)), Site(name="local", scheduler="local"), **request)
 
 
@@ -453,7 +439,7 @@ def test_ranks_share_the_cores_of_a_machine(
     request_: dict[str, Any], gpus: int, size: tuple[int, int, int, int]
 ) -> None:
     nodes, ranks, gpus_per_node, cores = size
-    assert fit_machine(gpus, **request_) == JobSize(
+    assert fit_machine(gpus, **request_).size == JobSize(
         nodes=nodes, ranks_per_node=ranks, gpus_per_node=gpus_per_node, cpus_per_rank=cores, cores_per_rank=cores
     )
 
@@ -466,7 +452,7 @@ def test_gpus_of_a_machine_reserved_for_fewer_ranks_are_noted() -> None:
 def test_a_time_limit_that_nothing_enforces_is_named() -> None:
     size = fit_machine(time="10", time_is_explicit=True)
     assert size.notes == ("--time does not apply to site local: nothing ends the run",)
-    assert size.time_limit is None
+    assert size.size.time_limit is None
 
 
 @pytest.mark.parametrize(

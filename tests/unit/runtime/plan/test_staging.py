@@ -10,14 +10,14 @@ from ctrain_runtime.errors import ConfigError, UsageError
 from ctrain_runtime.plan.image_choice import choose_image
 from ctrain_runtime.plan.model import Options
 from ctrain_runtime.plan.staging import Staging, copy_seconds, plan_staging, shared_seconds
-from samples.plans import a_plan, a_site, an_image, some_facts
+from samples.plans import RUN, a_plan, a_site, an_image, some_facts
 
 SITE = a_site(staging="/local")
 SIZE = 8_000_000_000
 
 
 def decided(mode: str = "", nodes: int = 2, site: Any = SITE, interactive: bool = False, **image: Any) -> Staging:
-    planned = choose_image(an_image(**{"size": SIZE, **image}), None, Options(), some_facts(), gpus="nvidia")
+    planned = choose_image(an_image(**{"size": SIZE, **image}), None, Options(), some_facts(), RUN, gpus="nvidia")
     return plan_staging(mode, site, planned, nodes, interactive=interactive)
 
 
@@ -77,8 +77,8 @@ def test_a_relative_directory_is_refused() -> None:
 
 def test_the_plan_has_the_decision() -> None:
     plan = a_plan(site=SITE, stage="always", nodes=2)
-    assert (plan.staging, plan.stages_image, plan.image.size) == ("/local", True, 5)
-    assert plan.staging_reason.startswith("copied to /local on each node")
+    assert (plan.staging.directory, plan.staging.copies, plan.image.size) == ("/local", True, 5)
+    assert plan.staging.reason.startswith("copied to /local on each node")
 
 
 def test_a_copy_through_the_chain_hardly_depends_on_the_number_of_nodes() -> None:

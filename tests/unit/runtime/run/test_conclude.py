@@ -18,7 +18,7 @@ from ctrain_runtime.run.record import Exit
 from ctrain_runtime.run.submit import Run
 from ctrain_runtime.schedulers.protocol import FailedTask, Outcome, OutOfMemory, Status
 from ctrain_runtime.schedulers.slurm import job as slurm
-from samples.plans import a_job, some_facts
+from samples.plans import a_job, changed, some_facts
 from samples.runs import StandIn, submitted, write_end, write_events, write_ranks, write_signal
 
 BLAMING = [outcome for outcome in Outcome if outcome not in FROM_OUTSIDE]
@@ -464,7 +464,7 @@ def test_times_are_those_of_the_job(run: Run) -> None:
 def test_the_end_of_a_run_ends_its_lease(tmp_path: Path) -> None:
     (tmp_path / "in-use").mkdir()
     run = submitted(tmp_path / "one", StandIn(), facts=some_facts(lease_dir=str(tmp_path / "in-use")), **SIZE)
-    Path(run.plan.lease).touch()
+    Path(run.plan.image.lease).touch()
     write_end(run.path, 3)
     end(run, Outcome.FAILED)
     assert list((tmp_path / "in-use").iterdir()) == []
@@ -473,7 +473,7 @@ def test_the_end_of_a_run_ends_its_lease(tmp_path: Path) -> None:
 def test_a_run_of_a_thousand_nodes(tmp_path: Path, scheduler: StandIn) -> None:
     """Files grow with nodes, not with ranks."""
     run = submitted(tmp_path / "one", scheduler, **SIZE)
-    run = dataclasses.replace(run, plan=dataclasses.replace(run.plan, nodes=1000, ranks_per_node=8, tasks=8000))
+    run = dataclasses.replace(run, plan=changed(run.plan, nodes=1000, ranks_per_node=8))
     for node in range(1000):
         lines = []
         for rank in range(8 * node, 8 * node + 8):
@@ -481,7 +481,7 @@ def test_a_run_of_a_thousand_nodes(tmp_path: Path, scheduler: StandIn) -> None:
             who: dict[str, Any] = {"stage": "run", "node": f"n{node}", "rank": rank}
             lines.append(json.dumps({"time": 100.0, "what": "started", **who}))
             lines.append(json.dumps({"time": 200.0 - (code == 9), "what": "ended", "code": code, **who}))
-            with (run.path / module.run_files.rank_log(rank, node, run.plan.world_size)).open("a") as log:
+            with (run.path / module.run_files.rank_log(rank, node, run.plan.size.world_size)).open("a") as log:
                 log.write(f"[{rank}] hello\n")
         (run.path / f"nodes/{node}.jsonl").write_text("\n".join(lines) + "\n")
     write_end(run.path, 9)

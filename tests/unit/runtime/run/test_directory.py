@@ -81,7 +81,7 @@ def test_a_run_with_secrets_is_its_owners_alone_and_shows_none(tmp_path: Path) -
     assert "s3cret" in "".join(launch.scripts.values())  # what runs has the value
     shown = json.dumps(directory.as_data(launch))
     assert "s3cret" not in shown + (path / "plan.json").read_text()
-    assert directory.as_data(launch)["plan"]["environment"]["COLOUR"] == "red"
+    assert directory.as_data(launch)["plan"]["environment"]["variables"]["COLOUR"] == "red"
 
 
 def test_a_run_is_its_owners_alone_unless_the_site_shares_runs(tmp_path: Path) -> None:
@@ -116,12 +116,10 @@ def test_a_damaged_plan_is_named(tmp_path: Path, text: str, complaint: str) -> N
 def test_a_plan_of_an_older_ctrain_reads_with_the_defaults_of_younger_keys(tmp_path: Path) -> None:
     plan = directory.create(a_launch(a_plan(run_directory=tmp_path / "run"))) / "plan.json"
     data = json.loads(plan.read_text())
-    for key in ("schema", "files"):
-        del data[key]
-    del data["plan"]["library_paths"]
+    del data["files"], data["plan"]["environment"]["library_paths"]
     plan.write_text(json.dumps(data))
     launch = directory.load_launch(plan.parent)
-    assert (launch.files, launch.plan.library_paths, launch.plan.run) == ((), (), "run")
+    assert (launch.files, launch.plan.environment.library_paths, launch.plan.run) == ((), (), "run")
 
 
 @pytest.mark.parametrize("schema", [99, "2", None, True])
@@ -129,7 +127,7 @@ def test_a_plan_of_a_younger_ctrain_is_refused(tmp_path: Path, schema: object) -
     plan = directory.create(a_launch(a_plan(run_directory=tmp_path / "run"))) / "plan.json"
     plan.write_text(json.dumps({**json.loads(plan.read_text()), "schema": schema}))
     complaint = (
-        rf"plan\.json has schema {schema!r}; this ctrain reads those up to 2. Use the ctrain that started the run"
+        rf"plan\.json has schema {schema!r}; this ctrain reads those up to 3. Use the ctrain that started the run"
     )
     with pytest.raises(ConfigError, match=complaint):
         directory.load_launch(plan.parent)
@@ -183,6 +181,7 @@ def test_the_checkpoint_of_an_earlier_run(tmp_path: Path) -> None:
 def test_a_short_secret_is_masked_where_it_is_set_and_nowhere_else() -> None:
     launch = a_launch(a_plan(env=("MY_KEY=a", "OTHER=a")))
     shown = directory.as_data(launch)
-    assert (shown["plan"]["environment"]["MY_KEY"], shown["plan"]["environment"]["OTHER"]) == ("***", "a")
+    variables = shown["plan"]["environment"]["variables"]
+    assert (variables["MY_KEY"], variables["OTHER"]) == ("***", "a")
     hidden = {name: text.replace("_MY_KEY=a\n", "_MY_KEY=***\n") for name, text in launch.scripts.items()}
     assert shown["scripts"] == hidden != launch.scripts

@@ -32,11 +32,11 @@ def test_a_look_from_another_cluster_changes_nothing(programs: Path, tmp_path: P
     answer(programs, "scontrol", jobs("24.11.5")[name])
     cancelled = answer(programs, "scancel")
     run = submitted(tmp_path / "one", SCHEDULER, facts=some_facts(lease_dir=str(tmp_path / "in-use")))
-    Path(run.plan.lease).touch()
+    Path(run.plan.image.lease).touch()
     status, conclusion = refresh(pick_up(run.path))
     assert (status.phase, conclusion) == ("unknown", None)
     assert record.load(run.path).exit is None
-    assert Path(run.plan.lease).exists()
+    assert Path(run.plan.image.lease).exists()
     assert not cancelled.exists()
 
 
@@ -51,6 +51,6 @@ def test_a_submission_that_times_out_is_looked_up_later(
     with pytest.raises(UnansweredSubmission, match="sbatch timed out"):
         submit(launch)
     assert record.load(path).exit is None
-    assert Path(launch.plan.lease).exists()
+    assert Path(launch.plan.image.lease).exists()
     answer(programs, "squeue", f"41|{path}\n")
     assert pick_up(path).job_id == "41"

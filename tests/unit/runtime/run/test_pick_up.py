@@ -39,7 +39,7 @@ def scheduler() -> StandIn:
 def run(tmp_path: Path, scheduler: StandIn, monkeypatch: pytest.MonkeyPatch) -> Run:
     (tmp_path / "in-use").mkdir()
     run = submitted(tmp_path / "one", scheduler, facts=some_facts(lease_dir=str(tmp_path / "in-use")), **SIZE)
-    Path(run.plan.lease).touch()
+    Path(run.plan.image.lease).touch()
     monkeypatch.setattr(schedulers, "get", lambda _: scheduler)
     return run
 
@@ -85,7 +85,7 @@ def test_a_run_whose_job_is_not_known_yet_stays_open(lost: Run, scheduler: Stand
     with pytest.raises(SchedulerError, match="the scheduler knows no job of this run"):
         require_known(status)
     assert record.load(lost.path).exit is None
-    assert Path(lost.plan.lease).exists()
+    assert Path(lost.plan.image.lease).exists()
     scheduler.job = "42"
     assert refresh(pick_up(lost.path)) == (Status("running", "R"), None)
 
@@ -103,7 +103,7 @@ def test_a_scheduler_that_does_not_answer_concludes_nothing(
         Status("unknown", note="cannot look up the job of run one. Check with: squeue"),
         None,
     )
-    assert Path(lost.plan.lease).exists()
+    assert Path(lost.plan.image.lease).exists()
 
 
 def test_what_another_cluster_owns_is_not_concluded(run: Run, scheduler: StandIn) -> None:
@@ -112,14 +112,14 @@ def test_what_another_cluster_owns_is_not_concluded(run: Run, scheduler: StandIn
     for _ in range(2):
         assert refresh(pick_up(run.path)) == (scheduler.statuses[0], None)
         assert record.load(run.path).exit is None
-        assert Path(run.plan.lease).exists()
+        assert Path(run.plan.image.lease).exists()
         write_end(run.path, 143)
     assert "cancel" not in scheduler.calls
 
 
 def test_the_record_names_the_cluster(lost: Run, scheduler: StandIn) -> None:
     plan = json.loads((lost.path / "plan.json").read_text())
-    plan["plan"]["cluster"] = "neuron"
+    plan["plan"]["placement"]["cluster"] = "neuron"
     (lost.path / "plan.json").write_text(json.dumps(plan))
     scheduler.job = "42"
     assert pick_up(lost.path).record.attempts[-1].cluster == "neuron"
@@ -131,7 +131,7 @@ def test_a_run_without_a_job_was_never_submitted(lost: Run) -> None:
     assert status == Status("ended", outcome=Outcome.NEVER_STARTED)
     assert conclusion and conclusion.record.exit
     assert conclusion.record.exit.reason == "the job was never submitted"
-    assert not Path(lost.plan.lease).exists()
+    assert not Path(lost.plan.image.lease).exists()
 
 
 def test_a_submission_that_is_under_way_is_waited_for(lost: Run, scheduler: StandIn) -> None:
@@ -157,7 +157,7 @@ def test_a_run_that_is_over_is_not_asked_about(run: Run, scheduler: StandIn) -> 
 def test_a_run_that_goes_on_is_left_alone(run: Run) -> None:
     assert refresh(run) == (Status("running", "R"), None)
     assert record.load(run.path).exit is None
-    assert Path(run.plan.lease).exists()
+    assert Path(run.plan.image.lease).exists()
 
 
 def test_a_run_whose_job_has_ended_is_concluded(run: Run, scheduler: StandIn) -> None:
@@ -169,7 +169,7 @@ def test_a_run_whose_job_has_ended_is_concluded(run: Run, scheduler: StandIn) ->
     assert concluded.record == record.load(run.path)
     assert concluded.record.exit == record.Exit(0, "completed", "program", Ending.COMPLETED)
     assert scheduler.calls == []
-    assert not Path(run.plan.lease).exists()
+    assert not Path(run.plan.image.lease).exists()
 
 
 def test_a_directory_that_cannot_be_locked(lost: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,7 +250,7 @@ def test_a_run_of_another_user_is_neither_listed_nor_touched(run: Run, monkeypat
     assert list(list_runs(run.path.parent)) == []
     with pytest.raises(DataError, match=rf"^run {run.path} belongs to another user\. List your runs with: ctrain runs"):
         pick_up(run.path)
-    assert Path(run.plan.lease).exists()
+    assert Path(run.plan.image.lease).exists()
     assert record.load(run.path).exit is None
 
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import Any, Optional
 
@@ -12,7 +11,7 @@ from ctrain_runtime.plan.preflight import plan_preflight
 from ctrain_runtime.run import preflight
 from ctrain_runtime.run.events import Event
 from ctrain_runtime.site.model import ExpectedBandwidth, Site
-from samples.plans import LOCAL, a_job, a_plan, a_site, an_image, some_facts
+from samples.plans import LOCAL, a_job, a_plan, a_site, an_image, changed, some_facts
 
 CPU = an_image(name="pytorch-cpu", software={"torch": "2.13.0"})
 PASSED = [Event("started", "preflight"), Event("passed", "preflight"), Event("ended", "after", code=3)]
@@ -29,7 +28,7 @@ def decide(plan: LaunchPlan, site: Site, mode: str = "") -> Optional[Preflight]:
 
 
 def checked(plan: LaunchPlan) -> LaunchPlan:
-    return dataclasses.replace(plan, preflight=Preflight(True, "first run of this image here"))
+    return changed(plan, preflight=Preflight(True, "first run of this image here"))
 
 
 def needed(plan: LaunchPlan) -> bool:

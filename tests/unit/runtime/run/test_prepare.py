@@ -57,12 +57,12 @@ def test_the_command_line_comes_before_torchrun_and_that_before_the_job() -> Non
     Path("train.py").touch()
     prepared = prepare(request)
     plan = prepared.launch.plan
-    assert (plan.launcher, plan.command) == ("torchrun", ("python", "train.py", "--lr", "1"))
-    assert (plan.nodes, plan.ranks_per_node) == (3, 2)
+    assert (plan.program.launcher, plan.program.command) == ("torchrun", ("python", "train.py", "--lr", "1"))
+    assert (plan.size.nodes, plan.size.ranks_per_node) == (3, 2)
     assert prepared.notes == ("--max-restarts of torchrun has no effect here",)
     plan = plan_of(command=command, image="pytorch", options={"nodes": 1, "ranks_per_node": 1, "launcher": "env"})
-    assert (plan.launcher, plan.nodes, plan.ranks_per_node) == ("env", 1, 1)
-    assert plan.command == ("python", "train.py", "--lr", "1")
+    assert (plan.program.launcher, plan.size.nodes, plan.size.ranks_per_node) == ("env", 1, 1)
+    assert plan.program.command == ("python", "train.py", "--lr", "1")
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,11 @@ def test_ranks_of_other_launchers_are_spread_over_the_nodes(
 ) -> None:
     Path("train.py").touch()
     plan = plan_of(command=tuple(command.split()), image="pytorch", options={"nodes": 2})
-    assert (plan.launcher, (plan.nodes, plan.ranks_per_node), " ".join(plan.command)) == (launcher, size, program)
+    assert (plan.program.launcher, (plan.size.nodes, plan.size.ranks_per_node), " ".join(plan.program.command)) == (
+        launcher,
+        size,
+        program,
+    )
 
 
 def test_ranks_that_cannot_be_spread_evenly() -> None:
@@ -92,24 +96,28 @@ def test_ranks_that_cannot_be_spread_evenly() -> None:
     with pytest.raises(UsageError, match=r"^5 ranks cannot be spread evenly over 2 nodes\. Pass --nodes N and "):
         plan_of(command=("mpirun", "-np", "5", "./app"), image="pytorch", options={"nodes": 2})
     size = {"nodes": 1, "ranks_per_node": 3}
-    assert plan_of(command=("mpirun", "-np", "5", "./app"), image="pytorch", options=size).world_size == 3
+    assert plan_of(command=("mpirun", "-np", "5", "./app"), image="pytorch", options=size).size.world_size == 3
 
 
 def test_variables_of_mpirun_come_before_those_of_the_command_line() -> None:
     Path("app").touch(0o755)
     command = ("mpirun", "-x", "A=1", "-x", "B=1", "-x", "MY_TOKEN", "./app")
     plan = plan_of(command=command, image="pytorch", options={"env": ("B=2",)})
-    assert (plan.environment["A"], plan.environment["B"], plan.passed) == ("1", "2", ("MY_TOKEN",))
+    assert (plan.environment.variables["A"], plan.environment.variables["B"], plan.environment.passed) == (
+        "1",
+        "2",
+        ("MY_TOKEN",),
+    )
 
 
 def test_a_variable_that_is_not_set_is_missed_before_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match=r"^--env HF_TOKEN: not set in this shell. Export it, or pass --env HF_TOKEN="):
         prepare(asked(options={"env": ("A=1", "HF_TOKEN")}))
     monkeypatch.setenv("HF_TOKEN", "")
-    assert plan_of(options={"env": ("A=1", "HF_TOKEN")}).passed == ("HF_TOKEN",)
+    assert plan_of(options={"env": ("A=1", "HF_TOKEN")}).environment.passed == ("HF_TOKEN",)
     Path("app").touch(0o755)
     command = ("mpirun", "-x", "NOT_SET", "./app")  # only a warning there
-    assert plan_of(command=command, image="pytorch").passed == ("NOT_SET",)
+    assert plan_of(command=command, image="pytorch").environment.passed == ("NOT_SET",)
 
 
 def test_paths_that_the_program_cannot_see_are_noted(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,7 +138,12 @@ def test_a_command_that_cannot_be_translated_starts_the_ranks_of_one_node() -> N
     for ranks in (1, 2):
         prepared = prepare(asked(command=command, image="pytorch", options={"ranks_per_node": ranks}))
         plan = prepared.launch.plan
-        assert (plan.command, plan.launcher, plan.tasks, plan.world_size) == (command, "node", 1, ranks)
+        assert (plan.program.command, plan.program.launcher, plan.tasks, plan.size.world_size) == (
+            command,
+            "node",
+            1,
+            ranks,
+        )
         note = "launcher node: ctrain has no equivalent of --use_fsdp, so accelerate itself starts the ranks"
         assert note in prepared.notes
 
@@ -139,13 +152,18 @@ def test_a_shell_that_starts_ranks_runs_once_per_node() -> None:
     """As ranks, two of these would be two worlds, with exit code 0."""
     command = ("bash", "-c", "torchrun --nproc-per-node 2 x.py")
     plan = plan_of(command=command, image="pytorch", options={"nodes": 2})
-    assert (plan.launcher, plan.command, plan.tasks, plan.ranks_per_node) == ("node", command, 2, 2)
+    assert (plan.program.launcher, plan.program.command, plan.tasks, plan.size.ranks_per_node) == (
+        "node",
+        command,
+        2,
+        2,
+    )
     with pytest.raises(UsageError, match=r"^torchrun would run in each of the 4 ranks, and start its own. Let it"):
         plan_of(command=command, image="pytorch", options={"nodes": 2, "launcher": "env"})
     with pytest.raises(UsageError, match=r"^deepspeed would make a world of its own on each of 2 nodes. ctrain run"):
         plan_of(command=("sh", "-c", "deepspeed x.py"), image="pytorch", options={"nodes": 2})
     plan = plan_of(command=("sh", "-c", "deepspeed --num_gpus 2 x.py"), image="pytorch")
-    assert (plan.launcher, plan.nodes, plan.ranks_per_node) == ("node", 1, 2)
+    assert (plan.program.launcher, plan.size.nodes, plan.size.ranks_per_node) == ("node", 1, 2)
 
 
 def test_launcher_node_translates_nothing(machine: Path) -> None:
@@ -154,9 +172,9 @@ def test_launcher_node_translates_nothing(machine: Path) -> None:
     with pytest.raises(UsageError, match="ctrain has no equivalent of --virtual-local-rank"):
         plan_of(command=command, image="pytorch", options={"nodes": 2})
     plan = plan_of(command=command, image="pytorch", options={"nodes": 2, "launcher": "node"})
-    assert (plan.launcher, plan.command) == ("node", command)
+    assert (plan.program.launcher, plan.program.command) == ("node", command)
     (machine / "job/job.yaml").write_text("command: [torchrun, train.py]\nimage: pytorch\nlauncher: node\n")
-    assert plan_of(options={"nodes": 2}).command == ("torchrun", "train.py")
+    assert plan_of(options={"nodes": 2}).program.command == ("torchrun", "train.py")
     with pytest.raises(UsageError, match=r"^torchrun --standalone would make a world of its own on each of 2 nodes"):
         alone = ("torchrun", "--standalone", "x.py")
         plan_of(command=alone, image="pytorch", options={"nodes": 2, "launcher": "node"})
@@ -168,8 +186,8 @@ def test_how_many_hosts_a_file_names_is_asked_for() -> None:
         name = f"{command.split()[0]} --hostfile"
         with pytest.raises(UsageError, match=f"^{name}: ctrain chooses the hosts, and does not read the file. Pass"):
             plan_of(command=tuple(command.split()), image="pytorch")
-        assert plan_of(command=tuple(command.split()), image="pytorch", options={"nodes": 2}).nodes == 2
-    assert plan_of(command=("deepspeed", "-H", "h", "--num_nodes", "2", "train.py"), image="pytorch").nodes == 2
+        assert plan_of(command=tuple(command.split()), image="pytorch", options={"nodes": 2}).size.nodes == 2
+    assert plan_of(command=("deepspeed", "-H", "h", "--num_nodes", "2", "train.py"), image="pytorch").size.nodes == 2
 
 
 def test_independent_tasks_run_the_command_as_it_is(machine: Path) -> None:
@@ -177,13 +195,18 @@ def test_independent_tasks_run_the_command_as_it_is(machine: Path) -> None:
     command = ("torchrun", "--nproc-per-node", "2", "train.py")
     for given in (command, ("python", "train.py")):
         plan = plan_of(command=given, image="pytorch", options={"nodes": 2, "independent": True})
-        assert (plan.command, plan.launcher, plan.independent, plan.tasks) == (given, "env", True, 4)
-        assert plan.preflight is None
+        assert (plan.program.command, plan.program.launcher, plan.program.independent, plan.tasks) == (
+            given,
+            "env",
+            True,
+            4,
+        )
+        assert plan.checks.preflight is None
     with pytest.raises(UsageError, match=r"^independent ranks have no launcher mpi\. Leave out --launcher$"):
         plan_of(command=command, image="pytorch", options={"independent": True, "launcher": "mpi"})
     (machine / "job/job.yaml").write_text("command: [torchrun, train.py]\nimage: pytorch\nranks: independent\n")
     plan = plan_of(options={"nodes": 2})
-    assert (plan.command, plan.independent) == (("torchrun", "train.py"), True)
+    assert (plan.program.command, plan.program.independent) == (("torchrun", "train.py"), True)
 
 
 @pytest.mark.parametrize("given", [("CUDA_VISIBLE_DEVICES=0,1",), ("CUDA_VISIBLE_DEVICES",), ()])
@@ -205,24 +228,24 @@ def test_one_rank_alone_has_no_rank_unless_its_program_needs_it() -> None:
         Path("train.py").write_text(text)
         one = {"ranks_per_node": 1}
         prepared = prepare(asked(command=("python", "train.py"), image="pytorch", options=one))
-        assert (prepared.launch.plan.independent, prepared.launch.plan.launcher) == (independent, "env")
+        assert (prepared.launch.plan.program.independent, prepared.launch.plan.program.launcher) == (independent, "env")
         alone = "one rank alone: without RANK, WORLD_SIZE and MASTER_ADDR (--launcher env sets them)"
         assert (alone in prepared.notes) is independent
         for options in ({**one, "launcher": "env"}, {"ranks_per_node": 2}):
-            assert not plan_of(command=("python", "train.py"), image="pytorch", options=options).independent
-    assert not plan_of(command=("torchrun", "train.py"), image="pytorch", options=one).independent
+            assert not plan_of(command=("python", "train.py"), image="pytorch", options=options).program.independent
+    assert not plan_of(command=("torchrun", "train.py"), image="pytorch", options=one).program.independent
 
 
 def test_the_launcher_is_proposed_and_the_reason_noted(machine: Path) -> None:
     Path("train.py").write_text("import horovod.torch as hvd\n")
     prepared = prepare(asked(command=("python", "train.py"), image="pytorch"))
-    assert prepared.launch.plan.launcher == "gloo"  # this image records no MPI
+    assert prepared.launch.plan.program.launcher == "gloo"  # this image records no MPI
     assert prepared.notes == ("launcher gloo: train.py imports horovod, and the image has no MPI",)
     with pytest.raises(UsageError, match=r"^train.py imports horovod: with launcher env each of 4 ranks would train"):
         plan_of(command=("python", "train.py"), image="pytorch", options={"nodes": 2, "launcher": "env"})
     write_image(machine / "store", name="with-mpi", software={"mpi": "Open MPI 4.1.4"})
     prepared = prepare(asked(command=("hostname",), image="with-mpi"))
-    assert (prepared.launch.plan.launcher, prepared.notes) == ("mpi", ("launcher mpi: the image has MPI",))
+    assert (prepared.launch.plan.program.launcher, prepared.notes) == ("mpi", ("launcher mpi: the image has MPI",))
 
 
 def test_a_program_that_is_missing_is_noticed_behind_a_launcher() -> None:
@@ -238,7 +261,7 @@ def test_without_job_and_command_there_is_nothing_to_run(command: tuple[str, ...
 
 def test_arguments_go_to_the_job_they_are_not_a_command() -> None:
     plan = plan_of(command=("--lr", "0.1", ""))
-    assert plan.command == ("python", "train.py", "--lr", "0.1", "")
+    assert plan.program.command == ("python", "train.py", "--lr", "0.1", "")
 
 
 def test_where_an_image_comes_from(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -321,9 +344,9 @@ def test_resume_takes_a_run_by_name_or_path(machine: Path) -> None:
     for parent in ("ctrain-runs", "elsewhere"):
         (machine / parent / "old/checkpoint").mkdir(parents=True)
         (machine / parent / "old/checkpoint/step-1.pt").touch()
-    assert plan_of(resume="old").resume == f"{machine}/ctrain-runs/old/checkpoint"
-    assert plan_of(resume="elsewhere/old").resume == f"{machine}/elsewhere/old/checkpoint"
-    assert "CTRAIN_RESUME" in plan_of(resume="old").environment
+    assert plan_of(resume="old").mounts.resume == f"{machine}/ctrain-runs/old/checkpoint"
+    assert plan_of(resume="elsewhere/old").mounts.resume == f"{machine}/elsewhere/old/checkpoint"
+    assert "CTRAIN_RESUME" in plan_of(resume="old").environment.variables
 
 
 def test_a_run_that_was_done_is_named_before_it_is_resumed(machine: Path) -> None:
@@ -404,7 +427,7 @@ def test_the_command_line_replaces_the_options_of_a_site(submit: str, options: d
     """Of what is given twice sbatch takes the last: the site's came last, and another account was charged."""
     Path("ours.yaml").write_text(f"scheduler: slurm\nsubmit: ['{submit}', --exclusive]\n")
     prepared = prepare(asked("./ours.yaml", options))
-    assert prepared.launch.plan.options == ("--exclusive",)
+    assert prepared.launch.plan.placement.options == ("--exclusive",)
     lines = [line.replace("'", "") for line in prepared.launch.scripts["job.sh"].splitlines()]
     assert f"#SBATCH {directive}".replace("'", "") in lines
     name, _, value = directive.partition("=")
@@ -414,7 +437,7 @@ def test_the_command_line_replaces_the_options_of_a_site(submit: str, options: d
 def test_options_of_a_site_that_nobody_replaces() -> None:
     Path("ours.yaml").write_text("scheduler: slurm\nsubmit: [--constraint=gpu, -A ours]\n")
     prepared = prepare(asked("./ours.yaml", {"settings": (("qos", "long"),)}))
-    assert prepared.launch.plan.options == ("--constraint=gpu", "-A ours")
+    assert prepared.launch.plan.placement.options == ("--constraint=gpu", "-A ours")
     assert not [note for note in prepared.notes if "replaces" in note]
 
 

@@ -120,7 +120,7 @@ def test_an_image_that_does_not_fit_the_nodes_names_one_that_does(machine: Path,
         " is older than the image's GPU code (7.5 8.0)"
     )
     assert caught.value.hint == "Nearest image that fits: --image pytorch:24.12-hd-r3"
-    assert plan_of(image="pytorch:25.04-hd-r1", options={"gpus_per_node": 0}).gpus_per_node == 0
+    assert plan_of(image="pytorch:25.04-hd-r1", options={"gpus_per_node": 0}).size.gpus_per_node == 0
 
 
 def test_the_driver_of_a_partition_is_the_sites_word(foreign: Path) -> None:
@@ -141,8 +141,8 @@ def test_a_sandbox_is_not_staged(foreign: Path) -> None:
     (foreign.parent / "box/.singularity.d").mkdir(parents=True)
     Path("staging.yaml").write_text("name: staging\nextends: generic-slurm\nstaging: /local\n")
     plan = plan_of("./staging.yaml", image="./box")
-    assert (plan.image.path, plan.image.digest, plan.staging) == (str(foreign.parent / "box"), "", "")
-    assert plan_of("./staging.yaml", image="./foreign.sif").staging == "/local"
+    assert (plan.image.path, plan.image.digest, plan.staging.directory) == (str(foreign.parent / "box"), "", "")
+    assert plan_of("./staging.yaml", image="./foreign.sif").staging.directory == "/local"
 
 
 def test_a_reference_is_pulled_into_the_cache_of_the_site_or_the_user(foreign: Path) -> None:

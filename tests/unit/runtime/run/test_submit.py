@@ -40,7 +40,7 @@ def test_a_run_that_is_submitted_is_recorded(launch: Launch, tmp_path: Path) -> 
     assert (run.path, run.job_id, run.job_name) == (tmp_path / "one", "7", "job 7")
     assert record.load(run.path) == run.record
     assert run.record.attempts[0].job_id == "7"
-    assert Path(launch.plan.lease).exists()
+    assert Path(launch.plan.image.lease).exists()
 
 
 def test_the_record_exists_before_the_job_does(
@@ -48,7 +48,7 @@ def test_the_record_exists_before_the_job_does(
 ) -> None:
     def check(*_: Any) -> str:
         assert record.load(Path(launch.plan.run_directory)).attempts == ()
-        assert Path(launch.plan.lease).exists()
+        assert Path(launch.plan.image.lease).exists()
         return "8"
 
     monkeypatch.setattr(scheduler, "submit", check)
@@ -78,7 +78,7 @@ def test_a_job_that_is_rejected_is_recorded_and_frees_its_image(launch: Launch, 
     assert written.exit == record.Exit(72, "rejected", "ctrain", Ending.NEVER_STARTED)
     assert written.end
     assert written.attempts == ()
-    assert not Path(launch.plan.lease).exists()
+    assert not Path(launch.plan.image.lease).exists()
 
 
 def test_a_submission_without_an_answer_stays_open(launch: Launch, scheduler: StandIn) -> None:
@@ -87,7 +87,7 @@ def test_a_submission_without_an_answer_stays_open(launch: Launch, scheduler: St
         submit(launch)
     written = record.load(Path(launch.plan.run_directory))
     assert (written.exit, written.attempts) == (None, ())
-    assert Path(launch.plan.lease).exists()
+    assert Path(launch.plan.image.lease).exists()
     scheduler.job = "8"
     assert pick_up(Path(launch.plan.run_directory)).job_id == "8"
 
@@ -111,7 +111,7 @@ def test_a_disk_that_has_no_room_for_the_record_leaves_nothing(
         submit(launch)
     assert scheduler.calls == []
     assert not Path(launch.plan.run_directory).exists()
-    assert not Path(launch.plan.lease).exists()
+    assert not Path(launch.plan.image.lease).exists()
 
 
 def test_a_disk_that_becomes_full_then_does_not_lose_the_job(

@@ -15,7 +15,7 @@ from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import ConfigError, EngineError, ResourceError, SchedulerError
 from ctrain_runtime.plan import sizing
 from ctrain_runtime.plan.admission import NodeFacts
-from ctrain_runtime.plan.size import JobSize, SizeRequest
+from ctrain_runtime.plan.size import SizeRequest
 from ctrain_runtime.run.targets import ASSUMED, describe_cluster, find_cluster, find_nodes, find_site_engine
 from ctrain_runtime.site.model import Site, SiteEngine, SitePartition, SiteQos
 from ctrain_runtime.site.select import load_site, select_site, site_names
@@ -194,12 +194,12 @@ def test_the_nodes_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = Partition("gpu", False, nodes=2, cpus=64, gpus=8, gpu_type="a100", arch="x86_64", driver="470.57")
     volta = Partition("cas_v100nv_8", False, nodes=2, cpus=64, gpus=8)
     cluster = Cluster((gpu, volta))
-    found = find_nodes(cluster, JobSize(2, 8, gpus_per_node=8, partition="gpu"))
+    found = find_nodes(cluster, "gpu", use_gpus=True)
     assert found == NodeFacts("partition gpu", "x86_64", ("a100",), "470.57", maker="nvidia")
-    assert find_nodes(cluster, JobSize(2, 8, partition="gpu")).gpus == ()
-    other = find_nodes(cluster, JobSize(2, 8, gpus_per_node=1, partition="cas_v100nv_8"))
+    assert find_nodes(cluster, "gpu", use_gpus=False).gpus == ()
+    other = find_nodes(cluster, "cas_v100nv_8", use_gpus=True)
     assert (other.arch, other.gpus) == (platform.machine(), ("cas_v100nv_8",)), "a partition's name may tell"
-    here = find_nodes(Cluster(), JobSize(1, 1, gpus_per_node=1))
+    here = find_nodes(Cluster(), "", use_gpus=True)
     assert here == NodeFacts("this machine", platform.machine(), ("NVIDIA A30",), "535.54", frozenset(("sse2",)))
 
 
@@ -241,7 +241,7 @@ def test_limits_by_nodes_that_the_scheduler_does_not_tell(programs: Path, monkey
     cluster, _ = find_cluster(SLURM, site)
     for nodes, hours in ((1, 2), (100, 6), (184, 12)):
         request = SizeRequest(nodes=nodes, time="24:00:00")
-        assert sizing.fit(request, cluster, site).time_limit == hours * 60
+        assert sizing.fit(request, cluster, site).size.time_limit == hours * 60
     told = dataclasses.replace(cluster.partitions[0], by_nodes=(NodeRange(1, 10, 30),))
     monkeypatch.setattr(type(SLURM), "facts", lambda *_: Cluster((told,)))
     assert find_cluster(SLURM, site)[0].partitions[0].by_nodes == told.by_nodes

@@ -8,11 +8,11 @@ import pytest
 from ctrain_runtime.plan.model import LaunchPlan
 from ctrain_runtime.run.events import Event
 from ctrain_runtime.run.world import World, certify, note, verdict
-from samples.plans import a_job, a_plan
+from samples.plans import a_job, a_plan, changed
 from samples.runs import write_events
 
 PLAN = a_plan(job=a_job(launcher="env"), nodes=2, ranks_per_node=2)
-NODE = dataclasses.replace(PLAN, launcher="node", tasks=2, ranks_per_task=2)
+NODE = changed(PLAN, launcher="node")
 LOOKED = Event("looked", "world")
 
 
@@ -32,7 +32,7 @@ def seen(what: str, *ranks: int, of: int = 4) -> Event:
         (PLAN, [seen("nested", 0), seen("nested", 2)], World("nested", 0, 4)),
         (PLAN, [seen("nested", 0), seen("joined", 2, 3)], World("unproven", 2, 4)),
         (PLAN, [Event("started", "run", rank=0), Event("measured", "preflight")], World("unproven", 0, 4)),
-        (dataclasses.replace(PLAN, independent=True), [seen("joined", 0)], World("independent", 0, 4)),
+        (changed(PLAN, independent=True), [seen("joined", 0)], World("independent", 0, 4)),
         (a_plan(job=a_job(launcher="env"), nodes=1, ranks_per_node=1), [], World("independent", 0, 1)),
         # The command says how many ranks it starts; those of two worlds have the same numbers.
         (NODE, [seen("joined", 0, 1, of=6), seen("joined", 2, 3, 4, 5, of=6)], World("joined", 6, 6)),
@@ -80,7 +80,7 @@ def test_the_scan_that_has_stopped_a_run_says_why() -> None:
 
 
 def test_one_node_whose_command_starts_the_ranks_may_have_a_world() -> None:
-    plan = dataclasses.replace(NODE, nodes=1, ranks_per_node=1, tasks=1, ranks_per_task=1)
+    plan = changed(NODE, nodes=1, ranks_per_node=1)
     assert certify(plan, [seen("joined", 0, 1, of=2)]) == World("joined", 2, 2)
 
 
@@ -96,7 +96,7 @@ def test_nodes_whose_commands_make_worlds_of_their_own_are_named(tmp_path: Path)
 def test_mpi_that_cannot_be_seen_is_not_blamed(tmp_path: Path) -> None:
     (tmp_path / "nodes").mkdir()
     write_events(tmp_path, {"stage": "world", "what": "looked"}, node=0)
-    plan = dataclasses.replace(PLAN, launcher="mpi", mpi="hydra", run_directory=str(tmp_path))
+    plan = changed(PLAN, launcher="mpi", mpi="hydra", run_directory=str(tmp_path))
     reason = "whether MPI by hydra has formed one world cannot be seen from outside"
     assert note(plan, World("unproven", 0, 4)) == f"unproven: {reason}"
-    assert "no rank was seen" in note(dataclasses.replace(plan, mpi="pmix_v4"), World("unproven", 0, 4))
+    assert "no rank was seen" in note(changed(plan, mpi="pmix_v4"), World("unproven", 0, 4))

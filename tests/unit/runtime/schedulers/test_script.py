@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import shutil
 import signal
@@ -17,7 +16,7 @@ from ctrain_runtime.plan.model import LaunchPlan, Preflight
 from ctrain_runtime.plan.task import TaskIdentity
 from ctrain_runtime.schedulers.script import directives, job_script, start_script
 from golden import cases
-from samples.plans import a_launch, some_facts
+from samples.plans import a_launch, changed, some_facts
 from samples.scripts import Scripts, wait_until
 
 
@@ -150,7 +149,7 @@ def test_what_the_step_before_the_ranks_has_named_is_the_last_word(scripts: Scri
 
 
 def test_a_preflight_that_only_warns(scripts: Scripts) -> None:
-    plan = dataclasses.replace(scripts.plan("true"), preflight=Preflight(False, "requested"))
+    plan = changed(scripts.plan("true"), preflight=Preflight(False, "requested"))
     write_job(scripts, "bash -c 'echo ranks; exit 3'", plan, preflight="bash -c 'echo slow; exit 1'")
     assert scripts.start("job.sh").wait() == 3
     assert scripts.job_log().splitlines()[::2] == ["slow", "ranks"]
@@ -209,7 +208,7 @@ def test_the_lease_ends_with_the_job(scripts: Scripts) -> None:
     leases = scripts.folder / "in use"
     leases.mkdir()
     plan = scripts.plan("true", facts=some_facts(engine=scripts.engine, lease_dir=str(leases)))
-    Path(plan.lease).touch()
+    Path(plan.image.lease).touch()
     write_job(scripts, "false", plan)
     assert scripts.start("job.sh").wait() == 1
     assert not list(leases.iterdir())

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 import os
 
 import pytest
@@ -10,7 +9,7 @@ from ctrain_runtime.cluster.model import Cluster, Machine
 from ctrain_runtime.errors import UsageError
 from ctrain_runtime.launchers import make_task
 from ctrain_runtime.schedulers.local import SCHEDULER
-from samples.plans import LOCAL, a_plan
+from samples.plans import LOCAL, a_plan, changed
 
 SITE = LOCAL["site"]
 
@@ -39,7 +38,7 @@ def test_the_gpus_are_those_that_the_driver_names(monkeypatch: pytest.MonkeyPatc
 
 
 def test_options_of_a_scheduler_are_refused() -> None:
-    plan = dataclasses.replace(a_plan(**LOCAL), options=("--licenses=x",))
+    plan = changed(a_plan(**LOCAL), options=("--licenses=x",))
     task = make_task(plan, SCHEDULER.identity(plan))
     with pytest.raises(UsageError, match=r"^site local has no scheduler that could take --licenses=x\. Remove"):
         SCHEDULER.render(plan, task)

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 from typing import Any, Optional
@@ -12,13 +11,13 @@ from hypothesis import strategies as st
 from ctrain_runtime.errors import SchedulerError
 from ctrain_runtime.schedulers.pbs import client, job, ownership, submit
 from ctrain_runtime.schedulers.protocol import FailedTask, Outcome, OutOfMemory, Status
-from samples.plans import a_plan
+from samples.plans import a_plan, changed
 from samples.programs import answer, write_program
 from samples.recordings import pbs, pbs_errors, pbs_jobs
 
 JOBS = pbs_jobs()
 # The jobs that were recorded, as those of a run.
-PLAN = dataclasses.replace(a_plan(run_directory=Path("/home/pbsuser/t")), cluster="login01")
+PLAN = changed(a_plan(run_directory=Path("/home/pbsuser/t")), cluster="login01")
 
 
 def recorded(name: str) -> dict[str, Any]:
@@ -245,20 +244,20 @@ STRANGER = JOBS["F-walltime"].replace("/home/pbsuser/t", "/home/pbsuser/other")
 def test_an_answer_without_the_name_of_a_server_is_not_taken_for_that_of_the_jobs(programs: Path) -> None:
     """qstat was recorded with an unknown job: what it prints beside the error was not."""
     two_servers(programs, unknown="")
-    assert job.read_status("18.other", dataclasses.replace(PLAN, cluster="other")).phase == "unknown"
+    assert job.read_status("18.other", changed(PLAN, cluster="other")).phase == "unknown"
     assert job.read_status("18.login01", PLAN) == Status("ended", outcome=Outcome.UNKNOWN)
 
 
 @pytest.mark.parametrize("here", ["", STRANGER])
 def test_a_job_of_another_server_is_looked_up_there(programs: Path, here: str) -> None:
     """Also if this one has a job with its number."""
-    plan = dataclasses.replace(PLAN, cluster="other")
+    plan = changed(PLAN, cluster="other")
     calls = two_servers(programs, here, there=JOBS["F-walltime"])
     assert job.read_status("18.other", plan).outcome is Outcome.TIMEOUT
     assert calls.read_text().splitlines()[-1] == "-x -f -F json 18.other@other"
     two_servers(programs, here)
     note = "its job belongs to PBS server other. Look from a login node of that cluster"
-    for known in (plan, dataclasses.replace(PLAN, cluster="")):  # an older ctrain's has the server in the job's id
+    for known in (plan, changed(PLAN, cluster="")):  # an older ctrain's has the server in the job's id
         assert job.read_status("18.other", known) == Status("unknown", note=note)
         with pytest.raises(SchedulerError, match=r"^cannot cancel job 18.other; .*: its job belongs to PBS server"):
             submit.cancel("18.other", known)
@@ -287,7 +286,7 @@ def test_a_run_of_another_server_is_not_taken_for_never_submitted(programs: Path
     answer(programs, "qselect", "")
     assert submit.find(PLAN) is None
     with pytest.raises(SchedulerError, match=r"^cannot look up the job of run t: its job belongs to PBS server other"):
-        submit.find(dataclasses.replace(PLAN, cluster="other"))
+        submit.find(changed(PLAN, cluster="other"))
 
 
 # --- the log

@@ -16,7 +16,7 @@ from ctrain_runtime.plan.model import LaunchPlan, Preflight
 from ctrain_runtime.schedulers.pbs import script
 from ctrain_runtime.site.model import Site
 from samples import pbs_stand_in
-from samples.plans import GPU_PARTITION, a_job, a_launch, a_plan, some_facts
+from samples.plans import GPU_PARTITION, a_job, a_launch, a_plan, changed, some_facts
 
 GPU = dataclasses.replace(GPU_PARTITION, cpu_bind="")
 PLAIN = Cluster((GPU,))
@@ -163,9 +163,7 @@ def test_hydra_starts_only_mpi_ranks() -> None:
 
 
 def test_a_guard_is_between_hydra_and_the_ranks_alone() -> None:
-    mpi = dataclasses.replace(
-        pbs(("hydra",), nodes=2, job=a_job(launcher="mpi")), preflight=Preflight(True, "", "gloo")
-    )
+    mpi = changed(pbs(("hydra",), nodes=2, job=a_job(launcher="mpi")), preflight=Preflight(True, "", "gloo"))
     scripts = a_launch(mpi).scripts
     steps = [line for line in scripts["job.sh"].split("\n") if " run_hydra " in line]
     task = "/scratch/kim/ctrain/digits-1/guard.sh /scratch/kim/ctrain/digits-1 /scratch/kim/ctrain/digits-1/task.sh"
@@ -235,17 +233,17 @@ def test_hosts_are_those_of_the_node_file_once_each(tmp_path: Path) -> None:
 def test_what_a_site_does_not_ask_for() -> None:
     """Where PBS does not know GPUs, no node has the `ngpus` that a chunk asks for, and the job never starts."""
     plan = pbs(site={"not_requested": ("gpus",)})
-    assert plan.gpus_per_node == 8
+    assert plan.size.gpus_per_node == 8
     assert ["-l", "select=1:ncpus=64:mpiprocs=8"] in options(plan)
 
 
 def test_pals_with_pmix() -> None:
     """Two of ALCF's examples start MPI ranks with --pmi=pmix; other tasks speak no PMI."""
     mpi = pbs(("pals-pmix",), job=a_job())
-    assert mpi.mpi == "pals-pmix"
+    assert mpi.program.mpi == "pals-pmix"
     assert "mpiexec -n 8 -ppn 8 --hostfile /scratch/kim/ctrain/digits-1/hosts --pmi=pmix" in start(mpi)
-    assert mpi.environment["PMIX_MCA_psec"] == "native"
-    assert pbs(("pals-pmix",)).task_starter == "pals"
+    assert mpi.environment.variables["PMIX_MCA_psec"] == "native"
+    assert pbs(("pals-pmix",)).program.task_starter == "pals"
     assert "--pmi=pmix" not in start(pbs(("pals-pmix",)))
     assert "--pmi=pmix" not in start(pbs(("pals",), job=a_job()))
 

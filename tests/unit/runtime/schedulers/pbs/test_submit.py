@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import stat
 from pathlib import Path
@@ -15,7 +14,7 @@ from ctrain_runtime.plan.model import Launch
 from ctrain_runtime.schedulers import submission
 from ctrain_runtime.schedulers.pbs import submit
 from ctrain_runtime.schedulers.pbs.scheduler import Pbs
-from samples.plans import a_plan
+from samples.plans import a_plan, changed
 from samples.programs import answer, write_program
 from samples.recordings import pbs, pbs_errors
 
@@ -113,7 +112,7 @@ def test_a_search_that_gets_no_answer(programs: Path, launch: Launch) -> None:
 
 # --- cancelling
 
-PLAN = dataclasses.replace(a_plan(run_directory=Path("/home/pbsuser/t")), cluster="login01")
+PLAN = changed(a_plan(run_directory=Path("/home/pbsuser/t")), cluster="login01")
 
 
 def own_job(programs: Path) -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 import os
 from pathlib import Path
 from typing import Optional
@@ -11,7 +10,7 @@ from hypothesis import strategies as st
 
 from ctrain_runtime.schedulers.protocol import FailedTask, Outcome, OutOfMemory, Status
 from ctrain_runtime.schedulers.slurm import job, ownership
-from samples.plans import a_plan
+from samples.plans import a_plan, changed
 from samples.programs import answer, write_program
 from samples.recordings import VERSIONS, collection, jobs, record, recorded, two_clusters
 
@@ -93,7 +92,7 @@ def test_a_job_that_waits_for_somebody(version: str) -> None:
 
 
 # The jobs that were recorded, as those of a run.
-PLAN = dataclasses.replace(a_plan(run_directory=Path("/home/alice")), cluster="lab")
+PLAN = changed(a_plan(run_directory=Path("/home/alice")), cluster="lab")
 
 
 TEXTS = st.lists(
@@ -201,7 +200,7 @@ def test_a_number_that_began_anew_is_not_the_runs(programs: Path, version: str) 
 def test_a_job_of_another_cluster_is_looked_up_there(programs: Path, version: str, here: str) -> None:
     """Also if this one has a job with its number."""
     stranger = jobs(version)["FAILED-3"].replace("/home/alice", here) if here else ""
-    plan = dataclasses.replace(PLAN, cluster="other")
+    plan = changed(PLAN, cluster="other")
     calls = two_clusters(programs, version, here=stranger, there=jobs(version)["RUNNING"])
     assert job.read_status("37", plan) == Status("running")
     assert calls.read_text().splitlines()[-1] == "-M other --oneliner show job 37"
@@ -213,7 +212,7 @@ def test_a_job_of_another_cluster_is_looked_up_there(programs: Path, version: st
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("here", ["", STRANGER])
 def test_a_record_without_a_cluster_is_compared_with_the_job(programs: Path, version: str, here: str) -> None:
-    plan = dataclasses.replace(PLAN, cluster="")
+    plan = changed(PLAN, cluster="")
     two_clusters(programs, version, here=jobs(version)["TIMEOUT"])
     assert job.read_status("37", plan) == Status("ended", "TIMEOUT", Outcome.TIMEOUT)
     two_clusters(programs, version, here=jobs(version)["FAILED-3"].replace("/home/alice", here) if here else "")

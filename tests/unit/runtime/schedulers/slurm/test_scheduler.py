@@ -11,7 +11,7 @@ from ctrain_runtime.plan.size import SizeRequest
 from ctrain_runtime.schedulers import process
 from ctrain_runtime.schedulers.protocol import FailedTask, Outcome, Status
 from ctrain_runtime.schedulers.slurm import SCHEDULER
-from samples.plans import a_plan, a_site
+from samples.plans import a_plan, a_site, changed
 from samples.programs import answer
 from samples.recordings import install_cluster, jobs
 
@@ -28,7 +28,7 @@ def test_a_job_from_its_facts_to_its_end(programs: Path, launch: Launch) -> None
     site = a_site()
     cluster = SCHEDULER.facts(site)
     assert SCHEDULER.gpus(site) == ("a100",)
-    assert sizing.fit(SizeRequest(gpus_per_node=2), cluster, site).cpus_per_rank == 1
+    assert sizing.fit(SizeRequest(gpus_per_node=2), cluster, site).size.cpus_per_rank == 1
     SCHEDULER.check(launch)
     job_id = SCHEDULER.submit(launch)
     assert SCHEDULER.name(job_id) == "job 9"
@@ -39,7 +39,7 @@ def test_a_job_from_its_facts_to_its_end(programs: Path, launch: Launch) -> None
 
 
 def test_in_an_allocation_a_run_is_a_process(programs: Path, launch: Launch, monkeypatch: pytest.MonkeyPatch) -> None:
-    inside = dataclasses.replace(launch, plan=dataclasses.replace(launch.plan, allocation="41"))
+    inside = dataclasses.replace(launch, plan=changed(launch.plan, allocation="41"))
     calls: list[tuple[object, ...]] = []
 
     def note(name: str, result: object) -> None:

@@ -240,7 +240,7 @@ def test_a_shell_in_an_allocation_shares_its_resources(in_step: bool) -> None:
 def test_a_shell_does_not_wait_for_a_copy_of_the_image() -> None:
     staged = a_site(staging="/local")
     shell = a_plan(site=staged, interactive=True, stage="always", nodes=1, ranks_per_node=1, job=ENV)
-    assert a_plan(site=staged, stage="always").stages_image and not shell.stages_image
+    assert a_plan(site=staged, stage="always").staging.copies and not shell.staging.copies
     assert not any("stage" in name for name in a_launch(shell).scripts)
 
 
@@ -262,7 +262,7 @@ def test_memory_that_must_not_be_asked_for() -> None:
     for allocation in (None, Allocation("41873", 2, "amd_a100nv_8", cpus=64, gpus=8, memory=1_000_000)):
         cluster = Cluster((shared,), ("pmix",), memory_is_consumable=True, allocation=allocation)
         plan = a_plan(site=site, facts=some_facts(cluster=cluster), gpus_per_node=1)
-        assert plan.memory is None
+        assert plan.size.memory is None
         assert "--mem" not in job(plan)
     explicit = a_plan(site=site, settings=(("mem", "9G"),))
     assert "--mem=9G" in options(explicit)

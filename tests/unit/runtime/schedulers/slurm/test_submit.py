@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import re
 from pathlib import Path
@@ -14,7 +13,7 @@ from ctrain_runtime.errors import SchedulerError, UnansweredSubmission
 from ctrain_runtime.plan.model import Launch
 from ctrain_runtime.schedulers import submission
 from ctrain_runtime.schedulers.slurm import submit
-from samples.plans import a_plan
+from samples.plans import a_plan, changed
 from samples.programs import answer, write_program
 from samples.recordings import VERSIONS, jobs, record, recorded, two_clusters
 
@@ -194,11 +193,11 @@ def test_a_job_that_left_the_queue_is_in_the_accounting(programs: Path, launch: 
 def test_a_run_of_another_cluster_is_looked_up_there(programs: Path, launch: Launch) -> None:
     two_clusters(programs, "24.11.5")
     calls = answer(programs, "squeue")
-    assert submit.find(dataclasses.replace(launch.plan, cluster="other")) is None
+    assert submit.find(changed(launch.plan, cluster="other")) is None
     assert calls.read_text().startswith("-M other --me ")
     answer(programs, "squeue", error="squeue: error: No cluster 'other' known by database.\n", code=1)
     with pytest.raises(SchedulerError, match="No cluster 'other' known"):
-        submit.find(dataclasses.replace(launch.plan, cluster="other"))
+        submit.find(changed(launch.plan, cluster="other"))
 
 
 def test_a_queue_that_cannot_be_read(programs: Path, launch: Launch) -> None:
@@ -211,7 +210,7 @@ def test_a_queue_that_cannot_be_read(programs: Path, launch: Launch) -> None:
 
 
 # The jobs that were recorded, as those of a run.
-PLAN = dataclasses.replace(a_plan(run_directory=Path("/home/alice")), cluster="lab")
+PLAN = changed(a_plan(run_directory=Path("/home/alice")), cluster="lab")
 RUNNING, STRANGER = (
     jobs("24.11.5")["RUNNING"].replace("/home/alice", path) for path in ("/home/alice", "/home/alice/other")
 )
@@ -227,7 +226,7 @@ def test_cancel(programs: Path) -> None:
 def test_a_job_of_another_cluster_is_cancelled_there(programs: Path) -> None:
     two_clusters(programs, "24.11.5", here=STRANGER, there=RUNNING)
     calls = answer(programs, "scancel")
-    submit.cancel("37", dataclasses.replace(PLAN, cluster="other"))
+    submit.cancel("37", changed(PLAN, cluster="other"))
     assert calls.read_text() == "-M other 37\n"
 
 
@@ -247,9 +246,9 @@ def test_the_job_of_a_stranger_is_never_cancelled(programs: Path, cluster: str, 
     calls = answer(programs, "scancel")
     if complaint:
         with pytest.raises(SchedulerError, match=rf"^cannot cancel job 37; it may still be running: {complaint}"):
-            submit.cancel("37", dataclasses.replace(PLAN, cluster=cluster))
+            submit.cancel("37", changed(PLAN, cluster=cluster))
     else:
-        submit.cancel("37", dataclasses.replace(PLAN, cluster=cluster))
+        submit.cancel("37", changed(PLAN, cluster=cluster))
     assert not calls.exists()
 
 
