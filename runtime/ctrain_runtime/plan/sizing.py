@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Optional
 
@@ -12,15 +13,19 @@ from ctrain_runtime.errors import ConfigError, ResourceError, SchedulerError, Us
 from ctrain_runtime.plan.partition_choice import choose_partition, hosts_elsewhere, limit, others_that_take
 from ctrain_runtime.plan.size import Fit, JobSize, SizeRequest, check_capacity, resolve_count, unused_gpus
 from ctrain_runtime.site.model import Site
+from ctrain_runtime.store.manifest import Manifest
 
 OTHERS = 5  # partitions that a complaint names, at most
 
 
-def fit(request: SizeRequest, cluster: Cluster, site: Site) -> Fit:
+def fit(
+    request: SizeRequest, cluster: Cluster, site: Site, find_image: Callable[[], Optional[Manifest]] = lambda: None
+) -> Fit:
     """Where a job fits, and its size there; inside an allocation that of a step, and of a run on a machine without a
     scheduler.
 
-    Raises UsageError, ResourceError or SchedulerError if nothing fits.
+    What fits nowhere is refused before `find_image` is called, which may pull an image: it is for the choice among
+    partitions that fit. Raises UsageError, ResourceError or SchedulerError if none does.
     """
     if cluster.machine:
         return _fit_machine(request, site, cluster.machine)
@@ -31,11 +36,20 @@ def fit(request: SizeRequest, cluster: Cluster, site: Site) -> Fit:
         raise SchedulerError(f"no partition is up{closed}", "Retry later, or ask the administrators")
     cluster = limit(request, cluster)
     name = request.partition or ("" if hosts_elsewhere(request, cluster, site.partition) else site.partition)
-    partition, reasons = (
-        (_find_partition(name, cluster), ()) if name else choose_partition(request, cluster, site.partition_order)
-    )
+    if name:
+        return _fit_or_name_others(request, cluster, site, _find_partition(name, cluster))
+    preferred, _ = choose_partition(request, cluster, site.partition_order)
+    fitted = _fit_or_name_others(request, cluster, site, preferred)
+    request = replace(request, image=find_image())
+    partition, reasons = choose_partition(request, cluster, site.partition_order)
+    if partition != preferred:
+        fitted = _fit_or_name_others(request, cluster, site, partition)
+    return replace(fitted, notes=(*reasons, *fitted.notes))
+
+
+def _fit_or_name_others(request: SizeRequest, cluster: Cluster, site: Site, partition: Partition) -> Fit:
     try:
-        return _fit_partition(request, cluster, site, partition, reasons)
+        return _fit_partition(request, cluster, site, partition)
     except ResourceError as error:
         others = ", ".join(others_that_take(request, cluster, partition)[:OTHERS])
         hint = f"{error.hint}; other partitions take it as it is: {others}" if others else error.hint
@@ -58,9 +72,7 @@ def _fit_machine(request: SizeRequest, site: Site, machine: Machine) -> Fit:
     return Fit(JobSize(nodes, ranks, gpus, cores, cores), notes=notes)
 
 
-def _fit_partition(
-    request: SizeRequest, cluster: Cluster, site: Site, partition: Partition, reasons: tuple[str, ...]
-) -> Fit:
+def _fit_partition(request: SizeRequest, cluster: Cluster, site: Site, partition: Partition) -> Fit:
     nodes = resolve_count("--nodes", request.nodes, 1)
     _check_nodes(partition, nodes)
     scope = f"a node of partition {partition.name}"
@@ -71,7 +83,7 @@ def _fit_partition(
     may_ask = "memory" not in site.not_requested
     memory = _memory(partition, gpus, ask_memory, site.memory_per_gpu) if may_ask else None
     size = replace(_share(partition, nodes, gpus, ranks, site), memory=memory, time_limit=minutes)
-    notes = (*reasons, *unused_gpus(request, gpus, ranks), *_waits_for(partition, nodes), *notes)
+    notes = (*unused_gpus(request, gpus, ranks), *_waits_for(partition, nodes), *notes)
     return Fit(size, partition.name, partition.cpu_bind, notes)
 
 

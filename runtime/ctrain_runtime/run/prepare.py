@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -148,13 +149,13 @@ def _target(request: Request, scheduler: Scheduler, planned: job.Job, translated
     requested = make_size_request(request.options, planned, cluster, translated.ranks, selected_by)
     nodelist = {**dict(request.options.settings), **selected_by}.get("nodelist", "")
     requested = replace(requested, hosts=scheduler.hosts(nodelist))
+    select = functools.cache(lambda: _image(request, planned))
     try:
-        sizing.fit(requested, cluster, site)  # what fits nowhere is refused before an image is pulled for it
+        fit = sizing.fit(requested, cluster, site, lambda: select()[0].manifest)
     except ResourceError as error:
         origin = _resources_of_file(planned, request.options, translated.numbers)
         raise ResourceError(f"{error.message}{origin}", error.hint) from error
-    selected, notes = _image(request, planned)
-    fit = sizing.fit(replace(requested, image=selected.manifest), cluster, site)
+    selected, notes = select()
     nodes = targets.find_nodes(cluster, fit.partition, use_gpus=fit.size.gpus_per_node > 0)
     admitted = select_image.admit(selected, nodes, request.site)
     return _Target(cluster, fit, nodes, selected, (*elsewhere, *fit.notes, *notes, *admitted), not elsewhere)

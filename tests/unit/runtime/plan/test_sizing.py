@@ -1,7 +1,8 @@
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from typing import Any
+from typing import Any, Optional
 
 import pytest
 from hypothesis import given
@@ -13,6 +14,8 @@ from ctrain_runtime.errors import ConfigError, CtrainError, ResourceError, Sched
 from ctrain_runtime.plan import sizing
 from ctrain_runtime.plan.size import Fit, JobSize, SizeRequest
 from ctrain_runtime.site.model import Site
+from ctrain_runtime.store.manifest import Manifest
+from samples.plans import a_manifest
 
 SITE = Site(name="neuron", scheduler="slurm")
 GPU = Partition(
@@ -107,6 +110,36 @@ def test_the_choice_of_a_partition() -> None:
     assert (fit(busy, partition="amd_a100nv_8").partition, fit(busy, partition="amd_a100nv_8").notes) == (GPU.name, ())
     no_default = Cluster(partitions=(CPU, dataclasses.replace(GPU, default=False)))
     assert fit(no_default).partition == "skl"
+
+
+@pytest.mark.parametrize(
+    ("image", "request_", "sized"),
+    [
+        (a_manifest(arch=""), {}, ["amd_a100nv_8"]),
+        (a_manifest(arch="arm64"), {"gpus_per_node": 1}, ["amd_a100nv_8", "grace"]),  # an image of other nodes
+        (None, {"partition": "skl"}, ["skl"]),  # it is not for the image to choose
+        (None, {"nodes": 99}, ["amd_a100nv_8"]),  # no image is pulled for what fits nowhere
+    ],
+)
+def test_a_job_is_sized_once_but_where_its_image_runs_elsewhere(
+    image: Optional[Manifest], request_: dict[str, Any], sized: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grace = dataclasses.replace(GPU, name="grace", default=False, arch="aarch64", gpu_type="gh200")
+    cluster = Cluster((dataclasses.replace(GPU, arch="x86_64"), CPU, grace))
+    tried, pulled, fit_partition = [], [], sizing._fit_partition
+
+    def count(request: SizeRequest, cluster: Cluster, site: Site, partition: Partition) -> Fit:
+        tried.append(partition.name)
+        return fit_partition(request, cluster, site, partition)
+
+    def find_image() -> Optional[Manifest]:
+        pulled.append(image)
+        return image
+
+    monkeypatch.setattr(sizing, "_fit_partition", count)
+    with contextlib.suppress(ResourceError):
+        assert sizing.fit(SizeRequest(**request_), cluster, SITE, find_image).partition == sized[-1]
+    assert (tried, pulled) == (sized, [image] if image else [])
 
 
 @pytest.mark.parametrize("cluster", [CLUSTER, inside(gpus=8)])
