@@ -359,8 +359,8 @@ class Cache:
             with self.lock("tmp"):  # sweep() must not see the directory before its lock is held
                 directory = Path(tempfile.mkdtemp(prefix=_WORK, dir=self.root / "tmp"))
                 stack.callback(_remove, directory)  # once its lock is closed: on NFS, an open file stays as .nfs0123
-                live = stack.enter_context((directory / _LIVE).open("w"))
-                fcntl.flock(live, fcntl.LOCK_EX)
+                live = stack.enter_context((directory / _LIVE).open("wb"))
+                locks.lock_open_file(live, directory / _LIVE, fcntl.LOCK_EX)
             try:
                 yield directory
             finally:

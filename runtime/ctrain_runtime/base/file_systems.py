@@ -34,6 +34,11 @@ class Mount:
         return self.kind in _OF_ONE_MACHINE | _OF_CLUSTERS
 
     @property
+    def is_local(self) -> bool:
+        """Whether it is one of this machine, which may be the server from which others mount it by NFS."""
+        return self.kind in _OF_ONE_MACHINE
+
+    @property
     def has_caches(self) -> bool:
         """Whether sizes of files, and that a name is missing, may be those of a minute ago. True where that is not
         known."""

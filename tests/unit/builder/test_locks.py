@@ -4,7 +4,10 @@ import errno
 import fcntl
 import os
 import re
+import subprocess
+import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
@@ -84,6 +87,86 @@ def test_one_at_a_time(path: Path, monkeypatch: pytest.MonkeyPatch, machines: bo
     umask = os.umask(0o022)
     assert one_at_a_time(path, machines)
     assert os.umask(umask) == 0o022  # all threads share it
+
+
+class NfsClient:
+    """Locks as an NFS server takes them for its clients: on the file's bytes, for a process of their own."""
+
+    def __init__(self) -> None:
+        program = (
+            "import fcntl, sys\n"
+            "for line in sys.stdin:\n"
+            "    kind, path = line.split()\n"
+            "    file = open(path, 'r+b')  # closes the last one, and with it frees its lock\n"
+            "    try: fcntl.lockf(file, getattr(fcntl, kind) | fcntl.LOCK_NB); print('held', flush=True)\n"
+            "    except BlockingIOError: print('refused', flush=True)\n"
+        )
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def lock(self, path: Path, kind: str = "LOCK_EX") -> str:
+        assert self._process.stdin and self._process.stdout
+        print(kind, path, file=self._process.stdin, flush=True)
+        return self._process.stdout.readline().strip()
+
+    def close(self) -> None:
+        self._process.communicate()
+
+
+@pytest.fixture
+def client() -> Iterator[NfsClient]:
+    client = NfsClient()
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mount(tmp_path, monkeypatch, "xfs", "rw")
+
+
+@pytest.mark.usefixtures("exported")
+def test_a_server_and_its_nfs_clients_exclude_each_other(path: Path, client: NfsClient) -> None:
+    path.touch()
+    assert client.lock(path) == "held"
+    assert locks.try_hold(path, machines=True) is None
+    assert locks.try_lock(path, fcntl.LOCK_SH) is None
+    other = path.with_name("other")
+    other.touch()
+    assert client.lock(other) == "held"
+    with locks.hold(path, machines=True):
+        assert client.lock(path) == "refused"
+
+
+@pytest.mark.usefixtures("exported")
+def test_what_a_server_reads_its_nfs_clients_may_read(path: Path, client: NfsClient) -> None:
+    """As the cache's layers: several builds use one, none evicts it."""
+    path.touch()
+    one, other = locks.try_lock(path, fcntl.LOCK_SH), locks.try_lock(path, fcntl.LOCK_SH)
+    assert one and other
+    assert client.lock(path) == "refused"
+    assert client.lock(path, "LOCK_SH") == "held"
+    one.close()
+    other.close()
+    assert locks.try_lock(path, fcntl.LOCK_EX) is None
+
+
+@pytest.mark.usefixtures("exported")
+def test_a_kernel_without_locks_of_bytes_has_the_other_kind(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def old(*_: object) -> None:
+        raise OSError(errno.EINVAL, "Invalid argument")
+
+    monkeypatch.setattr(fcntl, "fcntl", old)
+    with locks.hold(path, machines=True):
+        assert locks.try_hold(path, machines=True) is None
+
+
+@pytest.mark.usefixtures("nfs")
+def test_an_nfs_client_takes_one_kind_of_lock(path: Path, client: NfsClient) -> None:
+    """Its flock is already both."""
+    with locks.hold(path, machines=True):
+        assert client.lock(path) == "held"
 
 
 @pytest.mark.parametrize("files", ["no_flock", "local_flock", "nfs"])
