@@ -28,7 +28,7 @@ ENVIRONMENT = ".environment"  # values of the caller's variables, for its owner 
 SIGNALS = "signals"  # names of files are the signals that a job has got, where the scheduler passes none to all nodes
 METRICS = "metrics.jsonl"
 CHECKPOINT = "checkpoint"
-CANCELLED = "cancelled"  # exists once ctrain was asked to cancel the run
+CANCELLED = "cancelled"  # exists once ctrain was asked to cancel the run; not empty: on a host that cannot signal it
 SUBMIT_LOCK = ".submit"  # locked while the submission is under way, by ctrain and by what it starts
 
 MAX_RANK_LOGS = 256  # above this many ranks, those of a node share a log: files grow with nodes, not with ranks

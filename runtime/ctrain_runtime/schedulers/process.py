@@ -11,6 +11,7 @@ import os
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Optional
@@ -26,6 +27,7 @@ GRACE_SECONDS = 10  # between SIGTERM and SIGKILL, where a rank has failed: the 
 CANCEL_GRACE_SECONDS = (
     30  # where somebody has ended the run: a busy machine needs more than 10 to save (seen at load 13)
 )
+ANSWER_SECONDS, ANSWER_POLL_SECONDS = 15.0, 0.2  # of job.sh on another host, which looks every 5 s
 
 _started: list[subprocess.Popen[bytes]] = []  # kept, so that they are reaped without a warning
 
@@ -69,23 +71,39 @@ def status(job_id: str) -> Status:
     """Whether job.sh is running. Its events record how it ended."""
     host, pid, begin = _parts(job_id)
     if host != socket.gethostname():
-        return Status("running", note=f"the run is on {host}; watch or cancel it there")
+        return Status("running", note=f"the run is on {host}: whether it lives can be seen there alone")
     for popen in _started:
         popen.poll()
     return Status("running") if _start_time(pid) == begin else Status("ended", outcome=Outcome.UNKNOWN)
 
 
 def cancel(job_id: str, run: Path) -> None:
-    """Terminate job.sh, which ends its tasks; if it is gone, kill the rest of the run. Raises SchedulerError on other
-    hosts."""
+    """Terminate job.sh, which ends its tasks; if it is gone, kill the rest of the run. Raises SchedulerError if it is
+    on another host and does not answer."""
     host, pid, begin = _parts(job_id)
     if host != socket.gethostname():
-        raise SchedulerError(f"cannot cancel {name(job_id)}: it runs on {host}", f"Run ctrain cancel on {host}")
+        _cancel_elsewhere(job_id, host, run)
+        return
     with contextlib.suppress(ProcessLookupError):
         if _start_time(pid) == begin:
             os.kill(pid, signal.SIGTERM)
             return
     kill_leftovers(run)
+
+
+def _cancel_elsewhere(job_id: str, host: str, run: Path) -> None:
+    """Ask job.sh in writing (job.bash, watch_for_cancel), and wait until it has recorded that, or its end."""
+    deadline, why = time.monotonic() + ANSWER_SECONDS, f"no answer from {host}"
+    try:
+        (run / run_files.CANCELLED).write_text(f"on {socket.gethostname()}\n", encoding="utf-8")
+        while time.monotonic() < deadline:
+            events = (run / run_files.EVENTS).read_text(encoding="utf-8")
+            if '"signalled"' in events or '"ended"' in events:
+                return
+            time.sleep(ANSWER_POLL_SECONDS)
+    except OSError as error:
+        why = f"{error.filename}: {error.strerror}"
+    raise SchedulerError(f"cannot cancel {name(job_id)} of {host}: {why}", f"Run ctrain cancel on {host}")
 
 
 def name(job_id: str) -> str:

@@ -3,15 +3,30 @@
 # shellcheck disable=SC2154  # variables of other parts, and of the script
 
 ct_lease='' # on the image in its store
+ct_cancel_watch=''
+CT_CANCEL_SECONDS=5 # between two looks
 begin_job() { # ID
   export CTRAIN_RUN_DIR=$run # marks every process of the run
   job_event before started "\"job\": \"$1\""
   [ -z "${CTRAIN_LOCK_FD:-}" ] || exec {CTRAIN_LOCK_FD}>&- # the submission is over
+  [[ $1 != *:* ]] || { watch_for_cancel & ct_cancel_watch=$! && disown; } # no scheduler knows this process
+}
+# Another host cannot signal this process: ctrain writes there to `cancelled`. NFS, which remembers missing names, revalidates
+# a directory that is opened.
+watch_for_cancel() {
+  local path asked=''
+  exec <> <(:) >/dev/null 2>&1 # nobody writes to it
+  while [ -z "$asked" ] && kill -0 "$$"; do
+    read -r -t "$CT_CANCEL_SECONDS"
+    for path in "$run/cancelled"*; do read -r asked <"$path"; done
+  done
+  [ -z "$asked" ] || kill -TERM "$$"
 }
 renew_lease() { # MINUTES: that the job may take. Where a node cannot write to the store, what was recorded before holds
   touch --no-create "--date=+$1 minutes" "$ct_lease" 2>/dev/null
 }
 end_job() {
+  [ -z "$ct_cancel_watch" ] || kill "$ct_cancel_watch" 2>/dev/null
   [ -z "$ct_lease" ] || rm -f "$ct_lease" 2>/dev/null
   job_event after ended "\"code\": $code"
   exit "$code"

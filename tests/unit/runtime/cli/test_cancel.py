@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import pytest
 from ctrain_runtime.cli.main import RUNTIME_VERBS, main
 from ctrain_runtime.run import interrupts, record, watch
 from ctrain_runtime.run.submit import Run
+from ctrain_runtime.schedulers import process
 from ctrain_runtime.schedulers.slurm import submit
 from samples.plans import LOCAL
 from samples.programs import answer, write_program
@@ -115,11 +117,12 @@ def test_a_run_that_has_ended_is_concluded_not_cancelled(run: Run, programs: Pat
 
 def test_a_run_on_another_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Out) -> None:
     monkeypatch.setattr(watch, "CANCEL_TIMEOUT_SECONDS", 0.2)
+    monkeypatch.setattr(process, "ANSWER_SECONDS", 0.1)
     run = submitted(tmp_path / "runs/one", StandIn(), **LOCAL)
     attempt = dataclasses.replace(run.record.attempts[0], job_id="elsewhere:7:1")
     record.save(dataclasses.replace(run.record, attempts=(attempt,)))
     assert ctrain("cancel") == 72
-    assert "process 7: it runs on elsewhere; trying again" in capsys.readouterr().out
+    assert "cannot cancel process 7 of elsewhere: no answer from elsewhere; trying again" in capsys.readouterr().out
     assert record.load(run.path).exit is None
 
 
@@ -159,6 +162,24 @@ def test_printing_does_not_decide_over_a_cancellation(bench: Bench, streams: str
     assert done.returncode == 0
     assert bench.ending() == {"code": 130, "reason": "cancelled", "by": "user", "ending": "cancelled"}
     assert not bench.orphans()
+
+
+def test_a_run_that_a_process_of_another_host_started(tmp_path: Path) -> None:
+    """Its job.sh is asked in writing; here the record names another host."""
+    here = Bench(tmp_path)
+    try:
+        program = 'trap "sleep 1; echo saved; exit" TERM; touch "$CTRAIN_RUN_DIR/up"; while :; do sleep 0.1; done'
+        assert ended(here.run("--launcher", "env", "--", "bash", "-c", program, verb="submit"))[0] == 0
+        wait_for(here.one / "up")
+        record_file = here.one / "record.json"
+        record_file.write_text(record_file.read_text().replace(f'"{socket.gethostname()}:', '"elsewhere:'))
+        code, out, error = ended(here.attach(verb="cancel"))
+        assert (code, error) == (0, ""), out
+        assert here.ending() == {"code": 130, "reason": "cancelled", "by": "user", "ending": "cancelled"}
+        assert here.log(0).endswith("saved\n")
+        assert not here.orphans()
+    finally:
+        here.end()
 
 
 def test_two_that_cancel_at_once(bench: Bench) -> None:

@@ -76,10 +76,22 @@ def test_a_process_number_that_is_used_again_is_another_process(tmp_path: Path) 
             other.kill()
 
 
-def test_a_process_of_another_host(tmp_path: Path) -> None:
-    assert process.status("gpu01:1:2") == Status("running", note="the run is on gpu01; watch or cancel it there")
-    with pytest.raises(SchedulerError, match=r"cannot cancel process 1: it runs on gpu01. Run ctrain cancel on gpu01"):
+def test_a_process_of_another_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "ANSWER_SECONDS", 0.5)
+    note = "the run is on gpu01: whether it lives can be seen there alone"
+    assert process.status("gpu01:1:2") == Status("running", note=note)
+    (tmp_path / "events.jsonl").write_text('{"what": "started"}\n')
+    with pytest.raises(
+        SchedulerError, match=r"cannot cancel process 1 of gpu01: no answer from gpu01. Run ctrain cancel on"
+    ):
         process.cancel("gpu01:1:2", tmp_path)
+    assert (tmp_path / "cancelled").read_text() == f"on {socket.gethostname()}\n"
+    (tmp_path / "events.jsonl").write_text('{"what": "signalled"}\n')
+    process.cancel("gpu01:1:2", tmp_path)
+    with pytest.raises(SchedulerError) as caught:
+        process.cancel("gpu01:1:2", tmp_path / "gone")
+    problem = f"cannot cancel process 1 of gpu01: {tmp_path}/gone/cancelled: No such file or directory"
+    assert str(caught.value) == f"{problem}. Run ctrain cancel on gpu01"
 
 
 def test_cancel_kills_what_a_killed_job_script_left_and_nothing_else(tmp_path: Path) -> None:
