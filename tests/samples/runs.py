@@ -96,6 +96,9 @@ class StandIn:
     def failed_task(self, *_: object) -> Optional[FailedTask]:
         return self.failed
 
+    def is_aftermath(self, *_: object) -> bool:
+        return False
+
     def out_of_memory(self, *_: object) -> Optional[OutOfMemory]:
         return self.starved
 

@@ -1,7 +1,5 @@
-"""A scheduler that exists only here: a folder of jobs, two nodes of two slots, words of its own (Q, R, X).
-
-It is the proof that a back end is one file: nothing else in ctrain knows of it.
-"""
+"""A scheduler that exists only here: a folder of jobs, two nodes of two slots, words of its own (Q, R, X). It is the
+proof that a back end is one file: nothing else in ctrain knows of it."""
 
 from __future__ import annotations
 
@@ -140,6 +138,9 @@ export MASTER_ADDR=127.0.0.1 MASTER_PORT=61234""",
 
     def failed_task(self, job_log: str) -> Optional[FailedTask]:
         return None
+
+    def is_aftermath(self, line: str) -> bool:
+        return False
 
     def out_of_memory(self, log: str) -> Optional[OutOfMemory]:
         return None

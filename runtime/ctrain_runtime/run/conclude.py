@@ -295,7 +295,7 @@ def _silent_end(run: Run, seen: _Evidence) -> Exit:
     if own:
         return Exit(code, own[-1], "ctrain", Ending.REFUSED)
     ending = Ending.UNKNOWN if seen.code is None else Ending.FAILED
-    causes = [line for line in lines if not run.scheduler.failed_task(line)]  # these tell the code, which stands below
+    causes = [line for line in lines if not run.scheduler.is_aftermath(line)]  # the code stands below
     return Exit(code, [f"job ended: {word}", *(causes or lines)][-1], "scheduler", ending)
 
 

@@ -117,5 +117,8 @@ class Scheduler(Protocol):
     def failed_task(self, job_log: str) -> Optional[FailedTask]:
         """The first task that job.log reports as killed or failed, for a rank that could not record its end."""
 
+    def is_aftermath(self, line: str) -> bool:
+        """Whether a line of job.log only tells that tasks have ended, or are being ended, and not why."""
+
     def out_of_memory(self, log: str) -> Optional[OutOfMemory]:
         """The first want of memory that the job's logs report; None if they report none."""

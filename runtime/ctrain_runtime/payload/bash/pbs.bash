@@ -60,7 +60,9 @@ use_tm() { # POLL COMMAND...: that starts node.sh on a host. Tasks, on which tas
   mkdir -p "$run/signals"
   run_task() { # NODE COUNT SCRIPT [ARGUMENT]...
     trap '' TERM USR1 USR2
-    pbs_tmrsh "${hosts[$1]}" "${node_script[@]}" "$PATH" "$MASTER_ADDR" "$MASTER_PORT" "$step" "$ct_poll" "$@" 8>&- 9>&-
+    exec 5>&2 2>/dev/null # without bash's own message about a pbs_tmrsh that was killed
+    pbs_tmrsh "${hosts[$1]}" "${node_script[@]}" "$PATH" "$MASTER_ADDR" "$MASTER_PORT" "$step" "$ct_poll" "$@" \
+      2>&5 5>&- 8>&- 9>&-
     report "$?"
   }
   signal_step() { # SIGNAL: job.sh keeps what it is sent for the nodes of the step that is under way

@@ -55,7 +55,8 @@ stop() { # SECONDS: that they have
 }
 run_task() { # TASK SCRIPT [ARGUMENT]...: the signal is for the task; wait for it, to report how it ended
   trap : TERM USR1 USR2
-  CTRAIN_TASK=$1 /bin/bash -p "$run/$2" "${@:3}" 8>&- 9>&-
+  exec 5>&2 2>/dev/null # without bash's own message about a task that was killed
+  CTRAIN_TASK=$1 /bin/bash -p "$run/$2" "${@:3}" 2>&5 5>&- 8>&- 9>&-
   report "$?"
 }
 report() { # CODE

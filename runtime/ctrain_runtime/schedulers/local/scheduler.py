@@ -72,6 +72,9 @@ class Local:
     def failed_task(self, job_log: str) -> Optional[FailedTask]:
         return None
 
+    def is_aftermath(self, line: str) -> bool:
+        return False
+
     def out_of_memory(self, log: str) -> Optional[OutOfMemory]:
         """None: the kernel's counts, which the ranks record, are all the evidence here."""
         return None

@@ -78,5 +78,8 @@ class Pbs:
     def failed_task(self, job_log: str) -> Optional[FailedTask]:
         return job.first_failed_task(job_log)
 
+    def is_aftermath(self, line: str) -> bool:
+        return bool(job.first_failed_task(line))
+
     def out_of_memory(self, log: str) -> Optional[OutOfMemory]:
         return job.out_of_memory(log)

@@ -68,6 +68,8 @@ _STEP_ENDS = re.compile(
     r"^(?:[0-9]+: )?(?:srun: (?:\S+ _step_signal: )?Terminating StepId=|srun: Job step aborted|srun: forcing job term"
     r"|.*\berror: \*\*\* (?:JOB|STEP) \S+ ON \S+ CANCELLED)"
 )
+# Of slurmstepd's PMIx plugin (_errhandler): it has lost a task that has ended, status -61 or another
+_PMIX_LOST = re.compile(r"^(?:[0-9]+: )?.*\berror: +mpi/pmix\w*: _errhandler: .*Error handler invoked")
 # Of slurmstepd with cgroups (22.05: "Detected 1 oom_kill event in StepId=", before: "oom-kill event(s)"), of srun, and
 # of slurmstepd where it samples memory itself (JobAcctGatherParams=OverMemoryKill).
 _OUT_OF_MEMORY = re.compile(
@@ -199,6 +201,11 @@ def first_failed_task(job_log: str) -> Optional[FailedTask]:
         if _STEP_ENDS.match(line):
             return None
     return None
+
+
+def is_aftermath(line: str) -> bool:
+    """Whether a line of job.log only tells that tasks have ended, or are being ended."""
+    return any(pattern.match(line) for pattern in (_TASK_FAILURE, _STEP_ENDS, _PMIX_LOST))
 
 
 def out_of_memory(log: str) -> Optional[OutOfMemory]:

@@ -391,11 +391,23 @@ def test_ctrains_refusals_are_ctrains(run: Run, code: int) -> None:
     assert end(run, Outcome.FAILED) == Exit(code, "rank 0 on n: why", "ctrain", Ending.REFUSED)
 
 
+# As in public logs of jobs by --mpi=pmix_v4
+AFTERMATH = """\
+srun: Job step aborted: Waiting up to 62 seconds for job step to finish.
+slurmstepd: error: *** STEP 20221816.1 ON gpu00 CANCELLED AT 2026-08-21T01:47:17 ***
+slurmstepd: error:  mpi/pmix_v4: _errhandler: gpu00 [0]: pmixp_client_v2.c:211: Error handler invoked: status = -61, \
+source = [slurm.pmix.20221816.1:1]
+srun: Terminating StepId=20221816.1
+"""
+
+
 def test_of_the_job_log_the_cause_is_told_not_its_consequence(
     run: Run, scheduler: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scheduler, "failed_task", slurm.first_failed_task)
-    log = "slurmstepd: error: task_prolog: no space\nsrun: error: gpu00: tasks 0-1: Exited with exit code 7\n"
+    monkeypatch.setattr(scheduler, "is_aftermath", slurm.is_aftermath)
+    log = (
+        f"slurmstepd: error: task_prolog: no space\n{AFTERMATH}srun: error: gpu00: tasks 0-1: Exited with exit code 7\n"
+    )
     (run.path / "logs/job.log").write_text(log)
     write_end(run.path, 7)
     cause = "slurmstepd: error: task_prolog: no space"

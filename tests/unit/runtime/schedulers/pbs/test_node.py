@@ -17,7 +17,7 @@ from ctrain_runtime.cluster.model import Cluster
 from ctrain_runtime.plan.model import LaunchPlan
 from ctrain_runtime.site.model import Site
 from samples.plans import GPU_PARTITION, a_job, a_launch, a_plan, some_facts
-from samples.programs import SYSTEM
+from samples.programs import SYSTEM, write_program
 from samples.runs import wait_for
 
 TASK = """\
@@ -109,3 +109,23 @@ def test_tasks_are_ended_if_what_waits_for_them_is_killed(start: Start, tmp_path
 def test_nodes_ask_at_most_500_times_a_second(tmp_path: Path, nodes: int, seconds: int) -> None:
     job = a_launch(a_pbs_plan(tmp_path, nodes=nodes)).scripts["job.sh"]
     assert f"\nuse_tm {seconds} /bin/bash " in job
+
+
+@pytest.mark.parametrize("tm", ["exit 5", "echo 'pbs_tmrsh: task not started' >&2; exit 254", "kill -KILL $$"])
+def test_of_a_node_only_the_words_of_pbs_are_in_the_log_of_the_job(tmp_path: Path, tm: str) -> None:
+    """Bash's own, of a pbs_tmrsh that is killed with the job's session, would name a line of ctrain.bash."""
+    (tmp_path / "ctrain.bash").write_text(payload.text("ctrain.bash"))
+    (tmp_path / "logs").mkdir()
+    write_program(tmp_path / "pbs_tmrsh", f"#!/bin/bash\n{tm}\n")
+    script = f"run={tmp_path}; . $run/ctrain.bash; ct_host_count=1 hosts=(n1); use_tm 1 node.sh; run_on_nodes 1 task.sh"
+    environment = {
+        "PATH": f"{tmp_path}:{SYSTEM}",
+        "MASTER_ADDR": "n1",
+        "MASTER_PORT": "61000",
+        "PBS_CONF_FILE": "/none",
+    }
+    done = subprocess.run(
+        ["/bin/bash", "-p", "-c", script], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.stderr == ("pbs_tmrsh: task not started\n" if "echo" in tm else "")
+    assert done.returncode == {"exit 5": 5, "kill -KILL $$": 137}.get(tm, 254)
