@@ -261,7 +261,7 @@ def test_limits_of_jobs_are_shown(partition: str, running: int, submitted: int) 
 def test_the_choice_of_a_partition_respects_the_architecture(arch: str, on_arm: bool, gpus: Any) -> None:
     own = site("neuron")
     image = an_image(arch=arch).manifest
-    chosen = sizing.fit(SizeRequest(image=image, gpus_per_node=gpus), describe_cluster(own), own)
+    chosen = sizing.fit(SizeRequest(gpus_per_node=gpus), describe_cluster(own), own, lambda: image)
     assert (chosen.partition == "gh200_1") is on_arm
 
 
