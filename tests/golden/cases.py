@@ -61,10 +61,13 @@ CPU_IMAGE = an_image(name="pytorch-cpu", software={"torch": "2.13.0"})
 PLANS: dict[str, LaunchPlan] = {
     "slurm-mpi": a_plan(
         facts=some_facts(lease_dir="/apps/ctrain/in-use"),
-        job=a_job(data=Dataset("imagenet"), env={"NCCL_DEBUG": "WARN"}),
+        job=a_job(
+            command=("python", "train.py", "--name", "it's $HOME"),
+            data=Dataset("imagenet"),
+            env={"NCCL_DEBUG": "WARN"},
+        ),
         site=SITE,
         nodes=2,
-        arguments=("--name", "it's $HOME"),
         env=("MESSAGE=two words",),
         resume="/scratch/kim/ctrain/digits-0/checkpoint",
     ),

@@ -187,8 +187,6 @@ def make_request(args: argparse.Namespace) -> Request:
         name=args.name,
         resume=args.resume,
         pull=args.pull,
-        estimate=bool(vars(args).get("estimate")),
-        stage_data=bool(vars(args).get("stage_data")),
         report=Activity(sys.stderr).report,
         options=Options(
             nodes=args.nodes,
@@ -203,7 +201,9 @@ def make_request(args: argparse.Namespace) -> Request:
             scheduler_options=tuple(args.scheduler_option),
             data=str(Path(args.data).resolve()) if args.data else "",
             preflight=args.preflight,
+            estimate=bool(vars(args).get("estimate")),
             stage=args.stage,
+            stage_data=bool(vars(args).get("stage_data")),
             env=tuple(args.env),
             mounts=tuple(map(_absolute, args.mount)),
         ),

@@ -18,11 +18,11 @@ from ctrain_runtime.store import lease
 
 @dataclass(frozen=True)
 class Facts:
-    """Facts about this machine, and about the selected image on it.
+    """Facts about this machine, the nodes of a run and the selected image on them.
 
-    `gpu_maker`: the maker of this machine's GPUs. `ignores_layers`: the engine does not mount the image's overlay
-    partitions. `lease_dir`: the writable directory for leases in its store; "" if there is none. `umask`: the caller's,
-    in octal; "" if unknown.
+    `gpu_maker`: the maker of this machine's GPUs. `gpus`: the types of those that the run uses. `ignores_layers`: the
+    engine does not mount the image's overlay partitions. `lease_dir`: the writable directory for leases in its store;
+    "" if there is none. `umask`: the caller's, in octal; "" if unknown.
     """
 
     is_root: bool
@@ -31,14 +31,16 @@ class Facts:
     cluster: Cluster = field(default_factory=Cluster)
     ignores_layers: bool = False
     lease_dir: str = ""
+    gpus: tuple[str, ...] = ()
     umask: str = ""
 
 
-def detect_facts(cluster: Cluster, image: Image, engine: Engine) -> Facts:
-    """The facts about this machine and about running `image` on it with `engine`."""
+def detect_facts(cluster: Cluster, image: Image, engine: Engine, gpus: tuple[str, ...] = ()) -> Facts:
+    """The facts about running `image` with `engine` on nodes with GPUs of these types."""
     root = os.geteuid() == 0
     ignores = ignores_layers(engine, image, root)
-    return Facts(root, engine, gpu_maker(), cluster, ignores, lease.writable_lease_dir(image.path), _umask())
+    leases = lease.writable_lease_dir(image.path)
+    return Facts(root, engine, gpu_maker(), cluster, ignores, leases, gpus, _umask())
 
 
 def _umask() -> str:

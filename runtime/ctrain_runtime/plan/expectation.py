@@ -30,7 +30,7 @@ UNKNOWN = GpuType("", math.nan, math.nan, math.inf, math.nan, math.nan, math.nan
 
 def expect(
     job: Job, command: Sequence[str], size: JobSize, gpus: Sequence[str], network: float
-) -> tuple[Expectation, list[str]]:
+) -> tuple[Expectation, tuple[str, ...]]:
     """What `command` of a job will need on GPUs of the types `gpus`, one per rank, and notes. `network` is the measured
     bandwidth of a node in GB/s (0: unknown).
 
@@ -71,7 +71,7 @@ def expect(
         step_seconds=None if gpu is UNKNOWN else estimate.values["T"],
         training={**asdict(model), **asdict(layout)},
     )
-    return expected, [] if gpu is UNKNOWN else notes
+    return expected, () if gpu is UNKNOWN else tuple(notes)
 
 
 def _gpu_types(size: JobSize, gpus: Sequence[str]) -> tuple[GpuType, ...]:

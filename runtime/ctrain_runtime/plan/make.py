@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Optional
@@ -18,10 +18,9 @@ from ctrain_runtime.plan.environment import make_environment, multinode_environm
 from ctrain_runtime.plan.image_choice import choose_image
 from ctrain_runtime.plan.model import (
     Checks,
-    DataCopy,
     Environment,
-    Expectation,
     LaunchPlan,
+    Mount,
     Mounts,
     Options,
     Placement,
@@ -32,8 +31,8 @@ from ctrain_runtime.plan.model import (
 from ctrain_runtime.plan.mounts import data_mount, make_mounts
 from ctrain_runtime.plan.mpi_start import choose_task_starter, start_mpi
 from ctrain_runtime.plan.preflight import plan_preflight
-from ctrain_runtime.plan.size import Fit
-from ctrain_runtime.plan.staging import plan_staging
+from ctrain_runtime.plan.size import Fit, JobSize
+from ctrain_runtime.plan.staging import plan_data_copy, plan_staging
 from ctrain_runtime.site.model import Site
 
 
@@ -46,27 +45,29 @@ def make_plan(
     fit: Fit,
     run_directory: Path,
     flat: Optional[Image] = None,
-    data_copy: Optional[DataCopy] = None,
-    estimate: Optional[Expectation] = None,
+    identify_data: Callable[[Mount], tuple[str, int]] = lambda _mount: ("", 0),
     unproven: Callable[[LaunchPlan], str] = lambda _plan: "unknown",
 ) -> LaunchPlan:
     """The launch plan. Paths in `site` and `options` are absolute already; the run's name is the directory's.
 
-    `flat` is the flattened image that can replace `image`, if there is one; `unproven` tells why no preflight of such a
-    run has passed here ("": one has). The job's launcher is not `auto`. Raises
-    UsageError, SchedulerError, EngineError or DataError if the plan would fail, JobError or ConfigError for invalid
-    names of variables of the job or the site, and for a staging directory that is not absolute.
+    `flat` is the flattened image that can replace `image`, if there is one; `identify_data` tells digest and size of a
+    data set that is to be copied, `unproven` why no preflight of such a run has passed here ("": one has). The job's
+    launcher is not `auto`. Raises UsageError, ResourceError, SchedulerError, EngineError or DataError if the plan would
+    fail, JobError or ConfigError for invalid names of variables of the job or the site, and for a staging directory
+    that is not absolute.
     """
     _check_required(site, options)
-    gpus = _gpu_maker(fit, facts)
-    planned = choose_image(image, flat, options, facts, run_directory, gpus=gpus)
-    program = _program(job, site, options, facts, fit, image.manifest.software)
+    software = image.manifest.software
+    planned = choose_image(image, flat, options, facts, run_directory, gpus=_gpu_maker(fit, facts))
+    program = _program(job, site, options, facts, fit, software)
+    environment = _environment(job, site, options, run_directory, fit, planned, program, software)
     staging = plan_staging(options.stage, site, planned, fit.size.nodes, interactive=options.interactive)
-    environment = _environment(job, site, image, options, run_directory, fit, program, planned)
-    data = data_mount(job, site, options)
+    data, mounts = data_mount(job, site, options), make_mounts(job, site, options, run_directory)
     cpu_bind = options.cpu_bind or site.cpu_bind or fit.cpu_bind
     one_task = count_tasks(program.launcher, fit.size) < fit.size.world_size
     listed, cores = binding.fit(cpu_bind, fit.size.ranks_per_node, one_task=one_task)
+    size = replace(fit.size, cores_per_rank=min(fit.size.cores_per_rank, cores or fit.size.cores_per_rank))
+    gpus = facts.gpus if "cuda" in software else ()
     plan = LaunchPlan(
         run=run_directory.name,
         run_directory=str(run_directory),
@@ -76,15 +77,15 @@ def make_plan(
         scheduler=site.scheduler,
         image=planned,
         program=program,
-        size=replace(fit.size, cores_per_rank=min(fit.size.cores_per_rank, cores or fit.size.cores_per_rank)),
+        size=size,
         placement=_placement(site, options, facts, fit, options.cpu_bind or listed),
         environment=environment,
-        mounts=Mounts(
-            make_mounts(job, site, options, run_directory), data=data.source if data else "", resume=options.resume
-        ),
-        staging=replace(staging, data_copy=data_copy),
-        checks=Checks(estimate=estimate),
+        mounts=Mounts(mounts, data=data.source if data else "", resume=options.resume),
+        staging=staging,
+        checks=_estimate(job, site, program.command, size, gpus) if options.estimate else Checks(),
     )
+    if options.stage_data:  # last: a data set may have to be read whole
+        plan = replace(plan, staging=replace(staging, data_copy=plan_data_copy(data, site, identify_data)))
     preflight = plan_preflight(plan, site, options.preflight, unproven)
     return replace(plan, checks=replace(plan.checks, preflight=preflight))
 
@@ -94,7 +95,7 @@ def _program(job: Job, site: Site, options: Options, facts: Facts, fit: Fit, sof
     if launcher == "mpi":
         launcher, flavour = start_mpi(site, facts.cluster, fit.size.nodes, software)
     return Program(
-        command=(*job.command, *options.arguments),
+        command=job.command,
         workdir=job.workdir,
         launcher=launcher,
         mpi=flavour,
@@ -104,6 +105,13 @@ def _program(job: Job, site: Site, options: Options, facts: Facts, fit: Fit, sof
         as_root=facts.is_root,
         umask=facts.umask,
     )
+
+
+def _estimate(job: Job, site: Site, command: Sequence[str], size: JobSize, gpus: Sequence[str]) -> Checks:
+    from ctrain_runtime.plan.expectation import expect  # only here: start-up is measured
+
+    estimate, notes = expect(job, command, size, gpus, site.expected_bandwidth.nccl)
+    return Checks(estimate=estimate, notes=notes)
 
 
 def _placement(site: Site, options: Options, facts: Facts, fit: Fit, cpu_bind: str) -> Placement:
@@ -125,14 +133,14 @@ def _placement(site: Site, options: Options, facts: Facts, fit: Fit, cpu_bind: s
 def _environment(
     job: Job,
     site: Site,
-    image: Image,
     options: Options,
     run_directory: Path,
     fit: Fit,
-    program: Program,
     planned: PlannedImage,
+    program: Program,
+    software: Mapping[str, str],
 ) -> Environment:
-    software, launcher = image.manifest.software, program.launcher
+    launcher = program.launcher
     in_world = fit.size.world_size > 1 and launcher != "node" and not program.independent
     horovod, on_gpus = "horovod" in software and in_world, planned.cuda or planned.rocm or "xpu" in software
     of_mpi = mpi.environment(launcher, program.mpi, on_gpus, horovod, "hpcx" in software)

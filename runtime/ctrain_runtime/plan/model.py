@@ -32,9 +32,10 @@ class Options:
     data: str = ""
     env: tuple[str, ...] = ()
     mounts: tuple[str, ...] = ()
-    arguments: tuple[str, ...] = ()
     preflight: str = ""  # off, warn or strict
+    estimate: bool = False  # what does not fit is refused
     stage: str = ""  # auto, always or never
+    stage_data: bool = False
     resume: str = ""  # directory of an earlier run's checkpoint
     layers: tuple[UserLayer, ...] = ()  # the job's, then those of the command line
     interactive: bool = False
@@ -218,10 +219,11 @@ class Staging:
 
 @dataclass(frozen=True)
 class Checks:
-    """What is known or checked before the program starts."""
+    """What is known or checked before the program starts. `notes` are lines for the user on the estimate."""
 
     preflight: Optional[Preflight] = None
     estimate: Optional[Expectation] = None
+    notes: tuple[str, ...] = ()
 
 
 def count_tasks(launcher: str, size: JobSize) -> int:

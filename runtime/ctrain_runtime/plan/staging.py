@@ -1,10 +1,13 @@
-"""Whether the image is first copied to the nodes' own disks, and why. Pure; payload/relay.py makes the copies."""
+"""What is first copied to the nodes' own disks, and why. Pure; payload/relay.py makes the copies."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Optional
+
 from ctrain_runtime.base.text import format_duration, format_size
 from ctrain_runtime.errors import ConfigError, UsageError
-from ctrain_runtime.plan.model import PlannedImage, Staging
+from ctrain_runtime.plan.model import DataCopy, Mount, PlannedImage, Staging
 from ctrain_runtime.site.model import Site
 from ctrain_runtime.site.select import expand
 
@@ -33,6 +36,22 @@ def staging_directory(site: Site) -> str:
     if directory and not directory.startswith("/"):
         raise ConfigError(f"site {site.name}: staging must be an absolute path, not {directory!r}")
     return directory
+
+
+def plan_data_copy(mount: Optional[Mount], site: Site, identify: Callable[[Mount], tuple[str, int]]) -> DataCopy:
+    """The copy of a data set that each node gets before the ranks start; `identify` tells its digest and size, and may
+    have to read all of it. Raises UsageError for what cannot be copied, ConfigError for a wrong directory."""
+    if not mount:
+        raise UsageError("--stage-data: the run has no data set", "Pass --data FILE.sqfs")
+    if not mount.is_image:
+        hint = f"Make one, once, with: mksquashfs {mount.source} FILE.sqfs; then pass --data FILE.sqfs"
+        problem = f"--stage-data copies one file, a SquashFS image, not the directory {mount.source}"
+        raise UsageError(problem, hint)
+    directory = staging_directory(site)
+    if not directory:
+        problem = f"--stage-data: site {site.name} names no directory on the nodes' own disks"
+        raise UsageError(problem, "Set `staging` in a site file of your own")
+    return DataCopy(mount, *identify(mount), directory)
 
 
 def plan_staging(mode: str, site: Site, image: PlannedImage, nodes: int, *, interactive: bool) -> Staging:

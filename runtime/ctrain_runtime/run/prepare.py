@@ -26,8 +26,8 @@ from ctrain_runtime.plan import site_notes, sizing
 from ctrain_runtime.plan.admission import NodeFacts
 from ctrain_runtime.plan.launcher_choice import HOROVOD, Imports, choose, refuse_alone
 from ctrain_runtime.plan.make import make_plan
-from ctrain_runtime.plan.model import DataCopy, Expectation, Launch, LaunchPlan, Options
-from ctrain_runtime.plan.mounts import data_mount, site_mounts
+from ctrain_runtime.plan.model import Launch, LaunchPlan, Mount, Options
+from ctrain_runtime.plan.mounts import site_mounts
 from ctrain_runtime.plan.size import Fit, SizeRequest
 from ctrain_runtime.run import (
     accelerate_config,
@@ -56,7 +56,7 @@ ALWAYS_IMPORTED = {"horovodrun": Imports("horovodrun's program", frozenset({HORO
 class Request:
     """The request of a verb that starts runs. `reference` names the job ("": the job is `command`, under `job_name` or
     its program's name); the other values are those of the command line, None and "" if not given. `dry_run`: it may be
-    planned where it cannot run; `estimate`: what does not fit is refused; `report` shows what takes a while."""
+    planned where it cannot run; `report` shows what takes a while."""
 
     site: SelectedSite
     reference: str = ""
@@ -67,9 +67,7 @@ class Request:
     name: str = ""
     resume: str = ""
     dry_run: bool = False
-    estimate: bool = False
     pull: bool = False  # the image, even if it is cached
-    stage_data: bool = False
     options: Options = field(default_factory=Options)
     report: Report = lambda _what, _progress: None
 
@@ -115,7 +113,7 @@ def prepare(request: Request) -> Prepared:
         planned,
         launcher=choice.launcher,
         independent=choice.independent,
-        command=(*translated.prefix, *planned.command),
+        command=(*translated.prefix, *planned.command, *(request.command if request.reference else ())),
     )
     plan, assumed = _plan(request, planned, translated.env, target, *engine.result())
     refuse_alone(imported, plan)
@@ -176,7 +174,7 @@ def _plan(
 ) -> tuple[LaunchPlan, tuple[str, ...]]:
     """The plan, and notes. `env` are variables that the job's command would set, as of --env."""
     site = request.site.site
-    detected = facts.detect_facts(target.cluster, target.image, engine)
+    detected = facts.detect_facts(target.cluster, target.image, engine, target.nodes.gpus)
     flat = image.find_flat_variant(target.image) if detected.ignores_layers else None
     if flat:
         image.check(flat, target.nodes.arch)
@@ -188,17 +186,14 @@ def _plan(
     resumed = _resumed(request.resume, parent) if request.resume else None
     options = replace(
         request.options,
-        arguments=request.command if request.reference else (),
         env=(*env, *request.options.env),
         resume=str(directory.checkpoint_of(resumed)) if resumed else "",
         layers=tuple(map(user_layer.read, (*planned.layers, *request.layers))),
     )
     run = directory.new_run_path(parent, planned.name, request.name)
-    expected, assumed = _expect(planned, options, target, site) if request.estimate else (None, ())
     plan = make_plan(
         *(planned, site, target.image, options, detected, target.fit, run, flat),
-        data_copy=_data_copy(request, planned, options) if request.stage_data else None,
-        estimate=expected,
+        identify_data=lambda mount: _identify(mount, request.report),
         unproven=preflight.unproven,
     )
     _check_passed(request.options.env)
@@ -208,23 +203,13 @@ def _plan(
         notes = (*notes, *outside_paths.notes(plan))
     of_site = site_notes.notes(plan, site, target.cluster, target.image.manifest.software)
     done = _resume_notes(resumed) if resumed else ()
-    return plan, (*notes, *assumed, *done, *of_site, *independent.notes(plan))
+    return plan, (*notes, *plan.checks.notes, *done, *of_site, *independent.notes(plan))
 
 
-def _expect(
-    planned: job.Job, options: Options, target: _Target, site: Site
-) -> tuple[Optional[Expectation], Iterable[str]]:
-    from ctrain_runtime.plan.expectation import expect  # only here: start-up is measured
+def _identify(mount: Mount, report: Report) -> tuple[str, int]:
+    from ctrain_runtime.run import data_copy  # reads digests as those of foreign images
 
-    gpus = target.nodes.gpus if "cuda" in target.image.manifest.software else ()
-    return expect(planned, (*planned.command, *options.arguments), target.fit.size, gpus, site.expected_bandwidth.nccl)
-
-
-def _data_copy(request: Request, planned: job.Job, options: Options) -> DataCopy:
-    from ctrain_runtime.run.data_copy import request_copy  # reads digests as those of foreign images
-
-    site = request.site.site
-    return request_copy(data_mount(planned, site, options), site, request.report)
+    return data_copy.identify(mount, report)
 
 
 def _check_passed(env: tuple[str, ...]) -> None:

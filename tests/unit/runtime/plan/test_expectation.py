@@ -16,7 +16,7 @@ from ctrain_runtime.plan.expectation import expect, read_settings, read_training
 from ctrain_runtime.plan.model import Expectation
 from ctrain_runtime.plan.size import JobSize
 from samples.estimates import a_hardware
-from samples.plans import a_job
+from samples.plans import a_job, a_plan, some_facts
 
 TRAINING = Training(
     model={"layers": "layers=48", "hidden": "width=1600", "heads": 25, "sequence": 1024, "vocabulary": 50257},
@@ -38,8 +38,23 @@ def expected(
     gpus: tuple[str, ...] = ("NVIDIA A100-SXM4-80GB",),
     network: float = 0,
     **changes: Any,
-) -> tuple[Expectation, list[str]]:
+) -> tuple[Expectation, tuple[str, ...]]:
     return expect(a_job(training=TRAINING, **changes), ("python", "train.py", *words), size, gpus, network)
+
+
+def test_the_plan_has_the_estimate() -> None:
+    job = a_job(launcher="env", training=TRAINING)
+    checks = a_plan(job=job, facts=some_facts(gpus=("a100",)), nodes=1, estimate=True).checks
+    size = JobSize(1, 8, gpus_per_node=8, time_limit=60)
+    assert (checks.estimate, checks.notes) == expected(size=size, gpus=("a100",))
+    assert checks.notes
+    assert a_plan(job=job).checks.estimate is None
+    with pytest.raises(ResourceError, match=r"^job digits does not fit: "):
+        a_plan(
+            job=replace(job, command=("python", "train.py", "layers=4800")),
+            facts=some_facts(gpus=("a100",)),
+            estimate=True,
+        )
 
 
 def test_a_run_needs_what_ctrain_estimate_says_of_its_model_and_layout() -> None:
@@ -47,7 +62,7 @@ def test_a_run_needs_what_ctrain_estimate_says_of_its_model_and_layout() -> None
     model = Model(48, 1600, 25, 1024, 50257)
     values = make_estimate(Case(model, a_hardware(8), Layout(64))).values
     assert found.step_seconds == values["T"]
-    assert (found.gpu, found.tokens, found.steps, notes) == ("A100-SXM4-80GB", 64 * 1024, 1000, [])
+    assert (found.gpu, found.tokens, found.steps, notes) == ("A100-SXM4-80GB", 64 * 1024, 1000, ())
     assert found.parameters == pytest.approx(1.558e9, rel=0.005)
     assert sum(found.memory.values()) == pytest.approx(values["G"])
     assert found.memory["optimizer"] == round(values["optimizer"])
@@ -148,7 +163,7 @@ def test_what_does_not_fit_is_refused_with_a_layout_that_does() -> None:
 
 
 def test_a_run_that_cannot_end_in_its_time_is_not_refused_because_it_may_be_resumed() -> None:
-    assert expected("steps=1000", size=JobSize(1, 8, 8, time_limit=None))[1] == []
+    assert expected("steps=1000", size=JobSize(1, 8, 8, time_limit=None))[1] == ()
     _, (note,) = expected("steps=1000000")
     assert note.startswith("1000000 steps take ")
     assert note.endswith(" d, the limit is 10:00:00: pass --time, or resume the run later")
@@ -161,7 +176,7 @@ def test_the_network_between_nodes_is_the_sites_or_an_assumption() -> None:
     fast, (assumed,) = expected(size=nodes)
     assert assumed == "network: 8 x 200 Gb/s per node (assumed)"
     assert slow.step_seconds and fast.step_seconds and slow.step_seconds > fast.step_seconds
-    assert expected(gpus=("v100-sxm2-32gb",))[1] == ["unverified of V100-SXM2-32GB: link, efficiency"]
+    assert expected(gpus=("v100-sxm2-32gb",))[1] == ("unverified of V100-SXM2-32GB: link, efficiency",)
 
 
 def test_an_ambiguous_type_is_the_smallest_that_suffices_and_refuses_nothing_that_a_larger_one_could_do() -> None:
@@ -172,10 +187,10 @@ def test_an_ambiguous_type_is_the_smallest_that_suffices_and_refuses_nothing_tha
     words = ("layers=96", "batch=8")
     large, notes = expected(*words, gpus=("a100",))
     assert large.gpu == "A100-SXM4-80GB" and large.usable and sum(large.memory.values()) < large.usable
-    assert notes == [
+    assert notes == (
         f"GPU type a100 is ambiguous ({names}): estimated as A100-SXM4-80GB",
         "does not fit A100-SXM4-40GB: it runs only if the GPUs are A100-SXM4-80GB",
-    ]
+    )
     for gpus in (("A100-SXM4-40GB",), ("a100_3g.40gb",)):
         with pytest.raises(ResourceError, match=r"does not fit: .* GB per GPU, 39.5 GB are usable"):
             expected(*words, gpus=gpus)
@@ -193,5 +208,5 @@ def test_an_ambiguous_type_is_the_smallest_that_suffices_and_refuses_nothing_tha
 def test_nothing_is_guessed_of_gpus_that_are_not_known(size: JobSize, gpus: tuple[str, ...]) -> None:
     for words in ((), ("strategy=pp",), ("strategy=zero3",), ("offload=cpu", "strategy=zero1")):
         found, notes = expected(*words, size=size, gpus=gpus)
-        assert (found.gpu, found.usable, found.step_seconds, notes) == ("", None, None, [])
+        assert (found.gpu, found.usable, found.step_seconds, notes) == ("", None, None, ())
         assert found.memory["parameters"] > 0

@@ -114,9 +114,9 @@ def test_an_order_that_is_not_of_all_gpus(order: tuple[int, ...]) -> None:
 
 
 def test_the_rest_of_a_plan() -> None:
-    plan = a_plan(arguments=("--lr", "0.1"), facts=facts(is_root=True), resume="/old/checkpoint")
+    plan = a_plan(facts=facts(is_root=True), resume="/old/checkpoint")
     assert (plan.run, plan.run_directory, plan.mounts.resume) == ("digits-1", str(RUN), "/old/checkpoint")
-    assert plan.program.command == ("python", "train.py", "--lr", "0.1")
+    assert plan.program.command == ("python", "train.py")
     assert (plan.job, plan.site, plan.scheduler, plan.image.engine) == ("digits", "neuron", "slurm", ENGINE)
     assert (plan.program.as_root, plan.image.lease, plan.program.workdir) == (True, "", "/opt/ctrain/examples/digits")
 

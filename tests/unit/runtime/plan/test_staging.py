@@ -1,4 +1,4 @@
-"""Whether the image is copied to the nodes: by request, by what the site has, and by what it costs."""
+"""What is copied to the nodes: by request, by what the site has, and by what it costs."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from ctrain_runtime.errors import ConfigError, UsageError
+from ctrain_runtime.errors import ConfigError, CtrainError, UsageError
 from ctrain_runtime.plan.image_choice import choose_image
-from ctrain_runtime.plan.model import Options
-from ctrain_runtime.plan.staging import Staging, copy_seconds, plan_staging, shared_seconds
+from ctrain_runtime.plan.model import DataCopy, Mount, Options, Staging
+from ctrain_runtime.plan.staging import copy_seconds, plan_staging, shared_seconds
 from samples.plans import RUN, a_plan, a_site, an_image, some_facts
 
 SITE = a_site(staging="/local")
@@ -79,6 +79,31 @@ def test_the_plan_has_the_decision() -> None:
     plan = a_plan(site=SITE, stage="always", nodes=2)
     assert (plan.staging.directory, plan.staging.copies, plan.image.size) == ("/local", True, 5)
     assert plan.staging.reason.startswith("copied to /local on each node")
+
+
+def test_the_plan_has_the_copy_of_the_data_set() -> None:
+    mount = Mount("/images.sqfs", "/data", read_only=True, is_image=True)
+    plan = a_plan(site=SITE, data="/images.sqfs", stage_data=True, identify_data=lambda _: ("sha256:5e1f", 4))
+    assert plan.staging.data_copy == DataCopy(mount, "sha256:5e1f", 4, "/local")
+    assert a_plan(site=SITE, data="/images.sqfs").staging.data_copy is None
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ({"site": SITE}, "--stage-data: the run has no data set. Pass --data FILE.sqfs"),
+        ({"site": SITE, "data": "/images"}, "not the directory /images. Make one, once, with: mksquashfs"),
+        ({"data": "/x.sqfs"}, "site neuron names no directory on the nodes' own disks. Set"),
+        ({"site": a_site(staging="/local", required=("account",)), "data": "/x.sqfs"}, "requires --account"),
+        ({"site": a_site(staging="/local", gpu_order=(1,)), "data": "/x.sqfs"}, "gpu_order must hold"),
+    ],
+)
+def test_no_data_set_is_read_for_what_is_refused(parts: dict[str, Any], message: str) -> None:
+    read: list[Mount] = []
+    with pytest.raises(CtrainError) as caught:
+        a_plan(stage_data=True, identify_data=lambda mount: (read.append(mount), ("", 0))[1], **parts)
+    assert message in str(caught.value)
+    assert read == []
 
 
 def test_a_copy_through_the_chain_hardly_depends_on_the_number_of_nodes() -> None:
