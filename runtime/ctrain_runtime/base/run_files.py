@@ -15,7 +15,7 @@ GUARD_SCRIPT = "guard.sh"  # starts a task, where what the scheduler starts is k
 
 RENDEZVOUS = "rendezvous.py"
 SCAN = "scan.py"  # looks who joins the world of the run, one process per node
-INSIDE = "inside"  # the programs of the preflight
+PREFLIGHT_PROGRAMS = "inside"
 BENCH_PROGRAM, BENCH = "collectives.py", "bench.jsonl"
 
 EVENTS = "events.jsonl"  # of the job, written on one host only: appends from several hosts get lost on NFS

@@ -39,14 +39,14 @@ def find_engine() -> Engine:
     for name in ("apptainer", "singularity"):
         path = command.which(name)
         if path:
-            return identify(path)
+            return engine_at(path)
     raise EngineError(
         "neither apptainer nor singularity is on PATH",
         "Run: module load apptainer, or module load singularity; or install Apptainer: ctrain help installing",
     )
 
 
-def identify(path: str) -> Engine:
+def engine_at(path: str) -> Engine:
     """The engine at `path`. Raises EngineError if it does not work."""
     return read_banner(path, _version(path))
 

@@ -18,7 +18,7 @@ def prove(plan: LaunchPlan, agent: str = "python3", *, needs_torch: bool = False
     check, size = plan.checks.preflight, plan.size
     if not check:
         return []
-    directory = f"{plan.run_directory}/{run_files.INSIDE}"
+    directory = f"{plan.run_directory}/{run_files.PREFLIGHT_PROGRAMS}"
     by_tcp = check.expected if check.backend == "gloo" else 0.0  # NCCL's fabric is another than that of sockets
     gpus = size.gpus_per_node if plan.image.cuda else 0
     nodes = ["nodes", str(size.nodes), check.backend, f"{by_tcp:g}", str(gpus)] if size.nodes > 1 or gpus else []

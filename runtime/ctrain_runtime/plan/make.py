@@ -31,7 +31,7 @@ from ctrain_runtime.plan.model import (
 from ctrain_runtime.plan.mounts import data_mount, make_mounts
 from ctrain_runtime.plan.mpi_start import choose_task_starter, start_mpi
 from ctrain_runtime.plan.preflight import plan_preflight
-from ctrain_runtime.plan.size import Fit, JobSize
+from ctrain_runtime.plan.size import JobFit, JobSize
 from ctrain_runtime.plan.staging import plan_data_copy, plan_staging
 from ctrain_runtime.site.model import Site
 
@@ -42,17 +42,17 @@ def make_plan(
     image: Image,
     options: Options,
     facts: Facts,
-    fit: Fit,
+    fit: JobFit,
     run_directory: Path,
     flat: Optional[Image] = None,
-    identify_data: Callable[[Mount], tuple[str, int]] = lambda _mount: ("", 0),
+    digest_and_size: Callable[[Mount], tuple[str, int]] = lambda _mount: ("", 0),
     unproven: Callable[[LaunchPlan], str] = lambda _plan: "unknown",
 ) -> LaunchPlan:
     """The launch plan. Paths in `site` and `options` are absolute already; the run's name is the directory's.
 
-    `flat` is the flattened image that can replace `image`, if there is one; `identify_data` tells digest and size of a
-    data set that is to be copied, `unproven` why no preflight of such a run has passed here ("": one has). The job's
-    launcher is not `auto`. Raises UsageError, ResourceError, SchedulerError, EngineError or DataError if the plan would
+    `flat` is the flattened image that can replace `image`, if there is one; `digest_and_size` reads a data set that is
+    to be copied, `unproven` tells why no preflight of such a run has passed here ("": one has). The job's launcher is
+    not `auto`. Raises UsageError, ResourceError, SchedulerError, EngineError or DataError if the plan would
     fail, JobError or ConfigError for invalid names of variables of the job or the site, and for a staging directory
     that is not absolute.
     """
@@ -85,12 +85,12 @@ def make_plan(
         checks=_estimate(job, site, program.command, size, gpus) if options.estimate else Checks(),
     )
     if options.stage_data:  # last: a data set may have to be read whole
-        plan = replace(plan, staging=replace(staging, data_copy=plan_data_copy(data, site, identify_data)))
+        plan = replace(plan, staging=replace(staging, data_copy=plan_data_copy(data, site, digest_and_size)))
     preflight = plan_preflight(plan, site, options.preflight, unproven)
     return replace(plan, checks=replace(plan.checks, preflight=preflight))
 
 
-def _program(job: Job, site: Site, options: Options, facts: Facts, fit: Fit, software: Mapping[str, str]) -> Program:
+def _program(job: Job, site: Site, options: Options, facts: Facts, fit: JobFit, software: Mapping[str, str]) -> Program:
     launcher, flavour = job.launcher, ""
     if launcher == "mpi":
         launcher, flavour = start_mpi(site, facts.cluster, fit.size.nodes, software)
@@ -114,7 +114,7 @@ def _estimate(job: Job, site: Site, command: Sequence[str], size: JobSize, gpus:
     return Checks(estimate=estimate, notes=notes)
 
 
-def _placement(site: Site, options: Options, facts: Facts, fit: Fit, cpu_bind: str) -> Placement:
+def _placement(site: Site, options: Options, facts: Facts, fit: JobFit, cpu_bind: str) -> Placement:
     allocation = facts.cluster.allocation
     return Placement(
         partition=fit.partition,
@@ -135,7 +135,7 @@ def _environment(
     site: Site,
     options: Options,
     run_directory: Path,
-    fit: Fit,
+    fit: JobFit,
     planned: PlannedImage,
     program: Program,
     software: Mapping[str, str],
@@ -157,7 +157,7 @@ def _environment(
     )
 
 
-def _gpu_maker(fit: Fit, facts: Facts) -> Optional[Maker]:
+def _gpu_maker(fit: JobFit, facts: Facts) -> Optional[Maker]:
     """Whose GPUs the run uses; None without GPUs."""
     if not fit.size.gpus_per_node:
         return None

@@ -52,7 +52,7 @@ class JobSize:
 
 
 @dataclass(frozen=True)
-class Fit:
+class JobFit:
     """The size of a job where it fits: in a partition ("": on this machine), whose binding of ranks to cores is
     `cpu_bind` ("": left to the cluster). `notes` are lines for the user: limits that were shortened or that do not
     apply."""

@@ -11,7 +11,7 @@ from ctrain_runtime.base.suggest import suggest
 from ctrain_runtime.cluster.model import Allocation, Cluster, Machine, Partition
 from ctrain_runtime.errors import ConfigError, ResourceError, SchedulerError, UsageError
 from ctrain_runtime.plan.partition_choice import choose_partition, hosts_elsewhere, limit, others_that_take
-from ctrain_runtime.plan.size import Fit, JobSize, SizeRequest, check_capacity, resolve_count, unused_gpus
+from ctrain_runtime.plan.size import JobFit, JobSize, SizeRequest, check_capacity, resolve_count, unused_gpus
 from ctrain_runtime.site.model import Site
 from ctrain_runtime.store.manifest import Manifest
 
@@ -20,7 +20,7 @@ OTHERS = 5  # partitions that a complaint names, at most
 
 def fit(
     request: SizeRequest, cluster: Cluster, site: Site, find_image: Callable[[], Optional[Manifest]] = lambda: None
-) -> Fit:
+) -> JobFit:
     """Where a job fits, and its size there; inside an allocation that of a step, and of a run on a machine without a
     scheduler.
 
@@ -47,7 +47,7 @@ def fit(
     return replace(fitted, notes=(*reasons, *fitted.notes))
 
 
-def _fit_or_name_others(request: SizeRequest, cluster: Cluster, site: Site, partition: Partition) -> Fit:
+def _fit_or_name_others(request: SizeRequest, cluster: Cluster, site: Site, partition: Partition) -> JobFit:
     try:
         return _fit_partition(request, cluster, site, partition)
     except ResourceError as error:
@@ -56,7 +56,7 @@ def _fit_or_name_others(request: SizeRequest, cluster: Cluster, site: Site, part
         raise ResourceError(error.message, hint) from error
 
 
-def _fit_machine(request: SizeRequest, site: Site, machine: Machine) -> Fit:
+def _fit_machine(request: SizeRequest, site: Site, machine: Machine) -> JobFit:
     """Nodes are groups of ranks there, which share its cores."""
     if request.partition:
         problem = f"site {site.name} has no partitions"
@@ -69,10 +69,10 @@ def _fit_machine(request: SizeRequest, site: Site, machine: Machine) -> Fit:
     if request.time_is_explicit:
         notes += (f"--time does not apply to site {site.name}: nothing ends the run",)
     cores = max(1, machine.cores // (nodes * ranks))
-    return Fit(JobSize(nodes, ranks, gpus, cores, cores), notes=notes)
+    return JobFit(JobSize(nodes, ranks, gpus, cores, cores), notes=notes)
 
 
-def _fit_partition(request: SizeRequest, cluster: Cluster, site: Site, partition: Partition) -> Fit:
+def _fit_partition(request: SizeRequest, cluster: Cluster, site: Site, partition: Partition) -> JobFit:
     nodes = resolve_count("--nodes", request.nodes, 1)
     _check_nodes(partition, nodes)
     scope = f"a node of partition {partition.name}"
@@ -84,10 +84,10 @@ def _fit_partition(request: SizeRequest, cluster: Cluster, site: Site, partition
     memory = _memory(partition, gpus, ask_memory, site.memory_per_gpu) if may_ask else None
     size = replace(_share(partition, nodes, gpus, ranks, site), memory=memory, time_limit=minutes)
     notes = (*unused_gpus(request, gpus, ranks), *_waits_for(partition, nodes), *notes)
-    return Fit(size, partition.name, partition.cpu_bind, notes)
+    return JobFit(size, partition.name, partition.cpu_bind, notes)
 
 
-def _fit_allocation(request: SizeRequest, cluster: Cluster, site: Site, allocation: Allocation) -> Fit:
+def _fit_allocation(request: SizeRequest, cluster: Cluster, site: Site, allocation: Allocation) -> JobFit:
     scope = f"allocation {allocation.job_id}"
     nodes = resolve_count("--nodes", request.nodes, allocation.nodes)
     check_capacity(scope, "node", allocation.nodes, "--nodes", nodes)
@@ -108,7 +108,7 @@ def _fit_allocation(request: SizeRequest, cluster: Cluster, site: Site, allocati
     memory, notes = _memory(limits, gpus, ask_memory, None), _ignored_in_allocation(request, allocation)
     notes = (*unused_gpus(request, gpus, ranks), *notes)
     size = replace(_share(limits, nodes, gpus, ranks, site), memory=memory, time_limit=allocation.minutes_left)
-    return Fit(size, limits.name, limits.cpu_bind, notes)
+    return JobFit(size, limits.name, limits.cpu_bind, notes)
 
 
 def _share(limits: Partition, nodes: int, gpus: int, ranks: int, site: Site) -> JobSize:

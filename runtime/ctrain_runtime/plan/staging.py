@@ -38,9 +38,9 @@ def staging_directory(site: Site) -> str:
     return directory
 
 
-def plan_data_copy(mount: Optional[Mount], site: Site, identify: Callable[[Mount], tuple[str, int]]) -> DataCopy:
-    """The copy of a data set that each node gets before the ranks start; `identify` tells its digest and size, and may
-    have to read all of it. Raises UsageError for what cannot be copied, ConfigError for a wrong directory."""
+def plan_data_copy(mount: Optional[Mount], site: Site, digest_and_size: Callable[[Mount], tuple[str, int]]) -> DataCopy:
+    """The copy of a data set that each node gets before the ranks start; `digest_and_size` may have to read all of it.
+    Raises UsageError for what cannot be copied, ConfigError for a wrong directory."""
     if not mount:
         raise UsageError("--stage-data: the run has no data set", "Pass --data FILE.sqfs")
     if not mount.is_image:
@@ -51,7 +51,7 @@ def plan_data_copy(mount: Optional[Mount], site: Site, identify: Callable[[Mount
     if not directory:
         problem = f"--stage-data: site {site.name} names no directory on the nodes' own disks"
         raise UsageError(problem, "Set `staging` in a site file of your own")
-    return DataCopy(mount, *identify(mount), directory)
+    return DataCopy(mount, *digest_and_size(mount), directory)
 
 
 def plan_staging(mode: str, site: Site, image: PlannedImage, nodes: int, *, interactive: bool) -> Staging:

@@ -13,7 +13,7 @@ from typing import Optional
 
 from ctrain_runtime.base import run_files
 from ctrain_runtime.errors import CANCELLED, CtrainError, WorldError
-from ctrain_runtime.run import events, preflight, ranks, record, shared_files, world
+from ctrain_runtime.run import events, preflight_results, ranks, record, shared_files, world
 from ctrain_runtime.run.ending import EARLY, FROM_OUTSIDE, TERMINATED, Ending, Interruption, cut_short, interruption
 from ctrain_runtime.run.measured import measure
 from ctrain_runtime.run.memory import Shortage, shortage
@@ -76,7 +76,7 @@ def conclude(run: Run, status: Status) -> Conclusion:
     if run.plan.checks.estimate:
         changed = dataclasses.replace(changed, measured=measure(run.path / run_files.METRICS))
     lease.release(run.plan.image.lease)
-    preflight.remember(run.plan, events.read_job_events(run.path))
+    preflight_results.remember(run.plan, events.read_job_events(run.path))
     unsaved = ""
     try:
         record.save(changed)
@@ -132,7 +132,7 @@ def _evidence(run: Run, status: Status) -> _Evidence:
         all_ranks,
         status,
         cancelled,
-        preflight.messages(node_events),
+        preflight_results.messages(node_events),
         world.certify(run.plan, node_events),
         world.verdict(node_events),
         interruption(job, node_events, run.plan.recorded_ranks),

@@ -11,7 +11,7 @@ from ctrain_runtime.plan.model import Mount
 from ctrain_runtime.plan.mounts import data_problem
 
 
-def identify(mount: Mount, report: Report) -> tuple[str, int]:
+def digest_and_size(mount: Mount, report: Report) -> tuple[str, int]:
     """Digest and size of the image of a data set, which is read whole unless they are known. Raises DataError."""
     if wrong := data_problem(mount):
         raise wrong

@@ -98,7 +98,7 @@ def _fill(path: Path, launch: Launch) -> None:
         shared_files.create(path, launch.plan)
     if launch.plan.checks.preflight:
         left_out = shutil.ignore_patterns("__*", run_files.RENDEZVOUS)
-        shutil.copytree(payload.PREFLIGHT, path / run_files.INSIDE, ignore=left_out)
+        shutil.copytree(payload.PREFLIGHT, path / run_files.PREFLIGHT_PROGRAMS, ignore=left_out)
     for name in launch.files:
         (path / name).touch(mode=0o600)
         (path / name).write_text(payload.text(name), encoding="utf-8")

@@ -28,12 +28,12 @@ from ctrain_runtime.plan.launcher_choice import HOROVOD, Imports, choose, refuse
 from ctrain_runtime.plan.make import make_plan
 from ctrain_runtime.plan.model import Launch, LaunchPlan, Mount, Options
 from ctrain_runtime.plan.mounts import site_mounts
-from ctrain_runtime.plan.size import Fit, SizeRequest
+from ctrain_runtime.plan.size import JobFit, SizeRequest
 from ctrain_runtime.run import (
     accelerate_config,
     directory,
     outside_paths,
-    preflight,
+    preflight_results,
     record,
     select_image,
     targets,
@@ -87,7 +87,7 @@ class _Target:
     """Where a run fits, and its image. `is_here` is false for a dry run on a machine that is not the site's."""
 
     cluster: Cluster
-    fit: Fit
+    fit: JobFit
     nodes: NodeFacts
     image: image.Image
     notes: tuple[str, ...]
@@ -193,8 +193,8 @@ def _plan(
     run = directory.new_run_path(parent, planned.name, request.name)
     plan = make_plan(
         *(planned, site, target.image, options, detected, target.fit, run, flat),
-        identify_data=lambda mount: _identify(mount, request.report),
-        unproven=preflight.unproven,
+        digest_and_size=lambda mount: _digest_and_size(mount, request.report),
+        unproven=preflight_results.unproven,
     )
     _check_passed(request.options.env)
     if target.is_here:
@@ -206,10 +206,10 @@ def _plan(
     return plan, (*notes, *plan.checks.notes, *done, *of_site, *independent.notes(plan))
 
 
-def _identify(mount: Mount, report: Report) -> tuple[str, int]:
+def _digest_and_size(mount: Mount, report: Report) -> tuple[str, int]:
     from ctrain_runtime.run import data_copy  # reads digests as those of foreign images
 
-    return data_copy.identify(mount, report)
+    return data_copy.digest_and_size(mount, report)
 
 
 def _check_passed(env: tuple[str, ...]) -> None:

@@ -12,7 +12,7 @@ from ctrain_runtime.base import time_limit
 from ctrain_runtime.base.time_limit import NodeRange
 from ctrain_runtime.cluster import machine
 from ctrain_runtime.cluster.model import Cluster, Limits, Partition
-from ctrain_runtime.engines.apptainer import Engine, find_engine, identify
+from ctrain_runtime.engines.apptainer import Engine, engine_at, find_engine
 from ctrain_runtime.errors import ConfigError, EngineError, SchedulerError, UsageError
 from ctrain_runtime.plan import admission
 from ctrain_runtime.plan.admission import NodeFacts
@@ -136,7 +136,7 @@ def find_site_engine(site: Site, *, dry_run: bool = False) -> tuple[Engine, Note
         engine = Engine("apptainer" if "apptainer" in path else "singularity", path, version)
         return replace(engine, fakeroot=site.engine.fakeroot), ()
     try:
-        engine = replace(identify(path), path=path) if path else find_engine()
+        engine = replace(engine_at(path), path=path) if path else find_engine()
         return replace(engine, fakeroot=site.engine.fakeroot), ()
     except EngineError as error:
         if dry_run:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from ctrain_runtime.base import run_files
 from ctrain_runtime.errors import CtrainError
-from ctrain_runtime.run import events, preflight, ranks, shared_files
+from ctrain_runtime.run import events, preflight_results, ranks, shared_files
 from ctrain_runtime.run.follow import Metrics, Tail
 from ctrain_runtime.run.interrupts import Interrupts
 from ctrain_runtime.run.submit import Run
@@ -200,7 +200,7 @@ class _Watcher:
             if self._up.get(path, 0) < self._run.plan.recorded_ranks // self._run.plan.size.nodes:
                 node_events = events.read(path)
                 self._up[path] = ranks.started(ranks.from_events(node_events))
-                for message in preflight.messages(node_events):
+                for message in preflight_results.messages(node_events):
                     if message not in self._preflight:
                         self._preflight.add(message)
                         self._observer.preflight(message)

@@ -12,7 +12,7 @@ from ctrain_runtime.base import time_limit
 from ctrain_runtime.cluster.model import Allocation, Cluster, Limits, Machine, Partition
 from ctrain_runtime.errors import ConfigError, CtrainError, ResourceError, SchedulerError, UsageError
 from ctrain_runtime.plan import sizing
-from ctrain_runtime.plan.size import Fit, JobSize, SizeRequest
+from ctrain_runtime.plan.size import JobFit, JobSize, SizeRequest
 from ctrain_runtime.site.model import Site
 from ctrain_runtime.store.manifest import Manifest
 from samples.plans import a_manifest
@@ -34,7 +34,7 @@ CLUSTER = Cluster((GPU, CPU), ("pmix", "none"))
 ALLOCATION = Allocation("41", nodes=2, partition="skl", cpus=16, gpus=4, memory=64_000, minutes_left=35)
 
 
-def fit(cluster: Cluster = CLUSTER, site: Site = SITE, **request: Any) -> Fit:
+def fit(cluster: Cluster = CLUSTER, site: Site = SITE, **request: Any) -> JobFit:
     return sizing.fit(SizeRequest(**request), cluster, site)
 
 
@@ -45,7 +45,7 @@ def inside(cluster: Cluster = CLUSTER, **allocation: Any) -> Cluster:
 def test_a_whole_node() -> None:
     size = JobSize(nodes=1, ranks_per_node=8, gpus_per_node=8, cpus_per_rank=16, cores_per_rank=8, time_limit=60)
     notes = ("partition amd_a100nv_8 chosen: the cluster's default",)
-    assert fit() == Fit(size, partition="amd_a100nv_8", notes=notes)
+    assert fit() == JobFit(size, partition="amd_a100nv_8", notes=notes)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_a_job_is_sized_once_but_where_its_image_runs_elsewhere(
     cluster = Cluster((dataclasses.replace(GPU, arch="x86_64"), CPU, grace))
     tried, pulled, fit_partition = [], [], sizing._fit_partition
 
-    def count(request: SizeRequest, cluster: Cluster, site: Site, partition: Partition) -> Fit:
+    def count(request: SizeRequest, cluster: Cluster, site: Site, partition: Partition) -> JobFit:
         tried.append(partition.name)
         return fit_partition(request, cluster, site, partition)
 
@@ -327,7 +327,7 @@ def test_the_default_time_of_a_job_is_shortened_and_that_is_noted() -> None:
 
 def test_a_step_in_an_allocation() -> None:
     size = JobSize(nodes=2, ranks_per_node=4, gpus_per_node=4, cpus_per_rank=4, cores_per_rank=4, time_limit=35)
-    assert fit(inside(), nodes="auto") == Fit(size, partition="skl")
+    assert fit(inside(), nodes="auto") == JobFit(size, partition="skl")
 
 
 def test_an_allocation_shares_its_memory_among_steps() -> None:
@@ -451,7 +451,7 @@ def test_interactive_jobs_end_earlier() -> None:
 # --- A machine without a scheduler
 
 
-def fit_machine(gpus: int = 0, scope: str = "this machine", **request: Any) -> Fit:
+def fit_machine(gpus: int = 0, scope: str = "this machine", **request: Any) -> JobFit:
     return fit(Cluster(machine=Machine(gpus, 8, scope)), Site(name="local", scheduler="local"), **request)
 
 

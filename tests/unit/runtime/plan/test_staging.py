@@ -83,7 +83,7 @@ def test_the_plan_has_the_decision() -> None:
 
 def test_the_plan_has_the_copy_of_the_data_set() -> None:
     mount = Mount("/images.sqfs", "/data", read_only=True, is_image=True)
-    plan = a_plan(site=SITE, data="/images.sqfs", stage_data=True, identify_data=lambda _: ("sha256:5e1f", 4))
+    plan = a_plan(site=SITE, data="/images.sqfs", stage_data=True, digest_and_size=lambda _: ("sha256:5e1f", 4))
     assert plan.staging.data_copy == DataCopy(mount, "sha256:5e1f", 4, "/local")
     assert a_plan(site=SITE, data="/images.sqfs").staging.data_copy is None
 
@@ -101,7 +101,7 @@ def test_the_plan_has_the_copy_of_the_data_set() -> None:
 def test_no_data_set_is_read_for_what_is_refused(parts: dict[str, Any], message: str) -> None:
     read: list[Mount] = []
     with pytest.raises(CtrainError) as caught:
-        a_plan(stage_data=True, identify_data=lambda mount: (read.append(mount), ("", 0))[1], **parts)
+        a_plan(stage_data=True, digest_and_size=lambda mount: (read.append(mount), ("", 0))[1], **parts)
     assert message in str(caught.value)
     assert read == []
 

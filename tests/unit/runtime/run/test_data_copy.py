@@ -10,7 +10,7 @@ import pytest
 
 from ctrain_runtime.errors import DataError
 from ctrain_runtime.plan.model import Mount
-from ctrain_runtime.run.data_copy import identify
+from ctrain_runtime.run.data_copy import digest_and_size
 
 
 def test_the_file_of_the_data_set_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -19,7 +19,7 @@ def test_the_file_of_the_data_set_is_read_once(tmp_path: Path, monkeypatch: pyte
     data.write_bytes(b"hsqs")
     reports: list[str] = []
     mount = Mount(str(data), "/data", read_only=True, is_image=True)
-    found = [identify(mount, lambda what, _: reports.append(what)) for _ in range(2)]
+    found = [digest_and_size(mount, lambda what, _: reports.append(what)) for _ in range(2)]
     assert found == [(f"sha256:{hashlib.sha256(b'hsqs').hexdigest()}", 4)] * 2
     assert list(dict.fromkeys(reports)) == [f"reading {data}", ""]
 
@@ -27,4 +27,4 @@ def test_the_file_of_the_data_set_is_read_once(tmp_path: Path, monkeypatch: pyte
 def test_a_data_set_that_cannot_be_read() -> None:
     mount = Mount("/missing.sqfs", "/data", read_only=True, is_image=True)
     with pytest.raises(DataError, match=re.escape("the data set /missing.sqfs: No such file or directory")):
-        identify(mount, lambda *_: None)
+        digest_and_size(mount, lambda *_: None)

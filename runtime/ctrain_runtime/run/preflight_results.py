@@ -1,4 +1,4 @@
-"""What the preflights of earlier runs have proven: that is cached."""
+"""What preflights have shown: in this run, and in earlier ones, which is cached."""
 
 from __future__ import annotations
 
