@@ -23,7 +23,7 @@ from ctrain_builder.store.sign import Signer
 from ctrain_runtime.cli.main import main
 from ctrain_runtime.engines.apptainer import find_engine
 from ctrain_runtime.errors import ImageUnusable
-from ctrain_runtime.images import trust
+from ctrain_runtime.images import trust, user_layer
 from ctrain_runtime.images.image import Image, find_any_arch
 from ctrain_runtime.registry.client import RegistryClient, parse
 from ctrain_runtime.site.model import Site
@@ -31,6 +31,8 @@ from ctrain_runtime.store import signatures
 from ctrain_runtime.store.manifest import Layer, read_manifest
 from ctrain_runtime.store.store import open_store
 from samples import gpg
+from samples.layers import write_layer
+from samples.plans import a_manifest
 from samples.registry import serve
 from samples.sample_images import write_image, write_store
 
@@ -113,6 +115,28 @@ def test_a_second_key_signs_and_no_published_file_changes(root: Path, keys: Path
     ]
     (added,) = signatures.added(image(root, 1).path)
     assert added.stat().st_mode & 0o777 == 0o444
+
+
+def test_a_user_layer_is_signed_and_every_change_of_it_is_seen(
+    tmp_path: Path, keys: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_layer(tmp_path / "my.sqsh", a_manifest())
+    layer = user_layer.read(path)
+    with pytest.raises(ImageUnusable, match="not signed by a key that site strict trusts"):
+        trust.require_trusted_layer(layer, strict(keys / "new.pub"))
+    assert main(BUILD_VERBS, ["layer", "sign", str(path), "--key", str(keys / "new.pem")]) == 0
+    assert "my.sqsh (sha256:" in (said := capsys.readouterr().out) and " signed with SHA256:" in said
+    trust.require_trusted_layer(layer, strict(keys / "new.pub"))
+    trust.require_trusted_layer(layer, strict(keys / "old.pub", keys / "new.pub"))
+    assert signatures.path_for_layer(path).stat().st_mode & 0o777 == 0o644
+    with pytest.raises(ImageUnusable, match="not signed by a key that site strict trusts"):
+        trust.require_trusted_layer(layer, strict(keys / "old.pub"))
+    moved = path.rename(tmp_path / "other.sqsh")
+    signatures.path_for_layer(path).rename(signatures.path_for_layer(moved))
+    trust.require_trusted_layer(user_layer.read(moved), strict(keys / "new.pub"))
+    write_layer(moved, a_manifest(), einops="0.8.2")
+    with pytest.raises(ImageUnusable, match="built again, or changed"):
+        trust.require_trusted_layer(user_layer.read(moved), strict(keys / "new.pub"))
 
 
 def test_keys_are_rotated(root: Path, keys: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,10 +1,11 @@
-"""Build or show a user layer on top of a published image. See: ctrain help user-layers
+"""Build, show or sign a user layer on top of a published image. See: ctrain help user-layers
 
   ctrain layer build requirements.txt --on pytorch:prod -o my.sqsh     # add packages with pip
   ctrain layer build script.sh --on pytorch:prod -o my.sqsh            # run a script as the container's root
   ctrain layer build script.sh --with src --on pytorch:prod -o my.sqsh    # that uses the directory src beside it
   ctrain layer show my.sqsh                                            # show its image and its packages
   ctrain run resnet50 --layer my.sqsh                                  # use it in a run
+  ctrain layer sign my.sqsh --key admin.pem                            # for sites that require signatures
 
 Packages of the image are not changed: a layer that needs another torch, NCCL, MPI or CUDA is refused.
 """
@@ -21,25 +22,29 @@ import pwd
 import sys
 from pathlib import Path
 
+from ctrain_builder import atomic
 from ctrain_builder.cache_root import open_cache
 from ctrain_builder.cli.options import cache_directory
 from ctrain_builder.cli.progress import ProgressLines
+from ctrain_builder.cli.signer import make_signer
 from ctrain_builder.layers import build_host, host_tools, user_source, workspace
 from ctrain_builder.layers import user_layer as maker
 from ctrain_builder.layers.container import Container
+from ctrain_builder.store import signatures as store_signatures
 from ctrain_runtime.base.digest import short
 from ctrain_runtime.base.text import format_size, table
 from ctrain_runtime.engines.apptainer import find_engine
-from ctrain_runtime.errors import UsageError
+from ctrain_runtime.errors import BuildError, UsageError
 from ctrain_runtime.images import image, user_layer
 from ctrain_runtime.images.trust import require_trusted
 from ctrain_runtime.images.user_layer import UserLayer
 from ctrain_runtime.site.select import select_site
+from ctrain_runtime.store import signatures
 from ctrain_runtime.store.store import open_stores
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    actions = parser.add_subparsers(dest="action", required=True, metavar="build|show")
+    actions = parser.add_subparsers(dest="action", required=True, metavar="build|show|sign")
     build = actions.add_parser("build", help="build a layer", allow_abbrev=False)
     build.add_argument("source", type=Path, metavar="FILE", help="a requirements file for pip, or a script (NAME.sh)")
     build.add_argument(
@@ -62,7 +67,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     show = actions.add_parser("show", help="show what a layer is built on and what it adds", allow_abbrev=False)
     show.add_argument("layer", type=Path, metavar="LAYER")
-    for action in (build, show):
+    sign = actions.add_parser("sign", help="sign a layer, in a file LAYER.sig beside it", allow_abbrev=False)
+    sign.add_argument("layer", type=Path, metavar="LAYER")
+    text = "the key that signs: a PEM file, pgp:N of the engine's key ring, or gpg:KEY of gpg's agent"
+    sign.add_argument("--key", required=True, metavar="KEY", help=text)
+    for action in (build, show, sign):
         action.add_argument("--json", action="store_true", help="print one JSON object instead of text")
 
 
@@ -70,6 +79,10 @@ def execute(args: argparse.Namespace) -> int:
     if args.action == "show":
         layer = user_layer.read(args.layer)
         print(_as_json(layer) if args.json else _describe(layer))
+        return 0
+    if args.action == "sign":
+        layer, key = _sign(args)
+        print(_as_json(layer) if args.json else f"{layer.path} ({short(layer.digest)}) signed with {key}")
         return 0
     layer = _build(args)
     print(_as_json(layer) if args.json else f"run with it: ctrain run --image {args.on} --layer {args.output} ...")
@@ -103,6 +116,23 @@ def _build(args: argparse.Namespace) -> UserLayer:
     finally:
         progress.close()
     return layer
+
+
+def _sign(args: argparse.Namespace) -> tuple[UserLayer, str]:
+    """Sign a layer whose bytes were read; the layer, and the key."""
+    layer, signer = user_layer.read(args.layer), make_signer(args.key)
+    signer.check()
+    signature = store_signatures.sign_statement(signatures.layer_statement(layer.digest), signer)
+    path = signatures.path_for_layer(layer.path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        temporary.write_bytes(signature.content)
+        temporary.chmod(0o644)
+        atomic.move(temporary, path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise BuildError(f"cannot write {path}: {error.strerror}", "Sign a copy of the layer") from error
+    return layer, signature.key
 
 
 def _check(source: Path, output: Path) -> None:

@@ -86,9 +86,14 @@ def put(writer: LockedStore, image: PublishedImage, signature: Signature) -> Non
 
 def make(manifest: Manifest, signer: Signer) -> Signature:
     """A signature on the name, version and digest of a version. Raises StoreError."""
+    return sign_statement(signatures.statement(manifest), signer)
+
+
+def sign_statement(text: bytes, signer: Signer) -> Signature:
+    """A signature on a statement. Raises StoreError."""
     with tempfile.TemporaryDirectory() as directory:
         statement, signed = Path(directory, "statement"), Path(directory, "signature.sif")
-        statement.write_bytes(signatures.statement(manifest))
+        statement.write_bytes(text)
         engine = [signer.engine.path, "--quiet", "sif"]
         command.run([*engine, "new", str(signed)])
         command.run([*engine, "add", *_OBJECT, str(signed), str(statement)])

@@ -1,4 +1,4 @@
-"""Verifies an image before a run: its signature, and its digest against the manifest.
+"""Verifies images and user layers before a run: their signatures, and an image's digest against the manifest.
 
 An image with a manifest needs a signature on its name, version and digest; one without any names nothing but itself, so
 that a signature in its file is enough. The checks read the whole file, which takes seconds per 10 GB. The result is
@@ -20,6 +20,7 @@ from ctrain_runtime.base.user_cache import UserCache, file_conditions
 from ctrain_runtime.engines.apptainer import Engine, clean_environ, find_engine
 from ctrain_runtime.errors import CtrainError, ImageUnusable, SiteError, UsageError
 from ctrain_runtime.images.image import Image, is_foreign, is_path
+from ctrain_runtime.images.user_layer import UserLayer
 from ctrain_runtime.site.model import Site
 from ctrain_runtime.site.select import SelectedSite
 from ctrain_runtime.store import sif, signatures
@@ -49,13 +50,7 @@ def require_trusted(image: Image, site: Site) -> None:
     """
     if not site.require_signature:
         return
-    if not site.trusted_keys:
-        problem = f"site {site.name} requires signatures but has no trusted keys"
-        raise SiteError(problem, "Set `trusted_keys` in the site file")
-    try:
-        keys = [check_key(key) for key in site.trusted_keys]
-    except UsageError as error:
-        raise SiteError(f"site {site.name}: trusted_keys: {error.message}", "Ask the administrators") from error
+    keys = _trusted_keys(site)
     path, published = image.path, image.manifest.digest
     cache, conditions = UserCache(CACHE), _conditions(image, keys)
     if cache.get(str(path), conditions):
@@ -72,6 +67,33 @@ def require_trusted(image: Image, site: Site) -> None:
         problem = f"digest mismatch: {path} is {short(digest)}, its manifest records {short(published)}"
         raise ImageUnusable(problem, "It was modified after publishing; report it to the store's owner")
     cache.put(str(path), conditions, True)
+
+
+def require_trusted_layer(layer: UserLayer, site: Site) -> None:
+    """Raise ImageUnusable unless `layer`, whose bytes were read, is signed by a key that the site trusts, if it
+    requires signatures; as `require_trusted` otherwise."""
+    if not site.require_signature:
+        return
+    keys, signature = _trusted_keys(site), signatures.path_for_layer(layer.path)
+    problem = f"is not signed by a key that site {site.name} trusts"
+    if signature.exists():
+        if not signatures.holds(signature, signatures.layer_statement(layer.digest)):
+            problem = f"is not the one that {signature.name} was made for: it was built again, or changed"
+        elif any(verifies(find_engine(), signature, key) for key in keys):
+            return
+    hint = f"Ask somebody who holds a trusted key to run: ctrain layer sign {layer.path} --key KEY"
+    raise ImageUnusable(f"layer {layer.path} {problem}", hint)
+
+
+def _trusted_keys(site: Site) -> list[str]:
+    """Raises SiteError for a site without any, or with some that cannot be read."""
+    if not site.trusted_keys:
+        problem = f"site {site.name} requires signatures but has no trusted keys"
+        raise SiteError(problem, "Set `trusted_keys` in the site file")
+    try:
+        return [check_key(key) for key in site.trusted_keys]
+    except UsageError as error:
+        raise SiteError(f"site {site.name}: trusted_keys: {error.message}", "Ask the administrators") from error
 
 
 def check_key(key: str) -> str:

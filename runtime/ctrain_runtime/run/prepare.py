@@ -180,15 +180,18 @@ def _plan(
         image.check(flat, target.nodes.arch)
         trust.require_trusted(flat, site)
     parent = runs_directory(site)
-    for layer in planned.layers:
-        if not layer.exists():
-            raise JobError(f"{planned.where}: layers: {layer} not found", "Build it with: ctrain layer build")
+    for path in planned.layers:
+        if not path.exists():
+            raise JobError(f"{planned.where}: layers: {path} not found", "Build it with: ctrain layer build")
+    layers = tuple(map(user_layer.read, (*planned.layers, *request.layers)))
+    for layer in layers:
+        trust.require_trusted_layer(layer, site)
     resumed = _resumed(request.resume, parent) if request.resume else None
     options = replace(
         request.options,
         env=(*env, *request.options.env),
         resume=str(directory.checkpoint_of(resumed)) if resumed else "",
-        layers=tuple(map(user_layer.read, (*planned.layers, *request.layers))),
+        layers=layers,
     )
     run = directory.new_run_path(parent, planned.name, request.name)
     plan = make_plan(

@@ -1,6 +1,8 @@
-"""The signatures of a published image: beside it, on a statement of its name and digest; and in its file.
+"""The signatures of a published image: beside it, on a statement of its name and digest; and in its file. User layers
+have one beside them.
 
     STORE/signatures/STEM.KEY.sif    a small SIF with a statement, signed by the engine as any image is
+    LAYER.sig                        the same with a statement of a user layer's digest: its name means nothing
 
 The statement is the line by which `sha256sum --check` recognises the image, with the version in the file name. It is
 what a run asks for: a signature in the file does not know under which name, or for which version, the file is offered.
@@ -29,6 +31,16 @@ def statement(manifest: Manifest) -> bytes:
     return f"{manifest.digest.partition(':')[2]}  {manifest.file_name}\n".encode()
 
 
+def layer_statement(digest: str) -> bytes:
+    """What the signature of a user layer covers."""
+    return f"{digest.partition(':')[2]}  user layer\n".encode()
+
+
+def path_for_layer(layer: Path) -> Path:
+    """Where the signature of a user layer is."""
+    return layer.with_name(f"{layer.name}.sig")
+
+
 def path_for(image: Path, key: str) -> Path:
     """Where the signature by `key` is added."""
     return image.parent / SIGNATURES / f"{image.stem}.{key_id(key)}.sif"
@@ -50,11 +62,15 @@ def signed_stems(root: Path) -> set[str]:
 
 
 def covers(path: Path, manifest: Manifest) -> bool:
-    """Whether a file holds the statement of this version and digest, and nothing else that is signed; not whether its
-    signature is valid."""
+    """Whether a file holds the statement of this version and digest, as `holds`."""
+    return holds(path, statement(manifest))
+
+
+def holds(path: Path, text: bytes) -> bool:
+    """Whether a file holds this statement, and nothing else that is signed; not whether its signature is valid."""
     try:
         held = [entry for entry in sif.read(path).entries if entry.kind != sif.SIGNATURE]
-        return [entry.kind for entry in held] == [_STATEMENT] and sif.entry_bytes(path, held[0]) == statement(manifest)
+        return [entry.kind for entry in held] == [_STATEMENT] and sif.entry_bytes(path, held[0]) == text
     except ImageUnusable:
         return False
 

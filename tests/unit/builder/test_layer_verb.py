@@ -35,7 +35,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("arguments", "code", "complaint"),
     [
-        ((), 64, "the following arguments are required: build|show"),
+        ((), 64, "the following arguments are required: build|show|sign"),
         (("build", "r.txt", "-o", "x.sqsh"), 64, "the following arguments are required: --on. See: ctrain layer build"),
         (
             ("build", "no.txt", "--on", "pytorch", "-o", "x.sqsh"),
@@ -53,6 +53,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (("build", "r.txt", "--on", "pytorhc", "-o", "x.sqsh"), 68, "image 'pytorhc' not found in "),
         (("build", "r.txt", "--on", "pytorch", "-o", "x.sqsh"), 73, "neither apptainer nor singularity is on PATH"),
         (("show", "r.txt"), 69, "r.txt is not a user layer: not a squashfs"),
+        (("sign", "r.txt", "--key", "k.pem"), 69, "r.txt is not a user layer: not a squashfs"),
     ],
 )
 def test_what_can_not_be_done_is_one_line_and_leaves_nothing(

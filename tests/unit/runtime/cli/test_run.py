@@ -10,6 +10,7 @@ import pytest
 
 from ctrain_runtime.cli.main import RUNTIME_VERBS, main
 from ctrain_runtime.cluster.model import Partition
+from ctrain_runtime.images import trust
 from samples import programs as fakes
 from samples.estimates import TRAINING
 from samples.layers import write_layer
@@ -364,6 +365,15 @@ def test_user_layers_of_the_job_and_of_the_command_line(machine: Path, capsys: p
     assert ctrain("--dry-run", *LOCAL, "./job", "--layer", "my.sqsh") == 0
     said = capsys.readouterr().out
     assert f"\nlayer     {machine}/my.sqsh  {plan['image']['layers'][1]['digest'][:19]}\n" in said
+
+
+def test_a_site_that_requires_signatures_requires_those_of_user_layers(
+    machine: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(trust, "require_trusted", lambda *_: None)
+    assert ctrain("--dry-run", "--site", "./strict.yaml", "--store", "store", "./job") == 0
+    assert ctrain("--dry-run", "--site", "./strict.yaml", "--store", "store", "./job", "--layer", "my.sqsh") == 69
+    assert f"layer {machine}/my.sqsh is not signed by a key that site strict trusts" in capsys.readouterr().err
 
 
 def test_an_engine_that_ignores_layers(machine: Path, programs: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,11 +11,14 @@ from pathlib import Path
 import pytest
 
 from ctrain_runtime.errors import CtrainError, EngineError, ImageUnusable, SiteError
-from ctrain_runtime.images import foreign, trust
+from ctrain_runtime.images import foreign, trust, user_layer
 from ctrain_runtime.images.image import Image, find_any_arch
+from ctrain_runtime.images.user_layer import UserLayer
 from ctrain_runtime.site.model import Site
 from ctrain_runtime.store import signatures
 from ctrain_runtime.store.sif import SIGNATURE
+from samples.layers import write_layer
+from samples.plans import a_manifest
 from samples.programs import answer
 from samples.sample_images import sif, write_image, write_signature
 
@@ -224,3 +227,36 @@ def test_a_file_that_another_key_has_signed_or_that_was_changed_is_not_called_un
     complaint = "is not signed by a key that site mine trusts: another key has signed it, or it was changed since. Ask"
     with pytest.raises(ImageUnusable, match=complaint):
         trust.require_trusted(foreign.locate(image.path, lambda *_: None), strict())
+
+
+@pytest.fixture
+def layer(tmp_path: Path) -> UserLayer:
+    """A user layer with a signature, which is valid for a stand-in alone."""
+    layer = user_layer.read(write_layer(tmp_path / "my.sqsh", a_manifest()))
+    content = sif(kind=0x4007, data=signatures.layer_statement(layer.digest), more=[(SIGNATURE, b"signed")])
+    signatures.path_for_layer(layer.path).write_bytes(content)
+    return layer
+
+
+def test_a_user_layer_needs_a_trusted_signature_where_images_do(layer: UserLayer, programs: Path) -> None:
+    calls = engine(programs, signed_by(ADMIN))
+    trust.require_trusted_layer(layer, strict())
+    assert verifications(calls) == [f"--quiet verify --all --local --json {layer.path}.sig"]
+    complaint = (
+        "my.sqsh is not signed by a key that site mine trusts. Ask somebody who holds a trusted key to run: ctra"
+    )
+    with pytest.raises(ImageUnusable, match=complaint):
+        trust.require_trusted_layer(layer, strict(STRANGER))
+    signatures.path_for_layer(layer.path).unlink()
+    with pytest.raises(ImageUnusable, match=complaint):
+        trust.require_trusted_layer(layer, strict())
+    trust.require_trusted_layer(layer, Site(name="mine", scheduler="local"))
+    with pytest.raises(SiteError, match="requires signatures but has no trusted keys"):
+        trust.require_trusted_layer(layer, Site(name="mine", scheduler="local", require_signature=True))
+
+
+def test_a_user_layer_that_was_built_again_is_not_called_unsigned(layer: UserLayer, programs: Path) -> None:
+    engine(programs, signed_by(ADMIN))
+    rebuilt = user_layer.read(write_layer(layer.path, a_manifest(), einops="0.8.2"))
+    with pytest.raises(ImageUnusable, match=r"is not the one that my\.sqsh\.sig was made for: it was built again"):
+        trust.require_trusted_layer(rebuilt, strict())
