@@ -46,10 +46,12 @@ def hold(
     waiting: Callable[[str], None] = lambda _: None,
     tick: Callable[[], None] = lambda: None,
     mode: int = 0o644,
+    group: int = -1,
     machines: bool = False,
     limit: float = float("inf"),
 ) -> Iterator[None]:
-    """Hold the lock `path`, a file that exists as long. `mode` is what the file gets, whatever the umask.
+    """Hold the lock `path`, a file that exists as long. `mode` is what the file gets, whatever the umask; `group` a
+    group ID, -1 leaves it to the system.
 
     `machines`: against processes of other machines, too. `waiting` is told once who has it; `tick` is called several
     times a second meanwhile, and may raise. Raises StoreError after `limit` seconds, and where a dead process has left
@@ -60,7 +62,7 @@ def hold(
     while True:
         waited = time.monotonic() - started
         try:
-            release = try_hold(path, mode, machines)
+            release = try_hold(path, mode, group, machines)
         except PermissionError:
             if waited > _PATIENCE:
                 raise
@@ -79,16 +81,16 @@ def hold(
         yield
 
 
-def try_hold(path: Path, mode: int = 0o644, machines: bool = False) -> Optional[contextlib.ExitStack]:
+def try_hold(path: Path, mode: int = 0o644, group: int = -1, machines: bool = False) -> Optional[contextlib.ExitStack]:
     """Hold the lock until the stack is closed; None if another holds it now."""
     if machines and not mount_of(path.parent).has_cluster_locks:
-        return _create_whole(path, mode)
+        return _create_whole(path, mode, group)
     try:
-        return _flock(path, mode, machines)
+        return _flock(path, mode, group, machines)
     except OSError as error:
         if error.errno not in NO_LOCKS or not machines:
             raise
-        return _create_whole(path, mode)
+        return _create_whole(path, mode, group)
 
 
 def holder_named(path: Path) -> str:
@@ -160,8 +162,8 @@ def lock_open_file(file: IO[bytes], path: Path, kind: int) -> None:
             raise
 
 
-def _flock(path: Path, mode: int, machines: bool) -> Optional[contextlib.ExitStack]:
-    created = _create(path, mode)
+def _flock(path: Path, mode: int, group: int, machines: bool) -> Optional[contextlib.ExitStack]:
+    created = _create(path, mode, group)
     try:
         file = try_lock(path, fcntl.LOCK_EX)
     except OSError as error:
@@ -184,20 +186,21 @@ def _flock(path: Path, mode: int, machines: bool) -> Optional[contextlib.ExitSta
         return release.pop_all()
 
 
-def _create(path: Path, mode: int) -> bool:
+def _create(path: Path, mode: int, group: int) -> bool:
     """Create the file unless it exists; whether it was created. Leaves the umask alone, which all threads share."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     except FileExistsError:
         return False
     try:
+        os.fchown(descriptor, -1, group)
         os.fchmod(descriptor, mode)
     finally:
         os.close(descriptor)
     return True
 
 
-def _create_whole(path: Path, mode: int) -> Optional[contextlib.ExitStack]:
+def _create_whole(path: Path, mode: int, group: int) -> Optional[contextlib.ExitStack]:
     """A lock that is its file: a link to a file that was written before, so that it is never seen without its text."""
     if path.exists():
         if _is_dead(_text(path)):
@@ -210,6 +213,7 @@ def _create_whole(path: Path, mode: int) -> Optional[contextlib.ExitStack]:
         with contextlib.ExitStack() as temporary:
             temporary.callback(Path(own).unlink, missing_ok=True)
             os.write(descriptor, (_me() + _BY_FILE).encode())
+            os.fchown(descriptor, -1, group)
             os.fchmod(descriptor, mode)
             os.fsync(descriptor)
             _link(own, path)

@@ -108,7 +108,8 @@ def _lock_of(part: Path) -> Path:
 def _locked(
     root: Path, part: Path, waiting: Callable[[str], None] = lambda _: None
 ) -> contextlib.AbstractContextManager[None]:
-    return locks.hold(_lock_of(part), waiting, mode=Permissions(root.stat()).shared_file, machines=True)
+    access = Permissions(root.stat())
+    return locks.hold(_lock_of(part), waiting, mode=access.shared_file, group=access.group, machines=True)
 
 
 def _create(path: Path, say: Callable[[str], None]) -> None:

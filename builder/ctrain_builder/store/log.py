@@ -42,7 +42,7 @@ def entry(action: str, name: str, version: str, **more: str) -> Entry:
     return Entry(utc_now(), user_name(os.geteuid()), socket.gethostname(), action, name, version, **more)
 
 
-def append(root: Path, new: Entry, mode: int) -> None:
+def append(root: Path, new: Entry, mode: int, group: int) -> None:
     """Add a line, durably. A line that a crash has cut off is ended first."""
     path = root / STORE_LOG
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, mode)
@@ -50,7 +50,8 @@ def append(root: Path, new: Entry, mode: int) -> None:
     try:
         found = os.fstat(descriptor)
         if found.st_uid == os.geteuid():
-            os.fchmod(descriptor, mode)  # whatever the umask
+            os.fchown(descriptor, -1, group)  # whatever the writer's own group and umask
+            os.fchmod(descriptor, mode)
         size = found.st_size
         if size and os.pread(descriptor, 1, size - 1) != b"\n":
             line = f"\n{line}"

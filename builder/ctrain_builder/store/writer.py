@@ -62,7 +62,7 @@ class LockedStore:
         return self.store.root
 
     def log(self, action: str, name: str, version: str, **more: str) -> None:
-        log.append(self.root, log.entry(action, name, version, **more), self.access.shared_file)
+        log.append(self.root, log.entry(action, name, version, **more), self.access.shared_file, self.access.group)
 
     def write(self, path: Path, text: str) -> None:
         """Replace a file, whole or not at all."""
@@ -98,7 +98,7 @@ def lock_store(root: Path, say: Callable[[str], None] = lambda _: None) -> Itera
 
     with (
         translate_os_errors(root),
-        locks.hold(root / LOCK, waiting, mode=access.shared_file, machines=True, limit=_LIMIT),
+        locks.hold(root / LOCK, waiting, mode=access.shared_file, group=access.group, machines=True, limit=_LIMIT),
     ):
         writer = LockedStore(store, access)
         writer.directory(lease.LEASES, access.open_directory)

@@ -193,6 +193,17 @@ def test_its_mode_does_not_depend_on_the_umask(
         os.umask(before)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="not root: this takes another group")
+@pytest.mark.parametrize("files", ["", "local_flock"])
+def test_its_group_is_that_of_the_store_whatever_the_holders(
+    request: pytest.FixtureRequest, path: Path, files: str
+) -> None:
+    if files:
+        request.getfixturevalue(files)
+    with locks.hold(path, mode=0o664, group=4321, machines=True):
+        assert (path.stat().st_gid, path.stat().st_mode & 0o777) == (4321, 0o664)
+
+
 @pytest.mark.parametrize("files", ["", "no_flock", "local_flock"])
 def test_it_names_its_holder(request: pytest.FixtureRequest, path: Path, files: str) -> None:
     if files:

@@ -11,6 +11,7 @@ import pytest
 from ctrain_builder.cli.main import BUILD_VERBS
 from ctrain_builder.store.init import init_store
 from ctrain_runtime.cli.main import main
+from ctrain_runtime.store.store import STORE_LOG, STORE_MARKER
 from samples.programs import give_away
 from samples.shop import Shop
 
@@ -171,11 +172,14 @@ def test_who_may_not_write_to_the_store_gets_modules_of_their_own(
 
 
 def test_without_setgid_new_directories_belong_to_the_group_of_their_store(shop: Shop, tmp_path: Path) -> None:
-    """They got the primary group of whoever came first: the other administrators could not write there."""
+    """They got the primary group of whoever came first: the other administrators could not write there. So did the log,
+    so that no change of theirs could be recorded."""
     output = tmp_path / "modules"
     output.mkdir()
+    (shop.root / STORE_LOG).unlink()
     for root in (shop.root, output):
-        shutil.rmtree(root / "channels", ignore_errors=True)
+        for name in ("channels", "in-use"):
+            shutil.rmtree(root / name, ignore_errors=True)
         give_away(root, -1, 4321)
         root.chmod(0o775)
     shop("promote", "small", "1.0-s-r1", "prod")
@@ -183,3 +187,9 @@ def test_without_setgid_new_directories_belong_to_the_group_of_their_store(shop:
     shop("modules", "--output", str(output))
     found = [shop.root / "channels", shop.root / "retired", *(path for path in output.rglob("*") if path.is_dir())]
     assert {(path.stat().st_gid, path.stat().st_mode & 0o7777) for path in found} == {(4321, 0o775)}
+    shop.publish("four")
+    shop("withdraw", "small:1.0-s-r4", "--why", "x", "--yes")
+    shop("catalogue")
+    written = [path for path in shop.root.rglob("*") if not path.match("small_1.0-s-py3-r[123].*")]
+    others = [path for path in written if not path.is_symlink() and path.stat().st_gid != 4321]
+    assert [path.name for path in others] == [STORE_MARKER]  # written before the group was changed
