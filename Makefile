@@ -54,11 +54,15 @@ test-check:
 quick-run:
 	$(PYTEST) -m quick tests/integration 2>&1 | tee $(RESULTS)/quick-run.log
 
+# What runs in images, and on nodes, whose Python may be 3.6.
+OLD_PYTHON := $(addprefix runtime/ctrain_runtime/payload/,preflight rendezvous.py relay.py scan.py)
+
 # Formatting, types and scripts: seconds, no cluster.
 check: .venv/tools
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
+	.venv/bin/vermin --quiet --no-tips --eval-annotations --target=3.6- --violations $(OLD_PYTHON)
 	shellcheck --external-sources --source-path=SCRIPTDIR $$(git ls-files ':!tests/golden' | xargs awk 'FNR == 1 && /^#!.*sh/ {print FILENAME}')
 
 # What runs on any machine, without root.

@@ -5,8 +5,6 @@ is Horovod's own, of the image, as horovodrun --gloo starts it (horovod/runner/g
 while that is imported: connections are accepted from the start.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 import sys
@@ -44,7 +42,10 @@ def main() -> int:
         print("ctrain: launcher gloo needs Horovod in the image", flush=True)
         return NO_SERVER
     try:
-        listening = socket.create_server(("", port), backlog=CONNECTIONS)
+        listening = socket.socket()  # create_server came with Python 3.8
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(("", port))
+        listening.listen(CONNECTIONS)
     except OSError as error:
         print(f"ctrain: cannot listen on port {port} for Horovod's ranks: {os.strerror(error.errno or 0)}", flush=True)
         return NO_SERVER

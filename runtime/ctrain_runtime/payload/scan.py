@@ -359,7 +359,7 @@ class Scan:
         self._ranks, self._report, self._node = ranks, report, node
         self._joined: Set[Key] = set()
         self._since: Dict[Key, float] = {}  # when ranks of its own were first seen below a rank
-        self._nested: Tuple[Set[Key], Set[Key]] = set(), set()  # as reported: all, and those that have lasted
+        self._nested: Tuple[Set[Key], Set[Key]] = (set(), set())  # as reported: all, and those that have lasted
         self.looks = 0
 
     @property

@@ -8,15 +8,13 @@ compared with the links' whatever their number (nccl-tests, doc/PERFORMANCE.md).
 output of an all-gather, of the input of a reduce-scatter.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import socket
 import sys
 import time
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any, Callable, Dict, List, Tuple
 
 import torch
 import torch.distributed as dist
@@ -72,7 +70,7 @@ def _finish(device: Any) -> None:
         torch.cuda.synchronize()
 
 
-def measure(name: str, size: int, device: Any) -> dict[str, Any]:
+def measure(name: str, size: int, device: Any) -> Dict[str, Any]:
     """One line of the sweep: `size` in bytes, `seconds`, and bandwidths in GB/s (1e9 bytes per second)."""
     seconds = seconds_of(operation(name, size, device), device)
     algorithm = size / seconds / 1e9
@@ -80,7 +78,7 @@ def measure(name: str, size: int, device: Any) -> dict[str, Any]:
     return {"operation": name, "size": size, "seconds": seconds, "algorithm": algorithm, "bus": bus}
 
 
-def row(line: dict[str, Any]) -> str:
+def row(line: Dict[str, Any]) -> str:
     """A line of the table, each number in a unit of its size."""
     numbers = scaled(line["size"], "B"), f"{line['seconds'] * 1e3:.3f} ms"
     rates = (scaled(line[kind] * 1e9, "B/s") for kind in ("algorithm", "bus"))
@@ -96,7 +94,7 @@ def scaled(number: float, unit: str) -> str:
     return f"{number:.3f} G{unit}"
 
 
-def check_bandwidth(backend: str, device: Any) -> dict[str, Any]:
+def check_bandwidth(backend: str, device: Any) -> Dict[str, Any]:
     """An all-reduce of real size, or of what a slow network moves in about a second."""
     size = 1 << 20
     line = measure("all-reduce", size, device)
@@ -106,7 +104,7 @@ def check_bandwidth(backend: str, device: Any) -> dict[str, Any]:
     return line
 
 
-def rates_in_pairs(store: Any, device: Any, size: int, ranks_per_node: int) -> list[tuple[int, int, float]]:
+def rates_in_pairs(store: Any, device: Any, size: int, ranks_per_node: int) -> List[Tuple[int, int, float]]:
     """On rank 0, the rates at which first ranks of nodes exchange `size` bytes: (sender, receiver, GB/s).
 
     They show whose link is slow, where an all-reduce is as slow as the slowest. In each round, nodes whose numbers have

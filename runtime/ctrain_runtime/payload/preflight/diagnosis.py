@@ -1,15 +1,13 @@
 """What is wrong with which node, from the reports of all of them. Pure."""
 
-from __future__ import annotations
-
 import statistics
 from collections import Counter
-from typing import Any
+from typing import Any, Dict, List, Tuple
 
 SLOW = 0.25  # of what plain sockets get: their rates scatter
 
 
-def diagnose(nodes: list[dict[str, Any]], expected: float) -> list[str]:
+def diagnose(nodes: List[Dict[str, Any]], expected: float) -> List[str]:
     """What is wrong between the nodes. `expected` is in GB/s, 0 if unknown.
 
     Each has seen what it does not reach (`unreached`: pairs of a node and the reason), and the rates at which it
@@ -18,12 +16,12 @@ def diagnose(nodes: list[dict[str, Any]], expected: float) -> list[str]:
     return _unreached(nodes) or slow([node["name"] for node in nodes], edges(nodes), expected, SLOW)
 
 
-def edges(nodes: list[dict[str, Any]]) -> list[tuple[int, int, float]]:
+def edges(nodes: List[Dict[str, Any]]) -> List[Tuple[int, int, float]]:
     """All rates that were measured: (sender, receiver, GB/s)."""
     return [(sender, receiver, rate) for receiver, node in enumerate(nodes) for sender, rate in node["rates"]]
 
 
-def own_problems(nodes: list[dict[str, Any]]) -> list[str]:
+def own_problems(nodes: List[Dict[str, Any]]) -> List[str]:
     """What the nodes tell of themselves: `name`, `address`, `via`, `image` and `problems`."""
     if not nodes:
         return []
@@ -38,7 +36,7 @@ def own_problems(nodes: list[dict[str, Any]]) -> list[str]:
     return problems
 
 
-def _unreached(nodes: list[dict[str, Any]]) -> list[str]:
+def _unreached(nodes: List[Dict[str, Any]]) -> List[str]:
     """The nodes that explain most failures to connect, with one failure of each."""
     failures = [(source, target, why) for source, node in enumerate(nodes) for target, why in node["unreached"]]
     problems = []
@@ -53,7 +51,7 @@ def _unreached(nodes: list[dict[str, Any]]) -> list[str]:
     return problems
 
 
-def slow(names: list[str], rates: list[tuple[int, int, float]], expected: float, share: float) -> list[str]:
+def slow(names: List[str], rates: List[Tuple[int, int, float]], expected: float, share: float) -> List[str]:
     """The slow nodes; or the network, if it is no matter of a few nodes. `rates` are (sender, receiver, GB/s).
 
     A node's rate is the best of its rates: a slow partner is not held against it. Slow: below `share` of usual rates.

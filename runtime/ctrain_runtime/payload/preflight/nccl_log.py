@@ -1,10 +1,8 @@
 """The network that NCCL has chosen, by its own log (NCCL_DEBUG=INFO). Not run on GPUs here: the lines in the tests are
 from public logs of NCCL 2.4 to 2.27."""
 
-from __future__ import annotations
-
 import re
-from collections.abc import Sequence
+from typing import Sequence
 
 # "Using network IB" is the choice, in all versions since 2.6; the lines before it name the devices.
 CHOICE = re.compile(r"NCCL INFO Using network (.+?)\s*$", re.MULTILINE)

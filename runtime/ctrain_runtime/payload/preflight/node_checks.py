@@ -1,14 +1,12 @@
 """What a node can check by itself: the address that the back end will use, its network adapters, and its GPUs."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import socket
 import struct
 import subprocess
-from collections.abc import Set
 from pathlib import Path
+from typing import AbstractSet, List, Tuple
 
 SIOCGIFADDR = 0x8915  # netdevice(7)
 VARIABLES = {"gloo": "GLOO_SOCKET_IFNAME", "nccl": "NCCL_SOCKET_IFNAME"}
@@ -22,7 +20,7 @@ PCI_DEVICES = Path("/sys/bus/pci/devices")
 MEMORY_IN_USE = 0.1  # of a GPU's memory: more than that belongs to a program
 
 
-def own_address(backend: str, connected: str) -> tuple[str, str]:
+def own_address(backend: str, connected: str) -> Tuple[str, str]:
     """The address that the back end will use on this node, and where it is from. Raises OSError without one.
 
     Without a variable, gloo uses the address of the host name (torch, ProcessGroupGloo::createDefaultDevice). What NCCL
@@ -56,7 +54,7 @@ def matches(interface: str, wanted: str, backend: str) -> bool:
     return any(interface == name if exact else interface.startswith(name) for name in names) != wanted.startswith("^")
 
 
-def fast_adapters(root: Path = SYS_CLASS) -> list[str]:
+def fast_adapters(root: Path = SYS_CLASS) -> List[str]:
     """This node's adapters that are up and faster than sockets: InfiniBand (EFA, Omni-Path) and Slingshot; none if
     NCCL_NET (NCCL's user guide) asks for sockets. Ethernet adapters have RoCE whether or not the network can carry it.
     """
@@ -70,7 +68,7 @@ def fast_adapters(root: Path = SYS_CLASS) -> list[str]:
     return active + [file.relative_to(root).parts[1] for file in links]
 
 
-def cores_near(gpu: str, cores: Set[int], devices: Path = PCI_DEVICES) -> str:
+def cores_near(gpu: str, cores: AbstractSet[int], devices: Path = PCI_DEVICES) -> str:
     """The cores next to a GPU, named by its PCI address, if none of `cores` is one of them; "" if any is, or if the
     kernel does not tell (its ABI/testing/sysfs-bus-pci, local_cpulist: as in 0-15,32-47)."""
     try:
@@ -82,22 +80,23 @@ def cores_near(gpu: str, cores: Set[int], devices: Path = PCI_DEVICES) -> str:
     return near if known and not known & cores else ""
 
 
-def gpu_problems(planned: int) -> list[str]:
+def gpu_problems(planned: int) -> List[str]:
     """What nvidia-smi shows of the job's GPUs on this node with which no program should start."""
     if not planned:
         return []
     ours = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     argv = ["nvidia-smi", f"--query-gpu={GPU_QUERY}", "--format=csv,noheader,nounits", *([f"--id={ours}"] * bool(ours))]
     try:
-        done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=GPU_SECONDS)
+        done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=GPU_SECONDS)
     except (OSError, subprocess.TimeoutExpired) as error:
         return [f"nvidia-smi does not answer: {error}"]
+    text = done.stdout.decode("utf-8", "replace")
     if done.returncode:
-        return [f"nvidia-smi: {(done.stdout.strip() or 'no output').splitlines()[0]}"]
-    return read_gpus(done.stdout, planned)
+        return [f"nvidia-smi: {(text.strip() or 'no output').splitlines()[0]}"]
+    return read_gpus(text, planned)
 
 
-def read_gpus(answer: str, planned: int) -> list[str]:
+def read_gpus(answer: str, planned: int) -> List[str]:
     """The problems in nvidia-smi's answer to GPU_QUERY. What a GPU does not report ("[N/A]") is none."""
     rows = [[word.strip() for word in line.split(",")] for line in answer.splitlines() if line.strip()]
     problems = [f"{len(rows)} of {planned} GPUs are visible"] if len(rows) < planned else []

@@ -9,8 +9,6 @@ It stays in seconds at 1,000 nodes: each connects to all others, and measures it
 rounds of fixed time. A slow node is slow in all of its rounds; its partners are fast in others.
 """
 
-from __future__ import annotations
-
 import concurrent.futures
 import contextlib
 import json
@@ -25,7 +23,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Dict, List, Tuple
 
 from diagnosis import diagnose, edges, own_problems
 from node_checks import GPU_SECONDS, gpu_problems, own_address
@@ -63,7 +61,8 @@ class Receiver(socketserver.ThreadingTCPServer):
     daemon_threads = True
 
     def __init__(self, address: str, nodes: int) -> None:
-        self.measured: list[queue.Queue[tuple[int, float]]] = [queue.Queue() for _ in rounds(nodes)]
+        queues = [queue.Queue() for _ in rounds(nodes)]  # type: List[queue.Queue[Tuple[int, float]]]
+        self.measured = queues
         super().__init__((address, 0), _Measurement)
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
@@ -88,12 +87,12 @@ class _Measurement(socketserver.BaseRequestHandler):
         self.server.measured[number].put((sender, rate))
 
 
-def rounds(nodes: int) -> list[int]:
+def rounds(nodes: int) -> List[int]:
     """The distance to the partner in each round: 1, 2, 4, ... of a ring; at least 4 rounds."""
     return [1 + (2**number - 1) % (nodes - 1) for number in range(max(4, (nodes - 1).bit_length()))]
 
 
-def measure(roster: list[dict[str, Any]], rank: int, receiver: Receiver) -> list[tuple[int, float]]:
+def measure(roster: List[Dict[str, Any]], rank: int, receiver: Receiver) -> List[Tuple[int, float]]:
     """The sender and its rate in each round; a rate of 0 if nothing came."""
     rates = []
     for number, distance in enumerate(rounds(len(roster))):
@@ -108,7 +107,7 @@ def measure(roster: list[dict[str, Any]], rank: int, receiver: Receiver) -> list
     return rates
 
 
-def _send(peer: dict[str, Any], head: bytes) -> None:
+def _send(peer: Dict[str, Any], head: bytes) -> None:
     where = (peer["address"], peer["port"])
     # What goes wrong shows in what the peer receives.
     with contextlib.suppress(OSError), socket.create_connection(where, timeout=CONNECT_SECONDS) as sock:
@@ -119,7 +118,7 @@ def _send(peer: dict[str, Any], head: bytes) -> None:
             sock.sendall(CHUNK)
 
 
-def unreached(roster: list[dict[str, Any]], rank: int) -> list[tuple[int, str]]:
+def unreached(roster: List[Dict[str, Any]], rank: int) -> List[Tuple[int, str]]:
     """The nodes that this one does not reach, and why. It resolves the names of its partners only, which spares the
     name server."""
     partners = {(rank + distance) % len(roster) for distance in rounds(len(roster))}
@@ -166,8 +165,8 @@ def lead(server: socket.socket, count: int, expected: float) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a connection per node: 1024 may be too few
     patience = _patience(count)
     deadline = time.monotonic() + patience
-    lines: dict[int, Line] = {}
-    nodes: dict[int, dict[str, Any]] = {}
+    lines: Dict[int, Line] = {}
+    nodes: Dict[int, Dict[str, Any]] = {}
     reached = ""  # the address of this node to which others have connected
     with contextlib.suppress(OSError):  # the time is over
         while len(nodes) < count:
@@ -204,7 +203,7 @@ def _patience(count: int) -> float:
     return max(MEETING_SECONDS - taken, 2 * taken) + count / NODES_PER_SECOND
 
 
-def _missing(roster: list[dict[str, Any]], count: int) -> list[str]:
+def _missing(roster: List[Dict[str, Any]], count: int) -> List[str]:
     """The names of the nodes that did not come, of those that the scheduler has allocated; else their number."""
     if len(roster) == count:
         return []  # whatever they call themselves: a scheduler may know them by other names
@@ -227,7 +226,7 @@ def main() -> int:
     rank, port = int(os.environ["NODE_RANK"]), 61000 + (int(os.environ["MASTER_PORT"]) - 61000 + PORTS_BETWEEN) % 4536
     try:
         if rank == 0:
-            server = socket.create_server(("", port), backlog=1024)
+            server = _listen(port)
             threading.Thread(target=lead, args=(server, int(count), float(expected))).start()
         sock = _meet((os.environ["MASTER_ADDR"], port))
     except OSError as error:
@@ -250,7 +249,16 @@ def main() -> int:
     return 0 if line.read(LONGEST_SECONDS) else 1
 
 
-def _meet(where: tuple[str, int]) -> socket.socket:
+def _listen(port: int) -> socket.socket:
+    """As socket.create_server does it, from Python 3.8 on. Raises OSError."""
+    server = socket.socket()
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    server.bind(("", port))
+    server.listen(1024)
+    return server
+
+
+def _meet(where: Tuple[str, int]) -> socket.socket:
     """A connection to node 0, which may start later; it does not wait so long for this one. Raises OSError."""
     deadline = time.monotonic() + LONGEST_SECONDS
     while True:

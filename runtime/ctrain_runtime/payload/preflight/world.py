@@ -5,8 +5,6 @@ far below EXPECTED (GB/s; 0: unknown), or NCCL does not choose NETWORK ("": any 
 The scheduler's count proves nothing: an MPI that does not understand how it was started runs as many worlds of one.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import ctypes.util
@@ -15,9 +13,8 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, Iterator, List, Optional
 
 import diagnosis
 import nccl_log
@@ -121,7 +118,7 @@ def ends_in_time(backend: str, ranks: int, ranks_per_node: int) -> Iterator[None
         timer.cancel()
 
 
-def bandwidth_problems(store: Any, backend: str, expected: float, network: str) -> list[str]:
+def bandwidth_problems(store: Any, backend: str, expected: float, network: str) -> List[str]:
     """Measure an all-reduce of all ranks, and report it; on rank 0 what is wrong with it."""
     import collectives
     from torch import distributed as dist
