@@ -6,7 +6,8 @@ GPUS the planned number per node; IMAGE identifies the image of this node. NODE_
 at MASTER_ADDR, collects the reports and diagnoses. Only IPv4 and the standard library are used.
 
 It stays in seconds at 1,000 nodes: each connects to all others, and measures its rate with log2(NODES) of them, in
-rounds of fixed time. A slow node is slow in all of its rounds; its partners are fast in others.
+rounds of fixed time. Of more nodes each connects to the next 1,000 in a ring, and hears of these alone. A slow node is
+slow in all of its rounds; its partners are fast in others.
 """
 
 import concurrent.futures
@@ -23,7 +24,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, Iterator, List, Tuple
 
 from diagnosis import diagnose, edges, own_problems
 from node_checks import GPU_SECONDS, gpu_problems, own_address
@@ -36,9 +37,13 @@ RECEIVE_SECONDS = 0.6  # by then a slow link has shown its rate
 ROUND_SECONDS = 1.5
 CONNECTIONS = 64  # at a time: file descriptors are limited
 LOST = {"unreached": [(0, "its connection to the first node is lost")], "rates": []}
-LONGEST_SECONDS = 120.0  # for node 0 to answer
+SLOWEST_START_SECONDS = 60.0  # that node 0 reckons with
+MARGIN_SECONDS = 10.0  # by which the others wait for longer than node 0
+NEIGHBOURS = 1000  # that a node connects to, at most
 PORTS_BETWEEN = 1134  # MASTER_PORT is for torch, whose ranks may already wait there; as it, above the ephemeral ones
 CHUNK = b"\0" * (1 << 18)
+
+Peers = Dict[int, Dict[str, Any]]  # by their numbers: address, port and name
 
 
 def report(what: str, message: str) -> None:
@@ -92,17 +97,22 @@ def rounds(nodes: int) -> List[int]:
     return [1 + (2**number - 1) % (nodes - 1) for number in range(max(4, (nodes - 1).bit_length()))]
 
 
-def measure(roster: List[Dict[str, Any]], rank: int, receiver: Receiver) -> List[Tuple[int, float]]:
+def distances(nodes: int) -> List[int]:
+    """Those in the ring at which a node connects to others: the next ones, and its partners."""
+    return [*range(1, min(nodes - 1, NEIGHBOURS) + 1), *(far for far in rounds(nodes) if far > NEIGHBOURS)]
+
+
+def measure(peers: Peers, rank: int, count: int, receiver: Receiver) -> List[Tuple[int, float]]:
     """The sender and its rate in each round; a rate of 0 if nothing came."""
     rates = []
-    for number, distance in enumerate(rounds(len(roster))):
-        peer = roster[(rank + distance) % len(roster)]
+    for number, distance in enumerate(rounds(count)):
+        peer = peers[(rank + distance) % count]
         sending = threading.Thread(target=_send, args=(peer, struct.pack("!II", number, rank)), daemon=True)
         sending.start()
         try:
             rates.append(receiver.measured[number].get(timeout=ROUND_SECONDS))
         except queue.Empty:
-            rates.append(((rank - distance) % len(roster), 0.0))
+            rates.append(((rank - distance) % count, 0.0))
         sending.join()
     return rates
 
@@ -118,13 +128,13 @@ def _send(peer: Dict[str, Any], head: bytes) -> None:
             sock.sendall(CHUNK)
 
 
-def unreached(roster: List[Dict[str, Any]], rank: int) -> List[Tuple[int, str]]:
+def unreached(peers: Peers, rank: int, count: int) -> List[Tuple[int, str]]:
     """The nodes that this one does not reach, and why. It resolves the names of its partners only, which spares the
     name server."""
-    partners = {(rank + distance) % len(roster) for distance in rounds(len(roster))}
+    partners = {(rank + distance) % count for distance in rounds(count)}
 
     def failure(other: int) -> str:
-        node = roster[other]
+        node = peers[other]
         try:
             socket.create_connection((node["address"], node["port"]), timeout=CONNECT_SECONDS).close()
             if other in partners:
@@ -133,9 +143,8 @@ def unreached(roster: List[Dict[str, Any]], rank: int) -> List[Tuple[int, str]]:
             return error.strerror or str(error)
         return ""
 
-    others = [(rank + step) % len(roster) for step in range(1, len(roster))]  # each node begins with another
-    with concurrent.futures.ThreadPoolExecutor(CONNECTIONS) as pool:
-        return [(other, why) for other, why in zip(others, pool.map(failure, others)) if why]
+    with concurrent.futures.ThreadPoolExecutor(CONNECTIONS) as pool:  # each node begins with another
+        return [(other, why) for other, why in zip(peers, pool.map(failure, peers)) if why]
 
 
 class Line:
@@ -180,8 +189,7 @@ def lead(server: socket.socket, count: int, expected: float) -> None:
     roster = [{**node, "address": node["address"] or reached} for _, node in sorted(nodes.items())]
     missing = f"did not start, or not reach {os.environ['MASTER_ADDR']}, in {patience:.0f} s: its link or node is down"
     problems = [f"{name}: {missing}" for name in _missing(roster, count)] + own_problems(roster)
-    answer = json.dumps([] if problems else roster)  # once: it is long
-    for line in lines.values():
+    for line, answer in zip(lines.values(), (["[]"] * len(lines) if problems else answers(roster, list(lines)))):
         line.write(answer)
     deadline = time.monotonic() + 3 * CONNECT_SECONDS + len(rounds(count)) * ROUND_SECONDS + GPU_SECONDS
     for rank, node in enumerate([] if problems else roster):
@@ -196,11 +204,25 @@ def lead(server: socket.socket, count: int, expected: float) -> None:
         line.write(json.dumps(not problems))
 
 
+def answers(roster: List[Dict[str, Any]], ranks: List[int]) -> Iterator[str]:
+    """What nodes are told: where the others are that they connect to, in the order of `distances`. All of 10,000 would
+    be 31 GB in all."""
+    ring = [json.dumps({key: node[key] for key in ("address", "port", "name")}) for node in roster] * 2
+    steps = distances(len(roster))
+    for rank in ranks:
+        yield "[" + ",".join([ring[rank + step] for step in steps]) + "]"
+
+
 def _patience(count: int) -> float:
     """The seconds for which node 0 waits for the others. The step began with the last event of job.sh."""
     begun = Path(os.environ["CTRAIN_RUN_DIR"], "events.jsonl").stat().st_mtime
-    taken = min(60.0, max(0.0, time.time() - begun))
+    taken = min(SLOWEST_START_SECONDS, max(0.0, time.time() - begun))
     return max(MEETING_SECONDS - taken, 2 * taken) + count / NODES_PER_SECOND
+
+
+def _longest(count: int) -> float:
+    """The seconds for which the others wait for node 0, which waits for the last of them."""
+    return 2 * SLOWEST_START_SECONDS + count / NODES_PER_SECOND + MARGIN_SECONDS
 
 
 def _missing(roster: List[Dict[str, Any]], count: int) -> List[str]:
@@ -228,7 +250,8 @@ def main() -> int:
         if rank == 0:
             server = _listen(port)
             threading.Thread(target=lead, args=(server, int(count), float(expected))).start()
-        sock = _meet((os.environ["MASTER_ADDR"], port))
+        longest = _longest(int(count))
+        sock = _meet((os.environ["MASTER_ADDR"], port), longest)
     except OSError as error:
         report("failed", f"{node_name()}: cannot meet at {os.environ['MASTER_ADDR']}:{port}: {error}")
         return 1
@@ -242,11 +265,15 @@ def main() -> int:
     node = {"rank": rank, "name": node_name(), "image": image, "address": address, "via": via, "port": port}
     line = Line(sock)
     line.write(json.dumps({**node, "problems": problems, "run": os.environ["CTRAIN_RUN_DIR"]}))
-    roster = line.read(LONGEST_SECONDS)
-    if roster:
-        seen = {"unreached": unreached(roster, rank), "rates": measure(roster, rank, receiver)}
+    told = line.read(longest)
+    if told:
+        peers = {(rank + step) % int(count): peer for step, peer in zip(distances(int(count)), told)}
+        seen = {
+            "unreached": unreached(peers, rank, int(count)),
+            "rates": measure(peers, rank, int(count), receiver),
+        }
         line.write(json.dumps({**seen, "problems": checking.result()}))
-    return 0 if line.read(LONGEST_SECONDS) else 1
+    return 0 if line.read(longest) else 1
 
 
 def _listen(port: int) -> socket.socket:
@@ -258,9 +285,9 @@ def _listen(port: int) -> socket.socket:
     return server
 
 
-def _meet(where: Tuple[str, int]) -> socket.socket:
+def _meet(where: Tuple[str, int], seconds: float) -> socket.socket:
     """A connection to node 0, which may start later; it does not wait so long for this one. Raises OSError."""
-    deadline = time.monotonic() + LONGEST_SECONDS
+    deadline = time.monotonic() + seconds
     while True:
         try:
             return socket.create_connection(where, timeout=CONNECT_SECONDS)

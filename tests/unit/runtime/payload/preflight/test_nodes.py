@@ -158,3 +158,48 @@ def test_of_one_node_the_gpus_are_checked(code: int, answer: str, run: Path, mon
     events = [json.loads(line) for file in (run / "nodes").iterdir() for line in file.read_text().splitlines()]
     assert [event["message"] for event in events] == [f"{event['node']}: nvidia-smi: {answer}" for event in events]
     assert len(events) == code
+
+
+@pytest.fixture
+def nodes(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(PREFLIGHT)
+    return importlib.import_module("nodes")
+
+
+def test_at_10000_nodes_each_hears_of_1000_and_its_partners(nodes: Any) -> None:
+    """The whole list, to each of them, was 31 GB."""
+    count = 10_000
+    roster = [
+        {
+            "rank": rank,
+            "name": f"node{rank}",
+            "address": f"10.0.{rank >> 8}.{rank & 255}",
+            "port": 40000 + rank % 9,
+            "image": "i",
+        }
+        for rank in range(count)
+    ]
+    ranks = [0, 1, 4999, 9999]
+    for rank, text in zip(ranks, nodes.answers(roster, ranks)):
+        assert len(text) < 80_000
+        peers = dict(zip(((rank + step) % count for step in nodes.distances(count)), json.loads(text)))
+        assert {(rank + step) % count for step in nodes.rounds(count)} <= set(peers)
+        assert len(peers) == len(nodes.distances(count)) <= nodes.NEIGHBOURS + len(nodes.rounds(count))
+        assert all(peer["name"] == f"node{other}" for other, peer in peers.items())
+    assert nodes.distances(count)[: nodes.NEIGHBOURS] == list(range(1, nodes.NEIGHBOURS + 1))
+
+
+@pytest.mark.parametrize("count", [2, 3, 5, 1000, 1001])
+def test_up_to_1001_nodes_each_hears_of_all_others(nodes: Any, count: int) -> None:
+    assert nodes.distances(count) == list(range(1, count))
+    assert set(nodes.rounds(count)) <= set(nodes.distances(count))
+
+
+@pytest.mark.parametrize("count", [2, 1000, 10_000])
+def test_the_others_wait_for_longer_than_the_first_node(
+    nodes: Any, count: int, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However late the last of them comes."""
+    monkeypatch.setenv("CTRAIN_RUN_DIR", str(run))
+    monkeypatch.setattr(nodes.time, "time", lambda: (run / "events.jsonl").stat().st_mtime + 3600)
+    assert nodes._longest(count) > nodes._patience(count)
