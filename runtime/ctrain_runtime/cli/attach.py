@@ -3,7 +3,7 @@
   ctrain attach last
   ctrain attach resnet50-1121-0412
 
-RUN is a run's name, directory or job number, or `last`. Ctrl-C cancels the run. Exits with the program's code. If the
+RUN is a run's name, directory or job, or `last`. Ctrl-C cancels the run. Exits with the program's code. If the
 run has ended, print how.
 """
 

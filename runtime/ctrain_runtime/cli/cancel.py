@@ -2,7 +2,7 @@
 
   ctrain cancel last
 
-RUN is a run's name, directory or job number, or `last`. Returns when the job has ended, after a minute at the latest.
+RUN is a run's name, directory or job, or `last`. Returns when the job has ended, after a minute at the latest.
 """
 
 from __future__ import annotations

@@ -19,8 +19,9 @@ from typing import Union
 
 from ctrain_runtime.base.text import pluralize, table
 from ctrain_runtime.cli.output import print_line
-from ctrain_runtime.cli.run_options import add_runs, add_site
+from ctrain_runtime.cli.run_options import add_site
 from ctrain_runtime.errors import CtrainError
+from ctrain_runtime.run import parent_directories
 from ctrain_runtime.run.ending import Ending
 from ctrain_runtime.run.pick_up import find_run, list_runs, pick_up, refresh
 from ctrain_runtime.run.prepare import runs_directory
@@ -40,29 +41,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_where(parser: argparse.ArgumentParser) -> None:
-    add_runs(parser)
+    text = "look in this parent directory of runs alone (default: the site's, and all others that you have used)"
+    parser.add_argument("--runs", default="", metavar="DIR", help=text)
     add_site(parser)
 
 
 def add_run_argument(parser: argparse.ArgumentParser) -> None:
     """The argument RUN, of the verbs that act on one run."""
-    parser.add_argument("run", metavar="RUN", help="name, directory or job number of a run, or `last`")
+    parser.add_argument("run", metavar="RUN", help="name or directory of a run, its job, or `last`")
     _add_where(parser)
 
 
-def runs_parent(args: argparse.Namespace) -> Path:
-    """The parent directory of runs that the command line selects. Raises SiteError, ConfigError."""
-    return runs_directory(select_site(args.site or "", {"runs": args.runs}).site)
+def run_parents(args: argparse.Namespace) -> tuple[Path, ...]:
+    """The parent directories of runs: that of --runs alone, else all of the caller's. Raises SiteError, ConfigError."""
+    own = runs_directory(select_site(args.site or "", {"runs": args.runs}).site)
+    return (own,) if args.runs else parent_directories.with_remembered(own)
 
 
 def chosen_run(args: argparse.Namespace) -> Path:
     """The directory of RUN. Raises DataError if it does not exist."""
-    return find_run(args.run, runs_parent(args))
+    return find_run(args.run, *run_parents(args))
 
 
 def execute(args: argparse.Namespace) -> int:
-    parent = runs_parent(args)
-    paths = list(islice(list_runs(parent), None if args.all else SHOWN))
+    parents = run_parents(args)
+    paths = list(islice(list_runs(*parents), None if args.all else SHOWN))
     rows: list[tuple[Record, Status]] = []
     with ThreadPoolExecutor(PARALLEL) as pool:  # a scheduler that does not answer costs its time limit once
         for path, result in zip(paths, pool.map(_refresh, paths)):
@@ -78,7 +81,7 @@ def execute(args: argparse.Namespace) -> int:
             if status.phase == "unknown":
                 print_line(f"{record.run}: {status.note}", sys.stderr)
     elif not paths:
-        print_line(f"no runs in {parent}")
+        print_line(f"no runs in {', '.join(map(str, parents))}")
     return 0
 
 

@@ -17,11 +17,11 @@ from ctrain_runtime.engines.apptainer import find_engine
 from ctrain_runtime.errors import EngineError, UsageError
 from ctrain_runtime.job import NAME
 from ctrain_runtime.run.targets import find_cluster
+from ctrain_runtime.site.default_runs import choose_default
 from ctrain_runtime.site.files import site_dirs, site_paths
 from ctrain_runtime.site.layers import Level
 from ctrain_runtime.site.select import SelectedSite
 
-_SCRATCH = "/scratch"
 _PROXIES = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY")
 
 
@@ -52,7 +52,7 @@ def _lines(name: str, selected: SelectedSite, cluster: Cluster) -> Iterator[str]
         if stores
         else "# stores: [DIR]    # where images are published"
     )
-    yield strict_yaml.entry("runs", *_runs())
+    yield strict_yaml.entry("runs", *choose_default())
     if cluster.partitions:
         mpi = [flavour for flavour in site.mpi if flavour in cluster.mpi]
         yield (
@@ -80,16 +80,6 @@ def _engine(programs: tuple[str, ...]) -> Iterator[str]:
         criteria["paths"] = [engine.path]
     if criteria:
         yield strict_yaml.entry("detect", criteria, "the site applies where all of these exist")
-
-
-def _runs() -> tuple[str, str]:
-    """The directory for runs, and why."""
-    if os.environ.get("SCRATCH"):
-        return "$SCRATCH/ctrain", "SCRATCH is set"
-    scratch = f"{_SCRATCH}/{os.environ.get('USER', '')}"
-    if scratch != f"{_SCRATCH}/" and os.access(scratch, os.W_OK | os.X_OK):
-        return f"{_SCRATCH}/$USER/ctrain", f"{scratch} is writable"
-    return "~/ctrain-runs", f"the home, for lack of SCRATCH and {_SCRATCH}/$USER; all nodes must share it"
 
 
 def _describe(part: Partition) -> Mapping[str, Any]:

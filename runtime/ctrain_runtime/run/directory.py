@@ -35,7 +35,7 @@ def new_run_path(parent: Path, job: str, name: str = "") -> Path:
     if name == LAST:
         raise UsageError(f"--name {LAST}: this word means the newest run", "Choose another --name")
     if name and (parent / name).exists():
-        raise UsageError(f"run {parent / name} already exists", "Choose another --name")
+        raise _exists(parent / name)
     base = name or f"{job}-{time.strftime('%m%d-%H%M%S')}"
     path, number = parent / base, 1
     while path.exists():
@@ -56,13 +56,33 @@ def check_mount_sources(plan: LaunchPlan, of_nodes: Collection[str] = ()) -> Non
             raise problem
 
 
-def create(launch: Launch) -> Path:
-    """Create the directory of `launch` with its plan and scripts. Raises CtrainError, leaving nothing."""
-    path = Path(launch.plan.run_directory)
+def reserve(plan: LaunchPlan) -> bool:
+    """Create the run's directory, empty. False: another submission has taken its name meanwhile. Raises CtrainError."""
+    path = Path(plan.run_directory)
     try:
         path.mkdir(parents=True)
-        if launch.plan.private:
+        if plan.private:
             path.chmod(path.stat().st_mode & stat.S_ISGID | 0o700)  # a project's group is also its quota
+    except OSError as error:
+        if isinstance(error, FileExistsError) and path.is_dir():
+            return False
+        raise _not_created(path, error) from error
+    return True
+
+
+def release(plan: LaunchPlan) -> None:
+    """Remove the directory that `reserve` has created, unless it has been filled."""
+    with contextlib.suppress(OSError):
+        Path(plan.run_directory).rmdir()
+
+
+def create(launch: Launch) -> Path:
+    """Create the directory of `launch`, or take the one that is reserved for it, with its plan and scripts. Raises
+    CtrainError, leaving nothing."""
+    path = Path(launch.plan.run_directory)
+    try:
+        if not reserve(launch.plan) and any(path.iterdir()):
+            raise _exists(path)
     except OSError as error:
         raise _not_created(path, error) from error
     try:
@@ -105,6 +125,10 @@ def _fill(path: Path, launch: Launch) -> None:
     for name, text in launch.scripts.items():
         (path / name).touch(mode=0o600)  # task.sh holds values of secrets
         (path / name).write_text(text, encoding="utf-8", errors="surrogateescape")
+
+
+def _exists(path: Path) -> CtrainError:
+    return UsageError(f"run {path} already exists", "Choose another --name")
 
 
 def _not_created(path: Path, error: OSError) -> CtrainError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Optional
@@ -93,43 +93,53 @@ def require_known(status: Status) -> None:
         raise SchedulerError(status.note)
 
 
-def find_run(reference: str, parent: Path) -> Path:
-    """The directory of RUN: a name below `parent`, a path, `last`, or the number of a job. Raises DataError."""
+def find_run(reference: str, *parents: Path) -> Path:
+    """The directory of RUN: a name below one of `parents`, a path, `last`, or a job as it is printed. Raises
+    DataError."""
     if reference == directory.LAST:
-        newest = next(list_runs(parent), None)
+        newest = next(list_runs(*parents), None)
         if newest is None:
-            raise DataError(f"no runs in {parent}", "Name the parent directory of runs with --runs DIR")
+            raise DataError(f"no runs in {_listed(parents)}", "Name the parent directory of runs with --runs DIR")
         return newest
     path = Path(reference)
-    if "/" not in reference and not _is_run(path):
-        path = parent / reference
-    if not _is_run(path):
-        if jobs := [run for run in list_runs(parent) if _had_job(run, reference)]:
-            if len(jobs) > 1:  # of other clusters, or after the scheduler began to count anew
-                runs = ", ".join(run.name for run in jobs)
-                raise DataError(f"job {reference} is of several runs: {runs}", "Name one of them")
-            return jobs[0].resolve()
-        names = [run.name for run in list_runs(parent)]
-        hint = suggest(reference, names) or "List runs with: ctrain runs"
-        raise DataError(f"run {reference!r} not found in {parent}", hint)
-    return path.resolve()
+    if _is_run(path):
+        return path.resolve()
+    named = [parent / reference for parent in parents if "/" not in reference and _is_run(parent / reference)]
+    if len(named) > 1:
+        raise DataError(f"run {reference!r} is in {_listed([run.parent for run in named])}", "Name one by its path")
+    jobs = [] if named else [run for run in list_runs(*parents) if _had_job(run, reference)]
+    if len(jobs) > 1:  # of other clusters, or after the scheduler began to count anew
+        runs = ", ".join(run.name for run in jobs)
+        raise DataError(f"job {reference} is of several runs: {runs}", "Name one of them")
+    for found in (*named, *jobs):
+        return found.resolve()
+    names = [run.name for run in list_runs(*parents)]
+    hint = suggest(reference, names) or "List runs with: ctrain runs"
+    raise DataError(f"run {reference!r} not found in {_listed(parents)}", hint)
 
 
-def list_runs(parent: Path) -> Iterator[Path]:
-    """The caller's run directories in `parent`, newest first. Raises DataError if it cannot be read."""
-    try:
-        candidates = [path for path in parent.iterdir() if _is_run(path) and not _is_foreign(path)]
-    except FileNotFoundError:
-        candidates = []
-    except OSError as error:
-        raise DataError(f"cannot read {parent}: {error.strerror}") from error
+def list_runs(*parents: Path) -> Iterator[Path]:
+    """The caller's run directories in `parents`, newest first. Raises DataError if one cannot be read."""
+    candidates: list[Path] = []
+    for parent in parents:
+        try:
+            candidates += [path for path in parent.iterdir() if _is_run(path) and not _is_foreign(path)]
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise DataError(f"cannot read {parent}: {error.strerror}") from error
     yield from sorted(candidates, key=_created, reverse=True)
 
 
-def _had_job(path: Path, number: str) -> bool:
-    """By its id, or the number in its name for users: process 4711."""
+def _listed(parents: Sequence[Path]) -> str:
+    return ", ".join(map(str, parents))
+
+
+def _had_job(path: Path, job: str) -> bool:
+    """By its id, its name for users, or the number in that: HOST:4711:0, process 4711, 4711."""
     try:
-        return any(number in (job.job_id, job.name.rpartition(" ")[2]) for job in record.load(path).attempts)
+        attempts = record.load(path).attempts
+        return any(job in (made.job_id, made.name, made.name.rpartition(" ")[2]) for made in attempts)
     except CtrainError:  # a record that cannot be read names no job
         return False
 

@@ -33,6 +33,7 @@ from ctrain_runtime.run import (
     accelerate_config,
     directory,
     outside_paths,
+    parent_directories,
     preflight_results,
     record,
     select_image,
@@ -41,6 +42,7 @@ from ctrain_runtime.run import (
 )
 from ctrain_runtime.run.ending import Ending
 from ctrain_runtime.run.imports import read_imports
+from ctrain_runtime.run.pick_up import find_run
 from ctrain_runtime.schedulers.protocol import Scheduler
 from ctrain_runtime.site.model import Site
 from ctrain_runtime.site.select import FALLBACK, SelectedSite, expand
@@ -95,8 +97,8 @@ class _Target:
 
 
 def prepare(request: Request) -> Prepared:
-    """Plan a run. Starts nothing, and leaves nothing but a pulled image in the cache, in a dry run not even that.
-    Raises CtrainError."""
+    """Plan a run. Starts nothing, and leaves nothing but a pulled image in the cache and the run's empty directory, in a
+    dry run not even these. Raises CtrainError."""
     _check_detected(request)
     scheduler = schedulers.get(request.site.site.scheduler)
     request, replaced = _without_replaced(request, scheduler)
@@ -115,9 +117,12 @@ def prepare(request: Request) -> Prepared:
         independent=choice.independent,
         command=(*translated.prefix, *planned.command, *(request.command if request.reference else ())),
     )
-    plan, assumed = _plan(request, planned, translated.env, target, *engine.result())
-    refuse_alone(imported, plan)
-    launch = scheduler.render(plan, launchers.make_task(plan, scheduler.identity(plan)))
+    while True:
+        plan, assumed = _plan(request, planned, translated.env, target, *engine.result())
+        refuse_alone(imported, plan)
+        launch = scheduler.render(plan, launchers.make_task(plan, scheduler.identity(plan)))
+        if request.dry_run or directory.reserve(plan):
+            break  # else another submission of this second has taken the name
     notes = (*choice.notes, *translated.notes, *accelerate_config.notes(translated), *replaced, *assumed, *target.notes)
     return Prepared(launch, notes, _image_source(request))
 
@@ -329,9 +334,11 @@ def _image_source(request: Request) -> str:
 
 
 def _resumed(reference: str, parent: Path) -> Path:
-    """The run directory of --resume: a path, or the name of a run."""
-    path = Path(reference)
-    return path if "/" in reference or path.is_dir() else parent / reference
+    """The run directory of --resume: RUN as everywhere, or one of which only the checkpoint is left."""
+    kept = next((path for path in (Path(reference), parent / reference) if path.is_dir()), None)
+    if kept or "/" in reference:
+        return kept or Path(reference)
+    return find_run(reference, *parent_directories.with_remembered(parent))
 
 
 def _resume_notes(run: Path) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from ctrain_runtime import schedulers
 from ctrain_runtime.base import run_files
 from ctrain_runtime.errors import CtrainError, UnansweredSubmission
 from ctrain_runtime.plan.model import Launch, LaunchPlan
-from ctrain_runtime.run import directory, record
+from ctrain_runtime.run import directory, parent_directories, record
 from ctrain_runtime.run.ending import Ending
 from ctrain_runtime.run.record import Attempt, Exit, Record
 from ctrain_runtime.schedulers.protocol import Scheduler
@@ -51,8 +51,13 @@ def submit(launch: Launch) -> Run:
     answer to the submission the run stays open, with the lease on its image, until its job is looked up."""
     plan = launch.plan
     scheduler = schedulers.get(plan.scheduler)
-    scheduler.check(launch)
+    try:
+        scheduler.check(launch)
+    except CtrainError:
+        directory.release(plan)
+        raise
     path = directory.create(launch)
+    parent_directories.remember(path.parent)
     begun = record.begin(plan)
     try:
         record.save(begun)

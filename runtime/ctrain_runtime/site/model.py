@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, Optional, Union
 
+from ctrain_runtime.site.default_runs import default_runs
+
 
 @dataclass(frozen=True)
 class Detect:
@@ -100,7 +102,7 @@ class Site:
     images: Literal["any", "store"] = "any"  # store: only images of the site's stores
     image_cache: str = ""  # a shared directory for pulled images
     layer_caches: tuple[str, ...] = ()  # repositories (oras://HOST/PATH) from which `ctrain build` takes layers
-    runs: str = "ctrain-runs"  # directory of run directories; on a cluster, one that all nodes share
+    runs: str = field(default_factory=default_runs)  # directory of run directories; all nodes of a cluster share it
     share_runs: bool = False  # others may enter run directories as far as the umask allows
     engine: SiteEngine = field(default_factory=SiteEngine)
     partitions: dict[str, SitePartition] = field(default_factory=dict)

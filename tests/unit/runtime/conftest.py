@@ -34,7 +34,10 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture(autouse=True)
 def _shipped_sites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Site files and caches of the machine and of its user must not change what the tests see, nor be changed by them;
-    those of the tests are in `etc`, `config` and `cache`."""
+    those of the tests are in `etc`, `config` and `cache`, and the home is the current directory."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(files, "SYSTEM_DIR", tmp_path / "etc" / "ctrain" / "sites")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("SCRATCH", raising=False)
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)

@@ -287,7 +287,7 @@ def test_a_job_that_sbatch_rejects_leaves_nothing(
     fakes.answer(programs, "sbatch", error="sbatch: error: Batch job submission failed: No\n", code=1)
     assert ctrain("--site", "generic-slurm", "--store", "store", "./job", "--name", "one") == 72
     assert "ctrain: sbatch rejected the job: No. Change the request, or check with: sinfo" in capsys.readouterr().err
-    assert not (queue / "ctrain-runs").exists()
+    assert list((queue / "ctrain-runs").iterdir()) == []
 
 
 def plan_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:

@@ -92,7 +92,7 @@ def test_check_of_a_site_without_trouble(user_file: Path, tmp_path: Path, capsys
         "site ok generic-slurm (detected: sinfo, sbatch, srun)",
         "scheduler ok slurm: sbatch, scancel, scontrol, squeue, srun",
         f"stores ok {tmp_path}",
-        "runs ok ctrain-runs",
+        f"runs ok {tmp_path}/ctrain-runs",
         "partitions warn unknown: slurm names no partition",
     ]
 

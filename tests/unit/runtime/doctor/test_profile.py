@@ -8,6 +8,7 @@ import pytest
 from ctrain_runtime.cluster.model import Partition
 from ctrain_runtime.doctor import fabric, profile
 from ctrain_runtime.errors import ConfigError, SchedulerError, UsageError
+from ctrain_runtime.site import default_runs
 from ctrain_runtime.site.model import Site, SitePartition
 from ctrain_runtime.site.select import load_site, select_site
 from ctrain_runtime.starting_points.templates import write_new
@@ -25,7 +26,7 @@ def machine(programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     for name in ("SCRATCH", *profile._PROXIES):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("USER", "kim")
-    monkeypatch.setattr(profile, "_SCRATCH", str(tmp_path / "scratch"))
+    monkeypatch.setattr(default_runs, "_SCRATCH", str(tmp_path / "scratch"))
     monkeypatch.setattr(fabric, "adapters", dict)
     return tmp_path
 
@@ -57,7 +58,7 @@ def test_what_the_environment_and_the_machine_add(
 ) -> None:
     (tmp_path / "scratch/kim").mkdir(parents=True)
     assert write("one")[0].runs == f"{tmp_path}/scratch/$USER/ctrain"
-    monkeypatch.setenv("SCRATCH", "/fast")
+    monkeypatch.setenv("SCRATCH", str(tmp_path))
     monkeypatch.setenv("CTRAIN_STORE", "/apps/ctrain")
     monkeypatch.setenv("https_proxy", "http://kim:secret@proxy:3128")
     monkeypatch.setattr(fabric, "adapters", lambda: {"mlx5_0": "ACTIVE 200 Gb/sec (4X HDR)"})

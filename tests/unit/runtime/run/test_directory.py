@@ -57,10 +57,26 @@ def test_create(launch: Launch) -> None:
 def test_create_never_touches_an_existing_run(launch: Launch) -> None:
     path = directory.create(launch)
     (path / "checkpoint/step-100").touch()
-    complaint = r"cannot create the run directory .*: File exists. Choose another parent with --runs DIR"
-    with pytest.raises(CtrainError, match=complaint):
+    with pytest.raises(UsageError, match=rf"^run {path} already exists. Choose another --name$"):
         directory.create(launch)
     assert (path / "checkpoint/step-100").exists()
+
+
+def test_of_two_submissions_with_one_name_one_has_reserved_it(launch: Launch) -> None:
+    path = Path(launch.plan.run_directory)
+    assert (directory.reserve(launch.plan), directory.reserve(launch.plan)) == (True, False)
+    assert path.stat().st_mode & 0o777 == 0o700
+    assert directory.create(launch) == path
+    directory.release(launch.plan)  # what has been filled stays
+    assert (path / "plan.json").exists()
+
+
+def test_a_link_to_nowhere_is_an_error_and_no_name_that_was_taken(launch: Launch) -> None:
+    path = Path(launch.plan.run_directory)
+    path.parent.mkdir()
+    path.symlink_to("nowhere")
+    with pytest.raises(CtrainError, match=r"cannot create the run directory .*: File exists"):
+        directory.reserve(launch.plan)
 
 
 def test_create_on_a_full_disk_leaves_nothing(launch: Launch, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -212,6 +212,24 @@ def test_a_run_by_name_or_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert find_run(".", tmp_path / "elsewhere") == run
 
 
+def test_runs_of_several_parent_directories(tmp_path: Path) -> None:
+    a, b = make_run(tmp_path / "a/one", 100), make_run(tmp_path / "b/two")
+    parents = (tmp_path / "a", tmp_path / "nowhere", tmp_path / "b")
+    assert list(list_runs(*parents)) == [b, a]
+    assert [find_run(reference, *parents) for reference in ("one", "two", "last")] == [a, b, b]
+    with pytest.raises(DataError, match=rf"^run 'oen' not found in {tmp_path}/a, .*/b. Did you mean 'one'"):
+        find_run("oen", *parents)
+
+
+def test_a_name_of_several_runs_is_none(tmp_path: Path) -> None:
+    """What is to be cancelled must be certain."""
+    make_run(tmp_path / "a/one")
+    make_run(tmp_path / "b/one")
+    with pytest.raises(DataError, match=rf"^run 'one' is in {tmp_path}/a, {tmp_path}/b. Name one by its path"):
+        find_run("one", tmp_path / "a", tmp_path / "b")
+    assert find_run(f"{tmp_path}/b/one", tmp_path / "a", tmp_path / "b") == tmp_path / "b/one"
+
+
 def test_runs_that_are_not_there_are_named(tmp_path: Path) -> None:
     make_run(tmp_path / "resnet50-1121")
     with pytest.raises(DataError, match=r"^run 'resnet50-1122' not found in .*\. Did you mean 'resnet50-1121'\?$"):
@@ -234,6 +252,8 @@ def test_the_run_of_a_job_by_its_number(tmp_path: Path) -> None:
     assert find_run("41873", tmp_path) == tmp_path / "one"
     with pytest.raises(DataError, match=r"^job 41874 is of several runs: (two, three|three, two). Name one of them"):
         find_run("41874", tmp_path)
+    for shown in ("job 41873", "process 41874", "host:41874:0"):
+        assert find_run(shown, tmp_path).name == ("one" if "73" in shown else "three")
     with pytest.raises(DataError, match="run '9' not found"):
         find_run("9", tmp_path)
 

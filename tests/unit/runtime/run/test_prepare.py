@@ -21,8 +21,8 @@ from ctrain_runtime.errors import (
     UsageError,
 )
 from ctrain_runtime.job import Resources
-from ctrain_runtime.plan.model import Options
-from ctrain_runtime.run import outside_paths, record
+from ctrain_runtime.plan.model import LaunchPlan, Options
+from ctrain_runtime.run import directory, outside_paths, parent_directories, record
 from ctrain_runtime.run.ending import Ending
 from ctrain_runtime.run.prepare import Prepared, make_size_request, prepare, read_options
 from ctrain_runtime.run.record import Exit
@@ -38,7 +38,7 @@ def machine(programs: Path, tmp_path: Path) -> Path:
     return make_machine(programs, tmp_path)
 
 
-def test_a_launch_is_complete_and_nothing_is_left(machine: Path) -> None:
+def test_a_launch_is_complete_and_nothing_but_its_empty_directory_is_left(machine: Path) -> None:
     before = sorted(machine.rglob("*"))
     prepared = prepare(asked(name="one", options={"nodes": 2}))
     assert isinstance(prepared, Prepared)
@@ -48,7 +48,8 @@ def test_a_launch_is_complete_and_nothing_is_left(machine: Path) -> None:
     assert prepared.launch.argv[0] == "sbatch"
     calls = {machine / "programs" / f"{name}.calls" for name in ("srun", "scontrol", "apptainer")}
     changed = {path for path in set(machine.rglob("*")) - set(before) if machine / "cache" not in (path, *path.parents)}
-    assert changed <= calls  # nothing was submitted, nothing written
+    reserved = {machine / "ctrain-runs", machine / "ctrain-runs/one"}
+    assert changed - calls == reserved  # nothing was submitted, nothing written
 
 
 def test_the_command_line_comes_before_torchrun_and_that_before_the_job() -> None:
@@ -325,7 +326,7 @@ def test_a_cluster_without_its_commands_is_not_taken_for_a_laptop(option: dict[s
         ({"options": {"time": "2-0"}}, ResourceError, "partition gpu allows 1-00:00:00, 2-0 requested"),
         ({"options": {"mounts": ("/not/there",)}}, DataError, "cannot mount /not/there at /not/there: not found"),
         ({"options": {"data": "/not/there"}}, DataError, "cannot mount /not/there at /data: not found"),
-        ({"resume": "gone"}, DataError, "run /.*/ctrain-runs/gone has no checkpoint to resume from"),
+        ({"resume": "gone"}, DataError, "run 'gone' not found in /.*/ctrain-runs"),
         ({"resume": "./gone"}, DataError, "run gone has no checkpoint to resume from"),
         ({"layers": (Path("no.sqsh"),)}, ImageUnusable, "cannot read layer no.sqsh"),
         ({"name": "a/b"}, UsageError, "invalid --name 'a/b'"),
@@ -340,6 +341,24 @@ def test_what_is_refused(parts: dict[str, Any], error: type[CtrainError], compla
     assert not (machine / "ctrain-runs").exists()
 
 
+def test_submissions_of_one_second_get_names_of_their_own(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the first one takes its name after the second one has chosen the same."""
+    monkeypatch.setattr(directory.time, "strftime", lambda _: "1121-041213")
+    reserve = directory.reserve
+    names: list[str] = []
+
+    def after_another(plan: LaunchPlan) -> bool:
+        if not names:
+            Path(plan.run_directory).mkdir(parents=True)
+        names.append(plan.run)
+        return reserve(plan)
+
+    monkeypatch.setattr(directory, "reserve", after_another)
+    launch = prepare(asked()).launch
+    assert (names, launch.plan.run) == (["job-1121-041213", "job-1121-041213-2"], "job-1121-041213-2")
+    assert f"{machine}/ctrain-runs/job-1121-041213-2" in launch.scripts["job.sh"]
+
+
 def test_resume_takes_a_run_by_name_or_path(machine: Path) -> None:
     for parent in ("ctrain-runs", "elsewhere"):
         (machine / parent / "old/checkpoint").mkdir(parents=True)
@@ -347,6 +366,14 @@ def test_resume_takes_a_run_by_name_or_path(machine: Path) -> None:
     assert plan_of(resume="old").mounts.resume == f"{machine}/ctrain-runs/old/checkpoint"
     assert plan_of(resume="elsewhere/old").mounts.resume == f"{machine}/elsewhere/old/checkpoint"
     assert "CTRAIN_RESUME" in plan_of(resume="old").environment.variables
+
+
+def test_resume_takes_a_run_of_any_parent_directory_by_its_job(machine: Path) -> None:
+    run = submitted(machine / "elsewhere/old", StandIn())
+    (run.path / "checkpoint/step-1.pt").touch()
+    parent_directories.remember(machine / "elsewhere")
+    for reference in ("old", "7", "job 7", "last"):
+        assert plan_of(resume=reference).resume == f"{run.path}/checkpoint"
 
 
 def test_a_run_that_was_done_is_named_before_it_is_resumed(machine: Path) -> None:

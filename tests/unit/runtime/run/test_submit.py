@@ -12,7 +12,7 @@ import pytest
 from ctrain_runtime import schedulers
 from ctrain_runtime.errors import CtrainError, DiskFullError, SchedulerError, UnansweredSubmission
 from ctrain_runtime.plan.model import Launch
-from ctrain_runtime.run import directory, record
+from ctrain_runtime.run import directory, parent_directories, record
 from ctrain_runtime.run.ending import Ending
 from ctrain_runtime.run.pick_up import pick_up
 from ctrain_runtime.run.submit import submission_lock, submit
@@ -98,6 +98,25 @@ def test_a_parent_that_is_not_writable(launch: Launch, scheduler: StandIn, tmp_p
     with pytest.raises(CtrainError, match=rf"cannot create the run directory {tmp_path}/file/one: Not a directory"):
         submit(launch)
     assert scheduler.calls == []
+
+
+@pytest.mark.usefixtures("scheduler")
+def test_a_run_is_found_from_anywhere(launch: Launch, tmp_path: Path) -> None:
+    submit(launch)
+    assert parent_directories.with_remembered(tmp_path / "own") == (tmp_path / "own", tmp_path)
+
+
+def test_what_the_scheduler_would_never_start_leaves_no_directory(
+    launch: Launch, scheduler: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: object) -> None:
+        raise SchedulerError("no such account")
+
+    monkeypatch.setattr(scheduler, "check", refuse)
+    directory.reserve(launch.plan)
+    with pytest.raises(SchedulerError):
+        submit(launch)
+    assert not Path(launch.plan.run_directory).exists()
 
 
 def test_a_disk_that_has_no_room_for_the_record_leaves_nothing(

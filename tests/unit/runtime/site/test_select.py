@@ -160,7 +160,8 @@ def test_mappings_merge_and_keep_their_sources() -> None:
 def test_null_gives_the_default_back() -> None:
     write(SYSTEM / "generic-slurm.yaml", "runs: /scratch\nmpi: [pmi2]\n")
     write(USER / "generic-slurm.yaml", "runs: null\nmpi: null\n")
-    assert (load_site("generic-slurm")[0].runs, load_site("generic-slurm")[0].mpi) == ("ctrain-runs", ("pmix", "pmi2"))
+    site = load_site("generic-slurm")[0]
+    assert (site.runs, site.mpi) == ("~/ctrain-runs", ("pmix", "pmi2"))
 
 
 def test_a_site_extends_another() -> None:
