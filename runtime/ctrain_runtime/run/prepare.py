@@ -97,8 +97,8 @@ class _Target:
 
 
 def prepare(request: Request) -> Prepared:
-    """Plan a run. Starts nothing, and leaves nothing but a pulled image in the cache and the run's empty directory, in a
-    dry run not even these. Raises CtrainError."""
+    """Plan a run. Starts nothing, and leaves nothing but a pulled image in the cache and the run's empty directory, in
+    a dry run not even these. Raises CtrainError."""
     _check_detected(request)
     scheduler = schedulers.get(request.site.site.scheduler)
     request, replaced = _without_replaced(request, scheduler)
