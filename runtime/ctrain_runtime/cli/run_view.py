@@ -14,7 +14,8 @@ from ctrain_runtime.base.digest import short
 from ctrain_runtime.base.text import format_duration, format_seconds, format_size, pluralize, table
 from ctrain_runtime.base.time_limit import format_limit
 from ctrain_runtime.cli import world_view
-from ctrain_runtime.cli.progress import last_with_loss, last_words
+from ctrain_runtime.cli.progress import last_words
+from ctrain_runtime.cli.run_state import last_metrics
 from ctrain_runtime.plan.environment import RESUME
 from ctrain_runtime.plan.model import DataCopy, Expectation, LaunchPlan, Mount, Preflight
 from ctrain_runtime.run import shared_files
@@ -22,7 +23,6 @@ from ctrain_runtime.run.advice import advise
 from ctrain_runtime.run.conclude import PREFIX, Conclusion
 from ctrain_runtime.run.directory import as_data
 from ctrain_runtime.run.ending import Ending
-from ctrain_runtime.run.follow import parse_object
 from ctrain_runtime.run.measured import Measured
 from ctrain_runtime.run.prepare import Prepared
 from ctrain_runtime.run.ranks import Rank
@@ -35,7 +35,6 @@ EARLY = {
 }  # the program was not done, and did not fail
 WIDTH = 110
 TASKS = "each rank's, or its node's if set"
-TAIL_BYTES = 1 << 16
 
 
 def summary(prepared: Prepared, reason: str) -> str:
@@ -169,8 +168,7 @@ def _completed(plan: LaunchPlan, record: Record) -> str:
     if record.start and record.end:
         seconds = (datetime.fromisoformat(record.end) - datetime.fromisoformat(record.start)).total_seconds()
         took = f" in {seconds:.0f} s" if seconds < 10 else f" in {format_duration(seconds)}"  # they are whole ones
-    records = [found for found in map(parse_object, _tail(Path(plan.run_directory) / run_files.METRICS)) if found]
-    measured = last_words(last_with_loss(records) or {})
+    measured = last_words(last_metrics(Path(plan.run_directory)))
     return f"completed{took}" + (f"; last metrics: {measured}" if measured else "")
 
 
@@ -216,23 +214,11 @@ def _describe_failed(plan: LaunchPlan, failed: Rank, others: tuple[tuple[int, st
 
 def lines_of(log: Path, rank: int) -> list[str]:
     """The lines of a rank at the end of its log, which ranks of its node may share."""
-    lines = _tail(log)
+    lines = shared_files.last_lines(log)
     if log.name.startswith("node"):
         prefix = f"[{rank}] "
         lines = [line[len(prefix) :] for line in lines if line.startswith(prefix)]
     return lines
-
-
-def _tail(path: Path) -> list[str]:
-    """The lines at the end of a file, which alone is read; none if it cannot be."""
-    if shared_files.has_caches(path.parent):
-        shared_files.renew((path,))
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - TAIL_BYTES))
-            return file.read().decode("utf-8", "replace").splitlines()
-    except OSError:
-        return []
 
 
 def _last(lines: list[str]) -> list[str]:

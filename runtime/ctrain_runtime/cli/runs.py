@@ -15,14 +15,14 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
-from typing import Union
+from typing import Any, Union
 
 from ctrain_runtime.base.text import pluralize, table
 from ctrain_runtime.cli.output import print_line
 from ctrain_runtime.cli.run_options import add_site
+from ctrain_runtime.cli.run_state import state
 from ctrain_runtime.errors import CtrainError
 from ctrain_runtime.run import parent_directories
-from ctrain_runtime.run.ending import Ending
 from ctrain_runtime.run.pick_up import find_run, list_runs, pick_up, refresh
 from ctrain_runtime.run.prepare import runs_directory
 from ctrain_runtime.run.record import Record
@@ -46,9 +46,10 @@ def _add_where(parser: argparse.ArgumentParser) -> None:
     add_site(parser)
 
 
-def add_run_argument(parser: argparse.ArgumentParser) -> None:
-    """The argument RUN, of the verbs that act on one run."""
-    parser.add_argument("run", metavar="RUN", help="name or directory of a run, its job, or `last`")
+def add_run_argument(parser: argparse.ArgumentParser, default: str = "") -> None:
+    """The argument RUN, of the verbs that act on one run; with a default, it may be left out."""
+    optional: dict[str, Any] = {"nargs": "?", "default": default} if default else {}
+    parser.add_argument("run", metavar="RUN", help="name or directory of a run, its job, or `last`", **optional)
     _add_where(parser)
 
 
@@ -100,13 +101,3 @@ def _row(record: Record, status: Status) -> tuple[str, ...]:
     created = record.created.replace("T", " ").partition("+")[0]
     where = hosts if record.nodes else "-"
     return record.run, state(record, status), last, record.image["name"], where, str(record.world_size), created
-
-
-def state(record: Record, status: Status) -> str:
-    """As in waiting, running, completed, cancelled, cancelled by an administrator, time limit, failed (137)."""
-    if not record.exit:
-        return status.phase
-    ending = record.exit.ending
-    if ending is Ending.CANCELLED and record.exit.by == "scheduler" and record.attempts:
-        return record.attempts[-1].outcome or ending.value
-    return f"{ending.value} ({record.exit.code})" if ending in (Ending.FAILED, Ending.REFUSED) else ending.value

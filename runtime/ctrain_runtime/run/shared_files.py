@@ -19,6 +19,7 @@ from ctrain_runtime.run.events import Event
 SYNC_SECONDS = 5.0  # for a file system without such caches to show the last files of an ended job
 CACHE_SECONDS = 65.0  # for others: as long as clients remember (man nfs: acregmax, acdirmax), and a margin
 POLL_SECONDS = 0.2
+TAIL_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,18 @@ def renew(paths: Iterable[Path]) -> None:
     for path in paths:
         with contextlib.suppress(OSError):
             path.chmod(stat.S_IMODE(path.stat().st_mode))
+
+
+def last_lines(path: Path) -> list[str]:
+    """The lines at the end of a file, which alone is read; none if it cannot be."""
+    if has_caches(path.parent):
+        renew((path,))
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - TAIL_BYTES))
+            return file.read().decode("utf-8", "replace").splitlines()
+    except OSError:
+        return []
 
 
 def read_evidence(run: Path, plan: LaunchPlan, *, wait: bool) -> Evidence:

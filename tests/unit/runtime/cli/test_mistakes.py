@@ -58,7 +58,7 @@ PROGRAM = "Put the program's own arguments after --: ctrain run "
         ("runs -p debug", 64, "unrecognized arguments: -p debug. See: ctrain runs --help"),
         ("stop last", 64, "unknown command 'stop'. Did you mean: ctrain cancel\n"),
         ("logs last", 64, "unknown command 'logs'. Did you mean: ctrain attach\n"),
-        ("status", 64, "unknown command 'status'. Did you mean: ctrain runs\n"),
+        ("ps", 64, "unknown command 'ps'. Did you mean: ctrain runs\n"),
         ("ps", 64, "unknown command 'ps'. Did you mean: ctrain runs\n"),
         ("list", 64, "unknown command 'list'. Did you mean: ctrain runs, or ctrain images\n"),
         ("rum", 64, "unknown command 'rum'. Did you mean 'run'? Known: run, "),

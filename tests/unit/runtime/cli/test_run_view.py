@@ -10,7 +10,7 @@ import pytest
 from ctrain_runtime.cli import run_view
 from ctrain_runtime.job import Dataset
 from ctrain_runtime.plan.model import Expectation, LaunchPlan
-from ctrain_runtime.run import record
+from ctrain_runtime.run import record, shared_files
 from ctrain_runtime.run.conclude import Conclusion
 from ctrain_runtime.run.ending import Ending
 from ctrain_runtime.run.measured import Measured
@@ -154,7 +154,7 @@ def test_a_run_that_is_complete_says_so_and_how_long_it_took(plan: LaunchPlan, e
         ('{"step": 2, "loss": 0.5}\n{"step": 2, "val_loss": 3}\n{"lo', "; last metrics: step 2, loss 0.500"),
         ('{"step": "two", "loss": 0.5}\n', ""),
         ("{}\nnot JSON\n", ""),
-        ("x" * run_view.TAIL_BYTES + '\n{"step": 7, "loss": 1}\n', "; last metrics: step 7, loss 1.00"),
+        ("x" * shared_files.TAIL_BYTES + '\n{"step": 7, "loss": 1}\n', "; last metrics: step 7, loss 1.00"),
     ],
 )
 def test_a_complete_run_shows_the_last_metrics_of_its_program(plan: LaunchPlan, metrics: str, shown: str) -> None:

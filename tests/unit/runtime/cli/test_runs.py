@@ -6,11 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ctrain_runtime.cli import runs as module
 from ctrain_runtime.cli.main import RUNTIME_VERBS, main
 from ctrain_runtime.run import record
-from ctrain_runtime.run.ending import Ending
-from ctrain_runtime.run.record import Exit
 from ctrain_runtime.schedulers.protocol import Outcome, Status
 from ctrain_runtime.schedulers.slurm import ownership
 from samples.plans import LOCAL, some_facts
@@ -87,30 +84,3 @@ echo "JobId=7 JobName=${{!#}} JobState=PENDING Reason=Alone"
     assert main(RUNTIME_VERBS, ["runs", "--site", "generic-slurm", "--runs", "runs"]) == 0
     states = [line.split()[1] for line in capsys.readouterr().out.splitlines()[1:]]
     assert states == ["running"] * 3
-
-
-@pytest.mark.parametrize(
-    ("ended", "outcome", "state"),
-    [
-        (Exit(0, "completed", "program", Ending.COMPLETED), "completed", "completed"),
-        (Exit(130, "cancelled", "user", Ending.CANCELLED), "cancelled by its user", "cancelled"),
-        (
-            Exit(143, "why", "scheduler", Ending.CANCELLED),
-            "cancelled by an administrator",
-            "cancelled by an administrator",
-        ),
-        (Exit(143, "why", "scheduler", Ending.TIME_LIMIT), "time limit reached", "time limit"),
-        (Exit(143, "why", "scheduler", Ending.INTERRUPTED), "failed", "interrupted"),
-        (Exit(143, "why", "scheduler", Ending.NODE_FAILURE), "node failure", "node failure"),
-        (Exit(143, "why", "program", Ending.SAVED_AND_LEFT), "completed", "saved and left"),
-        (Exit(137, "why", "program", Ending.OUT_OF_MEMORY), "failed", "out of memory"),
-        (Exit(9, "why", "program", Ending.FAILED), "failed", "failed (9)"),
-        (Exit(80, "why", "ctrain", Ending.REFUSED), "failed", "refused (80)"),
-    ],
-)
-def test_the_state_of_a_run_that_has_ended_is_its_ending(tmp_path: Path, ended: Exit, outcome: str, state: str) -> None:
-    run = submitted(tmp_path / "one", StandIn(), **LOCAL)
-    (attempt,) = run.record.attempts
-    attempts = (dataclasses.replace(attempt, outcome=outcome),)
-    done = dataclasses.replace(run.record, exit=ended, attempts=attempts)
-    assert module.state(done, Status("ended")) == state

@@ -1,0 +1,121 @@
+"""Show where a run stands: its state, how long it has run and may run, its nodes, and what its program last measured.
+
+  ctrain status                     # of the newest run
+  ctrain status resnet50-1121-0412
+
+RUN is a run's name, directory or job, or `last`. `ETA` is at the pace since the job has started. A run of which neither
+its files nor its scheduler tell anything certain is `unknown`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import time
+from contextlib import suppress
+from typing import Any
+
+from ctrain_runtime.base import run_files
+from ctrain_runtime.base.text import clock_time, format_duration, one_line
+from ctrain_runtime.base.time_limit import format_limit
+from ctrain_runtime.cli.output import print_line
+from ctrain_runtime.cli.progress import last_words
+from ctrain_runtime.cli.run_state import RunState, look
+from ctrain_runtime.cli.runs import add_run_argument, chosen_run
+from ctrain_runtime.run import events, ranks, shared_files
+from ctrain_runtime.run.pick_up import pick_up
+
+NODES_NAMED = 4
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_run_argument(parser, default="last")
+    parser.add_argument("--json", action="store_true", help="print the same facts as JSON")
+
+
+def execute(args: argparse.Namespace) -> int:
+    found = look(pick_up(chosen_run(args)))
+    print_line(json.dumps(_as_data(found), indent=2) if args.json else describe(found))
+    return 0
+
+
+def describe(found: RunState) -> str:
+    """The state of a run in a few aligned rows."""
+    hosts, up = _ranks(found)
+    plan, record = found.run.plan, found.record
+    named = f"{', '.join(hosts[:NODES_NAMED])}{', ...' if len(hosts) > NODES_NAMED else ''}"
+    where = f"{named}: {up} of {plan.recorded_ranks} {plan.unit}s started" if hosts else f"{plan.nodes} requested"
+    again = f", started {found.starts} times" if found.starts > 1 else ""
+    attempts = f", attempt {len(record.attempts)}" if len(record.attempts) > 1 else ""
+    eta = f", ETA {format_duration(found.eta)}" if found.eta else ""
+    progress = last_words(found.metrics)
+    rows = (
+        ("run", f"{plan.run}  ->  {plan.run_directory}"),
+        ("state", _state(found)),
+        ("job", f"{record.attempts[-1].name}{attempts}{again}" if record.attempts else ""),
+        ("nodes", where),
+        ("progress", f"{progress}{eta}" if progress else ""),
+        ("output", "" if record.exit else _last_output(found)),
+        ("note", found.status.note),
+    )
+    return "\n".join(f"{key:<10}{value}" for key, value in rows if value)
+
+
+def _state(found: RunState) -> str:
+    status, ended = found.status, found.record.exit
+    if ended:
+        took = f" after {format_duration(found.elapsed)}" if found.elapsed is not None else ""
+        return f"{found.word}{took}" + (f": {ended.reason}" if ended.reason != found.word else "")
+    if status.phase == "waiting":
+        reason = f" ({status.word})" if status.word not in ("", "None") else ""
+        start = f", expected to start {clock_time(status.starts_at)}" if status.starts_at else ""
+        return f"waiting{reason}{start}"
+    limit = found.run.plan.time_limit
+    of = f" of {format_limit(limit)}" if limit is not None else ""
+    ran = f" for {format_duration(found.elapsed)}{of}" if found.elapsed is not None else ""
+    left = f", {format_duration(found.left)} left" if found.left is not None else ""
+    return (
+        f"running{ran}{left}" if found.word == "running" else f"unknown{', if it goes on' + ran + left if ran else ''}"
+    )
+
+
+def _ranks(found: RunState) -> tuple[list[str], int]:
+    """The nodes, and how many ranks have started."""
+    started = [rank for rank in ranks.from_events(events.read_node_events(found.run.path)) if not rank.refusal]
+    return list(found.record.nodes) or ranks.hosts(started), len(started)
+
+
+def _last_output(found: RunState) -> str:
+    """The last line of rank 0, and when it came."""
+    log = found.run.path / run_files.rank_log(0, 0, found.run.plan.recorded_ranks)
+    lines = [line for line in shared_files.last_lines(log) if line.strip()]
+    with suppress(OSError):
+        ago = format_duration(max(0.0, time.time() - log.stat().st_mtime))
+        text = f"{ago} ago: {one_line(lines[-1])}" if lines else ""
+        return text[: max(40, shutil.get_terminal_size().columns - 11)]
+    return ""
+
+
+def _as_data(found: RunState) -> dict[str, Any]:
+    hosts, up = _ranks(found)
+    plan, record = found.run.plan, found.record
+    return {
+        "run": plan.run,
+        "run_directory": plan.run_directory,
+        "state": found.word,
+        "reason": record.exit.reason if record.exit else found.status.word,
+        "exit_code": record.exit.code if record.exit else None,
+        "note": found.status.note,
+        "starts_at": found.status.starts_at,
+        "job": record.attempts[-1].name if record.attempts else "",
+        "attempts": len(record.attempts),
+        "starts": found.starts,
+        "nodes": hosts,
+        "ranks": plan.recorded_ranks,
+        "ranks_started": up,
+        "elapsed_seconds": found.elapsed,
+        "left_seconds": found.left,
+        "eta_seconds": found.eta,
+        "metrics": found.metrics,
+    }
