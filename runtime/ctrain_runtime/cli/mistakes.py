@@ -18,7 +18,7 @@ from ctrain_runtime.run.typed_command import INTERPRETERS
 
 HABITS = {  # commands of other tools, and what does the same
     **dict.fromkeys(("stop", "kill"), "ctrain cancel"),
-    **dict.fromkeys(("logs", "log"), "ctrain attach"),
+    **dict.fromkeys(("log", "tail", "output"), "ctrain logs"),
     **dict.fromkeys(("ps", "queue", "top"), "ctrain runs"),
     **dict.fromkeys(("list", "ls"), "ctrain runs, or ctrain images"),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import contextlib
 import json
 import os
 from collections.abc import Iterator
@@ -23,6 +24,22 @@ class Tail:
 
     def read(self) -> str:
         return "".join(self.pieces())
+
+    def skip_to_last(self, lines: int) -> None:
+        """Leave out all but the last `lines` lines, of which an unfinished one is one. Reads from the end backwards."""
+        with contextlib.suppress(OSError), self._path.open("rb") as file:
+            end = os.fstat(file.fileno()).st_size
+            file.seek(max(0, end - 1))
+            ends = lines + (file.read(1) == b"\n")  # of lines to pass, up to the one before the first that counts
+            while ends and end > self._position:
+                begin = max(self._position, end - PIECE_BYTES)
+                file.seek(begin)
+                piece = file.read(end - begin)
+                at, end = len(piece), begin
+                while ends and (at := piece.rfind(b"\n", 0, at)) >= 0:
+                    ends -= 1
+                    end = begin if ends else begin + at + 1
+            self._position = end
 
     def pieces(self) -> Iterator[str]:
         """The same piece by piece: at an attach, a log may have grown to any size."""
