@@ -88,9 +88,9 @@ def _node(run: Run, node: str) -> int:
     started = ranks.from_events(events.read_node_events(run.path))
     numbers = {rank.host: rank.number // ranks_per_node(run.plan) for rank in reversed(started)}
     number = numbers.get(node, int(node) if node.isdecimal() else -1)
-    if not 0 <= number < run.plan.nodes:
+    if not 0 <= number < run.plan.size.nodes:
         known = ", ".join([*numbers][::-1]) or "no rank has started"
-        raise UsageError(f"{run.plan.run} has no node {node}", f"Nodes: 0 to {run.plan.nodes - 1}; {known}")
+        raise UsageError(f"{run.plan.run} has no node {node}", f"Nodes: 0 to {run.plan.size.nodes - 1}; {known}")
     return number
 
 

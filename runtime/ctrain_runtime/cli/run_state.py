@@ -53,7 +53,7 @@ def look(run: Run) -> RunState:
     elapsed = now - begun if begun and not record.exit else None
     if record.start and record.end:
         elapsed = (datetime.fromisoformat(record.end) - datetime.fromisoformat(record.start)).total_seconds()
-    limit = run.plan.time_limit
+    limit = run.plan.size.time_limit
     runs_on = elapsed is not None and not record.exit
     metrics = last_metrics(run.path)
     return RunState(

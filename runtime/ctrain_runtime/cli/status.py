@@ -45,7 +45,7 @@ def describe(found: RunState) -> str:
     hosts, up = _ranks(found)
     plan, record = found.run.plan, found.record
     named = f"{', '.join(hosts[:NODES_NAMED])}{', ...' if len(hosts) > NODES_NAMED else ''}"
-    where = f"{named}: {up} of {plan.recorded_ranks} {plan.unit}s started" if hosts else f"{plan.nodes} requested"
+    where = f"{named}: {up} of {plan.recorded_ranks} {plan.unit}s started" if hosts else f"{plan.size.nodes} requested"
     again = f", started {found.starts} times" if found.starts > 1 else ""
     attempts = f", attempt {len(record.attempts)}" if len(record.attempts) > 1 else ""
     eta = f", ETA {format_duration(found.eta)}" if found.eta else ""
@@ -71,7 +71,7 @@ def _state(found: RunState) -> str:
         reason = f" ({status.word})" if status.word not in ("", "None") else ""
         start = f", expected to start {clock_time(status.starts_at)}" if status.starts_at else ""
         return f"waiting{reason}{start}"
-    limit = found.run.plan.time_limit
+    limit = found.run.plan.size.time_limit
     of = f" of {format_limit(limit)}" if limit is not None else ""
     ran = f" for {format_duration(found.elapsed)}{of}" if found.elapsed is not None else ""
     left = f", {format_duration(found.left)} left" if found.left is not None else ""

@@ -40,7 +40,7 @@ def select(plan: LaunchPlan, ranks: Iterable[int]) -> list[Log]:
 
 def ranks_per_node(plan: LaunchPlan) -> int:
     """How many of a node's processes have a log."""
-    return plan.recorded_ranks // plan.nodes
+    return plan.recorded_ranks // plan.size.nodes
 
 
 class LogReader:
