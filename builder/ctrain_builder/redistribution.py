@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from ctrain_builder.build_plan import BuildPlan
-from ctrain_runtime.store.manifest import LICENSES_LABEL, REDISTRIBUTE_LABEL, Manifest, layer_licenses
+from ctrain_runtime.store.manifest import REDISTRIBUTE_LABEL, Manifest, layer_licenses, stated_licenses
 
 YES, NO, UNKNOWN = "yes", "no", "unknown"
 # LicenseRef- begins SPDX's name of a licence that is on no list, as NVIDIA's of its containers; others write free text.
@@ -34,7 +34,7 @@ def reason_to_keep(manifest: Manifest) -> str:
         return ""
     if manifest.adopted or word == UNKNOWN:
         return "ctrain did not build all of it, and does not know its licences"
-    licences = manifest.labels.get(LICENSES_LABEL, "")
+    licences = stated_licenses(manifest.labels)
     if not _ALL_LISTED.fullmatch(licences):
         return f"not all of its licences are on SPDX's list: {licences}"
     if manifest.base.digest and manifest.layers[0].definition not in layer_licenses(manifest.labels):

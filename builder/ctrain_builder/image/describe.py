@@ -33,6 +33,7 @@ from ctrain_runtime.store.manifest import (
     Layer,
     Manifest,
     Requires,
+    combined_licenses,
 )
 
 EXAMINE = "examine.py"
@@ -94,7 +95,7 @@ def labels(plan: BuildPlan, flat: bool, license_of: Mapping[str, str]) -> dict[s
         f"{_OCI}title": spec.store_name,
         f"{_OCI}version": f"{spec.tag}-{spec.stack}",
         f"{_OCI}description": "; ".join(_of_layers(plan, f"{_OCI}description")),
-        LICENSES_LABEL: licenses.combined(license_of.values()),
+        LICENSES_LABEL: combined_licenses(license_of.values()),
         LAYER_LICENSES_LABEL: licenses.as_label(license_of),
         f"{_OCI}created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(max(part.epoch for part in plan.layers))),
         f"{_OCI}revision": _revision(spec.source_root) or "",
@@ -144,6 +145,7 @@ def manifest(
     layers = tuple(Layer(part.name, part.key, layer.size, layer.digest) for part, layer in zip(plan.layers, contents))
     software = dict(content.software)
     arch = software.pop("arch", "")
+    inside = inspect_labels(container, image)
     return Manifest(
         name=plan.spec.store_name,
         tag=plan.spec.tag,
@@ -157,11 +159,7 @@ def manifest(
         tests=(),
         tools=_tools(container),
         revision=_revision(plan.spec.source_root),
-        labels={
-            **inspect_labels(container, image),
-            **_base_built(plan, contents),
-            **licenses.of_packages(content.packages),
-        },
+        labels={**inside, **_base_built(plan, contents), **licenses.of_packages(inside, content.packages)},
         base=_base(plan),
         flat=len(sif.partitions(image)) == 1 < len(plan.layers),
         requires=_requires(plan, arch) if "cuda" in software else Requires(),

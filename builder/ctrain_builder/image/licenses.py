@@ -6,15 +6,24 @@ and a definition that is built on another one adds nothing.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ctrain_builder.build_plan import BuildPlan
 from ctrain_builder.layers import metadata
-from ctrain_runtime.store.manifest import LICENSES_LABEL, PACKAGE_LICENSES_LABEL, layer_licenses
+from ctrain_runtime.store.manifest import (
+    LICENSES_LABEL,
+    PACKAGE_LICENSES_LABEL,
+    combined_licenses,
+    layer_licenses,
+    stated_licenses,
+)
 
 _NONE_NAMED = "not named"
+_NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9.]+")
+_LONGEST_LABEL = 1000
 
 
 def by_layer(plan: BuildPlan, base: Mapping[str, str]) -> dict[str, str]:
@@ -25,30 +34,52 @@ def by_layer(plan: BuildPlan, base: Mapping[str, str]) -> dict[str, str]:
         told = [metadata.shown(layer).labels.get(LICENSES_LABEL, "")]
         if number == 0 and not plan.parent:
             told.insert(0, base.get(LICENSES_LABEL, ""))
-        if licence := combined(told):
+        if licence := combined_licenses(told):
             found[layer.name] = licence
     return {**_of_parent(plan), **found}
-
-
-def combined(licenses: Iterable[str]) -> str:
-    """One expression of SPDX for what is under all of these licences; one that is named twice counts once."""
-    distinct = [licence for licence in dict.fromkeys(licenses) if licence]
-    if len(distinct) < 2:
-        return "".join(distinct)
-    return " AND ".join(f"({licence})" if " OR " in licence else licence for licence in distinct)
 
 
 def as_label(licenses: Mapping[str, str]) -> str:
     return "; ".join(f"{layer}: {licence}" for layer, licence in licenses.items())
 
 
-def of_packages(packages: Mapping[str, Any]) -> dict[str, str]:
-    """The label with the licences of an image's packages and how many are under each, the most frequent first; {} if
-    nothing is known of them. `packages` is what inside/packages.py finds."""
+def of_packages(labels: Mapping[str, str], packages: Mapping[str, Any]) -> dict[str, str]:
+    """The labels that tell the licences of an image's packages; {} if nothing is known of them. One counts how many are
+    under each, the most frequent first; in the other they stand behind those that `labels` name, as SPDX writes them.
+
+    `packages` is what inside/packages.py finds.
+    """
     named = [names for kind in packages.get("licenses", {}).values() for names in kind.values()]
     counts = Counter(name for names in named for name in names or [_NONE_NAMED])
     most = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    return {PACKAGE_LICENSES_LABEL: "; ".join(f"{name} {count}" for name, count in most)} if most else {}
+    if not most:
+        return {}
+    return {
+        PACKAGE_LICENSES_LABEL: "; ".join(f"{name} {count}" for name, count in most),
+        LICENSES_LABEL: _expression(labels.get(LICENSES_LABEL, ""), [name for name, _ in most]),
+    }
+
+
+def _expression(stated: str, names: Sequence[str]) -> str:
+    """`stated` and as many of `names` as the label holds; how many others there are is its last word."""
+    as_spdx = list(dict.fromkeys(_as_spdx(name) for name in names))
+    fitting = len(as_spdx)
+    while fitting and len(combined_licenses([stated, *as_spdx[:fitting]])) > _LONGEST_LABEL:
+        fitting -= 1
+    others = [f"LicenseRef-{len(as_spdx) - fitting}-others"] if fitting < len(as_spdx) else []
+    return combined_licenses([stated, *as_spdx[:fitting], *others])
+
+
+def _as_spdx(name: str) -> str:
+    """A licence by its name in SPDX's list, or an expression of such; any other is LicenseRef-NAME, as which one its
+    author meant is not ours to say."""
+    from cyclonedx.spdx import fixup_id, is_expression
+
+    if listed := fixup_id(name):
+        return listed
+    return (
+        name if is_expression(name) else f"LicenseRef-{_NOT_IN_A_NAME.sub('-', name.replace('+', '-plus')).strip('-')}"
+    )
 
 
 def _of_parent(plan: BuildPlan) -> dict[str, str]:
@@ -56,5 +87,5 @@ def _of_parent(plan: BuildPlan) -> dict[str, str]:
     image = plan.parent.image if plan.parent else None
     if not plan.parent or not image:
         return {}
-    whole = image.manifest.labels.get(LICENSES_LABEL, "")
+    whole = stated_licenses(image.manifest.labels)
     return layer_licenses(image.manifest.labels) or ({plan.parent.title: whole} if whole else {})

@@ -149,7 +149,7 @@ def _copy(adoption: Adoption, root: Path, engine: Engine, watch: CopyObserver) -
             raise ImageUnusable(f"{source} has changed since it was examined", "Run the command again")
         if packages := _add_packages(file, adoption, engine, watch):
             finalise(file, access)
-            labels = {**manifest.labels, **licenses.of_packages(packages)}
+            labels = {**manifest.labels, **licenses.of_packages(manifest.labels, packages)}
             manifest = replace(manifest, digest=file_digest(file), size=file.stat().st_size, labels=labels)
         yield file, manifest
 

@@ -26,6 +26,7 @@ from ctrain_runtime.base.text import format_size, pluralize
 from ctrain_runtime.errors import ImageUnusable, UsageError
 from ctrain_runtime.images.image import Image
 from ctrain_runtime.store import outputs, sbom
+from ctrain_runtime.store.manifest import stated_licenses
 from ctrain_runtime.store.outputs import CATALOGUE
 from ctrain_runtime.store.store import PublishedImage, Store, StoreContents
 
@@ -172,7 +173,7 @@ def _facts(version: CatalogueEntry) -> dict[str, Any]:
         "channels": image.channels,
         "size": format_size(manifest.size),
         "description": labels.get(f"{_OCI}description", ""),
-        "licenses": labels.get(f"{_OCI}licenses", ""),
+        "licenses": stated_licenses(labels),
         "labels": {name: value for name, value in labels.items() if not name.startswith(_TOLD_ELSEWHERE)},
         "layers": [(one.definition, one.size, format_size(one.size), one.digest or one.key) for one in manifest.layers],
         "tests": [(one.name, one.outcome, one.skipped or f"{one.seconds} s") for one in manifest.tests],

@@ -12,7 +12,6 @@ from ctrain_runtime.images.image import Image
 from ctrain_runtime.store.manifest import (
     ADOPTED_LABEL,
     ENTRY_POINT,
-    LICENSES_LABEL,
     PACKAGE_LICENSES_LABEL,
     PARENT_LABEL,
     REDISTRIBUTE_LABEL,
@@ -21,6 +20,7 @@ from ctrain_runtime.store.manifest import (
     Requires,
     TestResult,
     layer_licenses,
+    stated_licenses,
 )
 
 _SHOWN_LICENSES = 4  # of packages; the manifest has all
@@ -82,7 +82,7 @@ def describe(image: Image, packages: Packages, problem: str, signers: Sequence[s
         ("base", f"{manifest.base.reference}  {short(manifest.base.digest)}".rstrip()),
         ("parent", manifest.labels.get(PARENT_LABEL, "")),
         ("adopted", manifest.labels.get(ADOPTED_LABEL, "")),
-        ("licences", manifest.labels.get(LICENSES_LABEL, "")),
+        ("licences", stated_licenses(manifest.labels)),
         ("pass on", manifest.labels.get(REDISTRIBUTE_LABEL, "")),
         ("built", _built(manifest)),
         ("starts", f"{manifest.labels[ENTRY_POINT]} (not by ctrain)" if ENTRY_POINT in manifest.labels else ""),

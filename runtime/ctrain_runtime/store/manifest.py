@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Optional
@@ -21,8 +21,8 @@ PARENT_LABEL = "org.ctrain.parent"  # the published image that this one was buil
 ADOPTED_LABEL = (
     "org.ctrain.adopted"  # of the manifest alone: the file that a version was copied from, as in PATH@sha256:...
 )
-LICENSES_LABEL = "org.opencontainers.image.licenses"  # of all that an image holds, combined
-LAYER_LICENSES_LABEL = "org.ctrain.licenses"  # the same by layer, as in "base: BSD-3-Clause; upper: MIT"
+LICENSES_LABEL = "org.opencontainers.image.licenses"  # of the layers and, in the manifest, of the packages, combined
+LAYER_LICENSES_LABEL = "org.ctrain.licenses"  # those of the layers, as in "base: BSD-3-Clause; upper: MIT"
 REDISTRIBUTE_LABEL = "org.ctrain.redistribute"  # of the manifest alone: whether it may be passed on: yes, no or unknown
 # Of packages, of the manifest alone: how many are under which, as in "MIT 61; BSD-3-Clause 40; not named 12"
 PACKAGE_LICENSES_LABEL = "org.ctrain.licenses.packages"
@@ -204,6 +204,21 @@ def checksum(data: Mapping[str, Any]) -> str:
     """The value of key CHECKSUM: SHA-256 of all other keys as JSON, sorted and without spaces."""
     text = json.dumps(data, sort_keys=True, separators=(",", ":"))
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+
+
+def combined_licenses(licenses: Iterable[str]) -> str:
+    """One expression of SPDX for what is under all of these licences; one that is named twice counts once."""
+    distinct = [licence for licence in dict.fromkeys(licenses) if licence]
+    if len(distinct) < 2:
+        return "".join(distinct)
+    return " AND ".join(f"({licence})" if " OR " in licence else licence for licence in distinct)
+
+
+def stated_licenses(labels: Mapping[str, str]) -> str:
+    """What an image's layers say, or the image as a whole: without the claims of its packages."""
+    if PACKAGE_LICENSES_LABEL not in labels or ADOPTED_LABEL in labels:
+        return labels.get(LICENSES_LABEL, "")
+    return combined_licenses(layer_licenses(labels).values())
 
 
 def layer_licenses(labels: Mapping[str, str]) -> dict[str, str]:

@@ -128,7 +128,8 @@ def test_the_manifest_of_an_image_for_gpus(ngc: Path, image: Path, monkeypatch: 
 def test_the_manifest_has_the_licences_of_packages(ngc: Path, image: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     packages = {"licenses": {"pypi": {"torch": ("BSD-3-Clause",)}}}
     manifest = make(planned(ngc), image, {}, monkeypatch, packages)
-    assert manifest.labels == {"a": "b", "org.ctrain.licenses.packages": "BSD-3-Clause 1"}
+    told = {"org.ctrain.licenses.packages": "BSD-3-Clause 1", "org.opencontainers.image.licenses": "BSD-3-Clause"}
+    assert manifest.labels == {"a": "b", **told}
 
 
 def test_a_tag_or_a_table_that_is_not_known(ngc: Path, image: Path, monkeypatch: pytest.MonkeyPatch) -> None:
