@@ -8,6 +8,7 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
@@ -16,10 +17,10 @@ from ctrain_builder.tree import Tree
 from ctrain_runtime.base.digest import CHUNK_BYTES, read_chunks
 from ctrain_runtime.errors import BuildError, ConfigError
 
-_LITTER = frozenset({"__pycache__"})  # the building machine's byte code; running the tests must not make an image stale
-_PRIVATE = frozenset(
-    {".env", ".git"}
-)  # passwords, and all that a project ever had: in no image, unless %files names them
+IGNORE_FILE = ".ctrainignore"  # beside images.yaml
+_LITTER = ("__pycache__",)  # the building machine's byte code; running the tests must not make an image stale
+# Passwords, and all that a project ever had: in no image, unless %files names them
+_PRIVATE = (".env", ".netrc", ".ssh", ".git", ".hg", ".svn")
 
 
 @dataclass(frozen=True)
@@ -46,12 +47,32 @@ def listing(definition: Definition, root: Path) -> tuple[SourceFile, ...]:
 
 
 def _files(definition: Definition, root: Path) -> Iterator[SourceFile]:
+    left_out = (*_LITTER, *_PRIVATE, *_ignored(definition.path.parent.parent / IGNORE_FILE))
     for copy in definition.files:
         try:
-            for path, relative in _below(root, copy.source, (), _LITTER | _PRIVATE):
+            for path, relative in _below(root, copy.source, (), left_out):
                 yield source_file(path, relative)
         except ConfigError as error:
             raise ConfigError(f"{definition.path}: %files names {copy.source}, {error.message}", error.hint) from error
+
+
+def _ignored(path: Path) -> list[str]:
+    """The patterns in an ignore file; none without one. Raises ConfigError."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return []
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read {path}: {error}") from error
+    patterns = [line.strip().rstrip("/") for line in lines if line.strip() and not line.startswith("#")]
+    if any(pattern.startswith("!") for pattern in patterns):
+        raise ConfigError(f"{path}: patterns with '!' are not supported", "What %files names itself is always copied")
+    return patterns
+
+
+def _is_left_out(name: PurePosixPath, patterns: Iterable[str]) -> bool:
+    """Whether a pattern fits: one with a '/' the path in the project, another one the last name."""
+    return any(fnmatchcase(str(name) if "/" in one else name.name, one.lstrip("/")) for one in patterns)
 
 
 def source_file(path: Path, relative: PurePosixPath) -> SourceFile:
@@ -67,10 +88,10 @@ def below(path: Path) -> Iterator[tuple[Path, PurePosixPath]]:
 
 
 def _below(
-    root: Path, name: PurePosixPath, above: tuple[Path, ...], left_out: frozenset[str] = _LITTER
+    root: Path, name: PurePosixPath, above: tuple[Path, ...], left_out: Iterable[str] = _LITTER
 ) -> Iterator[tuple[Path, PurePosixPath]]:
     """(path without links, name) of the files at and below `name`; `above` are the directories on the way there.
-    `left_out`: names that directories are searched without."""
+    `left_out`: patterns of what directories are searched without."""
     path = _real(root / name)
     if not path.is_relative_to(root):
         raise ConfigError(f"but {name} is a link out of the project", f"Copy its target into {root}")
@@ -80,7 +101,7 @@ def _below(
         raise ConfigError(f"which is not in {root}")
     if path.is_dir():
         for found in sorted(path.iterdir()):
-            if found.name not in left_out:
+            if not _is_left_out(name / found.name, left_out):
                 yield from _below(root, name / found.name, (*above, path), left_out)
     elif path.is_file():
         yield path, name

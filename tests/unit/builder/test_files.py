@@ -95,3 +95,30 @@ def test_passwords_and_the_history_of_a_project_are_left_out_unless_they_are_nam
     definition_file = project / "definitions/upper/upper.def"
     definition_file.write_text(definition_file.read_text().replace("examples/x /opt/x", "examples/x/.env /opt/x/.env"))
     assert _listed(project) == ["examples/x/.env"]
+
+
+def test_what_an_ignore_file_lists_is_left_out_unless_it_is_named(project: Path) -> None:
+    for name in ("run.log", "sub/run.log", "outputs/1.pt", "sub/outputs/1.pt", "notes.txt", "sub/notes.txt"):
+        (project / "examples/x" / name).parent.mkdir(exist_ok=True)
+        (project / "examples/x" / name).write_text("x")
+    ignore = project / "definitions" / files.IGNORE_FILE
+    ignore.write_text("# what runs leave\n*.log\n\noutputs/\n/examples/*/notes.txt\n")
+    assert _listed(project) == ["examples/x/sub/data.txt", "examples/x/train.py"]
+    ignore.write_text("examples/x/sub\n*.pt\n")
+    assert _listed(project) == ["examples/x/notes.txt", "examples/x/run.log", "examples/x/train.py"]
+    definition_file = project / "definitions/upper/upper.def"
+    definition_file.write_text(definition_file.read_text().replace("examples/x /opt/x", "examples/x/sub /opt/x"))
+    assert _listed(project) == [f"examples/x/sub/{name}" for name in ("data.txt", "notes.txt", "run.log")]
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (b"*.log\n!x.log\n", r"patterns with '!' are not supported\. What %files names"),
+        (b"\xff", "cannot read .*ignore"),
+    ],
+)
+def test_an_ignore_file_that_cannot_be_honoured(project: Path, content: bytes, complaint: str) -> None:
+    (project / "definitions" / files.IGNORE_FILE).write_bytes(content)
+    with pytest.raises(ConfigError, match=complaint):
+        _listed(project)
