@@ -30,6 +30,8 @@ from ctrain_runtime.site.files import site_dirs
 from ctrain_runtime.site.layers import Level
 from ctrain_runtime.site.select import SelectedSite, select_site
 
+WIDEST = 60  # characters of a text for which the hints of others make room
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--store", metavar="DIR", help="check only this store")
@@ -76,5 +78,5 @@ def report(findings: Sequence[Finding], *, as_json: bool) -> bool:
         print(json.dumps({"findings": [asdict(finding) for finding in findings]}, indent=2))
     else:
         first, *others = [(finding.subject, finding.level, finding.text, finding.hint) for finding in findings]
-        print(table(first, others))
+        print(table(first, others, widest=WIDEST))
     return any(finding.level == "fail" for finding in findings)

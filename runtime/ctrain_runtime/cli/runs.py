@@ -30,6 +30,7 @@ from ctrain_runtime.schedulers.protocol import Status
 from ctrain_runtime.site.select import select_site
 
 SHOWN = 20
+WIDEST = 32  # characters of a name for which the rows of others make room
 PARALLEL = 8  # runs that are refreshed at a time
 HEAD = ("run", "state", "job", "image", "where", "ranks", "created")
 
@@ -77,7 +78,7 @@ def execute(args: argparse.Namespace) -> int:
     if args.json:
         print_line(json.dumps({"runs": [dataclasses.asdict(record) for record, _ in rows]}, indent=2))
     elif rows:
-        print_line(table(HEAD, [_row(record, status) for record, status in rows]))
+        print_line(table(HEAD, [_row(record, status) for record, status in rows], widest=WIDEST))
         for record, status in rows:
             if status.phase == "unknown":
                 print_line(f"{record.run}: {status.note}", sys.stderr)

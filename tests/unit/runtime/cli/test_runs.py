@@ -52,6 +52,17 @@ def test_runs_of_an_older_ctrain_hide_no_others(capsys: Out, monkeypatch: pytest
     assert list((two / "in-use").iterdir()) == []  # its lease has ended with it
 
 
+def test_a_long_name_widens_its_own_row_alone(capsys: Out, monkeypatch: pytest.MonkeyPatch, two: Path) -> None:
+    monkeypatch.setattr("ctrain_runtime.schedulers.process.name", lambda _: "process 7")
+    monkeypatch.setattr("ctrain_runtime.schedulers.process.status", lambda _: GONE)
+    long = submitted(two / f"runs/{'x' * 150}", StandIn(), **LOCAL)
+    write_end(long.path, 3)
+    assert runs() == 0
+    by_name = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
+    assert len(by_name["one"]) < 120
+    assert by_name["x" * 150].startswith(f"{'x' * 150}  failed (3)")
+
+
 @pytest.mark.parametrize("verb", ["attach", "cancel"])
 def test_a_run_that_is_not_there(verb: str, two: Path, capsys: Out) -> None:
     where = ("--site", "local", "--runs", "runs")
