@@ -27,7 +27,7 @@ from ctrain_runtime.images.pull import Report
 from ctrain_runtime.store import sif
 from ctrain_runtime.store.manifest import ENTRY_POINT, Manifest, Requires
 
-_SCHEMA = 2  # of the cached facts
+_SCHEMA = 3  # of the cached facts
 _TIMEOUT_SECONDS = 180
 _MAX_OUTPUT_BYTES = 1 << 20
 _MAX_LABELS = 200

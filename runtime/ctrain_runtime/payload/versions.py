@@ -10,11 +10,13 @@ import platform
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
+LIBRARY = "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; print(MPI.Get_library_version())"
 PACKAGES = ("torch", "torchvision", "horovod", "deepspeed", "mpi4py", "numpy")
 
 
@@ -29,7 +31,9 @@ def collect() -> dict[str, str]:
                 found.update(facts())
     mpirun = shutil.which("mpirun")
     if mpirun:
-        found["mpi"] = mpi_name(subprocess.run([mpirun, "--version"], capture_output=True, text=True).stdout)
+        said = subprocess.run([mpirun, "--version"], capture_output=True, text=True).stdout
+        loaded = subprocess.run([sys.executable, "-c", LIBRARY], capture_output=True, text=True).stdout
+        found["mpi"] = mpi_of_programs(mpi_name(said), library_name(loaded))
         if hpcx := hpcx_version(os.environ, os.path.realpath(mpirun)):
             found["hpcx"] = hpcx
     return found
@@ -39,6 +43,19 @@ def mpi_name(said: str) -> str:
     """Name and version in what mpirun says: Open MPI's, Hydra's (MPICH and its kin); of others, the first line."""
     named = re.match(r"\S+ \(([^)]+)\) (\S+)|(HYDRA) build details:\s+Version:\s+(\S+)", said)
     return " ".join(filter(None, named.groups())) if named else said.partition("\n")[0]
+
+
+def library_name(said: str) -> str:
+    """Name and version in what an MPI's library says of itself; "" for others than Open MPI and MPICH."""
+    named = re.match(r"(Open MPI) v([^\s,]+)|(MPICH) Version:\s+(\S+)", said)
+    return " ".join(filter(None, named.groups())) if named else ""
+
+
+def mpi_of_programs(mpirun: str, library: str) -> str:
+    """The MPI that programs load, where that is known and mpirun is another's: `pip install mpich` puts its mpirun
+    before that of Open MPI, for which the image's mpi4py and Horovod were compiled."""
+    is_other = library.startswith("Open MPI") != mpirun.startswith("Open MPI")
+    return library if library and is_other else mpirun
 
 
 def hpcx_version(environ: Mapping[str, str], mpirun: str) -> str:

@@ -20,6 +20,11 @@ OTHERWISE = (
     "Pass --launcher gloo for Horovod, env or torchrun if the program needs no MPI; or ask the administrators for PMIx"
 )
 
+OF_MPICH = (
+    "Use an image whose mpi4py or Horovod was compiled for MPICH; or pass --launcher gloo for Horovod, env or torchrun"
+    " if the program needs no MPI"
+)
+
 
 def fit(plugin: str, software: Mapping[str, str]) -> str:
     """Whether the image's MPI knows how `plugin` starts its ranks: FITS, MAY_FIT, or ALONE if each would be a world.
@@ -54,7 +59,7 @@ def start_mpi(site: Site, cluster: Cluster, nodes: int, software: Mapping[str, s
         problem = (
             f"{mpi} of the image needs PMIx: under {site.scheduler}'s {names} each rank would be alone {available}"
         )
-        raise SchedulerError(problem, OTHERWISE)
+        raise SchedulerError(problem, OF_MPICH if set(offered) <= set(_OF_MPICH) else OTHERWISE)
     raise SchedulerError(f"{site.scheduler} has no MPI plugin {' or '.join(site.mpi)} {available}", OTHERWISE)
 
 

@@ -70,3 +70,10 @@ def test_perlmutter_has_pmi2_alone() -> None:
     assert start_mpi(site, ONLY_PMI2, 2, OPEN_MPI_4) == ("mpi", "pmi2")
     with pytest.raises(SchedulerError, match=r"Open MPI 5\.0\.10 of the image needs PMIx"):
         start_mpi(site, ONLY_PMI2, 2, OPEN_MPI_5)
+
+
+@pytest.mark.parametrize("plugin", ["hydra", "pals"])
+def test_under_mpichs_mpiexec_an_image_with_open_mpi_is_told_what_it_lacks(plugin: str) -> None:
+    with pytest.raises(SchedulerError) as caught:
+        start_mpi(a_site(mpi=(plugin,)), Cluster(CLUSTER.partitions, (plugin,)), 2, OPEN_MPI_4)
+    assert "Use an image whose mpi4py or Horovod was compiled for MPICH; or pass --launcher gloo" in str(caught.value)
