@@ -22,9 +22,9 @@ from ctrain_runtime.cli.runs import add_run_argument, chosen_run
 from ctrain_runtime.errors import UsageError
 from ctrain_runtime.run import events, ranks, shared_files
 from ctrain_runtime.run.logs import Log, LogReader, ranks_per_node, select
-from ctrain_runtime.run.pick_up import current_status, pick_up
+from ctrain_runtime.run.pick_up import pick_up
 from ctrain_runtime.run.submit import Run
-from ctrain_runtime.run.watch import SCHEDULER_POLL_SECONDS, Pause
+from ctrain_runtime.run.watch import EndLook
 
 POLL_SECONDS = 0.5
 
@@ -60,11 +60,9 @@ def execute(args: argparse.Namespace) -> int:
 
 def _follow(run: Run, readers: list[LogReader]) -> None:
     """Print what is added until the run has ended."""
-    ask, has_ended = Pause(SCHEDULER_POLL_SECONDS), bool(run.record.exit)
+    end, has_ended = EndLook(run), False
     while not has_ended:
-        has_ended = events.end_code(events.read_job_events(run.path)) is not None or (
-            ask.due(time.monotonic()) and current_status(run).phase == "ended"
-        )
+        has_ended = end.has_ended()
         for reader in readers:  # after the look: what was written before the end is shown
             _print(reader.added())
         if not has_ended:

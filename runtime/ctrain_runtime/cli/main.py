@@ -37,6 +37,7 @@ RUNTIME_VERBS = (
     Verb("attach", RUN, "watch a run that was submitted earlier", "ctrain_runtime.cli.attach"),
     Verb("status", RUN, "show where a run stands", "ctrain_runtime.cli.status"),
     Verb("logs", RUN, "print or follow the output of ranks", "ctrain_runtime.cli.logs"),
+    Verb("wait", RUN, "wait until runs have ended", "ctrain_runtime.cli.wait"),
     Verb("cancel", RUN, "cancel a run", "ctrain_runtime.cli.cancel"),
     Verb("shell", RUN, "open a shell in an image on a compute node", "ctrain_runtime.cli.shell", takes_command=True),
     Verb("jupyter", RUN, "start JupyterLab on a compute node", "ctrain_runtime.cli.jupyter", takes_command=True),

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any, Optional
 
 from ctrain_runtime.base import run_files
+from ctrain_runtime.base.text import clock_time, format_duration
+from ctrain_runtime.base.time_limit import format_limit
 from ctrain_runtime.cli.progress import LONGEST_SECONDS, last_with_loss, whole
 from ctrain_runtime.run import events, shared_files
 from ctrain_runtime.run.ending import Ending
@@ -76,6 +78,25 @@ def state(record: Record, status: Status) -> str:
     if ending is Ending.CANCELLED and record.exit.by == "scheduler" and record.attempts:
         return record.attempts[-1].outcome or ending.value
     return f"{ending.value} ({record.exit.code})" if ending in (Ending.FAILED, Ending.REFUSED) else ending.value
+
+
+def in_words(found: RunState) -> str:
+    """The state with its reason, and how long the run has taken or may still take."""
+    status, ended = found.status, found.record.exit
+    if ended:
+        took = f" after {format_duration(found.elapsed)}" if found.elapsed is not None else ""
+        return f"{found.word}{took}" + (f": {ended.reason}" if ended.reason != found.word else "")
+    if status.phase == "waiting":
+        reason = f" ({status.word})" if status.word not in ("", "None") else ""
+        start = f", expected to start {clock_time(status.starts_at)}" if status.starts_at else ""
+        return f"waiting{reason}{start}"
+    limit = found.run.plan.size.time_limit
+    of = f" of {format_limit(limit)}" if limit is not None else ""
+    ran = f" for {format_duration(found.elapsed)}{of}" if found.elapsed is not None else ""
+    left = f", {format_duration(found.left)} left" if found.left is not None else ""
+    return (
+        f"running{ran}{left}" if found.word == "running" else f"unknown{', if it goes on' + ran + left if ran else ''}"
+    )
 
 
 def last_metrics(run: Path) -> Mapping[str, Any]:

@@ -31,17 +31,19 @@ from ctrain_runtime.site.select import select_site
 
 SHOWN = 20
 WIDEST = 32  # characters of a name for which the rows of others make room
+RUN_HELP = "name or directory of a run, its job, or `last`"
 PARALLEL = 8  # runs that are refreshed at a time
 HEAD = ("run", "state", "job", "image", "where", "ranks", "created")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    _add_where(parser)
+    add_where(parser)
     parser.add_argument("--all", action="store_true", help=f"list all (default: the newest {SHOWN})")
     parser.add_argument("--json", action="store_true", help="print the records as JSON")
 
 
-def _add_where(parser: argparse.ArgumentParser) -> None:
+def add_where(parser: argparse.ArgumentParser) -> None:
+    """The options that tell where runs are looked for."""
     text = "look in this parent directory of runs alone (default: the site's, and all others that you have used)"
     parser.add_argument("--runs", default="", metavar="DIR", help=text)
     add_site(parser)
@@ -50,8 +52,8 @@ def _add_where(parser: argparse.ArgumentParser) -> None:
 def add_run_argument(parser: argparse.ArgumentParser, default: str = "") -> None:
     """The argument RUN, of the verbs that act on one run; with a default, it may be left out."""
     optional: dict[str, Any] = {"nargs": "?", "default": default} if default else {}
-    parser.add_argument("run", metavar="RUN", help="name or directory of a run, its job, or `last`", **optional)
-    _add_where(parser)
+    parser.add_argument("run", metavar="RUN", help=RUN_HELP, **optional)
+    add_where(parser)
 
 
 def run_parents(args: argparse.Namespace) -> tuple[Path, ...]:

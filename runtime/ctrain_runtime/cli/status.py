@@ -17,11 +17,10 @@ from contextlib import suppress
 from typing import Any
 
 from ctrain_runtime.base import run_files
-from ctrain_runtime.base.text import clock_time, format_duration, one_line
-from ctrain_runtime.base.time_limit import format_limit
+from ctrain_runtime.base.text import format_duration, one_line
 from ctrain_runtime.cli.output import print_line
 from ctrain_runtime.cli.progress import last_words
-from ctrain_runtime.cli.run_state import RunState, look
+from ctrain_runtime.cli.run_state import RunState, in_words, look
 from ctrain_runtime.cli.runs import add_run_argument, chosen_run
 from ctrain_runtime.run import events, ranks, shared_files
 from ctrain_runtime.run.pick_up import pick_up
@@ -52,7 +51,7 @@ def describe(found: RunState) -> str:
     progress = last_words(found.metrics)
     rows = (
         ("run", f"{plan.run}  ->  {plan.run_directory}"),
-        ("state", _state(found)),
+        ("state", in_words(found)),
         ("job", f"{record.attempts[-1].name}{attempts}{again}" if record.attempts else ""),
         ("nodes", where),
         ("progress", f"{progress}{eta}" if progress else ""),
@@ -60,24 +59,6 @@ def describe(found: RunState) -> str:
         ("note", found.status.note),
     )
     return "\n".join(f"{key:<10}{value}" for key, value in rows if value)
-
-
-def _state(found: RunState) -> str:
-    status, ended = found.status, found.record.exit
-    if ended:
-        took = f" after {format_duration(found.elapsed)}" if found.elapsed is not None else ""
-        return f"{found.word}{took}" + (f": {ended.reason}" if ended.reason != found.word else "")
-    if status.phase == "waiting":
-        reason = f" ({status.word})" if status.word not in ("", "None") else ""
-        start = f", expected to start {clock_time(status.starts_at)}" if status.starts_at else ""
-        return f"waiting{reason}{start}"
-    limit = found.run.plan.size.time_limit
-    of = f" of {format_limit(limit)}" if limit is not None else ""
-    ran = f" for {format_duration(found.elapsed)}{of}" if found.elapsed is not None else ""
-    left = f", {format_duration(found.left)} left" if found.left is not None else ""
-    return (
-        f"running{ran}{left}" if found.word == "running" else f"unknown{', if it goes on' + ran + left if ran else ''}"
-    )
 
 
 def _ranks(found: RunState) -> tuple[list[str], int]:

@@ -14,6 +14,7 @@ from ctrain_runtime.errors import CtrainError
 from ctrain_runtime.run import events, preflight_results, ranks, shared_files
 from ctrain_runtime.run.follow import Metrics, Tail
 from ctrain_runtime.run.interrupts import Interrupts
+from ctrain_runtime.run.pick_up import current_status, require_known
 from ctrain_runtime.run.submit import Run
 from ctrain_runtime.schedulers.protocol import Status
 
@@ -68,6 +69,25 @@ class Pause:
         self._since = now
         self.seconds = min(self.seconds * self._backoff, self._longest)
         return True
+
+
+class EndLook:
+    """Whether a run has ended: by its events, and less and less often by its scheduler."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._ask = Pause(SCHEDULER_POLL_SECONDS)
+        self._ended = bool(run.record.exit)
+
+    def has_ended(self) -> bool:
+        """Look once. Raises SchedulerError if nothing can be known of its job here."""
+        if not self._ended and events.end_code(events.read_job_events(self._run.path)) is not None:
+            self._ended = True
+        elif not self._ended and self._ask.due(time.monotonic()):
+            status = current_status(self._run)
+            require_known(status)
+            self._ended = status.phase == "ended"
+        return self._ended
 
 
 def watch(run: Run, observer: RunObserver, interrupts: Interrupts) -> LastLook:

@@ -1,0 +1,60 @@
+"""Wait until runs have ended, and print how.
+
+  ctrain wait last && ctrain run evaluate
+  ctrain wait first second third
+
+RUN is a run's name, directory or job, or `last`. Exits with 0 if all runs are complete, else with the code of the first
+of them, in the order given, that is not. Ctrl-C ends the wait alone: the runs go on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import time
+from pathlib import Path
+
+from ctrain_runtime.cli.output import print_line
+from ctrain_runtime.cli.run_state import RunState, in_words, look
+from ctrain_runtime.cli.runs import RUN_HELP, add_where, run_parents
+from ctrain_runtime.run.pick_up import find_run, pick_up, require_known
+from ctrain_runtime.run.submit import Run
+from ctrain_runtime.run.watch import EndLook
+
+POLL_SECONDS = 0.5
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("wanted", nargs="+", metavar="RUN", help=RUN_HELP)
+    add_where(parser)
+    parser.add_argument("--json", action="store_true", help="print the records as JSON")
+
+
+def execute(args: argparse.Namespace) -> int:
+    parents = run_parents(args)
+    runs = [pick_up(find_run(reference, *parents)) for reference in dict.fromkeys(args.wanted)]
+    ended = _wait(runs, show=not args.json)
+    records = [ended[run.path].record for run in runs]
+    if args.json:
+        print_line(json.dumps({"runs": [dataclasses.asdict(record) for record in records]}, indent=2))
+    return next((record.exit.code for record in records if record.exit and record.exit.code), 0)
+
+
+def _wait(runs: list[Run], *, show: bool) -> dict[Path, RunState]:
+    """How the runs have ended, by their directories."""
+    ended: dict[Path, RunState] = {}
+    ends = {run.path: EndLook(run) for run in runs}
+    while True:
+        for run in runs:
+            if run.path in ended or not ends[run.path].has_ended():
+                continue
+            found = look(run)
+            require_known(found.status)
+            if found.record.exit:
+                ended[run.path] = found
+                if show:
+                    print_line(f"{run.plan.run}  {in_words(found)}")
+        if len(ended) == len(ends):
+            return ended
+        time.sleep(POLL_SECONDS)
