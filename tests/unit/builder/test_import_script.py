@@ -66,11 +66,11 @@ def test_the_plan_is_what_the_script_did(tmp_path: Path, monkeypatch: pytest.Mon
     words = shlex.split(capsys.readouterr().out.partition("the same now: ctrain ")[2])
     assert run(*words, "--site", "neuron", "--dry-run", "--json") == 0
     plan = json.loads(capsys.readouterr().out)["plan"]
-    assert (plan["nodes"], plan["ranks_per_node"], plan["gpus_per_node"]) == (2, 8, 8)
-    assert (plan["partition"], plan["time_limit"]) == ("amd_a100nv_8", 12 * 60)
-    assert plan["settings"]["comment"] == "pytorch"
-    assert plan["command"] == ["python", "train.py", "--epochs", "3"]
-    assert {"source": "/apps", "target": "/data", "read_only": True, "is_image": False} in plan["mounts"]
+    assert (plan["size"]["nodes"], plan["size"]["ranks_per_node"], plan["size"]["gpus_per_node"]) == (2, 8, 8)
+    assert (plan["placement"]["partition"], plan["size"]["time_limit"]) == ("amd_a100nv_8", 12 * 60)
+    assert plan["placement"]["settings"]["comment"] == "pytorch"
+    assert plan["program"]["command"] == ["python", "train.py", "--epochs", "3"]
+    assert {"source": "/apps", "target": "/data", "read_only": True, "is_image": False} in plan["mounts"]["paths"]
 
 
 def test_the_job_is_where_the_script_starts_its_program(here: Path, capsys: Out) -> None:
