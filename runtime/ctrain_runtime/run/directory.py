@@ -22,10 +22,11 @@ from ctrain_runtime.job import NAME
 from ctrain_runtime.plan.environment import MASK, secret_names
 from ctrain_runtime.plan.model import Launch, LaunchPlan
 from ctrain_runtime.plan.mounts import data_problem
-from ctrain_runtime.run import old_plan, shared_files
+from ctrain_runtime.run import shared_files
 
 LAST = "last"  # in place of a run's name: the newest
 SCHEMA = 3  # of plan.json: one more for each key that an older ctrain must not overlook. 1 had none of its own
+GROUPED_SINCE = 3  # the keys of its plan
 
 
 def new_run_path(parent: Path, job: str, name: str = "") -> Path:
@@ -156,7 +157,9 @@ def load_launch(run: Path) -> Launch:
     if type(schema) is not int or schema > SCHEMA:
         problem = f"{path} has schema {schema!r}; this ctrain reads those up to {SCHEMA}"
         raise ConfigError(problem, "Use the ctrain that started the run, or a newer one")
-    if schema <= old_plan.SCHEMA:
+    if schema < GROUPED_SINCE:
+        from ctrain_runtime.run import old_plan  # start-up is measured
+
         data = old_plan.group(data)
     return config.load(Launch, data, str(path))
 

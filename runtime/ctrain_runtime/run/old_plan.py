@@ -8,7 +8,6 @@ from typing import Any
 from ctrain_runtime.plan.model import Checks, Environment, Mounts, Placement, PlannedImage, Program, Staging
 from ctrain_runtime.plan.size import JobSize
 
-SCHEMA = 2  # of plan.json: the last of that form
 GROUPS = {
     "image": PlannedImage,
     "program": Program,
