@@ -254,5 +254,20 @@ def test_nothing_to_run(tmp_path: Path) -> None:
         job.from_command((), tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        ("accelerate launch --config_file F x.py --data y.py", "x"),
+        ("horovodrun --host-discovery-script X.sh python x.py", "x"),
+        ("bash X.sh y.py", "X"),
+        ("tool F", "F"),
+    ],
+)
+def test_a_file_that_an_option_names_is_not_the_program(command: str, name: str, tmp_path: Path) -> None:
+    for file in ("F", "X.sh", "x.py", "y.py"):
+        (tmp_path / file).touch()
+    assert job.from_command(tuple(command.split()), tmp_path).name == name
+
+
 def test_an_argument_may_be_longer_than_the_name_of_a_file(tmp_path: Path) -> None:
     assert job.from_command(("sh", "-c", "true; " * 1000), tmp_path).name == "sh"
