@@ -24,7 +24,7 @@ HABITS = {  # commands of other tools, and what does the same
 }
 # With a value; hardly ever a program's own.
 OWN_OPTIONS = ("--image", "--nodes", "--gpus-per-node", "--ranks-per-node", "--partition", "--account", "--site")
-SHORT_OPTIONS = {  # of srun and sbatch
+OF_SCHEDULERS = {  # options of srun, sbatch and qsub
     "-A": "--account",
     "-C": "--constraint",
     "-J": "--name",
@@ -35,6 +35,12 @@ SHORT_OPTIONS = {  # of srun and sbatch
     "-t": "--time",
     "-w": "--nodelist",
     "-x": "--exclude",
+    "--gres": "--gpus-per-node",
+    "--job-name": "--name",
+    "--ntasks": "--ranks-per-node",
+    "--ntasks-per-node": "--ranks-per-node",
+    "--queue": "--partition",
+    "--walltime": "--time",
 }
 
 
@@ -64,7 +70,7 @@ def check(parser: argparse.ArgumentParser, own: Sequence[str], args: argparse.Na
 
 def _hint(parser: argparse.ArgumentParser, own: Sequence[str], args: argparse.Namespace, unknown: list[str]) -> str:
     options = [word.partition("=")[0] for word in unknown if word.startswith("-")]
-    meant = next(filter(None, (_suggest_option(option, list(_options(parser, own))) for option in options)), "")
+    meant = _suggest_options(options, list(_options(parser, own)))
     reference = getattr(args, "job", None)
     if reference and _is_job(reference):
         line = _line(parser, _without(own, unknown), [*unknown, *args.rest])
@@ -85,10 +91,13 @@ def _own_options(words: Sequence[str]) -> tuple[list[str], list[str]]:
     return options, others
 
 
-def _suggest_option(option: str, known: Sequence[str]) -> str:
-    """The question for an option: srun's short ones may have their value behind them, as in -N2."""
-    same = SHORT_OPTIONS.get(option[:2])
-    return f"Did you mean {same!r}?" if same in known else suggest(option, known)
+def _suggest_options(options: Sequence[str], known: Sequence[str]) -> str:
+    """The question for unknown options: short ones of schedulers may have their value behind them, as in -N2."""
+    same = [OF_SCHEDULERS.get(option if option.startswith("--") else option[:2]) for option in options]
+    meant = list(dict.fromkeys(name for name in same if name in known))
+    if meant:
+        return f"Did you mean {', '.join(map(repr, meant))}?"
+    return next(filter(None, (suggest(option, known) for option in options)), "")
 
 
 def _line(parser: argparse.ArgumentParser, own: Sequence[str], program: Sequence[str]) -> str:
