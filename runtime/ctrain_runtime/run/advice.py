@@ -61,6 +61,11 @@ _KNOWN = (
         "start again",
     ),
     (
+        r'direct launched using "srun"|OPAL ERROR: \w[\w ]* in file (?:ext|pmix)\w*_client\.c',
+        "the image's MPI did not reach Slurm's PMIx, whatever it was built with: compare them by ctrain doctor --image "
+        "IMAGE; without it: --launcher gloo for Horovod, env or torchrun for programs that need no MPI",
+    ),
+    (
         r"Watchdog caught collective operation timeout",
         "a rank did not come to a collective in time: look which one stopped first (logs/); work of one rank alone,"
         " such as an evaluation, needs a longer timeout in init_process_group",

@@ -30,6 +30,8 @@ FILES = "OSError: [Errno 24] Too many open files: '/dev/null'"
 ANCDATA = "RuntimeError: received 0 items of ancdata"  # pytorch/pytorch#973
 ABORT = "terminate called without an active exception"  # pytorch/pytorch#190489
 NO_MODULE = "/usr/bin/python3: No module named deepspeed.launcher"
+DIRECT = 'The application appears to have been direct launched using "srun",'  # open-mpi/ompi#12146
+OPAL = "[nid200247:2144171] OPAL ERROR: Unreachable in file ext3x_client.c at line 111"
 FULL = "OSError: [Errno 28] No space left on device"
 
 
@@ -64,6 +66,8 @@ FULL = "OSError: [Errno 28] No space left on device"
         (FILES, "the limit of open files is reached"),
         (ANCDATA, "the limit of open files is reached"),
         (BIND, "another process of the node has the port"),
+        (DIRECT, "the image's MPI did not reach Slurm's PMIx"),
+        (OPAL, "the image's MPI did not reach Slurm's PMIx"),
         (WATCHDOG, "a rank did not come to a collective in time"),
         (ABORT, "torch aborts like this when a program ends without torch.distributed.destroy_process_group()"),
     ],
