@@ -61,9 +61,9 @@ _KNOWN = (
         "start again",
     ),
     (
-        r'direct launched using "srun"|OPAL ERROR: \w[\w ]* in file (?:ext|pmix)\w*_client\.c',
-        "the image's MPI did not reach Slurm's PMIx, whatever it was built with: compare them by ctrain doctor --image "
-        "IMAGE; without it: --launcher gloo for Horovod, env or torchrun for programs that need no MPI",
+        r"appears to have been direct launched|OPAL ERROR: \w[\w ]* in file (?:ext|pmix)\w*_client\.c",
+        "the image's MPI did not reach the scheduler's PMIx, whatever it was built with: compare them by ctrain doctor "
+        "--image IMAGE; without it: --launcher gloo for Horovod, env or torchrun for programs that need no MPI",
     ),
     (
         r"Watchdog caught collective operation timeout",
