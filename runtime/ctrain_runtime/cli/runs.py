@@ -1,8 +1,11 @@
-"""List your runs, newest first. Completes the records of runs that have ended unwatched.
+"""List your runs, newest first; remove those that have ended.
 
-  ctrain runs
-  ctrain runs --all --json
+  ctrain runs                                       # the newest of all directories to which you have submitted runs
+  ctrain runs --since 2d --state failed
+  ctrain runs rm resnet50-1121-0412 ddp-1120-1933   # list what would be removed; --yes removes it
+  ctrain runs gc --older-than 60d                   # all that ended longer ago, but for those that have a checkpoint
 
+Completes the records of runs that have ended unwatched. Only those are removed that are yours and have certainly ended.
 See: ctrain help runs
 """
 
@@ -11,35 +14,62 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import re
 import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Union
 
-from ctrain_runtime.base.text import pluralize, table
+from ctrain_runtime.base.text import format_duration, format_size, pluralize, table
 from ctrain_runtime.cli.output import print_line
+from ctrain_runtime.cli.progress import last_words
 from ctrain_runtime.cli.run_options import add_site
-from ctrain_runtime.cli.run_state import state
-from ctrain_runtime.errors import CtrainError
-from ctrain_runtime.run import parent_directories
-from ctrain_runtime.run.pick_up import find_run, list_runs, pick_up, refresh
+from ctrain_runtime.cli.run_state import RunState, look, state
+from ctrain_runtime.errors import CtrainError, DataError, UsageError
+from ctrain_runtime.run import parent_directories, record
+from ctrain_runtime.run.pick_up import find_run, list_runs, pick_up
 from ctrain_runtime.run.prepare import runs_directory
-from ctrain_runtime.run.record import Record
+from ctrain_runtime.run.remove import Removable, check, remove
 from ctrain_runtime.schedulers.protocol import Status
 from ctrain_runtime.site.select import select_site
 
 SHOWN = 20
 WIDEST = 32  # characters of a name for which the rows of others make room
-RUN_HELP = "name or directory of a run, its job, or `last`"
 PARALLEL = 8  # runs that are refreshed at a time
-HEAD = ("run", "state", "job", "image", "where", "ranks", "created")
+RUN_HELP = "name or directory of a run, its job, or `last`"
+HEAD = ("run", "state", "job", "where", "ranks", "elapsed", "created", "last")
+SHOWN_METRICS = ("epoch", "epochs", "step", "steps", "loss")
+KEPT_FOR = "30d"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    _add_common(parser)
+    add = parser.add_argument
+    add("--all", action="store_true", help=f"list all (default: the newest {SHOWN})")
+    add("--since", default="", metavar="AGE", help="only runs created since then, as in 2d or 12h")
+    add("--state", default="", metavar="STATE", help="only runs in this state, as in running or failed")
+    add("--name", default="", metavar="TEXT", help="only runs whose name contains TEXT")
+    actions = parser.add_subparsers(dest="action", metavar="rm|gc")
+    rm = actions.add_parser("rm", help="remove the directories of runs", allow_abbrev=False)
+    gc = actions.add_parser("gc", help="remove runs that ended long ago", allow_abbrev=False)
+    for action in (rm, gc):
+        _add_common(action)
+        for option in action._actions:
+            option.default = argparse.SUPPRESS  # keeps options given before the action
+        action.add_argument("--yes", action="store_true", help="do it; without this, only list what would be done")
+    rm.add_argument("wanted", nargs="+", metavar="RUN", help=RUN_HELP)
+    text = f"runs that ended longer ago than this (default: {KEPT_FOR})"
+    gc.add_argument("--older-than", default=KEPT_FOR, metavar="AGE", help=text)
+    gc.add_argument("--checkpoints", action="store_true", help="also those that have a checkpoint")
+
+
+def _add_common(parser: argparse.ArgumentParser) -> None:
     add_where(parser)
-    parser.add_argument("--all", action="store_true", help=f"list all (default: the newest {SHOWN})")
-    parser.add_argument("--json", action="store_true", help="print the records as JSON")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
 
 
 def add_where(parser: argparse.ArgumentParser) -> None:
@@ -69,38 +99,119 @@ def chosen_run(args: argparse.Namespace) -> Path:
 
 def execute(args: argparse.Namespace) -> int:
     parents = run_parents(args)
-    paths = list(islice(list_runs(*parents), None if args.all else SHOWN))
-    rows: list[tuple[Record, Status]] = []
-    with ThreadPoolExecutor(PARALLEL) as pool:  # a scheduler that does not answer costs its time limit once
-        for path, result in zip(paths, pool.map(_refresh, paths)):
-            if isinstance(result, CtrainError):  # of an older ctrain, or damaged: it does not hide the others
-                print_line(f"{path.name}: {result}", sys.stderr)
-            else:
-                rows.append(result)
+    if args.action:
+        due = list(_named(args.wanted, parents) if args.action == "rm" else _old(args, parents))
+        return _remove(args, due)
+    found = _listed(args, parents)
     if args.json:
-        print_line(json.dumps({"runs": [dataclasses.asdict(record) for record, _ in rows]}, indent=2))
-    elif rows:
-        print_line(table(HEAD, [_row(record, status) for record, status in rows], widest=WIDEST))
-        for record, status in rows:
-            if status.phase == "unknown":
-                print_line(f"{record.run}: {status.note}", sys.stderr)
-    elif not paths:
+        print_line(json.dumps({"runs": [dataclasses.asdict(each.record) for each in found]}, indent=2))
+    elif found:
+        names = Counter(each.record.run for each in found)
+        print_line(table(HEAD, [_row(each, is_unique=names[each.record.run] == 1) for each in found], widest=WIDEST))
+        for each in found:
+            if each.word == "unknown" and each.status.note:
+                print_line(f"{each.record.run}: {each.status.note}", sys.stderr)
+    elif not next(list_runs(*parents), None):
         print_line(f"no runs in {', '.join(map(str, parents))}")
     return 0
 
 
-def _refresh(path: Path) -> Union[tuple[Record, Status], CtrainError]:
+def _listed(args: argparse.Namespace, parents: Sequence[Path]) -> list[RunState]:
+    """The runs that are asked for, in their state now."""
+    paths = [path for path in list_runs(*parents) if args.name in path.name]
+    if not (args.all or args.since or args.state):
+        paths = paths[:SHOWN]
+    earliest = time.time() - _seconds(args.since) if args.since else 0.0
+    found = []
+    with ThreadPoolExecutor(PARALLEL) as pool:  # a scheduler that does not answer costs its time limit once
+        for path, result in zip(paths, pool.map(_look, paths)):
+            if isinstance(result, CtrainError):  # of an older ctrain, or damaged: it does not hide the others
+                print_line(f"{path.name}: {result}", sys.stderr)
+            elif _moment(result.record.created) >= earliest and result.word.startswith(args.state):
+                found.append(result)
+    return found if args.all else found[:SHOWN]
+
+
+def _look(path: Path) -> Union[RunState, CtrainError]:
     try:
-        run = pick_up(path)
-        status, conclusion = refresh(run)
+        return look(pick_up(path))
     except CtrainError as error:
         return error
-    return conclusion.record if conclusion else run.record, status
 
 
-def _row(record: Record, status: Status) -> tuple[str, ...]:
-    last = record.attempts[-1].name if record.attempts else "-"
-    hosts = record.nodes[0] if len(record.nodes) == 1 else pluralize(len(record.nodes), "node")
-    created = record.created.replace("T", " ").partition("+")[0]
-    where = hosts if record.nodes else "-"
-    return record.run, state(record, status), last, record.image["name"], where, str(record.world_size), created
+def _row(found: RunState, *, is_unique: bool) -> tuple[str, ...]:
+    shown = found.record
+    hosts = shown.nodes[0] if len(shown.nodes) == 1 else pluralize(len(shown.nodes), "node")
+    measures = {key: value for key, value in found.metrics.items() if key in SHOWN_METRICS}
+    return (
+        shown.run if is_unique else shown.run_directory,
+        found.word,
+        shown.attempts[-1].name if shown.attempts else "-",
+        hosts if shown.nodes else "-",
+        str(shown.world_size),
+        "-" if found.elapsed is None else format_duration(found.elapsed),
+        shown.created[: len("2026-11-22T04:58")].replace("T", " "),
+        last_words(measures),
+    )
+
+
+def _named(wanted: Sequence[str], parents: Sequence[Path]) -> Iterator[Removable]:
+    """The runs to remove. Raises CtrainError if one of them cannot be."""
+    for reference in wanted:
+        if any(path.is_symlink() for path in (Path(reference), *(parent / reference for parent in parents))):
+            raise DataError(f"{reference} is a link", "Name the run's own directory")
+    for path in dict.fromkeys(find_run(reference, *parents) for reference in wanted):
+        yield check(path, list_runs(*parents))
+
+
+def _old(args: argparse.Namespace, parents: Sequence[Path]) -> Iterator[Removable]:
+    """The runs that ended long ago; those of an older ctrain, or in use, are named and left alone."""
+    latest = time.time() - _seconds(args.older_than)
+    for path in list_runs(*parents):
+        try:
+            ended = record.load(path).end
+            if path.is_symlink() or not ended or _moment(ended) > latest:
+                continue
+            found = check(path, list_runs(*parents))
+        except CtrainError as error:
+            print_line(f"kept {path.name}: {error}", sys.stderr)
+            continue
+        if args.checkpoints or not found.has_checkpoint:
+            yield found
+
+
+def _remove(args: argparse.Namespace, due: Sequence[Removable]) -> int:
+    if args.yes:
+        for each in due:
+            remove(each)
+    if args.json:
+        rows = [{"run": each.record.run, "run_directory": str(each.path), "size": each.size} for each in due]
+        print_line(json.dumps({"runs": rows, "done": args.yes}, indent=2))
+        return 0
+    lines = [
+        (
+            str(each.path),
+            state(each.record, Status("ended")),
+            (each.record.end or "-").partition("T")[0],
+            format_size(each.size),
+            "with its checkpoint" if each.has_checkpoint else "",
+        )
+        for each in due
+    ]
+    what = f"{pluralize(len(due), 'run')} ({format_size(sum(each.size for each in due))})"
+    print_line(table(("run", "state", "ended", "size", ""), lines) if due else "nothing to remove")
+    if due:
+        print_line(f"removed {what}" if args.yes else f"{what}; confirm with --yes")
+    return 0
+
+
+def _moment(text: str) -> float:
+    return datetime.fromisoformat(text).timestamp()
+
+
+def _seconds(age: str) -> float:
+    """Of an age. Raises UsageError, also for a number alone: what is removed must be certain."""
+    form = re.fullmatch(r"([0-9]{1,6})([mhdw])", age)
+    if not form:
+        raise UsageError(f"invalid age {age!r}", "Write it as in 90m, 12h, 30d or 8w")
+    return float(int(form[1]) * {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}[form[2]])

@@ -193,8 +193,9 @@ def test_a_server_that_is_stopped_for_a_while(bench: Bench) -> None:
     run = bench.run(*FOUR, "--", "bash", "-c", wait)
     all_up(bench)
     stopped.touch()
-    code, out, _ = ended(bench.ctrain("runs", *where(bench)))
-    assert (code, out.splitlines()[1].split()[1]) == (0, "running")
+    code, out, error = ended(bench.ctrain("runs", *where(bench)))
+    assert (code, out.splitlines()[1].split()[1]) == (0, "unknown")
+    assert "PBS does not answer" in error
     error = ended(bench.run("--name", "two", "--launcher", "env", "--", "true"))[2]
     why = "Connection refused; cannot connect to server login01 (errno=15010)"
     assert error == f"ctrain: PBS does not answer: {why}. Retry later, or run here with --site local\n"

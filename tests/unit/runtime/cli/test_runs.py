@@ -2,12 +2,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import time
 from pathlib import Path
 
 import pytest
 
+from ctrain_runtime import schedulers
 from ctrain_runtime.cli.main import RUNTIME_VERBS, main
-from ctrain_runtime.run import record
+from ctrain_runtime.run import parent_directories, record
+from ctrain_runtime.run.ending import Ending
+from ctrain_runtime.run.record import Exit
 from ctrain_runtime.schedulers.protocol import Outcome, Status
 from ctrain_runtime.schedulers.slurm import ownership
 from samples.plans import LOCAL, some_facts
@@ -95,3 +100,102 @@ echo "JobId=7 JobName=${{!#}} JobState=PENDING Reason=Alone"
     assert main(RUNTIME_VERBS, ["runs", "--site", "generic-slurm", "--runs", "runs"]) == 0
     states = [line.split()[1] for line in capsys.readouterr().out.splitlines()[1:]]
     assert states == ["running"] * 3
+
+
+@pytest.fixture
+def several(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Runs of two parent directories: one that trains, one that failed a day ago and one that completed 40 days ago."""
+    scheduler = StandIn()
+    runs = (("other/trains", 0, None), ("runs/fails", 1, 3), ("runs/done", 40, 0), ("third/done", 50, 0))
+    for name, days, code in runs:
+        run = submitted(tmp_path / name, scheduler)
+        (run.path / "metrics.jsonl").write_text('{"step": 5, "steps": 9, "loss": 0.5, "images_per_second": 7}\n')
+        moment = record.iso(time.time() - days * 86400 - 60)
+        ending = Ending.FAILED if code else Ending.COMPLETED
+        ended = None if code is None else Exit(code, "why", "program", ending)
+        end = moment if ended else None
+        record.save(dataclasses.replace(run.record, created=moment, start=end, end=end, exit=ended))
+        os.utime(run.path / "plan.json", (time.time() - days * 86400,) * 2)
+    parent_directories.remember(tmp_path / "other")
+    monkeypatch.setenv("CTRAIN_RUNS", str(tmp_path / "runs"))
+    monkeypatch.setattr(schedulers, "get", lambda _: scheduler)
+    return tmp_path
+
+
+def ctrain_runs(capsys: Out, *arguments: str) -> list[str]:
+    """The first words of the lines of `ctrain runs`."""
+    assert main(RUNTIME_VERBS, ["runs", "--site", "local", *arguments]) == 0
+    return [line.split()[0].rpartition("/")[2] for line in capsys.readouterr().out.splitlines()]
+
+
+def test_runs_of_all_directories_with_what_they_have_measured(several: Path, capsys: Out) -> None:
+    assert main(RUNTIME_VERBS, ["runs", "--site", "local"]) == 0
+    rows = [line.split("  ")[0] for line in capsys.readouterr().out.splitlines()]
+    assert rows == ["run", "trains", "fails", "done"]
+    assert main(RUNTIME_VERBS, ["runs", "--site", "local", "--name", "train"]) == 0
+    assert capsys.readouterr().out.splitlines()[1].endswith("  step 5/9, loss 0.500")
+    assert ctrain_runs(capsys, "--runs", str(several / "other")) == ["run", "trains"]
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        (("--since", "2d"), ["trains", "fails"]),
+        (("--since", "12h"), ["trains"]),
+        (("--state", "failed"), ["fails"]),
+        (("--state", "completed", "--name", "don"), ["done"]),
+        (("--state", "preempted"), []),
+    ],
+)
+def test_runs_are_selected(options: tuple[str, ...], names: list[str], several: Path, capsys: Out) -> None:
+    assert several
+    assert ctrain_runs(capsys, *options)[1:] == names
+
+
+def test_runs_of_one_name_are_shown_by_their_directories(several: Path, capsys: Out) -> None:
+    parent_directories.remember(several / "third")
+    assert main(RUNTIME_VERBS, ["runs", "--site", "local"]) == 0
+    rows = [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:]]
+    assert rows == ["trains", "fails", f"{several}/runs/done", f"{several}/third/done"]
+
+
+@pytest.mark.parametrize("age", ["30", "2 d", "", "-1d", "1:00", "unlimited", "9999999d"])
+@pytest.mark.parametrize("words", [["--since"], ["gc", "--older-than"]])
+def test_ages_that_are_none(age: str, words: list[str], several: Path, capsys: Out) -> None:
+    code = main(RUNTIME_VERBS, ["runs", "--site", "local", *words[:-1], f"{words[-1]}={age}"])
+    assert several
+    if age or words != ["--since"]:
+        assert (code, capsys.readouterr().err) == (
+            64,
+            f"ctrain: invalid age {age!r}. Write it as in 90m, 12h, 30d or 8w\n",
+        )
+
+
+def test_rm_lists_and_removes_with_yes_alone(several: Path, capsys: Out) -> None:
+    words = ["runs", "--site", "local", "rm", "fails", "last"]
+    assert main(RUNTIME_VERBS, words) == 71  # nothing is removed where one cannot be
+    assert "trains cannot be removed: it has not ended" in capsys.readouterr().err
+    for yes, *last in (((), "1 run (", "; confirm with --yes"), (("--yes",), "removed 1 run (", ")")):
+        assert main(RUNTIME_VERBS, [*words[:-1], str(several / "runs/fails"), *yes]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[1].startswith(f"{several}/runs/fails  failed (3)")
+        assert lines[-1].startswith(last[0]) and lines[-1].endswith(last[1])
+        assert (several / "runs/fails").exists() is (not yes)
+    assert main(RUNTIME_VERBS, words[:-1]) == 71
+
+
+def test_rm_takes_no_links(several: Path, capsys: Out) -> None:
+    (several / "runs/link").symlink_to(several / "runs/done")
+    assert main(RUNTIME_VERBS, ["runs", "--site", "local", "rm", "link", "--yes"]) == 71
+    assert capsys.readouterr().err == "ctrain: link is a link. Name the run's own directory\n"
+    assert (several / "runs/done").exists()
+
+
+def test_gc_removes_what_ended_long_ago_and_keeps_checkpoints(several: Path, capsys: Out) -> None:
+    assert ctrain_runs(capsys, "gc", "--older-than", "12h")[1:3] == ["fails", "done"]
+    (several / "runs/done/checkpoint/step-1").touch()
+    assert ctrain_runs(capsys, "gc") == ["nothing"]
+    assert main(RUNTIME_VERBS, ["runs", "--site", "local", "--json", "gc", "--checkpoints", "--yes"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert ([run["run"] for run in data["runs"]], data["done"]) == (["done"], True)
+    assert sorted(path.name for path in (several / "runs").iterdir()) == ["fails"]
