@@ -147,7 +147,8 @@ def files(
         texts[module.name] = _head(_TCL, root) + _in_tcl(module, root, families, path)
         texts[f"{module.name}.lua"] = _head(_LUA, root) + _in_lua(module, root, families, path)
         argv = shlex.join(_image(module, root).plain_argv)
-        texts[f"{_COMMANDS}/{module.name}/{module.family}"] = f'{_head(_SHELL, root)}exec {argv} "$@"\n'
+        usage = f'[ $# -gt 0 ] || {{ echo "use: {module.family} PROGRAM [ARGUMENT ...]" >&2; exit 64; }}\n'
+        texts[f"{_COMMANDS}/{module.name}/{module.family}"] = f'{_head(_SHELL, root)}{usage}exec {argv} "$@"\n'
     for one in broken:
         name, reason = f"ctrain-{one.name}/{one.channel}", one_line(str(one))
         texts[name] = _head(_TCL, root) + _failure_in_tcl(reason)

@@ -112,6 +112,8 @@ def test_one_command_runs_the_programs_of_an_image_and_hides_none_of_the_hosts(s
         text=True,
     )
     assert done.stdout == f"exec|--nv|{shelf.root}/all_24.12-hd-py3-r3.sif|torchrun|a b|$HOME|"
+    done = subprocess.run([made / "ctrain-all"], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (64, "use: ctrain-all PROGRAM [ARGUMENT ...]\n")
 
 
 def test_an_output_that_path_could_not_hold_is_refused(shelf: Shelf) -> None:
