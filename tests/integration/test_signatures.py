@@ -126,6 +126,8 @@ def test_a_user_layer_is_signed_and_every_change_of_it_is_seen(
         trust.require_trusted_layer(layer, strict(keys / "new.pub"))
     assert main(BUILD_VERBS, ["layer", "sign", str(path), "--key", str(keys / "new.pem")]) == 0
     assert "my.sqsh (sha256:" in (said := capsys.readouterr().out) and " signed with SHA256:" in said
+    assert main(BUILD_VERBS, ["layer", "show", str(path)]) == 0
+    assert f"\nsigned  by {said.split()[-1]} (not verified)\n" in capsys.readouterr().out
     trust.require_trusted_layer(layer, strict(keys / "new.pub"))
     trust.require_trusted_layer(layer, strict(keys / "old.pub", keys / "new.pub"))
     assert signatures.path_for_layer(path).stat().st_mode & 0o777 == 0o644

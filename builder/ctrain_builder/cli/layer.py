@@ -165,6 +165,9 @@ def _describe(layer: UserLayer) -> str:
         ("on", f"{about.parent.name} {about.parent.version}  {short(about.parent.digest)}"),
         ("from", f"{about.source}, {about.built}"),
     ]
+    signature = signatures.path_for_layer(layer.path)
+    if signatures.holds(signature, signatures.layer_statement(layer.digest)):
+        rows.append(("signed", f"by {', '.join(signatures.keys(signature))} (not verified)"))
     lines = [f"{key:<8}{value}" for key, value in rows]
     packages = sorted(about.packages.items())
     return "\n".join([*lines, table(("package", "version"), packages) if packages else "no Python packages"])
