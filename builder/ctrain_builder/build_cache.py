@@ -32,6 +32,7 @@ from ctrain_builder.image_spec import ImageSpec
 from ctrain_builder.layer_key import LayerInputs
 from ctrain_runtime.base import config
 from ctrain_runtime.base.digest import file_digest
+from ctrain_runtime.base.file_locks import lock_open_file
 from ctrain_runtime.base.text import format_size, user_name
 from ctrain_runtime.errors import BuildError, ConfigError, DiskFullError
 from ctrain_runtime.store import sif
@@ -360,7 +361,7 @@ class Cache:
                 directory = Path(tempfile.mkdtemp(prefix=_WORK, dir=self.root / "tmp"))
                 stack.callback(_remove, directory)  # once its lock is closed: on NFS, an open file stays as .nfs0123
                 live = stack.enter_context((directory / _LIVE).open("wb"))
-                locks.lock_open_file(live, directory / _LIVE, fcntl.LOCK_EX)
+                lock_open_file(live, directory / _LIVE, fcntl.LOCK_EX)
             try:
                 yield directory
             finally:

@@ -1,8 +1,6 @@
 """Locks in files that name their holder: for one builder's cache, and for a store that several machines write to.
 
-Usually the kernel locks the file (`flock`), and frees it with its process. On a file system of this machine's own the
-file's bytes are locked, too: to an NFS server its clients' `flock` is such a lock, which its own `flock` lets pass.
-
+Usually the kernel locks the file (`flock`, and what else excludes NFS: base/file_locks), and frees it with its process.
 Where such locks do not reach every machine (Lustre without `flock` or with `localflock`, NFS with `local_lock`, file
 systems not known here), or do not exist, a store's lock is the file itself: a hard link creates it, whole and only
 once. It outlives a process that is killed; then the next one names it and says what to do. A file tells which kind it
@@ -17,13 +15,13 @@ import fcntl
 import os
 import re
 import socket
-import struct
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, BinaryIO, Optional
+from typing import BinaryIO, Optional
 
+from ctrain_runtime.base.file_locks import lock_open_file
 from ctrain_runtime.base.file_systems import mount_of
 from ctrain_runtime.base.text import user_name
 from ctrain_runtime.errors import StoreError
@@ -33,10 +31,6 @@ NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)  # of flock: Lustre wi
 _PATIENCE = 1.0  # seconds of waiting that nobody needs to be told of
 _NO_LINKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM, errno.EMLINK)
 _BY_FILE = "\nwithout flock\n"  # ends the text of a lock that is its file
-_WHOLE_FILE = {  # struct flock: type, whence, start, length, pid
-    kind: struct.pack("hhqqi0q", of_bytes, os.SEEK_SET, 0, 0, 0)
-    for kind, of_bytes in ((fcntl.LOCK_EX, fcntl.F_WRLCK), (fcntl.LOCK_SH, fcntl.F_RDLCK))
-}
 _HOLDER = re.compile(r"pid (\d+) .*\n(.+)")
 
 
@@ -137,7 +131,7 @@ def try_lock(path: Path, kind: int) -> Optional[BinaryIO]:
     except FileNotFoundError:
         return None
     try:
-        lock_open_file(file, path, kind)
+        lock_open_file(file, path, kind | fcntl.LOCK_NB)
         with path.open("rb") as again:  # opened anew: only then do NFS clients ask the server what a name means
             if os.path.samestat(os.fstat(file.fileno()), os.fstat(again.fileno())):
                 return file
@@ -148,18 +142,6 @@ def try_lock(path: Path, kind: int) -> Optional[BinaryIO]:
         raise
     file.close()
     return None
-
-
-def lock_open_file(file: IO[bytes], path: Path, kind: int) -> None:
-    """Lock `file`, which is `path`, until it is closed. Raises BlockingIOError if another has it."""
-    fcntl.flock(file, kind | fcntl.LOCK_NB)
-    if not mount_of(path.parent).is_local:
-        return
-    try:
-        fcntl.fcntl(file, fcntl.F_OFD_SETLK, _WHOLE_FILE[kind])
-    except OSError as error:
-        if error.errno != errno.EINVAL:  # of a kernel without them, before Linux 3.15
-            raise
 
 
 def _flock(path: Path, mode: int, group: int, machines: bool) -> Optional[contextlib.ExitStack]:

@@ -31,6 +31,7 @@ from typing import Callable, Optional
 
 from ctrain_runtime.base import command
 from ctrain_runtime.base.digest import file_digest
+from ctrain_runtime.base.file_locks import lock_open_file
 from ctrain_runtime.base.text import format_size
 from ctrain_runtime.engines import apptainer
 from ctrain_runtime.engines.apptainer import Engine
@@ -177,10 +178,10 @@ def _lock(link: Path, report_wait: Callable[[], None]) -> Iterator[bool]:
         with contextlib.suppress(OSError):  # another user's
             os.fchmod(descriptor, _mode(path.parent, 0o666))
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock_open_file(descriptor, path, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             report_wait()
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            lock_open_file(descriptor, path, fcntl.LOCK_EX)
         except OSError as error:
             if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS):
                 raise
