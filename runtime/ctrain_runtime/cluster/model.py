@@ -8,6 +8,8 @@ from typing import Optional
 
 from ctrain_runtime.base.time_limit import NodeRange
 
+MAINTENANCE, RESERVED = "in maintenance", "reserved"  # why a node that a reservation holds starts no other jobs
+
 
 @dataclass(frozen=True)
 class Access:
@@ -22,9 +24,67 @@ class Access:
 
 
 @dataclass(frozen=True)
+class Node:
+    """A node as its scheduler shows it; CPUs, GPUs and memory (MB) as in Partition.
+
+    `partitions` are those that it belongs to (empty: PBS's hosts that serve all queues but those with hosts of their
+    own). `features` are what a job can ask for, as the scheduler writes it. `unavailable` is why it starts no jobs now
+    ("": it does); `idle`: it has none.
+    """
+
+    partitions: tuple[str, ...]
+    idle: bool
+    cpus: int
+    gpus: int = 0
+    gpu_type: str = ""
+    threads_per_core: int = 1
+    memory: int = 0
+    arch: str = ""
+    has_binding_policy: bool = False
+    name: str = ""
+    features: frozenset[str] = frozenset()
+    unavailable: str = ""
+
+
+@dataclass(frozen=True)
+class NodeGroup:
+    """Nodes of a partition that have one shape, as in Node; `memory` is the least that one has. `nodes` can be used;
+    of the others of `names`, `unavailable` says why they start no jobs now."""
+
+    cpus: int
+    gpus: int = 0
+    gpu_type: str = ""
+    threads_per_core: int = 1
+    memory: int = 0
+    arch: str = ""
+    features: frozenset[str] = frozenset()
+    names: tuple[str, ...] = ()
+    nodes: int = 0
+    idle: int = 0
+    unavailable: tuple[str, ...] = ()
+
+    @property
+    def existing(self) -> int:
+        return self.nodes + len(self.unavailable)
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """What keeps a job from nodes that have its CPUs, GPUs and memory, and are none for it: all of the `features`, the
+    type of its GPUs, or the names of nodes that it must not get."""
+
+    features: tuple[str, ...] = ()
+    gpu_type: str = ""
+    excluded: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Partition:
-    """A partition or queue. `nodes` are those that can be used, and `in_maintenance` those that will be, after a
-    reservation; CPUs, GPUs and memory are those of its smallest node.
+    """A partition or queue, as far as one kind of its nodes goes: the `groups` whose nodes a job can be spread over.
+    Its `others` are not counted in what follows (both are empty where nobody tells its nodes apart).
+
+    `nodes` are those that can be used, and `unavailable` why each of the rest starts no jobs now; a job waits for
+    these. CPUs, GPUs and memory are the least that a node has.
 
     `cpus` are schedulable ones (hardware threads where the scheduler counts them, without cores reserved for the
     system); `memory` is in MB (0: unknown); `time_limit` in minutes (None: no limit); `arch` is the output of
@@ -66,7 +126,14 @@ class Partition:
     max_running: Optional[int] = None
     max_submitted: Optional[int] = None
     min_time: int = 0  # minutes that a job must ask for
-    in_maintenance: int = 0
+    unavailable: tuple[str, ...] = ()
+    groups: tuple[NodeGroup, ...] = ()
+    others: tuple[NodeGroup, ...] = ()
+
+    @property
+    def existing(self) -> int:
+        """The nodes that a job can wait for."""
+        return self.nodes + len(self.unavailable)
 
     @property
     def scope(self) -> str:
@@ -118,7 +185,8 @@ class Cluster:
     `memory_is_consumable`: memory is allocated like cores, so a job must ask for its share. `account` and `qos` are the
     caller's defaults, `name` is the cluster's ("": unknown). `clock_skew` is how many seconds the controller's clock is
     ahead (None: unknown). `partitions` are open, `closed` are not. `members` are the names of each partition's nodes,
-    if known; `limits` those of "QOS NAME" and "account NAME", if enforced.
+    if known; `limits` those of "QOS NAME" and "account NAME", if enforced. `can_select`: a job can name the
+    type of its GPUs, and nodes that it must not get.
     """
 
     partitions: tuple[Partition, ...] = ()
@@ -133,3 +201,4 @@ class Cluster:
     members: Mapping[str, frozenset[str]] = field(default_factory=dict)
     limits: Mapping[str, Limits] = field(default_factory=dict)
     machine: Optional[Machine] = None
+    can_select: bool = False

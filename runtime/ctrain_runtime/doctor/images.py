@@ -12,6 +12,7 @@ from ctrain_runtime.images import image
 from ctrain_runtime.images.image import Image
 from ctrain_runtime.plan import admission
 from ctrain_runtime.plan.mpi_start import FITS, OTHERWISE, fit, start_mpi
+from ctrain_runtime.plan.size import JobFit, JobSize
 from ctrain_runtime.run import select_image
 from ctrain_runtime.run.targets import find_nodes, find_site_engine
 from ctrain_runtime.site.model import Site
@@ -48,7 +49,7 @@ def _check_nodes(cluster: Cluster, found: Image) -> Finding:
         parts = (part for part in cluster.partitions if part.gpus or not needs_gpus)
         nodes = [admission.nodes_of(part, use_gpus=True) for part in parts]
     else:
-        nodes = [find_nodes(Cluster(), "", use_gpus=machine.count_gpus() > 0)]
+        nodes = [find_nodes(JobFit(JobSize(1, 1, gpus_per_node=machine.count_gpus())))]
     problems = {one.name: admission.refusal(found.manifest, one) for one in nodes}
     fitting = [name for name, problem in problems.items() if not problem]
     reasons = dict.fromkeys(problem for problem in problems.values() if problem)

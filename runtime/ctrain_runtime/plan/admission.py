@@ -86,7 +86,7 @@ def _makers(image: Manifest) -> set[Maker]:
     return {_MAKES[key] for key in _MAKES if key in image.software}
 
 
-def _is_for_cpus(image: Manifest) -> bool:
+def is_for_cpus(image: Manifest) -> bool:
     """Whether its framework is known to have no GPUs; not all builds for Intel's say so otherwise (versions.py)."""
     known = {"torch", "tensorflow"} & image.software.keys()
     return bool(known) and not _makers(image) and not image.software.get("torch", "").endswith("+xpu")
@@ -95,7 +95,7 @@ def _is_for_cpus(image: Manifest) -> bool:
 def notes(image: Manifest, nodes: NodeFacts) -> tuple[str, ...]:
     """Lines for an image that leaves the GPUs of `nodes` idle or needs forward compatibility there, and on what of one
     from elsewhere is unknown."""
-    if nodes.gpus and _is_for_cpus(image):
+    if nodes.gpus and is_for_cpus(image):
         return (
             f"the image computes on CPUs alone: the GPUs of {nodes.name} stay idle (--gpus-per-node 0 asks for none)",
         )

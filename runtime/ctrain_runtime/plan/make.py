@@ -118,6 +118,7 @@ def _placement(site: Site, options: Options, facts: Facts, fit: JobFit, cpu_bind
     allocation = facts.cluster.allocation
     return Placement(
         partition=fit.partition,
+        constraint=fit.constraint,
         allocation=allocation.job_id if allocation else None,
         in_step=bool(allocation and allocation.in_step),
         cluster=facts.cluster.name,
@@ -161,8 +162,7 @@ def _gpu_maker(fit: JobFit, facts: Facts) -> Optional[Maker]:
     """Whose GPUs the run uses; None without GPUs."""
     if not fit.size.gpus_per_node:
         return None
-    types = {part.name: part.gpu_type for part in facts.cluster.partitions}
-    return maker(types[fit.partition]) if fit.partition in types else facts.gpu_maker
+    return maker(fit.chosen.gpu_type) if fit.chosen else facts.gpu_maker
 
 
 def _not_requested(site: Site, options: Options) -> tuple[str, ...]:

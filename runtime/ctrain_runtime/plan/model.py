@@ -6,6 +6,7 @@ import hashlib
 from dataclasses import dataclass, field
 from typing import Optional
 
+from ctrain_runtime.cluster.model import Constraint
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import UsageError
 from ctrain_runtime.images.user_layer import UserLayer
@@ -172,6 +173,7 @@ class Placement:
     """
 
     partition: str = ""
+    constraint: Optional[Constraint] = None  # on its nodes
     allocation: Optional[str] = None
     in_step: bool = False
     cluster: str = ""

@@ -170,7 +170,7 @@ def _obstacles(request: SizeRequest, cluster: Cluster, part: Partition) -> Check
         (bool(elsewhere), f"without node {next(iter(elsewhere), '')}"),
         (not part.accounts.admits(account), f"closed to account {account}"),
         (not part.qos.admits(qos), f"closed to QOS {qos}"),
-        (nodes > part.nodes + part.in_maintenance, f"{part.nodes} usable nodes"),
+        (nodes > part.existing, f"{part.nodes} usable nodes"),
         (nodes < part.min_nodes, f"at least {part.min_nodes} nodes per job"),
         (part.max_nodes is not None and nodes > part.max_nodes, f"at most {part.max_nodes} nodes per job"),
         (
@@ -187,7 +187,7 @@ def _obstacles(request: SizeRequest, cluster: Cluster, part: Partition) -> Check
 def _drawbacks(request: SizeRequest, part: Partition) -> Checks:
     """Why another partition would be better, the worst reason first."""
     waits = resolve_count("--nodes", request.nodes, 1) > part.nodes
-    return ((waits, "nodes in maintenance"), (part.preemptible, "preemptible"), *_time_checks(request, part))
+    return ((waits, f"{part.nodes} usable nodes"), (part.preemptible, "preemptible"), *_time_checks(request, part))
 
 
 def _time_checks(request: SizeRequest, part: Partition) -> Checks:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Optional
 
+from ctrain_runtime.cluster.model import Constraint, Partition
 from ctrain_runtime.errors import ResourceError, UsageError
 from ctrain_runtime.job import Count
 from ctrain_runtime.store.manifest import Manifest
@@ -16,7 +17,9 @@ class SizeRequest:
 
     `time` is as written, in Slurm's forms (base/time_limit); `time_is_explicit`: it is from the command line, so it
     must not be shortened silently. `partition` is "" if it may be chosen: for `image`, and for `account` and `qos` ("":
-    the user's defaults). `hosts` are the names of nodes that must be used.
+    the user's defaults). `hosts` are the names of nodes that must be used, `excluded` of those that must not; all need
+    the `features` (None: an expression of the scheduler's), GPUs of `gpu_type` ("": any) and `memory` MB (0: any).
+    `in_reservation`: it names one.
     """
 
     nodes: Count = 1
@@ -29,6 +32,11 @@ class SizeRequest:
     account: str = ""
     qos: str = ""
     hosts: tuple[str, ...] = ()
+    excluded: tuple[str, ...] = ()
+    features: Optional[tuple[str, ...]] = ()
+    gpu_type: str = ""
+    memory: int = 0
+    in_reservation: bool = False
     interactive: bool = False
 
 
@@ -54,12 +62,15 @@ class JobSize:
 @dataclass(frozen=True)
 class JobFit:
     """The size of a job where it fits: in a partition ("": on this machine), whose binding of ranks to cores is
-    `cpu_bind` ("": left to the cluster). `notes` are lines for the user: limits that were shortened or that do not
-    apply."""
+    `cpu_bind` ("": left to the cluster). `chosen` is the partition as far as its nodes go that the job is sized for
+    (None: unknown), and `constraint` what it asks for so as to get no others. `notes` are lines for the user: limits
+    that were shortened or that do not apply."""
 
     size: JobSize
     partition: str = ""
     cpu_bind: str = ""
+    chosen: Optional[Partition] = None
+    constraint: Optional[Constraint] = None
     notes: tuple[str, ...] = ()
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Optional
 
 from ctrain_runtime.base import time_limit
 from ctrain_runtime.base.suggest import suggest
+from ctrain_runtime.cluster import groups
 from ctrain_runtime.cluster.model import Allocation, Cluster, Machine, Partition
 from ctrain_runtime.errors import ConfigError, ResourceError, SchedulerError, UsageError
+from ctrain_runtime.plan.node_choice import keep_apart, narrow, of_allocation
 from ctrain_runtime.plan.partition_choice import choose_partition, hosts_elsewhere, limit, others_that_take
 from ctrain_runtime.plan.size import JobFit, JobSize, SizeRequest, check_capacity, resolve_count, unused_gpus
 from ctrain_runtime.site.model import Site
@@ -35,15 +38,19 @@ def fit(
         closed = "".join(f"; {part.name} is {part.closed}" for part in cluster.closed)
         raise SchedulerError(f"no partition is up{closed}", "Retry later, or ask the administrators")
     cluster = limit(request, cluster)
+    fitted = _fit_somewhere(request, cluster, site)
+    image = find_image()
+    return _fit_somewhere(replace(request, image=image), cluster, site) if image else fitted
+
+
+def _fit_somewhere(request: SizeRequest, cluster: Cluster, site: Site) -> JobFit:
+    """In the partition that is named, or else in the best one."""
+    cluster = _narrow(request, cluster)
     name = request.partition or ("" if hosts_elsewhere(request, cluster, site.partition) else site.partition)
     if name:
         return _fit_or_name_others(request, cluster, site, _find_partition(name, cluster))
-    preferred, _ = choose_partition(request, cluster, site.partition_order)
-    fitted = _fit_or_name_others(request, cluster, site, preferred)
-    request = replace(request, image=find_image())
     partition, reasons = choose_partition(request, cluster, site.partition_order)
-    if partition != preferred:
-        fitted = _fit_or_name_others(request, cluster, site, partition)
+    fitted = _fit_or_name_others(request, cluster, site, partition)
     return replace(fitted, notes=(*reasons, *fitted.notes))
 
 
@@ -53,7 +60,18 @@ def _fit_or_name_others(request: SizeRequest, cluster: Cluster, site: Site, part
     except ResourceError as error:
         others = ", ".join(others_that_take(request, cluster, partition)[:OTHERS])
         hint = f"{error.hint}; other partitions take it as it is: {others}" if others else error.hint
-        raise ResourceError(error.message, hint) from error
+        everything = (*partition.groups, *partition.others)
+        nodes = f" ({partition.name} has {groups.describe(everything, everything)})" if partition.others else ""
+        raise ResourceError(f"{error.message}{nodes}", hint) from error
+
+
+def _narrow(request: SizeRequest, cluster: Cluster) -> Cluster:
+    parts = (narrow(request, part, by_memory=_asks_for_memory(cluster, part)) for part in cluster.partitions)
+    return replace(cluster, partitions=tuple(parts))
+
+
+def _asks_for_memory(cluster: Cluster, part: Partition) -> bool:
+    return cluster.memory_is_consumable and not part.has_memory_default
 
 
 def _fit_machine(request: SizeRequest, site: Site, machine: Machine) -> JobFit:
@@ -79,12 +97,13 @@ def _fit_partition(request: SizeRequest, cluster: Cluster, site: Site, partition
     gpus, ranks = _gpus_and_ranks(request, scope, partition.cpus, partition.gpus)
     _check_gpus(partition, nodes, gpus)
     minutes, notes = _time_limit(request, _limit_interactive(request, partition, site))
-    ask_memory = cluster.memory_is_consumable and not partition.has_memory_default
     may_ask = "memory" not in site.not_requested
+    ask_memory = _asks_for_memory(cluster, partition)
     memory = _memory(partition, gpus, ask_memory, site.memory_per_gpu) if may_ask else None
     size = replace(_share(partition, nodes, gpus, ranks, site), memory=memory, time_limit=minutes)
-    notes = (*unused_gpus(request, gpus, ranks), *_waits_for(partition, nodes), *notes)
-    return JobFit(size, partition.name, partition.cpu_bind, notes)
+    constraint, kinds = keep_apart(request, cluster, partition, size)
+    notes = (*kinds, *unused_gpus(request, gpus, ranks), *_waits_for(partition, nodes), *notes)
+    return JobFit(size, partition.name, partition.cpu_bind, partition, constraint, notes)
 
 
 def _fit_allocation(request: SizeRequest, cluster: Cluster, site: Site, allocation: Allocation) -> JobFit:
@@ -92,6 +111,7 @@ def _fit_allocation(request: SizeRequest, cluster: Cluster, site: Site, allocati
     nodes = resolve_count("--nodes", request.nodes, allocation.nodes)
     check_capacity(scope, "node", allocation.nodes, "--nodes", nodes)
     known = next((part for part in cluster.partitions if part.name == allocation.partition), None)
+    known = known and of_allocation(known, allocation)
     gpus, ranks = _gpus_and_ranks(request, f"a node of {scope}", allocation.cpus, allocation.gpus)
     limits = Partition(
         name=allocation.partition,
@@ -108,7 +128,7 @@ def _fit_allocation(request: SizeRequest, cluster: Cluster, site: Site, allocati
     memory, notes = _memory(limits, gpus, ask_memory, None), _ignored_in_allocation(request, allocation)
     notes = (*unused_gpus(request, gpus, ranks), *notes)
     size = replace(_share(limits, nodes, gpus, ranks, site), memory=memory, time_limit=allocation.minutes_left)
-    return JobFit(size, limits.name, limits.cpu_bind, notes)
+    return JobFit(size, limits.name, limits.cpu_bind, known, notes=notes)
 
 
 def _share(limits: Partition, nodes: int, gpus: int, ranks: int, site: Site) -> JobSize:
@@ -121,11 +141,12 @@ def _share(limits: Partition, nodes: int, gpus: int, ranks: int, site: Site) -> 
 def _check_nodes(partition: Partition, nodes: int) -> None:
     """Raise ResourceError if a job of so many nodes could never start in the partition."""
     most, scope = partition.max_nodes, partition.scope
-    existing = partition.nodes + partition.in_maintenance
+    existing = partition.existing
     if most is not None and nodes > most and most < existing:
         problem = f"{scope} allows {most} nodes per job, {nodes} requested"
         raise ResourceError(problem, _or_another_qos(f"Largest that fits: --nodes {most}", partition))
-    check_capacity(f"partition {partition.name}", "usable node", existing, "--nodes", nodes)
+    unit = "suitable node" if partition.others else "usable node"
+    check_capacity(f"partition {partition.name}", unit, existing, "--nodes", nodes)
     fewer = [one.most for one in partition.by_nodes if one.most is not None and one.most < nodes]
     if nodes < partition.min_nodes and fewer:  # between two ranges
         hint = f"Nearest that fit: --nodes {max(fewer)} or --nodes {partition.min_nodes}"
@@ -139,11 +160,11 @@ def _waits_for(partition: Partition, nodes: int) -> tuple[str, ...]:
     """A note on nodes that a job waits for, as sbatch queues it."""
     if nodes <= partition.nodes:
         return ()
-    those = "1 is" if partition.in_maintenance == 1 else f"{partition.in_maintenance} are"
-    usable = (
-        f"partition {partition.name} has {partition.nodes or 'no'} usable node{'' if partition.nodes == 1 else 's'}"
+    unit = f"{'suitable' if partition.others else 'usable'} node{'' if partition.nodes == 1 else 's'}"
+    reasons = ", and ".join(
+        f"{count} {'is' if count == 1 else 'are'} {reason}" for reason, count in Counter(partition.unavailable).items()
     )
-    return (f"{usable}, and {those} in maintenance: the job waits for them",)
+    return (f"partition {partition.name} has {partition.nodes or 'no'} {unit}, and {reasons}: the job waits for them",)
 
 
 def _check_gpus(partition: Partition, nodes: int, gpus: int) -> None:

@@ -150,8 +150,9 @@ def _target(request: Request, scheduler: Scheduler, planned: job.Job, translated
         raise UsageError(problem, "Pass how many: --nodes N")
     selected_by = read_options((*site.submit, *request.options.scheduler_options), scheduler.short_options)
     requested = make_size_request(request.options, planned, cluster, translated.ranks, selected_by)
-    nodelist = {**dict(request.options.settings), **selected_by}.get("nodelist", "")
-    requested = replace(requested, hosts=scheduler.hosts(nodelist))
+    settings = {**dict(request.options.settings), **selected_by}
+    hosts, excluded = (scheduler.hosts(settings.get(name, "")) for name in ("nodelist", "exclude"))
+    requested = replace(requested, hosts=hosts, excluded=excluded)
     select = functools.cache(lambda: _image(request, planned))
     try:
         fit = sizing.fit(requested, cluster, site, lambda: select()[0].manifest)
@@ -159,7 +160,7 @@ def _target(request: Request, scheduler: Scheduler, planned: job.Job, translated
         origin = _resources_of_file(planned, request.options, translated.numbers)
         raise ResourceError(f"{error.message}{origin}", error.hint) from error
     selected, notes = select()
-    nodes = targets.find_nodes(cluster, fit.partition, use_gpus=fit.size.gpus_per_node > 0)
+    nodes = targets.find_nodes(fit)
     admitted = select_image.admit(selected, nodes, request.site)
     return _Target(cluster, fit, nodes, selected, (*elsewhere, *fit.notes, *notes, *admitted), not elsewhere)
 
@@ -311,8 +312,24 @@ def make_size_request(
         time_is_explicit=bool(options.time),
         account=settings.get("account", ""),
         qos=settings.get("qos", ""),
+        features=_features(settings.get("constraint", "")),
+        gpu_type="".join(re.findall(r"\bgpu:([A-Za-z][\w.-]*)", settings.get("gres", ""))[:1]),
+        memory=_megabytes(settings.get("mem", "")),
+        in_reservation="reservation" in settings,
         interactive=options.interactive,
     )
+
+
+def _features(constraint: str) -> Optional[tuple[str, ...]]:
+    """The features that a constraint joins by `and`, as schedulers write it; None for any other expression."""
+    features = tuple(filter(None, re.split("[&:]", constraint)))
+    return features if all(re.fullmatch(r"[\w.=+/-]+", feature) for feature in features) else None
+
+
+def _megabytes(size: str) -> int:
+    """Memory with a unit of schedulers, as in 64G or 64gb; 0 without one, for which it is not the same."""
+    amount = re.fullmatch(r"([0-9]{1,9})([kmgt])b?", size.lower())
+    return int(amount[1]) * 1024 ** "kmgt".index(amount[2]) >> 10 if amount else 0
 
 
 def _image(request: Request, planned: job.Job) -> tuple[image.Image, tuple[str, ...]]:

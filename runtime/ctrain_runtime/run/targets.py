@@ -11,11 +11,13 @@ from ctrain_runtime import gpus
 from ctrain_runtime.base import time_limit
 from ctrain_runtime.base.time_limit import NodeRange
 from ctrain_runtime.cluster import machine
-from ctrain_runtime.cluster.model import Cluster, Limits, Partition
+from ctrain_runtime.cluster.groups import change_nodes
+from ctrain_runtime.cluster.model import Cluster, Limits, NodeGroup, Partition
 from ctrain_runtime.engines.apptainer import Engine, engine_at, find_engine
 from ctrain_runtime.errors import ConfigError, EngineError, SchedulerError, UsageError
 from ctrain_runtime.plan import admission
 from ctrain_runtime.plan.admission import NodeFacts
+from ctrain_runtime.plan.size import JobFit
 from ctrain_runtime.schedulers.protocol import Scheduler
 from ctrain_runtime.site.model import Site
 from ctrain_runtime.site.select import others_detected
@@ -95,9 +97,10 @@ def _complete(site: Site, part: Partition, described: dict[str, Partition]) -> P
     """A partition with what the scheduler does not tell; GPUs that it does not know are those of the file, too."""
     known = described.get(part.name, part)
     gpu_type = gpus.more_exact(part.gpu_type, known.gpu_type)
+    if "gpus" in site.not_requested:
+        part = change_nodes(part, lambda one: replace(one, gpus=known.gpus))
     return replace(
         part,
-        gpus=known.gpus if "gpus" in site.not_requested else part.gpus,
         gpu_type=gpu_type,
         arch=part.arch or known.arch,
         driver=known.driver,
@@ -110,18 +113,21 @@ def _complete(site: Site, part: Partition, described: dict[str, Partition]) -> P
 
 def limit_threads(part: Partition, threads: int) -> Partition:
     """The partition as jobs see it that get only some of each core's hardware threads (--threads-per-core)."""
-    if not 0 < threads < part.threads_per_core:
-        return part
-    return replace(part, cpus=part.cpus // part.threads_per_core * threads, threads_per_core=threads)
+
+    def change(one: NodeGroup) -> NodeGroup:
+        if not 0 < threads < one.threads_per_core:
+            return one
+        return replace(one, cpus=one.cpus // one.threads_per_core * threads, threads_per_core=threads)
+
+    return change_nodes(part, change)
 
 
-def find_nodes(cluster: Cluster, partition: str, *, use_gpus: bool) -> NodeFacts:
+def find_nodes(fit: JobFit) -> NodeFacts:
     """What is known of the nodes of a run: those of its partition, or this machine."""
-    here = platform.machine()
-    for part in cluster.partitions:
-        if part.name == partition:
-            nodes = admission.nodes_of(part, use_gpus=use_gpus)
-            return replace(nodes, arch=nodes.arch or here)
+    here, use_gpus = platform.machine(), fit.size.gpus_per_node > 0
+    if fit.chosen:
+        nodes = admission.nodes_of(fit.chosen, use_gpus=use_gpus)
+        return replace(nodes, arch=nodes.arch or here)
     models = machine.gpu_models() if use_gpus else ()
     return NodeFacts("this machine", here, models, machine.driver_version(), machine.cpu_instructions())
 

@@ -5,44 +5,40 @@ from __future__ import annotations
 import contextlib
 import grp
 import os
-from collections.abc import Mapping, Set
+import re
+from collections.abc import Iterator, Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Optional
 
 from ctrain_runtime.base import time_limit
 from ctrain_runtime.base.text import user_name
 from ctrain_runtime.base.time_limit import NodeRange
-from ctrain_runtime.cluster.model import Allocation, Cluster, Partition
+from ctrain_runtime.cluster.groups import change_nodes, group, usual
+from ctrain_runtime.cluster.model import MAINTENANCE, RESERVED, Allocation, Cluster, Node, Partition
 from ctrain_runtime.errors import CtrainError, SchedulerError
 from ctrain_runtime.schedulers.pbs import client, ownership
 from ctrain_runtime.schedulers.pbs.script import HYDRA, PALS, PALS_PMIX
 from ctrain_runtime.site.model import Site
 
 COMMANDS = ("qsub", "qstat", "qselect", "qdel", "pbsnodes")
-# States in which a host starts no job (man pbs_node_attributes). Others only show that it is in use.
-UNUSABLE = frozenset(
-    {"down", "offline", "state-unknown", "stale", "unresolvable", "maintenance", "initializing", "wait-provisioning"}
-)
+# States in which a host starts no job, but will (man pbs_node_attributes). Of several the first is named; others only
+# show that it is in use.
+UNAVAILABLE = {
+    "maintenance": MAINTENANCE,
+    "offline": "offline",
+    **dict.fromkeys(("down", "state-unknown", "stale", "unresolvable"), "down"),
+    "resv-exclusive": RESERVED,
+    **dict.fromkeys(("initializing", "wait-provisioning"), "starting"),
+}
+NO_FEATURES = ("host", "vnode", "mem", "vmem", "ncpus", "ngpus", "nmics")  # resources that are no property of a host
 
 ROUTES = "route_destinations"
 CLOSED = "closed to"
+_PROPERTY = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")  # of a chunk, as it is; a number is an amount
 
 Objects = dict[str, dict[str, Any]]
-
-
-@dataclass(frozen=True)
-class Host:
-    """A host: the sum of its vnodes. `queue` is the one that it serves alone, "" for all others; `memory` is in MB."""
-
-    queue: str
-    usable: bool
-    idle: bool
-    cpus: int
-    gpus: int
-    memory: int
-    gpu_type: str
 
 
 def read_cluster(site: Site) -> Cluster:
@@ -66,7 +62,9 @@ def read_cluster(site: Site) -> Cluster:
 def _with_cores(part: Partition, site: Site) -> Partition:
     """PBS does not tell how many of the CPUs that it counts are one core."""
     described = site.partitions.get(part.name)
-    return replace(part, threads_per_core=described.threads_per_core) if described else part
+    return (
+        change_nodes(part, lambda one: replace(one, threads_per_core=described.threads_per_core)) if described else part
+    )
 
 
 def _starts(flavour: str) -> bool:
@@ -81,29 +79,42 @@ def _has_hydra() -> bool:
         return False
 
 
-def parse_hosts(nodes: Objects) -> tuple[Host, ...]:
-    """The hosts in the output of `pbsnodes -a`, which lists vnodes."""
+def parse_hosts(nodes: Objects) -> tuple[Node, ...]:
+    """The hosts in the output of `pbsnodes -a`, which lists vnodes; one that serves a single queue belongs to it."""
     vnodes: dict[str, list[dict[str, Any]]] = {}
     for name, node in nodes.items():
         vnodes.setdefault(str(client.mapping(node, "resources_available").get("host", name)), []).append(node)
-    return tuple(_host(parts) for parts in vnodes.values())
+    return tuple(_host(name, parts) for name, parts in vnodes.items())
 
 
-def _host(vnodes: list[dict[str, Any]]) -> Host:
+def _host(name: str, vnodes: list[dict[str, Any]]) -> Node:
+    """A host: the sum of its vnodes."""
     available = [client.mapping(node, "resources_available") for node in vnodes]
     states = {state for node in vnodes for state in str(node.get("state", "state-unknown")).split(",")}
-    return Host(
-        queue=next((str(node["queue"]) for node in vnodes if node.get("queue")), ""),
-        usable=not states & UNUSABLE,
+    return Node(
+        name=name,
+        partitions=tuple({str(node["queue"]): None for node in vnodes if node.get("queue")})[:1],
+        unavailable=next((text for state, text in UNAVAILABLE.items() if state in states), ""),
         idle=states == {"free"} and not any(node.get("jobs") for node in vnodes),
         cpus=sum(client.read_count(has.get("ncpus")) for has in available),
         gpus=sum(client.read_count(has.get("ngpus")) for has in available),
         memory=sum(client.read_megabytes(has.get("mem")) for has in available),
         gpu_type=next((str(has["accelerator_model"]) for has in available if has.get("accelerator_model")), ""),
+        features=frozenset(_features(available)),
     )
 
 
-def parse_queues(queues: Objects, hosts: tuple[Host, ...], servers: Objects) -> tuple[Partition, ...]:
+def _features(available: list[dict[str, Any]]) -> Iterator[str]:
+    """What chunks can select a host by: NAME=VALUE of resources that are no amount, and that all its vnodes with CPUs
+    share."""
+    available = [has for has in available if client.read_count(has.get("ncpus"))] or available
+    for name, value in available[0].items():
+        is_property = name not in NO_FEATURES and isinstance(value, str) and _PROPERTY.fullmatch(value)
+        if is_property and all(has.get(name) == value for has in available):
+            yield f"{name}={value}"
+
+
+def parse_queues(queues: Objects, hosts: tuple[Node, ...], servers: Objects) -> tuple[Partition, ...]:
     """The queues in the output of `qstat -Q`; `servers` is that of `qstat -B`."""
     server = next(iter(servers.values()), {})
     parts = {name: _partition(name, queue, hosts, server) for name, queue in queues.items()}
@@ -171,32 +182,25 @@ def _groups() -> Set[str]:
     return names
 
 
-def _partition(name: str, queue: dict[str, Any], hosts: tuple[Host, ...], server: dict[str, Any]) -> Partition:
-    """Where hosts differ, those with the most GPUs count: chunks select them."""
+def _partition(name: str, queue: dict[str, Any], hosts: tuple[Node, ...], server: dict[str, Any]) -> Partition:
     names = {name, *_list(queue, ROUTES)}
-    own = [host for host in hosts if host.queue and host.queue in names] or [host for host in hosts if not host.queue]
-    most = max((host.gpus for host in own), default=0)
-    own = [host for host in own if host.gpus == most]
-    usable = [host for host in own if host.usable]
-    sized = usable or own  # a queue whose hosts are all down still shows their sizes
+    own = [host for host in hosts if names & set(host.partitions)] or [host for host in hosts if not host.partitions]
     limits = {**client.mapping(server, "resources_max"), **client.mapping(queue, "resources_max")}
-    return Partition(
+    part = Partition(
         name=name,
         default=name == server.get("default_queue"),
-        nodes=len(usable),
-        cpus=min((host.cpus for host in sized), default=0),
-        gpus=most,
-        gpu_type=next((host.gpu_type for host in sized), ""),
+        nodes=0,
+        cpus=0,
+        gpus=0,
         time_limit=read_minutes(limits.get("walltime")),
-        memory=min((host.memory for host in sized), default=0),
         min_nodes=client.read_count(client.mapping(queue, "resources_min").get("nodect")) or 1,
         max_nodes=client.read_count(limits.get("nodect")) or None,
         max_gpus=client.read_count(limits["ngpus"]) if "ngpus" in limits else None,
         min_time=read_minutes(client.mapping(queue, "resources_min").get("walltime")) or 0,
         closed=_closed(queue),
-        idle=sum(host.idle for host in usable),
-        has_memory_default=any("mem" in client.mapping(part, "default_chunk") for part in (server, queue)),
+        has_memory_default=any("mem" in client.mapping(one, "default_chunk") for one in (server, queue)),
     )
+    return usual(part, group(own))
 
 
 def read_minutes(value: object) -> Optional[int]:

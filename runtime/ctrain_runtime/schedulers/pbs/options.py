@@ -98,11 +98,13 @@ def _own(plan: LaunchPlan, settings: dict[str, str], place: str, umask: str) -> 
 def _chunks(plan: LaunchPlan, settings: dict[str, str]) -> str:
     size, may_ask = plan.size, "gpus" not in plan.placement.not_requested
     memory = settings.get("mem") or (f"{size.memory}mb" if size.memory is not None else "")
+    own = ":".join(plan.placement.constraint.features) if plan.placement.constraint else ""  # the user's among them
+    features = own or settings.get("constraint", "")
     parts = [
         f"{size.nodes}:ncpus={size.cpus_per_rank * size.ranks_per_node}:mpiprocs={plan.tasks_per_node}",
         *([f"ngpus={size.gpus_per_node}"] if size.gpus_per_node and may_ask else []),
         *([f"mem={memory}"] if memory else []),
-        *([settings["constraint"]] if "constraint" in settings else []),
+        *([features] if features else []),
     ]
     return ":".join(parts)
 

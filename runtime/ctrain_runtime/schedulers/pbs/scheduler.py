@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Optional
 
+from ctrain_runtime.cluster.groups import gpu_types
 from ctrain_runtime.cluster.model import Cluster
 from ctrain_runtime.errors import CtrainError, UnansweredSubmission
 from ctrain_runtime.plan.model import Launch, LaunchPlan
@@ -27,8 +28,7 @@ class Pbs:
         return facts.read_cluster(site)
 
     def gpus(self, site: Site) -> tuple[str, ...]:
-        partitions = facts.read_cluster(site).partitions
-        return tuple(dict.fromkeys(part.gpu_type or part.name for part in partitions if part.gpus))
+        return gpu_types(facts.read_cluster(site).partitions)
 
     def hosts(self, nodelist: str) -> tuple[str, ...]:
         return ()

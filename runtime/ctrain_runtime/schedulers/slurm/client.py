@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Optional
 
@@ -167,6 +167,27 @@ def expand_hosts(text: str) -> tuple[str, ...]:
             items = [str(number).zfill(len(ends[1])) for number in numbers] if ends else [item]
             names += [head + number + end for number in items for end in expand_hosts(rest) or ("",)]
     return tuple(names)
+
+
+def compress_hosts(names: Iterable[str]) -> str:
+    """Names of hosts in Slurm's notation, as expand_hosts reads it: gpu[01-03,07],login."""
+    numbers: dict[tuple[str, int], list[int]] = {}
+    for name in dict.fromkeys(names):
+        head, digits = re.fullmatch(r"(.*?)([0-9]{0,6})", name, re.DOTALL).groups()  # type: ignore[union-attr]
+        numbers.setdefault((head, len(digits)), []).append(int(digits or 0))
+    return ",".join(_hosts(head, width, sorted(found)) for (head, width), found in numbers.items())
+
+
+def _hosts(head: str, width: int, numbers: list[int]) -> str:
+    """The names HEAD01, HEAD02 ... in one word; HEAD alone for a width of 0."""
+    ranges: list[list[int]] = []
+    for number in numbers:
+        if ranges and ranges[-1][-1] == number - 1:
+            ranges[-1][1:] = [number]
+        else:
+            ranges.append([number])
+    texts = ["-".join(f"{end:0{width}}" for end in ends) for ends in ranges]
+    return head if not width else head + (texts[0] if len(numbers) == 1 else f"[{','.join(texts)}]")
 
 
 def parse_gres(text: str) -> tuple[int, str]:

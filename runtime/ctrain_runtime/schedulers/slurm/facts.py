@@ -7,14 +7,15 @@ import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from functools import cache
 from typing import Optional
 
 from ctrain_runtime.base import time_limit
 from ctrain_runtime.base.text import user_name
-from ctrain_runtime.cluster.model import Access, Cluster, Limits, Partition
+from ctrain_runtime.cluster.groups import gpu_types, group, usual
+from ctrain_runtime.cluster.model import MAINTENANCE, RESERVED, Access, Cluster, Limits, Node, NodeGroup, Partition
 from ctrain_runtime.errors import CtrainError
 from ctrain_runtime.schedulers.slurm import allocation, client
 from ctrain_runtime.schedulers.slurm.client import parse_gres
@@ -30,24 +31,29 @@ SHOW_QOS = ("qos", "format=Name,Flags,MaxWall,MaxTRES,MaxTRESPerUser,GrpTRES")
 TIMEOUT_SECONDS = 30
 ACCOUNTING_TIMEOUT_SECONDS = 5
 
-# States in which a node runs no job until an administrator acts or a reservation ends (man sinfo, NODE STATE CODES).
-UNUSABLE = frozenset(
-    {
-        *("DOWN", "UNKNOWN", "FUTURE", "ERROR", "INVAL", "INVALID", "INVALID_REG", "NOT_RESPONDING"),
-        *("DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING", "MAINT"),
-    }
-)
+# States in which a node starts no job, but will: when an administrator acts, or a reservation ends (man sinfo, NODE
+# STATE CODES). Of several the first is named. One that is powered down starts for a job.
+UNAVAILABLE = {
+    "MAINT": MAINTENANCE,
+    **dict.fromkeys(("DRAIN", "DRAINED", "DRAINING"), "drained"),
+    **dict.fromkeys(("DOWN", "NOT_RESPONDING"), "down"),
+    **dict.fromkeys(("FAIL", "FAILING"), "failing"),
+    "RESERVED": RESERVED,
+    **dict.fromkeys(("UNKNOWN", "ERROR", "INVAL", "INVALID", "INVALID_REG"), "not registered"),
+}
+NOT_YET = "FUTURE"  # the state of nodes that no job can wait for
 
 CLOSED = {"UP": "", "DRAIN": "drained"}  # of states of partitions; DOWN and INACTIVE are words already
 
 MARKS = {"*": "NOT_RESPONDING", "$": "MAINT", "~": "POWERED_DOWN", "#": "POWERING_UP"}
 
 # An idle node with one of these starts no other job now (man sinfo, NODE STATE CODES).
-TAKEN = frozenset({"ALLOCATED", "COMPLETING", "MIXED", "PLANNED", "RESERVED", "BLOCKED"})
+TAKEN = frozenset({"ALLOCATED", "COMPLETING", "MIXED", "PLANNED", "BLOCKED"})
 
 _NODE_FIELDS = client.fields_pattern(
     *(
         "NodeName",
+        "ActiveFeatures",
         "Arch",
         "CpuBind",
         "CPUEfctv",
@@ -79,25 +85,6 @@ _PARTITION_FIELDS = client.fields_pattern(
 )
 
 
-@dataclass(frozen=True)
-class Node:
-    """A node: its schedulable CPUs, GPUs and memory (MB), as in Partition. `partitions` are the names of its own.
-    `in_maintenance`: not usable until a reservation ends."""
-
-    partitions: tuple[str, ...]
-    usable: bool
-    idle: bool
-    cpus: int
-    threads_per_core: int
-    memory: int
-    gpus: int
-    gpu_type: str
-    arch: str
-    has_binding_policy: bool = False
-    name: str = ""
-    in_maintenance: bool = False
-
-
 def read_cluster() -> Cluster:
     """The cluster as it is now. Raises SchedulerError if it does not answer."""
     client.require_commands(*COMMANDS)
@@ -125,6 +112,7 @@ def read_cluster() -> Cluster:
             limits={**parse_qos(limits.result()), **parse_accounts(user, settings["ClusterName"])} if limits else {},
             mpi=parse_mpi_list(mpi),
             allocation=current.result(),
+            can_select=True,
             memory_is_consumable="MEMORY" in settings.get("SelectTypeParameters", "").upper(),
             name=settings.get("ClusterName", ""),
             clock_skew=clock_skew,
@@ -140,7 +128,7 @@ def read_gpus() -> tuple[str, ...]:
     """
     client.require_commands("scontrol")
     partitions = parse_partitions(_ask(SHOW_PARTITIONS), parse_nodes(_ask(SHOW_NODES)))
-    return tuple(dict.fromkeys(part.gpu_type or part.name for part in partitions if part.gpus and not part.closed))
+    return gpu_types(part for part in partitions if not part.closed)
 
 
 def _ask(argv: Sequence[str]) -> str:
@@ -219,14 +207,19 @@ def parse_mpi_list(text: str) -> tuple[str, ...]:
 
 
 def parse_nodes(text: str) -> tuple[Node, ...]:
-    """The nodes in the output of `scontrol show node`."""
-    records = (client.read_fields(record, _NODE_FIELDS) for record in client.records(text, "NodeName"))
-    return tuple(_make_node(tuple(fields.items())) for fields in records)
+    """The nodes in the output of `scontrol show node`, without those that do not exist yet."""
+    nodes = []
+    for record in client.records(text, "NodeName"):
+        fields = client.read_fields(record, _NODE_FIELDS)
+        name = fields.pop("NodeName", "")
+        node = _make_node(tuple(fields.items()))
+        nodes += [replace(node, name=name)] if node else []
+    return tuple(nodes)
 
 
 @cache
-def _make_node(items: tuple[tuple[str, str], ...]) -> Node:
-    """A node with these fields. Most nodes of a cluster have the same as others."""
+def _make_node(items: tuple[tuple[str, str], ...]) -> Optional[Node]:
+    """A node with these fields; None if it does not exist yet. Most nodes of a cluster have the same as others."""
     fields = dict(items)
 
     def count(name: str) -> int:
@@ -238,10 +231,12 @@ def _make_node(items: tuple[tuple[str, str], ...]) -> Node:
     cpus = count("CPUEfctv") or count("CPUTot") - count("CoreSpecCount") * threads
     gpus, gpu_type = parse_gres(fields.get("Gres", ""))
     states = parse_node_state(fields.get("State", "UNKNOWN"))
+    if NOT_YET in states:
+        return None
+    unavailable = next((text for state, text in UNAVAILABLE.items() if state in states), "")
     return Node(
         partitions=tuple(filter(None, fields.get("Partitions", "").split(","))),
-        usable=not states & UNUSABLE,
-        idle="IDLE" in states and not states & (UNUSABLE | TAKEN),
+        idle="IDLE" in states and not unavailable and not states & TAKEN,
         cpus=max(0, cpus),
         threads_per_core=threads,
         memory=max(0, count("RealMemory") - count("MemSpecLimit")),
@@ -249,8 +244,8 @@ def _make_node(items: tuple[tuple[str, str], ...]) -> Node:
         gpu_type=gpu_type,
         arch=fields.get("Arch", ""),
         has_binding_policy="CpuBind" in fields,
-        name=fields.get("NodeName", ""),
-        in_maintenance="MAINT" in states,
+        features=frozenset(_names(fields.get("ActiveFeatures", ""))),
+        unavailable=unavailable,
     )
 
 
@@ -287,34 +282,32 @@ def parse_partitions(
 def _make_partition(
     fields: dict[str, str], nodes: Sequence[Node], settings: Mapping[str, str], highest_tier: int
 ) -> Partition:
-    usable = [node for node in nodes if node.usable]
-    maintained = [node for node in nodes if node.in_maintenance]
-    sized = [*usable, *maintained] or nodes  # a partition whose nodes are all down still shows their sizes
-    smallest = min(sized, key=lambda node: node.gpus, default=None)
-    archs = {node.arch for node in sized}
-    return Partition(
+    part = Partition(
         name=fields["PartitionName"],
         default=fields.get("Default") == "YES",
-        nodes=len(usable),
-        cpus=_at_most(fields.get("MaxCPUsPerNode", ""), min((node.cpus for node in sized), default=0)),
-        gpus=smallest.gpus if smallest else 0,
-        gpu_type=smallest.gpu_type if smallest else "",
+        nodes=0,
+        cpus=0,
+        gpus=0,
         time_limit=_time_limit(fields.get("MaxTime", "")),
-        threads_per_core=max((node.threads_per_core for node in sized), default=1),
-        memory=_at_most(fields.get("MaxMemPerNode", ""), min((node.memory for node in sized), default=0)),
-        arch=archs.pop() if len(archs) == 1 else "",
         min_nodes=client.read_count(fields.get("MinNodes", "")) or 1,
         max_nodes=client.read_count(fields.get("MaxNodes", "")),
         closed=CLOSED.get(fields.get("State", ""), fields.get("State", "").lower() or "closed"),
         own_qos=next(iter(_names(fields.get("QoS", ""))), ""),
         has_memory_default=_has_memory_default(settings) or _has_memory_default(fields),
-        cpu_bind=_cpu_bind(fields, sized, settings),
-        idle=sum(node.idle for node in nodes),
-        in_maintenance=len(maintained),
+        cpu_bind=_cpu_bind(fields, nodes, settings),
         preemptible=_is_preemptible(fields, settings, highest_tier),
         accounts=Access(_names(fields.get("AllowAccounts", "")), _names(fields.get("DenyAccounts", ""))),
         qos=Access(_names(fields.get("AllowQos", "")), _names(fields.get("DenyQos", ""))),
     )
+    return usual(part, [_limit(one, fields) for one in group(nodes)])
+
+
+def _limit(one: NodeGroup, fields: Mapping[str, str]) -> NodeGroup:
+    """A group with what jobs of the partition may use of a node."""
+    cpus, memory = (
+        _at_most(fields.get(f"Max{name}PerNode", ""), of) for name, of in (("CPUs", one.cpus), ("Mem", one.memory))
+    )
+    return replace(one, cpus=cpus, memory=memory)
 
 
 def _is_preemptible(fields: Mapping[str, str], settings: Mapping[str, str], highest_tier: int) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from ctrain_runtime.errors import UsageError
 from ctrain_runtime.plan.model import LaunchPlan
+from ctrain_runtime.schedulers.slurm.client import compress_hosts
 from ctrain_runtime.schedulers.submission import NEEDS_LOG, PLANNED, STARTS_AGAIN
 
 FLAGS = "HhOQsvVW"  # short options of sbatch without a value (man sbatch)
@@ -69,7 +70,9 @@ def gres(plan: LaunchPlan) -> list[str]:
 
     The user may name the type of the GPUs, but not another number. Raises UsageError.
     """
-    items = [f"gpu:{plan.size.gpus_per_node}"] if asks_for_gpus(plan) else []
+    constraint = plan.placement.constraint
+    gpu_type = f"{constraint.gpu_type}:" if constraint and constraint.gpu_type else ""
+    items = [f"gpu:{gpu_type}{plan.size.gpus_per_node}"] if asks_for_gpus(plan) else []
     for option in filter(_is_gres, plan.placement.options):
         for item in filter(None, re.split(r"[=\s]+", option, maxsplit=1)[-1].split(",")):
             if re.match(r"gpu\b", item):
@@ -80,6 +83,15 @@ def gres(plan: LaunchPlan) -> list[str]:
             else:
                 items.append(item)
     return [f"--gres={','.join(dict.fromkeys(items))}"] if items else []
+
+
+def constraint(plan: LaunchPlan) -> dict[str, str]:
+    """The options that keep a job from nodes that are none for it, in place of the user's, which they hold."""
+    own = plan.placement.constraint
+    if not own:
+        return {}
+    features, excluded = "&".join(own.features), compress_hosts(own.excluded)
+    return {name: value for name, value in (("constraint", features), ("exclude", excluded)) if value}
 
 
 def _is_gres(option: str) -> bool:

@@ -16,7 +16,7 @@ from ctrain_runtime.schedulers.script import (
     renew_lease,
     start_script,
 )
-from ctrain_runtime.schedulers.slurm.options import asks_for_gpus, gres, passed_options, require_one_line
+from ctrain_runtime.schedulers.slurm.options import asks_for_gpus, constraint, gres, passed_options, require_one_line
 
 KILL_SECONDS = 30  # between SIGTERM and SIGKILL in an allocation, as Slurm's KillWait
 
@@ -83,7 +83,9 @@ def _resources(plan: LaunchPlan) -> list[str]:
 
 
 def _requested(plan: LaunchPlan) -> list[str]:
-    return [*(f"--{name}={value}" for name, value in plan.placement.settings.items()), *passed_options(plan)]
+    own = constraint(plan)
+    given = (f"--{name}={value}" for name, value in plan.placement.settings.items() if name not in own)
+    return [*given, *passed_options(plan), *(f"--{name}={value}" for name, value in own.items())]
 
 
 def _srun(plan: LaunchPlan) -> list[str]:

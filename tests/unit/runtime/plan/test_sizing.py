@@ -45,7 +45,7 @@ def inside(cluster: Cluster = CLUSTER, **allocation: Any) -> Cluster:
 def test_a_whole_node() -> None:
     size = JobSize(nodes=1, ranks_per_node=8, gpus_per_node=8, cpus_per_rank=16, cores_per_rank=8, time_limit=60)
     notes = ("partition amd_a100nv_8 chosen: the cluster's default",)
-    assert fit() == JobFit(size, partition="amd_a100nv_8", notes=notes)
+    assert fit() == JobFit(size, partition="amd_a100nv_8", chosen=GPU, notes=notes)
 
 
 @pytest.mark.parametrize(
@@ -238,11 +238,11 @@ def test_what_is_said_to_fit_fits(most: int, nodes: int, complaint: str) -> None
 
 def test_a_job_waits_for_nodes_in_maintenance() -> None:
     """As sbatch queues it (ReqNodeNotAvail); on the day of a maintenance every run was refused."""
-    some = dataclasses.replace(GPU, nodes=5, in_maintenance=3)
+    some = dataclasses.replace(GPU, nodes=5, unavailable=("in maintenance",) * 3)
     assert fit(Cluster((some,)), nodes=5).notes == ()
     note = "partition amd_a100nv_8 has 5 usable nodes, and 3 are in maintenance: the job waits for them"
     assert fit(Cluster((some,)), nodes=8).notes == (note,)
-    whole = dataclasses.replace(GPU, nodes=0, in_maintenance=1)
+    whole = dataclasses.replace(GPU, nodes=0, unavailable=("in maintenance",))
     note = "partition amd_a100nv_8 has no usable nodes, and 1 is in maintenance: the job waits for them"
     assert fit(Cluster((whole,))).notes[-1] == note
     with pytest.raises(ResourceError, match="has 8 usable nodes, 9 requested"):
@@ -250,12 +250,12 @@ def test_a_job_waits_for_nodes_in_maintenance() -> None:
 
 
 def test_another_partition_is_chosen_rather_than_nodes_in_maintenance() -> None:
-    closed = dataclasses.replace(GPU, nodes=0, in_maintenance=8)
+    closed = dataclasses.replace(GPU, nodes=0, unavailable=("in maintenance",) * 8)
     other = dataclasses.replace(GPU, name="other", default=False)
     chosen = fit(Cluster((closed, other)))
     assert (chosen.partition, chosen.notes) == (
         "other",
-        ("partition other chosen: instead of the default amd_a100nv_8 (nodes in maintenance)",),
+        ("partition other chosen: instead of the default amd_a100nv_8 (0 usable nodes)",),
     )
 
 
@@ -327,7 +327,7 @@ def test_the_default_time_of_a_job_is_shortened_and_that_is_noted() -> None:
 
 def test_a_step_in_an_allocation() -> None:
     size = JobSize(nodes=2, ranks_per_node=4, gpus_per_node=4, cpus_per_rank=4, cores_per_rank=4, time_limit=35)
-    assert fit(inside(), nodes="auto") == JobFit(size, partition="skl")
+    assert fit(inside(), nodes="auto") == JobFit(size, partition="skl", chosen=CPU)
 
 
 def test_an_allocation_shares_its_memory_among_steps() -> None:

@@ -15,7 +15,7 @@ from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.errors import ConfigError, EngineError, ResourceError, SchedulerError
 from ctrain_runtime.plan import sizing
 from ctrain_runtime.plan.admission import NodeFacts
-from ctrain_runtime.plan.size import SizeRequest
+from ctrain_runtime.plan.size import JobFit, JobSize, SizeRequest
 from ctrain_runtime.run.targets import ASSUMED, describe_cluster, find_cluster, find_nodes, find_site_engine
 from ctrain_runtime.site.model import Site, SiteEngine, SitePartition, SiteQos
 from ctrain_runtime.site.select import load_site, select_site, site_names
@@ -193,13 +193,12 @@ def test_the_nodes_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "cpu_instructions", lambda: frozenset(("sse2",)))
     gpu = Partition("gpu", False, nodes=2, cpus=64, gpus=8, gpu_type="a100", arch="x86_64", driver="470.57")
     volta = Partition("cas_v100nv_8", False, nodes=2, cpus=64, gpus=8)
-    cluster = Cluster((gpu, volta))
-    found = find_nodes(cluster, "gpu", use_gpus=True)
+    found = find_nodes(JobFit(JobSize(2, 8, gpus_per_node=8), chosen=gpu))
     assert found == NodeFacts("partition gpu", "x86_64", ("a100",), "470.57", maker="nvidia")
-    assert find_nodes(cluster, "gpu", use_gpus=False).gpus == ()
-    other = find_nodes(cluster, "cas_v100nv_8", use_gpus=True)
+    assert find_nodes(JobFit(JobSize(2, 8), chosen=gpu)).gpus == ()
+    other = find_nodes(JobFit(JobSize(2, 8, gpus_per_node=1), chosen=volta))
     assert (other.arch, other.gpus) == (platform.machine(), ("cas_v100nv_8",)), "a partition's name may tell"
-    here = find_nodes(Cluster(), "", use_gpus=True)
+    here = find_nodes(JobFit(JobSize(1, 1, gpus_per_node=1)))
     assert here == NodeFacts("this machine", platform.machine(), ("NVIDIA A30",), "535.54", frozenset(("sse2",)))
 
 

@@ -4,13 +4,14 @@ import getpass
 import grp
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ctrain_runtime.base.time_limit import NodeRange
-from ctrain_runtime.cluster.model import Allocation, Partition
+from ctrain_runtime.cluster.model import Allocation, Node, Partition
 from ctrain_runtime.errors import SchedulerError
 from ctrain_runtime.schedulers.pbs import client, facts
 from ctrain_runtime.site.model import Site
@@ -22,7 +23,7 @@ MEMORY = 24684084 >> 10
 ALLOCATION = Allocation("21.login01", 2, "workq", cpus=2, gpus=2, minutes_left=5)
 
 
-def hosts(name: str = "nodes.out") -> tuple[facts.Host, ...]:
+def hosts(name: str = "nodes.out") -> tuple[Node, ...]:
     return facts.parse_hosts(client.parse(pbs(name), "nodes"))
 
 
@@ -43,7 +44,9 @@ def test_the_recorded_cluster() -> None:
     found = facts.read_cluster(SITE)
     workq = Partition("workq", True, nodes=2, cpus=2, gpus=2, time_limit=60, memory=MEMORY, idle=0)
     gpu = Partition("gpu", False, nodes=2, cpus=2, gpus=2, time_limit=120, memory=MEMORY, idle=0)
-    assert found.partitions == (workq, gpu)
+    assert tuple(replace(part, groups=(), others=()) for part in found.partitions) == (workq, gpu)
+    (group,) = found.partitions[0].groups
+    assert (group.names, group.features) == (("pbs01", "pbs02"), {"arch=linux"})
     assert {part.name: part.closed for part in found.closed} == {"closed": "disabled", "stopped": "stopped"}
     assert (found.mpi, found.allocation, found.memory_is_consumable) == (("pals",), None, True)
 
@@ -56,9 +59,12 @@ def test_hydra_is_told_from_other_mpiexecs(cluster: Path) -> None:
 
 
 def test_nodes_that_are_down_or_offline_do_not_count() -> None:
-    assert [host.usable for host in hosts()] == [True, True]  # in use
-    assert [host.usable for host in hosts("nodes-down.out")] == [True, False]
-    assert [host.usable for host in hosts("nodes-offline.out")] == [True, False]
+    assert [host.unavailable for host in hosts()] == ["", ""]  # in use
+    assert [host.unavailable for host in hosts("nodes-down.out")] == ["", "down"]
+    assert [host.unavailable for host in hosts("nodes-offline.out")] == ["", "offline"]
+    states = {"a": "job-busy,maintenance", "b": "resv-exclusive", "c": "stale,down", "d": "job-exclusive"}
+    parsed = facts.parse_hosts({name: {"state": state} for name, state in states.items()})
+    assert [host.unavailable for host in parsed] == ["in maintenance", "reserved", "down", ""]
 
 
 def test_idle_nodes() -> None:
@@ -77,24 +83,34 @@ def test_vnodes_of_a_host_are_summed() -> None:
         "x1[0]": vnode("x1[0]", ncpus=32, ngpus="2", mem="256gb", accelerator_model="A100"),
         "x1[1]": vnode("x1[1]", ncpus=32, ngpus="2", mem="256gb"),
     }
-    assert facts.parse_hosts(parsed) == (facts.Host("", True, True, 64, 4, 512 << 10, "A100"),)
+    assert facts.parse_hosts(parsed) == (Node((), True, 64, 4, "A100", memory=512 << 10, name="x1"),)
     parsed["x1[1]"]["state"] = "offline,job-busy"
-    assert not facts.parse_hosts(parsed)[0].usable
-    assert not facts.parse_hosts({"x2": {}})[0].usable
+    assert facts.parse_hosts(parsed)[0].unavailable == "offline"
+    assert facts.parse_hosts({"x2": {}})[0].unavailable == "down"
+
+
+def test_what_chunks_can_select_a_host_by() -> None:
+    """Resources that all its vnodes with CPUs share, and that are no amount."""
+    shared = {"ncpus": 8, "ngpus": 4, "gpu_type": "a100", "tier0": "x3101-g0", "mem": "1gb", "slots": "7", "a": "x,y"}
+    parsed = {
+        "x1": {"resources_available": {"host": "x1", "ncpus": 0}},
+        "x1[0]": {"resources_available": {"host": "x1", "vnode": "x1[0]", "half": "left", **shared}},
+        "x1[1]": {"resources_available": {"host": "x1", "vnode": "x1[1]", "half": "right", **shared}},
+    }
+    assert facts.parse_hosts(parsed)[0].features == {"gpu_type=a100", "tier0=x3101-g0"}
 
 
 def test_nodes_of_queues() -> None:
-    def host(queue: str, gpus: int, **changes: Any) -> facts.Host:
-        return facts.Host(
-            queue, **{"usable": True, "idle": True, "cpus": 8, "gpus": gpus, "memory": 0, "gpu_type": "", **changes}
-        )
+    def host(queue: str, gpus: int, **changes: Any) -> Node:
+        return Node((queue,) if queue else (), **{"idle": True, "cpus": 8, "gpus": gpus, **changes})
 
     up = {"enabled": "True", "started": "True"}
     parsed = {"own": dict(up), "route": {**up, "route_destinations": "own,x"}, "rest": dict(up)}
-    everything = (host("own", 0), host("", 4, cpus=16), host("", 4, usable=False, cpus=64), host("", 0))
+    everything = (host("own", 0), host("", 4, cpus=16), host("", 4, unavailable="down", cpus=16), host("", 0))
     own, route, rest = facts.parse_queues(parsed, everything, {"s": {}})
     assert (own.nodes, own.gpus) == (route.nodes, route.gpus) == (1, 0)
-    assert (rest.nodes, rest.gpus, rest.cpus) == (1, 4, 16)  # those with the most GPUs, which are usable
+    assert (rest.nodes, rest.existing, rest.gpus, rest.cpus) == (1, 2, 4, 16)  # those with GPUs
+    assert [(one.nodes, one.gpus) for one in rest.others] == [(1, 0)]
 
 
 def test_a_routing_queue_has_the_widest_limits_of_its_destinations() -> None:

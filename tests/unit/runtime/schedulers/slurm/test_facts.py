@@ -3,22 +3,22 @@ from __future__ import annotations
 import dataclasses
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ctrain_runtime.cluster.model import Access, Limits, Partition
+from ctrain_runtime.cluster.model import Access, Limits, Node, NodeGroup, Partition
 from ctrain_runtime.errors import CtrainError, SchedulerError
 from ctrain_runtime.schedulers.slurm import facts
-from ctrain_runtime.schedulers.slurm.facts import Node, parse_node_state, parse_nodes, parse_partitions
+from ctrain_runtime.schedulers.slurm.facts import parse_node_state, parse_nodes, parse_partitions
 from samples import programs as fakes
 from samples.programs import answer, write_program
 from samples.recordings import VERSIONS, install_cluster, record, recorded
 
 GPU_NODE = Node(
     partitions=("gpu",),
-    usable=True,
     idle=True,
     cpus=64,
     threads_per_core=2,
@@ -40,6 +40,11 @@ RECORDED_PARTITION = Partition(
     arch="x86_64",
     idle=2,
 )
+
+
+def plain(part: Partition) -> Partition:
+    """Without the groups of its nodes."""
+    return dataclasses.replace(part, groups=(), others=())
 
 
 def node_line(**changes: str) -> str:
@@ -64,7 +69,10 @@ def node_line(**changes: str) -> str:
 def test_the_recorded_cluster(programs: Path, version: str) -> None:
     install_cluster(programs, version)
     cluster = facts.read_cluster()
-    assert cluster.partitions == (RECORDED_PARTITION,)
+    assert tuple(map(plain, cluster.partitions)) == (RECORDED_PARTITION,)
+    (group,) = cluster.partitions[0].groups
+    assert group == NodeGroup(8, 8, "a100", 1, 8000, "x86_64", names=group.names, nodes=2, idle=2)
+    assert set(group.names) == cluster.members["amd_a100nv_8"]
     assert (cluster.allocation, cluster.memory_is_consumable) == (None, False)
     assert facts.read_gpus() == ("a100",)
 
@@ -80,7 +88,7 @@ def test_the_invented_cluster_of_other_tests(programs: Path) -> None:
     gpu = dataclasses.replace(RECORDED_PARTITION, name="gpu")
     cpu = Partition("cpu", default=False, nodes=1, cpus=4, gpus=0, idle=1)
     fakes.slurm(programs, gpu, cpu)
-    assert facts.read_cluster().partitions == (gpu, cpu)
+    assert tuple(map(plain, facts.read_cluster().partitions)) == (gpu, cpu)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -126,50 +134,58 @@ def test_a_command_that_cannot_start(programs: Path) -> None:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_node_in_many_lines(version: str) -> None:
     (node,) = parse_nodes(record(version, "show-node-busy.out"))
-    assert (node.usable, node.cpus, node.gpus, node.memory) == (True, 8, 8, 8000)
+    assert (node.unavailable, node.cpus, node.gpus, node.memory) == ("", 8, 8, 8000)
     assert node.partitions == ("amd_a100nv_8",)
 
 
 @pytest.mark.parametrize("version", recorded("drain.show-node.out"))
-@pytest.mark.parametrize("name", ["drain.show-node.out", "down.show-node.out"])
-def test_nodes_that_cannot_be_used(version: str, name: str) -> None:
-    (node,) = parse_nodes(record(version, name))
-    assert not node.usable
+@pytest.mark.parametrize("state", ["drain", "down"])
+def test_nodes_that_cannot_be_used(version: str, state: str) -> None:
+    (node,) = parse_nodes(record(version, f"{state}.show-node.out"))
+    reason = {"drain": "drained", "down": "down"}[state]
+    assert node.unavailable == reason
     (partition,) = parse_partitions(
-        record(version, "show-partition.out"), [node, dataclasses.replace(node, usable=True)]
+        record(version, "show-partition.out"), [node, dataclasses.replace(node, unavailable="")]
     )
-    assert (partition.nodes, partition.cpus) == (1, 8)
+    assert (partition.nodes, partition.cpus, partition.unavailable, partition.existing) == (1, 8, (reason,), 2)
 
 
 @pytest.mark.parametrize(
-    ("state", "usable"),
+    ("state", "unavailable"),
     [
-        ("IDLE", True),
-        ("IDLE+CLOUD+POWERED_DOWN", True),
-        ("IDLE~", True),
-        ("IDLE+CLOUD+NOT_RESPONDING+POWERING_UP", True),
-        ("MIXED", True),
-        ("mix-", True),
-        ("ALLOCATED+COMPLETING", True),
-        ("IDLE+PLANNED", True),
-        ("IDLE+RESERVED", True),
-        ("IDLE+REBOOT_REQUESTED", True),
-        ("IDLE+DRAIN", False),
-        ("MIXED+DRAIN", False),
-        ("IDLE*", False),
-        ("DOWN*+DRAIN", False),
-        ("DOWN+NOT_RESPONDING", False),
-        ("IDLE+PLANNED+MAINT", False),
-        ("idle$", False),
-        ("ALLOCATED+FAIL", False),
-        ("UNKNOWN", False),
-        ("FUTURE", False),
-        ("IDLE+INVALID_REG", False),
+        ("IDLE", ""),
+        ("IDLE+CLOUD+POWERED_DOWN", ""),
+        ("IDLE~", ""),
+        ("IDLE+CLOUD+NOT_RESPONDING+POWERING_UP", ""),
+        ("IDLE+POWERING_DOWN", ""),
+        ("idle%", ""),
+        ("MIXED", ""),
+        ("mix-", ""),
+        ("ALLOCATED+COMPLETING", ""),
+        ("IDLE+PLANNED", ""),
+        ("IDLE+REBOOT_REQUESTED", ""),
+        ("IDLE+RESERVED", "reserved"),
+        ("IDLE+DRAIN", "drained"),
+        ("MIXED+DRAIN", "drained"),
+        ("IDLE*", "down"),
+        ("DOWN*+DRAIN", "drained"),
+        ("DOWN+NOT_RESPONDING", "down"),
+        ("DOWN+CLOUD+POWERED_DOWN", "down"),
+        ("IDLE+PLANNED+MAINT", "in maintenance"),
+        ("IDLE+MAINT+RESERVED", "in maintenance"),
+        ("idle$", "in maintenance"),
+        ("ALLOCATED+FAIL", "failing"),
+        ("UNKNOWN", "not registered"),
+        ("IDLE+INVALID_REG", "not registered"),
     ],
 )
-def test_states_of_nodes(state: str, usable: bool) -> None:
+def test_states_of_nodes(state: str, unavailable: str) -> None:
     (node,) = parse_nodes(node_line(State=state))
-    assert node.usable == usable
+    assert node.unavailable == unavailable
+
+
+def test_nodes_of_the_future_do_not_exist() -> None:
+    assert parse_nodes(node_line(State="FUTURE")) == ()
 
 
 @pytest.mark.parametrize(
@@ -220,7 +236,7 @@ def test_memory_that_is_reserved_for_the_system() -> None:
 
 def test_what_an_administrator_wrote_is_no_field() -> None:
     (node,) = parse_nodes(node_line(Reason="bad board MemSpecLimit=511999 State=DOWN", Comment="CoreSpecCount=60"))
-    assert (node.memory, node.usable, node.cpus) == (512_000, True, 128)
+    assert (node.memory, node.unavailable, node.cpus) == (512_000, "", 128)
 
 
 def partition_line(**changes: str) -> str:
@@ -228,45 +244,58 @@ def partition_line(**changes: str) -> str:
     return " ".join(f"{name}={value}" for name, value in {**fields, **changes}.items())
 
 
-def test_a_partition_is_as_small_as_its_smallest_usable_node() -> None:
-    small = dataclasses.replace(GPU_NODE, gpus=4, gpu_type="v100", cpus=32, memory=200_000, arch="aarch64")
-    down = dataclasses.replace(GPU_NODE, usable=False, idle=False, gpus=1, cpus=4)
-    foreign = dataclasses.replace(GPU_NODE, partitions=("cpu",), gpus=0)
-    shared = dataclasses.replace(GPU_NODE, partitions=("cpu", "gpu"), idle=False)
-    (partition,) = parse_partitions(partition_line(MaxTime="1-00:00:00"), [GPU_NODE, small, down, foreign, shared])
-    assert partition == Partition(
+def node(name: str, **changes: Any) -> Node:
+    return dataclasses.replace(GPU_NODE, **{"name": name, **changes})
+
+
+def test_the_nodes_of_a_partition_are_in_groups_of_one_shape() -> None:
+    """It was as small as its smallest node: one CPU node among GPU nodes, and nobody got GPUs."""
+    nodes = [
+        *(node(f"a{number}", features=frozenset({"a100"})) for number in range(3)),
+        node("a3", unavailable="drained", idle=False, features=frozenset({"a100"})),
+        node("v1", gpus=4, gpu_type="v100", cpus=32, memory=200_000),
+        node("c1", gpus=0, gpu_type="", cpus=40),
+        node("x1", partitions=("cpu",), gpus=0),
+    ]
+    (partition,) = parse_partitions(partition_line(MaxTime="1-00:00:00"), nodes)
+    assert plain(partition) == Partition(
         name="gpu",
         default=False,
         nodes=3,
-        cpus=32,
-        gpus=4,
-        gpu_type="v100",
+        cpus=64,
+        gpus=8,
+        gpu_type="a100",
         time_limit=1440,
         threads_per_core=2,
-        memory=200_000,
-        arch="",
-        idle=2,
+        memory=500_000,
+        arch="x86_64",
+        idle=3,
+        unavailable=("drained",),
     )
+    (group,) = partition.groups
+    assert (group.names, group.nodes, group.features) == (("a0", "a1", "a2", "a3"), 3, {"a100"})
+    assert [(one.names, one.gpus, one.cpus) for one in partition.others] == [(("v1",), 4, 32), (("c1",), 0, 40)]
 
 
-def test_nodes_in_maintenance_are_counted_apart() -> None:
-    back = dataclasses.replace(GPU_NODE, usable=False, idle=False, in_maintenance=True, gpus=4)
-    (partition,) = parse_partitions(partition_line(), [GPU_NODE, back])
-    assert (partition.nodes, partition.in_maintenance, partition.gpus) == (1, 1, 4)
-    for state, maintained in (
-        ("IDLE+MAINT+RESERVED", True),
-        ("DOWN+MAINT", True),
-        ("idle$", True),
-        ("IDLE+DRAIN", False),
-    ):
-        (node,) = parse_nodes(node_line(State=state))
-        assert (node.usable, node.in_maintenance) == (False, maintained)
+def test_features_and_limits_of_nodes() -> None:
+    (parsed,) = parse_nodes(node_line(ActiveFeatures="a100,nvlink", AvailableFeatures="a100,nvlink,big"))
+    assert parsed.features == {"a100", "nvlink"}
+    (parsed,) = parse_nodes(node_line(ActiveFeatures="(null)"))
+    assert parsed.features == frozenset()
+    (partition,) = parse_partitions(partition_line(MaxCPUsPerNode="16"), [node("a", cpus=8), node("b"), node("c")])
+    assert [one.cpus for one in (*partition.groups, *partition.others)] == [16, 8]
+
+
+def test_a_node_that_was_never_started_has_the_architecture_of_the_others() -> None:
+    """Slurm shows none for nodes of a cloud before their first boot."""
+    (partition,) = parse_partitions(partition_line(), [node("a"), node("cloud", arch="")])
+    assert (partition.nodes, partition.arch, partition.others) == (2, "x86_64", ())
 
 
 def test_a_partition_whose_nodes_are_all_down_shows_what_they_are() -> None:
-    down = dataclasses.replace(GPU_NODE, usable=False)
+    down = dataclasses.replace(GPU_NODE, unavailable="down", idle=False)
     (partition,) = parse_partitions(partition_line(), [down])
-    assert (partition.nodes, partition.gpus, partition.cpus) == (0, 8, 64)
+    assert (partition.nodes, partition.existing, partition.gpus, partition.cpus) == (0, 1, 8, 64)
     (empty,) = parse_partitions(partition_line(), [])
     assert (empty.nodes, empty.cpus, empty.gpus, empty.arch) == (0, 0, 0, "")
 
