@@ -9,7 +9,9 @@ import json
 from pathlib import Path
 
 from ctrain_runtime import gpus
-from ctrain_runtime.cluster.model import Allocation, Cluster, Machine
+from ctrain_runtime.cluster.facts import Facts
+from ctrain_runtime.cluster.groups import usual
+from ctrain_runtime.cluster.model import Allocation, Cluster, Machine, NodeGroup
 from ctrain_runtime.images.image import Image
 from ctrain_runtime.job import Dataset
 from ctrain_runtime.plan.model import Expectation, LaunchPlan, Preflight
@@ -49,6 +51,20 @@ SHARED = some_facts(
         memory_is_consumable=True,
     )
 )
+# Nodes of several kinds, of which nothing but their GPUs, or a resource of PBS, tells one from another.
+V100_NODES = NodeGroup(40, 4, "v100", names=tuple(f"v{number:02}" for number in range(20)), nodes=20)
+A100_NODES = NodeGroup(128, 8, "a100", names=("a01", "a02"), nodes=1, unavailable=("drained",))
+
+
+def _mixed(*groups: NodeGroup, can_select: bool) -> Facts:
+    part = usual(dataclasses.replace(GPU_PARTITION, name="gpu", cpu_bind=""), groups)
+    return some_facts(cluster=dataclasses.replace(CLUSTER, partitions=(part,), can_select=can_select))
+
+
+def _by_model(group: NodeGroup) -> NodeGroup:
+    return dataclasses.replace(group, features=frozenset({f"accelerator_model={group.gpu_type}"}))
+
+
 PBS_CLUSTER = Cluster((dataclasses.replace(GPU_PARTITION, cpu_bind=""),))
 ROCM_IMAGE = an_image(name="rocm-pytorch", software={"torch": "2.9.1", "rocm": "6.4.2"})
 XPU_IMAGE = an_image(name="xpu-pytorch", software={"torch": "2.10.0+xpu", "xpu": "20250302"})
@@ -105,6 +121,7 @@ PLANS: dict[str, LaunchPlan] = {
         scheduler_options=("--switches=1",),
         env=("WANDB_API_KEY", "EMPTY_PASSWORD="),
     ),
+    "slurm-mixed": a_plan(facts=_mixed(V100_NODES, A100_NODES, can_select=True), nodes=2),
     "slurm-shell": a_plan(job=a_job(launcher="env"), nodes=1, ranks_per_node=1, gpus_per_node=1, interactive=True),
     "pbs-env": a_plan(
         site=a_site(name="ours", scheduler="pbs", mpi=(), staging="/local", submit=("-l filesystems=home:eagle",)),
@@ -116,6 +133,12 @@ PLANS: dict[str, LaunchPlan] = {
         settings=(("account", "ai lab"), ("constraint", "gpu_type=a100"), ("mem", "64gb")),
         scheduler_options=("-Wdepend=afterok:41.pbs",),
         env=("WANDB_API_KEY",),
+    ),
+    "pbs-mixed": a_plan(
+        site=a_site(name="ours", scheduler="pbs", mpi=()),
+        facts=_mixed(_by_model(V100_NODES), _by_model(A100_NODES), can_select=False),
+        job=a_job(launcher="env"),
+        nodes=2,
     ),
     "pbs-allocation": changed(
         a_plan(

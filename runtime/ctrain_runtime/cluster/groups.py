@@ -167,8 +167,8 @@ def gpu_types(partitions: Iterable[Partition]) -> tuple[str, ...]:
 
 
 def describe(groups: Iterable[NodeGroup], everything: Sequence[NodeGroup]) -> str:
-    """What some nodes of a partition are, as in `20 nodes with 4 GPUs (v100), 1 node without GPUs`; with their CPUs or
-    memory, too, where GPUs do not tell those of `everything` apart."""
+    """What some nodes of a partition are, as in `20 nodes with 4 GPUs (v100), 1 node without GPUs`; with their
+    architecture, CPUs or memory, too, where those of `everything` differ in that and not in their GPUs."""
     further: tuple[Callable[[NodeGroup], str], ...] = (
         lambda one: one.arch,
         lambda one: pluralize(one.cpus, "CPU"),

@@ -277,7 +277,7 @@ def _check_detected(request: Request) -> None:
 
 def read_options(options: Iterable[str], short: Mapping[str, str]) -> dict[str, str]:
     """The values of options of the scheduler, by their long names; the last of each counts, as for the scheduler."""
-    matches = (re.fullmatch(r"(?:--([a-z-]+)=|(-[A-Za-z]))(.*)", option, re.DOTALL) for option in options)
+    matches = (re.fullmatch(r"(?:--([a-z-]+)[=\s]|(-[A-Za-z]))(.*)", option, re.DOTALL) for option in options)
     return {match[1] or short.get(match[2], match[2]): match[3].strip() for match in matches if match}
 
 

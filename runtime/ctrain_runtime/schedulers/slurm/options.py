@@ -50,8 +50,9 @@ SHORT = {
     "t": "time",
     "W": "wait",
 }
-READ = ("account", "nodelist", "partition", "qos")  # ctrain, too, takes them into account, by these names
-COMBINED = re.compile(rf"-[{FLAGS}]+([Apqw])")  # their letters, behind others
+# ctrain, too, takes them into account, by these names
+READ = ("account", "constraint", "exclude", "nodelist", "partition", "qos", "reservation")
+COMBINED = re.compile(rf"-[{FLAGS}]+([ACpqwx])")  # their letters, behind others
 
 
 def passed_options(plan: LaunchPlan) -> list[str]:

@@ -22,6 +22,7 @@ from ctrain_runtime.errors import (
 )
 from ctrain_runtime.job import Resources
 from ctrain_runtime.plan.model import LaunchPlan, Options
+from ctrain_runtime.plan.size import SizeRequest
 from ctrain_runtime.run import directory, outside_paths, parent_directories, record
 from ctrain_runtime.run.ending import Ending
 from ctrain_runtime.run.prepare import Prepared, make_size_request, prepare, read_options
@@ -422,6 +423,7 @@ def test_the_size_that_is_asked_for(options: dict[str, Any], cluster: Cluster, e
         (("-w gpu[1-2]", "--account=it's"), {"-w": "nodelist"}, {"nodelist": "gpu[1-2]", "account": "it's"}),
         (("-q long", "--exclusive", "word"), {"-q": "partition"}, {"partition": "long"}),
         (("-lx=1",), {}, {"-l": "x=1"}),
+        (("--gres gpu:a100:4",), {}, {"gres": "gpu:a100:4"}),
         ((), {}, {}),
     ],
 )
@@ -437,6 +439,20 @@ def test_options_of_the_scheduler_count_as_they_do_for_it() -> None:
     further = {"partition": "b", "account": "bio"}
     size = make_size_request(options, a_job(), Cluster(), None, further)
     assert (size.partition, size.account, size.qos) == ("b", "bio", "normal")
+
+
+def test_what_nodes_must_have() -> None:
+    def size(**options: str) -> SizeRequest:
+        return make_size_request(Options(), a_job(), Cluster(), None, options)
+
+    assert (size().features, size().gpu_type, size().memory, size().in_reservation) == ((), "", 0, False)
+    features = [size(constraint=text).features for text in ("a100", "a100&ib", "gpu_type=a100:tier0=x", "[a|b]", "a*2")]
+    assert features == [("a100",), ("a100", "ib"), ("gpu_type=a100", "tier0=x"), None, None]
+    assert size(gres="nvme:1,gpu:a100:4").gpu_type == "a100"
+    assert (size(gres="gpu:4").gpu_type, size(gres="nvme:gpu").gpu_type) == ("", "")
+    memory = [size(mem=text).memory for text in ("64G", "64gb", "1T", "512m", "2048k", "64000", "all")]
+    assert memory == [65536, 65536, 1 << 20, 512, 2, 0, 0]
+    assert size(reservation="course").in_reservation
 
 
 @pytest.mark.parametrize(

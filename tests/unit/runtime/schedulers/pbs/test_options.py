@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ctrain_runtime.cluster.model import Cluster
+from ctrain_runtime.cluster.model import Cluster, Constraint
 from ctrain_runtime.errors import UsageError
 from ctrain_runtime.schedulers.pbs.options import job_options
 from ctrain_runtime.site.model import Site
@@ -52,6 +52,19 @@ def test_the_users_place_replaces_that_of_ctrain(options: tuple[str, ...], place
     assert found["place"] == place
     assert {name: found[name] for name in OWN} == OWN
     assert sum("place=" in word for line in words(*options) for word in line) == 1
+
+
+def test_chunks_select_hosts_by_the_features_of_the_plan() -> None:
+    """Among which are the user's own."""
+    plan = a_plan(
+        site=Site(name="ours", scheduler="pbs"),
+        job=a_job(launcher="env"),
+        settings=(("constraint", "tier0=a"),),
+    )
+    own = dataclasses.replace(plan, constraint=Constraint(("tier0=a", "gpu_type=v100")))
+    select = "1:ncpus=64:mpiprocs=8:ngpus=8:tier0=a"
+    assert [words[1] for words in job_options(plan) if words[1].startswith("select=")] == [f"select={select}"]
+    assert ["-l", f"select={select}:gpu_type=v100"] in job_options(own)
 
 
 def test_the_rest_of_an_option_with_a_place_stays() -> None:

@@ -161,3 +161,20 @@ def test_any_list_of_gpus_is_survived(text: str) -> None:
 )
 def test_names_in_a_list_of_hosts(text: str, names: tuple[str, ...]) -> None:
     assert client.expand_hosts(text) == names
+
+
+@pytest.mark.parametrize(
+    ("names", "text"),
+    [
+        ((), ""),
+        (("login", "gpu1"), "login,gpu1"),
+        (("gpu08", "gpu09", "gpu10", "gpu12", "gpu7", "gpu09"), "gpu[08-10,12],gpu7"),
+        (("r1n3", "r2n1", "r1n1"), "r1n[1,3],r2n1"),
+        (tuple(f"n{number:04}" for number in range(1, 1001)), "n[0001-1000]"),
+        (("n0000001", "n0000002"), "n0[000001-000002]"),  # at most six digits, as expand_hosts reads them
+        (("node1-ib",), "node1-ib"),
+    ],
+)
+def test_names_of_hosts_in_short(names: tuple[str, ...], text: str) -> None:
+    assert client.compress_hosts(names) == text
+    assert set(client.expand_hosts(text)) == set(names)

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import dataclasses
+import shlex
 from typing import Any
 
 import pytest
 
+from ctrain_runtime.cluster.model import Constraint
 from ctrain_runtime.errors import UsageError
-from ctrain_runtime.schedulers.slurm.options import REFUSED, SHORT, gres, passed_options
+from ctrain_runtime.plan.model import LaunchPlan
+from ctrain_runtime.schedulers.slurm.options import REFUSED, SHORT, constraint, gres, passed_options
 from samples.plans import a_launch, a_plan, a_site
 
 SPELLINGS = [
@@ -44,7 +48,9 @@ def test_the_option_to_use_is_named(option: str, message: str) -> None:
     assert str(caught.value) == f"sbatch option {option!r} is not supported: {message}"
 
 
-@pytest.mark.parametrize(("option", "full"), [("--part=x", "partition"), ("--acco=x", "account"), ("--q=x", "qos")])
+@pytest.mark.parametrize(
+    ("option", "full"), [("--part=x", "partition"), ("--acco=x", "account"), ("--q=x", "qos"), ("--excl=n", "exclude")]
+)
 def test_what_ctrain_reads_is_not_abbreviated(option: str, full: str) -> None:
     with pytest.raises(UsageError, match=rf"is abbreviated: ctrain reads it, too\. Write --{full}=VALUE"):
         passed_options(a_plan(scheduler_options=(option,)))
@@ -93,6 +99,37 @@ def test_other_resources_of_a_node_do_not_replace_its_gpus(options: tuple[str, .
         a_launch(plan).scripts["job.sh"].count("#SBATCH --gres") + a_launch(plan).scripts["job.sh"].count("'--gres")
         == 1
     )
+
+
+def directives(plan: LaunchPlan, *names: str) -> list[str]:
+    """The values of options in job.sh, each as the last one says."""
+    lines = a_launch(plan).scripts["job.sh"].splitlines()
+    options = (shlex.split(line)[1] for line in lines if line.startswith("#SBATCH"))
+    found = dict(option.lstrip("-").partition("=")[::2] for option in options)
+    return [found.get(name, "") for name in names]
+
+
+def test_what_keeps_a_job_from_other_nodes() -> None:
+    """The last option of a kind is the one that counts for sbatch: it holds the user's, too."""
+
+    def plan(own: Constraint, **options: Any) -> LaunchPlan:
+        return dataclasses.replace(a_plan(**options), constraint=own)
+
+    assert constraint(a_plan()) == {}
+    named = plan(Constraint(("ib", "a100")), settings=(("constraint", "ib"),), scheduler_options=("-Cib",))
+    assert directives(named, "constraint", "gres") == ["ib&a100", "gpu:8"]
+    script = a_launch(named).scripts["job.sh"]
+    assert script.count("--constraint") == 1
+    assert script.index("-Cib") < script.index("--constraint")
+    typed = plan(Constraint(gpu_type="a100"), settings=(("constraint", "[r1|r2]"),))
+    assert directives(typed, "constraint", "gres") == ["[r1|r2]", "gpu:a100:8"]
+    assert gres(plan(Constraint(gpu_type="a100"), scheduler_options=("--gres=lscratch:1",))) == [
+        "--gres=gpu:a100:8,lscratch:1"
+    ]
+    apart = plan(Constraint(excluded=("n7", "v01", "v02", "v03")), settings=(("exclude", "n7"),))
+    assert directives(apart, "exclude") == ["n7,v[01-03]"]
+    shell = plan(Constraint(("a100",)), interactive=True, ranks_per_node=1, gpus_per_node=1)
+    assert "--constraint=a100" in a_launch(shell).argv
 
 
 @pytest.mark.parametrize("option", ["--gres=gpu:4", "--gres=gpu", "--gres gpu:a100:4"])

@@ -1,0 +1,26 @@
+#!/bin/bash -p
+# One rank of digits-1, started by pbs_tmrsh.
+run=/scratch/kim/ctrain/digits-1
+. "$run/ctrain.bash" || exit 71
+identify_task 8 4
+need_rendezvous
+export RANK=$task WORLD_SIZE=$tasks LOCAL_RANK=$local_task NODE_RANK LOCAL_WORLD_SIZE=4 OMP_NUM_THREADS=10
+record_rank
+check_world 8 ranks pbs_tmrsh
+start_scan env 2 4 cat "$run/hosts"
+pass_signals_to_program
+use_home 887be2b4ed78 34188dc9f49596e0
+pass_variables APPTAINERENV_ RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE NODE_RANK MASTER_ADDR MASTER_PORT \
+  OMP_NUM_THREADS CUDA_VISIBLE_DEVICES NVIDIA_VISIBLE_DEVICES TERM ROCR_VISIBLE_DEVICES HIP_VISIBLE_DEVICES \
+  GPU_DEVICE_ORDINAL ZE_AFFINITY_MASK PBS_JOBID PBS_JOBNAME
+export APPTAINERENV_BASH_ENV=''
+export APPTAINERENV_CTRAIN_RUN_DIR=/scratch/kim/ctrain/digits-1
+export APPTAINERENV_ENV=''
+export APPTAINERENV_PYTHONNOUSERSITE=1
+export APPTAINERENV_PYTHONUNBUFFERED=1
+export APPTAINERENV_TORCHINDUCTOR_CACHE_DIR=/home/ctrain/.cache/torchinductor
+export APPTAINERENV_TORCH_EXTENSIONS_DIR=/home/ctrain/.cache/torch_extensions
+launch=(/usr/bin/apptainer --quiet exec --cleanenv --no-mount cwd --pwd /opt/ctrain/examples/digits --no-eval --nv)
+launch+=(--bind /scratch/kim/ctrain/digits-1:/scratch/kim/ctrain/digits-1:rw)
+enter /home/ctrain /apps/ctrain/pytorch_24.12-hd-py3-r3.sif
+run_rank "${launch[@]}" /bin/sh "$run/inside.sh" "$RANK" "$NODE_RANK" driver 525 marker k1 need python run python train.py
