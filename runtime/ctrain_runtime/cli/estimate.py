@@ -23,6 +23,7 @@ from ctrain_runtime.cli import estimate_view
 from ctrain_runtime.cli.output import Writer, print_line
 from ctrain_runtime.cli.progress import ASCII_BLOCKS, BLOCKS
 from ctrain_runtime.cli.run_options import add_runs, add_site
+from ctrain_runtime.cluster.groups import kinds
 from ctrain_runtime.cluster.model import Partition
 from ctrain_runtime.errors import DataError, ResourceError, UsageError
 from ctrain_runtime.estimate import fit
@@ -151,7 +152,8 @@ def _partition(args: argparse.Namespace, selected: SelectedSite) -> tuple[Partit
     site = selected.site
     cluster, notes = find_cluster(schedulers.get(site.scheduler), site, dry_run=True)
     name, models = args.partition, {gpus.identify(args.gpu_type).model} if args.gpu_type else set(MODELS)
-    known = [part for part in cluster.partitions if part.gpus and gpus.identify(part.gpu_type).model in models]
+    parts = [kind for part in cluster.partitions for kind in kinds(part)]
+    known = [part for part in parts if part.gpus and gpus.identify(part.gpu_type).model in models]
     for part in sorted(known, key=lambda part: (part.name != site.partition, -part.nodes * part.gpus)):
         if part.name == (name or part.name):
             return part, [f"GPUs of site {site.name}, partition {part.name}", *notes]

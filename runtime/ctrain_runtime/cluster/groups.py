@@ -15,20 +15,27 @@ from ctrain_runtime.cluster.model import Node, NodeGroup, Partition
 from ctrain_runtime.gpus import identify
 from ctrain_runtime.job import Count
 
+DESCRIBED = 5  # kinds of nodes that are named, at most
+
 Kind = tuple[object, ...]
 
 
 def group(nodes: Iterable[Node]) -> tuple[NodeGroup, ...]:
-    """Nodes of one shape together, in the order of their first ones. Nodes measure their memory themselves: parts of a
-    GB are no difference."""
+    """Nodes of one shape together, in the order of their first ones."""
     alike: dict[Kind, list[Node]] = {}
     nodes = tuple(nodes)
     archs = {node.arch for node in nodes} - {""}
     arch = archs.pop() if len(archs) == 1 else ""  # that of nodes which have never started, too
     for node in nodes:
-        shape = (node.cpus, node.gpus, node.gpu_type, node.threads_per_core, node.memory >> 10, node.arch or arch)
+        shape = (node.cpus, node.gpus, node.gpu_type, node.threads_per_core, _rounded(node.memory), node.arch or arch)
         alike.setdefault((*shape, node.features), []).append(node)
     return tuple(_group(members, arch) for members in alike.values())
+
+
+def _rounded(memory: int) -> int:
+    """Memory down to a part of about 1/16: nodes measure theirs themselves, and a few MB are no other shape."""
+    digits = max(10, memory.bit_length() - 4)
+    return memory >> digits << digits
 
 
 def _group(members: Sequence[Node], arch: str) -> NodeGroup:
@@ -67,6 +74,7 @@ def restrict(part: Partition, chosen: Sequence[NodeGroup], everything: Sequence[
     def least(name: str) -> int:
         return min((getattr(one, name) for one in chosen), default=0)
 
+    taken = set(chosen)
     types, archs = {gpu_type(one) for one in chosen if one.gpus}, {one.arch for one in chosen}
     return replace(
         part,
@@ -80,8 +88,19 @@ def restrict(part: Partition, chosen: Sequence[NodeGroup], everything: Sequence[
         threads_per_core=max((one.threads_per_core for one in chosen), default=1),
         arch=archs.pop() if len(archs) == 1 else "",
         groups=tuple(chosen),
-        others=tuple(one for one in everything if one not in chosen),
+        others=tuple(one for one in everything if one not in taken),
     )
+
+
+def kinds(part: Partition) -> tuple[Partition, ...]:
+    """The partition as far as each kind of its nodes goes, the usual one first."""
+    if not part.others:
+        return (part,)
+    found: dict[Kind, list[NodeGroup]] = {}
+    for one in (*part.groups, *part.others):
+        found.setdefault(kind(one, uses_gpus=True), []).append(one)
+    first, *rest = (restrict(part, members, ()) for members in found.values())
+    return replace(first, gpu_type=part.gpu_type), *rest
 
 
 @dataclass(frozen=True)
@@ -131,7 +150,7 @@ def _spread(members: Sequence[NodeGroup], nodes: int, gpus: Count, *, by_memory:
     def shape(one: NodeGroup) -> tuple[int, int, int]:
         """GPUs count where the job takes all, and where it asks for none: it leaves nodes with GPUs to others."""
         of_gpus = one.gpus if gpus == "auto" else -bool(one.gpus) if gpus == 0 else 0
-        return of_gpus, one.cpus, one.memory >> 10 if by_memory else 0
+        return of_gpus, one.cpus, _rounded(one.memory) if by_memory else 0
 
     shapes: dict[tuple[int, int, int], list[NodeGroup]] = {}
     for one in members:
@@ -172,7 +191,7 @@ def describe(groups: Iterable[NodeGroup], everything: Sequence[NodeGroup]) -> st
     further: tuple[Callable[[NodeGroup], str], ...] = (
         lambda one: one.arch,
         lambda one: pluralize(one.cpus, "CPU"),
-        lambda one: f"{one.memory >> 10} GB",
+        lambda one: f"{_rounded(one.memory) >> 10} GB",
     )
     shapes = {(one.gpus, gpu_type(one)) for one in everything}
     differs = [
@@ -184,4 +203,5 @@ def describe(groups: Iterable[NodeGroup], everything: Sequence[NodeGroup]) -> st
         text = f"with {pluralize(one.gpus, 'GPU')}" if one.gpus else "without GPUs"
         text += f" ({details})" if details else ""
         counts[text] = counts.get(text, 0) + one.existing
-    return ", ".join(f"{pluralize(count, 'node')} {text}" for text, count in counts.items())
+    texts = [f"{pluralize(count, 'node')} {text}" for text, count in counts.items()]
+    return ", ".join((*texts[:DESCRIBED], *(["..."] if len(texts) > DESCRIBED else [])))

@@ -7,6 +7,7 @@ from typing import Optional
 
 from ctrain_runtime import schedulers
 from ctrain_runtime.base.text import pluralize
+from ctrain_runtime.cluster.groups import kinds
 from ctrain_runtime.cluster.model import Cluster
 from ctrain_runtime.doctor import Finding, check_clock
 from ctrain_runtime.errors import CtrainError
@@ -24,13 +25,16 @@ def check_cluster(site: Site) -> tuple[Optional[Cluster], list[Finding]]:
 
 
 def _check(site: Site, cluster: Cluster) -> Iterator[Finding]:
-    usable = [part for part in cluster.partitions if part.nodes]
+    of_kinds = {part.name: kinds(part) for part in cluster.partitions}
+    nodes = {name: sum(kind.nodes for kind in found) for name, found in of_kinds.items()}
+    idle = {name: sum(kind.idle or 0 for kind in found) for name, found in of_kinds.items()}
+    usable = [name for name in nodes if nodes[name]]
     if (cluster.partitions or cluster.closed) and not usable:
         closed = "".join(f"; {part.name} is {part.closed}" for part in cluster.closed)
         text = f"all nodes of {pluralize(len(cluster.partitions), 'open partition')} are down or drained{closed}"
         yield Finding("scheduler", "fail", f"{site.scheduler}: {text}", "Wait, or ask the administrators")
     else:
-        parts = ", ".join(f"{part.name} ({part.idle or 0} of {part.nodes} nodes idle)" for part in usable)
+        parts = ", ".join(f"{name} ({idle[name]} of {nodes[name]} nodes idle)" for name in usable)
         yield Finding("scheduler", "ok", f"{site.scheduler}: {parts}".rstrip(": "))
     if cluster.clock_skew is not None:
         yield check_clock(f"the controller of {site.scheduler}", cluster.clock_skew)

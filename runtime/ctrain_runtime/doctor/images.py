@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from ctrain_runtime.cluster import facts, machine
-from ctrain_runtime.cluster.model import Cluster
+from ctrain_runtime.cluster.groups import kinds
+from ctrain_runtime.cluster.model import Cluster, Partition
 from ctrain_runtime.doctor import Finding
 from ctrain_runtime.errors import CtrainError, EngineError, SchedulerError
 from ctrain_runtime.images import image
 from ctrain_runtime.images.image import Image
 from ctrain_runtime.plan import admission
+from ctrain_runtime.plan.admission import NodeFacts
 from ctrain_runtime.plan.mpi_start import FITS, OTHERWISE, fit, start_mpi
 from ctrain_runtime.plan.size import JobFit, JobSize
 from ctrain_runtime.run import select_image
@@ -46,8 +49,7 @@ def _check_nodes(cluster: Cluster, found: Image) -> Finding:
     """By architecture, GPUs, driver and C library: of partitions; in a job, or without a cluster, of this machine."""
     needs_gpus = "cuda" in found.manifest.software
     if cluster.partitions and not cluster.allocation:
-        parts = (part for part in cluster.partitions if part.gpus or not needs_gpus)
-        nodes = [admission.nodes_of(part, use_gpus=True) for part in parts]
+        nodes = [each for part in cluster.partitions for each in _nodes(part) if each.gpus or not needs_gpus]
     else:
         nodes = [find_nodes(JobFit(JobSize(1, 1, gpus_per_node=machine.count_gpus())))]
     problems = {one.name: admission.refusal(found.manifest, one) for one in nodes}
@@ -57,6 +59,15 @@ def _check_nodes(cluster: Cluster, found: Image) -> Finding:
         return Finding("nodes", "fail", "; ".join(reasons) or "no partition has GPUs", "Find another: ctrain images")
     notes = [note for one in nodes if one.name in fitting for note in admission.notes(found.manifest, one)]
     return Finding("nodes", "ok", "; ".join((f"fits {', '.join(fitting)}", *notes, *reasons)))
+
+
+def _nodes(part: Partition) -> Iterator[NodeFacts]:
+    """What is known of each kind of a partition's nodes."""
+    found = kinds(part)
+    for one in found:
+        nodes = admission.nodes_of(one, use_gpus=True)
+        kind = ", ".join(filter(None, (*nodes.gpus, nodes.arch))) or "without GPUs"
+        yield replace(nodes, name=f"{nodes.name} ({kind})") if len(found) > 1 else nodes
 
 
 def _check_layers(site: Site, found: Image) -> Iterator[Finding]:

@@ -82,7 +82,8 @@ def _is_refused_by_image(one: NodeGroup, request: SizeRequest, part: Partition) 
     image, uses_gpus = request.image, request.gpus_per_node != 0
     if image is None:
         return False
-    nodes = admission.nodes_of(groups.restrict(part, (one,), ()), use_gpus=uses_gpus)
+    alone = replace(part, gpus=one.gpus, gpu_type=groups.gpu_type(one), arch=one.arch)
+    nodes = admission.nodes_of(alone, use_gpus=uses_gpus)
     return (uses_gpus and "cuda" in image.software and not one.gpus) or bool(admission.refusal(image, nodes))
 
 

@@ -23,7 +23,7 @@ def test_nodes_of_one_shape_are_a_group() -> None:
     nodes = [
         a_node("n1"),
         a_node("n2", unavailable="drained", idle=False),
-        a_node("n3", memory=512_010, idle=False),
+        a_node("n3", memory=513_010, idle=False),
         a_node("n4", gpus=4),
         a_node("n5", features=frozenset({"nvlink"})),
         a_node("n6", arch=""),
@@ -100,6 +100,16 @@ def test_a_partition_as_far_as_some_of_its_nodes_go() -> None:
     assert groups.usual(PART, ()).nodes == 0
 
 
+def test_each_kind_of_nodes() -> None:
+    part = replace(groups.usual(PART, (CPU, V100, A100)), gpu_type="V100-SXM2")
+    assert [(one.nodes, one.gpus, one.gpu_type) for one in groups.kinds(part)] == [
+        (20, 4, "V100-SXM2"),
+        (1, 0, ""),
+        (2, 8, "a100"),
+    ]
+    assert groups.kinds(PART) == (PART,)
+
+
 def test_a_change_of_all_nodes() -> None:
     part = groups.change_nodes(groups.usual(PART, (V100, A100)), lambda one: replace(one, cpus=one.cpus // 2))
     assert (part.cpus, part.groups[0].cpus, part.others[0].cpus, part.others[0].gpu_type) == (20, 20, 64, "a100")
@@ -122,6 +132,8 @@ def test_nodes_in_words() -> None:
         "20 nodes with 4 GPUs (v100), 2 nodes with 8 GPUs (a100), 1 node without GPUs"
     )
     pair = (A100, replace(A100, nodes=1, cpus=64, memory=500_000, names=("a9",)))
-    assert groups.describe(pair[1:], pair) == "1 node with 8 GPUs (a100, 64 CPUs, 488 GB)"
+    assert groups.describe(pair[1:], pair) == "1 node with 8 GPUs (a100, 64 CPUs, 480 GB)"
+    many = [replace(A100, gpus=gpus) for gpus in range(1, 8)]
+    assert groups.describe(many, many).endswith("2 nodes with 5 GPUs (a100), ...")
     alike = (A100, replace(A100, features=frozenset({"rack1"})))
     assert groups.describe(alike, alike) == "4 nodes with 8 GPUs (a100)"

@@ -36,6 +36,18 @@ def test_a_scheduler_that_answers(programs: Path) -> None:
     assert findings["clock"].text == "agrees with the controller of slurm"
 
 
+def test_nodes_of_all_kinds_count(programs: Path) -> None:
+    configure(programs, 0)
+    nodes = "".join(
+        f"NodeName=n{number} CPUTot=4 Gres={gres} State={state} Partitions=gpu\n"
+        for number, (gres, state) in enumerate(
+            (("gpu:a100:4", "IDLE+DRAIN"), ("gpu:v100:2", "MIXED"), ("(null)", "IDLE"))
+        )
+    )
+    fakes.scontrol(programs, node=nodes, partition="PartitionName=gpu Default=YES State=UP\n", config="A = b\n")
+    assert check()["scheduler"].text == "slurm: gpu (1 of 2 nodes idle)"
+
+
 def test_a_scheduler_that_does_not_answer(programs: Path) -> None:
     cluster, (finding,) = check_cluster(SITE)
     assert (cluster, finding.level, finding.subject) == (None, "fail", "scheduler")

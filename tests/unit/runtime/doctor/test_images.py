@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from ctrain_runtime.cluster import machine
-from ctrain_runtime.cluster.model import Allocation, Cluster, Partition
+from ctrain_runtime.cluster.groups import usual
+from ctrain_runtime.cluster.model import Allocation, Cluster, NodeGroup, Partition
 from ctrain_runtime.doctor import Finding
 from ctrain_runtime.doctor.images import check_image
 from ctrain_runtime.site.select import SelectedSite, select_site
@@ -65,6 +66,9 @@ def test_partitions_that_an_image_fits(selected: SelectedSite) -> None:
     finding = check(selected, replace(SLURM, partitions=(old, cpu)))["nodes"]
     assert (finding.level, finding.text, finding.hint) == ("fail", too_old, "Find another: ctrain images")
     assert check(selected, replace(SLURM, partitions=(cpu,)))["nodes"].text == "no partition has GPUs"
+    groups = (NodeGroup(8, 2, "a100", nodes=1), NodeGroup(8, 4, "v100", nodes=1), NodeGroup(8, nodes=9))
+    mixed = check(selected, replace(SLURM, partitions=(usual(GPU, groups),)), **for_a100)["nodes"]
+    assert (mixed.level, mixed.text) == ("ok", f"fits partition gpu (a100); {too_old}")
     arm = replace(SLURM, partitions=(replace(GPU, arch="aarch64"),))
     assert check(selected, arm)["nodes"].text == "partition gpu is aarch64, the image is for amd64"
 

@@ -29,7 +29,7 @@ from ctrain_runtime.run.prepare import Prepared, make_size_request, prepare, rea
 from ctrain_runtime.run.record import Exit
 from samples import programs as fakes
 from samples.plans import a_job
-from samples.run_requests import GPU, asked, make_machine, plan_of
+from samples.run_requests import GPU, HERE, asked, make_machine, plan_of
 from samples.runs import StandIn, submitted
 from samples.sample_images import sif, write_image
 
@@ -358,6 +358,28 @@ def test_submissions_of_one_second_get_names_of_their_own(machine: Path, monkeyp
     launch = prepare(asked()).launch
     assert (names, launch.plan.run) == (["job-1121-041213", "job-1121-041213-2"], "job-1121-041213-2")
     assert f"{machine}/ctrain-runs/job-1121-041213-2" in launch.scripts["job.sh"]
+
+
+def test_a_partition_with_nodes_of_several_kinds(programs: Path) -> None:
+    """From the answers of Slurm to the script: the site's constraint stays, and the image is for the GPUs."""
+    kinds = {"c": (1, "(null)", "ib"), "v": (2, "gpu:v100:2", "ib,v100"), "a": (3, "gpu:a100:4", "ib,a100")}
+    nodes = "".join(
+        f"NodeName={name}{number} State=IDLE Arch={HERE} CPUTot=16 ActiveFeatures={features} "
+        f"Gres={gres} Partitions=gpu\n"
+        for name, (count, gres, features) in kinds.items()
+        for number in range(count)
+    )
+    fakes.scontrol(programs, node=nodes, partition="PartitionName=gpu Default=YES State=UP\n", config="A = b\n")
+    prepared = prepare(asked(options={"nodes": 2, "gpus_per_node": 2, "scheduler_options": ("-C ib",)}))
+    assert "#SBATCH '--constraint=ib&a100'" in prepared.launch.scripts["job.sh"]
+    assert prepared.notes == (
+        "partition gpu: sized for its 3 nodes with 4 GPUs (a100), asked for by feature a100;"
+        " it also has 1 node without GPUs, 2 nodes with 2 GPUs (v100)",
+    )
+    plan = plan_of(options={"nodes": 2, "settings": (("constraint", "v100"),)})
+    assert (plan.size.gpus_per_node, plan.placement.constraint, plan.size.cpus_per_rank) == (2, None, 8)
+    with pytest.raises(ResourceError, match=r"^partition gpu has 3 suitable nodes, 4 requested \(gpu has 3 nodes with"):
+        prepare(asked(options={"nodes": 4, "gpus_per_node": 4}))
 
 
 def test_resume_takes_a_run_by_name_or_path(machine: Path) -> None:
