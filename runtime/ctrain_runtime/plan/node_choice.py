@@ -15,6 +15,27 @@ from ctrain_runtime.plan.size import JobSize, SizeRequest, resolve_count
 INSEPARABLE = ", and nothing that a job can ask for tells these from others that fit"
 
 
+def sort_features(request: SizeRequest, cluster: Cluster) -> SizeRequest:
+    """The request, whose features are those that nodes are known to have: others may be amounts, or not be shown."""
+    shown = {
+        feature
+        for part in cluster.partitions
+        for one in (*part.groups, *part.others)
+        for feature in one.features.intersection(request.features or ())
+    }
+    unknown = tuple(feature for feature in request.features or () if feature not in shown)
+    known = tuple(feature for feature in request.features or () if feature in shown)
+    return replace(request, features=request.features and known, other_features=unknown)
+
+
+def lacks(request: SizeRequest, part: Partition) -> str:
+    """What a narrowed partition has no nodes with, of what the user's own options ask for; "" if it has, or may."""
+    if not part.groups or any(_is_asked_for(one, request) for one in part.groups):
+        return ""
+    asked = (*(request.features or ()), *filter(None, [request.gpu_type]))
+    return f"no nodes with {', '.join(asked)}" if asked else "all nodes excluded"
+
+
 def narrow(request: SizeRequest, part: Partition, *, by_memory: bool) -> Partition:
     """The partition as far as the nodes go that the job is sized for; where none can take it, those that come nearest:
     then its size is refused. `by_memory`: the job asks for memory."""
@@ -106,8 +127,8 @@ def keep_apart(
     notes on a partition whose nodes differ."""
     everything = (*part.groups, *part.others)
     own, others = (groups.describe(some, everything) for some in (part.groups, part.others))
-    types = sorted({groups.gpu_type(one) for one in part.groups} if size.gpus_per_node else ())
-    several = f"partition {part.name}: the GPUs of the job may be of several types: {', '.join(filter(None, types))}"
+    types = sorted({groups.gpu_type(one) or "unnamed" for one in part.groups} if size.gpus_per_node else ())
+    several = f"partition {part.name}: the GPUs of the job may be of several types: {', '.join(types)}"
     mixed = (several,) if len(types) > 1 else ()
     if not part.others:
         return None, mixed
@@ -135,7 +156,7 @@ def _constraint(
         return Constraint(gpu_type=types.pop()), ", asked for by type"
     if name or features:
         return Constraint(
-            (*(request.features or ()), name or features[0])
+            (*(request.features or ()), *request.other_features, name or features[0])
         ), f", asked for by feature {name or features[0]}"
     if cluster.can_select:
         names = (name for one in unwanted for name in one.names)

@@ -11,6 +11,7 @@ from ctrain_runtime.base.text import pluralize
 from ctrain_runtime.cluster.model import Cluster, Limits, Partition
 from ctrain_runtime.job import Count
 from ctrain_runtime.plan import admission
+from ctrain_runtime.plan.node_choice import lacks
 from ctrain_runtime.plan.size import SizeRequest, resolve_count
 from ctrain_runtime.store.manifest import Manifest
 
@@ -164,10 +165,11 @@ def _obstacles(request: SizeRequest, cluster: Cluster, part: Partition) -> Check
     nodes = resolve_count("--nodes", request.nodes, 1)
     gpus, ranks = request.gpus_per_node, request.ranks_per_node
     account, qos = request.account or cluster.account, request.qos or cluster.qos
-    elsewhere = hosts_elsewhere(request, cluster, part.name)
+    elsewhere, lacking = hosts_elsewhere(request, cluster, part.name), lacks(request, part)
     return (
         (bool(part.closed), part.closed),
         (bool(elsewhere), f"without node {next(iter(elsewhere), '')}"),
+        (bool(lacking), lacking),
         (not part.accounts.admits(account), f"closed to account {account}"),
         (not part.qos.admits(qos), f"closed to QOS {qos}"),
         (nodes > part.existing, f"{part.nodes} usable nodes"),

@@ -18,8 +18,8 @@ class SizeRequest:
     `time` is as written, in Slurm's forms (base/time_limit); `time_is_explicit`: it is from the command line, so it
     must not be shortened silently. `partition` is "" if it may be chosen: for `image`, and for `account` and `qos` ("":
     the user's defaults). `hosts` are the names of nodes that must be used, `excluded` of those that must not; all need
-    the `features` (None: an expression of the scheduler's), GPUs of `gpu_type` ("": any) and `memory` MB (0: any).
-    `in_reservation`: it names one.
+    the `features` (None: an expression of the scheduler's), `other_features`, which none is known to have, GPUs of
+    `gpu_type` ("": any) and `memory` MB (0: any). `in_reservation`: it names one.
     """
 
     nodes: Count = 1
@@ -34,6 +34,7 @@ class SizeRequest:
     hosts: tuple[str, ...] = ()
     excluded: tuple[str, ...] = ()
     features: Optional[tuple[str, ...]] = ()
+    other_features: tuple[str, ...] = ()
     gpu_type: str = ""
     memory: int = 0
     in_reservation: bool = False

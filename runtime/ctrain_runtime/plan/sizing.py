@@ -12,7 +12,7 @@ from ctrain_runtime.base.suggest import suggest
 from ctrain_runtime.cluster import groups
 from ctrain_runtime.cluster.model import Allocation, Cluster, Machine, Partition
 from ctrain_runtime.errors import ConfigError, ResourceError, SchedulerError, UsageError
-from ctrain_runtime.plan.node_choice import keep_apart, narrow, of_allocation
+from ctrain_runtime.plan.node_choice import keep_apart, narrow, of_allocation, sort_features
 from ctrain_runtime.plan.partition_choice import choose_partition, hosts_elsewhere, limit, others_that_take
 from ctrain_runtime.plan.size import JobFit, JobSize, SizeRequest, check_capacity, resolve_count, unused_gpus
 from ctrain_runtime.site.model import Site
@@ -37,6 +37,7 @@ def fit(
     if not cluster.partitions:
         closed = "".join(f"; {part.name} is {part.closed}" for part in cluster.closed)
         raise SchedulerError(f"no partition is up{closed}", "Retry later, or ask the administrators")
+    request = sort_features(request, cluster)
     cluster = limit(request, cluster)
     fitted = _fit_somewhere(request, cluster, site)
     image = find_image()

@@ -116,6 +116,30 @@ def test_what_keeps_a_job_from_other_nodes(
     assert fit(*groups, **request_).constraint == constraint
 
 
+def test_features_that_no_node_is_known_to_have() -> None:
+    """Amounts of PBS, and features that Slurm shows as available alone: they select nothing here, and are passed on."""
+    named = (featured(V100, "v100"), featured(A100, "a100"))
+    fitted = fit(*named, features=("a100", "slots=7"), gpus_per_node=4)
+    assert (fitted.gpus_per_node, fitted.constraint) == (4, None)
+    assert fit(*named, features=("slots=7",)).constraint == Constraint(("slots=7", "v100"))
+
+
+def test_the_partition_has_nodes_with_what_is_asked_for() -> None:
+    old = usual(Partition("old", True, nodes=0, cpus=0, gpus=0), (featured(V100, "v100"),))
+    new = usual(Partition("new", False, nodes=0, cpus=0, gpus=0), (featured(A100, "a100"),))
+    both = Cluster((old, new), can_select=True)
+    assert fit(on=both).partition == "old"
+    for request, why in (
+        ({"features": ("a100",)}, "no nodes with a100"),
+        ({"gpu_type": "a100"}, "no nodes with a100"),
+        ({"excluded": ("v1", "v2")}, "all nodes excluded"),
+    ):
+        fitted = fit(on=both, **request)
+        note = f"partition new chosen: 1 of 2 nodes idle, instead of the default old ({why})"
+        assert (fitted.partition, fitted.notes) == ("new", (note,))
+    assert fit(on=both, features=("gone",)).partition == "old"  # then the scheduler refuses it
+
+
 def test_what_a_job_asks_for_is_said() -> None:
     also = "; it also has 2 nodes with 8 GPUs (a100)"
     sized = "partition gpu: sized for its 20 nodes with 4 GPUs (v100)"
