@@ -74,7 +74,7 @@ def test_a_request_that_a_group_satisfies_is_not_refused(
     try:
         size = fit(found, request, memory_is_consumable=consumable)
     except ResourceError as error:
-        assert not enough or request["gpus_per_node"] == "auto", error
+        assert not enough, error
         return
     assert size.chosen
     assert request["nodes"] <= size.chosen.existing <= existing
@@ -104,6 +104,11 @@ def test_a_job_gets_nodes_of_one_kind(found: tuple[NodeGroup, ...], request: dic
         and (own is None or not set(one.names) & set(own.excluded) or not one.names)
     ]
     kinds = {kind(one, uses_gpus=uses_gpus) for one in size.chosen.groups}
+    enough = any(
+        sum(one.existing for one in size.chosen.groups if kind(one, uses_gpus=uses_gpus) == each) >= size.nodes
+        for each in kinds
+    )
+    assert len(kinds) == 1 or not enough, "of several types where one is enough"
     assert {kind(one, uses_gpus=uses_gpus) for one in got if one.existing} <= kinds
     assert sum(one.existing for one in got) >= size.chosen.existing >= size.nodes
 
