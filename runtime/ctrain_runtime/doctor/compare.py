@@ -12,6 +12,7 @@ from typing import Literal
 from ctrain_runtime import gpus, payload, schedulers
 from ctrain_runtime.base import command, file_systems, run_files, time_limit
 from ctrain_runtime.cluster import machine
+from ctrain_runtime.cluster.groups import kinds
 from ctrain_runtime.cluster.model import Cluster, Partition
 from ctrain_runtime.doctor import Finding
 from ctrain_runtime.engines import apptainer
@@ -78,7 +79,7 @@ def _compare_partitions(selected: SelectedSite, cluster: Cluster, described: Clu
             yield Finding(subject, "warn", f"unknown: it is {closed[part.name]}")
         elif part.name not in here:
             yield Finding(subject, "fail", f"differs: not on this cluster, which has {', '.join(here)}", hint)
-        elif differences := list(_differences(part, here[part.name], gpus_known="gpus" not in site.not_requested)):
+        elif differences := _least_differences(part, here[part.name], gpus_known="gpus" not in site.not_requested):
             yield Finding(subject, "fail", f"differs: {'; '.join(differences)}", hint)
         else:
             agree.append(part.name)
@@ -87,6 +88,11 @@ def _compare_partitions(selected: SelectedSite, cluster: Cluster, described: Clu
     for name in (*([site.partition] if site.partition else []), *site.partition_order):
         if here and name not in here and name not in closed and name not in site.partitions:
             yield Finding(f"partition {name}", "fail", "differs: not on this cluster, and jobs would ask for it")
+
+
+def _least_differences(described: Partition, here: Partition, *, gpus_known: bool) -> list[str]:
+    """What contradicts, of the kind of nodes that the file describes best: it describes one."""
+    return min((list(_differences(described, kind, gpus_known=gpus_known)) for kind in kinds(here)), key=len)
 
 
 def _differences(described: Partition, here: Partition, *, gpus_known: bool) -> Iterator[str]:

@@ -62,9 +62,10 @@ def read_cluster(site: Site) -> Cluster:
 def _with_cores(part: Partition, site: Site) -> Partition:
     """PBS does not tell how many of the CPUs that it counts are one core."""
     described = site.partitions.get(part.name)
-    return (
-        change_nodes(part, lambda one: replace(one, threads_per_core=described.threads_per_core)) if described else part
-    )
+    if not described:
+        return part
+    threads = described.threads_per_core
+    return change_nodes(part, lambda one: replace(one, threads_per_core=threads))
 
 
 def _starts(flavour: str) -> bool:
@@ -93,7 +94,7 @@ def _host(name: str, vnodes: list[dict[str, Any]]) -> Node:
     states = {state for node in vnodes for state in str(node.get("state", "state-unknown")).split(",")}
     return Node(
         name=name,
-        partitions=tuple({str(node["queue"]): None for node in vnodes if node.get("queue")})[:1],
+        partitions=tuple(str(node["queue"]) for node in vnodes if node.get("queue"))[:1],
         unavailable=next((text for state, text in UNAVAILABLE.items() if state in states), ""),
         idle=states == {"free"} and not any(node.get("jobs") for node in vnodes),
         cpus=sum(client.read_count(has.get("ncpus")) for has in available),

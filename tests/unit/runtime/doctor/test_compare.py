@@ -58,6 +58,13 @@ def test_what_differs_is_named_with_both_values(changed: str, differs: str) -> N
     assert found["partition gpu"] == ("fail", f"differs: {differs}")
 
 
+def test_a_file_describes_one_kind_of_nodes(slurm: Path) -> None:
+    fakes.slurm(slurm, HERE, replace(HERE, nodes=20, cpus=40, gpus=4, gpu_type="v100", default=False))
+    assert findings(f"partitions: {{{AGREES}}}")["partitions"] == ("ok", "agree with slurm: gpu")
+    changed = AGREES.replace("cpus: 64", "cpus: 96")
+    assert findings(f"partitions: {{{changed}}}")["partition gpu"] == ("fail", "differs: cpus 96, here 64")
+
+
 @pytest.mark.usefixtures("slurm")
 def test_partitions_that_this_cluster_lacks() -> None:
     found = findings("partitions: {old: {nodes: 1, cpus: 1}, example: {nodes: 1, cpus: 1}}\npartition: debug")
