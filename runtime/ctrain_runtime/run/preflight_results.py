@@ -37,5 +37,8 @@ def messages(events: Iterable[Event]) -> tuple[str, ...]:
 def _entry(plan: LaunchPlan) -> tuple[str, list[object]]:
     prefixes = ("OMPI_", "PMIX_", "UCX_", "NCCL_", "GLOO_", "FI_")
     settings = {name: value for name, value in plan.environment.variables.items() if name.startswith(prefixes)}
-    world = f"{plan.site} {plan.placement.partition} {plan.program.launcher} {plan.image.digest} {plan.size.nodes > 1}"
+    own = plan.placement.constraint
+    of_kind = f" {own.gpu_type or '&'.join(own.features)}" if own else ""  # of the partition's nodes
+    where = f"{plan.site} {plan.placement.partition}{of_kind}"
+    world = f"{where} {plan.program.launcher} {plan.image.digest} {plan.size.nodes > 1}"
     return world, [plan.program.mpi, plan.image.engine.version, settings]

@@ -5,6 +5,7 @@ from typing import Any, Optional
 
 import pytest
 
+from ctrain_runtime.cluster.model import Constraint
 from ctrain_runtime.engines.apptainer import Engine
 from ctrain_runtime.plan.model import LaunchPlan, Preflight
 from ctrain_runtime.plan.preflight import plan_preflight
@@ -40,6 +41,7 @@ def test_a_check_that_has_passed_is_not_repeated_whatever_became_of_the_run() ->
     assert not needed(a_plan())
     assert not needed(a_plan(env=("LR=0.1",)))
     assert needed(a_plan(nodes=2, image=CPU))  # the network between them was not proven
+    assert needed(changed(a_plan(), constraint=Constraint(gpu_type="v100")))  # nor those nodes
 
 
 @pytest.mark.parametrize(
