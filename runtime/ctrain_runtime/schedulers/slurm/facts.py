@@ -121,6 +121,11 @@ def read_cluster() -> Cluster:
         )
 
 
+def has_unavailable_nodes(partition: str) -> bool:
+    """Whether nodes of a partition start no jobs now, but will. Raises SchedulerError if Slurm does not answer."""
+    return any(node.unavailable and partition in node.partitions for node in parse_nodes(_ask(SHOW_NODES)))
+
+
 def read_gpus() -> tuple[str, ...]:
     """The types of the GPUs in partitions that are up; a partition's name where its GPUs have none.
 

@@ -9,7 +9,7 @@ from typing import Optional
 from ctrain_runtime.errors import CtrainError, SchedulerError
 from ctrain_runtime.plan.model import Launch, LaunchPlan
 from ctrain_runtime.schedulers import submission
-from ctrain_runtime.schedulers.slurm import client, ownership
+from ctrain_runtime.schedulers.slurm import client, facts, ownership
 
 CHECK_TIMEOUT_SECONDS = 30
 FIND_TIMEOUT_SECONDS = 30
@@ -20,6 +20,9 @@ JOB_ID = re.compile(r"(?m)^([0-9]{1,18})(?:;\S+)?[ \t\r]*$")  # man sbatch, --pa
 
 # Errors of sbatch after the request was sent (slurm_errno.c); a failure to connect is none of them.
 LOST = re.compile(r"(?i)timed out on send/recv|zero bytes were|(?:send|receive|shutdown) failure")
+
+# Errors for lack of nodes, which those that are down may have (slurm_errno.c).
+NO_NODES = re.compile(r"(?i)requested node configuration is not available|required nodes? not available")
 
 
 def submit(launch: Launch, pass_fds: tuple[int, ...] = ()) -> str:
@@ -37,7 +40,10 @@ def submit(launch: Launch, pass_fds: tuple[int, ...] = ()) -> str:
 
 
 def check(launch: Launch) -> None:
-    """Raise SchedulerError if Slurm would reject the job; nothing is queued (man sbatch, --test-only)."""
+    """Raise SchedulerError if Slurm would reject the job; nothing is queued (man sbatch, --test-only).
+
+    That test calls a job impossible for which nodes are down; sbatch queues it (seen with 24.11 and 26.05).
+    """
     *argv, script = launch.argv
     try:
         result = client.run(
@@ -45,10 +51,9 @@ def check(launch: Launch) -> None:
         )
     except CtrainError:
         return  # a controller that does not answer has not refused the job
-    if result.code != 0:
-        raise SchedulerError(
-            f"sbatch rejected the job: {client.error_text(result)}", "Change the request, or check with: sinfo"
-        )
+    error = client.error_text(result)
+    if result.code != 0 and not (NO_NODES.search(error) and facts.has_unavailable_nodes(launch.plan.partition)):
+        raise SchedulerError(f"sbatch rejected the job: {error}", "Change the request, or check with: sinfo")
 
 
 def find(plan: LaunchPlan) -> Optional[str]:

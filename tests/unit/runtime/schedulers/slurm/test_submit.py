@@ -151,14 +151,25 @@ def test_check_queues_nothing(programs: Path, launch: Launch, tmp_path: Path, ve
     assert (tmp_path / "script").read_text() == "#!/bin/bash\n"
 
 
-CHECKED = [*RECORDED_REFUSALS, *((version, "down.sbatch-test-only.err") for version in VERSIONS[1:])]
-
-
-@pytest.mark.parametrize(("version", "name"), CHECKED)
+@pytest.mark.parametrize(("version", "name"), RECORDED_REFUSALS)
 def test_check_tells_what_slurm_would_refuse(programs: Path, launch: Launch, version: str, name: str) -> None:
     answer(programs, "sbatch", error=record(version, name), code=1)
-    reason = REFUSALS.get(name, "Requested node configuration is not available")
-    with pytest.raises(SchedulerError, match=rf"^sbatch rejected the job: {re.escape(reason)}\. Change the request"):
+    answer(programs, "scontrol", record(version, "show-node-oneline.out"))
+    with pytest.raises(SchedulerError, match=rf"^sbatch rejected the job: {re.escape(REFUSALS[name])}\. Change the"):
+        submit.check(launch)
+
+
+@pytest.mark.parametrize("version", VERSIONS[1:])
+def test_a_job_that_waits_for_nodes_is_not_refused(programs: Path, launch: Launch, version: str) -> None:
+    """The test refuses it while they are down; sbatch has queued it (sbatch-node-down.rc: 0)."""
+    other = dataclasses.replace(launch, plan=dataclasses.replace(launch.plan, partition="skl"))
+    answer(programs, "sbatch", error=record(version, "down.sbatch-test-only.err"), code=1)
+    answer(programs, "scontrol", record(version, "down.show-node.out"))
+    submit.check(launch)
+    with pytest.raises(SchedulerError, match=r"^sbatch rejected the job: Requested node configuration is not"):
+        submit.check(other)  # which has no such node
+    answer(programs, "scontrol", record(version, "show-node-oneline.out"))
+    with pytest.raises(SchedulerError, match=r"^sbatch rejected the job: Requested node configuration is not"):
         submit.check(launch)
 
 
