@@ -150,14 +150,14 @@ def _constraint(
         features = sorted(shared.difference(*(one.features for one in unwanted)))
     types = {one.gpu_type for one in part.groups}
     own = groups.gpu_type(part.groups[0]) if size.gpus_per_node else ""
-    name = next((feature for feature in features if own and _names_type(feature, own)), "")
+    name = next((one for one in features if own and _names_type(one, own)), "")
+    feature = name or next(iter(features), "")
     has_type = bool(own) and len(types) == 1 and "" not in types and not types & {one.gpu_type for one in unwanted}
     if has_type and not name and cluster.can_select:
         return Constraint(gpu_type=types.pop()), ", asked for by type"
-    if name or features:
-        return Constraint(
-            (*(request.features or ()), *request.other_features, name or features[0])
-        ), f", asked for by feature {name or features[0]}"
+    if feature:
+        given = (*(request.features or ()), *request.other_features)
+        return Constraint((*given, feature)), f", asked for by feature {feature}"
     if cluster.can_select:
         names = (name for one in unwanted for name in one.names)
         return Constraint(excluded=(*request.excluded, *names)), ", asked for by leaving out others"

@@ -313,7 +313,7 @@ def make_size_request(
         account=settings.get("account", ""),
         qos=settings.get("qos", ""),
         features=_features(settings.get("constraint", "")),
-        gpu_type="".join(re.findall(r"\bgpu:([A-Za-z][\w.-]*)", settings.get("gres", ""))[:1]),
+        gpu_type=_gpu_type(settings.get("gres", "")),
         memory=_megabytes(settings.get("mem", "")),
         in_reservation="reservation" in settings,
         interactive=options.interactive,
@@ -324,6 +324,12 @@ def _features(constraint: str) -> Optional[tuple[str, ...]]:
     """The features that a constraint joins by `and`, as schedulers write it; None for any other expression."""
     features = tuple(filter(None, re.split("[&:]", constraint)))
     return features if all(re.fullmatch(r"[\w.=+/-]+", feature) for feature in features) else None
+
+
+def _gpu_type(gres: str) -> str:
+    """The type of GPU that resources of a node name, as in gpu:a100:4,nvme:1; "" without one."""
+    named = re.search(r"\bgpu:([^:,()]+(?=:[0-9])|[A-Za-z][^:,()]*)", gres)
+    return named[1] if named else ""
 
 
 def _megabytes(size: str) -> int:

@@ -80,7 +80,9 @@ def gres(plan: LaunchPlan) -> list[str]:
                 number = re.search(r":([0-9]+)(?:\(.*\))?$", item)
                 if int(number[1] if number else 1) != plan.size.gpus_per_node:
                     raise UsageError(f"sbatch option {option!r} is not supported: {PLANNED}", "Use --gpus-per-node")
-                items = [item, *(other for other in items if not re.match(r"gpu\b", other))]
+                names_type = re.match(r"gpu:([^:]+:[0-9]|[A-Za-z])", item)
+                if names_type or not asks_for_gpus(plan):
+                    items = [item, *(other for other in items if not re.match(r"gpu\b", other))]
             else:
                 items.append(item)
     return [f"--gres={','.join(dict.fromkeys(items))}"] if items else []

@@ -471,7 +471,10 @@ def test_what_nodes_must_have() -> None:
     features = [size(constraint=text).features for text in ("a100", "a100&ib", "gpu_type=a100:tier0=x", "[a|b]", "a*2")]
     assert features == [("a100",), ("a100", "ib"), ("gpu_type=a100", "tier0=x"), None, None]
     assert size(gres="nvme:1,gpu:a100:4").gpu_type == "a100"
-    assert (size(gres="gpu:4").gpu_type, size(gres="nvme:gpu").gpu_type) == ("", "")
+    named = [
+        size(gres=text).gpu_type for text in ("gpu:4", "nvme:gpu", "gpu:2080ti:4(S:0-1)", "gpu:3090:1", "gpu:h100")
+    ]
+    assert named == ["", "", "2080ti", "3090", "h100"]
     memory = [size(mem=text).memory for text in ("64G", "64gb", "1T", "512m", "2048k", "64000", "all")]
     assert memory == [65536, 65536, 1 << 20, 512, 2, 0, 0]
     assert size(reservation="course").in_reservation

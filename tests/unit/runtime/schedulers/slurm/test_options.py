@@ -126,6 +126,7 @@ def test_what_keeps_a_job_from_other_nodes() -> None:
     assert gres(plan(Constraint(gpu_type="a100"), scheduler_options=("--gres=lscratch:1",))) == [
         "--gres=gpu:a100:8,lscratch:1"
     ]
+    assert gres(plan(Constraint(gpu_type="a100"), scheduler_options=("--gres=gpu:8",))) == ["--gres=gpu:a100:8"]
     apart = plan(Constraint(excluded=("n7", "v01", "v02", "v03")), settings=(("exclude", "n7"),))
     assert directives(apart, "exclude") == ["n7,v[01-03]"]
     shell = plan(Constraint(("a100",)), interactive=True, ranks_per_node=1, gpus_per_node=1)
