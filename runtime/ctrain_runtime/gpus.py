@@ -55,6 +55,7 @@ class Gpu:
     slice: Optional[Slice] = None
 
 
+@functools.cache
 def identify(name: str) -> Gpu:
     """The GPU that a name means, as in a100, cas_v100nv_8, NVIDIA H100 80GB HBM3 or a100_1g.5gb."""
     capabilities = _capabilities()
