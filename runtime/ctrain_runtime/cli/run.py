@@ -16,6 +16,7 @@ import argparse
 import dataclasses
 import json
 import sys
+from typing import Optional
 
 from ctrain_runtime.base import run_files
 from ctrain_runtime.cli import run_options, run_view
@@ -29,7 +30,7 @@ from ctrain_runtime.run.prepare import prepare
 from ctrain_runtime.run.submit import Run, submit
 from ctrain_runtime.run.watch import watch
 
-DETACHED = 129  # 128 + SIGHUP: the terminal was closed, the run continues
+DETACHED = 129  # 128 + SIGHUP: the terminal was closed, or the run was left; it continues
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,12 +57,15 @@ def execute(args: argparse.Namespace) -> int:
         return follow(submit(prepared.launch), terminal, interrupts, as_json=args.json)
 
 
-def follow(run: Run, terminal: Terminal, interrupts: Interrupts, *, as_json: bool) -> int:
-    """Show a run until it has ended or is left, and how it ended; returns its exit code. Raises SchedulerError for a
-    job that cannot be cancelled."""
+def follow(
+    run: Run, terminal: Terminal, interrupts: Interrupts, *, as_json: bool, last_lines: Optional[int] = None
+) -> int:
+    """Show a run, of its output so far only the last lines, until it has ended or is left, and how it ended; returns
+    its exit code. Raises SchedulerError for a job that cannot be cancelled."""
     terminal.submitted(run.job_name)
-    last = watch(run, terminal, interrupts)
+    last = watch(run, terminal, interrupts, last_lines)
     if interrupts.detach:
+        terminal.close()
         return DETACHED
     if not last.job_is_over:
         terminal.close()

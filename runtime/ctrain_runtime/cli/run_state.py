@@ -49,7 +49,11 @@ class RunState:
 def look(run: Run) -> RunState:
     """The state of a run now; one that has ended is concluded. Raises CtrainError."""
     status, conclusion = refresh(run)
-    record = conclusion.record if conclusion else run.record
+    return as_state(run, status, conclusion.record if conclusion else run.record)
+
+
+def as_state(run: Run, status: Status, record: Record) -> RunState:
+    """The state of a run with this status and record."""
     starts = [event for event in events.read_job_events(run.path) if event.stage == "before"]
     begun, now = starts[-1].time if starts else None, time.time()
     elapsed = now - begun if begun and not record.exit else None

@@ -39,8 +39,8 @@ def execute(args: argparse.Namespace) -> int:
     return 0
 
 
-def describe(found: RunState) -> str:
-    """The state of a run in a few aligned rows."""
+def describe(found: RunState, *, with_output: bool = True) -> str:
+    """The state of a run in a few aligned rows, with its last line of output."""
     hosts, up = _ranks(found)
     plan, record = found.run.plan, found.record
     named = f"{', '.join(hosts[:NODES_NAMED])}{', ...' if len(hosts) > NODES_NAMED else ''}"
@@ -55,7 +55,7 @@ def describe(found: RunState) -> str:
         ("job", f"{record.attempts[-1].name}{attempts}{again}" if record.attempts else ""),
         ("nodes", where),
         ("progress", f"{progress}{eta}" if progress else ""),
-        ("output", "" if record.exit else _last_output(found)),
+        ("output", "" if record.exit or not with_output else _last_output(found)),
         ("note", found.status.note),
     )
     return "\n".join(f"{key:<10}{value}" for key, value in rows if value)

@@ -26,7 +26,7 @@ class Tail:
         return "".join(self.pieces())
 
     def skip_to_last(self, lines: int) -> None:
-        """Leave out all but the last `lines` lines, of which an unfinished one is one. Reads from the end backwards."""
+        """Leave out all but the last `lines` lines so far, of which an unfinished one is one. Reads them backwards."""
         with contextlib.suppress(OSError), self._path.open("rb") as file:
             end = os.fstat(file.fileno()).st_size
             file.seek(max(0, end - 1))

@@ -14,10 +14,11 @@ DEBOUNCE_SECONDS = 1.0  # a terminal, a shell and a wrapper may each send a sign
 
 class Interrupts:
     """While entered: SIGINT and SIGTERM set `cancel`, a second one sets `leave`: stop waiting for the end of the job.
-    SIGHUP sets `detach`: the terminal was closed, the run continues.
+    SIGHUP sets `detach`: the terminal was closed, the run continues. With `only_detach` all three do.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, only_detach: bool = False) -> None:
+        self._only_detach = only_detach
         self.cancel = False
         self.leave = False
         self.detach = False
@@ -52,7 +53,7 @@ class Interrupts:
 
     def _handle(self, number: int, _frame: Optional[FrameType]) -> None:
         now = time.monotonic()
-        if number == signal.SIGHUP:
+        if number == signal.SIGHUP or self._only_detach:
             self.detach = True
         elif not self.cancel:
             self.cancel, self._first = True, now

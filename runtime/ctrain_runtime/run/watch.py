@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Optional, Protocol
 
 from ctrain_runtime.base import run_files
 from ctrain_runtime.errors import CtrainError
@@ -90,9 +90,10 @@ class EndLook:
         return self._ended
 
 
-def watch(run: Run, observer: RunObserver, interrupts: Interrupts) -> LastLook:
-    """Show the run until it has ended, or until a signal asks to leave it."""
-    watcher = _Watcher(run, observer)
+def watch(run: Run, observer: RunObserver, interrupts: Interrupts, last: Optional[int] = None) -> LastLook:
+    """Show the run until it has ended, or until a signal asks to leave it. Of its output so far, only the `last` lines
+    are shown; None: all."""
+    watcher = _Watcher(run, observer, last)
     while True:
         if interrupts.detach:
             return LastLook(watcher.status, job_is_over=False)
@@ -106,10 +107,12 @@ def watch(run: Run, observer: RunObserver, interrupts: Interrupts) -> LastLook:
 class _Watcher:
     """One pass after the other over what a run shows of itself."""
 
-    def __init__(self, run: Run, observer: RunObserver) -> None:
+    def __init__(self, run: Run, observer: RunObserver, last: Optional[int]) -> None:
         self._run, self._observer = run, observer
         self._first_log = run.path / run_files.rank_log(0, 0, run.plan.recorded_ranks)
         self._log = Tail(self._first_log)
+        if last is not None:
+            self._log.skip_to_last(last)
         self._metrics = Metrics(run.path / run_files.METRICS)
         self._job_log = Tail(run.path / run_files.JOB_LOG)
         self.pause = Pause(FILE_POLL_SECONDS, FILE_BACKOFF)

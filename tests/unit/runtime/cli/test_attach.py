@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import signal
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from ctrain_runtime.run.ending import Ending
 from ctrain_runtime.run.record import Exit
 from ctrain_runtime.run.submit import Run
 from samples.plans import LOCAL
-from samples.runs import Bench, StandIn, ended, submitted, write_end, write_ranks
+from samples.runs import Bench, StandIn, ended, submitted, wait_for, write_end, write_ranks
 
 Out = pytest.CaptureFixture[str]
 NO_PROCESS = 1 << 22  # above the largest number of a process (proc(5), pid_max)
@@ -141,8 +142,35 @@ def test_several_can_watch_one_run(bench: Bench) -> None:
     assert ended(bench.run("--launcher", "env", "--", "bash", "-c", program, verb="submit"))[0] == 0
     watchers = [bench.attach() for _ in range(3)]
     for watcher in watchers:
-        assert watcher.stdout and watcher.stdout.readline() == "toy 1 started\n"
+        assert watcher.stdout and "toy 1 started\n" in iter(watcher.stdout.readline, "")
     go.touch()
     results = [ended(watcher) for watcher in watchers]
     assert [(code, "seen" in out.splitlines(), error) for code, out, error in results] == [(5, True, "")] * 3
     assert bench.record()["exit"]["by"] == "program"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_leaves_the_run_which_goes_on(tmp_path: Path, number: signal.Signals) -> None:
+    """It begins with the state and the last lines; cancel shows no output again."""
+    bench = Bench(tmp_path)
+    go = bench.folder / "go"
+    program = f"seq -f 'line %g' 30; while ! [ -e {go} ]; do sleep 0.05; done; exit 3"
+    try:
+        assert ended(bench.run("--launcher", "env", "--", "bash", "-c", program, verb="submit"))[0] == 0
+        wait_for(lambda: "line 30" in bench.log(0))
+        attach = bench.attach()
+        assert attach.stdout
+        lines = [attach.stdout.readline().rstrip()]
+        while lines[-1] != "line 30":
+            lines.append(attach.stdout.readline().rstrip())
+        assert lines[1].startswith("state     running for ")
+        assert [line for line in lines if line.startswith("line")] == [f"line {number}" for number in range(11, 31)]
+        attach.send_signal(number)
+        code, _, error = ended(attach)
+        assert (code, error) == (129, "one goes on; cancel it with: ctrain cancel one\n")
+        assert bench.record()["exit"] is None and not (bench.one / "cancelled").exists()
+        code, out, _ = ended(bench.attach(verb="cancel"))
+        assert (code, "line" in out) == (0, False)
+    finally:
+        go.touch()
+        bench.end()

@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,12 @@ from types import SimpleNamespace
 import pytest
 
 from ctrain_runtime.cli.main import RUNTIME_VERBS, main
+from ctrain_runtime.cli.run import follow
+from ctrain_runtime.cli.terminal import Terminal
+from ctrain_runtime.errors import SchedulerError
 from ctrain_runtime.run import interrupts, record, watch
+from ctrain_runtime.run.interrupts import Interrupts
+from ctrain_runtime.run.pick_up import pick_up
 from ctrain_runtime.run.submit import Run
 from ctrain_runtime.schedulers import process
 from ctrain_runtime.schedulers.slurm import submit
@@ -37,6 +43,12 @@ def run(tmp_path: Path, programs: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setattr(interrupts, "DEBOUNCE_SECONDS", 0.05)
     answer(programs, "scontrol", RUNNING)
     return submitted(tmp_path / "runs/one", StandIn())
+
+
+def watched() -> int:
+    """The exit code of the `ctrain run` that has submitted the run, from there on."""
+    with Interrupts() as interrupts:
+        return follow(pick_up(Path("runs/one")), Terminal(sys.stdout), interrupts, as_json=False)
 
 
 def ctrain(verb: str, *arguments: str) -> int:
@@ -73,17 +85,17 @@ def test_a_scancel_that_hangs_is_an_error_and_the_run_stays_open(run: Run, pids:
 def test_ctrl_c_twice_while_scancel_hangs(run: Run, programs: Path, pids: Path, name: str, capsys: Out) -> None:
     """Each time that ctrain asks for the state it gets a signal: before the cancellation, and after its first try."""
     write_program(programs / "scontrol", f"#!/bin/bash\nkill -{name} $PPID\nprintf '{RUNNING}'\n")
-    assert ctrain("attach") == 72
-    out, error = capsys.readouterr()
-    assert error == f"ctrain: cannot cancel job 7; it may still be running. Retry with: ctrain cancel {run.path}\n"
-    assert "is being cancelled" not in out
+    problem = f"cannot cancel job 7; it may still be running. Retry with: ctrain cancel {run.path}"
+    with pytest.raises(SchedulerError, match=f"^{problem}$"):
+        watched()
+    assert "is being cancelled" not in "".join(capsys.readouterr())
     assert_open(run, pids)
 
 
 def test_ctrl_c_twice_after_scancel_has_answered(run: Run, programs: Path, capsys: Out) -> None:
     write_program(programs / "scontrol", f"#!/bin/bash\n/bin/sleep 0.1\nkill -INT $PPID\nprintf '{RUNNING}'\n")
     answer(programs, "scancel")
-    assert ctrain("attach") == 130
+    assert watched() == 130
     error = capsys.readouterr().err
     assert error == f"job 7 is being cancelled; see its end with: ctrain attach {run.path}\n"
     assert record.load(run.path) == run.record
