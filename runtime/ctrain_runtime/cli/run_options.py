@@ -58,7 +58,11 @@ def add_arguments(parser: argparse.ArgumentParser, *, takes_job: bool = True) ->
     text = "copy the data set, a SquashFS image, to the nodes' own disks, too"
     image.add_argument("--stage-data", action="store_true", help=text)
     _add_scheduler(parser)
-    return _add_place(parser)
+    others = _add_place(parser)
+    if takes_job:
+        text = "start once this earlier run has completed (afterok of the scheduler)"
+        others.add_argument("--after", default="", metavar="RUN", help=text)
+    return others
 
 
 def add_single_rank(parser: argparse.ArgumentParser) -> None:
@@ -186,6 +190,7 @@ def make_request(args: argparse.Namespace) -> Request:
         layers=tuple(args.layer),
         name=args.name,
         resume=args.resume,
+        after=vars(args).get("after", ""),
         pull=args.pull,
         report=Activity(sys.stderr).report,
         options=Options(

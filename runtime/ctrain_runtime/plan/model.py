@@ -40,6 +40,7 @@ class Options:
     resume: str = ""  # directory of an earlier run's checkpoint
     layers: tuple[UserLayer, ...] = ()  # the job's, then those of the command line
     interactive: bool = False
+    after: str = ""  # the id of a job of the same queue
 
 
 @dataclass(frozen=True)
@@ -176,6 +177,7 @@ class Placement:
     constraint: Optional[Constraint] = None  # on its nodes
     allocation: Optional[str] = None
     in_step: bool = False
+    after: str = ""  # the id of the job that must have ended with exit code 0 before this one starts
     cluster: str = ""
     settings: dict[str, str] = field(default_factory=dict)  # options that every scheduler has: account, comment ...
     options: tuple[str, ...] = ()  # further options of the scheduler's submission command, as they are

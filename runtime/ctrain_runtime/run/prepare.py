@@ -31,6 +31,7 @@ from ctrain_runtime.plan.mounts import site_mounts
 from ctrain_runtime.plan.size import JobFit, SizeRequest
 from ctrain_runtime.run import (
     accelerate_config,
+    after,
     directory,
     outside_paths,
     parent_directories,
@@ -68,6 +69,7 @@ class Request:
     layers: tuple[Path, ...] = ()
     name: str = ""
     resume: str = ""
+    after: str = ""  # a run
     dry_run: bool = False
     pull: bool = False  # the image, even if it is cached
     options: Options = field(default_factory=Options)
@@ -193,9 +195,14 @@ def _plan(
     for layer in layers:
         trust.require_trusted_layer(layer, site)
     resumed = _resumed(request.resume, parent) if request.resume else None
+    job_id, waits = "", ""
+    if request.after:
+        path = find_run(request.after, *parent_directories.with_remembered(parent))
+        job_id, waits = after.job_to_wait_for(path, site, schedulers.get(site.scheduler), target.cluster)
     options = replace(
         request.options,
         env=(*env, *request.options.env),
+        after=job_id,
         resume=str(directory.checkpoint_of(resumed)) if resumed else "",
         layers=layers,
     )
@@ -212,7 +219,7 @@ def _plan(
         notes = (*notes, *outside_paths.notes(plan))
     of_site = site_notes.notes(plan, site, target.cluster, target.image.manifest.software)
     done = _resume_notes(resumed) if resumed else ()
-    return plan, (*notes, *plan.checks.notes, *done, *of_site, *independent.notes(plan))
+    return plan, (*notes, *plan.checks.notes, *done, *filter(None, (waits,)), *of_site, *independent.notes(plan))
 
 
 def _digest_and_size(mount: Mount, report: Report) -> tuple[str, int]:

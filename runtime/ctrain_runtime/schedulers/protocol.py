@@ -86,7 +86,7 @@ class Scheduler(Protocol):
         """How a task of the plan gets its number, node and rendezvous. Pure."""
 
     def render(self, plan: LaunchPlan, task: Task) -> Launch:
-        """The scripts of a job that runs `task`, and the command that submits it. Pure."""
+        """The scripts of a job that runs `task`, and the command that submits it, after the plan's `after`. Pure."""
 
     def check(self, launch: Launch) -> None:
         """Raise SchedulerError if the scheduler would never start the job, without queueing it."""

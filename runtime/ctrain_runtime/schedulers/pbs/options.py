@@ -54,6 +54,8 @@ def job_options(plan: LaunchPlan) -> list[list[str]]:
             settings[setting[1]] = setting[2]
         for letter, value in () if setting else parse_letters(option):
             _refuse(option, letter, value)
+            if letter == "W" and plan.placement.after and any(_name(item) == "depend" for item in ITEM.split(value)):
+                raise UsageError(f"qsub option {option!r} is not supported: --after sets it", "Leave out one of them")
             if letter == "q" and not option.startswith("-q"):
                 problem = f"qsub option {option!r} combines letters: ctrain reads -q, too"
                 raise UsageError(problem, "Write -q QUEUE apart")
@@ -93,6 +95,8 @@ def _own(plan: LaunchPlan, settings: dict[str, str], place: str, umask: str) -> 
     yield ["-r", "n"]  # a second start would mix its records with those of the first
     if "account" in settings:
         yield ["-A", settings["account"]]
+    if plan.placement.after:
+        yield ["-W", f"depend=afterok:{plan.placement.after}"]
 
 
 def _chunks(plan: LaunchPlan, settings: dict[str, str]) -> str:

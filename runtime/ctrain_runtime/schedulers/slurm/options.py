@@ -59,6 +59,8 @@ def passed_options(plan: LaunchPlan) -> list[str]:
     """The further options of a job, as they are. Raises UsageError for what contradicts the plan."""
     for option in plan.placement.options:
         _refuse(option)
+        if plan.placement.after and re.match(r"--dep|-d", option):
+            raise UsageError(f"sbatch option {option!r} is not supported: --after sets it", "Leave out one of them")
     return [option for option in plan.placement.options if not _is_gres(option)]
 
 

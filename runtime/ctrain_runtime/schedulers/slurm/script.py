@@ -61,6 +61,7 @@ def _options(plan: LaunchPlan) -> list[str]:
     return [
         *_resources(plan),
         f"--output={plan.run_directory.replace('%', '%%')}/{run_files.JOB_LOG}",  # sbatch expands a lone %
+        *([f"--dependency=afterok:{plan.placement.after}"] if plan.placement.after else []),
         "--no-requeue",  # a second start would mix its records with those of the first
         *_requested(plan),
     ]

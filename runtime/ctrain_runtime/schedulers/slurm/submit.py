@@ -52,7 +52,9 @@ def check(launch: Launch) -> None:
     except CtrainError:
         return  # a controller that does not answer has not refused the job
     error = client.error_text(result)
-    if result.code != 0 and not (NO_NODES.search(error) and facts.has_unavailable_nodes(launch.plan.partition)):
+    if result.code != 0 and not (
+        NO_NODES.search(error) and facts.has_unavailable_nodes(launch.plan.placement.partition)
+    ):
         raise SchedulerError(f"sbatch rejected the job: {error}", "Change the request, or check with: sinfo")
 
 

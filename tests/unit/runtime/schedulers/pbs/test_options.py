@@ -147,3 +147,10 @@ def test_files_of_a_job_have_the_modes_that_the_users_umask_leaves() -> None:
     for own in ("-Wumask=022", "-W group_list=ai,umask=022"):
         assert [line for line in words(own, umask="027") if "umask" in line[-1]] == [words(own)[-1]]
     assert not [line for line in words() if "umask" in line[-1]]
+
+
+def test_a_run_after_another_depends_on_its_job() -> None:
+    assert ["-W", "depend=afterok:41.login01"] in words(after="41.login01")
+    with pytest.raises(UsageError, match=r"is not supported: --after sets it\. Leave out one of them$"):
+        words("-Wdepend=after:7", after="41.login01")
+    assert ["-Wdepend=after:7"] in words("-Wdepend=after:7")

@@ -141,3 +141,13 @@ def test_another_number_of_gpus_is_refused(option: str) -> None:
 
 def test_every_short_option_is_in_the_table() -> None:
     assert set(SHORT.values()) <= set(REFUSED)
+
+
+def test_a_run_after_another_depends_on_its_job() -> None:
+    launch = a_launch(a_plan(after="41"))
+    assert "#SBATCH --dependency=afterok:41\n" in launch.scripts["job.sh"]
+    assert "dependency" not in a_launch(a_plan()).scripts["job.sh"]
+    for option in ("--dependency=singleton", "--depend=after:3", "-dafter:3"):
+        with pytest.raises(UsageError, match=r"is not supported: --after sets it\. Leave out one of them$"):
+            passed_options(a_plan(after="41", scheduler_options=(option,)))
+        assert passed_options(a_plan(scheduler_options=(option,))) == [option]
