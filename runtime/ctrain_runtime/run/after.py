@@ -26,7 +26,7 @@ def job_to_wait_for(path: Path, site: Site, scheduler: Scheduler, cluster: Clust
     if not scheduler.programs or cluster.allocation:
         queue = "inside an allocation runs start" if cluster.allocation else f"runs of site {site.name} start"
         raise SchedulerError(f"{queue} at once: --after needs a queue", f"Run: ctrain wait {path} && ctrain run ...")
-    of_other = run.plan.placement.cluster and cluster.name and run.plan.cluster != cluster.name
+    of_other = run.plan.placement.cluster and cluster.name and run.plan.placement.cluster != cluster.name
     if run.plan.scheduler != site.scheduler or run.plan.placement.allocation or of_other:
         problem = f"{run.job_name} of run {run.plan.run} is not in the queue of site {site.name}"
         raise SchedulerError(problem, f"Run: ctrain wait {path} && ctrain run ...")

@@ -71,7 +71,7 @@ def test_times_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     """Started 1000 s ago: steps 11 to 20 took all of that, up to 30 s ago, so 20 more take 1940 s."""
     monkeypatch.setattr(time, "time", lambda: NOW)
     run = submitted(tmp_path / "one", StandIn())
-    assert run.plan.time_limit == 60
+    assert run.plan.size.time_limit == 60
     assert (look(run).elapsed, look(run).left, look(run).eta, look(run).metrics) == (None, None, None, {})
     for begun in (NOW - 5000, NOW - 1000):  # the scheduler has queued it again
         write_events(run.path, {"what": "started", "stage": "before", "time": begun, "job": "7"})

@@ -93,5 +93,5 @@ def test_the_plan_has_the_job(tmp_path: Path, programs: Path, monkeypatch: pytes
     run = submitted(tmp_path / "ctrain-runs/first", StandIn())
     monkeypatch.setattr("ctrain_runtime.schedulers.slurm.job.read_status", lambda *_: Status("waiting"))
     plan = plan_of(after="first")
-    assert (plan.after, run.job_id) == ("7", "7")
+    assert (plan.placement.after, run.job_id) == ("7", "7")
     assert asked(after="first").after == "first"

@@ -10,7 +10,7 @@ from ctrain_runtime.errors import UsageError
 from ctrain_runtime.schedulers.pbs.options import job_options
 from ctrain_runtime.site.model import Site
 from samples import pbs_stand_in
-from samples.plans import GPU_PARTITION, a_job, a_plan, some_facts
+from samples.plans import GPU_PARTITION, a_job, a_plan, changed, some_facts
 
 OWN = {"Job_Name": "digits-1", "select": "2:ncpus=64:mpiprocs=8:ngpus=8", "walltime": "01:00:00"}
 
@@ -61,7 +61,7 @@ def test_chunks_select_hosts_by_the_features_of_the_plan() -> None:
         job=a_job(launcher="env"),
         settings=(("constraint", "tier0=a"),),
     )
-    own = dataclasses.replace(plan, constraint=Constraint(("tier0=a", "gpu_type=v100")))
+    own = changed(plan, constraint=Constraint(("tier0=a", "gpu_type=v100")))
     select = "1:ncpus=64:mpiprocs=8:ngpus=8:tier0=a"
     assert [words[1] for words in job_options(plan) if words[1].startswith("select=")] == [f"select={select}"]
     assert ["-l", f"select={select}:gpu_type=v100"] in job_options(own)

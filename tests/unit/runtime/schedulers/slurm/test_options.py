@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 import shlex
 from typing import Any
 
@@ -113,7 +112,7 @@ def test_what_keeps_a_job_from_other_nodes() -> None:
     """The last option of a kind is the one that counts for sbatch: it holds the user's, too."""
 
     def plan(own: Constraint, **options: Any) -> LaunchPlan:
-        return dataclasses.replace(a_plan(**options), constraint=own)
+        return changed(a_plan(**options), constraint=own)
 
     assert constraint(a_plan()) == {}
     named = plan(Constraint(("ib", "a100")), settings=(("constraint", "ib"),), scheduler_options=("-Cib",))

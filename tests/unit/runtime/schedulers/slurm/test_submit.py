@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import re
 from pathlib import Path
@@ -162,7 +163,7 @@ def test_check_tells_what_slurm_would_refuse(programs: Path, launch: Launch, ver
 @pytest.mark.parametrize("version", VERSIONS[1:])
 def test_a_job_that_waits_for_nodes_is_not_refused(programs: Path, launch: Launch, version: str) -> None:
     """The test refuses it while they are down; sbatch has queued it (sbatch-node-down.rc: 0)."""
-    other = dataclasses.replace(launch, plan=dataclasses.replace(launch.plan, partition="skl"))
+    other = dataclasses.replace(launch, plan=changed(launch.plan, partition="skl"))
     answer(programs, "sbatch", error=record(version, "down.sbatch-test-only.err"), code=1)
     answer(programs, "scontrol", record(version, "down.show-node.out"))
     submit.check(launch)
