@@ -9,7 +9,7 @@ from ctrain_runtime.cluster.model import Constraint
 from ctrain_runtime.errors import UsageError
 from ctrain_runtime.plan.model import LaunchPlan
 from ctrain_runtime.schedulers.slurm.options import REFUSED, SHORT, constraint, gres, passed_options
-from samples.plans import a_launch, a_plan, a_site
+from samples.plans import a_launch, a_plan, a_site, changed
 
 SPELLINGS = [
     *("--output=x", "--output x", "--out=x", "--o=x", "-o x", "-ox", "-Hox", "-vQo x"),
