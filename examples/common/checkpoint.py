@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 import torch
-from example import resume_dir
+from example import is_restarted, resume_dir
 
 KEPT_CHECKPOINTS = 2
 
@@ -49,6 +49,8 @@ def load_checkpoint(device: torch.device) -> Optional[dict[str, Any]]:
     if directory is None:
         return None
     path = find_checkpoint(directory)
+    if path is None and is_restarted():
+        return None
     if path is None:
         raise SystemExit(f"{directory} has no checkpoint to resume from")
     return torch.load(path, map_location=device, weights_only=True)

@@ -64,6 +64,11 @@ def resume_dir() -> Optional[Path]:
     return Path(os.environ["CTRAIN_RESUME"]) if os.environ.get("CTRAIN_RESUME") else None
 
 
+def is_restarted() -> bool:
+    """Whether that is the run's own (`ctrain run --restarts`): it may lack a whole checkpoint, and needs no copy."""
+    return resume_dir() == run_dir() / "checkpoint"
+
+
 def begin(library: str = "torch") -> World:
     """Joins the other ranks by "torch" (torch.distributed with NCCL on GPUs, else Gloo), or by Horovod: "horovod" for
     PyTorch, "tensorflow" for TensorFlow and Keras.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tensorflow as tf
-from example import InputError, resume_dir
+from example import InputError, is_restarted, resume_dir
 
 
 def restore(checkpoint: tf.train.Checkpoint) -> bool:
@@ -15,6 +15,8 @@ def restore(checkpoint: tf.train.Checkpoint) -> bool:
     if directory is None:
         return False
     path = tf.train.latest_checkpoint(str(directory))
+    if path is None and is_restarted():
+        return False
     if path is None:
         raise InputError(f"{directory} has no checkpoint of TensorFlow to resume from")
     try:

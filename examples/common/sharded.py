@@ -9,11 +9,11 @@ import json
 import shutil
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 import torch
 import torch.distributed.checkpoint as dcp
-from example import InputError
+from example import InputError, is_restarted
 
 KEPT = 2
 FACTS = "facts.json"
@@ -25,11 +25,12 @@ def checkpoints(directory: Path) -> list[Path]:
     return sorted(path.parent for path in directory.glob("step-*/.metadata"))
 
 
-def newest(directory: Path) -> Path:
-    """The last checkpoint; raises InputError if there is none."""
-    if not checkpoints(directory):
+def newest(directory: Path) -> Optional[Path]:
+    """The last checkpoint; None if a run that is restarted has none. Raises InputError if another run has none."""
+    found = checkpoints(directory)
+    if not found and not is_restarted():
         raise InputError(f"{directory} has no checkpoint to resume from")
-    return checkpoints(directory)[-1]
+    return found[-1] if found else None
 
 
 def save(directory: Path, state: dict[str, torch.Tensor], facts: dict[str, Any], rank: int, alone: bool) -> Path:

@@ -21,7 +21,7 @@ from accelerate import Accelerator, DataLoaderConfiguration
 sys.path.insert(1, "/opt/ctrain/examples/common")
 sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "common"))
 from checkpoint import load_checkpoint, save_checkpoint
-from example import Metrics, World, begin, finish, resume_dir, run_dir
+from example import Metrics, World, begin, finish, is_restarted, resume_dir, run_dir
 from pretrain import pretrain
 from settings import OptionParser
 from text import find_files, passages, split
@@ -52,9 +52,9 @@ def find_weights(
         return options.weights
     # In the checkpoint's directory, which the run that resumes this one gets to see.
     directory = run_dir() / "checkpoint" / "pretrained"
-    if resume_dir() is None:
+    if resume_dir() is None or (is_restarted() and not (directory / "model.safetensors").exists()):
         pretrain(texts, options, accelerator, metrics, directory)
-    elif accelerator.is_main_process:
+    elif accelerator.is_main_process and not is_restarted():
         shutil.copytree(resume_dir() / "pretrained", directory)
     accelerator.wait_for_everyone()
     return directory

@@ -25,7 +25,7 @@ from torchvision import models
 sys.path.insert(1, "/opt/ctrain/examples/common")
 sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "common"))
 import images
-from example import Metrics, World, begin, finish, resume_dir, run_dir
+from example import Metrics, World, begin, finish, is_restarted, resume_dir, run_dir
 from settings import OptionParser
 
 RESNETS = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
@@ -121,7 +121,9 @@ def main() -> int:
     )
     resumed = resume_dir() / "last.ckpt" if resume_dir() else None
     if resumed and not resumed.exists():
-        raise SystemExit(f"{resumed.parent} has no checkpoint to resume from")
+        if not is_restarted():
+            raise SystemExit(f"{resumed.parent} has no checkpoint to resume from")
+        resumed = None
     loaders = images.make_loaders(dataset, options, world)
     trainer.fit(Classifier(options, dataset.classes, world), *loaders, ckpt_path=resumed)
     return 0

@@ -17,7 +17,7 @@ sys.path.insert(1, "/opt/ctrain/examples/common")
 sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "common"))
 import torch
 from characters import Corpus
-from example import InputError, Metrics, World, begin, finish, resume_dir, run_dir
+from example import InputError, Metrics, World, begin, finish, is_restarted, resume_dir, run_dir
 from learning_rate import learning_rate
 from megatron.core import dist_checkpointing, parallel_state
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
@@ -229,7 +229,7 @@ def main() -> int:
     logging.getLogger("megatron").setLevel(logging.ERROR)
     args, resume = parse(sys.argv[1:]), resume_dir()
     found = checkpoints(resume) if resume else []
-    if resume and not found:
+    if resume and not found and not is_restarted():
         raise InputError(f"{resume} has no checkpoint to resume from")
     _, terminated = train(args, begin(), run_dir(), found[-1] if found else None)
     return 128 + signal.SIGTERM if terminated else 0

@@ -72,6 +72,7 @@ class JobFile:
     layers: tuple[str, ...] = ()
     training: Optional[Training] = None
     ranks: Literal["world", "independent"] = "world"
+    restarts: int = 0
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,7 @@ class Job:
     training: Optional[Training] = None
     file: Optional[Path] = None
     independent: bool = False
+    restarts: int = 0
 
     @property
     def where(self) -> str:
@@ -213,7 +215,9 @@ def _load(directory: Path, workdir: str, mounted: Optional[Path]) -> Job:
     layers = tuple(directory / expand_home(layer) for layer in keys.layers)
     env = {str(name): value for name, value in written.get("env", {}).items()}
     rest = (keys.launcher, keys.resources, keys.data, env, workdir, mounted, layers, keys.training, path)
-    job = Job(_name(directory.name), tuple(written["command"]), images, *rest, keys.ranks == "independent")
+    job = Job(
+        _name(directory.name), tuple(written["command"]), images, *rest, keys.ranks == "independent", keys.restarts
+    )
     script = missing_script(job)
     if script:
         raise JobError(f"{path}: command: {script} not found in {directory}", _script_hint(script, directory))
@@ -231,6 +235,7 @@ def _check(keys: JobFile, path: Path) -> None:
     _check_count(f"{path}: resources.nodes", keys.resources.nodes, 1)
     _check_count(f"{path}: resources.gpus_per_node", keys.resources.gpus_per_node, 0, "auto")
     _check_count(f"{path}: resources.ranks_per_node", keys.resources.ranks_per_node, 1, "auto")
+    _check_count(f"{path}: restarts", keys.restarts, 0)
     try:
         minutes = parse_limit(keys.resources.time)
     except UsageError as error:

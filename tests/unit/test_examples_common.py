@@ -97,6 +97,30 @@ def test_ranks_that_do_not_meet_are_refused() -> None:
     assert "8 ranks were launched, but tensorflow sees 4" in done.stderr
 
 
+STUBS = """
+import sys
+from types import ModuleType
+torch = ModuleType("torch")
+torch.Tensor = torch.device = object
+names = ("torch", "torch.distributed", "torch.distributed.checkpoint")
+sys.modules.update({name: torch for name in names})
+torch.distributed = torch.checkpoint = torch
+import checkpoint, sharded
+"""
+
+
+@pytest.mark.parametrize("load", ["checkpoint.load_checkpoint(None)", "sharded.newest(resume_dir())"])
+@pytest.mark.parametrize("is_own", [True, False])
+def test_a_run_that_is_restarted_before_it_has_saved_begins_anew(tmp_path: Path, load: str, is_own: bool) -> None:
+    """A rank may be killed while the first checkpoint is written. Of an earlier run, one is expected."""
+    (tmp_path / "checkpoint/step-00000001").mkdir(parents=True)
+    where = {"CTRAIN_RUN_DIR": str(tmp_path), "CTRAIN_RESUME": str(tmp_path / "checkpoint" if is_own else tmp_path)}
+    environment = {**os.environ, "PYTHONPATH": str(COMMON), **where}
+    argv = [sys.executable, "-c", f"{STUBS}\nfrom example import *\nprint({load})"]
+    done = subprocess.run(argv, env=environment, capture_output=True, text=True)
+    assert (done.stdout, "no checkpoint to resume from" in done.stderr) == (("None\n", False) if is_own else ("", True))
+
+
 def test_only_rank_0_writes_metrics(tmp_path: Path) -> None:
     writes = "def main():\n    for rank in (0, 1): Metrics(World(rank, 2, rank)).write(step=1, loss=2.5)\n    return 0"
     assert run(writes, CTRAIN_RUN_DIR=str(tmp_path)).returncode == 0

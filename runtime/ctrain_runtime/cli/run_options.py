@@ -39,14 +39,14 @@ def add_arguments(parser: argparse.ArgumentParser, *, takes_job: bool = True) ->
     if takes_job:
         add("job", nargs="?", metavar="JOB", help="a packaged job, or ./DIRECTORY with a job.yaml")
     else:
-        parser.set_defaults(job="", resume="")
+        parser.set_defaults(job="", resume="", restarts=0, spare_nodes=0)
     add("--nodes", type=int, metavar="N", help="number of nodes")
     _add_gpus(parser)
     add("--image", default="", metavar="IMAGE", help=f"{IMAGE}, then the job's)")
     _add_basics(parser)
     if takes_job:
         add("--resume", default="", metavar="RUN", help="run to resume; its checkpoint/ is mounted at /resume")
-    _add_ranks(parser)
+    _add_ranks(parser, takes_job=takes_job)
     _add_checks(parser, takes_job=takes_job)
     image = _add_image(parser)
     image.add_argument(
@@ -73,7 +73,7 @@ def add_single_rank(parser: argparse.ArgumentParser) -> None:
     add("--here", action="store_true", help="run on this machine, with the image and settings of the site")
     add("--dry-run", action="store_true", help="print the plan and the scripts, run nothing")
     parser.set_defaults(job="", resume="", preflight="off", stage="", nodes=1, ranks_per_node=1, launcher="env")
-    parser.set_defaults(independent=False)
+    parser.set_defaults(independent=False, restarts=0, spare_nodes=0)
     _add_gpus(parser)
     _add_basics(parser)
     _add_image(parser)
@@ -106,7 +106,7 @@ def _add_basics(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_ranks(parser: argparse.ArgumentParser) -> None:
+def _add_ranks(parser: argparse.ArgumentParser, *, takes_job: bool) -> None:
     add = parser.add_argument_group("ranks").add_argument
     add("--ranks-per-node", type=int, metavar="N", help="ranks per node (default: one per GPU, or 1 without GPUs)")
     add(
@@ -117,6 +117,11 @@ def _add_ranks(parser: argparse.ArgumentParser) -> None:
         "starts the node's ranks)",
     )
     add("--independent", action="store_true", help="ranks form no world: each gets CTRAIN_TASK and GPUs of its own")
+    if takes_job:
+        text = "restart the program in its job, from its last checkpoint, if a rank fails (default: the job's, else 0)"
+        add("--restarts", type=int, metavar="N", help=text)
+        text = "nodes of the job that stand by, so that a restart can leave out bad ones, where jobs outlive these"
+        add("--spare-nodes", type=int, default=0, metavar="N", help=text)
 
 
 def _add_checks(parser: argparse.ArgumentParser, *, takes_job: bool) -> None:
@@ -209,6 +214,8 @@ def make_request(args: argparse.Namespace) -> Request:
             estimate=bool(vars(args).get("estimate")),
             stage=args.stage,
             stage_data=bool(vars(args).get("stage_data")),
+            restarts=args.restarts,
+            spare_nodes=args.spare_nodes,
             env=tuple(args.env),
             mounts=tuple(map(_absolute, args.mount)),
         ),

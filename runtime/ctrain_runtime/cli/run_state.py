@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from ctrain_runtime.base import run_files
-from ctrain_runtime.base.text import clock_time, format_duration
+from ctrain_runtime.base.text import clock_time, format_duration, pluralize
 from ctrain_runtime.base.time_limit import format_limit
 from ctrain_runtime.cli.progress import LONGEST_SECONDS, last_with_loss, whole
 from ctrain_runtime.run import events, shared_files
@@ -75,7 +75,15 @@ def as_state(run: Run, status: Status, record: Record) -> RunState:
 
 
 def state(record: Record, status: Status) -> str:
-    """The state in a word or two. Without an answer of what could know, it is unknown whether a run still goes on."""
+    """The state in a word or two, and how often the program was restarted."""
+    known = len(record.restarts)
+    if not record.exit:
+        known = events.last_attempt(events.read_job_events(Path(record.run_directory)))
+    return _state(record, status) + (f", {pluralize(known, 'restart')}" if known else "")
+
+
+def _state(record: Record, status: Status) -> str:
+    """Without an answer of what could know, it is unknown whether a run still goes on."""
     if not record.exit:
         return "unknown" if status.phase == "running" and status.note else status.phase
     ending = record.exit.ending
@@ -99,7 +107,9 @@ def in_words(found: RunState) -> str:
     ran = f" for {format_duration(found.elapsed)}{of}" if found.elapsed is not None else ""
     left = f", {format_duration(found.left)} left" if found.left is not None else ""
     return (
-        f"running{ran}{left}" if found.word == "running" else f"unknown{', if it goes on' + ran + left if ran else ''}"
+        f"running{ran}{left}"
+        if found.word.startswith("running")
+        else f"unknown{', if it goes on' + ran + left if ran else ''}"
     )
 
 

@@ -27,6 +27,7 @@ from ctrain_runtime.run.measured import Measured
 from ctrain_runtime.run.prepare import Prepared
 from ctrain_runtime.run.ranks import Rank
 from ctrain_runtime.run.record import Record
+from ctrain_runtime.run.restarts import of_last_attempt
 
 LAST_LINES = 8
 EARLY = {
@@ -57,6 +58,7 @@ def summary(prepared: Prepared, reason: str) -> str:
         *([("staging", _copied(plan.staging.data_copy))] if plan.staging.data_copy else []),
         *(("estimate", line) for line in (_expected(estimate, plan.size.world_size) if estimate else ())),
         *([("preflight", _preflight(plan.checks.preflight))] if plan.checks.preflight else []),
+        *([("restarts", _restarts(plan.program.restarts))] if plan.program.restarts else []),
         ("run", f"{plan.run}  ->  {plan.run_directory}"),
         *(("note", note) for note in prepared.notes),
     ]
@@ -75,6 +77,10 @@ def _copied(copy: DataCopy) -> str:
 def _preflight(check: Preflight) -> str:
     effect = "stops the job if it fails" if check.strict else "only warns"
     return f"{check.reason}: some seconds; {effect} (--preflight off|warn|strict)"
+
+
+def _restarts(allowed: int) -> str:
+    return f"up to {allowed}, in the same job and from its last checkpoint, if a rank fails"
 
 
 def _expected(estimate: Expectation, ranks: int) -> tuple[str, str]:
@@ -102,7 +108,8 @@ def _where(plan: LaunchPlan) -> str:
     inside = f" in allocation {placement.allocation}" if placement.allocation else ""
     limit = "no time limit" if size.time_limit is None else f"limit {format_limit(size.time_limit)}"
     cores = f"{gpus}{pluralize(size.cores_per_rank, 'core')} per rank"
-    return f"{size.nodes} x {placement.partition}{inside}: {cores}; {ranks}; {limit}"
+    spare = f" and {pluralize(size.spare_nodes, 'spare node')}" if size.spare_nodes else ""
+    return f"{size.nodes} x {placement.partition}{spare}{inside}: {cores}; {ranks}; {limit}"
 
 
 def describe(prepared: Prepared, *, full: bool = False) -> str:
@@ -168,8 +175,9 @@ def _completed(plan: LaunchPlan, record: Record) -> str:
     if record.start and record.end:
         seconds = (datetime.fromisoformat(record.end) - datetime.fromisoformat(record.start)).total_seconds()
         took = f" in {seconds:.0f} s" if seconds < 10 else f" in {format_duration(seconds)}"  # they are whole ones
+    again = f", with {pluralize(len(record.restarts), 'restart')}" if record.restarts else ""
     measured = last_words(last_metrics(Path(plan.run_directory)))
-    return f"completed{took}" + (f"; last metrics: {measured}" if measured else "")
+    return f"completed{took}{again}" + (f"; last metrics: {measured}" if measured else "")
 
 
 def _compared(estimate: Expectation, measured: Measured) -> str:
@@ -213,12 +221,12 @@ def _describe_failed(plan: LaunchPlan, failed: Rank, others: tuple[tuple[int, st
 
 
 def lines_of(log: Path, rank: int) -> list[str]:
-    """The lines of a rank at the end of its log, which ranks of its node may share."""
+    """The last lines of a rank, of its last attempt, in a log that ranks of its node may share."""
     lines = shared_files.last_lines(log)
     if log.name.startswith("node"):
         prefix = f"[{rank}] "
         lines = [line[len(prefix) :] for line in lines if line.startswith(prefix)]
-    return lines
+    return of_last_attempt(lines)
 
 
 def _last(lines: list[str]) -> list[str]:

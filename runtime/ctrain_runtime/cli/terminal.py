@@ -9,6 +9,7 @@ from typing import Any, Optional, TextIO
 from ctrain_runtime.base.text import clock_time, pluralize
 from ctrain_runtime.cli.output import ERASE_LINE, Writer
 from ctrain_runtime.cli.progress import ASCII_BLOCKS, BLOCKS, Pace, last_with_loss, progress, whole
+from ctrain_runtime.run.record import Restart
 from ctrain_runtime.schedulers.protocol import Status
 
 KEPT = 1 << 14  # characters
@@ -104,6 +105,12 @@ class Terminal:
             if shown:
                 columns = shutil.get_terminal_size().columns - 1  # of which _draw shows the rest
                 self._move(progress(shown, left, self._blocks, columns))
+
+    def restarted(self, restart: Restart, allowed: int) -> None:
+        count = f"({restart.attempt} of {allowed})"
+        self.show(f"{restart.reason}; restarting from {restart.start} {count}")
+        self._has_output, self._all_up = False, None
+        self._shown.discard("all up")
 
     def cancelling(self, name: str) -> None:
         self.show(f"cancelling {name} ...")

@@ -131,12 +131,17 @@ def container_environment(
     engine: Engine, fixed: Mapping[str, str], passed: Iterable[str], passed_prefixes: Iterable[str]
 ) -> list[str]:
     """Lines of bash that set the environment of the container: `fixed`, and what of `passed` is set on the node."""
-    family = f"{engine.name.upper()}ENV_"
+    family = environment_prefix(engine)
     names = [*(f'"${{!{prefix}@}}"' for prefix in passed_prefixes), *map(shlex.quote, passed)]
     lines = textwrap.wrap(
         " ".join(["pass_variables", family, *names]), 118, break_long_words=False, break_on_hyphens=False
     )
     return [" \\\n  ".join(lines), exports({f"{family}{name}": value for name, value in fixed.items()})]
+
+
+def environment_prefix(engine: Engine) -> str:
+    """What begins the names of variables by which the engine sets those of the container."""
+    return f"{engine.name.upper()}ENV_"
 
 
 def load_modules(engine: Engine, modules: Iterable[str]) -> list[str]:

@@ -12,7 +12,8 @@ shift 2
 refuse() { # CODE MESSAGE; printf, because the echo of some shells reads backslashes
   printf 'ctrain: %s\n' "$2" >&2
   escape "$2"
-  printf '{"rank": %s, "what": "refused", "stage": "run", "code": %s, "message": "%s"}\n' "${ctrain_rank:-null}" "$1" "$escaped" \
+  printf '{"rank": %s, "what": "refused",%s "stage": "run", "code": %s, "message": "%s"}\n' "${ctrain_rank:-null}" \
+    "${CTRAIN_ATTEMPT:+ \"attempt\": $CTRAIN_ATTEMPT,}" "$1" "$escaped" \
     >>"$CTRAIN_RUN_DIR/nodes/$ctrain_node_rank.jsonl"
   exit "$1"
 }

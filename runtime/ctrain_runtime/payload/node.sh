@@ -1,7 +1,7 @@
 #!/bin/bash -p
 # The tasks of one node, where pbs_tmrsh starts this. TM passes on neither environment nor signals:
 #
-#   node.sh PATH MASTER_ADDR MASTER_PORT STEP POLL NODE_RANK COUNT SCRIPT [ARGUMENT]...
+#   node.sh PATH MASTER_ADDR MASTER_PORT STEP POLL ATTEMPT:RESUME NODE_RANK COUNT SCRIPT [ARGUMENT]...
 # shellcheck source=bash/tasks.bash
 # shellcheck disable=SC2034,SC2154  # variables of the library
 
@@ -19,9 +19,10 @@ fi
 exec {front}<&3 3<&-
 run=${0%/*}
 . "$run/ctrain.bash" || exit 71
-export CTRAIN_RUN_DIR=$run PATH=$2 MASTER_ADDR=$3 MASTER_PORT=$4 NODE_RANK=$7
-step=$5 ct_poll=$6 count=$8
-shift 8
+export CTRAIN_RUN_DIR=$run PATH=$2 MASTER_ADDR=$3 MASTER_PORT=$4 NODE_RANK=$8
+step=$5 ct_poll=$6 count=$9
+[ "$7" = : ] || export CTRAIN_ATTEMPT=${7%%:*} CTRAIN_RESUME=${7#*:}
+shift 9
 exec >>"$run/logs/node$NODE_RANK.out" 2>&1
 marked() { # the processes of the tasks: not what job.sh runs on this node; but FUSE, which has no mark, is of the session
   LC_ALL=C grep -slzxF "CTRAIN_RUN_DIR=$run" /proc/[0-9]*/environ | xargs -r grep -slzxF "NODE_RANK=$NODE_RANK"

@@ -316,15 +316,18 @@ class Report:
 
     def __init__(self, run: Path, node: int) -> None:
         self._directory, self._own = run / "nodes", run / "nodes" / f"{node}.jsonl"
+        attempt = os.environ.get("CTRAIN_ATTEMPT")  # of a run that may have several
+        self._attempt = {"attempt": int(attempt)} if attempt else {}
 
     def write(self, what: str, **more: Any) -> None:
         host = _short(os.uname().nodename)
-        line = json.dumps({"time": time.time(), "stage": "world", "node": host, "what": what, **more})
+        event = {"time": time.time(), "stage": "world", "node": host, "what": what, **self._attempt, **more}
+        line = json.dumps(event)
         with contextlib.suppress(OSError), self._own.open("a", encoding="utf-8") as file:  # a full disk stops nothing
             file.write(line + "\n")
 
     def read(self) -> List[Dict[str, Any]]:
-        """What the scans of all nodes have written."""
+        """What the scans of all nodes have written in this attempt."""
         return [event for path in self._directory.glob("*.jsonl") for event in self._read(path)]
 
     def _read(self, path: Path) -> Iterator[Dict[str, Any]]:
@@ -332,7 +335,8 @@ class Report:
             for line in path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]:
                 with contextlib.suppress(ValueError):
                     event = json.loads(line)
-                    if isinstance(event, dict) and event.get("stage") == "world":
+                    is_own = isinstance(event, dict) and event.get("attempt") == self._attempt.get("attempt")
+                    if is_own and event.get("stage") == "world":
                         yield {**event, "file": path.name}
 
 

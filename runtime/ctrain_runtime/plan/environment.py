@@ -28,7 +28,7 @@ MASK = "***"
 # Set by the launcher, rank by rank.
 IDENTITY = (
     *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT"),
-    *("CTRAIN_RUN_DIR", "CTRAIN_RESUME", "CTRAIN_TASK", "CTRAIN_TASKS", "CTRAIN_NODE"),
+    *("CTRAIN_RUN_DIR", "CTRAIN_RESUME", "CTRAIN_TASK", "CTRAIN_TASKS", "CTRAIN_NODE", "CTRAIN_ATTEMPT"),
 )
 
 # Set by launcher node, so that what starts the ranks of each node makes one world of them.

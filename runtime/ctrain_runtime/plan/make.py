@@ -104,6 +104,7 @@ def _program(job: Job, site: Site, options: Options, facts: Facts, fit: JobFit, 
         interactive=options.interactive,
         as_root=facts.is_root,
         umask=facts.umask,
+        restarts=_restarts(job, options),
     )
 
 
@@ -164,6 +165,16 @@ def _gpu_maker(fit: JobFit, facts: Facts) -> Optional[Maker]:
     if not fit.size.gpus_per_node:
         return None
     return maker(fit.chosen.gpu_type) if fit.chosen else facts.gpu_maker
+
+
+def _restarts(job: Job, options: Options) -> int:
+    """The number of restarts: the command line's, else the job's. Raises UsageError."""
+    if options.restarts is not None and options.restarts < 0:
+        raise UsageError(f"--restarts must be an integer of at least 0, not {options.restarts}")
+    restarts = job.restarts if options.restarts is None else options.restarts
+    if options.spare_nodes and not restarts:
+        raise UsageError("--spare-nodes is for restarts, of which there are none", "Add --restarts N")
+    return restarts
 
 
 def _not_requested(site: Site, options: Options) -> tuple[str, ...]:

@@ -41,6 +41,8 @@ class Options:
     layers: tuple[UserLayer, ...] = ()  # the job's, then those of the command line
     interactive: bool = False
     after: str = ""  # the id of a job of the same queue
+    restarts: Optional[int] = None
+    spare_nodes: int = 0
 
 
 @dataclass(frozen=True)
@@ -163,6 +165,7 @@ class Program:
     interactive: bool = False
     as_root: bool = False
     umask: str = ""  # the caller's, in octal; "": unknown
+    restarts: int = 0  # how often it may start again in the job after a rank has failed
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,10 @@ class SizeRequest:
 
     `time` is as written, in Slurm's forms (base/time_limit); `time_is_explicit`: it is from the command line, so it
     must not be shortened silently. `partition` is "" if it may be chosen: for `image`, and for `account` and `qos` ("":
-    the user's defaults). `hosts` are the names of nodes that must be used, `excluded` of those that must not; all need
-    the `features` (None: an expression of the scheduler's), `other_features`, which none is known to have, GPUs of
-    `gpu_type` ("": any) and `memory` MB (0: any). `in_reservation`: it names one.
+    the user's defaults). `spare_nodes` are those of `nodes` on which no ranks start. `hosts` are the names of nodes
+    that must be used, `excluded` of those that must not; all need the `features` (None: an expression of the
+    scheduler's), `other_features`, which none is known to have, GPUs of `gpu_type` ("": any) and `memory` MB (0: any).
+    `in_reservation`: it names one.
     """
 
     nodes: Count = 1
@@ -39,6 +40,7 @@ class SizeRequest:
     memory: int = 0
     in_reservation: bool = False
     interactive: bool = False
+    spare_nodes: int = 0
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,7 @@ class JobSize:
     cores_per_rank: int = 1
     memory: Optional[int] = None
     time_limit: Optional[int] = None
+    spare_nodes: int = 0  # of the job, besides `nodes`: for restarts in the place of bad ones
 
     @property
     def world_size(self) -> int:

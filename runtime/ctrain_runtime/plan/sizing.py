@@ -102,6 +102,7 @@ def _fit_partition(request: SizeRequest, cluster: Cluster, site: Site, partition
     ask_memory = _asks_for_memory(cluster, partition)
     memory = _memory(partition, gpus, ask_memory, site.memory_per_gpu) if may_ask else None
     size = replace(_share(partition, nodes, gpus, ranks, site), memory=memory, time_limit=minutes)
+    size = _spare(size, request)
     constraint, kinds = keep_apart(request, cluster, partition, size)
     notes = (*kinds, *unused_gpus(request, gpus, ranks), *_waits_for(partition, nodes), *notes)
     return JobFit(size, partition.name, partition.cpu_bind, partition, constraint, notes)
@@ -128,8 +129,14 @@ def _fit_allocation(request: SizeRequest, cluster: Cluster, site: Site, allocati
     ask_memory = cluster.memory_is_consumable and gpus < limits.gpus and "memory" not in site.not_requested
     memory, notes = _memory(limits, gpus, ask_memory, None), _ignored_in_allocation(request, allocation)
     notes = (*unused_gpus(request, gpus, ranks), *notes)
+    if nodes <= request.spare_nodes:
+        raise ResourceError(f"{scope} has {nodes} nodes, all of them spare", "Pass fewer --spare-nodes")
     size = replace(_share(limits, nodes, gpus, ranks, site), memory=memory, time_limit=allocation.minutes_left)
-    return JobFit(size, limits.name, limits.cpu_bind, known, notes=notes)
+    return JobFit(_spare(size, request), limits.name, limits.cpu_bind, known, notes=notes)
+
+
+def _spare(size: JobSize, request: SizeRequest) -> JobSize:
+    return replace(size, nodes=size.nodes - request.spare_nodes, spare_nodes=request.spare_nodes)
 
 
 def _share(limits: Partition, nodes: int, gpus: int, ranks: int, site: Site) -> JobSize:

@@ -8,17 +8,17 @@ import shutil
 import time
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 from typing import Optional
 
 from ctrain_runtime.base import run_files
 from ctrain_runtime.errors import CANCELLED, CtrainError, WorldError
-from ctrain_runtime.run import events, preflight_results, ranks, record, shared_files, world
+from ctrain_runtime.run import events, preflight_results, ranks, record, restarts, shared_files, world
 from ctrain_runtime.run.ending import EARLY, FROM_OUTSIDE, TERMINATED, Ending, Interruption, cut_short, interruption
+from ctrain_runtime.run.follow import read_text
 from ctrain_runtime.run.measured import measure
 from ctrain_runtime.run.memory import Shortage, shortage
 from ctrain_runtime.run.ranks import Rank
-from ctrain_runtime.run.record import Exit, Record
+from ctrain_runtime.run.record import Exit, Record, Restart
 from ctrain_runtime.run.submit import Run
 from ctrain_runtime.run.world import World
 from ctrain_runtime.schedulers.protocol import Outcome, Status
@@ -56,6 +56,8 @@ class _Evidence:
     wrong_world: str  # why the scan of the nodes has stopped the run
     interruption: Optional[Interruption]  # of its programs
     cut_short: list[Rank]  # had no time to end after SIGTERM
+    restarts: tuple[Restart, ...]
+    not_restarted: str  # "; " and why the program was not restarted once more, or ""
     signalled: Optional[float]  # when SIGTERM reached job.sh
     doubtful: bool  # something is missing that may only not be visible here yet
 
@@ -137,6 +139,8 @@ def _evidence(run: Run, status: Status) -> _Evidence:
         world.verdict(node_events),
         interruption(job, node_events, run.plan.recorded_ranks),
         cut_short(node_events),
+        restarts.find(run),
+        restarts.not_restarted(job),
         next((event.time or 0.0 for event in job if event.what == "signalled" and event.signal == "TERM"), None),
         doubtful,
     )
@@ -164,7 +168,8 @@ def _exit(run: Run, seen: _Evidence, failed: Optional[Rank], short: Optional[Sho
     if short:
         own = short.rank.exit_code if short.rank else None
         by = "program" if short.rank else "scheduler"
-        return Exit(own or seen.code or TERMINATED, short.reason, by, Ending.OUT_OF_MEMORY)
+        reason = f"{short.reason}{seen.not_restarted}"
+        return Exit(own or seen.code or TERMINATED, reason, by, Ending.OUT_OF_MEMORY)
     if outcome in FROM_OUTSIDE:
         return _ended_by_scheduler(seen, outcome)
     if seen.wrong_world:
@@ -252,10 +257,7 @@ def _lost_nodes(seen: _Evidence) -> str:
 
 
 def _first_failure(run: Run, seen: _Evidence) -> Optional[Rank]:
-    """The rank that failed first: the one whose task the job's log names first, if that rank vanished."""
-    vanished = {rank.number: rank for rank in seen.ranks if rank.exit_code is None}
-    named = run.scheduler.failed_task(_job_log(run)) if vanished and run.plan.tasks == run.plan.recorded_ranks else None
-    return vanished.get(named.task) if named and named.task in vanished else ranks.first_failure(seen.ranks)
+    return restarts.first_failure(run, seen.ranks, _job_log(run))
 
 
 def _failure(run: Run, seen: _Evidence, failed: Rank) -> Exit:
@@ -271,7 +273,8 @@ def _failure(run: Run, seen: _Evidence, failed: Rank) -> Exit:
     early = ranks.ended_before(seen.ranks, failed)
     after = f"; {run.plan.describe(early.number, early.host)} had ended before with exit code 0" if early else ""
     full = f"; disk full: {run.path}" if _is_full(run) else ""
-    return Exit(code or seen.code or 1, f"{who} failed first: {how}{after}{full}", "program", Ending.FAILED)
+    reason = f"{who} failed first: {how}{after}{full}{seen.not_restarted}"
+    return Exit(code or seen.code or 1, reason, "program", Ending.FAILED)
 
 
 def _silent_end(run: Run, seen: _Evidence) -> Exit:
@@ -307,19 +310,12 @@ def _is_full(run: Run) -> bool:
 
 
 def _job_log(run: Run) -> str:
-    return _read(run.path / run_files.JOB_LOG)
+    return restarts.job_logs(run)[-1]
 
 
 def _logs(run: Run) -> str:
     """All that the scheduler says of the job."""
-    return _job_log(run) + _read(run.path / run_files.SCHEDULER_LOG)
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
+    return _job_log(run) + read_text(run.path / run_files.SCHEDULER_LOG)
 
 
 def _record(begun: Record, seen: _Evidence, ended: Exit) -> Record:
@@ -334,4 +330,5 @@ def _record(begun: Record, seen: _Evidence, ended: Exit) -> Record:
         attempts = (*attempts[:-1], last)
     hosts = tuple(ranks.hosts(seen.ranks))
     changed = dataclasses.replace(begun, nodes=hosts, attempts=attempts, start=start, end=end, exit=ended)
+    changed = dataclasses.replace(changed, restarts=seen.restarts)
     return dataclasses.replace(changed, preflight=seen.preflight, world=seen.world, doubtful=seen.doubtful)

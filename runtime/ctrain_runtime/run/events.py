@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any, Optional
 
 from ctrain_runtime.base import run_files
-from ctrain_runtime.run.follow import parse_object
+from ctrain_runtime.run.follow import parse_object, read_text
 
 
 @dataclass(frozen=True)
 class Event:
     """One line of an event file.
 
+    `attempt`: how often the program had been restarted before; in a `restarted` event of job.sh, with that restart.
     `time`: in seconds since the epoch, None if the script could not get it; `signal`: as in TERM. `memory_limit`: in
     bytes, set if the kernel has killed processes that needed more (0: no limit of its own).
     """
@@ -30,6 +31,7 @@ class Event:
     ranks: tuple[int, ...] = ()
     of: Optional[int] = None
     signal: str = ""
+    attempt: int = 0
     memory_limit: Optional[int] = None
 
 
@@ -39,8 +41,24 @@ def read_job_events(run: Path) -> list[Event]:
 
 
 def read_node_events(run: Path) -> list[Event]:
-    """The events of all tasks and ranks, node by node."""
+    """The events of all tasks and ranks, node by node: of the preflight, and of the program's last attempt."""
+    every = read_all_node_events(run)
+    return of_attempt(every, last_attempt([*read_job_events(run), *every]))
+
+
+def read_all_node_events(run: Path) -> list[Event]:
+    """The same of all attempts."""
     return [event for path in node_files(run) for event in read(path)]
+
+
+def of_attempt(events: Iterable[Event], attempt: int) -> list[Event]:
+    """Those of an attempt, and of the preflight before all."""
+    return [event for event in events if event.attempt == attempt or event.stage == "preflight"]
+
+
+def last_attempt(events: Iterable[Event]) -> int:
+    """How often the program has been restarted."""
+    return max((event.attempt for event in events), default=0)
 
 
 def node_files(run: Path) -> list[Path]:
@@ -60,11 +78,7 @@ def job_id(events: Iterable[Event]) -> str:
 
 def read(path: Path) -> list[Event]:
     """The events in a file. An incomplete last line is ignored: a full disk or a killed node truncates it anywhere."""
-    try:
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except OSError:  # it does not exist yet, or its file system is away
-        return []
-    return [event for event in map(_parse, text.split("\n")[:-1]) if event]
+    return [event for event in map(_parse, read_text(path).split("\n")[:-1]) if event]
 
 
 def _parse(line: str) -> Optional[Event]:
@@ -83,6 +97,7 @@ def _parse(line: str) -> Optional[Event]:
         ranks=tuple(rank for rank in _typed(data, "ranks", list) or () if isinstance(rank, int)),
         of=_typed(data, "of", int),
         signal=_typed(data, "signal", str) or "",
+        attempt=_typed(data, "attempt", int) or 0,
         memory_limit=_typed(data, "memory_limit", int),
     )
 

@@ -79,6 +79,14 @@ def is_listed(path: Path) -> bool:
         return False
 
 
+def read_text(path: Path) -> str:
+    """All of a file; "" if it does not exist, or its file system is away."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
 def parse_object(line: str) -> Optional[dict[str, Any]]:
     """The JSON object in a line; None for anything else."""
     try:

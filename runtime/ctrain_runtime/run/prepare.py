@@ -303,15 +303,19 @@ def make_size_request(
     resources = planned.resources
     nodes: job.Count = "auto" if cluster.allocation else resources.nodes
     nodes = nodes if options.nodes is None else options.nodes
+    spare = options.spare_nodes
+    if spare < 0:
+        raise UsageError(f"--spare-nodes must be an integer of at least 0, not {spare}")
     per_node = resources.ranks_per_node if options.ranks_per_node is None else options.ranks_per_node
     if ranks and per_node == "auto":
-        known = cluster.allocation.nodes if cluster.allocation and nodes == "auto" else int(nodes)
+        known = cluster.allocation.nodes - spare if cluster.allocation and nodes == "auto" else int(nodes)
         if known < 1 or ranks % known:
             problem = f"{pluralize(ranks, 'rank')} cannot be spread evenly over {pluralize(known, 'node')}"
             raise UsageError(problem, "Pass --nodes N and --ranks-per-node N")
         per_node = ranks // known
     return SizeRequest(
-        nodes=nodes,
+        nodes=nodes + spare if isinstance(nodes, int) else nodes,
+        spare_nodes=spare,
         gpus_per_node=resources.gpus_per_node if options.gpus_per_node is None else options.gpus_per_node,
         ranks_per_node=per_node,
         partition=settings["partition"],

@@ -51,6 +51,18 @@ class Attempt:
 
 
 @dataclass(frozen=True)
+class Restart:
+    """A start of the program after a failure, in the same job. `attempt` counts from 1; `reason` and `code` are those
+    of the failure; `start`: where the program was to start, the last checkpoint or the start."""
+
+    attempt: int
+    time: str
+    reason: str
+    code: int
+    start: str
+
+
+@dataclass(frozen=True)
 class Record:
     """The record of a run: record.json.
 
@@ -79,6 +91,7 @@ class Record:
     created: str
     nodes: tuple[str, ...] = ()
     attempts: tuple[Attempt, ...] = ()
+    restarts: tuple[Restart, ...] = ()
     start: Optional[str] = None
     end: Optional[str] = None
     exit: Optional[Exit] = None

@@ -11,10 +11,11 @@ from typing import Any, Optional, Protocol
 
 from ctrain_runtime.base import run_files
 from ctrain_runtime.errors import CtrainError
-from ctrain_runtime.run import events, preflight_results, ranks, shared_files
+from ctrain_runtime.run import events, preflight_results, ranks, restarts, shared_files
 from ctrain_runtime.run.follow import Metrics, Tail
 from ctrain_runtime.run.interrupts import Interrupts
 from ctrain_runtime.run.pick_up import current_status, require_known
+from ctrain_runtime.run.record import Restart
 from ctrain_runtime.run.submit import Run
 from ctrain_runtime.schedulers.protocol import Status
 
@@ -38,6 +39,7 @@ class RunObserver(Protocol):
     def job_log(self, line: str) -> None: ...
     def output(self, text: str) -> None: ...
     def metrics(self, records: list[dict[str, Any]]) -> None: ...
+    def restarted(self, restart: Restart, allowed: int) -> None: ...
     def cancelling(self, name: str) -> None: ...
     def warn(self, line: str) -> None: ...
 
@@ -124,6 +126,7 @@ class _Watcher:
         self._count_at = 0.0  # when to count them next
         self._preflight: set[str] = set()  # messages of the preflight that were shown
         self._output_seen = False
+        self._attempt = 0
         self._cancel_asked = 0.0  # when the user first asked
         self._cancel_tried = 0.0
         self._cancelled = False  # the scheduler took it
@@ -144,6 +147,7 @@ class _Watcher:
             shared_files.renew((self._first_log,))
         if self.status.phase != "waiting":
             self._show(now)
+        self._show_restarts(events.last_attempt(job))
         self.pause.due(now)
         self.job_is_over = self.status.phase == "ended"
         return self.job_is_over
@@ -195,12 +199,34 @@ class _Watcher:
             self._count_ranks()  # a fast program's first output may come before its preflight was shown
         self._observer.metrics(records)
         for piece in chain((text,), pieces):
-            self._observer.output(piece)
+            self._show_output(piece)
         if records or text:
             self._output_seen = True
             self.pause.reset()
         if not self._output_seen:
             self._show_start(now)
+
+    def _show_output(self, text: str) -> None:
+        """What rank 0 has written, with a line of ctrain's own where its log has the mark of a restart."""
+        if not self._run.plan.program.restarts:
+            self._observer.output(text)
+            return
+        first, *rest = restarts.MARK.split(text)
+        self._observer.output(first)
+        for attempt, more in zip(rest[::2], rest[1::2]):
+            self._show_restarts(int(attempt))
+            self._observer.output(more)
+
+    def _show_restarts(self, attempt: int) -> None:
+        """Show the restarts up to an attempt, each once."""
+        if attempt <= self._attempt:
+            return
+        for restart in restarts.find(self._run)[self._attempt : attempt]:
+            self._observer.restarted(restart, self._run.plan.program.restarts)
+            self._attempt = restart.attempt
+        self._output_seen = False
+        self._up.clear()
+        self.pause.reset()
 
     def _show_start(self, now: float) -> None:
         """Until the first output: how many ranks are up; and when even these are silent, what the job's log says."""
@@ -221,7 +247,7 @@ class _Watcher:
         """How many ranks have started. The files of nodes whose ranks all have are not read again."""
         for path in events.node_files(self._run.path):
             if self._up.get(path, 0) < self._run.plan.recorded_ranks // self._run.plan.size.nodes:
-                node_events = events.read(path)
+                node_events = events.of_attempt(events.read(path), self._attempt)
                 self._up[path] = ranks.started(ranks.from_events(node_events))
                 for message in preflight_results.messages(node_events):
                     if message not in self._preflight:

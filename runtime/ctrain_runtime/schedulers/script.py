@@ -65,7 +65,7 @@ def job_script(
         "pass_signals_to_tasks",
         *(f"copy_to_nodes {command}" for command in stage_in),
         *([_preflight(plan, preflight)] if preflight else []),
-        f"run_job {start}",
+        f"run_job_with_restarts {plan.program.restarts} {start}" if plan.program.restarts else f"run_job {start}",
     ]
     return f"""\
 #!/bin/bash -p

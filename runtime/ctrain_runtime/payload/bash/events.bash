@@ -13,8 +13,8 @@ write_event() { # FILE STAGE WHAT [MORE]: appends of one host do not get lost, o
 job_event() { # STAGE WHAT [MORE]
   write_event events.jsonl "$@"
 }
-node_event() { # WHAT [MORE]
-  write_event "nodes/$NODE_RANK.jsonl" run "$@"
+node_event() { # WHAT MORE; with the attempt of a run that may have several
+  write_event "nodes/$NODE_RANK.jsonl" run "$1" "${CTRAIN_ATTEMPT:+\"attempt\": $CTRAIN_ATTEMPT, }$2"
 }
 refuse() { # CODE MESSAGE
   echo "ctrain: $2" >&2

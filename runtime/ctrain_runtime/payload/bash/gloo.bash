@@ -37,7 +37,7 @@ wait_for_gloo() { # SECONDS: for the server
   # shellcheck disable=SC2016  # for another shell
   until timeout 10 /bin/bash -p -c 'exec 3<>"/dev/tcp/$HOROVOD_GLOO_RENDEZVOUS_ADDR/$HOROVOD_GLOO_RENDEZVOUS_PORT"' \
     2>/dev/null; do
-    ! grep -qs '"what": "ended", "rank": 0,' "$run/nodes/0.jsonl" || break # and its server with it
+    ! grep -qs "\"what\": \"ended\", ${CTRAIN_ATTEMPT:+\"attempt\": $CTRAIN_ATTEMPT, }\"rank\": 0," "$run/nodes/0.jsonl" || break # and its server with it
     ((SECONDS < $1)) || refuse 72 "cannot connect to the server of the first rank"
     sleep $((SECONDS < 2 ? 0 : 1)).05
   done

@@ -7,6 +7,7 @@ ct_cancel_watch=''
 CT_CANCEL_SECONDS=5 # between two looks
 begin_job() { # ID
   export CTRAIN_RUN_DIR=$run # marks every process of the run
+  unset CTRAIN_ATTEMPT CTRAIN_RESUME # of a run around this one
   job_event before started "\"job\": \"$1\""
   [ -z "${CTRAIN_LOCK_FD:-}" ] || exec {CTRAIN_LOCK_FD}>&- # the submission is over
   [[ $1 != *:* ]] || { watch_for_cancel & ct_cancel_watch=$! && disown; } # no scheduler knows this process

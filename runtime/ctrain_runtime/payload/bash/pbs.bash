@@ -32,8 +32,8 @@ run_mpiexec() {
 
 # Hydra's mpiexec has ended before the guards and what they guard: how a rank ended would be missed.
 CT_HYDRA_TENTHS=150 # of a second: from SIGTERM to SIGKILL, and a little for guard.sh
-count_events() { # WHAT: of all ranks
-  cat "$run/nodes/"*.jsonl 2>/dev/null | grep -cF "\"what\": \"$1\""
+count_events() { # WHAT: of all ranks, in this attempt
+  cat "$run/nodes/"*.jsonl 2>/dev/null | grep -cF "\"what\": \"$1\"${CTRAIN_ATTEMPT:+, \"attempt\": $CTRAIN_ATTEMPT,}"
 }
 run_hydra() {
   check_hosts || return
@@ -61,8 +61,8 @@ use_tm() { # POLL COMMAND...: that starts node.sh on a host. Tasks, on which tas
   run_task() { # NODE COUNT SCRIPT [ARGUMENT]...
     trap '' TERM USR1 USR2
     exec 5>&2 2>/dev/null # without bash's own message about a pbs_tmrsh that was killed
-    pbs_tmrsh "${hosts[$1]}" "${node_script[@]}" "$PATH" "$MASTER_ADDR" "$MASTER_PORT" "$step" "$ct_poll" "$@" \
-      2>&5 5>&- 8>&- 9>&-
+    pbs_tmrsh "${hosts[$1]}" "${node_script[@]}" "$PATH" "$MASTER_ADDR" "$MASTER_PORT" "$step" "$ct_poll" \
+      "${CTRAIN_ATTEMPT-}:${CTRAIN_RESUME-}" "$@" 2>&5 5>&- 8>&- 9>&-
     report "$?"
   }
   signal_step() { # SIGNAL: job.sh keeps what it is sent for the nodes of the step that is under way

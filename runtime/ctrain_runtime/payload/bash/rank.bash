@@ -4,7 +4,7 @@
 
 ct_stage=${1-} # "preflight": what that prints goes to the job's log
 record_rank() {
-  [ "$ct_stage" = preflight ] || exec >"$run/logs/rank$RANK.log" 2>&1
+  [ "$ct_stage" = preflight ] || open_log "$run/logs/rank$RANK.log"
 }
 record_rank_with_node() { # ranks of a node share a log, line by line: files grow with nodes, not with ranks
   [ "$ct_stage" != preflight ] || return 0
@@ -12,6 +12,7 @@ record_rank_with_node() { # ranks of a node share a log, line by line: files gro
     record_rank
   else
     exec > >(trap '' INT TERM USR1 USR2 && exec sed -u "s/^/[$RANK] /" >>"$run/logs/node$NODE_RANK.log") 2>&1
+    [ "${CTRAIN_ATTEMPT:-0}" = 0 ] || mark_attempt
   fi
 }
 check_world() { # SIZE UNITS STARTED_BY: ranks that each believe to be alone train N wrong models without an error
@@ -58,7 +59,7 @@ prove_world() { # COMMAND...: ends a task with the preflight
 export_node() { # NODES RANKS_PER_NODE GPUS_PER_NODE RUN_KEY COMMAND..., which prints the names of the hosts
   export PET_NNODES=$1 PET_NODE_RANK=$NODE_RANK PET_NPROC_PER_NODE=$2
   export PET_MASTER_ADDR=$MASTER_ADDR PET_MASTER_PORT=$MASTER_PORT
-  export PET_RDZV_ENDPOINT=$MASTER_ADDR:$MASTER_PORT PET_RDZV_ID=$4
+  export PET_RDZV_ENDPOINT=$MASTER_ADDR:$MASTER_PORT PET_RDZV_ID=$4${CTRAIN_ATTEMPT:+.$CTRAIN_ATTEMPT}
   export CTRAIN_NODES=$1 CTRAIN_RANKS_PER_NODE=$2 CTRAIN_GPUS_PER_NODE=$3
   CTRAIN_HOSTS=$("${@:5}" | paste -sd, -)
   export CTRAIN_HOSTS

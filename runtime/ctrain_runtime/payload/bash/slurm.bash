@@ -33,6 +33,49 @@ end_slurm_steps() { # NAME
     [ "$name" != "$1" ] || scancel --signal=TERM "$step"
   done < <(squeue --noheader --steps --jobs="$SLURM_JOB_ID" --format='%i|%j') 2>/dev/null
 }
+slurm_job_lasts() { # not at its time limit, nor cancelled; a controller that does not answer says neither
+  local state
+  state=$(timeout 20 squeue --noheader --jobs="$SLURM_JOB_ID" --format=%T 2>/dev/null) || return 0
+  [ "$state" = RUNNING ]
+}
+
+# A job with spare nodes (--no-kill) outlives the loss of one; its next step takes others in their place. Besides lost nodes
+# those are left out that do not answer, do not see the run directory, or whose driver finds a GPU broken.
+CT_PROBE_SECONDS=60
+CT_WELL='allocated|mixed|idle|completing|reserved' # states of nodes (man sinfo) with which steps start; * is for silent ones
+run_on_good_nodes() { # srun ARGUMENT...
+  "$1" ${ct_left_out:+"--exclude=$ct_left_out"} "${@:2}"
+}
+look_for_good_nodes() { # NODES: that the run needs; of drained ones, if there are too few. Sets ct_left_out, or why
+  local name states answers all good bad
+  mapfile -t all < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+  for states in "$CT_WELL" "$CT_WELL|drain(ing|ed)"; do
+    answers=$(probe_nodes "$(list_nodes "$states")") good=() bad=()
+    for name in "${all[@]}"; do
+      if [[ $'\n'$answers$'\n' == *$'\n'"$name"$'\n'* ]]; then good+=("$name"); else bad+=("$name"); fi
+    done
+    ((${#good[@]} < $1)) || break
+  done
+  ct_left_out=$(IFS=, && echo "${bad[*]}")
+  # shellcheck disable=SC2034  # restarts.bash reads it
+  ((${#good[@]} >= $1)) || why="${#good[@]} of the job's ${#all[@]} nodes are well, $1 are needed"
+}
+list_nodes() { # STATES: prints the names of the job's nodes in one of these
+  sinfo --noheader --Node --nodes="$SLURM_JOB_NODELIST" --format='%N %T' |
+    awk -v states="^($1)[+]?$" '$2 ~ states && !seen[$1]++ { print $1 }'
+} 2>/dev/null
+probe_nodes() { # NAMES: prints those that are well, by one step on all
+  local names
+  mapfile -t names <<<"$1"
+  # shellcheck disable=SC2016  # for another shell
+  [ -z "$1" ] || timeout "$CT_PROBE_SECONDS" srun --overlap --mpi=none --kill-on-bad-exit=0 --nodes="${#names[@]}" \
+    --ntasks="${#names[@]}" --ntasks-per-node=1 --cpus-per-task=1 --nodelist="$(IFS=, && echo "${names[*]}")" \
+    /bin/bash -p -c '. "$0" && probe_node' "$run/ctrain.bash"
+} 2>/dev/null
+probe_node() { # prints its name as Slurm has it
+  ! command -v nvidia-smi || timeout 20 nvidia-smi -L || return
+  echo "$SLURMD_NODENAME" >&3
+} 3>&1 >/dev/null 2>&1
 force_end() { # SECONDS: nobody else ends a run in an allocation
   (sleep "$1" && kill -0 "$$" && signal_step TERM) 2>/dev/null &
 }

@@ -14,6 +14,7 @@ identify_task() { # TASKS TASKS_PER_NODE: of a group, which stands for a node, a
   local_task=$((task % $2)) NODE_RANK=$((task / $2))
 }
 set_rendezvous() { # HOST SALT: of a run whose first task is on this machine. The port is tried: another run may have it
+  ct_address=$1 ct_salt=$2
   MASTER_PORT=$((61000 + ($$ + $2) % 4536))
   while (exec 7<>"/dev/tcp/127.0.0.1/$MASTER_PORT") 2>/dev/null; do
     MASTER_PORT=$((61000 + (MASTER_PORT - 60999) % 4536))

@@ -55,6 +55,9 @@ def render(plan: LaunchPlan, task: Task) -> Launch:
                 "on PBS a shell needs an interactive job", f"Run: qsub -I {quote_argv(words)}; retry in it"
             )
         return on_terminal(plan, task, rendezvous(plan, "127.0.0.1"))
+    if plan.size.spare_nodes:
+        problem = "PBS ends a job whose node fails: --spare-nodes has no use"
+        raise UsageError(problem, "Remove it; --restarts works without")
     if plan.placement.cpu_bind and not _flavour(plan):
         hint = "Remove it; where mpiexec is PALS's, set `mpi: [pals]` in the site file"
         raise UsageError(f"--cpu-bind {plan.placement.cpu_bind}: pbs_tmrsh does not bind tasks", hint)

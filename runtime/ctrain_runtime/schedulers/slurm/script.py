@@ -50,7 +50,7 @@ def render(plan: LaunchPlan, task: Task) -> Launch:
         header=directives("#SBATCH", [require_one_line(option) for option in _options(plan)]),
         job_id=process.JOB_ID if plan.placement.allocation else "$SLURM_JOB_ID",
         before=_before(plan),
-        start=quote_argv([*srun, *start_script(plan, task.script)]),
+        start=quote_argv([*_on_good_nodes(plan), *srun, *start_script(plan, task.script)]),
         stage_in=(quote_argv([*_srun_per_node(plan), *start_script(plan, script)]) for script in task.stages),
         preflight=quote_argv([*srun, *start_script(plan, task.script, PREFLIGHT)]) if plan.checks.preflight else "",
     )
@@ -63,6 +63,7 @@ def _options(plan: LaunchPlan) -> list[str]:
         f"--output={plan.run_directory.replace('%', '%%')}/{run_files.JOB_LOG}",  # sbatch expands a lone %
         *([f"--dependency=afterok:{plan.placement.after}"] if plan.placement.after else []),
         "--no-requeue",  # a second start would mix its records with those of the first
+        *(["--no-kill"] if plan.size.spare_nodes else []),  # when a node fails
         *_requested(plan),
     ]
 
@@ -72,8 +73,8 @@ def _resources(plan: LaunchPlan) -> list[str]:
     return [
         f"--job-name={plan.run}",
         *([f"--partition={placement.partition}"] if "partition" not in placement.not_requested else []),
-        f"--nodes={size.nodes}",
-        f"--ntasks={plan.tasks}",
+        f"--nodes={size.nodes + size.spare_nodes}",
+        f"--ntasks={plan.tasks + plan.tasks_per_node * size.spare_nodes}",
         f"--ntasks-per-node={plan.tasks_per_node}",
         f"--cpus-per-task={plan.cpus_per_task}",
         *gres(plan),
@@ -87,6 +88,10 @@ def _requested(plan: LaunchPlan) -> list[str]:
     own = constraint(plan)
     given = (f"--{name}={value}" for name, value in plan.placement.settings.items() if name not in own)
     return [*given, *passed_options(plan), *(f"--{name}={value}" for name, value in own.items())]
+
+
+def _on_good_nodes(plan: LaunchPlan) -> list[str]:
+    return ["run_on_good_nodes"] if plan.size.spare_nodes else []
 
 
 def _srun(plan: LaunchPlan) -> list[str]:
@@ -132,5 +137,7 @@ def _before(plan: LaunchPlan) -> list[str]:
         *(["leave_login_node"] if plan.placement.allocation else []),
         *([list_hosts] if plan.checks.preflight else []),
         *renew_lease(plan),
+        *(["ct_job_lasts=slurm_job_lasts"] if plan.program.restarts else []),
+        *([f"look_for_nodes() {{ look_for_good_nodes {plan.size.nodes}; }}"] if plan.size.spare_nodes else []),
         f"end_tasks() {{ end_slurm_steps {shlex.quote(plan.run)}{force}; }}",
     ]

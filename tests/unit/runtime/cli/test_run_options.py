@@ -45,7 +45,20 @@ def test_every_option_reaches_the_request(tmp_path: Path) -> None:
         "--stage",
         "never",
     )
-    texts = ("--image", "pytorch:dev", "--name", "one", "--resume", "old", "--layer", "a.sqsh", "--layer", "/b.sqsh")
+    texts = (
+        "--image",
+        "pytorch:dev",
+        "--name",
+        "one",
+        "--resume",
+        "old",
+        "--restarts",
+        "2",
+        "--layer",
+        "a.sqsh",
+        "--layer",
+        "/b.sqsh",
+    )
     slurm = ("--account", "ai", "--qos", "high", "--mem", "4G", "--comment", "a b", "--scheduler-option=--licenses=x")
     asked = request("job", *numbers, *words, *texts, *slurm, "--env", "A=b=c", "--env", "B", rest=("--lr", "0.1"))
     assert (asked.image, asked.name, asked.resume) == ("pytorch:dev", "one", "old")
@@ -63,6 +76,7 @@ def test_every_option_reaches_the_request(tmp_path: Path) -> None:
         scheduler_options=("--licenses=x",),
         data=f"{tmp_path}/d",
         env=("A=b=c", "B"),
+        restarts=2,
     )
 
 

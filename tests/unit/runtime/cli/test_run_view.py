@@ -56,6 +56,10 @@ def test_what_a_site_mounts_is_not_called_data() -> None:
             {"partition": "skl", "launcher": "env", "job": a_job(launcher="env")},
             "1 x skl: 40 cores per rank; 1 rank, launcher env; limit 01:00:00",
         ),
+        (
+            {"partition": "skl", "job": a_job(launcher="env"), "restarts": 1, "spare_nodes": 1},
+            "1 x skl and 1 spare node: 40 cores per rank; 1 rank, launcher env; limit 01:00:00",
+        ),
     ],
 )
 def test_where(parts: dict[str, Any], where: str) -> None:

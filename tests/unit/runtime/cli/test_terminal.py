@@ -10,6 +10,7 @@ import pytest
 
 from ctrain_runtime.cli import terminal as module
 from ctrain_runtime.cli.terminal import SILENCE_SECONDS, Terminal
+from ctrain_runtime.run.record import Restart
 from ctrain_runtime.schedulers.protocol import Outcome, Status
 
 RECORD = {"step": 412, "steps": 1251, "loss": 5.914, "epoch": 1, "epochs": 90, "images_per_second": 11930.4}
@@ -93,6 +94,19 @@ def test_a_job_that_is_requeued_is_queued_and_started_again() -> None:
         ]
         * 2
     )
+
+
+def test_after_a_restart_the_start_is_shown_again() -> None:
+    screen = Screen()
+    terminal = Terminal(screen)
+    terminal.status(Status("running"))
+    terminal.output("epoch 1\n")
+    terminal.restarted(Restart(1, "", "rank 1 on gpu01 failed: exit code 3", 3, "the last checkpoint"), 2)
+    terminal.ranks(1, 2, "rank")
+    terminal.output("epoch 2\n")
+    terminal.close()
+    line = "rank 1 on gpu01 failed: exit code 3; restarting from the last checkpoint (1 of 2)"
+    assert f"epoch 1\n{line}\nstarting: 1/2 ranks up{ERASE}epoch 2\n" in screen.getvalue()
 
 
 def test_each_note_is_one_line() -> None:

@@ -89,6 +89,19 @@ def test_a_first_rank_that_has_ended_is_not_waited_for(scripts: Scripts) -> None
     assert scripts.log(1) == "done\n"
 
 
+@pytest.mark.parametrize(("attempt", "code"), [(0, 72), (1, 0)])
+def test_a_first_rank_that_has_ended_in_an_earlier_attempt_is(
+    scripts: Scripts, monkeypatch: pytest.MonkeyPatch, attempt: int, code: int
+) -> None:
+    monkeypatch.setattr(gloo, "JOIN_TIMEOUT_SECONDS", 1)
+    plan = scripts.plan("echo", "done", launcher="gloo", nodes=2, ranks_per_node=1, restarts=2)
+    scripts.create(plan)
+    event = f'{{"time": 1, "what": "ended", "attempt": {attempt}, "rank": 0, "code": 0}}\n'
+    (scripts.run / "nodes" / "0.jsonl").write_text(event)
+    task = slurm_task(rank=1, size=2, per_node=1, hosts="no-such-host.invalid")
+    assert scripts.start("task.sh", CTRAIN_ATTEMPT="1", **task).wait(30) == code
+
+
 ROUTES = """\
 Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT
 {rows}"""

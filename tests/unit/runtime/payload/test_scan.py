@@ -334,6 +334,19 @@ def test_ranks_that_nest_for_long_are_stopped(
     assert verdict(Report(run, 0).read(), 2) == reason
 
 
+def test_each_attempt_has_a_scan_of_its_own(proc: Proc, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks of the one before may have joined, or have been stopped."""
+    proc.world(proc.rank(0))
+    proc.world(proc.rank(1))
+    monkeypatch.setenv("CTRAIN_ATTEMPT", "0")
+    looked(proc, run, times=[0, 30])
+    assert verdict(Report(run, 0).read(), 1)
+    monkeypatch.setenv("CTRAIN_ATTEMPT", "1")
+    assert Report(run, 0).read() == []
+    looked(proc, run, times=[0])
+    assert {event["attempt"] for event in Report(run, 0).read()} == {1}
+
+
 def test_ranks_of_several_nodes_that_nest_are_stopped_by_the_first(proc: Proc, tmp_path: Path, run: Path) -> None:
     others = Proc(tmp_path / "other")
     proc.world(proc.rank(0))

@@ -106,6 +106,73 @@ def test_a_run_to_its_end(run: Run, clock: Clock, interrupts: NoSignals) -> None
     assert ("ranks", 4, 4, "rank") in observer.seen
 
 
+def write_attempt(run: Path, attempt: int, code: int) -> None:
+    """What one of four ranks writes."""
+    who = {"rank": 3, "node": "gpu01", "attempt": attempt}
+    write_events(
+        run, {"what": "started", "time": 100, **who}, {"what": "ended", "time": 110, "code": code, **who}, node=1
+    )
+
+
+def write_restart(run: Path, attempt: int, code: int) -> None:
+    """What becomes of an attempt, and of the events of its end."""
+    write_attempt(run, attempt - 1, code)
+    write_events(run, {"what": "restarted", "attempt": attempt, "time": 115, "message": "the start"})
+
+
+def test_restarts_are_shown_where_the_output_has_them(
+    tmp_path: Path, scheduler: StandIn, interrupts: NoSignals
+) -> None:
+    """Of a run that has long ended."""
+    run = submitted(tmp_path / "one", scheduler, nodes=2, ranks_per_node=2, restarts=3)
+    for attempt, code in ((1, 3), (2, 4)):
+        write_restart(run.path, attempt, code)
+    write_attempt(run.path, 2, 0)
+    write_end(run.path, 0)
+    log = "one\n\n--- attempt 1 ---\ntwo\n\n--- attempt 2 ---\nthree\n"
+    (run.path / "logs/rank0.log").write_text(log)
+    observer = Observer()
+    watch(run, observer, interrupts)
+    shown = [(name, *values) for name, *values in observer.seen if name in ("output", "restarted") and values != [""]]
+    assert [(name, getattr(values[0], "reason", values[0])) for name, *values in shown] == [
+        ("output", "one\n"),
+        ("restarted", "rank 3 on gpu01 failed: exit code 3"),
+        ("output", "two\n"),
+        ("restarted", "rank 3 on gpu01 failed: exit code 4"),
+        ("output", "three\n"),
+    ]
+    assert {values[1] for name, *values in shown if name == "restarted"} == {3}
+
+
+def test_a_restart_is_shown_before_its_ranks_are_up(
+    tmp_path: Path, scheduler: StandIn, clock: Clock, interrupts: NoSignals
+) -> None:
+    run = submitted(tmp_path / "one", scheduler, nodes=2, ranks_per_node=2, restarts=1)
+    write_events(run.path, {"what": "started", "stage": "before", "job": "7", "time": 1.0})
+    write_attempt(run.path, 0, 3)
+    (run.path / "logs/rank0.log").write_text("one\n")
+    clock.later(5, lambda: write_restart(run.path, 1, 3))
+    clock.later(9, lambda: write_attempt(run.path, 1, 0))
+    clock.later(12, lambda: (run.path / "logs/rank0.log").write_text("one\n\n--- attempt 1 ---\ntwo\n"))
+    clock.later(20, lambda: write_end(run.path, 0))
+    observer = Observer()
+    watch(run, observer, interrupts)
+    kept = [(name, *values) for name, *values in observer.seen if name in ("output", "restarted", "ranks")]
+    again = next(number for number, (name, *_) in enumerate(kept) if name == "restarted")
+    assert ("ranks", 0, 4, "rank") in kept[again:]
+    assert ("ranks", 1, 4, "rank") in kept[again:]
+    assert [name for name, *_ in kept].count("restarted") == 1
+    assert "".join(observer.of("output")) == "one\ntwo\n"
+
+
+def test_a_program_may_print_what_looks_like_a_restart(run: Run, interrupts: NoSignals) -> None:
+    (run.path / "logs/rank0.log").write_text("a\n\n--- attempt 1 ---\n")
+    write_end(run.path, 0)
+    observer = Observer()
+    watch(run, observer, interrupts)
+    assert "".join(observer.of("output")) == "a\n\n--- attempt 1 ---\n"
+
+
 def test_a_long_log_is_shown_in_pieces(run: Run, interrupts: NoSignals, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follow, "PIECE_BYTES", 4)
     observer = Observer()

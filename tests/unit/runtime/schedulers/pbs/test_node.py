@@ -50,7 +50,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
     def begin(task: str) -> subprocess.Popen[bytes]:
         (tmp_path / "task.sh").write_text(task)
-        argv = ["/bin/bash", "-p", f"{tmp_path}/node.sh", SYSTEM, "node00", "61000", "7", "1", "1", "1", "task.sh"]
+        argv = ["/bin/bash", "-p", f"{tmp_path}/node.sh", SYSTEM, "node00", "61000", "7", "1", ":", "1", "1", "task.sh"]
         started.append(subprocess.Popen(argv, start_new_session=True, stdin=subprocess.DEVNULL))
         return started[-1]
 

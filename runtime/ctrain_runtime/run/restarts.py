@@ -1,0 +1,57 @@
+"""Restarts of a run's program in its job, by what job.sh and the ranks have written; restarts.bash decides."""
+
+from __future__ import annotations
+
+import re
+from typing import Optional
+
+from ctrain_runtime.base import run_files
+from ctrain_runtime.run import events, ranks, record
+from ctrain_runtime.run.events import Event
+from ctrain_runtime.run.follow import read_text
+from ctrain_runtime.run.ranks import Rank
+from ctrain_runtime.run.record import Restart
+from ctrain_runtime.run.submit import Run
+
+RESTARTED, NOT_RESTARTED = "restarted", "not restarted"
+MARK = re.compile(r"\n--- attempt ([0-9]{1,9}) ---\n")  # in logs, by mark_attempt
+
+
+def find(run: Run) -> tuple[Restart, ...]:
+    """The restarts of a run so far, each with the rank that failed first before it."""
+    restarted = [event for event in events.read_job_events(run.path) if event.what == RESTARTED]
+    return tuple(_restart(run, event) for event in restarted)
+
+
+def not_restarted(job: list[Event]) -> str:
+    """The end of a reason: why the program was not restarted once more; "" where that was not in question."""
+    return next((f"; {event.message}" for event in job if event.what == NOT_RESTARTED), "")
+
+
+def of_last_attempt(lines: list[str]) -> list[str]:
+    """Those lines of a log that the last attempt has written."""
+    begin = max((number for number, line in enumerate(lines, 1) if MARK.fullmatch(f"\n{line}\n")), default=0)
+    return lines[begin:]
+
+
+def job_logs(run: Run) -> list[str]:
+    """The job's log, attempt by attempt; at least one."""
+    return MARK.split(read_text(run.path / run_files.JOB_LOG))[::2]
+
+
+def first_failure(run: Run, started: list[Rank], job_log: str) -> Optional[Rank]:
+    """The rank that failed first: the one whose task the job's log names first, if that rank vanished."""
+    vanished = {rank.number: rank for rank in started if rank.exit_code is None}
+    named = run.scheduler.failed_task(job_log) if vanished and run.plan.tasks == run.plan.recorded_ranks else None
+    return vanished.get(named.task) if named and named.task in vanished else ranks.first_failure(started)
+
+
+def _restart(run: Run, event: Event) -> Restart:
+    before = events.of_attempt(events.read_all_node_events(run.path), event.attempt - 1)
+    logs = job_logs(run)
+    failed = first_failure(run, ranks.from_events(before), logs[min(event.attempt, len(logs)) - 1])
+    code, reason = event.code or 1, f"the job's step failed: exit code {event.code}"
+    if failed:
+        code = failed.exit_code or code
+        reason = f"{run.plan.describe(failed.number, failed.host)} failed: {failed.exit_description()}"
+    return Restart(event.attempt, record.iso(event.time or 0.0), reason, code, event.message)
