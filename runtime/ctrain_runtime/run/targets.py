@@ -37,11 +37,11 @@ def find_cluster(scheduler: Scheduler, site: Site, *, dry_run: bool = False) -> 
         cluster = scheduler.facts(site)
     except SchedulerError as error:
         others = " or ".join(f"--site {name}" for name in others_detected(site))
-        hint = f"Another scheduler is installed here, too: {others}" if others else error.hint
+        other = f"; another scheduler is installed here, too: {others}" if others else ""
         if not dry_run:
-            raise SchedulerError(error.message, hint) from error
-        note = f"partitions are those of the file of site {site.name}: {error.message}"
-        return describe_cluster(site), (f"{note}. {hint}" if others else note,)
+            raise SchedulerError(error.message, f"{error.hint}{other}") from error
+        note = f"partitions are those of the file of site {site.name}: {error.message}{other}"
+        return describe_cluster(site), (note,)
     described = {part.name: part for part in describe_cluster(site).partitions}
     threads = site.job_threads_per_core or 0
     parts = (limit_threads(_complete(site, part, described), threads) for part in cluster.partitions)

@@ -117,8 +117,10 @@ def _check_not_weaker(project: ProjectFile, layers: Sequence[Layer]) -> None:
 
 
 def others_detected(site: Site) -> list[str]:
-    """The names of the sites that match here, too, and have another scheduler. Raises SiteError or ConfigError."""
-    return [name for name, layers, _ in _matching() if merge(layers).values.get("scheduler") != site.scheduler]
+    """The names of the sites that match here as `site` does, and have another scheduler; none for a site that only its
+    name selects. Raises SiteError or ConfigError."""
+    schedulers = {name: merge(layers).values.get("scheduler") for name, layers, _ in _matching()}
+    return [name for name in schedulers if site.name in schedulers and schedulers[name] != site.scheduler]
 
 
 def _detect() -> tuple[list[Layer], str]:

@@ -122,10 +122,12 @@ def test_where_a_scheduler_does_not_answer_another_one_that_is_installed_is_name
     with pytest.raises(SchedulerError) as caught:
         find_cluster(SLURM, site)
     problem = "Slurm does not answer: resolve_ctls_from_dns_srv: res_nsearch error: Unknown host"
-    other = "Another scheduler is installed here, too: --site generic-pbs"
-    assert str(caught.value) == f"{problem}. {other}"
+    other = "; another scheduler is installed here, too: --site generic-pbs"
+    assert str(caught.value) == f"{problem}. Retry later, or run here with --site local{other}"
     _, notes = find_cluster(SLURM, site, dry_run=True)
-    assert notes == (f"partitions are those of the file of site generic-slurm: {problem}. {other}",)
+    assert notes == (f"partitions are those of the file of site generic-slurm: {problem}{other}",)
+    with pytest.raises(SchedulerError, match=r"Unknown host. Retry later, or run here with --site local$"):
+        find_cluster(SLURM, SITE)  # whoever names a site has chosen it
     (programs / "qsub").unlink()
     with pytest.raises(SchedulerError, match=r"Unknown host. Retry later, or run here with --site local$"):
         find_cluster(SLURM, site)
